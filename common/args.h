@@ -1,0 +1,86 @@
+/* args.h - command lines as tables: one table gives parsing, --help, man page and completion.
+ *
+ * An option has one or more spellings ("--tensor-model-parallel-size --tp"), the first is the one
+ * shown. `_` is taken for `-` in what a user types, "--name=value" and "--name value" are the same,
+ * "--" ends the options, and options may stand anywhere. An unknown option is ERR_USAGE with the
+ * nearest known one. */
+#ifndef FERRY_COMMON_ARGS_H
+#define FERRY_COMMON_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "common/strbuf.h"
+
+enum arg_kind {
+    ARG_FLAG,   /* bool; no value */
+    ARG_UINT,   /* uint64_t, decimal */
+    ARG_SIZE,   /* uint64_t bytes: 5GB (10^9), 256MiB (2^20), 4096 */
+    ARG_FLOAT,  /* double */
+    ARG_TEXT,   /* const char * */
+    ARG_CHOICE, /* const char *, one of choices */
+    ARG_LIST,   /* struct arg_list; may be given several times */
+    ARG_IGNORED /* accepted with its value (if value is not NULL) and without effect */
+};
+
+struct arg_list {
+    const char **items; /* on the heap; args_release */
+    size_t count;
+};
+
+struct arg {
+    const char *names; /* separated by a blank, all with their dashes; also "-q" */
+    enum arg_kind kind;
+    size_t offset;       /* of the field in the command's options struct */
+    const char *value;   /* what the value is called: "N", "DIR"; NULL for flags */
+    const char *choices; /* "bar|plain"; for ARG_CHOICE */
+    const char *help;    /* a phrase; what the default is */
+};
+
+/* Options that stand together, and that several commands may share. */
+struct arg_group {
+    const char *title; /* "Layout" */
+    const struct arg *args;
+    size_t num_args;
+    size_t offset; /* of the group's struct in the command's options struct */
+};
+
+struct command {
+    const char *name;       /* "convert" */
+    const char *summary;    /* one line */
+    const char *positional; /* "SOURCE DESTINATION"; a name in [] is optional, ... repeats */
+    const char *text;       /* paragraphs for --help and the man page; examples */
+    const struct arg_group *groups;
+    size_t num_groups;
+    size_t options_bytes;              /* of the options struct; zeroed before parsing */
+    void (*defaults)(void *options);   /* may be NULL: all zero */
+    enum status (*run)(void *options, const char *const *positional, size_t num_positional,
+                       struct error *err);
+};
+
+/* Parses argv[0..argc) (without program and command name) into options. positional[] is filled with
+ * pointers into argv (room for argc of them) and counted against command->positional. */
+MUST_CHECK enum status args_parse(const struct command *c, int argc, char **argv, void *options,
+                                  const char **positional, size_t *num_positional,
+                                  struct error *err);
+void args_release(const struct command *c, void *options);
+
+/* Parses, runs and prints what went wrong ("ferry convert: ..."); handles --help. The program's main:
+ * `ferry COMMAND ...`, `ferry --help`, `ferry --version`, `ferry help COMMAND`. Returns the exit
+ * code. */
+int args_main(const struct command *const *commands, size_t num_commands, const char *program,
+              const char *version, const char *about, int argc, char **argv);
+
+/* What is generated from the tables. */
+void args_help(struct strbuf *out, const char *program, const struct command *c);
+void args_man_page(struct strbuf *out, const char *program, const char *version, const char *about,
+                   const struct command *const *commands, size_t num_commands);
+void args_bash_completion(struct strbuf *out, const char *program,
+                          const struct command *const *commands, size_t num_commands);
+
+bool parse_size(const char *text, uint64_t *bytes); /* as ARG_SIZE */
+bool parse_u64(const char *text, uint64_t *out);
+
+#endif

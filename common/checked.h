@@ -1,0 +1,43 @@
+/* checked.h - arithmetic on sizes that come from files. Each returns false on overflow. */
+#ifndef FERRY_COMMON_CHECKED_H
+#define FERRY_COMMON_CHECKED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+static inline bool add_u64(uint64_t a, uint64_t b, uint64_t *sum)
+{
+    return !__builtin_add_overflow(a, b, sum);
+}
+
+static inline bool mul_u64(uint64_t a, uint64_t b, uint64_t *product)
+{
+    return !__builtin_mul_overflow(a, b, product);
+}
+
+/* The product of shape[0..num_dims), 1 for none; multiplied left to right without a stop at 0, so
+ * that [2^63, 4, 0] overflows and [0, 2^63, 4] does not, as the safetensors reference has it. */
+static inline bool shape_numel(const uint64_t *shape, unsigned num_dims, uint64_t *numel)
+{
+    *numel = 1;
+    for (unsigned d = 0; d < num_dims; d++)
+        if (!mul_u64(*numel, shape[d], numel)) return false;
+    return true;
+}
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint64_t ceil_div_u64(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+#endif

@@ -1,0 +1,84 @@
+/* dtype.h - the element types: one row each, everything else is read off the rows.
+ *
+ * Elements are little-endian. Sub-byte types (F4, F6_*) are packed from the lowest bit of each byte
+ * up, and a tensor of them must fill whole bytes; their shape counts elements. A complex element is
+ * its real part, then its imaginary part.
+ *
+ * Names: safetensors' as in its reference (tensor.rs:Dtype), whose order of rows is also the order
+ * in which its writer sorts tensors, descending; torch's as in `torch.NAME`; storage: the legacy
+ * storage class of module `torch`, NULL for dtypes that torch saves through UntypedStorage and
+ * _rebuild_tensor_v3 (torch/storage.py:_dtype_to_storage_type_map). */
+#ifndef FERRY_COMMON_DTYPE_H
+#define FERRY_COMMON_DTYPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// clang-format off
+#define DTYPES(X)                                                                    \
+    /* id            bits  safetensors      torch               storage           */ \
+    X(BOOL,             8, "BOOL",          "bool",             "BoolStorage")       \
+    X(F4,               4, "F4",            "float4_e2m1fn_x2", NULL)                \
+    X(F6_E2M3,          6, "F6_E2M3",       NULL,               NULL)                \
+    X(F6_E3M2,          6, "F6_E3M2",       NULL,               NULL)                \
+    X(U8,               8, "U8",            "uint8",            "ByteStorage")       \
+    X(I8,               8, "I8",            "int8",             "CharStorage")       \
+    X(F8_E5M2,          8, "F8_E5M2",       "float8_e5m2",      NULL)                \
+    X(F8_E4M3,          8, "F8_E4M3",       "float8_e4m3fn",    NULL)                \
+    X(F8_E8M0,          8, "F8_E8M0",       "float8_e8m0fnu",   NULL)                \
+    X(F8_E4M3FNUZ,      8, "F8_E4M3FNUZ",   "float8_e4m3fnuz",  NULL)                \
+    X(F8_E5M2FNUZ,      8, "F8_E5M2FNUZ",   "float8_e5m2fnuz",  NULL)                \
+    X(I16,             16, "I16",           "int16",            "ShortStorage")      \
+    X(U16,             16, "U16",           "uint16",           NULL)                \
+    X(F16,             16, "F16",           "float16",          "HalfStorage")       \
+    X(BF16,            16, "BF16",          "bfloat16",         "BFloat16Storage")   \
+    X(I32,             32, "I32",           "int32",            "IntStorage")        \
+    X(U32,             32, "U32",           "uint32",           NULL)                \
+    X(F32,             32, "F32",           "float32",          "FloatStorage")      \
+    X(C64,             64, "C64",           "complex64",        "ComplexFloatStorage") \
+    X(F64,             64, "F64",           "float64",          "DoubleStorage")     \
+    X(I64,             64, "I64",           "int64",            "LongStorage")       \
+    X(U64,             64, "U64",           "uint64",           NULL)                \
+    /* no safetensors name from here on */                                           \
+    X(C128,           128, NULL,            "complex128",       "ComplexDoubleStorage")
+// clang-format on
+
+enum dtype {
+#define X(id, bits, safetensors, torch, storage) DT_##id,
+    DTYPES(X)
+#undef X
+        NUM_DTYPES
+};
+
+struct dtype_info {
+    unsigned bits;
+    const char *name; /* the id as text, which is safetensors' name where that has one */
+    const char *safetensors, *torch, *storage; /* NULL where there is none */
+};
+extern const struct dtype_info dtype_infos[NUM_DTYPES];
+
+/* Rows by a name of either kind; false where no row has it. Case-sensitive. */
+bool dtype_from_safetensors(const char *name, enum dtype *dtype);
+bool dtype_from_torch(const char *name, enum dtype *dtype);   /* "bfloat16" */
+bool dtype_from_storage(const char *name, enum dtype *dtype); /* "BFloat16Storage" */
+/* What a user types: either spelling, upper or lower case, also bf16, fp16, fp32, half, float. */
+bool dtype_from_user(const char *name, enum dtype *dtype);
+
+/* Whether it is a real floating-point type that casts go between: F16, BF16, F32, F64. */
+bool dtype_is_float(enum dtype dtype);
+
+/* Bytes of one element; 0 for sub-byte types, which have no address of their own. */
+static inline size_t dtype_bytes(enum dtype dtype)
+{
+    return dtype_infos[dtype].bits / 8;
+}
+
+/* Bytes of numel elements. false where that overflows or is no whole number of bytes. */
+bool dtype_size_bytes(enum dtype dtype, uint64_t numel, uint64_t *bytes);
+
+/* Element `index` of packed elements as a number, for printing and comparing: exact for all but
+ * 64-bit integers past 2^53 and complex types (their real part). */
+double dtype_load(enum dtype dtype, const void *elements, uint64_t index);
+
+#endif

@@ -1,0 +1,90 @@
+#include "common/strbuf.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/memory.h"
+#include "common/utf8.h"
+
+void strbuf_release(struct strbuf *s)
+{
+    free(s->data);
+    *s = (struct strbuf){0};
+}
+
+void strbuf_clear(struct strbuf *s)
+{
+    s->length = 0;
+    if (s->data) s->data[0] = '\0';
+}
+
+/* Room for `bytes` more and the NUL; returns where they go. */
+static char *reserve(struct strbuf *s, size_t bytes)
+{
+    size_t need = s->length + bytes + 1;
+    if (need > s->capacity) {
+        s->capacity = need < 2 * s->capacity ? 2 * s->capacity : need < 64 ? 64 : need;
+        s->data = must_realloc(s->data, s->capacity);
+    }
+    return s->data + s->length;
+}
+
+static void added(struct strbuf *s, size_t bytes)
+{
+    s->length += bytes;
+    s->data[s->length] = '\0';
+}
+
+void strbuf_add(struct strbuf *s, const void *data, size_t bytes)
+{
+    char *to = reserve(s, bytes);
+    if (bytes) memcpy(to, data, bytes);
+    added(s, bytes);
+}
+
+void strbuf_add_text(struct strbuf *s, const char *text)
+{
+    strbuf_add(s, text, strlen(text));
+}
+
+void strbuf_add_char(struct strbuf *s, char c)
+{
+    strbuf_add(s, &c, 1);
+}
+
+void strbuf_add_repeated(struct strbuf *s, char c, size_t count)
+{
+    memset(reserve(s, count), c, count);
+    added(s, count);
+}
+
+void strbuf_printf(struct strbuf *s, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n > 0) {
+        vsnprintf(reserve(s, (size_t)n), (size_t)n + 1, fmt, again);
+        added(s, (size_t)n);
+    }
+    va_end(again);
+}
+
+void strbuf_add_escaped(struct strbuf *s, const char *text, size_t length)
+{
+    for (size_t i = 0, n; i < length; i += n) {
+        unsigned char c = (unsigned char)text[i];
+        n = utf8_sequence(text + i, length - i);
+        if (n == 0 || c < 0x20 || c == 0x7F) {
+            n = 1;
+            strbuf_printf(s, "\\x%02x", c);
+        } else {
+            if (c == '\\' || c == '"') strbuf_add_char(s, '\\');
+            strbuf_add(s, text + i, n);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+/* strbuf.h - bytes that grow: text under construction, a header, a pickle. On the heap. */
+#ifndef FERRY_COMMON_STRBUF_H
+#define FERRY_COMMON_STRBUF_H
+
+#include <stddef.h>
+
+#include "common/status.h"
+
+struct strbuf {
+    char *data; /* always NUL-terminated once something was added; NULL before */
+    size_t length, capacity;
+};
+
+void strbuf_release(struct strbuf *s);
+void strbuf_clear(struct strbuf *s); /* keeps the memory */
+void strbuf_add(struct strbuf *s, const void *data, size_t bytes);
+void strbuf_add_text(struct strbuf *s, const char *text);
+void strbuf_add_char(struct strbuf *s, char c);
+void strbuf_add_repeated(struct strbuf *s, char c, size_t count);
+void strbuf_printf(struct strbuf *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Text as it may stand in a message: control characters, quotes and broken UTF-8 escaped. */
+void strbuf_add_escaped(struct strbuf *s, const char *text, size_t length);
+
+#endif

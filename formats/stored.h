@@ -1,0 +1,91 @@
+/* stored.h - what the reader of any format gives: named tensors, and where their bytes lie.
+ *
+ * A *stored* tensor is named and shaped as its format has it; nothing here knows what it is for.
+ * Opening reads headers and indexes only; tensor bytes are read later, through stored_read().
+ * Shapes, boxes and strides are in elements, slowest dimension first; what is in bytes says so. */
+#ifndef FERRY_FORMATS_STORED_H
+#define FERRY_FORMATS_STORED_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/dtype.h"
+#include "common/file.h"
+#include "common/map.h"
+#include "common/status.h"
+
+/* Bytes that pieces point into: a whole file, or the inflated contents of one deflated entry of a
+ * zip file, which has no other random access than to inflate from its start. */
+struct stored_file {
+    const char *path;
+    struct file_stamp stamp;
+    bool deflated;
+    uint64_t deflated_offset, deflated_bytes; /* raw deflate data in the file at path */
+    uint64_t size_bytes;                      /* of the contents that pieces point into */
+};
+
+/* One box of a tensor and where its elements lie: element i of the box is at byte
+ * offset_bytes + sum of i[d] * stride[d] * element size of the file. Bounds were checked at open. */
+struct stored_piece {
+    uint32_t file;           /* index into files */
+    bool byte_swapped;       /* big-endian elements */
+    uint64_t offset_bytes;
+    const uint64_t *start;   /* [num_dims] within the tensor; NULL: all 0 */
+    const uint64_t *extent;  /* [num_dims]; NULL: the tensor's shape */
+    const uint64_t *stride;  /* [num_dims]; NULL: row-major over extent */
+};
+
+struct stored_tensor {
+    const char *name; /* UTF-8; may be empty or hold control characters; NUL stands as C0 80 */
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape; /* [num_dims]; numel and bytes are known not to overflow */
+    struct stored_piece *pieces; /* they tile the tensor: no hole, no overlap */
+    size_t num_pieces;
+};
+
+/* A value that is no tensor (torch_dist's and DCP's bytes items): a torch file inside a file. */
+struct stored_object {
+    const char *name;
+    uint32_t file;
+    uint64_t offset_bytes, size_bytes;
+};
+
+/* All that one opened checkpoint stores. Everything is in the arena and lives until release. */
+struct stored {
+    struct arena arena;
+    struct stored_file *files;
+    size_t num_files, files_capacity;
+    struct stored_tensor *tensors;
+    size_t num_tensors, tensors_capacity;
+    struct stored_object *objects;
+    size_t num_objects, objects_capacity;
+    struct map names; /* of tensors -> index */
+};
+
+void stored_init(struct stored *s);
+void stored_release(struct stored *s);
+
+/* Adds a file; it is stamped already. Returns its index. */
+uint32_t stored_add_file(struct stored *s, const char *path, const struct file_stamp *stamp);
+/* Adds a tensor with no pieces; name and shape are copied. ERR_CORRUPT where the name is there
+ * already (err names both files if pieces tell) or numel or bytes overflow. */
+enum status stored_add_tensor(struct stored *s, const char *name, size_t name_length,
+                              enum dtype dtype, unsigned num_dims, const uint64_t *shape,
+                              struct stored_tensor **out, struct error *err);
+const struct stored_tensor *stored_find(const struct stored *s, const char *name);
+uint64_t stored_tensor_bytes(const struct stored_tensor *t);
+
+/* Reads bytes of files[] by many threads. Keeps at most max_open files open. A file whose stamp is
+ * no longer that of the open is ERR_IO "changed while it was read". */
+struct stored_reader;
+struct stored_reader *stored_reader_create(const struct stored *s, unsigned max_open);
+void stored_reader_free(struct stored_reader *r);
+MUST_CHECK enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes,
+                                   void *to, size_t bytes, struct error *err);
+/* Whether every file is still what it was when it was opened; for the end of a long read. */
+enum status stored_unchanged(const struct stored *s, struct error *err);
+
+#endif

@@ -1,0 +1,79 @@
+/* zip.h - zip archives as torch writes and reads them: the directory for random access, and a
+ * layout that is known before the first byte of data.
+ *
+ * Reading. Sizes, CRC and offsets come from the central directory; the local header gives the
+ * lengths that lead to the data and must agree by name. Stored and deflated entries; a deflated one
+ * is inflated once at open, without keeping it, to prove its size. All entries lie under one folder.
+ * Refused, each by name (ERR_CORRUPT): no end record, other disks, encryption, other methods,
+ * overlapping or escaping entries, sizes or names that disagree, the same name twice or in two
+ * cases, bytes before the first header or behind the end record that are no comment, counts and
+ * offsets beyond the file.
+ *
+ * Writing. Stored entries only, in the order given, data at multiples of 64 bytes by an "FB" extra
+ * field, real CRC-32 and sizes in the local header, no descriptors; zip64 where a size or an offset
+ * needs it (torch-pickle.md 9). Source of the layout: pytorch caffe2/serialize/inline_container.cc.
+ *
+ *   local header  50 4B 03 04, version 20 or 45, flags 0, method 0, time 0, date 0x21, CRC-32, sizes,
+ *                 lengths, name, [zip64 field], "FB" field; data; ... next header
+ *   directory     50 4B 01 02 rows; [zip64 end record and locator]; end record 50 4B 05 06 */
+#ifndef FERRY_FORMATS_ZIP_H
+#define FERRY_FORMATS_ZIP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/map.h"
+#include "common/status.h"
+#include "common/strbuf.h"
+#include "formats/stored.h"
+
+struct zip_entry {
+    const char *name; /* without the folder */
+    uint64_t data_offset;               /* of the stored bytes, from the start of the FILE */
+    uint64_t packed_bytes, size_bytes;  /* equal unless deflated */
+    uint32_t crc;
+    bool deflated;
+};
+
+struct zip_directory {
+    const char *folder; /* all entries' first path component, without the slash */
+    struct zip_entry *entries;
+    size_t num_entries;
+    struct map names; /* -> entry */
+};
+
+/* Reads the directory of the zip in bytes [offset, offset + size) of fd. The result is in arena a;
+ * only its map is on the heap. path is for messages. */
+MUST_CHECK enum status zip_read_directory(struct zip_directory *z, struct arena *a, int fd,
+                                          const char *path, uint64_t offset, uint64_t size_bytes,
+                                          struct error *err);
+void zip_directory_release(struct zip_directory *z);
+const struct zip_entry *zip_find(const struct zip_directory *z, const char *name);
+/* The whole contents of a small entry, inflated; ERR_CORRUPT past max_bytes. */
+MUST_CHECK enum status zip_read_entry(const struct zip_entry *e, int fd, const char *path,
+                                      uint64_t max_bytes, struct strbuf *out, struct error *err);
+
+/* An archive to be written. Add all entries, then zip_layout(); then every data_offset and
+ * total_bytes are known. When the data is in place and crc of each entry is set, zip_emit() gives
+ * all bytes that are no data. Offsets are relative to the archive's start. */
+struct zip_out_entry {
+    const char *name; /* with the folder; borrowed until zip_emit */
+    uint64_t size_bytes, header_offset, data_offset;
+    uint32_t crc;
+};
+struct zip_out {
+    struct zip_out_entry *entries; /* the caller's array */
+    size_t num_entries;
+    uint64_t directory_offset, total_bytes;
+};
+void zip_layout(struct zip_out *z);
+/* Calls put for every stretch of bytes outside of the entries' data, in order of offset. */
+MUST_CHECK enum status zip_emit(const struct zip_out *z,
+                                enum status (*put)(void *context, uint64_t offset,
+                                                   const void *bytes, size_t count,
+                                                   struct error *err),
+                                void *context, struct error *err);
+
+#endif
