@@ -54,7 +54,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
 {
     const size_t unit = _Alignof(max_align_t);
     if (bytes > SIZE_MAX / 2) out_of_memory(bytes);
-    bytes = (bytes + unit - 1) / unit * unit;
+    bytes = bytes ? (bytes + unit - 1) / unit * unit : unit;
     char *p = bytes <= (size_t)(a->end - a->at) ? NULL : block_for(a, bytes);
     if (!p) {
         p = a->at;

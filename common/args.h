@@ -2,8 +2,12 @@
  *
  * An option has one or more spellings ("--tensor-model-parallel-size --tp"), the first is the one
  * shown. `_` is taken for `-` in what a user types, "--name=value" and "--name value" are the same,
- * "--" ends the options, and options may stand anywhere. An unknown option is ERR_USAGE with the
- * nearest known one. */
+ * "--" ends the options, and options may stand anywhere; given twice, the last one holds. A value
+ * that begins with "--" must be written with "=". An unknown option is ERR_USAGE with the nearest
+ * known one.
+ *
+ * Longer texts are paragraphs: an empty line ends one, line ends within it are blanks, and lines
+ * that begin with a blank are examples, shown as they stand. */
 #ifndef FERRY_COMMON_ARGS_H
 #define FERRY_COMMON_ARGS_H
 
@@ -17,8 +21,8 @@
 enum arg_kind {
     ARG_FLAG,   /* bool; no value */
     ARG_UINT,   /* uint64_t, decimal */
-    ARG_SIZE,   /* uint64_t bytes: 5GB (10^9), 256MiB (2^20), 4096 */
-    ARG_FLOAT,  /* double */
+    ARG_SIZE,   /* uint64_t bytes: 5GB (5 * 10^9), 1.5GiB (1.5 * 2^30), 4096; kB to PB */
+    ARG_FLOAT,  /* double, finite */
     ARG_TEXT,   /* const char * */
     ARG_CHOICE, /* const char *, one of choices */
     ARG_LIST,   /* struct arg_list; may be given several times */
@@ -34,9 +38,9 @@ struct arg {
     const char *names; /* separated by a blank, all with their dashes; also "-q" */
     enum arg_kind kind;
     size_t offset;       /* of the field in the command's options struct */
-    const char *value;   /* what the value is called: "N", "DIR"; NULL for flags */
+    const char *value;   /* what the value is called: "N", "DIR"; NULL for flags and choices */
     const char *choices; /* "bar|plain"; for ARG_CHOICE */
-    const char *help;    /* a phrase; what the default is */
+    const char *help;    /* a phrase; what the default is. NULL: accepted, but shown nowhere */
 };
 
 /* Options that stand together, and that several commands may share. */
@@ -51,25 +55,27 @@ struct command {
     const char *name;       /* "convert" */
     const char *summary;    /* one line */
     const char *positional; /* "SOURCE DESTINATION"; a name in [] is optional, ... repeats */
-    const char *text;       /* paragraphs for --help and the man page; examples */
+    const char *text;       /* paragraphs for --help and the man page; may be NULL */
     const struct arg_group *groups;
     size_t num_groups;
-    size_t options_bytes;              /* of the options struct; zeroed before parsing */
-    void (*defaults)(void *options);   /* may be NULL: all zero */
+    size_t options_bytes;            /* of the options struct; zeroed before parsing */
+    void (*defaults)(void *options); /* may be NULL: all zero */
     enum status (*run)(void *options, const char *const *positional, size_t num_positional,
                        struct error *err);
 };
 
-/* Parses argv[0..argc) (without program and command name) into options. positional[] is filled with
- * pointers into argv (room for argc of them) and counted against command->positional. */
+/* Parses argv[0..argc) (without program and command name) into options, which keep pointers into
+ * argv; args_release afterwards, after a failure too. positional[] is filled with pointers into
+ * argv (room for argc of them) and counted against command->positional. */
 MUST_CHECK enum status args_parse(const struct command *c, int argc, char **argv, void *options,
                                   const char **positional, size_t *num_positional,
                                   struct error *err);
 void args_release(const struct command *c, void *options);
 
-/* Parses, runs and prints what went wrong ("ferry convert: ..."); handles --help. The program's main:
- * `ferry COMMAND ...`, `ferry --help`, `ferry --version`, `ferry help COMMAND`. Returns the exit
- * code. */
+/* The program's main: `ferry COMMAND ...`, `ferry --help`, `ferry --version`, `ferry help COMMAND`.
+ * Parses, runs, and prints on stderr what went wrong ("ferry convert: ..."), nothing where a
+ * command failed without a text. Returns the exit code; ERR_IO also where stdout could not be
+ * written. about: what stands behind "ferry - ", then an empty line and paragraphs, if any. */
 int args_main(const struct command *const *commands, size_t num_commands, const char *program,
               const char *version, const char *about, int argc, char **argv);
 

@@ -331,11 +331,14 @@ enum status folder_list(const char *path, struct arena *a, struct name_list *out
     *out = (struct name_list){0};
     DIR *dir = opendir(path);
     if (!dir) return fail_errno(err, ERR_IO, "%s", path);
-    for (struct dirent *e; (e = readdir(dir));)
+    errno = 0;
+    for (struct dirent *e; (e = readdir(dir)); errno = 0)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
             *ARENA_PUSH(a, out->names, out->count, capacity) =
                 arena_text(a, e->d_name, strlen(e->d_name));
+    enum status st = errno ? fail_errno(err, ERR_IO, "%s", path) : OK;
     closedir(dir);
+    TRY(st);
     if (out->count) qsort(out->names, out->count, sizeof *out->names, by_name);
     return OK;
 }

@@ -1,10 +1,11 @@
 /* json.h - JSON by cJSON, made strict and exact.
  *
- * cJSON alone takes what must be refused (control characters in strings, invalid UTF-8, numbers such
- * as 01 or 1.e5, text behind the value in its plain call, names given twice, ...) and keeps every
- * number as a double, so that 2^53 + 1 and the spelling 1e-05 are lost. Here the text is checked
- * against RFC 8259 first, and in the tree every number is a cJSON_Raw item whose valuestring is the
- * number's own text: integers are exact, and printing gives back what was read. */
+ * cJSON alone takes what must be refused (control characters in strings, invalid UTF-8, numbers
+ * such as 01 or 1.e5, text behind the value in its plain call, names given twice, ...) and keeps
+ * every number as a double, so that 2^53 + 1 and the spelling 1e-05 are lost. Here the text is
+ * checked against RFC 8259 first, and in the tree every number is a cJSON_Raw item whose
+ * valuestring is the number's own text: integers are exact, and printing gives back what was read.
+ * Trees that are built have their numbers from json_new_..., never from cJSON. */
 #ifndef FERRY_COMMON_JSON_H
 #define FERRY_COMMON_JSON_H
 
@@ -22,33 +23,37 @@ enum json_flags {
 };
 
 /* The tree of text[0..length); the caller frees it with cJSON_Delete. ERR_CORRUPT "line 3 column 7:
- * ...". Refused: what RFC 8259 does not allow, a byte order mark, nesting past 128, lone surrogates,
- * a name twice in one object (after unescaping). NUL in a string (\u0000) stands as C0 80. */
+ * ..." (characters, from 1). Refused: what RFC 8259 does not allow, a byte order mark, nesting past
+ * 128, lone surrogates, a name twice in one object (after unescaping). NUL in a string (\u0000)
+ * stands as C0 80. *tree is NULL after a failure. */
 MUST_CHECK enum status json_parse(const char *text, size_t length, unsigned flags, cJSON **tree,
                                   struct error *err);
 /* Reads and parses a file of at most max_bytes; err names it. */
 MUST_CHECK enum status json_read_file(const char *path, uint64_t max_bytes, unsigned flags,
                                       cJSON **tree, struct error *err);
 
-/* Item `name` of an object; NULL where object is none or has none. */
+/* Item `name` of an object; NULL where object is none or has none. It searches from the first item
+ * on, so the items of a large object are better walked: for (c = object->child; c; c = c->next). */
 cJSON *json_get(const cJSON *object, const char *name);
 bool json_is_number(const cJSON *item);
-/* Exact values; false where item (NULL allowed) is no such number. 2.0 and 2e0 are no integers. */
+/* Exact values; false where item (NULL allowed) is no such number. 2.0 and 2e0 are no integers, -0
+ * is one for json_as_i64 only. */
 bool json_as_u64(const cJSON *item, uint64_t *out);
 bool json_as_i64(const cJSON *item, int64_t *out);
 bool json_as_double(const cJSON *item, double *out); /* any number, finite or not */
 const char *json_as_text(const cJSON *item);         /* NULL where it is no string */
 
 /* Number items for trees that are built. A double is written in the fewest digits that read back
- * to it, as Python does: 1e-05, 0.1, 10000.0. */
+ * to it, as Python does: 1e-05, 0.1, 10000.0, NaN, -Infinity. */
 cJSON *json_new_u64(uint64_t v);
 cJSON *json_new_i64(int64_t v);
 cJSON *json_new_double(double v);
 
-/* Text of the tree: indent spaces a level as Python's json.dump(indent=N) writes it (keys in order,
- * ", " and ": ", non-ASCII as it is); indent < 0: compact, on one line. */
+/* Appends the text of the tree: indent spaces a level, byte for byte as Python's
+ * json.dump(indent=N, ensure_ascii=False) writes it; indent < 0: on one line, without a blank. No
+ * line end behind it. */
 void json_print(struct strbuf *out, const cJSON *tree, int indent);
-/* One string as JSON, with its quotes. */
+/* Appends one string as JSON, with its quotes. Bytes that are no UTF-8 become U+FFFD. */
 void json_print_text(struct strbuf *out, const char *text);
 
 #endif

@@ -2,25 +2,43 @@
  *
  *   bar     one line that rewrites itself: percent, GB done, GB/s, time left (a terminal)
  *   plain   a line each 10 seconds and one at the end (not a terminal)
- *   json    {"event":"progress","done_bytes":..,"total_bytes":..,"seconds":..,"bytes_per_second":..,
- *            "file":".."} a line each second, and the last with "event":"done" or "stopped"
- * Units are decimal. Rates are of the last few seconds, time left from the rate since the start. */
+ *   json    {"event":"progress","done_bytes":..,"total_bytes":..,"seconds":..,
+ *            "bytes_per_second":..,"file":".."} a line each second, and the last with
+ *            "event":"done" or "stopped"
+ * Units are decimal. Rates are of the last few seconds, in the last line of the whole time; time
+ * left is from the rate since the start. A total of 0 is not known: then percent and time left are
+ * not shown. */
 #ifndef FERRY_COMMON_PROGRESS_H
 #define FERRY_COMMON_PROGRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/strbuf.h"
+
 enum progress_style { PROGRESS_AUTO, PROGRESS_BAR, PROGRESS_PLAIN, PROGRESS_JSON, PROGRESS_NONE };
 
 struct progress;
 
-/* `what` ("converting") and the total are shown. AUTO is bar on a terminal, else plain. Nothing is
- * shown before the work has taken half a second (bar) or 10 seconds (plain). */
+/* `what` ("converting", not copied) and the total are shown. AUTO is bar on a terminal, else plain.
+ * Nothing is shown before the work has taken half a second (bar) or 10 seconds (plain). */
 struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes);
 /* From any thread, cheap. NULL p is allowed everywhere. */
 void progress_add(struct progress *p, uint64_t bytes);
 void progress_file(struct progress *p, const char *name); /* the file in work; not copied */
 void progress_finish(struct progress *p, bool ok);        /* frees p */
+
+enum progress_event { PROGRESS_RUNNING, PROGRESS_DONE, PROGRESS_STOPPED };
+
+/* What one line tells. */
+struct progress_view {
+    const char *what, *file; /* file may be NULL */
+    uint64_t done_bytes, total_bytes;
+    double seconds, bytes_per_second;
+    enum progress_event event;
+};
+
+/* The text of a line in a style, without what moves the cursor or ends the line. */
+void progress_text(struct strbuf *out, enum progress_style style, const struct progress_view *v);
 
 #endif

@@ -40,7 +40,7 @@ enum status fail_in(struct error *err, const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(err->text, sizeof err->text, fmt, args);
     va_end(args);
-    if (n >= 0 && (size_t)n < sizeof err->text)
-        snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", inner);
+    size_t at = n < 0 ? 0 : (size_t)n < sizeof err->text ? (size_t)n : sizeof err->text - 1;
+    snprintf(err->text + at, sizeof err->text - at, ": %.*s", (int)(sizeof inner - at), inner);
     return err->code;
 }

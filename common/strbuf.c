@@ -1,6 +1,7 @@
 #include "common/strbuf.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,23 +68,30 @@ void strbuf_printf(struct strbuf *s, const char *fmt, ...)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, fmt, args);
     va_end(args);
-    if (n > 0) {
+    if (n >= 0) {
         vsnprintf(reserve(s, (size_t)n), (size_t)n + 1, fmt, again);
         added(s, (size_t)n);
     }
     va_end(again);
 }
 
+/* C0 and C1 controls and DEL: U+009B begins a terminal's commands as ESC [ does. */
+static bool is_control(const char *text, size_t length)
+{
+    unsigned char c = (unsigned char)text[0];
+    return c < 0x20 || c == 0x7F || (length == 2 && c == 0xC2 && (unsigned char)text[1] < 0xA0);
+}
+
 void strbuf_add_escaped(struct strbuf *s, const char *text, size_t length)
 {
+    strbuf_add(s, "", 0); /* a text, if an empty one */
     for (size_t i = 0, n; i < length; i += n) {
-        unsigned char c = (unsigned char)text[i];
         n = utf8_sequence(text + i, length - i);
-        if (n == 0 || c < 0x20 || c == 0x7F) {
+        if (n == 0 || is_control(text + i, n)) {
             n = 1;
-            strbuf_printf(s, "\\x%02x", c);
+            strbuf_printf(s, "\\x%02x", (unsigned char)text[i]);
         } else {
-            if (c == '\\' || c == '"') strbuf_add_char(s, '\\');
+            if (text[i] == '\\' || text[i] == '"') strbuf_add_char(s, '\\');
             strbuf_add(s, text + i, n);
         }
     }

@@ -1,0 +1,779 @@
+#include "common/args.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+
+enum { LINE_COLUMNS = 100, HELP_COLUMN = 36 };
+
+/* ---- the tables ---- */
+
+struct word {
+    const char *text;
+    size_t length;
+};
+
+/* The next word of a text in which words are separated by c; *at moves behind it. */
+static bool next_word(const char **at, char c, struct word *w)
+{
+    while (**at == c)
+        (*at)++;
+    w->text = *at;
+    while (**at && **at != c)
+        (*at)++;
+    w->length = (size_t)(*at - w->text);
+    return w->length > 0;
+}
+
+/* Option n of all groups in order; NULL past the last. */
+static const struct arg *arg_at(const struct command *c, size_t n, const struct arg_group **group)
+{
+    for (size_t g = 0; g < c->num_groups; g++) {
+        *group = &c->groups[g];
+        if (n < c->groups[g].num_args) return &c->groups[g].args[n];
+        n -= c->groups[g].num_args;
+    }
+    return NULL;
+}
+
+static void *field_of(void *options, const struct arg_group *group, const struct arg *a)
+{
+    return (char *)options + group->offset + a->offset;
+}
+
+static bool takes_value(const struct arg *a)
+{
+    return a->kind != ARG_FLAG && (a->kind != ARG_IGNORED || a->value);
+}
+
+static char fold(char c)
+{
+    return c == '_' ? '-' : c;
+}
+
+static bool is_spelling(struct word name, struct word typed)
+{
+    if (name.length != typed.length) return false;
+    for (size_t i = 0; i < name.length; i++)
+        if (name.text[i] != fold(typed.text[i])) return false;
+    return true;
+}
+
+static const struct arg *find_arg(const struct command *c, struct word typed,
+                                  const struct arg_group **group)
+{
+    const struct arg *a;
+    for (size_t i = 0; (a = arg_at(c, i, group)); i++) {
+        const char *names = a->names;
+        for (struct word name; next_word(&names, ' ', &name);)
+            if (is_spelling(name, typed)) return a;
+    }
+    return NULL;
+}
+
+/* ---- what a user may have meant ---- */
+
+enum { LONGEST_GUESS = 64 };
+
+struct guess {
+    struct word typed, best; /* best is empty while nothing is near enough */
+    size_t distance;         /* of best */
+    size_t prefix;           /* that best and typed have in common: decides between equals */
+};
+
+static size_t common_prefix(struct word a, struct word b)
+{
+    size_t n = 0;
+    while (n < a.length && n < b.length && fold(a.text[n]) == fold(b.text[n]))
+        n++;
+    return n;
+}
+
+/* Levenshtein's, one row at a time. */
+static size_t edit_distance(struct word a, struct word b)
+{
+    size_t row[LONGEST_GUESS + 1];
+    for (size_t j = 0; j <= b.length; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= a.length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b.length; j++) {
+            size_t change = diagonal + (fold(a.text[i - 1]) != fold(b.text[j - 1]));
+            diagonal = row[j];
+            row[j] = min_u64(change, min_u64(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[b.length];
+}
+
+/* Takes w for the guess if it is nearer. One character in three may be wrong; the beginning of a
+ * long name counts as one mistake. */
+static void guess_word(struct guess *g, struct word w)
+{
+    if (g->typed.length > LONGEST_GUESS || w.length > LONGEST_GUESS) return;
+    size_t prefix = common_prefix(g->typed, w);
+    bool is_beginning = prefix == g->typed.length && prefix > 4;
+    size_t distance = is_beginning ? 1 : edit_distance(g->typed, w);
+    if (distance > g->typed.length / 3) return;
+    if (g->best.length && distance > g->distance) return;
+    if (g->best.length && distance == g->distance && prefix <= g->prefix) return;
+    g->best = w;
+    g->distance = distance;
+    g->prefix = prefix;
+}
+
+MUST_CHECK static enum status unknown(const char *what, const struct guess *g, struct error *err)
+{
+    struct strbuf typed = {0};
+    strbuf_add_escaped(&typed, g->typed.text, g->typed.length);
+    bool found = g->best.length > 0;
+    enum status st = fail(err, ERR_USAGE, "unknown %s %s%s%.*s%s", what, typed.data,
+                          found ? " (did you mean " : "", (int)g->best.length,
+                          found ? g->best.text : "", found ? "?)" : "");
+    strbuf_release(&typed);
+    return st;
+}
+
+MUST_CHECK static enum status unknown_option(const struct command *c, struct word typed,
+                                             struct error *err)
+{
+    struct guess g = {.typed = typed};
+    const struct arg_group *group;
+    const struct arg *a;
+    for (size_t i = 0; (a = arg_at(c, i, &group)); i++) {
+        const char *names = a->help ? a->names : "";
+        for (struct word name; next_word(&names, ' ', &name);)
+            guess_word(&g, name);
+    }
+    return unknown("option", &g, err);
+}
+
+/* ---- values ---- */
+
+bool parse_u64(const char *text, uint64_t *out)
+{
+    if (!*text || text[strspn(text, "0123456789")]) return false;
+    errno = 0;
+    unsigned long long v = strtoull(text, NULL, 10);
+    if (errno == ERANGE) return false;
+    *out = v;
+    return true;
+}
+
+static bool unit_bytes(const char *name, uint64_t *bytes)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } units[] = {
+        {"", 1},
+        {"B", 1},
+        {"kB", 1000},
+        {"MB", 1000000},
+        {"GB", 1000000000},
+        {"TB", 1000000000000},
+        {"PB", 1000000000000000},
+        {"KiB", 1ull << 10},
+        {"MiB", 1ull << 20},
+        {"GiB", 1ull << 30},
+        {"TiB", 1ull << 40},
+        {"PiB", 1ull << 50},
+    };
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcasecmp(units[i].name, name) == 0) {
+            *bytes = units[i].bytes;
+            return true;
+        }
+    return false;
+}
+
+static bool take_digits(const char **at, uint64_t *value, unsigned *num_digits)
+{
+    *value = 0;
+    *num_digits = 0;
+    for (; **at >= '0' && **at <= '9'; (*at)++, (*num_digits)++)
+        if (!mul_u64(*value, 10, value) || !add_u64(*value, (uint64_t)(**at - '0'), value))
+            return false;
+    return *num_digits > 0;
+}
+
+bool parse_size(const char *text, uint64_t *bytes)
+{
+    uint64_t whole, part = 0, unit;
+    unsigned num_digits, num_decimals = 0;
+    if (!take_digits(&text, &whole, &num_digits)) return false;
+    if (*text == '.') {
+        text++;
+        if (!take_digits(&text, &part, &num_decimals)) return false;
+    }
+    if (!unit_bytes(text, &unit) || !mul_u64(whole, unit, &whole) || !mul_u64(part, unit, &part))
+        return false;
+    for (; num_decimals; num_decimals--)
+        part /= 10;
+    return add_u64(whole, part, bytes);
+}
+
+static bool parse_float(const char *text, double *out)
+{
+    char *end;
+    if (text[strspn(text, "0123456789.eE+-")]) return false;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v)) return false;
+    *out = v;
+    return true;
+}
+
+static void list_add(struct arg_list *l, const char *item)
+{
+    l->items = must_realloc(l->items, (l->count + 1) * sizeof *l->items);
+    l->items[l->count++] = item;
+}
+
+static bool is_choice(const char *choices, const char *value)
+{
+    for (struct word w; next_word(&choices, '|', &w);)
+        if (strlen(value) == w.length && memcmp(value, w.text, w.length) == 0) return true;
+    return false;
+}
+
+/* Puts value into the option's field; what it must be instead, or NULL if it is taken. */
+static const char *set_value(const struct arg *a, void *field, const char *value)
+{
+    switch (a->kind) {
+    case ARG_FLAG:
+        *(bool *)field = true;
+        return NULL;
+    case ARG_UINT:
+        return parse_u64(value, field) ? NULL : "a whole number";
+    case ARG_SIZE:
+        return parse_size(value, field) ? NULL : "a size such as 4096, 5GB or 1.5GiB";
+    case ARG_FLOAT:
+        return parse_float(value, field) ? NULL : "a number";
+    case ARG_CHOICE:
+        if (!is_choice(a->choices, value)) return a->choices;
+        *(const char **)field = value;
+        return NULL;
+    case ARG_TEXT:
+        *(const char **)field = value;
+        return NULL;
+    case ARG_LIST:
+        list_add(field, value);
+        return NULL;
+    case ARG_IGNORED:
+        return NULL;
+    }
+    return NULL;
+}
+
+/* ---- parsing ---- */
+
+struct parse {
+    const struct command *command;
+    char **at, **end; /* what is left of argv */
+    void *options;
+    const char **positional;
+    size_t num_positional;
+    struct error *err;
+};
+
+/* The option *p->at, which moves behind it and its value. */
+MUST_CHECK static enum status parse_option(struct parse *p)
+{
+    const char *text = *p->at++;
+    struct word typed = {text, strcspn(text, "=")};
+    const char *value = text[typed.length] ? text + typed.length + 1 : NULL;
+    const struct arg_group *group;
+    const struct arg *a = find_arg(p->command, typed, &group);
+    if (!a) return unknown_option(p->command, typed, p->err);
+
+    int length = (int)typed.length;
+    if (value && !takes_value(a))
+        return fail(p->err, ERR_USAGE, "%.*s takes no value", length, text);
+    if (!value && takes_value(a)) {
+        if (p->at == p->end) return fail(p->err, ERR_USAGE, "%.*s needs a value", length, text);
+        value = *p->at++;
+        if (strncmp(value, "--", 2) == 0)
+            return fail(p->err, ERR_USAGE, "%.*s needs a value (%.*s=%s if that is the value)",
+                        length, text, length, text, value);
+    }
+    const char *must_be = set_value(a, field_of(p->options, group, a), value);
+    if (!must_be) return OK;
+    return fail(p->err, ERR_USAGE, "%.*s: \"%s\" is not %s%s", length, text, value,
+                a->kind == ARG_CHOICE ? "one of " : "", must_be);
+}
+
+MUST_CHECK static enum status parse_words(struct parse *p)
+{
+    bool options_ended = false;
+    while (p->at < p->end) {
+        const char *text = *p->at;
+        if (!options_ended && strcmp(text, "--") == 0) {
+            options_ended = true;
+            p->at++;
+        } else if (!options_ended && text[0] == '-' && text[1]) {
+            TRY(parse_option(p));
+        } else {
+            p->positional[p->num_positional++] = text;
+            p->at++;
+        }
+    }
+    return OK;
+}
+
+/* Compares what was given with the words of command->positional. */
+MUST_CHECK static enum status check_positional(const struct parse *p)
+{
+    const char *words = p->command->positional ? p->command->positional : "";
+    size_t n = 0;
+    bool repeats = false;
+    for (struct word w; next_word(&words, ' ', &w); n++) {
+        if (n >= p->num_positional && w.text[0] != '[')
+            return fail(p->err, ERR_USAGE, "%.*s is missing", (int)w.length, w.text);
+        repeats = repeats || memmem(w.text, w.length, "...", 3);
+    }
+    if (p->num_positional > n && !repeats)
+        return fail(p->err, ERR_USAGE, "\"%s\" is one argument too many", p->positional[n]);
+    return OK;
+}
+
+enum status args_parse(const struct command *c, int argc, char **argv, void *options,
+                       const char **positional, size_t *num_positional, struct error *err)
+{
+    struct parse p = {c, argv, argv + argc, options, positional, 0, err};
+    memset(options, 0, c->options_bytes);
+    if (c->defaults) c->defaults(options);
+    TRY(parse_words(&p));
+    *num_positional = p.num_positional;
+    return check_positional(&p);
+}
+
+void args_release(const struct command *c, void *options)
+{
+    const struct arg_group *group;
+    const struct arg *a;
+    for (size_t i = 0; (a = arg_at(c, i, &group)); i++) {
+        if (a->kind != ARG_LIST) continue;
+        struct arg_list *list = field_of(options, group, a);
+        free(list->items);
+        *list = (struct arg_list){0};
+    }
+}
+
+/* ---- texts ---- */
+
+/* Lines that belong together: a paragraph or an example. */
+struct block {
+    const char *text;
+    size_t length;
+    bool is_example;
+};
+
+/* The next block of a longer text (see args.h); *at moves behind it. */
+static bool next_block(const char **at, struct block *b)
+{
+    *at += strspn(*at, "\n");
+    *b = (struct block){.text = *at, .is_example = **at == ' '};
+    while (**at && **at != '\n' && (**at == ' ') == b->is_example) {
+        *at += strcspn(*at, "\n");
+        b->length = (size_t)(*at - b->text);
+        if (**at) (*at)++;
+    }
+    return b->length > 0;
+}
+
+static size_t columns_of(const char *text, size_t length)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < length; i++)
+        n += (text[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* The words of text from `column` on; lines after the first begin at `indent`. */
+static void add_wrapped(struct strbuf *out, size_t column, size_t indent, const char *text,
+                        size_t length)
+{
+    const char *end = text + length;
+    for (const char *p = text; p < end;) {
+        size_t n = strcspn(p, " \n");
+        if (n > (size_t)(end - p)) n = (size_t)(end - p);
+        size_t columns = columns_of(p, n);
+        if (n && column > indent && column + 1 + columns > LINE_COLUMNS) {
+            strbuf_add_char(out, '\n');
+            strbuf_add_repeated(out, ' ', indent);
+            column = indent;
+        } else if (n && p > text) {
+            strbuf_add_char(out, ' ');
+            column++;
+        }
+        strbuf_add(out, p, n);
+        column += columns;
+        p += n + strspn(p + n, " \n");
+    }
+}
+
+/* All blocks of a longer text, an empty line before each. */
+static void add_text(struct strbuf *out, const char *text)
+{
+    for (struct block b; text && next_block(&text, &b);) {
+        strbuf_add_char(out, '\n');
+        if (b.is_example)
+            strbuf_add(out, b.text, b.length);
+        else
+            add_wrapped(out, 0, 0, b.text, b.length);
+        strbuf_add_char(out, '\n');
+    }
+}
+
+static const char *value_name(const struct arg *a)
+{
+    if (!takes_value(a)) return NULL;
+    return a->kind == ARG_CHOICE ? a->choices : a->value;
+}
+
+/* What an option does, and its other spellings. */
+static void add_phrase(struct strbuf *out, const struct arg *a)
+{
+    const char *names = a->names, *sep = "; also ";
+    struct word name;
+    strbuf_add_text(out, a->help);
+    if (a->kind == ARG_LIST) strbuf_add_text(out, "; may be given several times");
+    next_word(&names, ' ', &name);
+    for (; next_word(&names, ' ', &name); sep = ", ") {
+        strbuf_add_text(out, sep);
+        strbuf_add(out, name.text, name.length);
+    }
+}
+
+static void add_usage(struct strbuf *out, const struct command *c)
+{
+    strbuf_printf(out, "%s%s%s%s", c->name, c->num_groups ? " [OPTION]..." : "",
+                  c->positional ? " " : "", c->positional ? c->positional : "");
+}
+
+/* ---- --help ---- */
+
+static void help_option(struct strbuf *out, const struct arg *a)
+{
+    size_t start = out->length;
+    const char *value = value_name(a);
+    strbuf_printf(out, "  %.*s%s%s", (int)strcspn(a->names, " "), a->names, value ? " " : "",
+                  value ? value : "");
+    size_t column = columns_of(out->data + start, out->length - start);
+    if (column + 2 > HELP_COLUMN) {
+        strbuf_add_char(out, '\n');
+        column = 0;
+    }
+    strbuf_add_repeated(out, ' ', HELP_COLUMN - column);
+    struct strbuf phrase = {0};
+    add_phrase(&phrase, a);
+    add_wrapped(out, HELP_COLUMN, HELP_COLUMN, phrase.data, phrase.length);
+    strbuf_add_char(out, '\n');
+    strbuf_release(&phrase);
+}
+
+void args_help(struct strbuf *out, const char *program, const struct command *c)
+{
+    strbuf_printf(out, "usage: %s ", program);
+    add_usage(out, c);
+    strbuf_printf(out, "\n\n%s\n", c->summary);
+    for (size_t g = 0; g < c->num_groups; g++) {
+        strbuf_printf(out, "\n%s\n", c->groups[g].title);
+        for (size_t i = 0; i < c->groups[g].num_args; i++)
+            if (c->groups[g].args[i].help) help_option(out, &c->groups[g].args[i]);
+    }
+    add_text(out, c->text);
+}
+
+/* ---- man page ---- */
+
+/* Characters that roff would read as its own, or show as a typographic cousin. */
+static void add_roff(struct strbuf *out, const char *text, size_t length)
+{
+    static const struct {
+        char c;
+        const char *roff;
+    } escapes[] = {{'\\', "\\e"},  {'-', "\\-"},    {'~', "\\(ti"}, {'^', "\\(ha"},
+                   {'`', "\\(ga"}, {'\'', "\\(aq"}, {'"', "\\(dq"}};
+    for (size_t i = 0; i < length; i++) {
+        const char *roff = NULL;
+        for (size_t e = 0; e < sizeof escapes / sizeof *escapes; e++)
+            if (escapes[e].c == text[i]) roff = escapes[e].roff;
+        if (text[i] == '.' && (i == 0 || text[i - 1] == '\n')) strbuf_add_text(out, "\\&");
+        if (roff)
+            strbuf_add_text(out, roff);
+        else
+            strbuf_add_char(out, text[i]);
+    }
+}
+
+static void add_roff_text(struct strbuf *out, const char *text)
+{
+    add_roff(out, text, strlen(text));
+}
+
+static void man_text(struct strbuf *out, const char *text)
+{
+    for (struct block b; text && next_block(&text, &b);) {
+        strbuf_add_text(out, b.is_example ? ".PP\n.EX\n" : ".PP\n");
+        add_roff(out, b.text, b.length);
+        strbuf_add_text(out, b.is_example ? "\n.EE\n" : "\n");
+    }
+}
+
+static void man_option(struct strbuf *out, const struct arg *a)
+{
+    strbuf_add_text(out, ".TP\n\\fB");
+    add_roff(out, a->names, strcspn(a->names, " "));
+    strbuf_add_text(out, "\\fR");
+    if (value_name(a)) {
+        strbuf_add_text(out, " \\fI");
+        add_roff_text(out, value_name(a));
+        strbuf_add_text(out, "\\fR");
+    }
+    struct strbuf phrase = {0};
+    add_phrase(&phrase, a);
+    strbuf_add_char(out, '\n');
+    add_roff(out, phrase.data, phrase.length);
+    strbuf_add_char(out, '\n');
+    strbuf_release(&phrase);
+}
+
+static void man_command(struct strbuf *out, const char *program, const struct command *c)
+{
+    struct strbuf usage = {0};
+    strbuf_printf(&usage, "%s ", program);
+    add_usage(&usage, c);
+    strbuf_add_text(out, ".SS \"");
+    add_roff_text(out, usage.data);
+    strbuf_add_text(out, "\"\n");
+    strbuf_release(&usage);
+    man_text(out, c->summary);
+    for (size_t g = 0; g < c->num_groups; g++) {
+        strbuf_add_text(out, ".PP\n");
+        add_roff_text(out, c->groups[g].title);
+        strbuf_add_text(out, ":\n");
+        for (size_t i = 0; i < c->groups[g].num_args; i++)
+            if (c->groups[g].args[i].help) man_option(out, &c->groups[g].args[i]);
+    }
+    man_text(out, c->text);
+}
+
+void args_man_page(struct strbuf *out, const char *program, const char *version, const char *about,
+                   const struct command *const *commands, size_t num_commands)
+{
+    size_t phrase = strcspn(about, "\n");
+    strbuf_printf(out, ".TH \"%s\" 1 \"\" \"%s %s\"\n.SH NAME\n%s \\- ", program, program, version,
+                  program);
+    add_roff(out, about, phrase);
+    strbuf_printf(out,
+                  "\n.SH SYNOPSIS\n\\fB%s\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR]... "
+                  "[\\fIARGUMENT\\fR]...\n",
+                  program);
+    if (about[phrase]) strbuf_add_text(out, ".SH DESCRIPTION\n");
+    man_text(out, about + phrase);
+    strbuf_add_text(out, ".SH COMMANDS\n");
+    for (size_t i = 0; i < num_commands; i++)
+        man_command(out, program, commands[i]);
+}
+
+/* ---- bash completion ---- */
+
+static void add_replaced(struct strbuf *out, const char *text, char from, char to)
+{
+    for (; *text; text++)
+        strbuf_add_char(out, *text == from ? to : *text);
+}
+
+static void complete_command(struct strbuf *out, const struct command *c)
+{
+    const struct arg_group *group;
+    const struct arg *a;
+    strbuf_printf(out, "    %s)\n        options='", c->name);
+    for (size_t i = 0; (a = arg_at(c, i, &group)); i++)
+        if (a->help) strbuf_printf(out, "%s ", a->names);
+    strbuf_add_text(out, "--help'\n        case $prev in\n");
+    for (size_t i = 0; (a = arg_at(c, i, &group)); i++) {
+        if (a->kind != ARG_CHOICE || !a->help) continue;
+        strbuf_add_text(out, "        ");
+        add_replaced(out, a->names, ' ', '|');
+        strbuf_add_text(out, ") words='");
+        add_replaced(out, a->choices, '|', ' ');
+        strbuf_add_text(out, "' ;;\n");
+    }
+    strbuf_add_text(out, "        esac\n        ;;\n");
+}
+
+void args_bash_completion(struct strbuf *out, const char *program,
+                          const struct command *const *commands, size_t num_commands)
+{
+    strbuf_printf(out, "# bash completion for %s, made from its own tables\n_%s()\n{\n", program,
+                  program);
+    strbuf_add_text(out, "    local commands='");
+    for (size_t i = 0; i < num_commands; i++)
+        strbuf_printf(out, "%s ", commands[i]->name);
+    /* bash takes the = of --option=value for a word of its own. */
+    strbuf_add_text(out, "help'\n"
+                         "    local cur=${COMP_WORDS[COMP_CWORD]} options= words=\n"
+                         "    local prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
+                         "    if [[ $cur == = ]]; then\n"
+                         "        cur=\n"
+                         "    elif [[ $prev == = ]]; then\n"
+                         "        prev=${COMP_WORDS[COMP_CWORD - 2]}\n"
+                         "    fi\n"
+                         "    prev=${prev//_/-}\n"
+                         "    case ${COMP_WORDS[1]} in\n"
+                         "    help) words=$commands ;;\n");
+    for (size_t i = 0; i < num_commands; i++)
+        complete_command(out, commands[i]);
+    strbuf_add_text(out, "    esac\n"
+                         "    if ((COMP_CWORD == 1)); then\n"
+                         "        words=\"$commands --help --version\"\n"
+                         "    elif [[ -z $words && $cur == -* ]]; then\n"
+                         "        words=$options\n"
+                         "    fi\n"
+                         "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+                         "}\n");
+    strbuf_printf(out, "complete -o bashdefault -o default -F _%s %s\n", program, program);
+}
+
+/* ---- main ---- */
+
+struct program {
+    const struct command *const *commands;
+    size_t num_commands;
+    const char *name, *version, *about;
+};
+
+static void program_help(struct strbuf *out, const struct program *p)
+{
+    size_t widest = 0;
+    for (size_t i = 0; i < p->num_commands; i++)
+        widest = max_u64(widest, strlen(p->commands[i]->name));
+    strbuf_printf(out, "usage: %s COMMAND [OPTION]... [ARGUMENT]...\n", p->name);
+    add_text(out, p->about);
+    strbuf_add_text(out, "\nCommands\n");
+    for (size_t i = 0; i < p->num_commands; i++) {
+        const struct command *c = p->commands[i];
+        strbuf_printf(out, "  %-*s  ", (int)widest, c->name);
+        add_wrapped(out, widest + 4, widest + 4, c->summary, strlen(c->summary));
+        strbuf_add_char(out, '\n');
+    }
+    strbuf_printf(out, "\n%s COMMAND --help tells more of a command.\n", p->name);
+}
+
+static void print_help(FILE *to, const struct program *p, const struct command *c)
+{
+    struct strbuf text = {0};
+    if (c)
+        args_help(&text, p->name, c);
+    else
+        program_help(&text, p);
+    fputs(text.data, to);
+    strbuf_release(&text);
+}
+
+MUST_CHECK static enum status find_command(const struct program *p, const char *typed,
+                                           const struct command **c, struct error *err)
+{
+    struct word w = {typed, strlen(typed)};
+    struct guess g = {.typed = w};
+    for (size_t i = 0; i < p->num_commands; i++) {
+        struct word name = {p->commands[i]->name, strlen(p->commands[i]->name)};
+        if (is_spelling(name, w)) {
+            *c = p->commands[i];
+            return OK;
+        }
+        guess_word(&g, name);
+    }
+    return unknown(typed[0] == '-' ? "option" : "command", &g, err);
+}
+
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+    return false;
+}
+
+/* Parses and runs. */
+MUST_CHECK static enum status run(const struct command *c, int argc, char **argv, struct error *err)
+{
+    void *options = must_calloc(1, c->options_bytes);
+    const char **positional = must_calloc((size_t)argc, sizeof *positional);
+    size_t num_positional;
+    enum status st = args_parse(c, argc, argv, options, positional, &num_positional, err);
+    if (!st) st = c->run(options, positional, num_positional, err);
+    args_release(c, options);
+    free(options);
+    free(positional);
+    return st;
+}
+
+/* `ferry help`, `ferry help COMMAND`, and the options of the program itself. */
+MUST_CHECK static enum status run_program(const struct program *p, int argc, char **argv,
+                                          struct error *err)
+{
+    const struct command *c = NULL;
+    if (strcmp(argv[0], "--version") == 0) {
+        printf("%s %s\n", p->name, p->version);
+        return OK;
+    }
+    if (strcmp(argv[0], "help") == 0 && argc > 1) TRY(find_command(p, argv[1], &c, err));
+    print_help(stdout, p, c);
+    return OK;
+}
+
+static bool is_for_program(const char *word)
+{
+    static const char *const words[] = {"help", "--help", "-h", "--version"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(words[i], word) == 0) return true;
+    return false;
+}
+
+static int report(const struct program *p, const struct command *c, enum status st,
+                  const struct error *err)
+{
+    if (st && err->text[0])
+        fprintf(stderr, "%s%s%s: %s\n", p->name, c ? " " : "", c ? c->name : "", err->text);
+    return (int)st;
+}
+
+/* A full disk or a closed pipe shows when the rest of the buffer is written, at the latest. */
+MUST_CHECK static enum status flush_stdout(struct error *err)
+{
+    if (fflush(stdout)) return fail_errno(err, ERR_IO, "standard output");
+    return ferror(stdout) ? fail(err, ERR_IO, "standard output: not all was written") : OK;
+}
+
+int args_main(const struct command *const *commands, size_t num_commands, const char *program,
+              const char *version, const char *about, int argc, char **argv)
+{
+    const struct program p = {commands, num_commands, program, version, about};
+    const struct command *c = NULL;
+    struct error err = {0};
+    enum status st;
+    if (argc < 2) {
+        print_help(stderr, &p, NULL);
+        return ERR_USAGE;
+    }
+    if (is_for_program(argv[1])) {
+        st = run_program(&p, argc - 1, argv + 1, &err);
+    } else if (!(st = find_command(&p, argv[1], &c, &err))) {
+        if (asks_for_help(argc - 2, argv + 2))
+            print_help(stdout, &p, c);
+        else
+            st = run(c, argc - 2, argv + 2, &err);
+    }
+    int code = report(&p, c, st, &err);
+    st = flush_stdout(&err);
+    return code > DIFFERENT || !st ? code : report(&p, c, st, &err);
+}

@@ -1,0 +1,695 @@
+#include "common/args.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h> /* (fail) is ours, fail its macro */
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+/* ---- two commands to test with ---- */
+
+struct layout {
+    uint64_t tp, pp;
+};
+
+struct convert {
+    bool overwrite;
+    uint64_t max_memory;
+    double lr;
+    const char *dtype, *progress;
+    struct arg_list allow;
+    struct layout layout;
+};
+
+static const struct arg layout_args[] = {
+    {"--tensor-model-parallel-size --tp", ARG_UINT, offsetof(struct layout, tp), "N", NULL,
+     "the source's own"},
+    {"--pipeline-model-parallel-size --pp", ARG_UINT, offsetof(struct layout, pp), "N", NULL,
+     "the source's own"},
+};
+
+static const struct arg convert_args[] = {
+    {"--overwrite -f", ARG_FLAG, offsetof(struct convert, overwrite), NULL, NULL,
+     "replace what is there"},
+    {"--max-memory", ARG_SIZE, offsetof(struct convert, max_memory), "SIZE", NULL,
+     "buffers; 2GiB. A phrase that is long enough to need more than one line, so that it is broken "
+     "between words and goes on below"},
+    {"--lr", ARG_FLOAT, offsetof(struct convert, lr), "X", NULL, "learning rate"},
+    {"--torch-dtype", ARG_TEXT, offsetof(struct convert, dtype), "DTYPE", NULL, "as stored"},
+    {"--progress --progress-style", ARG_CHOICE, offsetof(struct convert, progress), NULL,
+     "auto|bar|torch_dist", "auto"},
+    {"--allow-missing", ARG_LIST, offsetof(struct convert, allow), "GLOB_OF_THE_NAMES", NULL,
+     "tensors that may be missing"},
+    {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
+    {"--distributed-backend", ARG_IGNORED, 0, "NAME", NULL, NULL},
+};
+
+static const struct arg_group convert_groups[] = {
+    {"Layout", layout_args, LENGTH(layout_args), offsetof(struct convert, layout)},
+    {"Other", convert_args, LENGTH(convert_args), 0},
+};
+
+static void convert_defaults(void *options)
+{
+    struct convert *o = options;
+    o->max_memory = 2ull << 30;
+    o->progress = "auto";
+}
+
+/* What the command does when it is run by args_main. */
+static enum status outcome;
+static const char *outcome_text;
+
+static enum status convert_run(void *options, const char *const *positional, size_t num_positional,
+                               struct error *err)
+{
+    const struct convert *o = options;
+    printf("%zu %s %s tp %llu\n", num_positional, positional[0], positional[1],
+           (unsigned long long)o->layout.tp);
+    if (outcome && outcome_text) return (fail)(err, outcome, "%s", outcome_text);
+    return outcome;
+}
+
+static const struct command convert = {
+    .name = "convert",
+    .summary = "carry a checkpoint to another format or layout",
+    .positional = "SOURCE DESTINATION",
+    .text = "The first paragraph, whose\nlines are joined.\n\n  ferry convert a b --tp 2\n"
+            "  ferry convert 'c' \"d\" \\\n\n.A second one - with ~ and ^.\n",
+    .groups = convert_groups,
+    .num_groups = LENGTH(convert_groups),
+    .options_bytes = sizeof(struct convert),
+    .defaults = convert_defaults,
+    .run = convert_run,
+};
+
+static enum status verify_run(void *options, const char *const *positional, size_t num_positional,
+                              struct error *err)
+{
+    (void)options, (void)positional, (void)err;
+    printf("%zu\n", num_positional);
+    return OK;
+}
+
+static const struct command verify = {
+    .name = "verify",
+    .summary = "compare two checkpoints",
+    .positional = "A [B...]",
+    .run = verify_run,
+};
+
+static const struct command *const commands[] = {&convert, &verify};
+static const char about[] = "carries checkpoints between formats\n\nIt needs no GPU.";
+
+/* ---- parsing ---- */
+
+struct parsed {
+    struct convert options;
+    const char *positional[16];
+    size_t num_positional;
+    struct error err;
+};
+
+/* argv: the words of a command line, ended by NULL. */
+static enum status parse(const struct command *c, struct parsed *p, const char *const *words)
+{
+    char *argv[16];
+    int argc = 0;
+    for (; words[argc]; argc++)
+        argv[argc] = (char *)(uintptr_t)words[argc];
+    memset(p, 0xFF, sizeof *p);
+    p->err.text[0] = '\0';
+    return args_parse(c, argc, argv, &p->options, p->positional, &p->num_positional, &p->err);
+}
+
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void defaults_hold_where_nothing_is_given(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(parse(&convert, &p, WORDS("a", "b")), OK);
+    assert_int_equal(p.num_positional, 2);
+    assert_string_equal(p.positional[1], "b");
+    assert_int_equal(p.options.max_memory, 2ull << 30);
+    assert_string_equal(p.options.progress, "auto");
+    assert_false(p.options.overwrite);
+    assert_null(p.options.dtype);
+    assert_int_equal(p.options.layout.tp, 0);
+    assert_int_equal(p.options.allow.count, 0);
+    args_release(&convert, &p.options);
+}
+
+static void every_kind_of_option_sets_its_field(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(parse(&convert, &p,
+                           WORDS("-f", "a", "--tp=8", "--max-memory", "1.5GiB", "--lr", "-1e-5",
+                                 "--torch-dtype=", "--progress", "bar", "b")),
+                     OK);
+    assert_true(p.options.overwrite);
+    assert_int_equal(p.options.layout.tp, 8);
+    assert_int_equal(p.options.max_memory, 3ull << 29);
+    assert_true(p.options.lr == -1e-5);
+    assert_string_equal(p.options.dtype, "");
+    assert_string_equal(p.options.progress, "bar");
+    assert_string_equal(p.positional[0], "a");
+    args_release(&convert, &p.options);
+}
+
+static void any_spelling_is_taken_with_underscores_too(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(parse(&convert, &p,
+                           WORDS("a", "b", "--tensor_model_parallel_size", "2", "--pp", "3",
+                                 "--progress_style=torch_dist")),
+                     OK);
+    assert_int_equal(p.options.layout.tp, 2);
+    assert_int_equal(p.options.layout.pp, 3);
+    assert_string_equal(p.options.progress, "torch_dist");
+    args_release(&convert, &p.options);
+}
+
+static void a_list_keeps_all_that_was_given_and_others_the_last(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(parse(&convert, &p,
+                           WORDS("a", "b", "--allow-missing", "x*", "--tp", "1",
+                                 "--allow-missing=y", "--tp", "2")),
+                     OK);
+    assert_int_equal(p.options.allow.count, 2);
+    assert_string_equal(p.options.allow.items[0], "x*");
+    assert_string_equal(p.options.allow.items[1], "y");
+    assert_int_equal(p.options.layout.tp, 2);
+    args_release(&convert, &p.options);
+    assert_null(p.options.allow.items);
+}
+
+static void two_dashes_end_the_options(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(parse(&convert, &p, WORDS("-f", "--", "--tp", "--")), OK);
+    assert_string_equal(p.positional[0], "--tp");
+    assert_string_equal(p.positional[1], "--");
+    assert_int_equal(parse(&convert, &p, WORDS("-", "b")), OK); /* one dash is a word */
+    assert_string_equal(p.positional[0], "-");
+}
+
+static void ignored_options_take_their_value_along(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(
+        parse(&convert, &p,
+              WORDS("--auto-detect-ckpt-format", "a", "--distributed-backend", "nccl", "b")),
+        OK);
+    assert_int_equal(p.num_positional, 2);
+}
+
+static void mistakes_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *const words[6];
+        const char *message;
+    } cases[] = {
+        {{"a"}, "DESTINATION is missing"},
+        {{NULL}, "SOURCE is missing"},
+        {{"a", "b", "c"}, "\"c\" is one argument too many"},
+        {{"--tpp", "2"}, "unknown option --tpp (did you mean --tp?)"},
+        {{"-tp", "2"}, "unknown option -tp (did you mean --tp?)"},
+        {{"--ovrewrite"}, "unknown option --ovrewrite (did you mean --overwrite?)"},
+        {{"--tensor_model_paralel_size=2"},
+         "unknown option --tensor_model_paralel_size (did you mean --tensor-model-parallel-size?)"},
+        {{"--pipeline"},
+         "unknown option --pipeline (did you mean --pipeline-model-parallel-size?)"},
+        {{"--auto-detect-ckpt-form"}, "unknown option --auto-detect-ckpt-form"}, /* never shown */
+        {{"--zzz"}, "unknown option --zzz"},
+        {{"--a\nb"}, "unknown option --a\\x0ab"},
+        {{"-x"}, "unknown option -x"},
+        {{"--tp"}, "--tp needs a value"},
+        {{"--tp", "--pp", "1"}, "--tp needs a value (--tp=--pp if that is the value)"},
+        {{"--overwrite=yes"}, "--overwrite takes no value"},
+        {{"--tp", "two"}, "--tp: \"two\" is not a whole number"},
+        {{"--tp=-1"}, "--tp: \"-1\" is not a whole number"},
+        {{"--max-memory", "5 GB"},
+         "--max-memory: \"5 GB\" is not a size such as 4096, 5GB or 1.5GiB"},
+        {{"--lr", "nan"}, "--lr: \"nan\" is not a number"},
+        {{"--lr", "1e999"}, "--lr: \"1e999\" is not a number"},
+        {{"--lr", "1-"}, "--lr: \"1-\" is not a number"},
+        {{"--progress", "BAR"}, "--progress: \"BAR\" is not one of auto|bar|torch_dist"},
+        {{"--progress", "torch-dist"},
+         "--progress: \"torch-dist\" is not one of auto|bar|torch_dist"},
+        {{"--progress="}, "--progress: \"\" is not one of auto|bar|torch_dist"},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        struct parsed p;
+        assert_int_equal(parse(&convert, &p, cases[i].words), ERR_USAGE);
+        assert_string_equal(p.err.text, cases[i].message);
+        args_release(&convert, &p.options);
+    }
+}
+
+static void arguments_are_counted_as_their_names_say(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *positional;
+        size_t min, max; /* of 0 to 4 */
+    } cases[] = {
+        {NULL, 0, 0},    {"A", 1, 1},    {"A B", 2, 2},    {"[A]", 0, 1},
+        {"A [B]", 1, 2}, {"A...", 1, 4}, {"[A...]", 0, 4}, {"A [B...]", 1, 4},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        struct command c = {.name = "x", .positional = cases[i].positional};
+        for (size_t n = 0; n <= 4; n++) {
+            struct parsed p;
+            const char *const words[] = {n > 0 ? "1" : NULL, n > 1 ? "2" : NULL, n > 2 ? "3" : NULL,
+                                         n > 3 ? "4" : NULL, NULL};
+            bool fits = n >= cases[i].min && n <= cases[i].max;
+            assert_int_equal(parse(&c, &p, words), fits ? OK : ERR_USAGE);
+        }
+    }
+}
+
+static void sizes_are_exact_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {
+        {"0", 0},
+        {"4096", 4096},
+        {"1B", 1},
+        {"5GB", 5000000000},
+        {"5gb", 5000000000},
+        {"256MiB", 256ull << 20},
+        {"1.5GiB", 3ull << 29},
+        {"1.5kB", 1500},
+        {"0.1KiB", 102},
+        {"2.123456789GB", 2123456789},
+        {"3TB", 3000000000000},
+        {"2PiB", 2ull << 50},
+        {"18446744073709551615", UINT64_MAX},
+    };
+    static const char *const bad[] = {
+        "",
+        "GB",
+        "-1",
+        "+1",
+        " 1",
+        "1 ",
+        "1 GB",
+        "1G",
+        "1.",
+        ".5GB",
+        "1..5GB",
+        "1e3",
+        "0x10",
+        "1GBs",
+        "18446744073709551616",
+        "18446744073709551615kB",
+        "20000PB",
+    };
+    uint64_t bytes;
+    for (size_t i = 0; i < LENGTH(good); i++) {
+        assert_true(parse_size(good[i].text, &bytes));
+        assert_true(bytes == good[i].bytes);
+    }
+    for (size_t i = 0; i < LENGTH(bad); i++)
+        if (parse_size(bad[i], &bytes)) fail_msg("%s", bad[i]);
+}
+
+static void whole_numbers_are_digits_that_fit(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "-1",
+                                      "+1",
+                                      " 1",
+                                      "1 ",
+                                      "0x1",
+                                      "1.0",
+                                      "1e3",
+                                      "18446744073709551616",
+                                      "99999999999999999999999"};
+    uint64_t v;
+    assert_true(parse_u64("18446744073709551615", &v));
+    assert_true(v == UINT64_MAX);
+    assert_true(parse_u64("007", &v));
+    assert_int_equal(v, 7);
+    for (size_t i = 0; i < LENGTH(bad); i++)
+        if (parse_u64(bad[i], &v)) fail_msg("%s", bad[i]);
+}
+
+/* ---- the program ---- */
+
+static struct {
+    int code;
+    char out[4096], err[4096];
+} ran;
+
+/* Leads fd into an unnamed file; returns what it was. */
+static int capture(int fd, int *file)
+{
+    int old = dup(fd);
+    *file = memfd_create("captured", 0);
+    assert_true(old >= 0 && *file >= 0 && dup2(*file, fd) >= 0);
+    return old;
+}
+
+static void restore(int fd, int old, int file, char *text, size_t size)
+{
+    ssize_t n = pread(file, text, size - 1, 0);
+    assert_true(n >= 0 && dup2(old, fd) >= 0);
+    text[n] = '\0';
+    close(old);
+    close(file);
+}
+
+static int call_main(const char *const *words)
+{
+    char program[] = "ferry", *argv[16] = {program};
+    int argc = 1;
+    for (; words[argc - 1]; argc++)
+        argv[argc] = (char *)(uintptr_t)words[argc - 1];
+    return args_main(commands, LENGTH(commands), "ferry", "1.2", about, argc, argv);
+}
+
+static void run_main(const char *const *words)
+{
+    int out, err;
+    fflush(stdout);
+    int old_out = capture(STDOUT_FILENO, &out), old_err = capture(STDERR_FILENO, &err);
+    ran.code = call_main(words);
+    restore(STDOUT_FILENO, old_out, out, ran.out, sizeof ran.out);
+    restore(STDERR_FILENO, old_err, err, ran.err, sizeof ran.err);
+}
+
+static void a_command_is_run_and_its_status_is_the_exit_code(void **state)
+{
+    (void)state;
+    static const struct {
+        enum status status;
+        const char *text, *err;
+    } cases[] = {
+        {OK, NULL, ""},
+        {DIFFERENT, NULL, ""},
+        {ERR_CORRUPT, "m.bin: ends at 5", "ferry convert: m.bin: ends at 5\n"},
+        {ERR_INTERRUPTED, "interrupted", "ferry convert: interrupted\n"},
+        {ERR_RANK, NULL, ""}, /* the command has spoken already */
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        outcome = cases[i].status;
+        outcome_text = cases[i].text;
+        run_main(WORDS("convert", "a", "--tp", "4", "b"));
+        assert_int_equal(ran.code, cases[i].status);
+        assert_string_equal(ran.out, "2 a b tp 4\n");
+        assert_string_equal(ran.err, cases[i].err);
+    }
+    outcome = OK;
+}
+
+static void wrong_command_lines_end_with_2(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *const words[4];
+        const char *err;
+    } cases[] = {
+        {{"convert", "--tpp", "1"}, "ferry convert: unknown option --tpp (did you mean --tp?)\n"},
+        {{"convrt", "a"}, "ferry: unknown command convrt (did you mean convert?)\n"},
+        {{"zzz"}, "ferry: unknown command zzz\n"},
+        {{""}, "ferry: unknown command \n"},
+        {{"--helpp"}, "ferry: unknown option --helpp\n"},
+        {{"help", "verfy"}, "ferry: unknown command verfy (did you mean verify?)\n"},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        run_main(cases[i].words);
+        assert_int_equal(ran.code, ERR_USAGE);
+        assert_string_equal(ran.out, "");
+        assert_string_equal(ran.err, cases[i].err);
+    }
+}
+
+static const char program_help_text[] =
+    "usage: ferry COMMAND [OPTION]... [ARGUMENT]...\n"
+    "\n"
+    "carries checkpoints between formats\n"
+    "\n"
+    "It needs no GPU.\n"
+    "\n"
+    "Commands\n"
+    "  convert  carry a checkpoint to another format or layout\n"
+    "  verify   compare two checkpoints\n"
+    "\n"
+    "ferry COMMAND --help tells more of a command.\n";
+
+static void help_goes_to_stdout_where_asked_for_and_else_to_stderr(void **state)
+{
+    (void)state;
+    const char *const *asked[] = {WORDS("--help"), WORDS("-h"), WORDS("help")};
+    for (size_t i = 0; i < LENGTH(asked); i++) {
+        run_main(asked[i]);
+        assert_int_equal(ran.code, OK);
+        assert_string_equal(ran.out, program_help_text);
+        assert_string_equal(ran.err, "");
+    }
+    run_main(WORDS(NULL));
+    assert_int_equal(ran.code, ERR_USAGE);
+    assert_string_equal(ran.out, "");
+    assert_string_equal(ran.err, program_help_text);
+}
+
+// clang-format off
+static const char convert_help_text[] =
+    "usage: ferry convert [OPTION]... SOURCE DESTINATION\n"
+    "\n"
+    "carry a checkpoint to another format or layout\n"
+    "\n"
+    "Layout\n"
+    "  --tensor-model-parallel-size N    the source's own; also --tp\n"
+    "  --pipeline-model-parallel-size N  the source's own; also --pp\n"
+    "\n"
+    "Other\n"
+    "  --overwrite                       replace what is there; also -f\n"
+    "  --max-memory SIZE                 buffers; 2GiB. A phrase that is long enough to need more than\n"
+    "                                    one line, so that it is broken between words and goes on below\n"
+    "  --lr X                            learning rate\n"
+    "  --torch-dtype DTYPE               as stored\n"
+    "  --progress auto|bar|torch_dist    auto; also --progress-style\n"
+    "  --allow-missing GLOB_OF_THE_NAMES\n"
+    "                                    tensors that may be missing; may be given several times\n"
+    "\n"
+    "The first paragraph, whose lines are joined.\n"
+    "\n"
+    "  ferry convert a b --tp 2\n"
+    "  ferry convert 'c' \"d\" \\\n"
+    "\n"
+    ".A second one - with ~ and ^.\n";
+// clang-format on
+
+static void a_command_tells_its_options_aligned_and_wrapped(void **state)
+{
+    (void)state;
+    const char *const *asked[] = {WORDS("convert", "--help"), WORDS("convert", "a", "-x", "-h"),
+                                  WORDS("help", "convert")};
+    for (size_t i = 0; i < LENGTH(asked); i++) {
+        run_main(asked[i]);
+        assert_int_equal(ran.code, OK);
+        assert_string_equal(ran.out, convert_help_text);
+    }
+    run_main(WORDS("convert", "--", "--help", "b")); /* a word like others */
+    assert_string_equal(ran.out, "2 --help b tp 0\n");
+}
+
+static void no_line_of_help_is_longer_than_100_columns(void **state)
+{
+    (void)state;
+    struct strbuf text = {0};
+    static const struct arg one = {"--a",
+                                   ARG_FLAG,
+                                   0,
+                                   NULL,
+                                   NULL,
+                                   "aaaaaaaaa \xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3"
+                                   "\xA4\xC3\xA4\xC3\xA4 aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa "
+                                   "aaaa bb"};
+    const struct arg_group group = {"G", &one, 1, 0};
+    struct command c = {.name = "c", .summary = "s", .groups = &group, .num_groups = 1};
+    args_help(&text, "p", &c);
+    const char *line = strstr(text.data, "  --a");
+    assert_non_null(line);
+    /* 36 columns, 6 words of 9 and one of 4 letters, 6 blanks: exactly 100, umlauts as one each. */
+    assert_int_equal(strcspn(line, "\n"), 100 + 9);
+    assert_string_equal(strchr(line, '\n'), "\n                                    bb\n");
+    strbuf_release(&text);
+}
+
+static void the_version_is_told(void **state)
+{
+    (void)state;
+    run_main(WORDS("--version"));
+    assert_int_equal(ran.code, OK);
+    assert_string_equal(ran.out, "ferry 1.2\n");
+}
+
+/* The exit code of a child whose stdout is `out`; what it says on stderr is in ran.err. */
+static int code_with_stdout(int out)
+{
+    int err, status;
+    fflush(stdout);
+    int old_err = capture(STDERR_FILENO, &err);
+    pid_t child = fork();
+    if (child == 0) {
+        if (dup2(out, STDOUT_FILENO) < 0) _exit(99);
+        _exit(call_main(WORDS("convert", "a", "b")));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    restore(STDERR_FILENO, old_err, err, ran.err, sizeof ran.err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void a_result_that_could_not_be_written_is_a_failure(void **state)
+{
+    (void)state;
+    int ends[2], full = open("/dev/full", O_WRONLY);
+    if (full < 0) skip();
+    outcome = DIFFERENT;
+    assert_int_equal(code_with_stdout(full), ERR_IO);
+    outcome = OK;
+    assert_int_equal(code_with_stdout(full), ERR_IO);
+    assert_string_equal(ran.err, "ferry convert: standard output: No space left on device\n");
+    close(full);
+
+    void (*old)(int) = signal(SIGPIPE, SIG_IGN); /* as interrupt_install does */
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    assert_int_equal(code_with_stdout(ends[1]), ERR_IO);
+    assert_string_equal(ran.err, "ferry convert: standard output: Broken pipe\n");
+    close(ends[1]);
+    signal(SIGPIPE, old);
+}
+
+/* ---- what other programs read ---- */
+
+/* Runs a shell command with text in the file $F; its exit code, what it printed in ran.out. */
+static int shell(const struct strbuf *text, const char *command)
+{
+    char path[] = "/tmp/ferry-args-test-XXXXXX", line[1024];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text->data, text->length), text->length);
+    close(fd);
+    snprintf(line, sizeof line, "F=%s; exec 2>&1; %s", path, command);
+    FILE *p = popen(line, "r");
+    assert_non_null(p);
+    ran.out[fread(ran.out, 1, sizeof ran.out - 1, p)] = '\0';
+    int status = pclose(p);
+    unlink(path);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void the_man_page_is_roff_without_warnings(void **state)
+{
+    (void)state;
+    struct strbuf page = {0};
+    args_man_page(&page, "ferry", "1.2", about, commands, LENGTH(commands));
+    assert_non_null(strstr(page.data, ".SH NAME\nferry \\- carries checkpoints between formats\n"));
+    assert_non_null(strstr(page.data, ".TP\n\\fB\\-\\-max\\-memory\\fR \\fISIZE\\fR\n"));
+    assert_non_null(strstr(page.data, ".EX\n  ferry convert a b \\-\\-tp 2\n"));
+    assert_non_null(strstr(page.data, ".PP\n\\&.A second one \\- with \\(ti and \\(ha.\n"));
+    assert_null(strstr(page.data, "auto\\-detect"));
+    if (shell(&page, "command -v groff") == 0) {
+        assert_int_equal(shell(&page, "groff -man -ww -z -rCHECKSTYLE=3 $F"), 0);
+        assert_string_equal(ran.out, "");
+        assert_int_equal(shell(&page, "groff -man -Tascii -P-cbou $F"), 0);
+        assert_non_null(strstr(ran.out, "ferry convert [OPTION]... SOURCE DESTINATION\n"));
+        assert_non_null(strstr(ran.out, "ferry convert 'c' \"d\" \\\n"));
+        assert_non_null(strstr(ran.out, ".A second one - with ~ and ^.\n"));
+    }
+    strbuf_release(&page);
+}
+
+/* What bash offers after these words, the last of which is being typed. */
+static void assert_completes(const struct strbuf *script, const char *words, const char *offered)
+{
+    char command[512];
+    snprintf(command, sizeof command,
+             "bash -u -c '. $0; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ferry; "
+             "echo \"${COMPREPLY[*]-}\"' $F",
+             words);
+    assert_int_equal(shell(script, command), 0);
+    ran.out[strcspn(ran.out, "\n")] = '\0';
+    assert_string_equal(ran.out, offered);
+}
+
+static void bash_completes_commands_options_and_choices(void **state)
+{
+    (void)state;
+    struct strbuf script = {0};
+    if (shell(&script, "command -v bash") != 0) skip();
+    args_bash_completion(&script, "ferry", commands, LENGTH(commands));
+    static const struct {
+        const char *words, *offered;
+    } cases[] = {
+        {"ferry \"\"", "convert verify help --help --version"},
+        {"ferry c", "convert"},
+        {"ferry help v", "verify"},
+        {"ferry convert --t", "--tensor-model-parallel-size --tp --torch-dtype"},
+        {"ferry convert --auto", ""},
+        {"ferry verify -", "--help"},
+        {"ferry convert --progress \"\"", "auto bar torch_dist"},
+        {"ferry convert --progress_style b", "bar"},
+        {"ferry convert a --progress =", "auto bar torch_dist"},
+        {"ferry convert a --progress = t", "torch_dist"},
+        {"ferry convert a", ""}, /* nothing: bash goes on with file names */
+        {"ferry convert --torch-dtype \"\"", ""},
+        {"ferry convert --torch-dtype = \"\"", ""},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        assert_completes(&script, cases[i].words, cases[i].offered);
+    strbuf_release(&script);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_hold_where_nothing_is_given),
+        cmocka_unit_test(every_kind_of_option_sets_its_field),
+        cmocka_unit_test(any_spelling_is_taken_with_underscores_too),
+        cmocka_unit_test(a_list_keeps_all_that_was_given_and_others_the_last),
+        cmocka_unit_test(two_dashes_end_the_options),
+        cmocka_unit_test(ignored_options_take_their_value_along),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(arguments_are_counted_as_their_names_say),
+        cmocka_unit_test(sizes_are_exact_bytes),
+        cmocka_unit_test(whole_numbers_are_digits_that_fit),
+        cmocka_unit_test(a_command_is_run_and_its_status_is_the_exit_code),
+        cmocka_unit_test(wrong_command_lines_end_with_2),
+        cmocka_unit_test(help_goes_to_stdout_where_asked_for_and_else_to_stderr),
+        cmocka_unit_test(a_command_tells_its_options_aligned_and_wrapped),
+        cmocka_unit_test(no_line_of_help_is_longer_than_100_columns),
+        cmocka_unit_test(the_version_is_told),
+        cmocka_unit_test(a_result_that_could_not_be_written_is_a_failure),
+        cmocka_unit_test(the_man_page_is_roff_without_warnings),
+        cmocka_unit_test(bash_completes_commands_options_and_choices),
+    };
+    return cmocka_run_group_tests_name("args", tests, NULL, NULL);
+}

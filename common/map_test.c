@@ -1,0 +1,79 @@
+#include "common/map.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void each_name_keeps_its_value_while_the_map_grows(void **state)
+{
+    (void)state;
+    enum { COUNT = 10000 };
+    static char names[COUNT][16];
+    struct map m = {0};
+    size_t value;
+    for (size_t i = 0; i < COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "tensor %zu", i);
+        assert_true(map_add(&m, names[i], i, NULL));
+    }
+    assert_int_equal(m.count, COUNT);
+    for (size_t i = 0; i < COUNT; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "tensor %zu", i);
+        assert_true(map_get(&m, name, &value));
+        assert_int_equal(value, i);
+    }
+    assert_false(map_get(&m, "tensor 10000", &value));
+    map_release(&m);
+}
+
+static void a_name_given_twice_keeps_its_first_value_and_tells_it(void **state)
+{
+    (void)state;
+    struct map m = {0};
+    size_t value = 0;
+    assert_true(map_add(&m, "lm_head.weight", 7, &value));
+    assert_int_equal(value, 0);
+    assert_false(map_add(&m, "lm_head.weight", 8, &value));
+    assert_int_equal(value, 7);
+    assert_true(map_get(&m, "lm_head.weight", &value));
+    assert_int_equal(value, 7);
+    assert_int_equal(m.count, 1);
+    map_release(&m);
+}
+
+static void an_empty_map_has_no_name_not_even_the_empty_one(void **state)
+{
+    (void)state;
+    struct map m = {0};
+    assert_false(map_get(&m, "", NULL));
+    assert_true(map_add(&m, "", 1, NULL));
+    assert_true(map_get(&m, "", NULL));
+    map_release(&m);
+    assert_int_equal(m.count, 0);
+    assert_false(map_get(&m, "", NULL));
+}
+
+/* Values of the reference, www.isthe.com/chongo/tech/comp/fnv (64 bit FNV-1a). */
+static void the_hash_is_fnv_1a(void **state)
+{
+    (void)state;
+    assert_true(hash_bytes("", 0) == 0xcbf29ce484222325u);
+    assert_true(hash_bytes("a", 1) == 0xaf63dc4c8601ec8cu);
+    assert_true(hash_bytes("foobar", 6) == 0x85944171f73967e8u);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_name_keeps_its_value_while_the_map_grows),
+        cmocka_unit_test(a_name_given_twice_keeps_its_first_value_and_tells_it),
+        cmocka_unit_test(an_empty_map_has_no_name_not_even_the_empty_one),
+        cmocka_unit_test(the_hash_is_fnv_1a),
+    };
+    return cmocka_run_group_tests_name("map", tests, NULL, NULL);
+}

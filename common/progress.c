@@ -1,0 +1,314 @@
+#include "common/progress.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "common/memory.h"
+#include "common/utf8.h"
+
+enum { NUM_SAMPLES = 20 }; /* the rate is that of the last NUM_SAMPLES * TICK_SECONDS */
+#define TICK_SECONDS 0.25
+
+static const struct {
+    double first_seconds, period_seconds;
+} timing[] = {
+    [PROGRESS_BAR] = {0.5, TICK_SECONDS},
+    [PROGRESS_PLAIN] = {10, 10},
+    [PROGRESS_JSON] = {1, 1},
+};
+
+struct sample {
+    double seconds;
+    uint64_t done_bytes;
+};
+
+struct progress {
+    enum progress_style style;
+    const char *what;
+    uint64_t total_bytes;
+    _Atomic uint64_t done_bytes;
+    _Atomic(const char *) file;
+    struct timespec start;
+
+    pthread_t thread;
+    bool has_thread, shown;
+    pthread_mutex_t lock; /* of stop */
+    pthread_cond_t wake;
+    bool stop;
+
+    struct sample samples[NUM_SAMPLES];
+    size_t num_samples; /* ever taken; number i stands at i % NUM_SAMPLES */
+    struct strbuf line;
+};
+
+/* ---- text ---- */
+
+static void add_number(struct strbuf *out, double v)
+{
+    strbuf_printf(out, "%.*f", v < 9.995 ? 2 : v < 99.95 ? 1 : 0, v);
+}
+
+/* The decimal unit in which `bytes` has one to three digits before the point. */
+static double unit_of(double bytes, const char **name)
+{
+    static const char *const names[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    double unit = 1;
+    size_t i = 0;
+    for (; i + 1 < sizeof names / sizeof *names && bytes >= 999.5 * unit; i++)
+        unit *= 1000;
+    *name = names[i];
+    return unit;
+}
+
+/* "12.3 of 29.1 GB", or "12.3 GB" where the total is not known or reached. */
+static void add_bytes(struct strbuf *out, const struct progress_view *v)
+{
+    const char *name;
+    bool of_total = v->done_bytes < v->total_bytes;
+    double unit = unit_of((double)(of_total ? v->total_bytes : v->done_bytes), &name);
+    add_number(out, (double)v->done_bytes / unit);
+    if (of_total) {
+        strbuf_add_text(out, " of ");
+        add_number(out, (double)v->total_bytes / unit);
+    }
+    strbuf_printf(out, " %s", name);
+}
+
+static void add_rate(struct strbuf *out, double bytes_per_second)
+{
+    const char *name;
+    double unit = unit_of(bytes_per_second, &name);
+    add_number(out, bytes_per_second / unit);
+    strbuf_printf(out, " %s/s", name);
+}
+
+static void add_duration(struct strbuf *out, double seconds)
+{
+    unsigned long s = (unsigned long)ceil(seconds);
+    if (s < 60)
+        strbuf_printf(out, "%lu s", s);
+    else if (s < 3600)
+        strbuf_printf(out, "%lu min %02lu s", s / 60, s % 60);
+    else
+        strbuf_printf(out, "%lu h %02lu min", s / 3600, s % 3600 / 60);
+}
+
+static void running_text(struct strbuf *out, const struct progress_view *v)
+{
+    strbuf_add_text(out, v->what);
+    if (v->total_bytes) {
+        double part = (double)v->done_bytes / (double)v->total_bytes;
+        strbuf_printf(out, "  %3.0f%%", part < 1 ? floor(100 * part) : 100);
+    }
+    strbuf_add_text(out, "  ");
+    add_bytes(out, v);
+    strbuf_add_text(out, "  ");
+    add_rate(out, v->bytes_per_second);
+    if (v->done_bytes && v->done_bytes < v->total_bytes) {
+        double left = (double)(v->total_bytes - v->done_bytes);
+        strbuf_add_text(out, "  ");
+        add_duration(out, left * v->seconds / (double)v->done_bytes);
+        strbuf_add_text(out, " left");
+    }
+    if (v->file) {
+        strbuf_add_text(out, "  ");
+        strbuf_add_escaped(out, v->file, strlen(v->file));
+    }
+}
+
+static void last_text(struct strbuf *out, const struct progress_view *v)
+{
+    strbuf_printf(out, "%s %s: ", v->what, v->event == PROGRESS_DONE ? "done" : "stopped");
+    add_bytes(out, v);
+    strbuf_add_text(out, " in ");
+    add_duration(out, v->seconds);
+    strbuf_add_text(out, ", ");
+    add_rate(out, v->bytes_per_second);
+}
+
+static void json_text(struct strbuf *out, const struct progress_view *v)
+{
+    static const char *const events[] = {"progress", "done", "stopped"};
+    strbuf_printf(out,
+                  "{\"event\":\"%s\",\"done_bytes\":%llu,\"total_bytes\":%llu,\"seconds\":%.3f,"
+                  "\"bytes_per_second\":%.0f,\"file\":",
+                  events[v->event], (unsigned long long)v->done_bytes,
+                  (unsigned long long)v->total_bytes, v->seconds, v->bytes_per_second);
+    if (v->file)
+        json_print_text(out, v->file);
+    else
+        strbuf_add_text(out, "null");
+    strbuf_add_char(out, '}');
+}
+
+void progress_text(struct strbuf *out, enum progress_style style, const struct progress_view *v)
+{
+    if (style == PROGRESS_JSON)
+        json_text(out, v);
+    else if (v->event == PROGRESS_RUNNING)
+        running_text(out, v);
+    else
+        last_text(out, v);
+}
+
+/* ---- lines on stderr ---- */
+
+static size_t terminal_columns(void)
+{
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col == 0) return 80;
+    return size.ws_col;
+}
+
+static void cut(struct strbuf *line, size_t columns)
+{
+    size_t bytes = 0;
+    for (; bytes < line->length && columns; columns--)
+        bytes += utf8_sequence(line->data + bytes, line->length - bytes);
+    line->data[bytes] = '\0';
+    line->length = bytes;
+}
+
+#define CLEAR_LINE "\r\033[K"
+
+/* One call of fwrite a line, so that lines of other threads do not come between. */
+static void show(struct progress *p, const struct progress_view *v)
+{
+    strbuf_clear(&p->line);
+    if (p->style == PROGRESS_BAR && v->event == PROGRESS_RUNNING) {
+        struct strbuf text = {0};
+        progress_text(&text, p->style, v);
+        cut(&text, terminal_columns() - 1); /* some terminals wrap when the last column is used */
+        strbuf_printf(&p->line, CLEAR_LINE "%s", text.data);
+        strbuf_release(&text);
+    } else if (p->style == PROGRESS_BAR) {
+        strbuf_add_text(&p->line, CLEAR_LINE);
+    } else {
+        progress_text(&p->line, p->style, v);
+        strbuf_add_char(&p->line, '\n');
+    }
+    fwrite(p->line.data, 1, p->line.length, stderr);
+    p->shown = true;
+}
+
+static double seconds_since(const struct timespec *start)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
+}
+
+static struct progress_view view_of(struct progress *p, enum progress_event event)
+{
+    return (struct progress_view){
+        .what = p->what,
+        .file = atomic_load(&p->file),
+        .done_bytes = atomic_load(&p->done_bytes),
+        .total_bytes = p->total_bytes,
+        .seconds = seconds_since(&p->start),
+        .event = event,
+    };
+}
+
+static double rate_between(struct sample from, const struct progress_view *v)
+{
+    double seconds = v->seconds - from.seconds;
+    return seconds > 0 ? (double)(v->done_bytes - from.done_bytes) / seconds : 0;
+}
+
+/* Puts the rate since the oldest sample that is kept into v, and v among the samples. */
+static void take_sample(struct progress *p, struct progress_view *v)
+{
+    size_t oldest = p->num_samples < NUM_SAMPLES ? 0 : p->num_samples % NUM_SAMPLES;
+    v->bytes_per_second = rate_between(p->samples[oldest], v);
+    p->samples[p->num_samples++ % NUM_SAMPLES] = (struct sample){v->seconds, v->done_bytes};
+}
+
+/* Sleeps one tick with p->lock held; false where the work is finished. */
+static bool wait_tick(struct progress *p)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(TICK_SECONDS * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    int woken = 0;
+    while (!p->stop && !woken)
+        woken = pthread_cond_timedwait(&p->wake, &p->lock, &until);
+    return !p->stop;
+}
+
+static void *watch(void *argument)
+{
+    struct progress *p = argument;
+    double next_line = timing[p->style].first_seconds;
+    pthread_mutex_lock(&p->lock);
+    while (wait_tick(p)) {
+        struct progress_view v = view_of(p, PROGRESS_RUNNING);
+        take_sample(p, &v);
+        /* The tick that is nearest to the line's time. */
+        if (v.seconds < next_line - TICK_SECONDS / 2) continue;
+        show(p, &v);
+        next_line = fmax(next_line, v.seconds - TICK_SECONDS) + timing[p->style].period_seconds;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes)
+{
+    if (style == PROGRESS_AUTO) style = isatty(STDERR_FILENO) ? PROGRESS_BAR : PROGRESS_PLAIN;
+    if (style == PROGRESS_NONE) return NULL;
+
+    struct progress *p = must_calloc(1, sizeof *p);
+    p->style = style;
+    p->what = what;
+    p->total_bytes = total_bytes;
+    p->num_samples = 1; /* nothing done at second 0 */
+    clock_gettime(CLOCK_MONOTONIC, &p->start);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&p->lock, NULL);
+    p->has_thread = pthread_create(&p->thread, NULL, watch, p) == 0; /* work goes on without */
+    return p;
+}
+
+void progress_add(struct progress *p, uint64_t bytes)
+{
+    if (p) atomic_fetch_add_explicit(&p->done_bytes, bytes, memory_order_relaxed);
+}
+
+void progress_file(struct progress *p, const char *name)
+{
+    if (p) atomic_store(&p->file, name);
+}
+
+void progress_finish(struct progress *p, bool ok)
+{
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+    if (p->has_thread) pthread_join(p->thread, NULL);
+
+    struct progress_view last = view_of(p, ok ? PROGRESS_DONE : PROGRESS_STOPPED);
+    last.bytes_per_second = rate_between((struct sample){0}, &last);
+    if (p->shown || p->style == PROGRESS_JSON) show(p, &last);
+
+    strbuf_release(&p->line);
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}

@@ -1,0 +1,124 @@
+#include "common/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/memory.h"
+
+typedef enum status task_fn(void *context, size_t index, unsigned worker, struct error *err);
+
+/* What the threads of one threads_run share. Tasks are handed out under the lock, so that none is
+ * after a failure was recorded. */
+struct run {
+    pthread_mutex_t lock;
+    size_t next, num_tasks;
+    task_fn *task;
+    void *context;
+    enum status status;
+    struct error error;
+};
+
+struct worker {
+    pthread_t thread;
+    struct run *run;
+    unsigned number;
+};
+
+static bool next_task(struct run *r, size_t *index)
+{
+    pthread_mutex_lock(&r->lock);
+    bool more = !r->status && r->next < r->num_tasks;
+    if (more && interrupted()) {
+        r->status = fail(&r->error, ERR_INTERRUPTED, "interrupted");
+        more = false;
+    }
+    if (more) *index = r->next++;
+    pthread_mutex_unlock(&r->lock);
+    return more;
+}
+
+static void record(struct run *r, enum status st, const struct error *error)
+{
+    pthread_mutex_lock(&r->lock);
+    if (!r->status) {
+        r->status = st;
+        r->error = *error;
+        r->error.code = st;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void *work(void *argument)
+{
+    struct worker *w = argument;
+    for (size_t index; next_task(w->run, &index);) {
+        struct error error = {0};
+        enum status st = w->run->task(w->run->context, index, w->number, &error);
+        if (st) record(w->run, st, &error);
+    }
+    return NULL;
+}
+
+enum status threads_run(unsigned num_threads, size_t num_tasks, task_fn *task, void *context,
+                        struct error *err)
+{
+    struct run r = {.num_tasks = num_tasks, .task = task, .context = context};
+    pthread_mutex_init(&r.lock, NULL);
+    if (num_threads > num_tasks) num_threads = (unsigned)num_tasks;
+    if (num_threads == 0) num_threads = 1;
+    struct worker *workers = must_calloc(num_threads, sizeof *workers);
+    workers[0] = (struct worker){.run = &r};
+
+    /* Fewer threads than wanted do the same work, so it is no failure if the system gives no more.
+     */
+    unsigned started = 1;
+    for (; started < num_threads; started++) {
+        workers[started] = (struct worker){.run = &r, .number = started};
+        if (pthread_create(&workers[started].thread, NULL, work, &workers[started])) break;
+    }
+    work(&workers[0]);
+    for (unsigned i = 1; i < started; i++)
+        pthread_join(workers[i].thread, NULL);
+
+    free(workers);
+    pthread_mutex_destroy(&r.lock);
+    if (r.status && err) *err = r.error;
+    return r.status;
+}
+
+unsigned threads_available(void)
+{
+    cpu_set_t sets[16]; /* 16,384 CPUs; the call fails where the kernel has more than it is given */
+    if (sched_getaffinity(0, sizeof sets, sets)) return 1;
+    return (unsigned)CPU_COUNT_S(sizeof sets, sets);
+}
+
+static atomic_bool interrupt_seen, sigint_seen;
+
+static void on_signal(int number)
+{
+    if (number == SIGINT && atomic_exchange(&sigint_seen, true)) _exit(ERR_INTERRUPTED);
+    atomic_store(&interrupt_seen, true);
+}
+
+void interrupt_install(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
+        sigemptyset(&action.sa_mask);
+        sigaction(signals[i], NULL, &old);
+        /* nohup, and a shell for jobs in the background, want a signal ignored. */
+        if (old.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL);
+    }
+    signal(SIGPIPE, SIG_IGN);
+}
+
+bool interrupted(void)
+{
+    return atomic_load_explicit(&interrupt_seen, memory_order_relaxed);
+}

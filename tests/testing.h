@@ -1,0 +1,63 @@
+/* testing.h - cmocka with what it wants included before it, and random numbers of a printed seed.
+ */
+#ifndef FERRY_TESTS_TESTING_H
+#define FERRY_TESTS_TESTING_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* cmocka's fail() has the name of ours, which fills a struct error; its fail_msg() uses it. */
+#undef fail
+#undef fail_msg
+#define fail_msg(...)                                                                              \
+    do {                                                                                           \
+        print_error("ERROR: " __VA_ARGS__);                                                        \
+        print_error("\n");                                                                         \
+        _fail(__FILE__, __LINE__);                                                                 \
+    } while (0)
+
+#include "common/status.h"
+
+/* The seed is FERRY_TEST_SEED or 1; a test that uses random numbers prints it when it fails. */
+static inline uint64_t test_seed(void)
+{
+    const char *text = getenv("FERRY_TEST_SEED");
+    return text ? strtoull(text, NULL, 10) : 1;
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+static inline uint64_t test_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static inline uint64_t test_below(uint64_t *state, uint64_t bound)
+{
+    return test_random(state) % bound;
+}
+
+#define assert_ok(call)                                                                            \
+    do {                                                                                           \
+        enum status assert_st_ = (call);                                                           \
+        if (assert_st_) fail_msg("%s is %d: %s", #call, (int)assert_st_, err.text);                \
+    } while (0)
+
+/* The call fails with this status and a message that contains `part`. */
+#define assert_fails(call, status, part)                                                           \
+    do {                                                                                           \
+        err.text[0] = '\0';                                                                        \
+        assert_int_equal(call, status);                                                            \
+        if (!strstr(err.text, part)) fail_msg("\"%s\" lacks \"%s\"", err.text, part);              \
+    } while (0)
+
+#endif
