@@ -1,5 +1,6 @@
 #include "common/args.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -742,8 +743,14 @@ static bool is_for_program(const char *word)
 static int report(const struct program *p, const struct command *c, enum status st,
                   const struct error *err)
 {
-    if (st && err->text[0])
-        fprintf(stderr, "%s%s%s: %s\n", p->name, c ? " " : "", c ? c->name : "", err->text);
+    if (!st || !err->text[0]) return (int)st;
+    fprintf(stderr, "%s%s%s: ", p->name, c ? " " : "", c ? c->name : "");
+    for (const char *t = err->text; *t; t++)
+        if (iscntrl((unsigned char)*t) && *t != '\n') /* names come from files */
+            fprintf(stderr, "\\x%02x", (unsigned)*t);
+        else
+            putc(*t, stderr);
+    putc('\n', stderr);
     return (int)st;
 }
 

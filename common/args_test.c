@@ -413,6 +413,8 @@ static void a_command_is_run_and_its_status_is_the_exit_code(void **state)
         {DIFFERENT, NULL, ""},
         {ERR_CORRUPT, "m.bin: ends at 5", "ferry convert: m.bin: ends at 5\n"},
         {ERR_INTERRUPTED, "interrupted", "ferry convert: interrupted\n"},
+        {ERR_RANK, "tensor \033[2J\a\xC3\xA4\nb",
+         "ferry convert: tensor \\x1b[2J\\x07\xC3\xA4\nb\n"},
         {ERR_RANK, NULL, ""}, /* the command has spoken already */
     };
     for (size_t i = 0; i < LENGTH(cases); i++) {

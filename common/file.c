@@ -80,6 +80,43 @@ enum status file_read(int fd, const char *path, void *to, size_t bytes, uint64_t
     return OK;
 }
 
+bool file_set_direct(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
+/* Reads whole blocks around the bytes; only the last block of a file may come short. */
+enum status file_read_direct(int fd, const char *path, void *to, size_t bytes, uint64_t offset,
+                             struct error *err)
+{
+    enum { BLOCK = 4096 }; /* no device has larger logical blocks */
+    enum status st = OK;
+    char *blocks = NULL;
+    if (posix_memalign((void **)&blocks, BLOCK, FILE_DIRECT_BYTES))
+        return fail(err, ERR_MEMORY, "%s: no memory to read past the page cache", path);
+    for (size_t done = 0; done < bytes && !st;) {
+        uint64_t begin = offset + done - (offset + done) % BLOCK;
+        size_t skip = (size_t)(offset + done - begin);
+        size_t wanted = (size_t)min_u64(bytes - done, FILE_DIRECT_BYTES - skip);
+        ssize_t n = pread(fd, blocks, (skip + wanted + BLOCK - 1) / BLOCK * BLOCK, (off_t)begin);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            st = fail_errno(err, ERR_IO, "%s: reading %zu bytes at %llu", path, bytes,
+                            (unsigned long long)offset);
+        } else if ((size_t)n <= skip) {
+            st = fail(err, ERR_CORRUPT, "%s: ends at %llu, %zu bytes at %llu were expected", path,
+                      (unsigned long long)begin + (size_t)n, bytes, (unsigned long long)offset);
+        } else {
+            size_t got = (size_t)min_u64((size_t)n - skip, wanted);
+            memcpy((char *)to + done, blocks + skip, got);
+            done += got;
+        }
+    }
+    free(blocks);
+    return st;
+}
+
 enum status file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset,
                        struct error *err)
 {

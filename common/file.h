@@ -31,6 +31,13 @@ bool file_stamp_equal(const struct file_stamp *a, const struct file_stamp *b);
 /* bytes from offset; ERR_CORRUPT "ends at" where the file is shorter. path is for messages. */
 enum status file_read(int fd, const char *path, void *to, size_t bytes, uint64_t offset,
                       struct error *err);
+/* Lets reads of fd pass by the page cache (O_DIRECT); false where the file system cannot, and then
+ * nothing has changed. Such an fd is read by file_read_direct alone, which needs up to
+ * FILE_DIRECT_BYTES of memory of its own. */
+#define FILE_DIRECT_BYTES ((size_t)1 << 20)
+bool file_set_direct(int fd);
+enum status file_read_direct(int fd, const char *path, void *to, size_t bytes, uint64_t offset,
+                             struct error *err);
 enum status file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset,
                        struct error *err);
 enum status file_sync(int fd, const char *path, struct error *err);

@@ -2,13 +2,23 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "common/memory.h"
+
+/* The kernel gives each process 16 random bytes. */
+static uint64_t process_seed(void)
+{
+    const void *random = (const void *)getauxval(AT_RANDOM);
+    uint64_t seed = 0;
+    if (random) memcpy(&seed, random, sizeof seed);
+    return seed;
+}
 
 uint64_t hash_bytes(const void *data, size_t bytes)
 {
     const unsigned char *p = data;
-    uint64_t h = 0xCBF29CE484222325u;
+    uint64_t h = 0xCBF29CE484222325u ^ process_seed();
     for (size_t i = 0; i < bytes; i++)
         h = (h ^ p[i]) * 0x100000001B3u;
     return h;

@@ -1,41 +1,41 @@
-/* dcp.h - PyTorch Distributed Checkpoint folders: .metadata (a pickle) and .distcp files (torch.save
- * archives one behind the other). Facts and their sources: the class names, fields and module names of
- * torch/distributed/checkpoint/metadata.py and filesystem.py of torch 1.13 to 2.13.
+/* dcp.h - PyTorch Distributed Checkpoint folders: .metadata (a pickle) and .distcp files
+ * (torch.save archives one behind the other). Facts and their sources: the class names, fields and
+ * module names of torch/distributed/checkpoint/metadata.py and filesystem.py of torch 1.13 to 2.13.
  *
- *   .metadata     Metadata {state_dict_metadata: {fqn: TensorStorageMetadata | BytesStorageMetadata},
- *                 planner_data, storage_data: {MetadataIndex(fqn, offset): _StorageInfo(path, offset,
- *                 length)}, ...}; classes are matched by name, their modules moved between versions
+ *   .metadata     Metadata {state_dict_metadata: {fqn: TensorStorageMetadata or
+ *                 BytesStorageMetadata}, planner_data, storage_data: {MetadataIndex(fqn, offset):
+ *                 _StorageInfo(path, offset, length)}, ...}; classes are matched by name, since
+ *                 their modules moved between versions
  *   *.distcp      items; a tensor item is the archive of one tensor whose shape is its chunk's */
 #ifndef FERRY_FORMATS_DCP_H
 #define FERRY_FORMATS_DCP_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/dtype.h"
 #include "common/status.h"
 #include "formats/stored.h"
 #include "formats/value.h"
 
-struct dcp {
-    struct stored *stored; /* the caller's */
-    /* planner_data: flat name -> path in the nested state dict, joined by '\x1f'; in stored's arena.
-     * Empty where the file has none (Megatron). */
-    struct map planner_paths;
-    const char **planner_values;
-};
-
 /* Reads folder/.metadata and, for each chunk, its item's zip directory and pickle, and adds all
- * tensors (pieces proven to tile them) and objects to s. Where read_items is false the items are not
- * opened: pieces then say which item only (offset_bytes of the item, no strides), for a listing.
- * `all_local_plans` is skipped. Refused by name: what dcp-fsdp.md 9 lists. */
+ * tensors (pieces proven to tile them, sorted by start) and objects to s. Where read_items is false
+ * the items are not opened: pieces then say which item only (offset_bytes of the item, no strides),
+ * for a listing. `all_local_plans` is skipped. Refused by name: what dcp-fsdp.md 9 lists. */
 MUST_CHECK enum status dcp_open(struct stored *s, const char *folder, bool read_items,
                                 struct error *err);
 
-/* Loads one object (a list of one value in Megatron's files) into arena a. */
+/* Loads one object (a list of one value in Megatron's files) into arena a. Who needs the bytes of
+ * tensors in it opens it by torch_open() instead, at offset_bytes and size_bytes of its file. */
 MUST_CHECK enum status dcp_read_object(struct stored *s, const struct stored_object *o,
                                        struct arena *a, struct value **out, struct error *err);
 
 /* What is written: chunks of tensors and objects, with the place of each in its file. */
 struct dcp_chunk {
-    const uint64_t *offsets, *sizes; /* [num_dims] */
-    uint32_t file;                   /* index into paths */
+    const uint64_t *offsets, *sizes;     /* [num_dims] */
+    uint32_t file;                       /* index into paths */
     uint64_t offset_bytes, length_bytes; /* of the item */
 };
 struct dcp_tensor {
@@ -51,8 +51,9 @@ struct dcp_object {
     uint32_t file;
     uint64_t offset_bytes, length_bytes;
 };
-/* Writes a .metadata as current torch does (protocol 2, planner_data None, version "1.0.0") to the
- * new file `path`, streaming. paths[] are relative to the folder. */
+/* Writes a .metadata with the classes of current torch (protocol 2, planner_data None, storage_meta
+ * None, version "1.0.0") to the new file `path`, streaming. paths[] are relative to the folder.
+ * Items may share bytes. */
 MUST_CHECK enum status dcp_write_metadata(const char *path, const char *const *paths,
                                           const struct dcp_tensor *tensors, size_t num_tensors,
                                           const struct dcp_object *objects, size_t num_objects,

@@ -27,23 +27,26 @@ struct stored_file {
 };
 
 /* One box of a tensor and where its elements lie: element i of the box is at byte
- * offset_bytes + sum of i[d] * stride[d] * element size of the file. Bounds were checked at open. */
+ * offset_bytes + sum of i[d] * stride[d] * element size of the file. Bounds are checked at open. */
 struct stored_piece {
-    uint32_t file;           /* index into files */
-    bool byte_swapped;       /* big-endian elements */
+    uint32_t file;     /* index into files */
+    bool byte_swapped; /* big-endian elements */
     uint64_t offset_bytes;
-    const uint64_t *start;   /* [num_dims] within the tensor; NULL: all 0 */
-    const uint64_t *extent;  /* [num_dims]; NULL: the tensor's shape */
-    const uint64_t *stride;  /* [num_dims]; NULL: row-major over extent */
+    const uint64_t *start;  /* [num_dims] within the tensor; NULL: all 0 */
+    const uint64_t *extent; /* [num_dims]; NULL: the tensor's shape */
+    const uint64_t *stride; /* [num_dims]; NULL: row-major over extent */
 };
 
 struct stored_tensor {
     const char *name; /* UTF-8; may be empty or hold control characters; NUL stands as C0 80 */
     enum dtype dtype;
     unsigned num_dims;
-    const uint64_t *shape; /* [num_dims]; numel and bytes are known not to overflow */
+    const uint64_t *shape;       /* [num_dims]; numel and bytes are known not to overflow */
     struct stored_piece *pieces; /* they tile the tensor: no hole, no overlap */
     size_t num_pieces;
+    /* DCP: where it stood in the nested state dict, keys and list positions joined by '\x1f';
+     * NULL: not told, the name is one key. */
+    const char *nested_path;
 };
 
 /* A value that is no tensor (torch_dist's and DCP's bytes items): a torch file inside a file. */
@@ -51,6 +54,7 @@ struct stored_object {
     const char *name;
     uint32_t file;
     uint64_t offset_bytes, size_bytes;
+    const char *nested_path; /* as a tensor's */
 };
 
 /* All that one opened checkpoint stores. Everything is in the arena and lives until release. */
@@ -63,6 +67,8 @@ struct stored {
     struct stored_object *objects;
     size_t num_objects, objects_capacity;
     struct map names; /* of tensors -> index */
+    char **warnings;  /* what is odd and harmless, one line each, for whoever opened it to print */
+    size_t num_warnings, warnings_capacity;
 };
 
 void stored_init(struct stored *s);
@@ -70,11 +76,20 @@ void stored_release(struct stored *s);
 
 /* Adds a file; it is stamped already. Returns its index. */
 uint32_t stored_add_file(struct stored *s, const char *path, const struct file_stamp *stamp);
-/* Adds a tensor with no pieces; name and shape are copied. ERR_CORRUPT where the name is there
- * already (err names both files if pieces tell) or numel or bytes overflow. */
-enum status stored_add_tensor(struct stored *s, const char *name, size_t name_length,
-                              enum dtype dtype, unsigned num_dims, const uint64_t *shape,
-                              struct stored_tensor **out, struct error *err);
+/* Adds the inflated contents (size_bytes of them) of the raw deflate data at [offset, offset +
+ * packed_bytes) of files[file] as a file of its own, and returns its index. */
+uint32_t stored_add_deflated(struct stored *s, uint32_t file, uint64_t offset,
+                             uint64_t packed_bytes, uint64_t size_bytes);
+/* Adds a tensor with no pieces; name and shape are copied. A NUL of the name is stored as C0 80,
+ * and C0 80 is taken for one. ERR_CORRUPT where the name is no UTF-8, is there already (err says in
+ * which file), or where numel or bytes overflow. *out is valid until the next tensor is added. */
+MUST_CHECK enum status stored_add_tensor(struct stored *s, const char *name, size_t name_length,
+                                         enum dtype dtype, unsigned num_dims, const uint64_t *shape,
+                                         struct stored_tensor **out, struct error *err);
+/* Adds an object; its name is copied. */
+struct stored_object *stored_add_object(struct stored *s, const char *name, uint32_t file,
+                                        uint64_t offset_bytes, uint64_t size_bytes);
+void stored_warn(struct stored *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 const struct stored_tensor *stored_find(const struct stored *s, const char *name);
 uint64_t stored_tensor_bytes(const struct stored_tensor *t);
 
@@ -82,10 +97,13 @@ uint64_t stored_tensor_bytes(const struct stored_tensor *t);
  * no longer that of the open is ERR_IO "changed while it was read". */
 struct stored_reader;
 struct stored_reader *stored_reader_create(const struct stored *s, unsigned max_open);
+/* From now on the page cache is passed by where the file system can; a read then needs up to
+ * FILE_DIRECT_BYTES of memory of its own. Before the first read. */
+void stored_reader_set_direct(struct stored_reader *r);
 void stored_reader_free(struct stored_reader *r);
 MUST_CHECK enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes,
                                    void *to, size_t bytes, struct error *err);
 /* Whether every file is still what it was when it was opened; for the end of a long read. */
-enum status stored_unchanged(const struct stored *s, struct error *err);
+MUST_CHECK enum status stored_unchanged(const struct stored *s, struct error *err);
 
 #endif

@@ -44,20 +44,24 @@ struct value_global {
 /* An instance, or the result of a call that is none of the known kinds. */
 struct value_object {
     struct value *callable; /* what was called or instantiated: a global, or any value */
-    struct value *args;     /* a tuple; NULL: none */
+    struct value *args;     /* a tuple; NULL: none, the callable itself got a state */
     struct value *kwargs;   /* a dict; NULL: none */
     struct value *state;    /* BUILD's argument: mostly a dict of attributes; NULL: none */
     struct value *items;    /* a list of what APPEND(S)/ADDITEMS put in; NULL: none */
     struct value *pairs;    /* a dict of what SETITEM(S) put in; NULL: none */
-    bool by_new;            /* NEWOBJ (cls.__new__), not REDUCE (a call) */
+    /* The function of torch's _rebuild_from_type_v2(function, callable, args, state), which makes
+     * DTensors and the like; NULL: none. */
+    struct value *rebuild;
+    bool by_new; /* NEWOBJ (cls.__new__), not REDUCE (a call) */
 };
 
 /* torch-pickle.md's ('storage', class, key, location, numel [, view metadata]). */
 struct value_storage {
-    const char *key;      /* entry data/KEY of the archive */
-    bool typed;           /* false: UntypedStorage, whose numel counts bytes */
-    enum dtype dtype;     /* where typed */
-    const char *location; /* "cpu", "cuda:0": for information */
+    const char *key;        /* entry data/KEY of the archive */
+    const char *class_name; /* "FloatStorage", "QInt8Storage", "UntypedStorage" */
+    bool typed;             /* false: UntypedStorage, whose numel counts bytes */
+    enum dtype dtype;       /* where typed; I8, U8 or I32 where quantised */
+    const char *location;   /* "cpu", "cuda:0": for information */
     uint64_t numel;
     uint64_t view_offset; /* legacy stream only: elements into the root storage */
 };
@@ -71,6 +75,8 @@ struct value_tensor {
     bool parameter;                 /* wrapped by torch.nn.Parameter's rebuild */
 };
 
+/* The array of a LIST, SET or DICT has room for a power of two of them, at least 4 (see
+ * value_internal.h): append through the functions below. */
 struct value {
     enum value_kind kind;
     uint32_t count; /* items of LIST, TUPLE, SET; pairs of DICT; bytes of TEXT, BYTES, BIG_INT */
@@ -94,7 +100,10 @@ struct value *value_bool(struct arena *a, bool truth);
 struct value *value_int(struct arena *a, int64_t integer);
 struct value *value_float(struct arena *a, double number);
 struct value *value_text(struct arena *a, const char *text);
+struct value *value_bytes(struct arena *a, const void *data, size_t bytes);
+/* kind: LIST, TUPLE or SET. The array is copied. */
 struct value *value_list(struct arena *a, enum value_kind kind, size_t count, struct value **items);
+void value_append(struct arena *a, struct value *list, struct value *item);
 struct value *value_dict(struct arena *a);
 struct value *value_global(struct arena *a, const char *module, const char *name);
 /* An instance by NEWOBJ with empty arguments and `state` for BUILD (NULL: none). */
@@ -104,7 +113,9 @@ struct value *value_instance(struct arena *a, const char *module, const char *na
 struct value *value_tensor(struct arena *a, const char *key, enum dtype dtype, unsigned num_dims,
                            const uint64_t *shape);
 
-/* Sets a pair of a DICT whose key is a text; replaces an earlier one in place. */
+/* Adds a pair to a DICT that does not have this key, a text. */
+void value_dict_add(struct arena *a, struct value *dict, const char *key, struct value *v);
+/* The same where it may have it: replaces in place. Looks at all keys first. */
 void value_dict_set(struct arena *a, struct value *dict, const char *key, struct value *v);
 bool value_dict_remove(struct value *dict, const char *key);
 
@@ -112,22 +123,27 @@ bool value_dict_remove(struct value *dict, const char *key);
  * tuple (dict, slots dict)). NULL where there is none, or v is NULL or of another kind. */
 struct value *value_get(const struct value *v, const char *key);
 /* Typed looks at a value (NULL allowed): false where it is of another kind. A BOOL is an int too,
- * and an INT is a float, as in Python; a 0-dim tensor is none of them. */
+ * and an INT is a float, as in Python; a numpy scalar is what it holds; a 0-dim tensor is none of
+ * them. */
 bool value_as_int(const struct value *v, int64_t *out);
 bool value_as_float(const struct value *v, double *out);
 bool value_as_bool(const struct value *v, bool *out);
 const char *value_as_text(const struct value *v); /* NULL where it is none or holds a NUL */
-/* Whether v is the global module.name, or an object made by calling it; the module is ignored where
- * it is NULL. */
+/* Whether v is the global module.name, or an object made by calling it or by the rebuild function
+ * of its type; the module is ignored where it is NULL. */
 bool value_is_global(const struct value *v, const char *module, const char *name);
 bool value_is_instance(const struct value *v, const char *module, const char *name);
 
 /* Python-like text of a value for people, cut at max_bytes, cycles as "...". */
 void value_print(struct strbuf *out, const struct value *v, size_t max_bytes);
 
-/* Calls visit for every tensor below v, each path once: dict keys and attribute names joined with
- * "." (list positions as numbers). Cycles and shared containers are entered once, so a walk takes
- * time linear in the file. Stops where visit returns a status. */
+/* Calls visit for every tensor below v, each path once: path, dict keys and attribute names joined
+ * with "." (list positions as numbers; what lies in the arguments of an opaque object below
+ * "args"). Of equal keys in a dict the last counts. NUL in a key stands as C0 80. Cycles and shared
+ * containers are entered once, a shared tensor is visited under all its names, so a walk takes time
+ * linear in the file. ERR_CORRUPT where the name of a tensor is no UTF-8 or has more than
+ * VALUE_PATH_BYTES. Stops where visit returns a status. */
+#define VALUE_PATH_BYTES 4096
 MUST_CHECK enum status value_walk(const struct value *v, const char *path,
                                   enum status (*visit)(void *context, const char *path,
                                                        const struct value *tensor,

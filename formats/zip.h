@@ -3,18 +3,18 @@
  *
  * Reading. Sizes, CRC and offsets come from the central directory; the local header gives the
  * lengths that lead to the data and must agree by name. Stored and deflated entries; a deflated one
- * is inflated once at open, without keeping it, to prove its size. All entries lie under one folder.
- * Refused, each by name (ERR_CORRUPT): no end record, other disks, encryption, other methods,
- * overlapping or escaping entries, sizes or names that disagree, the same name twice or in two
- * cases, bytes before the first header or behind the end record that are no comment, counts and
+ * is inflated once at open, without keeping it, to prove its size. All entries lie under one
+ * folder. Refused, each by name (ERR_CORRUPT): no end record, other disks, encryption, other
+ * methods, overlapping or escaping entries, sizes or names that disagree, the same name twice or in
+ * two cases, bytes before the first header or behind the end record that are no comment, counts and
  * offsets beyond the file.
  *
  * Writing. Stored entries only, in the order given, data at multiples of 64 bytes by an "FB" extra
  * field, real CRC-32 and sizes in the local header, no descriptors; zip64 where a size or an offset
  * needs it (torch-pickle.md 9). Source of the layout: pytorch caffe2/serialize/inline_container.cc.
  *
- *   local header  50 4B 03 04, version 20 or 45, flags 0, method 0, time 0, date 0x21, CRC-32, sizes,
- *                 lengths, name, [zip64 field], "FB" field; data; ... next header
+ *   local header  50 4B 03 04, version 20 or 45, flags 0, method 0, time 0, date 0x21, CRC-32,
+ *                 sizes, lengths, name, [zip64 field], "FB" field; data; ... next header
  *   directory     50 4B 01 02 rows; [zip64 end record and locator]; end record 50 4B 05 06 */
 #ifndef FERRY_FORMATS_ZIP_H
 #define FERRY_FORMATS_ZIP_H
@@ -30,9 +30,9 @@
 #include "formats/stored.h"
 
 struct zip_entry {
-    const char *name; /* without the folder */
-    uint64_t data_offset;               /* of the stored bytes, from the start of the FILE */
-    uint64_t packed_bytes, size_bytes;  /* equal unless deflated */
+    const char *name;                  /* without the folder */
+    uint64_t data_offset;              /* of the stored bytes, from the start of the FILE */
+    uint64_t packed_bytes, size_bytes; /* equal unless deflated */
     uint32_t crc;
     bool deflated;
 };
@@ -44,8 +44,8 @@ struct zip_directory {
     struct map names; /* -> entry */
 };
 
-/* Reads the directory of the zip in bytes [offset, offset + size) of fd. The result is in arena a;
- * only its map is on the heap. path is for messages. */
+/* Reads the directory of the zip in bytes [offset, offset + size_bytes) of fd, which lie within the
+ * file. The result is in arena a; only its map is on the heap. err does not name path. */
 MUST_CHECK enum status zip_read_directory(struct zip_directory *z, struct arena *a, int fd,
                                           const char *path, uint64_t offset, uint64_t size_bytes,
                                           struct error *err);

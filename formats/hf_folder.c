@@ -1,0 +1,345 @@
+#include "formats/hf_folder.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/json.h"
+#include "common/memory.h"
+#include "formats/safetensors.h"
+#include "formats/torch.h"
+
+enum { INDEX_CAP = 256 << 20 };
+
+/* The two spellings of the same thing. */
+struct spelling {
+    const char *single, *index, *prefix, *suffix;
+};
+static const struct spelling spellings[] = {
+    {"model.safetensors", "model.safetensors.index.json", "model-", ".safetensors"},
+    {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-", ".bin"},
+};
+enum { NUM_SPELLINGS = sizeof spellings / sizeof *spellings };
+
+struct folder {
+    struct stored *s;
+    struct arena *a;
+    const char *path;
+    size_t num_files;
+};
+
+static bool has_file(const char *folder, const char *name)
+{
+    struct arena a;
+    arena_init(&a);
+    bool has = path_exists(path_join(&a, folder, name));
+    arena_release(&a);
+    return has;
+}
+
+/* model-00002-of-00007.safetensors: 2 and 7. */
+static bool shard_number(const struct spelling *sp, const char *name, unsigned *k, unsigned *n)
+{
+    int end = 0;
+    size_t prefix = strlen(sp->prefix);
+    return strncmp(name, sp->prefix, prefix) == 0 &&
+           sscanf(name + prefix, "%5u-of-%5u%n", k, n, &end) == 2 && end == 14 &&
+           strcmp(name + prefix + end, sp->suffix) == 0;
+}
+
+bool hf_folder_matches(const char *folder)
+{
+    if (!path_is_folder(folder)) return false;
+    if (has_file(folder, "config.json")) return true;
+    for (size_t i = 0; i < NUM_SPELLINGS; i++)
+        if (has_file(folder, spellings[i].single) || has_file(folder, spellings[i].index))
+            return true;
+    return false;
+}
+
+const char *hf_folder_resolve(struct arena *a, const char *path)
+{
+    struct strbuf revision = {0};
+    const char *found = path;
+    const char *ref = path_join(a, path, "refs/main");
+    if (!has_file(path, "config.json") && has_file(path, "snapshots") &&
+        !file_read_all(ref, 4096, &revision, NULL)) {
+        const char *name = arena_text(a, revision.data, strcspn(revision.data, " \r\n"));
+        const char *snapshot = path_join(a, path_join(a, path, "snapshots"), name);
+        if (path_is_safe(name) && path_is_folder(snapshot)) found = snapshot;
+    }
+    strbuf_release(&revision);
+    return found;
+}
+
+/* ---- opening ---- */
+
+/* A file that is not there, or a link whose target is not: say what one usually does about it. */
+static enum status missing(const struct folder *f, const char *name, const char *who,
+                           struct error *err)
+{
+    const char *path = path_join(f->a, f->path, name);
+    struct stat st;
+    if (lstat(path, &st) == 0)
+        return fail(err, ERR_IO,
+                    "%s: a link to a file that is not there: a download that did not "
+                    "finish; repeat `hf download`",
+                    path);
+    return fail(err, ERR_IO, "%s: not there%s%s; a download that did not finish?", path,
+                *who ? ", but named by " : "", who);
+}
+
+static enum status open_torch(const struct folder *f, const char *path, struct error *err)
+{
+    struct torch_file t;
+    TRY(torch_open(&t, f->s, path, 0, UINT64_MAX, err));
+    enum status st = torch_add_tensors(&t, f->s, t.root, "", err);
+    torch_close(&t);
+    return st;
+}
+
+static enum status open_weights(struct folder *f, const char *name, const char *who,
+                                struct error *err)
+{
+    struct safetensors_info info;
+    const char *path = path_join(f->a, f->path, name);
+    size_t length = strlen(name), suffix = strlen(".bin");
+    f->num_files++;
+    if (!path_is_file(path)) return missing(f, name, who, err);
+    if (length > suffix && strcmp(name + length - suffix, ".bin") == 0)
+        return open_torch(f, path, err);
+    TRY(safetensors_open(f->s, path, &info, err));
+    if (info.dcp_shard)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: one rank's shards of a distributed checkpoint, not "
+                    "whole tensors",
+                    path);
+    if (info.format && strcmp(info.format, "pt") && strcmp(info.format, "mlx"))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its format is \"%s\", \"pt\" is expected: other "
+                    "frameworks lay weights out differently",
+                    path, info.format);
+    return OK;
+}
+
+/* ---- the index ---- */
+
+struct index {
+    struct folder *f;
+    const char *name;
+    cJSON *tree;
+    const cJSON *map;
+    struct map shards; /* file name -> index into files */
+    const char **files;
+    size_t num_files, capacity;
+};
+
+static enum status collect_files(struct index *x, struct error *err)
+{
+    x->map = json_get(x->tree, "weight_map");
+    if (!cJSON_IsObject(x->map)) return fail(err, ERR_CORRUPT, "%s: no object weight_map", x->name);
+    for (const cJSON *i = x->map->child; i; i = i->next) {
+        const char *file = json_as_text(i);
+        if (!file)
+            return fail(err, ERR_CORRUPT, "%s: the file of %s is no text", x->name, i->string);
+        if (!path_is_safe(file))
+            return fail(err, ERR_CORRUPT, "%s: %s is in \"%s\", which leaves the folder", x->name,
+                        i->string, file);
+        if (!map_add(&x->shards, file, x->num_files, NULL)) continue;
+        *ARENA_PUSH(x->f->a, x->files, x->num_files, x->capacity) = file;
+    }
+    return x->num_files ? OK : fail(err, ERR_CORRUPT, "%s: weight_map is empty", x->name);
+}
+
+/* Every name of the index is in the file it says, and the files hold no other. */
+static enum status compare_names(const struct index *x, const size_t *file_of_tensor,
+                                 size_t first_tensor, struct error *err)
+{
+    const struct stored *s = x->f->s;
+    size_t count = 0;
+    for (const cJSON *i = x->map->child; i; i = i->next, count++) {
+        size_t t, file = 0;
+        (void)map_get(&x->shards, i->valuestring, &file);
+        if (!map_get(&s->names, i->string, &t))
+            return fail(err, ERR_CORRUPT, "%s: %s is in %s by the index, and in no file", x->name,
+                        i->string, i->valuestring);
+        if (file_of_tensor[t - first_tensor] != file)
+            return fail(err, ERR_CORRUPT, "%s: %s is in %s by the index, and in %s in fact",
+                        x->name, i->string, i->valuestring,
+                        x->files[file_of_tensor[t - first_tensor]]);
+    }
+    if (count == s->num_tensors - first_tensor) return OK;
+    struct map names = {0};
+    for (const cJSON *i = x->map->child; i; i = i->next)
+        (void)map_add(&names, i->string, 0, NULL);
+    size_t t = first_tensor;
+    while (t < s->num_tensors && map_get(&names, s->tensors[t].name, NULL))
+        t++;
+    map_release(&names);
+    return fail(err, ERR_CORRUPT, "%s: %s is in %s and not in the index", x->name,
+                s->tensors[t].name, x->files[file_of_tensor[t - first_tensor]]);
+}
+
+static enum status open_shards(struct index *x, struct error *err)
+{
+    struct stored *s = x->f->s;
+    size_t first_tensor = s->num_tensors, *file_of_tensor = NULL;
+    enum status st = OK;
+    for (size_t i = 0; i < x->num_files && !st; i++) {
+        size_t before = s->num_tensors - first_tensor;
+        st = open_weights(x->f, x->files[i], x->name, err);
+        if (st) break;
+        size_t after = s->num_tensors - first_tensor;
+        file_of_tensor = must_realloc(file_of_tensor, after * sizeof *file_of_tensor);
+        for (size_t t = before; t < after; t++)
+            file_of_tensor[t] = i;
+    }
+    if (!st) st = compare_names(x, file_of_tensor, first_tensor, err);
+    free(file_of_tensor);
+    return st;
+}
+
+static enum status open_index(struct folder *f, const char *name, struct error *err)
+{
+    struct index x = {.f = f, .name = path_join(f->a, f->path, name)};
+    TRY(json_read_file(x.name, INDEX_CAP, JSON_STRICT, &x.tree, err));
+    enum status st = collect_files(&x, err);
+    if (!st) st = open_shards(&x, err);
+    map_release(&x.shards);
+    cJSON_Delete(x.tree);
+    return st;
+}
+
+/* ---- shards without an index ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The names of all shards in the folder, sorted, if there are any. */
+static enum status find_shards(const struct folder *f, const struct spelling *sp,
+                               const char ***names, size_t *count, struct error *err)
+{
+    struct name_list list;
+    size_t capacity = 0;
+    *names = NULL;
+    *count = 0;
+    TRY(folder_list(f->path, f->a, &list, err));
+    for (size_t i = 0; i < list.count; i++) {
+        unsigned k, n;
+        if (shard_number(sp, list.names[i], &k, &n))
+            *ARENA_PUSH(f->a, *names, *count, capacity) = list.names[i];
+    }
+    if (*count) qsort(*names, *count, sizeof **names, by_name);
+    return OK;
+}
+
+static enum status open_unindexed(struct folder *f, const struct spelling *sp, const char **names,
+                                  size_t count, struct error *err)
+{
+    unsigned k, n, of = 0;
+    for (size_t i = 0; i < count; i++) {
+        (void)shard_number(sp, names[i], &k, &n);
+        if (i == 0) of = n;
+        if (n != of)
+            return fail(err, ERR_CORRUPT, "%s: shards of two sets, %s and %s, and no index",
+                        f->path, names[0], names[i]);
+        if (k != i + 1) break;
+        TRY(open_weights(f, names[i], "", err));
+    }
+    if (f->num_files != of)
+        return fail(err, ERR_CORRUPT,
+                    "%s: shard %zu of %u is not there, nor %s; a download that did "
+                    "not finish?",
+                    f->path, f->num_files + 1, of, sp->index);
+    return OK;
+}
+
+static enum status no_weights(const struct folder *f, struct error *err)
+{
+    struct name_list list;
+    if (folder_list(f->path, f->a, &list, err)) return err->code;
+    for (size_t i = 0; i < list.count; i++) {
+        const char *dot = strrchr(list.names[i], '.');
+        if (dot && strcmp(dot, ".incomplete") == 0)
+            return fail(err, ERR_IO, "%s: only %s: a download that did not finish", f->path,
+                        list.names[i]);
+    }
+    return fail(err, ERR_IO,
+                "%s: no weights: neither model.safetensors nor an index nor numbered "
+                "shards, nor pytorch_model.bin",
+                f->path);
+}
+
+static enum status open_spelling(struct folder *f, const struct spelling *sp, bool *found,
+                                 struct error *err)
+{
+    const char **names;
+    size_t count;
+    *found = true;
+    if (has_file(f->path, sp->single)) {
+        if (has_file(f->path, sp->index))
+            stored_warn(f->s, "%s: %s is read, as transformers does; %s beside it is ignored",
+                        f->path, sp->single, sp->index);
+        return open_weights(f, sp->single, "", err);
+    }
+    if (has_file(f->path, sp->index)) return open_index(f, sp->index, err);
+    TRY(find_shards(f, sp, &names, &count, err));
+    *found = count > 0;
+    return count ? open_unindexed(f, sp, names, count, err) : OK;
+}
+
+enum status hf_folder_open(struct stored *s, const char *folder, size_t *num_files,
+                           struct error *err)
+{
+    struct folder f = {.s = s, .a = &s->arena, .path = folder};
+    bool found = false;
+    for (size_t i = 0; i < NUM_SPELLINGS && !found; i++)
+        TRY(open_spelling(&f, &spellings[i], &found, err));
+    if (num_files) *num_files = f.num_files;
+    return found ? OK : no_weights(&f, err);
+}
+
+/* ---- cutting ---- */
+
+size_t hf_split_shards(const uint64_t *bytes, size_t num_tensors, uint64_t max_bytes,
+                       uint32_t *shard)
+{
+    enum {
+        OPEN = UINT32_MAX
+    }; /* in the shard that is being filled, whose number is not known yet */
+    size_t closed = 0, first_open = 0;
+    uint64_t filled = 0;
+    bool any_open = false;
+    for (size_t i = 0; i <= num_tensors; i++) {
+        bool end = i == num_tensors, alone = !end && bytes[i] > max_bytes;
+        if (alone) {
+            shard[i] = (uint32_t)closed++;
+            continue;
+        }
+        if (any_open && (end || filled + bytes[i] > max_bytes)) {
+            for (size_t k = first_open; k < i; k++)
+                if (shard[k] == (uint32_t)OPEN) shard[k] = (uint32_t)closed;
+            closed++;
+            filled = 0;
+            any_open = false;
+        }
+        if (end) break;
+        if (!any_open) first_open = i;
+        shard[i] = (uint32_t)OPEN;
+        any_open = true;
+        filled += bytes[i];
+    }
+    return closed;
+}
+
+const char *hf_shard_name(struct arena *a, size_t shard, size_t num_shards)
+{
+    if (num_shards == 1) return "model.safetensors";
+    return arena_printf(a, "model-%05zu-of-%05zu.safetensors", shard + 1, num_shards);
+}

@@ -1,0 +1,38 @@
+/* hf_folder.h - the weights of a Hugging Face model folder: which files they are, found as
+ * transformers finds them (modeling_utils.py:_get_resolved_checkpoint_files), and how they are cut.
+ *
+ *   1. model.safetensors             (an index beside it is not looked at, with a warning)
+ *   2. model.safetensors.index.json  {"metadata": {...}, "weight_map": {tensor: file}}
+ *   3. model-0000k-of-0000n.safetensors, k = 1..n all there, without an index
+ *   4. the same three as pytorch_model.bin: files of torch.save
+ * Other *.safetensors in the folder are none of our business. Files may be links (a hub cache). */
+#ifndef FERRY_FORMATS_HF_FOLDER_H
+#define FERRY_FORMATS_HF_FOLDER_H
+
+#include "common/status.h"
+#include "formats/stored.h"
+
+/* Whether the folder holds weights in one of these ways, or config.json. */
+bool hf_folder_matches(const char *folder);
+
+/* The folder that a user means by `path`: itself; or the snapshot that refs/main names, where path
+ * is a model of a hub cache (models--ORG--NAME). In arena a. */
+const char *hf_folder_resolve(struct arena *a, const char *path);
+
+/* Adds all tensors to s. Names in the index and in the files must be the same. *num_files may be
+ * NULL. */
+MUST_CHECK enum status hf_folder_open(struct stored *s, const char *folder, size_t *num_files,
+                                      struct error *err);
+
+/* Cuts tensors, in the order given, into shards as huggingface_hub does
+ * (serialization/_base.py:split_state_dict_into_shards_factory): a shard is closed when the next
+ * tensor would pass max_bytes; a tensor larger than that gets a shard of its own at once, in front
+ * of the one that is being filled. shard[i] (from 0) is set for each; returns the number of shards.
+ */
+size_t hf_split_shards(const uint64_t *bytes, size_t num_tensors, uint64_t max_bytes,
+                       uint32_t *shard);
+
+/* "model.safetensors", or "model-00002-of-00007.safetensors" for shard 1 of 7. In arena a. */
+const char *hf_shard_name(struct arena *a, size_t shard, size_t num_shards);
+
+#endif

@@ -1,0 +1,874 @@
+/* The stack machine. Invariants:
+ *
+ * 1. An opcode finds on the stack, above the last open MARK, what its row in the table says that
+ *    it pops; step() has checked that before the opcode's function runs.
+ * 2. Nothing on the stack, in the memo or in a container is NULL. Constants and globals are shared
+ *    and never changed; BUILD and the like change lists, sets, dicts and objects only.
+ * 3. An object that the hook has replaced is a VALUE_NATIVE in its place, so all that refer to
+ *    it see the same. */
+#include "formats/pickle.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+#include "formats/pickle_internal.h"
+
+enum {
+    HIGHEST_PROTOCOL = 5,
+    BYTES_PER_BYTE = 64, /* how much memory a byte of the stream may cost; see pickle.h */
+    BYTES_AT_LEAST = 1 << 20,
+};
+
+/* ---- values ---- */
+
+struct value *reader_int(struct pickle_reader *r, int64_t integer)
+{
+    bool is_small = integer >= 0 && integer < 256;
+    if (is_small && r->small_ints[integer]) return r->small_ints[integer];
+    struct value *v = pool_value(&r->pool, VALUE_INT);
+    v->integer = integer;
+    if (is_small) r->small_ints[integer] = v;
+    return v;
+}
+
+struct value *reader_text(struct pickle_reader *r, enum value_kind kind, const char *text,
+                          size_t length)
+{
+    struct value *v = pool_value(&r->pool, kind);
+    char *copy = pool_payload(&r->pool, length + 1);
+    if (length) memcpy(copy, text, length);
+    copy[length] = '\0';
+    v->text = copy;
+    v->count = (uint32_t)length;
+    return v;
+}
+
+struct value *reader_object(struct pickle_reader *r, const struct value_object *o)
+{
+    struct value *v = pool_value(&r->pool, VALUE_OBJECT);
+    v->object = pool_payload(&r->pool, sizeof *o);
+    *v->object = *o;
+    return v;
+}
+
+static size_t width_of(const struct value *v)
+{
+    return v->kind == VALUE_DICT ? 2 : 1;
+}
+
+static size_t room_of(const struct value *v, size_t count)
+{
+    size_t capacity = v->kind == VALUE_TUPLE ? count : value_capacity(count);
+    return capacity * width_of(v) * sizeof(struct value *);
+}
+
+void reader_append(struct pickle_reader *r, struct value *v, struct value **items, size_t count)
+{
+    size_t old_bytes = room_of(v, v->count), bytes = room_of(v, v->count + count);
+    size_t used = v->count * width_of(v);
+    if (bytes > old_bytes) {
+        struct value **larger = pool_payload(&r->pool, bytes);
+        if (used) memcpy(larger, v->items, used * sizeof *larger);
+        pool_payload_free(&r->pool, v->items, old_bytes);
+        v->items = larger;
+    }
+    if (count) memcpy(v->items + used, items, count * width_of(v) * sizeof *items);
+    v->count += (uint32_t)count;
+}
+
+struct value *reader_items(struct pickle_reader *r, enum value_kind kind, struct value **items,
+                           size_t count)
+{
+    struct value *v = pool_value(&r->pool, kind);
+    reader_append(r, v, items, count);
+    return v;
+}
+
+static const char *const kind_names[] = {
+    [VALUE_NONE] = "None",
+    [VALUE_BOOL] = "a bool",
+    [VALUE_INT] = "an int",
+    [VALUE_BIG_INT] = "an int",
+    [VALUE_FLOAT] = "a float",
+    [VALUE_TEXT] = "a text",
+    [VALUE_BYTES] = "bytes",
+    [VALUE_LIST] = "a list",
+    [VALUE_TUPLE] = "a tuple",
+    [VALUE_SET] = "a set",
+    [VALUE_DICT] = "a dict",
+    [VALUE_GLOBAL] = "a global",
+    [VALUE_OBJECT] = "an object",
+    [VALUE_STORAGE] = "a storage",
+    [VALUE_TENSOR] = "a tensor",
+    [VALUE_NATIVE] = "an object that is in use",
+    [VALUE_SKIPPED] = "a value passed over",
+};
+
+/* ---- the stack ---- */
+
+void reader_push(struct pickle_reader *r, struct value *v)
+{
+    if (r->depth == r->capacity) {
+        r->capacity *= 2;
+        r->stack = must_realloc(r->stack, r->capacity * sizeof *r->stack);
+    }
+    r->stack[r->depth++] = v;
+}
+
+static struct value *pop(struct pickle_reader *r)
+{
+    return r->stack[--r->depth];
+}
+
+static struct value *top(const struct pickle_reader *r)
+{
+    return r->stack[r->depth - 1];
+}
+
+/* Where what may be popped begins. */
+static size_t floor_of(const struct pickle_reader *r)
+{
+    return r->num_marks ? r->marks[r->num_marks - 1] : 0;
+}
+
+/* Takes everything above the last MARK and the mark; the items stay valid until the next push. */
+static struct value **pop_mark(struct pickle_reader *r, size_t *count)
+{
+    size_t base = r->marks[--r->num_marks];
+    *count = r->depth - base;
+    r->depth = base;
+    return r->stack + base;
+}
+
+/* An instance that goes into a container is complete: the moment for the hook. */
+static struct value *complete(struct pickle_reader *r, struct value *v)
+{
+    if (v->kind != VALUE_OBJECT || !r->hooks->built) return v;
+    const struct value *class = v->object->callable;
+    const char *name = class->kind == VALUE_GLOBAL ? class->global->name : "";
+    void *native = r->hooks->built(r->hooks->context, name, v);
+    if (!native) return v;
+    pool_value_clear(&r->pool, v);
+    v->kind = VALUE_NATIVE;
+    v->native = native;
+    return v;
+}
+
+static void complete_all(struct pickle_reader *r, struct value **items, size_t count)
+{
+    for (size_t i = 0; i < count && r->hooks->built; i++)
+        complete(r, items[i]);
+}
+
+/* ---- around the values ---- */
+
+static enum status run_proto(struct pickle_reader *r, const struct pickle_token *t,
+                             struct error *err)
+{
+    (void)r;
+    if (t->number <= HIGHEST_PROTOCOL) return OK;
+    return fail(err, ERR_CORRUPT, "protocol %" PRIu64 ", the highest is %d", t->number,
+                HIGHEST_PROTOCOL);
+}
+
+/* The length is a hint only, but one that points past the end is a lie. */
+static enum status run_frame(struct pickle_reader *r, const struct pickle_token *t,
+                             struct error *err)
+{
+    uint64_t left = r->lexer.size_bytes - lexer_offset(&r->lexer);
+    if (t->number <= left) return OK;
+    return fail(err, ERR_CORRUPT, "a frame of %" PRIu64 " bytes, %" PRIu64 " are left", t->number,
+                left);
+}
+
+/* ---- stack and memo ---- */
+
+static enum status run_mark(struct pickle_reader *r, const struct pickle_token *t,
+                            struct error *err)
+{
+    (void)t, (void)err;
+    if (r->num_marks == r->marks_capacity) {
+        r->marks_capacity = r->marks_capacity ? 2 * r->marks_capacity : 64;
+        r->marks = must_realloc(r->marks, r->marks_capacity * sizeof *r->marks);
+    }
+    r->marks[r->num_marks++] = r->depth;
+    return OK;
+}
+
+static enum status run_pop(struct pickle_reader *r, const struct pickle_token *t, struct error *err)
+{
+    (void)t;
+    if (r->depth > floor_of(r))
+        r->depth--;
+    else if (r->num_marks)
+        r->num_marks--;
+    else
+        return fail(err, ERR_CORRUPT, "POP on an empty stack");
+    return OK;
+}
+
+static enum status run_pop_mark(struct pickle_reader *r, const struct pickle_token *t,
+                                struct error *err)
+{
+    size_t count;
+    (void)t, (void)err;
+    pop_mark(r, &count);
+    return OK;
+}
+
+static enum status run_dup(struct pickle_reader *r, const struct pickle_token *t, struct error *err)
+{
+    (void)t, (void)err;
+    reader_push(r, top(r));
+    return OK;
+}
+
+/* The place of entry `index` in r->memo; false where nothing will ever ask for it. */
+static bool memo_place(const struct pickle_reader *r, uint64_t index, size_t *place)
+{
+    *place = (size_t)index;
+    return !r->hooks->built || survey_fetched(&r->survey, index, place);
+}
+
+static void memo_set(struct pickle_reader *r, uint64_t index, struct value *v)
+{
+    size_t place;
+    if (!memo_place(r, index, &place)) return;
+    if (place >= r->memo_capacity) {
+        size_t capacity = place + place / 2 + 64;
+        r->memo = must_realloc(r->memo, capacity * sizeof *r->memo);
+        memset(r->memo + r->memo_capacity, 0, (capacity - r->memo_capacity) * sizeof *r->memo);
+        r->memo_capacity = capacity;
+    }
+    r->memo[place] = v;
+}
+
+/* What MEMOIZE's index is depends on how many entries there are, which a survey that keeps some
+ * only cannot tell where PUTs set some twice. Python never mixes them. */
+static enum status not_mixed(const struct pickle_reader *r, struct error *err)
+{
+    if (!r->memo_by_put || !r->memo_by_order) return OK;
+    return fail(err, ERR_CORRUPT, "PUT and MEMOIZE in one stream");
+}
+
+static enum status run_put(struct pickle_reader *r, const struct pickle_token *t, struct error *err)
+{
+    r->memo_by_put = true;
+    TRY(not_mixed(r, err));
+    if (t->number > r->num_opcodes)
+        return fail(err, ERR_CORRUPT, "memo index %" PRIu64 " after %" PRIu64 " opcodes", t->number,
+                    r->num_opcodes);
+    memo_set(r, t->number, top(r));
+    return OK;
+}
+
+static enum status run_memoize(struct pickle_reader *r, const struct pickle_token *t,
+                               struct error *err)
+{
+    (void)t;
+    r->memo_by_order = true;
+    TRY(not_mixed(r, err));
+    memo_set(r, r->num_memoized++, top(r));
+    return OK;
+}
+
+static enum status run_get(struct pickle_reader *r, const struct pickle_token *t, struct error *err)
+{
+    size_t place;
+    bool set = memo_place(r, t->number, &place) && place < r->memo_capacity && r->memo[place];
+    if (!set) {
+        r->refers_to_skipped = r->survey.num_skips > 0;
+        return fail(err, ERR_CORRUPT, "memo entry %" PRIu64 " was never set", t->number);
+    }
+    reader_push(r, r->memo[place]);
+    return OK;
+}
+
+/* ---- containers ---- */
+
+static enum status push_items(struct pickle_reader *r, enum value_kind kind, struct value **items,
+                              size_t count)
+{
+    complete_all(r, items, count);
+    reader_push(r, reader_items(r, kind, items, count));
+    return OK;
+}
+
+static enum status run_empty_list(struct pickle_reader *r, const struct pickle_token *t,
+                                  struct error *err)
+{
+    (void)t, (void)err;
+    return push_items(r, VALUE_LIST, NULL, 0);
+}
+
+static enum status run_empty_dict(struct pickle_reader *r, const struct pickle_token *t,
+                                  struct error *err)
+{
+    (void)t, (void)err;
+    return push_items(r, VALUE_DICT, NULL, 0);
+}
+
+static enum status run_empty_set(struct pickle_reader *r, const struct pickle_token *t,
+                                 struct error *err)
+{
+    (void)t, (void)err;
+    return push_items(r, VALUE_SET, NULL, 0);
+}
+
+static enum status run_empty_tuple(struct pickle_reader *r, const struct pickle_token *t,
+                                   struct error *err)
+{
+    (void)t, (void)err;
+    return push_items(r, VALUE_TUPLE, NULL, 0);
+}
+
+/* TUPLE1, TUPLE2, TUPLE3. */
+static enum status run_short_tuple(struct pickle_reader *r, const struct pickle_token *t,
+                                   struct error *err)
+{
+    (void)err;
+    size_t count = (size_t)t->opcode->pops;
+    r->depth -= count;
+    return push_items(r, VALUE_TUPLE, r->stack + r->depth, count);
+}
+
+static enum status run_tuple(struct pickle_reader *r, const struct pickle_token *t,
+                             struct error *err)
+{
+    (void)t, (void)err;
+    size_t count;
+    struct value **items = pop_mark(r, &count);
+    return push_items(r, VALUE_TUPLE, items, count);
+}
+
+static enum status run_list(struct pickle_reader *r, const struct pickle_token *t,
+                            struct error *err)
+{
+    (void)t, (void)err;
+    size_t count;
+    struct value **items = pop_mark(r, &count);
+    return push_items(r, VALUE_LIST, items, count);
+}
+
+static enum status run_frozenset(struct pickle_reader *r, const struct pickle_token *t,
+                                 struct error *err)
+{
+    (void)t, (void)err;
+    size_t count;
+    struct value **items = pop_mark(r, &count);
+    return push_items(r, VALUE_SET, items, count);
+}
+
+static enum status check_pairs(struct value **items, size_t count, struct error *err)
+{
+    if (count % 2) return fail(err, ERR_CORRUPT, "a key without a value");
+    for (size_t i = 0; i < count; i += 2)
+        if (items[i]->kind == VALUE_LIST || items[i]->kind == VALUE_DICT)
+            return fail(err, ERR_CORRUPT, "%s as a key", kind_names[items[i]->kind]);
+    return OK;
+}
+
+static enum status run_dict(struct pickle_reader *r, const struct pickle_token *t,
+                            struct error *err)
+{
+    (void)t;
+    size_t count;
+    struct value **items = pop_mark(r, &count);
+    TRY(check_pairs(items, count, err));
+    complete_all(r, items, count);
+    reader_push(r, reader_items(r, VALUE_DICT, items, count / 2));
+    return OK;
+}
+
+/* Where what is added to `to` goes: itself, if of that kind; a list or dict beside an object. */
+static enum status container_of(struct pickle_reader *r, struct value *to, enum value_kind kind,
+                                struct value **out, struct error *err)
+{
+    *out = to;
+    if (to->kind == kind) return OK;
+    if (to->kind != VALUE_OBJECT)
+        return fail(err, ERR_CORRUPT, "it would add to %s", kind_names[to->kind]);
+    struct value **beside = kind == VALUE_DICT ? &to->object->pairs : &to->object->items;
+    if (!*beside) *beside = reader_items(r, kind == VALUE_DICT ? kind : VALUE_LIST, NULL, 0);
+    *out = *beside;
+    return OK;
+}
+
+static enum status add_items(struct pickle_reader *r, struct value *to, enum value_kind kind,
+                             struct value **items, size_t count, struct error *err)
+{
+    struct value *container;
+    TRY(container_of(r, to, kind, &container, err));
+    complete_all(r, items, count);
+    if (kind == VALUE_DICT) {
+        TRY(check_pairs(items, count, err));
+        count /= 2;
+    }
+    if (count > UINT32_MAX - container->count)
+        return fail(err, ERR_CORRUPT, "%s of 2^32 items", kind_names[container->kind]);
+    reader_append(r, container, items, count);
+    return OK;
+}
+
+static enum status run_append(struct pickle_reader *r, const struct pickle_token *t,
+                              struct error *err)
+{
+    (void)t;
+    struct value *item = pop(r);
+    return add_items(r, top(r), VALUE_LIST, &item, 1, err);
+}
+
+static enum status run_setitem(struct pickle_reader *r, const struct pickle_token *t,
+                               struct error *err)
+{
+    (void)t;
+    r->depth -= 2;
+    return add_items(r, top(r), VALUE_DICT, r->stack + r->depth, 2, err);
+}
+
+static enum status add_to_mark(struct pickle_reader *r, enum value_kind kind, struct error *err)
+{
+    size_t count;
+    struct value **items = pop_mark(r, &count);
+    return add_items(r, top(r), kind, items, count, err);
+}
+
+static enum status run_appends(struct pickle_reader *r, const struct pickle_token *t,
+                               struct error *err)
+{
+    (void)t;
+    return add_to_mark(r, VALUE_LIST, err);
+}
+
+static enum status run_setitems(struct pickle_reader *r, const struct pickle_token *t,
+                                struct error *err)
+{
+    (void)t;
+    return add_to_mark(r, VALUE_DICT, err);
+}
+
+static enum status run_additems(struct pickle_reader *r, const struct pickle_token *t,
+                                struct error *err)
+{
+    (void)t;
+    return add_to_mark(r, VALUE_SET, err);
+}
+
+/* ---- globals, calls, instances ---- */
+
+/* r->scratch is "module\nname". One value for each, however often it is named. */
+static void push_global(struct pickle_reader *r)
+{
+    size_t index;
+    const char *module = r->scratch.data;
+    if (map_get(&r->globals, module, &index)) {
+        reader_push(r, r->global_values[index]);
+        return;
+    }
+    struct arena *a = r->pool.arena;
+    char *key = arena_text(a, module, r->scratch.length);
+    map_add(&r->globals, key, r->num_globals, NULL);
+    struct value *v = pool_value(&r->pool, VALUE_GLOBAL);
+    size_t length = strcspn(key, "\n");
+    v->global = arena_alloc(a, sizeof *v->global);
+    v->global->module = arena_text(a, key, length);
+    v->global->name = key + length + 1;
+    pickle_modern_name(&v->global->module, &v->global->name);
+    *ARENA_PUSH(a, r->global_values, r->num_globals, r->globals_capacity) = v;
+    reader_push(r, v);
+}
+
+static enum status named_global(struct pickle_reader *r, const char *module, size_t module_length,
+                                const char *name, size_t name_length, struct error *err)
+{
+    if (memchr(module, '\0', module_length) || memchr(module, '\n', module_length) ||
+        memchr(name, '\0', name_length) || memchr(name, '\n', name_length))
+        return fail(err, ERR_CORRUPT, "a name with a NUL or newline");
+    strbuf_clear(&r->scratch);
+    strbuf_add(&r->scratch, module, module_length);
+    strbuf_add_char(&r->scratch, '\n');
+    strbuf_add(&r->scratch, name, name_length);
+    push_global(r);
+    return OK;
+}
+
+static enum status run_global(struct pickle_reader *r, const struct pickle_token *t,
+                              struct error *err)
+{
+    const char *newline = memchr(t->bytes, '\n', t->length);
+    size_t length = (size_t)(newline - t->bytes);
+    return named_global(r, t->bytes, length, newline + 1, t->length - length - 1, err);
+}
+
+static enum status run_stack_global(struct pickle_reader *r, const struct pickle_token *t,
+                                    struct error *err)
+{
+    (void)t;
+    const struct value *name = pop(r), *module = pop(r);
+    if (name->kind != VALUE_TEXT || module->kind != VALUE_TEXT)
+        return fail(err, ERR_CORRUPT, "module and name are %s and %s", kind_names[module->kind],
+                    kind_names[name->kind]);
+    return named_global(r, module->text, module->count, name->text, name->count, err);
+}
+
+/* A text on top of the stack is mostly the key that the failed call's result was for. */
+static enum status in_key(struct pickle_reader *r, enum status st, struct error *err)
+{
+    const struct value *key = r->depth > floor_of(r) ? top(r) : NULL;
+    if (!key || key->kind != VALUE_TEXT || key->count > 200) return st;
+    strbuf_clear(&r->scratch);
+    strbuf_add_escaped(&r->scratch, key->text, key->count);
+    return fail_in(err, "%s", r->scratch.data ? r->scratch.data : "");
+}
+
+static enum status call(struct pickle_reader *r, struct value *callable, struct value *args,
+                        struct error *err)
+{
+    struct value *v;
+    if (args->kind != VALUE_TUPLE)
+        return fail(err, ERR_CORRUPT, "the arguments are %s, not a tuple", kind_names[args->kind]);
+    enum status st = pickle_call(r, callable, args, &v, err);
+    if (st) return in_key(r, st, err);
+    if (!v) v = reader_object(r, &(struct value_object){.callable = callable, .args = args});
+    reader_push(r, v);
+    return OK;
+}
+
+static enum status run_reduce(struct pickle_reader *r, const struct pickle_token *t,
+                              struct error *err)
+{
+    (void)t;
+    struct value *args = pop(r), *callable = pop(r);
+    return call(r, callable, args, err);
+}
+
+static enum status new_object(struct pickle_reader *r, struct value *class, struct value *args,
+                              struct value *kwargs, struct error *err)
+{
+    if (args->kind != VALUE_TUPLE)
+        return fail(err, ERR_CORRUPT, "the arguments are %s, not a tuple", kind_names[args->kind]);
+    reader_push(r, reader_object(
+                       r, &(struct value_object){
+                              .callable = class, .args = args, .kwargs = kwargs, .by_new = true}));
+    return OK;
+}
+
+static enum status run_newobj(struct pickle_reader *r, const struct pickle_token *t,
+                              struct error *err)
+{
+    (void)t;
+    struct value *args = pop(r), *class = pop(r);
+    return new_object(r, class, args, NULL, err);
+}
+
+static enum status run_newobj_ex(struct pickle_reader *r, const struct pickle_token *t,
+                                 struct error *err)
+{
+    (void)t;
+    struct value *kwargs = pop(r), *args = pop(r), *class = pop(r);
+    if (kwargs->kind != VALUE_DICT)
+        return fail(err, ERR_CORRUPT, "the keyword arguments are %s", kind_names[kwargs->kind]);
+    return new_object(r, class, args, kwargs, err);
+}
+
+/* Protocol 0: a class by its two lines, and its arguments above the mark. */
+static enum status run_inst(struct pickle_reader *r, const struct pickle_token *t,
+                            struct error *err)
+{
+    size_t count;
+    struct value **items = pop_mark(r, &count);
+    struct value *args = reader_items(r, VALUE_TUPLE, items, count);
+    TRY(run_global(r, t, err));
+    return call(r, pop(r), args, err);
+}
+
+static enum status run_obj(struct pickle_reader *r, const struct pickle_token *t, struct error *err)
+{
+    (void)t;
+    size_t count;
+    struct value **items = pop_mark(r, &count);
+    if (!count) return fail(err, ERR_CORRUPT, "no class above the mark");
+    struct value *class = items[0];
+    return call(r, class, reader_items(r, VALUE_TUPLE, items + 1, count - 1), err);
+}
+
+/* What has no room for a state loses it: the attributes of a state dict (_metadata) or of a tensor.
+ * A global, which is shared, becomes an object of its own. */
+static enum status run_build(struct pickle_reader *r, const struct pickle_token *t,
+                             struct error *err)
+{
+    (void)t;
+    struct value *state = complete(r, pop(r)), *v = top(r);
+    switch (v->kind) {
+    case VALUE_OBJECT:
+        v->object->state = state;
+        return OK;
+    case VALUE_GLOBAL:
+        r->stack[r->depth - 1] =
+            reader_object(r, &(struct value_object){.callable = v, .state = state});
+        return OK;
+    case VALUE_DICT:
+    case VALUE_SET:
+    case VALUE_TENSOR:
+        return OK;
+    default:
+        return fail(err, ERR_CORRUPT, "a state for %s", kind_names[v->kind]);
+    }
+}
+
+static enum status run_binpersid(struct pickle_reader *r, const struct pickle_token *t,
+                                 struct error *err)
+{
+    (void)t;
+    struct value *v, *id = pop(r);
+    TRY(pickle_persistent(r, id, &v, err));
+    reader_push(r, v);
+    return OK;
+}
+
+static enum status run_persid(struct pickle_reader *r, const struct pickle_token *t,
+                              struct error *err)
+{
+    (void)r, (void)t;
+    return fail(err, ERR_CORRUPT, "a persistent id in text, which torch does not write");
+}
+
+static enum status run_refused(struct pickle_reader *r, const struct pickle_token *t,
+                               struct error *err)
+{
+    (void)r;
+    return fail(err, ERR_CORRUPT, "%s has no meaning in a file", t->opcode->name);
+}
+
+static enum status run_stop(struct pickle_reader *r, const struct pickle_token *t,
+                            struct error *err)
+{
+    (void)t;
+    struct value *v = complete(r, pop(r));
+    if (r->num_marks) return fail(err, ERR_CORRUPT, "STOP while a MARK is open");
+    if (r->depth) return fail(err, ERR_CORRUPT, "STOP with %zu more values", r->depth);
+    r->result = v;
+    return OK;
+}
+
+// clang-format off
+const struct pickle_opcode pickle_opcodes[256] = {
+    /*         name                argument      pops pushes */
+    [0x80] = {"PROTO",             ARG_U8,         0, 0, run_proto},
+    ['.']  = {"STOP",              ARG_NONE,       1, 0, run_stop},
+    [0x95] = {"FRAME",             ARG_U64,        0, 0, run_frame},
+    ['(']  = {"MARK",              ARG_NONE,       0, 0, run_mark},
+    ['0']  = {"POP",               ARG_NONE,       0, 0, run_pop},
+    ['1']  = {"POP_MARK",          ARG_NONE, TO_MARK, 0, run_pop_mark},
+    ['2']  = {"DUP",               ARG_NONE,       1, 2, run_dup},
+    ['N']  = {"NONE",              ARG_NONE,       0, 1, pickle_run_none},
+    [0x88] = {"NEWTRUE",           ARG_NONE,       0, 1, pickle_run_true},
+    [0x89] = {"NEWFALSE",          ARG_NONE,       0, 1, pickle_run_false},
+    ['K']  = {"BININT1",           ARG_U8,         0, 1, pickle_run_int},
+    ['M']  = {"BININT2",           ARG_U16,        0, 1, pickle_run_int},
+    ['J']  = {"BININT",            ARG_I32,        0, 1, pickle_run_int},
+    [0x8A] = {"LONG1",             ARG_BYTES_U8,   0, 1, pickle_run_long},
+    [0x8B] = {"LONG4",             ARG_BYTES_I32,  0, 1, pickle_run_long},
+    ['I']  = {"INT",               ARG_LINE,       0, 1, pickle_run_text_int},
+    ['L']  = {"LONG",              ARG_LINE,       0, 1, pickle_run_text_long},
+    ['G']  = {"BINFLOAT",          ARG_F64,        0, 1, pickle_run_float},
+    ['F']  = {"FLOAT",             ARG_LINE,       0, 1, pickle_run_text_float},
+    ['X']  = {"BINUNICODE",        ARG_BYTES_U32,  0, 1, pickle_run_text},
+    [0x8C] = {"SHORT_BINUNICODE",  ARG_BYTES_U8,   0, 1, pickle_run_text},
+    [0x8D] = {"BINUNICODE8",       ARG_BYTES_U64,  0, 1, pickle_run_text},
+    ['V']  = {"UNICODE",           ARG_LINE,       0, 1, pickle_run_unicode_line},
+    ['U']  = {"SHORT_BINSTRING",   ARG_BYTES_U8,   0, 1, pickle_run_text},
+    ['T']  = {"BINSTRING",         ARG_BYTES_I32,  0, 1, pickle_run_text},
+    ['S']  = {"STRING",            ARG_LINE,       0, 1, pickle_run_quoted},
+    ['C']  = {"SHORT_BINBYTES",    ARG_BYTES_U8,   0, 1, pickle_run_bytes},
+    ['B']  = {"BINBYTES",          ARG_BYTES_U32,  0, 1, pickle_run_bytes},
+    [0x8E] = {"BINBYTES8",         ARG_BYTES_U64,  0, 1, pickle_run_bytes},
+    [0x96] = {"BYTEARRAY8",        ARG_BYTES_U64,  0, 1, pickle_run_bytes},
+    [']']  = {"EMPTY_LIST",        ARG_NONE,       0, 1, run_empty_list},
+    ['}']  = {"EMPTY_DICT",        ARG_NONE,       0, 1, run_empty_dict},
+    [')']  = {"EMPTY_TUPLE",       ARG_NONE,       0, 1, run_empty_tuple},
+    [0x8F] = {"EMPTY_SET",         ARG_NONE,       0, 1, run_empty_set},
+    ['a']  = {"APPEND",            ARG_NONE,       2, 1, run_append},
+    ['e']  = {"APPENDS",           ARG_NONE, TO_MARK_AND_BELOW, 1, run_appends},
+    ['s']  = {"SETITEM",           ARG_NONE,       3, 1, run_setitem},
+    ['u']  = {"SETITEMS",          ARG_NONE, TO_MARK_AND_BELOW, 1, run_setitems},
+    [0x90] = {"ADDITEMS",          ARG_NONE, TO_MARK_AND_BELOW, 1, run_additems},
+    [0x91] = {"FROZENSET",         ARG_NONE, TO_MARK, 1, run_frozenset},
+    ['t']  = {"TUPLE",             ARG_NONE, TO_MARK, 1, run_tuple},
+    [0x85] = {"TUPLE1",            ARG_NONE,       1, 1, run_short_tuple},
+    [0x86] = {"TUPLE2",            ARG_NONE,       2, 1, run_short_tuple},
+    [0x87] = {"TUPLE3",            ARG_NONE,       3, 1, run_short_tuple},
+    ['l']  = {"LIST",              ARG_NONE, TO_MARK, 1, run_list},
+    ['d']  = {"DICT",              ARG_NONE, TO_MARK, 1, run_dict},
+    ['c']  = {"GLOBAL",            ARG_TWO_LINES,  0, 1, run_global},
+    [0x93] = {"STACK_GLOBAL",      ARG_NONE,       2, 1, run_stack_global},
+    ['R']  = {"REDUCE",            ARG_NONE,       2, 1, run_reduce},
+    [0x81] = {"NEWOBJ",            ARG_NONE,       2, 1, run_newobj},
+    [0x92] = {"NEWOBJ_EX",         ARG_NONE,       3, 1, run_newobj_ex},
+    ['b']  = {"BUILD",             ARG_NONE,       2, 1, run_build},
+    ['i']  = {"INST",              ARG_TWO_LINES, TO_MARK, 1, run_inst},
+    ['o']  = {"OBJ",               ARG_NONE, TO_MARK, 1, run_obj},
+    ['Q']  = {"BINPERSID",         ARG_NONE,       1, 1, run_binpersid},
+    ['P']  = {"PERSID",            ARG_LINE,       0, 1, run_persid},
+    ['q']  = {"BINPUT",            ARG_U8,         1, 1, run_put},
+    ['r']  = {"LONG_BINPUT",       ARG_U32,        1, 1, run_put},
+    ['p']  = {"PUT",               ARG_INDEX_LINE, 1, 1, run_put},
+    [0x94] = {"MEMOIZE",           ARG_NONE,       1, 1, run_memoize},
+    ['h']  = {"BINGET",            ARG_U8,         0, 1, run_get},
+    ['j']  = {"LONG_BINGET",       ARG_U32,        0, 1, run_get},
+    ['g']  = {"GET",               ARG_INDEX_LINE, 0, 1, run_get},
+    [0x82] = {"EXT1",              ARG_U8,         0, 1, run_refused},
+    [0x83] = {"EXT2",              ARG_U16,        0, 1, run_refused},
+    [0x84] = {"EXT4",              ARG_I32,        0, 1, run_refused},
+    [0x97] = {"NEXT_BUFFER",       ARG_NONE,       0, 1, run_refused},
+    [0x98] = {"READONLY_BUFFER",   ARG_NONE,       1, 1, run_refused},
+};
+// clang-format on
+
+/* ---- the loop ---- */
+
+static enum status check_stack(const struct pickle_reader *r, const struct pickle_opcode *op,
+                               struct error *err)
+{
+    size_t base = floor_of(r), have = r->depth - base, pops = (size_t)(op->pops > 0 ? op->pops : 0);
+    if (op->pops < 0) {
+        if (!r->num_marks) return fail(err, ERR_CORRUPT, "%s without a MARK", op->name);
+        if (op->pops == TO_MARK) return OK;
+        size_t outer = r->num_marks > 1 ? r->marks[r->num_marks - 2] : 0;
+        have = base - outer;
+        pops = 1;
+    }
+    if (have >= pops) return OK;
+    return fail(err, ERR_CORRUPT, "%s needs %zu values, the stack has %zu", op->name, pops, have);
+}
+
+/* Copies of what is memoised once could make a small file large without end. */
+static enum status check_memory(const struct pickle_reader *r, size_t before, uint64_t offset,
+                                struct error *err)
+{
+    uint64_t bytes = r->pool.arena->total_bytes - before;
+    if (r->depth >= UINT32_MAX) return fail(err, ERR_CORRUPT, "2^32 values on the stack");
+    if (bytes < BYTES_AT_LEAST || bytes / BYTES_PER_BYTE <= lexer_offset(&r->lexer) - offset)
+        return OK;
+    return fail(err, ERR_CORRUPT, "its values take %" PRIu64 " bytes of memory", bytes);
+}
+
+static void collect(struct pickle_reader *r)
+{
+    for (size_t i = 0; i < r->depth; i++)
+        pool_mark(&r->pool, r->stack[i]);
+    for (size_t i = 0; i < r->memo_capacity; i++)
+        pool_mark(&r->pool, r->memo[i]);
+    for (size_t i = 0; i < 256; i++)
+        pool_mark(&r->pool, r->small_ints[i]);
+    pool_sweep(&r->pool, r->depth + r->memo_capacity);
+}
+
+/* Where the stream comes to a value that is passed over. */
+static void pass_over(struct pickle_reader *r)
+{
+    if (r->next_skip == r->survey.num_skips) return;
+    const struct pickle_skip *skip = &r->survey.skips[r->next_skip];
+    if (lexer_offset(&r->lexer) != skip->begin) return;
+    r->next_skip++;
+    lexer_seek(&r->lexer, skip->end);
+    r->num_memoized = skip->num_memoized;
+    r->num_opcodes = skip->num_opcodes;
+    reader_push(r, r->skipped);
+}
+
+static enum status step(struct pickle_reader *r, struct error *err)
+{
+    struct pickle_token t;
+    TRY(lexer_next(&r->lexer, &t, SIZE_MAX, err));
+    r->num_opcodes++;
+    enum status st = check_stack(r, t.opcode, err);
+    if (!st) st = t.opcode->run(r, &t, err);
+    return st ? fail_in(err, "opcode 0x%02X at byte %" PRIu64, t.code, t.offset) : OK;
+}
+
+static enum status run(struct pickle_reader *r, uint64_t offset, struct error *err)
+{
+    size_t before = r->pool.arena->total_bytes;
+    while (!r->result) {
+        TRY(step(r, err));
+        TRY(check_memory(r, before, offset, err));
+        if (r->pool.allocated > r->pool.threshold && r->pool.collects) collect(r);
+        pass_over(r);
+    }
+    return OK;
+}
+
+static void reader_init(struct pickle_reader *r, struct arena *a, const struct pickle_hooks *hooks)
+{
+    static const struct pickle_hooks no_hooks;
+    *r = (struct pickle_reader){.hooks = hooks ? hooks : &no_hooks, .capacity = 64};
+    r->stack = must_malloc(r->capacity * sizeof *r->stack);
+    pool_init(&r->pool, a, r->hooks->built != NULL, r->hooks->collect_bytes);
+    r->none = value_none(a);
+    r->truths[0] = value_bool(a, false);
+    r->truths[1] = value_bool(a, true);
+    r->skipped = pool_value(&r->pool, VALUE_SKIPPED);
+}
+
+static void reader_release(struct pickle_reader *r)
+{
+    lexer_release(&r->lexer);
+    pool_release(&r->pool);
+    survey_release(&r->survey);
+    map_release(&r->globals);
+    strbuf_release(&r->scratch);
+    free(r->stack);
+    free(r->marks);
+    free(r->memo);
+}
+
+static void make_survey(struct pickle_survey *s, const struct pickle_input *in, uint64_t offset,
+                        const struct pickle_hooks *hooks, bool skip)
+{
+    struct pickle_lexer x;
+    if (!hooks || !hooks->built) return;
+    if (skip && hooks->num_skip_attributes) {
+        lexer_init(&x, in, offset);
+        survey_find_skips(s, &x, hooks);
+        lexer_release(&x);
+    }
+    lexer_init(&x, in, offset);
+    survey_find_fetched(s, &x);
+    lexer_release(&x);
+}
+
+static enum status read_once(struct arena *a, const struct pickle_input *in, uint64_t offset,
+                             const struct pickle_hooks *hooks, bool skip, struct value **out,
+                             uint64_t *end, bool *again, struct error *err)
+{
+    struct pickle_reader r;
+    reader_init(&r, a, hooks);
+    make_survey(&r.survey, in, offset, hooks, skip);
+    lexer_init(&r.lexer, in, offset);
+    enum status st = run(&r, offset, err);
+    *again = st && r.refers_to_skipped;
+    *out = r.result;
+    if (end) *end = lexer_offset(&r.lexer);
+    reader_release(&r);
+    return st;
+}
+
+enum status pickle_read(struct arena *a, const struct pickle_input *in, uint64_t offset,
+                        const struct pickle_hooks *hooks, struct value **out, uint64_t *end,
+                        struct error *err)
+{
+    bool again;
+    enum status st = read_once(a, in, offset, hooks, true, out, end, &again, err);
+    return again ? read_once(a, in, offset, hooks, false, out, end, &again, err) : st;
+}
+
+enum status pickle_read_bytes(struct arena *a, const void *data, size_t bytes, struct value **out,
+                              struct error *err)
+{
+    struct pickle_input in = {.data = bytes ? data : "", .size_bytes = bytes};
+    return pickle_read(a, &in, 0, NULL, out, NULL, err);
+}

@@ -1,0 +1,210 @@
+/* pickle_internal.h - the parts of the pickle reader and writer; for formats/pickle*.c and torch.c.
+ *
+ *   lexer   bytes to opcodes with their arguments         pickle_lex.c
+ *   survey  what a first pass learns for the hooks        pickle_survey.c
+ *   pool    memory of values, given back while reading    pickle_pool.c
+ *   reader  the stack machine                             pickle.c, pickle_scalars.c
+ *   calls   what known calls become                       pickle_calls.c
+ *   writer                                                pickle_write.c */
+#ifndef FERRY_FORMATS_PICKLE_INTERNAL_H
+#define FERRY_FORMATS_PICKLE_INTERNAL_H
+
+#include "common/map.h"
+#include "formats/pickle.h"
+#include "formats/value_internal.h"
+
+/* ---- lexer ---- */
+
+enum pickle_argument {
+    ARG_NONE,
+    ARG_U8,
+    ARG_U16,
+    ARG_I32,
+    ARG_U32,
+    ARG_U64,
+    ARG_F64,        /* big-endian; in `bytes` */
+    ARG_LINE,       /* to the newline, which is not part of it */
+    ARG_INDEX_LINE, /* a decimal number on a line */
+    ARG_TWO_LINES,  /* with the newline between them */
+    ARG_BYTES_U8,   /* a length, then so many bytes */
+    ARG_BYTES_U32,
+    ARG_BYTES_I32,
+    ARG_BYTES_U64,
+};
+
+/* `pops` of opcodes that take everything above the last mark, and the mark; and one below it. */
+enum { TO_MARK = -1, TO_MARK_AND_BELOW = -2 };
+
+struct pickle_reader;
+struct pickle_token;
+
+/* What an opcode does, once its argument is read and the stack has what it pops. */
+typedef enum status pickle_run(struct pickle_reader *r, const struct pickle_token *t,
+                               struct error *err);
+
+struct pickle_opcode {
+    const char *name; /* NULL: no such opcode */
+    enum pickle_argument argument;
+    signed char pops, pushes; /* what it does to the stack; MARK and POP tell for themselves */
+    pickle_run *run;
+};
+extern const struct pickle_opcode pickle_opcodes[256];
+
+struct pickle_token {
+    unsigned code;
+    const struct pickle_opcode *opcode;
+    uint64_t offset;   /* of the opcode in the stream */
+    uint64_t number;   /* I32: sign-extended */
+    const char *bytes; /* LINE, BYTES, F64; valid until the next token; NULL: passed over */
+    size_t length;
+};
+
+struct pickle_lexer {
+    const struct pickle_input *in;
+    const char *data; /* data[at..end) comes next */
+    size_t at, end;
+    uint64_t base;       /* offset of data[0] in the stream */
+    uint64_t size_bytes; /* of the stream */
+    char *buffer;        /* what data is where `in` gives it */
+    size_t capacity;
+};
+
+void lexer_init(struct pickle_lexer *x, const struct pickle_input *in, uint64_t offset);
+void lexer_release(struct pickle_lexer *x);
+void lexer_seek(struct pickle_lexer *x, uint64_t offset);
+static inline uint64_t lexer_offset(const struct pickle_lexer *x)
+{
+    return x->base + x->at;
+}
+/* The next opcode and its argument, whose bytes are passed over where there are more than
+ * keep_bytes. */
+MUST_CHECK enum status lexer_next(struct pickle_lexer *x, struct pickle_token *t, size_t keep_bytes,
+                                  struct error *err);
+
+/* ---- survey ---- */
+
+/* A value that is not built: bytes [begin, end) of the stream; memo entries set and opcodes seen up
+ * to its end. */
+struct pickle_skip {
+    uint64_t begin, end;
+    size_t num_memoized;
+    uint64_t num_opcodes;
+};
+
+struct pickle_survey {
+    struct pickle_skip *skips;
+    size_t num_skips, skips_capacity;
+    /* Which memo entries are fetched outside of the skips: bit i % 64 of fetched[i / 64]; rank[w]
+     * of them lie before fetched[w]. */
+    uint64_t *fetched;
+    uint32_t *rank;
+    size_t num_words, num_fetched;
+};
+
+/* Whatever is broken in the stream ends a pass; the reader will come to it and say so. */
+void survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
+                       const struct pickle_hooks *hooks);
+void survey_find_fetched(struct pickle_survey *s, struct pickle_lexer *x);
+/* Whether memo entry `index` is ever fetched, and its number among those that are. */
+bool survey_fetched(const struct pickle_survey *s, uint64_t index, size_t *number);
+void survey_release(struct pickle_survey *s);
+
+/* ---- pool ---- */
+
+enum { POOL_CLASSES = 40 };
+
+/* Memory of values. Where `collects`, what nothing refers to any more is found by marking from the
+ * roots and used again; else all of it stays until the arena goes. GLOBAL, STORAGE, TENSOR and the
+ * constants are never collected. */
+struct value_pool {
+    struct arena *arena;
+    bool collects;
+    struct pool_block *blocks;
+    struct value *free_values;
+    struct pool_free *free_payloads[POOL_CLASSES];
+    size_t allocated, threshold; /* bytes since the last collection, and when the next is due */
+    size_t least;                /* that threshold is */
+    size_t num_cells;            /* of all blocks */
+    struct value **gray;         /* marked, their parts not yet */
+    size_t num_gray, gray_capacity;
+};
+
+/* collect_bytes: see pickle_hooks. */
+void pool_init(struct value_pool *p, struct arena *a, bool collects, size_t collect_bytes);
+void pool_release(struct value_pool *p); /* what is not in the arena */
+struct value *pool_value(struct value_pool *p, enum value_kind kind);
+/* Memory that exactly one value refers to; `bytes` again when it is given back. */
+void *pool_payload(struct value_pool *p, size_t bytes);
+void pool_payload_free(struct value_pool *p, void *payload, size_t bytes);
+/* Frees what v refers to (and not v), as where v becomes something else. */
+void pool_value_clear(struct value_pool *p, struct value *v);
+/* Mark every root, then sweep, telling how many there were. */
+void pool_mark(struct value_pool *p, struct value *root);
+void pool_sweep(struct value_pool *p, size_t num_roots);
+
+/* ---- reader ---- */
+
+struct pickle_reader {
+    struct pickle_lexer lexer;
+    struct value_pool pool;
+    const struct pickle_hooks *hooks; /* never NULL */
+    struct pickle_survey survey;      /* empty without hooks->built */
+    size_t next_skip;
+    struct value **stack;
+    size_t depth, capacity;
+    size_t *marks; /* depth of the stack at each open MARK */
+    size_t num_marks, marks_capacity;
+    struct value **memo; /* by index; with a survey by survey_fetched()'s number */
+    size_t memo_capacity;
+    size_t num_memoized;
+    bool memo_by_put, memo_by_order; /* PUT and MEMOIZE, which do not mix */
+    bool refers_to_skipped;
+    uint64_t num_opcodes;
+    struct map globals; /* "module\nname" -> index */
+    struct value **global_values;
+    size_t num_globals, globals_capacity;
+    struct strbuf scratch;
+    struct value *none, *truths[2], *skipped, *small_ints[256];
+    struct value *result; /* of STOP */
+};
+
+void reader_push(struct pickle_reader *r, struct value *v);
+struct value *reader_int(struct pickle_reader *r, int64_t integer);
+struct value *reader_text(struct pickle_reader *r, enum value_kind kind, const char *text,
+                          size_t length);
+/* A container of these items (DICT: pairs), which are copied. */
+struct value *reader_items(struct pickle_reader *r, enum value_kind kind, struct value **items,
+                           size_t count);
+struct value *reader_object(struct pickle_reader *r, const struct value_object *o);
+void reader_append(struct pickle_reader *r, struct value *container, struct value **items,
+                   size_t count);
+
+pickle_run pickle_run_none, pickle_run_true, pickle_run_false, pickle_run_int, pickle_run_long,
+    pickle_run_float, pickle_run_text_int, pickle_run_text_long, pickle_run_text_float,
+    pickle_run_text, pickle_run_bytes, pickle_run_quoted, pickle_run_unicode_line;
+
+/* ---- calls ---- */
+
+/* What callable(*args) is where that is known, else NULL. ERR_CORRUPT where a tensor is rebuilt
+ * from arguments that are none. */
+MUST_CHECK enum status pickle_call(struct pickle_reader *r, struct value *callable,
+                                   struct value *args, struct value **out, struct error *err);
+/* torch's persistent id. */
+MUST_CHECK enum status pickle_persistent(struct pickle_reader *r, const struct value *id,
+                                         struct value **out, struct error *err);
+/* Python 3's name of a global, where Python 2 had another. */
+void pickle_modern_name(const char **module, const char **name);
+
+/* ---- writer ---- */
+
+/* pickle_write() that tells of each storage as its first tensor is written (may be NULL). */
+MUST_CHECK enum status pickle_write_storages(struct strbuf *out, const struct value *v,
+                                             enum status (*storage)(void *context,
+                                                                    const struct value_storage *s,
+                                                                    struct error *err),
+                                             void *context, struct error *err);
+/* The pickle, PROTO to STOP, of one contiguous tensor in storage "0". */
+MUST_CHECK enum status pickle_put_tensor(struct strbuf *out, enum dtype dtype, unsigned num_dims,
+                                         const uint64_t *shape, struct error *err);
+
+#endif

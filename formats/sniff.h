@@ -1,0 +1,12 @@
+/* sniff.h - what a file that is not what it should be is instead, for messages. */
+#ifndef FERRY_FORMATS_SNIFF_H
+#define FERRY_FORMATS_SNIFF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* "a Git LFS pointer (the file itself was not downloaded: git lfs pull)", "an HTML page", "a zip
+ * (torch.save)", ... by the first bytes (16 are enough); NULL: nothing known. */
+const char *sniff_name(const uint8_t *head, size_t bytes);
+
+#endif

@@ -1,0 +1,371 @@
+#include "formats/stored.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+#include "common/utf8.h"
+
+void stored_init(struct stored *s)
+{
+    *s = (struct stored){0};
+    arena_init(&s->arena);
+}
+
+void stored_release(struct stored *s)
+{
+    map_release(&s->names);
+    arena_release(&s->arena);
+    *s = (struct stored){0};
+}
+
+uint32_t stored_add_file(struct stored *s, const char *path, const struct file_stamp *stamp)
+{
+    struct stored_file *f = ARENA_PUSH(&s->arena, s->files, s->num_files, s->files_capacity);
+    *f = (struct stored_file){
+        .path = arena_text(&s->arena, path, strlen(path)),
+        .stamp = *stamp,
+        .size_bytes = stamp->size_bytes,
+    };
+    return (uint32_t)(s->num_files - 1);
+}
+
+uint32_t stored_add_deflated(struct stored *s, uint32_t file, uint64_t offset,
+                             uint64_t packed_bytes, uint64_t size_bytes)
+{
+    struct stored_file *f = ARENA_PUSH(&s->arena, s->files, s->num_files, s->files_capacity);
+    *f = s->files[file];
+    f->deflated = true;
+    f->deflated_offset = offset;
+    f->deflated_bytes = packed_bytes;
+    f->size_bytes = size_bytes;
+    return (uint32_t)(s->num_files - 1);
+}
+
+/* *bad: the first byte that is not well-formed UTF-8; C0 80, which stands for NUL, may pass. */
+static bool name_valid(const char *name, size_t length, size_t *bad)
+{
+    for (size_t at = 0, n; at < length; at += n) {
+        n = utf8_sequence(name + at, length - at);
+        if (!n && length - at >= 2 && memcmp(name + at, "\xC0\x80", 2) == 0) n = 2;
+        *bad = at;
+        if (!n) return false;
+    }
+    return true;
+}
+
+static const char *name_copy(struct arena *a, const char *name, size_t length)
+{
+    if (!memchr(name, '\0', length)) return arena_text(a, name, length);
+    struct strbuf s = {0};
+    for (size_t i = 0; i < length; i++)
+        strbuf_add(&s, name[i] ? &name[i] : "\xC0\x80", name[i] ? 1 : 2);
+    const char *copy = arena_text(a, s.data, s.length);
+    strbuf_release(&s);
+    return copy;
+}
+
+/* `text` as it may stand in a message, cut where it is very long. In the arena. */
+static const char *shown(struct arena *a, const char *text, size_t length)
+{
+    enum { MOST = 200 };
+    struct strbuf s = {0};
+    strbuf_add_escaped(&s, text, length < MOST ? length : MOST);
+    const char *copy = arena_printf(a, "%s%s", s.data ? s.data : "", length > MOST ? "..." : "");
+    strbuf_release(&s);
+    return copy;
+}
+
+static enum status fail_twice(struct stored *s, const char *name, size_t length, size_t old,
+                              struct error *err)
+{
+    const struct stored_tensor *t = &s->tensors[old];
+    const char *text = shown(&s->arena, name, length);
+    if (!t->num_pieces) return fail(err, ERR_CORRUPT, "tensor %s: a second one of that name", text);
+    return fail(err, ERR_CORRUPT, "tensor %s: a second one of that name; the first is in %s", text,
+                s->files[t->pieces[0].file].path);
+}
+
+enum status stored_add_tensor(struct stored *s, const char *name, size_t name_length,
+                              enum dtype dtype, unsigned num_dims, const uint64_t *shape,
+                              struct stored_tensor **out, struct error *err)
+{
+    size_t bad, old;
+    uint64_t numel, bytes;
+    if (!name_valid(name, name_length, &bad))
+        return fail(err, ERR_CORRUPT, "tensor %s: its name is no UTF-8 at byte %zu",
+                    shown(&s->arena, name, name_length), bad);
+    if (!shape_numel(shape, num_dims, &numel) || !dtype_size_bytes(dtype, numel, &bytes))
+        return fail(err, ERR_CORRUPT, "tensor %s: its shape has too many %s elements",
+                    shown(&s->arena, name, name_length), dtype_infos[dtype].name);
+    const char *copy = name_copy(&s->arena, name, name_length);
+    if (!map_add(&s->names, copy, s->num_tensors, &old))
+        return fail_twice(s, name, name_length, old, err);
+
+    *out = ARENA_PUSH(&s->arena, s->tensors, s->num_tensors, s->tensors_capacity);
+    **out = (struct stored_tensor){
+        .name = copy,
+        .dtype = dtype,
+        .num_dims = num_dims,
+        .shape = arena_copy(&s->arena, shape, num_dims * sizeof *shape),
+    };
+    return OK;
+}
+
+struct stored_object *stored_add_object(struct stored *s, const char *name, uint32_t file,
+                                        uint64_t offset_bytes, uint64_t size_bytes)
+{
+    struct stored_object *o =
+        ARENA_PUSH(&s->arena, s->objects, s->num_objects, s->objects_capacity);
+    *o = (struct stored_object){
+        .name = arena_text(&s->arena, name, strlen(name)),
+        .file = file,
+        .offset_bytes = offset_bytes,
+        .size_bytes = size_bytes,
+    };
+    return o;
+}
+
+void stored_warn(struct stored *s, const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    *ARENA_PUSH(&s->arena, s->warnings, s->num_warnings, s->warnings_capacity) =
+        arena_text(&s->arena, text, strlen(text));
+}
+
+const struct stored_tensor *stored_find(const struct stored *s, const char *name)
+{
+    size_t index;
+    return map_get(&s->names, name, &index) ? &s->tensors[index] : NULL;
+}
+
+uint64_t stored_tensor_bytes(const struct stored_tensor *t)
+{
+    uint64_t numel, bytes;
+    bool ok =
+        shape_numel(t->shape, t->num_dims, &numel) && dtype_size_bytes(t->dtype, numel, &bytes);
+    return ok ? bytes : 0; /* always ok: stored_add_tensor() has checked it */
+}
+
+/* ---- reading ---- */
+
+/* The inflate state of one deflated file. It only goes forward: what lies behind `at` costs a new
+ * start. Held under its mutex for the length of a read. */
+struct inflater {
+    pthread_mutex_t mutex;
+    z_stream z;
+    bool started;
+    uint64_t at;       /* bytes of contents given so far */
+    uint64_t consumed; /* bytes of deflate data fed so far */
+    unsigned char in[16 << 10], skipped[16 << 10];
+};
+
+struct open_file {
+    int fd; /* -1: not open */
+    bool direct;
+    unsigned users;
+    uint64_t last_use;
+    struct inflater *inflater;
+};
+
+struct stored_reader {
+    const struct stored *stored;
+    pthread_mutex_t mutex; /* over all that follows, not held while reading */
+    struct open_file *files;
+    size_t num_files;
+    unsigned num_open, max_open;
+    bool direct;
+    uint64_t clock;
+};
+
+struct stored_reader *stored_reader_create(const struct stored *s, unsigned max_open)
+{
+    struct stored_reader *r = must_calloc(1, sizeof *r);
+    r->stored = s;
+    r->num_files = s->num_files;
+    r->max_open = max_open ? max_open : 1;
+    r->files = must_calloc(s->num_files ? s->num_files : 1, sizeof *r->files);
+    for (size_t i = 0; i < r->num_files; i++)
+        r->files[i].fd = -1;
+    pthread_mutex_init(&r->mutex, NULL);
+    return r;
+}
+
+void stored_reader_set_direct(struct stored_reader *r)
+{
+    r->direct = true;
+}
+
+static void inflater_free(struct inflater *i)
+{
+    if (!i) return;
+    if (i->started) inflateEnd(&i->z);
+    pthread_mutex_destroy(&i->mutex);
+    free(i);
+}
+
+void stored_reader_free(struct stored_reader *r)
+{
+    if (!r) return;
+    for (size_t i = 0; i < r->num_files; i++) {
+        if (r->files[i].fd >= 0) close(r->files[i].fd);
+        inflater_free(r->files[i].inflater);
+    }
+    pthread_mutex_destroy(&r->mutex);
+    free(r->files);
+    free(r);
+}
+
+/* Closes the file that nobody has used for the longest time. All may be in use by other threads;
+ * then there are for a moment more of them open than max_open. */
+static void close_oldest(struct stored_reader *r)
+{
+    struct open_file *oldest = NULL;
+    for (size_t i = 0; i < r->num_files; i++) {
+        struct open_file *f = &r->files[i];
+        if (f->fd >= 0 && !f->users && (!oldest || f->last_use < oldest->last_use)) oldest = f;
+    }
+    if (!oldest) return;
+    close(oldest->fd);
+    oldest->fd = -1;
+    r->num_open--;
+}
+
+static enum status open_unchanged(const struct stored_file *f, int *fd, struct error *err)
+{
+    struct file_stamp now;
+    TRY(file_open(f->path, fd, &now, err));
+    if (file_stamp_equal(&now, &f->stamp)) return OK;
+    close(*fd);
+    *fd = -1;
+    return fail(err, ERR_IO, "%s: changed while it was read", f->path);
+}
+
+static enum status acquire(struct stored_reader *r, uint32_t file, struct error *err)
+{
+    struct open_file *f = &r->files[file];
+    enum status st = OK;
+    pthread_mutex_lock(&r->mutex);
+    if (f->fd < 0) {
+        if (r->num_open >= r->max_open) close_oldest(r);
+        st = open_unchanged(&r->stored->files[file], &f->fd, err);
+        if (!st) {
+            r->num_open++;
+            f->direct = r->direct && !r->stored->files[file].deflated && file_set_direct(f->fd);
+        }
+    }
+    if (!st) {
+        f->users++;
+        f->last_use = ++r->clock;
+        if (r->stored->files[file].deflated && !f->inflater) {
+            f->inflater = must_calloc(1, sizeof *f->inflater);
+            pthread_mutex_init(&f->inflater->mutex, NULL);
+        }
+    }
+    pthread_mutex_unlock(&r->mutex);
+    return st;
+}
+
+static void release(struct stored_reader *r, uint32_t file)
+{
+    pthread_mutex_lock(&r->mutex);
+    r->files[file].users--;
+    pthread_mutex_unlock(&r->mutex);
+}
+
+static enum status inflate_restart(struct inflater *i, const char *path, struct error *err)
+{
+    if (i->started) inflateEnd(&i->z);
+    i->z = (z_stream){0};
+    i->at = i->consumed = 0;
+    i->started = inflateInit2(&i->z, -MAX_WBITS) == Z_OK;
+    return i->started ? OK : fail(err, ERR_MEMORY, "%s: no memory to inflate", path);
+}
+
+/* The next `bytes` of the contents. */
+static enum status inflate_next(struct inflater *i, const struct stored_file *f, int fd, void *to,
+                                size_t bytes, struct error *err)
+{
+    for (size_t done = 0; done < bytes;) {
+        if (!i->z.avail_in) {
+            size_t n = (size_t)min_u64(f->deflated_bytes - i->consumed, sizeof i->in);
+            TRY(file_read(fd, f->path, i->in, n, f->deflated_offset + i->consumed, err));
+            i->consumed += n;
+            i->z.next_in = i->in;
+            i->z.avail_in = (uInt)n;
+        }
+        size_t room = (size_t)min_u64(bytes - done, 1u << 30);
+        i->z.next_out = (unsigned char *)to + done;
+        i->z.avail_out = (uInt)room;
+        int code = inflate(&i->z, Z_NO_FLUSH);
+        size_t got = room - i->z.avail_out;
+        done += got;
+        i->at += got;
+        if (done < bytes && code != Z_OK)
+            return fail(err, ERR_CORRUPT,
+                        "%s: deflated data at %" PRIu64 " ends or breaks at byte %" PRIu64
+                        " of %" PRIu64,
+                        f->path, f->deflated_offset, i->at, f->size_bytes);
+    }
+    return OK;
+}
+
+static enum status inflate_at(struct inflater *i, const struct stored_file *f, int fd,
+                              uint64_t offset, void *to, size_t bytes, struct error *err)
+{
+    if (!i->started || offset < i->at) TRY(inflate_restart(i, f->path, err));
+    while (i->at < offset) {
+        size_t n = (size_t)min_u64(offset - i->at, sizeof i->skipped);
+        TRY(inflate_next(i, f, fd, i->skipped, n, err));
+    }
+    return inflate_next(i, f, fd, to, bytes, err);
+}
+
+enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, void *to,
+                        size_t bytes, struct error *err)
+{
+    const struct stored_file *f = &r->stored->files[file];
+    if (offset_bytes > f->size_bytes || bytes > f->size_bytes - offset_bytes)
+        return fail(err, ERR_CORRUPT, "%s: %zu bytes at %" PRIu64 " of %" PRIu64, f->path, bytes,
+                    offset_bytes, f->size_bytes);
+    TRY(acquire(r, file, err));
+    enum status st;
+    struct inflater *i = r->files[file].inflater;
+    if (i) {
+        pthread_mutex_lock(&i->mutex);
+        st = inflate_at(i, f, r->files[file].fd, offset_bytes, to, bytes, err);
+        if (st && i->started) { /* half-way: the next read starts anew */
+            inflateEnd(&i->z);
+            i->started = false;
+        }
+        pthread_mutex_unlock(&i->mutex);
+    } else {
+        st = (r->files[file].direct ? file_read_direct : file_read)(r->files[file].fd, f->path, to,
+                                                                    bytes, offset_bytes, err);
+    }
+    release(r, file);
+    return st;
+}
+
+enum status stored_unchanged(const struct stored *s, struct error *err)
+{
+    for (size_t i = 0; i < s->num_files; i++) {
+        const struct stored_file *f = &s->files[i];
+        struct file_stamp now;
+        if (f->deflated) continue; /* stands behind the file that holds it */
+        TRY(file_stamp(f->path, &now, err));
+        if (!file_stamp_equal(&now, &f->stamp))
+            return fail(err, ERR_IO, "%s: changed while it was read", f->path);
+    }
+    return OK;
+}
