@@ -1,0 +1,26 @@
+/* axes.h - copies between two arrays in which the same elements lie by different strides.
+ *
+ * Slices, transposes, interleaving and their inverses are all this one copy. Strides and extents
+ * are in elements. */
+#ifndef FERRY_KERNELS_CPU_AXES_H
+#define FERRY_KERNELS_CPU_AXES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct axis {
+    uint64_t extent;
+    uint64_t a_stride, b_stride;
+};
+
+/* For every index i of the block: b[sum i[k] * b_stride[k]] = a[sum i[k] * a_stride[k]], elements
+ * of 1, 2, 4, 8 or 16 bytes, neither pointer aligned. num_axes 0 is one element. Runs that lie
+ * alike on both sides go by memcpy; where the fast axis of one side is a slow one of the other, in
+ * tiles, so that each cache line is touched once. a and b do not overlap. */
+void copy_axes(void *b, const void *a, size_t element_bytes, unsigned num_axes,
+               const struct axis *axes);
+
+/* Reverses the bytes of each of count elements in place. */
+void swap_bytes(void *elements, size_t element_bytes, size_t count);
+
+#endif

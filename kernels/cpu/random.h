@@ -1,0 +1,19 @@
+/* random.h - numbers for models that are made up: a function of stream and index alone, so that any
+ * thread can make any part of a tensor. */
+#ifndef FERRY_KERNELS_CPU_RANDOM_H
+#define FERRY_KERNELS_CPU_RANDOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/dtype.h"
+
+/* The stream of one tensor of a model. */
+uint32_t random_stream(uint64_t seed, const char *name);
+
+/* Elements [first, first + count) of a stream as F16, BF16, F32 or F64: uniform about `mean` with a
+ * standard deviation of 0.02, which is how models are initialised (norms about 1). */
+void random_elements(void *to, enum dtype dtype, uint32_t stream, float mean, uint64_t first,
+                     size_t count);
+
+#endif

@@ -1,0 +1,48 @@
+#include "kernels/cpu/random.h"
+
+#include <math.h>
+
+#include "tests/testing.h"
+
+static void parts_are_those_of_the_whole(void **state)
+{
+    (void)state;
+    static float whole[5000], part[5000];
+    uint32_t stream = random_stream(7, "model.embed_tokens.weight");
+    random_elements(whole, DT_F32, stream, 0, 0, 5000);
+    for (uint64_t first = 0; first < 5000; first += 613) {
+        size_t n = first % 7 * 100 + 3;
+        if (n > 5000 - first) n = 5000 - first;
+        random_elements(part, DT_F32, stream, 0, first, n);
+        assert_memory_equal(part, whole + first, n * sizeof *part);
+    }
+}
+
+static void numbers_have_their_mean_and_deviation(void **state)
+{
+    (void)state;
+    static float x[1 << 16];
+    double sum = 0, squares = 0;
+    random_elements(x, DT_F32, random_stream(1, "a"), 1, 3, 1 << 16);
+    for (size_t i = 0; i < 1 << 16; i++)
+        sum += (double)x[i] - 1, squares += ((double)x[i] - 1) * ((double)x[i] - 1);
+    assert_true(fabs(sum / (1 << 16)) < 5e-4);
+    assert_true(fabs(sqrt(squares / (1 << 16)) - 0.02) < 5e-4);
+}
+
+static void seeds_and_names_make_other_streams(void **state)
+{
+    (void)state;
+    assert_int_not_equal(random_stream(1, "a"), random_stream(2, "a"));
+    assert_int_not_equal(random_stream(1, "a"), random_stream(1, "b"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_are_those_of_the_whole),
+        cmocka_unit_test(numbers_have_their_mean_and_deviation),
+        cmocka_unit_test(seeds_and_names_make_other_streams),
+    };
+    return cmocka_run_group_tests_name("random", tests, NULL, NULL);
+}
