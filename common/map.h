@@ -24,8 +24,8 @@ void map_release(struct map *m);
 bool map_add(struct map *m, const char *key, size_t value, size_t *old);
 bool map_get(const struct map *m, const char *key, size_t *value);
 
-/* FNV-1a from a start that is drawn anew for each process, so that a file cannot be made whose names
- * all fall into one slot. Never to be stored. */
+/* FNV-1a from a start that is drawn anew for each process, so that a file cannot be made whose
+ * names all fall into one slot. Never to be stored. */
 uint64_t hash_bytes(const void *data, size_t bytes);
 
 #endif

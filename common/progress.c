@@ -36,7 +36,7 @@ struct progress {
     uint64_t total_bytes;
     _Atomic uint64_t done_bytes;
     _Atomic(const char *) file;
-    struct timespec start;
+    double start; /* seconds_now() */
 
     pthread_t thread;
     bool has_thread, shown;
@@ -199,11 +199,11 @@ static void show(struct progress *p, const struct progress_view *v)
     p->shown = true;
 }
 
-static double seconds_since(const struct timespec *start)
+double seconds_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static struct progress_view view_of(struct progress *p, enum progress_event event)
@@ -213,7 +213,7 @@ static struct progress_view view_of(struct progress *p, enum progress_event even
         .file = atomic_load(&p->file),
         .done_bytes = atomic_load(&p->done_bytes),
         .total_bytes = p->total_bytes,
-        .seconds = seconds_since(&p->start),
+        .seconds = seconds_now() - p->start,
         .event = event,
     };
 }
@@ -273,7 +273,7 @@ struct progress *progress_start(enum progress_style style, const char *what, uin
     p->what = what;
     p->total_bytes = total_bytes;
     p->num_samples = 1; /* nothing done at second 0 */
-    clock_gettime(CLOCK_MONOTONIC, &p->start);
+    p->start = seconds_now();
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -1,0 +1,398 @@
+#include "ckpt/catalog.h"
+
+#include "ckpt/testing.h"
+#include "common/checked.h"
+
+static struct catalog c;
+static struct error err;
+
+static int setup(void **state)
+{
+    (void)state;
+    catalog_init(&c, "some/where");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    catalog_release(&c);
+    return 0;
+}
+
+/* ---- names ---- */
+
+static void a_tensor_is_added_once_and_found_by_name(void **state)
+{
+    (void)state;
+    uint64_t shape[] = {2, 3};
+    char name[] = "decoder.final_layernorm.weight";
+    struct tensor *t, *again;
+    assert_ok(catalog_add(&c, name, DT_BF16, 2, shape, &t, &err));
+    assert_int_equal(t->numel, 6);
+    shape[0] = 9, name[0] = 'x'; /* both were copied */
+    assert_null(catalog_find(&c, name));
+    name[0] = 'd', shape[0] = 2;
+    assert_ptr_equal(catalog_find(&c, name), t);
+    assert_ok(catalog_add(&c, name, DT_BF16, 2, shape, &again, &err));
+    assert_ptr_equal(again, t);
+    assert_int_equal(c.num_tensors, 1);
+    assert_int_equal(t->shape[0], 2);
+    assert_ok(catalog_add(&c, "scalar", DT_F32, 0, shape, &t, &err));
+    assert_ok(catalog_add(&c, "scalar", DT_F32, 0, shape, &t, &err));
+    assert_int_equal(t->numel, 1);
+    assert_string_equal(c.path, "some/where");
+    assert_int_equal(c.iteration, -1);
+}
+
+static void the_same_name_with_another_shape_or_dtype_is_refused(void **state)
+{
+    (void)state;
+    const uint64_t a[] = {2, 3}, b[] = {3, 2};
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "w", DT_BF16, 2, a, &t, &err));
+    assert_fails(catalog_add(&c, "w", DT_BF16, 2, b, &t, &err), ERR_CORRUPT,
+                 "w: shape [3, 2] here, [2, 3] elsewhere");
+    assert_fails(catalog_add(&c, "w", DT_BF16, 1, a, &t, &err), ERR_CORRUPT,
+                 "w: shape [2] here, [2, 3] elsewhere");
+    assert_fails(catalog_add(&c, "w", DT_F16, 2, a, &t, &err), ERR_CORRUPT,
+                 "w: F16 here, BF16 elsewhere");
+    assert_int_equal(c.num_tensors, 1);
+}
+
+static void shapes_that_overflow_are_refused(void **state)
+{
+    (void)state;
+    const uint64_t product[] = {UINT64_C(1) << 40, UINT64_C(1) << 40}, much[] = {MOST_ELEMENTS + 1},
+                   most[] = {MOST_ELEMENTS};
+    struct tensor *t;
+    assert_fails(catalog_add(&c, "w", DT_U8, 2, product, &t, &err), ERR_CORRUPT,
+                 "w: shape [1099511627776, 1099511627776] overflows");
+    assert_fails(catalog_add(&c, "w", DT_U8, 1, much, &t, &err), ERR_CORRUPT, "overflows");
+    assert_ok(catalog_add(&c, "w", DT_C128, 1, most, &t, &err));
+}
+
+static void notes_and_lists_are_kept(void **state)
+{
+    (void)state;
+    char name[] = "w";
+    catalog_note(&c, "%d rows are cut", 7);
+    catalog_add_missing(&c, name);
+    catalog_add_unexpected(&c, name);
+    name[0] = 'x';
+    assert_int_equal(c.num_notes, 1);
+    assert_string_equal(c.notes[0], "7 rows are cut");
+    assert_string_equal(c.missing[0], "w");
+    assert_string_equal(c.unexpected[0], "w");
+    const uint64_t shape[] = {1, 2, 3};
+    assert_string_equal(shape_text(&c.arena, 3, shape), "[1, 2, 3]");
+    assert_string_equal(shape_text(&c.arena, 0, shape), "[]");
+}
+
+/* ---- stored tensors ---- */
+
+/* What a logical tensor is made of, by element: 1 + element of a file, file by file. */
+enum { MOST_ELEMENTS_HERE = 8192 };
+
+static void expand(const struct tensor *t, uint64_t at[MOST_ELEMENTS_HERE])
+{
+    assert_in_range(t->numel, 0, MOST_ELEMENTS_HERE);
+    memset(at, 0, MOST_ELEMENTS_HERE * sizeof *at);
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        const struct piece *piece = &t->pieces[i];
+        struct pair nested = piece->pair;
+        assert_true(pair_nest(&nested));
+        assert_memory_equal(&nested, &piece->pair, sizeof nested);
+        for (uint64_t n = 0; n < pair_count(&nested); n++) {
+            uint64_t rest = n, a = nested.a_offset, b = nested.b_offset;
+            for (unsigned k = nested.num_axes; k-- > 0; rest /= nested.axes[k].extent) {
+                a += rest % nested.axes[k].extent * nested.axes[k].a_stride;
+                b += rest % nested.axes[k].extent * nested.axes[k].b_stride;
+            }
+            assert_in_range(a, 0, t->numel - 1);
+            assert_int_equal(at[a], 0);
+            at[a] = 1 + ((uint64_t)piece->file << 32) + piece->offset_bytes + b;
+        }
+    }
+}
+
+/* Where element e of a stored tensor lies, in the same numbers. */
+static uint64_t stored_at(const struct stored_tensor *s, uint64_t e)
+{
+    for (size_t i = 0; i < s->num_pieces; i++) {
+        const struct stored_piece *p = &s->pieces[i];
+        uint64_t rest = e, at = 0, row_major = 1;
+        bool inside = true;
+        for (unsigned d = s->num_dims; d-- > 0; rest /= s->shape[d]) {
+            uint64_t extent = p->extent ? p->extent[d] : s->shape[d];
+            uint64_t x = rest % s->shape[d] - (p->start ? p->start[d] : 0);
+            inside &= x < extent;
+            at += x * (p->stride ? p->stride[d] : row_major);
+            row_major *= extent;
+        }
+        if (inside) return 1 + ((uint64_t)p->file << 32) + p->offset_bytes + at;
+    }
+    fail_msg("element %llu is in no piece", (unsigned long long)e);
+    return 0;
+}
+
+static struct stored_tensor *add_stored(unsigned num_dims, const uint64_t *shape, size_t num_pieces)
+{
+    struct stored_tensor *s;
+    char name[32];
+    int n = snprintf(name, sizeof name, "stored.%zu", c.stored.num_tensors);
+    assert_ok(stored_add_tensor(&c.stored, name, (size_t)n, DT_U8, num_dims, shape, &s, &err));
+    s->pieces = arena_array(&c.stored.arena, num_pieces, sizeof *s->pieces);
+    return s;
+}
+
+static const uint64_t *kept(unsigned n, const uint64_t *numbers)
+{
+    return arena_copy(&c.stored.arena, numbers, n * sizeof *numbers);
+}
+
+/* A grid of boxes, some transposed, in the order of a shuffled file. */
+static struct stored_tensor *add_grid(uint64_t *seed, unsigned num_dims, const uint64_t *shape,
+                                      const uint64_t *parts)
+{
+    size_t count = 1;
+    for (unsigned d = 0; d < num_dims; d++)
+        count *= parts[d];
+    struct stored_tensor *s = add_stored(num_dims, shape, count);
+    for (size_t i = 0; i < count; i++) {
+        struct box x = {.num_dims = num_dims};
+        size_t rest = i;
+        for (unsigned d = num_dims; d-- > 0; rest /= parts[d]) {
+            uint64_t side = ceil_div_u64(shape[d], parts[d]);
+            x.shape[d] = shape[d];
+            x.start[d] = min_u64(shape[d], rest % parts[d] * side);
+            x.extent[d] = min_u64(side, shape[d] - x.start[d]);
+        }
+        (void)box_random_strides(&x, seed, true, false);
+        s->pieces[s->num_pieces++] = (struct stored_piece){.file = (uint32_t)test_below(seed, 3),
+                                                           .byte_swapped = i % 2,
+                                                           .offset_bytes = i << 20,
+                                                           .start = kept(num_dims, x.start),
+                                                           .extent = kept(num_dims, x.extent),
+                                                           .stride = kept(num_dims, x.stride)};
+    }
+    for (size_t i = count; i > 1; i--) {
+        size_t k = test_below(seed, i);
+        struct stored_piece p = s->pieces[k];
+        s->pieces[k] = s->pieces[i - 1];
+        s->pieces[i - 1] = p;
+    }
+    return s;
+}
+
+/* Layers [layers, ..] of a stacked tensor become logical ones, transposed where wanted. */
+static void check_stack(uint64_t *seed, bool transposed)
+{
+    static uint64_t at[MOST_ELEMENTS_HERE];
+    const uint64_t layers = 1 + test_below(seed, 6), rows = 1 + test_below(seed, 20),
+                   columns = 1 + test_below(seed, 20), numel = rows * columns;
+    const uint64_t shape[] = {layers, rows, columns};
+    const uint64_t parts[] = {1 + test_below(seed, 3), 1 + test_below(seed, 4),
+                              1 + test_below(seed, 4)};
+    const struct stored_tensor *s = add_grid(seed, 3, shape, parts);
+    for (uint64_t l = 0; l < layers; l++) {
+        const uint64_t own[] = {transposed ? columns : rows, transposed ? rows : columns};
+        struct tensor *t;
+        char name[64];
+        snprintf(name, sizeof name, "%s.layer.%llu", s->name, (unsigned long long)l);
+        assert_ok(catalog_add(&c, name, DT_U8, 2, own, &t, &err));
+        struct pair part = pair_whole(0, l * numel, numel);
+        if (transposed) {
+            part = (struct pair){.num_axes = 2,
+                                 .axes = {{columns, rows, 1}, {rows, 1, columns}},
+                                 .b_offset = l * numel};
+            assert_true(pair_nest(&part));
+        }
+        assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+        assert_string_equal(t->stored_name, s->name);
+        expand(t, at);
+        for (uint64_t e = 0; e < numel; e++) {
+            uint64_t from = transposed ? e % rows * columns + e / rows : e;
+            assert_int_equal(at[e], stored_at(s, l * numel + from));
+        }
+    }
+    assert_ok(catalog_check(&c, &err));
+}
+
+static void stacked_and_cut_tensors_are_taken_apart(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < 150; i++)
+        check_stack(&seed, i % 2);
+}
+
+/* Gate and up, stored side by side by column, become rows of one tensor. */
+static void parts_of_several_stored_tensors_make_one(void **state)
+{
+    (void)state;
+    static uint64_t at[MOST_ELEMENTS_HERE];
+    uint64_t seed = test_seed();
+    const uint64_t half[] = {6, 5}, parts[] = {2, 1}, whole[] = {12, 5};
+    const struct stored_tensor *gate = add_grid(&seed, 2, half, parts);
+    const struct stored_tensor *up = add_grid(&seed, 2, half, parts);
+    gate = stored_find(&c.stored, "stored.0"); /* the array may have moved */
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "fc1", DT_U8, 2, whole, &t, &err));
+    struct pair first = pair_whole(0, 0, 30), second = pair_whole(30, 0, 30);
+    assert_ok(catalog_add_stored(&c, t, gate, &first, &err));
+    assert_fails(catalog_check(&c, &err), ERR_CORRUPT, "fc1 [12, 5]: its parts hold 30 of 60");
+    assert_ok(catalog_add_stored(&c, t, up, &second, &err));
+    assert_ok(catalog_check(&c, &err));
+    assert_string_equal(t->stored_name, "stored.0");
+    expand(t, at);
+    for (uint64_t e = 0; e < 30; e++) {
+        assert_int_equal(at[e], stored_at(gate, e));
+        assert_int_equal(at[30 + e], stored_at(up, e));
+    }
+}
+
+static void encodings_come_along(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {4};
+    struct stored_tensor *s = add_stored(1, shape, 1);
+    s->dtype = DT_F32;
+    s->num_pieces = 1;
+    s->pieces[0] = (struct stored_piece){.file = 7, .byte_swapped = true, .offset_bytes = 100};
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "w", DT_BF16, 1, shape, &t, &err));
+    struct pair part = pair_whole(0, 0, 4);
+    assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+    assert_int_equal(t->num_pieces, 1);
+    assert_int_equal(t->pieces[0].source, PIECE_STORED);
+    assert_int_equal(t->pieces[0].file, 7);
+    assert_int_equal(t->pieces[0].dtype, DT_F32);
+    assert_int_equal(t->pieces[0].offset_bytes, 100);
+    assert_true(t->pieces[0].byte_swapped);
+}
+
+/* 4,096 column pieces taken apart and checked, which must not take the square of seconds. */
+static void thousands_of_pieces_are_no_matter(void **state)
+{
+    (void)state;
+    enum { PIECES = 4096, ROWS = 64 };
+    const uint64_t shape[] = {ROWS, 2 * PIECES};
+    struct stored_tensor *s = add_stored(2, shape, PIECES);
+    for (uint64_t i = 0; i < PIECES; i++) {
+        const uint64_t start[] = {0, 2 * i}, extent[] = {ROWS, 2};
+        s->pieces[s->num_pieces++] = (struct stored_piece){
+            .offset_bytes = i * 1000, .start = kept(2, start), .extent = kept(2, extent)};
+    }
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "w", DT_U8, 2, shape, &t, &err));
+    struct pair part = pair_whole(0, 0, t->numel);
+    assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+    assert_int_equal(t->num_pieces, PIECES);
+    assert_ok(catalog_check(&c, &err));
+}
+
+/* ---- what does not fit ---- */
+
+static void add_piece(struct tensor *t, const uint64_t *shape, uint64_t row, uint64_t column,
+                      uint64_t rows, uint64_t columns)
+{
+    struct piece piece = {.dtype = t->dtype};
+    const uint64_t start[] = {row, column}, extent[] = {rows, columns};
+    assert_true(pair_of_box(&piece.pair, 2, shape, start, extent, 0, NULL));
+    catalog_add_piece(&c, t, &piece);
+}
+
+static void holes_and_overlaps_are_named(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {4, 6};
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "whole", DT_U8, 2, shape, &t, &err));
+    add_piece(t, shape, 0, 0, 4, 6);
+    assert_ok(catalog_add(&c, "w", DT_U8, 2, shape, &t, &err));
+    assert_fails(catalog_check(&c, &err), ERR_CORRUPT, "w [4, 6]: its parts hold 0 of 24 elements");
+    add_piece(t, shape, 0, 0, 4, 3);
+    assert_fails(catalog_check(&c, &err), ERR_CORRUPT,
+                 "w [4, 6]: its parts hold 12 of 24 elements");
+    add_piece(t, shape, 2, 3, 2, 3);
+    add_piece(t, shape, 0, 3, 2, 3);
+    assert_ok(catalog_check(&c, &err));
+    add_piece(t, shape, 2, 5, 1, 1);
+    assert_fails(
+        catalog_check(&c, &err), ERR_CORRUPT,
+        "w [4, 6]: a part that begins at element 17 overlaps another or leaves the tensor");
+}
+
+static void a_part_past_the_end_is_named(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {10};
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "w", DT_U8, 1, shape, &t, &err));
+    struct piece piece = {.dtype = DT_U8, .pair = pair_whole(5, 0, 6)};
+    catalog_add_piece(&c, t, &piece);
+    assert_fails(catalog_check_tensor(&c, t, &err), ERR_CORRUPT,
+                 "w [10]: a part that begins at element 5 overlaps another or leaves the tensor");
+}
+
+static void an_empty_tensor_needs_no_piece(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {0, 6}, parts[] = {1, 1};
+    uint64_t seed = test_seed();
+    const struct stored_tensor *s = add_grid(&seed, 2, shape, parts);
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "none", DT_U8, 2, shape, &t, &err));
+    struct pair part = pair_whole(0, 0, 0);
+    assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+    assert_int_equal(t->num_pieces, 0);
+    assert_ok(catalog_check(&c, &err));
+}
+
+static void parts_that_are_no_views_and_shapes_past_all_bounds_are_refused(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {4}, many[] = {2, 2, 2, 2, 2, 2, 2, 2, 2},
+                   huge[] = {MOST_ELEMENTS + 1};
+    struct stored_tensor *s = add_stored(1, shape, 1);
+    struct tensor *t;
+    assert_ok(catalog_add(&c, "w", DT_U8, 1, shape, &t, &err));
+    s->pieces[s->num_pieces++] = (struct stored_piece){0};
+    const struct pair twice = {.num_axes = 2, .axes = {{2, 2, 1}, {2, 1, 1}}};
+    assert_fails(catalog_add_stored(&c, t, s, &twice, &err), ERR_OURS,
+                 "w: a part of stored.0 that is no nested view");
+
+    s = add_stored(9, many, 1);
+    s->pieces[s->num_pieces++] = (struct stored_piece){0};
+    struct pair part = pair_whole(0, 0, 4);
+    for (int i = 0; i < 2; i++) /* a failure leaves nothing behind that would pass for an index */
+        assert_fails(catalog_add_stored(&c, t, s, &part, &err), ERR_UNSUPPORTED,
+                     "stored.1: more than 8 dimensions");
+
+    s = add_stored(1, huge, 1);
+    s->pieces[s->num_pieces++] = (struct stored_piece){0};
+    assert_fails(catalog_add_stored(&c, t, s, &part, &err), ERR_CORRUPT,
+                 "stored.2: its shape overflows");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(a_tensor_is_added_once_and_found_by_name),
+        TEST(the_same_name_with_another_shape_or_dtype_is_refused),
+        TEST(shapes_that_overflow_are_refused),
+        TEST(notes_and_lists_are_kept),
+        TEST(stacked_and_cut_tensors_are_taken_apart),
+        TEST(parts_of_several_stored_tensors_make_one),
+        TEST(encodings_come_along),
+        TEST(thousands_of_pieces_are_no_matter),
+        TEST(holes_and_overlaps_are_named),
+        TEST(a_part_past_the_end_is_named),
+        TEST(an_empty_tensor_needs_no_piece),
+        TEST(parts_that_are_no_views_and_shapes_past_all_bounds_are_refused),
+    };
+    return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);
+}

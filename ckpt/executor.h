@@ -1,0 +1,38 @@
+/* executor.h - carries a plan out.
+ *
+ * The unit of work is a panel: a run of a logical tensor's elements in their order, as many as fit
+ * a buffer. Its source pieces are read into the panel (whole runs directly, slices through a second
+ * buffer), and each of its target pieces is written from it. So every source byte is read once and
+ * every output byte written once, what is replicated is read once, and memory does not depend on
+ * the model. Panels that follow one another in a tensor form a task of one thread. */
+#ifndef FERRY_CKPT_EXECUTOR_H
+#define FERRY_CKPT_EXECUTOR_H
+
+#include "ckpt/plan.h"
+#include "common/progress.h"
+
+struct executor_options {
+    unsigned threads;    /* 0: as many as there are CPUs */
+    uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
+    bool fsync;
+    bool direct_io; /* reads pass by the page cache, and what is written leaves it */
+    enum progress_style progress;
+};
+
+struct executor_result {
+    uint64_t read_bytes, written_bytes;
+    uint64_t cast_elements, changed_elements; /* by casts */
+};
+
+/* Bytes that buffers will take, or ERR_MEMORY with the least --max-memory that works. To be asked
+ * when the plan is complete: what is resident already counts. */
+MUST_CHECK enum status executor_memory(const struct plan *p, const struct executor_options *o,
+                                       uint64_t *peak_bytes, struct error *err);
+
+/* Creates all files of the plan below `folder` (their folders too) and fills them. On failure what
+ * was written stays where it is. */
+MUST_CHECK enum status executor_run(struct plan *p, const char *folder,
+                                    const struct executor_options *o,
+                                    struct executor_result *result, struct error *err);
+
+#endif

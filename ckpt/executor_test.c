@@ -1,0 +1,1031 @@
+#include "ckpt/executor.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "ckpt/testing.h"
+#include "common/checked.h"
+#include "common/threads.h"
+
+/* ---- random targets ---- */
+
+enum { OUTPUT_FILES = 5, MOST_FILLS = 1024, PATTERN = 0xA5 };
+
+/* A box of a tensor that goes into a segment: element (i, j, ..) to first + i * stride[0] + .. */
+struct fill {
+    uint32_t segment;
+    const struct tensor *tensor;
+    struct box box;
+    uint64_t first;
+};
+
+struct output {
+    struct source *source;
+    struct plan plan;
+    char folder[96];
+    struct fill fills[MOST_FILLS];
+    size_t num_fills;
+    unsigned char *images[OUTPUT_FILES]; /* what the files should hold */
+    bool finishes[OUTPUT_FILES];         /* the bytes between segments are written, as PATTERN */
+    bool cast_tensor[SOURCE_TENSORS];
+    _Atomic unsigned finished[OUTPUT_FILES], wrong_crcs;
+};
+
+static void add_fill(struct output *o, const struct tensor *t, uint32_t segment,
+                     const struct box *x, uint64_t first)
+{
+    struct pair pair;
+    assert_true(o->num_fills < MOST_FILLS);
+    o->fills[o->num_fills++] = (struct fill){segment, t, *x, first};
+    assert_true(pair_of_box(&pair, x->num_dims, x->shape, x->start, x->extent, first, x->stride));
+    plan_add_piece(&o->plan, t, segment, &pair);
+}
+
+static uint32_t add_segment(struct output *o, enum dtype dtype, uint64_t numel)
+{
+    uint64_t *seed = o->source->seed;
+    uint32_t file = (uint32_t)test_below(seed, o->plan.num_files);
+    return plan_add_segment(&o->plan, file, dtype, numel, test_below(seed, 2));
+}
+
+static void row_major(struct box *x, uint64_t unit)
+{
+    for (unsigned d = x->num_dims; d-- > 0; unit *= x->extent[d])
+        x->stride[d] = unit;
+}
+
+/* Each of n parts along dimension d, which n divides, in a segment of its own, in any order of
+ * its axes: row and column splits, transposes. */
+static void split_into_segments(struct output *o, const struct tensor *t, enum dtype dtype,
+                                unsigned d, uint64_t n)
+{
+    struct box x = box_of_tensor(t);
+    if (t->num_dims) x.extent[d] /= n;
+    for (uint64_t i = 0; i < n; i++) {
+        if (t->num_dims) x.start[d] = i * x.extent[d];
+        (void)box_random_strides(&x, o->source->seed, false, false);
+        add_fill(o, t, add_segment(o, dtype, box_count(&x)), &x, 0);
+    }
+}
+
+/* The n parts side by side in one segment: element e of part i at n * e + i. */
+static void interleave(struct output *o, const struct tensor *t, enum dtype dtype, unsigned d,
+                       uint64_t n)
+{
+    struct box x = box_of_tensor(t);
+    uint32_t segment = add_segment(o, dtype, t->numel);
+    if (t->num_dims) x.extent[d] /= n;
+    row_major(&x, n);
+    for (uint64_t i = 0; i < n; i++) {
+        if (t->num_dims) x.start[d] = i * x.extent[d];
+        add_fill(o, t, segment, &x, i);
+    }
+}
+
+/* Rank r of n has part r of the first half, then part r of the second. */
+static void split_gated(struct output *o, const struct tensor *t, enum dtype dtype, uint64_t n)
+{
+    struct box x = box_of_tensor(t);
+    uint64_t half = x.extent[0] / 2;
+    x.extent[0] = half / n;
+    row_major(&x, 1);
+    for (uint64_t r = 0; r < n; r++) {
+        uint32_t segment = add_segment(o, dtype, 2 * box_count(&x));
+        for (uint64_t h = 0; h < 2; h++) {
+            x.start[0] = h * half + r * x.extent[0];
+            add_fill(o, t, segment, &x, h * box_count(&x));
+        }
+    }
+}
+
+/* Behind what the last segment has, if it has this dtype. */
+static void append(struct output *o, const struct tensor *t, enum dtype dtype)
+{
+    struct box x = box_of_tensor(t);
+    uint32_t segment = (uint32_t)o->plan.num_segments - 1;
+    if (!o->plan.num_segments || o->plan.segments[segment].dtype != dtype)
+        segment = add_segment(o, dtype, 0);
+    row_major(&x, 1);
+    add_fill(o, t, segment, &x, o->plan.segments[segment].numel);
+    o->plan.segments[segment].numel += t->numel;
+}
+
+/* Only some rows, as where a vocabulary is cut. */
+static void some_rows(struct output *o, const struct tensor *t, enum dtype dtype)
+{
+    struct box x = box_of_tensor(t);
+    if (t->num_dims && x.extent[0] > 1) {
+        x.start[0] = test_below(o->source->seed, x.extent[0]);
+        x.extent[0] -= x.start[0];
+    }
+    row_major(&x, 1);
+    add_fill(o, t, add_segment(o, dtype, box_count(&x)), &x, 0);
+}
+
+static void add_target(struct output *o, const struct tensor *t)
+{
+    uint64_t *seed = o->source->seed;
+    unsigned d = t->num_dims ? (unsigned)test_below(seed, t->num_dims) : 0;
+    enum dtype dtype = t->dtype;
+    if (dtype_is_float(dtype) && test_below(seed, 3) == 0) dtype = random_float(seed);
+    o->cast_tensor[t - o->source->catalog.tensors] = dtype != t->dtype;
+    for (uint64_t copies = 1 + test_below(seed, 2); copies > 0; copies--) {
+        uint64_t side = t->num_dims ? t->shape[d] : 1, n = 1 + test_below(seed, 6);
+        while (n > 1 && side % n)
+            n--;
+        switch (test_below(seed, 6)) {
+        case 0:
+            interleave(o, t, dtype, d, n);
+            break;
+        case 1:
+            append(o, t, dtype);
+            break;
+        case 2:
+            some_rows(o, t, dtype);
+            break;
+        case 3:
+            if (t->num_dims && t->shape[0] % (2 * n) == 0) {
+                split_gated(o, t, dtype, n);
+                break;
+            } /* fall through */
+        default:
+            split_into_segments(o, t, dtype, d, n);
+        }
+    }
+}
+
+/* Places segments one behind the other with random gaps. */
+static void place_segments(struct output *o)
+{
+    uint64_t end[OUTPUT_FILES] = {0}, *seed = o->source->seed;
+    for (size_t i = 0; i < o->plan.num_segments; i++) {
+        struct segment *s = &o->plan.segments[i];
+        s->offset_bytes = end[s->file] + test_below(seed, 3) * test_below(seed, 100);
+        end[s->file] = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+    }
+    for (size_t i = 0; i < o->plan.num_files; i++)
+        o->plan.files[i].size_bytes = end[i] + test_below(seed, 3) * test_below(seed, 100);
+}
+
+static void make_images(struct output *o)
+{
+    for (size_t i = 0; i < o->plan.num_files; i++) {
+        o->images[i] = malloc(o->plan.files[i].size_bytes + 1);
+        assert_non_null(o->images[i]);
+        memset(o->images[i], o->finishes[i] ? PATTERN : 0, o->plan.files[i].size_bytes);
+    }
+    for (size_t i = 0; i < o->num_fills; i++) {
+        const struct fill *f = &o->fills[i];
+        const struct segment *s = &o->plan.segments[f->segment];
+        size_t to = dtype_bytes(s->dtype), from = dtype_bytes(f->tensor->dtype);
+        const unsigned char *values = o->source->values[f->tensor - o->source->catalog.tensors];
+        unsigned char *image = o->images[s->file] + s->offset_bytes;
+        for (uint64_t n = 0, a, b; n < box_count(&f->box); n++) {
+            box_element(&f->box, n, &a, &b);
+            (void)cast_elements(image + (f->first + b) * to, s->dtype, values + a * from,
+                                f->tensor->dtype, 1);
+        }
+    }
+}
+
+static bool crc_is_right(const struct output *o, uint32_t segment)
+{
+    const struct segment *s = &o->plan.segments[segment];
+    if (!s->wants_crc) return true;
+    const unsigned char *bytes = o->images[s->file] + s->offset_bytes;
+    return s->crc == (uint32_t)crc32_z(0, bytes, s->numel * dtype_bytes(s->dtype));
+}
+
+/* Writes all gaps, and counts; in a worker's thread, where no assert can stand. */
+static enum status finish_file(const struct plan *plan, uint32_t file, void *context,
+                               const struct file_writer *writer, struct error *err)
+{
+    struct output *o = context;
+    const struct output_file *f = &plan->files[file];
+    unsigned char pattern[256];
+    uint64_t at = 0;
+    memset(pattern, PATTERN, sizeof pattern);
+    o->finished[file]++;
+    for (uint32_t i = 0; i <= f->num_segments; i++) {
+        uint32_t segment = i < f->num_segments ? plan->by_file[f->first_segment + i] : 0;
+        const struct segment *s = i < f->num_segments ? &plan->segments[segment] : NULL;
+        for (uint64_t end = s ? s->offset_bytes : f->size_bytes, n; at < end; at += n) {
+            n = min_u64(end - at, sizeof pattern);
+            TRY(writer->put(writer->context, at, pattern, n, err));
+        }
+        if (!s) break;
+        o->wrong_crcs += !crc_is_right(o, segment);
+        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+    }
+    return OK;
+}
+
+static void output_init(struct output *o, struct source *s, size_t num_files)
+{
+    *o = (struct output){.source = s};
+    snprintf(o->folder, sizeof o->folder, "%s/out", s->folder);
+    plan_init(&o->plan, &s->catalog);
+    for (uint32_t i = 0; i < num_files; i++) {
+        char path[32];
+        snprintf(path, sizeof path, i % 2 ? "file-%u" : "sub/deep/file-%u", i);
+        assert_int_equal(plan_add_file(&o->plan, path), i);
+        o->finishes[i] = test_below(s->seed, 4) > 0;
+        if (!o->finishes[i]) continue;
+        o->plan.files[i].finish = finish_file;
+        o->plan.files[i].finish_context = o;
+    }
+}
+
+static void output_release(struct output *o)
+{
+    struct error err;
+    plan_release(&o->plan);
+    for (size_t i = 0; i < OUTPUT_FILES; i++)
+        free(o->images[i]);
+    assert_ok(path_remove(o->folder, &err));
+}
+
+static void check_file(const struct output *o, size_t file)
+{
+    struct error err;
+    struct strbuf bytes = {0};
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", o->folder, o->plan.files[file].path);
+    assert_ok(file_read_all(path, UINT64_MAX, &bytes, &err));
+    assert_int_equal(bytes.length, o->plan.files[file].size_bytes);
+    for (uint64_t i = 0; i < bytes.length; i++)
+        if ((unsigned char)bytes.data[i] != o->images[file][i])
+            fail_msg("%s: byte %llu of %zu", path, (unsigned long long)i, bytes.length);
+    strbuf_release(&bytes);
+}
+
+static void check_output(const struct output *o, const struct executor_result *r)
+{
+    uint64_t written = 0;
+    for (size_t i = 0; i < o->plan.num_files; i++) {
+        check_file(o, i);
+        assert_int_equal(o->finished[i], o->finishes[i]);
+        if (o->finishes[i]) written += o->plan.files[i].size_bytes;
+    }
+    assert_int_equal(o->wrong_crcs, 0);
+    for (uint32_t i = 0; i < o->plan.num_segments; i++) {
+        const struct segment *s = &o->plan.segments[i];
+        assert_true(crc_is_right(o, i));
+        if (!o->finishes[s->file]) written += s->numel * dtype_bytes(s->dtype);
+    }
+    assert_int_equal(r->written_bytes, written); /* each byte once */
+}
+
+/* The least --max-memory, as the refusal says it. */
+static uint64_t least_memory(const struct plan *p, const struct executor_options *options)
+{
+    struct executor_options o = *options;
+    struct error err = {0};
+    uint64_t peak;
+    o.max_memory = 1;
+    assert_fails(executor_memory(p, &o, &peak, &err), ERR_MEMORY,
+                 "--max-memory 0 MiB is not enough for this plan: the least that works with ");
+    const char *is = strstr(err.text, "threads is ");
+    assert_non_null(is);
+    return strtoull(is + strlen("threads is "), NULL, 10) << 20;
+}
+
+static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_tensors)
+{
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_options options = {.threads = 1 + (unsigned)test_below(seed, 4),
+                                       .fsync = test_below(seed, 40) == 0,
+                                       .direct_io = test_below(seed, 8) == 0,
+                                       .progress = PROGRESS_NONE};
+    struct executor_result result;
+    uint64_t peak;
+    source_init(&s, seed);
+    for (unsigned i = 0; i < num_tensors; i++)
+        (void)source_add_random(&s, elements);
+    source_write(&s);
+    output_init(&o, &s, 1 + test_below(seed, OUTPUT_FILES));
+    for (size_t i = 0; i < s.catalog.num_tensors; i++)
+        if (test_below(seed, 8)) add_target(&o, &s.catalog.tensors[i]);
+    place_segments(&o);
+    make_images(&o);
+    assert_ok(plan_finish(&o.plan, &err));
+    if (test_below(seed, 2)) options.max_memory = least_memory(&o.plan, &options);
+    assert_ok(executor_memory(&o.plan, &options, &peak, &err));
+    if (options.max_memory) assert_in_range(peak, 1, options.max_memory);
+    assert_ok(executor_run(&o.plan, o.folder, &options, &result, &err));
+    check_output(&o, &result);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void every_byte_of_random_plans_is_as_worked_out_one_by_one(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < 120; i++)
+        check_random_output(&seed, 400, 12);
+    for (int i = 0; i < 12; i++)
+        check_random_output(&seed, 400000, 5);
+}
+
+/* ---- what else there is ---- */
+
+static uint64_t test_state;
+
+/* A source of one contiguous tensor of the given dtype, U8 in most tests. */
+static struct tensor *one_tensor(struct source *s, enum dtype dtype, uint64_t numel)
+{
+    test_state = test_seed();
+    source_init(s, &test_state);
+    struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
+    struct piece piece = {.dtype = dtype, .pair = pair_whole(0, 0, numel)};
+    piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
+    catalog_add_piece(&s->catalog, t, &piece);
+    memcpy(s->values[0], s->files[0].bytes + piece.offset_bytes, numel * dtype_bytes(dtype));
+    source_write(s);
+    return t;
+}
+
+/* One more output file that holds all of t, without finish. */
+static uint32_t add_whole(struct output *o, const struct tensor *t, enum dtype dtype)
+{
+    char path[32];
+    snprintf(path, sizeof path, "whole-%zu", o->plan.num_files);
+    uint32_t file = plan_add_file(&o->plan, path);
+    struct box x = box_of_tensor(t);
+    row_major(&x, 1);
+    add_fill(o, t, plan_add_segment(&o->plan, file, dtype, t->numel, true), &x, 0);
+    o->plan.files[file].size_bytes = t->numel * dtype_bytes(dtype);
+    return file;
+}
+
+static const struct executor_options one_thread = {.threads = 1, .progress = PROGRESS_NONE},
+                                     two_threads = {.threads = 2, .progress = PROGRESS_NONE};
+
+/* More than TASK_BYTES of one tensor: tasks of several threads, whose CRCs are combined. */
+static void large_tensors_are_shared_by_threads(void **state)
+{
+    (void)state;
+    enum { ROWS = 3500, COLUMNS = 10000 };
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    struct strbuf bytes = {0};
+    const uint64_t shape[] = {ROWS, COLUMNS};
+    test_state = test_seed();
+    source_init(&s, &test_state);
+    struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
+    struct piece made = {
+        .source = PIECE_RANDOM, .dtype = DT_BF16, .file = 77, .pair = pair_whole(0, 0, t->numel)};
+    catalog_add_piece(&s.catalog, t, &made);
+    random_elements(s.values[0], DT_BF16, 77, 0, 0, t->numel);
+    output_init(&o, &s, 0);
+    uint32_t file = plan_add_file(&o.plan, "halves");
+    struct box x = box_of_tensor(t);
+    x.extent[1] /= 2;
+    row_major(&x, 1);
+    for (uint64_t half = 0; half < 2; half++) {
+        x.start[1] = half * COLUMNS / 2;
+        add_fill(&o, t, plan_add_segment(&o.plan, file, DT_BF16, t->numel / 2, true), &x, 0);
+        o.plan.segments[half].offset_bytes = half * t->numel;
+    }
+    x = box_of_tensor(t); /* the first task alone has to do with this one */
+    x.extent[0] = 1;
+    row_major(&x, 1);
+    add_fill(&o, t, plan_add_segment(&o.plan, file, DT_BF16, COLUMNS, true), &x, 0);
+    o.plan.segments[2].offset_bytes = t->numel * 2;
+    o.plan.files[file].size_bytes = t->numel * 2 + COLUMNS * 2;
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
+
+    assert_ok(
+        file_read_all(path_join(&s.catalog.arena, o.folder, "halves"), UINT64_MAX, &bytes, &err));
+    assert_int_equal(bytes.length, t->numel * 2 + COLUMNS * 2);
+    assert_memory_equal(bytes.data + t->numel * 2, s.values[0], COLUMNS * 2);
+    for (uint64_t i = 0; i < 2 * ROWS; i++)
+        assert_memory_equal(bytes.data + i * COLUMNS,
+                            s.values[0] + (i % ROWS * 2 + i / ROWS) * COLUMNS, COLUMNS);
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(o.plan.segments[i].crc,
+                         crc32_z(0, (unsigned char *)bytes.data + i * t->numel, t->numel));
+    strbuf_release(&bytes);
+    output_release(&o);
+    source_release(&s);
+}
+
+/* As large panels have long runs of a transposed source: smaller ones read it several times. */
+static void a_transposed_tensor_is_read_once(void **state)
+{
+    (void)state;
+    enum { SIDE = 2048 };
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    const uint64_t shape[] = {SIDE, SIDE};
+    test_state = test_seed();
+    source_init(&s, &test_state);
+    struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
+    struct piece piece = {.dtype = DT_BF16,
+                          .pair = {.num_axes = 2, .axes = {{SIDE, SIDE, 1}, {SIDE, 1, SIDE}}}};
+    piece.offset_bytes = source_reserve(&s, 0, t->numel * 2);
+    catalog_add_piece(&s.catalog, t, &piece);
+    for (uint64_t i = 0; i < t->numel; i++)
+        keep_value(&s, t, &piece, i, i % SIDE * SIDE + i / SIDE);
+    source_write(&s);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, t, DT_BF16);
+    make_images(&o);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
+    check_output(&o, &r);
+    assert_int_equal(r.read_bytes, t->numel * 2);
+    output_release(&o);
+    source_release(&s);
+}
+
+/* A panel has room for the widest form that its elements have on their way. */
+static void narrow_tensors_may_be_stored_wide(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    const struct tensor *wide = one_tensor(&s, DT_F64, 1500000);
+    struct tensor *t = source_new_tensor(&s, DT_BF16, 1, wide->shape);
+    struct piece piece = s.catalog.tensors[0].pieces[0];
+    catalog_add_piece(&s.catalog, t, &piece);
+    for (uint64_t i = 0; i < t->numel; i++)
+        keep_value(&s, t, &piece, i, i);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, t, DT_BF16);
+    make_images(&o);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_ok(executor_run(&o.plan, o.folder, &one_thread, &r, &err));
+    check_output(&o, &r);
+    assert_int_equal(r.cast_elements, t->numel);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void what_is_replicated_is_read_once(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    const struct tensor *t = one_tensor(&s, DT_U8, 100000);
+    output_init(&o, &s, 0);
+    for (int i = 0; i < OUTPUT_FILES; i++)
+        (void)add_whole(&o, t, DT_U8);
+    make_images(&o);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_int_equal(o.plan.source_bytes, 100000);
+    assert_int_equal(o.plan.target_bytes, OUTPUT_FILES * 100000);
+    assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
+    check_output(&o, &r);
+    assert_int_equal(r.read_bytes, 100000);
+    assert_int_equal(r.cast_elements, 0);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void casts_are_counted_and_what_they_change(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    const struct tensor *t = one_tensor(&s, DT_F32, 5000000);
+    const struct executor_options as_many_as_cpus = {.fsync = true, .progress = PROGRESS_NONE};
+    uint64_t changed = 0;
+    for (uint64_t i = 0; i < t->numel; i++) {
+        uint16_t element;
+        changed += cast_elements(&element, DT_BF16, s.values[0] + 4 * i, DT_F32, 1);
+    }
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, t, DT_BF16);
+    (void)add_whole(&o, t, DT_BF16);
+    make_images(&o);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_ok(executor_run(&o.plan, o.folder, &as_many_as_cpus, &r, &err));
+    check_output(&o, &r);
+    assert_int_equal(r.cast_elements, 5000000);
+    assert_int_equal(r.changed_elements, changed);
+    assert_in_range(changed, 1, 4999999);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void files_without_segments_are_finished_too(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    (void)one_tensor(&s, DT_U8, 10);
+    const uint64_t none[] = {0, 7};
+    const struct tensor *empty = source_new_tensor(&s, DT_F32, 2, none);
+    output_init(&o, &s, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        o.finishes[i] = i != 1;
+        o.plan.files[i].finish = i == 1 ? NULL : finish_file;
+        o.plan.files[i].finish_context = &o;
+        o.plan.files[i].size_bytes = i == 2 ? 0 : 1000;
+    }
+    struct box x = box_of_tensor(empty);
+    add_fill(&o, empty, plan_add_segment(&o.plan, 3, DT_F32, 0, true), &x, 0);
+    o.plan.segments[0].crc = 1;
+    make_images(&o);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
+    check_output(&o, &r);
+    assert_int_equal(o.plan.segments[0].crc, 0);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void holes_leave_a_sparse_file(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    struct stat st;
+    enum { SIDE = 12000 };
+    const uint64_t shape[] = {SIDE, SIDE};
+    (void)one_tensor(&s, DT_BF16, 10);
+    struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
+    struct piece hole = {
+        .source = PIECE_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, t->numel)};
+    catalog_add_piece(&s.catalog, t, &hole);
+    output_init(&o, &s, 1);
+    o.finishes[0] = true;
+    o.plan.files[0].finish = finish_file;
+    o.plan.files[0].finish_context = &o;
+    struct box x = box_of_tensor(t);
+    x.stride[0] = 1, x.stride[1] = SIDE; /* transposed, which makes no difference */
+    uint32_t segment = plan_add_segment(&o.plan, 0, DT_BF16, t->numel, false);
+    add_fill(&o, t, segment, &x, 0);
+    o.plan.segments[segment].offset_bytes = 4096;
+    o.plan.files[0].size_bytes = 4096 + 2 * t->numel;
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
+    const char *path = path_join(&s.catalog.arena, o.folder, o.plan.files[0].path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 4096 + 2 * t->numel);
+    assert_in_range(st.st_blocks * 512, 0, 1 << 16);
+    assert_int_equal(r.written_bytes, 4096);
+    assert_int_equal(o.finished[0], 1);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void more_files_are_open_than_are_usual(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    struct rlimit old, few;
+    enum { FILES = 100 };
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = (struct rlimit){FILES / 2, old.rlim_max};
+    const struct tensor *t = one_tensor(&s, DT_U8, 1000);
+    output_init(&o, &s, 0);
+    for (int i = 0; i < FILES; i++)
+        (void)add_whole(&o, t, DT_U8);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    enum status st = executor_run(&o.plan, o.folder, &two_threads, &r, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_ok(st);
+    assert_int_equal(r.written_bytes, FILES * 1000);
+    output_release(&o);
+    source_release(&s);
+}
+
+/* ---- failures ---- */
+
+/* Plans one tensor of 100,000 bytes as two files, changes something by `spoil`, runs. */
+static void check_failure(void (*spoil)(struct output *o), enum status status, const char *text)
+{
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    const struct tensor *t = one_tensor(&s, DT_U8, 100000);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, t, DT_U8);
+    (void)add_whole(&o, t, DT_U8);
+    assert_ok(plan_finish(&o.plan, &err));
+    spoil(&o);
+    assert_fails(executor_run(&o.plan, o.folder, &one_thread, &r, &err), status, text);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void truncate_source(struct output *o)
+{
+    assert_int_equal(truncate(source_path(o->source, 0), 50000), 0);
+}
+
+static void remove_source(struct output *o)
+{
+    assert_int_equal(unlink(source_path(o->source, 0)), 0);
+}
+
+static void replace_source(struct output *o)
+{
+    struct error err;
+    const char *path = source_path(o->source, 0);
+    assert_ok(
+        file_replace_all(path, o->source->files[0].bytes, o->source->files[0].size, false, &err));
+}
+
+/* As a file that is overwritten while it is being read. */
+static enum status touch_source(const struct plan *plan, uint32_t file, void *context,
+                                const struct file_writer *writer, struct error *err)
+{
+    struct output *o = context;
+    const struct timespec times[2] = {{1, 0}, {1, 0}};
+    (void)plan, (void)file, (void)writer, (void)err;
+    return utimensat(AT_FDCWD, source_path(o->source, 0), times, 0) ? ERR_OURS : OK;
+}
+
+static void touch_source_at_the_end(struct output *o)
+{
+    o->plan.files[1].finish = touch_source;
+    o->plan.files[1].finish_context = o;
+}
+
+/* The stamp of a file that was already shorter when it was opened: a header that lies. */
+static void shorten_source_behind_our_back(struct output *o)
+{
+    struct stored_file *f = &o->source->catalog.stored.files[0];
+    truncate_source(o);
+    struct error err;
+    uint64_t size = f->size_bytes;
+    assert_ok(file_stamp(f->path, &f->stamp, &err));
+    f->size_bytes = size;
+}
+
+static void a_source_that_changed_is_named(void **state)
+{
+    (void)state;
+    check_failure(truncate_source, ERR_IO, "source-0: changed while it was read");
+    check_failure(replace_source, ERR_IO, "tensor.0: ");
+    check_failure(replace_source, ERR_IO, "source-0: changed while it was read");
+    check_failure(remove_source, ERR_IO, "source-0: No such file");
+    check_failure(touch_source_at_the_end, ERR_IO, "source-0: changed while it was read");
+    check_failure(shorten_source_behind_our_back, ERR_CORRUPT, "source-0: ends at 50000");
+}
+
+static void make_output(struct output *o)
+{
+    struct error err;
+    assert_ok(folder_create(o->folder, &err));
+    assert_ok(file_write_all(path_join(&o->plan.arena, o->folder, "whole-1"), "x", 1, false, &err));
+}
+
+static void same_path_twice(struct output *o)
+{
+    o->plan.files[1].path = o->plan.files[0].path;
+}
+
+static void output_below_a_file(struct output *o)
+{
+    make_output(o);
+    o->plan.files[0].path = "whole-1/x";
+}
+
+static enum status refuse(const struct plan *plan, uint32_t file, void *context,
+                          const struct file_writer *writer, struct error *err)
+{
+    (void)plan, (void)context, (void)writer;
+    return fail(err, ERR_NUMERIC, "file %u cannot be finished", file);
+}
+
+static void finish_refuses(struct output *o)
+{
+    o->plan.files[1].finish = refuse;
+}
+
+static void finish_of_a_file_without_segments_refuses(struct output *o)
+{
+    uint32_t file = plan_add_file(&o->plan, "empty");
+    o->plan.files[file].finish = refuse;
+}
+
+/* Plans that plan_finish() would have refused. */
+static void forget_a_segment(struct output *o)
+{
+    o->plan.carries[0].num_pieces = 1;
+}
+
+static void write_a_half(struct output *o)
+{
+    o->plan.carries[0].pieces[1].pair.axes[0].extent /= 2;
+}
+
+static void write_a_half_twice(struct output *o)
+{
+    struct target_piece *pieces = arena_array(&o->plan.arena, 3, sizeof *pieces);
+    pieces[0] = o->plan.carries[0].pieces[0];
+    pieces[1] = pieces[2] = o->plan.carries[0].pieces[1];
+    pieces[1].pair.axes[0].extent = pieces[2].pair.axes[0].extent /= 2;
+    o->plan.carries[0].pieces = pieces;
+    o->plan.carries[0].num_pieces = 3;
+}
+
+static void what_cannot_be_written_is_an_error_that_names_it(void **state)
+{
+    (void)state;
+    check_failure(make_output, ERR_IO, "out/whole-1: File exists");
+    check_failure(same_path_twice, ERR_IO, "out/whole-0: File exists");
+    check_failure(output_below_a_file, ERR_IO, "out/whole-1: ");
+    check_failure(finish_refuses, ERR_NUMERIC, "file 1 cannot be finished");
+    check_failure(finish_of_a_file_without_segments_refuses, ERR_NUMERIC, "file 2 cannot");
+}
+
+static void a_file_that_was_not_filled_is_noticed(void **state)
+{
+    (void)state;
+    check_failure(forget_a_segment, ERR_OURS, "whole-1: not complete");
+    check_failure(write_a_half, ERR_OURS, "whole-1: not complete");
+    check_failure(write_a_half_twice, ERR_OURS, "a segment was written to byte 50000 of 100000");
+}
+
+static void a_file_that_outgrows_the_system_is_an_error_that_names_it(void **state)
+{
+    (void)state;
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = (struct rlimit){65536, old.rlim_max};
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    const struct tensor *t = one_tensor(&s, DT_U8, 100000);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, t, DT_U8);
+    assert_ok(plan_finish(&o.plan, &err));
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    enum status st = executor_run(&o.plan, o.folder, &one_thread, &r, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(st, ERR_IO);
+    assert_non_null(strstr(err.text, "out/whole-0: setting its size: File too large"));
+    output_release(&o);
+    source_release(&s);
+}
+
+/* ---- memory ---- */
+
+/* Sanitizers have memory of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#elif defined(__has_feature)
+enum { SANITIZED = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+static uint64_t most_resident(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss << 10;
+}
+
+/* In a process of its own, whose memory starts small. Returns 0, or what went wrong. */
+static int run_with_least_memory(const struct source *s, unsigned threads)
+{
+    static struct output o;
+    struct source copy = *s;
+    struct error err = {0};
+    struct executor_result r;
+    struct executor_options options = {.threads = threads, .progress = PROGRESS_NONE};
+    uint64_t peak;
+    output_init(&o, &copy, 0);
+    for (size_t i = 0; i < 2; i++)
+        (void)add_whole(&o, &s->catalog.tensors[0], DT_BF16);
+    if (plan_finish(&o.plan, &err)) return 1;
+    options.max_memory = least_memory(&o.plan, &options);
+    if (executor_memory(&o.plan, &options, &peak, &err) || peak > options.max_memory) return 2;
+    if (executor_run(&o.plan, o.folder, &options, &r, &err)) return 3;
+    if (!SANITIZED && most_resident() > options.max_memory) return 4;
+    options.max_memory -= 2 << 20; /* rounding is at most 1 MiB, and as much is spare */
+    if (executor_memory(&o.plan, &options, &peak, &err) != ERR_MEMORY) return 5;
+    plan_release(&o.plan);
+    return 0;
+}
+
+static void the_least_memory_that_is_named_is_enough(void **state)
+{
+    (void)state;
+    struct source s;
+    (void)one_tensor(&s, DT_F32, 10 << 20);
+    for (unsigned threads = 1; threads <= 4; threads += 3) {
+        struct error err;
+        pid_t child = fork();
+        if (child == 0) _exit(run_with_least_memory(&s, threads));
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+        assert_ok(path_remove(path_join(&s.catalog.arena, s.folder, "out"), &err));
+    }
+    source_release(&s);
+}
+
+static void each_thread_takes_a_stack_and_its_buffers(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    const struct tensor *t = one_tensor(&s, DT_U8, 1000);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, t, DT_U8);
+    assert_ok(plan_finish(&o.plan, &err));
+    const struct executor_options many = {.threads = 129};
+    uint64_t more = least_memory(&o.plan, &many) - least_memory(&o.plan, &one_thread);
+    /* 128 stacks of 1 MiB, and two buffers of 64 KiB each */
+    assert_in_range(more, 143u << 20, 145u << 20);
+    output_release(&o);
+    source_release(&s);
+}
+
+static void buffers_that_the_system_does_not_give_are_an_error(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    struct rlimit old, small;
+    const struct executor_options options = {.threads = 1000, .progress = PROGRESS_NONE};
+    if (SANITIZED) skip(); /* they map terabytes */
+    const struct tensor *t = one_tensor(&s, DT_U8, 1000);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, t, DT_U8);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
+    small = (struct rlimit){1u << 30, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_AS, &small), 0);
+    enum status st = executor_run(&o.plan, o.folder, &options, &r, &err);
+    assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+    assert_int_equal(st, ERR_MEMORY);
+    assert_non_null(strstr(err.text, "no memory for buffers of 1048576 bytes"));
+    assert_false(path_exists(o.folder));
+    output_release(&o);
+    source_release(&s);
+}
+
+/* ---- interrupts; no test that runs a plan stands behind these ---- */
+
+/* Ends the process's work once the output file is there. */
+static void *terminate_when_begun(void *path)
+{
+    while (!path_exists(path))
+        sched_yield();
+    raise(SIGTERM);
+    return NULL;
+}
+
+/* In a process of its own: 1 where a run of a single task was cut short. */
+static int run_and_be_terminated(struct source *s)
+{
+    static struct output o;
+    struct error err = {0};
+    struct executor_result r;
+    pthread_t killer;
+    char path[256];
+    output_init(&o, s, 0);
+    (void)add_whole(&o, &s->catalog.tensors[1], DT_F32);
+    if (plan_finish(&o.plan, &err)) return 2;
+    interrupt_install();
+    snprintf(path, sizeof path, "%s/whole-0", o.folder);
+    if (pthread_create(&killer, NULL, terminate_when_begun, path)) return 2;
+    enum status st = executor_run(&o.plan, o.folder, &one_thread, &r, &err);
+    pthread_join(killer, NULL);
+    return st == ERR_INTERRUPTED && r.written_bytes < o.plan.files[0].size_bytes;
+}
+
+/* The signal may come too late where the machine is busy; it must not each time. */
+static void an_interrupt_ends_a_task_between_panels(void **state)
+{
+    (void)state;
+    struct source s;
+    const uint64_t numel = 15 << 20; /* a little less than TASK_BYTES */
+    (void)one_tensor(&s, DT_U8, 10);
+    struct tensor *t = source_new_tensor(&s, DT_F32, 1, &numel);
+    struct piece made = {.source = PIECE_RANDOM, .dtype = DT_F32, .pair = pair_whole(0, 0, numel)};
+    catalog_add_piece(&s.catalog, t, &made);
+    bool cut = false;
+    for (int i = 0; i < 30 && !cut; i++) {
+        struct error err;
+        int status;
+        pid_t child = fork();
+        if (child == 0) _exit(run_and_be_terminated(&s));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+        cut = WEXITSTATUS(status) == 1;
+        assert_ok(path_remove(path_join(&s.catalog.arena, s.folder, "out"), &err));
+    }
+    assert_true(cut);
+    source_release(&s);
+}
+
+static enum status terminate(const struct plan *plan, uint32_t file, void *context,
+                             const struct file_writer *writer, struct error *err)
+{
+    (void)plan, (void)file, (void)context, (void)writer, (void)err;
+    raise(SIGTERM);
+    return OK;
+}
+
+static void an_interrupt_ends_the_run_between_tasks(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    struct sigaction old[3];
+    const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    const struct tensor *t = one_tensor(&s, DT_U8, 100000);
+    struct tensor *later = source_new_tensor(&s, DT_U8, 1, &t->numel);
+    catalog_add_piece(&s.catalog, later, &s.catalog.tensors[0].pieces[0]);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, &s.catalog.tensors[0], DT_U8);
+    (void)add_whole(&o, later, DT_U8);
+    assert_ok(plan_finish(&o.plan, &err));
+    o.plan.files[0].finish = terminate;
+    for (size_t i = 0; i < 3; i++)
+        sigaction(signals[i], NULL, &old[i]);
+    interrupt_install();
+    assert_fails(executor_run(&o.plan, o.folder, &one_thread, &r, &err), ERR_INTERRUPTED,
+                 "interrupted");
+    assert_int_equal(r.written_bytes, 100000); /* of the first file, and nothing of the second */
+    assert_true(path_exists(path_join(&s.catalog.arena, o.folder, "whole-0")));
+    assert_false(path_exists(path_join(&s.catalog.arena, o.folder, "whole-1")));
+
+    raise(SIGINT); /* the first one only asks */
+    output_release(&o);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, &s.catalog.tensors[0], DT_U8);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_fails(executor_run(&o.plan, o.folder, &two_threads, &r, &err), ERR_INTERRUPTED,
+                 "interrupted");
+    assert_int_equal(r.written_bytes, 0);
+    for (size_t i = 0; i < 3; i++)
+        sigaction(signals[i], &old[i], NULL);
+    output_release(&o);
+    source_release(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_of_random_plans_is_as_worked_out_one_by_one),
+        cmocka_unit_test(large_tensors_are_shared_by_threads),
+        cmocka_unit_test(a_transposed_tensor_is_read_once),
+        cmocka_unit_test(narrow_tensors_may_be_stored_wide),
+        cmocka_unit_test(what_is_replicated_is_read_once),
+        cmocka_unit_test(casts_are_counted_and_what_they_change),
+        cmocka_unit_test(files_without_segments_are_finished_too),
+        cmocka_unit_test(holes_leave_a_sparse_file),
+        cmocka_unit_test(more_files_are_open_than_are_usual),
+        cmocka_unit_test(a_source_that_changed_is_named),
+        cmocka_unit_test(what_cannot_be_written_is_an_error_that_names_it),
+        cmocka_unit_test(a_file_that_was_not_filled_is_noticed),
+        cmocka_unit_test(a_file_that_outgrows_the_system_is_an_error_that_names_it),
+        cmocka_unit_test(the_least_memory_that_is_named_is_enough),
+        cmocka_unit_test(each_thread_takes_a_stack_and_its_buffers),
+        cmocka_unit_test(buffers_that_the_system_does_not_give_are_an_error),
+        cmocka_unit_test(an_interrupt_ends_a_task_between_panels),
+        cmocka_unit_test(an_interrupt_ends_the_run_between_tasks),
+    };
+    return cmocka_run_group_tests_name("executor", tests, NULL, NULL);
+}

@@ -1,0 +1,458 @@
+#include "ckpt/layout.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/strbuf.h"
+
+/* ---- pipeline stages ---- */
+
+/* The layers of each stage in model order, before offsets are summed up. */
+struct deal {
+    uint64_t num_stages;
+    uint64_t *layers;               /* [num_stages] */
+    uint64_t embedding_at, loss_at; /* stages */
+};
+
+static enum status wrong(struct error *err, const char *what, uint64_t n, const char *of,
+                         uint64_t by, const char *divisor)
+{
+    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " of %s is no multiple of %s %" PRIu64, what, n,
+                of, divisor, by);
+}
+
+enum { LONGEST_LAYOUT = 1 << 20 }; /* letters of a pipeline layout once it is unrolled */
+
+/* Megatron's two rewritings: (..)*n to n times what is inside, then x*n to n times x. */
+static enum status unroll_groups(struct strbuf *out, const char *text, struct error *err)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p != '(') {
+            strbuf_add_char(out, *p);
+            continue;
+        }
+        const char *end = strchr(p, ')');
+        char *rest;
+        if (!end || end == p + 1 || end[1] != '*' || end[2] < '0' || end[2] > '9')
+            return fail(err, ERR_USAGE, "pipeline layout \"%s\": a group is written (...)*N", text);
+        size_t inner = (size_t)(end - p) - 1;
+        uint64_t times = strtoull(end + 2, &rest, 10);
+        if (times > (LONGEST_LAYOUT - min_u64(out->length, LONGEST_LAYOUT)) / inner)
+            return fail(err, ERR_USAGE, "pipeline layout: too long");
+        for (uint64_t i = 0; i < times; i++)
+            strbuf_add(out, p + 1, inner);
+        p = rest - 1;
+    }
+    return OK;
+}
+
+static enum status unroll_repeats(struct strbuf *out, const char *text, struct error *err)
+{
+    for (const char *p = text; *p; p++) {
+        char *rest = NULL;
+        uint64_t times = 1;
+        if (p[1] == '*') {
+            if (p[2] < '0' || p[2] > '9')
+                return fail(err, ERR_USAGE, "pipeline layout: no number behind \"%c*\"", *p);
+            times = strtoull(p + 2, &rest, 10);
+        }
+        if (times > LONGEST_LAYOUT - out->length)
+            return fail(err, ERR_USAGE, "pipeline layout: too long");
+        strbuf_add_repeated(out, *p, times);
+        if (rest) p = rest - 1;
+    }
+    return OK;
+}
+
+/* E embedding, t transformer layer, L loss, | between stages. */
+static enum status count_stages(struct deal *d, struct arena *a, const char *unrolled,
+                                struct error *err)
+{
+    unsigned embeddings = 0, losses = 0;
+    size_t capacity = strlen(unrolled) + 1;
+    d->layers = arena_array(a, capacity, sizeof *d->layers);
+    d->num_stages = 1;
+    for (const char *p = unrolled; *p; p++) {
+        uint64_t s = d->num_stages - 1;
+        switch (*p) {
+        case '|':
+            d->num_stages++;
+            break;
+        case 't':
+            d->layers[s]++;
+            break;
+        case 'E':
+            d->embedding_at = s, embeddings++;
+            break;
+        case 'L':
+            d->loss_at = s, losses++;
+            break;
+        default:
+            return fail(err, ERR_USAGE, "pipeline layout: \"%c\" is none of E t L | ( ) * ,", *p);
+        }
+    }
+    if (embeddings != 1 || losses != 1 || unrolled[0] != 'E' ||
+        unrolled[strlen(unrolled) - 1] != 'L')
+        return fail(err, ERR_USAGE,
+                    "pipeline layout: E must stand once, at the beginning, and L "
+                    "once, at the end");
+    return OK;
+}
+
+/* Commas are for the eye. */
+static void add_without_commas(struct strbuf *out, const char *text)
+{
+    strbuf_add_text(out, "");
+    for (; *text; text++)
+        if (*text != ',') strbuf_add_char(out, *text);
+}
+
+static enum status deal_as_written(struct deal *d, struct arena *a, const char *text,
+                                   struct error *err)
+{
+    struct strbuf plain = {0}, groups = {0}, unrolled = {0};
+    add_without_commas(&plain, text);
+    strbuf_add_text(&groups, "");
+    strbuf_add_text(&unrolled, "");
+    enum status st = unroll_groups(&groups, plain.data, err);
+    if (!st) st = unroll_repeats(&unrolled, groups.data, err);
+    if (!st) st = count_stages(d, a, unrolled.data, err);
+    strbuf_release(&plain);
+    strbuf_release(&groups);
+    strbuf_release(&unrolled);
+    return st;
+}
+
+/* Layers of each pipeline rank, then dealt to its chunks; the first and the last rank may have
+ * their own number. */
+static enum status deal_by_number(struct deal *d, const struct layout *l, uint64_t num_layers,
+                                  struct error *err)
+{
+    uint64_t first = l->first_layers, last = l->last_layers;
+    uint64_t own = (uint64_t)(first > 0) + (last > 0), middle = l->pp - own;
+    if (l->pp < own || first > num_layers || last > num_layers - first ||
+        (!middle && first + last < num_layers))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%" PRIu64 " layers cannot be dealt to %" PRIu64 " pipeline ranks with %" PRIu64
+                    " in the first and %" PRIu64 " in the last",
+                    num_layers, l->pp, first, last);
+    uint64_t rest = num_layers - first - last + l->count_embedding + l->count_loss;
+    if (middle && rest % middle)
+        return wrong(err, "the number", rest, first || last ? "layers between" : "layers", middle,
+                     "pipeline size");
+    uint64_t each = middle ? rest / middle : 0;
+    for (uint64_t p = 0; p < l->pp; p++) {
+        uint64_t n = p == 0 && first ? first : p == l->pp - 1 && last ? last : each;
+        if (n % l->vpp)
+            return wrong(err, "the number", n, "layers a rank", l->vpp, "virtual stages");
+        for (uint64_t v = 0; v < l->vpp; v++)
+            d->layers[v * l->pp + p] = n / l->vpp;
+    }
+    uint64_t end = d->num_stages - 1;
+    if ((l->count_embedding && !d->layers[0]) || (l->count_loss && !d->layers[end]))
+        return fail(err, ERR_UNSUPPORTED,
+                    "no layer to take the place of the embedding or the loss");
+    d->layers[0] -= l->count_embedding;
+    d->layers[end] -= l->count_loss;
+    return OK;
+}
+
+static enum status make_stages(struct layout *l, struct arena *a, const struct deal *d,
+                               uint64_t num_layers, struct error *err)
+{
+    uint64_t sum = 0;
+    l->stages = arena_array(a, d->num_stages, sizeof *l->stages);
+    for (uint64_t s = 0; s < d->num_stages; s++) {
+        l->stages[s] = (struct stage){.first_layer = sum,
+                                      .num_layers = d->layers[s],
+                                      .embedding = s == d->embedding_at,
+                                      .loss = s == d->loss_at};
+        sum += d->layers[s];
+    }
+    if (sum != num_layers)
+        return fail(err, ERR_UNSUPPORTED,
+                    "the pipeline layout has %" PRIu64 " layers, the model %" PRIu64, sum,
+                    num_layers);
+    return OK;
+}
+
+static enum status deal_layers(struct layout *l, struct arena *a, const struct layout_options *o,
+                               uint64_t num_layers, struct error *err)
+{
+    struct deal d = {0};
+    bool numbers = o->first_layers || o->last_layers, counted = o->count_embedding || o->count_loss;
+    if (o->pipeline_layout && (numbers || counted))
+        return fail(err, ERR_USAGE,
+                    "a pipeline layout says all; first, last and counted layers "
+                    "cannot be given as well");
+    if (numbers && counted)
+        return fail(err, ERR_USAGE,
+                    "layers of the first and last rank cannot be given where the "
+                    "embedding or the loss counts as a layer");
+    if (o->pipeline_layout) {
+        TRY(deal_as_written(&d, a, o->pipeline_layout, err));
+        if (d.num_stages % l->pp ||
+            (o->virtual_stages && d.num_stages != l->pp * o->virtual_stages))
+            return fail(err, ERR_UNSUPPORTED,
+                        "the pipeline layout has %" PRIu64 " stages, pipeline size is %" PRIu64,
+                        d.num_stages, l->pp);
+        l->vpp = d.num_stages / l->pp;
+    } else {
+        d.num_stages = l->pp * l->vpp;
+        d.layers = arena_array(a, d.num_stages, sizeof *d.layers);
+        d.loss_at = d.num_stages - 1;
+        TRY(deal_by_number(&d, l, num_layers, err));
+    }
+    return make_stages(l, a, &d, num_layers, err);
+}
+
+/* ---- sizes ---- */
+
+static enum status check_divides(const char *what, uint64_t n, const char *size_name, uint64_t size,
+                                 struct error *err)
+{
+    if (n % size == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " is not divisible by %s %" PRIu64, what, n,
+                size_name, size);
+}
+
+static enum status check_sizes(const struct layout *l, const struct model_config *c,
+                               struct error *err)
+{
+    TRY(check_divides("num_attention_heads", c->num_attention_heads, "tensor parallel size", l->tp,
+                      err));
+    if (c->num_query_groups % l->tp && l->tp % c->num_query_groups)
+        return fail(err, ERR_UNSUPPORTED,
+                    "num_query_groups %" PRIu64 " and tensor parallel size %" PRIu64
+                    ": neither divides the other",
+                    c->num_query_groups, l->tp);
+    TRY(check_divides("ffn_hidden_size", c->ffn_hidden_size, "tensor parallel size", l->tp, err));
+    if (!c->num_experts && l->ep > 1)
+        return fail(err, ERR_UNSUPPORTED,
+                    "expert parallel size %" PRIu64 ": the model has no experts", l->ep);
+    if (!c->num_experts) return OK;
+    TRY(check_divides("num_experts", c->num_experts, "expert parallel size", l->ep, err));
+    return check_divides("moe_ffn_hidden_size", c->moe_ffn_hidden_size,
+                         "expert tensor parallel size", l->etp, err);
+}
+
+static uint64_t or_one(uint64_t n)
+{
+    return n ? n : 1;
+}
+
+/* vpp from the layers of a chunk, as Megatron's arguments.py has it. */
+static enum status count_virtual_stages(struct layout *l, const struct layout_options *o,
+                                        uint64_t num_layers, struct error *err)
+{
+    uint64_t each = o->layers_per_virtual_stage;
+    uint64_t layers = num_layers + o->count_embedding + o->count_loss;
+    if (!each) return OK;
+    if (o->virtual_stages || o->pipeline_layout || o->first_layers || o->last_layers)
+        return fail(err, ERR_USAGE,
+                    "layers of a virtual stage cannot be given where their number, a pipeline "
+                    "layout, or layers of the first or last rank are");
+    if (layers % l->pp || layers / l->pp % each)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%" PRIu64 " layers on %" PRIu64
+                    " pipeline ranks cannot be cut into virtual stages of %" PRIu64,
+                    layers, l->pp, each);
+    l->vpp = layers / l->pp / each;
+    return OK;
+}
+
+enum status layout_make(struct layout *l, struct arena *a, const struct layout_options *o,
+                        const struct model_config *config, struct error *err)
+{
+    enum { MOST = 1 << 20 }; /* ranks of one kind, and stages: past it, a typing error */
+    *l = (struct layout){.tp = or_one(o->tp),
+                         .pp = or_one(o->pp),
+                         .ep = or_one(o->ep),
+                         .vpp = or_one(o->virtual_stages),
+                         .first_layers = o->first_layers,
+                         .last_layers = o->last_layers,
+                         .count_embedding = o->count_embedding,
+                         .count_loss = o->count_loss,
+                         .pipeline_layout = o->pipeline_layout};
+    l->etp = o->etp ? o->etp : l->tp;
+    TRY(count_virtual_stages(l, o, config->num_layers, err));
+    if (l->tp > MOST || l->pp > MOST || l->ep > MOST || l->etp > MOST || l->vpp > MOST / l->pp)
+        return fail(err, ERR_USAGE, "a parallel size, or the number of stages, above %d", MOST);
+    TRY(check_sizes(l, config, err));
+    TRY(deal_layers(l, a, o, config->num_layers, err));
+    if (l->vpp > 1 && l->pp == 1)
+        return fail(err, ERR_UNSUPPORTED, "virtual pipeline stages need a pipeline size above 1");
+    return OK;
+}
+
+const struct stage *layout_stage(const struct layout *l, uint64_t chunk, uint64_t pp_rank)
+{
+    return &l->stages[chunk * l->pp + pp_rank];
+}
+
+const char *layout_text(const struct layout *l, struct arena *a)
+{
+    struct strbuf s = {0};
+    strbuf_printf(&s, "TP%" PRIu64, l->tp);
+    if (l->pp > 1) strbuf_printf(&s, " PP%" PRIu64, l->pp);
+    if (l->vpp > 1) strbuf_printf(&s, " VPP%" PRIu64, l->vpp);
+    if (l->ep > 1) strbuf_printf(&s, " EP%" PRIu64, l->ep);
+    if (l->etp != l->tp) strbuf_printf(&s, " ETP%" PRIu64, l->etp);
+    const char *text = arena_text(a, s.data, s.length);
+    strbuf_release(&s);
+    return text;
+}
+
+uint64_t layout_stage_ranks(const struct layout *l)
+{
+    uint64_t a = l->tp, b = l->ep * l->etp;
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return l->tp / a * (l->ep * l->etp);
+}
+
+/* ---- parameters ---- */
+
+/* After the table of parallel rules of Megatron-Core's modules (ColumnParallelLinear splits
+ * dimension 0, RowParallelLinear dimension 1, norms and row-parallel biases are whole). */
+// clang-format off
+static const struct param_rule rules[] = {
+    /* name                                           place        split  gated  expert vocab  linear */
+    {"embedding.word_embeddings.weight",              PLACE_EMBEDDING, 0, false, false, true,  false},
+    {"embedding.position_embeddings.weight",          PLACE_EMBEDDING, -1, false, false, false, false},
+    {"decoder.final_layernorm.weight",                PLACE_LAST,  -1, false, false, false, false},
+    {"decoder.final_layernorm.bias",                  PLACE_LAST,  -1, false, false, false, false},
+    {"output_layer.weight",                           PLACE_LAST,   0, false, false, true,  false},
+    {"output_layer.bias",                             PLACE_LAST,   0, false, false, true,  false},
+    {"{l}.input_layernorm.weight",                    PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.input_layernorm.bias",                      PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.linear_qkv.layer_norm_weight", PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.linear_qkv.layer_norm_bias", PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.linear_qkv.weight",          PLACE_LAYER,  0, false, false, false, true},
+    {"{l}.self_attention.linear_qkv.bias",            PLACE_LAYER,  0, false, false, false, false},
+    {"{l}.self_attention.linear_proj.weight",         PLACE_LAYER,  1, false, false, false, true},
+    {"{l}.self_attention.linear_proj.bias",           PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.q_layernorm.weight",         PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.q_layernorm.bias",           PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.k_layernorm.weight",         PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.k_layernorm.bias",           PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.self_attention.core_attention.softmax_offset", PLACE_LAYER, 0, false, false, false, false},
+    {"{l}.pre_mlp_layernorm.weight",                  PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.pre_mlp_layernorm.bias",                    PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.mlp.linear_fc1.layer_norm_weight",          PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.mlp.linear_fc1.layer_norm_bias",            PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.mlp.linear_fc1.weight",                     PLACE_LAYER,  0, true,  false, false, true},
+    {"{l}.mlp.linear_fc1.bias",                       PLACE_LAYER,  0, true,  false, false, false},
+    {"{l}.mlp.linear_fc2.weight",                     PLACE_LAYER,  1, false, false, false, true},
+    {"{l}.mlp.linear_fc2.bias",                       PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.mlp.router.weight",                         PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.mlp.router.bias",                           PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.mlp.router.expert_bias",                    PLACE_LAYER, -1, false, false, false, false},
+    {"{l}.mlp.experts.experts.{e}.linear_fc1.weight", PLACE_LAYER,  0, true,  true,  false, true},
+    {"{l}.mlp.experts.experts.{e}.linear_fc1.bias",   PLACE_LAYER,  0, true,  true,  false, false},
+    {"{l}.mlp.experts.experts.{e}.linear_fc2.weight", PLACE_LAYER,  1, false, true,  false, true},
+    {"{l}.mlp.experts.experts.{e}.linear_fc2.bias",   PLACE_LAYER, -1, false, true,  false, false},
+    {"{l}.mlp.shared_experts.linear_fc1.weight",      PLACE_LAYER,  0, true,  false, false, true},
+    {"{l}.mlp.shared_experts.linear_fc2.weight",      PLACE_LAYER,  1, false, false, false, true},
+    {"{l}.mlp.shared_experts.gate_weight",            PLACE_LAYER, -1, false, false, false, false},
+};
+// clang-format on
+
+const struct param_rule *param_rules(size_t *count)
+{
+    *count = sizeof rules / sizeof *rules;
+    return rules;
+}
+
+static const char layers_prefix[] = "decoder.layers.", experts_prefix[] = "mlp.experts.experts.";
+
+/* "17.rest": the number, and *rest behind the dot. Numbers are written one way: no 017. */
+static bool take_number(const char *text, uint64_t *number, const char **rest)
+{
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 19 || text[digits] != '.' || (text[0] == '0' && digits > 1))
+        return false;
+    *number = strtoull(text, NULL, 10);
+    *rest = text + digits + 1;
+    return true;
+}
+
+static bool skip_prefix(const char **text, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    if (strncmp(*text, prefix, n)) return false;
+    *text += n;
+    return true;
+}
+
+bool param_find(const char *name, struct param *out)
+{
+    const char *expert_rest = NULL;
+    (void)(skip_prefix(&name, "optimizer.exp_avg_sq.") ||
+           skip_prefix(&name, "optimizer.exp_avg.") || skip_prefix(&name, "optimizer.param."));
+    *out = (struct param){.rest = name};
+    bool in_layer = strncmp(name, layers_prefix, sizeof layers_prefix - 1) == 0;
+    if (in_layer && !take_number(name + sizeof layers_prefix - 1, &out->layer, &out->rest))
+        return false;
+    if (in_layer && strncmp(out->rest, experts_prefix, sizeof experts_prefix - 1) == 0 &&
+        !take_number(out->rest + sizeof experts_prefix - 1, &out->expert, &expert_rest))
+        return false;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const struct param_rule *r = &rules[i];
+        if ((r->place == PLACE_LAYER) != in_layer || r->expert != (expert_rest != NULL)) continue;
+        const char *pattern = in_layer ? r->name + strlen("{l}.") : r->name;
+        if (expert_rest) pattern += sizeof experts_prefix - 1 + strlen("{e}.");
+        if (strcmp(pattern, expert_rest ? expert_rest : out->rest) == 0) {
+            out->rule = r;
+            return true;
+        }
+    }
+    return false;
+}
+
+enum status param_shard(const struct param_rule *rule, bool gated, const char *name,
+                        unsigned num_dims, const uint64_t *shape, uint64_t tp_rank,
+                        uint64_t tp_size, struct pair parts[2], unsigned *num_parts,
+                        uint64_t *local_shape, struct error *err)
+{
+    uint64_t start[MAX_AXES] = {0}, extent[MAX_AXES];
+    bool halves = gated && rule->gated && tp_size > 1;
+    if (num_dims > MAX_AXES || (rule->split >= 0 && (unsigned)rule->split >= num_dims))
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", name, num_dims);
+    for (unsigned d = 0; d < num_dims; d++)
+        extent[d] = local_shape[d] = shape[d];
+    *num_parts = halves ? 2 : 1;
+    uint64_t share = 0, whole = 0;
+    if (rule->split >= 0) {
+        whole = shape[rule->split] / *num_parts;
+        if (shape[rule->split] % *num_parts)
+            return fail(err, ERR_UNSUPPORTED, "%s: %" PRIu64 " rows are no gate and up of one size",
+                        name, shape[rule->split]);
+        if (whole % tp_size)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: %" PRIu64 " %s are not divisible by tensor parallel size %" PRIu64,
+                        name, whole, rule->split ? "columns" : "rows", tp_size);
+        share = whole / tp_size;
+        extent[rule->split] = share;
+        local_shape[rule->split] = share * *num_parts;
+    }
+    uint64_t numel = 0;
+    for (unsigned i = 0; i < *num_parts; i++) {
+        if (rule->split >= 0) start[rule->split] = i * whole + tp_rank * share;
+        if (!pair_of_box(&parts[i], num_dims, shape, start, extent, i * numel, NULL))
+            return fail(err, ERR_OURS, "%s: a shard that is no view", name);
+        if (i == 0) numel = pair_count(&parts[0]);
+    }
+    return OK;
+}
+
+uint64_t padded_vocab_size(uint64_t vocab_size, uint64_t divisible_by, uint64_t tp)
+{
+    uint64_t multiple = divisible_by * tp;
+    return ceil_div_u64(vocab_size, multiple) * multiple;
+}

@@ -1,0 +1,578 @@
+#include "ckpt/layout.h"
+
+#include "common/checked.h"
+#include "tests/testing.h"
+
+/* A model that every size divides, so that a test fails on what it is about. */
+static struct model_config config_of(uint64_t num_layers)
+{
+    return (struct model_config){
+        .num_layers = num_layers,
+        .hidden_size = 512,
+        .num_attention_heads = 64,
+        .num_query_groups = 8,
+        .ffn_hidden_size = 1024,
+        .num_experts = 64,
+        .moe_ffn_hidden_size = 256,
+    };
+}
+
+/* ---- pipeline stages ---- */
+
+enum { MOST_STAGES = 32 };
+
+struct deal_case {
+    uint64_t num_layers, pp, vpp;
+    struct layout_options options;
+    /* First layer and layers of each stage: megatron/core/transformer/transformer_layer.py
+     * (get_transformer_layer_offset), transformer_block.py (get_num_layers_to_build) and
+     * pipeline_parallel_layer_layout.py of Megatron-LM's main branch, run on these arguments. */
+    struct {
+        uint64_t first, count;
+    } stages[MOST_STAGES];
+};
+
+// clang-format off
+static const struct deal_case deals[] = {
+    {8, 1, 1, {0}, {{0, 8}}},
+    {8, 4, 1, {0}, {{0, 2}, {2, 2}, {4, 2}, {6, 2}}},
+    {8, 2, 2, {.virtual_stages = 2}, {{0, 2}, {2, 2}, {4, 2}, {6, 2}}},
+    {12, 3, 2, {.virtual_stages = 2}, {{0, 2}, {2, 2}, {4, 2}, {6, 2}, {8, 2}, {10, 2}}},
+    {12, 3, 2, {.layers_per_virtual_stage = 2}, {{0, 2}, {2, 2}, {4, 2}, {6, 2}, {8, 2}, {10, 2}}},
+    {10, 4, 1, {.first_layers = 2, .last_layers = 2}, {{0, 2}, {2, 3}, {5, 3}, {8, 2}}},
+    {9, 3, 1, {.first_layers = 1}, {{0, 1}, {1, 4}, {5, 4}}},
+    {9, 3, 1, {.last_layers = 1}, {{0, 4}, {4, 4}, {8, 1}}},
+    {7, 2, 1, {.first_layers = 3}, {{0, 3}, {3, 4}}},
+    {7, 2, 1, {.first_layers = 3, .last_layers = 4}, {{0, 3}, {3, 4}}},
+    {7, 1, 1, {.first_layers = 7}, {{0, 7}}},
+    {16, 4, 2, {.virtual_stages = 2, .first_layers = 2, .last_layers = 6},
+     {{0, 1}, {1, 2}, {3, 2}, {5, 3}, {8, 1}, {9, 2}, {11, 2}, {13, 3}}},
+    {14, 4, 2, {.virtual_stages = 2, .first_layers = 2},
+     {{0, 1}, {1, 2}, {3, 2}, {5, 2}, {7, 1}, {8, 2}, {10, 2}, {12, 2}}},
+    {14, 4, 2, {.virtual_stages = 2, .last_layers = 2},
+     {{0, 2}, {2, 2}, {4, 2}, {6, 1}, {7, 2}, {9, 2}, {11, 2}, {13, 1}}},
+    {7, 4, 1, {.count_embedding = true}, {{0, 1}, {1, 2}, {3, 2}, {5, 2}}},
+    {7, 4, 1, {.count_loss = true}, {{0, 2}, {2, 2}, {4, 2}, {6, 1}}},
+    {6, 4, 1, {.count_embedding = true, .count_loss = true}, {{0, 1}, {1, 2}, {3, 2}, {5, 1}}},
+    {6, 1, 1, {.count_embedding = true, .count_loss = true}, {{0, 6}}},
+    {2, 4, 1, {.count_embedding = true, .count_loss = true}, {{0, 0}, {0, 1}, {1, 1}, {2, 0}}},
+    {14, 4, 2, {.virtual_stages = 2, .count_embedding = true, .count_loss = true},
+     {{0, 1}, {1, 2}, {3, 2}, {5, 2}, {7, 2}, {9, 2}, {11, 2}, {13, 1}}},
+    {14, 4, 2, {.layers_per_virtual_stage = 2, .count_embedding = true, .count_loss = true},
+     {{0, 1}, {1, 2}, {3, 2}, {5, 2}, {7, 2}, {9, 2}, {11, 2}, {13, 1}}},
+    {15, 4, 2, {.virtual_stages = 2, .count_embedding = true},
+     {{0, 1}, {1, 2}, {3, 2}, {5, 2}, {7, 2}, {9, 2}, {11, 2}, {13, 2}}},
+    {15, 4, 2, {.virtual_stages = 2, .count_loss = true},
+     {{0, 2}, {2, 2}, {4, 2}, {6, 2}, {8, 2}, {10, 2}, {12, 2}, {14, 1}}},
+    {6, 4, 2, {.virtual_stages = 2, .count_embedding = true, .count_loss = true},
+     {{0, 0}, {0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 0}}},
+    {61, 16, 1, {.first_layers = 3, .last_layers = 2},
+     {{0, 3}, {3, 4}, {7, 4}, {11, 4}, {15, 4}, {19, 4}, {23, 4}, {27, 4}, {31, 4}, {35, 4},
+      {39, 4}, {43, 4}, {47, 4}, {51, 4}, {55, 4}, {59, 2}}},
+    {15, 4, 2, {.pipeline_layout = "Ettt|(tt|)*6,L"},
+     {{0, 3}, {3, 2}, {5, 2}, {7, 2}, {9, 2}, {11, 2}, {13, 2}, {15, 0}}},
+    {61, 31, 1, {.pipeline_layout = "Et*3|(tt|)*29,L"},
+     {{0, 3}, {3, 2}, {5, 2}, {7, 2}, {9, 2}, {11, 2}, {13, 2}, {15, 2}, {17, 2}, {19, 2},
+      {21, 2}, {23, 2}, {25, 2}, {27, 2}, {29, 2}, {31, 2}, {33, 2}, {35, 2}, {37, 2}, {39, 2},
+      {41, 2}, {43, 2}, {45, 2}, {47, 2}, {49, 2}, {51, 2}, {53, 2}, {55, 2}, {57, 2}, {59, 2},
+      {61, 0}}},
+    {4, 3, 1, {.pipeline_layout = "E|t*4|L"}, {{0, 0}, {0, 4}, {4, 0}}},
+    {7, 3, 2, {.pipeline_layout = "E|t|tt|ttt|t|L"}, {{0, 0}, {0, 1}, {1, 2}, {3, 3}, {6, 1}, {7, 0}}},
+    {7, 3, 2, {.virtual_stages = 2, .pipeline_layout = "E|t|tt|ttt|t|L"},
+     {{0, 0}, {0, 1}, {1, 2}, {3, 3}, {6, 1}, {7, 0}}},
+    {0, 1, 1, {.pipeline_layout = "EL"}, {{0, 0}}},
+    {2, 3, 1, {.pipeline_layout = "Et|t*0|tL"}, {{0, 1}, {1, 0}, {1, 1}}},
+    {2, 4, 1, {.pipeline_layout = "E|*3ttL"}, {{0, 0}, {0, 0}, {0, 0}, {0, 2}}},
+    {2, 5, 1, {.pipeline_layout = "E(t|*2)*2L"}, {{0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 0}}},
+    {12, 2, 1, {.pipeline_layout = "Et*1,2|L"}, {{0, 12}, {12, 0}}},
+    {4, 4, 1, {.pipeline_layout = "E(tt|)*2*2L"}, {{0, 2}, {2, 2}, {4, 0}, {4, 0}}},
+};
+// clang-format on
+
+static void layers_are_dealt_as_megatron_deals_them(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    for (size_t i = 0; i < sizeof deals / sizeof *deals; i++) {
+        const struct deal_case *c = &deals[i];
+        struct model_config config = config_of(c->num_layers);
+        struct layout_options o = c->options;
+        struct layout l;
+        struct arena a;
+        arena_init(&a);
+        o.pp = c->pp;
+        assert_ok(layout_make(&l, &a, &o, &config, &err));
+        assert_int_equal(l.pp, c->pp);
+        if (l.vpp != c->vpp) fail_msg("case %zu: vpp is %llu", i, (unsigned long long)l.vpp);
+        for (uint64_t s = 0; s < l.pp * l.vpp; s++) {
+            const struct stage *stage = layout_stage(&l, s / l.pp, s % l.pp);
+            if (stage->first_layer != c->stages[s].first ||
+                stage->num_layers != c->stages[s].count || stage->embedding != (s == 0) ||
+                stage->loss != (s == l.pp * l.vpp - 1))
+                fail_msg("case %zu: stage %llu has %llu layers from %llu on", i,
+                         (unsigned long long)s, (unsigned long long)stage->num_layers,
+                         (unsigned long long)stage->first_layer);
+        }
+        arena_release(&a);
+    }
+}
+
+/* ---- refusals ---- */
+
+struct refusal {
+    uint64_t num_layers;
+    struct layout_options options;
+    enum status status;
+    const char *text;
+};
+
+// clang-format off
+static const struct refusal refusals[] = {
+    {9, {.pp = 4}, ERR_UNSUPPORTED, "the number 9 of layers is no multiple of pipeline size 4"},
+    {8, {.pp = 2, .virtual_stages = 3}, ERR_UNSUPPORTED, "4 of layers a rank is no multiple of virtual stages 3"},
+    {8, {.virtual_stages = 2}, ERR_UNSUPPORTED, "virtual pipeline stages need a pipeline size above 1"},
+    {8, {.pp = 2, .layers_per_virtual_stage = 3}, ERR_UNSUPPORTED,
+     "8 layers on 2 pipeline ranks cannot be cut into virtual stages of 3"},
+    {9, {.pp = 2, .layers_per_virtual_stage = 2}, ERR_UNSUPPORTED, "9 layers on 2 pipeline ranks cannot be cut"},
+    {8, {.pp = 2, .virtual_stages = 2, .layers_per_virtual_stage = 2}, ERR_USAGE,
+     "layers of a virtual stage cannot be given where their number"},
+    {8, {.pp = 4, .first_layers = 2, .layers_per_virtual_stage = 1}, ERR_USAGE, "cannot be given where"},
+    {4, {.pp = 2, .layers_per_virtual_stage = 2, .pipeline_layout = "Ett|ttL"}, ERR_USAGE, "cannot be given where"},
+    {10, {.pp = 2, .first_layers = 3, .last_layers = 3}, ERR_UNSUPPORTED,
+     "10 layers cannot be dealt to 2 pipeline ranks with 3 in the first and 3 in the last"},
+    {10, {.first_layers = 5, .last_layers = 5}, ERR_UNSUPPORTED, "to 1 pipeline ranks with 5 in the first and 5"},
+    {10, {.first_layers = 3}, ERR_UNSUPPORTED, "to 1 pipeline ranks with 3 in the first"},
+    {10, {.pp = 3, .first_layers = 7, .last_layers = 7}, ERR_UNSUPPORTED, "with 7 in the first and 7 in the last"},
+    {10, {.pp = 3, .first_layers = UINT64_MAX, .last_layers = 1}, ERR_UNSUPPORTED, "10 layers cannot be dealt"},
+    {10, {.pp = 3, .first_layers = 1, .last_layers = UINT64_MAX}, ERR_UNSUPPORTED, "10 layers cannot be dealt"},
+    {10, {.pp = 5, .first_layers = 1}, ERR_UNSUPPORTED, "the number 9 of layers between is no multiple of pipeline size 4"},
+    {15, {.pp = 4, .virtual_stages = 2, .first_layers = 3}, ERR_UNSUPPORTED, "3 of layers a rank is no multiple"},
+    {0, {.count_embedding = true, .pp = 2}, ERR_UNSUPPORTED, "the number 1 of layers"},
+    {8, {.pp = 2, .first_layers = 4, .count_loss = true}, ERR_USAGE,
+     "layers of the first and last rank cannot be given where the embedding or the loss counts"},
+    {4, {.pp = 2, .count_loss = true, .pipeline_layout = "Ett|ttL"}, ERR_USAGE, "a pipeline layout says all"},
+    {4, {.pp = 2, .last_layers = 2, .pipeline_layout = "Ett|ttL"}, ERR_USAGE, "a pipeline layout says all"},
+    {4, {.pp = 3, .pipeline_layout = "Ett|ttL"}, ERR_UNSUPPORTED, "the pipeline layout has 2 stages, pipeline size is 3"},
+    {4, {.pp = 2, .virtual_stages = 2, .pipeline_layout = "Ett|ttL"}, ERR_UNSUPPORTED, "has 2 stages"},
+    {4, {.pp = 1, .pipeline_layout = "Ett|ttL"}, ERR_UNSUPPORTED, "virtual pipeline stages need"},
+    {5, {.pp = 2, .pipeline_layout = "Ett|ttL"}, ERR_UNSUPPORTED, "the pipeline layout has 4 layers, the model 5"},
+    {3, {.pp = 2, .pipeline_layout = "Ett|ttL"}, ERR_UNSUPPORTED, "the pipeline layout has 4 layers, the model 3"},
+    {61, {.pp = 32, .pipeline_layout = "Et*3|(tt|)*29,m|L"}, ERR_USAGE, "\"m\" is none of E t L | ( ) * ,"},
+    {2, {.pp = 2, .pipeline_layout = "E t|tL"}, ERR_USAGE, "\" \" is none of"},
+    {1, {.pp = 2, .pipeline_layout = "tE|L"}, ERR_USAGE, "E must stand once, at the beginning, and L once, at the end"},
+    {2, {.pp = 2, .pipeline_layout = "Et|Lt"}, ERR_USAGE, "E must stand once"},
+    {1, {.pp = 2, .pipeline_layout = "EtE|L"}, ERR_USAGE, "E must stand once"},
+    {1, {.pp = 2, .pipeline_layout = "EtL|L"}, ERR_USAGE, "E must stand once"},
+    {0, {.pipeline_layout = ""}, ERR_USAGE, "E must stand once"},
+    {4, {.pipeline_layout = "E((t|)*2|)*2L"}, ERR_USAGE, "\"(\" is none of"},
+    {2, {.pipeline_layout = "Et(t)L"}, ERR_USAGE, "a group is written (...)*N"},
+    {2, {.pipeline_layout = "Et(tL"}, ERR_USAGE, "a group is written (...)*N"},
+    {2, {.pipeline_layout = "E(t)*L"}, ERR_USAGE, "a group is written (...)*N"},
+    {2, {.pipeline_layout = "Et)*2L"}, ERR_USAGE, "\")\" is none of"},
+    {1, {.pipeline_layout = "E()*18446744073709551615tL"}, ERR_USAGE, "a group is written (...)*N"},
+    {1, {.pipeline_layout = "E(,,)*18446744073709551615tL"}, ERR_USAGE, "a group is written (...)*N"},
+    {1, {.pipeline_layout = "E(tt|)*18446744073709551615L"}, ERR_USAGE, "too long"},
+    {1, {.pipeline_layout = "Et*18446744073709551616L"}, ERR_USAGE, "too long"},
+    {1, {.pipeline_layout = "E(t|)*500000,(t|)*500000,L"}, ERR_USAGE, "too long"},
+    {2, {.pp = 2, .pipeline_layout = "Et*|tL"}, ERR_USAGE, "no number behind \"t*\""},
+    {2, {.pipeline_layout = "*3ttL"}, ERR_USAGE, "\"*\" is none of"},
+    {UINT64_MAX, {.pp = 2, .count_embedding = true}, ERR_UNSUPPORTED, "no layer to take the place of the embedding"},
+    {8, {.tp = 1 << 21}, ERR_USAGE, "a parallel size, or the number of stages, above 1048576"},
+    {8, {.ep = 1 << 21}, ERR_USAGE, "a parallel size"},
+    {8, {.etp = 1 << 21}, ERR_USAGE, "a parallel size"},
+    {8, {.pp = 1 << 21}, ERR_USAGE, "a parallel size"},
+    {8, {.pp = 1 << 20, .virtual_stages = 2}, ERR_USAGE, "the number of stages"},
+    {8, {.tp = 3}, ERR_UNSUPPORTED, "num_attention_heads 64 is not divisible by tensor parallel size 3"},
+    {8, {.ep = 3}, ERR_UNSUPPORTED, "num_experts 64 is not divisible by expert parallel size 3"},
+    {8, {.etp = 3}, ERR_UNSUPPORTED, "moe_ffn_hidden_size 256 is not divisible by expert tensor parallel size 3"},
+};
+// clang-format on
+
+static void layouts_that_cannot_be_are_refused_by_name(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        struct model_config config = config_of(refusals[i].num_layers);
+        struct error err = {0};
+        struct layout l;
+        struct arena a;
+        arena_init(&a);
+        enum status st = layout_make(&l, &a, &refusals[i].options, &config, &err);
+        if (st != refusals[i].status || !strstr(err.text, refusals[i].text))
+            fail_msg("case %zu: %d, \"%s\"", i, (int)st, err.text);
+        arena_release(&a);
+    }
+}
+
+static enum status make(const struct model_config *config, const struct layout_options *o,
+                        struct error *err)
+{
+    struct layout l;
+    struct arena a;
+    arena_init(&a);
+    enum status st = layout_make(&l, &a, o, config, err);
+    arena_release(&a);
+    return st;
+}
+
+static void sizes_must_divide_the_model(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct model_config c = config_of(4), dense = config_of(4);
+    dense.num_experts = 0;
+    struct layout_options tp4 = {.tp = 4}, tp6 = {.tp = 6}, tp16 = {.tp = 16}, ep2 = {.ep = 2},
+                          etp4 = {.etp = 4};
+    assert_ok(make(&c, &tp4, &err));
+    assert_ok(make(&c, &tp16, &err)); /* more ranks than query groups: 16 % 8 == 0 */
+    assert_fails(make(&dense, &ep2, &err), ERR_UNSUPPORTED,
+                 "expert parallel size 2: the model has no experts");
+    assert_ok(make(&dense, &etp4, &err));
+
+    c = config_of(4);
+    c.num_attention_heads = 12;
+    c.num_query_groups = 4;
+    assert_fails(make(&c, &tp6, &err), ERR_UNSUPPORTED,
+                 "num_query_groups 4 and tensor parallel size 6: neither divides the other");
+    c = config_of(4);
+    c.ffn_hidden_size = 1022;
+    assert_fails(make(&c, &tp4, &err), ERR_UNSUPPORTED,
+                 "ffn_hidden_size 1022 is not divisible by tensor parallel size 4");
+    c = config_of(4);
+    c.moe_ffn_hidden_size = 6; /* etp not given is tp */
+    assert_fails(make(&c, &tp4, &err), ERR_UNSUPPORTED,
+                 "moe_ffn_hidden_size 6 is not divisible by expert tensor parallel size 4");
+    struct layout_options tp4_etp1 = {.tp = 4, .etp = 1};
+    assert_ok(make(&c, &tp4_etp1, &err));
+}
+
+static void a_layout_is_told_in_one_line(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct model_config c = config_of(16);
+    static const struct {
+        struct layout_options options;
+        const char *text;
+        uint64_t stage_ranks;
+    } cases[] = {
+        {{0}, "TP1", 1},
+        {{.pp = 4}, "TP1 PP4", 1},
+        {{.tp = 2, .pp = 4, .virtual_stages = 2, .ep = 8, .etp = 1}, "TP2 PP4 VPP2 EP8 ETP1", 8},
+        {{.tp = 4}, "TP4", 4},
+        {{.tp = 4, .ep = 2}, "TP4 EP2", 8},
+        {{.tp = 4, .ep = 2, .etp = 2}, "TP4 EP2 ETP2", 4},
+        {{.tp = 8, .ep = 2, .etp = 2}, "TP8 EP2 ETP2", 8},
+        {{.tp = 4, .ep = 1, .etp = 1}, "TP4 ETP1", 4},
+        {{.tp = 1, .ep = 4, .etp = 2}, "TP1 EP4 ETP2", 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layout l;
+        struct arena a;
+        arena_init(&a);
+        assert_ok(layout_make(&l, &a, &cases[i].options, &c, &err));
+        assert_string_equal(layout_text(&l, &a), cases[i].text);
+        assert_int_equal(layout_stage_ranks(&l), cases[i].stage_ranks);
+        arena_release(&a);
+    }
+    struct layout twelve = {.tp = 4, .ep = 6, .etp = 1}; /* neither divides the other */
+    assert_int_equal(layout_stage_ranks(&twelve), 12);
+}
+
+/* ---- parameters ---- */
+
+/* The logical name that a rule stands for. */
+static void fill_in(char out[256], const char *pattern, unsigned layer, unsigned expert)
+{
+    char *at = out;
+    const char *end = out + 256;
+    for (const char *p = pattern; *p;) {
+        if (strncmp(p, "{l}", 3) == 0) {
+            at += snprintf(at, (size_t)(end - at), "decoder.layers.%u", layer);
+            p += 3;
+        } else if (strncmp(p, "{e}", 3) == 0) {
+            at += snprintf(at, (size_t)(end - at), "%u", expert);
+            p += 3;
+        } else {
+            *at++ = *p++;
+        }
+    }
+    *at = '\0';
+}
+
+static void every_rule_is_found_by_its_names(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = {"", "optimizer.exp_avg.", "optimizer.exp_avg_sq.",
+                                           "optimizer.param."};
+    size_t count;
+    const struct param_rule *rules = param_rules(&count);
+    assert_true(count > 30);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++) {
+            char logical[256], name[300];
+            struct param p;
+            fill_in(logical, rules[i].name, 17, 120);
+            snprintf(name, sizeof name, "%s%s", prefixes[k], logical);
+            if (!param_find(name, &p) || p.rule != &rules[i])
+                fail_msg("%s is not found by its name", name);
+            assert_int_equal(p.layer, rules[i].place == PLACE_LAYER ? 17 : 0);
+            assert_int_equal(p.expert, rules[i].expert ? 120 : 0);
+            const char *rest = logical;
+            if (rules[i].place == PLACE_LAYER) rest += strlen("decoder.layers.17.");
+            assert_string_equal(p.rest, rest);
+        }
+}
+
+static void rules_keep_to_what_the_code_counts_on(void **state)
+{
+    (void)state;
+    size_t count;
+    const struct param_rule *rules = param_rules(&count);
+    for (size_t i = 0; i < count; i++) {
+        const struct param_rule *r = &rules[i];
+        assert_int_equal(strncmp(r->name, "{l}.", 4) == 0, r->place == PLACE_LAYER);
+        assert_int_equal(strstr(r->name, "{e}") != NULL, r->expert);
+        assert_in_range(r->split + 1, 0, 2);
+        if (r->gated || r->vocab) assert_int_equal(r->split, 0);
+        if (strstr(r->name, "bias")) assert_true(r->split <= 0);
+        if (r->linear) assert_true(r->split >= 0);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(rules[k].name, r->name);
+    }
+}
+
+static void other_names_are_no_parameters(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "",
+        "decoder.layers.",
+        "decoder.layers.1",
+        "decoder.layers.1.",
+        "decoder.layers.x.input_layernorm.weight",
+        "decoder.layers.-1.input_layernorm.weight",
+        "decoder.layers. 1.input_layernorm.weight",
+        "decoder.layers.01.input_layernorm.weight",
+        "decoder.layers.18446744073709551617.input_layernorm.weight",
+        "decoder.layers.1.input_layernorm",
+        "decoder.layers.1.input_layernorm.weight.",
+        "decoder.layers.input_layernorm.weight",
+        "input_layernorm.weight",
+        "decoder.layers.1.embedding.word_embeddings.weight",
+        "decoder.layers.1.mlp.experts.experts.linear_fc1.weight",
+        "decoder.layers.1.mlp.experts.experts.3",
+        "decoder.layers.1.mlp.experts.experts.3.linear_fc3.weight",
+        "decoder.layers.1.mlp.experts.experts.03.linear_fc1.weight",
+        "decoder.layers.1.mlp.experts.experts.{e}.linear_fc1.weight",
+        "{l}.input_layernorm.weight",
+        "optimizer.exp_avg.",
+        "optimizer.exp_avg.optimizer.exp_avg.output_layer.weight",
+        "optimizer.output_layer.weight",
+        "output_layer.weight.padding",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct param p;
+        if (param_find(names[i], &p)) fail_msg("\"%s\" is taken for %s", names[i], p.rule->name);
+    }
+    struct param p;
+    assert_true(param_find("decoder.layers.0.mlp.experts.experts.0.linear_fc1.weight", &p));
+    assert_int_equal(p.layer, 0);
+}
+
+/* What the parts of one shard say, element by element: which whole element each local one is. */
+static uint64_t expand_shard(const struct pair *parts, unsigned num_parts, uint64_t *whole_of,
+                             uint64_t most)
+{
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < most; i++)
+        whole_of[i] = UINT64_MAX;
+    for (unsigned i = 0; i < num_parts; i++)
+        for (uint64_t e = 0; e < pair_count(&parts[i]); e++, n++) {
+            uint64_t rest = e, a = parts[i].a_offset, b = parts[i].b_offset;
+            for (unsigned k = parts[i].num_axes; k-- > 0; rest /= parts[i].axes[k].extent) {
+                a += rest % parts[i].axes[k].extent * parts[i].axes[k].a_stride;
+                b += rest % parts[i].axes[k].extent * parts[i].axes[k].b_stride;
+            }
+            assert_in_range(b, 0, most - 1);
+            assert_true(whole_of[b] == UINT64_MAX);
+            whole_of[b] = a;
+        }
+    return n;
+}
+
+/* The whole row (or column) that local one x of rank r is, of `whole` on t ranks. */
+static uint64_t whole_index(bool halves, uint64_t whole, uint64_t t, uint64_t r, uint64_t x)
+{
+    if (!halves) return r * (whole / t) + x;
+    /* spec/model-mappings.md 1.4.5: row x < I_r is gate[r * I_r + x], the others up[..]. */
+    uint64_t inner = whole / 2, own = inner / t;
+    return x < own ? r * own + x : inner + r * own + (x - own);
+}
+
+static void check_shard(const struct param_rule *rule, bool gated, unsigned num_dims,
+                        const uint64_t *shape, uint64_t t, uint64_t r, bool *seen)
+{
+    enum { MOST = 4096 };
+    static uint64_t whole_of[MOST];
+    struct pair parts[2];
+    unsigned num_parts;
+    uint64_t local[MAX_AXES], numel;
+    struct error err = {0};
+    assert_ok(param_shard(rule, gated, "x", num_dims, shape, r, t, parts, &num_parts, local, &err));
+    assert_true(shape_numel(local, num_dims, &numel) && numel <= MOST);
+    assert_int_equal(expand_shard(parts, num_parts, whole_of, numel), numel);
+    for (unsigned i = 0; i < num_parts; i++)
+        assert_true(pair_nest(&parts[i]));
+    uint64_t columns = num_dims > 1 ? shape[1] : 1, local_columns = num_dims > 1 ? local[1] : 1;
+    bool halves = gated && rule->gated;
+    for (uint64_t i = 0; i < numel; i++) {
+        uint64_t row = i / local_columns, column = i % local_columns;
+        if (rule->split == 0) row = whole_index(halves, shape[0], t, r, row);
+        if (rule->split == 1) column = whole_index(false, shape[1], t, r, column);
+        assert_int_equal(whole_of[i], row * columns + column);
+        seen[whole_of[i]] = true;
+    }
+}
+
+static void shards_of_all_ranks_tile_every_parameter(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    print_message("seed %llu\n", (unsigned long long)seed);
+    size_t count;
+    const struct param_rule *rules = param_rules(&count);
+    for (size_t i = 0; i < count; i++)
+        for (uint64_t t = 1; t <= 4; t++)
+            for (int gated = 0; gated < 2; gated++) {
+                unsigned num_dims = strstr(rules[i].name, "word_embeddings.weight") ||
+                                            strstr(rules[i].name, "linear_") ||
+                                            strstr(rules[i].name, "output_layer.weight")
+                                        ? 2
+                                        : 1;
+                if (strstr(rules[i].name, "bias") || strstr(rules[i].name, "layer_norm"))
+                    num_dims = 1;
+                uint64_t shape[2] = {2 * t * (1 + test_below(&seed, 5)),
+                                     t * (1 + test_below(&seed, 5))};
+                bool seen[4096] = {false};
+                for (uint64_t r = 0; r < t; r++)
+                    check_shard(&rules[i], gated, num_dims, shape, t, r, seen);
+                uint64_t numel;
+                assert_true(shape_numel(shape, num_dims, &numel));
+                for (uint64_t e = 0; e < numel; e++)
+                    assert_true(seen[e]);
+            }
+}
+
+static const struct param_rule *rule_of(const char *name)
+{
+    struct param p;
+    assert_true(param_find(name, &p));
+    return p.rule;
+}
+
+static void what_tensor_parallel_size_does_not_divide_is_refused(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct pair parts[2];
+    unsigned n;
+    uint64_t local[MAX_AXES + 1];
+    const struct param_rule *fc1 = rule_of("decoder.layers.0.mlp.linear_fc1.weight"),
+                            *fc2 = rule_of("decoder.layers.0.mlp.linear_fc2.weight"),
+                            *qkv_bias = rule_of("decoder.layers.0.self_attention.linear_qkv.bias");
+    const uint64_t rows10[] = {10, 4}, columns10[] = {4, 10}, odd[] = {9, 4}, one[] = {8};
+    assert_fails(param_shard(fc2, true, "fc2", 2, columns10, 0, 4, parts, &n, local, &err),
+                 ERR_UNSUPPORTED, "fc2: 10 columns are not divisible by tensor parallel size 4");
+    assert_fails(param_shard(fc1, false, "fc1", 2, rows10, 0, 4, parts, &n, local, &err),
+                 ERR_UNSUPPORTED, "fc1: 10 rows are not divisible by tensor parallel size 4");
+    assert_fails(param_shard(fc1, true, "fc1", 2, rows10, 0, 2, parts, &n, local, &err),
+                 ERR_UNSUPPORTED, "fc1: 5 rows are not divisible by tensor parallel size 2");
+    assert_fails(param_shard(fc1, true, "fc1", 2, odd, 0, 3, parts, &n, local, &err),
+                 ERR_UNSUPPORTED, "fc1: 9 rows are no gate and up of one size");
+    assert_fails(param_shard(fc1, true, "fc1", 2, odd, 0, 2, parts, &n, local, &err),
+                 ERR_UNSUPPORTED, "fc1: 9 rows are no gate and up of one size");
+    assert_fails(param_shard(fc2, true, "fc2", 1, one, 0, 2, parts, &n, local, &err),
+                 ERR_UNSUPPORTED, "fc2: 1 dimensions");
+    const uint64_t many[MAX_AXES + 1] = {8, 1, 1, 1, 1, 1, 1, 1, 1};
+    assert_fails(param_shard(qkv_bias, true, "b", MAX_AXES + 1, many, 0, 2, parts, &n, local, &err),
+                 ERR_UNSUPPORTED, "b: 9 dimensions");
+    /* One rank holds it whole, as it is. */
+    assert_ok(param_shard(fc1, true, "fc1", 2, odd, 0, 1, parts, &n, local, &err));
+    assert_int_equal(n, 1);
+    assert_int_equal(local[0], 9);
+}
+
+static void the_vocabulary_is_rounded_up_as_megatron_does(void **state)
+{
+    (void)state;
+    /* calculate_padded_vocab_size(vocab, divisible_by, tp) of megatron/training/vocab_utils.py */
+    assert_int_equal(padded_vocab_size(128256, 128, 1), 128256);
+    assert_int_equal(padded_vocab_size(128256, 128, 8), 129024);
+    assert_int_equal(padded_vocab_size(50257, 128, 1), 50304);
+    assert_int_equal(padded_vocab_size(50257, 128, 2), 50432);
+    assert_int_equal(padded_vocab_size(1, 1, 1), 1);
+    assert_int_equal(padded_vocab_size(0, 128, 4), 0);
+}
+
+/* ---- the model's config ---- */
+
+static void layers_with_experts_are_told_from_dense_ones(void **state)
+{
+    (void)state;
+    const bool some[] = {false, true, true}, all[] = {true, true, true};
+    struct model_config c = {.num_layers = 3};
+    assert_false(model_layer_is_moe(&c, 0));
+    assert_false(model_layers_differ(&c));
+    c.num_experts = 8;
+    assert_true(model_layer_is_moe(&c, 2));
+    assert_false(model_layers_differ(&c));
+    c.moe_layers = all;
+    assert_false(model_layers_differ(&c));
+    c.moe_layers = some;
+    assert_false(model_layer_is_moe(&c, 0));
+    assert_true(model_layer_is_moe(&c, 2));
+    assert_true(model_layers_differ(&c));
+    c = (struct model_config){.num_layers = UINT64_MAX, .num_experts = 8};
+    assert_false(model_layers_differ(&c)); /* at once */
+}
+
+static void fields_of_the_config_are_found_by_name(void **state)
+{
+    (void)state;
+    struct model_config c = {.rotary_base = 10000, .qk_layernorm = true, .rope_type = "yarn"};
+    const struct model_field *f = model_field_find("rotary_base");
+    assert_non_null(f);
+    assert_int_equal(f->kind, FIELD_REAL);
+    assert_true(*(const double *)((const char *)&c + f->offset) == 10000);
+    f = model_field_find("qk_layernorm");
+    assert_int_equal(f->kind, FIELD_BOOL);
+    assert_true(*(const bool *)((const char *)&c + f->offset));
+    f = model_field_find("rope_type");
+    assert_int_equal(f->kind, FIELD_TEXT);
+    assert_string_equal(*(const char *const *)((const char *)&c + f->offset), "yarn");
+    assert_int_equal(model_field_find("num_layers")->kind, FIELD_UINT);
+    assert_null(model_field_find("moe_layers"));
+    assert_null(model_field_find(""));
+    for (size_t i = 0; i < num_model_fields; i++)
+        assert_ptr_equal(model_field_find(model_fields[i].name), &model_fields[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_are_dealt_as_megatron_deals_them),
+        cmocka_unit_test(layouts_that_cannot_be_are_refused_by_name),
+        cmocka_unit_test(sizes_must_divide_the_model),
+        cmocka_unit_test(a_layout_is_told_in_one_line),
+        cmocka_unit_test(every_rule_is_found_by_its_names),
+        cmocka_unit_test(rules_keep_to_what_the_code_counts_on),
+        cmocka_unit_test(other_names_are_no_parameters),
+        cmocka_unit_test(shards_of_all_ranks_tile_every_parameter),
+        cmocka_unit_test(what_tensor_parallel_size_does_not_divide_is_refused),
+        cmocka_unit_test(the_vocabulary_is_rounded_up_as_megatron_does),
+        cmocka_unit_test(layers_with_experts_are_told_from_dense_ones),
+        cmocka_unit_test(fields_of_the_config_are_found_by_name),
+    };
+    return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
+}

@@ -1,0 +1,27 @@
+/* panel.h - a run of a logical tensor's elements, read from wherever its pieces lie.
+ *
+ * This is how tensor bytes come into memory: for the executor panel by panel, for who wants to look
+ * at a few elements, and for a program that loads its parameters. */
+#ifndef FERRY_CKPT_PANEL_H
+#define FERRY_CKPT_PANEL_H
+
+#include "ckpt/catalog.h"
+
+struct panel_reader {
+    struct stored_reader *reader; /* the caller's, shared by threads */
+    uint64_t buffer_bytes;
+    char *temp; /* [buffer_bytes] for what is not read directly */
+    char *cast; /* [buffer_bytes] for pieces of another dtype than their tensor's; else unused */
+    uint64_t read_bytes, cast_elements, changed_elements; /* counted up */
+};
+
+/* Elements [low, low + count) of t in their order to panel, in t's dtype; what a PIECE_HOLE has is
+ * zero. buffer_bytes is at least count elements of t or of its pieces. ERR_UNSUPPORTED where
+ * elements have no whole bytes. */
+MUST_CHECK enum status panel_read(struct panel_reader *r, const struct tensor *t, uint64_t low,
+                                  uint64_t count, void *panel, struct error *err);
+
+/* Whether parts of the tensor are stored in another dtype than it has. */
+bool tensor_is_mixed(const struct tensor *t);
+
+#endif

@@ -1,0 +1,217 @@
+#include "ckpt/panel.h"
+
+#include "ckpt/block.h"
+#include "ckpt/testing.h"
+
+/* ---- panels ---- */
+
+/* Reads the whole tensor through windows of at most `most` elements and compares every byte. */
+static void check_tensor(struct source *s, const struct tensor *t, struct stored_reader *reader,
+                         uint64_t most, uint64_t *cast_elements)
+{
+    struct error err = {0};
+    const size_t bytes = dtype_bytes(t->dtype);
+    struct panel_reader r = {.reader = reader, .buffer_bytes = most * 16};
+    r.temp = malloc(r.buffer_bytes);
+    r.cast = malloc(r.buffer_bytes);
+    unsigned char *panel = malloc(most * bytes);
+    assert_true(r.temp && r.cast && panel);
+    for (uint64_t low = 0, n; low < t->numel; low += n) {
+        n = 1 + test_below(s->seed, most);
+        if (n > t->numel - low) n = t->numel - low;
+        memset(panel, 0xEE, most * bytes);
+        assert_ok(panel_read(&r, t, low, n, panel, &err));
+        if (memcmp(panel, s->values[t - s->catalog.tensors] + low * bytes, n * bytes))
+            fail_msg("%s: %llu elements at %llu differ", t->name, (unsigned long long)n,
+                     (unsigned long long)low);
+        for (uint64_t i = n * bytes; i < most * bytes; i++)
+            assert_int_equal(panel[i], 0xEE);
+    }
+    *cast_elements += r.cast_elements;
+    free(r.temp);
+    free(r.cast);
+    free(panel);
+}
+
+static void check_random_source(uint64_t *seed, uint64_t elements, unsigned num_tensors)
+{
+    struct source s;
+    uint64_t cast_elements = 0;
+    source_init(&s, seed);
+    for (unsigned i = 0; i < num_tensors; i++)
+        (void)source_add_random(&s, elements);
+    source_write(&s);
+    struct stored_reader *reader = stored_reader_create(&s.catalog.stored, 2);
+    struct error err = {0};
+    assert_ok(catalog_check(&s.catalog, &err));
+    for (size_t i = 0; i < s.catalog.num_tensors; i++) {
+        uint64_t most = test_below(seed, 4) ? elements / 2 : 8;
+        check_tensor(&s, &s.catalog.tensors[i], reader, 1 + test_below(seed, most), &cast_elements);
+    }
+    assert_int_equal(cast_elements, s.cast_elements);
+    stored_reader_free(reader);
+    source_release(&s);
+}
+
+static void elements_come_from_wherever_they_lie(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < 150; i++)
+        check_random_source(&seed, 600, 12);
+    for (int i = 0; i < 4; i++)
+        check_random_source(&seed, 60000, 8);
+}
+
+/* Bytes that a reader reads of the file are counted, so that how it reads shows. */
+static uint64_t bytes_read(const struct pair *pair, uint64_t count, size_t buffer_elements)
+{
+    uint64_t seed = test_seed();
+    struct source s;
+    struct error err = {0};
+    source_init(&s, &seed);
+    uint64_t end = 1;
+    for (unsigned k = 0; k < pair->num_axes; k++)
+        end += (pair->axes[k].extent - 1) * pair->axes[k].b_stride;
+    struct tensor *t = source_new_tensor(&s, DT_U8, 1, &count);
+    struct piece piece = {.dtype = DT_U8, .pair = *pair};
+    piece.offset_bytes = source_reserve(&s, 0, end);
+    catalog_add_piece(&s.catalog, t, &piece);
+    source_write(&s);
+    struct panel_reader r = {.reader = stored_reader_create(&s.catalog.stored, 2),
+                             .buffer_bytes = buffer_elements};
+    r.temp = malloc(buffer_elements);
+    unsigned char *panel = malloc(count);
+    assert_true(r.temp && panel);
+    assert_ok(panel_read(&r, t, 0, count, panel, &err));
+    free(r.temp);
+    free(panel);
+    stored_reader_free(r.reader);
+    source_release(&s);
+    return r.read_bytes;
+}
+
+static void close_runs_are_read_at_once_and_far_ones_alone(void **state)
+{
+    (void)state;
+    /* 1000 runs of 64 of 128: one call for all is cheaper; of 64 KiB: it is not. */
+    const struct pair close = {.num_axes = 2, .axes = {{1000, 64, 128}, {64, 1, 1}}};
+    assert_int_equal(bytes_read(&close, 64000, 1 << 20), 999 * 128 + 64);
+    const struct pair far = {.num_axes = 2, .axes = {{10, 64, 65536}, {64, 1, 1}}};
+    assert_int_equal(bytes_read(&far, 640, 1 << 20), 640);
+    /* What does not fit the buffer is halved: gaps between halves are not read. */
+    assert_int_equal(bytes_read(&close, 64000, 64000), 998 * 128 + 2 * 64);
+    /* A transpose of single bytes. */
+    const struct pair columns = {.num_axes = 2, .axes = {{100, 50, 1}, {50, 1, 100}}};
+    assert_int_equal(bytes_read(&columns, 5000, 5000), 5000);
+}
+
+static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct source s;
+    struct error err = {0};
+    struct panel_reader r = {.buffer_bytes = 64};
+    unsigned char panel[8] = {1, 2, 3, 4, 5, 6, 7, 8}, zeros[8] = {0};
+    struct tensor *t;
+    source_init(&s, &seed);
+    const uint64_t shape[] = {4};
+    t = source_new_tensor(&s, DT_BF16, 1, shape);
+    struct piece hole = {.source = PIECE_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, 4)};
+    catalog_add_piece(&s.catalog, t, &hole);
+    assert_ok(panel_read(&r, t, 0, 4, panel, &err));
+    assert_memory_equal(panel, zeros, 8);
+    assert_false(tensor_is_mixed(t));
+    assert_ok(catalog_add(&s.catalog, "f4", DT_F4, 1, shape, &t, &err));
+    assert_fails(panel_read(&r, t, 0, 4, panel, &err), ERR_UNSUPPORTED,
+                 "elements of F4 have no whole bytes");
+    source_release(&s);
+}
+
+static void made_up_numbers_must_be_a_run(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct source s;
+    struct error err = {0};
+    struct panel_reader r = {.buffer_bytes = 64};
+    float panel[4];
+    source_init(&s, &seed);
+    const uint64_t shape[] = {4};
+    struct tensor *t = source_new_tensor(&s, DT_F32, 1, shape);
+    struct piece made = {
+        .source = PIECE_RANDOM, .dtype = DT_F32, .pair = {.num_axes = 1, .axes = {{4, 1, 2}}}};
+    catalog_add_piece(&s.catalog, t, &made);
+    assert_fails(panel_read(&r, t, 0, 4, panel, &err), ERR_OURS, "random numbers are made in runs");
+    source_release(&s);
+}
+
+static void a_piece_outside_its_file_is_an_error_that_names_it(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct source s;
+    struct error err = {0};
+    unsigned char panel[64], temp[64];
+    source_init(&s, &seed);
+    const uint64_t shape[] = {64};
+    struct tensor *t = source_new_tensor(&s, DT_U8, 1, shape);
+    struct piece piece = {.dtype = DT_U8, .file = 1, .pair = pair_whole(0, 0, 64)};
+    piece.offset_bytes = source_reserve(&s, 1, 63);
+    catalog_add_piece(&s.catalog, t, &piece);
+    source_write(&s);
+    struct panel_reader r = {.reader = stored_reader_create(&s.catalog.stored, 2),
+                             .buffer_bytes = sizeof temp,
+                             .temp = (char *)temp};
+    assert_fails(panel_read(&r, t, 0, 64, panel, &err), ERR_CORRUPT, "source-1: 64 bytes at");
+    stored_reader_free(r.reader);
+    source_release(&s);
+}
+
+/* ---- blocks ---- */
+
+static void a_block_is_sorted_by_the_file_and_knows_its_runs(void **state)
+{
+    (void)state;
+    /* a: 3 x 4 of a row of 10; b: transposed. */
+    const struct pair p = {.num_axes = 2, .axes = {{3, 10, 1}, {4, 1, 3}}};
+    struct block a = block_of(&p, true), b = block_of(&p, false);
+    assert_int_equal(block_count(&a), 12);
+    assert_int_equal(block_span(&a), 24);
+    assert_int_equal(block_file_run(&a), 4);
+    assert_int_equal(block_span(&b), 12);
+    assert_int_equal(block_file_run(&b), 12);
+    assert_int_equal(b.axes[0].extent, 4);
+    assert_int_equal(b.axes[0].b_stride, 1);
+    assert_false(block_is_run(&a) || block_is_run(&b));
+
+    struct block two = block_part(&a, 2), one = block_part(&a, 1);
+    assert_int_equal(two.num_axes, 2);
+    assert_int_equal(block_count(&two), 8);
+    assert_int_equal(one.num_axes, 1);
+    assert_int_equal(one.axes[0].a_stride, 1);
+
+    const struct pair run = pair_whole(5, 7, 9), element = {0},
+                      every_second = {.num_axes = 1, .axes = {{4, 2, 1}}};
+    struct block r = block_of(&run, true), e = block_of(&element, true),
+                 s = block_of(&every_second, true);
+    assert_true(block_is_run(&r) && block_is_run(&e));
+    assert_false(block_is_run(&s));
+    assert_int_equal(block_count(&e), 1);
+    assert_int_equal(block_file_run(&s), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(elements_come_from_wherever_they_lie),
+        cmocka_unit_test(close_runs_are_read_at_once_and_far_ones_alone),
+        cmocka_unit_test(a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all),
+        cmocka_unit_test(made_up_numbers_must_be_a_run),
+        cmocka_unit_test(a_piece_outside_its_file_is_an_error_that_names_it),
+        cmocka_unit_test(a_block_is_sorted_by_the_file_and_knows_its_runs),
+    };
+    return cmocka_run_group_tests_name("panel", tests, NULL, NULL);
+}

@@ -1,0 +1,231 @@
+#include "ckpt/plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "kernels/cpu/cast.h"
+
+void plan_init(struct plan *p, struct catalog *source)
+{
+    *p = (struct plan){.source = source};
+    arena_init(&p->arena);
+}
+
+void plan_release(struct plan *p)
+{
+    map_release(&p->carried);
+    arena_release(&p->arena);
+}
+
+uint32_t plan_add_file(struct plan *p, const char *path)
+{
+    *ARENA_PUSH(&p->arena, p->files, p->num_files, p->files_capacity) =
+        (struct output_file){.path = arena_text(&p->arena, path, strlen(path))};
+    return (uint32_t)(p->num_files - 1);
+}
+
+uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint64_t numel,
+                          bool wants_crc)
+{
+    *ARENA_PUSH(&p->arena, p->segments, p->num_segments, p->segments_capacity) =
+        (struct segment){.file = file, .dtype = dtype, .numel = numel, .wants_crc = wants_crc};
+    p->files[file].num_segments++;
+    return (uint32_t)(p->num_segments - 1);
+}
+
+static struct carry *carry_of(struct plan *p, const struct tensor *t)
+{
+    size_t i = p->num_carries;
+    if (!map_add(&p->carried, t->name, i, &i)) return &p->carries[i];
+    struct carry *c = ARENA_PUSH(&p->arena, p->carries, p->num_carries, p->carries_capacity);
+    *c = (struct carry){.source = t};
+    return c;
+}
+
+void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
+                    const struct pair *pair)
+{
+    struct carry *c = carry_of(p, t);
+    if (!c->pieces_capacity) {
+        c->pieces_capacity = 1;
+        c->pieces = arena_alloc(&p->arena, sizeof *c->pieces);
+    }
+    *ARENA_PUSH(&p->arena, c->pieces, c->num_pieces, c->pieces_capacity) =
+        (struct target_piece){segment, *pair};
+}
+
+/* All pieces that fill segments, sorted so that those of one segment stand together. */
+struct filling {
+    uint32_t segment;
+    struct pair pair; /* a: the segment's elements */
+    const char *name;
+};
+
+static int by_segment(const void *a, const void *b)
+{
+    const struct filling *x = a, *y = b;
+    return x->segment < y->segment ? -1 : x->segment > y->segment;
+}
+
+static enum status check_segment(const struct plan *p, struct filling *f, size_t n,
+                                 struct error *err)
+{
+    const struct segment *s = &p->segments[f->segment];
+    struct pair *pairs = malloc(n * sizeof *pairs);
+    if (!pairs) return fail(err, ERR_MEMORY, "no memory to check the plan");
+    size_t bad;
+    uint64_t covered;
+    for (size_t i = 0; i < n; i++)
+        pairs[i] = f[i].pair;
+    bool whole = pairs_tile(pairs, n, s->numel, &bad, &covered);
+    free(pairs);
+    if (whole) return OK;
+    if (bad < n)
+        return fail(err, ERR_OURS,
+                    "%s: elements of %s are planned twice or past their segment's end",
+                    p->files[s->file].path, f->name);
+    return fail(err, ERR_OURS, "%s: %s is planned for %" PRIu64 " of %" PRIu64 " elements",
+                p->files[s->file].path, f->name, covered, s->numel);
+}
+
+/* Of a tensor with PIECE_HOLE nothing is read or written, so it has neither a CRC nor a cast. */
+static bool is_hole(const struct tensor *t)
+{
+    return t->num_pieces && t->pieces[0].source == PIECE_HOLE;
+}
+
+static enum status check_dtypes(const struct carry *c, enum dtype to, struct error *err)
+{
+    const struct tensor *t = c->source;
+    if (!dtype_bytes(t->dtype))
+        return fail(err, ERR_UNSUPPORTED, "%s: elements of %s have no whole bytes", t->name,
+                    dtype_infos[t->dtype].name);
+    if (!cast_exists(to, t->dtype))
+        return fail(err, ERR_UNSUPPORTED, "%s: %s cannot be cast to %s", t->name,
+                    dtype_infos[t->dtype].name, dtype_infos[to].name);
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if (t->pieces[i].source == PIECE_STORED && !cast_exists(t->dtype, t->pieces[i].dtype))
+            return fail(err, ERR_UNSUPPORTED, "%s: %s cannot be cast to %s", t->name,
+                        dtype_infos[t->pieces[i].dtype].name, dtype_infos[t->dtype].name);
+    return OK;
+}
+
+/* Nests the target pieces, as pair_join() wants them. */
+static enum status check_carry(struct plan *p, struct carry *c, struct error *err)
+{
+    const struct tensor *t = c->source;
+    const enum dtype to = p->segments[c->pieces[0].segment].dtype;
+    TRY(catalog_check_tensor(p->source, t, err));
+    TRY(check_dtypes(c, to, err));
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        const struct segment *s = &p->segments[c->pieces[i].segment];
+        struct pair *pair = &c->pieces[i].pair;
+        if (s->dtype != to)
+            return fail(err, ERR_OURS, "%s: planned as both %s and %s", t->name,
+                        dtype_infos[to].name, dtype_infos[s->dtype].name);
+        if (is_hole(t) && (s->wants_crc || s->dtype != t->dtype))
+            return fail(err, ERR_OURS, "%s: a hole with a CRC or a cast", t->name);
+        if (!pair_nest(pair))
+            return fail(err, ERR_OURS, "%s: planned from no nested view", t->name);
+        if (pair_count(pair) &&
+            (pair->a_offset > t->numel || pair_a_span(pair) > t->numel - pair->a_offset))
+            return fail(err, ERR_OURS, "%s: planned from elements that it does not have", t->name);
+    }
+    return OK;
+}
+
+static enum status collect_fillings(const struct plan *p, struct filling *all, struct error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->num_carries; i++) {
+        const struct carry *c = &p->carries[i];
+        for (size_t k = 0; k < c->num_pieces; k++) {
+            struct filling *f = &all[n++];
+            *f = (struct filling){c->pieces[k].segment, c->pieces[k].pair, c->source->name};
+            pair_swap(&f->pair);
+            if (!pair_nest(&f->pair))
+                return fail(err, ERR_OURS, "%s: planned as no nested view", c->source->name);
+        }
+    }
+    return OK;
+}
+
+static enum status check_fillings(const struct plan *p, struct error *err)
+{
+    size_t n = 0, filled = 0, wanted = 0;
+    for (size_t i = 0; i < p->num_carries; i++)
+        n += p->carries[i].num_pieces;
+    struct filling *all = malloc(n * sizeof *all + 1);
+    if (!all) return fail(err, ERR_MEMORY, "no memory to check the plan");
+    enum status st = collect_fillings(p, all, err);
+    if (!st && n) qsort(all, n, sizeof *all, by_segment);
+    for (size_t i = 0, k; i < n && !st; i = k) {
+        for (k = i + 1; k < n && all[k].segment == all[i].segment; k++) {
+        }
+        filled += p->segments[all[i].segment].numel > 0;
+        st = check_segment(p, all + i, k - i, err);
+    }
+    free(all);
+    for (size_t i = 0; i < p->num_segments; i++)
+        wanted += p->segments[i].numel > 0;
+    if (!st && filled < wanted)
+        st = fail(err, ERR_OURS, "%zu of %zu segments are filled", filled, wanted);
+    return st;
+}
+
+static uint64_t segment_bytes(const struct segment *s)
+{
+    return s->numel * dtype_bytes(s->dtype);
+}
+
+static int by_place(const void *a, const void *b, void *segments)
+{
+    const struct segment *all = segments;
+    const struct segment *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    if (x->offset_bytes != y->offset_bytes) return x->offset_bytes < y->offset_bytes ? -1 : 1;
+    if (!x->numel != !y->numel) return x->numel ? 1 : -1; /* an empty one lies before */
+    return x < y ? -1 : x > y;
+}
+
+static enum status check_places(struct plan *p, struct error *err)
+{
+    p->by_file = arena_array(&p->arena, p->num_segments, sizeof *p->by_file);
+    for (size_t i = 0; i < p->num_segments; i++)
+        p->by_file[i] = (uint32_t)i;
+    if (p->num_segments)
+        qsort_r(p->by_file, p->num_segments, sizeof *p->by_file, by_place, p->segments);
+    uint64_t end = 0;
+    uint32_t file = UINT32_MAX;
+    for (size_t i = 0; i < p->num_segments; i++) {
+        const struct segment *s = &p->segments[p->by_file[i]];
+        if (s->file != file) {
+            file = s->file;
+            p->files[file].first_segment = (uint32_t)i;
+            end = 0;
+        }
+        if (s->numel > MOST_ELEMENTS || s->offset_bytes < end ||
+            s->offset_bytes > p->files[file].size_bytes ||
+            segment_bytes(s) > p->files[file].size_bytes - s->offset_bytes)
+            return fail(err, ERR_OURS, "%s: a segment at %" PRIu64 " overlaps or lies outside",
+                        p->files[file].path, s->offset_bytes);
+        end = s->offset_bytes + segment_bytes(s);
+    }
+    return OK;
+}
+
+enum status plan_finish(struct plan *p, struct error *err)
+{
+    for (size_t i = 0; i < p->num_carries; i++)
+        TRY(check_carry(p, &p->carries[i], err));
+    TRY(check_fillings(p, err));
+    TRY(check_places(p, err));
+    p->source_bytes = p->target_bytes = 0;
+    for (size_t i = 0; i < p->num_carries; i++)
+        p->source_bytes += p->carries[i].source->numel * dtype_bytes(p->carries[i].source->dtype);
+    for (size_t i = 0; i < p->num_files; i++)
+        p->target_bytes += p->files[i].size_bytes;
+    return OK;
+}

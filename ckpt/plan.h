@@ -1,0 +1,86 @@
+/* plan.h - what a conversion will do, known before the first byte is written.
+ *
+ * The target is output *files*; each has *segments*, runs of bytes that hold a target tensor
+ * (row-major), and bytes between them (headers, pickles, directories) that its format writes when
+ * the segments are done and their CRC-32s known. A target piece says which elements of a logical
+ * tensor are which elements of a segment. Source and target pieces of one tensor, joined, are the
+ * copies; the join is made panel by panel when it runs, so a plan is as small as what it describes.
+ */
+#ifndef FERRY_CKPT_PLAN_H
+#define FERRY_CKPT_PLAN_H
+
+#include "ckpt/catalog.h"
+
+struct segment {
+    uint32_t file;
+    enum dtype dtype;
+    bool wants_crc;
+    uint32_t crc;          /* set when the segment is complete, where wanted */
+    uint64_t offset_bytes; /* in the file */
+    uint64_t numel;
+};
+
+struct target_piece {
+    uint32_t segment;
+    struct pair pair; /* a: flat in the logical tensor, nested; b: element of the segment */
+};
+
+/* One logical tensor that is carried. */
+struct carry {
+    const struct tensor *source;
+    struct target_piece *pieces;
+    size_t num_pieces, pieces_capacity;
+};
+
+/* Writes count bytes at offset of the output file in work. */
+struct file_writer {
+    enum status (*put)(void *context, uint64_t offset, const void *bytes, size_t count,
+                       struct error *err);
+    void *context;
+};
+
+struct plan;
+
+struct output_file {
+    const char *path; /* relative to what is published */
+    uint64_t size_bytes;
+    uint32_t first_segment, num_segments; /* of plan->by_file */
+    /* Writes all bytes of the file that are in no segment. Called once, by one thread, when all its
+     * segments are complete. NULL: there are none. */
+    enum status (*finish)(const struct plan *plan, uint32_t file, void *context,
+                          const struct file_writer *writer, struct error *err);
+    void *finish_context;
+};
+
+struct plan {
+    struct arena arena;
+    struct catalog *source; /* the caller's */
+    struct output_file *files;
+    size_t num_files, files_capacity;
+    struct segment *segments;
+    size_t num_segments, segments_capacity;
+    uint32_t *by_file; /* segments of each file, by offset; set by plan_finish */
+    struct carry *carries;
+    size_t num_carries, carries_capacity;
+    struct map carried; /* names -> carry */
+    uint64_t source_bytes, target_bytes;
+};
+
+void plan_init(struct plan *p, struct catalog *source);
+void plan_release(struct plan *p);
+
+uint32_t plan_add_file(struct plan *p, const char *path);
+/* A segment whose place in the file is set later (plan->segments[i].offset_bytes). */
+uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint64_t numel,
+                          bool wants_crc);
+/* Says that elements of tensor t go into a segment; of all segments that one tensor goes into, the
+ * dtype is one. t is the caller's, and stays where it is. */
+void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
+                    const struct pair *pair);
+
+/* Sorts and checks: each source tensor has all its elements; each segment is filled by its pieces,
+ * each element once; segments of a file do not overlap and lie inside it; dtypes can be cast, and
+ * have whole bytes. A hole is our mistake (ERR_OURS). */
+MUST_CHECK enum status plan_finish(struct plan *p, struct error *err);
+
+#endif

@@ -1,0 +1,390 @@
+#include "ckpt/publish.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/strbuf.h"
+
+static const char lock_name[] = ".ferry-lock";
+
+/* ---- what is there ---- */
+
+static bool matches_any(const char *name, const char *const *patterns, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fnmatch(patterns[i], name, 0) == 0) return true;
+    return false;
+}
+
+/* What we stage. */
+static bool is_ours(const char *name)
+{
+    static const char *const ours[] = {".*.ferry-partial", ".*.ferry-old"};
+    return matches_any(name, ours, sizeof ours / sizeof *ours);
+}
+
+static enum status is_empty(const char *folder, bool but_for_ours, bool *empty, struct error *err)
+{
+    struct arena a;
+    struct name_list list;
+    arena_init(&a);
+    enum status st = folder_list(folder, &a, &list, err);
+    *empty = true;
+    for (size_t i = 0; i < list.count && !st; i++)
+        if (!but_for_ours || !is_ours(list.names[i])) *empty = false;
+    arena_release(&a);
+    return st;
+}
+
+/* Whether a folder is a root of units: it has a tracker or iterations, or only what we stage. */
+static enum status is_root(const char *folder, bool *root, struct error *err)
+{
+    static const char *const signs[] = {"iter_*", "release", "latest_checkpointed_iteration.txt",
+                                        "latest_train_state.pt"};
+    struct arena a;
+    struct name_list list;
+    size_t foreign = 0;
+    arena_init(&a);
+    *root = false;
+    enum status st = folder_list(folder, &a, &list, err);
+    for (size_t i = 0; i < list.count && !st; i++) {
+        if (matches_any(list.names[i], signs, sizeof signs / sizeof *signs)) *root = true;
+        if (!is_ours(list.names[i])) foreign++;
+    }
+    if (!st && !foreign) *root = true;
+    arena_release(&a);
+    return st;
+}
+
+const char *publish_existing_parent(struct arena *a, const char *destination)
+{
+    const char *path = destination;
+    while (!path_is_folder(path) && strcmp(path, ".") && strcmp(path, "/"))
+        path = path_parent(a, path);
+    return path;
+}
+
+static enum status check_source(const struct publishing *p, const char *source, struct error *err)
+{
+    const char *from = path_real(p->arena, source), *to = path_real(p->arena, p->destination);
+    size_t n = to ? strlen(to) : 0;
+    if (!from || !to || strncmp(from, to, n) || (from[n] && from[n] != '/')) return OK;
+    return fail(err, ERR_USAGE, "%s: the source %s", p->destination,
+                from[n] ? "lies inside this destination" : "and the destination are the same");
+}
+
+/* What stands where the unit will be. */
+static enum status check_final(const struct publishing *p, struct error *err)
+{
+    bool empty;
+    if (!path_exists(p->final)) return OK;
+    if (!path_is_folder(p->final))
+        return fail(err, ERR_EXISTS, "%s: exists, and is no folder", p->final);
+    TRY(is_empty(p->final, p->stays, &empty, err));
+    if (empty) return OK;
+    if (p->stays)
+        return fail(err, ERR_EXISTS,
+                    "%s: exists and is not empty; it cannot be replaced, since it is a mount point "
+                    "or its parent cannot be written",
+                    p->final);
+    if (p->overwrite) return OK;
+    return fail(err, ERR_EXISTS, "%s: exists and is not empty; --overwrite replaces it", p->final);
+}
+
+/* The path under which a folder can be renamed: without trailing slashes, and where it is a link,
+ * "." or "..", what that stands for. */
+static const char *renamable(struct arena *a, const char *path)
+{
+    struct stat s;
+    const char *name = path_base(a, path);
+    const char *plain = path_join(a, path_parent(a, path), name);
+    bool stands_for_another = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+                              (lstat(plain, &s) == 0 && S_ISLNK(s.st_mode));
+    const char *real = stands_for_another ? path_real(a, plain) : NULL;
+    return real ? real : plain;
+}
+
+/* Whether another folder can take the place of this one. */
+static bool can_be_replaced(struct arena *a, const char *folder)
+{
+    struct stat own, above;
+    const char *parent = path_parent(a, folder);
+    return stat(folder, &own) == 0 && stat(parent, &above) == 0 && own.st_dev == above.st_dev &&
+           access(parent, W_OK) == 0;
+}
+
+enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
+                          const char *unit, const char *source, bool overwrite, struct error *err)
+{
+    *p = (struct publishing){
+        .arena = a, .destination = destination, .unit = unit, .overwrite = overwrite};
+    bool exists = path_is_folder(destination), root = true;
+    TRY(check_source(p, source, err));
+    p->final = renamable(a, destination);
+    if (exists && unit) {
+        TRY(is_root(destination, &root, err));
+        if (!root)
+            return fail(err, ERR_EXISTS,
+                        "%s: exists, is not empty and holds no Megatron checkpoint", destination);
+        p->unit_in_root = true;
+        p->final = renamable(a, path_join(a, destination, unit));
+    }
+    p->stays = exists && !unit && !can_be_replaced(a, p->final);
+    TRY(check_final(p, err));
+    const char *name = path_base(a, p->final);
+    const char *parent = p->stays ? p->final : path_parent(a, p->final);
+    if (!*name) return fail(err, ERR_USAGE, "\"%s\" is no name for a destination", destination);
+    p->staging = path_join(a, parent, arena_printf(a, ".%s.ferry-partial", name));
+    p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
+    return OK;
+}
+
+/* ---- the lock ---- */
+
+/* Start time of a process in clock ticks since boot (proc(5), field 22); 0: no such process. */
+static unsigned long long start_time(long pid)
+{
+    char path[64], text[1024];
+    unsigned long long ticks = 0;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "re");
+    if (!f) return 0;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    const char *p = strrchr(text, ')'); /* the name before it may hold anything */
+    for (int field = 2; p && field < 22; field++)
+        p = strchr(p + 1, ' ');
+    if (p) ticks = strtoull(p, NULL, 10);
+    return ticks;
+}
+
+static const char *host_name(struct arena *a)
+{
+    char host[256] = "";
+    (void)gethostname(host, sizeof host - 1);
+    return arena_text(a, host, strlen(host));
+}
+
+/* Whether the process that locked a staging folder may still live: one of another host may always.
+ */
+static bool is_held(const struct publishing *p, const char *staging)
+{
+    struct strbuf text = {0};
+    char host[256] = "";
+    long pid = 0;
+    unsigned long long ticks = 0;
+    bool held = false;
+    if (!file_read_all(path_join(p->arena, staging, lock_name), 4096, &text, NULL) && text.length &&
+        sscanf(text.data, "%255s %ld %llu", host, &pid, &ticks) == 3)
+        held = strcmp(host, host_name(p->arena)) != 0 || (pid > 0 && start_time(pid) == ticks);
+    strbuf_release(&text);
+    return held;
+}
+
+/* Removes the staging folder of a process that is dead. Of two who want to, one gets the flock;
+ * when the other gets it, the path is another folder. */
+static enum status remove_stale(const struct publishing *p, struct error *err)
+{
+    struct stat opened, there;
+    int fd = open(p->staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? OK : fail_errno(err, ERR_IO, "%s", p->staging);
+    bool alone = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    bool same = fstat(fd, &opened) == 0 && lstat(p->staging, &there) == 0 &&
+                opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+    enum status st = OK;
+    if (alone && same && !is_held(p, p->staging)) st = path_remove(p->staging, err);
+    close(fd);
+    return st;
+}
+
+/* A staging folder appears with its lock in it, by a rename: nobody sees one that has none yet. */
+static enum status take_staging(const struct publishing *p, struct error *err)
+{
+    const char *host = host_name(p->arena), *parent = path_parent(p->arena, p->staging);
+    long pid = (long)getpid();
+    const char *fresh =
+        path_join(p->arena, parent, arena_printf(p->arena, ".%s.%ld.ferry-partial", host, pid));
+    const char *lock = arena_printf(p->arena, "%s %ld %llu\n", host, pid, start_time(pid));
+    TRY(path_remove(fresh, err));
+    if (mkdir(fresh, 0777))
+        return fail_errno(err, ERR_IO, "%s: no folder can be made beside it, in %s", p->final,
+                          parent);
+    enum status st =
+        file_write_all(path_join(p->arena, fresh, lock_name), lock, strlen(lock), false, err);
+    if (!st) st = remove_stale(p, err);
+    if (!st) st = path_rename_new(fresh, p->staging, err);
+    if (st) (void)path_remove(fresh, NULL);
+    if (st == ERR_EXISTS)
+        return fail(err, ERR_EXISTS, "%s: busy: another ferry is writing it (%s/%s says which)",
+                    p->final, p->staging, lock_name);
+    return st;
+}
+
+/* Those that others use by now are not empty, and stay. */
+static void remove_new_parents(const struct publishing *p)
+{
+    const char *path = path_parent(p->arena, p->staging);
+    while (strcmp(path, p->old_parent) && rmdir(path) == 0)
+        path = path_parent(p->arena, path);
+}
+
+enum status publish_begin(struct publishing *p, bool durable, struct error *err)
+{
+    const char *parent = path_parent(p->arena, p->staging);
+    p->durable = durable;
+    p->old_parent = publish_existing_parent(p->arena, parent);
+    enum status st = folder_create(parent, err);
+    if (!st) st = take_staging(p, err);
+    if (st) {
+        remove_new_parents(p);
+        return st;
+    }
+    st = folder_create(p->folder, err);
+    if (st) publish_abandon(p);
+    return st;
+}
+
+void publish_abandon(struct publishing *p)
+{
+    if (!p->moved) (void)path_remove(p->staging, NULL); /* else the name may be another run's */
+    remove_new_parents(p);
+}
+
+/* ---- the move ---- */
+
+static enum status sync_tree(const char *folder, struct error *err)
+{
+    struct arena a;
+    struct name_list list;
+    arena_init(&a);
+    enum status st = folder_list(folder, &a, &list, err);
+    for (size_t i = 0; i < list.count && !st; i++) {
+        const char *path = path_join(&a, folder, list.names[i]);
+        struct stat s;
+        if (lstat(path, &s) == 0 && S_ISDIR(s.st_mode)) st = sync_tree(path, err);
+    }
+    if (!st) st = folder_sync(folder, err);
+    arena_release(&a);
+    return st;
+}
+
+static enum status put_root_file(const struct publishing *p, const char *folder,
+                                 const struct root_file *f, struct error *err)
+{
+    const char *path = path_join(p->arena, folder, f->name);
+    if (!f->link) return file_replace_all(path, f->bytes, f->num_bytes, p->durable, err);
+    const char *temporary = arena_printf(p->arena, "%s.%ld.tmp", path, (long)getpid());
+    (void)unlink(temporary);
+    if (symlink(f->link, temporary)) return fail_errno(err, ERR_IO, "%s", temporary);
+    if (rename(temporary, path)) {
+        enum status st = fail_errno(err, ERR_IO, "%s", path);
+        (void)unlink(temporary);
+        return st;
+    }
+    return OK;
+}
+
+static enum status put_root_files(const struct publishing *p, const char *folder,
+                                  const struct root_file *files, size_t num_files,
+                                  struct error *err)
+{
+    for (size_t i = 0; i < num_files; i++)
+        TRY(put_root_file(p, folder, &files[i], err));
+    return OK;
+}
+
+/* The folder of what was moved, and those above it that publish_begin() has made. */
+static enum status sync_parents(const struct publishing *p, const char *parent, struct error *err)
+{
+    TRY(folder_sync(parent, err));
+    while (strcmp(parent, p->old_parent)) {
+        parent = path_parent(p->arena, parent);
+        TRY(folder_sync(parent, err));
+    }
+    return OK;
+}
+
+/* Moves the entries of staging up; that which makes them a model goes last. */
+static enum status move_entries_up(struct publishing *p, struct error *err)
+{
+    static const char last[] = "config.json";
+    struct name_list list;
+    size_t moved = 0;
+    TRY(folder_list(p->staging, p->arena, &list, err));
+    for (size_t i = 0; i + 1 < list.count; i++)
+        if (strcmp(list.names[i], last) == 0) {
+            char *name = list.names[i];
+            list.names[i] = list.names[list.count - 1];
+            list.names[list.count - 1] = name;
+        }
+    enum status st = OK;
+    while (!st && moved < list.count) {
+        const char *name = list.names[moved++];
+        if (strcmp(name, lock_name))
+            st = path_rename_new(path_join(p->arena, p->staging, name),
+                                 path_join(p->arena, p->final, name), err);
+    }
+    if (!st) return OK;
+    while (--moved) /* all but the one that failed */
+        (void)path_remove(path_join(p->arena, p->final, list.names[moved - 1]), NULL);
+    return st;
+}
+
+static enum status move_into_folder(struct publishing *p, struct error *err)
+{
+    TRY(check_final(p, err)); /* again: much time has passed */
+    TRY(move_entries_up(p, err));
+    p->moved = true;
+    if (p->durable) TRY(folder_sync(p->final, err));
+    return path_remove(p->staging, err);
+}
+
+/* Renames staging to its final place; what stands there goes aside first, and is deleted last. */
+static enum status move_into_place(struct publishing *p, struct error *err)
+{
+    const char *parent = path_parent(p->arena, p->final);
+    const char *aside =
+        arena_printf(p->arena, "%s/.%s.ferry-old", parent, path_base(p->arena, p->final));
+    bool replaced = false, empty;
+    TRY(check_final(p, err)); /* again: much time has passed */
+    if (path_is_folder(p->final)) {
+        TRY(is_empty(p->final, false, &empty, err));
+        if (empty) {
+            if (rmdir(p->final)) return fail_errno(err, ERR_IO, "%s", p->final);
+        } else {
+            TRY(path_remove(aside, err));
+            TRY(path_rename_new(p->final, aside, err));
+            replaced = true;
+        }
+    }
+    enum status st = path_rename_new(p->staging, p->final, err);
+    if (st && replaced) (void)rename(aside, p->final);
+    if (st) return st;
+    p->moved = true;
+    if (p->durable) TRY(sync_parents(p, parent, err));
+    return replaced ? path_remove(aside, err) : OK;
+}
+
+enum status publish_commit(struct publishing *p, const struct root_file *files, size_t num_files,
+                           struct error *err)
+{
+    if (!p->unit_in_root) TRY(put_root_files(p, p->staging, files, num_files, err));
+    if (p->durable) TRY(sync_tree(p->staging, err));
+    if (p->stays) return move_into_folder(p, err);
+    TRY(move_into_place(p, err));
+    /* The lock moves with the folder: as long as staging is there, it is locked. */
+    TRY(path_remove(path_join(p->arena, p->final, lock_name), err));
+    if (!p->unit_in_root) return OK;
+    TRY(put_root_files(p, p->destination, files, num_files, err));
+    return p->durable ? folder_sync(p->destination, err) : OK;
+}

@@ -1,0 +1,62 @@
+/* publish.h - a destination is there whole, or not at all.
+ *
+ * What is written goes to a staging folder, .NAME.ferry-partial, beside what it will become, and is
+ * moved there by one rename when it is complete and on disk. The *unit* is the destination folder
+ * itself, or a part of it (iter_0000010 of a root that exists, whose other parts are not touched);
+ * root files (a tracker, an index) are written last, each replaced by a rename.
+ *
+ * An empty destination that cannot be renamed over, since it is a mount point or its parent cannot
+ * be written, stays: staging is inside, and its entries move up one by one, config.json last, so
+ * that it is no model before.
+ *
+ * A lock in the staging folder (host, process, its start time) keeps a second run out: ERR_EXISTS
+ * "busy" while the process lives, and what a dead one left is removed. */
+#ifndef FERRY_CKPT_PUBLISH_H
+#define FERRY_CKPT_PUBLISH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/arena.h"
+#include "common/status.h"
+
+/* A small file of the root, beside the unit: text, or a link where link is not NULL. */
+struct root_file {
+    const char *name;
+    const void *bytes;
+    size_t num_bytes;
+    const char *link; /* what a symbolic link of this name points to */
+};
+
+struct publishing {
+    struct arena *arena;
+    const char *destination;
+    const char *unit;       /* NULL: the destination itself */
+    const char *staging;    /* the folder that is renamed */
+    const char *folder;     /* where the unit's files are to be written */
+    const char *final;      /* what staging becomes */
+    const char *old_parent; /* the folder above it that was there before publish_begin() */
+    bool unit_in_root;      /* the root exists: staging is the unit */
+    bool stays;             /* the destination stays: staging is inside, its entries move up */
+    bool overwrite, durable, moved;
+};
+
+/* Where the destination and its parent would lie, for the space that is free there. In the arena.
+ */
+const char *publish_existing_parent(struct arena *a, const char *destination);
+
+/* Refuses, with nothing touched: a destination that exists and is not empty (the unit, where unit
+ * is not NULL; ERR_EXISTS) unless overwrite; a folder that is no root of such units; a source that
+ * is the destination or lies in it (ERR_USAGE). Does not create anything. */
+MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
+                                     const char *unit, const char *source, bool overwrite,
+                                     struct error *err);
+/* Creates the staging folder with its lock. */
+MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct error *err);
+/* Moves the unit to its place, then the root files, in their order. */
+MUST_CHECK enum status publish_commit(struct publishing *p, const struct root_file *files,
+                                      size_t num_files, struct error *err);
+/* Removes the staging folder, and the parents that were made for it. */
+void publish_abandon(struct publishing *p);
+
+#endif

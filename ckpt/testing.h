@@ -1,0 +1,272 @@
+/* testing.h - made-up checkpoints for the tests of this folder.
+ *
+ * Tensors of random shapes are cut into random boxes, which lie in random bytes of real files: row
+ * by row, with gaps, transposed, repeated (a stride of 0), byte-swapped, in another dtype. What
+ * each element is, is worked out one by one from what a piece means, without views and joins. */
+#ifndef FERRY_CKPT_TESTING_H
+#define FERRY_CKPT_TESTING_H
+
+#include "ckpt/catalog.h"
+#include "common/file.h"
+#include "kernels/cpu/cast.h"
+#include "kernels/cpu/random.h"
+#include "tests/testing.h"
+
+enum { SOURCE_FILES = 3, SOURCE_TENSORS = 64, SOURCE_DIMS = 4 };
+
+struct source {
+    struct catalog catalog;
+    char folder[64];
+    uint64_t *seed;
+    struct {
+        unsigned char *bytes;
+        uint64_t size, capacity;
+    } files[SOURCE_FILES];
+    unsigned char *values[SOURCE_TENSORS]; /* of each tensor: its elements, row-major */
+    uint64_t cast_elements;                /* elements that are stored in another dtype */
+};
+
+/* ---- boxes, element by element ---- */
+
+struct box {
+    unsigned num_dims;
+    uint64_t shape[SOURCE_DIMS]; /* of the tensor */
+    uint64_t start[SOURCE_DIMS], extent[SOURCE_DIMS];
+    uint64_t stride[SOURCE_DIMS]; /* of the other side */
+};
+
+static inline uint64_t box_count(const struct box *x)
+{
+    uint64_t n = 1;
+    for (unsigned d = 0; d < x->num_dims; d++)
+        n *= x->extent[d];
+    return n;
+}
+
+/* Element n of a box, in the box's row-major order: *a in the tensor, *b on the other side. */
+static inline void box_element(const struct box *x, uint64_t n, uint64_t *a, uint64_t *b)
+{
+    uint64_t row_major = 1;
+    *a = *b = 0;
+    for (unsigned d = x->num_dims; d-- > 0; n /= x->extent[d]) {
+        uint64_t i = n % x->extent[d];
+        *a += (x->start[d] + i) * row_major;
+        *b += i * x->stride[d];
+        row_major *= x->shape[d];
+    }
+}
+
+static inline struct box box_of_tensor(const struct tensor *t)
+{
+    struct box x = {.num_dims = t->num_dims};
+    for (unsigned d = 0; d < t->num_dims; d++)
+        x.shape[d] = x.extent[d] = t->shape[d];
+    return x;
+}
+
+/* Strides for a random order of the dimensions, outermost first; gaps: sometimes with room between
+ * rows; repeat: sometimes 0. Returns the span. */
+static inline uint64_t box_random_strides(struct box *x, uint64_t *seed, bool gaps, bool repeat)
+{
+    unsigned order[SOURCE_DIMS];
+    bool transposed = test_below(seed, 2);
+    for (unsigned d = 0; d < x->num_dims; d++)
+        order[d] = d;
+    for (unsigned d = x->num_dims; transposed && d > 1; d--) {
+        unsigned other = (unsigned)test_below(seed, d), kept = order[d - 1];
+        order[d - 1] = order[other];
+        order[other] = kept;
+    }
+    uint64_t span = 1;
+    for (unsigned k = x->num_dims; k-- > 0;) {
+        uint64_t stride = span;
+        if (gaps && test_below(seed, 4) == 0) stride += test_below(seed, 5);
+        if (repeat && test_below(seed, 12) == 0) stride = 0;
+        x->stride[order[k]] = stride;
+        if (x->extent[order[k]]) span += (x->extent[order[k]] - 1) * stride;
+    }
+    return span;
+}
+
+/* ---- files ---- */
+
+static inline void source_init(struct source *s, uint64_t *seed)
+{
+    *s = (struct source){.seed = seed};
+    strcpy(s->folder, "/tmp/ferry-ckpt-test-XXXXXX");
+    assert_non_null(mkdtemp(s->folder));
+    catalog_init(&s->catalog, s->folder);
+}
+
+static inline void source_release(struct source *s)
+{
+    struct error err;
+    catalog_release(&s->catalog);
+    for (size_t i = 0; i < SOURCE_FILES; i++)
+        free(s->files[i].bytes);
+    for (size_t i = 0; i < SOURCE_TENSORS; i++)
+        free(s->values[i]);
+    assert_ok(path_remove(s->folder, &err));
+}
+
+static inline void fill_random(uint64_t *seed, unsigned char *to, uint64_t bytes)
+{
+    for (uint64_t i = 0, word = 0; i < bytes; i++, word >>= 8) {
+        if (i % 8 == 0) word = test_random(seed);
+        to[i] = (unsigned char)word;
+    }
+}
+
+/* Room for bytes at the end of a file, a few bytes behind what is there. Returns its offset. */
+static inline uint64_t source_reserve(struct source *s, uint32_t file, uint64_t bytes)
+{
+    uint64_t offset = s->files[file].size + test_below(s->seed, 8), end = offset + bytes;
+    if (end > s->files[file].capacity) {
+        s->files[file].capacity = 2 * end;
+        s->files[file].bytes = realloc(s->files[file].bytes, 2 * end);
+        assert_non_null(s->files[file].bytes);
+    }
+    fill_random(s->seed, s->files[file].bytes + s->files[file].size, end - s->files[file].size);
+    s->files[file].size = end;
+    return offset;
+}
+
+static inline const char *source_path(struct source *s, size_t file)
+{
+    return arena_printf(&s->catalog.arena, "%s/source-%zu", s->folder, file);
+}
+
+/* Writes the files and puts them into the catalog. */
+static inline void source_write(struct source *s)
+{
+    struct error err;
+    for (size_t i = 0; i < SOURCE_FILES; i++) {
+        struct file_stamp stamp;
+        assert_ok(
+            file_write_all(source_path(s, i), s->files[i].bytes, s->files[i].size, false, &err));
+        assert_ok(file_stamp(source_path(s, i), &stamp, &err));
+        assert_int_equal(stored_add_file(&s->catalog.stored, source_path(s, i), &stamp), i);
+    }
+}
+
+/* ---- tensors ---- */
+
+/* Element b of a piece, as its file has it. */
+static inline void piece_element(const struct source *s, const struct piece *piece, uint64_t b,
+                                 unsigned char out[16])
+{
+    size_t bytes = dtype_bytes(piece->dtype), unit = bytes;
+    if (piece->dtype == DT_C64 || piece->dtype == DT_C128) unit /= 2;
+    const unsigned char *from = s->files[piece->file].bytes + piece->offset_bytes + b * bytes;
+    for (size_t i = 0; i < bytes; i++)
+        out[i] = from[piece->byte_swapped ? i / unit * unit + (unit - 1 - i % unit) : i];
+}
+
+static inline void keep_value(struct source *s, const struct tensor *t, const struct piece *piece,
+                              uint64_t a, uint64_t b)
+{
+    size_t bytes = dtype_bytes(t->dtype);
+    unsigned char *value = s->values[t - s->catalog.tensors] + a * bytes, stored[16];
+    if (piece->source == PIECE_ZERO || piece->source == PIECE_HOLE) {
+        memset(value, 0, bytes);
+    } else if (piece->source != PIECE_STORED) {
+        random_elements(value, t->dtype, piece->file, piece->source == PIECE_RANDOM_ONE, b, 1);
+    } else {
+        piece_element(s, piece, b, stored);
+        (void)cast_elements(value, t->dtype, stored, piece->dtype, 1);
+    }
+}
+
+static inline enum dtype random_dtype(uint64_t *seed)
+{
+    static const enum dtype dtypes[] = {DT_BF16, DT_BF16, DT_F16, DT_F32, DT_F32,
+                                        DT_F64,  DT_U8,   DT_I64, DT_C64, DT_C128};
+    return dtypes[test_below(seed, sizeof dtypes / sizeof *dtypes)];
+}
+
+static inline enum dtype random_float(uint64_t *seed)
+{
+    static const enum dtype dtypes[] = {DT_BF16, DT_F16, DT_F32, DT_F64};
+    return dtypes[test_below(seed, sizeof dtypes / sizeof *dtypes)];
+}
+
+static inline void add_box(struct source *s, struct tensor *t, struct box *x)
+{
+    struct piece piece = {.dtype = t->dtype, .file = (uint32_t)test_below(s->seed, SOURCE_FILES)};
+    uint64_t count = box_count(x), span = box_random_strides(x, s->seed, true, true), a, b;
+    if (test_below(s->seed, 10) == 0) piece.source = PIECE_ZERO;
+    if (dtype_is_float(t->dtype) && test_below(s->seed, 6) == 0)
+        piece.dtype = random_float(s->seed);
+    piece.byte_swapped = test_below(s->seed, 4) == 0;
+    if (piece.source == PIECE_STORED)
+        piece.offset_bytes = source_reserve(s, piece.file, span * dtype_bytes(piece.dtype));
+    assert_true(pair_of_box(&piece.pair, x->num_dims, x->shape, x->start, x->extent, 0, x->stride));
+    catalog_add_piece(&s->catalog, t, &piece);
+    for (uint64_t n = 0; n < count; n++) {
+        box_element(x, n, &a, &b);
+        keep_value(s, t, &piece, a, b);
+    }
+    if (piece.source == PIECE_STORED && piece.dtype != t->dtype) s->cast_elements += count;
+}
+
+/* Adds a box as it is, or two halves of it along some dimension, and so on. */
+static inline void add_cut(struct source *s, struct tensor *t, struct box x, unsigned cuts)
+{
+    unsigned d = x.num_dims ? (unsigned)test_below(s->seed, x.num_dims) : 0;
+    if (!x.num_dims || cuts == 0 || x.extent[d] < 2) {
+        add_box(s, t, &x);
+        return;
+    }
+    uint64_t at = 1 + test_below(s->seed, x.extent[d] - 1);
+    struct box rest = x;
+    x.extent[d] = at;
+    rest.start[d] += at;
+    rest.extent[d] -= at;
+    add_cut(s, t, x, (cuts - 1) / 2);
+    add_cut(s, t, rest, cuts - 1 - (cuts - 1) / 2);
+}
+
+static inline struct tensor *source_new_tensor(struct source *s, enum dtype dtype,
+                                               unsigned num_dims, const uint64_t *shape)
+{
+    struct tensor *t;
+    struct error err;
+    char name[24];
+    snprintf(name, sizeof name, "tensor.%zu", s->catalog.num_tensors);
+    assert_in_range(s->catalog.num_tensors, 0, SOURCE_TENSORS - 1);
+    assert_ok(catalog_add(&s->catalog, name, dtype, num_dims, shape, &t, &err));
+    s->values[t - s->catalog.tensors] = malloc(t->numel * dtype_bytes(dtype) + 1);
+    assert_non_null(s->values[t - s->catalog.tensors]);
+    return t;
+}
+
+/* Shape and cut at random, of about `elements` at most; pieces in several dtypes, or made up. */
+static inline struct tensor *source_add_random(struct source *s, uint64_t elements)
+{
+    uint64_t shape[SOURCE_DIMS];
+    unsigned num_dims = (unsigned)test_below(s->seed, SOURCE_DIMS + 1);
+    for (unsigned d = 0; d < num_dims; d++) {
+        uint64_t side = elements;
+        for (unsigned k = d + 1; k < num_dims; k++) /* a side of what is left, roughly even */
+            side = side > 16 ? side / 6 : side;
+        if (side > elements) side = elements;
+        shape[d] = test_below(s->seed, 40) ? 1 + test_below(s->seed, side ? side : 1) : 0;
+        elements /= shape[d] ? shape[d] : 1;
+    }
+    enum dtype dtype = random_dtype(s->seed);
+    struct tensor *t = source_new_tensor(s, dtype, num_dims, shape);
+    if (dtype_is_float(dtype) && t->numel && test_below(s->seed, 8) == 0) {
+        struct piece made = {.source = test_below(s->seed, 2) ? PIECE_RANDOM : PIECE_RANDOM_ONE,
+                             .dtype = dtype,
+                             .file = (uint32_t)test_random(s->seed),
+                             .pair = pair_whole(0, test_below(s->seed, 100), t->numel)};
+        catalog_add_piece(&s->catalog, t, &made);
+        for (uint64_t i = 0; i < t->numel; i++)
+            keep_value(s, t, &made, i, made.pair.b_offset + i);
+        return t;
+    }
+    if (t->numel) add_cut(s, t, box_of_tensor(t), (unsigned)test_below(s->seed, 7));
+    return t;
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* view.h - ways to see a tensor, and what two of them have in common.
+ *
+ * A *view* sees some elements of a row-major tensor as a block of axes: element (i0, i1, ..) of the
+ * block is the tensor's flat element offset + sum of i[k] * stride[k]. Splitting a dimension
+ * ([2I] -> [2, I]), permuting axes and taking a box each give a view again: only offset, extents
+ * and strides change. A *pair* is two views with the same extents, of tensor a and of tensor b: it
+ * says which elements of a are which elements of b. A piece of a checkpoint is a pair (logical
+ * tensor, stored bytes), a row of a model map gives pairs (logical tensor, Hugging Face tensor).
+ *
+ * Everything is in elements. A view is *nested* when its axes go from the largest stride to the
+ * smallest and each stride is at least the span of the axes behind it; then the elements come in
+ * increasing order and none comes twice. All views that rows and columns, heads, gates and experts
+ * are cut by are nested; pair_join() needs the side that it joins on to be.
+ *
+ * Resharding is pair_join(): (x, source) with (x, target) gives (source, target), as few blocks. */
+#ifndef FERRY_CKPT_VIEW_H
+#define FERRY_CKPT_VIEW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "kernels/cpu/axes.h"
+
+enum { MAX_AXES = 8 };
+
+/* No tensor has more elements: so their spans fit int64_t, and their bytes off_t, in any dtype. */
+#define MOST_ELEMENTS (UINT64_C(1) << 58)
+
+struct pair {
+    unsigned num_axes; /* 0: one element */
+    struct axis axes[MAX_AXES];
+    uint64_t a_offset, b_offset;
+};
+
+/* The pair of all numel elements of a tensor with themselves, starting at the offsets. */
+struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel);
+
+/* The pair of the box [start, start + extent) of a row-major tensor a of `shape` with elements of b
+ * that lie by b_stride from b_offset (b_stride NULL: row-major over extent). start NULL: all 0.
+ * The result is nested on a. num_dims is at most MAX_AXES; dimensions of extent 1 take no axis, so
+ * tensors of higher rank fit while no more than MAX_AXES of their dimensions are larger: false
+ * where they do not. */
+bool pair_of_box(struct pair *out, unsigned num_dims, const uint64_t *shape, const uint64_t *start,
+                 const uint64_t *extent, uint64_t b_offset, const uint64_t *b_stride);
+
+uint64_t pair_count(const struct pair *p); /* elements; 0 for an empty one */
+/* One past the highest flat element of a, relative to a_offset. 0 for an empty pair. */
+uint64_t pair_a_span(const struct pair *p);
+void pair_swap(struct pair *p); /* a becomes b and b becomes a; see pair_nest */
+/* Drops axes of extent 1, sorts by the stride of a, joins axes that continue each other on both
+ * sides. false where a's view is not nested then. */
+bool pair_nest(struct pair *p);
+
+/* Called for each block of a join. */
+typedef enum status pair_visit(void *context, const struct pair *p, struct error *err);
+
+/* The elements that views y.a and z.a of one tensor share, as pairs (y.b, z.b), each shared element
+ * in exactly one of them. Both a sides must be nested. The pairs are not nested: pair_nest() those
+ * that are joined again. Few blocks come out where strides divide each other; where they do not,
+ * one comes for each step of the larger stride. */
+MUST_CHECK enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *visit,
+                                 void *context, struct error *err);
+
+/* Whether y.a and z.a share an element. */
+bool pair_overlap(const struct pair *y, const struct pair *z);
+
+/* Whether the a sides of pairs[] tile [0, numel): each element in exactly one. If not, *first_bad
+ * is the index of a pair that overlaps an earlier one or leaves the range, or num_pairs where
+ * elements are missing; *covered is the number of elements. pairs[] is reordered by a_offset. */
+bool pairs_tile(struct pair *pairs, size_t num_pairs, uint64_t numel, size_t *first_bad,
+                uint64_t *covered);
+
+#endif

@@ -1,0 +1,227 @@
+#include "ckpt/view.h"
+
+#include "tests/testing.h"
+
+enum { MAX_ELEMENTS = 4096 };
+
+/* What a pair says, element by element: to[x] = b's element + 1 for a's element x, 0 for none. */
+static void expand(const struct pair *p, uint64_t to[MAX_ELEMENTS])
+{
+    memset(to, 0, MAX_ELEMENTS * sizeof *to);
+    for (uint64_t i = 0; i < pair_count(p); i++) {
+        uint64_t rest = i, a = p->a_offset, b = p->b_offset;
+        for (unsigned k = p->num_axes; k-- > 0; rest /= p->axes[k].extent) {
+            a += rest % p->axes[k].extent * p->axes[k].a_stride;
+            b += rest % p->axes[k].extent * p->axes[k].b_stride;
+        }
+        assert_in_range(a, 0, MAX_ELEMENTS - 1);
+        assert_int_equal(to[a], 0);
+        to[a] = b + 1;
+    }
+}
+
+struct blocks {
+    uint64_t y_to_z[MAX_ELEMENTS]; /* by y's far element */
+    size_t count;
+};
+
+static enum status add_block(void *context, const struct pair *p, struct error *err)
+{
+    (void)err;
+    struct blocks *blocks = context;
+    uint64_t one[MAX_ELEMENTS];
+    expand(p, one);
+    for (size_t i = 0; i < MAX_ELEMENTS; i++)
+        if (one[i]) {
+            assert_int_equal(blocks->y_to_z[i], 0);
+            blocks->y_to_z[i] = one[i];
+        }
+    blocks->count++;
+    return OK;
+}
+
+static void check_join(const struct pair *y, const struct pair *z, struct blocks *blocks)
+{
+    static uint64_t of_y[MAX_ELEMENTS], of_z[MAX_ELEMENTS], want[MAX_ELEMENTS];
+    struct error err = {0};
+    memset(blocks, 0, sizeof *blocks);
+    assert_ok(pair_join(y, z, add_block, blocks, &err));
+    expand(y, of_y);
+    expand(z, of_z);
+    memset(want, 0, sizeof want);
+    bool share = false;
+    for (size_t x = 0; x < MAX_ELEMENTS; x++)
+        if (of_y[x] && of_z[x]) {
+            want[of_y[x] - 1] = of_z[x];
+            share = true;
+        }
+    assert_memory_equal(blocks->y_to_z, want, sizeof want);
+    assert_int_equal(pair_overlap(y, z), share);
+}
+
+/* Axes with random strides, mostly multiples of the inner one, sometimes with gaps; b is a random
+ * order of the same axes, packed, from a random offset. */
+static struct pair random_nested(uint64_t *seed)
+{
+    struct pair p = {.num_axes = (unsigned)test_below(seed, 5)};
+    uint64_t span = 1, below = 1;
+    for (unsigned k = p.num_axes; k-- > 0;) {
+        uint64_t stride = test_below(seed, 3) ? below : span + test_below(seed, 4);
+        if (stride < span) stride = span;
+        uint64_t extent = 1 + test_below(seed, 5);
+        if ((extent - 1) * stride + span > 900) extent = 1;
+        p.axes[k] = (struct axis){extent, stride, 0};
+        span += (extent - 1) * stride;
+        below = stride * extent;
+    }
+    uint64_t b_stride = 1;
+    unsigned first = p.num_axes ? (unsigned)test_below(seed, p.num_axes) : 0;
+    for (unsigned k = 0; k < p.num_axes; k++) {
+        struct axis *x = &p.axes[(first + k) % p.num_axes];
+        x->b_stride = b_stride;
+        b_stride *= x->extent;
+    }
+    p.a_offset = test_below(seed, 300);
+    p.b_offset = test_below(seed, 50);
+    return p;
+}
+
+static void join_finds_the_shared_elements_of_random_views(void **state)
+{
+    (void)state;
+    static struct blocks blocks;
+    uint64_t seed = test_seed();
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < 4000; i++) {
+        struct pair y = random_nested(&seed), z = random_nested(&seed);
+        check_join(&y, &z, &blocks);
+        assert_true(pair_nest(&y) && pair_nest(&z));
+        check_join(&y, &z, &blocks);
+    }
+}
+
+/* Rows of [g, r + 2, d] x h: the query rows of fused QKV. */
+static struct pair queries(uint64_t g, uint64_t r, uint64_t d, uint64_t h)
+{
+    struct pair p = {
+        .num_axes = 4,
+        .axes = {{g, (r + 2) * d * h, r * d * h}, {r, d * h, d * h}, {d, h, h}, {h, 1, 1}}};
+    return p;
+}
+
+static void tensor_parallel_rows_of_fused_qkv_are_few_blocks(void **state)
+{
+    (void)state;
+    static struct blocks blocks;
+    struct pair q = queries(4, 2, 4, 3), rows;
+    assert_true(pair_nest(&q));
+    const uint64_t shape[] = {64, 3}, start[] = {32, 0}, two_groups[] = {32, 3};
+    assert_true(pair_of_box(&rows, 2, shape, start, two_groups, 0, NULL));
+    check_join(&q, &rows, &blocks);
+    assert_int_equal(blocks.count, 1);
+
+    /* A rank that begins and ends inside a group: its first head, whole groups, its last rows. */
+    const uint64_t odd_start[] = {6, 0}, odd_rows[] = {37, 3};
+    assert_true(pair_of_box(&rows, 2, shape, odd_start, odd_rows, 0, NULL));
+    check_join(&q, &rows, &blocks);
+    assert_in_range(blocks.count, 1, 5);
+}
+
+static void columns_meet_rows_in_one_block(void **state)
+{
+    (void)state;
+    static struct blocks blocks;
+    const uint64_t shape[] = {8, 12}, columns[] = {8, 3}, at_column[] = {0, 6}, rows[] = {4, 12},
+                   at_row[] = {2, 0};
+    struct pair y, z;
+    assert_true(pair_of_box(&y, 2, shape, at_column, columns, 100, NULL));
+    assert_true(pair_of_box(&z, 2, shape, at_row, rows, 0, NULL));
+    check_join(&y, &z, &blocks);
+    assert_int_equal(blocks.count, 1);
+}
+
+static void transposed_strides_come_through(void **state)
+{
+    (void)state;
+    static struct blocks blocks;
+    const uint64_t shape[] = {6, 4}, whole[] = {6, 4}, stride[] = {1, 6}, half[] = {3, 4},
+                   at[] = {3, 0};
+    struct pair y, z;
+    assert_true(pair_of_box(&y, 2, shape, NULL, whole, 0, stride));
+    assert_true(pair_of_box(&z, 2, shape, at, half, 0, NULL));
+    check_join(&y, &z, &blocks);
+    assert_int_equal(blocks.count, 1);
+}
+
+static void tiles_are_told_from_holes_and_overlaps(void **state)
+{
+    (void)state;
+    struct pair p[3];
+    size_t bad;
+    uint64_t covered;
+    const uint64_t shape[] = {4, 6}, left[] = {4, 2}, right[] = {4, 4}, at2[] = {0, 2};
+    assert_true(pair_of_box(&p[0], 2, shape, at2, right, 0, NULL));
+    assert_true(pair_of_box(&p[1], 2, shape, NULL, left, 0, NULL));
+    assert_true(pairs_tile(p, 2, 24, &bad, &covered));
+    assert_false(pairs_tile(p, 1, 24, &bad, &covered));
+    assert_int_equal(bad, 1);
+    assert_int_equal(covered, 8);
+    p[2] = pair_whole(23, 0, 1);
+    assert_false(pairs_tile(p, 3, 24, &bad, &covered));
+    assert_int_equal(bad, 2);
+    p[2] = pair_whole(24, 0, 1);
+    assert_false(pairs_tile(p, 3, 24, &bad, &covered));
+}
+
+/* Twelve bits of an index, of which y and z each take some together; a's bits stand in reverse in
+ * b, so that no two axes of the result are one. */
+static struct pair view_of_bits(unsigned num_axes, const unsigned *bits)
+{
+    struct pair p = {.num_axes = num_axes};
+    uint64_t b_stride = 1, a_stride = 1 << 12;
+    for (unsigned k = 0; k < num_axes; k++) {
+        a_stride >>= bits[k];
+        p.axes[k] = (struct axis){1u << bits[k], a_stride, b_stride};
+        b_stride <<= bits[k];
+    }
+    return p;
+}
+
+static void a_join_of_more_axes_than_there_can_be_is_an_error(void **state)
+{
+    (void)state;
+    static struct blocks blocks;
+    struct error err = {0};
+    const unsigned in_y[] = {2, 2, 2, 2, 1, 1, 1, 1}, in_z[] = {1, 1, 1, 1, 1, 1, 2, 4};
+    struct pair y = view_of_bits(8, in_y), z = view_of_bits(8, in_z), few = view_of_bits(2, in_y);
+    check_join(&y, &few, &blocks);
+    assert_fails(pair_join(&y, &z, add_block, &blocks, &err), ERR_OURS,
+                 "a view with more than 8 axes");
+}
+
+static void empty_views_share_nothing(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {0, 5};
+    struct pair none, all = pair_whole(0, 0, 10);
+    size_t bad;
+    uint64_t covered;
+    assert_true(pair_of_box(&none, 2, shape, NULL, shape, 0, NULL));
+    assert_int_equal(pair_count(&none), 0);
+    assert_false(pair_overlap(&none, &all));
+    assert_true(pairs_tile(&none, 1, 0, &bad, &covered));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(join_finds_the_shared_elements_of_random_views),
+        cmocka_unit_test(tensor_parallel_rows_of_fused_qkv_are_few_blocks),
+        cmocka_unit_test(columns_meet_rows_in_one_block),
+        cmocka_unit_test(transposed_strides_come_through),
+        cmocka_unit_test(tiles_are_told_from_holes_and_overlaps),
+        cmocka_unit_test(a_join_of_more_axes_than_there_can_be_is_an_error),
+        cmocka_unit_test(empty_views_share_nothing),
+    };
+    return cmocka_run_group_tests_name("view", tests, NULL, NULL);
+}
