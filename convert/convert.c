@@ -1,0 +1,341 @@
+/* convert.c - the command: open, plan, check, carry out, publish. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/executor.h"
+#include "ckpt/publish.h"
+#include "common/json.h"
+#include "convert/commands.h"
+#include "convert/options.h"
+#include "convert/report.h"
+
+struct convert_flags {
+    struct source_flags source;
+    struct layout_flags layout;
+    struct run_flags run;
+    struct output_flags output;
+    const char *to, *torch_dtype, *transformer_impl, *common_state;
+    uint64_t divisible_by, iteration, max_shard_size;
+    struct arg_list allow_missing, allow_unexpected;
+    bool grouped_gemm, no_optim, dry_run;
+};
+
+// clang-format off
+#define AT(field) offsetof(struct convert_flags, field)
+static const struct arg convert_args[] = {
+    {"--to --ckpt-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination; default: torch_dist from Hugging Face, else the source's own"},
+    {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
+    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
+    {"--iteration", ARG_UINT, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
+    {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
+    {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "whose parameter names; default: the source's, else transformer_engine"},
+    {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "legacy files: experts named as Transformer Engine's grouped linear layers have them"},
+    {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "torch_dist: in common.pt (default; every release reads it), or as Megatron-Core 0.19 writes it"},
+    {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "of Hugging Face files; default 5GB"},
+    {"--allow-missing", ARG_LIST, AT(allow_missing), "GLOB", NULL, "tensors that may be missing in the source"},
+    {"--allow-unexpected", ARG_LIST, AT(allow_unexpected), "GLOB", NULL, "tensors of the source that may be left out"},
+    {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
+    {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
+};
+static const struct arg_group convert_groups[] = {
+    {"Conversion", convert_args, sizeof convert_args / sizeof *convert_args, 0},
+    {"Layout of the destination (default: the source's own)", layout_args, NUM_LAYOUT_ARGS, AT(layout)},
+    {"Source", source_args, NUM_SOURCE_ARGS, AT(source)},
+    {"Work", run_args, NUM_RUN_ARGS, AT(run)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
+};
+// clang-format on
+
+static void set_defaults(void *options)
+{
+    struct convert_flags *f = options;
+    f->source.ckpt_step = f->iteration = UINT64_MAX;
+    f->run.max_memory = 256 << 20;
+}
+
+static const uint64_t MAX_SHARD_BYTES = 5000000000;
+
+/* One run of the command. */
+struct run {
+    const struct convert_flags *flags;
+    struct model_maps maps;
+    struct catalog source;
+    struct target target;
+    struct publishing publishing;
+    struct executor_options executor;
+    struct conversion report;
+    struct executor_result result;
+    bool opened, planned;
+};
+
+/* ---- what is asked for ---- */
+
+static const char *target_format(const struct run *r)
+{
+    if (r->flags->to) return r->flags->to;
+    return strcmp(r->source.format, "hf") == 0 ? "torch_dist" : r->source.format;
+}
+
+/* The layout that is given; what is not is the source's own, but where layers are dealt anew. */
+static struct layout_options wanted_layout(const struct run *r)
+{
+    struct layout_options o = layout_options_of(&r->flags->layout);
+    const struct layout *s = &r->source.layout;
+    bool deals = o.pp || o.virtual_stages || o.layers_per_virtual_stage || o.first_layers ||
+                 o.last_layers || o.count_embedding || o.count_loss || o.pipeline_layout;
+    if (!o.tp) {
+        o.tp = s->tp;
+        if (!o.etp) o.etp = s->etp;
+    }
+    if (!o.ep) o.ep = s->ep;
+    if (!o.pp) o.pp = s->pp;
+    if (deals) return o;
+    o.virtual_stages = s->vpp;
+    o.first_layers = s->first_layers;
+    o.last_layers = s->last_layers;
+    o.count_embedding = s->count_embedding;
+    o.count_loss = s->count_loss;
+    o.pipeline_layout = s->pipeline_layout;
+    return o;
+}
+
+static struct target_options target_options_of(const struct run *r, const struct source_options *s)
+{
+    const struct convert_flags *f = r->flags;
+    bool local = f->transformer_impl
+                     ? strcmp(f->transformer_impl, "local") == 0
+                     : strcmp(r->source.format, "hf") && !r->source.transformer_engine_names;
+    return (struct target_options){
+        .format = target_format(r),
+        .layout = wanted_layout(r),
+        .casts = s->casts,
+        .dtype = s->dtype,
+        .divisible_by = f->divisible_by,
+        .has_iteration = f->iteration != UINT64_MAX,
+        .iteration = f->iteration,
+        .transformer_engine = !local,
+        .grouped_gemm = f->grouped_gemm,
+        .common_as_object = f->common_state && strcmp(f->common_state, "object") == 0,
+        .max_shard_bytes = f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
+        .durable = !f->run.no_fsync,
+        .allow_missing = &f->allow_missing,
+        .allow_unexpected = &f->allow_unexpected,
+    };
+}
+
+/* Options that the format of the destination has no use for. */
+static enum status check_flags(const struct run *r, const struct target_options *to,
+                               struct error *err)
+{
+    const struct convert_flags *f = r->flags;
+    bool hf = strcmp(to->format, "hf") == 0, dist = strcmp(to->format, "torch_dist") == 0;
+    const struct {
+        const char *flag;
+        bool given, useful;
+    } flags[] = {
+        {"a parallel layout", layout_is_given(&f->layout), !hf},
+        {"--iteration", f->iteration != UINT64_MAX, !hf},
+        {"--make-vocab-size-divisible-by", f->divisible_by > 0, !hf},
+        {"--transformer-impl", f->transformer_impl != NULL, !hf},
+        {"--moe-grouped-gemm", f->grouped_gemm, !hf},
+        {"--common-state", f->common_state != NULL, dist},
+        {"--max-shard-size", f->max_shard_size > 0, hf},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flags[i].given && !flags[i].useful)
+            return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
+                        flags[i].flag, to->format);
+    return OK;
+}
+
+/* ---- what stands against it ---- */
+
+/* Takes what is allowed off a list. */
+static void drop_allowed(const char **names, size_t *count, const struct arg_list *globs)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++)
+        if (!globs_match(globs, names[i])) names[kept++] = names[i];
+    *count = kept;
+}
+
+static void list_names(const char *what, const char *flag, const char *const *names, size_t count)
+{
+    if (!count) return;
+    fprintf(stderr, "%zu %s (%s GLOB allows them):\n", count, what, flag);
+    for (size_t i = 0; i < count; i++)
+        fprintf(stderr, "  %s\n", names[i]);
+}
+
+static const char *first_of(const struct catalog *c)
+{
+    const char *name = c->num_missing ? c->missing[0] : c->unexpected[0];
+    return c->num_missing + c->num_unexpected == 1
+               ? name
+               : arena_printf((struct arena *)(uintptr_t)&c->arena, "%s, ...", name);
+}
+
+static enum status check_names(struct run *r, struct error *err)
+{
+    struct catalog *c = &r->source;
+    drop_allowed(c->missing, &c->num_missing, &r->flags->allow_missing);
+    drop_allowed(c->unexpected, &c->num_unexpected, &r->flags->allow_unexpected);
+    if (!c->num_missing && !c->num_unexpected) return OK;
+    list_names("tensors are missing", "--allow-missing", c->missing, c->num_missing);
+    list_names("tensors of the source have no place in the model and would be left out",
+               "--allow-unexpected", c->unexpected, c->num_unexpected);
+    return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors missing, %zu unexpected: %s", c->path,
+                c->num_missing, c->num_unexpected, first_of(c));
+}
+
+static enum status check_optimizer(const struct run *r, struct error *err)
+{
+    if (!r->source.optimizer.present || r->flags->no_optim) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s holds optimizer state (%s), which would be lost; --no-optim leaves it out",
+                r->source.path, r->source.optimizer.kind);
+}
+
+static enum status check_space(struct run *r, struct error *err)
+{
+    struct conversion *c = &r->report;
+    c->disk_needed = r->target.plan.target_bytes + SMALL_FILES_BYTES;
+    TRY(folder_free_bytes(publish_existing_parent(&r->source.arena, c->destination), &c->disk_free,
+                          err));
+    if (c->disk_needed <= c->disk_free) return OK;
+    return fail(err, ERR_IO, "%s: no space: %s needed, %s free, %s lacking", c->destination,
+                bytes_text(c->disk_needed), bytes_text(c->disk_free),
+                bytes_text(c->disk_needed - c->disk_free));
+}
+
+/* All checks of a plan that is made; the first failure counts, the others show in the report. */
+static enum status check_plan(struct run *r, struct error *err)
+{
+    struct error later;
+    enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
+                                   r->target.unit, r->source.path, r->flags->run.overwrite, err);
+    enum status space = check_space(r, st ? &later : err);
+    if (!st) st = space;
+    enum status memory =
+        executor_memory(&r->target.plan, &r->executor, &r->report.peak_memory, st ? &later : err);
+    return st ? st : memory;
+}
+
+/* ---- steps ---- */
+
+static enum status open_and_plan(struct run *r, const char *source, struct error *err)
+{
+    struct source_options options;
+    TRY(source_options_of(&r->flags->source, r->flags->torch_dtype, &options, err));
+    r->opened = true;
+    options.allow_missing = &r->flags->allow_missing;
+    TRY(source_open(&r->source, source, &options, &r->maps, err));
+    print_notes(&r->source, 0, r->flags->output.quiet);
+    size_t noted = r->source.num_notes;
+    TRY(check_names(r, err));
+    TRY(check_optimizer(r, err));
+    struct target_options to = target_options_of(r, &options);
+    TRY(check_flags(r, &to, err));
+    r->planned = true;
+    enum status st = target_plan(&r->target, &to, &r->source, &r->maps, err);
+    print_notes(&r->source, noted, r->flags->output.quiet);
+    if (st && (r->source.num_missing || r->source.num_unexpected)) return check_names(r, err);
+    return st;
+}
+
+static enum status write_and_publish(struct run *r, struct error *err)
+{
+    struct root_file *files = NULL;
+    size_t num_files = 0;
+    TRY(publish_begin(&r->publishing, r->executor.fsync, err));
+    enum status st =
+        executor_run(&r->target.plan, r->publishing.folder, &r->executor, &r->result, err);
+    if (!st) st = r->target.kind->write_small_files(&r->target, r->publishing.folder, err);
+    if (!st && r->target.kind->root_files)
+        st = r->target.kind->root_files(&r->target, &files, &num_files, err);
+    if (!st) st = publish_commit(&r->publishing, files, num_files, err);
+    if (st) publish_abandon(&r->publishing);
+    return st;
+}
+
+static void print_plan(const struct run *r)
+{
+    struct strbuf text = {0};
+    report_plan(&text, &r->report);
+    fputs(text.data, stderr);
+    strbuf_release(&text);
+}
+
+static void print_end(const struct run *r, bool done)
+{
+    struct strbuf text = {0};
+    if (r->flags->output.json) {
+        cJSON *o = cJSON_CreateObject();
+        report_plan_json(o, &r->report);
+        if (done) report_result_json(o, &r->report, &r->result);
+        json_print(&text, o, 2);
+        strbuf_add_char(&text, '\n');
+        fputs(text.data, stdout);
+        cJSON_Delete(o);
+    }
+    strbuf_clear(&text);
+    if (done && !r->flags->output.quiet) {
+        report_result(&text, &r->report, &r->result);
+        fputs(text.data, stderr);
+    } else if (!done && !r->flags->output.quiet) {
+        fputs("dry run: nothing written\n", stderr);
+    }
+    strbuf_release(&text);
+}
+
+static enum status run_convert(struct run *r, const char *source, const char *destination,
+                               struct error *err)
+{
+    const struct convert_flags *f = r->flags;
+    double start = seconds_now();
+    r->report = (struct conversion){
+        .source = &r->source, .destination = destination, .max_memory = f->run.max_memory};
+    r->executor = executor_options_of(&f->run, &f->output);
+    TRY(model_maps_load(&r->maps, f->source.model_map, err));
+    TRY(open_and_plan(r, source, err));
+    r->report.target = &r->target;
+    enum status st = check_plan(r, err);
+    if (f->dry_run || f->output.verbose) print_plan(r);
+    if (!st && !f->dry_run) st = write_and_publish(r, err);
+    r->report.seconds = seconds_now() - start;
+    if (!st || f->dry_run) print_end(r, !f->dry_run);
+    return st;
+}
+
+static enum status convert(void *options, const char *const *positional, size_t num_positional,
+                           struct error *err)
+{
+    struct run r = {.flags = options};
+    (void)num_positional;
+    enum status st = run_convert(&r, positional[0], positional[1], err);
+    if (r.planned) target_release(&r.target);
+    if (r.opened) catalog_release(&r.source);
+    model_maps_release(&r.maps);
+    return st;
+}
+
+const struct command command_convert = {
+    .name = "convert",
+    .summary = "carry a checkpoint into another format or parallel layout",
+    .positional = "SOURCE DESTINATION",
+    .text =
+        "SOURCE is a Hugging Face folder (safetensors or .bin), a Megatron checkpoint in the "
+        "torch_dist or the legacy torch format (the root with its tracker file, or one "
+        "iter_NNNNNNN). What it is, is found out. DESTINATION is made anew, and appears when it is "
+        "complete; of a Megatron root that exists, other iterations stay as they are.\n\n"
+        "  ferry convert Llama-3.2-1B ckpt --tp 2 --pp 2\n"
+        "  ferry convert ckpt ckpt8 --tp 8 --to torch\n"
+        "  ferry convert ckpt8 out-hf --to hf",
+    .groups = convert_groups,
+    .num_groups = sizeof convert_groups / sizeof *convert_groups,
+    .options_bytes = sizeof(struct convert_flags),
+    .defaults = set_defaults,
+    .run = convert,
+};

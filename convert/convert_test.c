@@ -1,0 +1,797 @@
+/* ferry convert as a whole: what it refuses, what it leaves out and says, and what it never loses.
+ */
+#include "formats/dcp.h"
+#include "formats/torch.h"
+
+#include "convert/testing_hf.h"
+
+static struct model_maps maps;
+
+static int load_maps(void **state)
+{
+    (void)state;
+    return model_maps_load(&maps, NULL, NULL) ? -1 : 0;
+}
+
+static int release_maps(void **state)
+{
+    (void)state;
+    model_maps_release(&maps);
+    return 0;
+}
+
+/* ---- small models ---- */
+
+#define LLAMA                                                                                      \
+    "'model_type':'llama','vocab_size':11,'hidden_size':8,'intermediate_size':6,"                  \
+    "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2,'head_dim':2,"          \
+    "'max_position_embeddings':16,'torch_dtype':'bfloat16'"
+#define MIXTRAL                                                                                    \
+    "'model_type':'mixtral','vocab_size':11,'hidden_size':8,'intermediate_size':6,"                \
+    "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2,'head_dim':2,"          \
+    "'num_local_experts':4,'torch_dtype':'bfloat16'"
+#define QWEN2                                                                                      \
+    "'model_type':'qwen2','vocab_size':11,'hidden_size':8,'intermediate_size':6,"                  \
+    "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2"
+
+static enum dtype all_bf16(void *context, const char *logical)
+{
+    (void)context, (void)logical;
+    return DT_BF16;
+}
+
+/* Layer 1 is F32. */
+static enum dtype by_layer(void *context, const char *logical)
+{
+    (void)context;
+    return strstr(logical, "layers.1.") ? DT_F32 : DT_BF16;
+}
+
+/* Expert 1 is F16, which has as many bytes. */
+static enum dtype by_expert(void *context, const char *logical)
+{
+    (void)context;
+    return strstr(logical, "experts.experts.1.") ? DT_F16 : DT_BF16;
+}
+
+/* A model folder NAME with these members of config.json. */
+static const char *make(const char *name, const char *members, dtype_choice *choose)
+{
+    uint64_t seed = 7;
+    const struct model_map *map;
+    const char *folder = in_scratch(name);
+    cJSON *config = json_tree(arena_printf(&scratch, "{%s}", members));
+    assert_ok(model_map_of_config(&maps, config, &map, &err));
+    make_hf(folder, map, config, choose ? choose : all_bf16, NULL, &seed);
+    cJSON_Delete(config);
+    return folder;
+}
+
+static void rewrite(const char *folder, const char *name, const char *text)
+{
+    const char *path = path_join(&scratch, folder, name);
+    assert_ok(path_remove(path, &err));
+    assert_ok(file_write_all(path, text, strlen(text), false, &err));
+}
+
+static const char *read_text(const char *path)
+{
+    struct strbuf text = {0};
+    assert_ok(file_read_all(path, 1 << 20, &text, &err));
+    const char *copy = arena_text(&scratch, text.data ? text.data : "", text.length);
+    strbuf_release(&text);
+    return copy;
+}
+
+/* A copy of an HF folder without the tensors whose names contain `without`. */
+static const char *make_without(const char *name, const char *from, const char *without)
+{
+    const char *folder = in_scratch(name);
+    struct catalog c;
+    struct safetensors_out tensors[256];
+    const void *data[256];
+    struct strbuf file = {0};
+    uint64_t bytes;
+    size_t n = 0;
+    open_hf_folder(&c, from);
+    for (size_t i = 0; i < c.stored.num_tensors; i++) {
+        const struct stored_tensor *s = &c.stored.tensors[i];
+        if (strstr(s->name, without)) continue;
+        tensors[n++] = (struct safetensors_out){
+            .name = s->name, .dtype = s->dtype, .num_dims = s->num_dims, .shape = s->shape};
+    }
+    assert_ok(safetensors_layout(tensors, n, &file, &bytes, &err));
+    for (size_t i = 0; i < n; i++) {
+        const struct stored_tensor *s = stored_find(&c.stored, tensors[i].name);
+        data[i] = stored_elements(&c, s);
+        strbuf_add(&file, data[i], stored_tensor_bytes(s));
+    }
+    assert_ok(folder_create(folder, &err));
+    assert_ok(file_write_all(path_join(&scratch, folder, "model.safetensors"), file.data,
+                             file.length, false, &err));
+    assert_ok(file_copy(path_join(&scratch, from, "config.json"),
+                        path_join(&scratch, folder, "config.json"), false, &err));
+    strbuf_release(&file);
+    catalog_release(&c);
+    return folder;
+}
+
+/* The names in a folder's weights, a blank behind each. */
+static const char *weight_names(const char *folder)
+{
+    struct catalog c;
+    struct strbuf out = {0};
+    strbuf_add_text(&out, "");
+    open_hf_folder(&c, folder);
+    for (size_t i = 0; i < c.stored.num_tensors; i++)
+        strbuf_printf(&out, "%s ", c.stored.tensors[i].name);
+    const char *text = arena_text(&scratch, out.data, out.length);
+    strbuf_release(&out);
+    catalog_release(&c);
+    return text;
+}
+
+/* ---- missing and unexpected ---- */
+
+static void missing_tensors_are_refused_by_name(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *out = in_scratch("out");
+    const char *less = make_without("less", hf, "layers.1.self_attn.o_proj");
+    assert_fails(CONVERT(less, out), ERR_UNSUPPORTED, "1 tensors missing, 0 unexpected: model.lay");
+    assert_said("1 tensors are missing (--allow-missing GLOB allows them):\n"
+                "  model.layers.1.self_attn.o_proj.weight\n");
+    assert_false(path_exists(out));
+}
+
+static void what_may_be_missing_is_left_out_and_the_rest_is_there(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *glob = "--allow-missing=*o_proj*";
+    const char *less = make_without("less", hf, "layers.1.self_attn.o_proj");
+    const char *dist = in_scratch("dist"), *legacy = in_scratch("legacy"), *back = in_scratch("b");
+    assert_ok(CONVERT(less, in_scratch("direct"), "--to=hf", glob));
+    check_same_weights(in_scratch("direct"), less);
+    assert_ok(CONVERT(less, dist, glob, "--tp=2"));
+    assert_fails(CONVERT(dist, back, "--to=hf"), ERR_UNSUPPORTED,
+                 "1 tensors missing, 0 unexpected: decoder.layers.1.self_attention.linear_proj");
+    assert_ok(CONVERT(dist, legacy, "--to=torch", "--allow-missing=*linear_proj*"));
+    assert_ok(CONVERT(legacy, back, "--to=hf", "--allow-missing=*linear_proj*"));
+    check_same_weights(back, less);
+}
+
+static void parts_of_an_incomplete_tensor_are_not_dropped_in_silence(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *out = in_scratch("out");
+    const char *less = make_without("less", hf, "layers.1.self_attn.k_proj");
+    assert_fails(CONVERT(less, out, "--to=hf"), ERR_UNSUPPORTED, "1 tensors missing, 0 unexpected");
+    assert_fails(NOTED(less, out, "--to=hf", "--allow-missing=*k_proj*"), ERR_UNSUPPORTED,
+                 "0 tensors missing, 2 unexpected: model.layers.1.self_attn.q_proj.weight, ...");
+    assert_said("note: model.layers.1.self_attn.q_proj.weight cannot be carried: it is a part of "
+                "decoder.layers.1.self_attention.linear_qkv.weight, of which others are missing\n");
+    assert_ok(CONVERT(less, out, "--to=hf", "--allow-missing=*k_proj*",
+                      "--allow-unexpected=*layers.1.self_attn*"));
+    check_same_weights(out, make_without("rest", less, "layers.1.self_attn.q_proj") ? out : out);
+    assert_null(strstr(weight_names(out), "layers.1.self_attn.q_proj"));
+    assert_non_null(strstr(weight_names(out), "layers.1.self_attn.o_proj"));
+    assert_non_null(strstr(weight_names(out), "layers.0.self_attn.q_proj"));
+}
+
+static void unexpected_tensors_are_refused_by_name(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *out = in_scratch("out");
+    rewrite(hf, "config.json", json_text("{" LLAMA ",'tie_word_embeddings':false}"));
+    assert_ok(CONVERT(hf, out));
+    const char *fewer = json_text("{'model_type':'llama','vocab_size':11,'hidden_size':8,"
+                                  "'intermediate_size':6,'num_hidden_layers':1,"
+                                  "'num_attention_heads':4,'num_key_value_heads':2,'head_dim':2}");
+    rewrite(hf, "config.json", fewer);
+    assert_fails(CONVERT(hf, in_scratch("o2")), ERR_UNSUPPORTED, "0 tensors missing, 9 unexpected");
+    assert_said("9 tensors of the source have no place in the model and would be left out "
+                "(--allow-unexpected GLOB allows them):\n  model.layers.1.");
+    assert_ok(CONVERT(hf, in_scratch("o2"), "--allow-unexpected=model.layers.1.*"));
+}
+
+/* A converter that drops what its table lacks is the worst of all. */
+static void parameters_that_the_family_has_no_name_for_are_not_dropped(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", QWEN2, NULL), *ckpt = in_scratch("ckpt"), *out = in_scratch("out");
+    const char *as_llama = in_scratch("as_llama");
+    assert_ok(CONVERT(hf, ckpt));
+    assert_ok(path_remove(path_join(&scratch, ckpt, "iter_0000000/ferry-hf"), &err));
+    assert_ok(folder_create(as_llama, &err));
+    rewrite(as_llama, "config.json",
+            json_text("{'model_type':'llama','vocab_size':11,'hidden_size':8,'intermediate_size':6,"
+                      "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2}"));
+    const char *config = arena_printf(&scratch, "--hf-config=%s", as_llama);
+    assert_fails(
+        CONVERT(ckpt, out, "--to=hf", config), ERR_UNSUPPORTED,
+        "0 tensors missing, 2 unexpected: decoder.layers.0.self_attention.linear_qkv.bias");
+    assert_false(path_exists(out));
+    assert_ok(CONVERT(ckpt, out, "--to=hf", config, "--allow-unexpected=*linear_qkv.bias"));
+    assert_null(strstr(weight_names(out), "bias"));
+    /* nor may config.json claim another model than the tensors are of */
+    assert_fails(
+        CONVERT(ckpt, in_scratch("o2"), "--to=hf", "--model=llama", "--true-vocab-size=11"),
+        ERR_UNSUPPORTED, "family llama cannot say that add_qkv_bias is true");
+}
+
+/* ---- dtypes ---- */
+
+static void parts_of_one_tensor_must_be_of_one_dtype_or_cast(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *out = in_scratch("out");
+    struct catalog c;
+    /* two models: q of one, the rest of the other */
+    const char *f32 = make("f32", LLAMA ",'x':1", by_layer);
+    open_hf_folder(&c, hf);
+    catalog_release(&c);
+    const char *mixed = in_scratch("mixed");
+    assert_ok(folder_create(mixed, &err));
+    const char *rest = make_without("rest", hf, "layers.1.self_attn.q_proj");
+    const char *others[] = {"layers.0", "k_proj", "v_proj", "o_proj",
+                            "mlp",      "norm",   "embed",  "lm_"};
+    const char *only = f32;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        only = make_without(arena_printf(&scratch, "only%zu", i), only, others[i]);
+    assert_ok(file_copy(path_join(&scratch, rest, "model.safetensors"),
+                        path_join(&scratch, mixed, "model-00001-of-00002.safetensors"), false,
+                        &err));
+    assert_ok(file_copy(path_join(&scratch, only, "model.safetensors"),
+                        path_join(&scratch, mixed, "model-00002-of-00002.safetensors"), false,
+                        &err));
+    assert_ok(file_copy(path_join(&scratch, hf, "config.json"),
+                        path_join(&scratch, mixed, "config.json"), false, &err));
+    assert_fails(CONVERT(mixed, out), ERR_UNSUPPORTED,
+                 "model.layers.1.self_attn.q_proj.weight is F32 and "
+                 "model.layers.1.self_attn.k_proj.weight is BF16: they become one tensor, "
+                 "decoder.layers.1.self_attention.linear_qkv.weight; --torch-dtype casts both");
+    assert_ok(CONVERT(mixed, out, "--torch-dtype=float32"));
+    assert_ok(CONVERT(out, in_scratch("back"), "--to=hf"));
+    open_hf_folder(&c, in_scratch("back"));
+    for (size_t i = 0; i < c.stored.num_tensors; i++)
+        assert_int_equal(c.stored.tensors[i].dtype, DT_F32);
+    struct catalog source;
+    open_hf_folder(&source, only);
+    const char *q = "model.layers.1.self_attn.q_proj.weight";
+    check_same_stored(&c, stored_find(&c.stored, q), &source, stored_find(&source.stored, q),
+                      UINT64_MAX);
+    catalog_release(&source);
+    catalog_release(&c);
+    assert_non_null(strstr(read_text(path_join(&scratch, in_scratch("back"), "config.json")),
+                           "\"torch_dtype\": \"float32\""));
+}
+
+/* The common state that a torch_dist folder has in common.pt. */
+static bool content_says(const char *folder, const char *name)
+{
+    struct stored s;
+    struct torch_file t;
+    bool truth = false;
+    stored_init(&s);
+    assert_ok(torch_open(&t, &s, path_join(&scratch, folder, "iter_0000000/common.pt"), 0,
+                         UINT64_MAX, &err));
+    (void)value_as_bool(value_get(value_get(t.root, "content_metadata"), name), &truth);
+    torch_close(&t);
+    stored_release(&s);
+    return truth;
+}
+
+static bool has_key(const char *folder, const char *key)
+{
+    struct stored s;
+    stored_init(&s);
+    assert_ok(dcp_open(&s, path_join(&scratch, folder, "iter_0000000"), true, &err));
+    bool there = stored_find(&s, key) != NULL;
+    stored_release(&s);
+    return there;
+}
+
+static void layers_that_differ_in_dtype_are_named_one_by_one(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, by_layer), *out = in_scratch("out");
+    const char *alike = in_scratch("alike");
+    assert_ok(CONVERT(hf, out, "--tp=2"));
+    assert_true(has_key(out, "decoder.layers.1.mlp.linear_fc2.weight"));
+    assert_true(content_says(out, "non_homogeneous_layers"));
+    assert_ok(CONVERT(out, in_scratch("back"), "--to=hf"));
+    check_same_weights(in_scratch("back"), hf);
+    assert_ok(CONVERT(hf, alike, "--tp=2", "--torch-dtype=bf16"));
+    assert_true(has_key(alike, "decoder.layers.mlp.linear_fc2.weight"));
+    assert_false(content_says(alike, "non_homogeneous_layers"));
+}
+
+static void experts_that_differ_in_dtype_have_no_place_in_torch_dist(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", MIXTRAL, by_expert), *legacy = in_scratch("legacy");
+    assert_fails(CONVERT(hf, in_scratch("out")), ERR_UNSUPPORTED,
+                 "decoder.layers.0.mlp.experts.experts.1.linear_fc1.weight is F16, others that are "
+                 "one tensor with it, decoder.layers.0.mlp.experts.experts.linear_fc1.weight, are "
+                 "BF16; --torch-dtype casts them");
+    assert_ok(CONVERT(hf, in_scratch("cast"), "--torch-dtype=float32"));
+    assert_ok(CONVERT(hf, legacy, "--to=torch", "--ep=2"));
+    assert_ok(CONVERT(legacy, in_scratch("back"), "--to=hf"));
+    check_same_weights(in_scratch("back"), hf);
+}
+
+static void config_json_says_the_dtype_that_weights_have(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, by_layer), *ckpt = in_scratch("ckpt");
+    const char *config = arena_printf(&scratch, "--hf-config=%s", in_scratch("c"));
+    assert_ok(CONVERT(hf, ckpt, "--torch-dtype=float32"));
+    assert_non_null(
+        strstr(read_text(path_join(&scratch, ckpt, "iter_0000000/ferry-hf/config.json")),
+               "\"torch_dtype\": \"float32\""));
+    assert_ok(folder_create(in_scratch("c"), &err));
+    rewrite(in_scratch("c"), "config.json",
+            json_text("{" LLAMA ",'quantization_config':{'a':1},'other':[1]}"));
+    assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=hf", config));
+    const char *text = read_text(path_join(&scratch, in_scratch("out"), "config.json"));
+    assert_non_null(strstr(text, "\"torch_dtype\": \"float32\""));
+    assert_null(strstr(text, "quantization"));
+    assert_non_null(strstr(text, "\"other\": ["));
+}
+
+/* ---- what a checkpoint does not say ---- */
+
+static void exporting_without_a_config_says_all_that_is_wanted_at_once(void **state)
+{
+    (void)state;
+    const char *golden = "tests/golden/megatron/llama-0.16.1-tp2/checkpoint";
+    const char *out = in_scratch("out");
+    assert_fails(CONVERT(golden, out, "--to=hf"), ERR_UNSUPPORTED,
+                 "neither its args nor run_config.yaml tell which family of models it is: "
+                 "--hf-config DIR takes all from a config.json");
+    assert_fails(CONVERT(golden, out, "--to=hf", "--model=llama"), ERR_UNSUPPORTED,
+                 "neither its args nor run_config.yaml say: vocab_size, activation_func, "
+                 "layernorm_epsilon, rotary_base; --hf-config DIR takes all from a config.json");
+    assert_fails(CONVERT(golden, out, "--to=hf", "--model=llama", "--true-vocab-size=43"),
+                 ERR_UNSUPPORTED, "say: activation_func, layernorm_epsilon, rotary_base; --hf-c");
+    const char *full = "tests/golden/megatron/llama-0.12.0-tp2pp2/checkpoint";
+    assert_fails(CONVERT(full, out, "--to=hf"), ERR_UNSUPPORTED,
+                 "it does not say how large the vocabulary is without its padding (48 rows are "
+                 "stored): give --true-vocab-size N, or --hf-config DIR");
+    assert_fails(
+        CONVERT(full, out, "--to=hf", "--true-vocab-size=49"), ERR_UNSUPPORTED,
+        "embedding.word_embeddings.weight has 48 rows; by --true-vocab-size the vocabulary");
+    assert_fails(CONVERT(full, out, "--to=hf", "--model=zzz"), ERR_USAGE,
+                 "--model zzz: there is no such family");
+    assert_false(path_exists(out));
+}
+
+static void rows_of_an_unknown_vocabulary_are_all_kept(void **state)
+{
+    (void)state;
+    const char *golden = "tests/golden/megatron/llama-0.12.0-tp2pp2/checkpoint";
+    const char *ckpt = in_scratch("ckpt"), *legacy = in_scratch("legacy");
+    const char *all = "--true-vocab-size=48";
+    assert_ok(CONVERT(golden, ckpt, "--to=torch_dist", "--tp=1", "--pp=4"));
+    assert_ok(CONVERT(ckpt, legacy, "--to=torch", "--make-vocab-size-divisible-by=50"));
+    assert_ok(CONVERT(golden, in_scratch("a"), "--to=hf", all));
+    assert_ok(CONVERT(ckpt, in_scratch("b"), "--to=hf", all));
+    assert_ok(CONVERT(legacy, in_scratch("c"), "--to=hf", all));
+    check_same_weights(in_scratch("b"), in_scratch("a"));
+    check_same_weights(in_scratch("c"), in_scratch("a"));
+    assert_ok(NOTED(golden, in_scratch("d"), "--dry-run", "--tp=4"));
+    assert_said("vocab    true size not known: all stored rows are kept, 64 with padding "
+                "(0 rows from the source, 16 new, zero)");
+}
+
+static void the_true_vocabulary_cannot_contradict_config_json(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *ckpt = in_scratch("ckpt");
+    assert_fails(CONVERT(hf, ckpt, "--true-vocab-size=10"), ERR_USAGE, "--true-vocab-size 10: by ");
+    assert_ok(CONVERT(hf, ckpt, "--true-vocab-size=11"));
+    assert_fails(CONVERT(ckpt, in_scratch("out"), "--to=hf", "--true-vocab-size=10"), ERR_USAGE,
+                 "ferry-hf/config.json the vocabulary has 11 entries");
+    assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=hf", "--true-vocab-size=11"));
+}
+
+static void a_config_of_another_model_is_refused(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", MIXTRAL ",'tie_word_embeddings':false", NULL);
+    const char *ckpt = in_scratch("ckpt"), *c = in_scratch("c");
+    const char *config = arena_printf(&scratch, "--hf-config=%s", c);
+    static const char *const wrong[][2] = {
+        {"'num_hidden_layers':3", "num_layers is 2 in the checkpoint, 3 by "},
+        {"'hidden_size':16", "hidden_size is 8 in the checkpoint, 16 by "},
+        {"'num_local_experts':2", "num_experts is 4 in the checkpoint, 2 by "},
+        {"'num_key_value_heads':4", "num_query_groups is 2 in the checkpoint, 4 by "},
+        {"'head_dim':4", "kv_channels is 2 in the checkpoint, 4 by "},
+        {"'tie_word_embeddings':true", "has a head of its own (output_layer.weight); by "},
+    };
+    assert_ok(CONVERT(hf, ckpt));
+    assert_ok(folder_create(c, &err));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cJSON *tree = json_tree("{" MIXTRAL ",'tie_word_embeddings':false}"),
+              *patch = json_tree(arena_printf(&scratch, "{%s}", wrong[i][0]));
+        struct strbuf text = {0};
+        cJSON_DeleteItemFromObjectCaseSensitive(tree, patch->child->string);
+        cJSON_AddItemToObject(tree, patch->child->string, cJSON_Duplicate(patch->child, true));
+        json_print(&text, tree, 2);
+        rewrite(c, "config.json", text.data);
+        assert_fails(CONVERT(ckpt, in_scratch("out"), "--to=torch", config), ERR_UNSUPPORTED,
+                     wrong[i][1]);
+        strbuf_release(&text);
+        cJSON_Delete(tree);
+        cJSON_Delete(patch);
+    }
+    rewrite(c, "config.json",
+            json_text("{" MIXTRAL ",'tie_word_embeddings':false,"
+                      "'rms_norm_eps':0.5,'rope_theta':3}"));
+    assert_ok(NOTED(ckpt, in_scratch("out"), "--to=hf", config));
+    assert_said("note: layernorm_epsilon is 1e-05 in the checkpoint's args, 0.5 in ");
+    assert_said("note: rotary_base is 1000000 in the checkpoint's args, 3 in ");
+}
+
+/* ---- tied heads ---- */
+
+static void a_tied_head_that_is_stored_must_equal_the_embedding(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA ",'tie_word_embeddings':false", NULL);
+    const char *out = in_scratch("out");
+    rewrite(hf, "config.json", json_text("{" LLAMA ",'tie_word_embeddings':true}"));
+    assert_fails(CONVERT(hf, out), ERR_UNSUPPORTED,
+                 "model.safetensors: tensor lm_head.weight and model.embed_tokens.weight differ at "
+                 "element 0, but config.json says that they are tied (tie_word_embeddings)");
+}
+
+/* pytorch_model.bin with an embedding and a head that is stored by columns. */
+static const char *make_bin(const char *name, bool same)
+{
+    const char *hf = make(arena_printf(&scratch, "%s-st", name), LLAMA, NULL);
+    const char *folder = in_scratch(name);
+    struct value *root = value_dict(&scratch), *head;
+    struct strbuf file = {0};
+    struct catalog c;
+    const void *data[64];
+    size_t n = 0;
+    open_hf_folder(&c, hf);
+    for (size_t i = 0; i < c.stored.num_tensors; i++) {
+        const struct stored_tensor *s = &c.stored.tensors[i];
+        char key[8];
+        if (strcmp(s->name, "lm_head.weight") == 0) continue;
+        snprintf(key, sizeof key, "%zu", n);
+        value_dict_set(&scratch, root, s->name,
+                       value_tensor(&scratch, key, s->dtype, s->num_dims, s->shape));
+        data[n++] = stored_elements(&c, s);
+    }
+    const struct stored_tensor *e = stored_find(&c.stored, "model.embed_tokens.weight");
+    const uint16_t *rows = stored_elements(&c, e);
+    uint64_t V = e->shape[0], h = e->shape[1], *stride = arena_array(&scratch, 2, sizeof *stride);
+    uint16_t *columns = arena_array(&scratch, V * h, sizeof *columns);
+    for (uint64_t i = 0; i < V * h; i++)
+        columns[i % h * V + i / h] = rows[i];
+    if (!same) columns[3 * V + 5] ^= 1;
+    char key[8];
+    snprintf(key, sizeof key, "%zu", n);
+    head = value_tensor(&scratch, key, e->dtype, 2, e->shape);
+    stride[0] = 1;
+    stride[1] = V;
+    head->tensor->stride = stride;
+    value_dict_set(&scratch, root, "lm_head.weight", head);
+    data[n++] = columns;
+    assert_ok(torch_to_bytes(&file, "archive", root, data, &err));
+    assert_ok(folder_create(folder, &err));
+    assert_ok(file_write_all(path_join(&scratch, folder, "pytorch_model.bin"), file.data,
+                             file.length, false, &err));
+    rewrite(folder, "config.json", json_text("{" LLAMA ",'tie_word_embeddings':true}"));
+    strbuf_release(&file);
+    catalog_release(&c);
+    return folder;
+}
+
+static void a_tied_head_is_compared_however_it_is_stored(void **state)
+{
+    (void)state;
+    const char *good = make_bin("good", true), *bad = make_bin("bad", false);
+    assert_ok(CONVERT(good, in_scratch("out")));
+    assert_fails(CONVERT(bad, in_scratch("out2")), ERR_UNSUPPORTED, "differ at element 43, but");
+}
+
+static void tied_models_stay_tied(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA ",'tie_word_embeddings':true", NULL);
+    const char *legacy = in_scratch("legacy"), *dist = in_scratch("dist");
+    assert_null(strstr(weight_names(hf), "lm_head"));
+    assert_ok(CONVERT(hf, legacy, "--to=torch", "--tp=2", "--pp=2"));
+    assert_ok(CONVERT(legacy, dist, "--to=torch_dist", "--pp=1"));
+    assert_false(has_key(dist, "output_layer.weight"));
+    assert_ok(CONVERT(dist, in_scratch("out"), "--to=hf"));
+    check_same_weights(in_scratch("out"), hf);
+}
+
+/* ---- where a Megatron checkpoint is ---- */
+
+static void iterations_are_found_or_refused(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *root = in_scratch("root"), *out = in_scratch("out");
+    const char *tracker = "latest_checkpointed_iteration.txt";
+    const char *one = path_join(&scratch, root, "iter_0000005");
+    static const char *const trackers[][2] = {
+        {"", "latest_checkpointed_iteration.txt: neither a number nor \"release\""},
+        {"zzz", "neither a number nor"},
+        {"5x", "neither a number nor"},
+        {"-5", "neither a number nor"},
+        {"7", "no folder iter_0000007, which the tracker file names"},
+        {"release", "no folder release, which the tracker file names"},
+    };
+    assert_ok(CONVERT(hf, root, "--iteration=5"));
+    assert_ok(CONVERT(hf, root, "--iteration=6"));
+    assert_string_equal(read_text(path_join(&scratch, root, tracker)), "6");
+    assert_ok(CONVERT(root, in_scratch("a"), "--to=hf", "--ckpt-step=5"));
+    assert_ok(CONVERT(one, in_scratch("b"), "--to=hf"));
+    assert_ok(CONVERT(one, in_scratch("c"), "--to=hf", "--ckpt-step=5"));
+    assert_fails(CONVERT(one, out, "--to=hf", "--ckpt-step=6"), ERR_USAGE,
+                 "--ckpt-step 6: this is one iteration itself");
+    assert_fails(CONVERT(root, out, "--to=hf", "--ckpt-step=8"), ERR_IO,
+                 "no folder iter_0000008, which --ckpt-step names");
+    assert_fails(CONVERT(hf, out, "--ckpt-step=8"), ERR_USAGE, "a Hugging Face folder has no iter");
+    for (size_t i = 0; i < sizeof trackers / sizeof *trackers; i++) {
+        rewrite(root, tracker, trackers[i][0]);
+        assert_int_not_equal(CONVERT(root, out, "--to=hf"), OK);
+        if (!strstr(err.text, trackers[i][1])) fail_msg("%s: %s", trackers[i][0], err.text);
+    }
+    assert_ok(path_remove(path_join(&scratch, one, ".metadata"), &err));
+    assert_fails(CONVERT(one, out, "--to=hf"), ERR_CORRUPT, "there is metadata.json and no .meta");
+}
+
+static void trackers_say_release_where_nothing_was_trained(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *root = in_scratch("root");
+    assert_ok(CONVERT(hf, root));
+    const char *tracker = path_join(&scratch, root, "latest_checkpointed_iteration.txt");
+    assert_string_equal(read_text(tracker), "release");
+    assert_true(path_is_folder(path_join(&scratch, root, "release")));
+    assert_ok(CONVERT(root, in_scratch("hf2"), "--to=hf"));
+    check_same_weights(in_scratch("hf2"), hf);
+}
+
+/* ---- experts ---- */
+
+static void experts_are_counted(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", MIXTRAL, NULL), *dist = in_scratch("dist"), *c = in_scratch("c");
+    assert_ok(CONVERT(hf, dist, "--to=torch_dist"));
+    /* without args, run_config.yaml and config.json: sizes come from the tensors */
+    const char *one = path_join(&scratch, dist, "iter_0000000");
+    assert_ok(path_remove(path_join(&scratch, one, "common.pt"), &err));
+    assert_ok(path_remove(path_join(&scratch, one, "run_config.yaml"), &err));
+    assert_ok(path_remove(path_join(&scratch, one, "ferry-hf"), &err));
+    assert_fails(CONVERT(dist, in_scratch("out"), "--to=torch_dist"), ERR_UNSUPPORTED,
+                 "neither args nor run_config.yaml say how many heads the model has; --hf-config");
+    assert_ok(folder_create(c, &err));
+    rewrite(c, "config.json", json_text("{" MIXTRAL "}"));
+    assert_ok(CONVERT(dist, in_scratch("out"), "--to=torch_dist", "--ep=2",
+                      arena_printf(&scratch, "--hf-config=%s", c)));
+    assert_ok(CONVERT(in_scratch("out"), in_scratch("hf2"), "--to=hf"));
+    check_same_weights(in_scratch("hf2"), hf);
+    rewrite(c, "config.json",
+            json_text("{'model_type':'mixtral','vocab_size':11,'hidden_size':8,"
+                      "'intermediate_size':6,'num_hidden_layers':2,'num_attention_heads':4,"
+                      "'num_key_value_heads':2,'head_dim':2,'num_local_experts':3}"));
+    assert_fails(CONVERT(dist, in_scratch("o2"), "--to=torch_dist",
+                         arena_printf(&scratch, "--hf-config=%s", c)),
+                 ERR_UNSUPPORTED, "num_experts is 4 in the checkpoint, 3 by ");
+}
+
+/* ---- notes and flags ---- */
+
+static void each_note_is_said_once(void **state)
+{
+    (void)state;
+    const char *hf = make("hf",
+                          LLAMA ",'rope_scaling':{'rope_type':'llama3','factor':8,"
+                                "'low_freq_factor':1,'high_freq_factor':4,"
+                                "'original_max_position_embeddings':32}",
+                          NULL);
+    assert_ok(NOTED(hf, in_scratch("out")));
+    const char *note = "note: rope scaling llama3 with low 1, high 4, 32 positions: Megatron "
+                       "computes with 1, 4, 8192";
+    assert_said(note);
+    assert_null(strstr(strstr(said, note) + 1, "note:"));
+    assert_ok(CONVERT(hf, in_scratch("quiet")));
+    assert_string_equal(said, "");
+}
+
+static void options_without_a_use_are_refused(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *out = in_scratch("out");
+    static const char *const flags[][2] = {
+        {"--to=hf", "--tp=2"},
+        {"--to=hf", "--vpp=2"},
+        {"--to=hf", "--iteration=2"},
+        {"--to=hf", "--make-vocab-size-divisible-by=2"},
+        {"--to=hf", "--transformer-impl=local"},
+        {"--to=hf", "--common-state=object"},
+        {"--to=torch", "--common-state=object"},
+        {"--to=torch", "--max-shard-size=5GB"},
+        {"--to=torch_dist", "--max-shard-size=5GB"},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        assert_fails(CONVERT(hf, out, flags[i][0], flags[i][1]), ERR_USAGE, ", which has none");
+    assert_fails(CONVERT(hf, out, "--torch-dtype=int8"), ERR_USAGE, "one of bfloat16, float16");
+    assert_fails(CONVERT(hf, out, "--make-vocab-size-divisible-by=4000000000"), ERR_USAGE,
+                 "is too large");
+    assert_false(path_exists(out));
+}
+
+static void layouts_that_do_not_divide_are_refused(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *out = in_scratch("out");
+    assert_fails(CONVERT(hf, out, "--tp=3"), ERR_UNSUPPORTED,
+                 "num_attention_heads 4 is not divisible by tensor parallel size 3");
+    assert_fails(CONVERT(hf, out, "--tp=4"), ERR_UNSUPPORTED,
+                 "ffn_hidden_size 6 is not divisible by tensor parallel size 4");
+    assert_fails(CONVERT(hf, out, "--pp=3"), ERR_UNSUPPORTED, "pipeline size 3");
+    assert_fails(CONVERT(hf, out, "--ep=2"), ERR_UNSUPPORTED, "the model has no experts");
+    assert_fails(CONVERT(hf, out, "--vpp=2"), ERR_UNSUPPORTED, "virtual pipeline");
+}
+
+/* ---- odd contents ---- */
+
+/* Replaces common.pt of iteration 0 by a dict with one more member. */
+static void add_to_common(const char *ckpt, const char *name, struct value *v, const void *data)
+{
+    struct stored s;
+    struct torch_file t;
+    struct strbuf file = {0};
+    const char *path = path_join(&scratch, ckpt, "iter_0000000/common.pt");
+    stored_init(&s);
+    assert_ok(torch_open(&t, &s, path, 0, UINT64_MAX, &err));
+    value_dict_set(&scratch, t.root, name, v);
+    assert_ok(torch_to_bytes(&file, "common", t.root, &data, &err));
+    torch_close(&t);
+    stored_release(&s);
+    assert_ok(path_remove(path, &err));
+    assert_ok(file_write_all(path, file.data, file.length, false, &err));
+    strbuf_release(&file);
+}
+
+static void tensors_in_the_common_state_do_not_stop_a_conversion(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *ckpt = in_scratch("ckpt"), *out = in_scratch("out");
+    const uint64_t two = 2;
+    const float data[] = {1, 2};
+    assert_ok(CONVERT(hf, ckpt));
+    add_to_common(ckpt, "ema", value_tensor(&scratch, "0", DT_F32, 1, &two), data);
+    assert_ok(NOTED(ckpt, out, "--tp=2"));
+    assert_said("note: common state: ema holds tensors and is left out\n");
+    assert_ok(CONVERT(out, in_scratch("back"), "--to=hf"));
+    check_same_weights(in_scratch("back"), hf);
+}
+
+static void norms_that_are_stored_minus_one_are_not_exported(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *ckpt = in_scratch("ckpt");
+    assert_ok(CONVERT(hf, ckpt));
+    struct value *d = value_dict(&scratch);
+    value_dict_set(&scratch, d, "apply_layernorm_1p", value_bool(&scratch, true));
+    add_to_common(ckpt, "args", value_instance(&scratch, "argparse", "Namespace", d), NULL);
+    assert_fails(CONVERT(ckpt, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
+                 "its args say apply_layernorm_1p, which no family with a model map here computes");
+    assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=torch"));
+}
+
+static void optimizer_state_is_not_lost_in_silence(void **state)
+{
+    (void)state;
+    const char *golden = "tests/golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint";
+    assert_fails(CONVERT(golden, in_scratch("out"), "--to=torch"), ERR_UNSUPPORTED,
+                 "holds optimizer state (distributed, fully_reshardable), which would be lost; "
+                 "--no-optim leaves it out");
+    assert_ok(CONVERT(golden, in_scratch("out"), "--to=torch", "--no-optim"));
+}
+
+/* ---- bad configs, with tensors beside them ---- */
+
+static void configs_that_do_not_fit_the_tensors_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *message;
+    } cases[] = {
+        {"\"hidden_size\": 8", "\"hidden_size\": 16",
+         "tensor model.embed_tokens.weight is [16, 8]; by config.json it should be [16, 16]"},
+        {"\"vocab_size\": 16", "\"vocab_size\": 17",
+         "tensor model.embed_tokens.weight is [16, 8]; by config.json it should be [17, 8]"},
+        {"\"num_key_value_heads\": 1", "\"num_key_value_heads\": 2",
+         "tensor model.layers.0.self_attn.k_proj.weight is [4, 8]; by config.json"},
+        {"\"num_hidden_layers\": 1", "\"num_hidden_layers\": 2", "9 tensors missing"},
+        {"\"num_hidden_layers\": 1", "\"num_hidden_layers\": 0", "num_layers is 0"},
+        {"\"num_attention_heads\": 2", "\"num_attention_heads\": 0", "num_attention_heads is 0"},
+        {"\"llama\"", "\"zzz\"", "model_type \"zzz\" is not supported"},
+        {"{", "[", "config.json"},
+    };
+    const char *folder = in_scratch("hf"), *tiny = "tests/golden/hf-tiny";
+    const char *text = read_text(path_join(&scratch, tiny, "config.json"));
+    assert_ok(folder_create(folder, &err));
+    assert_ok(file_copy(path_join(&scratch, tiny, "model.safetensors"),
+                        path_join(&scratch, folder, "model.safetensors"), false, &err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *at = strstr(text, cases[i].from);
+        assert_non_null(at);
+        rewrite(folder, "config.json",
+                arena_printf(&scratch, "%.*s%s%s", (int)(at - text), text, cases[i].to,
+                             at + strlen(cases[i].from)));
+        enum status st = CONVERT(folder, in_scratch("out"), "--dry-run");
+        if (st != ERR_UNSUPPORTED && st != ERR_CORRUPT) fail_msg("%s: %d", cases[i].to, (int)st);
+        if (!strstr(err.text, cases[i].message)) fail_msg("%s: %s", cases[i].to, err.text);
+    }
+}
+
+/* Two rows share a tensor, but one of them is for models with biases alone. */
+static void tensors_that_a_map_takes_a_part_of_are_refused(void **state)
+{
+    (void)state;
+    const char *map = write_scratch(
+        "map.json",
+        json_text("{'family':'own','model_type':'llama','architecture':'O','extends':'llama',"
+                  "'tensors':[{'megatron':'decoder.layers.{l}.mlp.router.bias','shape':'h',"
+                  "'hf_shape':'h[0 of 2*h]','hf':'x.{l}'},"
+                  "{'megatron':'decoder.layers.{l}.mlp.router.expert_bias','shape':'h',"
+                  "'hf_shape':'h[h of 2*h]','when':'add_bias_linear','hf':'x.{l}'}]}"));
+    const char *option = arena_printf(&scratch, "--model-map=%s", map), *hf = in_scratch("hf");
+    struct model_maps own;
+    uint64_t seed = 7;
+    cJSON *config = json_tree("{" LLAMA "}");
+    assert_ok(model_maps_load(&own, map, &err));
+    make_hf(hf, own.maps[0], config, all_bf16, NULL, &seed);
+    assert_fails(CONVERT(hf, in_scratch("out"), option), ERR_UNSUPPORTED,
+                 "tensor x.0: the model map own takes 8 of its 16 elements");
+    cJSON_Delete(config);
+    model_maps_release(&own);
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
+    const struct CMUnitTest tests[] = {
+        TEST(missing_tensors_are_refused_by_name),
+        TEST(what_may_be_missing_is_left_out_and_the_rest_is_there),
+        TEST(parts_of_an_incomplete_tensor_are_not_dropped_in_silence),
+        TEST(unexpected_tensors_are_refused_by_name),
+        TEST(parameters_that_the_family_has_no_name_for_are_not_dropped),
+        TEST(parts_of_one_tensor_must_be_of_one_dtype_or_cast),
+        TEST(layers_that_differ_in_dtype_are_named_one_by_one),
+        TEST(experts_that_differ_in_dtype_have_no_place_in_torch_dist),
+        TEST(config_json_says_the_dtype_that_weights_have),
+        TEST(exporting_without_a_config_says_all_that_is_wanted_at_once),
+        TEST(rows_of_an_unknown_vocabulary_are_all_kept),
+        TEST(the_true_vocabulary_cannot_contradict_config_json),
+        TEST(a_config_of_another_model_is_refused),
+        TEST(a_tied_head_that_is_stored_must_equal_the_embedding),
+        TEST(a_tied_head_is_compared_however_it_is_stored),
+        TEST(tied_models_stay_tied),
+        TEST(iterations_are_found_or_refused),
+        TEST(trackers_say_release_where_nothing_was_trained),
+        TEST(experts_are_counted),
+        TEST(each_note_is_said_once),
+        TEST(options_without_a_use_are_refused),
+        TEST(layouts_that_do_not_divide_are_refused),
+        TEST(tensors_in_the_common_state_do_not_stop_a_conversion),
+        TEST(norms_that_are_stored_minus_one_are_not_exported),
+        TEST(optimizer_state_is_not_lost_in_silence),
+        TEST(configs_that_do_not_fit_the_tensors_are_refused),
+        TEST(tensors_that_a_map_takes_a_part_of_are_refused),
+    };
+    return cmocka_run_group_tests_name("convert", tests, load_maps, release_maps);
+}

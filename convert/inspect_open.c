@@ -1,0 +1,101 @@
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/checked.h"
+#include "convert/inspect.h"
+#include "formats/dcp.h"
+#include "formats/hf_folder.h"
+#include "formats/safetensors.h"
+#include "formats/sniff.h"
+#include "formats/torch.h"
+
+static enum status open_torch(struct catalog *c, struct error *err)
+{
+    struct torch_file t;
+    c->format = "torch.save file";
+    TRY(torch_open(&t, &c->stored, c->path, 0, UINT64_MAX, err));
+    enum status st = torch_add_tensors(&t, &c->stored, t.root, "", err);
+    torch_close(&t);
+    return st;
+}
+
+static enum status open_safetensors(struct catalog *c, struct error *err)
+{
+    struct safetensors_info info;
+    c->format = "safetensors file";
+    TRY(safetensors_open(&c->stored, c->path, &info, err));
+    if (info.dcp_shard)
+        catalog_note(c, "one rank's shards of a distributed checkpoint: shapes are local");
+    if (info.format) catalog_note(c, "written for \"%s\"", info.format);
+    return OK;
+}
+
+static bool has_suffix(const char *path, const char *suffix)
+{
+    size_t n = strlen(path), m = strlen(suffix);
+    return n >= m && strcmp(path + n - m, suffix) == 0;
+}
+
+/* A file that is called .safetensors or .pt and is something else is refused, with what it is; of
+ * other names the content decides. */
+static enum status open_file(struct catalog *c, struct error *err)
+{
+    static const char *const torch_names[] = {".pt", ".pth", ".bin", ".ckpt"};
+    uint8_t head[512];
+    struct file_stamp stamp;
+    int fd;
+    if (has_suffix(c->path, ".safetensors")) return open_safetensors(c, err);
+    for (size_t i = 0; i < sizeof torch_names / sizeof *torch_names; i++)
+        if (has_suffix(c->path, torch_names[i])) return open_torch(c, err);
+    TRY(file_open(c->path, &fd, &stamp, err));
+    size_t n = min_u64(sizeof head, stamp.size_bytes);
+    enum status st = file_read(fd, c->path, head, n, 0, err);
+    close(fd);
+    TRY(st);
+    if (torch_matches(head, n)) return open_torch(c, err);
+    if (safetensors_matches(head, n)) return open_safetensors(c, err);
+    const char *what = sniff_name(head, n);
+    return fail(err, ERR_UNSUPPORTED, "%s: %s%s; safetensors and torch.save files are known",
+                c->path, what ? "this is " : "no file of tensors", what ? what : "");
+}
+
+static enum status open_stored_folder(struct catalog *c, struct error *err)
+{
+    const char *folder = hf_folder_resolve(&c->arena, c->path);
+    if (path_exists(path_join(&c->arena, folder, ".metadata"))) {
+        c->format = "DCP folder";
+        return dcp_open(&c->stored, folder, true, err);
+    }
+    c->format = "Hugging Face folder";
+    return hf_folder_open(&c->stored, folder, NULL, err);
+}
+
+static enum status open_stored(struct catalog *c, struct error *err)
+{
+    enum status st = path_is_folder(c->path) ? open_stored_folder(c, err) : open_file(c, err);
+    for (size_t i = 0; i < c->stored.num_warnings && !st; i++)
+        catalog_note(c, "%s", c->stored.warnings[i]);
+    return st;
+}
+
+enum status inspect_open(struct catalog *c, const char *path, const struct source_options *o,
+                         const struct model_maps *maps, bool *stored_only, struct error *err)
+{
+    *stored_only = false;
+    if (!path_exists(path) || path_is_folder(path)) {
+        enum status st = source_open(c, path, o, maps, err);
+        if (st != ERR_UNSUPPORTED) return st;
+        char why[sizeof err->text];
+        memcpy(why, err->text, sizeof why);
+        catalog_release(c);
+        catalog_init(c, path);
+        *stored_only = true;
+        TRY(open_stored(c, err));
+        catalog_note(c, "%s", why);
+        return OK;
+    }
+    catalog_init(c, path);
+    *stored_only = true;
+    return open_stored(c, err);
+}

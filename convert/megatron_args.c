@@ -1,0 +1,849 @@
+#include "convert/megatron_args.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+
+/* Members of the config that args and run_config.yaml hold as they are. NULL: it has no such name,
+ * or says it in another way (below). The first name is written, all are read. */
+static const struct {
+    const char *field, *args[2], *run_config;
+} same[] = {
+    {"num_layers", {"num_layers"}, "num_layers"},
+    {"hidden_size", {"hidden_size"}, "hidden_size"},
+    {"ffn_hidden_size", {"ffn_hidden_size"}, "ffn_hidden_size"},
+    {"num_attention_heads", {"num_attention_heads"}, "num_attention_heads"},
+    {"kv_channels", {"kv_channels"}, "kv_channels"},
+    {"make_vocab_size_divisible_by",
+     {"make_vocab_size_divisible_by"},
+     "make_vocab_size_divisible_by"},
+    {"padded_vocab_size", {"padded_vocab_size"}, NULL},
+    {"vocab_size", {NULL}, "vocab_size"},
+    {"max_position_embeddings", {"max_position_embeddings"}, "seq_length"},
+    {"normalization", {"normalization"}, "normalization"},
+    {"layernorm_epsilon", {"norm_epsilon", "layernorm_epsilon"}, "layernorm_epsilon"},
+    {"gated_linear_unit", {"swiglu"}, "gated_linear_unit"},
+    {"add_bias_linear", {"add_bias_linear"}, "add_bias_linear"},
+    {"add_qkv_bias", {"add_qkv_bias"}, "add_qkv_bias"},
+    {"qk_layernorm", {"qk_layernorm"}, "qk_layernorm"},
+    {"untie_embeddings_and_output_weights", {"untie_embeddings_and_output_weights"}, NULL},
+    {"position_embedding_type", {"position_embedding_type"}, "position_embedding_type"},
+    {"rotary_base", {"rotary_base"}, "rotary_base"},
+    {"rotary_percent", {"rotary_percent"}, "rotary_percent"},
+    {"rotary_interleaved", {"rotary_interleaved"}, "rotary_interleaved"},
+    {"attention_dropout", {"attention_dropout"}, "attention_dropout"},
+    {"hidden_dropout", {"hidden_dropout"}, "hidden_dropout"},
+    {"init_method_std", {"init_method_std"}, "init_method_std"},
+    {"num_experts", {"num_experts"}, "num_moe_experts"},
+    {"moe_router_topk", {"moe_router_topk"}, "moe_router_topk"},
+    {"moe_ffn_hidden_size", {"moe_ffn_hidden_size"}, "moe_ffn_hidden_size"},
+    {"moe_router_pre_softmax", {"moe_router_pre_softmax"}, "moe_router_pre_softmax"},
+    {"moe_aux_loss_coeff", {"moe_aux_loss_coeff"}, "moe_aux_loss_coeff"},
+};
+enum { NUM_SAME = sizeof same / sizeof *same };
+
+/* ---- reading args ---- */
+
+static void field_from_value(const struct model_field *f, const struct value *v, struct arena *a,
+                             struct model_config *c)
+{
+    void *to = (char *)c + f->offset;
+    int64_t integer;
+    const char *text = value_as_text(v);
+    switch (f->kind) {
+    case FIELD_UINT:
+        if (value_as_int(v, &integer) && integer >= 0) *(uint64_t *)to = (uint64_t)integer;
+        break;
+    case FIELD_REAL:
+        (void)value_as_float(v, to);
+        break;
+    case FIELD_BOOL:
+        (void)value_as_bool(v, to);
+        break;
+    case FIELD_TEXT:
+        if (text) *(const char **)to = arena_text(a, text, strlen(text));
+        break;
+    }
+}
+
+static bool flag(const struct value *args, const char *name)
+{
+    bool truth;
+    return value_as_bool(value_get(args, name), &truth) && truth;
+}
+
+static void groups_from_args(const struct value *args, struct model_config *c)
+{
+    int64_t groups;
+    const struct value *gqa = value_get(args, "group_query_attention");
+    c->num_query_groups = c->num_attention_heads;
+    if ((!gqa || flag(args, "group_query_attention")) &&
+        value_as_int(value_get(args, "num_query_groups"), &groups) && groups > 0)
+        c->num_query_groups = (uint64_t)groups;
+}
+
+/* Megatron's gelu is the exact one, but its fusion with the bias computes by tanh
+ * (core/fusions/fused_bias_gelu.py), and openai_gelu is that too. */
+static void activation_from_args(const struct value *args, struct model_config *c)
+{
+    bool fused = !value_get(args, "bias_gelu_fusion") || flag(args, "bias_gelu_fusion");
+    if (flag(args, "swiglu"))
+        c->activation_func = "silu";
+    else if (flag(args, "squared_relu"))
+        c->activation_func = "squared_relu";
+    else if (flag(args, "quick_geglu"))
+        c->activation_func = "quick_gelu";
+    else if (value_get(args, "swiglu"))
+        c->activation_func = fused || flag(args, "openai_gelu") ? "gelu_tanh" : "gelu";
+    if (flag(args, "quick_geglu")) c->gated_linear_unit = true;
+}
+
+/* Megatron's llama3 scaling has a factor; the other numbers are constants
+ * (core/models/common/embeddings/rotary_pos_embedding.py:_apply_scaling). */
+static void set_llama3(struct model_config *c, double factor)
+{
+    c->rope_type = "llama3";
+    c->rope_factor = factor;
+    c->rope_low_freq_factor = 1;
+    c->rope_high_freq_factor = 4;
+    c->rope_original_max_position = 8192;
+}
+
+static void rope_from_args(const struct value *args, struct model_config *c)
+{
+    double factor = 8;
+    c->rope_type = "default";
+    if (c->rotary_percent == 0) c->rotary_percent = 1;
+    if (flag(args, "use_rotary_position_embeddings")) c->position_embedding_type = "rope";
+    if (flag(args, "use_rope_scaling")) {
+        (void)value_as_float(value_get(args, "rope_scaling_factor"), &factor);
+        set_llama3(c, factor);
+    } else if (value_as_float(value_get(args, "rotary_seq_len_interpolation_factor"), &factor)) {
+        c->rope_type = "linear";
+        c->rope_factor = factor;
+    }
+}
+
+/* A list of 0 and 1, one a layer, that begins with `zeros` 0 and goes on with 1. */
+struct layer_flags {
+    uint64_t count, zeros;
+    bool other; /* it is no such list */
+};
+
+static void add_flag(struct layer_flags *f, bool one)
+{
+    if (!one && f->zeros < f->count) f->other = true;
+    if (!one) f->zeros++;
+    f->count++;
+}
+
+/* window_attn_skip_freq: 1 in a list is a layer that slides; none: all do. */
+static bool sliding_layers(const struct value *freq, struct layer_flags *f)
+{
+    int64_t n;
+    *f = (struct layer_flags){0};
+    if (!freq || freq->kind == VALUE_NONE) return true;
+    if (freq->kind != VALUE_LIST) return false;
+    for (uint32_t i = 0; i < freq->count; i++) {
+        if (!value_as_int(freq->items[i], &n)) return false;
+        add_flag(f, n != 0);
+    }
+    return !f->other;
+}
+
+static void window_from_args(const struct value *args, struct model_config *c)
+{
+    const struct value *w = value_get(args, "window_size");
+    struct layer_flags sliding;
+    int64_t left;
+    if (w && (w->kind == VALUE_TUPLE || w->kind == VALUE_LIST) && w->count == 2 &&
+        value_as_int(w->items[0], &left) && left >= 0)
+        c->sliding_window = (uint64_t)left + 1;
+    if (sliding_layers(value_get(args, "window_attn_skip_freq"), &sliding))
+        c->sliding_window_first_layer = sliding.zeros;
+}
+
+enum { MOST_LAYERS = 100000 };
+
+/* moe_layer_freq: N, every Nth layer from the first; or a list of 0 and 1. at(): what stands there
+ * for a layer, else its own number; -1: nothing. */
+static void set_moe_layers(struct arena *a, struct model_config *c,
+                           int64_t (*at)(const void *freq, uint64_t layer), const void *freq)
+{
+    if (!c->num_experts || c->num_layers > MOST_LAYERS) return;
+    bool *moe = arena_array(a, c->num_layers, sizeof *moe);
+    bool all = true;
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        all &= moe[i] = at(freq, i) != 0;
+    if (!all) c->moe_layers = moe;
+}
+
+static int64_t moe_of_value(const void *context, uint64_t layer)
+{
+    const struct value *freq = context;
+    int64_t n = -1;
+    if (freq->kind == VALUE_LIST) {
+        if (layer < freq->count) (void)value_as_int(freq->items[layer], &n);
+        return n;
+    }
+    return value_as_int(freq, &n) && n > 0 ? layer % (uint64_t)n == 0 : -1;
+}
+
+void model_config_from_args(const struct value *args, struct arena *a, struct model_config *c)
+{
+    for (size_t i = 0; i < NUM_SAME; i++)
+        for (size_t k = 0; k < 2 && same[i].args[k]; k++)
+            field_from_value(model_field_find(same[i].field), value_get(args, same[i].args[k]), a,
+                             c);
+    groups_from_args(args, c);
+    activation_from_args(args, c);
+    rope_from_args(args, c);
+    window_from_args(args, c);
+    if (c->num_experts && !c->moe_ffn_hidden_size) c->moe_ffn_hidden_size = c->ffn_hidden_size;
+    const struct value *freq = value_get(args, "moe_layer_freq");
+    if (freq) set_moe_layers(a, c, moe_of_value, freq);
+}
+
+static uint64_t uint_of(const struct value *args, const char *name)
+{
+    int64_t n;
+    return value_as_int(value_get(args, name), &n) && n > 0 ? (uint64_t)n : 0;
+}
+
+/* A layout in args is the text, or an object whose input_data is it. */
+static const char *pipeline_layout_of(const struct value *args)
+{
+    const struct value *v = value_get(args, "pipeline_model_parallel_layout");
+    const char *text = value_as_text(v);
+    return text ? text : value_as_text(value_get(v, "input_data"));
+}
+
+void layout_options_from_args(const struct value *args, struct arena *a, struct layout_options *o)
+{
+    *o = (struct layout_options){
+        .tp = uint_of(args, value_get(args, "tensor_model_parallel_size")
+                                ? "tensor_model_parallel_size"
+                                : "model_parallel_size"), /* before checkpoint_version 3 */
+        .pp = uint_of(args, "pipeline_model_parallel_size"),
+        .ep = uint_of(args, "expert_model_parallel_size"),
+        .etp = uint_of(args, "expert_tensor_parallel_size"),
+        .virtual_stages = uint_of(args, "virtual_pipeline_model_parallel_size"),
+        .first_layers = uint_of(args, "decoder_first_pipeline_num_layers"),
+        .last_layers = uint_of(args, "decoder_last_pipeline_num_layers"),
+        .count_embedding = flag(args, "account_for_embedding_in_pipeline_split"),
+        .count_loss = flag(args, "account_for_loss_in_pipeline_split"),
+    };
+    const char *text = pipeline_layout_of(args);
+    if (text) o->pipeline_layout = arena_text(a, text, strlen(text));
+    if (o->pipeline_layout) {
+        o->virtual_stages = o->first_layers = o->last_layers = 0;
+        o->count_embedding = o->count_loss = false;
+    }
+}
+
+/* ---- reading run_config.yaml ---- */
+
+static void field_from_json(const struct model_field *f, const cJSON *item, struct arena *a,
+                            struct model_config *c)
+{
+    void *to = (char *)c + f->offset;
+    const char *text = json_as_text(item);
+    double real;
+    switch (f->kind) {
+    case FIELD_UINT:
+        (void)json_as_u64(item, to);
+        break;
+    case FIELD_REAL:
+        if (json_as_double(item, &real)) *(double *)to = real;
+        break;
+    case FIELD_BOOL:
+        if (cJSON_IsBool(item)) *(bool *)to = cJSON_IsTrue(item);
+        break;
+    case FIELD_TEXT:
+        if (text) *(const char **)to = arena_text(a, text, strlen(text));
+        break;
+    }
+}
+
+static const struct {
+    const char *target, *activation;
+} activation_targets[] = {
+    {"torch.nn.functional.silu", "silu"},
+    {"torch.nn.functional.gelu", "gelu"},
+    {"torch.nn.functional.relu", "relu"},
+    {"megatron.core.activations.squared_relu", "squared_relu"},
+    {"megatron.core.activations.quick_gelu", "quick_gelu"},
+    {"megatron.core.activations.fast_gelu", "gelu_tanh"},
+};
+
+static void activation_from_json(const cJSON *model, struct model_config *c)
+{
+    const cJSON *f = json_get(model, "activation_func");
+    const char *target = json_as_text(json_get(f, "_target_"));
+    const char *approximate = json_as_text(json_get(f, "approximate"));
+    for (size_t i = 0; target && i < sizeof activation_targets / sizeof *activation_targets; i++)
+        if (strcmp(activation_targets[i].target, target) == 0)
+            c->activation_func = activation_targets[i].activation;
+    if (approximate && strcmp(approximate, "tanh") == 0) c->activation_func = "gelu_tanh";
+}
+
+static int64_t moe_of_json(const void *context, uint64_t layer)
+{
+    const cJSON *freq = context;
+    int64_t n = -1;
+    if (cJSON_IsArray(freq)) {
+        const cJSON *item = layer < MOST_LAYERS ? cJSON_GetArrayItem(freq, (int)layer) : NULL;
+        (void)json_as_i64(item, &n);
+        return n;
+    }
+    return json_as_i64(freq, &n) && n > 0 ? (int64_t)(layer % (uint64_t)n == 0) : -1;
+}
+
+static bool sliding_layers_of_json(const cJSON *freq, struct layer_flags *f)
+{
+    int64_t n;
+    *f = (struct layer_flags){0};
+    if (!freq || cJSON_IsNull(freq)) return true;
+    if (!cJSON_IsArray(freq)) return false;
+    for (const cJSON *i = freq->child; i; i = i->next) {
+        if (!json_as_i64(i, &n)) return false;
+        add_flag(f, n != 0);
+    }
+    return !f->other;
+}
+
+void model_config_from_run_config(const cJSON *model, struct arena *a, struct model_config *c)
+{
+    double factor = 1;
+    uint64_t left;
+    struct layer_flags sliding;
+    for (size_t i = 0; i < NUM_SAME; i++)
+        if (same[i].run_config)
+            field_from_json(model_field_find(same[i].field), json_get(model, same[i].run_config), a,
+                            c);
+    c->num_query_groups = c->num_attention_heads;
+    (void)json_as_u64(json_get(model, "num_query_groups"), &c->num_query_groups);
+    c->untie_embeddings_and_output_weights =
+        !cJSON_IsTrue(json_get(model, "share_embeddings_and_output_weights"));
+    activation_from_json(model, c);
+    c->rope_type = "default";
+    (void)json_as_double(json_get(model, "rope_scaling_factor"), &factor);
+    if (cJSON_IsTrue(json_get(model, "rope_scaling"))) set_llama3(c, factor);
+    if (json_as_double(json_get(model, "seq_len_interpolation_factor"), &c->rope_factor))
+        c->rope_type = "linear";
+    const cJSON *window = json_get(model, "window_size");
+    if (cJSON_IsArray(window) && json_as_u64(window->child, &left)) c->sliding_window = left + 1;
+    if (sliding_layers_of_json(json_get(model, "window_attn_skip_freq"), &sliding))
+        c->sliding_window_first_layer = sliding.zeros;
+    if (c->num_experts && !c->moe_ffn_hidden_size) c->moe_ffn_hidden_size = c->ffn_hidden_size;
+    const cJSON *freq = json_get(model, "moe_layer_freq");
+    if (freq) set_moe_layers(a, c, moe_of_json, freq);
+}
+
+void layout_options_from_run_config(const cJSON *model, struct arena *a, struct layout_options *o)
+{
+    const char *text = json_as_text(json_get(model, "pipeline_model_parallel_layout"));
+    *o = (struct layout_options){0};
+    (void)json_as_u64(json_get(model, "tensor_model_parallel_size"), &o->tp);
+    (void)json_as_u64(json_get(model, "pipeline_model_parallel_size"), &o->pp);
+    (void)json_as_u64(json_get(model, "expert_model_parallel_size"), &o->ep);
+    (void)json_as_u64(json_get(model, "expert_tensor_parallel_size"), &o->etp);
+    if (text) {
+        o->pipeline_layout = arena_text(a, text, strlen(text));
+        return;
+    }
+    (void)json_as_u64(json_get(model, "virtual_pipeline_model_parallel_size"), &o->virtual_stages);
+    (void)json_as_u64(json_get(model, "num_layers_in_first_pipeline_stage"), &o->first_layers);
+    (void)json_as_u64(json_get(model, "num_layers_in_last_pipeline_stage"), &o->last_layers);
+    o->count_embedding = cJSON_IsTrue(json_get(model, "account_for_embedding_in_pipeline_split"));
+    o->count_loss = cJSON_IsTrue(json_get(model, "account_for_loss_in_pipeline_split"));
+}
+
+/* ---- what no family has ---- */
+
+/* Names in args and in run_config.yaml, and the value that means nothing where it is a text. */
+static const struct {
+    const char *args, *run_config, *plain;
+} beyond[] = {
+    {"apply_layernorm_1p", "layernorm_zero_centered_gamma", NULL}, /* norms are stored minus one */
+    {"multi_latent_attention", "multi_latent_attention", NULL},
+    {"attention_output_gate", "attention_output_gate", NULL},
+    {"qk_l2_norm", "qk_l2_norm", NULL},
+    {"apply_residual_connection_post_layernorm", "apply_residual_connection_post_layernorm", NULL},
+    {"softmax_type", "softmax_type", "vanilla"},
+    {"no_rope_freq", "no_rope_freq", NULL},
+    {"activation_func_clamp_value", "activation_func_clamp_value", NULL},
+    {"glu_linear_offset", "glu_linear_offset", NULL},
+    {"linear_attention_freq", "linear_attention_freq", NULL},
+    {"mtp_num_layers", "mtp_num_layers", NULL},
+    {"moe_router_score_function", "moe_router_score_function", "softmax"},
+    {"moe_router_enable_expert_bias", "moe_router_enable_expert_bias", NULL},
+    {"moe_router_topk_scaling_factor", "moe_router_topk_scaling_factor", NULL},
+    {"moe_router_num_groups", "moe_router_num_groups", NULL},
+    {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", NULL},
+};
+enum { NUM_BEYOND = sizeof beyond / sizeof *beyond };
+
+static bool value_says_something(const struct value *v, const char *plain)
+{
+    const char *text = value_as_text(v);
+    double number;
+    if (!v || v->kind == VALUE_NONE) return false;
+    if (text) return *text && (!plain || strcmp(text, plain));
+    if (value_as_float(v, &number)) return number < 0 || number > 0;
+    return v->kind != VALUE_LIST || v->count;
+}
+
+static bool json_says_something(const cJSON *item, const char *plain)
+{
+    const char *text = json_as_text(item);
+    double number;
+    if (!item || cJSON_IsNull(item) || cJSON_IsFalse(item)) return false;
+    if (text) return *text && (!plain || strcmp(text, plain));
+    if (json_as_double(item, &number)) return number < 0 || number > 0;
+    return true;
+}
+
+const char *args_beyond_hf(const struct value *args)
+{
+    struct layer_flags sliding;
+    for (size_t i = 0; i < NUM_BEYOND; i++)
+        if (value_says_something(value_get(args, beyond[i].args), beyond[i].plain))
+            return beyond[i].args;
+    const char *skip = "window_attn_skip_freq";
+    return sliding_layers(value_get(args, skip), &sliding) ? NULL : skip;
+}
+
+const char *run_config_beyond_hf(const cJSON *model)
+{
+    struct layer_flags sliding;
+    for (size_t i = 0; i < NUM_BEYOND; i++)
+        if (json_says_something(json_get(model, beyond[i].run_config), beyond[i].plain))
+            return beyond[i].run_config;
+    const char *skip = "window_attn_skip_freq";
+    return sliding_layers_of_json(json_get(model, skip), &sliding) ? NULL : skip;
+}
+
+/* ---- writing args ---- */
+
+static struct value *field_to_value(struct arena *a, const struct model_field *f,
+                                    const struct model_config *c)
+{
+    const void *from = (const char *)c + f->offset;
+    const char *text;
+    switch (f->kind) {
+    case FIELD_UINT: {
+        uint64_t n = *(const uint64_t *)from;
+        return n ? value_int(a, (int64_t)n) : value_none(a);
+    }
+    case FIELD_REAL:
+        return value_float(a, *(const double *)from);
+    case FIELD_BOOL:
+        return value_bool(a, *(const bool *)from);
+    default:
+        text = *(const char *const *)from;
+        return text ? value_text(a, text) : value_none(a);
+    }
+}
+
+static bool is_text(const char *text, const char *other)
+{
+    return text && strcmp(text, other) == 0;
+}
+
+static void set_int(struct arena *a, struct value *d, const char *name, uint64_t n)
+{
+    value_dict_set(a, d, name, value_int(a, (int64_t)n));
+}
+
+static void set_bool(struct arena *a, struct value *d, const char *name, bool truth)
+{
+    value_dict_set(a, d, name, value_bool(a, truth));
+}
+
+static void set_none(struct arena *a, struct value *d, const char *name)
+{
+    value_dict_set(a, d, name, value_none(a));
+}
+
+static void set_int_or_none(struct arena *a, struct value *d, const char *name, uint64_t n)
+{
+    value_dict_set(a, d, name, n ? value_int(a, (int64_t)n) : value_none(a));
+}
+
+/* What a layout says, and what follows from it. */
+static void set_layout(struct arena *a, struct value *d, const struct args_facts *f)
+{
+    const struct layout *l = f->layout;
+    set_int(a, d, "tensor_model_parallel_size", l->tp);
+    set_int(a, d, "pipeline_model_parallel_size", l->pp);
+    set_int(a, d, "transformer_pipeline_model_parallel_size", l->pp);
+    set_int_or_none(a, d, "virtual_pipeline_model_parallel_size", l->vpp > 1 ? l->vpp : 0);
+    bool even = l->vpp > 1 && !l->pipeline_layout && !l->first_layers && !l->last_layers &&
+                !l->count_embedding && !l->count_loss;
+    set_int_or_none(a, d, "num_layers_per_virtual_pipeline_stage",
+                    even ? f->config->num_layers / l->pp / l->vpp : 0);
+    set_int_or_none(a, d, "num_virtual_stages_per_pipeline_rank",
+                    l->vpp > 1 && !even && !l->pipeline_layout ? l->vpp : 0);
+    set_int(a, d, "expert_model_parallel_size", l->ep);
+    set_int(a, d, "expert_tensor_parallel_size", l->etp);
+    set_int(a, d, "context_parallel_size", 1);
+    set_int_or_none(a, d, "decoder_first_pipeline_num_layers", l->first_layers);
+    set_int_or_none(a, d, "decoder_last_pipeline_num_layers", l->last_layers);
+    set_bool(a, d, "account_for_embedding_in_pipeline_split", l->count_embedding);
+    set_bool(a, d, "account_for_loss_in_pipeline_split", l->count_loss);
+    value_dict_set(a, d, "pipeline_model_parallel_layout",
+                   l->pipeline_layout ? value_text(a, l->pipeline_layout) : value_none(a));
+    uint64_t ranks = layout_stage_ranks(l);
+    set_int(a, d, "data_parallel_size", ranks / l->tp);
+    set_int(a, d, "world_size", ranks * l->pp);
+    set_int(a, d, "rank", 0);
+    set_int_or_none(a, d, "padded_vocab_size", f->padded_vocab);
+    set_int(a, d, "make_vocab_size_divisible_by", f->divisible_by);
+    value_dict_set(a, d, "ckpt_format", value_text(a, f->ckpt_format));
+    value_dict_set(a, d, "transformer_impl",
+                   value_text(a, f->transformer_engine ? "transformer_engine" : "local"));
+    set_bool(a, d, "moe_grouped_gemm", f->grouped_gemm);
+    /* Neither is written; Megatron then does not ask for them. */
+    set_bool(a, d, "no_save_optim", true);
+    set_bool(a, d, "no_save_rng", true);
+}
+
+static void set_model(struct arena *a, struct value *d, const struct model_config *c)
+{
+    bool gelu = is_text(c->activation_func, "gelu_tanh") || is_text(c->activation_func, "gelu");
+    for (size_t i = 0; i < NUM_SAME; i++)
+        for (size_t k = 0; k < 2 && same[i].args[k]; k++)
+            value_dict_set(a, d, same[i].args[k],
+                           field_to_value(a, model_field_find(same[i].field), c));
+    set_bool(a, d, "swiglu", c->gated_linear_unit && is_text(c->activation_func, "silu"));
+    set_bool(a, d, "squared_relu", is_text(c->activation_func, "squared_relu"));
+    set_bool(a, d, "quick_geglu",
+             c->gated_linear_unit && is_text(c->activation_func, "quick_gelu"));
+    set_bool(a, d, "openai_gelu", false);
+    set_bool(a, d, "bias_gelu_fusion", gelu && c->add_bias_linear);
+    set_bool(a, d, "bias_swiglu_fusion", c->gated_linear_unit);
+    set_bool(a, d, "group_query_attention", c->num_query_groups != c->num_attention_heads);
+    set_int(a, d, "num_query_groups", c->num_query_groups);
+    set_bool(a, d, "multi_latent_attention", false);
+    set_int(a, d, "seq_length", c->max_position_embeddings);
+    set_bool(a, d, "add_position_embedding", true);
+    set_bool(a, d, "use_rotary_position_embeddings", is_text(c->position_embedding_type, "rope"));
+    /* Megatron's own type of --rotary-base is int */
+    bool whole =
+        c->rotary_base >= 0 && c->rotary_base < 0x1p53 && !(floor(c->rotary_base) < c->rotary_base);
+    value_dict_set(a, d, "rotary_base",
+                   whole ? value_int(a, (int64_t)c->rotary_base) : value_float(a, c->rotary_base));
+    set_bool(a, d, "apply_layernorm_1p", false);
+    set_bool(a, d, "layernorm_zero_centered_gamma", false);
+    set_bool(a, d, "apply_query_key_layer_scaling", false);
+}
+
+static void set_rope(struct arena *a, struct value *d, const struct model_config *c)
+{
+    bool llama3 = is_text(c->rope_type, "llama3"), linear = is_text(c->rope_type, "linear");
+    set_bool(a, d, "use_rope_scaling", llama3);
+    value_dict_set(a, d, "rope_scaling_factor", value_float(a, llama3 ? c->rope_factor : 8.0));
+    value_dict_set(a, d, "rotary_seq_len_interpolation_factor",
+                   linear ? value_float(a, c->rope_factor) : value_none(a));
+    set_none(a, d, "window_size");
+    set_none(a, d, "window_attn_skip_freq");
+    if (!c->sliding_window || c->sliding_window_first_layer >= c->num_layers) return;
+    struct value *window[] = {value_int(a, (int64_t)c->sliding_window - 1), value_int(a, 0)};
+    value_dict_set(a, d, "window_size", value_list(a, VALUE_TUPLE, 2, window));
+    if (!c->sliding_window_first_layer) return;
+    struct value *skip = value_list(a, VALUE_LIST, 0, NULL);
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        value_append(a, skip, value_int(a, i >= c->sliding_window_first_layer));
+    value_dict_set(a, d, "window_attn_skip_freq", skip);
+}
+
+static void set_moe(struct arena *a, struct value *d, const struct model_config *c)
+{
+    if (!c->num_experts) {
+        set_int(a, d, "moe_router_topk", 2); /* its default */
+        set_int(a, d, "moe_layer_freq", 1);
+        return;
+    }
+    struct value *freq = value_int(a, 1);
+    if (model_layers_differ(c)) {
+        freq = value_list(a, VALUE_LIST, 0, NULL);
+        for (uint64_t i = 0; i < c->num_layers; i++)
+            value_append(a, freq, value_int(a, model_layer_is_moe(c, i)));
+    }
+    value_dict_set(a, d, "moe_layer_freq", freq);
+    value_dict_set(a, d, "moe_router_score_function", value_text(a, "softmax"));
+    set_bool(a, d, "moe_router_enable_expert_bias", false);
+    set_none(a, d, "moe_router_topk_scaling_factor");
+    set_none(a, d, "moe_shared_expert_intermediate_size");
+    value_dict_set(a, d, "moe_token_dispatcher_type", value_text(a, "alltoall"));
+}
+
+static struct value *dtype_value(struct arena *a, enum dtype dtype)
+{
+    return value_global(a, "torch", dtype_infos[dtype].torch);
+}
+
+static void set_dtype(struct arena *a, struct value *d, enum dtype dtype)
+{
+    value_dict_set(a, d, "params_dtype", dtype_value(a, dtype));
+    set_bool(a, d, "bf16", dtype == DT_BF16);
+    set_bool(a, d, "fp16", dtype == DT_F16);
+}
+
+/* What readers touch without a default (Megatron-Bridge's mlm_compat/arguments.py, and
+ * Megatron-LM's check_checkpoint_args), and what says that nothing has been trained yet. */
+static void set_rest(struct arena *a, struct value *d, const struct args_facts *f)
+{
+    static const char *const none[] = {"heterogeneous_layers_config_path",
+                                       "hybrid_layer_pattern",
+                                       "hybrid_override_pattern",
+                                       "mtp_num_layers",
+                                       "spec",
+                                       "tokenizer_model",
+                                       "tiktoken_pattern",
+                                       "vocab_file",
+                                       "merge_file",
+                                       "linear_attention_freq"};
+    static const char *const no[] = {"overlap_p2p_comm",
+                                     "fp8_param_gather",
+                                     "is_hybrid_model",
+                                     "init_method_xavier_uniform",
+                                     "no_persist_layer_norm",
+                                     "data_parallel_random_init",
+                                     "async_save",
+                                     "use_distributed_optimizer",
+                                     "sequence_parallel"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        set_none(a, d, none[i]);
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++)
+        set_bool(a, d, no[i], false);
+    struct value *p2p = value_text(a, "p2p");
+    value_dict_set(a, d, "cp_comm_type", value_list(a, VALUE_LIST, 1, &p2p));
+    value_dict_set(a, d, "config_logger_dir", value_text(a, ""));
+    value_dict_set(a, d, "tokenizer_type", value_text(a, "HuggingFaceTokenizer"));
+    set_bool(a, d, "ckpt_fully_parallel_save", true);
+    set_int(a, d, "gdp_num_householder", 3);
+    set_int(a, d, "iteration", f->iteration);
+    set_int(a, d, "consumed_train_samples", 0);
+    set_int(a, d, "skipped_train_samples", 0);
+    set_int(a, d, "consumed_valid_samples", 0);
+}
+
+struct value *args_make(struct arena *a, const struct args_facts *f)
+{
+    struct value *d = value_dict(a);
+    set_model(a, d, f->config);
+    set_rope(a, d, f->config);
+    set_moe(a, d, f->config);
+    set_rest(a, d, f);
+    set_dtype(a, d, f->dtype);
+    set_layout(a, d, f);
+    return value_instance(a, "argparse", "Namespace", d);
+}
+
+static enum status stop_at_tensor(void *context, const char *path, const struct value *tensor,
+                                  struct error *err)
+{
+    (void)context, (void)path, (void)tensor;
+    return fail(err, DIFFERENT, "%s", "");
+}
+
+bool value_holds_tensor(const struct value *v)
+{
+    return value_walk(v, "", stop_at_tensor, NULL, NULL) != OK;
+}
+
+struct value *args_update(struct arena *a, const struct value *args, const struct args_facts *f)
+{
+    const struct value *state = args->kind == VALUE_OBJECT ? args->object->state : args;
+    struct value *d = value_dict(a);
+    for (uint32_t i = 0; state && state->kind == VALUE_DICT && i < state->count; i++) {
+        const char *name = value_as_text(state->items[2 * i]);
+        if (name && !value_holds_tensor(state->items[2 * i + 1]))
+            value_dict_set(a, d, name, state->items[2 * i + 1]);
+    }
+    set_layout(a, d, f);
+    if (f->casts) set_dtype(a, d, f->dtype);
+    if (value_get(args, "iteration")) set_int(a, d, "iteration", f->iteration);
+    return value_instance(a, "argparse", "Namespace", d);
+}
+
+/* ---- writing run_config.yaml ---- */
+
+static cJSON *field_to_json(const struct model_field *f, const struct model_config *c)
+{
+    const void *from = (const char *)c + f->offset;
+    const char *text;
+    switch (f->kind) {
+    case FIELD_UINT: {
+        uint64_t n = *(const uint64_t *)from;
+        return n ? json_new_u64(n) : cJSON_CreateNull();
+    }
+    case FIELD_REAL:
+        return json_new_double(*(const double *)from);
+    case FIELD_BOOL:
+        return cJSON_CreateBool(*(const bool *)from);
+    default:
+        text = *(const char *const *)from;
+        return text ? cJSON_CreateString(text) : cJSON_CreateNull();
+    }
+}
+
+/* Replaces item `name`, in its place, or adds it. */
+static void put(cJSON *o, const char *name, cJSON *item)
+{
+    if (json_get(o, name))
+        cJSON_ReplaceItemInObjectCaseSensitive(o, name, item);
+    else
+        cJSON_AddItemToObject(o, name, item);
+}
+
+static void put_uint(cJSON *o, const char *name, uint64_t n)
+{
+    put(o, name, n ? json_new_u64(n) : cJSON_CreateNull());
+}
+
+/* A reference to a Python name that is not called. */
+static cJSON *reference(const char *target)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddBoolToObject(o, "_call_", false);
+    cJSON_AddStringToObject(o, "_target_", target);
+    return o;
+}
+
+static cJSON *activation_to_json(const struct model_config *c)
+{
+    if (is_text(c->activation_func, "gelu_tanh")) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddItemToObject(o, "_args_", cJSON_CreateArray());
+        cJSON_AddBoolToObject(o, "_partial_", true);
+        cJSON_AddStringToObject(o, "_target_", "torch.nn.functional.gelu");
+        cJSON_AddStringToObject(o, "approximate", "tanh");
+        return o;
+    }
+    for (size_t i = 0; i < sizeof activation_targets / sizeof *activation_targets; i++)
+        if (is_text(c->activation_func, activation_targets[i].activation))
+            return reference(activation_targets[i].target);
+    return reference("torch.nn.functional.gelu");
+}
+
+static void put_window(cJSON *o, const struct model_config *c)
+{
+    put(o, "window_size", cJSON_CreateNull());
+    put(o, "window_attn_skip_freq", cJSON_CreateNull());
+    if (!c->sliding_window || c->sliding_window_first_layer >= c->num_layers) return;
+    cJSON *window = cJSON_CreateArray(), *skip = cJSON_CreateArray();
+    cJSON_AddItemToArray(window, json_new_u64(c->sliding_window - 1));
+    cJSON_AddItemToArray(window, json_new_u64(0));
+    put(o, "window_size", window);
+    for (uint64_t i = 0; i < c->num_layers && c->sliding_window_first_layer; i++)
+        cJSON_AddItemToArray(skip, json_new_u64(i >= c->sliding_window_first_layer));
+    put(o, "window_attn_skip_freq", skip->child ? skip : cJSON_CreateNull());
+    if (!skip->child) cJSON_Delete(skip);
+}
+
+/* Rows of the embedding as they are written. */
+static void put_vocabulary(cJSON *o, const struct args_facts *f)
+{
+    uint64_t vocab = f->config->vocab_size;
+    put(o, "should_pad_vocab", cJSON_CreateBool(vocab > 0));
+    put_uint(o, "vocab_size", vocab ? vocab : f->padded_vocab);
+    put_uint(o, "make_vocab_size_divisible_by", f->divisible_by);
+}
+
+static void put_model(cJSON *o, const struct args_facts *f)
+{
+    const struct model_config *c = f->config;
+    for (size_t i = 0; i < NUM_SAME; i++)
+        if (same[i].run_config)
+            put(o, same[i].run_config, field_to_json(model_field_find(same[i].field), c));
+    put_uint(o, "num_query_groups", c->num_query_groups);
+    put(o, "share_embeddings_and_output_weights",
+        cJSON_CreateBool(!c->untie_embeddings_and_output_weights));
+    put(o, "activation_func", activation_to_json(c));
+    put_vocabulary(o, f);
+    bool llama3 = is_text(c->rope_type, "llama3"), linear = is_text(c->rope_type, "linear");
+    put(o, "rope_scaling", cJSON_CreateBool(llama3));
+    put(o, "rope_scaling_factor", json_new_double(llama3 ? c->rope_factor : 1.0));
+    put(o, "seq_len_interpolation_factor",
+        linear ? json_new_double(c->rope_factor) : cJSON_CreateNull());
+    put_window(o, c);
+    if (!c->num_experts) {
+        put_uint(o, "moe_router_topk", 2);
+    } else if (model_layers_differ(c)) {
+        cJSON *freq = cJSON_CreateArray();
+        for (uint64_t i = 0; i < c->num_layers; i++)
+            cJSON_AddItemToArray(freq, json_new_u64(model_layer_is_moe(c, i)));
+        put(o, "moe_layer_freq", freq);
+    }
+}
+
+static void put_layout(cJSON *o, const struct args_facts *f)
+{
+    const struct layout *l = f->layout;
+    put_uint(o, "tensor_model_parallel_size", l->tp);
+    put_uint(o, "pipeline_model_parallel_size", l->pp);
+    put_uint(o, "virtual_pipeline_model_parallel_size", l->vpp > 1 ? l->vpp : 0);
+    put_uint(o, "expert_model_parallel_size", l->ep);
+    put_uint(o, "expert_tensor_parallel_size", l->etp);
+    put_uint(o, "context_parallel_size", 1);
+    put_uint(o, "num_layers_in_first_pipeline_stage", l->first_layers);
+    put_uint(o, "num_layers_in_last_pipeline_stage", l->last_layers);
+    put(o, "account_for_embedding_in_pipeline_split", cJSON_CreateBool(l->count_embedding));
+    put(o, "account_for_loss_in_pipeline_split", cJSON_CreateBool(l->count_loss));
+    put(o, "pipeline_model_parallel_layout",
+        l->pipeline_layout ? cJSON_CreateString(l->pipeline_layout) : cJSON_CreateNull());
+    put(o, "transformer_impl",
+        cJSON_CreateString(f->transformer_engine ? "transformer_engine" : "local"));
+    put(o, "moe_grouped_gemm", cJSON_CreateBool(f->grouped_gemm));
+}
+
+static void put_dtype(cJSON *o, enum dtype dtype)
+{
+    char name[40];
+    snprintf(name, sizeof name, "torch.%s", dtype_infos[dtype].torch);
+    put(o, "params_dtype", reference(name));
+    put(o, "pipeline_dtype", reference(name));
+    put(o, "autocast_dtype", reference(name));
+    put(o, "bf16", cJSON_CreateBool(dtype == DT_BF16));
+    put(o, "fp16", cJSON_CreateBool(dtype == DT_F16));
+}
+
+cJSON *run_config_make(const struct args_facts *f)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "_target_", "megatron.bridge.training.config.ConfigContainer");
+    cJSON *checkpoint = cJSON_AddObjectToObject(o, "checkpoint");
+    cJSON_AddStringToObject(checkpoint, "_target_",
+                            "megatron.bridge.training.config.CheckpointConfig");
+    cJSON_AddStringToObject(checkpoint, "ckpt_format", "torch_dist");
+    cJSON_AddBoolToObject(checkpoint, "fully_parallel_save", true);
+    cJSON_AddBoolToObject(checkpoint, "save_optim", false);
+    cJSON_AddBoolToObject(checkpoint, "save_rng", false);
+    cJSON *model = cJSON_AddObjectToObject(o, "model");
+    cJSON_AddStringToObject(model, "_target_",
+                            "megatron.bridge.models.gpt_provider.GPTModelProvider");
+    put_model(model, f);
+    put_layout(model, f);
+    put_dtype(model, f->dtype);
+    return o;
+}
+
+void run_config_update(cJSON *tree, const struct args_facts *f)
+{
+    cJSON *model = json_get(tree, "model"), *checkpoint = json_get(tree, "checkpoint");
+    if (cJSON_IsObject(model)) {
+        put_layout(model, f);
+        put_vocabulary(model, f);
+        if (f->casts) put_dtype(model, f->dtype);
+    }
+    if (!cJSON_IsObject(checkpoint)) return;
+    put(checkpoint, "save_optim", cJSON_CreateFalse());
+    put(checkpoint, "save_rng", cJSON_CreateFalse());
+}

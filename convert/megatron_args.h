@@ -1,0 +1,48 @@
+/* megatron_args.h - the model and the layout as Megatron-LM's args say them (an argparse.Namespace
+ * in the common state), and as Megatron-Bridge's run_config.yaml does. */
+#ifndef FERRY_CONVERT_MEGATRON_ARGS_H
+#define FERRY_CONVERT_MEGATRON_ARGS_H
+
+#include <cjson/cJSON.h>
+
+#include "ckpt/layout.h"
+#include "ckpt/model_config.h"
+#include "common/dtype.h"
+#include "formats/value.h"
+
+/* Fills what args say; what they do not say stays as it is. Texts are in arena a. */
+void model_config_from_args(const struct value *args, struct arena *a, struct model_config *c);
+/* The layout that a checkpoint with these args was written in. */
+void layout_options_from_args(const struct value *args, struct arena *a, struct layout_options *o);
+/* The same from the `model` of a run_config.yaml. */
+void model_config_from_run_config(const cJSON *model, struct arena *a, struct model_config *c);
+void layout_options_from_run_config(const cJSON *model, struct arena *a, struct layout_options *o);
+
+/* What args (or the `model` of a run_config.yaml) say of the model that no family of Hugging Face
+ * has, as "apply_layernorm_1p"; NULL: nothing. */
+const char *args_beyond_hf(const struct value *args);
+const char *run_config_beyond_hf(const cJSON *model);
+
+/* What a written checkpoint says of itself. */
+struct args_facts {
+    const struct model_config *config;
+    const struct layout *layout;
+    enum dtype dtype; /* of most weights */
+    bool casts;       /* weights get another dtype than the source's args say */
+    bool transformer_engine, grouped_gemm;
+    uint64_t padded_vocab, divisible_by, iteration;
+    const char *ckpt_format;
+};
+/* A fresh Namespace. */
+struct value *args_make(struct arena *a, const struct args_facts *f);
+/* Whether a tensor is somewhere in v, which then cannot be written without its bytes. */
+bool value_holds_tensor(const struct value *v);
+/* A copy of a Namespace in which the layout and what depends on it is that of f; all else is kept
+ * that holds no tensor. */
+struct value *args_update(struct arena *a, const struct value *args, const struct args_facts *f);
+/* The tree of a run_config.yaml; the caller frees it. */
+cJSON *run_config_make(const struct args_facts *f);
+/* Puts the layout of f, and what depends on it, into a tree that was read. */
+void run_config_update(cJSON *tree, const struct args_facts *f);
+
+#endif

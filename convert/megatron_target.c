@@ -1,0 +1,484 @@
+#include "convert/megatron_target.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "common/yaml.h"
+#include "convert/megatron_source.h"
+#include "formats/torch.h"
+
+enum { DEFAULT_DIVISIBLE_BY = 128, MOST_MULTIPLE = 1 << 30, SMALL_FILE_CAP = 16 << 20 };
+
+static bool is_megatron(const struct catalog *c)
+{
+    return strcmp(c->format, "torch_dist") == 0 || strcmp(c->format, "torch") == 0;
+}
+
+static uint64_t divisible_by(const struct target *t)
+{
+    if (t->options.divisible_by) return t->options.divisible_by;
+    uint64_t own = t->source->config.make_vocab_size_divisible_by;
+    return own ? own : DEFAULT_DIVISIBLE_BY;
+}
+
+/* ---- padding of the vocabulary ---- */
+
+static const char *padding_name(const struct target *t, const struct tensor *x)
+{
+    return arena_printf((struct arena *)(uintptr_t)&t->plan.arena, "%s.target.padding", x->name);
+}
+
+struct clipping {
+    struct catalog *c;
+    struct tensor *to;
+    const struct piece *piece;
+};
+
+static enum status add_clipped(void *context, const struct pair *p, struct error *err)
+{
+    struct clipping *x = context;
+    struct piece piece = *x->piece;
+    piece.pair = *p;
+    pair_swap(&piece.pair); /* a: the tensor, b: the file */
+    if (!pair_nest(&piece.pair))
+        return fail(err, ERR_OURS, "%s: padding that is no nested view", x->to->name);
+    catalog_add_piece(x->c, x->to, &piece);
+    return OK;
+}
+
+/* The rows of padding that the target has: the source's, as far as there is room, then zeros. */
+static enum status make_padding(struct target *t, const struct tensor *x, struct error *err)
+{
+    struct catalog *c = t->source;
+    uint64_t shape[MAX_AXES], row = x->numel / x->shape[0],
+                              rows = t->facts.padded_vocab - x->shape[0];
+    const struct tensor *old = catalog_find(c, arena_printf(&t->plan.arena, "%s.padding", x->name));
+    uint64_t stored = old ? old->shape[0] : 0, carried = min_u64(stored, rows);
+    t->facts.carried_rows = carried;
+    t->facts.new_rows = rows - carried;
+    t->facts.cut_rows = stored - carried;
+    if (rows == 0) return OK;
+    memcpy(shape, x->shape, x->num_dims * sizeof *shape);
+    shape[0] = rows;
+    struct clipping clip = {.c = c};
+    struct pair window = pair_whole(0, 0, carried * row);
+    size_t num_pieces = old ? old->num_pieces : 0;
+    const struct piece *pieces = old ? old->pieces : NULL;
+    TRY(catalog_add(c, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
+    for (size_t i = 0; i < num_pieces; i++) {
+        clip.piece = &pieces[i];
+        TRY(pair_join(&clip.piece->pair, &window, add_clipped, &clip, err));
+    }
+    struct piece zero = {.source = PIECE_ZERO,
+                         .dtype = clip.to->dtype,
+                         .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
+    if (rows > carried) catalog_add_piece(c, clip.to, &zero);
+    return OK;
+}
+
+static bool is_of_vocabulary(const struct tensor *x)
+{
+    struct param p;
+    return is_parameter(x) && x->num_dims && param_find(x->name, &p) && p.rule->vocab;
+}
+
+/* The rows that all tensors of the vocabulary have: its size, or all that are stored where that is
+ * not known. */
+static enum status vocabulary_rows(const struct catalog *c, uint64_t *rows, struct error *err)
+{
+    const struct tensor *first = NULL;
+    *rows = 0;
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const struct tensor *x = &c->tensors[i];
+        if (!is_of_vocabulary(x)) continue;
+        if (!first) first = x;
+        if (!x->shape[0]) return fail(err, ERR_UNSUPPORTED, "%s has no rows", x->name);
+        if (x->shape[0] != first->shape[0])
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s has %" PRIu64 " rows, %s has %" PRIu64
+                        ": both should be the vocabulary; --true-vocab-size N says its size",
+                        first->name, first->shape[0], x->name, x->shape[0]);
+        *rows = x->shape[0];
+    }
+    return OK;
+}
+
+/* With a known vocabulary as Megatron pads it; else all stored rows are kept, and rounded up. */
+static enum status pad_vocabulary(struct target *t, struct error *err)
+{
+    uint64_t rows, multiple;
+    size_t num_tensors = t->source->num_tensors;
+    TRY(vocabulary_rows(t->source, &rows, err));
+    if (!rows) return OK;
+    if (!mul_u64(divisible_by(t), t->layout.tp, &multiple) || multiple > MOST_MULTIPLE)
+        return fail(err, ERR_USAGE, "--make-vocab-size-divisible-by %" PRIu64 " is too large",
+                    divisible_by(t));
+    t->facts.padded_vocab = padded_vocab_size(rows, divisible_by(t), t->layout.tp);
+    for (size_t i = 0; i < num_tensors; i++) {
+        const struct tensor x = t->source->tensors[i]; /* adding tensors moves them */
+        if (is_of_vocabulary(&x)) TRY(make_padding(t, &x, err));
+    }
+    return OK;
+}
+
+/* What args cannot say of a model. */
+static void note_config(struct target *t)
+{
+    const struct model_config *c = &t->source->config;
+    const char *type = c->rope_type;
+    if (is_megatron(t->source) || !c->position_embedding_type ||
+        strcmp(c->position_embedding_type, "rope") || !type || strcmp(type, "default") == 0 ||
+        strcmp(type, "linear") == 0)
+        return;
+    if (strcmp(type, "llama3")) {
+        catalog_note(t->source,
+                     "rope scaling \"%s\" has no counterpart in Megatron's args; it travels in "
+                     "config.json alone",
+                     type);
+    } else if (c->rope_low_freq_factor < 1 || c->rope_low_freq_factor > 1 ||
+               c->rope_high_freq_factor < 4 || c->rope_high_freq_factor > 4 ||
+               c->rope_original_max_position != 8192) {
+        catalog_note(t->source,
+                     "rope scaling llama3 with low %g, high %g, %" PRIu64
+                     " positions: Megatron computes with 1, 4, 8192; the weights are exact, and "
+                     "config.json keeps the numbers",
+                     c->rope_low_freq_factor, c->rope_high_freq_factor,
+                     c->rope_original_max_position);
+    }
+}
+
+enum status megatron_begin(struct target *t, struct error *err)
+{
+    struct catalog *c = t->source;
+    TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
+    uint64_t iteration = t->options.has_iteration ? t->options.iteration
+                         : c->iteration > 0       ? (uint64_t)c->iteration
+                                                  : 0;
+    t->options.iteration = iteration;
+    t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, iteration);
+    note_config(t);
+    return pad_vocabulary(t, err);
+}
+
+/* ---- parts ---- */
+
+static enum status find_stage(const struct target *t, struct megatron_part *p, struct error *err)
+{
+    const struct layout *l = &t->layout;
+    for (uint64_t s = 0; s < l->pp * l->vpp; s++) {
+        const struct stage *stage = &l->stages[s];
+        bool here = p->param.rule->place == PLACE_EMBEDDING ? stage->embedding
+                    : p->param.rule->place == PLACE_LAST
+                        ? stage->loss
+                        : p->param.layer >= stage->first_layer &&
+                              p->param.layer < stage->first_layer + stage->num_layers;
+        if (!here) continue;
+        p->pp_rank = s % l->pp;
+        p->chunk = s / l->pp;
+        return OK;
+    }
+    return fail(err, ERR_UNSUPPORTED, "%s: the layout has no stage for it", p->tensor->name);
+}
+
+static void set_boxes(struct megatron_part *p)
+{
+    int split = p->param.rule->split;
+    bool halves = p->num_pairs == 2;
+    for (unsigned i = 0; i < p->num_pairs; i++)
+        for (unsigned d = 0; d < p->num_dims; d++) {
+            p->start[i][d] = 0;
+            p->extent[i][d] = p->shape[d] / (halves && d == 0 ? 2 : 1);
+            if ((int)d == split)
+                p->start[i][d] =
+                    p->tp_rank * p->extent[i][d] + (halves ? i * (p->whole[d] / 2) : 0);
+        }
+}
+
+typedef enum status part_visit(void *context, const struct megatron_part *p, struct error *err);
+
+static enum status each_rank(struct target *t, struct megatron_part *p, part_visit *visit,
+                             void *context, struct error *err)
+{
+    uint64_t shape[MAX_AXES];
+    bool gated = t->source->config.gated_linear_unit;
+    uint64_t ranks = p->param.rule->split < 0 ? 1 : p->tp_size;
+    for (p->tp_rank = 0; p->tp_rank < ranks; p->tp_rank++) {
+        TRY(param_shard(p->param.rule, gated, p->tensor->name, p->num_dims, p->whole, p->tp_rank,
+                        p->tp_size, p->pairs, &p->num_pairs, shape, err));
+        p->shape = shape;
+        p->numel = 1;
+        for (unsigned d = 0; d < p->num_dims; d++)
+            p->numel *= shape[d];
+        set_boxes(p);
+        TRY(visit(context, p, err));
+    }
+    return OK;
+}
+
+static enum status each_of_tensor(struct target *t, const struct tensor *x, part_visit *visit,
+                                  void *context, struct error *err)
+{
+    struct megatron_part p = {.tensor = x, .num_dims = x->num_dims};
+    uint64_t whole[MAX_AXES];
+    if (!param_find(x->name, &p.param))
+        return fail(err, ERR_UNSUPPORTED, "%s: no parameter of Megatron-Core that is known",
+                    x->name);
+    memcpy(whole, x->shape, x->num_dims * sizeof *whole);
+    if (p.param.rule->vocab) whole[0] = t->facts.padded_vocab;
+    p.whole = whole;
+    p.dtype = target_dtype(t, x);
+    p.tp_size = p.param.rule->expert ? t->layout.etp : t->layout.tp;
+    if (p.param.rule->expert && p.param.expert >= t->source->config.num_experts)
+        return fail(err, ERR_UNSUPPORTED, "%s: the model has %" PRIu64 " experts", x->name,
+                    t->source->config.num_experts);
+    if (p.param.rule->expert)
+        p.ep_rank = p.param.expert / (t->source->config.num_experts / t->layout.ep);
+    TRY(find_stage(t, &p, err));
+    return each_rank(t, &p, visit, context, err);
+}
+
+enum status megatron_each_part(struct target *t, part_visit *visit, void *context,
+                               struct error *err)
+{
+    for (size_t i = 0; i < t->source->num_tensors; i++)
+        if (is_parameter(&t->source->tensors[i]))
+            TRY(each_of_tensor(t, &t->source->tensors[i], visit, context, err));
+    return OK;
+}
+
+uint64_t megatron_stage_rank(const struct layout *l, const struct megatron_part *p)
+{
+    return p->param.rule->expert ? p->tp_rank + l->etp * p->ep_rank : p->tp_rank;
+}
+
+struct filling {
+    struct target *t;
+    const struct tensor *tensor;
+    uint32_t segment;
+};
+
+static enum status add_filling(void *context, const struct pair *p, struct error *err)
+{
+    const struct filling *f = context;
+    struct pair pair = *p; /* a: the tensor, b: the segment */
+    if (!pair_nest(&pair))
+        return fail(err, ERR_OURS, "%s: a target that is no nested view", f->tensor->name);
+    plan_add_piece(&f->t->plan, f->tensor, f->segment, &pair);
+    return OK;
+}
+
+enum status megatron_fill(struct target *t, const struct megatron_part *p, const struct pair *pair,
+                          uint32_t segment, struct error *err)
+{
+    struct filling f = {t, p->tensor, segment};
+    struct pair rows = pair_whole(0, 0, p->tensor->numel);
+    TRY(pair_join(&rows, pair, add_filling, &f, err));
+    if (!p->param.rule->vocab) return OK;
+    f.tensor = catalog_find(t->source, padding_name(t, p->tensor));
+    if (!f.tensor) return OK;
+    rows = pair_whole(p->tensor->numel, 0, f.tensor->numel);
+    return pair_join(&rows, pair, add_filling, &f, err);
+}
+
+/* ---- the common state ---- */
+
+static enum dtype most_common_dtype(const struct target *t)
+{
+    uint64_t count[NUM_DTYPES] = {0};
+    int most = DT_F32;
+    for (size_t i = 0; i < t->source->num_tensors; i++)
+        if (is_parameter(&t->source->tensors[i]))
+            count[target_dtype(t, &t->source->tensors[i])] += t->source->tensors[i].numel;
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (count[i] > count[most]) most = i;
+    return (enum dtype)most;
+}
+
+static struct args_facts facts_of(const struct target *t)
+{
+    return (struct args_facts){
+        .config = &t->source->config,
+        .layout = &t->layout,
+        .dtype = most_common_dtype(t),
+        .casts = t->options.casts,
+        .transformer_engine = t->options.transformer_engine,
+        .grouped_gemm = t->options.grouped_gemm,
+        .padded_vocab = t->facts.padded_vocab,
+        .divisible_by = divisible_by(t),
+        .iteration = t->options.iteration,
+        .ckpt_format = t->options.format,
+    };
+}
+
+static void copy_common(struct target *t, struct value *to)
+{
+    struct arena *a = &t->plan.arena;
+    const struct value *from = t->source->common;
+    static const char *const dropped[] = {"args", "optimizer", "rng_state", "rerun_state_machine",
+                                          "content_metadata"};
+    for (uint32_t i = 0; from && from->kind == VALUE_DICT && i < from->count; i++) {
+        const char *key = value_as_text(from->items[2 * i]);
+        bool drop = !key;
+        for (size_t k = 0; k < sizeof dropped / sizeof *dropped && !drop; k++)
+            drop = strcmp(dropped[k], key) == 0;
+        const struct value *v = from->items[2 * i + 1];
+        if (!drop && value_holds_tensor(v)) {
+            catalog_note(t->source, "common state: %s holds tensors and is left out", key);
+            drop = true;
+        }
+        if (!drop) value_dict_set(a, to, key, from->items[2 * i + 1]);
+    }
+}
+
+enum status megatron_common_state(struct target *t, bool per_layer, struct value **out,
+                                  struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    struct args_facts facts = facts_of(t);
+    const struct value *from = t->source->common, *args = value_get(from, "args");
+    struct value *d = value_dict(a), *content = value_dict(a);
+    (void)err;
+    value_dict_set(a, d, "args",
+                   args && args->kind == VALUE_OBJECT ? args_update(a, args, &facts)
+                                                      : args_make(a, &facts));
+    copy_common(t, d);
+    value_dict_set(a, d, "checkpoint_version", value_float(a, 3.0));
+    value_dict_set(a, d, "iteration", value_int(a, (int64_t)t->options.iteration));
+    if (!value_get(d, "num_floating_point_operations_so_far"))
+        value_dict_set(a, d, "num_floating_point_operations_so_far", value_int(a, 0));
+    value_dict_set(a, content, "singleton_local_shards", value_bool(a, false));
+    value_dict_set(a, content, "chained_optim_avoid_prefix", value_bool(a, true));
+    if (per_layer) value_dict_set(a, content, "non_homogeneous_layers", value_bool(a, true));
+    value_dict_set(a, d, "content_metadata", content);
+    *out = d;
+    return OK;
+}
+
+/* ---- small files ---- */
+
+/* Megatron-Bridge's train_state: a dict of 0-dim tensors, all eight keys of which must be there
+ * (training/state.py:TrainState.load_state_dict); its own are int32 as far as that holds them. */
+static enum status make_train_state(const struct target *t, struct strbuf *out, struct error *err)
+{
+    static const char *const ints[] = {"step", "consumed_train_samples", "skipped_train_samples",
+                                       "consumed_valid_samples"};
+    static const char *const bools[] = {"do_train", "do_valid", "do_test"};
+    struct arena a;
+    int64_t numbers[4] = {(int64_t)t->options.iteration};
+    int32_t small[4];
+    double operations = 0;
+    const uint8_t no = 0;
+    const void *data[8];
+    size_t n = 0;
+    char key[8];
+    bool wide = false;
+    const struct value *common = t->source->common, *args = value_get(common, "args");
+    for (size_t i = 0; i < 4; i++) {
+        if (i) (void)value_as_int(value_get(args, ints[i]), &numbers[i]);
+        wide |= numbers[i] < INT32_MIN || numbers[i] > INT32_MAX;
+        small[i] = (int32_t)numbers[i];
+    }
+    (void)value_as_float(value_get(common, "num_floating_point_operations_so_far"), &operations);
+    const float few = (float)operations;
+    arena_init(&a);
+    struct value *d = value_dict(&a);
+    for (size_t i = 0; i < 4; i++, n++) {
+        snprintf(key, sizeof key, "%zu", n);
+        value_dict_set(&a, d, ints[i], value_tensor(&a, key, wide ? DT_I64 : DT_I32, 0, NULL));
+        data[n] = wide ? (const void *)&numbers[i] : &small[i];
+    }
+    snprintf(key, sizeof key, "%zu", n);
+    value_dict_set(&a, d, "floating_point_operations_so_far",
+                   value_tensor(&a, key, DT_F32, 0, NULL));
+    data[n++] = &few;
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "%zu", n);
+        value_dict_set(&a, d, bools[i], value_tensor(&a, key, DT_BOOL, 0, NULL));
+        data[n++] = &no;
+    }
+    enum status st = torch_to_bytes(out, "train_state", d, data, err);
+    arena_release(&a);
+    return st;
+}
+
+/* The source's own where it has one and the iteration stays; else one made of its args. */
+static enum status train_state_bytes(const struct target *t, struct strbuf *out, struct error *err)
+{
+    struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
+    const char *own = path_join(a, t->source->folder, "train_state.pt");
+    if (t->options.has_iteration || !is_megatron(t->source) || !path_exists(own))
+        return make_train_state(t, out, err);
+    return file_read_all(own, SMALL_FILE_CAP, out, err);
+}
+
+static enum status write_run_config(const struct target *t, const char *path, struct error *err)
+{
+    struct args_facts facts = facts_of(t);
+    struct strbuf text = {0};
+    struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
+    const char *own = path_join(a, t->source->folder, "run_config.yaml");
+    cJSON *tree;
+    if (is_megatron(t->source) && path_exists(own)) {
+        TRY(yaml_read_file(own, SMALL_FILE_CAP, &tree, err));
+        run_config_update(tree, &facts);
+    } else {
+        tree = run_config_make(&facts);
+    }
+    yaml_print(&text, tree);
+    cJSON_Delete(tree);
+    enum status st = file_write_all(path, text.data, text.length, t->options.durable, err);
+    strbuf_release(&text);
+    return st;
+}
+
+/* config.json and the tokenizer; the config gets the dtype that weights were cast to. */
+static enum status write_hf_folder(const struct target *t, const char *folder, struct error *err)
+{
+    struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
+    const char *from = t->source->hf_folder;
+    if (!from) return OK;
+    TRY(folder_create(folder, err));
+    if (t->options.casts)
+        TRY(write_config_of_dtype(from, path_join(a, folder, "config.json"), t->options.dtype,
+                                  t->options.durable, err));
+    return copy_companions(from, folder, t->options.durable, err);
+}
+
+enum status megatron_small_files(struct target *t, const char *folder, struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    struct strbuf bytes = {0};
+    enum status st = train_state_bytes(t, &bytes, err);
+    if (!st)
+        st = file_write_all(path_join(a, folder, "train_state.pt"), bytes.data, bytes.length,
+                            t->options.durable, err);
+    strbuf_release(&bytes);
+    TRY(st);
+    TRY(write_run_config(t, path_join(a, folder, "run_config.yaml"), err));
+    return write_hf_folder(t, path_join(a, folder, "ferry-hf"), err);
+}
+
+/* Weights that no training has touched are a "release": Megatron-LM then asks for nothing else, in
+ * any version; Megatron-Bridge reads the number in its own tracker. */
+enum status megatron_root_files(struct target *t, struct root_file **files, size_t *num_files,
+                                struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    struct strbuf state = {0};
+    bool release = t->options.iteration == 0 && !t->options.has_iteration;
+    *files = arena_array(a, 3, sizeof **files);
+    TRY(train_state_bytes(t, &state, err));
+    (*files)[(*num_files)++] = (struct root_file){.name = "latest_train_state.pt",
+                                                  .bytes = arena_copy(a, state.data, state.length),
+                                                  .num_bytes = state.length};
+    strbuf_release(&state);
+    if (release) (*files)[(*num_files)++] = (struct root_file){.name = "release", .link = t->unit};
+    const char *text = release ? "release" : arena_printf(a, "%" PRIu64, t->options.iteration);
+    (*files)[(*num_files)++] = (struct root_file){
+        .name = "latest_checkpointed_iteration.txt", .bytes = text, .num_bytes = strlen(text)};
+    return OK;
+}

@@ -1,0 +1,58 @@
+/* megatron_target.h - what the writers of Megatron's two formats share. */
+#ifndef FERRY_CONVERT_MEGATRON_TARGET_H
+#define FERRY_CONVERT_MEGATRON_TARGET_H
+
+#include "convert/megatron_args.h"
+#include "convert/target.h"
+#include "formats/value.h"
+
+/* Sets t->layout, t->unit and the padding of the vocabulary; to be called first. */
+MUST_CHECK enum status megatron_begin(struct target *t, struct error *err);
+
+/* One part of a parameter that one model-parallel rank holds. */
+struct megatron_part {
+    const struct tensor *tensor; /* of the catalog, without padding */
+    struct param param;
+    uint64_t pp_rank, chunk;   /* its stage */
+    uint64_t tp_rank, tp_size; /* of the group that splits it (experts: expert tensor parallel) */
+    uint64_t ep_rank;          /* experts only */
+    unsigned num_dims;
+    const uint64_t *whole; /* shape of the parameter, padded */
+    const uint64_t *shape; /* of the rank's own tensor */
+    uint64_t numel;        /* of it */
+    struct pair pairs[2];  /* (whole, rank's own); the boxes below, in the order of the rank's */
+    unsigned num_pairs;
+    uint64_t start[2][MAX_AXES], extent[2][MAX_AXES];
+    enum dtype dtype;
+};
+
+/* Calls visit for every part of every parameter that is carried, tensor by tensor. Replicated ones
+ * have one part, of tp_rank 0. */
+MUST_CHECK enum status megatron_each_part(struct target *t,
+                                          enum status (*visit)(void *context,
+                                                               const struct megatron_part *p,
+                                                               struct error *err),
+                                          void *context, struct error *err);
+
+/* Fills elements of a segment: pair is (flat in the padded parameter, element of the segment). Rows
+ * of padding come from NAME.padding. */
+MUST_CHECK enum status megatron_fill(struct target *t, const struct megatron_part *p,
+                                     const struct pair *pair, uint32_t segment, struct error *err);
+
+/* The common state that is written: the source's where it is Megatron's (without optimizer,
+ * scheduler, RNG), args of the new layout. In the plan's arena. per_layer: layers are named one by
+ * one. */
+MUST_CHECK enum status megatron_common_state(struct target *t, bool per_layer, struct value **out,
+                                             struct error *err);
+
+/* train_state.pt, run_config.yaml, and ferry-hf/ with config.json and what travels with it. */
+MUST_CHECK enum status megatron_small_files(struct target *t, const char *folder,
+                                            struct error *err);
+/* Tracker files of the root; for a weights-only checkpoint also the link release. */
+MUST_CHECK enum status megatron_root_files(struct target *t, struct root_file **files,
+                                           size_t *num_files, struct error *err);
+
+/* Ranks of one stage that write: dense parameters by tp_rank, experts by tp_rank and ep_rank. */
+uint64_t megatron_stage_rank(const struct layout *l, const struct megatron_part *p);
+
+#endif

@@ -1,0 +1,617 @@
+/* model_config_hf.c - config.json there and back, by the rows of a model map. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "convert/model_map_internal.h"
+
+enum { MAX_LAYERS = 100000, MAX_EXPERTS = 100000, MAX_LAYER_EXPERTS = 10000000 };
+
+static const char *field_name(const struct config_context *x)
+{
+    return x->row->hf ? x->row->hf : x->row->megatron;
+}
+
+static enum status bad_value(const struct config_context *x, const char *what, struct error *err)
+{
+    return fail(err, ERR_CORRUPT, "config.json: %s %s", field_name(x), what);
+}
+
+/* ---- one field ---- */
+
+static void *field_of(const struct config_context *x, struct model_config *c)
+{
+    return (char *)c + x->row->field->offset;
+}
+
+static const void *const_field_of(const struct config_context *x, const struct model_config *c)
+{
+    return (const char *)c + x->row->field->offset;
+}
+
+/* A text for a number is an expression over what is known so far. */
+static enum status eval_default(const struct config_context *x, const struct model_config *c,
+                                const char *text, uint64_t *out, struct error *err)
+{
+    struct map_names names = {x->map, c, x->hf, NULL, -1, -1, 0};
+    struct expr_names e = map_names_for(&names);
+    int64_t value;
+    if (expr_eval(text, strlen(text), &e, &value, err) || value < 0)
+        return fail(err, ERR_CORRUPT,
+                    "config.json: %s is not there, and its default %s has no value", field_name(x),
+                    text);
+    *out = (uint64_t)value;
+    return OK;
+}
+
+static enum status set_field(const struct config_context *x, const cJSON *item, bool constant,
+                             struct model_config *c, struct error *err)
+{
+    void *to = field_of(x, c);
+    const char *text = json_as_text(item);
+    switch (x->row->field->kind) {
+    case FIELD_UINT:
+        if (constant && text) return eval_default(x, c, text, to, err);
+        if (json_as_u64(item, to)) return OK;
+        return bad_value(x, "is no whole number of 64 bits, 0 or more", err);
+    case FIELD_REAL:
+        if (json_as_double(item, to) && isfinite(*(double *)to)) return OK;
+        return bad_value(x, "is no finite number", err);
+    case FIELD_BOOL:
+        *(bool *)to = cJSON_IsTrue(item);
+        return cJSON_IsBool(item) ? OK : bad_value(x, "is neither true nor false", err);
+    default:
+        if (!text) return bad_value(x, "is no text", err);
+        *(const char **)to = arena_text(x->arena, text, strlen(text));
+        return OK;
+    }
+}
+
+/* The row's item of config.json, or what stands for it: "null" for null, "default" for none. */
+static const cJSON *item_of(const struct config_context *x, bool *constant)
+{
+    const cJSON *item = json_get(x->hf, x->row->hf);
+    *constant = false;
+    if (cJSON_IsNull(item) && x->row->null) {
+        *constant = true;
+        return x->row->null;
+    }
+    if (item && !cJSON_IsNull(item)) return item;
+    *constant = true;
+    return x->row->absent;
+}
+
+static enum status copy_from_hf(const struct config_context *x, struct model_config *c,
+                                struct error *err)
+{
+    bool constant;
+    const cJSON *item = item_of(x, &constant);
+    if (!item) return bad_value(x, "is missing", err);
+    return set_field(x, item, constant, c, err);
+}
+
+static enum status value_from_hf(const struct config_context *x, struct model_config *c,
+                                 struct error *err)
+{
+    return set_field(x, x->row->value, true, c, err);
+}
+
+/* Replaces item `name`, in its place, or adds it. */
+static void put(cJSON *object, const char *name, cJSON *item)
+{
+    if (json_get(object, name))
+        cJSON_ReplaceItemInObjectCaseSensitive(object, name, item);
+    else
+        cJSON_AddItemToObject(object, name, item);
+}
+
+static cJSON *item_from_field(const struct config_context *x, const struct model_config *c)
+{
+    const void *from = const_field_of(x, c);
+    switch (x->row->field->kind) {
+    case FIELD_UINT:
+        return json_new_u64(*(const uint64_t *)from);
+    case FIELD_REAL:
+        return json_new_double(*(const double *)from);
+    case FIELD_BOOL:
+        return cJSON_CreateBool(*(const bool *)from);
+    default: {
+        const char *text = *(const char *const *)from;
+        return text ? cJSON_CreateString(text) : cJSON_CreateNull();
+    }
+    }
+}
+
+static bool mentioned(const struct config_context *x)
+{
+    bool there = x->row->hf && json_get(x->hf, x->row->hf);
+    for (size_t i = 0; i < sizeof x->row->how->keys / sizeof *x->row->how->keys; i++)
+        there |= x->row->how->keys[i] && json_get(x->hf, x->row->how->keys[i]);
+    return there;
+}
+
+/* Whether config.json says it already, in whichever spelling. */
+static bool means_the_same(const struct config_context *x, const struct model_config *c)
+{
+    struct model_config there = *c;
+    if (!mentioned(x) || x->row->how->from_hf(x, &there, NULL)) return false;
+    return !model_config_difference(&there, c);
+}
+
+/* Whether 0 is a value that the field has, which config.json says by null. */
+static bool null_is_zero(const struct config_row *row)
+{
+    uint64_t n;
+    return row->null && json_as_u64(row->null, &n) && n == 0;
+}
+
+static enum status copy_to_hf(const struct config_context *x, const struct model_config *c,
+                              struct error *err)
+{
+    (void)err;
+    const struct model_field *f = x->row->field;
+    if (f->offset == offsetof(struct model_config, init_method_std) && !(c->init_method_std > 0))
+        return OK; /* not given; it matters to a new training only */
+    bool unset = f->kind == FIELD_UINT && *(const uint64_t *)const_field_of(x, c) == 0 &&
+                 null_is_zero(x->row);
+    put(x->hf, x->row->hf, unset ? cJSON_CreateNull() : item_from_field(x, c));
+    return OK;
+}
+
+static enum status nothing_to_hf(const struct config_context *x, const struct model_config *c,
+                                 struct error *err)
+{
+    (void)x, (void)c, (void)err;
+    return OK;
+}
+
+static enum status not_from_hf(const struct config_context *x, struct model_config *c,
+                               struct error *err)
+{
+    bool *to = field_of(x, c);
+    TRY(copy_from_hf(x, c, err));
+    *to = !*to;
+    return OK;
+}
+
+static enum status not_to_hf(const struct config_context *x, const struct model_config *c,
+                             struct error *err)
+{
+    (void)err;
+    put(x->hf, x->row->hf, cJSON_CreateBool(!*(const bool *)const_field_of(x, c)));
+    return OK;
+}
+
+/* ---- activations: what Hugging Face calls them (activations.py:ACT2CLS), the first is written
+ * ---- */
+
+static const struct {
+    const char *hf, *ours;
+} activations[] = {
+    {"silu", "silu"},
+    {"swish", "silu"},
+    {"gelu", "gelu"},
+    {"gelu_python", "gelu"},
+    {"gelu_pytorch_tanh", "gelu_tanh"},
+    {"gelu_new", "gelu_tanh"},
+    {"gelu_fast", "gelu_tanh"},
+    {"relu", "relu"},
+    {"relu2", "squared_relu"},
+    {"quick_gelu", "quick_gelu"},
+};
+
+static enum status activation_from_hf(const struct config_context *x, struct model_config *c,
+                                      struct error *err)
+{
+    TRY(copy_from_hf(x, c, err));
+    const char **to = field_of(x, c);
+    for (size_t i = 0; i < sizeof activations / sizeof *activations; i++)
+        if (strcmp(activations[i].hf, *to) == 0) {
+            *to = activations[i].ours;
+            return OK;
+        }
+    return fail(err, ERR_UNSUPPORTED, "config.json: %s \"%s\" is not known", x->row->hf, *to);
+}
+
+static enum status activation_to_hf(const struct config_context *x, const struct model_config *c,
+                                    struct error *err)
+{
+    const char *ours = *(const char *const *)const_field_of(x, c),
+               *usual = json_as_text(x->row->absent);
+    const char *found = NULL;
+    for (size_t i = 0; i < sizeof activations / sizeof *activations; i++) {
+        if (!ours || strcmp(activations[i].ours, ours)) continue;
+        if (!found || (usual && strcmp(activations[i].hf, usual) == 0)) found = activations[i].hf;
+    }
+    if (!found)
+        return fail(err, ERR_UNSUPPORTED, "activation %s has no name in config.json",
+                    ours ? ours : "(none)");
+    put(x->hf, x->row->hf, cJSON_CreateString(found));
+    return OK;
+}
+
+/* ---- rotary positions: rope_theta and rope_scaling (transformers 4), rope_parameters (5) ---- */
+
+static const char *const rope_types[] = {"default", "linear", "dynamic", "llama3", "yarn"};
+
+static enum status rope_number(const cJSON *from, const char *name, double fallback, double *out,
+                               struct error *err)
+{
+    const cJSON *item = json_get(from, name);
+    *out = fallback;
+    if (!item || cJSON_IsNull(item)) return OK;
+    if (json_as_double(item, out) && isfinite(*out) && *out > 0) return OK;
+    return fail(err, ERR_CORRUPT, "config.json: %s is no finite number above 0", name);
+}
+
+static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *c,
+                                     struct error *err)
+{
+    const cJSON *item = json_get(scaling, "rope_type");
+    if (!item) item = json_get(scaling, "type");
+    const char *type = item ? json_as_text(item) : "default";
+    for (size_t i = 0; type && i < sizeof rope_types / sizeof *rope_types; i++)
+        if (strcmp(rope_types[i], type) == 0) {
+            c->rope_type = rope_types[i];
+            return OK;
+        }
+    return fail(err, ERR_UNSUPPORTED, "config.json: rope_type \"%s\" is not supported",
+                type ? type : "(no text)");
+}
+
+static enum status rope_from_hf(const struct config_context *x, struct model_config *c,
+                                struct error *err)
+{
+    const cJSON *five = json_get(x->hf, "rope_parameters"), *four = json_get(x->hf, "rope_scaling");
+    const cJSON *scaling = cJSON_IsObject(five) ? five : four;
+    const cJSON *theta = cJSON_IsObject(five) && json_get(five, "rope_theta") ? five : x->hf;
+    double original = 0, usual = 10000;
+    (void)json_as_double(x->row->absent, &usual);
+    if (scaling && !cJSON_IsNull(scaling) && !cJSON_IsObject(scaling))
+        return fail(err, ERR_CORRUPT, "config.json: rope_scaling is no object");
+    if (!cJSON_IsObject(scaling)) scaling = NULL;
+    TRY(rope_number(theta, "rope_theta", usual, &c->rotary_base, err));
+    TRY(rope_number(scaling && json_get(scaling, "partial_rotary_factor") ? scaling : x->hf,
+                    "partial_rotary_factor", 1, &c->rotary_percent, err));
+    TRY(rope_type_from_hf(scaling, c, err));
+    TRY(rope_number(scaling, "factor", 0, &c->rope_factor, err));
+    TRY(rope_number(scaling, "low_freq_factor", 0, &c->rope_low_freq_factor, err));
+    TRY(rope_number(scaling, "high_freq_factor", 0, &c->rope_high_freq_factor, err));
+    TRY(rope_number(scaling, "original_max_position_embeddings", 0, &original, err));
+    if (original >= 0x1p53)
+        return fail(err, ERR_CORRUPT, "config.json: original_max_position_embeddings is too large");
+    c->rope_original_max_position = (uint64_t)original;
+    if (strcmp(c->rope_type, "default") && c->rope_factor == 0)
+        return fail(err, ERR_CORRUPT, "config.json: rope_type %s has no factor", c->rope_type);
+    if (strcmp(c->rope_type, "llama3") == 0 &&
+        (!(c->rope_low_freq_factor > 0) || !(c->rope_high_freq_factor > 0) || original < 1))
+        return fail(err, ERR_CORRUPT,
+                    "config.json: rope_type llama3 wants low_freq_factor, high_freq_factor and "
+                    "original_max_position_embeddings");
+    return OK;
+}
+
+static cJSON *rope_object(const struct model_config *c)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "rope_type", c->rope_type ? c->rope_type : "default");
+    if (c->rope_factor > 0) put(o, "factor", json_new_double(c->rope_factor));
+    if (c->rope_low_freq_factor > 0)
+        put(o, "low_freq_factor", json_new_double(c->rope_low_freq_factor));
+    if (c->rope_high_freq_factor > 0)
+        put(o, "high_freq_factor", json_new_double(c->rope_high_freq_factor));
+    if (c->rope_original_max_position)
+        put(o, "original_max_position_embeddings", json_new_u64(c->rope_original_max_position));
+    return o;
+}
+
+/* A fresh config.json gets both spellings, which both generations of transformers read. */
+static enum status rope_to_hf(const struct config_context *x, const struct model_config *c,
+                              struct error *err)
+{
+    (void)err;
+    bool scaled = c->rope_type && strcmp(c->rope_type, "default");
+    cJSON *five = rope_object(c);
+    put(five, "rope_theta", json_new_double(c->rotary_base));
+    put(x->hf, "rope_theta", json_new_double(c->rotary_base));
+    put(x->hf, "rope_scaling", scaled ? rope_object(c) : cJSON_CreateNull());
+    put(x->hf, "rope_parameters", five);
+    return OK;
+}
+
+/* ---- windows and experts by layer ---- */
+
+/* Qwen: sliding_window counts where use_sliding_window says so, from layer max_window_layers on. */
+static enum status window_from_hf(const struct config_context *x, struct model_config *c,
+                                  struct error *err)
+{
+    const cJSON *window = json_get(x->hf, "sliding_window"),
+                *first = json_get(x->hf, "max_window_layers");
+    c->sliding_window = c->sliding_window_first_layer = 0;
+    if (!cJSON_IsTrue(json_get(x->hf, "use_sliding_window")) || !window || cJSON_IsNull(window))
+        return OK;
+    if (!json_as_u64(window, &c->sliding_window) ||
+        (first && !json_as_u64(first, &c->sliding_window_first_layer)))
+        return fail(err, ERR_CORRUPT,
+                    "config.json: sliding_window or max_window_layers is no whole number");
+    if (!first) c->sliding_window_first_layer = 28; /* the class's default */
+    return OK;
+}
+
+static enum status window_to_hf(const struct config_context *x, const struct model_config *c,
+                                struct error *err)
+{
+    (void)err;
+    put(x->hf, "use_sliding_window", cJSON_CreateBool(c->sliding_window > 0));
+    put(x->hf, "sliding_window",
+        c->sliding_window ? json_new_u64(c->sliding_window) : cJSON_CreateNull());
+    if (c->sliding_window)
+        put(x->hf, "max_window_layers", json_new_u64(c->sliding_window_first_layer));
+    return OK;
+}
+
+/* Qwen: layer i has experts where (i + 1) % decoder_sparse_step is 0, but for mlp_only_layers. */
+static enum status moe_layers_from_hf(const struct config_context *x, struct model_config *c,
+                                      struct error *err)
+{
+    uint64_t step = 1, layer;
+    const cJSON *given = json_get(x->hf, "decoder_sparse_step"),
+                *only = json_get(x->hf, "mlp_only_layers");
+    if (given && (!json_as_u64(given, &step) || step == 0))
+        return fail(err, ERR_CORRUPT,
+                    "config.json: decoder_sparse_step is no whole number above 0");
+    if (c->num_layers > MAX_LAYERS) return OK; /* refused by the check of all configs */
+    bool *moe = arena_array(x->arena, c->num_layers, sizeof *moe);
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        moe[i] = (i + 1) % step == 0;
+    for (const cJSON *i = cJSON_IsArray(only) ? only->child : NULL; i; i = i->next)
+        if (json_as_u64(i, &layer) && layer < c->num_layers) moe[layer] = false;
+    c->moe_layers = NULL;
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        if (!moe[i]) c->moe_layers = moe;
+    return OK;
+}
+
+static enum status moe_layers_to_hf(const struct config_context *x, const struct model_config *c,
+                                    struct error *err)
+{
+    (void)err;
+    cJSON *only = cJSON_CreateArray();
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        if (!model_layer_is_moe(c, i)) cJSON_AddItemToArray(only, json_new_u64(i));
+    put(x->hf, "decoder_sparse_step", json_new_u64(1));
+    put(x->hf, "mlp_only_layers", only);
+    return OK;
+}
+
+// clang-format off
+static const struct config_how hows[] = {
+    /* name       field  value  default only a kind        keys        there, and back */
+    {"copy",       true,  false, true,  false, FIELD_UINT, {NULL}, copy_from_hf, copy_to_hf},
+    {"value",      true,  true,  false, false, FIELD_UINT, {NULL}, value_from_hf, nothing_to_hf},
+    {"not",        true,  false, true,  true,  FIELD_BOOL, {NULL}, not_from_hf, not_to_hf},
+    {"activation", true,  false, true,  true,  FIELD_TEXT, {NULL}, activation_from_hf, activation_to_hf},
+    {"rope",       false, false, true,  false, FIELD_UINT,
+     {"rope_theta", "rope_scaling", "rope_parameters"}, rope_from_hf, rope_to_hf},
+    {"window-from-layer", false, false, false, false, FIELD_UINT,
+     {"use_sliding_window", "sliding_window"}, window_from_hf, window_to_hf},
+    {"moe-layers", false, false, false, false, FIELD_UINT,
+     {"decoder_sparse_step", "mlp_only_layers"}, moe_layers_from_hf, moe_layers_to_hf},
+};
+// clang-format on
+
+const struct config_how *config_how_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof hows / sizeof *hows; i++)
+        if (strcmp(hows[i].name, name) == 0) return &hows[i];
+    return NULL;
+}
+
+/* ---- all rows ---- */
+
+static enum status refuse_unsupported(const struct model_map *map, const cJSON *hf,
+                                      const struct model_config *c, struct error *err)
+{
+    for (size_t i = 0; i < map->num_unsupported; i++) {
+        struct map_names names = {map, c, hf, NULL, -1, -1, 0};
+        bool holds;
+        TRY(map_condition(&names, map->unsupported[i].when, &holds, err));
+        if (holds) return fail(err, ERR_UNSUPPORTED, "config.json: %s", map->unsupported[i].why);
+    }
+    return OK;
+}
+
+enum status model_config_from_hf(const struct model_map *map, const cJSON *hf_config,
+                                 struct arena *a, struct model_config *c, struct error *err)
+{
+    *c = (struct model_config){.rotary_percent = 1, .rope_type = "default"};
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *row = &map->config[i];
+        struct config_context x = {map, row, (cJSON *)(uintptr_t)hf_config, a};
+        if (row->directions & IMPORT) TRY(row->how->from_hf(&x, c, err));
+    }
+    TRY(refuse_unsupported(map, hf_config, c, err));
+    return model_config_check(c, err);
+}
+
+/* ---- what config.json does not say ---- */
+
+static bool same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static bool same_field(const struct model_field *f, const void *a, const void *b)
+{
+    switch (f->kind) {
+    case FIELD_UINT:
+        return *(const uint64_t *)a == *(const uint64_t *)b;
+    case FIELD_REAL:
+        return !(*(const double *)a < *(const double *)b) &&
+               !(*(const double *)a > *(const double *)b);
+    case FIELD_BOOL:
+        return *(const bool *)a == *(const bool *)b;
+    default:
+        return same_text(*(const char *const *)a, *(const char *const *)b);
+    }
+}
+
+const char *model_config_difference(const struct model_config *a, const struct model_config *b)
+{
+    for (size_t i = 0; i < num_model_fields; i++) {
+        const struct model_field *f = &model_fields[i];
+        if (!same_field(f, (const char *)a + f->offset, (const char *)b + f->offset))
+            return f->name;
+    }
+    for (uint64_t l = 0; l < a->num_layers; l++)
+        if (model_layer_is_moe(a, l) != model_layer_is_moe(b, l)) return "moe_layers";
+    return NULL;
+}
+
+/* What the model computes: fields that change no logit, or that its features make idle, are put to
+ * what `other` has. */
+static struct model_config essence(const struct model_config *c, const struct model_config *other)
+{
+    struct model_config e = *c;
+    bool rope = c->position_embedding_type && strcmp(c->position_embedding_type, "rope") == 0;
+    bool dense = !c->num_experts;
+    for (uint64_t l = 0; l < c->num_layers; l++)
+        dense |= !model_layer_is_moe(c, l);
+#define TAKE(field) e.field = other->field
+    TAKE(padded_vocab_size), TAKE(make_vocab_size_divisible_by);
+    TAKE(attention_dropout), TAKE(hidden_dropout), TAKE(init_method_std), TAKE(moe_aux_loss_coeff);
+    if (!c->normalization) TAKE(normalization);
+    if (!c->position_embedding_type) TAKE(position_embedding_type);
+    if (!dense) TAKE(ffn_hidden_size);
+    if (!c->sliding_window) TAKE(sliding_window_first_layer);
+    if (!c->num_experts) {
+        TAKE(moe_router_topk), TAKE(moe_ffn_hidden_size), TAKE(moe_router_pre_softmax);
+    }
+    if (!rope) {
+        TAKE(rotary_base), TAKE(rotary_percent), TAKE(rotary_interleaved), TAKE(rope_type);
+        TAKE(rope_factor), TAKE(rope_low_freq_factor), TAKE(rope_high_freq_factor);
+        TAKE(rope_original_max_position);
+    }
+#undef TAKE
+    if (!e.rope_type) e.rope_type = "default";
+    return e;
+}
+
+static const char *field_text(struct arena *a, const struct model_config *c, const char *name)
+{
+    const struct model_field *f = model_field_find(name);
+    const void *at = f ? (const char *)c + f->offset : NULL;
+    if (!f) return "otherwise";
+    switch (f->kind) {
+    case FIELD_UINT:
+        return arena_printf(a, "%" PRIu64, *(const uint64_t *)at);
+    case FIELD_REAL:
+        return arena_printf(a, "%.9g", *(const double *)at);
+    case FIELD_BOOL:
+        return *(const bool *)at ? "true" : "false";
+    default:
+        return *(const char *const *)at ? *(const char *const *)at : "not given";
+    }
+}
+
+/* Whoever reads config.json must see the same model. */
+static enum status check_written(const struct model_map *map, const struct model_config *c,
+                                 const cJSON *hf_config, struct arena *a, struct error *err)
+{
+    struct model_config back;
+    if (model_config_from_hf(map, hf_config, a, &back, err))
+        return fail_in(err, "a config.json of family %s cannot describe this model", map->family);
+    struct model_config own = essence(c, &back);
+    const char *name = model_config_difference(&own, &back);
+    if (!name) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "a config.json of family %s cannot say that %s is %s: it would read as %s",
+                map->family, name, field_text(a, c, name), field_text(a, &back, name));
+}
+
+enum status model_config_to_hf(const struct model_map *map, const struct model_config *c,
+                               cJSON *hf_config, struct error *err)
+{
+    struct arena a;
+    enum status st = OK;
+    arena_init(&a);
+    for (size_t i = 0; i < map->num_config && !st; i++) {
+        const struct config_row *row = &map->config[i];
+        struct config_context x = {map, row, hf_config, &a};
+        if ((row->directions & EXPORT) && !means_the_same(&x, c)) st = row->how->to_hf(&x, c, err);
+    }
+    if (!st) st = check_written(map, c, hf_config, &a, err);
+    arena_release(&a);
+    return st;
+}
+
+/* Whether 0 or NULL means that nobody said it. */
+static bool is_not_given(const struct config_row *row, const struct model_config *c)
+{
+    const void *at = (const char *)c + row->field->offset;
+    switch (row->field->kind) {
+    case FIELD_UINT:
+        return *(const uint64_t *)at == 0 && !null_is_zero(row);
+    case FIELD_REAL:
+        return row->field->offset == offsetof(struct model_config, layernorm_epsilon) &&
+               !(*(const double *)at > 0);
+    case FIELD_TEXT:
+        return !*(const char *const *)at;
+    default:
+        return false;
+    }
+}
+
+const char *model_config_lacks(const struct model_map *map, const struct model_config *c,
+                               struct arena *a)
+{
+    struct strbuf list = {0};
+    strbuf_add_text(&list, "");
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *row = &map->config[i];
+        bool rope = row->how->to_hf == rope_to_hf && !(c->rotary_base > 0);
+        if (!(row->directions & EXPORT) || row->value) continue;
+        if (!rope && (!row->field || !is_not_given(row, c))) continue;
+        strbuf_printf(&list, "%s%s", list.length ? ", " : "", rope ? "rotary_base" : row->megatron);
+    }
+    const char *text = list.length ? arena_text(a, list.data, list.length) : NULL;
+    strbuf_release(&list);
+    return text;
+}
+
+static enum status in_range(const char *name, uint64_t n, uint64_t most, struct error *err)
+{
+    if (n >= 1 && n <= most) return OK;
+    return fail(err, ERR_CORRUPT, "%s is %" PRIu64 "; 1 to %" PRIu64 " can be", name, n, most);
+}
+
+enum status model_config_check(const struct model_config *c, struct error *err)
+{
+    const uint64_t most = (uint64_t)1 << 40;
+    TRY(in_range("num_layers", c->num_layers, MAX_LAYERS, err));
+    TRY(in_range("hidden_size", c->hidden_size, most, err));
+    TRY(in_range("ffn_hidden_size", c->ffn_hidden_size, most, err));
+    TRY(in_range("num_attention_heads", c->num_attention_heads, most, err));
+    TRY(in_range("num_query_groups (key/value heads)", c->num_query_groups, most, err));
+    TRY(in_range("kv_channels (head_dim)", c->kv_channels, most, err));
+    TRY(in_range("max_position_embeddings", c->max_position_embeddings, most, err));
+    if (c->vocab_size) TRY(in_range("vocab_size", c->vocab_size, most, err));
+    if (c->num_attention_heads % c->num_query_groups)
+        return fail(err, ERR_CORRUPT,
+                    "%" PRIu64 " attention heads cannot share %" PRIu64 " key/value heads",
+                    c->num_attention_heads, c->num_query_groups);
+    if (!isfinite(c->layernorm_epsilon) || c->layernorm_epsilon <= 0)
+        return fail(err, ERR_CORRUPT, "the epsilon of the norms is %g", c->layernorm_epsilon);
+    if (c->position_embedding_type && strcmp(c->position_embedding_type, "rope") == 0 &&
+        (c->kv_channels % 2 || !(c->rotary_base > 0)))
+        return fail(err, ERR_CORRUPT,
+                    "rotary positions need an even head size (%" PRIu64 ") and a base above 0 (%g)",
+                    c->kv_channels, c->rotary_base);
+    if (!c->num_experts) return OK;
+    TRY(in_range("num_experts", c->num_experts, MAX_EXPERTS, err));
+    TRY(in_range("num_layers * num_experts", c->num_layers * c->num_experts, MAX_LAYER_EXPERTS,
+                 err));
+    TRY(in_range("moe_ffn_hidden_size", c->moe_ffn_hidden_size, most, err));
+    return in_range("moe_router_topk", c->moe_router_topk, c->num_experts, err);
+}

@@ -1,0 +1,619 @@
+/* model_map.c - reads maps, checks them, and finds the one that fits. */
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/memory.h"
+#include "convert/embedded.h"
+#include "convert/model_map_internal.h"
+
+enum { MAP_CAP = 4 << 20 };
+
+enum status map_bad(const struct map_loader *l, const char *what)
+{
+    return fail(l->err, ERR_USAGE, "model map %s: %s: %s",
+                l->map->family ? l->map->family : "(no family)", l->where, what);
+}
+
+/* ---- single items ---- */
+
+static enum status take_text(const struct map_loader *l, const cJSON *from, const char *name,
+                             const char **out)
+{
+    const cJSON *item = json_get(from, name);
+    *out = json_as_text(item);
+    if (item && !*out) return map_bad(l, arena_printf(l->a, "%s is no text", name));
+    return OK;
+}
+
+/* A text, or a list of texts. */
+static enum status take_texts(const struct map_loader *l, const cJSON *item, const char ***out,
+                              unsigned *count)
+{
+    *count = 0;
+    *out = NULL;
+    if (!item) return OK;
+    const cJSON *first = cJSON_IsArray(item) ? item->child : item;
+    unsigned n = 0;
+    for (const cJSON *i = first; i; i = cJSON_IsArray(item) ? i->next : NULL)
+        n++;
+    *out = arena_array(l->a, n, sizeof **out);
+    for (const cJSON *i = first; i; i = cJSON_IsArray(item) ? i->next : NULL) {
+        (*out)[*count] = json_as_text(i);
+        if (!(*out)[(*count)++]) return map_bad(l, "a name that is no text");
+    }
+    return OK;
+}
+
+/* The items of member `name` of the map, which is a list (or an object, where named); NULL: there
+ * are none. */
+static enum status take_items(const struct map_loader *l, const cJSON *from, const char *name,
+                              bool object, const cJSON **first)
+{
+    const cJSON *item = json_get(from, name);
+    *first = NULL;
+    if (item && !(object ? cJSON_IsObject(item) : cJSON_IsArray(item)))
+        return map_bad(l, arena_printf(l->a, "%s is no %s", name, object ? "object" : "list"));
+    if (item) *first = item->child;
+    return OK;
+}
+
+/* known: the keys, a blank behind each. */
+static enum status check_keys(const struct map_loader *l, const cJSON *item, const char *known)
+{
+    if (!cJSON_IsObject(item)) return map_bad(l, "no object");
+    for (const cJSON *i = item->child; i; i = i->next) {
+        const char *at = strstr(known, i->string);
+        size_t n = strlen(i->string);
+        if (!n || strchr(i->string, ' ') || !at || at[n] != ' ' || (at > known && at[-1] != ' '))
+            return map_bad(l, arena_printf(l->a, "\"%s\" is none of: %s", i->string, known));
+    }
+    return OK;
+}
+
+static enum status read_sizes(const struct map_loader *l, const cJSON *from, const char *member,
+                              struct size **sizes, size_t *count, size_t *capacity)
+{
+    const cJSON *first;
+    TRY(take_items(l, from, member, true, &first));
+    for (const cJSON *i = first; i; i = i->next) {
+        size_t at = 0;
+        if (!json_as_text(i))
+            return map_bad(l, arena_printf(l->a, "size %s is no text", i->string));
+        while (at < *count && strcmp((*sizes)[at].name, i->string))
+            at++;
+        struct size s = {i->string, json_as_text(i)};
+        if (at < *count)
+            (*sizes)[at] = s;
+        else
+            *ARENA_PUSH(l->a, *sizes, *count, *capacity) = s;
+    }
+    return OK;
+}
+
+/* ---- rows of the config ---- */
+
+static enum status read_directions(const struct map_loader *l, const cJSON *item,
+                                   struct config_row *row)
+{
+    const char *only;
+    TRY(take_text(l, item, "only", &only));
+    row->directions = IMPORT | EXPORT;
+    if (only && strcmp(only, "import") == 0)
+        row->directions = IMPORT;
+    else if (only && strcmp(only, "export") == 0)
+        row->directions = EXPORT;
+    else if (only)
+        return map_bad(l, "only is import or export");
+    return OK;
+}
+
+/* Whether what the row names is what its `how` wants. */
+static enum status check_config_row(const struct map_loader *l, const struct config_row *row)
+{
+    const struct config_how *how = row->how;
+    if (!how->takes_field && (row->megatron || row->hf || row->value))
+        return map_bad(l, "this how takes neither megatron nor hf nor value");
+    if (!how->takes_default && row->absent) return map_bad(l, "this how takes no default");
+    if (!how->takes_field && row->null) return map_bad(l, "this how takes no null");
+    if (!how->takes_field) return OK;
+    if (!row->field) return map_bad(l, "megatron names no field of the config");
+    if (how->only_kind && row->field->kind != how->kind)
+        return map_bad(l,
+                       arena_printf(l->a, "how \"%s\" is for fields of another type", how->name));
+    if (how->takes_value != (row->value != NULL) || how->takes_value != !row->hf)
+        return map_bad(l, "either hf or value is wanted");
+    if (row->value && row->null) return map_bad(l, "a value has no null");
+    return OK;
+}
+
+static enum status read_config_row(struct map_loader *l, const cJSON *item, struct config_row *row)
+{
+    const char *how;
+    TRY(check_keys(l, item, "megatron hf how value default null only "));
+    TRY(take_text(l, item, "megatron", &row->megatron));
+    TRY(take_text(l, item, "hf", &row->hf));
+    TRY(take_text(l, item, "how", &how));
+    TRY(read_directions(l, item, row));
+    row->value = json_get(item, "value");
+    row->absent = json_get(item, "default");
+    row->null = json_get(item, "null");
+    row->how = config_how_find(how ? how : row->value ? "value" : "copy");
+    if (!row->how) return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", how));
+    if (row->megatron) row->field = model_field_find(row->megatron);
+    return check_config_row(l, row);
+}
+
+/* A row of a derived map takes the place of those with its name, of which the first is *place. */
+static void drop_config_rows(struct model_map *map, const struct config_row *row, size_t inherited,
+                             size_t *place)
+{
+    size_t kept = 0;
+    *place = SIZE_MAX;
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *old = &map->config[i];
+        bool same = row->megatron ? old->megatron && strcmp(old->megatron, row->megatron) == 0
+                                  : !old->megatron && old->how == row->how;
+        if (i < inherited && same) {
+            if (*place == SIZE_MAX) *place = kept;
+            continue;
+        }
+        map->config[kept++] = *old;
+    }
+    map->num_config = kept;
+}
+
+static void place_config_row(struct map_loader *l, const struct config_row *row, size_t *first_own)
+{
+    struct model_map *map = l->map;
+    size_t before = map->num_config, place;
+    drop_config_rows(map, row, *first_own, &place);
+    *first_own -= before - map->num_config;
+    if (place == SIZE_MAX)
+        place = map->num_config;
+    else
+        ++*first_own;
+    (void)ARENA_PUSH(l->a, map->config, map->num_config, map->config_capacity);
+    memmove(map->config + place + 1, map->config + place,
+            (map->num_config - 1 - place) * sizeof *map->config);
+    map->config[place] = *row;
+}
+
+static const char *row_name(struct map_loader *l, const char *list, size_t n, const cJSON *item,
+                            const char *key)
+{
+    const char *name = json_as_text(json_get(item, key));
+    return name ? arena_printf(l->a, "%s[%zu] (%s)", list, n, name)
+                : arena_printf(l->a, "%s[%zu]", list, n);
+}
+
+static enum status read_config(struct map_loader *l, const cJSON *tree)
+{
+    const cJSON *rows;
+    size_t first_own = l->map->num_config, n = 0;
+    TRY(take_items(l, tree, "config", false, &rows));
+    for (const cJSON *i = rows; i; i = i->next, n++) {
+        struct config_row row = {0};
+        const char *key = json_get(i, "megatron") ? "megatron" : "how";
+        l->where = row_name(l, "config", n, i, key);
+        TRY(read_config_row(l, i, &row));
+        TRY(map_check_constants(l, &row));
+        place_config_row(l, &row, &first_own);
+    }
+    return OK;
+}
+
+static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
+{
+    const cJSON *rows;
+    size_t n = 0;
+    TRY(take_items(l, tree, "unsupported", false, &rows));
+    if (!json_get(tree, "unsupported")) return OK;
+    l->map->num_unsupported = (size_t)cJSON_GetArraySize(json_get(tree, "unsupported"));
+    l->map->unsupported = arena_array(l->a, l->map->num_unsupported, sizeof *l->map->unsupported);
+    for (const cJSON *i = rows; i; i = i->next, n++) {
+        struct unsupported *u = &l->map->unsupported[n];
+        l->where = row_name(l, "unsupported", n, i, "when");
+        TRY(check_keys(l, i, "when why "));
+        TRY(take_text(l, i, "when", &u->when));
+        TRY(take_text(l, i, "why", &u->why));
+        if (!u->when || !u->why) return map_bad(l, "when and why are wanted");
+        TRY(map_check_unsupported(l, u));
+    }
+    return OK;
+}
+
+/* ---- rows of the tensors ---- */
+
+/* The pattern with `rest` in place of "...". */
+static const char *fill_rest(const struct map_loader *l, const char *pattern, const char *rest)
+{
+    const char *at = strstr(pattern, "...");
+    if (!at) return pattern;
+    return arena_printf(l->a, "%.*s%s%s", (int)(at - pattern), pattern, rest ? rest : "", at + 3);
+}
+
+static enum status read_how_part(const struct map_loader *l, const cJSON *item, const char *rest,
+                                 unsigned n, struct row_part *part)
+{
+    uint64_t tensor = n;
+    TRY(check_keys(l, item, "megatron hf tensor "));
+    TRY(take_text(l, item, "megatron", &part->megatron));
+    TRY(take_text(l, item, "hf", &part->hf));
+    const cJSON *index = json_get(item, "tensor");
+    if (!part->megatron || !part->hf || (index && !json_as_u64(index, &tensor)) || tensor > 64)
+        return map_bad(l, "a part is {megatron, hf [, tensor]}");
+    *part = (struct row_part){fill_rest(l, part->megatron, rest), fill_rest(l, part->hf, rest),
+                              (unsigned)tensor};
+    return OK;
+}
+
+static enum status read_how(const struct map_loader *l, const char *rest, struct tensor_row *row)
+{
+    const cJSON *how = json_get(l->own, row->how);
+    bool has_rest = false;
+    if (!how) how = json_get(l->hows, row->how);
+    if (!cJSON_IsArray(how) || !how->child)
+        return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", row->how));
+    row->parts = arena_array(l->a, (size_t)cJSON_GetArraySize(how), sizeof *row->parts);
+    for (const cJSON *i = how->child; i; i = i->next, row->num_parts++) {
+        TRY(read_how_part(l, i, rest, row->num_parts, &row->parts[row->num_parts]));
+        has_rest |= strstr(json_as_text(json_get(i, "megatron")), "...") != NULL;
+    }
+    if (rest && !has_rest)
+        return map_bad(l, arena_printf(l->a, "how \"%s\" has no place for a rest", row->how));
+    return OK;
+}
+
+static enum status read_parts(const struct map_loader *l, const cJSON *item, struct tensor_row *row)
+{
+    const char *shape, *hf_shape, *rest;
+    TRY(take_text(l, item, "shape", &shape));
+    TRY(take_text(l, item, "hf_shape", &hf_shape));
+    TRY(take_text(l, item, "rest", &rest));
+    TRY(take_text(l, item, "how", &row->how));
+    if (!row->how == !shape) return map_bad(l, "either how or shape is wanted");
+    if (hf_shape && !shape) return map_bad(l, "hf_shape goes with shape");
+    if (rest && !row->how) return map_bad(l, "rest goes with how");
+    if (row->how) return read_how(l, rest, row);
+    row->parts = arena_alloc(l->a, sizeof *row->parts);
+    row->parts[row->num_parts++] = (struct row_part){shape, hf_shape ? hf_shape : shape, 0};
+    return OK;
+}
+
+/* Whether a word stands alone in an expression or a pattern. */
+static bool mentions(const char *text, char word)
+{
+    static const char name_chars[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+    for (const char *p = text; p && (p = strchr(p, word)); p++)
+        if ((p == text || !strchr(name_chars, p[-1])) && (!p[1] || !strchr(name_chars, p[1])))
+            return true;
+    return false;
+}
+
+static bool row_varies(const struct tensor_row *row)
+{
+    for (unsigned i = 0; i < row->num_parts; i++)
+        if (mentions(row->parts[i].megatron, 'l') || mentions(row->parts[i].megatron, 'e') ||
+            mentions(row->parts[i].hf, 'l') || mentions(row->parts[i].hf, 'e'))
+            return true;
+    for (unsigned i = 0; i < row->num_with; i++)
+        if (mentions(row->with[i].text, 'l') || mentions(row->with[i].text, 'e')) return true;
+    return false;
+}
+
+/* Only {l}, {e} and, in Hugging Face's names, {p} stand for something. */
+static enum status check_name(const struct map_loader *l, const char *name, bool prefix)
+{
+    for (const char *p = name; (p = strchr(p, '{')); p++) {
+        bool known = p[1] && strchr(prefix ? "lep" : "le", p[1]) && p[2] == '}';
+        if (!known)
+            return map_bad(l, arena_printf(l->a, "\"%s\": {l}, {e} or {p} is expected", name));
+    }
+    return OK;
+}
+
+/* Each name is used by a part, and each part has a name. */
+static enum status check_names(const struct map_loader *l, const struct tensor_row *row)
+{
+    unsigned used = 0;
+    TRY(check_name(l, row->megatron, false));
+    for (unsigned i = 0; i < row->num_parts; i++)
+        if (row->parts[i].tensor >= used) used = row->parts[i].tensor + 1;
+    if (row->num_hf != used)
+        return map_bad(l,
+                       arena_printf(l->a, "%u names in hf are too %s: its parts are of %u tensors",
+                                    row->num_hf, row->num_hf < used ? "few" : "many", used));
+    for (unsigned i = 0; i < row->num_hf; i++) {
+        TRY(check_name(l, row->hf[i], true));
+        if (strstr(row->hf[i], "{p}") && !l->map->num_prefixes)
+            return map_bad(l, "{p} stands in hf, and the map has no prefixes");
+        if (strstr(row->hf[i], "{e}") && !strstr(row->megatron, "{e}"))
+            return map_bad(l, "{e} stands in hf and not in megatron");
+        if (!strstr(row->hf[i], "{l}") != !strstr(row->megatron, "{l}"))
+            return map_bad(l, "{l} stands in one name and not in the other");
+    }
+    return OK;
+}
+
+static enum status read_tensor_row(struct map_loader *l, const cJSON *item, struct tensor_row *row)
+{
+    size_t num_with = 0, capacity = 0;
+    TRY(check_keys(l, item, "megatron hf how shape hf_shape rest with when after "));
+    TRY(take_text(l, item, "megatron", &row->megatron));
+    TRY(take_text(l, item, "when", &row->when));
+    TRY(take_texts(l, json_get(item, "hf"), &row->hf, &row->num_hf));
+    TRY(read_parts(l, item, row));
+    TRY(read_sizes(l, item, "with", &row->with, &num_with, &capacity));
+    row->num_with = (unsigned)num_with;
+    if (!row->megatron || !row->num_hf) return map_bad(l, "megatron and hf are wanted");
+    TRY(check_names(l, row));
+    row->per_layer = strstr(row->megatron, "{l}") != NULL;
+    row->per_expert = strstr(row->megatron, "{e}") != NULL;
+    row->varies = row_varies(row);
+    return OK;
+}
+
+static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t *first_own,
+                             size_t *place)
+{
+    size_t kept = 0, inherited = *first_own;
+    for (size_t i = 0; i < map->num_tensors; i++) {
+        if (i < inherited && strcmp(map->tensors[i].megatron, megatron) == 0) {
+            if (*place == SIZE_MAX) *place = kept;
+            --*first_own;
+            continue;
+        }
+        map->tensors[kept++] = map->tensors[i];
+    }
+    map->num_tensors = kept;
+}
+
+/* Behind the row that `after` names, in place of a row that is replaced, or at the end. */
+static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
+                                    const struct tensor_row *row, size_t *first_own, size_t *next)
+{
+    struct model_map *map = l->map;
+    const char *after;
+    size_t place = SIZE_MAX;
+    TRY(take_text(l, item, "after", &after));
+    drop_tensor_rows(map, row->megatron, first_own, &place);
+    if (after) place = SIZE_MAX;
+    for (size_t i = 0; after && i < map->num_tensors; i++)
+        if (strcmp(map->tensors[i].megatron, after) == 0) place = i + 1;
+    if (after && place == SIZE_MAX)
+        return map_bad(l, arena_printf(l->a, "after names no row: \"%s\"", after));
+    if (place == SIZE_MAX) place = *next <= map->num_tensors ? *next : map->num_tensors;
+    (void)ARENA_PUSH(l->a, map->tensors, map->num_tensors, map->tensors_capacity);
+    memmove(map->tensors + place + 1, map->tensors + place,
+            (map->num_tensors - 1 - place) * sizeof *map->tensors);
+    map->tensors[place] = *row;
+    *first_own += place < *first_own;
+    *next = place + 1;
+    return OK;
+}
+
+static enum status read_tensors(struct map_loader *l, const cJSON *tree)
+{
+    size_t first_own = l->map->num_tensors, n = 0, next = SIZE_MAX;
+    const cJSON *rows;
+    TRY(take_items(l, tree, "tensors", false, &rows));
+    for (const cJSON *i = rows; i; i = i->next, n++) {
+        struct tensor_row row = {0};
+        l->where = row_name(l, "tensors", n, i, "megatron");
+        TRY(read_tensor_row(l, i, &row));
+        TRY(place_tensor_row(l, i, &row, &first_own, &next));
+    }
+    return OK;
+}
+
+/* ---- a whole map ---- */
+
+/* Copies of the base's rows, so that this map can replace some. */
+static enum status inherit(struct map_loader *l)
+{
+    struct model_map *map = l->map;
+    if (!map->extends) return OK;
+    const struct model_map *base = model_map_of_family(l->maps, map->extends);
+    if (!base)
+        return map_bad(l,
+                       arena_printf(l->a, "it extends \"%s\", which is not there", map->extends));
+#define COPY(items, count, capacity)                                                               \
+    map->items = arena_copy(l->a, base->items, base->count * sizeof *base->items);                 \
+    map->count = map->capacity = base->count
+    COPY(sizes, num_sizes, sizes_capacity);
+    COPY(config, num_config, config_capacity);
+    COPY(tensors, num_tensors, tensors_capacity);
+    COPY(ignored, num_ignored, ignored_capacity);
+#undef COPY
+    map->unsupported = base->unsupported;
+    map->num_unsupported = base->num_unsupported;
+    map->prefixes = base->prefixes;
+    map->num_prefixes = base->num_prefixes;
+    return OK;
+}
+
+static enum status read_map(struct map_loader *l, const cJSON *tree)
+{
+    struct model_map *map = l->map;
+    const char **ignored;
+    unsigned num_ignored;
+    l->where = "the map";
+    if (cJSON_IsObject(tree)) TRY(take_text(l, tree, "family", &map->family));
+    TRY(check_keys(l, tree,
+                   "family about extends model_type architecture prefixes detect sizes hows "
+                   "config unsupported tensors ignored "));
+    TRY(take_text(l, tree, "about", &map->about));
+    TRY(take_text(l, tree, "extends", &map->extends));
+    TRY(take_text(l, tree, "model_type", &map->model_type));
+    TRY(take_text(l, tree, "architecture", &map->architecture));
+    TRY(take_text(l, tree, "detect", &map->detect));
+    TRY(inherit(l));
+    if (json_get(tree, "prefixes"))
+        TRY(take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
+    if (!map->family || !map->model_type || !map->architecture)
+        return map_bad(l, "family, model_type and architecture are wanted");
+    l->own = json_get(tree, "hows");
+    if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is no object");
+    TRY(read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
+    TRY(read_config(l, tree));
+    TRY(read_unsupported(l, tree));
+    TRY(read_tensors(l, tree));
+    l->where = "ignored";
+    TRY(take_texts(l, json_get(tree, "ignored"), &ignored, &num_ignored));
+    for (unsigned i = 0; i < num_ignored; i++)
+        *ARENA_PUSH(l->a, map->ignored, map->num_ignored, map->ignored_capacity) = ignored[i];
+    return map_check(l);
+}
+
+static void keep_tree(struct model_maps *m, cJSON *tree)
+{
+    *ARENA_PUSH(&m->arena, m->trees, m->num_trees, m->trees_capacity) = tree;
+}
+
+static enum status load_map(struct model_maps *m, cJSON *tree, const cJSON *hows, struct error *err)
+{
+    struct model_map *map = arena_alloc(&m->arena, sizeof *map);
+    struct map_loader l = {.maps = m, .a = &m->arena, .map = map, .hows = hows, .err = err};
+    keep_tree(m, tree);
+    TRY(read_map(&l, tree));
+    *ARENA_PUSH(&m->arena, m->maps, m->num_maps, m->capacity) = map;
+    return OK;
+}
+
+/* Bases before what extends them: an embedded map whose base is not there yet waits for a round. */
+static enum status load_embedded(struct model_maps *m, const cJSON **hows, struct error *err)
+{
+    cJSON *waiting[64];
+    size_t count = 0;
+    for (size_t i = 0; i < num_embedded_models; i++) {
+        cJSON *tree;
+        const struct embedded_file *f = &embedded_models[i];
+        TRY(json_parse(f->text, f->length, JSON_STRICT, &tree, err));
+        if (strcmp(f->name, "hows.json") == 0) {
+            *hows = tree;
+            keep_tree(m, tree);
+        } else if (count < sizeof waiting / sizeof *waiting) {
+            waiting[count++] = tree;
+        }
+    }
+    for (size_t round = 0; round < 8; round++)
+        for (size_t i = 0; i < count; i++) {
+            const char *base = waiting[i] ? json_as_text(json_get(waiting[i], "extends")) : NULL;
+            if (!waiting[i] || (base && !model_map_of_family(m, base))) continue;
+            cJSON *tree = waiting[i];
+            waiting[i] = NULL;
+            TRY(load_map(m, tree, *hows, err));
+        }
+    for (size_t i = 0; i < count; i++)
+        if (waiting[i])
+            return fail(err, ERR_OURS, "an embedded model map extends one that is not there");
+    return OK;
+}
+
+enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err)
+{
+    const cJSON *hows = NULL;
+    cJSON *tree;
+    *m = (struct model_maps){0};
+    arena_init(&m->arena);
+    TRY(load_embedded(m, &hows, err));
+    if (!extra) return OK;
+    TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
+    if (load_map(m, tree, hows, err)) return fail_in(err, "%s", extra);
+    struct model_map *own = m->maps[m->num_maps - 1]; /* goes first, so that it is found first */
+    memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
+    m->maps[0] = own;
+    return OK;
+}
+
+void model_maps_release(struct model_maps *m)
+{
+    for (size_t i = 0; i < m->num_trees; i++)
+        cJSON_Delete(m->trees[i]);
+    arena_release(&m->arena);
+}
+
+/* ---- finding ---- */
+
+const struct model_map *model_map_of_family(const struct model_maps *m, const char *family)
+{
+    for (size_t i = 0; i < m->num_maps; i++)
+        if (strcmp(m->maps[i]->family, family) == 0) return m->maps[i];
+    return NULL;
+}
+
+enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_config,
+                                const struct model_map **out, struct error *err)
+{
+    const char *type = json_as_text(json_get(hf_config, "model_type"));
+    char known[400] = "";
+    if (!type) return fail(err, ERR_CORRUPT, "config.json: no text model_type");
+    for (size_t i = 0; i < m->num_maps; i++) {
+        *out = m->maps[i];
+        if (strcmp(m->maps[i]->model_type, type) == 0) return OK;
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", m->maps[i]->model_type);
+    }
+    return fail(
+        err, ERR_UNSUPPORTED,
+        "model_type \"%s\" is not supported; there are maps for %s; --model-map FILE adds one",
+        type, known);
+}
+
+const struct model_map *model_map_detect(const struct model_maps *m, const struct model_config *c)
+{
+    const struct model_map *found = NULL;
+    for (size_t i = 0; i < m->num_maps; i++) {
+        struct map_names names = {m->maps[i], c, NULL, NULL, -1, -1, 0};
+        bool holds, replaced = model_map_of_family(m, m->maps[i]->family) != m->maps[i];
+        if (replaced || !m->maps[i]->detect ||
+            map_condition(&names, m->maps[i]->detect, &holds, NULL) || !holds)
+            continue;
+        if (found) return NULL;
+        found = m->maps[i];
+    }
+    return found;
+}
+
+const char *model_map_family(const struct model_map *map)
+{
+    return map->family;
+}
+
+const char *model_map_about(const struct model_map *map)
+{
+    return map->about ? map->about : "";
+}
+
+const char *model_map_model_type(const struct model_map *map)
+{
+    return map->model_type;
+}
+
+const char *model_map_architecture(const struct model_map *map)
+{
+    return map->architecture;
+}
+
+const char *model_map_hf_field(const struct model_map *map, const char *megatron)
+{
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *row = &map->config[i];
+        if (row->megatron && row->hf && (row->directions & IMPORT) &&
+            strcmp(row->megatron, megatron) == 0)
+            return row->hf;
+    }
+    return NULL;
+}
+
+bool model_map_ignores(const struct model_map *map, const char *hf_name)
+{
+    for (size_t i = 0; i < map->num_ignored; i++)
+        if (fnmatch(map->ignored[i], hf_name, 0) == 0) return true;
+    return false;
+}

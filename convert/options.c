@@ -1,0 +1,129 @@
+#include "convert/options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+// clang-format off
+#define FLAG(type, names, field, help) {names, ARG_FLAG, offsetof(type, field), NULL, NULL, help}
+#define UINT(type, names, field, help) {names, ARG_UINT, offsetof(type, field), "N", NULL, help}
+#define TEXT(type, names, field, value, help) {names, ARG_TEXT, offsetof(type, field), value, NULL, help}
+
+const struct arg source_args[] = {
+    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder whose config.json (and tokenizer) says what the checkpoint does not"),
+    TEXT(struct source_flags, "--model", family, "FAMILY", "the model map to use (see ferry models); default: what the checkpoint says"),
+    TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, beside the built-in ones"),
+    UINT(struct source_flags, "--ckpt-step", ckpt_step, "iteration to read; default: what the tracker file says"),
+    UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary without its padding, where the checkpoint does not say it"),
+};
+
+const struct arg layout_args[] = {
+    UINT(struct layout_flags, "--tensor-model-parallel-size --tp --target-tensor-parallel-size", tp, "tensor parallel ranks"),
+    UINT(struct layout_flags, "--pipeline-model-parallel-size --pp --target-pipeline-parallel-size", pp, "pipeline ranks"),
+    UINT(struct layout_flags, "--expert-model-parallel-size --ep --target-expert-parallel-size", ep, "expert parallel ranks"),
+    UINT(struct layout_flags, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: tp"),
+    UINT(struct layout_flags, "--num-virtual-stages-per-pipeline-rank --vpp --virtual-pipeline-model-parallel-size", virtual_stages, "model chunks a pipeline rank"),
+    UINT(struct layout_flags, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, said by layers a chunk"),
+    UINT(struct layout_flags, "--decoder-first-pipeline-num-layers --num-layers-in-first-pipeline-stage", first_layers, "layers of the first pipeline rank"),
+    UINT(struct layout_flags, "--decoder-last-pipeline-num-layers --num-layers-in-last-pipeline-stage", last_layers, "layers of the last pipeline rank"),
+    FLAG(struct layout_flags, "--account-for-embedding-in-pipeline-split", count_embedding, "the embedding counts as a layer"),
+    FLAG(struct layout_flags, "--account-for-loss-in-pipeline-split", count_loss, "the loss counts as a layer"),
+    TEXT(struct layout_flags, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "stages written out, as Et*3|(tt|)*29,L"),
+};
+
+const struct arg run_args[] = {
+    UINT(struct run_flags, "--threads", threads, "default: as many as there are CPUs"),
+    {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "most memory that the process may hold; default 256MiB"},
+    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the disk has it all"),
+    FLAG(struct run_flags, "--direct-io", direct_io, "read past the page cache, and leave nothing in it"),
+    FLAG(struct run_flags, "--overwrite", overwrite, "replace what is at the destination, once the new is complete"),
+};
+
+const struct arg output_args[] = {
+    FLAG(struct output_flags, "--json", json, "results as one JSON object on stdout"),
+    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, "auto|bar|plain|json|none", "default auto: a bar on a terminal, else a line now and then"},
+    FLAG(struct output_flags, "-q --quiet", quiet, "errors only"),
+    FLAG(struct output_flags, "-v --verbose", verbose, "all that is known, not only what matters"),
+};
+// clang-format on
+
+_Static_assert(sizeof source_args / sizeof *source_args == NUM_SOURCE_ARGS, "options.h");
+_Static_assert(sizeof layout_args / sizeof *layout_args == NUM_LAYOUT_ARGS, "options.h");
+_Static_assert(sizeof run_args / sizeof *run_args == NUM_RUN_ARGS, "options.h");
+_Static_assert(sizeof output_args / sizeof *output_args == NUM_OUTPUT_ARGS, "options.h");
+
+struct layout_options layout_options_of(const struct layout_flags *f)
+{
+    return (struct layout_options){.tp = f->tp,
+                                   .pp = f->pp,
+                                   .ep = f->ep,
+                                   .etp = f->etp,
+                                   .virtual_stages = f->virtual_stages,
+                                   .layers_per_virtual_stage = f->layers_per_virtual_stage,
+                                   .first_layers = f->first_layers,
+                                   .last_layers = f->last_layers,
+                                   .count_embedding = f->count_embedding,
+                                   .count_loss = f->count_loss,
+                                   .pipeline_layout = f->pipeline_layout};
+}
+
+bool layout_is_given(const struct layout_flags *f)
+{
+    static const struct layout_flags none;
+    return memcmp(f, &none, sizeof none) != 0;
+}
+
+struct executor_options executor_options_of(const struct run_flags *r, const struct output_flags *o)
+{
+    static const char *const styles[] = {"auto", "bar", "plain", "json", "none"};
+    struct executor_options out = {.threads = (unsigned)r->threads,
+                                   .max_memory = r->max_memory,
+                                   .fsync = !r->no_fsync,
+                                   .direct_io = r->direct_io};
+    out.progress = o->quiet ? PROGRESS_NONE : PROGRESS_AUTO;
+    for (int i = 0; o->progress && i < 5; i++)
+        if (strcmp(o->progress, styles[i]) == 0) out.progress = (enum progress_style)i;
+    return out;
+}
+
+enum status source_options_of(const struct source_flags *f, const char *torch_dtype,
+                              struct source_options *out, struct error *err)
+{
+    *out = (struct source_options){.hf_config = f->hf_config,
+                                   .family = f->family,
+                                   .has_ckpt_step = f->ckpt_step != UINT64_MAX,
+                                   .ckpt_step = f->ckpt_step,
+                                   .true_vocab_size = f->true_vocab_size,
+                                   .casts = torch_dtype != NULL};
+    if (torch_dtype && (!dtype_from_user(torch_dtype, &out->dtype) || !dtype_is_float(out->dtype)))
+        return fail(err, ERR_USAGE, "--torch-dtype %s: one of bfloat16, float16, float32, float64",
+                    torch_dtype);
+    return OK;
+}
+
+void print_notes(const struct catalog *c, size_t first, bool quiet)
+{
+    for (size_t i = first; i < c->num_notes && !quiet; i++)
+        fprintf(stderr, "note: %s\n", c->notes[i]);
+}
+
+const char *bytes_text(uint64_t bytes)
+{
+    static const char units[] = "kMGTPE";
+    static char texts[8][24];
+    static int turn;
+    char *out = texts[turn = (turn + 1) % 8];
+    double n = (double)bytes;
+    int unit = -1;
+    while (n >= 999.5 && unit < 5)
+        n /= 1000, unit++;
+    if (unit < 0)
+        snprintf(out, sizeof *texts, "%" PRIu64 " B", bytes);
+    else
+        snprintf(out, sizeof *texts,
+                 n < 9.995   ? "%.2f %cB"
+                 : n < 99.95 ? "%.1f %cB"
+                             : "%.0f %cB",
+                 n, units[unit]);
+    return out;
+}

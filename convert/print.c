@@ -1,0 +1,239 @@
+/* print.c - ferry print: values of a stored or a logical tensor. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/panel.h"
+#include "common/checked.h"
+#include "convert/commands.h"
+#include "convert/inspect.h"
+#include "convert/options.h"
+
+struct print_flags {
+    struct source_flags source;
+    struct output_flags output;
+};
+
+// clang-format off
+#define AT(field) offsetof(struct print_flags, field)
+static const struct arg_group print_groups[] = {
+    {"Source", source_args, NUM_SOURCE_ARGS, AT(source)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
+};
+// clang-format on
+
+enum { MAX_DIMS = 32, READ_ELEMENTS = 4096 };
+
+static void set_defaults(void *options)
+{
+    ((struct print_flags *)options)->source.ckpt_step = UINT64_MAX;
+}
+
+/* What is asked for: the box [start, end) of a tensor. */
+struct slice {
+    const char *name;
+    unsigned num_dims;
+    uint64_t start[MAX_DIMS], end[MAX_DIMS];
+};
+
+/* One of "3", "3:7", ":7", "3:", ":"; a negative number counts from the end. */
+static enum status parse_range(const char *text, uint64_t extent, uint64_t *start, uint64_t *end,
+                               struct error *err)
+{
+    char *rest;
+    long long a = 0, b = (long long)extent;
+    const char *colon = strchr(text, ':');
+    if (*text != ':') {
+        a = strtoll(text, &rest, 10);
+        if (rest == text || (*rest && *rest != ':'))
+            return fail(err, ERR_USAGE, "[%s]: no range", text);
+    }
+    if (a < 0) a += (long long)extent;
+    if (colon && colon[1]) {
+        b = strtoll(colon + 1, &rest, 10);
+        if (*rest) return fail(err, ERR_USAGE, "[%s]: no range", text);
+        if (b < 0) b += (long long)extent;
+    } else if (!colon) {
+        b = a + 1;
+    }
+    if (b > (long long)extent && colon) b = (long long)extent;
+    if (a < 0 || b > (long long)extent || a > b)
+        return fail(err, ERR_USAGE, "[%s]: outside of a dimension of %" PRIu64, text, extent);
+    *start = (uint64_t)a;
+    *end = (uint64_t)b;
+    return OK;
+}
+
+/* The ranges "[0:4,0:8]" of a tensor; dimensions that are not named are whole. */
+static enum status parse_ranges(struct arena *a, const char *text, unsigned num_dims,
+                                const uint64_t *shape, struct slice *s, struct error *err)
+{
+    char *copy = arena_printf(a, "%s", text), *save = NULL;
+    unsigned d = 0;
+    s->num_dims = num_dims;
+    for (unsigned k = 0; k < num_dims; k++)
+        s->end[k] = shape[k];
+    size_t n = strlen(copy);
+    if (n == 0) return OK;
+    if (copy[0] != '[' || copy[n - 1] != ']') return fail(err, ERR_USAGE, "%s: no [ranges]", text);
+    copy[n - 1] = '\0';
+    for (char *p = strtok_r(copy + 1, ",", &save); p; p = strtok_r(NULL, ",", &save), d++) {
+        while (*p == ' ')
+            p++;
+        if (d == num_dims)
+            return fail(err, ERR_USAGE, "%s: the tensor has %u dimensions", text, num_dims);
+        TRY(parse_range(p, shape[d], &s->start[d], &s->end[d], err));
+    }
+    return OK;
+}
+
+/* A stored tensor as a logical one of the same name, so that both are read alike. */
+static enum status wrap_stored(struct catalog *c, const struct stored_tensor *s,
+                               struct tensor **out, struct error *err)
+{
+    TRY(catalog_add(c, s->name, s->dtype, s->num_dims, s->shape, out, err));
+    struct pair whole = pair_whole(0, 0, (*out)->numel);
+    return catalog_add_stored(c, *out, s, &whole, err);
+}
+
+/* The tensor whose name the argument begins with; what follows the name are the ranges. */
+static enum status find_tensor(struct catalog *c, const char *argument, struct tensor **t,
+                               const char **ranges, struct error *err)
+{
+    const char *bracket = strrchr(argument, '[');
+    for (int with_ranges = bracket != NULL; with_ranges >= 0; with_ranges--) {
+        size_t n = with_ranges ? (size_t)(bracket - argument) : strlen(argument);
+        const char *name = arena_text(&c->arena, argument, n);
+        const struct stored_tensor *s = stored_find(&c->stored, name);
+        *ranges = argument + n;
+        *t = catalog_find(c, name);
+        if (*t) return OK;
+        if (s) return wrap_stored(c, s, t, err);
+    }
+    return fail(err, ERR_USAGE,
+                "%s: no tensor of that name; `ferry inspect --tensors '*'` lists them", argument);
+}
+
+static void print_element(struct strbuf *out, enum dtype dtype, const void *elements, uint64_t i)
+{
+    double v = dtype_load(dtype, elements, i);
+    switch (dtype) {
+    case DT_I64:
+        strbuf_printf(out, "%" PRId64, ((const int64_t *)elements)[i]);
+        break;
+    case DT_U64:
+        strbuf_printf(out, "%" PRIu64, ((const uint64_t *)elements)[i]);
+        break;
+    case DT_F64:
+        strbuf_printf(out, "%.17g", v);
+        break;
+    default:
+        strbuf_printf(out, "%.9g", v);
+    }
+}
+
+struct printing {
+    struct panel_reader reader;
+    const struct tensor *t;
+    const struct slice *slice;
+    void *elements; /* READ_ELEMENTS of them */
+};
+
+/* A run of the last dimension. */
+static enum status print_run(struct printing *p, uint64_t first, uint64_t count, struct error *err)
+{
+    struct strbuf text = {0};
+    enum status st = OK;
+    for (uint64_t i = 0, n; i < count && !st; i += n) {
+        n = min_u64(READ_ELEMENTS, count - i);
+        st = panel_read(&p->reader, p->t, first + i, n, p->elements, err);
+        for (uint64_t k = 0; k < n && !st; k++) {
+            if (i + k) strbuf_add_text(&text, ", ");
+            print_element(&text, p->t->dtype, p->elements, k);
+        }
+    }
+    if (!st && text.length) fputs(text.data, stdout);
+    strbuf_release(&text);
+    return st;
+}
+
+static enum status print_dim(struct printing *p, unsigned d, uint64_t first, struct error *err)
+{
+    const struct slice *s = p->slice;
+    uint64_t stride = 1;
+    if (s->num_dims == 0) return print_run(p, 0, 1, err);
+    for (unsigned k = d + 1; k < s->num_dims; k++)
+        stride *= p->t->shape[k];
+    putchar('[');
+    if (d + 1 == s->num_dims) {
+        TRY(print_run(p, first + s->start[d], s->end[d] - s->start[d], err));
+    } else {
+        for (uint64_t i = s->start[d]; i < s->end[d]; i++) {
+            if (i > s->start[d]) printf(",\n%*s", (int)d + 1, "");
+            TRY(print_dim(p, d + 1, first + i * stride, err));
+        }
+    }
+    putchar(']');
+    return OK;
+}
+
+static enum status print_tensor(struct catalog *c, const char *argument, bool quiet,
+                                struct error *err)
+{
+    struct slice slice = {0};
+    struct tensor *t;
+    const char *ranges;
+    TRY(find_tensor(c, argument, &t, &ranges, err));
+    if (t->num_dims > MAX_DIMS || dtype_bytes(t->dtype) == 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions of %s cannot be printed", t->name,
+                    t->num_dims, dtype_infos[t->dtype].name);
+    TRY(parse_ranges(&c->arena, ranges, t->num_dims, t->shape, &slice, err));
+    struct printing p = {.t = t, .slice = &slice};
+    p.reader = (struct panel_reader){.reader = stored_reader_create(&c->stored, 16),
+                                     .buffer_bytes = READ_ELEMENTS * 16,
+                                     .temp = arena_alloc(&c->arena, READ_ELEMENTS * 16),
+                                     .cast = arena_alloc(&c->arena, READ_ELEMENTS * 16)};
+    p.elements = arena_alloc(&c->arena, READ_ELEMENTS * 16);
+    if (!quiet)
+        fprintf(stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
+                shape_text(&c->arena, t->num_dims, t->shape));
+    enum status st = print_dim(&p, 0, 0, err);
+    putchar('\n');
+    stored_reader_free(p.reader.reader);
+    return st;
+}
+
+static enum status print(void *options, const char *const *positional, size_t num_positional,
+                         struct error *err)
+{
+    const struct print_flags *f = options;
+    struct source_options o;
+    struct model_maps maps;
+    struct catalog c;
+    bool stored_only;
+    TRY(source_options_of(&f->source, NULL, &o, err));
+    catalog_init(&c, positional[0]);
+    enum status st = model_maps_load(&maps, f->source.model_map, err);
+    if (!st) {
+        catalog_release(&c);
+        st = inspect_open(&c, positional[0], &o, &maps, &stored_only, err);
+    }
+    for (size_t i = 1; i < num_positional && !st; i++)
+        st = print_tensor(&c, positional[i], f->output.quiet, err);
+    catalog_release(&c);
+    model_maps_release(&maps);
+    return st;
+}
+
+const struct command command_print = {
+    .name = "print",
+    .summary = "print values of tensors, by the names of the files or by logical names",
+    .positional = "PATH TENSOR...",
+    .text = "  ferry print ckpt 'decoder.layers.3.mlp.linear_fc2.weight[0:4,0:8]'",
+    .groups = print_groups,
+    .num_groups = sizeof print_groups / sizeof *print_groups,
+    .options_bytes = sizeof(struct print_flags),
+    .defaults = set_defaults,
+    .run = print,
+};

@@ -1,0 +1,279 @@
+#include "convert/report.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "common/json.h"
+#include "convert/options.h"
+
+/* ---- counting ---- */
+
+void count_parameters(const struct catalog *c, struct parameter_count *out)
+{
+    *out = (struct parameter_count){0};
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const struct tensor *t = &c->tensors[i];
+        uint64_t bytes = 0;
+        if (!is_parameter(t)) continue;
+        (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
+        out->elements += t->numel;
+        out->bytes += bytes;
+        out->bytes_by_dtype[t->dtype] += bytes;
+    }
+}
+
+void print_dtypes(struct strbuf *out, const struct parameter_count *n)
+{
+    const char *separator = "";
+    for (int d = NUM_DTYPES - 1; d >= 0; d--) {
+        uint64_t bytes = n->bytes_by_dtype[d];
+        if (!bytes) continue;
+        strbuf_printf(out, "%s%s", separator, dtype_infos[d].name);
+        if (bytes != n->bytes)
+            strbuf_printf(out, " %.3g %%", 100.0 * (double)bytes / (double)n->bytes);
+        separator = ", ";
+    }
+}
+
+static void print_count(struct strbuf *out, uint64_t n)
+{
+    static const char *const units[] = {"", " K", " M", " B", " T"};
+    double x = (double)n;
+    int unit = 0;
+    while (x >= 999.5 && unit < 4)
+        x /= 1000, unit++;
+    strbuf_printf(out,
+                  unit && x < 9.995   ? "%.2f%s"
+                  : unit && x < 99.95 ? "%.1f%s"
+                                      : "%.0f%s",
+                  x, units[unit]);
+}
+
+static size_t count_source_pieces(const struct catalog *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        n += c->tensors[i].num_pieces;
+    return n;
+}
+
+/* ---- the plan for people ---- */
+
+static void source_line(struct strbuf *out, const struct catalog *c)
+{
+    struct arena a;
+    struct parameter_count n;
+    arena_init(&a);
+    count_parameters(c, &n);
+    strbuf_printf(out, "source   %s  %s", c->format, c->family ? c->family : "(family not known)");
+    if (c->release)
+        strbuf_add_text(out, "  release");
+    else if (c->iteration >= 0)
+        strbuf_printf(out, "  iteration %" PRId64, c->iteration);
+    if (strcmp(c->format, "hf")) strbuf_printf(out, "  %s", layout_text(&c->layout, &a));
+    strbuf_add_text(out, "  ");
+    print_count(out, n.elements);
+    strbuf_printf(out, " parameters  %s  ", bytes_text(n.bytes));
+    print_dtypes(out, &n);
+    if (c->optimizer.present)
+        strbuf_printf(out, "  optimizer: %s (%s, left out)", c->optimizer.kind,
+                      bytes_text(c->optimizer.size_bytes));
+    strbuf_add_char(out, '\n');
+    arena_release(&a);
+}
+
+static void target_line(struct strbuf *out, const struct conversion *c)
+{
+    struct arena a;
+    const struct target *t = c->target;
+    arena_init(&a);
+    strbuf_printf(out, "target   %s", t->options.format);
+    if (t->unit)
+        strbuf_printf(out, "  %s  %s  %s names%s", t->unit, layout_text(&t->layout, &a),
+                      t->options.transformer_engine ? "Transformer-Engine" : "local",
+                      t->facts.per_layer_names ? ", layer by layer" : "");
+    strbuf_printf(out, "  %zu files  %s  -> %s\n", t->facts.num_weight_files,
+                  bytes_text(t->plan.target_bytes), c->destination);
+    arena_release(&a);
+}
+
+static void vocab_line(struct strbuf *out, const struct target *t)
+{
+    const struct model_config *m = &t->source->config;
+    const struct target_facts *f = &t->facts;
+    strbuf_add_text(out, "vocab    ");
+    if (m->vocab_size)
+        strbuf_printf(out, "%" PRIu64 " true", m->vocab_size);
+    else
+        strbuf_add_text(out, "true size not known: all stored rows are kept");
+    if (f->padded_vocab)
+        strbuf_printf(out,
+                      ", %" PRIu64 " with padding (%" PRIu64 " rows from the source, %" PRIu64
+                      " new, zero)",
+                      f->padded_vocab, f->carried_rows, f->new_rows);
+    if (f->cut_rows) strbuf_printf(out, ", %" PRIu64 " rows of padding cut", f->cut_rows);
+    strbuf_printf(out, "   embeddings %s\n",
+                  m->untie_embeddings_and_output_weights ? "untied" : "tied");
+}
+
+static void rope_line(struct strbuf *out, const struct model_config *m)
+{
+    if (!m->position_embedding_type || strcmp(m->position_embedding_type, "rope")) {
+        strbuf_printf(out, "position %s\n",
+                      m->position_embedding_type ? m->position_embedding_type : "(not known)");
+        return;
+    }
+    strbuf_printf(out, "rope     base %.10g", m->rotary_base);
+    if (m->rotary_percent < 1) strbuf_printf(out, ", on %.3g of each head", m->rotary_percent);
+    if (!m->rope_type || strcmp(m->rope_type, "default") == 0) {
+        strbuf_add_text(out, ", no scaling\n");
+        return;
+    }
+    strbuf_printf(out, ", %s scaling, factor %.6g", m->rope_type, m->rope_factor);
+    if (m->rope_low_freq_factor > 0)
+        strbuf_printf(out, ", low %.6g, high %.6g", m->rope_low_freq_factor,
+                      m->rope_high_freq_factor);
+    if (m->rope_original_max_position)
+        strbuf_printf(out, ", of %" PRIu64 " positions", m->rope_original_max_position);
+    strbuf_add_char(out, '\n');
+}
+
+static void lossy_line(struct strbuf *out, const struct target *t)
+{
+    strbuf_add_text(out, "lossy    ");
+    if (t->facts.cast_tensors)
+        strbuf_printf(out, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
+                      dtype_infos[t->options.dtype].name);
+    if (t->source->optimizer.present)
+        strbuf_printf(out, "%sthe optimizer is left out", t->facts.cast_tensors ? "; " : "");
+    if (!t->facts.cast_tensors && !t->source->optimizer.present) strbuf_add_text(out, "nothing");
+    strbuf_add_char(out, '\n');
+}
+
+void report_plan(struct strbuf *out, const struct conversion *c)
+{
+    source_line(out, c->source);
+    if (!c->target) return;
+    target_line(out, c);
+    strbuf_printf(out,
+                  "mapping  %zu target tensors <- %zu logical <- %zu source pieces   missing %zu   "
+                  "unexpected %zu   ignored %zu\n",
+                  c->target->facts.num_target_tensors, c->target->plan.num_carries,
+                  count_source_pieces(c->source), c->source->num_missing, c->source->num_unexpected,
+                  c->source->num_ignored);
+    vocab_line(out, c->target);
+    rope_line(out, &c->source->config);
+    strbuf_printf(out, "memory   %s of %s\n", bytes_text(c->peak_memory),
+                  bytes_text(c->max_memory));
+    strbuf_printf(out, "disk     %s needed, %s free\n", bytes_text(c->disk_needed),
+                  bytes_text(c->disk_free));
+    lossy_line(out, c->target);
+}
+
+void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    strbuf_printf(out, "converted %s in %.2f s (%.2f GB/s), peak memory %s: %s\n",
+                  bytes_text(r->written_bytes), c->seconds,
+                  (double)r->written_bytes / 1e9 / c->seconds,
+                  bytes_text((uint64_t)usage.ru_maxrss * 1024), c->destination);
+    if (r->cast_elements)
+        strbuf_printf(
+            out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
+            r->cast_elements, dtype_infos[c->target->options.dtype].name, r->changed_elements);
+}
+
+/* ---- JSON ---- */
+
+static void add_u64(cJSON *object, const char *name, uint64_t n)
+{
+    cJSON_AddItemToObject(object, name, json_new_u64(n));
+}
+
+static void add_text(cJSON *object, const char *name, const char *text)
+{
+    cJSON_AddItemToObject(object, name, text ? cJSON_CreateString(text) : cJSON_CreateNull());
+}
+
+static void add_names(cJSON *object, const char *name, const char *const *names, size_t count)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, name);
+    for (size_t i = 0; i < count; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateString(names[i]));
+}
+
+static void layout_json(cJSON *object, const struct layout *l)
+{
+    cJSON *o = cJSON_AddObjectToObject(object, "layout");
+    add_u64(o, "tp", l->tp);
+    add_u64(o, "pp", l->pp);
+    add_u64(o, "vpp", l->vpp);
+    add_u64(o, "ep", l->ep);
+    add_u64(o, "etp", l->etp);
+}
+
+static void source_json(cJSON *object, const struct catalog *c)
+{
+    struct parameter_count n;
+    cJSON *o = cJSON_AddObjectToObject(object, "source");
+    count_parameters(c, &n);
+    add_text(o, "path", c->path);
+    add_text(o, "format", c->format);
+    add_text(o, "family", c->family);
+    if (c->iteration >= 0) add_u64(o, "iteration", (uint64_t)c->iteration);
+    layout_json(o, &c->layout);
+    add_u64(o, "parameters", n.elements);
+    add_u64(o, "bytes", n.bytes);
+    add_u64(o, "pieces", count_source_pieces(c));
+    add_names(o, "missing", c->missing, c->num_missing);
+    add_names(o, "unexpected", c->unexpected, c->num_unexpected);
+    add_names(o, "notes", (const char *const *)c->notes, c->num_notes);
+}
+
+static void target_json(cJSON *object, const struct conversion *c)
+{
+    const struct target *t = c->target;
+    cJSON *o = cJSON_AddObjectToObject(object, "target");
+    add_text(o, "path", c->destination);
+    add_text(o, "format", t->options.format);
+    add_text(o, "unit", t->unit);
+    layout_json(o, &t->layout);
+    add_u64(o, "files", t->facts.num_weight_files);
+    add_u64(o, "bytes", t->plan.target_bytes);
+    add_u64(o, "tensors", t->facts.num_target_tensors);
+    add_u64(o, "logical_tensors", t->plan.num_carries);
+    cJSON_AddBoolToObject(o, "per_layer_names", t->facts.per_layer_names);
+    add_u64(o, "vocab_size", t->source->config.vocab_size);
+    add_u64(o, "padded_vocab_size", t->facts.padded_vocab);
+    add_u64(o, "vocab_rows_new", t->facts.new_rows);
+    add_u64(o, "vocab_rows_carried", t->facts.carried_rows);
+    add_u64(o, "vocab_rows_cut", t->facts.cut_rows);
+    cJSON_AddBoolToObject(o, "tied", !t->source->config.untie_embeddings_and_output_weights);
+    add_u64(o, "cast_tensors", t->facts.cast_tensors);
+}
+
+void report_plan_json(cJSON *object, const struct conversion *c)
+{
+    source_json(object, c->source);
+    if (!c->target) return;
+    target_json(object, c);
+    add_u64(object, "peak_memory_bytes", c->peak_memory);
+    add_u64(object, "max_memory_bytes", c->max_memory);
+    add_u64(object, "disk_needed_bytes", c->disk_needed);
+    add_u64(object, "disk_free_bytes", c->disk_free);
+}
+
+void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    cJSON *o = cJSON_AddObjectToObject(object, "result");
+    add_u64(o, "read_bytes", r->read_bytes);
+    add_u64(o, "written_bytes", r->written_bytes);
+    add_u64(o, "cast_elements", r->cast_elements);
+    add_u64(o, "changed_elements", r->changed_elements);
+    cJSON_AddItemToObject(o, "seconds", json_new_double(c->seconds));
+    add_u64(o, "peak_resident_bytes", (uint64_t)usage.ru_maxrss * 1024);
+}

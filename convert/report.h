@@ -1,0 +1,37 @@
+/* report.h - what a conversion will do, or did, for people and as JSON. */
+#ifndef FERRY_CONVERT_REPORT_H
+#define FERRY_CONVERT_REPORT_H
+
+#include <cjson/cJSON.h>
+
+#include "ckpt/executor.h"
+#include "common/strbuf.h"
+#include "convert/target.h"
+
+struct conversion {
+    const struct catalog *source;
+    const struct target *target; /* NULL: no plan was made */
+    const char *destination;
+    uint64_t peak_memory, max_memory;
+    uint64_t disk_needed, disk_free;
+    double seconds; /* that it took, from the start of the command */
+};
+
+/* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */
+void report_plan(struct strbuf *out, const struct conversion *c);
+/* The same as members of a JSON object. */
+void report_plan_json(cJSON *object, const struct conversion *c);
+/* "converted 2.47 GB in 1.21 s (2.04 GB/s), peak memory 38 MB" */
+void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r);
+void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r);
+
+/* What is known of a checkpoint's model, for inspect too: parameters and their dtypes. */
+struct parameter_count {
+    uint64_t elements, bytes;
+    uint64_t bytes_by_dtype[NUM_DTYPES];
+};
+void count_parameters(const struct catalog *c, struct parameter_count *out);
+/* "BF16", or "BF16 98.2 %, F32 1.8 %" */
+void print_dtypes(struct strbuf *out, const struct parameter_count *n);
+
+#endif

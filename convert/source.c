@@ -1,0 +1,73 @@
+#include "convert/source.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+
+static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
+
+/* ORG/NAME or NAME, as a model is called on the hub. */
+static bool looks_like_hub_name(const char *path)
+{
+    const char *slash = strchr(path, '/');
+    return path[0] != '.' && path[0] != '/' && path[0] != '~' &&
+           (!slash || (!strchr(slash + 1, '/') && slash[1]));
+}
+
+static enum status not_there(const char *path, struct error *err)
+{
+    if (looks_like_hub_name(path))
+        return fail(err, ERR_IO,
+                    "%s: no such folder here; if it is a model of the Hugging Face hub, "
+                    "download it first: hf download %s --local-dir %s",
+                    path, path, strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
+    return fail(err, ERR_IO, "%s: no such file or folder", path);
+}
+
+bool globs_match(const struct arg_list *globs, const char *name)
+{
+    for (size_t i = 0; globs && i < globs->count; i++)
+        if (fnmatch(globs->items[i], name, 0) == 0) return true;
+    return false;
+}
+
+enum status source_choose_map(const struct source_options *o, const struct model_maps *maps,
+                              const cJSON *hf_config, const struct model_map **map,
+                              struct error *err)
+{
+    if (!o->family) return model_map_of_config(maps, hf_config, map, err);
+    *map = model_map_of_family(maps, o->family);
+    if (*map) return OK;
+    return fail(err, ERR_USAGE, "--model %s: there is no such family; `ferry models` lists them",
+                o->family);
+}
+
+enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
+                               const char *folder, struct error *err)
+{
+    if (!o->true_vocab_size || !vocab_size || o->true_vocab_size == vocab_size) return OK;
+    return fail(err, ERR_USAGE,
+                "--true-vocab-size %" PRIu64 ": by %s/config.json the vocabulary has %" PRIu64
+                " entries",
+                o->true_vocab_size, folder, vocab_size);
+}
+
+enum status source_open(struct catalog *c, const char *path, const struct source_options *o,
+                        const struct model_maps *maps, struct error *err)
+{
+    catalog_init(c, path);
+    if (!path_exists(path)) return not_there(path, err);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!kinds[i]->matches(path)) continue;
+        TRY(kinds[i]->open(c, o, maps, err));
+        for (size_t k = 0; k < c->stored.num_warnings; k++)
+            catalog_note(c, "%s", c->stored.warnings[k]);
+        return OK;
+    }
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: no checkpoint that is known: neither a Hugging Face folder (config.json and "
+                "weights) nor a Megatron checkpoint (a tracker file, metadata.json or mp_rank_*)",
+                path);
+}

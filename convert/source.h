@@ -1,0 +1,52 @@
+/* source.h - opens any checkpoint that Ferry knows as a catalog of logical tensors.
+ *
+ *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
+ *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
+ *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
+#ifndef FERRY_CONVERT_SOURCE_H
+#define FERRY_CONVERT_SOURCE_H
+
+#include "ckpt/catalog.h"
+#include "common/args.h"
+#include "convert/model_map.h"
+
+struct source_options {
+    const char *hf_config; /* folder with a config.json that says what the checkpoint does not */
+    const char *family;    /* of the model map; NULL: found out */
+    bool has_ckpt_step;
+    uint64_t ckpt_step;
+    uint64_t true_vocab_size;             /* 0: what the checkpoint or config.json says */
+    const struct arg_list *allow_missing; /* globs; NULL: none */
+    bool casts; /* parts of a fused tensor may differ in dtype: they become `dtype` */
+    enum dtype dtype;
+};
+
+/* Missing and unexpected tensors are listed in the catalog and are no failure here. */
+MUST_CHECK enum status source_open(struct catalog *c, const char *path,
+                                   const struct source_options *o, const struct model_maps *maps,
+                                   struct error *err);
+
+/* Whether one of the globs matches the name. */
+bool globs_match(const struct arg_list *globs, const char *name);
+
+/* One way to store a checkpoint. */
+struct source_kind {
+    const char *name; /* as --to calls it */
+    bool (*matches)(const char *path);
+    enum status (*open)(struct catalog *c, const struct source_options *o,
+                        const struct model_maps *maps, struct error *err);
+};
+extern const struct source_kind source_hf, source_megatron;
+
+/* Reads FOLDER/config.json; the caller frees the tree. */
+MUST_CHECK enum status hf_config_read(const char *folder, cJSON **tree, struct error *err);
+
+/* The model map for a config.json: of --model where that is given, else by its model_type. */
+MUST_CHECK enum status source_choose_map(const struct source_options *o,
+                                         const struct model_maps *maps, const cJSON *hf_config,
+                                         const struct model_map **map, struct error *err);
+/* --true-vocab-size must not contradict the config.json in `folder`. */
+MUST_CHECK enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
+                                          const char *folder, struct error *err);
+
+#endif

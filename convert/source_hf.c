@@ -1,0 +1,313 @@
+/* source_hf.c - a Hugging Face folder as a catalog: config.json picks the model map, whose rows
+ * make logical tensors of the stored ones. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/panel.h"
+#include "common/checked.h"
+#include "common/json.h"
+#include "convert/source.h"
+#include "formats/hf_folder.h"
+
+enum { CONFIG_CAP = 16 << 20, COMPARE_ELEMENTS = 1 << 16, MOST_ELEMENT_BYTES = 8 };
+
+struct opening {
+    struct catalog *c;
+    const struct source_options *o;
+    const struct model_map *map;
+    uint64_t *taken; /* [stored tensors] elements that rows have taken of each */
+};
+
+enum status hf_config_read(const char *folder, cJSON **tree, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *path = path_join(&a, folder, "config.json");
+    enum status st = path_exists(path) ? json_read_file(path, CONFIG_CAP, JSON_NAN, tree, err)
+                                       : fail(err, ERR_IO, "%s: no config.json", folder);
+    if (!st && !cJSON_IsObject(*tree)) {
+        st = fail(err, ERR_CORRUPT, "%s: no JSON object", path);
+        cJSON_Delete(*tree);
+    }
+    arena_release(&a);
+    return st;
+}
+
+static bool has_stored(const void *context, const char *name)
+{
+    return stored_find(context, name) != NULL;
+}
+
+/* "model.safetensors: tensor NAME" */
+static const char *place_of(const struct opening *x, const struct stored_tensor *s)
+{
+    struct arena *a = &x->c->arena;
+    const char *path = s->num_pieces ? x->c->stored.files[s->pieces[0].file].path : x->c->folder;
+    return arena_printf(a, "%s: tensor %s", path, s->name);
+}
+
+static enum status check_part(const struct opening *x, const struct mapped_part *part,
+                              const struct stored_tensor *s, struct error *err)
+{
+    struct arena *a = &x->c->arena;
+    if (s->num_dims != part->num_dims ||
+        memcmp(s->shape, part->shape, s->num_dims * sizeof *s->shape))
+        return fail(err, ERR_UNSUPPORTED, "%s is %s; by config.json it should be %s",
+                    place_of(x, s), shape_text(a, s->num_dims, s->shape),
+                    shape_text(a, part->num_dims, part->shape));
+    if (!dtype_is_float(s->dtype))
+        return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64",
+                    place_of(x, s), dtype_infos[s->dtype].name);
+    return OK;
+}
+
+/* The dtype of a logical tensor: that of its parts, or what they are all cast to. */
+static enum status common_dtype(const struct opening *x, const struct mapped_tensor *t,
+                                enum dtype *dtype, struct error *err)
+{
+    const struct stored *s = &x->c->stored;
+    const struct stored_tensor *first = stored_find(s, t->parts[0].hf_name);
+    *dtype = first->dtype;
+    for (size_t i = 1; i < t->num_parts; i++) {
+        const struct stored_tensor *other = stored_find(s, t->parts[i].hf_name);
+        if (other->dtype == first->dtype) continue;
+        if (!x->o->casts)
+            return fail(
+                err, ERR_UNSUPPORTED,
+                "%s is %s and %s is %s: they become one tensor, %s; --torch-dtype casts both",
+                first->name, dtype_infos[first->dtype].name, other->name,
+                dtype_infos[other->dtype].name, t->name);
+        *dtype = x->o->dtype;
+    }
+    return OK;
+}
+
+/* Lists the parts that are not there. */
+static bool note_missing(const struct opening *x, const struct mapped_tensor *t)
+{
+    bool missing = false;
+    for (size_t i = 0; i < t->num_parts; i++) {
+        const char *name = t->parts[i].hf_name;
+        bool again = i > 0 && strcmp(name, t->parts[i - 1].hf_name) == 0;
+        if (stored_find(&x->c->stored, name)) continue;
+        if (!again) catalog_add_missing(x->c, name);
+        missing = true;
+    }
+    return missing;
+}
+
+/* Of an incomplete tensor whose other parts may be missing, what is there can go nowhere, so it is
+ * listed as unexpected; where they may not, they alone are worth a line. */
+static void leave_parts(const struct opening *x, const struct mapped_tensor *t)
+{
+    const struct stored *s = &x->c->stored;
+    bool allowed = true;
+    for (size_t i = 0; i < t->num_parts; i++)
+        allowed &= stored_find(s, t->parts[i].hf_name) ||
+                   globs_match(x->o->allow_missing, t->parts[i].hf_name);
+    for (size_t i = 0; i < t->num_parts; i++) {
+        const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
+        if (part && !allowed) x->taken[part - s->tensors] += pair_count(&t->parts[i].pair);
+        if (part && allowed)
+            catalog_note(x->c,
+                         "%s cannot be carried: it is a part of %s, of which others are missing",
+                         part->name, t->name);
+    }
+}
+
+static enum status add_mapped(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    struct opening *x = context;
+    struct stored *s = &x->c->stored;
+    struct tensor *logical;
+    enum dtype dtype;
+    for (size_t i = 0; i < t->num_parts; i++) {
+        const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
+        if (part) TRY(check_part(x, &t->parts[i], part, err));
+    }
+    if (note_missing(x, t)) {
+        leave_parts(x, t);
+        return OK;
+    }
+    TRY(common_dtype(x, t, &dtype, err));
+    TRY(catalog_add(x->c, t->name, dtype, t->num_dims, t->shape, &logical, err));
+    for (size_t i = 0; i < t->num_parts; i++) {
+        const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
+        x->taken[part - s->tensors] += pair_count(&t->parts[i].pair);
+        TRY(catalog_add_stored(x->c, logical, part, &t->parts[i].pair, err));
+    }
+    return OK;
+}
+
+/* ---- tied heads ---- */
+
+struct head_search {
+    const char *logical;
+    char name[256];
+};
+
+static enum status find_name(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    (void)err;
+    struct head_search *search = context;
+    if (strcmp(t->name, search->logical) == 0)
+        snprintf(search->name, sizeof search->name, "%s", t->parts[0].hf_name);
+    return OK;
+}
+
+/* The stored tensor of a logical name; NULL where the files have none. */
+static const struct stored_tensor *stored_of(const struct opening *x, const char *logical)
+{
+    struct head_search search = {.logical = logical};
+    struct model_config one =
+        x->c->config; /* what stands outside the layers is the same with one */
+    struct hf_names names = {has_stored, &x->c->stored};
+    one.num_layers = 1;
+    one.num_experts = one.num_experts ? 1 : 0;
+    one.untie_embeddings_and_output_weights = true;
+    if (model_map_expand(x->map, &one, &names, find_name, &search, NULL)) return NULL;
+    return stored_find(&x->c->stored, search.name);
+}
+
+static void *elements(struct catalog *c)
+{
+    return arena_alloc(&c->arena, COMPARE_ELEMENTS * MOST_ELEMENT_BYTES);
+}
+
+/* Whether two tensors of one dtype and shape hold the same; *at is the first element that differs.
+ */
+static enum status same_elements(struct catalog *c, const struct tensor *a, const struct tensor *b,
+                                 bool *same, uint64_t *at, struct error *err)
+{
+    size_t bytes = dtype_bytes(a->dtype);
+    struct stored_reader *reader = stored_reader_create(&c->stored, 2);
+    struct panel_reader r = {.reader = reader,
+                             .buffer_bytes = COMPARE_ELEMENTS * MOST_ELEMENT_BYTES,
+                             .temp = elements(c),
+                             .cast = elements(c)};
+    char *x = elements(c), *y = elements(c);
+    enum status st = OK;
+    *same = true;
+    for (*at = 0; *same && *at < a->numel && !st;) {
+        uint64_t n = min_u64(COMPARE_ELEMENTS, a->numel - *at), i = 0;
+        st = panel_read(&r, a, *at, n, x, err);
+        if (!st) st = panel_read(&r, b, *at, n, y, err);
+        while (!st && i < n && memcmp(x + i * bytes, y + i * bytes, bytes) == 0)
+            i++;
+        *same = i == n;
+        *at += i;
+    }
+    stored_reader_free(reader);
+    return st;
+}
+
+/* A head that is stored although it is tied must equal the embedding; then nobody needs it. */
+static enum status check_tied_head(struct opening *x, struct error *err)
+{
+    struct catalog *c = x->c;
+    const struct stored_tensor *head = stored_of(x, "output_layer.weight");
+    const struct tensor *embedding = catalog_find(c, "embedding.word_embeddings.weight");
+    bool same;
+    uint64_t at;
+    if (c->config.untie_embeddings_and_output_weights || !head || !embedding) return OK;
+    struct tensor own = {.name = head->name,
+                         .dtype = head->dtype,
+                         .num_dims = head->num_dims,
+                         .shape = head->shape,
+                         .numel = 1};
+    for (unsigned d = 0; d < head->num_dims; d++)
+        own.numel *= head->shape[d];
+    x->taken[head - c->stored.tensors] = own.numel;
+    c->num_ignored++;
+    if (head->dtype != embedding->dtype || head->num_dims != embedding->num_dims ||
+        memcmp(head->shape, embedding->shape, head->num_dims * sizeof *head->shape))
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s is %s %s, and by config.json (tie_word_embeddings) it is %s, which is %s %s",
+            place_of(x, head), dtype_infos[head->dtype].name,
+            shape_text(&c->arena, head->num_dims, head->shape), embedding->stored_name,
+            dtype_infos[embedding->dtype].name,
+            shape_text(&c->arena, embedding->num_dims, embedding->shape));
+    struct pair whole = pair_whole(0, 0, own.numel);
+    TRY(catalog_add_stored(c, &own, head, &whole, err));
+    TRY(same_elements(c, &own, embedding, &same, &at, err));
+    if (same) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s and %s differ at element %" PRIu64 ", but config.json says that they are tied "
+                "(tie_word_embeddings)",
+                place_of(x, head), embedding->stored_name, at);
+}
+
+/* ---- the folder ---- */
+
+static enum status note_unexpected(const struct opening *x, struct error *err)
+{
+    struct catalog *c = x->c;
+    for (size_t i = 0; i < c->stored.num_tensors; i++) {
+        const struct stored_tensor *s = &c->stored.tensors[i];
+        uint64_t numel = 1;
+        for (unsigned d = 0; d < s->num_dims; d++)
+            numel *= s->shape[d];
+        if (x->taken[i] && x->taken[i] != numel)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: the model map %s takes %" PRIu64 " of its %" PRIu64
+                        " elements for a model of this config.json",
+                        place_of(x, s), model_map_family(x->map), x->taken[i], numel);
+        c->num_mapped += x->taken[i] > 0;
+        if (x->taken[i]) continue;
+        if (model_map_ignores(x->map, s->name))
+            c->num_ignored++;
+        else
+            catalog_add_unexpected(c, s->name);
+    }
+    return OK;
+}
+
+static enum status read_config(struct opening *x, const char *folder, const struct model_maps *maps,
+                               struct error *err)
+{
+    cJSON *config;
+    TRY(hf_config_read(folder, &config, err));
+    enum status st = source_choose_map(x->o, maps, config, &x->map, err);
+    if (!st) st = model_config_from_hf(x->map, config, &x->c->arena, &x->c->config, err);
+    cJSON_Delete(config);
+    if (st) return fail_in(err, "%s", folder);
+    x->c->family = model_map_family(x->map);
+    return source_check_vocab(x->o, x->c->config.vocab_size, folder, err);
+}
+
+static bool matches_hf(const char *path)
+{
+    struct arena a;
+    arena_init(&a);
+    bool matches = hf_folder_matches(hf_folder_resolve(&a, path));
+    arena_release(&a);
+    return matches;
+}
+
+static enum status open_hf(struct catalog *c, const struct source_options *o,
+                           const struct model_maps *maps, struct error *err)
+{
+    struct opening x = {.c = c, .o = o};
+    struct hf_names names = {has_stored, &c->stored};
+    c->format = "hf";
+    c->folder = hf_folder_resolve(&c->arena, c->path);
+    c->hf_folder = o->hf_config ? o->hf_config : c->folder;
+    if (o->has_ckpt_step)
+        return fail(err, ERR_USAGE, "%s: --ckpt-step: a Hugging Face folder has no iterations",
+                    c->path);
+    TRY(read_config(&x, c->hf_folder, maps, err));
+    TRY(hf_folder_open(&c->stored, c->folder, NULL, err));
+
+    struct layout_options one = {0};
+    TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
+    x.taken = arena_array(&c->arena, c->stored.num_tensors, sizeof *x.taken);
+    TRY(model_map_expand(x.map, &c->config, &names, add_mapped, &x, err));
+    TRY(check_tied_head(&x, err));
+    TRY(note_unexpected(&x, err));
+    return catalog_check(c, err);
+}
+
+const struct source_kind source_hf = {"hf", matches_hf, open_hf};

@@ -1,0 +1,566 @@
+/* source_megatron.c - finds the iteration of a Megatron checkpoint and what it says of its model.
+ */
+#include <ctype.h>
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/yaml.h"
+#include "convert/megatron_args.h"
+#include "convert/megatron_source.h"
+#include "formats/pickle.h"
+#include "formats/torch.h"
+
+enum { YAML_CAP = 16 << 20, MOST_LAYERS = 100000, MOST_EXPERTS = 100000, MOST_HEADS = 1 << 20 };
+
+static const char tracker_name[] = "latest_checkpointed_iteration.txt",
+                  bridge_tracker_name[] = "latest_train_state.pt";
+
+/* ---- where it is ---- */
+
+static bool has(struct arena *a, const char *folder, const char *name)
+{
+    return path_exists(path_join(a, folder, name));
+}
+
+/* Whether the folder itself holds rank files or a distributed checkpoint of Megatron. */
+static bool is_iteration(struct arena *a, const char *folder)
+{
+    struct name_list list;
+    if (has(a, folder, "metadata.json") && has(a, folder, ".metadata")) return true;
+    if (!path_is_folder(folder) || folder_list(folder, a, &list, NULL)) return false;
+    for (size_t i = 0; i < list.count; i++)
+        if (fnmatch("mp_rank_[0-9][0-9]*", list.names[i], 0) == 0) return true;
+    return false;
+}
+
+static bool matches_megatron(const char *path)
+{
+    struct arena a;
+    arena_init(&a);
+    bool matches = path_is_folder(path) &&
+                   (has(&a, path, tracker_name) || has(&a, path, bridge_tracker_name) ||
+                    has(&a, path, "metadata.json") || is_iteration(&a, path));
+    arena_release(&a);
+    return matches;
+}
+
+static void use_iteration(struct catalog *c, const char *root, const char *name)
+{
+    c->folder = path_join(&c->arena, root, name);
+    c->release = strcmp(name, "release") == 0;
+    c->iteration = c->release ? 0 : strtoll(name + strlen("iter_"), NULL, 10);
+}
+
+/* The number in Megatron-Bridge's tracker: a dict of 0-dim tensors. */
+static enum status read_bridge_step(const char *path, int64_t *step, struct error *err)
+{
+    struct stored s;
+    struct torch_file t;
+    stored_init(&s);
+    enum status st = torch_open(&t, &s, path, 0, UINT64_MAX, err);
+    if (!st) {
+        const struct value *v = value_get(t.root, "step");
+        st = v && v->kind == VALUE_TENSOR ? torch_add_tensor(&t, &s, "step", v, err)
+                                          : fail(err, ERR_CORRUPT, "%s: no tensor \"step\"", path);
+        const struct stored_tensor *tensor = stored_find(&s, "step");
+        char bytes[8];
+        if (!st && (tensor->num_dims || (tensor->dtype != DT_I64 && tensor->dtype != DT_I32)))
+            st = fail(err, ERR_CORRUPT, "%s: \"step\" is no whole number", path);
+        if (!st) {
+            struct stored_reader *r = stored_reader_create(&s, 1);
+            st = stored_read(r, tensor->pieces->file, tensor->pieces->offset_bytes, bytes,
+                             dtype_bytes(tensor->dtype), err);
+            stored_reader_free(r);
+        }
+        if (!st) *step = (int64_t)dtype_load(tensor->dtype, bytes, 0);
+        torch_close(&t);
+    }
+    stored_release(&s);
+    return st;
+}
+
+/* The tracker's text: a number, or the word release. */
+static enum status read_tracker(struct catalog *c, const char **name, struct error *err)
+{
+    struct strbuf text = {0};
+    const char *path = path_join(&c->arena, c->path, tracker_name);
+    TRY(file_read_all(path, 4096, &text, err));
+    strbuf_add_text(&text, "");
+    char *rest;
+    const char *word = strtok_r(text.data, " \t\r\n", &rest);
+    enum status st = OK;
+    char *end;
+    if (word && strcmp(word, "release") == 0) {
+        *name = "release";
+    } else {
+        unsigned long long n = word ? strtoull(word, &end, 10) : 0;
+        if (!word || !isdigit((unsigned char)*word) || *end)
+            st = fail(err, ERR_CORRUPT, "%s: neither a number nor \"release\"", path);
+        else
+            *name = arena_printf(&c->arena, "iter_%07llu", n);
+    }
+    strbuf_release(&text);
+    return st;
+}
+
+static enum status choose_iteration(struct catalog *c, const struct source_options *o,
+                                    const char **name, struct error *err)
+{
+    const char *bridge = path_join(&c->arena, c->path, bridge_tracker_name);
+    int64_t step;
+    if (o->has_ckpt_step) {
+        *name = arena_printf(&c->arena, "iter_%07llu", (unsigned long long)o->ckpt_step);
+        return OK;
+    }
+    if (has(&c->arena, c->path, tracker_name)) return read_tracker(c, name, err);
+    if (!has(&c->arena, c->path, bridge_tracker_name))
+        return fail(err, ERR_CORRUPT,
+                    "%s: there is metadata.json and no .metadata: the checkpoint is not complete",
+                    c->path);
+    TRY(read_bridge_step(bridge, &step, err));
+    *name = arena_printf(&c->arena, "iter_%07lld", (long long)step);
+    return OK;
+}
+
+static enum status find_iteration(struct catalog *c, const struct source_options *o,
+                                  struct error *err)
+{
+    const char *name = NULL;
+    if (is_iteration(&c->arena, c->path)) {
+        const char *base = path_base(&c->arena, c->path);
+        if (fnmatch("iter_[0-9]*", base, 0) == 0 || strcmp(base, "release") == 0)
+            use_iteration(c, path_parent(&c->arena, c->path), base);
+        c->folder = c->path;
+        if (o->has_ckpt_step && c->iteration != (int64_t)o->ckpt_step)
+            return fail(err, ERR_USAGE, "%s: --ckpt-step %" PRIu64 ": this is one iteration itself",
+                        c->path, o->ckpt_step);
+        return OK;
+    }
+    TRY(choose_iteration(c, o, &name, err));
+    use_iteration(c, c->path, name);
+    if (path_is_folder(c->folder)) return OK;
+    return fail(err, ERR_IO, "%s: no folder %s, which %s names", c->path, name,
+                o->has_ckpt_step ? "--ckpt-step" : "the tracker file");
+}
+
+/* ---- what it says of the model ---- */
+
+enum status value_copy(struct arena *a, const struct value *v, struct value **out,
+                       struct error *err)
+{
+    struct strbuf pickle = {0};
+    enum status st = pickle_write(&pickle, v, err);
+    if (!st) st = pickle_read_bytes(a, pickle.data, pickle.length, out, err);
+    strbuf_release(&pickle);
+    return st;
+}
+
+static bool starts(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert, char half,
+                  unsigned num_dims, const uint64_t *shape)
+{
+    const char *mlp = of_expert ? rest : starts(rest, "mlp.") ? rest + 4 : "";
+    if (strcmp(rest, "output_layer.weight") == 0) e->output_layer = true;
+    if (starts(rest, "embedding.position_embeddings.")) e->position_embeddings = true;
+    if (strcmp(rest, "self_attention.linear_qkv.bias") == 0) e->qkv_bias = true;
+    if (strcmp(rest, "self_attention.linear_proj.bias") == 0) e->linear_bias = true;
+    if (starts(rest, "self_attention.q_layernorm.")) e->qk_norm = true;
+    if (strcmp(rest, "decoder.final_layernorm.bias") == 0) e->layer_norm_bias = true;
+    if (starts(rest, "pre_mlp_layernorm.")) e->te_spec = true; /* on disk: beside a router */
+    if (strcmp(rest, "decoder.final_layernorm.weight") == 0 && num_dims) e->hidden_size = shape[0];
+    if (strcmp(rest, "self_attention.linear_proj.weight") == 0 && num_dims > 1)
+        e->proj_columns = shape[1];
+    if (strcmp(mlp, "linear_fc1.weight") == 0 && num_dims) e->fc1_rows = shape[0] * (half ? 2 : 1);
+    if (strcmp(mlp, "linear_fc2.weight") == 0 && num_dims > 1) {
+        e->fc2_columns = shape[1];
+        *(of_expert ? &e->expert_columns : &e->mlp_columns) = shape[1];
+    }
+}
+
+static void fill_in(uint64_t *size, uint64_t evidence)
+{
+    if (!*size) *size = evidence;
+}
+
+/* Sizes that nobody says. */
+static void size_up(struct model_config *c, const struct megatron_evidence *e,
+                    const struct layout_options *l)
+{
+    uint64_t tp = e->of_ranks && l->tp ? l->tp : 1, ep = e->of_ranks && l->ep ? l->ep : 1;
+    uint64_t etp = e->of_ranks && l->etp ? l->etp : tp;
+    fill_in(&c->num_layers, e->num_layers);
+    fill_in(&c->hidden_size, e->hidden_size);
+    fill_in(&c->num_experts, e->experts * ep);
+    fill_in(&c->ffn_hidden_size, e->mlp_columns * tp);
+    if (c->num_experts) fill_in(&c->moe_ffn_hidden_size, e->expert_columns * etp);
+    fill_in(&c->ffn_hidden_size, c->moe_ffn_hidden_size);
+    if (c->num_attention_heads)
+        fill_in(&c->kv_channels, e->proj_columns * tp / c->num_attention_heads);
+}
+
+/* What tensors show, they show better than args, which may lack it. */
+static void use_evidence(struct model_config *c, const struct megatron_evidence *e)
+{
+    c->untie_embeddings_and_output_weights = e->output_layer;
+    c->add_bias_linear = e->linear_bias;
+    c->add_qkv_bias = e->qkv_bias;
+    c->qk_layernorm = e->qk_norm;
+    if (e->layer_norm_bias) c->normalization = "LayerNorm";
+    if (!c->normalization) c->normalization = "RMSNorm";
+    if (e->position_embeddings) c->position_embedding_type = "learned_absolute";
+    if (e->fc1_rows) c->gated_linear_unit = e->fc1_rows == 2 * e->fc2_columns;
+}
+
+static enum status read_run_config(struct megatron_source *m, bool *found, struct error *err)
+{
+    const char *path = path_join(&m->c->arena, m->c->folder, "run_config.yaml");
+    cJSON *tree;
+    *found = path_exists(path);
+    if (!*found) return OK;
+    TRY(yaml_read_file(path, YAML_CAP, &tree, err));
+    const cJSON *model = json_get(tree, "model");
+    *found = cJSON_IsObject(model);
+    if (*found) {
+        model_config_from_run_config(model, &m->c->arena, &m->c->config);
+        layout_options_from_run_config(model, &m->c->arena, &m->written_layout);
+        m->moe_layers_known = json_get(model, "moe_layer_freq") != NULL;
+        const char *impl = json_as_text(json_get(model, "transformer_impl"));
+        m->c->transformer_engine_names = !impl || strcmp(impl, "local");
+    }
+    cJSON_Delete(tree);
+    return OK;
+}
+
+/* args of the common state, or what Megatron-Bridge keeps in place of them. */
+static enum status read_args(struct megatron_source *m, struct error *err)
+{
+    struct catalog *c = m->c;
+    const struct value *args = value_get(c->common, "args");
+    bool found = args && args->kind == VALUE_OBJECT;
+    int64_t iteration;
+    if (found) {
+        const char *impl = value_as_text(value_get(args, "transformer_impl"));
+        model_config_from_args(args, &c->arena, &c->config);
+        layout_options_from_args(args, &c->arena, &m->written_layout);
+        m->moe_layers_known = value_get(args, "moe_layer_freq") != NULL;
+        c->transformer_engine_names = !impl || strcmp(impl, "local");
+    } else {
+        TRY(read_run_config(m, &found, err));
+    }
+    if (!found)
+        catalog_note(c, "%s: neither args nor run_config.yaml: the model is told from its tensors",
+                     c->folder);
+    if (c->iteration < 0 && value_as_int(value_get(c->common, "iteration"), &iteration))
+        c->iteration = iteration;
+    return OK;
+}
+
+/* ---- config.json ---- */
+
+static enum status compare_sizes(const struct model_config *args, const struct model_config *hf,
+                                 const char *folder, struct error *err)
+{
+    const struct {
+        const char *name;
+        uint64_t args, hf;
+    } sizes[] = {
+#define SIZE(field) {#field, args->field, hf->field}
+        SIZE(num_layers),
+        SIZE(hidden_size),
+        SIZE(num_attention_heads),
+        SIZE(num_query_groups),
+        SIZE(kv_channels),
+        {"ffn_hidden_size", args->num_experts ? 0 : args->ffn_hidden_size, hf->ffn_hidden_size},
+        SIZE(num_experts),
+#undef SIZE
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].args && sizes[i].args != sizes[i].hf)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s is %" PRIu64 " in the checkpoint, %" PRIu64 " by %s/config.json",
+                        sizes[i].name, sizes[i].args, sizes[i].hf, folder);
+    return OK;
+}
+
+/* What args and config.json say differently without a tensor that would show it. */
+static void note_differences(struct catalog *c, const struct model_config *was,
+                             const struct model_config *hf, const char *folder)
+{
+#define NOTE_REAL(field)                                                                           \
+    if (was->field > 0 && hf->field > 0 && (was->field < hf->field || was->field > hf->field))     \
+    catalog_note(c,                                                                                \
+                 #field " is %.9g in the checkpoint's args, %.9g in %s/config.json, which is "     \
+                        "used",                                                                    \
+                 was->field, hf->field, folder)
+#define NOTE_TEXT(field)                                                                           \
+    if (was->field && hf->field && strcmp(was->field, hf->field))                                  \
+    catalog_note(c, #field " is %s in the checkpoint's args, %s in %s/config.json, which is used", \
+                 was->field, hf->field, folder)
+    NOTE_REAL(layernorm_epsilon);
+    NOTE_REAL(rotary_base);
+    NOTE_TEXT(activation_func);
+    NOTE_TEXT(normalization);
+    NOTE_TEXT(position_embedding_type);
+    if (was->num_experts && was->moe_router_topk && was->moe_router_topk != hf->moe_router_topk)
+        catalog_note(c,
+                     "moe_router_topk is %" PRIu64 " in the checkpoint's args, %" PRIu64
+                     " in %s/config.json, which is used",
+                     was->moe_router_topk, hf->moe_router_topk, folder);
+#undef NOTE_REAL
+#undef NOTE_TEXT
+}
+
+/* config.json counts for all that it says; sizes must be those of the checkpoint. */
+static enum status apply_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
+                                   const char *folder, struct error *err)
+{
+    struct catalog *c = m->c;
+    const struct model_map *map;
+    const struct model_config was = c->config;
+    struct model_config hf;
+    cJSON *tree;
+    TRY(hf_config_read(folder, &tree, err));
+    enum status st = source_choose_map(m->o, m->maps, tree, &map, err);
+    if (!st) st = model_config_from_hf(map, tree, &c->arena, &hf, err);
+    cJSON_Delete(tree);
+    if (st) return fail_in(err, "%s", folder);
+    TRY(compare_sizes(&was, &hf, folder, err));
+    if (e->output_layer && !e->head_may_be_copy && !hf.untie_embeddings_and_output_weights)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s has a head of its own (output_layer.weight); by %s/config.json "
+                    "(tie_word_embeddings) the embedding is the head",
+                    c->folder, folder);
+    TRY(source_check_vocab(m->o, hf.vocab_size, folder, err));
+    note_differences(c, &was, &hf, folder);
+    c->config = hf;
+    c->config.padded_vocab_size = was.padded_vocab_size;
+    c->config.make_vocab_size_divisible_by = was.make_vocab_size_divisible_by;
+    c->family = model_map_family(map);
+    c->hf_folder = folder;
+    m->moe_layers_known = true;
+    return OK;
+}
+
+static enum status use_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
+                                 struct error *err)
+{
+    struct catalog *c = m->c;
+    const char *folder = m->o->hf_config;
+    const char *own = path_join(&c->arena, c->folder, "ferry-hf");
+    const struct model_map *map;
+    if (!folder && has(&c->arena, own, "config.json")) folder = own;
+    if (folder) return apply_hf_config(m, e, folder, err);
+    if (m->o->family)
+        TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
+    else
+        map = model_map_detect(m->maps, &c->config);
+    if (map) c->family = model_map_family(map);
+    return OK;
+}
+
+/* What all that follows relies on. */
+static enum status check_config(const struct catalog *c, struct error *err)
+{
+    const struct model_config *m = &c->config;
+    if (!m->num_layers)
+        return fail(err, ERR_CORRUPT,
+                    "%s: it does not say how many layers the model has; --hf-config DIR can",
+                    c->folder);
+    if (!m->num_attention_heads || !m->num_query_groups)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: neither args nor run_config.yaml say how many heads the model has; "
+                    "--hf-config DIR can",
+                    c->folder);
+    if (m->num_layers > MOST_LAYERS || m->num_experts > MOST_EXPERTS ||
+        m->num_attention_heads > MOST_HEADS || m->num_attention_heads % m->num_query_groups)
+        return fail(err, ERR_CORRUPT,
+                    "%s: no model has %" PRIu64 " layers, %" PRIu64 " heads, %" PRIu64
+                    " key/value heads and %" PRIu64 " experts",
+                    c->folder, m->num_layers, m->num_attention_heads, m->num_query_groups,
+                    m->num_experts);
+    return OK;
+}
+
+enum status megatron_describe(struct megatron_source *m, const struct megatron_evidence *e,
+                              struct error *err)
+{
+    struct catalog *c = m->c;
+    struct error why;
+    c->config = (struct model_config){.rotary_percent = 1};
+    TRY(read_args(m, err));
+    if (!m->written_layout.tp && !m->written_layout.pp) m->written_layout = e->layout;
+    size_up(&c->config, e, &m->written_layout);
+    use_evidence(&c->config, e);
+    if (e->local_spec || e->te_spec) c->transformer_engine_names = e->te_spec;
+    TRY(use_hf_config(m, e, err));
+    if (m->o->true_vocab_size) c->config.vocab_size = m->o->true_vocab_size;
+    TRY(check_config(c, err));
+    if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
+        struct layout_options one = {0};
+        catalog_note(c, "the layout that it was written in is not understood (%s)", why.text);
+        return layout_make(&c->layout, &c->arena, &one, &c->config, err);
+    }
+    return OK;
+}
+
+void megatron_use_moe_layers(struct megatron_source *m, const bool *moe)
+{
+    struct model_config *c = &m->c->config;
+    bool all = true;
+    for (uint64_t l = 0; l < c->num_layers; l++)
+        all &= moe[l];
+    if (c->num_experts && !all && !m->moe_layers_known) c->moe_layers = moe;
+}
+
+/* ---- tensors ---- */
+
+struct adding_rows {
+    struct megatron_source *m;
+    struct tensor *t;
+    const struct stored_tensor *stored;
+};
+
+static enum status add_part(void *context, const struct pair *p, struct error *err)
+{
+    struct adding_rows *x = context;
+    struct pair part = *p;
+    if (!pair_nest(&part))
+        return fail(err, ERR_OURS, "%s: a part that is no nested view", x->t->name);
+    return catalog_add_stored(x->m->c, x->t, x->stored, &part, err);
+}
+
+/* Adds what `part` has of rows [first_row, first_row + rows) to the tensor `name` of these rows. */
+static enum status add_rows(struct megatron_source *m, const char *name, enum dtype dtype,
+                            uint64_t rows, const uint64_t *shape, unsigned num_dims,
+                            uint64_t first_row, const struct stored_tensor *stored,
+                            const struct pair *part, struct error *err)
+{
+    uint64_t own[MAX_AXES], row = 1;
+    struct adding_rows x = {.m = m, .stored = stored};
+    for (unsigned d = 0; d < num_dims; d++)
+        own[d] = d ? shape[d] : rows;
+    for (unsigned d = 1; d < num_dims; d++)
+        row *= shape[d];
+    TRY(catalog_add(m->c, name, dtype, num_dims, own, &x.t, err));
+    struct pair window = pair_whole(first_row * row, 0, rows * row);
+    return pair_join(&window, part, add_part, &x, err);
+}
+
+static enum status check_dtype(const struct stored_tensor *s, struct error *err)
+{
+    if (dtype_is_float(s->dtype)) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64",
+                s->name, dtype_infos[s->dtype].name);
+}
+
+enum status megatron_add(struct megatron_source *m, const char *logical, unsigned num_dims,
+                         const uint64_t *shape, const struct stored_tensor *stored,
+                         const struct pair *part, struct error *err)
+{
+    struct catalog *c = m->c;
+    struct param p;
+    uint64_t vocab = c->config.vocab_size;
+    if (num_dims > MAX_AXES)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", stored->name, num_dims);
+    TRY(check_dtype(stored, err));
+    bool padded = param_find(logical, &p) && p.rule->vocab && num_dims > 0;
+    if (padded) c->config.padded_vocab_size = shape[0];
+    if (!padded || !vocab) {
+        struct tensor *t;
+        TRY(catalog_add(c, logical, stored->dtype, num_dims, shape, &t, err));
+        return catalog_add_stored(c, t, stored, part, err);
+    }
+    if (vocab > shape[0])
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s has %" PRIu64 " rows; by %s the vocabulary has %" PRIu64, stored->name,
+                    shape[0], m->o->true_vocab_size ? "--true-vocab-size" : "config.json", vocab);
+    TRY(add_rows(m, logical, stored->dtype, vocab, shape, num_dims, 0, stored, part, err));
+    if (vocab == shape[0]) return OK;
+    return add_rows(m, arena_printf(&c->arena, "%s.padding", logical), stored->dtype,
+                    shape[0] - vocab, shape, num_dims, vocab, stored, part, err);
+}
+
+/* ---- what is missing ---- */
+
+/* Names of one layer's tensors behind the layer's number, for layers with experts and without. */
+struct layer_names {
+    struct map rests[2];
+};
+
+static bool layer_of(const char *name, uint64_t *layer, const char **rest)
+{
+    char *end;
+    if (!starts(name, "decoder.layers.")) return false;
+    *layer = strtoull(name + strlen("decoder.layers."), &end, 10);
+    *rest = end + 1;
+    return true;
+}
+
+static void collect_rests(const struct catalog *c, struct layer_names *names)
+{
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        uint64_t layer;
+        const char *rest;
+        if (layer_of(c->tensors[i].name, &layer, &rest) && layer < c->config.num_layers)
+            (void)map_add(&names->rests[model_layer_is_moe(&c->config, layer)], rest, 0, NULL);
+    }
+}
+
+static void compare_layers(struct catalog *c, const struct layer_names *names)
+{
+    for (uint64_t l = 0; l < c->config.num_layers; l++) {
+        const struct map *rests = &names->rests[model_layer_is_moe(&c->config, l)];
+        for (size_t i = 0; i < rests->num_slots; i++) {
+            if (!rests->slots[i].key) continue;
+            const char *name =
+                arena_printf(&c->arena, "decoder.layers.%" PRIu64 ".%s", l, rests->slots[i].key);
+            if (!catalog_find(c, name)) catalog_add_missing(c, name);
+        }
+    }
+}
+
+static enum status note_if_missing(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    (void)err;
+    struct catalog *c = context;
+    if (!catalog_find(c, t->name)) catalog_add_missing(c, t->name);
+    return OK;
+}
+
+enum status megatron_find_missing(struct megatron_source *m, struct error *err)
+{
+    struct catalog *c = m->c;
+    const struct model_map *map = c->family ? model_map_of_family(m->maps, c->family) : NULL;
+    if (map && c->config.vocab_size)
+        return model_map_expand(map, &c->config, NULL, note_if_missing, c, err);
+    struct layer_names names = {0};
+    collect_rests(c, &names);
+    compare_layers(c, &names);
+    map_release(&names.rests[0]);
+    map_release(&names.rests[1]);
+    if (!catalog_find(c, "embedding.word_embeddings.weight"))
+        catalog_add_missing(c, "embedding.word_embeddings.weight");
+    return OK;
+}
+
+static enum status open_megatron(struct catalog *c, const struct source_options *o,
+                                 const struct model_maps *maps, struct error *err)
+{
+    struct megatron_source m = {.c = c, .o = o, .maps = maps};
+    TRY(find_iteration(c, o, err));
+    bool dist = has(&c->arena, c->folder, "metadata.json");
+    c->format = dist ? "torch_dist" : "torch";
+    TRY(dist ? megatron_open_torch_dist(&m, err) : megatron_open_torch(&m, err));
+    TRY(megatron_find_missing(&m, err));
+    return catalog_check(c, err);
+}
+
+const struct source_kind source_megatron = {"torch_dist", matches_megatron, open_megatron};

@@ -1,0 +1,102 @@
+#include "convert/target.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "common/json.h"
+#include "convert/source.h"
+
+static const struct target_kind *const kinds[] = {&target_hf, &target_torch_dist, &target_torch};
+
+bool is_parameter(const struct tensor *x)
+{
+    size_t n = strlen(x->name), padding = strlen(".padding");
+    return strncmp(x->name, "optimizer.", strlen("optimizer.")) &&
+           (n < padding || strcmp(x->name + n - padding, ".padding"));
+}
+
+enum dtype target_dtype(const struct target *t, const struct tensor *x)
+{
+    return t->options.casts && dtype_is_float(x->dtype) ? t->options.dtype : x->dtype;
+}
+
+enum status target_plan(struct target *t, const struct target_options *o, struct catalog *source,
+                        const struct model_maps *maps, struct error *err)
+{
+    *t = (struct target){.options = *o, .source = source};
+    plan_init(&t->plan, source);
+    if (source->family) t->map = model_map_of_family(maps, source->family);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i]->name, o->format) == 0) t->kind = kinds[i];
+    if (!t->kind) return fail(err, ERR_USAGE, "--to %s: there is no such format", o->format);
+    TRY(t->kind->plan(t, err));
+    for (size_t i = 0; i < t->plan.num_carries; i++) {
+        const struct tensor *x = t->plan.carries[i].source;
+        t->facts.cast_tensors += target_dtype(t, x) != x->dtype;
+    }
+    return plan_finish(&t->plan, err);
+}
+
+void target_release(struct target *t)
+{
+    if (t->kind && t->kind->release && t->own) t->kind->release(t);
+    plan_release(&t->plan);
+}
+
+/* ---- config.json ---- */
+
+void hf_config_set_dtype(cJSON *config, enum dtype dtype)
+{
+    const char *key = json_get(config, "dtype") ? "dtype" : "torch_dtype";
+    cJSON *item = cJSON_CreateString(dtype_infos[dtype].torch);
+    if (json_get(config, key))
+        cJSON_ReplaceItemInObjectCaseSensitive(config, key, item);
+    else
+        cJSON_AddItemToObject(config, key, item);
+}
+
+enum status write_config_of_dtype(const char *from, const char *to, enum dtype dtype, bool durable,
+                                  struct error *err)
+{
+    cJSON *config;
+    struct strbuf text = {0};
+    TRY(hf_config_read(from, &config, err));
+    hf_config_set_dtype(config, dtype);
+    json_print(&text, config, 2);
+    strbuf_add_char(&text, '\n');
+    cJSON_Delete(config);
+    enum status st = file_write_all(to, text.data, text.length, durable, err);
+    strbuf_release(&text);
+    return st;
+}
+
+/* ---- what travels with a Hugging Face model ---- */
+
+static bool is_companion(const char *name)
+{
+    static const char *const with[] = {"*.json", "*.model",  "*.txt",  "*.jinja",
+                                       "*.py",   "LICENSE*", "README*"};
+    static const char *const without[] = {"*.safetensors.index.json", "*.bin.index.json", ".*"};
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++)
+        if (fnmatch(without[i], name, 0) == 0) return false;
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+        if (fnmatch(with[i], name, 0) == 0) return true;
+    return false;
+}
+
+enum status copy_companions(const char *from, const char *to, bool durable, struct error *err)
+{
+    struct arena a;
+    struct name_list list;
+    arena_init(&a);
+    enum status st = folder_list(from, &a, &list, err);
+    for (size_t i = 0; i < list.count && !st; i++) {
+        const char *source = path_join(&a, from, list.names[i]);
+        const char *copy = path_join(&a, to, list.names[i]);
+        if (!is_companion(list.names[i]) || !path_is_file(source) || path_exists(copy)) continue;
+        st = file_copy(source, copy, durable, err);
+    }
+    arena_release(&a);
+    return st;
+}

@@ -1,0 +1,91 @@
+/* target.h - makes the plan for a format and a layout, and the small files that go with it. */
+#ifndef FERRY_CONVERT_TARGET_H
+#define FERRY_CONVERT_TARGET_H
+
+#include "ckpt/plan.h"
+#include "ckpt/publish.h"
+#include "common/args.h"
+#include "convert/model_map.h"
+
+struct target_options {
+    const char *format;           /* "hf", "torch_dist", "torch" */
+    struct layout_options layout; /* of Megatron's formats */
+    bool casts;
+    enum dtype dtype;      /* that floating-point weights get, where casts */
+    uint64_t divisible_by; /* --make-vocab-size-divisible-by; 0: the source's, else 128 */
+    bool has_iteration;
+    uint64_t iteration;
+    bool transformer_engine;  /* names and extra states: TE's, else the local spec's */
+    bool grouped_gemm;        /* names of experts in legacy files */
+    bool common_as_object;    /* torch_dist: the common state in an object, not common.pt */
+    uint64_t max_shard_bytes; /* hf */
+    bool durable;
+    /* Globs; NULL: none. What may be missing is left out of the destination, what may be unexpected
+     * of the source. */
+    const struct arg_list *allow_missing, *allow_unexpected;
+};
+
+/* What a target has to say of itself in the plan's report. */
+struct target_facts {
+    uint64_t padded_vocab;                     /* rows that are written; 0: not padded */
+    uint64_t new_rows, carried_rows, cut_rows; /* of padding: zero, from the source, left out */
+    bool per_layer_names;                      /* torch_dist, where layers differ */
+    size_t num_target_tensors, num_weight_files;
+    uint64_t cast_tensors;
+};
+
+struct target {
+    struct target_options options;
+    const struct target_kind *kind;
+    struct catalog *source;
+    const struct model_map *map; /* of the family; NULL: not known, and not needed */
+    struct layout layout;
+    struct plan plan;
+    struct target_facts facts;
+    const char *unit; /* what is published within a root, "iter_0000010"; NULL: the folder itself */
+    void *own;        /* the kind's */
+};
+
+struct target_kind {
+    const char *name;
+    /* Adds files, segments and pieces to t->plan; lists what the source lacks in source->missing,
+     * and what of it has no place here in source->unexpected. */
+    enum status (*plan)(struct target *t, struct error *err);
+    /* Writes the small files of the unit into folder, when the weights are there. */
+    enum status (*write_small_files)(struct target *t, const char *folder, struct error *err);
+    /* The files of the root that say which unit counts, in the order in which they are to appear.
+     * In the plan's arena. NULL: there are none. */
+    enum status (*root_files)(struct target *t, struct root_file **files, size_t *num_files,
+                              struct error *err);
+    void (*release)(struct target *t); /* of t->own, where that was set; NULL: nothing to do */
+};
+extern const struct target_kind target_hf, target_torch_dist, target_torch;
+
+/* Bytes of the small files that are copied or made, for the disk that is needed; an estimate. */
+enum { SMALL_FILES_BYTES = 1 << 20 };
+
+/* Makes the plan. On failure release it too. ERR_UNSUPPORTED without text where tensors are missing
+ * or left over that must not be: they are listed in the source. */
+MUST_CHECK enum status target_plan(struct target *t, const struct target_options *o,
+                                   struct catalog *source, const struct model_maps *maps,
+                                   struct error *err);
+void target_release(struct target *t);
+
+/* Whether a logical tensor is a parameter: no moment, no padding of the vocabulary. */
+bool is_parameter(const struct tensor *x);
+/* The dtype that tensor x gets. */
+enum dtype target_dtype(const struct target *t, const struct tensor *x);
+
+/* The key under which a config.json says its dtype ("torch_dtype" of old, "dtype" since
+ * transformers 4.56; a fresh one gets the old, which both read), set to this one. */
+void hf_config_set_dtype(cJSON *config, enum dtype dtype);
+/* FROM/config.json with another dtype, to the file `to`. */
+MUST_CHECK enum status write_config_of_dtype(const char *from, const char *to, enum dtype dtype,
+                                             bool durable, struct error *err);
+
+/* Copies config.json and what travels with it (*.json *.model *.txt *.jinja *.py, LICENSE, README*,
+ * no folders, no weights and no index of weights) from a Hugging Face folder. */
+MUST_CHECK enum status copy_companions(const char *from, const char *to, bool durable,
+                                       struct error *err);
+
+#endif

@@ -1,0 +1,402 @@
+/* target_torch_dist.c - Megatron-Core's distributed checkpoint.
+ *
+ *   __R_0.distcp   the items that global rank R would write: one archive of torch.save a chunk
+ *   .metadata      which chunk of which key lies where
+ *   common.pt      the common state (or an object of that name), metadata.json the mark of
+ * completeness
+ *
+ * Layers are stacked on a leading axis unless they differ in what they have, its shape or its
+ * dtype. A key's chunks are what ranks hold, the two halves of a gated fc1 apart. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "convert/megatron_names.h"
+#include "convert/megatron_target.h"
+#include "formats/dcp.h"
+#include "formats/torch.h"
+
+enum { MAX_LEAD = 2, ITEM_DIMS = MAX_AXES };
+
+/* One archive in a .distcp file. */
+struct item {
+    uint64_t offset; /* in the file */
+    uint32_t segment;
+    enum dtype dtype;
+    uint8_t num_dims;
+    const uint64_t *shape; /* [num_dims], with the leading axes */
+};
+
+struct dist_file {
+    uint64_t rank;
+    uint64_t bytes; /* laid out so far */
+    struct item *items;
+    size_t num_items, items_capacity;
+};
+
+struct key {
+    struct dcp_tensor tensor;
+    struct dcp_chunk *chunks;
+    size_t capacity;
+};
+
+struct dist_target {
+    struct target *t;
+    bool stacked;
+    struct dist_file *files; /* one each file of the plan */
+    size_t num_files, files_capacity;
+    struct map by_rank; /* "RANK" -> file */
+    struct key *keys;
+    size_t num_keys, keys_capacity;
+    struct map key_names;
+    struct dcp_object *objects;
+    size_t num_objects, objects_capacity;
+    struct strbuf none_item; /* the archive of [None], which all extra states share */
+    struct strbuf common;    /* the archive of the common state, a file or an object */
+};
+
+/* ---- stacked or layer by layer ---- */
+
+/* What the first layer's tensor of a key is like. */
+struct like {
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+    uint64_t count;
+};
+
+static bool same_like(const struct like *a, enum dtype dtype, const struct tensor *x)
+{
+    return a->dtype == dtype && a->num_dims == x->num_dims &&
+           memcmp(a->shape, x->shape, x->num_dims * sizeof *x->shape) == 0;
+}
+
+/* Whether every layer (and expert) has the same tensors, in shape and dtype. */
+static bool layers_are_alike(const struct target *t, struct arena *a)
+{
+    const struct catalog *c = t->source;
+    struct map names = {0};
+    struct like *likes = arena_array(a, c->num_tensors, sizeof *likes);
+    bool alike = !model_layers_differ(&c->config);
+    size_t count = 0;
+    for (size_t i = 0; i < c->num_tensors && alike; i++) {
+        const struct tensor *x = &c->tensors[i];
+        struct param p;
+        size_t at = count;
+        if (!param_find(x->name, &p) || p.rule->place != PLACE_LAYER ||
+            strncmp(x->name, "optimizer.", 10) == 0)
+            continue;
+        enum dtype dtype = target_dtype(t, x);
+        if (map_add(&names, dist_key_of(a, &p, true, false), count, &at))
+            likes[count++] = (struct like){dtype, x->num_dims, x->shape, 0};
+        alike = same_like(&likes[at], dtype, x);
+        likes[at].count++;
+    }
+    for (size_t i = 0; i < names.num_slots && alike; i++) {
+        if (!names.slots[i].key) continue;
+        bool experts = strstr(names.slots[i].key, ".experts.experts.") != NULL;
+        alike = likes[names.slots[i].value].count ==
+                c->config.num_layers * (experts ? c->config.num_experts : 1);
+    }
+    map_release(&names);
+    return alike;
+}
+
+/* ---- files and keys ---- */
+
+static size_t file_of_rank(struct dist_target *x, uint64_t rank)
+{
+    struct arena *a = &x->t->plan.arena;
+    const char *name = arena_printf(a, "__%" PRIu64 "_0.distcp", rank);
+    size_t at = x->num_files;
+    if (!map_add(&x->by_rank, name, at, &at)) return at;
+    (void)plan_add_file(&x->t->plan, name);
+    *ARENA_PUSH(a, x->files, x->num_files, x->files_capacity) = (struct dist_file){.rank = rank};
+    return at;
+}
+
+/* Axes in front of a parameter's own, their sizes and this member's place in them. */
+static unsigned lead_of(const struct dist_target *x, const struct param *p,
+                        uint64_t sizes[MAX_LEAD], uint64_t at[MAX_LEAD])
+{
+    const struct model_config *c = &x->t->source->config;
+    unsigned n = 0;
+    if (p->rule->place != PLACE_LAYER) return 0;
+    if (x->stacked) {
+        sizes[n] = c->num_layers;
+        at[n++] = p->layer;
+    }
+    if (p->rule->expert) {
+        sizes[n] = c->num_experts;
+        at[n++] = p->expert;
+    }
+    return n;
+}
+
+static struct key *key_of(struct dist_target *x, const struct megatron_part *p, unsigned lead,
+                          const uint64_t *lead_sizes)
+{
+    struct arena *a = &x->t->plan.arena;
+    const char *name = dist_key_of(a, &p->param, x->stacked, !x->t->options.transformer_engine);
+    size_t at = x->num_keys;
+    if (!map_add(&x->key_names, name, at, &at)) return &x->keys[at];
+    uint64_t *shape = arena_array(a, ITEM_DIMS, sizeof *shape);
+    for (unsigned d = 0; d < lead; d++)
+        shape[d] = lead_sizes[d];
+    for (unsigned d = 0; d < p->num_dims; d++)
+        shape[lead + d] = p->whole[d];
+    struct key *k = ARENA_PUSH(a, x->keys, x->num_keys, x->keys_capacity);
+    *k = (struct key){
+        .tensor = {
+            .name = name, .dtype = p->dtype, .num_dims = lead + p->num_dims, .shape = shape}};
+    return k;
+}
+
+/* ---- chunks ---- */
+
+/* Puts one chunk behind what the file has. */
+static void add_item(struct dist_target *x, size_t file, struct key *k, const uint64_t *offsets,
+                     const uint64_t *sizes, uint32_t segment)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct dist_file *f = &x->files[file];
+    struct torch_item layout;
+    torch_item_layout(&layout, k->tensor.dtype, k->tensor.num_dims, sizes);
+    *ARENA_PUSH(a, f->items, f->num_items, f->items_capacity) =
+        (struct item){f->bytes, segment, k->tensor.dtype, (uint8_t)k->tensor.num_dims, sizes};
+    *ARENA_PUSH(a, k->chunks, k->tensor.num_chunks, k->capacity) =
+        (struct dcp_chunk){offsets, sizes, (uint32_t)file, f->bytes, layout.total_bytes};
+    x->t->plan.segments[segment].offset_bytes = f->bytes + layout.data_offset;
+    f->bytes += layout.total_bytes;
+}
+
+static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned box,
+                             size_t file, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    uint64_t lead_sizes[MAX_LEAD], lead_at[MAX_LEAD], numel = 1;
+    unsigned lead = lead_of(x, &p->param, lead_sizes, lead_at);
+    struct key *k = key_of(x, p, lead, lead_sizes);
+    if (k->tensor.dtype != p->dtype)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s is %s, others that are one tensor with it, %s, are %s; --torch-dtype casts "
+                    "them",
+                    p->tensor->name, dtype_infos[p->dtype].name, k->tensor.name,
+                    dtype_infos[k->tensor.dtype].name);
+    if (k->tensor.num_dims > ITEM_DIMS)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, p->num_dims);
+    uint64_t *offsets = arena_array(a, k->tensor.num_dims, sizeof *offsets);
+    uint64_t *sizes = arena_array(a, k->tensor.num_dims, sizeof *sizes);
+    for (unsigned d = 0; d < lead; d++) {
+        offsets[d] = lead_at[d];
+        sizes[d] = 1;
+    }
+    for (unsigned d = 0; d < p->num_dims; d++) {
+        offsets[lead + d] = p->start[box][d];
+        sizes[lead + d] = p->extent[box][d];
+        numel *= p->extent[box][d];
+    }
+    uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, p->dtype, numel, true);
+    add_item(x, file, k, offsets, sizes, segment);
+    struct pair own = p->pairs[box];
+    own.b_offset = 0; /* each box is a tensor of its own here */
+    return megatron_fill(x->t, p, &own, segment, err);
+}
+
+static enum status add_part(void *context, const struct megatron_part *p, struct error *err)
+{
+    struct dist_target *x = context;
+    const struct layout *l = &x->t->layout;
+    uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
+    size_t file = file_of_rank(x, rank);
+    for (unsigned i = 0; i < p->num_pairs; i++)
+        TRY(add_chunk(x, p, i, file, err));
+    return OK;
+}
+
+/* ---- objects ---- */
+
+static enum status none_archive(struct dist_target *x, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    struct value *none = value_none(&a), *list = value_list(&a, VALUE_LIST, 1, &none);
+    enum status st = torch_to_bytes(&x->none_item, "archive", list, NULL, err);
+    arena_release(&a);
+    return st;
+}
+
+static enum status common_archive(struct dist_target *x, struct error *err)
+{
+    struct value *common;
+    bool object = x->t->options.common_as_object;
+    TRY(megatron_common_state(x->t, !x->stacked, &common, err));
+    if (object) common = value_list(&x->t->plan.arena, VALUE_LIST, 1, &common);
+    return torch_to_bytes(&x->common, object ? "archive" : "common", common, NULL, err);
+}
+
+/* Bytes of the common state in the first file. */
+static size_t common_length(const struct dist_target *x)
+{
+    return x->t->options.common_as_object ? x->common.length : 0;
+}
+
+/* The first file begins with the archives that objects refer to. */
+static enum status begin_first_file(struct dist_target *x, struct error *err)
+{
+    TRY(none_archive(x, err));
+    TRY(common_archive(x, err));
+    size_t first = file_of_rank(x, 0);
+    x->files[first].bytes = x->none_item.length + common_length(x);
+    return OK;
+}
+
+static void add_object(struct dist_target *x, const char *name, uint64_t offset, uint64_t length)
+{
+    *ARENA_PUSH(&x->t->plan.arena, x->objects, x->num_objects, x->objects_capacity) =
+        (struct dcp_object){name, 0, offset, length};
+}
+
+/* MODULE._extra_state/shard_PLACE_SIZES, where the place is the layer's (and the expert's) in a
+ * stack (transformer/utils.py:_get_extra_state_offsets). */
+static void add_extra_state(struct dist_target *x, const struct param *p, const char *module)
+{
+    struct arena *a = &x->t->plan.arena;
+    uint64_t sizes[MAX_LEAD], at[MAX_LEAD];
+    unsigned lead = lead_of(x, p, sizes, at);
+    const char *shard = "0_1";
+    if (lead == 1) shard = arena_printf(a, "%" PRIu64 "_%" PRIu64, at[0], sizes[0]);
+    if (lead == 2)
+        shard = arena_printf(a, "%" PRIu64 ".%" PRIu64 "_%" PRIu64 ".%" PRIu64, at[0], at[1],
+                             sizes[0], sizes[1]);
+    add_object(x, arena_printf(a, "%s._extra_state/shard_%s", module, shard), 0,
+               x->none_item.length);
+}
+
+static bool is_norm_module(const char *module)
+{
+    const char *last = strrchr(module, '.');
+    return last && strstr(last, "norm");
+}
+
+/* More extra states than any one release asks for: those that are asked for and absent stop a load,
+ * others are ignored. Linears have one in each, norms in TE 2, core_attention up to 0.14. */
+static void add_extra_states(struct dist_target *x)
+{
+    struct arena *a = &x->t->plan.arena;
+    for (size_t i = 0; i < x->t->source->num_tensors; i++) {
+        struct param p;
+        const char *name = x->t->source->tensors[i].name;
+        if (!param_find(name, &p) || strncmp(name, "optimizer.", 10) == 0) continue;
+        const char *key = dist_key_of(a, &p, x->stacked, !x->t->options.transformer_engine);
+        const char *module = module_of(a, key);
+        if (p.rule->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
+            add_extra_state(x, &p, module);
+        if (strcmp(p.rest, "self_attention.linear_proj.weight") == 0)
+            add_extra_state(x, &p, arena_printf(a, "%s.core_attention", module_of(a, module)));
+    }
+    if (common_length(x))
+        add_object(x, "common_state/shard_0_1", x->none_item.length, common_length(x));
+}
+
+/* ---- writing ---- */
+
+/* The bytes between items' data: the end of one archive and the beginning of the next go in one. */
+static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
+                             const struct file_writer *writer, struct error *err)
+{
+    const struct dist_target *x = context;
+    const struct dist_file *f = &x->files[file];
+    struct strbuf between = {0}, before = {0}, after = {0};
+    uint64_t at = 0;
+    enum status st = OK;
+    if (file == 0) {
+        strbuf_add(&between, x->none_item.data, x->none_item.length);
+        strbuf_add(&between, x->common.data, common_length(x));
+    }
+    for (size_t i = 0; i < f->num_items && !st; i++) {
+        const struct item *item = &f->items[i];
+        const struct segment *s = &plan->segments[item->segment];
+        strbuf_clear(&before);
+        strbuf_clear(&after);
+        torch_item_emit(item->dtype, item->num_dims, item->shape, s->crc, &before, &after);
+        strbuf_add(&between, before.data, before.length);
+        st = writer->put(writer->context, at, between.data, between.length, err);
+        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+        strbuf_clear(&between);
+        strbuf_add(&between, after.data, after.length);
+    }
+    if (!st) st = writer->put(writer->context, at, between.data, between.length, err);
+    strbuf_release(&between);
+    strbuf_release(&before);
+    strbuf_release(&after);
+    return st;
+}
+
+static enum status write_metadata(struct dist_target *x, const char *folder, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const char **paths = arena_array(a, x->num_files, sizeof *paths);
+    struct dcp_tensor *tensors = arena_array(a, x->num_keys, sizeof *tensors);
+    for (size_t i = 0; i < x->num_files; i++)
+        paths[i] = x->t->plan.files[i].path;
+    for (size_t i = 0; i < x->num_keys; i++) {
+        tensors[i] = x->keys[i].tensor;
+        tensors[i].chunks = x->keys[i].chunks;
+    }
+    return dcp_write_metadata(path_join(a, folder, ".metadata"), paths, tensors, x->num_keys,
+                              x->objects, x->num_objects, x->t->options.durable, err);
+}
+
+static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+{
+    static const char mark[] =
+        "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1}";
+    struct dist_target *x = t->own;
+    struct arena *a = &t->plan.arena;
+    if (!t->options.common_as_object)
+        TRY(file_write_all(path_join(a, folder, "common.pt"), x->common.data, x->common.length,
+                           t->options.durable, err));
+    TRY(megatron_small_files(t, folder, err));
+    TRY(write_metadata(x, folder, err));
+    return file_write_all(path_join(a, folder, "metadata.json"), mark, sizeof mark - 1,
+                          t->options.durable, err);
+}
+
+static enum status plan_torch_dist(struct target *t, struct error *err)
+{
+    struct dist_target *x = arena_alloc(&t->plan.arena, sizeof *x);
+    struct arena scratch;
+    x->t = t;
+    t->own = x;
+    TRY(megatron_begin(t, err));
+    arena_init(&scratch);
+    x->stacked = layers_are_alike(t, &scratch);
+    arena_release(&scratch);
+    t->facts.per_layer_names = !x->stacked;
+    TRY(begin_first_file(x, err));
+    TRY(megatron_each_part(t, add_part, x, err));
+    add_extra_states(x);
+    for (size_t i = 0; i < x->num_files; i++) {
+        t->plan.files[i].size_bytes = x->files[i].bytes;
+        t->plan.files[i].finish = emit_file;
+        t->plan.files[i].finish_context = x;
+    }
+    t->facts.num_target_tensors = x->num_keys;
+    t->facts.num_weight_files = x->num_files;
+    return OK;
+}
+
+static void release_torch_dist(struct target *t)
+{
+    struct dist_target *x = t->own;
+    map_release(&x->by_rank);
+    map_release(&x->key_names);
+    strbuf_release(&x->none_item);
+    strbuf_release(&x->common);
+}
+
+const struct target_kind target_torch_dist = {"torch_dist", plan_torch_dist, write_small_files,
+                                              megatron_root_files, release_torch_dist};

@@ -1,0 +1,149 @@
+#!/bin/sh
+# options_test.sh - help, version, spellings of options, and what is said of wrong ones.
+. "$(dirname "$0")/lib.sh"
+synth_model m
+
+it "help, asked for, goes to stdout and is no failure"
+for way in help --help -h; do
+    run "$way"
+    exits 0
+    prints "usage: ferry COMMAND"
+    prints "130 interrupted"
+    says_nothing
+done
+
+it "no command at all is a mistake, and help goes to stderr"
+run
+exits 2
+says "usage: ferry COMMAND"
+prints_nothing
+
+it "every command that help lists has a help of its own"
+run help
+commands=$(sed -n '/^Commands$/,/^$/s/^  \([a-z]*\) .*/\1/p' "$stdout")
+[ -n "$commands" ] || is_wrong "help lists no commands"
+for name in $commands; do
+    run "$name" --help
+    exits 0
+    prints "usage: ferry $name"
+    run help "$name"
+    exits 0
+    prints "usage: ferry $name"
+done
+
+it "the version is one line"
+run --version
+exits 0
+prints "ferry "
+[ "$(wc -l <"$stdout")" -eq 1 ] || is_wrong "not one line"
+
+it "an unknown command is named, with the nearest one"
+run convret m out
+exits 2
+says "unknown command convret (did you mean convert?)"
+prints_nothing
+
+it "an unknown option is named, with the nearest one"
+run convert m out --tensor-model-paralel-size 2
+exits 2
+says "--tensor-model-paralel-size"
+says "did you mean --tensor-model-parallel-size"
+run convert m out --dryrun
+exits 2
+says "did you mean --dry-run"
+is_not_there out
+
+it "missing and surplus arguments are named"
+run convert m
+exits 2
+says "DESTINATION"
+run convert m out surplus
+exits 2
+says "surplus"
+run print
+exits 2
+
+it "values that are none are refused with what they should be"
+run convert m out --tp two
+exits 2
+says '--tp: "two"'
+run convert m out --tp
+exits 2
+says "--tp needs a value"
+run convert m out --to gguf
+exits 2
+says "hf|torch_dist|torch"
+run convert m out --max-memory 5furlongs
+exits 2
+says "5GB"
+run convert m out --torch-dtype int8
+exits 2
+says "bfloat16"
+run convert m out --tp -1
+exits 2
+run convert m out --pipeline-model-parallel-layout nonsense
+exits 2
+is_not_there out
+
+it "spellings of Megatron-LM, of Bridge and with underscores are the same"
+for spelling in "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2" "--tp 2 --pp 2" \
+    "--tensor_model_parallel_size 2 --pipeline_model_parallel_size 2" "--tp=2 --pp=2" \
+    "--target-tensor-parallel-size 2 --target-pipeline-parallel-size=2" "--tp 4 --pp 2 --tp 2"; do
+    # shellcheck disable=SC2086 # words
+    run convert m out --dry-run $spelling
+    exits 0
+    says "TP2"
+    says "PP2"
+done
+
+it "options may stand anywhere, and end at --"
+run --tp 2 convert m out
+exits 2
+run convert --dry-run m --tp 2 out
+exits 0
+run convert --dry-run -- m -out
+exits 0
+says "-> -out"
+
+it "stdout that cannot be written is exit code 4"
+if [ -w /dev/full ]; then
+    "$ferry" help >/dev/full 2>"$stderr"
+    code=$? ran="ferry help >/dev/full"
+    exits 4
+else
+    skip "no /dev/full"
+fi
+
+it "the man page has all commands and options, and groff takes it"
+run --man-page
+exits 0
+prints '.TH'
+prints 'pipeline\-model\-parallel\-layout'
+for name in $commands; do prints "ferry $name"; done
+if command -v groff >/dev/null; then
+    cp "$stdout" page
+    run_program groff -man -Tutf8 -ww page
+    says_nothing
+fi
+
+# What bash offers for the last word: completed WORD...
+completed() {
+    # shellcheck disable=SC2016 # for bash
+    bash -c '. "$0"
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        function=$(complete -p ferry)
+        function=${function#*-F }
+        "${function%% *}" ferry "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
+        echo "${COMPREPLY[@]}"' "$scratch/completion" ferry "$@"
+}
+
+it "bash completes commands, options and choices"
+if command -v bash >/dev/null; then
+    run --bash-completion
+    exits 0
+    cp "$stdout" "$scratch/completion"
+    got="$(completed conv) $(completed convert --tensor) $(completed convert --to torch_)"
+    [ "$got" = "convert --tensor-model-parallel-size torch_dist" ] || is_wrong "completed: $got"
+else
+    skip "no bash"
+fi

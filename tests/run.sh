@@ -1,0 +1,39 @@
+#!/bin/sh
+# run.sh FERRY TEST... - runs unit tests (cmocka programs) and shell tests (X.sh FERRY) side by
+# side. Both speak TAP. Prints what failed and what was skipped, then one line of sums.
+set -u
+ferry=$1
+shift
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export ferry work
+
+# shellcheck disable=SC2016 # for the inner shell
+printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$(nproc)" -I '{}' sh -c '
+    said=$work/$(echo "$1" | tr / _)
+    case $1 in
+    *.sh) timeout 300 sh "$1" "$ferry" ;;
+    *) timeout 300 "$1" ;;
+    esac >"$said" 2>&1 </dev/null
+    echo $? >"$said.code"' - '{}'
+
+passed=0 failed=0 skipped=0
+for test; do
+    said=$work/$(echo "$test" | tr / _)
+    code=$(cat "$said.code" || echo none)
+    # cmocka calls a skipped test "not ok 3 # SKIP name", ours "ok 3 - name # SKIP reason".
+    skips=$(grep -ac '# SKIP' "$said")
+    good=$(grep -a '^ok ' "$said" | grep -acv '# SKIP')
+    bad=$(grep -a '^not ok ' "$said" | grep -acv '# SKIP')
+    # One that crashes has no line for it; one that says nothing tested nothing.
+    [ "$bad" -eq 0 ] && { [ "$code" != 0 ] || [ $((good + skips)) -eq 0 ]; } && bad=1
+    if [ "$bad" -gt 0 ]; then
+        echo "FAILED $test (exit code $code)"
+        grep -av '^ok \|^1\.\.\|# SKIP' "$said" | sed 's/^/    /'
+    fi
+    sed -n -e 's/^ok [0-9]* - \(.*\) # SKIP \(.*\)/skipped: \1 (\2)/p' \
+        -e "s,^not ok [0-9]* # SKIP \(.*\),skipped: \1 (in $test)," -e '/^skipped/p' "$said"
+    passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skips))
+done
+echo "test: $passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
