@@ -1,0 +1,140 @@
+#!/bin/sh
+# bench.sh FERRY [quick] - how fast conversions are, beside cp of the same files and beside the
+# programs that people use otherwise, in the same run on the same disk (that of TMPDIR).
+#
+# Before each run its output is removed and the disk synced; runs of ferry and of cp alternate; the
+# first of each warms up (the first writes to fresh blocks can be much slower) and does not count. The
+# ratio is that of the minima. ferry waits until the disk has it all, and so does cp, by sync -f.
+set -eu
+ferry=$(realpath "$1")
+mode=${2:-full}
+here=$(realpath "$(dirname "$0")")
+python=${FERRY_VENV:-$HOME/.cache/ferry-interop}/bin/python
+work=$(mktemp -d "${TMPDIR:-/tmp}/ferry-bench.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+cd "$work"
+
+free_gb() {
+    echo $(($(df -Pk . | awk 'NR == 2 {print $4}') / 1000000))
+}
+
+# Seconds and peak memory in MB of a command: timed FILE COMMAND... appends a line.
+timed() {
+    file=$1
+    shift
+    code=0
+    /usr/bin/time -o usage -f '%e %M' "$@" >said 2>&1 || code=$?
+    awk -v code=$code 'END {print $(NF - 1), $NF / 1000, code}' usage >>"$file"
+}
+
+copy() {
+    cp --reflink=never -r "$1" "$2" && sync -f "$2"
+}
+
+clear_output() {
+    rm -rf "$1"
+    sync
+}
+
+smallest() {
+    sort -n "$1" | head -n 1 | cut -d ' ' -f 1
+}
+
+middle() {
+    sort -n "$1" | awk '{x[NR] = $1} END {print x[int((NR + 1) / 2)]}'
+}
+
+# beside_cp TITLE SOURCE OPTION... - converts SOURCE to ./out, and copies it there, in turns.
+beside_cp() {
+    title=$1 source=$2
+    shift 2
+    rm -f ours theirs
+    for turn in $(seq 0 "$pairs"); do
+        clear_output out
+        timed ours "$ferry" convert "$source" out -q "$@"
+        [ "$(tail -n 1 ours | cut -d ' ' -f 3)" = 0 ] || { cat said; exit 1; }
+        clear_output out
+        start=$(date +%s%N)
+        copy "$source" out
+        echo $(($(date +%s%N) - start)) | awk '{print $1 / 1e9}' >>theirs
+        [ "$turn" -gt 0 ] || rm ours theirs
+    done
+    clear_output out
+    gigabytes=$(du -sb "$source" | awk '{print $1 / 1e9}')
+    echo "$gigabytes $(smallest ours) $(middle ours) $(smallest theirs) $(middle theirs) $(cut -d ' ' -f 2 ours | sort -n | tail -n 1)" |
+        awk -v title="$title" '{printf "%-38s %6.2f %8.2f %8.2f %8.2f %8.2f %7.2f %8.2f %8.1f\n",
+                                title, $1, $2, $3, $4, $5, $2 / $4, $1 / $2, $6}'
+}
+
+head_of_table() {
+    printf '\n%-38s %6s %8s %8s %8s %8s %7s %8s %8s\n' "$1" GB 'ferry s' median 'cp s' median ratio GB/s 'peak MB'
+}
+
+# alone TITLE COMMAND... - time, peak memory and exit code of one run, after one that warms up.
+alone() {
+    title=$1
+    shift
+    rm -f ours
+    for _ in 1 2; do
+        clear_output out
+        timed ours "$@"
+    done
+    tail -n 1 ours | awk -v title="$title" '{printf "%-38s %8.2f s %8.1f MB   exit code %s\n", title, $1, $2, $3}'
+    clear_output out
+}
+
+conversions() { # TITLE MODEL-OPTION...
+    head_of_table "$1"
+    shift
+    "$ferry" synth -q hf --model llama --hidden 2048 --heads 32 --kv-heads 8 --ffn-hidden-size 8192 "$@"
+    beside_cp "HF -> torch_dist TP8" hf --tp 8
+    beside_cp "HF -> torch TP8 (legacy)" hf --tp 8 --to torch
+    "$ferry" convert -q hf tp8 --tp 8
+    beside_cp "torch_dist TP8 -> HF" tp8 --to hf
+    rm -rf tp8
+    "$ferry" convert -q hf tp4pp2 --tp 4 --pp 2
+    beside_cp "torch_dist TP4 PP2 -> TP2" tp4pp2 --tp 2 --pp 1
+    rm -rf tp4pp2
+}
+
+echo "$("$ferry" --version), $(uname -m), $(nproc) CPUs, $(awk '/MemTotal/ {printf "%.0f", $2 / 1e6}' /proc/meminfo) GB of memory"
+echo "disk: $(df -PT . | awk 'NR == 2 {print $2}'), $(free_gb) GB free; load: $(cut -d ' ' -f 1-3 /proc/loadavg)"
+
+if [ "$mode" = quick ]; then
+    pairs=3
+    conversions "a small Llama, bf16" --layers 2 --vocab-size 32000 --tied
+else
+    pairs=5
+    conversions "Llama 3.2 1B, bf16" --layers 16 --vocab-size 128256 --tied
+fi
+
+if [ -x "$python" ]; then
+    printf '\nother programs, the same model (time and memory with their imports)\n'
+    for what in transformers safetensors megatron-save megatron-load; do
+        alone "$what" "$python" -W ignore "$here/peers.py" "$what" hf
+    done
+    rm -rf megatron
+else
+    printf '\nother programs: skipped (make interop installs them)\n'
+fi
+
+if [ "$mode" != quick ] && [ "$(free_gb)" -ge 30 ]; then
+    rm -rf hf
+    conversions "10 GB Llama, bf16" --layers 72 --vocab-size 128256 --tied
+fi
+rm -rf hf
+
+printf '\nplans and headers\n'
+"$ferry" synth -q moe --model qwen3_moe --layers 61 --experts 256 --sparse
+alone "61 layers x 256 experts, dry run" "$ferry" convert moe out --tp 8 --pp 4 --ep 8 --vpp 1 --decoder-last-pipeline-num-layers 16 --dry-run
+rm -rf moe
+"$ferry" synth -q moe --model qwen3_moe --layers 61 --experts 256 --hidden 7168 --sparse
+alone "the same, hidden 7168 (wants exit 4)" "$ferry" convert moe out --tp 8 --dry-run
+rm -rf moe
+"$ferry" synth -q shards --model llama --layers 80 --hidden 8192 --heads 64 --kv-heads 8 --vocab-size 128256 \
+    --max-shard-size 3GB --sparse
+alone "inspect $(find shards -name '*.safetensors' | wc -l) shards, $(du -sb --apparent-size shards | awk '{printf "%.0f", $1 / 1e9}') GB" "$ferry" inspect shards
+start=$(date +%s%N)
+for _ in $(seq 100); do "$ferry" --version >/dev/null; done
+echo "program start: $((($(date +%s%N) - start) / 100000)) us"

@@ -1,0 +1,33 @@
+#!/bin/sh
+# interop.sh FERRY [OPTION of interop/interop.py]... - checks ferry against transformers and
+# Megatron-Core, in a virtual environment outside the tree (FERRY_VENV; some 2.5 GB), which is made
+# at the first run and when the pinned versions change. FERRY_PEERS names a folder of further programs
+# that load and save with the real GPTModel; by default ../shared/peers, where it is there.
+set -eu
+ferry=$(realpath "$1")
+shift
+here=$(realpath "$(dirname "$0")")
+venv=${FERRY_VENV:-$HOME/.cache/ferry-interop}
+peers=${FERRY_PEERS:-$here/../../shared/peers}
+torch=torch==2.13.0
+pins="$torch $(cat "$here/interop/requirements.txt" "$here/interop/requirements-nodeps.txt")"
+
+install() {
+    python3 -m venv --clear "$venv"
+    "$venv/bin/pip" install "$torch" # first and alone: see requirements.txt
+    "$venv/bin/pip" install "$torch" -r "$here/interop/requirements.txt"
+    "$venv/bin/pip" install --no-deps -r "$here/interop/requirements-nodeps.txt"
+    printf '%s' "$pins" >"$venv/ferry-pins"
+}
+
+if [ "$(cat "$venv/ferry-pins" 2>/dev/null)" != "$pins" ]; then
+    echo "installing what is compared with into $venv (several minutes)"
+    mkdir -p "$venv"
+    if ! (install) >"$venv.log" 2>&1; then
+        tail -n 20 "$venv.log"
+        echo "interop: 0 passed, 1 failed, 0 skipped"
+        exit 1
+    fi
+fi
+[ ! -d "$peers" ] || set -- "$@" --peers "$peers"
+exec "$venv/bin/python" -W ignore "$here/interop/interop.py" "$ferry" "$@"

@@ -1,0 +1,305 @@
+"""interop.py FERRY [--peers FOLDER] [--only TEXT] [--keep FOLDER] - checks ferry against transformers and
+Megatron-Core: what it writes is read by them, and what they write is read by it.
+
+Each line is PASS, FAIL or skipped, the case, and what was done. The last line has the sums."""
+
+import argparse
+import concurrent.futures
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import expected
+import megatron_files
+import models
+import torch
+from megatron_files import Wrong, require, require_equal
+
+# model, format, and ferry's own options for the layout
+CASES = """
+llama       torch_dist  --tp 1
+llama       torch_dist  --tp 2 --pp 2
+llama       torch_dist  --tp 4
+llama       torch_dist  --tp 2 --pp 2 --vpp 2 --transformer-impl local
+llama       torch_dist  --pp 3 --decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 1
+llama       torch_dist  --pp 2 --pipeline-model-parallel-layout Et|tt|ttt|ttL
+llama       torch       --tp 1
+llama       torch       --tp 2 --pp 2
+llama       torch       --tp 2 --pp 2 --vpp 2 --transformer-impl local
+llama       torch       --pp 2 --pipeline-model-parallel-layout Ettt|tt|t|ttL
+llama-tied  torch_dist  --tp 2 --pp 2
+llama-tied  torch       --pp 4
+llama-tied  torch       --tp 2 --transformer-impl local
+llama3      torch_dist  --tp 4 --pp 2
+llama3      torch       --tp 2
+mistral     torch_dist  --tp 2 --pp 4 --make-vocab-size-divisible-by 16
+mistral     torch       --tp 2 --pp 2
+qwen2       torch_dist  --tp 2 --pp 2
+qwen2       torch       --tp 4
+qwen3       torch_dist  --tp 2 --vpp 2 --pp 2
+qwen3       torch       --tp 2 --pp 3 --decoder-first-pipeline-num-layers 2
+gpt2        torch_dist  --tp 2 --pp 2
+gpt2        torch_dist  --tp 4 --transformer-impl local
+gpt2        torch       --tp 2 --pp 2
+mixtral     torch_dist  --tp 2 --ep 2
+mixtral     torch_dist  --ep 4 --pp 2 --transformer-impl local
+mixtral     torch       --ep 2 --pp 2
+mixtral     torch       --tp 2 --ep 2 --moe-grouped-gemm
+qwen3_moe   torch_dist  --tp 2 --pp 2 --ep 2 --etp 1
+qwen3_moe   torch_dist  --ep 2 --pp 2 --vpp 2
+qwen3_moe   torch       --tp 2 --ep 2 --pp 2
+qwen3_moe   torch       --ep 4 --transformer-impl local
+"""
+# Megatron-Bridge itself: imports what ferry then exports, and exports what ferry imported.
+BRIDGE_CASES = """
+llama       torch_dist  --tp 2 --pp 2
+llama-tied  torch_dist  --tp 2
+qwen2       torch_dist  --pp 2
+qwen3       torch_dist  --tp 2
+mixtral     torch_dist  --ep 2
+qwen3_moe   torch_dist  --tp 2 --ep 2
+"""
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--tp", type=int, default=1)
+parser.add_argument("--pp", type=int, default=1)
+parser.add_argument("--vpp", type=int, default=1)
+parser.add_argument("--ep", type=int, default=1)
+parser.add_argument("--etp", type=int)
+parser.add_argument("--decoder-first-pipeline-num-layers", dest="first", type=int)
+parser.add_argument("--decoder-last-pipeline-num-layers", dest="last", type=int)
+parser.add_argument("--pipeline-model-parallel-layout", dest="stages")
+parser.add_argument("--make-vocab-size-divisible-by", dest="divisor", type=int, default=128)
+parser.add_argument("--transformer-impl", dest="names", default="te")
+parser.add_argument("--moe-grouped-gemm", dest="grouped", action="store_true")
+
+
+class Case:
+    def __init__(self, line):
+        self.model, self.format, options = line.split(None, 2)
+        self.options = shlex.split(options)
+        self.layout = parser.parse_args(self.options)
+        if self.layout.stages:
+            self.layout.vpp = len(self.layout.stages.split("|")) // self.layout.pp
+        self.name = " ".join(line.split())
+
+    def folder(self, work, what):
+        """A new place for one check of this case."""
+        return work / what / self.name.replace(" ", "_").replace("|", ".").replace("--", "")
+
+    def peer_options(self):
+        """The layout as the peers' programs call it."""
+        lay, options = self.layout, []
+        for name in ("tp", "pp", "ep", "etp", "first", "last", "stages"):
+            if getattr(lay, name) is not None:
+                options += ["--" + name, str(getattr(lay, name))]
+        if lay.vpp > 1:
+            options += ["--vpp", str(lay.vpp)]
+        dense = max(1, lay.ep * (lay.etp or lay.tp) // lay.tp)
+        return [
+            *options,
+            *("--dp", str(dense), "--vocab-divisor", str(lay.divisor)),
+            *("--spec", "local" if lay.names == "local" else "te-names"),
+        ]
+
+
+class Report:
+    def __init__(self):
+        self.counts = {"PASS": 0, "FAIL": 0, "skipped": 0}
+
+    def line(self, verdict, case, what, said=""):
+        self.counts[verdict] += 1
+        print(f"{verdict:8}{case}: {what}{': ' + said if said else ''}", flush=True)
+
+    def check(self, case, what, function, *args):
+        try:
+            said = function(*args)
+            self.line("PASS", case, what, said or "")
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.line("FAIL", case, what, lines[0][:200])
+            if not isinstance(error, Wrong):
+                traceback.print_exc()
+            for more in lines[1:20]:
+                print("        " + more)
+
+
+def run_program(*command):
+    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, timeout=600)
+    text = (done.stdout + done.stderr).strip()
+    require(
+        done.returncode == 0,
+        f"{Path(command[0]).name} {shlex.join(map(str, command[1:]))}: exit code "
+        f"{done.returncode}\n{text[-1500:]}",
+    )
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+
+class Interop:
+    def __init__(self, ferry, peers, work):
+        self.ferry, self.peers, self.work = ferry, peers, work
+        self.logits = {}
+
+    def run_ferry(self, *args):
+        return run_program(self.ferry, *args)
+
+    def source(self, case):
+        return self.work / "hf" / case.model
+
+    # ---- with transformers and megatron-core alone ----
+
+    def make_model(self, name):
+        folder = self.work / "hf" / name
+        models.make(name, folder)
+        self.logits[name], wrong = models.logits(folder)
+        require(not wrong, f"transformers: {wrong}")
+
+    def written_by_ferry(self, case):
+        """HF -> ferry -> megatron-core, or torch.load: every tensor."""
+        out = case.folder(self.work, "ours")
+        self.run_ferry("convert", self.source(case), out, "--to", case.format, *case.options)
+        read = megatron_files.read_torch_dist if case.format == "torch_dist" else megatron_files.read_legacy
+        return read(out, expected.Model(self.source(case)), case.layout)
+
+    def written_by_megatron(self, case):
+        """megatron-core, or torch.save -> ferry -> transformers: every tensor, and the logits."""
+        theirs, out = case.folder(self.work, "theirs"), case.folder(self.work, "theirs_as_hf")
+        m = expected.Model(self.source(case))
+        write = (
+            megatron_files.write_torch_dist if case.format == "torch_dist" else megatron_files.write_legacy
+        )
+        write(theirs, m, case.layout)
+        config = ["--true-vocab-size", m.vocab]
+        if case.model in ("llama3", "mistral"):  # Megatron-LM's arguments do not say all of it
+            config = ["--hf-config", self.source(case)]
+        self.run_ferry("convert", theirs, out, "--to", "hf", *config)
+        return self.check_hf(out, case)
+
+    def check_hf(self, folder, case):
+        got, want = expected.Model(folder).tensors, expected.Model(self.source(case)).tensors
+        require(got.keys() == want.keys(), f"{sorted(got.keys() ^ want.keys())[:4]}")
+        for name, tensor in want.items():
+            require_equal(name, got[name], tensor)
+        logits, wrong = models.logits(folder)
+        require(not wrong, f"transformers: {wrong}")
+        require(torch.equal(logits, self.logits[case.model]), "the logits differ")
+        return f"{len(want)} tensors and the logits"
+
+    # ---- with the peers' programs: a real GPTModel on CPU ranks ----
+
+    def peer(self, program, *args):
+        said = run_program(sys.executable, "-W", "ignore", self.peers / program, *args)
+        return said.split(": ", 1)[-1]  # without verdict and path
+
+    def loaded_by_peer(self, case):
+        load = "megatron_load.py" if case.format == "torch_dist" else "megatron_legacy_load.py"
+        folder = case.folder(self.work, "ours")
+        return self.peer(load, folder, "--hf", self.source(case), *case.peer_options())
+
+    def saved_by_peer(self, case):
+        theirs, out = case.folder(self.work, "peer"), case.folder(self.work, "peer_as_hf")
+        dtype = models.MODELS[case.model][2]
+        self.peer(
+            "megatron_save.py",
+            self.source(case),
+            theirs,
+            "--format",
+            case.format,
+            "--dtype",
+            dtype,
+            *case.peer_options(),
+        )
+        self.run_ferry("convert", theirs, out, "--to", "hf", "--hf-config", self.source(case))
+        self.peer("safetensors_check.py", out)
+        return self.peer("hf_load.py", out, "--reference", self.source(case))
+
+    def read_by_dcp(self, case):
+        folder = megatron_files.iteration_folder(case.folder(self.work, "ours"))
+        return self.peer("dcp_load.py", folder, "--hf", self.source(case))
+
+    def exported_by_bridge(self, case):
+        ours, out = case.folder(self.work, "for_bridge"), case.folder(self.work, "by_bridge")
+        self.run_ferry("convert", self.source(case), ours, "--make-vocab-size-divisible-by", 1, *case.options)
+        return self.peer(
+            "megatron_bridge.py", "export", ours, out, "--hf", self.source(case), *case.peer_options()
+        )
+
+    def imported_by_bridge(self, case):
+        theirs, out = case.folder(self.work, "bridge"), case.folder(self.work, "bridge_as_hf")
+        self.peer("megatron_bridge.py", "import", self.source(case), theirs, *case.peer_options())
+        self.run_ferry("convert", theirs, out, "--to", "hf", "--hf-config", self.source(case))
+        return self.peer("hf_load.py", out, "--reference", self.source(case))
+
+
+def peer_checks(interop, cases, bridge_cases):
+    for case in cases:
+        # What the peers' programs do not do: llama3's rotary scaling, grouped experts, and arguments
+        # that say how a legacy checkpoint's layers are dealt to model chunks.
+        known = case.model != "llama3" and not case.layout.grouped
+        if known:
+            yield case, "GPTModel loads what ferry writes", interop.loaded_by_peer
+        if known and not (case.format == "torch" and case.layout.vpp > 1):
+            yield case, "ferry exports what GPTModel saves", interop.saved_by_peer
+        if case.format == "torch_dist":
+            yield case, "plain torch.distributed.checkpoint reads it", interop.read_by_dcp
+    for case in bridge_cases:
+        yield case, "Megatron-Bridge exports what ferry writes", interop.exported_by_bridge
+        yield case, "ferry exports what Megatron-Bridge imports", interop.imported_by_bridge
+
+
+def run(args, work, report):
+    chosen = [
+        [c for c in map(Case, table.strip().splitlines()) if args.only in c.name]
+        for table in (CASES, BRIDGE_CASES)
+    ]
+    interop = Interop(args.ferry, args.peers, work)
+    for name in dict.fromkeys(c.model for c in sum(chosen, [])):
+        report.check(name, "transformers makes it", interop.make_model, name)
+    for case in chosen[0]:
+        report.check(case.name, "megatron-core reads what ferry writes", interop.written_by_ferry, case)
+        report.check(
+            case.name,
+            "transformers loads what ferry exports of megatron-core's",
+            interop.written_by_megatron,
+            case,
+        )
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for case, what, function in peer_checks(interop, *chosen):
+            if not args.peers:
+                report.line("skipped", case.name, what, "the peers' programs are not there (--peers)")
+            else:
+                pool.submit(report.check, case.name, what, function, case)
+
+
+def main():
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("ferry", type=Path)
+    options.add_argument("--peers", type=Path, help="folder of the peers' programs")
+    options.add_argument("--only", default="", metavar="TEXT", help="only cases that contain it")
+    options.add_argument("--keep", type=Path, metavar="FOLDER", help="work there, and leave all files")
+    args = options.parse_args()
+    torch.set_num_threads(1)
+    megatron_files.start()
+    models.transformers.utils.logging.set_verbosity_error()
+    models.transformers.utils.logging.disable_progress_bar()
+    report = Report()
+    work = args.keep or Path(tempfile.mkdtemp(prefix="ferry-interop-"))
+    try:
+        run(args, work, report)
+    finally:
+        if not args.keep:
+            shutil.rmtree(work)
+    c = report.counts
+    print(f"interop: {c['PASS']} passed, {c['FAIL']} failed, {c['skipped']} skipped")
+    sys.exit(1 if c["FAIL"] or not c["PASS"] else 0)
+
+
+if __name__ == "__main__":
+    main()

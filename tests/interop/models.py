@@ -1,0 +1,69 @@
+"""Small random Hugging Face models, made by transformers: every family that ferry has a map for."""
+
+import torch
+import transformers
+
+COMMON = dict(
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=8,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    vocab_size=131,
+    max_position_embeddings=64,
+)
+EXPERTS = dict(num_experts_per_tok=2)
+LLAMA3 = dict(
+    rope_type="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=32,
+)
+
+# name: (configuration class, its values, dtype, bytes a shard)
+MODELS = {
+    "llama": ("LlamaConfig", COMMON, "float32", "5GB"),
+    "llama-tied": ("LlamaConfig", dict(COMMON, tie_word_embeddings=True), "bfloat16", "40KB"),
+    "llama3": ("LlamaConfig", dict(COMMON, rope_theta=500000.0, rope_scaling=LLAMA3), "bfloat16", "5GB"),
+    "mistral": ("MistralConfig", dict(COMMON, head_dim=16, sliding_window=32), "float16", "100KB"),
+    "qwen2": ("Qwen2Config", dict(COMMON, tie_word_embeddings=True), "float32", "5GB"),
+    "qwen3": ("Qwen3Config", dict(COMMON, head_dim=16), "bfloat16", "5GB"),
+    "gpt2": (
+        "GPT2Config",
+        dict(n_embd=64, n_layer=8, n_head=8, n_positions=64, vocab_size=131),
+        "float32",
+        "100KB",
+    ),
+    "mixtral": ("MixtralConfig", dict(COMMON, num_local_experts=4, **EXPERTS), "bfloat16", "200KB"),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        dict(COMMON, head_dim=16, num_experts=4, moe_intermediate_size=24, norm_topk_prob=True, **EXPERTS),
+        "float32",
+        "5GB",
+    ),
+}
+
+
+def make(name, folder):
+    kind, values, dtype, shard = MODELS[name]
+    torch.manual_seed(len(name))
+    config = getattr(transformers, kind)(**values)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for key, tensor in model.named_parameters():
+            tensor.normal_(0, 0.08)
+            if "norm" in key or ".ln_" in key:  # weights around one, no two alike: a swap shows
+                tensor.add_(1.0)
+    model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
+
+
+def logits(folder):
+    """What transformers computes in float32 for fixed tokens, and how it got on with loading."""
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    tokens = torch.randint(131, (2, 48), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        out = model.eval()(tokens).logits
+    return out, {kind: names for kind, names in info.items() if names}
