@@ -179,7 +179,7 @@ static enum status choose_buffers(const struct plan *p, const struct executor_op
                     "--max-memory %" PRIu64
                     " MiB is not enough for this plan: the least that works "
                     "with %" PRIu64 " threads is %" PRIu64 " MiB",
-                    o->max_memory >> 20, workers, (least >> 20) + 1);
+                    o->max_memory >> 20, workers, ((least + SPARE_BYTES) >> 20) + 1);
     if (o->max_memory)
         *buffer_bytes = min_u64(*buffer_bytes, (o->max_memory - fixed) / (workers * need.buffers));
     *peak_bytes = fixed + workers * need.buffers * *buffer_bytes;

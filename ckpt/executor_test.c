@@ -834,7 +834,7 @@ static int run_with_least_memory(const struct source *s, unsigned threads)
     if (executor_memory(&o.plan, &options, &peak, &err) || peak > options.max_memory) return 2;
     if (executor_run(&o.plan, o.folder, &options, &r, &err)) return 3;
     if (!SANITIZED && most_resident() > options.max_memory) return 4;
-    options.max_memory -= 2 << 20; /* rounding is at most 1 MiB, and as much is spare */
+    options.max_memory -= 3 << 20; /* rounding is at most 1 MiB, and 1 to 2 are spare */
     if (executor_memory(&o.plan, &options, &peak, &err) != ERR_MEMORY) return 5;
     plan_release(&o.plan);
     return 0;
