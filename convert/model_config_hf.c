@@ -260,17 +260,12 @@ static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *
                 type ? type : "(no text)");
 }
 
-static enum status rope_from_hf(const struct config_context *x, struct model_config *c,
-                                struct error *err)
+/* theta: the object that has rope_theta; scaling: NULL, rope_scaling or rope_parameters. */
+static enum status read_rope(const struct config_context *x, const cJSON *theta,
+                             const cJSON *scaling, struct model_config *c, struct error *err)
 {
-    const cJSON *five = json_get(x->hf, "rope_parameters"), *four = json_get(x->hf, "rope_scaling");
-    const cJSON *scaling = cJSON_IsObject(five) ? five : four;
-    const cJSON *theta = cJSON_IsObject(five) && json_get(five, "rope_theta") ? five : x->hf;
     double original = 0, usual = 10000;
     (void)json_as_double(x->row->absent, &usual);
-    if (scaling && !cJSON_IsNull(scaling) && !cJSON_IsObject(scaling))
-        return fail(err, ERR_CORRUPT, "config.json: rope_scaling is no object");
-    if (!cJSON_IsObject(scaling)) scaling = NULL;
     TRY(rope_number(theta, "rope_theta", usual, &c->rotary_base, err));
     TRY(rope_number(scaling && json_get(scaling, "partial_rotary_factor") ? scaling : x->hf,
                     "partial_rotary_factor", 1, &c->rotary_percent, err));
@@ -290,6 +285,37 @@ static enum status rope_from_hf(const struct config_context *x, struct model_con
                     "config.json: rope_type llama3 wants low_freq_factor, high_freq_factor and "
                     "original_max_position_embeddings");
     return OK;
+}
+
+static bool same_rope(const struct model_config *a, const struct model_config *b)
+{
+    const double x[] = {a->rotary_base, a->rotary_percent, a->rope_factor, a->rope_low_freq_factor,
+                        a->rope_high_freq_factor};
+    const double y[] = {b->rotary_base, b->rotary_percent, b->rope_factor, b->rope_low_freq_factor,
+                        b->rope_high_freq_factor};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        if (x[i] < y[i] || x[i] > y[i]) return false;
+    return strcmp(a->rope_type, b->rope_type) == 0 &&
+           a->rope_original_max_position == b->rope_original_max_position;
+}
+
+/* Where both spellings are there, releases of transformers differ in which one they take: they must
+ * say the same. */
+static enum status rope_from_hf(const struct config_context *x, struct model_config *c,
+                                struct error *err)
+{
+    const cJSON *five = json_get(x->hf, "rope_parameters"), *four = json_get(x->hf, "rope_scaling");
+    bool has_five = cJSON_IsObject(five), has_four = cJSON_IsObject(four);
+    const cJSON *theta = has_five && json_get(five, "rope_theta") ? five : x->hf;
+    const cJSON *other_theta = json_get(x->hf, "rope_theta") ? x->hf : theta;
+    struct model_config other = *c;
+    if (!has_five && four && !has_four && !cJSON_IsNull(four))
+        return fail(err, ERR_CORRUPT, "config.json: rope_scaling is no object");
+    TRY(read_rope(x, theta, has_five ? five : has_four ? four : NULL, c, err));
+    TRY(read_rope(x, other_theta, has_four ? four : has_five ? five : NULL, &other, err));
+    if (same_rope(c, &other)) return OK;
+    return fail(err, ERR_CORRUPT,
+                "config.json: rope_parameters say something else than rope_theta and rope_scaling");
 }
 
 static cJSON *rope_object(const struct model_config *c)

@@ -283,8 +283,15 @@ static void both_spellings_of_rope_say_the_same(void **state)
     assert_ok(read_with("llama", "'rope_scaling':{'type':'linear','factor':2.5}", &old));
     assert_string_equal(old.rope_type, "linear");
     assert_float_equal(old.rope_factor, 2.5, 0);
-    /* where both stand, the newer one counts */
-    assert_ok(read_with("llama", "'rope_theta':5,'rope_parameters':{'rope_theta':6}", &five));
+    /* where both stand, they must agree */
+    assert_fails(read_with("llama", "'rope_theta':5,'rope_parameters':{'rope_theta':6}", &five),
+                 ERR_CORRUPT, "rope_parameters say something else");
+    assert_fails(read_with("llama",
+                           "'rope_scaling':{'type':'linear','factor':2},"
+                           "'rope_parameters':{'rope_type':'default','rope_theta':10000}",
+                           &five),
+                 ERR_CORRUPT, "rope_parameters say something else");
+    assert_ok(read_with("llama", "'rope_parameters':{'rope_theta':6}", &five));
     assert_float_equal(five.rotary_base, 6, 0);
     assert_ok(
         read_with("llama", "'rope_theta':5,'rope_parameters':{'rope_type':'default'}", &five));

@@ -310,9 +310,7 @@ enum status hf_folder_open(struct stored *s, const char *folder, size_t *num_fil
 size_t hf_split_shards(const uint64_t *bytes, size_t num_tensors, uint64_t max_bytes,
                        uint32_t *shard)
 {
-    enum {
-        OPEN = UINT32_MAX
-    }; /* in the shard that is being filled, whose number is not known yet */
+    const uint32_t open = UINT32_MAX; /* in the shard that is being filled, of no number yet */
     size_t closed = 0, first_open = 0;
     uint64_t filled = 0;
     bool any_open = false;
@@ -324,14 +322,14 @@ size_t hf_split_shards(const uint64_t *bytes, size_t num_tensors, uint64_t max_b
         }
         if (any_open && (end || filled + bytes[i] > max_bytes)) {
             for (size_t k = first_open; k < i; k++)
-                if (shard[k] == (uint32_t)OPEN) shard[k] = (uint32_t)closed;
+                if (shard[k] == open) shard[k] = (uint32_t)closed;
             closed++;
             filled = 0;
             any_open = false;
         }
         if (end) break;
         if (!any_open) first_open = i;
-        shard[i] = (uint32_t)OPEN;
+        shard[i] = open;
         any_open = true;
         filled += bytes[i];
     }

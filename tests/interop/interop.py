@@ -1,4 +1,4 @@
-"""interop.py FERRY [--peers FOLDER] [--only TEXT] [--keep FOLDER] - checks ferry against transformers and
+"""interop.py FERRY [--peers FOLDER] [--megatron-lm TREE] [--only TEXT] [--keep FOLDER] - checks ferry against transformers and
 Megatron-Core: what it writes is read by them, and what they write is read by it.
 
 Each line is PASS, FAIL or skipped, the case, and what was done. The last line has the sums."""
@@ -141,8 +141,8 @@ def run_program(*command):
 
 
 class Interop:
-    def __init__(self, ferry, peers, work):
-        self.ferry, self.peers, self.work = ferry, peers, work
+    def __init__(self, args, work):
+        self.ferry, self.peers, self.megatron_lm, self.work = args.ferry, args.peers, args.megatron_lm, work
         self.logits = {}
 
     def run_ferry(self, *args):
@@ -218,6 +218,15 @@ class Interop:
         self.peer("safetensors_check.py", out)
         return self.peer("hf_load.py", out, "--reference", self.source(case))
 
+    def loaded_by_megatron_lm(self, case):
+        said = run_program(
+            sys.executable,
+            *("-W", "ignore", Path(__file__).with_name("megatron_lm.py"), self.peers),
+            *(case.folder(self.work, "ours"), self.source(case), "--mcore", self.megatron_lm),
+            *("--format", case.format, "--dtype", models.MODELS[case.model][2], *case.peer_options()),
+        )
+        return said.split(": ", 1)[-1]
+
     def read_by_dcp(self, case):
         folder = megatron_files.iteration_folder(case.folder(self.work, "ours"))
         return self.peer("dcp_load.py", folder, "--hf", self.source(case))
@@ -245,6 +254,8 @@ def peer_checks(interop, cases, bridge_cases):
             yield case, "GPTModel loads what ferry writes", interop.loaded_by_peer
         if known and not (case.format == "torch" and case.layout.vpp > 1):
             yield case, "ferry exports what GPTModel saves", interop.saved_by_peer
+        if known and interop.megatron_lm:
+            yield case, "Megatron-LM's load_checkpoint() takes it", interop.loaded_by_megatron_lm
         if case.format == "torch_dist":
             yield case, "plain torch.distributed.checkpoint reads it", interop.read_by_dcp
     for case in bridge_cases:
@@ -257,7 +268,7 @@ def run(args, work, report):
         [c for c in map(Case, table.strip().splitlines()) if args.only in c.name]
         for table in (CASES, BRIDGE_CASES)
     ]
-    interop = Interop(args.ferry, args.peers, work)
+    interop = Interop(args, work)
     for name in dict.fromkeys(c.model for c in sum(chosen, [])):
         report.check(name, "transformers makes it", interop.make_model, name)
     for case in chosen[0]:
@@ -282,6 +293,7 @@ def main():
     )
     options.add_argument("ferry", type=Path)
     options.add_argument("--peers", type=Path, help="folder of the peers' programs")
+    options.add_argument("--megatron-lm", type=Path, help="checkout of Megatron-LM, which is not on PyPI")
     options.add_argument("--only", default="", metavar="TEXT", help="only cases that contain it")
     options.add_argument("--keep", type=Path, metavar="FOLDER", help="work there, and leave all files")
     args = options.parse_args()
