@@ -22,20 +22,15 @@
 #include <zlib.h>
 
 #include "ckpt/block.h"
-#include "ckpt/panel.h"
+#include "ckpt/scan.h"
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/memory.h"
 #include "common/threads.h"
 #include "kernels/cpu/cast.h"
 
 enum {
-    PANEL_BYTES = 1 << 20,       /* what stays in a second-level cache, for runs and slices */
-    WIDE_PANEL_BYTES = 32 << 20, /* at most, for transposes: their runs are a panel's rows long */
-    LEAST_BUFFER = 64 << 10,
-    TASK_BYTES = 64 << 20,
     WRITEBACK_BYTES = 8 << 20, /* dirty bytes of a file that are worth starting to write back */
-    STACK_BYTES = 1 << 20,     /* of a thread, and what its first calls allocate */
-    SPARE_BYTES = 1 << 20,     /* what may become resident between executor_memory and the run */
     FSYNC_THREADS = 8,
 };
 
@@ -59,45 +54,34 @@ struct file_state {
     _Atomic uint64_t dirty_bytes;
 };
 
-struct task {
-    uint32_t carry;
-    uint64_t low, high; /* elements */
+/* A run that grows while a task lasts and what it writes goes on behind it. */
+struct chain {
+    uint64_t offset, bytes;
+    uint32_t crc;
 };
 
+/* What a worker has of its task: for each target piece of the carry, a chain and the bytes. */
 struct worker {
-    struct executor *x;
-    char *panel, *cast, *temp;  /* buffer_bytes each; cast only where needed */
-    struct panel_reader reader; /* over temp and cast */
+    struct chain *chains;
+    uint64_t *bytes;
+    uint64_t cast_elements, changed_elements;
 };
 
 struct executor {
     struct plan *plan;
     const struct executor_options *options;
     const char *folder;
-    struct stored_reader *reader;
     struct segment_state *segments;
     struct file_state *files;
-    struct task *tasks;
-    size_t num_tasks, tasks_capacity;
     struct worker *workers;
     unsigned num_workers;
-    uint64_t buffer_bytes;
-    struct arena arena; /* runs, tasks */
+    struct arena arena; /* states, runs */
     pthread_mutex_t lock;
     struct progress *progress;
     _Atomic uint64_t written_bytes;
 };
 
-/* ---- memory ---- */
-
-static uint64_t resident_bytes(void)
-{
-    unsigned long long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f && fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
-    if (f) fclose(f);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
+/* ---- the plan as a scan ---- */
 
 /* Whether the panel's elements are cast before they are written. */
 static bool is_cast(const struct plan *p, const struct carry *c)
@@ -105,92 +89,52 @@ static bool is_cast(const struct plan *p, const struct carry *c)
     return c->num_pieces && p->segments[c->pieces[0].segment].dtype != c->source->dtype;
 }
 
-/* The largest element that a carry has on its way. */
-static size_t widest_element(const struct plan *p, const struct carry *c)
-{
-    size_t bytes = dtype_bytes(c->source->dtype);
-    for (size_t i = 0; i < c->source->num_pieces; i++)
-        if (c->source->pieces[i].source == PIECE_STORED)
-            bytes = max_u64(bytes, dtype_bytes(c->source->pieces[i].dtype));
-    if (c->num_pieces) bytes = max_u64(bytes, dtype_bytes(p->segments[c->pieces[0].segment].dtype));
-    return bytes;
-}
-
-/* Whether the fast axis of the logical tensor is a slow one of the pair's other side. */
-static bool is_transposed(const struct pair *p)
-{
-    return p->num_axes > 1 && p->axes[p->num_axes - 1].b_stride != 1;
-}
-
-static bool is_wide(const struct carry *c)
-{
-    for (size_t i = 0; i < c->source->num_pieces; i++)
-        if (is_transposed(&c->source->pieces[i].pair)) return true;
-    for (size_t i = 0; i < c->num_pieces; i++)
-        if (is_transposed(&c->pieces[i].pair)) return true;
-    return false;
-}
-
-/* What buffers of a size would cost: how many a worker has, and the largest that is of use. */
-struct need {
-    unsigned buffers;
-    uint64_t wanted_bytes;
-};
-
-static struct need buffers_needed(const struct plan *p)
-{
-    struct need need = {2, PANEL_BYTES};
-    for (size_t i = 0; i < p->num_carries; i++) {
-        const struct carry *c = &p->carries[i];
-        if (is_cast(p, c) || tensor_is_mixed(c->source)) need.buffers = 3;
-        uint64_t bytes = c->source->numel * widest_element(p, c);
-        if (bytes > need.wanted_bytes && is_wide(c)) need.wanted_bytes = bytes;
-    }
-    need.wanted_bytes = min_u64(need.wanted_bytes, WIDE_PANEL_BYTES);
-    return need;
-}
-
-static unsigned worker_count(const struct executor_options *o)
-{
-    return o->threads ? o->threads : threads_available();
-}
+static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
+                              struct error *err);
+static enum status write_panel(void *context, const struct scan_panel *p, struct error *err);
+static enum status end_task(void *context, const struct scan_task *t, struct error *err);
 
 /* What is kept of a plan while it runs: an estimate, since runs may be many. */
-static uint64_t bookkeeping_bytes(const struct plan *p)
+static uint64_t kept_bytes(const struct plan *p)
 {
-    uint64_t tasks = p->num_carries + p->source_bytes / TASK_BYTES;
     return p->num_segments * (sizeof(struct segment_state) + sizeof(struct run)) +
-           p->num_files * sizeof(struct file_state) + 2 * tasks * sizeof(struct task);
+           p->num_files * sizeof(struct file_state) + p->num_carries * sizeof(struct scan_item);
 }
 
-/* The largest buffers that max_memory leaves room for, besides `spare` bytes. */
-static enum status choose_buffers(const struct plan *p, const struct executor_options *o,
-                                  uint64_t spare, uint64_t *buffer_bytes, uint64_t *peak_bytes,
-                                  struct error *err)
+/* The carries as items, in an array of the caller's. */
+static struct scan scan_of(const struct plan *p, const struct executor_options *o,
+                           struct scan_item *items)
 {
-    struct need need = buffers_needed(p);
-    uint64_t workers = worker_count(o);
-    uint64_t each = STACK_BYTES + (o->direct_io ? FILE_DIRECT_BYTES : 0);
-    uint64_t fixed = resident_bytes() + workers * each + bookkeeping_bytes(p) + spare;
-    uint64_t least = fixed + workers * need.buffers * LEAST_BUFFER;
-    *buffer_bytes = need.wanted_bytes;
-    if (o->max_memory && least > o->max_memory)
-        return fail(err, ERR_MEMORY,
-                    "--max-memory %" PRIu64
-                    " MiB is not enough for this plan: the least that works "
-                    "with %" PRIu64 " threads is %" PRIu64 " MiB",
-                    o->max_memory >> 20, workers, ((least + SPARE_BYTES) >> 20) + 1);
-    if (o->max_memory)
-        *buffer_bytes = min_u64(*buffer_bytes, (o->max_memory - fixed) / (workers * need.buffers));
-    *peak_bytes = fixed + workers * need.buffers * *buffer_bytes;
-    return OK;
+    struct scan s = {.catalogs = {p->source, NULL},
+                     .items = items,
+                     .num_items = p->num_carries,
+                     .threads = o->threads,
+                     .max_memory = o->max_memory,
+                     .direct_io = o->direct_io,
+                     .kept_bytes = kept_bytes(p),
+                     .begin = begin_task,
+                     .visit = write_panel,
+                     .end = end_task};
+    for (size_t i = 0; i < p->num_carries; i++) {
+        const struct carry *c = &p->carries[i];
+        items[i] = (struct scan_item){.tensors = {c->source, NULL}};
+        s.casts |= is_cast(p, c);
+        if (c->num_pieces)
+            items[i].element_bytes = dtype_bytes(p->segments[c->pieces[0].segment].dtype);
+        for (size_t k = 0; k < c->num_pieces; k++)
+            items[i].wide |= pair_is_transposed(&c->pieces[k].pair);
+    }
+    return s;
 }
 
 enum status executor_memory(const struct plan *p, const struct executor_options *o,
                             uint64_t *peak_bytes, struct error *err)
 {
-    uint64_t buffer_bytes;
-    return choose_buffers(p, o, SPARE_BYTES, &buffer_bytes, peak_bytes, err);
+    struct scan_item *items = must_calloc(p->num_carries + 1, sizeof *items);
+    struct scan s = scan_of(p, o, items);
+    enum status st = scan_memory(&s, peak_bytes, err);
+    free(items);
+    return st;
 }
 
 /* ---- writing ---- */
@@ -222,12 +166,6 @@ static void start_writeback(struct executor *x, uint32_t file, uint64_t bytes)
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-/* A run that grows while a task lasts and what it writes goes on behind it. */
-struct chain {
-    uint64_t offset, bytes;
-    uint32_t crc;
-};
-
 static void end_chain(struct executor *x, uint32_t segment, struct chain *c)
 {
     if (!c->bytes) return;
@@ -249,9 +187,10 @@ static void add_to_chain(struct executor *x, uint32_t segment, struct chain *c, 
 }
 
 struct writing {
-    struct worker *w;
+    struct executor *x;
     const struct target_piece *piece;
     const char *panel; /* in the target's dtype */
+    char *temp;        /* as large */
     size_t element_bytes;
     struct chain *chain;
 };
@@ -259,7 +198,7 @@ struct writing {
 static enum status write_run(const struct writing *wr, const void *from, uint64_t at,
                              uint64_t count, struct error *err)
 {
-    struct executor *x = wr->w->x;
+    struct executor *x = wr->x;
     const struct segment *s = &x->plan->segments[wr->piece->segment];
     uint64_t offset = at * wr->element_bytes, bytes = count * wr->element_bytes;
     int fd;
@@ -286,8 +225,8 @@ static enum status write_block(const struct writing *wr, const struct block *b, 
             out.axes[k].a_stride = b->axes[k].b_stride;
             out.axes[k].b_stride = b->axes[k].a_stride;
         }
-        copy_axes(wr->w->temp, source, wr->element_bytes, out.num_axes, out.axes);
-        return write_run(wr, wr->w->temp, to, count, err);
+        copy_axes(wr->temp, source, wr->element_bytes, out.num_axes, out.axes);
+        return write_run(wr, wr->temp, to, count, err);
     }
     uint64_t extent = b->axes[0].extent, half = (extent + 1) / 2;
     for (uint64_t i = 0; i < extent; i += half) {
@@ -379,66 +318,9 @@ static enum status segment_progress(struct executor *x, uint32_t segment, uint64
 
 /* ---- tasks ---- */
 
-/* Elements of a panel: whole rows where they fit. */
-static uint64_t panel_elements(const struct executor *x, const struct carry *c)
-{
-    const struct tensor *t = c->source;
-    size_t bytes = widest_element(x->plan, c);
-    uint64_t room = x->buffer_bytes / bytes;
-    if (!is_wide(c)) room = min_u64(room, PANEL_BYTES / bytes);
-    uint64_t row = t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : 1;
-    return row && row <= room ? room / row * row : room;
-}
-
 static bool is_hole(const struct carry *c)
 {
     return c->source->num_pieces && c->source->pieces[0].source == PIECE_HOLE;
-}
-
-static void add_tasks(struct executor *x, uint32_t index)
-{
-    const struct carry *c = &x->plan->carries[index];
-    uint64_t panel = panel_elements(x, c);
-    uint64_t step = max_u64(1, TASK_BYTES / (panel * dtype_bytes(c->source->dtype))) * panel;
-    for (uint64_t low = 0; low < c->source->numel; low += step)
-        *ARENA_PUSH(&x->arena, x->tasks, x->num_tasks, x->tasks_capacity) =
-            (struct task){index, low, min_u64(low + step, c->source->numel)};
-}
-
-static const char *cast_panel(struct worker *w, const struct carry *c, uint64_t count)
-{
-    struct executor *x = w->x;
-    if (!is_cast(x->plan, c)) return w->panel;
-    enum dtype to = x->plan->segments[c->pieces[0].segment].dtype;
-    w->reader.cast_elements += count;
-    w->reader.changed_elements += cast_elements(w->cast, to, w->panel, c->source->dtype, count);
-    return w->cast;
-}
-
-static enum status run_panel(struct worker *w, const struct carry *c, struct chain *chains,
-                             uint64_t low, uint64_t count, struct error *err)
-{
-    struct pair window = pair_whole(low, 0, count);
-    TRY(panel_read(&w->reader, c->source, low, count, w->panel, err));
-    const char *panel = cast_panel(w, c, count);
-    for (size_t i = 0; i < c->num_pieces; i++) {
-        enum dtype dtype = w->x->plan->segments[c->pieces[i].segment].dtype;
-        struct writing wr = {w, &c->pieces[i], panel, dtype_bytes(dtype), &chains[i]};
-        TRY(pair_join(&window, &c->pieces[i].pair, write_joined, &wr, err));
-    }
-    return OK;
-}
-
-/* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
- * last of them to be told may complete the file. */
-static enum status end_task(struct executor *x, const struct carry *c, struct chain *chains,
-                            const uint64_t *bytes, struct error *err)
-{
-    for (size_t i = 0; i < c->num_pieces; i++)
-        end_chain(x, c->pieces[i].segment, &chains[i]);
-    for (size_t i = 0; i < c->num_pieces; i++)
-        if (bytes[i]) TRY(segment_progress(x, c->pieces[i].segment, bytes[i], err));
-    return OK;
 }
 
 static enum status count_joined(void *context, const struct pair *p, struct error *err)
@@ -448,50 +330,66 @@ static enum status count_joined(void *context, const struct pair *p, struct erro
     return OK;
 }
 
-/* Bytes that a task writes of each target piece; false where it writes none at all. */
-static enum status task_bytes(const struct executor *x, const struct carry *c,
-                              const struct task *task, uint64_t *bytes, bool *any,
+/* Skips what no segment takes, and holes: they are there once the file has its size. */
+static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err)
-{
-    struct pair window = pair_whole(task->low, 0, task->high - task->low);
-    *any = false;
-    for (size_t i = 0; i < c->num_pieces; i++) {
-        TRY(pair_join(&window, &c->pieces[i].pair, count_joined, &bytes[i], err));
-        bytes[i] *= dtype_bytes(x->plan->segments[c->pieces[i].segment].dtype);
-        *any |= bytes[i] > 0;
-    }
-    return OK;
-}
-
-static enum status run_panels(struct worker *w, const struct task *task, struct chain *chains,
-                              struct error *err)
-{
-    struct executor *x = w->x;
-    const struct carry *c = &x->plan->carries[task->carry];
-    uint64_t panel = panel_elements(x, c);
-    for (uint64_t low = task->low; low < task->high; low += panel) {
-        if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
-        enum status st = run_panel(w, c, chains, low, min_u64(panel, task->high - low), err);
-        if (st) return fail_in(err, "%s", c->source->name);
-    }
-    return OK;
-}
-
-static enum status run_task(void *context, size_t index, unsigned worker, struct error *err)
 {
     struct executor *x = context;
-    const struct task *task = &x->tasks[index];
-    const struct carry *c = &x->plan->carries[task->carry];
-    struct chain *chains = calloc(c->num_pieces, sizeof *chains);
-    uint64_t *bytes = calloc(c->num_pieces, sizeof *bytes);
-    enum status st = chains && bytes ? OK : fail(err, ERR_MEMORY, "no memory for a task");
-    bool any = false;
-    if (!st) st = task_bytes(x, c, task, bytes, &any, err);
-    if (!st && any && !is_hole(c)) /* a hole is there once the file has its size */
-        st = run_panels(&x->workers[worker], task, chains, err);
-    if (!st) st = end_task(x, c, chains, bytes, err);
-    free(chains);
-    free(bytes);
+    struct worker *w = &x->workers[t->worker];
+    const struct carry *c = &x->plan->carries[t->item];
+    struct pair window = pair_whole(t->low, 0, t->high - t->low);
+    w->chains = must_calloc(c->num_pieces + 1, sizeof *w->chains);
+    w->bytes = must_calloc(c->num_pieces + 1, sizeof *w->bytes);
+    *skip = true;
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        TRY(pair_join(&window, &c->pieces[i].pair, count_joined, &w->bytes[i], err));
+        w->bytes[i] *= dtype_bytes(x->plan->segments[c->pieces[i].segment].dtype);
+        if (w->bytes[i] && !is_hole(c)) *skip = false;
+    }
+    return OK;
+}
+
+static const char *cast_panel(struct executor *x, const struct scan_panel *p, const struct carry *c)
+{
+    if (!is_cast(x->plan, c)) return p->elements[0];
+    enum dtype to = x->plan->segments[c->pieces[0].segment].dtype;
+    struct worker *w = &x->workers[p->task->worker];
+    w->cast_elements += p->count;
+    w->changed_elements += cast_elements(p->cast, to, p->elements[0], c->source->dtype, p->count);
+    return p->cast;
+}
+
+static enum status write_panel(void *context, const struct scan_panel *p, struct error *err)
+{
+    struct executor *x = context;
+    const struct carry *c = &x->plan->carries[p->task->item];
+    struct pair window = pair_whole(p->low, 0, p->count);
+    const char *panel = cast_panel(x, p, c);
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        enum dtype dtype = x->plan->segments[c->pieces[i].segment].dtype;
+        struct writing wr = {x,       &c->pieces[i],      panel,
+                             p->temp, dtype_bytes(dtype), &x->workers[p->task->worker].chains[i]};
+        TRY(pair_join(&window, &c->pieces[i].pair, write_joined, &wr, err));
+    }
+    return OK;
+}
+
+/* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
+ * last of them to be told may complete the file. */
+static enum status end_task(void *context, const struct scan_task *t, struct error *err)
+{
+    struct executor *x = context;
+    struct worker *w = &x->workers[t->worker];
+    const struct carry *c = &x->plan->carries[t->item];
+    enum status st = OK;
+    for (size_t i = 0; i < c->num_pieces; i++)
+        end_chain(x, c->pieces[i].segment, &w->chains[i]);
+    for (size_t i = 0; i < c->num_pieces && !st; i++)
+        if (w->bytes[i]) st = segment_progress(x, c->pieces[i].segment, w->bytes[i], err);
+    free(w->chains);
+    free(w->bytes);
+    w->chains = NULL;
+    w->bytes = NULL;
     return st;
 }
 
@@ -521,28 +419,6 @@ static void set_up_states(struct executor *x)
         x->segments[i].bytes_left = s->numel * dtype_bytes(s->dtype);
         if (s->numel) x->files[s->file].segments_left++;
     }
-}
-
-static enum status set_up_workers(struct executor *x, struct error *err)
-{
-    uint64_t peak;
-    TRY(choose_buffers(x->plan, x->options, 0, &x->buffer_bytes, &peak, err));
-    x->num_workers = worker_count(x->options);
-    x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
-    bool casts = buffers_needed(x->plan).buffers > 2;
-    for (unsigned i = 0; i < x->num_workers; i++) {
-        struct worker *w = &x->workers[i];
-        w->x = x;
-        w->panel = malloc(x->buffer_bytes);
-        w->temp = malloc(x->buffer_bytes);
-        w->cast = casts ? malloc(x->buffer_bytes) : NULL;
-        w->reader = (struct panel_reader){
-            .reader = x->reader, .buffer_bytes = x->buffer_bytes, .temp = w->temp, .cast = w->cast};
-        if (!w->panel || !w->temp || (casts && !w->cast))
-            return fail(err, ERR_MEMORY, "no memory for buffers of %" PRIu64 " bytes",
-                        x->buffer_bytes);
-    }
-    return OK;
 }
 
 static enum status create_folders(struct executor *x, struct error *err)
@@ -577,19 +453,21 @@ static enum status sync_file(void *context, size_t index, unsigned worker, struc
     return close(fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
 }
 
-static enum status run_all(struct executor *x, struct error *err)
+static enum status run_all(struct executor *x, struct scan_result *read, struct error *err)
 {
     struct plan *p = x->plan;
-    TRY(set_up_workers(x, err)); /* before the states: their memory is estimated */
+    struct scan s = scan_of(p, x->options,
+                            arena_array(&x->arena, p->num_carries + 1, sizeof(struct scan_item)));
+    s.context = x;
+    s.kept_bytes = p->num_segments * sizeof(struct run); /* all else is there when it begins */
+    x->num_workers = scan_threads(&s);
+    x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
     set_up_states(x);
     TRY(create_folders(x, err));
-    for (size_t i = 0; i < p->num_carries; i++)
-        add_tasks(x, (uint32_t)i);
     TRY(complete_empty_files(x, err));
     x->progress = progress_start(x->options->progress, "converting", p->target_bytes);
-    enum status st = threads_run(x->num_workers, x->num_tasks, run_task, x, err);
+    enum status st = scan_run(&s, read, err);
     if (!st) st = threads_run(FSYNC_THREADS, p->num_files, sync_file, x, err);
-    if (!st) st = stored_unchanged(&p->source->stored, err);
     progress_finish(x->progress, st == OK);
     return st;
 }
@@ -601,11 +479,9 @@ static void tear_down(struct executor *x)
         pthread_mutex_destroy(&x->files[i].lock);
     }
     for (unsigned i = 0; x->workers && i < x->num_workers; i++) {
-        free(x->workers[i].panel);
-        free(x->workers[i].temp);
-        free(x->workers[i].cast);
+        free(x->workers[i].chains);
+        free(x->workers[i].bytes);
     }
-    stored_reader_free(x->reader);
     pthread_mutex_destroy(&x->lock);
     arena_release(&x->arena);
 }
@@ -614,17 +490,18 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
                          struct executor_result *result, struct error *err)
 {
     struct executor x = {.plan = p, .options = o, .folder = folder};
+    struct scan_result read = {0};
     raise_file_limit();
     arena_init(&x.arena);
     pthread_mutex_init(&x.lock, NULL);
-    x.reader = stored_reader_create(&p->source->stored, 512);
-    if (o->direct_io) stored_reader_set_direct(x.reader);
-    enum status st = run_all(&x, err);
-    *result = (struct executor_result){.written_bytes = x.written_bytes};
+    enum status st = run_all(&x, &read, err);
+    *result = (struct executor_result){.read_bytes = read.read_bytes,
+                                       .written_bytes = x.written_bytes,
+                                       .cast_elements = read.cast_elements,
+                                       .changed_elements = read.changed_elements};
     for (unsigned i = 0; x.workers && i < x.num_workers; i++) {
-        result->read_bytes += x.workers[i].reader.read_bytes;
-        result->cast_elements += x.workers[i].reader.cast_elements;
-        result->changed_elements += x.workers[i].reader.changed_elements;
+        result->cast_elements += x.workers[i].cast_elements;
+        result->changed_elements += x.workers[i].changed_elements;
     }
     tear_down(&x);
     return st;

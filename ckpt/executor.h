@@ -1,10 +1,6 @@
-/* executor.h - carries a plan out.
- *
- * The unit of work is a panel: a run of a logical tensor's elements in their order, as many as fit
- * a buffer. Its source pieces are read into the panel (whole runs directly, slices through a second
- * buffer), and each of its target pieces is written from it. So every source byte is read once and
- * every output byte written once, what is replicated is read once, and memory does not depend on
- * the model. Panels that follow one another in a tensor form a task of one thread. */
+/* executor.h - carries a plan out: a scan of the source (scan.h) that writes each panel to the target
+ * pieces that take it. So every source byte is read once and every output byte written once, what is
+ * replicated is read once, and memory does not depend on the model. */
 #ifndef FERRY_CKPT_EXECUTOR_H
 #define FERRY_CKPT_EXECUTOR_H
 

@@ -49,6 +49,11 @@ uint64_t pair_count(const struct pair *p)
     return n;
 }
 
+bool pair_is_transposed(const struct pair *p)
+{
+    return p->num_axes > 1 && p->axes[p->num_axes - 1].b_stride != 1;
+}
+
 uint64_t pair_a_span(const struct pair *p)
 {
     uint64_t span = 1;

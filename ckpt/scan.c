@@ -1,0 +1,278 @@
+#include "ckpt/scan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "common/threads.h"
+
+enum {
+    PANEL_BYTES = 1 << 20,       /* what stays in a second-level cache, for runs and slices */
+    WIDE_PANEL_BYTES = 32 << 20, /* at most, for transposes: their runs are a panel's rows long */
+    LEAST_BUFFER = 64 << 10,
+    TASK_BYTES = 64 << 20,
+    STACK_BYTES = 1 << 20, /* of a thread, and what its first calls allocate */
+    SPARE_BYTES = 1 << 20, /* what may become resident between scan_memory and the run */
+    MAX_OPEN_FILES = 512,
+};
+
+struct worker {
+    char *panels[2], *temp, *cast; /* of buffer_bytes each; panels[1] and cast where needed */
+    struct panel_reader readers[2];
+};
+
+struct running {
+    const struct scan *s;
+    struct stored_reader *files[2];
+    struct scan_task *tasks;
+    size_t num_tasks, tasks_capacity;
+    struct worker *workers;
+    unsigned num_workers;
+    uint64_t buffer_bytes;
+    struct arena arena;
+};
+
+/* ---- what an item is ---- */
+
+/* The largest element that an item has on its way. */
+static size_t widest_element(const struct scan_item *item)
+{
+    size_t bytes = item->element_bytes;
+    for (unsigned side = 0; side < 2; side++) {
+        const struct tensor *t = item->tensors[side];
+        if (!t) continue;
+        bytes = max_u64(bytes, dtype_bytes(t->dtype));
+        for (size_t i = 0; i < t->num_pieces; i++)
+            if (t->pieces[i].source == PIECE_STORED)
+                bytes = max_u64(bytes, dtype_bytes(t->pieces[i].dtype));
+    }
+    return max_u64(bytes, 1);
+}
+
+static bool is_wide(const struct scan_item *item)
+{
+    if (item->wide) return true;
+    for (unsigned side = 0; side < 2; side++)
+        for (size_t i = 0; item->tensors[side] && i < item->tensors[side]->num_pieces; i++)
+            if (pair_is_transposed(&item->tensors[side]->pieces[i].pair)) return true;
+    return false;
+}
+
+static uint64_t row_of(const struct tensor *t)
+{
+    return t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : 1;
+}
+
+/* As many elements as fit `room`, in whole rows where one fits. */
+static uint64_t whole_rows(uint64_t room, uint64_t row)
+{
+    return row && row <= room ? room / row * row : room;
+}
+
+static uint64_t panel_elements(const struct running *x, const struct scan_item *item)
+{
+    size_t bytes = widest_element(item);
+    uint64_t room = x->buffer_bytes / bytes;
+    if (!is_wide(item)) room = min_u64(room, PANEL_BYTES / bytes);
+    return whole_rows(room, row_of(item->tensors[0]));
+}
+
+static uint64_t task_elements(const struct scan_item *item)
+{
+    return whole_rows(TASK_BYTES / widest_element(item), row_of(item->tensors[0]));
+}
+
+/* ---- memory ---- */
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
+    if (f) fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* What buffers of a size would cost: how many a worker has, and the largest that is of use. */
+struct need {
+    unsigned buffers;
+    uint64_t wanted_bytes;
+    uint64_t tasks;
+    bool mixed;
+};
+
+static struct need buffers_needed(const struct scan *s)
+{
+    struct need need = {2 + (s->catalogs[1] != NULL), PANEL_BYTES, 0, s->casts};
+    for (size_t i = 0; i < s->num_items; i++) {
+        const struct scan_item *item = &s->items[i];
+        for (unsigned side = 0; side < 2; side++)
+            if (item->tensors[side] && tensor_is_mixed(item->tensors[side])) need.mixed = true;
+        uint64_t numel = item->tensors[0]->numel, bytes = numel * widest_element(item);
+        if (bytes > need.wanted_bytes && is_wide(item)) need.wanted_bytes = bytes;
+        need.tasks += numel / task_elements(item) + 1;
+    }
+    need.buffers += need.mixed;
+    need.wanted_bytes = min_u64(need.wanted_bytes, WIDE_PANEL_BYTES);
+    return need;
+}
+
+unsigned scan_threads(const struct scan *s)
+{
+    return s->threads ? s->threads : threads_available();
+}
+
+/* The largest buffers that max_memory leaves room for, besides `spare` bytes. */
+static enum status choose_buffers(const struct scan *s, const struct need *need, uint64_t spare,
+                                  uint64_t *buffer_bytes, uint64_t *peak_bytes, struct error *err)
+{
+    uint64_t workers = scan_threads(s);
+    uint64_t each = STACK_BYTES + (s->direct_io ? FILE_DIRECT_BYTES : 0);
+    uint64_t fixed = resident_bytes() + workers * each + s->kept_bytes +
+                     2 * need->tasks * sizeof(struct scan_task) + spare;
+    uint64_t least = fixed + workers * need->buffers * LEAST_BUFFER;
+    *buffer_bytes = need->wanted_bytes;
+    if (s->max_memory && least > s->max_memory)
+        return fail(err, ERR_MEMORY,
+                    "--max-memory %" PRIu64
+                    " MiB is not enough for this plan: the least that works "
+                    "with %" PRIu64 " threads is %" PRIu64 " MiB",
+                    s->max_memory >> 20, workers, ((least + SPARE_BYTES) >> 20) + 1);
+    if (s->max_memory)
+        *buffer_bytes = min_u64(*buffer_bytes, (s->max_memory - fixed) / (workers * need->buffers));
+    *peak_bytes = fixed + workers * need->buffers * *buffer_bytes;
+    return OK;
+}
+
+enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error *err)
+{
+    uint64_t buffer_bytes;
+    struct need need = buffers_needed(s);
+    return choose_buffers(s, &need, SPARE_BYTES, &buffer_bytes, peak_bytes, err);
+}
+
+static enum status set_up_workers(struct running *x, struct error *err)
+{
+    uint64_t peak;
+    struct need need = buffers_needed(x->s);
+    TRY(choose_buffers(x->s, &need, 0, &x->buffer_bytes, &peak, err));
+    x->num_workers = scan_threads(x->s);
+    x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
+    for (unsigned i = 0; i < x->num_workers; i++) {
+        struct worker *w = &x->workers[i];
+        char **buffers[] = {&w->panels[0], &w->temp, x->s->catalogs[1] ? &w->panels[1] : NULL,
+                            need.mixed ? &w->cast : NULL};
+        for (size_t k = 0; k < sizeof buffers / sizeof *buffers; k++)
+            if (buffers[k] && !(*buffers[k] = malloc(x->buffer_bytes)))
+                return fail(err, ERR_MEMORY, "no memory for buffers of %" PRIu64 " bytes",
+                            x->buffer_bytes);
+        for (unsigned side = 0; side < 2; side++)
+            w->readers[side] = (struct panel_reader){.reader = x->files[side],
+                                                     .buffer_bytes = x->buffer_bytes,
+                                                     .temp = w->temp,
+                                                     .cast = w->cast};
+    }
+    return OK;
+}
+
+/* ---- the run ---- */
+
+static void add_tasks(struct running *x, size_t index)
+{
+    const struct scan_item *item = &x->s->items[index];
+    uint64_t step = task_elements(item), numel = item->tensors[0]->numel;
+    for (uint64_t low = 0; low < numel; low += step) {
+        struct scan_task t = {x->num_tasks, index, low, min_u64(low + step, numel), 0};
+        *ARENA_PUSH(&x->arena, x->tasks, x->num_tasks, x->tasks_capacity) = t;
+    }
+}
+
+static enum status run_panel(struct running *x, const struct scan_task *t, uint64_t low,
+                             uint64_t count, struct error *err)
+{
+    struct worker *w = &x->workers[t->worker];
+    const struct scan_item *item = &x->s->items[t->item];
+    struct scan_panel panel = {t, low, count, {w->panels[0], w->panels[1]}, w->temp, w->cast};
+    if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
+    for (unsigned side = 0; side < 2; side++)
+        if (item->tensors[side])
+            TRY(panel_read(&w->readers[side], item->tensors[side], low, count, w->panels[side],
+                           err));
+    return x->s->visit(x->s->context, &panel, err);
+}
+
+static enum status run_panels(struct running *x, const struct scan_task *t, struct error *err)
+{
+    const struct scan_item *item = &x->s->items[t->item];
+    uint64_t panel = panel_elements(x, item);
+    for (uint64_t low = t->low; low < t->high; low += panel) {
+        enum status st = run_panel(x, t, low, min_u64(panel, t->high - low), err);
+        if (st) return fail_in(err, "%s", item->tensors[0]->name);
+    }
+    return OK;
+}
+
+static enum status run_task(void *context, size_t index, unsigned worker, struct error *err)
+{
+    struct running *x = context;
+    struct scan_task *t = &x->tasks[index];
+    bool skip = false;
+    t->worker = worker;
+    if (x->s->begin) TRY(x->s->begin(x->s->context, t, &skip, err));
+    if (!skip) TRY(run_panels(x, t, err));
+    return x->s->end ? x->s->end(x->s->context, t, err) : OK;
+}
+
+static enum status run_all(struct running *x, struct error *err)
+{
+    TRY(set_up_workers(x, err)); /* before the tasks: their memory is estimated */
+    for (size_t i = 0; i < x->s->num_items; i++)
+        add_tasks(x, i);
+    TRY(threads_run(x->num_workers, x->num_tasks, run_task, x, err));
+    for (unsigned side = 0; side < 2; side++)
+        if (x->s->catalogs[side]) TRY(stored_unchanged(&x->s->catalogs[side]->stored, err));
+    return OK;
+}
+
+static void add_up(const struct running *x, struct scan_result *result)
+{
+    for (unsigned i = 0; x->workers && i < x->num_workers; i++)
+        for (unsigned side = 0; side < 2; side++) {
+            const struct panel_reader *r = &x->workers[i].readers[side];
+            result->read_bytes += r->read_bytes;
+            result->cast_elements += r->cast_elements;
+            result->changed_elements += r->changed_elements;
+        }
+}
+
+static void tear_down(struct running *x)
+{
+    for (unsigned i = 0; x->workers && i < x->num_workers; i++) {
+        free(x->workers[i].panels[0]);
+        free(x->workers[i].panels[1]);
+        free(x->workers[i].temp);
+        free(x->workers[i].cast);
+    }
+    for (unsigned side = 0; side < 2; side++)
+        stored_reader_free(x->files[side]);
+    arena_release(&x->arena);
+}
+
+enum status scan_run(const struct scan *s, struct scan_result *result, struct error *err)
+{
+    struct running x = {.s = s};
+    *result = (struct scan_result){0};
+    arena_init(&x.arena);
+    for (unsigned side = 0; side < 2; side++) {
+        if (!s->catalogs[side]) continue;
+        x.files[side] = stored_reader_create(&s->catalogs[side]->stored, MAX_OPEN_FILES);
+        if (s->direct_io) stored_reader_set_direct(x.files[side]);
+    }
+    enum status st = run_all(&x, err);
+    add_up(&x, result);
+    tear_down(&x);
+    return st;
+}

@@ -1,0 +1,64 @@
+/* scan.h - reads tensors panel by panel, of one catalog or the same ones of two side by side, on
+ * several threads, in bounded memory.
+ *
+ * A *panel* is a run of a tensor's elements in their order, as many as fit a buffer. A *task* is a
+ * run of panels that one thread reads one after the other; where tasks begin and end depends on the
+ * tensors alone, not on threads or memory. Tasks are started in their order. */
+#ifndef FERRY_CKPT_SCAN_H
+#define FERRY_CKPT_SCAN_H
+
+#include "ckpt/catalog.h"
+#include "ckpt/panel.h"
+
+struct scan_item {
+    const struct tensor *tensors[2]; /* of as many elements; the second may be NULL */
+    size_t element_bytes;            /* of what the visitor makes of one, where that is more */
+    bool wide; /* the visitor takes elements by columns, so that panels should be large */
+};
+
+struct scan_task {
+    size_t number, item;
+    uint64_t low, high; /* elements */
+    unsigned worker;
+};
+
+struct scan_panel {
+    const struct scan_task *task;
+    uint64_t low, count;
+    void *elements[2]; /* in the tensors' dtypes; the visitor's until it returns */
+    void *temp, *cast; /* as large, for the visitor; cast is NULL unless it casts */
+};
+
+struct scan {
+    const struct catalog *catalogs[2]; /* the second may be NULL */
+    const struct scan_item *items;
+    size_t num_items;
+    unsigned threads;    /* 0: as many as there are CPUs */
+    uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
+    bool direct_io, casts;
+    uint64_t kept_bytes; /* that the visitor allocates while it runs */
+
+    /* What is done with a task: whether it is to be read at all, each of its panels, its end. begin
+     * and end may be NULL. Called from several threads, for one task by one. */
+    enum status (*begin)(void *context, const struct scan_task *t, bool *skip, struct error *err);
+    enum status (*visit)(void *context, const struct scan_panel *p, struct error *err);
+    enum status (*end)(void *context, const struct scan_task *t, struct error *err);
+    void *context;
+};
+
+struct scan_result {
+    uint64_t read_bytes, cast_elements, changed_elements; /* by casts within a tensor */
+};
+
+unsigned scan_threads(const struct scan *s); /* how many it will take */
+
+/* Bytes that will be resident, or ERR_MEMORY with the least --max-memory that works. What is
+ * resident already counts, so ask when all else is allocated. */
+MUST_CHECK enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error *err);
+
+/* Visits all. The first failure ends it; ERR_INTERRUPTED after a signal. Messages name the tensor.
+ */
+MUST_CHECK enum status scan_run(const struct scan *s, struct scan_result *result,
+                                struct error *err);
+
+#endif
