@@ -36,7 +36,8 @@ void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert,
                   unsigned num_dims, const uint64_t *shape);
 
 /* Completes c->config, family, layout: from the args of the common state or run_config.yaml, from
- * the evidence, from config.json (--hf-config, or ferry-hf beside the weights). */
+ * the evidence, from config.json (--hf-config, or ferry-hf beside the weights). Of ranks' files,
+ * whose layers must be known, the layout is left empty where what is said of it cannot be. */
 MUST_CHECK enum status megatron_describe(struct megatron_source *m,
                                          const struct megatron_evidence *e, struct error *err);
 

@@ -405,6 +405,8 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     TRY(check_config(c, err));
     if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
         struct layout_options one = {0};
+        c->layout = (struct layout){0};
+        if (e->of_ranks) return OK;
         catalog_note(c, "the layout that it was written in is not understood (%s)", why.text);
         return layout_make(&c->layout, &c->arena, &one, &c->config, err);
     }

@@ -15,11 +15,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/checked.h"
 #include "convert/megatron_names.h"
 #include "convert/megatron_source.h"
 #include "formats/torch.h"
 
-enum { MAX_CHUNKS = 1024 };
+enum { MAX_CHUNKS = 1024, MAX_STAGES = 1 << 20 };
 
 struct rank {
     const char *folder;  /* mp_rank_... */
@@ -206,6 +207,72 @@ static enum status place_ranks(struct legacy *x, struct error *err)
                         layout_text(l, &x->m->c->arena));
     }
     return OK;
+}
+
+/* ---- stages ---- */
+
+/* The layers that each stage has, by the names in the ranks' files. */
+static uint64_t *count_layers(const struct legacy *x, uint64_t pp, uint64_t vpp)
+{
+    uint64_t *layers = arena_array(&x->m->c->arena, pp * vpp, sizeof *layers);
+    for (size_t i = 0; i < x->num_shards; i++) {
+        const struct shard *s = &x->shards[i];
+        uint64_t rank = pp > 1 && s->rank->num_numbers > 1 ? s->rank->numbers[1] : 0;
+        if (!s->name.in_layers || rank >= pp || s->chunk >= vpp) continue;
+        uint64_t *n = &layers[s->chunk * pp + rank];
+        *n = max_u64(*n, s->name.layer + 1);
+    }
+    return layers;
+}
+
+static bool has_layers(const struct layout *l, const uint64_t *layers)
+{
+    for (uint64_t i = 0; i < l->pp * l->vpp; i++)
+        if (l->stages[i].num_layers != layers[i]) return false;
+    return true;
+}
+
+/* "Et*3|t*5|t*4L" */
+static const char *layout_of_stages(struct arena *a, const uint64_t *layers, uint64_t stages)
+{
+    struct strbuf text = {0};
+    for (uint64_t i = 0; i < stages; i++) {
+        strbuf_add_text(&text, i ? "|" : "E");
+        if (layers[i]) strbuf_printf(&text, "t*%" PRIu64, layers[i]);
+    }
+    strbuf_add_char(&text, 'L');
+    const char *kept = arena_text(a, text.data, text.length);
+    strbuf_release(&text);
+    return kept;
+}
+
+/* Args may not say how layers are dealt, or be of another run. What the files hold counts. */
+static enum status use_stages(struct legacy *x, const struct megatron_evidence *e,
+                              struct error *err)
+{
+    struct catalog *c = x->m->c;
+    const struct layout_options *written = &x->m->written_layout;
+    struct layout *l = &c->layout, by_files;
+    struct error why;
+    uint64_t pp = max_u64(written->pp, 1), vpp = max_u64(e->layout.virtual_stages, 1);
+    if (pp > MAX_STAGES || vpp > MAX_CHUNKS)
+        return fail(err, ERR_CORRUPT, "%s: args say %" PRIu64 " pipeline ranks", c->folder, pp);
+    const uint64_t *layers = count_layers(x, pp, vpp);
+    if (l->stages && l->pp == pp && l->vpp == vpp && has_layers(l, layers)) return OK;
+    struct layout_options o = {.tp = written->tp,
+                               .pp = pp,
+                               .ep = written->ep,
+                               .etp = written->etp,
+                               .virtual_stages = vpp,
+                               .pipeline_layout = layout_of_stages(&c->arena, layers, pp * vpp)};
+    if (!layout_make(&by_files, &c->arena, &o, &c->config, &why)) {
+        catalog_note(c, "%s: layers are dealt as its files have them, %s; its args say otherwise",
+                     c->folder, o.pipeline_layout);
+        *l = by_files;
+        return OK;
+    }
+    if (l->stages) return OK; /* what is missing is named later */
+    return layout_make(l, &c->arena, written, &c->config, err);
 }
 
 /* ---- logical tensors ---- */
@@ -484,6 +551,7 @@ static enum status open_all(struct legacy *x, struct error *err)
     tell_tied(x, &evidence);
     evidence.te_spec = !evidence.local_spec;
     TRY(megatron_describe(x->m, &evidence, err));
+    TRY(use_stages(x, &evidence, err));
     TRY(count_experts(x, &evidence, err));
     TRY(place_ranks(x, err));
     TRY(check_ranks(x, err));

@@ -45,8 +45,15 @@ MODELS = {
 }
 
 
+def dtype_of(name):
+    return MODELS[name.split("-v")[0]][2]
+
+
 def make(name, folder):
-    kind, values, dtype, shard = MODELS[name]
+    """A model of the table; NAME-vROWS has another vocabulary."""
+    base, _, rows = name.partition("-v")
+    kind, values, dtype, shard = MODELS[base]
+    values = dict(values, vocab_size=int(rows)) if rows else values
     torch.manual_seed(len(name))
     config = getattr(transformers, kind)(**values)
     model = transformers.AutoModelForCausalLM.from_config(config)
