@@ -62,7 +62,7 @@ llama-v132      torch_dist  --tp 2 --pp 2
 llama-tied-v132 torch_dist  --tp 2
 qwen2-v132      torch_dist  --pp 2
 qwen3-v132      torch_dist  --tp 2
-qwen3_moe-v132  torch_dist  --ep 2
+qwen3_moe-v132  torch_dist  --pp 2 --transformer-impl local
 """
 
 parser = argparse.ArgumentParser()
