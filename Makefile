@@ -14,7 +14,7 @@ MAKEFLAGS += -j$(shell nproc) --no-print-directory
 endif
 
 # Debian's packages: the program needs the first line, its tests and checks the others.
-PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev zlib1g-dev
+PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev
 TEST_PACKAGES = $(PACKAGES) libcmocka-dev clang libclang-rt-14-dev clang-format shellcheck time \
                 strace python3 python3-venv ca-certificates
 
@@ -23,7 +23,7 @@ WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-pro
        -Wmissing-prototypes -Wwrite-strings
 # CFLAGS and LDFLAGS are the user's
 FLAGS = -std=c11 -D_GNU_SOURCE -I. -g $(OPTIMIZE) -pthread $(WARN) $(CFLAGS)
-LIBS = -lcjson -lyaml -ldeflate -lz -lm
+LIBS = -lcjson -lyaml -ldeflate -lcrypto -lz -lm
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))

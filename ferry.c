@@ -4,9 +4,8 @@
 
 #include "common/args.h"
 #include "common/threads.h"
+#include "common/version.h"
 #include "convert/commands.h"
-
-#define FERRY_VERSION "0.1.0"
 
 static const struct command *const commands[] = {
     &command_convert, &command_inspect, &command_print, &command_models, &command_synth,

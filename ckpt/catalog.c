@@ -37,6 +37,19 @@ void catalog_note(struct catalog *c, const char *fmt, ...)
         arena_text(&c->arena, text, strlen(text));
 }
 
+bool name_is_padding(const char *name)
+{
+    static const char end[] = ".padding";
+    size_t n = strlen(name), m = sizeof end - 1;
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+bool name_is_optimizer(const char *name)
+{
+    static const char begin[] = "optimizer.";
+    return strncmp(name, begin, sizeof begin - 1) == 0;
+}
+
 const char *shape_text(struct arena *a, unsigned num_dims, const uint64_t *shape)
 {
     struct strbuf s = {0};

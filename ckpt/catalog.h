@@ -115,6 +115,10 @@ MUST_CHECK enum status catalog_check(struct catalog *c, struct error *err);
 MUST_CHECK enum status catalog_check_tensor(struct catalog *c, const struct tensor *t,
                                             struct error *err);
 
+/* What a logical name says: rows past the true vocabulary; a moment or a master weight. */
+bool name_is_padding(const char *name);
+bool name_is_optimizer(const char *name);
+
 /* "[2048, 512]" */
 const char *shape_text(struct arena *a, unsigned num_dims, const uint64_t *shape);
 

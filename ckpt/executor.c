@@ -22,6 +22,7 @@
 #include <zlib.h>
 
 #include "ckpt/block.h"
+#include "ckpt/digest.h"
 #include "ckpt/scan.h"
 #include "common/checked.h"
 #include "common/file.h"
@@ -64,6 +65,7 @@ struct chain {
 struct worker {
     struct chain *chains;
     uint64_t *bytes;
+    struct digest read, written;
     uint64_t cast_elements, changed_elements;
 };
 
@@ -338,6 +340,7 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     struct worker *w = &x->workers[t->worker];
     const struct carry *c = &x->plan->carries[t->item];
     struct pair window = pair_whole(t->low, 0, t->high - t->low);
+    w->read = w->written = (struct digest){{0}};
     w->chains = must_calloc(c->num_pieces + 1, sizeof *w->chains);
     w->bytes = must_calloc(c->num_pieces + 1, sizeof *w->bytes);
     *skip = true;
@@ -359,12 +362,24 @@ static const char *cast_panel(struct executor *x, const struct scan_panel *p, co
     return p->cast;
 }
 
+static void add_digests(struct executor *x, const struct scan_panel *p, const struct carry *c,
+                        const char *panel)
+{
+    struct worker *w = &x->workers[p->task->worker];
+    if (!x->options->digests) return;
+    digest_add_elements(&w->read, c->source->dtype, p->elements[0], p->count, p->low);
+    if (is_cast(x->plan, c))
+        digest_add_elements(&w->written, x->plan->segments[c->pieces[0].segment].dtype, panel,
+                            p->count, p->low);
+}
+
 static enum status write_panel(void *context, const struct scan_panel *p, struct error *err)
 {
     struct executor *x = context;
     const struct carry *c = &x->plan->carries[p->task->item];
     struct pair window = pair_whole(p->low, 0, p->count);
     const char *panel = cast_panel(x, p, c);
+    add_digests(x, p, c, panel);
     for (size_t i = 0; i < c->num_pieces; i++) {
         enum dtype dtype = x->plan->segments[c->pieces[i].segment].dtype;
         struct writing wr = {x,       &c->pieces[i],      panel,
@@ -380,8 +395,12 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 {
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
-    const struct carry *c = &x->plan->carries[t->item];
+    struct carry *c = &x->plan->carries[t->item];
     enum status st = OK;
+    pthread_mutex_lock(&x->lock);
+    digest_join(&c->read, &w->read);
+    digest_join(&c->written, is_cast(x->plan, c) ? &w->written : &w->read);
+    pthread_mutex_unlock(&x->lock);
     for (size_t i = 0; i < c->num_pieces; i++)
         end_chain(x, c->pieces[i].segment, &w->chains[i]);
     for (size_t i = 0; i < c->num_pieces && !st; i++)

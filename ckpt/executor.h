@@ -1,6 +1,6 @@
-/* executor.h - carries a plan out: a scan of the source (scan.h) that writes each panel to the target
- * pieces that take it. So every source byte is read once and every output byte written once, what is
- * replicated is read once, and memory does not depend on the model. */
+/* executor.h - carries a plan out: a scan of the source (scan.h) that writes each panel to the
+ * target pieces that take it. So every source byte is read once and every output byte written once,
+ * what is replicated is read once, and memory does not depend on the model. */
 #ifndef FERRY_CKPT_EXECUTOR_H
 #define FERRY_CKPT_EXECUTOR_H
 
@@ -12,6 +12,7 @@ struct executor_options {
     uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
     bool fsync;
     bool direct_io; /* reads pass by the page cache, and what is written leaves it */
+    bool digests;   /* of what is read and written, into the plan's carries */
     enum progress_style progress;
 };
 

@@ -10,6 +10,7 @@
 #define FERRY_CKPT_PLAN_H
 
 #include "ckpt/catalog.h"
+#include "kernels/cpu/digest.h"
 
 struct segment {
     uint32_t file;
@@ -30,6 +31,7 @@ struct carry {
     const struct tensor *source;
     struct target_piece *pieces;
     size_t num_pieces, pieces_capacity;
+    struct digest read, written; /* set by the executor; written is of the target's dtype */
 };
 
 /* Writes count bytes at offset of the output file in work. */

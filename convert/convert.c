@@ -6,17 +6,19 @@
 
 #include "ckpt/executor.h"
 #include "ckpt/publish.h"
+#include "common/file.h"
 #include "common/json.h"
+#include "convert/arrival.h"
 #include "convert/commands.h"
 #include "convert/options.h"
-#include "convert/report.h"
+#include "convert/record.h"
 
 struct convert_flags {
     struct source_flags source;
     struct layout_flags layout;
     struct run_flags run;
     struct output_flags output;
-    const char *to, *torch_dtype, *transformer_impl, *common_state;
+    const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
     uint64_t divisible_by, iteration, max_shard_size;
     struct arg_list allow_missing, allow_unexpected;
     bool grouped_gemm, no_optim, dry_run;
@@ -27,6 +29,7 @@ struct convert_flags {
 static const struct arg convert_args[] = {
     {"--to --ckpt-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination; default: torch_dist from Hugging Face, else the source's own"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
+    {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): take digests of all tensors while their bytes pass; full: read what was written again, from the disk, before it is published"},
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
     {"--iteration", ARG_UINT, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
@@ -245,6 +248,34 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     return st;
 }
 
+static bool verifies(const struct run *r, const char *how)
+{
+    return strcmp(r->flags->verify ? r->flags->verify : "digest", how) == 0;
+}
+
+/* Reads it again, from the disk where that can be. */
+static enum status check_arrival(struct run *r, struct error *err)
+{
+    struct source_options options;
+    struct digest_options d = {.threads = r->executor.threads,
+                               .max_memory = r->executor.max_memory,
+                               .direct_io = r->executor.fsync,
+                               .progress = r->executor.progress};
+    TRY(source_options_of(&r->flags->source, NULL, &options, err));
+    options.allow_missing = &r->flags->allow_missing;
+    return arrival_check(&r->target.plan, r->publishing.folder, &options, &r->maps, &d, err);
+}
+
+/* All that is beside the weights. */
+static enum status write_the_rest(struct run *r, struct error *err)
+{
+    const char *folder = r->publishing.folder;
+    TRY(r->target.kind->write_small_files(&r->target, folder, err));
+    if (verifies(r, "full")) TRY(check_arrival(r, err));
+    return record_write(&r->report, path_join(&r->source.arena, folder, record_name),
+                        r->executor.fsync, err);
+}
+
 static enum status write_and_publish(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
@@ -252,7 +283,7 @@ static enum status write_and_publish(struct run *r, struct error *err)
     TRY(publish_begin(&r->publishing, r->executor.fsync, err));
     enum status st =
         executor_run(&r->target.plan, r->publishing.folder, &r->executor, &r->result, err);
-    if (!st) st = r->target.kind->write_small_files(&r->target, r->publishing.folder, err);
+    if (!st) st = write_the_rest(r, err);
     if (!st && r->target.kind->root_files)
         st = r->target.kind->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
@@ -298,6 +329,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     r->report = (struct conversion){
         .source = &r->source, .destination = destination, .max_memory = f->run.max_memory};
     r->executor = executor_options_of(&f->run, &f->output);
+    r->executor.digests = r->report.has_digests = !verifies(r, "none");
     TRY(model_maps_load(&r->maps, f->source.model_map, err));
     TRY(open_and_plan(r, source, err));
     r->report.target = &r->target;

@@ -9,7 +9,7 @@
 #include "convert/commands.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
-#include "convert/report.h"
+#include "convert/record.h"
 
 struct inspect_flags {
     struct source_flags source;
@@ -177,6 +177,31 @@ static uint64_t all_bytes(const struct catalog *c, bool stored)
     return bytes;
 }
 
+static void add_quoted(struct strbuf *out, const char *before, const cJSON *text)
+{
+    strbuf_add_text(out, before);
+    json_print_text(out, json_as_text(text) ? json_as_text(text) : "");
+}
+
+/* What ferry.json says; one that cannot be read is said to be there. */
+static void record_text(struct strbuf *out, const struct catalog *c)
+{
+    struct error why;
+    cJSON *record = NULL;
+    if (!c->folder) return;
+    if (record_read(c->folder, &record, &why)) {
+        strbuf_printf(out, "record     not readable: %s\n", why.text);
+        return;
+    }
+    if (!record) return;
+    add_quoted(out, "record     written ", json_get(record, "written"));
+    add_quoted(out, " by ferry ", json_get(record, "ferry"));
+    add_quoted(out, " from ", json_get(json_get(record, "source"), "path"));
+    add_quoted(out, "\ndigest     ", json_get(json_get(record, "digest"), "*"));
+    strbuf_add_char(out, '\n');
+    cJSON_Delete(record);
+}
+
 static void inspect_text(struct strbuf *out, struct catalog *c, const struct inspect_flags *f,
                          bool stored_only)
 {
@@ -201,6 +226,7 @@ static void inspect_text(struct strbuf *out, struct catalog *c, const struct ins
         strbuf_printf(out, "\noptimizer  %s", c->optimizer.present ? c->optimizer.kind : "none");
         if (c->optimizer.present) strbuf_printf(out, ", %s", bytes_text(c->optimizer.size_bytes));
         strbuf_add_char(out, '\n');
+        record_text(out, c);
     }
     groups_text(out, c, stored);
     names_text(out, "missing", c->missing, c->num_missing);
@@ -267,6 +293,17 @@ static void groups_json(cJSON *o, const struct catalog *c, bool stored)
     }
 }
 
+/* ferry.json without the digests of single tensors. */
+static void record_json(cJSON *o, const struct catalog *c)
+{
+    struct error why;
+    cJSON *record = NULL;
+    if (!c->folder || record_read(c->folder, &record, &why) || !record) return;
+    cJSON_DeleteItemFromObjectCaseSensitive(record, "tensors");
+    cJSON_DeleteItemFromObjectCaseSensitive(record, "source_tensors");
+    cJSON_AddItemToObject(o, "record", record);
+}
+
 static void inspect_json(struct strbuf *out, struct catalog *c, const struct inspect_flags *f,
                          bool stored_only)
 {
@@ -281,6 +318,7 @@ static void inspect_json(struct strbuf *out, struct catalog *c, const struct ins
                           c->optimizer.present ? cJSON_CreateString(c->optimizer.kind)
                                                : cJSON_CreateNull());
     if (!stored_only) config_json(o, &c->config);
+    record_json(o, c);
     groups_json(o, c, stored);
     if (f->tensors) tensors_json(o, c, stored, f->tensors);
     json_print(out, o, 2);

@@ -1,4 +1,5 @@
 #include "convert/megatron_target.h"
+#include "convert/record.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -470,7 +471,9 @@ enum status megatron_root_files(struct target *t, struct root_file **files, size
     struct arena *a = &t->plan.arena;
     struct strbuf state = {0};
     bool release = t->options.iteration == 0 && !t->options.has_iteration;
-    *files = arena_array(a, 3, sizeof **files);
+    *files = arena_array(a, 4, sizeof **files);
+    (*files)[(*num_files)++] = (struct root_file){
+        .name = record_name, .link = arena_printf(a, "%s/%s", t->unit, record_name)};
     TRY(train_state_bytes(t, &state, err));
     (*files)[(*num_files)++] = (struct root_file){.name = "latest_train_state.pt",
                                                   .bytes = arena_copy(a, state.data, state.length),

@@ -139,16 +139,28 @@ static void rope_line(struct strbuf *out, const struct model_config *m)
     strbuf_add_char(out, '\n');
 }
 
+/* What does not arrive as it was, a sentence each; the number of them. */
+static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[2])
+{
+    size_t n = 0;
+    if (t->facts.cast_tensors)
+        steps[n++] = arena_printf(a, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
+                                  dtype_infos[t->options.dtype].name);
+    if (t->source->optimizer.present) steps[n++] = "the optimizer is left out";
+    return n;
+}
+
 static void lossy_line(struct strbuf *out, const struct target *t)
 {
+    struct arena a;
+    const char *steps[2];
+    arena_init(&a);
+    size_t n = lossy_steps(t, &a, steps);
     strbuf_add_text(out, "lossy    ");
-    if (t->facts.cast_tensors)
-        strbuf_printf(out, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
-                      dtype_infos[t->options.dtype].name);
-    if (t->source->optimizer.present)
-        strbuf_printf(out, "%sthe optimizer is left out", t->facts.cast_tensors ? "; " : "");
-    if (!t->facts.cast_tensors && !t->source->optimizer.present) strbuf_add_text(out, "nothing");
-    strbuf_add_char(out, '\n');
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(out, "%s%s", i ? "; " : "", steps[i]);
+    strbuf_add_text(out, n ? "\n" : "nothing\n");
+    arena_release(&a);
 }
 
 void report_plan(struct strbuf *out, const struct conversion *c)
@@ -254,11 +266,26 @@ static void target_json(cJSON *object, const struct conversion *c)
     add_u64(o, "cast_tensors", t->facts.cast_tensors);
 }
 
-void report_plan_json(cJSON *object, const struct conversion *c)
+void report_sides_json(cJSON *object, const struct conversion *c)
 {
     source_json(object, c->source);
+    if (c->target) target_json(object, c);
+}
+
+void report_lossy_json(cJSON *object, const struct target *t)
+{
+    struct arena a;
+    const char *steps[2];
+    arena_init(&a);
+    add_names(object, "lossy", steps, lossy_steps(t, &a, steps));
+    arena_release(&a);
+}
+
+void report_plan_json(cJSON *object, const struct conversion *c)
+{
+    report_sides_json(object, c);
     if (!c->target) return;
-    target_json(object, c);
+    report_lossy_json(object, c->target);
     add_u64(object, "peak_memory_bytes", c->peak_memory);
     add_u64(object, "max_memory_bytes", c->max_memory);
     add_u64(object, "disk_needed_bytes", c->disk_needed);

@@ -14,12 +14,16 @@ struct conversion {
     const char *destination;
     uint64_t peak_memory, max_memory;
     uint64_t disk_needed, disk_free;
-    double seconds; /* that it took, from the start of the command */
+    bool has_digests; /* of what was read and written, in the plan's carries */
+    double seconds;   /* that it took, from the start of the command */
 };
 
 /* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */
 void report_plan(struct strbuf *out, const struct conversion *c);
-/* The same as members of a JSON object. */
+/* "source" and "target" as members of a JSON object; "lossy", a list of sentences; all of the plan.
+ */
+void report_sides_json(cJSON *object, const struct conversion *c);
+void report_lossy_json(cJSON *object, const struct target *t);
 void report_plan_json(cJSON *object, const struct conversion *c);
 /* "converted 2.47 GB in 1.21 s (2.04 GB/s), peak memory 38 MB" */
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r);

@@ -11,9 +11,7 @@ static const struct target_kind *const kinds[] = {&target_hf, &target_torch_dist
 
 bool is_parameter(const struct tensor *x)
 {
-    size_t n = strlen(x->name), padding = strlen(".padding");
-    return strncmp(x->name, "optimizer.", strlen("optimizer.")) &&
-           (n < padding || strcmp(x->name + n - padding, ".padding"));
+    return !name_is_optimizer(x->name) && !name_is_padding(x->name);
 }
 
 enum dtype target_dtype(const struct target *t, const struct tensor *x)
@@ -77,7 +75,8 @@ static bool is_companion(const char *name)
 {
     static const char *const with[] = {"*.json", "*.model",  "*.txt",  "*.jinja",
                                        "*.py",   "LICENSE*", "README*"};
-    static const char *const without[] = {"*.safetensors.index.json", "*.bin.index.json", ".*"};
+    static const char *const without[] = {"*.safetensors.index.json", "*.bin.index.json",
+                                          "ferry.json", ".*"};
     for (size_t i = 0; i < sizeof without / sizeof *without; i++)
         if (fnmatch(without[i], name, 0) == 0) return false;
     for (size_t i = 0; i < sizeof with / sizeof *with; i++)

@@ -1,0 +1,52 @@
+/* digest.h - digests of tensors that do not depend on format, sharding, or who computes them.
+ *
+ * A tensor's digest is "DTYPE[SHAPE]:" and the two sums of kernels/cpu/digest.h as 16 hexadecimal
+ * digits each, over its elements as they are stored, in the order of the logical tensor:
+ *
+ *     BF16[2048,512]:0123456789abcdef0123456789abcdef
+ *
+ * A checkpoint's is a list of lines "NAME TAB DIGEST", sorted bytewise by name, and closed by a
+ * line of the name "*" with the SHA-256 of all lines before it. Where there is an optimizer, a
+ * second such list follows, closed by "optimizer.*". Padding of the vocabulary is in neither. */
+#ifndef FERRY_CKPT_DIGEST_H
+#define FERRY_CKPT_DIGEST_H
+
+#include "ckpt/scan.h"
+#include "common/progress.h"
+#include "common/sha256.h"
+#include "common/strbuf.h"
+#include "kernels/cpu/digest.h"
+
+/* Adds elements first, first + 1, ... of a tensor of this dtype. Those of 16 bytes are four of 4.
+ */
+void digest_add_elements(struct digest *d, enum dtype dtype, const void *elements, uint64_t count,
+                         uint64_t first);
+
+struct tensor_digest {
+    const char *name;
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+    struct digest sums;
+};
+
+/* "BF16[2048,512]:..." */
+void digest_print(struct strbuf *out, const struct tensor_digest *d);
+/* The lists; digests are sorted. whole: the sums of the lines "*" and "optimizer.*", the second
+ * empty where there is no optimizer; may be NULL. */
+void digest_print_all(struct strbuf *out, struct tensor_digest *digests, size_t count,
+                      char whole[2][SHA256_TEXT]);
+
+/* Digests of all tensors of a catalog but padding, in its order, by one reading of it. *out is in
+ * arena a. */
+struct digest_options {
+    unsigned threads;
+    uint64_t max_memory;
+    bool direct_io;
+    enum progress_style progress;
+};
+MUST_CHECK enum status digest_catalog(const struct catalog *c, const struct digest_options *o,
+                                      struct arena *a, struct tensor_digest **out, size_t *count,
+                                      struct error *err);
+
+#endif

@@ -1,0 +1,7 @@
+/* version.h - which Ferry this is. */
+#ifndef FERRY_COMMON_VERSION_H
+#define FERRY_COMMON_VERSION_H
+
+#define FERRY_VERSION "0.1.0"
+
+#endif

@@ -1,0 +1,121 @@
+#include "convert/record.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/json.h"
+#include "common/version.h"
+#include "convert/options.h"
+
+enum { RECORD_CAP = 1 << 30 };
+
+const char record_name[] = "ferry.json";
+
+void record_digests(const struct plan *p, bool written, struct arena *a, struct tensor_digest **out,
+                    size_t *count)
+{
+    *out = arena_array(a, p->num_carries, sizeof **out);
+    *count = 0;
+    for (size_t i = 0; i < p->num_carries; i++) {
+        const struct carry *c = &p->carries[i];
+        const struct tensor *t = c->source;
+        if (name_is_padding(t->name)) continue;
+        enum dtype dtype =
+            written && c->num_pieces ? p->segments[c->pieces[0].segment].dtype : t->dtype;
+        (*out)[(*count)++] = (struct tensor_digest){.name = t->name,
+                                                    .dtype = dtype,
+                                                    .num_dims = t->num_dims,
+                                                    .shape = t->shape,
+                                                    .sums = written ? c->written : c->read};
+    }
+}
+
+/* The words of the command line, as the system keeps them. */
+static cJSON *command_line(void)
+{
+    cJSON *list = cJSON_CreateArray();
+    char *word = NULL;
+    size_t room = 0;
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    while (f && getdelim(&word, &room, '\0', f) > 0)
+        cJSON_AddItemToArray(list, cJSON_CreateString(word));
+    if (f) fclose(f);
+    free(word);
+    return list;
+}
+
+static void add_time_and_place(cJSON *o)
+{
+    char when[32] = "", host[256] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    (void)gethostname(host, sizeof host - 1);
+    cJSON_AddStringToObject(o, "written", when);
+    cJSON_AddStringToObject(o, "host", host);
+    cJSON_AddItemToObject(o, "command", command_line());
+}
+
+static void add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
+                        struct tensor_digest *digests, size_t count)
+{
+    struct strbuf text = {0};
+    char whole[2][SHA256_TEXT];
+    digest_print_all(&text, digests, count, whole);
+    cJSON *sums = cJSON_AddObjectToObject(o, whole_name);
+    cJSON_AddStringToObject(sums, "*", whole[0]);
+    if (*whole[1]) cJSON_AddStringToObject(sums, "optimizer.*", whole[1]);
+    cJSON *tensors = cJSON_AddObjectToObject(o, tensors_name);
+    for (size_t i = 0; i < count; i++) {
+        strbuf_clear(&text);
+        digest_print(&text, &digests[i]);
+        cJSON_AddItemToObject(tensors, digests[i].name, cJSON_CreateString(text.data));
+    }
+    strbuf_release(&text);
+}
+
+enum status record_write(const struct conversion *c, const char *path, bool durable,
+                         struct error *err)
+{
+    struct arena a;
+    struct tensor_digest *digests;
+    size_t count;
+    struct strbuf text = {0};
+    cJSON *o = cJSON_CreateObject();
+    arena_init(&a);
+    cJSON_AddStringToObject(o, "ferry", FERRY_VERSION);
+    add_time_and_place(o);
+    report_sides_json(o, c);
+    report_lossy_json(o, c->target);
+    if (c->has_digests) {
+        record_digests(&c->target->plan, true, &a, &digests, &count);
+        add_digests(o, "digest", "tensors", digests, count);
+    }
+    if (c->has_digests && c->target->facts.cast_tensors) {
+        record_digests(&c->target->plan, false, &a, &digests, &count);
+        add_digests(o, "source_digest", "source_tensors", digests, count);
+    }
+    json_print(&text, o, 2);
+    strbuf_add_char(&text, '\n');
+    cJSON_Delete(o);
+    enum status st = file_replace_all(path, text.data, text.length, durable, err);
+    strbuf_release(&text);
+    arena_release(&a);
+    return st;
+}
+
+enum status record_read(const char *folder, cJSON **tree, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *path = path_join(&a, folder, record_name);
+    enum status st = OK;
+    *tree = NULL;
+    if (path_is_file(path)) st = json_read_file(path, RECORD_CAP, 0, tree, err);
+    arena_release(&a);
+    return st;
+}

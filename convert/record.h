@@ -1,0 +1,29 @@
+/* record.h - ferry.json, which lies beside what was written and says where it comes from, what was
+ * done, and the digests of all tensors (ckpt/digest.h), so that they can be checked later.
+ *
+ *   {"ferry": VERSION, "written": TIME, "host", "command": [...], "source": {...}, "target": {...},
+ *    "lossy": [...], "digest": {"*": SHA-256, "optimizer.*": ...}, "tensors": {NAME: DIGEST},
+ *    "source_digest": ..., "source_tensors": ...}     the last two where a cast made others of them
+ *
+ * It is the only file that depends on time, host and command line. */
+#ifndef FERRY_CONVERT_RECORD_H
+#define FERRY_CONVERT_RECORD_H
+
+#include <cjson/cJSON.h>
+
+#include "ckpt/digest.h"
+#include "convert/report.h"
+
+extern const char record_name[]; /* "ferry.json" */
+
+/* Digests of what a plan wrote (or read), after it ran. In arena a. */
+void record_digests(const struct plan *p, bool written, struct arena *a, struct tensor_digest **out,
+                    size_t *count);
+
+MUST_CHECK enum status record_write(const struct conversion *c, const char *path, bool durable,
+                                    struct error *err);
+/* The ferry.json of a folder, or of the iteration that a root's link leads to; *tree is NULL where
+ * there is none. The caller frees it. */
+MUST_CHECK enum status record_read(const char *folder, cJSON **tree, struct error *err);
+
+#endif
