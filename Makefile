@@ -18,7 +18,7 @@ PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev
 TEST_PACKAGES = $(PACKAGES) libcmocka-dev clang libclang-rt-14-dev clang-format shellcheck time \
                 strace python3 python3-venv ca-certificates
 
-FOLDERS = common formats kernels/cpu ckpt convert
+FOLDERS = common formats kernels/cpu ckpt convert validate
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \
        -Wmissing-prototypes -Wwrite-strings
 # CFLAGS and LDFLAGS are the user's

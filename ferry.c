@@ -6,9 +6,12 @@
 #include "common/threads.h"
 #include "common/version.h"
 #include "convert/commands.h"
+#include "validate/commands.h"
+#include "validate/commands.h"
 
 static const struct command *const commands[] = {
-    &command_convert, &command_inspect, &command_print, &command_models, &command_synth,
+    &command_convert, &command_digest, &command_inspect,
+    &command_print,   &command_models, &command_synth,
 };
 
 static const char about[] =
@@ -40,6 +43,7 @@ static bool print_docs(const char *what)
 int main(int argc, char **argv)
 {
     interrupt_install();
+    report_program_version = FERRY_VERSION;
     if (argc == 2 && print_docs(argv[1])) return fflush(stdout) ? ERR_IO : OK;
     return args_main(commands, NUM_COMMANDS, "ferry", FERRY_VERSION, about, argc, argv);
 }

@@ -34,8 +34,8 @@ const struct arg layout_args[] = {
 const struct arg run_args[] = {
     UINT(struct run_flags, "--threads", threads, "default: as many as there are CPUs"),
     {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "most memory that the process may hold; default 256MiB"},
-    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the disk has it all"),
     FLAG(struct run_flags, "--direct-io", direct_io, "read past the page cache, and leave nothing in it"),
+    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the disk has it all"),
     FLAG(struct run_flags, "--overwrite", overwrite, "replace what is at the destination, once the new is complete"),
 };
 

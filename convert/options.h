@@ -34,6 +34,7 @@ struct output_flags {
 };
 
 extern const struct arg source_args[], layout_args[], run_args[], output_args[];
+enum { NUM_READ_ARGS = 3 }; /* of run_args, for commands that write nothing */
 enum { NUM_SOURCE_ARGS = 5, NUM_LAYOUT_ARGS = 11, NUM_RUN_ARGS = 5, NUM_OUTPUT_ARGS = 4 };
 
 struct layout_options layout_options_of(const struct layout_flags *f);

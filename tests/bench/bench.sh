@@ -121,6 +121,7 @@ fi
 
 if [ "$mode" != quick ] && [ "$(free_gb)" -ge 30 ]; then
     rm -rf hf
+    pairs=1 # what it is to show is the memory
     conversions "10 GB Llama, bf16" --layers 72 --vocab-size 128256 --tied
 fi
 rm -rf hf
