@@ -6,7 +6,4 @@
 
 extern const struct command command_verify, command_digest;
 
-/* What reports say of the program; main() sets it. */
-extern const char *report_program_version;
-
 #endif
