@@ -1,7 +1,8 @@
 # make            the program at build/ferry, and the library it is made of
 # make help       every target, with a line on each
 #
-# CC, CFLAGS, LDFLAGS, PREFIX and DESTDIR mean what they always do; BUILD is the build folder.
+# CC, CFLAGS, LDFLAGS, PREFIX and DESTDIR mean what they always do; BUILD is the build folder; V=1
+# shows whole command lines.
 ifeq ($(origin CC), default)
 CC = gcc
 endif
@@ -24,6 +25,8 @@ WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-pro
 # CFLAGS and LDFLAGS are the user's
 FLAGS = -std=c11 -D_GNU_SOURCE -I. -g $(OPTIMIZE) -pthread $(WARN) $(CFLAGS)
 LIBS = -lcjson -lyaml -ldeflate -lcrypto -lz -lm
+# $(call say,WHAT) in front of a command shows two words in place of it
+say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@;)
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
@@ -47,24 +50,24 @@ help: ## this list
 # ---- the program ----
 
 $(BUILD)/ferry: $(BUILD)/ferry.o $(BUILD)/libferry.a
-	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(BUILD)/libferry.a: $(OBJECTS)
-	rm -f $@ && $(AR) rcs $@ $^
+	$(call say,AR)rm -f $@ && $(AR) rcs $@ $^
 
 # Model maps become part of the program: convert/embedded.h.
 $(BUILD)/embedded_models.c: $(MODELS) convert/embed.sh
 	@mkdir -p $(@D)
-	sh convert/embed.sh $(MODELS) > $@
+	$(call say,EMBED)sh convert/embed.sh $(MODELS) > $@
 
 $(BUILD)/embedded_models.o: $(BUILD)/embedded_models.c
-	$(CC) $(FLAGS) -Wno-overlength-strings -c -o $@ $<
+	$(call say,CC)$(CC) $(FLAGS) -Wno-overlength-strings -c -o $@ $<
 
 $(BUILD)/kernels/%.o: OPTIMIZE = -O3
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
+	$(call say,CC)$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
 -include $(OBJECTS:.o=.d) $(BUILD)/ferry.d $(UNIT_TESTS:=.d) $(FUZZERS:=.d)
 
@@ -95,7 +98,7 @@ deps-build:
 # ---- tests: each prints a last line of sums ----
 
 $(BUILD)/%_test: $(BUILD)/%_test.o $(BUILD)/libferry.a
-	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
 test: $(BUILD)/ferry $(UNIT_TESTS) ## unit tests and those of the command line
 	@sh tests/run.sh $(BUILD)/ferry $(UNIT_TESTS) $(SHELL_TESTS)
@@ -104,7 +107,7 @@ asan: ## the same under address and undefined-behaviour sanitizers
 	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)"
 
 $(BUILD)/%_fuzz: $(BUILD)/%_fuzz.o $(BUILD)/libferry.a
-	$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(call say,LINK)$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(LIBS)
 
 fuzzers: $(FUZZERS)
 
