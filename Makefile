@@ -39,7 +39,7 @@ FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
 FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch])
 
 .PHONY: all help deps deps-build test asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
-        bench-quick demo docs install uninstall fmt fmt-check clean
+        bench-quick demo docs faults install uninstall fmt fmt-check clean
 .SECONDARY:
 
 all: $(BUILD)/ferry ## the program (the default)
@@ -120,6 +120,9 @@ fuzz-quick: fuzz ## runs each of them for 20 seconds
 
 fuzz-long: fuzz ## runs each of them for SECONDS=600
 	@sh tests/fuzz/run.sh $(BUILD)/fuzz $(or $(SECONDS), 600)
+
+faults: all ## kills COUNT=1000 conversions at random moments, and goes on with them
+	@sh tests/faults/kills.sh $(BUILD)/ferry $(or $(COUNT), 1000)
 
 # ---- beside other programs ----
 

@@ -23,6 +23,8 @@
 
 #include "ckpt/block.h"
 #include "ckpt/digest.h"
+#include "ckpt/fingerprint.h"
+#include "ckpt/journal.h"
 #include "ckpt/scan.h"
 #include "common/checked.h"
 #include "common/file.h"
@@ -65,8 +67,20 @@ struct chain {
 struct worker {
     struct chain *chains;
     uint64_t *bytes;
+    struct journal_run *runs; /* that ended, where there is a journal */
+    size_t num_runs, runs_capacity;
     struct digest read, written;
     uint64_t cast_elements, changed_elements;
+};
+
+/* What is done, and not in the journal yet; all but `done` behind the executor's lock. */
+struct noting {
+    char fingerprint[SHA256_TEXT]; /* empty: not computed yet */
+    struct strbuf records;
+    uint64_t bytes; /* that the tasks of `records` wrote */
+    bool busy, in_journal;
+    bool *done; /* [num_tasks] by an earlier run; NULL: none */
+    size_t num_tasks;
 };
 
 struct executor {
@@ -80,7 +94,9 @@ struct executor {
     struct arena arena; /* states, runs */
     pthread_mutex_t lock;
     struct progress *progress;
-    _Atomic uint64_t written_bytes;
+    _Atomic uint64_t written_bytes, resumed_bytes;
+    struct noting noting;
+    uint64_t cast_elements, changed_elements; /* of all tasks that ended, behind lock */
 };
 
 /* ---- the plan as a scan ---- */
@@ -148,7 +164,7 @@ static enum status output_fd(struct executor *x, uint32_t file, int *fd, struct 
     enum status st = OK;
     pthread_mutex_lock(&f->lock);
     if (f->fd < 0) {
-        st = file_create(f->path, &f->fd, err);
+        st = (x->options->resume ? file_create_or_open : file_create)(f->path, &f->fd, err);
         if (!st && ftruncate(f->fd, (off_t)x->plan->files[file].size_bytes))
             st = fail_errno(err, ERR_IO, "%s: setting its size", f->path);
     }
@@ -168,21 +184,33 @@ static void start_writeback(struct executor *x, uint32_t file, uint64_t bytes)
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-static void end_chain(struct executor *x, uint32_t segment, struct chain *c)
+static void add_run(struct executor *x, const struct journal_run *r)
 {
-    if (!c->bytes) return;
-    pthread_mutex_lock(&x->lock);
     struct run *run = arena_alloc(&x->arena, sizeof *run);
-    *run = (struct run){x->segments[segment].runs, c->offset, c->bytes, c->crc};
-    x->segments[segment].runs = run;
-    pthread_mutex_unlock(&x->lock);
-    *c = (struct chain){0};
+    *run = (struct run){x->segments[r->segment].runs, r->offset, r->bytes, (uint32_t)r->crc};
+    x->segments[r->segment].runs = run;
 }
 
-static void add_to_chain(struct executor *x, uint32_t segment, struct chain *c, const void *from,
-                         uint64_t offset, uint64_t bytes)
+static void end_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c)
 {
-    if (c->offset + c->bytes != offset) end_chain(x, segment, c);
+    struct journal_run run = {segment, c->offset, c->bytes, c->crc};
+    if (!c->bytes) return;
+    pthread_mutex_lock(&x->lock);
+    add_run(x, &run);
+    pthread_mutex_unlock(&x->lock);
+    *c = (struct chain){0};
+    if (!x->options->journal_path) return;
+    if (w->num_runs == w->runs_capacity) {
+        w->runs_capacity = 2 * w->runs_capacity + 16;
+        w->runs = must_realloc(w->runs, w->runs_capacity * sizeof *w->runs);
+    }
+    w->runs[w->num_runs++] = run;
+}
+
+static void add_to_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c,
+                         const void *from, uint64_t offset, uint64_t bytes)
+{
+    if (c->offset + c->bytes != offset) end_chain(x, w, segment, c);
     if (!c->bytes) c->offset = offset;
     c->crc = libdeflate_crc32(c->crc, from, bytes);
     c->bytes += bytes;
@@ -190,6 +218,7 @@ static void add_to_chain(struct executor *x, uint32_t segment, struct chain *c, 
 
 struct writing {
     struct executor *x;
+    struct worker *w;
     const struct target_piece *piece;
     const char *panel; /* in the target's dtype */
     char *temp;        /* as large */
@@ -204,7 +233,7 @@ static enum status write_run(const struct writing *wr, const void *from, uint64_
     const struct segment *s = &x->plan->segments[wr->piece->segment];
     uint64_t offset = at * wr->element_bytes, bytes = count * wr->element_bytes;
     int fd;
-    if (s->wants_crc) add_to_chain(x, wr->piece->segment, wr->chain, from, offset, bytes);
+    if (s->wants_crc) add_to_chain(x, wr->w, wr->piece->segment, wr->chain, from, offset, bytes);
     TRY(output_fd(x, s->file, &fd, err));
     TRY(file_write(fd, x->files[s->file].path, from, bytes, s->offset_bytes + offset, err));
     atomic_fetch_add_explicit(&x->written_bytes, bytes, memory_order_relaxed);
@@ -332,7 +361,13 @@ static enum status count_joined(void *context, const struct pair *p, struct erro
     return OK;
 }
 
-/* Skips what no segment takes, and holes: they are there once the file has its size. */
+static bool is_done(const struct executor *x, const struct scan_task *t)
+{
+    return x->noting.done && x->noting.done[t->number];
+}
+
+/* Skips what no segment takes, holes (they are there once the file has its size), and what an
+ * earlier run has done. */
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err)
 {
@@ -341,13 +376,17 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     const struct carry *c = &x->plan->carries[t->item];
     struct pair window = pair_whole(t->low, 0, t->high - t->low);
     w->read = w->written = (struct digest){{0}};
+    w->cast_elements = w->changed_elements = w->num_runs = 0;
     w->chains = must_calloc(c->num_pieces + 1, sizeof *w->chains);
     w->bytes = must_calloc(c->num_pieces + 1, sizeof *w->bytes);
     *skip = true;
     for (size_t i = 0; i < c->num_pieces; i++) {
         TRY(pair_join(&window, &c->pieces[i].pair, count_joined, &w->bytes[i], err));
         w->bytes[i] *= dtype_bytes(x->plan->segments[c->pieces[i].segment].dtype);
-        if (w->bytes[i] && !is_hole(c)) *skip = false;
+        if (w->bytes[i] && !is_hole(c)) *skip = is_done(x, t);
+        if (!is_done(x, t)) continue;
+        progress_add(x->progress, w->bytes[i]);
+        atomic_fetch_add_explicit(&x->resumed_bytes, w->bytes[i], memory_order_relaxed);
     }
     return OK;
 }
@@ -382,11 +421,141 @@ static enum status write_panel(void *context, const struct scan_panel *p, struct
     add_digests(x, p, c, panel);
     for (size_t i = 0; i < c->num_pieces; i++) {
         enum dtype dtype = x->plan->segments[c->pieces[i].segment].dtype;
-        struct writing wr = {x,       &c->pieces[i],      panel,
-                             p->temp, dtype_bytes(dtype), &x->workers[p->task->worker].chains[i]};
+        struct worker *w = &x->workers[p->task->worker];
+        struct writing wr = {
+            x, w, &c->pieces[i], panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
+        if (!w->bytes[i]) continue;
         TRY(pair_join(&window, &c->pieces[i].pair, write_joined, &wr, err));
     }
     return OK;
+}
+
+/* ---- the journal ---- */
+
+static enum status sync_written(struct executor *x, struct error *err)
+{
+    for (size_t i = 0; i < x->plan->num_files && x->options->fsync; i++) {
+        struct file_state *f = &x->files[i];
+        pthread_mutex_lock(&f->lock);
+        int fd = f->fd;
+        pthread_mutex_unlock(&f->lock);
+        if (fd >= 0 && fdatasync(fd)) return fail_errno(err, ERR_IO, "%s: fdatasync", f->path);
+    }
+    return OK;
+}
+
+/* Notes what is done so far, by one worker while the others go on. */
+static enum status flush_journal(struct executor *x, struct error *err)
+{
+    struct noting *n = &x->noting;
+    struct strbuf records = {0};
+    pthread_mutex_lock(&x->lock);
+    bool mine = !n->busy && n->records.length;
+    if (mine) {
+        n->busy = true;
+        n->bytes = 0;
+        records = n->records;
+        n->records = (struct strbuf){0};
+    }
+    pthread_mutex_unlock(&x->lock);
+    if (!mine) return OK;
+    if (!*n->fingerprint) plan_fingerprint(x->plan, n->fingerprint);
+    enum status st = sync_written(x, err);
+    if (!st)
+        st = journal_append(x->options->journal_path, n->fingerprint, &records, x->options->fsync,
+                            err);
+    strbuf_release(&records);
+    pthread_mutex_lock(&x->lock);
+    n->in_journal |= !st;
+    n->busy = false;
+    pthread_mutex_unlock(&x->lock);
+    return st;
+}
+
+/* Adds a task to what is to be noted; whether it is time to do that. Behind lock. */
+static bool note_task(struct executor *x, const struct worker *w, const struct scan_task *t,
+                      uint64_t bytes)
+{
+    struct noting *n = &x->noting;
+    if (!x->options->journal_path || is_done(x, t)) return false;
+    struct journal_task task = {.task = t->number,
+                                .item = t->item,
+                                .read = w->read,
+                                .written = w->written,
+                                .cast_elements = w->cast_elements,
+                                .changed_elements = w->changed_elements,
+                                .num_runs = w->num_runs};
+    journal_add(&n->records, &task, w->runs);
+    n->bytes += bytes;
+    return n->bytes >= x->options->journal_bytes;
+}
+
+/* Whether the files that a carry goes to are still what an earlier run has made of them. */
+static bool is_intact(const struct executor *x, const struct carry *c)
+{
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        uint32_t file = x->plan->segments[c->pieces[i].segment].file;
+        struct file_stamp stamp;
+        if (file_stamp(x->files[file].path, &stamp, NULL) ||
+            stamp.size_bytes != x->plan->files[file].size_bytes)
+            return false;
+    }
+    return true;
+}
+
+/* A task of an earlier run. */
+static enum status take_task(void *context, const struct journal_task *t,
+                             const struct journal_run *runs, struct error *err)
+{
+    struct executor *x = context;
+    struct noting *n = &x->noting;
+    if (t->task >= n->num_tasks || t->item >= x->plan->num_carries)
+        return fail(err, ERR_OURS, "%s: no such task", x->options->journal_path);
+    struct carry *c = &x->plan->carries[t->item];
+    if (n->done[t->task] || !is_intact(x, c)) return OK;
+    n->done[t->task] = n->in_journal = true;
+    digest_join(&c->read, &t->read);
+    digest_join(&c->written, &t->written);
+    x->cast_elements += t->cast_elements;
+    x->changed_elements += t->changed_elements;
+    for (uint64_t i = 0; i < t->num_runs; i++) {
+        if (runs[i].segment >= x->plan->num_segments)
+            return fail(err, ERR_OURS, "%s: no such segment", x->options->journal_path);
+        add_run(x, &runs[i]);
+    }
+    return OK;
+}
+
+/* What lies in the folder and is no output file: small files, which are written anew. */
+static enum status remove_others(struct executor *x, struct error *err)
+{
+    struct map ours = {0};
+    struct name_list list;
+    enum status st = folder_list(x->folder, &x->arena, &list, err);
+    for (size_t i = 0; i < x->plan->num_files; i++) {
+        char *name = arena_text(&x->arena, x->plan->files[i].path, strlen(x->plan->files[i].path));
+        if (strchr(name, '/')) *strchr(name, '/') = '\0';
+        (void)map_add(&ours, name, i, NULL);
+    }
+    for (size_t i = 0; i < list.count && !st; i++) {
+        size_t file;
+        if (map_get(&ours, list.names[i], &file) || strncmp(list.names[i], ".ferry-", 7) == 0)
+            continue;
+        st = path_remove(path_join(&x->arena, x->folder, list.names[i]), err);
+    }
+    map_release(&ours);
+    return st;
+}
+
+static enum status resume(struct executor *x, const struct scan *s, struct error *err)
+{
+    struct noting *n = &x->noting;
+    if (!x->options->resume) return OK;
+    n->num_tasks = scan_count_tasks(s);
+    n->done = must_calloc(n->num_tasks + 1, sizeof *n->done);
+    plan_fingerprint(x->plan, n->fingerprint);
+    TRY(journal_read(x->options->journal_path, n->fingerprint, take_task, x, err));
+    return remove_others(x, err);
 }
 
 /* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
@@ -396,15 +565,23 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
     struct carry *c = &x->plan->carries[t->item];
+    uint64_t bytes = 0;
     enum status st = OK;
+    if (!is_cast(x->plan, c)) w->written = w->read;
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
+        bytes += w->bytes[i];
+    }
     pthread_mutex_lock(&x->lock);
     digest_join(&c->read, &w->read);
-    digest_join(&c->written, is_cast(x->plan, c) ? &w->written : &w->read);
+    digest_join(&c->written, &w->written);
+    x->cast_elements += w->cast_elements;
+    x->changed_elements += w->changed_elements;
+    bool flush = note_task(x, w, t, bytes);
     pthread_mutex_unlock(&x->lock);
-    for (size_t i = 0; i < c->num_pieces; i++)
-        end_chain(x, c->pieces[i].segment, &w->chains[i]);
     for (size_t i = 0; i < c->num_pieces && !st; i++)
         if (w->bytes[i]) st = segment_progress(x, c->pieces[i].segment, w->bytes[i], err);
+    if (!st && flush) st = flush_journal(x, err);
     free(w->chains);
     free(w->bytes);
     w->chains = NULL;
@@ -483,6 +660,7 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
     set_up_states(x);
     TRY(create_folders(x, err));
+    TRY(resume(x, &s, err));
     TRY(complete_empty_files(x, err));
     x->progress = progress_start(x->options->progress, "converting", p->target_bytes);
     enum status st = scan_run(&s, read, err);
@@ -500,7 +678,10 @@ static void tear_down(struct executor *x)
     for (unsigned i = 0; x->workers && i < x->num_workers; i++) {
         free(x->workers[i].chains);
         free(x->workers[i].bytes);
+        free(x->workers[i].runs);
     }
+    strbuf_release(&x->noting.records);
+    free(x->noting.done);
     pthread_mutex_destroy(&x->lock);
     arena_release(&x->arena);
 }
@@ -514,14 +695,14 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
     arena_init(&x.arena);
     pthread_mutex_init(&x.lock, NULL);
     enum status st = run_all(&x, &read, err);
-    *result = (struct executor_result){.read_bytes = read.read_bytes,
-                                       .written_bytes = x.written_bytes,
-                                       .cast_elements = read.cast_elements,
-                                       .changed_elements = read.changed_elements};
-    for (unsigned i = 0; x.workers && i < x.num_workers; i++) {
-        result->cast_elements += x.workers[i].cast_elements;
-        result->changed_elements += x.workers[i].changed_elements;
-    }
+    if (st && x.noting.in_journal && flush_journal(&x, NULL)) x.noting.in_journal = false;
+    *result =
+        (struct executor_result){.read_bytes = read.read_bytes,
+                                 .written_bytes = x.written_bytes,
+                                 .cast_elements = read.cast_elements + x.cast_elements,
+                                 .changed_elements = read.changed_elements + x.changed_elements,
+                                 .resumed_bytes = x.resumed_bytes,
+                                 .in_journal = x.noting.in_journal};
     tear_down(&x);
     return st;
 }

@@ -13,12 +13,19 @@ struct executor_options {
     bool fsync;
     bool direct_io; /* reads pass by the page cache, and what is written leaves it */
     bool digests;   /* of what is read and written, into the plan's carries */
+    /* Where it is noted what is done (journal.h), each time that journal_bytes were written, and
+     * whether to go on with what an earlier run has noted there. NULL: nowhere. */
+    const char *journal_path;
+    uint64_t journal_bytes;
+    bool resume;
     enum progress_style progress;
 };
 
 struct executor_result {
     uint64_t read_bytes, written_bytes;
     uint64_t cast_elements, changed_elements; /* by casts */
+    uint64_t resumed_bytes;                   /* that an earlier run had written */
+    bool in_journal; /* after a failure: there is something to go on with */
 };
 
 /* Bytes that buffers will take, or ERR_MEMORY with the least --max-memory that works. To be asked
@@ -27,7 +34,8 @@ MUST_CHECK enum status executor_memory(const struct plan *p, const struct execut
                                        uint64_t *peak_bytes, struct error *err);
 
 /* Creates all files of the plan below `folder` (their folders too) and fills them. On failure what
- * was written stays where it is. */
+ * was written stays where it is. To resume, all else that is in the folder is removed first, but
+ * for names that begin with ".ferry-". */
 MUST_CHECK enum status executor_run(struct plan *p, const char *folder,
                                     const struct executor_options *o,
                                     struct executor_result *result, struct error *err);

@@ -14,7 +14,8 @@
 #include "common/file.h"
 #include "common/strbuf.h"
 
-static const char lock_name[] = ".ferry-lock";
+static const char private_prefix[] = ".ferry-";
+static const char lock_name[] = ".ferry-lock", journal_name[] = ".ferry-journal";
 
 /* ---- what is there ---- */
 
@@ -23,6 +24,12 @@ static bool matches_any(const char *name, const char *const *patterns, size_t co
     for (size_t i = 0; i < count; i++)
         if (fnmatch(patterns[i], name, 0) == 0) return true;
     return false;
+}
+
+/* Locks, journals, and what they are made from. */
+static bool is_private(const char *name)
+{
+    return strncmp(name, private_prefix, strlen(private_prefix)) == 0;
 }
 
 /* What we stage. */
@@ -82,6 +89,14 @@ static enum status check_source(const struct publishing *p, const char *source, 
                 from[n] ? "lies inside this destination" : "and the destination are the same");
 }
 
+static bool is_held(const struct publishing *p, const char *folder);
+
+/* A run that was ended behind its rename has left its lock in what it published. */
+static bool is_unfinished(const struct publishing *p, const char *folder)
+{
+    return path_exists(path_join(p->arena, folder, lock_name)) && !is_held(p, folder);
+}
+
 /* What stands where the unit will be. */
 static enum status check_final(const struct publishing *p, struct error *err)
 {
@@ -96,7 +111,12 @@ static enum status check_final(const struct publishing *p, struct error *err)
                     "%s: exists and is not empty; it cannot be replaced, since it is a mount point "
                     "or its parent cannot be written",
                     p->final);
-    if (p->overwrite) return OK;
+    if (p->overwrite || p->finished) return OK;
+    if (is_unfinished(p, p->final))
+        return fail(err, ERR_EXISTS,
+                    "%s: exists, from a run that was ended just before it was done: --resume "
+                    "finishes it, --overwrite replaces it",
+                    p->final);
     return fail(err, ERR_EXISTS, "%s: exists and is not empty; --overwrite replaces it", p->final);
 }
 
@@ -123,14 +143,18 @@ static bool can_be_replaced(struct arena *a, const char *folder)
 }
 
 enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
-                          const char *unit, const char *source, bool overwrite, struct error *err)
+                          const char *unit, const char *source, const struct publish_options *o,
+                          struct error *err)
 {
-    *p = (struct publishing){
-        .arena = a, .destination = destination, .unit = unit, .overwrite = overwrite};
+    *p = (struct publishing){.arena = a,
+                             .destination = destination,
+                             .unit = unit,
+                             .overwrite = o->overwrite,
+                             .resume = o->resume};
     bool exists = path_is_folder(destination), root = true;
     TRY(check_source(p, source, err));
     p->final = renamable(a, destination);
-    if (exists && unit) {
+    if (exists && unit && !is_unfinished(p, destination)) {
         TRY(is_root(destination, &root, err));
         if (!root)
             return fail(err, ERR_EXISTS,
@@ -139,11 +163,13 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
         p->final = renamable(a, path_join(a, destination, unit));
     }
     p->stays = exists && !unit && !can_be_replaced(a, p->final);
+    p->finished = p->resume && !p->stays && is_unfinished(p, p->final);
     TRY(check_final(p, err));
     const char *name = path_base(a, p->final);
     const char *parent = p->stays ? p->final : path_parent(a, p->final);
     if (!*name) return fail(err, ERR_USAGE, "\"%s\" is no name for a destination", destination);
     p->staging = path_join(a, parent, arena_printf(a, ".%s.ferry-partial", name));
+    p->journal = path_join(a, p->staging, journal_name);
     p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
     return OK;
 }
@@ -207,6 +233,36 @@ static enum status remove_stale(const struct publishing *p, struct error *err)
     return st;
 }
 
+static enum status busy(const struct publishing *p, const char *folder, struct error *err)
+{
+    return fail(err, ERR_EXISTS,
+                "%s: busy: another ferry is writing it; %s/%s says which, and may be removed where "
+                "that one is dead",
+                p->final, folder, lock_name);
+}
+
+static const char *own_lock(const struct publishing *p)
+{
+    long pid = (long)getpid();
+    return arena_printf(p->arena, "%s %ld %llu\n", host_name(p->arena), pid, start_time(pid));
+}
+
+/* Makes a folder of a dead run ours. */
+static enum status take_over(const struct publishing *p, const char *folder, struct error *err)
+{
+    const char *lock = own_lock(p);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return fail_errno(err, ERR_IO, "%s", folder);
+    enum status st;
+    if ((flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) || is_held(p, folder))
+        st = busy(p, folder, err);
+    else
+        st = file_replace_all(path_join(p->arena, folder, lock_name), lock, strlen(lock), false,
+                              err);
+    close(fd);
+    return st;
+}
+
 /* A staging folder appears with its lock in it, by a rename: nobody sees one that has none yet. */
 static enum status take_staging(const struct publishing *p, struct error *err)
 {
@@ -214,7 +270,7 @@ static enum status take_staging(const struct publishing *p, struct error *err)
     long pid = (long)getpid();
     const char *fresh =
         path_join(p->arena, parent, arena_printf(p->arena, ".%s.%ld.ferry-partial", host, pid));
-    const char *lock = arena_printf(p->arena, "%s %ld %llu\n", host, pid, start_time(pid));
+    const char *lock = own_lock(p);
     TRY(path_remove(fresh, err));
     if (mkdir(fresh, 0777))
         return fail_errno(err, ERR_IO, "%s: no folder can be made beside it, in %s", p->final,
@@ -224,10 +280,7 @@ static enum status take_staging(const struct publishing *p, struct error *err)
     if (!st) st = remove_stale(p, err);
     if (!st) st = path_rename_new(fresh, p->staging, err);
     if (st) (void)path_remove(fresh, NULL);
-    if (st == ERR_EXISTS)
-        return fail(err, ERR_EXISTS, "%s: busy: another ferry is writing it (%s/%s says which)",
-                    p->final, p->staging, lock_name);
-    return st;
+    return st == ERR_EXISTS ? busy(p, p->staging, err) : st;
 }
 
 /* Those that others use by now are not empty, and stay. */
@@ -243,6 +296,12 @@ enum status publish_begin(struct publishing *p, bool durable, struct error *err)
     const char *parent = path_parent(p->arena, p->staging);
     p->durable = durable;
     p->old_parent = publish_existing_parent(p->arena, parent);
+    if (p->finished) return take_over(p, p->final, err);
+    if (p->resume && path_is_folder(p->staging)) {
+        p->resumed = true;
+        TRY(take_over(p, p->staging, err));
+        return folder_create(p->folder, err);
+    }
     enum status st = folder_create(parent, err);
     if (!st) st = take_staging(p, err);
     if (st) {
@@ -254,8 +313,14 @@ enum status publish_begin(struct publishing *p, bool durable, struct error *err)
     return st;
 }
 
+void publish_keep(struct publishing *p)
+{
+    if (!p->moved) (void)path_remove(path_join(p->arena, p->staging, lock_name), NULL);
+}
+
 void publish_abandon(struct publishing *p)
 {
+    if (p->finished) return;
     if (!p->moved) (void)path_remove(p->staging, NULL); /* else the name may be another run's */
     remove_new_parents(p);
 }
@@ -278,28 +343,24 @@ static enum status sync_tree(const char *folder, struct error *err)
     return st;
 }
 
-static enum status put_root_file(const struct publishing *p, const char *folder,
+/* What is made of it lies in the unit first, where nobody else writes. */
+static enum status put_root_file(const struct publishing *p, const char *unit, const char *folder,
                                  const struct root_file *f, struct error *err)
 {
     const char *path = path_join(p->arena, folder, f->name);
-    if (!f->link) return file_replace_all(path, f->bytes, f->num_bytes, p->durable, err);
-    const char *temporary = arena_printf(p->arena, "%s.%ld.tmp", path, (long)getpid());
-    (void)unlink(temporary);
-    if (symlink(f->link, temporary)) return fail_errno(err, ERR_IO, "%s", temporary);
-    if (rename(temporary, path)) {
-        enum status st = fail_errno(err, ERR_IO, "%s", path);
-        (void)unlink(temporary);
-        return st;
-    }
-    return OK;
+    const char *fresh = path_join(p->arena, unit, ".ferry-root");
+    TRY(path_remove(fresh, err));
+    if (f->link && symlink(f->link, fresh)) return fail_errno(err, ERR_IO, "%s", fresh);
+    if (!f->link) TRY(file_write_all(fresh, f->bytes, f->num_bytes, p->durable, err));
+    return rename(fresh, path) ? fail_errno(err, ERR_IO, "%s", path) : OK;
 }
 
-static enum status put_root_files(const struct publishing *p, const char *folder,
+static enum status put_root_files(const struct publishing *p, const char *unit, const char *folder,
                                   const struct root_file *files, size_t num_files,
                                   struct error *err)
 {
     for (size_t i = 0; i < num_files; i++)
-        TRY(put_root_file(p, folder, &files[i], err));
+        TRY(put_root_file(p, unit, folder, &files[i], err));
     return OK;
 }
 
@@ -330,7 +391,7 @@ static enum status move_entries_up(struct publishing *p, struct error *err)
     enum status st = OK;
     while (!st && moved < list.count) {
         const char *name = list.names[moved++];
-        if (strcmp(name, lock_name))
+        if (!is_private(name))
             st = path_rename_new(path_join(p->arena, p->staging, name),
                                  path_join(p->arena, p->final, name), err);
     }
@@ -342,7 +403,8 @@ static enum status move_entries_up(struct publishing *p, struct error *err)
 
 static enum status move_into_folder(struct publishing *p, struct error *err)
 {
-    TRY(check_final(p, err)); /* again: much time has passed */
+    TRY(check_final(p, err));          /* again: much time has passed */
+    TRY(path_remove(p->journal, err)); /* what is moved up cannot be gone on with */
     TRY(move_entries_up(p, err));
     p->moved = true;
     if (p->durable) TRY(folder_sync(p->final, err));
@@ -372,19 +434,31 @@ static enum status move_into_place(struct publishing *p, struct error *err)
     if (st) return st;
     p->moved = true;
     if (p->durable) TRY(sync_parents(p, parent, err));
-    return replaced ? path_remove(aside, err) : OK;
+    return path_remove(aside, err); /* of this run, or of one that was killed */
+}
+
+/* What is left when the folder is in its place. The lock moved with it, and goes last: where it is
+ * found there, a later run knows that this was not done. */
+static enum status finish(const struct publishing *p, const struct root_file *files,
+                          size_t num_files, struct error *err)
+{
+    if (p->unit_in_root) TRY(put_root_files(p, p->final, p->destination, files, num_files, err));
+    if (p->unit_in_root && p->durable) TRY(folder_sync(p->destination, err));
+    struct name_list list;
+    TRY(folder_list(p->final, p->arena, &list, err));
+    for (size_t i = 0; i < list.count; i++)
+        if (is_private(list.names[i]) && strcmp(list.names[i], lock_name))
+            TRY(path_remove(path_join(p->arena, p->final, list.names[i]), err));
+    return path_remove(path_join(p->arena, p->final, lock_name), err);
 }
 
 enum status publish_commit(struct publishing *p, const struct root_file *files, size_t num_files,
                            struct error *err)
 {
-    if (!p->unit_in_root) TRY(put_root_files(p, p->staging, files, num_files, err));
+    if (p->finished) return finish(p, files, num_files, err);
+    if (!p->unit_in_root) TRY(put_root_files(p, p->staging, p->staging, files, num_files, err));
     if (p->durable) TRY(sync_tree(p->staging, err));
     if (p->stays) return move_into_folder(p, err);
     TRY(move_into_place(p, err));
-    /* The lock moves with the folder: as long as staging is there, it is locked. */
-    TRY(path_remove(path_join(p->arena, p->final, lock_name), err));
-    if (!p->unit_in_root) return OK;
-    TRY(put_root_files(p, p->destination, files, num_files, err));
-    return p->durable ? folder_sync(p->destination, err) : OK;
+    return finish(p, files, num_files, err);
 }

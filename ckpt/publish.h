@@ -10,7 +10,9 @@
  * that it is no model before.
  *
  * A lock in the staging folder (host, process, its start time) keeps a second run out: ERR_EXISTS
- * "busy" while the process lives, and what a dead one left is removed. */
+ * "busy" while the process lives. What a dead one left is removed, or gone on with (resume); also
+ * where it died between the rename and the root files. Names that begin with ".ferry-" are the lock
+ * and the journal, and never stay in what is published. */
 #ifndef FERRY_CKPT_PUBLISH_H
 #define FERRY_CKPT_PUBLISH_H
 
@@ -39,6 +41,10 @@ struct publishing {
     bool unit_in_root;      /* the root exists: staging is the unit */
     bool stays;             /* the destination stays: staging is inside, its entries move up */
     bool overwrite, durable, moved;
+    bool resume;   /* go on with what an earlier run has left, if it has */
+    bool resumed;  /* there was a staging folder; it is ours now */
+    bool finished; /* all is in place but root files: publish_commit() alone is left to be done */
+    const char *journal; /* path of the journal in the staging folder */
 };
 
 /* Where the destination and its parent would lie, for the space that is free there. In the arena.
@@ -48,15 +54,20 @@ const char *publish_existing_parent(struct arena *a, const char *destination);
 /* Refuses, with nothing touched: a destination that exists and is not empty (the unit, where unit
  * is not NULL; ERR_EXISTS) unless overwrite; a folder that is no root of such units; a source that
  * is the destination or lies in it (ERR_USAGE). Does not create anything. */
+struct publish_options {
+    bool overwrite, resume;
+};
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
-                                     const char *unit, const char *source, bool overwrite,
-                                     struct error *err);
-/* Creates the staging folder with its lock. */
+                                     const char *unit, const char *source,
+                                     const struct publish_options *o, struct error *err);
+/* Creates the staging folder with its lock, or takes over that of a dead run (resume). */
 MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct error *err);
 /* Moves the unit to its place, then the root files, in their order. */
 MUST_CHECK enum status publish_commit(struct publishing *p, const struct root_file *files,
                                       size_t num_files, struct error *err);
 /* Removes the staging folder, and the parents that were made for it. */
 void publish_abandon(struct publishing *p);
+/* Leaves it, for a later run to go on with. */
+void publish_keep(struct publishing *p);
 
 #endif

@@ -120,6 +120,16 @@ static struct need buffers_needed(const struct scan *s)
     return need;
 }
 
+size_t scan_count_tasks(const struct scan *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->num_items; i++) {
+        uint64_t step = task_elements(&s->items[i]);
+        n += (s->items[i].tensors[0]->numel + step - 1) / step;
+    }
+    return n;
+}
+
 unsigned scan_threads(const struct scan *s)
 {
     return s->threads ? s->threads : threads_available();

@@ -50,7 +50,8 @@ struct scan_result {
     uint64_t read_bytes, cast_elements, changed_elements; /* by casts within a tensor */
 };
 
-unsigned scan_threads(const struct scan *s); /* how many it will take */
+unsigned scan_threads(const struct scan *s);   /* how many it will take */
+size_t scan_count_tasks(const struct scan *s); /* which are numbered from 0 */
 
 /* Bytes that will be resident, or ERR_MEMORY with the least --max-memory that works. What is
  * resident already counts, so ask when all else is allocated. */

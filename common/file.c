@@ -49,6 +49,12 @@ enum status file_create(const char *path, int *fd, struct error *err)
     return *fd < 0 ? fail_errno(err, ERR_IO, "%s", path) : OK;
 }
 
+enum status file_create_or_open(const char *path, int *fd, struct error *err)
+{
+    *fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return *fd < 0 ? fail_errno(err, ERR_IO, "%s", path) : OK;
+}
+
 enum status file_stamp(const char *path, struct file_stamp *stamp, struct error *err)
 {
     struct stat s;

@@ -19,9 +19,9 @@ struct convert_flags {
     struct run_flags run;
     struct output_flags output;
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
-    uint64_t divisible_by, iteration, max_shard_size;
+    uint64_t divisible_by, iteration, max_shard_size, journal_every;
     struct arg_list allow_missing, allow_unexpected;
-    bool grouped_gemm, no_optim, dry_run;
+    bool grouped_gemm, no_optim, dry_run, resume;
 };
 
 // clang-format off
@@ -30,6 +30,8 @@ static const struct arg convert_args[] = {
     {"--to --ckpt-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination; default: torch_dist from Hugging Face, else the source's own"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): take digests of all tensors while their bytes pass; full: read what was written again, from the disk, before it is published"},
+    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "go on with what a run of the same command that was ended has left; without one, begin"},
+    {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "how much is written between two notes of what is done, which is what a kill costs; default 1GiB"},
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
     {"--iteration", ARG_UINT, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
@@ -56,6 +58,7 @@ static void set_defaults(void *options)
     struct convert_flags *f = options;
     f->source.ckpt_step = f->iteration = UINT64_MAX;
     f->run.max_memory = 256 << 20;
+    f->journal_every = 1 << 30;
 }
 
 static const uint64_t MAX_SHARD_BYTES = 5000000000;
@@ -217,8 +220,9 @@ static enum status check_space(struct run *r, struct error *err)
 static enum status check_plan(struct run *r, struct error *err)
 {
     struct error later;
+    struct publish_options how = {r->flags->run.overwrite, r->flags->resume};
     enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
-                                   r->target.unit, r->source.path, r->flags->run.overwrite, err);
+                                   r->target.unit, r->source.path, &how, err);
     enum status space = check_space(r, st ? &later : err);
     if (!st) st = space;
     enum status memory =
@@ -276,18 +280,39 @@ static enum status write_the_rest(struct run *r, struct error *err)
                         r->executor.fsync, err);
 }
 
+static enum status write_all(struct run *r, struct error *err)
+{
+    TRY(executor_run(&r->target.plan, r->publishing.folder, &r->executor, &r->result, err));
+    return write_the_rest(r, err);
+}
+
+/* After a failure: what was done is kept where it can be gone on with. */
+static void leave(struct run *r, enum status st)
+{
+    struct publishing *p = &r->publishing;
+    bool foreign = p->resumed && (st == ERR_UNSUPPORTED || st == ERR_EXISTS);
+    if (foreign || (r->result.in_journal && (st == ERR_IO || st == ERR_INTERRUPTED))) {
+        publish_keep(p);
+        fprintf(stderr, "what is done is kept in %s; the same command with --resume goes on\n",
+                p->staging);
+    } else {
+        publish_abandon(p);
+    }
+}
+
 static enum status write_and_publish(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
     size_t num_files = 0;
     TRY(publish_begin(&r->publishing, r->executor.fsync, err));
-    enum status st =
-        executor_run(&r->target.plan, r->publishing.folder, &r->executor, &r->result, err);
-    if (!st) st = write_the_rest(r, err);
+    r->executor.journal_path = r->publishing.journal;
+    r->executor.journal_bytes = r->flags->journal_every;
+    r->executor.resume = r->publishing.resumed;
+    enum status st = r->publishing.finished ? OK : write_all(r, err);
     if (!st && r->target.kind->root_files)
         st = r->target.kind->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
-    if (st) publish_abandon(&r->publishing);
+    if (st) leave(r, st);
     return st;
 }
 

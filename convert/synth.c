@@ -210,8 +210,9 @@ static enum status write_model(const struct synth_flags *f, struct catalog *c,
         .format = "hf", .max_shard_bytes = f->max_shard_size, .durable = executor.fsync};
     double start = seconds_now();
     uint64_t peak;
+    struct publish_options how = {.overwrite = f->run.overwrite};
     enum status st = target_plan(&t, &to, c, maps, err);
-    if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", f->run.overwrite, err);
+    if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
     if (!st) st = check_space(&t, destination, f->sparse, err);
     if (!st) st = executor_memory(&t.plan, &executor, &peak, err);
     if (!st) st = publish_begin(&p, executor.fsync, err);

@@ -1,0 +1,85 @@
+#include "ckpt/fingerprint.h"
+
+#include <string.h>
+
+static void add_u64(struct sha256 *s, uint64_t n)
+{
+    sha256_add(s, &n, sizeof n);
+}
+
+static void add_text(struct sha256 *s, const char *text)
+{
+    add_u64(s, strlen(text));
+    sha256_add(s, text, strlen(text));
+}
+
+static void add_pair(struct sha256 *s, const struct pair *p)
+{
+    uint64_t n[3 + 3 * MAX_AXES] = {p->num_axes, p->a_offset, p->b_offset};
+    size_t count = 3;
+    for (unsigned k = 0; k < p->num_axes; k++) {
+        n[count++] = p->axes[k].extent;
+        n[count++] = p->axes[k].a_stride;
+        n[count++] = p->axes[k].b_stride;
+    }
+    sha256_add(s, n, count * sizeof *n);
+}
+
+static void add_source(struct sha256 *s, const struct stored *stored)
+{
+    add_u64(s, stored->num_files);
+    for (size_t i = 0; i < stored->num_files; i++) {
+        const struct stored_file *f = &stored->files[i];
+        add_text(s, f->path);
+        add_u64(s, f->stamp.size_bytes);
+        add_u64(s, (uint64_t)f->stamp.mtime_ns);
+    }
+}
+
+static void add_files(struct sha256 *s, const struct plan *p)
+{
+    add_u64(s, p->num_files);
+    for (size_t i = 0; i < p->num_files; i++) {
+        add_text(s, p->files[i].path);
+        add_u64(s, p->files[i].size_bytes);
+    }
+    add_u64(s, p->num_segments);
+    for (size_t i = 0; i < p->num_segments; i++) {
+        const struct segment *g = &p->segments[i];
+        const uint64_t n[] = {g->file, g->dtype, g->wants_crc, g->offset_bytes, g->numel};
+        sha256_add(s, n, sizeof n);
+    }
+}
+
+static void add_carry(struct sha256 *s, const struct carry *c)
+{
+    const struct tensor *t = c->source;
+    add_text(s, t->name);
+    add_u64(s, t->dtype);
+    add_u64(s, t->num_dims);
+    for (unsigned k = 0; k < t->num_dims; k++)
+        add_u64(s, t->shape[k]);
+    add_u64(s, t->num_pieces);
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        const struct piece *x = &t->pieces[i];
+        const uint64_t n[] = {x->source, x->dtype, x->file, x->byte_swapped, x->offset_bytes};
+        sha256_add(s, n, sizeof n);
+        add_pair(s, &x->pair);
+    }
+    add_u64(s, c->num_pieces);
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        add_u64(s, c->pieces[i].segment);
+        add_pair(s, &c->pieces[i].pair);
+    }
+}
+
+void plan_fingerprint(const struct plan *p, char fingerprint[SHA256_TEXT])
+{
+    struct sha256 *s = sha256_start();
+    add_source(s, &p->source->stored);
+    add_files(s, p);
+    add_u64(s, p->num_carries);
+    for (size_t i = 0; i < p->num_carries; i++)
+        add_carry(s, &p->carries[i]);
+    sha256_finish(s, fingerprint);
+}

@@ -1,0 +1,51 @@
+/* journal.h - what of a plan is done and on disk, so that a run that was killed can go on.
+ *
+ * A file: the line "ferry journal 1 FINGERPRINT", then records of one task (scan.h) each,
+ * little-endian:
+ *
+ *     u32 bytes of the payload, u32 CRC-32 of it, payload:
+ *     u64 task, u64 item, u64 read[2], u64 written[2] (digests), u64 cast elements, u64 changed
+ * elements, u64 number of runs, and of each run u64 segment, u64 offset, u64 bytes, u64 CRC-32
+ *
+ * A record is appended once the bytes that the task wrote are on disk. One that is cut off, or has
+ * another CRC, ends the journal: it and what is behind it were not written. */
+#ifndef FERRY_CKPT_JOURNAL_H
+#define FERRY_CKPT_JOURNAL_H
+
+#include <stdbool.h>
+
+#include "common/sha256.h"
+#include "common/status.h"
+#include "common/strbuf.h"
+#include "kernels/cpu/digest.h"
+
+/* One written run of a segment that wants a CRC. */
+struct journal_run {
+    uint64_t segment, offset, bytes, crc;
+};
+
+struct journal_task {
+    uint64_t task, item; /* of the scan */
+    struct digest read, written;
+    uint64_t cast_elements, changed_elements;
+    uint64_t num_runs;
+};
+
+/* Appends a record to text that is to become part of a journal. */
+void journal_add(struct strbuf *records, const struct journal_task *t,
+                 const struct journal_run *runs);
+
+/* Calls visit for each record of the file, in their order, and cuts off what does not belong to
+ * one. A file that is not there has none. ERR_UNSUPPORTED where it is of another fingerprint. */
+MUST_CHECK enum status
+journal_read(const char *path, const char fingerprint[SHA256_TEXT],
+             enum status (*visit)(void *context, const struct journal_task *t,
+                                  const struct journal_run *runs, struct error *err),
+             void *context, struct error *err);
+
+/* Appends records, and waits until the disk has them where durable. Creates the file. */
+MUST_CHECK enum status journal_append(const char *path, const char fingerprint[SHA256_TEXT],
+                                      const struct strbuf *records, bool durable,
+                                      struct error *err);
+
+#endif

@@ -1,0 +1,78 @@
+#!/bin/sh
+# kills.sh FERRY [COUNT] - kills conversions at random moments (-9), goes on with --resume, kills these
+# too, and compares what is there at the end with an uninterrupted run. Until the program says that it
+# is done, what is there must not look like a checkpoint.
+set -u
+ferry=$(realpath "$1")
+count=${2:-40}
+seed=${FERRY_TEST_SEED:-$(date +%N | sed 's/^0*//')}
+work=$(mktemp -d "${TMPDIR:-/tmp}/ferry-kills.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+cd "$work" || exit 1
+kills=0 resumed=0 failed=0
+
+# A number below $1, from a generator that the seed repeats.
+random() {
+    seed=$(((seed * 1103515245 + 12345) % 2147483648))
+    echo $((seed / 65536 % $1))
+}
+
+bad() {
+    echo "FAILED: $*"
+    failed=$((failed + 1))
+}
+
+"$ferry" synth -q hf --model qwen3_moe --layers 6 --experts 8 --topk 2 --hidden 256 --ffn-hidden-size 512 \
+    --moe-ffn-hidden-size 256 --vocab-size 20000 || exit 1
+"$ferry" convert -q hf dist --tp 4 --pp 2 || exit 1
+
+# converting NAME SOURCE OPTION... - one conversion, killed over and over until it gets through.
+converting() {
+    name=$1 source=$2
+    shift 2
+    "$ferry" convert -q "$source" "want_$name" --no-fsync "$@" || exit 1
+    start=$(date +%s%N)
+    "$ferry" convert -q "$source" time --no-fsync "$@" || exit 1
+    took=$((($(date +%s%N) - start) / 1000000 + 1))
+    rm -rf time
+    until [ "$kills" -ge "$limit" ]; do
+        rm -rf out .out.ferry-partial
+        again=''
+        while :; do
+            # shellcheck disable=SC2086 # a flag or nothing
+            "$ferry" convert -q "$source" out --no-fsync --journal-every 1kB --threads 2 $again "$@" 2>said &
+            pid=$!
+            sleep "$(printf '0.%03d' "$(random $((took + took / 2)))")"
+            kill -9 $pid 2>/dev/null && kills=$((kills + 1))
+            { wait $pid; } 2>/dev/null
+            code=$?
+            [ $code -ne 0 ] || break
+            [ $code -eq 137 ] || bad "$name: exit code $code: $(tail -n 1 said)"
+            [ $code -eq 137 ] || break
+            if [ -e out ] && [ ! -e out/.ferry-lock ]; then
+                # killed behind the last rename: it is done, and says so
+                [ -z "$(ls -d .out.ferry-partial 2>/dev/null)" ] || bad "$name: a destination beside its staging"
+                break
+            fi
+            again=--resume resumed=$((resumed + 1))
+        done
+        diff -r -x ferry.json "want_$name" out >difference 2>&1 || bad "$name: $(head -n 3 difference)"
+        [ -z "$(find out -name '.ferry-*')" ] || bad "$name: left in it: $(find out -name '.ferry-*')"
+        [ "$failed" -eq 0 ] || return
+    done
+    rm -rf "want_$name"
+}
+
+step=$((count / 4 + 1))
+limit=$step
+converting to_torch_dist hf --tp 2 --pp 2
+limit=$((2 * step))
+converting to_torch hf --tp 2 --ep 2 --to torch
+limit=$((3 * step))
+converting to_hf dist --to hf --max-shard-size 3MB
+limit=$((4 * step))
+converting reshard dist --tp 2 --pp 3 --torch-dtype float32
+echo "kills: $kills runs killed, $resumed resumed, seed ${FERRY_TEST_SEED:-random}"
+echo "kills: $((failed == 0 ? 4 : 4 - failed)) passed, $failed failed"
+[ "$failed" -eq 0 ]
