@@ -38,7 +38,7 @@ static uint64_t add_mod(uint64_t a, uint64_t b)
     return a + b >= P ? a + b - P : a + b;
 }
 
-/* v < 2^122. Two parts are added in place of a division, since 2^61 is 1. */
+/* Two parts are added in place of a division, since 2^61 is 1; v < 2^122 - 1, so not both are P. */
 static uint64_t reduce(u128 v)
 {
     return add_mod((uint64_t)v & P, (uint64_t)(v >> 61));
@@ -62,7 +62,7 @@ static uint64_t pow_mod(uint64_t base, uint64_t exponent)
 enum {
     COLUMNS = 16,
     FOLD_ROWS = 13,
-    BLOCK_ROWS = 128 * FOLD_ROWS, /* what is added before the columns are: 104 KiB, or less */
+    BLOCK_ROWS = 128 * FOLD_ROWS, /* are added before their columns are: 104 KiB or less */
     MOST_DIGITS = 5,
     PLAIN_BLOCK = 256,
     FEW_ELEMENTS = 128, /* fewer are added faster without vectors */
@@ -91,6 +91,11 @@ static const struct layout layouts[NUM_LAYOUTS] = {
 static inline enum layout_id layout_of(unsigned bits)
 {
     return bits <= 8 ? BYTES : bits == 16 ? HALVES : WORDS;
+}
+
+static inline size_t row_bytes(unsigned bits)
+{
+    return layouts[layout_of(bits)].row_elements * bits / 8;
 }
 
 /* Digits of R^b in the lower halves, of q * R^b in the upper, for each of the roots. */
@@ -275,7 +280,7 @@ struct sums {
     _Alignas(64) int32_t low[2][MOST_DIGITS][COLUMNS];
     _Alignas(64) int32_t high[2][MOST_DIGITS][COLUMNS];
 };
-static_assert(BLOCK_ROWS / FOLD_ROWS + 2 < 1 << 16, "high overflows");
+static_assert(BLOCK_ROWS / FOLD_ROWS + 2 < 1 << 16, "high, or what it lacks, overflows");
 
 static uint64_t total_of_sums(const struct sums *sums, enum layout_id id, int k)
 {
@@ -290,8 +295,8 @@ static uint64_t total_of_sums(const struct sums *sums, enum layout_id id, int k)
     return reduce((u128)(total + ((i128)P << 60))); /* |total| < 80 * 2^39 * 2^61 */
 }
 
-/* Adds rows for both roots; factors are those of the first of them. */
-typedef void add_rows_fn(struct sums *sums, const struct factors *factors, const unsigned char *x,
+/* Adds 1 to FOLD_ROWS rows for both roots; factors are those of the first row. */
+typedef void add_fold_fn(struct sums *sums, const struct factors *factors, const unsigned char *x,
                          size_t rows, unsigned bits);
 
 #if defined(__x86_64__)
@@ -351,19 +356,37 @@ AVX2 static ALWAYS_INLINE void add_row_avx2(__m256i s[2][MOST_DIGITS], bool is_f
 }
 
 /* 1 to FOLD_ROWS rows, one root at a time: the sums of both take more registers than there are. */
-AVX2 static ALWAYS_INLINE void add_some_avx2(struct sums *sums, const struct factors *factors,
-                                             const unsigned char *x, size_t rows, size_t row_bytes,
-                                             unsigned bits)
+AVX2 static ALWAYS_INLINE void add_rows_avx2(struct sums *sums, const struct factors *factors,
+                                             const unsigned char *x, size_t rows, unsigned bits)
 {
     for (int k = 0; k < 2; k++) {
         __m256i s[2][MOST_DIGITS];
         add_row_avx2(s, true, factors[0].digits[k], x, bits);
         for (size_t row = 1; row < rows; row++)
-            add_row_avx2(s, false, factors[row].digits[k], x + row * row_bytes, bits);
+            add_row_avx2(s, false, factors[row].digits[k], x + row * row_bytes(bits), bits);
         for (unsigned d = 0; d < layouts[layout_of(bits)].num_digits; d++) {
             fold_avx2(sums->low[k][d], sums->high[k][d], s[0][d]);
             fold_avx2(sums->low[k][d] + 8, sums->high[k][d] + 8, s[1][d]);
         }
+    }
+}
+
+AVX2 static void add_fold_avx2(struct sums *sums, const struct factors *factors,
+                               const unsigned char *x, size_t rows, unsigned bits)
+{
+    switch (bits) { /* each a loop of its own */
+    case 4:
+        add_rows_avx2(sums, factors, x, rows, 4);
+        break;
+    case 8:
+        add_rows_avx2(sums, factors, x, rows, 8);
+        break;
+    case 16:
+        add_rows_avx2(sums, factors, x, rows, 16);
+        break;
+    default:
+        add_rows_avx2(sums, factors, x, rows, 32);
+        break;
     }
 }
 
@@ -395,9 +418,8 @@ AVX512 static ALWAYS_INLINE void add_product_avx512(__m512i *s, __m512i x, __m51
 }
 
 /* 1 to FOLD_ROWS rows, both roots at a time. */
-AVX512 static ALWAYS_INLINE void add_some_avx512(struct sums *sums, const struct factors *factors,
-                                                 const unsigned char *x, size_t rows,
-                                                 size_t row_bytes, unsigned bits)
+AVX512 static ALWAYS_INLINE void add_rows_avx512(struct sums *sums, const struct factors *factors,
+                                                 const unsigned char *x, size_t rows, unsigned bits)
 {
     const unsigned num_digits = layouts[layout_of(bits)].num_digits;
     __m512i s[2][MOST_DIGITS];
@@ -405,7 +427,7 @@ AVX512 static ALWAYS_INLINE void add_some_avx512(struct sums *sums, const struct
         for (unsigned d = 0; d < num_digits; d++)
             s[k][d] = _mm512_setzero_si512();
     for (size_t row = 0; row < rows; row++) {
-        const __m512i all = load_avx512(x + row * row_bytes, bits);
+        const __m512i all = load_avx512(x + row * row_bytes(bits), bits);
         for (int k = 0; k < 2; k++)
             for (unsigned d = 0; d < num_digits; d++)
                 add_product_avx512(&s[k][d], all, _mm512_set1_epi32(factors[row].digits[k][d]));
@@ -415,34 +437,24 @@ AVX512 static ALWAYS_INLINE void add_some_avx512(struct sums *sums, const struct
             fold_avx512(sums->low[k][d], sums->high[k][d], s[k][d]);
 }
 
-#define ADD_FOLDS(add_some, bits)                                                                  \
-    for (size_t n, row_bytes = layouts[layout_of(bits)].row_elements * (bits) / 8; rows;           \
-         rows -= n, factors += n, x += n * row_bytes) {                                            \
-        n = rows < FOLD_ROWS ? rows : FOLD_ROWS;                                                   \
-        add_some(sums, factors, x, n, row_bytes, bits);                                            \
+AVX512 static void add_fold_avx512(struct sums *sums, const struct factors *factors,
+                                   const unsigned char *x, size_t rows, unsigned bits)
+{
+    switch (bits) { /* each a loop of its own */
+    case 4:
+        add_rows_avx512(sums, factors, x, rows, 4);
+        break;
+    case 8:
+        add_rows_avx512(sums, factors, x, rows, 8);
+        break;
+    case 16:
+        add_rows_avx512(sums, factors, x, rows, 16);
+        break;
+    default:
+        add_rows_avx512(sums, factors, x, rows, 32);
+        break;
     }
-
-#define DEFINE_ADD_ROWS(target, name, add_some)                                                    \
-    target static void name(struct sums *sums, const struct factors *factors,                      \
-                            const unsigned char *x, size_t rows, unsigned bits)                    \
-    {                                                                                              \
-        switch (bits) { /* each a loop of its own */                                               \
-        case 4:                                                                                    \
-            ADD_FOLDS(add_some, 4)                                                                 \
-            break;                                                                                 \
-        case 8:                                                                                    \
-            ADD_FOLDS(add_some, 8)                                                                 \
-            break;                                                                                 \
-        case 16:                                                                                   \
-            ADD_FOLDS(add_some, 16)                                                                \
-            break;                                                                                 \
-        default:                                                                                   \
-            ADD_FOLDS(add_some, 32)                                                                \
-        }                                                                                          \
-    }
-
-DEFINE_ADD_ROWS(AVX2, add_rows_avx2, add_some_avx2)
-DEFINE_ADD_ROWS(AVX512, add_rows_avx512, add_some_avx512)
+}
 
 static bool have_avx2(void)
 {
@@ -454,8 +466,8 @@ static bool have_avx512(void)
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
 }
 #else
-#define add_rows_avx2 NULL
-#define add_rows_avx512 NULL
+#define add_fold_avx2 NULL
+#define add_fold_avx512 NULL
 static bool have_avx2(void)
 {
     return false;
@@ -475,11 +487,11 @@ static bool have_plain(void)
 static const struct {
     const char *name;
     bool (*works)(void);
-    add_rows_fn *add_rows;
+    add_fold_fn *add_fold;
 } kinds[NUM_DIGEST_KINDS] = {
     [DIGEST_PLAIN] = {"plain", have_plain, NULL},
-    [DIGEST_AVX2] = {"avx2", have_avx2, add_rows_avx2},
-    [DIGEST_AVX512] = {"avx512", have_avx512, add_rows_avx512},
+    [DIGEST_AVX2] = {"avx2", have_avx2, add_fold_avx2},
+    [DIGEST_AVX512] = {"avx512", have_avx512, add_fold_avx512},
 };
 
 /* The sums of up to BLOCK_ROWS rows, the last of which may lack elements: those are 0. */
@@ -491,12 +503,14 @@ static void sum_rows(struct sums *sums, enum digest_kind kind, const unsigned ch
     const size_t rest = elements % layouts[id].row_elements;
     const struct factors *factors = tables[id].rows;
     memset(sums, 0, sizeof *sums);
-    kinds[kind].add_rows(sums, factors, x, rows, bits);
+    for (size_t row = 0; row < rows; row += FOLD_ROWS)
+        kinds[kind].add_fold(sums, factors + row, x + row * row_bytes(bits),
+                             rows - row < FOLD_ROWS ? rows - row : FOLD_ROWS, bits);
     if (rest) {
         unsigned char last[64] = {0};
         memcpy(last, x + (elements - rest) * bits / 8, (rest * bits + 7) / 8);
         if (bits == 4 && rest % 2) last[rest / 2] &= 15;
-        kinds[kind].add_rows(sums, factors + rows, last, 1, bits);
+        kinds[kind].add_fold(sums, factors + rows, last, 1, bits);
     }
 }
 
@@ -538,7 +552,7 @@ void digest_add_by(enum digest_kind kind, struct digest *d, const void *elements
 {
     fill_all_once();
     if (element_bits == 64) element_bits = 32, count *= 2, first *= 2;
-    if (kinds[kind].add_rows)
+    if (kinds[kind].add_fold)
         add_vectors(kind, d, elements, element_bits, count, first);
     else
         add_plain(d, elements, element_bits, count, first);

@@ -3,12 +3,12 @@
  * With p = 2^61 - 1 and e_i the bits of element i of a tensor (i from 0, in row-major order) read
  * as an unsigned little-endian integer:
  *
- *     D_k = sum over i of e_i * r_k^i  mod p,    r_1 = 499170133717692731, r_2 =
- * 2276945000874400884
+ *     D_k = sum over i of e_i * r_k^i  mod p
  *
- * (primitive roots of p). Sums of parts add up modulo p, in any order. Elements of 8 bytes are two
- * elements of 4, the lower half first, i counting halves; elements of 4 bits are counted from the
- * lowest bits of each byte up. In Python, for 2-byte elements:
+ * with the primitive roots r_1 = 499170133717692731, r_2 = 2276945000874400884 of p. Sums of parts
+ * add up modulo p, in any order. Elements of 8 bytes are two elements of 4, the lower half first, i
+ * counting halves; elements of 4 bits are counted from the lowest bits of each byte up. In Python,
+ * for 2-byte elements:
  *
  *     p, r = 2**61 - 1, (499170133717692731, 2276945000874400884)
  *     e = [int.from_bytes(b[i:i+2], "little") for i in range(0, len(b), 2)]
@@ -27,9 +27,11 @@ struct digest {
 
 /* Adds the elements first, first + 1, ..., first + count - 1 of a tensor. element_bits: 4, 8, 16,
  * 32 or 64; with 4, first is even. Any alignment. Thread-safe: nothing is shared but constant
- * tables. */
+ * tables. A call takes about 0.25 us and the time of its elements: one of 1 KiB has a quarter of
+ * the speed of one of 1 MiB. */
 void digest_add(struct digest *d, const void *elements, unsigned element_bits, uint64_t count,
                 uint64_t first);
+
 /* The digest of both parts together. */
 void digest_join(struct digest *d, const struct digest *other);
 

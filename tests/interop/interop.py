@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+import digests
 import expected
 import megatron_files
 import models
@@ -180,6 +181,17 @@ class Interop:
         self.run_ferry("convert", theirs, out, "--to", "hf", *config)
         return self.check_hf(out, case)
 
+    def digests_of(self, name):
+        """What ferry prints, of the model and of what it makes of it, against a program of its own."""
+        folder, out = self.work / "hf" / name, self.work / "digests" / name
+        want = digests.lines(folder)
+        self.run_ferry("convert", folder, out, "--tp", 2)
+        for path in (folder, out):
+            got = subprocess.run([self.ferry, "digest", path], capture_output=True, text=True).stdout
+            wrong = [g for g in got.splitlines() if g not in want.splitlines()]
+            require(got == want, f"{path}: {wrong[:3] or 'lines are missing'}")
+        return f"{len(want.splitlines())} lines"
+
     def check_hf(self, folder, case):
         got, want = expected.Model(folder).tensors, expected.Model(self.source(case)).tensors
         require(got.keys() == want.keys(), f"{sorted(got.keys() ^ want.keys())[:4]}")
@@ -271,6 +283,7 @@ def run(args, work, report):
     interop = Interop(args, work)
     for name in dict.fromkeys(c.model for c in sum(chosen, [])):
         report.check(name, "transformers makes it", interop.make_model, name)
+        report.check(name, "its digests are those of another program", interop.digests_of, name)
     for case in chosen[0]:
         report.check(case.name, "megatron-core reads what ferry writes", interop.written_by_ferry, case)
         report.check(
