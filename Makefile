@@ -16,7 +16,7 @@ endif
 
 # Debian's packages: the program needs the first line, its tests and checks the others.
 PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev
-TEST_PACKAGES = $(PACKAGES) libcmocka-dev clang libclang-rt-14-dev clang-format shellcheck time \
+TEST_PACKAGES = $(PACKAGES) libcmocka-dev clang libclang-rt-14-dev clang-format shellcheck time valgrind \
                 strace python3 python3-venv ca-certificates
 
 FOLDERS = common formats kernels/cpu ckpt convert validate
@@ -39,7 +39,7 @@ FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
 FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch])
 
 .PHONY: all help deps deps-build test asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
-        bench-quick demo docs faults install uninstall fmt fmt-check clean
+        bench-quick demo docs faults kills valgrind install uninstall fmt fmt-check clean
 .SECONDARY:
 
 all: $(BUILD)/ferry ## the program (the default)
@@ -121,8 +121,17 @@ fuzz-quick: fuzz ## runs each of them for 20 seconds
 fuzz-long: fuzz ## runs each of them for SECONDS=600
 	@sh tests/fuzz/run.sh $(BUILD)/fuzz $(or $(SECONDS), 600)
 
-faults: all ## kills COUNT=1000 conversions at random moments, and goes on with them
+$(BUILD)/inject.so: tests/faults/inject.c
+	$(call say,LINK)$(CC) -std=c11 -D_GNU_SOURCE $(WARN) -O1 -shared -fPIC -o $@ $< -ldl
+
+kills: all ## kills COUNT=1000 conversions at random moments, and goes on with them
 	@sh tests/faults/kills.sh $(BUILD)/ferry $(or $(COUNT), 1000)
+
+faults: all $(BUILD)/inject.so ## makes each EVERY=1st system call of a conversion fail
+	@sh tests/faults/faults.sh $(BUILD)/ferry $(BUILD)/inject.so $(or $(EVERY), 1)
+
+valgrind: all ## one conversion there and back under valgrind
+	@sh tests/faults/valgrind.sh $(BUILD)/ferry
 
 # ---- beside other programs ----
 
