@@ -10,6 +10,7 @@
 #include "common/json.h"
 #include "convert/arrival.h"
 #include "convert/commands.h"
+#include "convert/integrity.h"
 #include "convert/options.h"
 #include "convert/record.h"
 
@@ -21,7 +22,7 @@ struct convert_flags {
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
     uint64_t divisible_by, iteration, max_shard_size, journal_every;
     struct arg_list allow_missing, allow_unexpected;
-    bool grouped_gemm, no_optim, dry_run, resume;
+    bool grouped_gemm, no_optim, dry_run, resume, integrity;
 };
 
 // clang-format off
@@ -30,6 +31,7 @@ static const struct arg convert_args[] = {
     {"--to --ckpt-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination; default: torch_dist from Hugging Face, else the source's own"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): take digests of all tensors while their bytes pass; full: read what was written again, from the disk, before it is published"},
+    {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
     {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "go on with what a run of the same command that was ended has left; without one, begin"},
     {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "how much is written between two notes of what is done, which is what a kill costs; default 1GiB"},
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
@@ -276,8 +278,10 @@ static enum status write_the_rest(struct run *r, struct error *err)
     const char *folder = r->publishing.folder;
     TRY(r->target.kind->write_small_files(&r->target, folder, err));
     if (verifies(r, "full")) TRY(check_arrival(r, err));
-    return record_write(&r->report, path_join(&r->source.arena, folder, record_name),
-                        r->executor.fsync, err);
+    TRY(record_write(&r->report, path_join(&r->source.arena, folder, record_name),
+                     r->executor.fsync, err));
+    if (!r->flags->integrity) return OK;
+    return integrity_write(folder, r->executor.threads, r->executor.fsync, err);
 }
 
 static enum status write_all(struct run *r, struct error *err)

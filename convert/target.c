@@ -76,7 +76,7 @@ static bool is_companion(const char *name)
     static const char *const with[] = {"*.json", "*.model",  "*.txt",  "*.jinja",
                                        "*.py",   "LICENSE*", "README*"};
     static const char *const without[] = {"*.safetensors.index.json", "*.bin.index.json",
-                                          "ferry.json", ".*"};
+                                          "ferry.json", "integrity.json", ".*"};
     for (size_t i = 0; i < sizeof without / sizeof *without; i++)
         if (fnmatch(without[i], name, 0) == 0) return false;
     for (size_t i = 0; i < sizeof with / sizeof *with; i++)

@@ -80,6 +80,17 @@ exits 1
 run digest m --check nosuch
 exits 4
 
+it "--integrity writes the SHA-256 of each file as Megatron does"
+run convert m sums --tp 2 --pp 2 --integrity
+exits 0
+for file in sums/iter_0000000/*.* sums/iter_0000000/.metadata; do
+    [ "${file##*/}" = integrity.json ] && continue
+    grep -q "\"${file##*/}\": \"$(sha256sum <"$file" | cut -c 1-64)\"" sums/iter_0000000/integrity.json ||
+        is_wrong "$file is not in it"
+done
+run convert sums fresh --to hf
+is_not_there fresh/integrity.json
+
 it "--verify full reads what was written again, in every format"
 for to in torch_dist torch hf; do
     run convert m "full_$to" --to $to --verify full

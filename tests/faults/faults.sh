@@ -32,6 +32,7 @@ same() {
 one() {
     fault=$1:$2:$3
     rm -rf out .out.ferry-partial
+    # shellcheck disable=SC2086 # words
     LD_PRELOAD=$inject FERRY_FAULT=$fault "$ferry" convert -q --threads 2 $arguments >said 2>&1
     code=$?
     runs=$((runs + 1))
@@ -51,8 +52,8 @@ one() {
     if [ -e out ] && [ ! -e out/.ferry-lock ] && ! same "$want" out; then
         bad "half a destination: $(head -n 2 difference)"
     fi
-    # shellcheck disable=SC2086 # words
     [ ! -e out ] || [ -e out/.ferry-lock ] || return
+    # shellcheck disable=SC2086 # words
     "$ferry" convert -q --resume $arguments >said 2>&1 || bad "a second run fails: $(tail -n 1 said)"
     same "$want" out || bad "after a second run: $(head -n 2 difference)"
 }
