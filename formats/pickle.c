@@ -826,19 +826,23 @@ static void reader_release(struct pickle_reader *r)
     free(r->memo);
 }
 
-static void make_survey(struct pickle_survey *s, const struct pickle_input *in, uint64_t offset,
-                        const struct pickle_hooks *hooks, bool skip)
+static enum status make_survey(struct pickle_survey *s, const struct pickle_input *in,
+                               uint64_t offset, const struct pickle_hooks *hooks, bool skip,
+                               struct error *err)
 {
     struct pickle_lexer x;
-    if (!hooks || !hooks->built) return;
+    enum status st = OK;
+    if (!hooks || !hooks->built) return OK;
     if (skip && hooks->num_skip_attributes) {
         lexer_init(&x, in, offset);
-        survey_find_skips(s, &x, hooks);
+        st = survey_find_skips(s, &x, hooks, err);
         lexer_release(&x);
     }
+    if (st) return st;
     lexer_init(&x, in, offset);
-    survey_find_fetched(s, &x);
+    st = survey_find_fetched(s, &x, err);
     lexer_release(&x);
+    return st;
 }
 
 static enum status read_once(struct arena *a, const struct pickle_input *in, uint64_t offset,
@@ -847,9 +851,9 @@ static enum status read_once(struct arena *a, const struct pickle_input *in, uin
 {
     struct pickle_reader r;
     reader_init(&r, a, hooks);
-    make_survey(&r.survey, in, offset, hooks, skip);
+    enum status st = make_survey(&r.survey, in, offset, hooks, skip, err);
     lexer_init(&r.lexer, in, offset);
-    enum status st = run(&r, offset, err);
+    if (!st) st = run(&r, offset, err);
     *again = st && r.refers_to_skipped;
     *out = r.result;
     if (end) *end = lexer_offset(&r.lexer);

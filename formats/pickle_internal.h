@@ -102,9 +102,10 @@ struct pickle_survey {
 };
 
 /* Whatever is broken in the stream ends a pass; the reader will come to it and say so. */
-void survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
-                       const struct pickle_hooks *hooks);
-void survey_find_fetched(struct pickle_survey *s, struct pickle_lexer *x);
+MUST_CHECK enum status survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
+                                         const struct pickle_hooks *hooks, struct error *err);
+MUST_CHECK enum status survey_find_fetched(struct pickle_survey *s, struct pickle_lexer *x,
+                                           struct error *err);
 /* Whether memo entry `index` is ever fetched, and its number among those that are. */
 bool survey_fetched(const struct pickle_survey *s, uint64_t index, size_t *number);
 void survey_release(struct pickle_survey *s);

@@ -122,15 +122,22 @@ static void candidate_step(struct candidate *c, struct pickle_survey *s,
     }
 }
 
-void survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
-                       const struct pickle_hooks *hooks)
+/* What is wrong with the stream is for the reader to say; that it cannot be read is not. */
+static enum status but_for_corrupt(enum status st)
+{
+    return st == ERR_CORRUPT ? OK : st;
+}
+
+enum status survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
+                              const struct pickle_hooks *hooks, struct error *err)
 {
     struct shape shape = {0};
     struct candidate c = {0};
     struct pickle_skip here = {0};
     struct pickle_token t;
     size_t low;
-    while (!lexer_next(x, &t, LONGEST_NAME, NULL) && t.code != OP_STOP) {
+    enum status st;
+    while (!(st = lexer_next(x, &t, LONGEST_NAME, err)) && t.code != OP_STOP) {
         bool key = !c.active && is_skipped_key(&shape, &t, hooks);
         if (!shape_step(&shape, &t, &low)) break;
         here.end = lexer_offset(x);
@@ -140,6 +147,7 @@ void survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
         if (key) c = (struct candidate){true, shape.depth, false, {.begin = here.end}};
     }
     free(shape.marks);
+    return but_for_corrupt(st);
 }
 
 /* ---- memo entries that matter ---- */
@@ -165,12 +173,13 @@ static void count_ranks(struct pickle_survey *s)
     }
 }
 
-void survey_find_fetched(struct pickle_survey *s, struct pickle_lexer *x)
+enum status survey_find_fetched(struct pickle_survey *s, struct pickle_lexer *x, struct error *err)
 {
     struct pickle_token t;
     uint64_t num_opcodes = 0;
     size_t skip = 0;
-    while (!lexer_next(x, &t, LONGEST_NAME, NULL) && t.code != OP_STOP) {
+    enum status st;
+    while (!(st = lexer_next(x, &t, LONGEST_NAME, err)) && t.code != OP_STOP) {
         num_opcodes++;
         bool get = t.code == OP_GET || t.code == OP_BINGET || t.code == OP_LONG_BINGET;
         if (get && t.number <= num_opcodes) set_fetched(s, t.number);
@@ -180,6 +189,7 @@ void survey_find_fetched(struct pickle_survey *s, struct pickle_lexer *x)
         }
     }
     count_ranks(s);
+    return but_for_corrupt(st);
 }
 
 bool survey_fetched(const struct pickle_survey *s, uint64_t index, size_t *number)

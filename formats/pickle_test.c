@@ -363,6 +363,41 @@ static struct value *read_hooked(size_t *built, const char *skip)
     return v;
 }
 
+static enum status read_failing(void *context, uint64_t offset, void *to, size_t bytes,
+                                struct error *e)
+{
+    int *calls_left = context;
+    if ((*calls_left)-- == 0) return fail(e, ERR_IO, "the disk is gone");
+    return read_stream(&stream, offset, to, bytes, e);
+}
+
+/* Also where nothing is built of what is read. */
+static void a_failure_in_any_pass_is_passed_on(void **state)
+{
+    (void)state;
+    struct value *list = value_list(&a, VALUE_LIST, 0, NULL), *v;
+    value_append(&a, list, c_of(5, value_int(&a, 7)));
+    assert_ok(pickle_write(&stream, list, &err));
+    const char *skip = "shared";
+    for (int call = 0;; call++) {
+        size_t built = 0;
+        int calls_left = call;
+        struct pickle_input in = {
+            .read = read_failing, .context = &calls_left, .size_bytes = stream.length};
+        struct pickle_hooks hooks = {.context = &built,
+                                     .built = number_of_c,
+                                     .skip_attributes = &skip,
+                                     .num_skip_attributes = 1};
+        enum status st = pickle_read(&a, &in, 0, &hooks, &v, NULL, &err);
+        if (!st) {
+            assert_in_range(call, 3, 100); /* two surveys and the reading */
+            return;
+        }
+        assert_int_equal(st, ERR_IO);
+        assert_non_null(strstr(err.text, "the disk is gone"));
+    }
+}
+
 /* Every instance refers to one tuple, which the pickle has in the first; the end needs it too. */
 static void instances_are_replaced_and_what_they_share_survives(void **state)
 {
@@ -655,6 +690,7 @@ int main(void)
         TEST(a_million_levels_are_read_written_and_released),
         TEST(a_stream_longer_than_the_window_is_read_piecewise),
         TEST(a_failure_to_read_is_passed_on),
+        TEST(a_failure_in_any_pass_is_passed_on),
         TEST(instances_are_replaced_and_what_they_share_survives),
         TEST(memory_is_that_of_what_is_kept),
         TEST(attributes_are_passed_over),
