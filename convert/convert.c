@@ -341,7 +341,10 @@ static void print_end(const struct run *r, bool done)
         cJSON_Delete(o);
     }
     strbuf_clear(&text);
-    if (done && !r->flags->output.quiet) {
+    if (done && !r->flags->output.quiet && r->publishing.finished) {
+        fprintf(stderr, "%s was complete but for its last files, which are there now\n",
+                r->report.destination);
+    } else if (done && !r->flags->output.quiet) {
         report_result(&text, &r->report, &r->result);
         fputs(text.data, stderr);
     } else if (!done && !r->flags->output.quiet) {

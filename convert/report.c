@@ -191,6 +191,8 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
                   bytes_text(r->written_bytes), c->seconds,
                   (double)r->written_bytes / 1e9 / c->seconds,
                   bytes_text((uint64_t)usage.ru_maxrss * 1024), c->destination);
+    if (r->resumed_bytes)
+        strbuf_printf(out, "%s were there from an earlier run\n", bytes_text(r->resumed_bytes));
     if (r->cast_elements)
         strbuf_printf(
             out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
@@ -299,6 +301,7 @@ void report_result_json(cJSON *object, const struct conversion *c, const struct 
     cJSON *o = cJSON_AddObjectToObject(object, "result");
     add_u64(o, "read_bytes", r->read_bytes);
     add_u64(o, "written_bytes", r->written_bytes);
+    add_u64(o, "resumed_bytes", r->resumed_bytes);
     add_u64(o, "cast_elements", r->cast_elements);
     add_u64(o, "changed_elements", r->changed_elements);
     cJSON_AddItemToObject(o, "seconds", json_new_double(c->seconds));
