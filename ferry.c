@@ -9,7 +9,7 @@
 #include "validate/commands.h"
 
 static const struct command *const commands[] = {
-    &command_convert, &command_digest, &command_inspect,
+    &command_convert, &command_verify, &command_digest, &command_inspect,
     &command_print,   &command_models, &command_synth,
 };
 

@@ -1,0 +1,344 @@
+#!/bin/sh
+# verify_test.sh - verify: checkpoints that are the same in any format and layout, what is said of
+# those that are not, and why.
+. "$(dirname "$0")/lib.sh"
+synth_model m
+synth_model other --seed 2
+"$ferry" convert -q m ckpt --tp 2 --pp 2
+"$ferry" convert -q m legacy --tp 2 --to torch
+
+python=$(command -v python3)
+cat >"$scratch/break.py" <<'PYTHON'
+# break.py FROM TO CHANGE NAME.. - copies a safetensors file of BF16 tensors with one of them, or two,
+# changed. Rows are lists of two-byte elements.
+import json, struct, sys
+
+source, target, change, *names = sys.argv[1:]
+data = open(source, "rb").read()
+end = 8 + struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8:end]), bytearray(data[end:])
+
+
+def rows(name):
+    low, high = header[name]["data_offsets"]
+    n = header[name]["shape"][0]
+    size = (high - low) // n
+    lines = [body[low + i * size : low + (i + 1) * size] for i in range(n)]
+    return [[bytes(line[k : k + 2]) for k in range(0, size, 2)] for line in lines]
+
+
+def put(name, lines):
+    low, high = header[name]["data_offsets"]
+    body[low:high] = b"".join(b"".join(line) for line in lines)
+
+
+def number(element):
+    return struct.unpack("<f", b"\0\0" + element)[0]
+
+
+def bf16(value):
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return struct.pack("<H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+
+
+if change == "exchange":
+    a, b = names
+    header[a], header[b] = header[b], header[a]
+elif change == "drop":
+    del header[names[0]]
+for name in names if change not in ("exchange", "drop") else []:
+    r = rows(name)
+    n = len(r)
+    if change == "transpose":
+        r = [list(column) for column in zip(*r)]
+    elif change == "interleave":  # heads of 8 rows
+        r = [r[i // 8 * 8 + i % 2 * 4 + i % 8 // 2] for i in range(n)]
+    elif change == "plus-one":
+        r = [[bf16(number(x) + 1) for x in line] for line in r]
+    elif change == "zero":
+        r = [line if i < n // 2 else [b"\0\0"] * len(line) for i, line in enumerate(r)]
+    elif change == "flip":
+        r[1][2 % len(r[1])] = bytes([r[1][2 % len(r[1])][0] ^ 1]) + r[1][2 % len(r[1])][1:]
+    elif change == "nan":
+        r[1][2 % len(r[1])] = b"\xc0\x7f"
+    put(name, r)
+text = json.dumps(header).encode()
+if change == "drop":  # its bytes must not be left: that is refused
+    low, high = json.loads(data[8:end])[names[0]]["data_offsets"]
+    del body[low:high]
+    for key in header:
+        if key != "__metadata__" and header[key]["data_offsets"][0] >= high:
+            header[key]["data_offsets"] = [x - (high - low) for x in header[key]["data_offsets"]]
+    text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(target, "wb").write(struct.pack("<Q", len(text)) + text + body)
+PYTHON
+
+# A copy of a model with tensors changed: broken MODEL COPY CHANGE NAME..
+broken() {
+    from=$1 to=$2
+    shift 2
+    rm -rf "$to"
+    cp -r "$from" "$to"
+    "$python" "$scratch/break.py" "$from/model.safetensors" "$to/model.safetensors" "$@" ||
+        is_wrong "break.py $*"
+}
+
+it "a model is identical in all formats and layouts"
+"$ferry" convert -q ckpt ckpt4 --tp 4 --pp 1 --iteration 7
+for path in m ckpt legacy ckpt4 ckpt4/iter_0000007; do
+    run verify m $path
+    exits 0
+    prints "identical: 27 tensors"
+    run verify $path ckpt
+    exits 0
+done
+prints "TP2 PP2"
+
+it "so are models with experts, fused attention and tied heads"
+for family in qwen3-moe gpt2 mixtral; do
+    "$ferry" synth -q --model $family "$family" || is_wrong "synth $family"
+    case $family in
+    gpt2) "$ferry" convert -q gpt2 gpt2-ckpt --tp 2 --pp 4 ;;
+    *) "$ferry" convert -q $family $family-ckpt --tp 2 --ep 4 --etp 1 ;;
+    esac
+    run verify $family $family-ckpt
+    exits 0
+    prints "identical"
+done
+
+it "padding of the vocabulary is left out, and said to be"
+run verify m ckpt
+says "2 tensors of vocabulary padding in B are not compared"
+
+it "a vocabulary that one side does not know is that of the other"
+cp -r ckpt bare && rm -rf bare/*/ferry-hf
+"$ferry" convert -q bare wide --tp 1 --make-vocab-size-divisible-by 1500 || is_wrong "convert bare"
+run verify m bare
+exits 0
+says "its vocabulary is taken to be that of m: 1000"
+run verify bare wide
+exits 1
+says "the size of the vocabulary is not known"
+prints "rows more"
+run verify bare wide --true-vocab-size 1000
+exits 0
+
+it "another model differs everywhere, and that is exit code 1"
+run verify m other
+exits 1
+prints "DIFFERENT: 27 of 27 tensors"
+prints "layer 3"
+prints "and 7 more (-v, or --json)"
+prints "no hint holds for 27 tensors"
+run verify m other -v
+exits 1
+[ "$(grep -c '^decoder.*\[' "$stdout")" -eq 25 ] || is_wrong "not all tensors with -v"
+run verify m other -q
+exits 1
+prints_nothing
+says_nothing
+
+it "one bit is found, whoever has it"
+cp -r m bit && printf '\001' | dd of=bit/model.safetensors bs=1 seek=300000 conv=notrunc 2>/dev/null
+run verify bit ckpt
+exits 1
+prints "DIFFERENT: 1 of 27 tensors"
+run verify legacy bit
+exits 1
+
+it "a tolerance lets small differences pass"
+run verify bit m --atol 1000
+exits 0
+prints "within tolerance: 27 tensors, 1 within tolerance"
+run verify bit m --max-ulp 60000
+exits 0
+run verify bit m --atol 0 --rtol 0
+exits 1
+run verify m other --rtol 0.001
+exits 1
+run verify m other --atol=-1
+exits 2
+says "cannot be negative"
+
+it "globs choose what is compared"
+run verify m other --only '*nosuch*'
+exits 2
+says "none of 27 tensors is left"
+run verify m other --ignore '*'
+exits 2
+run verify bit m --ignore '*layers*' --ignore 'embedding*' --ignore 'output*'
+exits 0
+says "left out by --only and --ignore"
+run verify m ckpt --only '*linear_fc1*' --only '*norm*'
+exits 0
+prints "identical: 13 tensors"
+
+it "what has no model map is compared by the names of the files"
+for copy in a b; do
+    mkdir $copy && cp m/* $copy
+    sed 's/"llama"/"novel"/' m/config.json >$copy/config.json
+done
+run verify a b
+exits 0
+prints "identical: 39 tensors"
+prints "by stored names"
+run verify a/model.safetensors m
+exits 0
+run verify a/model.safetensors bit/model.safetensors
+exits 1
+prints "DIFFERENT: 1 of 39 tensors"
+run verify m/model.safetensors ckpt
+exits 3
+says "have no tensor name in common"
+run verify a ckpt
+exits 3
+says '"novel" is not supported'
+
+it "folders of torch.distributed.checkpoint are compared, too"
+for copy in c d; do
+    mkdir $copy && cp ckpt/release/.metadata ckpt/release/*.distcp $copy
+done
+run verify c d
+exits 0
+prints "DCP folder"
+for file in d/*.distcp; do size=$(wc -c <"$file"); done
+printf '\377\377' | dd of="$file" bs=1 seek=$((size / 2)) conv=notrunc 2>/dev/null
+run verify c d
+exits 1
+
+it "what is not there, or broken, is an error and no difference"
+run verify m nosuch
+exits 4
+run verify m
+exits 2
+says "B"
+cp -r m cut && truncate -s 300000 cut/model.safetensors
+run verify m cut
+exits 5
+prints_nothing
+
+it "an iteration is asked for on the side that has some"
+run verify m ckpt4 --ckpt-step 7
+exits 0
+run verify m ckpt4 --ckpt-step 8
+exits 4
+run verify m m --ckpt-step 7
+exits 2
+says "Hugging Face folders have no iterations"
+
+it "memory and threads can be bounded"
+run verify m ckpt --threads 1 --max-memory 1MiB
+exits 6
+says "the least that works"
+run verify m ckpt --threads 3 --max-memory 64MiB --direct-io
+exits 0
+
+it "--json prints JSON and nothing else"
+if [ -n "$python" ]; then
+    for pair in "m ckpt" "m other" "a b" "bit m --max-ulp 60000"; do
+        # shellcheck disable=SC2086 # words
+        run verify $pair --json
+        "$python" -c 'import json, sys
+t = json.load(open(sys.argv[1]), parse_constant=lambda x: 1 / 0)
+assert len(t["tensors"]) == t["num_tensors"] == sum(t["counts"].values())' "$stdout" 2>parsed ||
+            is_wrong "verify $pair --json: $(cat parsed)"
+    done
+else
+    skip "no python3"
+fi
+
+it "--report writes a page, replaces one, and nothing else"
+run verify m ckpt --report page.html -q
+exits 0
+[ "$(head -c 15 page.html)" = '<!DOCTYPE html>' ] || is_wrong "no page"
+grep -q '<b>identical</b>' page.html || is_wrong "no verdict"
+run verify m other --report page.html -q
+exits 1
+grep -q '<b>DIFFERENT</b>' page.html || is_wrong "no other verdict"
+run verify m other --report m/config.json
+exits 7
+says "it is there, and no report"
+run verify m other --report ckpt
+exits 7
+run verify m other --report nosuch/page.html
+exits 4
+[ "$(find . -name '*.html*' | wc -l)" -eq 1 ] || is_wrong "left behind: $(find . -name '*.html*')"
+
+# ---- hints: each is proven in its unit test; here is what whole models look like ----
+
+it "hints say what happened to a model"
+if [ -n "$python" ]; then
+    layers="0 1 2 3"
+    set --
+    for l in $layers; do
+        set -- "$@" "model.layers.$l.self_attn.q_proj.weight" "model.layers.$l.self_attn.k_proj.weight"
+    done
+    broken m x interleave "$@"
+    run verify ckpt x
+    exits 1
+    prints "in 4 of 4 layers, self_attention.linear_qkv.weight: A has the rotary halves of each q and k head of 8 rows one behind the other, B interleaved"
+    broken m x transpose model.layers.1.self_attn.o_proj.weight
+    run verify m x
+    prints "decoder.layers.1.self_attention.linear_proj.weight: B is A transposed"
+    broken m x plus-one model.norm.weight
+    run verify x legacy
+    prints "decoder.final_layernorm.weight: A is B plus one"
+    broken m x zero lm_head.weight
+    run verify m x
+    prints "output_layer.weight: B is zero wherever they differ: in rows 500 to 999"
+    broken m x exchange model.layers.2.mlp.gate_proj.weight model.layers.2.mlp.up_proj.weight
+    run verify m x
+    prints "decoder.layers.2.mlp.linear_fc1.weight: the halves of its rows are swapped (gate and up)"
+    cp -r x y && broken y x exchange model.layers.0.mlp.down_proj.weight model.layers.1.mlp.down_proj.weight
+    run verify m x
+    prints "decoder.layers.0.mlp.linear_fc2.weight of B is decoder.layers.1.mlp.linear_fc2.weight of A"
+    prints "the halves of its rows"
+else
+    skip "no python3"
+fi
+
+it "a hint that all but one element would prove is not told"
+if [ -n "$python" ]; then
+    broken m x transpose model.layers.1.self_attn.o_proj.weight
+    cp -r x y && broken y x nan model.layers.1.self_attn.o_proj.weight
+    run verify m x
+    exits 1
+    prints "NaN or Inf"
+    prints "no hint holds for 1 tensors"
+else
+    skip "no python3"
+fi
+
+it "layers and experts under wrong numbers are told in a sentence"
+if [ -n "$python" ]; then
+    set --
+    for w in $("$ferry" inspect mixtral --stored --tensors '*.layers.1.*experts.0.*' | sed -n 's/^  \(model[^ ]*\) .*/\1/p'); do
+        set -- "$@" "$w" "$(echo "$w" | sed 's/experts\.0/experts.5/')"
+    done
+    [ $# -eq 6 ] || is_wrong "no six weights: $*"
+    broken mixtral y exchange "$1" "$2"
+    broken y z exchange "$3" "$4"
+    broken z x exchange "$5" "$6"
+    run verify mixtral-ckpt x
+    exits 1
+    prints "in 1 of 4 layers (1), the experts are permuted: 0 5 of B are 5 0 of A"
+else
+    skip "no python3"
+fi
+
+it "a tensor that one side lacks is a difference"
+if [ -n "$python" ]; then
+    broken a x drop model.norm.weight
+    run verify a x
+    exits 1
+    prints "only in A: BF16 [64]"
+    run verify x a
+    prints "only in B: BF16 [64]"
+    broken m x drop model.norm.weight
+    run verify m x
+    exits 1
+    says "1 tensors of the model are missing in B: model.norm.weight"
+else
+    skip "no python3"
+fi

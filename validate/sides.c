@@ -1,0 +1,275 @@
+#include "validate/sides.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/json.h"
+#include "convert/inspect.h"
+#include "formats/hf_folder.h"
+
+void sides_init(struct side sides[2])
+{
+    for (unsigned i = 0; i < 2; i++) {
+        sides[i] = (struct side){0};
+        catalog_init(&sides[i].catalog, "");
+    }
+}
+
+void sides_release(struct side sides[2])
+{
+    for (unsigned i = 0; i < 2; i++)
+        catalog_release(&sides[i].catalog);
+}
+
+/* ---- opening ---- */
+
+/* What one side is told: a Hugging Face folder has its own config.json and no iterations. */
+static struct source_options options_for(const char *path, const struct source_options *o,
+                                         uint64_t vocab_size)
+{
+    struct source_options out = *o;
+    if (source_hf.matches(path)) {
+        out.hf_config = NULL;
+        out.has_ckpt_step = false;
+    }
+    if (vocab_size) out.true_vocab_size = vocab_size;
+    return out;
+}
+
+static enum status open_side(struct side *s, const char *path, const struct source_options *o,
+                             uint64_t vocab_size, const struct model_maps *maps, struct error *err)
+{
+    struct source_options own = options_for(path, o, vocab_size);
+    catalog_release(&s->catalog);
+    return inspect_open(&s->catalog, path, &own, maps, &s->stored_only, err);
+}
+
+/* The side that does not know its vocabulary is opened again with that of the other. */
+static enum status share_vocabulary(struct side sides[2], const char *const paths[2],
+                                    const struct source_options *o, const struct model_maps *maps,
+                                    struct error *err)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t known = sides[1 - i].catalog.config.vocab_size;
+        if (sides[0].stored_only || sides[1].stored_only || !known ||
+            sides[i].catalog.config.vocab_size)
+            continue;
+        TRY(open_side(&sides[i], paths[i], o, known, maps, err));
+        catalog_note(&sides[i].catalog, "its vocabulary is taken to be that of %s: %" PRIu64,
+                     paths[1 - i], known);
+    }
+    return OK;
+}
+
+/* ---- heads ---- */
+
+static uint64_t config_uint(const cJSON *config, const char *const *names)
+{
+    uint64_t n;
+    for (; *names; names++)
+        if (json_as_u64(json_get(config, *names), &n)) return n;
+    return 0;
+}
+
+static uint64_t rotary_dim(uint64_t head_dim, double part)
+{
+    uint64_t n = part > 0 && part < 1 ? (uint64_t)((double)head_dim * part) : head_dim;
+    return n % 2 ? head_dim : n;
+}
+
+/* From config.json of a model without a map; many nest the text model's under text_config. */
+static struct heads heads_of_json(const cJSON *config)
+{
+    static const char *const query_heads[] = {"num_attention_heads", "n_head", NULL};
+    static const char *const groups[] = {"num_key_value_heads", "multi_query_group_num", NULL};
+    static const char *const hidden[] = {"hidden_size", "n_embd", NULL};
+    static const char *const dims[] = {"head_dim", NULL};
+    uint64_t n = config_uint(config, query_heads), g = config_uint(config, groups);
+    uint64_t d = config_uint(config, dims), h = config_uint(config, hidden);
+    double part = 1;
+    const cJSON *text = json_get(config, "text_config");
+    if (!n && text) return heads_of_json(text);
+    if (!g) g = n;
+    if (!d && n && h % n == 0) d = h / n;
+    if (!n || !d || n % g) return (struct heads){0};
+    (void)json_as_double(json_get(config, "partial_rotary_factor"), &part);
+    return (struct heads){g, n / g, d, rotary_dim(d, part)};
+}
+
+static struct heads heads_of(const struct side *s)
+{
+    const struct model_config *c = &s->catalog.config;
+    struct heads out = {0};
+    cJSON *config;
+    if (!s->stored_only) {
+        uint64_t n = c->num_attention_heads, g = c->num_query_groups;
+        if (!n || !g || n % g || !c->kv_channels) return out;
+        return (struct heads){g, n / g, c->kv_channels,
+                              rotary_dim(c->kv_channels, c->rotary_percent)};
+    }
+    struct arena a;
+    arena_init(&a);
+    const char *folder = path_is_folder(s->catalog.path) ? hf_folder_resolve(&a, s->catalog.path)
+                                                         : path_parent(&a, s->catalog.path);
+    enum status st = hf_config_read(folder, &config, NULL);
+    arena_release(&a);
+    if (st) return out;
+    out = heads_of_json(config);
+    cJSON_Delete(config);
+    return out;
+}
+
+/* ---- listing ---- */
+
+static void add_tensor(struct side *s, const struct tensor *t)
+{
+    uint64_t bytes = 0;
+    (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
+    s->bytes += bytes;
+    *ARENA_PUSH(&s->catalog.arena, s->tensors, s->num_tensors, s->tensors_capacity) = t;
+}
+
+/* A stored tensor as one that can be read; it is no part of the catalog, whose names are others. */
+static enum status add_stored(struct side *s, const struct stored_tensor *stored, struct error *err)
+{
+    struct catalog *c = &s->catalog;
+    struct tensor *t = arena_alloc(&c->arena, sizeof *t);
+    *t = (struct tensor){.name = stored->name,
+                         .dtype = stored->dtype,
+                         .num_dims = stored->num_dims,
+                         .shape = stored->shape};
+    if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MOST_ELEMENTS)
+        return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
+    struct pair whole = pair_whole(0, 0, t->numel);
+    TRY(catalog_add_stored(c, t, stored, &whole, err));
+    add_tensor(s, t);
+    return OK;
+}
+
+static enum status list_stored(struct side *s, struct error *err)
+{
+    const struct stored *all = &s->catalog.stored;
+    for (size_t i = 0; i < all->num_tensors; i++)
+        TRY(add_stored(s, &all->tensors[i], err));
+    return OK;
+}
+
+static bool is_optimizer(const struct tensor *t)
+{
+    return fnmatch("optimizer.*", t->name, 0) == 0;
+}
+
+static void find_optimizer(struct side *s)
+{
+    for (size_t i = 0; i < s->catalog.num_tensors; i++)
+        s->has_optimizer |= is_optimizer(&s->catalog.tensors[i]);
+}
+
+static enum status list_logical(struct side *s, bool optimizer, struct error *err)
+{
+    const struct catalog *c = &s->catalog;
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const struct tensor *t = &c->tensors[i];
+        if (fnmatch("*.padding", t->name, 0) == 0)
+            s->num_padding++;
+        else if (!optimizer && is_optimizer(t))
+            s->num_optimizer++;
+        else
+            add_tensor(s, t);
+    }
+    for (size_t i = 0; i < c->num_unexpected; i++) {
+        const struct stored_tensor *stored = stored_find(&c->stored, c->unexpected[i]);
+        if (stored) TRY(add_stored(s, stored, err));
+    }
+    return OK;
+}
+
+static bool have_a_name_in_common(const struct side sides[2])
+{
+    struct map names = {0};
+    bool found = sides[0].num_tensors == 0 || sides[1].num_tensors == 0;
+    for (size_t i = 0; i < sides[0].num_tensors; i++)
+        (void)map_add(&names, sides[0].tensors[i]->name, i, NULL);
+    for (size_t i = 0; i < sides[1].num_tensors && !found; i++)
+        found = map_get(&names, sides[1].tensors[i]->name, NULL);
+    map_release(&names);
+    return found;
+}
+
+/* Why a side goes by the names of its files: the last note that opening it made. */
+static const char *reason(const struct side *s)
+{
+    const struct catalog *c = &s->catalog;
+    return s->stored_only && c->num_notes ? c->notes[c->num_notes - 1] : NULL;
+}
+
+static enum status list_by_stored_names(struct side sides[2], struct error *err)
+{
+    for (unsigned i = 0; i < 2; i++)
+        TRY(list_stored(&sides[i], err));
+    if (have_a_name_in_common(sides)) return OK;
+    const char *why = reason(&sides[0]) ? reason(&sides[0]) : reason(&sides[1]);
+    return fail(err, ERR_UNSUPPORTED,
+                "%s (%s) and %s (%s) have no tensor name in common, and cannot both be read as "
+                "models that Ferry knows%s%s",
+                sides[0].catalog.path, sides[0].catalog.format, sides[1].catalog.path,
+                sides[1].catalog.format, why ? ": " : "", why ? why : "");
+}
+
+static enum status list_tensors(struct side sides[2], struct error *err)
+{
+    if (sides[0].stored_only || sides[1].stored_only) return list_by_stored_names(sides, err);
+    for (unsigned i = 0; i < 2; i++)
+        find_optimizer(&sides[i]);
+    bool both = sides[0].has_optimizer && sides[1].has_optimizer;
+    for (unsigned i = 0; i < 2; i++)
+        TRY(list_logical(&sides[i], both, err));
+    return OK;
+}
+
+enum status sides_open(struct side sides[2], const char *const paths[2],
+                       const struct source_options *o, const struct model_maps *maps,
+                       struct error *err)
+{
+    if (o->has_ckpt_step && source_hf.matches(paths[0]) && source_hf.matches(paths[1]))
+        return fail(err, ERR_USAGE, "--ckpt-step: Hugging Face folders have no iterations");
+    for (unsigned i = 0; i < 2; i++)
+        TRY(open_side(&sides[i], paths[i], o, 0, maps, err));
+    TRY(share_vocabulary(sides, paths, o, maps, err));
+    TRY(list_tensors(sides, err));
+    for (unsigned i = 0; i < 2; i++)
+        sides[i].heads = heads_of(&sides[i]);
+    return OK;
+}
+
+/* ---- elements without whole bytes ---- */
+
+static bool piece_in_bytes(struct piece *p, unsigned bits)
+{
+    struct pair *q = &p->pair;
+    uint64_t count = pair_count(q);
+    if (q->num_axes > 1 || (q->num_axes && (q->axes[0].a_stride != 1 || q->axes[0].b_stride != 1)))
+        return false;
+    if (q->a_offset * bits % 8 || q->b_offset * bits % 8 || count * bits % 8) return false;
+    *q = pair_whole(q->a_offset * bits / 8, q->b_offset * bits / 8, count * bits / 8);
+    p->dtype = DT_U8;
+    return true;
+}
+
+const struct tensor *tensor_in_bytes(struct arena *a, const struct tensor *t)
+{
+    unsigned bits = dtype_infos[t->dtype].bits;
+    if (dtype_bytes(t->dtype)) return t;
+    struct tensor *out = arena_copy(a, t, sizeof *t);
+    uint64_t *shape = arena_alloc(a, sizeof *shape);
+    out->pieces = arena_copy(a, t->pieces, t->num_pieces * sizeof *t->pieces);
+    out->dtype = DT_U8;
+    out->num_dims = 1;
+    out->numel = shape[0] = t->numel * bits / 8;
+    out->shape = shape;
+    for (size_t i = 0; i < out->num_pieces; i++)
+        if (!piece_in_bytes(&out->pieces[i], bits)) return NULL;
+    return out;
+}

@@ -1,0 +1,46 @@
+/* sides.h - opens the two checkpoints that are compared, and lists the tensors of each under names
+ * that both have in common.
+ *
+ * Where both are of families with a model map, these are logical names, and stored tensors that no
+ * row of the map names go by their own. Else both go by the names of their files.
+ *
+ * Not listed, but counted: vocabulary padding (NAME.padding), and the optimizer where only one side
+ * has its state. */
+#ifndef FERRY_VALIDATE_SIDES_H
+#define FERRY_VALIDATE_SIDES_H
+
+#include "ckpt/catalog.h"
+#include "common/args.h"
+#include "convert/model_map.h"
+#include "convert/source.h"
+
+/* How the rows of attention weights are made of heads. */
+struct heads {
+    uint64_t groups, queries, head_dim; /* key/value heads, query heads of each, rows of a head */
+    uint64_t rotary_dim;                /* rows of a head that are rotated, from the first on */
+};
+
+struct side {
+    struct catalog catalog;
+    bool stored_only;
+    const struct tensor **tensors; /* those that are compared */
+    size_t num_tensors, tensors_capacity;
+    uint64_t bytes;                    /* of them */
+    struct heads heads;                /* all 0: not known */
+    size_t num_padding, num_optimizer; /* left out */
+    bool has_optimizer;                /* tensors of it */
+};
+
+/* Opens paths[0] and paths[1]. What a map or a config.json says of the vocabulary on one side is
+ * taken for the other where that does not say it. sides are to be released after a failure too. */
+MUST_CHECK enum status sides_open(struct side sides[2], const char *const paths[2],
+                                  const struct source_options *o, const struct model_maps *maps,
+                                  struct error *err);
+void sides_init(struct side sides[2]);
+void sides_release(struct side sides[2]);
+
+/* A tensor whose elements have no whole bytes as one of bytes, in arena a; the tensor itself where
+ * they have. NULL where its pieces are cut within bytes. */
+const struct tensor *tensor_in_bytes(struct arena *a, const struct tensor *t);
+
+#endif

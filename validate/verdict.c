@@ -1,0 +1,280 @@
+#include "validate/verdict.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "convert/options.h"
+#include "convert/report.h"
+
+enum { SHOWN_TENSORS = 20, SHOWN_HINTS = 20, SHOWN_PLACES = 40 };
+
+/* ---- texts ---- */
+
+const char *verdict_word(const struct comparison *c)
+{
+    if (!compare_passes(c)) return "DIFFERENT";
+    return c->counts[WITHIN] ? "within tolerance" : "identical";
+}
+
+const char *number_text(struct arena *a, double x)
+{
+    if (isnan(x)) return "-";
+    if (isinf(x)) return x < 0 ? "-inf" : "inf";
+    return arena_printf(a, "%.3g", x);
+}
+
+const char *badness_text(struct arena *a, const struct compared *t)
+{
+    if (t->outcome == ONLY_IN_A || t->outcome == ONLY_IN_B || t->outcome == SHAPE_DIFFERS)
+        return outcome_names[t->outcome];
+    if (!t->counted || !statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype))
+        return t->outcome == DTYPE_DIFFERS ? "dtype" : "bits";
+    if (t->statistics.unpaired) return "NaN or Inf";
+    return number_text(a, statistics_relative_error(&t->statistics));
+}
+
+const char *coordinates_text(struct arena *a, const struct tensor *t, uint64_t index)
+{
+    struct strbuf text = {0};
+    uint64_t stride = t->numel;
+    strbuf_add_char(&text, '[');
+    for (unsigned d = 0; d < t->num_dims; d++) {
+        stride = t->shape[d] ? stride / t->shape[d] : 0;
+        strbuf_printf(&text, "%s%" PRIu64, d ? ", " : "", stride ? index / stride : 0);
+        index = stride ? index % stride : 0;
+    }
+    strbuf_add_char(&text, ']');
+    const char *out = arena_text(a, text.data, text.length);
+    strbuf_release(&text);
+    return out;
+}
+
+static void add_dtypes(struct strbuf *out, const struct side *s)
+{
+    struct parameter_count n = {0};
+    for (size_t i = 0; i < s->num_tensors; i++) {
+        uint64_t bytes = 0;
+        (void)dtype_size_bytes(s->tensors[i]->dtype, s->tensors[i]->numel, &bytes);
+        n.bytes += bytes;
+        n.bytes_by_dtype[s->tensors[i]->dtype] += bytes;
+    }
+    print_dtypes(out, &n);
+}
+
+const char *side_text(struct comparison *c, unsigned side)
+{
+    const struct side *s = &c->sides[side];
+    const struct catalog *k = &s->catalog;
+    struct strbuf text = {0};
+    strbuf_add_text(&text, k->format);
+    if (!s->stored_only) {
+        strbuf_printf(&text, ", %s", k->family ? k->family : "family not known");
+        if (k->release)
+            strbuf_add_text(&text, ", release");
+        else if (k->iteration >= 0)
+            strbuf_printf(&text, ", iteration %" PRId64, k->iteration);
+        if (strcmp(k->format, "hf"))
+            strbuf_printf(&text, ", %s", layout_text(&k->layout, &c->arena));
+    } else {
+        strbuf_add_text(&text, ", by stored names");
+    }
+    strbuf_printf(&text, ", %zu tensors, %s, ", s->num_tensors, bytes_text(s->bytes));
+    add_dtypes(&text, s);
+    const char *out = arena_text(&c->arena, text.data, text.length);
+    strbuf_release(&text);
+    return out;
+}
+
+/* ---- places ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const struct compared *x = *(const struct compared *const *)a,
+                          *y = *(const struct compared *const *)b;
+    int order = place_compare(&x->place, &y->place);
+    if (order) return order;
+    return x < y ? -1 : x > y;
+}
+
+static void add_to_place(struct place_sum *p, const struct compared *t)
+{
+    p->place = t->place;
+    p->num_tensors++;
+    if (outcome_passes(t->outcome)) return;
+    p->num_different++;
+    if (!p->worst || compared_badness(t) > compared_badness(p->worst)) p->worst = t;
+}
+
+struct place_sum *sum_places(struct comparison *c, size_t *count)
+{
+    const struct compared **sorted = arena_array(&c->arena, c->num_tensors, sizeof *sorted);
+    struct place_sum *out = arena_array(&c->arena, c->num_tensors, sizeof *out);
+    for (size_t i = 0; i < c->num_tensors; i++)
+        sorted[i] = &c->tensors[i];
+    qsort(sorted, c->num_tensors, sizeof *sorted, by_place);
+    *count = 0;
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        bool new = !i || place_compare(&sorted[i - 1]->place, &sorted[i]->place);
+        *count += new;
+        add_to_place(&out[*count - 1], sorted[i]);
+    }
+    return out;
+}
+
+/* ---- the text ---- */
+
+void verdict_line(struct strbuf *out, const struct verdict *v)
+{
+    const struct comparison *c = v->c;
+    size_t different = compare_num_different(c);
+    uint64_t bytes = c->bytes[0] > c->bytes[1] ? c->bytes[0] : c->bytes[1];
+    strbuf_printf(out, "%s: ", verdict_word(c));
+    if (different) strbuf_printf(out, "%zu of ", different);
+    strbuf_printf(out, "%zu tensors", c->num_tensors);
+    if (c->counts[WITHIN]) strbuf_printf(out, ", %zu within tolerance", c->counts[WITHIN]);
+    strbuf_printf(out, ", %s, %.2f s\n", bytes_text(bytes), v->seconds);
+}
+
+static void add_name(struct strbuf *out, const char *name)
+{
+    strbuf_add_escaped(out, name, strlen(name));
+}
+
+static void sides_text(struct strbuf *out, struct comparison *c)
+{
+    for (unsigned side = 0; side < 2; side++) {
+        strbuf_printf(out, "%c  ", side_letter(side));
+        add_name(out, c->sides[side].catalog.path);
+        strbuf_printf(out, "  (%s)\n", side_text(c, side));
+    }
+}
+
+static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
+{
+    size_t count, shown = 0;
+    struct place_sum *places = sum_places(c, &count);
+    strbuf_printf(out, "\n%-24s %10s %10s   %s\n", "where", "tensors", "differ",
+                  "worst rel. error");
+    for (size_t i = 0; i < count; i++) {
+        const struct place_sum *p = &places[i];
+        struct strbuf name = {0};
+        if (!p->num_different || (shown++ >= SHOWN_PLACES && !verbose)) continue;
+        add_name(&name, place_text(&c->arena, &p->place, c->main_stack));
+        strbuf_printf(out, "%-24s %10zu %10zu   %s\n", name.data, p->num_tensors, p->num_different,
+                      badness_text(&c->arena, p->worst));
+        strbuf_release(&name);
+    }
+    if (shown > SHOWN_PLACES && !verbose)
+        strbuf_printf(out, "and %zu more (-v)\n", shown - SHOWN_PLACES);
+}
+
+static void dtype_and_shape(struct strbuf *out, struct arena *a, const struct tensor *t)
+{
+    strbuf_printf(out, "%s %s", dtype_infos[t->dtype].name, shape_text(a, t->num_dims, t->shape));
+}
+
+/* What is the matter with a tensor that has no numbers. */
+static void outcome_text(struct strbuf *out, struct arena *a, const struct compared *t)
+{
+    const struct tensor *x = t->tensors[0], *y = t->tensors[1];
+    if (!x || !y) {
+        strbuf_printf(out, "%s: ", outcome_names[t->outcome]);
+        dtype_and_shape(out, a, x ? x : y);
+        return;
+    }
+    dtype_and_shape(out, a, x);
+    strbuf_add_text(out, " against ");
+    dtype_and_shape(out, a, y);
+}
+
+static void statistics_text(struct strbuf *out, struct arena *a, const struct compared *t)
+{
+    const struct statistics *s = &t->statistics;
+    bool distances = statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype);
+    bool ulps = distances && t->read[0]->dtype == t->read[1]->dtype;
+    const char *first = t->read[0] != t->tensors[0] ? arena_printf(a, "byte %" PRIu64, s->first)
+                        : s->first <= s->last       ? coordinates_text(a, t->tensors[0], s->first)
+                                                    : "-";
+    strbuf_printf(out, "%24s",
+                  arena_printf(a, "%" PRIu64 " of %" PRIu64, statistics_different(s), s->elements));
+    if (distances)
+        strbuf_printf(out, " %10s %10s %10s %10s", number_text(a, s->max_difference),
+                      ulps ? arena_printf(a, "%" PRIu64, s->max_ulp) : "-",
+                      number_text(a, statistics_relative_error(s)),
+                      isnan(statistics_cosine(s)) ? "-"
+                                                  : arena_printf(a, "%.6f", statistics_cosine(s)));
+    else
+        strbuf_printf(out, " %10s %10s %10s %10s", "-", "-", "-", "-");
+    strbuf_printf(out, "  %s", first);
+    if (s->unpaired) strbuf_printf(out, "  NaN or Inf on one side: %" PRIu64, s->unpaired);
+    if (t->outcome == DTYPE_DIFFERS) {
+        strbuf_add_text(out, "  ");
+        strbuf_printf(out, "%s against %s", dtype_infos[t->tensors[0]->dtype].name,
+                      dtype_infos[t->tensors[1]->dtype].name);
+    }
+}
+
+static size_t longest_name(const struct compared *const *worst, size_t n)
+{
+    size_t longest = strlen("tensor");
+    for (size_t i = 0; i < n; i++)
+        if (strlen(worst[i]->name) > longest) longest = strlen(worst[i]->name);
+    return longest < 80 ? longest : 80;
+}
+
+static void tensors_text(struct strbuf *out, struct comparison *c, bool verbose)
+{
+    size_t count;
+    const struct compared **worst = compare_worst(c, &count);
+    size_t shown = verbose || count < SHOWN_TENSORS ? count : SHOWN_TENSORS;
+    int width = (int)longest_name(worst, shown);
+    strbuf_printf(out, "\n%-*s %24s %10s %10s %10s %10s  %s\n", width, "tensor", "differ",
+                  "max |a-b|", "max ulp", "rel. error", "cosine", "first");
+    for (size_t i = 0; i < shown; i++) {
+        struct strbuf name = {0};
+        add_name(&name, worst[i]->name);
+        strbuf_printf(out, "%-*s ", width, name.data);
+        if (worst[i]->counted)
+            statistics_text(out, &c->arena, worst[i]);
+        else
+            outcome_text(out, &c->arena, worst[i]);
+        strbuf_add_char(out, '\n');
+        strbuf_release(&name);
+    }
+    if (shown < count) strbuf_printf(out, "and %zu more (-v, or --json)\n", count - shown);
+}
+
+static size_t num_without_hint(const struct comparison *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        n += !outcome_passes(c->tensors[i].outcome) && !c->tensors[i].hint;
+    return n;
+}
+
+static void hints_text(struct strbuf *out, const struct comparison *c, bool verbose)
+{
+    size_t shown = verbose || c->num_hints < SHOWN_HINTS ? c->num_hints : SHOWN_HINTS;
+    size_t without = num_without_hint(c);
+    strbuf_add_text(out, "\nhints\n");
+    for (size_t i = 0; i < shown; i++) {
+        strbuf_add_text(out, "  ");
+        add_name(out, c->hints[i].text);
+        strbuf_add_char(out, '\n');
+    }
+    if (shown < c->num_hints)
+        strbuf_printf(out, "  and %zu more (-v, or --json)\n", c->num_hints - shown);
+    if (without) strbuf_printf(out, "  no hint holds for %zu tensors\n", without);
+}
+
+void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose)
+{
+    verdict_line(out, v);
+    sides_text(out, v->c);
+    if (compare_passes(v->c)) return;
+    places_text(out, v->c, verbose);
+    tensors_text(out, v->c, verbose);
+    hints_text(out, v->c, verbose);
+}

@@ -1,0 +1,39 @@
+/* verdict.h - what a comparison says, as text and as JSON. report_html.h says it as a page. */
+#ifndef FERRY_VALIDATE_VERDICT_H
+#define FERRY_VALIDATE_VERDICT_H
+
+#include "common/strbuf.h"
+#include "validate/compare.h"
+
+struct verdict {
+    struct comparison *c;
+    double seconds; /* that it took, from the start of the command */
+};
+
+/* "identical", "within tolerance", "DIFFERENT" */
+const char *verdict_word(const struct comparison *c);
+/* "DIFFERENT: 3 of 291 tensors, 2.47 GB, 1.02 s" */
+void verdict_line(struct strbuf *out, const struct verdict *v);
+/* The line and what explains it; verbose: all tensors and hints, not the most important ones. */
+void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose);
+void verdict_json(struct strbuf *out, const struct verdict *v);
+
+/* "hf, llama, iteration 1000, TP2 PP4, 2.47 GB, BF16"; in the comparison's arena. */
+const char *side_text(struct comparison *c, unsigned side);
+/* "[12, 3]": where element `index` stands in a tensor of this shape. */
+const char *coordinates_text(struct arena *a, const struct tensor *t, uint64_t index);
+/* Three digits of a number that may be infinite, or not known: "-". In the arena. */
+const char *number_text(struct arena *a, double x);
+
+/* What differs in a layer, in the embeddings, in the head. */
+struct place_sum {
+    struct place place;
+    size_t num_tensors, num_different;
+    const struct compared *worst; /* NULL where none differs */
+};
+/* In the order of the model; in the comparison's arena. */
+struct place_sum *sum_places(struct comparison *c, size_t *count);
+/* "1.2e-05", "shape", "only in A" */
+const char *badness_text(struct arena *a, const struct compared *t);
+
+#endif

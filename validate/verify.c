@@ -1,0 +1,266 @@
+/* verify.c - ferry verify: are two checkpoints the same, and if not, where and why not? */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include "common/file.h"
+#include "common/version.h"
+#include "convert/options.h"
+#include "validate/commands.h"
+#include "validate/hints.h"
+#include "validate/report_html.h"
+
+struct verify_flags {
+    struct source_flags source;
+    struct run_flags run;
+    struct output_flags output;
+    uint64_t max_ulp;  /* UINT64_MAX: not given */
+    double atol, rtol; /* NaN: not given */
+    struct arg_list only, ignore;
+    const char *report;
+};
+
+// clang-format off
+#define AT(field) offsetof(struct verify_flags, field)
+static const struct arg verify_args[] = {
+    {"--max-ulp", ARG_UINT, AT(max_ulp), "N", NULL, "pass elements that are at most N steps of their dtype apart; of one dtype only"},
+    {"--atol", ARG_FLOAT, AT(atol), "X", NULL, "pass elements with |a - b| <= X + Y * |b|; default 0"},
+    {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "the same; default 0. Floats of two dtypes are compared by their values"},
+    {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare the tensors whose names match"},
+    {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose names match"},
+    {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write all of it as an HTML page, in place of one that is there"},
+};
+static const struct arg_group verify_groups[] = {
+    {"Comparison", verify_args, sizeof verify_args / sizeof *verify_args, 0},
+    {"Sources", source_args, NUM_SOURCE_ARGS, AT(source)},
+    {"Work", run_args, NUM_READ_ARGS, AT(run)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
+};
+// clang-format on
+
+static void set_defaults(void *options)
+{
+    struct verify_flags *f = options;
+    f->source.ckpt_step = UINT64_MAX;
+    f->run.max_memory = 256 << 20;
+    f->max_ulp = UINT64_MAX;
+    f->atol = f->rtol = NAN;
+}
+
+/* ---- what is asked for ---- */
+
+static enum status tolerance_of(const struct verify_flags *f, struct tolerance *out,
+                                struct error *err)
+{
+    *out = (struct tolerance){.by_ulps = f->max_ulp != UINT64_MAX,
+                              .by_bounds = !isnan(f->atol) || !isnan(f->rtol),
+                              .max_ulp = f->max_ulp,
+                              .atol = isnan(f->atol) ? 0 : f->atol,
+                              .rtol = isnan(f->rtol) ? 0 : f->rtol};
+    if (out->atol < 0 || out->rtol < 0)
+        return fail(err, ERR_USAGE, "--atol and --rtol cannot be negative");
+    return OK;
+}
+
+static enum status compare_options_of(const struct verify_flags *f, struct compare_options *out,
+                                      struct error *err)
+{
+    struct executor_options executor = executor_options_of(&f->run, &f->output);
+    *out = (struct compare_options){.only = &f->only,
+                                    .ignore = &f->ignore,
+                                    .threads = executor.threads,
+                                    .max_memory = executor.max_memory,
+                                    .direct_io = executor.direct_io,
+                                    .progress = executor.progress};
+    return tolerance_of(f, &out->tolerance, err);
+}
+
+/* ---- what is said ---- */
+
+/* Names of files may stand in it. */
+static void print_note(const char *who, const char *text)
+{
+    fprintf(stderr, "note: %s", who);
+    for (; *text; text++)
+        if (iscntrl((unsigned char)*text))
+            fprintf(stderr, "\\x%02x", (unsigned)(unsigned char)*text);
+        else
+            putc(*text, stderr);
+    putc('\n', stderr);
+}
+
+static void print_all_notes(const struct comparison *c, const struct verify_flags *f)
+{
+    if (f->output.quiet) return;
+    for (unsigned side = 0; side < 2; side++) {
+        const struct catalog *k = &c->sides[side].catalog;
+        for (size_t i = 0; i < k->num_notes; i++)
+            print_note(side ? "B: " : "A: ", k->notes[i]);
+    }
+    for (size_t i = 0; i < c->num_notes; i++)
+        print_note("", c->notes[i]);
+}
+
+/* ---- the report ---- */
+
+static const char page_begins[] = "<!DOCTYPE html>";
+
+/* Known before the work begins: whether the report can be written. It replaces a page only. */
+static enum status check_report(const char *path, struct error *err)
+{
+    struct arena a;
+    char head[sizeof page_begins] = "";
+    arena_init(&a);
+    bool has_folder = path_is_folder(path_parent(&a, path));
+    arena_release(&a);
+    if (!has_folder) return fail(err, ERR_IO, "--report %s: there is no such folder", path);
+    if (!path_exists(path)) return OK;
+    FILE *f = path_is_file(path) ? fopen(path, "re") : NULL;
+    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f) fclose(f);
+    if (n == strlen(page_begins) && memcmp(head, page_begins, n) == 0) return OK;
+    return fail(err, ERR_EXISTS, "--report %s: it is there, and no report", path);
+}
+
+/* The words of our own command line, as a shell would take them. */
+static const char *command_line(struct arena *a)
+{
+    struct strbuf text = {0};
+    char word[4096];
+    size_t length = 0;
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    for (int c; f && (c = getc(f)) != EOF;) {
+        if (c && length < sizeof word - 1) word[length++] = (char)c;
+        if (c) continue;
+        word[length] = '\0';
+        bool plain = length && strcspn(word, " \t\n'\"\\$`*?[]{}()<>|&;!#~") == length;
+        const char *quote = plain ? "" : "'";
+        strbuf_printf(&text, "%s%s%s%s", text.length ? " " : "", quote, word, quote);
+        length = 0;
+    }
+    if (f) fclose(f);
+    const char *out = arena_text(a, text.data ? text.data : "", text.length);
+    strbuf_release(&text);
+    return out;
+}
+
+static struct report_environment environment(struct arena *a)
+{
+    struct utsname host;
+    struct tm local;
+    char now_text[64] = "";
+    time_t now = time(NULL);
+    if (localtime_r(&now, &local))
+        strftime(now_text, sizeof now_text, "%Y-%m-%d %H:%M:%S %z", &local);
+    bool known = uname(&host) == 0;
+    return (struct report_environment){
+        .version = FERRY_VERSION,
+        .host = known ? arena_printf(a, "%s, %s %s, %s", host.nodename, host.sysname, host.release,
+                                     host.machine)
+                      : "",
+        .time = arena_printf(a, "%s", now_text),
+        .command = command_line(a),
+    };
+}
+
+static enum status write_report(const char *path, const struct verdict *v, struct error *err)
+{
+    struct strbuf page = {0};
+    struct report_environment e = environment(&v->c->arena);
+    report_html(&page, v, &e);
+    enum status st = file_replace_all(path, page.data, page.length, false, err);
+    strbuf_release(&page);
+    return st;
+}
+
+/* ---- the command ---- */
+
+static void print_verdict(const struct verdict *v, const struct output_flags *o)
+{
+    struct strbuf text = {0};
+    if (o->json)
+        verdict_json(&text, v);
+    else if (!o->quiet)
+        verdict_text(&text, v, o->verbose);
+    if (text.length) fputs(text.data, stdout);
+    strbuf_release(&text);
+}
+
+/* The verdict stands without hints, too. */
+static enum status find_hints(struct comparison *c, struct error *err)
+{
+    enum status st = hints_find(c, err);
+    if (st != ERR_MEMORY) return st;
+    compare_note(c, arena_printf(&c->arena, "hints were not looked for to the end: %s", err->text));
+    return OK;
+}
+
+static enum status compare_and_tell(const struct verify_flags *f, const struct side sides[2],
+                                    double start, struct error *err)
+{
+    struct compare_options o;
+    struct comparison c = {0};
+    TRY(compare_options_of(f, &o, err));
+    enum status st = compare_run(&c, sides, &o, err);
+    if (!st) st = find_hints(&c, err);
+    if (!st) {
+        struct verdict v = {&c, seconds_now() - start};
+        print_all_notes(&c, f);
+        print_verdict(&v, &f->output);
+        if (f->report) st = write_report(f->report, &v, err);
+        if (!st && !compare_passes(&c)) {
+            err->text[0] = '\0'; /* all is said */
+            st = DIFFERENT;
+        }
+    }
+    compare_release(&c);
+    return st;
+}
+
+static enum status verify(void *options, const char *const *positional, size_t num_positional,
+                          struct error *err)
+{
+    const struct verify_flags *f = options;
+    double start = seconds_now();
+    struct source_options source;
+    struct model_maps maps;
+    struct side sides[2];
+    (void)num_positional;
+    TRY(source_options_of(&f->source, NULL, &source, err));
+    if (f->report) TRY(check_report(f->report, err));
+    sides_init(sides);
+    enum status st = model_maps_load(&maps, f->source.model_map, err);
+    if (!st) st = sides_open(sides, positional, &source, &maps, err);
+    if (!st) st = compare_and_tell(f, sides, start, err);
+    sides_release(sides);
+    model_maps_release(&maps);
+    return st;
+}
+
+const struct command command_verify = {
+    .name = "verify",
+    .summary =
+        "compare two checkpoints of any format and layout, bit by bit, and say why they differ",
+    .positional = "A B",
+    .text =
+        "Exit code 0: every tensor of each side is on the other, with the same dtype, shape and "
+        "bits. 1: not so; then it is said where, by how much, and what may have happened: "
+        "transposed, q, k and v in another order, gate and up swapped, rows added, one added, only "
+        "rounding, ... Such a hint was proven on all elements.\n\n"
+        "With a tolerance, elements pass that are within --max-ulp or within --atol and --rtol. "
+        "NaN "
+        "passes against NaN only, an infinity against itself only. Integers have no tolerance.\n\n"
+        "Checkpoints of families that Ferry knows are compared by logical tensors, all others, and "
+        "single files, by the names that are stored. Rows of vocabulary padding are left out.\n\n"
+        "  ferry verify Llama-3.2-1B ckpt\n"
+        "  ferry verify a.safetensors b.safetensors --max-ulp 1 --ignore '*norm*' --report "
+        "differences.html",
+    .groups = verify_groups,
+    .num_groups = sizeof verify_groups / sizeof *verify_groups,
+    .options_bytes = sizeof(struct verify_flags),
+    .defaults = set_defaults,
+    .run = verify,
+};
