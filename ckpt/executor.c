@@ -17,14 +17,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "ckpt/block.h"
 #include "ckpt/digest.h"
-#include "ckpt/fingerprint.h"
 #include "ckpt/journal.h"
+#include "ckpt/publish.h"
 #include "ckpt/scan.h"
 #include "common/checked.h"
 #include "common/file.h"
@@ -75,7 +74,6 @@ struct worker {
 
 /* What is done, and not in the journal yet; all but `done` behind the executor's lock. */
 struct noting {
-    char fingerprint[SHA256_TEXT]; /* empty: not computed yet */
     struct strbuf records;
     uint64_t bytes; /* that the tasks of `records` wrote */
     bool busy, in_journal;
@@ -459,11 +457,10 @@ static enum status flush_journal(struct executor *x, struct error *err)
     }
     pthread_mutex_unlock(&x->lock);
     if (!mine) return OK;
-    if (!*n->fingerprint) plan_fingerprint(x->plan, n->fingerprint);
     enum status st = sync_written(x, err);
     if (!st)
-        st = journal_append(x->options->journal_path, n->fingerprint, &records, x->options->fsync,
-                            err);
+        st = journal_append(x->options->journal_path, x->options->fingerprint, &records,
+                            x->options->fsync, err);
     strbuf_release(&records);
     pthread_mutex_lock(&x->lock);
     n->in_journal |= !st;
@@ -539,8 +536,7 @@ static enum status remove_others(struct executor *x, struct error *err)
     }
     for (size_t i = 0; i < list.count && !st; i++) {
         size_t file;
-        if (map_get(&ours, list.names[i], &file) || strncmp(list.names[i], ".ferry-", 7) == 0)
-            continue;
+        if (map_get(&ours, list.names[i], &file) || publish_is_private(list.names[i])) continue;
         st = path_remove(path_join(&x->arena, x->folder, list.names[i]), err);
     }
     map_release(&ours);
@@ -553,8 +549,7 @@ static enum status resume(struct executor *x, const struct scan *s, struct error
     if (!x->options->resume) return OK;
     n->num_tasks = scan_count_tasks(s);
     n->done = must_calloc(n->num_tasks + 1, sizeof *n->done);
-    plan_fingerprint(x->plan, n->fingerprint);
-    TRY(journal_read(x->options->journal_path, n->fingerprint, take_task, x, err));
+    TRY(journal_read(x->options->journal_path, x->options->fingerprint, take_task, x, err));
     return remove_others(x, err);
 }
 
@@ -590,15 +585,6 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 }
 
 /* ---- the whole ---- */
-
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
 
 static void set_up_states(struct executor *x)
 {
@@ -691,7 +677,7 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
 {
     struct executor x = {.plan = p, .options = o, .folder = folder};
     struct scan_result read = {0};
-    raise_file_limit();
+    file_raise_limit();
     arena_init(&x.arena);
     pthread_mutex_init(&x.lock, NULL);
     enum status st = run_all(&x, &read, err);

@@ -16,6 +16,7 @@ struct executor_options {
     /* Where it is noted what is done (journal.h), each time that journal_bytes were written, and
      * whether to go on with what an earlier run has noted there. NULL: nowhere. */
     const char *journal_path;
+    const char *fingerprint; /* of the plan, where there is a journal */
     uint64_t journal_bytes;
     bool resume;
     enum progress_style progress;

@@ -14,7 +14,6 @@
 #include "common/file.h"
 #include "common/strbuf.h"
 
-static const char private_prefix[] = ".ferry-";
 static const char lock_name[] = ".ferry-lock", journal_name[] = ".ferry-journal";
 
 /* ---- what is there ---- */
@@ -26,10 +25,10 @@ static bool matches_any(const char *name, const char *const *patterns, size_t co
     return false;
 }
 
-/* Locks, journals, and what they are made from. */
-static bool is_private(const char *name)
+bool publish_is_private(const char *name)
 {
-    return strncmp(name, private_prefix, strlen(private_prefix)) == 0;
+    static const char prefix[] = ".ferry-";
+    return strncmp(name, prefix, sizeof prefix - 1) == 0;
 }
 
 /* What we stage. */
@@ -97,6 +96,16 @@ static bool is_unfinished(const struct publishing *p, const char *folder)
     return path_exists(path_join(p->arena, folder, lock_name)) && !is_held(p, folder);
 }
 
+/* Whether a run that was to be resumed was ended so late that its unit stands in its place; then
+ * *final is the folder that it has moved there. A root that it had made anew was moved as a whole.
+ */
+static bool is_in_place(const struct publishing *p, const char *root, const char *unit_folder,
+                        const char **final)
+{
+    *final = is_unfinished(p, root) ? root : unit_folder;
+    return p->resume && path_is_folder(unit_folder) && is_unfinished(p, *final);
+}
+
 /* What stands where the unit will be. */
 static enum status check_final(const struct publishing *p, struct error *err)
 {
@@ -112,7 +121,7 @@ static enum status check_final(const struct publishing *p, struct error *err)
                     "or its parent cannot be written",
                     p->final);
     if (p->overwrite || p->finished) return OK;
-    if (is_unfinished(p, p->final))
+    if (is_unfinished(p, p->final) || is_unfinished(p, p->destination))
         return fail(err, ERR_EXISTS,
                     "%s: exists, from a run that was ended just before it was done: --resume "
                     "finishes it, --overwrite replaces it",
@@ -152,24 +161,31 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
                              .overwrite = o->overwrite,
                              .resume = o->resume};
     bool exists = path_is_folder(destination), root = true;
+    const char *own = renamable(a, destination), *in_place;
+    const char *unit_folder = unit ? path_join(a, own, unit) : own;
     TRY(check_source(p, source, err));
-    p->final = renamable(a, destination);
-    if (exists && unit && !is_unfinished(p, destination)) {
+    if (exists && unit) {
         TRY(is_root(destination, &root, err));
         if (!root)
             return fail(err, ERR_EXISTS,
                         "%s: exists, is not empty and holds no Megatron checkpoint", destination);
         p->unit_in_root = true;
-        p->final = renamable(a, path_join(a, destination, unit));
     }
+    p->final = p->unit_in_root ? renamable(a, unit_folder) : own;
     p->stays = exists && !unit && !can_be_replaced(a, p->final);
-    p->finished = p->resume && !p->stays && is_unfinished(p, p->final);
+    if (!p->stays && is_in_place(p, own, unit_folder, &in_place)) {
+        p->finished = true;
+        p->unit_in_root = in_place != own;
+        p->final = in_place;
+        p->folder = unit_folder;
+    }
     TRY(check_final(p, err));
     const char *name = path_base(a, p->final);
     const char *parent = p->stays ? p->final : path_parent(a, p->final);
     if (!*name) return fail(err, ERR_USAGE, "\"%s\" is no name for a destination", destination);
     p->staging = path_join(a, parent, arena_printf(a, ".%s.ferry-partial", name));
     p->journal = path_join(a, p->staging, journal_name);
+    if (p->finished) return OK;
     p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
     return OK;
 }
@@ -391,7 +407,7 @@ static enum status move_entries_up(struct publishing *p, struct error *err)
     enum status st = OK;
     while (!st && moved < list.count) {
         const char *name = list.names[moved++];
-        if (!is_private(name))
+        if (!publish_is_private(name))
             st = path_rename_new(path_join(p->arena, p->staging, name),
                                  path_join(p->arena, p->final, name), err);
     }
@@ -434,7 +450,17 @@ static enum status move_into_place(struct publishing *p, struct error *err)
     if (st) return st;
     p->moved = true;
     if (p->durable) TRY(sync_parents(p, parent, err));
-    return path_remove(aside, err); /* of this run, or of one that was killed */
+    return p->overwrite ? path_remove(aside, err) : OK; /* of this run, or of one that died */
+}
+
+static enum status remove_private(const struct publishing *p, const char *folder, struct error *err)
+{
+    struct name_list list;
+    TRY(folder_list(folder, p->arena, &list, err));
+    for (size_t i = 0; i < list.count; i++)
+        if (publish_is_private(list.names[i]) && strcmp(list.names[i], lock_name))
+            TRY(path_remove(path_join(p->arena, folder, list.names[i]), err));
+    return path_remove(path_join(p->arena, folder, lock_name), err);
 }
 
 /* What is left when the folder is in its place. The lock moved with it, and goes last: where it is
@@ -444,12 +470,9 @@ static enum status finish(const struct publishing *p, const struct root_file *fi
 {
     if (p->unit_in_root) TRY(put_root_files(p, p->final, p->destination, files, num_files, err));
     if (p->unit_in_root && p->durable) TRY(folder_sync(p->destination, err));
-    struct name_list list;
-    TRY(folder_list(p->final, p->arena, &list, err));
-    for (size_t i = 0; i < list.count; i++)
-        if (is_private(list.names[i]) && strcmp(list.names[i], lock_name))
-            TRY(path_remove(path_join(p->arena, p->final, list.names[i]), err));
-    return path_remove(path_join(p->arena, p->final, lock_name), err);
+    if (p->unit_in_root && is_unfinished(p, p->destination))
+        TRY(remove_private(p, p->destination, err));
+    return remove_private(p, p->final, err);
 }
 
 enum status publish_commit(struct publishing *p, const struct root_file *files, size_t num_files,

@@ -35,17 +35,22 @@ struct publishing {
     const char *destination;
     const char *unit;       /* NULL: the destination itself */
     const char *staging;    /* the folder that is renamed */
-    const char *folder;     /* where the unit's files are to be written */
+    const char *folder;     /* where the unit's files are to be written, or are (finished) */
     const char *final;      /* what staging becomes */
     const char *old_parent; /* the folder above it that was there before publish_begin() */
     bool unit_in_root;      /* the root exists: staging is the unit */
     bool stays;             /* the destination stays: staging is inside, its entries move up */
     bool overwrite, durable, moved;
-    bool resume;   /* go on with what an earlier run has left, if it has */
-    bool resumed;  /* there was a staging folder; it is ours now */
-    bool finished; /* all is in place but root files: publish_commit() alone is left to be done */
+    bool resume;  /* go on with what an earlier run has left, if it has */
+    bool resumed; /* there was a staging folder; it is ours now */
+    /* All is in place but root files, from a run that died: once the caller has made sure that it
+     * was the same one, publish_begin() and publish_commit() are left to be done. */
+    bool finished;
     const char *journal; /* path of the journal in the staging folder */
 };
+
+/* Whether a name is a lock, a journal, or what they are made from: nothing that is published. */
+bool publish_is_private(const char *name);
 
 /* Where the destination and its parent would lie, for the space that is free there. In the arena.
  */

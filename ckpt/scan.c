@@ -275,6 +275,7 @@ enum status scan_run(const struct scan *s, struct scan_result *result, struct er
 {
     struct running x = {.s = s};
     *result = (struct scan_result){0};
+    file_raise_limit(); /* readers keep hundreds of files open */
     arena_init(&x.arena);
     for (unsigned side = 0; side < 2; side++) {
         if (!s->catalogs[side]) continue;

@@ -20,6 +20,9 @@ struct file_stamp {
     uint64_t device, inode;
 };
 
+/* Lets the process have as many files open as it ever may. */
+void file_raise_limit(void);
+
 /* Opens a regular file for reading and stamps it (stamp may be NULL). A folder, a pipe or a device
  * is refused. */
 enum status file_open(const char *path, int *fd, struct file_stamp *stamp, struct error *err);

@@ -76,6 +76,7 @@ struct run {
     struct conversion report;
     struct executor_result result;
     bool opened, planned;
+    bool spoiled; /* what is staged is not what was written */
 };
 
 /* ---- what is asked for ---- */
@@ -218,6 +219,22 @@ static enum status check_space(struct run *r, struct error *err)
                 bytes_text(c->disk_needed - c->disk_free));
 }
 
+/* What stands in the destination, but for its last files, must be of this very plan. */
+static enum status check_finished(const struct run *r, struct error *err)
+{
+    cJSON *record = NULL;
+    if (!r->publishing.finished) return OK;
+    TRY(record_read(r->publishing.folder, &record, err));
+    const char *plan = json_as_text(json_get(record, "plan"));
+    bool same = plan && strcmp(plan, r->report.fingerprint) == 0;
+    cJSON_Delete(record);
+    if (same) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: the run that has left it had other arguments or another source, or the source "
+                "has changed since; --overwrite replaces it",
+                r->publishing.folder);
+}
+
 /* All checks of a plan that is made; the first failure counts, the others show in the report. */
 static enum status check_plan(struct run *r, struct error *err)
 {
@@ -225,6 +242,7 @@ static enum status check_plan(struct run *r, struct error *err)
     struct publish_options how = {r->flags->run.overwrite, r->flags->resume};
     enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
                                    r->target.unit, r->source.path, &how, err);
+    if (!st) st = check_finished(r, err);
     enum status space = check_space(r, st ? &later : err);
     if (!st) st = space;
     enum status memory =
@@ -277,7 +295,11 @@ static enum status write_the_rest(struct run *r, struct error *err)
 {
     const char *folder = r->publishing.folder;
     TRY(r->target.kind->write_small_files(&r->target, folder, err));
-    if (verifies(r, "full")) TRY(check_arrival(r, err));
+    if (verifies(r, "full")) {
+        enum status st = check_arrival(r, err);
+        r->spoiled = st && st != ERR_INTERRUPTED;
+        if (st) return st;
+    }
     TRY(record_write(&r->report, path_join(&r->source.arena, folder, record_name),
                      r->executor.fsync, err));
     if (!r->flags->integrity) return OK;
@@ -291,11 +313,10 @@ static enum status write_all(struct run *r, struct error *err)
 }
 
 /* After a failure: what was done is kept where it can be gone on with. */
-static void leave(struct run *r, enum status st)
+static void leave(struct run *r)
 {
     struct publishing *p = &r->publishing;
-    bool foreign = p->resumed && (st == ERR_UNSUPPORTED || st == ERR_EXISTS);
-    if (foreign || (r->result.in_journal && (st == ERR_IO || st == ERR_INTERRUPTED))) {
+    if (!p->finished && !r->spoiled && (p->resumed || r->result.in_journal)) {
         publish_keep(p);
         fprintf(stderr, "what is done is kept in %s; the same command with --resume goes on\n",
                 p->staging);
@@ -311,12 +332,13 @@ static enum status write_and_publish(struct run *r, struct error *err)
     TRY(publish_begin(&r->publishing, r->executor.fsync, err));
     r->executor.journal_path = r->publishing.journal;
     r->executor.journal_bytes = r->flags->journal_every;
+    r->executor.fingerprint = r->report.fingerprint;
     r->executor.resume = r->publishing.resumed;
     enum status st = r->publishing.finished ? OK : write_all(r, err);
     if (!st && r->target.kind->root_files)
         st = r->target.kind->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
-    if (st) leave(r, st);
+    if (st) leave(r);
     return st;
 }
 
@@ -365,6 +387,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     TRY(model_maps_load(&r->maps, f->source.model_map, err));
     TRY(open_and_plan(r, source, err));
     r->report.target = &r->target;
+    plan_fingerprint(&r->target.plan, r->report.fingerprint);
     enum status st = check_plan(r, err);
     if (f->dry_run || f->output.verbose) print_plan(r);
     if (!st && !f->dry_run) st = write_and_publish(r, err);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/publish.h"
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -60,7 +61,7 @@ static enum status list_files(struct summing *x, struct error *err)
     TRY(folder_list(x->folder, &x->arena, &list, err));
     x->files = arena_array(&x->arena, list.count, sizeof *x->files);
     for (size_t i = 0; i < list.count; i++)
-        if (strcmp(list.names[i], name) && strncmp(list.names[i], ".ferry-", 7) &&
+        if (strcmp(list.names[i], name) && !publish_is_private(list.names[i]) &&
             path_is_file(path_join(&x->arena, x->folder, list.names[i])))
             x->files[x->num_files++] = list.names[i];
     x->sums = arena_array(&x->arena, x->num_files, sizeof *x->sums);

@@ -60,7 +60,7 @@ static void add_time_and_place(cJSON *o)
     cJSON_AddItemToObject(o, "command", command_line());
 }
 
-static void add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
+void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
                         struct tensor_digest *digests, size_t count)
 {
     struct strbuf text = {0};
@@ -91,13 +91,14 @@ enum status record_write(const struct conversion *c, const char *path, bool dura
     add_time_and_place(o);
     report_sides_json(o, c);
     report_lossy_json(o, c->target);
+    cJSON_AddStringToObject(o, "plan", c->fingerprint);
     if (c->has_digests) {
         record_digests(&c->target->plan, true, &a, &digests, &count);
-        add_digests(o, "digest", "tensors", digests, count);
+        record_add_digests(o, "digest", "tensors", digests, count);
     }
     if (c->has_digests && c->target->facts.cast_tensors) {
         record_digests(&c->target->plan, false, &a, &digests, &count);
-        add_digests(o, "source_digest", "source_tensors", digests, count);
+        record_add_digests(o, "source_digest", "source_tensors", digests, count);
     }
     json_print(&text, o, 2);
     strbuf_add_char(&text, '\n');

@@ -2,8 +2,9 @@
  * done, and the digests of all tensors (ckpt/digest.h), so that they can be checked later.
  *
  *   {"ferry": VERSION, "written": TIME, "host", "command": [...], "source": {...}, "target": {...},
- *    "lossy": [...], "digest": {"*": SHA-256, "optimizer.*": ...}, "tensors": {NAME: DIGEST},
- *    "source_digest": ..., "source_tensors": ...}     the last two where a cast made others of them
+ *    "lossy": [...], "plan": fingerprint (ckpt/fingerprint.h), "digest": {"*": SHA-256,
+ * "optimizer.*": ...}, "tensors": {NAME: DIGEST}, "source_digest": ..., "source_tensors": ...} the
+ * last two where a cast made others of them
  *
  * It is the only file that depends on time, host and command line. */
 #ifndef FERRY_CONVERT_RECORD_H
@@ -19,6 +20,10 @@ extern const char record_name[]; /* "ferry.json" */
 /* Digests of what a plan wrote (or read), after it ran. In arena a. */
 void record_digests(const struct plan *p, bool written, struct arena *a, struct tensor_digest **out,
                     size_t *count);
+
+/* Members whole_name and tensors_name of an object; sorts digests. */
+void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
+                        struct tensor_digest *digests, size_t count);
 
 MUST_CHECK enum status record_write(const struct conversion *c, const char *path, bool durable,
                                     struct error *err);

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "ckpt/executor.h"
+#include "ckpt/fingerprint.h"
 #include "common/strbuf.h"
 #include "convert/target.h"
 
@@ -14,8 +15,9 @@ struct conversion {
     const char *destination;
     uint64_t peak_memory, max_memory;
     uint64_t disk_needed, disk_free;
-    bool has_digests; /* of what was read and written, in the plan's carries */
-    double seconds;   /* that it took, from the start of the command */
+    char fingerprint[SHA256_TEXT]; /* of the plan */
+    bool has_digests;              /* of what was read and written, in the plan's carries */
+    double seconds;                /* that it took, from the start of the command */
 };
 
 /* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */

@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "ckpt/scan.h"
 #include "common/checked.h"
@@ -127,16 +126,6 @@ static enum status pair_tensors(struct comparison *c, struct error *err)
 }
 
 /* ---- scans ---- */
-
-/* A reader keeps hundreds of files open, and there are two. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
 
 /* What one task found, to be added up in the order of the tensor's elements. */
 struct partial {
@@ -462,7 +451,6 @@ enum status compare_run(struct comparison *c, const struct side sides[2],
 {
     *c = (struct comparison){.sides = sides, .options = *o};
     arena_init(&c->arena);
-    raise_file_limit();
     TRY(pair_tensors(c, err));
     note_configs(c);
     note_left_out(c);

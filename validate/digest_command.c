@@ -11,6 +11,7 @@
 #include "common/memory.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
+#include "convert/record.h"
 #include "validate/commands.h"
 
 enum { CHECK_CAP = 1 << 30, MOST_LISTED = 50 };
@@ -149,20 +150,11 @@ static enum status compare(const struct known *k, char *text, const char *path, 
 
 /* ---- the command ---- */
 
-static void print_json(const struct tensor_digest *digests, size_t count,
-                       char whole[2][SHA256_TEXT])
+static void print_json(struct tensor_digest *digests, size_t count)
 {
     struct strbuf text = {0};
-    cJSON *o = cJSON_CreateObject(), *sums = cJSON_AddObjectToObject(o, "digest");
-    cJSON_AddStringToObject(sums, "*", whole[0]);
-    if (*whole[1]) cJSON_AddStringToObject(sums, "optimizer.*", whole[1]);
-    cJSON *tensors = cJSON_AddObjectToObject(o, "tensors");
-    for (size_t i = 0; i < count; i++) {
-        strbuf_clear(&text);
-        digest_print(&text, &digests[i]);
-        cJSON_AddItemToObject(tensors, digests[i].name, cJSON_CreateString(text.data));
-    }
-    strbuf_clear(&text);
+    cJSON *o = cJSON_CreateObject();
+    record_add_digests(o, "digest", "tensors", digests, count);
     json_print(&text, o, 2);
     puts(text.data);
     strbuf_release(&text);
@@ -178,17 +170,16 @@ static enum status digest_opened(const struct digest_flags *f, const struct cata
     struct tensor_digest *digests;
     struct strbuf text = {0};
     struct known known = {0};
-    char whole[2][SHA256_TEXT];
     size_t count, same = 0;
     arena_init(&a);
     enum status st = f->check ? known_read(&known, f->check, err) : OK;
     if (!st) st = digest_catalog(c, &o, &a, &digests, &count, err);
     if (!st) {
-        digest_print_all(&text, digests, count, whole);
+        digest_print_all(&text, digests, count, NULL);
         if (f->check)
             st = compare(&known, text.data, c->path, &same, err);
         else if (f->output.json)
-            print_json(digests, count, whole);
+            print_json(digests, count);
         else
             fputs(text.data, stdout);
     }

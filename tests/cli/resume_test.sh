@@ -14,6 +14,12 @@ ended() {
     exits 4
 }
 
+# No lock and no journal is left in a destination.
+nothing_private_in() {
+    left=$(find "$1" -name '.ferry-*')
+    [ -z "$left" ] || is_wrong "left behind: $left"
+}
+
 # The same once more, with further options.
 again() {
     # shellcheck disable=SC2086 # words
@@ -78,6 +84,28 @@ echo 0 >root/latest_checkpointed_iteration.txt
 again root --iteration 5 --resume
 exits 0
 same_files root root5
+
+it "what another command has left is not taken for this one's"
+cp -r want root4
+echo "$(uname -n) 1 1" >root4/.ferry-lock
+run convert m root4 --tp 2 --resume
+exits 3
+says "other arguments or another source"
+is_there root4/.ferry-lock
+cp -r root4 root20
+again root20 --iteration 20 --resume
+exits 0
+is_there root20/iter_0000020/.metadata root20/iter_0000000/.metadata
+nothing_private_in root20
+
+it "--overwrite of one iteration never touches another, whoever died there"
+again root4 --iteration 3 --overwrite
+exits 0
+echo "$(uname -n) 1 1" >root4/.ferry-lock
+again root4 --iteration 7 --overwrite
+exits 0
+is_there root4/iter_0000000/.metadata root4/iter_0000003/.metadata root4/iter_0000007/.metadata
+nothing_private_in root4
 
 it "an output file that is gone is written again"
 ended gone
