@@ -68,6 +68,7 @@ struct worker {
     uint64_t *bytes;
     struct journal_run *runs; /* that ended, where there is a journal */
     size_t num_runs, runs_capacity;
+    bool counts; /* digests and casts of this task are ours to count */
     struct digest read, written;
     uint64_t cast_elements, changed_elements;
 };
@@ -84,7 +85,8 @@ struct noting {
 struct executor {
     struct plan *plan;
     const struct executor_options *options;
-    const char *folder;
+    const char *folder, *work; /* what the journal is of */
+    uint64_t bytes;            /* of our files */
     struct segment_state *segments;
     struct file_state *files;
     struct worker *workers;
@@ -94,7 +96,8 @@ struct executor {
     struct progress *progress;
     _Atomic uint64_t written_bytes, resumed_bytes;
     struct noting noting;
-    uint64_t cast_elements, changed_elements; /* of all tasks that ended, behind lock */
+    /* of all tasks that ended, behind lock */
+    uint64_t cast_elements, changed_elements, counted_tasks;
 };
 
 /* ---- the plan as a scan ---- */
@@ -107,6 +110,7 @@ static bool is_cast(const struct plan *p, const struct carry *c)
 
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err);
+static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
 static enum status write_panel(void *context, const struct scan_panel *p, struct error *err);
 static enum status end_task(void *context, const struct scan_task *t, struct error *err);
 
@@ -129,6 +133,7 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
                      .direct_io = o->direct_io,
                      .kept_bytes = kept_bytes(p),
                      .begin = begin_task,
+                     .wants = o->num_ranks > 1 ? wants_panel : NULL,
                      .visit = write_panel,
                      .end = end_task};
     for (size_t i = 0; i < p->num_carries; i++) {
@@ -364,6 +369,38 @@ static bool is_done(const struct executor *x, const struct scan_task *t)
     return x->noting.done && x->noting.done[t->number];
 }
 
+static bool is_ours(const struct executor *x, uint32_t file)
+{
+    return x->plan->files[file].rank == x->options->rank;
+}
+
+/* How many elements of [low, low + count) of the tensor go to a piece. */
+static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint64_t count)
+{
+    struct pair window = pair_whole(low, 0, count);
+    uint64_t n = 0;
+    return pair_join(&window, &piece->pair, count_joined, &n, NULL) ? 0 : n;
+}
+
+/* Whether a task is ours to count: it is who writes the first of its elements; where nobody writes
+ * any, rank 0. Sets w->bytes to what we write. */
+static bool find_share(const struct executor *x, struct worker *w, const struct scan_task *t)
+{
+    const struct carry *c = &x->plan->carries[t->item];
+    bool counts = x->options->rank == 0, found = false;
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        const struct segment *s = &x->plan->segments[c->pieces[i].segment];
+        bool ours = is_ours(x, s->file);
+        w->bytes[i] = 0;
+        if (!ours && found) continue;
+        uint64_t n = elements_of(&c->pieces[i], t->low, t->high - t->low);
+        if (ours) w->bytes[i] = n * dtype_bytes(s->dtype);
+        if (n && !found) counts = ours;
+        found |= n > 0;
+    }
+    return counts;
+}
+
 /* Skips what no segment takes, holes (they are there once the file has its size), and what an
  * earlier run has done. */
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
@@ -372,28 +409,42 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
     const struct carry *c = &x->plan->carries[t->item];
-    struct pair window = pair_whole(t->low, 0, t->high - t->low);
+    uint64_t bytes = 0;
+    (void)err;
     w->read = w->written = (struct digest){{0}};
     w->cast_elements = w->changed_elements = w->num_runs = 0;
     w->chains = must_calloc(c->num_pieces + 1, sizeof *w->chains);
     w->bytes = must_calloc(c->num_pieces + 1, sizeof *w->bytes);
-    *skip = true;
-    for (size_t i = 0; i < c->num_pieces; i++) {
-        TRY(pair_join(&window, &c->pieces[i].pair, count_joined, &w->bytes[i], err));
-        w->bytes[i] *= dtype_bytes(x->plan->segments[c->pieces[i].segment].dtype);
-        if (w->bytes[i] && !is_hole(c)) *skip = is_done(x, t);
-        if (!is_done(x, t)) continue;
-        progress_add(x->progress, w->bytes[i]);
-        atomic_fetch_add_explicit(&x->resumed_bytes, w->bytes[i], memory_order_relaxed);
-    }
+    w->counts = find_share(x, w, t);
+    for (size_t i = 0; i < c->num_pieces; i++)
+        bytes += w->bytes[i];
+    *skip = bytes == 0 || is_hole(c) || is_done(x, t);
+    if (!is_done(x, t)) return OK;
+    progress_add(x->progress, bytes);
+    atomic_fetch_add_explicit(&x->resumed_bytes, bytes, memory_order_relaxed);
     return OK;
+}
+
+/* Of several ranks: not a panel of which we neither write nor count anything. */
+static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count)
+{
+    const struct executor *x = context;
+    const struct worker *w = &x->workers[t->worker];
+    const struct carry *c = &x->plan->carries[t->item];
+    struct pair window = pair_whole(low, 0, count);
+    bool wanted = w->counts;
+    for (size_t i = 0; i < c->num_pieces && !wanted; i++)
+        wanted = w->bytes[i] && pair_overlap(&window, &c->pieces[i].pair);
+    return wanted;
 }
 
 static const char *cast_panel(struct executor *x, const struct scan_panel *p, const struct carry *c)
 {
+    struct worker *w = &x->workers[p->task->worker];
+    w->cast_elements += p->cast_elements;
+    w->changed_elements += p->changed_elements;
     if (!is_cast(x->plan, c)) return p->elements[0];
     enum dtype to = x->plan->segments[c->pieces[0].segment].dtype;
-    struct worker *w = &x->workers[p->task->worker];
     w->cast_elements += p->count;
     w->changed_elements += cast_elements(p->cast, to, p->elements[0], c->source->dtype, p->count);
     return p->cast;
@@ -403,7 +454,7 @@ static void add_digests(struct executor *x, const struct scan_panel *p, const st
                         const char *panel)
 {
     struct worker *w = &x->workers[p->task->worker];
-    if (!x->options->digests) return;
+    if (!x->options->digests || !w->counts) return;
     digest_add_elements(&w->read, c->source->dtype, p->elements[0], p->count, p->low);
     if (is_cast(x->plan, c))
         digest_add_elements(&w->written, x->plan->segments[c->pieces[0].segment].dtype, panel,
@@ -459,8 +510,7 @@ static enum status flush_journal(struct executor *x, struct error *err)
     if (!mine) return OK;
     enum status st = sync_written(x, err);
     if (!st)
-        st = journal_append(x->options->journal_path, x->options->fingerprint, &records,
-                            x->options->fsync, err);
+        st = journal_append(x->options->journal_path, x->work, &records, x->options->fsync, err);
     strbuf_release(&records);
     pthread_mutex_lock(&x->lock);
     n->in_journal |= !st;
@@ -470,19 +520,12 @@ static enum status flush_journal(struct executor *x, struct error *err)
 }
 
 /* Adds a task to what is to be noted; whether it is time to do that. Behind lock. */
-static bool note_task(struct executor *x, const struct worker *w, const struct scan_task *t,
+static bool note_task(struct executor *x, const struct worker *w, const struct journal_task *t,
                       uint64_t bytes)
 {
     struct noting *n = &x->noting;
-    if (!x->options->journal_path || is_done(x, t)) return false;
-    struct journal_task task = {.task = t->number,
-                                .item = t->item,
-                                .read = w->read,
-                                .written = w->written,
-                                .cast_elements = w->cast_elements,
-                                .changed_elements = w->changed_elements,
-                                .num_runs = w->num_runs};
-    journal_add(&n->records, &task, w->runs);
+    if (!x->options->journal_path || (n->done && n->done[t->task])) return false;
+    journal_add(&n->records, t, w->runs);
     n->bytes += bytes;
     return n->bytes >= x->options->journal_bytes;
 }
@@ -493,11 +536,30 @@ static bool is_intact(const struct executor *x, const struct carry *c)
     for (size_t i = 0; i < c->num_pieces; i++) {
         uint32_t file = x->plan->segments[c->pieces[i].segment].file;
         struct file_stamp stamp;
-        if (file_stamp(x->files[file].path, &stamp, NULL) ||
-            stamp.size_bytes != x->plan->files[file].size_bytes)
+        if (is_ours(x, file) && (file_stamp(x->files[file].path, &stamp, NULL) ||
+                                 stamp.size_bytes != x->plan->files[file].size_bytes))
             return false;
     }
     return true;
+}
+
+/* Adds to the whole what was counted of a task. */
+static void count_task(struct executor *x, const struct journal_task *t)
+{
+    struct carry *c = &x->plan->carries[t->item];
+    if (!t->counts) return;
+    digest_join(&c->read, &t->read);
+    digest_join(&c->written, &t->written);
+    x->cast_elements += t->cast_elements;
+    x->changed_elements += t->changed_elements;
+    x->counted_tasks++;
+}
+
+static enum status check_task(const struct executor *x, const struct journal_task *t,
+                              struct error *err)
+{
+    if (t->task < x->noting.num_tasks && t->item < x->plan->num_carries) return OK;
+    return fail(err, ERR_OURS, "%s: no such task", x->options->journal_path);
 }
 
 /* A task of an earlier run. */
@@ -506,15 +568,10 @@ static enum status take_task(void *context, const struct journal_task *t,
 {
     struct executor *x = context;
     struct noting *n = &x->noting;
-    if (t->task >= n->num_tasks || t->item >= x->plan->num_carries)
-        return fail(err, ERR_OURS, "%s: no such task", x->options->journal_path);
-    struct carry *c = &x->plan->carries[t->item];
-    if (n->done[t->task] || !is_intact(x, c)) return OK;
+    TRY(check_task(x, t, err));
+    if (n->done[t->task] || !is_intact(x, &x->plan->carries[t->item])) return OK;
     n->done[t->task] = n->in_journal = true;
-    digest_join(&c->read, &t->read);
-    digest_join(&c->written, &t->written);
-    x->cast_elements += t->cast_elements;
-    x->changed_elements += t->changed_elements;
+    count_task(x, t);
     for (uint64_t i = 0; i < t->num_runs; i++) {
         if (runs[i].segment >= x->plan->num_segments)
             return fail(err, ERR_OURS, "%s: no such segment", x->options->journal_path);
@@ -549,8 +606,8 @@ static enum status resume(struct executor *x, const struct scan *s, struct error
     if (!x->options->resume) return OK;
     n->num_tasks = scan_count_tasks(s);
     n->done = must_calloc(n->num_tasks + 1, sizeof *n->done);
-    TRY(journal_read(x->options->journal_path, x->options->fingerprint, take_task, x, err));
-    return remove_others(x, err);
+    TRY(journal_read(x->options->journal_path, x->work, take_task, x, err));
+    return x->options->rank ? OK : remove_others(x, err);
 }
 
 /* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
@@ -567,12 +624,17 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
         end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
         bytes += w->bytes[i];
     }
+    struct journal_task done = {.task = t->number,
+                                .item = t->item,
+                                .counts = w->counts && !is_done(x, t),
+                                .read = w->read,
+                                .written = w->written,
+                                .cast_elements = w->cast_elements,
+                                .changed_elements = w->changed_elements,
+                                .num_runs = w->num_runs};
     pthread_mutex_lock(&x->lock);
-    digest_join(&c->read, &w->read);
-    digest_join(&c->written, &w->written);
-    x->cast_elements += w->cast_elements;
-    x->changed_elements += w->changed_elements;
-    bool flush = note_task(x, w, t, bytes);
+    count_task(x, &done);
+    bool flush = note_task(x, w, &done, bytes);
     pthread_mutex_unlock(&x->lock);
     for (size_t i = 0; i < c->num_pieces && !st; i++)
         if (w->bytes[i]) st = segment_progress(x, c->pieces[i].segment, w->bytes[i], err);
@@ -586,15 +648,24 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 
 /* ---- the whole ---- */
 
+/* What a journal is of: "FINGERPRINT rank 0 of 1". */
+static const char *work_of(struct arena *a, const struct executor_options *o, unsigned rank)
+{
+    return arena_printf(a, "%s rank %u of %u", o->fingerprint ? o->fingerprint : "", rank,
+                        o->num_ranks);
+}
+
 static void set_up_states(struct executor *x)
 {
     struct plan *p = x->plan;
+    x->work = work_of(&x->arena, x->options, x->options->rank);
     x->segments = arena_array(&x->arena, p->num_segments, sizeof *x->segments);
     x->files = arena_array(&x->arena, p->num_files, sizeof *x->files);
     for (size_t i = 0; i < p->num_files; i++) {
         x->files[i].fd = -1;
         x->files[i].path = path_join(&x->arena, x->folder, p->files[i].path);
         pthread_mutex_init(&x->files[i].lock, NULL);
+        if (is_ours(x, (uint32_t)i)) x->bytes += p->files[i].size_bytes;
     }
     for (size_t i = 0; i < p->num_segments; i++) {
         const struct segment *s = &p->segments[i];
@@ -617,8 +688,8 @@ static enum status create_folders(struct executor *x, struct error *err)
 /* Files without a segment that has bytes are complete at once. */
 static enum status complete_empty_files(struct executor *x, struct error *err)
 {
-    for (size_t i = 0; i < x->plan->num_files; i++)
-        if (x->files[i].segments_left == 0) TRY(complete_file(x, (uint32_t)i, err));
+    for (uint32_t i = 0; i < x->plan->num_files; i++)
+        if (is_ours(x, i) && x->files[i].segments_left == 0) TRY(complete_file(x, i, err));
     return OK;
 }
 
@@ -627,6 +698,7 @@ static enum status sync_file(void *context, size_t index, unsigned worker, struc
     struct executor *x = context;
     struct file_state *f = &x->files[index];
     (void)worker;
+    if (!is_ours(x, (uint32_t)index)) return OK;
     if (f->fd < 0 || f->segments_left) return fail(err, ERR_OURS, "%s: not complete", f->path);
     if (x->options->fsync) TRY(file_sync(f->fd, f->path, err));
     if (x->options->direct_io) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -648,9 +720,10 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     TRY(create_folders(x, err));
     TRY(resume(x, &s, err));
     TRY(complete_empty_files(x, err));
-    x->progress = progress_start(x->options->progress, "converting", p->target_bytes);
+    x->progress = progress_start(x->options->progress, "converting", x->bytes);
     enum status st = scan_run(&s, read, err);
     if (!st) st = threads_run(FSYNC_THREADS, p->num_files, sync_file, x, err);
+    if (!st && x->options->num_ranks > 1) st = flush_journal(x, err);
     progress_finish(x->progress, st == OK);
     return st;
 }
@@ -672,23 +745,62 @@ static void tear_down(struct executor *x)
     arena_release(&x->arena);
 }
 
+static void set_up(struct executor *x, struct plan *p, const struct executor_options *o)
+{
+    *x = (struct executor){.plan = p, .options = o};
+    arena_init(&x->arena);
+    pthread_mutex_init(&x->lock, NULL);
+}
+
 enum status executor_run(struct plan *p, const char *folder, const struct executor_options *o,
                          struct executor_result *result, struct error *err)
 {
-    struct executor x = {.plan = p, .options = o, .folder = folder};
+    struct executor x;
     struct scan_result read = {0};
+    set_up(&x, p, o);
+    x.folder = folder;
     file_raise_limit();
-    arena_init(&x.arena);
-    pthread_mutex_init(&x.lock, NULL);
     enum status st = run_all(&x, &read, err);
     if (st && x.noting.in_journal) (void)flush_journal(&x, NULL); /* what is there already counts */
-    *result =
-        (struct executor_result){.read_bytes = read.read_bytes,
-                                 .written_bytes = x.written_bytes,
-                                 .cast_elements = read.cast_elements + x.cast_elements,
-                                 .changed_elements = read.changed_elements + x.changed_elements,
-                                 .resumed_bytes = x.resumed_bytes,
-                                 .in_journal = x.noting.in_journal};
+    *result = (struct executor_result){.read_bytes = read.read_bytes,
+                                       .written_bytes = x.written_bytes,
+                                       .cast_elements = x.cast_elements,
+                                       .changed_elements = x.changed_elements,
+                                       .counted_tasks = x.counted_tasks,
+                                       .resumed_bytes = x.resumed_bytes,
+                                       .in_journal = x.noting.in_journal};
+    tear_down(&x);
+    return st;
+}
+
+static enum status join_task(void *context, const struct journal_task *t,
+                             const struct journal_run *runs, struct error *err)
+{
+    struct executor *x = context;
+    (void)runs;
+    TRY(check_task(x, t, err));
+    count_task(x, t);
+    return OK;
+}
+
+enum status executor_join(struct plan *p, const struct executor_options *o,
+                          const char *const *journals, struct executor_result *result,
+                          struct error *err)
+{
+    struct executor x;
+    set_up(&x, p, o);
+    struct scan s =
+        scan_of(p, o, arena_array(&x.arena, p->num_carries + 1, sizeof(struct scan_item)));
+    enum status st = OK;
+    x.noting.num_tasks = scan_count_tasks(&s);
+    for (unsigned r = 1; r < o->num_ranks && !st; r++)
+        st = journal_read(journals[r], work_of(&x.arena, o, r), join_task, &x, err);
+    result->cast_elements += x.cast_elements;
+    result->changed_elements += x.changed_elements;
+    result->counted_tasks += x.counted_tasks;
+    if (!st && result->counted_tasks != x.noting.num_tasks)
+        st = fail(err, ERR_RANK, "the ranks' journals tell of %" PRIu64 " tasks, the plan has %zu",
+                  result->counted_tasks, x.noting.num_tasks);
     tear_down(&x);
     return st;
 }

@@ -1,6 +1,10 @@
 /* executor.h - carries a plan out: a scan of the source (scan.h) that writes each panel to the
  * target pieces that take it. So every source byte is read once and every output byte written once,
- * what is replicated is read once, and memory does not depend on the model. */
+ * what is replicated is read once, and memory does not depend on the model.
+ *
+ * Of several ranks each writes the files that plan_split() gave it, and reads what these need. What
+ * a tensor's digest and the number of its casts are is counted by one rank, task by task, and is
+ * added up from their journals. */
 #ifndef FERRY_CKPT_EXECUTOR_H
 #define FERRY_CKPT_EXECUTOR_H
 
@@ -11,10 +15,12 @@ struct executor_options {
     unsigned threads;    /* 0: as many as there are CPUs */
     uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
     bool fsync;
-    bool direct_io; /* reads pass by the page cache, and what is written leaves it */
-    bool digests;   /* of what is read and written, into the plan's carries */
+    bool direct_io;           /* reads pass by the page cache, and what is written leaves it */
+    bool digests;             /* of what is read and written, into the plan's carries */
+    unsigned rank, num_ranks; /* whose files; 0 of 0: all files */
     /* Where it is noted what is done (journal.h), each time that journal_bytes were written, and
-     * whether to go on with what an earlier run has noted there. NULL: nowhere. */
+     * whether to go on with what an earlier run has noted there. NULL: nowhere. Of several ranks
+     * each has its own, in which all is noted at the end. */
     const char *journal_path;
     const char *fingerprint; /* of the plan, where there is a journal */
     uint64_t journal_bytes;
@@ -23,8 +29,9 @@ struct executor_options {
 };
 
 struct executor_result {
-    uint64_t read_bytes, written_bytes;
+    uint64_t read_bytes, written_bytes;       /* by this process */
     uint64_t cast_elements, changed_elements; /* by casts */
+    uint64_t counted_tasks;                   /* whose digests and casts are in it */
     uint64_t resumed_bytes;                   /* that an earlier run had written */
     bool in_journal; /* after a failure: there is something to go on with */
 };
@@ -35,10 +42,17 @@ MUST_CHECK enum status executor_memory(const struct plan *p, const struct execut
                                        uint64_t *peak_bytes, struct error *err);
 
 /* Creates all files of the plan below `folder` (their folders too) and fills them. On failure what
- * was written stays where it is. To resume, all else that is in the folder is removed first, but
- * for names that begin with ".ferry-". */
+ * was written stays where it is. To resume, all else that is in the folder is removed first (by
+ * rank 0), but for names that begin with ".ferry-". */
 MUST_CHECK enum status executor_run(struct plan *p, const char *folder,
                                     const struct executor_options *o,
                                     struct executor_result *result, struct error *err);
+
+/* Rank 0, once all ranks are done: adds what the journals of the others hold to the plan's digests
+ * and to the result. journals[r] is the path of rank r's; that of rank 0 is not read. ERR_RANK
+ * where something is counted by none or by two. */
+MUST_CHECK enum status executor_join(struct plan *p, const struct executor_options *o,
+                                     const char *const *journals, struct executor_result *result,
+                                     struct error *err);
 
 #endif

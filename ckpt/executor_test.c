@@ -11,13 +11,14 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "ckpt/digest.h"
 #include "ckpt/testing.h"
 #include "common/checked.h"
 #include "common/threads.h"
 
 /* ---- random targets ---- */
 
-enum { OUTPUT_FILES = 5, MOST_FILLS = 1024, PATTERN = 0xA5 };
+enum { OUTPUT_FILES = 5, MOST_FILLS = 1024, PATTERN = 0xA5, MOST_RANKS = 4 };
 
 /* A box of a tensor that goes into a segment: element (i, j, ..) to first + i * stride[0] + .. */
 struct fill {
@@ -298,6 +299,51 @@ static uint64_t least_memory(const struct plan *p, const struct executor_options
     return strtoull(is + strlen("threads is "), NULL, 10) << 20;
 }
 
+/* As processes would, one after the other: the last rank first, rank 0 last, which adds it up. */
+static void run_ranks(struct output *o, struct executor_options *options,
+                      struct executor_result *result)
+{
+    struct error err;
+    const char *journals[MOST_RANKS] = {NULL};
+    uint64_t written = 0, read = 0;
+    plan_split(&o->plan, options->num_ranks);
+    for (unsigned r = options->num_ranks; r-- > 0;) {
+        options->rank = r;
+        journals[r] = options->journal_path =
+            path_join(&o->plan.arena, o->source->folder, arena_printf(&o->plan.arena, "j-%u", r));
+        for (size_t i = 0; i < o->plan.num_carries; i++)
+            o->plan.carries[i].read = o->plan.carries[i].written = (struct digest){{0}};
+        if (options->max_memory) options->max_memory = least_memory(&o->plan, options);
+        assert_ok(executor_run(&o->plan, o->folder, options, result, &err));
+        written += result->written_bytes;
+        read += result->read_bytes;
+    }
+    result->written_bytes = written;
+    result->read_bytes = read;
+    assert_ok(executor_join(&o->plan, options, journals, result, &err));
+}
+
+static uint64_t elements_written(const struct carry *c)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < c->num_pieces; i++)
+        n += pair_count(&c->pieces[i].pair);
+    return n;
+}
+
+static void check_digests(const struct output *o)
+{
+    for (size_t i = 0; i < o->plan.num_carries; i++) {
+        const struct carry *c = &o->plan.carries[i];
+        const struct tensor *t = c->source;
+        struct digest want = {{0}};
+        bool hole = t->num_pieces && t->pieces[0].source == PIECE_HOLE;
+        digest_add_elements(&want, t->dtype, o->source->values[t - o->source->catalog.tensors],
+                            hole || !elements_written(c) ? 0 : t->numel, 0);
+        assert_memory_equal(&c->read, &want, sizeof want);
+    }
+}
+
 static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_tensors)
 {
     static struct output o;
@@ -306,6 +352,8 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
     struct executor_options options = {.threads = 1 + (unsigned)test_below(seed, 4),
                                        .fsync = test_below(seed, 40) == 0,
                                        .direct_io = test_below(seed, 8) == 0,
+                                       .digests = true,
+                                       .num_ranks = 1 + (unsigned)test_below(seed, MOST_RANKS),
                                        .progress = PROGRESS_NONE};
     struct executor_result result;
     uint64_t peak;
@@ -322,8 +370,18 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
     if (test_below(seed, 2)) options.max_memory = least_memory(&o.plan, &options);
     assert_ok(executor_memory(&o.plan, &options, &peak, &err));
     if (options.max_memory) assert_in_range(peak, 1, options.max_memory);
-    assert_ok(executor_run(&o.plan, o.folder, &options, &result, &err));
+    run_ranks(&o, &options, &result);
     check_output(&o, &result);
+    check_digests(&o);
+    if (options.num_ranks > 1) { /* all is in the journals */
+        options.resume = true;
+        options.max_memory = 0; /* what is read of journals is resident too */
+        run_ranks(&o, &options, &result);
+        assert_int_equal(result.read_bytes, 0);
+        for (size_t i = 0; i < o.plan.num_files; i++)
+            check_file(&o, i);
+        check_digests(&o);
+    }
     output_release(&o);
     source_release(&s);
 }

@@ -10,16 +10,15 @@
 #include "common/checked.h"
 #include "common/file.h"
 
-enum { HEAD = 8, NUMBERS = 9, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MOST_RUNS = 1 << 24 };
-static const char title[] = "ferry journal 1 ";
-enum { TITLE_BYTES = sizeof title - 1 + SHA256_TEXT }; /* a line end in place of the NUL */
+enum { HEAD = 8, NUMBERS = 10, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MOST_RUNS = 1 << 24 };
+static const char title[] = "ferry journal 2 ";
 
 /* The numbers of a record in the order of the file. */
 static void task_numbers(const struct journal_task *t, uint64_t n[NUMBERS])
 {
     const uint64_t numbers[NUMBERS] = {
-        t->task,         t->item,          t->read.d[0],        t->read.d[1], t->written.d[0],
-        t->written.d[1], t->cast_elements, t->changed_elements, t->num_runs};
+        t->task,         t->item,         t->counts,        t->read.d[0],        t->read.d[1],
+        t->written.d[0], t->written.d[1], t->cast_elements, t->changed_elements, t->num_runs};
     memcpy(n, numbers, sizeof numbers);
 }
 
@@ -30,7 +29,7 @@ void journal_add(struct strbuf *records, const struct journal_task *t,
     uint32_t head[2] = {(uint32_t)(TASK_BYTES + t->num_runs * RUN_BYTES), 0};
     task_numbers(t, numbers);
     head[1] = libdeflate_crc32(0, numbers, sizeof numbers);
-    head[1] = libdeflate_crc32(head[1], runs, t->num_runs * RUN_BYTES);
+    if (t->num_runs) head[1] = libdeflate_crc32(head[1], runs, t->num_runs * RUN_BYTES);
     strbuf_add(records, (const char *)head, sizeof head);
     strbuf_add(records, (const char *)numbers, sizeof numbers);
     strbuf_add(records, (const char *)runs, t->num_runs * RUN_BYTES);
@@ -47,7 +46,7 @@ static size_t parse_record(const struct strbuf *text, size_t at, struct journal_
     if (head[0] < TASK_BYTES || head[0] > text->length - at - HEAD) return 0;
     if (libdeflate_crc32(0, text->data + at + HEAD, head[0]) != head[1]) return 0;
     memcpy(n, text->data + at + HEAD, sizeof n);
-    *t = (struct journal_task){n[0], n[1], {{n[2], n[3]}}, {{n[4], n[5]}}, n[6], n[7], n[8]};
+    *t = (struct journal_task){n[0], n[1], n[2], {{n[3], n[4]}}, {{n[5], n[6]}}, n[7], n[8], n[9]};
     if (t->num_runs > MOST_RUNS || head[0] != TASK_BYTES + t->num_runs * RUN_BYTES) return 0;
     *runs = malloc(t->num_runs * RUN_BYTES + 1);
     if (!*runs) return 0;
@@ -55,12 +54,18 @@ static size_t parse_record(const struct strbuf *text, size_t at, struct journal_
     return HEAD + head[0];
 }
 
-static enum status check_title(const char *path, const struct strbuf *text,
-                               const char fingerprint[SHA256_TEXT], struct error *err)
+/* The first line: title, work and a line end. */
+static size_t title_bytes(const char *work)
 {
-    size_t n = sizeof title - 1;
-    if (text->length >= TITLE_BYTES && memcmp(text->data, title, n) == 0 &&
-        memcmp(text->data + n, fingerprint, SHA256_TEXT - 1) == 0)
+    return sizeof title - 1 + strlen(work) + 1;
+}
+
+static enum status check_title(const char *path, const struct strbuf *text, const char *work,
+                               struct error *err)
+{
+    size_t n = sizeof title - 1, length = strlen(work);
+    if (text->length >= title_bytes(work) && memcmp(text->data, title, n) == 0 &&
+        memcmp(text->data + n, work, length) == 0 && text->data[n + length] == '\n')
         return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: what was begun there had other arguments or another source, or the source has "
@@ -68,17 +73,18 @@ static enum status check_title(const char *path, const struct strbuf *text,
                 path);
 }
 
-enum status journal_read(const char *path, const char fingerprint[SHA256_TEXT],
+enum status journal_read(const char *path, const char *work,
                          enum status (*visit)(void *context, const struct journal_task *t,
                                               const struct journal_run *runs, struct error *err),
                          void *context, struct error *err)
 {
     struct strbuf text = {0};
-    size_t at = TITLE_BYTES, bytes;
+    size_t at = title_bytes(work), bytes;
     if (!path_exists(path)) return OK;
     enum status st = file_read_all(path, UINT64_MAX, &text, err);
-    if (!st && text.length < TITLE_BYTES) at = 0; /* killed while it was made */
-    if (!st && at) st = check_title(path, &text, fingerprint, err);
+    if (!st && !(text.length && memchr(text.data, '\n', text.length)))
+        at = 0; /* killed while it was made */
+    if (!st && at) st = check_title(path, &text, work, err);
     while (!st && at) {
         struct journal_task t;
         struct journal_run *runs = NULL;
@@ -94,29 +100,29 @@ enum status journal_read(const char *path, const char fingerprint[SHA256_TEXT],
     return st;
 }
 
-static enum status append(int fd, const char *path, const char *fingerprint,
-                          const struct strbuf *records, bool durable, struct error *err)
+static enum status append(int fd, const char *path, const char *work, const struct strbuf *records,
+                          bool durable, struct error *err)
 {
     off_t end = lseek(fd, 0, SEEK_END);
     if (end < 0) return fail_errno(err, ERR_IO, "%s", path);
     if (end == 0) {
-        char line[TITLE_BYTES];
-        memcpy(line, title, sizeof title - 1);
-        memcpy(line + sizeof title - 1, fingerprint, SHA256_TEXT - 1);
-        line[TITLE_BYTES - 1] = '\n';
-        TRY(file_write(fd, path, line, sizeof line, 0, err));
-        end = TITLE_BYTES;
+        struct strbuf line = {0};
+        strbuf_printf(&line, "%s%s\n", title, work);
+        enum status st = file_write(fd, path, line.data, line.length, 0, err);
+        strbuf_release(&line);
+        if (st) return st;
+        end = (off_t)title_bytes(work);
     }
     TRY(file_write(fd, path, records->data, records->length, (uint64_t)end, err));
     return durable ? file_sync(fd, path, err) : OK;
 }
 
-enum status journal_append(const char *path, const char fingerprint[SHA256_TEXT],
-                           const struct strbuf *records, bool durable, struct error *err)
+enum status journal_append(const char *path, const char *work, const struct strbuf *records,
+                           bool durable, struct error *err)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return fail_errno(err, ERR_IO, "%s", path);
-    enum status st = append(fd, path, fingerprint, records, durable, err);
+    enum status st = append(fd, path, work, records, durable, err);
     close(fd);
     return st;
 }

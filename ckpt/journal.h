@@ -1,11 +1,12 @@
 /* journal.h - what of a plan is done and on disk, so that a run that was killed can go on.
  *
- * A file: the line "ferry journal 1 FINGERPRINT", then records of one task (scan.h) each,
- * little-endian:
+ * A file: the line "ferry journal 2 WORK", where WORK says of what, then records of one task
+ * (scan.h) each, little-endian:
  *
  *     u32 bytes of the payload, u32 CRC-32 of it, payload:
- *     u64 task, u64 item, u64 read[2], u64 written[2] (digests), u64 cast elements, u64 changed
- * elements, u64 number of runs, and of each run u64 segment, u64 offset, u64 bytes, u64 CRC-32
+ *     u64 task, u64 item, u64 1 where what follows is counted here, else 0, u64 read[2], u64
+ * written[2] (digests), u64 cast elements, u64 changed elements, u64 number of runs, and of each
+ * run u64 segment, u64 offset, u64 bytes, u64 CRC-32
  *
  * A record is appended once the bytes that the task wrote are on disk. One that is cut off, or has
  * another CRC, ends the journal: it and what is behind it were not written. */
@@ -14,7 +15,6 @@
 
 #include <stdbool.h>
 
-#include "common/sha256.h"
 #include "common/status.h"
 #include "common/strbuf.h"
 #include "kernels/cpu/digest.h"
@@ -26,6 +26,7 @@ struct journal_run {
 
 struct journal_task {
     uint64_t task, item; /* of the scan */
+    uint64_t counts;     /* of many ranks that write parts of one task, one counts what it holds */
     struct digest read, written;
     uint64_t cast_elements, changed_elements;
     uint64_t num_runs;
@@ -36,15 +37,15 @@ void journal_add(struct strbuf *records, const struct journal_task *t,
                  const struct journal_run *runs);
 
 /* Calls visit for each record of the file, in their order, and cuts off what does not belong to
- * one. A file that is not there has none. ERR_UNSUPPORTED where it is of another fingerprint. */
+ * one. A file that is not there has none. ERR_UNSUPPORTED where it is of other work. */
 MUST_CHECK enum status
-journal_read(const char *path, const char fingerprint[SHA256_TEXT],
+journal_read(const char *path, const char *work,
              enum status (*visit)(void *context, const struct journal_task *t,
                                   const struct journal_run *runs, struct error *err),
              void *context, struct error *err);
 
 /* Appends records, and waits until the disk has them where durable. Creates the file. */
-MUST_CHECK enum status journal_append(const char *path, const char fingerprint[SHA256_TEXT],
+MUST_CHECK enum status journal_append(const char *path, const char *work,
                                       const struct strbuf *records, bool durable,
                                       struct error *err);
 

@@ -7,10 +7,7 @@
 #include "common/file.h"
 #include "tests/testing.h"
 
-static const char mine[SHA256_TEXT] =
-    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-static const char other[SHA256_TEXT] =
-    "1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+static const char mine[] = "0123456789abcdef rank 0 of 1", other[] = "0123456789abcdef rank 0 of 2";
 static char path[] = "/tmp/ferry-journal-test-XXXXXX";
 
 enum { TASKS = 5 };
@@ -19,6 +16,7 @@ static struct journal_task task_of(uint64_t n)
 {
     return (struct journal_task){.task = n,
                                  .item = 10 * n,
+                                 .counts = n % 2,
                                  .read = {{n + 1, n + 2}},
                                  .written = {{n + 3, n + 4}},
                                  .cast_elements = n + 5,
@@ -51,7 +49,7 @@ static void write_journal(off_t ends[TASKS])
         struct strbuf records = {0};
         struct journal_task t = task_of(n);
         struct journal_run runs[3] = {{n, 0, 100, 200}, {n, 1, 101, 201}, {n, 2, 102, 202}};
-        journal_add(&records, &t, runs);
+        journal_add(&records, &t, t.num_runs ? runs : NULL);
         assert_ok(journal_append(path, mine, &records, n % 2, &err));
         strbuf_release(&records);
         assert_int_equal(stat(path, &s), 0);

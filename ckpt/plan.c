@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/memory.h"
 #include "kernels/cpu/cast.h"
 
 void plan_init(struct plan *p, struct catalog *source)
@@ -228,4 +229,36 @@ enum status plan_finish(struct plan *p, struct error *err)
     for (size_t i = 0; i < p->num_files; i++)
         p->target_bytes += p->files[i].size_bytes;
     return OK;
+}
+
+/* ---- who writes it ---- */
+
+struct file_size {
+    size_t file;
+    uint64_t bytes;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct file_size *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->file < y->file ? -1 : x->file > y->file;
+}
+
+void plan_split(struct plan *p, unsigned num_ranks)
+{
+    struct file_size *sizes = must_calloc(p->num_files + 1, sizeof *sizes);
+    uint64_t *load = must_calloc(num_ranks, sizeof *load);
+    for (size_t i = 0; i < p->num_files; i++)
+        sizes[i] = (struct file_size){i, p->files[i].size_bytes};
+    qsort(sizes, p->num_files, sizeof *sizes, by_size);
+    for (size_t i = 0; i < p->num_files; i++) {
+        unsigned least = 0;
+        for (unsigned r = 1; r < num_ranks; r++)
+            if (load[r] < load[least]) least = r;
+        p->files[sizes[i].file].rank = least;
+        load[least] += sizes[i].bytes;
+    }
+    free(sizes);
+    free(load);
 }

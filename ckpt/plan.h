@@ -46,6 +46,7 @@ struct plan;
 struct output_file {
     const char *path; /* relative to what is published */
     uint64_t size_bytes;
+    unsigned rank;                        /* which writes it; set by plan_split */
     uint32_t first_segment, num_segments; /* of plan->by_file */
     /* Writes all bytes of the file that are in no segment. Called once, by one thread, when all its
      * segments are complete. NULL: there are none. */
@@ -84,5 +85,9 @@ void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
  * each element once; segments of a file do not overlap and lie inside it; dtypes can be cast, and
  * have whole bytes. A hole is our mistake (ERR_OURS). */
 MUST_CHECK enum status plan_finish(struct plan *p, struct error *err);
+
+/* Deals the files of a finished plan out to num_ranks ranks, so that each has about as many bytes:
+ * the largest first, always to the rank that has least. Every process gets the same. */
+void plan_split(struct plan *p, unsigned num_ranks);
 
 #endif

@@ -205,12 +205,17 @@ static enum status run_panel(struct running *x, const struct scan_task *t, uint6
 {
     struct worker *w = &x->workers[t->worker];
     const struct scan_item *item = &x->s->items[t->item];
-    struct scan_panel panel = {t, low, count, {w->panels[0], w->panels[1]}, w->temp, w->cast};
+    struct scan_panel panel = {t, low, count, {w->panels[0], w->panels[1]}, w->temp, w->cast, 0, 0};
     if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
-    for (unsigned side = 0; side < 2; side++)
-        if (item->tensors[side])
-            TRY(panel_read(&w->readers[side], item->tensors[side], low, count, w->panels[side],
-                           err));
+    if (x->s->wants && !x->s->wants(x->s->context, t, low, count)) return OK;
+    for (unsigned side = 0; side < 2; side++) {
+        struct panel_reader *r = &w->readers[side];
+        if (!item->tensors[side]) continue;
+        r->cast_elements = r->changed_elements = 0;
+        TRY(panel_read(r, item->tensors[side], low, count, w->panels[side], err));
+        panel.cast_elements += r->cast_elements;
+        panel.changed_elements += r->changed_elements;
+    }
     return x->s->visit(x->s->context, &panel, err);
 }
 
@@ -250,12 +255,8 @@ static enum status run_all(struct running *x, struct error *err)
 static void add_up(const struct running *x, struct scan_result *result)
 {
     for (unsigned i = 0; x->workers && i < x->num_workers; i++)
-        for (unsigned side = 0; side < 2; side++) {
-            const struct panel_reader *r = &x->workers[i].readers[side];
-            result->read_bytes += r->read_bytes;
-            result->cast_elements += r->cast_elements;
-            result->changed_elements += r->changed_elements;
-        }
+        for (unsigned side = 0; side < 2; side++)
+            result->read_bytes += x->workers[i].readers[side].read_bytes;
 }
 
 static void tear_down(struct running *x)

@@ -27,6 +27,7 @@ struct scan_panel {
     uint64_t low, count;
     void *elements[2]; /* in the tensors' dtypes; the visitor's until it returns */
     void *temp, *cast; /* as large, for the visitor; cast is NULL unless it casts */
+    uint64_t cast_elements, changed_elements; /* by casts from what is stored to the tensors' */
 };
 
 struct scan {
@@ -38,16 +39,18 @@ struct scan {
     bool direct_io, casts;
     uint64_t kept_bytes; /* that the visitor allocates while it runs */
 
-    /* What is done with a task: whether it is to be read at all, each of its panels, its end. begin
-     * and end may be NULL. Called from several threads, for one task by one. */
+    /* What is done with a task: whether it is to be read at all, each of its panels (where `wants`
+     * says that this one is), its end. begin, wants and end may be NULL. Called from several
+     * threads, for one task by one. */
     enum status (*begin)(void *context, const struct scan_task *t, bool *skip, struct error *err);
+    bool (*wants)(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
     enum status (*visit)(void *context, const struct scan_panel *p, struct error *err);
     enum status (*end)(void *context, const struct scan_task *t, struct error *err);
     void *context;
 };
 
 struct scan_result {
-    uint64_t read_bytes, cast_elements, changed_elements; /* by casts within a tensor */
+    uint64_t read_bytes;
 };
 
 unsigned scan_threads(const struct scan *s);   /* how many it will take */

@@ -1,7 +1,8 @@
 #!/bin/sh
 # kills.sh FERRY [COUNT] - kills conversions at random moments (-9), goes on with --resume, kills these
 # too, and compares what is there at the end with an uninterrupted run. Until the program says that it
-# is done, what is there must not look like a checkpoint.
+# is done, what is there must not look like a checkpoint. Of each conversion some run must have found
+# something to go on with.
 set -u
 ferry=$(realpath "$1")
 count=${2:-40}
@@ -36,12 +37,14 @@ converting() {
     "$ferry" convert -q "$source" time --no-fsync "$@" || exit 1
     took=$((($(date +%s%N) - start) / 1000000 + 1))
     rm -rf time
+    went_on=0
     until [ "$kills" -ge "$limit" ]; do
         rm -rf out .out.ferry-partial
         again=''
         while :; do
             # shellcheck disable=SC2086 # a flag or nothing
-            "$ferry" convert -q "$source" out --no-fsync --journal-every 1kB --threads 2 $again "$@" 2>said &
+            "$ferry" convert -q "$source" out --no-fsync --journal-every 1kB --threads 2 --json $again "$@" \
+                >result 2>said &
             pid=$!
             sleep "$(printf '0.%03d' "$(random $((took + took / 2)))")"
             kill -9 $pid 2>/dev/null && kills=$((kills + 1))
@@ -60,7 +63,9 @@ converting() {
         diff -r -x ferry.json "want_$name" out >difference 2>&1 || bad "$name: $(head -n 3 difference)"
         [ -z "$(find out -name '.ferry-*')" ] || bad "$name: left in it: $(find out -name '.ferry-*')"
         [ "$failed" -eq 0 ] || return
+        ! grep -q '"resumed_bytes":[[:space:]]*[1-9]' result || went_on=$((went_on + 1))
     done
+    [ "$went_on" -gt 0 ] || bad "$name: no run went on with what another had done"
     rm -rf "want_$name"
 }
 
