@@ -39,7 +39,7 @@ FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
 FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch])
 
 .PHONY: all help deps deps-build test asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
-        bench-quick demo docs faults kills valgrind install uninstall fmt fmt-check clean
+        bench-quick demo docs faults kills late valgrind install uninstall fmt fmt-check clean
 .SECONDARY:
 
 all: $(BUILD)/ferry ## the program (the default)
@@ -129,6 +129,9 @@ kills: all ## kills COUNT=1000 conversions at random moments, and goes on with t
 
 faults: all $(BUILD)/inject.so ## makes each EVERY=1st system call of a conversion fail
 	@sh tests/faults/faults.sh $(BUILD)/ferry $(BUILD)/inject.so $(or $(EVERY), 1)
+
+late: all $(BUILD)/inject.so ## two processes that see each other's files late
+	@sh tests/faults/late.sh $(BUILD)/ferry $(BUILD)/inject.so
 
 valgrind: all ## one conversion there and back under valgrind
 	@sh tests/faults/valgrind.sh $(BUILD)/ferry

@@ -21,7 +21,9 @@ static const char about[] =
     "Exit codes: 0 done; 1 compared and different; 2 usage; 3 unsupported, or tensors missing or "
     "unexpected; 4 input/output or space; 5 source corrupt; 6 memory budget too small; 7 "
     "destination "
-    "exists or is busy; 70 a mistake of ours; 130 interrupted.";
+    "exists or is busy; 9 another process of the same conversion was lost, failed or disagrees; 70 "
+    "a "
+    "mistake of ours; 130 interrupted.";
 
 enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
 

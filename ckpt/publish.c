@@ -11,10 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/lock.h"
 #include "common/file.h"
 #include "common/strbuf.h"
 
-static const char lock_name[] = ".ferry-lock", journal_name[] = ".ferry-journal";
+const char publish_lock[] = ".ferry-lock", publish_journal[] = ".ferry-journal";
 
 /* ---- what is there ---- */
 
@@ -88,12 +89,16 @@ static enum status check_source(const struct publishing *p, const char *source, 
                 from[n] ? "lies inside this destination" : "and the destination are the same");
 }
 
-static bool is_held(const struct publishing *p, const char *folder);
+static const char *lock_of(const struct publishing *p, const char *folder)
+{
+    return path_join(p->arena, folder, publish_lock);
+}
 
 /* A run that was ended behind its rename has left its lock in what it published. */
 static bool is_unfinished(const struct publishing *p, const char *folder)
 {
-    return path_exists(path_join(p->arena, folder, lock_name)) && !is_held(p, folder);
+    struct lock_watch w = {.found = false};
+    return lock_look(&w, lock_of(p, folder)) == LOCK_FREE && w.found;
 }
 
 /* Whether a run that was to be resumed was ended so late that its unit stands in its place; then
@@ -159,7 +164,8 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
                              .destination = destination,
                              .unit = unit,
                              .overwrite = o->overwrite,
-                             .resume = o->resume};
+                             .resume = o->resume,
+                             .patience = o->patience};
     bool exists = path_is_folder(destination), root = true;
     const char *own = renamable(a, destination), *in_place;
     const char *unit_folder = unit ? path_join(a, own, unit) : own;
@@ -177,65 +183,25 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
         p->finished = true;
         p->unit_in_root = in_place != own;
         p->final = in_place;
-        p->folder = unit_folder;
     }
-    TRY(check_final(p, err));
+    p->unit_folder = unit_folder;
     const char *name = path_base(a, p->final);
     const char *parent = p->stays ? p->final : path_parent(a, p->final);
     if (!*name) return fail(err, ERR_USAGE, "\"%s\" is no name for a destination", destination);
     p->staging = path_join(a, parent, arena_printf(a, ".%s.ferry-partial", name));
-    p->journal = path_join(a, p->staging, journal_name);
-    if (p->finished) return OK;
-    p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
-    return OK;
+    if (p->finished)
+        p->folder = unit_folder;
+    else
+        p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
+    return check_final(p, err);
 }
 
-/* ---- the lock ---- */
-
-/* Start time of a process in clock ticks since boot (proc(5), field 22); 0: no such process. */
-static unsigned long long start_time(long pid)
-{
-    char path[64], text[1024];
-    unsigned long long ticks = 0;
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE *f = fopen(path, "re");
-    if (!f) return 0;
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    fclose(f);
-    text[n] = '\0';
-    const char *p = strrchr(text, ')'); /* the name before it may hold anything */
-    for (int field = 2; p && field < 22; field++)
-        p = strchr(p + 1, ' ');
-    if (p) ticks = strtoull(p, NULL, 10);
-    return ticks;
-}
-
-static const char *host_name(struct arena *a)
-{
-    char host[256] = "";
-    (void)gethostname(host, sizeof host - 1);
-    return arena_text(a, host, strlen(host));
-}
-
-/* Whether the process that locked a staging folder may still live: one of another host may always.
- */
-static bool is_held(const struct publishing *p, const char *staging)
-{
-    struct strbuf text = {0};
-    char host[256] = "";
-    long pid = 0;
-    unsigned long long ticks = 0;
-    bool held = false;
-    if (!file_read_all(path_join(p->arena, staging, lock_name), 4096, &text, NULL) && text.length &&
-        sscanf(text.data, "%255s %ld %llu", host, &pid, &ticks) == 3)
-        held = strcmp(host, host_name(p->arena)) != 0 || (pid > 0 && start_time(pid) == ticks);
-    strbuf_release(&text);
-    return held;
-}
+/* ---- staging ---- */
 
 /* Removes the staging folder of a process that is dead. Of two who want to, one gets the flock;
  * when the other gets it, the path is another folder. */
-static enum status remove_stale(const struct publishing *p, struct error *err)
+static enum status remove_stale(const struct publishing *p, const struct lock_watch *seen,
+                                struct error *err)
 {
     struct stat opened, there;
     int fd = open(p->staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -244,7 +210,8 @@ static enum status remove_stale(const struct publishing *p, struct error *err)
     bool same = fstat(fd, &opened) == 0 && lstat(p->staging, &there) == 0 &&
                 opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
     enum status st = OK;
-    if (alone && same && !is_held(p, p->staging)) st = path_remove(p->staging, err);
+    if (alone && same && lock_is_still_free(seen, lock_of(p, p->staging)))
+        st = path_remove(p->staging, err);
     close(fd);
     return st;
 }
@@ -252,50 +219,52 @@ static enum status remove_stale(const struct publishing *p, struct error *err)
 static enum status busy(const struct publishing *p, const char *folder, struct error *err)
 {
     return fail(err, ERR_EXISTS,
-                "%s: busy: another ferry is writing it; %s/%s says which, and may be removed where "
+                "%s: busy: another ferry is writing it; %s says which, and may be removed where "
                 "that one is dead",
-                p->final, folder, lock_name);
+                p->final, lock_of(p, folder));
 }
 
-static const char *own_lock(const struct publishing *p)
+/* Sees to it that nobody works in a folder: w is what there is of a lock. */
+static enum status see_free(const struct publishing *p, const char *folder, struct lock_watch *w,
+                            struct error *err)
 {
-    long pid = (long)getpid();
-    return arena_printf(p->arena, "%s %ld %llu\n", host_name(p->arena), pid, start_time(pid));
+    enum lock_life life;
+    *w = (struct lock_watch){.patience = p->patience};
+    TRY(lock_watch_until_sure(w, lock_of(p, folder), &life, err));
+    return life == LOCK_HELD ? busy(p, folder, err) : OK;
 }
 
 /* Makes a folder of a dead run ours. */
-static enum status take_over(const struct publishing *p, const char *folder, struct error *err)
+static enum status take_over(struct publishing *p, const char *folder, struct error *err)
 {
-    const char *lock = own_lock(p);
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_errno(err, ERR_IO, "%s", folder);
-    enum status st;
-    if ((flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) || is_held(p, folder))
-        st = busy(p, folder, err);
-    else
-        st = file_replace_all(path_join(p->arena, folder, lock_name), lock, strlen(lock), false,
-                              err);
-    close(fd);
-    return st;
+    struct lock_watch w;
+    TRY(see_free(p, folder, &w, err));
+    const char *run = *w.record.run ? w.record.run : NULL;
+    enum status st = lock_take(&p->lock, folder, publish_lock, &w, run, p->work, err);
+    return st == ERR_EXISTS ? busy(p, folder, err) : st;
 }
 
 /* A staging folder appears with its lock in it, by a rename: nobody sees one that has none yet. */
-static enum status take_staging(const struct publishing *p, struct error *err)
+static enum status take_staging(struct publishing *p, struct error *err)
 {
-    const char *host = host_name(p->arena), *parent = path_parent(p->arena, p->staging);
-    long pid = (long)getpid();
-    const char *fresh =
-        path_join(p->arena, parent, arena_printf(p->arena, ".%s.%ld.ferry-partial", host, pid));
-    const char *lock = own_lock(p);
+    struct lock_watch old, none = {.found = false};
+    char host[256] = "";
+    (void)gethostname(host, sizeof host - 1);
+    const char *parent = path_parent(p->arena, p->staging);
+    const char *fresh = path_join(
+        p->arena, parent, arena_printf(p->arena, ".%s.%ld.ferry-partial", host, (long)getpid()));
     TRY(path_remove(fresh, err));
     if (mkdir(fresh, 0777))
         return fail_errno(err, ERR_IO, "%s: no folder can be made beside it, in %s", p->final,
                           parent);
-    enum status st =
-        file_write_all(path_join(p->arena, fresh, lock_name), lock, strlen(lock), false, err);
-    if (!st) st = remove_stale(p, err);
+    enum status st = lock_take(&p->lock, fresh, publish_lock, &none, NULL, p->work, err);
+    if (!st) st = see_free(p, p->staging, &old, err);
+    if (!st) st = remove_stale(p, &old, err);
     if (!st) st = path_rename_new(fresh, p->staging, err);
-    if (st) (void)path_remove(fresh, NULL);
+    if (!st) return OK;
+    lock_drop(p->lock, NULL);
+    p->lock = NULL;
+    (void)path_remove(fresh, NULL);
     return st == ERR_EXISTS ? busy(p, p->staging, err) : st;
 }
 
@@ -307,16 +276,19 @@ static void remove_new_parents(const struct publishing *p)
         path = path_parent(p->arena, path);
 }
 
-enum status publish_begin(struct publishing *p, bool durable, struct error *err)
+enum status publish_begin(struct publishing *p, bool durable, const char *work, struct error *err)
 {
     const char *parent = path_parent(p->arena, p->staging);
     p->durable = durable;
+    p->work = work;
     p->old_parent = publish_existing_parent(p->arena, parent);
     if (p->finished) return take_over(p, p->final, err);
     if (p->resume && path_is_folder(p->staging)) {
-        p->resumed = true;
         TRY(take_over(p, p->staging, err));
-        return folder_create(p->folder, err);
+        p->resumed = true;
+        enum status st = folder_create(p->folder, err);
+        if (st) publish_keep(p, err->text);
+        return st;
     }
     enum status st = folder_create(parent, err);
     if (!st) st = take_staging(p, err);
@@ -329,16 +301,38 @@ enum status publish_begin(struct publishing *p, bool durable, struct error *err)
     return st;
 }
 
-void publish_keep(struct publishing *p)
+static void drop_lock(struct publishing *p, const char *state)
 {
-    if (!p->moved) (void)path_remove(path_join(p->arena, p->staging, lock_name), NULL);
+    lock_drop(p->lock, state);
+    p->lock = NULL;
+}
+
+void publish_keep(struct publishing *p, const char *why)
+{
+    drop_lock(p, arena_printf(p->arena, "failed: %s", why));
 }
 
 void publish_abandon(struct publishing *p)
 {
+    drop_lock(p, p->moved || p->finished ? "ended" : NULL);
     if (p->finished) return;
     if (!p->moved) (void)path_remove(p->staging, NULL); /* else the name may be another run's */
     remove_new_parents(p);
+}
+
+enum status publish_forget(struct publishing *p, struct error *err)
+{
+    struct name_list list;
+    TRY(folder_list(p->staging, p->arena, &list, err));
+    for (size_t i = 0; i < list.count; i++)
+        if (strncmp(list.names[i], publish_journal, strlen(publish_journal)) == 0)
+            TRY(path_remove(path_join(p->arena, p->staging, list.names[i]), err));
+    return OK;
+}
+
+uint64_t publish_staged_bytes(const struct publishing *p)
+{
+    return p->resume ? folder_allocated_bytes(p->staging) : 0;
 }
 
 /* ---- the move ---- */
@@ -419,8 +413,8 @@ static enum status move_entries_up(struct publishing *p, struct error *err)
 
 static enum status move_into_folder(struct publishing *p, struct error *err)
 {
-    TRY(check_final(p, err));          /* again: much time has passed */
-    TRY(path_remove(p->journal, err)); /* what is moved up cannot be gone on with */
+    TRY(check_final(p, err));    /* again: much time has passed */
+    TRY(publish_forget(p, err)); /* what is moved up cannot be gone on with */
     TRY(move_entries_up(p, err));
     p->moved = true;
     if (p->durable) TRY(folder_sync(p->final, err));
@@ -458,9 +452,9 @@ static enum status remove_private(const struct publishing *p, const char *folder
     struct name_list list;
     TRY(folder_list(folder, p->arena, &list, err));
     for (size_t i = 0; i < list.count; i++)
-        if (publish_is_private(list.names[i]) && strcmp(list.names[i], lock_name))
+        if (publish_is_private(list.names[i]) && strcmp(list.names[i], publish_lock))
             TRY(path_remove(path_join(p->arena, folder, list.names[i]), err));
-    return path_remove(path_join(p->arena, folder, lock_name), err);
+    return path_remove(lock_of(p, folder), err);
 }
 
 /* What is left when the folder is in its place. The lock moved with it, and goes last: where it is
@@ -475,13 +469,24 @@ static enum status finish(const struct publishing *p, const struct root_file *fi
     return remove_private(p, p->final, err);
 }
 
-enum status publish_commit(struct publishing *p, const struct root_file *files, size_t num_files,
-                           struct error *err)
+static enum status move_and_finish(struct publishing *p, const struct root_file *files,
+                                   size_t num_files, struct error *err)
 {
     if (p->finished) return finish(p, files, num_files, err);
     if (!p->unit_in_root) TRY(put_root_files(p, p->staging, p->staging, files, num_files, err));
     if (p->durable) TRY(sync_tree(p->staging, err));
+    if (lock_is_lost(p->lock))
+        return fail(err, ERR_EXISTS, "%s: another ferry has taken this one for dead, and goes on",
+                    p->staging);
     if (p->stays) return move_into_folder(p, err);
     TRY(move_into_place(p, err));
     return finish(p, files, num_files, err);
+}
+
+enum status publish_commit(struct publishing *p, const struct root_file *files, size_t num_files,
+                           struct error *err)
+{
+    TRY(move_and_finish(p, files, num_files, err));
+    drop_lock(p, NULL);
+    return OK;
 }

@@ -9,16 +9,18 @@
  * be written, stays: staging is inside, and its entries move up one by one, config.json last, so
  * that it is no model before.
  *
- * A lock in the staging folder (host, process, its start time) keeps a second run out: ERR_EXISTS
- * "busy" while the process lives. What a dead one left is removed, or gone on with (resume); also
- * where it died between the rename and the root files. Names that begin with ".ferry-" are the lock
- * and the journal, and never stay in what is published. */
+ * A lock in the staging folder (lock.h) keeps a second run out: ERR_EXISTS "busy" while its process
+ * lives. What a dead one left is removed, or gone on with (resume); also where it died between the
+ * rename and the root files. Names that begin with ".ferry-" are locks and journals, and never stay
+ * in what is published. */
 #ifndef FERRY_CKPT_PUBLISH_H
 #define FERRY_CKPT_PUBLISH_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
+#include "ckpt/lock.h"
 #include "common/arena.h"
 #include "common/status.h"
 
@@ -33,21 +35,26 @@ struct root_file {
 struct publishing {
     struct arena *arena;
     const char *destination;
-    const char *unit;       /* NULL: the destination itself */
-    const char *staging;    /* the folder that is renamed */
-    const char *folder;     /* where the unit's files are to be written, or are (finished) */
-    const char *final;      /* what staging becomes */
-    const char *old_parent; /* the folder above it that was there before publish_begin() */
-    bool unit_in_root;      /* the root exists: staging is the unit */
-    bool stays;             /* the destination stays: staging is inside, its entries move up */
+    const char *unit;        /* NULL: the destination itself */
+    const char *staging;     /* the folder that is renamed */
+    const char *folder;      /* where the unit's files are to be written, or are (finished) */
+    const char *unit_folder; /* where these files will lie at the end */
+    const char *final;       /* what staging becomes */
+    const char *old_parent;  /* the folder above it that was there before publish_begin() */
+    bool unit_in_root;       /* the root exists: staging is the unit */
+    bool stays;              /* the destination stays: staging is inside, its entries move up */
     bool overwrite, durable, moved;
     bool resume;  /* go on with what an earlier run has left, if it has */
     bool resumed; /* there was a staging folder; it is ours now */
     /* All is in place but root files, from a run that died: once the caller has made sure that it
      * was the same one, publish_begin() and publish_commit() are left to be done. */
     bool finished;
-    const char *journal; /* path of the journal in the staging folder */
+    const char *work;  /* what the lock says of it */
+    unsigned patience; /* with a lock of another host, as in lock.h */
+    struct lock *lock; /* from publish_begin() on */
 };
+
+extern const char publish_lock[], publish_journal[]; /* the names of both in the staging folder */
 
 /* Whether a name is a lock, a journal, or what they are made from: nothing that is published. */
 bool publish_is_private(const char *name);
@@ -61,18 +68,25 @@ const char *publish_existing_parent(struct arena *a, const char *destination);
  * is the destination or lies in it (ERR_USAGE). Does not create anything. */
 struct publish_options {
     bool overwrite, resume;
+    unsigned patience;
 };
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
                                      const char *unit, const char *source,
                                      const struct publish_options *o, struct error *err);
-/* Creates the staging folder with its lock, or takes over that of a dead run (resume). */
-MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct error *err);
+/* Creates the staging folder with its lock, or takes over that of a dead run (resume). One of
+ * publish_commit, _abandon and _keep must follow, the last two also where publish_commit failed. */
+MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, const char *work,
+                                     struct error *err);
+/* Removes the journals in the staging folder, so that nobody goes on with what is there. */
+MUST_CHECK enum status publish_forget(struct publishing *p, struct error *err);
+/* Bytes of the disk that are taken already by what is gone on with. */
+uint64_t publish_staged_bytes(const struct publishing *p);
 /* Moves the unit to its place, then the root files, in their order. */
 MUST_CHECK enum status publish_commit(struct publishing *p, const struct root_file *files,
                                       size_t num_files, struct error *err);
 /* Removes the staging folder, and the parents that were made for it. */
 void publish_abandon(struct publishing *p);
-/* Leaves it, for a later run to go on with. */
-void publish_keep(struct publishing *p);
+/* Leaves it, for a later run to go on with; the lock says why. */
+void publish_keep(struct publishing *p, const char *why);
 
 #endif

@@ -65,13 +65,13 @@ static enum status check(struct publishing *p, const char *destination, const ch
                          bool overwrite)
 {
     return publish_check(p, &a, destination, unit, "",
-                         &(struct publish_options){.overwrite = overwrite}, &err);
+                         &(struct publish_options){.overwrite = overwrite, .patience = 2}, &err);
 }
 
 static void begin(struct publishing *p, const char *destination, const char *unit, bool overwrite)
 {
     assert_ok(check(p, destination, unit, overwrite));
-    assert_ok(publish_begin(p, true, &err));
+    assert_ok(publish_begin(p, true, "test", &err));
     put(path_join(&a, p->folder, "weights"), "new");
 }
 
@@ -412,7 +412,7 @@ static void a_destination_in_work_is_busy(void **state)
     struct publishing p, second;
     begin(&p, in("x/out"), NULL, false);
     assert_ok(check(&second, in("x/out"), NULL, false));
-    assert_fails(publish_begin(&second, true, &err), ERR_EXISTS,
+    assert_fails(publish_begin(&second, true, "test", &err), ERR_EXISTS,
                  "out: busy: another ferry is writing it");
     assert_non_null(strstr(err.text, ".out.ferry-partial/.ferry-lock says which"));
     assert_names(in("x"), ".out.ferry-partial");
@@ -428,11 +428,11 @@ static void check_lock(const char *lock, bool held)
     if (lock) put(in(".out.ferry-partial/.ferry-lock"), lock);
     assert_ok(check(&p, in("out"), NULL, false));
     if (held) {
-        assert_fails(publish_begin(&p, false, &err), ERR_EXISTS, "busy");
+        assert_fails(publish_begin(&p, false, "test", &err), ERR_EXISTS, "busy");
         assert_text(in(".out.ferry-partial/left"), "by another");
         assert_names(folder, ".out.ferry-partial");
     } else {
-        assert_ok(publish_begin(&p, false, &err));
+        assert_ok(publish_begin(&p, false, "test", &err));
         assert_names(folder, ".out.ferry-partial");
         assert_names(p.staging, ".ferry-lock");
         publish_abandon(&p);
@@ -454,7 +454,8 @@ static void only_what_a_dead_process_left_is_taken_over(void **state)
     check_lock(arena_printf(&a, "%s\n", host()), false);
     check_lock("", false);
     check_lock(NULL, false);
-    check_lock(arena_printf(&a, "%s.elsewhere %ld 12345\n", host(), (long)dead), true);
+    check_lock(arena_printf(&a, "%s.elsewhere %ld 12345\n", host(), (long)dead),
+               false); /* silent */
 
     struct publishing p;
     struct strbuf ours = {0};
@@ -474,7 +475,7 @@ static _Noreturn void compete(int tell, int wait_for)
 {
     struct publishing p;
     enum status st = check(&p, in("out"), NULL, false);
-    if (!st) st = publish_begin(&p, false, &err);
+    if (!st) st = publish_begin(&p, false, "test", &err);
     char byte = (char)st;
     if (write(tell, &byte, 1) == 1) (void)!read(wait_for, &byte, 1);
     _exit(0);
@@ -526,7 +527,7 @@ static void a_parent_that_cannot_be_written_is_told_at_the_beginning(void **stat
     assert_ok(check(&p, in("closed/out"), NULL, false));
     bool root = geteuid() == 0; /* whom nothing is forbidden */
     if (root) assert_int_equal(seteuid(65534), 0);
-    enum status st = publish_begin(&p, true, &err);
+    enum status st = publish_begin(&p, true, "test", &err);
     if (root) assert_int_equal(seteuid(0), 0);
     assert_int_equal(st, ERR_IO);
     assert_non_null(strstr(err.text, "closed/out: no folder can be made beside it, in "));
@@ -540,7 +541,7 @@ static void a_file_among_the_parents_is_told_at_the_beginning(void **state)
     struct publishing p;
     put(in("file"), "x");
     assert_ok(check(&p, in("file/out"), NULL, false));
-    assert_fails(publish_begin(&p, true, &err), ERR_IO, "/file: ");
+    assert_fails(publish_begin(&p, true, "test", &err), ERR_IO, "/file: ");
     assert_names(folder, "file");
 }
 

@@ -90,6 +90,8 @@ struct name_list {
 enum status folder_list(const char *path, struct arena *a, struct name_list *out,
                         struct error *err);
 
+/* Bytes of the disk that the files of a tree take; 0 where there is none. */
+uint64_t folder_allocated_bytes(const char *path);
 /* Bytes free for us on the file system of path (which exists). */
 enum status folder_free_bytes(const char *path, uint64_t *bytes, struct error *err);
 

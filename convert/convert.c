@@ -6,6 +6,8 @@
 
 #include "ckpt/executor.h"
 #include "ckpt/publish.h"
+#include "ckpt/rendezvous.h"
+#include "common/checked.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "convert/arrival.h"
@@ -20,7 +22,7 @@ struct convert_flags {
     struct run_flags run;
     struct output_flags output;
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
-    uint64_t divisible_by, iteration, max_shard_size, journal_every;
+    uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     bool grouped_gemm, no_optim, dry_run, resume, integrity;
 };
@@ -46,11 +48,17 @@ static const struct arg convert_args[] = {
     {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
+static const struct arg ranks_args[] = {
+    {"--rank --node-rank", ARG_UINT, AT(rank), "N", NULL, "which process of several this is; default: as torchrun, mpirun or srun say it (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID), else 0"},
+    {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "how many processes there are; each runs the same command and writes its share of the files, on a file system that all see; default: as above, else 1"},
+    {"--timeout", ARG_UINT, AT(timeout), "SECONDS", NULL, "how long a process that shows no life is waited for, so that it can be run again; default 600"},
+};
 static const struct arg_group convert_groups[] = {
     {"Conversion", convert_args, sizeof convert_args / sizeof *convert_args, 0},
     {"Layout of the destination (default: the source's own)", layout_args, NUM_LAYOUT_ARGS, AT(layout)},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(source)},
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
+    {"Several processes, on one host or many", ranks_args, sizeof ranks_args / sizeof *ranks_args, 0},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
 // clang-format on
@@ -61,6 +69,8 @@ static void set_defaults(void *options)
     f->source.ckpt_step = f->iteration = UINT64_MAX;
     f->run.max_memory = 256 << 20;
     f->journal_every = 1 << 30;
+    f->rank = UINT64_MAX;
+    f->timeout = 600;
 }
 
 static const uint64_t MAX_SHARD_BYTES = 5000000000;
@@ -73,10 +83,14 @@ struct run {
     struct target target;
     struct publishing publishing;
     struct executor_options executor;
+    struct ranks ranks;
+    struct rendezvous rendezvous;
+    bool waits_quietly;
     struct conversion report;
     struct executor_result result;
     bool opened, planned;
-    bool spoiled; /* what is staged is not what was written */
+    bool already_there; /* resumed, and the destination is what the plan would make */
+    bool spoiled;       /* what is staged is not what was written */
 };
 
 /* ---- what is asked for ---- */
@@ -210,10 +224,12 @@ static enum status check_optimizer(const struct run *r, struct error *err)
 static enum status check_space(struct run *r, struct error *err)
 {
     struct conversion *c = &r->report;
+    uint64_t staged = publish_staged_bytes(&r->publishing);
     c->disk_needed = r->target.plan.target_bytes + SMALL_FILES_BYTES;
+    c->disk_needed -= min_u64(c->disk_needed, staged);
     TRY(folder_free_bytes(publish_existing_parent(&r->source.arena, c->destination), &c->disk_free,
                           err));
-    if (c->disk_needed <= c->disk_free) return OK;
+    if (c->disk_needed <= c->disk_free || r->ranks.rank) return OK; /* rank 0 looks for all */
     return fail(err, ERR_IO, "%s: no space: %s needed, %s free, %s lacking", c->destination,
                 bytes_text(c->disk_needed), bytes_text(c->disk_free),
                 bytes_text(c->disk_needed - c->disk_free));
@@ -222,26 +238,31 @@ static enum status check_space(struct run *r, struct error *err)
 /* What stands in the destination, but for its last files, must be of this very plan. */
 static enum status check_finished(const struct run *r, struct error *err)
 {
-    cJSON *record = NULL;
-    if (!r->publishing.finished) return OK;
-    TRY(record_read(r->publishing.folder, &record, err));
-    const char *plan = json_as_text(json_get(record, "plan"));
-    bool same = plan && strcmp(plan, r->report.fingerprint) == 0;
-    cJSON_Delete(record);
-    if (same) return OK;
+    if (!r->publishing.finished || record_is_of(r->publishing.folder, NULL, r->report.fingerprint))
+        return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: the run that has left it had other arguments or another source, or the source "
                 "has changed since; --overwrite replaces it",
                 r->publishing.folder);
 }
 
+/* Whether a run that is resumed has nothing left to do. */
+static bool is_already_there(const struct run *r)
+{
+    const struct publishing *p = &r->publishing;
+    return p->resume && !p->finished && !path_exists(p->staging) &&
+           record_is_of(p->unit_folder, NULL, r->report.fingerprint);
+}
+
 /* All checks of a plan that is made; the first failure counts, the others show in the report. */
 static enum status check_plan(struct run *r, struct error *err)
 {
     struct error later;
-    struct publish_options how = {r->flags->run.overwrite, r->flags->resume};
+    struct publish_options how = {r->flags->run.overwrite, r->flags->resume, 0};
     enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
                                    r->target.unit, r->source.path, &how, err);
+    if (st == OK || st == ERR_EXISTS) r->already_there = is_already_there(r);
+    if (r->already_there) st = OK;
     if (!st) st = check_finished(r, err);
     enum status space = check_space(r, st ? &later : err);
     if (!st) st = space;
@@ -308,16 +329,25 @@ static enum status write_the_rest(struct run *r, struct error *err)
 
 static enum status write_all(struct run *r, struct error *err)
 {
-    TRY(executor_run(&r->target.plan, r->publishing.folder, &r->executor, &r->result, err));
+    struct plan *p = &r->target.plan;
+    TRY(executor_run(p, r->publishing.folder, &r->executor, &r->result, err));
+    if (r->ranks.size > 1) {
+        TRY(rendezvous_wait_ranks(&r->rendezvous, p, err));
+        TRY(executor_join(p, &r->executor, r->rendezvous.journals, &r->result, err));
+    }
     return write_the_rest(r, err);
 }
 
-/* After a failure: what was done is kept where it can be gone on with. */
-static void leave(struct run *r)
+/* After a failure: what was done is kept where it can be gone on with, and where other ranks are to
+ * learn of it. */
+static void leave(struct run *r, const char *why)
 {
     struct publishing *p = &r->publishing;
-    if (!p->finished && !r->spoiled && (p->resumed || r->result.in_journal)) {
-        publish_keep(p);
+    if (r->ranks.size > 1 && !p->finished && !p->moved) {
+        if (r->spoiled) (void)!publish_forget(p, NULL);
+        publish_keep(p, why);
+    } else if (!p->finished && !r->spoiled && (p->resumed || r->result.in_journal)) {
+        publish_keep(p, why);
         fprintf(stderr, "what is done is kept in %s; the same command with --resume goes on\n",
                 p->staging);
     } else {
@@ -325,21 +355,52 @@ static void leave(struct run *r)
     }
 }
 
+/* Rank 0, or the only one. */
 static enum status write_and_publish(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
     size_t num_files = 0;
-    TRY(publish_begin(&r->publishing, r->executor.fsync, err));
-    r->executor.journal_path = r->publishing.journal;
-    r->executor.journal_bytes = r->flags->journal_every;
-    r->executor.fingerprint = r->report.fingerprint;
+    TRY(publish_begin(&r->publishing, r->executor.fsync, r->rendezvous.work, err));
+    r->report.run = lock_run(r->publishing.lock);
     r->executor.resume = r->publishing.resumed;
     enum status st = r->publishing.finished ? OK : write_all(r, err);
     if (!st && r->target.kind->root_files)
         st = r->target.kind->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
-    if (st) leave(r);
+    if (st) leave(r, err->text);
     return st;
+}
+
+/* Another rank: fills its files in what rank 0 publishes. */
+static enum status write_share(struct run *r, struct error *err)
+{
+    struct rendezvous *v = &r->rendezvous;
+    enum rendezvous_left left;
+    enum status st = OK;
+    TRY(rendezvous_join(v, &left, err));
+    r->already_there = left == LEFT_NOTHING;
+    if (r->already_there) return OK;
+    r->executor.resume = true;
+    if (left == LEFT_SHARE)
+        st = executor_run(&r->target.plan, r->publishing.folder, &r->executor, &r->result, err);
+    if (!st) st = rendezvous_wait_published(v, err);
+    if (st) rendezvous_leave(v, err->text);
+    return st;
+}
+
+static enum status carry_out(struct run *r, struct error *err)
+{
+    r->rendezvous = (struct rendezvous){.publishing = &r->publishing,
+                                        .ranks = r->ranks,
+                                        .plan = r->report.fingerprint,
+                                        .timeout_seconds = (unsigned)r->flags->timeout,
+                                        .quiet = r->waits_quietly,
+                                        .is_there = record_is_of};
+    rendezvous_init(&r->rendezvous);
+    r->executor.journal_path = r->rendezvous.journals[r->ranks.rank];
+    r->executor.journal_bytes = r->flags->journal_every;
+    r->executor.fingerprint = r->report.fingerprint;
+    return r->ranks.rank ? write_share(r, err) : write_and_publish(r, err);
 }
 
 static void print_plan(const struct run *r)
@@ -363,7 +424,10 @@ static void print_end(const struct run *r, bool done)
         cJSON_Delete(o);
     }
     strbuf_clear(&text);
-    if (done && !r->flags->output.quiet && r->publishing.finished) {
+    if (done && !r->flags->output.quiet && r->already_there) {
+        fprintf(stderr, "%s is complete, of the same source and arguments\n",
+                r->report.destination);
+    } else if (done && !r->flags->output.quiet && r->publishing.finished) {
         fprintf(stderr, "%s was complete but for its last files, which are there now\n",
                 r->report.destination);
     } else if (done && !r->flags->output.quiet) {
@@ -383,25 +447,49 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     r->report = (struct conversion){
         .source = &r->source, .destination = destination, .max_memory = f->run.max_memory};
     r->executor = executor_options_of(&f->run, &f->output);
+    r->executor.rank = r->report.ranks.rank = r->ranks.rank;
+    r->executor.num_ranks = r->report.ranks.size = r->ranks.size;
     r->executor.digests = r->report.has_digests = !verifies(r, "none");
     TRY(model_maps_load(&r->maps, f->source.model_map, err));
     TRY(open_and_plan(r, source, err));
     r->report.target = &r->target;
     plan_fingerprint(&r->target.plan, r->report.fingerprint);
+    plan_split(&r->target.plan, r->ranks.size);
     enum status st = check_plan(r, err);
     if (f->dry_run || f->output.verbose) print_plan(r);
-    if (!st && !f->dry_run) st = write_and_publish(r, err);
+    if (!st && !f->dry_run && !r->already_there) st = carry_out(r, err);
     r->report.seconds = seconds_now() - start;
     if (!st || f->dry_run) print_end(r, !f->dry_run);
     return st;
 }
 
+/* What is given, and where it is not, what the environment says. */
+static enum status ranks_of(const struct convert_flags *f, struct ranks *out, struct error *err)
+{
+    *out = (struct ranks){0, (unsigned)f->world_size};
+    if (f->rank == UINT64_MAX && !f->world_size) return ranks_from_environment(out, err);
+    if (f->rank == UINT64_MAX && f->world_size == 1) return OK;
+    if (f->rank == UINT64_MAX || !f->world_size)
+        return fail(err, ERR_USAGE, "--rank and --world-size belong together");
+    out->rank = (unsigned)f->rank;
+    if (f->rank < f->world_size && f->world_size <= MOST_RANKS_OF_A_JOB) return OK;
+    return fail(err, ERR_USAGE, "--rank %" PRIu64 " --world-size %" PRIu64 " is no rank", f->rank,
+                f->world_size);
+}
+
 static enum status convert(void *options, const char *const *positional, size_t num_positional,
                            struct error *err)
 {
-    struct run r = {.flags = options};
+    struct convert_flags *f = options;
+    struct run r = {.flags = options, .waits_quietly = f->output.quiet};
     (void)num_positional;
+    TRY(ranks_of(f, &r.ranks, err));
+    if (r.ranks.rank && !f->output.verbose) { /* rank 0 speaks for all */
+        f->output.quiet = true;
+        f->output.json = false;
+    }
     enum status st = run_convert(&r, positional[0], positional[1], err);
+    if (st && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);
     if (r.planned) target_release(&r.target);
     if (r.opened) catalog_release(&r.source);
     model_maps_release(&r.maps);

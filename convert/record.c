@@ -92,6 +92,7 @@ enum status record_write(const struct conversion *c, const char *path, bool dura
     report_sides_json(o, c);
     report_lossy_json(o, c->target);
     cJSON_AddStringToObject(o, "plan", c->fingerprint);
+    cJSON_AddStringToObject(o, "run", c->run);
     if (c->has_digests) {
         record_digests(&c->target->plan, true, &a, &digests, &count);
         record_add_digests(o, "digest", "tensors", digests, count);
@@ -119,4 +120,14 @@ enum status record_read(const char *folder, cJSON **tree, struct error *err)
     if (path_is_file(path)) st = json_read_file(path, RECORD_CAP, 0, tree, err);
     arena_release(&a);
     return st;
+}
+
+bool record_is_of(const char *folder, const char *run, const char *plan)
+{
+    cJSON *record;
+    if (record_read(folder, &record, NULL)) return false;
+    const char *is = json_as_text(json_get(record, run ? "run" : "plan"));
+    bool same = is && strcmp(is, run ? run : plan) == 0;
+    cJSON_Delete(record);
+    return same;
 }

@@ -163,11 +163,37 @@ static void lossy_line(struct strbuf *out, const struct target *t)
     arena_release(&a);
 }
 
+struct share {
+    size_t files;
+    uint64_t bytes;
+};
+
+static struct share share_of(const struct conversion *c)
+{
+    struct share s = {0, 0};
+    for (size_t i = 0; i < c->target->plan.num_files; i++) {
+        const struct output_file *f = &c->target->plan.files[i];
+        if (f->rank != c->ranks.rank) continue;
+        s.files++;
+        s.bytes += f->size_bytes;
+    }
+    return s;
+}
+
+static void ranks_line(struct strbuf *out, const struct conversion *c)
+{
+    struct share s = share_of(c);
+    if (c->ranks.size > 1)
+        strbuf_printf(out, "ranks    %u of %u writes %zu files, %s\n", c->ranks.rank, c->ranks.size,
+                      s.files, bytes_text(s.bytes));
+}
+
 void report_plan(struct strbuf *out, const struct conversion *c)
 {
     source_line(out, c->source);
     if (!c->target) return;
     target_line(out, c);
+    ranks_line(out, c);
     strbuf_printf(out,
                   "mapping  %zu target tensors <- %zu logical <- %zu source pieces   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
@@ -187,10 +213,12 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
 {
     struct rusage usage;
     (void)getrusage(RUSAGE_SELF, &usage);
-    strbuf_printf(out, "converted %s in %.2f s (%.2f GB/s), peak memory %s: %s\n",
+    strbuf_printf(out, "converted %s in %.2f s (%.2f GB/s), peak memory %s",
                   bytes_text(r->written_bytes), c->seconds,
                   (double)r->written_bytes / 1e9 / c->seconds,
-                  bytes_text((uint64_t)usage.ru_maxrss * 1024), c->destination);
+                  bytes_text((uint64_t)usage.ru_maxrss * 1024));
+    if (c->ranks.size > 1) strbuf_printf(out, ", as rank %u of %u", c->ranks.rank, c->ranks.size);
+    strbuf_printf(out, ": %s\n", c->destination);
     if (r->resumed_bytes)
         strbuf_printf(out, "%s were there from an earlier run\n", bytes_text(r->resumed_bytes));
     if (r->cast_elements)
@@ -288,6 +316,12 @@ void report_plan_json(cJSON *object, const struct conversion *c)
     report_sides_json(object, c);
     if (!c->target) return;
     report_lossy_json(object, c->target);
+    cJSON *ranks = cJSON_AddObjectToObject(object, "ranks");
+    struct share s = share_of(c);
+    add_u64(ranks, "rank", c->ranks.rank);
+    add_u64(ranks, "size", c->ranks.size);
+    add_u64(ranks, "files", s.files);
+    add_u64(ranks, "bytes", s.bytes);
     add_u64(object, "peak_memory_bytes", c->peak_memory);
     add_u64(object, "max_memory_bytes", c->max_memory);
     add_u64(object, "disk_needed_bytes", c->disk_needed);

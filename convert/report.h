@@ -6,6 +6,7 @@
 
 #include "ckpt/executor.h"
 #include "ckpt/fingerprint.h"
+#include "common/ranks.h"
 #include "common/strbuf.h"
 #include "convert/target.h"
 
@@ -16,8 +17,10 @@ struct conversion {
     uint64_t peak_memory, max_memory;
     uint64_t disk_needed, disk_free;
     char fingerprint[SHA256_TEXT]; /* of the plan */
-    bool has_digests;              /* of what was read and written, in the plan's carries */
-    double seconds;                /* that it took, from the start of the command */
+    const char *run;               /* of all ranks (ckpt/lock.h) */
+    struct ranks ranks;
+    bool has_digests; /* of what was read and written, in the plan's carries */
+    double seconds;   /* that it took, from the start of the command */
 };
 
 /* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */

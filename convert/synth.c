@@ -215,7 +215,7 @@ static enum status write_model(const struct synth_flags *f, struct catalog *c,
     if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
     if (!st) st = check_space(&t, destination, f->sparse, err);
     if (!st) st = executor_memory(&t.plan, &executor, &peak, err);
-    if (!st) st = publish_begin(&p, executor.fsync, err);
+    if (!st) st = publish_begin(&p, executor.fsync, "synth", err);
     if (!st) {
         st = executor_run(&t.plan, p.folder, &executor, &result, err);
         if (!st) st = t.kind->write_small_files(&t, p.folder, err);

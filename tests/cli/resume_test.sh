@@ -49,11 +49,13 @@ rm -f kept/.ferry-lock
 again other --torch-dtype float32 --resume
 exits 3
 says "other arguments or another source"
+rm -f .other.ferry-partial/.ferry-lock
 same_files kept .other.ferry-partial
 cp -r m changed
 mv m unchanged && mv changed m
 again other --resume
 exits 3
+rm -f .other.ferry-partial/.ferry-lock
 same_files kept .other.ferry-partial
 rm -r m && mv unchanged m
 again other --resume
@@ -64,7 +66,16 @@ it "--resume with nothing to go on with begins"
 again fresh --resume
 exits 0
 same_files fresh want
+
+it "--resume of what is there has nothing to do; of anything else, it is refused"
+cp -r fresh before
 again fresh --resume
+exits 0
+says "fresh is complete, of the same source and arguments"
+diff -r before fresh >/dev/null || is_wrong "it was written again"
+run convert m fresh --resume
+exits 7
+again fresh
 exits 7
 
 it "a run that was ended behind its last rename is finished"

@@ -2,17 +2,22 @@
  *
  *     FERRY_FAULT=pwrite:ENOSPC:17     the 17th pwrite fails; SHORT does half of it, EINTR nothing
  *     FERRY_FAULT_COUNT=FILE           at exit, "NAME CALLS" of each function to FILE
+ *     FERRY_LATE=PATTERN:SECONDS       for so long, files of such a name are not seen to be there,
+ * as on a network file system that keeps what it was told before
  *
  * It stands below all that Ferry does with files, and above the kernel. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 enum call {
@@ -77,6 +82,21 @@ static int fails(enum call call)
     return 1;
 }
 
+/* Whether a file is not seen yet; errno is set. */
+static int is_late(const char *path)
+{
+    static time_t start;
+    char pattern[64];
+    unsigned seconds;
+    const char *late = getenv("FERRY_LATE"), *slash = strrchr(path, '/');
+    if (!late || sscanf(late, "%63[^:]:%u", pattern, &seconds) != 2) return 0;
+    if (!start) start = time(NULL);
+    if (time(NULL) - start > (time_t)seconds || fnmatch(pattern, slash ? slash + 1 : path, 0))
+        return 0;
+    errno = ENOENT;
+    return 1;
+}
+
 static size_t half(size_t count)
 {
     return count > 1 ? count / 2 : count;
@@ -114,7 +134,32 @@ int open(const char *path, int flags, ...)
     int mode = flags & O_CREAT ? va_arg(more, int) : 0;
     va_end(more);
     if (!real) *(void **)(&real) = next("open");
-    return fails(OPEN) ? -1 : real(path, flags, mode);
+    return is_late(path) || fails(OPEN) ? -1 : real(path, flags, mode);
+}
+
+int openat(int folder, const char *path, int flags, ...)
+{
+    static int (*real)(int, const char *, int, ...);
+    va_list more;
+    va_start(more, flags);
+    int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+    va_end(more);
+    if (!real) *(void **)(&real) = next("openat");
+    return is_late(path) || fails(OPEN) ? -1 : real(folder, path, flags, mode);
+}
+
+int stat(const char *path, struct stat *s)
+{
+    static int (*real)(const char *, struct stat *);
+    if (!real) *(void **)(&real) = next("stat");
+    return is_late(path) ? -1 : real(path, s);
+}
+
+int lstat(const char *path, struct stat *s)
+{
+    static int (*real)(const char *, struct stat *);
+    if (!real) *(void **)(&real) = next("lstat");
+    return is_late(path) ? -1 : real(path, s);
 }
 
 int ftruncate(int fd, off_t size)

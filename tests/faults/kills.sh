@@ -69,7 +69,43 @@ converting() {
     rm -rf "want_$name"
 }
 
-step=$((count / 4 + 1))
+# rank RANK [--resume] - one of three processes, in the background; pid_RANK is its number.
+rank() {
+    who=$1
+    shift
+    RANK=$who WORLD_SIZE=3 "$ferry" convert -q --no-fsync --journal-every 1kB --threads 1 --timeout 60 "$@" \
+        2>"said_$who" &
+    eval "pid_$who=$!"
+}
+
+# sharing NAME SOURCE OPTION... - the same by three processes, of which one is killed and run again.
+sharing() {
+    name=$1
+    shift
+    "$ferry" convert -q --no-fsync "$1" "want_$name" "$2" "$3" "$4" "$5" || exit 1
+    until [ "$kills" -ge "$limit" ]; do
+        rm -rf out .out.ferry-partial
+        for who in 2 1 0; do rank $who "$1" out "$2" "$3" "$4" "$5"; done
+        sleep "$(printf '0.%03d' "$(random $((took + took / 2)))")"
+        who=$(random 3)
+        eval "pid=\$pid_$who"
+        kill -9 "$pid" 2>/dev/null && kills=$((kills + 1))
+        { wait "$pid"; } 2>/dev/null
+        [ ! -e out ] || [ -e out/.ferry-lock ] || [ ! -e .out.ferry-partial ] || bad "$name: a destination beside its staging"
+        rank "$who" "$1" out "$2" "$3" "$4" "$5" --resume
+        resumed=$((resumed + 1))
+        for who in 0 1 2; do
+            eval "pid=\$pid_$who"
+            wait "$pid" || bad "$name: rank $who: exit code $?: $(cat said_$who)"
+        done
+        diff -r -x ferry.json "want_$name" out >difference 2>&1 || bad "$name: $(head -n 3 difference)"
+        [ -z "$(find out -name '.ferry-*')" ] || bad "$name: left in it: $(find out -name '.ferry-*')"
+        [ "$failed" -eq 0 ] || return
+    done
+    rm -rf "want_$name"
+}
+
+step=$((count / 6 + 1))
 limit=$step
 converting to_torch_dist hf --tp 2 --pp 2
 limit=$((2 * step))
@@ -78,6 +114,10 @@ limit=$((3 * step))
 converting to_hf dist --to hf --max-shard-size 3MB
 limit=$((4 * step))
 converting reshard dist --tp 2 --pp 3 --torch-dtype float32
+limit=$((5 * step))
+sharing by_three hf --tp 2 --pp 3
+limit=$((6 * step))
+sharing by_three_to_hf dist --to hf --max-shard-size 3MB
 echo "kills: $kills runs killed, $resumed resumed, seed ${FERRY_TEST_SEED:-random}"
-echo "kills: $((failed == 0 ? 4 : 4 - failed)) passed, $failed failed"
+echo "kills: $((failed == 0 ? 6 : 6 - failed)) passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -1,0 +1,283 @@
+#include "ckpt/rendezvous.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "common/progress.h"
+#include "common/threads.h"
+
+enum { LATE_SECONDS = 90 /* most that a network file system keeps a file from others */ };
+
+/* What is seen of another rank. */
+struct rendezvous_other {
+    struct lock_watch watch;
+    struct lock_record old; /* what an earlier process said there */
+    bool done, told;
+};
+
+static const char *staged(struct rendezvous *r, const char *name, unsigned rank)
+{
+    struct arena *a = r->publishing->arena;
+    if (rank) name = arena_printf(a, "%s-%u", name, rank);
+    return path_join(a, r->publishing->staging, name);
+}
+
+void rendezvous_init(struct rendezvous *r)
+{
+    struct arena *a = r->publishing->arena;
+    r->work = arena_printf(a, "%s of %u", r->plan, r->ranks.size);
+    r->locks = arena_array(a, r->ranks.size, sizeof *r->locks);
+    r->journals = arena_array(a, r->ranks.size, sizeof *r->journals);
+    r->final_lock = path_join(a, r->publishing->final, publish_lock);
+    r->others = arena_array(a, r->ranks.size, sizeof *r->others);
+    for (unsigned i = 0; i < r->ranks.size; i++) {
+        struct rendezvous_other *o = &r->others[i];
+        r->locks[i] = staged(r, publish_lock, i);
+        r->journals[i] = staged(r, publish_journal, i);
+        (void)lock_look(&o->watch, r->locks[i]);
+        o->old = o->watch.record;
+        o->watch = (struct lock_watch){.patience = r->publishing->patience};
+    }
+}
+
+/* ---- waiting ---- */
+
+/* A moment, longer each time up to a second. */
+static enum status pause_a_moment(unsigned *turn, struct error *err)
+{
+    const long ms = 10 << (*turn < 6 ? *turn : 6);
+    const struct timespec t = {0, ms * 1000000};
+    ++*turn;
+    if (!interrupted()) (void)nanosleep(&t, NULL);
+    return interrupted() ? fail(err, ERR_INTERRUPTED, "interrupted") : OK;
+}
+
+/* Whether who is waited for has shown no life for so long that it is given up. */
+static bool is_given_up(struct rendezvous *r, bool alive)
+{
+    if (alive)
+        r->alone_since = 0;
+    else if (!r->alone_since)
+        r->alone_since = seconds_now();
+    return r->alone_since && seconds_now() - r->alone_since > r->timeout_seconds;
+}
+
+static bool is_of_run(const struct lock_watch *w, const char *run)
+{
+    return w->found && strcmp(w->record.run, run) == 0;
+}
+
+static bool says(const struct lock_watch *w, const char *state)
+{
+    return w->found && strncmp(w->record.state, state, strlen(state)) == 0;
+}
+
+static enum status rank_failed(unsigned rank, const struct lock_watch *w, struct error *err)
+{
+    return fail(err, ERR_RANK, "rank %u (%s, process %ld) %s", rank, w->record.host, w->record.pid,
+                w->record.state);
+}
+
+/* ---- a rank above 0 ---- */
+
+/* Its lock goes with what is published, and goes last. */
+static bool is_published(const struct rendezvous *r, const char *run)
+{
+    return !path_exists(r->final_lock) && r->is_there(r->publishing->unit_folder, run, r->plan);
+}
+
+/* Whether a rank has said that it is done, and all of its journal is seen from here. */
+static bool is_done(const struct rendezvous *r, unsigned rank, const struct lock_watch *w,
+                    const char *run)
+{
+    struct file_stamp journal;
+    return is_of_run(w, run) && says(w, "done") &&
+           file_stamp(r->journals[rank], &journal, NULL) == OK &&
+           journal.size_bytes >= strtoull(w->record.state + strlen("done"), NULL, 10);
+}
+
+/* What is done is not touched again: rank 0 may be publishing it. */
+static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
+{
+    struct lock_watch w = {.patience = r->publishing->patience};
+    unsigned rank = r->ranks.rank;
+    enum lock_life life;
+    TRY(lock_watch_until_sure(&w, r->locks[rank], &life, err));
+    if (life != LOCK_FREE)
+        return fail(err, ERR_EXISTS, "rank %u is at work already (%s, process %ld)", rank,
+                    w.record.host, w.record.pid);
+    *left = is_done(r, rank, &w, r->run) ? LEFT_WAITING : LEFT_SHARE;
+    if (*left == LEFT_WAITING) return OK;
+    return lock_take(&r->lock, r->publishing->staging, strrchr(r->locks[rank], '/') + 1, &w, r->run,
+                     r->work, err);
+}
+
+enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
+{
+    const struct publishing *p = r->publishing;
+    struct lock_watch *w = &r->others[0].watch;
+    unsigned turn = 0;
+    *left = LEFT_NOTHING;
+    while (lock_look(w, r->locks[0]) != LOCK_HELD) {
+        if (p->resume && !w->found && is_published(r, NULL)) return OK;
+        if (is_given_up(r, false))
+            return fail(err, ERR_RANK, "%s: rank 0 has not begun within %u s (--timeout)",
+                        p->destination, r->timeout_seconds);
+        TRY(pause_a_moment(&turn, err));
+    }
+    r->alone_since = 0;
+    memcpy(r->run, w->record.run, sizeof r->run);
+    if (strcmp(w->record.work, r->work) == 0) return take_place(r, left, err);
+    return fail(err, ERR_RANK,
+                "rank 0 (%s, process %ld) does something else: other arguments, another number of "
+                "ranks, or a source that looks different from there",
+                w->record.host, w->record.pid);
+}
+
+static enum status wait_for_rank_0(struct rendezvous *r, struct error *err)
+{
+    const struct publishing *p = r->publishing;
+    struct rendezvous_other *o = &r->others[0];
+    struct lock_watch *w = &o->watch;
+    for (unsigned turn = 0;;) {
+        bool dead = lock_look(w, r->locks[0]) == LOCK_FREE && w->found;
+        if (w->found && *w->record.run && !is_of_run(w, r->run))
+            return fail(err, ERR_RANK,
+                        "rank 0 (%s, process %ld) has begun anew: run this one again",
+                        w->record.host, w->record.pid);
+        if (says(w, "failed")) return rank_failed(0, w, err);
+        if (!w->found && is_published(r, r->run)) return OK;
+        if (is_given_up(r, w->found && !dead))
+            return fail(err, ERR_RANK,
+                        "%s: rank 0 is gone, and has not been back within %u s (--timeout); what "
+                        "is done is kept in %s",
+                        p->destination, r->timeout_seconds, p->staging);
+        if (dead && !o->told && !r->quiet)
+            fprintf(stderr, "rank 0 (%s, process %ld) is dead: run it again with --resume\n",
+                    w->record.host, w->record.pid);
+        o->told = dead;
+        TRY(pause_a_moment(&turn, err));
+    }
+}
+
+enum status rendezvous_wait_published(struct rendezvous *r, struct error *err)
+{
+    struct file_stamp journal;
+    if (r->lock) {
+        TRY(file_stamp(r->journals[r->ranks.rank], &journal, err));
+        lock_say(r->lock, arena_printf(r->publishing->arena, "done %" PRIu64, journal.size_bytes));
+    }
+    TRY(wait_for_rank_0(r, err));
+    lock_drop(r->lock, NULL);
+    r->lock = NULL;
+    return OK;
+}
+
+void rendezvous_leave(struct rendezvous *r, const char *why)
+{
+    /* what is done stays done, whatever becomes of this process */
+    bool done = r->lock && strncmp(lock_state(r->lock), "done", 4) == 0;
+    lock_drop(r->lock, done ? NULL : arena_printf(r->publishing->arena, "failed: %s", why));
+    r->lock = NULL;
+}
+
+/* ---- rank 0 ---- */
+
+/* Looks whether a rank is done, that is, whether all of its journal is seen from here. */
+static enum status look_at(struct rendezvous *r, unsigned rank, bool *alive, struct error *err)
+{
+    struct rendezvous_other *o = &r->others[rank];
+    struct lock_watch *w = &o->watch;
+    bool dead = lock_look(w, r->locks[rank]) == LOCK_FREE;
+    bool old = lock_is_same_process(&w->record, &o->old) && !says(w, "done");
+    *alive = false;
+    if (!is_of_run(w, lock_run(r->publishing->lock)) || (old && dead)) return OK;
+    *alive = !dead;
+    if (says(w, "failed")) return rank_failed(rank, w, err);
+    o->done = is_done(r, rank, w, lock_run(r->publishing->lock));
+    if (dead && !says(w, "done") && !o->told && !r->quiet)
+        fprintf(stderr, "rank %u (%s, process %ld) is dead: run it again within %u s to go on\n",
+                rank, w->record.host, w->record.pid, r->timeout_seconds);
+    o->told = dead;
+    return OK;
+}
+
+/* "1, 2, 5" */
+static const char *who_is_missing(struct rendezvous *r)
+{
+    struct arena *a = r->publishing->arena;
+    const char *text = "";
+    for (unsigned i = 1; i < r->ranks.size; i++)
+        if (!r->others[i].done) text = arena_printf(a, "%s%s%u", text, *text ? ", " : "", i);
+    return text;
+}
+
+/* Looks at all that are not done; how many these are. */
+static enum status look_at_all(struct rendezvous *r, unsigned *missing, bool *all_alive,
+                               struct error *err)
+{
+    *missing = 0;
+    *all_alive = true;
+    for (unsigned i = 1; i < r->ranks.size; i++) {
+        bool alive;
+        if (r->others[i].done) continue;
+        TRY(look_at(r, i, &alive, err));
+        *missing += !r->others[i].done;
+        *all_alive &= alive || r->others[i].done;
+    }
+    return OK;
+}
+
+static enum status wait_until_done(struct rendezvous *r, struct error *err)
+{
+    enum { SOON = 5 /* turns, before it is told */ };
+    unsigned turn = 0, missing, told = 0;
+    bool all_alive;
+    TRY(look_at_all(r, &missing, &all_alive, err));
+    while (missing) {
+        if (turn > SOON && missing != told && !r->quiet)
+            fprintf(stderr, "rank 0 is done; not yet: %s of %u\n", who_is_missing(r),
+                    r->ranks.size);
+        if (turn > SOON) told = missing;
+        if (is_given_up(r, all_alive))
+            return fail(err, ERR_RANK,
+                        "ranks lost: of %s (of %u) one has shown no life for %u s (--timeout); "
+                        "what is done is kept in %s",
+                        who_is_missing(r), r->ranks.size, r->timeout_seconds,
+                        r->publishing->staging);
+        TRY(pause_a_moment(&turn, err));
+        TRY(look_at_all(r, &missing, &all_alive, err));
+    }
+    return OK;
+}
+
+static enum status check_size(const struct rendezvous *r, const struct output_file *f, double until,
+                              struct error *err)
+{
+    const char *path = path_join(r->publishing->arena, r->publishing->folder, f->path);
+    struct file_stamp s = {.size_bytes = 0};
+    unsigned turn = 0;
+    while (file_stamp(path, &s, NULL) || s.size_bytes != f->size_bytes) {
+        if (seconds_now() > until)
+            return fail(err, ERR_RANK,
+                        "%s: has %" PRIu64 " bytes, should have %" PRIu64
+                        ", though rank %u said that it is done; without --resume it is begun anew",
+                        path, s.size_bytes, f->size_bytes, f->rank);
+        TRY(pause_a_moment(&turn, err));
+    }
+    return OK;
+}
+
+enum status rendezvous_wait_ranks(struct rendezvous *r, const struct plan *p, struct error *err)
+{
+    TRY(wait_until_done(r, err));
+    double until = seconds_now() + (double)min_u64(r->timeout_seconds, LATE_SECONDS);
+    for (size_t i = 0; i < p->num_files; i++)
+        TRY(check_size(r, &p->files[i], until, err));
+    return OK;
+}

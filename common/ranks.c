@@ -1,0 +1,39 @@
+#include "common/ranks.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* What each launcher sets. Of Slurm's, the size is that of a step: a batch script, which is one
+ * process, has the job's only. */
+static const struct {
+    const char *rank, *size;
+} launchers[] = {
+    {"RANK", "WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+};
+
+static bool parse(const char *text, unsigned *n)
+{
+    char *end;
+    errno = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    *n = (unsigned)value;
+    return *text >= '0' && *text <= '9' && !*end && !errno && value <= MOST_RANKS_OF_A_JOB;
+}
+
+enum status ranks_from_environment(struct ranks *out, struct error *err)
+{
+    *out = (struct ranks){0, 1};
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
+        if (!rank || !size) continue;
+        if (parse(rank, &out->rank) && parse(size, &out->size) && out->rank < out->size) return OK;
+        return fail(err, ERR_USAGE, "the environment has %s=%s and %s=%s, which is no rank",
+                    launchers[i].rank, rank, launchers[i].size, size);
+    }
+    return OK;
+}

@@ -1,0 +1,227 @@
+#!/bin/sh
+# ranks_test.sh - several processes share a conversion, and one of them dies.
+. "$(dirname "$0")/lib.sh"
+synth_model m --layers 8 --hidden 256 --ffn-hidden-size 1024 --vocab-size 4000
+layout="--pp 4 --pipeline-model-parallel-layout Et|t|tttt|ttL" # of two, rank 1 has stages 0 and 3
+# shellcheck disable=SC2086 # words
+"$ferry" convert -q m want $layout
+
+# Rank $1 of $2, in the background; its exit code goes to the file rank-$1.
+start() {
+    rank=$1 size=$2
+    shift 2
+    (
+        RANK=$rank WORLD_SIZE=$size "$ferry" convert "$@" >"said-$rank" 2>&1 </dev/null
+        echo $? >"rank-$rank"
+    ) &
+}
+
+# The same, but a process that is killed, by a signal, where a file would get larger than $LIMIT blocks.
+start_mortal() {
+    rank=$1 size=$2
+    shift 2
+    (
+        ulimit -f "$limit"
+        RANK=$rank WORLD_SIZE=$size "$ferry" convert "$@" 2>"said-$rank" </dev/null
+        echo $? >"rank-$rank"
+    ) 2>/dev/null &
+}
+
+# The exit codes of ranks 0 to $1 - 1 are $2.
+all_exit() {
+    wait
+    rank=0
+    while [ $rank -lt "$1" ]; do
+        [ "$(cat "rank-$rank")" = "$2" ] || is_wrong "rank $rank: exit code $(cat "rank-$rank"), wanted $2: $(cat "said-$rank")"
+        rank=$((rank + 1))
+    done
+}
+
+nothing_private_in() {
+    left=$(find "$1" -name '.ferry-*')
+    [ -z "$left" ] || is_wrong "left behind: $left"
+}
+
+# Waits, at most 20 seconds, until a file has a line with this text.
+until_it_says() {
+    tries=0
+    until grep -qs -e "$2" "$1"; do
+        tries=$((tries + 1))
+        [ $tries -lt 200 ] || is_wrong "$1 does not say '$2'"
+        [ $tries -lt 200 ] || return 0
+        sleep 0.1
+    done
+}
+
+it "any number of processes makes the same bytes, in any order, whatever the format"
+for format in torch_dist torch hf; do
+    options="--to $format"
+    [ $format = hf ] || options="$options $layout"
+    [ $format = hf ] && options="$options --max-shard-size 3MB"
+    # shellcheck disable=SC2086 # words
+    "$ferry" convert -q m "one_$format" $options
+    for size in 2 3 8; do
+        rm -f rank-*
+        rank=$size
+        while [ "$rank" -gt 0 ]; do
+            rank=$((rank - 1))
+            # shellcheck disable=SC2086 # words
+            start $rank $size m "many_$format" $options
+        done
+        all_exit "$size" 0
+        same_files "one_$format" "many_$format"
+        nothing_private_in "many_$format"
+        rm -r "many_$format"
+    done
+done
+nothing_partial_in .
+
+it "one process of one is as alone"
+# shellcheck disable=SC2086 # words
+RANK=0 WORLD_SIZE=1 run convert m alone $layout
+exits 0
+same_files alone want
+
+it "their digests are those of one process, also where values are cast"
+# shellcheck disable=SC2086 # words
+run convert m cast --torch-dtype float16 --json $layout
+exits 0
+for rank in 1 0; do
+    # shellcheck disable=SC2086 # words
+    start $rank 2 m cast2 --torch-dtype float16 --json $layout
+done
+all_exit 2 0
+same_files cast cast2
+for what in digest tensors source_digest source_tensors; do
+    for folder in cast cast2; do
+        sed -n "/\"$what\": {/,/}/p" $folder/iter_0000000/ferry.json >$folder.$what
+        [ -s $folder.$what ] || is_wrong "$folder has no $what"
+    done
+    cmp cast.$what cast2.$what || is_wrong "$what differs"
+done
+grep '"c.*_elements"' "$stdout" >casts
+grep '"c.*_elements"' said-0 | cmp - casts || is_wrong "rank 0 counts $(grep _elements said-0), not $(cat casts)"
+
+it "a rank that died is run again, and the others go on"
+limit=10000 # of 512 bytes: its second file is larger
+# shellcheck disable=SC2086 # words
+start 0 2 m revived $layout
+# shellcheck disable=SC2086 # words
+start_mortal 1 2 m revived --threads 1 --journal-every 1kB $layout
+until_it_says said-0 "rank 1 .* is dead: run it again within 600 s"
+[ "$(cat rank-1)" -gt 128 ] || is_wrong "rank 1 was not killed but exited $(cat rank-1)"
+[ ! -e revived ] || is_wrong "published too early"
+# shellcheck disable=SC2086 # words
+start 1 2 m revived $layout
+all_exit 2 0
+same_files revived want
+nothing_private_in revived
+
+it "rank 0 that died is run again with --resume, and the others go on"
+# shellcheck disable=SC2086 # words
+start 1 2 m back $layout
+# shellcheck disable=SC2086 # words
+start_mortal 0 2 m back --threads 1 --journal-every 1kB $layout
+until_it_says said-1 "rank 0 .* is dead: run it again with --resume"
+is_there .back.ferry-partial/.ferry-journal-1
+# shellcheck disable=SC2086 # words
+start 0 2 m back --resume $layout
+all_exit 2 0
+same_files back want
+nothing_private_in back
+grep -q 'were there from an earlier run' said-0 || is_wrong "rank 0 began anew: $(cat said-0)"
+
+it "all of them die, and --resume goes on with each one's share"
+for rank in 0 1; do
+    # shellcheck disable=SC2086 # words
+    start_mortal $rank 2 m all --threads 1 --journal-every 1kB $layout
+done
+wait
+is_not_there all
+is_there .all.ferry-partial/.ferry-journal .all.ferry-partial/.ferry-journal-1
+for rank in 1 0; do
+    # shellcheck disable=SC2086 # words
+    start $rank 2 m all --resume -v $layout
+done
+all_exit 2 0
+same_files all want
+grep -q 'were there from an earlier run' said-1 || is_wrong "rank 1 began anew: $(cat said-1)"
+
+it "--resume of what is complete is done, for each of them"
+for rank in 1 0; do
+    # shellcheck disable=SC2086 # words
+    start $rank 2 m all --resume $layout
+done
+all_exit 2 0
+same_files all want
+
+it "a rank that fails ends them all at once, and says why"
+for rank in 0 1; do
+    (
+        trap '' XFSZ
+        [ $rank -eq 0 ] || ulimit -f 10000
+        # shellcheck disable=SC2086 # words
+        RANK=$rank WORLD_SIZE=2 "$ferry" convert m failing $layout 2>said-$rank
+        echo $? >rank-$rank
+    ) &
+done
+wait
+[ "$(cat rank-1)" = 4 ] || is_wrong "rank 1: exit code $(cat rank-1)"
+[ "$(cat rank-0)" = 9 ] || is_wrong "rank 0: exit code $(cat rank-0)"
+grep -q 'rank 1 (.*) failed: .*distcp.*File too large' said-0 || is_wrong "rank 0 says $(cat said-0)"
+is_not_there failing
+
+it "a rank that never comes is given up"
+# shellcheck disable=SC2086 # words
+RANK=0 WORLD_SIZE=3 run convert m lost --timeout 1 $layout
+exits 9
+says "rank 0: ranks lost: of 1, 2 (of 3)"
+# shellcheck disable=SC2086 # words
+RANK=1 WORLD_SIZE=3 run convert m lost2 --timeout 1 $layout
+exits 9
+says "rank 0 has not begun within 1 s"
+is_not_there lost lost2
+
+it "ranks that do not do the same are told so"
+# shellcheck disable=SC2086 # words
+start 0 2 m apart --timeout 3 $layout
+until_it_says .apart.ferry-partial/.ferry-lock "at work"
+RANK=1 WORLD_SIZE=2 run convert m apart --tp 2
+exits 9
+says "rank 0 ("
+says "does something else"
+RANK=1 WORLD_SIZE=3 run convert m apart
+exits 9
+wait
+
+it "two processes of one rank: the second is refused"
+# shellcheck disable=SC2086 # words
+start 0 3 m twice --timeout 4 $layout
+# shellcheck disable=SC2086 # words
+start 1 3 m twice --timeout 4 $layout
+until_it_says .twice.ferry-partial/.ferry-lock-1 "done"
+# shellcheck disable=SC2086 # words
+RANK=1 WORLD_SIZE=3 run convert m twice $layout
+exits 7
+says "rank 1 is at work already"
+# shellcheck disable=SC2086 # words
+start 2 3 m twice $layout
+all_exit 3 0
+
+it "what the launchers say is understood, and options come first"
+OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 run convert m other --timeout 0
+exits 9
+SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 run convert m other --timeout 0
+exits 9
+RANK=2 WORLD_SIZE=2 run convert m other
+exits 2
+RANK=1 WORLD_SIZE=2 run convert m other --world-size 1
+exits 0
+run convert m other2 --rank 1
+exits 2
+run convert m other2 --rank 1 --world-size 1
+exits 2
+# shellcheck disable=SC2086 # words
+RANK=1 WORLD_SIZE=4 run convert m other2 --dry-run -v $layout
+exits 0
+says "ranks    1 of 4 writes 1 files, "
