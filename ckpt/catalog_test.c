@@ -103,12 +103,8 @@ static void expand(const struct tensor *t, uint64_t at[MOST_ELEMENTS_HERE])
         struct pair nested = piece->pair;
         assert_true(pair_nest(&nested));
         assert_memory_equal(&nested, &piece->pair, sizeof nested);
-        for (uint64_t n = 0; n < pair_count(&nested); n++) {
-            uint64_t rest = n, a = nested.a_offset, b = nested.b_offset;
-            for (unsigned k = nested.num_axes; k-- > 0; rest /= nested.axes[k].extent) {
-                a += rest % nested.axes[k].extent * nested.axes[k].a_stride;
-                b += rest % nested.axes[k].extent * nested.axes[k].b_stride;
-            }
+        for (uint64_t n = 0, a, b; n < pair_count(&nested); n++) {
+            pair_element(&nested, n, &a, &b);
             assert_in_range(a, 0, t->numel - 1);
             assert_int_equal(at[a], 0);
             at[a] = 1 + ((uint64_t)piece->file << 32) + piece->offset_bytes + b;

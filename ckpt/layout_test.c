@@ -1,7 +1,6 @@
 #include "ckpt/layout.h"
 
-#include "common/checked.h"
-#include "tests/testing.h"
+#include "ckpt/testing_layout.h"
 
 /* A model that every size divides, so that a test fails on what it is about. */
 static struct model_config config_of(uint64_t num_layers)
@@ -380,61 +379,6 @@ static void other_names_are_no_parameters(void **state)
     assert_int_equal(p.layer, 0);
 }
 
-/* What the parts of one shard say, element by element: which whole element each local one is. */
-static uint64_t expand_shard(const struct pair *parts, unsigned num_parts, uint64_t *whole_of,
-                             uint64_t most)
-{
-    uint64_t n = 0;
-    for (uint64_t i = 0; i < most; i++)
-        whole_of[i] = UINT64_MAX;
-    for (unsigned i = 0; i < num_parts; i++)
-        for (uint64_t e = 0; e < pair_count(&parts[i]); e++, n++) {
-            uint64_t rest = e, a = parts[i].a_offset, b = parts[i].b_offset;
-            for (unsigned k = parts[i].num_axes; k-- > 0; rest /= parts[i].axes[k].extent) {
-                a += rest % parts[i].axes[k].extent * parts[i].axes[k].a_stride;
-                b += rest % parts[i].axes[k].extent * parts[i].axes[k].b_stride;
-            }
-            assert_in_range(b, 0, most - 1);
-            assert_true(whole_of[b] == UINT64_MAX);
-            whole_of[b] = a;
-        }
-    return n;
-}
-
-/* The whole row (or column) that local one x of rank r is, of `whole` on t ranks. */
-static uint64_t whole_index(bool halves, uint64_t whole, uint64_t t, uint64_t r, uint64_t x)
-{
-    if (!halves) return r * (whole / t) + x;
-    /* spec/model-mappings.md 1.4.5: row x < I_r is gate[r * I_r + x], the others up[..]. */
-    uint64_t inner = whole / 2, own = inner / t;
-    return x < own ? r * own + x : inner + r * own + (x - own);
-}
-
-static void check_shard(const struct param_rule *rule, bool gated, unsigned num_dims,
-                        const uint64_t *shape, uint64_t t, uint64_t r, bool *seen)
-{
-    enum { MOST = 4096 };
-    static uint64_t whole_of[MOST];
-    struct pair parts[2];
-    unsigned num_parts;
-    uint64_t local[MAX_AXES], numel;
-    struct error err = {0};
-    assert_ok(param_shard(rule, gated, "x", num_dims, shape, r, t, parts, &num_parts, local, &err));
-    assert_true(shape_numel(local, num_dims, &numel) && numel <= MOST);
-    assert_int_equal(expand_shard(parts, num_parts, whole_of, numel), numel);
-    for (unsigned i = 0; i < num_parts; i++)
-        assert_true(pair_nest(&parts[i]));
-    uint64_t columns = num_dims > 1 ? shape[1] : 1, local_columns = num_dims > 1 ? local[1] : 1;
-    bool halves = gated && rule->gated;
-    for (uint64_t i = 0; i < numel; i++) {
-        uint64_t row = i / local_columns, column = i % local_columns;
-        if (rule->split == 0) row = whole_index(halves, shape[0], t, r, row);
-        if (rule->split == 1) column = whole_index(false, shape[1], t, r, column);
-        assert_int_equal(whole_of[i], row * columns + column);
-        seen[whole_of[i]] = true;
-    }
-}
-
 static void shards_of_all_ranks_tile_every_parameter(void **state)
 {
     (void)state;
@@ -445,22 +389,13 @@ static void shards_of_all_ranks_tile_every_parameter(void **state)
     for (size_t i = 0; i < count; i++)
         for (uint64_t t = 1; t <= 4; t++)
             for (int gated = 0; gated < 2; gated++) {
-                unsigned num_dims = strstr(rules[i].name, "word_embeddings.weight") ||
-                                            strstr(rules[i].name, "linear_") ||
-                                            strstr(rules[i].name, "output_layer.weight")
-                                        ? 2
-                                        : 1;
-                if (strstr(rules[i].name, "bias") || strstr(rules[i].name, "layer_norm"))
-                    num_dims = 1;
-                uint64_t shape[2] = {2 * t * (1 + test_below(&seed, 5)),
-                                     t * (1 + test_below(&seed, 5))};
-                bool seen[4096] = {false};
-                for (uint64_t r = 0; r < t; r++)
-                    check_shard(&rules[i], gated, num_dims, shape, t, r, seen);
-                uint64_t numel;
-                assert_true(shape_numel(shape, num_dims, &numel));
-                for (uint64_t e = 0; e < numel; e++)
-                    assert_true(seen[e]);
+                struct cut c = {
+                    .rule = &rules[i],
+                    .gated = gated,
+                    .num_dims = rule_num_dims(&rules[i]),
+                    .shape = {2 * t * (1 + test_below(&seed, 5)), t * (1 + test_below(&seed, 5))},
+                    .tp_size = t};
+                check_shards(&c);
             }
 }
 

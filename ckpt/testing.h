@@ -7,16 +7,16 @@
 #define FERRY_CKPT_TESTING_H
 
 #include "ckpt/catalog.h"
+#include "ckpt/testing_view.h"
 #include "common/file.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/random.h"
-#include "tests/testing.h"
 
 enum { SOURCE_FILES = 3, SOURCE_TENSORS = 64, SOURCE_DIMS = 4 };
 
 struct source {
     struct catalog catalog;
-    char folder[64];
+    char folder[128];
     uint64_t *seed;
     struct {
         unsigned char *bytes;
@@ -92,8 +92,9 @@ static inline uint64_t box_random_strides(struct box *x, uint64_t *seed, bool ga
 
 static inline void source_init(struct source *s, uint64_t *seed)
 {
+    const char *where = getenv("TMPDIR");
     *s = (struct source){.seed = seed};
-    strcpy(s->folder, "/tmp/ferry-ckpt-test-XXXXXX");
+    snprintf(s->folder, sizeof s->folder, "%s/ferry-ckpt-test-XXXXXX", where ? where : "/tmp");
     assert_non_null(mkdtemp(s->folder));
     catalog_init(&s->catalog, s->folder);
 }

@@ -1,6 +1,6 @@
 #include "ckpt/view.h"
 
-#include "tests/testing.h"
+#include "ckpt/testing_view.h"
 
 enum { MAX_ELEMENTS = 4096 };
 
@@ -8,12 +8,8 @@ enum { MAX_ELEMENTS = 4096 };
 static void expand(const struct pair *p, uint64_t to[MAX_ELEMENTS])
 {
     memset(to, 0, MAX_ELEMENTS * sizeof *to);
-    for (uint64_t i = 0; i < pair_count(p); i++) {
-        uint64_t rest = i, a = p->a_offset, b = p->b_offset;
-        for (unsigned k = p->num_axes; k-- > 0; rest /= p->axes[k].extent) {
-            a += rest % p->axes[k].extent * p->axes[k].a_stride;
-            b += rest % p->axes[k].extent * p->axes[k].b_stride;
-        }
+    for (uint64_t i = 0, a, b; i < pair_count(p); i++) {
+        pair_element(p, i, &a, &b);
         assert_in_range(a, 0, MAX_ELEMENTS - 1);
         assert_int_equal(to[a], 0);
         to[a] = b + 1;

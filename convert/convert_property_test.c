@@ -1,6 +1,6 @@
 /* Random models through random layouts, formats and names and back: the tensors must be the same,
  * bit by bit. FERRY_TEST_SEED and FERRY_TEST_CASES vary it. */
-#include "ckpt/layout.h"
+#include "ckpt/testing_layout.h"
 #include "convert/testing_hf.h"
 
 enum { CASES = 300, MAX_WORDS = 40 };
@@ -32,15 +32,6 @@ static void set(struct random_case *x, const char *name, uint64_t n)
 static void set_flag(struct random_case *x, const char *name, bool truth)
 {
     cJSON_AddBoolToObject(x->config, name, truth);
-}
-
-static uint64_t divisor(struct random_case *x, uint64_t n)
-{
-    uint64_t d;
-    do
-        d = 1 + draw(x, n);
-    while (n % d);
-    return d;
 }
 
 /* Sizes that a layout may divide, or not. */
@@ -79,7 +70,7 @@ static void random_llama(struct random_case *x, const char *family, uint64_t hea
     set(x, "intermediate_size", random_size(x));
     set(x, "num_hidden_layers", 1 + draw(x, 6));
     set(x, "num_attention_heads", heads);
-    set(x, "num_key_value_heads", divisor(x, heads));
+    set(x, "num_key_value_heads", random_divisor(&x->seed, heads));
     set(x, "head_dim", 2 * (1 + draw(x, 3)));
     set(x, "max_position_embeddings", 1 + draw(x, 99));
     if (strcmp(family, "llama") == 0 && draw(x, 2)) {
@@ -151,58 +142,6 @@ static void add_option(struct words *w, const char *name, uint64_t n)
     add_word(w, arena_printf(&scratch, "%s=%llu", name, (unsigned long long)n));
 }
 
-/* "Et|tt|tL": the layers of the model on some stages. */
-static const char *random_stages(struct random_case *x, uint64_t stages)
-{
-    struct strbuf text = {0};
-    uint64_t left = x->c.num_layers;
-    strbuf_add_char(&text, 'E');
-    for (uint64_t s = 0; s < stages; s++) {
-        uint64_t n = s + 1 == stages ? left : draw(x, left + 1);
-        if (s) strbuf_add_char(&text, '|');
-        strbuf_add_repeated(&text, 't', n);
-        left -= n;
-    }
-    strbuf_add_char(&text, 'L');
-    const char *copy = arena_text(&scratch, text.data, text.length);
-    strbuf_release(&text);
-    return copy;
-}
-
-/* A layout of any kind. */
-static struct layout_options random_layout(struct random_case *x)
-{
-    static const uint64_t some[] = {1, 1, 2, 2, 3, 4, 6, 8};
-    struct layout_options o = {.tp = some[draw(x, 8)], .pp = 1 + draw(x, 3), .ep = 1};
-    if (draw(x, 2)) o.tp = divisor(x, x->c.num_attention_heads);
-    if (x->c.num_experts && draw(x, 3)) o.ep = some[draw(x, 8)];
-    if (x->c.num_experts && draw(x, 2)) o.etp = some[draw(x, 5)];
-    switch (o.pp > 1 ? draw(x, 7) : 6) {
-    case 0:
-        o.virtual_stages = 1 + draw(x, 3);
-        break;
-    case 1:
-        o.layers_per_virtual_stage = 1 + draw(x, 2);
-        break;
-    case 2:
-        o.first_layers = 1 + draw(x, 2);
-        break;
-    case 3:
-        o.last_layers = 1 + draw(x, 2);
-        break;
-    case 4:
-        o.pipeline_layout = random_stages(x, o.pp * (1 + draw(x, 2)));
-        break;
-    case 5:
-        o.count_embedding = draw(x, 2);
-        o.count_loss = !o.count_embedding || draw(x, 2);
-        break;
-    default:
-        break;
-    }
-    return o;
-}
-
 static void add_layout(struct words *w, const struct layout_options *o)
 {
     add_option(w, "--tp", o->tp);
@@ -266,9 +205,9 @@ static bool step(struct random_case *x, const char *from, const char *to)
 {
     struct words w = {.items = {from, to}, .count = 2};
     bool legacy = draw(x, 2), te = draw(x, 2);
-    struct layout_options o = random_layout(x);
+    struct layout_options o = random_layout(&x->seed, &scratch, &x->c);
     for (int i = 0; i < 3 && !fits(x, &o, legacy); i++)
-        o = random_layout(x);
+        o = random_layout(&x->seed, &scratch, &x->c);
     add_layout(&w, &o);
     add_word(&w, legacy ? "--to=torch" : "--to=torch_dist");
     add_word(&w, te ? "--transformer-impl=transformer_engine" : "--transformer-impl=local");

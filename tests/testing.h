@@ -41,9 +41,21 @@ static inline uint64_t test_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* Where a fuzzer chooses: its bytes, which test_below() takes in place of random numbers, and zeros
+ * behind them. */
+static const uint8_t *test_choices, *test_choices_end;
+
+static inline uint64_t test_choose(uint64_t bound)
+{
+    uint64_t n = 0;
+    for (uint64_t most = bound - 1; most; most >>= 8)
+        n = n << 8 | (test_choices < test_choices_end ? *test_choices++ : 0);
+    return n % bound;
+}
+
 static inline uint64_t test_below(uint64_t *state, uint64_t bound)
 {
-    return test_random(state) % bound;
+    return test_choices ? test_choose(bound) : test_random(state) % bound;
 }
 
 #define assert_ok(call)                                                                            \
