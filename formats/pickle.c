@@ -389,6 +389,7 @@ static enum status container_of(struct pickle_reader *r, struct value *to, enum 
 {
     *out = to;
     if (to->kind == kind) return OK;
+    if (to->kind == VALUE_OBJECT && !to->object->args) to = to->object->callable; /* with a state */
     if (to->kind != VALUE_OBJECT)
         return fail(err, ERR_CORRUPT, "it would add to %s", kind_names[to->kind]);
     struct value **beside = kind == VALUE_DICT ? &to->object->pairs : &to->object->items;

@@ -222,6 +222,7 @@ static void broken_streams_are_refused_with_opcode_and_position(void **state)
     assert_refused("}(K\1u.", "a key without a value");
     assert_refused("}]K\1s.", "a list as a key");
     assert_refused("K\1K\2a.", "it would add to an int");
+    assert_refused("cm\nC\n)bK\1a.", "it would add to a global"); /* corpus: items-of-a-global */
     assert_refused("NNb.", "a state for None");
     assert_refused("h\7.", "memo entry 7 was never set");
     assert_refused("Nr\xFF\xFF\xFF\xFF.", "memo index 4294967295 after 2 opcodes");
