@@ -254,7 +254,7 @@ static enum status count_virtual_stages(struct layout *l, const struct layout_op
         return fail(err, ERR_USAGE,
                     "layers of a virtual stage cannot be given where their number, a pipeline "
                     "layout, or layers of the first or last rank are");
-    if (layers % l->pp || layers / l->pp % each)
+    if (!layers || layers % l->pp || layers / l->pp % each)
         return fail(err, ERR_UNSUPPORTED,
                     "%" PRIu64 " layers on %" PRIu64
                     " pipeline ranks cannot be cut into virtual stages of %" PRIu64,

@@ -132,6 +132,8 @@ static const struct refusal refusals[] = {
     {8, {.virtual_stages = 2}, ERR_UNSUPPORTED, "virtual pipeline stages need a pipeline size above 1"},
     {8, {.pp = 2, .layers_per_virtual_stage = 3}, ERR_UNSUPPORTED,
      "8 layers on 2 pipeline ranks cannot be cut into virtual stages of 3"},
+    {0, {.pp = 2, .layers_per_virtual_stage = 2}, ERR_UNSUPPORTED, "0 layers on 2 pipeline ranks cannot be cut"},
+    {UINT64_MAX, {.layers_per_virtual_stage = 2, .count_loss = true}, ERR_UNSUPPORTED, "cannot be cut"},
     {9, {.pp = 2, .layers_per_virtual_stage = 2}, ERR_UNSUPPORTED, "9 layers on 2 pipeline ranks cannot be cut"},
     {8, {.pp = 2, .virtual_stages = 2, .layers_per_virtual_stage = 2}, ERR_USAGE,
      "layers of a virtual stage cannot be given where their number"},
