@@ -91,10 +91,19 @@ static enum status check_segment(const struct plan *p, struct filling *f, size_t
                 p->files[s->file].path, f->name, covered, s->numel);
 }
 
-/* Of a tensor with PIECE_HOLE nothing is read or written, so it has neither a CRC nor a cast. */
+/* Of a tensor with PIECE_HOLE nothing is read or written, so it has neither a CRC nor a cast, and
+ * no other pieces. */
 static bool is_hole(const struct tensor *t)
 {
     return t->num_pieces && t->pieces[0].source == PIECE_HOLE;
+}
+
+static enum status check_holes(const struct tensor *t, struct error *err)
+{
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if ((t->pieces[i].source == PIECE_HOLE) != is_hole(t))
+            return fail(err, ERR_OURS, "%s: a hole beside what is none", t->name);
+    return OK;
 }
 
 static enum status check_dtypes(const struct carry *c, enum dtype to, struct error *err)
@@ -120,6 +129,7 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
     const enum dtype to = p->segments[c->pieces[0].segment].dtype;
     TRY(catalog_check_tensor(p->source, t, err));
     TRY(check_dtypes(c, to, err));
+    TRY(check_holes(t, err));
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct segment *s = &p->segments[c->pieces[i].segment];
         struct pair *pair = &c->pieces[i].pair;

@@ -222,6 +222,35 @@ static void holes_have_neither_crc_nor_cast(void **state)
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole with a CRC or a cast");
 }
 
+static void a_hole_beside_what_is_none_is_refused(void **state)
+{
+    (void)state;
+    struct tensor *t = add_ordinary();
+    struct piece rest = {.dtype = DT_BF16, .pair = pair_whole(6, 0, 4)};
+    t->pieces[0].pair = pair_whole(0, 0, 6);
+    catalog_add_piece(&c, t, &rest);
+    assert_ok(plan_finish(&p, &err));
+    t->pieces[0].source = PIECE_HOLE;
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole beside what is none");
+    t->pieces[0].source = PIECE_STORED;
+    t->pieces[1].source = PIECE_HOLE;
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole beside what is none");
+    t->pieces[0].source = PIECE_HOLE;
+    assert_ok(plan_finish(&p, &err));
+}
+
+static void views_whose_size_overflows_are_refused(void **state)
+{
+    (void)state;
+    (void)add_ordinary();
+    struct pair *pair = &p.carries[0].pieces[0].pair;
+    const uint64_t half = UINT64_C(1) << 32; /* half * half is 0 elements, and spans 1 */
+    *pair = (struct pair){.num_axes = 2, .axes = {{half, half, 1}, {half, 1, half}}};
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned from no nested view");
+    *pair = (struct pair){.num_axes = 1, .axes = {{10, 1, UINT64_MAX}}};
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned as no nested view");
+}
+
 static void views_that_repeat_elements_are_refused_and_others_nested(void **state)
 {
     (void)state;
@@ -279,6 +308,8 @@ int main(void)
         TEST(elements_without_whole_bytes_are_refused),
         TEST(a_tensor_goes_out_in_one_dtype),
         TEST(holes_have_neither_crc_nor_cast),
+        TEST(a_hole_beside_what_is_none_is_refused),
+        TEST(views_whose_size_overflows_are_refused),
         TEST(views_that_repeat_elements_are_refused_and_others_nested),
         TEST(a_segment_of_more_elements_than_can_be_is_found),
         TEST(nothing_at_all_is_a_plan_too),

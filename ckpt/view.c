@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
+
 struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel)
 {
     return (struct pair){
@@ -103,19 +105,32 @@ static bool append_axis(struct axis *axes, unsigned *n, struct axis x)
     return true;
 }
 
+/* Whether each stride is at least the span of the axes behind it, and all of it fits a tensor. */
+static bool is_nested(const struct pair *p)
+{
+    uint64_t span = 1, reach;
+    for (unsigned k = 0; k < p->num_axes; k++)
+        if (!p->axes[k].extent) return true;
+    for (unsigned k = p->num_axes; k-- > 0; span += reach) {
+        const struct axis *x = &p->axes[k];
+        reach = 0;
+        if (x->extent == 1) continue;
+        if (x->a_stride < span || !mul_u64(x->extent - 1, x->a_stride, &reach) ||
+            reach > MOST_ELEMENTS - span)
+            return false;
+    }
+    return true;
+}
+
 bool pair_nest(struct pair *p)
 {
     sort_axes(p);
+    bool nested = is_nested(p); /* before extents of axes that continue each other are multiplied */
     unsigned n = 0;
     for (unsigned k = 0; k < p->num_axes; k++)
         (void)append_axis(p->axes, &n, p->axes[k]);
     p->num_axes = n;
-    uint64_t span = 1;
-    for (unsigned k = n; k-- > 0;) {
-        if (p->axes[k].extent && p->axes[k].a_stride < span) return false;
-        span += (p->axes[k].extent - 1) * p->axes[k].a_stride;
-    }
-    return true;
+    return nested;
 }
 
 /* One digit list while two are compared: stride is the common tensor's, other the far side's. Each
@@ -125,6 +140,11 @@ struct digit {
     uint64_t extent, stride, other;
 };
 enum { MAX_DIGITS = 2 * MAX_AXES + 2 };
+
+/* Where strides do not divide each other, windows are looked at one by one: there are few of them,
+ * or someone wants to see how long that can take. */
+enum { MOST_WINDOWS = 1 << 20 };
+
 struct digits {
     unsigned count;
     struct digit at[MAX_DIGITS];
@@ -135,6 +155,7 @@ struct join {
     pair_visit *visit;
     void *context;
     struct error *err;
+    uint64_t windows_left;      /* that may be looked at one by one */
     struct axis axes[MAX_AXES]; /* of the result, outermost first: a_stride is y's, b_stride z's */
     unsigned num_axes;
     bool swapped; /* y and z have changed places */
@@ -257,6 +278,9 @@ static enum status join_larger(struct join *j, const struct digits *y, const str
     }
     for (int64_t k = first; k <= last; k++) {
         struct digits window = *y;
+        if (!j->windows_left--)
+            return fail(j->err, ERR_UNSUPPORTED,
+                        "two views whose strides have too little in common");
         window.other_offset += (uint64_t)k * y->at[0].other;
         drop_first(&window);
         TRY(join(j, window, *z, delta - k * s));
@@ -283,14 +307,19 @@ static enum status join(struct join *j, struct digits y, struct digits z, int64_
     return st;
 }
 
-enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *visit, void *context,
-                      struct error *err)
+static enum status join_pairs(struct join *j, const struct pair *y, const struct pair *z)
 {
     if (!pair_count(y) || !pair_count(z)) return OK;
     if (z->a_offset >= y->a_offset + pair_a_span(y) || y->a_offset >= z->a_offset + pair_a_span(z))
         return OK; /* most of those that a tensor of many pieces is asked for */
-    struct join j = {.visit = visit, .context = context, .err = err};
-    return join(&j, digits_of(y), digits_of(z), (int64_t)(z->a_offset - y->a_offset));
+    return join(j, digits_of(y), digits_of(z), (int64_t)(z->a_offset - y->a_offset));
+}
+
+enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *visit, void *context,
+                      struct error *err)
+{
+    struct join j = {.visit = visit, .context = context, .err = err, .windows_left = MOST_WINDOWS};
+    return join_pairs(&j, y, z);
 }
 
 static enum status stop_at_first(void *context, const struct pair *p, struct error *err)
@@ -310,10 +339,19 @@ static bool are_beside(const struct pair *y, const struct pair *z)
     return y_end <= stride && z_end <= stride && (y_end <= z_begin || z_end <= y_begin);
 }
 
+static bool overlap(const struct pair *y, const struct pair *z, uint64_t *windows_left)
+{
+    struct join j = {.visit = stop_at_first, .windows_left = *windows_left};
+    if (pair_count(y) && pair_count(z) && are_beside(y, z)) return false;
+    bool found = join_pairs(&j, y, z) != OK;
+    *windows_left = j.windows_left;
+    return found;
+}
+
 bool pair_overlap(const struct pair *y, const struct pair *z)
 {
-    if (pair_count(y) && pair_count(z) && are_beside(y, z)) return false;
-    return pair_join(y, z, stop_at_first, NULL, NULL) != OK;
+    uint64_t windows_left = MOST_WINDOWS;
+    return overlap(y, z, &windows_left);
 }
 
 static int by_a_offset(const void *x, const void *y)
@@ -327,6 +365,7 @@ bool pairs_tile(struct pair *pairs, size_t num_pairs, uint64_t numel, size_t *fi
 {
     if (num_pairs) qsort(pairs, num_pairs, sizeof *pairs, by_a_offset);
     *covered = 0;
+    uint64_t windows_left = MOST_WINDOWS;
     size_t begin = 0; /* pairs before it end before all that follow begin */
     for (size_t i = 0; i < num_pairs; i++) {
         struct pair *p = &pairs[i];
@@ -336,7 +375,7 @@ bool pairs_tile(struct pair *pairs, size_t num_pairs, uint64_t numel, size_t *fi
         while (begin < i && pairs[begin].a_offset + pair_a_span(&pairs[begin]) <= p->a_offset)
             begin++;
         for (size_t k = begin; k < i; k++)
-            if (pair_overlap(&pairs[k], p)) return false;
+            if (overlap(&pairs[k], p, &windows_left)) return false;
         *covered += pair_count(p);
     }
     *first_bad = num_pairs;

@@ -52,7 +52,7 @@ uint64_t pair_a_span(const struct pair *p);
 bool pair_is_transposed(const struct pair *p);
 void pair_swap(struct pair *p); /* a becomes b and b becomes a; see pair_nest */
 /* Drops axes of extent 1, sorts by the stride of a, joins axes that continue each other on both
- * sides. false where a's view is not nested then. */
+ * sides. false where a's view is not nested then, or spans more than MOST_ELEMENTS. */
 bool pair_nest(struct pair *p);
 
 /* Called for each block of a join. */
@@ -61,11 +61,12 @@ typedef enum status pair_visit(void *context, const struct pair *p, struct error
 /* The elements that views y.a and z.a of one tensor share, as pairs (y.b, z.b), each shared element
  * in exactly one of them. Both a sides must be nested. The pairs are not nested: pair_nest() those
  * that are joined again. Few blocks come out where strides divide each other; where they do not,
- * one comes for each step of the larger stride. */
+ * one comes for each step of the larger stride, and more than a million steps are ERR_UNSUPPORTED.
+ */
 MUST_CHECK enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *visit,
                                  void *context, struct error *err);
 
-/* Whether y.a and z.a share an element. */
+/* Whether y.a and z.a share an element, or it would take too long to tell. */
 bool pair_overlap(const struct pair *y, const struct pair *z);
 
 /* Whether the a sides of pairs[] tile [0, numel): each element in exactly one. If not, *first_bad

@@ -208,6 +208,36 @@ static void empty_views_share_nothing(void **state)
     assert_true(pairs_tile(&none, 1, 0, &bad, &covered));
 }
 
+static void views_larger_than_any_tensor_are_not_nested(void **state)
+{
+    (void)state;
+    const uint64_t half = UINT64_C(1) << 32;
+    struct pair wraps = {.num_axes = 1, .axes = {{half, half, 1}}},
+                fits = {.num_axes = 1, .axes = {{UINT64_C(1) << 29, UINT64_C(1) << 29, 1}}};
+    assert_false(pair_nest(&wraps));
+    assert_true(pair_nest(&fits));
+    /* 4 * extent wraps to 8, so the axes seem to continue each other. */
+    struct pair joined = {.num_axes = 2, .axes = {{3, 8, 8}, {(UINT64_C(1) << 62) + 2, 4, 4}}};
+    assert_false(pair_nest(&joined));
+    struct pair empty = {.num_axes = 2, .axes = {{half, half, 1}, {0, 1, 1}}};
+    assert_true(pair_nest(&empty));
+    assert_int_equal(pair_count(&empty), 0);
+}
+
+static void views_with_little_in_common_are_not_compared_without_end(void **state)
+{
+    (void)state;
+    static struct blocks blocks;
+    struct error err = {0};
+    struct pair y = {.num_axes = 1, .axes = {{UINT64_C(1) << 40, 6, 1}}},
+                z = {.num_axes = 1, .axes = {{UINT64_C(1) << 40, 4, 1}}, .a_offset = 1};
+    assert_true(pair_overlap(&y, &z)); /* one is even, the other odd */
+    assert_fails(pair_join(&y, &z, add_block, &blocks, &err), ERR_UNSUPPORTED,
+                 "two views whose strides have too little in common");
+    y.axes[0].extent = z.axes[0].extent = 500000;
+    assert_false(pair_overlap(&y, &z));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -218,6 +248,8 @@ int main(void)
         cmocka_unit_test(tiles_are_told_from_holes_and_overlaps),
         cmocka_unit_test(a_join_of_more_axes_than_there_can_be_is_an_error),
         cmocka_unit_test(empty_views_share_nothing),
+        cmocka_unit_test(views_larger_than_any_tensor_are_not_nested),
+        cmocka_unit_test(views_with_little_in_common_are_not_compared_without_end),
     };
     return cmocka_run_group_tests_name("view", tests, NULL, NULL);
 }
