@@ -107,7 +107,7 @@ asan: ## the same under address and undefined-behaviour sanitizers
 	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)"
 
 $(BUILD)/%_fuzz: $(BUILD)/%_fuzz.o $(BUILD)/libferry.a
-	$(call say,LINK)$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(call say,LINK)$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
 fuzzers: $(FUZZERS)
 

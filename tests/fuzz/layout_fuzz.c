@@ -1,0 +1,270 @@
+/* layout_fuzz.c - the bytes choose a small model, two layouts of it and a parameter. A layout is
+ * refused by a message, or its stages have each layer once and its shards each element; and what
+ * goes from the shards of one layout to those of the other and back is what it was. */
+#include "ckpt/testing_layout.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MOST_RANKS = 16 };
+
+static struct arena arena;
+
+/* ---- models and layouts ---- */
+
+static struct model_config choose_model(void)
+{
+    static const uint64_t heads[] = {1, 2, 3, 4, 6, 8, 12, 5};
+    struct model_config c = {.num_layers = test_choose(17),
+                             .hidden_size = 1 + test_choose(8),
+                             .ffn_hidden_size = 1 + test_choose(48),
+                             .moe_ffn_hidden_size = 1 + test_choose(48),
+                             .num_experts = test_choose(9),
+                             .num_attention_heads = heads[test_choose(8)],
+                             .kv_channels = 1 + test_choose(4),
+                             .vocab_size = 1 + test_choose(40),
+                             .make_vocab_size_divisible_by = 1 + test_choose(8),
+                             .max_position_embeddings = 1 + test_choose(8),
+                             .gated_linear_unit = test_choose(2)};
+    c.num_query_groups = random_divisor(NULL, c.num_attention_heads);
+    return c;
+}
+
+/* Letters that a pipeline layout is made of, mostly between E and L. */
+static const char *choose_text(void)
+{
+    static const char letters[] = "tttt||EL()**,,0123456789m";
+    struct strbuf text = {0};
+    if (test_choose(8)) strbuf_add_char(&text, 'E');
+    for (uint64_t n = test_choose(40); n > 0; n--)
+        strbuf_add_char(&text, letters[test_choose(sizeof letters - 1)]);
+    if (test_choose(8)) strbuf_add_char(&text, 'L');
+    const char *copy = arena_text(&arena, text.data, text.length);
+    strbuf_release(&text);
+    return copy;
+}
+
+static struct layout_options choose_layout(const struct model_config *c)
+{
+    struct layout_options o = random_layout(NULL, &arena, c);
+    uint64_t *const numbers[] = {&o.tp,
+                                 &o.pp,
+                                 &o.ep,
+                                 &o.etp,
+                                 &o.virtual_stages,
+                                 &o.layers_per_virtual_stage,
+                                 &o.first_layers,
+                                 &o.last_layers};
+    uint64_t *number = numbers[test_choose(8)];
+    switch (test_choose(12)) {
+    case 1:
+        *number = test_choose(20);
+        break;
+    case 2:
+        *number = UINT64_C(1) << test_choose(64);
+        break;
+    case 3:
+        *number = UINT64_MAX - test_choose(4);
+        break;
+    case 4:
+    case 5:
+        o.pipeline_layout = choose_text();
+        break;
+    default:
+        break;
+    }
+    return o;
+}
+
+/* ---- stages ---- */
+
+static void check_stages(const struct layout *l, uint64_t num_layers)
+{
+    uint64_t stages = l->pp * l->vpp, next = 0;
+    for (uint64_t s = 0; s < stages; s++) {
+        const struct stage *stage = layout_stage(l, s / l->pp, s % l->pp);
+        assert_true(stage->first_layer == next);
+        assert_true(stage->num_layers <= num_layers - next);
+        assert_true(stage->embedding == (s == 0) && stage->loss == (s == stages - 1));
+        next += stage->num_layers;
+    }
+    assert_true(next == num_layers);
+}
+
+static void check_layout(const struct layout *l, const struct model_config *c)
+{
+    check_stages(l, c->num_layers);
+    assert_true(*layout_text(l, &arena));
+    uint64_t dense = l->tp, sparse = l->ep * l->etp, fewest = dense > sparse ? dense : sparse;
+    while (fewest < 4096 && (fewest % dense || fewest % sparse))
+        fewest++;
+    if (fewest < 4096) assert_true(layout_stage_ranks(l) == fewest);
+}
+
+static bool make_layout(struct layout *l, const struct model_config *c)
+{
+    struct error err = {0};
+    struct layout_options o = choose_layout(c);
+    enum status st = layout_make(l, &arena, &o, c, &err);
+    if (st) {
+        assert_true((st == ERR_UNSUPPORTED || st == ERR_USAGE) && *err.text);
+        return false;
+    }
+    check_layout(l, c);
+    return true;
+}
+
+/* ---- shards ---- */
+
+/* A parameter on all ranks that share it; values say which element of the whole it is, from 1. */
+struct shards {
+    struct cut cut;
+    uint64_t numel; /* of the whole */
+    struct pair parts[MOST_RANKS][2];
+    unsigned num_parts[MOST_RANKS];
+    uint64_t local[MOST_RANKS][MAX_AXES], counts[MOST_RANKS], *values[MOST_RANKS];
+};
+
+static struct cut cut_of(const struct param_rule *rule, const struct model_config *c,
+                         const struct layout *l)
+{
+    const char *name = rule->name;
+    uint64_t heads = c->num_attention_heads, hidden = c->hidden_size;
+    uint64_t ffn = rule->expert ? c->moe_ffn_hidden_size : c->ffn_hidden_size;
+    struct cut cut = {.rule = rule,
+                      .gated = c->gated_linear_unit,
+                      .num_dims = rule_num_dims(rule),
+                      .shape = {hidden, hidden},
+                      .tp_size = rule->expert ? l->etp : l->tp};
+    if (rule->vocab)
+        cut.shape[0] = padded_vocab_size(c->vocab_size, c->make_vocab_size_divisible_by, l->tp);
+    else if (strstr(name, "position_embeddings"))
+        cut.shape[0] = c->max_position_embeddings;
+    else if (strstr(name, "linear_qkv") && rule->split == 0)
+        cut.shape[0] = (heads + 2 * c->num_query_groups) * c->kv_channels;
+    else if (strstr(name, "softmax_offset"))
+        cut.shape[0] = heads;
+    else if (strstr(name, "linear_proj") && rule->split == 1)
+        cut.shape[1] = heads * c->kv_channels;
+    else if (strstr(name, "linear_fc1") && rule->split == 0)
+        cut.shape[0] = ffn * (rule->gated && c->gated_linear_unit ? 2 : 1);
+    else if (strstr(name, "linear_fc2") && rule->split == 1)
+        cut.shape[1] = ffn;
+    return cut;
+}
+
+/* false where the ranks cannot share it, which only query groups that are fewer than the ranks
+ * excuse. */
+static bool make_shards(struct shards *s, const struct cut *c, const struct model_config *config)
+{
+    struct error err = {0};
+    *s = (struct shards){.cut = *c};
+    if (c->tp_size > MOST_RANKS) return false;
+    assert_true(shape_numel(c->shape, c->num_dims, &s->numel) && s->numel <= MOST_SHARD_ELEMENTS);
+    for (uint64_t r = 0; r < c->tp_size; r++) {
+        enum status st = param_shard(c->rule, c->gated, c->rule->name, c->num_dims, c->shape, r,
+                                     c->tp_size, s->parts[r], &s->num_parts[r], s->local[r], &err);
+        if (st) {
+            assert_true(st == ERR_UNSUPPORTED && strstr(err.text, c->rule->name));
+            assert_true(strstr(c->rule->name, "linear_qkv") &&
+                        c->tp_size > config->num_query_groups);
+            return false;
+        }
+        assert_true(shape_numel(s->local[r], c->num_dims, &s->counts[r]));
+        s->values[r] = arena_array(&arena, s->counts[r] + 1, sizeof **s->values);
+    }
+    check_shards(c);
+    return true;
+}
+
+/* What each rank should hold of elements below `end`; zeros behind it. */
+static void fill_shards(struct shards *s, uint64_t end)
+{
+    for (uint64_t r = 0; r < s->cut.tp_size; r++)
+        for (uint64_t i = 0; i < s->counts[r]; i++) {
+            uint64_t whole = whole_element(&s->cut, s->local[r], r, i);
+            s->values[r][i] = whole < end ? 1 + whole : 0;
+        }
+}
+
+struct copying {
+    const uint64_t *from;
+    uint64_t *to;
+};
+
+static enum status copy_block(void *context, const struct pair *p, struct error *err)
+{
+    const struct copying *c = context;
+    (void)err;
+    for (uint64_t n = 0, a, b; n < pair_count(p); n++) {
+        pair_element(p, n, &a, &b);
+        assert_true(!c->to[b]);
+        c->to[b] = c->from[a];
+    }
+    return OK;
+}
+
+/* From the ranks of one layout to those of another, part by part. */
+static void carry(const struct shards *from, struct shards *to)
+{
+    struct error err = {0};
+    uint64_t sources = from->cut.rule->split < 0 ? 1 : from->cut.tp_size;
+    for (uint64_t j = 0; j < to->cut.tp_size; j++) {
+        memset(to->values[j], 0, to->counts[j] * sizeof **to->values);
+        for (uint64_t i = 0; i < sources; i++)
+            for (unsigned k = 0; k < from->num_parts[i] * to->num_parts[j]; k++) {
+                struct copying c = {from->values[i], to->values[j]};
+                assert_ok(pair_join(&from->parts[i][k % from->num_parts[i]],
+                                    &to->parts[j][k / from->num_parts[i]], copy_block, &c, &err));
+            }
+    }
+}
+
+static void check_same(const struct shards *a, const struct shards *b)
+{
+    for (uint64_t r = 0; r < a->cut.tp_size; r++)
+        for (uint64_t i = 0; i < a->counts[r]; i++)
+            assert_true(a->values[r][i] == b->values[r][i]);
+}
+
+static void there_and_back(const struct cut *here, const struct cut *there,
+                           const struct model_config *config)
+{
+    struct shards source, target, back, expected;
+    if (!make_shards(&source, here, config) || !make_shards(&target, there, config)) return;
+    (void)make_shards(&back, here, config);
+    (void)make_shards(&expected, there, config);
+    uint64_t shared = source.numel < target.numel ? source.numel : target.numel;
+    fill_shards(&source, shared);
+    fill_shards(&expected, shared);
+    carry(&source, &target);
+    check_same(&target, &expected);
+    carry(&target, &back);
+    check_same(&back, &source);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct layout here, there;
+    size_t num_rules;
+    const struct param_rule *rules = param_rules(&num_rules);
+    test_choices = data;
+    test_choices_end = data + size;
+    arena_init(&arena);
+    struct model_config c = choose_model();
+    if (make_layout(&here, &c) && make_layout(&there, &c))
+        for (uint64_t n = 1 + test_choose(3); n > 0; n--) {
+            const struct param_rule *rule = &rules[test_choose(num_rules)];
+            struct cut a = cut_of(rule, &c, &here), b = cut_of(rule, &c, &there);
+            if (c.num_experts || !rule->expert) there_and_back(&a, &b, &c);
+        }
+    arena_release(&arena);
+    return 0;
+}
+
+/* A failed check of cmocka's is to end the process, so that libFuzzer keeps the bytes. */
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    return setenv("CMOCKA_TEST_ABORT", "1", 1);
+}
