@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/checked.h"
@@ -242,12 +243,39 @@ static enum status each_of_tensor(struct target *t, const struct tensor *x, part
     return each_rank(t, &p, visit, context, err);
 }
 
+/* By place, layer, row of the table, expert; what is in no row comes last. */
+static int by_place(const void *a, const void *b)
+{
+    const struct tensor *x = *(const struct tensor *const *)a,
+                        *y = *(const struct tensor *const *)b;
+    struct param p, q;
+    bool x_known = param_find(x->name, &p), y_known = param_find(y->name, &q);
+    if (!x_known || !y_known)
+        return x_known != y_known ? y_known - x_known : strcmp(x->name, y->name);
+    if (p.rule->place != q.rule->place) return p.rule->place < q.rule->place ? -1 : 1;
+    if (p.layer != q.layer) return p.layer < q.layer ? -1 : 1;
+    if (p.rule != q.rule) return p.rule < q.rule ? -1 : 1;
+    return p.expert < q.expert ? -1 : p.expert > q.expert;
+}
+
+const struct tensor **megatron_parameters(struct target *t, size_t *count)
+{
+    const struct catalog *c = t->source;
+    const struct tensor **all = arena_array(&t->plan.arena, c->num_tensors + 1, sizeof *all);
+    *count = 0;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (is_parameter(&c->tensors[i])) all[(*count)++] = &c->tensors[i];
+    qsort(all, *count, sizeof *all, by_place);
+    return all;
+}
+
 enum status megatron_each_part(struct target *t, part_visit *visit, void *context,
                                struct error *err)
 {
-    for (size_t i = 0; i < t->source->num_tensors; i++)
-        if (is_parameter(&t->source->tensors[i]))
-            TRY(each_of_tensor(t, &t->source->tensors[i], visit, context, err));
+    size_t count;
+    const struct tensor **all = megatron_parameters(t, &count);
+    for (size_t i = 0; i < count; i++)
+        TRY(each_of_tensor(t, all[i], visit, context, err));
     return OK;
 }
 

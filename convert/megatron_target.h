@@ -26,8 +26,12 @@ struct megatron_part {
     enum dtype dtype;
 };
 
-/* Calls visit for every part of every parameter that is carried, tensor by tensor. Replicated ones
- * have one part, of tp_rank 0. */
+/* The parameters that are carried, in the order of the model, whatever that of the source: the same
+ * checkpoint gives the same files. In the plan's arena. */
+const struct tensor **megatron_parameters(struct target *t, size_t *count);
+
+/* Calls visit for every part of each of them, tensor by tensor. Replicated ones have one part, of
+ * tp_rank 0. */
 MUST_CHECK enum status megatron_each_part(struct target *t,
                                           enum status (*visit)(void *context,
                                                                const struct megatron_part *p,

@@ -286,10 +286,11 @@ static bool is_norm_module(const char *module)
 static void add_extra_states(struct dist_target *x)
 {
     struct arena *a = &x->t->plan.arena;
-    for (size_t i = 0; i < x->t->source->num_tensors; i++) {
+    size_t count;
+    const struct tensor **all = megatron_parameters(x->t, &count);
+    for (size_t i = 0; i < count; i++) {
         struct param p;
-        const char *name = x->t->source->tensors[i].name;
-        if (!param_find(name, &p) || strncmp(name, "optimizer.", 10) == 0) continue;
+        if (!param_find(all[i]->name, &p)) continue;
         const char *key = dist_key_of(a, &p, x->stacked, !x->t->options.transformer_engine);
         const char *module = module_of(a, key);
         if (p.rule->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
