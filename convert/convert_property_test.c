@@ -1,9 +1,12 @@
-/* Random models through random layouts, formats and names and back: the tensors must be the same,
- * bit by bit. FERRY_TEST_SEED and FERRY_TEST_CASES vary it. */
+/* Random models through random formats, layouts and names and back: the digests are the same all
+ * the way, and at its end the files are, byte by byte. FERRY_TEST_SEED and FERRY_TEST_CASES vary
+ * it, FERRY_TEST_CASE picks one. */
+#include "ckpt/digest.h"
 #include "ckpt/testing_layout.h"
+#include "convert/record.h"
 #include "convert/testing_hf.h"
 
-enum { CASES = 300, MAX_WORDS = 40 };
+enum { CASES = 500, STEPS = 4, MAX_WORDS = 40 };
 
 static struct model_maps maps;
 
@@ -11,6 +14,7 @@ static struct model_maps maps;
 
 struct random_case {
     uint64_t seed; /* what is drawn from */
+    size_t family;
     const struct model_map *map;
     cJSON *config;
     struct model_config c;
@@ -175,7 +179,63 @@ static bool fits(const struct random_case *x, const struct layout_options *o, bo
     return !legacy || o->tp % etp == 0;
 }
 
-/* ---- a chain of conversions ---- */
+/* ---- steps ---- */
+
+enum format { HF, TORCH_DIST, TORCH, NUM_FORMATS };
+static const char *const format_names[] = {"hf", "torch_dist", "torch"};
+
+/* One conversion; all that can be said of a target. */
+struct step {
+    enum format format;
+    struct layout_options layout;
+    bool te, grouped, object;
+    uint64_t divisible_by, iteration, max_shard; /* 0: not said */
+};
+
+static struct step random_step(struct random_case *x)
+{
+    struct step s = {.format = (enum format)draw(x, NUM_FORMATS)};
+    s.layout = random_layout(&x->seed, &scratch, &x->c);
+    for (int i = 0; i < 3 && !fits(x, &s.layout, s.format == TORCH); i++)
+        s.layout = random_layout(&x->seed, &scratch, &x->c);
+    s.te = draw(x, 2);
+    s.grouped = s.te && draw(x, 2);
+    s.object = draw(x, 2);
+    if (draw(x, 2)) s.divisible_by = 1 + draw(x, 20);
+    if (draw(x, 2)) s.iteration = 1 + draw(x, 99);
+    if (draw(x, 2)) s.max_shard = 200 + draw(x, 2000);
+    return s;
+}
+
+/* What a step that is taken again must say, so that its result does not depend on where it starts.
+ */
+static void say_all(struct step *s)
+{
+    if (!s->divisible_by) s->divisible_by = 8;
+    if (!s->iteration) s->iteration = 7;
+}
+
+static bool step_fits(const struct random_case *x, const struct step *s)
+{
+    return s->format == HF || fits(x, &s->layout, s->format == TORCH);
+}
+
+static struct words words_of(const struct step *s, const char *from, const char *to)
+{
+    struct words w = {.items = {from, to}, .count = 2};
+    add_word(&w, arena_printf(&scratch, "--to=%s", format_names[s->format]));
+    if (s->format == HF) {
+        if (s->max_shard) add_option(&w, "--max-shard-size", s->max_shard);
+        return w;
+    }
+    add_layout(&w, &s->layout);
+    add_word(&w, s->te ? "--transformer-impl=transformer_engine" : "--transformer-impl=local");
+    if (s->grouped) add_word(&w, "--moe-grouped-gemm");
+    if (s->format == TORCH_DIST && s->object) add_word(&w, "--common-state=object");
+    if (s->divisible_by) add_option(&w, "--make-vocab-size-divisible-by", s->divisible_by);
+    if (s->iteration) add_option(&w, "--iteration", s->iteration);
+    return w;
+}
 
 static void tell(struct random_case *x, const struct words *w)
 {
@@ -184,113 +244,178 @@ static void tell(struct random_case *x, const struct words *w)
     strbuf_add_char(&x->story, '\n');
 }
 
-static enum status convert(struct random_case *x, const struct words *w)
+static enum status convert(struct random_case *x, const struct step *s, const char *from,
+                           const char *to)
 {
-    static const char *const always[] = {"--no-fsync", "-q", "--threads=1", "--max-memory=4GiB"};
-    struct words all = *w;
-    for (size_t i = 0; i < 4; i++)
-        add_word(&all, always[i]);
-    tell(x, w);
-    return run_command(&command_convert, all.count, all.items);
+    struct words w = words_of(s, from, to);
+    add_word(&w, draw(x, 4) ? "--threads=1" : "--threads=3");
+    tell(x, &w);
+    add_word(&w, "--max-memory=4GiB");
+    add_word(&w, "--no-fsync");
+    add_word(&w, "-q");
+    return run_command(&command_convert, w.count, w.items);
 }
 
-static void fail_case(const struct random_case *x, enum status st)
+/* ---- what must be the same ---- */
+
+/* The digests of a checkpoint, a line a tensor. */
+static const char *digests_of(const char *path)
 {
-    fputs(x->story.data, stderr); /* cmocka cuts long messages */
+    const struct source_options none = {0};
+    const struct digest_options options = {.threads = 1, .progress = PROGRESS_NONE};
+    struct catalog c;
+    struct tensor_digest *digests;
+    struct strbuf text = {0};
+    size_t count;
+    assert_ok(source_open(&c, path, &none, &maps, &err));
+    assert_ok(catalog_check(&c, &err));
+    assert_ok(digest_catalog(&c, &options, &scratch, &digests, &count, &err));
+    digest_print_all(&text, digests, count, NULL);
+    catalog_release(&c);
+    const char *copy = arena_text(&scratch, text.data, text.length);
+    strbuf_release(&text);
+    return copy;
+}
+
+static void check_same_file_of(const char *a, const char *b, const char *name)
+{
+    check_same_file(path_join(&scratch, a, name), path_join(&scratch, b, name));
+}
+
+/* Two folders hold the same files of the same bytes, but for ferry.json. */
+static void check_same_folder(const char *a, const char *b)
+{
+    struct name_list ours, theirs;
+    assert_ok(folder_list(a, &scratch, &ours, &err));
+    assert_ok(folder_list(b, &scratch, &theirs, &err));
+    assert_int_equal(ours.count, theirs.count);
+    for (size_t i = 0; i < ours.count; i++) {
+        const char *name = ours.names[i], *x = path_join(&scratch, a, name);
+        assert_string_equal(name, theirs.names[i]);
+        if (path_is_folder(x))
+            check_same_folder(x, path_join(&scratch, b, name));
+        else if (strcmp(name, record_name) != 0)
+            check_same_file_of(a, b, name);
+    }
+}
+
+/* ---- a chain of conversions ---- */
+
+/* What the cases had to do with: a test of 500 that never met a format would be none. */
+struct tally {
+    unsigned refused, formats[NUM_FORMATS][NUM_FORMATS], families[32];
+};
+
+static void fail_step(enum status st)
+{
     fail_msg("status %d: %s", (int)st, err.text);
 }
 
-/* One step to Megatron; false where the layout does not fit, which must be refused. */
-static bool step(struct random_case *x, const char *from, const char *to)
+/* A step that fits, after others that do not, which must be refused. */
+static struct step take_step(struct random_case *x, const char *from, const char *to, bool again,
+                             struct tally *tally)
 {
-    struct words w = {.items = {from, to}, .count = 2};
-    bool legacy = draw(x, 2), te = draw(x, 2);
-    struct layout_options o = random_layout(&x->seed, &scratch, &x->c);
-    for (int i = 0; i < 3 && !fits(x, &o, legacy); i++)
-        o = random_layout(&x->seed, &scratch, &x->c);
-    add_layout(&w, &o);
-    add_word(&w, legacy ? "--to=torch" : "--to=torch_dist");
-    add_word(&w, te ? "--transformer-impl=transformer_engine" : "--transformer-impl=local");
-    if (te && draw(x, 2)) add_word(&w, "--moe-grouped-gemm");
-    if (!legacy && draw(x, 2)) add_word(&w, "--common-state=object");
-    if (draw(x, 2)) add_option(&w, "--make-vocab-size-divisible-by", 1 + draw(x, 20));
-    if (draw(x, 2)) add_option(&w, "--iteration", draw(x, 99));
-    enum status st = convert(x, &w);
-    if (fits(x, &o, legacy)) {
-        if (st) fail_case(x, st);
-        return true;
+    struct step s = random_step(x);
+    for (int tries = 0; tries < 4 && !step_fits(x, &s); tries++) {
+        enum status st = convert(x, &s, from, to);
+        if (st != ERR_UNSUPPORTED && st != ERR_USAGE) fail_step(st);
+        assert_true(*err.text);
+        assert_false(path_exists(to));
+        tally->refused++;
+        s = random_step(x);
     }
-    if (st != ERR_UNSUPPORTED && st != ERR_USAGE) fail_case(x, st);
-    assert_true(*err.text);
-    assert_false(path_exists(to));
-    return false;
+    if (!step_fits(x, &s)) /* as every model does */
+        s = (struct step){.format = TORCH_DIST, .layout = {.tp = 1, .pp = 1, .ep = 1, .etp = 1}};
+    if (again) say_all(&s);
+    enum status st = convert(x, &s, from, to);
+    if (st) fail_step(st);
+    return s;
 }
 
-/* Steps until one fits; every model fits a layout of one rank. */
-static void step_that_fits(struct random_case *x, const char *from, const char *to,
-                           unsigned *refused)
-{
-    for (int tries = 0; tries < 4; tries++) {
-        if (step(x, from, to)) return;
-        ++*refused;
-    }
-    enum status st;
-    struct words w = {
-        .items = {from, to, "--to=torch_dist", "--tp=1", "--pp=1", "--ep=1", "--etp=1"},
-        .count = 7};
-    if ((st = convert(x, &w))) fail_case(x, st);
-}
-
-static void run_case(uint64_t number, unsigned *refused)
+static void begin_case(struct random_case *x, uint64_t number)
 {
     static const enum dtype floats[] = {DT_BF16, DT_F16, DT_F32, DT_F64};
-    struct random_case x = {.seed = test_seed() * 1000003 + number};
-    const char *folders[6];
-    enum status st;
-    unsigned steps = 1 + (unsigned)draw(&x, 3);
-    for (int i = 0; i < 6; i++)
-        folders[i] = in_scratch(arena_printf(&scratch, "%d", i));
-    x.map = maps.maps[draw(&x, maps.num_maps)];
-    x.mixing = (int)draw(&x, 4);
-    x.dtypes[0] = floats[draw(&x, 4)];
-    x.dtypes[1] = floats[draw(&x, 4)];
-    random_config(&x);
-    strbuf_printf(&x.story, "FERRY_TEST_SEED=%llu, case %llu: ", (unsigned long long)test_seed(),
+    x->family = draw(x, maps.num_maps);
+    x->map = maps.maps[x->family];
+    x->mixing = (int)draw(x, 4);
+    x->dtypes[0] = floats[draw(x, 4)];
+    x->dtypes[1] = floats[draw(x, 4)];
+    random_config(x);
+    strbuf_printf(&x->story,
+                  "FERRY_TEST_SEED=%llu FERRY_TEST_CASE=%llu: ", (unsigned long long)test_seed(),
                   (unsigned long long)number);
-    json_print(&x.story, x.config, -1);
-    strbuf_add_char(&x.story, '\n');
-    make_hf(folders[0], x.map, x.config, choose_dtype, &x, &x.seed);
-    for (unsigned i = 0; i < steps; i++)
-        step_that_fits(&x, folders[i], folders[i + 1], refused);
-    struct words back = {.items = {folders[steps], folders[5], "--to=hf"}, .count = 3};
-    if (draw(&x, 2)) add_option(&back, "--max-shard-size", 200 + draw(&x, 2000));
-    if ((st = convert(&x, &back))) fail_case(&x, st);
-    check_same_weights(folders[5], folders[0]);
-    check_same_file(path_join(&scratch, folders[5], "config.json"),
-                    path_join(&scratch, folders[0], "config.json"));
-    for (int i = 0; i < 6; i++)
+    json_print(&x->story, x->config, -1);
+    strbuf_add_char(&x->story, '\n');
+}
+
+/* Where a case is, for who wants to know why it failed. */
+static struct random_case current;
+
+/* From Hugging Face to a source, there, to two more, back to the source, and to Hugging Face. */
+static void run_case(uint64_t number, struct tally *tally)
+{
+    struct random_case *x = &current;
+    const char *folders[STEPS + 3];
+    struct step steps[STEPS];
+    enum status st;
+    *x = (struct random_case){.seed = test_seed() * 1000003 + number};
+    for (int i = 0; i < STEPS + 3; i++)
+        folders[i] = in_scratch(arena_printf(&scratch, "%d", i));
+    begin_case(x, number);
+    make_hf(folders[0], x->map, x->config, choose_dtype, x, &x->seed);
+    const char *digests = digests_of(folders[0]);
+    for (int i = 0; i < STEPS; i++) {
+        steps[i] = take_step(x, folders[i], folders[i + 1], i == 0, tally);
+        assert_string_equal(digests_of(folders[i + 1]), digests);
+        tally->formats[i ? steps[i - 1].format : HF][steps[i].format]++;
+    }
+    if ((st = convert(x, &steps[0], folders[STEPS], folders[STEPS + 1]))) fail_step(st);
+    check_same_folder(folders[STEPS + 1], folders[1]);
+    struct step last = {.format = HF, .max_shard = draw(x, 2) ? 200 + draw(x, 2000) : 0};
+    if ((st = convert(x, &last, folders[STEPS + 1], folders[STEPS + 2]))) fail_step(st);
+    check_same_weights(folders[STEPS + 2], folders[0]);
+    check_same_file_of(folders[STEPS + 2], folders[0], "config.json");
+    if (!last.max_shard) check_same_file_of(folders[STEPS + 2], folders[0], "model.safetensors");
+    for (int i = 0; i < STEPS + 3; i++)
         assert_ok(path_remove(folders[i], &err));
-    cJSON_Delete(x.config);
-    strbuf_release(&x.story);
+    tally->families[x->family]++;
+    cJSON_Delete(x->config);
+    strbuf_release(&x->story);
 }
 
 static void random_models_survive_random_conversions(void **state)
 {
     const char *text = getenv("FERRY_TEST_CASES"), *only = getenv("FERRY_TEST_CASE");
     uint64_t cases = text ? strtoull(text, NULL, 10) : CASES;
-    unsigned refused = 0;
-    for (uint64_t i = only ? strtoull(only, NULL, 10) : 0; i < cases; i++) {
-        run_case(i, &refused);
-        arena_release(&scratch);
-        if (only) break;
-    }
+    struct tally tally = {0};
     (void)state;
-    if (cases >= CASES) assert_in_range(refused, CASES / 10, cases);
+    for (uint64_t i = 0; i < cases && !only; i++) {
+        run_case(i, &tally);
+        arena_release(&scratch);
+    }
+    if (only) run_case(strtoull(only, NULL, 10), &tally);
+    if (only || cases < CASES) return;
+    assert_true(maps.num_maps <= sizeof tally.families / sizeof *tally.families);
+    assert_in_range(tally.refused, CASES / 10, STEPS * cases);
+    for (size_t i = 0; i < maps.num_maps; i++)
+        assert_true(tally.families[i]);
+    for (int from = 0; from < NUM_FORMATS; from++)
+        for (int to = 0; to < NUM_FORMATS; to++)
+            assert_true(tally.formats[from][to]);
 }
 
+/* A check that fails does not return, so the story of its case is still there. */
+static int end_cases(void **state)
+{
+    if (current.story.data) fputs(current.story.data, stderr);
+    return scratch_end(state);
+}
+
+/* Thousands of small files are made: in memory, where that is so easy. */
 static int load_maps(void **state)
 {
     (void)state;
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
     return model_maps_load(&maps, NULL, NULL) ? -1 : 0;
 }
 
@@ -305,7 +430,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(random_models_survive_random_conversions, scratch_begin,
-                                        scratch_end),
+                                        end_cases),
     };
     return cmocka_run_group_tests_name("convert_property", tests, load_maps, release_maps);
 }

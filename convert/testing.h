@@ -16,13 +16,15 @@
 
 static struct error err;
 static struct arena scratch; /* of one test */
-static char scratch_folder[] = "/tmp/ferry-convert-test-XXXXXX";
+static char scratch_folder[128];
 
 static inline int scratch_begin(void **state)
 {
+    const char *where = getenv("TMPDIR");
     (void)state;
     arena_init(&scratch);
-    strcpy(scratch_folder + strlen(scratch_folder) - 6, "XXXXXX");
+    snprintf(scratch_folder, sizeof scratch_folder, "%s/ferry-convert-test-XXXXXX",
+             where ? where : "/tmp");
     return mkdtemp(scratch_folder) ? 0 : -1;
 }
 
