@@ -1,13 +1,8 @@
 /* model_map_fuzz.c - any JSON as a model map (where it has a "family") or as a config.json: read,
  * expanded to tensors, and the config written back. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "common/json.h"
 #include "convert/model_map.h"
+#include "tests/fuzz/file_of_bytes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -55,9 +50,7 @@ static void as_map(const uint8_t *data, size_t size, const char *family)
     struct error err;
     char path[64];
     cJSON *config;
-    int fd = memfd_create("map", 0);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int fd = file_of_bytes(data, size, path);
     if (!model_maps_load(&maps, path, &err)) {
         struct strbuf text = {0};
         const struct model_map *map = model_map_of_family(&maps, family);

@@ -1,24 +1,11 @@
 /* safetensors_fuzz.c - any bytes as a safetensors file: opened, both ends of each tensor read, and
  * laid out again, which must give a file of the same tensors. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "formats/safetensors.h"
+#include "tests/fuzz/file_of_bytes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* A file in memory of these bytes, and zeros up to file_bytes. */
-static int create(const void *bytes, size_t num_bytes, uint64_t file_bytes, char path[64])
-{
-    int fd = memfd_create("safetensors", 0);
-    if (fd < 0 || write(fd, bytes, num_bytes) != (ssize_t)num_bytes) abort();
-    if (ftruncate(fd, (off_t)file_bytes)) abort();
-    snprintf(path, 64, "/proc/self/fd/%d", fd);
-    return fd;
-}
 
 /* All that was promised at open. */
 static void read_ends(const struct stored *s)
@@ -43,7 +30,8 @@ static void open_again(const struct stored *first, const struct strbuf *head, ui
     struct safetensors_info info;
     struct error err;
     char path[64];
-    int fd = create(head->data, head->length, file_bytes, path);
+    int fd = file_of_bytes(head->data, head->length, path);
+    if (ftruncate(fd, (off_t)file_bytes)) abort();
     stored_init(&s);
     if (safetensors_open(&s, path, &info, &err)) abort();
     if (s.num_tensors != first->num_tensors) abort();
@@ -79,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct safetensors_info info;
     struct error err;
     char path[64];
-    int fd = create(data, size, size, path);
+    int fd = file_of_bytes(data, size, path);
     stored_init(&s);
     if (!safetensors_open(&s, path, &info, &err)) {
         read_ends(&s);

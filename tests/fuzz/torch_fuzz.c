@@ -1,12 +1,7 @@
 /* torch_fuzz.c - any bytes as a file of torch.save: opened, all tensors added, and the first and
  * last elements of each read. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "formats/torch.h"
+#include "tests/fuzz/file_of_bytes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -56,9 +51,7 @@ static void open_file(const char *path)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char path[64];
-    int fd = memfd_create("torch", 0);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int fd = file_of_bytes(data, size, path);
     open_file(path);
     close(fd);
     return 0;
