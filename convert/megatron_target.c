@@ -9,6 +9,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/memory.h"
 #include "common/yaml.h"
 #include "convert/megatron_source.h"
 #include "formats/torch.h"
@@ -243,29 +244,43 @@ static enum status each_of_tensor(struct target *t, const struct tensor *x, part
     return each_rank(t, &p, visit, context, err);
 }
 
+struct placed {
+    const struct tensor *tensor;
+    struct param param;
+    bool known;
+};
+
 /* By place, layer, row of the table, expert; what is in no row comes last. */
 static int by_place(const void *a, const void *b)
 {
-    const struct tensor *x = *(const struct tensor *const *)a,
-                        *y = *(const struct tensor *const *)b;
-    struct param p, q;
-    bool x_known = param_find(x->name, &p), y_known = param_find(y->name, &q);
-    if (!x_known || !y_known)
-        return x_known != y_known ? y_known - x_known : strcmp(x->name, y->name);
-    if (p.rule->place != q.rule->place) return p.rule->place < q.rule->place ? -1 : 1;
-    if (p.layer != q.layer) return p.layer < q.layer ? -1 : 1;
-    if (p.rule != q.rule) return p.rule < q.rule ? -1 : 1;
-    return p.expert < q.expert ? -1 : p.expert > q.expert;
+    const struct placed *x = a, *y = b;
+    const struct param *p = &x->param, *q = &y->param;
+    if (!x->known || !y->known)
+        return x->known != y->known ? y->known - x->known
+                                    : strcmp(x->tensor->name, y->tensor->name);
+    if (p->rule->place != q->rule->place) return p->rule->place < q->rule->place ? -1 : 1;
+    if (p->layer != q->layer) return p->layer < q->layer ? -1 : 1;
+    if (p->rule != q->rule) return p->rule < q->rule ? -1 : 1;
+    return p->expert < q->expert ? -1 : p->expert > q->expert;
 }
 
 const struct tensor **megatron_parameters(struct target *t, size_t *count)
 {
     const struct catalog *c = t->source;
     const struct tensor **all = arena_array(&t->plan.arena, c->num_tensors + 1, sizeof *all);
+    struct placed *placed = must_calloc(c->num_tensors + 1, sizeof *placed);
     *count = 0;
-    for (size_t i = 0; i < c->num_tensors; i++)
-        if (is_parameter(&c->tensors[i])) all[(*count)++] = &c->tensors[i];
-    qsort(all, *count, sizeof *all, by_place);
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        struct placed *x = &placed[*count];
+        if (!is_parameter(&c->tensors[i])) continue;
+        x->tensor = &c->tensors[i];
+        x->known = param_find(x->tensor->name, &x->param);
+        ++*count;
+    }
+    qsort(placed, *count, sizeof *placed, by_place);
+    for (size_t i = 0; i < *count; i++)
+        all[i] = placed[i].tensor;
+    free(placed);
     return all;
 }
 
