@@ -330,27 +330,16 @@ static enum status inspect(void *options, const char *const *positional, size_t 
                            struct error *err)
 {
     const struct inspect_flags *f = options;
-    struct source_options o;
-    struct model_maps maps;
-    struct catalog c;
+    struct opened o;
     struct strbuf text = {0};
-    bool stored_only;
     (void)num_positional;
-    TRY(source_options_of(&f->source, NULL, &o, err));
-    catalog_init(&c, positional[0]);
-    enum status st = model_maps_load(&maps, f->source.model_map, err);
+    enum status st = opened_open(&o, positional[0], &f->source, true, f->output.quiet, err);
     if (!st) {
-        catalog_release(&c);
-        st = inspect_open(&c, positional[0], &o, &maps, &stored_only, err);
-    }
-    if (!st) {
-        print_notes(&c, 0, f->output.quiet);
-        (f->output.json ? inspect_json : inspect_text)(&text, &c, f, stored_only);
+        (f->output.json ? inspect_json : inspect_text)(&text, &o.catalog, f, o.stored_only);
         fputs(text.data, stdout);
     }
     strbuf_release(&text);
-    catalog_release(&c);
-    model_maps_release(&maps);
+    opened_close(&o);
     return st;
 }
 

@@ -99,3 +99,26 @@ enum status inspect_open(struct catalog *c, const char *path, const struct sourc
     *stored_only = true;
     return open_stored(c, err);
 }
+
+enum status opened_open(struct opened *o, const char *path, const struct source_flags *f,
+                        bool stored_will_do, bool quiet, struct error *err)
+{
+    struct source_options options;
+    *o = (struct opened){.stored_only = false};
+    catalog_init(&o->catalog, path);
+    TRY(source_options_of(f, NULL, &options, err));
+    TRY(model_maps_load(&o->maps, f->model_map, err));
+    catalog_release(&o->catalog);
+    if (stored_will_do)
+        TRY(inspect_open(&o->catalog, path, &options, &o->maps, &o->stored_only, err));
+    else
+        TRY(source_open(&o->catalog, path, &options, &o->maps, err));
+    print_notes(&o->catalog, 0, quiet);
+    return OK;
+}
+
+void opened_close(struct opened *o)
+{
+    catalog_release(&o->catalog);
+    model_maps_release(&o->maps);
+}

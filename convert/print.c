@@ -208,21 +208,11 @@ static enum status print(void *options, const char *const *positional, size_t nu
                          struct error *err)
 {
     const struct print_flags *f = options;
-    struct source_options o;
-    struct model_maps maps;
-    struct catalog c;
-    bool stored_only;
-    TRY(source_options_of(&f->source, NULL, &o, err));
-    catalog_init(&c, positional[0]);
-    enum status st = model_maps_load(&maps, f->source.model_map, err);
-    if (!st) {
-        catalog_release(&c);
-        st = inspect_open(&c, positional[0], &o, &maps, &stored_only, err);
-    }
+    struct opened o;
+    enum status st = opened_open(&o, positional[0], &f->source, true, true, err);
     for (size_t i = 1; i < num_positional && !st; i++)
-        st = print_tensor(&c, positional[i], f->output.quiet, err);
-    catalog_release(&c);
-    model_maps_release(&maps);
+        st = print_tensor(&o.catalog, positional[i], f->output.quiet, err);
+    opened_close(&o);
     return st;
 }
 

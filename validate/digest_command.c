@@ -195,23 +195,11 @@ static enum status digest(void *options, const char *const *positional, size_t n
                           struct error *err)
 {
     const struct digest_flags *f = options;
-    struct model_maps maps;
-    struct catalog c;
-    struct source_options o;
+    struct opened o;
     (void)num_positional;
-    TRY(source_options_of(&f->source, NULL, &o, err));
-    catalog_init(&c, positional[0]);
-    enum status st = model_maps_load(&maps, f->source.model_map, err);
-    if (!st) {
-        catalog_release(&c);
-        st = source_open(&c, positional[0], &o, &maps, err);
-    }
-    if (!st) {
-        print_notes(&c, 0, f->output.quiet);
-        st = digest_opened(f, &c, err);
-    }
-    catalog_release(&c);
-    model_maps_release(&maps);
+    enum status st = opened_open(&o, positional[0], &f->source, false, f->output.quiet, err);
+    if (!st) st = digest_opened(f, &o.catalog, err);
+    opened_close(&o);
     return st;
 }
 
