@@ -80,12 +80,15 @@ struct noting {
     bool busy, in_journal;
     bool *done; /* [num_tasks] by an earlier run; NULL: none */
     size_t num_tasks;
+    struct strbuf kept; /* records of an earlier run that still hold */
+    bool dropped;       /* there are others */
 };
 
 struct executor {
     struct plan *plan;
     const struct executor_options *options;
     const char *folder, *work; /* what the journal is of */
+    int folder_fd;             /* so that all goes there, whatever its name is by now */
     uint64_t bytes;            /* of our files */
     struct segment_state *segments;
     struct file_state *files;
@@ -96,8 +99,11 @@ struct executor {
     struct progress *progress;
     _Atomic uint64_t written_bytes, resumed_bytes;
     struct noting noting;
-    /* of all tasks that ended, behind lock */
-    uint64_t cast_elements, changed_elements, counted_tasks;
+    uint64_t cast_elements, changed_elements; /* of all tasks that ended, behind lock */
+    bool *counted;                            /* [num_tasks], of executor_join */
+    uint64_t num_counted;
+    pthread_mutex_t asking; /* of keep_going */
+    _Atomic int64_t next_asking;
 };
 
 /* ---- the plan as a scan ---- */
@@ -167,7 +173,8 @@ static enum status output_fd(struct executor *x, uint32_t file, int *fd, struct 
     enum status st = OK;
     pthread_mutex_lock(&f->lock);
     if (f->fd < 0) {
-        st = (x->options->resume ? file_create_or_open : file_create)(f->path, &f->fd, err);
+        st = file_create_at(x->folder_fd, x->plan->files[file].path, f->path, x->options->resume,
+                            &f->fd, err);
         if (!st && ftruncate(f->fd, (off_t)x->plan->files[file].size_bytes))
             st = fail_errno(err, ERR_IO, "%s: setting its size", f->path);
     }
@@ -401,6 +408,24 @@ static bool find_share(const struct executor *x, struct worker *w, const struct 
     return counts;
 }
 
+static enum status ask(struct executor *x, struct error *err)
+{
+    if (!x->options->keep_going) return OK;
+    pthread_mutex_lock(&x->asking);
+    enum status st = x->options->keep_going(x->options->keep_going_context, err);
+    pthread_mutex_unlock(&x->asking);
+    return st;
+}
+
+/* Asks at most once a second. */
+static enum status ask_now_and_then(struct executor *x, struct error *err)
+{
+    int64_t now = (int64_t)(1000 * seconds_now()), next = atomic_load(&x->next_asking);
+    if (now < next || !atomic_compare_exchange_strong(&x->next_asking, &next, now + 1000))
+        return OK;
+    return ask(x, err);
+}
+
 /* Skips what no segment takes, holes (they are there once the file has its size), and what an
  * earlier run has done. */
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
@@ -410,7 +435,7 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     struct worker *w = &x->workers[t->worker];
     const struct carry *c = &x->plan->carries[t->item];
     uint64_t bytes = 0;
-    (void)err;
+    TRY(ask_now_and_then(x, err));
     w->read = w->written = (struct digest){{0}};
     w->cast_elements = w->changed_elements = w->num_runs = 0;
     w->chains = must_calloc(c->num_pieces + 1, sizeof *w->chains);
@@ -509,6 +534,7 @@ static enum status flush_journal(struct executor *x, struct error *err)
     pthread_mutex_unlock(&x->lock);
     if (!mine) return OK;
     enum status st = sync_written(x, err);
+    if (!st) st = ask(x, err);
     if (!st)
         st = journal_append(x->options->journal_path, x->work, &records, x->options->fsync, err);
     strbuf_release(&records);
@@ -552,7 +578,6 @@ static void count_task(struct executor *x, const struct journal_task *t)
     digest_join(&c->written, &t->written);
     x->cast_elements += t->cast_elements;
     x->changed_elements += t->changed_elements;
-    x->counted_tasks++;
 }
 
 static enum status check_task(const struct executor *x, const struct journal_task *t,
@@ -569,8 +594,12 @@ static enum status take_task(void *context, const struct journal_task *t,
     struct executor *x = context;
     struct noting *n = &x->noting;
     TRY(check_task(x, t, err));
-    if (n->done[t->task] || !is_intact(x, &x->plan->carries[t->item])) return OK;
+    if (n->done[t->task] || !is_intact(x, &x->plan->carries[t->item])) {
+        n->dropped = true;
+        return OK;
+    }
     n->done[t->task] = n->in_journal = true;
+    journal_add(&n->kept, t, runs);
     count_task(x, t);
     for (uint64_t i = 0; i < t->num_runs; i++) {
         if (runs[i].segment >= x->plan->num_segments)
@@ -606,7 +635,12 @@ static enum status resume(struct executor *x, const struct scan *s, struct error
     if (!x->options->resume) return OK;
     n->num_tasks = scan_count_tasks(s);
     n->done = must_calloc(n->num_tasks + 1, sizeof *n->done);
-    TRY(journal_read(x->options->journal_path, x->work, take_task, x, err));
+    TRY(journal_read(x->options->journal_path, x->work, true, take_task, x, err));
+    if (n->dropped) { /* before the files that they tell of are made again */
+        TRY(path_remove(x->options->journal_path, err));
+        TRY(journal_append(x->options->journal_path, x->work, &n->kept, x->options->fsync, err));
+    }
+    strbuf_release(&n->kept);
     return x->options->rank ? OK : remove_others(x, err);
 }
 
@@ -648,11 +682,17 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 
 /* ---- the whole ---- */
 
-/* What a journal is of: "FINGERPRINT rank 0 of 1". */
+/* What a rank's journal is of. */
 static const char *work_of(struct arena *a, const struct executor_options *o, unsigned rank)
 {
-    return arena_printf(a, "%s rank %u of %u", o->fingerprint ? o->fingerprint : "", rank,
-                        o->num_ranks);
+    return arena_printf(a, "%s, rank %u", o->work ? o->work : "", rank);
+}
+
+static enum status open_folder(struct executor *x, struct error *err)
+{
+    x->folder_fd = open(x->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (x->folder_fd < 0) return fail_errno(err, ERR_IO, "%s", x->folder);
+    return ask(x, err); /* now that we hold it */
 }
 
 static void set_up_states(struct executor *x)
@@ -717,6 +757,8 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     x->num_workers = scan_threads(&s);
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
     set_up_states(x);
+    TRY(folder_create(x->folder, err));
+    TRY(open_folder(x, err));
     TRY(create_folders(x, err));
     TRY(resume(x, &s, err));
     TRY(complete_empty_files(x, err));
@@ -740,16 +782,21 @@ static void tear_down(struct executor *x)
         free(x->workers[i].runs);
     }
     strbuf_release(&x->noting.records);
+    strbuf_release(&x->noting.kept);
     free(x->noting.done);
+    free(x->counted);
+    if (x->folder_fd >= 0) close(x->folder_fd);
+    pthread_mutex_destroy(&x->asking);
     pthread_mutex_destroy(&x->lock);
     arena_release(&x->arena);
 }
 
 static void set_up(struct executor *x, struct plan *p, const struct executor_options *o)
 {
-    *x = (struct executor){.plan = p, .options = o};
+    *x = (struct executor){.plan = p, .options = o, .folder_fd = -1};
     arena_init(&x->arena);
     pthread_mutex_init(&x->lock, NULL);
+    pthread_mutex_init(&x->asking, NULL);
 }
 
 enum status executor_run(struct plan *p, const char *folder, const struct executor_options *o,
@@ -766,19 +813,22 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
                                        .written_bytes = x.written_bytes,
                                        .cast_elements = x.cast_elements,
                                        .changed_elements = x.changed_elements,
-                                       .counted_tasks = x.counted_tasks,
                                        .resumed_bytes = x.resumed_bytes,
                                        .in_journal = x.noting.in_journal};
     tear_down(&x);
     return st;
 }
 
+/* A task that was noted twice, by two processes that both were this rank, counts once. */
 static enum status join_task(void *context, const struct journal_task *t,
                              const struct journal_run *runs, struct error *err)
 {
     struct executor *x = context;
     (void)runs;
     TRY(check_task(x, t, err));
+    if (!t->counts || x->counted[t->task]) return OK;
+    x->counted[t->task] = true;
+    x->num_counted++;
     count_task(x, t);
     return OK;
 }
@@ -793,14 +843,18 @@ enum status executor_join(struct plan *p, const struct executor_options *o,
         scan_of(p, o, arena_array(&x.arena, p->num_carries + 1, sizeof(struct scan_item)));
     enum status st = OK;
     x.noting.num_tasks = scan_count_tasks(&s);
-    for (unsigned r = 1; r < o->num_ranks && !st; r++)
-        st = journal_read(journals[r], work_of(&x.arena, o, r), join_task, &x, err);
-    result->cast_elements += x.cast_elements;
-    result->changed_elements += x.changed_elements;
-    result->counted_tasks += x.counted_tasks;
-    if (!st && result->counted_tasks != x.noting.num_tasks)
-        st = fail(err, ERR_RANK, "the ranks' journals tell of %" PRIu64 " tasks, the plan has %zu",
-                  result->counted_tasks, x.noting.num_tasks);
+    x.counted = must_calloc(x.noting.num_tasks + 1, sizeof *x.counted);
+    for (size_t i = 0; i < p->num_carries; i++)
+        p->carries[i].read = p->carries[i].written = (struct digest){{0}};
+    for (unsigned r = 0; r < o->num_ranks && !st; r++)
+        st = journal_read(journals[r], work_of(&x.arena, o, r), false, join_task, &x, err);
+    result->cast_elements = x.cast_elements;
+    result->changed_elements = x.changed_elements;
+    if (!st && x.num_counted != x.noting.num_tasks)
+        st = fail(err, ERR_RANK,
+                  "the ranks' journals tell of %" PRIu64 " tasks, the plan has %zu; without "
+                  "--resume it is begun anew",
+                  x.num_counted, x.noting.num_tasks);
     tear_down(&x);
     return st;
 }

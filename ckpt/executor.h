@@ -22,16 +22,19 @@ struct executor_options {
      * whether to go on with what an earlier run has noted there. NULL: nowhere. Of several ranks
      * each has its own, in which all is noted at the end. */
     const char *journal_path;
-    const char *fingerprint; /* of the plan, where there is a journal */
+    const char *work; /* what the journal is of; with another one it is not gone on */
     uint64_t journal_bytes;
     bool resume;
+    /* Asked when it begins, each second, and before what is done is noted: whether the folder is
+     * still ours to write to. By one thread at a time. May be NULL. */
+    enum status (*keep_going)(void *context, struct error *err);
+    void *keep_going_context;
     enum progress_style progress;
 };
 
 struct executor_result {
     uint64_t read_bytes, written_bytes;       /* by this process */
     uint64_t cast_elements, changed_elements; /* by casts */
-    uint64_t counted_tasks;                   /* whose digests and casts are in it */
     uint64_t resumed_bytes;                   /* that an earlier run had written */
     bool in_journal; /* after a failure: there is something to go on with */
 };
@@ -41,16 +44,16 @@ struct executor_result {
 MUST_CHECK enum status executor_memory(const struct plan *p, const struct executor_options *o,
                                        uint64_t *peak_bytes, struct error *err);
 
-/* Creates all files of the plan below `folder` (their folders too) and fills them. On failure what
- * was written stays where it is. To resume, all else that is in the folder is removed first (by
+/* Creates all files of the plan below `folder` (their folders too) and fills them. If the folder is
+ * removed or renamed meanwhile, nothing is written to what takes its place. On failure what was
+ * written stays where it is. To resume, all else that is in the folder is removed first (by
  * rank 0), but for names that begin with ".ferry-". */
 MUST_CHECK enum status executor_run(struct plan *p, const char *folder,
                                     const struct executor_options *o,
                                     struct executor_result *result, struct error *err);
 
-/* Rank 0, once all ranks are done: adds what the journals of the others hold to the plan's digests
- * and to the result. journals[r] is the path of rank r's; that of rank 0 is not read. ERR_RANK
- * where something is counted by none or by two. */
+/* Rank 0, once all ranks are done: the plan's digests and the result's casts are what the journals
+ * of all say. journals[r] is the path of rank r's. ERR_RANK where a task is counted by none. */
 MUST_CHECK enum status executor_join(struct plan *p, const struct executor_options *o,
                                      const char *const *journals, struct executor_result *result,
                                      struct error *err);

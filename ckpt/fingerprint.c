@@ -25,12 +25,22 @@ static void add_pair(struct sha256 *s, const struct pair *p)
     sha256_add(s, n, count * sizeof *n);
 }
 
-static void add_source(struct sha256 *s, const struct stored *stored)
+/* A path as the source has it, so that it may be reached by another one. */
+static const char *within(const char *folder, const char *path)
 {
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/')
+        n--;
+    return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n : path;
+}
+
+static void add_source(struct sha256 *s, const struct catalog *c)
+{
+    const struct stored *stored = &c->stored;
     add_u64(s, stored->num_files);
     for (size_t i = 0; i < stored->num_files; i++) {
         const struct stored_file *f = &stored->files[i];
-        add_text(s, f->path);
+        add_text(s, within(c->path, f->path));
         add_u64(s, f->stamp.size_bytes);
         add_u64(s, (uint64_t)f->stamp.mtime_ns);
     }
@@ -76,7 +86,7 @@ static void add_carry(struct sha256 *s, const struct carry *c)
 void plan_fingerprint(const struct plan *p, char fingerprint[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();
-    add_source(s, &p->source->stored);
+    add_source(s, p->source);
     add_files(s, p);
     add_u64(s, p->num_carries);
     for (size_t i = 0; i < p->num_carries; i++)

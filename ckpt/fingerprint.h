@@ -1,6 +1,6 @@
 /* fingerprint.h - whether two runs do the same: a SHA-256 over a plan, that is over every output
- * file, segment and piece of it, and over its source: where each element is read, and the size and
- * time of each file. */
+ * file, segment and piece of it, and over its source: where each element is read, and the name
+ * below the source's folder, the size and time of each file. */
 #ifndef FERRY_CKPT_FINGERPRINT_H
 #define FERRY_CKPT_FINGERPRINT_H
 

@@ -68,12 +68,12 @@ static enum status check_title(const char *path, const struct strbuf *text, cons
         memcmp(text->data + n, work, length) == 0 && text->data[n + length] == '\n')
         return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: what was begun there had other arguments or another source, or the source has "
-                "changed since; without --resume it is begun anew",
+                "%s: what was begun there had other arguments, another number of ranks or another "
+                "source, or the source has changed since; without --resume it is begun anew",
                 path);
 }
 
-enum status journal_read(const char *path, const char *work,
+enum status journal_read(const char *path, const char *work, bool is_ours,
                          enum status (*visit)(void *context, const struct journal_task *t,
                                               const struct journal_run *runs, struct error *err),
                          void *context, struct error *err)
@@ -94,7 +94,7 @@ enum status journal_read(const char *path, const char *work,
         if (!bytes) break;
         at += bytes;
     }
-    if (!st && at < text.length && truncate(path, (off_t)at))
+    if (!st && is_ours && at < text.length && truncate(path, (off_t)at))
         st = fail_errno(err, ERR_IO, "%s", path);
     strbuf_release(&text);
     return st;

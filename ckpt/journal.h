@@ -36,10 +36,11 @@ struct journal_task {
 void journal_add(struct strbuf *records, const struct journal_task *t,
                  const struct journal_run *runs);
 
-/* Calls visit for each record of the file, in their order, and cuts off what does not belong to
- * one. A file that is not there has none. ERR_UNSUPPORTED where it is of other work. */
+/* Calls visit for each record of the file, in their order. What does not belong to one is cut off
+ * where the journal is ours, to be appended to. A file that is not there has none. ERR_UNSUPPORTED
+ * where it is of other work. */
 MUST_CHECK enum status
-journal_read(const char *path, const char *work,
+journal_read(const char *path, const char *work, bool is_ours,
              enum status (*visit)(void *context, const struct journal_task *t,
                                   const struct journal_run *runs, struct error *err),
              void *context, struct error *err);

@@ -64,7 +64,7 @@ static void what_is_appended_is_read(void **state)
     struct error err;
     uint64_t n = 0;
     write_journal(ends);
-    assert_ok(journal_read(path, mine, check, &n, &err));
+    assert_ok(journal_read(path, mine, true, check, &n, &err));
     assert_int_equal(n, TASKS);
 }
 
@@ -80,7 +80,7 @@ static void a_journal_ends_where_a_record_is_not_whole(void **state)
         assert_int_equal(truncate(path, size), 0);
         while (whole < TASKS && ends[whole] <= size)
             whole++;
-        assert_ok(journal_read(path, mine, check, &n, &err));
+        assert_ok(journal_read(path, mine, true, check, &n, &err));
         assert_int_equal(n, whole);
         assert_int_equal(stat(path, &s), 0); /* what can be appended to again */
         if (size < ends[0]) assert_in_range(s.st_size, 0, size);
@@ -103,7 +103,7 @@ static void a_changed_byte_ends_it(void **state)
         assert_ok(path_remove(path, &err));
         assert_ok(file_write_all(path, whole.data, whole.length, false, &err));
         whole.data[at] ^= 1;
-        assert_ok(journal_read(path, mine, check, &n, &err));
+        assert_ok(journal_read(path, mine, true, check, &n, &err));
         assert_int_equal(n, 2);
     }
     strbuf_release(&whole);
@@ -116,8 +116,8 @@ static void a_journal_of_another_plan_is_refused(void **state)
     struct error err;
     uint64_t n = 0;
     write_journal(ends);
-    assert_fails(journal_read(path, other, check, &n, &err), ERR_UNSUPPORTED,
-                 "had other arguments or another source");
+    assert_fails(journal_read(path, other, true, check, &n, &err), ERR_UNSUPPORTED,
+                 "had other arguments, another number of ranks or another source");
     assert_int_equal(n, 0);
 }
 
@@ -127,7 +127,7 @@ static void none_has_no_records(void **state)
     struct error err;
     uint64_t n = 0;
     (void)unlink(path);
-    assert_ok(journal_read(path, mine, check, &n, &err));
+    assert_ok(journal_read(path, mine, true, check, &n, &err));
     assert_int_equal(n, 0);
 }
 

@@ -30,7 +30,8 @@ struct lock {
 
 /* ---- who we are ---- */
 
-/* Start time of a process in clock ticks since boot; 0: no such process. */
+/* Start time of a process in clock ticks since boot; 0: there is none, or nobody has asked yet how
+ * it ended (a zombie). */
 static unsigned long long start_time(long pid)
 {
     char path[64], text[1024];
@@ -42,6 +43,7 @@ static unsigned long long start_time(long pid)
     fclose(f);
     text[n] = '\0';
     const char *p = strrchr(text, ')'); /* the name before it may hold anything */
+    if (p && (strncmp(p, ") Z", 3) == 0 || strncmp(p, ") X", 3) == 0)) return 0;
     for (int field = 2; p && field < 22; field++)
         p = strchr(p + 1, ' ');
     if (p) ticks = strtoull(p, NULL, 10);
@@ -150,10 +152,10 @@ static enum lock_life watch_beat(struct lock_watch *w, bool same, unsigned long 
     } else if (w->record.beat != before) {
         w->unchanged = 0;
         w->seen_beating = true;
-    } else if (now - w->last_look < 1) {
-        return w->seen_beating ? LOCK_HELD : LOCK_UNSURE;
-    } else {
+    } else if (now - w->last_look >= 1) {
         w->unchanged++;
+    } else {
+        now = w->last_look;
     }
     w->last_look = now;
     if (w->unchanged >= patience) return LOCK_FREE;
@@ -198,13 +200,15 @@ enum status lock_watch_until_sure(struct lock_watch *w, const char *path, enum l
 
 /* ---- holding ---- */
 
-/* Writes our record where it still is ours. Behind mutex. */
+/* Writes our record where it still is ours. Where there is none, another has removed the folder.
+ * Behind mutex. */
 static void beat(struct lock *l)
 {
     char text[LOCK_BYTES];
     struct lock_record there;
-    if (read_record(l->folder, l->name, &there) != READ) return;
-    l->lost |= !lock_is_same_process(&there, &l->record);
+    enum reading reading = read_record(l->folder, l->name, &there);
+    if (reading == UNREADABLE) return;
+    l->lost |= reading != READ || !lock_is_same_process(&there, &l->record);
     int fd = l->lost ? -1 : openat(l->folder, l->name, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return;
     l->record.beat++;

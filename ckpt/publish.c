@@ -234,14 +234,53 @@ static enum status see_free(const struct publishing *p, const char *folder, stru
     return life == LOCK_HELD ? busy(p, folder, err) : OK;
 }
 
+/* Whether what a dead run has left is of the same work; where it is in its place, the caller has
+ * looked at it more closely. */
+static enum status check_work(const struct publishing *p, const struct lock_watch *w,
+                              struct error *err)
+{
+    if (p->finished || !*w->record.work || strcmp(w->record.work, p->work) == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: what was begun there had other arguments, another number of ranks or another "
+                "source, or the source has changed since; without --resume it is begun anew",
+                p->staging);
+}
+
+/* Sees to it that no rank of an earlier run is left that might still write to its files. */
+static enum status see_no_ranks(const struct publishing *p, struct error *err)
+{
+    struct name_list list;
+    size_t n = strlen(publish_lock);
+    if (!path_is_folder(p->staging)) return OK;
+    TRY(folder_list(p->staging, p->arena, &list, err));
+    for (size_t i = 0; i < list.count; i++) {
+        struct lock_watch w = {.patience = p->patience};
+        enum lock_life life;
+        if (strncmp(list.names[i], publish_lock, n) || list.names[i][n] != '-') continue;
+        TRY(lock_watch_until_sure(&w, path_join(p->arena, p->staging, list.names[i]), &life, err));
+        if (life == LOCK_HELD && strncmp(w.record.state, "done", 4))
+            return fail(err, ERR_EXISTS,
+                        "%s: busy: rank %s of an earlier run (%s, process %ld) is still at work",
+                        p->final, list.names[i] + n + 1, w.record.host, w.record.pid);
+    }
+    return OK;
+}
+
 /* Makes a folder of a dead run ours. */
 static enum status take_over(struct publishing *p, const char *folder, struct error *err)
 {
     struct lock_watch w;
     TRY(see_free(p, folder, &w, err));
+    TRY(check_work(p, &w, err));
     const char *run = *w.record.run ? w.record.run : NULL;
     enum status st = lock_take(&p->lock, folder, publish_lock, &w, run, p->work, err);
     return st == ERR_EXISTS ? busy(p, folder, err) : st;
+}
+
+static enum status rename_staging(const struct publishing *p, const char *fresh, struct error *err)
+{
+    enum status st = path_rename_new(fresh, p->staging, err);
+    return st == ERR_EXISTS ? busy(p, p->staging, err) : st;
 }
 
 /* A staging folder appears with its lock in it, by a rename: nobody sees one that has none yet. */
@@ -259,13 +298,14 @@ static enum status take_staging(struct publishing *p, struct error *err)
                           parent);
     enum status st = lock_take(&p->lock, fresh, publish_lock, &none, NULL, p->work, err);
     if (!st) st = see_free(p, p->staging, &old, err);
+    if (!st) st = see_no_ranks(p, err);
     if (!st) st = remove_stale(p, &old, err);
-    if (!st) st = path_rename_new(fresh, p->staging, err);
+    if (!st) st = rename_staging(p, fresh, err);
     if (!st) return OK;
     lock_drop(p->lock, NULL);
     p->lock = NULL;
     (void)path_remove(fresh, NULL);
-    return st == ERR_EXISTS ? busy(p, p->staging, err) : st;
+    return st;
 }
 
 /* Those that others use by now are not empty, and stay. */
@@ -314,10 +354,20 @@ void publish_keep(struct publishing *p, const char *why)
 
 void publish_abandon(struct publishing *p)
 {
+    /* a staging folder of that name may be another run's by now */
+    bool ours = !p->moved && p->lock && !lock_is_lost(p->lock);
     drop_lock(p, p->moved || p->finished ? "ended" : NULL);
     if (p->finished) return;
-    if (!p->moved) (void)path_remove(p->staging, NULL); /* else the name may be another run's */
+    if (ours) (void)path_remove(p->staging, NULL);
     remove_new_parents(p);
+}
+
+enum status publish_check_ours(const struct publishing *p, struct error *err)
+{
+    if (!lock_is_lost(p->lock)) return OK;
+    return fail(err, ERR_EXISTS,
+                "%s: another ferry has taken this one for dead and goes on, or it was removed",
+                p->staging);
 }
 
 enum status publish_forget(struct publishing *p, struct error *err)
@@ -475,9 +525,7 @@ static enum status move_and_finish(struct publishing *p, const struct root_file 
     if (p->finished) return finish(p, files, num_files, err);
     if (!p->unit_in_root) TRY(put_root_files(p, p->staging, p->staging, files, num_files, err));
     if (p->durable) TRY(sync_tree(p->staging, err));
-    if (lock_is_lost(p->lock))
-        return fail(err, ERR_EXISTS, "%s: another ferry has taken this one for dead, and goes on",
-                    p->staging);
+    TRY(publish_check_ours(p, err));
     if (p->stays) return move_into_folder(p, err);
     TRY(move_into_place(p, err));
     return finish(p, files, num_files, err);

@@ -73,10 +73,13 @@ struct publish_options {
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
                                      const char *unit, const char *source,
                                      const struct publish_options *o, struct error *err);
-/* Creates the staging folder with its lock, or takes over that of a dead run (resume). One of
+/* Creates the staging folder with its lock, or takes over that of a dead run (resume), which must
+ * have been of the same work. ERR_EXISTS while a rank of another run is at work there. One of
  * publish_commit, _abandon and _keep must follow, the last two also where publish_commit failed. */
 MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, const char *work,
                                      struct error *err);
+/* While it is in work: ERR_EXISTS where another has taken this process for dead and goes on. */
+MUST_CHECK enum status publish_check_ours(const struct publishing *p, struct error *err);
 /* Removes the journals in the staging folder, so that nobody goes on with what is there. */
 MUST_CHECK enum status publish_forget(struct publishing *p, struct error *err);
 /* Bytes of the disk that are taken already by what is gone on with. */

@@ -179,10 +179,30 @@ static void the_old_comes_back_where_the_new_cannot_be_moved(void **state)
     struct publishing p;
     put(in("out/old"), "old");
     begin(&p, in("out"), NULL, true);
-    assert_ok(path_remove(p.staging, &err)); /* by whoever cleans up */
+    const char *staging = p.staging;
+    p.staging = in("nothing");
     p.durable = false;
     assert_fails(publish_commit(&p, NULL, 0, &err), ERR_IO, "out: No such file");
+    p.staging = staging;
+    publish_abandon(&p);
     assert_names(folder, "out");
+    assert_text(in("out/old"), "old");
+}
+
+static void a_staging_folder_that_was_removed_is_noticed(void **state)
+{
+    (void)state;
+    struct publishing p;
+    put(in("out/old"), "old");
+    begin(&p, in("out"), NULL, true);
+    p.durable = false;
+    assert_ok(publish_check_ours(&p, &err));
+    assert_ok(path_remove(p.staging, &err)); /* by whoever cleans up */
+    put(path_join(&a, p.staging, "weights"), "of another");
+    assert_fails(publish_check_ours(&p, &err), ERR_EXISTS, ".out.ferry-partial: ");
+    assert_fails(publish_commit(&p, NULL, 0, &err), ERR_EXISTS, ".out.ferry-partial: ");
+    publish_abandon(&p);
+    assert_text(in(".out.ferry-partial/weights"), "of another");
     assert_text(in("out/old"), "old");
 }
 
@@ -441,6 +461,21 @@ static void check_lock(const char *lock, bool held)
     assert_ok(path_remove(in(".out.ferry-partial"), &err));
 }
 
+/* As one that was stopped for long, and goes on. */
+static void who_was_taken_for_dead_touches_nothing_any_more(void **state)
+{
+    (void)state;
+    struct publishing p;
+    begin(&p, in("out"), NULL, false);
+    put(path_join(&a, p.staging, ".ferry-lock"),
+        "elsewhere 1 2 s 0123456789abcdef 3\nw\nat work\n");
+    assert_fails(publish_commit(&p, NULL, 0, &err), ERR_EXISTS,
+                 ".out.ferry-partial: another ferry has taken this one for dead");
+    publish_abandon(&p);
+    assert_names(in(".out.ferry-partial"), ".ferry-lock weights");
+    assert_false(path_exists(in("out")));
+}
+
 static void only_what_a_dead_process_left_is_taken_over(void **state)
 {
     (void)state;
@@ -557,6 +592,7 @@ int main(void)
         TEST(overwriting_keeps_the_old_until_the_new_is_there),
         TEST(what_came_to_the_destination_meanwhile_is_not_overwritten),
         TEST(the_old_comes_back_where_the_new_cannot_be_moved),
+        TEST(a_staging_folder_that_was_removed_is_noticed),
         TEST(abandoning_leaves_nothing),
         TEST(a_link_to_the_destination_stays_a_link),
         TEST(the_current_folder_can_be_the_destination),
@@ -567,6 +603,7 @@ int main(void)
         TEST(only_a_root_takes_units),
         TEST(a_destination_around_the_source_is_refused),
         TEST(a_destination_in_work_is_busy),
+        TEST(who_was_taken_for_dead_touches_nothing_any_more),
         TEST(only_what_a_dead_process_left_is_taken_over),
         TEST(of_many_who_take_over_one_wins),
         TEST(a_parent_that_cannot_be_written_is_told_at_the_beginning),

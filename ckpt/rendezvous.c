@@ -11,13 +11,18 @@
 #include "common/progress.h"
 #include "common/threads.h"
 
-enum { LATE_SECONDS = 90 /* most that a network file system keeps a file from others */ };
+enum {
+    LATE_SECONDS = 90,  /* most that a network file system keeps a file from others */
+    WAITING_TURNS = 12, /* pauses, about five seconds: then it is said who is waited for */
+    MOST_NAMED = 10,    /* ranks in a message */
+};
 
 /* What is seen of another rank. */
 struct rendezvous_other {
     struct lock_watch watch;
     struct lock_record old; /* what an earlier process said there */
     bool done, told;
+    double alone_since; /* since when it shows no life; 0: it does */
 };
 
 static const char *staged(struct rendezvous *r, const char *name, unsigned rank)
@@ -30,7 +35,7 @@ static const char *staged(struct rendezvous *r, const char *name, unsigned rank)
 void rendezvous_init(struct rendezvous *r)
 {
     struct arena *a = r->publishing->arena;
-    r->work = arena_printf(a, "%s of %u", r->plan, r->ranks.size);
+    r->work = arena_printf(a, "%s of %u %s", r->plan, r->ranks.size, r->how);
     r->locks = arena_array(a, r->ranks.size, sizeof *r->locks);
     r->journals = arena_array(a, r->ranks.size, sizeof *r->journals);
     r->final_lock = path_join(a, r->publishing->final, publish_lock);
@@ -57,14 +62,14 @@ static enum status pause_a_moment(unsigned *turn, struct error *err)
     return interrupted() ? fail(err, ERR_INTERRUPTED, "interrupted") : OK;
 }
 
-/* Whether who is waited for has shown no life for so long that it is given up. */
-static bool is_given_up(struct rendezvous *r, bool alive)
+/* Whether a rank has shown no life for so long that it is given up. */
+static bool is_given_up(const struct rendezvous *r, struct rendezvous_other *o, bool alive)
 {
     if (alive)
-        r->alone_since = 0;
-    else if (!r->alone_since)
-        r->alone_since = seconds_now();
-    return r->alone_since && seconds_now() - r->alone_since > r->timeout_seconds;
+        o->alone_since = 0;
+    else if (!o->alone_since)
+        o->alone_since = seconds_now();
+    return o->alone_since && seconds_now() - o->alone_since > r->timeout_seconds;
 }
 
 static bool is_of_run(const struct lock_watch *w, const char *run)
@@ -120,23 +125,44 @@ static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, 
 enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
     const struct publishing *p = r->publishing;
-    struct lock_watch *w = &r->others[0].watch;
+    struct rendezvous_other *o = &r->others[0];
+    struct lock_watch *w = &o->watch;
+    const char *last_run = *o->old.run ? o->old.run : NULL;
     unsigned turn = 0;
     *left = LEFT_NOTHING;
     while (lock_look(w, r->locks[0]) != LOCK_HELD) {
-        if (p->resume && !w->found && is_published(r, NULL)) return OK;
-        if (is_given_up(r, false))
-            return fail(err, ERR_RANK, "%s: rank 0 has not begun within %u s (--timeout)",
-                        p->destination, r->timeout_seconds);
+        if (!w->found && (p->resume || last_run) && is_published(r, p->resume ? NULL : last_run))
+            return OK;
+        if (says(w, "failed") && !lock_is_same_process(&w->record, &o->old))
+            return rank_failed(0, w, err);
+        if (is_given_up(r, o, false))
+            return fail(err, ERR_RANK, "%s: rank 0 has not begun within %u s (--timeout)%s%s",
+                        p->destination, r->timeout_seconds, *w->record.state ? "; it was " : "",
+                        w->record.state);
+        if (turn == WAITING_TURNS && !r->quiet)
+            fprintf(stderr,
+                    "rank %u of %u waits for rank 0, which is not at work on %s (--world-size 1 "
+                    "converts alone)\n",
+                    r->ranks.rank, r->ranks.size, p->destination);
         TRY(pause_a_moment(&turn, err));
     }
-    r->alone_since = 0;
+    o->alone_since = 0;
     memcpy(r->run, w->record.run, sizeof r->run);
     if (strcmp(w->record.work, r->work) == 0) return take_place(r, left, err);
     return fail(err, ERR_RANK,
                 "rank 0 (%s, process %ld) does something else: other arguments, another number of "
                 "ranks, or a source that looks different from there",
                 w->record.host, w->record.pid);
+}
+
+/* Whether rank 0 is still at what we have joined. */
+static enum status check_same_run(const struct rendezvous *r, const struct lock_watch *w,
+                                  struct error *err)
+{
+    if (w->found && *w->record.run && !is_of_run(w, r->run))
+        return fail(err, ERR_RANK, "rank 0 (%s, process %ld) has begun anew: run this one again",
+                    w->record.host, w->record.pid);
+    return says(w, "failed") ? rank_failed(0, w, err) : OK;
 }
 
 static enum status wait_for_rank_0(struct rendezvous *r, struct error *err)
@@ -146,13 +172,9 @@ static enum status wait_for_rank_0(struct rendezvous *r, struct error *err)
     struct lock_watch *w = &o->watch;
     for (unsigned turn = 0;;) {
         bool dead = lock_look(w, r->locks[0]) == LOCK_FREE && w->found;
-        if (w->found && *w->record.run && !is_of_run(w, r->run))
-            return fail(err, ERR_RANK,
-                        "rank 0 (%s, process %ld) has begun anew: run this one again",
-                        w->record.host, w->record.pid);
-        if (says(w, "failed")) return rank_failed(0, w, err);
+        TRY(check_same_run(r, w, err));
         if (!w->found && is_published(r, r->run)) return OK;
-        if (is_given_up(r, w->found && !dead))
+        if (is_given_up(r, o, w->found && !dead))
             return fail(err, ERR_RANK,
                         "%s: rank 0 is gone, and has not been back within %u s (--timeout); what "
                         "is done is kept in %s",
@@ -207,28 +229,41 @@ static enum status look_at(struct rendezvous *r, unsigned rank, bool *alive, str
     return OK;
 }
 
-/* "1, 2, 5" */
+/* "1, 2, 5 and 12 others" */
 static const char *who_is_missing(struct rendezvous *r)
 {
-    struct arena *a = r->publishing->arena;
-    const char *text = "";
+    struct strbuf text = {0};
+    unsigned n = 0;
     for (unsigned i = 1; i < r->ranks.size; i++)
-        if (!r->others[i].done) text = arena_printf(a, "%s%s%u", text, *text ? ", " : "", i);
-    return text;
+        if (!r->others[i].done && n++ < MOST_NAMED)
+            strbuf_printf(&text, "%s%u", n > 1 ? ", " : "", i);
+    if (n > MOST_NAMED) strbuf_printf(&text, " and %u others", n - MOST_NAMED);
+    const char *out = arena_text(r->publishing->arena, text.data, text.length);
+    strbuf_release(&text);
+    return out;
+}
+
+static enum status rank_lost(const struct rendezvous *r, unsigned rank, struct error *err)
+{
+    const struct lock_record *is = &r->others[rank].watch.record;
+    const char *who =
+        *is->host ? arena_printf(r->publishing->arena, " (%s, process %ld)", is->host, is->pid)
+                  : "";
+    return fail(err, ERR_RANK, "rank %u of %u%s is lost: it has shown no life for %u s (--timeout)",
+                rank, r->ranks.size, who, r->timeout_seconds);
 }
 
 /* Looks at all that are not done; how many these are. */
-static enum status look_at_all(struct rendezvous *r, unsigned *missing, bool *all_alive,
-                               struct error *err)
+static enum status look_at_all(struct rendezvous *r, unsigned *missing, struct error *err)
 {
     *missing = 0;
-    *all_alive = true;
     for (unsigned i = 1; i < r->ranks.size; i++) {
+        struct rendezvous_other *o = &r->others[i];
         bool alive;
-        if (r->others[i].done) continue;
+        if (o->done) continue;
         TRY(look_at(r, i, &alive, err));
-        *missing += !r->others[i].done;
-        *all_alive &= alive || r->others[i].done;
+        *missing += !o->done;
+        if (!o->done && is_given_up(r, o, alive)) return rank_lost(r, i, err);
     }
     return OK;
 }
@@ -237,23 +272,49 @@ static enum status wait_until_done(struct rendezvous *r, struct error *err)
 {
     enum { SOON = 5 /* turns, before it is told */ };
     unsigned turn = 0, missing, told = 0;
-    bool all_alive;
-    TRY(look_at_all(r, &missing, &all_alive, err));
+    TRY(look_at_all(r, &missing, err));
     while (missing) {
         if (turn > SOON && missing != told && !r->quiet)
             fprintf(stderr, "rank 0 is done; not yet: %s of %u\n", who_is_missing(r),
                     r->ranks.size);
         if (turn > SOON) told = missing;
-        if (is_given_up(r, all_alive))
-            return fail(err, ERR_RANK,
-                        "ranks lost: of %s (of %u) one has shown no life for %u s (--timeout); "
-                        "what is done is kept in %s",
-                        who_is_missing(r), r->ranks.size, r->timeout_seconds,
-                        r->publishing->staging);
         TRY(pause_a_moment(&turn, err));
-        TRY(look_at_all(r, &missing, &all_alive, err));
+        TRY(look_at_all(r, &missing, err));
     }
     return OK;
+}
+
+/* ---- while at work ---- */
+
+static enum status check_others(struct rendezvous *r, struct error *err)
+{
+    for (unsigned i = 1; i < r->ranks.size; i++) {
+        struct rendezvous_other *o = &r->others[i];
+        struct lock_watch *w = &o->watch;
+        (void)lock_look(w, r->locks[i]);
+        if (is_of_run(w, lock_run(r->publishing->lock)) && says(w, "failed") &&
+            !lock_is_same_process(&w->record, &o->old))
+            return rank_failed(i, w, err);
+    }
+    return OK;
+}
+
+static enum status check_rank_0(struct rendezvous *r, struct error *err)
+{
+    struct lock_watch *w = &r->others[0].watch;
+    if (lock_is_lost(r->lock))
+        return fail(err, ERR_RANK,
+                    "another process has taken the place of this one, or rank 0 has begun anew");
+    (void)lock_look(w, r->locks[0]);
+    return check_same_run(r, w, err);
+}
+
+enum status rendezvous_keep_going(void *rendezvous, struct error *err)
+{
+    struct rendezvous *r = rendezvous;
+    if (r->ranks.rank) return check_rank_0(r, err);
+    TRY(publish_check_ours(r->publishing, err));
+    return check_others(r, err);
 }
 
 static enum status check_size(const struct rendezvous *r, const struct output_file *f, double until,

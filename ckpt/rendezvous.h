@@ -23,6 +23,7 @@ struct rendezvous {
     struct publishing *publishing; /* checked by publish_check(); for rank 0, begun */
     struct ranks ranks;
     const char *plan; /* its fingerprint */
+    const char *how;  /* what else must be the same, in a few words */
     unsigned timeout_seconds;
     bool quiet; /* says nothing of whom it waits for */
     /* Whether what is published at the destination is of this run, or, where run is NULL, whether
@@ -34,7 +35,6 @@ struct rendezvous {
     const char *final_lock;          /* where rank 0's will be when it has moved its folder */
     const char **locks, **journals;  /* [size] */
     struct rendezvous_other *others; /* [size], what is seen of the other ranks */
-    double alone_since;              /* since when one shows no life; 0: all do */
     struct lock *lock;               /* of a rank above 0 that has its share left */
     char run[17];                    /* of a rank above 0, from rendezvous_join() on */
 };
@@ -53,6 +53,10 @@ MUST_CHECK enum status rendezvous_join(struct rendezvous *r, enum rendezvous_lef
 MUST_CHECK enum status rendezvous_wait_published(struct rendezvous *r, struct error *err);
 /* A rank above 0 that cannot go on, or not wait any longer. */
 void rendezvous_leave(struct rendezvous *r, const char *why);
+
+/* Each rank while it is at work (executor_options.keep_going): ERR_RANK or ERR_EXISTS where another
+ * has failed, has begun anew, or has taken this one's place. */
+MUST_CHECK enum status rendezvous_keep_going(void *rendezvous, struct error *err);
 
 /* Rank 0, when its share is on disk: returns OK once all others are done, and all files of the plan
  * have their sizes. ERR_RANK names the rank, and what it said. */

@@ -55,13 +55,14 @@ void file_raise_limit(void)
 
 enum status file_create(const char *path, int *fd, struct error *err)
 {
-    *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return *fd < 0 ? fail_errno(err, ERR_IO, "%s", path) : OK;
+    return file_create_at(AT_FDCWD, path, path, false, fd, err);
 }
 
-enum status file_create_or_open(const char *path, int *fd, struct error *err)
+enum status file_create_at(int folder, const char *relative, const char *path, bool may_exist,
+                           int *fd, struct error *err)
 {
-    *fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int flags = O_RDWR | O_CREAT | O_CLOEXEC | (may_exist ? O_NOFOLLOW : O_EXCL);
+    *fd = openat(folder, relative, flags, 0666);
     return *fd < 0 ? fail_errno(err, ERR_IO, "%s", path) : OK;
 }
 

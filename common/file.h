@@ -28,8 +28,10 @@ void file_raise_limit(void);
 enum status file_open(const char *path, int *fd, struct file_stamp *stamp, struct error *err);
 /* Creates a new file for writing (and reading), which must not exist. */
 enum status file_create(const char *path, int *fd, struct error *err);
-/* The same, or what is there. */
-enum status file_create_or_open(const char *path, int *fd, struct error *err);
+/* The same relative to an open folder, which may have been renamed or removed since; may_exist: or
+ * opens what is there. path is for messages. */
+enum status file_create_at(int folder, const char *relative, const char *path, bool may_exist,
+                           int *fd, struct error *err);
 enum status file_stamp(const char *path, struct file_stamp *stamp, struct error *err);
 bool file_stamp_equal(const struct file_stamp *a, const struct file_stamp *b);
 

@@ -30,9 +30,11 @@ enum status ranks_from_environment(struct ranks *out, struct error *err)
     *out = (struct ranks){0, 1};
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
-        if (!rank || !size) continue;
+        if (!rank || !size || !*rank || !*size) continue;
         if (parse(rank, &out->rank) && parse(size, &out->size) && out->rank < out->size) return OK;
-        return fail(err, ERR_USAGE, "the environment has %s=%s and %s=%s, which is no rank",
+        return fail(err, ERR_USAGE,
+                    "the environment has %s=%s and %s=%s, which is no rank; --world-size 1 does "
+                    "without it",
                     launchers[i].rank, rank, launchers[i].size, size);
     }
     return OK;

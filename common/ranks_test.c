@@ -66,6 +66,8 @@ static void half_of_it_is_no_launcher(void **state)
     assert_ranks(0, 1);
     ENVIRONMENT("WORLD_SIZE", "16");
     assert_ranks(0, 1);
+    ENVIRONMENT("RANK", "", "WORLD_SIZE", "");
+    assert_ranks(0, 1);
 }
 
 static void nonsense_is_refused(void **state)
@@ -73,10 +75,9 @@ static void nonsense_is_refused(void **state)
     (void)state;
     struct ranks r;
     struct error err;
-    const char *const pairs[][2] = {
-        {"4", "4"},    {"-1", "4"}, {"", "4"},    {"0", ""},
-        {"0", "0"},    {"1x", "4"}, {"1", "4.5"}, {"0", "99999999999999999999"},
-        {"0", "65537"}};
+    const char *const pairs[][2] = {{"4", "4"},    {"-1", "4"},  {"0", "0"},
+                                    {"1x", "4"},   {"1", "4.5"}, {"0", "99999999999999999999"},
+                                    {"0", "65537"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         ENVIRONMENT("RANK", pairs[i][0], "WORLD_SIZE", pairs[i][1]);
         assert_fails(ranks_from_environment(&r, &err), ERR_USAGE, "which is no rank");

@@ -49,7 +49,7 @@ static const struct arg convert_args[] = {
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
 static const struct arg ranks_args[] = {
-    {"--rank --node-rank", ARG_UINT, AT(rank), "N", NULL, "which process of several this is; default: as torchrun, mpirun or srun say it (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID), else 0"},
+    {"--rank --node-rank", ARG_UINT, AT(rank), "N", NULL, "which process of several this is; default: as torchrun, mpirun or srun say it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
     {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "how many processes there are; each runs the same command and writes its share of the files, on a file system that all see; default: as above, else 1"},
     {"--timeout", ARG_UINT, AT(timeout), "SECONDS", NULL, "how long a process that shows no life is waited for, so that it can be run again; default 600"},
 };
@@ -346,6 +346,10 @@ static void leave(struct run *r, const char *why)
     if (r->ranks.size > 1 && !p->finished && !p->moved) {
         if (r->spoiled) (void)!publish_forget(p, NULL);
         publish_keep(p, why);
+        fprintf(stderr,
+                "what the %u ranks have done is kept in %s; the same commands with --resume go on, "
+                "without it all begins anew\n",
+                r->ranks.size, p->staging);
     } else if (!p->finished && !r->spoiled && (p->resumed || r->result.in_journal)) {
         publish_keep(p, why);
         fprintf(stderr, "what is done is kept in %s; the same command with --resume goes on\n",
@@ -390,16 +394,23 @@ static enum status write_share(struct run *r, struct error *err)
 
 static enum status carry_out(struct run *r, struct error *err)
 {
-    r->rendezvous = (struct rendezvous){.publishing = &r->publishing,
-                                        .ranks = r->ranks,
-                                        .plan = r->report.fingerprint,
-                                        .timeout_seconds = (unsigned)r->flags->timeout,
-                                        .quiet = r->waits_quietly,
-                                        .is_there = record_is_of};
+    const char *how =
+        arena_printf(&r->source.arena, "%s %s %s", r->target.kind->name,
+                     r->target.unit ? r->target.unit : "-", r->executor.digests ? "digests" : "-");
+    r->rendezvous =
+        (struct rendezvous){.publishing = &r->publishing,
+                            .ranks = r->ranks,
+                            .plan = r->report.fingerprint,
+                            .how = how,
+                            .timeout_seconds = (unsigned)min_u64(r->flags->timeout, UINT32_MAX),
+                            .quiet = r->waits_quietly,
+                            .is_there = record_is_of};
     rendezvous_init(&r->rendezvous);
     r->executor.journal_path = r->rendezvous.journals[r->ranks.rank];
     r->executor.journal_bytes = r->flags->journal_every;
-    r->executor.fingerprint = r->report.fingerprint;
+    r->executor.work = r->rendezvous.work;
+    r->executor.keep_going = rendezvous_keep_going;
+    r->executor.keep_going_context = &r->rendezvous;
     return r->ranks.rank ? write_share(r, err) : write_and_publish(r, err);
 }
 
@@ -484,7 +495,10 @@ static enum status convert(void *options, const char *const *positional, size_t 
     struct run r = {.flags = options, .waits_quietly = f->output.quiet};
     (void)num_positional;
     TRY(ranks_of(f, &r.ranks, err));
-    if (r.ranks.rank && !f->output.verbose) { /* rank 0 speaks for all */
+    if (r.ranks.size > 1 && !r.ranks.rank && f->rank == UINT64_MAX && !f->output.quiet)
+        fprintf(stderr, "rank 0 of %u, as the environment has it (--world-size 1 converts alone)\n",
+                r.ranks.size);
+    if (r.ranks.rank && !f->output.verbose && !f->dry_run) { /* rank 0 speaks for all */
         f->output.quiet = true;
         f->output.json = false;
     }
@@ -507,7 +521,14 @@ const struct command command_convert = {
         "complete; of a Megatron root that exists, other iterations stay as they are.\n\n"
         "  ferry convert Llama-3.2-1B ckpt --tp 2 --pp 2\n"
         "  ferry convert ckpt ckpt8 --tp 8 --to torch\n"
-        "  ferry convert ckpt8 out-hf --to hf",
+        "  ferry convert ckpt8 out-hf --to hf\n\n"
+        "Several hosts share the work where the same command runs on each, on a file system that "
+        "all see:\n\n"
+        "  srun -N 4 --ntasks-per-node 1 -K ferry convert SOURCE DESTINATION --tp 8\n\n"
+        "A process that died is run again while the others wait (--timeout), on any host; for rank "
+        "0, with --resume:\n\n"
+        "  ferry convert SOURCE DESTINATION --tp 8 --rank 2 --world-size 4\n\n"
+        "Where all have ended, the first command with --resume, and as many processes, goes on.",
     .groups = convert_groups,
     .num_groups = sizeof convert_groups / sizeof *convert_groups,
     .options_bytes = sizeof(struct convert_flags),

@@ -28,10 +28,6 @@ timed() {
     awk -v code=$code 'END {print $(NF - 1), $NF / 1000, code}' usage >>"$file"
 }
 
-copy() {
-    cp --reflink=never -r "$1" "$2" && sync -f "$2"
-}
-
 clear_output() {
     rm -rf "$1"
     sync
@@ -45,30 +41,37 @@ middle() {
     sort -n "$1" | awk '{x[NR] = $1} END {print x[int((NR + 1) / 2)]}'
 }
 
+# versus TITLE GB BEFORE OURS THEIRS - times two commands in turns, BEFORE before each.
+versus() {
+    rm -f ours theirs
+    for turn in $(seq 0 "$pairs"); do
+        eval "$3"
+        timed ours sh -c "$4"
+        [ "$(tail -n 1 ours | cut -d ' ' -f 3)" = 0 ] || { cat said; exit 1; }
+        eval "$3"
+        timed theirs sh -c "$5"
+        [ "$turn" -gt 0 ] || rm ours theirs
+    done
+    clear_output out
+    echo "$2 $(smallest ours) $(middle ours) $(smallest theirs) $(middle theirs) $(cut -d ' ' -f 2 ours | sort -n | tail -n 1)" |
+        awk -v title="$1" '{printf "%-38s %6.2f %8.2f %8.2f %8.2f %8.2f %7.2f %8.2f %8.1f\n",
+                                title, $1, $2, $3, $4, $5, $2 / $4, $1 / $2, $6}'
+}
+
+gigabytes() {
+    du -sbc "$@" | awk 'END {print $1 / 1e9}'
+}
+
 # beside_cp TITLE SOURCE OPTION... - converts SOURCE to ./out, and copies it there, in turns.
 beside_cp() {
     title=$1 source=$2
     shift 2
-    rm -f ours theirs
-    for turn in $(seq 0 "$pairs"); do
-        clear_output out
-        timed ours "$ferry" convert "$source" out -q "$@"
-        [ "$(tail -n 1 ours | cut -d ' ' -f 3)" = 0 ] || { cat said; exit 1; }
-        clear_output out
-        start=$(date +%s%N)
-        copy "$source" out
-        echo $(($(date +%s%N) - start)) | awk '{print $1 / 1e9}' >>theirs
-        [ "$turn" -gt 0 ] || rm ours theirs
-    done
-    clear_output out
-    gigabytes=$(du -sb "$source" | awk '{print $1 / 1e9}')
-    echo "$gigabytes $(smallest ours) $(middle ours) $(smallest theirs) $(middle theirs) $(cut -d ' ' -f 2 ours | sort -n | tail -n 1)" |
-        awk -v title="$title" '{printf "%-38s %6.2f %8.2f %8.2f %8.2f %8.2f %7.2f %8.2f %8.1f\n",
-                                title, $1, $2, $3, $4, $5, $2 / $4, $1 / $2, $6}'
+    versus "$title" "$(gigabytes "$source")" 'clear_output out' "$ferry convert $source out -q $*" \
+        "cp --reflink=never -r $source out && sync -f out"
 }
 
 head_of_table() {
-    printf '\n%-38s %6s %8s %8s %8s %8s %7s %8s %8s\n' "$1" GB 'ferry s' median 'cp s' median ratio GB/s 'peak MB'
+    printf '\n%-38s %6s %8s %8s %8s %8s %7s %8s %8s\n' "$1" GB "${2:-ferry s}" median "${3:-cp s}" median ratio GB/s 'peak MB'
 }
 
 # alone TITLE COMMAND... - time, peak memory and exit code of one run, after one that warms up.
@@ -84,6 +87,36 @@ alone() {
     clear_output out
 }
 
+# What it costs to know that it arrived.
+proofs() {
+    head_of_table "comparing" "ferry s" "cat s"
+    versus "verify HF torch_dist TP8" "$(gigabytes hf tp8)" : "$ferry verify -q hf tp8" \
+        "cat hf/*.safetensors tp8/iter*/*.distcp >/dev/null"
+    versus "digest of torch_dist TP8" "$(gigabytes tp8)" : "$ferry digest -q tp8" \
+        "cat tp8/iter*/*.distcp >/dev/null"
+    head_of_table "digests while converting" "with s" "without"
+    for fsync in '' --no-fsync; do
+        versus "HF -> torch_dist TP8 $fsync" "$(gigabytes hf)" 'clear_output out' \
+            "$ferry convert hf out -q --tp 8 $fsync" "$ferry convert hf out -q --tp 8 --verify none $fsync"
+    done
+}
+
+# Nothing in the page cache.
+cold() {
+    if ! [ -w /proc/sys/vm/drop_caches ]; then
+        printf '\nwith a cold cache: skipped (it takes root to make it cold)\n'
+        return
+    fi
+    forget='clear_output out; echo 3 >/proc/sys/vm/drop_caches'
+    cp="cp --reflink=never -r hf out && sync -f out"
+    head_of_table "with a cold cache"
+    versus "HF -> torch_dist TP8" "$(gigabytes hf)" "$forget" "$ferry convert hf out -q --tp 8" "$cp"
+    versus "the same with --direct-io" "$(gigabytes hf)" "$forget" "$ferry convert hf out -q --tp 8 --direct-io" "$cp"
+    head_of_table "with a cold cache" "ferry s" "cat s"
+    versus "verify HF torch_dist TP8" "$(gigabytes hf tp8)" "$forget" "$ferry verify -q hf tp8" \
+        "cat hf/*.safetensors tp8/iter*/*.distcp >/dev/null"
+}
+
 conversions() { # TITLE MODEL-OPTION...
     head_of_table "$1"
     shift
@@ -92,6 +125,10 @@ conversions() { # TITLE MODEL-OPTION...
     beside_cp "HF -> torch TP8 (legacy)" hf --tp 8 --to torch
     "$ferry" convert -q hf tp8 --tp 8
     beside_cp "torch_dist TP8 -> HF" tp8 --to hf
+    if [ "$pairs" -gt 1 ]; then
+        proofs
+        cold
+    fi
     rm -rf tp8
     "$ferry" convert -q hf tp4pp2 --tp 4 --pp 2
     beside_cp "torch_dist TP4 PP2 -> TP2" tp4pp2 --tp 2 --pp 1

@@ -27,6 +27,17 @@ start_mortal() {
     ) 2>/dev/null &
 }
 
+# The same by a slow one: $slow is put in front.
+start_slow() {
+    rank=$1 size=$2
+    shift 2
+    (
+        # shellcheck disable=SC2086 # words
+        RANK=$rank WORLD_SIZE=$size $slow "$ferry" convert "$@" >"said-$rank" 2>&1 </dev/null
+        echo $? >"rank-$rank"
+    ) &
+}
+
 # The exit codes of ranks 0 to $1 - 1 are $2.
 all_exit() {
     wait
@@ -175,7 +186,7 @@ it "a rank that never comes is given up"
 # shellcheck disable=SC2086 # words
 RANK=0 WORLD_SIZE=3 run convert m lost --timeout 1 $layout
 exits 9
-says "rank 0: ranks lost: of 1, 2 (of 3)"
+says "rank 0: rank 1 of 3 is lost: it has shown no life for 1 s"
 # shellcheck disable=SC2086 # words
 RANK=1 WORLD_SIZE=3 run convert m lost2 --timeout 1 $layout
 exits 9
@@ -225,3 +236,36 @@ exits 2
 RANK=1 WORLD_SIZE=4 run convert m other2 --dry-run -v $layout
 exits 0
 says "ranks    1 of 4 writes 1 files, "
+
+it "a rank of a run that is gone writes nothing into the next one"
+slow="strace -f -o /dev/null -e trace=pwrite64 -e inject=pwrite64:delay_enter=30000"
+if ! command -v strace >/dev/null; then
+    skip "strace is not installed"
+else
+    synth_model other-m --seed 2 --layers 8 --hidden 256 --ffn-hidden-size 1024 --vocab-size 4000
+    # shellcheck disable=SC2086 # words
+    "$ferry" convert -q other-m other-want $layout
+    # shellcheck disable=SC2086 # words
+    rm -f rank-*
+    # shellcheck disable=SC2086 # words
+    start_slow 1 2 m orphan --threads 1 --no-fsync $layout
+    # shellcheck disable=SC2086 # words
+    start_slow 0 2 m orphan --threads 1 --no-fsync $layout
+    until_it_says .orphan.ferry-partial/.ferry-lock-1 "at work"
+    kill -9 "$(awk 'NR == 1 {print $2}' .orphan.ferry-partial/.ferry-lock)"
+    while [ ! -e rank-0 ]; do sleep 0.1; done
+    # shellcheck disable=SC2086 # words
+    run convert other-m orphan --no-fsync $layout
+    exits 7
+    says "busy: rank 1 of an earlier run ("
+    # shellcheck disable=SC2086 # words
+    run convert other-m orphan --no-fsync --resume $layout
+    exits 3
+    rm -r .orphan.ferry-partial # as who does not believe it
+    # shellcheck disable=SC2086 # words
+    run convert other-m orphan --no-fsync $layout
+    exits 0
+    wait
+    same_files orphan other-want
+    [ "$(cat rank-1)" != 0 ] || is_wrong "rank 1 believes that it is done"
+fi

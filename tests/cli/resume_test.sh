@@ -48,7 +48,7 @@ cp -r .other.ferry-partial kept
 rm -f kept/.ferry-lock
 again other --torch-dtype float32 --resume
 exits 3
-says "other arguments or another source"
+says "other arguments, another number of ranks or another source"
 rm -f .other.ferry-partial/.ferry-lock
 same_files kept .other.ferry-partial
 cp -r m changed
