@@ -109,10 +109,16 @@ void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *
     *ARENA_PUSH(&c->arena, t->pieces, t->num_pieces, t->pieces_capacity) = *piece;
 }
 
-void catalog_add_missing(struct catalog *c, const char *name)
+enum status catalog_add_missing(struct catalog *c, const char *name, struct error *err)
 {
+    enum { MOST_MISSING = 100000 };
+    if (c->num_missing == MOST_MISSING)
+        return fail(err, ERR_CORRUPT,
+                    "%d tensors that the model should have are missing, and more; the first is %s",
+                    MOST_MISSING, c->missing[0]);
     *ARENA_PUSH(&c->arena, c->missing, c->num_missing, c->missing_capacity) =
         arena_text(&c->arena, name, strlen(name));
+    return OK;
 }
 
 void catalog_add_unexpected(struct catalog *c, const char *name)

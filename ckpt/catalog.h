@@ -108,7 +108,9 @@ void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *
 MUST_CHECK enum status catalog_add_stored(struct catalog *c, struct tensor *t,
                                           const struct stored_tensor *stored,
                                           const struct pair *part, struct error *err);
-void catalog_add_missing(struct catalog *c, const char *name);    /* copied */
+/* Lists a name, which is copied. ERR_CORRUPT where 100,000 are missing already: a config of a few
+ * hundred bytes may ask for millions that are not there. */
+MUST_CHECK enum status catalog_add_missing(struct catalog *c, const char *name, struct error *err);
 void catalog_add_unexpected(struct catalog *c, const char *name); /* copied */
 /* Checks that the pieces of each tensor tile it: ERR_CORRUPT naming the first that do not. */
 MUST_CHECK enum status catalog_check(struct catalog *c, struct error *err);

@@ -72,12 +72,22 @@ static void shapes_that_overflow_are_refused(void **state)
     assert_ok(catalog_add(&c, "w", DT_C128, 1, most, &t, &err));
 }
 
+static void missing_tensors_are_not_listed_without_end(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 100000; i++)
+        assert_ok(catalog_add_missing(&c, i ? "w" : "first", &err));
+    assert_fails(catalog_add_missing(&c, "w", &err), ERR_CORRUPT,
+                 "100000 tensors that the model should have are missing, and more; the first is "
+                 "first");
+}
+
 static void notes_and_lists_are_kept(void **state)
 {
     (void)state;
     char name[] = "w";
     catalog_note(&c, "%d rows are cut", 7);
-    catalog_add_missing(&c, name);
+    assert_ok(catalog_add_missing(&c, name, &err));
     catalog_add_unexpected(&c, name);
     name[0] = 'x';
     assert_int_equal(c.num_notes, 1);
@@ -380,6 +390,7 @@ int main(void)
         TEST(a_tensor_is_added_once_and_found_by_name),
         TEST(the_same_name_with_another_shape_or_dtype_is_refused),
         TEST(shapes_that_overflow_are_refused),
+        TEST(missing_tensors_are_not_listed_without_end),
         TEST(notes_and_lists_are_kept),
         TEST(stacked_and_cut_tensors_are_taken_apart),
         TEST(parts_of_several_stored_tensors_make_one),

@@ -144,6 +144,23 @@ static void missing_tensors_are_refused_by_name(void **state)
     assert_false(path_exists(out));
 }
 
+/* 30 million names would be 4 GB, from 300 bytes. */
+static void a_config_that_asks_for_millions_of_tensors_is_refused(void **state)
+{
+    (void)state;
+    const char *hf = in_scratch("hf"), empty[] = "\2\0\0\0\0\0\0\0{}";
+    assert_ok(folder_create(hf, &err));
+    rewrite(hf, "config.json",
+            json_text("{'model_type':'mixtral','vocab_size':11,'hidden_size':8,"
+                      "'intermediate_size':6,'num_hidden_layers':100000,'num_attention_heads':4,"
+                      "'num_key_value_heads':2,'num_local_experts':100}"));
+    assert_ok(file_write_all(path_join(&scratch, hf, "model.safetensors"), empty, sizeof empty - 1,
+                             false, &err));
+    assert_fails(CONVERT(hf, in_scratch("out"), "--allow-missing=*"), ERR_CORRUPT,
+                 "100000 tensors that the model should have are missing, and more; the first is "
+                 "model.embed_tokens.weight");
+}
+
 static void what_may_be_missing_is_left_out_and_the_rest_is_there(void **state)
 {
     (void)state;
@@ -766,6 +783,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
     const struct CMUnitTest tests[] = {
         TEST(missing_tensors_are_refused_by_name),
+        TEST(a_config_that_asks_for_millions_of_tensors_is_refused),
         TEST(what_may_be_missing_is_left_out_and_the_rest_is_there),
         TEST(parts_of_an_incomplete_tensor_are_not_dropped_in_silence),
         TEST(unexpected_tensors_are_refused_by_name),

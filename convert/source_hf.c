@@ -85,17 +85,18 @@ static enum status common_dtype(const struct opening *x, const struct mapped_ten
 }
 
 /* Lists the parts that are not there. */
-static bool note_missing(const struct opening *x, const struct mapped_tensor *t)
+static enum status note_missing(const struct opening *x, const struct mapped_tensor *t,
+                                bool *missing, struct error *err)
 {
-    bool missing = false;
+    *missing = false;
     for (size_t i = 0; i < t->num_parts; i++) {
         const char *name = t->parts[i].hf_name;
         bool again = i > 0 && strcmp(name, t->parts[i - 1].hf_name) == 0;
         if (stored_find(&x->c->stored, name)) continue;
-        if (!again) catalog_add_missing(x->c, name);
-        missing = true;
+        if (!again) TRY(catalog_add_missing(x->c, name, err));
+        *missing = true;
     }
-    return missing;
+    return OK;
 }
 
 /* Of an incomplete tensor whose other parts may be missing, what is there can go nowhere, so it is
@@ -123,11 +124,13 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
     struct stored *s = &x->c->stored;
     struct tensor *logical;
     enum dtype dtype;
+    bool missing;
     for (size_t i = 0; i < t->num_parts; i++) {
         const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
         if (part) TRY(check_part(x, &t->parts[i], part, err));
     }
-    if (note_missing(x, t)) {
+    TRY(note_missing(x, t, &missing, err));
+    if (missing) {
         leave_parts(x, t);
         return OK;
     }

@@ -516,7 +516,8 @@ static void collect_rests(const struct catalog *c, struct layer_names *names)
     }
 }
 
-static void compare_layers(struct catalog *c, const struct layer_names *names)
+static enum status compare_layers(struct catalog *c, const struct layer_names *names,
+                                  struct error *err)
 {
     for (uint64_t l = 0; l < c->config.num_layers; l++) {
         const struct map *rests = &names->rests[model_layer_is_moe(&c->config, l)];
@@ -524,17 +525,16 @@ static void compare_layers(struct catalog *c, const struct layer_names *names)
             if (!rests->slots[i].key) continue;
             const char *name =
                 arena_printf(&c->arena, "decoder.layers.%" PRIu64 ".%s", l, rests->slots[i].key);
-            if (!catalog_find(c, name)) catalog_add_missing(c, name);
+            if (!catalog_find(c, name)) TRY(catalog_add_missing(c, name, err));
         }
     }
+    return OK;
 }
 
 static enum status note_if_missing(void *context, const struct mapped_tensor *t, struct error *err)
 {
-    (void)err;
     struct catalog *c = context;
-    if (!catalog_find(c, t->name)) catalog_add_missing(c, t->name);
-    return OK;
+    return catalog_find(c, t->name) ? OK : catalog_add_missing(c, t->name, err);
 }
 
 enum status megatron_find_missing(struct megatron_source *m, struct error *err)
@@ -545,12 +545,12 @@ enum status megatron_find_missing(struct megatron_source *m, struct error *err)
         return model_map_expand(map, &c->config, NULL, note_if_missing, c, err);
     struct layer_names names = {0};
     collect_rests(c, &names);
-    compare_layers(c, &names);
+    enum status st = compare_layers(c, &names, err);
     map_release(&names.rests[0]);
     map_release(&names.rests[1]);
-    if (!catalog_find(c, "embedding.word_embeddings.weight"))
-        catalog_add_missing(c, "embedding.word_embeddings.weight");
-    return OK;
+    if (!st && !catalog_find(c, "embedding.word_embeddings.weight"))
+        st = catalog_add_missing(c, "embedding.word_embeddings.weight", err);
+    return st;
 }
 
 static enum status open_megatron(struct catalog *c, const struct source_options *o,

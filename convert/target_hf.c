@@ -88,10 +88,8 @@ static enum status add_mapped(void *context, const struct mapped_tensor *m, stru
     struct hf_target *x = context;
     struct arena *a = &x->t->plan.arena;
     const struct tensor *logical = catalog_find(x->t->source, m->name);
-    if (!logical) {
-        if (!may_be_missing(x->t, m)) catalog_add_missing(x->t->source, m->name);
-        return OK;
-    }
+    if (!logical)
+        return may_be_missing(x->t, m) ? OK : catalog_add_missing(x->t->source, m->name, err);
     if (logical->num_dims != m->num_dims ||
         memcmp(logical->shape, m->shape, m->num_dims * sizeof *m->shape))
         return fail(err, ERR_UNSUPPORTED, "%s (%s) is %s; by the config it should be %s",
