@@ -21,8 +21,8 @@ enum {
 struct rendezvous_other {
     struct lock_watch watch;
     struct lock_record old; /* what an earlier process said there */
-    bool done, told;
-    double alone_since; /* since when it shows no life; 0: it does */
+    bool done, told, is_alone;
+    double alone_since; /* since when it shows no life */
 };
 
 static const char *staged(struct rendezvous *r, const char *name, unsigned rank)
@@ -65,11 +65,10 @@ static enum status pause_a_moment(unsigned *turn, struct error *err)
 /* Whether a rank has shown no life for so long that it is given up. */
 static bool is_given_up(const struct rendezvous *r, struct rendezvous_other *o, bool alive)
 {
-    if (alive)
-        o->alone_since = 0;
-    else if (!o->alone_since)
-        o->alone_since = seconds_now();
-    return o->alone_since && seconds_now() - o->alone_since > r->timeout_seconds;
+    double now = seconds_now();
+    if (alive || !o->is_alone) o->alone_since = now;
+    o->is_alone = !alive;
+    return o->is_alone && now - o->alone_since > r->timeout_seconds;
 }
 
 static bool is_of_run(const struct lock_watch *w, const char *run)
@@ -146,7 +145,7 @@ enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, st
                     r->ranks.rank, r->ranks.size, p->destination);
         TRY(pause_a_moment(&turn, err));
     }
-    o->alone_since = 0;
+    o->is_alone = false;
     memcpy(r->run, w->record.run, sizeof r->run);
     if (strcmp(w->record.work, r->work) == 0) return take_place(r, left, err);
     return fail(err, ERR_RANK,
