@@ -28,6 +28,17 @@ start_slow() {
     ) &
 }
 
+# Waits until a journal has at least one record.
+until_noted() {
+    tries=0
+    until [ -s "$1" ] && [ "$(wc -c <"$1")" -gt 300 ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 200 ] || is_wrong "nothing is noted in $1"
+        [ $tries -lt 200 ] || return 0
+        sleep 0.1
+    done
+}
+
 # Kills rank $1, whose lock is $2, in the middle of its work.
 kill_rank() {
     rm -f "rank-$1"
@@ -116,7 +127,7 @@ if command -v strace >/dev/null; then
     start 0 2 m revived $layout
     # shellcheck disable=SC2086 # words
     start_slow 1 2 m revived --threads 1 --journal-every 1kB $layout
-    until_it_says .revived.ferry-partial/.ferry-journal-1 "ferry journal"
+    until_noted .revived.ferry-partial/.ferry-journal-1
     kill_rank 1 .revived.ferry-partial/.ferry-lock-1
     until_it_says said-0 "rank 1 .* is dead: run it again within 600 s"
     [ ! -e revived ] || is_wrong "published too early"
@@ -133,7 +144,7 @@ if command -v strace >/dev/null; then
     # shellcheck disable=SC2086 # words
     start 1 2 m back $layout
     until_it_says .back.ferry-partial/.ferry-lock-1 "done"
-    until_it_says .back.ferry-partial/.ferry-journal "ferry journal"
+    until_noted .back.ferry-partial/.ferry-journal
     kill_rank 0 .back.ferry-partial/.ferry-lock
     until_it_says said-1 "rank 0 .* is dead: run it again with --resume"
     # shellcheck disable=SC2086 # words
@@ -148,8 +159,8 @@ if command -v strace >/dev/null; then
         # shellcheck disable=SC2086 # words
         start_slow $rank 2 m all --threads 1 --journal-every 1kB $layout
     done
-    until_it_says .all.ferry-partial/.ferry-journal "ferry journal"
-    until_it_says .all.ferry-partial/.ferry-journal-1 "ferry journal"
+    until_noted .all.ferry-partial/.ferry-journal
+    until_noted .all.ferry-partial/.ferry-journal-1
     kill_rank 0 .all.ferry-partial/.ferry-lock
     kill_rank 1 .all.ferry-partial/.ferry-lock-1
     is_not_there all

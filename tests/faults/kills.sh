@@ -13,10 +13,10 @@ trap 'exit 130' INT TERM
 cd "$work" || exit 1
 kills=0 resumed=0 failed=0
 
-# A number below $1, from a generator that the seed repeats.
+# Sets $number, below $1, from a generator that the seed repeats.
 random() {
     seed=$(((seed * 1103515245 + 12345) % 2147483648))
-    echo $((seed / 65536 % $1))
+    number=$((seed / 65536 % $1))
 }
 
 bad() {
@@ -46,7 +46,8 @@ converting() {
             "$ferry" convert -q "$source" out --no-fsync --journal-every 1kB --threads 2 --json $again "$@" \
                 >result 2>said &
             pid=$!
-            sleep "$(printf '0.%03d' "$(random $((took + took / 2)))")"
+            random $((took + took / 2))
+            sleep "$(printf '0.%03d' "$number")"
             kill -9 $pid 2>/dev/null && kills=$((kills + 1))
             { wait $pid; } 2>/dev/null
             code=$?
@@ -86,8 +87,10 @@ sharing() {
     until [ "$kills" -ge "$limit" ]; do
         rm -rf out .out.ferry-partial
         for who in 2 1 0; do rank $who "$1" out "$2" "$3" "$4" "$5"; done
-        sleep "$(printf '0.%03d' "$(random $((took + took / 2)))")"
-        who=$(random 3)
+        random $((took + took / 2))
+        sleep "$(printf '0.%03d' "$number")"
+        random 3
+        who=$number
         eval "pid=\$pid_$who"
         kill -9 "$pid" 2>/dev/null && kills=$((kills + 1))
         { wait "$pid"; } 2>/dev/null
