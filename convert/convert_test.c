@@ -161,6 +161,28 @@ static void a_config_that_asks_for_millions_of_tensors_is_refused(void **state)
                  "model.embed_tokens.weight");
 }
 
+/* 10,000,000 tensors would be 4 GB, from a .metadata of one entry. */
+static void stacks_of_nothing_are_refused(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {100000, 100, 0, 2}, zeros[4] = {0};
+    const struct dcp_chunk chunk = {.offsets = zeros, .sizes = shape};
+    const struct dcp_tensor t = {.name = "decoder.layers.mlp.experts.experts.linear_fc1.weight",
+                                 .dtype = DT_BF16,
+                                 .num_dims = 4,
+                                 .shape = shape,
+                                 .chunks = &chunk};
+    const char *paths[] = {"__0_0.distcp"}, *folder = in_scratch("dist");
+    assert_ok(folder_create(folder, &err));
+    rewrite(folder, "metadata.json",
+            json_text("{'sharded_backend':'torch_dist','sharded_backend_version':1}"));
+    assert_ok(dcp_write_metadata(path_join(&scratch, folder, ".metadata"), paths, &t, 1, NULL, 0,
+                                 false, &err));
+    assert_fails(
+        CONVERT(folder, in_scratch("out"), "--to=torch"), ERR_CORRUPT,
+        "linear_fc1.weight: a stack of 100000 layers and 100 experts without any elements");
+}
+
 static void what_may_be_missing_is_left_out_and_the_rest_is_there(void **state)
 {
     (void)state;
@@ -784,6 +806,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(missing_tensors_are_refused_by_name),
         TEST(a_config_that_asks_for_millions_of_tensors_is_refused),
+        TEST(stacks_of_nothing_are_refused),
         TEST(what_may_be_missing_is_left_out_and_the_rest_is_there),
         TEST(parts_of_an_incomplete_tensor_are_not_dropped_in_silence),
         TEST(unexpected_tensors_are_refused_by_name),

@@ -14,7 +14,13 @@
 #include "formats/pickle.h"
 #include "formats/torch.h"
 
-enum { YAML_CAP = 16 << 20, MOST_LAYERS = 100000, MOST_EXPERTS = 100000, MOST_HEADS = 1 << 20 };
+enum {
+    YAML_CAP = 16 << 20,
+    MOST_LAYERS = 100000,
+    MOST_EXPERTS = 100000,
+    MOST_LAYER_EXPERTS = 1000000,
+    MOST_HEADS = 1 << 20
+};
 
 static const char tracker_name[] = "latest_checkpointed_iteration.txt",
                   bridge_tracker_name[] = "latest_train_state.pt";
@@ -380,6 +386,7 @@ static enum status check_config(const struct catalog *c, struct error *err)
                     "--hf-config DIR can",
                     c->folder);
     if (m->num_layers > MOST_LAYERS || m->num_experts > MOST_EXPERTS ||
+        m->num_layers * m->num_experts > MOST_LAYER_EXPERTS ||
         m->num_attention_heads > MOST_HEADS || m->num_attention_heads % m->num_query_groups)
         return fail(err, ERR_CORRUPT,
                     "%s: no model has %" PRIu64 " layers, %" PRIu64 " heads, %" PRIu64

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/json.h"
 #include "convert/megatron_names.h"
 #include "convert/megatron_source.h"
@@ -79,6 +80,18 @@ static bool is_state(const char *name)
     return false;
 }
 
+/* Members that have no elements cost a file nothing. */
+static enum status check_members(const struct stack *k, struct error *err)
+{
+    enum { MOST_EMPTY_MEMBERS = 4096 };
+    uint64_t members;
+    if (!mul_u64(k->layers, k->experts, &members)) members = UINT64_MAX;
+    if (k->numel || members <= MOST_EMPTY_MEMBERS) return OK;
+    return fail(err, ERR_CORRUPT,
+                "%s: a stack of %" PRIu64 " layers and %" PRIu64 " experts without any elements",
+                k->stored->name, k->layers, k->experts);
+}
+
 static enum status make_stack(struct arena *a, const struct stored_tensor *s, const char *key,
                               struct stack *out, struct error *err)
 {
@@ -95,7 +108,7 @@ static enum status make_stack(struct arena *a, const struct stored_tensor *s, co
     out->num_dims = s->num_dims - out->lead;
     for (unsigned d = 0; d < out->num_dims; d++)
         out->numel *= out->shape[d];
-    return OK;
+    return check_members(out, err);
 }
 
 static void gather_evidence(const struct stack *k, struct megatron_evidence *e)
