@@ -15,11 +15,14 @@ MAKEFLAGS += -j$(shell nproc) --no-print-directory
 endif
 
 # Debian's packages: the program needs the first line, its tests and checks the others.
-PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev
-TEST_PACKAGES = $(PACKAGES) libcmocka-dev clang libclang-rt-14-dev clang-format shellcheck time valgrind \
+PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev \
+           libopenblas-openmp-dev
+TEST_PACKAGES = $(PACKAGES) libcmocka-dev libopenmpi-dev openmpi-bin clang libclang-rt-14-dev clang-format shellcheck time valgrind \
                 strace python3 python3-venv ca-certificates
 
-FOLDERS = common formats kernels/cpu ckpt convert validate
+FOLDERS = common formats kernels/cpu ckpt convert validate train/cli
+# of libferry_engine.so, which the program loads when it computes
+ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \
        -Wmissing-prototypes -Wwrite-strings
 # CFLAGS and LDFLAGS are the user's
@@ -30,27 +33,45 @@ say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@;)
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
+# Ops are compiled for each type of element and for what x86-64 CPUs have: any; AVX2 and FMA.
+OPS = $(filter-out %_test.c, $(wildcard kernels/cpu/ops/*.c))
+OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f32.v3 f64.v3 bf16.v3
+ENGINE_SOURCES = $(filter-out %_test.c %_mpi.c, $(foreach f, $(ENGINE_FOLDERS:kernels/cpu/ops=), \
+                   $(wildcard $(f)/*.c)))
+ENGINE_OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
+                 $(foreach v, $(OP_VARIANTS), $(OPS:%.c=$(BUILD)/%.$(v).o))
+ENGINE_LIBS = -lopenblas
+# clang's OpenMP is a package of its own: its builds go without
+OPENMP = $(if $(findstring clang, $(CC)), -Wno-source-uses-openmp -Wno-unknown-pragmas, -fopenmp)
 OBJECTS = $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/embedded_models.o
 MODELS = $(wildcard convert/models/*.json)
 UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, \
-               $(foreach f, $(FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c)))
+               $(foreach f, $(FOLDERS) $(ENGINE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c)))
 SHELL_TESTS = $(wildcard tests/*/*_test.sh)
 FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
-FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch])
+FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch])
 
-.PHONY: all help deps deps-build test asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
-        bench-quick demo docs faults kills late valgrind install uninstall fmt fmt-check clean
+.PHONY: all help deps deps-build test test-all asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
+        bench-quick bench-ops demo docs faults kills late valgrind install uninstall fmt fmt-check clean
 .SECONDARY:
 
-all: $(BUILD)/ferry ## the program (the default)
+# Where there is MPI, what needs it is a library that is loaded for `mpi` only, and has its own copies
+# of the little it shares with the program.
+MPICC ?= mpicc
+MPI_LIBRARY = $(if $(shell command -v $(MPICC)), $(BUILD)/libferry_mpi.so)
+MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c common/status.c common/memory.c
+
+all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) ## the program and its libraries (the default)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
 
 # ---- the program ----
 
+# The engine uses the program's own copy of libferry: it is whole there, and its names are exported.
 $(BUILD)/ferry: $(BUILD)/ferry.o $(BUILD)/libferry.a
-	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< \
+	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(LIBS) -ldl
 
 $(BUILD)/libferry.a: $(OBJECTS)
 	$(call say,AR)rm -f $@ && $(AR) rcs $@ $^
@@ -69,6 +90,32 @@ $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
+# ---- the engine ----
+
+$(BUILD)/libferry_engine.so: $(ENGINE_OBJECTS)
+	$(call say,LINK)$(CC) $(FLAGS) $(OPENMP) $(LDFLAGS) -shared -o $@ $^ $(ENGINE_LIBS)
+
+$(BUILD)/libferry_engine.a: $(ENGINE_OBJECTS)
+	$(call say,AR)rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/libferry_mpi.so: $(MPI_SOURCES) $(wildcard train/comm/*.h common/*.h) Makefile
+	@mkdir -p $(@D)
+	$(call say,MPICC)OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) $(OPENMP) $(LDFLAGS) -fPIC -fvisibility=hidden \
+	    -shared -o $@ $(MPI_SOURCES)
+
+$(ENGINE_OBJECTS): FLAGS += -fPIC $(OPENMP)
+
+# No op looks at the flags that a comparison with NaN raises; NaN itself is kept.
+OP_FLAGS.v1 = -fno-trapping-math
+OP_FLAGS.v3 = -fno-trapping-math -march=x86-64-v3 -ffp-contract=fast
+define op_rule
+$(BUILD)/kernels/cpu/ops/%.$(1).$(2).o: kernels/cpu/ops/%.c Makefile
+	@mkdir -p $$(@D)
+	$$(call say,CC)$$(CC) $$(FLAGS) $$(OP_FLAGS.$(2)) -DELEM_$(1) -DVARIANT=$(1)_$(2) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach v, $(OP_VARIANTS), $(eval $(call op_rule,$(word 1,$(subst ., ,$(v))),$(word 2,$(subst ., ,$(v))))))
+
+-include $(ENGINE_OBJECTS:.o=.d)
 -include $(OBJECTS:.o=.d) $(BUILD)/ferry.d $(UNIT_TESTS:=.d) $(FUZZERS:=.d)
 
 docs: $(BUILD)/ferry.1 $(BUILD)/ferry.bash ## its man page and bash completion
@@ -81,11 +128,14 @@ $(BUILD)/ferry.bash: $(BUILD)/ferry
 
 install: all docs ## program, man page and completion below DESTDIR/PREFIX
 	install -D -m 755 $(BUILD)/ferry $(DESTDIR)$(PREFIX)/bin/ferry
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/ferry
+	install -m 755 $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(DESTDIR)$(PREFIX)/lib/ferry
 	install -D -m 644 $(BUILD)/ferry.1 $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1
 	install -D -m 644 $(BUILD)/ferry.bash \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
 
 uninstall: ## takes them away again
+	rm -rf $(DESTDIR)$(PREFIX)/lib/ferry
 	rm -f $(DESTDIR)$(PREFIX)/bin/ferry $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
 
@@ -97,11 +147,20 @@ deps-build:
 
 # ---- tests: each prints a last line of sums ----
 
-$(BUILD)/%_test: $(BUILD)/%_test.o $(BUILD)/libferry.a
-	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+ENGINE_TESTS = $(foreach f, $(ENGINE_FOLDERS), $(patsubst %.c, $(BUILD)/%, $(wildcard $(f)/*_test.c)))
+$(ENGINE_TESTS): ENGINE = $(BUILD)/libferry_engine.a
+$(ENGINE_TESTS): ENGINE_LINK = $(OPENMP) $(ENGINE_LIBS) -ldl
+$(ENGINE_TESTS): $(BUILD)/libferry_engine.a
+$(ENGINE_TESTS:=.o): FLAGS += $(OPENMP)
 
-test: $(BUILD)/ferry $(UNIT_TESTS) ## unit tests and those of the command line
+$(BUILD)/%_test: $(BUILD)/%_test.o $(BUILD)/libferry.a
+	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $< $(ENGINE) $(BUILD)/libferry.a -lcmocka $(LIBS) $(ENGINE_LINK)
+
+test: all $(UNIT_TESTS) ## unit tests and those of the command line
 	@sh tests/run.sh $(BUILD)/ferry $(UNIT_TESTS) $(SHELL_TESTS)
+
+test-all: all $(BUILD)/train/forward_test ## the engine at every layout that fits eight ranks (minutes)
+	FERRY_TEST_ALL=1 $(BUILD)/train/forward_test
 
 asan: ## the same under address and undefined-behaviour sanitizers
 	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)"
@@ -146,6 +205,13 @@ bench: all ## wall time and memory beside cp and the peers (bench-quick: smaller
 
 bench-quick: all
 	@sh tests/bench/bench.sh $(BUILD)/ferry quick
+
+$(BUILD)/tests/bench/ops_bench: FLAGS += $(OPENMP)
+$(BUILD)/tests/bench/ops_bench: $(BUILD)/tests/bench/ops_bench.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a
+	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(LIBS)
+
+bench-ops: $(BUILD)/tests/bench/ops_bench ## what the layers of two models spend in each op, on this CPU
+	@$<
 
 demo: ## installs what the program needs, builds it and shows a round trip
 	@$(MAKE) deps-build

@@ -46,3 +46,9 @@ void random_elements(void *to, enum dtype dtype, uint32_t stream, float mean, ui
         done += n;
     }
 }
+
+double random_uniform(uint64_t seed, uint64_t index)
+{
+    const uint64_t golden = 0x9E3779B97F4A7C15u;
+    return (double)(mix(mix(seed + golden) + index * golden) >> 11) * 0x1p-53;
+}

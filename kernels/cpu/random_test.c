@@ -37,12 +37,28 @@ static void seeds_and_names_make_other_streams(void **state)
     assert_int_not_equal(random_stream(1, "a"), random_stream(1, "b"));
 }
 
+static void uniform_numbers_depend_on_seed_and_index(void **state)
+{
+    (void)state;
+    double sum = 0, square = 0;
+    for (uint64_t i = 0; i < 100000; i++) {
+        const double x = random_uniform(7, i);
+        assert_true(x >= 0 && x < 1);
+        sum += x, square += x * x;
+    }
+    assert_true(sum / 100000 > 0.495 && sum / 100000 < 0.505);
+    assert_true(square / 100000 > 0.33 && square / 100000 < 0.337);
+    assert_true(random_uniform(7, 3) == random_uniform(7, 3));
+    assert_true(random_uniform(7, 3) != random_uniform(8, 3));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_those_of_the_whole),
         cmocka_unit_test(numbers_have_their_mean_and_deviation),
         cmocka_unit_test(seeds_and_names_make_other_streams),
+        cmocka_unit_test(uniform_numbers_depend_on_seed_and_index),
     };
     return cmocka_run_group_tests_name("random", tests, NULL, NULL);
 }

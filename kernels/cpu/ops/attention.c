@@ -1,0 +1,363 @@
+/* Attention in tiles, with an online softmax (Dao 2022, FlashAttention).
+ *
+ * 1. The queries of one range of spans and one group are rows, row = query * queries + head; a tile
+ *    has TILE_ROWS of them. Each tile of each group is computed by one thread, in one order.
+ * 2. Keys come in blocks of TILE_KEYS, transposed, with as many values. Both are packed as REAL,
+ *    with head_dim and the keys padded by zeros to what multiply_strip() wants.
+ * 3. What a row may attend to in a block is one interval of keys. Scores outside it are made but
+ *    never read, and no value outside it is touched: what is masked may be NaN. */
+#include <assert.h>
+
+#include "kernels/cpu/ops/ops_internal.h"
+#include "kernels/cpu/ops/real_math.h"
+#include "kernels/cpu/ops/strip.h"
+
+enum { TILE_ROWS = 16 * STRIP_ROWS, TILE_KEYS = 128 };
+
+struct span {
+    int32_t q_begin, q_count, q_position, k_begin, k_count, k_position;
+};
+
+struct attention {
+    const elem *q, *kv, *sinks;
+    const struct span *spans;
+    size_t num_spans;
+    elem *o;
+    real *lse;
+    size_t num_queries, q_columns, kv_columns, head_dim, padded_dim, groups, queries;
+    const union op_params *p;
+    char *workspace;
+};
+
+/* One worker's memory. */
+struct tile {
+    size_t first_row, num_rows, group;
+    real *q;      /* [TILE_ROWS, padded_dim], times scale */
+    real *o;      /* [TILE_ROWS, padded_dim] */
+    real *keys;   /* [padded_dim, TILE_KEYS] */
+    real *values; /* [TILE_KEYS, padded_dim] */
+    real *scores; /* [STRIP_ROWS, TILE_KEYS] */
+    real *max;    /* [TILE_ROWS] of the scores so far */
+    real *sum;    /* [TILE_ROWS] of exp(score - max) */
+};
+
+/* Keys [begin, end) of a block. */
+struct interval {
+    size_t begin, end;
+};
+
+static size_t pad(size_t n)
+{
+    return (n + STRIP_COLUMNS - 1) / STRIP_COLUMNS * STRIP_COLUMNS;
+}
+
+static size_t tile_reals(size_t padded_dim)
+{
+    return 2 * (TILE_ROWS + TILE_KEYS) * padded_dim + STRIP_ROWS * TILE_KEYS + 2 * TILE_ROWS;
+}
+
+static struct tile tile_at(const struct attention *a, size_t number)
+{
+    struct tile t = {0};
+    t.q = (real *)(void *)a->workspace + number * tile_reals(a->padded_dim);
+    t.o = t.q + TILE_ROWS * a->padded_dim;
+    t.keys = t.o + TILE_ROWS * a->padded_dim;
+    t.values = t.keys + a->padded_dim * TILE_KEYS;
+    t.scores = t.values + TILE_KEYS * a->padded_dim;
+    t.max = t.scores + STRIP_ROWS * TILE_KEYS;
+    t.sum = t.max + TILE_ROWS;
+    return t;
+}
+
+static size_t query_of(const struct attention *a, const struct span *s, size_t row)
+{
+    return (size_t)s->q_begin + row / a->queries;
+}
+
+static size_t head_of(const struct attention *a, const struct tile *t, size_t row)
+{
+    return t->group * a->queries + row % a->queries;
+}
+
+static void start_tile(const struct attention *a, const struct span *s, struct tile *t)
+{
+    const real scale = (real)a->p->attention.scale;
+    for (size_t i = 0; i < t->num_rows; i++) {
+        const size_t row = t->first_row + i;
+        const elem *q = a->q + query_of(a, s, row) * a->q_columns +
+                        t->group * a->p->attention.q_stride + row % a->queries * a->head_dim;
+        for (size_t d = 0; d < a->head_dim; d++)
+            t->q[i * a->padded_dim + d] = scale * load(q[d]);
+        t->max[i] = -INFINITY;
+        t->sum[i] = 0;
+    }
+    memset(t->o, 0, t->num_rows * a->padded_dim * sizeof *t->o);
+}
+
+/* Which of all keys of a span the query at row may attend to; none where they end before they
+ * begin. Both ends never go down from one row to the next. */
+static struct interval keys_of(const struct attention *a, const struct span *s, size_t row)
+{
+    const int64_t q = (int64_t)s->q_position + (int64_t)(row / a->queries) - s->k_position;
+    const int64_t count = s->k_count, window = a->p->attention.window;
+    const int64_t begin = window && q + 1 > window ? q + 1 - window : 0;
+    const int64_t end = a->p->attention.causal && q + 1 < count ? q + 1 : count;
+    return (struct interval){(size_t)(begin < count ? begin : count), (size_t)(end > 0 ? end : 0)};
+}
+
+/* The part of keys within the block at `first`, counted from there. */
+static struct interval part_of(struct interval keys, size_t first, size_t count)
+{
+    const size_t begin = keys.begin > first ? keys.begin - first : 0;
+    const size_t end = keys.end > first ? min_size(keys.end - first, count) : 0;
+    return begin < end ? (struct interval){begin, end} : (struct interval){0, 0};
+}
+
+/* LANES keys at a time: so many rows are read along, and as many elements written at once. */
+static void pack_keys(const struct attention *a, const elem *k, size_t count, real *keys)
+{
+    for (size_t j = 0; j < pad(count); j += LANES)
+        for (size_t d = 0; d < a->head_dim; d++)
+            for (size_t lane = 0; lane < LANES; lane++)
+                keys[d * TILE_KEYS + j + lane] =
+                    j + lane < count ? load(k[(j + lane) * a->kv_columns + d]) : 0;
+}
+
+static void pack_values(const struct attention *a, const elem *v, size_t count, real *values)
+{
+    for (size_t j = 0; j < count; j++) {
+        for (size_t d = 0; d < a->head_dim; d++)
+            values[j * a->padded_dim + d] = load(v[j * a->kv_columns + d]);
+        for (size_t d = a->head_dim; d < a->padded_dim; d++)
+            values[j * a->padded_dim + d] = 0;
+    }
+}
+
+static void load_block(const struct attention *a, const struct span *s, const struct tile *t,
+                       size_t first, size_t count)
+{
+    const elem *kv =
+        a->kv + ((size_t)s->k_begin + first) * a->kv_columns + t->group * a->p->attention.kv_stride;
+    pack_keys(a, kv + a->p->attention.k_at, count, t->keys);
+    pack_values(a, kv + a->p->attention.v_at, count, t->values);
+}
+
+static void cap(real *scores, size_t n, real softcap)
+{
+    for (size_t i = 0; i < n; i++)
+        scores[i] = softcap * real_tanh(scores[i] / softcap);
+}
+
+/* Scores become exp(score - max). Returns what everything before is worth now that max may be
+ * another. */
+static real soften(real *scores, size_t n, real *max, real *sum)
+{
+    real top = *max, added = 0;
+#pragma omp simd reduction(max : top)
+    for (size_t i = 0; i < n; i++)
+        top = scores[i] > top ? scores[i] : top;
+    const real shift = top == -INFINITY ? 0 : top;
+#pragma omp simd reduction(+ : added)
+    for (size_t i = 0; i < n; i++) {
+        scores[i] = real_exp(scores[i] - shift);
+        added += scores[i];
+    }
+    const real before = real_exp(*max - shift);
+    *max = top;
+    *sum = *sum * before + added;
+    return before;
+}
+
+static void soften_row(const struct attention *a, const struct tile *t, size_t row, real *scores,
+                       size_t n)
+{
+    const real softcap = (real)a->p->attention.softcap;
+    if (softcap != 0) cap(scores, n, softcap);
+    const real before = soften(scores, n, t->max + row, t->sum + row);
+    real *o = t->o + row * a->padded_dim;
+    if (before != 1)
+        for (size_t d = 0; d < a->padded_dim; d++)
+            o[d] *= before;
+}
+
+static void add_values(const struct attention *a, const struct tile *t, size_t row, size_t rows,
+                       const real *scores, size_t begin, size_t end)
+{
+    if (begin < end)
+        multiply_strip(t->o + row * a->padded_dim, a->padded_dim, scores + begin, TILE_KEYS,
+                       t->values + begin * a->padded_dim, a->padded_dim, rows, a->padded_dim,
+                       end - begin);
+}
+
+/* Keys that all rows of the strip attend to at once, those at the edges row by row. */
+static void add_strip(const struct attention *a, const struct tile *t, size_t row, size_t rows,
+                      const struct interval *keys)
+{
+    struct interval all = keys[0];
+    for (size_t i = 1; i < rows; i++) {
+        if (keys[i].begin > all.begin) all.begin = keys[i].begin;
+        if (keys[i].end < all.end) all.end = keys[i].end;
+    }
+    if (all.begin >= all.end) all = (struct interval){TILE_KEYS, TILE_KEYS};
+    for (size_t i = 0; i < rows; i++) {
+        const real *scores = t->scores + i * TILE_KEYS;
+        add_values(a, t, row + i, 1, scores, keys[i].begin, min_size(all.begin, keys[i].end));
+        add_values(a, t, row + i, 1, scores, all.end, keys[i].end);
+    }
+    add_values(a, t, row, rows, t->scores, all.begin, all.end);
+}
+
+/* Rows [row, row + rows) of the tile attend to the block of keys at `first`. */
+static void attend_strip(const struct attention *a, const struct span *s, const struct tile *t,
+                         size_t row, size_t rows, size_t first, size_t count)
+{
+    struct interval keys[STRIP_ROWS], any = {TILE_KEYS, 0};
+    for (size_t i = 0; i < rows; i++) {
+        keys[i] = part_of(keys_of(a, s, t->first_row + row + i), first, count);
+        if (keys[i].begin >= keys[i].end) continue;
+        any.begin = min_size(any.begin, keys[i].begin);
+        any.end = keys[i].end > any.end ? keys[i].end : any.end;
+    }
+    if (any.begin >= any.end) return;
+    any.begin = any.begin / STRIP_COLUMNS * STRIP_COLUMNS;
+    memset(t->scores, 0, STRIP_ROWS * TILE_KEYS * sizeof *t->scores);
+    multiply_strip(t->scores + any.begin, TILE_KEYS, t->q + row * a->padded_dim, a->padded_dim,
+                   t->keys + any.begin, TILE_KEYS, rows, pad(any.end) - any.begin, a->head_dim);
+    for (size_t i = 0; i < rows; i++)
+        if (keys[i].begin < keys[i].end)
+            soften_row(a, t, row + i, t->scores + i * TILE_KEYS + keys[i].begin,
+                       keys[i].end - keys[i].begin);
+    add_strip(a, t, row, rows, keys);
+}
+
+static void attend_span(const struct attention *a, const struct span *s, const struct tile *t)
+{
+    const struct interval begins = keys_of(a, s, t->first_row);
+    const struct interval ends = keys_of(a, s, t->first_row + t->num_rows - 1);
+    for (size_t first = begins.begin; first < ends.end; first += TILE_KEYS) {
+        const size_t count = min_size(ends.end - first, TILE_KEYS);
+        load_block(a, s, t, first, count);
+        for (size_t row = 0; row < t->num_rows; row += STRIP_ROWS)
+            attend_strip(a, s, t, row, min_size(t->num_rows - row, STRIP_ROWS), first, count);
+    }
+}
+
+/* A sink is one more score. */
+static real add_sink(real sink, real *max, real *sum)
+{
+    const real top = sink > *max ? sink : *max, before = real_exp(*max - top);
+    *sum = *sum * before + real_exp(sink - top);
+    *max = top;
+    return before;
+}
+
+/* A row with no key has a sum of 0, sinks or not. */
+static void finish_row(const struct attention *a, const struct span *s, const struct tile *t,
+                       size_t i)
+{
+    const size_t query = query_of(a, s, t->first_row + i), head = head_of(a, t, t->first_row + i);
+    const size_t at = query * a->groups * a->queries + head;
+    const bool empty = t->sum[i] == 0;
+    real scale = 1;
+    if (a->sinks && !empty) scale = add_sink(load(a->sinks[head]), t->max + i, t->sum + i);
+    scale = empty ? 0 : scale / t->sum[i];
+    for (size_t d = 0; d < a->head_dim; d++)
+        a->o[at * a->head_dim + d] = store(scale * t->o[i * a->padded_dim + d]);
+    if (a->lse) a->lse[at] = empty ? -INFINITY : t->max[i] + real_log(t->sum[i]);
+}
+
+/* How many spans from s on, of those before end, are of its queries. */
+static size_t spans_of_range(const struct span *s, const struct span *end)
+{
+    size_t n = 1;
+    while (s + n < end && s[n].q_count > 0 && s[n].q_begin == s->q_begin)
+        n++;
+    return n;
+}
+
+static void attend_tile(const struct attention *a, const struct span *s, size_t num_spans,
+                        struct tile *t)
+{
+    start_tile(a, s, t);
+    for (size_t i = 0; i < num_spans; i++)
+        attend_span(a, s + i, t);
+    for (size_t i = 0; i < t->num_rows; i++)
+        finish_row(a, s, t, i);
+}
+
+/* Called by all workers, which share the tiles; those with the most keys come first. */
+static void attend_range(const struct attention *a, const struct span *s, size_t num_spans,
+                         struct tile *t)
+{
+    const size_t rows = (size_t)s->q_count * a->queries;
+    const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+#pragma omp for schedule(dynamic) nowait
+    for (size_t i = 0; i < tiles * a->groups; i++) {
+        t->group = i % a->groups;
+        t->first_row = (tiles - 1 - i / a->groups) * TILE_ROWS;
+        t->num_rows = min_size(rows - t->first_row, TILE_ROWS);
+        attend_tile(a, s, num_spans, t);
+    }
+}
+
+/* Rows in no span. Ranges do not overlap, so mostly there is nothing to do. */
+static void clear_rest(const struct attention *a)
+{
+    const struct span *end = a->spans + a->num_spans;
+    const size_t heads = a->groups * a->queries;
+    size_t covered = 0;
+    for (const struct span *s = a->spans; s < end && s->q_count > 0; s += spans_of_range(s, end))
+        covered += (size_t)s->q_count;
+    if (covered == a->num_queries) return;
+    memset(a->o, 0, a->num_queries * heads * a->head_dim * sizeof *a->o);
+    for (size_t i = 0; a->lse && i < a->num_queries * heads; i++)
+        a->lse[i] = -INFINITY;
+}
+
+static struct attention attention_of(const union op_params *p, const struct operand *in,
+                                     const struct operand *out, void *workspace)
+{
+    const struct head_shape s = p->attention.heads;
+    return (struct attention){.q = in[0].data,
+                              .kv = in[1].data,
+                              .spans = in[2].data,
+                              .sinks = in[3].data,
+                              .num_spans = in[2].shape[0],
+                              .o = out[0].data,
+                              .lse = out[1].data,
+                              .num_queries = in[0].shape[0],
+                              .q_columns = in[0].shape[1],
+                              .kv_columns = in[1].shape[1],
+                              .head_dim = s.head_dim,
+                              .padded_dim = pad(s.head_dim),
+                              .groups = s.groups,
+                              .queries = s.queries,
+                              .p = p,
+                              .workspace = workspace};
+}
+
+enum status NAME(attention)(const union op_params *p, const struct operand *in,
+                            const struct operand *out, void *workspace, struct error *err)
+{
+    (void)err;
+    const struct attention a = attention_of(p, in, out, workspace);
+    const struct span *end = a.spans + a.num_spans;
+    clear_rest(&a);
+#pragma omp parallel num_threads(workers())
+    {
+        struct tile t = tile_at(&a, worker());
+        for (const struct span *s = a.spans; s < end && s->q_count > 0;) {
+            const size_t n = spans_of_range(s, end);
+            attend_range(&a, s, n, &t);
+            s += n;
+        }
+    }
+    return OK;
+}
+
+size_t NAME(attention_workspace)(const union op_params *p, const struct operand *in,
+                                 const struct operand *out)
+{
+    (void)in, (void)out;
+    return most_workers() * tile_reals(pad(p->attention.heads.head_dim)) * sizeof(real);
+}

@@ -1,0 +1,224 @@
+/* ops_testing.h - an op beside its formula: operands of random numbers, every type of element,
+ * every set of instructions. */
+#ifndef FERRY_KERNELS_CPU_OPS_TESTING_H
+#define FERRY_KERNELS_CPU_OPS_TESTING_H
+
+#include <math.h>
+#include <stdbool.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "kernels/ops.h"
+#include "tests/testing.h"
+
+/* One round of a test. Operands are its own until it ends. */
+struct op_test {
+    enum elem_type elem;
+    const char *cpu;
+    uint64_t first_seed, seed;
+    void *owned[256];
+    size_t num_owned;
+};
+
+static inline void *test_alloc(struct op_test *t, size_t bytes)
+{
+    void *p = malloc(bytes ? bytes : 1); /* exact, so that a sanitizer sees the first byte behind */
+    assert_non_null(p);
+    assert_true(t->num_owned < sizeof t->owned / sizeof *t->owned);
+    return t->owned[t->num_owned++] = p;
+}
+
+static inline size_t test_count(const struct operand *o)
+{
+    size_t n = 1;
+    for (unsigned d = 0; d < o->num_dims; d++)
+        n *= o->shape[d];
+    return n;
+}
+
+static inline double test_get(const struct op_test *t, const struct operand *o, size_t i)
+{
+    if (o->type == OPERAND_INT) return ((const int32_t *)o->data)[i];
+    if (t->elem == ELEM_F64) return ((const double *)o->data)[i];
+    if (t->elem == ELEM_F32 || o->type == OPERAND_REAL) return (double)((const float *)o->data)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)o->data)[i] << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+static inline void test_set(const struct op_test *t, const struct operand *o, size_t i, double x)
+{
+    const float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (o->type == OPERAND_INT)
+        ((int32_t *)o->data)[i] = (int32_t)x;
+    else if (t->elem == ELEM_F64)
+        ((double *)o->data)[i] = x;
+    else if (t->elem == ELEM_F32 || o->type == OPERAND_REAL)
+        ((float *)o->data)[i] = f;
+    else
+        ((uint16_t *)o->data)[i] = (uint16_t)(bits >> 16 | (isnan(x) ? 0x40 : 0));
+}
+
+/* In [-1, 1) */
+static inline double test_uniform(struct op_test *t)
+{
+    return (double)(test_random(&t->seed) >> 11) * 0x1p-52 - 1;
+}
+
+/* From low to high, both included */
+static inline size_t test_between(struct op_test *t, size_t low, size_t high)
+{
+    return low + test_below(&t->seed, high - low + 1);
+}
+
+static inline bool test_coin(struct op_test *t)
+{
+    return test_below(&t->seed, 2);
+}
+
+/* An array of random numbers in [-1, 1), of zeros where INT. Dimensions end with the first 0. */
+static inline struct operand test_operand(struct op_test *t, enum operand_type type,
+                                          const uint64_t shape[OPERAND_DIMS])
+{
+    struct operand o = {.type = type};
+    while (o.num_dims < OPERAND_DIMS && shape[o.num_dims]) {
+        o.shape[o.num_dims] = shape[o.num_dims];
+        o.num_dims++;
+    }
+    o.data = test_alloc(t, test_count(&o) * operand_bytes_of(type, t->elem));
+    for (size_t i = 0; i < test_count(&o); i++)
+        test_set(t, &o, i, type == OPERAND_INT ? 0 : test_uniform(t));
+    return o;
+}
+
+#define ELEMS(...) test_operand(t, OPERAND_ELEM, (const uint64_t[OPERAND_DIMS]){__VA_ARGS__})
+#define REALS(...) test_operand(t, OPERAND_REAL, (const uint64_t[OPERAND_DIMS]){__VA_ARGS__})
+#define INTS(...) test_operand(t, OPERAND_INT, (const uint64_t[OPERAND_DIMS]){__VA_ARGS__})
+#define ABSENT ((struct operand){0})
+
+static inline struct operand test_copy(struct op_test *t, const struct operand *of)
+{
+    struct operand o = test_operand(t, of->type, of->shape);
+    memcpy(o.data, of->data, test_count(of) * operand_bytes_of(of->type, t->elem));
+    return o;
+}
+
+static inline enum status test_try(struct op_test *t, enum op op, const union op_params *p,
+                                   const struct operand *in, const struct operand *out,
+                                   struct error *err)
+{
+    const struct op_kernel *kernel = cpu_ops(t->elem) + op;
+    const size_t bytes = kernel->workspace ? kernel->workspace(p, in, out) : 0;
+    void *workspace = malloc(bytes ? bytes : 1);
+    assert_non_null(workspace);
+    memset(workspace, 0xFF, bytes); /* NaN in every type */
+    enum status st = kernel->run(p, in, out, workspace, err);
+    free(workspace);
+    return st;
+}
+
+static inline void test_set_threads(int threads)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
+static inline size_t test_bytes(const struct op_test *t, const struct operand *o)
+{
+    return o->data ? test_count(o) * operand_bytes_of(o->type, t->elem) : 0;
+}
+
+/* How many outputs an op has; what an array of fewer says behind them is never looked at. */
+static inline size_t test_num_outputs(enum op op)
+{
+    switch (op) {
+    case OP_ADD_NORM:
+        return 3;
+    case OP_NORM:
+    case OP_ATTENTION:
+    case OP_ATTENTION_MERGE:
+    case OP_ROUTE:
+    case OP_SORT_BY_EXPERT:
+    case OP_SORT_RECEIVED:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+/* Runs the op on one thread, then on three: not a bit may differ. Outputs may be inputs too. */
+static inline void test_op(struct op_test *t, enum op op, const union op_params *p,
+                           const struct operand *in, const struct operand *out)
+{
+    struct error err = {0};
+    char *before[MOST_OUTPUTS], *first[MOST_OUTPUTS];
+    const size_t num_outputs = test_num_outputs(op);
+    for (size_t i = 0; i < num_outputs; i++) {
+        before[i] = test_alloc(t, test_bytes(t, out + i));
+        first[i] = test_alloc(t, test_bytes(t, out + i));
+        if (out[i].data) memcpy(before[i], out[i].data, test_bytes(t, out + i));
+    }
+    test_set_threads(1);
+    assert_ok(test_try(t, op, p, in, out, &err));
+    for (size_t i = 0; i < num_outputs; i++) {
+        if (!out[i].data) continue;
+        memcpy(first[i], out[i].data, test_bytes(t, out + i));
+        memcpy(out[i].data, before[i], test_bytes(t, out + i));
+    }
+    test_set_threads(3);
+    assert_ok(test_try(t, op, p, in, out, &err));
+    for (size_t i = 0; i < num_outputs; i++)
+        if (out[i].data) assert_memory_equal(first[i], out[i].data, test_bytes(t, out + i));
+}
+
+/* How far from the exact result, relative to what was added up, `magnitude`, or the result. */
+static inline double test_tolerance(const struct op_test *t, const struct operand *o)
+{
+    if (t->elem == ELEM_F64) return 2e-14;
+    return t->elem == ELEM_BF16 && o->type == OPERAND_ELEM ? 0x1.02p-8 : 4e-6;
+}
+
+static inline void test_near(const struct op_test *t, const struct operand *o, size_t i,
+                             double want, double magnitude)
+{
+    static const char *const names[] = {"f32", "f64", "bf16"};
+    const double got = test_get(t, o, i);
+    const double off = fabs(got - want), size = fabs(want) + magnitude;
+    const bool same = isnan(want) ? isnan(got) : got == want || off <= size * test_tolerance(t, o);
+    if (!same)
+        fail_msg("element %zu is %.17g, not %.17g (%s, %s, seed %llu)", i, got, want,
+                 names[t->elem], t->cpu, (unsigned long long)t->first_seed);
+}
+
+/* Runs a test in rounds of each type on each CPU. */
+static inline void test_everywhere(void (*test)(struct op_test *t), int rounds)
+{
+    static const char *const cpus[] = {"v1", "v3"};
+    for (int i = 0; i < 2 * NUM_ELEM_TYPES * rounds; i++) {
+        struct op_test t = {.elem = (enum elem_type)(i / 2 % NUM_ELEM_TYPES), .cpu = cpus[i % 2]};
+        t.first_seed = t.seed = test_seed() + (uint64_t)(i / 2);
+        setenv("FERRY_CPU", t.cpu, 1);
+        test(&t);
+        while (t.num_owned)
+            free(t.owned[--t.num_owned]);
+    }
+}
+
+/* A test of this name runs `NAME_once` everywhere. */
+#define OP_TEST(name, rounds)                                                                      \
+    static void name##_once(struct op_test *t);                                                    \
+    static void name(void **state)                                                                 \
+    {                                                                                              \
+        (void)state;                                                                               \
+        test_everywhere(name##_once, rounds);                                                      \
+    }                                                                                              \
+    static void name##_once(struct op_test *t)
+
+#endif

@@ -1,0 +1,147 @@
+#include <assert.h>
+
+#include "kernels/cpu/ops/ops_internal.h"
+#include "kernels/cpu/ops/real_math.h"
+
+/* One token's, in the workspace; each has num_experts elements. */
+struct choice {
+    real *scores; /* what experts are weighted with */
+    real *ranks;  /* what they are chosen by */
+    real *groups;
+    bool *out, *groups_out; /* cannot be chosen (again) */
+};
+
+static size_t choice_bytes(size_t num_experts)
+{
+    return (num_experts * (3 * sizeof(real) + 2) + 63) / 64 * 64;
+}
+
+static struct choice choice_at(char *workspace, size_t num_experts)
+{
+    real *reals = (real *)(void *)workspace;
+    bool *flags = (bool *)(reals + 3 * num_experts);
+    return (struct choice){.scores = reals,
+                           .ranks = reals + num_experts,
+                           .groups = reals + 2 * num_experts,
+                           .out = flags,
+                           .groups_out = flags + num_experts};
+}
+
+/* NaN is above everything: what is not a number is chosen, and its weight shows it. */
+static bool is_above(real a, real b)
+{
+    return a > b || (a != a && b == b);
+}
+
+/* Takes the first of the largest that is not out yet. */
+static size_t take_largest(const real *x, bool *out, size_t n)
+{
+    size_t best = n;
+    for (size_t i = 0; i < n; i++)
+        if (!out[i] && (best == n || is_above(x[i], x[best]))) best = i;
+    assert(best < n);
+    out[best] = true;
+    return best;
+}
+
+static void softmax(real *x, size_t n)
+{
+    real top = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        top = is_above(x[i], top) ? x[i] : top;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] = real_exp(x[i] - top);
+    for (size_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+static void score(real *scores, const union op_params *p, const real *logits, size_t num_experts)
+{
+    memcpy(scores, logits, num_experts * sizeof *scores);
+    if (p->route.after_choice) return;
+    if (p->route.sigmoid)
+        for (size_t e = 0; e < num_experts; e++)
+            scores[e] = real_sigmoid(logits[e]);
+    else
+        softmax(scores, num_experts);
+}
+
+/* The sum of the two best, or the only one. */
+static real group_score(const real *x, size_t n)
+{
+    real best = x[0], second = -INFINITY;
+    for (size_t i = 1; i < n; i++) {
+        const bool above = is_above(x[i], best);
+        const real lower = above ? best : x[i];
+        second = is_above(lower, second) ? lower : second;
+        best = above ? x[i] : best;
+    }
+    return n > 1 ? best + second : best;
+}
+
+static void leave_best_groups(const struct choice *c, const union op_params *p, size_t num_experts)
+{
+    const size_t num_groups = p->route.num_groups, size = num_experts / num_groups;
+    memset(c->groups_out, 0, num_groups);
+    for (size_t g = 0; g < num_groups; g++)
+        c->groups[g] = group_score(c->ranks + g * size, size);
+    for (size_t i = 0; i < p->route.topk_groups; i++)
+        (void)take_largest(c->groups, c->groups_out, num_groups);
+    for (size_t g = 0; g < num_groups; g++)
+        memset(c->out + g * size, !c->groups_out[g], size);
+}
+
+static void scale_weights(real *weights, const union op_params *p)
+{
+    const size_t topk = p->route.topk;
+    if (p->route.after_choice) softmax(weights, topk);
+    real divisor = 1;
+    if (p->route.normalize) {
+        divisor = (real)1e-20;
+        for (size_t j = 0; j < topk; j++)
+            divisor += weights[j];
+    }
+    for (size_t j = 0; j < topk; j++)
+        weights[j] = weights[j] / divisor * (real)p->route.scaling;
+}
+
+static void route_token(const struct choice *c, const union op_params *p, const real *logits,
+                        const real *correction, size_t num_experts, real *weights, int32_t *experts)
+{
+    score(c->scores, p, logits, num_experts);
+    for (size_t e = 0; e < num_experts; e++)
+        c->ranks[e] = c->scores[e] + (correction ? correction[e] : 0);
+    memset(c->out, 0, num_experts);
+    if (p->route.num_groups > 1) leave_best_groups(c, p, num_experts);
+    for (size_t j = 0; j < p->route.topk; j++) {
+        const size_t e = take_largest(c->ranks, c->out, num_experts);
+        experts[j] = (int32_t)e;
+        weights[j] = c->scores[e];
+    }
+    scale_weights(weights, p);
+}
+
+enum status NAME(route)(const union op_params *p, const struct operand *in,
+                        const struct operand *out, void *workspace, struct error *err)
+{
+    (void)err;
+    const real *logits = in[0].data, *correction = in[1].data;
+    real *weights = out[0].data;
+    int32_t *experts = out[1].data;
+    const size_t num_tokens = in[0].shape[0], num_experts = in[0].shape[1], topk = p->route.topk;
+#pragma omp parallel for num_threads(workers()) if (num_tokens * num_experts >= WORTH_THREADS)
+    for (size_t t = 0; t < num_tokens; t++) {
+        const struct choice c =
+            choice_at((char *)workspace + worker() * choice_bytes(num_experts), num_experts);
+        route_token(&c, p, logits + t * num_experts, correction, num_experts, weights + t * topk,
+                    experts + t * topk);
+    }
+    return OK;
+}
+
+size_t NAME(route_workspace)(const union op_params *p, const struct operand *in,
+                             const struct operand *out)
+{
+    (void)p, (void)out;
+    return most_workers() * choice_bytes(in[0].shape[1]);
+}

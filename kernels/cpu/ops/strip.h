@@ -1,0 +1,71 @@
+/* strip.h - products of a strip of few rows with a packed matrix, held in vector registers. */
+#ifndef FERRY_KERNELS_CPU_OPS_STRIP_H
+#define FERRY_KERNELS_CPU_OPS_STRIP_H
+
+#include "kernels/cpu/ops/real.h"
+
+#ifdef __AVX2__
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+typedef real vector __attribute__((vector_size(VECTOR_BYTES)));
+
+/* Six rows of two vectors are twelve of the sixteen registers; a matrix has columns for whole pairs
+ * of vectors. */
+enum { STRIP_ROWS = 6, LANES = VECTOR_BYTES / sizeof(real), STRIP_COLUMNS = 2 * LANES };
+
+static inline vector load_vector(const real *from)
+{
+    vector v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+static inline void store_vector(real *to, vector v)
+{
+    memcpy(to, &v, sizeof v);
+}
+
+/* c [rows, STRIP_COLUMNS] += a [rows, k] b [k, STRIP_COLUMNS]; a row begins lda, ldb, ldc behind
+ * the one before it. Inlined where `rows` is a constant. */
+__attribute__((always_inline)) static inline void multiply_columns(real *c, size_t ldc,
+                                                                   const real *a, size_t lda,
+                                                                   const real *b, size_t ldb,
+                                                                   size_t rows, size_t k)
+{
+    vector left[STRIP_ROWS], right[STRIP_ROWS];
+#pragma GCC unroll 6
+    for (size_t i = 0; i < rows; i++) {
+        left[i] = load_vector(c + i * ldc);
+        right[i] = load_vector(c + i * ldc + LANES);
+    }
+    for (size_t l = 0; l < k; l++) {
+        const vector b_left = load_vector(b + l * ldb), b_right = load_vector(b + l * ldb + LANES);
+#pragma GCC unroll 6
+        for (size_t i = 0; i < rows; i++) {
+            left[i] += a[i * lda + l] * b_left;
+            right[i] += a[i * lda + l] * b_right;
+        }
+    }
+#pragma GCC unroll 6
+    for (size_t i = 0; i < rows; i++) {
+        store_vector(c + i * ldc, left[i]);
+        store_vector(c + i * ldc + LANES, right[i]);
+    }
+}
+
+/* The same over `columns`, a multiple of STRIP_COLUMNS, for STRIP_ROWS rows or fewer. */
+static inline void multiply_strip(real *c, size_t ldc, const real *a, size_t lda, const real *b,
+                                  size_t ldb, size_t rows, size_t columns, size_t k)
+{
+    if (rows == STRIP_ROWS)
+        for (size_t j = 0; j < columns; j += STRIP_COLUMNS)
+            multiply_columns(c + j, ldc, a, lda, b + j, ldb, STRIP_ROWS, k);
+    else
+        for (size_t i = 0; i < rows; i++)
+            for (size_t j = 0; j < columns; j += STRIP_COLUMNS)
+                multiply_columns(c + i * ldc + j, ldc, a + i * lda, lda, b + j, ldb, 1, k);
+}
+
+#endif
