@@ -1,60 +1,24 @@
 /* executor.c - see executor.h. Invariants:
  *
  * 1. A panel is a run [low, low + count) of one logical tensor's elements, in their order.
- * 2. A worker has its own buffers; what workers share is behind `lock` or atomic.
- * 3. Every byte of a segment is written once: plan_finish() has seen to it, and bytes_left counts
- * them down. Where its CRC-32 is wanted, the runs that were written are kept with theirs; when the
- * segment is complete they must tile it, and their CRCs combine to the segment's.
- * 4. The worker that completes the last segment of a file writes the rest of the file. */
+ * 2. A worker has its own buffers; what workers share is behind a lock or atomic.
+ * 3. The sink has every byte of a segment once, and before it is counted the run that it is of. */
 #include "ckpt/executor.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <libdeflate.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <zlib.h>
 
 #include "ckpt/block.h"
 #include "ckpt/digest.h"
-#include "ckpt/journal.h"
-#include "ckpt/publish.h"
+#include "ckpt/ledger.h"
 #include "ckpt/scan.h"
+#include "ckpt/sink.h"
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
-#include "common/threads.h"
 #include "kernels/cpu/cast.h"
-
-enum {
-    WRITEBACK_BYTES = 8 << 20, /* dirty bytes of a file that are worth starting to write back */
-    FSYNC_THREADS = 8,
-};
-
-/* One written run of a segment that wants a CRC. */
-struct run {
-    struct run *next;
-    uint64_t offset, bytes; /* within the segment */
-    uint32_t crc;
-};
-
-struct segment_state {
-    _Atomic uint64_t bytes_left;
-    struct run *runs; /* behind lock */
-};
-
-struct file_state {
-    int fd; /* -1 until the first write */
-    char *path;
-    pthread_mutex_t lock; /* of opening */
-    _Atomic uint32_t segments_left;
-    _Atomic uint64_t dirty_bytes;
-};
 
 /* A run that grows while a task lasts and what it writes goes on behind it. */
 struct chain {
@@ -73,35 +37,24 @@ struct worker {
     uint64_t cast_elements, changed_elements;
 };
 
-/* What is done, and not in the journal yet; all but `done` behind the executor's lock. */
-struct noting {
-    struct strbuf records;
-    uint64_t bytes; /* that the tasks of `records` wrote */
-    bool busy, in_journal;
-    bool *done; /* [num_tasks] by an earlier run; NULL: none */
-    size_t num_tasks;
-    struct strbuf kept; /* records of an earlier run that still hold */
-    bool dropped;       /* there are others */
+/* What is counted of all tasks that ended. */
+struct tally {
+    struct plan *plan; /* its carries have the digests */
+    uint64_t cast_elements, changed_elements;
 };
 
 struct executor {
     struct plan *plan;
     const struct executor_options *options;
-    const char *folder, *work; /* what the journal is of */
-    int folder_fd;             /* so that all goes there, whatever its name is by now */
-    uint64_t bytes;            /* of our files */
-    struct segment_state *segments;
-    struct file_state *files;
+    struct sink sink;
+    struct ledger ledger;
+    struct tally tally;
+    pthread_mutex_t lock; /* of tally */
     struct worker *workers;
     unsigned num_workers;
-    struct arena arena; /* states, runs */
-    pthread_mutex_t lock;
+    struct arena arena; /* workers, items */
     struct progress *progress;
-    _Atomic uint64_t written_bytes, resumed_bytes;
-    struct noting noting;
-    uint64_t cast_elements, changed_elements; /* of all tasks that ended, behind lock */
-    bool *counted;                            /* [num_tasks], of executor_join */
-    uint64_t num_counted;
+    _Atomic uint64_t resumed_bytes;
     pthread_mutex_t asking; /* of keep_going */
     _Atomic int64_t next_asking;
 };
@@ -120,13 +73,6 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
 static enum status write_panel(void *context, const struct scan_panel *p, struct error *err);
 static enum status end_task(void *context, const struct scan_task *t, struct error *err);
 
-/* What is kept of a plan while it runs: an estimate, since runs may be many. */
-static uint64_t kept_bytes(const struct plan *p)
-{
-    return p->num_segments * (sizeof(struct segment_state) + sizeof(struct run)) +
-           p->num_files * sizeof(struct file_state) + p->num_carries * sizeof(struct scan_item);
-}
-
 /* The carries as items, in an array of the caller's. */
 static struct scan scan_of(const struct plan *p, const struct executor_options *o,
                            struct scan_item *items)
@@ -137,7 +83,7 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
                      .threads = o->threads,
                      .max_memory = o->max_memory,
                      .direct_io = o->direct_io,
-                     .kept_bytes = kept_bytes(p),
+                     .kept_bytes = sink_run_bytes(p),
                      .begin = begin_task,
                      .wants = o->num_ranks > 1 ? wants_panel : NULL,
                      .visit = write_panel,
@@ -159,6 +105,7 @@ enum status executor_memory(const struct plan *p, const struct executor_options 
 {
     struct scan_item *items = must_calloc(p->num_carries + 1, sizeof *items);
     struct scan s = scan_of(p, o, items);
+    s.kept_bytes += sink_state_bytes(p) + p->num_carries * sizeof *items;
     enum status st = scan_memory(&s, peak_bytes, err);
     free(items);
     return st;
@@ -166,48 +113,11 @@ enum status executor_memory(const struct plan *p, const struct executor_options 
 
 /* ---- writing ---- */
 
-/* Opens the output file at its first use. Sizes are set at once, so that nobody sees it grow. */
-static enum status output_fd(struct executor *x, uint32_t file, int *fd, struct error *err)
-{
-    struct file_state *f = &x->files[file];
-    enum status st = OK;
-    pthread_mutex_lock(&f->lock);
-    if (f->fd < 0) {
-        st = file_create_at(x->folder_fd, x->plan->files[file].path, f->path, x->options->resume,
-                            &f->fd, err);
-        if (!st && ftruncate(f->fd, (off_t)x->plan->files[file].size_bytes))
-            st = fail_errno(err, ERR_IO, "%s: setting its size", f->path);
-    }
-    *fd = f->fd;
-    pthread_mutex_unlock(&f->lock);
-    return st;
-}
-
-/* Starts the writeback of what gathered in a file, so that fsync at the end finds little to do. */
-static void start_writeback(struct executor *x, uint32_t file, uint64_t bytes)
-{
-    struct file_state *f = &x->files[file];
-    if (!x->options->fsync) return;
-    uint64_t dirty = atomic_fetch_add(&f->dirty_bytes, bytes) + bytes;
-    if (dirty < WRITEBACK_BYTES) return;
-    atomic_fetch_sub(&f->dirty_bytes, dirty);
-    (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-}
-
-static void add_run(struct executor *x, const struct journal_run *r)
-{
-    struct run *run = arena_alloc(&x->arena, sizeof *run);
-    *run = (struct run){x->segments[r->segment].runs, r->offset, r->bytes, (uint32_t)r->crc};
-    x->segments[r->segment].runs = run;
-}
-
 static void end_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c)
 {
     struct journal_run run = {segment, c->offset, c->bytes, c->crc};
     if (!c->bytes) return;
-    pthread_mutex_lock(&x->lock);
-    add_run(x, &run);
-    pthread_mutex_unlock(&x->lock);
+    sink_add_run(&x->sink, &run);
     *c = (struct chain){0};
     if (!x->options->journal_path) return;
     if (w->num_runs == w->runs_capacity) {
@@ -240,15 +150,12 @@ static enum status write_run(const struct writing *wr, const void *from, uint64_
                              uint64_t count, struct error *err)
 {
     struct executor *x = wr->x;
-    const struct segment *s = &x->plan->segments[wr->piece->segment];
+    uint32_t segment = wr->piece->segment;
     uint64_t offset = at * wr->element_bytes, bytes = count * wr->element_bytes;
-    int fd;
-    if (s->wants_crc) add_to_chain(x, wr->w, wr->piece->segment, wr->chain, from, offset, bytes);
-    TRY(output_fd(x, s->file, &fd, err));
-    TRY(file_write(fd, x->files[s->file].path, from, bytes, s->offset_bytes + offset, err));
-    atomic_fetch_add_explicit(&x->written_bytes, bytes, memory_order_relaxed);
+    if (x->plan->segments[segment].wants_crc)
+        add_to_chain(x, wr->w, segment, wr->chain, from, offset, bytes);
+    TRY(sink_write(&x->sink, segment, offset, from, bytes, err));
     progress_add(x->progress, bytes);
-    start_writeback(x, s->file, bytes);
     return OK;
 }
 
@@ -285,78 +192,6 @@ static enum status write_joined(void *context, const struct pair *p, struct erro
     return write_block(wr, &b, p->a_offset, p->b_offset, err);
 }
 
-/* ---- files that are complete ---- */
-
-static int by_offset(const void *a, const void *b)
-{
-    const struct run *x = *(struct run *const *)a, *y = *(struct run *const *)b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* The CRC-32 of a complete segment from those of its runs, which must tile it. */
-static enum status combine_runs(struct executor *x, uint32_t segment, struct error *err)
-{
-    struct segment *s = &x->plan->segments[segment];
-    uint64_t end = 0;
-    size_t n = 0;
-    if (!s->wants_crc) return OK;
-    for (struct run *r = x->segments[segment].runs; r; r = r->next)
-        n++;
-    struct run **runs = malloc(n * sizeof *runs + 1);
-    if (!runs) return fail(err, ERR_MEMORY, "no memory for %zu runs", n);
-    n = 0;
-    for (struct run *r = x->segments[segment].runs; r; r = r->next)
-        runs[n++] = r;
-    if (n) qsort(runs, n, sizeof *runs, by_offset);
-    s->crc = 0;
-    for (size_t i = 0; i < n && runs[i]->offset == end; i++) {
-        s->crc = (uint32_t)crc32_combine(s->crc, runs[i]->crc, (off_t)runs[i]->bytes);
-        end += runs[i]->bytes;
-    }
-    free(runs);
-    if (end == s->numel * dtype_bytes(s->dtype)) return OK;
-    return fail(err, ERR_OURS, "%s: a segment was written to byte %" PRIu64 " of %" PRIu64,
-                x->files[s->file].path, end, s->numel * dtype_bytes(s->dtype));
-}
-
-struct file_output {
-    struct executor *x;
-    uint32_t file;
-    int fd;
-};
-
-static enum status put_bytes(void *context, uint64_t offset, const void *bytes, size_t count,
-                             struct error *err)
-{
-    struct file_output *o = context;
-    TRY(file_write(o->fd, o->x->files[o->file].path, bytes, count, offset, err));
-    atomic_fetch_add_explicit(&o->x->written_bytes, count, memory_order_relaxed);
-    return OK;
-}
-
-static enum status complete_file(struct executor *x, uint32_t file, struct error *err)
-{
-    const struct output_file *f = &x->plan->files[file];
-    struct file_output o = {.x = x, .file = file};
-    for (uint32_t i = 0; i < f->num_segments; i++)
-        TRY(combine_runs(x, x->plan->by_file[f->first_segment + i], err));
-    TRY(output_fd(x, file, &o.fd, err));
-    struct file_writer writer = {put_bytes, &o};
-    if (f->finish) TRY(f->finish(x->plan, file, f->finish_context, &writer, err));
-    if (x->options->fsync) (void)sync_file_range(o.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-    return OK;
-}
-
-/* Takes bytes off what is left of a segment; the last ones complete it, and perhaps its file. */
-static enum status segment_progress(struct executor *x, uint32_t segment, uint64_t bytes,
-                                    struct error *err)
-{
-    if (atomic_fetch_sub(&x->segments[segment].bytes_left, bytes) != bytes) return OK;
-    uint32_t file = x->plan->segments[segment].file;
-    if (atomic_fetch_sub(&x->files[file].segments_left, 1) != 1) return OK;
-    return complete_file(x, file, err);
-}
-
 /* ---- tasks ---- */
 
 static bool is_hole(const struct carry *c)
@@ -369,16 +204,6 @@ static enum status count_joined(void *context, const struct pair *p, struct erro
     (void)err;
     *(uint64_t *)context += pair_count(p);
     return OK;
-}
-
-static bool is_done(const struct executor *x, const struct scan_task *t)
-{
-    return x->noting.done && x->noting.done[t->number];
-}
-
-static bool is_ours(const struct executor *x, uint32_t file)
-{
-    return x->plan->files[file].rank == x->options->rank;
 }
 
 /* How many elements of [low, low + count) of the tensor go to a piece. */
@@ -397,7 +222,7 @@ static bool find_share(const struct executor *x, struct worker *w, const struct 
     bool counts = x->options->rank == 0, found = false;
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct segment *s = &x->plan->segments[c->pieces[i].segment];
-        bool ours = is_ours(x, s->file);
+        bool ours = sink_is_ours(&x->sink, s->file);
         w->bytes[i] = 0;
         if (!ours && found) continue;
         uint64_t n = elements_of(&c->pieces[i], t->low, t->high - t->low);
@@ -443,8 +268,8 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     w->counts = find_share(x, w, t);
     for (size_t i = 0; i < c->num_pieces; i++)
         bytes += w->bytes[i];
-    *skip = bytes == 0 || is_hole(c) || is_done(x, t);
-    if (!is_done(x, t)) return OK;
+    *skip = bytes == 0 || is_hole(c) || ledger_is_done(&x->ledger, t->number);
+    if (!ledger_is_done(&x->ledger, t->number)) return OK;
     progress_add(x->progress, bytes);
     atomic_fetch_add_explicit(&x->resumed_bytes, bytes, memory_order_relaxed);
     return OK;
@@ -506,142 +331,53 @@ static enum status write_panel(void *context, const struct scan_panel *p, struct
 
 /* ---- the journal ---- */
 
-static enum status sync_written(struct executor *x, struct error *err)
-{
-    for (size_t i = 0; i < x->plan->num_files && x->options->fsync; i++) {
-        struct file_state *f = &x->files[i];
-        pthread_mutex_lock(&f->lock);
-        int fd = f->fd;
-        pthread_mutex_unlock(&f->lock);
-        if (fd >= 0 && fdatasync(fd)) return fail_errno(err, ERR_IO, "%s: fdatasync", f->path);
-    }
-    return OK;
-}
-
-/* Notes what is done so far, by one worker while the others go on. */
-static enum status flush_journal(struct executor *x, struct error *err)
-{
-    struct noting *n = &x->noting;
-    struct strbuf records = {0};
-    pthread_mutex_lock(&x->lock);
-    bool mine = !n->busy && n->records.length;
-    if (mine) {
-        n->busy = true;
-        n->bytes = 0;
-        records = n->records;
-        n->records = (struct strbuf){0};
-    }
-    pthread_mutex_unlock(&x->lock);
-    if (!mine) return OK;
-    enum status st = sync_written(x, err);
-    if (!st) st = ask(x, err);
-    if (!st)
-        st = journal_append(x->options->journal_path, x->work, &records, x->options->fsync, err);
-    strbuf_release(&records);
-    pthread_mutex_lock(&x->lock);
-    n->in_journal |= !st;
-    n->busy = false;
-    pthread_mutex_unlock(&x->lock);
-    return st;
-}
-
-/* Adds a task to what is to be noted; whether it is time to do that. Behind lock. */
-static bool note_task(struct executor *x, const struct worker *w, const struct journal_task *t,
-                      uint64_t bytes)
-{
-    struct noting *n = &x->noting;
-    if (!x->options->journal_path || (n->done && n->done[t->task])) return false;
-    journal_add(&n->records, t, w->runs);
-    n->bytes += bytes;
-    return n->bytes >= x->options->journal_bytes;
-}
-
 /* Whether the files that a carry goes to are still what an earlier run has made of them. */
 static bool is_intact(const struct executor *x, const struct carry *c)
 {
     for (size_t i = 0; i < c->num_pieces; i++) {
         uint32_t file = x->plan->segments[c->pieces[i].segment].file;
-        struct file_stamp stamp;
-        if (is_ours(x, file) && (file_stamp(x->files[file].path, &stamp, NULL) ||
-                                 stamp.size_bytes != x->plan->files[file].size_bytes))
-            return false;
+        if (sink_is_ours(&x->sink, file) && !sink_is_intact(&x->sink, file)) return false;
     }
     return true;
 }
 
-/* Adds to the whole what was counted of a task. */
-static void count_task(struct executor *x, const struct journal_task *t)
+static void count_task(struct tally *tally, const struct journal_task *t)
 {
-    struct carry *c = &x->plan->carries[t->item];
+    struct carry *c = &tally->plan->carries[t->item];
     if (!t->counts) return;
     digest_join(&c->read, &t->read);
     digest_join(&c->written, &t->written);
-    x->cast_elements += t->cast_elements;
-    x->changed_elements += t->changed_elements;
+    tally->cast_elements += t->cast_elements;
+    tally->changed_elements += t->changed_elements;
 }
 
-static enum status check_task(const struct executor *x, const struct journal_task *t,
-                              struct error *err)
+static enum status check_task(const struct plan *p, const struct journal_task *t, struct error *err)
 {
-    if (t->task < x->noting.num_tasks && t->item < x->plan->num_carries) return OK;
-    return fail(err, ERR_OURS, "%s: no such task", x->options->journal_path);
+    return t->item < p->num_carries ? OK : fail(err, ERR_OURS, "no such task");
 }
 
 /* A task of an earlier run. */
 static enum status take_task(void *context, const struct journal_task *t,
-                             const struct journal_run *runs, struct error *err)
+                             const struct journal_run *runs, bool *holds, struct error *err)
 {
     struct executor *x = context;
-    struct noting *n = &x->noting;
-    TRY(check_task(x, t, err));
-    if (n->done[t->task] || !is_intact(x, &x->plan->carries[t->item])) {
-        n->dropped = true;
-        return OK;
-    }
-    n->done[t->task] = n->in_journal = true;
-    journal_add(&n->kept, t, runs);
-    count_task(x, t);
+    TRY(check_task(x->plan, t, err));
+    *holds = is_intact(x, &x->plan->carries[t->item]);
+    if (!*holds) return OK;
+    count_task(&x->tally, t);
     for (uint64_t i = 0; i < t->num_runs; i++) {
-        if (runs[i].segment >= x->plan->num_segments)
-            return fail(err, ERR_OURS, "%s: no such segment", x->options->journal_path);
-        add_run(x, &runs[i]);
+        if (runs[i].segment >= x->plan->num_segments) return fail(err, ERR_OURS, "no such segment");
+        sink_add_run(&x->sink, &runs[i]);
     }
     return OK;
 }
 
-/* What lies in the folder and is no output file: small files, which are written anew. */
-static enum status remove_others(struct executor *x, struct error *err)
-{
-    struct map ours = {0};
-    struct name_list list;
-    enum status st = folder_list(x->folder, &x->arena, &list, err);
-    for (size_t i = 0; i < x->plan->num_files; i++) {
-        char *name = arena_text(&x->arena, x->plan->files[i].path, strlen(x->plan->files[i].path));
-        if (strchr(name, '/')) *strchr(name, '/') = '\0';
-        (void)map_add(&ours, name, i, NULL);
-    }
-    for (size_t i = 0; i < list.count && !st; i++) {
-        size_t file;
-        if (map_get(&ours, list.names[i], &file) || publish_is_private(list.names[i])) continue;
-        st = path_remove(path_join(&x->arena, x->folder, list.names[i]), err);
-    }
-    map_release(&ours);
-    return st;
-}
-
+/* What lies in the folder and is no output file is removed: small files, which are written anew. */
 static enum status resume(struct executor *x, const struct scan *s, struct error *err)
 {
-    struct noting *n = &x->noting;
     if (!x->options->resume) return OK;
-    n->num_tasks = scan_count_tasks(s);
-    n->done = must_calloc(n->num_tasks + 1, sizeof *n->done);
-    TRY(journal_read(x->options->journal_path, x->work, true, take_task, x, err));
-    if (n->dropped) { /* before the files that they tell of are made again */
-        TRY(path_remove(x->options->journal_path, err));
-        TRY(journal_append(x->options->journal_path, x->work, &n->kept, x->options->fsync, err));
-    }
-    strbuf_release(&n->kept);
-    return x->options->rank ? OK : remove_others(x, err);
+    TRY(ledger_resume(&x->ledger, scan_count_tasks(s), take_task, x, err));
+    return x->options->rank ? OK : sink_remove_others(&x->sink, err);
 }
 
 /* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
@@ -660,19 +396,19 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     }
     struct journal_task done = {.task = t->number,
                                 .item = t->item,
-                                .counts = w->counts && !is_done(x, t),
+                                .counts = w->counts && !ledger_is_done(&x->ledger, t->number),
                                 .read = w->read,
                                 .written = w->written,
                                 .cast_elements = w->cast_elements,
                                 .changed_elements = w->changed_elements,
                                 .num_runs = w->num_runs};
     pthread_mutex_lock(&x->lock);
-    count_task(x, &done);
-    bool flush = note_task(x, w, &done, bytes);
+    count_task(&x->tally, &done);
     pthread_mutex_unlock(&x->lock);
+    bool flush = ledger_enter(&x->ledger, &done, w->runs, bytes);
     for (size_t i = 0; i < c->num_pieces && !st; i++)
-        if (w->bytes[i]) st = segment_progress(x, c->pieces[i].segment, w->bytes[i], err);
-    if (!st && flush) st = flush_journal(x, err);
+        if (w->bytes[i]) st = sink_count(&x->sink, c->pieces[i].segment, w->bytes[i], err);
+    if (!st && flush) st = ledger_flush(&x->ledger, err);
     free(w->chains);
     free(w->bytes);
     w->chains = NULL;
@@ -682,121 +418,73 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 
 /* ---- the whole ---- */
 
-/* What a rank's journal is of. */
-static const char *work_of(struct arena *a, const struct executor_options *o, unsigned rank)
-{
-    return arena_printf(a, "%s, rank %u", o->work ? o->work : "", rank);
-}
-
-static enum status open_folder(struct executor *x, struct error *err)
-{
-    x->folder_fd = open(x->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (x->folder_fd < 0) return fail_errno(err, ERR_IO, "%s", x->folder);
-    return ask(x, err); /* now that we hold it */
-}
-
-static void set_up_states(struct executor *x)
-{
-    struct plan *p = x->plan;
-    x->work = work_of(&x->arena, x->options, x->options->rank);
-    x->segments = arena_array(&x->arena, p->num_segments, sizeof *x->segments);
-    x->files = arena_array(&x->arena, p->num_files, sizeof *x->files);
-    for (size_t i = 0; i < p->num_files; i++) {
-        x->files[i].fd = -1;
-        x->files[i].path = path_join(&x->arena, x->folder, p->files[i].path);
-        pthread_mutex_init(&x->files[i].lock, NULL);
-        if (is_ours(x, (uint32_t)i)) x->bytes += p->files[i].size_bytes;
-    }
-    for (size_t i = 0; i < p->num_segments; i++) {
-        const struct segment *s = &p->segments[i];
-        x->segments[i].bytes_left = s->numel * dtype_bytes(s->dtype);
-        if (s->numel) x->files[s->file].segments_left++;
-    }
-}
-
-static enum status create_folders(struct executor *x, struct error *err)
-{
-    const char *last = "";
-    for (size_t i = 0; i < x->plan->num_files; i++) {
-        const char *folder = path_parent(&x->arena, x->files[i].path);
-        if (strcmp(folder, last)) TRY(folder_create(folder, err));
-        last = folder;
-    }
-    return OK;
-}
-
-/* Files without a segment that has bytes are complete at once. */
-static enum status complete_empty_files(struct executor *x, struct error *err)
-{
-    for (uint32_t i = 0; i < x->plan->num_files; i++)
-        if (is_ours(x, i) && x->files[i].segments_left == 0) TRY(complete_file(x, i, err));
-    return OK;
-}
-
-static enum status sync_file(void *context, size_t index, unsigned worker, struct error *err)
+/* What the journal is about to tell of. */
+static enum status make_durable(void *context, struct error *err)
 {
     struct executor *x = context;
-    struct file_state *f = &x->files[index];
-    (void)worker;
-    if (!is_ours(x, (uint32_t)index)) return OK;
-    if (f->fd < 0 || f->segments_left) return fail(err, ERR_OURS, "%s: not complete", f->path);
-    if (x->options->fsync) TRY(file_sync(f->fd, f->path, err));
-    if (x->options->direct_io) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
-    int fd = f->fd;
-    f->fd = -1;
-    return close(fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
+    TRY(sink_sync(&x->sink, err));
+    return ask(x, err);
 }
 
-static enum status run_all(struct executor *x, struct scan_result *read, struct error *err)
+static void set_up(struct executor *x, struct plan *p, const char *folder,
+                   const struct executor_options *o)
 {
-    struct plan *p = x->plan;
-    struct scan s = scan_of(p, x->options,
-                            arena_array(&x->arena, p->num_carries + 1, sizeof(struct scan_item)));
-    s.context = x;
-    s.kept_bytes = p->num_segments * sizeof(struct run); /* all else is there when it begins */
-    x->num_workers = scan_threads(&s);
-    x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
-    set_up_states(x);
-    TRY(folder_create(x->folder, err));
-    TRY(open_folder(x, err));
-    TRY(create_folders(x, err));
-    TRY(resume(x, &s, err));
-    TRY(complete_empty_files(x, err));
-    x->progress = progress_start(x->options->progress, "converting", x->bytes);
-    enum status st = scan_run(&s, read, err);
-    if (!st) st = threads_run(FSYNC_THREADS, p->num_files, sync_file, x, err);
-    if (!st && x->options->num_ranks > 1) st = flush_journal(x, err);
-    progress_finish(x->progress, st == OK);
-    return st;
+    const struct sink_options sink = {
+        .rank = o->rank, .may_exist = o->resume, .fsync = o->fsync, .direct_io = o->direct_io};
+    const struct ledger_options ledger = {.path = o->journal_path,
+                                          .work = o->work,
+                                          .rank = o->rank,
+                                          .flush_bytes = o->journal_bytes,
+                                          .durable = o->fsync,
+                                          .make_durable = make_durable,
+                                          .context = x};
+    *x = (struct executor){.plan = p, .options = o, .tally = {.plan = p}};
+    arena_init(&x->arena);
+    pthread_mutex_init(&x->lock, NULL);
+    pthread_mutex_init(&x->asking, NULL);
+    sink_init(&x->sink, p, folder, &sink);
+    ledger_init(&x->ledger, &ledger);
 }
 
 static void tear_down(struct executor *x)
 {
-    for (size_t i = 0; x->files && i < x->plan->num_files; i++) {
-        if (x->files[i].fd >= 0) close(x->files[i].fd);
-        pthread_mutex_destroy(&x->files[i].lock);
-    }
     for (unsigned i = 0; x->workers && i < x->num_workers; i++) {
         free(x->workers[i].chains);
         free(x->workers[i].bytes);
         free(x->workers[i].runs);
     }
-    strbuf_release(&x->noting.records);
-    strbuf_release(&x->noting.kept);
-    free(x->noting.done);
-    free(x->counted);
-    if (x->folder_fd >= 0) close(x->folder_fd);
+    ledger_release(&x->ledger);
+    sink_release(&x->sink);
     pthread_mutex_destroy(&x->asking);
     pthread_mutex_destroy(&x->lock);
     arena_release(&x->arena);
 }
 
-static void set_up(struct executor *x, struct plan *p, const struct executor_options *o)
+/* Folders, and what is there of them already. */
+static enum status begin(struct executor *x, const struct scan *s, struct error *err)
 {
-    *x = (struct executor){.plan = p, .options = o, .folder_fd = -1};
-    arena_init(&x->arena);
-    pthread_mutex_init(&x->lock, NULL);
-    pthread_mutex_init(&x->asking, NULL);
+    TRY(sink_open(&x->sink, err));
+    TRY(ask(x, err)); /* now that we hold it */
+    TRY(sink_create_folders(&x->sink, err));
+    TRY(resume(x, s, err));
+    return sink_complete_empty(&x->sink, err);
+}
+
+static enum status run_all(struct executor *x, struct scan_result *read, struct error *err)
+{
+    size_t items = x->plan->num_carries + 1;
+    struct scan s =
+        scan_of(x->plan, x->options, arena_array(&x->arena, items, sizeof(struct scan_item)));
+    s.context = x;
+    x->num_workers = scan_threads(&s);
+    x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
+    TRY(begin(x, &s, err));
+    x->progress = progress_start(x->options->progress, "converting", x->sink.our_bytes);
+    enum status st = scan_run(&s, read, err);
+    if (!st) st = sink_finish(&x->sink, err);
+    if (!st && x->options->num_ranks > 1) st = ledger_flush(&x->ledger, err);
+    progress_finish(x->progress, st == OK);
+    return st;
 }
 
 enum status executor_run(struct plan *p, const char *folder, const struct executor_options *o,
@@ -804,32 +492,27 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
 {
     struct executor x;
     struct scan_result read = {0};
-    set_up(&x, p, o);
-    x.folder = folder;
+    set_up(&x, p, folder, o);
     file_raise_limit();
     enum status st = run_all(&x, &read, err);
-    if (st && x.noting.in_journal) (void)flush_journal(&x, NULL); /* what is there already counts */
+    if (st && x.ledger.in_journal) (void)ledger_flush(&x.ledger, NULL); /* it counts already */
     *result = (struct executor_result){.read_bytes = read.read_bytes,
-                                       .written_bytes = x.written_bytes,
-                                       .cast_elements = x.cast_elements,
-                                       .changed_elements = x.changed_elements,
+                                       .written_bytes = x.sink.written_bytes,
+                                       .cast_elements = x.tally.cast_elements,
+                                       .changed_elements = x.tally.changed_elements,
                                        .resumed_bytes = x.resumed_bytes,
-                                       .in_journal = x.noting.in_journal};
+                                       .in_journal = x.ledger.in_journal};
     tear_down(&x);
     return st;
 }
 
-/* A task that was noted twice, by two processes that both were this rank, counts once. */
-static enum status join_task(void *context, const struct journal_task *t,
-                             const struct journal_run *runs, struct error *err)
+/* ---- of all ranks ---- */
+
+static enum status join_task(void *context, const struct journal_task *t, struct error *err)
 {
-    struct executor *x = context;
-    (void)runs;
-    TRY(check_task(x, t, err));
-    if (!t->counts || x->counted[t->task]) return OK;
-    x->counted[t->task] = true;
-    x->num_counted++;
-    count_task(x, t);
+    struct tally *tally = context;
+    TRY(check_task(tally->plan, t, err));
+    count_task(tally, t);
     return OK;
 }
 
@@ -837,24 +520,15 @@ enum status executor_join(struct plan *p, const struct executor_options *o,
                           const char *const *journals, struct executor_result *result,
                           struct error *err)
 {
-    struct executor x;
-    set_up(&x, p, o);
-    struct scan s =
-        scan_of(p, o, arena_array(&x.arena, p->num_carries + 1, sizeof(struct scan_item)));
-    enum status st = OK;
-    x.noting.num_tasks = scan_count_tasks(&s);
-    x.counted = must_calloc(x.noting.num_tasks + 1, sizeof *x.counted);
+    struct tally tally = {.plan = p};
+    struct scan_item *items = must_calloc(p->num_carries + 1, sizeof *items);
+    struct scan s = scan_of(p, o, items);
     for (size_t i = 0; i < p->num_carries; i++)
         p->carries[i].read = p->carries[i].written = (struct digest){{0}};
-    for (unsigned r = 0; r < o->num_ranks && !st; r++)
-        st = journal_read(journals[r], work_of(&x.arena, o, r), false, join_task, &x, err);
-    result->cast_elements = x.cast_elements;
-    result->changed_elements = x.changed_elements;
-    if (!st && x.num_counted != x.noting.num_tasks)
-        st = fail(err, ERR_RANK,
-                  "the ranks' journals tell of %" PRIu64 " tasks, the plan has %zu; without "
-                  "--resume it is begun anew",
-                  x.num_counted, x.noting.num_tasks);
-    tear_down(&x);
+    enum status st =
+        ledger_join(journals, o->num_ranks, o->work, scan_count_tasks(&s), join_task, &tally, err);
+    result->cast_elements = tally.cast_elements;
+    result->changed_elements = tally.changed_elements;
+    free(items);
     return st;
 }

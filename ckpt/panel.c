@@ -169,3 +169,23 @@ bool tensor_is_mixed(const struct tensor *t)
         if (t->pieces[i].source == PIECE_STORED && t->pieces[i].dtype != t->dtype) return true;
     return false;
 }
+
+static enum status check_cast(const struct tensor *t, enum dtype to, enum dtype from,
+                              struct error *err)
+{
+    if (cast_exists(to, from)) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: %s cannot be cast to %s", t->name,
+                dtype_infos[from].name, dtype_infos[to].name);
+}
+
+enum status tensor_check_cast(const struct tensor *t, enum dtype to, struct error *err)
+{
+    if (!dtype_bytes(t->dtype))
+        return fail(err, ERR_UNSUPPORTED, "%s: elements of %s have no whole bytes", t->name,
+                    dtype_infos[t->dtype].name);
+    TRY(check_cast(t, to, t->dtype, err));
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if (t->pieces[i].source == PIECE_STORED)
+            TRY(check_cast(t, t->dtype, t->pieces[i].dtype, err));
+    return OK;
+}

@@ -23,5 +23,7 @@ MUST_CHECK enum status panel_read(struct panel_reader *r, const struct tensor *t
 
 /* Whether parts of the tensor are stored in another dtype than it has. */
 bool tensor_is_mixed(const struct tensor *t);
+/* Whether panels of it can be read and then cast to a dtype: ERR_UNSUPPORTED where they cannot. */
+MUST_CHECK enum status tensor_check_cast(const struct tensor *t, enum dtype to, struct error *err);
 
 #endif

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/panel.h"
 #include "common/checked.h"
 #include "common/memory.h"
-#include "kernels/cpu/cast.h"
 
 void plan_init(struct plan *p, struct catalog *source)
 {
@@ -106,29 +106,13 @@ static enum status check_holes(const struct tensor *t, struct error *err)
     return OK;
 }
 
-static enum status check_dtypes(const struct carry *c, enum dtype to, struct error *err)
-{
-    const struct tensor *t = c->source;
-    if (!dtype_bytes(t->dtype))
-        return fail(err, ERR_UNSUPPORTED, "%s: elements of %s have no whole bytes", t->name,
-                    dtype_infos[t->dtype].name);
-    if (!cast_exists(to, t->dtype))
-        return fail(err, ERR_UNSUPPORTED, "%s: %s cannot be cast to %s", t->name,
-                    dtype_infos[t->dtype].name, dtype_infos[to].name);
-    for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].source == PIECE_STORED && !cast_exists(t->dtype, t->pieces[i].dtype))
-            return fail(err, ERR_UNSUPPORTED, "%s: %s cannot be cast to %s", t->name,
-                        dtype_infos[t->pieces[i].dtype].name, dtype_infos[t->dtype].name);
-    return OK;
-}
-
 /* Nests the target pieces, as pair_join() wants them. */
 static enum status check_carry(struct plan *p, struct carry *c, struct error *err)
 {
     const struct tensor *t = c->source;
     const enum dtype to = p->segments[c->pieces[0].segment].dtype;
     TRY(catalog_check_tensor(p->source, t, err));
-    TRY(check_dtypes(c, to, err));
+    TRY(tensor_check_cast(t, to, err));
     TRY(check_holes(t, err));
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct segment *s = &p->segments[c->pieces[i].segment];

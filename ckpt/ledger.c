@@ -1,0 +1,165 @@
+#include "ckpt/ledger.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "common/file.h"
+#include "common/memory.h"
+
+/* What a rank's journal is of. */
+static struct strbuf work_of(const char *work, unsigned rank)
+{
+    struct strbuf text = {0};
+    strbuf_printf(&text, "%s, rank %u", work ? work : "", rank);
+    return text;
+}
+
+void ledger_init(struct ledger *l, const struct ledger_options *o)
+{
+    *l = (struct ledger){.options = *o, .work = work_of(o->work, o->rank)};
+    pthread_mutex_init(&l->lock, NULL);
+}
+
+void ledger_release(struct ledger *l)
+{
+    strbuf_release(&l->work);
+    strbuf_release(&l->entries);
+    free(l->done);
+    pthread_mutex_destroy(&l->lock);
+}
+
+bool ledger_is_done(const struct ledger *l, size_t task)
+{
+    return l->done && l->done[task];
+}
+
+/* ---- what is done now ---- */
+
+bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct journal_run *runs,
+                  uint64_t bytes)
+{
+    if (!l->options.path || ledger_is_done(l, t->task)) return false;
+    pthread_mutex_lock(&l->lock);
+    journal_add(&l->entries, t, runs);
+    l->bytes += bytes;
+    bool enough = l->bytes >= l->options.flush_bytes;
+    pthread_mutex_unlock(&l->lock);
+    return enough;
+}
+
+/* Takes the entries out; false where there are none, or another thread writes such. */
+static bool begin_flush(struct ledger *l, struct strbuf *entries)
+{
+    pthread_mutex_lock(&l->lock);
+    bool mine = !l->busy && l->entries.length;
+    if (mine) {
+        l->busy = true;
+        l->bytes = 0;
+        *entries = l->entries;
+        l->entries = (struct strbuf){0};
+    }
+    pthread_mutex_unlock(&l->lock);
+    return mine;
+}
+
+enum status ledger_flush(struct ledger *l, struct error *err)
+{
+    const struct ledger_options *o = &l->options;
+    struct strbuf entries = {0};
+    if (!begin_flush(l, &entries)) return OK;
+    enum status st = o->make_durable(o->context, err);
+    if (!st) st = journal_append(o->path, l->work.data, &entries, o->durable, err);
+    strbuf_release(&entries);
+    pthread_mutex_lock(&l->lock);
+    l->in_journal |= !st;
+    l->busy = false;
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+/* ---- what an earlier run did ---- */
+
+struct resuming {
+    struct ledger *ledger;
+    ledger_take *take;
+    void *context;
+    struct strbuf kept; /* entries that still hold */
+    bool dropped;       /* there are others */
+};
+
+static enum status take_task(void *context, const struct journal_task *t,
+                             const struct journal_run *runs, struct error *err)
+{
+    struct resuming *r = context;
+    struct ledger *l = r->ledger;
+    bool holds = false;
+    if (t->task >= l->num_tasks) return fail(err, ERR_OURS, "%s: no such task", l->options.path);
+    if (!l->done[t->task] && r->take(r->context, t, runs, &holds, err))
+        return fail_in(err, "%s", l->options.path);
+    if (!holds) {
+        r->dropped = true;
+        return OK;
+    }
+    l->done[t->task] = l->in_journal = true;
+    journal_add(&r->kept, t, runs);
+    return OK;
+}
+
+enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_take *take, void *context,
+                          struct error *err)
+{
+    const struct ledger_options *o = &l->options;
+    struct resuming r = {.ledger = l, .take = take, .context = context};
+    l->num_tasks = num_tasks;
+    l->done = must_calloc(num_tasks + 1, sizeof *l->done);
+    enum status st = journal_read(o->path, l->work.data, true, take_task, &r, err);
+    if (!st && r.dropped) { /* before the files that they tell of are made again */
+        st = path_remove(o->path, err);
+        if (!st) st = journal_append(o->path, l->work.data, &r.kept, o->durable, err);
+    }
+    strbuf_release(&r.kept);
+    return st;
+}
+
+/* ---- what all ranks did ---- */
+
+struct joining {
+    const char *path;
+    bool *counted; /* [num_tasks] */
+    size_t num_tasks, num_counted;
+    ledger_count *count;
+    void *context;
+};
+
+/* A task that was entered twice, by two processes that both were this rank, counts once. */
+static enum status join_task(void *context, const struct journal_task *t,
+                             const struct journal_run *runs, struct error *err)
+{
+    struct joining *j = context;
+    (void)runs;
+    if (t->task >= j->num_tasks) return fail(err, ERR_OURS, "%s: no such task", j->path);
+    if (!t->counts || j->counted[t->task]) return OK;
+    j->counted[t->task] = true;
+    j->num_counted++;
+    return j->count(j->context, t, err) ? fail_in(err, "%s", j->path) : OK;
+}
+
+enum status ledger_join(const char *const *journals, unsigned num_ranks, const char *work,
+                        size_t num_tasks, ledger_count *count, void *context, struct error *err)
+{
+    struct joining j = {.num_tasks = num_tasks, .count = count, .context = context};
+    enum status st = OK;
+    j.counted = must_calloc(num_tasks + 1, sizeof *j.counted);
+    for (unsigned r = 0; r < num_ranks && !st; r++) {
+        struct strbuf of_rank = work_of(work, r);
+        j.path = journals[r];
+        st = journal_read(journals[r], of_rank.data, false, join_task, &j, err);
+        strbuf_release(&of_rank);
+    }
+    free(j.counted);
+    if (st || j.num_counted == num_tasks) return st;
+    return fail(err, ERR_RANK,
+                "the ranks' journals tell of %zu tasks, the plan has %zu; without --resume it is "
+                "begun anew",
+                j.num_counted, num_tasks);
+}
