@@ -1,0 +1,107 @@
+#include "train/comm/comm.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/memory.h"
+#include "common/threads.h"
+#include "train/comm/comm_mpi.h"
+
+static const char MPI_LIBRARY[] = "libferry_mpi.so";
+
+static enum status check_ranks(struct comm_group *g, const unsigned *ranks, struct error *err)
+{
+    const struct comm *c = g->comm;
+    g->index = g->size;
+    for (unsigned i = 0; i < g->size; i++) {
+        if (ranks[i] >= c->size)
+            return fail(err, ERR_OURS, "a group with rank %u of %u", ranks[i], c->size);
+        for (unsigned k = 0; k < i; k++)
+            if (ranks[k] == ranks[i])
+                return fail(err, ERR_OURS, "a group with rank %u twice", ranks[i]);
+        if (ranks[i] == c->rank) g->index = i;
+    }
+    if (g->index == g->size) return fail(err, ERR_OURS, "a group without rank %u", c->rank);
+    return OK;
+}
+
+enum status comm_group_open(struct comm_group *g, struct comm *c, const unsigned *ranks,
+                            unsigned size, struct error *err)
+{
+    *g = (struct comm_group){.comm = c, .size = size};
+    TRY(check_ranks(g, ranks, err));
+    unsigned *copy = must_malloc(size * sizeof *copy);
+    memcpy(copy, ranks, size * sizeof *copy);
+    g->ranks = copy;
+    enum status st = c->backend->group_open(g, err);
+    if (st) free(copy);
+    return st;
+}
+
+void comm_group_close(struct comm_group *g)
+{
+    g->comm->backend->group_close(g);
+    free((unsigned *)g->ranks);
+    *g = (struct comm_group){0};
+}
+
+void comm_fail(struct comm *c, const struct error *err)
+{
+    c->backend->fail(c, err);
+}
+
+enum status comm_close(struct comm *c, enum status st, struct error *err)
+{
+    st = c->backend->close(c, st, err);
+    *c = (struct comm){0};
+    return st;
+}
+
+/* Nobody has gathered anything, nothing included, before all have come. */
+enum status comm_barrier(struct comm_group *g, struct error *err)
+{
+    return g->comm->backend->all_gather(g, NULL, NULL, 0, err);
+}
+
+/* ---- the library with MPI in it ---- */
+
+static void *open_in_folder(const char *path_beside, const char *below)
+{
+    char path[PATH_MAX + 64];
+    const char *slash = strrchr(path_beside, '/');
+    if (!slash) return NULL;
+    snprintf(path, sizeof path, "%.*s/%s%s", (int)(slash - path_beside), path_beside, below,
+             MPI_LIBRARY);
+    return dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's plugins look for its names */
+}
+
+/* Where our own code lies, which may be a library; where the program lies, built or installed;
+ * where the system looks. */
+static void *open_mpi_library(void)
+{
+    char program[PATH_MAX] = "";
+    (void)!readlink("/proc/self/exe", program, sizeof program - 1);
+    Dl_info own = {.dli_fname = NULL};
+    void *library = NULL;
+    if (dladdr(MPI_LIBRARY, &own) && own.dli_fname) library = open_in_folder(own.dli_fname, "");
+    if (!library) library = open_in_folder(program, "");
+    if (!library) library = open_in_folder(program, "../lib/ferry/");
+    if (!library) library = dlopen(MPI_LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    return library;
+}
+
+enum status comm_mpi_open(struct comm *c, struct error *err)
+{
+    comm_mpi_start_fn *start = NULL;
+    void *library = open_mpi_library();
+    if (!library)
+        return fail(err, ERR_UNSUPPORTED, "MPI: this build has none, or its library is gone: %s",
+                    dlerror());
+    *(void **)&start = dlsym(library, "comm_mpi_start"); /* as POSIX has it: ISO C has no way */
+    if (!start) return fail(err, ERR_UNSUPPORTED, "MPI: %s", dlerror());
+    return start(c, interrupted, err);
+}

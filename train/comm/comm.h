@@ -1,0 +1,96 @@
+/* comm.h - how the ranks of a job talk.
+ *
+ * Each rank is a process that runs the same program; all calls on a group are made by all its
+ * members, in the same order. A *group* is a list of ranks; `index` is one's place in it. Sums are
+ * added in the order of the group, in f32 for bf16, so that they do not depend on time.
+ *
+ * When a rank fails, ends, or calls something else than the others (another operation, another
+ * size), every call of all the others returns ERR_RANK within seconds, with one message that says
+ * which rank and why; comm_fail() is how a rank tells. After SIGINT they return ERR_INTERRUPTED. A
+ * communicator is used by one thread at a time. */
+#ifndef FERRY_TRAIN_COMM_COMM_H
+#define FERRY_TRAIN_COMM_COMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+
+enum comm_type { COMM_F32, COMM_F64, COMM_BF16, COMM_INT32 };
+enum comm_reduction { COMM_SUM, COMM_MAX }; /* sums of int32 wrap; a maximum with a NaN is NaN */
+enum { COMM_SENT_AHEAD = 8 << 20 };
+
+struct comm; /* of one process in one job */
+
+struct comm_group {
+    struct comm *comm;
+    unsigned size, index;
+    const unsigned *ranks; /* [size], of the job */
+    void *own;             /* the backend's */
+};
+
+struct comm_backend {
+    const char *name;
+    enum status (*group_open)(struct comm_group *g, struct error *err);
+    void (*group_close)(struct comm_group *g);
+    /* In place, `count` elements. */
+    enum status (*all_reduce)(struct comm_group *g, void *data, size_t count, enum comm_type type,
+                              enum comm_reduction reduction, struct error *err);
+    /* out[i * bytes..] is `in` of member i. in may lie at its place in out. */
+    enum status (*all_gather)(struct comm_group *g, const void *in, void *out, size_t bytes,
+                              struct error *err);
+    /* out is part `index` of the sum of all members' in: count elements of size * count. out may
+     * lie at its place in in. */
+    enum status (*reduce_scatter)(struct comm_group *g, const void *in, void *out, size_t count,
+                                  enum comm_type type, struct error *err);
+    /* Member i gets in_bytes[i] bytes of in, which lie one behind the other, and so they arrive in
+     * out. out_bytes is what is expected of each: ERR_RANK where it is something else. */
+    enum status (*all_to_all)(struct comm_group *g, const void *in, const size_t *in_bytes,
+                              void *out, const size_t *out_bytes, struct error *err);
+    /* Between two members, in order. send may wait until it is received, but for a message of at
+     * most COMM_SENT_AHEAD bytes where all before it are: so all ranks of a ring may send that much
+     * to the next, and then receive. */
+    enum status (*send)(struct comm_group *g, unsigned to, const void *data, size_t bytes,
+                        struct error *err);
+    enum status (*receive)(struct comm_group *g, unsigned from, void *data, size_t bytes,
+                           struct error *err);
+    /* Tells all that this rank fails, with err's text; then everybody's calls fail. */
+    void (*fail)(struct comm *c, const struct error *err);
+    /* The end: with OK, all ranks have come here. For the rank that started others it also waits
+     * for them. */
+    enum status (*close)(struct comm *c, enum status st, struct error *err);
+};
+
+struct comm {
+    const struct comm_backend *backend;
+    unsigned rank, size;
+    unsigned host_size; /* ranks on this host, this one included: they share its CPUs */
+    void *own;
+};
+
+/* `local`: this process becomes rank 0 and forks the others, which return from this call, too, as
+ * ranks 1..size-1; so it is to be called before threads are started. size 1 forks nothing; 64 is
+ * the most. A rank other than 0 ends its process when it has called comm_close, with its status as
+ * exit code. They talk through shared memory and end when rank 0's process does. Those that still
+ * compute five seconds after rank 0 has come to comm_close with a failure are killed. */
+MUST_CHECK enum status comm_local_open(struct comm *c, unsigned size, struct error *err);
+
+/* `mpi`: the ranks that mpirun or srun started. ERR_UNSUPPORTED where this build has no MPI. */
+MUST_CHECK enum status comm_mpi_open(struct comm *c, struct error *err);
+
+/* The group of these ranks of the job (copied), of which this one is a member. */
+MUST_CHECK enum status comm_group_open(struct comm_group *g, struct comm *c, const unsigned *ranks,
+                                       unsigned size, struct error *err);
+void comm_group_close(struct comm_group *g);
+
+/* This rank fails with err, and the others are to know it at once. comm_close tells it, too. */
+void comm_fail(struct comm *c, const struct error *err);
+
+/* st is how this rank's work ended: not OK tells the others (with err's text). Returns the job's:
+ * the first failure of any rank, whose message err then is. For ranks other than 0 of `local` it
+ * does not return. */
+enum status comm_close(struct comm *c, enum status st, struct error *err);
+
+MUST_CHECK enum status comm_barrier(struct comm_group *g, struct error *err);
+
+#endif

@@ -1,0 +1,70 @@
+/* comm_internal.h - what the backends share: what a call is, and sums. */
+#ifndef FERRY_TRAIN_COMM_COMM_INTERNAL_H
+#define FERRY_TRAIN_COMM_COMM_INTERNAL_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "train/comm/comm.h"
+
+enum comm_op {
+    COMM_ALL_REDUCE,
+    COMM_ALL_GATHER,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_TO_ALL,
+    COMM_SEND,
+    COMM_RECEIVE,
+    COMM_CLOSE,
+};
+
+/* What a rank calls: that of all members of a group is to be the same. */
+struct comm_call {
+    enum comm_op op;
+    enum comm_type type;
+    enum comm_reduction reduction;
+    unsigned group_size, peer; /* peer: of send and receive, a rank of the job */
+    uint64_t group_hash;       /* of the ranks in their order */
+    uint64_t bytes;            /* 0 for all_to_all, whose are uneven */
+};
+
+/* A collective call of g. */
+struct comm_call comm_call_of(const struct comm_group *g, enum comm_op op, uint64_t bytes);
+
+enum { COMM_CALL_TEXT = 160 };
+/* "all_reduce of 12 bytes of f32 among 4 ranks" */
+void comm_call_print(char text[COMM_CALL_TEXT], const struct comm_call *c);
+
+/* ERR_RANK "rank 3 calls all_reduce of ..., rank 0 all_gather of ..." where they are not the same.
+ */
+MUST_CHECK enum status comm_call_compare(unsigned rank, const struct comm_call *mine,
+                                         unsigned other_rank, const struct comm_call *other,
+                                         struct error *err);
+
+/* ERR_RANK where a rank has other bytes for another than that expects. */
+MUST_CHECK enum status comm_expect(unsigned from, uint64_t bytes, unsigned to, uint64_t expected,
+                                   struct error *err);
+
+size_t comm_type_bytes(enum comm_type type);
+
+/* out[k] is in[0][k], then in[1][k] and so on added to it; or the largest of them, NaN where one
+ * is. out may be one of in. */
+void comm_reduce(void *out, const void *const *in, unsigned num_in, size_t count,
+                 enum comm_type type, enum comm_reduction reduction);
+
+/* Of no bytes a caller may give NULL, which memcpy and pointer arithmetic may not be given. */
+static inline void copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes && to != from) memcpy(to, from, bytes);
+}
+
+static inline char *past(const void *p, size_t bytes)
+{
+    return bytes ? (char *)p + bytes : (char *)p;
+}
+
+static inline size_t at_most(size_t n, size_t most)
+{
+    return n < most ? n : most;
+}
+
+#endif

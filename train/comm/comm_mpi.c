@@ -1,0 +1,611 @@
+/* comm_mpi.c - collectives over MPI, in a library of their own, libferry_mpi.so: the program runs
+ * without MPI where it is not asked for. It has its own copies of common/status.c, call.c and
+ * reduce.c.
+ *
+ * 1. Sums are added here and not by MPI, whose order depends on the size of what is added: so they
+ *    are the same bits as with any other backend.
+ * 2. What collectives move goes through buffers of ours in rounds, which are shorter than 2^31
+ *    bytes, as MPI wants them.
+ * 3. A collective call begins by telling what it is, and a message by its size. Ranks that wait for
+ *    one another in different groups, or in a message and a collective call, wait for ever.
+ * 4. A rank that fails sends its message to all others. No call of ours blocks in MPI, but for the
+ *    making of groups and the end: whoever waits looks for such a message, and for SIGINT. A rank
+ *    that dies is mpirun's or srun's to see: they end the job. */
+#include "train/comm/comm_mpi.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/memory.h"
+#include "train/comm/comm_internal.h"
+
+enum {
+    TAG_MESSAGE = 1,
+    TAG_FAILURE,
+    TAG_BYE,
+    TAG_GROUP,
+    ROUND_BYTES = 8 << 20,     /* of all members together */
+    SMALL_BYTES = 4096,        /* up to which every member adds up everything */
+    MESSAGE_BYTES = 256 << 20, /* of a message that are sent at once */
+    PATIENCE = 2,              /* seconds in which a failure reaches the others */
+};
+
+struct failure {
+    enum status status;
+    char text[sizeof((struct error *)NULL)->text];
+};
+
+/* A message on its way to one rank, which our caller need not wait for. */
+struct sent {
+    MPI_Request request; /* MPI_REQUEST_NULL where there is none */
+    char *data;
+};
+
+struct mpi {
+    MPI_Comm world;
+    bool (*interrupted)(void);
+    unsigned rank, size;
+    bool has_failed;
+    struct failure failure;                         /* the first that this rank knows of */
+    char *out, *in;                                 /* what a round sends and gets */
+    int *counts, *offsets, *in_counts, *in_offsets; /* [size], of its bytes */
+    const void **shares;                            /* [size], what is added up */
+    struct sent *sent;                              /* [size] */
+};
+
+/* What members tell each other as a collective call begins. */
+struct greeting {
+    struct comm_call call;
+    uint64_t most; /* bytes of all_to_all that go from one to another, or are expected to */
+};
+
+static struct mpi *mpi_of(const struct comm_group *g)
+{
+    return g->comm->own;
+}
+
+static MPI_Comm comm_of(const struct comm_group *g)
+{
+    return *(MPI_Comm *)g->own;
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- failures ---- */
+
+/* As far as that is done in time. */
+static void send_to_all(struct mpi *m, const void *data, size_t bytes, int tag)
+{
+    double until = seconds_now() + PATIENCE;
+    for (unsigned r = 0; r < m->size; r++) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        int done = 0;
+        if (r != m->rank) MPI_Isend(data, (int)bytes, MPI_BYTE, (int)r, tag, m->world, &request);
+        while (!done && seconds_now() < until)
+            MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    }
+}
+
+static void set_failure(struct mpi *m, enum status st, const char *text)
+{
+    if (m->has_failed) return;
+    m->has_failed = true;
+    m->failure.status = st;
+    snprintf(m->failure.text, sizeof m->failure.text, "%s", text);
+    send_to_all(m, &m->failure, sizeof m->failure, TAG_FAILURE);
+}
+
+static void look_for_failure(struct mpi *m)
+{
+    int there = 0;
+    MPI_Status from;
+    if (m->has_failed) return;
+    MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILURE, m->world, &there, &from);
+    if (there) {
+        m->has_failed = true;
+        MPI_Recv(&m->failure, sizeof m->failure, MPI_BYTE, from.MPI_SOURCE, TAG_FAILURE, m->world,
+                 MPI_STATUS_IGNORE);
+    } else if (m->interrupted()) {
+        set_failure(m, ERR_INTERRUPTED, "interrupted");
+    }
+}
+
+static enum status check(struct mpi *m, struct error *err)
+{
+    look_for_failure(m);
+    if (!m->has_failed) return OK;
+    return fail(err, m->failure.status == ERR_INTERRUPTED ? ERR_INTERRUPTED : ERR_RANK, "%s",
+                m->failure.text);
+}
+
+static enum status disagree(struct mpi *m, const struct error *why, struct error *err)
+{
+    set_failure(m, ERR_RANK, why->text);
+    return check(m, err);
+}
+
+static enum status check_mpi(int code, struct error *err)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int length;
+    if (code == MPI_SUCCESS) return OK;
+    MPI_Error_string(code, text, &length);
+    return fail(err, ERR_RANK, "MPI: %s", text);
+}
+
+/* Between two looks whether MPI is done. */
+static enum status wait_a_little(struct mpi *m, unsigned looks, struct error *err)
+{
+    if (looks % 16 == 0) sched_yield();
+    return looks % 1024 == 0 ? check(m, err) : OK;
+}
+
+/* Until what was begun is done. */
+static enum status finish(struct mpi *m, int begun, MPI_Request *request, struct error *err)
+{
+    TRY(check_mpi(begun, err));
+    int done = 0;
+    for (unsigned looks = 1;; looks++) {
+        TRY(check_mpi(MPI_Test(request, &done, MPI_STATUS_IGNORE), err));
+        if (done) return OK;
+        TRY(wait_a_little(m, looks, err));
+    }
+}
+
+/* ---- rounds: everybody's m->out to everybody's m->in ---- */
+
+/* The same bytes of each, to all. */
+static enum status gather_round(const struct comm_group *g, size_t bytes, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    MPI_Request r;
+    int n = (int)bytes;
+    return finish(m, MPI_Iallgather(m->out, n, MPI_BYTE, m->in, n, MPI_BYTE, comm_of(g), &r), &r,
+                  err);
+}
+
+/* To each another share of the same bytes. */
+static enum status exchange_round(const struct comm_group *g, size_t bytes, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    MPI_Request r;
+    int n = (int)bytes;
+    return finish(m, MPI_Ialltoall(m->out, n, MPI_BYTE, m->in, n, MPI_BYTE, comm_of(g), &r), &r,
+                  err);
+}
+
+/* To each what m->counts says. */
+static enum status uneven_round(const struct comm_group *g, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    MPI_Request r;
+    return finish(m,
+                  MPI_Ialltoallv(m->out, m->counts, m->offsets, MPI_BYTE, m->in, m->in_counts,
+                                 m->in_offsets, MPI_BYTE, comm_of(g), &r),
+                  &r, err);
+}
+
+static enum status greet(const struct comm_group *g, const struct comm_call *call, uint64_t *most,
+                         struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    struct greeting *mine = (struct greeting *)m->out, *all = (struct greeting *)m->in;
+    *mine = (struct greeting){.call = *call, .most = *most};
+    TRY(check(m, err));
+    TRY(gather_round(g, sizeof *mine, err));
+    for (unsigned i = 0; i < g->size; i++) {
+        struct error why;
+        if (comm_call_compare(m->rank, call, g->ranks[i], &all[i].call, &why))
+            return disagree(m, &why, err);
+        if (all[i].most > *most) *most = all[i].most;
+    }
+    return OK;
+}
+
+static enum status begin(const struct comm_group *g, const struct comm_call *call,
+                         struct error *err)
+{
+    uint64_t most = 0;
+    return greet(g, call, &most, err);
+}
+
+/* ---- collectives ---- */
+
+/* Adds up n elements of each member, which lie one behind the other in m->in. */
+static void reduce_shares(const struct comm_group *g, void *out, size_t n,
+                          const struct comm_call *call)
+{
+    struct mpi *m = mpi_of(g);
+    for (unsigned i = 0; i < g->size; i++)
+        m->shares[i] = m->in + i * n * comm_type_bytes(call->type);
+    comm_reduce(out, m->shares, g->size, n, call->type, call->reduction);
+}
+
+static enum status reduce_all(const struct comm_group *g, char *data, size_t count,
+                              const struct comm_call *call, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    size_t bytes = comm_type_bytes(call->type);
+    copy(m->out, data, count * bytes);
+    TRY(gather_round(g, count * bytes, err));
+    reduce_shares(g, data, count, call);
+    return OK;
+}
+
+/* Member p adds up part p, and then all get all parts. */
+static enum status reduce_by_parts(const struct comm_group *g, char *data, size_t count,
+                                   const struct comm_call *call, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    size_t bytes = comm_type_bytes(call->type);
+    size_t first = count * g->index / g->size, n = count * (g->index + 1) / g->size - first;
+    for (unsigned i = 0; i < g->size; i++) {
+        m->offsets[i] = (int)(count * i / g->size * bytes);
+        m->counts[i] = (int)(count * (i + 1) / g->size * bytes) - m->offsets[i];
+        m->in_offsets[i] = (int)(i * n * bytes);
+        m->in_counts[i] = (int)(n * bytes);
+    }
+    copy(m->out, data, count * bytes);
+    TRY(uneven_round(g, err));
+    reduce_shares(g, m->out + first * bytes, n, call);
+    MPI_Request r;
+    TRY(finish(m,
+               MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, m->out, m->counts, m->offsets, MPI_BYTE,
+                               comm_of(g), &r),
+               &r, err));
+    copy(data, m->out, count * bytes);
+    return OK;
+}
+
+static enum status all_reduce(struct comm_group *g, void *data, size_t count, enum comm_type type,
+                              enum comm_reduction reduction, struct error *err)
+{
+    size_t bytes = comm_type_bytes(type);
+    struct comm_call call = comm_call_of(g, COMM_ALL_REDUCE, count * bytes);
+    call.type = type, call.reduction = reduction;
+    if (g->size == 1) return check(mpi_of(g), err);
+    TRY(begin(g, &call, err));
+    for (size_t at = 0, n; at < count; at += n) {
+        char *part = past(data, at * bytes);
+        n = at_most(count - at, ROUND_BYTES / bytes);
+        if (n * bytes <= SMALL_BYTES && n * bytes * g->size <= ROUND_BYTES)
+            TRY(reduce_all(g, part, n, &call, err));
+        else
+            TRY(reduce_by_parts(g, part, n, &call, err));
+    }
+    return OK;
+}
+
+static enum status all_gather(struct comm_group *g, const void *in, void *out, size_t bytes,
+                              struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    struct comm_call call = comm_call_of(g, COMM_ALL_GATHER, bytes);
+    copy(past(out, g->index * bytes), in, bytes);
+    if (g->size == 1) return check(m, err);
+    TRY(begin(g, &call, err));
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = at_most(bytes - at, ROUND_BYTES / g->size);
+        copy(m->out, past(in, at), n);
+        TRY(gather_round(g, n, err));
+        for (unsigned i = 0; i < g->size; i++)
+            if (i != g->index) copy(past(out, i * bytes + at), m->in + i * n, n);
+    }
+    return OK;
+}
+
+static enum status reduce_scatter(struct comm_group *g, const void *in, void *out, size_t count,
+                                  enum comm_type type, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    size_t bytes = comm_type_bytes(type), most = ROUND_BYTES / bytes / g->size;
+    struct comm_call call = comm_call_of(g, COMM_REDUCE_SCATTER, count * bytes);
+    call.type = type;
+    if (g->size == 1) copy(out, in, count * bytes);
+    if (g->size == 1) return check(m, err);
+    TRY(begin(g, &call, err));
+    for (size_t at = 0, n; at < count; at += n) {
+        n = at_most(count - at, most);
+        for (unsigned p = 0; p < g->size; p++)
+            copy(m->out + p * n * bytes, past(in, (p * count + at) * bytes), n * bytes);
+        TRY(exchange_round(g, n * bytes, err));
+        reduce_shares(g, past(out, at * bytes), n, &call);
+    }
+    return OK;
+}
+
+/* ---- all to all ---- */
+
+static enum status check_expected(const struct comm_group *g, const size_t *in_bytes,
+                                  const size_t *out_bytes, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    copy(m->out, in_bytes, g->size * sizeof *in_bytes);
+    TRY(exchange_round(g, sizeof *in_bytes, err));
+    const size_t *sent = (const size_t *)m->in;
+    for (unsigned i = 0; i < g->size; i++) {
+        struct error why;
+        if (comm_expect(g->ranks[i], sent[i], m->rank, out_bytes[i], &why))
+            return disagree(m, &why, err);
+    }
+    return OK;
+}
+
+/* What of each share comes in the round that begins at `at`: counts and offsets. */
+static void set_round(const struct comm_group *g, const size_t *bytes, size_t at, size_t most,
+                      int *counts, int *offsets)
+{
+    for (unsigned i = 0; i < g->size; i++) {
+        counts[i] = (int)(bytes[i] > at ? at_most(bytes[i] - at, most) : 0);
+        offsets[i] = (int)(i * most);
+    }
+}
+
+static enum status share_round(const struct comm_group *g, const void *in, const size_t *in_bytes,
+                               void *out, const size_t *out_bytes, size_t at, size_t most,
+                               struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    set_round(g, in_bytes, at, most, m->counts, m->offsets);
+    set_round(g, out_bytes, at, most, m->in_counts, m->in_offsets);
+    for (size_t i = 0, share = 0; i < g->size; share += in_bytes[i], i++)
+        copy(m->out + i * most, past(in, m->counts[i] ? share + at : 0), (size_t)m->counts[i]);
+    TRY(uneven_round(g, err));
+    for (size_t i = 0, share = 0; i < g->size; share += out_bytes[i], i++)
+        copy(past(out, m->in_counts[i] ? share + at : 0), m->in + i * most,
+             (size_t)m->in_counts[i]);
+    return OK;
+}
+
+static enum status all_to_all(struct comm_group *g, const void *in, const size_t *in_bytes,
+                              void *out, const size_t *out_bytes, struct error *err)
+{
+    struct comm_call call = comm_call_of(g, COMM_ALL_TO_ALL, 0);
+    uint64_t most = 0;
+    for (unsigned i = 0; i < g->size; i++)
+        if (in_bytes[i] > most) most = in_bytes[i];
+    TRY(greet(g, &call, &most, err));
+    TRY(check_expected(g, in_bytes, out_bytes, err));
+    const size_t share = ROUND_BYTES / g->size;
+    for (size_t at = 0; at < most; at += share)
+        TRY(share_round(g, in, in_bytes, out, out_bytes, at, share, err));
+    return OK;
+}
+
+/* ---- messages ---- */
+
+/* Until the last message that was sent ahead to this rank is received. */
+static enum status finish_sent(struct mpi *m, unsigned rank, struct error *err)
+{
+    struct sent *s = &m->sent[rank];
+    TRY(finish(m, MPI_SUCCESS, &s->request, err));
+    free(s->data);
+    s->data = NULL;
+    return OK;
+}
+
+static enum status send_ahead(struct mpi *m, unsigned rank, const void *data, size_t bytes,
+                              struct error *err)
+{
+    struct sent *s = &m->sent[rank];
+    s->data = malloc(bytes + 1);
+    if (!s->data) return fail(err, ERR_MEMORY, "%zu bytes for rank %u", bytes, rank);
+    copy(s->data, data, bytes);
+    return check_mpi(
+        MPI_Isend(s->data, (int)bytes, MPI_BYTE, (int)rank, TAG_MESSAGE, m->world, &s->request),
+        err);
+}
+
+static enum status send(struct comm_group *g, unsigned to, const void *data, size_t bytes,
+                        struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    unsigned rank = g->ranks[to];
+    TRY(check(m, err));
+    TRY(finish_sent(m, rank, err));
+    if (bytes <= COMM_SENT_AHEAD) return send_ahead(m, rank, data, bytes, err);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        MPI_Request r;
+        n = at_most(bytes - at, MESSAGE_BYTES);
+        TRY(finish(
+            m, MPI_Isend(past(data, at), (int)n, MPI_BYTE, (int)rank, TAG_MESSAGE, m->world, &r),
+            &r, err));
+    }
+    return OK;
+}
+
+static enum status find_message(struct mpi *m, unsigned from, MPI_Message *message, size_t *bytes,
+                                struct error *err)
+{
+    int there = 0, n;
+    MPI_Status status;
+    for (unsigned looks = 1; !there; looks++) {
+        int code = MPI_Improbe((int)from, TAG_MESSAGE, m->world, &there, message, &status);
+        TRY(check_mpi(code, err));
+        if (!there) TRY(wait_a_little(m, looks, err));
+    }
+    TRY(check_mpi(MPI_Get_count(&status, MPI_BYTE, &n), err));
+    *bytes = (size_t)n;
+    return OK;
+}
+
+static enum status receive(struct comm_group *g, unsigned from, void *data, size_t bytes,
+                           struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    TRY(check(m, err));
+    size_t at = 0, n, sent;
+    do { /* no bytes are a message, too */
+        MPI_Message message;
+        MPI_Request r;
+        struct error why;
+        n = at_most(bytes - at, MESSAGE_BYTES);
+        TRY(find_message(m, g->ranks[from], &message, &sent, err));
+        if (comm_expect(g->ranks[from], sent, m->rank, n, &why)) return disagree(m, &why, err);
+        TRY(finish(m, MPI_Imrecv(past(data, at), (int)n, MPI_BYTE, &message, &r), &r, err));
+        at += n;
+    } while (at < bytes);
+    return OK;
+}
+
+/* ---- the job ---- */
+
+static enum status group_open(struct comm_group *g, struct error *err)
+{
+    struct mpi *m = mpi_of(g);
+    MPI_Group all, some;
+    int *ranks = must_malloc(g->size * sizeof *ranks);
+    for (unsigned i = 0; i < g->size; i++)
+        ranks[i] = (int)g->ranks[i];
+    MPI_Comm *own = must_malloc(sizeof *own);
+    MPI_Comm_group(m->world, &all);
+    MPI_Group_incl(all, (int)g->size, ranks, &some);
+    int code = MPI_Comm_create_group(m->world, some, TAG_GROUP, own);
+    MPI_Group_free(&some);
+    MPI_Group_free(&all);
+    free(ranks);
+    g->own = own;
+    if (code) free(own);
+    return check_mpi(code, err);
+}
+
+static void group_close(struct comm_group *g)
+{
+    /* In a job that has failed not all members may come here. */
+    if (!mpi_of(g)->has_failed) MPI_Comm_free(g->own);
+    free(g->own);
+}
+
+static void tell_failure(struct comm *c, const struct error *why)
+{
+    struct mpi *m = c->own;
+    struct error error = *why;
+    if (m->size > 1) (void)!fail_in(&error, "rank %u", m->rank);
+    look_for_failure(m); /* of another, which was first */
+    set_failure(m, why->code, error.text);
+}
+
+static enum status meet_at_end(struct comm *c, struct error *err)
+{
+    struct mpi *m = c->own;
+    for (unsigned r = 0; r < m->size; r++)
+        TRY(finish_sent(m, r, err));
+    unsigned *ranks = must_malloc(m->size * sizeof *ranks);
+    for (unsigned r = 0; r < m->size; r++)
+        ranks[r] = r;
+    struct comm_group all = {
+        .comm = c, .size = m->size, .index = m->rank, .ranks = ranks, .own = &m->world};
+    struct comm_call call = comm_call_of(&all, COMM_CLOSE, 0);
+    enum status st = begin(&all, &call, err);
+    free(ranks);
+    return st;
+}
+
+/* mpirun ends the whole job once one process has ended with a failure, so rank 0, which says why,
+ * is waited for. */
+static void wait_for_rank_0(struct mpi *m)
+{
+    double until = seconds_now() + PATIENCE;
+    int there = 0;
+    if (m->rank == 0) send_to_all(m, NULL, 0, TAG_BYE);
+    while (m->rank && !there && seconds_now() < until)
+        MPI_Iprobe(0, TAG_BYE, m->world, &there, MPI_STATUS_IGNORE);
+}
+
+static void mpi_release(struct mpi *m)
+{
+    free(m->out);
+    free(m->in);
+    free(m->counts);
+    free(m->shares);
+    free(m->sent);
+    free(m);
+}
+
+static enum status close_job(struct comm *c, enum status st, struct error *err)
+{
+    struct mpi *m = c->own;
+    if (!st) st = meet_at_end(c, err);
+    if (!st) {
+        MPI_Comm_free(&m->world);
+        st = check_mpi(MPI_Finalize(), err);
+        mpi_release(m);
+        return st;
+    }
+    err->code = st;
+    tell_failure(c, err);
+    wait_for_rank_0(m);
+    /* MPI is left as it is, with what was under way and its buffers: it would wait for the others.
+     */
+    return fail(err, m->failure.status, "%s", m->failure.text);
+}
+
+static const struct comm_backend mpi = {
+    .name = "mpi",
+    .group_open = group_open,
+    .group_close = group_close,
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_to_all = all_to_all,
+    .send = send,
+    .receive = receive,
+    .fail = tell_failure,
+    .close = close_job,
+};
+
+static unsigned ranks_of_host(MPI_Comm world)
+{
+    MPI_Comm host;
+    int size = 1;
+    MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    MPI_Comm_size(host, &size);
+    MPI_Comm_free(&host);
+    return (unsigned)size;
+}
+
+static void make_buffers(struct mpi *m)
+{
+    /* Behind a round: parts that do not come out even, and greetings of very many ranks. */
+    size_t bytes = ROUND_BYTES + m->size * sizeof(struct greeting);
+    m->out = must_malloc(bytes);
+    m->in = must_malloc(bytes);
+    m->counts = must_calloc(4ul * m->size, sizeof *m->counts);
+    m->offsets = m->counts + m->size;
+    m->in_counts = m->offsets + m->size;
+    m->in_offsets = m->in_counts + m->size;
+    m->shares = must_calloc(m->size, sizeof *m->shares);
+    m->sent = must_calloc(m->size, sizeof *m->sent);
+    for (unsigned r = 0; r < m->size; r++)
+        m->sent[r].request = MPI_REQUEST_NULL;
+}
+
+__attribute__((visibility("default"))) enum status
+comm_mpi_start(struct comm *c, bool (*interrupted)(void), struct error *err)
+{
+    int rank, size, level;
+    TRY(check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), err));
+    struct mpi *m = must_calloc(1, sizeof *m);
+    MPI_Comm_dup(MPI_COMM_WORLD, &m->world);
+    MPI_Comm_set_errhandler(m->world, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(m->world, &rank);
+    MPI_Comm_size(m->world, &size);
+    m->rank = (unsigned)rank;
+    m->size = (unsigned)size;
+    m->interrupted = interrupted;
+    make_buffers(m);
+    *c = (struct comm){.backend = &mpi,
+                       .rank = m->rank,
+                       .size = m->size,
+                       .host_size = ranks_of_host(m->world),
+                       .own = m};
+    return OK;
+}

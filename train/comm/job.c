@@ -1,0 +1,371 @@
+#include "train/comm/job_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/memory.h"
+#include "common/threads.h"
+
+enum {
+    LOOK_MS = 100,
+    SPINS = 2000, /* some 30 microseconds, as a futex costs; where each rank has a CPU */
+    YIELDS = 16,  /* then: where it has none, it is another rank that is to run */
+};
+
+/* ---- failures ---- */
+
+static void gate_wake(struct gate *g)
+{
+    syscall(SYS_futex, &g->count, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void wake_all(struct local *l)
+{
+    for (unsigned r = 0; r < l->size; r++) {
+        struct gate *g = l->job->ranks[r].wait.gate;
+        if (g) gate_wake(g);
+    }
+}
+
+static void record(struct local *l, enum status status, int died, const char *text)
+{
+    struct failure *none = NULL, *mine = &l->job->ranks[l->rank].failure;
+    if (atomic_load(&l->job->failure)) return;
+    *mine = (struct failure){.status = status, .died = died};
+    snprintf(mine->text, sizeof mine->text, "%s", text);
+    if (atomic_compare_exchange_strong(&l->job->failure, &none, mine)) wake_all(l);
+}
+
+static enum status failure_of_job(struct local *l, struct error *err)
+{
+    const struct failure *f = atomic_load(&l->job->failure);
+    if (!f) return OK;
+    return fail(err, f->status == ERR_INTERRUPTED ? ERR_INTERRUPTED : ERR_RANK, "%s", f->text);
+}
+
+enum status job_fail(struct local *l, struct error *err, enum status status, const char *fmt, ...)
+{
+    char text[sizeof((struct failure *)NULL)->text];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    record(l, status, -1, text);
+    return failure_of_job(l, err);
+}
+
+enum status job_check(struct local *l, struct error *err)
+{
+    if (interrupted()) return job_fail(l, err, ERR_INTERRUPTED, "interrupted");
+    return failure_of_job(l, err);
+}
+
+/* A rank is dead when its pipe has no writer, and it has not said that it ends. */
+static enum status check_deaths(struct local *l, struct error *err)
+{
+    struct pollfd pipes[MOST_RANKS];
+    for (unsigned r = 0; r < l->size; r++)
+        pipes[r] = (struct pollfd){.fd = l->alive[r]};
+    if (poll(pipes, l->size, 0) <= 0) return OK;
+
+    for (unsigned r = 0; r < l->size; r++) {
+        if (!(pipes[r].revents & POLLHUP) || l->job->ranks[r].has_ended) continue;
+        char text[64];
+        snprintf(text, sizeof text, "rank %u has died", r);
+        record(l, ERR_RANK, (int)r, text);
+    }
+    return failure_of_job(l, err);
+}
+
+/* ---- gates ---- */
+
+static bool gate_reached(struct gate *g, uint32_t target)
+{
+    return (int32_t)(atomic_load(&g->count) - target) >= 0;
+}
+
+void gate_raise(struct gate *g)
+{
+    atomic_fetch_add(&g->count, 1);
+    if (atomic_load(&g->asleep)) gate_wake(g);
+}
+
+/* false if nobody woke us. */
+static bool gate_sleep(struct gate *g, uint32_t target)
+{
+    struct timespec time = {.tv_nsec = LOOK_MS * 1000000};
+    long result = 0;
+    atomic_store(&g->asleep, 1);
+    uint32_t seen = atomic_load(&g->count);
+    if ((int32_t)(seen - target) < 0)
+        result = syscall(SYS_futex, &g->count, FUTEX_WAIT, seen, &time, NULL, 0);
+    bool timed_out = result && errno == ETIMEDOUT;
+    atomic_store(&g->asleep, 0);
+    return !timed_out;
+}
+
+static void say_waiting(struct local *l, struct gate *g, uint32_t target, unsigned rank)
+{
+    struct job_rank *me = &l->job->ranks[l->rank];
+    me->wait.rank = rank;
+    me->wait.target = target;
+    me->wait.gate = g;
+    me->wait.number++;
+}
+
+static void say_awake(struct local *l)
+{
+    l->job->ranks[l->rank].wait.number++;
+}
+
+/* The ranks that wait for one another, from this one on; 0 where that is no ring back to it. */
+static unsigned follow_waits(struct local *l, unsigned ring[MOST_RANKS],
+                             uint32_t numbers[MOST_RANKS])
+{
+    unsigned rank = l->rank;
+    for (unsigned n = 0; n < l->size; n++) {
+        struct job_rank *r = &l->job->ranks[rank];
+        ring[n] = rank;
+        numbers[n] = r->wait.number;
+        if (numbers[n] % 2 == 0) return 0;
+        rank = r->wait.rank;
+        if (rank == l->rank) return n + 1;
+    }
+    return 0;
+}
+
+/* Whether each is in the same wait as when the ring was followed, and still has not got what it
+ * waits for: then between the two looks all of them waited at the same time, and none of them can
+ * raise another's gate any more. */
+static bool ring_is_stuck(struct local *l, const unsigned *ring, const uint32_t *numbers,
+                          unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        struct job_rank *r = &l->job->ranks[ring[i]];
+        if (gate_reached(r->wait.gate, r->wait.target) || r->wait.number != numbers[i])
+            return false;
+    }
+    return true;
+}
+
+static enum status fail_of_ring(struct local *l, const unsigned *ring, unsigned n,
+                                struct error *err)
+{
+    char text[sizeof((struct failure *)NULL)->text] = "";
+    size_t at = 0;
+    for (unsigned i = 0; i < n && at < sizeof text; i++) {
+        char call[COMM_CALL_TEXT];
+        comm_call_print(call, &l->job->ranks[ring[i]].now);
+        at += (size_t)snprintf(text + at, sizeof text - at, "%srank %u waits for rank %u in %s",
+                               i ? ", " : "", ring[i], ring[(i + 1) % n], call);
+    }
+    return job_fail(l, err, ERR_RANK, "%s", text);
+}
+
+static enum status check_ring(struct local *l, struct error *err)
+{
+    unsigned ring[MOST_RANKS];
+    uint32_t numbers[MOST_RANKS];
+    unsigned n = follow_waits(l, ring, numbers);
+    if (!n || !ring_is_stuck(l, ring, numbers, n)) return OK;
+    return fail_of_ring(l, ring, n, err);
+}
+
+static enum status sleep_until(struct local *l, struct gate *g, uint32_t target, struct error *err)
+{
+    while (!gate_reached(g, target)) {
+        TRY(job_check(l, err));
+        if (gate_sleep(g, target) || gate_reached(g, target)) continue;
+        TRY(check_deaths(l, err));
+        TRY(check_ring(l, err));
+    }
+    return OK;
+}
+
+enum status gate_wait(struct local *l, struct gate *g, uint32_t target, unsigned rank,
+                      struct error *err)
+{
+    for (unsigned i = 0; i < l->spins; i++) {
+        if (gate_reached(g, target)) return OK;
+        __builtin_ia32_pause();
+    }
+    for (unsigned i = 0; i < YIELDS; i++) {
+        if (gate_reached(g, target)) return OK;
+        sched_yield();
+    }
+    say_waiting(l, g, target, rank);
+    enum status st = sleep_until(l, g, target, err);
+    say_awake(l);
+    return st;
+}
+
+/* ---- processes ---- */
+
+static enum status map_shared(struct local *l, struct error *err)
+{
+    size_t head = (sizeof *l->job + 4095) / 4096 * 4096;
+    size_t channels = (size_t)l->size * l->size * sizeof *l->channels;
+    l->mapped_bytes = head + channels + l->size * sizeof *l->slots;
+    /* Pages that nobody touches cost nothing; most channels are never used. */
+    char *base = mmap(NULL, l->mapped_bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return fail_errno(err, ERR_MEMORY, "%zu bytes that %u ranks share", l->mapped_bytes,
+                          l->size);
+    madvise(base, l->mapped_bytes, MADV_DONTDUMP); /* a core dump would touch them */
+    l->job = (struct job *)base;
+    l->channels = (struct channel *)(base + head);
+    l->slots = (char(*)[2][HALF_BYTES])(base + head + channels);
+    return OK;
+}
+
+static enum status open_pipes(struct local *l, int ends[MOST_RANKS], struct error *err)
+{
+    for (unsigned r = 0; r < l->size; r++) {
+        int both[2];
+        if (pipe2(both, O_CLOEXEC)) return fail_errno(err, ERR_IO, "a pipe for rank %u", r);
+        l->alive[r] = both[0];
+        ends[r] = both[1];
+    }
+    return OK;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+/* What a rank keeps is the end of its own pipe. */
+static void keep_own_end(struct local *l, int ends[MOST_RANKS])
+{
+    l->own_end = ends[l->rank];
+    ends[l->rank] = -1;
+    for (unsigned r = 0; r < l->size; r++)
+        close_fd(&ends[r]);
+}
+
+static void become_child(struct local *l, unsigned rank, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(ERR_RANK); /* it died before the line above */
+    l->rank = rank;
+    memset(l->pids, 0, sizeof l->pids);
+}
+
+static enum status start_children(struct local *l, struct error *err)
+{
+    pid_t parent = getpid();
+    fflush(NULL); /* or every rank would print what waits in the buffers */
+    for (unsigned r = 1; r < l->size && l->rank == 0; r++) {
+        pid_t pid = fork();
+        if (pid < 0) return fail_errno(err, ERR_MEMORY, "rank %u of %u", r, l->size);
+        if (pid == 0)
+            become_child(l, r, parent);
+        else
+            l->pids[r] = pid;
+    }
+    return OK;
+}
+
+static void job_release(struct local *l)
+{
+    for (unsigned r = 0; r < l->size; r++)
+        close_fd(&l->alive[r]);
+    close_fd(&l->own_end);
+    if (l->job) munmap(l->job, l->mapped_bytes);
+    free(l);
+}
+
+static void kill_children(struct local *l)
+{
+    for (unsigned r = 1; r < l->size; r++)
+        if (l->pids[r]) kill(l->pids[r], SIGKILL);
+    for (unsigned r = 1; r < l->size; r++)
+        if (l->pids[r]) waitpid(l->pids[r], NULL, 0);
+}
+
+enum status job_open(struct local **out, unsigned size, struct error *err)
+{
+    if (size < 1 || size > MOST_RANKS)
+        return fail(err, ERR_USAGE, "%u ranks on one machine: 1 to %d can be", size, MOST_RANKS);
+    struct local *l = must_calloc(1, sizeof *l);
+    l->size = size;
+    l->spins = size <= threads_available() ? SPINS : 0;
+    l->own_end = -1;
+    int ends[MOST_RANKS];
+    for (unsigned r = 0; r < MOST_RANKS; r++)
+        l->alive[r] = ends[r] = -1;
+
+    enum status st = map_shared(l, err);
+    if (!st) st = open_pipes(l, ends, err);
+    if (!st) st = start_children(l, err);
+    keep_own_end(l, ends);
+    if (st) {
+        kill_children(l);
+        job_release(l);
+        return st;
+    }
+    *out = l;
+    return OK;
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* How the process ended, as waitpid has it. */
+static int wait_for_child(struct local *l, unsigned rank, double patient_until)
+{
+    int how = 0;
+    while (waitpid(l->pids[rank], &how, WNOHANG) == 0) {
+        if (atomic_load(&l->job->failure) && seconds_now() > patient_until)
+            kill(l->pids[rank], SIGKILL);
+        usleep(1000);
+    }
+    return how;
+}
+
+/* Rank 0 alone knows how a process died, so it has the last word on it. */
+static void explain_death(struct local *l, unsigned rank, int how)
+{
+    char text[128];
+    if (WIFSIGNALED(how))
+        snprintf(text, sizeof text, "rank %u has died: signal %d (%s)", rank, WTERMSIG(how),
+                 strsignal(WTERMSIG(how)));
+    else
+        snprintf(text, sizeof text, "rank %u has ended too early: exit code %d", rank,
+                 WEXITSTATUS(how));
+    if (how) record(l, ERR_RANK, (int)rank, text);
+    struct failure *f = atomic_load(&l->job->failure);
+    if (f && f->died == (int)rank) snprintf(f->text, sizeof f->text, "%s", text);
+}
+
+enum status job_close(struct local *l, struct error *err)
+{
+    double patient_until = seconds_now() + JOB_PATIENCE;
+    for (unsigned r = 1; r < l->size; r++)
+        explain_death(l, r, wait_for_child(l, r, patient_until));
+    enum status st = OK;
+    const struct failure *f = atomic_load(&l->job->failure);
+    if (f) st = fail(err, f->status, "%s", f->text);
+    job_release(l);
+    return st;
+}

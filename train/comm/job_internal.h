@@ -1,0 +1,96 @@
+/* job_internal.h - the processes of a `local` job: what they share, how one waits for another, and
+ * how they learn that one has failed.
+ *
+ * 1. All that is shared is one mapping made before the fork, at the same address in all.
+ * 2. A gate is a count that one rank raises and one rank waits for.
+ * 3. Who waits, waits for one gate of one rank, and says so in the mapping. A ring of ranks that
+ *    wait for one another is a job that will never go on: whoever is in it finds it.
+ * 4. Who waits looks around every tenth of a second: for a failure, a death, a ring, SIGINT.
+ * 5. The first failure is kept, and all calls of all ranks return it from then on. */
+#ifndef FERRY_TRAIN_COMM_JOB_INTERNAL_H
+#define FERRY_TRAIN_COMM_JOB_INTERNAL_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "train/comm/comm_internal.h"
+
+/* A half and a piece are as large as a core's own cache, so that they leave it while they are
+ * written: another core reads what lies in memory, or in a cache that they share, several times as
+ * fast as what lies in the writer's. */
+enum {
+    MOST_RANKS = 64,
+    HALF_BYTES = 1 << 20,  /* what a rank shows the others at once */
+    PIECE_BYTES = 1 << 20, /* of a message from one rank to another */
+    PIECES = 8,            /* that are on their way at once */
+};
+
+struct gate {
+    _Atomic uint32_t count, asleep;
+};
+
+/* Messages from one rank to another. */
+struct channel {
+    struct gate written, read; /* pieces */
+    uint64_t message_bytes[PIECES];
+    _Alignas(4096) char pieces[PIECES][PIECE_BYTES];
+};
+
+struct failure {
+    enum status status;
+    int died; /* the rank whose death it is, or -1 */
+    char text[sizeof((struct error *)NULL)->text];
+};
+
+struct job_rank {
+    struct failure failure; /* that it has found; it counts if it is the first of the job */
+    struct comm_call now;   /* its call; who is not in it reads it only when that waits for ever */
+    struct comm_call call;  /* its collective call, to be compared */
+    uint64_t out[MOST_RANKS]; /* of all_to_all: the bytes for each member */
+    _Atomic bool has_ended;   /* as it should */
+    struct {
+        _Atomic uint32_t number; /* odd while it waits; another for every wait */
+        _Atomic uint32_t rank, target;
+        _Atomic(struct gate *) gate;
+    } wait;
+};
+
+struct job {
+    _Atomic(struct failure *) failure; /* the first one */
+    struct job_rank ranks[MOST_RANKS];
+    struct gate arrived[MOST_RANKS][MOST_RANKS]; /* [at whom][who] */
+};
+
+/* One rank's view of it, in its own memory. */
+struct local {
+    struct job *job;
+    char (*slots)[2][HALF_BYTES]; /* [size] */
+    struct channel *channels;     /* [size * size], by sender, then receiver */
+    size_t mapped_bytes;
+    unsigned rank, size, spins;
+    uint32_t awaited[MOST_RANKS]; /* what arrived[rank] is to become */
+    bool compared;                /* the present call with those of the others */
+    int alive[MOST_RANKS];        /* pipes that end when that rank does; nothing is written */
+    int own_end;                  /* of this rank's pipe */
+    pid_t pids[MOST_RANKS];       /* of rank 0's children */
+};
+
+MUST_CHECK enum status job_open(struct local **out, unsigned size, struct error *err);
+/* For rank 0: waits for the children. Those that do not end within JOB_PATIENCE seconds of a
+ * failure are killed. Returns the job's first failure. */
+enum { JOB_PATIENCE = 5 };
+enum status job_close(struct local *l, struct error *err);
+
+/* ERR_RANK and the text of the first failure, if there was one; ERR_INTERRUPTED if it was that. */
+MUST_CHECK enum status job_check(struct local *l, struct error *err);
+/* This becomes the job's failure if it is the first, and all wake up. Returns what job_check does.
+ */
+MUST_CHECK enum status job_fail(struct local *l, struct error *err, enum status status,
+                                const char *fmt, ...) PRINTF_LIKE(4, 5);
+
+void gate_raise(struct gate *g);
+/* Until `rank` has raised the gate to target. */
+MUST_CHECK enum status gate_wait(struct local *l, struct gate *g, uint32_t target, unsigned rank,
+                                 struct error *err);
+
+#endif

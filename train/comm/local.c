@@ -1,0 +1,388 @@
+/* local.c - collectives of processes on one machine, through the memory that they share.
+ *
+ * 1. Each rank has a slot of two halves that it alone writes and all read. Data goes through in
+ *    rounds of at most a half, so any size of it goes through.
+ * 2. All members of a group come to a meeting when each has told each other, through the gate of
+ *    the two, that it is there, and has seen the same of the others. The gates of a pair count all
+ *    its meetings, of whatever group: groups need nothing shared of their own.
+ * 3. A round writes a half, meets, and reads the halves of the others. The next round writes the
+ *    other half: who comes to its meeting has read the first.
+ * 4. A call ends by telling that it has read, and does not wait; the next call of a rank begins by
+ *    waiting for all it has not heard of yet.
+ * 5. Messages from one rank to another go through a channel of their own for each pair and
+ *    direction, which holds PIECES pieces. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "train/comm/job_internal.h"
+
+enum { SMALL_BYTES = 4096 }; /* up to which every member adds up everything */
+
+_Static_assert(COMM_SENT_AHEAD <= PIECES * PIECE_BYTES, "a channel holds what is sent ahead");
+
+static struct local *local_of(const struct comm_group *g)
+{
+    return g->comm->own;
+}
+
+static char *half_of(const struct comm_group *g, unsigned index, size_t round)
+{
+    return local_of(g)->slots[g->ranks[index]][round % 2];
+}
+
+/* ---- meetings ---- */
+
+static void tell(const struct comm_group *g)
+{
+    struct local *l = local_of(g);
+    for (unsigned i = 0; i < g->size; i++) {
+        if (i == g->index) continue;
+        l->awaited[g->ranks[i]]++;
+        gate_raise(&l->job->arrived[g->ranks[i]][l->rank]);
+    }
+}
+
+static enum status hear_of(struct local *l, unsigned rank, struct error *err)
+{
+    return gate_wait(l, &l->job->arrived[l->rank][rank], l->awaited[rank], rank, err);
+}
+
+static enum status compare_with(struct local *l, unsigned rank, struct error *err)
+{
+    struct error why;
+    const struct job_rank *ranks = l->job->ranks;
+    if (!comm_call_compare(l->rank, &ranks[l->rank].call, rank, &ranks[rank].call, &why)) return OK;
+    return job_fail(l, err, ERR_RANK, "%s", why.text);
+}
+
+static enum status meet(const struct comm_group *g, struct error *err)
+{
+    struct local *l = local_of(g);
+    tell(g);
+    for (unsigned i = 0; i < g->size; i++) {
+        if (i == g->index) continue;
+        TRY(hear_of(l, g->ranks[i], err));
+        if (!l->compared) TRY(compare_with(l, g->ranks[i], err));
+    }
+    l->compared = true;
+    return OK;
+}
+
+static enum status begin(const struct comm_group *g, const struct comm_call *call,
+                         struct error *err)
+{
+    struct local *l = local_of(g);
+    TRY(job_check(l, err));
+    struct job_rank *me = &l->job->ranks[l->rank];
+    me->now = *call;
+    for (unsigned r = 0; r < l->size; r++)
+        if (r != l->rank) TRY(hear_of(l, r, err));
+    me->call = *call;
+    l->compared = false;
+    return OK;
+}
+
+static void end(const struct comm_group *g)
+{
+    tell(g);
+}
+
+/* ---- collectives ---- */
+
+/* Adds up what lies at `offset` of all members' halves. */
+static void reduce_halves(const struct comm_group *g, size_t round, size_t offset, void *out,
+                          size_t count, const struct comm_call *call)
+{
+    const void *in[MOST_RANKS];
+    for (unsigned i = 0; i < g->size; i++)
+        in[i] = half_of(g, i, round) + offset;
+    comm_reduce(out, in, g->size, count, call->type, call->reduction);
+}
+
+/* Member p adds up part p of `count` elements in its half, and gets the other parts from the
+ * others'. */
+static enum status reduce_by_parts(const struct comm_group *g, size_t round, char *data,
+                                   size_t count, const struct comm_call *call, struct error *err)
+{
+    size_t bytes = comm_type_bytes(call->type);
+    size_t first = count * g->index / g->size, next = count * (g->index + 1) / g->size;
+    char *own = half_of(g, g->index, round) + first * bytes;
+    reduce_halves(g, round, first * bytes, own, next - first, call);
+    TRY(meet(g, err));
+    for (unsigned i = 0; i < g->size; i++) {
+        first = count * i / g->size, next = count * (i + 1) / g->size;
+        copy(data + first * bytes, half_of(g, i, round) + first * bytes, (next - first) * bytes);
+    }
+    return OK;
+}
+
+static enum status all_reduce(struct comm_group *g, void *data, size_t count, enum comm_type type,
+                              enum comm_reduction reduction, struct error *err)
+{
+    size_t bytes = comm_type_bytes(type);
+    struct comm_call call = comm_call_of(g, COMM_ALL_REDUCE, count * bytes);
+    call.type = type, call.reduction = reduction;
+    TRY(begin(g, &call, err));
+    if (g->size == 1) return OK;
+    for (size_t at = 0, round = 0, n; round == 0 || at < count; at += n, round++) {
+        char *part = past(data, at * bytes);
+        n = at_most(count - at, HALF_BYTES / bytes);
+        copy(half_of(g, g->index, round), part, n * bytes);
+        TRY(meet(g, err));
+        if (n * bytes <= SMALL_BYTES)
+            reduce_halves(g, round, 0, part, n, &call);
+        else
+            TRY(reduce_by_parts(g, round, part, n, &call, err));
+    }
+    end(g);
+    return OK;
+}
+
+static enum status all_gather(struct comm_group *g, const void *in, void *out, size_t bytes,
+                              struct error *err)
+{
+    struct comm_call call = comm_call_of(g, COMM_ALL_GATHER, bytes);
+    TRY(begin(g, &call, err));
+    copy(past(out, g->index * bytes), in, bytes);
+    if (g->size == 1) return OK;
+    for (size_t at = 0, round = 0, n; round == 0 || at < bytes; at += n, round++) {
+        n = at_most(bytes - at, HALF_BYTES);
+        copy(half_of(g, g->index, round), past(in, at), n);
+        TRY(meet(g, err));
+        for (unsigned i = 0; i < g->size; i++)
+            if (i != g->index) copy(past(out, i * bytes + at), half_of(g, i, round), n);
+    }
+    end(g);
+    return OK;
+}
+
+static enum status reduce_scatter(struct comm_group *g, const void *in, void *out, size_t count,
+                                  enum comm_type type, struct error *err)
+{
+    size_t bytes = comm_type_bytes(type), most = HALF_BYTES / bytes / g->size;
+    struct comm_call call = comm_call_of(g, COMM_REDUCE_SCATTER, count * bytes);
+    call.type = type;
+    TRY(begin(g, &call, err));
+    if (g->size == 1) copy(out, in, count * bytes);
+    if (g->size == 1) return OK;
+    for (size_t at = 0, round = 0, n; round == 0 || at < count; at += n, round++) {
+        n = at_most(count - at, most);
+        for (unsigned p = 0; p < g->size; p++)
+            copy(half_of(g, g->index, round) + p * n * bytes, past(in, (p * count + at) * bytes),
+                 n * bytes);
+        TRY(meet(g, err));
+        reduce_halves(g, round, g->index * n * bytes, past(out, at * bytes), n, &call);
+    }
+    end(g);
+    return OK;
+}
+
+/* ---- all to all ---- */
+
+/* What is left to go from one buffer of parts that lie one behind the other. */
+struct parts {
+    char *at[MOST_RANKS];
+    size_t left[MOST_RANKS];
+};
+
+static void parts_init(struct parts *p, const void *data, const size_t *bytes, unsigned num)
+{
+    char *at = (char *)data;
+    for (unsigned i = 0; i < num; at = past(at, bytes[i]), i++) {
+        p->at[i] = at;
+        p->left[i] = bytes[i];
+    }
+}
+
+/* Copies the next `most` bytes of part i to data, or from it. */
+static void part_move(struct parts *p, unsigned i, char *data, size_t most, bool to_data)
+{
+    size_t n = at_most(p->left[i], most);
+    copy(to_data ? data : p->at[i], to_data ? p->at[i] : data, n);
+    p->at[i] = past(p->at[i], n);
+    p->left[i] -= n;
+}
+
+static enum status check_expected(const struct comm_group *g, const size_t *out_bytes,
+                                  struct error *err)
+{
+    struct local *l = local_of(g);
+    for (unsigned i = 0; i < g->size; i++) {
+        struct error why;
+        uint64_t sent = l->job->ranks[g->ranks[i]].out[g->index];
+        if (comm_expect(g->ranks[i], sent, l->rank, out_bytes[i], &why))
+            return job_fail(l, err, ERR_RANK, "%s", why.text);
+    }
+    return OK;
+}
+
+static size_t most_bytes_of_a_pair(const struct comm_group *g)
+{
+    uint64_t most = 0;
+    for (unsigned i = 0; i < g->size; i++) {
+        const uint64_t *out = local_of(g)->job->ranks[g->ranks[i]].out;
+        for (unsigned k = 0; k < g->size; k++)
+            if (out[k] > most) most = out[k];
+    }
+    return (size_t)most;
+}
+
+static enum status all_to_all(struct comm_group *g, const void *in, const size_t *in_bytes,
+                              void *out, const size_t *out_bytes, struct error *err)
+{
+    struct local *l = local_of(g);
+    struct comm_call call = comm_call_of(g, COMM_ALL_TO_ALL, 0);
+    TRY(begin(g, &call, err));
+    struct parts from, to;
+    parts_init(&from, in, in_bytes, g->size);
+    parts_init(&to, out, out_bytes, g->size);
+    for (unsigned i = 0; i < g->size; i++)
+        l->job->ranks[l->rank].out[i] = in_bytes[i];
+
+    /* How many rounds there are is known once all have met. */
+    const size_t most = HALF_BYTES / g->size;
+    size_t left = 1;
+    for (size_t round = 0; left; round++) {
+        for (unsigned i = 0; i < g->size; i++)
+            part_move(&from, i, half_of(g, g->index, round) + i * most, most, true);
+        TRY(meet(g, err));
+        if (round == 0) {
+            TRY(check_expected(g, out_bytes, err));
+            left = most_bytes_of_a_pair(g);
+        }
+        for (unsigned i = 0; i < g->size; i++)
+            part_move(&to, i, half_of(g, i, round) + g->index * most, most, false);
+        left -= at_most(left, most);
+    }
+    end(g);
+    return OK;
+}
+
+/* ---- messages ---- */
+
+static enum status begin_message(const struct comm_group *g, enum comm_op op, unsigned peer,
+                                 size_t bytes, struct error *err)
+{
+    struct local *l = local_of(g);
+    struct comm_call call = {.op = op, .peer = g->ranks[peer], .bytes = bytes};
+    l->job->ranks[l->rank].now = call;
+    return job_check(l, err);
+}
+
+static struct channel *channel_between(const struct comm_group *g, unsigned from, unsigned to)
+{
+    struct local *l = local_of(g);
+    return &l->channels[g->ranks[from] * l->size + g->ranks[to]];
+}
+
+static enum status send(struct comm_group *g, unsigned to, const void *data, size_t bytes,
+                        struct error *err)
+{
+    struct channel *ch = channel_between(g, g->index, to);
+    TRY(begin_message(g, COMM_SEND, to, bytes, err));
+    size_t at = 0, n;
+    do { /* no bytes are a message, too */
+        uint32_t piece = ch->written.count;
+        n = at_most(bytes - at, PIECE_BYTES);
+        TRY(gate_wait(local_of(g), &ch->read, piece - PIECES + 1, g->ranks[to], err));
+        ch->message_bytes[piece % PIECES] = bytes;
+        copy(ch->pieces[piece % PIECES], past(data, at), n);
+        gate_raise(&ch->written);
+        at += n;
+    } while (at < bytes);
+    return OK;
+}
+
+static enum status receive(struct comm_group *g, unsigned from, void *data, size_t bytes,
+                           struct error *err)
+{
+    struct local *l = local_of(g);
+    struct channel *ch = channel_between(g, from, g->index);
+    TRY(begin_message(g, COMM_RECEIVE, from, bytes, err));
+    size_t at = 0, n;
+    do {
+        struct error why;
+        uint32_t piece = ch->read.count;
+        n = at_most(bytes - at, PIECE_BYTES);
+        TRY(gate_wait(l, &ch->written, piece + 1, g->ranks[from], err));
+        uint64_t sent = ch->message_bytes[piece % PIECES];
+        if (comm_expect(g->ranks[from], sent, l->rank, bytes, &why))
+            return job_fail(l, err, ERR_RANK, "%s", why.text);
+        copy(past(data, at), ch->pieces[piece % PIECES], n);
+        gate_raise(&ch->read);
+        at += n;
+    } while (at < bytes);
+    return OK;
+}
+
+/* ---- the job ---- */
+
+/* Groups need nothing of their own. */
+static enum status group_open(struct comm_group *g, struct error *err)
+{
+    return job_check(local_of(g), err);
+}
+
+static void group_close(struct comm_group *g)
+{
+    (void)g;
+}
+
+static void tell_failure(struct comm *c, const struct error *why)
+{
+    struct local *l = c->own;
+    if (l->size == 1)
+        (void)!job_fail(l, NULL, why->code, "%s", why->text);
+    else
+        (void)!job_fail(l, NULL, why->code, "rank %u: %s", l->rank, why->text);
+}
+
+static enum status meet_at_end(struct comm *c, struct error *err)
+{
+    unsigned ranks[MOST_RANKS];
+    for (unsigned r = 0; r < c->size; r++)
+        ranks[r] = r;
+    struct comm_group all = {.comm = c, .size = c->size, .index = c->rank, .ranks = ranks};
+    struct comm_call call = comm_call_of(&all, COMM_CLOSE, 0);
+    TRY(begin(&all, &call, err));
+    return meet(&all, err);
+}
+
+static enum status close_job(struct comm *c, enum status st, struct error *err)
+{
+    struct local *l = c->own;
+    if (!st) {
+        st = meet_at_end(c, err);
+    } else {
+        err->code = st;
+        tell_failure(c, err);
+    }
+    l->job->ranks[l->rank].has_ended = !st;
+    if (l->rank == 0) return job_close(l, err);
+    fflush(NULL);
+    _exit((int)st);
+}
+
+static const struct comm_backend local = {
+    .name = "local",
+    .group_open = group_open,
+    .group_close = group_close,
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_to_all = all_to_all,
+    .send = send,
+    .receive = receive,
+    .fail = tell_failure,
+    .close = close_job,
+};
+
+enum status comm_local_open(struct comm *c, unsigned size, struct error *err)
+{
+    struct local *l;
+    TRY(job_open(&l, size, err));
+    *c = (struct comm){
+        .backend = &local, .rank = l->rank, .size = size, .host_size = size, .own = l};
+    return OK;
+}
