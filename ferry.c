@@ -6,24 +6,25 @@
 #include "common/threads.h"
 #include "common/version.h"
 #include "convert/commands.h"
+#include "train/cli/commands.h"
 #include "validate/commands.h"
 
 static const struct command *const commands[] = {
-    &command_convert, &command_verify, &command_digest, &command_inspect,
-    &command_print,   &command_models, &command_synth,
+    &command_convert,  &command_verify,     &command_digest, &command_inspect,
+    &command_print,    &command_models,     &command_synth,  &command_forward,
+    &command_generate, &command_perplexity, &command_bench,
 };
 
 static const char about[] =
-    "carries LLM checkpoints between formats and parallel layouts\n\n"
+    "carries LLM checkpoints between formats and parallel layouts, and proves that they arrived\n\n"
     "A conversion is a plan over byte ranges: no model is built, no Python and no GPU are needed, "
     "and "
     "memory does not grow with the model.\n\n"
     "Exit codes: 0 done; 1 compared and different; 2 usage; 3 unsupported, or tensors missing or "
     "unexpected; 4 input/output or space; 5 source corrupt; 6 memory budget too small; 7 "
     "destination "
-    "exists or is busy; 9 another process of the same conversion was lost, failed or disagrees; 70 "
-    "a "
-    "mistake of ours; 130 interrupted.";
+    "exists or is busy; 8 a GPU; 9 another process of the same job was lost, failed or disagrees; "
+    "10 NaN or infinity; 70 a mistake of ours; 130 interrupted.";
 
 enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
 

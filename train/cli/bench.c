@@ -1,0 +1,168 @@
+/* bench.c - ferry bench: how long a forward pass takes, and where. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/memory.h"
+#include "train/cli/commands.h"
+#include "train/cli/options.h"
+
+struct bench_flags {
+    struct compute_flags compute;
+    uint64_t batch, seq, repeats;
+    bool decode;
+};
+
+// clang-format off
+#define AT(field) offsetof(struct bench_flags, field)
+static const struct arg bench_args[] = {
+    {"--batch",                  ARG_UINT, AT(batch),   "N", NULL, "sequences; default 1; also --micro-batch-size"},
+    {"--seq --seq-length",       ARG_UINT, AT(seq),     "N", NULL, "tokens of each; default 256"},
+    {"--decode",                 ARG_FLAG, AT(decode),  NULL, NULL, "one token a sequence, with --seq of them in the cache"},
+    {"--repeats",                ARG_UINT, AT(repeats), "N", NULL, "runs of which the median is shown; default 5"},
+};
+static const struct arg_group bench_groups[] = {
+    {"Bench", bench_args, sizeof bench_args / sizeof *bench_args, 0},
+    {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.layout)},
+    {"Engine", engine_args, NUM_ENGINE_ARGS, AT(compute.engine)},
+    {"Source", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},
+};
+// clang-format on
+
+static void set_defaults(void *options)
+{
+    struct bench_flags *f = options;
+    compute_defaults(&f->compute);
+    f->batch = 1;
+    f->seq = 256;
+    f->repeats = 5;
+}
+
+/* All calls of one name, of all layers. */
+struct sum {
+    const char *name, *op;
+    uint64_t calls;
+    double seconds, flops, bytes;
+};
+
+/* "layers.3.qkv" is one of "qkv". */
+static const char *without_layer(const struct bench_row *r)
+{
+    const char *dot = r->layer < 0 ? NULL : strchr(r->label + strlen("layers."), '.');
+    return dot ? dot + 1 : r->label;
+}
+
+static size_t sum_up(struct sum *sums, const struct bench_row *rows, size_t num_rows)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < num_rows; i++) {
+        const char *name = without_layer(&rows[i]);
+        size_t k = 0;
+        while (k < n && (strcmp(sums[k].name, name) != 0 || strcmp(sums[k].op, rows[i].op) != 0))
+            k++;
+        if (k == n) sums[n++] = (struct sum){.name = name, .op = rows[i].op};
+        sums[k].calls++;
+        sums[k].seconds += rows[i].seconds;
+        sums[k].flops += rows[i].flops;
+        sums[k].bytes += rows[i].bytes;
+    }
+    return n;
+}
+
+static int slowest_first(const void *a, const void *b)
+{
+    double x = ((const struct sum *)a)->seconds, y = ((const struct sum *)b)->seconds;
+    return x > y ? -1 : x < y;
+}
+
+static void print_text(const struct bench_flags *f, const struct sum *sums, size_t n,
+                       const double seconds[3], double flops)
+{
+    uint64_t tokens = f->batch * (f->decode ? 1 : f->seq);
+    printf("%.3f ms (%.3f to %.3f), %.0f tokens/s, %.1f GFLOP/s\n\n", 1e3 * seconds[0],
+           1e3 * seconds[1], 1e3 * seconds[2], (double)tokens / seconds[0],
+           1e-9 * flops / seconds[0]);
+    printf("%-16s %-16s %6s %10s %6s %10s %8s\n", "what", "op", "calls", "ms", "%", "GFLOP/s",
+           "GB/s");
+    for (size_t i = 0; i < n; i++)
+        printf("%-16s %-16s %6" PRIu64 " %10.3f %5.1f%% %10.1f %8.1f\n", sums[i].name, sums[i].op,
+               sums[i].calls, 1e3 * sums[i].seconds, 100 * sums[i].seconds / seconds[0],
+               1e-9 * sums[i].flops / sums[i].seconds, 1e-9 * sums[i].bytes / sums[i].seconds);
+}
+
+static void print_json(const struct sum *sums, size_t n, const double seconds[3], double flops)
+{
+    printf("{\"seconds\":%.9g,\"fastest\":%.9g,\"slowest\":%.9g,\"flops\":%.9g,\"ops\":[",
+           seconds[0], seconds[1], seconds[2], flops);
+    for (size_t i = 0; i < n; i++)
+        printf("%s{\"what\":\"%s\",\"op\":\"%s\",\"calls\":%" PRIu64
+               ",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g}",
+               i ? "," : "", sums[i].name, sums[i].op, sums[i].calls, sums[i].seconds,
+               sums[i].flops, sums[i].bytes);
+    puts("]}");
+}
+
+static enum status show(void *context, const struct bench_row *rows, size_t num_rows,
+                        const double seconds[3], struct error *err)
+{
+    const struct bench_flags *f = context;
+    struct sum *sums = must_calloc(num_rows + 1, sizeof *sums);
+    size_t n = sum_up(sums, rows, num_rows);
+    double flops = 0;
+    (void)err;
+    for (size_t i = 0; i < n; i++)
+        flops += sums[i].flops;
+    qsort(sums, n, sizeof *sums, slowest_first);
+    if (f->compute.output.json)
+        print_json(sums, n, seconds, flops);
+    else
+        print_text(f, sums, n, seconds, flops);
+    free(sums);
+    return OK;
+}
+
+static enum status bench(void *options, const char *const *positional, size_t num_positional,
+                         struct error *err)
+{
+    struct bench_flags *f = options;
+    const struct engine *engine;
+    uint64_t length = f->decode ? 1 : f->seq;
+    struct bench_request q = {.pass = {.logits = true,
+                                       .trace_layer = -1,
+                                       .last_only = f->decode,
+                                       .cache_rows = f->decode ? f->seq + 1 : 0},
+                              .batch = {.num_sequences = f->batch, .length = length},
+                              .past = f->decode ? f->seq : 0,
+                              .warmups = 1,
+                              .repeats = (unsigned)f->repeats,
+                              .visit = show,
+                              .context = f};
+    (void)num_positional;
+    if (!f->batch || !f->seq || !f->repeats || f->repeats > 10000 ||
+        f->batch > INT32_MAX / (f->seq + 1))
+        return fail(err, ERR_USAGE, "--batch, --seq and --repeats: no such sizes");
+    TRY(engine_model_of(positional[0], &f->compute, &q.model, err));
+    TRY(engine_open(&engine, err));
+    int32_t *ids = must_calloc(f->batch * length, sizeof *ids);
+    for (uint64_t i = 0; i < f->batch * length; i++)
+        ids[i] = (int32_t)(i * 7919 % 97);
+    q.batch.ids = ids;
+    enum status st = engine->bench(&q, err);
+    free(ids);
+    return st;
+}
+
+const struct command command_bench = {
+    .name = "bench",
+    .summary = "how long a forward pass takes, and which ops it spends it in",
+    .positional = "MODEL",
+    .text = "Logits of all positions are computed. FLOPs are those of products and of the causal "
+            "half of attention.",
+    .groups = bench_groups,
+    .num_groups = sizeof bench_groups / sizeof *bench_groups,
+    .options_bytes = sizeof(struct bench_flags),
+    .defaults = set_defaults,
+    .run = bench,
+};

@@ -1,0 +1,45 @@
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/arena.h"
+#include "common/file.h"
+#include "common/version.h"
+#include "train/engine.h"
+
+/* Beside the program, where it is built; in ../lib/ferry, where it is installed. */
+static void *load_library(struct arena *a)
+{
+    char own[4096];
+    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    if (n < 0) return NULL;
+    own[n] = '\0';
+    const char *folder = path_parent(a, own);
+    void *library = dlopen(path_join(a, folder, "libferry_engine.so"), RTLD_NOW);
+    if (library) return library;
+    return dlopen(path_join(a, folder, "../lib/ferry/libferry_engine.so"), RTLD_NOW);
+}
+
+/* GNU OpenMP reads it when it is loaded. Its threads spin for milliseconds before they sleep, which
+ * on a machine that has other work, other ranks say, is time that those do not get. */
+static void spin_briefly(void)
+{
+    if (!getenv("OMP_WAIT_POLICY")) (void)setenv("GOMP_SPINCOUNT", "20000", false);
+}
+
+enum status engine_open(const struct engine **out, struct error *err)
+{
+    struct arena a;
+    spin_briefly();
+    arena_init(&a);
+    void *library = load_library(&a);
+    arena_release(&a);
+    if (!library) return fail(err, ERR_UNSUPPORTED, "the engine cannot be loaded: %s", dlerror());
+    *out = dlsym(library, ENGINE_SYMBOL);
+    const char *const *version = dlsym(library, ENGINE_VERSION_SYMBOL);
+    if (*out && version && strcmp(*version, FERRY_VERSION) == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED, "libferry_engine.so is of version %s, this is %s",
+                version ? *version : "(none)", FERRY_VERSION);
+}

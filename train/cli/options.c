@@ -1,0 +1,154 @@
+#include "train/cli/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/panel.h"
+#include "common/memory.h"
+#include "common/ranks.h"
+#include "convert/inspect.h"
+
+// clang-format off
+#define AT(field) offsetof(struct engine_flags, field)
+const struct arg engine_args[] = {
+    {"--context-parallel-size --cp",   ARG_UINT,   AT(cp), "N", NULL, "context parallel ranks: each has a part of every sequence"},
+    {"--data-parallel-size --dp",      ARG_UINT,   AT(dp), "N", NULL, "data parallel ranks; default: as few as --ep needs"},
+    {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "tensor parallel ranks share the tokens between their blocks"},
+    {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values go round; default all_gather"},
+    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|f64", "what weights and activations are in; sums are in f32, or f64; default f32"},
+    {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "of all ranks on this host together; default: as many as there are CPUs"},
+    {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print what memory it takes, and stop"},
+};
+// clang-format on
+_Static_assert(sizeof engine_args / sizeof *engine_args == NUM_ENGINE_ARGS, "options.h");
+
+void compute_defaults(struct compute_flags *f)
+{
+    f->source.ckpt_step = UINT64_MAX;
+    f->engine.dtype = "f32";
+}
+
+/* Products of sizes are numbers of ranks, and must stay such. */
+static enum status check_sizes(const struct compute_flags *f, struct error *err)
+{
+    const struct layout_flags *l = &f->layout;
+    const uint64_t sizes[] = {l->tp, l->pp, l->ep, l->etp, f->engine.cp, f->engine.dp};
+    uint64_t ranks = 1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        ranks *= sizes[i] ? sizes[i] : 1;
+        if (sizes[i] > MOST_RANKS_OF_A_JOB || ranks > MOST_RANKS_OF_A_JOB)
+            return fail(err, ERR_USAGE, "a layout of more than %d ranks", MOST_RANKS_OF_A_JOB);
+    }
+    return OK;
+}
+
+enum status engine_model_of(const char *path, const struct compute_flags *f,
+                            struct engine_model *out, struct error *err)
+{
+    const struct engine_flags *e = &f->engine;
+    struct executor_options run = executor_options_of(&(struct run_flags){0}, &f->output);
+    TRY(check_sizes(f, err));
+    *out = (struct engine_model){.path = path,
+                                 .source = &f->source,
+                                 .options = {.layout = layout_options_of(&f->layout),
+                                             .cp = (unsigned)e->cp,
+                                             .dp = (unsigned)e->dp,
+                                             .sequence_parallel = e->sequence_parallel,
+                                             .cp_kind = e->cp_kind && strcmp(e->cp_kind, "p2p") == 0
+                                                            ? CP_RING
+                                                            : CP_ALL_GATHER,
+                                             .elem = strcmp(e->dtype, "f64") == 0    ? ELEM_F64
+                                                     : strcmp(e->dtype, "bf16") == 0 ? ELEM_BF16
+                                                                                     : ELEM_F32},
+                                 .threads = (unsigned)e->threads,
+                                 .progress = run.progress,
+                                 .quiet = f->output.quiet};
+    return OK;
+}
+
+/* ---- token ids ---- */
+
+static enum status check_id(double v, uint64_t at, const char *where, struct error *err)
+{
+    if (v >= INT32_MIN && v <= INT32_MAX && v == (double)(int32_t)v) return OK;
+    return fail(err, ERR_CORRUPT, "%s: element %" PRIu64 " is %g, no token id", where, at, v);
+}
+
+static enum status copy_ids(struct opened *o, const struct stored_tensor *s, const char *path,
+                            struct batch *b, int32_t **ids, struct error *err)
+{
+    struct tensor *t;
+    struct pair whole;
+    TRY(catalog_add(&o->catalog, s->name, s->dtype, s->num_dims, s->shape, &t, err));
+    whole = pair_whole(0, 0, t->numel);
+    TRY(catalog_add_stored(&o->catalog, t, s, &whole, err));
+    size_t bytes = t->numel * dtype_bytes(t->dtype);
+    struct panel_reader r = {.reader = stored_reader_create(&o->catalog.stored, 4),
+                             .buffer_bytes = bytes,
+                             .temp = must_malloc(bytes + 1)};
+    void *elements = must_malloc(bytes + 1);
+    enum status st = panel_read(&r, t, 0, t->numel, elements, err);
+    *ids = must_calloc(t->numel + 1, sizeof **ids);
+    for (uint64_t i = 0; i < t->numel && !st; i++) {
+        double v = dtype_load(t->dtype, elements, i);
+        st = check_id(v, i, path, err);
+        if (!st) (*ids)[i] = (int32_t)v;
+    }
+    free(elements);
+    free(r.temp);
+    stored_reader_free(r.reader);
+    *b = (struct batch){.num_sequences = t->num_dims == 2 ? t->shape[0] : 1,
+                        .length = t->shape[t->num_dims - 1],
+                        .ids = *ids};
+    return st;
+}
+
+enum status ids_read(const char *path, struct batch *b, int32_t **ids, struct error *err)
+{
+    struct opened o;
+    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    *ids = NULL;
+    enum status st = opened_open(&o, path, &none, true, true, err);
+    const struct stored_tensor *s = st ? NULL : stored_find(&o.catalog.stored, "input_ids");
+    if (!st && !s) st = fail(err, ERR_USAGE, "%s: no tensor input_ids", path);
+    if (!st && (s->num_dims < 1 || s->num_dims > 2 || dtype_bytes(s->dtype) == 0))
+        st = fail(err, ERR_USAGE,
+                  "%s: input_ids has %u dimensions of %s; [sequences, length] of "
+                  "whole numbers is expected",
+                  path, s->num_dims, dtype_infos[s->dtype].name);
+    if (!st) st = copy_ids(&o, s, path, b, ids, err);
+    opened_close(&o);
+    return st;
+}
+
+enum status ids_parse(const char *text, struct batch *b, int32_t **ids, struct error *err)
+{
+    uint64_t count = 0, in_sequence = 0;
+    *ids = must_calloc(strlen(text) + 1, sizeof **ids);
+    *b = (struct batch){.num_sequences = 1, .ids = *ids};
+    for (const char *p = text; *p;) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(p, &end, 10);
+        if (end == p || errno || v < 0 || v > INT32_MAX || (*end && *end != ',' && *end != ';'))
+            return fail(err, ERR_USAGE, "\"%s\": token ids are written as 1,2,3;4,5,6", text);
+        (*ids)[count++] = (int32_t)v;
+        in_sequence++;
+        if (*end != ',') {
+            if (b->length && b->length != in_sequence)
+                return fail(err, ERR_USAGE,
+                            "sequences of %" PRIu64 " and %" PRIu64
+                            " tokens: they must be of one length",
+                            b->length, in_sequence);
+            b->length = in_sequence;
+            in_sequence = 0;
+            b->num_sequences += *end == ';';
+        }
+        p = *end ? end + 1 : end;
+        if (*end && !*p) return fail(err, ERR_USAGE, "\"%s\" ends in a \"%c\"", text, *end);
+    }
+    if (!b->length) return fail(err, ERR_USAGE, "no token ids");
+    return OK;
+}

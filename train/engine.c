@@ -1,0 +1,164 @@
+/* engine.c - the functions of the library: ranks, model, passes. */
+#include "train/engine_internal.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include <stdio.h>
+
+#include "common/ranks.h"
+#include "common/threads.h"
+#include "common/version.h"
+
+/* ---- ranks ---- */
+
+/* GNU OpenMP's threads do not come along when a process forks, and its child waits for them for
+ * ever: they have to be gone before. */
+static void end_threads(void)
+{
+#ifdef _OPENMP
+    (void)omp_pause_resource_all(omp_pause_hard);
+#endif
+}
+
+static enum status open_ranks(struct worker *w, const struct ranks *ranks, struct error *err)
+{
+    struct group_sizes sizes = model_group_sizes(&w->q->options);
+    if (ranks->size > 1) return comm_mpi_open(&w->comm, err);
+    end_threads();
+    return comm_local_open(&w->comm, groups_world_size(&sizes), err);
+}
+
+/* Threads of this rank: its part of the host's. */
+static unsigned own_threads(const struct worker *w)
+{
+    unsigned threads = w->q->threads ? w->q->threads : threads_available();
+    return threads > w->comm.host_size ? threads / w->comm.host_size : 1;
+}
+
+static void share_cpus(const struct worker *w)
+{
+#ifdef _OPENMP
+    omp_set_num_threads((int)own_threads(w));
+#else
+    (void)w;
+#endif
+}
+
+/* ---- the model ---- */
+
+static enum status open_checkpoint(struct worker *w, const struct ranks *ranks, struct error *err)
+{
+    bool quiet = w->q->quiet || ranks->rank > 0;
+    TRY(opened_open(&w->opened, w->q->path, w->q->source, false, quiet, err));
+    const struct catalog *c = &w->opened.catalog;
+    if (!c->num_missing) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors are missing, the first is %s", c->path,
+                c->num_missing, c->missing[0]);
+}
+
+enum status worker_load(struct worker *w, struct error *err)
+{
+    struct load_options o = {.threads = own_threads(w),
+                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress};
+    return model_load(&w->model, &o, err);
+}
+
+void worker_print_memory(const struct worker *w, const struct pass *p, const char *what)
+{
+    struct strbuf text = {0};
+    if (w->comm.rank) return;
+    pass_print_memory(p, &text);
+    printf("%s, each rank of %u (this is rank 0):\n%s", what, w->comm.size, text.data);
+    strbuf_release(&text);
+}
+
+/* ---- forward ---- */
+
+static enum status run_batches(struct pass *p, const struct forward_request *q, struct error *err)
+{
+    for (uint64_t n = 0;; n++) {
+        struct batch b = {0};
+        bool more = false;
+        TRY(q->next(q->context, n, &b, &more, err));
+        if (!more) return OK;
+        TRY(pass_set(p, &b, 0, err));
+        TRY(pass_run(p, err));
+        TRY(pass_collect(p, q->visit, q->context, err));
+    }
+}
+
+static enum status forward_rank(struct worker *w, const void *request, struct error *err)
+{
+    const struct forward_request *q = request;
+    struct pass p = {0};
+    enum status st = pass_make(&p, &w->model, &q->shape, &q->pass, err);
+    if (!st && q->dry_run) {
+        worker_print_memory(w, &p, "memory");
+    } else {
+        if (!st) st = worker_load(w, err);
+        if (!st) st = pass_allocate(&p, err);
+        if (!st) st = run_batches(&p, q, err);
+    }
+    pass_release(&p);
+    return st;
+}
+
+/* ---- the table ---- */
+
+typedef enum status rank_work(struct worker *w, const void *request, struct error *err);
+
+/* What rank 0 has found by itself is told as it is; what another has, with its number. */
+static enum status end_ranks(struct worker *w, enum status st, struct error *err)
+{
+    struct error own = *err;
+    enum status of_all = comm_close(&w->comm, st, err);
+    if (!st || st == ERR_RANK) return of_all;
+    *err = own;
+    return st;
+}
+
+static enum status run_rank(struct worker *w, rank_work *work, const void *request,
+                            struct error *err)
+{
+    share_cpus(w);
+    enum status st = model_open(&w->model, &w->opened.catalog, &w->q->options, &w->comm, err);
+    if (!st) st = work(w, request, err);
+    model_close(&w->model);
+    return end_ranks(w, st, err);
+}
+
+/* All ranks do the same. */
+static enum status on_ranks(const struct engine_model *q, rank_work *work, const void *request,
+                            struct error *err)
+{
+    struct worker w = {.q = q};
+    struct ranks ranks;
+    TRY(ranks_from_environment(&ranks, err));
+    enum status st = open_checkpoint(&w, &ranks, err);
+    if (!st) st = open_ranks(&w, &ranks, err);
+    if (!st) st = run_rank(&w, work, request, err);
+    opened_close(&w.opened);
+    return st;
+}
+
+static enum status forward(const struct forward_request *q, struct error *err)
+{
+    return on_ranks(&q->model, forward_rank, q, err);
+}
+
+static enum status generate(const struct generate_request *q, struct error *err)
+{
+    return on_ranks(&q->model, generate_rank, q, err);
+}
+
+static enum status bench(const struct bench_request *q, struct error *err)
+{
+    return on_ranks(&q->model, bench_rank, q, err);
+}
+
+extern const struct engine ferry_engine;
+extern const char *const ferry_engine_version;
+
+const struct engine ferry_engine = {forward, generate, bench};
+const char *const ferry_engine_version = FERRY_VERSION;

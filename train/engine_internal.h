@@ -1,0 +1,24 @@
+/* engine_internal.h - one rank at work, for the functions of the library. */
+#ifndef FERRY_TRAIN_ENGINE_INTERNAL_H
+#define FERRY_TRAIN_ENGINE_INTERNAL_H
+
+#include "convert/inspect.h"
+#include "train/engine.h"
+
+struct worker {
+    const struct engine_model *q;
+    struct comm comm;
+    struct opened opened;
+    struct model model;
+};
+
+/* Reads the parameters that the passes made so far want. */
+MUST_CHECK enum status worker_load(struct worker *w, struct error *err);
+/* Prints a pass' memory, on rank 0. */
+void worker_print_memory(const struct worker *w, const struct pass *p, const char *what);
+
+/* What each rank does for a request of the table in engine.h. */
+MUST_CHECK enum status generate_rank(struct worker *w, const void *request, struct error *err);
+MUST_CHECK enum status bench_rank(struct worker *w, const void *request, struct error *err);
+
+#endif

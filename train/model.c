@@ -1,0 +1,351 @@
+#include "train/model.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+#include "train/memory_plan.h"
+#include "train/ops.h"
+#include "train/rope.h"
+
+/* ---- the model ---- */
+
+static unsigned at_least_one(uint64_t n)
+{
+    return n ? (unsigned)n : 1;
+}
+
+struct group_sizes model_group_sizes(const struct model_options *o)
+{
+    struct group_sizes s = {.tp = at_least_one(o->layout.tp),
+                            .cp = at_least_one(o->cp),
+                            .dp = o->dp,
+                            .pp = at_least_one(o->layout.pp),
+                            .ep = at_least_one(o->layout.ep)};
+    s.etp = o->layout.etp ? (unsigned)o->layout.etp : s.tp;
+    if (!s.dp) s.dp = groups_least_dp(&s);
+    return s;
+}
+
+enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
+                       struct comm *comm, struct error *err)
+{
+    struct group_sizes sizes = model_group_sizes(o);
+    const struct device *device = o->device ? o->device : &cpu_device;
+    *m = (struct model){
+        .catalog = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
+    arena_init(&m->arena);
+    parameters_init(&m->parameters, c, o->elem);
+    TRY(layout_make(&m->layout, &m->arena, &o->layout, &c->config, err));
+    return groups_open(&m->groups, comm, &sizes, err);
+}
+
+void model_close(struct model *m)
+{
+    groups_close(&m->groups);
+    parameters_release(&m->parameters);
+    if (m->memory) m->device->release(m->memory);
+    arena_release(&m->arena);
+}
+
+enum status model_load(struct model *m, const struct load_options *o, struct error *err)
+{
+    TRY(m->device->allocate(&m->memory, m->parameters.bytes, "parameters", err));
+    return parameters_load(&m->parameters, m->catalog, m->device, m->memory, o, err);
+}
+
+/* ---- passes ---- */
+
+static struct build build_of(const struct pass *p)
+{
+    struct model *m = p->model;
+    const struct pass_options *o = &p->options;
+    struct build b = {.config = &m->catalog->config,
+                      .layout = &m->layout,
+                      .groups = &m->groups,
+                      .parameters = &m->parameters,
+                      .elem = m->options.elem};
+    struct token_shape tokens = tokens_shape(&p->batch, &m->groups.sizes, m->groups.sizes.tp);
+    b.shape = (struct forward_shape){
+        .tokens = tokens,
+        .num_positions = o->cache_rows ? o->cache_rows : p->batch.length,
+        .sequence_parallel = m->options.sequence_parallel && m->groups.sizes.tp > 1,
+        .cp = m->options.cp_kind,
+        .cache_rows = o->cache_rows * tokens.sequences,
+        .last_rows = o->last_only ? tokens.sequences : 0,
+        .logits = o->logits,
+        .loss = o->loss,
+        .hidden = o->hidden,
+        .trace_layer = o->trace_layer};
+    return b;
+}
+
+static enum status check_pass(const struct pass *p, struct error *err)
+{
+    const struct model_config *c = &p->model->catalog->config;
+    const char *type = c->position_embedding_type;
+    uint64_t length = p->options.cache_rows ? p->options.cache_rows : p->batch.length;
+    if (!p->batch.num_sequences || !p->batch.length)
+        return fail(err, ERR_USAGE, "there are no tokens");
+    if (type && strcmp(type, "learned_absolute") == 0 && length > c->max_position_embeddings)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%" PRIu64 " positions, and the model has learned %" PRIu64, length,
+                    c->max_position_embeddings);
+    if (p->options.cache_rows && p->model->groups.sizes.cp > 1)
+        return fail(err, ERR_UNSUPPORTED,
+                    "a cache of keys and values is not split over context "
+                    "parallel ranks: --cp must be 1");
+    if (tokens_shape(&p->batch, &p->model->groups.sizes, 1).rows > INT32_MAX / 2)
+        return fail(err, ERR_UNSUPPORTED, "too many tokens for one pass");
+    return OK;
+}
+
+/* Without a pipeline all stages are one program; with one, each of the rank's chunks is. */
+enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
+                      const struct pass_options *o, struct error *err)
+{
+    uint64_t pp = m->layout.pp, stages = pp * m->layout.vpp;
+    *p = (struct pass){.model = m, .options = *o, .batch = *b};
+    arena_init(&p->arena);
+    TRY(check_pass(p, err));
+    struct build build = build_of(p);
+    uint64_t num_chunks = pp == 1 ? 1 : m->layout.vpp;
+    p->chunks = arena_array(&p->arena, num_chunks, sizeof *p->chunks);
+    p->runs = arena_array(&p->arena, num_chunks, sizeof *p->runs);
+    for (uint64_t i = 0; i < num_chunks; i++) {
+        uint64_t first = pp == 1 ? 0 : i * pp + m->groups.place.pp;
+        p->num_chunks++;
+        TRY(builder_make(&p->chunks[i], &build, first, pp == 1 ? stages : 1, err));
+        memory_plan_make(&p->chunks[i].program, m->kernels);
+    }
+    return OK;
+}
+
+static void release(const struct pass *p, void *memory)
+{
+    if (memory) p->model->device->release(memory);
+}
+
+void pass_release(struct pass *p)
+{
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        release(p, p->runs[i].regions[VALUE_INPUT]);
+        release(p, p->runs[i].regions[VALUE_OUTPUT]);
+        if (i == 0) release(p, p->runs[i].regions[VALUE_SCRATCH]); /* which all share */
+        if (i == 0) free(p->runs[i].staging);
+        built_release(&p->chunks[i]);
+    }
+    arena_release(&p->arena);
+}
+
+/* What all programs of a rank share, since they run one after the other. */
+static enum status allocate_shared(struct pass *p, struct error *err)
+{
+    struct run *first = &p->runs[0];
+    uint64_t scratch = 0, staging = 0;
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        scratch = max_u64(scratch, p->chunks[i].program.bytes[VALUE_SCRATCH]);
+        staging = max_u64(staging, run_staging_bytes(&p->chunks[i].program));
+    }
+    if (!p->model->device->is_host) first->staging = must_malloc(staging + 1);
+    return p->model->device->allocate(&first->regions[VALUE_SCRATCH], scratch, "activations", err);
+}
+
+enum status pass_allocate(struct pass *p, struct error *err)
+{
+    const struct device *device = p->model->device;
+    TRY(allocate_shared(p, err));
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const uint64_t *bytes = p->chunks[i].program.bytes;
+        struct run *r = &p->runs[i];
+        r->program = &p->chunks[i].program;
+        r->groups = &p->model->groups;
+        r->device = device;
+        r->kernels = p->model->kernels;
+        r->staging = p->runs[0].staging;
+        r->regions[VALUE_PARAMETER] = r->regions[VALUE_STATE] = p->model->memory;
+        r->regions[VALUE_SCRATCH] = p->runs[0].regions[VALUE_SCRATCH];
+        TRY(device->allocate(&r->regions[VALUE_INPUT], bytes[VALUE_INPUT], "inputs", err));
+        TRY(device->allocate(&r->regions[VALUE_OUTPUT], bytes[VALUE_OUTPUT], "outputs", err));
+    }
+    return OK;
+}
+
+/* ---- inputs ---- */
+
+/* What a batch gives to the inputs of the programs. */
+struct inputs {
+    const struct pass *pass;
+    struct tokens tokens;
+    uint64_t past;
+    int32_t *cache_rows, *last_rows; /* [rows], [sequences] */
+};
+
+/* Tokens that follow `past` others whose keys and values are in the cache, one sequence's behind
+ * the other's. */
+static void set_cache_inputs(struct inputs *x, struct arena *a)
+{
+    struct tokens *t = &x->tokens;
+    uint64_t room = x->pass->options.cache_rows, length = x->pass->batch.length;
+    x->cache_rows = arena_array(a, t->shape.rows, sizeof *x->cache_rows);
+    x->last_rows = arena_array(a, t->shape.sequences, sizeof *x->last_rows);
+    for (uint64_t i = 0; i < t->shape.rows; i++)
+        x->cache_rows[i] = -1;
+    for (uint64_t s = 0; s < t->shape.sequences; s++) {
+        const uint64_t span[6] = {s * length, length, x->past, s * room, x->past + length, 0};
+        for (unsigned k = 0; k < 6 && room; k++)
+            t->spans[0][s * 6 + k] = (int32_t)span[k];
+        for (uint64_t i = 0; i < length; i++) {
+            x->cache_rows[s * length + i] = (int32_t)(s * room + x->past + i);
+            t->positions[s * length + i] += (int32_t)x->past;
+        }
+        x->last_rows[s] = (int32_t)(s * length + length - 1);
+    }
+}
+
+static enum status fill_rope(const struct inputs *x, const struct program_value *v, void *to,
+                             struct error *err)
+{
+    const struct model *m = x->pass->model;
+    return rope_table(&m->catalog->config, x->past + x->pass->batch.length, v->shape[0],
+                      m->options.elem == ELEM_F64, to, err);
+}
+
+/* The numbers of an input, as many as it holds; NULL: not these. */
+static const int32_t *numbers_of(const struct inputs *x, const char *name)
+{
+    const struct tokens *t = &x->tokens;
+    const struct group_place *at = &x->pass->model->groups.place;
+    if (strcmp(name, "ids") == 0) return t->ids;
+    if (strcmp(name, "positions") == 0) return t->positions;
+    if (strcmp(name, "positions.slice") == 0)
+        return t->positions + at->tp * (t->shape.rows / x->pass->model->groups.sizes.tp);
+    if (strcmp(name, "targets") == 0) return t->targets;
+    if (strcmp(name, "spans") == 0) return t->spans[0];
+    if (strncmp(name, "spans.", 6) == 0) return t->spans[strtoul(name + 6, NULL, 10)];
+    if (strcmp(name, "all_spans") == 0) return t->all_spans;
+    if (strcmp(name, "cache_rows") == 0) return x->cache_rows;
+    if (strcmp(name, "last_rows") == 0) return x->last_rows;
+    return NULL;
+}
+
+static enum status make_input(const struct inputs *x, const struct program_value *v, void *to,
+                              struct error *err)
+{
+    const int32_t *numbers = numbers_of(x, v->name);
+    if (strcmp(v->name, "rope") == 0) return fill_rope(x, v, to, err);
+    if (strcmp(v->name, "row_numbers") == 0) {
+        for (uint64_t i = 0; i < v->shape[0]; i++)
+            ((int32_t *)to)[i] = (int32_t)i;
+        return OK;
+    }
+    if (!numbers) return fail(err, ERR_OURS, "input %s is nobody's", v->name);
+    memcpy(to, numbers, v->bytes);
+    return OK;
+}
+
+static enum status fill_input(const struct inputs *x, const struct run *r, value_id id,
+                              struct error *err)
+{
+    const struct program_value *v = &r->program->values[id];
+    void *numbers = must_malloc(v->bytes + 1);
+    enum status st = make_input(x, v, numbers, err);
+    if (!st) st = r->device->upload(run_data(r, id), numbers, v->bytes, err);
+    free(numbers);
+    return st;
+}
+
+static enum status check_ids(const struct pass *p, const struct batch *b, struct error *err)
+{
+    const struct tensor *t = catalog_find(p->model->catalog, "embedding.word_embeddings.weight");
+    for (uint64_t i = 0; i < b->num_sequences * b->length; i++)
+        if (b->ids[i] < 0 || (t && (uint64_t)b->ids[i] >= t->shape[0]))
+            return fail(err, ERR_USAGE,
+                        "token %" PRIu64 " of sequence %" PRIu64 " is %d: the model has %" PRIu64
+                        " tokens",
+                        i % b->length, i / b->length, b->ids[i], t ? t->shape[0] : 0);
+    return OK;
+}
+
+enum status pass_set(struct pass *p, const struct batch *b, uint64_t past, struct error *err)
+{
+    struct model *m = p->model;
+    struct inputs x = {.pass = p, .past = past};
+    struct arena scratch;
+    enum status st = OK;
+    TRY(check_ids(p, b, err));
+    p->batch.ids = b->ids;
+    p->batch.targets = b->targets;
+    arena_init(&scratch);
+    tokens_make(&x.tokens, &scratch, &p->batch, &m->groups.sizes, &m->groups.place,
+                m->groups.sizes.tp);
+    set_cache_inputs(&x, &scratch);
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const struct program *program = &p->chunks[i].program;
+        for (size_t k = 0; k < program->num_values && !st; k++)
+            if (program->values[k].class == VALUE_INPUT)
+                st = fill_input(&x, &p->runs[i], (value_id)k, err);
+    }
+    arena_release(&scratch);
+    return st;
+}
+
+/* ---- running ---- */
+
+static enum status outputs_are_finite(const struct pass *p, bool *finite, struct error *err)
+{
+    *finite = true;
+    for (size_t i = 0; i < p->num_chunks; i++)
+        for (size_t k = 0; k < p->chunks[i].num_outputs && *finite; k++)
+            TRY(run_is_finite(&p->runs[i], p->chunks[i].outputs[k].value, finite, err));
+    return OK;
+}
+
+static enum status run_chunks(struct pass *p, bool check_numbers, struct error *err)
+{
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        p->runs[i].check_numbers = check_numbers;
+        TRY(run_program(&p->runs[i], err));
+    }
+    return OK;
+}
+
+enum status pass_run(struct pass *p, struct error *err)
+{
+    struct comm_group *world = &p->model->groups.of[GROUP_WORLD];
+    bool finite;
+    TRY(run_chunks(p, false, err));
+    TRY(outputs_are_finite(p, &finite, err));
+    int32_t bad = !finite;
+    TRY(world->comm->backend->all_reduce(world, &bad, 1, COMM_INT32, COMM_MAX, err));
+    if (!bad) return OK;
+    TRY(run_chunks(p, true, err)); /* who finds it ends here, and comm_close() tells the others */
+    TRY(comm_barrier(world, err));
+    return fail(err, ERR_NUMERIC, "NaN or infinity came out, and not again when looked for");
+}
+
+double pass_flops(const struct pass *p)
+{
+    double flops = 0;
+    for (size_t i = 0; i < p->num_chunks; i++)
+        for (size_t k = 0; k < p->chunks[i].program.num_calls; k++)
+            flops += op_cost(&p->chunks[i].program, &p->chunks[i].program.calls[k]).flops;
+    return flops;
+}
+
+void pass_print_memory(const struct pass *p, struct strbuf *out)
+{
+    strbuf_printf(out, "  parameters and caches: %.2f MB\n",
+                  (double)p->model->parameters.bytes / 1e6);
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const struct program *program = &p->chunks[i].program;
+        strbuf_printf(out, "  program %zu: %zu ops, %zu values; inputs %.2f MB, outputs %.2f MB\n",
+                      i, program->num_calls, program->num_values,
+                      (double)program->bytes[VALUE_INPUT] / 1e6,
+                      (double)program->bytes[VALUE_OUTPUT] / 1e6);
+        memory_plan_print(program, out);
+    }
+}

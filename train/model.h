@@ -1,0 +1,101 @@
+/* model.h - a checkpoint as a model that runs: this rank's part of it, in memory, and the programs
+ * over it.
+ *
+ *   model_open      config and layout; nothing is read yet
+ *   pass_make       a program for a batch of some shape; it may be several
+ *   model_load      the parameters that the passes want
+ *   pass_run        computes
+ *   pass_collect    brings what came out to rank 0
+ *
+ * All ranks make the same calls. */
+#ifndef FERRY_TRAIN_MODEL_H
+#define FERRY_TRAIN_MODEL_H
+
+#include "common/strbuf.h"
+#include "train/builder.h"
+#include "train/run.h"
+
+struct model_options {
+    const struct device *device;  /* NULL: cpu_device */
+    struct layout_options layout; /* etp not given is 1 where ep is given, else tp */
+    unsigned cp, dp;              /* 0: as few as there can be */
+    bool sequence_parallel;
+    enum cp_kind cp_kind;
+    enum elem_type elem;
+};
+
+struct model {
+    struct arena arena;
+    struct catalog *catalog; /* the caller's */
+    struct model_options options;
+    struct layout layout;
+    struct groups groups;
+    struct parameters parameters;
+    const struct device *device;
+    const struct op_kernel *kernels;
+    void *memory; /* of the device: parameters and states; NULL until model_load */
+};
+
+/* The sizes that the options ask for, with what they leave open. */
+struct group_sizes model_group_sizes(const struct model_options *o);
+
+MUST_CHECK enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
+                                  struct comm *comm, struct error *err);
+void model_close(struct model *m);
+
+MUST_CHECK enum status model_load(struct model *m, const struct load_options *o, struct error *err);
+
+/* What is computed for a batch. */
+struct pass_options {
+    bool logits, loss, hidden;
+    int trace_layer;     /* whose ops' results come out, too; -1: none */
+    uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
+    bool last_only;      /* logits of each sequence's last position only */
+};
+
+struct pass {
+    struct model *model;
+    struct arena arena;
+    struct pass_options options;
+    struct batch batch; /* its shape; ids and targets are those of the last pass_set */
+    struct built *chunks;
+    size_t num_chunks;
+    struct run *runs; /* [num_chunks] */
+};
+
+/* Programs for batches of b's shape (its ids are not looked at; starts are, and hold for all). */
+MUST_CHECK enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
+                                 const struct pass_options *o, struct error *err);
+void pass_release(struct pass *p);
+
+/* Memory for the values of all programs; after it the pass can run. */
+MUST_CHECK enum status pass_allocate(struct pass *p, struct error *err);
+
+/* The tokens of the next run. With a cache, they are those behind `past` positions. */
+MUST_CHECK enum status pass_set(struct pass *p, const struct batch *b, uint64_t past,
+                                struct error *err);
+
+/* ERR_NUMERIC, on all ranks, where an output has NaN or infinities: the message names the op that
+ * made them first, its layer and its rank. */
+MUST_CHECK enum status pass_run(struct pass *p, struct error *err);
+
+/* An output of all ranks, put together. */
+struct collected {
+    const char *name;
+    uint64_t rows, columns; /* rows: sequence by sequence; without padding */
+    bool wide;              /* data is double, else float */
+    void *data;             /* [rows, columns]; the visitor's until it returns */
+};
+typedef enum status pass_visit(void *context, const struct collected *c, struct error *err);
+
+/* Calls visit on rank 0, for one output after the other, in the order of the model. */
+MUST_CHECK enum status pass_collect(struct pass *p, pass_visit *visit, void *context,
+                                    struct error *err);
+
+/* What a rank's memory holds, for people. */
+void pass_print_memory(const struct pass *p, struct strbuf *out);
+
+/* Floating-point operations of a run, on this rank. */
+double pass_flops(const struct pass *p);
+
+#endif
