@@ -306,7 +306,7 @@ static void the_text_begins_with_the_verdict(void **state)
     struct made *a = some(&seed), *b = made_copy(a);
     made_set(made_find(b, "model.layers.1.w"), 123, 7.25);
     struct compared_sides x;
-    struct verdict v = {compare_sides(&x, a, b, &options), 1.5};
+    struct verdict v = {.c = compare_sides(&x, a, b, &options), .seconds = 1.5};
     struct strbuf text = {0};
     verdict_text(&text, &v, false);
     const char *begin = "DIFFERENT: 1 of 4 tensors, 240 kB, 1.50 s\nA  ";
@@ -330,7 +330,7 @@ static void json_is_strict_and_has_every_tensor(void **state)
     for (uint64_t i = 0; i < 30000; i++)
         made_set(made_find(b, "model.layers.0.w"), i, 0);
     struct compared_sides x;
-    struct verdict v = {compare_sides(&x, a, b, &options), 1.5};
+    struct verdict v = {.c = compare_sides(&x, a, b, &options), .seconds = 1.5};
     struct strbuf text = {0};
     cJSON *tree;
     verdict_json(&text, &v);

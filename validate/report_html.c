@@ -7,54 +7,10 @@
 #include <string.h>
 
 #include "common/memory.h"
-#include "common/utf8.h"
 #include "convert/options.h"
 #include "validate/hints.h"
+#include "validate/report_page.h"
 #include "validate/report_style.h"
-
-struct page {
-    struct strbuf *out;
-    const struct verdict *v;
-    struct comparison *c;
-    struct arena *a;
-    bool plain; /* all is identical: there are no numbers to show */
-};
-
-/* ---- text ---- */
-
-static void add(const struct page *p, const char *html)
-{
-    strbuf_add_text(p->out, html);
-}
-
-/* Text of a file or a user: what is markup is escaped, what is no character becomes U+FFFD. */
-static void add_escaped(const struct page *p, const char *text)
-{
-    static const struct {
-        char c;
-        const char *entity;
-    } entities[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
-    size_t length = strlen(text);
-    for (size_t i = 0, n; i < length; i += n) {
-        const char *entity = NULL;
-        n = utf8_sequence(text + i, length - i);
-        for (size_t k = 0; k < sizeof entities / sizeof *entities; k++)
-            if (text[i] == entities[k].c) entity = entities[k].entity;
-        if (n == 0 || (unsigned char)text[i] < 0x20 || text[i] == 0x7F) entity = "\xEF\xBF\xBD";
-        if (n == 0) n = 1;
-        if (entity)
-            strbuf_add_text(p->out, entity);
-        else
-            strbuf_add(p->out, text + i, n);
-    }
-}
-
-static void add_row(const struct page *p, const char *term, const char *text)
-{
-    strbuf_printf(p->out, "<dt>%s</dt><dd>", term);
-    add_escaped(p, text);
-    add(p, "</dd>\n");
-}
 
 /* 58,720,256 */
 static const char *count_text(struct arena *a, uint64_t n)
@@ -80,13 +36,12 @@ static void add_verdict(const struct page *p)
     struct strbuf line = {0};
     verdict_line(&line, p->v);
     const char *rest = strstr(line.data, ": ");
-    strbuf_printf(p->out, "<h1>ferry verify</h1>\n<div class=\"verdict %s\"><b>",
-                  verdict_class(p->c));
-    add_escaped(p, verdict_word(p->c));
-    add(p, "</b><span>");
+    strbuf_printf(p->out, "<div class=\"verdict %s\"><b>", verdict_class(p->c));
+    page_add_escaped(p, verdict_word(p->c));
+    page_add(p, p->v->forward ? "</b><span>weights: " : "</b><span>");
     line.data[strcspn(line.data, "\n")] = '\0';
-    add_escaped(p, rest ? rest + 2 : "");
-    add(p, "</span></div>\n");
+    page_add_escaped(p, rest ? rest + 2 : "");
+    page_add(p, "</span></div>\n");
     strbuf_release(&line);
 }
 
@@ -99,7 +54,7 @@ static void add_model(const struct page *p, const struct model_config *m)
                   m->num_layers, m->hidden_size, m->num_attention_heads, m->num_query_groups,
                   m->kv_channels);
     if (m->num_experts) strbuf_printf(&text, ", %" PRIu64 " experts", m->num_experts);
-    add_row(p, "model", text.data);
+    page_add_row(p, "model", text.data);
     strbuf_release(&text);
 }
 
@@ -108,23 +63,23 @@ static void add_side(const struct page *p, unsigned side)
     const struct side *s = &p->c->sides[side];
     const struct catalog *k = &s->catalog;
     strbuf_printf(p->out, "<section class=\"card\"><h3><i>%c</i><span>", side_letter(side));
-    add_escaped(p, k->path);
-    add(p, "</span></h3><dl>\n");
-    add_row(p, "format", k->format);
+    page_add_escaped(p, k->path);
+    page_add(p, "</span></h3><dl>\n");
+    page_add_row(p, "format", k->format);
     if (!s->stored_only) {
-        add_row(p, "family", k->family ? k->family : "not known");
-        if (strcmp(k->format, "hf")) add_row(p, "layout", layout_text(&k->layout, p->a));
+        page_add_row(p, "family", k->family ? k->family : "not known");
+        if (strcmp(k->format, "hf")) page_add_row(p, "layout", layout_text(&k->layout, p->a));
         if (k->iteration >= 0 || k->release)
-            add_row(p, "iteration",
-                    k->release ? "release" : arena_printf(p->a, "%" PRId64, k->iteration));
+            page_add_row(p, "iteration",
+                         k->release ? "release" : arena_printf(p->a, "%" PRId64, k->iteration));
         add_model(p, &k->config);
     } else {
-        add_row(p, "names", "those of the files");
+        page_add_row(p, "names", "those of the files");
     }
-    add_row(p, "tensors",
-            arena_printf(p->a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
-                         k->stored.num_files, k->stored.num_files == 1 ? "file" : "files"));
-    add(p, "</dl></section>\n");
+    page_add_row(p, "tensors",
+                 arena_printf(p->a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
+                              k->stored.num_files, k->stored.num_files == 1 ? "file" : "files"));
+    page_add(p, "</dl></section>\n");
 }
 
 static const char *field_text(struct arena *a, const struct model_field *f,
@@ -147,41 +102,42 @@ static void add_configs(const struct page *p)
 {
     const struct side *s = p->c->sides;
     if (s[0].stored_only || s[1].stored_only) return;
-    add(p, "<details><summary>Configs</summary><div class=\"scroll\" style=\"margin-top:10px\">"
-           "<table><thead><tr><th>field</th><th>A</th><th>B</th></tr></thead><tbody>\n");
+    page_add(p,
+             "<details><summary>Configs</summary><div class=\"scroll\" style=\"margin-top:10px\">"
+             "<table><thead><tr><th>field</th><th>A</th><th>B</th></tr></thead><tbody>\n");
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct model_field *f = &model_fields[i];
         const char *a = field_text(p->a, f, &s[0].catalog.config),
                    *b = field_text(p->a, f, &s[1].catalog.config);
         strbuf_printf(p->out, "<tr%s><td class=\"t\">%s</td><td class=\"s\">",
                       strcmp(a, b) ? " class=\"differs\"" : "", f->name);
-        add_escaped(p, a);
-        add(p, "</td><td class=\"s\">");
-        add_escaped(p, b);
-        add(p, "</td></tr>\n");
+        page_add_escaped(p, a);
+        page_add(p, "</td><td class=\"s\">");
+        page_add_escaped(p, b);
+        page_add(p, "</td></tr>\n");
     }
-    add(p, "</tbody></table></div></details>\n");
+    page_add(p, "</tbody></table></div></details>\n");
 }
 
 static void add_note(const struct page *p, const char *who, const char *text)
 {
     strbuf_printf(p->out, "<li>%s", who);
-    add_escaped(p, text);
-    add(p, "</li>\n");
+    page_add_escaped(p, text);
+    page_add(p, "</li>\n");
 }
 
 static void add_notes(const struct page *p)
 {
     const struct catalog *a = &p->c->sides[0].catalog, *b = &p->c->sides[1].catalog;
     if (!p->c->num_notes && !a->num_notes && !b->num_notes) return;
-    add(p, "<ul class=\"notes\">\n");
+    page_add(p, "<ul class=\"notes\">\n");
     for (size_t i = 0; i < p->c->num_notes; i++)
         add_note(p, "", p->c->notes[i]);
     for (size_t i = 0; i < a->num_notes; i++)
         add_note(p, "A: ", a->notes[i]);
     for (size_t i = 0; i < b->num_notes; i++)
         add_note(p, "B: ", b->notes[i]);
-    add(p, "</ul>\n");
+    page_add(p, "</ul>\n");
 }
 
 /* ---- hints ---- */
@@ -193,20 +149,20 @@ static void add_hints(const struct page *p)
     if (compare_passes(c)) return;
     for (size_t i = 0; i < c->num_tensors; i++)
         without += !outcome_passes(c->tensors[i].outcome) && !c->tensors[i].hint;
-    add(p, "<h2>Hints</h2>\n<ul class=\"hints\">\n");
+    page_add(p, "<h2>Hints</h2>\n<ul class=\"hints\">\n");
     for (size_t i = 0; i < c->num_hints; i++) {
-        add(p, "<li><span class=\"id\">");
-        add_escaped(p, c->hints[i].id);
-        add(p, "</span><span class=\"text\">");
-        add_escaped(p, c->hints[i].text);
-        add(p, "</span></li>\n");
+        page_add(p, "<li><span class=\"id\">");
+        page_add_escaped(p, c->hints[i].id);
+        page_add(p, "</span><span class=\"text\">");
+        page_add_escaped(p, c->hints[i].text);
+        page_add(p, "</span></li>\n");
     }
     if (without)
         strbuf_printf(p->out,
                       "<li class=\"none\"><span class=\"id\">unknown</span><span class=\"text\">no "
                       "hint holds for %zu tensors</span></li>\n",
                       without);
-    add(p, "</ul>\n");
+    page_add(p, "</ul>\n");
 }
 
 /* ---- the heat map ---- */
@@ -321,8 +277,8 @@ static const char *cell_class(struct arena *a, const struct cell *cell)
 static void add_cell_title(const struct page *p, const struct cell *cell)
 {
     const struct compared *t = cell->worst;
-    add(p, "<title>");
-    add_escaped(p, t->name);
+    page_add(p, "<title>");
+    page_add_escaped(p, t->name);
     if (cell->num_tensors > 1)
         strbuf_printf(p->out, "\n%zu of %zu tensors like it differ", cell->num_different,
                       cell->num_tensors);
@@ -331,10 +287,10 @@ static void add_cell_title(const struct page *p, const struct cell *cell)
     else
         strbuf_printf(p->out, "\n%s", outcome_names[t->outcome]);
     if (t->hint) {
-        add(p, "\n");
-        add_escaped(p, t->hint->text);
+        page_add(p, "\n");
+        page_add_escaped(p, t->hint->text);
     }
-    add(p, "</title>");
+    page_add(p, "</title>");
 }
 
 static void add_kind(const struct page *p, const struct heat_map *m, size_t row, unsigned left,
@@ -344,10 +300,10 @@ static void add_kind(const struct page *p, const struct heat_map *m, size_t row,
     unsigned top = (unsigned)row * ROW_HEIGHT;
     size_t length = strlen(k->label);
     strbuf_printf(p->out, "<text x=\"%u\" y=\"%u\" text-anchor=\"end\">", left - 8, top + 13);
-    add_escaped(p, length > LABEL_CHARS
-                       ? arena_printf(p->a, "..%s", k->label + length - LABEL_CHARS + 2)
-                       : k->label);
-    add(p, "</text>");
+    page_add_escaped(p, length > LABEL_CHARS
+                            ? arena_printf(p->a, "..%s", k->label + length - LABEL_CHARS + 2)
+                            : k->label);
+    page_add(p, "</text>");
     for (size_t i = 0; i < m->num_layers; i++) {
         const struct cell *cell = &k->cells[i];
         if (!cell->worst) continue;
@@ -356,9 +312,9 @@ static void add_kind(const struct page *p, const struct heat_map *m, size_t row,
                       cell_class(p->a, cell), left + (double)i * width, top,
                       width > 6 ? width - 1.5 : width, ROW_HEIGHT - 2);
         add_cell_title(p, cell);
-        add(p, "</rect>");
+        page_add(p, "</rect>");
     }
-    add(p, "\n");
+    page_add(p, "\n");
 }
 
 /* Numbers of layers below the columns, as many as there is room for. */
@@ -394,16 +350,16 @@ static void add_legend_item(const struct page *p, const char *class, const char 
 
 static void add_legend(const struct page *p)
 {
-    add(p, "<div class=\"legend\">");
+    page_add(p, "<div class=\"legend\">");
     add_legend_item(p, "same", "identical");
     if (p->c->counts[WITHIN]) add_legend_item(p, "within", "within tolerance");
-    add(p, "<span>relative error 1e-8 <svg width=\"126\" height=\"14\">");
+    page_add(p, "<span>relative error 1e-8 <svg width=\"126\" height=\"14\">");
     for (unsigned i = 0; i < HEAT_STEPS; i++)
         strbuf_printf(p->out, "<rect class=\"h%u\" x=\"%u\" width=\"14\" height=\"14\"/>", i,
                       i * 14);
-    add(p, "</svg> 1 and more</span>");
+    page_add(p, "</svg> 1 and more</span>");
     add_legend_item(p, "odd", "missing, another shape, no numbers, or NaN and Inf");
-    add(p, "</div>\n");
+    page_add(p, "</div>\n");
 }
 
 static void add_map(const struct page *p)
@@ -421,7 +377,7 @@ static void add_map(const struct page *p)
     for (size_t i = 0; i < m.num_kinds; i++)
         add_kind(p, &m, i, left, width);
     add_layer_numbers(p, &m, left, width);
-    add(p, "</svg></div>\n");
+    page_add(p, "</svg></div>\n");
     if (m.num_kinds == MAX_KINDS)
         strbuf_printf(p->out, "<p>No more than %d kinds of tensors are drawn.</p>\n", MAX_KINDS);
     add_legend(p);
@@ -432,18 +388,11 @@ static void add_map(const struct page *p)
 static void add_number_cell(const struct page *p, bool known, double value, const char *text)
 {
     if (!known || isnan(value))
-        add(p, "<td class=\"n\" data-v=\"\"></td>");
+        page_add(p, "<td class=\"n\" data-v=\"\"></td>");
     else if (isinf(value))
         strbuf_printf(p->out, "<td class=\"n\" data-v=\"Infinity\">%s</td>", text);
     else
         strbuf_printf(p->out, "<td class=\"n\" data-v=\"%.9g\">%s</td>", value, text);
-}
-
-static void add_text_cell(const struct page *p, const char *class, const char *text)
-{
-    strbuf_printf(p->out, "<td class=\"%s\">", class);
-    add_escaped(p, text);
-    add(p, "</td>");
 }
 
 static const char *both(struct arena *a, const char *x, const char *y)
@@ -478,20 +427,20 @@ static void add_statistics(const struct page *p, const struct compared *t)
     add_number_cell(p, ulps, (double)s->max_ulp, count_text(p->a, s->max_ulp));
     add_number_cell(p, distances, cosine, arena_printf(p->a, "%.6f", cosine));
     bool located = t->counted && s->first <= s->last && t->read[0] == t->tensors[0];
-    add_text_cell(p, "s", located ? coordinates_text(p->a, t->tensors[0], s->first) : "");
+    page_add_text_cell(p, "s", located ? coordinates_text(p->a, t->tensors[0], s->first) : "");
 }
 
 static void add_hint_cell(const struct page *p, const struct hint *hint)
 {
-    add(p, "<td class=\"s\"");
+    page_add(p, "<td class=\"s\"");
     if (hint) {
-        add(p, " title=\"");
-        add_escaped(p, hint->text);
-        add(p, "\"><span class=\"tag hint\">");
-        add_escaped(p, hint->id);
-        add(p, "</span></td>");
+        page_add(p, " title=\"");
+        page_add_escaped(p, hint->text);
+        page_add(p, "\"><span class=\"tag hint\">");
+        page_add_escaped(p, hint->id);
+        page_add(p, "</span></td>");
     } else {
-        add(p, "></td>");
+        page_add(p, "></td>");
     }
 }
 
@@ -500,86 +449,122 @@ static void add_tensor(const struct page *p, const struct compared *t)
     static const char *const classes[] = {[IDENTICAL] = "ok", [WITHIN] = "mid"};
     bool passes = outcome_passes(t->outcome);
     strbuf_printf(p->out, "<tr%s>", passes ? " class=\"equal\"" : "");
-    add_text_cell(p, "t", t->name);
+    page_add_text_cell(p, "t", t->name);
     strbuf_printf(p->out, "<td><span class=\"tag %s\">%s</span></td>",
                   passes ? classes[t->outcome] : "bad", outcome_names[t->outcome]);
     if (!p->plain) {
         add_hint_cell(p, t->hint);
         add_statistics(p, t);
     }
-    add_text_cell(p, "s", dtypes_text(p, t));
-    add_text_cell(p, "s", shapes_text(p, t));
-    add(p, "</tr>\n");
+    page_add_text_cell(p, "s", dtypes_text(p, t));
+    page_add_text_cell(p, "s", shapes_text(p, t));
+    page_add(p, "</tr>\n");
 }
 
 static void add_tools(const struct page *p)
 {
-    add(p, "<h2>Tensors</h2>\n<div class=\"tools\"><input type=\"search\" id=\"filter\" "
-           "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
-           "type=\"checkbox\" id=\"all\"");
-    if (compare_passes(p->c)) add(p, " checked");
-    add(p, "> those that pass, too</label><span id=\"count\"></span></div>\n");
+    page_add(p, "<h2>Tensors</h2>\n<div class=\"tools\"><input type=\"search\" id=\"filter\" "
+                "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
+                "type=\"checkbox\" id=\"all\"");
+    if (compare_passes(p->c)) page_add(p, " checked");
+    page_add(p, "> those that pass, too</label><span id=\"count\"></span></div>\n");
 }
 
 static void add_tensors(const struct page *p)
 {
     add_tools(p);
-    add(p, "<div class=\"scroll tall\"><table id=\"tensors\"><thead><tr><th>tensor</th>"
-           "<th>outcome</th>");
+    page_add(p, "<div class=\"scroll tall\"><table id=\"tensors\"><thead><tr><th>tensor</th>"
+                "<th>outcome</th>");
     if (!p->plain)
-        add(p, "<th>hint</th><th class=\"n\">rel. error</th><th class=\"n\">differ</th>"
-               "<th class=\"n\">max |a-b|</th><th class=\"n\">max ulp</th>"
-               "<th class=\"n\">cosine</th><th>first</th>");
-    add(p, "<th>dtype</th><th>shape</th></tr></thead><tbody>\n");
+        page_add(p, "<th>hint</th><th class=\"n\">rel. error</th><th class=\"n\">differ</th>"
+                    "<th class=\"n\">max |a-b|</th><th class=\"n\">max ulp</th>"
+                    "<th class=\"n\">cosine</th><th>first</th>");
+    page_add(p, "<th>dtype</th><th>shape</th></tr></thead><tbody>\n");
     for (size_t i = 0; i < p->c->num_tensors; i++)
         add_tensor(p, &p->c->tensors[i]);
-    add(p, "</tbody></table></div>\n");
+    page_add(p, "</tbody></table></div>\n");
 }
 
 /* ---- the page ---- */
 
 static void add_environment(const struct page *p, const struct report_environment *e)
 {
-    add(p, "<footer><h2>Environment</h2><dl>\n");
-    add_row(p, "ferry", e->version);
-    add_row(p, "host", e->host);
-    add_row(p, "time", e->time);
-    add_row(p, "command", e->command);
-    add_row(p, "took",
-            arena_printf(p->a, "%.2f s, %s read", p->v->seconds, bytes_text(p->c->read_bytes)));
-    add(p, "</dl></footer>\n");
+    page_add(p, "<footer><h2>Environment</h2><dl>\n");
+    page_add_row(p, "ferry", e->version);
+    page_add_row(p, "host", e->host);
+    page_add_row(p, "time", e->time);
+    page_add_row(p, "command", e->command);
+    page_add_row(
+        p, "took",
+        p->c ? arena_printf(p->a, "%.2f s, %s read", p->v->seconds, bytes_text(p->c->read_bytes))
+             : arena_printf(p->a, "%.2f s", p->v->seconds));
+    page_add(p, "</dl></footer>\n");
 }
 
 static void add_lines(const struct page *p, const char *const *lines)
 {
     for (; *lines; lines++) {
-        add(p, *lines);
-        add(p, "\n");
+        page_add(p, *lines);
+        page_add(p, "\n");
     }
+}
+
+/* What is said of the weights; nothing where B is a file of results. */
+static void add_comparison(const struct page *p)
+{
+    if (!p->c) return;
+    page_add(p, "<div class=\"cards\">\n");
+    add_side(p, 0);
+    add_side(p, 1);
+    page_add(p, "</div>\n");
+    add_configs(p);
+    add_notes(p);
+}
+
+static void add_weights(const struct page *p)
+{
+    if (!p->c) return;
+    add_hints(p);
+    add_map(p);
+    add_tensors(p);
+}
+
+static void add_head(const struct page *p)
+{
+    const struct verdict *v = p->v;
+    page_add(p,
+             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
+    page_add_escaped(p, v->forward ? forward_word(v->forward) : verdict_word(v->c));
+    page_add(p, " - ferry verify</title>\n<style>\n");
+    add_lines(p, report_style);
+    page_add(p, "</style></head><body><main>\n<h1>ferry verify</h1>\n");
+}
+
+static void add_foot(const struct page *p, const struct report_environment *e)
+{
+    add_environment(p, e);
+    page_add(p, "</main>\n");
+    if (p->c) {
+        page_add(p, "<script>\n");
+        add_lines(p, report_script);
+        page_add(p, "</script>");
+    }
+    page_add(p, "</body></html>\n");
 }
 
 void report_html(struct strbuf *out, const struct verdict *v, const struct report_environment *e)
 {
-    bool plain = v->c->counts[IDENTICAL] == v->c->num_tensors;
-    const struct page p = {out, v, v->c, &v->c->arena, plain};
-    add(&p, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
-    add_escaped(&p, verdict_word(v->c));
-    add(&p, " - ferry verify</title>\n<style>\n");
-    add_lines(&p, report_style);
-    add(&p, "</style></head><body><main>\n");
-    add_verdict(&p);
-    add(&p, "<div class=\"cards\">\n");
-    add_side(&p, 0);
-    add_side(&p, 1);
-    add(&p, "</div>\n");
-    add_configs(&p);
-    add_notes(&p);
-    add_hints(&p);
-    add_map(&p);
-    add_tensors(&p);
-    add_environment(&p, e);
-    add(&p, "</main>\n<script>\n");
-    add_lines(&p, report_script);
-    add(&p, "</script></body></html>\n");
+    struct arena a;
+    arena_init(&a);
+    bool plain = v->c && v->c->counts[IDENTICAL] == v->c->num_tensors;
+    const struct page p = {out, v, v->c, &a, plain};
+    add_head(&p);
+    if (v->forward) report_forward_verdict(&p);
+    if (v->c) add_verdict(&p);
+    add_comparison(&p);
+    if (v->forward) report_forward(&p);
+    add_weights(&p);
+    add_foot(&p, e);
+    arena_release(&a);
 }

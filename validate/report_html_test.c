@@ -10,7 +10,7 @@ static const char *page_of(const struct made *a, const struct made *b)
 {
     struct compared_sides x;
     struct compare_options o = plain_options();
-    struct verdict v = {compare_sides(&x, a, b, &o), 0.5};
+    struct verdict v = {.c = compare_sides(&x, a, b, &o), .seconds = 0.5};
     struct strbuf page = {0};
     report_html(&page, &v, &environment);
     const char *out = arena_text(&scratch, page.data, page.length);

@@ -51,7 +51,11 @@ const char *const report_style[] = {
     ".tools{display:flex;gap:18px;align-items:center;margin:0 0 10px;color:var(--soft);font-size:14px;flex-wrap:wrap}",
     ".tools input[type=search]{font:inherit;padding:6px 10px;border:1px solid var(--line);border-radius:8px;background:var(--card);color:var(--ink);min-width:300px}",
     ".tall{max-height:760px}footer{margin-top:34px;color:var(--soft);font-size:13px}footer dl{gap:1px 14px}",
-    "@media(max-width:820px){.cards{grid-template-columns:1fr}}",
+    ".verdict+.verdict{margin-top:12px}.gap{height:14px}.cards.logits{grid-template-columns:max-content 1fr;align-items:start}",
+    ".grid{stroke:var(--line);fill:none}.band{fill:var(--same);opacity:.75}.line{stroke:var(--soft);fill:none;stroke-width:1.2px}",
+    ".dot-ok{fill:var(--ok)}.dot-mid{fill:var(--mid)}.dot-bad{fill:var(--bad)}circle:hover{stroke:var(--ink);stroke-width:1.5px}",
+    ".points{stroke:var(--link);stroke-width:3px;stroke-linecap:round;opacity:.45;fill:none}.diagonal{stroke:var(--soft);stroke-dasharray:4 4;fill:none}",
+    "@media(max-width:820px){.cards,.cards.logits{grid-template-columns:1fr}}",
     "@media print{.tall{max-height:none}.tools{display:none}}",
     NULL,
 };

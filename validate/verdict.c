@@ -269,7 +269,7 @@ static void hints_text(struct strbuf *out, const struct comparison *c, bool verb
     if (without) strbuf_printf(out, "  no hint holds for %zu tensors\n", without);
 }
 
-void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose)
+static void comparison_text(struct strbuf *out, const struct verdict *v, bool verbose)
 {
     verdict_line(out, v);
     sides_text(out, v->c);
@@ -277,4 +277,11 @@ void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose)
     places_text(out, v->c, verbose);
     tensors_text(out, v->c, verbose);
     hints_text(out, v->c, verbose);
+}
+
+void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose)
+{
+    if (v->c) comparison_text(out, v, verbose);
+    if (v->c && v->forward) strbuf_add_char(out, '\n');
+    if (v->forward) forward_text(out, v->forward, verbose);
 }

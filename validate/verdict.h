@@ -4,10 +4,12 @@
 
 #include "common/strbuf.h"
 #include "validate/compare.h"
+#include "validate/forward.h"
 
 struct verdict {
-    struct comparison *c;
-    double seconds; /* that it took, from the start of the command */
+    struct comparison *c; /* of the weights; NULL where B has none, and is stored results */
+    double seconds;       /* that it took, from the start of the command */
+    const struct forward *forward; /* NULL: not asked for */
 };
 
 /* "identical", "within tolerance", "DIFFERENT" */

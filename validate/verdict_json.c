@@ -5,20 +5,20 @@
 #include "common/json.h"
 #include "convert/options.h"
 #include "validate/hints.h"
+#include "validate/json_fields.h"
 #include "validate/verdict.h"
 
-static void add_u64(cJSON *o, const char *name, uint64_t n)
+void json_add_u64(cJSON *o, const char *name, uint64_t n)
 {
     cJSON_AddItemToObject(o, name, json_new_u64(n));
 }
 
-/* JSON has no number that is infinite or none. */
-static void add_number(cJSON *o, const char *name, double x)
+void json_add_number(cJSON *o, const char *name, double x)
 {
     cJSON_AddItemToObject(o, name, isfinite(x) ? json_new_double(x) : cJSON_CreateNull());
 }
 
-static void add_text(cJSON *o, const char *name, const char *text)
+void json_add_text(cJSON *o, const char *name, const char *text)
 {
     cJSON_AddItemToObject(o, name, text ? cJSON_CreateString(text) : cJSON_CreateNull());
 }
@@ -43,11 +43,11 @@ static void notes_json(cJSON *o, const char *const *notes, size_t count)
 static void layout_json(cJSON *o, const struct layout *l)
 {
     cJSON *layout = cJSON_AddObjectToObject(o, "layout");
-    add_u64(layout, "tp", l->tp);
-    add_u64(layout, "pp", l->pp);
-    add_u64(layout, "vpp", l->vpp);
-    add_u64(layout, "ep", l->ep);
-    add_u64(layout, "etp", l->etp);
+    json_add_u64(layout, "tp", l->tp);
+    json_add_u64(layout, "pp", l->pp);
+    json_add_u64(layout, "vpp", l->vpp);
+    json_add_u64(layout, "ep", l->ep);
+    json_add_u64(layout, "etp", l->etp);
 }
 
 static cJSON *field_json(const struct model_field *f, const struct model_config *m)
@@ -71,15 +71,15 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
 {
     const struct catalog *c = &s->catalog;
     cJSON *side = cJSON_AddObjectToObject(o, name);
-    add_text(side, "path", c->path);
-    add_text(side, "format", c->format);
-    add_text(side, "family", c->family);
+    json_add_text(side, "path", c->path);
+    json_add_text(side, "format", c->format);
+    json_add_text(side, "family", c->family);
     cJSON_AddBoolToObject(side, "stored_names", s->stored_only);
-    if (c->iteration >= 0) add_u64(side, "iteration", (uint64_t)c->iteration);
-    add_u64(side, "tensors", s->num_tensors);
-    add_u64(side, "compared_bytes", bytes);
-    add_u64(side, "padding_tensors", s->num_padding);
-    add_u64(side, "optimizer_tensors_left_out", s->num_optimizer);
+    if (c->iteration >= 0) json_add_u64(side, "iteration", (uint64_t)c->iteration);
+    json_add_u64(side, "tensors", s->num_tensors);
+    json_add_u64(side, "compared_bytes", bytes);
+    json_add_u64(side, "padding_tensors", s->num_padding);
+    json_add_u64(side, "optimizer_tensors_left_out", s->num_optimizer);
     if (!s->stored_only) {
         layout_json(side, &c->layout);
         cJSON *config = cJSON_AddObjectToObject(side, "config");
@@ -115,17 +115,17 @@ static void first_json(cJSON *o, const struct compared *t)
 static void statistics_json(cJSON *o, const struct compared *t)
 {
     const struct statistics *s = &t->statistics;
-    add_u64(o, "elements", s->elements);
-    add_u64(o, "different", statistics_different(s));
+    json_add_u64(o, "elements", s->elements);
+    json_add_u64(o, "different", statistics_different(s));
     if (t->read[0] != t->tensors[0]) cJSON_AddBoolToObject(o, "counted_in_bytes", true);
     first_json(o, t);
     if (!statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype)) return;
-    add_u64(o, "outside_tolerance", s->outside);
-    add_number(o, "max_difference", s->max_difference);
-    if (t->read[0]->dtype == t->read[1]->dtype) add_u64(o, "max_ulp", s->max_ulp);
-    add_number(o, "relative_error", statistics_relative_error(s));
-    add_number(o, "cosine", statistics_cosine(s));
-    add_u64(o, "unpaired", s->unpaired);
+    json_add_u64(o, "outside_tolerance", s->outside);
+    json_add_number(o, "max_difference", s->max_difference);
+    if (t->read[0]->dtype == t->read[1]->dtype) json_add_u64(o, "max_ulp", s->max_ulp);
+    json_add_number(o, "relative_error", statistics_relative_error(s));
+    json_add_number(o, "cosine", statistics_cosine(s));
+    json_add_u64(o, "unpaired", s->unpaired);
     two_json(o, "nan", s->nan[0], s->nan[1]);
     two_json(o, "infinite", s->infinite[0], s->infinite[1]);
 }
@@ -135,17 +135,17 @@ static cJSON *tensor_json(const struct compared *t)
     static const char *const dtypes[] = {"dtype_a", "dtype_b"}, *const shapes[] = {"shape_a",
                                                                                    "shape_b"};
     cJSON *o = cJSON_CreateObject();
-    add_text(o, "name", t->name);
-    add_text(o, "outcome", outcome_ids[t->outcome]);
+    json_add_text(o, "name", t->name);
+    json_add_text(o, "outcome", outcome_ids[t->outcome]);
     for (unsigned side = 0; side < 2; side++) {
         if (!t->tensors[side]) continue;
-        add_text(o, dtypes[side], dtype_infos[t->tensors[side]->dtype].name);
+        json_add_text(o, dtypes[side], dtype_infos[t->tensors[side]->dtype].name);
         cJSON_AddItemToObject(o, shapes[side], shape_json(t->tensors[side]));
     }
     if (t->counted) statistics_json(o, t);
     if (t->hint) {
-        add_text(o, "hint", t->hint->id);
-        add_text(o, "hint_text", t->hint->text);
+        json_add_text(o, "hint", t->hint->id);
+        json_add_text(o, "hint_text", t->hint->text);
     }
     return o;
 }
@@ -156,8 +156,8 @@ static void hints_json(cJSON *o, const struct comparison *c)
     for (size_t i = 0; i < c->num_hints; i++) {
         const struct hint_line *h = &c->hints[i];
         cJSON *line = cJSON_CreateObject();
-        add_text(line, "hint", h->id);
-        add_text(line, "text", h->text);
+        json_add_text(line, "hint", h->id);
+        json_add_text(line, "text", h->text);
         cJSON *tensors = cJSON_AddArrayToObject(line, "tensors");
         for (size_t k = 0; k < h->num_tensors; k++)
             cJSON_AddItemToArray(tensors, cJSON_CreateString(h->tensors[k]->name));
@@ -168,32 +168,38 @@ static void hints_json(cJSON *o, const struct comparison *c)
 static void tolerance_json(cJSON *o, const struct tolerance *t)
 {
     cJSON *tolerance = cJSON_AddObjectToObject(o, "tolerance");
-    if (t->by_ulps) add_u64(tolerance, "max_ulp", t->max_ulp);
+    if (t->by_ulps) json_add_u64(tolerance, "max_ulp", t->max_ulp);
     if (t->by_bounds) {
-        add_number(tolerance, "atol", t->atol);
-        add_number(tolerance, "rtol", t->rtol);
+        json_add_number(tolerance, "atol", t->atol);
+        json_add_number(tolerance, "rtol", t->rtol);
     }
 }
 
-void verdict_json(struct strbuf *out, const struct verdict *v)
+static void comparison_json(cJSON *o, const struct verdict *v)
 {
     const struct comparison *c = v->c;
-    cJSON *o = cJSON_CreateObject();
-    add_text(o, "verdict", compare_passes(c) ? verdict_word(c) : "different");
-    add_number(o, "seconds", v->seconds);
-    add_u64(o, "read_bytes", c->read_bytes);
+    json_add_text(o, "verdict", compare_passes(c) ? verdict_word(c) : "different");
+    json_add_number(o, "seconds", v->seconds);
+    json_add_u64(o, "read_bytes", c->read_bytes);
     side_json(o, "a", &c->sides[0], c->bytes[0]);
     side_json(o, "b", &c->sides[1], c->bytes[1]);
     tolerance_json(o, &c->options.tolerance);
-    add_u64(o, "num_tensors", c->num_tensors);
+    json_add_u64(o, "num_tensors", c->num_tensors);
     cJSON *counts = cJSON_AddObjectToObject(o, "counts");
     for (int i = 0; i < NUM_OUTCOMES; i++)
-        add_u64(counts, outcome_ids[i], c->counts[i]);
+        json_add_u64(counts, outcome_ids[i], c->counts[i]);
     notes_json(o, c->notes, c->num_notes);
     hints_json(o, c);
     cJSON *tensors = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < c->num_tensors; i++)
         cJSON_AddItemToArray(tensors, tensor_json(&c->tensors[i]));
+}
+
+void verdict_json(struct strbuf *out, const struct verdict *v)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (v->c) comparison_json(o, v);
+    if (v->forward) forward_json(o, v->forward);
     json_print(out, o, 2);
     strbuf_add_char(out, '\n');
     cJSON_Delete(o);

@@ -13,10 +13,12 @@
 #include "validate/hints.h"
 #include "validate/report_html.h"
 
+enum { USUAL_BATCH = 2 };
+
 struct verify_flags {
-    struct source_flags source;
+    struct forward_options forward; /* its flags have those of the source and of the output, too */
     struct run_flags run;
-    struct output_flags output;
+    bool runs;         /* --forward */
     uint64_t max_ulp;  /* UINT64_MAX: not given */
     double atol, rtol; /* NaN: not given */
     struct arg_list only, ignore;
@@ -33,18 +35,28 @@ static const struct arg verify_args[] = {
     {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose names match"},
     {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write all of it as an HTML page, in place of one that is there"},
 };
+static const struct arg forward_args[] = {
+    {"--forward", ARG_FLAG, AT(runs), NULL, NULL, "run both on the same tokens, too: do they compute the same? B may be a file of results"},
+    {"--input-ids", ARG_TEXT, AT(forward.input_ids), "FILE", NULL, "safetensors file with input_ids [sequences, length]; default: those of B's results, else random ones"},
+    {"--batch", ARG_UINT, AT(forward.num_sequences), "N", NULL, "sequences of random tokens; default 2"},
+    {"--seq", ARG_UINT, AT(forward.length), "N", NULL, "tokens of each; default 64, or as many as the model has positions for"},
+};
 static const struct arg_group verify_groups[] = {
     {"Comparison", verify_args, sizeof verify_args / sizeof *verify_args, 0},
-    {"Sources", source_args, NUM_SOURCE_ARGS, AT(source)},
+    {"Forward consistency", forward_args, sizeof forward_args / sizeof *forward_args, 0},
+    {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(forward.flags.layout)},
+    {"Engine of --forward", engine_args, NUM_PARALLEL_ARGS, AT(forward.flags.engine)},
+    {"Sources", source_args, NUM_SOURCE_ARGS, AT(forward.flags.source)},
     {"Work", run_args, NUM_READ_ARGS, AT(run)},
-    {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(forward.flags.output)},
 };
 // clang-format on
 
 static void set_defaults(void *options)
 {
     struct verify_flags *f = options;
-    f->source.ckpt_step = UINT64_MAX;
+    compute_defaults(&f->forward.flags);
+    f->forward.num_sequences = USUAL_BATCH;
     f->run.max_memory = 256 << 20;
     f->max_ulp = UINT64_MAX;
     f->atol = f->rtol = NAN;
@@ -68,7 +80,7 @@ static enum status tolerance_of(const struct verify_flags *f, struct tolerance *
 static enum status compare_options_of(const struct verify_flags *f, struct compare_options *out,
                                       struct error *err)
 {
-    struct executor_options executor = executor_options_of(&f->run, &f->output);
+    struct executor_options executor = executor_options_of(&f->run, &f->forward.flags.output);
     *out = (struct compare_options){.only = &f->only,
                                     .ignore = &f->ignore,
                                     .threads = executor.threads,
@@ -94,7 +106,7 @@ static void print_note(const char *who, const char *text)
 
 static void print_all_notes(const struct comparison *c, const struct verify_flags *f)
 {
-    if (f->output.quiet) return;
+    if (f->forward.flags.output.quiet) return;
     for (unsigned side = 0; side < 2; side++) {
         const struct catalog *k = &c->sides[side].catalog;
         for (size_t i = 0; i < k->num_notes; i++)
@@ -169,10 +181,13 @@ static struct report_environment environment(struct arena *a)
 static enum status write_report(const char *path, const struct verdict *v, struct error *err)
 {
     struct strbuf page = {0};
-    struct report_environment e = environment(&v->c->arena);
+    struct arena a;
+    arena_init(&a);
+    struct report_environment e = environment(&a);
     report_html(&page, v, &e);
     enum status st = file_replace_all(path, page.data, page.length, false, err);
     strbuf_release(&page);
+    arena_release(&a);
     return st;
 }
 
@@ -198,26 +213,86 @@ static enum status find_hints(struct comparison *c, struct error *err)
     return OK;
 }
 
-static enum status compare_and_tell(const struct verify_flags *f, const struct side sides[2],
-                                    double start, struct error *err)
+/* Whether the sides compute the same is what --forward asks for, whatever their weights are. */
+static bool passes(const struct verdict *v)
+{
+    return v->forward ? v->forward->agreement != DISAGREE : compare_passes(v->c);
+}
+
+static enum status tell(const struct verify_flags *f, const struct verdict *v, struct error *err)
+{
+    if (v->c) print_all_notes(v->c, f);
+    print_verdict(v, &f->forward.flags.output);
+    if (f->report) TRY(write_report(f->report, v, err));
+    if (passes(v)) return OK;
+    err->text[0] = '\0'; /* all is said */
+    return DIFFERENT;
+}
+
+/* What B is: a checkpoint, or results of one (sides is NULL). */
+struct subjects {
+    const char *const *paths;
+    const struct side *sides;
+    struct results *results;
+};
+
+static enum status run_forward(const struct verify_flags *f, const struct subjects *s,
+                               struct verdict *v, struct forward *forward, struct error *err)
+{
+    struct forward_options o = f->forward;
+    o.flags.engine.threads = f->run.threads;
+    v->forward = forward;
+    return forward_run(forward, s->paths, &o, s->results, s->sides, err);
+}
+
+static enum status compare_weights(const struct verify_flags *f, const struct subjects *s,
+                                   struct comparison *c, struct error *err)
 {
     struct compare_options o;
-    struct comparison c = {0};
     TRY(compare_options_of(f, &o, err));
-    enum status st = compare_run(&c, sides, &o, err);
-    if (!st) st = find_hints(&c, err);
-    if (!st) {
-        struct verdict v = {&c, seconds_now() - start};
-        print_all_notes(&c, f);
-        print_verdict(&v, &f->output);
-        if (f->report) st = write_report(f->report, &v, err);
-        if (!st && !compare_passes(&c)) {
-            err->text[0] = '\0'; /* all is said */
-            st = DIFFERENT;
-        }
-    }
-    compare_release(&c);
+    TRY(compare_run(c, s->sides, &o, err));
+    return find_hints(c, err);
+}
+
+static enum status compare_and_tell(const struct verify_flags *f, const struct subjects *s,
+                                    double start, struct error *err)
+{
+    struct comparison c = {0};
+    struct forward forward;
+    struct verdict v = {.c = s->sides ? &c : NULL};
+    enum status st = s->sides ? compare_weights(f, s, &c, err) : OK;
+    if (!st && f->runs) st = run_forward(f, s, &v, &forward, err);
+    v.seconds = seconds_now() - start;
+    if (!st) st = tell(f, &v, err);
+    if (v.forward) forward_release(&forward);
+    if (s->sides) compare_release(&c);
     return st;
+}
+
+static enum status compare_checkpoints(const struct verify_flags *f, const char *const *paths,
+                                       double start, struct error *err)
+{
+    struct source_options source;
+    struct model_maps maps;
+    struct side sides[2];
+    TRY(source_options_of(&f->forward.flags.source, NULL, &source, err));
+    sides_init(sides);
+    enum status st = model_maps_load(&maps, f->forward.flags.source.model_map, err);
+    if (!st) st = sides_open(sides, paths, &source, &maps, err);
+    if (!st) st = compare_and_tell(f, &(struct subjects){paths, sides, NULL}, start, err);
+    sides_release(sides);
+    model_maps_release(&maps);
+    return st;
+}
+
+static enum status check_flags(const struct verify_flags *f, struct error *err)
+{
+    const struct forward_options *o = &f->forward;
+    bool given = o->input_ids || o->length || o->num_sequences != USUAL_BATCH ||
+                 layout_is_given(&o->flags.layout) || o->flags.engine.cp || o->flags.engine.dp;
+    if (given && !f->runs)
+        return fail(err, ERR_USAGE, "tokens and layouts are those of --forward, which is missing");
+    return f->report ? check_report(f->report, err) : OK;
 }
 
 static enum status verify(void *options, const char *const *positional, size_t num_positional,
@@ -225,18 +300,15 @@ static enum status verify(void *options, const char *const *positional, size_t n
 {
     const struct verify_flags *f = options;
     double start = seconds_now();
-    struct source_options source;
-    struct model_maps maps;
-    struct side sides[2];
+    struct results results = {0};
+    bool stored = false;
     (void)num_positional;
-    TRY(source_options_of(&f->source, NULL, &source, err));
-    if (f->report) TRY(check_report(f->report, err));
-    sides_init(sides);
-    enum status st = model_maps_load(&maps, f->source.model_map, err);
-    if (!st) st = sides_open(sides, positional, &source, &maps, err);
-    if (!st) st = compare_and_tell(f, sides, start, err);
-    sides_release(sides);
-    model_maps_release(&maps);
+    TRY(check_flags(f, err));
+    if (f->runs) results_open(&results, positional[1], &stored);
+    enum status st =
+        stored ? compare_and_tell(f, &(struct subjects){positional, NULL, &results}, start, err)
+               : compare_checkpoints(f, positional, start, err);
+    results_close(&results);
     return st;
 }
 
@@ -255,9 +327,18 @@ const struct command command_verify = {
         "passes against NaN only, an infinity against itself only. Integers have no tolerance.\n\n"
         "Checkpoints of families that Ferry knows are compared by logical tensors, all others, and "
         "single files, by the names that are stored. Rows of vocabulary padding are left out.\n\n"
+        "With --forward both are run on the same tokens, too, and what enters each layer, the "
+        "final norm, the logits and the loss are compared; the exit code is 0 where they are "
+        "identical or no further apart than rounding explains, whatever the weights are. How far "
+        "that is comes from A itself, computed a second time in a finer type (or, where the sides "
+        "are stored in two dtypes, in a coarser one). Where they differ, the first layer and op "
+        "are named. B may also be a safetensors file of results: input_ids, logits, hidden.N, "
+        "final_norm, loss.\n\n"
         "  ferry verify Llama-3.2-1B ckpt\n"
         "  ferry verify a.safetensors b.safetensors --max-ulp 1 --ignore '*norm*' --report "
-        "differences.html",
+        "differences.html\n"
+        "  ferry verify Llama-3.2-1B ckpt --forward --tp 2\n"
+        "  ferry verify Llama-3.2-1B logits.safetensors --forward",
     .groups = verify_groups,
     .num_groups = sizeof verify_groups / sizeof *verify_groups,
     .options_bytes = sizeof(struct verify_flags),

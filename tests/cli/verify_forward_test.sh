@@ -1,0 +1,245 @@
+#!/bin/sh
+# verify_forward_test.sh - verify --forward: checkpoints that compute the same, whatever their format
+# and dtype, beside what transformers computed; and where those that do not begin to differ.
+golden=$(cd "$(dirname "$0")/../golden/hf" && pwd)
+. "$(dirname "$0")/lib.sh"
+
+python=$(command -v python3)
+cat >"$scratch/change.py" <<'PYTHON'
+# change.py FILE TENSOR FACTOR [ELEMENT] - multiplies elements of a tensor in a safetensors file of
+# F32, F16 or BF16: all, or the one of that number.
+import json, struct, sys
+
+path, name, factor, *element = sys.argv[1:]
+data = bytearray(open(path, "rb").read())
+begin = 8 + struct.unpack("<Q", data[:8])[0]
+tensor = json.loads(data[8:begin])[name]
+low, high = (begin + x for x in tensor["data_offsets"])
+size, form = {"F32": (4, "<f"), "F16": (2, "<e"), "BF16": (2, None)}[tensor["dtype"]]
+for at in [low + size * int(element[0])] if element else range(low, high, size):
+    bits = bytes(data[at : at + size])
+    value = struct.unpack(form or "<f", bits if form else b"\0\0" + bits)[0] * float(factor)
+    data[at : at + size] = struct.pack(form or "<f", value)[-size:]
+open(path, "wb").write(data)
+PYTHON
+
+# Machines that run tests have better things to do than to wait for threads.
+compare() {
+    run verify "$@" --forward --threads 1
+}
+
+# A copy of a golden model with one tensor changed: changed MODEL COPY TENSOR FACTOR [ELEMENT]
+changed() {
+    rm -rf "$2"
+    cp -r "$golden/$1" "$2"
+    copy=$2
+    shift 2
+    "$python" "$scratch/change.py" "$copy/model.safetensors" "$@" || is_wrong "change.py $*"
+}
+
+# The first divergence that is told: diverges MODEL TENSOR TEXT [FACTOR [ELEMENT]]
+diverges() {
+    changed "$1" x "$2" "${4:-1.25}" ${5:+"$5"}
+    compare "$golden/$1" x
+    exits 1
+    prints "forward: DIFFERENT: $3"
+}
+
+models="gpt2 llama2 llama3.1 llama3.2 mistral qwen2.5 qwen3 mixtral qwen3-moe"
+
+it "nine models compute what transformers computed"
+for model in $models; do
+    compare "$golden/$model" "$golden/$model/logits.safetensors"
+    exits 0
+    prints "forward: within rounding: "
+    prints "top-1 the same for 40 of 40 tokens"
+done
+
+it "and so they do at other layouts, and in f64"
+for layout in "--tp 2 --sp" "--pp 2" "--cp 2" "--dp 2"; do
+    # shellcheck disable=SC2086 # words
+    compare "$golden/gpt2" "$golden/gpt2/logits.safetensors" $layout
+    exits 0
+done
+compare "$golden/qwen3-moe" "$golden/qwen3-moe/logits.safetensors" --ep 2
+exits 0
+
+it "to Megatron and back they are identical"
+for model in $models; do
+    pp=2
+    [ "$(grep -c '"num_hidden_layers": 3' "$golden/$model/config.json")" -eq 1 ] && pp=3
+    "$ferry" convert -q "$golden/$model" there --tp 2 --pp $pp 2>"$stderr" ||
+        is_wrong "convert $model: $(cat "$stderr")"
+    "$ferry" convert -q there back --to hf || is_wrong "convert $model back"
+    for copy in there back; do
+        compare "$golden/$model" $copy
+        exits 0
+        prints "forward: identical: "
+    done
+    rm -rf there back
+done
+"$ferry" convert -q "$golden/llama2" there --tp 2 --pp 2
+compare there "$golden/llama2" --tp 2 --pp 2
+exits 0
+prints "forward: identical: "
+
+it "a cast is within rounding, though the weights differ"
+"$ferry" convert -q "$golden/gpt2" gpt2-bf16 --torch-dtype bf16 --to hf
+"$ferry" convert -q "$golden/gpt2" gpt2-f16 --torch-dtype float16 --to hf
+for pair in "$golden/gpt2 gpt2-bf16" "gpt2-bf16 $golden/gpt2" "gpt2-f16 $golden/gpt2"; do
+    # shellcheck disable=SC2086 # words
+    compare $pair
+    exits 0
+    prints "DIFFERENT: 28 of 28 tensors"
+    prints "forward: within rounding: "
+    prints "times the distance of A from A in bf16"
+done
+
+it "the first layer and op that differ are named"
+if [ -n "$python" ]; then
+    for part in q k v; do
+        diverges llama2 model.layers.1.self_attn.${part}_proj.weight "layer 1 diverges in qkv"
+    done
+    diverges llama2 model.layers.0.input_layernorm.weight "layer 0 diverges in attention_norm"
+    diverges llama2 model.layers.0.self_attn.o_proj.weight "layer 0 diverges in projection"
+    diverges llama2 model.layers.1.post_attention_layernorm.weight "layer 1 diverges in mlp_norm"
+    diverges llama2 model.layers.1.mlp.up_proj.weight "layer 1 diverges in activation"
+    diverges llama2 model.layers.0.mlp.down_proj.weight "layer 0 diverges in mlp"
+    diverges llama2 model.norm.weight "the final norm differs"
+    diverges llama2 lm_head.weight "the output layer differs"
+    diverges llama2 model.embed_tokens.weight "the embedding differs"
+    diverges gpt2 transformer.h.1.mlp.c_proj.bias "layer 1 diverges (in what is added behind its MLP)"
+    diverges gpt2 transformer.h.0.attn.c_proj.bias "layer 0 diverges in mlp_norm"
+    diverges qwen3 model.layers.1.self_attn.k_norm.weight "layer 1 diverges in qk_norm"
+    diverges mixtral model.layers.1.block_sparse_moe.gate.weight "layer 1 diverges in router"
+    diverges mixtral model.layers.0.block_sparse_moe.experts.1.w2.weight "layer 0 diverges in mlp"
+else
+    skip "no python3"
+fi
+
+it "a single weight is enough"
+if [ -n "$python" ]; then
+    diverges gpt2 transformer.h.1.attn.c_attn.weight "layer 1 diverges in qkv" 1.01 700
+    diverges gpt2 transformer.h.0.mlp.c_fc.weight "layer 0 diverges in activation" 1.01 700
+    compare "$golden/gpt2" x --tp 2
+    exits 1
+    prints "layer 0 diverges in activation"
+    prints "layers.0.activation"
+    compare x "$golden/gpt2/logits.safetensors"
+    exits 1
+    prints "layer 0 diverges (B has no results of its ops)"
+else
+    skip "no python3"
+fi
+
+it "tokens that differ are told, where not all do"
+if [ -n "$python" ]; then
+    diverges gpt2 transformer.wpe.weight "the embedding differs, for 2 of 128 tokens: the first is" 1.5 480
+    prints "at position 10 of sequence 0"
+else
+    skip "no python3"
+fi
+
+it "so does what no weight says: the config"
+for change in 's/"rms_norm_eps": 1e-05/"rms_norm_eps": 1e-04/ layer 0 diverges in attention_norm' \
+    's/"rope_theta": 10000.0/"rope_theta": 20000.0/ layer 0 diverges in rotary'; do
+    rm -rf x && cp -r "$golden/llama2" x
+    sed -i "${change%% layer*}" x/config.json
+    cmp -s x/config.json "$golden/llama2/config.json" && is_wrong "not changed: $change"
+    compare "$golden/llama2" x
+    exits 1
+    prints "identical: "
+    prints "layer ${change#* layer }"
+done
+
+it "NaN are a difference"
+if [ -n "$python" ]; then
+    changed llama2 x model.layers.1.mlp.down_proj.weight nan 5
+    compare "$golden/llama2" x
+    exits 1
+    prints "forward: DIFFERENT: B: "
+    compare x "$golden/llama2"
+    exits 10
+    cp "$golden/llama2/logits.safetensors" nan.safetensors
+    "$python" "$scratch/change.py" nan.safetensors logits nan 700
+    compare "$golden/llama2" nan.safetensors
+    exits 1
+    prints "NaN or Inf: 1"
+else
+    skip "no python3"
+fi
+
+it "results that forward wrote are results, too"
+"$ferry" forward -q "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" \
+    --out own.safetensors --hidden --trace-layer 1 --threads 1 || is_wrong "forward"
+compare "$golden/llama2" own.safetensors --input-ids "$golden/llama2/logits.safetensors"
+exits 0
+prints "forward: identical: 6 results"
+compare "$golden/llama2" own.safetensors
+exits 2
+says "own.safetensors has no input_ids, which its results are of: --input-ids"
+compare "$golden/mistral" "$golden/llama2/logits.safetensors"
+exits 3
+says "hidden.0 of A is 40 tokens by 48, in B"
+
+it "what cannot be compared is refused"
+compare "$golden/llama2" "$golden/mistral"
+exits 3
+says "llama2) has num_layers 2, B ("
+run verify "$golden/gpt2" "$golden/gpt2" --seq 5
+exits 2
+says "--forward, which is missing"
+compare "$golden/gpt2" "$golden/gpt2" --batch 0
+exits 2
+says "are no tokens"
+compare "$golden/gpt2" "$golden/gpt2" --seq 500
+exits 3
+compare "$golden/gpt2" "$golden/gpt2" --input-ids "$golden/gpt2/model.safetensors"
+exits 2
+says "no tensor input_ids"
+compare "$golden/gpt2" "$golden/gpt2/logits.safetensors" --input-ids "$golden/mistral/logits.safetensors"
+exits 2
+says "are of other tokens than --input-ids has"
+compare "$golden/gpt2/logits.safetensors" "$golden/gpt2"
+exits 3
+compare "$golden/gpt2" nosuch.safetensors
+exits 4
+run_program env RANK=0 WORLD_SIZE=2 "$ferry" verify "$golden/gpt2" "$golden/gpt2" --forward
+exits 3
+says "this is one of 2 processes"
+
+it "-q says nothing, --json prints JSON and nothing else"
+compare "$golden/gpt2" gpt2-bf16 -q
+exits 0
+prints_nothing
+says_nothing
+if [ -n "$python" ]; then
+    changed llama2 x model.layers.1.self_attn.q_proj.weight 1.25
+    compare "$golden/llama2" x --json
+    exits 1
+    "$python" -c 'import json, sys
+t = json.load(open(sys.argv[1]), parse_constant=lambda x: 1 / 0)
+f = t["forward"]
+assert t["verdict"] == f["verdict"] == "different"
+assert (f["diverges"]["layer"], f["diverges"]["op"]) == (1, "qkv")
+assert [r["name"] for r in f["results"]][:3] == ["hidden.0", "hidden.1", "hidden.2"]
+assert [r["outcome"] for r in f["results"]] == ["identical"] * 2 + ["different"] * 4' \
+        "$stdout" 2>parsed || is_wrong "--json: $(cat parsed)"
+    compare "$golden/llama2" "$golden/llama2/logits.safetensors" --json
+    exits 0
+    "$python" -c 'import json, sys
+t = json.load(open(sys.argv[1]), parse_constant=lambda x: 1 / 0)
+assert list(t) == ["forward"] and t["forward"]["verdict"] == "within rounding"' \
+        "$stdout" 2>parsed || is_wrong "--json: $(cat parsed)"
+else
+    skip "no python3"
+fi
+
+it "--report draws it"
+for b in gpt2-bf16 "$golden/gpt2/logits.safetensors"; do
+    compare "$golden/gpt2" "$b" --report page.html -q
+    exits 0
+    grep -q '<b>within rounding</b>' page.html || is_wrong "no verdict"
+    grep -q 'aria-label="error by layer"' page.html || is_wrong "no error by layer"
+    grep -q 'aria-label="logits of A and B"' page.html || is_wrong "no scatter"
+done

@@ -1,0 +1,405 @@
+#include "validate/forward.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/map.h"
+#include "common/progress.h"
+#include "common/ranks.h"
+#include "validate/forward_internal.h"
+
+/* Who takes outputs, and where to. */
+struct taking {
+    struct forward *f;
+    struct forward_outputs *to;
+    bool is_part; /* ops of a layer: what only one side has is no mistake */
+};
+
+static struct forward_output *find(const struct forward_outputs *o, const char *name)
+{
+    for (size_t i = 0; i < o->count; i++)
+        if (strcmp(o->items[i].name, name) == 0) return &o->items[i];
+    return NULL;
+}
+
+static struct forward_output *add_output(struct forward *f, struct forward_outputs *to,
+                                         const char *name, const struct array *a)
+{
+    struct forward_output *o = ARENA_PUSH(&f->arena, to->items, to->count, to->capacity);
+    *o = (struct forward_output){.name = arena_printf(&f->arena, "%s", name), .a = *a};
+    return o;
+}
+
+static struct array array_of(const struct collected *c)
+{
+    return (struct array){.data = c->data, .wide = c->wide, .rows = c->rows, .columns = c->columns};
+}
+
+static double loss_of(const struct forward *f, const struct array *logits)
+{
+    return logits_loss(logits, f->ids, f->batch.num_sequences, f->batch.length);
+}
+
+/* ---- A ---- */
+
+static enum status keep(void *context, const struct collected *c, struct error *err)
+{
+    struct taking *t = context;
+    struct array a = array_of(c);
+    size_t bytes = c->rows * c->columns * (c->wide ? sizeof(double) : sizeof(float));
+    struct forward_output *o = add_output(t->f, t->to, c->name, &a);
+    o->values = malloc(bytes + 1);
+    o->a.data = o->values;
+    if (!o->values) return fail(err, ERR_MEMORY, "no memory to keep %s of A", c->name);
+    memcpy(o->values, c->data, bytes);
+    if (strcmp(c->name, "logits") == 0) t->f->losses[0] = loss_of(t->f, &a);
+    return OK;
+}
+
+static enum status measure(void *context, const struct collected *c, struct error *err)
+{
+    struct taking *t = context;
+    static const struct rounding none = {0};
+    struct array second = array_of(c);
+    struct forward_output *o = find(t->to, c->name);
+    if (!o || o->a.rows != c->rows || o->a.columns != c->columns)
+        return fail(err, ERR_OURS, "A has another %s when it runs a second time", c->name);
+    o->second_run = difference_of(&o->a, &second, &none);
+    o->rounding = rounding_of(&t->f->yardstick, &o->second_run);
+    return OK;
+}
+
+/* ---- B ---- */
+
+/* Some logits, as many of each token and of each position as chance has it. */
+static void choose_points(struct forward *f, const struct array *a, const struct array *b)
+{
+    uint64_t count = a->rows * a->columns, step = (count / MOST_POINTS + 1) | 1;
+    f->logits_columns = a->columns;
+    for (uint64_t i = 0; i < count && f->num_points < MOST_POINTS; i += step) {
+        f->points[f->num_points][0] = (float)array_at(a, i);
+        f->points[f->num_points++][1] = (float)array_at(b, i);
+    }
+}
+
+static void compare_output(struct forward *f, struct forward_output *o, const struct array *b)
+{
+    o->compared = true;
+    o->b = difference_of(&o->a, b, &o->rounding);
+    o->agreement = agreement_of(&o->b, &o->rounding);
+    if (strcmp(o->name, "logits") == 0) {
+        f->logits = logits_compare(&o->a, b);
+        f->losses[1] = loss_of(f, b);
+        choose_points(f, &o->a, b);
+    }
+    free(o->values);
+    o->values = NULL;
+    o->a.data = NULL;
+}
+
+static enum status compare(void *context, const struct collected *c, struct error *err)
+{
+    struct taking *t = context;
+    struct array b = array_of(c);
+    struct forward_output *o = find(t->to, c->name);
+    bool same_shape = o && o->a.rows == c->rows && o->a.columns == c->columns;
+    if (same_shape)
+        compare_output(t->f, o, &b);
+    else if (!o && !t->is_part)
+        return fail(err, ERR_UNSUPPORTED, "B (%s) has %s, A (%s) has not", t->f->paths[1], c->name,
+                    t->f->paths[0]);
+    else if (!t->is_part)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s has %" PRIu64 " columns in A (%s), %" PRIu64 " in B (%s)", c->name,
+                    o->a.columns, t->f->paths[0], c->columns, t->f->paths[1]);
+    return OK;
+}
+
+static enum status compare_stored(struct taking *t, struct error *err)
+{
+    for (size_t i = 0; i < t->to->count; i++) {
+        struct forward_output *o = &t->to->items[i];
+        double *values;
+        if (!results_have(t->f->results, o->name) || strcmp(o->name, "loss") == 0) continue;
+        TRY(results_read(t->f->results, o->name, o->a.rows, o->a.columns, &values, err));
+        compare_output(t->f, o, &(struct array){values, true, o->a.rows, o->a.columns});
+        free(values);
+    }
+    return OK;
+}
+
+/* ---- the loss: of one's own logits, or as it is stored ---- */
+
+static enum status add_loss(struct forward *f, struct error *err)
+{
+    struct array a = {.wide = true, .rows = 1, .columns = 1};
+    double *value;
+    if (isnan(f->losses[0])) return OK;
+    value = malloc(sizeof *value);
+    if (!value) return fail(err, ERR_MEMORY, "no memory for a number");
+    *value = f->losses[0];
+    a.data = value;
+    add_output(f, &f->outputs, "loss", &a)->values = value;
+    return OK;
+}
+
+/* Where no logit is further away than r, the logarithm of a sum of their exponentials is not, too;
+ * so the loss is at most 2 r away, and somebody else may have rounded it to f32. */
+static void measure_loss(struct forward *f)
+{
+    const struct forward_output *logits = find(&f->outputs, "logits");
+    struct forward_output *o = find(&f->outputs, "loss");
+    if (!o) return;
+    o->rounding.max = 2 * logits->rounding.max + fabs(f->losses[0]) * 0x1p-22;
+    o->rounding.rms = o->rounding.max;
+}
+
+static enum status compare_loss(struct forward *f, struct error *err)
+{
+    struct forward_output *o = find(&f->outputs, "loss");
+    if (o && f->results && results_have(f->results, "loss")) {
+        double *stored;
+        TRY(results_read(f->results, "loss", 1, 1, &stored, err));
+        f->losses[1] = *stored;
+        free(stored);
+    }
+    if (o && (f->logits.rows || !isnan(f->losses[1])))
+        compare_output(f, o, &(struct array){&f->losses[1], true, 1, 1});
+    return OK;
+}
+
+/* ---- runs ---- */
+
+static enum status only_batch(void *context, uint64_t number, struct batch *b, bool *more,
+                              struct error *err)
+{
+    const struct taking *t = context;
+    (void)err;
+    *b = t->f->batch;
+    *more = number == 0;
+    return OK;
+}
+
+/* A Hugging Face folder has its own config.json and no iterations. A side that does not know its
+ * vocabulary has been told it when it was opened for the weights. */
+static struct source_flags source_for(const char *path, const struct source_flags *flags,
+                                      const struct side *opened)
+{
+    struct source_flags out = *flags;
+    if (source_hf.matches(path)) {
+        out.hf_config = NULL;
+        out.ckpt_step = UINT64_MAX;
+    } else if (opened) {
+        out.true_vocab_size = opened->catalog.config.vocab_size;
+    }
+    return out;
+}
+
+/* One side, or A a second time; what comes out goes to visit. */
+struct running {
+    const struct engine *engine;
+    const struct forward_options *options;
+    const struct side *sides;
+    struct pass_options pass;
+};
+
+static enum status run_side(const struct running *r, unsigned side, enum elem_type elem,
+                            pass_visit *visit, struct taking *t, struct error *err)
+{
+    const char *path = t->f->paths[side];
+    struct source_flags source =
+        source_for(path, &r->options->flags.source, r->sides ? &r->sides[side] : NULL);
+    struct forward_request q = {
+        .pass = r->pass, .shape = t->f->batch, .next = only_batch, .visit = visit, .context = t};
+    TRY(engine_model_of(path, &r->options->flags, &q.model, err));
+    q.model.source = &source;
+    q.model.options.elem = elem;
+    q.model.quiet = true;
+    enum status st = r->engine->forward(&q, err);
+    return st ? fail_in(err, "%c", side ? 'B' : 'A') : OK;
+}
+
+/* NaN that come out of B, and not of A, are a difference. */
+static enum status run_b(const struct running *r, struct taking *t, struct error *err)
+{
+    if (t->f->results) return compare_stored(t, err);
+    enum status st = run_side(r, 1, t->f->elem, compare, t, err);
+    if (st != ERR_NUMERIC) return st;
+    t->f->broken = arena_printf(&t->f->arena, "%s", err->text);
+    return OK;
+}
+
+static enum status run_a(const struct running *r, struct taking *t, struct error *err)
+{
+    TRY(run_side(r, 0, t->f->elem, keep, t, err));
+    return run_side(r, 0, t->f->yardstick.elem, measure, t, err);
+}
+
+static enum status run_outputs(struct running *r, struct forward *f, struct error *err)
+{
+    struct taking t = {.f = f, .to = &f->outputs};
+    r->pass = (struct pass_options){.logits = true, .hidden = true, .trace_layer = -1};
+    TRY(run_a(r, &t, err));
+    TRY(add_loss(f, err));
+    measure_loss(f);
+    TRY(run_b(r, &t, err));
+    return compare_loss(f, err);
+}
+
+static enum status run_ops(struct running *r, struct forward *f, struct error *err)
+{
+    struct taking t = {.f = f, .to = &f->ops, .is_part = true};
+    r->pass = (struct pass_options){.trace_layer = f->divergence.layer};
+    TRY(run_a(r, &t, err));
+    return run_b(r, &t, err);
+}
+
+/* ---- what can be compared ---- */
+
+static enum status check_size(const struct forward *f, const char *what, uint64_t a, uint64_t b,
+                              struct error *err)
+{
+    if (a == b || !a || !b) return OK;
+    return fail(err, ERR_UNSUPPORTED, "A (%s) has %s %" PRIu64 ", B (%s) has %" PRIu64, f->paths[0],
+                what, a, f->paths[1], b);
+}
+
+static enum status check_sides(const struct forward *f, const struct side *sides, struct error *err)
+{
+    const struct model_config *a = &sides[0].catalog.config, *b = &sides[1].catalog.config;
+    for (unsigned i = 0; i < 2; i++)
+        if (sides[i].stored_only)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%c (%s) is no model that Ferry knows, so it cannot be run", i ? 'B' : 'A',
+                        f->paths[i]);
+    TRY(check_size(f, "num_layers", a->num_layers, b->num_layers, err));
+    TRY(check_size(f, "hidden_size", a->hidden_size, b->hidden_size, err));
+    return check_size(f, "vocab_size", a->vocab_size, b->vocab_size, err);
+}
+
+/* Where the same tensor has two dtypes, the coarser one; the coarsest of those. */
+static enum dtype coarsest_of_sides(const struct side *sides)
+{
+    struct map names = {0};
+    size_t at;
+    enum dtype coarsest = DT_F64;
+    for (size_t i = 0; i < sides[0].num_tensors; i++)
+        (void)map_add(&names, sides[0].tensors[i]->name, i, NULL);
+    for (size_t i = 0; i < sides[1].num_tensors; i++) {
+        const struct tensor *b = sides[1].tensors[i];
+        if (!map_get(&names, b->name, &at)) continue;
+        enum dtype one = sides[0].tensors[at]->dtype, other = b->dtype;
+        if (one == other) continue;
+        if (dtype_unit(one) > dtype_unit(coarsest)) coarsest = one;
+        if (dtype_unit(other) > dtype_unit(coarsest)) coarsest = other;
+    }
+    map_release(&names);
+    return coarsest;
+}
+
+static enum dtype coarsest_of_results(const struct results *r)
+{
+    static const char *const ends[] = {"hidden.0", "final_norm", "logits"};
+    return results_dtype(r, ends, sizeof ends / sizeof *ends);
+}
+
+/* What A is, where it was not opened to compare weights. */
+static enum status open_a(struct forward *f, const struct source_flags *flags, bool *experts,
+                          struct error *err)
+{
+    struct opened o;
+    struct source_flags source = source_for(f->paths[0], flags, NULL);
+    enum status st = opened_open(&o, f->paths[0], &source, false, true, err);
+    *experts = !st && o.catalog.config.num_experts > 0;
+    opened_close(&o);
+    return st ? fail_in(err, "A") : OK;
+}
+
+static enum status choose_yardstick(struct forward *f, const struct source_flags *flags,
+                                    const struct side *sides, struct error *err)
+{
+    bool experts = sides && sides[0].catalog.config.num_experts > 0;
+    if (!sides) TRY(open_a(f, flags, &experts, err));
+    enum dtype stored = sides ? coarsest_of_sides(sides) : coarsest_of_results(f->results);
+    f->yardstick = yardstick_choose(f->elem, stored, experts);
+    return OK;
+}
+
+/* Under mpirun every process would compare for itself. */
+static enum status check_alone(struct error *err)
+{
+    struct ranks ranks;
+    TRY(ranks_from_environment(&ranks, err));
+    if (ranks.size == 1) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "--forward starts its ranks itself, on one host; this is one of %u processes",
+                ranks.size);
+}
+
+static enum status set_up(struct forward *f, const char *const paths[2],
+                          const struct forward_options *o, struct results *results,
+                          const struct side *sides, struct error *err)
+{
+    *f = (struct forward){.paths = {paths[0], paths[1]},
+                          .results = results,
+                          .losses = {NAN, NAN},
+                          .divergence = {.layer = -1}};
+    struct engine_model model;
+    arena_init(&f->arena);
+    TRY(check_alone(err));
+    TRY(engine_model_of(paths[0], &o->flags, &model, err));
+    f->elem = model.options.elem;
+    if (!results) TRY(check_sides(f, sides, err));
+    TRY(choose_yardstick(f, &o->flags.source, sides, err));
+    return forward_tokens(f, o, sides, err);
+}
+
+static enum status sum_up(struct forward *f, struct error *err)
+{
+    bool any = false;
+    for (size_t i = 0; i < f->outputs.count; i++) {
+        const struct forward_output *o = &f->outputs.items[i];
+        if (!o->compared && !f->results && !f->broken && strcmp(o->name, "loss") != 0)
+            return fail(err, ERR_UNSUPPORTED, "A (%s) has %s, B (%s) has not", f->paths[0], o->name,
+                        f->paths[1]);
+        any |= o->compared;
+        if (o->compared && o->agreement > f->agreement) f->agreement = o->agreement;
+    }
+    if (f->broken) f->agreement = DISAGREE;
+    if (any || f->broken) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s has no results of what %s computes", f->paths[1],
+                f->paths[0]);
+}
+
+enum status forward_run(struct forward *f, const char *const paths[2],
+                        const struct forward_options *o, struct results *results,
+                        const struct side *sides, struct error *err)
+{
+    struct running r = {.options = o, .sides = sides};
+    double start = seconds_now();
+    TRY(set_up(f, paths, o, results, sides, err));
+    TRY(engine_open(&r.engine, err));
+    TRY(run_outputs(&r, f, err));
+    TRY(sum_up(f, err));
+    divergence_find(f);
+    if (f->divergence.layer >= 0) TRY(run_ops(&r, f, err));
+    divergence_tell(f);
+    f->seconds = seconds_now() - start;
+    return OK;
+}
+
+static void release_outputs(struct forward_outputs *o)
+{
+    for (size_t i = 0; i < o->count; i++)
+        free(o->items[i].values);
+}
+
+void forward_release(struct forward *f)
+{
+    release_outputs(&f->outputs);
+    release_outputs(&f->ops);
+    free(f->ids);
+    arena_release(&f->arena);
+}

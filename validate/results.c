@@ -1,0 +1,96 @@
+#include "validate/results.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/panel.h"
+#include "common/file.h"
+#include "validate/difference.h"
+
+static const char *const telling[] = {"logits", "final_norm", "hidden.0"};
+
+void results_open(struct results *r, const char *path, bool *found)
+{
+    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    *r = (struct results){.path = path};
+    *found = false;
+    r->is_open = path_is_file(path);
+    if (!r->is_open || opened_open(&r->opened, path, &none, true, true, NULL)) return;
+    for (size_t i = 0; i < sizeof telling / sizeof *telling; i++)
+        *found |= results_have(r, telling[i]);
+}
+
+void results_close(struct results *r)
+{
+    if (r->is_open) opened_close(&r->opened);
+}
+
+bool results_have(const struct results *r, const char *name)
+{
+    return stored_find(&r->opened.catalog.stored, name);
+}
+
+enum dtype results_dtype(const struct results *r, const char *const *names, size_t count)
+{
+    enum dtype coarsest = DT_F64;
+    for (size_t i = 0; i < count; i++) {
+        const struct stored_tensor *s = stored_find(&r->opened.catalog.stored, names[i]);
+        if (s && dtype_unit(s->dtype) > dtype_unit(coarsest)) coarsest = s->dtype;
+    }
+    return coarsest;
+}
+
+static enum status check_shape(const struct results *r, const struct stored_tensor *s,
+                               const struct tensor *t, uint64_t rows, uint64_t columns,
+                               struct error *err)
+{
+    uint64_t last = s->num_dims ? s->shape[s->num_dims - 1] : 1;
+    if (dtype_unit(s->dtype) == 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: %s has elements of %s, which are no floats", r->path,
+                    s->name, dtype_infos[s->dtype].name);
+    if (t->numel == rows * columns && (last == columns || columns == 1)) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s of A is %" PRIu64 " tokens by %" PRIu64 ", in B (%s) it is %" PRIu64
+                " by %" PRIu64,
+                s->name, rows, columns, r->path, last ? t->numel / last : 0, last);
+}
+
+static enum status read_elements(struct results *r, const struct tensor *t, double *values,
+                                 struct error *err)
+{
+    size_t bytes = t->numel * dtype_bytes(t->dtype);
+    struct panel_reader reader = {.reader = stored_reader_create(&r->opened.catalog.stored, 4),
+                                  .buffer_bytes = bytes,
+                                  .temp = malloc(bytes + 1)};
+    void *elements = malloc(bytes + 1);
+    enum status st = OK;
+    if (!elements || !reader.temp)
+        st = fail(err, ERR_MEMORY, "%s: no memory for %s", r->path, t->name);
+    if (!st) st = panel_read(&reader, t, 0, t->numel, elements, err);
+    for (uint64_t i = 0; i < t->numel && !st; i++)
+        values[i] = dtype_load(t->dtype, elements, i);
+    free(elements);
+    free(reader.temp);
+    stored_reader_free(reader.reader);
+    return st;
+}
+
+enum status results_read(struct results *r, const char *name, uint64_t rows, uint64_t columns,
+                         double **values, struct error *err)
+{
+    struct catalog *c = &r->opened.catalog;
+    const struct stored_tensor *s = stored_find(&c->stored, name);
+    struct tensor *t;
+    TRY(catalog_add(c, s->name, s->dtype, s->num_dims, s->shape, &t, err));
+    TRY(check_shape(r, s, t, rows, columns, err));
+    struct pair whole = pair_whole(0, 0, t->numel);
+    TRY(catalog_add_stored(c, t, s, &whole, err));
+    *values = malloc(t->numel * sizeof **values + 1);
+    if (!*values) return fail(err, ERR_MEMORY, "%s: no memory for %s", r->path, name);
+    enum status st = read_elements(r, t, *values, err);
+    if (!st) return OK;
+    free(*values);
+    *values = NULL;
+    return st;
+}

@@ -1,0 +1,34 @@
+/* results.h - results of a model that somebody computed, in a safetensors file:
+ *
+ *   input_ids    [sequences, length]              whole numbers; may be missing
+ *   hidden.N     [sequences, length, hidden_size] what enters layer N; of the last, what leaves it
+ *   final_norm   the same, behind the final norm
+ *   logits       [sequences, length, vocabulary]
+ *   loss         []                               mean cross entropy of input_ids[:, 1:]
+ *
+ * in any float dtype, as `ferry forward --hidden` writes them, and transformers can. */
+#ifndef FERRY_VALIDATE_RESULTS_H
+#define FERRY_VALIDATE_RESULTS_H
+
+#include "convert/inspect.h"
+
+struct results {
+    const char *path;
+    struct opened opened;
+    bool is_open;
+};
+
+/* Opens a file of results; *found is false where path is anything else, or nothing. results_close
+ * afterwards, whatever came of it. */
+void results_open(struct results *r, const char *path, bool *found);
+void results_close(struct results *r);
+
+bool results_have(const struct results *r, const char *name);
+/* The coarsest dtype of what the file has under these names. */
+enum dtype results_dtype(const struct results *r, const char *const *names, size_t count);
+/* All of it, on the heap. `columns` must be its last dimension, or, where that is 0, it has one
+ * element. ERR_UNSUPPORTED where its shape is another. */
+MUST_CHECK enum status results_read(struct results *r, const char *name, uint64_t rows,
+                                    uint64_t columns, double **values, struct error *err);
+
+#endif
