@@ -18,6 +18,7 @@ import digests
 import expected
 import megatron_files
 import models
+import safetensors.torch
 import torch
 from megatron_files import Wrong, require, require_equal
 
@@ -192,6 +193,15 @@ class Interop:
             require(got == want, f"{path}: {wrong[:3] or 'lines are missing'}")
         return f"{len(want.splitlines())} lines"
 
+    def computes_the_same(self, name):
+        """Logits of ferry's engine, on one rank and on two, against those of transformers."""
+        folder, stored = self.work / "hf" / name, self.work / f"{name}.logits.safetensors"
+        values = {"input_ids": models.tokens(), "logits": self.logits[name]}
+        safetensors.torch.save_file(values, stored)
+        for layout in ((), ("--tp", 2, "--sp")):
+            self.run_ferry("verify", folder, stored, "--forward", *layout)
+        return f"{list(self.logits[name].shape)}"
+
     def check_hf(self, folder, case):
         got, want = expected.Model(folder).tensors, expected.Model(self.source(case)).tensors
         require(got.keys() == want.keys(), f"{sorted(got.keys() ^ want.keys())[:4]}")
@@ -284,6 +294,7 @@ def run(args, work, report):
     for name in dict.fromkeys(c.model for c in sum(chosen, [])):
         report.check(name, "transformers makes it", interop.make_model, name)
         report.check(name, "its digests are those of another program", interop.digests_of, name)
+        report.check(name, "ferry's engine computes its logits", interop.computes_the_same, name)
     for case in chosen[0]:
         report.check(case.name, "megatron-core reads what ferry writes", interop.written_by_ferry, case)
         report.check(

@@ -65,12 +65,15 @@ def make(name, folder):
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
 
 
+def tokens():
+    return torch.randint(131, (2, 48), generator=torch.Generator().manual_seed(5))
+
+
 def logits(folder):
     """What transformers computes in float32 for fixed tokens, and how it got on with loading."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
-    tokens = torch.randint(131, (2, 48), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
-        out = model.eval()(tokens).logits
+        out = model.eval()(tokens()).logits
     return out, {kind: names for kind, names in info.items() if names}
