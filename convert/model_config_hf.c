@@ -260,6 +260,32 @@ static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *
                 type ? type : "(no text)");
 }
 
+/* What yarn may be told beside its factor, and what it is where nobody says. */
+static enum status check_yarn(const cJSON *scaling, struct error *err)
+{
+    static const struct {
+        const char *name;
+        double usual;
+    } plain[] = {{"beta_fast", 32}, {"beta_slow", 1}, {"truncate", 1}};
+    static const char *const beyond[] = {"attention_factor", "mscale", "mscale_all_dim"};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        const cJSON *item = json_get(scaling, plain[i].name);
+        double v = plain[i].usual;
+        if (cJSON_IsBool(item))
+            v = cJSON_IsTrue(item);
+        else
+            (void)json_as_double(item, &v);
+        if (v < plain[i].usual || v > plain[i].usual)
+            return fail(err, ERR_UNSUPPORTED, "config.json: yarn with %s %g", plain[i].name, v);
+    }
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        const cJSON *item = json_get(scaling, beyond[i]);
+        if (item && !cJSON_IsNull(item))
+            return fail(err, ERR_UNSUPPORTED, "config.json: yarn with %s", beyond[i]);
+    }
+    return OK;
+}
+
 /* theta: the object that has rope_theta; scaling: NULL, rope_scaling or rope_parameters. */
 static enum status read_rope(const struct config_context *x, const cJSON *theta,
                              const cJSON *scaling, struct model_config *c, struct error *err)
@@ -279,6 +305,7 @@ static enum status read_rope(const struct config_context *x, const cJSON *theta,
     c->rope_original_max_position = (uint64_t)original;
     if (strcmp(c->rope_type, "default") && c->rope_factor == 0)
         return fail(err, ERR_CORRUPT, "config.json: rope_type %s has no factor", c->rope_type);
+    if (strcmp(c->rope_type, "yarn") == 0) TRY(check_yarn(scaling, err));
     if (strcmp(c->rope_type, "llama3") == 0 &&
         (!(c->rope_low_freq_factor > 0) || !(c->rope_high_freq_factor > 0) || original < 1))
         return fail(err, ERR_CORRUPT,
@@ -634,6 +661,8 @@ enum status model_config_check(const struct model_config *c, struct error *err)
         return fail(err, ERR_CORRUPT,
                     "rotary positions need an even head size (%" PRIu64 ") and a base above 0 (%g)",
                     c->kv_channels, c->rotary_base);
+    if (!(c->rotary_percent <= 1))
+        return fail(err, ERR_CORRUPT, "rotary positions on %g of each head", c->rotary_percent);
     if (!c->num_experts) return OK;
     TRY(in_range("num_experts", c->num_experts, MAX_EXPERTS, err));
     TRY(in_range("num_layers * num_experts", c->num_layers * c->num_experts, MAX_LAYER_EXPERTS,

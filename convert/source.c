@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/yaml.h"
+#include "convert/megatron_args.h"
 
 static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
 
@@ -52,6 +54,27 @@ enum status source_check_vocab(const struct source_options *o, uint64_t vocab_si
                 "--true-vocab-size %" PRIu64 ": by %s/config.json the vocabulary has %" PRIu64
                 " entries",
                 o->true_vocab_size, folder, vocab_size);
+}
+
+enum { RUN_CONFIG_CAP = 16 << 20 };
+
+enum status source_check_beyond(const struct catalog *c, struct error *err)
+{
+    const struct value *args = value_get(c->common, "args");
+    const char *name = args ? args_beyond_hf(args) : NULL;
+    struct strbuf path = {0};
+    cJSON *tree = NULL;
+    enum status st = OK;
+    if (strcmp(c->format, "hf") == 0) return OK;
+    strbuf_printf(&path, "%s/run_config.yaml", c->folder);
+    if (!args && path_exists(path.data)) st = yaml_read_file(path.data, RUN_CONFIG_CAP, &tree, err);
+    if (tree) name = run_config_beyond_hf(json_get(tree, "model"));
+    cJSON_Delete(tree);
+    strbuf_release(&path);
+    if (st || !name) return st;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: its %s say %s, which no family with a model map here computes", c->path,
+                args ? "args" : "run_config.yaml", name);
 }
 
 enum status source_open(struct catalog *c, const char *path, const struct source_options *o,

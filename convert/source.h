@@ -26,6 +26,10 @@ MUST_CHECK enum status source_open(struct catalog *c, const char *path,
                                    const struct source_options *o, const struct model_maps *maps,
                                    struct error *err);
 
+/* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name): read
+ * again from args or run_config.yaml, since the config has no place for it. */
+MUST_CHECK enum status source_check_beyond(const struct catalog *c, struct error *err);
+
 /* Whether one of the globs matches the name. */
 bool globs_match(const struct arg_list *globs, const char *name);
 

@@ -13,8 +13,6 @@
 #include "formats/hf_folder.h"
 #include "formats/safetensors.h"
 
-enum { RUN_CONFIG_CAP = 16 << 20 };
-
 /* One tensor of the output, made of parts of one or more logical tensors. */
 struct out_tensor {
     const char *name;
@@ -207,26 +205,6 @@ static bool is_hf(const struct catalog *c)
     return strcmp(c->format, "hf") == 0;
 }
 
-/* What Megatron computes that no family of Hugging Face does; read again, since the config has no
- * place for it. */
-static enum status check_beyond_hf(const struct catalog *c, struct arena *a, struct error *err)
-{
-    const struct value *args = value_get(c->common, "args");
-    const char *path = path_join(a, c->folder, "run_config.yaml");
-    const char *name = args ? args_beyond_hf(args) : NULL;
-    if (is_hf(c)) return OK;
-    if (!args && path_exists(path)) {
-        cJSON *tree;
-        TRY(yaml_read_file(path, RUN_CONFIG_CAP, &tree, err));
-        name = run_config_beyond_hf(json_get(tree, "model"));
-        cJSON_Delete(tree);
-    }
-    if (!name) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: its %s say %s, which no family with a model map here computes", c->path,
-                args ? "args" : "run_config.yaml", name);
-}
-
 /* One message for all that config.json needs and nobody said. */
 static enum status need_config(const struct target *t, struct arena *a, struct error *err)
 {
@@ -273,7 +251,7 @@ static enum status plan_hf(struct target *t, struct error *err)
     x->t = t;
     t->own = x;
     TRY(need_config(t, &t->plan.arena, err));
-    TRY(check_beyond_hf(t->source, &t->plan.arena, err));
+    TRY(source_check_beyond(t->source, err));
     TRY(make_config(x, err));
     x->carried = arena_array(&t->plan.arena, t->source->num_tensors, sizeof *x->carried);
     enum status st = model_map_expand(t->map, &t->source->config, NULL, add_mapped, x, err);

@@ -1,11 +1,13 @@
 /* cpu_device.c - the host as a device: its memory, and the kernels of kernels/cpu. */
 #include <inttypes.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kernels/device.h"
 
-enum { ALIGNMENT = 256 };
+/* In front of what is given lies a page that says how much it is. */
+enum { PAGE = 4096 };
 
 static enum status open_host(unsigned number, struct error *err)
 {
@@ -18,13 +20,40 @@ static void close_host(void)
 {
 }
 
+/* What the kernel says could be had without swapping; UINT64_MAX where it does not say. */
+static uint64_t available_bytes(void)
+{
+    char line[128];
+    uint64_t kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    bool known = false;
+    while (f && !known && fgets(line, sizeof line, f))
+        known = sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1;
+    if (f) fclose(f);
+    return known ? kib * 1024 : UINT64_MAX;
+}
+
+/* Asked for beforehand: the kernel gives more than there is, and ends the process that uses it. */
 static enum status allocate(void **out, uint64_t bytes, const char *what, struct error *err)
 {
-    uint64_t size = (bytes / ALIGNMENT + 1) * ALIGNMENT;
-    *out = aligned_alloc(ALIGNMENT, size);
-    if (!*out) return fail(err, ERR_MEMORY, "no memory for %" PRIu64 " bytes of %s", bytes, what);
-    memset(*out, 0, size);
+    uint64_t available = available_bytes();
+    if (bytes > available)
+        return fail(err, ERR_MEMORY,
+                    "%.2f GB of memory for %s are needed, and %.2f GB are available",
+                    (double)bytes / 1e9, what, (double)available / 1e9);
+    char *pages = mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED)
+        return fail_errno(err, ERR_MEMORY, "%" PRIu64 " bytes of %s", bytes, what);
+    *(uint64_t *)(void *)pages = bytes + PAGE;
+    *out = pages + PAGE;
     return OK;
+}
+
+static void release(void *memory)
+{
+    char *pages = (char *)memory - PAGE;
+    (void)munmap(pages, *(uint64_t *)(void *)pages);
 }
 
 static enum status copy(void *to, const void *from, uint64_t bytes, struct error *err)
@@ -50,7 +79,7 @@ const struct device cpu_device = {.name = "cpu",
                                   .open = open_host,
                                   .close = close_host,
                                   .allocate = allocate,
-                                  .release = free,
+                                  .release = release,
                                   .upload = copy,
                                   .download = copy,
                                   .copy = copy,

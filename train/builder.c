@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "train/rope.h"
 
 /* Everything that is added to a program goes through here; the first failure is kept, and what is
  * added after it is nonsense that nobody sees. */
@@ -120,12 +121,17 @@ static value_id optional(struct builder *x, bool there, const char *name, uint64
     return there ? bias_or_norm(x, name, count) : NO_VALUE;
 }
 
-uint64_t builder_vocab_rows(const struct build *b)
+/* Rows of the whole vocabulary that the checkpoint has. */
+static uint64_t vocab_size(const struct build *b)
 {
     const struct tensor *t =
         catalog_find(b->parameters->catalog, "embedding.word_embeddings.weight");
-    uint64_t rows = t ? t->shape[0] : b->config->vocab_size;
-    return padded_vocab_size(rows, 8, b->layout->tp) / b->layout->tp;
+    return t ? t->shape[0] : b->config->vocab_size;
+}
+
+uint64_t builder_vocab_rows(const struct build *b)
+{
+    return padded_vocab_size(vocab_size(b), 8, b->layout->tp) / b->layout->tp;
 }
 
 static value_id vocab_weight(struct builder *x, const char *name)
@@ -315,7 +321,7 @@ static value_id heads_normed(struct builder *x, value_id qkv)
 
 static value_id rotated(struct builder *x, value_id qkv)
 {
-    uint64_t dim = (uint64_t)((double)x->c->kv_channels * x->c->rotary_percent) / 2 * 2;
+    uint64_t dim = rope_dim(x->c);
     uint64_t table_shape[] = {x->shape->num_positions, dim};
     value_id y = matrix(x, OPERAND_ELEM, x->rows, columns_of(x, qkv), "rotary");
     value_id table = input(x, "rope", OPERAND_REAL, 2, table_shape);
@@ -354,6 +360,25 @@ static uint64_t cache_columns(const struct builder *x)
     return (uint64_t)x->heads.groups * 2 * x->heads.head_dim;
 }
 
+/* Positions that a token of this layer sees, itself included; 0: all before it. */
+static uint32_t window_of(const struct builder *x)
+{
+    uint64_t window = x->c->sliding_window;
+    bool slides = (uint64_t)x->layer >= x->c->sliding_window_first_layer;
+    return slides && window <= UINT32_MAX ? (uint32_t)window : 0;
+}
+
+/* Queries and keys that meet in one call: the causal half of each sequence, dealt to CP ranks and
+ * to the calls of a ring; with a cache, all that it has room for. */
+static double pairs_of(const struct builder *x)
+{
+    const struct token_shape *t = &x->shape->tokens;
+    double length = (double)t->chunk * t->num_chunks, sequences = (double)t->sequences;
+    if (x->shape->cache_rows) return (double)x->rows * (double)x->shape->cache_rows / sequences;
+    unsigned calls = x->shape->cp == CP_RING ? x->cp : 1;
+    return sequences * length * length / 2 / x->cp / calls;
+}
+
 /* One call of attention: queries of qkv to keys and values of kv, which is qkv or a cache. */
 static value_id attend(struct builder *x, value_id qkv, value_id kv, const char *spans,
                        value_id *lse)
@@ -365,14 +390,15 @@ static value_id attend(struct builder *x, value_id qkv, value_id kv, const char 
     value_id table = input(x, spans, OPERAND_INT, 2, span_shape);
     if (lse) *lse = matrix(x, OPERAND_REAL, x->rows, num_heads, "attention.lse");
     struct call *c = add(x, OP_ATTENTION, "attention");
-    bool own = kv == qkv, slides = x->layer >= (int)x->c->sliding_window_first_layer;
+    bool own = kv == qkv;
     c->params.attention.heads = h;
     c->params.attention.q_stride = (h.queries + 2) * h.head_dim;
     c->params.attention.kv_stride = own ? (h.queries + 2) * h.head_dim : 2 * h.head_dim;
     c->params.attention.k_at = own ? h.queries * h.head_dim : 0;
     c->params.attention.v_at = c->params.attention.k_at + h.head_dim;
     c->params.attention.scale = 1 / sqrt((double)h.head_dim);
-    c->params.attention.window = slides ? (uint32_t)x->c->sliding_window : 0;
+    c->params.attention.window = window_of(x);
+    c->pairs = pairs_of(x);
     c->params.attention.causal = true;
     c->in[0] = qkv;
     c->in[1] = kv;
@@ -662,8 +688,7 @@ static void embedding(struct builder *x)
 static void loss(struct builder *x, value_id logits)
 {
     uint64_t n = rows_of(x, logits), first = x->b->groups->place.tp * builder_vocab_rows(x->b);
-    uint64_t all =
-        catalog_find(x->b->parameters->catalog, "embedding.word_embeddings.weight")->shape[0];
+    uint64_t all = vocab_size(x->b);
     union op_params vocab = {
         .vocab = {first, first < all ? min_u64(all - first, columns_of(x, logits)) : 0}};
     value_id targets = row_input(x, "targets", n), max = vector(x, OPERAND_REAL, n, "max");
@@ -770,10 +795,35 @@ static enum status divides(struct error *err, const char *what, uint64_t n, cons
                 divisor, what, n);
 }
 
+/* What a config may say and no op computes. */
+static enum status check_features(const struct builder *x)
+{
+    const struct model_config *c = x->c;
+    const char *positions = c->position_embedding_type, *norm = c->normalization;
+    if (positions && strcmp(positions, "rope") != 0 && strcmp(positions, "learned_absolute") != 0 &&
+        strcmp(positions, "none") != 0)
+        return fail(x->err, ERR_UNSUPPORTED, "positions of type %s", positions);
+    if (norm && strcmp(norm, "RMSNorm") != 0 && strcmp(norm, "LayerNorm") != 0)
+        return fail(x->err, ERR_UNSUPPORTED, "normalization %s", norm);
+    if (has_rope(x) && !(c->rotary_percent <= 1))
+        return fail(x->err, ERR_UNSUPPORTED, "rotary positions on %g of each head",
+                    c->rotary_percent);
+    if (c->num_experts && c->add_bias_linear)
+        return fail(x->err, ERR_UNSUPPORTED, "experts with biases");
+    if (c->qk_layernorm && is_layer_norm(x))
+        return fail(x->err, ERR_UNSUPPORTED, "LayerNorm of queries and keys");
+    return OK;
+}
+
+enum { MOST_HEADS = 1 << 20, MOST_HEAD_DIM = 1 << 16 };
+
 static enum status check_sizes(const struct builder *x)
 {
     const struct model_config *c = x->c;
     struct error *err = x->err;
+    if (c->num_attention_heads > MOST_HEADS || c->kv_channels > MOST_HEAD_DIM)
+        return fail(err, ERR_UNSUPPORTED, "%" PRIu64 " heads of %" PRIu64, c->num_attention_heads,
+                    c->kv_channels);
     TRY(divides(err, "num_query_groups", c->num_query_groups, "tensor parallel size", x->tp));
     TRY(divides(err, "ffn_hidden_size", c->ffn_hidden_size, "tensor parallel size", x->tp));
     TRY(divides(err, "num_attention_heads", c->num_attention_heads, "num_query_groups",
@@ -817,6 +867,7 @@ enum status builder_make(struct built *out, const struct build *b, uint64_t firs
     memset(out, 0, sizeof *out);
     program_init(&out->program, b->elem, b->groups);
     set_up(&x, out, b, err);
+    TRY(check_features(&x));
     TRY(check_sizes(&x));
     for (uint64_t i = 0; i < count; i++)
         stage(&x, &b->layout->stages[first + i], i == 0, i + 1 == count);

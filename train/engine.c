@@ -52,6 +52,20 @@ static enum status open_checkpoint(struct worker *w, const struct ranks *ranks, 
     bool quiet = w->q->quiet || ranks->rank > 0;
     TRY(opened_open(&w->opened, w->q->path, w->q->source, false, quiet, err));
     const struct catalog *c = &w->opened.catalog;
+    TRY(source_check_beyond(c, err));
+    if (model_config_check(&c->config, err))
+        return fail_in(err,
+                       "%s: what it says of its model is not enough, --hf-config DIR may say "
+                       "more",
+                       c->path);
+    if (!c->config.vocab_size)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its vocabulary without padding is not known, --true-vocab-size N says it",
+                    c->path);
+    if (c->num_unexpected)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: %zu tensors that the model map does not know, the first is %s", c->path,
+                    c->num_unexpected, c->unexpected[0]);
     if (!c->num_missing) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors are missing, the first is %s", c->path,
                 c->num_missing, c->missing[0]);
@@ -124,6 +138,7 @@ static enum status run_rank(struct worker *w, rank_work *work, const void *reque
     share_cpus(w);
     enum status st = model_open(&w->model, &w->opened.catalog, &w->q->options, &w->comm, err);
     if (!st) st = work(w, request, err);
+    if (st) comm_fail(&w->comm, err); /* before anything that waits for the others */
     model_close(&w->model);
     return end_ranks(w, st, err);
 }

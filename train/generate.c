@@ -1,5 +1,6 @@
 /* generate.c - tokens one after the other: the prompt in one program, then a program of one token a
  * sequence, over the same cache of keys and values. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,11 +88,12 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
 {
     const struct generate_request *q = request;
     struct generation g = {.w = w, .q = q};
+    if (q->max_new_tokens > INT32_MAX || q->prompts.length > INT32_MAX)
+        return fail(err, ERR_USAGE, "%" PRIu64 " new tokens are too many", q->max_new_tokens);
     struct batch one = {.num_sequences = q->prompts.num_sequences, .length = 1};
-    struct pass_options o = {.logits = true,
-                             .trace_layer = -1,
-                             .last_only = true,
-                             .cache_rows = q->prompts.length + q->max_new_tokens};
+    uint64_t room = q->prompts.length + (q->max_new_tokens ? q->max_new_tokens - 1 : 0);
+    struct pass_options o = {
+        .logits = true, .trace_layer = -1, .last_only = true, .cache_rows = room};
     g.tokens = must_calloc(one.num_sequences, sizeof *g.tokens);
     g.ended = must_calloc(one.num_sequences, sizeof *g.ended);
     enum status st = pass_make(&g.prefill, &w->model, &q->prompts, &o, err);

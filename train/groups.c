@@ -65,6 +65,10 @@ enum status groups_open(struct groups *g, struct comm *c, const struct group_siz
     enum status st = OK;
     unsigned world = groups_world_size(s), index;
     *g = (struct groups){.sizes = *s, .place = groups_place(s, c->rank)};
+    if (s->tp * s->cp * s->dp % (s->etp * s->ep))
+        return fail(err, ERR_UNSUPPORTED,
+                    "TP%u CP%u DP%u are %u ranks a stage, which ETP%u times EP%u does not divide",
+                    s->tp, s->cp, s->dp, s->tp * s->cp * s->dp, s->etp, s->ep);
     if (world != c->size)
         return fail(err, ERR_UNSUPPORTED,
                     "the layout takes %u ranks (TP%u CP%u DP%u PP%u), the job has %u", world, s->tp,

@@ -1,6 +1,5 @@
 #include "train/model.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +38,9 @@ enum status model_open(struct model *m, struct catalog *c, const struct model_op
         .catalog = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
     arena_init(&m->arena);
     parameters_init(&m->parameters, c, o->elem);
+    if (!c->config.num_experts && (sizes.ep > 1 || sizes.etp != sizes.tp))
+        return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes.ep,
+                    sizes.etp);
     TRY(layout_make(&m->layout, &m->arena, &o->layout, &c->config, err));
     return groups_open(&m->groups, comm, &sizes, err);
 }
@@ -86,6 +88,7 @@ static struct build build_of(const struct pass *p)
 static enum status check_pass(const struct pass *p, struct error *err)
 {
     const struct model_config *c = &p->model->catalog->config;
+    const struct group_sizes *sizes = &p->model->groups.sizes;
     const char *type = c->position_embedding_type;
     uint64_t length = p->options.cache_rows ? p->options.cache_rows : p->batch.length;
     if (!p->batch.num_sequences || !p->batch.length)
@@ -94,12 +97,17 @@ static enum status check_pass(const struct pass *p, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "%" PRIu64 " positions, and the model has learned %" PRIu64, length,
                     c->max_position_embeddings);
-    if (p->options.cache_rows && p->model->groups.sizes.cp > 1)
+    if ((p->options.cache_rows || p->options.last_only) && sizes->cp > 1)
         return fail(err, ERR_UNSUPPORTED,
                     "a cache of keys and values is not split over context "
                     "parallel ranks: --cp must be 1");
-    if (tokens_shape(&p->batch, &p->model->groups.sizes, 1).rows > INT32_MAX / 2)
+    struct token_shape tokens = tokens_shape(&p->batch, sizes, 1);
+    if (tokens.rows > INT32_MAX / 2 / sizes->cp ||
+        p->options.cache_rows > INT32_MAX / 2 / tokens.sequences)
         return fail(err, ERR_UNSUPPORTED, "too many tokens for one pass");
+    if (p->options.trace_layer >= 0 && (uint64_t)p->options.trace_layer >= c->num_layers)
+        return fail(err, ERR_USAGE, "there is no layer %d: the model has %" PRIu64,
+                    p->options.trace_layer, c->num_layers);
     return OK;
 }
 
@@ -247,10 +255,19 @@ static enum status make_input(const struct inputs *x, const struct program_value
     return OK;
 }
 
+/* The table of rotary positions is the same each time, but where it depends on the length. */
+static bool is_there_already(const struct inputs *x, const struct program_value *v)
+{
+    const char *type = x->pass->model->catalog->config.rope_type;
+    return x->pass->has_rope && strcmp(v->name, "rope") == 0 &&
+           (!type || strcmp(type, "dynamic") != 0);
+}
+
 static enum status fill_input(const struct inputs *x, const struct run *r, value_id id,
                               struct error *err)
 {
     const struct program_value *v = &r->program->values[id];
+    if (is_there_already(x, v)) return OK;
     void *numbers = must_malloc(v->bytes + 1);
     enum status st = make_input(x, v, numbers, err);
     if (!st) st = r->device->upload(run_data(r, id), numbers, v->bytes, err);
@@ -258,15 +275,19 @@ static enum status fill_input(const struct inputs *x, const struct run *r, value
     return st;
 }
 
-static enum status check_ids(const struct pass *p, const struct batch *b, struct error *err)
+/* Token ids, or targets, of which negative ones are none. */
+static enum status check_ids(const struct pass *p, const int32_t *ids, bool targets,
+                             struct error *err)
 {
     const struct tensor *t = catalog_find(p->model->catalog, "embedding.word_embeddings.weight");
-    for (uint64_t i = 0; i < b->num_sequences * b->length; i++)
-        if (b->ids[i] < 0 || (t && (uint64_t)b->ids[i] >= t->shape[0]))
-            return fail(err, ERR_USAGE,
-                        "token %" PRIu64 " of sequence %" PRIu64 " is %d: the model has %" PRIu64
-                        " tokens",
-                        i % b->length, i / b->length, b->ids[i], t ? t->shape[0] : 0);
+    uint64_t length = p->batch.length, known = t ? t->shape[0] : 0;
+    for (uint64_t i = 0; ids && i < p->batch.num_sequences * length; i++) {
+        if (ids[i] < 0 ? targets : (uint64_t)ids[i] < known) continue;
+        return fail(err, ERR_USAGE,
+                    "%s %" PRIu64 " of sequence %" PRIu64 " is %d: the model has %" PRIu64
+                    " tokens",
+                    targets ? "target" : "token", i % length, i / length, ids[i], known);
+    }
     return OK;
 }
 
@@ -276,13 +297,14 @@ enum status pass_set(struct pass *p, const struct batch *b, uint64_t past, struc
     struct inputs x = {.pass = p, .past = past};
     struct arena scratch;
     enum status st = OK;
-    TRY(check_ids(p, b, err));
+    TRY(check_ids(p, b->ids, false, err));
+    TRY(check_ids(p, b->targets, true, err));
     p->batch.ids = b->ids;
     p->batch.targets = b->targets;
     arena_init(&scratch);
     tokens_make(&x.tokens, &scratch, &p->batch, &m->groups.sizes, &m->groups.place,
                 m->groups.sizes.tp);
-    set_cache_inputs(&x, &scratch);
+    if (p->options.cache_rows || p->options.last_only) set_cache_inputs(&x, &scratch);
     for (size_t i = 0; i < p->num_chunks; i++) {
         const struct program *program = &p->chunks[i].program;
         for (size_t k = 0; k < program->num_values && !st; k++)
@@ -290,6 +312,7 @@ enum status pass_set(struct pass *p, const struct batch *b, uint64_t past, struc
                 st = fill_input(&x, &p->runs[i], (value_id)k, err);
     }
     arena_release(&scratch);
+    p->has_rope = !st;
     return st;
 }
 

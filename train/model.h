@@ -17,7 +17,7 @@
 
 struct model_options {
     const struct device *device;  /* NULL: cpu_device */
-    struct layout_options layout; /* etp not given is 1 where ep is given, else tp */
+    struct layout_options layout; /* etp not given is tp */
     unsigned cp, dp;              /* 0: as few as there can be */
     bool sequence_parallel;
     enum cp_kind cp_kind;
@@ -61,6 +61,7 @@ struct pass {
     struct built *chunks;
     size_t num_chunks;
     struct run *runs; /* [num_chunks] */
+    bool has_rope;    /* the table of rotary positions is filled */
 };
 
 /* Programs for batches of b's shape (its ids are not looked at; starts are, and hold for all). */

@@ -81,6 +81,7 @@ struct call {
     struct collective collective;
     value_id in[MOST_INPUTS], out[MOST_OUTPUTS]; /* NO_VALUE: absent */
     value_id workspace;
+    double pairs;      /* of attention: queries and keys that meet, for its cost */
     const char *label; /* "layers.3.attention", for messages and timings */
     int layer;         /* of the model; -1: none */
 };

@@ -293,7 +293,8 @@ static enum status check_numbers(const struct run *r, const struct call *c, stru
 {
     if (has_unwritten_rows(c)) return OK;
     for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
-        bool lse = c->op == OP_ATTENTION && i == 1, finite = true; /* rows without keys: -inf */
+        /* Of rows without keys, of columns that are all padding: -infinity. */
+        bool lse = c->op == OP_VOCAB_MAX || (c->op == OP_ATTENTION && i == 1), finite = true;
         if (c->out[i] != NO_VALUE && !lse) TRY(run_is_finite(r, c->out[i], &finite, err));
         if (!finite) return tell_culprit(r, c, err);
     }

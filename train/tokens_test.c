@@ -145,6 +145,25 @@ static void each_token_is_somebodys_once(void **state)
     }
 }
 
+/* Sequences that are repeated to fill a rank up have no spans: they would need more than there is
+ * room for. */
+static void spans_fit_their_table(void **state)
+{
+    (void)state;
+    for (uint64_t n = 0; n < 300; n++) {
+        struct scene s;
+        make_scene(&s, test_seed() + n);
+        for (unsigned rank = 0; rank < s.sizes.dp * s.sizes.cp; rank++) {
+            struct tokens t = tokens_of(&s, rank / s.sizes.cp, rank % s.sizes.cp);
+            uint64_t count = 0;
+            while (t.all_spans[count * 6 + 1])
+                count++;
+            assert_true(count < t.shape.num_spans);
+        }
+        arena_release(&s.arena);
+    }
+}
+
 /* Pairs of a causal mask that a context-parallel rank has: the same for all. */
 static void chunks_are_dealt_so_that_all_have_as_much_to_do(void **state)
 {
@@ -171,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_token_sees_what_is_before_it_in_its_document_once),
         cmocka_unit_test(each_token_is_somebodys_once),
+        cmocka_unit_test(spans_fit_their_table),
         cmocka_unit_test(chunks_are_dealt_so_that_all_have_as_much_to_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,6 +42,38 @@ is_not_there o3 o3.ferry-partial
 it "a layout that does not divide is refused with the number and its divisor"
 says "num_attention_heads 4 is not divisible by tensor parallel size 3"
 
+it "experts need enough ranks to lie on"
+run forward "$golden/qwen3-moe" --input-ids "$golden/qwen3-moe/logits.safetensors" --out o3 --ep 2 --dp 1
+exits 3
+says "TP1 CP1 DP1 are 1 ranks a stage, which ETP1 times EP2 does not divide"
+run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --ep 2
+exits 3
+says "the model has no experts"
+
+it "what a config says and no op computes is refused"
+cp -r "$golden/llama2" odd
+chmod -R u+w odd
+sed -i 's/"rms_norm_eps"/"partial_rotary_factor": 64, "rms_norm_eps"/' odd/config.json
+run forward odd --input-ids "$golden/llama2/logits.safetensors" --out o3
+exits 5
+says "rotary positions on 64 of each head"
+sed -i 's/"partial_rotary_factor": 64, //' odd/config.json
+sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4}/' odd/config.json
+run forward odd --input-ids "$golden/llama2/logits.safetensors" --out o3
+exits 3
+says "yarn with beta_fast 4"
+
+it "what a checkpoint does not say of its model is asked for"
+megatron=$root/tests/golden/megatron
+run forward "$megatron/llama-0.16.1-tp2/checkpoint" --input-ids "$golden/llama2/logits.safetensors" --out o3
+exits 5
+says "--hf-config DIR may say more"
+run generate "$megatron/llama-HEAD-torch-tp2pp2vpp2/checkpoint" --prompt-ids 1,2,3
+exits 3
+says "--true-vocab-size N says it"
+run generate "$megatron/llama-HEAD-torch-tp2pp2vpp2/checkpoint" --prompt-ids 1,2,3 --true-vocab-size 43
+exits 0
+
 it "a dry run says what memory it takes"
 run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --tp 2
 exits 0
@@ -59,6 +91,18 @@ exits 2
 says "must be of one length"
 run generate "$golden/gpt2"
 exits 2
+
+it "sizes that do not fit are refused before anything is allocated"
+run generate "$golden/llama2" --prompt-ids 1,2 --max-new-tokens 4611686018427387904
+exits 2
+run generate "$golden/llama2" --prompt-ids 1 --max-new-tokens 2000000000
+exits 3
+run generate "$golden/llama2" --prompt-ids 1 --max-new-tokens 1000000000
+exits 6
+says "are available"
+run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --trace-layer 99
+exits 2
+says "there is no layer 99: the model has 2"
 
 it "more positions than a model has learned are refused"
 run bench "$golden/gpt2" --seq 100000 --repeats 1
@@ -97,6 +141,12 @@ done
 want=$("$ferry" print -q "$golden/gpt2/logits.safetensors" loss)
 awk -v a="$sum" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-5 && d > -1e-5) }' ||
     is_wrong "loss $sum, wanted $want"
+
+it "a token that only follows others is one of the model's, too"
+printf '\1\0\2\0\3\0\140\352' >odd.u16
+run perplexity "$golden/gpt2" --data odd.u16 --data-dtype u16
+exits 2
+says "target 2 of sequence 0 is 60000"
 
 it "windows, batches and layouts do not change which tokens count"
 run perplexity "$golden/gpt2" --data ids.u16 --data-dtype u16 --seq 5 --batch 3 --json

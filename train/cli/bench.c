@@ -25,7 +25,7 @@ static const struct arg bench_args[] = {
 static const struct arg_group bench_groups[] = {
     {"Bench", bench_args, sizeof bench_args / sizeof *bench_args, 0},
     {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.layout)},
-    {"Engine", engine_args, NUM_ENGINE_ARGS, AT(compute.engine)},
+    {"Engine", engine_args, NUM_ENGINE_ARGS - 1, /* no --dry-run */ AT(compute.engine)},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},
 };
@@ -147,7 +147,7 @@ static enum status bench(void *options, const char *const *positional, size_t nu
     TRY(engine_open(&engine, err));
     int32_t *ids = must_calloc(f->batch * length, sizeof *ids);
     for (uint64_t i = 0; i < f->batch * length; i++)
-        ids[i] = (int32_t)(i * 7919 % 97);
+        ids[i] = (int32_t)(i * 7919 % 31);
     q.batch.ids = ids;
     enum status st = engine->bench(&q, err);
     free(ids);
@@ -159,7 +159,7 @@ const struct command command_bench = {
     .summary = "how long a forward pass takes, and which ops it spends it in",
     .positional = "MODEL",
     .text = "Logits of all positions are computed. FLOPs are those of products and of the causal "
-            "half of attention.",
+            "half of attention; of other ops, one for each element that they make.",
     .groups = bench_groups,
     .num_groups = sizeof bench_groups / sizeof *bench_groups,
     .options_bytes = sizeof(struct bench_flags),

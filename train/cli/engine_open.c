@@ -17,8 +17,8 @@ static void *load_library(struct arena *a)
     if (n < 0) return NULL;
     own[n] = '\0';
     const char *folder = path_parent(a, own);
-    void *library = dlopen(path_join(a, folder, "libferry_engine.so"), RTLD_NOW);
-    if (library) return library;
+    const char *beside = path_join(a, folder, "libferry_engine.so");
+    if (path_exists(beside)) return dlopen(beside, RTLD_NOW);
     return dlopen(path_join(a, folder, "../lib/ferry/libferry_engine.so"), RTLD_NOW);
 }
 

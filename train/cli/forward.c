@@ -1,6 +1,4 @@
 /* forward.c - ferry forward: the logits of token ids, and what enters each layer. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +57,7 @@ static enum status results_open(struct results *r, struct arena *a, const char *
 {
     r->path = path;
     if (path_exists(path)) return fail(err, ERR_EXISTS, "%s: is there already", path);
-    r->temp = arena_printf(a, "%s.ferry-partial", path);
+    r->temp = arena_printf(a, "%s.%ld.ferry-partial", path, (long)getpid());
     r->header_bytes = ceil_div_u64(4096 + num_tensors * 256, 8) * 8 - 8;
     r->file = fopen(r->temp, "wb");
     if (!r->file) return fail_errno(err, ERR_IO, "%s", r->temp);
@@ -106,16 +104,14 @@ static enum status results_finish(struct results *r, struct error *err)
         fwrite(r->header.data, 1, r->header_bytes, r->file) != r->header_bytes || fflush(r->file) ||
         fsync(fileno(r->file)))
         return fail_errno(err, ERR_IO, "%s", r->temp);
-    if (link(r->temp, r->path))
-        return fail_errno(err, errno == EEXIST ? ERR_EXISTS : ERR_IO, "%s", r->path);
-    return OK;
+    return path_rename_new(r->temp, r->path, err);
 }
 
 static void results_close(struct results *r)
 {
     if (r->file) {
         fclose(r->file);
-        unlink(r->temp);
+        (void)unlink(r->temp); /* not there where it has become the result */
     }
     strbuf_release(&r->header);
 }
@@ -132,6 +128,13 @@ static enum status only_batch(void *context, uint64_t number, struct batch *b, b
     return OK;
 }
 
+/* -1: not asked for. One that no model has is refused by the engine. */
+static int trace_layer_of(const struct forward_flags *f)
+{
+    if (f->trace_layer == UINT64_MAX) return -1;
+    return f->trace_layer > INT32_MAX ? INT32_MAX : (int)f->trace_layer;
+}
+
 static enum status run(const struct forward_flags *f, const char *path, const struct batch *b,
                        struct error *err)
 {
@@ -139,9 +142,7 @@ static enum status run(const struct forward_flags *f, const char *path, const st
     struct results r = {.batch = b};
     struct arena a;
     struct forward_request q = {
-        .pass = {.logits = true,
-                 .hidden = f->hidden,
-                 .trace_layer = f->trace_layer > INT32_MAX ? -1 : (int)f->trace_layer},
+        .pass = {.logits = true, .hidden = f->hidden, .trace_layer = trace_layer_of(f)},
         .shape = *b,
         .dry_run = f->compute.engine.dry_run,
         .next = only_batch,
@@ -151,7 +152,7 @@ static enum status run(const struct forward_flags *f, const char *path, const st
     TRY(engine_open(&engine, err));
     arena_init(&a);
     enum status st = OK;
-    if (!q.dry_run) st = results_open(&r, &a, f->out, 8192, err);
+    if (!q.dry_run) st = results_open(&r, &a, f->out, f->hidden ? 8192 : 64, err);
     if (!st) st = engine->forward(&q, err);
     if (!st && !q.dry_run) st = results_finish(&r, err);
     results_close(&r);

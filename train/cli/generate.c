@@ -145,9 +145,10 @@ const struct command command_generate = {
     .name = "generate",
     .summary = "continue token ids, with a cache of keys and values",
     .positional = "MODEL",
-    .text = "Ids in, ids out; the tokenizer is not Ferry's. The same seed gives the same tokens at "
-            "every layout.\n\n"
-            "  ferry generate model --prompt-ids 1,2,3 --max-new-tokens 32",
+    .text =
+        "Ids in, ids out; the tokenizer is not Ferry's. The same seed gives the same tokens again; "
+        "at another layout sums are rounded in another order.\n\n"
+        "  ferry generate model --prompt-ids 1,2,3 --max-new-tokens 32",
     .groups = generate_groups,
     .num_groups = sizeof generate_groups / sizeof *generate_groups,
     .options_bytes = sizeof(struct generate_flags),

@@ -50,21 +50,21 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
     const struct engine_flags *e = &f->engine;
     struct executor_options run = executor_options_of(&(struct run_flags){0}, &f->output);
     TRY(check_sizes(f, err));
-    *out = (struct engine_model){.path = path,
-                                 .source = &f->source,
-                                 .options = {.layout = layout_options_of(&f->layout),
-                                             .cp = (unsigned)e->cp,
-                                             .dp = (unsigned)e->dp,
-                                             .sequence_parallel = e->sequence_parallel,
-                                             .cp_kind = e->cp_kind && strcmp(e->cp_kind, "p2p") == 0
-                                                            ? CP_RING
-                                                            : CP_ALL_GATHER,
-                                             .elem = strcmp(e->dtype, "f64") == 0    ? ELEM_F64
-                                                     : strcmp(e->dtype, "bf16") == 0 ? ELEM_BF16
-                                                                                     : ELEM_F32},
-                                 .threads = (unsigned)e->threads,
-                                 .progress = run.progress,
-                                 .quiet = f->output.quiet};
+    *out = (struct engine_model){
+        .path = path,
+        .source = &f->source,
+        .options = {.layout = layout_options_of(&f->layout),
+                    .cp = (unsigned)e->cp,
+                    .dp = (unsigned)e->dp,
+                    .sequence_parallel = e->sequence_parallel,
+                    .cp_kind =
+                        e->cp_kind && strcmp(e->cp_kind, "p2p") == 0 ? CP_RING : CP_ALL_GATHER,
+                    .elem = strcmp(e->dtype, "f64") == 0    ? ELEM_F64
+                            : strcmp(e->dtype, "bf16") == 0 ? ELEM_BF16
+                                                            : ELEM_F32},
+        .threads = e->threads > UINT16_MAX ? UINT16_MAX : (unsigned)e->threads,
+        .progress = run.progress,
+        .quiet = f->output.quiet};
     return OK;
 }
 

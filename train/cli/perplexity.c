@@ -121,6 +121,7 @@ static enum status open_data(struct windows *w, struct error *err)
         TRY(indexed_dataset_open(&w->data, f->data, err));
     w->num_tokens = min_u64(w->data.num_tokens, f->max_tokens);
     if (w->num_tokens >= 2) return OK;
+    indexed_dataset_close(&w->data);
     return fail(err, ERR_USAGE, "%s: %" PRIu64 " tokens; at least two are needed", f->data,
                 w->num_tokens);
 }
