@@ -29,6 +29,10 @@ struct error {
 #define MUST_CHECK __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt_at, first) __attribute__((format(printf, fmt_at, first)))
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Fills err and returns code. err may be NULL where the caller wants the code only. */
 MUST_CHECK enum status fail(struct error *err, enum status code, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
@@ -40,6 +44,10 @@ MUST_CHECK enum status fail_errno(struct error *err, enum status code, const cha
 
 /* Puts context and ": " in front of what err already says, and returns its code. */
 MUST_CHECK enum status fail_in(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+#ifdef __cplusplus
+}
+#endif
 
 /* Runs the call and leaves the function with its status where that is not OK. */
 #define TRY(call)                                                                                  \

@@ -1,5 +1,5 @@
-/* device.h - where the values of a program lie, and who computes with them. One table of functions
- * each; a process uses one device. The host's CPU is the only one so far.
+/* device.h - where the values of a program lie, and who computes with them: the host's CPU, or a
+ * GPU. One table of functions each; a process uses one device.
  *
  * Calls of ops are put in a queue and carried out in order; upload, download and copy are in the
  * same queue, and the first two have happened when they return. A failure of a kernel may be told
@@ -22,11 +22,24 @@ struct device {
     enum status (*download)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*copy)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*synchronize)(struct error *err);
-    const struct op_kernel *(*ops)(
-        enum elem_type elem);      /* [NUM_OPS]; run is NULL where it has none */
+    /* [NUM_OPS]; run is NULL where it has none. */
+    const struct op_kernel *(*ops)(enum elem_type elem);
     const char *(*describe)(void); /* "NVIDIA H200, 141 GB", for people */
 };
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 extern const struct device cpu_device;
+
+/* The GPU's, from libferry_cuda.so beside libferry_engine.so; ERR_DEVICE where there is no such
+ * library, no driver or no GPU. */
+MUST_CHECK enum status cuda_device_load(const struct device **out, struct error *err);
+#define CUDA_DEVICE_SYMBOL "ferry_cuda_device" /* a const struct device * */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -236,6 +236,9 @@ static inline size_t operand_bytes_of(enum operand_type type, enum elem_type pro
     return type == OPERAND_ELEM && program == ELEM_BF16 ? 2 : 4;
 }
 
+#ifdef __cplusplus
+extern "C"
+#endif
 /* The CPU's: [NUM_OPS], with the instructions that this machine has. */
 const struct op_kernel *cpu_ops(enum elem_type elem);
 
