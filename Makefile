@@ -44,15 +44,36 @@ ENGINE_LIBS = -lopenblas
 # clang's OpenMP is a package of its own: its builds go without
 OPENMP = $(if $(findstring clang, $(CC)), -Wno-source-uses-openmp -Wno-unknown-pragmas, -fopenmp)
 OBJECTS = $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/embedded_models.o
+
+# Of libferry_cuda.so, which the engine loads where it computes on a GPU. CUDA_ARCHS: what machine
+# code it has; newer GPUs compile its PTX. CUDA_LIBS is where `make cuda-libs` puts NVIDIA's.
+NVCC = $(shell command -v nvcc)
+CXX = g++
+CUDA_ARCHS ?= 80 90a
+CUDA_LIBS ?= build/cuda-libs
+CUDA_PACKAGES = nvidia-cublas==13.1.1.3 nvidia-nccl-cu13==2.30.7 nvidia-cudnn-cu13==9.24.0.43
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUBLAS = $(firstword $(foreach d, $(CUDA_LIBS)/nvidia/cu13 $(CUDA_HOME) /usr/local/cuda, \
+           $(if $(wildcard $(d)/include/cublasLt.h), $(d))))
+NO_CUDA = $(if $(NVCC),$(if $(CUBLAS),,cublasLt.h is not here; make cuda-libs),nvcc is not here)
+CUDA_SOURCES = $(wildcard kernels/cuda/*.cu)
+CUDA_FLAGS = -std=c++17 -O3 -I. -I$(CUBLAS)/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+             $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
+             -gencode arch=compute_90,code=compute_90
+CUDA_PATHS = $$ORIGIN/cuda-libs/nvidia/cu13/lib:$$ORIGIN/../../cuda-libs/nvidia/cu13/lib:/usr/local/cuda/lib64
+EMULATED = $(CUDA_SOURCES:%.cu=$(BUILD)/emulated/%.o) $(BUILD)/emulated/tests/gpu/emulator/emulator.o
 MODELS = $(wildcard convert/models/*.json)
 UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, \
                $(foreach f, $(FOLDERS) $(ENGINE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c)))
 SHELL_TESTS = $(wildcard tests/*/*_test.sh)
 FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
-FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch])
+FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch] \
+              kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
+              tests/gpu/emulator/kernels/cuda/*.h)
 
 .PHONY: all help deps deps-build test test-all asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
-        bench-quick bench-ops demo docs faults kills late valgrind install uninstall fmt fmt-check clean
+        bench-quick bench-ops demo docs faults kills late valgrind install uninstall fmt fmt-check clean \
+        cuda-libs no-cuda gpu-tests
 .SECONDARY:
 
 # Where there is MPI, what needs it is a library that is loaded for `mpi` only, and has its own copies
@@ -61,7 +82,7 @@ MPICC ?= mpicc
 MPI_LIBRARY = $(if $(shell command -v $(MPICC)), $(BUILD)/libferry_mpi.so)
 MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c common/status.c common/memory.c
 
-all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) ## the program and its libraries (the default)
+all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA), no-cuda, $(BUILD)/libferry_cuda.so) ## the program and its libraries (the default)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -118,6 +139,36 @@ $(foreach v, $(OP_VARIANTS), $(eval $(call op_rule,$(word 1,$(subst ., ,$(v))),$
 -include $(ENGINE_OBJECTS:.o=.d)
 -include $(OBJECTS:.o=.d) $(BUILD)/ferry.d $(UNIT_TESTS:=.d) $(FUZZERS:=.d)
 
+# ---- the GPU's ----
+
+no-cuda:
+	@echo '  without libferry_cuda.so: $(NO_CUDA)'
+
+# It takes what it needs of libferry from the program, as libferry_engine.so does.
+$(BUILD)/libferry_cuda.so: $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o)
+	$(call say,LINK)$(NVCC) -shared -Xlinker -s -o $@ $^ -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
+	    -Xlinker -rpath -Xlinker '$(CUDA_PATHS)' -l:libcublasLt.so.13
+
+$(BUILD)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC)$(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+cuda-libs: ## NVIDIA's libraries from PyPI, below build/cuda-libs
+	python3 -m pip install --quiet --no-deps --upgrade --target $(CUDA_LIBS) $(CUDA_PACKAGES)
+
+# The same kernels for the host: tests/gpu/emulator.
+$(BUILD)/emulated/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX)$(CXX) -x c++ -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas \
+	    -Itests/gpu/emulator -I. -MMD -MP -c -o $@ $<
+
+$(BUILD)/emulated/%.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas \
+	    -Itests/gpu/emulator -I. -MMD -MP -c -o $@ $<
+
+-include $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.d) $(EMULATED:.o=.d)
+
 docs: $(BUILD)/ferry.1 $(BUILD)/ferry.bash ## its man page and bash completion
 
 $(BUILD)/ferry.1: $(BUILD)/ferry
@@ -156,7 +207,27 @@ $(ENGINE_TESTS:=.o): FLAGS += $(OPENMP)
 $(BUILD)/%_test: $(BUILD)/%_test.o $(BUILD)/libferry.a
 	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $< $(ENGINE) $(BUILD)/libferry.a -lcmocka $(LIBS) $(ENGINE_LINK)
 
-test: all $(UNIT_TESTS) ## unit tests and those of the command line
+# cuda_device_load is the emulator's there.
+$(BUILD)/tests/gpu/ops_check_emulated: $(EMULATED) $(BUILD)/tests/gpu/ops_check.o \
+                                       $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a
+	$(call say,LINK)$(CXX) -g $(LDFLAGS) -o $@ $^ $(LIBS) $(OPENMP) $(ENGINE_LIBS) -ldl
+
+# Beside the libraries, as the program is: they are what is carried to a machine with a GPU.
+GPU_TESTS = $(BUILD)/tests/gpu/ops_check $(BUILD)/tests/gpu/ops_bench
+$(GPU_TESTS): %: %.o $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
+	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(BUILD)/tests/gpu/trial.o \
+	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(BUILD)/libferry_engine.so \
+	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
+
+gpu-tests: all $(GPU_TESTS) ## what tests/gpu/run needs on a machine with a GPU
+	@sh tests/gpu/libraries.sh $(BUILD)
+
+-include $(GPU_TESTS:=.d) $(BUILD)/tests/gpu/trial.d
+
+# Sanitizers know nothing of its fibers.
+EMULATED_CHECK = $(if $(findstring -fsanitize, $(CFLAGS)),, $(BUILD)/tests/gpu/ops_check_emulated)
+
+test: all $(UNIT_TESTS) $(EMULATED_CHECK) ## unit tests and those of the command line
 	@sh tests/run.sh $(BUILD)/ferry $(UNIT_TESTS) $(SHELL_TESTS)
 
 test-all: all $(BUILD)/train/forward_test ## the engine at every layout that fits eight ranks (minutes)

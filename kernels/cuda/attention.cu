@@ -1,0 +1,183 @@
+#include <algorithm>
+
+#include "kernels/cuda/attention.h"
+
+/* One warp's, in shared memory. */
+template <typename R> struct row_state {
+    R *q, *o;   /* [head_dim]; q times scale */
+    R *weights; /* [WARP] of the keys at hand */
+    R max, sum; /* of the scores so far; of exp(score - max) */
+};
+
+template <typename R> __host__ __device__ inline size_t row_bytes(unsigned head_dim)
+{
+    return (2 * (size_t)head_dim + WARP) * sizeof(R);
+}
+
+template <typename E>
+__device__ inline real_of<E> score_of(const attention_args<E> &a, const real_of<E> *q, const E *k)
+{
+    real_of<E> dot = 0;
+    for (unsigned d = 0; d < a.head_dim; d++)
+        dot += q[d] * to_real(k[d]);
+    return a.softcap != 0 ? a.softcap * tanh(dot / a.softcap) : dot;
+}
+
+struct larger {
+    template <typename T> __device__ T operator()(T a, T b) const
+    {
+        return a > b ? a : b;
+    }
+};
+
+/* Keys [at, min(at + WARP, end)) of a span, whose heads begin at kv; a lane scores one of them. */
+template <typename E>
+__device__ inline void attend_keys(const attention_args<E> &a, struct row_state<real_of<E>> &r,
+                                   const E *kv, int at, int end)
+{
+    typedef real_of<E> real;
+    const int count = end - at < WARP ? end - at : WARP, lane = (int)lane_id();
+    const E *rows = kv + (size_t)at * a.kv_columns;
+    real score = -real(INFINITY);
+    if (lane < count) score = score_of(a, r.q, rows + lane * a.kv_columns + a.k_at);
+    const real top = larger()(r.max, warp_reduce(score, larger()));
+    const real shift = top == -real(INFINITY) ? 0 : top, before = exp(r.max - shift);
+    const real weight = lane < count ? exp(score - shift) : 0;
+    r.sum = r.sum * before + warp_reduce(weight, add_up());
+    r.max = top;
+    r.weights[lane] = weight;
+    __syncwarp();
+    for (unsigned d = lane_id(); d < a.head_dim; d += WARP) {
+        real sum = r.o[d] * before;
+        for (int j = 0; j < count; j++)
+            sum += r.weights[j] * to_real(rows[j * a.kv_columns + a.v_at + d]);
+        r.o[d] = sum;
+    }
+    __syncwarp();
+}
+
+/* A row with no key has a sum of 0, sinks or not. */
+template <typename E>
+__device__ inline void finish_row(const attention_args<E> &a, struct row_state<real_of<E>> &r,
+                                  size_t item, unsigned head)
+{
+    typedef real_of<E> real;
+    const bool empty = r.sum == 0;
+    real scale = 1;
+    if (a.sinks && !empty) scale = add_sink(to_real(a.sinks[head]), &r.max, &r.sum);
+    scale = empty ? 0 : scale / r.sum;
+    for (unsigned d = lane_id(); d < a.head_dim; d += WARP)
+        a.o[item * a.head_dim + d] = from_real<E>(empty ? 0 : scale * r.o[d]);
+    if (a.lse && lane_id() == 0) a.lse[item] = empty ? -real(INFINITY) : r.max + log(r.sum);
+}
+
+/* A warp a query head of a token. */
+template <typename E> __global__ void attend_rows(const attention_args<E> a)
+{
+    typedef real_of<E> real;
+    DYNAMIC_SHARED(shared);
+    const unsigned heads = a.groups * a.queries;
+    const size_t item = (size_t)blockIdx.x * (blockDim.x / WARP) + warp_id();
+    if (item >= (size_t)a.num_queries * heads) return;
+    const int row = (int)(item / heads);
+    const unsigned head = (unsigned)(item % heads), group = head / a.queries;
+    struct row_state<real> r;
+    r.q = reinterpret_cast<real *>(shared + warp_id() * row_bytes<real>(a.head_dim));
+    r.o = r.q + a.head_dim;
+    r.weights = r.o + a.head_dim;
+    r.max = -real(INFINITY);
+    r.sum = 0;
+    const E *q = a.q + row * a.q_columns + group * a.q_stride + head % a.queries * a.head_dim;
+    for (unsigned d = lane_id(); d < a.head_dim; d += WARP) {
+        r.q[d] = a.scale * to_real(q[d]);
+        r.o[d] = 0;
+    }
+    __syncwarp();
+    const struct spans_found f = spans_of_query(a, row);
+    for (unsigned i = f.first; i < f.first + f.count; i++) {
+        const struct span s = a.spans[i];
+        const struct interval keys = keys_of(a, s, row - s.q_begin);
+        const E *kv = a.kv + s.k_begin * a.kv_columns + group * a.kv_stride;
+        for (int at = keys.begin; at < keys.end; at += WARP)
+            attend_keys(a, r, kv, at, keys.end);
+    }
+    finish_row(a, r, item, head);
+}
+
+template <typename E>
+static enum status attention_plain(const attention_args<E> &a, struct error *err)
+{
+    const size_t bytes = row_bytes<real_of<E>>(a.head_dim);
+    const unsigned warps = (unsigned)std::min<size_t>(4, PLAIN_SHARED_BYTES / bytes);
+    if (warps == 0) return fail(err, ERR_UNSUPPORTED, "attention heads of %u", a.head_dim);
+    const size_t items = (size_t)a.num_queries * a.groups * a.queries;
+    return launch("attention", err, attend_rows<E>, dim3(blocks_for(items, warps)), warps * WARP,
+                  warps * bytes, a);
+}
+
+template <typename E>
+static struct attention_args<E>
+attention_args_of(const union op_params *p, const struct operand *in, const struct operand *out) {
+    struct attention_args<E> a = {
+    };
+    a.q = data_of<E>(in[0]);
+    a.kv = data_of<E>(in[1]);
+    a.spans = data_of<struct span>(in[2]);
+    a.sinks = data_of<E>(in[3]);
+    a.o = data_of<E>(out[0]);
+    a.lse = data_of<real_of<E>>(out[1]);
+    a.num_queries = (unsigned)in[0].shape[0];
+    a.num_spans = (unsigned)in[2].shape[0];
+    a.groups = p->attention.heads.groups;
+    a.queries = p->attention.heads.queries;
+    a.head_dim = p->attention.heads.head_dim;
+    a.splits = 1;
+    a.q_columns = in[0].shape[1];
+    a.kv_columns = in[1].shape[1];
+    a.q_stride = p->attention.q_stride;
+    a.kv_stride = p->attention.kv_stride;
+    a.k_at = p->attention.k_at;
+    a.v_at = p->attention.v_at;
+    a.scale = (real_of<E>)p->attention.scale;
+    a.softcap = (real_of<E>)p->attention.softcap;
+    a.window = p->attention.window;
+    a.causal = p->attention.causal;
+    return a;
+}
+
+template <typename E>
+enum status op_attention(OP_ARGUMENTS)
+{
+    (void)workspace;
+    return attention_plain(attention_args_of<E>(p, in, out), err);
+}
+
+template <typename E> size_t op_attention_workspace(WORKSPACE_ARGUMENTS)
+{
+    (void)p, (void)in, (void)out;
+    return 0;
+}
+
+template <>
+enum status op_attention<bf16>(OP_ARGUMENTS) {
+    struct attention_args<bf16> a = attention_args_of<bf16>(p, in, out);
+    if (!attention_fits_mma(p, in)) return attention_plain(a, err);
+    a.splits = attention_splits(p, in);
+    a.part_o = static_cast<float *>(workspace);
+    a.part_lse = a.part_o + (size_t)a.splits * a.num_queries * a.groups * a.queries * a.head_dim;
+    return attention_mma(a, err);
+}
+
+template <> size_t op_attention_workspace<bf16>(WORKSPACE_ARGUMENTS)
+{
+    (void)out;
+    const struct head_shape s = p->attention.heads;
+    const size_t splits = attention_splits(p, in);
+    if (splits == 1 || !attention_fits_mma(p, in)) return 0;
+    return splits * in[0].shape[0] * s.groups * s.queries * (s.head_dim + 1) * sizeof(float);
+}
+
+template enum status op_attention<float>(OP_ARGUMENTS);
+template enum status op_attention<double>(OP_ARGUMENTS);
+template size_t op_attention_workspace<float>(WORKSPACE_ARGUMENTS);
+template size_t op_attention_workspace<double>(WORKSPACE_ARGUMENTS);

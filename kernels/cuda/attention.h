@@ -1,0 +1,99 @@
+/* attention.h - what the two kernels of attention share: attention.cu takes everything, a warp a
+ * query head of a token; attention_mma.cu bf16 heads of up to 256 on tensor cores.
+ *
+ * Spans are read on the device, by whole warps: nobody waits for the host. */
+#ifndef FERRY_KERNELS_CUDA_ATTENTION_H
+#define FERRY_KERNELS_CUDA_ATTENTION_H
+
+#include "kernels/cuda/cuda.h"
+
+struct span {
+    int q_begin, q_count, q_position, k_begin, k_count, k_position;
+};
+
+template <typename E> struct attention_args {
+    const E *q, *kv, *sinks; /* sinks may be NULL */
+    const struct span *spans;
+    E *o;            /* [num_queries, heads, head_dim] */
+    real_of<E> *lse; /* [num_queries, heads] or NULL */
+    float *part_o;   /* [splits, num_queries, heads, head_dim], where splits > 1 */
+    float *part_lse; /* [splits, num_queries, heads] */
+    unsigned num_spans, num_queries, groups, queries, head_dim, splits;
+    size_t q_columns, kv_columns;
+    unsigned q_stride, kv_stride, k_at, v_at;
+    real_of<E> scale, softcap;
+    unsigned window;
+    bool causal;
+};
+
+/* Keys [begin, end) of a span. */
+struct interval {
+    int begin, end;
+};
+
+/* Those that query number `query` of the span may attend to. Neither end falls from one query to
+ * the next. */
+template <typename E>
+__device__ inline struct interval keys_of(const attention_args<E> &a, const struct span &s,
+                                          int query)
+{
+    const int64_t q = (int64_t)s.q_position + query - s.k_position;
+    int64_t begin = 0, end = s.k_count;
+    if (a.causal && q + 1 < end) end = q + 1;
+    if (a.window && q + 1 - (int64_t)a.window > begin) begin = q + 1 - (int64_t)a.window;
+    if (end < 0) end = 0;
+    struct interval keys = {(int)(begin < end ? begin : end), (int)end};
+    return keys;
+}
+
+__device__ inline struct span no_span()
+{
+    struct span s = {0, 0, 0, 0, 0, 0};
+    return s;
+}
+
+/* The lanes before the first span that ends them all. */
+__device__ inline unsigned live_lanes(const struct span &s)
+{
+    const unsigned ended = __ballot_sync(ALL_LANES, s.q_count <= 0);
+    return ended ? (ended & (~ended + 1)) - 1 : ALL_LANES;
+}
+
+struct spans_found {
+    unsigned first, count;
+};
+
+/* The spans of the query at a row; they stand one behind the other. */
+template <typename E>
+__device__ inline struct spans_found spans_of_query(const attention_args<E> &a, int row)
+{
+    struct spans_found f = {0, 0};
+    for (unsigned base = 0; base < a.num_spans; base += WARP) {
+        const unsigned i = base + lane_id();
+        const struct span s = i < a.num_spans ? a.spans[i] : no_span();
+        const unsigned live = live_lanes(s);
+        const unsigned hits =
+            live & __ballot_sync(ALL_LANES, row >= s.q_begin && row - s.q_begin < s.q_count);
+        if (hits && f.count == 0) f.first = base + (unsigned)__ffs((int)hits) - 1;
+        f.count += (unsigned)__popc(hits);
+        if (live != ALL_LANES) break;
+    }
+    return f;
+}
+
+/* A sink is one more score: what is left of all others' sum. */
+template <typename R> __device__ inline R add_sink(R sink, R *max, R *sum)
+{
+    const R top = sink > *max ? sink : *max, before = exp(*max - top);
+    *sum = *sum * before + exp(sink - top);
+    *max = top;
+    return before;
+}
+
+/* In attention_mma.cu: whether it takes these shapes (and pointers, where they are known), how it
+ * splits keys, and the launch. */
+bool attention_fits_mma(const union op_params *p, const struct operand *in);
+unsigned attention_splits(const union op_params *p, const struct operand *in);
+enum status attention_mma(const attention_args<bf16> &a, struct error *err);
+
+#endif

@@ -1,0 +1,303 @@
+/* cuda.h - what all kernels of this folder share.
+ *
+ * 1. An op is a template over E, the type of ELEM; real_of<E> is REAL. Kernels get a second
+ *    parameter N: how many elements a thread reads at once, WIDTH<E> (16 bytes) where pointers and
+ *    row lengths permit, else 1.
+ * 2. All is launched on cuda_stream by launch(), so in the order of the calls.
+ * 3. Blocks are whole warps. Reductions are trees of one shape: the same numbers give the same sum.
+ * 4. Only what include files of CUDA's own name is used, and kernels are started by launch() alone:
+ *    so tests/gpu/emulator can compile the same files for the host. */
+#ifndef FERRY_KERNELS_CUDA_CUDA_H
+#define FERRY_KERNELS_CUDA_CUDA_H
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <initializer_list>
+#include <math.h>
+
+#include "kernels/ops.h"
+
+/* Of the device that is open. */
+extern cudaStream_t cuda_stream;
+extern int cuda_multiprocessors;
+extern int *cuda_bad_sequence; /* the host's memory, seen by kernels: see sample.cu; -1: none */
+
+/* OK, or ERR_DEVICE with what CUDA says. */
+MUST_CHECK enum status cuda_status(const char *what, cudaError_t code, struct error *err);
+
+/* ---- elements ---- */
+
+typedef __nv_bfloat16 bf16;
+
+template <typename E> struct real_type {
+    typedef float type;
+};
+template <> struct real_type<double> {
+    typedef double type;
+};
+template <typename E> using real_of = typename real_type<E>::type;
+
+template <typename E> constexpr int WIDTH = 16 / sizeof(E);
+
+__device__ inline float to_real(float x)
+{
+    return x;
+}
+
+__device__ inline double to_real(double x)
+{
+    return x;
+}
+
+__device__ inline float to_real(bf16 x)
+{
+    return __bfloat162float(x);
+}
+
+template <typename E> __device__ inline E from_real(real_of<E> x)
+{
+    return x;
+}
+
+template <> __device__ inline bf16 from_real<bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+template <typename E, int N> struct alignas(N * sizeof(E)) pack {
+    E at[N];
+};
+
+/* N elements; from and to are aligned to all of them. */
+template <typename E, int N> __device__ inline pack<E, N> load_pack(const E *from)
+{
+    return *reinterpret_cast<const pack<E, N> *>(from);
+}
+
+template <typename E, int N> __device__ inline void load_reals(real_of<E> (&to)[N], const E *from)
+{
+    const pack<E, N> p = load_pack<E, N>(from);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to[i] = to_real(p.at[i]);
+}
+
+template <typename E, int N> __device__ inline void store_reals(E *to, const real_of<E> (&from)[N])
+{
+    pack<E, N> p;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        p.at[i] = from_real<E>(from[i]);
+    *reinterpret_cast<pack<E, N> *>(to) = p;
+}
+
+template <typename E, int N> __device__ inline void copy_pack(E *to, const E *from)
+{
+    if constexpr (N * sizeof(E) == 16)
+        *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+    else
+        *to = *from;
+}
+
+/* ---- threads ---- */
+
+enum { WARP = 32, MOST_THREADS = 1024 };
+#define ALL_LANES 0xffffffffu
+
+__device__ inline unsigned lane_id()
+{
+    return threadIdx.x % WARP;
+}
+
+__device__ inline unsigned warp_id()
+{
+    return threadIdx.x / WARP;
+}
+
+struct add_up {
+    template <typename T> __device__ T operator()(T a, T b) const
+    {
+        return a + b;
+    }
+};
+
+/* Combined over the lanes of a warp; all get the result. */
+template <typename T, typename F> __device__ inline T warp_reduce(T x, F combine)
+{
+#pragma unroll
+    for (int distance = WARP / 2; distance > 0; distance /= 2)
+        x = combine(x, __shfl_xor_sync(ALL_LANES, x, distance));
+    return x;
+}
+
+/* Over all threads of a block, which all call it; all get the result. */
+template <typename T, typename F> __device__ inline T block_reduce(T x, T identity, F combine)
+{
+    __shared__ T parts[WARP];
+    x = warp_reduce(x, combine);
+    __syncthreads(); /* parts of the reduction before this one have been read */
+    if (lane_id() == 0) parts[warp_id()] = x;
+    __syncthreads();
+    x = lane_id() < blockDim.x / WARP ? parts[lane_id()] : identity;
+    return warp_reduce(x, combine);
+}
+
+template <typename T> __device__ inline T block_sum(T x)
+{
+    return block_reduce(x, T(0), add_up());
+}
+
+/* The sum over all threads before this one; *total: over all. */
+template <typename T> __device__ inline T block_sum_before(T x, T *total)
+{
+    __shared__ T sums[WARP];
+    T upto = x;
+#pragma unroll
+    for (unsigned distance = 1; distance < WARP; distance *= 2) {
+        const T left = __shfl_up_sync(ALL_LANES, upto, distance);
+        if (lane_id() >= distance) upto += left;
+    }
+    __syncthreads();
+    if (lane_id() == WARP - 1) sums[warp_id()] = upto;
+    __syncthreads();
+    T before = 0, all = 0;
+    for (unsigned w = 0; w < blockDim.x / WARP; w++) {
+        if (w < warp_id()) before += sums[w];
+        all += sums[w];
+    }
+    *total = all;
+    return before + (upto - x);
+}
+
+/* The rows that hold something: all, where nobody counts. Every lane of the warp calls it. */
+__device__ inline size_t counted_rows(const int32_t *counts, unsigned num_counts, size_t rows)
+{
+    if (!counts) return rows;
+    int sum = 0;
+    for (unsigned i = lane_id(); i < num_counts; i += WARP)
+        sum += counts[i];
+    return (size_t)warp_reduce(sum, add_up());
+}
+
+/* ---- shared memory ---- */
+
+/* What a block gets without asking the driver for more. */
+enum { PLAIN_SHARED_BYTES = 48 << 10 };
+
+/* The block's dynamic shared memory, as char *name. */
+#ifndef DYNAMIC_SHARED
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) char name[]
+#endif
+
+/* ---- launching ---- */
+
+template <typename... P, typename... A>
+MUST_CHECK enum status launch(const char *op, struct error *err, void (*kernel)(P...), dim3 grid,
+                              unsigned threads, size_t shared_bytes, A... args)
+{
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return OK;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = cuda_stream;
+    return cuda_status(op, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), err);
+}
+
+/* Threads of a block that has `items` to do. */
+static inline unsigned threads_for(size_t items, unsigned most)
+{
+    const size_t warps = (items + WARP - 1) / WARP;
+    return warps == 0 ? (unsigned)WARP : warps * WARP < most ? (unsigned)(warps * WARP) : most;
+}
+
+static inline unsigned blocks_for(size_t items, size_t a_block)
+{
+    return (unsigned)((items + a_block - 1) / a_block);
+}
+
+/* Whether rows of so many elements at these places can be read 16 bytes at a time. */
+template <typename E> bool fits_width(size_t columns, std::initializer_list<const void *> places)
+{
+    bool fits = columns % WIDTH<E> == 0;
+    for (const void *place : places)
+        fits &= (uintptr_t)place % 16 == 0;
+    return fits;
+}
+
+/* The variant of a kernel<E, N>; its threads for rows of so many elements. */
+#define BY_WIDTH(kernel, E, wide) ((wide) ? kernel<E, WIDTH<E>> : kernel<E, 1>)
+template <typename E> unsigned row_threads(size_t columns, bool wide)
+{
+    return threads_for(wide ? columns / WIDTH<E> : columns, 256);
+}
+
+/* ---- operands ---- */
+
+template <typename T> T *data_of(const struct operand &o)
+{
+    return static_cast<T *>(o.data);
+}
+
+/* Elements of one token of query, key and value. */
+static inline size_t qkv_columns(const struct head_shape &s)
+{
+    return (size_t)s.groups * (s.queries + 2) * s.head_dim;
+}
+
+/* ---- ops ---- */
+
+#define OP_ARGUMENTS                                                                               \
+    const union op_params *p, const struct operand *in, const struct operand *out,                 \
+        void *workspace, struct error *err
+#define WORKSPACE_ARGUMENTS                                                                        \
+    const union op_params *p, const struct operand *in, const struct operand *out
+
+/* Behind the definition of an op: it for all types. */
+#define FOR_ALL_TYPES(op)                                                                          \
+    template enum status op<float>(OP_ARGUMENTS);                                                  \
+    template enum status op<double>(OP_ARGUMENTS);                                                 \
+    template enum status op<bf16>(OP_ARGUMENTS);
+#define WORKSPACE_FOR_ALL_TYPES(size)                                                              \
+    template size_t size<float>(WORKSPACE_ARGUMENTS);                                              \
+    template size_t size<double>(WORKSPACE_ARGUMENTS);                                             \
+    template size_t size<bf16>(WORKSPACE_ARGUMENTS);
+
+// clang-format off
+#define CUDA_OPS(PLAIN, WITH_WORKSPACE)                   \
+    PLAIN(OP_EMBEDDING, op_embedding)                     \
+    PLAIN(OP_POSITIONS, op_positions)                     \
+    PLAIN(OP_NORM, op_norm)                               \
+    PLAIN(OP_ADD_NORM, op_add_norm)                       \
+    PLAIN(OP_ADD, op_add)                                 \
+    WITH_WORKSPACE(OP_MATMUL, op_matmul)                  \
+    PLAIN(OP_HEAD_NORM, op_head_norm)                     \
+    PLAIN(OP_ROTARY, op_rotary)                           \
+    WITH_WORKSPACE(OP_ATTENTION, op_attention)            \
+    PLAIN(OP_ATTENTION_MERGE, op_attention_merge)         \
+    PLAIN(OP_CACHE_WRITE, op_cache_write)                 \
+    PLAIN(OP_ACTIVATION, op_activation)                   \
+    PLAIN(OP_ROUTE, op_route)                             \
+    PLAIN(OP_SORT_BY_EXPERT, op_sort_by_expert)           \
+    PLAIN(OP_SORT_RECEIVED, op_sort_received)             \
+    PLAIN(OP_PERMUTE, op_permute)                         \
+    PLAIN(OP_UNPERMUTE, op_unpermute)                     \
+    PLAIN(OP_GROUPED_MATMUL, op_grouped_matmul)           \
+    PLAIN(OP_SIGMOID_SCALE, op_sigmoid_scale)             \
+    PLAIN(OP_GATHER_ROWS, op_gather_rows)                 \
+    PLAIN(OP_VOCAB_MAX, op_vocab_max)                     \
+    PLAIN(OP_VOCAB_SUM, op_vocab_sum)                     \
+    PLAIN(OP_TOKEN_LOSS, op_token_loss)                   \
+    WITH_WORKSPACE(OP_SAMPLE, op_sample)
+// clang-format on
+
+#define DECLARE_OP(id, op) template <typename E> enum status op(OP_ARGUMENTS);
+#define DECLARE_OP_AND_WORKSPACE(id, op)                                                           \
+    DECLARE_OP(id, op)                                                                             \
+    template <typename E> size_t op##_workspace(WORKSPACE_ARGUMENTS);
+CUDA_OPS(DECLARE_OP, DECLARE_OP_AND_WORKSPACE)
+
+/* cuBLASLt's handle and plans (matmul.cu) go with the device. */
+void matmul_close(void);
+
+#endif

@@ -1,0 +1,215 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/device.h"
+
+cudaStream_t cuda_stream;
+int cuda_multiprocessors;
+int *cuda_bad_sequence;
+
+enum { STAGES = 2 };
+#define STAGE_BYTES ((uint64_t)16 << 20)
+
+/* Pinned memory: what goes through it takes half the time of what the driver copies by itself, and
+ * the host fills one stage while the other one is under way. */
+static void *stages[STAGES];
+static cudaEvent_t stage_read[STAGES];
+static char description[320];
+
+enum status cuda_status(const char *what, cudaError_t code, struct error *err)
+{
+    if (code == cudaSuccess) return OK;
+    (void)cudaGetLastError(); /* told here: not again by the next call */
+    return fail(err, ERR_DEVICE, "%s: %s (%s)", what, cudaGetErrorString(code),
+                cudaGetErrorName(code));
+}
+
+#define CUDA_TRY(call, what) TRY(cuda_status(what, call, err))
+
+/* ---- opening ---- */
+
+/* The first of the compiled instructions are those of compute capability 8.0. */
+static enum status check_capability(const cudaDeviceProp *p, struct error *err)
+{
+    if (p->major >= 8) return OK;
+    return fail(err, ERR_DEVICE, "%s has compute capability %d.%d; 8.0 is needed", p->name,
+                p->major, p->minor);
+}
+
+static enum status make_stages(struct error *err)
+{
+    for (int i = 0; i < STAGES; i++) {
+        CUDA_TRY(cudaHostAlloc(&stages[i], STAGE_BYTES, cudaHostAllocDefault), "pinned memory");
+        CUDA_TRY(cudaEventCreateWithFlags(&stage_read[i], cudaEventDisableTiming), "an event");
+    }
+    void *flag;
+    CUDA_TRY(cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped), "pinned memory");
+    cuda_bad_sequence = static_cast<int *>(flag);
+    *cuda_bad_sequence = -1;
+    return OK;
+}
+
+static enum status device_open(unsigned number, struct error *err)
+{
+    int count = 0;
+    CUDA_TRY(cudaGetDeviceCount(&count), "GPUs");
+    if (count == 0) return fail(err, ERR_DEVICE, "there is no GPU");
+    const int device = (int)(number % (unsigned)count);
+    cudaDeviceProp properties;
+    CUDA_TRY(cudaGetDeviceProperties(&properties, device), "a GPU's properties");
+    TRY(check_capability(&properties, err));
+    CUDA_TRY(cudaSetDevice(device), "choosing a GPU");
+    CUDA_TRY(cudaStreamCreateWithFlags(&cuda_stream, cudaStreamNonBlocking), "a stream");
+    cuda_multiprocessors = properties.multiProcessorCount;
+    (void)snprintf(description, sizeof description, "%s, %.0f GB", properties.name,
+                   (double)properties.totalGlobalMem / 1e9);
+    return make_stages(err);
+}
+
+/* Nothing can be done about what fails here. */
+static void device_close(void)
+{
+    matmul_close();
+    for (int i = 0; i < STAGES; i++) {
+        (void)cudaFreeHost(stages[i]);
+        (void)cudaEventDestroy(stage_read[i]);
+        stages[i] = NULL;
+    }
+    (void)cudaFreeHost(cuda_bad_sequence);
+    (void)cudaStreamDestroy(cuda_stream);
+    cuda_bad_sequence = NULL;
+    cuda_stream = NULL;
+}
+
+/* ---- memory ---- */
+
+static enum status no_memory(uint64_t bytes, const char *what, struct error *err)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+    return fail(err, ERR_MEMORY, "%s: %.2f GB on %s, of which %.2f GB are free", what,
+                (double)bytes / 1e9, description, (double)free_bytes / 1e9);
+}
+
+static enum status device_allocate(void **out, uint64_t bytes, const char *what, struct error *err)
+{
+    if (bytes == 0) bytes = 1;
+    const cudaError_t code = cudaMalloc(out, bytes);
+    if (code == cudaErrorMemoryAllocation) return no_memory(bytes, what, err);
+    CUDA_TRY(code, what);
+    CUDA_TRY(cudaMemsetAsync(*out, 0, bytes, cuda_stream), what);
+    return OK;
+}
+
+static void device_release(void *memory)
+{
+    (void)cudaFree(memory);
+}
+
+/* ---- copies ---- */
+
+static uint64_t stage_part(uint64_t done, uint64_t bytes)
+{
+    return bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
+}
+
+/* A kernel found a sequence whose logits are no numbers. */
+static enum status check_numbers(struct error *err)
+{
+    const int sequence = *(volatile int *)cuda_bad_sequence;
+    if (sequence < 0) return OK;
+    *cuda_bad_sequence = -1;
+    return fail(err, ERR_NUMERIC, "logits of sequence %d are not all finite numbers", sequence);
+}
+
+static enum status device_synchronize(struct error *err)
+{
+    CUDA_TRY(cudaStreamSynchronize(cuda_stream), "the GPU");
+    return check_numbers(err);
+}
+
+static enum status device_upload(void *to, const void *from, uint64_t bytes, struct error *err)
+{
+    for (uint64_t done = 0, n, i = 0; done < bytes; done += n, i++) {
+        const unsigned stage = i % STAGES;
+        n = stage_part(done, bytes);
+        CUDA_TRY(cudaEventSynchronize(stage_read[stage]), "upload");
+        memcpy(stages[stage], (const char *)from + done, n);
+        CUDA_TRY(cudaMemcpyAsync((char *)to + done, stages[stage], n, cudaMemcpyHostToDevice,
+                                 cuda_stream),
+                 "upload");
+        CUDA_TRY(cudaEventRecord(stage_read[stage], cuda_stream), "upload");
+    }
+    CUDA_TRY(cudaStreamSynchronize(cuda_stream), "upload");
+    return OK;
+}
+
+static enum status download_part(const char *from, unsigned stage, uint64_t n, struct error *err)
+{
+    CUDA_TRY(cudaMemcpyAsync(stages[stage], from, n, cudaMemcpyDeviceToHost, cuda_stream),
+             "download");
+    CUDA_TRY(cudaEventRecord(stage_read[stage], cuda_stream), "download");
+    return OK;
+}
+
+/* Part i + 1 is under way while part i is copied out of its stage. */
+static enum status device_download(void *to, const void *from, uint64_t bytes, struct error *err)
+{
+    char *host = static_cast<char *>(to);
+    const char *device = static_cast<const char *>(from);
+    if (bytes > 0) TRY(download_part(device, 0, stage_part(0, bytes), err));
+    for (uint64_t done = 0, n, i = 0; done < bytes; done += n, i++) {
+        n = stage_part(done, bytes);
+        if (done + n < bytes)
+            TRY(download_part(device + done + n, (i + 1) % STAGES, stage_part(done + n, bytes),
+                              err));
+        CUDA_TRY(cudaEventSynchronize(stage_read[i % STAGES]), "download");
+        memcpy(host + done, stages[i % STAGES], n);
+    }
+    return device_synchronize(err);
+}
+
+static enum status device_copy(void *to, const void *from, uint64_t bytes, struct error *err)
+{
+    return cuda_status(
+        "copy", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream), err);
+}
+
+/* ---- the tables ---- */
+
+struct op_table {
+    struct op_kernel rows[NUM_OPS];
+};
+
+template <typename E> static struct op_table make_table()
+{
+    struct op_table t = {};
+#define PLAIN_ROW(id, op) t.rows[id].run = op<E>;
+#define ROW_WITH_WORKSPACE(id, op) t.rows[id].run = op<E>, t.rows[id].workspace = op##_workspace<E>;
+    CUDA_OPS(PLAIN_ROW, ROW_WITH_WORKSPACE)
+    return t;
+}
+
+static const struct op_kernel *device_ops(enum elem_type elem)
+{
+    static const struct op_table f32 = make_table<float>(), f64 = make_table<double>(),
+                                 bf16_table = make_table<bf16>();
+    return elem == ELEM_F64 ? f64.rows : elem == ELEM_BF16 ? bf16_table.rows : f32.rows;
+}
+
+static const char *device_describe(void)
+{
+    return description;
+}
+
+static const struct device cuda_device = {
+    "cuda",         false,          device_open,     device_close, device_allocate,
+    device_release, device_upload,  device_download, device_copy,  device_synchronize,
+    device_ops,     device_describe};
+
+extern "C" {
+extern const struct device *ferry_cuda_device;
+__attribute__((visibility("default"))) const struct device *ferry_cuda_device = &cuda_device;
+}

@@ -1,0 +1,172 @@
+/* A row is a block's. It is read again for each pass over it: the second time it is in the cache.
+ */
+#include "kernels/cuda/cuda.h"
+
+template <typename E> struct norm_args {
+    const E *stream, *branch, *branch_bias; /* branch NULL: the norm of stream itself */
+    const E *weight, *bias;                 /* [h]; bias may be NULL */
+    E *sum, *y;
+    real_of<E> *stats; /* [T, 2] or NULL */
+    size_t h;
+    real_of<E> epsilon, shift;
+    bool layer_norm;
+};
+
+/* x = a + b + bias, rounded once. */
+template <typename E, int N>
+__device__ inline void add_vectors(real_of<E> (&x)[N], const E *a, const E *b, const E *bias)
+{
+    real_of<E> other[N];
+    load_reals<E, N>(x, a);
+    load_reals<E, N>(other, b);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] += other[j];
+    if (!bias) return;
+    load_reals<E, N>(other, bias);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] += other[j];
+}
+
+/* Elements [i, i + N) of the row at `row`, as they are normed; the sum of two is stored first. */
+template <typename E, int N>
+__device__ inline void first_read(real_of<E> (&x)[N], const norm_args<E> &a, size_t row, size_t i)
+{
+    if (!a.branch) {
+        load_reals<E, N>(x, a.stream + row + i);
+        return;
+    }
+    add_vectors<E, N>(x, a.stream + row + i, a.branch + row + i,
+                      a.branch_bias ? a.branch_bias + i : NULL);
+    store_reals<E, N>(a.sum + row + i, x);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] = to_real(from_real<E>(x[j]));
+}
+
+template <typename E, int N>
+__device__ inline real_of<E> square_deviations(const E *x, size_t h, real_of<E> mean)
+{
+    real_of<E> total = 0, v[N];
+    for (size_t i = threadIdx.x * N; i < h; i += blockDim.x * N) {
+        load_reals<E, N>(v, x + i);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            total += (v[j] - mean) * (v[j] - mean);
+    }
+    return total;
+}
+
+template <typename E, int N>
+__device__ inline void write_row(const norm_args<E> &a, const E *x, E *y, real_of<E> mean,
+                                 real_of<E> scale)
+{
+    real_of<E> v[N], weight[N], bias[N] = {};
+    for (size_t i = threadIdx.x * N; i < a.h; i += blockDim.x * N) {
+        load_reals<E, N>(v, x + i);
+        load_reals<E, N>(weight, a.weight + i);
+        if (a.bias) load_reals<E, N>(bias, a.bias + i);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] = (v[j] - mean) * scale * (weight[j] + a.shift) + bias[j];
+        store_reals<E, N>(y + i, v);
+    }
+}
+
+template <typename E, int N> __global__ void norm_rows(const norm_args<E> a)
+{
+    typedef real_of<E> real;
+    const size_t row = blockIdx.x * a.h;
+    const E *x = (a.branch ? a.sum : a.stream) + row;
+    real total = 0, mean = 0, v[N];
+    for (size_t i = threadIdx.x * N; i < a.h; i += blockDim.x * N) {
+        first_read<E, N>(v, a, row, i);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            total += a.layer_norm ? v[j] : v[j] * v[j];
+    }
+    total = block_sum(total);
+    if (a.layer_norm) {
+        mean = total / real(a.h);
+        total = block_sum(square_deviations<E, N>(x, a.h, mean));
+    }
+    const real scale = 1 / sqrt(total / real(a.h) + a.epsilon);
+    write_row<E, N>(a, x, a.y + row, mean, scale);
+    if (a.stats && threadIdx.x == 0) {
+        a.stats[2 * (size_t)blockIdx.x] = mean;
+        a.stats[2 * (size_t)blockIdx.x + 1] = scale;
+    }
+}
+
+/* weight, [bias] and y, [stats] stand alike in both norms. */
+template <typename E>
+static struct norm_args<E> norm_args_of(const union op_params *p, const struct operand *weight,
+                                        const struct operand *y) {
+    struct norm_args<E> a = {
+    };
+    a.weight = data_of<E>(weight[0]);
+    a.bias = data_of<E>(weight[1]);
+    a.y = data_of<E>(y[0]);
+    a.stats = data_of<real_of<E>>(y[1]);
+    a.h = y[0].shape[1];
+    a.epsilon = (real_of<E>)p->norm.epsilon;
+    a.shift = (real_of<E>)p->norm.shift;
+    a.layer_norm = p->norm.layer_norm;
+    return a;
+}
+
+template <typename E>
+static enum status launch_norm(const char *op, const struct norm_args<E> &a, size_t rows,
+                               struct error *err)
+{
+    const bool wide =
+        fits_width<E>(a.h, {a.stream, a.branch, a.branch_bias, a.weight, a.bias, a.sum, a.y});
+    return launch(op, err, BY_WIDTH(norm_rows, E, wide), dim3((unsigned)rows),
+                  row_threads<E>(a.h, wide), 0, a);
+}
+
+template <typename E> enum status op_norm(OP_ARGUMENTS)
+{
+    (void)workspace;
+    struct norm_args<E> a = norm_args_of<E>(p, in + 1, out);
+    a.stream = data_of<E>(in[0]);
+    return launch_norm("norm", a, out[0].shape[0], err);
+}
+
+template <typename E> enum status op_add_norm(OP_ARGUMENTS)
+{
+    (void)workspace;
+    struct norm_args<E> a = norm_args_of<E>(p, in + 3, out + 1);
+    a.stream = data_of<E>(in[0]);
+    a.branch = data_of<E>(in[1]);
+    a.branch_bias = data_of<E>(in[2]);
+    a.sum = data_of<E>(out[0]);
+    return launch_norm("add_norm", a, out[0].shape[0], err);
+}
+
+template <typename E, int N>
+__global__ void add_rows(const E *a, const E *b, const E *bias, E *c, size_t h)
+{
+    const size_t row = blockIdx.x * h;
+    real_of<E> x[N];
+    for (size_t i = threadIdx.x * N; i < h; i += blockDim.x * N) {
+        add_vectors<E, N>(x, a + row + i, b + row + i, bias ? bias + i : NULL);
+        store_reals<E, N>(c + row + i, x);
+    }
+}
+
+template <typename E> enum status op_add(OP_ARGUMENTS)
+{
+    (void)p, (void)workspace;
+    const E *a = data_of<E>(in[0]), *b = data_of<E>(in[1]), *bias = data_of<E>(in[2]);
+    E *c = data_of<E>(out[0]);
+    const size_t h = out[0].shape[1];
+    const bool wide = fits_width<E>(h, {a, b, bias, c});
+    return launch("add", err, BY_WIDTH(add_rows, E, wide), dim3((unsigned)out[0].shape[0]),
+                  row_threads<E>(h, wide), 0, a, b, bias, c, h);
+}
+
+FOR_ALL_TYPES(op_norm)
+FOR_ALL_TYPES(op_add_norm)
+FOR_ALL_TYPES(op_add)

@@ -1,0 +1,92 @@
+/* Cross entropy: a block a token. */
+#include "kernels/cuda/cuda.h"
+
+/* The larger; NaN where one of them is. */
+struct larger_or_nan {
+    template <typename T> __device__ T operator()(T a, T b) const
+    {
+        return a > b || a != a ? a : b;
+    }
+};
+
+template <typename R, int N>
+__global__ void max_of_rows(const R *logits, size_t columns, size_t valid, R *max)
+{
+    const R *row = logits + blockIdx.x * columns;
+    R top = -R(INFINITY), v[N];
+    for (size_t i = threadIdx.x * N; i < valid; i += blockDim.x * N) {
+        load_reals<R, N>(v, row + i);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            top = larger_or_nan()(top, v[j]);
+    }
+    top = block_reduce(top, -R(INFINITY), larger_or_nan());
+    if (threadIdx.x == 0) max[blockIdx.x] = top;
+}
+
+template <typename E> enum status op_vocab_max(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    (void)workspace;
+    const real *logits = data_of<real>(in[0]);
+    const size_t columns = in[0].shape[1], valid = p->vocab.valid;
+    const bool wide = fits_width<real>(columns, {logits}) && valid % WIDTH<real> == 0;
+    return launch("vocab_max", err, BY_WIDTH(max_of_rows, real, wide),
+                  dim3((unsigned)in[0].shape[0]), threads_for(valid, 512), 0, logits, columns,
+                  valid, data_of<real>(out[0]));
+}
+
+/* The sums of the threads are short, and are added up in f64. */
+template <typename R, int N>
+__global__ void sum_of_rows(const R *logits, size_t columns, uint64_t first_column, size_t valid,
+                            const R *max, const int32_t *targets, R *sums)
+{
+    const R *row = logits + blockIdx.x * columns;
+    const R top = max[blockIdx.x];
+    R part = 0, v[N];
+    for (size_t i = threadIdx.x * N; i < valid; i += blockDim.x * N) {
+        load_reals<R, N>(v, row + i);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            part += exp(v[j] - top);
+    }
+    const double sum = block_sum((double)part);
+    if (threadIdx.x != 0) return;
+    const uint64_t column = (uint64_t)(int64_t)targets[blockIdx.x] - first_column;
+    sums[2 * (size_t)blockIdx.x] = R(sum);
+    sums[2 * (size_t)blockIdx.x + 1] = column < valid ? row[column] - top : 0;
+}
+
+template <typename E> enum status op_vocab_sum(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    (void)workspace;
+    const real *logits = data_of<real>(in[0]);
+    const size_t columns = in[0].shape[1], valid = p->vocab.valid;
+    const bool wide = fits_width<real>(columns, {logits}) && valid % WIDTH<real> == 0;
+    return launch("vocab_sum", err, BY_WIDTH(sum_of_rows, real, wide),
+                  dim3((unsigned)in[0].shape[0]), threads_for(valid, 512), 0, logits, columns,
+                  p->vocab.first_column, valid, data_of<real>(in[1]), data_of<int32_t>(in[2]),
+                  data_of<real>(out[0]));
+}
+
+template <typename R>
+__global__ void loss_of_tokens(const R *sums, const int32_t *targets, R *loss, size_t num_tokens)
+{
+    const size_t t = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (t < num_tokens) loss[t] = targets[t] < 0 ? 0 : log(sums[2 * t]) - sums[2 * t + 1];
+}
+
+template <typename E> enum status op_token_loss(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    (void)p, (void)workspace;
+    const size_t num_tokens = out[0].shape[0];
+    return launch("token_loss", err, loss_of_tokens<real>, dim3(blocks_for(num_tokens, 256)), 256,
+                  0, data_of<real>(in[0]), data_of<int32_t>(in[1]), data_of<real>(out[0]),
+                  num_tokens);
+}
+
+FOR_ALL_TYPES(op_vocab_max)
+FOR_ALL_TYPES(op_vocab_sum)
+FOR_ALL_TYPES(op_token_loss)
