@@ -1,0 +1,194 @@
+/* cublasLt.h - the products of cuBLASLt that kernels/cuda/matmul.cu asks for, as its manual
+ * defines them: D = alpha op(A) op(B) + beta C + bias, column by column. */
+#ifndef FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
+#define FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+typedef enum { CUDA_R_32F, CUDA_R_64F, CUDA_R_16BF } cudaDataType_t;
+typedef enum { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_SUPPORTED } cublasStatus_t;
+typedef enum { CUBLAS_OP_N, CUBLAS_OP_T } cublasOperation_t;
+typedef enum {
+    CUBLAS_COMPUTE_32F,
+    CUBLAS_COMPUTE_64F,
+    CUBLAS_COMPUTE_32F_FAST_TF32
+} cublasComputeType_t;
+typedef enum { CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS } cublasLtEpilogue_t;
+typedef enum {
+    CUBLASLT_MATMUL_DESC_TRANSA,
+    CUBLASLT_MATMUL_DESC_TRANSB,
+    CUBLASLT_MATMUL_DESC_EPILOGUE,
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER
+} cublasLtMatmulDescAttributes_t;
+typedef enum {
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
+} cublasLtMatmulPreferenceAttributes_t;
+
+typedef void *cublasLtHandle_t, *cublasLtMatmulPreference_t;
+struct emulated_product {
+    cublasComputeType_t compute;
+    cublasOperation_t transa, transb;
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
+};
+struct emulated_layout {
+    cudaDataType_t type;
+    uint64_t rows, columns;
+    int64_t ld;
+};
+typedef emulated_product *cublasLtMatmulDesc_t;
+typedef emulated_layout *cublasLtMatrixLayout_t;
+typedef struct {
+    uint64_t data[8];
+} cublasLtMatmulAlgo_t;
+typedef struct {
+    cublasLtMatmulAlgo_t algo;
+    size_t workspaceSize;
+} cublasLtMatmulHeuristicResult_t;
+
+static inline const char *cublasLtGetStatusString(cublasStatus_t)
+{
+    return "an emulated status";
+}
+
+static inline size_t cublasLtGetVersion()
+{
+    return 0;
+}
+
+#define DONE(name, ...)                                                                            \
+    static inline cublasStatus_t name(__VA_ARGS__)                                                 \
+    {                                                                                              \
+        return CUBLAS_STATUS_SUCCESS;                                                              \
+    }
+DONE(cublasLtDestroy, cublasLtHandle_t)
+DONE(cublasLtMatmulPreferenceCreate, cublasLtMatmulPreference_t *)
+DONE(cublasLtMatmulPreferenceDestroy, cublasLtMatmulPreference_t)
+DONE(cublasLtMatmulPreferenceSetAttribute, cublasLtMatmulPreference_t,
+     cublasLtMatmulPreferenceAttributes_t, const void *, size_t)
+
+static inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
+{
+    static int handle;
+    *out = &handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out,
+                                                      cublasComputeType_t compute, cudaDataType_t)
+{
+    *out = new emulated_product{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t x)
+{
+    delete x;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t x,
+                                                            cublasLtMatmulDescAttributes_t what,
+                                                            const void *value, size_t bytes)
+{
+    void *const places[] = {&x->transa, &x->transb, &x->epilogue, &x->bias};
+    memcpy(places[what], value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out,
+                                                        cudaDataType_t type, uint64_t rows,
+                                                        uint64_t columns, int64_t ld)
+{
+    *out = new emulated_layout{type, rows, columns, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t x)
+{
+    delete x;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t
+cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                               cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
+                               cublasLtMatmulHeuristicResult_t *found, int *count)
+{
+    memset(found, 0, sizeof *found);
+    *count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                                     cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                                     cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                                     const cublasLtMatmulAlgo_t *,
+                                                     cublasLtMatmulHeuristicResult_t *result)
+{
+    memset(result, 0, sizeof *result);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline double emulated_load(const void *x, cudaDataType_t type, uint64_t i)
+{
+    if (type == CUDA_R_64F) return static_cast<const double *>(x)[i];
+    if (type == CUDA_R_32F) return static_cast<const float *>(x)[i];
+    return __bfloat162float(static_cast<const __nv_bfloat16 *>(x)[i]);
+}
+
+static inline void emulated_store(void *x, cudaDataType_t type, uint64_t i, double value)
+{
+    if (type == CUDA_R_64F)
+        static_cast<double *>(x)[i] = value;
+    else if (type == CUDA_R_32F)
+        static_cast<float *>(x)[i] = (float)value;
+    else
+        static_cast<__nv_bfloat16 *>(x)[i] = __float2bfloat16_rn((float)value);
+}
+
+/* Element (row, column) of op(x). */
+static inline double emulated_element(const void *x, const emulated_layout *l, cublasOperation_t op,
+                                      uint64_t row, uint64_t column)
+{
+    const uint64_t ld = (uint64_t)l->ld;
+    return emulated_load(x, l->type, op == CUBLAS_OP_N ? column * ld + row : row * ld + column);
+}
+
+static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p,
+                                            const void *alpha, const void *a,
+                                            cublasLtMatrixLayout_t la, const void *b,
+                                            cublasLtMatrixLayout_t lb, const void *beta,
+                                            const void *c, cublasLtMatrixLayout_t lc, void *d,
+                                            cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *,
+                                            void *, size_t, cudaStream_t)
+{
+    const cudaDataType_t scale = p->compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
+    const uint64_t k = p->transa == CUBLAS_OP_N ? la->columns : la->rows;
+    const uint64_t m = p->transa == CUBLAS_OP_N ? la->rows : la->columns;
+    const uint64_t n = p->transb == CUBLAS_OP_N ? lb->columns : lb->rows;
+    if (k != (p->transb == CUBLAS_OP_N ? lb->rows : lb->columns) || m != ld->rows ||
+        n != ld->columns)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (uint64_t j = 0; j < n; j++)
+        for (uint64_t i = 0; i < m; i++) {
+            double sum = 0;
+            for (uint64_t l = 0; l < k; l++)
+                sum += emulated_element(a, la, p->transa, i, l) *
+                       emulated_element(b, lb, p->transb, l, j);
+            sum *= emulated_load(alpha, scale, 0);
+            if (emulated_load(beta, scale, 0) != 0)
+                sum += emulated_load(beta, scale, 0) * emulated_element(c, lc, CUBLAS_OP_N, i, j);
+            if (p->epilogue == CUBLASLT_EPILOGUE_BIAS) sum += emulated_load(p->bias, ld->type, i);
+            emulated_store(d, ld->type, j * (uint64_t)ld->ld + i, sum);
+        }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+#endif

@@ -1,0 +1,238 @@
+/* cuda_runtime.h - enough of CUDA to run kernels/cuda on the host, a thread of a block after the
+ * other: `make test` compares the kernels with the CPU's ops where there is no GPU.
+ *
+ * 1. Threads of a block are fibers. One runs until it waits for its warp (shuffles, votes, mma) or
+ *    its block; which one goes on is drawn, so that a missing barrier shows.
+ * 2. Blocks run one after the other; shared memory is static, and what is dynamic starts as NaN.
+ * 3. Copies that a kernel does not wait for are done when it does.
+ * It says nothing of memory models, of speed, or of what a real compiler makes of the kernels. */
+#ifndef FERRY_TESTS_GPU_EMULATOR_H
+#define FERRY_TESTS_GPU_EMULATOR_H
+
+#include <algorithm>
+#include <functional>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(threads)
+#define DYNAMIC_SHARED(name) char *const name = emulated_shared
+
+using std::max;
+using std::min;
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
+};
+
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern char *emulated_shared;
+
+/* ---- threads ---- */
+
+void __syncthreads();
+void __syncwarp();
+
+/* Every lane gives some bytes and then sees those of all lanes, until it waits again. */
+enum { LANE_BYTES = 64 };
+const char (*emulated_exchange(const void *own, size_t bytes))[LANE_BYTES];
+
+template <typename T> static inline T emulated_lane(const char (*all)[LANE_BYTES], unsigned lane)
+{
+    T x;
+    memcpy(&x, all[lane % 32], sizeof x);
+    return x;
+}
+
+template <typename T> static inline T __shfl_sync(unsigned, T x, int lane)
+{
+    return emulated_lane<T>(emulated_exchange(&x, sizeof x), (unsigned)lane);
+}
+
+template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int distance)
+{
+    return emulated_lane<T>(emulated_exchange(&x, sizeof x), threadIdx.x ^ (unsigned)distance);
+}
+
+template <typename T> static inline T __shfl_up_sync(unsigned, T x, unsigned distance)
+{
+    const char(*all)[LANE_BYTES] = emulated_exchange(&x, sizeof x);
+    return threadIdx.x % 32 < distance ? x : emulated_lane<T>(all, threadIdx.x - distance);
+}
+
+static inline unsigned __ballot_sync(unsigned, bool vote)
+{
+    const char(*all)[LANE_BYTES] = emulated_exchange(&vote, sizeof vote);
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < 32; lane++)
+        votes |= (unsigned)emulated_lane<bool>(all, lane) << lane;
+    return votes;
+}
+
+static inline int atomicMax(int *at, int x)
+{
+    const int was = *at;
+    *at = max(was, x);
+    return was;
+}
+
+static inline int atomicMin(int *at, int x)
+{
+    const int was = *at;
+    *at = min(was, x);
+    return was;
+}
+
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+
+static inline unsigned __float_as_uint(float x)
+{
+    unsigned bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline long long __double_as_longlong(double x)
+{
+    long long bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* ---- the host's side ---- */
+
+typedef int cudaError_t;
+typedef void *cudaStream_t, *cudaEvent_t;
+enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum { cudaHostAllocDefault, cudaHostAllocMapped, cudaStreamNonBlocking, cudaEventDisableTiming };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    int major, minor, multiProcessorCount;
+};
+
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+};
+
+void emulated_launch(dim3 grid, unsigned threads, size_t shared_bytes,
+                     const std::function<void()> &kernel);
+
+template <typename... P, typename... A>
+static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...),
+                                             A... args)
+{
+    emulated_launch(config->gridDim, config->blockDim.x, config->dynamicSmemBytes,
+                    [=] { kernel(args...); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes);
+cudaError_t cudaFree(void *memory);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device);
+
+static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
+{
+    return cudaMalloc(out, bytes);
+}
+
+static inline cudaError_t cudaFreeHost(void *memory)
+{
+    return cudaFree(memory);
+}
+
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int,
+                                          cudaStream_t)
+{
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
+{
+    memset(to, value, bytes);
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    *free_bytes = *total_bytes = 0;
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)
+{
+    *ms = 1;
+    return cudaSuccess;
+}
+
+template <typename F> static inline cudaError_t cudaFuncSetAttribute(F, int, int)
+{
+    return cudaSuccess;
+}
+
+/* Nothing is ever under way, and nothing fails. */
+#define NOTHING(name, ...)                                                                         \
+    static inline cudaError_t name(__VA_ARGS__)                                                    \
+    {                                                                                              \
+        return cudaSuccess;                                                                        \
+    }
+NOTHING(cudaSetDevice, int)
+NOTHING(cudaGetLastError, void)
+NOTHING(cudaStreamCreateWithFlags, cudaStream_t *, unsigned)
+NOTHING(cudaStreamDestroy, cudaStream_t)
+NOTHING(cudaStreamSynchronize, cudaStream_t)
+NOTHING(cudaEventCreate, cudaEvent_t *)
+NOTHING(cudaEventCreateWithFlags, cudaEvent_t *, unsigned)
+NOTHING(cudaEventDestroy, cudaEvent_t)
+NOTHING(cudaEventRecord, cudaEvent_t, cudaStream_t)
+NOTHING(cudaEventSynchronize, cudaEvent_t)
+
+static inline const char *cudaGetErrorString(cudaError_t)
+{
+    return "an emulated error";
+}
+
+static inline const char *cudaGetErrorName(cudaError_t)
+{
+    return "cudaError";
+}
+
+#endif

@@ -1,0 +1,245 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#include <vector>
+
+#include "kernels/cuda/mma.h"
+#include "kernels/device.h"
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+char *emulated_shared;
+
+enum { LANES = 32, STACK_BYTES = 64 << 10, MOST_FIBERS = 1024 };
+
+struct copy {
+    void *to;
+    const void *from;
+    bool there;
+};
+
+/* Those that wait stay until all that are alive do; then the generation changes. */
+struct barrier {
+    unsigned alive, waiting, generation;
+};
+
+struct warp {
+    struct barrier barrier;
+    char given[2][LANES][LANE_BYTES]; /* in turn: others may still read what was given before */
+};
+
+struct fiber {
+    ucontext_t context;
+    char *stack;
+    bool done;
+    const struct barrier *waits_for; /* NULL: can go on */
+    unsigned generation;
+    unsigned exchanges;
+    std::vector<struct copy> copies;              /* of the group that is open */
+    std::vector<std::vector<struct copy>> groups; /* not waited for */
+};
+
+static std::vector<struct fiber> fibers(MOST_FIBERS);
+static std::vector<struct warp> warps(MOST_FIBERS / LANES);
+static struct barrier block_barrier;
+static ucontext_t scheduler;
+static unsigned current;
+static const std::function<void()> *running;
+static uint32_t random_state = 1;
+
+void emulated_require(bool holds, const char *what)
+{
+    if (holds) return;
+    (void)fprintf(stderr, "emulator: %s (block %u, thread %u)\n", what, blockIdx.x, threadIdx.x);
+    abort();
+}
+
+static uint32_t draw_number(uint32_t below)
+{
+    random_state = random_state * 1664525 + 1013904223;
+    return (random_state >> 8) % below;
+}
+
+/* ---- waiting ---- */
+
+static void release_if_complete(struct barrier *b)
+{
+    if (b->waiting == 0 || b->waiting < b->alive) return;
+    b->waiting = 0;
+    b->generation++;
+}
+
+static void wait_at(struct barrier *b)
+{
+    struct fiber *f = &fibers[current];
+    f->generation = b->generation;
+    b->waiting++;
+    release_if_complete(b);
+    if (b->generation != f->generation) return;
+    f->waits_for = b;
+    (void)swapcontext(&f->context, &scheduler);
+}
+
+void __syncthreads()
+{
+    wait_at(&block_barrier);
+}
+
+void __syncwarp()
+{
+    wait_at(&warps[threadIdx.x / LANES].barrier);
+}
+
+const char (*emulated_exchange(const void *own, size_t bytes))[LANE_BYTES]
+{
+    struct warp *w = &warps[threadIdx.x / LANES];
+    char(*given)[LANE_BYTES] = w->given[fibers[current].exchanges++ % 2];
+    emulated_require(bytes <= LANE_BYTES, "an exchange of too many bytes");
+    memcpy(given[threadIdx.x % LANES], own, bytes);
+    wait_at(&w->barrier);
+    return given;
+}
+
+/* ---- copies ---- */
+
+void copy_16_bytes(void *shared, const void *global, bool there)
+{
+    emulated_require((uintptr_t)shared % 16 == 0 && (uintptr_t)global % 16 == 0,
+                     "a copy of 16 bytes is not aligned");
+    fibers[current].copies.push_back({shared, global, there});
+}
+
+void copies_commit()
+{
+    struct fiber *f = &fibers[current];
+    f->groups.push_back(f->copies);
+    f->copies.clear();
+}
+
+void emulated_copies_wait(size_t pending)
+{
+    struct fiber *f = &fibers[current];
+    for (; f->groups.size() > pending; f->groups.erase(f->groups.begin()))
+        for (const struct copy &c : f->groups[0])
+            if (c.there)
+                memcpy(c.to, c.from, 16);
+            else
+                memset(c.to, 0, 16);
+}
+
+/* ---- blocks ---- */
+
+static void fiber_main()
+{
+    (*running)();
+    struct fiber *f = &fibers[current];
+    emulated_require(f->copies.empty(), "copies are not committed");
+    f->done = true;
+    warps[current / LANES].barrier.alive--;
+    block_barrier.alive--;
+    release_if_complete(&warps[current / LANES].barrier);
+    release_if_complete(&block_barrier);
+    (void)setcontext(&scheduler);
+}
+
+static void start_fiber(unsigned i)
+{
+    struct fiber *f = &fibers[i];
+    if (!f->stack) f->stack = static_cast<char *>(malloc(STACK_BYTES));
+    f->done = false;
+    f->waits_for = NULL;
+    f->exchanges = 0;
+    f->groups.clear();
+    (void)getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, fiber_main, 0);
+}
+
+static bool can_run(const struct fiber *f)
+{
+    return !f->done && (!f->waits_for || f->waits_for->generation != f->generation);
+}
+
+static void run_fiber(unsigned i)
+{
+    current = i;
+    threadIdx = dim3(i, 0, 0);
+    fibers[i].waits_for = NULL;
+    (void)swapcontext(&scheduler, &fibers[i].context);
+}
+
+/* Rounds over all fibers from a drawn one on, forwards or backwards. */
+static void run_block(unsigned threads)
+{
+    for (unsigned i = 0; i < threads; i++)
+        start_fiber(i);
+    for (unsigned w = 0; w < threads / LANES; w++)
+        warps[w].barrier = {LANES, 0, 0};
+    block_barrier = {threads, 0, 0};
+    while (block_barrier.alive > 0) {
+        const unsigned first = draw_number(threads), step = draw_number(2) ? 1 : threads - 1;
+        bool ran = false;
+        for (unsigned n = 0, i = first; n < threads; n++, i = (i + step) % threads)
+            if (can_run(&fibers[i])) {
+                ran = true;
+                run_fiber(i);
+            }
+        emulated_require(ran, "threads wait for one another");
+    }
+}
+
+void emulated_launch(dim3 grid, unsigned threads, size_t shared_bytes,
+                     const std::function<void()> &kernel)
+{
+    emulated_require(threads > 0 && threads <= MOST_FIBERS && threads % LANES == 0,
+                     "a block is not whole warps");
+    emulated_require(grid.y <= 65535 && grid.z <= 65535, "a grid is too large");
+    char *shared = static_cast<char *>(aligned_alloc(128, shared_bytes / 128 * 128 + 128));
+    emulated_shared = shared;
+    gridDim = grid;
+    blockDim = dim3(threads);
+    running = &kernel;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                blockIdx = dim3(x, y, z);
+                memset(shared, 0xff, shared_bytes);
+                run_block(threads);
+            }
+    free(shared);
+}
+
+/* ---- the host's side ---- */
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int)
+{
+    memset(out, 0, sizeof *out);
+    (void)snprintf(out->name, sizeof out->name, "an emulated GPU");
+    out->major = 8;
+    out->multiProcessorCount = 16;
+    return cudaSuccess;
+}
+
+extern "C" {
+extern const struct device *ferry_cuda_device;
+
+/* In place of kernels/cuda_load.c's. */
+enum status cuda_device_load(const struct device **out, struct error *)
+{
+    *out = ferry_cuda_device;
+    return OK;
+}
+}

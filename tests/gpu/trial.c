@@ -1,0 +1,176 @@
+#include "tests/gpu/trial.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t random_state;
+
+void random_start(uint64_t seed)
+{
+    random_state = seed;
+}
+
+/* splitmix64 */
+static uint64_t random_bits(void)
+{
+    uint64_t z = random_state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+double random_double(void)
+{
+    return (double)(random_bits() >> 11) * 0x1p-53;
+}
+
+uint64_t random_between(uint64_t low, uint64_t high)
+{
+    return low + random_bits() % (high - low + 1);
+}
+
+/* Of variance 1, from four 16-bit numbers. */
+static double random_normal(void)
+{
+    uint64_t z = random_bits();
+    double sum = 0;
+    for (int i = 0; i < 4; i++, z >>= 16)
+        sum += (double)(z & 0xffff) / 65536 - 0.5;
+    return sum * 1.7320508;
+}
+
+size_t operand_elements(const struct operand *o)
+{
+    size_t n = 1;
+    for (unsigned d = 0; d < o->num_dims; d++)
+        n *= o->shape[d];
+    return n;
+}
+
+static size_t bytes_of(const struct trial *t, const struct operand *o)
+{
+    return operand_elements(o) * operand_bytes_of(o->type, t->elem);
+}
+
+static double bf16_get(const void *data, size_t i)
+{
+    uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+/* Numbers here are finite. */
+static void bf16_set(void *data, size_t i, float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    ((uint16_t *)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+double operand_get(const struct trial *t, const struct operand *o, size_t i)
+{
+    if (o->type == OPERAND_INT) return ((const int32_t *)o->data)[i];
+    switch (operand_bytes_of(o->type, t->elem)) {
+    case 2:
+        return bf16_get(o->data, i);
+    case 4:
+        return (double)((const float *)o->data)[i];
+    default:
+        return ((const double *)o->data)[i];
+    }
+}
+
+void operand_set(const struct trial *t, struct operand *o, size_t i, double x)
+{
+    if (o->type == OPERAND_INT) {
+        ((int32_t *)o->data)[i] = (int32_t)x;
+        return;
+    }
+    switch (operand_bytes_of(o->type, t->elem)) {
+    case 2:
+        bf16_set(o->data, i, (float)x);
+        return;
+    case 4:
+        ((float *)o->data)[i] = (float)x;
+        return;
+    default:
+        ((double *)o->data)[i] = x;
+    }
+}
+
+void trial_make(struct trial *t, struct operand *o, enum operand_type type, unsigned num_dims,
+                const uint64_t *shape)
+{
+    *o = (struct operand){.type = type, .num_dims = num_dims};
+    memcpy(o->shape, shape, num_dims * sizeof *shape);
+    o->data = aligned_alloc(256, bytes_of(t, o) / 256 * 256 + 256);
+    if (!o->data) abort();
+    for (size_t i = 0; i < operand_elements(o); i++)
+        operand_set(t, o, i, type == OPERAND_INT ? (double)random_between(0, 9) : random_normal());
+}
+
+/* The input that an output lies in; -1: none. */
+static int input_of(const struct trial *t, unsigned output)
+{
+    for (int i = 0; i < MOST_INPUTS; i++)
+        if (t->in[i].data && t->in[i].data == t->out[output].data) return i;
+    return -1;
+}
+
+static enum status upload_operand(const struct trial *t, struct operand *to,
+                                  const struct operand *from, const struct device *d,
+                                  struct error *err)
+{
+    *to = *from;
+    if (!from->data) return OK;
+    TRY(d->allocate(&to->data, bytes_of(t, from), "an operand", err));
+    return d->upload(to->data, from->data, bytes_of(t, from), err);
+}
+
+enum status trial_upload(struct trial *t, const struct device *d, struct error *err)
+{
+    const struct op_kernel *kernel = &d->ops(t->elem)[t->op];
+    for (unsigned i = 0; i < MOST_INPUTS; i++)
+        TRY(upload_operand(t, &t->device_in[i], &t->in[i], d, err));
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        if (input_of(t, i) >= 0)
+            t->device_out[i] = t->device_in[input_of(t, i)];
+        else
+            TRY(upload_operand(t, &t->device_out[i], &t->out[i], d, err));
+    if (!kernel->workspace) return OK;
+    return d->allocate(&t->device_workspace,
+                       kernel->workspace(&t->params, t->device_in, t->device_out), "workspace",
+                       err);
+}
+
+enum status trial_run(const struct trial *t, const struct device *d, struct error *err)
+{
+    return d->ops(t->elem)[t->op].run(&t->params, t->device_in, t->device_out, t->device_workspace,
+                                      err);
+}
+
+enum status trial_run_host(struct trial *t, struct error *err)
+{
+    const struct op_kernel *kernel = &cpu_ops(t->elem)[t->op];
+    const size_t bytes = kernel->workspace ? kernel->workspace(&t->params, t->in, t->out) : 0;
+    t->host_workspace = aligned_alloc(256, bytes / 256 * 256 + 256);
+    if (!t->host_workspace) return fail(err, ERR_MEMORY, "no memory for a workspace");
+    return kernel->run(&t->params, t->in, t->out, t->host_workspace, err);
+}
+
+void trial_release(struct trial *t, const struct device *d)
+{
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        if (input_of(t, i) < 0) {
+            d->release(t->device_out[i].data);
+            free(t->out[i].data);
+        }
+    for (unsigned i = 0; i < MOST_INPUTS; i++) {
+        d->release(t->device_in[i].data);
+        free(t->in[i].data);
+    }
+    d->release(t->device_workspace);
+    free(t->host_workspace);
+}

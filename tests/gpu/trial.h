@@ -1,0 +1,39 @@
+/* trial.h - an op with made-up operands, on the host and on a device. */
+#ifndef FERRY_TESTS_GPU_TRIAL_H
+#define FERRY_TESTS_GPU_TRIAL_H
+
+#include "kernels/device.h"
+
+struct trial {
+    unsigned op;
+    enum elem_type elem;
+    union op_params params;
+    struct operand in[MOST_INPUTS],
+        out[MOST_OUTPUTS]; /* the host's; outputs have random contents */
+    struct operand device_in[MOST_INPUTS], device_out[MOST_OUTPUTS];
+    void *host_workspace, *device_workspace;
+    double depth; /* how many numbers are added up, at most */
+};
+
+/* An operand of random numbers: 0.5 of the largest on average for INT, about N(0, 1) for others. */
+void trial_make(struct trial *t, struct operand *o, enum operand_type type, unsigned num_dims,
+                const uint64_t *shape);
+
+/* Uniform in [0, 1), and in [low, high]. */
+double random_double(void);
+uint64_t random_between(uint64_t low, uint64_t high);
+void random_start(uint64_t seed);
+
+size_t operand_elements(const struct operand *o);
+
+/* Element i of an operand as a double. */
+double operand_get(const struct trial *t, const struct operand *o, size_t i);
+void operand_set(const struct trial *t, struct operand *o, size_t i, double x);
+
+/* Copies of all operands on the device; outputs that are an input on the host are there too. */
+MUST_CHECK enum status trial_upload(struct trial *t, const struct device *d, struct error *err);
+MUST_CHECK enum status trial_run(const struct trial *t, const struct device *d, struct error *err);
+MUST_CHECK enum status trial_run_host(struct trial *t, struct error *err);
+void trial_release(struct trial *t, const struct device *d);
+
+#endif
