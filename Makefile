@@ -219,8 +219,8 @@ $(GPU_TESTS): %: %.o $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry.a $(BUILD)/lib
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(BUILD)/libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
-gpu-tests: all $(GPU_TESTS) ## what tests/gpu/run needs on a machine with a GPU
-	@sh tests/gpu/libraries.sh $(BUILD)
+gpu-tests: all $(GPU_TESTS) ## build/gpu.tar.xz: what tests/gpu/run needs on a machine with a GPU
+	@sh tests/gpu/pack.sh $(BUILD)
 
 -include $(GPU_TESTS:=.d) $(BUILD)/tests/gpu/trial.d
 

@@ -29,7 +29,7 @@ static uint64_t size_up_to(uint64_t most_small, uint64_t most_large)
 
 static uint64_t tokens(void)
 {
-    return random_between(1, small_only ? 20 : trial_number % 2 == 0 ? 40 : 3000);
+    return random_between(1, small_only ? 20 : trial_number % 2 == 0 ? 40 : 600);
 }
 
 #define DIMS(...)                                                                                  \

@@ -1,0 +1,466 @@
+/* ops_bench - how long ops take at the shapes of Llama-3.1-8B, beside what the GPU can do: the rate
+ * of a large copy, and of a large product. Random operands, warmed up, medians.
+ *
+ * A line is: name, milliseconds, TFLOP/s, GB/s, share of the ceiling that is nearer. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/gpu/trial.h"
+
+enum { HIDDEN = 4096, FFN = 14336, VOCAB = 128256, GROUPS = 8, QUERIES = 4, HEAD_DIM = 128 };
+enum { QKV = GROUPS * (QUERIES + 2) * HEAD_DIM, PREFILL = 8192, CONTEXT = 8192, BATCH = 64 };
+enum { EXPERTS = 128, EXPERT_FFN = 768, MOE_HIDDEN = 2048, TOPK = 8 }; /* Qwen3-30B-A3B */
+enum { BATCHES = 7, CHUNK = 1 << 20 };
+
+static const struct device *device;
+static double copy_rate = 1, product_rate = 1; /* bytes, FLOP per second */
+
+static void must(enum status st, const struct error *err)
+{
+    if (!st) return;
+    (void)fprintf(stderr, "ops_bench: %s\n", err->text);
+    exit(1);
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- operands on the device alone ---- */
+
+static uint64_t bytes_of(const struct trial *t, const struct operand *o)
+{
+    return o->data ? operand_elements(o) * operand_bytes_of(o->type, t->elem) : 0;
+}
+
+/* A chunk of random numbers, and copies of what is there already until all is full. */
+static void fill(const struct trial *t, const struct operand *o)
+{
+    const uint64_t bytes = bytes_of(t, o), size = operand_bytes_of(o->type, t->elem);
+    struct trial chunk = {.elem = t->elem};
+    struct error err;
+    trial_make(&chunk, &chunk.in[0], o->type, 1, (uint64_t[]){CHUNK});
+    const uint64_t first = bytes < CHUNK * size ? bytes : CHUNK * size;
+    must(device->upload(o->data, chunk.in[0].data, first, &err), &err);
+    for (uint64_t done = first, n; done < bytes; done += n) {
+        n = bytes - done < done ? bytes - done : done;
+        must(device->copy((char *)o->data + done, o->data, n, &err), &err);
+    }
+    free(chunk.in[0].data);
+}
+
+#define MAKE(operand, type, ...)                                                                   \
+    make(t, &(operand), type, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t),                \
+         (uint64_t[]){__VA_ARGS__})
+
+static void make(const struct trial *t, struct operand *o, enum operand_type type, size_t num_dims,
+                 const uint64_t *shape)
+{
+    struct error err;
+    *o = (struct operand){.data = o, .type = type, .num_dims = (unsigned)num_dims};
+    memcpy(o->shape, shape, num_dims * sizeof *shape);
+    must(device->allocate(&o->data, bytes_of(t, o), "an operand", &err), &err);
+    if (type != OPERAND_INT) fill(t, o);
+}
+
+static void set_ints(const struct operand *o, int32_t (*value)(size_t i))
+{
+    struct error err;
+    const size_t n = operand_elements(o);
+    int32_t *values = malloc(n * sizeof *values);
+    if (!values) abort();
+    for (size_t i = 0; i < n; i++)
+        values[i] = value(i);
+    must(device->upload(o->data, values, n * sizeof *values, &err), &err);
+    free(values);
+}
+
+/* ---- time ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds of one run, of `count` in a row. */
+static double time_batch(void (*run)(void *), void *of, unsigned count)
+{
+    struct error err;
+    must(device->synchronize(&err), &err);
+    const double start = seconds_now();
+    for (unsigned i = 0; i < count; i++)
+        run(of);
+    must(device->synchronize(&err), &err);
+    return (seconds_now() - start) / count;
+}
+
+/* Batches of some 30 ms each, so that launches are not what is timed. */
+static double median_time(void (*run)(void *), void *of)
+{
+    double seconds[BATCHES];
+    (void)time_batch(run, of, 2);
+    const double once = time_batch(run, of, 3);
+    const unsigned count = once > 0.03 ? 1 : (unsigned)(0.03 / once) + 1;
+    for (unsigned i = 0; i < BATCHES; i++)
+        seconds[i] = time_batch(run, of, count);
+    qsort(seconds, BATCHES, sizeof *seconds, by_value);
+    return seconds[BATCHES / 2];
+}
+
+static void run_trial(void *of)
+{
+    struct error err;
+    must(trial_run(of, device, &err), &err);
+}
+
+/* ---- ops ---- */
+
+static double matmul_of(struct trial *t, uint64_t m, uint64_t n, uint64_t k, enum operand_type type)
+{
+    t->op = OP_MATMUL;
+    t->params.matmul.transpose_b = true;
+    t->params.matmul.alpha = 1;
+    MAKE(t->device_in[0], OPERAND_ELEM, m, k);
+    MAKE(t->device_in[1], OPERAND_ELEM, n, k);
+    MAKE(t->device_out[0], type, m, n);
+    return 2.0 * (double)m * (double)n * (double)k;
+}
+
+static double make_square(struct trial *t)
+{
+    return matmul_of(t, 8192, 8192, 8192, OPERAND_ELEM);
+}
+
+#define MATMUL(name, m, n, k, type)                                                                \
+    static double make_##name(struct trial *t)                                                     \
+    {                                                                                              \
+        return matmul_of(t, m, n, k, type);                                                        \
+    }
+MATMUL(qkv, PREFILL, QKV, HIDDEN, OPERAND_ELEM)
+MATMUL(projection, PREFILL, HIDDEN, HIDDEN, OPERAND_ELEM)
+MATMUL(gate_up, PREFILL, 2 * FFN, HIDDEN, OPERAND_ELEM)
+MATMUL(down, PREFILL, HIDDEN, FFN, OPERAND_ELEM)
+MATMUL(head, PREFILL, VOCAB, HIDDEN, OPERAND_REAL)
+MATMUL(qkv_1, 1, QKV, HIDDEN, OPERAND_ELEM)
+MATMUL(gate_up_1, 1, 2 * FFN, HIDDEN, OPERAND_ELEM)
+MATMUL(down_1, 1, HIDDEN, FFN, OPERAND_ELEM)
+MATMUL(head_1, 1, VOCAB, HIDDEN, OPERAND_REAL)
+MATMUL(gate_up_64, BATCH, 2 * FFN, HIDDEN, OPERAND_ELEM)
+MATMUL(down_64, BATCH, HIDDEN, FFN, OPERAND_ELEM)
+
+static int32_t any_id(size_t i)
+{
+    (void)i;
+    return (int32_t)random_between(0, VOCAB - 1);
+}
+
+static int32_t position_of(size_t i)
+{
+    return (int32_t)(i % CONTEXT);
+}
+
+static double make_embedding(struct trial *t)
+{
+    t->op = OP_EMBEDDING;
+    t->params.embedding.scale = 1;
+    MAKE(t->device_in[0], OPERAND_INT, PREFILL);
+    MAKE(t->device_in[1], OPERAND_ELEM, VOCAB, HIDDEN);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, HIDDEN);
+    set_ints(&t->device_in[0], any_id);
+    return 0;
+}
+
+static double make_norm(struct trial *t)
+{
+    t->op = OP_NORM;
+    t->params.norm.epsilon = 1e-5;
+    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_in[1], OPERAND_ELEM, HIDDEN);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, HIDDEN);
+    return 0;
+}
+
+static double make_add_norm(struct trial *t)
+{
+    t->op = OP_ADD_NORM;
+    t->params.norm.epsilon = 1e-5;
+    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_in[1], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_in[3], OPERAND_ELEM, HIDDEN);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_out[1], OPERAND_ELEM, PREFILL, HIDDEN);
+    return 0;
+}
+
+static struct head_shape llama_heads(void)
+{
+    return (struct head_shape){GROUPS, QUERIES, HEAD_DIM};
+}
+
+static double make_rotary(struct trial *t)
+{
+    t->op = OP_ROTARY;
+    t->params.rotary.heads = llama_heads();
+    t->params.rotary.rotary_dim = HEAD_DIM;
+    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, QKV);
+    MAKE(t->device_in[1], OPERAND_REAL, CONTEXT, HEAD_DIM);
+    MAKE(t->device_in[2], OPERAND_INT, PREFILL);
+    t->device_out[0] = t->device_in[0];
+    set_ints(&t->device_in[2], position_of);
+    return 0;
+}
+
+static void set_spans(const struct operand *o, int32_t num_spans, int32_t q_count, int32_t k_count)
+{
+    struct error err;
+    for (int32_t i = 0; i < num_spans; i++) {
+        const int32_t s[] = {i * q_count, q_count, k_count - q_count, i * k_count, k_count, 0};
+        must(device->upload((int32_t *)o->data + (size_t)i * 6, s, sizeof s, &err), &err);
+    }
+}
+
+static double attention_of(struct trial *t, uint64_t sequences, uint64_t q_count, uint64_t k_count)
+{
+    const double pairs =
+        (double)sequences * (double)q_count * ((double)k_count - ((double)q_count - 1) / 2);
+    t->op = OP_ATTENTION;
+    t->params.attention.heads = llama_heads();
+    t->params.attention.q_stride = (QUERIES + 2) * HEAD_DIM;
+    t->params.attention.kv_stride = 2 * HEAD_DIM;
+    t->params.attention.v_at = HEAD_DIM;
+    t->params.attention.scale = 0.08838834764831845;
+    t->params.attention.causal = true;
+    MAKE(t->device_in[0], OPERAND_ELEM, sequences * q_count, QKV);
+    MAKE(t->device_in[1], OPERAND_ELEM, sequences * k_count, GROUPS * 2 * HEAD_DIM);
+    MAKE(t->device_in[2], OPERAND_INT, sequences, 6);
+    MAKE(t->device_out[0], OPERAND_ELEM, sequences * q_count, GROUPS * QUERIES * HEAD_DIM);
+    set_spans(&t->device_in[2], (int32_t)sequences, (int32_t)q_count, (int32_t)k_count);
+    return 4 * pairs * GROUPS * QUERIES * HEAD_DIM;
+}
+
+static double make_attention(struct trial *t)
+{
+    return attention_of(t, 1, PREFILL, PREFILL);
+}
+
+static double make_attention_1(struct trial *t)
+{
+    return attention_of(t, 1, 1, CONTEXT);
+}
+
+static double make_attention_64(struct trial *t)
+{
+    return attention_of(t, BATCH, 1, CONTEXT);
+}
+
+static double make_silu(struct trial *t)
+{
+    t->op = OP_ACTIVATION;
+    t->params.activation.kind = ACTIVATION_SILU;
+    t->params.activation.gated = true;
+    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, 2 * FFN);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, FFN);
+    return 0;
+}
+
+static double make_vocab_sum(struct trial *t)
+{
+    t->op = OP_VOCAB_SUM;
+    t->params.vocab.valid = VOCAB;
+    MAKE(t->device_in[0], OPERAND_REAL, PREFILL, VOCAB);
+    MAKE(t->device_in[1], OPERAND_REAL, PREFILL);
+    MAKE(t->device_in[2], OPERAND_INT, PREFILL);
+    MAKE(t->device_out[0], OPERAND_REAL, PREFILL, 2);
+    set_ints(&t->device_in[2], any_id);
+    return 0;
+}
+
+static int32_t prefill_count(size_t i)
+{
+    (void)i;
+    return PREFILL * TOPK / EXPERTS;
+}
+
+static int32_t decode_count(size_t i)
+{
+    return i % 4 == 0 ? BATCH * TOPK / EXPERTS * 4 : 0;
+}
+
+static double grouped_of(struct trial *t, uint64_t rows, int32_t (*count)(size_t))
+{
+    t->op = OP_GROUPED_MATMUL;
+    MAKE(t->device_in[0], OPERAND_ELEM, rows, MOE_HIDDEN);
+    MAKE(t->device_in[1], OPERAND_ELEM, EXPERTS, 2 * EXPERT_FFN, MOE_HIDDEN);
+    MAKE(t->device_in[2], OPERAND_INT, EXPERTS);
+    MAKE(t->device_out[0], OPERAND_ELEM, rows, 2 * EXPERT_FFN);
+    set_ints(&t->device_in[2], count);
+    return 2.0 * (double)rows * MOE_HIDDEN * 2 * EXPERT_FFN;
+}
+
+static double make_grouped(struct trial *t)
+{
+    return grouped_of(t, PREFILL * TOPK, prefill_count);
+}
+
+static double make_grouped_64(struct trial *t)
+{
+    return grouped_of(t, BATCH * TOPK, decode_count);
+}
+
+static double sample_of(struct trial *t, double temperature, double top_p)
+{
+    t->op = OP_SAMPLE;
+    t->params.sample.temperature = temperature;
+    t->params.sample.top_p = top_p;
+    MAKE(t->device_in[0], OPERAND_REAL, BATCH, VOCAB);
+    MAKE(t->device_in[1], OPERAND_INT, 1);
+    MAKE(t->device_out[0], OPERAND_INT, BATCH);
+    return 0;
+}
+
+static double make_greedy(struct trial *t)
+{
+    return sample_of(t, 0, 1);
+}
+
+static double make_top_p(struct trial *t)
+{
+    return sample_of(t, 0.8, 0.9);
+}
+
+/* The FLOP of an op whose operands are made; 0 where bytes are all it costs. */
+static const struct {
+    const char *name;
+    double (*make)(struct trial *t);
+} rows[] = {
+    {"embedding", make_embedding},
+    {"norm", make_norm},
+    {"add_norm", make_add_norm},
+    {"rotary", make_rotary},
+    {"silu", make_silu},
+    {"attention", make_attention},
+    {"matmul_qkv", make_qkv},
+    {"matmul_projection", make_projection},
+    {"matmul_gate_up", make_gate_up},
+    {"matmul_down", make_down},
+    {"matmul_head", make_head},
+    {"vocab_sum", make_vocab_sum},
+    {"grouped_matmul", make_grouped},
+    {"decode_1_matmul_qkv", make_qkv_1},
+    {"decode_1_matmul_gate_up", make_gate_up_1},
+    {"decode_1_matmul_down", make_down_1},
+    {"decode_1_matmul_head", make_head_1},
+    {"decode_1_attention", make_attention_1},
+    {"decode_64_matmul_gate_up", make_gate_up_64},
+    {"decode_64_matmul_down", make_down_64},
+    {"decode_64_attention", make_attention_64},
+    {"decode_64_grouped_matmul", make_grouped_64},
+    {"decode_64_greedy", make_greedy},
+    {"decode_64_top_p", make_top_p},
+};
+
+/* What is read and written at least: of tables and experts only the rows that are used. */
+static double traffic(const struct trial *t)
+{
+    double bytes = 0;
+    for (unsigned i = 0; i < MOST_INPUTS; i++)
+        bytes += (double)bytes_of(t, &t->device_in[i]);
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        bytes += (double)bytes_of(t, &t->device_out[i]);
+    if (t->op == OP_EMBEDDING)
+        bytes -= (double)bytes_of(t, &t->device_in[1]) - (double)bytes_of(t, &t->device_out[0]);
+    if (t->op == OP_GROUPED_MATMUL && t->device_in[0].shape[0] == BATCH * TOPK)
+        bytes -= 0.75 * (double)bytes_of(t, &t->device_in[1]);
+    return bytes;
+}
+
+static void release(struct trial *t)
+{
+    const bool in_place = t->device_out[0].data == t->device_in[0].data;
+    for (unsigned i = 0; i < MOST_INPUTS; i++)
+        device->release(t->device_in[i].data);
+    for (unsigned i = 0; i < MOST_OUTPUTS && !in_place; i++)
+        device->release(t->device_out[i].data);
+    device->release(t->device_workspace);
+}
+
+/* Seconds of one run; the FLOP and bytes of it. */
+static double time_op(double (*make_op)(struct trial *), double *flops, double *bytes)
+{
+    struct trial t = {.elem = ELEM_BF16};
+    struct error err;
+    *flops = make_op(&t);
+    *bytes = traffic(&t);
+    const struct op_kernel *kernel = &device->ops(t.elem)[t.op];
+    if (kernel->workspace)
+        must(device->allocate(&t.device_workspace,
+                              kernel->workspace(&t.params, t.device_in, t.device_out), "workspace",
+                              &err),
+             &err);
+    const double seconds = median_time(run_trial, &t);
+    release(&t);
+    return seconds;
+}
+
+static void bench_op(const char *name, double (*make_op)(struct trial *))
+{
+    double flops, bytes;
+    const double seconds = time_op(make_op, &flops, &bytes);
+    const double of_copy = bytes / seconds / copy_rate, of_product = flops / seconds / product_rate;
+    printf("%-26s %10.4f %8.1f %8.0f %5.1f\n", name, seconds * 1e3, flops / seconds * 1e-12,
+           bytes / seconds * 1e-9, 100 * (of_copy > of_product ? of_copy : of_product));
+    (void)fflush(stdout);
+}
+
+/* ---- ceilings ---- */
+
+struct two_buffers {
+    void *to, *from;
+    uint64_t bytes;
+};
+
+static void run_copy(void *of)
+{
+    const struct two_buffers *b = of;
+    struct error err;
+    must(device->copy(b->to, b->from, b->bytes, &err), &err);
+}
+
+static void measure_ceilings(void)
+{
+    struct two_buffers b = {.bytes = (uint64_t)2 << 30};
+    struct error err;
+    double flops, bytes;
+    must(device->allocate(&b.to, b.bytes, "a copy", &err), &err);
+    must(device->allocate(&b.from, b.bytes, "a copy", &err), &err);
+    copy_rate = 2 * (double)b.bytes / median_time(run_copy, &b);
+    device->release(b.to);
+    device->release(b.from);
+    const double seconds = time_op(make_square, &flops, &bytes);
+    product_rate = flops / seconds;
+    printf("# copy %.0f GB/s (read and written), 8192^3 product %.0f TFLOP/s\n", copy_rate * 1e-9,
+           product_rate * 1e-12);
+}
+
+int main(void)
+{
+    struct error err;
+    if (cuda_device_load(&device, &err) || device->open(0, &err)) {
+        printf("skipped: %s\n", err.text);
+        return 0;
+    }
+    random_start(1);
+    printf("# %s, bf16: name, ms, TFLOP/s, GB/s, %% of the ceiling\n", device->describe());
+    measure_ceilings();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        bench_op(rows[i].name, rows[i].make);
+    device->close();
+    return 0;
+}

@@ -1,0 +1,26 @@
+#!/bin/sh
+# pack.sh BUILD - packs what tests/gpu/run needs into BUILD/gpu.tar.xz: the program, its libraries and
+# the tests, stripped, with what they load from this system (a machine with a GPU may have no
+# OpenBLAS). What libc is made of stays, and NVIDIA's libraries, which are PyTorch's there.
+set -eu
+build=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/lib"
+for file in ferry libferry_engine.so libferry_cuda.so tests/gpu/ops_check tests/gpu/ops_bench; do
+    mkdir -p "$work/$(dirname "$file")"
+    cp "$build/$file" "$work/$file"
+    strip "$work/$file"
+done
+ldd "$build/ferry" "$build/libferry_engine.so" |
+    sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
+    grep -v -e '/libc\.so' -e '/libm\.so' -e '/libdl\.so' -e '/libpthread\.so' -e '/librt\.so' |
+    while read -r library; do
+        case $library in
+        */libferry_*) ;;
+        *) cp -L "$library" "$work/lib/" ;;
+        esac
+    done
+git rev-parse --short HEAD >"$work/commit" 2>/dev/null || echo unknown >"$work/commit"
+tar -C "$work" -cJf "$build/gpu.tar.xz" .
+du -h "$build/gpu.tar.xz" | sed 's/^/  packed: /'
