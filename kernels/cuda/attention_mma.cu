@@ -105,13 +105,12 @@ __device__ inline void clear_uncovered(const attention_args<bf16> &a, const stru
 
 /* ---- which keys ---- */
 
-/* A block of keys: [at, min(at + KEYS, keys.end)) of a span; keys are those that some row of the
- * tile may attend to. */
+/* A block of keys: [at, min(at + KEYS, end)) of a span, where `end` is that of the keys that some
+ * row of the tile may attend to. The span is read again where it is needed: registers are scarce.
+ */
 struct place {
     unsigned number; /* of the span, from the tile's first */
-    struct span span;
-    struct interval keys;
-    int at;
+    int at, end;
 };
 
 __device__ inline int query_at(const attention_args<bf16> &a, int row)
@@ -119,21 +118,28 @@ __device__ inline int query_at(const attention_args<bf16> &a, int row)
     return row / (int)a.queries;
 }
 
+__device__ inline struct span span_of(const attention_args<bf16> &a, const struct tile &t,
+                                      const struct place &p)
+{
+    return a.spans[t.first_span + p.number];
+}
+
+/* The first block of keys of a span. */
 __device__ inline struct place span_start(const attention_args<bf16> &a, const struct tile &t,
                                           unsigned number)
 {
     struct place p;
     p.number = number;
-    p.span = a.spans[t.first_span + number];
-    p.keys.begin = keys_of(a, p.span, query_at(a, t.first_row)).begin;
-    p.keys.end = keys_of(a, p.span, query_at(a, t.first_row + t.num_rows - 1)).end;
-    p.at = p.keys.begin;
+    const struct span s = span_of(a, t, p);
+    p.at = keys_of(a, s, query_at(a, t.first_row)).begin;
+    p.end = keys_of(a, s, query_at(a, t.first_row + t.num_rows - 1)).end;
     return p;
 }
 
+/* From p on to the end of its span. */
 template <int KEYS> __device__ inline int blocks_of(const struct place &p)
 {
-    return p.keys.begin < p.keys.end ? (p.keys.end - p.keys.begin + KEYS - 1) / KEYS : 0;
+    return p.at < p.end ? (p.end - p.at + KEYS - 1) / KEYS : 0;
 }
 
 template <int KEYS>
@@ -162,7 +168,7 @@ __device__ inline struct place next_block(const attention_args<bf16> &a, const s
                                           struct place p)
 {
     p.at += KEYS;
-    while (p.at >= p.keys.end)
+    while (p.at >= p.end)
         p = span_start(a, t, p.number + 1);
     return p;
 }
@@ -184,12 +190,12 @@ __device__ inline void load_block(bf16 *to, const bf16 *from, size_t columns, un
 }
 
 template <int D, int KEYS>
-__device__ inline void load_heads(bf16 *to, const attention_args<bf16> &a, const struct place &p,
-                                  unsigned group, unsigned head_at)
+__device__ inline void load_heads(bf16 *to, const attention_args<bf16> &a, const struct tile &t,
+                                  const struct place &p, unsigned group, unsigned head_at)
 {
-    const bf16 *from =
-        a.kv + (size_t)(p.span.k_begin + p.at) * a.kv_columns + group * a.kv_stride + head_at;
-    load_block<D, KEYS>(to, from, a.kv_columns, a.head_dim, p.keys.end - p.at);
+    const size_t row = (size_t)(span_of(a, t, p).k_begin + p.at);
+    load_block<D, KEYS>(to, a.kv + row * a.kv_columns + group * a.kv_stride + head_at, a.kv_columns,
+                        a.head_dim, p.end - p.at);
 }
 
 template <int D, int ROWS>
@@ -260,15 +266,14 @@ __device__ inline void cap_scores(float (&scores)[M][KEYS / 8][4], float scale, 
 /* first_row: the lane's first, of the range. */
 template <int M, int KEYS>
 __device__ inline void mask_scores(float (&scores)[M][KEYS / 8][4], const attention_args<bf16> &a,
-                                   const struct place &p, int first_row)
+                                   const struct span &s, int at, int first_row)
 {
-    const int column = p.at + (int)lane_id() % 4 * 2;
+    const int column = at + (int)lane_id() % 4 * 2;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const struct interval keys =
-                keys_of(a, p.span, query_at(a, first_row + m * 16 + half * 8));
+            const struct interval keys = keys_of(a, s, query_at(a, first_row + m * 16 + half * 8));
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
@@ -418,8 +423,9 @@ template <int KEYS>
 __device__ inline bool needs_no_mask(const attention_args<bf16> &a, const struct tile &t,
                                      const struct place &p)
 {
-    return p.at + KEYS <= keys_of(a, p.span, query_at(a, t.first_row)).end &&
-           p.at >= keys_of(a, p.span, query_at(a, t.first_row + t.num_rows - 1)).begin;
+    const struct span s = span_of(a, t, p);
+    return p.at + KEYS <= keys_of(a, s, query_at(a, t.first_row)).end &&
+           p.at >= keys_of(a, s, query_at(a, t.first_row + t.num_rows - 1)).begin;
 }
 
 /* Blocks in x are tiles of all groups, those of one tile beside one another; in y, splits. */
@@ -449,7 +455,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
     load_queries<D, ROWS>(q, a, t, group);
     if (first < end) {
         p = seek<KEYS>(a, t, first);
-        load_heads<D, KEYS>(k, a, p, group, a.k_at);
+        load_heads<D, KEYS>(k, a, t, p, group, a.k_at);
     }
     copies_commit();
     for (int block = first; block < end; block++) {
@@ -457,20 +463,21 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
         const struct place now = p;
         copies_wait<0>();
         __syncthreads(); /* keys are here, and all are done with the values before */
-        load_heads<D, KEYS>(v, a, now, group, a.v_at);
+        load_heads<D, KEYS>(v, a, t, now, group, a.v_at);
         copies_commit();
         if (has_rows) make_scores<D, M, KEYS>(scores, q + warp_row * shape::STRIDE, k);
         copies_wait<0>();
         __syncthreads(); /* values are here, and all are done with the keys */
         if (block + 1 < end) {
             p = next_block<KEYS>(a, t, now);
-            load_heads<D, KEYS>(k, a, p, group, a.k_at);
+            load_heads<D, KEYS>(k, a, t, p, group, a.k_at);
         }
         copies_commit();
         if (!has_rows) continue;
         if (a.softcap != 0) cap_scores<M, KEYS>(scores, a.scale, a.softcap);
         if (!needs_no_mask<KEYS>(a, t, now))
-            mask_scores<M, KEYS>(scores, a, now, t.first_row + warp_row + (int)lane_id() / 4);
+            mask_scores<M, KEYS>(scores, a, span_of(a, t, now), now.at,
+                                 t.first_row + warp_row + (int)lane_id() / 4);
         soften<D, M, KEYS>(scores, r, factor);
         add_values<D, M, KEYS>(r, scores, v);
     }
