@@ -132,14 +132,27 @@ static enum status end_ranks(struct worker *w, enum status st, struct error *err
     return st;
 }
 
+/* After the fork: a GPU's driver does not come along. Ranks of one host have its GPUs in turn. */
+static enum status open_device(const struct worker *w, const struct device **device,
+                               struct error *err)
+{
+    *device = &cpu_device;
+    if (w->q->on_gpu) TRY(cuda_device_load(device, err));
+    return (*device)->open(w->comm.rank % w->comm.host_size, err);
+}
+
 static enum status run_rank(struct worker *w, rank_work *work, const void *request,
                             struct error *err)
 {
     share_cpus(w);
-    enum status st = model_open(&w->model, &w->opened.catalog, &w->q->options, &w->comm, err);
+    struct model_options options = w->q->options;
+    enum status st = open_device(w, &options.device, err);
+    bool opened = !st;
+    if (!st) st = model_open(&w->model, &w->opened.catalog, &options, &w->comm, err);
     if (!st) st = work(w, request, err);
     if (st) comm_fail(&w->comm, err); /* before anything that waits for the others */
     model_close(&w->model);
+    if (opened) options.device->close();
     return end_ranks(w, st, err);
 }
 

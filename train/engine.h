@@ -13,7 +13,8 @@
 struct engine_model {
     const char *path;
     const struct source_flags *source;
-    struct model_options options;
+    struct model_options options; /* its device is chosen by on_gpu */
+    bool on_gpu;
     unsigned threads; /* of all ranks on this host together; 0: as many as there are CPUs */
     enum progress_style progress;
     bool quiet;

@@ -18,6 +18,7 @@ const struct arg engine_args[] = {
     {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "tensor parallel ranks share the tokens between their blocks"},
     {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values go round; default all_gather"},
     {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|f64", "what weights and activations are in; sums are in f32, or f64; default f32"},
+    {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "where it is computed; default cpu. Ranks of one host share its GPUs"},
     {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "of all ranks on this host together; default: as many as there are CPUs"},
     {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print what memory it takes, and stop"},
 };
@@ -62,6 +63,7 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
                     .elem = strcmp(e->dtype, "f64") == 0    ? ELEM_F64
                             : strcmp(e->dtype, "bf16") == 0 ? ELEM_BF16
                                                             : ELEM_F32},
+        .on_gpu = e->device && strcmp(e->device, "cuda") == 0,
         .threads = e->threads > UINT16_MAX ? UINT16_MAX : (unsigned)e->threads,
         .progress = run.progress,
         .quiet = f->output.quiet};
