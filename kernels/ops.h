@@ -237,9 +237,14 @@ static inline size_t operand_bytes_of(enum operand_type type, enum elem_type pro
 }
 
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
+
 /* The CPU's: [NUM_OPS], with the instructions that this machine has. */
 const struct op_kernel *cpu_ops(enum elem_type elem);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
