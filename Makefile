@@ -154,7 +154,9 @@ $(BUILD)/%.cu.o: %.cu Makefile
 	$(call say,NVCC)$(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 cuda-libs: ## NVIDIA's libraries from PyPI, below build/cuda-libs
-	python3 -m pip install --quiet --no-deps --upgrade --target $(CUDA_LIBS) $(CUDA_PACKAGES)
+	python3 -m venv $(BUILD)/pip
+	$(BUILD)/pip/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $(CUDA_LIBS) $(CUDA_PACKAGES)
 
 # The same kernels for the host: tests/gpu/emulator.
 $(BUILD)/emulated/%.o: %.cu Makefile

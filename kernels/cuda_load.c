@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/device.h"
 
@@ -18,18 +19,16 @@ static void own_folder(char folder[PATH_BYTES])
                    slash ? info.dli_fname : ".");
 }
 
-/* Beside it, where it was built; in ../lib/ferry, where it is installed. */
+/* Beside it, where it was built; in ../lib/ferry, where it is installed. What dlerror() says is of
+ * the one that is there. */
 static void *load_library(void)
 {
-    static const char *const places[] = {"", "/../lib/ferry"};
     char folder[PATH_BYTES], path[PATH_BYTES + 64];
-    void *library = NULL;
     own_folder(folder);
-    for (unsigned i = 0; i < 2 && !library; i++) {
-        (void)snprintf(path, sizeof path, "%s%s/libferry_cuda.so", folder, places[i]);
-        library = dlopen(path, RTLD_NOW);
-    }
-    return library;
+    (void)snprintf(path, sizeof path, "%s/libferry_cuda.so", folder);
+    if (access(path, F_OK))
+        (void)snprintf(path, sizeof path, "%s/../lib/ferry/libferry_cuda.so", folder);
+    return dlopen(path, RTLD_NOW);
 }
 
 enum status cuda_device_load(const struct device **out, struct error *err)
