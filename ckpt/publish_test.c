@@ -534,7 +534,8 @@ static void of_many_who_take_over_one_wins(void **state)
         for (int i = 0; i < RIVALS; i++) {
             char st;
             assert_int_equal(read(told[0], &st, 1), 1);
-            assert_true(st == OK || st == ERR_EXISTS);
+            /* A loser may also see the dead one's folder vanish while it looks into it. */
+            assert_true(st == OK || st == ERR_EXISTS || st == ERR_IO);
             winners += st == OK;
         }
         assert_int_equal(winners, 1);
