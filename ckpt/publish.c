@@ -246,13 +246,25 @@ static enum status check_work(const struct publishing *p, const struct lock_watc
                 p->staging);
 }
 
+/* What lies in the staging folder, which another who takes over may be removing. */
+static enum status list_staging(const struct publishing *p, struct name_list *list,
+                                struct error *err)
+{
+    enum status st = OK;
+    *list = (struct name_list){0};
+    for (unsigned tries = 0; tries < 10 && path_is_folder(p->staging); tries++) {
+        st = folder_list(p->staging, p->arena, list, err);
+        if (st != ERR_IO) return st;
+    }
+    return path_is_folder(p->staging) ? st : OK;
+}
+
 /* Sees to it that no rank of an earlier run is left that might still write to its files. */
 static enum status see_no_ranks(const struct publishing *p, struct error *err)
 {
     struct name_list list;
     size_t n = strlen(publish_lock);
-    if (!path_is_folder(p->staging)) return OK;
-    TRY(folder_list(p->staging, p->arena, &list, err));
+    TRY(list_staging(p, &list, err));
     for (size_t i = 0; i < list.count; i++) {
         struct lock_watch w = {.patience = p->patience};
         enum lock_life life;
