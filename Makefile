@@ -57,11 +57,16 @@ CUBLAS = $(firstword $(foreach d, $(CUDA_LIBS)/nvidia/cu13 $(CUDA_HOME) /usr/loc
            $(if $(wildcard $(d)/include/cublasLt.h), $(d))))
 NO_CUDA = $(if $(NVCC),$(if $(CUBLAS),,cublasLt.h is not here; make cuda-libs),nvcc is not here)
 CUDA_SOURCES = $(wildcard kernels/cuda/*.cu)
-CUDA_FLAGS = -std=c++17 -O3 -I. -I$(CUBLAS)/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+CUDA_FLAGS = -std=c++17 -O3 -I. -I$(CUBLAS)/include $(foreach d, nccl cudnn, -I$(CUDA_LIBS)/nvidia/$(d)/include) -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
              $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
              -gencode arch=compute_90,code=compute_90
-CUDA_PATHS = $$ORIGIN/cuda-libs/nvidia/cu13/lib:$$ORIGIN/../../cuda-libs/nvidia/cu13/lib:/usr/local/cuda/lib64
+# Where it finds them when it runs.
+empty =
+CUDA_FOLDERS = $(foreach d, cu13 nccl cudnn, cuda-libs/nvidia/$(d)/lib)
+CUDA_PATHS = $(subst $(empty) ,:,$(strip $(CUDA_FOLDERS:%=$$ORIGIN/%) $(CUDA_FOLDERS:%=$$ORIGIN/../../%) /usr/local/cuda/lib64))
 EMULATED = $(CUDA_SOURCES:%.cu=$(BUILD)/emulated/%.o) $(BUILD)/emulated/tests/gpu/emulator/emulator.o
+EMULATED_CUDA = $(BUILD)/emulated/libferry_cuda.so
+EMULATED_NCCL = $(BUILD)/emulated/libnccl.so.2
 MODELS = $(wildcard convert/models/*.json)
 UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, \
                $(foreach f, $(FOLDERS) $(ENGINE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c)))
@@ -158,16 +163,21 @@ cuda-libs: ## NVIDIA's libraries from PyPI, below build/cuda-libs
 	$(BUILD)/pip/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 	    --target $(CUDA_LIBS) $(CUDA_PACKAGES)
 
-# The same kernels for the host: tests/gpu/emulator.
+# The same kernels for the host: tests/gpu/emulator. FERRY_CUDA_LIBRARY names the library to take.
+EMULATED_FLAGS = -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-unknown-pragmas -Itests/gpu/emulator -I. -MMD -MP
 $(BUILD)/emulated/%.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(call say,CXX)$(CXX) -x c++ -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas \
-	    -Itests/gpu/emulator -I. -MMD -MP -c -o $@ $<
+	$(call say,CXX)$(CXX) -x c++ $(EMULATED_FLAGS) -c -o $@ $<
 
 $(BUILD)/emulated/%.o: %.cpp Makefile
 	@mkdir -p $(@D)
-	$(call say,CXX)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas \
-	    -Itests/gpu/emulator -I. -MMD -MP -c -o $@ $<
+	$(call say,CXX)$(CXX) $(EMULATED_FLAGS) -c -o $@ $<
+
+$(EMULATED_CUDA): $(EMULATED)
+	$(call say,LINK)$(CXX) -g -shared -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -ldl
+
+$(EMULATED_NCCL): $(BUILD)/emulated/tests/gpu/emulator/nccl.o $(EMULATED_CUDA)
+	$(call say,LINK)$(CXX) -g -shared -Wl,-rpath,'$$ORIGIN' -o $@ $< -L$(@D) -l:libferry_cuda.so
 
 -include $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.d) $(EMULATED:.o=.d)
 
@@ -182,7 +192,8 @@ $(BUILD)/ferry.bash: $(BUILD)/ferry
 install: all docs ## program, man page and completion below DESTDIR/PREFIX
 	install -D -m 755 $(BUILD)/ferry $(DESTDIR)$(PREFIX)/bin/ferry
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/ferry
-	install -m 755 $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(DESTDIR)$(PREFIX)/lib/ferry
+	install -m 755 $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA),,$(BUILD)/libferry_cuda.so) \
+	    $(DESTDIR)$(PREFIX)/lib/ferry
 	install -D -m 644 $(BUILD)/ferry.1 $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1
 	install -D -m 644 $(BUILD)/ferry.bash \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
@@ -202,17 +213,13 @@ deps-build:
 
 ENGINE_TESTS = $(foreach f, $(ENGINE_FOLDERS), $(patsubst %.c, $(BUILD)/%, $(wildcard $(f)/*_test.c)))
 $(ENGINE_TESTS): ENGINE = $(BUILD)/libferry_engine.a
-$(ENGINE_TESTS): ENGINE_LINK = $(OPENMP) $(ENGINE_LIBS) -ldl
+# libferry_cuda.so, where a test is told to use it, takes what it needs of libferry from the program.
+$(ENGINE_TESTS): ENGINE_LINK = $(OPENMP) $(ENGINE_LIBS) -ldl -rdynamic
 $(ENGINE_TESTS): $(BUILD)/libferry_engine.a
 $(ENGINE_TESTS:=.o): FLAGS += $(OPENMP)
 
 $(BUILD)/%_test: $(BUILD)/%_test.o $(BUILD)/libferry.a
 	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $< $(ENGINE) $(BUILD)/libferry.a -lcmocka $(LIBS) $(ENGINE_LINK)
-
-# cuda_device_load is the emulator's there.
-$(BUILD)/tests/gpu/ops_check_emulated: $(EMULATED) $(BUILD)/tests/gpu/ops_check.o \
-                                       $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a
-	$(call say,LINK)$(CXX) -g $(LDFLAGS) -o $@ $^ $(LIBS) $(OPENMP) $(ENGINE_LIBS) -ldl
 
 # Beside the libraries, as the program is: they are what is carried to a machine with a GPU.
 GPU_TESTS = $(BUILD)/tests/gpu/ops_check $(BUILD)/tests/gpu/ops_bench
@@ -228,7 +235,7 @@ gpu-tests: all $(GPU_TESTS) ## build/gpu.tar.xz: what tests/gpu/run needs on a m
 
 # Sanitizers take too long with its fibers; not all who test have a C++ compiler.
 EMULATED_CHECK = $(if $(findstring -fsanitize, $(CFLAGS)),, \
-                   $(if $(shell command -v $(CXX)), $(BUILD)/tests/gpu/ops_check_emulated))
+                   $(if $(shell command -v $(CXX)), $(EMULATED_CUDA) $(EMULATED_NCCL) $(BUILD)/tests/gpu/ops_check))
 
 test: all $(UNIT_TESTS) $(EMULATED_CHECK) ## unit tests and those of the command line
 	@sh tests/run.sh $(BUILD)/ferry $(UNIT_TESTS) $(SHELL_TESTS)

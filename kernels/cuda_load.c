@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,11 +20,13 @@ static void own_folder(char folder[PATH_BYTES])
                    slash ? info.dli_fname : ".");
 }
 
-/* Beside it, where it was built; in ../lib/ferry, where it is installed. What dlerror() says is of
- * the one that is there. */
+/* The one that FERRY_CUDA_LIBRARY names. Beside it, where it was built; in ../lib/ferry, where it
+ * is installed. What dlerror() says is of the one that is there. */
 static void *load_library(void)
 {
     char folder[PATH_BYTES], path[PATH_BYTES + 64];
+    const char *given = getenv("FERRY_CUDA_LIBRARY");
+    if (given) return dlopen(given, RTLD_NOW);
     own_folder(folder);
     (void)snprintf(path, sizeof path, "%s/libferry_cuda.so", folder);
     if (access(path, F_OK))

@@ -2,8 +2,8 @@
  * GPU. One table of functions each; a process uses one device.
  *
  * Calls of ops are put in a queue and carried out in order; upload, download and copy are in the
- * same queue, and the first two have happened when they return. A failure of a kernel may be told
- * by a later call (ERR_DEVICE), at the latest by synchronize. */
+ * same queue. An upload has read its source when it returns, a download has happened. A failure of
+ * a kernel may be told by a later call (ERR_DEVICE), at the latest by synchronize. */
 #ifndef FERRY_KERNELS_DEVICE_H
 #define FERRY_KERNELS_DEVICE_H
 
@@ -24,7 +24,58 @@ struct device {
     enum status (*synchronize)(struct error *err);
     /* [NUM_OPS]; run is NULL where it has none. */
     const struct op_kernel *(*ops)(enum elem_type elem);
-    const char *(*describe)(void); /* "NVIDIA H200, 141 GB", for people */
+    const char *(*describe)(void);                /* "NVIDIA H200, 141 GB", for people */
+    const struct device_graphs *graphs;           /* NULL: each call is made when it is asked for */
+    const struct device_collectives *collectives; /* NULL: ranks talk through the host's memory */
+};
+
+/* Ops, copies and collectives of the device that were queued once, to be queued again as one: with
+ * the same operands, which may hold other numbers. Upload, download and synchronize are not for
+ * graphs. Each op is to have run once before: it may choose its kernel, or ask for room, then. */
+struct device_graphs {
+    enum status (*begin)(struct error *err); /* what is queued now is recorded, and not done */
+    enum status (*end)(void **graph, struct error *err);
+    void (*cancel)(void); /* in place of end, after a failure */
+    enum status (*replay)(void *graph, struct error *err);
+    void (*release)(void *graph);
+};
+
+/* Ranks whose devices talk without the host. A group is of several processes; all members make the
+ * same calls in the same order, in the queue of the ops. What train/comm/comm.h says of in, out and
+ * orders holds here; sums are in the order that the library has. */
+enum { DEVICE_GROUP_ID_BYTES = 128 };
+struct device_number {
+    enum operand_type type;
+    enum elem_type elem; /* of the program */
+};
+struct device_collectives {
+    const char *name; /* "nccl" */
+    /* ERR_UNSUPPORTED, with the reason, where the library is not here. */
+    enum status (*available)(struct error *err);
+    /* Which of the host's devices this is: two ranks of a group may not have the same one. */
+    enum status (*own_device)(uint64_t *device, struct error *err);
+    /* By one member, for all to open with; each group has one of its own. */
+    enum status (*new_id)(char id[DEVICE_GROUP_ID_BYTES], struct error *err);
+    enum status (*open)(void **group, const char *id, unsigned size, unsigned index,
+                        struct error *err);
+    void (*close)(void *group, bool give_up); /* give_up: a member may be gone */
+    enum status (*all_reduce)(void *group, const void *in, void *out, uint64_t count,
+                              struct device_number number, bool max, struct error *err);
+    enum status (*all_gather)(void *group, const void *in, void *out, uint64_t bytes,
+                              struct error *err);
+    enum status (*reduce_scatter)(void *group, const void *in, void *out, uint64_t count,
+                                  struct device_number number, struct error *err);
+    enum status (*all_to_all)(void *group, unsigned size, const void *in, const size_t *in_bytes,
+                              void *out, const size_t *out_bytes, struct error *err);
+    enum status (*send)(void *group, unsigned to, const void *data, uint64_t bytes,
+                        struct error *err);
+    enum status (*receive)(void *group, unsigned from, void *data, uint64_t bytes,
+                           struct error *err);
+    /* The two at once. */
+    enum status (*exchange)(void *group, unsigned to, const void *in, unsigned from, void *out,
+                            uint64_t bytes, struct error *err);
+    /* Whether all that is queued is done; ERR_DEVICE where a member is gone. Does not wait. */
+    enum status (*done)(bool *done, struct error *err);
 };
 
 #ifdef __cplusplus

@@ -32,6 +32,19 @@ static inline uint64_t test_seed(void)
     return text ? strtoull(text, NULL, 10) : 1;
 }
 
+/* FERRY_TEST_DEVICE=cuda: engine tests run on a GPU, real or emulated (tests/gpu), fewer of them
+ * unless FERRY_TEST_ALL is set. */
+static inline int test_on_gpu(void)
+{
+    const char *device = getenv("FERRY_TEST_DEVICE");
+    return device && strcmp(device, "cuda") == 0;
+}
+
+static inline int test_few(void)
+{
+    return test_on_gpu() && !getenv("FERRY_TEST_ALL");
+}
+
 /* splitmix64 (Steele, Lea, Flood 2014) */
 static inline uint64_t test_random(uint64_t *state)
 {

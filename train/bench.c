@@ -4,6 +4,7 @@
 
 #include "common/memory.h"
 #include "common/progress.h"
+#include "kernels/cpu/cast.h"
 #include "train/engine_internal.h"
 #include "train/ops.h"
 
@@ -58,10 +59,128 @@ static enum status take_samples(struct pass *p, const struct bench_request *q, s
     return st;
 }
 
-static enum status tell(const struct pass *p, const struct bench_request *q, struct samples *s,
-                        struct error *err)
+/* ---- ceilings ---- */
+
+/* What is timed several times for its median. */
+typedef enum status timed(void *context, struct error *err);
+
+enum { CEILING_REPEATS = 9, LEAST_SIDE = 256, MOST_SIDE = 8192 };
+#define LEAST_COPY ((uint64_t)64 << 20) /* more than caches hold */
+#define MOST_COPY ((uint64_t)1 << 30)
+
+/* As large as it takes to last so long, or the largest. */
+#define LONG_ENOUGH 0.02
+
+static enum status median_of(timed *work, void *context, const struct device *device,
+                             double *seconds, struct error *err)
 {
-    struct bench_row *rows = must_calloc(s->num_calls + 1, sizeof *rows);
+    double all[CEILING_REPEATS];
+    for (int i = -2; i < CEILING_REPEATS; i++) { /* the first two warm it up */
+        double start = seconds_now();
+        TRY(work(context, err));
+        TRY(device->synchronize(err));
+        if (i >= 0) all[i] = seconds_now() - start;
+    }
+    *seconds = median(all, CEILING_REPEATS);
+    return OK;
+}
+
+struct ceiling {
+    const struct device *device;
+    const struct op_kernel *kernel; /* of OP_MATMUL */
+    enum elem_type elem;
+    uint64_t side, bytes;
+    char *memory; /* two buffers of `bytes`; or two operands, the product, the workspace */
+};
+
+static enum status copy_once(void *context, struct error *err)
+{
+    struct ceiling *c = context;
+    return c->device->copy(c->memory, c->memory + c->bytes, c->bytes, err);
+}
+
+static enum status multiply_once(void *context, struct error *err)
+{
+    struct ceiling *c = context;
+    struct operand in[MOST_INPUTS] = {0}, out[MOST_OUTPUTS] = {0};
+    union op_params params = {.matmul = {.transpose_b = true, .alpha = 1}};
+    for (unsigned i = 0; i < 2; i++)
+        in[i] = (struct operand){c->memory + i * c->bytes, OPERAND_ELEM, 2, {c->side, c->side}};
+    out[0] = (struct operand){c->memory + 2 * c->bytes, OPERAND_ELEM, 2, {c->side, c->side}};
+    return c->kernel->run(&params, in, out, c->memory + 3 * c->bytes, err);
+}
+
+/* Numbers of both signs: on zeros a GPU computes faster than on a model's. */
+static enum status fill(const struct ceiling *c, struct error *err)
+{
+    static const enum dtype dtypes[NUM_ELEM_TYPES] = {
+        [ELEM_F32] = DT_F32, [ELEM_F64] = DT_F64, [ELEM_BF16] = DT_BF16};
+    const uint64_t count = c->side * c->side;
+    float *numbers = must_malloc(count * sizeof *numbers);
+    void *elements = must_malloc(c->bytes);
+    for (uint64_t i = 0; i < count; i++)
+        numbers[i] = (float)(i * 2654435761u % 2001) / 1000 - 1;
+    (void)cast_elements(elements, dtypes[c->elem], numbers, DT_F32, count);
+    enum status st = c->device->upload(c->memory, elements, c->bytes, err);
+    if (!st) st = c->device->upload(c->memory + c->bytes, elements, c->bytes, err);
+    free(elements);
+    free(numbers);
+    return st;
+}
+
+static uint64_t product_workspace(const struct ceiling *c)
+{
+    const union op_params params = {.matmul = {.transpose_b = true, .alpha = 1}};
+    const struct operand x = {NULL, OPERAND_ELEM, 2, {c->side, c->side}};
+    const struct operand in[MOST_INPUTS] = {x, x}, out[MOST_OUTPUTS] = {x};
+    return c->kernel->workspace ? c->kernel->workspace(&params, in, out) : 0;
+}
+
+static enum status time_product(struct ceiling *c, double *seconds, struct error *err)
+{
+    void *memory;
+    c->bytes = c->side * c->side * operand_bytes_of(OPERAND_ELEM, c->elem);
+    TRY(c->device->allocate(&memory, 3 * c->bytes + product_workspace(c), "a large product", err));
+    c->memory = memory;
+    enum status st = fill(c, err);
+    if (!st) st = median_of(multiply_once, c, c->device, seconds, err);
+    c->device->release(memory);
+    return st;
+}
+
+static enum status time_copy(struct ceiling *c, double *seconds, struct error *err)
+{
+    void *memory;
+    TRY(c->device->allocate(&memory, 2 * c->bytes, "a large copy", err));
+    c->memory = memory;
+    enum status st = median_of(copy_once, c, c->device, seconds, err);
+    c->device->release(memory);
+    return st;
+}
+
+/* All ranks measure at once: a device that they share is shared for the model, too. */
+static enum status measure_ceilings(const struct model *m, struct bench_result *r,
+                                    struct error *err)
+{
+    struct ceiling c = {
+        .device = m->device, .kernel = &m->kernels[OP_MATMUL], .elem = m->options.elem};
+    double seconds = 0;
+    for (c.side = LEAST_SIDE; c.side <= MOST_SIDE && seconds < LONG_ENOUGH; c.side *= 2) {
+        TRY(time_product(&c, &seconds, err));
+        r->product_rate = 2 * (double)c.side * (double)c.side * (double)c.side / seconds;
+    }
+    seconds = 0;
+    for (c.bytes = LEAST_COPY; c.bytes <= MOST_COPY && seconds < LONG_ENOUGH; c.bytes *= 2) {
+        TRY(time_copy(&c, &seconds, err));
+        r->copy_rate = 2 * (double)c.bytes / seconds;
+    }
+    return OK;
+}
+
+/* ---- the whole ---- */
+
+static void fill_rows(const struct pass *p, const struct samples *s, struct bench_row *rows)
+{
     size_t n = 0;
     for (size_t i = 0; i < p->num_chunks; i++) {
         const struct program *program = &p->chunks[i].program;
@@ -76,8 +195,26 @@ static enum status tell(const struct pass *p, const struct bench_request *q, str
                                          .bytes = cost.bytes};
         }
     }
-    double whole[3] = {median(s->whole, s->repeats), s->whole[0], s->whole[s->repeats - 1]};
-    enum status st = q->visit(q->context, rows, n, whole, err);
+}
+
+static enum status tell(const struct pass *p, const struct bench_request *q, struct samples *s,
+                        struct bench_result *r, struct error *err)
+{
+    struct bench_row *rows = must_calloc(s->num_calls + 1, sizeof *rows);
+    fill_rows(p, s, rows);
+    r->rows = rows;
+    r->num_rows = s->num_calls;
+    r->seconds = median(s->whole, s->repeats); /* which sorts them */
+    r->fastest = s->whole[0];
+    r->slowest = s->whole[s->repeats - 1];
+    r->device = p->model->device->describe();
+    r->collectives = collectives_name(&p->model->collectives);
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const char *refused;
+        r->graphs += run_count_graphs(&p->runs[i], &refused);
+        if (refused) r->refused = refused;
+    }
+    enum status st = q->visit(q->context, r, err);
     free(rows);
     return st;
 }
@@ -86,13 +223,15 @@ static enum status measure(struct worker *w, struct pass *p, const struct bench_
                            struct error *err)
 {
     struct samples s = {.repeats = q->repeats};
+    struct bench_result r = {0};
     for (size_t i = 0; i < p->num_chunks; i++)
         s.num_calls += p->chunks[i].program.num_calls;
     s.seconds = must_calloc(s.num_calls * s.repeats + 1, sizeof *s.seconds);
     s.whole = must_calloc(s.repeats + 1, sizeof *s.whole);
-    enum status st = pass_set(p, &q->batch, q->past, err);
+    enum status st = measure_ceilings(&w->model, &r, err);
+    if (!st) st = pass_set(p, &q->batch, q->past, err);
     if (!st) st = take_samples(p, q, &s, err);
-    if (!st && w->comm.rank == 0) st = tell(p, q, &s, err);
+    if (!st && w->comm.rank == 0) st = tell(p, q, &s, &r, err);
     free(s.seconds);
     free(s.whole);
     return st;

@@ -58,15 +58,26 @@ struct bench_row {
     double flops, bytes;
 };
 
+/* A pass, and what the device can do at most: measured in the same run. */
+struct bench_result {
+    const struct bench_row *rows;
+    size_t num_rows;
+    double seconds, fastest, slowest; /* of a whole run; the first is the median */
+    double copy_rate;                 /* bytes read and written a second, of a large copy */
+    double product_rate;              /* FLOP a second, of a large product of the same elements */
+    unsigned graphs;                  /* that a run was made of; 0: call by call */
+    const char *refused;              /* why the device made no graph; NULL */
+    const char *device, *collectives; /* "NVIDIA H200, 141 GB", "nccl" */
+};
+
 struct bench_request {
     struct engine_model model;
     struct pass_options pass;
     struct batch batch; /* ids are used */
     uint64_t past; /* positions before it that the cache holds (of zeros): a step of decoding */
     unsigned warmups, repeats;
-    /* Rank 0's. seconds: of a whole run, the median; fastest and slowest. */
-    enum status (*visit)(void *context, const struct bench_row *rows, size_t num_rows,
-                         const double seconds[3], struct error *err);
+    enum status (*visit)(void *context, const struct bench_result *r,
+                         struct error *err); /* rank 0's */
     void *context;
 };
 

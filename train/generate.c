@@ -92,12 +92,14 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
         return fail(err, ERR_USAGE, "%" PRIu64 " new tokens are too many", q->max_new_tokens);
     struct batch one = {.num_sequences = q->prompts.num_sequences, .length = 1};
     uint64_t room = q->prompts.length + (q->max_new_tokens ? q->max_new_tokens - 1 : 0);
-    struct pass_options o = {
+    struct pass_options prompt = {
         .logits = true, .trace_layer = -1, .last_only = true, .cache_rows = room};
+    struct pass_options decode = prompt;
+    decode.graphs = true;
     g.tokens = must_calloc(one.num_sequences, sizeof *g.tokens);
     g.ended = must_calloc(one.num_sequences, sizeof *g.ended);
-    enum status st = pass_make(&g.prefill, &w->model, &q->prompts, &o, err);
-    if (!st) st = pass_make(&g.decode, &w->model, &one, &o, err);
+    enum status st = pass_make(&g.prefill, &w->model, &q->prompts, &prompt, err);
+    if (!st) st = pass_make(&g.decode, &w->model, &one, &decode, err);
     if (!st && q->dry_run) {
         worker_print_memory(w, &g.prefill, "memory of the prompt");
         worker_print_memory(w, &g.decode, "memory of a step");

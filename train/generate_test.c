@@ -15,6 +15,7 @@ static struct engine_model model_of(const char *path, const struct model_options
     return (struct engine_model){.path = path,
                                  .source = &own_source,
                                  .options = *o,
+                                 .on_gpu = test_on_gpu(),
                                  .threads = 2,
                                  .progress = PROGRESS_NONE,
                                  .quiet = true};

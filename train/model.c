@@ -42,11 +42,13 @@ enum status model_open(struct model *m, struct catalog *c, const struct model_op
         return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes.ep,
                     sizes.etp);
     TRY(layout_make(&m->layout, &m->arena, &o->layout, &c->config, err));
-    return groups_open(&m->groups, comm, &sizes, err);
+    TRY(groups_open(&m->groups, comm, &sizes, err));
+    return collectives_open(&m->collectives, &m->groups, device, o->collectives, err);
 }
 
 void model_close(struct model *m)
 {
+    if (m->collectives.groups) collectives_close(&m->collectives);
     groups_close(&m->groups);
     parameters_release(&m->parameters);
     if (m->memory) m->device->release(m->memory);
@@ -140,10 +142,10 @@ static void release(const struct pass *p, void *memory)
 void pass_release(struct pass *p)
 {
     for (size_t i = 0; i < p->num_chunks; i++) {
+        run_release_graphs(&p->runs[i]);
         release(p, p->runs[i].regions[VALUE_INPUT]);
         release(p, p->runs[i].regions[VALUE_OUTPUT]);
         if (i == 0) release(p, p->runs[i].regions[VALUE_SCRATCH]); /* which all share */
-        if (i == 0) free(p->runs[i].staging);
         built_release(&p->chunks[i]);
     }
     arena_release(&p->arena);
@@ -152,14 +154,13 @@ void pass_release(struct pass *p)
 /* What all programs of a rank share, since they run one after the other. */
 static enum status allocate_shared(struct pass *p, struct error *err)
 {
-    struct run *first = &p->runs[0];
-    uint64_t scratch = 0, staging = 0;
+    uint64_t scratch = 0;
     for (size_t i = 0; i < p->num_chunks; i++) {
         scratch = max_u64(scratch, p->chunks[i].program.bytes[VALUE_SCRATCH]);
-        staging = max_u64(staging, run_staging_bytes(&p->chunks[i].program));
+        TRY(collectives_reserve(&p->model->collectives, &p->chunks[i].program, err));
     }
-    if (!p->model->device->is_host) first->staging = must_malloc(staging + 1);
-    return p->model->device->allocate(&first->regions[VALUE_SCRATCH], scratch, "activations", err);
+    return p->model->device->allocate(&p->runs[0].regions[VALUE_SCRATCH], scratch, "activations",
+                                      err);
 }
 
 enum status pass_allocate(struct pass *p, struct error *err)
@@ -170,14 +171,14 @@ enum status pass_allocate(struct pass *p, struct error *err)
         const uint64_t *bytes = p->chunks[i].program.bytes;
         struct run *r = &p->runs[i];
         r->program = &p->chunks[i].program;
-        r->groups = &p->model->groups;
+        r->collectives = &p->model->collectives;
         r->device = device;
         r->kernels = p->model->kernels;
-        r->staging = p->runs[0].staging;
         r->regions[VALUE_PARAMETER] = r->regions[VALUE_STATE] = p->model->memory;
         r->regions[VALUE_SCRATCH] = p->runs[0].regions[VALUE_SCRATCH];
         TRY(device->allocate(&r->regions[VALUE_INPUT], bytes[VALUE_INPUT], "inputs", err));
         TRY(device->allocate(&r->regions[VALUE_OUTPUT], bytes[VALUE_OUTPUT], "outputs", err));
+        if (p->options.graphs) run_use_graphs(r);
     }
     return OK;
 }

@@ -22,6 +22,7 @@ struct model_options {
     bool sequence_parallel;
     enum cp_kind cp_kind;
     enum elem_type elem;
+    enum collectives_way collectives;
 };
 
 struct model {
@@ -30,6 +31,7 @@ struct model {
     struct model_options options;
     struct layout layout;
     struct groups groups;
+    struct collectives collectives;
     struct parameters parameters;
     const struct device *device;
     const struct op_kernel *kernels;
@@ -51,6 +53,7 @@ struct pass_options {
     int trace_layer;     /* whose ops' results come out, too; -1: none */
     uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
     bool last_only;      /* logits of each sequence's last position only */
+    bool graphs;         /* it runs many times: run.h */
 };
 
 struct pass {

@@ -21,8 +21,8 @@ struct op_row {
     int in_place[2]; /* output [0] may be where input [1] is; -1: none */
     /* Floating-point operations; NULL: as many as the outputs have elements. */
     double (*flops)(const struct program *p, const struct call *c);
-    double
-        tolerance; /* of a device's result against the CPU's, in roundings of ELEM at its largest */
+    /* Of a device's result against the CPU's, in roundings of ELEM at its largest. */
+    double tolerance;
 };
 
 const struct op_row *op_row(unsigned op);

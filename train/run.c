@@ -1,11 +1,8 @@
 #include "train/run.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "common/checked.h"
 #include "common/memory.h"
 #include "common/progress.h"
 #include "common/threads.h"
@@ -24,16 +21,6 @@ static struct operand operand_of(const struct run *r, value_id id)
     return o;
 }
 
-/* ---- collectives ---- */
-
-static enum comm_type comm_type_of(const struct run *r, enum operand_type type)
-{
-    enum elem_type elem = r->program->elem;
-    if (type == OPERAND_INT) return COMM_INT32;
-    if (elem == ELEM_F64) return COMM_F64;
-    return type == OPERAND_ELEM && elem == ELEM_BF16 ? COMM_BF16 : COMM_F32;
-}
-
 static uint64_t elements_of(const struct operand *o)
 {
     uint64_t n = 1;
@@ -45,189 +32,6 @@ static uint64_t elements_of(const struct operand *o)
 static uint64_t bytes_of(const struct run *r, const struct operand *o)
 {
     return elements_of(o) * operand_bytes_of(o->type, r->program->elem);
-}
-
-/* What is done together, with the operands of the call. */
-struct meeting {
-    const struct run *r;
-    const struct call *call;
-    struct comm_group *group;
-    struct operand in[2], out[2];
-};
-
-static const struct comm_backend *backend_of(const struct meeting *m)
-{
-    return m->group->comm->backend;
-}
-
-static enum status all_reduce(const struct meeting *m, struct error *err)
-{
-    const struct operand *x = &m->in[0], *y = &m->out[0];
-    if (y->data != x->data) memcpy(y->data, x->data, bytes_of(m->r, x));
-    return backend_of(m)->all_reduce(m->group, y->data, elements_of(y), comm_type_of(m->r, y->type),
-                                     m->call->collective.reduction, err);
-}
-
-static enum status all_gather(const struct meeting *m, struct error *err)
-{
-    return backend_of(m)->all_gather(m->group, m->in[0].data, m->out[0].data,
-                                     bytes_of(m->r, &m->in[0]), err);
-}
-
-static enum status reduce_scatter(const struct meeting *m, struct error *err)
-{
-    return backend_of(m)->reduce_scatter(m->group, m->in[0].data, m->out[0].data,
-                                         elements_of(&m->out[0]),
-                                         comm_type_of(m->r, m->out[0].type), err);
-}
-
-/* Bytes to or from each member; ERR_OURS where they are more than `bound` rows. */
-static enum status row_bytes(const struct meeting *m, const struct operand *rows,
-                             const struct operand *counts, size_t *bytes, struct error *err)
-{
-    unsigned size = m->group->size;
-    uint64_t each = counts->shape[0] / size, sum = 0;
-    for (unsigned i = 0; i < size; i++) {
-        uint64_t n = 0;
-        for (uint64_t e = 0; e < each; e++)
-            n += (uint64_t)((const int32_t *)counts->data)[i * each + e];
-        bytes[i] = n * rows->shape[1] * operand_bytes_of(rows->type, m->r->program->elem);
-        sum += n;
-    }
-    if (sum <= rows->shape[0]) return OK;
-    return fail(err, ERR_OURS, "%s: %" PRIu64 " rows, planned for %" PRIu64, m->call->label, sum,
-                rows->shape[0]);
-}
-
-static enum status all_to_all(const struct meeting *m, struct error *err)
-{
-    unsigned size = m->group->size;
-    size_t *bytes = must_calloc(3 * size, sizeof *bytes), *counted = bytes + 2 * size;
-    for (unsigned i = 0; i < size; i++)
-        counted[i] = m->in[1].shape[0] / size * sizeof(int32_t);
-    enum status st =
-        backend_of(m)->all_to_all(m->group, m->in[1].data, counted, m->out[1].data, counted, err);
-    if (!st) st = row_bytes(m, &m->in[0], &m->in[1], bytes, err);
-    if (!st) st = row_bytes(m, &m->out[0], &m->out[1], bytes + size, err);
-    if (!st)
-        st = backend_of(m)->all_to_all(m->group, m->in[0].data, bytes, m->out[0].data, bytes + size,
-                                       err);
-    free(bytes);
-    return st;
-}
-
-static enum status send(const struct meeting *m, struct error *err)
-{
-    return backend_of(m)->send(m->group, m->call->collective.peer, m->in[0].data,
-                               bytes_of(m->r, &m->in[0]), err);
-}
-
-static enum status receive(const struct meeting *m, struct error *err)
-{
-    return backend_of(m)->receive(m->group, m->call->collective.peer, m->out[0].data,
-                                  bytes_of(m->r, &m->out[0]), err);
-}
-
-/* Even members send first and odd ones receive first, so that no ring waits for itself. */
-static enum status shift(const struct meeting *m, struct error *err)
-{
-    unsigned size = m->group->size, i = m->group->index;
-    struct call to = *m->call, from = *m->call;
-    struct meeting sending = *m, receiving = *m;
-    to.collective.peer = (i + 1) % size;
-    from.collective.peer = (i + size - 1) % size;
-    sending.call = &to;
-    receiving.call = &from;
-    if (i % 2) {
-        TRY(receive(&receiving, err));
-        return send(&sending, err);
-    }
-    TRY(send(&sending, err));
-    return receive(&receiving, err);
-}
-
-static enum status slice(const struct meeting *m, struct error *err)
-{
-    uint64_t bytes = bytes_of(m->r, &m->out[0]);
-    (void)err;
-    memcpy(m->out[0].data, (const char *)m->in[0].data + m->group->index * bytes, bytes);
-    return OK;
-}
-
-/* ---- operands of collectives on the host ---- */
-
-enum { STAGED_ALIGNMENT = 256 };
-
-static uint64_t staged_bytes(const struct program *p, const struct call *c)
-{
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < 2; i++) {
-        if (c->in[i] != NO_VALUE) bytes += p->values[c->in[i]].bytes + STAGED_ALIGNMENT;
-        if (c->out[i] != NO_VALUE) bytes += p->values[c->out[i]].bytes + STAGED_ALIGNMENT;
-    }
-    return bytes;
-}
-
-uint64_t run_staging_bytes(const struct program *p)
-{
-    uint64_t most = 0;
-    for (size_t i = 0; i < p->num_calls; i++)
-        if (p->calls[i].op >= NUM_OPS) most = max_u64(most, staged_bytes(p, &p->calls[i]));
-    return most;
-}
-
-/* Gives an operand a place in the staging memory, from *at on. */
-static void stage(const struct run *r, struct operand *o, char **at)
-{
-    if (!o->data) return;
-    o->data = *at;
-    *at += ceil_div_u64(bytes_of(r, o), STAGED_ALIGNMENT) * STAGED_ALIGNMENT;
-}
-
-static enum status stage_inputs(struct meeting *m, struct error *err)
-{
-    const struct run *r = m->r;
-    char *at = r->staging;
-    for (unsigned i = 0; i < 2; i++) {
-        const void *from = m->in[i].data;
-        stage(r, &m->in[i], &at);
-        if (from) TRY(r->device->download(m->in[i].data, from, bytes_of(r, &m->in[i]), err));
-        stage(r, &m->out[i], &at);
-    }
-    return OK;
-}
-
-static enum status unstage_outputs(const struct meeting *m, struct error *err)
-{
-    const struct run *r = m->r;
-    for (unsigned i = 0; i < 2; i++)
-        if (m->out[i].data)
-            TRY(r->device->upload(run_data(r, m->call->out[i]), m->out[i].data,
-                                  bytes_of(r, &m->out[i]), err));
-    return OK;
-}
-
-static enum status run_collective(const struct run *r, const struct call *c, struct error *err)
-{
-    static enum status (*const functions[])(const struct meeting *, struct error *) = {
-        [OP_ALL_REDUCE - NUM_OPS] = all_reduce,
-        [OP_ALL_GATHER - NUM_OPS] = all_gather,
-        [OP_REDUCE_SCATTER - NUM_OPS] = reduce_scatter,
-        [OP_ALL_TO_ALL - NUM_OPS] = all_to_all,
-        [OP_SHIFT - NUM_OPS] = shift,
-        [OP_SEND - NUM_OPS] = send,
-        [OP_RECEIVE - NUM_OPS] = receive,
-        [OP_SLICE - NUM_OPS] = slice,
-    };
-    struct meeting m = {.r = r, .call = c, .group = &r->groups->of[c->collective.group]};
-    for (unsigned i = 0; i < 2; i++) {
-        m.in[i] = operand_of(r, c->in[i]);
-        m.out[i] = operand_of(r, c->out[i]);
-    }
-    if (r->device->is_host) return functions[c->op - NUM_OPS](&m, err);
-    TRY(stage_inputs(&m, err));
-    TRY(functions[c->op - NUM_OPS](&m, err));
-    return unstage_outputs(&m, err);
 }
 
 /* ---- numbers ---- */
@@ -275,7 +79,7 @@ static bool has_unwritten_rows(const struct call *c)
 /* Why an output is not finite: a parameter among the inputs, or the op itself. */
 static enum status tell_culprit(const struct run *r, const struct call *c, struct error *err)
 {
-    unsigned rank = r->groups->of[GROUP_WORLD].comm->rank;
+    unsigned rank = r->collectives->groups->of[GROUP_WORLD].comm->rank;
     for (unsigned i = 0; i < MOST_INPUTS; i++) {
         bool finite = true;
         if (c->in[i] == NO_VALUE) continue;
@@ -301,33 +105,128 @@ static enum status check_numbers(const struct run *r, const struct call *c, stru
     return OK;
 }
 
-/* ---- the whole ---- */
+/* ---- calls ---- */
 
 static enum status run_call(const struct run *r, const struct call *c, struct error *err)
 {
     struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
-    if (c->op >= NUM_OPS) return run_collective(r, c, err);
-    if (!r->kernels[c->op].run)
-        return fail(err, ERR_UNSUPPORTED, "%s has no %s", r->device->name, op_row(c->op)->name);
     for (unsigned i = 0; i < MOST_INPUTS; i++)
         in[i] = operand_of(r, c->in[i]);
     for (unsigned i = 0; i < MOST_OUTPUTS; i++)
         out[i] = operand_of(r, c->out[i]);
+    if (c->op >= NUM_OPS) return collectives_run(r->collectives, r->program, c, in, out, err);
+    if (!r->kernels[c->op].run)
+        return fail(err, ERR_UNSUPPORTED, "%s has no %s", r->device->name, op_row(c->op)->name);
     void *workspace = c->workspace == NO_VALUE ? NULL : run_data(r, c->workspace);
     return r->kernels[c->op].run(&c->params, in, out, workspace, err);
 }
 
-enum status run_program(const struct run *r, struct error *err)
+static enum status run_calls(const struct run *r, size_t first, size_t end, struct error *err)
 {
-    for (size_t i = 0; i < r->program->num_calls; i++) {
+    for (size_t i = first; i < end; i++) {
         const struct call *c = &r->program->calls[i];
         double start = r->seconds ? seconds_now() : 0;
         if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
         enum status st = run_call(r, c, err);
         if (st) return fail_in(err, "%s", c->label);
-        if (r->seconds) TRY(r->device->synchronize(err));
+        if (r->seconds) TRY(collectives_finish(r->collectives, err));
         if (r->seconds) r->seconds[i] += seconds_now() - start;
         if (r->check_numbers) TRY(check_numbers(r, c, err));
     }
-    return r->device->synchronize(err);
+    return OK;
+}
+
+/* ---- graphs ---- */
+
+/* Calls [first, end) that do not wait for the host, or a single one that does. */
+struct stretch {
+    size_t first, end;
+    bool waits;
+    void *graph;
+};
+
+struct graphs {
+    bool has_run; /* once, without them */
+    struct stretch *stretches;
+    size_t count;
+    bool refused; /* the device cannot record these calls */
+    struct error why;
+};
+
+static void cut_into_stretches(const struct run *r, struct graphs *g)
+{
+    g->stretches = must_calloc(r->program->num_calls + 1, sizeof *g->stretches);
+    for (size_t i = 0; i < r->program->num_calls; i++) {
+        bool waits = collectives_wait_for_host(r->collectives, &r->program->calls[i]);
+        if (waits || !g->count || g->stretches[g->count - 1].waits)
+            g->stretches[g->count++] = (struct stretch){.first = i, .waits = waits};
+        g->stretches[g->count - 1].end = i + 1;
+    }
+}
+
+void run_use_graphs(struct run *r)
+{
+    if (!r->device->graphs || r->graphs) return;
+    r->graphs = must_calloc(1, sizeof *r->graphs);
+    cut_into_stretches(r, r->graphs);
+}
+
+void run_release_graphs(struct run *r)
+{
+    struct graphs *g = r->graphs;
+    if (!g) return;
+    for (size_t i = 0; i < g->count; i++)
+        if (g->stretches[i].graph) r->device->graphs->release(g->stretches[i].graph);
+    free(g->stretches);
+    free(g);
+    r->graphs = NULL;
+}
+
+unsigned run_count_graphs(const struct run *r, const char **refused)
+{
+    unsigned n = 0;
+    *refused = r->graphs && r->graphs->refused ? r->graphs->why.text : NULL;
+    for (size_t i = 0; r->graphs && i < r->graphs->count; i++)
+        n += r->graphs->stretches[i].graph != NULL;
+    return n;
+}
+
+static enum status record(const struct run *r, struct stretch *s, struct error *err)
+{
+    TRY(r->device->graphs->begin(err));
+    enum status st = run_calls(r, s->first, s->end, err);
+    if (!st) st = r->device->graphs->end(&s->graph, err);
+    if (st) r->device->graphs->cancel();
+    return st;
+}
+
+/* Nothing was done while it was recorded: what cannot be is done call by call. */
+static enum status run_stretch(const struct run *r, struct stretch *s, struct error *err)
+{
+    struct graphs *g = r->graphs;
+    if (!s->waits && !s->graph && !g->refused) g->refused = record(r, s, &g->why) != OK;
+    if (s->graph) return r->device->graphs->replay(s->graph, err);
+    return run_calls(r, s->first, s->end, err);
+}
+
+static enum status run_stretches(const struct run *r, struct error *err)
+{
+    for (size_t i = 0; i < r->graphs->count; i++) {
+        if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
+        TRY(run_stretch(r, &r->graphs->stretches[i], err));
+    }
+    return OK;
+}
+
+/* ---- the whole ---- */
+
+enum status run_program(const struct run *r, struct error *err)
+{
+    bool as_graphs = r->graphs && r->graphs->has_run && !r->seconds && !r->check_numbers;
+    if (as_graphs)
+        TRY(run_stretches(r, err));
+    else
+        TRY(run_calls(r, 0, r->program->num_calls, err));
+    if (r->graphs) r->graphs->has_run = true;
+    return collectives_finish(r->collectives, err);
 }

@@ -297,6 +297,10 @@ static inline size_t qkv_columns(const struct head_shape &s)
     template <typename E> size_t op##_workspace(WORKSPACE_ARGUMENTS);
 CUDA_OPS(DECLARE_OP, DECLARE_OP_AND_WORKSPACE)
 
+/* What the device has beside its ops. */
+extern const struct device_graphs cuda_graphs;
+extern const struct device_collectives *const cuda_collectives; /* NULL: built without NCCL */
+
 /* cuBLASLt's handle and plans (matmul.cu) go with the device. */
 void matmul_close(void);
 

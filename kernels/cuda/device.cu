@@ -142,7 +142,6 @@ static enum status device_upload(void *to, const void *from, uint64_t bytes, str
                  "upload");
         CUDA_TRY(cudaEventRecord(stage_read[stage], cuda_stream), "upload");
     }
-    CUDA_TRY(cudaStreamSynchronize(cuda_stream), "upload");
     return OK;
 }
 
@@ -205,9 +204,9 @@ static const char *device_describe(void)
 }
 
 static const struct device cuda_device = {
-    "cuda",         false,          device_open,     device_close, device_allocate,
-    device_release, device_upload,  device_download, device_copy,  device_synchronize,
-    device_ops,     device_describe};
+    "cuda",         false,           device_open,     device_close,    device_allocate,
+    device_release, device_upload,   device_download, device_copy,     device_synchronize,
+    device_ops,     device_describe, &cuda_graphs,    cuda_collectives};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;

@@ -77,48 +77,68 @@ static int slowest_first(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-static void print_text(const struct bench_flags *f, const struct sum *sums, size_t n,
-                       const double seconds[3], double flops)
+/* Of what the device can do at most, in percent: of bytes or of FLOPs, whichever is nearer. */
+static double share(const struct bench_result *r, double seconds, double flops, double bytes)
 {
-    uint64_t tokens = f->batch * (f->decode ? 1 : f->seq);
-    printf("%.3f ms (%.3f to %.3f), %.0f tokens/s, %.1f GFLOP/s\n\n", 1e3 * seconds[0],
-           1e3 * seconds[1], 1e3 * seconds[2], (double)tokens / seconds[0],
-           1e-9 * flops / seconds[0]);
-    printf("%-16s %-16s %6s %10s %6s %10s %8s\n", "what", "op", "calls", "ms", "%", "GFLOP/s",
-           "GB/s");
-    for (size_t i = 0; i < n; i++)
-        printf("%-16s %-16s %6" PRIu64 " %10.3f %5.1f%% %10.1f %8.1f\n", sums[i].name, sums[i].op,
-               sums[i].calls, 1e3 * sums[i].seconds, 100 * sums[i].seconds / seconds[0],
-               1e-9 * sums[i].flops / sums[i].seconds, 1e-9 * sums[i].bytes / sums[i].seconds);
+    double of_copy = bytes / seconds / r->copy_rate, of_product = flops / seconds / r->product_rate;
+    return 100 * (of_copy > of_product ? of_copy : of_product);
 }
 
-static void print_json(const struct sum *sums, size_t n, const double seconds[3], double flops)
+static void print_text(const struct bench_flags *f, const struct bench_result *r,
+                       const struct sum *sums, size_t n, const struct sum *all)
 {
-    printf("{\"seconds\":%.9g,\"fastest\":%.9g,\"slowest\":%.9g,\"flops\":%.9g,\"ops\":[",
-           seconds[0], seconds[1], seconds[2], flops);
+    uint64_t tokens = f->batch * (f->decode ? 1 : f->seq);
+    printf("%.3f ms (%.3f to %.3f), %.0f tokens/s, %.1f GFLOP/s, %.1f GB/s: %.1f%% of what the "
+           "device can\n",
+           1e3 * r->seconds, 1e3 * r->fastest, 1e3 * r->slowest, (double)tokens / r->seconds,
+           1e-9 * all->flops / r->seconds, 1e-9 * all->bytes / r->seconds,
+           share(r, r->seconds, all->flops, all->bytes));
+    printf("%s: a large product %.1f GFLOP/s, a large copy %.1f GB/s\n", r->device,
+           1e-9 * r->product_rate, 1e-9 * r->copy_rate);
+    printf("collectives: %s; graphs: %u%s%s\n", r->collectives, r->graphs, r->refused ? ": " : "",
+           r->refused ? r->refused : "");
+    printf("\n%-16s %-16s %6s %10s %6s %10s %8s %8s\n", "what", "op", "calls", "ms", "%", "GFLOP/s",
+           "GB/s", "of most");
+    for (size_t i = 0; i < n; i++)
+        printf("%-16s %-16s %6" PRIu64 " %10.3f %5.1f%% %10.1f %8.1f %7.1f%%\n", sums[i].name,
+               sums[i].op, sums[i].calls, 1e3 * sums[i].seconds, 100 * sums[i].seconds / r->seconds,
+               1e-9 * sums[i].flops / sums[i].seconds, 1e-9 * sums[i].bytes / sums[i].seconds,
+               share(r, sums[i].seconds, sums[i].flops, sums[i].bytes));
+}
+
+static void print_json(const struct bench_result *r, const struct sum *sums, size_t n,
+                       const struct sum *all)
+{
+    printf("{\"seconds\":%.9g,\"fastest\":%.9g,\"slowest\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,"
+           "\"device\":\"%s\",\"product_rate\":%.9g,\"copy_rate\":%.9g,\"share\":%.4f,"
+           "\"collectives\":\"%s\",\"graphs\":%u,\"ops\":[",
+           r->seconds, r->fastest, r->slowest, all->flops, all->bytes, r->device, r->product_rate,
+           r->copy_rate, share(r, r->seconds, all->flops, all->bytes) / 100, r->collectives,
+           r->graphs);
     for (size_t i = 0; i < n; i++)
         printf("%s{\"what\":\"%s\",\"op\":\"%s\",\"calls\":%" PRIu64
-               ",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g}",
+               ",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,\"share\":%.4f}",
                i ? "," : "", sums[i].name, sums[i].op, sums[i].calls, sums[i].seconds,
-               sums[i].flops, sums[i].bytes);
+               sums[i].flops, sums[i].bytes,
+               share(r, sums[i].seconds, sums[i].flops, sums[i].bytes) / 100);
     puts("]}");
 }
 
-static enum status show(void *context, const struct bench_row *rows, size_t num_rows,
-                        const double seconds[3], struct error *err)
+static enum status show(void *context, const struct bench_result *r, struct error *err)
 {
     const struct bench_flags *f = context;
-    struct sum *sums = must_calloc(num_rows + 1, sizeof *sums);
-    size_t n = sum_up(sums, rows, num_rows);
-    double flops = 0;
+    struct sum *sums = must_calloc(r->num_rows + 1, sizeof *sums), all = {0};
+    size_t n = sum_up(sums, r->rows, r->num_rows);
     (void)err;
-    for (size_t i = 0; i < n; i++)
-        flops += sums[i].flops;
+    for (size_t i = 0; i < n; i++) {
+        all.flops += sums[i].flops;
+        all.bytes += sums[i].bytes;
+    }
     qsort(sums, n, sizeof *sums, slowest_first);
     if (f->compute.output.json)
-        print_json(sums, n, seconds, flops);
+        print_json(r, sums, n, &all);
     else
-        print_text(f, sums, n, seconds, flops);
+        print_text(f, r, sums, n, &all);
     free(sums);
     return OK;
 }
@@ -132,7 +152,8 @@ static enum status bench(void *options, const char *const *positional, size_t nu
     struct bench_request q = {.pass = {.logits = true,
                                        .trace_layer = -1,
                                        .last_only = f->decode,
-                                       .cache_rows = f->decode ? f->seq + 1 : 0},
+                                       .cache_rows = f->decode ? f->seq + 1 : 0,
+                                       .graphs = f->decode},
                               .batch = {.num_sequences = f->batch, .length = length},
                               .past = f->decode ? f->seq : 0,
                               .warmups = 1,

@@ -19,6 +19,7 @@ const struct arg engine_args[] = {
     {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values go round; default all_gather"},
     {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|f64", "what weights and activations are in; sums are in f32, or f64; default f32"},
     {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "where it is computed; default cpu. Ranks of one host share its GPUs"},
+    {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "how ranks on GPUs talk: through the host (staged; GPUs may be shared) or by NCCL (a GPU each); default auto"},
     {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "of all ranks on this host together; default: as many as there are CPUs"},
     {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print what memory it takes, and stop"},
 };
@@ -29,6 +30,12 @@ void compute_defaults(struct compute_flags *f)
 {
     f->source.ckpt_step = UINT64_MAX;
     f->engine.dtype = "f32";
+}
+
+static enum collectives_way collectives_of(const struct engine_flags *e)
+{
+    if (!e->collectives || strcmp(e->collectives, "auto") == 0) return COLLECTIVES_CHOOSE;
+    return strcmp(e->collectives, "nccl") == 0 ? COLLECTIVES_DEVICE : COLLECTIVES_STAGED;
 }
 
 /* Products of sizes are numbers of ranks, and must stay such. */
@@ -62,7 +69,8 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
                         e->cp_kind && strcmp(e->cp_kind, "p2p") == 0 ? CP_RING : CP_ALL_GATHER,
                     .elem = strcmp(e->dtype, "f64") == 0    ? ELEM_F64
                             : strcmp(e->dtype, "bf16") == 0 ? ELEM_BF16
-                                                            : ELEM_F32},
+                                                            : ELEM_F32,
+                    .collectives = collectives_of(e)},
         .on_gpu = e->device && strcmp(e->device, "cuda") == 0,
         .threads = e->threads > UINT16_MAX ? UINT16_MAX : (unsigned)e->threads,
         .progress = run.progress,

@@ -9,15 +9,15 @@
 struct engine_flags {
     uint64_t cp, dp;
     bool sequence_parallel;
-    const char *cp_kind, *dtype, *device;
+    const char *cp_kind, *dtype, *device, *collectives;
     uint64_t threads;
     bool dry_run;
 };
 
 extern const struct arg engine_args[];
-enum { NUM_ENGINE_ARGS = 8 };
+enum { NUM_ENGINE_ARGS = 9 };
 /* The first of them, for commands that have --threads among others, and no --dry-run. */
-enum { NUM_PARALLEL_ARGS = 6 };
+enum { NUM_PARALLEL_ARGS = 7 };
 
 /* What a command that computes is told. */
 struct compute_flags {

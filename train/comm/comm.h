@@ -54,6 +54,9 @@ struct comm_backend {
                         struct error *err);
     enum status (*receive)(struct comm_group *g, unsigned from, void *data, size_t bytes,
                            struct error *err);
+    /* What a call would fail with, as nobody has failed or died: OK. For a rank that waits for
+     * something else than a call. */
+    enum status (*check)(struct comm *c, struct error *err);
     /* Tells all that this rank fails, with err's text; then everybody's calls fail. */
     void (*fail)(struct comm *c, const struct error *err);
     /* The end: with OK, all ranks have come here. For the rank that started others it also waits

@@ -484,6 +484,11 @@ static void group_close(struct comm_group *g)
     free(g->own);
 }
 
+static enum status check_job(struct comm *c, struct error *err)
+{
+    return check(c->own, err);
+}
+
 static void tell_failure(struct comm *c, const struct error *why)
 {
     struct mpi *m = c->own;
@@ -558,6 +563,7 @@ static const struct comm_backend mpi = {
     .all_to_all = all_to_all,
     .send = send,
     .receive = receive,
+    .check = check_job,
     .fail = tell_failure,
     .close = close_job,
 };

@@ -75,7 +75,7 @@ enum status job_check(struct local *l, struct error *err)
 }
 
 /* A rank is dead when its pipe has no writer, and it has not said that it ends. */
-static enum status check_deaths(struct local *l, struct error *err)
+enum status job_check_deaths(struct local *l, struct error *err)
 {
     struct pollfd pipes[MOST_RANKS];
     for (unsigned r = 0; r < l->size; r++)
@@ -190,7 +190,7 @@ static enum status sleep_until(struct local *l, struct gate *g, uint32_t target,
     while (!gate_reached(g, target)) {
         TRY(job_check(l, err));
         if (gate_sleep(g, target) || gate_reached(g, target)) continue;
-        TRY(check_deaths(l, err));
+        TRY(job_check_deaths(l, err));
         TRY(check_ring(l, err));
     }
     return OK;

@@ -83,6 +83,8 @@ enum status job_close(struct local *l, struct error *err);
 
 /* ERR_RANK and the text of the first failure, if there was one; ERR_INTERRUPTED if it was that. */
 MUST_CHECK enum status job_check(struct local *l, struct error *err);
+/* It looks for ranks that have died, too. */
+MUST_CHECK enum status job_check_deaths(struct local *l, struct error *err);
 /* This becomes the job's failure if it is the first, and all wake up. Returns what job_check does.
  */
 MUST_CHECK enum status job_fail(struct local *l, struct error *err, enum status status,

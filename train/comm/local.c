@@ -329,6 +329,12 @@ static void group_close(struct comm_group *g)
     (void)g;
 }
 
+static enum status check_job(struct comm *c, struct error *err)
+{
+    TRY(job_check(c->own, err));
+    return job_check_deaths(c->own, err);
+}
+
 static void tell_failure(struct comm *c, const struct error *why)
 {
     struct local *l = c->own;
@@ -374,6 +380,7 @@ static const struct comm_backend local = {
     .all_to_all = all_to_all,
     .send = send,
     .receive = receive,
+    .check = check_job,
     .fail = tell_failure,
     .close = close_job,
 };

@@ -161,6 +161,35 @@ static inline double emulated_element(const void *x, const emulated_layout *l, c
     return emulated_load(x, l->type, op == CUBLAS_OP_N ? column * ld + row : row * ld + column);
 }
 
+/* A product with all that it was asked for with: the host's numbers are read when it is asked for.
+ */
+struct emulated_matmul {
+    emulated_product product;
+    emulated_layout a_layout, b_layout, c_layout, d_layout;
+    const void *a, *b, *c;
+    void *d;
+    double alpha, beta;
+};
+
+static inline void emulated_multiply(const emulated_matmul &x)
+{
+    const emulated_product *p = &x.product;
+    const emulated_layout *la = &x.a_layout, *lb = &x.b_layout;
+    const uint64_t k = p->transa == CUBLAS_OP_N ? la->columns : la->rows;
+    for (uint64_t j = 0; j < x.d_layout.columns; j++)
+        for (uint64_t i = 0; i < x.d_layout.rows; i++) {
+            double sum = 0;
+            for (uint64_t l = 0; l < k; l++)
+                sum += emulated_element(x.a, la, p->transa, i, l) *
+                       emulated_element(x.b, lb, p->transb, l, j);
+            sum *= x.alpha;
+            if (x.beta != 0) sum += x.beta * emulated_element(x.c, &x.c_layout, CUBLAS_OP_N, i, j);
+            if (p->epilogue == CUBLASLT_EPILOGUE_BIAS)
+                sum += emulated_load(p->bias, x.d_layout.type, i);
+            emulated_store(x.d, x.d_layout.type, j * (uint64_t)x.d_layout.ld + i, sum);
+        }
+}
+
 static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p,
                                             const void *alpha, const void *a,
                                             cublasLtMatrixLayout_t la, const void *b,
@@ -170,24 +199,23 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc
                                             void *, size_t, cudaStream_t)
 {
     const cudaDataType_t scale = p->compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
-    const uint64_t k = p->transa == CUBLAS_OP_N ? la->columns : la->rows;
-    const uint64_t m = p->transa == CUBLAS_OP_N ? la->rows : la->columns;
-    const uint64_t n = p->transb == CUBLAS_OP_N ? lb->columns : lb->rows;
-    if (k != (p->transb == CUBLAS_OP_N ? lb->rows : lb->columns) || m != ld->rows ||
-        n != ld->columns)
+    const bool a_is_plain = p->transa == CUBLAS_OP_N, b_is_plain = p->transb == CUBLAS_OP_N;
+    if ((a_is_plain ? la->columns : la->rows) != (b_is_plain ? lb->rows : lb->columns) ||
+        (a_is_plain ? la->rows : la->columns) != ld->rows ||
+        (b_is_plain ? lb->columns : lb->rows) != ld->columns)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (uint64_t j = 0; j < n; j++)
-        for (uint64_t i = 0; i < m; i++) {
-            double sum = 0;
-            for (uint64_t l = 0; l < k; l++)
-                sum += emulated_element(a, la, p->transa, i, l) *
-                       emulated_element(b, lb, p->transb, l, j);
-            sum *= emulated_load(alpha, scale, 0);
-            if (emulated_load(beta, scale, 0) != 0)
-                sum += emulated_load(beta, scale, 0) * emulated_element(c, lc, CUBLAS_OP_N, i, j);
-            if (p->epilogue == CUBLASLT_EPILOGUE_BIAS) sum += emulated_load(p->bias, ld->type, i);
-            emulated_store(d, ld->type, j * (uint64_t)ld->ld + i, sum);
-        }
+    const emulated_matmul x = {*p,
+                               *la,
+                               *lb,
+                               *lc,
+                               *ld,
+                               a,
+                               b,
+                               c,
+                               d,
+                               emulated_load(alpha, scale, 0),
+                               emulated_load(beta, scale, 0)};
+    emulated_enqueue([=] { emulated_multiply(x); });
     return CUBLAS_STATUS_SUCCESS;
 }
 

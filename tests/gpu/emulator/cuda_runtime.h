@@ -5,6 +5,8 @@
  *    its block; which one goes on is drawn, so that a missing barrier shows.
  * 2. Blocks run one after the other; shared memory is static, and what is dynamic starts as NaN.
  * 3. Copies that a kernel does not wait for are done when it does.
+ * 4. What is put in a stream is done at once, or recorded where a graph is; nothing that waits may
+ *    be called then.
  * It says nothing of memory models, of speed, or of what a real compiler makes of the kernels. */
 #ifndef FERRY_TESTS_GPU_EMULATOR_H
 #define FERRY_TESTS_GPU_EMULATOR_H
@@ -123,13 +125,21 @@ static inline long long __double_as_longlong(double x)
 
 typedef int cudaError_t;
 typedef void *cudaStream_t, *cudaEvent_t;
-enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum {
+    cudaSuccess = 0,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorNotReady = 600,
+    cudaErrorStreamCaptureUnsupported = 900
+};
 enum { cudaHostAllocDefault, cudaHostAllocMapped, cudaStreamNonBlocking, cudaEventDisableTiming };
 enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 struct cudaDeviceProp {
     char name[256];
+    struct {
+        char bytes[16];
+    } uuid;
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
 };
@@ -140,6 +150,11 @@ struct cudaLaunchConfig_t {
     cudaStream_t stream;
 };
 
+/* Does it, or records it. */
+void emulated_enqueue(const std::function<void()> &work);
+/* cudaErrorStreamCaptureUnsupported while a graph is recorded. */
+cudaError_t emulated_wait();
+
 void emulated_launch(dim3 grid, unsigned threads, size_t shared_bytes,
                      const std::function<void()> &kernel);
 
@@ -147,14 +162,34 @@ template <typename... P, typename... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...),
                                              A... args)
 {
-    emulated_launch(config->gridDim, config->blockDim.x, config->dynamicSmemBytes,
-                    [=] { kernel(args...); });
+    const cudaLaunchConfig_t c = *config;
+    emulated_enqueue([=] {
+        emulated_launch(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, [=] { kernel(args...); });
+    });
     return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device);
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+
+/* ---- graphs ---- */
+
+typedef struct emulated_graph *cudaGraph_t, *cudaGraphExec_t;
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+enum { cudaStreamCaptureModeThreadLocal };
+cudaError_t cudaStreamBeginCapture(cudaStream_t, int mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *out);
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *out);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
+cudaError_t cudaGraphDestroy(cudaGraph_t);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
+
+/* ---- copies ---- */
 
 static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
 {
@@ -169,26 +204,29 @@ static inline cudaError_t cudaFreeHost(void *memory)
 static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int,
                                           cudaStream_t)
 {
-    memcpy(to, from, bytes);
+    emulated_enqueue([=] { memmove(to, from, bytes); });
     return cudaSuccess;
 }
 
 static inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
 {
-    memset(to, value, bytes);
+    emulated_enqueue([=] { memset(to, value, bytes); });
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaGetDeviceCount(int *count)
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
 {
-    *count = 1;
-    return cudaSuccess;
+    return emulated_wait();
 }
 
-static inline cudaError_t cudaGetDevice(int *device)
+static inline cudaError_t cudaStreamQuery(cudaStream_t)
 {
-    *device = 0;
-    return cudaSuccess;
+    return emulated_wait();
+}
+
+static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return emulated_wait();
 }
 
 static inline cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
@@ -214,16 +252,13 @@ template <typename F> static inline cudaError_t cudaFuncSetAttribute(F, int, int
     {                                                                                              \
         return cudaSuccess;                                                                        \
     }
-NOTHING(cudaSetDevice, int)
 NOTHING(cudaGetLastError, void)
 NOTHING(cudaStreamCreateWithFlags, cudaStream_t *, unsigned)
 NOTHING(cudaStreamDestroy, cudaStream_t)
-NOTHING(cudaStreamSynchronize, cudaStream_t)
 NOTHING(cudaEventCreate, cudaEvent_t *)
 NOTHING(cudaEventCreateWithFlags, cudaEvent_t *, unsigned)
 NOTHING(cudaEventDestroy, cudaEvent_t)
 NOTHING(cudaEventRecord, cudaEvent_t, cudaStream_t)
-NOTHING(cudaEventSynchronize, cudaEvent_t)
 
 static inline const char *cudaGetErrorString(cudaError_t)
 {

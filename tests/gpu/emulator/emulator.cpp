@@ -1,10 +1,10 @@
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
 #include <vector>
 
 #include "kernels/cuda/mma.h"
-#include "kernels/device.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 char *emulated_shared;
@@ -27,9 +27,12 @@ struct warp {
     char given[2][LANES][LANE_BYTES]; /* in turn: others may still read what was given before */
 };
 
+/* It is started once, and goes from one block to the next. Jumps are ten times as fast as
+ * swapcontext(), which asks the kernel for the signal mask. */
 struct fiber {
     ucontext_t context;
-    char *stack;
+    jmp_buf place; /* where it waits */
+    char *stack;   /* NULL: not started */
     bool done;
     const struct barrier *waits_for; /* NULL: can go on */
     unsigned generation;
@@ -41,7 +44,7 @@ struct fiber {
 static std::vector<struct fiber> fibers(MOST_FIBERS);
 static std::vector<struct warp> warps(MOST_FIBERS / LANES);
 static struct barrier block_barrier;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static unsigned current;
 static const std::function<void()> *running;
 static uint32_t random_state = 1;
@@ -76,7 +79,7 @@ static void wait_at(struct barrier *b)
     release_if_complete(b);
     if (b->generation != f->generation) return;
     f->waits_for = b;
-    (void)swapcontext(&f->context, &scheduler);
+    if (!_setjmp(f->place)) _longjmp(scheduler, 1);
 }
 
 void __syncthreads()
@@ -128,32 +131,43 @@ void emulated_copies_wait(size_t pending)
 
 /* ---- blocks ---- */
 
-static void fiber_main()
+static void end_thread(struct fiber *f)
 {
-    (*running)();
-    struct fiber *f = &fibers[current];
     emulated_require(f->copies.empty(), "copies are not committed");
     f->done = true;
     warps[current / LANES].barrier.alive--;
     block_barrier.alive--;
     release_if_complete(&warps[current / LANES].barrier);
     release_if_complete(&block_barrier);
-    (void)setcontext(&scheduler);
 }
 
-static void start_fiber(unsigned i)
+static void fiber_main()
+{
+    for (;;) {
+        (*running)();
+        end_thread(&fibers[current]);
+        if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+    }
+}
+
+static void ready_fiber(unsigned i)
 {
     struct fiber *f = &fibers[i];
-    if (!f->stack) f->stack = static_cast<char *>(malloc(STACK_BYTES));
     f->done = false;
     f->waits_for = NULL;
     f->exchanges = 0;
     f->groups.clear();
+}
+
+static void start_fiber(struct fiber *f)
+{
+    f->stack = static_cast<char *>(malloc(STACK_BYTES));
     (void)getcontext(&f->context);
     f->context.uc_stack.ss_sp = f->stack;
     f->context.uc_stack.ss_size = STACK_BYTES;
     f->context.uc_link = NULL;
     makecontext(&f->context, fiber_main, 0);
+    (void)setcontext(&f->context);
 }
 
 static bool can_run(const struct fiber *f)
@@ -166,14 +180,16 @@ static void run_fiber(unsigned i)
     current = i;
     threadIdx = dim3(i, 0, 0);
     fibers[i].waits_for = NULL;
-    (void)swapcontext(&scheduler, &fibers[i].context);
+    if (_setjmp(scheduler)) return;
+    if (!fibers[i].stack) start_fiber(&fibers[i]);
+    _longjmp(fibers[i].place, 1);
 }
 
 /* Rounds over all fibers from a drawn one on, forwards or backwards. */
 static void run_block(unsigned threads)
 {
     for (unsigned i = 0; i < threads; i++)
-        start_fiber(i);
+        ready_fiber(i);
     for (unsigned w = 0; w < threads / LANES; w++)
         warps[w].barrier = {LANES, 0, 0};
     block_barrier = {threads, 0, 0};
@@ -224,22 +240,101 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int)
+/* As many GPUs as EMULATED_GPUS says. */
+static int current_device;
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    const char *given = getenv("EMULATED_GPUS");
+    *count = given ? atoi(given) : 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = current_device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
 {
     memset(out, 0, sizeof *out);
     (void)snprintf(out->name, sizeof out->name, "an emulated GPU");
+    out->uuid.bytes[0] = (char)(device + 1);
     out->major = 8;
     out->multiProcessorCount = 16;
     return cudaSuccess;
 }
 
-extern "C" {
-extern const struct device *ferry_cuda_device;
+/* ---- graphs ---- */
 
-/* In place of kernels/cuda_load.c's. */
-enum status cuda_device_load(const struct device **out, struct error *)
+struct emulated_graph {
+    std::vector<std::function<void()>> work;
+};
+
+static struct emulated_graph *recording;
+
+void emulated_enqueue(const std::function<void()> &work)
 {
-    *out = ferry_cuda_device;
-    return OK;
+    if (recording)
+        recording->work.push_back(work);
+    else
+        work();
 }
+
+cudaError_t emulated_wait()
+{
+    return recording ? (cudaError_t)cudaErrorStreamCaptureUnsupported : (cudaError_t)cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, int)
+{
+    if (recording) return cudaErrorStreamCaptureUnsupported;
+    recording = new emulated_graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *out)
+{
+    *out = recording;
+    recording = NULL;
+    return *out ? (cudaError_t)cudaSuccess : (cudaError_t)cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *out)
+{
+    *out = recording ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
+{
+    *out = new emulated_graph(*graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t)
+{
+    if (recording) return cudaErrorStreamCaptureUnsupported;
+    for (const std::function<void()> &work : graph->work)
+        work();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    delete graph;
+    return cudaSuccess;
 }

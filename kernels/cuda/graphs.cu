@@ -1,0 +1,45 @@
+#include "kernels/cuda/cuda.h"
+#include "kernels/device.h"
+
+static enum status begin(struct error *err)
+{
+    return cuda_status("a graph",
+                       cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal), err);
+}
+
+static enum status end(void **graph, struct error *err)
+{
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t instance = NULL;
+    TRY(cuda_status("a graph", cudaStreamEndCapture(cuda_stream, &recorded), err));
+    const enum status st =
+        cuda_status("a graph", cudaGraphInstantiate(&instance, recorded, 0), err);
+    (void)cudaGraphDestroy(recorded);
+    *graph = instance;
+    return st;
+}
+
+/* The stream is as it was before begin(), whatever went wrong since. */
+static void cancel(void)
+{
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    cudaGraph_t recorded = NULL;
+    (void)cudaStreamIsCapturing(cuda_stream, &capturing);
+    if (capturing != cudaStreamCaptureStatusNone)
+        (void)cudaStreamEndCapture(cuda_stream, &recorded);
+    if (recorded) (void)cudaGraphDestroy(recorded);
+    (void)cudaGetLastError();
+}
+
+static enum status replay(void *graph, struct error *err)
+{
+    return cuda_status("a graph", cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), cuda_stream),
+                       err);
+}
+
+static void release(void *graph)
+{
+    (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
+const struct device_graphs cuda_graphs = {begin, end, cancel, replay, release};

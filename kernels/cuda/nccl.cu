@@ -1,0 +1,229 @@
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/device.h"
+
+/* It is loaded when it is asked for: one GPU needs none, and libferry_cuda.so is to be loaded where
+ * it is not installed. */
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+
+#define FUNCTIONS(X)                                                                               \
+    X(ncclGetUniqueId)                                                                             \
+    X(ncclCommInitRank)                                                                            \
+    X(ncclCommDestroy)                                                                             \
+    X(ncclCommAbort)                                                                               \
+    X(ncclCommGetAsyncError)                                                                       \
+    X(ncclGetErrorString)                                                                          \
+    X(ncclAllReduce)                                                                               \
+    X(ncclAllGather)                                                                               \
+    X(ncclReduceScatter)                                                                           \
+    X(ncclSend)                                                                                    \
+    X(ncclRecv)                                                                                    \
+    X(ncclGroupStart)                                                                              \
+    X(ncclGroupEnd)
+
+static struct {
+#define MEMBER(name) decltype(&::name) name;
+    FUNCTIONS(MEMBER)
+} nccl;
+
+static_assert((int)DEVICE_GROUP_ID_BYTES == (int)NCCL_UNIQUE_ID_BYTES, "device.h");
+
+enum { MOST_GROUPS = 64 };
+static ncclComm_t open_groups[MOST_GROUPS]; /* those that `done` asks for errors */
+
+static enum status nccl_status(const char *what, ncclResult_t code, struct error *err)
+{
+    if (code == ncclSuccess || code == ncclInProgress) return OK;
+    return fail(err, ERR_DEVICE, "NCCL: %s: %s", what, nccl.ncclGetErrorString(code));
+}
+
+/* ---- the library ---- */
+
+static enum status find(void *library, const char *name, void **function, struct error *err)
+{
+    *function = dlsym(library, name);
+    return *function ? OK : fail(err, ERR_UNSUPPORTED, "NCCL: %s", dlerror());
+}
+
+static enum status available(struct error *err)
+{
+    static void *library;
+    if (library) return OK;
+    void *found = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!found) return fail(err, ERR_UNSUPPORTED, "NCCL: %s", dlerror());
+#define FIND(name) TRY(find(found, #name, reinterpret_cast<void **>(&nccl.name), err));
+    FUNCTIONS(FIND)
+    library = found;
+    return OK;
+}
+
+/* A hash of its UUID, which no other GPU has. */
+static enum status own_device(uint64_t *device, struct error *err)
+{
+    cudaDeviceProp properties;
+    int number;
+    TRY(cuda_status("a GPU", cudaGetDevice(&number), err));
+    TRY(cuda_status("a GPU's properties", cudaGetDeviceProperties(&properties, number), err));
+    *device = 14695981039346656037u;
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
+        *device = (*device ^ (unsigned char)properties.uuid.bytes[i]) * 1099511628211u;
+    *device |= 1;
+    return OK;
+}
+
+/* ---- groups ---- */
+
+static enum status new_id(char id[DEVICE_GROUP_ID_BYTES], struct error *err)
+{
+    ncclUniqueId unique;
+    TRY(nccl_status("an id", nccl.ncclGetUniqueId(&unique), err));
+    memcpy(id, unique.internal, DEVICE_GROUP_ID_BYTES);
+    return OK;
+}
+
+static enum status open(void **group, const char *id, unsigned size, unsigned index,
+                        struct error *err)
+{
+    ncclUniqueId unique;
+    ncclComm_t comm;
+    unsigned slot = 0;
+    while (slot < MOST_GROUPS && open_groups[slot])
+        slot++;
+    if (slot == MOST_GROUPS) return fail(err, ERR_OURS, "NCCL: too many groups");
+    memcpy(unique.internal, id, DEVICE_GROUP_ID_BYTES);
+    TRY(nccl_status("a group", nccl.ncclCommInitRank(&comm, (int)size, unique, (int)index), err));
+    *group = open_groups[slot] = comm;
+    return OK;
+}
+
+static void close(void *group, bool give_up)
+{
+    ncclComm_t comm = static_cast<ncclComm_t>(group);
+    for (unsigned i = 0; i < MOST_GROUPS; i++)
+        if (open_groups[i] == comm) open_groups[i] = NULL;
+    if (give_up)
+        (void)nccl.ncclCommAbort(comm);
+    else
+        (void)nccl.ncclCommDestroy(comm);
+}
+
+static enum status done(bool *is_done, struct error *err)
+{
+    const cudaError_t code = cudaStreamQuery(cuda_stream);
+    *is_done = code == cudaSuccess;
+    for (unsigned i = 0; i < MOST_GROUPS; i++) {
+        ncclResult_t result = ncclSuccess;
+        if (!open_groups[i]) continue;
+        TRY(nccl_status("a group", nccl.ncclCommGetAsyncError(open_groups[i], &result), err));
+        TRY(nccl_status("another rank", result, err));
+    }
+    return code == cudaErrorNotReady ? OK : cuda_status("the GPU", code, err);
+}
+
+/* ---- collectives ---- */
+
+static ncclDataType_t type_of(struct device_number n)
+{
+    if (n.type == OPERAND_INT) return ncclInt32;
+    if (n.elem == ELEM_F64) return ncclFloat64;
+    return n.type == OPERAND_ELEM && n.elem == ELEM_BF16 ? ncclBfloat16 : ncclFloat32;
+}
+
+static enum status all_reduce(void *group, const void *in, void *out, uint64_t count,
+                              struct device_number number, bool max, struct error *err)
+{
+    return nccl_status("all_reduce",
+                       nccl.ncclAllReduce(in, out, count, type_of(number), max ? ncclMax : ncclSum,
+                                          static_cast<ncclComm_t>(group), cuda_stream),
+                       err);
+}
+
+static enum status all_gather(void *group, const void *in, void *out, uint64_t bytes,
+                              struct error *err)
+{
+    return nccl_status(
+        "all_gather",
+        nccl.ncclAllGather(in, out, bytes, ncclInt8, static_cast<ncclComm_t>(group), cuda_stream),
+        err);
+}
+
+static enum status reduce_scatter(void *group, const void *in, void *out, uint64_t count,
+                                  struct device_number number, struct error *err)
+{
+    return nccl_status("reduce_scatter",
+                       nccl.ncclReduceScatter(in, out, count, type_of(number), ncclSum,
+                                              static_cast<ncclComm_t>(group), cuda_stream),
+                       err);
+}
+
+static enum status send(void *group, unsigned to, const void *data, uint64_t bytes,
+                        struct error *err)
+{
+    if (bytes == 0) return OK;
+    return nccl_status(
+        "send",
+        nccl.ncclSend(data, bytes, ncclInt8, (int)to, static_cast<ncclComm_t>(group), cuda_stream),
+        err);
+}
+
+static enum status receive(void *group, unsigned from, void *data, uint64_t bytes,
+                           struct error *err)
+{
+    if (bytes == 0) return OK;
+    return nccl_status("receive",
+                       nccl.ncclRecv(data, bytes, ncclInt8, (int)from,
+                                     static_cast<ncclComm_t>(group), cuda_stream),
+                       err);
+}
+
+/* What is between them happens at once, in whatever order: no member waits for another's turn. */
+static enum status group_start(struct error *err)
+{
+    return nccl_status("a group of messages", nccl.ncclGroupStart(), err);
+}
+
+static enum status group_end(enum status st, struct error *err)
+{
+    const ncclResult_t code = nccl.ncclGroupEnd();
+    return st ? st : nccl_status("a group of messages", code, err);
+}
+
+static enum status all_to_all(void *group, unsigned size, const void *in, const size_t *in_bytes,
+                              void *out, const size_t *out_bytes, struct error *err)
+{
+    const char *from = static_cast<const char *>(in);
+    char *to = static_cast<char *>(out);
+    enum status st = OK;
+    TRY(group_start(err));
+    for (unsigned i = 0; i < size && !st; i++) {
+        st = send(group, i, from, in_bytes[i], err);
+        if (!st) st = receive(group, i, to, out_bytes[i], err);
+        from += in_bytes[i];
+        to += out_bytes[i];
+    }
+    return group_end(st, err);
+}
+
+static enum status exchange(void *group, unsigned to, const void *in, unsigned from, void *out,
+                            uint64_t bytes, struct error *err)
+{
+    TRY(group_start(err));
+    enum status st = send(group, to, in, bytes, err);
+    if (!st) st = receive(group, from, out, bytes, err);
+    return group_end(st, err);
+}
+
+static const struct device_collectives nccl_collectives = {
+    "nccl",     available,      own_device, new_id, open,    close,    all_reduce,
+    all_gather, reduce_scatter, all_to_all, send,   receive, exchange, done};
+
+const struct device_collectives *const cuda_collectives = &nccl_collectives;
+
+#else
+const struct device_collectives *const cuda_collectives = NULL;
+#endif
