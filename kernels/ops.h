@@ -136,7 +136,13 @@ struct operand {
      *     ascending order, up to which they sum to more than the number in [0, 1) that (seed,        \
      *     counter + i) gives: random_uniform() of kernels/cpu/random.h. ERR_NUMERIC where a logit is \
      *     NaN, or the largest of them infinite */                                                    \
-    X(OP_SAMPLE,             sample)
+    X(OP_SAMPLE,             sample)                                                                  \
+    /* in: x [n], of which a part is some elements of a larger tensor: element (i0, i1, ..) of its    \
+     *     axes lies in x at `at` + sum of i[k] * stride[k], and is the tensor's element `first` +    \
+     *     sum of i[k] * index_stride[k]. Fastest where both are 1 for the last axis.                 \
+     * out: sums INT [4]: what these elements add to the two sums of kernels/cpu/digest.h, the low    \
+     *      word of each first */                                                                     \
+    X(OP_DIGEST,             digest)
 // clang-format on
 
 enum op {
@@ -158,6 +164,12 @@ enum activation {
 
 struct head_shape {
     uint32_t groups, queries, head_dim; /* queries: a group */
+};
+
+enum { DIGEST_AXES = 8 };
+
+struct digest_axis {
+    uint64_t extent, stride, index_stride;
 };
 
 union op_params {
@@ -215,6 +227,11 @@ union op_params {
         uint32_t top_k;
         uint64_t seed;
     } sample;
+    struct {
+        uint64_t at, first;
+        uint32_t num_axes; /* 0: one element */
+        struct digest_axis axes[DIGEST_AXES];
+    } digest;
 };
 
 /* One op on one device, for one type of ELEM. */

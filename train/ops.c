@@ -62,6 +62,7 @@ static const struct op_row rows[] = {
     {OP_VOCAB_SUM,        "vocab_sum",        "rTV rT iT -> rT2",                     {-1, -1}, NULL, 4},
     {OP_TOKEN_LOSS,       "token_loss",       "rT2 iT -> rT",                         {-1, -1}, NULL, 2},
     {OP_SAMPLE,           "sample",           "rnV i1 -> in",                         {-1, -1}, NULL, 0},
+    {OP_DIGEST,           "digest",           "en -> i4",                             {-1, -1}, NULL, 0},
     {OP_ALL_REDUCE,       "all_reduce",       "x -> x",                               {0, 0},   NULL, 0},
     {OP_ALL_GATHER,       "all_gather",       "x -> x",                               {-1, -1}, NULL, 0},
     {OP_REDUCE_SCATTER,   "reduce_scatter",   "x -> x",                               {-1, -1}, NULL, 0},

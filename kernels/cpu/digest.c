@@ -30,8 +30,8 @@ __extension__ typedef __int128 i128;
 
 /* ---- numbers modulo p ---- */
 
-#define P (((uint64_t)1 << 61) - 1)
-static const uint64_t roots[2] = {499170133717692731, 2276945000874400884};
+#define P DIGEST_MODULUS
+static const uint64_t roots[2] = {DIGEST_ROOT_1, DIGEST_ROOT_2};
 
 static uint64_t add_mod(uint64_t a, uint64_t b)
 {

@@ -21,6 +21,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define DIGEST_MODULUS (((uint64_t)1 << 61) - 1)
+#define DIGEST_ROOT_1 UINT64_C(499170133717692731)
+#define DIGEST_ROOT_2 UINT64_C(2276945000874400884)
+
 struct digest {
     uint64_t d[2]; /* both < p */
 };

@@ -288,7 +288,8 @@ static inline size_t qkv_columns(const struct head_shape &s)
     PLAIN(OP_VOCAB_MAX, op_vocab_max)                     \
     PLAIN(OP_VOCAB_SUM, op_vocab_sum)                     \
     PLAIN(OP_TOKEN_LOSS, op_token_loss)                   \
-    WITH_WORKSPACE(OP_SAMPLE, op_sample)
+    WITH_WORKSPACE(OP_SAMPLE, op_sample)                  \
+    WITH_WORKSPACE(OP_DIGEST, op_digest)
 // clang-format on
 
 #define DECLARE_OP(id, op) template <typename E> enum status op(OP_ARGUMENTS);

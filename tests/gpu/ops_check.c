@@ -442,6 +442,27 @@ static void make_sample(struct trial *t)
     MAKE(t->out[0], INT, n);
 }
 
+/* Axes from the last to the first, each beyond the span of those before it, in x and in the tensor
+ * with gaps of its own. */
+static void make_digest(struct trial *t)
+{
+    uint64_t span = 1, index_span = 1;
+    t->params.digest.num_axes = (uint32_t)random_between(0, 3);
+    t->params.digest.at = random_between(0, 20);
+    t->params.digest.first = random_between(0, UINT64_C(1) << random_between(0, 57));
+    for (unsigned k = t->params.digest.num_axes; k-- > 0;) {
+        struct digest_axis *axis = &t->params.digest.axes[k];
+        const bool is_last = k + 1 == t->params.digest.num_axes;
+        axis->extent = is_last ? size_up_to(5000, 200000) : random_between(0, 9);
+        axis->stride = span + (coin() ? 0 : random_between(0, 3));
+        axis->index_stride = index_span + (coin() ? 0 : random_between(0, 1000));
+        span += axis->extent * axis->stride;
+        index_span += axis->extent * axis->index_stride;
+    }
+    MAKE(t->in[0], ELEM, t->params.digest.at + span);
+    MAKE(t->out[0], INT, 4);
+}
+
 static void (*const makers[NUM_OPS])(struct trial *) = {
     [OP_EMBEDDING] = make_embedding,
     [OP_POSITIONS] = make_positions,
@@ -467,6 +488,7 @@ static void (*const makers[NUM_OPS])(struct trial *) = {
     [OP_VOCAB_SUM] = make_vocab_sum,
     [OP_TOKEN_LOSS] = make_token_loss,
     [OP_SAMPLE] = make_sample,
+    [OP_DIGEST] = make_digest,
 };
 
 /* ---- comparing ---- */

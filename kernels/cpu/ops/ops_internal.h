@@ -35,7 +35,8 @@
     PLAIN(OP_VOCAB_MAX, vocab_max)                    \
     PLAIN(OP_VOCAB_SUM, vocab_sum)                    \
     PLAIN(OP_TOKEN_LOSS, token_loss)                  \
-    WITH_WORKSPACE(OP_SAMPLE, sample)
+    WITH_WORKSPACE(OP_SAMPLE, sample)                 \
+    PLAIN(OP_DIGEST, digest)
 // clang-format on
 
 #define DECLARE_PLAIN(op, kernel)                                                                  \
