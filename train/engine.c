@@ -111,6 +111,8 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
         worker_print_memory(w, &p, "memory");
     } else {
         if (!st) st = worker_load(w, err);
+        if (!st && q->visit_weights)
+            st = weights_digest(&w->model, q->visit_weights, q->context, err);
         if (!st) st = pass_allocate(&p, err);
         if (!st) st = run_batches(&p, q, err);
     }

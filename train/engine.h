@@ -7,7 +7,7 @@
 #define FERRY_TRAIN_ENGINE_H
 
 #include "convert/options.h"
-#include "train/model.h"
+#include "train/weights.h"
 
 /* Which model, how it is cut, and on what it runs. */
 struct engine_model {
@@ -29,6 +29,8 @@ struct forward_request {
     enum status (*next)(void *context, uint64_t number, struct batch *b, bool *more,
                         struct error *err);
     pass_visit *visit; /* of each output of each batch */
+    /* Of each tensor, once it is in memory and before the first batch; NULL: not wanted. */
+    weights_visit *visit_weights;
     void *context;
 };
 

@@ -151,7 +151,7 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned n
     return (uint32_t)(p->count - 1);
 }
 
-static enum dtype dtype_of(enum elem_type elem)
+enum dtype elem_dtype(enum elem_type elem)
 {
     static const enum dtype dtypes[NUM_ELEM_TYPES] = {
         [ELEM_F32] = DT_F32, [ELEM_F64] = DT_F64, [ELEM_BF16] = DT_BF16};
@@ -173,7 +173,7 @@ static enum status load_some(struct parameters *p, struct catalog *c, size_t fir
             targets[n++] = (struct load_target){
                 .tensor = p->items[i].parts[k].tensor,
                 .part = p->items[i].parts[k].part,
-                .dtype = dtype_of(p->elem),
+                .dtype = elem_dtype(p->elem),
                 .memory = memory + (p->items[i].offset - p->items[first].offset)};
     enum status st = load_run(c, targets, n, o, &result, err);
     free(targets);

@@ -68,4 +68,7 @@ MUST_CHECK enum status parameters_load(struct parameters *p, struct catalog *c,
                                        const struct device *device, void *region,
                                        const struct load_options *o, struct error *err);
 
+/* What ELEM is in files. */
+enum dtype elem_dtype(enum elem_type elem);
+
 #endif
