@@ -151,13 +151,6 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned n
     return (uint32_t)(p->count - 1);
 }
 
-enum dtype elem_dtype(enum elem_type elem)
-{
-    static const enum dtype dtypes[NUM_ELEM_TYPES] = {
-        [ELEM_F32] = DT_F32, [ELEM_F64] = DT_F64, [ELEM_BF16] = DT_BF16};
-    return dtypes[elem];
-}
-
 /* Parameters [first, end) into memory that begins with the first of them. */
 static enum status load_some(struct parameters *p, struct catalog *c, size_t first, size_t end,
                              char *memory, const struct load_options *o, struct error *err)

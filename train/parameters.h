@@ -69,6 +69,9 @@ MUST_CHECK enum status parameters_load(struct parameters *p, struct catalog *c,
                                        const struct load_options *o, struct error *err);
 
 /* What ELEM is in files. */
-enum dtype elem_dtype(enum elem_type elem);
+static inline enum dtype elem_dtype(enum elem_type elem)
+{
+    return elem == ELEM_F64 ? DT_F64 : elem == ELEM_BF16 ? DT_BF16 : DT_F32;
+}
 
 #endif

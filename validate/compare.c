@@ -220,6 +220,11 @@ static bool can_be_identical(const struct compared *t)
     return t->outcome == IDENTICAL && t->read[0]->numel > 0;
 }
 
+static bool is_digested(const struct comparison *c, const struct compared *t)
+{
+    return c->options.digests && t->read[0]->dtype == c->options.digests_of;
+}
+
 static enum status skip_known(void *context, const struct scan_task *t, bool *skip,
                               struct error *err)
 {
@@ -230,6 +235,16 @@ static enum status skip_known(void *context, const struct scan_task *t, bool *sk
     return OK;
 }
 
+static void digest_panel(struct comparing *x, const struct scan_panel *p)
+{
+    struct compared *t = x->of[p->task->item];
+    struct digest part = {{0}};
+    digest_add_elements(&part, t->read[0]->dtype, p->elements[0], p->count, p->low);
+    pthread_mutex_lock(&x->lock);
+    digest_join(&t->digest, &part);
+    pthread_mutex_unlock(&x->lock);
+}
+
 static enum status compare_bytes(void *context, const struct scan_panel *p, struct error *err)
 {
     struct comparing *x = context;
@@ -237,6 +252,8 @@ static enum status compare_bytes(void *context, const struct scan_panel *p, stru
     (void)err;
     if (memcmp(p->elements[0], p->elements[1], p->count * bytes))
         atomic_store_explicit(&x->differs[item], true, memory_order_relaxed);
+    else if (is_digested(x->c, x->of[item]))
+        digest_panel(x, p);
     show_progress(x, item, p->count);
     return OK;
 }
@@ -249,7 +266,10 @@ static enum status find_differing(struct comparison *c, struct error *err)
     x.scan.visit = compare_bytes;
     enum status st = scan_all(&x, "comparing", bytes, err);
     for (size_t i = 0; i < x.scan.num_items; i++)
-        if (x.differs[i]) x.of[i]->outcome = VALUES_DIFFER;
+        if (x.differs[i])
+            x.of[i]->outcome = VALUES_DIFFER;
+        else
+            x.of[i]->digested = !st && is_digested(c, x.of[i]);
     put_down(&x);
     return st;
 }

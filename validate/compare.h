@@ -5,6 +5,7 @@
 #ifndef FERRY_VALIDATE_COMPARE_H
 #define FERRY_VALIDATE_COMPARE_H
 
+#include "ckpt/digest.h"
 #include "common/args.h"
 #include "common/progress.h"
 #include "validate/places.h"
@@ -36,6 +37,8 @@ struct compared {
                    * bits do */
     bool summed;
     struct statistics statistics;
+    bool digested; /* it is identical, and this is the digest of both: */
+    struct digest digest;
     const struct hint *hint;           /* what explains the difference; NULL: nothing is known */
     const struct compared *moved_from; /* B's tensor is A's of this one */
 };
@@ -47,6 +50,8 @@ struct compare_options {
     uint64_t max_memory;
     bool direct_io;
     enum progress_style progress;
+    bool digests; /* of identical tensors of this dtype, while they are read */
+    enum dtype digests_of;
 };
 
 /* One sentence that is true of some tensors, see hints.h. */

@@ -71,7 +71,23 @@ static enum status measure(void *context, const struct collected *c, struct erro
     return OK;
 }
 
+static enum status keep_weight(void *context, const struct tensor_digest *d, struct error *err)
+{
+    struct taking *t = context;
+    (void)err;
+    loaded_take(&t->f->loaded, 0, d);
+    return OK;
+}
+
 /* ---- B ---- */
+
+static enum status compare_weight(void *context, const struct tensor_digest *d, struct error *err)
+{
+    struct taking *t = context;
+    (void)err;
+    loaded_take(&t->f->loaded, 1, d);
+    return OK;
+}
 
 /* Some logits, as many of each token and of each position as chance has it. */
 static void choose_points(struct forward *f, const struct array *a, const struct array *b)
@@ -197,7 +213,7 @@ static struct source_flags source_for(const char *path, const struct source_flag
     return out;
 }
 
-/* One side, or A a second time; what comes out goes to visit. */
+/* One side, or A a second time. */
 struct running {
     const struct engine *engine;
     const struct forward_options *options;
@@ -205,14 +221,24 @@ struct running {
     struct pass_options pass;
 };
 
+/* What takes what comes out of a run, and what is in memory before it (NULL: nothing does). */
+struct takers {
+    pass_visit *visit;
+    weights_visit *visit_weights;
+};
+
 static enum status run_side(const struct running *r, unsigned side, enum elem_type elem,
-                            pass_visit *visit, struct taking *t, struct error *err)
+                            const struct takers *takers, struct taking *t, struct error *err)
 {
     const char *path = t->f->paths[side];
     struct source_flags source =
         source_for(path, &r->options->flags.source, r->sides ? &r->sides[side] : NULL);
-    struct forward_request q = {
-        .pass = r->pass, .shape = t->f->batch, .next = only_batch, .visit = visit, .context = t};
+    struct forward_request q = {.pass = r->pass,
+                                .shape = t->f->batch,
+                                .next = only_batch,
+                                .visit = takers->visit,
+                                .visit_weights = takers->visit_weights,
+                                .context = t};
     TRY(engine_model_of(path, &r->options->flags, &q.model, err));
     q.model.source = &source;
     q.model.options.elem = elem;
@@ -224,8 +250,9 @@ static enum status run_side(const struct running *r, unsigned side, enum elem_ty
 /* NaN that come out of B, and not of A, are a difference. */
 static enum status run_b(const struct running *r, struct taking *t, struct error *err)
 {
+    const struct takers takers = {compare, t->is_part ? NULL : compare_weight};
     if (t->f->results) return compare_stored(t, err);
-    enum status st = run_side(r, 1, t->f->elem, compare, t, err);
+    enum status st = run_side(r, 1, t->f->elem, &takers, t, err);
     if (st != ERR_NUMERIC) return st;
     t->f->broken = arena_printf(&t->f->arena, "%s", err->text);
     return OK;
@@ -233,8 +260,9 @@ static enum status run_b(const struct running *r, struct taking *t, struct error
 
 static enum status run_a(const struct running *r, struct taking *t, struct error *err)
 {
-    TRY(run_side(r, 0, t->f->elem, keep, t, err));
-    return run_side(r, 0, t->f->yardstick.elem, measure, t, err);
+    const struct takers first = {keep, t->is_part ? NULL : keep_weight}, second = {measure, NULL};
+    TRY(run_side(r, 0, t->f->elem, &first, t, err));
+    return run_side(r, 0, t->f->yardstick.elem, &second, t, err);
 }
 
 static enum status run_outputs(struct running *r, struct forward *f, struct error *err)
@@ -348,6 +376,7 @@ static enum status set_up(struct forward *f, const char *const paths[2],
                           .divergence = {.layer = -1}};
     struct engine_model model;
     arena_init(&f->arena);
+    loaded_init(&f->loaded);
     TRY(check_alone(err));
     TRY(engine_model_of(paths[0], &o->flags, &model, err));
     f->elem = model.options.elem;
@@ -375,13 +404,15 @@ static enum status sum_up(struct forward *f, struct error *err)
 
 enum status forward_run(struct forward *f, const char *const paths[2],
                         const struct forward_options *o, struct results *results,
-                        const struct side *sides, struct error *err)
+                        const struct comparison *weights, struct error *err)
 {
+    const struct side *sides = weights ? weights->sides : NULL;
     struct running r = {.options = o, .sides = sides};
     double start = seconds_now();
     TRY(set_up(f, paths, o, results, sides, err));
     TRY(engine_open(&r.engine, err));
     TRY(run_outputs(&r, f, err));
+    loaded_judge(&f->loaded, weights);
     TRY(sum_up(f, err));
     divergence_find(f);
     if (f->divergence.layer >= 0) TRY(run_ops(&r, f, err));
@@ -400,6 +431,7 @@ void forward_release(struct forward *f)
 {
     release_outputs(&f->outputs);
     release_outputs(&f->ops);
+    loaded_release(&f->loaded);
     free(f->ids);
     arena_release(&f->arena);
 }

@@ -1,5 +1,7 @@
 /* forward.h - do two checkpoints compute the same? Nothing is printed here.
  *
+ * What both have in memory is compared, too: loaded.h.
+ *
  *   1. A runs in f32 (or what --dtype says); its hidden states and logits are kept.
  *   2. A runs a second time in another type of element: how far that is away says what rounding
  *      explains, output by output (difference.h).
@@ -15,8 +17,8 @@
 
 #include "train/cli/options.h"
 #include "validate/difference.h"
+#include "validate/loaded.h"
 #include "validate/results.h"
-#include "validate/sides.h"
 
 struct forward_options {
     struct compute_flags flags;
@@ -60,24 +62,28 @@ struct forward {
     const char *ids_are; /* "at random, seed 1" */
     enum elem_type elem; /* that both are computed in */
     struct yardstick yardstick;
+    struct loaded loaded;                /* the weights of both */
     struct forward_outputs outputs, ops; /* ops: of divergence.layer */
     struct logits_statistics logits;     /* rows 0: not compared */
     double losses[2];                    /* NaN: not known */
     float points[MOST_POINTS][2];        /* some logits, A's and B's */
     size_t num_points;
-    uint64_t logits_columns; /* of which they are */
-    const char *broken;      /* why nothing came out of B: NaN; else NULL */
-    enum agreement agreement;
+    uint64_t logits_columns;  /* of which they are */
+    const char *broken;       /* why nothing came out of B: NaN; else NULL */
+    enum agreement agreement; /* of the outputs */
     struct divergence divergence;
     double seconds;
 };
 
-/* results: B's, or NULL. sides: both checkpoints, opened, where it is NULL. f is to be released
- * after a failure too. Differences are no failure: see f->agreement. */
+/* results: B's, or NULL. weights: both checkpoints, opened and compared, where it is NULL. f is to
+ * be released after a failure too. Differences are no failure: see forward_agreement(). */
 MUST_CHECK enum status forward_run(struct forward *f, const char *const paths[2],
                                    const struct forward_options *o, struct results *results,
-                                   const struct side *sides, struct error *err);
+                                   const struct comparison *weights, struct error *err);
 void forward_release(struct forward *f);
+
+/* Of the outputs, and of the weights in memory. */
+enum agreement forward_agreement(const struct forward *f);
 
 /* What it says: "forward: identical: ..", tables where it is DIFFERENT; verbose: always. */
 const char *forward_word(const struct forward *f);

@@ -16,9 +16,14 @@ static const char *const agreement_ids[] = {[AGREE_BIT_FOR_BIT] = "identical",
                                             [AGREE_BUT_FOR_ROUNDING] = "rounding",
                                             [DISAGREE] = "different"};
 
+enum agreement forward_agreement(const struct forward *f)
+{
+    return loaded_passes(&f->loaded) ? f->agreement : DISAGREE;
+}
+
 const char *forward_word(const struct forward *f)
 {
-    return agreement_names[f->agreement];
+    return agreement_names[forward_agreement(f)];
 }
 
 /* ---- text ---- */
@@ -28,6 +33,8 @@ void forward_line(struct strbuf *out, const struct forward *f)
     strbuf_printf(out, "forward: %s: ", forward_word(f));
     if (f->divergence.text)
         strbuf_add_escaped(out, f->divergence.text, strlen(f->divergence.text));
+    else if (!loaded_passes(&f->loaded))
+        strbuf_printf(out, "weights in memory differ, %zu results do not", f->outputs.count);
     else
         strbuf_printf(out, "%zu results", f->outputs.count);
     strbuf_printf(out, "; %" PRIu64 " x %" PRIu64 " tokens, %s, %.2f s\n", f->batch.num_sequences,
@@ -38,6 +45,8 @@ static void facts_text(struct strbuf *out, const struct forward *f)
 {
     strbuf_add_text(out, "  tokens    ");
     strbuf_add_escaped(out, f->ids_are, strlen(f->ids_are));
+    strbuf_add_text(out, "\n  weights   ");
+    loaded_text(out, &f->loaded);
     strbuf_printf(out, "\n  rounding  %s\n", f->yardstick.text);
     if (f->logits.rows)
         strbuf_printf(out,
@@ -145,7 +154,7 @@ static void logits_json(cJSON *o, const struct forward *f)
 void forward_json(cJSON *o, const struct forward *f)
 {
     cJSON *j = cJSON_AddObjectToObject(o, "forward");
-    json_add_text(j, "verdict", f->agreement == DISAGREE ? "different" : forward_word(f));
+    json_add_text(j, "verdict", forward_agreement(f) == DISAGREE ? "different" : forward_word(f));
     json_add_number(j, "seconds", f->seconds);
     json_add_text(j, "a", f->paths[0]);
     json_add_text(j, "b", f->paths[1]);
@@ -154,6 +163,7 @@ void forward_json(cJSON *o, const struct forward *f)
     json_add_u64(j, "length", f->batch.length);
     json_add_text(j, "tokens", f->ids_are);
     json_add_text(j, "rounding", f->yardstick.text);
+    loaded_json(j, &f->loaded);
     divergence_json(j, f);
     logits_json(j, f);
     outputs_json(j, "results", &f->outputs);

@@ -25,9 +25,8 @@ void report_forward_verdict(const struct page *p)
     forward_line(&line, f);
     line.data[strcspn(line.data, "\n")] = '\0';
     const char *rest = strstr(line.data + strlen("forward: "), ": ");
-    strbuf_printf(p->out,
-                  "<div class=\"verdict %s\"><b>%s</b><span>forward: ", classes[f->agreement],
-                  forward_word(f));
+    strbuf_printf(p->out, "<div class=\"verdict %s\"><b>%s</b><span>forward: ",
+                  classes[forward_agreement(f)], forward_word(f));
     page_add_escaped(p, rest ? rest + 2 : "");
     page_add(p, "</span></div>\n");
     strbuf_release(&line);
@@ -282,6 +281,14 @@ static void add_scatter(const struct page *p, const struct forward *f)
                   SCATTER_MARGIN + SCATTER_SIZE / 2, SCATTER_SIZE + 42, 8 + SCATTER_SIZE / 2);
 }
 
+static void add_loaded(const struct page *p, const struct forward *f)
+{
+    struct strbuf text = {0};
+    loaded_text(&text, &f->loaded);
+    page_add_row(p, "weights", text.data);
+    strbuf_release(&text);
+}
+
 static void add_facts(const struct page *p, const struct forward *f)
 {
     const struct logits_statistics *l = &f->logits;
@@ -292,6 +299,7 @@ static void add_facts(const struct page *p, const struct forward *f)
                  arena_printf(p->a, "%" PRIu64 " x %" PRIu64 ", %s", f->batch.num_sequences,
                               f->batch.length, f->ids_are));
     page_add_row(p, "computed in", elem_names[f->elem]);
+    add_loaded(p, f);
     page_add_row(p, "rounding", f->yardstick.text);
     if (l->rows) {
         page_add_row(p, "top-1",

@@ -216,7 +216,7 @@ static enum status find_hints(struct comparison *c, struct error *err)
 /* Whether the sides compute the same is what --forward asks for, whatever their weights are. */
 static bool passes(const struct verdict *v)
 {
-    return v->forward ? v->forward->agreement != DISAGREE : compare_passes(v->c);
+    return v->forward ? forward_agreement(v->forward) != DISAGREE : compare_passes(v->c);
 }
 
 static enum status tell(const struct verify_flags *f, const struct verdict *v, struct error *err)
@@ -242,7 +242,18 @@ static enum status run_forward(const struct verify_flags *f, const struct subjec
     struct forward_options o = f->forward;
     o.flags.engine.threads = f->run.threads;
     v->forward = forward;
-    return forward_run(forward, s->paths, &o, s->results, s->sides, err);
+    return forward_run(forward, s->paths, &o, s->results, v->c, err);
+}
+
+/* What memory will hold as it is stored can be compared with what is stored. */
+static enum status digest_for_forward(const struct verify_flags *f, const struct subjects *s,
+                                      struct compare_options *o, struct error *err)
+{
+    struct engine_model model;
+    TRY(engine_model_of(s->paths[0], &f->forward.flags, &model, err));
+    o->digests = true;
+    o->digests_of = elem_dtype(model.options.elem);
+    return OK;
 }
 
 static enum status compare_weights(const struct verify_flags *f, const struct subjects *s,
@@ -250,6 +261,7 @@ static enum status compare_weights(const struct verify_flags *f, const struct su
 {
     struct compare_options o;
     TRY(compare_options_of(f, &o, err));
+    if (f->runs) TRY(digest_for_forward(f, s, &o, err));
     TRY(compare_run(c, s->sides, &o, err));
     return find_hints(c, err);
 }
@@ -328,9 +340,15 @@ const struct command command_verify = {
         "Checkpoints of families that Ferry knows are compared by logical tensors, all others, and "
         "single files, by the names that are stored. Rows of vocabulary padding are left out.\n\n"
         "With --forward both are run on the same tokens, too, and what enters each layer, the "
-        "final norm, the logits and the loss are compared; the exit code is 0 where they are "
-        "identical or no further apart than rounding explains, whatever the weights are. How far "
-        "that is comes from A itself, computed a second time in a finer type (or, where the sides "
+        "final norm, the logits and the loss are compared, and so are the weights themselves in "
+        "the "
+        "memory of the ranks that run them, on a GPU's with --device cuda. The exit code is 0 "
+        "where "
+        "what comes out is identical or no further apart than rounding explains, and weights "
+        "differ "
+        "in memory only as their files may: in dtype, or within the tolerance. How far rounding "
+        "goes "
+        "comes from A itself, computed a second time in a finer type (or, where the sides "
         "are stored in two dtypes, in a coarser one). Where they differ, the first layer and op "
         "are named. B may also be a safetensors file of results: input_ids, logits, hidden.N, "
         "final_norm, loss.\n\n"

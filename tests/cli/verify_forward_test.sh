@@ -95,6 +95,52 @@ for pair in "$golden/gpt2 gpt2-bf16" "gpt2-bf16 $golden/gpt2" "gpt2-f16 $golden/
     prints "times the distance of A from A in bf16"
 done
 
+it "weights are compared in memory, too, on the ranks that hold them"
+compare "$golden/gpt2" "$golden/gpt2" --tp 2 --pp 2
+exits 0
+prints "  weights   in memory: 28 tensors, equal in A and B; 28 are what both files hold"
+compare "$golden/qwen3-moe" "$golden/qwen3-moe" --dtype bf16 --tp 2 --ep 2 --etp 1
+exits 0
+prints "equal in A and B; "
+prints " are what both files hold"
+compare "$golden/llama3.2" "$golden/llama3.2"
+exits 0
+grep -qx "  weights   in memory: [0-9]* tensors, equal in A and B" "$stdout" || is_wrong "bf16 in f32"
+compare "$golden/gpt2" gpt2-bf16
+exits 0
+prints "  weights   in memory: 0 of 28 tensors equal in A and B; 28 are different as in the files"
+compare "$golden/gpt2" "$golden/gpt2/logits.safetensors"
+exits 0
+prints "  weights   in memory: 28 tensors of A"
+
+it "one that no result shows is a difference"
+if [ -n "$python" ]; then
+    changed gpt2 x transformer.wpe.weight 1.5 2000 # of position 41
+    compare "$golden/gpt2" x --seq 8 --report page.html
+    exits 1
+    prints "forward: DIFFERENT: weights in memory differ, 6 results do not; "
+    prints "27 of 28 tensors equal in A and B; 1 is DIFFERENT: embedding.position_embeddings.weight"
+    grep -q '<b>DIFFERENT</b><span>forward: weights in memory differ' page.html || is_wrong "no verdict"
+    grep -q '1 is DIFFERENT: embedding.position_embeddings.weight' page.html || is_wrong "not on the page"
+    compare "$golden/gpt2" x --seq 8 --json
+    exits 1
+    "$python" -c 'import json, sys
+f = json.load(open(sys.argv[1]))["forward"]
+w = f["weights_in_memory"]
+assert f["verdict"] == "different" and {r["outcome"] for r in f["results"]} == {"identical"}
+assert w["different"] == ["embedding.position_embeddings.weight"] and w["not_as_stored"] == []
+assert (w["tensors"], w["equal"], w["as_stored"]) == (28, 27, 27)' \
+        "$stdout" 2>parsed || is_wrong "--json: $(cat parsed)"
+    compare "$golden/gpt2" x --seq 8 --atol 10
+    exits 0
+    prints "27 of 28 tensors equal in A and B; 1 is different as in the files; 27 are"
+    compare "$golden/gpt2" x --seq 8 --ignore '*position*'
+    exits 0
+    prints "in memory: 27 tensors, equal in A and B; 27 are what both files hold; 1 is left out"
+else
+    skip "no python3"
+fi
+
 it "the first layer and op that differ are named"
 if [ -n "$python" ]; then
     for part in q k v; do
