@@ -335,6 +335,18 @@ static double make_top_p(struct trial *t)
     return sample_of(t, 0.8, 0.9);
 }
 
+/* A shard of which each row is a run of the tensor's. */
+static double make_digest(struct trial *t)
+{
+    t->op = OP_DIGEST;
+    t->params.digest.num_axes = 2;
+    t->params.digest.axes[0] = (struct digest_axis){HIDDEN * 8, FFN / 8, FFN};
+    t->params.digest.axes[1] = (struct digest_axis){FFN / 8, 1, 1};
+    MAKE(t->device_in[0], OPERAND_ELEM, HIDDEN * FFN);
+    MAKE(t->device_out[0], OPERAND_INT, 4);
+    return 0;
+}
+
 /* The FLOP of an op whose operands are made; 0 where bytes are all it costs. */
 static const struct {
     const char *name;
@@ -353,6 +365,7 @@ static const struct {
     {"matmul_head", make_head},
     {"vocab_sum", make_vocab_sum},
     {"grouped_matmul", make_grouped},
+    {"digest", make_digest},
     {"decode_1_matmul_qkv", make_qkv_1},
     {"decode_1_matmul_gate_up", make_gate_up_1},
     {"decode_1_matmul_down", make_down_1},
