@@ -76,8 +76,12 @@ static enum loaded_outcome judge(struct loaded *l, const struct loaded_weight *w
 void loaded_judge(struct loaded *l, const struct comparison *files)
 {
     struct map names = {0};
-    for (size_t i = 0; files && i < files->num_tensors; i++)
-        (void)map_add(&names, files->tensors[i].name, i, NULL);
+    for (size_t i = 0; files && i < files->num_tensors; i++) {
+        const char *name = files->tensors[i].name;
+        size_t at;
+        (void)map_add(&names, name, i, NULL);
+        if (!map_get(&l->names, name, &at) && !name_is_optimizer(name)) l->num_not_loaded++;
+    }
     for (size_t i = 0; i < l->count; i++) {
         struct loaded_weight *w = &l->items[i];
         size_t at;
@@ -139,6 +143,7 @@ void loaded_text(struct strbuf *out, const struct loaded *l)
     count_text(out, l->num_stored, "what both files hold");
     count_text(out, l->counts[LOADED_ONE_SIDE], "on one side only");
     count_text(out, l->counts[LOADED_LEFT_OUT], "left out");
+    count_text(out, l->num_not_loaded, "in no rank's memory");
 }
 
 static void names_json(cJSON *o, const struct loaded *l, enum loaded_outcome outcome)
@@ -154,6 +159,7 @@ void loaded_json(cJSON *o, const struct loaded *l)
     cJSON *j = cJSON_AddObjectToObject(o, "weights_in_memory");
     json_add_u64(j, "tensors", l->count);
     json_add_u64(j, "as_stored", l->num_stored);
+    json_add_u64(j, "not_loaded", l->num_not_loaded);
     for (enum loaded_outcome k = 0; k < LOADED_DIFFERS; k++)
         json_add_u64(j, outcome_fields[k], l->counts[k]);
     names_json(j, l, LOADED_DIFFERS);

@@ -33,7 +33,8 @@ struct loaded {
     struct loaded_weight *items; /* in the order of A */
     size_t count, capacity;
     size_t counts[NUM_LOADED_OUTCOMES];
-    size_t num_stored; /* were compared with the files, and are what these hold */
+    size_t num_stored;     /* were compared with the files, and are what these hold */
+    size_t num_not_loaded; /* tensors of the files that no rank wants */
     bool has_b;
 };
 

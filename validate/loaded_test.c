@@ -147,6 +147,24 @@ static void what_is_left_out_or_on_one_side_is_no_difference(void **state)
     release_sides(&x);
 }
 
+static void tensors_that_no_rank_wants_are_counted(void **state)
+{
+    (void)state;
+    const struct compare_options o = digesting_options();
+    struct made *m = some();
+    struct compared_sides x;
+    struct loaded l;
+    loaded_init(&l);
+    for (unsigned side = 0; side < 2; side++)
+        for (size_t i = 0; i < 3; i++)
+            take(&l, side, &m->tensors[i], 0);
+    assert_told(&l, compare_sides(&x, m, m, &o), true,
+                "in memory: 3 tensors, equal in A and B; 3 are what both files hold; "
+                "2 are in no rank's memory");
+    loaded_release(&l);
+    release_sides(&x);
+}
+
 static void a_file_of_results_has_no_weights(void **state)
 {
     (void)state;
@@ -172,9 +190,10 @@ static void json_names_what_differs(void **state)
     loaded_judge(&l, compare_sides(&x, m, m, &o));
     loaded_json(j, &l);
     char *told = cJSON_PrintUnformatted(j);
-    assert_string_equal(told, "{\"weights_in_memory\":{\"tensors\":5,\"as_stored\":4,\"equal\":4,"
-                              "\"differ_as_stored\":0,\"one_side\":0,\"left_out\":0,"
-                              "\"different\":[\"half\"],\"not_as_stored\":[]}}");
+    assert_string_equal(
+        told, "{\"weights_in_memory\":{\"tensors\":5,\"as_stored\":4,\"not_loaded\":0,\"equal\":4,"
+              "\"differ_as_stored\":0,\"one_side\":0,\"left_out\":0,"
+              "\"different\":[\"half\"],\"not_as_stored\":[]}}");
     free(told);
     cJSON_Delete(j);
     loaded_release(&l);
@@ -190,6 +209,7 @@ int main(void)
         TEST(what_differs_in_files_passes_where_these_pass),
         TEST(few_names_are_shown),
         TEST(what_is_left_out_or_on_one_side_is_no_difference),
+        TEST(tensors_that_no_rank_wants_are_counted),
         TEST(a_file_of_results_has_no_weights),
         TEST(json_names_what_differs),
     };
