@@ -2,8 +2,9 @@
  * op(b)^T op(a)^T, and what it calls A is our b.
  *
  * 1. A plan is made once for each shape and kept. Its algorithm is the first of cuBLASLt's
- *    heuristics; FERRY_CUDA_TUNE=1 times all of them on the operands of the first call, and writes
- *    the best one to the cache file, which is read whenever it is there.
+ *    heuristics, or our own kernel (few_rows.h) where a has few rows; FERRY_CUDA_TUNE=1 times all
+ * of them on the operands of the first call, and writes the best one to the cache file, which is
+ *    read whenever it is there.
  * 2. Bias is added by cuBLASLt where it knows that pair of types, else by a kernel behind it: c is
  *    REAL there, so that nothing is rounded twice. */
 #include <cublasLt.h>
@@ -13,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/few_rows.h"
 
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20)
 enum { BUCKETS = 256, MOST_ALGORITHMS = 8, TIMED_RUNS = 5, PATH_BYTES = 1024 };
@@ -21,15 +23,22 @@ enum { BUCKETS = 256, MOST_ALGORITHMS = 8, TIMED_RUNS = 5, PATH_BYTES = 1024 };
 struct plan_key {
     uint64_t m, n, k;
     uint64_t elem_type, c_type; /* cudaDataType_t */
+    uint64_t c_is_real;
     uint64_t transpose_a, transpose_b, has_bias, accumulate;
     uint64_t align_a, align_b, align_c; /* bytes */
+};
+
+/* How it is computed. */
+struct choice {
+    uint64_t own; /* 1: by few_rows.h; 0: by cuBLASLt's algorithm */
+    cublasLtMatmulAlgo_t algorithm;
 };
 
 struct plan {
     struct plan_key key;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algorithm;
+    struct choice choice;
     struct plan *next;
 };
 
@@ -45,7 +54,7 @@ struct call {
 /* A line of the cache file. */
 struct cached {
     struct plan_key key;
-    cublasLtMatmulAlgo_t algorithm;
+    struct choice choice;
     struct cached *next;
 };
 
@@ -77,16 +86,13 @@ static void cache_path(char path[PATH_BYTES])
     if (!home || cudaGetDevice(&device) || cudaGetDeviceProperties(&properties, device)) return;
     for (char *c = properties.name; *c; c++)
         if (*c == ' ' || *c == '/') *c = '-';
-    (void)snprintf(path, PATH_BYTES, "%s/.cache/ferry/cublaslt-%s-%zu.txt", home, properties.name,
+    (void)snprintf(path, PATH_BYTES, "%s/.cache/ferry/matmul-%s-%zu.txt", home, properties.name,
                    cublasLtGetVersion());
 }
 
-enum {
-    KEY_WORDS = sizeof(struct plan_key) / 8,
-    ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / 8
-};
+enum { KEY_WORDS = sizeof(struct plan_key) / 8, CHOICE_WORDS = sizeof(struct choice) / 8 };
 
-/* A line is the key's numbers, then the algorithm's, in hexadecimal. */
+/* A line is the key's numbers, then the choice's, in hexadecimal. */
 static bool read_words(FILE *f, uint64_t *words, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -110,14 +116,14 @@ static void write_words(FILE *f, const void *words, size_t count)
 static void cache_read(void)
 {
     char path[PATH_BYTES];
-    uint64_t words[KEY_WORDS + ALGORITHM_WORDS];
+    uint64_t words[KEY_WORDS + CHOICE_WORDS];
     cache_path(path);
     FILE *f = path[0] ? fopen(path, "r") : NULL;
-    while (f && read_words(f, words, KEY_WORDS + ALGORITHM_WORDS)) {
+    while (f && read_words(f, words, KEY_WORDS + CHOICE_WORDS)) {
         struct cached *c = static_cast<struct cached *>(malloc(sizeof *c));
         if (!c) break;
         memcpy(&c->key, words, sizeof c->key);
-        memcpy(&c->algorithm, words + KEY_WORDS, sizeof c->algorithm);
+        memcpy(&c->choice, words + KEY_WORDS, sizeof c->choice);
         c->next = cache;
         cache = c;
     }
@@ -142,7 +148,7 @@ static void cache_append(const struct plan *plan)
     FILE *f = fopen(path, "a");
     if (!f) return;
     write_words(f, &plan->key, KEY_WORDS);
-    write_words(f, &plan->algorithm, ALGORITHM_WORDS);
+    write_words(f, &plan->choice, CHOICE_WORDS);
     (void)fprintf(f, "\n");
     (void)fclose(f);
 }
@@ -227,62 +233,93 @@ static enum status make_preference(cublasLtMatmulPreference_t *out, const struct
     return OK;
 }
 
-static enum status multiply(const struct plan *plan, const struct call *c,
-                            const cublasLtMatmulAlgo_t *algorithm, struct error *err)
+static bool has_few_rows(const struct plan_key *k)
 {
+    return k->m <= MOST_FEW_ROWS && k->transpose_b && !k->transpose_a && !k->accumulate;
+}
+
+static enum status multiply_by_rows(const struct plan *plan, const struct call *c,
+                                    struct error *err)
+{
+    const struct plan_key *k = &plan->key;
+    const struct few_rows x = {c->a, c->b, c->bias, c->c,        k->c_is_real != 0,
+                               k->m, k->n, k->k,    c->alpha_f64};
+    if (k->elem_type == CUDA_R_64F) return multiply_few_rows<double>(x, err);
+    if (k->elem_type == CUDA_R_32F) return multiply_few_rows<float>(x, err);
+    return multiply_few_rows<bf16>(x, err);
+}
+
+static enum status multiply(const struct plan *plan, const struct call *c,
+                            const struct choice *choice, struct error *err)
+{
+    if (choice->own) return multiply_by_rows(plan, c, err);
     return lt_status("the product",
                      cublasLtMatmul(handle, plan->product, c->alpha, c->b, plan->a, c->a, plan->b,
-                                    c->beta, c->c, plan->c, c->c, plan->c, algorithm, c->workspace,
-                                    MATMUL_WORKSPACE_BYTES, cuda_stream),
+                                    c->beta, c->c, plan->c, c->c, plan->c, &choice->algorithm,
+                                    c->workspace, MATMUL_WORKSPACE_BYTES, cuda_stream),
                      err);
 }
 
 /* Milliseconds of TIMED_RUNS runs. */
-static enum status time_algorithm(const struct plan *plan, const struct call *c,
-                                  const cublasLtMatmulAlgo_t *algorithm, cudaEvent_t begin,
-                                  cudaEvent_t end, float *ms, struct error *err)
+static enum status time_choice(const struct plan *plan, const struct call *c,
+                               const struct choice *choice, cudaEvent_t begin, cudaEvent_t end,
+                               float *ms, struct error *err)
 {
-    TRY(multiply(plan, c, algorithm, err));
+    TRY(multiply(plan, c, choice, err));
     TRY(cuda_status("matmul", cudaEventRecord(begin, cuda_stream), err));
     for (int i = 0; i < TIMED_RUNS; i++)
-        TRY(multiply(plan, c, algorithm, err));
+        TRY(multiply(plan, c, choice, err));
     TRY(cuda_status("matmul", cudaEventRecord(end, cuda_stream), err));
     TRY(cuda_status("matmul", cudaEventSynchronize(end), err));
     return cuda_status("matmul", cudaEventElapsedTime(ms, begin, end), err);
 }
 
-/* An algorithm that cannot be run is none of the best. */
-static void keep_fastest(struct plan *plan, const struct call *c,
-                         const cublasLtMatmulHeuristicResult_t *found, int count)
+/* One that cannot be run is none of the best. */
+static void keep_fastest(struct plan *plan, const struct call *c, const struct choice *choices,
+                         int count)
 {
     cudaEvent_t begin, end;
     float best = INFINITY, ms;
     if (cudaEventCreate(&begin) || cudaEventCreate(&end)) return;
     for (int i = 0; i < count; i++) {
-        if (time_algorithm(plan, c, &found[i].algo, begin, end, &ms, NULL) || ms >= best) continue;
+        if (time_choice(plan, c, &choices[i], begin, end, &ms, NULL) || ms >= best) continue;
         best = ms;
-        plan->algorithm = found[i].algo;
+        plan->choice = choices[i];
     }
     (void)cudaEventDestroy(begin);
     (void)cudaEventDestroy(end);
     cache_append(plan);
 }
 
-static enum status choose(struct plan *plan, const struct call *c, struct error *err)
+/* The likeliest first. */
+static enum status find_choices(const struct plan *plan, struct choice *choices, int *count,
+                                struct error *err)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found[MOST_ALGORITHMS];
-    int count = 0;
+    int num_found = 0;
+    *count = 0;
+    if (has_few_rows(&plan->key)) choices[(*count)++] = {1, {}};
     TRY(make_preference(&preference, &plan->key, err));
     const cublasStatus_t code =
         cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                       preference, MOST_ALGORITHMS, found, &count);
+                                       preference, MOST_ALGORITHMS, found, &num_found);
     (void)cublasLtMatmulPreferenceDestroy(preference);
+    for (int i = 0; i < num_found && !code; i++)
+        choices[(*count)++] = {0, found[i].algo};
+    if (*count > 0) return OK;
     LT_TRY(code, "choosing an algorithm");
-    if (count == 0) return fail(err, ERR_DEVICE, "matmul: cuBLASLt knows no algorithm");
-    plan->algorithm = found[0].algo;
+    return fail(err, ERR_DEVICE, "matmul: cuBLASLt knows no algorithm");
+}
+
+static enum status choose(struct plan *plan, const struct call *c, struct error *err)
+{
+    struct choice choices[MOST_ALGORITHMS + 1];
+    int count;
+    TRY(find_choices(plan, choices, &count, err));
+    plan->choice = choices[0];
     /* A product that is added to c can be carried out once only. */
-    if (tune && !plan->key.accumulate) keep_fastest(plan, c, found, count);
+    if (tune && !plan->key.accumulate) keep_fastest(plan, c, choices, count);
     return OK;
 }
 
@@ -292,11 +329,12 @@ static bool take_cached(struct plan *plan)
     const struct cached *c = cache;
     while (c && !same_key(&c->key, &plan->key))
         c = c->next;
-    if (!c || cublasLtMatmulAlgoCheck(handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                      &c->algorithm, &result))
-        return false;
-    plan->algorithm = c->algorithm;
-    return result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
+    if (!c) return false;
+    plan->choice = c->choice;
+    if (c->choice.own) return has_few_rows(&plan->key);
+    return !cublasLtMatmulAlgoCheck(handle, plan->product, plan->a, plan->b, plan->c, plan->c,
+                                    &c->choice.algorithm, &result) &&
+           result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
 static enum status start(struct error *err)
@@ -394,12 +432,12 @@ static struct plan_key key_of(const union op_params *p, const struct operand *in
                               const struct operand *out)
 {
     struct plan_key k = {};
-    const bool c_is_real = out[0].type == OPERAND_REAL;
     k.m = out[0].shape[0];
     k.n = out[0].shape[1];
     k.k = in[0].shape[!p->matmul.transpose_a];
     k.elem_type = lt_type<E>::value;
-    k.c_type = c_is_real ? lt_type<real_of<E>>::value : lt_type<E>::value;
+    k.c_is_real = out[0].type == OPERAND_REAL;
+    k.c_type = k.c_is_real ? lt_type<real_of<E>>::value : lt_type<E>::value;
     k.transpose_a = p->matmul.transpose_a;
     k.transpose_b = p->matmul.transpose_b;
     k.has_bias = in[2].data && k.c_type == k.elem_type && k.elem_type != CUDA_R_64F;
@@ -439,8 +477,8 @@ template <typename E> enum status op_matmul(OP_ARGUMENTS)
     c.workspace = workspace;
     set_scales(&c, p, key.elem_type == CUDA_R_64F);
     TRY(find_plan(&plan, &key, &c, err));
-    TRY(multiply(plan, &c, &plan->algorithm, err));
-    if (!c.bias || key.has_bias) return OK;
+    TRY(multiply(plan, &c, &plan->choice, err));
+    if (!c.bias || key.has_bias || plan->choice.own) return OK;
     return launch("matmul", err, add_bias<E>, dim3((unsigned)key.m), threads_for(key.n, 256), 0,
                   data_of<real_of<E>>(out[0]), data_of<E>(in[2]), key.n);
 }
