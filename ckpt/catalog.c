@@ -245,6 +245,15 @@ enum status catalog_add_stored(struct catalog *c, struct tensor *t,
     return OK;
 }
 
+enum status catalog_wrap_stored(struct catalog *c, const struct stored_tensor *stored,
+                                struct tensor **out, struct error *err)
+{
+    TRY(catalog_add(c, stored->name, stored->dtype, stored->num_dims, stored->shape, out, err));
+    if ((*out)->num_pieces) return OK;
+    struct pair whole = pair_whole(0, 0, (*out)->numel);
+    return catalog_add_stored(c, *out, stored, &whole, err);
+}
+
 enum status catalog_check_tensor(struct catalog *c, const struct tensor *t, struct error *err)
 {
     struct pair *pairs = malloc(t->num_pieces * sizeof *pairs + 1);

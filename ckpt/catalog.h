@@ -108,6 +108,10 @@ void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *
 MUST_CHECK enum status catalog_add_stored(struct catalog *c, struct tensor *t,
                                           const struct stored_tensor *stored,
                                           const struct pair *part, struct error *err);
+/* A stored tensor as a logical one of its own name, so that it is read as all are: added, or the
+ * one that is there. */
+MUST_CHECK enum status catalog_wrap_stored(struct catalog *c, const struct stored_tensor *stored,
+                                           struct tensor **out, struct error *err);
 /* Lists a name, which is copied. ERR_CORRUPT where 100,000 are missing already: a config of a few
  * hundred bytes may ask for millions that are not there. */
 MUST_CHECK enum status catalog_add_missing(struct catalog *c, const char *name, struct error *err);

@@ -357,6 +357,24 @@ static void an_empty_tensor_needs_no_piece(void **state)
     assert_ok(catalog_check(&c, &err));
 }
 
+static void a_stored_tensor_is_wrapped_once(void **state)
+{
+    (void)state;
+    static uint64_t at[MOST_ELEMENTS_HERE];
+    const uint64_t shape[] = {6, 5}, parts[] = {3, 1};
+    uint64_t seed = test_seed();
+    const struct stored_tensor *s = add_grid(&seed, 2, shape, parts);
+    struct tensor *t, *again;
+    assert_ok(catalog_wrap_stored(&c, s, &t, &err));
+    assert_ok(catalog_wrap_stored(&c, s, &again, &err));
+    assert_ptr_equal(again, catalog_find(&c, s->name));
+    assert_int_equal(c.num_tensors, 1);
+    assert_ok(catalog_check(&c, &err));
+    expand(again, at);
+    for (uint64_t e = 0; e < 30; e++)
+        assert_int_equal(at[e], stored_at(s, e));
+}
+
 static void parts_that_are_no_views_and_shapes_past_all_bounds_are_refused(void **state)
 {
     (void)state;
@@ -399,6 +417,7 @@ int main(void)
         TEST(holes_and_overlaps_are_named),
         TEST(a_part_past_the_end_is_named),
         TEST(an_empty_tensor_needs_no_piece),
+        TEST(a_stored_tensor_is_wrapped_once),
         TEST(parts_that_are_no_views_and_shapes_past_all_bounds_are_refused),
     };
     return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);

@@ -1,13 +1,19 @@
 #include "ckpt/panel.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/block.h"
 #include "common/checked.h"
+#include "common/memory.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/random.h"
 
-enum { CALL_BYTES = 4 << 10 }; /* what one more system call costs, in bytes copied */
+enum {
+    CALL_BYTES = 4 << 10, /* what one more system call costs, in bytes copied */
+    NUMBERS = 32 << 10,   /* elements that panel_read_numbers reads at once */
+    WIDEST_ELEMENT = 16,  /* bytes of any dtype's */
+};
 
 struct reading {
     struct panel_reader *r;
@@ -161,6 +167,34 @@ enum status panel_read(struct panel_reader *reader, const struct tensor *t, uint
         TRY(pair_join(&piece->pair, &window, read_joined, &r, err));
     }
     return OK;
+}
+
+static enum status read_numbers(struct panel_reader *r, const struct tensor *t, void *panel,
+                                double *values, struct error *err)
+{
+    for (uint64_t low = 0, n; low < t->numel; low += n) {
+        n = min_u64(t->numel - low, NUMBERS);
+        TRY(panel_read(r, t, low, n, panel, err));
+        for (uint64_t i = 0; i < n; i++)
+            values[low + i] = dtype_load(t->dtype, panel, i);
+    }
+    return OK;
+}
+
+enum status panel_read_numbers(const struct catalog *c, const struct tensor *t, double *values,
+                               struct error *err)
+{
+    struct panel_reader r = {.reader = stored_reader_create(&c->stored, 4),
+                             .buffer_bytes = NUMBERS * WIDEST_ELEMENT,
+                             .temp = must_malloc(NUMBERS * WIDEST_ELEMENT),
+                             .cast = must_malloc(NUMBERS * WIDEST_ELEMENT)};
+    void *panel = must_malloc(NUMBERS * WIDEST_ELEMENT);
+    enum status st = read_numbers(&r, t, panel, values, err);
+    free(panel);
+    free(r.temp);
+    free(r.cast);
+    stored_reader_free(r.reader);
+    return st;
 }
 
 bool tensor_is_mixed(const struct tensor *t)

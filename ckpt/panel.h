@@ -21,6 +21,10 @@ struct panel_reader {
 MUST_CHECK enum status panel_read(struct panel_reader *r, const struct tensor *t, uint64_t low,
                                   uint64_t count, void *panel, struct error *err);
 
+/* All elements of t as numbers. For tensors of a few megabytes: tokens, results, tests. */
+MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct tensor *t,
+                                          double *values, struct error *err);
+
 /* Whether parts of the tensor are stored in another dtype than it has. */
 bool tensor_is_mixed(const struct tensor *t);
 /* Whether panels of it can be read and then cast to a dtype: ERR_UNSUPPORTED where they cannot. */

@@ -130,6 +130,29 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     source_release(&s);
 }
 
+static void elements_are_read_as_numbers(void **state)
+{
+    (void)state;
+    enum { COUNT = 100000 }; /* more than are read at once */
+    static double numbers[COUNT];
+    uint64_t seed = test_seed(), shape[] = {COUNT};
+    struct source s;
+    struct error err = {0};
+    source_init(&s, &seed);
+    struct tensor *t = source_new_tensor(&s, DT_I32, 1, shape);
+    struct piece piece = {.dtype = DT_I32, .pair = pair_whole(0, 0, COUNT)};
+    piece.offset_bytes = source_reserve(&s, 0, COUNT * 4);
+    catalog_add_piece(&s.catalog, t, &piece);
+    source_write(&s);
+    assert_ok(panel_read_numbers(&s.catalog, t, numbers, &err));
+    for (size_t i = 0; i < COUNT; i++) {
+        int32_t stored;
+        memcpy(&stored, s.files[0].bytes + piece.offset_bytes + i * 4, 4);
+        assert_true(numbers[i] == (double)stored);
+    }
+    source_release(&s);
+}
+
 static void made_up_numbers_must_be_a_run(void **state)
 {
     (void)state;
@@ -209,6 +232,7 @@ int main(void)
         cmocka_unit_test(elements_come_from_wherever_they_lie),
         cmocka_unit_test(close_runs_are_read_at_once_and_far_ones_alone),
         cmocka_unit_test(a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all),
+        cmocka_unit_test(elements_are_read_as_numbers),
         cmocka_unit_test(made_up_numbers_must_be_a_run),
         cmocka_unit_test(a_piece_outside_its_file_is_an_error_that_names_it),
         cmocka_unit_test(a_block_is_sorted_by_the_file_and_knows_its_runs),

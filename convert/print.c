@@ -88,15 +88,6 @@ static enum status parse_ranges(struct arena *a, const char *text, unsigned num_
     return OK;
 }
 
-/* A stored tensor as a logical one of the same name, so that both are read alike. */
-static enum status wrap_stored(struct catalog *c, const struct stored_tensor *s,
-                               struct tensor **out, struct error *err)
-{
-    TRY(catalog_add(c, s->name, s->dtype, s->num_dims, s->shape, out, err));
-    struct pair whole = pair_whole(0, 0, (*out)->numel);
-    return catalog_add_stored(c, *out, s, &whole, err);
-}
-
 /* The tensor whose name the argument begins with; what follows the name are the ranges. */
 static enum status find_tensor(struct catalog *c, const char *argument, struct tensor **t,
                                const char **ranges, struct error *err)
@@ -109,7 +100,7 @@ static enum status find_tensor(struct catalog *c, const char *argument, struct t
         *ranges = argument + n;
         *t = catalog_find(c, name);
         if (*t) return OK;
-        if (s) return wrap_stored(c, s, t, err);
+        if (s) return catalog_wrap_stored(c, s, t, err);
     }
     return fail(err, ERR_USAGE,
                 "%s: no tensor of that name; `ferry inspect --tensors '*'` lists them", argument);

@@ -56,39 +56,17 @@ static enum status check_shape(const struct results *r, const struct stored_tens
                 s->name, rows, columns, r->path, last ? t->numel / last : 0, last);
 }
 
-static enum status read_elements(struct results *r, const struct tensor *t, double *values,
-                                 struct error *err)
-{
-    size_t bytes = t->numel * dtype_bytes(t->dtype);
-    struct panel_reader reader = {.reader = stored_reader_create(&r->opened.catalog.stored, 4),
-                                  .buffer_bytes = bytes,
-                                  .temp = malloc(bytes + 1)};
-    void *elements = malloc(bytes + 1);
-    enum status st = OK;
-    if (!elements || !reader.temp)
-        st = fail(err, ERR_MEMORY, "%s: no memory for %s", r->path, t->name);
-    if (!st) st = panel_read(&reader, t, 0, t->numel, elements, err);
-    for (uint64_t i = 0; i < t->numel && !st; i++)
-        values[i] = dtype_load(t->dtype, elements, i);
-    free(elements);
-    free(reader.temp);
-    stored_reader_free(reader.reader);
-    return st;
-}
-
 enum status results_read(struct results *r, const char *name, uint64_t rows, uint64_t columns,
                          double **values, struct error *err)
 {
     struct catalog *c = &r->opened.catalog;
     const struct stored_tensor *s = stored_find(&c->stored, name);
     struct tensor *t;
-    TRY(catalog_add(c, s->name, s->dtype, s->num_dims, s->shape, &t, err));
+    TRY(catalog_wrap_stored(c, s, &t, err));
     TRY(check_shape(r, s, t, rows, columns, err));
-    struct pair whole = pair_whole(0, 0, t->numel);
-    TRY(catalog_add_stored(c, t, s, &whole, err));
     *values = malloc(t->numel * sizeof **values + 1);
     if (!*values) return fail(err, ERR_MEMORY, "%s: no memory for %s", r->path, name);
-    enum status st = read_elements(r, t, *values, err);
+    enum status st = panel_read_numbers(c, t, *values, err);
     if (!st) return OK;
     free(*values);
     *values = NULL;

@@ -90,25 +90,15 @@ static enum status copy_ids(struct opened *o, const struct stored_tensor *s, con
                             struct batch *b, int32_t **ids, struct error *err)
 {
     struct tensor *t;
-    struct pair whole;
-    TRY(catalog_add(&o->catalog, s->name, s->dtype, s->num_dims, s->shape, &t, err));
-    whole = pair_whole(0, 0, t->numel);
-    TRY(catalog_add_stored(&o->catalog, t, s, &whole, err));
-    size_t bytes = t->numel * dtype_bytes(t->dtype);
-    struct panel_reader r = {.reader = stored_reader_create(&o->catalog.stored, 4),
-                             .buffer_bytes = bytes,
-                             .temp = must_malloc(bytes + 1)};
-    void *elements = must_malloc(bytes + 1);
-    enum status st = panel_read(&r, t, 0, t->numel, elements, err);
+    TRY(catalog_wrap_stored(&o->catalog, s, &t, err));
+    double *values = must_calloc(t->numel + 1, sizeof *values);
+    enum status st = panel_read_numbers(&o->catalog, t, values, err);
     *ids = must_calloc(t->numel + 1, sizeof **ids);
     for (uint64_t i = 0; i < t->numel && !st; i++) {
-        double v = dtype_load(t->dtype, elements, i);
-        st = check_id(v, i, path, err);
-        if (!st) (*ids)[i] = (int32_t)v;
+        st = check_id(values[i], i, path, err);
+        if (!st) (*ids)[i] = (int32_t)values[i];
     }
-    free(elements);
-    free(r.temp);
-    stored_reader_free(r.reader);
+    free(values);
     *b = (struct batch){.num_sequences = t->num_dims == 2 ? t->shape[0] : 1,
                         .length = t->shape[t->num_dims - 1],
                         .ids = *ids};
