@@ -1,0 +1,123 @@
+/* builder_ends.c - embedding, final norm, head and loss: what the first and last stages have. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "train/builder_internal.h"
+
+/* ---- the vocabulary ---- */
+
+/* Rows of the whole vocabulary that the checkpoint has. */
+static uint64_t vocab_size(const struct build *b)
+{
+    const struct tensor *t =
+        catalog_find(b->parameters->catalog, "embedding.word_embeddings.weight");
+    return t ? t->shape[0] : b->config->vocab_size;
+}
+
+uint64_t builder_vocab_rows(const struct build *b)
+{
+    return padded_vocab_size(vocab_size(b), 8, b->layout->tp) / b->layout->tp;
+}
+
+static value_id vocab_weight(struct builder *x, const char *name)
+{
+    uint64_t rows = builder_vocab_rows(x->b);
+    struct shard s = {x->b->groups->place.tp, x->tp, false, rows};
+    return builder_tensor(x, name, &s, 2, (uint64_t[]){rows, x->c->hidden_size});
+}
+
+/* ---- both ends ---- */
+
+void builder_embedding(struct builder *x)
+{
+    uint64_t hidden = x->c->hidden_size;
+    const char *type = x->c->position_embedding_type;
+    value_id w = vocab_weight(x, "embedding.word_embeddings.weight");
+    value_id ids = builder_row_input(x, "ids", x->rows),
+             y = builder_matrix(x, OPERAND_ELEM, x->rows, hidden, "embedding");
+    struct call *c = builder_call(x, OP_EMBEDDING, "embedding");
+    c->params.embedding.first_row = x->b->groups->place.tp * builder_vocab_rows(x->b);
+    c->params.embedding.scale = 1;
+    c->in[0] = ids;
+    c->in[1] = w;
+    c->out[0] = y;
+    x->stream = builder_reduced(x, y);
+    if (!type || strcmp(type, "learned_absolute") != 0) return;
+    bool sliced = x->shape->sequence_parallel && x->tp > 1;
+    value_id table =
+        builder_tensor(x, "embedding.position_embeddings.weight", &(struct shard){0, 1, 0, 0}, 2,
+                       (uint64_t[]){x->c->max_position_embeddings, hidden});
+    value_id at = builder_row_input(x, sliced ? "positions.slice" : "positions",
+                                    builder_rows_of(x, x->stream));
+    y = builder_matrix(x, OPERAND_ELEM, builder_rows_of(x, x->stream), hidden, "positions");
+    c = builder_call(x, OP_POSITIONS, "positions");
+    c->in[0] = x->stream;
+    c->in[1] = table;
+    c->in[2] = at;
+    c->out[0] = y;
+    x->stream = y;
+}
+
+static void loss(struct builder *x, value_id logits)
+{
+    uint64_t n = builder_rows_of(x, logits),
+             first = x->b->groups->place.tp * builder_vocab_rows(x->b);
+    uint64_t all = vocab_size(x->b);
+    union op_params vocab = {
+        .vocab = {first, first < all ? min_u64(all - first, builder_columns_of(x, logits)) : 0}};
+    value_id targets = builder_row_input(x, "targets", n),
+             max = builder_vector(x, OPERAND_REAL, n, "max");
+    struct call *c = builder_call(x, OP_VOCAB_MAX, "max");
+    c->params = vocab;
+    c->in[0] = logits;
+    c->out[0] = max;
+    max = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, max, "max");
+    if (x->tp > 1) x->p->calls[x->p->num_calls - 1].collective.reduction = COMM_MAX;
+    value_id sums = builder_matrix(x, OPERAND_REAL, n, 2, "sums"),
+             y = builder_vector(x, OPERAND_REAL, n, "loss");
+    c = builder_call(x, OP_VOCAB_SUM, "sums");
+    c->params = vocab;
+    c->in[0] = logits;
+    c->in[1] = max;
+    c->in[2] = targets;
+    c->out[0] = sums;
+    sums = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, sums, "sums");
+    c = builder_call(x, OP_TOKEN_LOSS, "loss");
+    c->in[0] = sums;
+    c->in[1] = targets;
+    c->out[0] = y;
+    builder_keep(x, y, true, (struct output){.columns = 1}, "loss");
+}
+
+static value_id only_last_rows(struct builder *x, value_id in)
+{
+    if (!x->shape->last_rows) return in;
+    value_id y =
+        builder_matrix(x, OPERAND_ELEM, x->shape->last_rows, x->c->hidden_size, "last_rows");
+    value_id rows = builder_row_input(x, "last_rows", x->shape->last_rows);
+    struct call *c = builder_call(x, OP_GATHER_ROWS, "last_rows");
+    c->in[0] = in;
+    c->in[1] = rows;
+    c->out[0] = y;
+    return y;
+}
+
+void builder_head(struct builder *x)
+{
+    bool sliced = x->shape->sequence_parallel && x->tp > 1;
+    value_id y = builder_normed(x, "decoder.final_layernorm.weight", "decoder.final_layernorm.bias",
+                                "final_norm");
+    builder_keep(x, x->stream, x->shape->hidden, (struct output){.slice = sliced},
+                 arena_printf(&x->p->arena, "hidden.%" PRIu64, x->c->num_layers));
+    builder_keep(x, y, x->shape->hidden, (struct output){.slice = sliced}, "final_norm");
+    if (!x->shape->logits && !x->shape->loss) return;
+    y = only_last_rows(x, builder_gathered(x, y));
+    bool untied = x->c->untie_embeddings_and_output_weights;
+    value_id w =
+        vocab_weight(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
+    value_id logits = builder_product(x, OPERAND_REAL, y, w, NO_VALUE, "logits");
+    builder_keep(x, logits, x->shape->logits,
+                 (struct output){.shard = x->tp > 1, .last = x->shape->last_rows > 0}, "logits");
+    if (x->shape->loss) loss(x, logits);
+}
