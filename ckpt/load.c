@@ -11,10 +11,11 @@
 #include "kernels/cpu/cast.h"
 
 struct loading {
-    struct load_target *targets; /* by tensor, those of one by dtype; parts are nested */
+    struct load_target *targets; /* by tensor; parts are nested */
     size_t num_targets;
     struct scan_item *items; /* the tensors */
     size_t *first;           /* [num_items + 1] target of each item */
+    struct pair *parts;      /* [num_targets] of the items */
     size_t num_items;
     struct progress *progress;
     _Atomic uint64_t loaded_bytes;
@@ -25,8 +26,7 @@ struct loading {
 static int by_tensor(const void *a, const void *b)
 {
     const struct load_target *x = a, *y = b;
-    if (x->tensor != y->tensor) return x->tensor < y->tensor ? -1 : 1;
-    return x->dtype < y->dtype ? -1 : x->dtype > y->dtype;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
 /* Nests the part, as pair_join() wants it. */
@@ -53,6 +53,46 @@ static struct scan_item *item_of(struct loading *x, size_t i)
     return &x->items[x->num_items - 1];
 }
 
+enum { MOST_COMPARED = 32 };
+
+/* Many parts are taken for such that overlap. */
+static bool are_apart(const struct pair *parts, size_t num_parts)
+{
+    for (size_t i = 0; i < num_parts && num_parts <= MOST_COMPARED; i++)
+        for (size_t k = 0; k < i; k++)
+            if (pair_overlap(&parts[i], &parts[k])) return false;
+    return num_parts <= MOST_COMPARED;
+}
+
+/* All elements from the first of any part to the last. */
+static struct pair hull_of(const struct pair *parts, size_t num_parts)
+{
+    uint64_t low = UINT64_MAX, high = 0;
+    for (size_t i = 0; i < num_parts; i++) {
+        if (!pair_count(&parts[i])) continue;
+        low = min_u64(low, parts[i].a_offset);
+        high = max_u64(high, parts[i].a_offset + pair_a_span(&parts[i]));
+    }
+    return pair_whole(high ? low : 0, 0, high ? high - low : 0);
+}
+
+/* Elements that several targets want are read once for all of them. */
+static void set_parts(struct loading *x)
+{
+    for (size_t i = 0; i < x->num_items; i++) {
+        struct pair *parts = &x->parts[x->first[i]];
+        size_t n = x->first[i + 1] - x->first[i];
+        for (size_t k = 0; k < n; k++)
+            parts[k] = x->targets[x->first[i] + k].part;
+        if (!are_apart(parts, n)) {
+            parts[0] = hull_of(parts, n);
+            n = 1;
+        }
+        x->items[i].parts = parts;
+        x->items[i].num_parts = n;
+    }
+}
+
 static enum status make_items(struct loading *x, struct scan *s, struct error *err)
 {
     if (x->num_targets) qsort(x->targets, x->num_targets, sizeof *x->targets, by_tensor);
@@ -65,6 +105,7 @@ static enum status make_items(struct loading *x, struct scan *s, struct error *e
         s->casts |= target->dtype != target->tensor->dtype;
     }
     x->first[x->num_items] = x->num_targets;
+    set_parts(x);
     s->items = x->items;
     s->num_items = x->num_items;
     return OK;
@@ -72,38 +113,48 @@ static enum status make_items(struct loading *x, struct scan *s, struct error *e
 
 /* ---- panels ---- */
 
-static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count)
-{
-    const struct loading *x = context;
-    struct pair window = pair_whole(low, 0, count);
-    bool wanted = false;
-    for (size_t i = x->first[t->item]; i < x->first[t->item + 1] && !wanted; i++)
-        wanted = pair_overlap(&window, &x->targets[i].part);
-    return wanted;
-}
-
 struct copying {
     const struct load_target *target;
-    const char *panel; /* in the target's dtype */
-    uint64_t bytes;    /* that were copied */
+    const struct scan_panel *panel;
+    uint64_t bytes; /* that were copied */
 };
+
+/* Cast where they are packed: many at once. */
+static void cast_block(const struct copying *c, const struct pair *p, void *to, const void *from)
+{
+    const enum dtype stored = c->target->tensor->dtype, wanted = c->target->dtype;
+    struct axis packing[MAX_AXES], unpacking[MAX_AXES];
+    uint64_t count = 1;
+    for (unsigned k = p->num_axes; k-- > 0; count *= p->axes[k].extent) {
+        packing[k] = (struct axis){p->axes[k].extent, p->axes[k].a_stride, count};
+        unpacking[k] = (struct axis){p->axes[k].extent, count, p->axes[k].b_stride};
+    }
+    copy_axes(c->panel->temp, from, dtype_bytes(stored), p->num_axes, packing);
+    (void)cast_elements(c->panel->cast, wanted, c->panel->temp, stored, count);
+    copy_axes(to, c->panel->cast, dtype_bytes(wanted), p->num_axes, unpacking);
+}
+
+static bool is_run(const struct pair *p)
+{
+    return p->num_axes == 0 ||
+           (p->num_axes == 1 && p->axes[0].a_stride == 1 && p->axes[0].b_stride == 1);
+}
 
 static enum status copy_joined(void *context, const struct pair *p, struct error *err)
 {
     struct copying *c = context; /* p.a: the panel, p.b: memory */
-    const size_t bytes = dtype_bytes(c->target->dtype);
+    const enum dtype stored = c->target->tensor->dtype, wanted = c->target->dtype;
+    const void *from = (const char *)c->panel->elements[0] + p->a_offset * dtype_bytes(stored);
+    void *to = (char *)c->target->memory + p->b_offset * dtype_bytes(wanted);
     (void)err;
-    copy_axes((char *)c->target->memory + p->b_offset * bytes, c->panel + p->a_offset * bytes,
-              bytes, p->num_axes, p->axes);
-    c->bytes += pair_count(p) * bytes;
+    if (wanted == stored)
+        copy_axes(to, from, dtype_bytes(wanted), p->num_axes, p->axes);
+    else if (is_run(p))
+        (void)cast_elements(to, wanted, from, stored, pair_count(p));
+    else
+        cast_block(c, p, to, from);
+    c->bytes += pair_count(p) * dtype_bytes(wanted);
     return OK;
-}
-
-static const char *panel_as(const struct scan_panel *p, enum dtype to, enum dtype from)
-{
-    if (to == from) return p->elements[0];
-    (void)cast_elements(p->cast, to, p->elements[0], from, p->count);
-    return p->cast;
 }
 
 static enum status load_panel(void *context, const struct scan_panel *p, struct error *err)
@@ -112,10 +163,8 @@ static enum status load_panel(void *context, const struct scan_panel *p, struct 
     const struct load_target *target = &x->targets[x->first[p->task->item]],
                              *end = &x->targets[x->first[p->task->item + 1]];
     struct pair window = pair_whole(p->low, 0, p->count);
-    struct copying c = {0};
+    struct copying c = {.panel = p};
     for (; target < end; target++) {
-        if (!c.target || c.target->dtype != target->dtype)
-            c.panel = panel_as(p, target->dtype, target->tensor->dtype);
         c.target = target;
         TRY(pair_join(&window, &target->part, copy_joined, &c, err));
     }
@@ -140,7 +189,6 @@ static enum status run(struct loading *x, struct catalog *c, const struct load_o
     struct scan s = {.catalogs = {c, NULL},
                      .threads = o->threads,
                      .max_memory = o->max_memory,
-                     .wants = wants_panel,
                      .visit = load_panel,
                      .context = x};
     TRY(make_items(x, &s, err));
@@ -160,11 +208,13 @@ enum status load_run(struct catalog *c, const struct load_target *targets, size_
     x.targets = must_calloc(num_targets + 1, sizeof *x.targets);
     x.items = must_calloc(num_targets + 1, sizeof *x.items);
     x.first = must_calloc(num_targets + 1, sizeof *x.first);
+    x.parts = must_calloc(num_targets + 1, sizeof *x.parts);
     if (num_targets) memcpy(x.targets, targets, num_targets * sizeof *targets);
     enum status st = run(&x, c, o, &read, err);
     *result = (struct load_result){.read_bytes = read.read_bytes, .loaded_bytes = x.loaded_bytes};
     free(x.targets);
     free(x.items);
     free(x.first);
+    free(x.parts);
     return st;
 }

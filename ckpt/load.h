@@ -2,7 +2,8 @@
  *
  * A plan whose sink is memory: each target says which elements of a logical tensor are which
  * elements of an array, and the dtype of the array. A scan (scan.h) reads what any target wants,
- * casts it and puts it there; panels of which nobody wants an element are not read. */
+ * casts it and puts it there. What nobody wants is not read, but for gaps of a few kilobytes, and
+ * for what lies between the first and the last element of targets that overlap in a tensor. */
 #ifndef FERRY_CKPT_LOAD_H
 #define FERRY_CKPT_LOAD_H
 

@@ -236,12 +236,12 @@ static void what_nobody_wants_is_not_read(void **state)
     (void)add_run(&s, DT_F64, 100000); /* not at all */
     source_write(&s);
     struct box x = box_of_tensor(&s.catalog.tensors[t]);
-    x.start[0] = 3 * PANEL, x.extent[0] = PANEL + 1; /* one panel, and an element of the next */
+    x.start[0] = 3 * PANEL + 7, x.extent[0] = PANEL; /* of two panels */
     want_box(&w, &s, &s.catalog.tensors[t], DT_U8, &x);
     assert_ok(load_run(&s.catalog, w.targets, w.num_targets, &two_threads, &r, &err));
     check_wanted(&w);
-    assert_int_equal(r.read_bytes, 2 * PANEL);
-    assert_int_equal(r.loaded_bytes, PANEL + 1);
+    assert_int_equal(r.read_bytes, PANEL);
+    assert_int_equal(r.loaded_bytes, PANEL);
 
     w.targets[0].part = pair_whole(5, 0, 0);
     assert_ok(load_run(&s.catalog, w.targets, 1, &two_threads, &r, &err));
@@ -249,6 +249,71 @@ static void what_nobody_wants_is_not_read(void **state)
     assert_int_equal(r.read_bytes + r.loaded_bytes, 0);
     wanted_release(&w);
     source_release(&s);
+}
+
+/* How a matrix lies in a file: by rows, in TP parts of its columns, or by columns. */
+enum lies { BY_ROWS, IN_PARTS, BY_COLUMNS };
+
+static struct tensor *add_matrix(struct source *s, enum lies how, uint64_t rows, uint64_t columns)
+{
+    enum { PARTS = 4 };
+    const uint64_t shape[] = {rows, columns}, parts = how == IN_PARTS ? PARTS : 1;
+    struct tensor *t = source_new_tensor(s, DT_BF16, 2, shape);
+    for (uint64_t i = 0, a, b; i < parts; i++) {
+        struct box x = box_of_tensor(t);
+        struct piece piece = {.dtype = DT_BF16, .file = (uint32_t)i % SOURCE_FILES};
+        x.extent[1] = columns / parts;
+        x.start[1] = i * x.extent[1];
+        x.stride[0] = how == BY_COLUMNS ? 1 : x.extent[1];
+        x.stride[1] = how == BY_COLUMNS ? rows : 1;
+        assert_true(pair_of_box(&piece.pair, 2, shape, x.start, x.extent, 0, x.stride));
+        piece.offset_bytes = source_reserve(s, piece.file, box_count(&x) * 2);
+        catalog_add_piece(&s->catalog, t, &piece);
+        for (uint64_t n = 0; n < box_count(&x); n++) {
+            box_element(&x, n, &a, &b);
+            keep_value(s, t, &piece, a, b);
+        }
+    }
+    return t;
+}
+
+/* Loads one rank's eighth of the columns; returns the bytes that were read, of 8 * 1024. */
+static uint64_t bytes_of_an_eighth(enum lies how, uint64_t rows, uint64_t columns, enum dtype dtype)
+{
+    static struct wanted w;
+    struct source s;
+    struct error err = {0};
+    struct load_result r;
+    test_state = test_seed();
+    source_init(&s, &test_state);
+    const struct tensor *t = add_matrix(&s, how, rows, columns);
+    source_write(&s);
+    struct box x = box_of_tensor(t);
+    x.extent[1] = columns / 8;
+    x.start[1] = test_below(&test_state, 8) * x.extent[1];
+    want_box(&w, &s, t, dtype, &x);
+    assert_ok(load_run(&s.catalog, w.targets, w.num_targets, &two_threads, &r, &err));
+    check_wanted(&w);
+    wanted_release(&w);
+    source_release(&s);
+    return r.read_bytes * 8 * 1024 / (rows * columns * 2);
+}
+
+static void columns_of_wide_rows_are_read_alone(void **state)
+{
+    (void)state;
+    for (int how = BY_ROWS; how <= BY_COLUMNS; how++) {
+        assert_int_equal(bytes_of_an_eighth((enum lies)how, 64, 32768, DT_BF16), 1024);
+        assert_int_equal(bytes_of_an_eighth((enum lies)how, 64, 32768, DT_F32), 1024);
+    }
+}
+
+/* Passing by a gap takes one more call: rows of 512 bytes are read in one with those before. */
+static void columns_of_narrow_rows_are_read_with_what_lies_between(void **state)
+{
+    (void)state;
+    assert_in_range(bytes_of_an_eighth(BY_ROWS, 8192, 256, DT_F32), 8 * 1000, 8 * 1024);
+    assert_int_equal(bytes_of_an_eighth(BY_COLUMNS, 8192, 256, DT_F32), 1024);
 }
 
 static void transposes_read_their_source_once(void **state)
@@ -348,6 +413,8 @@ int main(void)
         cmocka_unit_test(ranks_get_their_rows_columns_and_halves),
         cmocka_unit_test(a_tensor_is_read_once_for_all_that_want_it),
         cmocka_unit_test(what_nobody_wants_is_not_read),
+        cmocka_unit_test(columns_of_wide_rows_are_read_alone),
+        cmocka_unit_test(columns_of_narrow_rows_are_read_with_what_lies_between),
         cmocka_unit_test(transposes_read_their_source_once),
         cmocka_unit_test(parts_that_cannot_be_are_refused),
         cmocka_unit_test(elements_that_are_stored_nowhere_are_named),

@@ -10,9 +10,10 @@
 #include "kernels/cpu/random.h"
 
 enum {
-    CALL_BYTES = 4 << 10, /* what one more system call costs, in bytes copied */
-    NUMBERS = 32 << 10,   /* elements that panel_read_numbers reads at once */
-    WIDEST_ELEMENT = 16,  /* bytes of any dtype's */
+    CALL_BYTES = 4 << 10,  /* what one more system call costs, in bytes copied */
+    SEEK_BYTES = 64 << 10, /* what one more access costs, in bytes that come from a disk */
+    NUMBERS = 32 << 10,    /* elements that panel_read_numbers reads at once */
+    WIDEST_ELEMENT = 16,   /* bytes of any dtype's */
 };
 
 struct reading {
@@ -124,16 +125,38 @@ static void cast_block(const struct reading *r, const struct pair *p)
     r->r->changed_elements += changed;
 }
 
+/* Numbers `from` of the stream, and what the axes say, to element `to` of the panel. */
+static void make_block(const struct reading *r, const struct block *b, uint64_t from, uint64_t to)
+{
+    if (block_is_run(b)) {
+        random_elements(r->panel + to * r->element_bytes, r->tensor->dtype, r->piece->file,
+                        r->piece->source == PIECE_RANDOM_ONE, from, block_count(b));
+        return;
+    }
+    struct block step = block_part(b, 1);
+    for (uint64_t i = 0; i < b->axes[0].extent; i++)
+        make_block(r, &step, from + i * b->axes[0].a_stride, to + i * b->axes[0].b_stride);
+}
+
+/* Runs with gaps between them that a disk would rather read than pass by are fetched at once; what
+ * is copied of them is read_block's decision. */
+static void expect_block(const struct reading *r, const struct block *b, uint64_t from)
+{
+    uint64_t count = block_count(b), span = block_span(b), runs = count / block_file_run(b);
+    if (span <= count || (span - count) / runs > SEEK_BYTES / r->element_bytes) return;
+    stored_expect(r->r->reader, r->piece->file, r->piece->offset_bytes + from * r->element_bytes,
+                  span * r->element_bytes);
+}
+
 static enum status read_joined(void *context, const struct pair *p, struct error *err)
 {
     const struct reading *r = context;
     struct block b = block_of(p, true);
     if (r->piece->source != PIECE_STORED) {
-        if (!block_is_run(&b)) return fail(err, ERR_OURS, "random numbers are made in runs");
-        random_elements(r->panel + p->b_offset * r->element_bytes, r->tensor->dtype, r->piece->file,
-                        r->piece->source == PIECE_RANDOM_ONE, p->a_offset, pair_count(p));
+        make_block(r, &b, p->a_offset, p->b_offset);
         return OK;
     }
+    expect_block(r, &b, p->a_offset);
     TRY(read_block(r, &b, p->a_offset, p->b_offset, err));
     if (r->panel != r->result) cast_block(r, p);
     return OK;
@@ -144,10 +167,50 @@ static bool is_zero(const struct piece *piece)
     return piece->source == PIECE_ZERO || piece->source == PIECE_HOLE;
 }
 
-enum status panel_read(struct panel_reader *reader, const struct tensor *t, uint64_t low,
-                       uint64_t count, void *panel, struct error *err)
+/* A panel that is being read. */
+struct filling {
+    struct panel_reader *reader;
+    const struct tensor *tensor;
+    uint64_t low;
+    void *panel;
+};
+
+static enum status read_pieces(const struct filling *f, const struct pair *wanted,
+                               struct error *err)
+{
+    const struct tensor *t = f->tensor;
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        const struct piece *piece = &t->pieces[i];
+        struct reading r = {f->reader, t, piece, dtype_bytes(t->dtype), f->panel, f->panel};
+        if (is_zero(piece)) continue;
+        if (piece->source == PIECE_STORED && piece->dtype != t->dtype) {
+            r.element_bytes = dtype_bytes(piece->dtype);
+            r.panel = f->reader->cast;
+        }
+        TRY(pair_join(&piece->pair, wanted, read_joined, &r, err));
+    }
+    return OK;
+}
+
+/* Elements of the panel, p.a, that a part has. */
+static enum status read_part(void *context, const struct pair *p, struct error *err)
+{
+    const struct filling *f = context;
+    struct pair wanted = *p;
+    wanted.b_offset = p->a_offset;
+    wanted.a_offset = f->low + p->a_offset;
+    for (unsigned k = 0; k < wanted.num_axes; k++)
+        wanted.axes[k].b_stride = wanted.axes[k].a_stride;
+    (void)pair_nest(&wanted);
+    return read_pieces(f, &wanted, err);
+}
+
+enum status panel_read_parts(struct panel_reader *reader, const struct tensor *t, uint64_t low,
+                             uint64_t count, const struct pair *parts, size_t num_parts,
+                             void *panel, struct error *err)
 {
     struct pair window = pair_whole(low, 0, count);
+    struct filling f = {reader, t, low, panel};
     if (!dtype_bytes(t->dtype))
         return fail(err, ERR_UNSUPPORTED, "elements of %s have no whole bytes",
                     dtype_infos[t->dtype].name);
@@ -156,17 +219,16 @@ enum status panel_read(struct panel_reader *reader, const struct tensor *t, uint
             memset(panel, 0, count * dtype_bytes(t->dtype));
             break;
         }
-    for (size_t i = 0; i < t->num_pieces; i++) {
-        const struct piece *piece = &t->pieces[i];
-        struct reading r = {reader, t, piece, dtype_bytes(t->dtype), panel, panel};
-        if (is_zero(piece)) continue;
-        if (piece->source == PIECE_STORED && piece->dtype != t->dtype) {
-            r.element_bytes = dtype_bytes(piece->dtype);
-            r.panel = reader->cast;
-        }
-        TRY(pair_join(&piece->pair, &window, read_joined, &r, err));
-    }
+    for (size_t i = 0; i < num_parts; i++)
+        TRY(pair_join(&window, &parts[i], read_part, &f, err));
     return OK;
+}
+
+enum status panel_read(struct panel_reader *reader, const struct tensor *t, uint64_t low,
+                       uint64_t count, void *panel, struct error *err)
+{
+    struct pair window = pair_whole(low, 0, count);
+    return panel_read_parts(reader, t, low, count, &window, 1, panel, err);
 }
 
 static enum status read_numbers(struct panel_reader *r, const struct tensor *t, void *panel,

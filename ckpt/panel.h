@@ -21,6 +21,13 @@ struct panel_reader {
 MUST_CHECK enum status panel_read(struct panel_reader *r, const struct tensor *t, uint64_t low,
                                   uint64_t count, void *panel, struct error *err);
 
+/* Those of them that parts[] have (a: flat in t and nested; b is not looked at), each at its place
+ * in the panel, which holds nothing of use between them. What lies between them in a file is read
+ * where that is cheaper than to pass it by. */
+MUST_CHECK enum status panel_read_parts(struct panel_reader *r, const struct tensor *t,
+                                        uint64_t low, uint64_t count, const struct pair *parts,
+                                        size_t num_parts, void *panel, struct error *err);
+
 /* All elements of t as numbers. For tensors of a few megabytes: tokens, results, tests. */
 MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct tensor *t,
                                           double *values, struct error *err);

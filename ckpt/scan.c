@@ -200,6 +200,23 @@ static void add_tasks(struct running *x, size_t index)
     }
 }
 
+static bool has_parts(const struct scan_item *item, uint64_t low, uint64_t count)
+{
+    struct pair window = pair_whole(low, 0, count);
+    for (size_t i = 0; i < item->num_parts; i++)
+        if (pair_overlap(&window, &item->parts[i])) return true;
+    return !item->parts;
+}
+
+static enum status read_panel(struct panel_reader *r, const struct scan_item *item, unsigned side,
+                              const struct scan_panel *p, struct error *err)
+{
+    const struct tensor *t = item->tensors[side];
+    void *panel = p->elements[side];
+    if (!item->parts) return panel_read(r, t, p->low, p->count, panel, err);
+    return panel_read_parts(r, t, p->low, p->count, item->parts, item->num_parts, panel, err);
+}
+
 static enum status run_panel(struct running *x, const struct scan_task *t, uint64_t low,
                              uint64_t count, struct error *err)
 {
@@ -208,11 +225,12 @@ static enum status run_panel(struct running *x, const struct scan_task *t, uint6
     struct scan_panel panel = {t, low, count, {w->panels[0], w->panels[1]}, w->temp, w->cast, 0, 0};
     if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
     if (x->s->wants && !x->s->wants(x->s->context, t, low, count)) return OK;
+    if (!has_parts(item, low, count)) return OK;
     for (unsigned side = 0; side < 2; side++) {
         struct panel_reader *r = &w->readers[side];
         if (!item->tensors[side]) continue;
         r->cast_elements = r->changed_elements = 0;
-        TRY(panel_read(r, item->tensors[side], low, count, w->panels[side], err));
+        TRY(read_panel(r, item, side, &panel, err));
         panel.cast_elements += r->cast_elements;
         panel.changed_elements += r->changed_elements;
     }

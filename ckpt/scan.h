@@ -14,6 +14,10 @@ struct scan_item {
     const struct tensor *tensors[2]; /* of as many elements; the second may be NULL */
     size_t element_bytes;            /* of what the visitor makes of one, where that is more */
     bool wide; /* the visitor takes elements by columns, so that panels should be large */
+    /* What is wanted of the tensors, as in panel_read_parts; panels without any of it are passed
+     * over. parts NULL: all. */
+    const struct pair *parts;
+    size_t num_parts;
 };
 
 struct scan_task {

@@ -1,5 +1,6 @@
 #include "formats/stored.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -355,6 +356,16 @@ enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_
     }
     release(r, file);
     return st;
+}
+
+void stored_expect(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, uint64_t bytes)
+{
+    struct error ignored; /* the read that follows tells it */
+    if (acquire(r, file, &ignored)) return;
+    if (!r->files[file].inflater && !r->files[file].direct)
+        (void)posix_fadvise(r->files[file].fd, (off_t)offset_bytes, (off_t)bytes,
+                            POSIX_FADV_WILLNEED);
+    release(r, file);
 }
 
 enum status stored_unchanged(const struct stored *s, struct error *err)

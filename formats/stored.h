@@ -103,6 +103,8 @@ void stored_reader_set_direct(struct stored_reader *r);
 void stored_reader_free(struct stored_reader *r);
 MUST_CHECK enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes,
                                    void *to, size_t bytes, struct error *err);
+/* Says that much of these bytes is read next, so that they are fetched together beforehand. */
+void stored_expect(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, uint64_t bytes);
 /* Whether every file is still what it was when it was opened; for the end of a long read. */
 MUST_CHECK enum status stored_unchanged(const struct stored *s, struct error *err);
 
