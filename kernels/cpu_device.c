@@ -56,6 +56,14 @@ static void release(void *memory)
     (void)munmap(pages, *(uint64_t *)(void *)pages);
 }
 
+static enum status free_memory(unsigned ranks, uint64_t *bytes, struct error *err)
+{
+    uint64_t available = available_bytes();
+    (void)err;
+    *bytes = available == UINT64_MAX ? UINT64_MAX : available / ranks;
+    return OK;
+}
+
 static enum status copy(void *to, const void *from, uint64_t bytes, struct error *err)
 {
     (void)err;
@@ -80,6 +88,7 @@ const struct device cpu_device = {.name = "cpu",
                                   .close = close_host,
                                   .allocate = allocate,
                                   .release = release,
+                                  .free_memory = free_memory,
                                   .upload = copy,
                                   .download = copy,
                                   .copy = copy,

@@ -18,6 +18,9 @@ struct device {
     /* Zeroed, aligned to 256 bytes. ERR_MEMORY says how much is free. */
     enum status (*allocate)(void **out, uint64_t bytes, const char *what, struct error *err);
     void (*release)(void *memory);
+    /* What each of so many ranks of this host can have, if all have none yet: they take its devices
+     * in turn, as open does. UINT64_MAX where nobody knows. */
+    enum status (*free_memory)(unsigned ranks, uint64_t *bytes, struct error *err);
     enum status (*upload)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*download)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*copy)(void *to, const void *from, uint64_t bytes, struct error *err);

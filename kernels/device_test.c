@@ -40,6 +40,16 @@ static void cpu_memory_that_there_is_not_is_an_error(void **state)
     assert_non_null(strstr(err.text, "of memory for the cache are needed"));
 }
 
+static void ranks_of_a_host_share_its_memory(void **state)
+{
+    uint64_t all, each;
+    struct error err = {0};
+    (void)state;
+    assert_int_equal(cpu_device.free_memory(1, &all, &err), OK);
+    assert_int_equal(cpu_device.free_memory(4, &each, &err), OK);
+    assert_in_range(each, all / 8, all / 2); /* others take and give some meanwhile */
+}
+
 static void cpu_copies(void **state)
 {
     const char from[] = "bytes";
@@ -58,6 +68,7 @@ int main(void)
         cmocka_unit_test(cuda_without_its_library_is_refused),
         cmocka_unit_test(cpu_memory_is_zeroed_and_aligned),
         cmocka_unit_test(cpu_memory_that_there_is_not_is_an_error),
+        cmocka_unit_test(ranks_of_a_host_share_its_memory),
         cmocka_unit_test(cpu_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,6 +108,16 @@ static void device_release(void *memory)
     (void)cudaFree(memory);
 }
 
+static enum status device_free_memory(unsigned ranks, uint64_t *bytes, struct error *err)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    int count = 1;
+    CUDA_TRY(cudaGetDeviceCount(&count), "GPUs");
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes), "free memory");
+    *bytes = free_bytes / ((ranks + (unsigned)count - 1) / (unsigned)count);
+    return OK;
+}
+
 /* ---- copies ---- */
 
 static uint64_t stage_part(uint64_t done, uint64_t bytes)
@@ -204,9 +214,10 @@ static const char *device_describe(void)
 }
 
 static const struct device cuda_device = {
-    "cuda",         false,           device_open,     device_close,    device_allocate,
-    device_release, device_upload,   device_download, device_copy,     device_synchronize,
-    device_ops,     device_describe, &cuda_graphs,    cuda_collectives};
+    "cuda",          false,          device_open,        device_close,
+    device_allocate, device_release, device_free_memory, device_upload,
+    device_download, device_copy,    device_synchronize, device_ops,
+    device_describe, &cuda_graphs,   cuda_collectives};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;
