@@ -21,7 +21,7 @@ static const char about[] =
     "and "
     "memory does not grow with the model.\n\n"
     "Exit codes: 0 done; 1 compared and different; 2 usage; 3 unsupported, or tensors missing or "
-    "unexpected; 4 input/output or space; 5 source corrupt; 6 memory budget too small; 7 "
+    "unexpected; 4 input/output or space; 5 source corrupt; 6 not enough memory; 7 "
     "destination "
     "exists or is busy; 8 a GPU; 9 another process of the same job was lost, failed or disagrees; "
     "10 NaN or infinity; 70 a mistake of ours; 130 interrupted.";

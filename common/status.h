@@ -12,7 +12,7 @@ enum status {
     ERR_UNSUPPORTED = 3,   /* unsupported, unmapped or missing tensors, shapes against the config */
     ERR_IO = 4,            /* input/output, permissions, space */
     ERR_CORRUPT = 5,       /* the source breaks the rules of its format */
-    ERR_MEMORY = 6,        /* a memory budget that cannot be met */
+    ERR_MEMORY = 6,        /* not enough memory, or a budget of it that cannot be met */
     ERR_EXISTS = 7,        /* the destination exists or is busy */
     ERR_DEVICE = 8,        /* a GPU */
     ERR_RANK = 9,          /* a rank was lost or disagrees */

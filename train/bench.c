@@ -242,7 +242,7 @@ enum status bench_rank(struct worker *w, const void *request, struct error *err)
     const struct bench_request *q = request;
     struct pass p = {0};
     enum status st = pass_make(&p, &w->model, &q->batch, &q->pass, err);
-    if (!st) st = worker_load(w, err);
+    if (!st) st = worker_load(w, (const struct pass *[]){&p}, 1, err);
     if (!st) st = pass_allocate(&p, err);
     if (!st) st = measure(w, &p, q, err);
     pass_release(&p);

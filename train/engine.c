@@ -9,6 +9,7 @@
 #include "common/ranks.h"
 #include "common/threads.h"
 #include "common/version.h"
+#include "train/fit.h"
 
 /* ---- ranks ---- */
 
@@ -71,20 +72,30 @@ static enum status open_checkpoint(struct worker *w, const struct ranks *ranks, 
                 c->num_missing, c->missing[0]);
 }
 
-enum status worker_load(struct worker *w, struct error *err)
-{
-    struct load_options o = {.threads = own_threads(w),
-                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress};
-    return model_load(&w->model, &o, err);
-}
-
-void worker_print_memory(const struct worker *w, const struct pass *p, const char *what)
+static void print_memory(FILE *out, const struct worker *w, const struct pass *p, const char *what)
 {
     struct strbuf text = {0};
     if (w->comm.rank) return;
     pass_print_memory(p, &text);
-    printf("%s, each rank of %u (this is rank 0):\n%s", what, w->comm.size, text.data);
+    fprintf(out, "%s, each rank of %u (this is rank 0):\n%s", what, w->comm.size, text.data);
     strbuf_release(&text);
+}
+
+void worker_print_memory(const struct worker *w, const struct pass *p, const char *what)
+{
+    print_memory(stdout, w, p, what);
+}
+
+enum status worker_load(struct worker *w, const struct pass *const *passes, size_t num_passes,
+                        struct error *err)
+{
+    struct load_options o = {.threads = own_threads(w),
+                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress};
+    const struct fit fit = {&w->model, passes, num_passes};
+    enum status st = fit_check(&fit, w->comm.host_size, err);
+    for (size_t i = 0; i < num_passes && st == ERR_MEMORY && !w->q->quiet; i++)
+        print_memory(stderr, w, passes[i], "memory");
+    return st ? st : model_load(&w->model, &o, err);
 }
 
 /* ---- forward ---- */
@@ -110,7 +121,7 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
     if (!st && q->dry_run) {
         worker_print_memory(w, &p, "memory");
     } else {
-        if (!st) st = worker_load(w, err);
+        if (!st) st = worker_load(w, (const struct pass *[]){&p}, 1, err);
         if (!st && q->visit_weights)
             st = weights_digest(&w->model, q->visit_weights, q->context, err);
         if (!st) st = pass_allocate(&p, err);

@@ -12,8 +12,11 @@ struct worker {
     struct model model;
 };
 
-/* Reads the parameters that the passes made so far want. */
-MUST_CHECK enum status worker_load(struct worker *w, struct error *err);
+/* Reads the parameters that these passes want, which are all that is to be held. Where that is more
+ * than a rank's memory, ERR_MEMORY before anything is allocated, with the passes' plans on stderr.
+ */
+MUST_CHECK enum status worker_load(struct worker *w, const struct pass *const *passes,
+                                   size_t num_passes, struct error *err);
 /* Prints a pass' memory, on rank 0. */
 void worker_print_memory(const struct worker *w, const struct pass *p, const char *what);
 

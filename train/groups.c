@@ -59,16 +59,21 @@ unsigned groups_members(const struct group_sizes *s, enum group_kind kind, unsig
     return count;
 }
 
+static enum status check_grids(const struct group_sizes *s, struct error *err)
+{
+    if (s->tp * s->cp * s->dp % (s->etp * s->ep) == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "TP%u CP%u DP%u are %u ranks a stage, which ETP%u times EP%u does not divide",
+                s->tp, s->cp, s->dp, s->tp * s->cp * s->dp, s->etp, s->ep);
+}
+
 enum status groups_open(struct groups *g, struct comm *c, const struct group_sizes *s,
                         struct error *err)
 {
     enum status st = OK;
     unsigned world = groups_world_size(s), index;
     *g = (struct groups){.sizes = *s, .place = groups_place(s, c->rank)};
-    if (s->tp * s->cp * s->dp % (s->etp * s->ep))
-        return fail(err, ERR_UNSUPPORTED,
-                    "TP%u CP%u DP%u are %u ranks a stage, which ETP%u times EP%u does not divide",
-                    s->tp, s->cp, s->dp, s->tp * s->cp * s->dp, s->etp, s->ep);
+    TRY(check_grids(s, err));
     if (world != c->size)
         return fail(err, ERR_UNSUPPORTED,
                     "the layout takes %u ranks (TP%u CP%u DP%u PP%u), the job has %u", world, s->tp,
@@ -81,6 +86,19 @@ enum status groups_open(struct groups *g, struct comm *c, const struct group_siz
     }
     free(ranks);
     return st;
+}
+
+enum status groups_imagine(struct groups *g, const struct group_sizes *s, unsigned rank,
+                           struct error *err)
+{
+    unsigned world = groups_world_size(s);
+    *g = (struct groups){.sizes = *s, .place = groups_place(s, rank)};
+    TRY(check_grids(s, err));
+    unsigned *ranks = must_calloc(world, sizeof *ranks);
+    for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
+        g->of[k].size = groups_members(s, (enum group_kind)k, rank, ranks, &g->of[k].index);
+    free(ranks);
+    return OK;
 }
 
 void groups_close(struct groups *g)

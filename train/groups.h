@@ -59,4 +59,9 @@ MUST_CHECK enum status groups_open(struct groups *g, struct comm *c, const struc
                                    struct error *err);
 void groups_close(struct groups *g);
 
+/* Those of a rank of a job that there need not be: sizes and places, to build programs with that
+ * nobody runs. */
+MUST_CHECK enum status groups_imagine(struct groups *g, const struct group_sizes *s, unsigned rank,
+                                      struct error *err);
+
 #endif

@@ -29,21 +29,36 @@ struct group_sizes model_group_sizes(const struct model_options *o)
     return s;
 }
 
-enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
-                       struct comm *comm, struct error *err)
+/* All but the groups. */
+static enum status begin(struct model *m, struct catalog *c, const struct model_options *o,
+                         const struct group_sizes *sizes, struct error *err)
 {
-    struct group_sizes sizes = model_group_sizes(o);
     const struct device *device = o->device ? o->device : &cpu_device;
     *m = (struct model){
         .catalog = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
     arena_init(&m->arena);
     parameters_init(&m->parameters, c, o->elem);
-    if (!c->config.num_experts && (sizes.ep > 1 || sizes.etp != sizes.tp))
-        return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes.ep,
-                    sizes.etp);
-    TRY(layout_make(&m->layout, &m->arena, &o->layout, &c->config, err));
+    if (!c->config.num_experts && (sizes->ep > 1 || sizes->etp != sizes->tp))
+        return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes->ep,
+                    sizes->etp);
+    return layout_make(&m->layout, &m->arena, &o->layout, &c->config, err);
+}
+
+enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
+                       struct comm *comm, struct error *err)
+{
+    struct group_sizes sizes = model_group_sizes(o);
+    TRY(begin(m, c, o, &sizes, err));
     TRY(groups_open(&m->groups, comm, &sizes, err));
-    return collectives_open(&m->collectives, &m->groups, device, o->collectives, err);
+    return collectives_open(&m->collectives, &m->groups, m->device, o->collectives, err);
+}
+
+enum status model_imagine(struct model *m, struct catalog *c, const struct model_options *o,
+                          unsigned rank, struct error *err)
+{
+    struct group_sizes sizes = model_group_sizes(o);
+    TRY(begin(m, c, o, &sizes, err));
+    return groups_imagine(&m->groups, &sizes, rank, err);
 }
 
 void model_close(struct model *m)

@@ -43,6 +43,10 @@ struct group_sizes model_group_sizes(const struct model_options *o);
 
 MUST_CHECK enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
                                   struct comm *comm, struct error *err);
+/* The same of a rank of a job that there need not be: for passes that are made to be measured. */
+MUST_CHECK enum status model_imagine(struct model *m, struct catalog *c,
+                                     const struct model_options *o, unsigned rank,
+                                     struct error *err);
 void model_close(struct model *m);
 
 MUST_CHECK enum status model_load(struct model *m, const struct load_options *o, struct error *err);

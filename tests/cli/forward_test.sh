@@ -99,10 +99,29 @@ run generate "$golden/llama2" --prompt-ids 1 --max-new-tokens 2000000000
 exits 3
 run generate "$golden/llama2" --prompt-ids 1 --max-new-tokens 1000000000
 exits 6
-says "are available"
+says "are free for it"
 run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --trace-layer 99
 exits 2
 says "there is no layer 99: the model has 2"
+
+it "what no memory holds is refused at once, with its plan and what would fit"
+run synth big --model llama --sparse --layers 20 --hidden 65536 --heads 128 --kv-heads 8 \
+    --ffn-hidden-size 262144 --vocab-size 1000 --max-shard-size 500GB -q
+exits 0
+started=$(date +%s)
+run bench big --seq 1000000 --batch 8
+exits 6
+says "parameters and caches: 4853848.08 MB"
+says "alive in layers.0.activation"
+says "ferry bench: rank 0 needs "
+says " GB are free for it; "
+says "--tp"
+run bench big --seq 64 --tp 2 -q
+exits 6
+says "rank 0 needs 2427."
+grep -q "alive in" "$stderr" && is_wrong "-q prints the plan"
+[ $(($(date +%s) - started)) -lt 20 ] || is_wrong "it took longer than a plan does"
+rm -r big
 
 it "more positions than a model has learned are refused"
 run bench "$golden/gpt2" --seq 100000 --repeats 1

@@ -268,6 +268,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
     (void)snprintf(out->name, sizeof out->name, "an emulated GPU");
     out->uuid.bytes[0] = (char)(device + 1);
     out->major = 8;
+    out->totalGlobalMem = (size_t)8 << 30;
     out->multiProcessorCount = 16;
     return cudaSuccess;
 }

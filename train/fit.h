@@ -1,0 +1,39 @@
+/* fit.h - whether a model and its passes fit the memory of their ranks, and which layout would.
+ *
+ * What a rank takes is known before anything is allocated: parameters and caches, and what each
+ * pass has of inputs, outputs and activations. */
+#ifndef FERRY_TRAIN_FIT_H
+#define FERRY_TRAIN_FIT_H
+
+#include "train/model.h"
+
+enum { FIT_MOST_RANKS = 64 };
+
+/* What is to be held at once. */
+struct fit {
+    const struct model *model;
+    const struct pass *const *passes;
+    size_t num_passes;
+};
+
+/* Bytes that this rank allocates on its device. */
+uint64_t fit_rank_bytes(const struct fit *f);
+
+struct fit_layout {
+    struct group_sizes sizes;
+    unsigned hosts; /* like this one, that it takes, where ranks share the devices of a host */
+    uint64_t bytes; /* of its largest rank */
+};
+
+/* The layout of the fewest ranks, then of the fewest pipeline stages, then of the least memory,
+ * whose largest rank gets what it needs; found by building the programs of its ranks. Context
+ * parallelism, and data parallelism that was asked for, stay as they are; there are 1, 2, 4, ..
+ * times as many ranks as these take. false where none of up to FIT_MOST_RANKS ranks fits. */
+bool fit_search(const struct fit *f, struct fit_layout *out);
+
+/* ERR_MEMORY, on all ranks and with one message, where a rank needs more than is free: what it
+ * needs, what is free, and what fit_search found. To be called by all, before any of them allocates
+ * something. host_size: ranks on this host. */
+MUST_CHECK enum status fit_check(const struct fit *f, unsigned host_size, struct error *err);
+
+#endif
