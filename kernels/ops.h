@@ -200,6 +200,10 @@ union op_params {
         double scale, softcap;
         uint32_t window;
         bool causal;
+        /* What the spans are known to be, for who cannot read them: not 0 where Tq is Tk, the rows
+         * of q and kv are those of so many sequences of one length, one behind the other, and the
+         * spans are one a sequence: all its queries, all its keys, both from one position on. */
+        uint32_t uniform_sequences;
     } attention;
     struct {
         uint32_t head_dim;

@@ -99,6 +99,7 @@ static value_id attend(struct builder *x, value_id qkv, value_id kv, const char 
     c->params.attention.v_at = c->params.attention.k_at + h.head_dim;
     c->params.attention.scale = 1 / sqrt((double)h.head_dim);
     c->params.attention.window = window_of(x);
+    c->params.attention.uniform_sequences = own ? x->shape->tokens.uniform_sequences : 0;
     c->pairs = pairs_of(x);
     c->params.attention.causal = true;
     c->in[0] = qkv;

@@ -10,6 +10,13 @@ struct run {
     bool filler; /* a sequence that another rank has, too */
 };
 
+static bool documents_are_sequences(const struct batch *b)
+{
+    for (uint64_t i = 0; b->starts && i < b->num_sequences * b->length; i++)
+        if (b->starts[i] && i % b->length) return false;
+    return true;
+}
+
 struct token_shape tokens_shape(const struct batch *b, const struct group_sizes *s,
                                 uint64_t multiple)
 {
@@ -21,6 +28,9 @@ struct token_shape tokens_shape(const struct batch *b, const struct group_sizes 
     for (uint64_t i = 0; b->starts && i < b->num_sequences * b->length; i++)
         parts += b->starts[i]; /* each cuts at most one run in two */
     t.num_spans = parts * t.num_chunks + 1;
+    if (s->cp == 1 && b->num_sequences % s->dp == 0 && t.rows == t.sequences * t.chunk &&
+        documents_are_sequences(b))
+        t.uniform_sequences = (uint32_t)t.sequences;
     return t;
 }
 

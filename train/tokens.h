@@ -31,6 +31,9 @@ struct token_shape {
     uint64_t rows;       /* sequences * chunk * (1 or 2), rounded up to what `multiple` divides */
     uint64_t num_spans;  /* the most of one table of spans, its end included */
     unsigned num_chunks; /* 1, or 2 * CP */
+    /* `sequences` where, on every rank, each row is a token of a sequence that is one document with
+     * a span of its own, and no context parallelism cuts it; else 0. */
+    uint32_t uniform_sequences;
 };
 
 struct token_shape tokens_shape(const struct batch *b, const struct group_sizes *s,

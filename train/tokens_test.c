@@ -164,6 +164,40 @@ static void spans_fit_their_table(void **state)
     }
 }
 
+/* What uniform_sequences says, of one table of spans. */
+static bool spans_are_one_a_sequence(const struct tokens *t)
+{
+    const int32_t *spans = t->spans[0];
+    const int32_t sequences = (int32_t)t->shape.sequences, length = (int32_t)t->shape.chunk;
+    for (int32_t i = 0; i < sequences; i++) {
+        const int32_t span[6] = {i * length, length, 0, i * length, length, 0};
+        if (memcmp(spans + i * 6, span, sizeof span)) return false;
+    }
+    return spans[sequences * 6 + 1] == 0 && t->shape.rows == t->shape.sequences * t->shape.chunk;
+}
+
+static void sequences_are_uniform_where_all_ranks_spans_are(void **state)
+{
+    (void)state;
+    unsigned num_uniform = 0;
+    for (uint64_t n = 0; n < 300; n++) {
+        struct scene s;
+        make_scene(&s, test_seed() + n);
+        bool uniform = s.sizes.cp == 1;
+        uint32_t said = 0;
+        for (unsigned rank = 0; rank < s.sizes.dp * s.sizes.cp; rank++) {
+            struct tokens t = tokens_of(&s, rank / s.sizes.cp, rank % s.sizes.cp);
+            uniform &= spans_are_one_a_sequence(&t);
+            said = t.shape.uniform_sequences;
+            assert_true(said == 0 || said == t.shape.sequences);
+        }
+        assert_int_equal(said != 0, uniform);
+        num_uniform += uniform;
+        arena_release(&s.arena);
+    }
+    assert_true(num_uniform > 0);
+}
+
 /* Pairs of a causal mask that a context-parallel rank has: the same for all. */
 static void chunks_are_dealt_so_that_all_have_as_much_to_do(void **state)
 {
@@ -191,6 +225,7 @@ int main(void)
         cmocka_unit_test(each_token_sees_what_is_before_it_in_its_document_once),
         cmocka_unit_test(each_token_is_somebodys_once),
         cmocka_unit_test(spans_fit_their_table),
+        cmocka_unit_test(sequences_are_uniform_where_all_ranks_spans_are),
         cmocka_unit_test(chunks_are_dealt_so_that_all_have_as_much_to_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -220,8 +220,43 @@ static size_t make_spans(int32_t (*spans)[6], size_t most, int64_t num_queries, 
     return n;
 }
 
+/* Whole sequences: what uniform_sequences is for, with a window or sinks now and then. */
+static void make_uniform_attention(struct trial *t)
+{
+    const struct head_shape s = some_heads();
+    const uint64_t sequences = random_between(1, small_only ? 3 : 5);
+    const uint64_t length = random_between(1, 3) == 1 ? random_between(1, 90)
+                            : small_only              ? random_between(60, 80)
+                                                      : random_between(90, 1200);
+    t->params.attention.heads = s;
+    t->params.attention.q_stride = t->params.attention.kv_stride = (s.queries + 2) * s.head_dim;
+    t->params.attention.k_at = s.queries * s.head_dim;
+    t->params.attention.v_at = t->params.attention.k_at + s.head_dim;
+    t->params.attention.scale = 1 / sqrt(s.head_dim);
+    t->params.attention.window = random_between(0, 3) ? 0 : (uint32_t)random_between(1, 2 * length);
+    t->params.attention.causal = coin();
+    t->params.attention.uniform_sequences = (uint32_t)sequences;
+    t->depth = (double)length;
+    MAKE(t->in[0], ELEM, sequences * length, columns_of(s));
+    MAKE(t->in[1], ELEM, sequences * length, columns_of(s));
+    MAKE(t->in[2], INT, sequences, 6);
+    for (uint64_t i = 0; i < sequences; i++) {
+        int32_t *span = (int32_t *)t->in[2].data + i * 6;
+        span[0] = span[3] = (int32_t)(i * length);
+        span[1] = span[4] = (int32_t)length;
+        span[2] = span[5] = 0;
+    }
+    if (random_between(0, 5) == 0) MAKE(t->in[3], ELEM, s.groups * s.queries);
+    MAKE(t->out[0], ELEM, sequences * length, (uint64_t)s.groups * s.queries * s.head_dim);
+    if (coin()) MAKE(t->out[1], REAL, sequences * length, s.groups * s.queries);
+}
+
 static void make_attention(struct trial *t)
 {
+    if (coin()) {
+        make_uniform_attention(t);
+        return;
+    }
     const struct head_shape s = some_heads();
     const uint64_t num_queries = random_between(1, small_only ? 90 : trial_number % 2 ? 1500 : 40);
     const uint64_t num_keys = random_between(1, small_only ? 600 : trial_number % 2 ? 2500 : 6000);

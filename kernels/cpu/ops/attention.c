@@ -314,6 +314,23 @@ static void clear_rest(const struct attention *a)
         a->lse[i] = -INFINITY;
 }
 
+/* uniform_sequences is for kernels that cannot read spans: those that can hold it against them. */
+static bool spans_are_as_said(const struct attention *a, size_t num_keys)
+{
+    const size_t sequences = a->p->attention.uniform_sequences;
+    if (sequences == 0) return true;
+    const size_t length = a->num_queries / sequences;
+    if (a->num_queries != sequences * length || num_keys != a->num_queries) return false;
+    if (a->num_spans < sequences) return false;
+    for (size_t i = 0; i < sequences; i++) {
+        const struct span *s = a->spans + i;
+        if ((size_t)s->q_begin != i * length || s->k_begin != s->q_begin) return false;
+        if ((size_t)s->q_count != length || s->k_count != s->q_count) return false;
+        if (s->k_position != s->q_position) return false;
+    }
+    return a->num_spans == sequences || a->spans[sequences].q_count <= 0;
+}
+
 static struct attention attention_of(const union op_params *p, const struct operand *in,
                                      const struct operand *out, void *workspace)
 {
@@ -342,6 +359,7 @@ enum status NAME(attention)(const union op_params *p, const struct operand *in,
     (void)err;
     const struct attention a = attention_of(p, in, out, workspace);
     const struct span *end = a.spans + a.num_spans;
+    assert(spans_are_as_said(&a, in[1].shape[0]));
     clear_rest(&a);
 #pragma omp parallel num_threads(workers())
     {
