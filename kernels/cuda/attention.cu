@@ -158,23 +158,36 @@ template <typename E> size_t op_attention_workspace(WORKSPACE_ARGUMENTS)
     return 0;
 }
 
-template <>
-enum status op_attention<bf16>(OP_ARGUMENTS) {
+/* ---- bf16 ---- */
+
+enum status attention_own(OP_ARGUMENTS)
+{
     struct attention_args<bf16> a = attention_args_of<bf16>(p, in, out);
-    if (!attention_fits_mma(p, in)) return attention_plain(a, err);
+    if (!attention_fits_mma(p, in) || !fits_width<bf16>(WIDTH<bf16>, {a.q, a.kv}))
+        return attention_plain(a, err);
     a.splits = attention_splits(p, in);
     a.part_o = static_cast<float *>(workspace);
     a.part_lse = a.part_o + (size_t)a.splits * a.num_queries * a.groups * a.queries * a.head_dim;
     return attention_mma(a, err);
 }
 
-template <> size_t op_attention_workspace<bf16>(WORKSPACE_ARGUMENTS)
+size_t attention_own_workspace(const union op_params *p, const struct operand *in)
 {
-    (void)out;
     const struct head_shape s = p->attention.heads;
     const size_t splits = attention_splits(p, in);
     if (splits == 1 || !attention_fits_mma(p, in)) return 0;
     return splits * in[0].shape[0] * s.groups * s.queries * (s.head_dim + 1) * sizeof(float);
+}
+
+template <>
+enum status op_attention<bf16>(OP_ARGUMENTS) {
+    return attention_own(p, in, out, workspace, err);
+}
+
+template <> size_t op_attention_workspace<bf16>(WORKSPACE_ARGUMENTS)
+{
+    (void)out;
+    return attention_own_workspace(p, in);
 }
 
 template enum status op_attention<float>(OP_ARGUMENTS);

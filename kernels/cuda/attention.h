@@ -1,5 +1,6 @@
-/* attention.h - what the two kernels of attention share: attention.cu takes everything, a warp a
- * query head of a token; attention_mma.cu bf16 heads of up to 256 on tensor cores.
+/* attention.h - what the ways to attention share: attention.cu takes everything, a warp a query
+ * head of a token; attention_mma.cu bf16 heads of up to 256 on tensor cores; attention_cudnn.cu
+ * whole sequences of bf16, where there is cuDNN.
  *
  * Spans are read on the device, by whole warps: nobody waits for the host. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_H
@@ -90,10 +91,14 @@ template <typename R> __device__ inline R add_sink(R sink, R *max, R *sum)
     return before;
 }
 
-/* In attention_mma.cu: whether it takes these shapes (and pointers, where they are known), how it
- * splits keys, and the launch. */
+/* In attention_mma.cu: whether it takes these shapes (of rows aligned to 16 bytes), how it splits
+ * keys, and the launch. */
 bool attention_fits_mma(const union op_params *p, const struct operand *in);
 unsigned attention_splits(const union op_params *p, const struct operand *in);
 enum status attention_mma(const attention_args<bf16> &a, struct error *err);
+
+/* In attention.cu: by our own kernels, whichever takes it. */
+enum status attention_own(OP_ARGUMENTS);
+size_t attention_own_workspace(const union op_params *p, const struct operand *in);
 
 #endif

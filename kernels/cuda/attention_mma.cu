@@ -521,8 +521,7 @@ bool attention_fits_mma(const union op_params *p, const struct operand *in)
     const struct head_shape s = p->attention.heads;
     const uint64_t runs = s.head_dim | in[0].shape[1] | in[1].shape[1] | p->attention.q_stride |
                           p->attention.kv_stride | p->attention.k_at | p->attention.v_at;
-    const uintptr_t places = (uintptr_t)in[0].data | (uintptr_t)in[1].data;
-    return s.head_dim <= 256 && runs % 8 == 0 && places % 16 == 0 && p->attention.scale > 0;
+    return s.head_dim <= 256 && runs % 8 == 0 && p->attention.scale > 0;
 }
 
 /* Tiles of 64 rows, rather than of 128, where ranges have few. */
