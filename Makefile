@@ -56,8 +56,9 @@ CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUBLAS = $(firstword $(foreach d, $(CUDA_LIBS)/nvidia/cu13 $(CUDA_HOME) /usr/local/cuda, \
            $(if $(wildcard $(d)/include/cublasLt.h), $(d))))
 NO_CUDA = $(if $(NVCC),$(if $(CUBLAS),,cublasLt.h is not here; make cuda-libs),nvcc is not here)
+CUDNN = $(CUDA_LIBS)/nvidia/cudnn
 CUDA_SOURCES = $(wildcard kernels/cuda/*.cu)
-CUDA_FLAGS = -std=c++17 -O3 -I. -I$(CUBLAS)/include $(foreach d, nccl cudnn, -I$(CUDA_LIBS)/nvidia/$(d)/include) -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+CUDA_FLAGS = -std=c++17 -O3 -I. -I$(CUBLAS)/include -I$(CUDNN)/include -I$(CUDA_LIBS)/nvidia/nccl/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
              $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
              -gencode arch=compute_90,code=compute_90
 # Where it finds them when it runs.

@@ -181,13 +181,13 @@ size_t attention_own_workspace(const union op_params *p, const struct operand *i
 
 template <>
 enum status op_attention<bf16>(OP_ARGUMENTS) {
+    if (attention_cudnn_takes(p, in, out)) return attention_cudnn(p, in, out, workspace, err);
     return attention_own(p, in, out, workspace, err);
 }
 
 template <> size_t op_attention_workspace<bf16>(WORKSPACE_ARGUMENTS)
 {
-    (void)out;
-    return attention_own_workspace(p, in);
+    return std::max(attention_own_workspace(p, in), attention_cudnn_workspace(p, in, out));
 }
 
 template enum status op_attention<float>(OP_ARGUMENTS);

@@ -101,4 +101,10 @@ enum status attention_mma(const attention_args<bf16> &a, struct error *err);
 enum status attention_own(OP_ARGUMENTS);
 size_t attention_own_workspace(const union op_params *p, const struct operand *in);
 
+/* In attention_cudnn.cu: 0, and false, where it does not take an op. It takes those only whose
+ * workspace was asked for. */
+size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS);
+bool attention_cudnn_takes(WORKSPACE_ARGUMENTS);
+enum status attention_cudnn(OP_ARGUMENTS);
+
 #endif

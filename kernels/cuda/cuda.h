@@ -302,7 +302,8 @@ CUDA_OPS(DECLARE_OP, DECLARE_OP_AND_WORKSPACE)
 extern const struct device_graphs cuda_graphs;
 extern const struct device_collectives *const cuda_collectives; /* NULL: built without NCCL */
 
-/* cuBLASLt's handle and plans (matmul.cu) go with the device. */
+/* Handles and plans of cuBLASLt (matmul.cu) and cuDNN (attention_cudnn.cu) go with the device. */
 void matmul_close(void);
+void attention_close(void);
 
 #endif

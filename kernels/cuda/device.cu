@@ -71,6 +71,7 @@ static enum status device_open(unsigned number, struct error *err)
 static void device_close(void)
 {
     matmul_close();
+    attention_close();
     for (int i = 0; i < STAGES; i++) {
         (void)cudaFreeHost(stages[i]);
         (void)cudaEventDestroy(stage_read[i]);

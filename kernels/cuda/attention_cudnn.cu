@@ -1,0 +1,404 @@
+/* Attention of bf16 through cuDNN, where the caller says what the spans are.
+ *
+ * 1. Spans are on the GPU, and a plan of cuDNN wants shapes on the host: so this is for calls with
+ *    uniform_sequences, without what cuDNN's pattern has no place for.
+ * 2. A plan is made when the workspace is asked for. A call whose plan is not there goes to our own
+ *    kernels, so a run makes and waits for nothing.
+ * 3. Before a plan is used, a small case of its kind is compared with our own kernels.
+ * 4. cuDNN wants one stride from head to head. Where several groups have several query heads each,
+ *    rows have two: then a launch is one sequence, whose groups are the batch; or one group of all
+ *    sequences; whichever makes fewer launches. */
+#include <algorithm>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cudnn_plan.h"
+
+/* Shorter ones are not worth a plan. */
+enum { SHORTEST = 64, SMALL_LENGTH = 200, MOST_PLANS = 256, WORKSPACE_ALIGNMENT = 256 };
+
+/* An op's arguments. */
+struct attention_op {
+    union op_params p;
+    struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
+};
+
+struct launches {
+    struct cudnn_shape shape; /* of each */
+    unsigned count;
+    size_t q_step, kv_step, o_step; /* elements from one's to the next one's */
+    /* Where stats of a sequence and of a group begin; the heads of a group follow one another. */
+    size_t stats_of_sequence, stats_of_group;
+};
+
+struct planned {
+    struct cudnn_shape shape;
+    struct cudnn_plan plan;
+    bool usable;
+};
+
+static struct planned plans[MOST_PLANS];
+static unsigned num_plans;
+
+/* ---- whether, and how ---- */
+
+static bool says_why()
+{
+    const char *value = getenv("FERRY_CUDA_CUDNN");
+    return value && strcmp(value, "say") == 0;
+}
+
+static bool is_off()
+{
+    const char *value = getenv("FERRY_CUDA_CUDNN");
+    return value && strcmp(value, "0") == 0;
+}
+
+/* By shapes alone. A window that no two tokens are further apart than is none. */
+static bool fits_cudnn(const union op_params *p, const struct operand *in)
+{
+    const uint64_t rows = in[0].shape[0], sequences = p->attention.uniform_sequences;
+    if (is_off() || sequences == 0 || rows % sequences != 0 || in[1].shape[0] != rows) return false;
+    const uint64_t length = rows / sequences;
+    if (length < SHORTEST || in[3].data || p->attention.softcap != 0) return false;
+    if (p->attention.window != 0 && p->attention.window < length) return false;
+    return attention_fits_mma(p, in);
+}
+
+static struct launches arrange(const union op_params *p, const struct operand *in,
+                               const struct operand *out)
+{
+    const struct head_shape h = p->attention.heads;
+    const int64_t d = h.head_dim, sequences = p->attention.uniform_sequences;
+    const int64_t length = (int64_t)in[0].shape[0] / sequences;
+    const int64_t q_row = (int64_t)in[0].shape[1], kv_row = (int64_t)in[1].shape[1];
+    const int64_t o_row = (int64_t)h.groups * h.queries * d;
+    const int64_t q_group = p->attention.q_stride, kv_group = p->attention.kv_stride;
+    const int64_t o_group = h.queries * d;
+    const bool one_stride = h.queries == 1 || h.groups == 1;
+    const bool by_sequence = !one_stride && sequences <= h.groups;
+    struct launches l = {};
+    struct cudnn_shape &s = l.shape;
+    s.length = length;
+    s.head_dim = d;
+    s.causal = p->attention.causal;
+    s.stats = out[1].data != NULL;
+    s.batch = by_sequence ? h.groups : sequences;
+    s.heads = one_stride ? h.groups * h.queries : h.queries;
+    s.kv_heads = one_stride ? h.groups : 1;
+    s.q = {by_sequence ? q_group : length * q_row, h.queries == 1 ? q_group : d, q_row};
+    s.kv = {by_sequence ? kv_group : length * kv_row, kv_group, kv_row};
+    s.o = {by_sequence ? o_group : length * o_row, d, o_row};
+    l.count = one_stride ? 1 : by_sequence ? (unsigned)sequences : h.groups;
+    l.q_step = (size_t)(by_sequence ? length * q_row : q_group);
+    l.kv_step = (size_t)(by_sequence ? length * kv_row : kv_group);
+    l.o_step = (size_t)(by_sequence ? length * o_row : o_group);
+    const bool by_group = !one_stride && !by_sequence;
+    l.stats_of_sequence = (size_t)length * h.queries * (by_group ? 1 : h.groups);
+    l.stats_of_group = (size_t)length * h.queries * (by_group ? (size_t)sequences : 1);
+    return l;
+}
+
+/* ---- running ---- */
+
+static size_t plan_bytes(const struct planned *e)
+{
+    return (e->plan.workspace_bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT *
+           WORKSPACE_ALIGNMENT;
+}
+
+static size_t workspace_bytes(const struct planned *e, const struct launches *l)
+{
+    const struct cudnn_shape &s = l->shape;
+    const size_t stats = s.stats ? (size_t)(s.batch * s.heads * s.length) * l->count : 0;
+    return plan_bytes(e) + stats * sizeof(float);
+}
+
+/* lse [rows, heads] from cuDNN's [.., length]; a thread each. */
+__global__ void unpack_stats(float *lse, const float *stats, size_t items, unsigned groups,
+                             unsigned queries, unsigned length, size_t of_sequence, size_t of_group)
+{
+    const size_t item = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (item >= items) return;
+    const size_t row = item / (groups * queries), head = item % (groups * queries);
+    lse[item] = stats[row / length * of_sequence + head / queries * of_group +
+                      head % queries * length + row % length];
+}
+
+static enum status run_launches(const union op_params *p, const struct operand *in,
+                                const struct operand *out, const struct planned *e,
+                                const struct launches *l, void *workspace, struct error *err)
+{
+    const struct head_shape h = p->attention.heads;
+    const struct cudnn_shape &s = l->shape;
+    float *stats = reinterpret_cast<float *>(static_cast<char *>(workspace) + plan_bytes(e));
+    for (unsigned i = 0; i < l->count; i++) {
+        const bf16 *kv = data_of<bf16>(in[1]) + i * l->kv_step;
+        struct cudnn_operands o = {};
+        o.q = data_of<bf16>(in[0]) + i * l->q_step;
+        o.k = kv + p->attention.k_at;
+        o.v = kv + p->attention.v_at;
+        o.o = data_of<bf16>(out[0]) + i * l->o_step;
+        o.stats = s.stats ? stats + i * (size_t)(s.batch * s.heads * s.length) : NULL;
+        o.scale = (float)p->attention.scale;
+        TRY(cudnn_plan_run(&e->plan, &s, &o, workspace, err));
+    }
+    if (!s.stats) return OK;
+    const size_t items = in[0].shape[0] * h.groups * h.queries;
+    return launch("attention", err, unpack_stats, dim3(blocks_for(items, 256)), 256, 0,
+                  data_of<float>(out[1]), stats, items, h.groups, h.queries, (unsigned)s.length,
+                  l->stats_of_sequence, l->stats_of_group);
+}
+
+/* ---- beside our own kernels ---- */
+
+static size_t bytes_of(const struct operand *o)
+{
+    size_t bytes = operand_bytes_of(o->type, ELEM_BF16);
+    for (unsigned d = 0; d < o->num_dims; d++)
+        bytes *= o->shape[d];
+    return bytes;
+}
+
+/* Of one kind with the op: the same strides and masks, of at most two groups, three sequences and
+ * 200 tokens. Its data only says what is there. */
+static struct attention_op small_case(const struct attention_op *o)
+{
+    struct attention_op s = *o;
+    const uint64_t length = o->in[0].shape[0] / o->p.attention.uniform_sequences;
+    const struct head_shape h = o->p.attention.heads;
+    const unsigned most = o->p.attention.uniform_sequences <= h.groups ? 2 : 3;
+    s.p.attention.heads.groups = std::min(h.groups, 2u);
+    s.p.attention.uniform_sequences = std::min(o->p.attention.uniform_sequences, most);
+    const uint64_t rows =
+        std::min<uint64_t>(length, SMALL_LENGTH) * s.p.attention.uniform_sequences;
+    const uint64_t heads = (uint64_t)s.p.attention.heads.groups * h.queries;
+    s.in[0].shape[0] = s.in[1].shape[0] = s.out[0].shape[0] = s.out[1].shape[0] = rows;
+    s.in[2].shape[0] = s.p.attention.uniform_sequences;
+    s.out[0].shape[1] = heads * h.head_dim;
+    s.out[1].shape[1] = heads;
+    return s;
+}
+
+/* Uniform in [-3, 3): scores that differ by more than rounding, values of both signs. */
+static void fill_random(void *to, size_t bytes, uint64_t seed)
+{
+    uint64_t state = seed;
+    for (size_t i = 0; i < bytes / sizeof(bf16); i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const float x = (float)(state >> 40) / (1 << 24) * 6 - 3;
+        static_cast<bf16 *>(to)[i] = __float2bfloat16_rn(x);
+    }
+}
+
+static void fill_spans(void *to, int sequences, int length)
+{
+    for (int i = 0; i < sequences; i++) {
+        const struct span s = {i * length, length, 0, i * length, length, 0};
+        static_cast<struct span *>(to)[i] = s;
+    }
+}
+
+/* Memory of the GPU and what the host has of it. */
+struct mirror {
+    void *host, *device;
+    size_t bytes;
+};
+
+static enum status mirror_init(struct mirror *m, const struct operand *o, struct error *err)
+{
+    m->bytes = o->data ? bytes_of(o) : 0;
+    m->host = malloc(m->bytes + 1);
+    if (!m->host) return fail(err, ERR_MEMORY, "no memory for a comparison");
+    return cuda_status("comparing attention", cudaMalloc(&m->device, m->bytes + 1), err);
+}
+
+static void mirror_release(struct mirror *m)
+{
+    free(m->host);
+    (void)cudaFree(m->device);
+}
+
+static enum status mirror_upload(const struct mirror *m, struct error *err)
+{
+    return cuda_status(
+        "comparing attention",
+        cudaMemcpyAsync(m->device, m->host, m->bytes, cudaMemcpyHostToDevice, cuda_stream), err);
+}
+
+static enum status mirror_download(const struct mirror *m, struct error *err)
+{
+    TRY(cuda_status(
+        "comparing attention",
+        cudaMemcpyAsync(m->host, m->device, m->bytes, cudaMemcpyDeviceToHost, cuda_stream), err));
+    return cuda_status("comparing attention", cudaStreamSynchronize(cuda_stream), err);
+}
+
+static float value_of(const struct mirror *m, enum operand_type type, size_t i)
+{
+    if (type == OPERAND_REAL) return static_cast<const float *>(m->host)[i];
+    uint16_t half;
+    memcpy(&half, static_cast<const bf16 *>(m->host) + i, sizeof half);
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Outputs may differ by four roundings of bf16 at the largest, since weights are rounded too; lse
+ * by what approximations of exp and log do. A NaN differs. */
+static enum status check_difference(const struct mirror *ours, const struct mirror *theirs,
+                                    const struct operand *o, const char *what, struct error *err)
+{
+    const size_t count = ours->bytes / operand_bytes_of(o->type, ELEM_BF16);
+    float largest = 0, off = 0;
+    for (size_t i = 0; i < count; i++) {
+        const float x = value_of(ours, o->type, i), y = value_of(theirs, o->type, i);
+        largest = fmaxf(largest, fabsf(x));
+        if (!(fabsf(x - y) <= off)) off = fabsf(x - y);
+        if (off != off) break;
+    }
+    if (off <= largest * (o->type == OPERAND_ELEM ? 0x1p-6f : 0x1p-12f)) return OK;
+    return fail(err, ERR_NUMERIC, "cuDNN's %s is off by %g, of at most %g", what, (double)off,
+                (double)largest);
+}
+
+enum { OUR_O, THEIR_O, OUR_LSE, THEIR_LSE, QUERIES, KEYS, SPANS, WORKSPACE, NUM_MIRRORS };
+
+static enum status compare_results(struct attention_op *o, struct mirror *m,
+                                   const struct planned *e, const struct launches *l,
+                                   struct error *err)
+{
+    const bool has_lse = o->out[1].data != NULL;
+    fill_random(m[QUERIES].host, m[QUERIES].bytes, 1);
+    fill_random(m[KEYS].host, m[KEYS].bytes, 2);
+    fill_spans(m[SPANS].host, (int)o->p.attention.uniform_sequences, (int)l->shape.length);
+    for (unsigned i = QUERIES; i <= SPANS; i++)
+        TRY(mirror_upload(&m[i], err));
+    for (unsigned i = 0; i < 3; i++)
+        o->in[i].data = m[QUERIES + i].device;
+    for (unsigned theirs = 0; theirs < 2; theirs++) {
+        o->out[0].data = m[OUR_O + theirs].device;
+        o->out[1].data = has_lse ? m[OUR_LSE + theirs].device : NULL;
+        TRY(theirs ? run_launches(&o->p, o->in, o->out, e, l, m[WORKSPACE].device, err)
+                   : attention_own(&o->p, o->in, o->out, m[WORKSPACE].device, err));
+    }
+    for (unsigned i = OUR_O; i <= THEIR_LSE; i++)
+        TRY(mirror_download(&m[i], err));
+    TRY(check_difference(&m[OUR_O], &m[THEIR_O], &o->out[0], "attention", err));
+    return has_lse ? check_difference(&m[OUR_LSE], &m[THEIR_LSE], &o->out[1], "lse", err) : OK;
+}
+
+static enum status compare_with_own(const struct attention_op *given, const struct planned *e,
+                                    const struct launches *l, struct error *err)
+{
+    struct attention_op o = *given;
+    struct mirror m[NUM_MIRRORS] = {};
+    struct operand workspace = o.in[2];
+    workspace.num_dims = 1;
+    workspace.shape[0] =
+        std::max(workspace_bytes(e, l), attention_own_workspace(&o.p, o.in)) / sizeof(int32_t) + 1;
+    const struct operand *of[NUM_MIRRORS] = {&o.out[0], &o.out[0], &o.out[1], &o.out[1],
+                                             &o.in[0],  &o.in[1],  &o.in[2],  &workspace};
+    enum status st = OK;
+    for (unsigned i = 0; i < NUM_MIRRORS && !st; i++)
+        st = mirror_init(&m[i], of[i], err);
+    if (!st) st = compare_results(&o, m, e, l, err);
+    for (unsigned i = 0; i < NUM_MIRRORS; i++)
+        mirror_release(&m[i]);
+    return st;
+}
+
+/* ---- plans ---- */
+
+static struct planned *find_plan(const struct cudnn_shape *s)
+{
+    for (unsigned i = 0; i < num_plans; i++)
+        if (memcmp(&plans[i].shape, s, sizeof *s) == 0) return &plans[i];
+    return NULL;
+}
+
+static void say(const struct cudnn_shape *s, const char *what)
+{
+    if (!says_why()) return;
+    (void)fprintf(stderr, "cuDNN %u: attention [%lld, %lld/%lld, %lld, %lld]%s%s: %s\n",
+                  cudnn_version(), (long long)s->batch, (long long)s->heads, (long long)s->kv_heads,
+                  (long long)s->length, (long long)s->head_dim, s->causal ? " causal" : "",
+                  s->stats ? " lse" : "", what);
+}
+
+static struct planned *prepare(const struct attention_op *o);
+
+/* A small case is compared itself; what is larger is as good as its small case. */
+static enum status approve(const struct attention_op *o, const struct planned *e,
+                           const struct launches *l, struct error *err)
+{
+    const struct attention_op small = small_case(o);
+    const struct launches of_small = arrange(&small.p, small.in, small.out);
+    if (memcmp(&of_small.shape, &l->shape, sizeof l->shape) == 0)
+        return compare_with_own(o, e, l, err);
+    const struct planned *like = prepare(&small);
+    return like && like->usable ? OK : fail(err, ERR_UNSUPPORTED, "a small case was refused");
+}
+
+static enum status make_planned(struct planned *e, const struct attention_op *o,
+                                const struct launches *l, struct error *err)
+{
+    TRY(cudnn_open(cuda_stream, err));
+    TRY(cudnn_plan_make(&e->plan, &l->shape, NULL, err));
+    return approve(o, e, l, err);
+}
+
+/* The plan of an op, made where it is new, usable or not; NULL where there is no room for more. */
+static struct planned *prepare(const struct attention_op *o)
+{
+    const struct launches l = arrange(&o->p, o->in, o->out);
+    struct planned *e = find_plan(&l.shape);
+    struct error err;
+    if (e || num_plans == MOST_PLANS) return e;
+    e = &plans[num_plans++];
+    *e = {};
+    e->shape = l.shape;
+    e->usable = make_planned(e, o, &l, &err) == OK;
+    if (!e->usable) cudnn_plan_release(&e->plan);
+    say(&l.shape, e->usable ? "used" : err.text);
+    return e;
+}
+
+void attention_close(void)
+{
+    while (num_plans > 0)
+        cudnn_plan_release(&plans[--num_plans].plan);
+    cudnn_close();
+}
+
+/* ---- the op ---- */
+
+size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS)
+{
+    if (!fits_cudnn(p, in)) return 0;
+    struct attention_op o = {};
+    o.p = *p;
+    std::copy(in, in + MOST_INPUTS, o.in);
+    std::copy(out, out + MOST_OUTPUTS, o.out);
+    const struct launches l = arrange(p, in, out);
+    const struct planned *e = prepare(&o);
+    return e && e->usable ? workspace_bytes(e, &l) : 0;
+}
+
+bool attention_cudnn_takes(WORKSPACE_ARGUMENTS)
+{
+    if (!fits_cudnn(p, in) || !fits_width<bf16>(WIDTH<bf16>, {in[0].data, in[1].data, out[0].data}))
+        return false;
+    const struct launches l = arrange(p, in, out);
+    const struct planned *e = find_plan(&l.shape);
+    return e && e->usable;
+}
+
+enum status attention_cudnn(OP_ARGUMENTS)
+{
+    const struct launches l = arrange(p, in, out);
+    return run_launches(p, in, out, find_plan(&l.shape), &l, workspace, err);
+}
