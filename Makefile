@@ -74,7 +74,7 @@ UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, \
 SHELL_TESTS = $(wildcard tests/*/*_test.sh)
 FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
 FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch] \
-              kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
+              kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/*.cu tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
               tests/gpu/emulator/kernels/cuda/*.h)
 
 .PHONY: all help deps deps-build test test-all asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
@@ -222,6 +222,19 @@ $(ENGINE_TESTS:=.o): FLAGS += $(OPENMP)
 $(BUILD)/%_test: $(BUILD)/%_test.o $(BUILD)/libferry.a
 	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $< $(ENGINE) $(BUILD)/libferry.a -lcmocka $(LIBS) $(ENGINE_LINK)
 
+# cuDNN's plans for a GPU that is not there, with a driver that does nothing.
+$(BUILD)/tests/gpu/cudnn_plans: $(BUILD)/tests/gpu/cudnn_plans.cu.o $(BUILD)/kernels/cuda/cudnn_plan.cu.o \
+                                $(BUILD)/libferry.a $(BUILD)/tests/gpu/driver/libcuda.so.1
+	$(call say,LINK)$(NVCC) -o $@ $(filter-out %.so.1, $^) $(LIBS) -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
+	    -Xlinker -rpath -Xlinker '$(abspath $(CUBLAS)/lib):$(abspath $(CUDNN)/lib)' \
+	    -Xlinker --no-as-needed -l:libcublasLt.so.13
+
+$(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX)$(CXX) -std=c++17 -Wall -Wextra -shared -fPIC -Wl,-soname,$(@F) -o $@ $<
+
+-include $(BUILD)/tests/gpu/cudnn_plans.cu.d
+
 # Beside the libraries, as the program is: they are what is carried to a machine with a GPU.
 GPU_TESTS = $(BUILD)/tests/gpu/ops_check $(BUILD)/tests/gpu/ops_bench
 $(GPU_TESTS): %: %.o $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
@@ -238,7 +251,10 @@ gpu-tests: all $(GPU_TESTS) ## build/gpu.tar.xz: what tests/gpu/run needs on a m
 EMULATED_CHECK = $(if $(findstring -fsanitize, $(CFLAGS)),, \
                    $(if $(shell command -v $(CXX)), $(EMULATED_CUDA) $(EMULATED_NCCL) $(BUILD)/tests/gpu/ops_check))
 
-test: all $(UNIT_TESTS) $(EMULATED_CHECK) ## unit tests and those of the command line
+CUDNN_CHECK = $(if $(NO_CUDA)$(findstring -fsanitize, $(CFLAGS)),, \
+                $(if $(wildcard $(CUDNN)/include/cudnn_graph.h), $(BUILD)/tests/gpu/cudnn_plans))
+
+test: all $(UNIT_TESTS) $(EMULATED_CHECK) $(CUDNN_CHECK) ## unit tests and those of the command line
 	@sh tests/run.sh $(BUILD)/ferry $(UNIT_TESTS) $(SHELL_TESTS)
 
 test-all: all $(BUILD)/train/forward_test ## the engine at every layout that fits eight ranks (minutes)

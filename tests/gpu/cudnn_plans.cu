@@ -1,0 +1,97 @@
+/* cudnn_plans - whether cuDNN has plans for the shapes of attention that we give it, on an H200
+ * that need not be there. TAP.
+ *
+ * cuDNN makes plans without a GPU, but wants to find the driver's functions: emulator/driver.cpp.
+ */
+#include <stdio.h>
+
+#include "kernels/cuda/cudnn_plan.h"
+
+/* As cuDNN writes it of a GPU. */
+static const char h200[] =
+    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
+    "\"regsPerBlock\":65536,\"multiProcessorCount\":132,\"smCountOrigin\":0,\"warpSize\":32,"
+    "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,"
+    "\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,"
+    "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,"
+    "\"supportCoopLaunch\":1,\"totalGlobalMem\":150120497152,\"smClockRateKHz\":1980000,"
+    "\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560,\"cudaDeviceId\":0,\"deviceVer\":900,"
+    "\"driverVer\":13000,\"deviceName\":\"NVIDIA H200\"}";
+
+/* How fused rows of groups, each with its query heads, its key and its value, become a batch. */
+enum kind {
+    ALL_HEADS,    /* all sequences at once; one query head a group */
+    ONE_SEQUENCE, /* its groups are the batch */
+    ONE_GROUP     /* its sequences are */
+};
+
+static const struct shape_row {
+    const char *what;
+    enum kind kind;
+    int64_t sequences, groups, queries, length, head_dim;
+} shapes[] = {
+    // clang-format off
+    {"GPT-2 large",                 ALL_HEADS,    32, 20, 1, 1024,   64},
+    {"heads of 8",                  ALL_HEADS,    1,  1,  1, 64,     8},
+    {"heads of 40",                 ALL_HEADS,    2,  3,  1, 200,    40},
+    {"heads of 80",                 ALL_HEADS,    3,  4,  1, 777,    80},
+    {"heads of 96",                 ALL_HEADS,    3,  4,  1, 1000,   96},
+    {"heads of 128",                ALL_HEADS,    2,  16, 1, 2048,   128},
+    {"heads of 256",                ALL_HEADS,    2,  4,  1, 512,    256},
+    {"Llama 3.2 1B, by sequence",   ONE_SEQUENCE, 4,  8,  4, 2048,   64},
+    {"Llama 3.2 1B, by group",      ONE_GROUP,    16, 8,  4, 2048,   64},
+    {"Llama 3.1 8B, by sequence",   ONE_SEQUENCE, 1,  8,  4, 131072, 128},
+    {"Llama 3.1 8B, by group",      ONE_GROUP,    16, 8,  4, 8192,   128},
+    {"nine heads of 80, by group",  ONE_GROUP,    5,  2,  9, 333,    80},
+    // clang-format on
+};
+
+static struct cudnn_shape shape_of(const struct shape_row *r)
+{
+    const int64_t d = r->head_dim, group = (r->queries + 2) * d, row = r->groups * group;
+    const int64_t o_group = r->queries * d, o_row = r->groups * o_group;
+    const bool by_sequence = r->kind == ONE_SEQUENCE, all = r->kind == ALL_HEADS;
+    struct cudnn_shape s = {};
+    s.batch = by_sequence ? r->groups : r->sequences;
+    s.heads = all ? r->groups : r->queries;
+    s.kv_heads = all ? r->groups : 1;
+    s.length = r->length;
+    s.head_dim = d;
+    s.q = {by_sequence ? group : r->length * row, all ? group : d, row};
+    s.kv = {by_sequence ? group : r->length * row, group, row};
+    s.o = {by_sequence ? o_group : r->length * o_row, d, o_row};
+    return s;
+}
+
+/* As a forward pass wants it, then with the other mask and with stats. */
+static enum status make_plans(const struct shape_row *r, struct error *err)
+{
+    for (int64_t causal = 1; causal >= 0; causal--) {
+        struct cudnn_shape s = shape_of(r);
+        struct cudnn_plan p;
+        s.causal = causal;
+        s.stats = !causal;
+        const enum status st = cudnn_plan_make(&p, &s, h200, err);
+        cudnn_plan_release(&p);
+        if (st) return fail_in(err, "%s", causal ? "causal" : "all to all, with stats");
+    }
+    return OK;
+}
+
+int main(void)
+{
+    struct error err;
+    unsigned number = 0, failed = 0;
+    if (cudnn_load(&err)) {
+        printf("ok 1 - plans of cuDNN # SKIP %s\n", err.text);
+        return 0;
+    }
+    for (const struct shape_row &r : shapes) {
+        const enum status st = make_plans(&r, &err);
+        failed += st != OK;
+        printf("%s %u - cuDNN %u has plans for %s\n", st ? "not ok" : "ok", ++number,
+               cudnn_version(), r.what);
+        if (st) printf("# %s\n", err.text);
+    }
+    return failed ? 1 : 0;
+}
