@@ -236,20 +236,21 @@ $(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile
 -include $(BUILD)/tests/gpu/cudnn_plans.cu.d
 
 # Beside the libraries, as the program is: they are what is carried to a machine with a GPU.
-GPU_TESTS = $(BUILD)/tests/gpu/ops_check $(BUILD)/tests/gpu/ops_bench
+GPU_TESTS = $(addprefix $(BUILD)/tests/gpu/, ops_check ops_bench collectives_check)
 $(GPU_TESTS): %: %.o $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
 	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(BUILD)/tests/gpu/trial.o \
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(BUILD)/libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
-gpu-tests: all $(GPU_TESTS) ## build/gpu.tar.xz: what tests/gpu/run needs on a machine with a GPU
+gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/, forward_test generate_test) ## build/gpu.tar.xz: what tests/gpu/run needs on a machine with a GPU
 	@sh tests/gpu/pack.sh $(BUILD)
 
 -include $(GPU_TESTS:=.d) $(BUILD)/tests/gpu/trial.d
 
 # Sanitizers take too long with its fibers; not all who test have a C++ compiler.
 EMULATED_CHECK = $(if $(findstring -fsanitize, $(CFLAGS)),, \
-                   $(if $(shell command -v $(CXX)), $(EMULATED_CUDA) $(EMULATED_NCCL) $(BUILD)/tests/gpu/ops_check))
+                   $(if $(shell command -v $(CXX)), $(EMULATED_CUDA) $(EMULATED_NCCL) $(BUILD)/tests/gpu/ops_check \
+                   $(BUILD)/tests/gpu/collectives_check))
 
 CUDNN_CHECK = $(if $(NO_CUDA)$(findstring -fsanitize, $(CFLAGS)),, \
                 $(if $(wildcard $(CUDNN)/include/cudnn_graph.h), $(BUILD)/tests/gpu/cudnn_plans))

@@ -46,6 +46,7 @@ check "models and layouts, staged through the host" engine_test forward_test
 check "generation, as graphs" engine_test generate_test
 EMULATED_GPUS=8
 export EMULATED_GPUS
+check "collectives of one rank" "$build/tests/gpu/collectives_check"
 check "models and layouts, by NCCL" engine_test forward_test
 check "a step of decoding is one graph" graphs_are 1
 check "by NCCL it still is" graphs_are 1 --tp 2

@@ -7,12 +7,13 @@ build=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lib"
-for file in ferry libferry_engine.so libferry_cuda.so tests/gpu/ops_check tests/gpu/ops_bench; do
+for file in ferry libferry_engine.so libferry_cuda.so tests/gpu/ops_check tests/gpu/ops_bench tests/gpu/collectives_check \
+    train/forward_test train/generate_test; do
     mkdir -p "$work/$(dirname "$file")"
     cp "$build/$file" "$work/$file"
     strip "$work/$file"
 done
-ldd "$build/ferry" "$build/libferry_engine.so" |
+ldd "$build/ferry" "$build/libferry_engine.so" "$build/train/forward_test" |
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
     grep -v -e '/libc\.so' -e '/libm\.so' -e '/libdl\.so' -e '/libpthread\.so' -e '/librt\.so' |
     while read -r library; do
