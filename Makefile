@@ -239,7 +239,7 @@ $(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile
 GPU_TESTS = $(addprefix $(BUILD)/tests/gpu/, ops_check ops_bench collectives_check)
 $(GPU_TESTS): %: %.o $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
 	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(BUILD)/tests/gpu/trial.o \
-	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(BUILD)/libferry_engine.so \
+	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive -L$(BUILD) -l:libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
 gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/, forward_test generate_test) ## build/gpu.tar.xz: what tests/gpu/run needs on a machine with a GPU
