@@ -242,7 +242,7 @@ $(GPU_TESTS): %: %.o $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry.a $(BUILD)/lib
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive -L$(BUILD) -l:libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
-gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/, forward_test generate_test) ## build/gpu.tar.xz: what tests/gpu/run needs on a machine with a GPU
+gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/, forward_test generate_test) ## build/gpu.tar.gz: what tests/gpu/run needs on a machine with a GPU
 	@sh tests/gpu/pack.sh $(BUILD)
 
 -include $(GPU_TESTS:=.d) $(BUILD)/tests/gpu/trial.d

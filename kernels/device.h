@@ -18,6 +18,8 @@ struct device {
     /* Zeroed, aligned to 256 bytes. ERR_MEMORY says how much is free. */
     enum status (*allocate)(void **out, uint64_t bytes, const char *what, struct error *err);
     void (*release)(void *memory);
+    /* A number that no other device of a job has. The CPUs of a host are one device. */
+    enum status (*identity)(uint64_t *id, struct error *err);
     /* What each of so many ranks of this host can have, if all have none yet: they take its devices
      * in turn, as open does. UINT64_MAX where nobody knows. */
     enum status (*free_memory)(unsigned ranks, uint64_t *bytes, struct error *err);
@@ -43,9 +45,10 @@ struct device_graphs {
     void (*release)(void *graph);
 };
 
-/* Ranks whose devices talk without the host. A group is of several processes; all members make the
- * same calls in the same order, in the queue of the ops. What train/comm/comm.h says of in, out and
- * orders holds here; sums are in the order that the library has. */
+/* Ranks whose devices talk without the host, each with a device of its own. A group is of several
+ * processes; all members make the same calls in the same order, in the queue of the ops. What
+ * train/comm/comm.h says of in, out and orders holds here; sums are in the order that the library
+ * has. */
 enum { DEVICE_GROUP_ID_BYTES = 128 };
 struct device_number {
     enum operand_type type;
@@ -55,13 +58,13 @@ struct device_collectives {
     const char *name; /* "nccl" */
     /* ERR_UNSUPPORTED, with the reason, where the library is not here. */
     enum status (*available)(struct error *err);
-    /* Which of the host's devices this is: two ranks of a group may not have the same one. */
-    enum status (*own_device)(uint64_t *device, struct error *err);
     /* By one member, for all to open with; each group has one of its own. */
     enum status (*new_id)(char id[DEVICE_GROUP_ID_BYTES], struct error *err);
     enum status (*open)(void **group, const char *id, unsigned size, unsigned index,
                         struct error *err);
-    void (*close)(void *group, bool give_up); /* give_up: a member may be gone */
+    /* give_up: a member may be gone. Then all that are open are to be closed at once: what is under
+     * way in one waits for those that are under way in others. */
+    void (*close)(void *const *groups, unsigned count, bool give_up);
     enum status (*all_reduce)(void *group, const void *in, void *out, uint64_t count,
                               struct device_number number, bool max, struct error *err);
     enum status (*all_gather)(void *group, const void *in, void *out, uint64_t bytes,

@@ -257,6 +257,14 @@ static inline size_t operand_bytes_of(enum operand_type type, enum elem_type pro
     return type == OPERAND_ELEM && program == ELEM_BF16 ? 2 : 4;
 }
 
+static inline uint64_t operand_numel(const struct operand *o)
+{
+    uint64_t n = 1;
+    for (unsigned d = 0; d < o->num_dims; d++)
+        n *= o->shape[d];
+    return n;
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -113,14 +113,12 @@ static enum status multiply_once(void *context, struct error *err)
 /* Numbers of both signs: on zeros a GPU computes faster than on a model's. */
 static enum status fill(const struct ceiling *c, struct error *err)
 {
-    static const enum dtype dtypes[NUM_ELEM_TYPES] = {
-        [ELEM_F32] = DT_F32, [ELEM_F64] = DT_F64, [ELEM_BF16] = DT_BF16};
     const uint64_t count = c->side * c->side;
     float *numbers = must_malloc(count * sizeof *numbers);
     void *elements = must_malloc(c->bytes);
     for (uint64_t i = 0; i < count; i++)
         numbers[i] = (float)(i * 2654435761u % 2001) / 1000 - 1;
-    (void)cast_elements(elements, dtypes[c->elem], numbers, DT_F32, count);
+    (void)cast_elements(elements, elem_dtype(c->elem), numbers, DT_F32, count);
     enum status st = c->device->upload(c->memory, elements, c->bytes, err);
     if (!st) st = c->device->upload(c->memory + c->bytes, elements, c->bytes, err);
     free(elements);
@@ -220,31 +218,33 @@ static enum status tell(const struct pass *p, const struct bench_request *q, str
 }
 
 static enum status measure(struct worker *w, struct pass *p, const struct bench_request *q,
-                           struct error *err)
+                           struct bench_result *r, struct error *err)
 {
     struct samples s = {.repeats = q->repeats};
-    struct bench_result r = {0};
     for (size_t i = 0; i < p->num_chunks; i++)
         s.num_calls += p->chunks[i].program.num_calls;
     s.seconds = must_calloc(s.num_calls * s.repeats + 1, sizeof *s.seconds);
     s.whole = must_calloc(s.repeats + 1, sizeof *s.whole);
-    enum status st = measure_ceilings(&w->model, &r, err);
-    if (!st) st = pass_set(p, &q->batch, q->past, err);
+    enum status st = pass_set(p, &q->batch, q->past, err);
     if (!st) st = take_samples(p, q, &s, err);
-    if (!st && w->comm.rank == 0) st = tell(p, q, &s, &r, err);
+    if (!st && w->comm.rank == 0) st = tell(p, q, &s, r, err);
     free(s.seconds);
     free(s.whole);
     return st;
 }
 
+/* The ceilings first, while the device's memory is free. */
 enum status bench_rank(struct worker *w, const void *request, struct error *err)
 {
     const struct bench_request *q = request;
+    struct bench_result r = {0};
     struct pass p = {0};
     enum status st = pass_make(&p, &w->model, &q->batch, &q->pass, err);
+    if (!st) st = measure_ceilings(&w->model, &r, err);
     if (!st) st = worker_load(w, (const struct pass *[]){&p}, 1, err);
     if (!st) st = pass_allocate(&p, err);
-    if (!st) st = measure(w, &p, q, err);
+    if (!st) st = measure(w, &p, q, &r, err);
+    st = worker_end(w, (struct pass *[]){&p}, 1, st, err);
     pass_release(&p);
     return st;
 }

@@ -11,14 +11,6 @@
 
 /* ---- operands ---- */
 
-static uint64_t elements_of(const struct operand *o)
-{
-    uint64_t n = 1;
-    for (unsigned d = 0; d < o->num_dims; d++)
-        n *= o->shape[d];
-    return n;
-}
-
 /* What is done together. */
 struct meeting {
     struct collectives *c;
@@ -31,7 +23,7 @@ struct meeting {
 
 static uint64_t bytes_of(const struct meeting *m, const struct operand *o)
 {
-    return elements_of(o) * operand_bytes_of(o->type, m->elem);
+    return operand_numel(o) * operand_bytes_of(o->type, m->elem);
 }
 
 /* Bytes to or from each member; ERR_OURS where they are more than `bound` rows. */
@@ -87,7 +79,7 @@ static enum status host_all_reduce(const struct meeting *m, struct error *err)
 {
     const struct operand *x = &m->in[0], *y = &m->out[0];
     if (y->data != x->data) memcpy(y->data, x->data, bytes_of(m, x));
-    return backend_of(m)->all_reduce(m->group, y->data, elements_of(y), comm_type_of(m, y->type),
+    return backend_of(m)->all_reduce(m->group, y->data, operand_numel(y), comm_type_of(m, y->type),
                                      m->call->collective.reduction, err);
 }
 
@@ -100,7 +92,7 @@ static enum status host_all_gather(const struct meeting *m, struct error *err)
 static enum status host_reduce_scatter(const struct meeting *m, struct error *err)
 {
     return backend_of(m)->reduce_scatter(m->group, m->in[0].data, m->out[0].data,
-                                         elements_of(&m->out[0]), comm_type_of(m, m->out[0].type),
+                                         operand_numel(&m->out[0]), comm_type_of(m, m->out[0].type),
                                          err);
 }
 
@@ -166,8 +158,8 @@ static struct device_number number_of(const struct meeting *m, const struct oper
 
 static enum status device_all_reduce(const struct meeting *m, struct error *err)
 {
-    return library_of(m)->all_reduce(m->link, m->in[0].data, m->out[0].data, elements_of(&m->in[0]),
-                                     number_of(m, &m->in[0]),
+    return library_of(m)->all_reduce(m->link, m->in[0].data, m->out[0].data,
+                                     operand_numel(&m->in[0]), number_of(m, &m->in[0]),
                                      m->call->collective.reduction == COMM_MAX, err);
 }
 
@@ -180,7 +172,7 @@ static enum status device_all_gather(const struct meeting *m, struct error *err)
 static enum status device_reduce_scatter(const struct meeting *m, struct error *err)
 {
     return library_of(m)->reduce_scatter(m->link, m->in[0].data, m->out[0].data,
-                                         elements_of(&m->out[0]), number_of(m, &m->out[0]), err);
+                                         operand_numel(&m->out[0]), number_of(m, &m->out[0]), err);
 }
 
 /* What an operand on the device holds, once all before it is done. */
@@ -365,31 +357,39 @@ enum status collectives_finish(struct collectives *c, struct error *err)
 
 /* ---- opening ---- */
 
-static enum status gather_numbers(struct groups *g, uint64_t own, uint64_t *all, struct error *err)
-{
-    struct comm_group *world = &g->of[GROUP_WORLD];
-    return world->comm->backend->all_gather(world, &own, all, sizeof own, err);
-}
+/* What a rank tells the others. */
+struct presence {
+    uint64_t device;
+    bool has_library;
+};
 
 /* 0: the device's own can do it. All ranks find the same. */
 enum { NO_LIBRARY = 1, SAME_DEVICE = 2 };
 
+static int obstacle_of(const struct presence *all, unsigned size)
+{
+    int obstacle = 0;
+    for (unsigned i = 0; i < size; i++) {
+        for (unsigned k = 0; k < i; k++)
+            if (all[i].device == all[k].device) obstacle = SAME_DEVICE;
+    }
+    for (unsigned i = 0; i < size; i++)
+        if (!all[i].has_library) obstacle = NO_LIBRARY;
+    return obstacle;
+}
+
 static enum status find_obstacle(const struct device *d, struct groups *g, int *obstacle,
                                  struct error *why, struct error *err)
 {
-    unsigned size = g->of[GROUP_WORLD].size;
-    uint64_t *all = must_calloc(size, sizeof *all), device = 0;
-    bool here = d->collectives && !d->collectives->available(why);
-    enum status st = OK;
-    if (!d->collectives) (void)!fail(why, ERR_UNSUPPORTED, "%s has no collectives", d->name);
-    if (here) st = d->collectives->own_device(&device, err);
-    if (!st) st = gather_numbers(g, here ? device : 0, all, err);
-    *obstacle = 0;
-    for (unsigned i = 0; i < size && !st; i++) {
-        if (!all[i]) *obstacle = NO_LIBRARY;
-        for (unsigned k = 0; k < i && !*obstacle; k++)
-            if (all[i] == all[k]) *obstacle = SAME_DEVICE;
-    }
+    struct comm_group *world = &g->of[GROUP_WORLD];
+    struct presence own = {0}, *all = must_calloc(world->size, sizeof *all);
+    if (d->collectives)
+        own.has_library = !d->collectives->available(why);
+    else
+        (void)!fail(why, ERR_UNSUPPORTED, "%s has no collectives", d->name);
+    enum status st = d->identity(&own.device, err);
+    if (!st) st = world->comm->backend->all_gather(world, &own, all, sizeof own, err);
+    if (!st) *obstacle = obstacle_of(all, world->size);
     free(all);
     return st;
 }
@@ -448,6 +448,9 @@ enum status collectives_open(struct collectives *c, struct groups *groups,
     struct error why = {0};
     int obstacle;
     *c = (struct collectives){.groups = groups, .device = device};
+    if (device->is_host && way == COLLECTIVES_DEVICE)
+        return fail(err, ERR_UNSUPPORTED, "--collectives nccl: there are no GPUs in --device %s",
+                    device->name);
     if (device->is_host || way == COLLECTIVES_STAGED || groups->of[GROUP_WORLD].size == 1)
         return OK;
     TRY(find_obstacle(device, groups, &obstacle, &why, err));
@@ -462,16 +465,19 @@ void collectives_close(struct collectives *c)
     free(c->staging);
     c->staging = NULL;
     if (!c->linked) return;
-    struct comm *comm = c->groups->of[GROUP_WORLD].comm;
-    bool give_up = comm->backend->check(comm, &ignored) != OK;
+    /* Where one has failed, nobody comes. */
+    bool give_up = comm_barrier(&c->groups->of[GROUP_WORLD], &ignored) != OK;
+    void *links[NUM_GROUP_KINDS];
+    unsigned count = 0;
     for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
-        if (c->links[k] && first_alike(c->groups, k) == k)
-            c->device->collectives->close(c->links[k], give_up);
+        if (c->links[k] && first_alike(c->groups, k) == k) links[count++] = c->links[k];
+    c->device->collectives->close(links, count, give_up);
     c->linked = false;
 }
 
 const char *collectives_name(const struct collectives *c)
 {
+    if (c->groups->of[GROUP_WORLD].size == 1) return "none";
     if (c->linked) return c->device->collectives->name;
     return c->device->is_host ? c->groups->of[GROUP_WORLD].comm->backend->name : "staged";
 }

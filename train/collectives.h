@@ -24,12 +24,14 @@ struct collectives {
     uint64_t staging_bytes;
 };
 
-/* All ranks call it. ERR_UNSUPPORTED where it cannot be the way that is asked for. */
+/* All ranks call it. ERR_UNSUPPORTED where it cannot be the way that is asked for; one rank has
+ * nobody to talk to, and any way will do. */
 MUST_CHECK enum status collectives_open(struct collectives *c, struct groups *groups,
                                         const struct device *device, enum collectives_way way,
                                         struct error *err);
 void collectives_close(struct collectives *c);
-const char *collectives_name(const struct collectives *c); /* "local", "mpi", "staged", "nccl" */
+const char *
+collectives_name(const struct collectives *c); /* "none", "local", "mpi", "staged", "nccl" */
 
 /* Room for what the program's collectives stage. */
 MUST_CHECK enum status collectives_reserve(struct collectives *c, const struct program *p,

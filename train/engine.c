@@ -9,6 +9,7 @@
 #include "common/ranks.h"
 #include "common/threads.h"
 #include "common/version.h"
+#include "train/apart.h"
 #include "train/fit.h"
 
 /* ---- ranks ---- */
@@ -92,10 +93,21 @@ enum status worker_load(struct worker *w, const struct pass *const *passes, size
     struct load_options o = {.threads = own_threads(w),
                              .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress};
     const struct fit fit = {&w->model, passes, num_passes};
-    enum status st = fit_check(&fit, w->comm.host_size, err);
+    enum status st = fit_check(&fit, err);
     for (size_t i = 0; i < num_passes && st == ERR_MEMORY && !w->q->quiet; i++)
         print_memory(stderr, w, passes[i], "memory");
     return st ? st : model_load(&w->model, &o, err);
+}
+
+enum status worker_end(struct worker *w, struct pass *const *passes, size_t num_passes,
+                       enum status st, struct error *err)
+{
+    if (!st) return OK;
+    comm_fail(&w->comm, err);
+    for (size_t i = 0; i < num_passes; i++)
+        pass_release_graphs(passes[i]);
+    collectives_close(&w->model.collectives);
+    return st;
 }
 
 /* ---- forward ---- */
@@ -127,6 +139,7 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
         if (!st) st = pass_allocate(&p, err);
         if (!st) st = run_batches(&p, q, err);
     }
+    st = worker_end(w, (struct pass *[]){&p}, 1, st, err);
     pass_release(&p);
     return st;
 }
@@ -151,7 +164,7 @@ static enum status open_device(const struct worker *w, const struct device **dev
 {
     *device = &cpu_device;
     if (w->q->on_gpu) TRY(cuda_device_load(device, err));
-    return (*device)->open(w->comm.rank % w->comm.host_size, err);
+    return (*device)->open(w->comm.host_rank, err);
 }
 
 static enum status run_rank(struct worker *w, rank_work *work, const void *request,
@@ -163,7 +176,7 @@ static enum status run_rank(struct worker *w, rank_work *work, const void *reque
     bool opened = !st;
     if (!st) st = model_open(&w->model, &w->opened.catalog, &options, &w->comm, err);
     if (!st) st = work(w, request, err);
-    if (st) comm_fail(&w->comm, err); /* before anything that waits for the others */
+    if (st) comm_fail(&w->comm, err); /* before anything that waits for the others; again is once */
     model_close(&w->model);
     if (opened) options.device->close();
     return end_ranks(w, st, err);
@@ -183,16 +196,41 @@ static enum status on_ranks(const struct engine_model *q, rank_work *work, const
     return st;
 }
 
-static enum status forward(const struct forward_request *q, struct error *err)
+static enum status forward_here(const struct forward_request *q, struct error *err)
 {
     return on_ranks(&q->model, forward_rank, q, err);
 }
 
-static enum status generate(const struct generate_request *q, struct error *err)
+static enum status generate_here(const struct generate_request *q, struct error *err)
 {
     return on_ranks(&q->model, generate_rank, q, err);
 }
 
+/* Whether this process forks ranks that use a GPU: it must have none open itself, now and later. */
+static enum status must_be_apart(const struct engine_model *q, bool *apart, struct error *err)
+{
+    struct ranks ranks;
+    TRY(ranks_from_environment(&ranks, err));
+    *apart = q->on_gpu && ranks.size == 1;
+    if (*apart) end_threads();
+    return OK;
+}
+
+static enum status forward(const struct forward_request *q, struct error *err)
+{
+    bool apart;
+    TRY(must_be_apart(&q->model, &apart, err));
+    return apart ? apart_forward(q, forward_here, err) : forward_here(q, err);
+}
+
+static enum status generate(const struct generate_request *q, struct error *err)
+{
+    bool apart;
+    TRY(must_be_apart(&q->model, &apart, err));
+    return apart ? apart_generate(q, generate_here, err) : generate_here(q, err);
+}
+
+/* Once in the life of a process. */
 static enum status bench(const struct bench_request *q, struct error *err)
 {
     return on_ranks(&q->model, bench_rank, q, err);

@@ -17,6 +17,11 @@ struct worker {
  */
 MUST_CHECK enum status worker_load(struct worker *w, const struct pass *const *passes,
                                    size_t num_passes, struct error *err);
+/* To be called with what the work has come to, before memory is released: tells the others of a
+ * failure, and ends what the device does with them, for which releasing it would wait: graphs
+ * first, as what they hold is in use. Returns st. */
+MUST_CHECK enum status worker_end(struct worker *w, struct pass *const *passes, size_t num_passes,
+                                  enum status st, struct error *err);
 /* Prints a pass' memory, on rank 0. */
 void worker_print_memory(const struct worker *w, const struct pass *p, const char *what);
 

@@ -8,17 +8,6 @@
 #include "common/memory.h"
 #include "common/strbuf.h"
 
-static uint64_t pass_bytes(const struct pass *p)
-{
-    uint64_t bytes = 0, scratch = 0;
-    for (size_t i = 0; i < p->num_chunks; i++) {
-        const uint64_t *of_class = p->chunks[i].program.bytes;
-        bytes += of_class[VALUE_INPUT] + of_class[VALUE_OUTPUT];
-        scratch = max_u64(scratch, of_class[VALUE_SCRATCH]); /* which all share */
-    }
-    return bytes + scratch;
-}
-
 uint64_t fit_rank_bytes(const struct fit *f)
 {
     uint64_t bytes = f->model->parameters.bytes;
@@ -157,31 +146,40 @@ static void add_layout(struct strbuf *out, const struct model *m, const struct f
     strbuf_add_char(out, ')');
 }
 
-/* What each rank tells all. */
+/* What each rank tells all: of its own, and of the whole device that others may share. */
 struct need {
+    uint64_t bytes, device, free;
+};
+
+/* All ranks of one device. */
+struct demand {
+    unsigned ranks, largest; /* the rank that needs most of them */
     uint64_t bytes, free;
 };
 
-/* The rank that lacks most, if one does. */
-static bool find_worst(const struct need *needs, unsigned size, unsigned *worst)
+static struct demand demand_of(const struct need *needs, unsigned size, uint64_t device)
+{
+    struct demand d = {.free = UINT64_MAX};
+    for (unsigned r = 0; r < size; r++) {
+        if (needs[r].device != device) continue;
+        if (!d.ranks++ || needs[r].bytes > needs[d.largest].bytes) d.largest = r;
+        d.bytes += needs[r].bytes;
+        d.free = min_u64(d.free, needs[r].free);
+    }
+    return d;
+}
+
+/* The device that lacks most, if one does. */
+static bool find_worst(const struct need *needs, unsigned size, struct demand *worst)
 {
     uint64_t most = 0;
     for (unsigned r = 0; r < size; r++) {
-        uint64_t lacks = needs[r].bytes > needs[r].free ? needs[r].bytes - needs[r].free : 0;
-        if (lacks <= most) continue;
-        most = lacks;
-        *worst = r;
+        struct demand d = demand_of(needs, size, needs[r].device);
+        if (d.bytes <= d.free || d.bytes - d.free <= most) continue;
+        most = d.bytes - d.free;
+        *worst = d;
     }
     return most > 0;
-}
-
-/* Ranks of one host take of its memory what they need, not each the same. */
-static bool fit_together(const struct need *needs, unsigned size)
-{
-    uint64_t bytes = 0;
-    for (unsigned r = 0; r < size; r++)
-        bytes += needs[r].bytes;
-    return bytes / size <= needs[0].free;
 }
 
 enum { ADVICE_BYTES = 256 };
@@ -206,28 +204,31 @@ static enum status share_advice(const struct fit *f, struct comm_group *world,
     return st;
 }
 
-static enum status refuse(const struct fit *f, struct comm_group *world, unsigned worst,
-                          const struct need *need, struct error *err)
+static enum status refuse(const struct fit *f, struct comm_group *world, const struct need *needs,
+                          const struct demand *d, struct error *err)
 {
-    char advice[ADVICE_BYTES];
+    char advice[ADVICE_BYTES], shared[64] = "";
     TRY(share_advice(f, world, advice, err));
-    return fail(err, ERR_MEMORY, "rank %u needs %.2f GB of memory, and %.2f GB are free for it; %s",
-                worst, (double)need->bytes / 1e9, (double)need->free / 1e9, advice);
+    if (d->ranks > 1)
+        snprintf(shared, sizeof shared, ", %.2f GB with the %u it shares them with",
+                 (double)d->bytes / 1e9, d->ranks - 1);
+    return fail(err, ERR_MEMORY, "rank %u needs %.2f GB of memory%s, and %.2f GB are free; %s",
+                d->largest, (double)needs[d->largest].bytes / 1e9, shared, (double)d->free / 1e9,
+                advice);
 }
 
-enum status fit_check(const struct fit *f, unsigned host_size, struct error *err)
+enum status fit_check(const struct fit *f, struct error *err)
 {
+    const struct device *device = f->model->device;
     struct comm_group world = f->model->groups.of[GROUP_WORLD];
     struct need own = {.bytes = fit_rank_bytes(f)};
-    unsigned worst = 0;
+    struct demand worst;
     TRY(comm_barrier(&world, err)); /* each has opened its device, which takes some, too */
-    TRY(f->model->device->free_memory(host_size, &own.free, err));
+    TRY(device->identity(&own.device, err));
+    TRY(device->free_memory(1, &own.free, err));
     struct need *needs = must_calloc(world.size, sizeof *needs);
     enum status st = world.comm->backend->all_gather(&world, &own, needs, sizeof own, err);
-    bool one_memory = f->model->device->is_host && host_size == world.size;
-    if (!st && find_worst(needs, world.size, &worst) &&
-        !(one_memory && fit_together(needs, world.size)))
-        st = refuse(f, &world, worst, &needs[worst], err);
+    if (!st && find_worst(needs, world.size, &worst)) st = refuse(f, &world, needs, &worst, err);
     free(needs);
     return st;
 }

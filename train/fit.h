@@ -16,7 +16,7 @@ struct fit {
     size_t num_passes;
 };
 
-/* Bytes that this rank allocates on its device. */
+/* Bytes that this rank allocates on its device for parameters, caches and passes. */
 uint64_t fit_rank_bytes(const struct fit *f);
 
 struct fit_layout {
@@ -28,12 +28,13 @@ struct fit_layout {
 /* The layout of the fewest ranks, then of the fewest pipeline stages, then of the least memory,
  * whose largest rank gets what it needs; found by building the programs of its ranks. Context
  * parallelism, and data parallelism that was asked for, stay as they are; there are 1, 2, 4, ..
- * times as many ranks as these take. false where none of up to FIT_MOST_RANKS ranks fits. */
+ * times as many ranks as these take; layers are cut evenly. false where none of up to
+ * FIT_MOST_RANKS ranks fits. */
 bool fit_search(const struct fit *f, struct fit_layout *out);
 
 /* ERR_MEMORY, on all ranks and with one message, where a rank needs more than is free: what it
- * needs, what is free, and what fit_search found. To be called by all, before any of them allocates
- * something. host_size: ranks on this host. */
-MUST_CHECK enum status fit_check(const struct fit *f, unsigned host_size, struct error *err);
+ * needs, what is free, and what fit_search found. Ranks of one device have its memory together. To
+ * be called by all, before any of them allocates something. */
+MUST_CHECK enum status fit_check(const struct fit *f, struct error *err);
 
 #endif

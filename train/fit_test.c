@@ -166,12 +166,12 @@ static void a_rank_that_lacks_memory_is_told_with_a_layout(void **state)
     subject_open(&x, "llama2");
     each_has_its_own = true;
     host_bytes = fit_rank_bytes(&x.fit);
-    assert_ok(fit_check(&x.fit, 1, &err));
+    assert_ok(fit_check(&x.fit, &err));
     host_bytes--;
-    assert_fails(fit_check(&x.fit, 1, &err), ERR_MEMORY,
-                 "for it; the smallest layout that fits: --tp 2 (2 ranks, 0.00 GB each)");
+    assert_fails(fit_check(&x.fit, &err), ERR_MEMORY,
+                 "are free; the smallest layout that fits: --tp 2 (2 ranks, 0.00 GB each)");
     host_bytes = 1000;
-    assert_fails(fit_check(&x.fit, 1, &err), ERR_MEMORY, "of up to 64 ranks fit");
+    assert_fails(fit_check(&x.fit, &err), ERR_MEMORY, "of up to 64 ranks fit");
     subject_close(&x);
 }
 

@@ -109,6 +109,7 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
         if (!st) st = pass_allocate(&g.decode, err);
         if (!st && q->max_new_tokens) st = generate_all(&g, err);
     }
+    st = worker_end(w, (struct pass *[]){&g.prefill, &g.decode}, 2, st, err);
     if (g.prefill.model) pass_release(&g.prefill);
     if (g.decode.model) pass_release(&g.decode);
     free(g.tokens);

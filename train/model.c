@@ -149,15 +149,38 @@ enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
     return OK;
 }
 
+/* Of the programs of a rank, which run one after the other, activations are in one place. */
+static uint64_t scratch_bytes(const struct pass *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->num_chunks; i++)
+        bytes = max_u64(bytes, p->chunks[i].program.bytes[VALUE_SCRATCH]);
+    return bytes;
+}
+
+uint64_t pass_bytes(const struct pass *p)
+{
+    uint64_t bytes = scratch_bytes(p);
+    for (size_t i = 0; i < p->num_chunks; i++)
+        bytes += p->chunks[i].program.bytes[VALUE_INPUT] + p->chunks[i].program.bytes[VALUE_OUTPUT];
+    return bytes;
+}
+
 static void release(const struct pass *p, void *memory)
 {
     if (memory) p->model->device->release(memory);
 }
 
+void pass_release_graphs(struct pass *p)
+{
+    for (size_t i = 0; i < p->num_chunks; i++)
+        run_release_graphs(&p->runs[i]);
+}
+
 void pass_release(struct pass *p)
 {
+    pass_release_graphs(p);
     for (size_t i = 0; i < p->num_chunks; i++) {
-        run_release_graphs(&p->runs[i]);
         release(p, p->runs[i].regions[VALUE_INPUT]);
         release(p, p->runs[i].regions[VALUE_OUTPUT]);
         if (i == 0) release(p, p->runs[i].regions[VALUE_SCRATCH]); /* which all share */
@@ -166,16 +189,12 @@ void pass_release(struct pass *p)
     arena_release(&p->arena);
 }
 
-/* What all programs of a rank share, since they run one after the other. */
 static enum status allocate_shared(struct pass *p, struct error *err)
 {
-    uint64_t scratch = 0;
-    for (size_t i = 0; i < p->num_chunks; i++) {
-        scratch = max_u64(scratch, p->chunks[i].program.bytes[VALUE_SCRATCH]);
+    for (size_t i = 0; i < p->num_chunks; i++)
         TRY(collectives_reserve(&p->model->collectives, &p->chunks[i].program, err));
-    }
-    return p->model->device->allocate(&p->runs[0].regions[VALUE_SCRATCH], scratch, "activations",
-                                      err);
+    return p->model->device->allocate(&p->runs[0].regions[VALUE_SCRATCH], scratch_bytes(p),
+                                      "activations", err);
 }
 
 enum status pass_allocate(struct pass *p, struct error *err)

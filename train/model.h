@@ -75,6 +75,10 @@ struct pass {
 MUST_CHECK enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
                                  const struct pass_options *o, struct error *err);
 void pass_release(struct pass *p);
+void pass_release_graphs(struct pass *p);
+
+/* What pass_allocate allocates. */
+uint64_t pass_bytes(const struct pass *p);
 
 /* Memory for the values of all programs; after it the pass can run. */
 MUST_CHECK enum status pass_allocate(struct pass *p, struct error *err);

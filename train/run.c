@@ -21,24 +21,16 @@ static struct operand operand_of(const struct run *r, value_id id)
     return o;
 }
 
-static uint64_t elements_of(const struct operand *o)
-{
-    uint64_t n = 1;
-    for (unsigned d = 0; d < o->num_dims; d++)
-        n *= o->shape[d];
-    return n;
-}
-
 static uint64_t bytes_of(const struct run *r, const struct operand *o)
 {
-    return elements_of(o) * operand_bytes_of(o->type, r->program->elem);
+    return operand_numel(o) * operand_bytes_of(o->type, r->program->elem);
 }
 
 /* ---- numbers ---- */
 
 static bool numbers_are_finite(const struct operand *o, enum elem_type elem)
 {
-    uint64_t n = elements_of(o);
+    uint64_t n = operand_numel(o);
     bool finite = true;
     if (o->type == OPERAND_INT) return true;
     if (operand_bytes_of(o->type, elem) == 8)
@@ -129,7 +121,7 @@ static enum status run_calls(const struct run *r, size_t first, size_t end, stru
         if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
         enum status st = run_call(r, c, err);
         if (st) return fail_in(err, "%s", c->label);
-        if (r->seconds) TRY(collectives_finish(r->collectives, err));
+        if (r->seconds || r->check_numbers) TRY(collectives_finish(r->collectives, err));
         if (r->seconds) r->seconds[i] += seconds_now() - start;
         if (r->check_numbers) TRY(check_numbers(r, c, err));
     }
@@ -146,7 +138,7 @@ struct stretch {
 };
 
 struct graphs {
-    bool has_run; /* once, without them */
+    bool has_run, recorded; /* it runs once without them */
     struct stretch *stretches;
     size_t count;
     bool refused; /* the device cannot record these calls */
@@ -171,12 +163,20 @@ void run_use_graphs(struct run *r)
     cut_into_stretches(r, r->graphs);
 }
 
+static void forget_graphs(const struct run *r)
+{
+    for (size_t i = 0; i < r->graphs->count; i++) {
+        if (r->graphs->stretches[i].graph)
+            r->device->graphs->release(r->graphs->stretches[i].graph);
+        r->graphs->stretches[i].graph = NULL;
+    }
+}
+
 void run_release_graphs(struct run *r)
 {
     struct graphs *g = r->graphs;
     if (!g) return;
-    for (size_t i = 0; i < g->count; i++)
-        if (g->stretches[i].graph) r->device->graphs->release(g->stretches[i].graph);
+    forget_graphs(r);
     free(g->stretches);
     free(g);
     r->graphs = NULL;
@@ -200,20 +200,34 @@ static enum status record(const struct run *r, struct stretch *s, struct error *
     return st;
 }
 
-/* Nothing was done while it was recorded: what cannot be is done call by call. */
-static enum status run_stretch(const struct run *r, struct stretch *s, struct error *err)
+/* Nothing is done while it is recorded. All ranks have graphs, or none: what ranks do together must
+ * be in one of each, or of none. */
+static enum status record_all(const struct run *r, struct error *err)
 {
     struct graphs *g = r->graphs;
-    if (!s->waits && !s->graph && !g->refused) g->refused = record(r, s, &g->why) != OK;
-    if (s->graph) return r->device->graphs->replay(s->graph, err);
-    return run_calls(r, s->first, s->end, err);
+    struct comm_group *world = &r->collectives->groups->of[GROUP_WORLD];
+    for (size_t i = 0; i < g->count && !g->refused; i++)
+        if (!g->stretches[i].waits) g->refused = record(r, &g->stretches[i], &g->why) != OK;
+    int32_t refused = g->refused;
+    g->recorded = true;
+    TRY(world->comm->backend->all_reduce(world, &refused, 1, COMM_INT32, COMM_MAX, err));
+    if (!refused) return OK;
+    if (!g->refused) (void)!fail(&g->why, ERR_DEVICE, "another rank could make none");
+    g->refused = true;
+    forget_graphs(r);
+    return OK;
 }
 
 static enum status run_stretches(const struct run *r, struct error *err)
 {
+    if (!r->graphs->recorded) TRY(record_all(r, err));
     for (size_t i = 0; i < r->graphs->count; i++) {
+        const struct stretch *s = &r->graphs->stretches[i];
         if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
-        TRY(run_stretch(r, &r->graphs->stretches[i], err));
+        if (s->graph)
+            TRY(r->device->graphs->replay(s->graph, err));
+        else
+            TRY(run_calls(r, s->first, s->end, err));
     }
     return OK;
 }

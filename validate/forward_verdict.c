@@ -90,7 +90,7 @@ static void outputs_text(struct strbuf *out, const struct forward *f,
 
 void forward_text(struct strbuf *out, const struct forward *f, bool verbose)
 {
-    bool different = f->agreement == DISAGREE;
+    bool different = forward_agreement(f) == DISAGREE;
     forward_line(out, f);
     facts_text(out, f);
     if (f->broken || (!different && !verbose)) return;

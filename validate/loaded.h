@@ -1,9 +1,9 @@
 /* loaded.h - the weights of both sides as the memory of the ranks that run them holds them
  * (train/weights.h), beside one another and beside what the files hold.
  *
- * Two that differ there pass where their files were found to differ in a way that passes, too: in
- * dtype, or within the tolerance. What one side alone has is left to the outputs to judge, what the
- * user leaves out of the comparison is left out here. */
+ * Two that differ there pass where their files were found to differ in a way that explains it: by a
+ * cast from one dtype to the other, or within the tolerance. What one side alone has is left to the
+ * outputs to judge, what the user leaves out of the comparison is left out here. */
 #ifndef FERRY_VALIDATE_LOADED_H
 #define FERRY_VALIDATE_LOADED_H
 

@@ -213,7 +213,7 @@ static enum status find_hints(struct comparison *c, struct error *err)
     return OK;
 }
 
-/* Whether the sides compute the same is what --forward asks for, whatever their weights are. */
+/* --forward asks whether the sides compute the same, of the same weights: forward_agreement(). */
 static bool passes(const struct verdict *v)
 {
     return v->forward ? forward_agreement(v->forward) != DISAGREE : compare_passes(v->c);

@@ -67,6 +67,14 @@ static bool fits_cudnn(const union op_params *p, const struct operand *in)
     return attention_fits_mma(p, in);
 }
 
+/* Floats that a launch's stats take: each begins as aligned as cuDNN was told. */
+static size_t stats_of_launch(const struct cudnn_shape *s)
+{
+    const size_t count = (size_t)(s->batch * s->heads * s->length);
+    return (count + WORKSPACE_ALIGNMENT / 4 - 1) / (WORKSPACE_ALIGNMENT / 4) *
+           (WORKSPACE_ALIGNMENT / 4);
+}
+
 static struct launches arrange(const union op_params *p, const struct operand *in,
                                const struct operand *out)
 {
@@ -96,8 +104,9 @@ static struct launches arrange(const union op_params *p, const struct operand *i
     l.kv_step = (size_t)(by_sequence ? length * kv_row : kv_group);
     l.o_step = (size_t)(by_sequence ? length * o_row : o_group);
     const bool by_group = !one_stride && !by_sequence;
-    l.stats_of_sequence = (size_t)length * h.queries * (by_group ? 1 : h.groups);
-    l.stats_of_group = (size_t)length * h.queries * (by_group ? (size_t)sequences : 1);
+    l.stats_of_sequence =
+        by_sequence ? stats_of_launch(&s) : (size_t)length * h.queries * (by_group ? 1 : h.groups);
+    l.stats_of_group = by_group ? stats_of_launch(&s) : (size_t)length * h.queries;
     return l;
 }
 
@@ -112,8 +121,7 @@ static size_t plan_bytes(const struct planned *e)
 static size_t workspace_bytes(const struct planned *e, const struct launches *l)
 {
     const struct cudnn_shape &s = l->shape;
-    const size_t stats = s.stats ? (size_t)(s.batch * s.heads * s.length) * l->count : 0;
-    return plan_bytes(e) + stats * sizeof(float);
+    return plan_bytes(e) + (s.stats ? stats_of_launch(&s) * l->count * sizeof(float) : 0);
 }
 
 /* lse [rows, heads] from cuDNN's [.., length]; a thread each. */
@@ -141,7 +149,7 @@ static enum status run_launches(const union op_params *p, const struct operand *
         o.k = kv + p->attention.k_at;
         o.v = kv + p->attention.v_at;
         o.o = data_of<bf16>(out[0]) + i * l->o_step;
-        o.stats = s.stats ? stats + i * (size_t)(s.batch * s.heads * s.length) : NULL;
+        o.stats = s.stats ? stats + i * stats_of_launch(&s) : NULL;
         o.scale = (float)p->attention.scale;
         TRY(cudnn_plan_run(&e->plan, &s, &o, workspace, err));
     }

@@ -109,6 +109,19 @@ static void device_release(void *memory)
     (void)cudaFree(memory);
 }
 
+/* A hash of its UUID, which no other GPU has. */
+static enum status device_identity(uint64_t *id, struct error *err)
+{
+    cudaDeviceProp properties;
+    int number;
+    CUDA_TRY(cudaGetDevice(&number), "a GPU");
+    CUDA_TRY(cudaGetDeviceProperties(&properties, number), "a GPU's properties");
+    *id = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
+        *id = (*id ^ (unsigned char)properties.uuid.bytes[i]) * 1099511628211u;
+    return OK;
+}
+
 static enum status device_free_memory(unsigned ranks, uint64_t *bytes, struct error *err)
 {
     size_t free_bytes = 0, total_bytes = 0;
@@ -215,10 +228,10 @@ static const char *device_describe(void)
 }
 
 static const struct device cuda_device = {
-    "cuda",          false,          device_open,        device_close,
-    device_allocate, device_release, device_free_memory, device_upload,
-    device_download, device_copy,    device_synchronize, device_ops,
-    device_describe, &cuda_graphs,   cuda_collectives};
+    "cuda",          false,           device_open,     device_close,
+    device_allocate, device_release,  device_identity, device_free_memory,
+    device_upload,   device_download, device_copy,     device_synchronize,
+    device_ops,      device_describe, &cuda_graphs,    cuda_collectives};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;

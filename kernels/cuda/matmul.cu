@@ -26,6 +26,7 @@ struct plan_key {
     uint64_t c_is_real;
     uint64_t transpose_a, transpose_b, has_bias, accumulate;
     uint64_t align_a, align_b, align_c; /* bytes */
+    uint64_t compute_type, version;     /* of cuBLASLt: its algorithms are its own */
 };
 
 /* How it is computed. */
@@ -160,11 +161,11 @@ static bool same_key(const struct plan_key *a, const struct plan_key *b)
 
 /* ---- making a plan ---- */
 
-static cublasComputeType_t compute_type(const struct plan_key *key)
+static cublasComputeType_t compute_type(uint64_t elem_type)
 {
     const char *tf32 = getenv("FERRY_CUDA_TF32");
-    if (key->elem_type == CUDA_R_64F) return CUBLAS_COMPUTE_64F;
-    if (key->elem_type == CUDA_R_32F && tf32 && strcmp(tf32, "1") == 0)
+    if (elem_type == CUDA_R_64F) return CUBLAS_COMPUTE_64F;
+    if (elem_type == CUDA_R_32F && tf32 && strcmp(tf32, "1") == 0)
         return CUBLAS_COMPUTE_32F_FAST_TF32;
     return CUBLAS_COMPUTE_32F;
 }
@@ -200,7 +201,8 @@ static enum status describe(struct plan *plan, struct error *err)
     const cublasOperation_t transa = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t transb = k->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cudaDataType_t scale = k->elem_type == CUDA_R_64F ? CUDA_R_64F : CUDA_R_32F;
-    LT_TRY(cublasLtMatmulDescCreate(&plan->product, compute_type(k), scale), "a product");
+    LT_TRY(cublasLtMatmulDescCreate(&plan->product, (cublasComputeType_t)k->compute_type, scale),
+           "a product");
     TRY(set_attribute(plan, CUBLASLT_MATMUL_DESC_TRANSA, &transa, sizeof transa, err));
     TRY(set_attribute(plan, CUBLASLT_MATMUL_DESC_TRANSB, &transb, sizeof transb, err));
     TRY(make_layout(&plan->a, k->elem_type, k->transpose_b ? k->n : k->k,
@@ -214,6 +216,8 @@ static enum status make_preference(cublasLtMatmulPreference_t *out, const struct
                                    struct error *err)
 {
     const size_t bytes = MATMUL_WORKSPACE_BYTES;
+    /* What is added up from parts is added up in REAL. */
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         uint32_t bytes;
@@ -226,6 +230,9 @@ static enum status make_preference(cublasLtMatmulPreference_t *out, const struct
     LT_TRY(cublasLtMatmulPreferenceCreate(out), "a preference");
     LT_TRY(cublasLtMatmulPreferenceSetAttribute(*out, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                 &bytes, sizeof bytes),
+           "a preference");
+    LT_TRY(cublasLtMatmulPreferenceSetAttribute(*out, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                &reductions, sizeof reductions),
            "a preference");
     for (const auto &a : alignments)
         LT_TRY(cublasLtMatmulPreferenceSetAttribute(*out, a.attribute, &a.bytes, sizeof a.bytes),
@@ -445,6 +452,8 @@ static struct plan_key key_of(const union op_params *p, const struct operand *in
     k.align_a = alignment_of(in[0].data);
     k.align_b = alignment_of(in[1].data);
     k.align_c = alignment_of(out[0].data);
+    k.compute_type = compute_type(k.elem_type);
+    k.version = cublasLtGetVersion();
     return k;
 }
 

@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <thread>
+#include <vector>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/device.h"
@@ -62,20 +64,6 @@ static enum status available(struct error *err)
     return OK;
 }
 
-/* A hash of its UUID, which no other GPU has. */
-static enum status own_device(uint64_t *device, struct error *err)
-{
-    cudaDeviceProp properties;
-    int number;
-    TRY(cuda_status("a GPU", cudaGetDevice(&number), err));
-    TRY(cuda_status("a GPU's properties", cudaGetDeviceProperties(&properties, number), err));
-    *device = 14695981039346656037u;
-    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
-        *device = (*device ^ (unsigned char)properties.uuid.bytes[i]) * 1099511628211u;
-    *device |= 1;
-    return OK;
-}
-
 /* ---- groups ---- */
 
 static enum status new_id(char id[DEVICE_GROUP_ID_BYTES], struct error *err)
@@ -101,15 +89,26 @@ static enum status open(void **group, const char *id, unsigned size, unsigned in
     return OK;
 }
 
-static void close(void *group, bool give_up)
+static void forget(void *group)
 {
-    ncclComm_t comm = static_cast<ncclComm_t>(group);
     for (unsigned i = 0; i < MOST_GROUPS; i++)
-        if (open_groups[i] == comm) open_groups[i] = NULL;
-    if (give_up)
-        (void)nccl.ncclCommAbort(comm);
-    else
-        (void)nccl.ncclCommDestroy(comm);
+        if (open_groups[i] == group) open_groups[i] = NULL;
+}
+
+/* Aborting one waits for its kernels, and these for those of others: a thread each. */
+static void close(void *const *groups, unsigned count, bool give_up)
+{
+    std::vector<std::thread> aborting;
+    for (unsigned i = 0; i < count; i++) {
+        const ncclComm_t comm = static_cast<ncclComm_t>(groups[i]);
+        forget(comm);
+        if (give_up)
+            aborting.emplace_back([comm] { (void)nccl.ncclCommAbort(comm); });
+        else
+            (void)nccl.ncclCommDestroy(comm);
+    }
+    for (std::thread &t : aborting)
+        t.join();
 }
 
 static enum status done(bool *is_done, struct error *err)
@@ -219,8 +218,8 @@ static enum status exchange(void *group, unsigned to, const void *in, unsigned f
 }
 
 static const struct device_collectives nccl_collectives = {
-    "nccl",     available,      own_device, new_id, open,    close,    all_reduce,
-    all_gather, reduce_scatter, all_to_all, send,   receive, exchange, done};
+    "nccl",         available,  new_id, open,    close,    all_reduce, all_gather,
+    reduce_scatter, all_to_all, send,   receive, exchange, done};
 
 const struct device_collectives *const cuda_collectives = &nccl_collectives;
 

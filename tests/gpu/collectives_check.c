@@ -148,7 +148,7 @@ int main(void)
         failed += check(i, numbers);
     device->release(in);
     device->release(out);
-    library->close(group, false);
+    library->close(&group, 1, false);
     device->close();
     return failed > 0;
 }

@@ -41,9 +41,35 @@ graphs_are() { # COUNT OPTION...
         tee /dev/stderr | grep -q "graphs: $count\$"
 }
 
+# A command that fails so, and says that, within seconds.
+fails() { # CODE TEXT COMMAND...
+    code=$1 text=$2
+    shift 2
+    "$@" >"$work/output" 2>&1
+    got=$?
+    cat "$work/output"
+    [ "$got" -eq "$code" ] && grep -q "$text" "$work/output"
+}
+
+golden=tests/golden/hf/llama2
+cp -r "$golden" "$work/nan"
+chmod -R u+w "$work/nan"
+size=$(wc -c <"$work/nan/model.safetensors") # f16; what lies at the end is a projection's last row
+printf '\000\176' | dd of="$work/nan/model.safetensors" bs=1 seek=$((size - 2)) conv=notrunc 2>/dev/null
+
+compute() { # OPTION...
+    timeout 60 "$ferry" forward "$work/nan" --input-ids "$golden/logits.safetensors" --out "$work/out.safetensors" \
+        --device cuda --tp 2 "$@"
+}
+
 check "ops beside the CPU's" "$build/tests/gpu/ops_check" --small --trials 5
 check "models and layouts, staged through the host" engine_test forward_test
 check "generation, as graphs" engine_test generate_test
+check "several runs of several ranks, from one process" \
+    "$ferry" verify "$golden" "$golden" --forward --device cuda --tp 2
+check "ranks of one GPU cannot have NCCL" fails 3 "two ranks have the same GPU" \
+    "$ferry" bench "$golden" --device cuda --tp 2 --seq 8 --collectives nccl
+check "nor can ranks on CPUs" fails 3 "no GPUs" "$ferry" bench "$golden" --tp 2 --seq 8 --collectives nccl
 EMULATED_GPUS=8
 export EMULATED_GPUS
 check "collectives of one rank" "$build/tests/gpu/collectives_check"
@@ -51,4 +77,10 @@ check "models and layouts, by NCCL" engine_test forward_test
 check "a step of decoding is one graph" graphs_are 1
 check "by NCCL it still is" graphs_are 1 --tp 2
 check "staged it is many" graphs_are 8 --tp 2 --collectives staged
+EMULATED_NO_GRAPHS=1
+export EMULATED_NO_GRAPHS
+check "where one rank can make none, no rank has" graphs_are "0: .*" --tp 2
+unset EMULATED_NO_GRAPHS
+check "NaN on one rank are named, by NCCL" fails 10 "has NaN" compute --collectives nccl
+check "and staged" fails 10 "has NaN" compute --collectives staged
 exit "$failed"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# pack.sh BUILD - packs what tests/gpu/run needs into BUILD/gpu.tar.xz: the program, its libraries and
+# pack.sh BUILD - packs what tests/gpu/run needs into BUILD/gpu.tar.gz: the program, its libraries and
 # the tests, stripped, with what they load from this system (a machine with a GPU may have no
 # OpenBLAS). What libc is made of stays, and NVIDIA's libraries, which are PyTorch's there.
 set -eu
@@ -23,5 +23,5 @@ ldd "$build/ferry" "$build/libferry_engine.so" "$build/train/forward_test" |
         esac
     done
 git rev-parse --short HEAD >"$work/commit" 2>/dev/null || echo unknown >"$work/commit"
-tar -C "$work" -cJf "$build/gpu.tar.xz" .
-du -h "$build/gpu.tar.xz" | sed 's/^/  packed: /'
+tar -C "$work" -czf "$build/gpu.tar.gz" .
+du -h "$build/gpu.tar.gz" | sed 's/^/  packed: /'

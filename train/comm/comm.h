@@ -54,8 +54,8 @@ struct comm_backend {
                         struct error *err);
     enum status (*receive)(struct comm_group *g, unsigned from, void *data, size_t bytes,
                            struct error *err);
-    /* What a call would fail with, as nobody has failed or died: OK. For a rank that waits for
-     * something else than a call. */
+    /* OK, or what any call would fail with by now: a rank has failed, died, or was interrupted. For
+     * a rank that waits for something else than a call. */
     enum status (*check)(struct comm *c, struct error *err);
     /* Tells all that this rank fails, with err's text; then everybody's calls fail. */
     void (*fail)(struct comm *c, const struct error *err);
@@ -68,6 +68,7 @@ struct comm {
     const struct comm_backend *backend;
     unsigned rank, size;
     unsigned host_size; /* ranks on this host, this one included: they share its CPUs */
+    unsigned host_rank; /* its place among them */
     void *own;
 };
 

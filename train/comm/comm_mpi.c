@@ -568,14 +568,16 @@ static const struct comm_backend mpi = {
     .close = close_job,
 };
 
-static unsigned ranks_of_host(MPI_Comm world)
+static void count_ranks_of_host(struct comm *c, MPI_Comm world)
 {
     MPI_Comm host;
-    int size = 1;
+    int size = 1, rank = 0;
     MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
     MPI_Comm_size(host, &size);
+    MPI_Comm_rank(host, &rank);
     MPI_Comm_free(&host);
-    return (unsigned)size;
+    c->host_size = (unsigned)size;
+    c->host_rank = (unsigned)rank;
 }
 
 static void make_buffers(struct mpi *m)
@@ -608,10 +610,7 @@ comm_mpi_start(struct comm *c, bool (*interrupted)(void), struct error *err)
     m->size = (unsigned)size;
     m->interrupted = interrupted;
     make_buffers(m);
-    *c = (struct comm){.backend = &mpi,
-                       .rank = m->rank,
-                       .size = m->size,
-                       .host_size = ranks_of_host(m->world),
-                       .own = m};
+    *c = (struct comm){.backend = &mpi, .rank = m->rank, .size = m->size, .own = m};
+    count_ranks_of_host(c, m->world);
     return OK;
 }

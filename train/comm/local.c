@@ -389,7 +389,11 @@ enum status comm_local_open(struct comm *c, unsigned size, struct error *err)
 {
     struct local *l;
     TRY(job_open(&l, size, err));
-    *c = (struct comm){
-        .backend = &local, .rank = l->rank, .size = size, .host_size = size, .own = l};
+    *c = (struct comm){.backend = &local,
+                       .rank = l->rank,
+                       .size = size,
+                       .host_size = size,
+                       .host_rank = l->rank,
+                       .own = l};
     return OK;
 }

@@ -23,11 +23,14 @@ typedef enum {
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
 } cublasLtMatmulPreferenceAttributes_t;
+
+enum { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
 
 typedef void *cublasLtHandle_t, *cublasLtMatmulPreference_t;
 struct emulated_product {

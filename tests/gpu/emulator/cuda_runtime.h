@@ -128,6 +128,7 @@ typedef void *cudaStream_t, *cudaEvent_t;
 enum {
     cudaSuccess = 0,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorInitializationError = 3,
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900
 };

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
+#include <unistd.h>
 #include <vector>
 
 #include "kernels/cuda/mma.h"
@@ -250,8 +251,12 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
+/* As the driver has it: who forks after it used a GPU has children that cannot. */
 cudaError_t cudaSetDevice(int device)
 {
+    static pid_t user;
+    if (user && user != getpid()) return cudaErrorInitializationError;
+    user = getpid();
     current_device = device;
     return cudaSuccess;
 }
@@ -314,8 +319,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *out)
     return cudaSuccess;
 }
 
+/* Fails on the GPU that EMULATED_NO_GRAPHS names. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
 {
+    const char *without = getenv("EMULATED_NO_GRAPHS");
+    if (without && atoi(without) == current_device) return cudaErrorMemoryAllocation;
     *out = new emulated_graph(*graph);
     return cudaSuccess;
 }
