@@ -240,8 +240,9 @@ enum status bench_rank(struct worker *w, const void *request, struct error *err)
     struct bench_result r = {0};
     struct pass p = {0};
     enum status st = pass_make(&p, &w->model, &q->batch, &q->pass, err);
+    if (!st) st = worker_fit(w, (const struct pass *[]){&p}, 1, err);
     if (!st) st = measure_ceilings(&w->model, &r, err);
-    if (!st) st = worker_load(w, (const struct pass *[]){&p}, 1, err);
+    if (!st) st = worker_load(w, err);
     if (!st) st = pass_allocate(&p, err);
     if (!st) st = measure(w, &p, q, &r, err);
     st = worker_end(w, (struct pass *[]){&p}, 1, st, err);

@@ -87,16 +87,21 @@ void worker_print_memory(const struct worker *w, const struct pass *p, const cha
     print_memory(stdout, w, p, what);
 }
 
-enum status worker_load(struct worker *w, const struct pass *const *passes, size_t num_passes,
-                        struct error *err)
+enum status worker_fit(struct worker *w, const struct pass *const *passes, size_t num_passes,
+                       struct error *err)
 {
-    struct load_options o = {.threads = own_threads(w),
-                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress};
     const struct fit fit = {&w->model, passes, num_passes};
     enum status st = fit_check(&fit, err);
     for (size_t i = 0; i < num_passes && st == ERR_MEMORY && !w->q->quiet; i++)
         print_memory(stderr, w, passes[i], "memory");
-    return st ? st : model_load(&w->model, &o, err);
+    return st;
+}
+
+enum status worker_load(struct worker *w, struct error *err)
+{
+    struct load_options o = {.threads = own_threads(w),
+                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress};
+    return model_load(&w->model, &o, err);
 }
 
 enum status worker_end(struct worker *w, struct pass *const *passes, size_t num_passes,
@@ -133,7 +138,8 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
     if (!st && q->dry_run) {
         worker_print_memory(w, &p, "memory");
     } else {
-        if (!st) st = worker_load(w, (const struct pass *[]){&p}, 1, err);
+        if (!st) st = worker_fit(w, (const struct pass *[]){&p}, 1, err);
+        if (!st) st = worker_load(w, err);
         if (!st && q->visit_weights)
             st = weights_digest(&w->model, q->visit_weights, q->context, err);
         if (!st) st = pass_allocate(&p, err);

@@ -12,11 +12,12 @@ struct worker {
     struct model model;
 };
 
-/* Reads the parameters that these passes want, which are all that is to be held. Where that is more
- * than a rank's memory, ERR_MEMORY before anything is allocated, with the passes' plans on stderr.
- */
-MUST_CHECK enum status worker_load(struct worker *w, const struct pass *const *passes,
-                                   size_t num_passes, struct error *err);
+/* ERR_MEMORY where the parameters that these passes want, and what they take themselves, are more
+ * than a rank's memory; then their plans are on stderr. Before anything is allocated. */
+MUST_CHECK enum status worker_fit(struct worker *w, const struct pass *const *passes,
+                                  size_t num_passes, struct error *err);
+/* Reads the parameters that the passes made so far want. */
+MUST_CHECK enum status worker_load(struct worker *w, struct error *err);
 /* To be called with what the work has come to, before memory is released: tells the others of a
  * failure, and ends what the device does with them, for which releasing it would wait: graphs
  * first, as what they hold is in use. Returns st. */

@@ -104,7 +104,8 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
         worker_print_memory(w, &g.prefill, "memory of the prompt");
         worker_print_memory(w, &g.decode, "memory of a step");
     } else {
-        if (!st) st = worker_load(w, (const struct pass *[]){&g.prefill, &g.decode}, 2, err);
+        if (!st) st = worker_fit(w, (const struct pass *[]){&g.prefill, &g.decode}, 2, err);
+        if (!st) st = worker_load(w, err);
         if (!st) st = pass_allocate(&g.prefill, err);
         if (!st) st = pass_allocate(&g.decode, err);
         if (!st && q->max_new_tokens) st = generate_all(&g, err);

@@ -99,7 +99,7 @@ run generate "$golden/llama2" --prompt-ids 1 --max-new-tokens 2000000000
 exits 3
 run generate "$golden/llama2" --prompt-ids 1 --max-new-tokens 1000000000
 exits 6
-says "are free for it"
+says "are free"
 run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --trace-layer 99
 exits 2
 says "there is no layer 99: the model has 2"
@@ -114,7 +114,7 @@ exits 6
 says "parameters and caches: 4853848.08 MB"
 says "alive in layers.0.activation"
 says "ferry bench: rank 0 needs "
-says " GB are free for it; "
+says " GB are free; "
 says "--tp"
 run bench big --seq 64 --tp 2 -q
 exits 6
