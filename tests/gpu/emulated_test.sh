@@ -70,8 +70,15 @@ check "several runs of several ranks, from one process" \
 check "ranks of one GPU cannot have NCCL" fails 3 "two ranks have the same GPU" \
     "$ferry" bench "$golden" --device cuda --tp 2 --seq 8 --collectives nccl
 check "nor can ranks on CPUs" fails 3 "no GPUs" "$ferry" bench "$golden" --tp 2 --seq 8 --collectives nccl
-EMULATED_GPUS=8
+EMULATED_MEMORY=50000000
+export EMULATED_MEMORY
+check "what two ranks of one GPU need is more than it has" fails 6 "with the 1 it shares" \
+    "$ferry" bench "$golden" --device cuda --tp 2 --seq 8
+EMULATED_GPUS=2
 export EMULATED_GPUS
+check "with a GPU each it is not" "$ferry" bench "$golden" --device cuda --tp 2 --seq 8
+unset EMULATED_MEMORY
+EMULATED_GPUS=8
 check "collectives of one rank" "$build/tests/gpu/collectives_check"
 check "models and layouts, by NCCL" engine_test forward_test
 check "a step of decoding is one graph" graphs_are 1

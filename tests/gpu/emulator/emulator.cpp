@@ -241,6 +241,15 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
+/* What EMULATED_MEMORY says, in bytes. */
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    const char *given = getenv("EMULATED_MEMORY");
+    *total_bytes = (size_t)8 << 30;
+    *free_bytes = given ? strtoull(given, NULL, 10) : *total_bytes;
+    return cudaSuccess;
+}
+
 /* As many GPUs as EMULATED_GPUS says. */
 static int current_device;
 
