@@ -66,9 +66,7 @@ static enum status identity(uint64_t *id, struct error *err)
     (void)err;
     if (f) fclose(f);
     (void)gethostname(name + n, sizeof name - n - 1);
-    *id = 14695981039346656037u; /* FNV-1a */
-    for (const char *c = name; *c; c++)
-        *id = (*id ^ (unsigned char)*c) * 1099511628211u;
+    *id = device_hash(name, strlen(name));
     return OK;
 }
 

@@ -84,6 +84,15 @@ struct device_collectives {
     enum status (*done)(bool *done, struct error *err);
 };
 
+/* FNV-1a: what identity() makes of a name or a number of the device. */
+static inline uint64_t device_hash(const void *data, size_t bytes)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 1099511628211u;
+    return hash;
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif

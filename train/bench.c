@@ -156,7 +156,8 @@ static enum status time_copy(struct ceiling *c, double *seconds, struct error *e
     return st;
 }
 
-/* All ranks measure at once: a device that they share is shared for the model, too. */
+/* All ranks measure at once: a device that they share is shared for the model, too. A size that
+ * does not fit is none of what it can do, where a smaller one did. */
 static enum status measure_ceilings(const struct model *m, struct bench_result *r,
                                     struct error *err)
 {
@@ -164,12 +165,16 @@ static enum status measure_ceilings(const struct model *m, struct bench_result *
         .device = m->device, .kernel = &m->kernels[OP_MATMUL], .elem = m->options.elem};
     double seconds = 0;
     for (c.side = LEAST_SIDE; c.side <= MOST_SIDE && seconds < LONG_ENOUGH; c.side *= 2) {
-        TRY(time_product(&c, &seconds, err));
+        enum status st = time_product(&c, &seconds, err);
+        if (st == ERR_MEMORY && r->product_rate > 0) break;
+        if (st) return st;
         r->product_rate = 2 * (double)c.side * (double)c.side * (double)c.side / seconds;
     }
     seconds = 0;
     for (c.bytes = LEAST_COPY; c.bytes <= MOST_COPY && seconds < LONG_ENOUGH; c.bytes *= 2) {
-        TRY(time_copy(&c, &seconds, err));
+        enum status st = time_copy(&c, &seconds, err);
+        if (st == ERR_MEMORY && r->copy_rate > 0) break;
+        if (st) return st;
         r->copy_rate = 2 * (double)c.bytes / seconds;
     }
     return OK;

@@ -109,6 +109,33 @@ static void what_differs_in_files_passes_where_these_pass(void **state)
     release_sides(&x);
 }
 
+/* Memory is f32: what B's file rounded to bf16 is another number there. */
+static void another_dtype_explains_what_a_cast_makes_and_no_more(void **state)
+{
+    (void)state;
+    const struct compare_options o = digesting_options();
+    for (unsigned changed = 0; changed < 2; changed++) {
+        uint64_t seed = test_seed();
+        struct made *a = arena_alloc(&scratch, sizeof *a), *b = arena_alloc(&scratch, sizeof *b);
+        struct made_tensor *x = made_fill(made_add(a, "w", DT_F32, SHAPE(30, 20)), &seed),
+                           *y = made_add(b, "w", DT_BF16, SHAPE(30, 20));
+        struct compared_sides sides;
+        struct loaded l;
+        for (uint64_t i = 0; i < x->numel; i++)
+            made_set(y, i, made_get(x, i));
+        if (changed) made_set(y, 7, made_get(x, 7) * 1.1 + 1);
+        loaded_init(&l);
+        take(&l, 0, x, 0);
+        take(&l, 1, y, 1);
+        assert_told(&l, compare_sides(&sides, a, b, &o), !changed,
+                    changed ? "in memory: 0 of 1 tensors equal in A and B; 1 is DIFFERENT: w"
+                            : "in memory: 0 of 1 tensors equal in A and B; "
+                              "1 is different as in the files");
+        loaded_release(&l);
+        release_sides(&sides);
+    }
+}
+
 static void few_names_are_shown(void **state)
 {
     (void)state;
@@ -207,6 +234,7 @@ int main(void)
         TEST(equal_weights_are_compared_with_files_where_these_are_read_as_they_are),
         TEST(what_differs_in_memory_alone_is_told),
         TEST(what_differs_in_files_passes_where_these_pass),
+        TEST(another_dtype_explains_what_a_cast_makes_and_no_more),
         TEST(few_names_are_shown),
         TEST(what_is_left_out_or_on_one_side_is_no_difference),
         TEST(tensors_that_no_rank_wants_are_counted),

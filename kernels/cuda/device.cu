@@ -116,9 +116,7 @@ static enum status device_identity(uint64_t *id, struct error *err)
     int number;
     CUDA_TRY(cudaGetDevice(&number), "a GPU");
     CUDA_TRY(cudaGetDeviceProperties(&properties, number), "a GPU's properties");
-    *id = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
-        *id = (*id ^ (unsigned char)properties.uuid.bytes[i]) * 1099511628211u;
+    *id = device_hash(properties.uuid.bytes, sizeof properties.uuid.bytes);
     return OK;
 }
 

@@ -36,7 +36,7 @@ static double seconds_now(void)
 
 static uint64_t bytes_of(const struct trial *t, const struct operand *o)
 {
-    return o->data ? operand_elements(o) * operand_bytes_of(o->type, t->elem) : 0;
+    return o->data ? operand_numel(o) * operand_bytes_of(o->type, t->elem) : 0;
 }
 
 /* A chunk of random numbers, and copies of what is there already until all is full. */
@@ -72,7 +72,7 @@ static void make(const struct trial *t, struct operand *o, enum operand_type typ
 static void set_ints(const struct operand *o, int32_t (*value)(size_t i))
 {
     struct error err;
-    const size_t n = operand_elements(o);
+    const size_t n = operand_numel(o);
     int32_t *values = malloc(n * sizeof *values);
     if (!values) abort();
     for (size_t i = 0; i < n; i++)

@@ -44,7 +44,7 @@ static uint64_t tokens(void)
 
 static void set_ints(struct operand *o, int64_t low, int64_t high)
 {
-    for (size_t i = 0; i < operand_elements(o); i++)
+    for (size_t i = 0; i < operand_numel(o); i++)
         ((int32_t *)o->data)[i] =
             (int32_t)(low + (int64_t)random_between(0, (uint64_t)(high - low)));
 }
@@ -275,7 +275,7 @@ static void make_attention(struct trial *t)
     MAKE(t->in[0], ELEM, num_queries, columns_of(s));
     MAKE(t->in[1], ELEM, num_keys, (uint64_t)s.groups * t->params.attention.kv_stride);
     MAKE(t->in[2], INT, MOST, 6);
-    memset(t->in[2].data, 0, operand_elements(&t->in[2]) * 4);
+    memset(t->in[2].data, 0, operand_numel(&t->in[2]) * 4);
     const size_t used = make_spans(t->in[2].data, MOST, (int64_t)num_queries, (int64_t)num_keys);
     t->in[2].shape[0] = random_between(0, 3) ? used : MOST; /* without and with an end */
     if (coin()) MAKE(t->in[3], ELEM, s.groups * s.queries);
@@ -545,7 +545,7 @@ static double allowed(const struct trial *t, const struct operand *o, double lar
 static double largest_of(const struct trial *t, const struct operand *o)
 {
     double largest = 0;
-    for (size_t i = 0; i < operand_elements(o); i++) {
+    for (size_t i = 0; i < operand_numel(o); i++) {
         const double x = fabs(operand_get(t, o, i));
         if (isfinite(x) && x > largest) largest = x;
     }
@@ -564,14 +564,14 @@ static enum status compare(const struct trial *t, unsigned output, const struct 
                            double *worst, size_t *at, struct error *err)
 {
     const struct operand *o = &t->out[output];
-    const size_t bytes = operand_elements(o) * operand_bytes_of(o->type, t->elem);
+    const size_t bytes = operand_numel(o) * operand_bytes_of(o->type, t->elem);
     struct operand copy = *o;
     copy.data = malloc(bytes + 1);
     if (!copy.data) return fail(err, ERR_MEMORY, "no memory for a result");
     enum status st = d->download(copy.data, t->device_out[output].data, bytes, err);
     const double limit = allowed(t, o, largest_of(t, o));
     *worst = 0;
-    for (size_t i = 0; !st && i < operand_elements(o); i++) {
+    for (size_t i = 0; !st && i < operand_numel(o); i++) {
         const double off = difference(operand_get(t, o, i), operand_get(t, &copy, i));
         const double share = off == 0 ? 0 : limit > 0 ? off / limit : (double)INFINITY;
         if (share > *worst) *worst = share, *at = i;

@@ -40,17 +40,9 @@ static double random_normal(void)
     return sum * 1.7320508;
 }
 
-size_t operand_elements(const struct operand *o)
-{
-    size_t n = 1;
-    for (unsigned d = 0; d < o->num_dims; d++)
-        n *= o->shape[d];
-    return n;
-}
-
 static size_t bytes_of(const struct trial *t, const struct operand *o)
 {
-    return operand_elements(o) * operand_bytes_of(o->type, t->elem);
+    return operand_numel(o) * operand_bytes_of(o->type, t->elem);
 }
 
 static double bf16_get(const void *data, size_t i)
@@ -107,7 +99,7 @@ void trial_make(struct trial *t, struct operand *o, enum operand_type type, unsi
     memcpy(o->shape, shape, num_dims * sizeof *shape);
     o->data = aligned_alloc(256, bytes_of(t, o) / 256 * 256 + 256);
     if (!o->data) abort();
-    for (size_t i = 0; i < operand_elements(o); i++)
+    for (size_t i = 0; i < operand_numel(o); i++)
         operand_set(t, o, i, type == OPERAND_INT ? (double)random_between(0, 9) : random_normal());
 }
 

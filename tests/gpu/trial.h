@@ -24,8 +24,6 @@ double random_double(void);
 uint64_t random_between(uint64_t low, uint64_t high);
 void random_start(uint64_t seed);
 
-size_t operand_elements(const struct operand *o);
-
 /* Element i of an operand as a double. */
 double operand_get(const struct trial *t, const struct operand *o, size_t i);
 void operand_set(const struct trial *t, struct operand *o, size_t i, double x);
