@@ -200,21 +200,44 @@ static enum status run(struct loading *x, struct catalog *c, const struct load_o
     return st;
 }
 
+static void loading_init(struct loading *x, const struct load_target *targets, size_t num_targets)
+{
+    *x = (struct loading){.num_targets = num_targets};
+    x->targets = must_calloc(num_targets + 1, sizeof *x->targets);
+    x->items = must_calloc(num_targets + 1, sizeof *x->items);
+    x->first = must_calloc(num_targets + 1, sizeof *x->first);
+    x->parts = must_calloc(num_targets + 1, sizeof *x->parts);
+    if (num_targets) memcpy(x->targets, targets, num_targets * sizeof *targets);
+}
+
+static void loading_release(struct loading *x)
+{
+    free(x->targets);
+    free(x->items);
+    free(x->first);
+    free(x->parts);
+}
+
+enum status load_own_bytes(const struct load_target *targets, size_t num_targets,
+                           const struct load_options *o, uint64_t *bytes, struct error *err)
+{
+    struct loading x;
+    struct scan s = {.threads = o->threads};
+    loading_init(&x, targets, num_targets);
+    enum status st = make_items(&x, &s, err);
+    if (!st) *bytes = scan_own_bytes(&s);
+    loading_release(&x);
+    return st;
+}
+
 enum status load_run(struct catalog *c, const struct load_target *targets, size_t num_targets,
                      const struct load_options *o, struct load_result *result, struct error *err)
 {
     struct scan_result read = {0};
-    struct loading x = {.num_targets = num_targets};
-    x.targets = must_calloc(num_targets + 1, sizeof *x.targets);
-    x.items = must_calloc(num_targets + 1, sizeof *x.items);
-    x.first = must_calloc(num_targets + 1, sizeof *x.first);
-    x.parts = must_calloc(num_targets + 1, sizeof *x.parts);
-    if (num_targets) memcpy(x.targets, targets, num_targets * sizeof *targets);
+    struct loading x;
+    loading_init(&x, targets, num_targets);
     enum status st = run(&x, c, o, &read, err);
     *result = (struct load_result){.read_bytes = read.read_bytes, .loaded_bytes = x.loaded_bytes};
-    free(x.targets);
-    free(x.items);
-    free(x.first);
-    free(x.parts);
+    loading_release(&x);
     return st;
 }

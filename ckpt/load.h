@@ -29,6 +29,11 @@ struct load_result {
     uint64_t read_bytes, loaded_bytes; /* from files; into memory */
 };
 
+/* Bytes that load_run allocates for a while, where o sets no limit. */
+MUST_CHECK enum status load_own_bytes(const struct load_target *targets, size_t num_targets,
+                                      const struct load_options *o, uint64_t *bytes,
+                                      struct error *err);
+
 /* Fills all targets, in any order; several may be of one tensor, and may overlap in it, but not in
  * memory. ERR_UNSUPPORTED where a cast does not exist; ERR_CORRUPT where a tensor that is wanted,
  * be it in part, is not stored whole. Messages name the tensor. What memory holds after a failure

@@ -1,12 +1,11 @@
 #include "ckpt/scan.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/host_memory.h"
 #include "common/threads.h"
 
 enum {
@@ -87,15 +86,6 @@ static uint64_t task_elements(const struct scan_item *item)
 
 /* ---- memory ---- */
 
-static uint64_t resident_bytes(void)
-{
-    unsigned long long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f && fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
-    if (f) fclose(f);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 /* What buffers of a size would cost: how many a worker has, and the largest that is of use. */
 struct need {
     unsigned buffers;
@@ -135,14 +125,25 @@ unsigned scan_threads(const struct scan *s)
     return s->threads ? s->threads : threads_available();
 }
 
+/* What a run takes beside its buffers. */
+static uint64_t fixed_bytes(const struct scan *s, const struct need *need)
+{
+    uint64_t each = STACK_BYTES + (s->direct_io ? FILE_DIRECT_BYTES : 0);
+    return scan_threads(s) * each + s->kept_bytes + 2 * need->tasks * sizeof(struct scan_task);
+}
+
+uint64_t scan_own_bytes(const struct scan *s)
+{
+    struct need need = buffers_needed(s);
+    return fixed_bytes(s, &need) + scan_threads(s) * need.buffers * need.wanted_bytes;
+}
+
 /* The largest buffers that max_memory leaves room for, besides `spare` bytes. */
 static enum status choose_buffers(const struct scan *s, const struct need *need, uint64_t spare,
                                   uint64_t *buffer_bytes, uint64_t *peak_bytes, struct error *err)
 {
     uint64_t workers = scan_threads(s);
-    uint64_t each = STACK_BYTES + (s->direct_io ? FILE_DIRECT_BYTES : 0);
-    uint64_t fixed = resident_bytes() + workers * each + s->kept_bytes +
-                     2 * need->tasks * sizeof(struct scan_task) + spare;
+    uint64_t fixed = host_memory_resident() + fixed_bytes(s, need) + spare;
     uint64_t least = fixed + workers * need->buffers * LEAST_BUFFER;
     *buffer_bytes = need->wanted_bytes;
     if (s->max_memory && least > s->max_memory)
@@ -223,7 +224,6 @@ static enum status run_panel(struct running *x, const struct scan_task *t, uint6
     struct worker *w = &x->workers[t->worker];
     const struct scan_item *item = &x->s->items[t->item];
     struct scan_panel panel = {t, low, count, {w->panels[0], w->panels[1]}, w->temp, w->cast, 0, 0};
-    if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
     if (x->s->wants && !x->s->wants(x->s->context, t, low, count)) return OK;
     if (!has_parts(item, low, count)) return OK;
     for (unsigned side = 0; side < 2; side++) {
@@ -242,6 +242,7 @@ static enum status run_panels(struct running *x, const struct scan_task *t, stru
     const struct scan_item *item = &x->s->items[t->item];
     uint64_t panel = panel_elements(x, item);
     for (uint64_t low = t->low; low < t->high; low += panel) {
+        TRY(work_check(err));
         enum status st = run_panel(x, t, low, min_u64(panel, t->high - low), err);
         if (st) return fail_in(err, "%s", item->tensors[0]->name);
     }

@@ -64,6 +64,9 @@ size_t scan_count_tasks(const struct scan *s); /* which are numbered from 0 */
  * resident already counts, so ask when all else is allocated. */
 MUST_CHECK enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error *err);
 
+/* Bytes that a run without a limit allocates, buffers and all. */
+uint64_t scan_own_bytes(const struct scan *s);
+
 /* Visits all. The first failure ends it; ERR_INTERRUPTED after a signal. Messages name the tensor.
  */
 MUST_CHECK enum status scan_run(const struct scan *s, struct scan_result *result,

@@ -1,43 +1,10 @@
 #include "common/file.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static struct arena arena;
-static struct error err;
-static char *folder; /* a new one for each test */
-
-static int setup(void **state)
-{
-    (void)state;
-    char name[] = "/tmp/ferry-file-test-XXXXXX";
-    arena_init(&arena);
-    folder = arena_text(&arena, name, strlen(name));
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    enum status st = path_remove(folder, &err);
-    arena_release(&arena);
-    return (int)st;
-}
-
-static const char *in_folder(const char *name)
-{
-    return path_join(&arena, folder, name);
-}
+#include "tests/folder.h"
 
 static void put(const char *name, const char *text)
 {
@@ -315,7 +282,7 @@ static void free_space_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) FOLDER_TEST(name)
         T(what_was_written_is_read_at_any_offset),
         T(a_file_that_ends_early_is_corrupt_and_says_where),
         T(only_regular_files_are_opened),

@@ -32,10 +32,7 @@ static bool next_task(struct run *r, size_t *index)
 {
     pthread_mutex_lock(&r->lock);
     bool more = !r->status && r->next < r->num_tasks;
-    if (more && interrupted()) {
-        r->status = fail(&r->error, ERR_INTERRUPTED, "interrupted");
-        more = false;
-    }
+    if (more && (r->status = work_check(&r->error))) more = false;
     if (more) *index = r->next++;
     pthread_mutex_unlock(&r->lock);
     return more;
@@ -121,4 +118,38 @@ void interrupt_install(void)
 bool interrupted(void)
 {
     return atomic_load_explicit(&interrupt_seen, memory_order_relaxed);
+}
+
+/* ---- work that is for nothing ---- */
+
+static pthread_mutex_t stop_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct error stop_error; /* under the lock; there when stop_seen is */
+static atomic_bool stop_seen;
+
+void work_stop(const struct error *why)
+{
+    pthread_mutex_lock(&stop_lock);
+    if (!stop_seen) stop_error = *why;
+    atomic_store(&stop_seen, true);
+    pthread_mutex_unlock(&stop_lock);
+}
+
+void work_resume(void)
+{
+    atomic_store(&stop_seen, false);
+}
+
+bool work_stopped(void)
+{
+    return interrupted() || atomic_load_explicit(&stop_seen, memory_order_relaxed);
+}
+
+enum status work_check(struct error *err)
+{
+    if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
+    if (!work_stopped()) return OK;
+    pthread_mutex_lock(&stop_lock);
+    enum status st = fail(err, stop_error.code, "%s", stop_error.text);
+    pthread_mutex_unlock(&stop_lock);
+    return st;
 }

@@ -298,6 +298,34 @@ static void a_signal_that_was_ignored_stays_so(void **state)
     assert_exits(hang_up_under_nohup, 0);
 }
 
+static enum status stop_in_the_middle(void *context, size_t index, unsigned worker,
+                                      struct error *err)
+{
+    struct log *log = context;
+    struct error why = {.code = ERR_RANK, .text = "rank 3 has died"}, later = {.code = ERR_IO};
+    (void)worker, (void)err;
+    atomic_fetch_add(&log->started, 1);
+    if (index == log->failing) work_stop(&why);
+    if (index == log->failing) work_stop(&later);
+    return OK;
+}
+
+static void work_that_is_for_nothing_ends_with_what_was_told(void **state)
+{
+    (void)state;
+    struct log log = {.failing = 7};
+    struct error err;
+    assert_false(work_stopped());
+    assert_int_equal(work_check(&err), OK);
+    assert_int_equal(threads_run(1, NUM_TASKS, stop_in_the_middle, &log, &err), ERR_RANK);
+    assert_string_equal(err.text, "rank 3 has died");
+    assert_int_equal(log.started, 8);
+    assert_true(work_stopped());
+    work_resume();
+    assert_false(work_stopped());
+    assert_int_equal(work_check(&err), OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +338,7 @@ int main(void)
         cmocka_unit_test(success_leaves_the_error_alone),
         cmocka_unit_test(cpus_are_those_that_the_process_may_use),
         cmocka_unit_test(no_task_starts_after_an_interrupt),
+        cmocka_unit_test(work_that_is_for_nothing_ends_with_what_was_told),
         cmocka_unit_test(int_term_and_hup_set_the_flag),
         cmocka_unit_test(the_second_sigint_ends_the_process),
         cmocka_unit_test(a_closed_pipe_does_not_end_the_process),

@@ -4,6 +4,7 @@
  *     FERRY_FAULT_COUNT=FILE           at exit, "NAME CALLS" of each function to FILE
  *     FERRY_LATE=PATTERN:SECONDS       for so long, files of such a name are not seen to be there,
  * as on a network file system that keeps what it was told before
+ *     FERRY_SLOW=BYTES:MILLISECONDS    a pread of so many bytes or more takes so long
  *
  * It stands below all that Ferry does with files, and above the kernel. */
 #include <dlfcn.h>
@@ -97,6 +98,19 @@ static int is_late(const char *path)
     return 1;
 }
 
+/* As a disk that is far away. */
+static void be_slow(size_t count)
+{
+    static int known;
+    static size_t least;
+    static long ms;
+    const char *slow = getenv("FERRY_SLOW");
+    if (!known && slow) (void)sscanf(slow, "%zu:%ld", &least, &ms);
+    known = 1;
+    const struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    if (ms && count >= least) (void)nanosleep(&time, NULL);
+}
+
 static size_t half(size_t count)
 {
     return count > 1 ? count / 2 : count;
@@ -106,6 +120,7 @@ ssize_t pread(int fd, void *to, size_t count, off_t offset)
 {
     static ssize_t (*real)(int, void *, size_t, off_t);
     if (!real) *(void **)(&real) = next("pread");
+    be_slow(count);
     if (!fails(PREAD)) return real(fd, to, count, offset);
     return error_number == SHORT ? real(fd, to, half(count), offset) : -1;
 }
@@ -126,12 +141,17 @@ ssize_t pwrite(int fd, const void *from, size_t count, off_t offset)
     return error_number == SHORT ? real(fd, from, half(count), offset) : -1;
 }
 
+static int has_mode(int flags)
+{
+    return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE;
+}
+
 int open(const char *path, int flags, ...)
 {
     static int (*real)(const char *, int, ...);
     va_list more;
     va_start(more, flags);
-    int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+    int mode = has_mode(flags) ? va_arg(more, int) : 0;
     va_end(more);
     if (!real) *(void **)(&real) = next("open");
     return is_late(path) || fails(OPEN) ? -1 : real(path, flags, mode);
@@ -142,7 +162,7 @@ int openat(int folder, const char *path, int flags, ...)
     static int (*real)(int, const char *, int, ...);
     va_list more;
     va_start(more, flags);
-    int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+    int mode = has_mode(flags) ? va_arg(more, int) : 0;
     va_end(more);
     if (!real) *(void **)(&real) = next("openat");
     return is_late(path) || fails(OPEN) ? -1 : real(folder, path, flags, mode);
