@@ -483,3 +483,19 @@ enum status indexed_dataset_read_stream(const struct indexed_dataset *d, uint64_
     }
     return OK;
 }
+
+enum status indexed_dataset_locate(const struct indexed_dataset *d, uint64_t token,
+                                   uint64_t *sequence, uint64_t *at, struct error *err)
+{
+    struct window w;
+    TRY(check_range(d, "tokens", token, 1, d->num_tokens, err));
+    const uint64_t i = window_of(d, token);
+    TRY(load_nth_window(d, i, &w, err));
+    *sequence = i * WINDOW;
+    *at = token - d->starts[i];
+    for (size_t k = 0; k < w.count && *at >= w.lengths[k]; k++) {
+        *at -= w.lengths[k];
+        ++*sequence;
+    }
+    return OK;
+}

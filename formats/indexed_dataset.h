@@ -67,4 +67,8 @@ MUST_CHECK enum status indexed_dataset_read_stream(const struct indexed_dataset 
                                                    uint64_t count, enum dtype as, void *tokens,
                                                    struct error *err);
 
+/* Which token of which sequence a token of the stream is. */
+MUST_CHECK enum status indexed_dataset_locate(const struct indexed_dataset *d, uint64_t token,
+                                              uint64_t *sequence, uint64_t *at, struct error *err);
+
 #endif

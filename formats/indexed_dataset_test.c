@@ -201,6 +201,15 @@ static void check_reads(const struct indexed_dataset *d, uint64_t *seed, size_t 
         assert_ok(indexed_dataset_read_stream(d, first, count, DT_I64, got, &err));
         assert_memory_equal(got, stream + first, count * sizeof *got);
     }
+    for (int i = 0; i < 50 && d->num_tokens; i++) {
+        uint64_t token = test_below(seed, d->num_tokens), sequence, at;
+        assert_ok(indexed_dataset_locate(d, token, &sequence, &at, &err));
+        assert_ok(indexed_dataset_read(d, sequence, at, 1, DT_I64, got, &err));
+        assert_true(got[0] == stream[token] && at < (uint64_t)made.lengths[sequence]);
+        for (uint64_t s = 0; s < sequence; s++)
+            at += (uint64_t)made.lengths[s];
+        assert_int_equal(at, token);
+    }
     for (int i = 0; i < 50 && d->num_sequences; i++) {
         size_t s = test_below(seed, d->num_sequences);
         uint64_t first = test_below(seed, (uint64_t)made.lengths[s] + 1);
