@@ -33,9 +33,10 @@ say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@;)
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
-# Ops are compiled for each type of element and for what x86-64 CPUs have: any; AVX2 and FMA.
+# Ops are compiled for each type of element and for what x86-64 CPUs have: any; AVX2 and FMA; AVX-512
+# with instructions for bf16.
 OPS = $(filter-out %_test.c, $(wildcard kernels/cpu/ops/*.c))
-OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f32.v3 f64.v3 bf16.v3
+OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f32.v3 f64.v3 bf16.v3 bf16.v4
 ENGINE_SOURCES = $(filter-out %_test.c %_mpi.c, $(foreach f, $(ENGINE_FOLDERS:kernels/cpu/ops=), \
                    $(wildcard $(f)/*.c)))
 ENGINE_OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
@@ -135,6 +136,7 @@ $(ENGINE_OBJECTS): FLAGS += -fPIC $(OPENMP)
 # No op looks at the flags that a comparison with NaN raises; NaN itself is kept.
 OP_FLAGS.v1 = -fno-trapping-math
 OP_FLAGS.v3 = -fno-trapping-math -march=x86-64-v3 -ffp-contract=fast
+OP_FLAGS.v4 = -fno-trapping-math -march=x86-64-v4 -mavx512bf16 -ffp-contract=fast
 define op_rule
 $(BUILD)/kernels/cpu/ops/%.$(1).$(2).o: kernels/cpu/ops/%.c Makefile
 	@mkdir -p $$(@D)

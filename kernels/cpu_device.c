@@ -1,10 +1,17 @@
 /* cpu_device.c - the host as a device: its memory, and the kernels of kernels/cpu. */
 #include <inttypes.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/checked.h"
+#include "common/host_memory.h"
+#include "common/progress.h"
 #include "kernels/device.h"
 
 /* In front of what is given lies a page that says how much it is. */
@@ -21,17 +28,25 @@ static void close_host(void)
 {
 }
 
-/* What the kernel says could be had without swapping; UINT64_MAX where it does not say. */
+/* What OpenBLAS takes of address space for each thread, and asks for over and over where it gets
+ * none, and malloc beside it. Little of that is ever used. */
+#define THREAD_ADDRESS_SPACE ((uint64_t)256 << 20)
+
+static unsigned count_threads(void)
+{
+#ifdef _OPENMP
+    return (unsigned)omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
 static uint64_t available_bytes(void)
 {
-    char line[128];
-    uint64_t kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    bool known = false;
-    while (f && !known && fgets(line, sizeof line, f))
-        known = sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1;
-    if (f) fclose(f);
-    return known ? kib * 1024 : UINT64_MAX;
+    const uint64_t memory = host_memory_available(), space = host_memory_address_space();
+    const uint64_t taken = count_threads() * THREAD_ADDRESS_SPACE;
+    if (space == UINT64_MAX) return memory;
+    return min_u64(memory, space > taken ? space - taken : 0);
 }
 
 /* Asked for beforehand: the kernel gives more than there is, and ends the process that uses it. */
@@ -91,10 +106,31 @@ static enum status synchronize(struct error *err)
     return OK;
 }
 
-static const char *describe(void)
+/* ---- timers: a call is done when it returns, so a mark is reached at once ---- */
+
+static enum status timer_create(void **timer, size_t num_marks, struct error *err)
 {
-    return "CPU";
+    *timer = calloc(num_marks + 1, sizeof(double));
+    return *timer ? OK : fail(err, ERR_MEMORY, "no memory for a timer");
 }
+
+static enum status timer_mark(void *timer, size_t mark, struct error *err)
+{
+    (void)err;
+    ((double *)timer)[mark] = seconds_now();
+    return OK;
+}
+
+static enum status timer_seconds(void *timer, size_t from, size_t to, double *seconds,
+                                 struct error *err)
+{
+    const double *marks = timer;
+    (void)err;
+    *seconds = marks[to] - marks[from];
+    return OK;
+}
+
+static const struct device_timers timers = {timer_create, free, timer_mark, timer_seconds};
 
 const struct device cpu_device = {.name = "cpu",
                                   .is_host = true,
@@ -109,4 +145,5 @@ const struct device cpu_device = {.name = "cpu",
                                   .copy = copy,
                                   .synchronize = synchronize,
                                   .ops = cpu_ops,
-                                  .describe = describe};
+                                  .describe = cpu_instructions,
+                                  .timers = &timers};

@@ -29,9 +29,33 @@ struct device {
     enum status (*synchronize)(struct error *err);
     /* [NUM_OPS]; run is NULL where it has none. */
     const struct op_kernel *(*ops)(enum elem_type elem);
-    const char *(*describe)(void);                /* "NVIDIA H200, 141 GB", for people */
+    /* The kernels that an op chooses from, behind the last a row without a name. NULL: none. */
+    const struct device_kernel *(*kernels)(unsigned op);
+    const char *(*describe)(void); /* "NVIDIA H200, 141 GB", for people */
+    const struct device_timers *timers;
     const struct device_graphs *graphs;           /* NULL: each call is made when it is asked for */
     const struct device_collectives *collectives; /* NULL: ranks talk through the host's memory */
+};
+
+/* One of several kernels for an op, by name: for who compares them. */
+struct device_kernel {
+    const char *name; /* "few_rows"; names that end in _sm90 are for compute capability 9.0 alone */
+    enum elem_type elem;
+    /* Whether it is there and can do this. Its workspace was asked for before. */
+    bool (*takes)(const union op_params *p, const struct operand *in, const struct operand *out);
+    struct op_kernel kernel;
+};
+
+/* Marks in the queue. A mark is reached when all that was queued before it is done. The time from
+ * one mark to another is the device's: the host need not wait for either. Where the device waited
+ * for the host in between, that counts. Marks are not for graphs. */
+struct device_timers {
+    enum status (*create)(void **timer, size_t num_marks, struct error *err);
+    void (*free)(void *timer);
+    /* Puts a mark into the queue. Marks count from 0; each may be put there again. */
+    enum status (*mark)(void *timer, size_t mark, struct error *err);
+    /* From one mark to another. Both must have been reached: synchronize first. */
+    enum status (*seconds)(void *timer, size_t from, size_t to, double *seconds, struct error *err);
 };
 
 /* Ops, copies and collectives of the device that were queued once, to be queued again as one: with

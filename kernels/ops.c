@@ -6,20 +6,62 @@
 /* kernels/cpu/ops/table.c, once for each of OP_VARIANTS */
 extern const struct op_kernel ops_f32_v1[NUM_OPS], ops_f64_v1[NUM_OPS], ops_bf16_v1[NUM_OPS];
 extern const struct op_kernel ops_f32_v3[NUM_OPS], ops_f64_v3[NUM_OPS], ops_bf16_v3[NUM_OPS];
+extern const struct op_kernel ops_bf16_v4[NUM_OPS];
 
-static bool have_v3(void)
+static bool any(void)
 {
-    const char *wanted = getenv("FERRY_CPU");
-    if (wanted && strcmp(wanted, "v1") == 0) return false;
+    return true;
+}
+
+static bool has_v3(void)
+{
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_v4(void)
+{
+    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+}
+
+/* A set of instructions that ops are compiled for. */
+struct level {
+    const char *name; /* in FERRY_CPU */
+    const char *description;
+    bool (*is_here)(void);
+    const struct op_kernel *tables[NUM_ELEM_TYPES]; /* NULL: as the level below */
+};
+
+/* From the lowest to the highest. */
+static const struct level levels[] = {
+    /* f32, f64, bf16 */
+    {"v1", "CPU, SSE2, no bf16 instructions", any, {ops_f32_v1, ops_f64_v1, ops_bf16_v1}},
+    {"v3", "CPU, AVX2, no bf16 instructions", has_v3, {ops_f32_v3, ops_f64_v3, ops_bf16_v3}},
+    {"v4", "CPU, AVX2, AVX-512 BF16 for bf16", has_v4, {NULL, NULL, ops_bf16_v4}},
+};
+
+/* The highest level that this machine has, and FERRY_CPU allows. */
+static const struct level *level(void)
+{
+    const char *most = getenv("FERRY_CPU");
+    const struct level *best = levels;
+    for (size_t i = 1; i < sizeof levels / sizeof *levels; i++) {
+        if (most && strcmp(most, levels[i - 1].name) == 0) break;
+        if (levels[i].is_here()) best = &levels[i];
+    }
+    return best;
 }
 
 const struct op_kernel *cpu_ops(enum elem_type elem)
 {
-    static const struct op_kernel *const tables[NUM_ELEM_TYPES][2] = {
-        [ELEM_F32] = {ops_f32_v1, ops_f32_v3},
-        [ELEM_F64] = {ops_f64_v1, ops_f64_v3},
-        [ELEM_BF16] = {ops_bf16_v1, ops_bf16_v3},
-    };
-    return tables[elem][have_v3()];
+    const struct level *l = level();
+    while (!l->tables[elem])
+        l--;
+    return l->tables[elem];
+}
+
+const char *cpu_instructions(void)
+{
+    return level()->description;
 }

@@ -271,6 +271,8 @@ extern "C" {
 
 /* The CPU's: [NUM_OPS], with the instructions that this machine has. */
 const struct op_kernel *cpu_ops(enum elem_type elem);
+/* Which these are, for people: "CPU, AVX2, AVX-512 BF16 for bf16". */
+const char *cpu_instructions(void);
 
 #ifdef __cplusplus
 }

@@ -2,34 +2,84 @@
 
 #include "tests/testing.h"
 
+static const struct op_kernel *ops_of(const char *cpu, enum elem_type elem)
+{
+    setenv("FERRY_CPU", cpu, 1);
+    return cpu_ops(elem);
+}
+
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512_bf16(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+}
+
+/* Says in the list of tests what the others went without. */
+static void this_cpu_has_avx2(void **state)
+{
+    (void)state;
+    if (!has_avx2()) skip();
+}
+
+static void this_cpu_has_avx512_bf16(void **state)
+{
+    (void)state;
+    if (!has_avx512_bf16()) skip();
+}
+
 static void every_op_has_a_kernel_of_each_type(void **state)
 {
     (void)state;
-    static const char *const cpus[] = {"v1", "v3"};
-    for (int i = 0; i < 2 * NUM_ELEM_TYPES; i++) {
-        setenv("FERRY_CPU", cpus[i % 2], 1);
+    static const char *const cpus[] = {"v1", "v3", "v4"};
+    for (int i = 0; i < 3 * NUM_ELEM_TYPES; i++)
         for (int op = 0; op < NUM_OPS; op++)
-            assert_non_null(cpu_ops((enum elem_type)(i / 2))[op].run);
+            assert_non_null(ops_of(cpus[i % 3], (enum elem_type)(i / 3))[op].run);
+}
+
+static void the_environment_can_ask_for_a_lower_level(void **state)
+{
+    (void)state;
+    for (int i = 0; i < NUM_ELEM_TYPES; i++) {
+        const enum elem_type elem = (enum elem_type)i;
+        assert_int_equal(ops_of("v3", elem) != ops_of("v1", elem), has_avx2());
+        assert_int_equal(ops_of("v4", elem) != ops_of("v3", elem),
+                         elem == ELEM_BF16 && has_avx512_bf16());
     }
 }
 
-static void the_environment_can_ask_for_the_baseline(void **state)
+static void the_highest_level_is_the_default(void **state)
 {
     (void)state;
+    const struct op_kernel *best = ops_of("v4", ELEM_BF16);
     unsetenv("FERRY_CPU");
-    const struct op_kernel *best = cpu_ops(ELEM_F32);
+    assert_true(cpu_ops(ELEM_BF16) == best);
+}
+
+static void instructions_are_told(void **state)
+{
+    (void)state;
     setenv("FERRY_CPU", "v1", 1);
-    const struct op_kernel *baseline = cpu_ops(ELEM_F32);
-    const bool same = best == baseline;
-    assert_int_equal(same, !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")));
-    assert_true(cpu_ops(ELEM_F64) != baseline && cpu_ops(ELEM_BF16) != baseline);
+    assert_string_equal(cpu_instructions(), "CPU, SSE2, no bf16 instructions");
+    setenv("FERRY_CPU", "v3", 1);
+    if (has_avx2()) assert_string_equal(cpu_instructions(), "CPU, AVX2, no bf16 instructions");
+    unsetenv("FERRY_CPU");
+    if (has_avx512_bf16())
+        assert_string_equal(cpu_instructions(), "CPU, AVX2, AVX-512 BF16 for bf16");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(this_cpu_has_avx2),
+        cmocka_unit_test(this_cpu_has_avx512_bf16),
         cmocka_unit_test(every_op_has_a_kernel_of_each_type),
-        cmocka_unit_test(the_environment_can_ask_for_the_baseline),
+        cmocka_unit_test(the_environment_can_ask_for_a_lower_level),
+        cmocka_unit_test(the_highest_level_is_the_default),
+        cmocka_unit_test(instructions_are_told),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

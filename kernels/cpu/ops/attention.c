@@ -3,14 +3,20 @@
  * 1. The queries of one range of spans and one group are rows, row = query * queries + head; a tile
  *    has TILE_ROWS of them. Each tile of each group is computed by one thread, in one order.
  * 2. Keys come in blocks of TILE_KEYS, transposed, with as many values. Both are packed as REAL,
- *    with head_dim and the keys padded by zeros to what multiply_strip() wants.
+ *    with head_dim and the keys padded by zeros to what multiply_strip() wants; queries and keys as
+ *    pairs of bf16, where the CPU multiplies these.
  * 3. What a row may attend to in a block is one interval of keys. Scores outside it are made but
  *    never read, and no value outside it is touched: what is masked may be NaN. */
 #include <assert.h>
 
+#include "common/threads.h"
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 #include "kernels/cpu/ops/strip.h"
+#ifdef __AVX512BF16__
+#define PAIRS
+#include "kernels/cpu/ops/pairs.h"
+#endif
 
 enum { TILE_ROWS = 16 * STRIP_ROWS, TILE_KEYS = 128 };
 
@@ -29,12 +35,18 @@ struct attention {
     char *workspace;
 };
 
+#ifdef PAIRS
+typedef uint32_t packed; /* a pair */
+#else
+typedef real packed;
+#endif
+
 /* One worker's memory. */
 struct tile {
     size_t first_row, num_rows, group;
-    real *q;      /* [TILE_ROWS, padded_dim], times scale */
+    packed *q;    /* [TILE_ROWS, padded_dim], of pairs the first half of each row */
+    packed *keys; /* [padded_dim, TILE_KEYS], or squares of pairs, as pairs.h has them */
     real *o;      /* [TILE_ROWS, padded_dim] */
-    real *keys;   /* [padded_dim, TILE_KEYS] */
     real *values; /* [TILE_KEYS, padded_dim] */
     real *scores; /* [STRIP_ROWS, TILE_KEYS] */
     real *max;    /* [TILE_ROWS] of the scores so far */
@@ -59,13 +71,13 @@ static size_t tile_reals(size_t padded_dim)
 static struct tile tile_at(const struct attention *a, size_t number)
 {
     struct tile t = {0};
-    t.q = (real *)(void *)a->workspace + number * tile_reals(a->padded_dim);
-    t.o = t.q + TILE_ROWS * a->padded_dim;
-    t.keys = t.o + TILE_ROWS * a->padded_dim;
-    t.values = t.keys + a->padded_dim * TILE_KEYS;
+    t.o = (real *)(void *)a->workspace + number * tile_reals(a->padded_dim);
+    t.values = t.o + TILE_ROWS * a->padded_dim;
     t.scores = t.values + TILE_KEYS * a->padded_dim;
     t.max = t.scores + STRIP_ROWS * TILE_KEYS;
     t.sum = t.max + TILE_ROWS;
+    t.q = (packed *)(void *)(t.sum + TILE_ROWS);
+    t.keys = t.q + TILE_ROWS * a->padded_dim;
     return t;
 }
 
@@ -79,15 +91,76 @@ static size_t head_of(const struct attention *a, const struct tile *t, size_t ro
     return t->group * a->queries + row % a->queries;
 }
 
-static void start_tile(const struct attention *a, const struct span *s, struct tile *t)
+#ifdef PAIRS
+static void pack_query(const struct attention *a, const elem *q, packed *to)
+{
+    copy_pairs(to, q, a->head_dim);
+}
+
+static void pack_keys(const struct attention *a, const elem *k, size_t count, packed *keys)
+{
+    pack_right(keys, a->padded_dim * SQUARE, k, a->kv_columns, true, count, a->head_dim);
+}
+
+static void multiply_keys(const struct attention *a, const struct tile *t, size_t row, size_t key,
+                          real *scores, size_t rows)
+{
+    const packed *q = t->q + row * a->padded_dim, *keys = t->keys + key * a->padded_dim;
+    const size_t pairs = (a->head_dim + 1) / 2;
+    if (rows == STRIP_ROWS)
+        multiply_pairs(scores, TILE_KEYS, q, a->padded_dim, keys, a->padded_dim * SQUARE,
+                       STRIP_ROWS, pairs);
+    else
+        for (size_t i = 0; i < rows; i++)
+            multiply_pairs(scores + i * TILE_KEYS, TILE_KEYS, q + i * a->padded_dim, 0, keys,
+                           a->padded_dim * SQUARE, 1, pairs);
+}
+
+/* Scores of a strip of rows, which are zeros, and keys [begin, end) */
+static void score_strip(const struct attention *a, const struct tile *t, size_t row, size_t rows,
+                        size_t begin, size_t end)
 {
     const real scale = (real)a->p->attention.scale;
+    for (size_t j = begin; j < end; j += PAIR_COLUMNS)
+        multiply_keys(a, t, row, j, t->scores + j, rows);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = begin; j < end; j++)
+            t->scores[i * TILE_KEYS + j] *= scale;
+}
+#else
+static void pack_query(const struct attention *a, const elem *q, packed *to)
+{
+    const real scale = (real)a->p->attention.scale;
+    for (size_t d = 0; d < a->head_dim; d++)
+        to[d] = scale * load(q[d]);
+}
+
+/* LANES keys at a time: so many rows are read along, and as many elements written at once. */
+static void pack_keys(const struct attention *a, const elem *k, size_t count, packed *keys)
+{
+    for (size_t j = 0; j < pad(count); j += LANES)
+        for (size_t d = 0; d < a->head_dim; d++)
+            for (size_t lane = 0; lane < LANES; lane++)
+                keys[d * TILE_KEYS + j + lane] =
+                    j + lane < count ? load(k[(j + lane) * a->kv_columns + d]) : 0;
+}
+
+/* Scores of a strip of rows, which are zeros, and keys [begin, end) */
+static void score_strip(const struct attention *a, const struct tile *t, size_t row, size_t rows,
+                        size_t begin, size_t end)
+{
+    multiply_strip(t->scores + begin, TILE_KEYS, t->q + row * a->padded_dim, a->padded_dim,
+                   t->keys + begin, TILE_KEYS, rows, end - begin, a->head_dim);
+}
+#endif
+
+static void start_tile(const struct attention *a, const struct span *s, struct tile *t)
+{
     for (size_t i = 0; i < t->num_rows; i++) {
         const size_t row = t->first_row + i;
         const elem *q = a->q + query_of(a, s, row) * a->q_columns +
                         t->group * a->p->attention.q_stride + row % a->queries * a->head_dim;
-        for (size_t d = 0; d < a->head_dim; d++)
-            t->q[i * a->padded_dim + d] = scale * load(q[d]);
+        pack_query(a, q, t->q + i * a->padded_dim);
         t->max[i] = -INFINITY;
         t->sum[i] = 0;
     }
@@ -111,16 +184,6 @@ static struct interval part_of(struct interval keys, size_t first, size_t count)
     const size_t begin = keys.begin > first ? keys.begin - first : 0;
     const size_t end = keys.end > first ? min_size(keys.end - first, count) : 0;
     return begin < end ? (struct interval){begin, end} : (struct interval){0, 0};
-}
-
-/* LANES keys at a time: so many rows are read along, and as many elements written at once. */
-static void pack_keys(const struct attention *a, const elem *k, size_t count, real *keys)
-{
-    for (size_t j = 0; j < pad(count); j += LANES)
-        for (size_t d = 0; d < a->head_dim; d++)
-            for (size_t lane = 0; lane < LANES; lane++)
-                keys[d * TILE_KEYS + j + lane] =
-                    j + lane < count ? load(k[(j + lane) * a->kv_columns + d]) : 0;
 }
 
 static void pack_values(const struct attention *a, const elem *v, size_t count, real *values)
@@ -221,8 +284,7 @@ static void attend_strip(const struct attention *a, const struct span *s, const 
     if (any.begin >= any.end) return;
     any.begin = any.begin / STRIP_COLUMNS * STRIP_COLUMNS;
     memset(t->scores, 0, STRIP_ROWS * TILE_KEYS * sizeof *t->scores);
-    multiply_strip(t->scores + any.begin, TILE_KEYS, t->q + row * a->padded_dim, a->padded_dim,
-                   t->keys + any.begin, TILE_KEYS, rows, pad(any.end) - any.begin, a->head_dim);
+    score_strip(a, t, row, rows, any.begin, pad(any.end));
     for (size_t i = 0; i < rows; i++)
         if (keys[i].begin < keys[i].end)
             soften_row(a, t, row + i, t->scores + i * TILE_KEYS + keys[i].begin,
@@ -293,6 +355,7 @@ static void attend_range(const struct attention *a, const struct span *s, size_t
     const size_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
 #pragma omp for schedule(dynamic) nowait
     for (size_t i = 0; i < tiles * a->groups; i++) {
+        if (work_stopped()) continue;
         t->group = i % a->groups;
         t->first_row = (tiles - 1 - i / a->groups) * TILE_ROWS;
         t->num_rows = min_size(rows - t->first_row, TILE_ROWS);

@@ -1,12 +1,11 @@
 #include <cblas.h>
 #include <limits.h>
 
+#include "common/threads.h"
 #include "kernels/cpu/ops/ops_internal.h"
-
-#ifdef ELEM_f64
-#define gemm cblas_dgemm
-#else
-#define gemm cblas_sgemm
+#ifdef __AVX512BF16__
+#define PAIRS
+#include "kernels/cpu/ops/pairs.h"
 #endif
 
 /* c [m, n] = alpha op(a) op(b) + bias (+ c where it accumulates) */
@@ -18,14 +17,37 @@ struct product {
     real alpha;
 };
 
-/* Up to so many rows, reading b is all the work there is: BLAS would copy it first. */
-enum { FEW_ROWS = 4 };
+/* Up to FEW_ROWS rows, reading b is all the work there is: tiles would copy it first. FEW_COLUMNS
+ * of c are stored at once. */
+enum { FEW_ROWS = 4, FEW_COLUMNS = 16 };
 
 static bool has_few_rows(const struct product *x)
 {
     return x->m <= FEW_ROWS && !x->transpose_a && x->transpose_b;
 }
 
+#ifdef PAIRS
+ALWAYS_INLINE void add_dot(__m512 *sum, const elem *a, const elem *b, __mmask32 present)
+{
+    *sum = _mm512_dpbf16_ps(*sum, (__m512bh)_mm512_maskz_loadu_epi16(present, a),
+                            (__m512bh)_mm512_maskz_loadu_epi16(present, b));
+}
+
+/* Two sums: an instruction does not wait for the one before it. */
+static real dot(const elem *a, const elem *b, size_t n)
+{
+    enum { STEP = 2 * SQUARE };
+    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+    size_t i = 0;
+    for (; i + 2 * STEP <= n; i += 2 * STEP) {
+        add_dot(&even, a + i, b + i, UINT32_MAX);
+        add_dot(&odd, a + i + STEP, b + i + STEP, UINT32_MAX);
+    }
+    for (; i < n; i += STEP)
+        add_dot(&even, a + i, b + i, mask_of(n - i));
+    return _mm512_reduce_add_ps(_mm512_add_ps(even, odd));
+}
+#else
 static real dot(const elem *a, const elem *b, size_t n)
 {
     real sum = 0;
@@ -35,26 +57,73 @@ static real dot(const elem *a, const elem *b, size_t n)
     return sum;
 }
 
-/* Element `at` of c, in column j, becomes `value` with what is to be added to it. */
-static void store_element(const struct product *x, size_t at, size_t j, real value)
+#ifdef ELEM_f64
+#define gemm cblas_dgemm
+#else
+#define gemm cblas_sgemm
+#endif
+
+static void call_gemm(const struct product *x, size_t m, size_t n, size_t k, real alpha,
+                      const real *a, size_t lda, const real *b, size_t ldb, real beta, real *c,
+                      size_t ldc)
 {
-    real *const c_real = x->c;
-    elem *const c_elem = x->c;
-    if (x->bias) value += load(x->bias[j]);
-    if (x->accumulate) value += x->c_is_real ? c_real[at] : load(c_elem[at]);
+    gemm(CblasRowMajor, x->transpose_a ? CblasTrans : CblasNoTrans,
+         x->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+         (int)ldb, beta, c, (int)ldc);
+}
+#endif
+
+static void add_reals(real *restrict to, const real *restrict from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] += from[i];
+}
+
+static void add_elems(real *restrict to, const elem *restrict from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] += load(from[i]);
+}
+
+static void store_elems(elem *restrict to, const real *restrict from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = store(from[i]);
+}
+
+/* n elements of row i of c, from column j on, become their sums with alpha, the bias and what they
+ * are added to. Changes the sums. */
+static void store_row(const struct product *x, size_t i, size_t j, real *sums, size_t n)
+{
+    real *c_real = (real *)x->c + i * x->n + j;
+    elem *c_elem = (elem *)x->c + i * x->n + j;
+    const real alpha = x->alpha;
+    for (size_t l = 0; l < n; l++)
+        sums[l] *= alpha;
+    if (x->bias) add_elems(sums, x->bias + j, n);
+    if (x->accumulate && x->c_is_real) add_reals(sums, c_real, n);
+    if (x->accumulate && !x->c_is_real) add_elems(sums, c_elem, n);
     if (x->c_is_real)
-        c_real[at] = value;
+        memcpy(c_real, sums, n * sizeof *sums);
     else
-        c_elem[at] = store(value);
+        store_elems(c_elem, sums, n);
+}
+
+static void multiply_few_columns(const struct product *x, size_t j0, size_t n)
+{
+    real sums[FEW_ROWS][FEW_COLUMNS];
+    for (size_t j = 0; j < n; j++)
+        for (size_t i = 0; i < x->m; i++)
+            sums[i][j] = dot(x->a + i * x->k, x->b + (j0 + j) * x->k, x->k);
+    for (size_t i = 0; i < x->m; i++)
+        store_row(x, i, j0, sums[i], n);
 }
 
 static void multiply_few_rows(const struct product *x)
 {
 #pragma omp parallel for if (x->n * x->k >= WORTH_THREADS)
-    for (size_t j = 0; j < x->n; j++)
-        for (size_t i = 0; i < x->m; i++)
-            store_element(x, i * x->n + j, j,
-                          x->alpha * dot(x->a + i * x->k, x->b + j * x->k, x->k));
+    for (size_t j = 0; j < x->n; j += FEW_COLUMNS)
+        multiply_few_columns(x, j, min_size(x->n - j, FEW_COLUMNS));
 }
 
 /* Everything larger is cut into tiles of c by its shape alone, each for one thread: BLAS, left to
@@ -74,22 +143,80 @@ static size_t tile_columns(const struct product *x)
     return divide_up(divide_up(x->n, tiles), unit) * unit;
 }
 
-static void call_gemm(const struct product *x, size_t m, size_t n, size_t k, const real *a,
-                      size_t lda, const real *b, size_t ldb, real beta, real *c, size_t ldc)
-{
-    gemm(CblasRowMajor, x->transpose_a ? CblasTrans : CblasNoTrans,
-         x->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, x->alpha, a, (int)lda,
-         b, (int)ldb, beta, c, (int)ldc);
-}
-
 #ifdef ELEM_bf16
-/* A worker has blocks of a, b and c as REAL in the workspace, one behind the other. */
-enum { BLOCK_K = 256, BLOCKS_REALS = (TILE_M + TILE_N) * BLOCK_K + TILE_M * TILE_N };
+enum { BLOCK_K = 256 };
 
-static size_t blocks_bytes(void)
+/* A block of op(a) [m, k] and one of op(b) [k, n], that begin at row i, column j and l along k. */
+struct block {
+    size_t i, j, l, m, n, k;
+};
+
+static const elem *a_at(const struct product *x, const struct block *b)
 {
-    return most_workers() * BLOCKS_REALS * sizeof(real);
+    return x->a + (x->transpose_a ? b->l * x->m + b->i : b->i * x->k + b->l);
 }
+
+static const elem *b_at(const struct product *x, const struct block *b)
+{
+    return x->b + (x->transpose_b ? b->j * x->k + b->l : b->l * x->n + b->j);
+}
+
+static size_t a_stride(const struct product *x)
+{
+    return x->transpose_a ? x->m : x->k;
+}
+
+static size_t b_stride(const struct product *x)
+{
+    return x->transpose_b ? x->k : x->n;
+}
+
+#ifdef PAIRS
+/* Rows of a are so far apart that those of a strip are not all in one set of the first-level cache.
+ */
+enum { A_STRIDE = BLOCK_K / 2 + SQUARE, B_STRIDE = BLOCK_K / 2 * SQUARE };
+
+/* A worker's memory */
+struct blocks {
+    uint32_t a[TILE_M][A_STRIDE], b[TILE_N / SQUARE][B_STRIDE];
+    real c[TILE_M][TILE_N];
+};
+
+typedef void strip_function(real *c, const uint32_t *a, const uint32_t *b, size_t pairs);
+#define STRIP_OF(n)                                                                                \
+    static void multiply_##n(real *c, const uint32_t *a, const uint32_t *b, size_t pairs)          \
+    {                                                                                              \
+        multiply_pairs(c, TILE_N, a, A_STRIDE, b, B_STRIDE, n, pairs);                             \
+    }
+#define STRIP_ENTRY(n) [n] = multiply_##n,
+#define STRIPS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+STRIPS(STRIP_OF)
+static strip_function *const strips[MOST_PAIR_ROWS + 1] = {STRIPS(STRIP_ENTRY)};
+
+static void pack_a(const struct product *x, const struct block *b, struct blocks *to)
+{
+    if (x->transpose_a)
+        pack_left(to->a[0], A_STRIDE, a_at(x, b), a_stride(x), b->m, b->k);
+    else
+        for (size_t i = 0; i < b->m; i++)
+            copy_pairs(to->a[i], a_at(x, b) + i * a_stride(x), b->k);
+}
+
+/* What lies behind column n of b and c is multiplied too, and never looked at. */
+static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
+{
+    pack_a(x, b, to);
+    pack_right(to->b[0], B_STRIDE, b_at(x, b), b_stride(x), x->transpose_b, b->n, b->k);
+    for (size_t j = 0; j < b->n; j += PAIR_COLUMNS)
+        for (size_t i = 0; i < b->m; i += MOST_PAIR_ROWS)
+            strips[min_size(b->m - i, MOST_PAIR_ROWS)](&to->c[i][j], to->a[i], to->b[j / SQUARE],
+                                                       divide_up(b->k, 2));
+}
+#else
+/* A worker's memory */
+struct blocks {
+    real a[TILE_M * BLOCK_K], b[TILE_N * BLOCK_K], c[TILE_M][TILE_N];
+};
 
 static void widen(real *to, const elem *from, size_t stride, size_t rows, size_t columns)
 {
@@ -98,27 +225,31 @@ static void widen(real *to, const elem *from, size_t stride, size_t rows, size_t
             to[i * columns + j] = load(from[i * stride + j]);
 }
 
+static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
+{
+    const size_t a_columns = x->transpose_a ? b->m : b->k, b_columns = x->transpose_b ? b->k : b->n;
+    widen(to->a, a_at(x, b), a_stride(x), x->transpose_a ? b->k : b->m, a_columns);
+    widen(to->b, b_at(x, b), b_stride(x), x->transpose_b ? b->n : b->k, b_columns);
+    call_gemm(x, b->m, b->n, b->k, 1, to->a, a_columns, to->b, b_columns, 1, to->c[0], TILE_N);
+}
+#endif
+
+static size_t blocks_bytes(void)
+{
+    return most_workers() * sizeof(struct blocks);
+}
+
 static void multiply_tile(const struct product *x, size_t i0, size_t j0, size_t m, size_t n,
                           void *workspace)
 {
-    real *a = (real *)workspace + worker() * BLOCKS_REALS;
-    real *b = a + TILE_M * BLOCK_K, *c = b + TILE_N * BLOCK_K;
-    memset(c, 0, m * n * sizeof *c);
-    for (size_t k0 = 0; k0 < x->k; k0 += BLOCK_K) {
-        const size_t k = min_size(x->k - k0, BLOCK_K);
-        if (x->transpose_a)
-            widen(a, x->a + k0 * x->m + i0, x->m, k, m);
-        else
-            widen(a, x->a + i0 * x->k + k0, x->k, m, k);
-        if (x->transpose_b)
-            widen(b, x->b + j0 * x->k + k0, x->k, n, k);
-        else
-            widen(b, x->b + k0 * x->n + j0, x->n, k, n);
-        call_gemm(x, m, n, k, a, x->transpose_a ? m : k, b, x->transpose_b ? k : n, 1, c, n);
+    struct blocks *to = (struct blocks *)workspace + worker();
+    memset(to->c, 0, m * sizeof *to->c);
+    for (size_t l = 0; l < x->k; l += BLOCK_K) {
+        const struct block b = {i0, j0, l, m, n, min_size(x->k - l, BLOCK_K)};
+        add_blocks(x, &b, to);
     }
     for (size_t i = 0; i < m; i++)
-        for (size_t j = 0; j < n; j++)
-            store_element(x, (i0 + i) * x->n + j0 + j, j0 + j, c[i * n + j]);
+        store_row(x, i0 + i, j0, to->c[i], n);
 }
 #else
 static size_t blocks_bytes(void)
@@ -140,9 +271,9 @@ static void multiply_tile(const struct product *x, size_t i0, size_t j0, size_t 
     (void)workspace;
     real *c = (real *)x->c + i0 * x->n + j0;
     if (x->bias) start_with_bias(x, c, x->bias + j0, m, n);
-    call_gemm(x, m, n, x->k, x->a + (x->transpose_a ? i0 : i0 * x->k), x->transpose_a ? x->m : x->k,
-              x->b + (x->transpose_b ? j0 * x->k : j0), x->transpose_b ? x->k : x->n,
-              x->bias || x->accumulate, c, x->n);
+    call_gemm(x, m, n, x->k, x->alpha, x->a + (x->transpose_a ? i0 : i0 * x->k),
+              x->transpose_a ? x->m : x->k, x->b + (x->transpose_b ? j0 * x->k : j0),
+              x->transpose_b ? x->k : x->n, x->bias || x->accumulate, c, x->n);
 }
 #endif
 
@@ -153,6 +284,7 @@ static void multiply_tiles(const struct product *x, void *workspace)
     const size_t tiles_m = divide_up(x->m, TILE_M), tiles_n = divide_up(x->n, tile_n);
 #pragma omp parallel for num_threads(workers()) schedule(dynamic)
     for (size_t tile = 0; tile < tiles_m * tiles_n; tile++) {
+        if (work_stopped()) continue; /* an op may take minutes, and nobody wants it any more */
         const size_t i = tile % tiles_m * TILE_M, j = tile / tiles_m * tile_n;
         multiply_tile(x, i, j, min_size(x->m - i, TILE_M), min_size(x->n - j, tile_n), workspace);
     }

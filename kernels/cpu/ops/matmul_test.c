@@ -39,10 +39,31 @@ static union op_params random_params(struct op_test *t)
     return p;
 }
 
+/* Elements are in [-1, 1), so the sum of k products grows to about sqrt(k) / 3, and the roundings
+ * on the way, which are random, come to a standard deviation of 6e-9 k in f32. test_tolerance()
+ * times sqrt(k) / 4 is five of them at k = 1030, the largest here. */
 static void check(struct op_test *t, const union op_params *p, const struct matrices *x, size_t i,
                   size_t j)
 {
     test_near(t, x->out, i * x->n + j, formula(t, p, x, i, j), sqrt((double)x->k) / 4);
+}
+
+static void check_all(struct op_test *t, const union op_params *p, const struct matrices *x)
+{
+    for (size_t i = 0; i < x->m; i++)
+        for (size_t j = 0; j < x->n; j++)
+            check(t, p, x, i, j);
+}
+
+/* The last row and column, and some between. */
+static void check_some(struct op_test *t, const union op_params *p, const struct matrices *x)
+{
+    for (size_t i = 0; i < x->m; i++)
+        check(t, p, x, i, x->n - 1);
+    for (size_t j = 0; j < x->n; j++)
+        check(t, p, x, x->m - 1, j);
+    for (size_t n = 0; n < 200; n++)
+        check(t, p, x, test_below(&t->seed, x->m), test_below(&t->seed, x->n));
 }
 
 OP_TEST(products_have_every_shape, 20)
@@ -51,9 +72,22 @@ OP_TEST(products_have_every_shape, 20)
     const struct matrices x = matrices_of(t, &p, test_between(t, 1, test_coin(t) ? 6 : 70),
                                           test_between(t, 1, 70), test_between(t, 1, 90));
     test_op(t, OP_MATMUL, &p, x.in, x.out);
-    for (size_t i = 0; i < x.m; i++)
-        for (size_t j = 0; j < x.n; j++)
-            check(t, &p, &x, i, j);
+    check_all(t, &p, &x);
+}
+
+/* Around what kernels take at once: 14 rows, 16 or 32 columns, pairs; blocks and tiles of 256. */
+static size_t edge(struct op_test *t)
+{
+    static const size_t edges[] = {2, 14, 16, 28, 32, 48, 64, 128, 256};
+    return edges[test_below(&t->seed, sizeof edges / sizeof *edges)] + test_below(&t->seed, 3) - 1;
+}
+
+OP_TEST(products_end_at_every_edge, 40)
+{
+    const union op_params p = random_params(t);
+    const struct matrices x = matrices_of(t, &p, edge(t), edge(t), edge(t));
+    test_op(t, OP_MATMUL, &p, x.in, x.out);
+    check_some(t, &p, &x);
 }
 
 OP_TEST(products_are_larger_than_a_block, 2)
@@ -61,9 +95,23 @@ OP_TEST(products_are_larger_than_a_block, 2)
     const union op_params p = random_params(t);
     const struct matrices x = matrices_of(t, &p, 520, 515, 1030);
     test_op(t, OP_MATMUL, &p, x.in, x.out);
-    for (size_t n = 0; n < 200; n++)
-        check(t, &p, &x, test_below(&t->seed, x.m), test_below(&t->seed, x.n));
-    check(t, &p, &x, x.m - 1, x.n - 1);
+    check_some(t, &p, &x);
+}
+
+OP_TEST(any_number_of_threads_gives_the_same_bits, 2)
+{
+    const union op_params p = random_params(t);
+    const struct matrices x = matrices_of(t, &p, edge(t), 300, 300);
+    const size_t bytes = test_bytes(t, x.out);
+    struct operand first = {0};
+    struct error err = {0};
+    for (int threads = 1; threads <= 4; threads *= 2) {
+        memcpy(x.out[0].data, x.before.data, bytes);
+        test_set_threads(threads);
+        assert_ok(test_try(t, OP_MATMUL, &p, x.in, x.out, &err));
+        if (!first.data) first = test_copy(t, x.out);
+        assert_memory_equal(first.data, x.out[0].data, bytes);
+    }
 }
 
 OP_TEST(nan_reaches_its_row_only, 2)
@@ -72,9 +120,18 @@ OP_TEST(nan_reaches_its_row_only, 2)
     struct matrices x = matrices_of(t, &p, t->seed % 2 ? 3 : 8, 9, 33);
     test_set(t, x.in, x.k + 5, (double)NAN);
     test_op(t, OP_MATMUL, &p, x.in, x.out);
-    for (size_t i = 0; i < x.m; i++)
-        for (size_t j = 0; j < x.n; j++)
-            check(t, &p, &x, i, j);
+    check_all(t, &p, &x);
+}
+
+/* Some instructions take them as 0. */
+OP_TEST(subnormal_numbers_do_no_harm, 2)
+{
+    const union op_params p = random_params(t);
+    const struct matrices x = matrices_of(t, &p, t->seed % 2 ? 3 : 20, 35, 65);
+    for (size_t i = 0; i < x.m * x.k; i += 3)
+        test_set(t, x.in, i, 0x1p-128);
+    test_op(t, OP_MATMUL, &p, x.in, x.out);
+    check_all(t, &p, &x);
 }
 
 OP_TEST(each_expert_multiplies_its_rows, 10)
@@ -106,8 +163,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_have_every_shape),
+        cmocka_unit_test(products_end_at_every_edge),
         cmocka_unit_test(products_are_larger_than_a_block),
+        cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(nan_reaches_its_row_only),
+        cmocka_unit_test(subnormal_numbers_do_no_harm),
         cmocka_unit_test(each_expert_multiplies_its_rows),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);

@@ -197,18 +197,27 @@ static inline void test_near(const struct op_test *t, const struct operand *o, s
                  names[t->elem], t->cpu, (unsigned long long)t->first_seed);
 }
 
-/* Runs a test in rounds of each type on each CPU. */
-static inline void test_everywhere(void (*test)(struct op_test *t), int rounds)
+/* Runs a test with each set of instructions that this CPU has for the type. */
+static inline void test_on_each_cpu(void (*test)(struct op_test *t), enum elem_type elem,
+                                    uint64_t seed)
 {
-    static const char *const cpus[] = {"v1", "v3"};
-    for (int i = 0; i < 2 * NUM_ELEM_TYPES * rounds; i++) {
-        struct op_test t = {.elem = (enum elem_type)(i / 2 % NUM_ELEM_TYPES), .cpu = cpus[i % 2]};
-        t.first_seed = t.seed = test_seed() + (uint64_t)(i / 2);
+    static const char *const cpus[] = {"v1", "v3", "v4"};
+    const struct op_kernel *before = NULL;
+    for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++) {
+        struct op_test t = {.elem = elem, .cpu = cpus[i], .first_seed = seed, .seed = seed};
         setenv("FERRY_CPU", t.cpu, 1);
+        if (cpu_ops(elem) == before) continue;
+        before = cpu_ops(elem);
         test(&t);
         while (t.num_owned)
             free(t.owned[--t.num_owned]);
     }
+}
+
+static inline void test_everywhere(void (*test)(struct op_test *t), int rounds)
+{
+    for (int i = 0; i < NUM_ELEM_TYPES * rounds; i++)
+        test_on_each_cpu(test, (enum elem_type)(i % NUM_ELEM_TYPES), test_seed() + (uint64_t)i);
 }
 
 /* A test of this name runs `NAME_once` everywhere. */

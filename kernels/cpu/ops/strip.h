@@ -4,15 +4,17 @@
 
 #include "kernels/cpu/ops/real.h"
 
-#ifdef __AVX2__
+#ifdef __AVX512F__
+#define VECTOR_BYTES 64
+#elif defined __AVX2__
 #define VECTOR_BYTES 32
 #else
 #define VECTOR_BYTES 16
 #endif
 typedef real vector __attribute__((vector_size(VECTOR_BYTES)));
 
-/* Six rows of two vectors are twelve of the sixteen registers; a matrix has columns for whole pairs
- * of vectors. */
+/* Six rows of two vectors are twelve of the sixteen registers (AVX-512 has more, but more rows are
+ * not faster); a matrix has columns for whole pairs of vectors. */
 enum { STRIP_ROWS = 6, LANES = VECTOR_BYTES / sizeof(real), STRIP_COLUMNS = 2 * LANES };
 
 static inline vector load_vector(const real *from)
