@@ -52,21 +52,28 @@ NVCC = $(shell command -v nvcc)
 CXX = g++
 CUDA_ARCHS ?= 80 90a
 CUDA_LIBS ?= build/cuda-libs
-CUDA_PACKAGES = nvidia-cublas==13.1.1.3 nvidia-nccl-cu13==2.30.7 nvidia-cudnn-cu13==9.24.0.43
+# The versions that PyTorch 2.11 comes with; cuDNN compiles its kernels of attention by nvrtc.
+CUDA_PACKAGES = nvidia-cublas==13.1.0.3 nvidia-nccl-cu13==2.28.9 nvidia-cudnn-cu13==9.19.0.56 \
+                nvidia-cuda-nvrtc==13.0.88
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUBLAS = $(firstword $(foreach d, $(CUDA_LIBS)/nvidia/cu13 $(CUDA_HOME) /usr/local/cuda, \
            $(if $(wildcard $(d)/include/cublasLt.h), $(d))))
 NO_CUDA = $(if $(NVCC),$(if $(CUBLAS),,cublasLt.h is not here; make cuda-libs),nvcc is not here)
 CUDNN = $(CUDA_LIBS)/nvidia/cudnn
 CUDA_SOURCES = $(wildcard kernels/cuda/*.cu)
-CUDA_FLAGS = -std=c++17 -O3 -I. -I$(CUBLAS)/include -I$(CUDNN)/include -I$(CUDA_LIBS)/nvidia/nccl/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
-             $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
-             -gencode arch=compute_90,code=compute_90
+# -lineinfo: sanitizers and profilers name lines
+CUDA_FLAGS = -std=c++17 -O3 -lineinfo -I. -I$(CUBLAS)/include -I$(CUDNN)/include -I$(CUDA_LIBS)/nvidia/nccl/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+             $(CUDA_CODE)
+CUDA_CODE = $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
+            -gencode arch=compute_90,code=compute_90
+# What only Hopper GPUs can run; the rest does without, and so does the emulator.
+$(BUILD)/%_sm90.cu.o: CUDA_CODE = -gencode arch=compute_90a,code=sm_90a
 # Where it finds them when it runs.
 empty =
 CUDA_FOLDERS = $(foreach d, cu13 nccl cudnn, cuda-libs/nvidia/$(d)/lib)
 CUDA_PATHS = $(subst $(empty) ,:,$(strip $(CUDA_FOLDERS:%=$$ORIGIN/%) $(CUDA_FOLDERS:%=$$ORIGIN/../../%) /usr/local/cuda/lib64))
-EMULATED = $(CUDA_SOURCES:%.cu=$(BUILD)/emulated/%.o) $(BUILD)/emulated/tests/gpu/emulator/emulator.o
+EMULATED = $(patsubst %.cu, $(BUILD)/emulated/%.o, $(filter-out %_sm90.cu, $(CUDA_SOURCES))) \
+           $(patsubst %, $(BUILD)/emulated/tests/gpu/emulator/%.o, emulator sm90)
 EMULATED_CUDA = $(BUILD)/emulated/libferry_cuda.so
 EMULATED_NCCL = $(BUILD)/emulated/libnccl.so.2
 MODELS = $(wildcard convert/models/*.json)
@@ -239,15 +246,16 @@ $(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile
 
 # Beside the libraries, as the program is: they are what is carried to a machine with a GPU.
 GPU_TESTS = $(addprefix $(BUILD)/tests/gpu/, ops_check ops_bench collectives_check)
-$(GPU_TESTS): %: %.o $(BUILD)/tests/gpu/trial.o $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
-	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(BUILD)/tests/gpu/trial.o \
+GPU_TEST_PARTS = $(addprefix $(BUILD)/tests/gpu/, trial.o large_check.o)
+$(GPU_TESTS): %: %.o $(GPU_TEST_PARTS) $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
+	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(GPU_TEST_PARTS) \
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive -L$(BUILD) -l:libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
 gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/, forward_test generate_test) ## build/gpu.tar.gz: what tests/gpu/run needs on a machine with a GPU
 	@sh tests/gpu/pack.sh $(BUILD)
 
--include $(GPU_TESTS:=.d) $(BUILD)/tests/gpu/trial.d
+-include $(GPU_TESTS:=.d) $(GPU_TEST_PARTS:.o=.d)
 
 # Sanitizers take too long with its fibers; not all who test have a C++ compiler.
 EMULATED_CHECK = $(if $(findstring -fsanitize, $(CFLAGS)),, \
@@ -326,7 +334,7 @@ fmt: ## clang-format over all C
 
 fmt-check: ## what that would change, and what shellcheck says of the scripts
 	@clang-format --dry-run --Werror $(FORMATTED)
-	@shellcheck -x -P SCRIPTDIR .ci/run $(wildcard convert/*.sh tests/*.sh tests/*/*.sh)
+	@shellcheck -x -P SCRIPTDIR .ci/run tests/gpu/run $(wildcard convert/*.sh tests/*.sh tests/*/*.sh)
 
 clean: ## removes the build folder
 	rm -rf $(BUILD)

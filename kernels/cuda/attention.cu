@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/device.h"
 
 /* One warp's, in shared memory. */
 template <typename R> struct row_state {
@@ -194,3 +195,23 @@ template enum status op_attention<float>(OP_ARGUMENTS);
 template enum status op_attention<double>(OP_ARGUMENTS);
 template size_t op_attention_workspace<float>(WORKSPACE_ARGUMENTS);
 template size_t op_attention_workspace<double>(WORKSPACE_ARGUMENTS);
+
+/* ---- by name ---- */
+
+static bool takes_mma(WORKSPACE_ARGUMENTS)
+{
+    (void)out;
+    return attention_fits_mma(p, in) && fits_width<bf16>(WIDTH<bf16>, {in[0].data, in[1].data});
+}
+
+static size_t own_workspace(WORKSPACE_ARGUMENTS)
+{
+    (void)out;
+    return attention_own_workspace(p, in);
+}
+
+const struct device_kernel attention_kernels[] = {
+    {"mma", ELEM_BF16, takes_mma, {attention_own, own_workspace}},
+    {"cudnn", ELEM_BF16, attention_cudnn_takes, {attention_cudnn, attention_cudnn_workspace}},
+    {},
+};

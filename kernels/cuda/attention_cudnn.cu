@@ -15,15 +15,10 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cudnn_plan.h"
+#include "kernels/cuda/trust.h"
 
 /* Shorter ones are not worth a plan. */
 enum { SHORTEST = 64, SMALL_LENGTH = 200, MOST_PLANS = 256, WORKSPACE_ALIGNMENT = 256 };
-
-/* An op's arguments. */
-struct attention_op {
-    union op_params p;
-    struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
-};
 
 struct launches {
     struct cudnn_shape shape; /* of each */
@@ -162,19 +157,11 @@ static enum status run_launches(const union op_params *p, const struct operand *
 
 /* ---- beside our own kernels ---- */
 
-static size_t bytes_of(const struct operand *o)
-{
-    size_t bytes = operand_bytes_of(o->type, ELEM_BF16);
-    for (unsigned d = 0; d < o->num_dims; d++)
-        bytes *= o->shape[d];
-    return bytes;
-}
-
 /* Of one kind with the op: the same strides and masks, of at most two groups, three sequences and
  * 200 tokens. Its data only says what is there. */
-static struct attention_op small_case(const struct attention_op *o)
+static struct op_call small_case(const struct op_call *o)
 {
-    struct attention_op s = *o;
+    struct op_call s = *o;
     const uint64_t length = o->in[0].shape[0] / o->p.attention.uniform_sequences;
     const struct head_shape h = o->p.attention.heads;
     const unsigned most = o->p.attention.uniform_sequences <= h.groups ? 2 : 3;
@@ -190,133 +177,43 @@ static struct attention_op small_case(const struct attention_op *o)
     return s;
 }
 
-/* Uniform in [-3, 3): scores that differ by more than rounding, values of both signs. */
-static void fill_random(void *to, size_t bytes, uint64_t seed)
+static void set_spans(const struct op_call *call, int32_t *to)
 {
-    uint64_t state = seed;
-    for (size_t i = 0; i < bytes / sizeof(bf16); i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        const float x = (float)(state >> 40) / (1 << 24) * 6 - 3;
-        static_cast<bf16 *>(to)[i] = __float2bfloat16_rn(x);
-    }
-}
-
-static void fill_spans(void *to, int sequences, int length)
-{
-    for (int i = 0; i < sequences; i++) {
+    const uint32_t sequences = call->p.attention.uniform_sequences;
+    const int length = (int)(call->in[0].shape[0] / sequences);
+    for (int i = 0; i < (int)sequences; i++) {
         const struct span s = {i * length, length, 0, i * length, length, 0};
-        static_cast<struct span *>(to)[i] = s;
+        reinterpret_cast<struct span *>(to)[i] = s;
     }
 }
 
-/* Memory of the GPU and what the host has of it. */
-struct mirror {
-    void *host, *device;
-    size_t bytes;
+static enum status run_own(const struct op_call *call, const void *context, void *workspace,
+                           struct error *err)
+{
+    (void)context;
+    return attention_own(&call->p, call->in, call->out, workspace, err);
+}
+
+struct cudnn_run {
+    const struct planned *planned;
+    const struct launches *launches;
 };
 
-static enum status mirror_init(struct mirror *m, const struct operand *o, struct error *err)
+static enum status run_cudnn(const struct op_call *call, const void *context, void *workspace,
+                             struct error *err)
 {
-    m->bytes = o->data ? bytes_of(o) : 0;
-    m->host = malloc(m->bytes + 1);
-    if (!m->host) return fail(err, ERR_MEMORY, "no memory for a comparison");
-    return cuda_status("comparing attention", cudaMalloc(&m->device, m->bytes + 1), err);
+    const struct cudnn_run *r = static_cast<const struct cudnn_run *>(context);
+    return run_launches(&call->p, call->in, call->out, r->planned, r->launches, workspace, err);
 }
 
-static void mirror_release(struct mirror *m)
-{
-    free(m->host);
-    (void)cudaFree(m->device);
-}
-
-static enum status mirror_upload(const struct mirror *m, struct error *err)
-{
-    return cuda_status(
-        "comparing attention",
-        cudaMemcpyAsync(m->device, m->host, m->bytes, cudaMemcpyHostToDevice, cuda_stream), err);
-}
-
-static enum status mirror_download(const struct mirror *m, struct error *err)
-{
-    TRY(cuda_status(
-        "comparing attention",
-        cudaMemcpyAsync(m->host, m->device, m->bytes, cudaMemcpyDeviceToHost, cuda_stream), err));
-    return cuda_status("comparing attention", cudaStreamSynchronize(cuda_stream), err);
-}
-
-static float value_of(const struct mirror *m, enum operand_type type, size_t i)
-{
-    if (type == OPERAND_REAL) return static_cast<const float *>(m->host)[i];
-    uint16_t half;
-    memcpy(&half, static_cast<const bf16 *>(m->host) + i, sizeof half);
-    const uint32_t bits = (uint32_t)half << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* Outputs may differ by four roundings of bf16 at the largest, since weights are rounded too; lse
- * by what approximations of exp and log do. A NaN differs. */
-static enum status check_difference(const struct mirror *ours, const struct mirror *theirs,
-                                    const struct operand *o, const char *what, struct error *err)
-{
-    const size_t count = ours->bytes / operand_bytes_of(o->type, ELEM_BF16);
-    float largest = 0, off = 0;
-    for (size_t i = 0; i < count; i++) {
-        const float x = value_of(ours, o->type, i), y = value_of(theirs, o->type, i);
-        largest = fmaxf(largest, fabsf(x));
-        if (!(fabsf(x - y) <= off)) off = fabsf(x - y);
-        if (off != off) break;
-    }
-    if (off <= largest * (o->type == OPERAND_ELEM ? 0x1p-6f : 0x1p-12f)) return OK;
-    return fail(err, ERR_NUMERIC, "cuDNN's %s is off by %g, of at most %g", what, (double)off,
-                (double)largest);
-}
-
-enum { OUR_O, THEIR_O, OUR_LSE, THEIR_LSE, QUERIES, KEYS, SPANS, WORKSPACE, NUM_MIRRORS };
-
-static enum status compare_results(struct attention_op *o, struct mirror *m,
-                                   const struct planned *e, const struct launches *l,
-                                   struct error *err)
-{
-    const bool has_lse = o->out[1].data != NULL;
-    fill_random(m[QUERIES].host, m[QUERIES].bytes, 1);
-    fill_random(m[KEYS].host, m[KEYS].bytes, 2);
-    fill_spans(m[SPANS].host, (int)o->p.attention.uniform_sequences, (int)l->shape.length);
-    for (unsigned i = QUERIES; i <= SPANS; i++)
-        TRY(mirror_upload(&m[i], err));
-    for (unsigned i = 0; i < 3; i++)
-        o->in[i].data = m[QUERIES + i].device;
-    for (unsigned theirs = 0; theirs < 2; theirs++) {
-        o->out[0].data = m[OUR_O + theirs].device;
-        o->out[1].data = has_lse ? m[OUR_LSE + theirs].device : NULL;
-        TRY(theirs ? run_launches(&o->p, o->in, o->out, e, l, m[WORKSPACE].device, err)
-                   : attention_own(&o->p, o->in, o->out, m[WORKSPACE].device, err));
-    }
-    for (unsigned i = OUR_O; i <= THEIR_LSE; i++)
-        TRY(mirror_download(&m[i], err));
-    TRY(check_difference(&m[OUR_O], &m[THEIR_O], &o->out[0], "attention", err));
-    return has_lse ? check_difference(&m[OUR_LSE], &m[THEIR_LSE], &o->out[1], "lse", err) : OK;
-}
-
-static enum status compare_with_own(const struct attention_op *given, const struct planned *e,
+static enum status compare_with_own(const struct op_call *call, const struct planned *e,
                                     const struct launches *l, struct error *err)
 {
-    struct attention_op o = *given;
-    struct mirror m[NUM_MIRRORS] = {};
-    struct operand workspace = o.in[2];
-    workspace.num_dims = 1;
-    workspace.shape[0] =
-        std::max(workspace_bytes(e, l), attention_own_workspace(&o.p, o.in)) / sizeof(int32_t) + 1;
-    const struct operand *of[NUM_MIRRORS] = {&o.out[0], &o.out[0], &o.out[1], &o.out[1],
-                                             &o.in[0],  &o.in[1],  &o.in[2],  &workspace};
-    enum status st = OK;
-    for (unsigned i = 0; i < NUM_MIRRORS && !st; i++)
-        st = mirror_init(&m[i], of[i], err);
-    if (!st) st = compare_results(&o, m, e, l, err);
-    for (unsigned i = 0; i < NUM_MIRRORS; i++)
-        mirror_release(&m[i]);
-    return st;
+    const struct cudnn_run r = {e, l};
+    const struct contender own = {"own", attention_own_workspace(&call->p, call->in), run_own,
+                                  NULL};
+    const struct contender cudnn = {"cuDNN", workspace_bytes(e, l), run_cudnn, &r};
+    return check_agreement(call, set_spans, &own, &cudnn, err);
 }
 
 /* ---- plans ---- */
@@ -337,13 +234,13 @@ static void say(const struct cudnn_shape *s, const char *what)
                   s->stats ? " lse" : "", what);
 }
 
-static struct planned *prepare(const struct attention_op *o);
+static struct planned *prepare(const struct op_call *o);
 
 /* A small case is compared itself; what is larger is as good as its small case. */
-static enum status approve(const struct attention_op *o, const struct planned *e,
+static enum status approve(const struct op_call *o, const struct planned *e,
                            const struct launches *l, struct error *err)
 {
-    const struct attention_op small = small_case(o);
+    const struct op_call small = small_case(o);
     const struct launches of_small = arrange(&small.p, small.in, small.out);
     if (memcmp(&of_small.shape, &l->shape, sizeof l->shape) == 0)
         return compare_with_own(o, e, l, err);
@@ -351,7 +248,7 @@ static enum status approve(const struct attention_op *o, const struct planned *e
     return like && like->usable ? OK : fail(err, ERR_UNSUPPORTED, "a small case was refused");
 }
 
-static enum status make_planned(struct planned *e, const struct attention_op *o,
+static enum status make_planned(struct planned *e, const struct op_call *o,
                                 const struct launches *l, struct error *err)
 {
     TRY(cudnn_open(cuda_stream, err));
@@ -360,7 +257,7 @@ static enum status make_planned(struct planned *e, const struct attention_op *o,
 }
 
 /* The plan of an op, made where it is new, usable or not; NULL where there is no room for more. */
-static struct planned *prepare(const struct attention_op *o)
+static struct planned *prepare(const struct op_call *o)
 {
     const struct launches l = arrange(&o->p, o->in, o->out);
     struct planned *e = find_plan(&l.shape);
@@ -387,7 +284,7 @@ void attention_close(void)
 size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS)
 {
     if (!fits_cudnn(p, in)) return 0;
-    struct attention_op o = {};
+    struct op_call o = {};
     o.p = *p;
     std::copy(in, in + MOST_INPUTS, o.in);
     std::copy(out, out + MOST_OUTPUTS, o.out);

@@ -525,7 +525,7 @@ bool attention_fits_mma(const union op_params *p, const struct operand *in)
 }
 
 /* Tiles of 64 rows, rather than of 128, where ranges have few. */
-static bool has_few_rows(uint64_t num_queries, uint64_t queries, uint64_t num_spans)
+static bool wants_low_tiles(uint64_t num_queries, uint64_t queries, uint64_t num_spans)
 {
     return num_queries * queries < 128 * std::max<uint64_t>(1, std::min(num_spans, num_queries));
 }
@@ -535,7 +535,7 @@ unsigned attention_splits(const union op_params *p, const struct operand *in)
 {
     const struct head_shape s = p->attention.heads;
     const uint64_t num_queries = in[0].shape[0], num_spans = in[2].shape[0];
-    if (!has_few_rows(num_queries, s.queries, num_spans)) return 1;
+    if (!wants_low_tiles(num_queries, s.queries, num_spans)) return 1;
     const uint64_t tiles = std::max<uint64_t>(blocks_for(num_queries * s.queries, 64),
                                               std::min(num_queries, num_spans));
     const uint64_t wanted =
@@ -579,8 +579,8 @@ static launch_function *variant_for(const attention_args<bf16> &a)
     unsigned i = 0;
     while (variants[i].head_dim < a.head_dim)
         i++;
-    return has_few_rows(a.num_queries, a.queries, a.num_spans) ? variants[i].few_rows
-                                                               : variants[i].many_rows;
+    return wants_low_tiles(a.num_queries, a.queries, a.num_spans) ? variants[i].few_rows
+                                                                  : variants[i].many_rows;
 }
 
 enum status attention_mma(const attention_args<bf16> &a, struct error *err)

@@ -6,7 +6,7 @@
  * 2. All is launched on cuda_stream by launch(), so in the order of the calls.
  * 3. Blocks are whole warps. Reductions are trees of one shape: the same numbers give the same sum.
  * 4. Only what include files of CUDA's own name is used, and kernels are started by launch() alone:
- *    so tests/gpu/emulator can compile the same files for the host. */
+ *    so tests/gpu/emulator can compile the same files for the host, but for *_sm90.cu. */
 #ifndef FERRY_KERNELS_CUDA_CUDA_H
 #define FERRY_KERNELS_CUDA_CUDA_H
 
@@ -20,7 +20,8 @@
 /* Of the device that is open. */
 extern cudaStream_t cuda_stream;
 extern int cuda_multiprocessors;
-extern int *cuda_bad_sequence; /* the host's memory, seen by kernels: see sample.cu; -1: none */
+extern size_t cuda_shared_bytes; /* what a block can have, of static and dynamic together */
+extern int *cuda_bad_sequence;   /* the host's memory, seen by kernels: see sample.cu; -1: none */
 
 /* OK, or ERR_DEVICE with what CUDA says. */
 MUST_CHECK enum status cuda_status(const char *what, cudaError_t code, struct error *err);
@@ -298,7 +299,30 @@ static inline size_t qkv_columns(const struct head_shape &s)
     template <typename E> size_t op##_workspace(WORKSPACE_ARGUMENTS);
 CUDA_OPS(DECLARE_OP, DECLARE_OP_AND_WORKSPACE)
 
+/* ---- kernels for compute capability 9.0 alone ---- */
+
+/* While the library is loaded, *_sm90.cu write what they have into this table; NULL: not there.
+ * They are compiled for sm_90a alone and are no part of the emulator, so nothing else needs them. A
+ * kernel is trusted after it agreed with the portable one (trust.h). */
+struct product;
+struct sm90_kernels {
+    enum status (*few_rows)(const struct product &x, struct error *err); /* bf16: products.h */
+};
+extern struct sm90_kernels sm90_kernels;
+
+/* Whether this GPU can run them, and FERRY_CUDA_SM90 does not turn them off. */
+bool sm90_is_on(void);
+/* Whether FERRY_CUDA_SM90 has this word: "first", before what is chosen otherwise; "say". */
+bool sm90_has_word(const char *word);
+
+/* ---- what the device has ---- */
+
+/* What ops choose from, by name (kernels/device.h): in matmul.cu, attention.cu, grouped_matmul.cu.
+ */
+extern const struct device_kernel matmul_kernels[], attention_kernels[], grouped_kernels[];
+
 /* What the device has beside its ops. */
+extern const struct device_timers cuda_timers;
 extern const struct device_graphs cuda_graphs;
 extern const struct device_collectives *const cuda_collectives; /* NULL: built without NCCL */
 

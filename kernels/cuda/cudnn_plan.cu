@@ -20,6 +20,7 @@
 #include <cudnn_graph.h>
 #include <dlfcn.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <algorithm>
@@ -73,10 +74,21 @@ static enum status check_version(struct error *err)
                 CUDART_VERSION / 1000);
 }
 
+/* cuDNN compiles by nvrtc, which finds this one only where the system looks, or where it is loaded
+ * already. Without it cuDNN has fewer plans, or none. */
+static void load_nvrtc_builtins(void)
+{
+    char name[64];
+    (void)snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.%d", CUDART_VERSION / 1000,
+                   CUDART_VERSION % 1000 / 10);
+    (void)dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+}
+
 enum status cudnn_load(struct error *err)
 {
     static bool loaded;
     if (loaded) return OK;
+    load_nvrtc_builtins();
     if (!lib.file) lib.file = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
     if (!lib.file) return fail(err, ERR_UNSUPPORTED, "%s", dlerror());
     TRY(find_functions(err));

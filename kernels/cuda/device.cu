@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
@@ -6,6 +7,8 @@
 
 cudaStream_t cuda_stream;
 int cuda_multiprocessors;
+size_t cuda_shared_bytes;
+struct sm90_kernels sm90_kernels; /* zeros before any constructor runs */
 int *cuda_bad_sequence;
 
 enum { STAGES = 2 };
@@ -16,6 +19,7 @@ enum { STAGES = 2 };
 static void *stages[STAGES];
 static cudaEvent_t stage_read[STAGES];
 static char description[320];
+static int capability; /* 90 is 9.0 */
 
 enum status cuda_status(const char *what, cudaError_t code, struct error *err)
 {
@@ -62,9 +66,22 @@ static enum status device_open(unsigned number, struct error *err)
     CUDA_TRY(cudaSetDevice(device), "choosing a GPU");
     CUDA_TRY(cudaStreamCreateWithFlags(&cuda_stream, cudaStreamNonBlocking), "a stream");
     cuda_multiprocessors = properties.multiProcessorCount;
+    capability = 10 * properties.major + properties.minor;
+    cuda_shared_bytes = properties.sharedMemPerBlockOptin;
     (void)snprintf(description, sizeof description, "%s, %.0f GB", properties.name,
                    (double)properties.totalGlobalMem / 1e9);
     return make_stages(err);
+}
+
+bool sm90_has_word(const char *word)
+{
+    const char *words = getenv("FERRY_CUDA_SM90");
+    return words && strstr(words, word);
+}
+
+bool sm90_is_on(void)
+{
+    return capability == 90 && !sm90_has_word("0");
 }
 
 /* Nothing can be done about what fails here. */
@@ -220,6 +237,14 @@ static const struct op_kernel *device_ops(enum elem_type elem)
     return elem == ELEM_F64 ? f64.rows : elem == ELEM_BF16 ? bf16_table.rows : f32.rows;
 }
 
+static const struct device_kernel *device_kernels(unsigned op)
+{
+    return op == OP_MATMUL           ? matmul_kernels
+           : op == OP_ATTENTION      ? attention_kernels
+           : op == OP_GROUPED_MATMUL ? grouped_kernels
+                                     : NULL;
+}
+
 static const char *device_describe(void)
 {
     return description;
@@ -229,7 +254,8 @@ static const struct device cuda_device = {
     "cuda",          false,           device_open,     device_close,
     device_allocate, device_release,  device_identity, device_free_memory,
     device_upload,   device_download, device_copy,     device_synchronize,
-    device_ops,      device_describe, &cuda_graphs,    cuda_collectives};
+    device_ops,      device_kernels,  device_describe, &cuda_timers,
+    &cuda_graphs,    cuda_collectives};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;

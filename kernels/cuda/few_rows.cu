@@ -1,4 +1,8 @@
-#include "kernels/cuda/few_rows.h"
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/products.h"
+#include "kernels/cuda/trust.h"
 
 /* A warp makes COLUMNS of c, so that what it reads of a serves as many rows of w; it asks for AHEAD
  * packs of each before it needs the first. */
@@ -81,7 +85,7 @@ __global__ void __launch_bounds__(WARPS *WARP) multiply_columns(const few_rows_a
 }
 
 template <typename E, typename C>
-static enum status launch_columns(const struct few_rows &x, struct error *err)
+static enum status launch_columns(const struct product &x, struct error *err)
 {
     typedef void kernel(const few_rows_args<E, C>);
     static kernel *const wide[MOST_FEW_ROWS] = {
@@ -91,22 +95,100 @@ static enum status launch_columns(const struct few_rows &x, struct error *err)
         multiply_columns<E, C, 1, 1>, multiply_columns<E, C, 1, 2>, multiply_columns<E, C, 1, 3>,
         multiply_columns<E, C, 1, 4>};
     const few_rows_args<E, C> args = {static_cast<const E *>(x.a),
-                                      static_cast<const E *>(x.w),
+                                      static_cast<const E *>(x.b),
                                       static_cast<const E *>(x.bias),
                                       static_cast<C *>(x.c),
                                       x.n,
                                       x.k,
                                       (real_of<E>)x.alpha};
-    kernel *const *const kernels = fits_width<E>(x.k, {x.a, x.w}) ? wide : narrow;
+    kernel *const *const kernels = fits_width<E>(x.k, {x.a, x.b}) ? wide : narrow;
     return launch("matmul", err, kernels[x.m - 1], dim3(blocks_for(x.n, WARPS * COLUMNS)),
                   WARPS * WARP, 0, args);
 }
 
-template <typename E> enum status multiply_few_rows(const struct few_rows &x, struct error *err)
+bool few_rows_takes(const struct product &x)
+{
+    return x.m <= MOST_FEW_ROWS && x.transpose_b && !x.transpose_a && !x.accumulate;
+}
+
+template <typename E> enum status multiply_few_rows(const struct product &x, struct error *err)
 {
     return x.c_is_real ? launch_columns<E, real_of<E>>(x, err) : launch_columns<E, E>(x, err);
 }
 
-template enum status multiply_few_rows<float>(const struct few_rows &x, struct error *err);
-template enum status multiply_few_rows<double>(const struct few_rows &x, struct error *err);
-template enum status multiply_few_rows<bf16>(const struct few_rows &x, struct error *err);
+template enum status multiply_few_rows<float>(const struct product &x, struct error *err);
+template enum status multiply_few_rows<double>(const struct product &x, struct error *err);
+template enum status multiply_few_rows<bf16>(const struct product &x, struct error *err);
+
+/* ---- that of compute capability 9.0 ---- */
+
+enum verdict { NOT_TRIED, TRUSTED, REFUSED };
+
+/* Each of these is a kernel of its own, or takes a branch of its own. */
+static enum verdict verdicts[MOST_FEW_ROWS][2][2]; /* of m - 1, c_is_real, whether it has a bias */
+
+bool few_rows_sm90_takes(const struct product &x)
+{
+    return sm90_kernels.few_rows && sm90_is_on() && few_rows_takes(x) && x.k > 0 &&
+           fits_width<bf16>(x.k, {x.a, x.b});
+}
+
+void few_rows_close(void)
+{
+    memset(verdicts, 0, sizeof verdicts);
+}
+
+/* So many columns that every warp of a GPU makes several, in rows of two pieces, the second of
+ * which ends within a warp's. */
+static struct op_call small_case(const struct product &x)
+{
+    const uint64_t n = 40 * (uint64_t)cuda_multiprocessors + 3, k = 1544;
+    struct op_call call = {};
+    call.p.matmul.transpose_b = true;
+    call.p.matmul.alpha = 0.5;
+    call.in[0] = {const_cast<void *>(x.a), OPERAND_ELEM, 2, {x.m, k}};
+    call.in[1] = {const_cast<void *>(x.b), OPERAND_ELEM, 2, {n, k}};
+    call.in[2] = {const_cast<void *>(x.bias), OPERAND_ELEM, 1, {n}};
+    call.out[0] = {x.c, x.c_is_real ? OPERAND_REAL : OPERAND_ELEM, 2, {x.m, n}};
+    return call;
+}
+
+static enum status run_small_case(const struct op_call *call, const void *context, void *workspace,
+                                  struct error *err)
+{
+    const struct operand *in = call->in, *out = call->out;
+    struct product x = {};
+    (void)workspace;
+    x.a = in[0].data;
+    x.b = in[1].data;
+    x.bias = in[2].data;
+    x.c = out[0].data;
+    x.c_is_real = out[0].type == OPERAND_REAL;
+    x.transpose_b = true;
+    x.m = out[0].shape[0];
+    x.n = out[0].shape[1];
+    x.k = in[0].shape[1];
+    x.alpha = call->p.matmul.alpha;
+    return context ? sm90_kernels.few_rows(x, err) : multiply_few_rows<bf16>(x, err);
+}
+
+static enum verdict try_out(const struct product &x)
+{
+    const struct op_call call = small_case(x);
+    const struct contender plain = {"few_rows", 0, run_small_case, NULL};
+    const struct contender faster = {"few_rows_sm90", 0, run_small_case, &sm90_kernels};
+    struct error err;
+    const bool agrees = check_agreement(&call, NULL, &plain, &faster, &err) == OK;
+    if (sm90_has_word("say"))
+        (void)fprintf(stderr, "few_rows_sm90: %zu rows, %s%s: %s\n", x.m,
+                      x.c_is_real ? "f32" : "bf16", x.bias ? ", bias" : "",
+                      agrees ? "used" : err.text);
+    return agrees ? TRUSTED : REFUSED;
+}
+
+bool few_rows_sm90_is_trusted(const struct product &x)
+{
+    enum verdict *const v = &verdicts[x.m - 1][x.c_is_real][x.bias != NULL];
+    if (*v == NOT_TRIED) *v = try_out(x);
+    return *v == TRUSTED;
+}

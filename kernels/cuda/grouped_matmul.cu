@@ -4,14 +4,16 @@
  *    for, first make a list of where each expert's tiles begin, then take tiles in turn; tiles of
  *    the same columns of an expert's matrix are neighbours.
  * 2. bf16 with k a multiple of 8: tiles on tensor cores, through STAGES buffers of shared memory
- *    that are filled ahead. A copy that is waited for was issued STAGES - 1 steps before.
+ *    that are filled ahead. A copy that is waited for was issued STAGES - 1 steps before. There are
+ *    three, or two where a block cannot have as much (99 KB on compute capability 8.6, 8.9, 12.0).
  * 3. Everything else: a plain tile, 4 x 4 elements a thread. */
 #include <algorithm>
 
 #include "kernels/cuda/mma.h"
+#include "kernels/device.h"
 
 enum { GROUPED_THREADS = 256, MOST_EXPERTS = 512, PLAIN_TILE = 64, PLAIN_DEPTH = 16 };
-enum { DEPTH = 64, STAGES = 3, STRIDE = DEPTH + 8, COLUMNS = 128 }; /* of tensor core tiles */
+enum { DEPTH = 64, STRIDE = DEPTH + 8, COLUMNS = 128 }; /* of tensor core tiles */
 
 template <typename E> struct grouped_args {
     const E *x, *w; /* [R, k], [num_experts, n, k] */
@@ -92,7 +94,7 @@ template <int ROWS> struct grouped_shape {
     static const int WARPS_DOWN = ROWS >= 128 ? 2 : 1, WARPS_ACROSS = 8 / WARPS_DOWN;
     static const int M = ROWS / WARPS_DOWN / 16, N = COLUMNS / WARPS_ACROSS / 8; /* of a warp */
     static const int STAGE = (ROWS + COLUMNS) * STRIDE;
-    static const size_t BYTES = STAGES * STAGE * sizeof(bf16);
+    static const size_t STAGE_BYTES = STAGE * sizeof(bf16);
 };
 
 /* Columns [at, at + DEPTH) of `rows` rows, `there` of which there are; zeros for the others. */
@@ -175,7 +177,7 @@ __device__ inline void store_tile(const grouped_args<bf16> &a, const struct grou
         }
 }
 
-template <int ROWS>
+template <int ROWS, int STAGES>
 __device__ inline void multiply_tile(bf16 *stages, const grouped_args<bf16> &a,
                                      const struct grouped_tile &t)
 {
@@ -199,15 +201,15 @@ __device__ inline void multiply_tile(bf16 *stages, const grouped_args<bf16> &a,
     store_tile(a, t, sum, row, column);
 }
 
-template <int ROWS>
+template <int ROWS, int STAGES>
 __global__ void __launch_bounds__(GROUPED_THREADS) multiply_groups(const grouped_args<bf16> a)
 {
     DYNAMIC_SHARED(shared);
     __shared__ struct schedule s;
     make_schedule(&s, a, ROWS, COLUMNS);
     for (int i = (int)blockIdx.x; i < s.first_tile[a.num_experts]; i += (int)gridDim.x)
-        multiply_tile<ROWS>(reinterpret_cast<bf16 *>(shared), a,
-                            find_tile(&s, a.num_experts, i, ROWS, COLUMNS));
+        multiply_tile<ROWS, STAGES>(reinterpret_cast<bf16 *>(shared), a,
+                                    find_tile(&s, a.num_experts, i, ROWS, COLUMNS));
 }
 
 /* ---- any type ---- */
@@ -279,21 +281,37 @@ static enum status launch_plain(const grouped_args<E> &a, size_t rows, struct er
                   GROUPED_THREADS, 0, a);
 }
 
-template <int ROWS>
-static enum status launch_tiles(const grouped_args<bf16> &a, size_t rows, struct error *err)
+template <int ROWS, int STAGES>
+static enum status launch_stages(const grouped_args<bf16> &a, size_t rows, struct error *err)
 {
-    typedef grouped_shape<ROWS> shape;
+    const size_t bytes = STAGES * grouped_shape<ROWS>::STAGE_BYTES;
     static bool is_set; /* that it may have so much shared memory */
     if (!is_set)
         TRY(cuda_status("grouped_matmul",
-                        cudaFuncSetAttribute(multiply_groups<ROWS>,
+                        cudaFuncSetAttribute(multiply_groups<ROWS, STAGES>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)shape::BYTES),
+                                             (int)bytes),
                         err));
     is_set = true;
-    return launch("grouped_matmul", err, multiply_groups<ROWS>,
-                  grid_for(rows, (size_t)a.n, a.num_experts, ROWS, COLUMNS), GROUPED_THREADS,
-                  shape::BYTES, a);
+    return launch("grouped_matmul", err, multiply_groups<ROWS, STAGES>,
+                  grid_for(rows, (size_t)a.n, a.num_experts, ROWS, COLUMNS), GROUPED_THREADS, bytes,
+                  a);
+}
+
+/* What a block has beside its stages: the schedule, and the sums that it is made with. */
+enum { SCHEDULE_BYTES = 5 << 10 };
+static_assert(sizeof(struct schedule) + 4 * WARP * sizeof(int) <= SCHEDULE_BYTES, "");
+
+template <int ROWS> static bool has_room_for(int stages)
+{
+    return stages * grouped_shape<ROWS>::STAGE_BYTES + SCHEDULE_BYTES <= cuda_shared_bytes;
+}
+
+template <int ROWS>
+static enum status launch_tiles(const grouped_args<bf16> &a, size_t rows, struct error *err)
+{
+    return has_room_for<ROWS>(3) ? launch_stages<ROWS, 3>(a, rows, err)
+                                 : launch_stages<ROWS, 2>(a, rows, err);
 }
 
 template <typename E>
@@ -302,20 +320,22 @@ static enum status launch_best(const grouped_args<E> &a, size_t rows, struct err
     return launch_plain(a, rows, err);
 }
 
+static bool fits_tiles(const grouped_args<bf16> &a)
+{
+    return (((uintptr_t)a.x | (uintptr_t)a.w) % 16 == 0) && a.k % 8 == 0 && (uintptr_t)a.y % 4 == 0;
+}
+
 /* Low tiles where experts have few rows each, so that what is read of matrices is not waited for.
  */
 static enum status launch_best(const grouped_args<bf16> &a, size_t rows, struct error *err)
 {
-    const bool aligned =
-        (((uintptr_t)a.x | (uintptr_t)a.w) % 16 == 0) && a.k % 8 == 0 && (uintptr_t)a.y % 4 == 0;
-    if (!aligned) return launch_plain(a, rows, err);
+    if (!fits_tiles(a)) return launch_plain(a, rows, err);
     return rows <= 64 * (size_t)a.num_experts ? launch_tiles<32>(a, rows, err)
                                               : launch_tiles<128>(a, rows, err);
 }
 
-template <typename E> enum status op_grouped_matmul(OP_ARGUMENTS)
-{
-    (void)p, (void)workspace;
+template <typename E>
+static struct grouped_args<E> args_of(const struct operand *in, const struct operand *out) {
     struct grouped_args<E> a = {
     };
     a.x = data_of<E>(in[0]);
@@ -325,9 +345,40 @@ template <typename E> enum status op_grouped_matmul(OP_ARGUMENTS)
     a.num_experts = (unsigned)in[1].shape[0];
     a.n = (int)in[1].shape[1];
     a.k = (int)in[1].shape[2];
+    return a;
+}
+
+template <typename E>
+enum status op_grouped_matmul(OP_ARGUMENTS)
+{
+    (void)p, (void)workspace;
+    const struct grouped_args<E> a = args_of<E>(in, out);
     if (a.num_experts > MOST_EXPERTS)
         return fail(err, ERR_UNSUPPORTED, "%u experts on a GPU", a.num_experts);
     return launch_best(a, in[0].shape[0], err);
 }
 
 FOR_ALL_TYPES(op_grouped_matmul)
+
+/* ---- by name ---- */
+
+template <int ROWS, int STAGES> static bool takes_stages(WORKSPACE_ARGUMENTS)
+{
+    const struct grouped_args<bf16> a = args_of<bf16>(in, out);
+    (void)p;
+    return a.num_experts <= MOST_EXPERTS && fits_tiles(a) && has_room_for<ROWS>(STAGES);
+}
+
+template <int ROWS, int STAGES> static enum status multiply_by(OP_ARGUMENTS)
+{
+    (void)p, (void)workspace;
+    return launch_stages<ROWS, STAGES>(args_of<bf16>(in, out), in[0].shape[0], err);
+}
+
+const struct device_kernel grouped_kernels[] = {
+    {"low_2_stages", ELEM_BF16, takes_stages<32, 2>, {multiply_by<32, 2>, NULL}},
+    {"low_3_stages", ELEM_BF16, takes_stages<32, 3>, {multiply_by<32, 3>, NULL}},
+    {"high_2_stages", ELEM_BF16, takes_stages<128, 2>, {multiply_by<128, 2>, NULL}},
+    {"high_3_stages", ELEM_BF16, takes_stages<128, 3>, {multiply_by<128, 3>, NULL}},
+    {},
+};

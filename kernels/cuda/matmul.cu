@@ -1,39 +1,27 @@
-/* Products by cuBLASLt, which counts in columns: a row-major [m, n] is its [n, m]. So c^T [n, m] =
- * op(b)^T op(a)^T, and what it calls A is our b.
+/* Dense products: by cuBLASLt, by our kernels for few rows, or in plain tiles.
  *
- * 1. A plan is made once for each shape and kept. Its algorithm is the first of cuBLASLt's
- *    heuristics, or our own kernel (few_rows.h) where a has few rows; FERRY_CUDA_TUNE=1 times all
- * of them on the operands of the first call, and writes the best one to the cache file, which is
- *    read whenever it is there.
- * 2. Bias is added by cuBLASLt where it knows that pair of types, else by a kernel behind it: c is
- *    REAL there, so that nothing is rounded twice. */
+ * 1. cuBLASLt counts in columns: a row-major [m, n] is its [n, m]. So c^T [n, m] = op(b)^T op(a)^T,
+ *    and what it calls A is our b.
+ * 2. A plan is made once for each shape and kept. Its choice is the first that find_choices()
+ *    finds; FERRY_CUDA_TUNE=1 times all of them on the operands of the first call, and writes the
+ *    fastest to the cache file, which is read whenever it is there.
+ * 3. cuBLASLt adds the bias where it knows that pair of types. Else a kernel adds it behind the
+ *    product: nothing is rounded twice where c is REAL. Where cuBLASLt has an algorithm without the
+ *    bias only, an ELEM c is rounded twice.
+ * 4. Where cuBLASLt has no algorithm at all, tiles.cu computes the product.
+ * 5. few_rows_sm90.cu is one of those that are timed, and is not chosen otherwise: no GPU has timed
+ *    it yet. FERRY_CUDA_SM90=first chooses it untimed. */
 #include <cublasLt.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/few_rows.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/products.h"
+#include "kernels/device.h"
 
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20)
-enum { BUCKETS = 256, MOST_ALGORITHMS = 8, TIMED_RUNS = 5, PATH_BYTES = 1024 };
-
-/* What an algorithm depends on. */
-struct plan_key {
-    uint64_t m, n, k;
-    uint64_t elem_type, c_type; /* cudaDataType_t */
-    uint64_t c_is_real;
-    uint64_t transpose_a, transpose_b, has_bias, accumulate;
-    uint64_t align_a, align_b, align_c; /* bytes */
-    uint64_t compute_type, version;     /* of cuBLASLt: its algorithms are its own */
-};
-
-/* How it is computed. */
-struct choice {
-    uint64_t own; /* 1: by few_rows.h; 0: by cuBLASLt's algorithm */
-    cublasLtMatmulAlgo_t algorithm;
-};
+enum { BUCKETS = 256, MOST_ALGORITHMS = 8, MOST_CHOICES = MOST_ALGORITHMS + 2, TIMED_RUNS = 5 };
 
 struct plan {
     struct plan_key key;
@@ -45,23 +33,18 @@ struct plan {
 
 /* One call. alpha and beta are of the type that is computed in. */
 struct call {
-    const void *a, *b, *bias;
-    void *c, *workspace;
+    struct product x;
+    void *workspace;
     double alpha_f64, beta_f64;
     float alpha_f32, beta_f32;
     const void *alpha, *beta;
-};
-
-/* A line of the cache file. */
-struct cached {
-    struct plan_key key;
-    struct choice choice;
-    struct cached *next;
+    /* Of the call's ELEM: by one of our own kernels, all of it; c += bias. */
+    enum status (*multiply_own)(uint64_t way, const struct product &x, struct error *err);
+    enum status (*add_bias)(const struct product &x, struct error *err);
 };
 
 static cublasLtHandle_t handle;
 static struct plan *plans[BUCKETS];
-static struct cached *cache;
 static bool tune;
 
 static enum status lt_status(const char *what, cublasStatus_t code, struct error *err)
@@ -71,88 +54,6 @@ static enum status lt_status(const char *what, cublasStatus_t code, struct error
 }
 
 #define LT_TRY(call, what) TRY(lt_status(what, call, err))
-
-/* ---- the cache file ---- */
-
-static void cache_path(char path[PATH_BYTES])
-{
-    cudaDeviceProp properties;
-    const char *given = getenv("FERRY_CUDA_CACHE"), *home = getenv("HOME");
-    int device = 0;
-    path[0] = '\0';
-    if (given) {
-        (void)snprintf(path, PATH_BYTES, "%s", given);
-        return;
-    }
-    if (!home || cudaGetDevice(&device) || cudaGetDeviceProperties(&properties, device)) return;
-    for (char *c = properties.name; *c; c++)
-        if (*c == ' ' || *c == '/') *c = '-';
-    (void)snprintf(path, PATH_BYTES, "%s/.cache/ferry/matmul-%s-%zu.txt", home, properties.name,
-                   cublasLtGetVersion());
-}
-
-enum { KEY_WORDS = sizeof(struct plan_key) / 8, CHOICE_WORDS = sizeof(struct choice) / 8 };
-
-/* A line is the key's numbers, then the choice's, in hexadecimal. */
-static bool read_words(FILE *f, uint64_t *words, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        unsigned long long word;
-        if (fscanf(f, "%llx", &word) != 1) return false;
-        words[i] = word;
-    }
-    return true;
-}
-
-static void write_words(FILE *f, const void *words, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t word;
-        memcpy(&word, (const char *)words + i * 8, 8);
-        (void)fprintf(f, "%llx ", (unsigned long long)word);
-    }
-}
-
-/* What cannot be read is not known: the heuristics' choice is good too. */
-static void cache_read(void)
-{
-    char path[PATH_BYTES];
-    uint64_t words[KEY_WORDS + CHOICE_WORDS];
-    cache_path(path);
-    FILE *f = path[0] ? fopen(path, "r") : NULL;
-    while (f && read_words(f, words, KEY_WORDS + CHOICE_WORDS)) {
-        struct cached *c = static_cast<struct cached *>(malloc(sizeof *c));
-        if (!c) break;
-        memcpy(&c->key, words, sizeof c->key);
-        memcpy(&c->choice, words + KEY_WORDS, sizeof c->choice);
-        c->next = cache;
-        cache = c;
-    }
-    if (f) (void)fclose(f);
-}
-
-static void make_folders(char *path)
-{
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        (void)mkdir(path, 0777);
-        *slash = '/';
-    }
-}
-
-static void cache_append(const struct plan *plan)
-{
-    char path[PATH_BYTES];
-    cache_path(path);
-    if (!path[0]) return;
-    make_folders(path);
-    FILE *f = fopen(path, "a");
-    if (!f) return;
-    write_words(f, &plan->key, KEY_WORDS);
-    write_words(f, &plan->choice, CHOICE_WORDS);
-    (void)fprintf(f, "\n");
-    (void)fclose(f);
-}
 
 static bool same_key(const struct plan_key *a, const struct plan_key *b)
 {
@@ -170,18 +71,21 @@ static cublasComputeType_t compute_type(uint64_t elem_type)
     return CUBLAS_COMPUTE_32F;
 }
 
-static enum status set_attribute(struct plan *plan, cublasLtMatmulDescAttributes_t attribute,
+static enum status set_attribute(const struct plan *plan, cublasLtMatmulDescAttributes_t attribute,
                                  const void *value, size_t bytes, struct error *err)
 {
     return lt_status("an attribute",
                      cublasLtMatmulDescSetAttribute(plan->product, attribute, value, bytes), err);
 }
 
-static enum status set_bias(struct plan *plan, const void *bias, struct error *err)
+/* Whether the product adds the bias itself. */
+static enum status set_epilogue(const struct plan *plan, bool adds_bias, const void *bias,
+                                struct error *err)
 {
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    if (!plan->key.has_bias) return OK;
+    const cublasLtEpilogue_t epilogue =
+        adds_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     TRY(set_attribute(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, err));
+    if (!adds_bias) return OK;
     return set_attribute(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err);
 }
 
@@ -240,109 +144,155 @@ static enum status make_preference(cublasLtMatmulPreference_t *out, const struct
     return OK;
 }
 
-static bool has_few_rows(const struct plan_key *k)
-{
-    return k->m <= MOST_FEW_ROWS && k->transpose_b && !k->transpose_a && !k->accumulate;
-}
+/* ---- a product ---- */
 
-static enum status multiply_by_rows(const struct plan *plan, const struct call *c,
-                                    struct error *err)
+static bool is_cublaslt(const struct choice *choice)
 {
-    const struct plan_key *k = &plan->key;
-    const struct few_rows x = {c->a, c->b, c->bias, c->c,        k->c_is_real != 0,
-                               k->m, k->n, k->k,    c->alpha_f64};
-    if (k->elem_type == CUDA_R_64F) return multiply_few_rows<double>(x, err);
-    if (k->elem_type == CUDA_R_32F) return multiply_few_rows<float>(x, err);
-    return multiply_few_rows<bf16>(x, err);
+    return choice->way == BY_CUBLASLT || choice->way == BY_CUBLASLT_BIAS_APART;
 }
 
 static enum status multiply(const struct plan *plan, const struct call *c,
                             const struct choice *choice, struct error *err)
 {
-    if (choice->own) return multiply_by_rows(plan, c, err);
-    return lt_status("the product",
-                     cublasLtMatmul(handle, plan->product, c->alpha, c->b, plan->a, c->a, plan->b,
-                                    c->beta, c->c, plan->c, c->c, plan->c, &choice->algorithm,
-                                    c->workspace, MATMUL_WORKSPACE_BYTES, cuda_stream),
-                     err);
+    const bool adds_bias = plan->key.has_bias && choice->way == BY_CUBLASLT;
+    if (!is_cublaslt(choice)) return c->multiply_own(choice->way, c->x, err);
+    TRY(set_epilogue(plan, adds_bias, c->x.bias, err));
+    LT_TRY(cublasLtMatmul(handle, plan->product, c->alpha, c->x.b, plan->a, c->x.a, plan->b,
+                          c->beta, c->x.c, plan->c, c->x.c, plan->c, &choice->algorithm,
+                          c->workspace, MATMUL_WORKSPACE_BYTES, cuda_stream),
+           "the product");
+    return c->x.bias && !adds_bias ? c->add_bias(c->x, err) : OK;
 }
 
-/* Milliseconds of TIMED_RUNS runs. */
-static enum status time_choice(const struct plan *plan, const struct call *c,
-                               const struct choice *choice, cudaEvent_t begin, cudaEvent_t end,
-                               float *ms, struct error *err)
-{
-    TRY(multiply(plan, c, choice, err));
-    TRY(cuda_status("matmul", cudaEventRecord(begin, cuda_stream), err));
-    for (int i = 0; i < TIMED_RUNS; i++)
-        TRY(multiply(plan, c, choice, err));
-    TRY(cuda_status("matmul", cudaEventRecord(end, cuda_stream), err));
-    TRY(cuda_status("matmul", cudaEventSynchronize(end), err));
-    return cuda_status("matmul", cudaEventElapsedTime(ms, begin, end), err);
-}
-
-/* One that cannot be run is none of the best. */
-static void keep_fastest(struct plan *plan, const struct call *c, const struct choice *choices,
-                         int count)
-{
-    cudaEvent_t begin, end;
-    float best = INFINITY, ms;
-    if (cudaEventCreate(&begin) || cudaEventCreate(&end)) return;
-    for (int i = 0; i < count; i++) {
-        if (time_choice(plan, c, &choices[i], begin, end, &ms, NULL) || ms >= best) continue;
-        best = ms;
-        plan->choice = choices[i];
-    }
-    (void)cudaEventDestroy(begin);
-    (void)cudaEventDestroy(end);
-    cache_append(plan);
-}
+/* ---- what it can be computed by ---- */
 
 /* The likeliest first. */
-static enum status find_choices(const struct plan *plan, struct choice *choices, int *count,
-                                struct error *err)
+struct choices {
+    struct choice all[MOST_CHOICES];
+    int count;
+};
+
+static void add_own(struct choices *choices, enum way way)
+{
+    choices->all[choices->count++] = {(uint64_t)way, {}};
+}
+
+static bool can_be_few_rows_sm90(const struct plan_key *key, const struct product &x)
+{
+    return key->elem_type == CUDA_R_16BF && few_rows_sm90_takes(x) && few_rows_sm90_is_trusted(x);
+}
+
+static void add_few_rows(const struct plan *plan, const struct product &x, struct choices *choices)
+{
+    const bool first = sm90_has_word("first");
+    if (!few_rows_takes(x)) return;
+    if (first && can_be_few_rows_sm90(&plan->key, x)) add_own(choices, BY_FEW_ROWS_SM90);
+    add_own(choices, BY_FEW_ROWS);
+    if (!first && tune && can_be_few_rows_sm90(&plan->key, x)) add_own(choices, BY_FEW_ROWS_SM90);
+}
+
+/* Those of cuBLASLt. What it lists in another state than success cannot be run. */
+static enum status add_algorithms(const struct plan *plan, const struct call *c, enum way way,
+                                  struct choices *choices, struct error *err)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found[MOST_ALGORITHMS];
     int num_found = 0;
-    *count = 0;
-    if (has_few_rows(&plan->key)) choices[(*count)++] = {1, {}};
+    TRY(set_epilogue(plan, plan->key.has_bias && way == BY_CUBLASLT, c->x.bias, err));
     TRY(make_preference(&preference, &plan->key, err));
     const cublasStatus_t code =
         cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->a, plan->b, plan->c, plan->c,
                                        preference, MOST_ALGORITHMS, found, &num_found);
     (void)cublasLtMatmulPreferenceDestroy(preference);
-    for (int i = 0; i < num_found && !code; i++)
-        choices[(*count)++] = {0, found[i].algo};
-    if (*count > 0) return OK;
+    /* It has none; or none is needed. */
+    if (code == CUBLAS_STATUS_NOT_SUPPORTED || (code && choices->count > 0)) return OK;
     LT_TRY(code, "choosing an algorithm");
-    return fail(err, ERR_DEVICE, "matmul: cuBLASLt knows no algorithm");
+    for (int i = 0; i < num_found; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS)
+            choices->all[choices->count++] = {(uint64_t)way, found[i].algo};
+    return OK;
+}
+
+static enum status find_choices(const struct plan *plan, const struct call *c,
+                                struct choices *choices, struct error *err)
+{
+    choices->count = 0;
+    add_few_rows(plan, c->x, choices);
+    TRY(add_algorithms(plan, c, BY_CUBLASLT, choices, err));
+    if (choices->count == 0 && plan->key.has_bias)
+        TRY(add_algorithms(plan, c, BY_CUBLASLT_BIAS_APART, choices, err));
+    if (choices->count == 0) add_own(choices, BY_TILES);
+    return OK;
+}
+
+/* ---- the fastest of them ---- */
+
+/* Seconds of TIMED_RUNS runs. */
+static enum status time_choice(const struct plan *plan, const struct call *c,
+                               const struct choice *choice, void *timer, double *seconds,
+                               struct error *err)
+{
+    TRY(multiply(plan, c, choice, err));
+    TRY(cuda_timers.mark(timer, 0, err));
+    for (int i = 0; i < TIMED_RUNS; i++)
+        TRY(multiply(plan, c, choice, err));
+    TRY(cuda_timers.mark(timer, 1, err));
+    TRY(cuda_status("matmul", cudaStreamSynchronize(cuda_stream), err));
+    return cuda_timers.seconds(timer, 0, 1, seconds, err);
+}
+
+/* Those that fail are not chosen. Where all do, the tiles are: they take everything. */
+static enum status keep_fastest(struct plan *plan, const struct call *c,
+                                const struct choices *choices, struct error *err)
+{
+    double best = INFINITY, seconds;
+    void *timer;
+    TRY(cuda_timers.create(&timer, 2, err));
+    plan->choice = {BY_TILES, {}};
+    for (int i = 0; i < choices->count; i++) {
+        if (time_choice(plan, c, &choices->all[i], timer, &seconds, NULL)) continue;
+        if (seconds >= best) continue;
+        best = seconds;
+        plan->choice = choices->all[i];
+    }
+    cuda_timers.free(timer);
+    if (best < INFINITY) matmul_cache_add(&plan->key, &plan->choice);
+    return OK;
 }
 
 static enum status choose(struct plan *plan, const struct call *c, struct error *err)
 {
-    struct choice choices[MOST_ALGORITHMS + 1];
-    int count;
-    TRY(find_choices(plan, choices, &count, err));
-    plan->choice = choices[0];
+    struct choices choices;
+    TRY(find_choices(plan, c, &choices, err));
+    plan->choice = choices.all[0];
     /* A product that is added to c can be carried out once only. */
-    if (tune && !plan->key.accumulate) keep_fastest(plan, c, choices, count);
-    return OK;
+    return tune && !plan->key.accumulate ? keep_fastest(plan, c, &choices, err) : OK;
 }
 
-static bool take_cached(struct plan *plan)
+/* Whether what a file says is a choice of this product and this GPU. */
+static bool can_be(const struct plan *plan, const struct call *c, const struct choice *choice)
 {
     cublasLtMatmulHeuristicResult_t result;
-    const struct cached *c = cache;
-    while (c && !same_key(&c->key, &plan->key))
-        c = c->next;
-    if (!c) return false;
-    plan->choice = c->choice;
-    if (c->choice.own) return has_few_rows(&plan->key);
+    if (choice->way == BY_TILES) return true;
+    if (choice->way == BY_FEW_ROWS) return few_rows_takes(c->x);
+    if (choice->way == BY_FEW_ROWS_SM90) return can_be_few_rows_sm90(&plan->key, c->x);
+    if (!is_cublaslt(choice)) return false;
+    if (set_epilogue(plan, plan->key.has_bias && choice->way == BY_CUBLASLT, c->x.bias, NULL))
+        return false;
     return !cublasLtMatmulAlgoCheck(handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                    &c->choice.algorithm, &result) &&
+                                    &choice->algorithm, &result) &&
            result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
+
+static bool take_cached(struct plan *plan, const struct call *c)
+{
+    const struct choice *choice = matmul_cache_find(&plan->key);
+    if (!choice || !can_be(plan, c, choice)) return false;
+    plan->choice = *choice;
+    return true;
+}
+
+/* ---- plans ---- */
 
 static enum status start(struct error *err)
 {
@@ -350,7 +300,7 @@ static enum status start(struct error *err)
     if (handle) return OK;
     LT_TRY(cublasLtCreate(&handle), "cuBLASLt");
     tune = wanted && strcmp(wanted, "1") == 0;
-    cache_read();
+    matmul_cache_read();
     return OK;
 }
 
@@ -375,8 +325,7 @@ static enum status make_plan(struct plan **out, const struct plan_key *key, cons
     if (!plan) return fail(err, ERR_MEMORY, "matmul: no memory for a plan");
     plan->key = *key;
     enum status st = describe(plan, err);
-    if (!st) st = set_bias(plan, c->bias, err);
-    if (!st && !take_cached(plan)) st = choose(plan, c, err);
+    if (!st && !take_cached(plan, c)) st = choose(plan, c, err);
     if (st) {
         release(plan);
         return st;
@@ -393,7 +342,7 @@ static enum status find_plan(struct plan **out, const struct plan_key *key, cons
     for (struct plan *p = plans[bucket_of(key)]; p; p = p->next)
         if (same_key(&p->key, key)) {
             *out = p;
-            return set_bias(p, c->bias, err);
+            return OK;
         }
     return make_plan(out, key, c, err);
 }
@@ -405,12 +354,9 @@ void matmul_close(void)
             next = p->next;
             release(p);
         }
-    for (struct cached *c = cache, *next; c; c = next) {
-        next = c->next;
-        free(c);
-    }
     memset(plans, 0, sizeof plans);
-    cache = NULL;
+    matmul_cache_free();
+    few_rows_close();
     if (handle) (void)cublasLtDestroy(handle);
     handle = NULL;
 }
@@ -434,62 +380,96 @@ static uint64_t alignment_of(const void *place)
     return low > 0 && low < 256 ? low : 256;
 }
 
-template <typename E>
-static struct plan_key key_of(const union op_params *p, const struct operand *in,
-                              const struct operand *out)
+template <typename E> static struct plan_key key_of(const struct product &x)
 {
     struct plan_key k = {};
-    k.m = out[0].shape[0];
-    k.n = out[0].shape[1];
-    k.k = in[0].shape[!p->matmul.transpose_a];
+    k.m = x.m;
+    k.n = x.n;
+    k.k = x.k;
     k.elem_type = lt_type<E>::value;
-    k.c_is_real = out[0].type == OPERAND_REAL;
-    k.c_type = k.c_is_real ? lt_type<real_of<E>>::value : lt_type<E>::value;
-    k.transpose_a = p->matmul.transpose_a;
-    k.transpose_b = p->matmul.transpose_b;
-    k.has_bias = in[2].data && k.c_type == k.elem_type && k.elem_type != CUDA_R_64F;
-    k.accumulate = p->matmul.accumulate;
-    k.align_a = alignment_of(in[0].data);
-    k.align_b = alignment_of(in[1].data);
-    k.align_c = alignment_of(out[0].data);
+    k.c_is_real = x.c_is_real;
+    k.c_type = x.c_is_real ? lt_type<real_of<E>>::value : lt_type<E>::value;
+    k.transpose_a = x.transpose_a;
+    k.transpose_b = x.transpose_b;
+    k.has_bias = x.bias && k.c_type == k.elem_type && k.elem_type != CUDA_R_64F;
+    k.accumulate = x.accumulate;
+    k.align_a = alignment_of(x.a);
+    k.align_b = alignment_of(x.b);
+    k.align_c = alignment_of(x.c);
     k.compute_type = compute_type(k.elem_type);
     k.version = cublasLtGetVersion();
     return k;
 }
 
-static void set_scales(struct call *c, const union op_params *p, bool f64)
+static struct product product_of(const union op_params *p, const struct operand *in,
+                                 const struct operand *out)
 {
-    c->alpha_f64 = p->matmul.alpha;
-    c->beta_f64 = p->matmul.accumulate ? 1 : 0;
+    struct product x = {};
+    x.a = in[0].data;
+    x.b = in[1].data;
+    x.bias = in[2].data;
+    x.c = out[0].data;
+    x.c_is_real = out[0].type == OPERAND_REAL;
+    x.transpose_a = p->matmul.transpose_a;
+    x.transpose_b = p->matmul.transpose_b;
+    x.accumulate = p->matmul.accumulate;
+    x.m = out[0].shape[0];
+    x.n = out[0].shape[1];
+    x.k = in[0].shape[!x.transpose_a];
+    x.alpha = p->matmul.alpha;
+    return x;
+}
+
+static void set_scales(struct call *c, bool f64)
+{
+    c->alpha_f64 = c->x.alpha;
+    c->beta_f64 = c->x.accumulate ? 1 : 0;
     c->alpha_f32 = (float)c->alpha_f64;
     c->beta_f32 = (float)c->beta_f64;
     c->alpha = f64 ? (const void *)&c->alpha_f64 : &c->alpha_f32;
     c->beta = f64 ? (const void *)&c->beta_f64 : &c->beta_f32;
 }
 
-template <typename E> __global__ void add_bias(real_of<E> *c, const E *bias, size_t n)
+template <typename E, typename C> __global__ void add_to_rows(C *c, const E *bias, size_t n)
 {
-    for (size_t i = threadIdx.x; i < n; i += blockDim.x)
-        c[blockIdx.x * n + i] += to_real(bias[i]);
+    for (size_t i = threadIdx.x; i < n; i += blockDim.x) {
+        C *const to = c + blockIdx.x * n + i;
+        *to = from_real<C>(to_real(*to) + to_real(bias[i]));
+    }
+}
+
+template <typename E, typename C>
+static enum status launch_add(const struct product &x, struct error *err)
+{
+    return launch("matmul", err, add_to_rows<E, C>, dim3((unsigned)x.m), threads_for(x.n, 256), 0,
+                  static_cast<C *>(x.c), static_cast<const E *>(x.bias), x.n);
+}
+
+template <typename E> static enum status add_bias(const struct product &x, struct error *err)
+{
+    return x.c_is_real ? launch_add<E, real_of<E>>(x, err) : launch_add<E, E>(x, err);
+}
+
+template <typename E>
+static enum status multiply_own(uint64_t way, const struct product &x, struct error *err)
+{
+    if (way == BY_FEW_ROWS_SM90) return sm90_kernels.few_rows(x, err);
+    return way == BY_FEW_ROWS ? multiply_few_rows<E>(x, err) : multiply_tiles<E>(x, err);
 }
 
 template <typename E> enum status op_matmul(OP_ARGUMENTS)
 {
-    const struct plan_key key = key_of<E>(p, in, out);
     struct plan *plan;
     struct call c = {};
-    if (key.m == 0 || key.n == 0) return OK;
-    c.a = in[0].data;
-    c.b = in[1].data;
-    c.bias = in[2].data;
-    c.c = out[0].data;
+    c.x = product_of(p, in, out);
     c.workspace = workspace;
-    set_scales(&c, p, key.elem_type == CUDA_R_64F);
+    c.multiply_own = multiply_own<E>;
+    c.add_bias = add_bias<E>;
+    if (c.x.m == 0 || c.x.n == 0) return OK;
+    const struct plan_key key = key_of<E>(c.x);
+    set_scales(&c, key.elem_type == CUDA_R_64F);
     TRY(find_plan(&plan, &key, &c, err));
-    TRY(multiply(plan, &c, &plan->choice, err));
-    if (!c.bias || key.has_bias || plan->choice.own) return OK;
-    return launch("matmul", err, add_bias<E>, dim3((unsigned)key.m), threads_for(key.n, 256), 0,
-                  data_of<real_of<E>>(out[0]), data_of<E>(in[2]), key.n);
+    return multiply(plan, &c, &plan->choice, err);
 }
 
 template <typename E> size_t op_matmul_workspace(WORKSPACE_ARGUMENTS)
@@ -500,3 +480,38 @@ template <typename E> size_t op_matmul_workspace(WORKSPACE_ARGUMENTS)
 
 FOR_ALL_TYPES(op_matmul)
 WORKSPACE_FOR_ALL_TYPES(op_matmul_workspace)
+
+/* ---- by name ---- */
+
+static bool takes_few_rows(WORKSPACE_ARGUMENTS)
+{
+    return few_rows_takes(product_of(p, in, out));
+}
+
+static bool takes_few_rows_sm90(WORKSPACE_ARGUMENTS)
+{
+    return few_rows_sm90_takes(product_of(p, in, out));
+}
+
+static bool takes_all(WORKSPACE_ARGUMENTS)
+{
+    (void)p, (void)in, (void)out;
+    return true;
+}
+
+template <typename E, enum way W> static enum status multiply_by(OP_ARGUMENTS)
+{
+    (void)workspace;
+    return multiply_own<E>(W, product_of(p, in, out), err);
+}
+
+const struct device_kernel matmul_kernels[] = {
+    {"few_rows", ELEM_F32, takes_few_rows, {multiply_by<float, BY_FEW_ROWS>, NULL}},
+    {"few_rows", ELEM_F64, takes_few_rows, {multiply_by<double, BY_FEW_ROWS>, NULL}},
+    {"few_rows", ELEM_BF16, takes_few_rows, {multiply_by<bf16, BY_FEW_ROWS>, NULL}},
+    {"few_rows_sm90", ELEM_BF16, takes_few_rows_sm90, {multiply_by<bf16, BY_FEW_ROWS_SM90>, NULL}},
+    {"tiles", ELEM_F32, takes_all, {multiply_by<float, BY_TILES>, NULL}},
+    {"tiles", ELEM_F64, takes_all, {multiply_by<double, BY_TILES>, NULL}},
+    {"tiles", ELEM_BF16, takes_all, {multiply_by<bf16, BY_TILES>, NULL}},
+    {},
+};

@@ -55,6 +55,7 @@ template <typename R> __device__ inline unsigned take_largest(const R *x, bool *
         if (best == n || is_above(value, most) || (equal && other < best))
             best = other, most = value;
     }
+    __syncwarp(); /* all lanes have read out */
     if (lane_id() == 0) out[best] = true;
     __syncwarp();
     return best;

@@ -41,6 +41,47 @@ graphs_are() { # COUNT OPTION...
         tee /dev/stderr | grep -q "graphs: $count\$"
 }
 
+# A command that succeeds, and says so.
+says() { # TEXT COMMAND...
+    text=$1
+    shift
+    "$@" >"$work/output" || return 1
+    cat "$work/output"
+    grep -q "$text" "$work/output"
+}
+
+lists_ops() {
+    "$build/tests/gpu/ops_check" --small --trials 1 --only add,norm,digest --without norm >"$work/output" || return 1
+    cat "$work/output"
+    [ "$(awk '$1 == "ok" && $3 == "f32" { print $2 }' "$work/output" | tr '\n' ' ')" = "add digest " ]
+}
+
+lacks() { # TEXT FILE
+    ! grep "$1" "$2"
+}
+
+with_sm90() { # CODE TEXT VARIABLE=VALUE...
+    code=$1 text=$2
+    shift 2
+    env "$@" "$build/tests/gpu/ops_check" --small --trials 9 --only matmul >"$work/products" 2>&1
+    got=$?
+    [ "$got" -eq "$code" ] && says "$text" cat "$work/products"
+}
+
+# A forward pass where the first algorithm of each product cannot be run.
+searched() { # VARIABLE=VALUE
+    env EMULATED_CUBLASLT=fails FERRY_CUDA_CACHE="$work/cache/found" "$@" \
+        "$ferry" verify "$golden" "$golden/logits.safetensors" --forward --device cuda
+}
+
+# What all ops take by the device's marks is about what a run takes by the host's clock: they are
+# runs of their own, on a machine that others use.
+times_add_up() {
+    "$ferry" bench tests/golden/hf/llama3.2 --device cuda --seq 8 --repeats 5 | tee /dev/stderr |
+        awk 'NR == 1 { whole = $1 } /%.*%$/ && NR > 4 { sum += $4 }
+             END { exit !(whole > 0 && sum > whole / 4 && sum < 4 * whole) }'
+}
+
 # A command that fails so, and says that, within seconds.
 fails() { # CODE TEXT COMMAND...
     code=$1 text=$2
@@ -63,6 +104,40 @@ compute() { # OPTION...
 }
 
 check "ops beside the CPU's" "$build/tests/gpu/ops_check" --small --trials 5
+check "but for a list of them" lists_ops
+check "an op that there is not" fails 2 "usage: ops_check" "$build/tests/gpu/ops_check" --only matmull
+check "large attention is for cuDNN" says "^skipped: attention \[1 x 8192, 32/8, 128\]: no cuDNN" \
+    "$build/tests/gpu/ops_check" --large
+EMULATED_SHARED=101376
+export EMULATED_SHARED
+check "and where a block has 99 KB of shared memory" "$build/tests/gpu/ops_check" --small --trials 5 \
+    --only attention,grouped_matmul
+unset EMULATED_SHARED
+for less in nothing no-bias refuses; do
+    check "products where cuBLASLt knows less: $less" env EMULATED_CUBLASLT="$less" \
+        "$build/tests/gpu/ops_check" --small --trials 8 --only matmul
+done
+check "a search leaves out what fails" searched FERRY_CUDA_TUNE=1
+check "its file is read" searched FERRY_CUDA_TUNE=0
+check "without either a product fails" fails 8 "the product" searched FERRY_CUDA_CACHE=/dev/null
+check "kernels of compute capability 9.0 are not for others" \
+    says "^skipped: few_rows_sm90: not for" "$build/tests/gpu/ops_check" --sm90
+EMULATED_SM90=right
+export EMULATED_SM90
+check "where they are, one that agrees is used" with_sm90 0 "few_rows_sm90: .*: used" FERRY_CUDA_SM90=first,say
+check "it is one of those that are timed" with_sm90 0 "few_rows_sm90: .*: used" FERRY_CUDA_SM90=say \
+    FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE="$work/timed"
+check "and is not used untimed" with_sm90 0 "^ok *matmul/few_rows_sm90" FERRY_CUDA_SM90=say
+check "nor looked at" lacks "^few_rows_sm90:" "$work/products"
+check "it computes what the portable one does" says "^ok *few_rows_sm90 worst" "$build/tests/gpu/ops_check" --sm90 --small
+check "unless they are turned off" \
+    says "^skipped: few_rows_sm90" env FERRY_CUDA_SM90=0 "$build/tests/gpu/ops_check" --sm90
+EMULATED_SM90=wrong
+check "one that does not agree is not used" with_sm90 1 "few_rows_sm90: .*: output 0 is off by" \
+    FERRY_CUDA_SM90=first,say
+check "products are right without it" says "^ok *matmul *bf16" cat "$work/products"
+check "and its own check fails" fails 1 "^FAILED few_rows_sm90 worst" "$build/tests/gpu/ops_check" --sm90 --small
+unset EMULATED_SM90
 check "models and layouts, staged through the host" engine_test forward_test
 check "generation, as graphs" engine_test generate_test
 check "several runs of several ranks, from one process" \
@@ -86,6 +161,7 @@ check "by NCCL it still is" graphs_are 1 --tp 2
 check "staged it is many" graphs_are 8 --tp 2 --collectives staged
 EMULATED_NO_GRAPHS=1
 export EMULATED_NO_GRAPHS
+check "times of ops add up to that of a run" times_add_up
 check "where one rank can make none, no rank has" graphs_are "0: .*" --tp 2
 unset EMULATED_NO_GRAPHS
 check "NaN on one rank are named, by NCCL" fails 10 "has NaN" compute --collectives nccl

@@ -1,12 +1,12 @@
 /* ops_bench - how long ops take at the shapes of Llama-3.1-8B, beside what the GPU can do: the rate
  * of a large copy, and of a large product. Random operands, warmed up, medians.
  *
- * A line is: name, milliseconds, TFLOP/s, GB/s, share of the ceiling that is nearer. */
+ * A line is: name, milliseconds, TFLOP/s, GB/s, share of the ceiling that is nearer. NAME/KERNEL is
+ * one of the kernels that the op chooses from. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/gpu/trial.h"
 
@@ -16,6 +16,7 @@ enum { EXPERTS = 128, EXPERT_FFN = 768, MOE_HIDDEN = 2048, TOPK = 8 }; /* Qwen3-
 enum { BATCHES = 7, CHUNK = 1 << 20 };
 
 static const struct device *device;
+static void *timer;                            /* of two marks */
 static double copy_rate = 1, product_rate = 1; /* bytes, FLOP per second */
 
 static void must(enum status st, const struct error *err)
@@ -23,13 +24,6 @@ static void must(enum status st, const struct error *err)
     if (!st) return;
     (void)fprintf(stderr, "ops_bench: %s\n", err->text);
     exit(1);
-}
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* ---- operands on the device alone ---- */
@@ -89,19 +83,22 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds of one run, of `count` in a row. */
+/* Seconds of one run, of `count` in a row between two marks of the device's. */
 static double time_batch(void (*run)(void *), void *of, unsigned count)
 {
     struct error err;
-    must(device->synchronize(&err), &err);
-    const double start = seconds_now();
+    double seconds;
+    must(device->timers->mark(timer, 0, &err), &err);
     for (unsigned i = 0; i < count; i++)
         run(of);
+    must(device->timers->mark(timer, 1, &err), &err);
     must(device->synchronize(&err), &err);
-    return (seconds_now() - start) / count;
+    must(device->timers->seconds(timer, 0, 1, &seconds, &err), &err);
+    return seconds / count;
 }
 
-/* Batches of some 30 ms each, so that launches are not what is timed. */
+/* Batches of some 30 ms each: the first launches of a batch, which the device waits for, are little
+ * of that. */
 static double median_time(void (*run)(void *), void *of)
 {
     double seconds[BATCHES];
@@ -435,28 +432,58 @@ static void make_set(struct trial *t, double (*make_op)(struct trial *), double 
              &err);
 }
 
-/* Seconds of one run; the FLOP and bytes of it. */
-static double time_op(double (*make_op)(struct trial *), double *flops, double *bytes)
+static void make_rotation(struct rotation *r, double (*make_op)(struct trial *), double *flops,
+                          double *bytes)
 {
-    struct rotation r = {.count = 0};
     do {
-        make_set(&r.sets[r.count++], make_op, flops);
-        *bytes = traffic(&r.sets[0]);
-    } while (r.count < MOST_SETS && r.count * *bytes < SETS_BYTES);
-    const double seconds = median_time(run_trial, &r);
-    for (unsigned i = 0; i < r.count; i++)
-        release(&r.sets[i]);
-    return seconds;
+        make_set(&r->sets[r->count++], make_op, flops);
+        *bytes = traffic(&r->sets[0]);
+    } while (r->count < MOST_SETS && r->count * *bytes < SETS_BYTES);
 }
 
-static void bench_op(const char *name, double (*make_op)(struct trial *))
+static void release_rotation(struct rotation *r)
 {
-    double flops, bytes;
-    const double seconds = time_op(make_op, &flops, &bytes);
+    for (unsigned i = 0; i < r->count; i++)
+        release(&r->sets[i]);
+}
+
+static void report(const char *name, const char *kernel, double seconds, double flops, double bytes)
+{
     const double of_copy = bytes / seconds / copy_rate, of_product = flops / seconds / product_rate;
-    printf("%-26s %10.4f %8.1f %8.0f %5.1f\n", name, seconds * 1e3, flops / seconds * 1e-12,
+    char whole[64];
+    (void)snprintf(whole, sizeof whole, "%s%s%s", name, kernel ? "/" : "", kernel ? kernel : "");
+    printf("%-37s %10.4f %8.1f %8.0f %5.1f\n", whole, seconds * 1e3, flops / seconds * 1e-12,
            bytes / seconds * 1e-9, 100 * (of_copy > of_product ? of_copy : of_product));
     (void)fflush(stdout);
+}
+
+/* What the op chooses from, but for the tiles, which would take seconds. */
+static bool is_timed(const struct device_kernel *k, const struct trial *t)
+{
+    return k->elem == t->elem && strcmp(k->name, "tiles") != 0 &&
+           k->takes(&t->params, t->device_in, t->device_out);
+}
+
+static void bench_kernels(const char *name, struct rotation *r, double flops, double bytes)
+{
+    const struct device_kernel *k = device->kernels(r->sets[0].op);
+    for (; k && k->name; k++) {
+        if (!is_timed(k, &r->sets[0])) continue;
+        for (unsigned i = 0; i < r->count; i++)
+            r->sets[i].kernel = &k->kernel;
+        report(name, k->name, median_time(run_trial, r), flops, bytes);
+    }
+}
+
+/* The op, then each of the kernels that it chooses from. */
+static void bench_op(const char *name, double (*make_op)(struct trial *))
+{
+    struct rotation r = {.count = 0};
+    double flops, bytes;
+    make_rotation(&r, make_op, &flops, &bytes);
+    report(name, NULL, median_time(run_trial, &r), flops, bytes);
+    bench_kernels(name, &r, flops, bytes);
+    release_rotation(&r);
 }
 
 /* ---- ceilings ---- */
@@ -476,6 +503,7 @@ static void run_copy(void *of)
 static void measure_ceilings(void)
 {
     struct two_buffers b = {.bytes = (uint64_t)2 << 30};
+    struct rotation r = {.count = 0};
     struct error err;
     double flops, bytes;
     must(device->allocate(&b.to, b.bytes, "a copy", &err), &err);
@@ -483,24 +511,46 @@ static void measure_ceilings(void)
     copy_rate = 2 * (double)b.bytes / median_time(run_copy, &b);
     device->release(b.to);
     device->release(b.from);
-    const double seconds = time_op(make_square, &flops, &bytes);
-    product_rate = flops / seconds;
+    make_rotation(&r, make_square, &flops, &bytes);
+    product_rate = flops / median_time(run_trial, &r);
+    release_rotation(&r);
     printf("# copy %.0f GB/s (read and written), 8192^3 product %.0f TFLOP/s\n", copy_rate * 1e-9,
            product_rate * 1e-12);
 }
 
-int main(void)
+static bool is_wanted(const char *name, int count, char **names)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return count == 0;
+}
+
+static bool is_known(const char *name)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].name, name) == 0) return true;
+    return false;
+}
+
+int main(int argc, char **argv)
 {
     struct error err;
+    for (int i = 1; i < argc; i++)
+        if (!is_known(argv[i])) {
+            fprintf(stderr, "ops_bench: there is no row %s\n", argv[i]);
+            return 2;
+        }
     if (cuda_device_load(&device, &err) || device->open(0, &err)) {
         printf("skipped: %s\n", err.text);
         return 0;
     }
+    must(device->timers->create(&timer, 2, &err), &err);
     random_start(1);
     printf("# %s, bf16: name, ms, TFLOP/s, GB/s, %% of the ceiling\n", device->describe());
     measure_ceilings();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        bench_op(rows[i].name, rows[i].make);
+        if (is_wanted(rows[i].name, argc - 1, argv + 1)) bench_op(rows[i].name, rows[i].make);
+    device->timers->free(timer);
     device->close();
     return 0;
 }

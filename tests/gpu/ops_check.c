@@ -1,16 +1,26 @@
-/* ops_check [--small] [--seed N] [--trials N] [OP...] - every op of the GPU beside the CPU's, on
- * random operands: small, odd and large shapes, optional operands there and not, outputs in place.
- */
+/* ops_check [--small] [--seed N] [--trials N] [--only OP[,OP..]] [--without OP[,OP..]] - every op
+ * of the GPU, and every kernel that an op chooses from, beside the CPU's op, on random operands:
+ * small, odd and large shapes, optional operands there and not, outputs in place.
+ *
+ * ops_check --large, or --sm90 [--seed N] [--trials N], or both - in place of that, what
+ * large_check.h says: kernels beside one another where the CPU would take too long. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "tests/gpu/large_check.h"
 #include "tests/gpu/trial.h"
 #include "train/ops.h"
 
-static bool small_only; /* an emulated GPU has no time */
-static unsigned num_trials = 40;
+static struct {
+    bool small; /* an emulated GPU has no time */
+    bool large, sm90;
+    unsigned trials;
+    uint64_t seed;
+    const char *only, *without; /* names of ops with commas between them; NULL */
+} options = {.trials = 40, .seed = 1};
 static unsigned trial_number;
 
 static bool coin(void)
@@ -21,7 +31,7 @@ static bool coin(void)
 /* Every third shape is odd, every third a multiple of 64. */
 static uint64_t size_up_to(uint64_t most_small, uint64_t most_large)
 {
-    const uint64_t most = small_only || trial_number % 2 == 0 ? most_small : most_large;
+    const uint64_t most = options.small || trial_number % 2 == 0 ? most_small : most_large;
     const uint64_t n = random_between(1, most);
     if (trial_number % 3 == 1) return (n + 63) / 64 * 64;
     return trial_number % 3 == 2 ? n | 1 : n;
@@ -29,7 +39,7 @@ static uint64_t size_up_to(uint64_t most_small, uint64_t most_large)
 
 static uint64_t tokens(void)
 {
-    return random_between(1, small_only ? 20 : trial_number % 2 == 0 ? 40 : 600);
+    return random_between(1, options.small ? 20 : trial_number % 2 == 0 ? 40 : 600);
 }
 
 #define DIMS(...)                                                                                  \
@@ -132,13 +142,15 @@ static void make_add(struct trial *t)
     make_like(t, &t->out[0], &t->in[coin()]);
 }
 
+/* Every third is one of decoding: few rows. */
 static void make_matmul(struct trial *t)
 {
-    const uint64_t m = tokens(), n = size_up_to(70, 3000), k = size_up_to(70, 3000);
-    const bool ta = coin(), tb = coin();
+    const bool decodes = random_between(0, 2) == 0, ta = coin() && !decodes, tb = coin() || decodes;
+    const uint64_t m = decodes ? random_between(1, 4) : tokens(), n = size_up_to(70, 3000),
+                   k = size_up_to(70, 3000);
     t->params.matmul.transpose_a = ta;
     t->params.matmul.transpose_b = tb;
-    t->params.matmul.accumulate = coin();
+    t->params.matmul.accumulate = coin() && !decodes;
     t->params.matmul.alpha = coin() ? 1 : 0.25;
     t->depth = (double)k;
     MAKE(t->in[0], ELEM, ta ? k : m, ta ? m : k);
@@ -151,7 +163,7 @@ static struct head_shape some_heads(void)
 {
     static const uint32_t dims[] = {64, 128, 80, 96, 256, 40, 22, 7, 72, 200};
     return (struct head_shape){.groups = (uint32_t)random_between(1, 4),
-                               .queries = (uint32_t)random_between(1, small_only ? 5 : 9),
+                               .queries = (uint32_t)random_between(1, options.small ? 5 : 9),
                                .head_dim = dims[random_between(0, 9)]};
 }
 
@@ -224,9 +236,9 @@ static size_t make_spans(int32_t (*spans)[6], size_t most, int64_t num_queries, 
 static void make_uniform_attention(struct trial *t)
 {
     const struct head_shape s = some_heads();
-    const uint64_t sequences = random_between(1, small_only ? 3 : 5);
+    const uint64_t sequences = random_between(1, options.small ? 3 : 5);
     const uint64_t length = random_between(1, 3) == 1 ? random_between(1, 90)
-                            : small_only              ? random_between(60, 80)
+                            : options.small           ? random_between(60, 80)
                                                       : random_between(90, 1200);
     t->params.attention.heads = s;
     t->params.attention.q_stride = t->params.attention.kv_stride = (s.queries + 2) * s.head_dim;
@@ -258,8 +270,12 @@ static void make_attention(struct trial *t)
         return;
     }
     const struct head_shape s = some_heads();
-    const uint64_t num_queries = random_between(1, small_only ? 90 : trial_number % 2 ? 1500 : 40);
-    const uint64_t num_keys = random_between(1, small_only ? 600 : trial_number % 2 ? 2500 : 6000);
+    const uint64_t num_queries = random_between(1, options.small      ? 90
+                                                   : trial_number % 2 ? 1500
+                                                                      : 40);
+    const uint64_t num_keys = random_between(1, options.small      ? 600
+                                                : trial_number % 2 ? 2500
+                                                                   : 6000);
     const bool cache = coin();
     enum { MOST = 64 };
     t->params.attention.heads = s;
@@ -395,8 +411,8 @@ static void make_unpermute(struct trial *t)
 
 static void make_grouped_matmul(struct trial *t)
 {
-    const uint64_t experts = random_between(1, small_only ? 4 : 40);
-    const uint64_t each = random_between(1, small_only ? 150 : trial_number % 2 ? 400 : 10);
+    const uint64_t experts = random_between(1, options.small ? 4 : 40);
+    const uint64_t each = random_between(1, options.small ? 150 : trial_number % 2 ? 400 : 10);
     const uint64_t n = size_up_to(150, 1000), k = size_up_to(150, 1000);
     MAKE(t->in[0], ELEM, experts * each + 5, k);
     MAKE(t->in[1], ELEM, experts, n, k);
@@ -559,25 +575,73 @@ static double difference(double a, double b)
     return isfinite(a) && isfinite(b) ? fabs(a - b) : (double)INFINITY;
 }
 
+/* One way to compute an op: as the op does it, or by one of the kernels that it chooses from. */
+struct way {
+    const struct device_kernel *kernel; /* NULL: the op */
+    char name[48];
+    void *results[MOST_OUTPUTS]; /* of the trial that is under way, on the host */
+    double worst;                /* of all trials, as a share of the tolerance */
+    unsigned trials;
+    bool good;
+};
+enum { MOST_WAYS = 8 };
+
+static unsigned find_ways(struct way *ways, const struct device *d, unsigned op,
+                          enum elem_type elem)
+{
+    const struct device_kernel *k = d->kernels ? d->kernels(op) : NULL;
+    unsigned count = 1;
+    ways[0] = (struct way){.good = true};
+    (void)snprintf(ways[0].name, sizeof ways[0].name, "%s", op_row(op)->name);
+    for (; k && k->name && count < MOST_WAYS; k++) {
+        if (k->elem != elem) continue;
+        struct way *w = &ways[count++];
+        *w = (struct way){.kernel = k, .good = true};
+        (void)snprintf(w->name, sizeof w->name, "%s/%s", op_row(op)->name, k->name);
+    }
+    return count;
+}
+
+static enum status keep_results(const struct trial *t, struct way *w, const struct device *d,
+                                struct error *err)
+{
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+        const size_t bytes = operand_numel(&t->out[i]) * operand_bytes_of(t->out[i].type, t->elem);
+        if (!t->out[i].data) continue;
+        w->results[i] = malloc(bytes + 1);
+        if (!w->results[i]) return fail(err, ERR_MEMORY, "no memory for a result");
+        TRY(d->download(w->results[i], t->device_out[i].data, bytes, err));
+    }
+    w->trials++;
+    return OK;
+}
+
+/* Nothing is done where the kernel does not take the trial's operands. */
+static enum status run_way(struct trial *t, struct way *w, const struct device *d,
+                           struct error *err)
+{
+    t->kernel = w->kernel ? &w->kernel->kernel : NULL;
+    TRY(trial_upload(t, d, err));
+    if (w->kernel && !w->kernel->takes(&t->params, t->device_in, t->device_out)) return OK;
+    TRY(trial_run(t, d, err));
+    TRY(d->synchronize(err));
+    return keep_results(t, w, d, err);
+}
+
 /* The worst error, as a share of what is allowed; at: of which element. */
-static enum status compare(const struct trial *t, unsigned output, const struct device *d,
-                           double *worst, size_t *at, struct error *err)
+static double compare(const struct trial *t, unsigned output, void *result, size_t *at)
 {
     const struct operand *o = &t->out[output];
-    const size_t bytes = operand_numel(o) * operand_bytes_of(o->type, t->elem);
-    struct operand copy = *o;
-    copy.data = malloc(bytes + 1);
-    if (!copy.data) return fail(err, ERR_MEMORY, "no memory for a result");
-    enum status st = d->download(copy.data, t->device_out[output].data, bytes, err);
     const double limit = allowed(t, o, largest_of(t, o));
-    *worst = 0;
-    for (size_t i = 0; !st && i < operand_numel(o); i++) {
-        const double off = difference(operand_get(t, o, i), operand_get(t, &copy, i));
+    struct operand other = *o;
+    double worst = 0;
+    other.data = result;
+    for (size_t i = 0; i < operand_numel(o); i++) {
+        const double off = difference(operand_get(t, o, i), operand_get(t, &other, i));
         const double share = off == 0 ? 0 : limit > 0 ? off / limit : (double)INFINITY;
-        if (share > *worst) *worst = share, *at = i;
+        if (share > worst) worst = share, *at = i;
     }
-    free(copy.data);
-    return st;
+    return worst;
 }
 
 static const char *elem_name(enum elem_type elem)
@@ -596,95 +660,226 @@ static void print_shapes(const struct operand *o, unsigned count)
     }
 }
 
-static bool report_trial(const struct trial *t, unsigned output, double worst, size_t at)
+static void report_difference(const struct trial *t, const struct way *w, unsigned output,
+                              double worst, size_t at)
 {
-    if (worst <= 1) return true;
-    printf("FAILED %s %s, trial %u: output %u, element %zu: %.3g times the tolerance;",
-           op_row(t->op)->name, elem_name(t->elem), trial_number, output, at, worst);
+    printf("FAILED %s %s, trial %u: output %u, element %zu: %.3g times the tolerance;", w->name,
+           elem_name(t->elem), trial_number, output, at, worst);
     print_shapes(t->in, MOST_INPUTS);
     printf(" ->");
     print_shapes(t->out, MOST_OUTPUTS);
     printf("\n");
-    return false;
 }
 
-static enum status check_trial(struct trial *t, const struct device *d, double *worst, bool *good,
-                               struct error *err)
+static void report_failure(const struct trial *t, struct way *w, const struct error *err)
 {
-    TRY(trial_upload(t, d, err));
-    TRY(trial_run_host(t, err));
-    TRY(trial_run(t, d, err));
-    TRY(d->synchronize(err));
+    printf("FAILED %s %s, trial %u: %s\n", w->name, elem_name(t->elem), trial_number, err->text);
+    w->good = false;
+}
+
+/* Beside what the CPU made, which is in the trial's outputs. */
+static void check_results(const struct trial *t, struct way *w)
+{
     for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
-        double share = 0;
         size_t at = 0;
-        if (!t->out[i].data) continue;
-        TRY(compare(t, i, d, &share, &at, err));
-        *good &= report_trial(t, i, share, at);
-        if (share > *worst) *worst = share;
+        if (!w->results[i]) continue;
+        const double worst = compare(t, i, w->results[i], &at);
+        if (worst > 1) report_difference(t, w, i, worst, at);
+        w->good &= worst <= 1;
+        if (worst > w->worst) w->worst = worst;
     }
-    return OK;
 }
 
-static bool check_op(unsigned op, enum elem_type elem, uint64_t seed, const struct device *d)
+static void free_results(struct way *w)
 {
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+        free(w->results[i]);
+        w->results[i] = NULL;
+    }
+}
+
+/* The CPU comes last: its results take the place of what outputs hold before. */
+static void run_trial(struct trial *t, struct way *ways, unsigned num_ways, const struct device *d)
+{
+    struct error err;
+    for (unsigned i = 0; i < num_ways; i++) {
+        if (run_way(t, &ways[i], d, &err)) report_failure(t, &ways[i], &err);
+        trial_release_device(t, d);
+    }
+    const bool failed = trial_run_host(t, &err) != OK;
+    if (failed) report_failure(t, &ways[0], &err);
+    for (unsigned i = 0; i < num_ways; i++) {
+        if (!failed) check_results(t, &ways[i]);
+        free_results(&ways[i]);
+    }
+}
+
+static bool report_way(const struct way *w, enum elem_type elem)
+{
+    const char *verdict = !w->good ? "FAILED" : w->trials > 0 ? "ok" : "none";
+    printf("%-6s %-16s %-4s worst error %.3f of the tolerance, %u trials\n", verdict, w->name,
+           elem_name(elem), w->worst, w->trials);
+    return w->good;
+}
+
+static bool check_op(unsigned op, enum elem_type elem, const struct device *d)
+{
+    struct way ways[MOST_WAYS];
+    const unsigned num_ways = find_ways(ways, d, op, elem);
     bool good = true;
-    double worst = 0;
-    for (trial_number = 0; trial_number < num_trials; trial_number++) {
+    for (trial_number = 0; trial_number < options.trials; trial_number++) {
         struct trial t = {.op = op, .elem = elem, .depth = 1};
-        struct error err;
-        random_start(seed << 40 | (uint64_t)op << 32 | (uint64_t)elem << 24 | trial_number);
+        random_start(options.seed << 40 | (uint64_t)op << 32 | (uint64_t)elem << 24 | trial_number);
         makers[op](&t);
-        if (check_trial(&t, d, &worst, &good, &err)) {
-            printf("FAILED %s %s, trial %u: %s\n", op_row(op)->name, elem_name(elem), trial_number,
-                   err.text);
-            good = false;
-        }
+        run_trial(&t, ways, num_ways, d);
         trial_release(&t, d);
     }
-    printf("%-6s %-16s %-4s worst error %.3f of the tolerance, %u trials\n", good ? "ok" : "FAILED",
-           op_row(op)->name, elem_name(elem), worst, num_trials);
+    for (unsigned i = 0; i < num_ways; i++)
+        good &= report_way(&ways[i], elem);
+    return good;
+}
+
+/* ---- timers ---- */
+
+#define TIMED_BYTES ((uint64_t)4 << 20)
+
+static double host_seconds(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Of copies, and of nothing. */
+static enum status time_copies(const struct device *d, void *timer, void *memory, double seconds[2],
+                               struct error *err)
+{
+    enum { COPIES = 4 };
+    TRY(d->timers->mark(timer, 0, err));
+    for (unsigned i = 0; i < COPIES; i++)
+        TRY(d->copy((char *)memory + TIMED_BYTES, memory, TIMED_BYTES, err));
+    TRY(d->timers->mark(timer, 1, err));
+    TRY(d->timers->mark(timer, 2, err));
+    TRY(d->synchronize(err));
+    TRY(d->timers->seconds(timer, 0, 1, &seconds[0], err));
+    return d->timers->seconds(timer, 1, 2, &seconds[1], err);
+}
+
+/* Copies take longer than nothing, and the host waits for longer than the two. */
+static bool check_timers(const struct device *d)
+{
+    double seconds[2] = {0, 0}, host;
+    void *timer = NULL, *memory = NULL;
+    struct error err;
+    enum status st = d->allocate(&memory, 2 * TIMED_BYTES, "copies", &err);
+    if (!st) st = d->timers->create(&timer, 3, &err);
+    host = host_seconds();
+    if (!st) st = time_copies(d, timer, memory, seconds, &err);
+    host = host_seconds() - host;
+    if (timer) d->timers->free(timer);
+    if (memory) d->release(memory);
+    const bool good = !st && seconds[0] > seconds[1] && seconds[1] >= 0 && seconds[0] <= host;
+    printf("%-6s timers of %s: ", good ? "ok" : "FAILED", d->name);
+    if (st)
+        printf("%s\n", err.text);
+    else
+        printf("copies %.1f us, nothing %.1f us, both by the host's clock %.1f us\n",
+               seconds[0] * 1e6, seconds[1] * 1e6, host * 1e6);
     return good;
 }
 
 /* ---- the program ---- */
 
-static bool is_wanted(unsigned op, int argc, char **argv)
+/* Whether a list of names with commas between them has this one. */
+static bool list_has(const char *list, const char *name)
 {
-    bool any = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], op_row(op)->name) == 0) return true;
-        any |= argv[i][0] != '-' && !strchr("0123456789", argv[i][0]);
-    }
-    return !any;
+    const size_t length = strlen(name);
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || !at[length])) return true;
+    return false;
 }
 
-static bool check_all(const struct device *d, uint64_t seed, int argc, char **argv)
+/* Whether each name of a list is an op's. */
+static bool are_ops(const char *list)
 {
-    bool good = true;
+    unsigned names = list ? 1 : 0, found = 0;
+    for (const char *c = list; c && *c; c++)
+        names += *c == ',';
     for (unsigned op = 0; op < NUM_OPS; op++)
-        for (unsigned elem = 0; elem < NUM_ELEM_TYPES && is_wanted(op, argc, argv); elem++)
-            good &= check_op(op, (enum elem_type)elem, seed, d);
+        found += list_has(list, op_row(op)->name);
+    return names == found;
+}
+
+static bool check_ops(const struct device *d)
+{
+    bool good = check_timers(d);
+    good &= check_timers(&cpu_device);
+    for (unsigned op = 0; op < NUM_OPS; op++) {
+        const char *name = op_row(op)->name;
+        if (options.only && !list_has(options.only, name)) continue;
+        if (list_has(options.without, name)) continue;
+        for (unsigned elem = 0; elem < NUM_ELEM_TYPES; elem++)
+            good &= check_op(op, (enum elem_type)elem, d);
+    }
     return good;
+}
+
+static bool is_flag(const char *argument)
+{
+    bool *flag = strcmp(argument, "--small") == 0   ? &options.small
+                 : strcmp(argument, "--large") == 0 ? &options.large
+                 : strcmp(argument, "--sm90") == 0  ? &options.sm90
+                                                    : NULL;
+    if (flag) *flag = true;
+    return flag;
+}
+
+/* Whether it is an option with a value. */
+static bool set_option(const char *name, const char *value)
+{
+    if (!value) return false;
+    if (strcmp(name, "--seed") == 0)
+        options.seed = strtoull(value, NULL, 10);
+    else if (strcmp(name, "--trials") == 0)
+        options.trials = (unsigned)strtoul(value, NULL, 10);
+    else if (strcmp(name, "--only") == 0)
+        options.only = value;
+    else if (strcmp(name, "--without") == 0)
+        options.without = value;
+    else
+        return false;
+    return true;
+}
+
+static bool read_options(char **argv)
+{
+    for (argv++; *argv; argv++) {
+        if (is_flag(*argv)) continue;
+        if (!set_option(argv[0], argv[1])) return false;
+        argv++;
+    }
+    return are_ops(options.only) && are_ops(options.without);
 }
 
 int main(int argc, char **argv)
 {
     const struct device *d;
     struct error err;
-    uint64_t seed = 1;
-    for (int i = 1; i < argc; i++) {
-        const unsigned long long number = i + 1 < argc ? strtoull(argv[i + 1], NULL, 10) : 1;
-        small_only |= strcmp(argv[i], "--small") == 0;
-        if (strcmp(argv[i], "--seed") == 0) seed = number;
-        if (strcmp(argv[i], "--trials") == 0) num_trials = (unsigned)number;
+    (void)argc;
+    if (!read_options(argv)) {
+        (void)fprintf(stderr, "usage: ops_check [--small] [--seed N] [--trials N] "
+                              "[--only OP[,OP..]] [--without OP[,OP..]] [--large] [--sm90]\n");
+        return ERR_USAGE;
     }
     if (cuda_device_load(&d, &err) || d->open(0, &err)) {
         printf("skipped: %s\n", err.text);
         return 0;
     }
-    printf("ops of %s, seed %llu\n", d->describe(), (unsigned long long)seed);
-    const bool good = check_all(d, seed, argc, argv);
+    printf("ops of %s, seed %llu\n", d->describe(), (unsigned long long)options.seed);
+    bool good = true;
+    if (options.large) good &= check_large(d);
+    if (options.sm90) good &= check_sm90(d, options.seed, options.trials, options.small);
+    if (!options.large && !options.sm90) good &= check_ops(d);
     d->close();
     return good ? 0 : 1;
 }

@@ -1,7 +1,8 @@
 #!/bin/sh
 # pack.sh BUILD - packs what tests/gpu/run needs into BUILD/gpu.tar.gz: the program, its libraries and
 # the tests, stripped, with what they load from this system (a machine with a GPU may have no
-# OpenBLAS). What libc is made of stays, and NVIDIA's libraries, which are PyTorch's there.
+# OpenBLAS). What libc is made of stays, libgcc_s, which every system has and NVIDIA's libraries need
+# as new as theirs, and NVIDIA's libraries, which are PyTorch's there.
 set -eu
 build=$1
 work=$(mktemp -d)
@@ -15,7 +16,7 @@ for file in ferry libferry_engine.so libferry_cuda.so tests/gpu/ops_check tests/
 done
 ldd "$build/ferry" "$build/libferry_engine.so" "$build/train/forward_test" |
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
-    grep -v -e '/libc\.so' -e '/libm\.so' -e '/libdl\.so' -e '/libpthread\.so' -e '/librt\.so' |
+    grep -v -e '/libc\.so' -e '/libgcc_s\.so' -e '/libm\.so' -e '/libdl\.so' -e '/libpthread\.so' -e '/librt\.so' |
     while read -r library; do
         case $library in
         */libferry_*) ;;

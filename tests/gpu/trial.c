@@ -121,9 +121,14 @@ static enum status upload_operand(const struct trial *t, struct operand *to,
     return d->upload(to->data, from->data, bytes_of(t, from), err);
 }
 
+static const struct op_kernel *kernel_of(const struct trial *t, const struct device *d)
+{
+    return t->kernel ? t->kernel : &d->ops(t->elem)[t->op];
+}
+
 enum status trial_upload(struct trial *t, const struct device *d, struct error *err)
 {
-    const struct op_kernel *kernel = &d->ops(t->elem)[t->op];
+    const struct op_kernel *kernel = kernel_of(t, d);
     for (unsigned i = 0; i < MOST_INPUTS; i++)
         TRY(upload_operand(t, &t->device_in[i], &t->in[i], d, err));
     for (unsigned i = 0; i < MOST_OUTPUTS; i++)
@@ -139,8 +144,7 @@ enum status trial_upload(struct trial *t, const struct device *d, struct error *
 
 enum status trial_run(const struct trial *t, const struct device *d, struct error *err)
 {
-    return d->ops(t->elem)[t->op].run(&t->params, t->device_in, t->device_out, t->device_workspace,
-                                      err);
+    return kernel_of(t, d)->run(&t->params, t->device_in, t->device_out, t->device_workspace, err);
 }
 
 enum status trial_run_host(struct trial *t, struct error *err)
@@ -152,17 +156,24 @@ enum status trial_run_host(struct trial *t, struct error *err)
     return kernel->run(&t->params, t->in, t->out, t->host_workspace, err);
 }
 
-void trial_release(struct trial *t, const struct device *d)
+void trial_release_device(struct trial *t, const struct device *d)
 {
     for (unsigned i = 0; i < MOST_OUTPUTS; i++)
-        if (input_of(t, i) < 0) {
-            d->release(t->device_out[i].data);
-            free(t->out[i].data);
-        }
-    for (unsigned i = 0; i < MOST_INPUTS; i++) {
+        if (input_of(t, i) < 0) d->release(t->device_out[i].data);
+    for (unsigned i = 0; i < MOST_INPUTS; i++)
         d->release(t->device_in[i].data);
-        free(t->in[i].data);
-    }
     d->release(t->device_workspace);
+    memset(t->device_in, 0, sizeof t->device_in);
+    memset(t->device_out, 0, sizeof t->device_out);
+    t->device_workspace = NULL;
+}
+
+void trial_release(struct trial *t, const struct device *d)
+{
+    trial_release_device(t, d);
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        if (input_of(t, i) < 0) free(t->out[i].data);
+    for (unsigned i = 0; i < MOST_INPUTS; i++)
+        free(t->in[i].data);
     free(t->host_workspace);
 }

@@ -7,6 +7,7 @@
 struct trial {
     unsigned op;
     enum elem_type elem;
+    const struct op_kernel *kernel; /* NULL: the device's op */
     union op_params params;
     struct operand in[MOST_INPUTS],
         out[MOST_OUTPUTS]; /* the host's; outputs have random contents */
@@ -32,6 +33,8 @@ void operand_set(const struct trial *t, struct operand *o, size_t i, double x);
 MUST_CHECK enum status trial_upload(struct trial *t, const struct device *d, struct error *err);
 MUST_CHECK enum status trial_run(const struct trial *t, const struct device *d, struct error *err);
 MUST_CHECK enum status trial_run_host(struct trial *t, struct error *err);
+/* What is on the device, to be uploaded again; all of it. */
+void trial_release_device(struct trial *t, const struct device *d);
 void trial_release(struct trial *t, const struct device *d);
 
 #endif

@@ -1,13 +1,24 @@
 /* cublasLt.h - the products of cuBLASLt that kernels/cuda/matmul.cu asks for, as its manual
- * defines them: D = alpha op(A) op(B) + beta C + bias, column by column. */
+ * defines them: D = alpha op(A) op(B) + beta C + bias, column by column.
+ *
+ * EMULATED_CUBLASLT makes it know less:
+ *   nothing   it has no algorithm
+ *   no-bias   it has none that adds a bias
+ *   refuses   its first algorithm cannot be run, and it says so
+ *   fails     its first algorithm cannot be run, and it does not say so */
 #ifndef FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
 #define FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <stdlib.h>
 
 typedef enum { CUDA_R_32F, CUDA_R_64F, CUDA_R_16BF } cudaDataType_t;
-typedef enum { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_SUPPORTED } cublasStatus_t;
+typedef enum {
+    CUBLAS_STATUS_SUCCESS,
+    CUBLAS_STATUS_EXECUTION_FAILED,
+    CUBLAS_STATUS_NOT_SUPPORTED
+} cublasStatus_t;
 typedef enum { CUBLAS_OP_N, CUBLAS_OP_T } cublasOperation_t;
 typedef enum {
     CUBLAS_COMPUTE_32F,
@@ -52,6 +63,7 @@ typedef struct {
 typedef struct {
     cublasLtMatmulAlgo_t algo;
     size_t workspaceSize;
+    cublasStatus_t state;
 } cublasLtMatmulHeuristicResult_t;
 
 static inline const char *cublasLtGetStatusString(cublasStatus_t)
@@ -118,25 +130,45 @@ static inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t 
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static inline bool emulated_cublaslt_is(const char *what)
+{
+    const char *given = getenv("EMULATED_CUBLASLT");
+    return given && strcmp(given, what) == 0;
+}
+
+static inline bool emulated_has_algorithm(const emulated_product *p)
+{
+    return !emulated_cublaslt_is("nothing") &&
+           !(emulated_cublaslt_is("no-bias") && p->epilogue == CUBLASLT_EPILOGUE_BIAS);
+}
+
+/* The first word of an algorithm says whether it can be run. */
+enum { EMULATED_WORKS, EMULATED_CANNOT_RUN };
+
 static inline cublasStatus_t
-cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t p, cublasLtMatrixLayout_t,
                                cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
                                cublasLtMatmulHeuristicResult_t *found, int *count)
 {
-    memset(found, 0, sizeof *found);
-    *count = 1;
+    const bool refuses = emulated_cublaslt_is("refuses"), fails = emulated_cublaslt_is("fails");
+    *count = 0;
+    if (!emulated_has_algorithm(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(found, 0, 2 * sizeof *found);
+    if (refuses) found[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (refuses || fails) found[(*count)++].algo.data[0] = EMULATED_CANNOT_RUN;
+    (*count)++;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static inline cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
+static inline cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t p,
                                                      cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                                      cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                                      const cublasLtMatmulAlgo_t *,
                                                      cublasLtMatmulHeuristicResult_t *result)
 {
     memset(result, 0, sizeof *result);
-    return CUBLAS_STATUS_SUCCESS;
+    return emulated_has_algorithm(p) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 static inline double emulated_load(const void *x, cudaDataType_t type, uint64_t i)
@@ -193,13 +225,12 @@ static inline void emulated_multiply(const emulated_matmul &x)
         }
 }
 
-static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p,
-                                            const void *alpha, const void *a,
-                                            cublasLtMatrixLayout_t la, const void *b,
-                                            cublasLtMatrixLayout_t lb, const void *beta,
-                                            const void *c, cublasLtMatrixLayout_t lc, void *d,
-                                            cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *,
-                                            void *, size_t, cudaStream_t)
+static inline cublasStatus_t
+cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const void *alpha, const void *a,
+               cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
+               const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *d,
+               cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *algorithm, void *, size_t,
+               cudaStream_t)
 {
     const cudaDataType_t scale = p->compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
     const bool a_is_plain = p->transa == CUBLAS_OP_N, b_is_plain = p->transb == CUBLAS_OP_N;
@@ -207,6 +238,8 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc
         (a_is_plain ? la->rows : la->columns) != ld->rows ||
         (b_is_plain ? lb->columns : lb->rows) != ld->columns)
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!emulated_has_algorithm(p) || algorithm->data[0] == EMULATED_CANNOT_RUN)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     const emulated_matmul x = {*p,
                                *la,
                                *lb,

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -124,11 +125,14 @@ static inline long long __double_as_longlong(double x)
 /* ---- the host's side ---- */
 
 typedef int cudaError_t;
-typedef void *cudaStream_t, *cudaEvent_t;
+typedef void *cudaStream_t;
+typedef struct emulated_event *cudaEvent_t;
 enum {
     cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInitializationError = 3,
+    cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900
 };
@@ -141,7 +145,7 @@ struct cudaDeviceProp {
     struct {
         char bytes[16];
     } uuid;
-    size_t totalGlobalMem;
+    size_t totalGlobalMem, sharedMemPerBlockOptin;
     int major, minor, multiProcessorCount;
 };
 
@@ -150,6 +154,28 @@ struct cudaLaunchConfig_t {
     size_t dynamicSmemBytes;
     cudaStream_t stream;
 };
+
+/* What a block of a kernel may have of dynamic shared memory; what the GPU has for a block. */
+enum { EMULATED_PLAIN_SHARED = 48 << 10 };
+extern std::map<void (*)(), size_t> emulated_shared_allowed;
+size_t emulated_shared_limit();
+
+template <typename F>
+static inline cudaError_t cudaFuncSetAttribute(F kernel, int attribute, int value)
+{
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize ||
+        (size_t)value > emulated_shared_limit())
+        return cudaErrorInvalidValue;
+    emulated_shared_allowed[(void (*)())kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
+template <typename F> static inline bool emulated_shared_fits(F kernel, size_t bytes)
+{
+    const auto allowed = emulated_shared_allowed.find((void (*)())kernel);
+    const bool is_set = allowed != emulated_shared_allowed.end();
+    return bytes <= (is_set ? allowed->second : (size_t)EMULATED_PLAIN_SHARED);
+}
 
 /* Does it, or records it. */
 void emulated_enqueue(const std::function<void()> &work);
@@ -164,6 +190,7 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, v
                                              A... args)
 {
     const cudaLaunchConfig_t c = *config;
+    if (!emulated_shared_fits(kernel, c.dynamicSmemBytes)) return cudaErrorInvalidValue;
     emulated_enqueue([=] {
         emulated_launch(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, [=] { kernel(args...); });
     });
@@ -176,6 +203,19 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
+
+/* ---- events: the host's clock ---- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t);
+/* cudaErrorNotReady until the host has waited since both were recorded. */
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+
+static inline cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+    return cudaEventCreateWithFlags(out, 0);
+}
 
 /* ---- graphs ---- */
 
@@ -232,17 +272,6 @@ static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 
-static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)
-{
-    *ms = 1;
-    return cudaSuccess;
-}
-
-template <typename F> static inline cudaError_t cudaFuncSetAttribute(F, int, int)
-{
-    return cudaSuccess;
-}
-
 /* Nothing is ever under way, and nothing fails. */
 #define NOTHING(name, ...)                                                                         \
     static inline cudaError_t name(__VA_ARGS__)                                                    \
@@ -252,10 +281,6 @@ template <typename F> static inline cudaError_t cudaFuncSetAttribute(F, int, int
 NOTHING(cudaGetLastError, void)
 NOTHING(cudaStreamCreateWithFlags, cudaStream_t *, unsigned)
 NOTHING(cudaStreamDestroy, cudaStream_t)
-NOTHING(cudaEventCreate, cudaEvent_t *)
-NOTHING(cudaEventCreateWithFlags, cudaEvent_t *, unsigned)
-NOTHING(cudaEventDestroy, cudaEvent_t)
-NOTHING(cudaEventRecord, cudaEvent_t, cudaStream_t)
 
 static inline const char *cudaGetErrorString(cudaError_t)
 {

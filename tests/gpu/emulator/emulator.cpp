@@ -1,6 +1,7 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 #include <vector>
@@ -250,6 +251,15 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return cudaSuccess;
 }
 
+/* What EMULATED_SHARED says, in bytes. */
+std::map<void (*)(), size_t> emulated_shared_allowed;
+
+size_t emulated_shared_limit()
+{
+    const char *given = getenv("EMULATED_SHARED");
+    return given ? strtoull(given, NULL, 10) : (size_t)227 << 10;
+}
+
 /* As many GPUs as EMULATED_GPUS says. */
 static int current_device;
 
@@ -281,8 +291,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
     memset(out, 0, sizeof *out);
     (void)snprintf(out->name, sizeof out->name, "an emulated GPU");
     out->uuid.bytes[0] = (char)(device + 1);
-    out->major = 8;
+    out->major = getenv("EMULATED_SM90") ? 9 : 8;
     out->totalGlobalMem = (size_t)8 << 30;
+    out->sharedMemPerBlockOptin = emulated_shared_limit();
     out->multiProcessorCount = 16;
     return cudaSuccess;
 }
@@ -303,9 +314,14 @@ void emulated_enqueue(const std::function<void()> &work)
         work();
 }
 
+/* How many events were recorded, and how many of these before the host waited last. */
+static uint64_t events_recorded, events_waited_for;
+
 cudaError_t emulated_wait()
 {
-    return recording ? (cudaError_t)cudaErrorStreamCaptureUnsupported : (cudaError_t)cudaSuccess;
+    if (recording) return cudaErrorStreamCaptureUnsupported;
+    events_waited_for = events_recorded;
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t, int)
@@ -354,5 +370,48 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
     delete graph;
+    return cudaSuccess;
+}
+
+/* ---- events ---- */
+
+struct emulated_event {
+    bool is_timed;
+    uint64_t number; /* of its last recording, from 1; 0: none */
+    double ms;
+};
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    *out = new emulated_event{flags != cudaEventDisableTiming, 0, 0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+static void record_event(cudaEvent_t event)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    event->ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    event->number = ++events_recorded;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
+{
+    emulated_enqueue([=] { record_event(event); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    if (!from->is_timed || !to->is_timed || !from->number || !to->number)
+        return cudaErrorInvalidResourceHandle;
+    if (max(from->number, to->number) > events_waited_for) return cudaErrorNotReady;
+    *ms = (float)(to->ms - from->ms);
     return cudaSuccess;
 }

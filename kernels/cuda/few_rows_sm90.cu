@@ -1,0 +1,200 @@
+/* few_rows.cu's products of bf16 for compute capability 9.0, where bulk copies bring w.
+ *
+ * 1. There are as many blocks as multiprocessors, and they stay. A warp makes COLUMNS columns of c
+ *    at a time, and skips those that the other warps of the grid make meanwhile.
+ * 2. What a warp reads next of w is on its way in a ring of STAGES buffers of its own, from the
+ *    first column to the last: memory has work while sums are combined and stored. A stage is CHUNK
+ *    elements of COLUMNS rows of w.
+ * 3. Warps do not wait for one another. Lane 0 asks for copies; a stage's barrier tells all lanes
+ *    that it has come, and __syncwarp() tells lane 0 that all have read it.
+ * 4. Every copy that was asked for is waited for: none is under way when the block ends.
+ * 5. A lane adds up the same elements in the same order as in few_rows.cu. */
+#include <algorithm>
+
+#include "kernels/cuda/products.h"
+#include "kernels/cuda/sm90.h"
+
+/* 96 KB of a multiprocessor's shared memory: bytes on their way for more than the latency of memory
+ * (4.3 TB/s times 0.8 us is 26 KB a multiprocessor), and the rest left as a cache for a. */
+enum { COLUMNS = 2, CHUNK = 1024, STAGES = 3, WARPS = 8 };
+enum { PACK = 8, PACKS = CHUNK / (WARP * PACK), STAGE = COLUMNS * CHUNK };
+#define SHARED_BYTES (WARPS * STAGES * STAGE * sizeof(bf16))
+
+template <typename C> struct stream_args {
+    const bf16 *a, *w, *bias;
+    C *c;
+    size_t n, k;
+    float alpha;
+};
+
+/* A warp's stages, in turn: that of `index` is read in the phase of `parity`, then filled again
+ * with what begins at element `at` of row `column` of w. */
+struct ring {
+    bf16 *stages;
+    barrier *arrived; /* [STAGES] */
+    unsigned index, parity;
+    size_t column, at;
+    uint64_t policy;
+};
+
+/* By lane 0. A row behind the last is the last one again. */
+template <typename C>
+__device__ inline void ask_for_stage(const stream_args<C> &x, const struct ring &r)
+{
+    const uint32_t bytes = (uint32_t)(min(x.k - r.at, (size_t)CHUNK) * sizeof(bf16));
+    barrier *const arrived = r.arrived + r.index;
+    barrier_expect(arrived, COLUMNS * bytes);
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+        copy_bulk(r.stages + r.index * STAGE + j * CHUNK,
+                  x.w + min(r.column + j, x.n - 1) * x.k + r.at, bytes, arrived, r.policy);
+}
+
+/* Fills the stage that all lanes have read, if more is to come, and goes on to the next one. */
+template <typename C>
+__device__ inline void advance_ring(const stream_args<C> &x, struct ring *r, size_t next_columns)
+{
+    if (lane_id() == 0 && r->column < x.n) ask_for_stage(x, *r);
+    r->index = r->index + 1 == STAGES ? 0 : r->index + 1;
+    r->at += CHUNK;
+    if (r->at < x.k) return;
+    r->at = 0;
+    r->column += next_columns;
+}
+
+/* A lane's elements [.., at + PACK) of each row of a. */
+template <int M> struct row_packs {
+    pack<bf16, PACK> of[PACKS][M];
+};
+
+template <typename C, int M>
+__device__ inline void load_rows(struct row_packs<M> *to, const stream_args<C> &x, size_t at)
+{
+#pragma unroll
+    for (int u = 0; u < PACKS; u++) {
+        const size_t place = at + ((size_t)u * WARP + lane_id()) * PACK;
+        if (place >= x.k) break;
+#pragma unroll
+        for (int i = 0; i < M; i++)
+            to->of[u][i] = load_pack<bf16, PACK>(x.a + i * x.k + place);
+    }
+}
+
+template <typename C, int M>
+__device__ inline void add_products(float (&sums)[COLUMNS][M], const struct row_packs<M> &a,
+                                    const bf16 *stage, const stream_args<C> &x, size_t at)
+{
+#pragma unroll
+    for (int u = 0; u < PACKS; u++) {
+        const unsigned local = (u * WARP + lane_id()) * PACK;
+        if (at + local >= x.k) break;
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            float w[PACK];
+            load_reals<bf16, PACK>(w, stage + j * CHUNK + local);
+#pragma unroll
+            for (int i = 0; i < M; i++)
+#pragma unroll
+                for (int e = 0; e < PACK; e++)
+                    sums[j][i] += to_real(a.of[u][i].at[e]) * w[e];
+        }
+    }
+}
+
+template <typename C, int M>
+__device__ inline void store_sums(const stream_args<C> &x, const float (&sums)[COLUMNS][M],
+                                  size_t first)
+{
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            const float sum = warp_reduce(sums[j][i], add_up());
+            if (lane_id() > 0 || first + j >= x.n) continue;
+            const float bias = x.bias ? to_real(x.bias[first + j]) : 0;
+            x.c[i * x.n + first + j] = from_real<C>(x.alpha * sum + bias);
+        }
+}
+
+template <typename C>
+__device__ inline struct ring start_ring(const stream_args<C> &x, bf16 *stages, barrier *arrived,
+                                         size_t first, size_t next_columns)
+{
+    struct ring r = {stages, arrived, 0, 0, first, 0, read_once()};
+    if (lane_id() == 0)
+        for (int i = 0; i < STAGES; i++)
+            barrier_init(&arrived[i]);
+    fence_copies();
+    __syncwarp();
+    for (int i = 0; i < STAGES; i++)
+        advance_ring(x, &r, next_columns);
+    return r;
+}
+
+template <typename C, int M>
+__global__ void __launch_bounds__(WARPS *WARP, 1) stream_columns(const stream_args<C> x)
+{
+    DYNAMIC_SHARED(shared);
+    __shared__ barrier arrived[WARPS][STAGES];
+    bf16 *const stages = reinterpret_cast<bf16 *>(shared) + warp_id() * STAGES * STAGE;
+    const size_t first = ((size_t)blockIdx.x * WARPS + warp_id()) * COLUMNS;
+    const size_t next_columns = (size_t)gridDim.x * WARPS * COLUMNS;
+    struct ring r = start_ring(x, stages, arrived[warp_id()], first, next_columns);
+    for (size_t column = first; column < x.n; column += next_columns) {
+        float sums[COLUMNS][M] = {};
+        for (size_t at = 0; at < x.k; at += CHUNK) {
+            struct row_packs<M> a;
+            load_rows(&a, x, at); /* while w is on its way */
+            barrier_wait(r.arrived + r.index, r.parity);
+            add_products(sums, a, r.stages + r.index * STAGE, x, at);
+            fence_copies();
+            __syncwarp(); /* all lanes have read the stage */
+            if (r.index + 1 == STAGES) r.parity ^= 1;
+            advance_ring(x, &r, next_columns);
+        }
+        store_sums(x, sums, column);
+    }
+}
+
+template <typename C, int M>
+static enum status launch_rows(const stream_args<C> &args, struct error *err)
+{
+    static bool is_set; /* that it may have so much shared memory */
+    if (!is_set)
+        TRY(cuda_status("matmul",
+                        cudaFuncSetAttribute(stream_columns<C, M>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             (int)SHARED_BYTES),
+                        err));
+    is_set = true;
+    const unsigned blocks =
+        std::min((unsigned)cuda_multiprocessors, blocks_for(args.n, WARPS * COLUMNS));
+    return launch("matmul", err, stream_columns<C, M>, dim3(blocks), WARPS * WARP, SHARED_BYTES,
+                  args);
+}
+
+template <typename C> static enum status launch_stream(const struct product &x, struct error *err)
+{
+    static enum status (*const launches[MOST_FEW_ROWS])(const stream_args<C> &, struct error *) = {
+        launch_rows<C, 1>, launch_rows<C, 2>, launch_rows<C, 3>, launch_rows<C, 4>};
+    const stream_args<C> args = {static_cast<const bf16 *>(x.a),
+                                 static_cast<const bf16 *>(x.b),
+                                 static_cast<const bf16 *>(x.bias),
+                                 static_cast<C *>(x.c),
+                                 x.n,
+                                 x.k,
+                                 (float)x.alpha};
+    return launches[x.m - 1](args, err);
+}
+
+static enum status multiply_few_rows_sm90(const struct product &x, struct error *err)
+{
+    return x.c_is_real ? launch_stream<float>(x, err) : launch_stream<bf16>(x, err);
+}
+
+static const struct entry {
+    entry()
+    {
+        sm90_kernels.few_rows = multiply_few_rows_sm90;
+    }
+} entry_of_this_file;

@@ -1,0 +1,40 @@
+/* matmul.h - how a dense product is computed, what that depends on, and the file that keeps what a
+ * search found. */
+#ifndef FERRY_KERNELS_CUDA_MATMUL_H
+#define FERRY_KERNELS_CUDA_MATMUL_H
+
+#include <cublasLt.h>
+#include <stdint.h>
+
+struct plan_key {
+    uint64_t m, n, k;
+    uint64_t elem_type, c_type; /* cudaDataType_t */
+    uint64_t c_is_real;
+    uint64_t transpose_a, transpose_b, has_bias, accumulate; /* has_bias: for cuBLASLt to add */
+    uint64_t align_a, align_b, align_c;                      /* bytes */
+    uint64_t compute_type, version; /* of cuBLASLt: its algorithms are its own */
+};
+
+/* Who computes it. Files have these numbers. */
+enum way {
+    BY_CUBLASLT = 0,
+    BY_FEW_ROWS = 1,
+    BY_FEW_ROWS_SM90 = 2,
+    BY_CUBLASLT_BIAS_APART = 3, /* the bias is added behind it: c is rounded twice */
+    BY_TILES = 4
+};
+
+struct choice {
+    uint64_t way;
+    cublasLtMatmulAlgo_t algorithm; /* where it is cuBLASLt */
+};
+
+/* The file is that of FERRY_CUDA_CACHE, or of this GPU and cuBLASLt in the user's home. What cannot
+ * be read or written is not kept: the heuristics' choice is good too. */
+void matmul_cache_read(void);
+void matmul_cache_add(const struct plan_key *key, const struct choice *choice);
+/* What was read; NULL where that has no such product. */
+const struct choice *matmul_cache_find(const struct plan_key *key);
+void matmul_cache_free(void);
+
+#endif

@@ -1,0 +1,104 @@
+/* Products of any type, layout and size: a block makes a tile of c from slices of a and b in shared
+ * memory, each thread 4 x 4 elements. Some ten times slower than cuBLASLt. */
+#include "kernels/cuda/products.h"
+
+enum { TILE = 64, DEPTH = 16, THREADS = 256 };
+
+/* What is multiplied along `depth`: element (i, d) lies at i * step + d * depth_step. */
+template <typename E> struct factor {
+    const E *data;
+    size_t size, step, depth_step;
+};
+
+template <typename E, typename C> struct tiles_args {
+    struct factor<E> a, b;
+    const E *bias;
+    C *c;
+    size_t k;
+    real_of<E> alpha;
+    bool accumulate;
+};
+
+/* Elements [first, first + TILE) x [at, at + DEPTH), zeros where there are none. Threads that
+ * follow one another read elements that do. */
+template <typename E>
+__device__ inline void load_slice(real_of<E> (*to)[TILE + 1], const struct factor<E> &f,
+                                  size_t first, size_t at, size_t k)
+{
+    for (unsigned i = threadIdx.x; i < TILE * DEPTH; i += THREADS) {
+        const unsigned row = f.depth_step == 1 ? i / DEPTH : i % TILE;
+        const unsigned d = f.depth_step == 1 ? i % DEPTH : i / TILE;
+        const bool is_there = first + row < f.size && at + d < k;
+        to[d][row] =
+            is_there ? to_real(f.data[(first + row) * f.step + (at + d) * f.depth_step]) : 0;
+    }
+}
+
+template <typename E, typename C>
+__device__ inline void store_element(const tiles_args<E, C> &x, size_t row, size_t column,
+                                     real_of<E> sum)
+{
+    if (row >= x.a.size || column >= x.b.size) return;
+    C *const to = x.c + row * x.b.size + column;
+    sum *= x.alpha;
+    if (x.bias) sum += to_real(x.bias[column]);
+    if (x.accumulate) sum += to_real(*to);
+    *to = from_real<C>(sum);
+}
+
+template <typename E, typename C>
+__global__ void __launch_bounds__(THREADS) multiply_in_tiles(const tiles_args<E, C> x)
+{
+    __shared__ real_of<E> a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
+    const size_t tiles_across = (x.b.size + TILE - 1) / TILE;
+    const size_t first_row = blockIdx.x / tiles_across * TILE;
+    const size_t first_column = blockIdx.x % tiles_across * TILE;
+    const unsigned row = threadIdx.x / 16, column = threadIdx.x % 16;
+    real_of<E> sum[4][4] = {};
+    for (size_t at = 0; at < x.k; at += DEPTH) {
+        __syncthreads(); /* the slices before have been read */
+        load_slice(a, x.a, first_row, at, x.k);
+        load_slice(b, x.b, first_column, at, x.k);
+        __syncthreads();
+        for (int d = 0; d < DEPTH; d++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    sum[i][j] += a[d][row + 16 * i] * b[d][column + 16 * j];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            store_element(x, first_row + row + 16 * i, first_column + column + 16 * j, sum[i][j]);
+}
+
+/* Of a [size, k], or of its transpose. */
+template <typename E>
+static struct factor<E> factor_of(const void *data, size_t size, size_t k, bool depth_is_last) {
+    return {static_cast<const E *>(data), size, depth_is_last ? k : 1, depth_is_last ? 1 : size};
+}
+
+template <typename E, typename C>
+static enum status launch_in_tiles(const struct product &x, struct error *err)
+{
+    const tiles_args<E, C> args = {factor_of<E>(x.a, x.m, x.k, !x.transpose_a),
+                                   factor_of<E>(x.b, x.n, x.k, x.transpose_b),
+                                   static_cast<const E *>(x.bias),
+                                   static_cast<C *>(x.c),
+                                   x.k,
+                                   (real_of<E>)x.alpha,
+                                   x.accumulate};
+    return launch("matmul", err, multiply_in_tiles<E, C>,
+                  dim3(blocks_for(x.m, TILE) * blocks_for(x.n, TILE)), THREADS, 0, args);
+}
+
+template <typename E> enum status multiply_tiles(const struct product &x, struct error *err)
+{
+    return x.c_is_real ? launch_in_tiles<E, real_of<E>>(x, err) : launch_in_tiles<E, E>(x, err);
+}
+
+template enum status multiply_tiles<float>(const struct product &x, struct error *err);
+template enum status multiply_tiles<double>(const struct product &x, struct error *err);
+template enum status multiply_tiles<bf16>(const struct product &x, struct error *err);

@@ -1,0 +1,171 @@
+#include "kernels/cuda/trust.h"
+
+#include <algorithm>
+#include <stdlib.h>
+#include <string.h>
+
+/* Memory of the GPU and what the host has of it. */
+struct mirror {
+    void *host, *device;
+    size_t bytes;
+};
+
+struct comparison {
+    struct op_call call; /* its data are those of the mirrors */
+    struct mirror in[MOST_INPUTS], out[2][MOST_OUTPUTS];
+    void *workspace;
+};
+
+static enum status gpu_status(cudaError_t code, struct error *err)
+{
+    return cuda_status("comparing kernels", code, err);
+}
+
+static size_t bytes_of(const struct operand *o)
+{
+    return o->data ? operand_numel(o) * operand_bytes_of(o->type, ELEM_BF16) : 0;
+}
+
+/* What no kernel writes is NaN. */
+static enum status mirror_init(struct mirror *m, const struct operand *o, struct error *err)
+{
+    m->bytes = bytes_of(o);
+    m->host = malloc(m->bytes + 1);
+    if (!m->host) return fail(err, ERR_MEMORY, "no memory for a comparison");
+    TRY(gpu_status(cudaMalloc(&m->device, m->bytes + 1), err));
+    return gpu_status(cudaMemsetAsync(m->device, 0xff, m->bytes, cuda_stream), err);
+}
+
+static void mirror_release(struct mirror *m)
+{
+    free(m->host);
+    (void)cudaFree(m->device);
+}
+
+static enum status mirror_upload(const struct mirror *m, struct error *err)
+{
+    return gpu_status(
+        cudaMemcpyAsync(m->device, m->host, m->bytes, cudaMemcpyHostToDevice, cuda_stream), err);
+}
+
+static enum status mirror_download(const struct mirror *m, struct error *err)
+{
+    TRY(gpu_status(
+        cudaMemcpyAsync(m->host, m->device, m->bytes, cudaMemcpyDeviceToHost, cuda_stream), err));
+    return gpu_status(cudaStreamSynchronize(cuda_stream), err);
+}
+
+/* ---- operands ---- */
+
+/* Uniform in [-3, 3): products that differ by more than rounding, values of both signs. */
+static void fill_random(const struct mirror *m, enum operand_type type, uint64_t seed)
+{
+    const size_t count = m->bytes / operand_bytes_of(type, ELEM_BF16);
+    uint64_t state = seed;
+    for (size_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const float x = (float)(state >> 40) / (1 << 24) * 6 - 3;
+        if (type == OPERAND_REAL)
+            static_cast<float *>(m->host)[i] = x;
+        else
+            static_cast<bf16 *>(m->host)[i] = __float2bfloat16_rn(x);
+    }
+}
+
+static enum status make_inputs(struct comparison *c, const struct op_call *shapes,
+                               void (*set_ints)(const struct op_call *, int32_t *),
+                               struct error *err)
+{
+    for (unsigned i = 0; i < MOST_INPUTS; i++) {
+        const struct operand *o = &shapes->in[i];
+        if (!o->data) continue;
+        TRY(mirror_init(&c->in[i], o, err));
+        if (o->type == OPERAND_INT)
+            set_ints(shapes, static_cast<int32_t *>(c->in[i].host));
+        else
+            fill_random(&c->in[i], o->type, i + 1);
+        TRY(mirror_upload(&c->in[i], err));
+        c->call.in[i].data = c->in[i].device;
+    }
+    return OK;
+}
+
+static enum status run_contender(struct comparison *c, const struct op_call *shapes,
+                                 struct mirror (&out)[MOST_OUTPUTS], const struct contender *who,
+                                 struct error *err)
+{
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+        if (!shapes->out[i].data) continue;
+        TRY(mirror_init(&out[i], &shapes->out[i], err));
+        c->call.out[i].data = out[i].device;
+    }
+    TRY(who->run(&c->call, who->context, c->workspace, err));
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        if (shapes->out[i].data) TRY(mirror_download(&out[i], err));
+    return OK;
+}
+
+/* ---- what differs ---- */
+
+static float value_of(const struct mirror *m, enum operand_type type, size_t i)
+{
+    if (type == OPERAND_REAL) return static_cast<const float *>(m->host)[i];
+    uint16_t half;
+    memcpy(&half, static_cast<const bf16 *>(m->host) + i, sizeof half);
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* ELEM may differ by four roundings of the largest number, since attention's weights are rounded
+ * too; REAL by what sums in another order and approximations of exp and log do. A NaN differs. */
+static enum status check_output(const struct mirror *plain, const struct mirror *faster,
+                                const struct operand *o, unsigned number, const char *who,
+                                struct error *err)
+{
+    const size_t count = plain->bytes / operand_bytes_of(o->type, ELEM_BF16);
+    float largest = 0, off = 0;
+    for (size_t i = 0; i < count; i++) {
+        const float x = value_of(plain, o->type, i), y = value_of(faster, o->type, i);
+        largest = fmaxf(largest, fabsf(x));
+        if (!(fabsf(x - y) <= off)) off = fabsf(x - y);
+        if (off != off) break;
+    }
+    if (off <= largest * (o->type == OPERAND_ELEM ? 0x1p-6f : 0x1p-12f)) return OK;
+    return fail(err, ERR_NUMERIC, "%s: output %u is off by %g, of at most %g", who, number,
+                (double)off, (double)largest);
+}
+
+static enum status compare(struct comparison *c, const struct op_call *shapes,
+                           void (*set_ints)(const struct op_call *, int32_t *),
+                           const struct contender *plain, const struct contender *faster,
+                           struct error *err)
+{
+    const size_t bytes = std::max(plain->workspace_bytes, faster->workspace_bytes);
+    TRY(gpu_status(cudaMalloc(&c->workspace, bytes + 1), err));
+    TRY(make_inputs(c, shapes, set_ints, err));
+    TRY(run_contender(c, shapes, c->out[0], plain, err));
+    TRY(run_contender(c, shapes, c->out[1], faster, err));
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        if (shapes->out[i].data)
+            TRY(check_output(&c->out[0][i], &c->out[1][i], &shapes->out[i], i, faster->name, err));
+    return OK;
+}
+
+enum status check_agreement(const struct op_call *shapes,
+                            void (*set_ints)(const struct op_call *shapes, int32_t *to),
+                            const struct contender *plain, const struct contender *faster,
+                            struct error *err)
+{
+    struct comparison c = {};
+    c.call = *shapes;
+    const enum status st = compare(&c, shapes, set_ints, plain, faster, err);
+    for (struct mirror &m : c.in)
+        mirror_release(&m);
+    for (struct mirror(&out)[MOST_OUTPUTS] : c.out)
+        for (struct mirror &m : out)
+            mirror_release(&m);
+    (void)cudaFree(c.workspace);
+    return st;
+}

@@ -1,0 +1,344 @@
+#include "tests/gpu/large_check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/trial.h"
+#include "train/ops.h"
+
+static const struct device_kernel *find_kernel(const struct device *d, unsigned op,
+                                               enum elem_type elem, const char *name)
+{
+    const struct device_kernel *k = d->kernels ? d->kernels(op) : NULL;
+    while (k && k->name && (k->elem != elem || strcmp(k->name, name) != 0))
+        k++;
+    return k && k->name ? k : NULL;
+}
+
+/* ---- one kernel ---- */
+
+enum { TIMED_RUNS = 5 };
+
+/* On the host. */
+struct results {
+    void *of[MOST_OUTPUTS];
+    double seconds; /* of one run, the median */
+};
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static enum status time_runs(const struct trial *t, const struct device *d, void *timer,
+                             double *median, struct error *err)
+{
+    double seconds[TIMED_RUNS];
+    for (unsigned i = 0; i < TIMED_RUNS; i++) {
+        TRY(d->timers->mark(timer, i, err));
+        TRY(trial_run(t, d, err));
+    }
+    TRY(d->timers->mark(timer, TIMED_RUNS, err));
+    TRY(d->synchronize(err));
+    for (unsigned i = 0; i < TIMED_RUNS; i++)
+        TRY(d->timers->seconds(timer, i, i + 1, &seconds[i], err));
+    qsort(seconds, TIMED_RUNS, sizeof *seconds, by_value);
+    *median = seconds[TIMED_RUNS / 2];
+    return OK;
+}
+
+static enum status keep_results(const struct trial *t, const struct device *d, struct results *r,
+                                struct error *err)
+{
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+        const size_t bytes = operand_numel(&t->out[i]) * operand_bytes_of(t->out[i].type, t->elem);
+        if (!t->out[i].data) continue;
+        r->of[i] = malloc(bytes + 1);
+        if (!r->of[i]) return fail(err, ERR_MEMORY, "no memory for a result");
+        TRY(d->download(r->of[i], t->device_out[i].data, bytes, err));
+    }
+    return OK;
+}
+
+/* What it makes of the trial's operands in its first run, and how long later ones take. */
+static enum status run_kernel(struct trial *t, const struct device_kernel *k,
+                              const struct device *d, struct results *r, struct error *err)
+{
+    void *timer = NULL;
+    t->kernel = &k->kernel;
+    enum status st = trial_upload(t, d, err);
+    if (!st && !k->takes(&t->params, t->device_in, t->device_out))
+        st = fail(err, ERR_UNSUPPORTED, "%s does not take it", k->name);
+    if (!st) st = trial_run(t, d, err);
+    if (!st) st = keep_results(t, d, r, err);
+    if (!st) st = d->timers->create(&timer, TIMED_RUNS + 1, err);
+    if (!st) st = time_runs(t, d, timer, &r->seconds, err);
+    if (timer) d->timers->free(timer);
+    trial_release_device(t, d);
+    return st;
+}
+
+/* ---- two of them ---- */
+
+/* Sums in another order, and weights that are rounded: of REAL 2^-12, of ELEM four roundings. */
+static double limit_of(enum operand_type type)
+{
+    return type == OPERAND_ELEM ? 0x1p-6 : 0x1p-12;
+}
+
+/* The largest difference in a row, as a share of what the row's largest number allows: rows differ
+ * in size where more or less is averaged. NaN is infinitely far from everything. */
+static double row_difference(const struct trial *t, const struct operand *x,
+                             const struct operand *y, size_t first, size_t columns)
+{
+    double largest = 0, off = 0;
+    for (size_t i = first; i < first + columns; i++) {
+        const double a = operand_get(t, x, i), b = operand_get(t, y, i);
+        largest = fmax(largest, fabs(a));
+        off = isfinite(a) && isfinite(b) ? fmax(off, fabs(a - b)) : (double)INFINITY;
+        if (isinf(off)) return off;
+    }
+    return off > 0 ? off / (largest * limit_of(x->type)) : 0;
+}
+
+/* Of all rows of all outputs. */
+static double worst_difference(const struct trial *t, const struct results *plain,
+                               const struct results *faster)
+{
+    double worst = 0;
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+        struct operand x = t->out[i], y = t->out[i];
+        const size_t columns = x.num_dims ? x.shape[x.num_dims - 1] : 0;
+        if (!x.data) continue;
+        x.data = plain->of[i];
+        y.data = faster->of[i];
+        for (size_t first = 0; first < operand_numel(&x); first += columns)
+            worst = fmax(worst, row_difference(t, &x, &y, first, columns));
+    }
+    return worst;
+}
+
+struct pair {
+    const struct device_kernel *plain, *faster;
+};
+
+struct comparison {
+    double worst, plain_seconds, faster_seconds;
+};
+
+static enum status compare_pair(struct trial *t, const struct pair *p, const struct device *d,
+                                struct comparison *c, struct error *err)
+{
+    struct results plain = {.seconds = 0}, faster = {.seconds = 0};
+    enum status st = run_kernel(t, p->plain, d, &plain, err);
+    if (!st) st = run_kernel(t, p->faster, d, &faster, err);
+    if (!st)
+        *c = (struct comparison){worst_difference(t, &plain, &faster), plain.seconds,
+                                 faster.seconds};
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+        free(plain.of[i]);
+        free(faster.of[i]);
+    }
+    return st;
+}
+
+/* ---- operands: shapes first, since nothing need be made of what a kernel does not take ---- */
+
+static char somewhere[256] __attribute__((aligned(256)));
+
+#define SHAPE(type, ...)                                                                           \
+    ((struct operand){                                                                             \
+        somewhere, type, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), {__VA_ARGS__}})
+
+static bool takes_shapes(const struct trial *t, const struct device_kernel *k)
+{
+    if (!k) return false;
+    if (k->kernel.workspace) (void)k->kernel.workspace(&t->params, t->in, t->out);
+    return k->takes(&t->params, t->in, t->out);
+}
+
+static void make_operand(struct trial *t, struct operand *o)
+{
+    const struct operand shape = *o;
+    if (shape.data) trial_make(t, o, shape.type, shape.num_dims, shape.shape);
+}
+
+static void make_operands(struct trial *t)
+{
+    for (unsigned i = 0; i < MOST_INPUTS; i++)
+        make_operand(t, &t->in[i]);
+    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        make_operand(t, &t->out[i]);
+}
+
+/* ---- attention of a prefill ---- */
+
+static const struct prefill {
+    uint32_t sequences, length;
+    struct head_shape heads;
+    bool lse;
+} prefills[] = {
+    {1, 8192, {8, 4, 128}, false},
+    {2, 4096, {8, 4, 128}, true},
+    {1, 8192, {8, 5, 96}, false},
+};
+
+static void shape_prefill(struct trial *t, const struct prefill *p)
+{
+    const struct head_shape h = p->heads;
+    const uint64_t rows = (uint64_t)p->sequences * p->length,
+                   heads = (uint64_t)h.groups * h.queries;
+    const uint64_t qkv = (heads + 2 * h.groups) * h.head_dim;
+    t->params.attention.heads = h;
+    t->params.attention.q_stride = t->params.attention.kv_stride = (h.queries + 2) * h.head_dim;
+    t->params.attention.k_at = h.queries * h.head_dim;
+    t->params.attention.v_at = t->params.attention.k_at + h.head_dim;
+    t->params.attention.scale = 1 / sqrt(h.head_dim);
+    t->params.attention.causal = true;
+    t->params.attention.uniform_sequences = p->sequences;
+    t->in[0] = t->in[1] = SHAPE(OPERAND_ELEM, rows, qkv);
+    t->in[2] = SHAPE(OPERAND_INT, p->sequences, 6);
+    t->out[0] = SHAPE(OPERAND_ELEM, rows, heads * h.head_dim);
+    if (p->lse) t->out[1] = SHAPE(OPERAND_REAL, rows, heads);
+}
+
+static void set_spans(const struct prefill *p, int32_t *spans)
+{
+    for (uint32_t i = 0; i < p->sequences; i++) {
+        const int32_t first = (int32_t)(i * p->length), length = (int32_t)p->length;
+        const int32_t span[] = {first, length, 0, first, length, 0};
+        memcpy(spans + (size_t)i * 6, span, sizeof span);
+    }
+}
+
+/* TFLOP/s: two products of each query with the keys up to it. */
+static double prefill_rate(const struct prefill *p, double seconds)
+{
+    const double pairs = (double)p->sequences * p->length * (p->length + 1.0) / 2;
+    return 4 * pairs * p->heads.groups * p->heads.queries * p->heads.head_dim / seconds * 1e-12;
+}
+
+static void report_prefill(const struct prefill *p, const struct pair *kernels,
+                           const struct comparison *c)
+{
+    printf("%s %.3f ms, %.0f TFLOP/s; %s %.3f ms, %.0f TFLOP/s; difference %.3f of the tolerance\n",
+           kernels->faster->name, c->faster_seconds * 1e3, prefill_rate(p, c->faster_seconds),
+           kernels->plain->name, c->plain_seconds * 1e3, prefill_rate(p, c->plain_seconds),
+           c->worst);
+}
+
+static bool check_prefill(const struct prefill *p, const struct pair *kernels,
+                          const struct device *d)
+{
+    struct trial t = {.op = OP_ATTENTION, .elem = ELEM_BF16};
+    struct comparison c = {.worst = 0};
+    struct error err;
+    char what[64];
+    shape_prefill(&t, p);
+    (void)snprintf(what, sizeof what, "attention [%u x %u, %u/%u, %u]", p->sequences, p->length,
+                   p->heads.groups * p->heads.queries, p->heads.groups, p->heads.head_dim);
+    if (!takes_shapes(&t, kernels->plain) || !takes_shapes(&t, kernels->faster)) {
+        printf("skipped: %s: no cuDNN that takes it on %s\n", what, d->describe());
+        return true;
+    }
+    make_operands(&t);
+    set_spans(p, t.in[2].data);
+    const enum status st = compare_pair(&t, kernels, d, &c, &err);
+    const bool good = !st && c.worst <= 1;
+    printf("%-6s %s ", good ? "ok" : "FAILED", what);
+    if (st)
+        printf("%s\n", err.text);
+    else
+        report_prefill(p, kernels, &c);
+    trial_release(&t, d);
+    return good;
+}
+
+bool check_large(const struct device *d)
+{
+    const struct pair kernels = {find_kernel(d, OP_ATTENTION, ELEM_BF16, "mma"),
+                                 find_kernel(d, OP_ATTENTION, ELEM_BF16, "cudnn")};
+    bool good = true;
+    random_start(1);
+    for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++)
+        good &= check_prefill(&prefills[i], &kernels, d);
+    return good;
+}
+
+/* ---- kernels of compute capability 9.0 ---- */
+
+/* Of up to so many elements: rows of any length that 16 bytes divide. */
+static void shape_few_rows(struct trial *t, uint64_t most)
+{
+    const uint64_t k = 8 * random_between(1, 2048), n = random_between(1, most / k + 1);
+    const uint64_t m = random_between(1, 4);
+    t->params.matmul.transpose_b = true;
+    t->params.matmul.alpha = random_between(0, 1) ? 1 : 0.25;
+    t->in[0] = SHAPE(OPERAND_ELEM, m, k);
+    t->in[1] = SHAPE(OPERAND_ELEM, n, k);
+    if (random_between(0, 1)) t->in[2] = SHAPE(OPERAND_ELEM, n);
+    t->out[0] = SHAPE(random_between(0, 1) ? OPERAND_ELEM : OPERAND_REAL, m, n);
+}
+
+static const struct sm90_row {
+    unsigned op;
+    const char *plain, *faster;
+    void (*shape)(struct trial *t, uint64_t most);
+} sm90_rows[] = {
+    {OP_MATMUL, "few_rows", "few_rows_sm90", shape_few_rows},
+};
+
+/* What the kernel leaves to the portable one is no trial. */
+static bool check_sm90_trial(const struct sm90_row *row, const struct pair *kernels,
+                             const struct device *d, uint64_t most, unsigned *done, double *worst)
+{
+    struct trial t = {.op = row->op, .elem = ELEM_BF16};
+    struct comparison c = {.worst = 0};
+    struct error err;
+    row->shape(&t, most);
+    if (!takes_shapes(&t, kernels->plain) || !takes_shapes(&t, kernels->faster)) return true;
+    make_operands(&t);
+    const enum status st = compare_pair(&t, kernels, d, &c, &err);
+    const bool good = !st && c.worst <= 1;
+    if (st)
+        printf("FAILED %s: %s\n", row->faster, err.text);
+    else if (!good)
+        printf("FAILED %s [%llu, %llu, %llu]: %.3g times the tolerance\n", row->faster,
+               (unsigned long long)t.out[0].shape[0], (unsigned long long)t.out[0].shape[1],
+               (unsigned long long)t.in[0].shape[1], c.worst);
+    *worst = fmax(*worst, c.worst);
+    ++*done;
+    trial_release(&t, d);
+    return good;
+}
+
+static bool check_sm90_kernel(const struct sm90_row *row, const struct device *d, uint64_t seed,
+                              unsigned trials, uint64_t most)
+{
+    const struct pair kernels = {find_kernel(d, row->op, ELEM_BF16, row->plain),
+                                 find_kernel(d, row->op, ELEM_BF16, row->faster)};
+    double worst = 0;
+    unsigned done = 0;
+    bool good = true;
+    for (unsigned i = 0; i < trials; i++) {
+        random_start(seed << 32 | i);
+        good &= check_sm90_trial(row, &kernels, d, most, &done, &worst);
+    }
+    if (done > 0)
+        printf("%-6s %s worst difference from %s %.3f of the tolerance, %u trials\n",
+               good ? "ok" : "FAILED", row->faster, row->plain, worst, done);
+    else
+        printf("skipped: %s: not for %s\n", row->faster, d->describe());
+    return good;
+}
+
+bool check_sm90(const struct device *d, uint64_t seed, unsigned trials, bool small)
+{
+    bool good = true;
+    for (size_t i = 0; i < sizeof sm90_rows / sizeof *sm90_rows; i++)
+        good &= check_sm90_kernel(&sm90_rows[i], d, seed, trials, small ? 1 << 15 : 1 << 24);
+    return good;
+}

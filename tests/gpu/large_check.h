@@ -1,0 +1,14 @@
+/* large_check.h - two kernels of a device for one op beside one another, where the CPU would take
+ * too long. Prints lines of ok, FAILED and skipped as ops_check does; false where one failed. */
+#ifndef FERRY_TESTS_GPU_LARGE_CHECK_H
+#define FERRY_TESTS_GPU_LARGE_CHECK_H
+
+#include "kernels/device.h"
+
+/* Attention of bf16 at the sizes of a prefill: cuDNN's and ours (mma), compared and timed. */
+bool check_large(const struct device *d);
+
+/* Each kernel whose name ends in _sm90 beside the portable one, on random shapes. */
+bool check_sm90(const struct device *d, uint64_t seed, unsigned trials, bool small);
+
+#endif
