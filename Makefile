@@ -94,7 +94,8 @@ FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/
 # of the little it shares with the program.
 MPICC ?= mpicc
 MPI_LIBRARY = $(if $(shell command -v $(MPICC)), $(BUILD)/libferry_mpi.so)
-MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c common/status.c common/memory.c
+MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c train/comm/watch.c \
+              common/status.c common/memory.c
 
 all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA), no-cuda, $(BUILD)/libferry_cuda.so) ## the program and its libraries (the default)
 
@@ -265,7 +266,10 @@ EMULATED_CHECK = $(if $(findstring -fsanitize, $(CFLAGS)),, \
 CUDNN_CHECK = $(if $(NO_CUDA)$(findstring -fsanitize, $(CFLAGS)),, \
                 $(if $(wildcard $(CUDNN)/include/cudnn_graph.h), $(BUILD)/tests/gpu/cudnn_plans))
 
-test: all $(UNIT_TESTS) $(EMULATED_CHECK) $(CUDNN_CHECK) ## unit tests and those of the command line
+# It must be in front of libc, where sanitizers want to be.
+SLOW_READS = $(if $(findstring -fsanitize, $(CFLAGS)),, $(BUILD)/inject.so)
+
+test: all $(UNIT_TESTS) $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS) ## unit tests and those of the command line
 	@sh tests/run.sh $(BUILD)/ferry $(UNIT_TESTS) $(SHELL_TESTS)
 
 test-all: all $(BUILD)/train/forward_test ## the engine at every layout that fits eight ranks (minutes)

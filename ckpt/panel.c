@@ -231,11 +231,11 @@ enum status panel_read(struct panel_reader *reader, const struct tensor *t, uint
     return panel_read_parts(reader, t, low, count, &window, 1, panel, err);
 }
 
-static enum status read_numbers(struct panel_reader *r, const struct tensor *t, void *panel,
-                                double *values, struct error *err)
+static enum status read_numbers(struct panel_reader *r, const struct tensor *t, uint64_t count,
+                                void *panel, double *values, struct error *err)
 {
-    for (uint64_t low = 0, n; low < t->numel; low += n) {
-        n = min_u64(t->numel - low, NUMBERS);
+    for (uint64_t low = 0, n; low < count; low += n) {
+        n = min_u64(count - low, NUMBERS);
         TRY(panel_read(r, t, low, n, panel, err));
         for (uint64_t i = 0; i < n; i++)
             values[low + i] = dtype_load(t->dtype, panel, i);
@@ -243,15 +243,15 @@ static enum status read_numbers(struct panel_reader *r, const struct tensor *t, 
     return OK;
 }
 
-enum status panel_read_numbers(const struct catalog *c, const struct tensor *t, double *values,
-                               struct error *err)
+enum status panel_read_numbers(const struct catalog *c, const struct tensor *t, uint64_t count,
+                               double *values, struct error *err)
 {
     struct panel_reader r = {.reader = stored_reader_create(&c->stored, 4),
                              .buffer_bytes = NUMBERS * WIDEST_ELEMENT,
                              .temp = must_malloc(NUMBERS * WIDEST_ELEMENT),
                              .cast = must_malloc(NUMBERS * WIDEST_ELEMENT)};
     void *panel = must_malloc(NUMBERS * WIDEST_ELEMENT);
-    enum status st = read_numbers(&r, t, panel, values, err);
+    enum status st = read_numbers(&r, t, count, panel, values, err);
     free(panel);
     free(r.temp);
     free(r.cast);

@@ -28,9 +28,9 @@ MUST_CHECK enum status panel_read_parts(struct panel_reader *r, const struct ten
                                         uint64_t low, uint64_t count, const struct pair *parts,
                                         size_t num_parts, void *panel, struct error *err);
 
-/* All elements of t as numbers. For tensors of a few megabytes: tokens, results, tests. */
+/* The first `count` elements of t as numbers. For a few megabytes: tokens, results, tests. */
 MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct tensor *t,
-                                          double *values, struct error *err);
+                                          uint64_t count, double *values, struct error *err);
 
 /* Whether parts of the tensor are stored in another dtype than it has. */
 bool tensor_is_mixed(const struct tensor *t);

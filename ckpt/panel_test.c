@@ -144,7 +144,7 @@ static void elements_are_read_as_numbers(void **state)
     piece.offset_bytes = source_reserve(&s, 0, COUNT * 4);
     catalog_add_piece(&s.catalog, t, &piece);
     source_write(&s);
-    assert_ok(panel_read_numbers(&s.catalog, t, numbers, &err));
+    assert_ok(panel_read_numbers(&s.catalog, t, t->numel, numbers, &err));
     for (size_t i = 0; i < COUNT; i++) {
         int32_t stored;
         memcpy(&stored, s.files[0].bytes + piece.offset_bytes + i * 4, 4);

@@ -10,6 +10,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "common/ranks.h"
 
 enum { LINE_COLUMNS = 100, HELP_COLUMN = 36 };
 
@@ -704,14 +705,27 @@ static bool asks_for_help(int argc, char **argv)
     return false;
 }
 
-/* Parses and runs. */
+/* Whether rank 0 says what this process would say. */
+static bool is_spare(void)
+{
+    struct ranks r;
+    return !ranks_from_environment(&r, NULL) && r.share_output && r.rank > 0;
+}
+
+/* Parses and runs. The words are the same for all: rank 0 says what is wrong with them, and has the
+ * exit code. (The launcher ends all at the first process that fails, rank 0 before it has spoken.)
+ */
 MUST_CHECK static enum status run(const struct command *c, int argc, char **argv, struct error *err)
 {
+    bool spare = is_spare();
     void *options = must_calloc(1, c->options_bytes);
     const char **positional = must_calloc((size_t)argc, sizeof *positional);
     size_t num_positional;
     enum status st = args_parse(c, argc, argv, options, positional, &num_positional, err);
-    if (!st) st = c->run(options, positional, num_positional, err);
+    if (spare && (st || !c->parallel))
+        st = OK;
+    else if (!st)
+        st = c->run(options, positional, num_positional, err);
     args_release(c, options);
     free(options);
     free(positional);
@@ -761,25 +775,30 @@ MUST_CHECK static enum status flush_stdout(struct error *err)
     return ferror(stdout) ? fail(err, ERR_IO, "standard output: not all was written") : OK;
 }
 
+/* *c is the command, where one is named. */
+MUST_CHECK static enum status run_words(const struct program *p, const struct command **c, int argc,
+                                        char **argv, struct error *err)
+{
+    if (is_for_program(argv[0])) return is_spare() ? OK : run_program(p, argc, argv, err);
+    enum status st = find_command(p, argv[0], c, err);
+    if (st) return is_spare() ? OK : st;
+    if (!asks_for_help(argc - 1, argv + 1)) return run(*c, argc - 1, argv + 1, err);
+    if (!is_spare()) print_help(stdout, p, *c);
+    return OK;
+}
+
 int args_main(const struct command *const *commands, size_t num_commands, const char *program,
               const char *version, const char *about, int argc, char **argv)
 {
     const struct program p = {commands, num_commands, program, version, about};
     const struct command *c = NULL;
     struct error err = {0};
-    enum status st;
     if (argc < 2) {
+        if (is_spare()) return OK;
         print_help(stderr, &p, NULL);
         return ERR_USAGE;
     }
-    if (is_for_program(argv[1])) {
-        st = run_program(&p, argc - 1, argv + 1, &err);
-    } else if (!(st = find_command(&p, argv[1], &c, &err))) {
-        if (asks_for_help(argc - 2, argv + 2))
-            print_help(stdout, &p, c);
-        else
-            st = run(c, argc - 2, argv + 2, &err);
-    }
+    enum status st = run_words(&p, &c, argc - 1, argv + 1, &err);
     int code = report(&p, c, st, &err);
     st = flush_stdout(&err);
     return code > DIFFERENT || !st ? code : report(&p, c, st, &err);

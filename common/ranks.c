@@ -1,19 +1,19 @@
 #include "common/ranks.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 /* What each launcher sets. Of Slurm's, the size is that of a step: a batch script, which is one
  * process, has the job's only. */
 static const struct {
     const char *rank, *size;
+    bool shares_output;
 } launchers[] = {
-    {"RANK", "WORLD_SIZE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
-    {"PMI_RANK", "PMI_SIZE"},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+    {"RANK", "WORLD_SIZE", false},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", true},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", true},
+    {"PMI_RANK", "PMI_SIZE", true},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", true},
 };
 
 static bool parse(const char *text, unsigned *n)
@@ -27,10 +27,11 @@ static bool parse(const char *text, unsigned *n)
 
 enum status ranks_from_environment(struct ranks *out, struct error *err)
 {
-    *out = (struct ranks){0, 1};
+    *out = (struct ranks){.rank = 0, .size = 1};
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
         if (!rank || !size || !*rank || !*size) continue;
+        out->share_output = launchers[i].shares_output;
         if (parse(rank, &out->rank) && parse(size, &out->size) && out->rank < out->size) return OK;
         return fail(err, ERR_USAGE,
                     "the environment has %s=%s and %s=%s, which is no rank; --world-size 1 does "

@@ -3,10 +3,15 @@
 #ifndef FERRY_COMMON_RANKS_H
 #define FERRY_COMMON_RANKS_H
 
+#include <stdbool.h>
+
 #include "common/status.h"
 
 struct ranks {
     unsigned rank, size; /* rank from 0, below size */
+    /* One launcher started them all and puts together what they print. False for RANK and
+     * WORLD_SIZE, which somebody may have set by hand, or for a whole container. */
+    bool share_output;
 };
 
 enum { MOST_RANKS_OF_A_JOB = 1 << 16 };

@@ -51,6 +51,22 @@ static void each_launcher_is_understood(void **state)
     assert_ranks(1, 2);
 }
 
+static void a_launcher_puts_together_what_they_print(void **state)
+{
+    (void)state;
+    struct ranks r;
+    struct error err;
+    ENVIRONMENT("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2");
+    assert_ok(ranks_from_environment(&r, &err));
+    assert_true(r.share_output);
+    ENVIRONMENT("RANK", "3", "WORLD_SIZE", "8", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2");
+    assert_ok(ranks_from_environment(&r, &err));
+    assert_false(r.share_output);
+    environment((const char *const[]){NULL});
+    assert_ok(ranks_from_environment(&r, &err));
+    assert_false(r.share_output);
+}
+
 static void the_nearest_launcher_counts(void **state)
 {
     (void)state;
@@ -88,6 +104,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_launcher_is_understood),
+        cmocka_unit_test(a_launcher_puts_together_what_they_print),
         cmocka_unit_test(the_nearest_launcher_counts),
         cmocka_unit_test(half_of_it_is_no_launcher),
         cmocka_unit_test(nonsense_is_refused),

@@ -477,7 +477,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
 /* What is given, and where it is not, what the environment says. */
 static enum status ranks_of(const struct convert_flags *f, struct ranks *out, struct error *err)
 {
-    *out = (struct ranks){0, (unsigned)f->world_size};
+    *out = (struct ranks){.size = (unsigned)f->world_size};
     if (f->rank == UINT64_MAX && !f->world_size) return ranks_from_environment(out, err);
     if (f->rank == UINT64_MAX && f->world_size == 1) return OK;
     if (f->rank == UINT64_MAX || !f->world_size)
@@ -512,6 +512,7 @@ static enum status convert(void *options, const char *const *positional, size_t 
 
 const struct command command_convert = {
     .name = "convert",
+    .parallel = true,
     .summary = "carry a checkpoint into another format or parallel layout",
     .positional = "SOURCE DESTINATION",
     .text =

@@ -1,6 +1,7 @@
 #include "train/apart.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,18 +48,26 @@ static bool write_all(int fd, const void *data, uint64_t bytes)
     return true;
 }
 
-/* child: who is told where this process is interrupted and waits; 0: nobody. */
+enum { LOOK_MS = 100 };
+
+/* Until something comes. child: who is told where this process is interrupted, once; 0: nobody. A
+ * terminal interrupts both, and a second SIGINT would end it at once. */
+static void wait_for_bytes(int fd, pid_t child, bool *told)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (poll(&p, 1, LOOK_MS) <= 0) {
+        if (child && interrupted() && !*told) (void)kill(child, SIGTERM);
+        *told |= interrupted();
+    }
+}
+
 static bool read_all(int fd, void *data, uint64_t bytes, pid_t child)
 {
     bool told = false;
     for (char *at = data; bytes;) {
+        wait_for_bytes(fd, child, &told);
         ssize_t n = recv(fd, at, bytes, 0);
-        if (n < 0 && errno == EINTR) {
-            if (child && interrupted() && !told)
-                (void)kill(child, SIGTERM); /* a second SIGINT would end it at once */
-            told |= interrupted();
-            continue;
-        }
+        if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return false;
         at += n;
         bytes -= (uint64_t)n;

@@ -39,7 +39,7 @@ static enum status run_once(struct pass *p, double *seconds, double *whole, stru
     return OK;
 }
 
-/* First the runs as a whole, then with a clock around each op, which costs time by itself. */
+/* First the runs as a whole, then with marks between all ops, which cost time themselves. */
 static enum status take_samples(struct pass *p, const struct bench_request *q, struct samples *s,
                                 struct error *err)
 {
@@ -71,18 +71,33 @@ enum { CEILING_REPEATS = 9, LEAST_SIDE = 256, MOST_SIDE = 8192 };
 /* As large as it takes to last so long, or the largest. */
 #define LONG_ENOUGH 0.02
 
+/* Mark i stands before run i, so that the last one stands behind the last run. */
+static enum status run_with_marks(timed *work, void *context, const struct device *device,
+                                  void *timer, double all[CEILING_REPEATS], struct error *err)
+{
+    TRY(work(context, err)); /* the first two warm it up */
+    TRY(work(context, err));
+    for (unsigned i = 0; i < CEILING_REPEATS; i++) {
+        TRY(device->timers->mark(timer, i, err));
+        TRY(work(context, err));
+    }
+    TRY(device->timers->mark(timer, CEILING_REPEATS, err));
+    TRY(device->synchronize(err));
+    for (unsigned i = 0; i < CEILING_REPEATS; i++)
+        TRY(device->timers->seconds(timer, i, i + 1, &all[i], err));
+    return OK;
+}
+
 static enum status median_of(timed *work, void *context, const struct device *device,
                              double *seconds, struct error *err)
 {
     double all[CEILING_REPEATS];
-    for (int i = -2; i < CEILING_REPEATS; i++) { /* the first two warm it up */
-        double start = seconds_now();
-        TRY(work(context, err));
-        TRY(device->synchronize(err));
-        if (i >= 0) all[i] = seconds_now() - start;
-    }
-    *seconds = median(all, CEILING_REPEATS);
-    return OK;
+    void *timer;
+    TRY(device->timers->create(&timer, CEILING_REPEATS + 1, err));
+    enum status st = run_with_marks(work, context, device, timer, all, err);
+    device->timers->free(timer);
+    if (!st) *seconds = median(all, CEILING_REPEATS);
+    return st;
 }
 
 struct ceiling {
@@ -230,7 +245,7 @@ static enum status measure(struct worker *w, struct pass *p, const struct bench_
         s.num_calls += p->chunks[i].program.num_calls;
     s.seconds = must_calloc(s.num_calls * s.repeats + 1, sizeof *s.seconds);
     s.whole = must_calloc(s.repeats + 1, sizeof *s.whole);
-    enum status st = pass_set(p, &q->batch, q->past, err);
+    enum status st = pass_set(p, &q->batch, err);
     if (!st) st = take_samples(p, q, &s, err);
     if (!st && w->comm.rank == 0) st = tell(p, q, &s, r, err);
     free(s.seconds);
@@ -244,13 +259,14 @@ enum status bench_rank(struct worker *w, const void *request, struct error *err)
     const struct bench_request *q = request;
     struct bench_result r = {0};
     struct pass p = {0};
+    const struct work work = {&p, "a run"};
     enum status st = pass_make(&p, &w->model, &q->batch, &q->pass, err);
-    if (!st) st = worker_fit(w, (const struct pass *[]){&p}, 1, err);
+    if (!st) st = worker_fit(w, &work, 1, err);
     if (!st) st = measure_ceilings(&w->model, &r, err);
     if (!st) st = worker_load(w, err);
     if (!st) st = pass_allocate(&p, err);
     if (!st) st = measure(w, &p, q, &r, err);
-    st = worker_end(w, (struct pass *[]){&p}, 1, st, err);
+    st = worker_end(w, &work, 1, st, err);
     pass_release(&p);
     return st;
 }

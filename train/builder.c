@@ -106,7 +106,11 @@ static enum status check_sizes(const struct builder *x)
     if (c->num_attention_heads > MOST_HEADS || c->kv_channels > MOST_HEAD_DIM)
         return fail(err, ERR_UNSUPPORTED, "%" PRIu64 " heads of %" PRIu64, c->num_attention_heads,
                     c->kv_channels);
-    TRY(divides(err, "num_query_groups", c->num_query_groups, "tensor parallel size", x->tp));
+    if (x->tp > c->num_query_groups)
+        TRY(divides(err, "tensor parallel size", x->tp, "num_query_groups", c->num_query_groups));
+    else
+        TRY(divides(err, "num_query_groups", c->num_query_groups, "tensor parallel size", x->tp));
+    TRY(divides(err, "num_attention_heads", c->num_attention_heads, "tensor parallel size", x->tp));
     TRY(divides(err, "ffn_hidden_size", c->ffn_hidden_size, "tensor parallel size", x->tp));
     TRY(divides(err, "num_attention_heads", c->num_attention_heads, "num_query_groups",
                 c->num_query_groups));
@@ -136,9 +140,11 @@ static void set_up(struct builder *x, struct built *out, const struct build *b, 
                           .branch = NO_VALUE,
                           .branch_bias = NO_VALUE,
                           .err = err};
-    x->heads =
-        (struct head_shape){(uint32_t)(groups / s->tp), (uint32_t)(c->num_attention_heads / groups),
-                            (uint32_t)c->kv_channels};
+    /* Where there are more ranks than groups, several share one, each with some of its queries. */
+    const uint64_t sharing = s->tp > groups ? s->tp / groups : 1;
+    x->heads = (struct head_shape){(uint32_t)(sharing > 1 ? 1 : groups / s->tp),
+                                   (uint32_t)(c->num_attention_heads / groups / sharing),
+                                   (uint32_t)c->kv_channels};
     x->slice = b->shape.sequence_parallel ? x->rows / s->tp : x->rows;
 }
 

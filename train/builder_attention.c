@@ -155,11 +155,27 @@ static value_id core_attention(struct builder *x, value_id qkv)
     return attend(x, qkv, all, "all_spans", NULL);
 }
 
+/* Queries, keys and values. */
+static value_id projected(struct builder *x, value_id in)
+{
+    const struct head_shape h = x->heads;
+    const uint64_t columns = (uint64_t)h.groups * (h.queries + 2) * h.head_dim,
+                   shape[] = {columns, x->c->hidden_size};
+    struct shard s = {.rank = x->b->groups->place.tp, .size = x->tp};
+    if (x->tp > x->c->num_query_groups) s.heads = h;
+    value_id w = builder_tensor(x, builder_full_name(x, "self_attention.linear_qkv.weight"), &s, 2,
+                                shape),
+             bias = NO_VALUE;
+    if (x->c->add_bias_linear || x->c->add_qkv_bias)
+        bias =
+            builder_tensor(x, builder_full_name(x, "self_attention.linear_qkv.bias"), &s, 1, shape);
+    return builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "qkv");
+}
+
 void builder_attention(struct builder *x)
 {
     struct head_shape h = x->heads;
-    uint64_t columns = (uint64_t)h.groups * (h.queries + 2) * h.head_dim,
-             hidden = x->c->hidden_size;
+    uint64_t hidden = x->c->hidden_size;
     uint64_t context = (uint64_t)h.groups * h.queries * h.head_dim;
     bool biased = x->c->add_bias_linear;
     value_id in = builder_normed(x, "self_attention.linear_qkv.layer_norm_weight",
@@ -168,10 +184,7 @@ void builder_attention(struct builder *x)
                  (struct output){.slice = x->shape->sequence_parallel && x->tp > 1},
                  arena_printf(&x->p->arena, "hidden.%d", x->layer));
     builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "attention_norm");
-    value_id w = builder_weight(x, "self_attention.linear_qkv.weight", columns, hidden);
-    value_id bias = builder_optional(x, biased || x->c->add_qkv_bias,
-                                     "self_attention.linear_qkv.bias", columns);
-    value_id qkv = builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "qkv");
+    value_id qkv = projected(x, in);
     builder_trace(x, qkv, false, true, "qkv");
     if (x->c->qk_layernorm) {
         qkv = heads_normed(x, qkv);
@@ -183,7 +196,7 @@ void builder_attention(struct builder *x)
     }
     value_id o = core_attention(x, qkv);
     builder_trace(x, o, false, true, "attention");
-    w = builder_weight(x, "self_attention.linear_proj.weight", hidden, context);
+    value_id w = builder_weight(x, "self_attention.linear_proj.weight", hidden, context);
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, o, w, NO_VALUE, "projection"));
     builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "projection");
     builder_branch(x, y, builder_optional(x, biased, "self_attention.linear_proj.bias", hidden));

@@ -73,13 +73,15 @@ const char *builder_full_name(struct builder *x, const char *name)
 
 value_id builder_weight(struct builder *x, const char *name, uint64_t rows, uint64_t columns)
 {
-    struct shard s = {x->b->groups->place.tp, x->tp, x->c->gated_linear_unit, 0};
+    struct shard s = {
+        .rank = x->b->groups->place.tp, .size = x->tp, .gated = x->c->gated_linear_unit};
     return builder_tensor(x, builder_full_name(x, name), &s, 2, (uint64_t[]){rows, columns});
 }
 
 value_id builder_bias_or_norm(struct builder *x, const char *name, uint64_t count)
 {
-    struct shard s = {x->b->groups->place.tp, x->tp, x->c->gated_linear_unit, 0};
+    struct shard s = {
+        .rank = x->b->groups->place.tp, .size = x->tp, .gated = x->c->gated_linear_unit};
     return builder_tensor(x, builder_full_name(x, name), &s, 1, &count);
 }
 

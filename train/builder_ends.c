@@ -23,7 +23,7 @@ uint64_t builder_vocab_rows(const struct build *b)
 static value_id vocab_weight(struct builder *x, const char *name)
 {
     uint64_t rows = builder_vocab_rows(x->b);
-    struct shard s = {x->b->groups->place.tp, x->tp, false, rows};
+    struct shard s = {.rank = x->b->groups->place.tp, .size = x->tp, .vocab_rows = rows};
     return builder_tensor(x, name, &s, 2, (uint64_t[]){rows, x->c->hidden_size});
 }
 
@@ -46,7 +46,7 @@ void builder_embedding(struct builder *x)
     if (!type || strcmp(type, "learned_absolute") != 0) return;
     bool sliced = x->shape->sequence_parallel && x->tp > 1;
     value_id table =
-        builder_tensor(x, "embedding.position_embeddings.weight", &(struct shard){0, 1, 0, 0}, 2,
+        builder_tensor(x, "embedding.position_embeddings.weight", &(struct shard){.size = 1}, 2,
                        (uint64_t[]){x->c->max_position_embeddings, hidden});
     value_id at = builder_row_input(x, sliced ? "positions.slice" : "positions",
                                     builder_rows_of(x, x->stream));

@@ -10,7 +10,8 @@ static value_id expert_weights(struct builder *x, const char *name, uint64_t row
     struct arena *a = &x->p->arena;
     uint64_t count = x->c->num_experts / x->ep, first = x->b->groups->place.ep * count;
     const char **names = arena_array(a, count, sizeof *names);
-    struct shard s = {x->b->groups->place.etp, x->etp, x->c->gated_linear_unit, 0};
+    struct shard s = {
+        .rank = x->b->groups->place.etp, .size = x->etp, .gated = x->c->gated_linear_unit};
     uint32_t number = 0;
     for (uint64_t i = 0; i < count; i++)
         names[i] = arena_printf(a, "decoder.layers.%d.mlp.experts.experts.%" PRIu64 ".%s", x->layer,

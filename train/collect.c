@@ -9,7 +9,8 @@
 #include <string.h>
 
 #include "common/checked.h"
-#include "common/memory.h"
+#include "common/threads.h"
+#include "kernels/cpu/cast.h"
 #include "train/model.h"
 
 /* A rank's part of an output. */
@@ -57,22 +58,37 @@ static bool contributes(const struct part *part, const struct group_place *at)
     return part->slice || part->shard || at->tp == 0;
 }
 
-/* The elements of an output in the host's memory, on the heap. */
-static enum status host_copy(const struct collecting *x, const struct run *r,
-                             const struct output *o, uint64_t bytes, void **out, struct error *err)
+/* The elements of a part: where they lie, or on the heap. */
+struct elements {
+    const void *data;
+    void *heap; /* to be freed; NULL: nothing is */
+};
+
+static enum status on_heap(struct elements *e, uint64_t bytes, const char *name, struct error *err)
 {
-    *out = malloc(bytes + 1);
-    if (!*out) return fail(err, ERR_MEMORY, "no memory for a part of %s", o->name);
-    return x->pass->model->device->download(*out, run_data(r, o->value), bytes, err);
+    e->data = e->heap = malloc(bytes + 1);
+    return e->heap ? OK : fail(err, ERR_MEMORY, "no memory for a part of %s", name);
+}
+
+/* Of this rank, in the host's memory. */
+static enum status own_elements(const struct collecting *x, const struct run *r,
+                                const struct output *o, uint64_t bytes, struct elements *e,
+                                struct error *err)
+{
+    const struct device *device = x->pass->model->device;
+    *e = (struct elements){.data = run_data(r, o->value)};
+    if (device->is_host) return OK;
+    TRY(on_heap(e, bytes, o->name, err));
+    return device->download(e->heap, run_data(r, o->value), bytes, err);
 }
 
 static enum status send_output(const struct collecting *x, const struct run *r,
                                const struct output *o, uint64_t bytes, struct error *err)
 {
-    void *copy;
-    enum status st = host_copy(x, r, o, bytes, &copy, err);
-    if (!st) st = x->world->comm->backend->send(x->world, 0, copy, bytes, err);
-    free(copy);
+    struct elements e;
+    enum status st = own_elements(x, r, o, bytes, &e, err);
+    if (!st) st = x->world->comm->backend->send(x->world, 0, e.data, bytes, err);
+    free(e.heap);
     return st;
 }
 
@@ -98,16 +114,13 @@ static enum status send_outputs(const struct collecting *x, const struct built *
 struct whole {
     struct part part; /* as the first rank has it */
     struct collected c;
+    void *values; /* c.data, where it is put together */
 };
 
-static double element(const struct collecting *x, const struct part *part, const void *data,
-                      uint64_t i)
+static enum dtype dtype_of(const struct collecting *x, const struct part *part)
 {
     enum elem_type elem = x->pass->model->options.elem;
-    enum dtype dtype = elem == ELEM_F64                   ? DT_F64
-                       : elem == ELEM_BF16 && !part->real ? DT_BF16
-                                                          : DT_F32;
-    return dtype_load(dtype, data, i);
+    return elem == ELEM_F64 ? DT_F64 : elem == ELEM_BF16 && !part->real ? DT_BF16 : DT_F32;
 }
 
 /* Which row of the whole a row of a rank's part is; UINT64_MAX: none. */
@@ -123,28 +136,37 @@ static uint64_t row_in_batch(const struct collecting *x, const struct part *part
     return o->sequence == UINT64_MAX ? UINT64_MAX : o->sequence * b->length + o->position;
 }
 
-static void place_part(const struct collecting *x, struct whole *w, const struct part *part,
-                       const struct group_place *at, const void *data)
+static enum status place_rows(const struct collecting *x, struct whole *w, const struct part *part,
+                              const struct group_place *at, const struct token_shape *shape,
+                              const struct token_origin *origins, const void *data,
+                              struct error *err)
+{
+    const enum dtype from = dtype_of(x, part), to = w->c.wide ? DT_F64 : DT_F32;
+    uint64_t first = part->shard ? at->tp * part->columns : 0;
+    uint64_t end = min_u64(first + part->columns, w->c.columns),
+             count = end > first ? end - first : 0;
+    for (uint64_t i = 0; i < part->rows; i++) {
+        uint64_t row = row_in_batch(x, part, at, shape, origins, i);
+        if (row == UINT64_MAX || !count) continue;
+        TRY(work_check(err));
+        (void)cast_elements((char *)w->values + (row * w->c.columns + first) * dtype_bytes(to), to,
+                            (const char *)data + i * part->columns * dtype_bytes(from), from,
+                            count);
+    }
+    return OK;
+}
+
+static enum status place_part(const struct collecting *x, struct whole *w, const struct part *part,
+                              const struct group_place *at, const void *data, struct error *err)
 {
     const struct group_sizes *sizes = &x->pass->model->groups.sizes;
     struct arena scratch;
     arena_init(&scratch);
     struct token_shape shape = tokens_shape(&x->pass->batch, sizes, sizes->tp);
     struct token_origin *origins = tokens_origins(&scratch, &x->pass->batch, at, &shape);
-    uint64_t first = part->shard ? at->tp * part->columns : 0;
-    uint64_t end = min_u64(first + part->columns, w->c.columns);
-    for (uint64_t i = 0; i < part->rows; i++) {
-        uint64_t row = row_in_batch(x, part, at, &shape, origins, i);
-        if (row == UINT64_MAX) continue;
-        for (uint64_t k = first; k < end; k++) {
-            double v = element(x, part, data, i * part->columns + k - first);
-            if (w->c.wide)
-                ((double *)w->c.data)[row * w->c.columns + k] = v;
-            else
-                ((float *)w->c.data)[row * w->c.columns + k] = (float)v;
-        }
-    }
+    enum status st = place_rows(x, w, part, at, &shape, origins, data, err);
     arena_release(&scratch);
+    return st;
 }
 
 /* Columns behind the vocabulary are padding. */
@@ -155,8 +177,7 @@ static uint64_t true_columns(const struct collecting *x, const struct part *part
     return strcmp(part->name, "logits") == 0 && t ? t->shape[0] : part->all_columns;
 }
 
-static enum status begin_whole(const struct collecting *x, struct whole *w, const struct part *part,
-                               struct error *err)
+static void begin_whole(const struct collecting *x, struct whole *w, const struct part *part)
 {
     const struct batch *b = &x->pass->batch;
     w->part = *part;
@@ -164,60 +185,96 @@ static enum status begin_whole(const struct collecting *x, struct whole *w, cons
                               .rows = b->num_sequences * (part->last ? 1 : b->length),
                               .columns = true_columns(x, part),
                               .wide = is_wide(x->pass)};
-    w->c.data = calloc(w->c.rows * w->c.columns + 1, w->c.wide ? sizeof(double) : sizeof(float));
-    if (w->c.data) return OK;
-    return fail(err, ERR_MEMORY, "no memory for %s of %" PRIu64 " tokens", part->name, w->c.rows);
 }
 
-/* The elements of rank r's part, on the heap. */
-static enum status receive_part(const struct collecting *x, unsigned r, const struct built *own,
-                                const struct run *run, size_t output, uint64_t bytes, void **data,
+static enum status allocate_whole(struct whole *w, struct error *err)
+{
+    w->c.data = w->values =
+        calloc(w->c.rows * w->c.columns + 1, w->c.wide ? sizeof(double) : sizeof(float));
+    if (w->values) return OK;
+    return fail(err, ERR_MEMORY, "no memory for %s of %" PRIu64 " tokens", w->c.name, w->c.rows);
+}
+
+/* One rank's part is all of it, as it is given: rows in the order of the batch, no padding. */
+static bool is_whole(const struct collecting *x, const struct whole *w, const struct part *part)
+{
+    return x->world->size == 1 && part->rows == w->c.rows && part->columns == w->c.columns &&
+           dtype_of(x, part) == (w->c.wide ? DT_F64 : DT_F32);
+}
+
+static enum status take_part(const struct collecting *x, struct whole *w, const struct part *part,
+                             const struct group_place *at, const void *data, struct error *err)
+{
+    if (!w->values) TRY(allocate_whole(w, err));
+    return place_part(x, w, part, at, data, err);
+}
+
+/* The part of rank r, as a message. */
+static enum status receive_part(const struct collecting *x, struct whole *w, unsigned r,
                                 struct error *err)
 {
-    if (r == 0) return host_copy(x, run, &own->outputs[output], bytes, data, err);
-    *data = malloc(bytes + 1);
-    if (!*data) return fail(err, ERR_MEMORY, "no memory for a part of rank %u", r);
-    return x->world->comm->backend->receive(x->world, r, *data, bytes, err);
-}
-
-/* The part of rank r, from its memory or from a message. */
-static enum status take_part(const struct collecting *x, struct whole *w, unsigned r,
-                             const struct built *own, const struct run *run, size_t output,
-                             struct error *err)
-{
     const struct comm_backend *comm = x->world->comm->backend;
-    struct group_place at = groups_place(&x->pass->model->groups.sizes, r);
+    const struct group_place at = groups_place(&x->pass->model->groups.sizes, r);
     struct part part;
-    void *data = NULL;
-    if (r == 0)
-        part = part_of(own, &own->outputs[output]);
-    else
-        TRY(comm->receive(x->world, r, &part, sizeof part, err));
-    if (!w->c.data) TRY(begin_whole(x, w, &part, err));
+    struct elements e;
+    TRY(comm->receive(x->world, r, &part, sizeof part, err));
+    if (!w->c.name) begin_whole(x, w, &part);
     if (!contributes(&part, &at)) return OK;
-    enum status st = receive_part(x, r, own, run, output, part_bytes(x, &part), &data, err);
-    if (!st) place_part(x, w, &part, &at, data);
-    free(data);
+    uint64_t bytes = part_bytes(x, &part);
+    enum status st = on_heap(&e, bytes, part.name, err);
+    if (!st) st = comm->receive(x->world, r, e.heap, bytes, err);
+    if (!st) st = take_part(x, w, &part, &at, e.data, err);
+    free(e.heap);
     return st;
 }
 
-/* All outputs of one stage. `own` is ours, where rank 0 is one of those that have it. */
-static enum status take_stage(const struct collecting *x, unsigned pp_rank, const struct built *own,
-                              const struct run *run, struct error *err)
+/* What rank 0 has itself of a stage. */
+struct own {
+    const struct built *built; /* NULL: it has none of it */
+    const struct run *run;
+};
+
+/* *e is the caller's to free when it has been visited. */
+static enum status take_own_part(const struct collecting *x, struct whole *w, const struct own *own,
+                                 size_t output, struct elements *e, struct error *err)
+{
+    const struct group_place at = groups_place(&x->pass->model->groups.sizes, 0);
+    const struct output *o = &own->built->outputs[output];
+    const struct part part = part_of(own->built, o);
+    begin_whole(x, w, &part);
+    TRY(own_elements(x, own->run, o, part_bytes(x, &part), e, err));
+    if (!is_whole(x, w, &part)) return take_part(x, w, &part, &at, e->data, err);
+    w->c.data = e->data;
+    return OK;
+}
+
+/* Output number `output` of ranks [first, end). */
+static enum status take_output(const struct collecting *x, unsigned first, unsigned end,
+                               const struct own *own, size_t output, struct error *err)
+{
+    struct whole w = {0};
+    struct elements e = {0};
+    enum status st = OK;
+    for (unsigned r = first; r < end && !st; r++)
+        st = r ? receive_part(x, &w, r, err) : take_own_part(x, &w, own, output, &e, err);
+    if (!st) st = x->visit(x->context, &w.c, err);
+    free(w.values);
+    free(e.heap);
+    return st;
+}
+
+/* All outputs of one stage. */
+static enum status take_stage(const struct collecting *x, unsigned pp_rank, const struct own *own,
+                              struct error *err)
 {
     const struct group_sizes *s = &x->pass->model->groups.sizes;
     unsigned per_stage = s->tp * s->cp * s->dp, first = pp_rank * per_stage;
-    uint64_t count = own ? own->num_outputs : 0;
+    uint64_t count = own->built ? own->built->num_outputs : 0;
     enum status st = OK;
     for (unsigned r = first; r < first + per_stage && !st; r++)
         if (r) st = x->world->comm->backend->receive(x->world, r, &count, sizeof count, err);
-    for (size_t i = 0; i < count && !st; i++) {
-        struct whole w = {0};
-        for (unsigned r = first; r < first + per_stage && !st; r++)
-            st = take_part(x, &w, r, own, run, i, err);
-        if (!st) st = x->visit(x->context, &w.c, err);
-        free(w.c.data);
-    }
+    for (size_t i = 0; i < count && !st; i++)
+        st = take_output(x, first, first + per_stage, own, i, err);
     return st;
 }
 
@@ -230,9 +287,58 @@ enum status pass_collect(struct pass *p, pass_visit *visit, void *context, struc
             TRY(send_outputs(&x, &p->chunks[i], &p->runs[i], err));
             continue;
         }
-        TRY(take_stage(&x, 0, &p->chunks[i], &p->runs[i], err));
+        TRY(take_stage(&x, 0, &(struct own){&p->chunks[i], &p->runs[i]}, err));
         for (unsigned s = 1; s < pp; s++)
-            TRY(take_stage(&x, s, NULL, NULL, err));
+            TRY(take_stage(&x, s, &(struct own){NULL, NULL}, err));
     }
     return OK;
+}
+
+/* ---- what it takes ---- */
+
+static uint64_t vocab_size(const struct pass *p)
+{
+    const struct tensor *t = catalog_find(p->model->catalog, "embedding.word_embeddings.weight");
+    return t ? t->shape[0] : 0;
+}
+
+/* The columns of the widest output, and of all of them together. */
+static void count_columns(const struct pass *p, uint64_t *widest, uint64_t *all)
+{
+    const struct model_config *c = &p->model->catalog->config;
+    *widest = *all = p->options.loss ? 1 : 0;
+    if (p->options.logits) {
+        *widest = max_u64(*widest, vocab_size(p));
+        *all += vocab_size(p);
+    }
+    if (p->options.hidden) {
+        *widest = max_u64(*widest, c->hidden_size);
+        *all += c->hidden_size * (c->num_layers + 2);
+    }
+}
+
+/* Columns that are copied where one rank has all of an output: those of another type, or with
+ * padding behind them. */
+static uint64_t copied_columns(const struct pass *p)
+{
+    const bool padded = vocab_size(p) % 8 != 0, cast = p->model->options.elem == ELEM_BF16;
+    uint64_t columns = p->options.logits && padded ? vocab_size(p) : 0;
+    return p->options.hidden && cast ? max_u64(columns, p->model->catalog->config.hidden_size)
+                                     : columns;
+}
+
+uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps)
+{
+    const struct model *m = p->model;
+    const struct group_sizes *s = &m->groups.sizes;
+    const uint64_t rows = p->batch.num_sequences * (p->options.last_only ? 1 : p->batch.length);
+    const uint64_t row_bytes = rows * (is_wide(p) ? sizeof(double) : sizeof(float));
+    const bool alone = groups_world_size(s) == 1, on_host = m->device->is_host;
+    uint64_t widest, all;
+    count_columns(p, &widest, &all);
+    const uint64_t part = row_bytes * widest / ((uint64_t)s->tp * s->cp * s->dp);
+    if (m->groups.of[GROUP_WORLD].index > 0) return on_host ? 0 : part;
+    uint64_t bytes = visitor_keeps ? row_bytes * all : 0;
+    if (!alone) return bytes + row_bytes * widest + part;
+    return bytes + row_bytes * copied_columns(p) + (on_host ? 0 : part);
 }

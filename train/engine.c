@@ -23,19 +23,69 @@ static void end_threads(void)
 #endif
 }
 
-static enum status open_ranks(struct worker *w, const struct ranks *ranks, struct error *err)
+/* The job of mpirun or srun. */
+static struct comm job;
+static bool joined;
+
+/* As when each is a job of its own for MPI: srun without its plugin, or variables that torchrun or
+ * a container has set. */
+static enum status check_job(const struct ranks *ranks, struct error *err)
+{
+    if (job.rank == ranks->rank && job.size == ranks->size) return OK;
+    (void)!fail(err, ERR_USAGE,
+                "the environment says that this is rank %u of %u, and MPI that it is rank %u of "
+                "%u: start all ranks with mpirun or srun (--mpi=pmix), or unset RANK and "
+                "WORLD_SIZE for ranks on one host that need no launcher",
+                ranks->rank, ranks->size, job.rank, job.size);
+    if (ranks->rank && ranks->share_output) err->text[0] = '\0'; /* rank 0 says it */
+    return ERR_USAGE;
+}
+
+static enum status join(unsigned *rank, struct error *err)
+{
+    struct ranks ranks;
+    *rank = 0;
+    TRY(ranks_from_environment(&ranks, err));
+    if (ranks.size == 1) return OK;
+    TRY(comm_mpi_open(&job, err));
+    joined = true;
+    *rank = job.rank;
+    return check_job(&ranks, err);
+}
+
+/* What rank 0 has found by itself is told as it is; what another has, with its number. */
+static enum status end_ranks(struct comm *c, enum status st, struct error *err)
+{
+    struct error own = *err;
+    bool is_rank_0 = c->rank == 0;
+    enum status of_all = comm_close(c, st, err);
+    if (!st || st == ERR_RANK || !is_rank_0) return of_all;
+    *err = own;
+    return st;
+}
+
+static enum status leave(enum status st, struct error *err)
+{
+    if (!joined) return st;
+    joined = false;
+    return end_ranks(&job, st, err);
+}
+
+static enum status open_ranks(struct worker *w, struct error *err)
 {
     struct group_sizes sizes = model_group_sizes(&w->q->options);
-    if (ranks->size > 1) return comm_mpi_open(&w->comm, err);
+    w->comm = job;
+    if (joined) return OK;
     end_threads();
     return comm_local_open(&w->comm, groups_world_size(&sizes), err);
 }
 
-/* Threads of this rank: its part of the host's. */
+/* Threads of this rank: its part of what was asked for, or of the CPUs that it may run on. */
 static unsigned own_threads(const struct worker *w)
 {
-    unsigned threads = w->q->threads ? w->q->threads : threads_available();
-    return threads > w->comm.host_size ? threads / w->comm.host_size : 1;
+    const unsigned threads = w->q->threads ? w->q->threads : threads_available(),
+                   sharers = w->q->threads ? w->comm.host_size : w->comm.cpu_sharers;
+    return threads > sharers ? threads / sharers : 1;
 }
 
 static void share_cpus(const struct worker *w)
@@ -49,9 +99,9 @@ static void share_cpus(const struct worker *w)
 
 /* ---- the model ---- */
 
-static enum status open_checkpoint(struct worker *w, const struct ranks *ranks, struct error *err)
+static enum status open_checkpoint(struct worker *w, struct error *err)
 {
-    bool quiet = w->q->quiet || ranks->rank > 0;
+    bool quiet = w->q->quiet || job.rank > 0;
     TRY(opened_open(&w->opened, w->q->path, w->q->source, false, quiet, err));
     const struct catalog *c = &w->opened.catalog;
     TRY(source_check_beyond(c, err));
@@ -73,27 +123,44 @@ static enum status open_checkpoint(struct worker *w, const struct ranks *ranks, 
                 c->num_missing, c->missing[0]);
 }
 
-static void print_memory(FILE *out, const struct worker *w, const struct pass *p, const char *what)
+enum { MOST_WORK = 4 };
+
+/* passes: what `f` points to. */
+static struct fit fit_of(const struct worker *w, const struct work *work, size_t count,
+                         const struct pass *passes[MOST_WORK])
+{
+    for (size_t i = 0; i < count; i++)
+        passes[i] = work[i].pass;
+    return (struct fit){&w->model, passes, count, w->keeps_results, own_threads(w)};
+}
+
+static void print_memory(FILE *out, const struct worker *w, const struct work *work, size_t count)
 {
     struct strbuf text = {0};
+    const struct pass *passes[MOST_WORK];
+    const struct fit f = fit_of(w, work, count, passes);
     if (w->comm.rank) return;
-    pass_print_memory(p, &text);
-    fprintf(out, "%s, each rank of %u (this is rank 0):\n%s", what, w->comm.size, text.data);
+    strbuf_printf(&text, "memory, each rank of %u (this is rank 0):\n", w->comm.size);
+    for (size_t i = 0; i < count; i++) {
+        if (count > 1) strbuf_printf(&text, "  %s:\n", work[i].what);
+        pass_print_memory(work[i].pass, &text);
+    }
+    fit_print(&f, &text);
+    fputs(text.data, out);
     strbuf_release(&text);
 }
 
-void worker_print_memory(const struct worker *w, const struct pass *p, const char *what)
+void worker_print_memory(const struct worker *w, const struct work *work, size_t count)
 {
-    print_memory(stdout, w, p, what);
+    print_memory(stdout, w, work, count);
 }
 
-enum status worker_fit(struct worker *w, const struct pass *const *passes, size_t num_passes,
-                       struct error *err)
+enum status worker_fit(struct worker *w, const struct work *work, size_t count, struct error *err)
 {
-    const struct fit fit = {&w->model, passes, num_passes};
-    enum status st = fit_check(&fit, err);
-    for (size_t i = 0; i < num_passes && st == ERR_MEMORY && !w->q->quiet; i++)
-        print_memory(stderr, w, passes[i], "memory");
+    const struct pass *passes[MOST_WORK];
+    const struct fit f = fit_of(w, work, count, passes);
+    enum status st = fit_check(&f, err);
+    if (st == ERR_MEMORY && !w->q->quiet) print_memory(stderr, w, work, count);
     return st;
 }
 
@@ -104,18 +171,32 @@ enum status worker_load(struct worker *w, struct error *err)
     return model_load(&w->model, &o, err);
 }
 
-enum status worker_end(struct worker *w, struct pass *const *passes, size_t num_passes,
-                       enum status st, struct error *err)
+enum status worker_end(struct worker *w, const struct work *work, size_t count, enum status st,
+                       struct error *err)
 {
     if (!st) return OK;
     comm_fail(&w->comm, err);
-    for (size_t i = 0; i < num_passes; i++)
-        pass_release_graphs(passes[i]);
+    for (size_t i = 0; i < count; i++)
+        pass_release_graphs(work[i].pass);
     collectives_close(&w->model.collectives);
     return st;
 }
 
 /* ---- forward ---- */
+
+/* A batch of another shape than the last has a program of its own, over the same parameters. */
+static enum status take_shape(struct pass *p, const struct batch *b, struct error *err)
+{
+    struct model *m = p->model;
+    const struct pass_options options = p->options;
+    const uint64_t loaded = m->parameters.bytes;
+    if (b->num_sequences == p->batch.num_sequences && b->length == p->batch.length) return OK;
+    pass_release(p);
+    TRY(pass_make(p, m, b, &options, err));
+    if (m->parameters.bytes != loaded)
+        return fail(err, ERR_OURS, "a batch of another shape takes other parameters");
+    return pass_allocate(p, err);
+}
 
 static enum status run_batches(struct pass *p, const struct forward_request *q, struct error *err)
 {
@@ -124,7 +205,8 @@ static enum status run_batches(struct pass *p, const struct forward_request *q, 
         bool more = false;
         TRY(q->next(q->context, n, &b, &more, err));
         if (!more) return OK;
-        TRY(pass_set(p, &b, 0, err));
+        TRY(take_shape(p, &b, err));
+        TRY(pass_set(p, &b, err));
         TRY(pass_run(p, err));
         TRY(pass_collect(p, q->visit, q->context, err));
     }
@@ -134,18 +216,20 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
 {
     const struct forward_request *q = request;
     struct pass p = {0};
+    const struct work work = {&p, "a batch"};
+    w->keeps_results = q->keeps_results;
     enum status st = pass_make(&p, &w->model, &q->shape, &q->pass, err);
     if (!st && q->dry_run) {
-        worker_print_memory(w, &p, "memory");
+        worker_print_memory(w, &work, 1);
     } else {
-        if (!st) st = worker_fit(w, (const struct pass *[]){&p}, 1, err);
+        if (!st) st = worker_fit(w, &work, 1, err);
         if (!st) st = worker_load(w, err);
         if (!st && q->visit_weights)
             st = weights_digest(&w->model, q->visit_weights, q->context, err);
         if (!st) st = pass_allocate(&p, err);
         if (!st) st = run_batches(&p, q, err);
     }
-    st = worker_end(w, (struct pass *[]){&p}, 1, st, err);
+    st = worker_end(w, &work, 1, st, err);
     pass_release(&p);
     return st;
 }
@@ -153,16 +237,6 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
 /* ---- the table ---- */
 
 typedef enum status rank_work(struct worker *w, const void *request, struct error *err);
-
-/* What rank 0 has found by itself is told as it is; what another has, with its number. */
-static enum status end_ranks(struct worker *w, enum status st, struct error *err)
-{
-    struct error own = *err;
-    enum status of_all = comm_close(&w->comm, st, err);
-    if (!st || st == ERR_RANK) return of_all;
-    *err = own;
-    return st;
-}
 
 /* After the fork: a GPU's driver does not come along. Ranks of one host have its GPUs in turn. */
 static enum status open_device(const struct worker *w, const struct device **device,
@@ -185,7 +259,7 @@ static enum status run_rank(struct worker *w, rank_work *work, const void *reque
     if (st) comm_fail(&w->comm, err); /* before anything that waits for the others; again is once */
     model_close(&w->model);
     if (opened) options.device->close();
-    return end_ranks(w, st, err);
+    return joined ? st : end_ranks(&w->comm, st, err);
 }
 
 /* All ranks do the same. */
@@ -193,10 +267,8 @@ static enum status on_ranks(const struct engine_model *q, rank_work *work, const
                             struct error *err)
 {
     struct worker w = {.q = q};
-    struct ranks ranks;
-    TRY(ranks_from_environment(&ranks, err));
-    enum status st = open_checkpoint(&w, &ranks, err);
-    if (!st) st = open_ranks(&w, &ranks, err);
+    enum status st = open_checkpoint(&w, err);
+    if (!st) st = open_ranks(&w, err);
     if (!st) st = run_rank(&w, work, request, err);
     opened_close(&w.opened);
     return st;
@@ -213,27 +285,21 @@ static enum status generate_here(const struct generate_request *q, struct error 
 }
 
 /* Whether this process forks ranks that use a GPU: it must have none open itself, now and later. */
-static enum status must_be_apart(const struct engine_model *q, bool *apart, struct error *err)
+static bool must_be_apart(const struct engine_model *q)
 {
-    struct ranks ranks;
-    TRY(ranks_from_environment(&ranks, err));
-    *apart = q->on_gpu && ranks.size == 1;
-    if (*apart) end_threads();
-    return OK;
+    if (!q->on_gpu || joined) return false;
+    end_threads();
+    return true;
 }
 
 static enum status forward(const struct forward_request *q, struct error *err)
 {
-    bool apart;
-    TRY(must_be_apart(&q->model, &apart, err));
-    return apart ? apart_forward(q, forward_here, err) : forward_here(q, err);
+    return must_be_apart(&q->model) ? apart_forward(q, forward_here, err) : forward_here(q, err);
 }
 
 static enum status generate(const struct generate_request *q, struct error *err)
 {
-    bool apart;
-    TRY(must_be_apart(&q->model, &apart, err));
-    return apart ? apart_generate(q, generate_here, err) : generate_here(q, err);
+    return must_be_apart(&q->model) ? apart_generate(q, generate_here, err) : generate_here(q, err);
 }
 
 /* Once in the life of a process. */
@@ -245,5 +311,5 @@ static enum status bench(const struct bench_request *q, struct error *err)
 extern const struct engine ferry_engine;
 extern const char *const ferry_engine_version;
 
-const struct engine ferry_engine = {forward, generate, bench};
+const struct engine ferry_engine = {join, leave, forward, generate, bench};
 const char *const ferry_engine_version = FERRY_VERSION;

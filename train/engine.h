@@ -1,8 +1,10 @@
 /* engine.h - what the program asks of the engine, which is a library of its own: `ferry` starts
  * without OpenBLAS, MPI and CUDA, and loads libferry_engine.so where a command computes.
  *
- * Where the ranks of a layout were not started by mpirun or srun, these functions fork them; then
- * batches are asked for in all of them, and results are given in rank 0, which is the caller. */
+ * A process that mpirun or srun started joins its job first, and leaves it last; then it is one
+ * rank of the layout. Where nobody has joined, these functions fork the ranks, and the caller is
+ * rank 0. Either way batches are asked for in all ranks, and results are given in rank 0, which
+ * alone writes files and prints. */
 #ifndef FERRY_TRAIN_ENGINE_H
 #define FERRY_TRAIN_ENGINE_H
 
@@ -23,9 +25,11 @@ struct engine_model {
 struct forward_request {
     struct engine_model model;
     struct pass_options pass;
-    struct batch shape; /* of all batches; starts hold for all */
+    struct batch shape; /* of the largest batch, for which memory is planned */
     bool dry_run;       /* print the memory plan and stop */
-    /* The next batch, by number; *more is false where there is none. */
+    bool keeps_results; /* visit keeps a copy of all: memory for it is judged beforehand */
+    /* The next batch, by number; *more is false where there is none. Each change of shape makes
+     * another program. */
     enum status (*next)(void *context, uint64_t number, struct batch *b, bool *more,
                         struct error *err);
     pass_visit *visit; /* of each output of each batch */
@@ -42,10 +46,11 @@ struct sampling {
 
 struct generate_request {
     struct engine_model model;
-    struct batch prompts;
+    struct batch prompts; /* of the lengths that it says */
     uint64_t max_new_tokens;
     struct sampling sampling;
-    int32_t end_token; /* a sequence ends with it; -1: none */
+    const int32_t *end_tokens; /* a sequence ends with any of them */
+    size_t num_end_tokens;
     bool dry_run;
     /* The tokens of all sequences at one step, [num_sequences]; -1 for those that have ended. */
     enum status (*visit)(void *context, const int32_t *tokens, struct error *err);
@@ -75,8 +80,7 @@ struct bench_result {
 struct bench_request {
     struct engine_model model;
     struct pass_options pass;
-    struct batch batch; /* ids are used */
-    uint64_t past; /* positions before it that the cache holds (of zeros): a step of decoding */
+    struct batch batch; /* ids are used; with `past` a step of decoding behind a cache of zeros */
     unsigned warmups, repeats;
     enum status (*visit)(void *context, const struct bench_result *r,
                          struct error *err); /* rank 0's */
@@ -84,6 +88,12 @@ struct bench_request {
 };
 
 struct engine {
+    /* The job that this process was started in, if mpirun or srun did; *rank is 0 otherwise. Once
+     * in the life of a process. */
+    enum status (*join)(unsigned *rank, struct error *err);
+    /* st: how this rank's work ended; after a failure of join, too. Returns how that of all did.
+     * Text is in err where nobody else has it to print: on rank 0, or where that is gone. */
+    enum status (*leave)(enum status st, struct error *err);
     enum status (*forward)(const struct forward_request *q, struct error *err);
     enum status (*generate)(const struct generate_request *q, struct error *err);
     enum status (*bench)(const struct bench_request *q, struct error *err);
@@ -92,6 +102,13 @@ struct engine {
 /* The library's table of functions; it stays loaded. ERR_UNSUPPORTED where it is not installed, or
  * of another version. */
 MUST_CHECK enum status engine_open(const struct engine **out, struct error *err);
+
+/* What a command does as one rank of its job. */
+typedef enum status engine_work(void *context, const struct engine *e, bool is_rank_0,
+                                struct error *err);
+
+/* Opens the library, joins the job, works and leaves. */
+MUST_CHECK enum status engine_run(engine_work *work, void *context, struct error *err);
 
 /* The name of that table in the library, and of the version that both must have. */
 #define ENGINE_SYMBOL "ferry_engine"

@@ -10,21 +10,28 @@ struct worker {
     struct comm comm;
     struct opened opened;
     struct model model;
+    bool keeps_results; /* who visits them keeps a copy of each */
 };
 
+/* A pass, and what it is for: "the prompt". */
+struct work {
+    struct pass *pass;
+    const char *what;
+};
+
+/* Prints the memory of this work, and of all, on rank 0. */
+void worker_print_memory(const struct worker *w, const struct work *work, size_t count);
 /* ERR_MEMORY where the parameters that these passes want, and what they take themselves, are more
- * than a rank's memory; then their plans are on stderr. Before anything is allocated. */
-MUST_CHECK enum status worker_fit(struct worker *w, const struct pass *const *passes,
-                                  size_t num_passes, struct error *err);
+ * than a rank's memory; then worker_print_memory is on stderr. Before anything is allocated. */
+MUST_CHECK enum status worker_fit(struct worker *w, const struct work *work, size_t count,
+                                  struct error *err);
 /* Reads the parameters that the passes made so far want. */
 MUST_CHECK enum status worker_load(struct worker *w, struct error *err);
 /* To be called with what the work has come to, before memory is released: tells the others of a
  * failure, and ends what the device does with them, for which releasing it would wait: graphs
  * first, as what they hold is in use. Returns st. */
-MUST_CHECK enum status worker_end(struct worker *w, struct pass *const *passes, size_t num_passes,
+MUST_CHECK enum status worker_end(struct worker *w, const struct work *work, size_t count,
                                   enum status st, struct error *err);
-/* Prints a pass' memory, on rank 0. */
-void worker_print_memory(const struct worker *w, const struct pass *p, const char *what);
 
 /* What each rank does for a request of the table in engine.h. */
 MUST_CHECK enum status generate_rank(struct worker *w, const void *request, struct error *err);

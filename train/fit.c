@@ -5,15 +5,68 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/host_memory.h"
 #include "common/memory.h"
 #include "common/strbuf.h"
+#include "common/threads.h"
 
-uint64_t fit_rank_bytes(const struct fit *f)
+/* Without what each pass needs to run, which is alive at other times. */
+static struct fit_memory without_passes(const struct fit *f)
 {
-    uint64_t bytes = f->model->parameters.bytes;
+    const struct model *m = f->model;
+    const struct load_options o = {.threads = f->threads};
+    const struct comm *c = m->groups.of[GROUP_WORLD].comm; /* NULL: of an imagined one */
+    struct fit_memory x = {.parameters = m->parameters.bytes,
+                           .talking = c ? c->backend->memory(c) : 0};
+    struct error ignored; /* loading tells it */
+    if (parameters_load_bytes(&m->parameters, m->device, &o, &x.loading, &ignored)) x.loading = 0;
+    return x;
+}
+
+/* Results of one pass are gone before those of the next are there. */
+static void add_pass(struct fit_memory *x, const struct fit *f, const struct pass *p)
+{
+    x->passes += pass_bytes(p);
+    x->results = max_u64(x->results, pass_collect_bytes(p, f->keeps_results));
+}
+
+static void sum_up(struct fit_memory *x, const struct device *device)
+{
+    if (device->is_host) {
+        x->device = x->parameters + max_u64(x->loading, x->passes + x->results) + x->talking;
+    } else {
+        x->device = x->parameters + x->passes;
+        x->host = max_u64(x->loading, x->results) + x->talking;
+    }
+}
+
+struct fit_memory fit_memory(const struct fit *f)
+{
+    struct fit_memory x = without_passes(f);
     for (size_t i = 0; i < f->num_passes; i++)
-        bytes += pass_bytes(f->passes[i]);
-    return bytes;
+        add_pass(&x, f, f->passes[i]);
+    sum_up(&x, f->model->device);
+    return x;
+}
+
+static double mb(uint64_t bytes)
+{
+    return (double)bytes / 1e6;
+}
+
+void fit_print(const struct fit *f, struct strbuf *out)
+{
+    const struct fit_memory x = fit_memory(f);
+    strbuf_printf(out, "  parameters and caches: %.2f MB\n", mb(x.parameters));
+    strbuf_printf(out, "  inputs, outputs and activations: %.2f MB\n", mb(x.passes));
+    strbuf_printf(out, "  results, put together on rank 0: %.2f MB\n", mb(x.results));
+    strbuf_printf(out, "  buffers while parameters are loaded: %.2f MB\n", mb(x.loading));
+    if (x.talking) strbuf_printf(out, "  what ranks talk through: %.2f MB\n", mb(x.talking));
+    strbuf_printf(out, "  at most %.2f MB at once", mb(x.device));
+    if (!f->model->device->is_host)
+        strbuf_printf(out, " of the GPU, and %.2f MB of the host", mb(x.host));
+    strbuf_printf(out, ", beside %.2f MB of the program and its libraries\n",
+                  mb(host_memory_resident()));
 }
 
 /* ---- layouts that are not there ---- */
@@ -29,15 +82,21 @@ static struct model_options options_of(const struct model *m, const struct group
 static enum status measure_passes(const struct fit *f, struct model *m, uint64_t *bytes,
                                   struct error *err)
 {
+    struct fit_memory x = {0};
+    const struct fit there = {.model = m, .keeps_results = f->keeps_results, .threads = f->threads};
     enum status st = OK;
-    *bytes = 0;
     for (size_t i = 0; i < f->num_passes && !st; i++) {
         struct pass p;
         st = pass_make(&p, m, &f->passes[i]->batch, &f->passes[i]->options, err);
-        if (!st) *bytes += pass_bytes(&p);
+        if (!st) add_pass(&x, f, &p);
         pass_release(&p);
     }
-    *bytes += m->parameters.bytes;
+    const struct fit_memory rest = without_passes(&there);
+    x.parameters = rest.parameters;
+    x.loading = rest.loading;
+    x.talking = rest.talking;
+    sum_up(&x, m->device);
+    *bytes = x.device;
     return st;
 }
 
@@ -121,7 +180,7 @@ bool fit_search(const struct fit *f, struct fit_layout *out)
     const unsigned least = m->groups.sizes.cp * (m->options.dp ? m->options.dp : 1);
     *out = (struct fit_layout){0};
     for (unsigned ranks = least; ranks <= FIT_MOST_RANKS; ranks *= 2)
-        for (unsigned pp = 1; pp <= ranks; pp++) {
+        for (unsigned pp = 1; pp <= ranks && !work_stopped(); pp++) {
             if (ranks % pp == 0) try_layouts(f, ranks, pp, out);
             if (out->hosts) return true;
         }
@@ -146,35 +205,45 @@ static void add_layout(struct strbuf *out, const struct model *m, const struct f
     strbuf_add_char(out, ')');
 }
 
-/* What each rank tells all: of its own, and of the whole device that others may share. */
+/* What each rank tells all: of its own, and of the whole memory that others may share. */
 struct need {
-    uint64_t bytes, device, free;
+    uint64_t bytes, memory, free; /* memory: the same number for those that share it */
 };
 
-/* All ranks of one device. */
+/* Of the device and of the host, each rank one of both. */
+enum { NEEDS = 2 };
+
+/* All ranks of one memory. */
 struct demand {
     unsigned ranks, largest; /* the rank that needs most of them */
-    uint64_t bytes, free;
+    uint64_t largest_bytes, bytes, free;
+    bool of_host; /* beside a device's */
 };
 
-static struct demand demand_of(const struct need *needs, unsigned size, uint64_t device)
+static struct demand demand_of(const struct need *needs, unsigned size, uint64_t memory)
 {
     struct demand d = {.free = UINT64_MAX};
-    for (unsigned r = 0; r < size; r++) {
-        if (needs[r].device != device) continue;
-        if (!d.ranks++ || needs[r].bytes > needs[d.largest].bytes) d.largest = r;
-        d.bytes += needs[r].bytes;
-        d.free = min_u64(d.free, needs[r].free);
+    for (unsigned i = 0; i < size * NEEDS; i++) {
+        const struct need *n = &needs[i];
+        if (n->memory != memory || !n->bytes) continue;
+        if (n->bytes > d.largest_bytes) {
+            d.largest = i / NEEDS;
+            d.largest_bytes = n->bytes;
+            d.of_host = i % NEEDS;
+        }
+        d.ranks++;
+        d.bytes += n->bytes;
+        d.free = min_u64(d.free, n->free);
     }
     return d;
 }
 
-/* The device that lacks most, if one does. */
+/* The memory that lacks most, if one does. */
 static bool find_worst(const struct need *needs, unsigned size, struct demand *worst)
 {
     uint64_t most = 0;
-    for (unsigned r = 0; r < size; r++) {
-        struct demand d = demand_of(needs, size, needs[r].device);
+    for (unsigned i = 0; i < size * NEEDS; i++) {
+        struct demand d = demand_of(needs, size, needs[i].memory);
         if (d.bytes <= d.free || d.bytes - d.free <= most) continue;
         most = d.bytes - d.free;
         *worst = d;
@@ -184,14 +253,18 @@ static bool find_worst(const struct need *needs, unsigned size, struct demand *w
 
 enum { ADVICE_BYTES = 256 };
 
-/* Rank 0 looks for a layout, and all get to know it. */
+/* Rank 0 looks for a layout, and all get to know it. What a host lacks beside its GPUs is not cut
+ * by any. */
 static enum status share_advice(const struct fit *f, struct comm_group *world,
-                                char advice[ADVICE_BYTES], struct error *err)
+                                const struct demand *d, char advice[ADVICE_BYTES],
+                                struct error *err)
 {
     struct fit_layout layout;
     struct strbuf text = {0};
     char *all = must_calloc(world->size, ADVICE_BYTES);
-    if (world->index == 0 && fit_search(f, &layout))
+    if (world->index == 0 && d->of_host)
+        strbuf_add_text(&text, "fewer tokens at a time take less");
+    else if (world->index == 0 && fit_search(f, &layout))
         add_layout(&text, f->model, &layout);
     else if (world->index == 0)
         strbuf_printf(&text, "no --tp, --pp and --ep of up to %d ranks fit", FIT_MOST_RANKS);
@@ -204,31 +277,42 @@ static enum status share_advice(const struct fit *f, struct comm_group *world,
     return st;
 }
 
-static enum status refuse(const struct fit *f, struct comm_group *world, const struct need *needs,
-                          const struct demand *d, struct error *err)
+static enum status refuse(const struct fit *f, struct comm_group *world, const struct demand *d,
+                          struct error *err)
 {
     char advice[ADVICE_BYTES], shared[64] = "";
-    TRY(share_advice(f, world, advice, err));
+    TRY(share_advice(f, world, d, advice, err));
     if (d->ranks > 1)
         snprintf(shared, sizeof shared, ", %.2f GB with the %u it shares them with",
                  (double)d->bytes / 1e9, d->ranks - 1);
-    return fail(err, ERR_MEMORY, "rank %u needs %.2f GB of memory%s, and %.2f GB are free; %s",
-                d->largest, (double)needs[d->largest].bytes / 1e9, shared, (double)d->free / 1e9,
-                advice);
+    return fail(err, ERR_MEMORY, "rank %u needs %.2f GB of %s%s, and %.2f GB are free; %s",
+                d->largest, (double)d->largest_bytes / 1e9,
+                d->of_host ? "its host's memory" : "memory", shared, (double)d->free / 1e9, advice);
+}
+
+/* own[0] of the device, own[1] of the host. */
+static enum status own_needs(const struct fit *f, struct need own[NEEDS], struct error *err)
+{
+    const struct device *device = f->model->device;
+    const struct fit_memory x = fit_memory(f);
+    own[0].bytes = x.device;
+    own[1].bytes = x.host;
+    TRY(device->identity(&own[0].memory, err));
+    TRY(cpu_device.identity(&own[1].memory, err));
+    TRY(device->free_memory(1, &own[0].free, err));
+    return cpu_device.free_memory(1, &own[1].free, err);
 }
 
 enum status fit_check(const struct fit *f, struct error *err)
 {
-    const struct device *device = f->model->device;
     struct comm_group world = f->model->groups.of[GROUP_WORLD];
-    struct need own = {.bytes = fit_rank_bytes(f)};
+    struct need own[NEEDS] = {{0}};
     struct demand worst;
     TRY(comm_barrier(&world, err)); /* each has opened its device, which takes some, too */
-    TRY(device->identity(&own.device, err));
-    TRY(device->free_memory(1, &own.free, err));
-    struct need *needs = must_calloc(world.size, sizeof *needs);
-    enum status st = world.comm->backend->all_gather(&world, &own, needs, sizeof own, err);
-    if (!st && find_worst(needs, world.size, &worst)) st = refuse(f, &world, needs, &worst, err);
+    TRY(own_needs(f, own, err));
+    struct need *needs = must_calloc(world.size, sizeof own);
+    enum status st = world.comm->backend->all_gather(&world, own, needs, sizeof own, err);
+    if (!st && find_worst(needs, world.size, &worst)) st = refuse(f, &world, &worst, err);
     free(needs);
     return st;
 }

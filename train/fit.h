@@ -1,7 +1,8 @@
 /* fit.h - whether a model and its passes fit the memory of their ranks, and which layout would.
  *
- * What a rank takes is known before anything is allocated: parameters and caches, and what each
- * pass has of inputs, outputs and activations. */
+ * What a rank takes is known before anything is allocated: parameters and caches, what each pass
+ * has of inputs, outputs and activations, what rank 0 puts together of results, buffers of loading.
+ */
 #ifndef FERRY_TRAIN_FIT_H
 #define FERRY_TRAIN_FIT_H
 
@@ -14,15 +15,30 @@ struct fit {
     const struct model *model;
     const struct pass *const *passes;
     size_t num_passes;
+    bool keeps_results; /* the visitor of pass_collect keeps a copy of each output */
+    unsigned threads;   /* that load */
 };
 
-/* Bytes that this rank allocates on its device for parameters, caches and passes. */
-uint64_t fit_rank_bytes(const struct fit *f);
+/* Bytes of one rank. Parameters and passes are memory of the device, all else of the host. */
+struct fit_memory {
+    uint64_t parameters; /* and caches */
+    uint64_t passes;
+    uint64_t results; /* pass_collect_bytes */
+    uint64_t loading; /* for a while, before passes are allocated */
+    uint64_t talking; /* what ranks talk through */
+    /* The most at once: of the device, and of the host beside it. Where the device is the host,
+     * `host` is 0. */
+    uint64_t device, host;
+};
+
+struct fit_memory fit_memory(const struct fit *f);
+/* The same for people, without what passes consist of. */
+void fit_print(const struct fit *f, struct strbuf *out);
 
 struct fit_layout {
     struct group_sizes sizes;
     unsigned hosts; /* like this one, that it takes, where ranks share the devices of a host */
-    uint64_t bytes; /* of its largest rank */
+    uint64_t bytes; /* of its largest rank, on its device */
 };
 
 /* The layout of the fewest ranks, then of the fewest pipeline stages, then of the least memory,
@@ -32,9 +48,9 @@ struct fit_layout {
  * FIT_MOST_RANKS ranks fits. */
 bool fit_search(const struct fit *f, struct fit_layout *out);
 
-/* ERR_MEMORY, on all ranks and with one message, where a rank needs more than is free: what it
- * needs, what is free, and what fit_search found. Ranks of one device have its memory together. To
- * be called by all, before any of them allocates something. */
+/* ERR_MEMORY, on all ranks and with one message, where a rank needs more than is free, of its
+ * device or of its host: what it needs, what is free, and what fit_search found. Ranks of one
+ * device have its memory together. To be called by all, before any of them allocates something. */
 MUST_CHECK enum status fit_check(const struct fit *f, struct error *err);
 
 #endif

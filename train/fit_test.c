@@ -32,8 +32,9 @@ struct subject {
 static void subject_open(struct subject *x, const char *name)
 {
     struct source_flags none = {.ckpt_step = UINT64_MAX};
-    const struct batch batch = {.num_sequences = 2, .length = 16};
-    const struct pass_options pass = {.logits = true, .trace_layer = -1};
+    /* More than what loading takes. */
+    const struct batch batch = {.num_sequences = 2, .length = 4096};
+    const struct pass_options pass = {.loss = true, .trace_layer = -1};
     char path[128];
     snprintf(path, sizeof path, "tests/golden/hf/%s", name);
     x->device = cpu_device;
@@ -44,7 +45,7 @@ static void subject_open(struct subject *x, const char *name)
     assert_ok(model_open(&x->model, &x->opened.catalog, &o, &x->comm, &err));
     assert_ok(pass_make(&x->pass, &x->model, &batch, &pass, &err));
     x->passes[0] = &x->pass;
-    x->fit = (struct fit){&x->model, x->passes, 1};
+    x->fit = (struct fit){.model = &x->model, .passes = x->passes, .num_passes = 1, .threads = 1};
 }
 
 static void subject_close(struct subject *x)
@@ -64,7 +65,9 @@ static uint64_t bytes_at(const struct subject *x, struct layout_options layout, 
     o.layout = layout;
     assert_ok(model_imagine(&m, x->model.catalog, &o, rank, &err));
     assert_ok(pass_make(&p, &m, &x->pass.batch, &x->pass.options, &err));
-    uint64_t bytes = fit_rank_bytes(&(struct fit){&m, (const struct pass *[]){&p}, 1});
+    const struct fit fit = {
+        .model = &m, .passes = (const struct pass *[]){&p}, .num_passes = 1, .threads = 1};
+    uint64_t bytes = fit_memory(&fit).device;
     pass_release(&p);
     model_close(&m);
     return bytes;
@@ -78,10 +81,39 @@ static void what_is_needed_is_what_is_allocated(void **state)
     (void)state;
     subject_open(&x, "llama2");
     const uint64_t *of_class = x.pass.chunks[0].program.bytes;
-    assert_int_equal(fit_rank_bytes(&x.fit), x.model.parameters.bytes + of_class[VALUE_INPUT] +
-                                                 of_class[VALUE_OUTPUT] + of_class[VALUE_SCRATCH]);
-    assert_int_equal(bytes_at(&x, (struct layout_options){.tp = 1, .pp = 1}, 0),
-                     fit_rank_bytes(&x.fit));
+    const struct fit_memory m = fit_memory(&x.fit);
+    assert_int_equal(m.parameters, x.model.parameters.bytes);
+    assert_int_equal(m.passes,
+                     of_class[VALUE_INPUT] + of_class[VALUE_OUTPUT] + of_class[VALUE_SCRATCH]);
+    assert_true(m.loading < m.passes);
+    assert_int_equal(m.device, m.parameters + m.passes + m.results);
+    assert_int_equal(m.host, 0);
+    assert_int_equal(bytes_at(&x, (struct layout_options){.tp = 1, .pp = 1}, 0), m.device);
+    subject_close(&x);
+}
+
+/* Of a device of its own the host has what is put together, or the buffers of loading. */
+static void what_the_host_needs_beside_a_device_is_judged(void **state)
+{
+    enum { SEQUENCES = 2, LENGTH = 4096 };
+    struct subject x;
+    struct pass p;
+    const struct pass_options logits = {.logits = true, .trace_layer = -1};
+    (void)state;
+    subject_open(&x, "llama2");
+    const uint64_t vocab = x.model.catalog->config.vocab_size;
+    assert_ok(pass_make(&p, &x.model, &x.pass.batch, &logits, &err));
+    x.passes[0] = &p;
+    const uint64_t whole = SEQUENCES * LENGTH * vocab * sizeof(float);
+    assert_int_equal(fit_memory(&x.fit).results, vocab % 8 ? whole : 0);
+    x.device.is_host = false;
+    struct fit_memory m = fit_memory(&x.fit);
+    assert_int_equal(m.device, m.parameters + m.passes);
+    assert_int_equal(m.results, vocab % 8 ? 2 * whole : whole);
+    assert_int_equal(m.host, m.results > m.loading ? m.results : m.loading);
+    x.fit.keeps_results = true;
+    assert_int_equal(fit_memory(&x.fit).results, m.results + whole);
+    pass_release(&p);
     subject_close(&x);
 }
 
@@ -91,7 +123,7 @@ static void the_layout_of_the_fewest_ranks_is_found(void **state)
     struct fit_layout l;
     (void)state;
     subject_open(&x, "llama2");
-    uint64_t one = fit_rank_bytes(&x.fit),
+    uint64_t one = fit_memory(&x.fit).device,
              two = bytes_at(&x, (struct layout_options){.tp = 2, .pp = 1}, 0);
     assert_true(two < one);
     each_has_its_own = true;
@@ -125,7 +157,7 @@ static void every_rank_of_what_is_found_fits(void **state)
     (void)state;
     subject_open(&x, "mixtral");
     each_has_its_own = true;
-    for (host_bytes = fit_rank_bytes(&x.fit); fit_search(&x.fit, &l); host_bytes = l.bytes - 1) {
+    for (host_bytes = fit_memory(&x.fit).device; fit_search(&x.fit, &l); host_bytes = l.bytes - 1) {
         const struct layout_options o = {
             .tp = l.sizes.tp, .pp = l.sizes.pp, .ep = l.sizes.ep, .etp = l.sizes.etp};
         uint64_t most = 0;
@@ -134,7 +166,7 @@ static void every_rank_of_what_is_found_fits(void **state)
         assert_int_equal(most, l.bytes);
         assert_true(l.bytes <= host_bytes);
     }
-    assert_true(host_bytes < fit_rank_bytes(&x.fit) / 2);
+    assert_true(host_bytes < fit_memory(&x.fit).device / 2);
     subject_close(&x);
 }
 
@@ -165,11 +197,11 @@ static void a_rank_that_lacks_memory_is_told_with_a_layout(void **state)
     (void)state;
     subject_open(&x, "llama2");
     each_has_its_own = true;
-    host_bytes = fit_rank_bytes(&x.fit);
+    host_bytes = fit_memory(&x.fit).device;
     assert_ok(fit_check(&x.fit, &err));
     host_bytes--;
     assert_fails(fit_check(&x.fit, &err), ERR_MEMORY,
-                 "are free; the smallest layout that fits: --tp 2 (2 ranks, 0.00 GB each)");
+                 "are free; the smallest layout that fits: --tp 2 (2 ranks, 0.01 GB each)");
     host_bytes = 1000;
     assert_fails(fit_check(&x.fit, &err), ERR_MEMORY, "of up to 64 ranks fit");
     subject_close(&x);
@@ -179,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_needed_is_what_is_allocated),
+        cmocka_unit_test(what_the_host_needs_beside_a_device_is_judged),
         cmocka_unit_test(the_layout_of_the_fewest_ranks_is_found),
         cmocka_unit_test(every_rank_of_what_is_found_fits),
         cmocka_unit_test(context_and_data_parallelism_stay_as_they_are),

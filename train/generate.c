@@ -12,6 +12,7 @@ struct generation {
     const struct generate_request *q;
     struct pass prefill, decode;
     int32_t *tokens; /* [num_sequences], the newest */
+    uint64_t *past;  /* [num_sequences], positions in the cache */
     bool *ended;
     uint64_t step;
 };
@@ -26,7 +27,7 @@ static enum status sample(void *context, const struct collected *c, struct error
                                          .top_p = s->top_p,
                                          .top_k = (uint32_t)s->top_k,
                                          .seed = s->seed}};
-    struct operand in[MOST_INPUTS] = {{c->data, OPERAND_REAL, 2, {c->rows, c->columns}},
+    struct operand in[MOST_INPUTS] = {{(void *)c->data, OPERAND_REAL, 2, {c->rows, c->columns}},
                                       {&counter, OPERAND_INT, 1, {1}}};
     struct operand out[MOST_OUTPUTS] = {{g->tokens, OPERAND_INT, 1, {c->rows}}};
     const struct op_kernel *kernel = &cpu_ops(c->wide ? ELEM_F64 : ELEM_F32)[OP_SAMPLE];
@@ -46,6 +47,13 @@ static enum status share_tokens(struct generation *g, struct error *err)
     return world->comm->backend->all_reduce(world, g->tokens, count, COMM_INT32, COMM_SUM, err);
 }
 
+static bool ends(const struct generate_request *q, int32_t token)
+{
+    for (size_t i = 0; i < q->num_end_tokens; i++)
+        if (q->end_tokens[i] == token) return true;
+    return false;
+}
+
 /* Tells what is new; whether a sequence goes on. */
 static enum status tell(struct generation *g, bool *more, struct error *err)
 {
@@ -54,7 +62,7 @@ static enum status tell(struct generation *g, bool *more, struct error *err)
     *more = false;
     for (uint64_t i = 0; i < count; i++) {
         shown[i] = g->ended[i] ? -1 : g->tokens[i];
-        g->ended[i] |= g->tokens[i] == g->q->end_token;
+        g->ended[i] |= ends(g->q, g->tokens[i]);
         *more |= !g->ended[i];
     }
     enum status st = g->w->comm.rank ? OK : g->q->visit(g->q->context, shown, err);
@@ -62,10 +70,10 @@ static enum status tell(struct generation *g, bool *more, struct error *err)
     return st;
 }
 
-static enum status step(struct generation *g, struct pass *p, const struct batch *b, uint64_t past,
-                        bool *more, struct error *err)
+static enum status step(struct generation *g, struct pass *p, const struct batch *b, bool *more,
+                        struct error *err)
 {
-    TRY(pass_set(p, b, past, err));
+    TRY(pass_set(p, b, err));
     TRY(pass_run(p, err));
     TRY(pass_collect(p, sample, g, err));
     TRY(share_tokens(g, err));
@@ -73,15 +81,45 @@ static enum status step(struct generation *g, struct pass *p, const struct batch
     return tell(g, more, err);
 }
 
+static uint64_t prompt_length(const struct batch *prompts, uint64_t i)
+{
+    return prompts->lengths ? prompts->lengths[i] : prompts->length;
+}
+
 static enum status generate_all(struct generation *g, struct error *err)
 {
     const struct batch *prompts = &g->q->prompts;
-    struct batch one = {.num_sequences = prompts->num_sequences, .length = 1, .ids = g->tokens};
+    struct batch one = {
+        .num_sequences = prompts->num_sequences, .length = 1, .ids = g->tokens, .past = g->past};
     bool more = true;
-    TRY(step(g, &g->prefill, prompts, 0, &more, err));
-    for (uint64_t i = 1; i < g->q->max_new_tokens && more; i++)
-        TRY(step(g, &g->decode, &one, prompts->length + i - 1, &more, err));
+    TRY(step(g, &g->prefill, prompts, &more, err));
+    for (uint64_t n = 1; n < g->q->max_new_tokens && more; n++) {
+        for (uint64_t i = 0; i < prompts->num_sequences; i++)
+            g->past[i] = prompt_length(prompts, i) + n - 1;
+        TRY(step(g, &g->decode, &one, &more, err));
+    }
     return OK;
+}
+
+/* Its table of positions is that of the longest sequence. */
+static enum status check_lengths(const struct worker *w, const struct batch *prompts, uint64_t room,
+                                 struct error *err)
+{
+    const struct model_config *c = &w->opened.catalog.config;
+    const char *rope = c->rope_type;
+    bool same = true;
+    for (uint64_t i = 0; i < prompts->num_sequences; i++) {
+        const uint64_t length = prompt_length(prompts, i);
+        if (!length || length > prompts->length)
+            return fail(err, ERR_USAGE, "prompt %" PRIu64 " has no tokens", i);
+        same &= length == prompts->length;
+    }
+    if (same || !rope || strcmp(rope, "dynamic") != 0 || room <= c->max_position_embeddings)
+        return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "prompts of several lengths, and dynamic rope beyond %" PRIu64
+                " positions depends on the length: one at a time",
+                c->max_position_embeddings);
 }
 
 enum status generate_rank(struct worker *w, const void *request, struct error *err)
@@ -96,24 +134,27 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
         .logits = true, .trace_layer = -1, .last_only = true, .cache_rows = room};
     struct pass_options decode = prompt;
     decode.graphs = true;
+    const struct work work[] = {{&g.prefill, "the prompt"}, {&g.decode, "a step"}};
+    TRY(check_lengths(w, &q->prompts, room, err));
     g.tokens = must_calloc(one.num_sequences, sizeof *g.tokens);
+    g.past = must_calloc(one.num_sequences, sizeof *g.past);
     g.ended = must_calloc(one.num_sequences, sizeof *g.ended);
     enum status st = pass_make(&g.prefill, &w->model, &q->prompts, &prompt, err);
     if (!st) st = pass_make(&g.decode, &w->model, &one, &decode, err);
     if (!st && q->dry_run) {
-        worker_print_memory(w, &g.prefill, "memory of the prompt");
-        worker_print_memory(w, &g.decode, "memory of a step");
+        worker_print_memory(w, work, 2);
     } else {
-        if (!st) st = worker_fit(w, (const struct pass *[]){&g.prefill, &g.decode}, 2, err);
+        if (!st) st = worker_fit(w, work, 2, err);
         if (!st) st = worker_load(w, err);
         if (!st) st = pass_allocate(&g.prefill, err);
         if (!st) st = pass_allocate(&g.decode, err);
         if (!st && q->max_new_tokens) st = generate_all(&g, err);
     }
-    st = worker_end(w, (struct pass *[]){&g.prefill, &g.decode}, 2, st, err);
+    st = worker_end(w, work, 2, st, err);
     if (g.prefill.model) pass_release(&g.prefill);
     if (g.decode.model) pass_release(&g.decode);
     free(g.tokens);
+    free(g.past);
     free(g.ended);
     return st;
 }

@@ -83,6 +83,8 @@ enum status groups_open(struct groups *g, struct comm *c, const struct group_siz
         unsigned size = groups_members(s, (enum group_kind)k, c->rank, ranks, &index);
         st = comm_group_open(&g->of[k], c, ranks, size, err);
         if (!st) g->num_open++;
+        /* Before groups that wait for their members: who has failed by now is known. */
+        if (!st && k == GROUP_WORLD) st = comm_barrier(&g->of[k], err);
     }
     free(ranks);
     return st;

@@ -14,6 +14,7 @@
 #include "train/comm/comm.h"
 
 enum group_kind {
+    GROUP_WORLD, /* opened first */
     GROUP_TP,
     GROUP_CP,
     GROUP_DP,
@@ -21,7 +22,6 @@ enum group_kind {
     GROUP_ETP,
     GROUP_EP,
     GROUP_EDP,
-    GROUP_WORLD,
     NUM_GROUP_KINDS
 };
 

@@ -213,13 +213,16 @@ enum status memory_plan_check(const struct program *p, struct error *err)
 
 /* ---- for people ---- */
 
+/* Bytes at once: a value that takes another's place in this call is counted once. */
 static uint64_t alive_at(const struct program *p, uint32_t call)
 {
+    const value_id from = taken_over(p, call);
     uint64_t bytes = 0;
     for (size_t i = 0; i < p->num_values; i++) {
         const struct program_value *v = &p->values[i];
         if (v->class == VALUE_SCRATCH && v->first <= call && call <= v->last) bytes += v->bytes;
     }
+    if (from != NO_VALUE) bytes -= p->values[from].bytes;
     return bytes;
 }
 
@@ -247,6 +250,7 @@ void memory_plan_print(const struct program *p, struct strbuf *out)
     for (size_t i = 0; i < p->num_values; i++) {
         const struct program_value *v = &p->values[i];
         if (v->class != VALUE_SCRATCH || v->first > k || v->last < k) continue;
+        if ((value_id)i == taken_over(p, k)) continue; /* what takes its place is named */
         strbuf_printf(out, "    %10.2f MB at %10.2f  %s\n", (double)v->bytes / 1e6,
                       (double)v->offset / 1e6, v->name);
     }

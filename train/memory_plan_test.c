@@ -132,10 +132,36 @@ static void each_op_has_a_row(void **state)
         if (!op_row(i)) fail_msg("op %u has none", i);
 }
 
+/* z takes the place of y in the call that makes it. */
+static void what_takes_a_place_is_counted_once(void **state)
+{
+    struct program p;
+    struct strbuf text = {0};
+    const uint64_t shape[] = {1000, 1000};
+    (void)state;
+    program_init(&p, ELEM_F32, &alone);
+    value_id x = program_add_value(&p, VALUE_INPUT, OPERAND_ELEM, 2, shape, "x"), last = x;
+    const char *const names[] = {"y", "z", "out"};
+    for (unsigned i = 0; i < 3; i++) {
+        struct call *c = program_add_call(&p, OP_ADD, names[i], -1);
+        c->in[0] = last;
+        c->in[1] = x;
+        last = program_add_value(&p, i < 2 ? VALUE_SCRATCH : VALUE_OUTPUT, OPERAND_ELEM, 2, shape,
+                                 names[i]);
+        p.calls[i].out[0] = last;
+    }
+    memory_plan_make(&p, cpu_ops(ELEM_F32));
+    memory_plan_print(&p, &text);
+    assert_non_null(strstr(text.data, "scratch: 4.00 MB, of which 4.00 are alive"));
+    strbuf_release(&text);
+    program_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_that_live_at_once_share_no_memory),
+        cmocka_unit_test(what_takes_a_place_is_counted_once),
         cmocka_unit_test(a_chain_takes_as_little_as_it_can),
         cmocka_unit_test(a_wrong_operand_is_named),
         cmocka_unit_test(each_op_has_a_row),

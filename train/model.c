@@ -58,6 +58,7 @@ enum status model_imagine(struct model *m, struct catalog *c, const struct model
 {
     struct group_sizes sizes = model_group_sizes(o);
     TRY(begin(m, c, o, &sizes, err));
+    m->is_imagined = true;
     return groups_imagine(&m->groups, &sizes, rank, err);
 }
 
@@ -88,6 +89,8 @@ static struct build build_of(const struct pass *p)
                       .parameters = &m->parameters,
                       .elem = m->options.elem};
     struct token_shape tokens = tokens_shape(&p->batch, &m->groups.sizes, m->groups.sizes.tp);
+    /* A GPU's library would make a plan for each shape, which takes seconds. */
+    if (m->is_imagined) tokens.uniform_sequences = 0;
     b.shape = (struct forward_shape){
         .tokens = tokens,
         .num_positions = o->cache_rows ? o->cache_rows : p->batch.length,
@@ -121,7 +124,10 @@ static enum status check_pass(const struct pass *p, struct error *err)
     struct token_shape tokens = tokens_shape(&p->batch, sizes, 1);
     if (tokens.rows > INT32_MAX / 2 / sizes->cp ||
         p->options.cache_rows > INT32_MAX / 2 / tokens.sequences)
-        return fail(err, ERR_UNSUPPORTED, "too many tokens for one pass");
+        return fail(err, ERR_UNSUPPORTED,
+                    "%" PRIu64 " sequences of %" PRIu64 " positions are more than the %d that one "
+                    "pass takes on a rank",
+                    tokens.sequences, length, INT32_MAX / 2);
     if (p->options.trace_layer >= 0 && (uint64_t)p->options.trace_layer >= c->num_layers)
         return fail(err, ERR_USAGE, "there is no layer %d: the model has %" PRIu64,
                     p->options.trace_layer, c->num_layers);
@@ -223,38 +229,63 @@ enum status pass_allocate(struct pass *p, struct error *err)
 struct inputs {
     const struct pass *pass;
     struct tokens tokens;
-    uint64_t past;
+    uint64_t positions;              /* of the longest sequence, those in the cache among them */
     int32_t *cache_rows, *last_rows; /* [rows], [sequences] */
 };
 
-/* Tokens that follow `past` others whose keys and values are in the cache, one sequence's behind
- * the other's. */
+/* What one sequence of this rank has, of the batch. */
+struct stretch {
+    uint64_t length, past;
+};
+
+static struct stretch stretch_of(const struct inputs *x, uint64_t s)
+{
+    const struct batch *b = &x->pass->batch;
+    const uint64_t first = x->pass->model->groups.place.dp * x->tokens.shape.sequences;
+    const uint64_t at = min_u64(first + s, b->num_sequences - 1); /* filled up with the last */
+    return (struct stretch){b->lengths ? b->lengths[at] : b->length, b->past ? b->past[at] : 0};
+}
+
+/* Sequence s: its tokens follow those whose keys and values are in the cache. */
+static void set_sequence(struct inputs *x, uint64_t s)
+{
+    const uint64_t room = x->pass->options.cache_rows, first = s * x->pass->batch.length;
+    const struct stretch own = stretch_of(x, s);
+    const uint64_t span[6] = {first, own.length, own.past, s * room, own.past + own.length, 0};
+    for (unsigned k = 0; k < 6 && room; k++)
+        x->tokens.spans[0][s * 6 + k] = (int32_t)span[k];
+    for (uint64_t i = 0; i < own.length; i++) {
+        x->cache_rows[first + i] = (int32_t)(s * room + own.past + i);
+        x->tokens.positions[first + i] += (int32_t)own.past;
+    }
+    x->last_rows[s] = (int32_t)(first + own.length - 1);
+}
+
 static void set_cache_inputs(struct inputs *x, struct arena *a)
 {
-    struct tokens *t = &x->tokens;
-    uint64_t room = x->pass->options.cache_rows, length = x->pass->batch.length;
-    x->cache_rows = arena_array(a, t->shape.rows, sizeof *x->cache_rows);
-    x->last_rows = arena_array(a, t->shape.sequences, sizeof *x->last_rows);
-    for (uint64_t i = 0; i < t->shape.rows; i++)
+    const struct token_shape *shape = &x->tokens.shape;
+    x->cache_rows = arena_array(a, shape->rows, sizeof *x->cache_rows);
+    x->last_rows = arena_array(a, shape->sequences, sizeof *x->last_rows);
+    for (uint64_t i = 0; i < shape->rows; i++)
         x->cache_rows[i] = -1;
-    for (uint64_t s = 0; s < t->shape.sequences; s++) {
-        const uint64_t span[6] = {s * length, length, x->past, s * room, x->past + length, 0};
-        for (unsigned k = 0; k < 6 && room; k++)
-            t->spans[0][s * 6 + k] = (int32_t)span[k];
-        for (uint64_t i = 0; i < length; i++) {
-            x->cache_rows[s * length + i] = (int32_t)(s * room + x->past + i);
-            t->positions[s * length + i] += (int32_t)x->past;
-        }
-        x->last_rows[s] = (int32_t)(s * length + length - 1);
-    }
+    for (uint64_t s = 0; s < shape->sequences; s++)
+        set_sequence(x, s);
+}
+
+static uint64_t count_positions(const struct batch *b)
+{
+    uint64_t most = 0;
+    for (uint64_t i = 0; b->past && i < b->num_sequences; i++)
+        most = max_u64(most, b->past[i]);
+    return most + b->length;
 }
 
 static enum status fill_rope(const struct inputs *x, const struct program_value *v, void *to,
                              struct error *err)
 {
     const struct model *m = x->pass->model;
-    return rope_table(&m->catalog->config, x->past + x->pass->batch.length, v->shape[0],
-                      m->options.elem == ELEM_F64, to, err);
+    return rope_table(&m->catalog->config, x->positions, v->shape[0], m->options.elem == ELEM_F64,
+                      to, err);
 }
 
 /* The numbers of an input, as many as it holds; NULL: not these. */
@@ -326,16 +357,18 @@ static enum status check_ids(const struct pass *p, const int32_t *ids, bool targ
     return OK;
 }
 
-enum status pass_set(struct pass *p, const struct batch *b, uint64_t past, struct error *err)
+enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
 {
     struct model *m = p->model;
-    struct inputs x = {.pass = p, .past = past};
+    struct inputs x = {.pass = p, .positions = count_positions(b)};
     struct arena scratch;
     enum status st = OK;
     TRY(check_ids(p, b->ids, false, err));
     TRY(check_ids(p, b->targets, true, err));
     p->batch.ids = b->ids;
     p->batch.targets = b->targets;
+    p->batch.lengths = b->lengths;
+    p->batch.past = b->past;
     arena_init(&scratch);
     tokens_make(&x.tokens, &scratch, &p->batch, &m->groups.sizes, &m->groups.place,
                 m->groups.sizes.tp);
@@ -396,8 +429,6 @@ double pass_flops(const struct pass *p)
 
 void pass_print_memory(const struct pass *p, struct strbuf *out)
 {
-    strbuf_printf(out, "  parameters and caches: %.2f MB\n",
-                  (double)p->model->parameters.bytes / 1e6);
     for (size_t i = 0; i < p->num_chunks; i++) {
         const struct program *program = &p->chunks[i].program;
         strbuf_printf(out, "  program %zu: %zu ops, %zu values; inputs %.2f MB, outputs %.2f MB\n",

@@ -35,7 +35,8 @@ struct model {
     struct parameters parameters;
     const struct device *device;
     const struct op_kernel *kernels;
-    void *memory; /* of the device: parameters and states; NULL until model_load */
+    void *memory;     /* of the device: parameters and states; NULL until model_load */
+    bool is_imagined; /* its passes are measured and never run */
 };
 
 /* The sizes that the options ask for, with what they leave open. */
@@ -56,7 +57,7 @@ struct pass_options {
     bool logits, loss, hidden;
     int trace_layer;     /* whose ops' results come out, too; -1: none */
     uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
-    bool last_only;      /* logits of each sequence's last position only */
+    bool last_only;      /* logits of each sequence's last token only */
     bool graphs;         /* it runs many times: run.h */
 };
 
@@ -83,9 +84,8 @@ uint64_t pass_bytes(const struct pass *p);
 /* Memory for the values of all programs; after it the pass can run. */
 MUST_CHECK enum status pass_allocate(struct pass *p, struct error *err);
 
-/* The tokens of the next run. With a cache, they are those behind `past` positions. */
-MUST_CHECK enum status pass_set(struct pass *p, const struct batch *b, uint64_t past,
-                                struct error *err);
+/* The tokens of the next run. */
+MUST_CHECK enum status pass_set(struct pass *p, const struct batch *b, struct error *err);
 
 /* ERR_NUMERIC, on all ranks, where an output has NaN or infinities: the message names the op that
  * made them first, its layer and its rank. */
@@ -96,7 +96,7 @@ struct collected {
     const char *name;
     uint64_t rows, columns; /* rows: sequence by sequence; without padding */
     bool wide;              /* data is double, else float */
-    void *data;             /* [rows, columns]; the visitor's until it returns */
+    const void *data;       /* [rows, columns]; until the visitor returns */
 };
 typedef enum status pass_visit(void *context, const struct collected *c, struct error *err);
 
@@ -104,7 +104,12 @@ typedef enum status pass_visit(void *context, const struct collected *c, struct 
 MUST_CHECK enum status pass_collect(struct pass *p, pass_visit *visit, void *context,
                                     struct error *err);
 
-/* What a rank's memory holds, for people. */
+/* Memory of the host that this rank takes for it, beside where the outputs lie; on rank 0 with what
+ * the visitor takes where it keeps a copy of each output. Without those of trace_layer, which are
+ * about as large as activations. */
+uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps);
+
+/* What the memory of a pass holds, for people. */
 void pass_print_memory(const struct pass *p, struct strbuf *out);
 
 /* Floating-point operations of a run, on this rank. */

@@ -74,6 +74,26 @@ static enum status add_vocab_rows(struct parameters *p, struct parameter *x, con
     return OK;
 }
 
+/* This rank's part of its group's query heads, then the group's key and value. */
+static enum status add_heads(struct parameters *p, struct parameter *x, const struct tensor *t,
+                             const struct shard *s, struct error *err)
+{
+    const uint64_t d = s->heads.head_dim, own = s->heads.queries * d;
+    const uint64_t rows = x->shape[0], columns = x->numel / rows;
+    const uint64_t groups = (t->shape[0] - s->size * own) / (2 * d), sharing = s->size / groups;
+    const uint64_t of_group = sharing * own, first = s->rank / sharing * (of_group + 2 * d);
+    const uint64_t from[] = {first + s->rank % sharing * own, first + of_group},
+                   counts[] = {own, 2 * d};
+    if (rows != own + 2 * d || t->numel / t->shape[0] != columns || t->num_dims != x->num_dims ||
+        t->shape[0] != groups * (of_group + 2 * d))
+        return wrong_shape(p, t, "has shape", x->num_dims, t->shape, x->shape, err);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct pair part = pair_whole(from[i] * columns, 0, counts[i] * columns);
+        add_part(p, x, t, &part, i * own * columns);
+    }
+    return OK;
+}
+
 static enum status add_shard(struct parameters *p, struct parameter *x, const struct tensor *t,
                              const struct shard *s, unsigned num_dims, const uint64_t *shape,
                              uint64_t at, struct error *err)
@@ -115,6 +135,7 @@ enum status parameters_add(struct parameters *p, const char *name, const struct 
     *out = (uint32_t)p->count;
     struct parameter *x = place(p, name, num_dims, shape);
     if (s->vocab_rows) return add_vocab_rows(p, x, t, s, err);
+    if (s->heads.groups) return add_heads(p, x, t, s, err);
     return add_shard(p, x, t, s, num_dims, shape, 0, err);
 }
 
@@ -151,24 +172,32 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned n
     return (uint32_t)(p->count - 1);
 }
 
-/* Parameters [first, end) into memory that begins with the first of them. */
-static enum status load_some(struct parameters *p, struct catalog *c, size_t first, size_t end,
-                             char *memory, const struct load_options *o, struct error *err)
+/* What of parameters [first, end) goes where in memory that begins with the first of them (NULL:
+ * none yet); on the heap. */
+static struct load_target *list_targets(const struct parameters *p, size_t first, size_t end,
+                                        char *memory, size_t *count)
 {
-    struct load_target *targets = NULL;
-    struct load_result result;
-    size_t count = 0, n = 0;
+    *count = 0;
     for (size_t i = first; i < end; i++)
-        count += p->items[i].num_parts;
-    targets = must_calloc(count + 1, sizeof *targets);
+        *count += p->items[i].num_parts;
+    struct load_target *targets = must_calloc(*count + 1, sizeof *targets), *next = targets;
     for (size_t i = first; i < end; i++)
         for (size_t k = 0; k < p->items[i].num_parts; k++)
-            targets[n++] = (struct load_target){
+            *next++ = (struct load_target){
                 .tensor = p->items[i].parts[k].tensor,
                 .part = p->items[i].parts[k].part,
                 .dtype = elem_dtype(p->elem),
-                .memory = memory + (p->items[i].offset - p->items[first].offset)};
-    enum status st = load_run(c, targets, n, o, &result, err);
+                .memory = memory ? memory + (p->items[i].offset - p->items[first].offset) : NULL};
+    return targets;
+}
+
+static enum status load_some(struct parameters *p, struct catalog *c, size_t first, size_t end,
+                             char *memory, const struct load_options *o, struct error *err)
+{
+    struct load_result result;
+    size_t count;
+    struct load_target *targets = list_targets(p, first, end, memory, &count);
+    enum status st = load_run(c, targets, count, o, &result, err);
     free(targets);
     return st;
 }
@@ -212,4 +241,20 @@ enum status parameters_load(struct parameters *p, struct catalog *c, const struc
         TRY(upload_some(p, c, i, end, device, region, o, err));
     }
     return OK;
+}
+
+enum status parameters_load_bytes(const struct parameters *p, const struct device *device,
+                                  const struct load_options *o, uint64_t *bytes, struct error *err)
+{
+    size_t count;
+    struct load_target *targets = list_targets(p, 0, p->count, NULL, &count);
+    enum status st = load_own_bytes(targets, count, o, bytes, err);
+    uint64_t buffer = 0;
+    for (size_t i = 0, end; i < p->count && !device->is_host; i = end) {
+        end = last_that_fits(p, i);
+        buffer = max_u64(buffer, end_of(p, end - 1) - p->items[i].offset);
+    }
+    *bytes += buffer;
+    free(targets);
+    return st;
 }

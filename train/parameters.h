@@ -42,6 +42,10 @@ struct shard {
     unsigned rank, size; /* of tensor parallelism, or of that of experts */
     bool gated;          /* [gate; up] are cut separately */
     uint64_t vocab_rows; /* rows that a rank has of a vocabulary; behind its end they are 0 */
+    /* Of query, key and value where there are more ranks than groups: what one rank has of them,
+     * one group of `queries` heads. Ranks of one group have its key and value each. groups 0: it is
+     * cut as any other. */
+    struct head_shape heads;
 };
 
 /* The parameter that is this shard of tensor `name`, added if it is not there; *out is its number.
@@ -67,6 +71,12 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned n
 MUST_CHECK enum status parameters_load(struct parameters *p, struct catalog *c,
                                        const struct device *device, void *region,
                                        const struct load_options *o, struct error *err);
+
+/* Memory of the host that parameters_load takes for a while, beside the region. */
+MUST_CHECK enum status parameters_load_bytes(const struct parameters *p,
+                                             const struct device *device,
+                                             const struct load_options *o, uint64_t *bytes,
+                                             struct error *err);
 
 /* What ELEM is in files. */
 static inline enum dtype elem_dtype(enum elem_type elem)

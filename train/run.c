@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "common/memory.h"
-#include "common/progress.h"
 #include "common/threads.h"
 #include "train/ops.h"
 
@@ -113,19 +112,47 @@ static enum status run_call(const struct run *r, const struct call *c, struct er
     return r->kernels[c->op].run(&c->params, in, out, workspace, err);
 }
 
-static enum status run_calls(const struct run *r, size_t first, size_t end, struct error *err)
+/* Mark i + 1 of the timer, where there is one, stands behind call i. */
+static enum status run_calls(const struct run *r, size_t first, size_t end, void *timer,
+                             struct error *err)
 {
     for (size_t i = first; i < end; i++) {
         const struct call *c = &r->program->calls[i];
-        double start = r->seconds ? seconds_now() : 0;
-        if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
+        TRY(work_check(err));
         enum status st = run_call(r, c, err);
         if (st) return fail_in(err, "%s", c->label);
-        if (r->seconds || r->check_numbers) TRY(collectives_finish(r->collectives, err));
-        if (r->seconds) r->seconds[i] += seconds_now() - start;
+        if (timer) TRY(r->device->timers->mark(timer, i + 1, err));
+        if (r->check_numbers) TRY(collectives_finish(r->collectives, err));
         if (r->check_numbers) TRY(check_numbers(r, c, err));
     }
     return OK;
+}
+
+/* ---- clocks ---- */
+
+static enum status add_seconds(const struct run *r, void *timer, struct error *err)
+{
+    for (size_t i = 0; i < r->program->num_calls; i++) {
+        double seconds;
+        TRY(r->device->timers->seconds(timer, i, i + 1, &seconds, err));
+        r->seconds[i] += seconds;
+    }
+    return OK;
+}
+
+/* Nobody waits between calls: what a launch takes is hidden behind the call before it, as it is
+ * without clocks. */
+static enum status run_timed(const struct run *r, struct error *err)
+{
+    const struct device_timers *timers = r->device->timers;
+    void *timer;
+    TRY(timers->create(&timer, r->program->num_calls + 1, err));
+    enum status st = timers->mark(timer, 0, err);
+    if (!st) st = run_calls(r, 0, r->program->num_calls, timer, err);
+    if (!st) st = collectives_finish(r->collectives, err);
+    if (!st) st = add_seconds(r, timer, err);
+    timers->free(timer);
+    return st;
 }
 
 /* ---- graphs ---- */
@@ -194,7 +221,7 @@ unsigned run_count_graphs(const struct run *r, const char **refused)
 static enum status record(const struct run *r, struct stretch *s, struct error *err)
 {
     TRY(r->device->graphs->begin(err));
-    enum status st = run_calls(r, s->first, s->end, err);
+    enum status st = run_calls(r, s->first, s->end, NULL, err);
     if (!st) st = r->device->graphs->end(&s->graph, err);
     if (st) r->device->graphs->cancel();
     return st;
@@ -223,11 +250,11 @@ static enum status run_stretches(const struct run *r, struct error *err)
     if (!r->graphs->recorded) TRY(record_all(r, err));
     for (size_t i = 0; i < r->graphs->count; i++) {
         const struct stretch *s = &r->graphs->stretches[i];
-        if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
+        TRY(work_check(err));
         if (s->graph)
             TRY(r->device->graphs->replay(s->graph, err));
         else
-            TRY(run_calls(r, s->first, s->end, err));
+            TRY(run_calls(r, s->first, s->end, NULL, err));
     }
     return OK;
 }
@@ -239,8 +266,11 @@ enum status run_program(const struct run *r, struct error *err)
     bool as_graphs = r->graphs && r->graphs->has_run && !r->seconds && !r->check_numbers;
     if (as_graphs)
         TRY(run_stretches(r, err));
+    else if (r->seconds)
+        TRY(run_timed(r, err));
     else
-        TRY(run_calls(r, 0, r->program->num_calls, err));
+        TRY(run_calls(r, 0, r->program->num_calls, NULL, err));
     if (r->graphs) r->graphs->has_run = true;
+    TRY(work_check(err));
     return collectives_finish(r->collectives, err);
 }

@@ -15,7 +15,7 @@ struct run {
     const struct op_kernel *kernels; /* [NUM_OPS] of the device */
     /* Where the values of each class lie. Parameters and states are in one region. */
     void *regions[NUM_VALUE_CLASSES];
-    double *seconds;    /* [num_calls] added up; NULL: nobody wants to know */
+    double *seconds;    /* [num_calls] added up, by the device's timers; NULL: none are wanted */
     bool check_numbers; /* after each call: the first that makes NaN or infinities is ERR_NUMERIC */
     struct graphs *graphs; /* run.c's; NULL: none */
 };

@@ -22,6 +22,9 @@ struct batch {
     /* Where documents begin: a token attends to its own document only, and its position counts from
      * there. starts[s * length + i] is true at a document's first token. NULL: one a sequence. */
     const bool *starts;
+    /* Of passes with a cache: how many tokens of each sequence are there, filler behind them (NULL:
+     * `length` of all), and how many positions the cache has of it (NULL: none). */
+    const uint64_t *lengths, *past;
 };
 
 /* How many rows a rank has: the same on all. */

@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "common/threads.h"
 #include "train/memory_plan.h"
 
 _Static_assert((int)DIGEST_AXES >= (int)MAX_AXES, "a part has more axes than the op takes");
@@ -78,6 +79,7 @@ static enum status run_digests(const struct digesting *d, struct error *err)
             const union op_params params = digest_params(&p->items[i].parts[k].part);
             const struct operand in = array_of(d->model, &p->items[i]);
             const struct operand out = {sums, OPERAND_INT, 1, {4}};
+            TRY(work_check(err));
             TRY(d->kernel->run(&params, &in, &out, d->workspace, err));
         }
     return OK;

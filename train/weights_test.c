@@ -115,6 +115,8 @@ static const struct {
     {"llama3.1",  ELEM_BF16, {.layout = {.tp = 2}, .sequence_parallel = true}},
     {"llama3.2",  ELEM_BF16, {.layout = {.tp = 2, .pp = 3}, .dp = 2}},
     {"llama3.2",  ELEM_BF16, {.layout = {.pp = 3}, .cp = 2}},
+    {"llama3.2",  ELEM_BF16, {.layout = {.tp = 4}}}, /* two ranks share a key and value */
+    {"qwen2.5",   ELEM_BF16, {.layout = {.tp = 4}, .dp = 2}}, /* with biases */
     {"mistral",   ELEM_BF16, {.layout = {.tp = 2, .pp = 3}}},
     {"qwen2.5",   ELEM_BF16, {.layout = {.tp = 2}}},
     {"qwen3",     ELEM_BF16, {.layout = {.tp = 2}, .dp = 2}},

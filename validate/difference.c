@@ -27,19 +27,27 @@ static double count_element(struct difference *d, double a, double b, uint64_t i
     return distance;
 }
 
+static double root_of_mean(double squares, double count)
+{
+    return count > 0 ? sqrt(squares / count) : 0;
+}
+
 struct difference difference_of(const struct array *a, const struct array *b,
                                 const struct rounding *r)
 {
-    struct difference d = {0};
-    double count = (double)a->rows * (double)a->columns;
+    struct difference d = {.rows = a->rows};
+    double columns = (double)a->columns, count = (double)a->rows * columns;
     for (uint64_t row = 0; row < a->rows; row++) {
         bool beyond = false;
+        double before = d.rms;
         for (uint64_t i = row * a->columns; i < (row + 1) * a->columns; i++)
             beyond |= count_element(&d, array_at(a, i), array_at(b, i), i) > r->max;
+        if (!beyond) d.rms_within += d.rms - before;
         if (beyond && !d.rows_beyond++) d.first_row = row;
     }
-    d.rms = count > 0 ? sqrt(d.rms / count) : 0;
-    d.rms_a = count > 0 ? sqrt(d.rms_a / count) : 0;
+    d.rms = root_of_mean(d.rms, count);
+    d.rms_within = root_of_mean(d.rms_within, count - (double)d.rows_beyond * columns);
+    d.rms_a = root_of_mean(d.rms_a, count);
     return d;
 }
 
@@ -62,7 +70,16 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
 {
     if (d->not_finite) return DISAGREE;
     if (!d->different) return AGREE_BIT_FOR_BIT;
+    if (d->rows_beyond > 0 && d->rows_beyond <= strays_allowed(r, d->rows))
+        return d->rms_within <= r->rms ? AGREE_BUT_FOR_ROUNDING : DISAGREE;
     return d->max <= r->max && d->rms <= r->rms ? AGREE_BUT_FOR_ROUNDING : DISAGREE;
+}
+
+uint64_t strays_allowed(const struct rounding *r, uint64_t rows)
+{
+    if (!(r->strays > 0)) return 0;
+    const double expected = r->strays * (double)rows;
+    return (uint64_t)(expected + 2 * sqrt(expected)); /* chance has the larger part of few */
 }
 
 /* ---- what rounding explains ---- */
@@ -72,15 +89,16 @@ const char *const elem_names[NUM_ELEM_TYPES] = {
 
 /* What explains the rounding of arithmetic in a type: the distance to the run in a finer one; of
  * the finest, the same distance of a coarser one, scaled. Sums in another order may be further
- * apart than that, so it counts several times; in bf16, where everything is some per cent apart, 8
- * times would explain too much. */
+ * apart than that, so it counts several times. In bf16, where everything is some per cent apart, 8
+ * times would explain too much: A is once that distance from what is true, another program of other
+ * roundings up to twice. */
 static const struct {
     enum elem_type beside;
-    double scale, factor, unit;
+    double scale, factor, by_another, unit;
 } arithmetic[NUM_ELEM_TYPES] = {
-    [ELEM_F32] = {ELEM_F64, 1, 8, 0x1p-24},
-    [ELEM_F64] = {ELEM_F32, 0x1p-29, 8, 0x1p-53},
-    [ELEM_BF16] = {ELEM_F32, 1, 2, 0x1p-8},
+    [ELEM_F32] = {ELEM_F64, 1, 8, 8, 0x1p-24},
+    [ELEM_F64] = {ELEM_F32, 0x1p-29, 8, 8, 0x1p-53},
+    [ELEM_BF16] = {ELEM_F32, 1, 2, 3, 0x1p-8},
 };
 
 double dtype_unit(enum dtype d)
@@ -107,9 +125,10 @@ static struct yardstick yardstick_of_stored(enum dtype stored)
     return y;
 }
 
-static struct yardstick yardstick_of_arithmetic(enum elem_type computed)
+static struct yardstick yardstick_of_arithmetic(enum elem_type computed, bool by_another)
 {
-    double factor = arithmetic[computed].factor, scale = arithmetic[computed].scale;
+    double factor = by_another ? arithmetic[computed].by_another : arithmetic[computed].factor;
+    double scale = arithmetic[computed].scale;
     struct yardstick y = {.elem = arithmetic[computed].beside,
                           .times = {factor * scale, factor * scale},
                           .least = factor * arithmetic[computed].unit};
@@ -122,24 +141,26 @@ static struct yardstick yardstick_of_arithmetic(enum elem_type computed)
 }
 
 /* A token that goes to another expert is as far away as experts are apart, however small the
- * rounding was that sent it there; how many tokens do is in proportion to the rounding. */
+ * rounding was that sent it there: some tokens are not judged. How many go is in proportion to the
+ * rounding, so the mean, which has those that stay near, grows with its root. */
 static void allow_for_experts(struct yardstick *y)
 {
+    enum { ONE_OF = 10 };
     size_t n = strlen(y->text);
-    double scale = y->times.rms / 2;
-    y->times = (struct rounding){.max = 8, .rms = 2 * sqrt(scale)};
+    y->times.rms = fmax(y->times.rms, 2 * sqrt(y->times.rms / 2));
+    y->times.strays = 1.0 / ONE_OF;
     snprintf(y->text + n, sizeof y->text - n,
-             "; experts: 8 times of one element, %.2g times of the mean, as it may send tokens to "
-             "others",
-             y->times.rms);
+             "; experts: %.2g times of the mean, and about one of %d tokens may be anywhere, as it "
+             "may send tokens to others",
+             y->times.rms, ONE_OF);
 }
 
-struct yardstick yardstick_choose(enum elem_type computed, enum dtype stored, bool experts)
+struct yardstick yardstick_choose(const struct sides_rounding *s)
 {
-    bool is_stored = dtype_unit(stored) > arithmetic[computed].unit;
-    struct yardstick y =
-        is_stored ? yardstick_of_stored(stored) : yardstick_of_arithmetic(computed);
-    if (experts && (is_stored || computed == ELEM_BF16)) allow_for_experts(&y);
+    bool is_stored = dtype_unit(s->stored) > arithmetic[s->computed].unit;
+    struct yardstick y = is_stored ? yardstick_of_stored(s->stored)
+                                   : yardstick_of_arithmetic(s->computed, s->by_another);
+    if (s->experts && (is_stored || s->computed == ELEM_BF16)) allow_for_experts(&y);
     return y;
 }
 
@@ -147,7 +168,8 @@ struct rounding rounding_of(const struct yardstick *y, const struct difference *
 {
     const struct difference *d = second_run;
     return (struct rounding){.max = fmax(y->times.max * d->max, y->least * d->largest),
-                             .rms = fmax(y->times.rms * d->rms, y->least * d->rms_a)};
+                             .rms = fmax(y->times.rms * d->rms, y->least * d->rms_a),
+                             .strays = y->times.strays};
 }
 
 /* ---- logits ---- */

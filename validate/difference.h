@@ -21,9 +21,11 @@ static inline double array_at(const struct array *a, uint64_t i)
     return a->wide ? ((const double *)a->data)[i] : (double)((const float *)a->data)[i];
 }
 
-/* Distances that rounding explains; all of one element, and the root of their mean square. */
+/* Distances that rounding explains: of one element, and the root of their mean square; and which
+ * part of the rows may be further apart, since a rounding has sent their tokens to other experts.
+ */
 struct rounding {
-    double max, rms;
+    double max, rms, strays;
 };
 
 struct difference {
@@ -32,8 +34,10 @@ struct difference {
     double max, rms;       /* of |a - b|; infinite where b is not finite */
     double largest, rms_a; /* of |a| */
     uint64_t at;           /* the element that max is of */
-    uint64_t rows_beyond;  /* rows with an element further apart than the rounding, */
-    uint64_t first_row;    /* the first of them */
+    uint64_t rows;
+    uint64_t rows_beyond; /* rows with an element further apart than the rounding, */
+    uint64_t first_row;   /* the first of them */
+    double rms_within;    /* rms of all other rows */
 };
 
 /* Both arrays have one shape. */
@@ -44,6 +48,8 @@ double difference_relative(const struct difference *d);
 double difference_relative_rms(const struct difference *d);
 
 enum agreement { AGREE_BIT_FOR_BIT, AGREE_BUT_FOR_ROUNDING, DISAGREE };
+/* Of so many rows, with what chance may add. */
+uint64_t strays_allowed(const struct rounding *r, uint64_t rows);
 enum agreement agreement_of(const struct difference *d, const struct rounding *r);
 
 /* ---- what rounding explains ---- */
@@ -52,10 +58,10 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
  * as `times` says, is what rounding explains; and never less than `least` times the largest
  * element, or the root of the mean square of all. */
 struct yardstick {
-    enum elem_type elem; /* of the second run */
-    struct rounding times;
+    enum elem_type elem;   /* of the second run */
+    struct rounding times; /* strays: as they are */
     double least;
-    char text[384]; /* the same in a sentence */
+    char text[512]; /* the same in a sentence */
 };
 
 extern const char *const elem_names[NUM_ELEM_TYPES]; /* "f32" */
@@ -63,10 +69,16 @@ extern const char *const elem_names[NUM_ELEM_TYPES]; /* "f32" */
 /* Half a step of numbers at 1, relatively: 2^-11 of F16. 0: no floats, or not rounded to. */
 double dtype_unit(enum dtype d);
 
-/* computed: what both sides are computed in. stored: where they are stored in two dtypes, the
- * coarser one; else anything that is not coarser than `computed`. With experts a rounding may send
- * a token to another one. */
-struct yardstick yardstick_choose(enum elem_type computed, enum dtype stored, bool experts);
+/* What two sides are, and so what may set them apart. */
+struct sides_rounding {
+    enum elem_type computed; /* both */
+    /* Where they are stored in two dtypes, the coarser one; else anything that is not coarser than
+     * `computed`. */
+    enum dtype stored;
+    bool by_another; /* B was computed by another program, whose roundings are its own */
+    bool experts;    /* a rounding may send a token to another one */
+};
+struct yardstick yardstick_choose(const struct sides_rounding *s);
 
 struct rounding rounding_of(const struct yardstick *y, const struct difference *second_run);
 

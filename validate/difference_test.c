@@ -59,7 +59,7 @@ static void nan_and_infinities_of_b_disagree_whatever_rounding_explains(void **s
     (void)state;
     const float x[] = {1, 1};
     const float bad[] = {NAN, INFINITY, -INFINITY};
-    const struct rounding all = {INFINITY, INFINITY};
+    const struct rounding all = {.max = INFINITY, .rms = INFINITY};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const float y[] = {1, bad[i]};
         struct array a = floats(x, 1, 2), b = floats(y, 1, 2);
@@ -76,28 +76,35 @@ static void one_element_and_the_mean_both_must_be_within(void **state)
     const float x[] = {1, 1, 1, 1}, y[] = {1, 1, 1, 1.5F};
     struct array a = floats(x, 2, 2), b = floats(y, 2, 2);
     struct difference d = difference_of(&a, &b, &none);
-    assert_int_equal(agreement_of(&d, &(struct rounding){0.5, 0.25}), AGREE_BUT_FOR_ROUNDING);
-    assert_int_equal(agreement_of(&d, &(struct rounding){0.4, 1}), DISAGREE);
-    assert_int_equal(agreement_of(&d, &(struct rounding){1, 0.2}), DISAGREE);
+    assert_int_equal(agreement_of(&d, &(struct rounding){.max = 0.5, .rms = 0.25}),
+                     AGREE_BUT_FOR_ROUNDING);
+    assert_int_equal(agreement_of(&d, &(struct rounding){.max = 0.4, .rms = 1}), DISAGREE);
+    assert_int_equal(agreement_of(&d, &(struct rounding){.max = 1, .rms = 0.2}), DISAGREE);
     d = difference_of(&a, &a, &none);
     assert_int_equal(agreement_of(&d, &none), AGREE_BIT_FOR_BIT);
 }
 
 /* ---- what rounding explains ---- */
 
+static struct yardstick choose(enum elem_type computed, enum dtype stored, bool experts)
+{
+    return yardstick_choose(
+        &(struct sides_rounding){.computed = computed, .stored = stored, .experts = experts});
+}
+
 static void arithmetic_is_measured_by_a_finer_type(void **state)
 {
     (void)state;
     struct difference d = {.max = 1e-3, .rms = 1e-4, .largest = 1, .rms_a = 0.5};
-    struct yardstick y = yardstick_choose(ELEM_F32, DT_F64, false);
+    struct yardstick y = choose(ELEM_F32, DT_F64, false);
     struct rounding r = rounding_of(&y, &d);
     assert_int_equal(y.elem, ELEM_F64);
     assert_true(near(r.max, 8e-3) && near(r.rms, 8e-4));
     assert_string_equal(y.text, "8 times the distance of A in f32 from A in f64");
-    y = yardstick_choose(ELEM_F64, DT_F64, true);
+    y = choose(ELEM_F64, DT_F64, true);
     assert_int_equal(y.elem, ELEM_F32);
     assert_true(near(rounding_of(&y, &d).max, 8e-3 * 0x1p-29));
-    y = yardstick_choose(ELEM_BF16, DT_BF16, false);
+    y = choose(ELEM_BF16, DT_BF16, false);
     assert_int_equal(y.elem, ELEM_F32);
     assert_true(near(y.times.max, 2));
 }
@@ -105,32 +112,76 @@ static void arithmetic_is_measured_by_a_finer_type(void **state)
 static void a_coarser_dtype_is_measured_by_bf16(void **state)
 {
     (void)state;
-    struct yardstick y = yardstick_choose(ELEM_F32, DT_BF16, false);
+    struct yardstick y = choose(ELEM_F32, DT_BF16, false);
     assert_int_equal(y.elem, ELEM_BF16);
     assert_true(y.times.max == 2 && y.times.rms == 2 && y.least == 0x1p-7);
-    y = yardstick_choose(ELEM_F32, DT_F16, false);
+    y = choose(ELEM_F32, DT_F16, false);
     assert_int_equal(y.elem, ELEM_BF16);
     assert_true(y.times.max == 0.25 && y.least == 0x1p-10);
     assert_non_null(strstr(y.text, "one side is stored in F16"));
-    y = yardstick_choose(ELEM_F32, DT_F32, false);
+    y = choose(ELEM_F32, DT_F32, false);
     assert_int_equal(y.elem, ELEM_F64);
+}
+
+/* A is once its own rounding away from what is true, the other one twice that. */
+static void another_program_rounds_for_itself(void **state)
+{
+    (void)state;
+    struct sides_rounding s = {.computed = ELEM_BF16, .stored = DT_F32, .by_another = true};
+    assert_true(near(yardstick_choose(&s).times.max, 3));
+    s.computed = ELEM_F32;
+    assert_true(near(yardstick_choose(&s).times.max, 8));
+}
+
+/* One of ten tokens may be anywhere, by chance some more; of the others the mean is judged. */
+static void a_token_may_stray_to_another_expert(void **state)
+{
+    (void)state;
+    enum { ROWS = 20 };
+    float a[ROWS] = {0}, b[ROWS] = {0.0625f};
+    const struct array x = {.data = a, .rows = ROWS, .columns = 1},
+                       y = {.data = b, .rows = ROWS, .columns = 1};
+    const struct rounding strict = {.max = 0.1, .rms = 0.05},
+                          loose = {.max = 0.1, .rms = 0.05, .strays = 0.1};
+    b[3] = b[7] = 100;
+    struct difference d = difference_of(&x, &y, &loose);
+    assert_int_equal(d.rows_beyond, 2);
+    assert_true(near(d.rms_within, sqrt(0.00390625 / 18)));
+    assert_int_equal(agreement_of(&d, &loose), AGREE_BUT_FOR_ROUNDING);
+    assert_int_equal(agreement_of(&d, &strict), DISAGREE);
+
+    assert_int_equal(strays_allowed(&loose, ROWS), 4);
+    for (size_t i = 10; i < 13; i++)
+        b[i] = 100;
+    d = difference_of(&x, &y, &loose);
+    assert_int_equal(d.rows_beyond, 5);
+    assert_int_equal(agreement_of(&d, &loose), DISAGREE);
+
+    for (size_t i = 4; i < ROWS; i++) /* many that are a little away, beside one that strays */
+        b[i] = 0.0625f;
+    d = difference_of(&x, &y, &loose);
+    assert_int_equal(d.rows_beyond, 1);
+    assert_int_equal(agreement_of(&d, &loose), DISAGREE);
+    assert_int_equal(strays_allowed(&loose, 1000), 120);
+    assert_int_equal(strays_allowed(&strict, 1000), 0);
 }
 
 /* A flip is as large in f16 as in bf16; there are fewer. */
 static void experts_may_be_chosen_otherwise(void **state)
 {
     (void)state;
-    struct yardstick y = yardstick_choose(ELEM_F32, DT_F16, true);
-    assert_true(y.times.max == 8 && near(y.times.rms, 2 * sqrt(0.125)));
+    struct yardstick y = choose(ELEM_F32, DT_F16, true);
+    assert_true(y.times.max == 0.25 && near(y.times.rms, 2 * sqrt(0.125)));
+    assert_true(near(rounding_of(&y, &(struct difference){.max = 1}).strays, 0.1));
     assert_non_null(strstr(y.text, "experts"));
-    y = yardstick_choose(ELEM_F32, DT_F64, true);
-    assert_true(y.times.max == 8 && y.times.rms == 8);
+    y = choose(ELEM_F32, DT_F64, true);
+    assert_true(y.times.max == 8 && y.times.rms == 8 && y.times.strays == 0);
 }
 
 static void what_happens_to_be_exact_may_be_rounded_still(void **state)
 {
     (void)state;
-    struct yardstick y = yardstick_choose(ELEM_F32, DT_F64, false);
+    struct yardstick y = choose(ELEM_F32, DT_F64, false);
     struct rounding r = rounding_of(&y, &(struct difference){.largest = 3, .rms_a = 2});
     assert_true(r.max == 3 * 0x1p-21 && r.rms == 2 * 0x1p-21);
 }
@@ -186,6 +237,8 @@ int main(void)
         cmocka_unit_test(one_element_and_the_mean_both_must_be_within),
         cmocka_unit_test(arithmetic_is_measured_by_a_finer_type),
         cmocka_unit_test(a_coarser_dtype_is_measured_by_bf16),
+        cmocka_unit_test(another_program_rounds_for_itself),
+        cmocka_unit_test(a_token_may_stray_to_another_expert),
         cmocka_unit_test(experts_may_be_chosen_otherwise),
         cmocka_unit_test(what_happens_to_be_exact_may_be_rounded_still),
         cmocka_unit_test(divergence_and_top_1_are_those_of_the_formula),

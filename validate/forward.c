@@ -7,7 +7,6 @@
 
 #include "common/map.h"
 #include "common/progress.h"
-#include "common/ranks.h"
 #include "validate/forward_internal.h"
 
 /* Who takes outputs, and where to. */
@@ -238,6 +237,7 @@ static enum status run_side(const struct running *r, unsigned side, enum elem_ty
                                 .next = only_batch,
                                 .visit = takers->visit,
                                 .visit_weights = takers->visit_weights,
+                                .keeps_results = takers->visit == keep,
                                 .context = t};
     TRY(engine_model_of(path, &r->options->flags, &q.model, err));
     q.model.source = &source;
@@ -327,10 +327,10 @@ static enum dtype coarsest_of_sides(const struct side *sides)
     return coarsest;
 }
 
-static enum dtype coarsest_of_results(const struct results *r)
+static enum status coarsest_of_results(struct results *r, enum dtype *out, struct error *err)
 {
     static const char *const ends[] = {"hidden.0", "final_norm", "logits"};
-    return results_dtype(r, ends, sizeof ends / sizeof *ends);
+    return results_dtype(r, ends, sizeof ends / sizeof *ends, out, err);
 }
 
 /* What A is, where it was not opened to compare weights. */
@@ -350,20 +350,13 @@ static enum status choose_yardstick(struct forward *f, const struct source_flags
 {
     bool experts = sides && sides[0].catalog.config.num_experts > 0;
     if (!sides) TRY(open_a(f, flags, &experts, err));
-    enum dtype stored = sides ? coarsest_of_sides(sides) : coarsest_of_results(f->results);
-    f->yardstick = yardstick_choose(f->elem, stored, experts);
+    struct sides_rounding s = {.computed = f->elem, .by_another = !sides, .experts = experts};
+    if (sides)
+        s.stored = coarsest_of_sides(sides);
+    else
+        TRY(coarsest_of_results(f->results, &s.stored, err));
+    f->yardstick = yardstick_choose(&s);
     return OK;
-}
-
-/* Under mpirun every process would compare for itself. */
-static enum status check_alone(struct error *err)
-{
-    struct ranks ranks;
-    TRY(ranks_from_environment(&ranks, err));
-    if (ranks.size == 1) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "--forward starts its ranks itself, on one host; this is one of %u processes",
-                ranks.size);
 }
 
 static enum status set_up(struct forward *f, const char *const paths[2],
@@ -377,7 +370,6 @@ static enum status set_up(struct forward *f, const char *const paths[2],
     struct engine_model model;
     arena_init(&f->arena);
     loaded_init(&f->loaded);
-    TRY(check_alone(err));
     TRY(engine_model_of(paths[0], &o->flags, &model, err));
     f->elem = model.options.elem;
     if (!results) TRY(check_sides(f, sides, err));

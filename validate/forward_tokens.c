@@ -5,6 +5,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "train/cli/token_ids.h"
 #include "validate/forward_internal.h"
 
 enum { SEED = 1, USUAL_LENGTH = 64 };
@@ -58,7 +59,14 @@ static enum status make_up(struct forward *f, const struct forward_options *o,
 
 static enum status read_file(struct forward *f, const char *path, struct error *err)
 {
-    TRY(ids_read(path, &f->batch, &f->ids, err));
+    struct token_ids t;
+    enum status st = ids_read(path, &t, err);
+    f->ids = t.ids;
+    f->batch = t.batch;
+    if (!st) st = ids_check_one_length(&t, path, err);
+    free(t.lengths);
+    TRY(st);
+    f->batch.lengths = NULL;
     f->ids_are = arena_printf(&f->arena, "of %s", path);
     if (f->batch.num_sequences && f->batch.length) return OK;
     return fail(err, ERR_USAGE, "%s: input_ids are no tokens: [%" PRIu64 ", %" PRIu64 "]", path,
@@ -68,13 +76,14 @@ static enum status read_file(struct forward *f, const char *path, struct error *
 /* Results of other tokens are no results of these. */
 static enum status check_same_ids(const struct forward *f, struct error *err)
 {
-    struct batch b;
-    int32_t *ids = NULL;
+    struct token_ids t;
     if (!f->results || !results_have(f->results, "input_ids")) return OK;
-    enum status st = ids_read(f->results->path, &b, &ids, err);
-    bool same = !st && b.num_sequences == f->batch.num_sequences && b.length == f->batch.length &&
-                memcmp(ids, f->ids, b.num_sequences * b.length * sizeof *ids) == 0;
-    free(ids);
+    enum status st = ids_read(f->results->path, &t, err);
+    if (!st) st = ids_check_one_length(&t, f->results->path, err);
+    const struct batch *b = &t.batch;
+    bool same = !st && b->num_sequences == f->batch.num_sequences && b->length == f->batch.length &&
+                memcmp(t.ids, f->ids, b->num_sequences * b->length * sizeof *t.ids) == 0;
+    ids_release(&t);
     if (st || same) return st;
     return fail(err, ERR_USAGE, "the results in %s are of other tokens than --input-ids has",
                 f->results->path);

@@ -41,6 +41,22 @@ void forward_line(struct strbuf *out, const struct forward *f)
                   f->batch.length, elem_names[f->elem], f->seconds);
 }
 
+/* Of the output that has most of them, where all agrees. */
+static void strays_text(struct strbuf *out, const struct forward *f)
+{
+    const struct forward_output *most = NULL;
+    for (size_t i = 0; i < f->outputs.count; i++) {
+        const struct forward_output *o = &f->outputs.items[i];
+        if (o->compared && o->b.rows_beyond && (!most || o->b.rows_beyond > most->b.rows_beyond))
+            most = o;
+    }
+    if (most && f->agreement != DISAGREE)
+        strbuf_printf(out,
+                      "  experts   %" PRIu64 " of %" PRIu64
+                      " tokens further away than rounding: sent to others, of %s\n",
+                      most->b.rows_beyond, most->b.rows, most->name);
+}
+
 static void facts_text(struct strbuf *out, const struct forward *f)
 {
     strbuf_add_text(out, "  tokens    ");
@@ -53,6 +69,7 @@ static void facts_text(struct strbuf *out, const struct forward *f)
                       "  logits    top-1 the same for %" PRIu64 " of %" PRIu64
                       " tokens; KL(A||B) mean %.3g, max %.3g\n",
                       f->logits.same_top, f->logits.rows, f->logits.kl_mean, f->logits.kl_max);
+    strays_text(out, f);
     if (!isnan(f->losses[1]))
         strbuf_printf(out, "  loss      A %.9g, B %.9g\n", f->losses[0], f->losses[1]);
 }
@@ -117,6 +134,7 @@ static cJSON *output_json(const struct forward_output *o)
     json_add_number(j, "relative_max", difference_relative(&o->b));
     json_add_number(j, "relative_rms", difference_relative_rms(&o->b));
     json_add_u64(j, "rows_beyond", o->b.rows_beyond);
+    json_add_u64(j, "rows_beyond_allowed", strays_allowed(&o->rounding, o->b.rows));
     return j;
 }
 

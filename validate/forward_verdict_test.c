@@ -18,7 +18,8 @@ static struct forward *made_forward(void)
                           .batch = {.num_sequences = 2, .length = 2, .ids = ids},
                           .ids = arena_copy(&scratch, ids, sizeof ids),
                           .ids_are = "at random",
-                          .yardstick = yardstick_choose(ELEM_F32, DT_F64, false),
+                          .yardstick = yardstick_choose(
+                              &(struct sides_rounding){.computed = ELEM_F32, .stored = DT_F64}),
                           .losses = {1, 1},
                           .divergence = {.layer = -1}};
     arena_init(&f->arena);
@@ -27,7 +28,7 @@ static struct forward *made_forward(void)
             (struct forward_output){.name = names[i],
                                     .a = {.rows = 4, .columns = 8},
                                     .b = {.largest = 1, .rms_a = 1},
-                                    .rounding = {1e-6, 1e-6},
+                                    .rounding = {.max = 1e-6, .rms = 1e-6},
                                     .compared = true};
     return f;
 }

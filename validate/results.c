@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "ckpt/panel.h"
+#include "common/checked.h"
 #include "common/file.h"
+#include "common/memory.h"
+#include "kernels/cpu/cast.h"
 #include "validate/difference.h"
 
 static const char *const telling[] = {"logits", "final_norm", "hidden.0"};
@@ -31,14 +34,51 @@ bool results_have(const struct results *r, const char *name)
     return stored_find(&r->opened.catalog.stored, name);
 }
 
-enum dtype results_dtype(const struct results *r, const char *const *names, size_t count)
+enum { LOOKED_AT = 1 << 20, TOO_FEW = 16 };
+
+/* Whether all of the first elements are numbers of a coarser dtype; of few it may be chance. */
+static bool are_all(const double *values, size_t count, enum dtype dtype)
 {
-    enum dtype coarsest = DT_F64;
+    for (size_t i = 0; i < count; i++) {
+        double back;
+        char coarse[8];
+        (void)cast_elements(coarse, dtype, &values[i], DT_F64, 1);
+        (void)cast_elements(&back, DT_F64, coarse, dtype, 1);
+        if (back != values[i]) return false;
+    }
+    return count >= TOO_FEW;
+}
+
+/* The coarsest dtype that holds what is stored. */
+static enum status dtype_of_numbers(struct results *r, const struct stored_tensor *s,
+                                    enum dtype *out, struct error *err)
+{
+    static const enum dtype coarser[] = {DT_BF16, DT_F16};
+    struct tensor *t;
+    *out = s->dtype;
+    if (dtype_unit(s->dtype) == 0 || dtype_unit(s->dtype) >= dtype_unit(DT_F16)) return OK;
+    TRY(catalog_wrap_stored(&r->opened.catalog, s, &t, err));
+    const size_t count = min_u64(t->numel, LOOKED_AT);
+    double *values = must_malloc(count * sizeof *values + 1);
+    enum status st = panel_read_numbers(&r->opened.catalog, t, count, values, err);
+    for (size_t i = 0; i < sizeof coarser / sizeof *coarser && !st; i++)
+        if (*out == s->dtype && are_all(values, count, coarser[i])) *out = coarser[i];
+    free(values);
+    return st;
+}
+
+enum status results_dtype(struct results *r, const char *const *names, size_t count,
+                          enum dtype *out, struct error *err)
+{
+    *out = DT_F64;
     for (size_t i = 0; i < count; i++) {
         const struct stored_tensor *s = stored_find(&r->opened.catalog.stored, names[i]);
-        if (s && dtype_unit(s->dtype) > dtype_unit(coarsest)) coarsest = s->dtype;
+        enum dtype dtype;
+        if (!s) continue;
+        TRY(dtype_of_numbers(r, s, &dtype, err));
+        if (dtype_unit(dtype) > dtype_unit(*out)) *out = dtype;
     }
-    return coarsest;
+    return OK;
 }
 
 static enum status check_shape(const struct results *r, const struct stored_tensor *s,
@@ -66,7 +106,7 @@ enum status results_read(struct results *r, const char *name, uint64_t rows, uin
     TRY(check_shape(r, s, t, rows, columns, err));
     *values = malloc(t->numel * sizeof **values + 1);
     if (!*values) return fail(err, ERR_MEMORY, "%s: no memory for %s", r->path, name);
-    enum status st = panel_read_numbers(c, t, *values, err);
+    enum status st = panel_read_numbers(c, t, t->numel, *values, err);
     if (!st) return OK;
     free(*values);
     *values = NULL;

@@ -86,11 +86,110 @@ exits 2
 says "token 1 of sequence 0 is 100000"
 run generate "$golden/gpt2" --prompt-ids 1,x
 exits 2
-run generate "$golden/gpt2" --prompt-ids '1,2;3'
+run generate "$golden/gpt2" --prompt-ids '1,2;'
 exits 2
-says "must be of one length"
+says 'ends in a ";"'
+run generate "$golden/gpt2" --prompt-ids '1;;2'
+exits 2
 run generate "$golden/gpt2"
 exits 2
+run generate "$golden/gpt2" --prompt-ids 1 --input-ids nope.safetensors
+exits 2
+says "are two prompts: give one"
+run generate "$golden/gpt2" --input-ids nope.safetensors
+exits 4
+says "nope.safetensors: there is no such file"
+
+it "a sequence ends with what the model's configs say, or --end-id"
+run generate "$golden/qwen3-moe" --prompt-ids 1,2 --max-new-tokens 6 --ignore-eos
+exits 0
+third=$(cut -d, -f3 "$stdout") whole=$(cat "$stdout")
+first=$(cut -d, -f1 "$stdout")
+cp -r "$golden/qwen3-moe" ends
+chmod -R u+w ends
+sed -i "s/\"eos_token_id\": 1/\"eos_token_id\": [999, $third]/" ends/config.json
+run generate ends --prompt-ids 1,2 --max-new-tokens 6
+exits 0
+want=$(echo "$whole" | awk -F, -v end="$third" '{ for (i = 1; i <= NF; i++) { printf("%s%s", (i > 1 ? "," : ""), $i); if ($i == end) break } print "" }')
+[ "$(cat "$stdout")" = "$want" ] || is_wrong "$(cat "$stdout") is not $want"
+echo "{\"eos_token_id\": $first}" >ends/generation_config.json
+run generate ends --prompt-ids 1,2 --max-new-tokens 6
+[ "$(cat "$stdout")" = "$first" ] || is_wrong "$(cat "$stdout") is not $first"
+run generate ends --prompt-ids 1,2 --max-new-tokens 6 --ignore-eos
+[ "$(cat "$stdout")" = "$whole" ] || is_wrong "$(cat "$stdout") is not $whole"
+run generate ends --prompt-ids 1,2 --max-new-tokens 6 --end-id "250,$third"
+[ "$(cat "$stdout")" = "$want" ] || is_wrong "$(cat "$stdout") is not $want"
+run generate ends --prompt-ids 1,2 --end-id 5,99999
+exits 2
+says "--end-id: 99999: the model has 272 tokens"
+run generate ends --prompt-ids 1,2 --end-id 5 --ignore-eos
+exits 2
+run convert ends ends-ckpt --tp 2 -q
+run generate ends-ckpt --prompt-ids 1,2 --max-new-tokens 6
+[ "$(cat "$stdout")" = "$first" ] || is_wrong "of the converted model: $(cat "$stdout") is not $first"
+
+it "what changes nothing is said"
+run generate "$golden/gpt2" --prompt-ids 1,2 --max-new-tokens 2 --top-k 5
+exits 0
+says "at temperature 0, the default, the likeliest token is taken"
+run generate "$golden/gpt2" --prompt-ids 1,2 --max-new-tokens 2 --top-k 5 --temperature 0.5
+says_nothing
+
+it "prompts of several lengths go on as each would alone"
+: >want
+for prompt in 1,2,3 7,8,9,10,11 5; do
+    run generate "$golden/qwen3" --prompt-ids $prompt --max-new-tokens 4
+    cat "$stdout" >>want
+done
+run generate "$golden/qwen3" --prompt-ids '1,2,3;7,8,9,10,11;5' --max-new-tokens 4
+exits 0
+cmp -s "$stdout" want || is_wrong "$(cat "$stdout") is not $(cat want)"
+
+it "an attention_mask tells which ids are padding, at either end"
+python3 - <<'PYTHON' || is_wrong "no python3"
+import json, struct
+def write(path, ids, mask):
+    data = b"".join(struct.pack("<q", x) for row in ids + mask for x in row)
+    shape, half = [len(ids), len(ids[0])], len(data) // 2
+    header = json.dumps({"input_ids": {"dtype": "I64", "shape": shape, "data_offsets": [0, half]},
+                         "attention_mask": {"dtype": "I64", "shape": shape, "data_offsets": [half, 2 * half]}}).encode()
+    open(path, "wb").write(struct.pack("<Q", len(header)) + header + data)
+write("left", [[0, 0, 0, 1, 2, 3], [0, 7, 8, 9, 10, 11], [0, 0, 0, 0, 0, 5]],
+      [[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1]])
+write("right", [[1, 2, 3, 0, 0], [7, 8, 9, 10, 11], [5, 0, 0, 0, 0]], [[1, 1, 1, 0, 0], [1] * 5, [1, 0, 0, 0, 0]])
+write("holes", [[1, 2, 3]], [[1, 0, 1]])
+write("none", [[1, 2], [3, 4]], [[1, 1], [0, 0]])
+write("all", [[1, 2, 3]], [[1, 1, 1]])
+PYTHON
+for side in left right; do
+    run generate "$golden/qwen3" --input-ids $side --max-new-tokens 4
+    exits 0
+    cmp -s "$stdout" want || is_wrong "$side: $(cat "$stdout") is not $(cat want)"
+done
+for bad in holes none; do
+    run generate "$golden/qwen3" --input-ids $bad
+    exits 3
+    says "$bad: attention_mask: row"
+done
+run forward "$golden/qwen3" --input-ids right --out padded
+exits 3
+says "attention_mask leaves rows of several lengths"
+run forward "$golden/qwen3" --input-ids all --out padded
+exits 0
+
+it "more tensor parallel ranks than key and value heads share them"
+run convert "$golden/llama3.2" wide --tp 4 -q
+exits 0
+run verify "$golden/llama3.2" wide --forward --tp 4
+exits 0
+prints "forward: "
+run forward wide --input-ids "$golden/llama3.2/logits.safetensors" --out wide.out --tp 4
+exits 0
+run verify wide.out "$golden/llama3.2/logits.safetensors" --only logits --atol 1e-4
+exits 0
+run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --tp 8
+exits 3
+says "num_attention_heads 4 is not divisible by tensor parallel size 8"
 
 it "sizes that do not fit are refused before anything is allocated"
 run generate "$golden/llama2" --prompt-ids 1,2 --max-new-tokens 4611686018427387904
@@ -122,6 +221,44 @@ says "rank 0 needs 2427."
 grep -q "alive in" "$stderr" && is_wrong "-q prints the plan"
 [ $(($(date +%s) - started)) -lt 20 ] || is_wrong "it took longer than a plan does"
 rm -r big
+
+it "what a limit of address space leaves is judged before it is computed"
+# shellcheck disable=SC3045 # dash knows it
+if [ "$(ulimit -v)" != unlimited ] || [ "$(nproc)" -gt 8 ] || nm -D "$ferry" | grep -q __asan; then
+    skip "another limit, many CPUs, or sanitizers, which take all of it"
+else
+    synth_model little --layers 4 --hidden 512 --heads 8 --ffn-hidden-size 2048 --vocab-size 32000 --sparse
+    for limit in 100000 400000 800000 1000000 1400000 2000000 4000000; do
+        # shellcheck disable=SC2016,SC3045 # for the inner shell
+        run_program sh -c 'ulimit -v "$1"; shift; exec timeout 60 "$@"' - $limit "$ferry" bench little --seq 512 --repeats 1
+        case $code in
+        0 | 6) ;;
+        *) is_wrong "with $limit KB: exit code $code: $(tail -n 1 "$stderr")" ;;
+        esac
+        [ $limit -ne 100000 ] || says "ulimit -v leaves"
+    done
+    exits 0
+fi
+
+it "the plan of memory is what is used, to some per cent"
+synth_model little2 --layers 4 --hidden 512 --heads 8 --ffn-hidden-size 4096 --vocab-size 32000
+if nm -D "$ferry" | grep -q __asan; then
+    skip "sanitizers take more"
+else
+    for options in "" "--dtype bf16" "--tp 2"; do
+        # shellcheck disable=SC2086 # words
+        run forward little2 --input-ids "$golden/llama3.1/logits.safetensors" --dry-run $options
+        exits 0
+        planned=$(sed -n 's/.*at most \([0-9.]*\) MB at once, beside \([0-9.]*\) MB.*/\1 + \2/p' "$stdout")
+        # shellcheck disable=SC2086
+        run_program env time -f %M -o used "$ferry" forward little2 -q --out used.out \
+            --input-ids "$golden/llama3.1/logits.safetensors" $options
+        exits 0
+        rm -f used.out
+        echo "$planned $(cat used)" | awk '{ plan = $1 + $3; used = $4 * 1.024e-3; exit !(used < plan * 1.05 && used > plan * 0.8) }' ||
+            is_wrong "$options: planned $planned MB, used $(cat used) KiB"
+    done
+fi
 
 it "more positions than a model has learned are refused"
 run bench "$golden/gpt2" --seq 100000 --repeats 1
@@ -164,8 +301,29 @@ awk -v a="$sum" -v b="$want" 'BEGIN { d = a - b; exit !(d < 1e-5 && d > -1e-5) }
 it "a token that only follows others is one of the model's, too"
 printf '\1\0\2\0\3\0\140\352' >odd.u16
 run perplexity "$golden/gpt2" --data odd.u16 --data-dtype u16
-exits 2
-says "target 2 of sequence 0 is 60000"
+exits 5
+says "odd.u16: token 3 (sequence 0, element 3) is 60000: the model has 268 tokens"
+
+it "a window is as long as the data, where --seq-length says more"
+run perplexity "$golden/gpt2" --data ids.u16 --data-dtype u16 --json
+cp "$stdout" all_at_once
+run perplexity "$golden/llama2" --data ids.u16 --data-dtype u16 --seq-length 1000000000 --json
+exits 0
+prints '"seq_length":19}'
+run perplexity "$golden/gpt2" --data ids.u16 --data-dtype u16 --seq-length 1000000000 --json
+exits 0
+cmp -s "$stdout" all_at_once || is_wrong "$(cat "$stdout") is not $(cat all_at_once)"
+
+it "what is left behind the last window is no longer than it is"
+for seq in 2 7 18; do
+    run perplexity "$golden/gpt2" --data ids.u16 --data-dtype u16 --seq-length $seq --batch 4 --json
+    exits 0
+    prints '"tokens":19,'
+    cp "$stdout" four
+    run perplexity "$golden/gpt2" --data ids.u16 --data-dtype u16 --seq-length $seq --json --dp 3
+    awk -F '[:,]' 'NR == FNR { a = $4; next } { d = $4 - a; exit !(d < 1e-5 && d > -1e-5) }' four "$stdout" ||
+        is_wrong "$(cat four) and $(cat "$stdout")"
+done
 
 it "windows, batches and layouts do not change which tokens count"
 run perplexity "$golden/gpt2" --data ids.u16 --data-dtype u16 --seq 5 --batch 3 --json
@@ -190,8 +348,20 @@ run perplexity "$golden/gpt2" --data ids --json
 exits 0
 cmp -s "$stdout" raw || is_wrong "$(cat "$stdout") is not $(cat raw)"
 run perplexity "$golden/gpt2" --data "$root/tests/golden/megatron-data/wide"
-exits 2
+exits 5
 says "the model has"
+
+it "a token that the model has not is named by its place in the data"
+printf '%b' '\0\0\1\0\2\0\3\0\4\0\5\0\6\0\7\0\010\0\011\0\5\0\054\1\7\0' >two.bin # [0..9], [5, 300, 7]
+{ # two sequences of 10 and 3, a document each
+    printf 'MMIDIDX\000\000\001\000\000\000\000\000\000\000\010'
+    printf '\002\000\000\000\000\000\000\000\003\000\000\000\000\000\000\000\012\000\000\000\003\000\000\000'
+    printf '\000\000\000\000\000\000\000\000\024\000\000\000\000\000\000\000'
+    printf '\000\000\000\000\000\000\000\000\001\000\000\000\000\000\000\000\002\000\000\000\000\000\000\000'
+} >two.idx
+run perplexity "$golden/gpt2" --data two --seq-length 4
+exits 5
+says "two: token 11 (sequence 1, element 1) is 300: the model has 268 tokens"
 
 it "a bench shows each op"
 run bench "$golden/mixtral" --seq 8 --repeats 2

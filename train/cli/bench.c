@@ -143,11 +143,17 @@ static enum status show(void *context, const struct bench_result *r, struct erro
     return OK;
 }
 
-static enum status bench(void *options, const char *const *positional, size_t num_positional,
-                         struct error *err)
+/* What all ranks have been told. */
+struct asked {
+    struct bench_flags *flags;
+    const char *path;
+};
+
+static enum status run(void *context, const struct engine *engine, bool is_rank_0,
+                       struct error *err)
 {
-    struct bench_flags *f = options;
-    const struct engine *engine;
+    const struct asked *x = context;
+    struct bench_flags *f = x->flags;
     uint64_t length = f->decode ? 1 : f->seq;
     struct bench_request q = {.pass = {.logits = true,
                                        .trace_layer = -1,
@@ -155,28 +161,40 @@ static enum status bench(void *options, const char *const *positional, size_t nu
                                        .cache_rows = f->decode ? f->seq + 1 : 0,
                                        .graphs = f->decode},
                               .batch = {.num_sequences = f->batch, .length = length},
-                              .past = f->decode ? f->seq : 0,
                               .warmups = f->decode ? 2 : 1, /* the second records graphs */
                               .repeats = (unsigned)f->repeats,
                               .visit = show,
                               .context = f};
-    (void)num_positional;
+    (void)is_rank_0;
     if (!f->batch || !f->seq || !f->repeats || f->repeats > 10000 ||
         f->batch > INT32_MAX / (f->seq + 1))
         return fail(err, ERR_USAGE, "--batch, --seq and --repeats: no such sizes");
-    TRY(engine_model_of(positional[0], &f->compute, &q.model, err));
-    TRY(engine_open(&engine, err));
+    TRY(engine_model_of(x->path, &f->compute, &q.model, err));
     int32_t *ids = must_calloc(f->batch * length, sizeof *ids);
+    uint64_t *past = must_calloc(f->batch, sizeof *past);
     for (uint64_t i = 0; i < f->batch * length; i++)
         ids[i] = (int32_t)(i * 7919 % 31);
+    for (uint64_t i = 0; i < f->batch; i++)
+        past[i] = f->decode ? f->seq : 0;
     q.batch.ids = ids;
+    q.batch.past = past;
     enum status st = engine->bench(&q, err);
+    free(past);
     free(ids);
     return st;
 }
 
+static enum status bench(void *options, const char *const *positional, size_t num_positional,
+                         struct error *err)
+{
+    struct asked x = {options, positional[0]};
+    (void)num_positional;
+    return engine_run(run, &x, err);
+}
+
 const struct command command_bench = {
     .name = "bench",
+    .parallel = true,
     .summary = "how long a forward pass takes, and which ops it spends it in",
     .positional = "MODEL",
     .text = "Logits of all positions are computed. FLOPs are those of products and of the causal "

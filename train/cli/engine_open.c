@@ -6,6 +6,8 @@
 
 #include "common/arena.h"
 #include "common/file.h"
+#include "common/host_memory.h"
+#include "common/threads.h"
 #include "common/version.h"
 #include "train/engine.h"
 
@@ -22,6 +24,22 @@ static void *load_library(struct arena *a)
     return dlopen(path_join(a, folder, "../lib/ferry/libferry_engine.so"), RTLD_NOW);
 }
 
+/* OpenBLAS takes so much address space for each CPU when it is loaded, and asks for ever where it
+ * gets none. */
+#define CPU_ADDRESS_SPACE ((uint64_t)128 << 20)
+
+static enum status check_address_space(struct error *err)
+{
+    const uint64_t left = host_memory_address_space(),
+                   least = (threads_available() + 1) * CPU_ADDRESS_SPACE;
+    if (left >= least) return OK;
+    return fail(
+        err, ERR_MEMORY,
+        "ulimit -v leaves %.2f GB of address space; the engine's libraries take %.2f GB, of "
+        "which they use little",
+        (double)left / 1e9, (double)least / 1e9);
+}
+
 /* GNU OpenMP reads it when it is loaded. Its threads spin for milliseconds before they sleep, which
  * on a machine that has other work, other ranks say, is time that those do not get. */
 static void spin_briefly(void)
@@ -32,6 +50,7 @@ static void spin_briefly(void)
 enum status engine_open(const struct engine **out, struct error *err)
 {
     struct arena a;
+    TRY(check_address_space(err));
     spin_briefly();
     arena_init(&a);
     void *library = load_library(&a);
@@ -42,4 +61,14 @@ enum status engine_open(const struct engine **out, struct error *err)
     if (*out && version && strcmp(*version, FERRY_VERSION) == 0) return OK;
     return fail(err, ERR_UNSUPPORTED, "libferry_engine.so is of version %s, this is %s",
                 version ? *version : "(none)", FERRY_VERSION);
+}
+
+enum status engine_run(engine_work *work, void *context, struct error *err)
+{
+    const struct engine *e;
+    unsigned rank;
+    TRY(engine_open(&e, err));
+    enum status st = e->join(&rank, err);
+    if (!st) st = work(context, e, rank == 0, err);
+    return e->leave(st, err);
 }

@@ -3,11 +3,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/checked.h"
+#include "common/file.h"
+#include "common/new_file.h"
+#include "common/threads.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
+#include "train/cli/token_ids.h"
 
 struct forward_flags {
     struct compute_flags compute;
@@ -47,23 +50,15 @@ static void set_defaults(void *options)
 struct results {
     const struct batch *batch;
     struct strbuf header; /* entries so far */
-    FILE *file;
-    const char *path, *temp;
+    struct new_file file;
     uint64_t data_bytes, header_bytes;
 };
 
-static enum status results_open(struct results *r, struct arena *a, const char *path,
-                                uint64_t num_tensors, struct error *err)
+static enum status results_open(struct results *r, const char *path, uint64_t num_tensors,
+                                struct error *err)
 {
-    r->path = path;
-    if (path_exists(path)) return fail(err, ERR_EXISTS, "%s: is there already", path);
-    r->temp = arena_printf(a, "%s.%ld.ferry-partial", path, (long)getpid());
     r->header_bytes = ceil_div_u64(4096 + num_tensors * 256, 8) * 8 - 8;
-    r->file = fopen(r->temp, "wb");
-    if (!r->file) return fail_errno(err, ERR_IO, "%s", r->temp);
-    if (fseeko(r->file, (off_t)(8 + r->header_bytes), SEEK_SET))
-        return fail_errno(err, ERR_IO, "%s", r->temp);
-    return OK;
+    return new_file_open(&r->file, path, true, err);
 }
 
 /* A batch's rows are [sequences, length]. */
@@ -77,16 +72,23 @@ static void add_entry(struct results *r, const struct collected *c, const char *
     if (strcmp(c->name, "loss") != 0) strbuf_printf(&r->header, ",%" PRIu64, c->columns);
     strbuf_printf(&r->header, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", r->data_bytes,
                   r->data_bytes + bytes);
-    r->data_bytes += bytes;
 }
+
+enum { WRITTEN_AT_ONCE = 64 << 20 };
 
 static enum status write_output(void *context, const struct collected *c, struct error *err)
 {
     struct results *r = context;
     size_t each = c->wide ? sizeof(double) : sizeof(float), count = c->rows * c->columns;
-    add_entry(r, c, c->wide ? "F64" : "F32", each * count);
-    if (fwrite(c->data, each, count, r->file) == count) return OK;
-    return fail_errno(err, ERR_IO, "%s", r->temp);
+    uint64_t first = 8 + r->header_bytes + r->data_bytes, bytes = each * count, n;
+    add_entry(r, c, c->wide ? "F64" : "F32", bytes);
+    r->data_bytes += bytes;
+    for (uint64_t at = 0; at < bytes; at += n) {
+        n = min_u64(bytes - at, WRITTEN_AT_ONCE);
+        TRY(work_check(err));
+        TRY(file_write(r->file.fd, r->file.path, (const char *)c->data + at, n, first + at, err));
+    }
+    return OK;
 }
 
 static enum status results_finish(struct results *r, struct error *err)
@@ -94,25 +96,20 @@ static enum status results_finish(struct results *r, struct error *err)
     uint8_t length[8];
     strbuf_add_char(&r->header, '}');
     if (r->header.length > r->header_bytes)
-        return fail(err, ERR_OURS, "%s: a header of %zu bytes does not fit %" PRIu64, r->path,
+        return fail(err, ERR_OURS, "%s: a header of %zu bytes does not fit %" PRIu64, r->file.path,
                     r->header.length, r->header_bytes);
     while (r->header.length < r->header_bytes)
         strbuf_add_char(&r->header, ' ');
     for (unsigned i = 0; i < 8; i++)
         length[i] = (uint8_t)(r->header_bytes >> (8 * i));
-    if (fseeko(r->file, 0, SEEK_SET) || fwrite(length, 1, 8, r->file) != 8 ||
-        fwrite(r->header.data, 1, r->header_bytes, r->file) != r->header_bytes || fflush(r->file) ||
-        fsync(fileno(r->file)))
-        return fail_errno(err, ERR_IO, "%s", r->temp);
-    return path_rename_new(r->temp, r->path, err);
+    TRY(file_write(r->file.fd, r->file.path, length, sizeof length, 0, err));
+    TRY(file_write(r->file.fd, r->file.path, r->header.data, r->header_bytes, 8, err));
+    return new_file_publish(&r->file, err);
 }
 
 static void results_close(struct results *r)
 {
-    if (r->file) {
-        fclose(r->file);
-        (void)unlink(r->temp); /* not there where it has become the result */
-    }
+    new_file_close(&r->file);
     strbuf_release(&r->header);
 }
 
@@ -135,48 +132,58 @@ static int trace_layer_of(const struct forward_flags *f)
     return f->trace_layer > INT32_MAX ? INT32_MAX : (int)f->trace_layer;
 }
 
-static enum status run(const struct forward_flags *f, const char *path, const struct batch *b,
-                       struct error *err)
+/* What all ranks have been told. */
+struct asked {
+    const struct forward_flags *flags;
+    const char *path;
+};
+
+static enum status compute(const struct asked *x, const struct engine *engine, struct results *r,
+                           bool is_rank_0, struct error *err)
 {
-    const struct engine *engine;
-    struct results r = {.batch = b};
-    struct arena a;
+    const struct forward_flags *f = x->flags;
     struct forward_request q = {
         .pass = {.logits = true, .hidden = f->hidden, .trace_layer = trace_layer_of(f)},
-        .shape = *b,
+        .shape = *r->batch,
         .dry_run = f->compute.engine.dry_run,
         .next = only_batch,
         .visit = write_output,
-        .context = &r};
-    TRY(engine_model_of(path, &f->compute, &q.model, err));
-    TRY(engine_open(&engine, err));
-    arena_init(&a);
-    enum status st = OK;
-    if (!q.dry_run) st = results_open(&r, &a, f->out, f->hidden ? 8192 : 64, err);
-    if (!st) st = engine->forward(&q, err);
-    if (!st && !q.dry_run) st = results_finish(&r, err);
+        .context = r};
+    bool writes = is_rank_0 && !q.dry_run;
+    TRY(engine_model_of(x->path, &f->compute, &q.model, err));
+    if (writes) TRY(results_open(r, f->out, f->hidden ? 8192 : 64, err));
+    TRY(engine->forward(&q, err));
+    return writes ? results_finish(r, err) : OK;
+}
+
+static enum status run(void *context, const struct engine *engine, bool is_rank_0,
+                       struct error *err)
+{
+    const struct asked *x = context;
+    const struct forward_flags *f = x->flags;
+    struct token_ids t = {.ids = NULL};
+    struct results r = {.batch = &t.batch, .file = {.fd = -1}};
+    if (!f->input_ids) return fail(err, ERR_USAGE, "--input-ids is missing");
+    if (!f->out && !f->compute.engine.dry_run) return fail(err, ERR_USAGE, "--out is missing");
+    enum status st = ids_read(f->input_ids, &t, err);
+    if (!st) st = ids_check_one_length(&t, f->input_ids, err);
+    if (!st) st = compute(x, engine, &r, is_rank_0, err);
     results_close(&r);
-    arena_release(&a);
+    ids_release(&t);
     return st;
 }
 
 static enum status forward(void *options, const char *const *positional, size_t num_positional,
                            struct error *err)
 {
-    const struct forward_flags *f = options;
-    struct batch b;
-    int32_t *ids = NULL;
+    struct asked x = {options, positional[0]};
     (void)num_positional;
-    if (!f->input_ids) return fail(err, ERR_USAGE, "--input-ids is missing");
-    if (!f->out && !f->compute.engine.dry_run) return fail(err, ERR_USAGE, "--out is missing");
-    enum status st = ids_read(f->input_ids, &b, &ids, err);
-    if (!st) st = run(f, positional[0], &b, err);
-    free(ids);
-    return st;
+    return engine_run(run, &x, err);
 }
 
 const struct command command_forward = {
     .name = "forward",
+    .parallel = true,
     .summary = "compute logits, from any checkpoint at any parallel layout",
     .positional = "MODEL",
     .text = "MODEL is any checkpoint that convert can open, of any layout; each rank reads only "

@@ -8,25 +8,28 @@
 #include "common/progress.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
+#include "train/cli/token_ids.h"
 
 struct generate_flags {
     struct compute_flags compute;
-    const char *prompt_ids, *input_ids;
-    uint64_t max_new_tokens, top_k, seed, end_id;
+    const char *prompt_ids, *input_ids, *end_ids;
+    uint64_t max_new_tokens, top_k, seed;
     double temperature, top_p;
+    bool ignore_eos;
 };
 
 // clang-format off
 #define AT(field) offsetof(struct generate_flags, field)
 static const struct arg generate_args[] = {
-    {"--prompt-ids",     ARG_TEXT,  AT(prompt_ids),     "IDS",  NULL, "token ids as 1,2,3; several prompts of one length as 1,2,3;4,5,6"},
-    {"--input-ids",      ARG_TEXT,  AT(input_ids),      "FILE", NULL, "the same from a tensor input_ids of a safetensors file"},
+    {"--prompt-ids",     ARG_TEXT,  AT(prompt_ids),     "IDS",  NULL, "token ids as 1,2,3; several prompts as 1,2,3;4,5"},
+    {"--input-ids",      ARG_TEXT,  AT(input_ids),      "FILE", NULL, "the same from a tensor input_ids of a safetensors file; attention_mask there tells padding"},
     {"--max-new-tokens", ARG_UINT,  AT(max_new_tokens), "N",    NULL, "default 32"},
     {"--temperature",    ARG_FLOAT, AT(temperature),    "T",    NULL, "0, the default: always the likeliest token"},
     {"--top-k",          ARG_UINT,  AT(top_k),          "K",    NULL, "one of the K likeliest; default: of all"},
     {"--top-p",          ARG_FLOAT, AT(top_p),          "P",    NULL, "of the fewest that have P of the probability; default 1"},
     {"--seed",           ARG_UINT,  AT(seed),           "N",    NULL, "of the random numbers; default 0"},
-    {"--end-id",         ARG_UINT,  AT(end_id),         "ID",   NULL, "a sequence ends with this token; default: none"},
+    {"--end-id --eos-token-id", ARG_TEXT, AT(end_ids),  "IDS",  NULL, "a sequence ends with any of these tokens; default: eos_token_id of generation_config.json or config.json"},
+    {"--ignore-eos",     ARG_FLAG,  AT(ignore_eos),     NULL,   NULL, "no token ends a sequence"},
 };
 static const struct arg_group generate_groups[] = {
     {"Generation", generate_args, sizeof generate_args / sizeof *generate_args, 0},
@@ -43,7 +46,6 @@ static void set_defaults(void *options)
     compute_defaults(&f->compute);
     f->max_new_tokens = 32;
     f->top_p = 1;
-    f->end_id = UINT64_MAX;
 }
 
 /* What was generated so far: [num_sequences] lists. */
@@ -87,38 +89,16 @@ static void print_texts(const struct texts *t, bool json)
     if (json) puts("]}");
 }
 
-static enum status run(const struct generate_flags *f, const char *path, const struct batch *b,
-                       struct error *err)
-{
-    const struct engine *engine;
-    const struct output_flags *o = &f->compute.output;
-    struct texts t = {.num_sequences = b->num_sequences,
-                      .stream = b->num_sequences == 1 && !o->json};
-    struct generate_request q = {.prompts = *b,
-                                 .max_new_tokens = f->max_new_tokens,
-                                 .sampling = {f->temperature, f->top_p, f->top_k, f->seed},
-                                 .end_token = f->end_id > INT32_MAX ? -1 : (int32_t)f->end_id,
-                                 .dry_run = f->compute.engine.dry_run,
-                                 .visit = take_tokens,
-                                 .context = &t};
-    TRY(engine_model_of(path, &f->compute, &q.model, err));
-    TRY(engine_open(&engine, err));
-    t.lines = must_calloc(b->num_sequences, sizeof *t.lines);
-    enum status st = engine->generate(&q, err);
-    if (!st && !q.dry_run) print_texts(&t, o->json);
-    if (!st && o->verbose && t.steps > 1)
-        fprintf(stderr, "%.1f tokens/s after the prompt\n",
-                (double)((t.steps - 1) * t.num_sequences) / (t.last_seconds - t.first_seconds));
-    for (uint64_t i = 0; i < b->num_sequences; i++)
-        strbuf_release(&t.lines[i]);
-    free(t.lines);
-    return st;
-}
-
 static enum status check_flags(const struct generate_flags *f, struct error *err)
 {
-    if (!f->prompt_ids == !f->input_ids)
+    if (!f->prompt_ids && !f->input_ids)
         return fail(err, ERR_USAGE, "one of --prompt-ids and --input-ids is needed");
+    if (f->prompt_ids && f->input_ids)
+        return fail(err, ERR_USAGE, "--prompt-ids and --input-ids are two prompts: give one");
+    if (f->end_ids && f->ignore_eos)
+        return fail(err, ERR_USAGE,
+                    "--end-id says where sequences end, and --ignore-eos that "
+                    "they do not");
     if (f->temperature < 0) return fail(err, ERR_USAGE, "--temperature is negative");
     if (!(f->top_p > 0 && f->top_p <= 1))
         return fail(err, ERR_USAGE, "--top-p is %g; it must be above 0 and at most 1", f->top_p);
@@ -126,28 +106,115 @@ static enum status check_flags(const struct generate_flags *f, struct error *err
     return OK;
 }
 
+/* Those that were asked for must be the model's; of a config's own, who cares. */
+static enum status choose_end_tokens(const struct generate_flags *f, const char *path,
+                                     struct end_tokens *out, struct error *err)
+{
+    struct model_facts m;
+    struct token_ids t;
+    TRY(model_facts_read(path, &f->compute.source, &m, err));
+    *out = m.end_tokens;
+    if (f->ignore_eos) out->count = 0;
+    if (!f->end_ids) return OK;
+    enum status st = ids_parse(f->end_ids, &t, err);
+    if (!st && (t.batch.num_sequences > 1 || t.batch.length > MOST_END_TOKENS))
+        st = fail(err, ERR_USAGE, "\"%s\": at most %d token ids are written as 1,2,3", f->end_ids,
+                  MOST_END_TOKENS);
+    out->count = st ? 0 : t.batch.length;
+    for (size_t i = 0; i < out->count && !st; i++) {
+        out->ids[i] = t.ids[i];
+        if (m.vocab_size && (uint64_t)t.ids[i] >= m.vocab_size)
+            st = fail(err, ERR_USAGE, "%d: the model has %" PRIu64 " tokens", t.ids[i],
+                      m.vocab_size);
+    }
+    ids_release(&t);
+    return st ? fail_in(err, "--end-id") : OK;
+}
+
+/* What was said and changes nothing. */
+static void print_unused(const struct generate_flags *f)
+{
+    if (f->compute.output.quiet || f->temperature > 0) return;
+    if (f->top_k || f->top_p < 1 || f->seed)
+        fprintf(stderr, "note: at temperature 0, the default, the likeliest token is taken: "
+                        "--top-k, --top-p and --seed change nothing\n");
+}
+
+/* What all ranks have been told. */
+struct asked {
+    const struct generate_flags *flags;
+    const char *path;
+};
+
+static void print_all(const struct texts *t, const struct output_flags *o)
+{
+    print_texts(t, o->json);
+    if (o->verbose && t->steps > 1)
+        fprintf(stderr, "%.1f tokens/s after the prompt\n",
+                (double)((t->steps - 1) * t->num_sequences) / (t->last_seconds - t->first_seconds));
+}
+
+static enum status compute(const struct asked *x, const struct engine *engine,
+                           const struct batch *b, bool is_rank_0, struct error *err)
+{
+    const struct generate_flags *f = x->flags;
+    const struct output_flags *o = &f->compute.output;
+    struct end_tokens end;
+    struct texts t = {.num_sequences = b->num_sequences,
+                      .stream = b->num_sequences == 1 && !o->json};
+    TRY(choose_end_tokens(f, x->path, &end, err));
+    struct generate_request q = {.prompts = *b,
+                                 .max_new_tokens = f->max_new_tokens,
+                                 .sampling = {f->temperature, f->top_p, f->top_k, f->seed},
+                                 .end_tokens = end.ids,
+                                 .num_end_tokens = end.count,
+                                 .dry_run = f->compute.engine.dry_run,
+                                 .visit = take_tokens,
+                                 .context = &t};
+    TRY(engine_model_of(x->path, &f->compute, &q.model, err));
+    if (is_rank_0) print_unused(f);
+    t.lines = must_calloc(b->num_sequences, sizeof *t.lines);
+    enum status st = engine->generate(&q, err);
+    if (!st && !q.dry_run && is_rank_0) print_all(&t, o);
+    for (uint64_t i = 0; i < b->num_sequences; i++)
+        strbuf_release(&t.lines[i]);
+    free(t.lines);
+    return st;
+}
+
+static enum status run(void *context, const struct engine *engine, bool is_rank_0,
+                       struct error *err)
+{
+    const struct asked *x = context;
+    const struct generate_flags *f = x->flags;
+    struct token_ids t;
+    TRY(check_flags(f, err));
+    enum status st =
+        f->prompt_ids ? ids_parse(f->prompt_ids, &t, err) : ids_read(f->input_ids, &t, err);
+    if (!st) st = compute(x, engine, &t.batch, is_rank_0, err);
+    ids_release(&t);
+    return st;
+}
+
 static enum status generate(void *options, const char *const *positional, size_t num_positional,
                             struct error *err)
 {
-    const struct generate_flags *f = options;
-    struct batch b;
-    int32_t *ids = NULL;
+    struct asked x = {options, positional[0]};
     (void)num_positional;
-    TRY(check_flags(f, err));
-    enum status st = f->prompt_ids ? ids_parse(f->prompt_ids, &b, &ids, err)
-                                   : ids_read(f->input_ids, &b, &ids, err);
-    if (!st) st = run(f, positional[0], &b, err);
-    free(ids);
-    return st;
+    return engine_run(run, &x, err);
 }
 
 const struct command command_generate = {
     .name = "generate",
+    .parallel = true,
     .summary = "continue token ids, with a cache of keys and values",
     .positional = "MODEL",
     .text =
-        "Ids in, ids out; the tokenizer is not Ferry's. The same seed gives the same tokens again; "
-        "at another layout sums are rounded in another order.\n\n"
+        "Ids in, ids out; the tokenizer is not Ferry's. A sequence ends with the model's "
+        "eos_token_id, which is printed; of generation_config.json nothing else is used. The same "
+        "seed gives the same tokens again; at another layout sums are rounded in another order. In "
+        "bf16 logits are some per cent off, so that --top-p keeps other tokens than in f32 where "
+        "one is at its edge.\n\n"
         "  ferry generate model --prompt-ids 1,2,3 --max-new-tokens 32",
     .groups = generate_groups,
     .num_groups = sizeof generate_groups / sizeof *generate_groups,

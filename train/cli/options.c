@@ -1,12 +1,7 @@
 #include "train/cli/options.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/panel.h"
-#include "common/memory.h"
 #include "common/ranks.h"
 #include "convert/inspect.h"
 
@@ -78,77 +73,20 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
     return OK;
 }
 
-/* ---- token ids ---- */
+/* ---- the model ---- */
 
-static enum status check_id(double v, uint64_t at, const char *where, struct error *err)
-{
-    if (v >= INT32_MIN && v <= INT32_MAX && v == (double)(int32_t)v) return OK;
-    return fail(err, ERR_CORRUPT, "%s: element %" PRIu64 " is %g, no token id", where, at, v);
-}
-
-static enum status copy_ids(struct opened *o, const struct stored_tensor *s, const char *path,
-                            struct batch *b, int32_t **ids, struct error *err)
-{
-    struct tensor *t;
-    TRY(catalog_wrap_stored(&o->catalog, s, &t, err));
-    double *values = must_calloc(t->numel + 1, sizeof *values);
-    enum status st = panel_read_numbers(&o->catalog, t, values, err);
-    *ids = must_calloc(t->numel + 1, sizeof **ids);
-    for (uint64_t i = 0; i < t->numel && !st; i++) {
-        st = check_id(values[i], i, path, err);
-        if (!st) (*ids)[i] = (int32_t)values[i];
-    }
-    free(values);
-    *b = (struct batch){.num_sequences = t->num_dims == 2 ? t->shape[0] : 1,
-                        .length = t->shape[t->num_dims - 1],
-                        .ids = *ids};
-    return st;
-}
-
-enum status ids_read(const char *path, struct batch *b, int32_t **ids, struct error *err)
+enum status model_facts_read(const char *path, const struct source_flags *source,
+                             struct model_facts *out, struct error *err)
 {
     struct opened o;
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
-    *ids = NULL;
-    enum status st = opened_open(&o, path, &none, true, true, err);
-    const struct stored_tensor *s = st ? NULL : stored_find(&o.catalog.stored, "input_ids");
-    if (!st && !s) st = fail(err, ERR_USAGE, "%s: no tensor input_ids", path);
-    if (!st && (s->num_dims < 1 || s->num_dims > 2 || dtype_bytes(s->dtype) == 0))
-        st = fail(err, ERR_USAGE,
-                  "%s: input_ids has %u dimensions of %s; [sequences, length] of "
-                  "whole numbers is expected",
-                  path, s->num_dims, dtype_infos[s->dtype].name);
-    if (!st) st = copy_ids(&o, s, path, b, ids, err);
+    *out = (struct model_facts){.vocab_size = 0};
+    enum status st = opened_open(&o, path, source, false, true, err);
+    if (!st) {
+        const struct tensor *words = catalog_find(&o.catalog, "embedding.word_embeddings.weight");
+        out->vocab_size = words ? words->shape[0] : o.catalog.config.vocab_size;
+        out->positions = o.catalog.config.max_position_embeddings;
+        st = end_tokens_read(o.catalog.hf_folder, &out->end_tokens, err);
+    }
     opened_close(&o);
     return st;
-}
-
-enum status ids_parse(const char *text, struct batch *b, int32_t **ids, struct error *err)
-{
-    uint64_t count = 0, in_sequence = 0;
-    *ids = must_calloc(strlen(text) + 1, sizeof **ids);
-    *b = (struct batch){.num_sequences = 1, .ids = *ids};
-    for (const char *p = text; *p;) {
-        char *end;
-        errno = 0;
-        long long v = strtoll(p, &end, 10);
-        if (end == p || errno || v < 0 || v > INT32_MAX || (*end && *end != ',' && *end != ';'))
-            return fail(err, ERR_USAGE, "\"%s\": token ids are written as 1,2,3;4,5,6", text);
-        (*ids)[count++] = (int32_t)v;
-        in_sequence++;
-        if (*end != ',') {
-            if (b->length && b->length != in_sequence)
-                return fail(err, ERR_USAGE,
-                            "sequences of %" PRIu64 " and %" PRIu64
-                            " tokens: they must be of one length",
-                            b->length, in_sequence);
-            b->length = in_sequence;
-            in_sequence = 0;
-            b->num_sequences += *end == ';';
-        }
-        p = *end ? end + 1 : end;
-        if (*end && !*p) return fail(err, ERR_USAGE, "\"%s\" ends in a \"%c\"", text, *end);
-    }
-    if (!b->length) return fail(err, ERR_USAGE, "no token ids");
-    return OK;
 }

@@ -3,6 +3,7 @@
 #define FERRY_TRAIN_CLI_OPTIONS_H
 
 #include "common/args.h"
+#include "convert/end_tokens.h"
 #include "train/engine.h"
 
 /* How a model is cut and what it is computed in, beside the layout_flags of conversions. */
@@ -33,13 +34,13 @@ void compute_defaults(struct compute_flags *f);
 MUST_CHECK enum status engine_model_of(const char *path, const struct compute_flags *f,
                                        struct engine_model *out, struct error *err);
 
-/* Token ids from a tensor "input_ids" [sequences, length] (or [length]) of a safetensors file,
- * whole numbers of any type. ids is on the heap. */
-MUST_CHECK enum status ids_read(const char *path, struct batch *b, int32_t **ids,
-                                struct error *err);
-
-/* Token ids "1,2,3"; sequences of one length are separated by ";". */
-MUST_CHECK enum status ids_parse(const char *text, struct batch *b, int32_t **ids,
-                                 struct error *err);
+/* What a command wants to know of a model before it runs. */
+struct model_facts {
+    uint64_t vocab_size; /* without padding; 0: not known */
+    uint64_t positions;  /* that it was made for; 0: not known */
+    struct end_tokens end_tokens;
+};
+MUST_CHECK enum status model_facts_read(const char *path, const struct source_flags *source,
+                                        struct model_facts *out, struct error *err);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
-#include "convert/inspect.h"
 #include "formats/indexed_dataset.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
@@ -24,7 +23,7 @@ static const struct arg perplexity_args[] = {
     {"--data",                 ARG_TEXT,   AT(data),         "PATH", NULL, "Megatron indexed dataset (PREFIX, .bin or .idx), or a file of token ids"},
     {"--data-dtype",           ARG_CHOICE, AT(data_dtype),   NULL, "u16|u32", "the file is raw ids of this type, little-endian; default: an indexed dataset"},
     {"--seq-length --seq",     ARG_UINT,   AT(seq),          "N", NULL, "tokens of a window; default: what the model was made for, at most 2048"},
-    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows at a time; default 1"},
+    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows at a time; default: one for each data parallel rank"},
     {"--max-tokens",           ARG_UINT,   AT(max_tokens),   "N", NULL, "stop after so many; default: all"},
 };
 static const struct arg_group perplexity_groups[] = {
@@ -40,35 +39,42 @@ static void set_defaults(void *options)
 {
     struct perplexity_flags *f = options;
     compute_defaults(&f->compute);
-    f->batch = 1;
     f->max_tokens = UINT64_MAX;
 }
 
 /* The stream of all tokens in windows of seq + 1, of which the last token of one is the first of
- * the next: each token but the first of all is foretold once. */
+ * the next: each token but the first of all is foretold once. What is left behind the last whole
+ * window is a window of its own length. */
 struct windows {
     const struct perplexity_flags *flags;
+    const char *model;
     struct indexed_dataset data;
-    uint64_t seq, batch, num_tokens, num_windows;
-    int32_t *tokens, *ids, *targets; /* [seq + 1], [batch, seq], [batch, seq] */
+    uint64_t seq, batch, num_tokens, num_whole, rest; /* rest: tokens of the short window; or 0 */
+    uint64_t vocab_size;                              /* of the model */
+    int32_t *tokens, *ids, *targets;                  /* [seq + 1], [batch, seq], [batch, seq] */
     double sum;
 };
 
-/* Window number `window`, in row `row` of the batch; behind the data there is nothing to foretell.
- */
-static enum status read_window(struct windows *w, uint64_t window, uint64_t row, struct error *err)
+static enum status bad_token(const struct windows *w, uint64_t at, int32_t id, struct error *err)
 {
-    uint64_t first = window * w->seq;
-    uint64_t count = first < w->num_tokens ? min_u64(w->seq + 1, w->num_tokens - first) : 0;
-    int32_t *ids = w->ids + row * w->seq, *targets = w->targets + row * w->seq;
-    for (uint64_t i = 0; i < w->seq; i++) {
-        ids[i] = 0;
-        targets[i] = -1;
-    }
-    if (count < 2) return OK;
-    TRY(indexed_dataset_read_stream(&w->data, first, count, DT_I32, w->tokens, err));
-    memcpy(ids, w->tokens, (count - 1) * sizeof *ids);
-    memcpy(targets, w->tokens + 1, (count - 1) * sizeof *targets);
+    uint64_t sequence, element;
+    TRY(indexed_dataset_locate(&w->data, at, &sequence, &element, err));
+    return fail(err, ERR_CORRUPT,
+                "%s: token %" PRIu64 " (sequence %" PRIu64 ", element %" PRIu64
+                ") is %d: the model has %" PRIu64 " tokens",
+                w->flags->data, at, sequence, element, id, w->vocab_size);
+}
+
+/* `length` foretold tokens from token `first` on, as row `row` of a batch of such rows. */
+static enum status read_window(struct windows *w, uint64_t first, uint64_t length, uint64_t row,
+                               struct error *err)
+{
+    TRY(indexed_dataset_read_stream(&w->data, first, length + 1, DT_I32, w->tokens, err));
+    for (uint64_t i = 0; i <= length; i++)
+        if (w->tokens[i] < 0 || (uint64_t)w->tokens[i] >= w->vocab_size)
+            return bad_token(w, first + i, w->tokens[i], err);
+    memcpy(w->ids + row * length, w->tokens, length * sizeof *w->ids);
+    memcpy(w->targets + row * length, w->tokens + 1, length * sizeof *w->targets);
     return OK;
 }
 
@@ -76,12 +82,19 @@ static enum status next_batch(void *context, uint64_t number, struct batch *b, b
                               struct error *err)
 {
     struct windows *w = context;
-    uint64_t first = number * w->batch;
-    *more = first < w->num_windows;
-    for (uint64_t i = 0; i < w->batch && *more; i++)
-        TRY(read_window(w, first + i, i, err));
+    uint64_t first = number * w->batch, count = 0, length = w->seq;
+    if (first < w->num_whole) {
+        count = min_u64(w->batch, w->num_whole - first);
+    } else if (w->rest && number == ceil_div_u64(w->num_whole, w->batch)) {
+        first = w->num_whole;
+        count = 1;
+        length = w->rest;
+    }
+    *more = count > 0;
+    for (uint64_t i = 0; i < count; i++)
+        TRY(read_window(w, (first + i) * w->seq, length, i, err));
     *b = (struct batch){
-        .num_sequences = w->batch, .length = w->seq, .ids = w->ids, .targets = w->targets};
+        .num_sequences = count, .length = length, .ids = w->ids, .targets = w->targets};
     return OK;
 }
 
@@ -126,64 +139,76 @@ static enum status open_data(struct windows *w, struct error *err)
                 w->num_tokens);
 }
 
-/* How long windows are where nobody says so: the model's positions, as far as that is sensible. */
-static enum status choose_length(struct windows *w, const char *path, struct error *err)
+/* Which tokens the model has, and how long windows are where nobody says so: its positions, as far
+ * as that is sensible. */
+static enum status look_at_model(struct windows *w, struct error *err)
 {
     enum { LONGEST = 2048 };
-    struct opened o;
-    w->seq = w->flags->seq;
-    if (w->seq) return OK;
-    enum status st = opened_open(&o, path, &w->flags->compute.source, false, true, err);
-    if (!st) {
-        uint64_t positions = o.catalog.config.max_position_embeddings;
-        w->seq = positions && positions < LONGEST ? positions : LONGEST;
-        w->seq = min_u64(w->seq, w->num_tokens - 1);
-    }
-    opened_close(&o);
-    return st;
+    struct model_facts m;
+    TRY(model_facts_read(w->model, &w->flags->compute.source, &m, err));
+    uint64_t usual = m.positions && m.positions < LONGEST ? m.positions : LONGEST;
+    w->seq = min_u64(w->flags->seq ? w->flags->seq : usual, w->num_tokens - 1);
+    w->vocab_size = m.vocab_size;
+    return OK;
 }
 
-static enum status run(struct windows *w, const char *path, struct error *err)
+static enum status cut(struct windows *w, struct error *err)
 {
-    const struct engine *engine;
+    const struct perplexity_flags *f = w->flags;
+    const uint64_t foretold = w->num_tokens - 1, dp = f->compute.engine.dp;
+    w->num_whole = foretold / w->seq;
+    w->rest = foretold % w->seq;
+    w->batch = min_u64(f->batch ? f->batch : dp ? dp : 1, w->num_whole);
+    if (w->seq > INT32_MAX || w->batch > INT32_MAX / w->seq)
+        return fail(err, ERR_USAGE, "--seq-length and --batch: too many tokens at a time");
+    w->tokens = must_calloc(w->seq + 1, sizeof *w->tokens);
+    w->ids = must_calloc(w->batch * w->seq, sizeof *w->ids);
+    w->targets = must_calloc(w->batch * w->seq, sizeof *w->targets);
+    return OK;
+}
+
+static enum status compute(struct windows *w, const struct engine *engine, bool is_rank_0,
+                           struct error *err)
+{
     struct forward_request q = {.pass = {.loss = true, .trace_layer = -1},
                                 .dry_run = w->flags->compute.engine.dry_run,
                                 .next = next_batch,
                                 .visit = add_losses,
                                 .context = w};
-    TRY(choose_length(w, path, err));
-    w->num_windows = ceil_div_u64(w->num_tokens - 1, w->seq);
-    w->batch = min_u64(w->flags->batch ? w->flags->batch : 1, w->num_windows);
-    if (w->seq > INT32_MAX || w->batch > INT32_MAX / w->seq)
-        return fail(err, ERR_USAGE, "--seq-length and --batch: too many tokens at a time");
+    TRY(engine_model_of(w->model, &w->flags->compute, &q.model, err));
+    TRY(look_at_model(w, err));
+    TRY(cut(w, err));
     q.shape = (struct batch){.num_sequences = w->batch, .length = w->seq};
-    TRY(engine_model_of(path, &w->flags->compute, &q.model, err));
-    TRY(engine_open(&engine, err));
-    w->tokens = must_calloc(w->seq + 1, sizeof *w->tokens);
-    w->ids = must_calloc(w->batch * w->seq, sizeof *w->ids);
-    w->targets = must_calloc(w->batch * w->seq, sizeof *w->targets);
     TRY(engine->forward(&q, err));
-    if (!q.dry_run) print_result(w, w->flags->compute.output.json);
+    if (!q.dry_run && is_rank_0) print_result(w, w->flags->compute.output.json);
     return OK;
+}
+
+static enum status run(void *context, const struct engine *engine, bool is_rank_0,
+                       struct error *err)
+{
+    struct windows *w = context;
+    if (!w->flags->data) return fail(err, ERR_USAGE, "--data is missing");
+    TRY(open_data(w, err));
+    enum status st = compute(w, engine, is_rank_0, err);
+    free(w->tokens);
+    free(w->ids);
+    free(w->targets);
+    indexed_dataset_close(&w->data);
+    return st;
 }
 
 static enum status perplexity(void *options, const char *const *positional, size_t num_positional,
                               struct error *err)
 {
-    struct windows w = {.flags = options};
+    struct windows w = {.flags = options, .model = positional[0]};
     (void)num_positional;
-    if (!w.flags->data) return fail(err, ERR_USAGE, "--data is missing");
-    TRY(open_data(&w, err));
-    enum status st = run(&w, positional[0], err);
-    free(w.tokens);
-    free(w.ids);
-    free(w.targets);
-    indexed_dataset_close(&w.data);
-    return st;
+    return engine_run(run, &w, err);
 }
 
 const struct command command_perplexity = {
     .name = "perplexity",
+    .parallel = true,
     .summary = "how well a model foretells the tokens of a dataset",
     .positional = "MODEL",
     .text = "All sequences of the dataset are one stream, cut into windows; what stands before a "

@@ -103,5 +103,6 @@ enum status comm_mpi_open(struct comm *c, struct error *err)
                     dlerror());
     *(void **)&start = dlsym(library, "comm_mpi_start"); /* as POSIX has it: ISO C has no way */
     if (!start) return fail(err, ERR_UNSUPPORTED, "MPI: %s", dlerror());
-    return start(c, interrupted, err);
+    const struct comm_mpi_program program = {interrupted, work_stop};
+    return start(c, &program, err);
 }

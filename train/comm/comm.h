@@ -7,6 +7,7 @@
  * When a rank fails, ends, or calls something else than the others (another operation, another
  * size), every call of all the others returns ERR_RANK within seconds, with one message that says
  * which rank and why; comm_fail() is how a rank tells. After SIGINT they return ERR_INTERRUPTED. A
+ * rank that makes no call learns of it, too: work_check() of common/threads.h fails in it. A
  * communicator is used by one thread at a time. */
 #ifndef FERRY_TRAIN_COMM_COMM_H
 #define FERRY_TRAIN_COMM_COMM_H
@@ -31,6 +32,8 @@ struct comm_group {
 
 struct comm_backend {
     const char *name;
+    /* Bytes of memory that this rank talks through, at most: ranks of one host may share them. */
+    uint64_t (*memory)(const struct comm *c);
     enum status (*group_open)(struct comm_group *g, struct error *err);
     void (*group_close)(struct comm_group *g);
     /* In place, `count` elements. */
@@ -67,8 +70,9 @@ struct comm_backend {
 struct comm {
     const struct comm_backend *backend;
     unsigned rank, size;
-    unsigned host_size; /* ranks on this host, this one included: they share its CPUs */
-    unsigned host_rank; /* its place among them */
+    unsigned host_size;   /* ranks on this host, this one included */
+    unsigned cpu_sharers; /* those that may run on CPUs of this one: a launcher may bind each */
+    unsigned host_rank;   /* its place among them */
     void *own;
 };
 
@@ -91,8 +95,8 @@ void comm_group_close(struct comm_group *g);
 void comm_fail(struct comm *c, const struct error *err);
 
 /* st is how this rank's work ended: not OK tells the others (with err's text). Returns the job's:
- * the first failure of any rank, whose message err then is. For ranks other than 0 of `local` it
- * does not return. */
+ * the first failure of any rank, whose message err then is; of `mpi`, for ranks other than 0 the
+ * message is empty where rank 0 has it. For ranks other than 0 of `local` it does not return. */
 enum status comm_close(struct comm *c, enum status st, struct error *err);
 
 MUST_CHECK enum status comm_barrier(struct comm_group *g, struct error *err);

@@ -9,18 +9,27 @@
  * 3. A collective call begins by telling what it is, and a message by its size. Ranks that wait for
  *    one another in different groups, or in a message and a collective call, wait for ever.
  * 4. A rank that fails sends its message to all others. No call of ours blocks in MPI, but for the
- *    making of groups and the end: whoever waits looks for such a message, and for SIGINT. A rank
- *    that dies is mpirun's or srun's to see: they end the job. */
+ *    making of groups and the end: whoever waits looks for such a message, and for SIGINT. That a
+ *    rank of the same host dies is seen by its process descriptor; of another, mpirun or srun sees
+ *    it, and ends the job.
+ * 5. A thread, the watch, looks for such a message while the rank loads or computes. MPI is used by
+ *    one thread at a time: each function of the backend holds the lock. */
 #include "train/comm/comm_mpi.h"
 
 #include <mpi.h>
+#include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/memory.h"
 #include "train/comm/comm_internal.h"
+#include "train/comm/watch.h"
 
 enum {
     TAG_MESSAGE = 1,
@@ -44,9 +53,19 @@ struct sent {
     char *data;
 };
 
+/* Another rank of this host. */
+struct mate {
+    unsigned rank;
+    int fd; /* of its process: readable once that has ended */
+};
+
 struct mpi {
     MPI_Comm world;
-    bool (*interrupted)(void);
+    struct comm_mpi_program program;
+    pthread_mutex_t lock; /* of all below, and of MPI */
+    struct watch watch;
+    struct mate *mates; /* [num_mates], the other ranks of this host whose processes are seen */
+    unsigned num_mates;
     unsigned rank, size;
     bool has_failed;
     struct failure failure;                         /* the first that this rank knows of */
@@ -62,10 +81,30 @@ struct greeting {
     uint64_t most; /* bytes of all_to_all that go from one to another, or are expected to */
 };
 
+/* Behind a round: parts that do not come out even, and greetings of very many ranks. */
+static size_t buffer_bytes(unsigned size)
+{
+    return ROUND_BYTES + size * sizeof(struct greeting);
+}
+
 static struct mpi *mpi_of(const struct comm_group *g)
 {
     return g->comm->own;
 }
+
+static struct mpi *locked(struct mpi *m)
+{
+    pthread_mutex_lock(&m->lock);
+    return m;
+}
+
+static void unlock(struct mpi **m)
+{
+    pthread_mutex_unlock(&(*m)->lock);
+}
+
+/* The lock is held until the function that says this returns. */
+#define HOLD_LOCK(m) struct mpi *holds __attribute__((cleanup(unlock), unused)) = locked(m)
 
 static MPI_Comm comm_of(const struct comm_group *g)
 {
@@ -81,6 +120,20 @@ static double seconds_now(void)
 
 /* ---- failures ---- */
 
+static bool has_ended(const struct mate *mate)
+{
+    struct pollfd p = {.fd = mate->fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0;
+}
+
+/* What is sent to a dead rank never arrives. */
+static bool is_dead(const struct mpi *m, unsigned rank)
+{
+    for (unsigned i = 0; i < m->num_mates; i++)
+        if (m->mates[i].rank == rank) return has_ended(&m->mates[i]);
+    return false;
+}
+
 /* As far as that is done in time. */
 static void send_to_all(struct mpi *m, const void *data, size_t bytes, int tag)
 {
@@ -88,7 +141,8 @@ static void send_to_all(struct mpi *m, const void *data, size_t bytes, int tag)
     for (unsigned r = 0; r < m->size; r++) {
         MPI_Request request = MPI_REQUEST_NULL;
         int done = 0;
-        if (r != m->rank) MPI_Isend(data, (int)bytes, MPI_BYTE, (int)r, tag, m->world, &request);
+        if (r == m->rank || is_dead(m, r)) continue;
+        MPI_Isend(data, (int)bytes, MPI_BYTE, (int)r, tag, m->world, &request);
         while (!done && seconds_now() < until)
             MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     }
@@ -103,6 +157,17 @@ static void set_failure(struct mpi *m, enum status st, const char *text)
     send_to_all(m, &m->failure, sizeof m->failure, TAG_FAILURE);
 }
 
+/* Processes that have ended in the middle of the job, if some have. */
+static void look_for_deaths(struct mpi *m)
+{
+    for (unsigned i = 0; i < m->num_mates; i++) {
+        char text[64];
+        if (!has_ended(&m->mates[i])) continue;
+        (void)snprintf(text, sizeof text, "rank %u has died", m->mates[i].rank);
+        set_failure(m, ERR_RANK, text);
+    }
+}
+
 static void look_for_failure(struct mpi *m)
 {
     int there = 0;
@@ -113,8 +178,10 @@ static void look_for_failure(struct mpi *m)
         m->has_failed = true;
         MPI_Recv(&m->failure, sizeof m->failure, MPI_BYTE, from.MPI_SOURCE, TAG_FAILURE, m->world,
                  MPI_STATUS_IGNORE);
-    } else if (m->interrupted()) {
+    } else if (m->program.interrupted()) {
         set_failure(m, ERR_INTERRUPTED, "interrupted");
+    } else {
+        look_for_deaths(m);
     }
 }
 
@@ -268,6 +335,7 @@ static enum status reduce_by_parts(const struct comm_group *g, char *data, size_
 static enum status all_reduce(struct comm_group *g, void *data, size_t count, enum comm_type type,
                               enum comm_reduction reduction, struct error *err)
 {
+    HOLD_LOCK(mpi_of(g));
     size_t bytes = comm_type_bytes(type);
     struct comm_call call = comm_call_of(g, COMM_ALL_REDUCE, count * bytes);
     call.type = type, call.reduction = reduction;
@@ -288,6 +356,7 @@ static enum status all_gather(struct comm_group *g, const void *in, void *out, s
                               struct error *err)
 {
     struct mpi *m = mpi_of(g);
+    HOLD_LOCK(m);
     struct comm_call call = comm_call_of(g, COMM_ALL_GATHER, bytes);
     copy(past(out, g->index * bytes), in, bytes);
     if (g->size == 1) return check(m, err);
@@ -306,6 +375,7 @@ static enum status reduce_scatter(struct comm_group *g, const void *in, void *ou
                                   enum comm_type type, struct error *err)
 {
     struct mpi *m = mpi_of(g);
+    HOLD_LOCK(m);
     size_t bytes = comm_type_bytes(type), most = ROUND_BYTES / bytes / g->size;
     struct comm_call call = comm_call_of(g, COMM_REDUCE_SCATTER, count * bytes);
     call.type = type;
@@ -368,6 +438,7 @@ static enum status share_round(const struct comm_group *g, const void *in, const
 static enum status all_to_all(struct comm_group *g, const void *in, const size_t *in_bytes,
                               void *out, const size_t *out_bytes, struct error *err)
 {
+    HOLD_LOCK(mpi_of(g));
     struct comm_call call = comm_call_of(g, COMM_ALL_TO_ALL, 0);
     uint64_t most = 0;
     for (unsigned i = 0; i < g->size; i++)
@@ -408,6 +479,7 @@ static enum status send(struct comm_group *g, unsigned to, const void *data, siz
                         struct error *err)
 {
     struct mpi *m = mpi_of(g);
+    HOLD_LOCK(m);
     unsigned rank = g->ranks[to];
     TRY(check(m, err));
     TRY(finish_sent(m, rank, err));
@@ -441,6 +513,7 @@ static enum status receive(struct comm_group *g, unsigned from, void *data, size
                            struct error *err)
 {
     struct mpi *m = mpi_of(g);
+    HOLD_LOCK(m);
     TRY(check(m, err));
     size_t at = 0, n, sent;
     do { /* no bytes are a message, too */
@@ -458,10 +531,21 @@ static enum status receive(struct comm_group *g, unsigned from, void *data, size
 
 /* ---- the job ---- */
 
+/* It needs no communicator of its own, whose making would wait for ranks that have failed. */
+static bool is_world(const struct comm_group *g)
+{
+    for (unsigned i = 0; i < g->size; i++)
+        if (g->ranks[i] != i) return false;
+    return g->size == mpi_of(g)->size;
+}
+
 static enum status group_open(struct comm_group *g, struct error *err)
 {
     struct mpi *m = mpi_of(g);
+    HOLD_LOCK(m);
     MPI_Group all, some;
+    g->own = &m->world;
+    if (is_world(g)) return check(m, err);
     int *ranks = must_malloc(g->size * sizeof *ranks);
     for (unsigned i = 0; i < g->size; i++)
         ranks[i] = (int)g->ranks[i];
@@ -479,19 +563,24 @@ static enum status group_open(struct comm_group *g, struct error *err)
 
 static void group_close(struct comm_group *g)
 {
+    struct mpi *m = mpi_of(g);
+    HOLD_LOCK(m);
+    if (g->own == &m->world) return;
     /* In a job that has failed not all members may come here. */
-    if (!mpi_of(g)->has_failed) MPI_Comm_free(g->own);
+    if (!m->has_failed) MPI_Comm_free(g->own);
     free(g->own);
 }
 
 static enum status check_job(struct comm *c, struct error *err)
 {
+    HOLD_LOCK(c->own);
     return check(c->own, err);
 }
 
 static void tell_failure(struct comm *c, const struct error *why)
 {
     struct mpi *m = c->own;
+    HOLD_LOCK(m);
     struct error error = *why;
     if (m->size > 1) (void)!fail_in(&error, "rank %u", m->rank);
     look_for_failure(m); /* of another, which was first */
@@ -515,18 +604,33 @@ static enum status meet_at_end(struct comm *c, struct error *err)
 }
 
 /* mpirun ends the whole job once one process has ended with a failure, so rank 0, which says why,
- * is waited for. */
-static void wait_for_rank_0(struct mpi *m)
+ * is waited for. Whether it knows of the failure. */
+static bool wait_for_rank_0(struct mpi *m)
 {
     double until = seconds_now() + PATIENCE;
-    int there = 0;
+    int there = m->rank == 0;
     if (m->rank == 0) send_to_all(m, NULL, 0, TAG_BYE);
-    while (m->rank && !there && seconds_now() < until)
+    while (!there && seconds_now() < until)
         MPI_Iprobe(0, TAG_BYE, m->world, &there, MPI_STATUS_IGNORE);
+    return there;
+}
+
+/* What the watch looks for. Whoever holds the lock looks itself. */
+static enum status look_around(void *context, struct error *err)
+{
+    struct mpi *m = context;
+    if (pthread_mutex_trylock(&m->lock)) return OK;
+    enum status st = check(m, err);
+    pthread_mutex_unlock(&m->lock);
+    return st;
 }
 
 static void mpi_release(struct mpi *m)
 {
+    pthread_mutex_destroy(&m->lock);
+    for (unsigned i = 0; i < m->num_mates; i++)
+        close(m->mates[i].fd);
+    free(m->mates);
     free(m->out);
     free(m->in);
     free(m->counts);
@@ -538,6 +642,7 @@ static void mpi_release(struct mpi *m)
 static enum status close_job(struct comm *c, enum status st, struct error *err)
 {
     struct mpi *m = c->own;
+    watch_end(&m->watch);
     if (!st) st = meet_at_end(c, err);
     if (!st) {
         MPI_Comm_free(&m->world);
@@ -547,14 +652,21 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
     }
     err->code = st;
     tell_failure(c, err);
-    wait_for_rank_0(m);
+    bool told = wait_for_rank_0(m) && m->rank;
     /* MPI is left as it is, with what was under way and its buffers: it would wait for the others.
      */
-    return fail(err, m->failure.status, "%s", m->failure.text);
+    return fail(err, m->failure.status, "%s", told ? "" : m->failure.text);
+}
+
+/* MPI has more of its own. */
+static uint64_t memory(const struct comm *c)
+{
+    return 2 * buffer_bytes(c->size);
 }
 
 static const struct comm_backend mpi = {
     .name = "mpi",
+    .memory = memory,
     .group_open = group_open,
     .group_close = group_close,
     .all_reduce = all_reduce,
@@ -568,13 +680,60 @@ static const struct comm_backend mpi = {
     .close = close_job,
 };
 
-static void count_ranks_of_host(struct comm *c, MPI_Comm world)
+/* How another process of the host would find this one. */
+struct whereabouts {
+    uint64_t process_numbers; /* of which space its number is: that of a container may be another */
+    int64_t process;
+    unsigned rank;
+    cpu_set_t cpus; /* that it may run on */
+};
+
+static struct whereabouts own_whereabouts(const struct mpi *m)
+{
+    struct stat space = {.st_ino = 0};
+    (void)stat("/proc/self/ns/pid", &space);
+    struct whereabouts own = {
+        .process_numbers = space.st_ino, .process = getpid(), .rank = m->rank};
+    (void)sched_getaffinity(0, sizeof own.cpus, &own.cpus);
+    return own;
+}
+
+static unsigned count_cpu_sharers(const struct whereabouts *own, const struct whereabouts *all,
+                                  unsigned count)
+{
+    unsigned sharers = 0;
+    for (unsigned i = 0; i < count; i++) {
+        cpu_set_t both;
+        CPU_AND(&both, &own->cpus, &all[i].cpus);
+        sharers += CPU_COUNT(&both) > 0 || all[i].rank == own->rank;
+    }
+    return sharers;
+}
+
+static void open_mates(struct mpi *m, const struct whereabouts *all, unsigned count)
+{
+    const struct whereabouts own = own_whereabouts(m);
+    m->mates = must_calloc(count + 1, sizeof *m->mates);
+    for (unsigned i = 0; i < count; i++) {
+        if (all[i].rank == m->rank || all[i].process_numbers != own.process_numbers) continue;
+        int fd = (int)syscall(SYS_pidfd_open, (pid_t)all[i].process, 0);
+        if (fd >= 0) m->mates[m->num_mates++] = (struct mate){all[i].rank, fd};
+    }
+}
+
+static void meet_host(struct comm *c, struct mpi *m)
 {
     MPI_Comm host;
     int size = 1, rank = 0;
-    MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    const struct whereabouts own = own_whereabouts(m);
+    MPI_Comm_split_type(m->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
     MPI_Comm_size(host, &size);
     MPI_Comm_rank(host, &rank);
+    struct whereabouts *all = must_calloc((size_t)size, sizeof *all);
+    MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, host);
+    open_mates(m, all, (unsigned)size);
+    c->cpu_sharers = count_cpu_sharers(&own, all, (unsigned)size);
+    free(all);
     MPI_Comm_free(&host);
     c->host_size = (unsigned)size;
     c->host_rank = (unsigned)rank;
@@ -582,8 +741,7 @@ static void count_ranks_of_host(struct comm *c, MPI_Comm world)
 
 static void make_buffers(struct mpi *m)
 {
-    /* Behind a round: parts that do not come out even, and greetings of very many ranks. */
-    size_t bytes = ROUND_BYTES + m->size * sizeof(struct greeting);
+    size_t bytes = buffer_bytes(m->size);
     m->out = must_malloc(bytes);
     m->in = must_malloc(bytes);
     m->counts = must_calloc(4ul * m->size, sizeof *m->counts);
@@ -597,20 +755,24 @@ static void make_buffers(struct mpi *m)
 }
 
 __attribute__((visibility("default"))) enum status
-comm_mpi_start(struct comm *c, bool (*interrupted)(void), struct error *err)
+comm_mpi_start(struct comm *c, const struct comm_mpi_program *program, struct error *err)
 {
     int rank, size, level;
-    TRY(check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), err));
+    TRY(check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), err));
     struct mpi *m = must_calloc(1, sizeof *m);
+    pthread_mutex_init(&m->lock, NULL);
+    m->watch.end = -1;
     MPI_Comm_dup(MPI_COMM_WORLD, &m->world);
     MPI_Comm_set_errhandler(m->world, MPI_ERRORS_RETURN);
     MPI_Comm_rank(m->world, &rank);
     MPI_Comm_size(m->world, &size);
     m->rank = (unsigned)rank;
     m->size = (unsigned)size;
-    m->interrupted = interrupted;
+    m->program = *program;
     make_buffers(m);
     *c = (struct comm){.backend = &mpi, .rank = m->rank, .size = m->size, .own = m};
-    count_ranks_of_host(c, m->world);
+    meet_host(c, m);
+    if (size > 1 && level >= MPI_THREAD_SERIALIZED)
+        watch_start(&m->watch, look_around, m, m->program.work_stop);
     return OK;
 }

@@ -6,8 +6,14 @@
 
 #include "train/comm/comm.h"
 
-/* interrupted: the program's, of common/threads.h. */
-typedef enum status comm_mpi_start_fn(struct comm *c, bool (*interrupted)(void), struct error *err);
+/* Of common/threads.h, as the program has them. */
+struct comm_mpi_program {
+    bool (*interrupted)(void);
+    void (*work_stop)(const struct error *why);
+};
+
+typedef enum status comm_mpi_start_fn(struct comm *c, const struct comm_mpi_program *program,
+                                      struct error *err);
 comm_mpi_start_fn comm_mpi_start;
 
 #endif

@@ -44,10 +44,13 @@ static void wake_all(struct local *l)
 static void record(struct local *l, enum status status, int died, const char *text)
 {
     struct failure *none = NULL, *mine = &l->job->ranks[l->rank].failure;
-    if (atomic_load(&l->job->failure)) return;
-    *mine = (struct failure){.status = status, .died = died};
-    snprintf(mine->text, sizeof mine->text, "%s", text);
-    if (atomic_compare_exchange_strong(&l->job->failure, &none, mine)) wake_all(l);
+    pthread_mutex_lock(&l->recording);
+    if (!atomic_load(&l->job->failure)) {
+        *mine = (struct failure){.status = status, .died = died};
+        snprintf(mine->text, sizeof mine->text, "%s", text);
+        if (atomic_compare_exchange_strong(&l->job->failure, &none, mine)) wake_all(l);
+    }
+    pthread_mutex_unlock(&l->recording);
 }
 
 static enum status failure_of_job(struct local *l, struct error *err)
@@ -213,6 +216,19 @@ enum status gate_wait(struct local *l, struct gate *g, uint32_t target, unsigned
     return st;
 }
 
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+/* What the watch of a rank looks for. */
+static enum status look_around(void *context, struct error *err)
+{
+    TRY(job_check(context, err));
+    return job_check_deaths(context, err);
+}
+
 /* ---- processes ---- */
 
 static enum status map_shared(struct local *l, struct error *err)
@@ -242,12 +258,6 @@ static enum status open_pipes(struct local *l, int ends[MOST_RANKS], struct erro
         ends[r] = both[1];
     }
     return OK;
-}
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0) close(*fd);
-    *fd = -1;
 }
 
 /* What a rank keeps is the end of its own pipe. */
@@ -288,6 +298,7 @@ static void job_release(struct local *l)
         close_fd(&l->alive[r]);
     close_fd(&l->own_end);
     if (l->job) munmap(l->job, l->mapped_bytes);
+    pthread_mutex_destroy(&l->recording);
     free(l);
 }
 
@@ -304,9 +315,10 @@ enum status job_open(struct local **out, unsigned size, struct error *err)
     if (size < 1 || size > MOST_RANKS)
         return fail(err, ERR_USAGE, "%u ranks on one machine: 1 to %d can be", size, MOST_RANKS);
     struct local *l = must_calloc(1, sizeof *l);
+    pthread_mutex_init(&l->recording, NULL);
     l->size = size;
     l->spins = size <= threads_available() ? SPINS : 0;
-    l->own_end = -1;
+    l->own_end = l->watch.end = -1;
     int ends[MOST_RANKS];
     for (unsigned r = 0; r < MOST_RANKS; r++)
         l->alive[r] = ends[r] = -1;
@@ -320,6 +332,7 @@ enum status job_open(struct local **out, unsigned size, struct error *err)
         job_release(l);
         return st;
     }
+    if (size > 1) watch_start(&l->watch, look_around, l, work_stop); /* one sees its signals */
     *out = l;
     return OK;
 }
@@ -366,6 +379,8 @@ enum status job_close(struct local *l, struct error *err)
     enum status st = OK;
     const struct failure *f = atomic_load(&l->job->failure);
     if (f) st = fail(err, f->status, "%s", f->text);
+    watch_end(&l->watch);
+    work_resume();
     job_release(l);
     return st;
 }

@@ -6,14 +6,18 @@
  * 3. Who waits, waits for one gate of one rank, and says so in the mapping. A ring of ranks that
  *    wait for one another is a job that will never go on: whoever is in it finds it.
  * 4. Who waits looks around every tenth of a second: for a failure, a death, a ring, SIGINT.
- * 5. The first failure is kept, and all calls of all ranks return it from then on. */
+ * 5. So does a thread of each rank, the watch, whatever the rank does: it ends long work (work_stop
+ *    of common/threads.h) once the job has failed.
+ * 6. The first failure is kept, and all calls of all ranks return it from then on. */
 #ifndef FERRY_TRAIN_COMM_JOB_INTERNAL_H
 #define FERRY_TRAIN_COMM_JOB_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
 #include "train/comm/comm_internal.h"
+#include "train/comm/watch.h"
 
 /* A half and a piece are as large as a core's own cache, so that they leave it while they are
  * written: another core reads what lies in memory, or in a cache that they share, several times as
@@ -73,17 +77,19 @@ struct local {
     int alive[MOST_RANKS];        /* pipes that end when that rank does; nothing is written */
     int own_end;                  /* of this rank's pipe */
     pid_t pids[MOST_RANKS];       /* of rank 0's children */
+    pthread_mutex_t recording;    /* this rank's failure is being written */
+    struct watch watch;
 };
 
 MUST_CHECK enum status job_open(struct local **out, unsigned size, struct error *err);
 /* For rank 0: waits for the children. Those that do not end within JOB_PATIENCE seconds of a
  * failure are killed. Returns the job's first failure. */
-enum { JOB_PATIENCE = 5 };
+enum { JOB_PATIENCE = 1 };
 enum status job_close(struct local *l, struct error *err);
 
 /* ERR_RANK and the text of the first failure, if there was one; ERR_INTERRUPTED if it was that. */
 MUST_CHECK enum status job_check(struct local *l, struct error *err);
-/* It looks for ranks that have died, too. */
+/* It looks for ranks that have died, too. The watch calls it, and who waits. */
 MUST_CHECK enum status job_check_deaths(struct local *l, struct error *err);
 /* This becomes the job's failure if it is the first, and all wake up. Returns what job_check does.
  */

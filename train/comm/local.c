@@ -370,8 +370,17 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
     _exit((int)st);
 }
 
+/* Slots, and the channels that fill up: all ranks send their results to rank 0. */
+static uint64_t memory(const struct comm *c)
+{
+    const uint64_t slot = 2 * HALF_BYTES, channel = sizeof(struct channel);
+    if (c->size == 1) return 0;
+    return c->size * slot + (c->rank ? 1 : c->size - 1) * channel;
+}
+
 static const struct comm_backend local = {
     .name = "local",
+    .memory = memory,
     .group_open = group_open,
     .group_close = group_close,
     .all_reduce = all_reduce,
@@ -393,6 +402,7 @@ enum status comm_local_open(struct comm *c, unsigned size, struct error *err)
                        .rank = l->rank,
                        .size = size,
                        .host_size = size,
+                       .cpu_sharers = size,
                        .host_rank = l->rank,
                        .own = l};
     return OK;
