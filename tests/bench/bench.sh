@@ -5,6 +5,8 @@
 # Before each run its output is removed and the disk synced; runs of ferry and of cp alternate; the
 # first of each warms up (the first writes to fresh blocks can be much slower) and does not count. The
 # ratio is that of the minima. ferry waits until the disk has it all, and so does cp, by sync -f.
+#
+# How fast models are computed, beside transformers, is measured by forward.py.
 set -eu
 ferry=$(realpath "$1")
 mode=${2:-full}
@@ -135,6 +137,18 @@ conversions() { # TITLE MODEL-OPTION...
     rm -rf tp4pp2
 }
 
+# What the engine computes on this CPU, beside transformers.
+forward_passes() {
+    "$ferry" synth -q gpt2-124M --model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 --vocab-size 50257
+    "$ferry" synth -q mixtral-8x --model mixtral --layers 8 --hidden 512 --heads 8 --kv-heads 4 --moe-ffn-hidden-size 1024 \
+        --vocab-size 32000
+    "$ferry" synth -q llama --model llama --layers 24 --hidden 1024 --heads 16 --kv-heads 8 --ffn-hidden-size 4096 \
+        --vocab-size 32000
+    printf '\n%-38s %8s %8s %8s %8s %8s\n' "forward passes, 1 x 512 tokens" "ferry s" median "transf. s" median ratio
+    "$python" -W ignore "$here/forward.py" "$ferry" gpt2-124M mixtral-8x llama
+    rm -rf gpt2-124M mixtral-8x llama
+}
+
 echo "$("$ferry" --version), $(uname -m), $(nproc) CPUs, $(awk '/MemTotal/ {printf "%.0f", $2 / 1e6}' /proc/meminfo) GB of memory"
 echo "disk: $(df -PT . | awk 'NR == 2 {print $2}'), $(free_gb) GB free; load: $(cut -d ' ' -f 1-3 /proc/loadavg)"
 
@@ -152,6 +166,7 @@ if [ -x "$python" ]; then
         alone "$what" "$python" -W ignore "$here/peers.py" "$what" hf
     done
     rm -rf megatron
+    forward_passes
 else
     printf '\nother programs: skipped (make interop installs them)\n'
 fi
