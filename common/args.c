@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "common/checked.h"
 #include "common/memory.h"
@@ -705,27 +706,31 @@ static bool asks_for_help(int argc, char **argv)
     return false;
 }
 
-/* Whether rank 0 says what this process would say. */
-static bool is_spare(void)
+/* Wrong words are most often the same for all that a launcher started: it ends all once rank 0 has
+ * said what is wrong. Who is still there after that has words of its own, and says so itself. */
+MUST_CHECK static bool rank_0_speaks(struct error *err)
 {
     struct ranks r;
-    return !ranks_from_environment(&r, NULL) && r.share_output && r.rank > 0;
+    if (ranks_from_environment(&r, NULL) || !r.share_output || r.rank == 0) return false;
+    bool is_ended = nanosleep(&(struct timespec){.tv_sec = 2}, NULL) != 0;
+    if (is_ended) err->text[0] = '\0';
+    return is_ended;
 }
 
-/* Parses and runs. The words are the same for all: rank 0 says what is wrong with them, and has the
- * exit code. (The launcher ends all at the first process that fails, rank 0 before it has spoken.)
- */
+MUST_CHECK static enum status words_failed(enum status st, struct error *err)
+{
+    return st && rank_0_speaks(err) ? ERR_INTERRUPTED : st;
+}
+
+/* Parses and runs. */
 MUST_CHECK static enum status run(const struct command *c, int argc, char **argv, struct error *err)
 {
-    bool spare = is_spare();
     void *options = must_calloc(1, c->options_bytes);
     const char **positional = must_calloc((size_t)argc, sizeof *positional);
     size_t num_positional;
-    enum status st = args_parse(c, argc, argv, options, positional, &num_positional, err);
-    if (spare && (st || !c->parallel))
-        st = OK;
-    else if (!st)
-        st = c->run(options, positional, num_positional, err);
+    enum status st =
+        words_failed(args_parse(c, argc, argv, options, positional, &num_positional, err), err);
+    if (!st) st = c->run(options, positional, num_positional, err);
     args_release(c, options);
     free(options);
     free(positional);
@@ -779,11 +784,10 @@ MUST_CHECK static enum status flush_stdout(struct error *err)
 MUST_CHECK static enum status run_words(const struct program *p, const struct command **c, int argc,
                                         char **argv, struct error *err)
 {
-    if (is_for_program(argv[0])) return is_spare() ? OK : run_program(p, argc, argv, err);
-    enum status st = find_command(p, argv[0], c, err);
-    if (st) return is_spare() ? OK : st;
+    if (is_for_program(argv[0])) return run_program(p, argc, argv, err);
+    TRY(words_failed(find_command(p, argv[0], c, err), err));
     if (!asks_for_help(argc - 1, argv + 1)) return run(*c, argc - 1, argv + 1, err);
-    if (!is_spare()) print_help(stdout, p, *c);
+    print_help(stdout, p, *c);
     return OK;
 }
 
@@ -794,8 +798,7 @@ int args_main(const struct command *const *commands, size_t num_commands, const 
     const struct command *c = NULL;
     struct error err = {0};
     if (argc < 2) {
-        if (is_spare()) return OK;
-        print_help(stderr, &p, NULL);
+        if (!rank_0_speaks(&err)) print_help(stderr, &p, NULL);
         return ERR_USAGE;
     }
     enum status st = run_words(&p, &c, argc - 1, argv + 1, &err);

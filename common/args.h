@@ -56,9 +56,6 @@ struct command {
     const char *summary;    /* one line */
     const char *positional; /* "SOURCE DESTINATION"; a name in [] is optional, ... repeats */
     const char *text;       /* paragraphs for --help and the man page; may be NULL */
-    /* The processes that mpirun or srun started work together. Of any other command rank 0's works,
-     * as if it were alone, and the others end at once. */
-    bool parallel;
     const struct arg_group *groups;
     size_t num_groups;
     size_t options_bytes;            /* of the options struct; zeroed before parsing */
@@ -77,9 +74,9 @@ void args_release(const struct command *c, void *options);
 
 /* The program's main: `ferry COMMAND ...`, `ferry --help`, `ferry --version`, `ferry help COMMAND`.
  * Parses, runs, and prints on stderr what went wrong ("ferry convert: ..."), nothing where a
- * command failed without a text. Of processes whose output goes to one place (ranks.h) rank 0's
- * alone prints helps and what is wrong with the command line, which is the same for all; the others
- * then return 0. Returns the exit code; ERR_IO also where stdout could not be written. about: what
+ * command failed without a text. Of processes that one launcher started (ranks.h) rank 0 has time
+ * to be the first that says what is wrong with the command line: the launcher then ends the others.
+ * Returns the exit code; ERR_IO also where stdout could not be written. about: what
  * stands behind "ferry - ", then an empty line and paragraphs, if any. */
 int args_main(const struct command *const *commands, size_t num_commands, const char *program,
               const char *version, const char *about, int argc, char **argv);

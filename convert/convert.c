@@ -512,7 +512,6 @@ static enum status convert(void *options, const char *const *positional, size_t 
 
 const struct command command_convert = {
     .name = "convert",
-    .parallel = true,
     .summary = "carry a checkpoint into another format or parallel layout",
     .positional = "SOURCE DESTINATION",
     .text =

@@ -5,7 +5,10 @@
 #include <omp.h>
 #endif
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "common/memory.h"
 #include "common/ranks.h"
 #include "common/threads.h"
 #include "common/version.h"
@@ -69,6 +72,35 @@ static enum status leave(enum status st, struct error *err)
     if (!joined) return st;
     joined = false;
     return end_ranks(&job, st, err);
+}
+
+/* *other: the first rank that has not what rank 0 has; the number of ranks where all have it. */
+static enum status find_other(const void *data, size_t bytes, unsigned *other, struct error *err)
+{
+    unsigned *ranks = must_calloc(job.size, sizeof *ranks);
+    char *all = must_calloc(job.size, bytes);
+    struct comm_group world;
+    for (unsigned i = 0; i < job.size; i++)
+        ranks[i] = i;
+    enum status st = comm_group_open(&world, &job, ranks, job.size, err);
+    if (!st) {
+        st = job.backend->all_gather(&world, data, all, bytes, err);
+        comm_group_close(&world);
+    }
+    for (*other = 0; !st && *other < job.size && !memcmp(all + *other * bytes, all, bytes);)
+        ++*other;
+    free(all);
+    free(ranks);
+    return st;
+}
+
+static enum status agree(const void *data, size_t bytes, const char *what, struct error *err)
+{
+    unsigned other;
+    if (!joined) return OK;
+    TRY(find_other(data, bytes, &other, err));
+    if (other == job.size) return OK;
+    return fail(err, ERR_USAGE, "rank %u has another %s than rank 0", other, what);
 }
 
 static enum status open_ranks(struct worker *w, struct error *err)
@@ -311,5 +343,5 @@ static enum status bench(const struct bench_request *q, struct error *err)
 extern const struct engine ferry_engine;
 extern const char *const ferry_engine_version;
 
-const struct engine ferry_engine = {join, leave, forward, generate, bench};
+const struct engine ferry_engine = {join, agree, leave, forward, generate, bench};
 const char *const ferry_engine_version = FERRY_VERSION;

@@ -91,6 +91,8 @@ struct engine {
     /* The job that this process was started in, if mpirun or srun did; *rank is 0 otherwise. Once
      * in the life of a process. */
     enum status (*join)(unsigned *rank, struct error *err);
+    /* ERR_USAGE in all ranks of the job where one has other bytes than rank 0. */
+    enum status (*agree)(const void *data, size_t bytes, const char *what, struct error *err);
     /* st: how this rank's work ended; after a failure of join, too. Returns how that of all did.
      * Text is in err where nobody else has it to print: on rank 0, or where that is gone. */
     enum status (*leave)(enum status st, struct error *err);
@@ -109,6 +111,11 @@ typedef enum status engine_work(void *context, const struct engine *e, bool is_r
 
 /* Opens the library, joins the job, works and leaves. */
 MUST_CHECK enum status engine_run(engine_work *work, void *context, struct error *err);
+
+/* For work that is not done in parallel, but starts ranks of its own: where a launcher started
+ * several processes, with the same words in the same folder, it is rank 0's alone. The others wait
+ * here until all are there, and are told to end. */
+MUST_CHECK enum status engine_is_alone(bool *works, struct error *err);
 
 /* The name of that table in the library, and of the version that both must have. */
 #define ENGINE_SYMBOL "ferry_engine"

@@ -2,7 +2,11 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
 
 /* ---- two arrays ---- */
 
@@ -38,12 +42,15 @@ struct difference difference_of(const struct array *a, const struct array *b,
     struct difference d = {.rows = a->rows};
     double columns = (double)a->columns, count = (double)a->rows * columns;
     for (uint64_t row = 0; row < a->rows; row++) {
-        bool beyond = false;
-        double before = d.rms;
+        double before = d.rms, most = 0;
         for (uint64_t i = row * a->columns; i < (row + 1) * a->columns; i++)
-            beyond |= count_element(&d, array_at(a, i), array_at(b, i), i) > r->max;
-        if (!beyond) d.rms_within += d.rms - before;
-        if (beyond && !d.rows_beyond++) d.first_row = row;
+            most = fmax(most, count_element(&d, array_at(a, i), array_at(b, i), i));
+        if (most > r->max) {
+            if (!d.rows_beyond++) d.first_row = row;
+        } else {
+            d.rms_within += d.rms - before;
+            d.max_within = fmax(d.max_within, most);
+        }
     }
     d.rms = root_of_mean(d.rms, count);
     d.rms_within = root_of_mean(d.rms_within, count - (double)d.rows_beyond * columns);
@@ -70,16 +77,8 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
 {
     if (d->not_finite) return DISAGREE;
     if (!d->different) return AGREE_BIT_FOR_BIT;
-    if (d->rows_beyond > 0 && d->rows_beyond <= strays_allowed(r, d->rows))
-        return d->rms_within <= r->rms ? AGREE_BUT_FOR_ROUNDING : DISAGREE;
-    return d->max <= r->max && d->rms <= r->rms ? AGREE_BUT_FOR_ROUNDING : DISAGREE;
-}
-
-uint64_t strays_allowed(const struct rounding *r, uint64_t rows)
-{
-    if (!(r->strays > 0)) return 0;
-    const double expected = r->strays * (double)rows;
-    return (uint64_t)(expected + 2 * sqrt(expected)); /* chance has the larger part of few */
+    return d->rows_beyond <= r->strays && d->rms_within <= r->rms ? AGREE_BUT_FOR_ROUNDING
+                                                                  : DISAGREE;
 }
 
 /* ---- what rounding explains ---- */
@@ -116,7 +115,7 @@ double dtype_unit(enum dtype d)
 static struct yardstick yardstick_of_stored(enum dtype stored)
 {
     double unit = dtype_unit(stored), scale = unit / dtype_unit(DT_BF16);
-    struct yardstick y = {.elem = ELEM_BF16, .times = {2 * scale, 2 * scale}, .least = 2 * unit};
+    struct yardstick y = {.elem = ELEM_BF16, .max = 2 * scale, .rms = 2 * scale, .least = 2 * unit};
     int n = snprintf(y.text, sizeof y.text,
                      "one side is stored in %s: %g times the distance of A from A in bf16",
                      dtype_infos[stored].name, 2 * scale);
@@ -130,7 +129,8 @@ static struct yardstick yardstick_of_arithmetic(enum elem_type computed, bool by
     double factor = by_another ? arithmetic[computed].by_another : arithmetic[computed].factor;
     double scale = arithmetic[computed].scale;
     struct yardstick y = {.elem = arithmetic[computed].beside,
-                          .times = {factor * scale, factor * scale},
+                          .max = factor * scale,
+                          .rms = factor * scale,
                           .least = factor * arithmetic[computed].unit};
     int n = snprintf(y.text, sizeof y.text, "%g times the distance of A in %s from A in %s", factor,
                      elem_names[computed], elem_names[y.elem]);
@@ -141,18 +141,18 @@ static struct yardstick yardstick_of_arithmetic(enum elem_type computed, bool by
 }
 
 /* A token that goes to another expert is as far away as experts are apart, however small the
- * rounding was that sent it there: some tokens are not judged. How many go is in proportion to the
- * rounding, so the mean, which has those that stay near, grows with its root. */
+ * rounding was that sent it there; how many go is in proportion to the rounding, so the mean grows
+ * with its root. In models of many layers with experts most tokens go elsewhere in one of them. */
 static void allow_for_experts(struct yardstick *y)
 {
-    enum { ONE_OF = 10 };
     size_t n = strlen(y->text);
-    y->times.rms = fmax(y->times.rms, 2 * sqrt(y->times.rms / 2));
-    y->times.strays = 1.0 / ONE_OF;
+    y->experts = true;
+    y->max = fmax(y->max, 2);
+    y->rms = fmax(y->rms, 2 * sqrt(y->rms / 2));
     snprintf(y->text + n, sizeof y->text - n,
-             "; experts: %.2g times of the mean, and about one of %d tokens may be anywhere, as it "
-             "may send tokens to others",
-             y->times.rms, ONE_OF);
+             "; experts: %g times of one element, %.2g times of the mean, and a few tokens may be "
+             "anywhere, as it may send them to others",
+             y->max, y->rms);
 }
 
 struct yardstick yardstick_choose(const struct sides_rounding *s)
@@ -164,12 +164,51 @@ struct yardstick yardstick_choose(const struct sides_rounding *s)
     return y;
 }
 
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median over rows of the distance of their furthest element. */
+static double median_of_rows(const struct array *a, const struct array *b)
+{
+    double *most = must_calloc(a->rows + 1, sizeof *most);
+    for (uint64_t i = 0; i < a->rows * a->columns; i++) {
+        double *row = &most[i / a->columns];
+        *row = fmax(*row, fabs(array_at(a, i) - array_at(b, i)));
+    }
+    qsort(most, a->rows, sizeof *most, compare_doubles);
+    double median = most[a->rows / 2];
+    free(most);
+    return median;
+}
+
+/* Rounding takes the furthest row about twice as far as most; a token of another expert goes
+ * twenty times as far, and five times those that attend to it. */
+enum { STRAY = 4, ONE_OF = 4 };
+
+/* Where so many rows of A's second run have strayed, how many of B may: twice its root is what
+ * chance adds in 19 of 20 cases. */
+static uint64_t strays_allowed(double expected, uint64_t rows)
+{
+    return min_u64((uint64_t)(expected + 2 * sqrt(expected + 1)), rows / ONE_OF);
+}
+
+struct difference difference_of_second_run(const struct yardstick *y, const struct array *a,
+                                           const struct array *second_run)
+{
+    const double far = y->experts ? STRAY * median_of_rows(a, second_run) : INFINITY;
+    return difference_of(a, second_run, &(struct rounding){.max = far});
+}
+
 struct rounding rounding_of(const struct yardstick *y, const struct difference *second_run)
 {
     const struct difference *d = second_run;
-    return (struct rounding){.max = fmax(y->times.max * d->max, y->least * d->largest),
-                             .rms = fmax(y->times.rms * d->rms, y->least * d->rms_a),
-                             .strays = y->times.strays};
+    struct rounding r = {.max = fmax(y->max * d->max_within, y->least * d->largest),
+                         .rms = fmax(y->rms * d->rms_within, y->least * d->rms_a)};
+    if (y->experts) r.strays = strays_allowed(y->max * (double)d->rows_beyond, d->rows);
+    return r;
 }
 
 /* ---- logits ---- */

@@ -21,11 +21,11 @@ static inline double array_at(const struct array *a, uint64_t i)
     return a->wide ? ((const double *)a->data)[i] : (double)((const float *)a->data)[i];
 }
 
-/* Distances that rounding explains: of one element, and the root of their mean square; and which
- * part of the rows may be further apart, since a rounding has sent their tokens to other experts.
- */
+/* Distances that rounding explains: of one element, and the root of their mean square. So many rows
+ * may be further apart: a rounding has sent their tokens to other experts. */
 struct rounding {
-    double max, rms, strays;
+    double max, rms;
+    uint64_t strays;
 };
 
 struct difference {
@@ -35,9 +35,9 @@ struct difference {
     double largest, rms_a; /* of |a| */
     uint64_t at;           /* the element that max is of */
     uint64_t rows;
-    uint64_t rows_beyond; /* rows with an element further apart than the rounding, */
-    uint64_t first_row;   /* the first of them */
-    double rms_within;    /* rms of all other rows */
+    uint64_t rows_beyond;          /* rows with an element further apart than the rounding, */
+    uint64_t first_row;            /* the first of them */
+    double max_within, rms_within; /* of all other rows */
 };
 
 /* Both arrays have one shape. */
@@ -48,19 +48,18 @@ double difference_relative(const struct difference *d);
 double difference_relative_rms(const struct difference *d);
 
 enum agreement { AGREE_BIT_FOR_BIT, AGREE_BUT_FOR_ROUNDING, DISAGREE };
-/* Of so many rows, with what chance may add. */
-uint64_t strays_allowed(const struct rounding *r, uint64_t rows);
+/* r: the same that d was counted by. */
 enum agreement agreement_of(const struct difference *d, const struct rounding *r);
 
 /* ---- what rounding explains ---- */
 
-/* A is run a second time in another type of element. Its distance from its first run, so many times
- * as `times` says, is what rounding explains; and never less than `least` times the largest
- * element, or the root of the mean square of all. */
+/* A is run a second time in another type of element. Its distance from its first run, times `max`
+ * and `rms`, is what rounding explains; and never less than `least` times the largest element, or
+ * the root of the mean square of all. */
 struct yardstick {
-    enum elem_type elem;   /* of the second run */
-    struct rounding times; /* strays: as they are */
-    double least;
+    enum elem_type elem; /* of the second run */
+    double max, rms, least;
+    bool experts;   /* tokens may stray, in the second run as in B */
     char text[512]; /* the same in a sentence */
 };
 
@@ -80,6 +79,12 @@ struct sides_rounding {
 };
 struct yardstick yardstick_choose(const struct sides_rounding *s);
 
+/* How far A's second run, of A's shape, is from A. With experts, the rows that are several times
+ * further away than most are those beyond the rounding: they have strayed. */
+struct difference difference_of_second_run(const struct yardstick *y, const struct array *a,
+                                           const struct array *second_run);
+/* What explains how far B may be from A; strays of A's second run tell how many B may have, with
+ * what chance may add. */
 struct rounding rounding_of(const struct yardstick *y, const struct difference *second_run);
 
 /* ---- logits ---- */

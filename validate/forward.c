@@ -60,13 +60,14 @@ static enum status keep(void *context, const struct collected *c, struct error *
 static enum status measure(void *context, const struct collected *c, struct error *err)
 {
     struct taking *t = context;
-    static const struct rounding none = {0};
     struct array second = array_of(c);
+    struct yardstick y = t->f->yardstick;
     struct forward_output *o = find(t->to, c->name);
     if (!o || o->a.rows != c->rows || o->a.columns != c->columns)
         return fail(err, ERR_OURS, "A has another %s when it runs a second time", c->name);
-    o->second_run = difference_of(&o->a, &second, &none);
-    o->rounding = rounding_of(&t->f->yardstick, &o->second_run);
+    y.experts &= strcmp(o->name, "hidden.0") != 0; /* in front of all experts */
+    o->second_run = difference_of_second_run(&y, &o->a, &second);
+    o->rounding = rounding_of(&y, &o->second_run);
     return OK;
 }
 
@@ -161,7 +162,8 @@ static enum status add_loss(struct forward *f, struct error *err)
 }
 
 /* Where no logit is further away than r, the logarithm of a sum of their exponentials is not, too;
- * so the loss is at most 2 r away, and somebody else may have rounded it to f32. */
+ * so the loss is at most 2 r away, and somebody else may have rounded it to f32. (What strays add
+ * is known when B's logits are.) */
 static void measure_loss(struct forward *f)
 {
     const struct forward_output *logits = find(&f->outputs, "logits");
@@ -173,6 +175,7 @@ static void measure_loss(struct forward *f)
 
 static enum status compare_loss(struct forward *f, struct error *err)
 {
+    const struct forward_output *logits = find(&f->outputs, "logits");
     struct forward_output *o = find(&f->outputs, "loss");
     if (o && f->results && results_have(f->results, "loss")) {
         double *stored;
@@ -180,6 +183,9 @@ static enum status compare_loss(struct forward *f, struct error *err)
         f->losses[1] = *stored;
         free(stored);
     }
+    if (o && logits->compared && logits->agreement != DISAGREE && logits->b.rows_beyond)
+        o->rounding.max = o->rounding.rms +=
+            2 * logits->b.max * (double)logits->b.rows_beyond / (double)logits->b.rows;
     if (o && (f->logits.rows || !isnan(f->losses[1])))
         compare_output(f, o, &(struct array){&f->losses[1], true, 1, 1});
     return OK;
@@ -327,12 +333,6 @@ static enum dtype coarsest_of_sides(const struct side *sides)
     return coarsest;
 }
 
-static enum status coarsest_of_results(struct results *r, enum dtype *out, struct error *err)
-{
-    static const char *const ends[] = {"hidden.0", "final_norm", "logits"};
-    return results_dtype(r, ends, sizeof ends / sizeof *ends, out, err);
-}
-
 /* What A is, where it was not opened to compare weights. */
 static enum status open_a(struct forward *f, const struct source_flags *flags, bool *experts,
                           struct error *err)
@@ -354,7 +354,7 @@ static enum status choose_yardstick(struct forward *f, const struct source_flags
     if (sides)
         s.stored = coarsest_of_sides(sides);
     else
-        TRY(coarsest_of_results(f->results, &s.stored, err));
+        TRY(results_dtype(f->results, &s.stored, err));
     f->yardstick = yardstick_choose(&s);
     return OK;
 }

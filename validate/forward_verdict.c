@@ -134,7 +134,7 @@ static cJSON *output_json(const struct forward_output *o)
     json_add_number(j, "relative_max", difference_relative(&o->b));
     json_add_number(j, "relative_rms", difference_relative_rms(&o->b));
     json_add_u64(j, "rows_beyond", o->b.rows_beyond);
-    json_add_u64(j, "rows_beyond_allowed", strays_allowed(&o->rounding, o->b.rows));
+    json_add_u64(j, "rows_beyond_allowed", o->rounding.strays);
     return j;
 }
 

@@ -67,17 +67,33 @@ static enum status dtype_of_numbers(struct results *r, const struct stored_tenso
     return st;
 }
 
-enum status results_dtype(struct results *r, const char *const *names, size_t count,
-                          enum dtype *out, struct error *err)
+static bool is_finer(enum dtype a, enum dtype b)
 {
-    *out = DT_F64;
-    for (size_t i = 0; i < count; i++) {
-        const struct stored_tensor *s = stored_find(&r->opened.catalog.stored, names[i]);
-        enum dtype dtype;
-        if (!s) continue;
+    return dtype_unit(a) < dtype_unit(b);
+}
+
+static bool is_computed(const char *name)
+{
+    if (strncmp(name, "hidden.", 7) == 0) return strcmp(name, "hidden.0") != 0;
+    return strcmp(name, "final_norm") == 0 || strcmp(name, "logits") == 0;
+}
+
+enum status results_dtype(struct results *r, enum dtype *out, struct error *err)
+{
+    const struct stored *all = &r->opened.catalog.stored;
+    enum dtype stored = DT_F64, computed = DT_F8_E5M2, dtype;
+    bool any = false;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        const struct stored_tensor *s = &all->tensors[i];
+        bool is_embedding = strcmp(s->name, "hidden.0") == 0;
+        if (!is_computed(s->name) && !is_embedding) continue;
+        if (is_finer(stored, s->dtype)) stored = s->dtype;
+        if (is_embedding) continue;
         TRY(dtype_of_numbers(r, s, &dtype, err));
-        if (dtype_unit(dtype) > dtype_unit(*out)) *out = dtype;
+        if (is_finer(dtype, computed)) computed = dtype;
+        any = true;
     }
+    *out = any && is_finer(stored, computed) ? computed : stored;
     return OK;
 }
 

@@ -24,11 +24,10 @@ void results_open(struct results *r, const char *path, bool *found);
 void results_close(struct results *r);
 
 bool results_have(const struct results *r, const char *name);
-/* The coarsest dtype of what the file has under these names; BF16 or F16 where that is what the
- * numbers are, though they are stored as something finer: computed in bf16 and written by
- * .float(), say. */
-MUST_CHECK enum status results_dtype(struct results *r, const char *const *names, size_t count,
-                                     enum dtype *out, struct error *err);
+/* What the results were rounded to, by how they are stored or by what the numbers are: computed in
+ * bf16 and written by .float(), say. Embeddings ("hidden.0") are numbers of the weights' dtype
+ * whatever was computed in; of the others, one that is finer tells that all were computed so. */
+MUST_CHECK enum status results_dtype(struct results *r, enum dtype *out, struct error *err);
 /* All of it, on the heap. `columns` must be its last dimension, or, where that is 0, it has one
  * element. ERR_UNSUPPORTED where its shape is another. */
 MUST_CHECK enum status results_read(struct results *r, const char *name, uint64_t rows,

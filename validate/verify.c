@@ -313,9 +313,11 @@ static enum status verify(void *options, const char *const *positional, size_t n
     const struct verify_flags *f = options;
     double start = seconds_now();
     struct results results = {0};
-    bool stored = false;
+    bool stored = false, works = true;
     (void)num_positional;
     TRY(check_flags(f, err));
+    if (f->runs) TRY(engine_is_alone(&works, err));
+    if (!works) return OK;
     if (f->runs) results_open(&results, positional[1], &stored);
     enum status st =
         stored ? compare_and_tell(f, &(struct subjects){positional, NULL, &results}, start, err)

@@ -79,13 +79,13 @@ for ranks in 2 4; do
     run_ranks $ranks verify "$model" "$model" --forward
     exits 0
     [ "$(grep -c "^forward: identical" "$stdout")" -eq 1 ] || is_wrong "$(cat "$stdout")"
-
-    it "any other command works once ($ranks ranks)"
-    run_ranks $ranks inspect "$model"
+    run_ranks $ranks verify "$model" "$model/logits.safetensors" --forward --tp 2 --json
     exits 0
-    [ "$(grep -c "^family" "$stdout")" -eq 1 ] || is_wrong "$(cat "$stdout")"
-    run_ranks $ranks --version
-    prints_lines 1
+    [ "$(grep -c '"verdict"' "$stdout")" -eq 1 ] || is_wrong "$(cat "$stdout")"
+    run_ranks $ranks verify "$model" "$golden/qwen3" --forward
+    exits 3
+    says_once "has num_layers"
+
 done
 
 it "what is wrong is said once, and leaves nothing"
@@ -112,6 +112,29 @@ exits 2
 says_once "token 1 of sequence 0 is 100000"
 is_not_there new nowhere
 nothing_partial_in .
+
+it "who has other words than rank 0 says so, and nobody is passed over"
+# each_rank N WORDS...: ferry as N ranks, with RANK in the words replaced
+each_rank() {
+    count=$1
+    shift
+    # shellcheck disable=SC2016 # for the inner shell
+    run_program timeout 60 mpirun -np "$count" sh -c 'eval exec "$(echo "$@" | sed "s/RANK/$OMPI_COMM_WORLD_RANK/g")"' \
+        - "$ferry" "$@"
+}
+ln -s "$model" model0
+ln -s "$golden/qwen3" model1
+each_rank 2 generate model0 --prompt-ids 5 --dp 2 --top-pRANK 1
+exits 2
+says "unknown option --top-p0"
+each_rank 2 verify model0 modelRANK --forward
+exits 2
+says_once "rank 1 has another command line or folder than rank 0"
+each_rank 2 verify model0 modelRANK
+[ "$code" -ne 0 ] || is_wrong "rank 1 compares other models, exit code 0"
+each_rank 2 inspect modelRANK
+exits 0
+[ "$(grep -c "^family" "$stdout")" -eq 2 ] || is_wrong "$(cat "$stdout")"
 
 it "numbers that are none are told of once, and no file is written"
 cp -r "$golden/llama2" nan

@@ -53,7 +53,7 @@ changed() {
     cp -r "$golden/$1" "$2"
     copy=$2
     shift 2
-    "$python" "$scratch/change.py" "$copy/model.safetensors" "$@" || is_wrong "change.py $*"
+    "$python" "$scratch/change.py" "$(grep -al "\"$1\":" "$copy"/model*.safetensors)" "$@" || is_wrong "change.py $*"
 }
 
 # The first divergence that is told: diverges MODEL TENSOR TEXT [FACTOR [ELEMENT]]
@@ -109,6 +109,31 @@ for dtype in f32 bf16; do
     compare another-moe "$golden/qwen3-moe/logits_bf16.safetensors" --dtype $dtype
     exits 1
     prints "forward: DIFFERENT"
+done
+
+it "what was computed in f32 is judged as that, though its embeddings are numbers of bf16 or f16"
+for model in llama2 llama3.2 mistral qwen2.5 qwen3; do
+    changed $model x model.layers.1.self_attn.v_proj.weight 1.02
+    compare x "$golden/$model/logits.safetensors"
+    exits 1
+    prints "forward: DIFFERENT: layer 1 diverges"
+    prints "rounding  8 times the distance of A in f32 from A in f64"
+done
+
+it "an expert that is broken shows, in bf16 too, where more than a few tokens go to it"
+for expert in 1 2 3 5 6; do
+    changed qwen3-moe x model.layers.1.mlp.experts.$expert.down_proj.weight 0
+    compare x "$golden/qwen3-moe/logits.safetensors"
+    exits 1
+    for dtype in f32 bf16; do
+        compare x "$golden/qwen3-moe/logits_bf16.safetensors" --dtype $dtype
+        exits 1
+    done
+done
+for expert in 0 1 2 3; do
+    changed mixtral x model.layers.1.block_sparse_moe.experts.$expert.w2.weight 0
+    compare x "$golden/mixtral/logits_bf16.safetensors" --dtype bf16
+    exits 1
 done
 
 it "to Megatron and back they are identical"

@@ -194,7 +194,6 @@ static enum status bench(void *options, const char *const *positional, size_t nu
 
 const struct command command_bench = {
     .name = "bench",
-    .parallel = true,
     .summary = "how long a forward pass takes, and which ops it spends it in",
     .positional = "MODEL",
     .text = "Logits of all positions are computed. FLOPs are those of products and of the causal "

@@ -1,5 +1,7 @@
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,6 +9,8 @@
 #include "common/arena.h"
 #include "common/file.h"
 #include "common/host_memory.h"
+#include "common/ranks.h"
+#include "common/sha256.h"
 #include "common/threads.h"
 #include "common/version.h"
 #include "train/engine.h"
@@ -70,5 +74,35 @@ enum status engine_run(engine_work *work, void *context, struct error *err)
     TRY(engine_open(&e, err));
     enum status st = e->join(&rank, err);
     if (!st) st = work(context, e, rank == 0, err);
+    return e->leave(st, err);
+}
+
+/* What this process was told to do, and where. */
+static void digest_words(char text[SHA256_TEXT])
+{
+    struct sha256 *s = sha256_start();
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    char part[PATH_MAX];
+    for (size_t n; f && (n = fread(part, 1, sizeof part, f)) > 0;)
+        sha256_add(s, part, n);
+    if (f) fclose(f);
+    if (getcwd(part, sizeof part)) sha256_add(s, part, strlen(part));
+    sha256_finish(s, text);
+}
+
+enum status engine_is_alone(bool *works, struct error *err)
+{
+    const struct engine *e;
+    struct ranks ranks;
+    char words[SHA256_TEXT];
+    unsigned rank;
+    *works = true;
+    TRY(ranks_from_environment(&ranks, err));
+    if (ranks.size == 1 || !ranks.share_output) return OK;
+    digest_words(words);
+    TRY(engine_open(&e, err));
+    enum status st = e->join(&rank, err);
+    if (!st) st = e->agree(words, sizeof words, "command line or folder", err);
+    *works = rank == 0;
     return e->leave(st, err);
 }

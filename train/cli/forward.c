@@ -183,7 +183,6 @@ static enum status forward(void *options, const char *const *positional, size_t 
 
 const struct command command_forward = {
     .name = "forward",
-    .parallel = true,
     .summary = "compute logits, from any checkpoint at any parallel layout",
     .positional = "MODEL",
     .text = "MODEL is any checkpoint that convert can open, of any layout; each rank reads only "

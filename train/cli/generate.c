@@ -206,7 +206,6 @@ static enum status generate(void *options, const char *const *positional, size_t
 
 const struct command command_generate = {
     .name = "generate",
-    .parallel = true,
     .summary = "continue token ids, with a cache of keys and values",
     .positional = "MODEL",
     .text =

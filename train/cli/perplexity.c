@@ -208,7 +208,6 @@ static enum status perplexity(void *options, const char *const *positional, size
 
 const struct command command_perplexity = {
     .name = "perplexity",
-    .parallel = true,
     .summary = "how well a model foretells the tokens of a dataset",
     .positional = "MODEL",
     .text = "All sequences of the dataset are one stream, cut into windows; what stands before a "

@@ -80,7 +80,7 @@ struct comm {
  * ranks 1..size-1; so it is to be called before threads are started. size 1 forks nothing; 64 is
  * the most. A rank other than 0 ends its process when it has called comm_close, with its status as
  * exit code. They talk through shared memory and end when rank 0's process does. Those that still
- * compute five seconds after rank 0 has come to comm_close with a failure are killed. */
+ * compute a second after rank 0 has come to comm_close with a failure are killed. */
 MUST_CHECK enum status comm_local_open(struct comm *c, unsigned size, struct error *err);
 
 /* `mpi`: the ranks that mpirun or srun started. ERR_UNSUPPORTED where this build has no MPI. */
