@@ -17,21 +17,41 @@ static void path_of_fd(char path[32], int fd)
     (void)snprintf(path, 32, "/proc/self/fd/%d", fd);
 }
 
-static bool open_nameless(struct new_file *f, const char *folder)
+static int link_fd(int fd, const char *path)
 {
     char own[32];
+    path_of_fd(own, fd);
+    return linkat(AT_FDCWD, own, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+}
+
+/* Whether a file without a name can get one here, tried with another file: not where /proc is
+ * missing, nor in some containers. */
+static bool can_be_linked(const char *folder, const char *temp)
+{
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    bool linked = fd >= 0 && link_fd(fd, temp) == 0;
+    if (linked) (void)unlink(temp);
+    if (fd >= 0) close(fd);
+    return linked;
+}
+
+static bool open_nameless(struct new_file *f, const char *folder, const char *temp)
+{
+    if (!can_be_linked(folder, temp)) return false;
     f->fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
-    if (f->fd < 0) return false;
-    path_of_fd(own, f->fd);
-    if (access(own, F_OK) == 0) return true;
-    close(f->fd);
-    f->fd = -1;
-    return false;
+    return f->fd >= 0;
 }
 
 /* ---- with a name ---- */
 
 static const char suffix[] = ".ferry-partial";
+
+static const char *temp_name(const char *path, struct arena *a)
+{
+    char host[256] = "";
+    (void)gethostname(host, sizeof host - 1);
+    return arena_printf(a, "%s.%s.%ld%s", path, host, (long)getpid(), suffix);
+}
 
 /* "NAME.HOST.PID.ferry-partial" */
 static bool is_partial(const char *file, const char *name)
@@ -41,18 +61,21 @@ static bool is_partial(const char *file, const char *name)
            strcmp(file + length - end, suffix) == 0;
 }
 
-/* Those of the same path whose processes hold no lock on them any more. */
-static void remove_left(const char *path, const char *folder, struct arena *a)
+/* Those of the same path whose processes hold no lock on them any more. Where there are no locks,
+ * one that has this process's name is of a dead one that had its number. */
+static void remove_left(const char *path, const char *temp, const char *folder, struct arena *a)
 {
     struct name_list names;
-    const char *name = path_base(a, path);
+    const char *name = path_base(a, path), *own = path_base(a, temp);
     if (folder_list(folder, a, &names, NULL)) return;
     for (size_t i = 0; i < names.count; i++) {
         if (!is_partial(names.names[i], name)) continue;
         const char *left = path_join(a, folder, names.names[i]);
         int fd = open(left, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0) continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) (void)unlink(left);
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 ||
+            (errno != EWOULDBLOCK && !strcmp(names.names[i], own)))
+            (void)unlink(left);
         close(fd);
     }
 }
@@ -65,15 +88,13 @@ static bool still_has_name(const struct new_file *f)
            by_fd.st_ino == by_name.st_ino && by_fd.st_dev == by_name.st_dev;
 }
 
-static enum status open_named(struct new_file *f, const char *folder, struct arena *a,
-                              struct error *err)
+static enum status open_named(struct new_file *f, const char *folder, const char *temp,
+                              struct arena *a, struct error *err)
 {
-    char host[256] = "";
-    (void)gethostname(host, sizeof host - 1);
-    f->temp = strdup(arena_printf(a, "%s.%s.%ld%s", f->path, host, (long)getpid(), suffix));
+    f->temp = strdup(temp);
     if (!f->temp) return fail(err, ERR_MEMORY, "%s: no memory for a name", f->path);
     for (;;) {
-        remove_left(f->path, folder, a);
+        remove_left(f->path, temp, folder, a);
         TRY(file_create(f->temp, &f->fd, err));
         if (flock(f->fd, LOCK_EX)) return OK; /* there are no locks: nobody takes it */
         if (still_has_name(f)) return OK;
@@ -88,11 +109,11 @@ enum status new_file_open(struct new_file *f, const char *path, bool nameless, s
     *f = (struct new_file){.fd = -1, .path = path};
     if (path_exists(path)) return fail(err, ERR_EXISTS, "%s: is there already", path);
     arena_init(&a);
-    const char *folder = path_parent(&a, path);
+    const char *folder = path_parent(&a, path), *temp = temp_name(path, &a);
     if (!path_is_folder(folder))
         st = fail(err, ERR_IO, "%s: there is no folder %s", path, folder);
-    else if (!nameless || !open_nameless(f, folder))
-        st = open_named(f, folder, &a, err);
+    else if (!nameless || !open_nameless(f, folder, temp))
+        st = open_named(f, folder, temp, &a, err);
     arena_release(&a);
     return st;
 }
@@ -101,10 +122,8 @@ enum status new_file_open(struct new_file *f, const char *path, bool nameless, s
 
 static enum status give_name(struct new_file *f, struct error *err)
 {
-    char own[32];
     if (f->temp) return path_rename_new(f->temp, f->path, err);
-    path_of_fd(own, f->fd);
-    if (linkat(AT_FDCWD, own, AT_FDCWD, f->path, AT_SYMLINK_FOLLOW) == 0) return OK;
+    if (link_fd(f->fd, f->path) == 0) return OK;
     if (errno == EEXIST) return fail(err, ERR_EXISTS, "%s: exists already", f->path);
     return fail_errno(err, ERR_IO, "%s", f->path);
 }

@@ -50,7 +50,8 @@ static bool write_all(int fd, const void *data, uint64_t bytes)
 
 enum { LOOK_MS = 100 };
 
-/* Until something comes. child: who is told where this process is interrupted, once; 0: nobody. A
+/* Until something comes. child: who is told where this process is interrupted, once a message; 0:
+ * nobody. A
  * terminal interrupts both, and a second SIGINT would end it at once. */
 static void wait_for_bytes(int fd, pid_t child, bool *told)
 {

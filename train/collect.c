@@ -243,9 +243,14 @@ static enum status take_own_part(const struct collecting *x, struct whole *w, co
     const struct part part = part_of(own->built, o);
     begin_whole(x, w, &part);
     TRY(own_elements(x, own->run, o, part_bytes(x, &part), e, err));
-    if (!is_whole(x, w, &part)) return take_part(x, w, &part, &at, e->data, err);
-    w->c.data = e->data;
-    return OK;
+    if (is_whole(x, w, &part)) {
+        w->c.data = e->data;
+        return OK;
+    }
+    enum status st = take_part(x, w, &part, &at, e->data, err);
+    free(e->heap);
+    e->heap = NULL;
+    return st;
 }
 
 /* Output number `output` of ranks [first, end). */
@@ -339,6 +344,7 @@ uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps)
     const uint64_t part = row_bytes * widest / ((uint64_t)s->tp * s->cp * s->dp);
     if (m->groups.of[GROUP_WORLD].index > 0) return on_host ? 0 : part;
     uint64_t bytes = visitor_keeps ? row_bytes * all : 0;
+    if (!on_host) bytes += row_bytes * widest; /* in the process that asked (apart.c) */
     if (!alone) return bytes + row_bytes * widest + part;
     return bytes + row_bytes * copied_columns(p) + (on_host ? 0 : part);
 }

@@ -16,8 +16,10 @@ static struct fit_memory without_passes(const struct fit *f)
     const struct model *m = f->model;
     const struct load_options o = {.threads = f->threads};
     const struct comm *c = m->groups.of[GROUP_WORLD].comm; /* NULL: of an imagined one */
+    const struct comm_memory talking = c ? c->backend->memory(c) : (struct comm_memory){0, 0};
     struct fit_memory x = {.parameters = m->parameters.bytes,
-                           .talking = c ? c->backend->memory(c) : 0};
+                           .talking = talking.all,
+                           .shared = talking.all - talking.own};
     struct error ignored; /* loading tells it */
     if (parameters_load_bytes(&m->parameters, m->device, &o, &x.loading, &ignored)) x.loading = 0;
     return x;
@@ -95,6 +97,7 @@ static enum status measure_passes(const struct fit *f, struct model *m, uint64_t
     x.parameters = rest.parameters;
     x.loading = rest.loading;
     x.talking = rest.talking;
+    x.shared = rest.shared;
     sum_up(&x, m->device);
     *bytes = x.device;
     return st;
@@ -210,14 +213,21 @@ struct need {
     uint64_t bytes, memory, free; /* memory: the same number for those that share it */
 };
 
-/* Of the device and of the host, each rank one of both. */
-enum { NEEDS = 2 };
+/* Each rank has one of each: on the device, on the host beside it, and in its own address space,
+ * which ulimit -v limits. */
+enum need_kind { OF_DEVICE, OF_HOST, OF_ADDRESS_SPACE, NEEDS };
+
+static const char *const need_names[NEEDS] = {
+    [OF_DEVICE] = "memory",
+    [OF_HOST] = "its host's memory",
+    [OF_ADDRESS_SPACE] = "the address space that ulimit -v limits",
+};
 
 /* All ranks of one memory. */
 struct demand {
     unsigned ranks, largest; /* the rank that needs most of them */
     uint64_t largest_bytes, bytes, free;
-    bool of_host; /* beside a device's */
+    enum need_kind kind; /* of that rank */
 };
 
 static struct demand demand_of(const struct need *needs, unsigned size, uint64_t memory)
@@ -229,7 +239,7 @@ static struct demand demand_of(const struct need *needs, unsigned size, uint64_t
         if (n->bytes > d.largest_bytes) {
             d.largest = i / NEEDS;
             d.largest_bytes = n->bytes;
-            d.of_host = i % NEEDS;
+            d.kind = i % NEEDS;
         }
         d.ranks++;
         d.bytes += n->bytes;
@@ -262,8 +272,10 @@ static enum status share_advice(const struct fit *f, struct comm_group *world,
     struct fit_layout layout;
     struct strbuf text = {0};
     char *all = must_calloc(world->size, ADVICE_BYTES);
-    if (world->index == 0 && d->of_host)
+    if (world->index == 0 && d->kind == OF_HOST)
         strbuf_add_text(&text, "fewer tokens at a time take less");
+    else if (world->index == 0 && d->kind == OF_ADDRESS_SPACE)
+        strbuf_add_text(&text, "more ranks take less each");
     else if (world->index == 0 && fit_search(f, &layout))
         add_layout(&text, f->model, &layout);
     else if (world->index == 0)
@@ -286,27 +298,34 @@ static enum status refuse(const struct fit *f, struct comm_group *world, const s
         snprintf(shared, sizeof shared, ", %.2f GB with the %u it shares them with",
                  (double)d->bytes / 1e9, d->ranks - 1);
     return fail(err, ERR_MEMORY, "rank %u needs %.2f GB of %s%s, and %.2f GB are free; %s",
-                d->largest, (double)d->largest_bytes / 1e9,
-                d->of_host ? "its host's memory" : "memory", shared, (double)d->free / 1e9, advice);
+                d->largest, (double)d->largest_bytes / 1e9, need_names[d->kind], shared,
+                (double)d->free / 1e9, advice);
 }
 
-/* own[0] of the device, own[1] of the host. */
 static enum status own_needs(const struct fit *f, struct need own[NEEDS], struct error *err)
 {
     const struct device *device = f->model->device;
     const struct fit_memory x = fit_memory(f);
-    own[0].bytes = x.device;
-    own[1].bytes = x.host;
-    TRY(device->identity(&own[0].memory, err));
-    TRY(cpu_device.identity(&own[1].memory, err));
-    TRY(device->free_memory(1, &own[0].free, err));
-    return cpu_device.free_memory(1, &own[1].free, err);
+    const unsigned rank = f->model->groups.of[GROUP_WORLD].index;
+    struct need host = {.free = host_memory_available()};
+    TRY(cpu_device.identity(&host.memory, err));
+    /* Pages that several touch are counted once. */
+    own[OF_HOST] = own[OF_DEVICE] = host;
+    own[OF_DEVICE].bytes = device->is_host ? x.device - x.shared : x.device;
+    own[OF_HOST].bytes = device->is_host ? 0 : x.host - x.shared;
+    TRY(device->identity(&own[OF_DEVICE].memory, err));
+    TRY(device->free_memory(1, &own[OF_DEVICE].free, err));
+    own[OF_ADDRESS_SPACE] = (struct need){.memory = device_hash(&rank, sizeof rank)};
+    if (host_memory_address_space() == UINT64_MAX) return OK;
+    own[OF_ADDRESS_SPACE].bytes = device->is_host ? x.device : x.host;
+    if (device->is_host) own[OF_DEVICE].free = host.free; /* of all ranks, not of one's space */
+    return cpu_device.free_memory(1, &own[OF_ADDRESS_SPACE].free, err);
 }
 
 enum status fit_check(const struct fit *f, struct error *err)
 {
     struct comm_group world = f->model->groups.of[GROUP_WORLD];
-    struct need own[NEEDS] = {{0}};
+    struct need own[NEEDS];
     struct demand worst;
     TRY(comm_barrier(&world, err)); /* each has opened its device, which takes some, too */
     TRY(own_needs(f, own, err));

@@ -25,7 +25,8 @@ struct fit_memory {
     uint64_t passes;
     uint64_t results; /* pass_collect_bytes */
     uint64_t loading; /* for a while, before passes are allocated */
-    uint64_t talking; /* what ranks talk through */
+    /* What ranks talk through, and what of that others on this host have in theirs, too. */
+    uint64_t talking, shared;
     /* The most at once: of the device, and of the host beside it. Where the device is the host,
      * `host` is 0. */
     uint64_t device, host;

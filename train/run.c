@@ -120,6 +120,7 @@ static enum status run_calls(const struct run *r, size_t first, size_t end, void
         const struct call *c = &r->program->calls[i];
         TRY(work_check(err));
         enum status st = run_call(r, c, err);
+        if (st == ERR_INTERRUPTED || st == ERR_RANK) return st; /* not of this op */
         if (st) return fail_in(err, "%s", c->label);
         if (timer) TRY(r->device->timers->mark(timer, i + 1, err));
         if (r->check_numbers) TRY(collectives_finish(r->collectives, err));

@@ -109,16 +109,19 @@ double dtype_unit(enum dtype d)
     return units[d];
 }
 
-/* One side's weights were rounded to a coarser dtype. A in bf16, whose activations are rounded,
- * too, is further away than that; of a dtype that the engine does not compute in, as much further
- * as its roundings are coarser. */
+/* One side's weights, or its results, were rounded to a coarser dtype. A in f32 or bf16, whose
+ * activations are rounded, too, is further away than that; of a dtype that the engine does not
+ * compute in, as much further as its roundings are coarser than those of bf16. */
 static struct yardstick yardstick_of_stored(enum dtype stored)
 {
-    double unit = dtype_unit(stored), scale = unit / dtype_unit(DT_BF16);
-    struct yardstick y = {.elem = ELEM_BF16, .max = 2 * scale, .rms = 2 * scale, .least = 2 * unit};
+    const enum elem_type elem = stored == DT_F32 ? ELEM_F32 : ELEM_BF16;
+    const double unit = dtype_unit(stored), scale = unit / arithmetic[elem].unit,
+                 factor = arithmetic[elem].factor;
+    struct yardstick y = {
+        .elem = elem, .max = factor * scale, .rms = factor * scale, .least = factor * unit};
     int n = snprintf(y.text, sizeof y.text,
-                     "one side is stored in %s: %g times the distance of A from A in bf16",
-                     dtype_infos[stored].name, 2 * scale);
+                     "one side is stored in %s: %g times the distance of A from A in %s",
+                     dtype_infos[stored].name, factor * scale, elem_names[elem]);
     if (scale != 1)
         snprintf(y.text + n, sizeof y.text - (size_t)n, ", of whose rounding it has %g", scale);
     return y;
@@ -160,7 +163,7 @@ struct yardstick yardstick_choose(const struct sides_rounding *s)
     bool is_stored = dtype_unit(s->stored) > arithmetic[s->computed].unit;
     struct yardstick y = is_stored ? yardstick_of_stored(s->stored)
                                    : yardstick_of_arithmetic(s->computed, s->by_another);
-    if (s->experts && (is_stored || s->computed == ELEM_BF16)) allow_for_experts(&y);
+    if (s->experts && (y.elem == ELEM_BF16 || s->computed == ELEM_BF16)) allow_for_experts(&y);
     return y;
 }
 

@@ -126,6 +126,8 @@ static void a_coarser_dtype_is_measured_by_bf16(void **state)
     assert_non_null(strstr(y.text, "one side is stored in F16"));
     y = choose(ELEM_F32, DT_F32, false);
     assert_int_equal(y.elem, ELEM_F64);
+    y = choose(ELEM_F64, DT_F32, true);
+    assert_true(y.elem == ELEM_F32 && y.max == 8 && y.rms == 8 && !y.experts);
 }
 
 /* A is once its own rounding away from what is true, the other one twice that. */

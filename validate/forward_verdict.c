@@ -28,15 +28,27 @@ const char *forward_word(const struct forward *f)
 
 /* ---- text ---- */
 
+/* "6 results"; "2 of 6 results" where B has no others. */
+static void count_text(struct strbuf *out, const struct forward *f)
+{
+    size_t compared = 0;
+    for (size_t i = 0; i < f->outputs.count; i++)
+        compared += f->outputs.items[i].compared;
+    if (compared < f->outputs.count) strbuf_printf(out, "%zu of ", compared);
+    strbuf_printf(out, "%zu results", f->outputs.count);
+}
+
 void forward_line(struct strbuf *out, const struct forward *f)
 {
     strbuf_printf(out, "forward: %s: ", forward_word(f));
-    if (f->divergence.text)
+    if (f->divergence.text) {
         strbuf_add_escaped(out, f->divergence.text, strlen(f->divergence.text));
-    else if (!loaded_passes(&f->loaded))
-        strbuf_printf(out, "weights in memory differ, %zu results do not", f->outputs.count);
-    else
-        strbuf_printf(out, "%zu results", f->outputs.count);
+    } else {
+        bool differ = !loaded_passes(&f->loaded);
+        strbuf_add_text(out, differ ? "weights in memory differ, " : "");
+        count_text(out, f);
+        strbuf_add_text(out, differ ? " do not" : "");
+    }
     strbuf_printf(out, "; %" PRIu64 " x %" PRIu64 " tokens, %s, %.2f s\n", f->batch.num_sequences,
                   f->batch.length, elem_names[f->elem], f->seconds);
 }

@@ -95,6 +95,7 @@ for model in $models; do
     done
     compare "$golden/$model" wide.safetensors
     prints "one side is stored in BF16"
+    prints "forward: within rounding: 2 of "
 done
 
 it "what another model computes is not, in bf16 too"
@@ -111,6 +112,13 @@ for dtype in f32 bf16; do
     prints "forward: DIFFERENT"
 done
 
+it "and what they computed in f32, where Ferry computes in f64"
+for model in $models; do
+    compare "$golden/$model" "$golden/$model/logits.safetensors" --dtype f64
+    exits 0
+    prints "one side is stored in F32: 8 times the distance of A from A in f32"
+done
+
 it "what was computed in f32 is judged as that, though its embeddings are numbers of bf16 or f16"
 for model in llama2 llama3.2 mistral qwen2.5 qwen3; do
     changed $model x model.layers.1.self_attn.v_proj.weight 1.02
@@ -118,6 +126,8 @@ for model in llama2 llama3.2 mistral qwen2.5 qwen3; do
     exits 1
     prints "forward: DIFFERENT: layer 1 diverges"
     prints "rounding  8 times the distance of A in f32 from A in f64"
+    compare x "$golden/$model/logits.safetensors" --dtype f64
+    exits 1
 done
 
 it "an expert that is broken shows, in bf16 too, where more than a few tokens go to it"

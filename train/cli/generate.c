@@ -112,9 +112,8 @@ static enum status choose_end_tokens(const struct generate_flags *f, const char 
 {
     struct model_facts m;
     struct token_ids t;
-    TRY(model_facts_read(path, &f->compute.source, &m, err));
+    TRY(model_facts_read(path, &f->compute.source, !f->end_ids && !f->ignore_eos, &m, err));
     *out = m.end_tokens;
-    if (f->ignore_eos) out->count = 0;
     if (!f->end_ids) return OK;
     enum status st = ids_parse(f->end_ids, &t, err);
     if (!st && (t.batch.num_sequences > 1 || t.batch.length > MOST_END_TOKENS))

@@ -76,7 +76,7 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
 /* ---- the model ---- */
 
 enum status model_facts_read(const char *path, const struct source_flags *source,
-                             struct model_facts *out, struct error *err)
+                             bool wants_end_tokens, struct model_facts *out, struct error *err)
 {
     struct opened o;
     *out = (struct model_facts){.vocab_size = 0};
@@ -85,7 +85,7 @@ enum status model_facts_read(const char *path, const struct source_flags *source
         const struct tensor *words = catalog_find(&o.catalog, "embedding.word_embeddings.weight");
         out->vocab_size = words ? words->shape[0] : o.catalog.config.vocab_size;
         out->positions = o.catalog.config.max_position_embeddings;
-        st = end_tokens_read(o.catalog.hf_folder, &out->end_tokens, err);
+        if (wants_end_tokens) st = end_tokens_read(o.catalog.hf_folder, &out->end_tokens, err);
     }
     opened_close(&o);
     return st;

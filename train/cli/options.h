@@ -36,11 +36,12 @@ MUST_CHECK enum status engine_model_of(const char *path, const struct compute_fl
 
 /* What a command wants to know of a model before it runs. */
 struct model_facts {
-    uint64_t vocab_size; /* without padding; 0: not known */
-    uint64_t positions;  /* that it was made for; 0: not known */
-    struct end_tokens end_tokens;
+    uint64_t vocab_size;          /* without padding; 0: not known */
+    uint64_t positions;           /* that it was made for; 0: not known */
+    struct end_tokens end_tokens; /* where they are wanted */
 };
 MUST_CHECK enum status model_facts_read(const char *path, const struct source_flags *source,
-                                        struct model_facts *out, struct error *err);
+                                        bool wants_end_tokens, struct model_facts *out,
+                                        struct error *err);
 
 #endif

@@ -23,7 +23,7 @@ static const struct arg perplexity_args[] = {
     {"--data",                 ARG_TEXT,   AT(data),         "PATH", NULL, "Megatron indexed dataset (PREFIX, .bin or .idx), or a file of token ids"},
     {"--data-dtype",           ARG_CHOICE, AT(data_dtype),   NULL, "u16|u32", "the file is raw ids of this type, little-endian; default: an indexed dataset"},
     {"--seq-length --seq",     ARG_UINT,   AT(seq),          "N", NULL, "tokens of a window; default: what the model was made for, at most 2048"},
-    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows at a time; default: one for each data parallel rank"},
+    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows at a time; default: what --dp says, or 1"},
     {"--max-tokens",           ARG_UINT,   AT(max_tokens),   "N", NULL, "stop after so many; default: all"},
 };
 static const struct arg_group perplexity_groups[] = {
@@ -145,7 +145,7 @@ static enum status look_at_model(struct windows *w, struct error *err)
 {
     enum { LONGEST = 2048 };
     struct model_facts m;
-    TRY(model_facts_read(w->model, &w->flags->compute.source, &m, err));
+    TRY(model_facts_read(w->model, &w->flags->compute.source, false, &m, err));
     uint64_t usual = m.positions && m.positions < LONGEST ? m.positions : LONGEST;
     w->seq = min_u64(w->flags->seq ? w->flags->seq : usual, w->num_tokens - 1);
     w->vocab_size = m.vocab_size;

@@ -30,10 +30,15 @@ struct comm_group {
     void *own;             /* the backend's */
 };
 
+/* Bytes of memory that a rank talks through, at most. Ranks of one host may share them: its own are
+ * its part, so that those of all ranks add up to what there is. */
+struct comm_memory {
+    uint64_t all, own;
+};
+
 struct comm_backend {
     const char *name;
-    /* Bytes of memory that this rank talks through, at most: ranks of one host may share them. */
-    uint64_t (*memory)(const struct comm *c);
+    struct comm_memory (*memory)(const struct comm *c);
     enum status (*group_open)(struct comm_group *g, struct error *err);
     void (*group_close)(struct comm_group *g);
     /* In place, `count` elements. */

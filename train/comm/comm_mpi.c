@@ -659,9 +659,10 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
 }
 
 /* MPI has more of its own. */
-static uint64_t memory(const struct comm *c)
+static struct comm_memory memory(const struct comm *c)
 {
-    return 2 * buffer_bytes(c->size);
+    const uint64_t bytes = 2 * buffer_bytes(c->size);
+    return (struct comm_memory){bytes, bytes};
 }
 
 static const struct comm_backend mpi = {

@@ -371,11 +371,12 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
 }
 
 /* Slots, and the channels that fill up: all ranks send their results to rank 0. */
-static uint64_t memory(const struct comm *c)
+static struct comm_memory memory(const struct comm *c)
 {
     const uint64_t slot = 2 * HALF_BYTES, channel = sizeof(struct channel);
-    if (c->size == 1) return 0;
-    return c->size * slot + (c->rank ? 1 : c->size - 1) * channel;
+    if (c->size == 1) return (struct comm_memory){0, 0};
+    return (struct comm_memory){.all = c->size * slot + (c->rank ? 1 : c->size - 1) * channel,
+                                .own = slot + (c->rank ? channel : 0)};
 }
 
 static const struct comm_backend local = {
