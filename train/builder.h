@@ -38,7 +38,10 @@ struct output {
     bool slice;       /* of rows: this rank has its TP part of them */
     bool last;        /* rows are those of last_rows */
     bool shard;       /* of columns: this rank has its TP part of `columns` */
-    uint64_t columns; /* of all ranks together, padding included */
+    /* The last columns of a shard that so many TP ranks in turn have a copy of; 0: none are. */
+    uint64_t copied;
+    unsigned sharers;
+    uint64_t columns; /* of all ranks together, padding included, copies once */
 };
 
 /* The program of one stage, and what it gives. */

@@ -172,6 +172,18 @@ static value_id projected(struct builder *x, value_id in)
     return builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "qkv");
 }
 
+/* Where there are more TP ranks than groups, several have the key and value of one. */
+static void trace_heads(struct builder *x, value_id qkv, const char *name)
+{
+    const unsigned groups = (unsigned)x->c->num_query_groups;
+    struct output o = {.shard = true};
+    if (x->tp > groups) {
+        o.sharers = x->tp / groups;
+        o.copied = 2 * (uint64_t)x->heads.head_dim;
+    }
+    builder_keep(x, qkv, x->layer == x->shape->trace_layer, o, builder_label(x, name));
+}
+
 void builder_attention(struct builder *x)
 {
     struct head_shape h = x->heads;
@@ -185,14 +197,14 @@ void builder_attention(struct builder *x)
                  arena_printf(&x->p->arena, "hidden.%d", x->layer));
     builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "attention_norm");
     value_id qkv = projected(x, in);
-    builder_trace(x, qkv, false, true, "qkv");
+    trace_heads(x, qkv, "qkv");
     if (x->c->qk_layernorm) {
         qkv = heads_normed(x, qkv);
-        builder_trace(x, qkv, false, true, "qk_norm");
+        trace_heads(x, qkv, "qk_norm");
     }
     if (builder_has_rope(x)) {
         qkv = rotated(x, qkv);
-        builder_trace(x, qkv, false, true, "rotary");
+        trace_heads(x, qkv, "rotary");
     }
     value_id o = core_attention(x, qkv);
     builder_trace(x, o, false, true, "attention");

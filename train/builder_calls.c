@@ -99,6 +99,7 @@ void builder_keep(struct builder *x, value_id id, bool wanted, struct output o, 
     o.value = id;
     o.name = arena_text(&x->p->arena, name, strlen(name));
     if (!o.columns) o.columns = builder_columns_of(x, id) * (o.shard ? x->tp : 1);
+    if (o.copied) o.columns -= o.copied * (x->tp - x->tp / o.sharers);
     *ARENA_PUSH(&x->p->arena, x->out->outputs, x->out->num_outputs, x->out->outputs_capacity) = o;
 }
 

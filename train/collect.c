@@ -17,6 +17,8 @@
 struct part {
     char name[96];
     uint64_t rows, columns, all_columns; /* of the part; columns of all ranks together */
+    uint64_t copied;
+    unsigned sharers;
     bool slice, last, shard, real;
 };
 
@@ -44,6 +46,8 @@ static struct part part_of(const struct built *b, const struct output *o)
     struct part part = {.rows = v->shape[0],
                         .columns = v->num_dims > 1 ? v->shape[1] : 1,
                         .all_columns = o->columns,
+                        .copied = o->copied,
+                        .sharers = o->sharers,
                         .slice = o->slice,
                         .last = o->last,
                         .shard = o->shard,
@@ -136,15 +140,27 @@ static uint64_t row_in_batch(const struct collecting *x, const struct part *part
     return o->sequence == UINT64_MAX ? UINT64_MAX : o->sequence * b->length + o->position;
 }
 
+/* Where the columns of a rank's part begin; *count: how many of them. The last of those that have
+ * copies gives them. */
+static uint64_t first_column(const struct part *part, const struct group_place *at, uint64_t *count)
+{
+    *count = part->columns;
+    if (!part->shard) return 0;
+    if (!part->copied) return at->tp * part->columns;
+    const uint64_t own = part->columns - part->copied, turn = at->tp % part->sharers,
+                   group = at->tp / part->sharers;
+    if (turn + 1 < part->sharers) *count = own;
+    return group * (part->sharers * own + part->copied) + turn * own;
+}
+
 static enum status place_rows(const struct collecting *x, struct whole *w, const struct part *part,
                               const struct group_place *at, const struct token_shape *shape,
                               const struct token_origin *origins, const void *data,
                               struct error *err)
 {
     const enum dtype from = dtype_of(x, part), to = w->c.wide ? DT_F64 : DT_F32;
-    uint64_t first = part->shard ? at->tp * part->columns : 0;
-    uint64_t end = min_u64(first + part->columns, w->c.columns),
-             count = end > first ? end - first : 0;
+    uint64_t columns, first = first_column(part, at, &columns);
+    uint64_t end = min_u64(first + columns, w->c.columns), count = end > first ? end - first : 0;
     for (uint64_t i = 0; i < part->rows; i++) {
         uint64_t row = row_in_batch(x, part, at, shape, origins, i);
         if (row == UINT64_MAX || !count) continue;

@@ -80,7 +80,11 @@ static enum status add_heads(struct parameters *p, struct parameter *x, const st
 {
     const uint64_t d = s->heads.head_dim, own = s->heads.queries * d;
     const uint64_t rows = x->shape[0], columns = x->numel / rows;
-    const uint64_t groups = (t->shape[0] - s->size * own) / (2 * d), sharing = s->size / groups;
+    const uint64_t all = s->size * own;
+    const uint64_t groups = t->shape[0] > all ? (t->shape[0] - all) / (2 * d) : 0;
+    if (groups == 0 || s->size % groups)
+        return wrong_shape(p, t, "has shape", x->num_dims, t->shape, x->shape, err);
+    const uint64_t sharing = s->size / groups;
     const uint64_t of_group = sharing * own, first = s->rank / sharing * (of_group + 2 * d);
     const uint64_t from[] = {first + s->rank % sharing * own, first + of_group},
                    counts[] = {own, 2 * d};

@@ -254,6 +254,17 @@ else
     done
 fi
 
+it "what ops make is the same where several ranks have a copy of a key and value"
+for model in llama3.2 qwen3; do
+    for tp in 1 4; do
+        "$ferry" forward "$golden/$model" --input-ids "$golden/$model/logits.safetensors" --out trace$tp \
+            --trace-layer 1 --hidden --dtype f64 --tp $tp || is_wrong "$model: --tp $tp"
+    done
+    run verify trace1 trace4 --atol 1e-9
+    exits 0
+    rm trace1 trace4
+done
+
 it "the plan of memory is what is used, to some per cent"
 synth_model little2 --layers 4 --hidden 512 --heads 8 --ffn-hidden-size 4096 --vocab-size 32000
 if nm -D "$ferry" | grep -q __asan; then
