@@ -84,7 +84,7 @@ for ranks in 2 4; do
     [ "$(grep -c '"verdict"' "$stdout")" -eq 1 ] || is_wrong "$(cat "$stdout")"
     run_ranks $ranks verify "$model" "$golden/qwen3" --forward
     exits 3
-    says_once "has num_layers"
+    says_once "has hidden_size"
 
 done
 

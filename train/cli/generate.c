@@ -76,6 +76,7 @@ static void print_texts(const struct texts *t, bool json)
 {
     if (t->stream) {
         putchar('\n');
+        (void)fflush(stdout); /* before what stderr has to say */
         return;
     }
     if (json) printf("{\"tokens\":[");
