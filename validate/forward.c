@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/map.h"
 #include "common/progress.h"
 #include "validate/forward_internal.h"
@@ -57,6 +58,12 @@ static enum status keep(void *context, const struct collected *c, struct error *
     return OK;
 }
 
+/* What stands in front of all experts does not. */
+static bool may_stray(const struct forward_output *o)
+{
+    return strcmp(o->name, "hidden.0") != 0;
+}
+
 static enum status measure(void *context, const struct collected *c, struct error *err)
 {
     struct taking *t = context;
@@ -65,7 +72,7 @@ static enum status measure(void *context, const struct collected *c, struct erro
     struct forward_output *o = find(t->to, c->name);
     if (!o || o->a.rows != c->rows || o->a.columns != c->columns)
         return fail(err, ERR_OURS, "A has another %s when it runs a second time", c->name);
-    y.experts &= strcmp(o->name, "hidden.0") != 0; /* in front of all experts */
+    y.experts &= may_stray(o);
     o->second_run = difference_of_second_run(&y, &o->a, &second);
     o->rounding = rounding_of(&y, &o->second_run);
     return OK;
@@ -264,11 +271,23 @@ static enum status run_b(const struct running *r, struct taking *t, struct error
     return OK;
 }
 
+/* A token that strays takes some of those behind it along, so strays come in bunches, in one layer
+ * of A's second run and in another of B: what one output may have, all may. */
+static void pool_strays(struct forward *f, struct forward_outputs *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        f->strays = max_u64(f->strays, list->items[i].rounding.strays);
+    for (size_t i = 0; i < list->count; i++)
+        if (may_stray(&list->items[i])) list->items[i].rounding.strays = f->strays;
+}
+
 static enum status run_a(const struct running *r, struct taking *t, struct error *err)
 {
     const struct takers first = {keep, t->is_part ? NULL : keep_weight}, second = {measure, NULL};
     TRY(run_side(r, 0, t->f->elem, &first, t, err));
-    return run_side(r, 0, t->f->yardstick.elem, &second, t, err);
+    TRY(run_side(r, 0, t->f->yardstick.elem, &second, t, err));
+    pool_strays(t->f, t->to);
+    return OK;
 }
 
 static enum status run_outputs(struct running *r, struct forward *f, struct error *err)

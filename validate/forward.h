@@ -62,6 +62,7 @@ struct forward {
     const char *ids_are; /* "at random, seed 1" */
     enum elem_type elem; /* that both are computed in */
     struct yardstick yardstick;
+    uint64_t strays;                     /* tokens of any output that may be further away */
     struct loaded loaded;                /* the weights of both */
     struct forward_outputs outputs, ops; /* ops: of divergence.layer */
     struct logits_statistics logits;     /* rows 0: not compared */
