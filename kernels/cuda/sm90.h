@@ -31,26 +31,43 @@ __device__ inline void barrier_expect(barrier *b, uint32_t bytes)
                  : "memory");
 }
 
-/* Tries, each of some microseconds, after which a wait is a mistake of ours: the kernel ends with
- * an error, and does not hang. */
-#define BARRIER_TRIES (1u << 22)
+/* Whether the phase of this parity is over, also where the phase behind it is under way. Waits for
+ * a time that the GPU chooses. */
+__device__ inline bool barrier_try(barrier *b, uint32_t parity)
+{
+    uint32_t is_over;
+    asm volatile("{\n\t"
+                 ".reg .pred over;\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, over;\n\t"
+                 "}"
+                 : "=r"(is_over)
+                 : "r"(shared_address(b)), "r"(parity)
+                 : "memory");
+    return is_over;
+}
 
-/* Until the phase of this parity is over; returns at once where the phase behind it is under way.
- */
+__device__ inline uint64_t nanoseconds()
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+/* A wait that is longer is a mistake of ours: the kernel ends with an error, and does not hang. */
+#define LONGEST_WAIT 2000000000u /* nanoseconds */
+
+/* Until that phase is over. The clock is read every 256 tries: few waits take as many. */
 __device__ inline void barrier_wait(barrier *b, uint32_t parity)
 {
-    uint32_t is_over, tries = 0;
-    do {
-        if (++tries == BARRIER_TRIES) __trap();
-        asm volatile("{\n\t"
-                     ".reg .pred over;\n\t"
-                     "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, over;\n\t"
-                     "}"
-                     : "=r"(is_over)
-                     : "r"(shared_address(b)), "r"(parity)
-                     : "memory");
-    } while (!is_over);
+    uint64_t begin = 0;
+    for (uint32_t tries = 1; !barrier_try(b, parity); tries++) {
+        if (tries % 256 != 0) continue;
+        if (begin == 0)
+            begin = nanoseconds();
+        else if (nanoseconds() - begin > LONGEST_WAIT)
+            __trap();
+    }
 }
 
 /* What threads did with shared memory before it comes before what copies do with it that are asked
