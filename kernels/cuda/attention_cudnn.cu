@@ -256,13 +256,14 @@ static enum status make_planned(struct planned *e, const struct op_call *o,
     return approve(o, e, l, err);
 }
 
-/* The plan of an op, made where it is new, usable or not; NULL where there is no room for more. */
+/* The plan of an op, made where it is new, usable or not; NULL where there is no room for more, or
+ * a graph is being recorded. */
 static struct planned *prepare(const struct op_call *o)
 {
     const struct launches l = arrange(&o->p, o->in, o->out);
     struct planned *e = find_plan(&l.shape);
     struct error err;
-    if (e || num_plans == MOST_PLANS) return e;
+    if (e || num_plans == MOST_PLANS || cuda_is_capturing()) return e;
     e = &plans[num_plans++];
     *e = {};
     e->shape = l.shape;

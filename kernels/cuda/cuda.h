@@ -321,6 +321,9 @@ bool sm90_has_word(const char *word);
  */
 extern const struct device_kernel matmul_kernels[], attention_kernels[], grouped_kernels[];
 
+/* Whether what is queued now becomes part of a graph: then nothing may wait for the GPU. */
+bool cuda_is_capturing(void);
+
 /* What the device has beside its ops. */
 extern const struct device_timers cuda_timers;
 extern const struct device_graphs cuda_graphs;

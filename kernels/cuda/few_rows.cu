@@ -172,18 +172,25 @@ static enum status run_small_case(const struct op_call *call, const void *contex
     return context ? sm90_kernels.few_rows(x, err) : multiply_few_rows<bf16>(x, err);
 }
 
+/* What keeps it from being tried at all, such as too little memory, is no verdict. */
+static enum verdict verdict_of(enum status st)
+{
+    if (st == ERR_NUMERIC || st == ERR_DEVICE) return REFUSED;
+    return st ? NOT_TRIED : TRUSTED;
+}
+
+/* What CUDA says is told always: its errors may stay, and then all that follows fails. */
 static enum verdict try_out(const struct product &x)
 {
     const struct op_call call = small_case(x);
     const struct contender plain = {"few_rows", 0, run_small_case, NULL};
     const struct contender faster = {"few_rows_sm90", 0, run_small_case, &sm90_kernels};
     struct error err;
-    const bool agrees = check_agreement(&call, NULL, &plain, &faster, &err) == OK;
-    if (sm90_has_word("say"))
-        (void)fprintf(stderr, "few_rows_sm90: %zu rows, %s%s: %s\n", x.m,
-                      x.c_is_real ? "f32" : "bf16", x.bias ? ", bias" : "",
-                      agrees ? "used" : err.text);
-    return agrees ? TRUSTED : REFUSED;
+    const enum status st = check_agreement(&call, NULL, &plain, &faster, &err);
+    if (st == ERR_DEVICE || sm90_has_word("say"))
+        (void)fprintf(stderr, "few_rows_sm90: %s, %zu rows%s: %s\n", x.c_is_real ? "f32" : "bf16",
+                      x.m, x.bias ? ", bias" : "", st ? err.text : "agrees");
+    return verdict_of(st);
 }
 
 bool few_rows_sm90_is_trusted(const struct product &x)

@@ -19,14 +19,18 @@ static enum status end(void **graph, struct error *err)
     return st;
 }
 
+bool cuda_is_capturing(void)
+{
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    (void)cudaStreamIsCapturing(cuda_stream, &capturing);
+    return capturing != cudaStreamCaptureStatusNone;
+}
+
 /* The stream is as it was before begin(), whatever went wrong since. */
 static void cancel(void)
 {
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     cudaGraph_t recorded = NULL;
-    (void)cudaStreamIsCapturing(cuda_stream, &capturing);
-    if (capturing != cudaStreamCaptureStatusNone)
-        (void)cudaStreamEndCapture(cuda_stream, &recorded);
+    if (cuda_is_capturing()) (void)cudaStreamEndCapture(cuda_stream, &recorded);
     if (recorded) (void)cudaGraphDestroy(recorded);
     (void)cudaGetLastError();
 }

@@ -3,15 +3,17 @@
  * 1. cuBLASLt counts in columns: a row-major [m, n] is its [n, m]. So c^T [n, m] = op(b)^T op(a)^T,
  *    and what it calls A is our b.
  * 2. A plan is made once for each shape and kept. Its choice is the first that find_choices()
- *    finds; FERRY_CUDA_TUNE=1 times all of them on the operands of the first call, and writes the
- *    fastest to the cache file, which is read whenever it is there.
+ *    finds and that can be run; FERRY_CUDA_TUNE=1 times all of them on the operands of the first
+ *    call, and writes the fastest to the cache file, which is read whenever it is there.
  * 3. cuBLASLt adds the bias where it knows that pair of types. Else a kernel adds it behind the
  *    product: nothing is rounded twice where c is REAL. Where cuBLASLt has an algorithm without the
  *    bias only, an ELEM c is rounded twice.
- * 4. Where cuBLASLt has no algorithm at all, tiles.cu computes the product.
+ * 4. Where cuBLASLt has no algorithm that can be run, tiles.cu computes the product.
  * 5. few_rows_sm90.cu is one of those that are timed, and is not chosen otherwise: no GPU has timed
- *    it yet. FERRY_CUDA_SM90=first chooses it untimed. */
+ *    it yet. FERRY_CUDA_SM90=first chooses it untimed, whatever the file says. */
+#include <algorithm>
 #include <cublasLt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +52,7 @@ static bool tune;
 static enum status lt_status(const char *what, cublasStatus_t code, struct error *err)
 {
     if (code == CUBLAS_STATUS_SUCCESS) return OK;
+    (void)cudaGetLastError(); /* not told again by the next call */
     return fail(err, ERR_DEVICE, "matmul: %s: %s", what, cublasLtGetStatusString(code));
 }
 
@@ -191,7 +194,8 @@ static void add_few_rows(const struct plan *plan, const struct product &x, struc
     if (!first && tune && can_be_few_rows_sm90(&plan->key, x)) add_own(choices, BY_FEW_ROWS_SM90);
 }
 
-/* Those of cuBLASLt. What it lists in another state than success cannot be run. */
+/* Those of cuBLASLt: none where it returns an error. What it lists in another state than success
+ * cannot be run. */
 static enum status add_algorithms(const struct plan *plan, const struct call *c, enum way way,
                                   struct choices *choices, struct error *err)
 {
@@ -204,10 +208,7 @@ static enum status add_algorithms(const struct plan *plan, const struct call *c,
         cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->a, plan->b, plan->c, plan->c,
                                        preference, MOST_ALGORITHMS, found, &num_found);
     (void)cublasLtMatmulPreferenceDestroy(preference);
-    /* It has none; or none is needed. */
-    if (code == CUBLAS_STATUS_NOT_SUPPORTED || (code && choices->count > 0)) return OK;
-    LT_TRY(code, "choosing an algorithm");
-    for (int i = 0; i < num_found; i++)
+    for (int i = 0; i < num_found && !code; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
             choices->all[choices->count++] = {(uint64_t)way, found[i].algo};
     return OK;
@@ -227,18 +228,67 @@ static enum status find_choices(const struct plan *plan, const struct call *c,
 
 /* ---- the fastest of them ---- */
 
-/* Seconds of TIMED_RUNS runs. */
-static enum status time_choice(const struct plan *plan, const struct call *c,
-                               const struct choice *choice, void *timer, double *seconds,
-                               struct error *err)
+/* Twice as many bytes as the second-level cache has. Where they are written, the operands of a
+ * product are no longer in the cache, as in a model, whose other weights came in between. NULL
+ * where there is no memory for it. */
+struct cache_filler {
+    void *memory;
+    size_t bytes;
+};
+
+static struct cache_filler make_filler()
 {
+    struct cache_filler f = {};
+    int device = 0, bytes = 0;
+    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device) ||
+        bytes <= 0)
+        return f;
+    f.bytes = 2 * (size_t)bytes;
+    if (cudaMalloc(&f.memory, f.bytes)) f.memory = NULL;
+    (void)cudaGetLastError();
+    return f;
+}
+
+static enum status fill_cache(const struct cache_filler *f, struct error *err)
+{
+    if (!f->memory) return OK;
+    return cuda_status("matmul", cudaMemsetAsync(f->memory, 0, f->bytes, cuda_stream), err);
+}
+
+/* Seconds of the fastest of TIMED_RUNS runs. */
+static enum status time_choice(const struct plan *plan, const struct call *c,
+                               const struct choice *choice, const struct cache_filler *filler,
+                               void *timer, double *seconds, struct error *err)
+{
+    *seconds = INFINITY;
     TRY(multiply(plan, c, choice, err));
-    TRY(cuda_timers.mark(timer, 0, err));
-    for (int i = 0; i < TIMED_RUNS; i++)
+    for (int i = 0; i < TIMED_RUNS; i++) {
+        TRY(fill_cache(filler, err));
+        TRY(cuda_timers.mark(timer, 2 * i, err));
         TRY(multiply(plan, c, choice, err));
-    TRY(cuda_timers.mark(timer, 1, err));
+        TRY(cuda_timers.mark(timer, 2 * i + 1, err));
+    }
     TRY(cuda_status("matmul", cudaStreamSynchronize(cuda_stream), err));
-    return cuda_timers.seconds(timer, 0, 1, seconds, err);
+    for (int i = 0; i < TIMED_RUNS; i++) {
+        double one;
+        TRY(cuda_timers.seconds(timer, 2 * i, 2 * i + 1, &one, err));
+        *seconds = std::min(*seconds, one);
+    }
+    return OK;
+}
+
+/* On stderr, where FERRY_CUDA_SM90 has "say" and there are few rows. */
+static void say_way(const struct plan *plan, const struct choice *choice, const char *what,
+                    double seconds)
+{
+    static const char *const names[] = {"cuBLASLt", "few_rows", "few_rows_sm90",
+                                        "cuBLASLt, bias apart", "tiles"};
+    const struct plan_key *k = &plan->key;
+    if (k->m > MOST_FEW_ROWS || !sm90_has_word("say")) return;
+    (void)fprintf(stderr, "matmul [%llu, %llu, %llu]: %s %s", (unsigned long long)k->m,
+                  (unsigned long long)k->n, (unsigned long long)k->k, names[choice->way], what);
+    if (seconds > 0) (void)fprintf(stderr, " %.1f us", seconds * 1e6);
+    (void)fprintf(stderr, "\n");
 }
 
 /* Those that fail are not chosen. Where all do, the tiles are: they take everything. */
@@ -247,17 +297,42 @@ static enum status keep_fastest(struct plan *plan, const struct call *c,
 {
     double best = INFINITY, seconds;
     void *timer;
-    TRY(cuda_timers.create(&timer, 2, err));
-    plan->choice = {BY_TILES, {}};
+    TRY(cuda_timers.create(&timer, 2 * TIMED_RUNS, err));
+    const struct cache_filler filler = make_filler();
     for (int i = 0; i < choices->count; i++) {
-        if (time_choice(plan, c, &choices->all[i], timer, &seconds, NULL)) continue;
-        if (seconds >= best) continue;
+        const struct choice *choice = &choices->all[i];
+        const enum status st = time_choice(plan, c, choice, &filler, timer, &seconds, NULL);
+        say_way(plan, choice, st ? "fails" : "takes", st ? 0 : seconds);
+        if (st || seconds >= best) continue;
         best = seconds;
-        plan->choice = choices->all[i];
+        plan->choice = *choice;
     }
+    (void)cudaFree(filler.memory);
     cuda_timers.free(timer);
     if (best < INFINITY) matmul_cache_add(&plan->key, &plan->choice);
     return OK;
+}
+
+/* The first that can be run. */
+static void keep_first(struct plan *plan, const struct call *c, const struct choices *choices)
+{
+    for (int i = 0; i < choices->count; i++) {
+        if (multiply(plan, c, &choices->all[i], NULL)) continue;
+        plan->choice = choices->all[i];
+        return;
+    }
+}
+
+static bool sm90_is_first(const struct plan_key *key, const struct product &x)
+{
+    return sm90_has_word("first") && can_be_few_rows_sm90(key, x);
+}
+
+/* A product that is added to c can be carried out once only, and one that becomes part of a graph
+ * would be there twice: these get the likeliest, untried. */
+static bool can_try(const struct plan *plan)
+{
+    return !plan->key.accumulate && !cuda_is_capturing();
 }
 
 static enum status choose(struct plan *plan, const struct call *c, struct error *err)
@@ -265,8 +340,11 @@ static enum status choose(struct plan *plan, const struct call *c, struct error 
     struct choices choices;
     TRY(find_choices(plan, c, &choices, err));
     plan->choice = choices.all[0];
-    /* A product that is added to c can be carried out once only. */
-    return tune && !plan->key.accumulate ? keep_fastest(plan, c, &choices, err) : OK;
+    if (!can_try(plan)) return OK;
+    plan->choice = {BY_TILES, {}}; /* they take everything: if they fail, the product does */
+    if (tune && !sm90_is_first(&plan->key, c->x)) return keep_fastest(plan, c, &choices, err);
+    keep_first(plan, c, &choices);
+    return OK;
 }
 
 /* Whether what a file says is a choice of this product and this GPU. */
@@ -289,7 +367,7 @@ static bool take_cached(struct plan *plan, const struct call *c)
     const struct choice *choice = matmul_cache_find(&plan->key);
     if (!choice || !can_be(plan, c, choice)) return false;
     plan->choice = *choice;
-    return true;
+    return !can_try(plan) || !multiply(plan, c, choice, NULL);
 }
 
 /* ---- plans ---- */
@@ -325,11 +403,12 @@ static enum status make_plan(struct plan **out, const struct plan_key *key, cons
     if (!plan) return fail(err, ERR_MEMORY, "matmul: no memory for a plan");
     plan->key = *key;
     enum status st = describe(plan, err);
-    if (!st && !take_cached(plan, c)) st = choose(plan, c, err);
+    if (!st && (sm90_is_first(key, c->x) || !take_cached(plan, c))) st = choose(plan, c, err);
     if (st) {
         release(plan);
         return st;
     }
+    say_way(plan, &plan->choice, "is used", 0);
     plan->next = plans[bucket_of(key)];
     plans[bucket_of(key)] = *out = plan;
     return OK;

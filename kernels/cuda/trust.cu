@@ -18,7 +18,9 @@ struct comparison {
 
 static enum status gpu_status(cudaError_t code, struct error *err)
 {
-    return cuda_status("comparing kernels", code, err);
+    if (code != cudaErrorMemoryAllocation) return cuda_status("comparing kernels", code, err);
+    (void)cudaGetLastError();
+    return fail(err, ERR_MEMORY, "no memory on the GPU for a comparison");
 }
 
 static size_t bytes_of(const struct operand *o)
@@ -160,6 +162,8 @@ enum status check_agreement(const struct op_call *shapes,
 {
     struct comparison c = {};
     c.call = *shapes;
+    if (cuda_is_capturing())
+        return fail(err, ERR_UNSUPPORTED, "%s: not while a graph is recorded", faster->name);
     const enum status st = compare(&c, shapes, set_ints, plain, faster, err);
     for (struct mirror &m : c.in)
         mirror_release(&m);

@@ -24,7 +24,8 @@ struct contender {
 
 /* OK where the outputs of both are the same but for rounding; ERR_NUMERIC, with what differs. Data
  * of `shapes` only say which operands there are: ELEM and REAL inputs are random, INT inputs are
- * what set_ints writes (NULL: there are none). Waits for the GPU. */
+ * what set_ints writes (NULL: there are none). Waits for the GPU: ERR_UNSUPPORTED while a graph is
+ * recorded. */
 MUST_CHECK enum status check_agreement(const struct op_call *shapes,
                                        void (*set_ints)(const struct op_call *shapes, int32_t *to),
                                        const struct contender *plain,

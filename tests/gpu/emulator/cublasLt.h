@@ -5,12 +5,14 @@
  *   nothing   it has no algorithm
  *   no-bias   it has none that adds a bias
  *   refuses   its first algorithm cannot be run, and it says so
- *   fails     its first algorithm cannot be run, and it does not say so */
+ *   errs      it has none, and it says that by another error
+ *   fails     its first algorithm cannot be run, and it does not say so; stderr has who runs it */
 #ifndef FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
 #define FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 typedef enum { CUDA_R_32F, CUDA_R_64F, CUDA_R_16BF } cudaDataType_t;
@@ -153,6 +155,7 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t p, cublasL
 {
     const bool refuses = emulated_cublaslt_is("refuses"), fails = emulated_cublaslt_is("fails");
     *count = 0;
+    if (emulated_cublaslt_is("errs")) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (!emulated_has_algorithm(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     memset(found, 0, 2 * sizeof *found);
     if (refuses) found[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -238,7 +241,10 @@ cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const void *alpha, cons
         (a_is_plain ? la->rows : la->columns) != ld->rows ||
         (b_is_plain ? lb->columns : lb->rows) != ld->columns)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!emulated_has_algorithm(p) || algorithm->data[0] == EMULATED_CANNOT_RUN)
+    if (algorithm->data[0] == EMULATED_CANNOT_RUN)
+        (void)fprintf(stderr, "emulated cuBLASLt: an algorithm that cannot be run\n");
+    if (!emulated_has_algorithm(p) || algorithm->data[0] == EMULATED_CANNOT_RUN ||
+        emulated_sticky_error())
         return CUBLAS_STATUS_EXECUTION_FAILED;
     const emulated_matmul x = {*p,
                                *la,

@@ -134,6 +134,7 @@ enum {
     cudaErrorInitializationError = 3,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
+    cudaErrorLaunchFailure = 719,
     cudaErrorStreamCaptureUnsupported = 900
 };
 enum { cudaHostAllocDefault, cudaHostAllocMapped, cudaStreamNonBlocking, cudaEventDisableTiming };
@@ -177,6 +178,10 @@ template <typename F> static inline bool emulated_shared_fits(F kernel, size_t b
     return bytes <= (is_set ? allowed->second : (size_t)EMULATED_PLAIN_SHARED);
 }
 
+/* As after a kernel that trapped: every launch, copy and wait fails from then on. */
+void emulated_trap();
+cudaError_t emulated_sticky_error();
+
 /* Does it, or records it. */
 void emulated_enqueue(const std::function<void()> &work);
 /* cudaErrorStreamCaptureUnsupported while a graph is recorded. */
@@ -190,6 +195,7 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, v
                                              A... args)
 {
     const cudaLaunchConfig_t c = *config;
+    if (emulated_sticky_error()) return emulated_sticky_error();
     if (!emulated_shared_fits(kernel, c.dynamicSmemBytes)) return cudaErrorInvalidValue;
     emulated_enqueue([=] {
         emulated_launch(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, [=] { kernel(args...); });
@@ -203,6 +209,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
+
+enum { cudaDevAttrL2CacheSize };
+static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int)
+{
+    *value = 64 << 10;
+    return cudaSuccess;
+}
 
 /* ---- events: the host's clock ---- */
 
@@ -246,13 +259,13 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t byt
                                           cudaStream_t)
 {
     emulated_enqueue([=] { memmove(to, from, bytes); });
-    return cudaSuccess;
+    return emulated_sticky_error();
 }
 
 static inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
 {
     emulated_enqueue([=] { memset(to, value, bytes); });
-    return cudaSuccess;
+    return emulated_sticky_error();
 }
 
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t)

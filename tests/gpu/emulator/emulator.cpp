@@ -306,6 +306,18 @@ struct emulated_graph {
 
 static struct emulated_graph *recording;
 
+static bool has_trapped;
+
+void emulated_trap()
+{
+    has_trapped = true;
+}
+
+cudaError_t emulated_sticky_error()
+{
+    return has_trapped ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
 void emulated_enqueue(const std::function<void()> &work)
 {
     if (recording)
@@ -321,7 +333,7 @@ cudaError_t emulated_wait()
 {
     if (recording) return cudaErrorStreamCaptureUnsupported;
     events_waited_for = events_recorded;
-    return cudaSuccess;
+    return emulated_sticky_error();
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t, int)

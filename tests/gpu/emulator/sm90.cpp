@@ -1,5 +1,7 @@
 /* In place of the kernels of *_sm90.cu, which are not for the host: nothing, or where EMULATED_SM90
- * is set, one that is `right` or `wrong`. It shows who uses such a kernel, and when. */
+ * is set, one that is `right` or `wrong`, that `fails`, or that `traps`: then all that follows on
+ * the GPU fails; `traps-64`: it does so for a k of 64. It shows who uses such a kernel, and when.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +16,10 @@ static bool emulated_sm90_is(const char *what)
 static enum status multiply(const struct product &x, struct error *err)
 {
     struct product y = x;
+    const bool traps = emulated_sm90_is("traps") || (emulated_sm90_is("traps-64") && x.k == 64);
+    if (traps) emulated_trap();
+    if (traps || emulated_sm90_is("fails"))
+        return cuda_status("matmul", cudaErrorLaunchFailure, err);
     if (emulated_sm90_is("wrong")) y.alpha *= 1.0625;
     return multiply_few_rows<bf16>(y, err);
 }
