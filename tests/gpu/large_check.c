@@ -270,66 +270,93 @@ bool check_large(const struct device *d)
 
 /* ---- kernels of compute capability 9.0 ---- */
 
-/* Of up to so many elements: rows of any length that 16 bytes divide. */
-static void shape_few_rows(struct trial *t, uint64_t most)
+/* The first trials: n and k of decoding, where every warp of a large GPU makes many columns and
+ * fills its buffers again and again; columns and ends of rows that no warp has a full share of;
+ * rows that are shorter than a warp. */
+static const struct few_rows_shape {
+    uint64_t m, n, k;
+} few_rows_shapes[] = {
+    {1, 28672, 4096},
+    {2, 4099, 14336},
+    {4, 28675, 1544},
+    {3, 5000, 8},
+};
+
+/* Then any, of about 2^24 elements at most: rows of any length that 16 bytes divide. */
+static struct few_rows_shape any_few_rows(void)
 {
-    const uint64_t k = 8 * random_between(1, 2048), n = random_between(1, most / k + 1);
-    const uint64_t m = random_between(1, 4);
+    const uint64_t k = 8 * random_between(1, 2048);
+    return (struct few_rows_shape){random_between(1, 4), random_between(1, (1 << 24) / k + 1), k};
+}
+
+static void shape_few_rows(struct trial *t, unsigned number, bool small)
+{
+    const size_t num_fixed = sizeof few_rows_shapes / sizeof *few_rows_shapes;
+    const struct few_rows_shape s = number < num_fixed ? few_rows_shapes[number] : any_few_rows();
+    const uint64_t most = (1 << 15) / s.k + 1, n = small && s.n > most ? most : s.n;
     t->params.matmul.transpose_b = true;
     t->params.matmul.alpha = random_between(0, 1) ? 1 : 0.25;
-    t->in[0] = SHAPE(OPERAND_ELEM, m, k);
-    t->in[1] = SHAPE(OPERAND_ELEM, n, k);
+    t->in[0] = SHAPE(OPERAND_ELEM, s.m, s.k);
+    t->in[1] = SHAPE(OPERAND_ELEM, n, s.k);
     if (random_between(0, 1)) t->in[2] = SHAPE(OPERAND_ELEM, n);
-    t->out[0] = SHAPE(random_between(0, 1) ? OPERAND_ELEM : OPERAND_REAL, m, n);
+    t->out[0] = SHAPE(random_between(0, 1) ? OPERAND_ELEM : OPERAND_REAL, s.m, n);
 }
 
 static const struct sm90_row {
     unsigned op;
     const char *plain, *faster;
-    void (*shape)(struct trial *t, uint64_t most);
+    void (*shape)(struct trial *t, unsigned number, bool small); /* number: of the trial, from 0 */
 } sm90_rows[] = {
     {OP_MATMUL, "few_rows", "few_rows_sm90", shape_few_rows},
 };
 
-/* What the kernel leaves to the portable one is no trial. */
-static bool check_sm90_trial(const struct sm90_row *row, const struct pair *kernels,
-                             const struct device *d, uint64_t most, unsigned *done, double *worst)
+/* Trials of one kernel. What it leaves to the portable one is none. */
+struct sm90_trials {
+    const struct sm90_row *row;
+    struct pair kernels;
+    unsigned done;
+    double worst;
+};
+
+static bool check_sm90_trial(struct sm90_trials *s, const struct device *d, unsigned number,
+                             bool small)
 {
-    struct trial t = {.op = row->op, .elem = ELEM_BF16};
+    struct trial t = {.op = s->row->op, .elem = ELEM_BF16};
     struct comparison c = {.worst = 0};
     struct error err;
-    row->shape(&t, most);
-    if (!takes_shapes(&t, kernels->plain) || !takes_shapes(&t, kernels->faster)) return true;
+    s->row->shape(&t, number, small);
+    if (!takes_shapes(&t, s->kernels.plain) || !takes_shapes(&t, s->kernels.faster)) return true;
     make_operands(&t);
-    const enum status st = compare_pair(&t, kernels, d, &c, &err);
+    const enum status st = compare_pair(&t, &s->kernels, d, &c, &err);
     const bool good = !st && c.worst <= 1;
-    if (st)
-        printf("FAILED %s: %s\n", row->faster, err.text);
-    else if (!good)
-        printf("FAILED %s [%llu, %llu, %llu]: %.3g times the tolerance\n", row->faster,
+    if (!good)
+        printf("FAILED %s [%llu, %llu, %llu]: ", s->row->faster,
                (unsigned long long)t.out[0].shape[0], (unsigned long long)t.out[0].shape[1],
-               (unsigned long long)t.in[0].shape[1], c.worst);
-    *worst = fmax(*worst, c.worst);
-    ++*done;
+               (unsigned long long)t.in[0].shape[1]);
+    if (st)
+        printf("%s\n", err.text);
+    else if (!good)
+        printf("%.3g times the tolerance\n", c.worst);
+    s->worst = fmax(s->worst, c.worst);
+    s->done++;
     trial_release(&t, d);
     return good;
 }
 
 static bool check_sm90_kernel(const struct sm90_row *row, const struct device *d, uint64_t seed,
-                              unsigned trials, uint64_t most)
+                              unsigned trials, bool small)
 {
-    const struct pair kernels = {find_kernel(d, row->op, ELEM_BF16, row->plain),
-                                 find_kernel(d, row->op, ELEM_BF16, row->faster)};
-    double worst = 0;
-    unsigned done = 0;
+    struct sm90_trials s = {.row = row,
+                            .kernels = {find_kernel(d, row->op, ELEM_BF16, row->plain),
+                                        find_kernel(d, row->op, ELEM_BF16, row->faster)}};
     bool good = true;
     for (unsigned i = 0; i < trials; i++) {
         random_start(seed << 32 | i);
-        good &= check_sm90_trial(row, &kernels, d, most, &done, &worst);
+        good &= check_sm90_trial(&s, d, i, small);
     }
-    if (done > 0)
+    if (s.done > 0)
         printf("%-6s %s worst difference from %s %.3f of the tolerance, %u trials\n",
-               good ? "ok" : "FAILED", row->faster, row->plain, worst, done);
+               good ? "ok" : "FAILED", row->faster, row->plain, s.worst, s.done);
     else
         printf("skipped: %s: not for %s\n", row->faster, d->describe());
     return good;
@@ -339,6 +366,6 @@ bool check_sm90(const struct device *d, uint64_t seed, unsigned trials, bool sma
 {
     bool good = true;
     for (size_t i = 0; i < sizeof sm90_rows / sizeof *sm90_rows; i++)
-        good &= check_sm90_kernel(&sm90_rows[i], d, seed, trials, small ? 1 << 15 : 1 << 24);
+        good &= check_sm90_kernel(&sm90_rows[i], d, seed, trials, small);
     return good;
 }
