@@ -29,7 +29,8 @@ tool() { # FOLDER NAME LINE...
     printf '%s\n' '#!/bin/sh' "$3" >"$work/$1/$2"
     chmod +x "$work/$1/$2"
 }
-tool bin nvidia-smi 'echo "an emulated GPU"'
+# shellcheck disable=SC2016 # for the tool
+tool bin nvidia-smi 'case $* in *compute_cap*) echo "${CAPABILITY:-8.0}" ;; *) echo "an emulated GPU" ;; esac'
 tool bin ncu 'echo "==ERROR== Failed to initialize the profiler: LibraryNotLoaded"; exit 1'
 tool none nvidia-smi 'echo "no devices were found"; exit 6'
 
@@ -71,14 +72,15 @@ nothing_without_gpu() {
 # Few files: job systems limit how many come back.
 leaves_its_files() {
     ls -lR "$OUT"
-    for file in RESULTS.md smoke.log ncu.txt clocks.csv; do
+    for file in RESULTS.md smoke.log ncu.txt clocks.csv matmul.txt; do
         [ -s "$OUT/$file" ] || return
     done
     cmp "$OUT/RESULTS.md" "$tree/tests/gpu/RESULTS.md" && [ "$(find "$OUT" -type f | wc -l)" -le 8 ]
 }
 
 all_is_well() {
-    run_smoke 0 && says "gpu: 0 failed, 1 skipped" && leaves_its_files && has_row prefill ok &&
+    run_smoke 0 && says "gpu: 0 failed, 2 skipped" && leaves_its_files && has_row prefill ok &&
+        has_row sm90 "skipped: few_rows_sm90: not for.*" && grep "MB of a model would be in" "$OUT/RESULTS.md" &&
         has_row ncu "skipped: LibraryNotLoaded" && grep "tokens/s" "$OUT/RESULTS.md"
 }
 
@@ -86,9 +88,31 @@ keeps_other_parts() {
     grep "found before" "$OUT/RESULTS.md" && [ "$(grep -c "^<!-- right -->" "$OUT/RESULTS.md")" -eq 1 ]
 }
 
-# That is enough for versions and golden, which want 5 and 10 s at least, and not for what wants 20.
+uses_sm90() {
+    run_smoke 0 CAPABILITY=9.0 EMULATED_SM90=right && has_row sm90 ok && has_row decode ok &&
+        grep "^matmul \[1, .*: few_rows_sm90 takes" "$OUT/smoke.log"
+}
+
+goes_on_without_sm90() {
+    run_smoke 1 CAPABILITY=9.0 EMULATED_SM90=traps && has_row sm90 "FAILED (1)" && has_row ops ok &&
+        has_row decode ok && ! grep "^few_rows_sm90" "$OUT/smoke.log"
+}
+
+tries_without_it() {
+    run_smoke 1 CAPABILITY=9.0 EMULATED_SM90=traps-64 && says "gpu: 1 failed, 1 skipped" && has_row sm90 ok &&
+        has_row prefill ok && has_row decode "FAILED (.*)" && has_row decode_plain ok &&
+        grep "^few_rows_sm90: .*an emulated error\|^matmul .* few_rows_sm90 fails" "$OUT/RESULTS.md"
+}
+
+misses_sm90() {
+    run_smoke 1 CAPABILITY=9.0 FERRY_GPU_SECONDS=19 &&
+        has_row sm90 "FAILED: skipped: few_rows_sm90: not for.*"
+}
+
+# That is enough for versions, sm90 and golden, which want 5 and 10 s at least, and not for what wants
+# 20.
 skips_what_does_not_fit() {
-    run_smoke 0 FERRY_GPU_SECONDS=19 && says "gpu: 0 failed, 4 skipped" && has_row versions ok &&
+    run_smoke 0 FERRY_GPU_SECONDS=19 && says "gpu: 0 failed, 5 skipped" && has_row versions ok &&
         has_row golden ok && has_row ops "skipped: no time left"
 }
 
@@ -150,6 +174,10 @@ writes_little_of_much() {
 check "without a GPU it says so" nothing_without_gpu
 printf '%s\n' '<!-- right -->' 'found before' '<!-- end of right -->' >"$tree/tests/gpu/RESULTS.md"
 check "smoke leaves its files" all_is_well
+check "kernels for compute capability 9.0 are used where they can be" uses_sm90
+check "where one traps, later steps go on without it" goes_on_without_sm90
+check "where it traps in a later step, that is tried without it" tries_without_it
+check "where one is missing, that is a failure" misses_sm90
 check "what other parts found before stays" keeps_other_parts
 check "steps that no longer fit are skipped" skips_what_does_not_fit
 check "a step without a GPU is a failure" a_failure_fails

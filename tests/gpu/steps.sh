@@ -1,5 +1,5 @@
 # steps.sh - steps with a deadline, and results that are on disk after each; for tests/gpu/run.
-# shellcheck shell=sh disable=SC2154 # part, out, work, deadline and commit are run's
+# shellcheck shell=sh disable=SC2154 # part, out, work, deadline, capability and commit are run's
 #
 # 1. A step is a command with a limit of seconds. The time left until the deadline limits it, too. It
 #    is skipped where less is left than it needs at least.
@@ -40,6 +40,11 @@ begin_part() { # NOW SECONDS
     : >"$out/$part.log"
 }
 
+# Whether the last step failed: not that it was skipped.
+has_failed() {
+    tail -n 1 "$work/table.$part" | grep -q '^| [^|]* | FAILED'
+}
+
 # Adds a row to the part's table, and writes RESULTS.md.
 told() { # NAME RESULT SECONDS
     echo "| $1 | $2 | $3 |" >>"$work/table.$part"
@@ -47,14 +52,17 @@ told() { # NAME RESULT SECONDS
     write_results
 }
 
-# Prints the result of a step. A test that was skipped for want of a GPU has failed: there is a GPU.
+# Prints the result of a step. A test that was skipped for want of a GPU has failed: there is a GPU. So
+# has one of kernels for compute capability 9.0 where the GPU has that.
 verdict() { # NAME CODE SECONDS LIMIT
     case $1 in
-    memcheck | racecheck | ncu)
+    memcheck* | racecheck* | ncu)
         refusal=$(grep -m 1 -o -E "$REFUSALS" "$files/$1") && echo "skipped: $refusal" && return
         grep -o 'No kernels were profiled' "$files/$1" | sed 's/^/FAILED: /' | grep . && return
         ;;
-    sm90) refusal=$(grep -m 1 '^skipped' "$files/$1") && echo "$refusal" && return ;;
+    sm90)
+        [ "$capability" != 9.0 ] && grep -m 1 '^skipped: .*_sm90: not for' "$files/$1" && return
+        ;;
     esac
     case $2 in
     0) grep -m 1 '^skipped' "$files/$1" | sed 's/^/FAILED: /' | grep . || echo ok ;;
