@@ -1,13 +1,19 @@
-"""torch_bench.py [--rehearsal] - PyTorch at the shapes of ops_bench: a line is name, milliseconds.
-Medians, after a warm-up, of batches timed between events of the GPU, bf16, random operands. Attention
-is that of FlashAttention and that of cuDNN, and the faster one stands for PyTorch, also in the last
-line: the forward pass of a whole model of Llama-3.1-8B's shape with random weights, torch.compile,
-logits of every token.
+"""torch_bench.py [--rehearsal] [SECTION...] - PyTorch at the shapes of ops_bench: a line is name,
+milliseconds. Medians, after a warm-up, of batches timed between events of the GPU, bf16, random
+operands. Attention is that of FlashAttention and that of cuDNN, and the faster one stands for PyTorch,
+also in the last line: the forward pass of a whole model of Llama-3.1-8B's shape with random weights,
+torch.compile, logits of every token.
 
---rehearsal: small shapes on the CPU, to see that the program runs. Its times say nothing."""
+A section that fails says so, and the exit code is 1 at the end. What follows gets a process of its
+own: the GPU may refuse everything to one in which a kernel or the recording of a graph failed.
+
+--rehearsal: small shapes on the CPU, to see that the program runs. Its times say nothing.
+--failed, --attention=KIND, --plain: for those processes. A section failed before; the fastest kind of
+attention; the first section goes without graphs."""
 
 import itertools
 import math
+import os
 import sys
 import time
 
@@ -15,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-REHEARSAL = "--rehearsal" in sys.argv[1:]
+OPTIONS = sys.argv[1:]
+REHEARSAL = "--rehearsal" in OPTIONS
 if REHEARSAL:
     DEVICE, COMPILER, BUDGET_MS = "cpu", "eager", 1
     HIDDEN, FFN, VOCAB, LAYERS = 64, 96, 500, 12
@@ -29,6 +36,8 @@ else:
     PREFILL, CONTEXT, BATCH = 8192, 8192, 64
     ATTENTIONS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+plain = False  # without graphs
+fastest = next((o.partition("=")[2] for o in OPTIONS if o.startswith("--attention=")), None)
 
 
 def random(*shape, dtype=torch.bfloat16):
@@ -60,13 +69,20 @@ def repeated(run, count):
         run()
 
 
+class NoGraph(Exception):
+    """A graph was begun and not finished: the process cannot be measured with any more."""
+
+
 def as_graph(run, count):
     """Python takes longer to start a short op than the GPU takes to run it."""
     if REHEARSAL:
         return lambda: repeated(run, count)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        repeated(run, count)
+    try:
+        with torch.cuda.graph(graph):
+            repeated(run, count)
+    except RuntimeError as refused:
+        raise NoGraph(first_line(refused)) from refused
     return graph.replay
 
 
@@ -74,12 +90,7 @@ def median_ms(run, budget_ms=BUDGET_MS, batches=7):
     repeated(run, 3)
     once = time_ms(lambda: repeated(run, 3)) / 3
     count = max(1, int(budget_ms / once))
-    batch = lambda: repeated(run, count)
-    if once < 1:
-        try:
-            batch = as_graph(run, count)
-        except RuntimeError as refused:  # some ops wait for the host
-            print(f"# without a graph: {first_line(refused)}")
+    batch = as_graph(run, count) if once < 1 and not plain else lambda: repeated(run, count)
     batch()
     return sorted(time_ms(batch) for _ in range(batches))[batches // 2] / count
 
@@ -170,6 +181,8 @@ def attention(name, sequences, q_count, k_count):
     times = {kind: ms for kind, ms in times.items() if ms is not None}
     for kind, ms in times.items():
         tell(f"{name}_{kind}", ms)
+    if not times:
+        raise RuntimeError(f"{name}: no kind of attention takes it")
     best = min(times, key=times.get)
     tell(name, times[best])
     return best
@@ -221,7 +234,8 @@ class Model(torch.nn.Module):
         return self.head(self.norm(x))
 
 
-def whole_model(kind):
+def whole_model():
+    kind = fastest or "flash"
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(DEVICE):
         model = Model().eval()
@@ -237,29 +251,75 @@ def whole_model(kind):
     print(f"# {PREFILL / ms * 1e3:.0f} tokens/s of Llama-3.1-8B's shape, attention by {kind}")
 
 
-def main():
-    if not REHEARSAL and not torch.cuda.is_available():
-        print("skipped: no GPU")
-        return
-    device = "a rehearsal" if REHEARSAL else torch.cuda.get_device_name()
-    print(f"# PyTorch {torch.__version__}, {device}: name, ms")
-    best = attention("attention", 1, PREFILL, PREFILL)
+def prefill_attention():
+    global fastest
+    fastest = attention("attention", 1, PREFILL, PREFILL)
+
+
+def products():
     matmul("matmul_qkv", PREFILL, QKV, HIDDEN)
     matmul("matmul_projection", PREFILL, HIDDEN, HIDDEN)
     matmul("matmul_gate_up", PREFILL, 2 * FFN, HIDDEN)
     matmul("matmul_down", PREFILL, HIDDEN, FFN)
     matmul("matmul_head", PREFILL, VOCAB, HIDDEN, torch.float32)
+
+
+def decoding():
     for count in (1, BATCH):
         if count == 1:
             matmul("decode_1_matmul_qkv", 1, QKV, HIDDEN)
             matmul("decode_1_matmul_head", 1, VOCAB, HIDDEN, torch.float32)
         matmul(f"decode_{count}_matmul_gate_up", count, 2 * FFN, HIDDEN)
         matmul(f"decode_{count}_matmul_down", count, HIDDEN, FFN)
+
+
+def decoding_attention():
+    for count in (1, BATCH):
         attention(f"decode_{count}_attention", count, 1, CONTEXT)
-    whole_model(best)
-    sampling()
-    elementwise()
+
+
+SECTIONS = {
+    section.__name__: section
+    for section in (prefill_attention, products, decoding, decoding_attention, sampling,
+                    elementwise, whole_model)
+}
+
+
+def go_on(sections, *options):
+    """In a new process, which takes the place of this one. No file of the GPU's stays open."""
+    if REHEARSAL:
+        options += ("--rehearsal",)
+    if fastest:
+        options += (f"--attention={fastest}",)
+    sys.stdout.flush()
+    os.closerange(3, 4096)
+    os.execv(sys.executable, [sys.executable, __file__, *options, *sections])
+
+
+def main():
+    global plain
+    if not REHEARSAL and not torch.cuda.is_available():
+        print("skipped: no GPU")
+        return 0
+    names = [argument for argument in OPTIONS if not argument.startswith("--")]
+    failed = ["--failed"] if "--failed" in OPTIONS else []
+    if not names and not failed:
+        device = "a rehearsal" if REHEARSAL else torch.cuda.get_device_name()
+        print(f"# PyTorch {torch.__version__}, {device}: name, ms")
+        names = list(SECTIONS)
+    for i, name in enumerate(names):
+        plain = i == 0 and "--plain" in OPTIONS
+        try:
+            SECTIONS[name]()
+        except NoGraph as refused:
+            print(f"# {name}: without graphs: {refused}")
+            go_on(names[i:], "--plain", *failed)
+        except Exception as error:
+            print(f"# {name}: failed: {type(error).__name__}: {first_line(error)}")
+            go_on(names[i + 1 :], "--failed")
+    return 1 if failed else 0
 
 
 with torch.inference_mode():
-    main()
+    code = main()
+sys.exit(code)
