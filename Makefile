@@ -34,9 +34,9 @@ SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fram
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
 # Ops are compiled for each type of element and for what x86-64 CPUs have: any; AVX2 and FMA; AVX-512
-# with instructions for bf16.
+# with instructions for bf16; AMX beside these.
 OPS = $(filter-out %_test.c, $(wildcard kernels/cpu/ops/*.c))
-OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f32.v3 f64.v3 bf16.v3 bf16.v4
+OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f32.v3 f64.v3 bf16.v3 bf16.v4 bf16.amx
 ENGINE_SOURCES = $(filter-out %_test.c %_mpi.c, $(foreach f, $(ENGINE_FOLDERS:kernels/cpu/ops=), \
                    $(wildcard $(f)/*.c)))
 ENGINE_OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
@@ -145,6 +145,7 @@ $(ENGINE_OBJECTS): FLAGS += -fPIC $(OPENMP)
 OP_FLAGS.v1 = -fno-trapping-math
 OP_FLAGS.v3 = -fno-trapping-math -march=x86-64-v3 -ffp-contract=fast
 OP_FLAGS.v4 = -fno-trapping-math -march=x86-64-v4 -mavx512bf16 -ffp-contract=fast
+OP_FLAGS.amx = $(OP_FLAGS.v4) -mamx-tile -mamx-bf16
 define op_rule
 $(BUILD)/kernels/cpu/ops/%.$(1).$(2).o: kernels/cpu/ops/%.c Makefile
 	@mkdir -p $$(@D)

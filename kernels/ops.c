@@ -1,12 +1,15 @@
 #include "kernels/ops.h"
 
+#include <cpuid.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* kernels/cpu/ops/table.c, once for each of OP_VARIANTS */
 extern const struct op_kernel ops_f32_v1[NUM_OPS], ops_f64_v1[NUM_OPS], ops_bf16_v1[NUM_OPS];
 extern const struct op_kernel ops_f32_v3[NUM_OPS], ops_f64_v3[NUM_OPS], ops_bf16_v3[NUM_OPS];
-extern const struct op_kernel ops_bf16_v4[NUM_OPS];
+extern const struct op_kernel ops_bf16_v4[NUM_OPS], ops_bf16_amx[NUM_OPS];
 
 static bool any(void)
 {
@@ -25,6 +28,16 @@ static bool has_v4(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
 }
 
+/* Linux gives a process room for tiles when it asks for it; since 5.16. */
+static bool has_amx(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    const unsigned wanted = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE */
+    unsigned a, b, c, d;
+    return has_v4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
 /* A set of instructions that ops are compiled for. */
 struct level {
     const char *name; /* in FERRY_CPU */
@@ -39,6 +52,7 @@ static const struct level levels[] = {
     {"v1", "CPU, SSE2, no bf16 instructions", any, {ops_f32_v1, ops_f64_v1, ops_bf16_v1}},
     {"v3", "CPU, AVX2, no bf16 instructions", has_v3, {ops_f32_v3, ops_f64_v3, ops_bf16_v3}},
     {"v4", "CPU, AVX2, AVX-512 BF16 for bf16", has_v4, {NULL, NULL, ops_bf16_v4}},
+    {"amx", "CPU, AVX2, AMX for bf16", has_amx, {NULL, NULL, ops_bf16_amx}},
 };
 
 /* The highest level that this machine has, and FERRY_CPU allows. */

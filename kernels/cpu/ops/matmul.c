@@ -7,6 +7,9 @@
 #define PAIRS
 #include "kernels/cpu/ops/pairs.h"
 #endif
+#ifdef __AMX_BF16__
+#include "kernels/cpu/ops/amx.h"
+#endif
 
 /* c [m, n] = alpha op(a) op(b) + bias (+ c where it accumulates) */
 struct product {
@@ -182,6 +185,19 @@ struct blocks {
     real c[TILE_M][TILE_N];
 };
 
+#ifdef __AMX_BF16__
+/* Rows of whole squares: what lies behind row m is multiplied too, and never looked at. */
+static void multiply_packed(const struct block *b, struct blocks *to)
+{
+    const size_t pairs = divide_up(b->k, 2 * SQUARE) * SQUARE;
+    begin_tiles();
+    for (size_t j = 0; j < b->n; j += PAIR_COLUMNS)
+        for (size_t i = 0; i < b->m; i += SQUARES_ROWS)
+            multiply_squares(&to->c[i][j], TILE_N, to->a[i], A_STRIDE, to->b[j / SQUARE], B_STRIDE,
+                             pairs);
+    end_tiles();
+}
+#else
 typedef void strip_function(real *c, const uint32_t *a, const uint32_t *b, size_t pairs);
 #define STRIP_OF(n)                                                                                \
     static void multiply_##n(real *c, const uint32_t *a, const uint32_t *b, size_t pairs)          \
@@ -192,6 +208,15 @@ typedef void strip_function(real *c, const uint32_t *a, const uint32_t *b, size_
 #define STRIPS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 STRIPS(STRIP_OF)
 static strip_function *const strips[MOST_PAIR_ROWS + 1] = {STRIPS(STRIP_ENTRY)};
+
+static void multiply_packed(const struct block *b, struct blocks *to)
+{
+    for (size_t j = 0; j < b->n; j += PAIR_COLUMNS)
+        for (size_t i = 0; i < b->m; i += MOST_PAIR_ROWS)
+            strips[min_size(b->m - i, MOST_PAIR_ROWS)](&to->c[i][j], to->a[i], to->b[j / SQUARE],
+                                                       divide_up(b->k, 2));
+}
+#endif
 
 static void pack_a(const struct product *x, const struct block *b, struct blocks *to)
 {
@@ -207,10 +232,7 @@ static void add_blocks(const struct product *x, const struct block *b, struct bl
 {
     pack_a(x, b, to);
     pack_right(to->b[0], B_STRIDE, b_at(x, b), b_stride(x), x->transpose_b, b->n, b->k);
-    for (size_t j = 0; j < b->n; j += PAIR_COLUMNS)
-        for (size_t i = 0; i < b->m; i += MOST_PAIR_ROWS)
-            strips[min_size(b->m - i, MOST_PAIR_ROWS)](&to->c[i][j], to->a[i], to->b[j / SQUARE],
-                                                       divide_up(b->k, 2));
+    multiply_packed(b, to);
 }
 #else
 /* A worker's memory */

@@ -201,7 +201,7 @@ static inline void test_near(const struct op_test *t, const struct operand *o, s
 static inline void test_on_each_cpu(void (*test)(struct op_test *t), enum elem_type elem,
                                     uint64_t seed)
 {
-    static const char *const cpus[] = {"v1", "v3", "v4"};
+    static const char *const cpus[] = {"v1", "v3", "v4", "amx"};
     const struct op_kernel *before = NULL;
     for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++) {
         struct op_test t = {.elem = elem, .cpu = cpus[i], .first_seed = seed, .seed = seed};
