@@ -180,10 +180,11 @@ rm -rf hf
 
 printf '\nplans and headers\n'
 "$ferry" synth -q moe --model qwen3_moe --layers 61 --experts 256 --sparse
-alone "61 layers x 256 experts, dry run" "$ferry" convert moe out --tp 8 --pp 4 --ep 8 --vpp 1 --decoder-last-pipeline-num-layers 16 --dry-run
+alone "61 layers x 256 experts, dry run" "$ferry" convert moe out --tp 8 --pp 4 --ep 8 --vpp 1 --decoder-last-pipeline-num-layers 16 \
+    --max-memory 1GiB --dry-run
 rm -rf moe
 "$ferry" synth -q moe --model qwen3_moe --layers 61 --experts 256 --hidden 7168 --sparse
-alone "the same, hidden 7168 (wants exit 4)" "$ferry" convert moe out --tp 8 --dry-run
+alone "the same, hidden 7168 (wants exit 4)" "$ferry" convert moe out --tp 8 --max-memory 1GiB --dry-run
 rm -rf moe
 "$ferry" synth -q shards --model llama --layers 80 --hidden 8192 --heads 64 --kv-heads 8 --vocab-size 128256 \
     --max-shard-size 3GB --sparse

@@ -14,20 +14,7 @@ if [ ! -e "$FERRY_CUDA_LIBRARY" ]; then
     echo "ok 1 - an emulated GPU # SKIP not built"
     exit 0
 fi
-number=0 failed=0
-
-check() { # NAME COMMAND...
-    name=$1
-    number=$((number + 1))
-    shift
-    if "$@" >"$work/said" 2>&1; then
-        echo "ok $number - $name"
-    else
-        failed=1
-        sed 's/^/# /' "$work/said"
-        echo "not ok $number - $name"
-    fi
-}
+. "$(dirname "$0")/check.sh"
 
 engine_test() { # PROGRAM
     FERRY_TEST_DEVICE=cuda CMOCKA_MESSAGE_OUTPUT=STDOUT "$build/train/$1"

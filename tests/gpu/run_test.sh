@@ -16,7 +16,7 @@ OMP_NUM_THREADS=1
 FERRY_GPU_SMALL=1
 OUT=$work/out
 export FERRY_CUDA_LIBRARY TMPDIR OMP_NUM_THREADS FERRY_GPU_SMALL OUT
-number=0 failed=0
+. "$(dirname "$0")/check.sh"
 
 # Not the tree itself: RESULTS.md goes there.
 tree=$work/tree
@@ -33,19 +33,6 @@ tool() { # FOLDER NAME LINE...
 tool bin nvidia-smi 'case $* in *compute_cap*) echo "${CAPABILITY:-8.0}" ;; *) echo "an emulated GPU" ;; esac'
 tool bin ncu 'echo "==ERROR== Failed to initialize the profiler: LibraryNotLoaded"; exit 1'
 tool none nvidia-smi 'echo "no devices were found"; exit 6'
-
-check() { # NAME COMMAND...
-    name=$1
-    number=$((number + 1))
-    shift
-    if "$@" >"$work/said" 2>&1; then
-        echo "ok $number - $name"
-    else
-        failed=1
-        sed 's/^/# /' "$work/said"
-        echo "not ok $number - $name"
-    fi
-}
 
 run_smoke() { # CODE [VARIABLE=VALUE]...: what it says is in $work/output
     expected=$1
