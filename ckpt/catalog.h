@@ -57,6 +57,13 @@ struct optimizer_info {
     uint64_t size_bytes;
 };
 
+/* Who says what the config has. */
+enum config_origin {
+    CONFIG_OF_TENSORS, /* their names and shapes alone */
+    CONFIG_OF_ARGS,    /* Megatron's args, or run_config.yaml */
+    CONFIG_OF_JSON     /* config.json */
+};
+
 struct catalog {
     struct arena arena;
     const char *path;   /* as the user gave it */
@@ -69,6 +76,7 @@ struct catalog {
     struct map names;
 
     struct model_config config;
+    enum config_origin config_origin;
     const char *family;            /* of the model map; NULL: not known */
     struct layout layout;          /* as found; all 1 for Hugging Face */
     bool transformer_engine_names; /* in-memory names (legacy) or extra states say so */

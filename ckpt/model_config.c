@@ -27,6 +27,18 @@ bool model_layer_is_moe(const struct model_config *c, uint64_t layer)
     return c->num_experts > 0 && (!c->moe_layers || c->moe_layers[layer]);
 }
 
+bool model_layer_slides(const struct model_config *c, uint64_t layer)
+{
+    return c->sliding_window > 0 && (!c->window_layers || c->window_layers[layer]);
+}
+
+void model_config_join_biases(struct model_config *c)
+{
+    bool all = c->add_qkv_bias && c->add_proj_bias && c->add_mlp_bias;
+    if (c->add_bias_linear) c->add_qkv_bias = c->add_proj_bias = c->add_mlp_bias = true;
+    c->add_bias_linear |= all;
+}
+
 bool model_layers_differ(const struct model_config *c)
 {
     if (!c->num_experts || !c->moe_layers) return false;

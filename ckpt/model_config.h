@@ -28,8 +28,10 @@
     REAL(layernorm_epsilon)                                                                         \
     TEXT(activation_func)             /* silu, gelu, gelu_tanh, relu, squared_relu, quick_gelu */   \
     BOOL(gated_linear_unit)                                                                         \
-    BOOL(add_bias_linear)                                                                           \
+    BOOL(add_bias_linear)             /* Megatron's word for the next three together */             \
     BOOL(add_qkv_bias)                                                                              \
+    BOOL(add_proj_bias)                                                                             \
+    BOOL(add_mlp_bias)                                                                              \
     BOOL(qk_layernorm)                                                                              \
     BOOL(untie_embeddings_and_output_weights)                                                       \
     TEXT(position_embedding_type)     /* rope, learned_absolute, none */                            \
@@ -41,8 +43,13 @@
     REAL(rope_low_freq_factor)                                                                      \
     REAL(rope_high_freq_factor)                                                                     \
     UINT(rope_original_max_position)                                                                \
+    REAL(rope_beta_fast)              /* these four are yarn's: its ramp is between so many turns */\
+    REAL(rope_beta_slow)                                                                            \
+    REAL(rope_attention_factor)       /* of cosines and sines */                                    \
+    BOOL(rope_untruncated)            /* the ramp's ends are not rounded to whole dimensions */     \
     UINT(sliding_window)              /* W positions, the current one included; 0: all */           \
-    UINT(sliding_window_first_layer)  /* layers from here on slide */                               \
+    REAL(softmax_scale)               /* of attention's scores; 0: 1 / sqrt(kv_channels) */         \
+    BOOL(softmax_scale_by_layer)      /* that of layer l, from 0, divided by l + 1 */               \
     REAL(attention_dropout)                                                                         \
     REAL(hidden_dropout)                                                                            \
     REAL(init_method_std)                                                                           \
@@ -64,6 +71,8 @@ struct model_config {
 #undef BOOL
 #undef TEXT
     const bool *moe_layers; /* [num_layers] which layers have experts; NULL: all, if any */
+    const bool
+        *window_layers; /* [num_layers] which layers slide, where sliding_window; NULL: all */
 };
 
 enum model_field_kind { FIELD_UINT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT };
@@ -79,6 +88,9 @@ extern const size_t num_model_fields;
 const struct model_field *model_field_find(const char *name);
 
 bool model_layer_is_moe(const struct model_config *c, uint64_t layer);
+bool model_layer_slides(const struct model_config *c, uint64_t layer);
+/* Completes add_bias_linear and the three biases that it stands for, of what is known of either. */
+void model_config_join_biases(struct model_config *c);
 /* Whether some layers have experts and others do not: Megatron then names layers one by one. */
 bool model_layers_differ(const struct model_config *c);
 

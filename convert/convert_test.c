@@ -255,7 +255,7 @@ static void parameters_that_the_family_has_no_name_for_are_not_dropped(void **st
     /* nor may config.json claim another model than the tensors are of */
     assert_fails(
         CONVERT(ckpt, in_scratch("o2"), "--to=hf", "--model=llama", "--true-vocab-size=11"),
-        ERR_UNSUPPORTED, "family llama cannot say that add_qkv_bias is true");
+        ERR_UNSUPPORTED, "family llama cannot say that add_proj_bias is false");
 }
 
 /* ---- dtypes ---- */

@@ -30,6 +30,7 @@ static const struct {
     {"add_bias_linear", {"add_bias_linear"}, "add_bias_linear"},
     {"add_qkv_bias", {"add_qkv_bias"}, "add_qkv_bias"},
     {"qk_layernorm", {"qk_layernorm"}, "qk_layernorm"},
+    {"softmax_scale", {NULL}, "softmax_scale"}, /* args of newer releases may have it */
     {"untie_embeddings_and_output_weights", {"untie_embeddings_and_output_weights"}, NULL},
     {"position_embedding_type", {"position_embedding_type"}, "position_embedding_type"},
     {"rotary_base", {"rotary_base"}, "rotary_base"},
@@ -128,69 +129,96 @@ static void rope_from_args(const struct value *args, struct model_config *c)
     }
 }
 
-/* A list of 0 and 1, one a layer, that begins with `zeros` 0 and goes on with 1. */
-struct layer_flags {
-    uint64_t count, zeros;
-    bool other; /* it is no such list */
-};
-
-static void add_flag(struct layer_flags *f, bool one)
-{
-    if (!one && f->zeros < f->count) f->other = true;
-    if (!one) f->zeros++;
-    f->count++;
-}
-
-/* window_attn_skip_freq: 1 in a list is a layer that slides; none: all do. */
-static bool sliding_layers(const struct value *freq, struct layer_flags *f)
-{
-    int64_t n;
-    *f = (struct layer_flags){0};
-    if (!freq || freq->kind == VALUE_NONE) return true;
-    if (freq->kind != VALUE_LIST) return false;
-    for (uint32_t i = 0; i < freq->count; i++) {
-        if (!value_as_int(freq->items[i], &n)) return false;
-        add_flag(f, n != 0);
-    }
-    return !f->other;
-}
-
-static void window_from_args(const struct value *args, struct model_config *c)
-{
-    const struct value *w = value_get(args, "window_size");
-    struct layer_flags sliding;
-    int64_t left;
-    if (w && (w->kind == VALUE_TUPLE || w->kind == VALUE_LIST) && w->count == 2 &&
-        value_as_int(w->items[0], &left) && left >= 0)
-        c->sliding_window = (uint64_t)left + 1;
-    if (sliding_layers(value_get(args, "window_attn_skip_freq"), &sliding))
-        c->sliding_window_first_layer = sliding.zeros;
-}
-
 enum { MOST_LAYERS = 100000 };
 
-/* moe_layer_freq: N, every Nth layer from the first; or a list of 0 and 1. at(): what stands there
- * for a layer, else its own number; -1: nothing. */
-static void set_moe_layers(struct arena *a, struct model_config *c,
-                           int64_t (*at)(const void *freq, uint64_t layer), const void *freq)
-{
-    if (!c->num_experts || c->num_layers > MOST_LAYERS) return;
-    bool *moe = arena_array(a, c->num_layers, sizeof *moe);
-    bool all = true;
-    for (uint64_t i = 0; i < c->num_layers; i++)
-        all &= moe[i] = at(freq, i) != 0;
-    if (!all) c->moe_layers = moe;
-}
+/* What args or run_config.yaml say of layers: a whole number, or a list with one a layer. */
+struct layer_numbers {
+    bool given, is_list;
+    int64_t number;
+    const int64_t *list;
+    uint64_t count;
+};
 
-static int64_t moe_of_value(const void *context, uint64_t layer)
+static struct layer_numbers numbers_of_value(struct arena *a, const struct value *v)
 {
-    const struct value *freq = context;
-    int64_t n = -1;
-    if (freq->kind == VALUE_LIST) {
-        if (layer < freq->count) (void)value_as_int(freq->items[layer], &n);
+    struct layer_numbers n = {.is_list = v && v->kind == VALUE_LIST};
+    if (!n.is_list) {
+        n.given = value_as_int(v, &n.number);
         return n;
     }
-    return value_as_int(freq, &n) && n > 0 ? layer % (uint64_t)n == 0 : -1;
+    int64_t *list = arena_array(a, v->count, sizeof *list);
+    n.given = true;
+    for (; n.count < v->count && n.given; n.count++)
+        n.given = value_as_int(v->items[n.count], &list[n.count]);
+    n.list = list;
+    return n;
+}
+
+static struct layer_numbers numbers_of_json(struct arena *a, const cJSON *item)
+{
+    struct layer_numbers n = {.is_list = cJSON_IsArray(item)};
+    if (!n.is_list) {
+        n.given = json_as_i64(item, &n.number);
+        return n;
+    }
+    int64_t *list = arena_array(a, (size_t)cJSON_GetArraySize(item), sizeof *list);
+    n.given = true;
+    for (const cJSON *i = item->child; i && n.given; i = i->next)
+        n.given = json_as_i64(i, &list[n.count++]);
+    n.list = list;
+    return n;
+}
+
+/* One flag a layer: its number in the list (what is past the end counts as 1), or what `by_number`
+ * makes of the one number. NULL: they are all true. */
+static const bool *layer_flags(struct arena *a, const struct layer_numbers *n, uint64_t num_layers,
+                               bool (*by_number)(uint64_t layer, uint64_t n))
+{
+    if (!n->given || num_layers > MOST_LAYERS || (!n->is_list && n->number <= 0)) return NULL;
+    bool *flags = arena_array(a, num_layers, sizeof *flags), all = true;
+    for (uint64_t i = 0; i < num_layers; i++) {
+        flags[i] = !n->is_list ? by_number(i, (uint64_t)n->number) : i >= n->count || n->list[i];
+        all &= flags[i];
+    }
+    return all ? NULL : flags;
+}
+
+/* moe_layer_freq N: every Nth layer from the first has experts. */
+static bool has_experts(uint64_t layer, uint64_t n)
+{
+    return layer % n == 0;
+}
+
+/* window_attn_skip_freq N: every Nth layer, counted from 1, sees all positions
+ * (core/transformer/utils.py:is_layer_window_attention). */
+static bool slides(uint64_t layer, uint64_t n)
+{
+    return (layer + 1) % n != 0;
+}
+
+/* left: positions before the current one, as window_size has it; below 0: all. */
+static void set_window(struct arena *a, struct model_config *c, int64_t left,
+                       const struct layer_numbers *skip)
+{
+    bool any = false;
+    c->sliding_window = left >= 0 ? (uint64_t)left + 1 : 0;
+    if (!c->sliding_window) return;
+    c->window_layers = layer_flags(a, skip, c->num_layers, slides);
+    for (uint64_t i = 0; c->window_layers && i < c->num_layers; i++)
+        any |= c->window_layers[i];
+    if (!c->window_layers || any) return;
+    c->window_layers = NULL;
+    c->sliding_window = 0;
+}
+
+static void window_from_args(const struct value *args, struct arena *a, struct model_config *c)
+{
+    const struct value *w = value_get(args, "window_size");
+    struct layer_numbers skip = numbers_of_value(a, value_get(args, "window_attn_skip_freq"));
+    int64_t left = -1;
+    if (w && (w->kind == VALUE_TUPLE || w->kind == VALUE_LIST) && w->count == 2)
+        (void)value_as_int(w->items[0], &left);
+    set_window(a, c, left, &skip);
 }
 
 void model_config_from_args(const struct value *args, struct arena *a, struct model_config *c)
@@ -202,10 +230,12 @@ void model_config_from_args(const struct value *args, struct arena *a, struct mo
     groups_from_args(args, c);
     activation_from_args(args, c);
     rope_from_args(args, c);
-    window_from_args(args, c);
+    (void)value_as_float(value_get(args, "softmax_scale"), &c->softmax_scale);
+    window_from_args(args, a, c);
     if (c->num_experts && !c->moe_ffn_hidden_size) c->moe_ffn_hidden_size = c->ffn_hidden_size;
-    const struct value *freq = value_get(args, "moe_layer_freq");
-    if (freq) set_moe_layers(a, c, moe_of_value, freq);
+    struct layer_numbers freq = numbers_of_value(a, value_get(args, "moe_layer_freq"));
+    if (c->num_experts) c->moe_layers = layer_flags(a, &freq, c->num_layers, has_experts);
+    model_config_join_biases(c);
 }
 
 static uint64_t uint_of(const struct value *args, const char *name)
@@ -291,36 +321,10 @@ static void activation_from_json(const cJSON *model, struct model_config *c)
     if (approximate && strcmp(approximate, "tanh") == 0) c->activation_func = "gelu_tanh";
 }
 
-static int64_t moe_of_json(const void *context, uint64_t layer)
-{
-    const cJSON *freq = context;
-    int64_t n = -1;
-    if (cJSON_IsArray(freq)) {
-        const cJSON *item = layer < MOST_LAYERS ? cJSON_GetArrayItem(freq, (int)layer) : NULL;
-        (void)json_as_i64(item, &n);
-        return n;
-    }
-    return json_as_i64(freq, &n) && n > 0 ? (int64_t)(layer % (uint64_t)n == 0) : -1;
-}
-
-static bool sliding_layers_of_json(const cJSON *freq, struct layer_flags *f)
-{
-    int64_t n;
-    *f = (struct layer_flags){0};
-    if (!freq || cJSON_IsNull(freq)) return true;
-    if (!cJSON_IsArray(freq)) return false;
-    for (const cJSON *i = freq->child; i; i = i->next) {
-        if (!json_as_i64(i, &n)) return false;
-        add_flag(f, n != 0);
-    }
-    return !f->other;
-}
-
 void model_config_from_run_config(const cJSON *model, struct arena *a, struct model_config *c)
 {
     double factor = 1;
-    uint64_t left;
-    struct layer_flags sliding;
+    int64_t left = -1;
     for (size_t i = 0; i < NUM_SAME; i++)
         if (same[i].run_config)
             field_from_json(model_field_find(same[i].field), json_get(model, same[i].run_config), a,
@@ -336,12 +340,13 @@ void model_config_from_run_config(const cJSON *model, struct arena *a, struct mo
     if (json_as_double(json_get(model, "seq_len_interpolation_factor"), &c->rope_factor))
         c->rope_type = "linear";
     const cJSON *window = json_get(model, "window_size");
-    if (cJSON_IsArray(window) && json_as_u64(window->child, &left)) c->sliding_window = left + 1;
-    if (sliding_layers_of_json(json_get(model, "window_attn_skip_freq"), &sliding))
-        c->sliding_window_first_layer = sliding.zeros;
+    struct layer_numbers skip = numbers_of_json(a, json_get(model, "window_attn_skip_freq"));
+    if (cJSON_IsArray(window)) (void)json_as_i64(window->child, &left);
+    set_window(a, c, left, &skip);
     if (c->num_experts && !c->moe_ffn_hidden_size) c->moe_ffn_hidden_size = c->ffn_hidden_size;
-    const cJSON *freq = json_get(model, "moe_layer_freq");
-    if (freq) set_moe_layers(a, c, moe_of_json, freq);
+    struct layer_numbers freq = numbers_of_json(a, json_get(model, "moe_layer_freq"));
+    if (c->num_experts) c->moe_layers = layer_flags(a, &freq, c->num_layers, has_experts);
+    model_config_join_biases(c);
 }
 
 void layout_options_from_run_config(const cJSON *model, struct arena *a, struct layout_options *o)
@@ -410,22 +415,18 @@ static bool json_says_something(const cJSON *item, const char *plain)
 
 const char *args_beyond_hf(const struct value *args)
 {
-    struct layer_flags sliding;
     for (size_t i = 0; i < NUM_BEYOND; i++)
         if (value_says_something(value_get(args, beyond[i].args), beyond[i].plain))
             return beyond[i].args;
-    const char *skip = "window_attn_skip_freq";
-    return sliding_layers(value_get(args, skip), &sliding) ? NULL : skip;
+    return NULL;
 }
 
 const char *run_config_beyond_hf(const cJSON *model)
 {
-    struct layer_flags sliding;
     for (size_t i = 0; i < NUM_BEYOND; i++)
         if (json_says_something(json_get(model, beyond[i].run_config), beyond[i].plain))
             return beyond[i].run_config;
-    const char *skip = "window_attn_skip_freq";
-    return sliding_layers_of_json(json_get(model, skip), &sliding) ? NULL : skip;
+    return NULL;
 }
 
 /* ---- writing args ---- */
@@ -552,13 +553,13 @@ static void set_rope(struct arena *a, struct value *d, const struct model_config
                    linear ? value_float(a, c->rope_factor) : value_none(a));
     set_none(a, d, "window_size");
     set_none(a, d, "window_attn_skip_freq");
-    if (!c->sliding_window || c->sliding_window_first_layer >= c->num_layers) return;
+    if (!c->sliding_window) return;
     struct value *window[] = {value_int(a, (int64_t)c->sliding_window - 1), value_int(a, 0)};
     value_dict_set(a, d, "window_size", value_list(a, VALUE_TUPLE, 2, window));
-    if (!c->sliding_window_first_layer) return;
+    if (!c->window_layers) return;
     struct value *skip = value_list(a, VALUE_LIST, 0, NULL);
     for (uint64_t i = 0; i < c->num_layers; i++)
-        value_append(a, skip, value_int(a, i >= c->sliding_window_first_layer));
+        value_append(a, skip, value_int(a, model_layer_slides(c, i)));
     value_dict_set(a, d, "window_attn_skip_freq", skip);
 }
 
@@ -737,15 +738,16 @@ static void put_window(cJSON *o, const struct model_config *c)
 {
     put(o, "window_size", cJSON_CreateNull());
     put(o, "window_attn_skip_freq", cJSON_CreateNull());
-    if (!c->sliding_window || c->sliding_window_first_layer >= c->num_layers) return;
-    cJSON *window = cJSON_CreateArray(), *skip = cJSON_CreateArray();
+    if (!c->sliding_window) return;
+    cJSON *window = cJSON_CreateArray();
     cJSON_AddItemToArray(window, json_new_u64(c->sliding_window - 1));
     cJSON_AddItemToArray(window, json_new_u64(0));
     put(o, "window_size", window);
-    for (uint64_t i = 0; i < c->num_layers && c->sliding_window_first_layer; i++)
-        cJSON_AddItemToArray(skip, json_new_u64(i >= c->sliding_window_first_layer));
-    put(o, "window_attn_skip_freq", skip->child ? skip : cJSON_CreateNull());
-    if (!skip->child) cJSON_Delete(skip);
+    if (!c->window_layers) return;
+    cJSON *skip = cJSON_CreateArray();
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        cJSON_AddItemToArray(skip, json_new_u64(model_layer_slides(c, i)));
+    put(o, "window_attn_skip_freq", skip);
 }
 
 /* Rows of the embedding as they are written. */
@@ -767,6 +769,7 @@ static void put_model(cJSON *o, const struct args_facts *f)
     put(o, "share_embeddings_and_output_weights",
         cJSON_CreateBool(!c->untie_embeddings_and_output_weights));
     put(o, "activation_func", activation_to_json(c));
+    if (!(c->softmax_scale > 0)) put(o, "softmax_scale", cJSON_CreateNull());
     put_vocabulary(o, f);
     bool llama3 = is_text(c->rope_type, "llama3"), linear = is_text(c->rope_type, "linear");
     put(o, "rope_scaling", cJSON_CreateBool(llama3));

@@ -290,12 +290,13 @@ static void run_configs_that_are_made_say_the_same(void **state)
 static void windows_and_rope_survive_args_and_run_config(void **state)
 {
     (void)state;
+    static const bool some[] = {false, true, false, true};
     for (int i = 0; i < 6; i++) {
         struct model_config c = four_layers("llama"), back = {0}, again = {0};
         struct layout_options one = {0};
         struct layout l;
         if (i == 0) c.sliding_window = 9;
-        if (i == 1) c.sliding_window = 9, c.sliding_window_first_layer = 3;
+        if (i == 1) c.sliding_window = 9, c.window_layers = some;
         if (i == 2) c.rope_type = "linear", c.rope_factor = 2.5;
         if (i == 3) {
             c.rope_type = "llama3", c.rope_factor = 32, c.rope_low_freq_factor = 1;
@@ -314,16 +315,6 @@ static void windows_and_rope_survive_args_and_run_config(void **state)
         check_back("run_config", &c, &again);
         cJSON_Delete(tree);
     }
-    /* layers of which none slides */
-    struct model_config c = four_layers("llama"), back = {0};
-    struct layout_options one = {0};
-    struct layout l;
-    c.sliding_window = 9;
-    c.sliding_window_first_layer = 28;
-    assert_true(deal(&l, &one, &c));
-    struct args_facts f = facts_of(&c, &l);
-    model_config_from_args(written(args_make(&scratch, &f)), &scratch, &back);
-    assert_int_equal(back.sliding_window, 0);
 }
 
 static void the_base_of_rope_is_an_int_where_it_can_be(void **state)
@@ -551,9 +542,6 @@ static void what_no_family_computes_is_named(void **state)
         {"softmax_type", value_text(&scratch, "learnable"), true},
         {"moe_router_topk_scaling_factor", value_float(&scratch, 2.5), true},
         {"no_rope_freq", value_list(&scratch, VALUE_LIST, 2, two), true},
-        {"window_attn_skip_freq", value_int(&scratch, 2), true},
-        {"window_attn_skip_freq", value_list(&scratch, VALUE_LIST, 2, two), true},
-        {"window_attn_skip_freq", value_none(&scratch), false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *name = args_beyond_hf(namespace_of(cases[i].name, cases[i].v));

@@ -20,7 +20,7 @@ MUST_CHECK enum status megatron_open_torch(struct megatron_source *m, struct err
 /* What the names and shapes of the stored tensors tell of the model. */
 struct megatron_evidence {
     uint64_t num_layers; /* 0: not known */
-    bool output_layer, qkv_bias, linear_bias, qk_norm, layer_norm_bias, position_embeddings;
+    bool output_layer, qkv_bias, proj_bias, mlp_bias, qk_norm, layer_norm_bias, position_embeddings;
     bool head_may_be_copy;    /* of the embedding: a legacy file without args */
     bool local_spec, te_spec; /* names that only one of the two specs has */
     uint64_t hidden_size;

@@ -260,30 +260,29 @@ static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *
                 type ? type : "(no text)");
 }
 
-/* What yarn may be told beside its factor, and what it is where nobody says. */
-static enum status check_yarn(const cJSON *scaling, struct error *err)
+/* What cosines and sines are multiplied by for each of yarn's mscale
+ * (transformers, modeling_rope_utils.py:_compute_yarn_parameters). */
+static double yarn_factor(double factor, double mscale)
 {
-    static const struct {
-        const char *name;
-        double usual;
-    } plain[] = {{"beta_fast", 32}, {"beta_slow", 1}, {"truncate", 1}};
-    static const char *const beyond[] = {"attention_factor", "mscale", "mscale_all_dim"};
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
-        const cJSON *item = json_get(scaling, plain[i].name);
-        double v = plain[i].usual;
-        if (cJSON_IsBool(item))
-            v = cJSON_IsTrue(item);
-        else
-            (void)json_as_double(item, &v);
-        if (v < plain[i].usual || v > plain[i].usual)
-            return fail(err, ERR_UNSUPPORTED, "config.json: yarn with %s %g", plain[i].name, v);
-    }
-    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
-        const cJSON *item = json_get(scaling, beyond[i]);
-        if (item && !cJSON_IsNull(item))
-            return fail(err, ERR_UNSUPPORTED, "config.json: yarn with %s", beyond[i]);
-    }
-    return OK;
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+/* What yarn may be told beside its factor, and what it is where nobody says. */
+static enum status read_yarn(const cJSON *scaling, struct model_config *c, struct error *err)
+{
+    double mscale, all, attention;
+    const cJSON *truncate = json_get(scaling, "truncate");
+    TRY(rope_number(scaling, "beta_fast", 32, &c->rope_beta_fast, err));
+    TRY(rope_number(scaling, "beta_slow", 1, &c->rope_beta_slow, err));
+    TRY(rope_number(scaling, "mscale", 0, &mscale, err));
+    TRY(rope_number(scaling, "mscale_all_dim", 0, &all, err));
+    attention = yarn_factor(c->rope_factor, 1);
+    if (mscale > 0 && all > 0)
+        attention = yarn_factor(c->rope_factor, mscale) / yarn_factor(c->rope_factor, all);
+    c->rope_untruncated = cJSON_IsFalse(truncate);
+    if (truncate && !cJSON_IsBool(truncate) && !cJSON_IsNull(truncate))
+        return fail(err, ERR_CORRUPT, "config.json: yarn's truncate is neither true nor false");
+    return rope_number(scaling, "attention_factor", attention, &c->rope_attention_factor, err);
 }
 
 /* theta: the object that has rope_theta; scaling: NULL, rope_scaling or rope_parameters. */
@@ -305,7 +304,7 @@ static enum status read_rope(const struct config_context *x, const cJSON *theta,
     c->rope_original_max_position = (uint64_t)original;
     if (strcmp(c->rope_type, "default") && c->rope_factor == 0)
         return fail(err, ERR_CORRUPT, "config.json: rope_type %s has no factor", c->rope_type);
-    if (strcmp(c->rope_type, "yarn") == 0) TRY(check_yarn(scaling, err));
+    if (strcmp(c->rope_type, "yarn") == 0) TRY(read_yarn(scaling, c, err));
     if (strcmp(c->rope_type, "llama3") == 0 &&
         (!(c->rope_low_freq_factor > 0) || !(c->rope_high_freq_factor > 0) || original < 1))
         return fail(err, ERR_CORRUPT,
@@ -316,14 +315,19 @@ static enum status read_rope(const struct config_context *x, const cJSON *theta,
 
 static bool same_rope(const struct model_config *a, const struct model_config *b)
 {
-    const double x[] = {a->rotary_base, a->rotary_percent, a->rope_factor, a->rope_low_freq_factor,
-                        a->rope_high_freq_factor};
-    const double y[] = {b->rotary_base, b->rotary_percent, b->rope_factor, b->rope_low_freq_factor,
-                        b->rope_high_freq_factor};
+#define NUMBERS(c)                                                                                 \
+    {                                                                                              \
+        c->rotary_base, c->rotary_percent, c->rope_factor, c->rope_low_freq_factor,                \
+            c->rope_high_freq_factor, c->rope_beta_fast, c->rope_beta_slow,                        \
+            c->rope_attention_factor                                                               \
+    }
+    const double x[] = NUMBERS(a), y[] = NUMBERS(b);
+#undef NUMBERS
     for (size_t i = 0; i < sizeof x / sizeof *x; i++)
         if (x[i] < y[i] || x[i] > y[i]) return false;
     return strcmp(a->rope_type, b->rope_type) == 0 &&
-           a->rope_original_max_position == b->rope_original_max_position;
+           a->rope_original_max_position == b->rope_original_max_position &&
+           a->rope_untruncated == b->rope_untruncated;
 }
 
 /* Where both spellings are there, releases of transformers differ in which one they take: they must
@@ -354,6 +358,12 @@ static cJSON *rope_object(const struct model_config *c)
         put(o, "low_freq_factor", json_new_double(c->rope_low_freq_factor));
     if (c->rope_high_freq_factor > 0)
         put(o, "high_freq_factor", json_new_double(c->rope_high_freq_factor));
+    if (c->rope_type && strcmp(c->rope_type, "yarn") == 0) {
+        put(o, "beta_fast", json_new_double(c->rope_beta_fast));
+        put(o, "beta_slow", json_new_double(c->rope_beta_slow));
+        put(o, "attention_factor", json_new_double(c->rope_attention_factor));
+        put(o, "truncate", cJSON_CreateBool(!c->rope_untruncated));
+    }
     if (c->rope_original_max_position)
         put(o, "original_max_position_embeddings", json_new_u64(c->rope_original_max_position));
     return o;
@@ -375,20 +385,21 @@ static enum status rope_to_hf(const struct config_context *x, const struct model
 
 /* ---- windows and experts by layer ---- */
 
-/* Qwen: sliding_window counts where use_sliding_window says so, from layer max_window_layers on. */
+/* Qwen: sliding_window counts where use_sliding_window says so. */
 static enum status window_from_hf(const struct config_context *x, struct model_config *c,
                                   struct error *err)
 {
     const cJSON *window = json_get(x->hf, "sliding_window"),
-                *first = json_get(x->hf, "max_window_layers");
-    c->sliding_window = c->sliding_window_first_layer = 0;
-    if (!cJSON_IsTrue(json_get(x->hf, "use_sliding_window")) || !window || cJSON_IsNull(window))
-        return OK;
-    if (!json_as_u64(window, &c->sliding_window) ||
-        (first && !json_as_u64(first, &c->sliding_window_first_layer)))
-        return fail(err, ERR_CORRUPT,
-                    "config.json: sliding_window or max_window_layers is no whole number");
-    if (!first) c->sliding_window_first_layer = 28; /* the class's default */
+                *use = json_get(x->hf, "use_sliding_window");
+    c->sliding_window = 0;
+    c->window_layers = NULL;
+    if (use && !cJSON_IsNull(use) && !cJSON_IsBool(use))
+        return fail(err, ERR_CORRUPT, "config.json: use_sliding_window is neither true nor false");
+    if (!cJSON_IsTrue(use) || cJSON_IsNull(window)) return OK;
+    if (!window)
+        c->sliding_window = 4096; /* the class's default */
+    else if (!json_as_u64(window, &c->sliding_window))
+        return fail(err, ERR_CORRUPT, "config.json: sliding_window is no whole number");
     return OK;
 }
 
@@ -399,8 +410,99 @@ static enum status window_to_hf(const struct config_context *x, const struct mod
     put(x->hf, "use_sliding_window", cJSON_CreateBool(c->sliding_window > 0));
     put(x->hf, "sliding_window",
         c->sliding_window ? json_new_u64(c->sliding_window) : cJSON_CreateNull());
-    if (c->sliding_window)
-        put(x->hf, "max_window_layers", json_new_u64(c->sliding_window_first_layer));
+    return OK;
+}
+
+/* Which layers slide, by layer_types or, where that is not there, by max_window_layers: those from
+ * it on (transformers, configuration_qwen2.py). */
+static enum status find_window_layers(const struct config_context *x, const struct model_config *c,
+                                      bool *slides, struct error *err)
+{
+    const cJSON *types = json_get(x->hf, "layer_types"), *item = NULL;
+    const cJSON *max = json_get(x->hf, "max_window_layers");
+    uint64_t first = 28; /* the class's default */
+    if (max && !json_as_u64(max, &first))
+        return fail(err, ERR_CORRUPT, "config.json: max_window_layers is no whole number");
+    bool listed = types && !cJSON_IsNull(types);
+    if (listed && (!cJSON_IsArray(types) || (uint64_t)cJSON_GetArraySize(types) != c->num_layers))
+        return fail(err, ERR_CORRUPT,
+                    "config.json: layer_types is no list of one text for each of %" PRIu64
+                    " layers",
+                    c->num_layers);
+    if (listed) item = types->child;
+    for (uint64_t i = 0; i < c->num_layers; i++, item = listed ? item->next : NULL) {
+        const char *type = listed ? json_as_text(item) : NULL;
+        slides[i] = listed ? type && strcmp(type, "sliding_attention") == 0 : i >= first;
+        if (listed && !slides[i] && (!type || strcmp(type, "full_attention")))
+            return fail(err, ERR_UNSUPPORTED,
+                        "config.json: layer_types has %s; sliding_attention and full_attention "
+                        "are known",
+                        type ? type : "what is no text");
+    }
+    return OK;
+}
+
+static enum status window_by_layer_from_hf(const struct config_context *x, struct model_config *c,
+                                           struct error *err)
+{
+    bool any = false, all = true;
+    TRY(window_from_hf(x, c, err));
+    if (c->num_layers > MAX_LAYERS) return OK; /* refused by the check of all configs */
+    bool *slides = arena_array(x->arena, c->num_layers, sizeof *slides);
+    TRY(find_window_layers(x, c, slides, err));
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        any |= slides[i], all &= slides[i];
+    if (any && !c->sliding_window && cJSON_IsArray(json_get(x->hf, "layer_types")))
+        return fail(err, ERR_UNSUPPORTED,
+                    "config.json: layer_types has sliding_attention, and by use_sliding_window and "
+                    "sliding_window there is no window");
+    if (!any) c->sliding_window = 0;
+    if (any && !all) c->window_layers = slides;
+    return OK;
+}
+
+/* max_window_layers can say one thing alone; layer_types is read since transformers 4.53. */
+static enum status window_by_layer_to_hf(const struct config_context *x,
+                                         const struct model_config *c, struct error *err)
+{
+    uint64_t first = 0;
+    bool in_order = true;
+    cJSON *types = cJSON_CreateArray();
+    TRY(window_to_hf(x, c, err));
+    while (first < c->num_layers && !model_layer_slides(c, first))
+        first++;
+    for (uint64_t i = 0; i < c->num_layers; i++) {
+        in_order &= model_layer_slides(c, i) == (i >= first);
+        cJSON_AddItemToArray(
+            types,
+            cJSON_CreateString(model_layer_slides(c, i) ? "sliding_attention" : "full_attention"));
+    }
+    put(x->hf, "max_window_layers", json_new_u64(first));
+    if (!in_order || json_get(x->hf, "layer_types"))
+        put(x->hf, "layer_types", types);
+    else
+        cJSON_Delete(types);
+    return OK;
+}
+
+/* ---- scales of attention ---- */
+
+/* GPT-2: scores are divided by sqrt(head size), or not at all. */
+static enum status scale_weights_from_hf(const struct config_context *x, struct model_config *c,
+                                         struct error *err)
+{
+    const cJSON *item = json_get(x->hf, "scale_attn_weights");
+    if (item && !cJSON_IsBool(item))
+        return fail(err, ERR_CORRUPT, "config.json: scale_attn_weights is neither true nor false");
+    c->softmax_scale = cJSON_IsFalse(item) ? 1 : 0;
+    return OK;
+}
+
+static enum status scale_weights_to_hf(const struct config_context *x, const struct model_config *c,
+                                       struct error *err)
+{
+    (void)err;
+    put(x->hf, "scale_attn_weights", cJSON_CreateBool(!(c->softmax_scale > 0)));
     return OK;
 }
 
@@ -447,8 +549,12 @@ static const struct config_how hows[] = {
     {"activation", true,  false, true,  true,  FIELD_TEXT, {NULL}, activation_from_hf, activation_to_hf},
     {"rope",       false, false, true,  false, FIELD_UINT,
      {"rope_theta", "rope_scaling", "rope_parameters"}, rope_from_hf, rope_to_hf},
-    {"window-from-layer", false, false, false, false, FIELD_UINT,
+    {"window", false, false, false, false, FIELD_UINT,
      {"use_sliding_window", "sliding_window"}, window_from_hf, window_to_hf},
+    {"window-by-layer", false, false, false, false, FIELD_UINT,
+     {"use_sliding_window", "sliding_window", "layer_types"}, window_by_layer_from_hf, window_by_layer_to_hf},
+    {"scale-attn-weights", false, false, false, false, FIELD_UINT,
+     {"scale_attn_weights"}, scale_weights_from_hf, scale_weights_to_hf},
     {"moe-layers", false, false, false, false, FIELD_UINT,
      {"decoder_sparse_step", "mlp_only_layers"}, moe_layers_from_hf, moe_layers_to_hf},
 };
@@ -484,6 +590,7 @@ enum status model_config_from_hf(const struct model_map *map, const cJSON *hf_co
         struct config_context x = {map, row, (cJSON *)(uintptr_t)hf_config, a};
         if (row->directions & IMPORT) TRY(row->how->from_hf(&x, c, err));
     }
+    model_config_join_biases(c);
     TRY(refuse_unsupported(map, hf_config, c, err));
     return model_config_check(c, err);
 }
@@ -519,6 +626,8 @@ const char *model_config_difference(const struct model_config *a, const struct m
     }
     for (uint64_t l = 0; l < a->num_layers; l++)
         if (model_layer_is_moe(a, l) != model_layer_is_moe(b, l)) return "moe_layers";
+    for (uint64_t l = 0; l < a->num_layers; l++)
+        if (model_layer_slides(a, l) != model_layer_slides(b, l)) return "window_layers";
     return NULL;
 }
 
@@ -537,14 +646,14 @@ static struct model_config essence(const struct model_config *c, const struct mo
     if (!c->normalization) TAKE(normalization);
     if (!c->position_embedding_type) TAKE(position_embedding_type);
     if (!dense) TAKE(ffn_hidden_size);
-    if (!c->sliding_window) TAKE(sliding_window_first_layer);
     if (!c->num_experts) {
         TAKE(moe_router_topk), TAKE(moe_ffn_hidden_size), TAKE(moe_router_pre_softmax);
     }
     if (!rope) {
         TAKE(rotary_base), TAKE(rotary_percent), TAKE(rotary_interleaved), TAKE(rope_type);
         TAKE(rope_factor), TAKE(rope_low_freq_factor), TAKE(rope_high_freq_factor);
-        TAKE(rope_original_max_position);
+        TAKE(rope_original_max_position), TAKE(rope_beta_fast), TAKE(rope_beta_slow);
+        TAKE(rope_attention_factor), TAKE(rope_untruncated);
     }
 #undef TAKE
     if (!e.rope_type) e.rope_type = "default";

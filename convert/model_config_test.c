@@ -88,9 +88,9 @@ static const struct {
     {"gpt2",
      {SIZES(2, 48, 192, 4, 12, 1e-5), .num_attention_heads = 4, .vocab_size = 268,
       .max_position_embeddings = 128, .normalization = "LayerNorm", .activation_func = "gelu_tanh",
-      .add_bias_linear = true, .add_qkv_bias = true, .rotary_percent = 1, .rope_type = "default",
-      .position_embedding_type = "learned_absolute", .init_method_std = 0.02,
-      .attention_dropout = 0.1, .hidden_dropout = 0.1}},
+      .add_bias_linear = true, .add_qkv_bias = true, .add_proj_bias = true, .add_mlp_bias = true,
+      .rotary_percent = 1, .rope_type = "default", .position_embedding_type = "learned_absolute",
+      .init_method_std = 0.02, .attention_dropout = 0.1, .hidden_dropout = 0.1}},
 };
 enum { NUM_GOLDEN = sizeof golden / sizeof *golden };
 
@@ -336,7 +336,8 @@ static void windows_of_qwen_count_where_they_are_used(void **state)
                                      heads),
                         &c));
     assert_int_equal(c.sliding_window, 9);
-    assert_int_equal(c.sliding_window_first_layer, 1);
+    assert_false(model_layer_slides(&c, 0));
+    assert_true(model_layer_slides(&c, 1));
     cJSON *fresh = cJSON_CreateObject();
     struct model_config back;
     const struct model_map *map = model_map_of_family(&maps, "qwen2");
@@ -408,18 +409,23 @@ static const struct {
     {"llama", "'rope_scaling':{'type':'llama3','factor':2}", ERR_CORRUPT,
      "llama3 wants low_freq_factor, high_freq_factor"},
     {"llama", "'tie_word_embeddings':'no'", ERR_CORRUPT, "tie_word_embeddings is neither true nor"},
-    {"llama", "'attention_bias':true", ERR_UNSUPPORTED, "attention_bias and mlp_bias differ"},
-    {"llama", "'mlp_bias':true", ERR_UNSUPPORTED, "attention_bias and mlp_bias differ"},
-    {"qwen3", "'num_key_value_heads':2,'attention_bias':true", ERR_UNSUPPORTED, "bias on o_proj"},
     {"qwen2", "'num_key_value_heads':2,'use_sliding_window':true,'sliding_window':-1", ERR_CORRUPT,
-     "sliding_window or max_window_layers"},
+     "sliding_window is no whole number"},
+    {"qwen2", "'num_key_value_heads':2,'max_window_layers':'a'", ERR_CORRUPT,
+     "max_window_layers is no whole number"},
+    {"qwen2", "'num_key_value_heads':2,'layer_types':['full_attention']", ERR_CORRUPT,
+     "layer_types is no list of one text for each of 2 layers"},
+    {"qwen3", "'num_key_value_heads':2,'layer_types':['full_attention','zzz']", ERR_UNSUPPORTED,
+     "layer_types has zzz"},
+    {"qwen3", "'num_key_value_heads':2,'layer_types':['full_attention','sliding_attention']",
+     ERR_UNSUPPORTED, "there is no window"},
     {"qwen3_moe", "'decoder_sparse_step':0", ERR_CORRUPT, "decoder_sparse_step is no whole number"},
     {"qwen3_moe", "'num_experts':2", ERR_CORRUPT, "moe_router_topk is 8; 1 to 2 can be"},
     {"qwen3_moe", "'num_experts':100001", ERR_CORRUPT, "num_experts is 100001"},
     {"qwen3_moe", "'num_experts':10000,'num_hidden_layers':10000", ERR_CORRUPT,
      "num_layers * num_experts is 100000000"},
     {"gpt2", "'n_head':5", ERR_CORRUPT, "hidden_size / num_attention_heads has no value"},
-    {"gpt2", "'scale_attn_by_inverse_layer_idx':true", ERR_UNSUPPORTED, "no counterpart"},
+    {"gpt2", "'scale_attn_weights':0", ERR_CORRUPT, "scale_attn_weights is neither true nor"},
     {"gpt2", "'add_cross_attention':true", ERR_UNSUPPORTED, "no counterpart"},
 };
 
@@ -478,10 +484,8 @@ static void models_that_config_json_cannot_say_are_refused(void **state)
          CANNOT "normalization is LayerNorm: it would read as RMSNorm",
          {.normalization = "LayerNorm"}},
         {"gated_linear_unit", CANNOT "gated_linear_unit is false", {.gated_linear_unit = false}},
-        {"add_qkv_bias", CANNOT "add_qkv_bias is true", {.add_qkv_bias = true}},
-        {"add_bias_linear",
-         "add_qkv_bias is false: it would read as true",
-         {.add_bias_linear = true}},
+        {"add_qkv_bias", CANNOT "add_proj_bias is false", {.add_qkv_bias = true}},
+        {"softmax_scale", CANNOT "softmax_scale is 0.5", {.softmax_scale = 0.5}},
         {"num_experts", CANNOT "num_experts is 4: it would read as 0", {.num_experts = 4}},
         {"position_embedding_type",
          CANNOT "position_embedding_type is none",
@@ -522,7 +526,7 @@ static void fields_that_change_nothing_do_not_stop_an_export(void **state)
     c.make_vocab_size_divisible_by = 128;
     c.moe_router_topk = 2;
     c.moe_ffn_hidden_size = 7;
-    c.sliding_window_first_layer = 3;
+    c.window_layers = (bool[]){false, true};
     c.init_method_std = 0;
     assert_ok(model_config_to_hf(model_map_of_family(&maps, "llama"), &c, fresh, &err));
     assert_null(json_get(fresh, "initializer_range"));

@@ -450,13 +450,13 @@ static void a_derived_map_replaces_config_rows_in_their_place(void **state)
     const struct model_map *map =
         load_own(&m, "'config':[{'megatron':'num_attention_heads','hf':'heads'},"
                      "{'how':'rope','default':5},"
-                     "{'megatron':'add_bias_linear','value':true}]");
+                     "{'megatron':'add_mlp_bias','value':true}]");
     const char *text = printed(map);
     /* kv_channels' default divides by the heads, so they must stay before it */
     assert_non_null(strstr(text, "copy      heads\n"));
     assert_true(strstr(text, "copy      heads\n") < strstr(text, "head_dim"));
-    assert_null(strstr(text, "mlp_bias"));
-    assert_non_null(strstr(text, "  add_bias_linear                      value     true\n"));
+    assert_null(strstr(text, "copy      mlp_bias"));
+    assert_non_null(strstr(text, "  add_mlp_bias                         value     true\n"));
     assert_non_null(strstr(text, "rope        default 5\n"));
     assert_string_equal(model_map_hf_field(map, "num_attention_heads"), "heads");
     assert_string_equal(model_map_hf_field(map, "num_query_groups"), "num_key_value_heads");
@@ -706,7 +706,7 @@ static void families_are_told_from_their_features(void **state)
           .position_embedding_type = "learned_absolute",
           .add_bias_linear = true,
           .add_qkv_bias = true}},
-        {NULL, {LLAMA, .add_qkv_bias = true, .add_bias_linear = true}},
+        {"llama", {LLAMA, .add_qkv_bias = true, .add_bias_linear = true}},
         {NULL, {LLAMA, .add_qkv_bias = true, .num_experts = 2}},
         {NULL, {.gated_linear_unit = true, .normalization = "RMSNorm"}},
         {NULL, {.normalization = "LayerNorm", .position_embedding_type = "rope"}},

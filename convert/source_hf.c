@@ -278,6 +278,7 @@ static enum status read_config(struct opening *x, const char *folder, const stru
     cJSON_Delete(config);
     if (st) return fail_in(err, "%s", folder);
     x->c->family = model_map_family(x->map);
+    x->c->config_origin = CONFIG_OF_JSON;
     return source_check_vocab(x->o, x->c->config.vocab_size, folder, err);
 }
 

@@ -177,7 +177,8 @@ void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert,
     if (strcmp(rest, "output_layer.weight") == 0) e->output_layer = true;
     if (starts(rest, "embedding.position_embeddings.")) e->position_embeddings = true;
     if (strcmp(rest, "self_attention.linear_qkv.bias") == 0) e->qkv_bias = true;
-    if (strcmp(rest, "self_attention.linear_proj.bias") == 0) e->linear_bias = true;
+    if (strcmp(rest, "self_attention.linear_proj.bias") == 0) e->proj_bias = true;
+    if (strcmp(mlp, "linear_fc2.bias") == 0) e->mlp_bias = true;
     if (starts(rest, "self_attention.q_layernorm.")) e->qk_norm = true;
     if (strcmp(rest, "decoder.final_layernorm.bias") == 0) e->layer_norm_bias = true;
     if (starts(rest, "pre_mlp_layernorm.")) e->te_spec = true; /* on disk: beside a router */
@@ -216,8 +217,11 @@ static void size_up(struct model_config *c, const struct megatron_evidence *e,
 static void use_evidence(struct model_config *c, const struct megatron_evidence *e)
 {
     c->untie_embeddings_and_output_weights = e->output_layer;
-    c->add_bias_linear = e->linear_bias;
     c->add_qkv_bias = e->qkv_bias;
+    c->add_proj_bias = e->proj_bias;
+    c->add_mlp_bias = e->mlp_bias || (e->proj_bias && c->num_experts);
+    c->add_bias_linear = false;
+    model_config_join_biases(c);
     c->qk_layernorm = e->qk_norm;
     if (e->layer_norm_bias) c->normalization = "LayerNorm";
     if (!c->normalization) c->normalization = "RMSNorm";
@@ -261,6 +265,7 @@ static enum status read_args(struct megatron_source *m, struct error *err)
     } else {
         TRY(read_run_config(m, &found, err));
     }
+    c->config_origin = found ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
     if (!found)
         catalog_note(c, "%s: neither args nor run_config.yaml: the model is told from its tensors",
                      c->folder);
@@ -351,6 +356,7 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
     c->config.make_vocab_size_divisible_by = was.make_vocab_size_divisible_by;
     c->family = model_map_family(map);
     c->hf_folder = folder;
+    c->config_origin = CONFIG_OF_JSON;
     m->moe_layers_known = true;
     return OK;
 }

@@ -11,7 +11,7 @@ static void mlp_block(struct builder *x)
 {
     uint64_t hidden = x->c->hidden_size, share = x->c->ffn_hidden_size / x->tp;
     uint64_t columns = share * (x->c->gated_linear_unit ? 2 : 1);
-    bool biased = x->c->add_bias_linear;
+    bool biased = x->c->add_mlp_bias;
     value_id in = builder_normed(x, "mlp.linear_fc1.layer_norm_weight",
                                  "mlp.linear_fc1.layer_norm_bias", "mlp_norm");
     builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "mlp_norm");
@@ -90,7 +90,7 @@ static enum status check_features(const struct builder *x)
     if (builder_has_rope(x) && !(c->rotary_percent <= 1))
         return fail(x->err, ERR_UNSUPPORTED, "rotary positions on %g of each head",
                     c->rotary_percent);
-    if (c->num_experts && c->add_bias_linear)
+    if (c->num_experts && (c->add_bias_linear || c->add_mlp_bias))
         return fail(x->err, ERR_UNSUPPORTED, "experts with biases");
     if (c->qk_layernorm && builder_has_layer_norm(x))
         return fail(x->err, ERR_UNSUPPORTED, "LayerNorm of queries and keys");

@@ -65,8 +65,15 @@ static uint64_t cache_columns(const struct builder *x)
 static uint32_t window_of(const struct builder *x)
 {
     uint64_t window = x->c->sliding_window;
-    bool slides = (uint64_t)x->layer >= x->c->sliding_window_first_layer;
+    bool slides = model_layer_slides(x->c, (uint64_t)x->layer);
     return slides && window <= UINT32_MAX ? (uint32_t)window : 0;
+}
+
+static double softmax_scale(const struct builder *x)
+{
+    double scale = x->c->softmax_scale;
+    if (!(scale > 0)) scale = 1 / sqrt((double)x->heads.head_dim);
+    return x->c->softmax_scale_by_layer ? scale / (x->layer + 1) : scale;
 }
 
 /* Queries and keys that meet in one call: the causal half of each sequence, dealt to CP ranks and
@@ -97,7 +104,7 @@ static value_id attend(struct builder *x, value_id qkv, value_id kv, const char 
     c->params.attention.kv_stride = own ? (h.queries + 2) * h.head_dim : 2 * h.head_dim;
     c->params.attention.k_at = own ? h.queries * h.head_dim : 0;
     c->params.attention.v_at = c->params.attention.k_at + h.head_dim;
-    c->params.attention.scale = 1 / sqrt((double)h.head_dim);
+    c->params.attention.scale = softmax_scale(x);
     c->params.attention.window = window_of(x);
     c->params.attention.uniform_sequences = own ? x->shape->tokens.uniform_sequences : 0;
     c->pairs = pairs_of(x);
@@ -166,7 +173,7 @@ static value_id projected(struct builder *x, value_id in)
     value_id w = builder_tensor(x, builder_full_name(x, "self_attention.linear_qkv.weight"), &s, 2,
                                 shape),
              bias = NO_VALUE;
-    if (x->c->add_bias_linear || x->c->add_qkv_bias)
+    if (x->c->add_qkv_bias)
         bias =
             builder_tensor(x, builder_full_name(x, "self_attention.linear_qkv.bias"), &s, 1, shape);
     return builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "qkv");
@@ -189,7 +196,7 @@ void builder_attention(struct builder *x)
     struct head_shape h = x->heads;
     uint64_t hidden = x->c->hidden_size;
     uint64_t context = (uint64_t)h.groups * h.queries * h.head_dim;
-    bool biased = x->c->add_bias_linear;
+    bool biased = x->c->add_proj_bias;
     value_id in = builder_normed(x, "self_attention.linear_qkv.layer_norm_weight",
                                  "self_attention.linear_qkv.layer_norm_bias", "attention_norm");
     builder_keep(x, x->stream, x->shape->hidden,

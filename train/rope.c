@@ -44,11 +44,13 @@ static double yarn_dim(const struct model_config *c, double turns)
            (2 * log(c->rotary_base));
 }
 
-/* Fast dimensions, of 32 turns and more, stay; those of less than one are divided. */
+/* Fast dimensions, of beta_fast turns and more, stay; those of less than beta_slow are divided. */
 static double yarn(const struct model_config *c, double inverse, uint64_t i)
 {
     double last = (double)rope_dim(c) - 1;
-    double low = fmax(floor(yarn_dim(c, 32)), 0), high = fmin(ceil(yarn_dim(c, 1)), last);
+    double low = yarn_dim(c, c->rope_beta_fast), high = yarn_dim(c, c->rope_beta_slow);
+    if (!c->rope_untruncated) low = floor(low), high = ceil(high);
+    low = fmax(low, 0), high = fmin(high, last);
     if (low == high) high += 0.001;
     double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
     return inverse / c->rope_factor * ramp + inverse * (1 - ramp);
@@ -60,7 +62,7 @@ enum status rope_frequencies(const struct model_config *c, uint64_t length, doub
     const char *type = c->rope_type ? c->rope_type : "default";
     double base = base_of(c, length), dim = (double)rope_dim(c);
     bool known = strcmp(type, "default") == 0 || strcmp(type, "dynamic") == 0;
-    *scale = strcmp(type, "yarn") == 0 && c->rope_factor > 1 ? 0.1 * log(c->rope_factor) + 1 : 1;
+    *scale = strcmp(type, "yarn") == 0 ? c->rope_attention_factor : 1;
     for (uint64_t i = 0; i < rope_dim(c) / 2; i++) {
         inverse[i] = pow(base, -2 * (double)i / dim);
         if (strcmp(type, "linear") == 0)

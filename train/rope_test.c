@@ -69,11 +69,12 @@ static void yarn_has_a_ramp_and_a_scale(void **state)
     struct model_config c = plain;
     c.rope_type = "yarn";
     c.rope_factor = 4;
+    c.rope_beta_fast = 32, c.rope_beta_slow = 1, c.rope_attention_factor = 1.138629436111989;
     c.rope_original_max_position = 64;
     check(&c, 20, 1.138629436111989,
           (double[]){1, 0.237170815, 0.05, 0.00790569466, 0.0025, 0.000790569466, 0.00025,
                      7.90569466e-05});
-    c.rope_factor = 8;
+    c.rope_factor = 8, c.rope_attention_factor = 1.2079441541679836;
     c.rope_original_max_position = 4096;
     check(&c, 20, 1.2079441541679836,
           (double[]){1, 0.316227764, 0.1, 0.0247052945, 0.00562499976, 0.00108703296, 0.000125,

@@ -53,15 +53,10 @@ says "the model has no experts"
 it "what a config says and no op computes is refused"
 cp -r "$golden/llama2" odd
 chmod -R u+w odd
-sed -i 's/"rms_norm_eps"/"partial_rotary_factor": 64, "rms_norm_eps"/' odd/config.json
-run forward odd --input-ids "$golden/llama2/logits.safetensors" --out o3
-exits 5
-says "rotary positions on 64 of each head"
-sed -i 's/"partial_rotary_factor": 64, //' odd/config.json
-sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4}/' odd/config.json
+sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "longrope", "factor": 4.0}/' odd/config.json
 run forward odd --input-ids "$golden/llama2/logits.safetensors" --out o3
 exits 3
-says "yarn with beta_fast 4"
+says "rope_type \"longrope\" is not supported"
 
 it "what a checkpoint does not say of its model is asked for"
 megatron=$root/tests/golden/megatron
