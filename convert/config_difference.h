@@ -10,6 +10,20 @@
 
 #include "ckpt/catalog.h"
 
+/* ---- two configs ---- */
+
+/* The first field in which two models differ ("moe_layers" and "window_layers" last); NULL: none.
+ * Static text. */
+const char *model_config_difference(const struct model_config *a, const struct model_config *b);
+/* c, where what changes no logit (dropout ...), and what its features make idle (rope's fields of a
+ * model with learned positions, the experts' of a dense one), is what `other` has. */
+struct model_config model_config_essence(const struct model_config *c,
+                                         const struct model_config *other);
+/* The value of a field, "not given" where there is none. In arena a, or static. */
+const char *model_config_text(const struct model_config *c, const char *field, struct arena *a);
+
+/* ---- two checkpoints ---- */
+
 enum config_effect {
     EFFECT_COMPUTES, /* the models compute different things: rope, eps, window, heads, ties ... */
     EFFECT_HARMLESS, /* no logit depends on it: dropout, initialisation, the length of a training */

@@ -516,7 +516,6 @@ static void set_layout(struct arena *a, struct value *d, const struct args_facts
 
 static void set_model(struct arena *a, struct value *d, const struct model_config *c)
 {
-    bool gelu = is_text(c->activation_func, "gelu_tanh") || is_text(c->activation_func, "gelu");
     for (size_t i = 0; i < NUM_SAME; i++)
         for (size_t k = 0; k < 2 && same[i].args[k]; k++)
             value_dict_set(a, d, same[i].args[k],
@@ -526,7 +525,7 @@ static void set_model(struct arena *a, struct value *d, const struct model_confi
     set_bool(a, d, "quick_geglu",
              c->gated_linear_unit && is_text(c->activation_func, "quick_gelu"));
     set_bool(a, d, "openai_gelu", false);
-    set_bool(a, d, "bias_gelu_fusion", gelu && c->add_bias_linear);
+    set_bool(a, d, "bias_gelu_fusion", is_text(c->activation_func, "gelu_tanh"));
     set_bool(a, d, "bias_swiglu_fusion", c->gated_linear_unit);
     set_bool(a, d, "group_query_attention", c->num_query_groups != c->num_attention_heads);
     set_int(a, d, "num_query_groups", c->num_query_groups);
@@ -645,6 +644,21 @@ struct value *args_make(struct arena *a, const struct args_facts *f)
     set_dtype(a, d, f->dtype);
     set_layout(a, d, f);
     return value_instance(a, "argparse", "Namespace", d);
+}
+
+struct model_config model_config_through_args(const struct model_config *c, struct arena *a)
+{
+    struct model_config out = {.rotary_percent = 1};
+    struct value *d = value_dict(a);
+    set_model(a, d, c);
+    set_rope(a, d, c);
+    set_moe(a, d, c);
+    model_config_from_args(value_instance(a, "argparse", "Namespace", d), a, &out);
+    out.vocab_size = c->vocab_size;
+    out.add_qkv_bias = c->add_qkv_bias;
+    out.add_proj_bias = c->add_proj_bias;
+    out.add_mlp_bias = c->add_mlp_bias;
+    return out;
 }
 
 static enum status stop_at_tensor(void *context, const char *path, const struct value *tensor,

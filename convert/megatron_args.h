@@ -33,6 +33,8 @@ struct args_facts {
     uint64_t padded_vocab, divisible_by, iteration;
     const char *ckpt_format;
 };
+/* What is left of a config that goes through args and back; what tensors show stays as it is. */
+struct model_config model_config_through_args(const struct model_config *c, struct arena *a);
 /* A fresh Namespace. */
 struct value *args_make(struct arena *a, const struct args_facts *f);
 /* Whether a tensor is somewhere in v, which then cannot be written without its bytes. */

@@ -1,4 +1,5 @@
 /* Megatron's args and run_config.yaml, of golden checkpoints and our own. */
+#include "convert/config_difference.h"
 #include "convert/megatron_args.h"
 
 #include <math.h>

@@ -11,6 +11,7 @@
 #include "common/json.h"
 #include "common/memory.h"
 #include "common/yaml.h"
+#include "convert/config_difference.h"
 #include "convert/megatron_source.h"
 #include "formats/torch.h"
 
@@ -129,29 +130,26 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
 }
 
 /* What args cannot say of a model. */
-static void note_config(struct target *t)
+static enum status check_config(struct target *t, struct error *err)
 {
-    const struct model_config *c = &t->source->config;
-    const char *type = c->rope_type;
-    if (is_megatron(t->source) || !c->position_embedding_type ||
-        strcmp(c->position_embedding_type, "rope") || !type || strcmp(type, "default") == 0 ||
-        strcmp(type, "linear") == 0)
-        return;
-    if (strcmp(type, "llama3")) {
+    const struct catalog *c = t->source;
+    if (c->config_origin != CONFIG_OF_JSON) return OK;
+    if (c->config.add_proj_bias != c->config.add_mlp_bias)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its %s has biases and its %s has none: Megatron has biases on all linear "
+                    "layers, or on q, k and v alone",
+                    c->path, c->config.add_proj_bias ? "attention" : "MLP",
+                    c->config.add_proj_bias ? "MLP" : "attention");
+    struct catalog args = {.config_origin = CONFIG_OF_ARGS};
+    struct config_difference *d;
+    args.config = model_config_through_args(&c->config, &t->plan.arena);
+    size_t n = config_differences(c, &args, &t->plan.arena, &d);
+    for (size_t i = 0; i < n; i++)
         catalog_note(t->source,
-                     "rope scaling \"%s\" has no counterpart in Megatron's args; it travels in "
-                     "config.json alone",
-                     type);
-    } else if (c->rope_low_freq_factor < 1 || c->rope_low_freq_factor > 1 ||
-               c->rope_high_freq_factor < 4 || c->rope_high_freq_factor > 4 ||
-               c->rope_original_max_position != 8192) {
-        catalog_note(t->source,
-                     "rope scaling llama3 with low %g, high %g, %" PRIu64
-                     " positions: Megatron computes with 1, 4, 8192; the weights are exact, and "
-                     "config.json keeps the numbers",
-                     c->rope_low_freq_factor, c->rope_high_freq_factor,
-                     c->rope_original_max_position);
-    }
+                     "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "
+                     "the weights are exact, and ferry-hf/config.json keeps the value",
+                     d[i].field, d[i].values[0], d[i].values[1]);
+    return OK;
 }
 
 enum status megatron_begin(struct target *t, struct error *err)
@@ -163,7 +161,7 @@ enum status megatron_begin(struct target *t, struct error *err)
                                                   : 0;
     t->options.iteration = iteration;
     t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, iteration);
-    note_config(t);
+    TRY(check_config(t, err));
     return pad_vocabulary(t, err);
 }
 

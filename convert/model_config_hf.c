@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "convert/config_difference.h"
 #include "convert/model_map_internal.h"
 
 enum { MAX_LAYERS = 100000, MAX_EXPERTS = 100000, MAX_LAYER_EXPERTS = 10000000 };
@@ -597,86 +598,6 @@ enum status model_config_from_hf(const struct model_map *map, const cJSON *hf_co
 
 /* ---- what config.json does not say ---- */
 
-static bool same_text(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
-static bool same_field(const struct model_field *f, const void *a, const void *b)
-{
-    switch (f->kind) {
-    case FIELD_UINT:
-        return *(const uint64_t *)a == *(const uint64_t *)b;
-    case FIELD_REAL:
-        return !(*(const double *)a < *(const double *)b) &&
-               !(*(const double *)a > *(const double *)b);
-    case FIELD_BOOL:
-        return *(const bool *)a == *(const bool *)b;
-    default:
-        return same_text(*(const char *const *)a, *(const char *const *)b);
-    }
-}
-
-const char *model_config_difference(const struct model_config *a, const struct model_config *b)
-{
-    for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        if (!same_field(f, (const char *)a + f->offset, (const char *)b + f->offset))
-            return f->name;
-    }
-    for (uint64_t l = 0; l < a->num_layers; l++)
-        if (model_layer_is_moe(a, l) != model_layer_is_moe(b, l)) return "moe_layers";
-    for (uint64_t l = 0; l < a->num_layers; l++)
-        if (model_layer_slides(a, l) != model_layer_slides(b, l)) return "window_layers";
-    return NULL;
-}
-
-/* What the model computes: fields that change no logit, or that its features make idle, are put to
- * what `other` has. */
-static struct model_config essence(const struct model_config *c, const struct model_config *other)
-{
-    struct model_config e = *c;
-    bool rope = c->position_embedding_type && strcmp(c->position_embedding_type, "rope") == 0;
-    bool dense = !c->num_experts;
-    for (uint64_t l = 0; l < c->num_layers; l++)
-        dense |= !model_layer_is_moe(c, l);
-#define TAKE(field) e.field = other->field
-    TAKE(padded_vocab_size), TAKE(make_vocab_size_divisible_by);
-    TAKE(attention_dropout), TAKE(hidden_dropout), TAKE(init_method_std), TAKE(moe_aux_loss_coeff);
-    if (!c->normalization) TAKE(normalization);
-    if (!c->position_embedding_type) TAKE(position_embedding_type);
-    if (!dense) TAKE(ffn_hidden_size);
-    if (!c->num_experts) {
-        TAKE(moe_router_topk), TAKE(moe_ffn_hidden_size), TAKE(moe_router_pre_softmax);
-    }
-    if (!rope) {
-        TAKE(rotary_base), TAKE(rotary_percent), TAKE(rotary_interleaved), TAKE(rope_type);
-        TAKE(rope_factor), TAKE(rope_low_freq_factor), TAKE(rope_high_freq_factor);
-        TAKE(rope_original_max_position), TAKE(rope_beta_fast), TAKE(rope_beta_slow);
-        TAKE(rope_attention_factor), TAKE(rope_untruncated);
-    }
-#undef TAKE
-    if (!e.rope_type) e.rope_type = "default";
-    return e;
-}
-
-static const char *field_text(struct arena *a, const struct model_config *c, const char *name)
-{
-    const struct model_field *f = model_field_find(name);
-    const void *at = f ? (const char *)c + f->offset : NULL;
-    if (!f) return "otherwise";
-    switch (f->kind) {
-    case FIELD_UINT:
-        return arena_printf(a, "%" PRIu64, *(const uint64_t *)at);
-    case FIELD_REAL:
-        return arena_printf(a, "%.9g", *(const double *)at);
-    case FIELD_BOOL:
-        return *(const bool *)at ? "true" : "false";
-    default:
-        return *(const char *const *)at ? *(const char *const *)at : "not given";
-    }
-}
-
 /* Whoever reads config.json must see the same model. */
 static enum status check_written(const struct model_map *map, const struct model_config *c,
                                  const cJSON *hf_config, struct arena *a, struct error *err)
@@ -684,12 +605,13 @@ static enum status check_written(const struct model_map *map, const struct model
     struct model_config back;
     if (model_config_from_hf(map, hf_config, a, &back, err))
         return fail_in(err, "a config.json of family %s cannot describe this model", map->family);
-    struct model_config own = essence(c, &back);
+    struct model_config own = model_config_essence(c, &back);
     const char *name = model_config_difference(&own, &back);
     if (!name) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "a config.json of family %s cannot say that %s is %s: it would read as %s",
-                map->family, name, field_text(a, c, name), field_text(a, &back, name));
+                map->family, name, model_config_text(c, name, a),
+                model_config_text(&back, name, a));
 }
 
 enum status model_config_to_hf(const struct model_map *map, const struct model_config *c,

@@ -1,5 +1,6 @@
 /* config.json to the config and back, by the maps. tests/golden/config holds those that
  * transformers 4.57 wrote for small models of each family. */
+#include "convert/config_difference.h"
 #include "convert/model_map.h"
 #include "convert/testing.h"
 

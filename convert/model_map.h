@@ -60,8 +60,6 @@ MUST_CHECK enum status model_config_to_hf(const struct model_map *map, const str
  * gave (0 or NULL). In arena a; NULL: none. */
 const char *model_config_lacks(const struct model_map *map, const struct model_config *c,
                                struct arena *a);
-/* The first field in which two models differ ("moe_layers" last); NULL: none. Static text. */
-const char *model_config_difference(const struct model_config *a, const struct model_config *b);
 /* What any model must fulfil, whoever described it: sizes above 0, groups that divide heads, finite
  * positive epsilon ... ERR_CORRUPT. */
 MUST_CHECK enum status model_config_check(const struct model_config *c, struct error *err);
