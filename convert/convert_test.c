@@ -67,6 +67,27 @@ static const char *make(const char *name, const char *members, dtype_choice *cho
     return folder;
 }
 
+/* Takes `prefix` off the names of a folder's tensors, as a base model's save_pretrained has them.
+ */
+static void take_off(const char *folder, const char *prefix)
+{
+    struct strbuf text = {0};
+    const char *path = path_join(&scratch, folder, "model.safetensors");
+    const char *quoted = arena_printf(&scratch, "\"%s", prefix);
+    assert_ok(file_read_all(path, 1 << 20, &text, &err));
+    size_t length = (size_t)dtype_load(DT_I64, text.data, 0), n = 0, to = 8;
+    for (size_t i = 8; i < 8 + length; n = to, to++) {
+        bool here = strncmp(text.data + i, quoted, strlen(quoted)) == 0;
+        text.data[to] = text.data[i];
+        i += here ? strlen(quoted) : 1;
+    }
+    assert_true(n < 7 + length);
+    memset(text.data + to, ' ', 8 + length - to);
+    assert_ok(path_remove(path, &err));
+    assert_ok(file_write_all(path, text.data, text.length, false, &err));
+    strbuf_release(&text);
+}
+
 static void rewrite(const char *folder, const char *name, const char *text)
 {
     const char *path = path_join(&scratch, folder, name);
@@ -628,6 +649,32 @@ static void experts_are_counted(void **state)
                  ERR_UNSUPPORTED, "num_experts is 4 in the checkpoint, 3 by ");
 }
 
+/* ---- names ---- */
+
+static void a_base_models_names_are_read_in_every_family(void **state)
+{
+    (void)state;
+#define SIZES                                                                                      \
+    "'vocab_size':11,'hidden_size':8,'intermediate_size':6,'num_hidden_layers':2,"                 \
+    "'num_attention_heads':4,'num_key_value_heads':2,'tie_word_embeddings':true"
+    static const char *const families[] = {
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "mixtral','num_local_experts':2,'x':'",
+        "qwen3_moe','num_experts':8,'moe_intermediate_size':4,'x':'"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *members = arena_printf(&scratch, "'model_type':'%s'," SIZES, families[i]);
+        const char *whole = make(arena_printf(&scratch, "whole%zu", i), members, NULL);
+        const char *base = make(arena_printf(&scratch, "base%zu", i), members, NULL);
+        const char *out = in_scratch(arena_printf(&scratch, "out%zu", i));
+        take_off(base, "model.");
+        assert_ok(CONVERT(base, out, "--to=hf"));
+        check_same_weights(out, whole);
+    }
+}
+
 /* ---- notes and flags ---- */
 
 static void each_note_is_said_once(void **state)
@@ -826,6 +873,7 @@ int main(void)
         TEST(iterations_are_found_or_refused),
         TEST(trackers_say_release_where_nothing_was_trained),
         TEST(experts_are_counted),
+        TEST(a_base_models_names_are_read_in_every_family),
         TEST(each_note_is_said_once),
         TEST(options_without_a_use_are_refused),
         TEST(layouts_that_do_not_divide_are_refused),

@@ -93,7 +93,7 @@ struct level {
     const char *operators[7];
 };
 static const struct level levels[] = {
-    {{"||"}}, {{"&&"}}, {{"==", "!=", "<=", ">=", "<", ">"}}, {{"+", "-"}}, {{"*", "/", "%"}},
+    {{"||"}}, {{"&&"}}, {{"==", "!=", "<=", ">=", "<", ">"}}, {{"+", "-"}}, {{"*", "//", "/", "%"}},
 };
 enum { NUM_LEVELS = sizeof levels / sizeof *levels };
 
@@ -130,7 +130,7 @@ static enum status apply(struct parser *p, const char *op, int64_t a, int64_t b,
         break;
     default:
         if (b == 0 || (b == -1 && a == INT64_MIN)) return wrong(p, "a division by 0");
-        if (op[0] == '/' && a % b)
+        if (op[0] == '/' && !op[1] && a % b)
             return fail(p->err, ERR_USAGE, "\"%.*s\": %lld is not divisible by %lld",
                         (int)(p->end - p->text), p->text, (long long)a, (long long)b);
         *out = op[0] == '/' ? a / b : a % b;

@@ -2,8 +2,9 @@
  *
  *   num_attention_heads / num_query_groups      r*d + d      !untie && moe[l]      l % 2 == 1
  *
- * Operators as in C, from the weakest: ||  &&  == != < <= > >=  + -  * / %  !  and parentheses. A
- * division must come out even. Values are 64-bit; truth is 1 or 0. */
+ * Operators as in C, from the weakest: ||  &&  == != < <= > >=  + -  * / // %  !  and parentheses.
+ * A division by / must come out even, one by // is rounded down. Values are 64-bit; truth is 1 or
+ * 0. */
 #ifndef FERRY_CONVERT_EXPR_H
 #define FERRY_CONVERT_EXPR_H
 

@@ -36,6 +36,7 @@ static void operators_bind_as_in_c(void **state)
     assert_int_equal(value("heads / 8 + 2"), 6);
     assert_int_equal(value("!hf.x && heads >= 32 || 0"), 1);
     assert_int_equal(value("heads % 5 == 2"), 1);
+    assert_int_equal(value("heads // 5 * 2"), value("heads - heads % 5") / 5 * 2);
     assert_int_equal(value("1 < 2 != 0"), 1);
     assert_int_equal(value(" moe[2 + 1] "), 1);
 }

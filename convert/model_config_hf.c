@@ -9,9 +9,21 @@
 
 enum { MAX_LAYERS = 100000, MAX_EXPERTS = 100000, MAX_LAYER_EXPERTS = 10000000 };
 
+static bool has_item(const struct config_context *x, const char *name)
+{
+    const cJSON *item = name ? json_get(x->hf, name) : NULL;
+    return item && !cJSON_IsNull(item);
+}
+
+/* The name of the row's item in this config.json, of its spellings. */
+static const char *hf_name(const struct config_context *x)
+{
+    return !has_item(x, x->row->hf) && has_item(x, x->row->also) ? x->row->also : x->row->hf;
+}
+
 static const char *field_name(const struct config_context *x)
 {
-    return x->row->hf ? x->row->hf : x->row->megatron;
+    return x->row->hf ? hf_name(x) : x->row->megatron;
 }
 
 static enum status bad_value(const struct config_context *x, const char *what, struct error *err)
@@ -72,7 +84,7 @@ static enum status set_field(const struct config_context *x, const cJSON *item, 
 /* The row's item of config.json, or what stands for it: "null" for null, "default" for none. */
 static const cJSON *item_of(const struct config_context *x, bool *constant)
 {
-    const cJSON *item = json_get(x->hf, x->row->hf);
+    const cJSON *item = json_get(x->hf, hf_name(x));
     *constant = false;
     if (cJSON_IsNull(item) && x->row->null) {
         *constant = true;
@@ -89,6 +101,11 @@ static enum status copy_from_hf(const struct config_context *x, struct model_con
     bool constant;
     const cJSON *item = item_of(x, &constant);
     if (!item) return bad_value(x, "is missing", err);
+    if (has_item(x, x->row->hf) && has_item(x, x->row->also) &&
+        !cJSON_Compare(item, json_get(x->hf, x->row->also), true))
+        return fail(err, ERR_CORRUPT,
+                    "config.json: %s and %s are two names of one field, and differ", x->row->hf,
+                    x->row->also);
     return set_field(x, item, constant, c, err);
 }
 
@@ -126,7 +143,7 @@ static cJSON *item_from_field(const struct config_context *x, const struct model
 
 static bool mentioned(const struct config_context *x)
 {
-    bool there = x->row->hf && json_get(x->hf, x->row->hf);
+    bool there = x->row->hf && json_get(x->hf, hf_name(x));
     for (size_t i = 0; i < sizeof x->row->how->keys / sizeof *x->row->how->keys; i++)
         there |= x->row->how->keys[i] && json_get(x->hf, x->row->how->keys[i]);
     return there;
@@ -156,7 +173,8 @@ static enum status copy_to_hf(const struct config_context *x, const struct model
         return OK; /* not given; it matters to a new training only */
     bool unset = f->kind == FIELD_UINT && *(const uint64_t *)const_field_of(x, c) == 0 &&
                  null_is_zero(x->row);
-    put(x->hf, x->row->hf, unset ? cJSON_CreateNull() : item_from_field(x, c));
+    put(x->hf, hf_name(x), unset ? cJSON_CreateNull() : item_from_field(x, c));
+    if (has_item(x, x->row->also)) put(x->hf, x->row->also, item_from_field(x, c));
     return OK;
 }
 

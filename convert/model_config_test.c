@@ -1,5 +1,7 @@
 /* config.json to the config and back, by the maps. tests/golden/config holds those that
  * transformers 4.57 wrote for small models of each family. */
+#include <math.h>
+
 #include "convert/config_difference.h"
 #include "convert/model_map.h"
 #include "convert/testing.h"
@@ -348,6 +350,122 @@ static void windows_of_qwen_count_where_they_are_used(void **state)
     cJSON_Delete(fresh);
 }
 
+static void layers_of_qwen_slide_where_layer_types_says_so(void **state)
+{
+    (void)state;
+    struct model_config c, back;
+    static const char some[] =
+        "'num_key_value_heads':2,'use_sliding_window':true,'sliding_window':9,"
+        "'max_window_layers':2,'layer_types':['sliding_attention',"
+        "'full_attention']";
+    for (int i = 0; i < 2; i++) {
+        const char *family = i ? "qwen3" : "qwen2";
+        assert_ok(read_with(family, some, &c));
+        assert_int_equal(c.sliding_window, 9);
+        assert_true(model_layer_slides(&c, 0));
+        assert_false(model_layer_slides(&c, 1));
+        cJSON *fresh = cJSON_CreateObject();
+        const struct model_map *map = model_map_of_family(&maps, family);
+        assert_ok(model_config_to_hf(map, &c, fresh, &err));
+        assert_ok(model_config_from_hf(map, fresh, &scratch, &back, &err));
+        check_same("layer_types", &c, &back);
+        cJSON_Delete(fresh);
+    }
+    /* Qwen 3 with experts reads neither: all layers slide */
+    assert_ok(read_with("qwen3_moe", some, &c));
+    assert_true(model_layer_slides(&c, 0) && model_layer_slides(&c, 1));
+    /* llama has no such field */
+    assert_ok(read_with("llama", some, &c));
+    assert_int_equal(c.sliding_window, 0);
+}
+
+static void spellings_of_transformers_5_are_read(void **state)
+{
+    (void)state;
+    struct model_config c;
+    assert_ok(read_with("qwen3_moe", "'num_local_experts':16,'num_key_value_heads':2", &c));
+    assert_int_equal(c.num_experts, 16);
+    assert_ok(read_with("qwen3_moe", "'num_local_experts':16,'num_experts':16", &c));
+    assert_int_equal(c.num_experts, 16);
+    cJSON *config = json_tree("{'num_local_experts':4}");
+    assert_ok(model_config_to_hf(model_map_of_family(&maps, "qwen3_moe"), &c, config, &err));
+    uint64_t n;
+    assert_true(json_as_u64(json_get(config, "num_local_experts"), &n) && n == 16);
+    assert_null(json_get(config, "num_experts"));
+    cJSON_Delete(config);
+}
+
+static void heads_need_not_divide_the_hidden_size(void **state)
+{
+    (void)state;
+    struct model_config c;
+    assert_ok(read_with("llama", "'num_attention_heads':5,'num_key_value_heads':5", &c));
+    assert_int_equal(c.kv_channels, 4);
+    assert_fails(read_with("gpt2", "'n_head':5", &c), ERR_CORRUPT, "has no value");
+}
+
+static void biases_are_those_of_attention_and_of_the_mlp(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *members;
+        bool linear, qkv, proj, mlp;
+    } cases[] = {
+        {"llama", "'attention_bias':true", false, true, true, false},
+        {"llama", "'mlp_bias':true", false, false, false, true},
+        {"llama", "'mlp_bias':true,'attention_bias':true", true, true, true, true},
+        {"qwen3", "'attention_bias':true", false, true, true, false},
+        {"qwen3_moe", "'attention_bias':true", false, true, true, false},
+        {"qwen2", "'attention_bias':true", false, true, false, false},
+        {"mistral", "'attention_bias':true", false, false, false, false},
+        {"gpt2", "", true, true, true, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model_config c, back;
+        const struct model_map *map = model_map_of_family(&maps, cases[i].family);
+        cJSON *fresh = cJSON_CreateObject();
+        const char *members = arena_printf(&scratch, "'num_key_value_heads':2%s%s",
+                                           *cases[i].members ? "," : "", cases[i].members);
+        assert_ok(read_with(cases[i].family, members, &c));
+        assert_int_equal(c.add_bias_linear, cases[i].linear);
+        assert_int_equal(c.add_qkv_bias, cases[i].qkv);
+        assert_int_equal(c.add_proj_bias, cases[i].proj);
+        assert_int_equal(c.add_mlp_bias, cases[i].mlp);
+        assert_ok(model_config_to_hf(map, &c, fresh, &err));
+        assert_ok(model_config_from_hf(map, fresh, &scratch, &back, &err));
+        check_same(cases[i].members, &c, &back);
+        cJSON_Delete(fresh);
+    }
+}
+
+static void yarn_may_be_told_all_its_numbers(void **state)
+{
+    (void)state;
+#define YARN "'rope_scaling':{'rope_type':'yarn','factor':4"
+    struct model_config c, back;
+    cJSON *fresh = cJSON_CreateObject();
+    const struct model_map *map = model_map_of_family(&maps, "llama");
+    assert_ok(read_with("llama", YARN "}", &c));
+    assert_true(fabs(c.rope_attention_factor - 1.138629436111989) < 1e-12);
+    assert_true(c.rope_beta_fast == 32 && c.rope_beta_slow == 1 && !c.rope_untruncated);
+    /* numbers of transformers 4.57's _compute_yarn_parameters */
+    assert_ok(read_with("llama", YARN ",'mscale':0.7,'mscale_all_dim':1.5}", &c));
+    assert_true(fabs(c.rope_attention_factor - 0.9081881819561598) < 1e-12);
+    assert_ok(read_with("llama",
+                        YARN ",'mscale':0.7,'attention_factor':2.5,'beta_fast':8,"
+                             "'beta_slow':2,'truncate':false}",
+                        &c));
+    assert_true(c.rope_attention_factor == 2.5 && c.rope_beta_fast == 8 && c.rope_beta_slow == 2);
+    assert_true(c.rope_untruncated);
+    assert_ok(model_config_to_hf(map, &c, fresh, &err));
+    assert_ok(model_config_from_hf(map, fresh, &scratch, &back, &err));
+    check_same("yarn", &c, &back);
+    cJSON_Delete(fresh);
+    assert_fails(read_with("llama", YARN ",'truncate':3}", &c), ERR_CORRUPT, "truncate is neither");
+    assert_fails(read_with("llama", YARN ",'beta_fast':-3}", &c), ERR_CORRUPT, "beta_fast is no");
+#undef YARN
+}
+
 static void experts_of_qwen_stand_in_the_layers_that_it_says(void **state)
 {
     (void)state;
@@ -385,7 +503,6 @@ static const struct {
     {"llama", "'head_dim':3", ERR_CORRUPT, "rotary positions need an even head size (3)"},
     {"llama", "'num_attention_heads':0", ERR_CORRUPT, "no value"},
     {"llama", "'num_attention_heads':0,'head_dim':4", ERR_CORRUPT, "num_attention_heads is 0"},
-    {"llama", "'num_attention_heads':5", ERR_CORRUPT, "hidden_size / num_attention_heads has no"},
     {"llama", "'hidden_size':8.5", ERR_CORRUPT, "hidden_size is no whole number of 64 bits"},
     {"llama", "'hidden_size':1e3", ERR_CORRUPT, "hidden_size is no whole number"},
     {"llama", "'hidden_size':-8", ERR_CORRUPT, "hidden_size is no whole number"},
@@ -420,6 +537,8 @@ static const struct {
      "layer_types has zzz"},
     {"qwen3", "'num_key_value_heads':2,'layer_types':['full_attention','sliding_attention']",
      ERR_UNSUPPORTED, "there is no window"},
+    {"qwen3_moe", "'num_experts':16,'num_local_experts':8", ERR_CORRUPT,
+     "num_experts and num_local_experts are two names of one field, and differ"},
     {"qwen3_moe", "'decoder_sparse_step':0", ERR_CORRUPT, "decoder_sparse_step is no whole number"},
     {"qwen3_moe", "'num_experts':2", ERR_CORRUPT, "moe_router_topk is 8; 1 to 2 can be"},
     {"qwen3_moe", "'num_experts':100001", ERR_CORRUPT, "num_experts is 100001"},
@@ -578,6 +697,11 @@ int main(void)
         TEST(both_spellings_of_rope_say_the_same),
         TEST(a_fresh_config_says_rope_in_both_spellings),
         TEST(windows_of_qwen_count_where_they_are_used),
+        TEST(layers_of_qwen_slide_where_layer_types_says_so),
+        TEST(spellings_of_transformers_5_are_read),
+        TEST(heads_need_not_divide_the_hidden_size),
+        TEST(biases_are_those_of_attention_and_of_the_mlp),
+        TEST(yarn_may_be_told_all_its_numbers),
         TEST(experts_of_qwen_stand_in_the_layers_that_it_says),
         TEST(bad_values_are_refused_by_name),
         TEST(missing_fields_are_refused_by_name),

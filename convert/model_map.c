@@ -127,15 +127,17 @@ static enum status check_config_row(const struct map_loader *l, const struct con
     if (how->takes_value != (row->value != NULL) || how->takes_value != !row->hf)
         return map_bad(l, "either hf or value is wanted");
     if (row->value && row->null) return map_bad(l, "a value has no null");
+    if (row->also && !row->hf) return map_bad(l, "also goes with hf");
     return OK;
 }
 
 static enum status read_config_row(struct map_loader *l, const cJSON *item, struct config_row *row)
 {
     const char *how;
-    TRY(check_keys(l, item, "megatron hf how value default null only "));
+    TRY(check_keys(l, item, "megatron hf also how value default null only "));
     TRY(take_text(l, item, "megatron", &row->megatron));
     TRY(take_text(l, item, "hf", &row->hf));
+    TRY(take_text(l, item, "also", &row->also));
     TRY(take_text(l, item, "how", &how));
     TRY(read_directions(l, item, row));
     row->value = json_get(item, "value");

@@ -14,6 +14,7 @@ enum direction { IMPORT = 1, EXPORT = 2 };
 struct config_how;
 struct config_row {
     const char *megatron, *hf;       /* either may be NULL */
+    const char *also;                /* another spelling of hf, which is read; NULL: none */
     const struct model_field *field; /* of megatron */
     const struct config_how *how;
     const cJSON *value;         /* a constant; the row names no HF field */

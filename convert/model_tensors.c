@@ -143,7 +143,6 @@ static const char *choose_prefix(struct expander *x)
             put_name(&x->text[1], map->tensors[i].hf[0], map->prefixes[p], 0, 0);
             if (x->names->has(x->names->context, x->text[1].data)) return map->prefixes[p];
         }
-        break;
     }
     return map->num_prefixes ? map->prefixes[0] : "";
 }
