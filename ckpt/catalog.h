@@ -55,6 +55,7 @@ struct optimizer_info {
     bool present;
     const char *kind; /* "distributed, fully_reshardable", for people */
     uint64_t size_bytes;
+    const char *unread; /* why not all of it became tensors of the catalog; NULL: it did */
 };
 
 /* Who says what the config has. */

@@ -316,6 +316,14 @@ uint64_t layout_stage_ranks(const struct layout *l)
     return l->tp / a * (l->ep * l->etp);
 }
 
+bool layout_has_rank(const struct layout *l, uint64_t tp, uint64_t ep)
+{
+    uint64_t ranks = layout_stage_ranks(l);
+    for (uint64_t r = 0; r < ranks; r++)
+        if (r % l->tp == tp && r / l->etp % l->ep == ep) return true;
+    return false;
+}
+
 /* ---- parameters ---- */
 
 /* After the table of parallel rules of Megatron-Core's modules (ColumnParallelLinear splits

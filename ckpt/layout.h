@@ -51,6 +51,8 @@ const struct stage *layout_stage(const struct layout *l, uint64_t chunk, uint64_
 const char *layout_text(const struct layout *l, struct arena *a);
 /* Ranks of one pipeline stage: the fewest that tp and ep * etp both divide. */
 uint64_t layout_stage_ranks(const struct layout *l);
+/* Whether a rank of a stage is tensor parallel rank tp and expert parallel rank ep. */
+bool layout_has_rank(const struct layout *l, uint64_t tp, uint64_t ep);
 
 /* ---- parameters ---- */
 

@@ -13,6 +13,7 @@
 #include "convert/arrival.h"
 #include "convert/commands.h"
 #include "convert/integrity.h"
+#include "convert/megatron_args.h"
 #include "convert/options.h"
 #include "convert/record.h"
 
@@ -40,7 +41,7 @@ static const struct arg convert_args[] = {
     {"--iteration", ARG_UINT, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
     {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "whose parameter names; default: the source's, else transformer_engine"},
-    {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "legacy files: experts named as Transformer Engine's grouped linear layers have them"},
+    {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "experts are Transformer Engine's grouped linear layers: so say args, and so name legacy files them; default: as the source's args say"},
     {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "torch_dist: in common.pt (default; every release reads it), or as Megatron-Core 0.19 writes it"},
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "of Hugging Face files; default 5GB"},
     {"--allow-missing", ARG_LIST, AT(allow_missing), "GLOB", NULL, "tensors that may be missing in the source"},
@@ -139,7 +140,8 @@ static struct target_options target_options_of(const struct run *r, const struct
         .has_iteration = f->iteration != UINT64_MAX,
         .iteration = f->iteration,
         .transformer_engine = !local,
-        .grouped_gemm = f->grouped_gemm,
+        .grouped_gemm = f->grouped_gemm ||
+                        (!local && args_have_grouped_gemm(value_get(r->source.common, "args"))),
         .common_as_object = f->common_state && strcmp(f->common_state, "object") == 0,
         .max_shard_bytes = f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
         .durable = !f->run.no_fsync,

@@ -213,6 +213,7 @@ static void say_all(struct step *s)
 {
     if (!s->divisible_by) s->divisible_by = 8;
     if (!s->iteration) s->iteration = 7;
+    s->grouped = s->te;
 }
 
 static bool step_fits(const struct random_case *x, const struct step *s)

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -644,6 +645,59 @@ struct value *args_make(struct arena *a, const struct args_facts *f)
     set_dtype(a, d, f->dtype);
     set_layout(a, d, f);
     return value_instance(a, "argparse", "Namespace", d);
+}
+
+bool args_have_grouped_gemm(const struct value *args)
+{
+    return flag(args, "moe_grouped_gemm");
+}
+
+static void add_flag(struct strbuf *out, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void add_flag(struct strbuf *out, const char *fmt, ...)
+{
+    va_list list;
+    char text[128];
+    va_start(list, fmt);
+    vsnprintf(text, sizeof text, fmt, list);
+    va_end(list);
+    strbuf_printf(out, "%s%s", out->length ? " " : "", text);
+}
+
+static void add_window_flags(struct strbuf *out, const struct model_config *c)
+{
+    if (!c->sliding_window) return;
+    add_flag(out, "--window-size %" PRIu64 ",0", c->sliding_window - 1);
+    if (!c->window_layers) return;
+    add_flag(out, "--window-attn-skip-freq [");
+    for (uint64_t l = 0; l < c->num_layers; l++)
+        strbuf_printf(out, "%s%d", l ? "," : "", model_layer_slides(c, l));
+    strbuf_add_char(out, ']');
+}
+
+const char *args_flags_beside(const struct model_config *c, struct arena *a)
+{
+    const double usual_epsilon = 1e-5, usual_factor = 8;
+    struct strbuf text = {0};
+    bool rope = is_text(c->position_embedding_type, "rope");
+    strbuf_add_text(&text, "");
+    if (c->layernorm_epsilon < usual_epsilon || c->layernorm_epsilon > usual_epsilon)
+        add_flag(&text, "--norm-epsilon %.9g", c->layernorm_epsilon);
+    if (c->qk_layernorm) add_flag(&text, "--qk-layernorm");
+    if (rope && is_text(c->rope_type, "llama3")) {
+        add_flag(&text, "--use-rope-scaling");
+        if (c->rope_factor < usual_factor || c->rope_factor > usual_factor)
+            add_flag(&text, "--rope-scaling-factor %.9g", c->rope_factor);
+    }
+    if (rope && is_text(c->rope_type, "linear"))
+        add_flag(&text, "--rotary-seq-len-interpolation-factor %.9g", c->rope_factor);
+    add_window_flags(&text, c);
+    if (is_text(c->activation_func, "gelu") && c->add_bias_linear)
+        add_flag(&text, "--no-bias-gelu-fusion");
+    if (is_text(c->activation_func, "quick_gelu") && c->gated_linear_unit)
+        add_flag(&text, "--quick-geglu");
+    const char *out = arena_text(a, text.data, text.length);
+    strbuf_release(&text);
+    return out;
 }
 
 struct model_config model_config_through_args(const struct model_config *c, struct arena *a)

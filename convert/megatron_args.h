@@ -35,6 +35,12 @@ struct args_facts {
 };
 /* What is left of a config that goes through args and back; what tensors show stays as it is. */
 struct model_config model_config_through_args(const struct model_config *c, struct arena *a);
+/* The flags that Megatron-LM wants beside --use-checkpoint-args for this model, which does not take
+ * them from a checkpoint (megatron/training/checkpointing.py:load_args_from_checkpoint):
+ * "--norm-epsilon 1e-06 --qk-layernorm". In arena a; "" where there are none. */
+const char *args_flags_beside(const struct model_config *c, struct arena *a);
+/* Whether the Namespace says moe_grouped_gemm. */
+bool args_have_grouped_gemm(const struct value *args);
 /* A fresh Namespace. */
 struct value *args_make(struct arena *a, const struct args_facts *f);
 /* Whether a tensor is somewhere in v, which then cannot be written without its bytes. */

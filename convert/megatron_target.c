@@ -133,6 +133,10 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
 static enum status check_config(struct target *t, struct error *err)
 {
     const struct catalog *c = t->source;
+    const char *flags = args_flags_beside(&c->config, &t->plan.arena);
+    bool trained = t->options.iteration || t->options.has_iteration; /* else a release */
+    t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags, *flags && trained ? " " : "",
+                                  trained ? "--no-load-optim --no-load-rng" : "");
     if (c->config_origin != CONFIG_OF_JSON) return OK;
     if (c->config.add_proj_bias != c->config.add_mlp_bias)
         return fail(err, ERR_UNSUPPORTED,

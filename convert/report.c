@@ -150,6 +150,13 @@ static size_t lossy_steps(const struct target *t, struct arena *a, const char *s
     return n;
 }
 
+static void flags_line(struct strbuf *out, const struct target *t)
+{
+    if (t->facts.flags && *t->facts.flags)
+        strbuf_printf(out, "flags    %s (Megatron-LM's, beside --use-checkpoint-args)\n",
+                      t->facts.flags);
+}
+
 static void lossy_line(struct strbuf *out, const struct target *t)
 {
     struct arena a;
@@ -202,6 +209,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                   c->source->num_ignored);
     vocab_line(out, c->target);
     rope_line(out, &c->source->config);
+    flags_line(out, c->target);
     strbuf_printf(out, "memory   %s of %s\n", bytes_text(c->peak_memory),
                   bytes_text(c->max_memory));
     strbuf_printf(out, "disk     %s needed, %s free\n", bytes_text(c->disk_needed),
@@ -322,6 +330,8 @@ void report_plan_json(cJSON *object, const struct conversion *c)
     add_u64(ranks, "size", c->ranks.size);
     add_u64(ranks, "files", s.files);
     add_u64(ranks, "bytes", s.bytes);
+    cJSON_AddStringToObject(object, "megatron_flags",
+                            c->target->facts.flags ? c->target->facts.flags : "");
     add_u64(object, "peak_memory_bytes", c->peak_memory);
     add_u64(object, "max_memory_bytes", c->max_memory);
     add_u64(object, "disk_needed_bytes", c->disk_needed);

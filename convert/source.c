@@ -2,9 +2,13 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/panel.h"
+#include "common/checked.h"
 #include "common/json.h"
+#include "common/memory.h"
 #include "common/yaml.h"
 #include "convert/megatron_args.h"
 
@@ -47,13 +51,73 @@ enum status source_choose_map(const struct source_options *o, const struct model
 }
 
 enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
-                               const char *folder, struct error *err)
+                               const char *file, struct error *err)
 {
     if (!o->true_vocab_size || !vocab_size || o->true_vocab_size == vocab_size) return OK;
     return fail(err, ERR_USAGE,
-                "--true-vocab-size %" PRIu64 ": by %s/config.json the vocabulary has %" PRIu64
-                " entries",
-                o->true_vocab_size, folder, vocab_size);
+                "--true-vocab-size %" PRIu64 ": by %s the vocabulary has %" PRIu64 " entries",
+                o->true_vocab_size, file, vocab_size);
+}
+
+/* ---- two stored tensors ---- */
+
+enum { COMPARE_ELEMENTS = 1 << 16, MOST_ELEMENT_BYTES = 8 };
+
+/* A stored tensor that can be read and is no part of the catalog. */
+static enum status read_as(struct catalog *c, const struct stored_tensor *s, struct tensor *t,
+                           struct error *err)
+{
+    *t = (struct tensor){.name = s->name,
+                         .dtype = s->dtype,
+                         .num_dims = s->num_dims,
+                         .shape = s->shape,
+                         .numel = stored_numel(s)};
+    struct pair whole = pair_whole(0, 0, t->numel);
+    return catalog_add_stored(c, t, s, &whole, err);
+}
+
+/* buffers: four of COMPARE_ELEMENTS. */
+static enum status compare_elements(struct catalog *c, const struct tensor *a,
+                                    const struct tensor *b, char *buffers, bool *same, uint64_t *at,
+                                    struct error *err)
+{
+    const size_t room = (size_t)COMPARE_ELEMENTS * MOST_ELEMENT_BYTES,
+                 bytes = dtype_bytes(a->dtype);
+    char *x = buffers, *y = buffers + room;
+    struct stored_reader *reader = stored_reader_create(&c->stored, 2);
+    struct panel_reader r = {.reader = reader,
+                             .buffer_bytes = room,
+                             .temp = buffers + 2 * room,
+                             .cast = buffers + 3 * room};
+    enum status st = OK;
+    for (*at = 0; *same && *at < a->numel && !st;) {
+        uint64_t n = min_u64(COMPARE_ELEMENTS, a->numel - *at), i = 0;
+        st = panel_read(&r, a, *at, n, x, err);
+        if (!st) st = panel_read(&r, b, *at, n, y, err);
+        while (!st && i < n && memcmp(x + i * bytes, y + i * bytes, bytes) == 0)
+            i++;
+        *same = i == n;
+        *at += i;
+    }
+    stored_reader_free(reader);
+    return st;
+}
+
+enum status source_same_stored(struct catalog *c, const struct stored_tensor *a,
+                               const struct stored_tensor *b, bool *same, uint64_t *at,
+                               struct error *err)
+{
+    struct tensor x, y;
+    *at = 0;
+    *same = a->dtype == b->dtype && a->num_dims == b->num_dims && dtype_bytes(a->dtype) &&
+            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
+    if (!*same) return OK;
+    TRY(read_as(c, a, &x, err));
+    TRY(read_as(c, b, &y, err));
+    char *buffers = must_calloc(4 * COMPARE_ELEMENTS, MOST_ELEMENT_BYTES);
+    enum status st = compare_elements(c, &x, &y, buffers, same, at, err);
+    free(buffers);
+    return st;
 }
 
 enum { RUN_CONFIG_CAP = 16 << 20 };

@@ -30,6 +30,12 @@ MUST_CHECK enum status source_open(struct catalog *c, const char *path,
  * again from args or run_config.yaml, since the config has no place for it. */
 MUST_CHECK enum status source_check_beyond(const struct catalog *c, struct error *err);
 
+/* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
+ * element that differs (0 where dtype or shape do). Reads both. */
+MUST_CHECK enum status source_same_stored(struct catalog *c, const struct stored_tensor *a,
+                                          const struct stored_tensor *b, bool *same, uint64_t *at,
+                                          struct error *err);
+
 /* Whether one of the globs matches the name. */
 bool globs_match(const struct arg_list *globs, const char *name);
 
@@ -49,8 +55,8 @@ MUST_CHECK enum status hf_config_read(const char *folder, cJSON **tree, struct e
 MUST_CHECK enum status source_choose_map(const struct source_options *o,
                                          const struct model_maps *maps, const cJSON *hf_config,
                                          const struct model_map **map, struct error *err);
-/* --true-vocab-size must not contradict the config.json in `folder`. */
+/* --true-vocab-size must not contradict the file that says vocab_size (0: it does not). */
 MUST_CHECK enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
-                                          const char *folder, struct error *err);
+                                          const char *file, struct error *err);
 
 #endif

@@ -5,13 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/panel.h"
-#include "common/checked.h"
 #include "common/json.h"
 #include "convert/source.h"
 #include "formats/hf_folder.h"
 
-enum { CONFIG_CAP = 16 << 20, COMPARE_ELEMENTS = 1 << 16, MOST_ELEMENT_BYTES = 8 };
+enum { CONFIG_CAP = 16 << 20 };
 
 struct opening {
     struct catalog *c;
@@ -174,38 +172,6 @@ static const struct stored_tensor *stored_of(const struct opening *x, const char
     return stored_find(&x->c->stored, search.name);
 }
 
-static void *elements(struct catalog *c)
-{
-    return arena_alloc(&c->arena, COMPARE_ELEMENTS * MOST_ELEMENT_BYTES);
-}
-
-/* Whether two tensors of one dtype and shape hold the same; *at is the first element that differs.
- */
-static enum status same_elements(struct catalog *c, const struct tensor *a, const struct tensor *b,
-                                 bool *same, uint64_t *at, struct error *err)
-{
-    size_t bytes = dtype_bytes(a->dtype);
-    struct stored_reader *reader = stored_reader_create(&c->stored, 2);
-    struct panel_reader r = {.reader = reader,
-                             .buffer_bytes = COMPARE_ELEMENTS * MOST_ELEMENT_BYTES,
-                             .temp = elements(c),
-                             .cast = elements(c)};
-    char *x = elements(c), *y = elements(c);
-    enum status st = OK;
-    *same = true;
-    for (*at = 0; *same && *at < a->numel && !st;) {
-        uint64_t n = min_u64(COMPARE_ELEMENTS, a->numel - *at), i = 0;
-        st = panel_read(&r, a, *at, n, x, err);
-        if (!st) st = panel_read(&r, b, *at, n, y, err);
-        while (!st && i < n && memcmp(x + i * bytes, y + i * bytes, bytes) == 0)
-            i++;
-        *same = i == n;
-        *at += i;
-    }
-    stored_reader_free(reader);
-    return st;
-}
-
 /* A head that is stored although it is tied must equal the embedding; then nobody needs it. */
 static enum status check_tied_head(struct opening *x, struct error *err)
 {
@@ -215,32 +181,22 @@ static enum status check_tied_head(struct opening *x, struct error *err)
     bool same;
     uint64_t at;
     if (c->config.untie_embeddings_and_output_weights || !head || !embedding) return OK;
-    struct tensor own = {.name = head->name,
-                         .dtype = head->dtype,
-                         .num_dims = head->num_dims,
-                         .shape = head->shape,
-                         .numel = 1};
-    for (unsigned d = 0; d < head->num_dims; d++)
-        own.numel *= head->shape[d];
-    x->taken[head - c->stored.tensors] = own.numel;
+    const struct stored_tensor *embedded = stored_find(&c->stored, embedding->stored_name);
+    x->taken[head - c->stored.tensors] = stored_numel(head);
     c->num_ignored++;
-    if (head->dtype != embedding->dtype || head->num_dims != embedding->num_dims ||
-        memcmp(head->shape, embedding->shape, head->num_dims * sizeof *head->shape))
-        return fail(
-            err, ERR_UNSUPPORTED,
-            "%s is %s %s, and by config.json (tie_word_embeddings) it is %s, which is %s %s",
-            place_of(x, head), dtype_infos[head->dtype].name,
-            shape_text(&c->arena, head->num_dims, head->shape), embedding->stored_name,
-            dtype_infos[embedding->dtype].name,
-            shape_text(&c->arena, embedding->num_dims, embedding->shape));
-    struct pair whole = pair_whole(0, 0, own.numel);
-    TRY(catalog_add_stored(c, &own, head, &whole, err));
-    TRY(same_elements(c, &own, embedding, &same, &at, err));
+    TRY(source_same_stored(c, head, embedded, &same, &at, err));
     if (same) return OK;
+    if (head->dtype == embedded->dtype && stored_numel(head) == stored_numel(embedded))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s and %s differ at element %" PRIu64
+                    ", but config.json says that they are tied (tie_word_embeddings)",
+                    place_of(x, head), embedded->name, at);
     return fail(err, ERR_UNSUPPORTED,
-                "%s and %s differ at element %" PRIu64 ", but config.json says that they are tied "
-                "(tie_word_embeddings)",
-                place_of(x, head), embedding->stored_name, at);
+                "%s is %s %s, and by config.json (tie_word_embeddings) it is %s, which is %s %s",
+                place_of(x, head), dtype_infos[head->dtype].name,
+                shape_text(&c->arena, head->num_dims, head->shape), embedded->name,
+                dtype_infos[embedded->dtype].name,
+                shape_text(&c->arena, embedded->num_dims, embedded->shape));
 }
 
 /* ---- the folder ---- */
@@ -250,9 +206,7 @@ static enum status note_unexpected(const struct opening *x, struct error *err)
     struct catalog *c = x->c;
     for (size_t i = 0; i < c->stored.num_tensors; i++) {
         const struct stored_tensor *s = &c->stored.tensors[i];
-        uint64_t numel = 1;
-        for (unsigned d = 0; d < s->num_dims; d++)
-            numel *= s->shape[d];
+        uint64_t numel = stored_numel(s);
         if (x->taken[i] && x->taken[i] != numel)
             return fail(err, ERR_UNSUPPORTED,
                         "%s: the model map %s takes %" PRIu64 " of its %" PRIu64
@@ -279,7 +233,8 @@ static enum status read_config(struct opening *x, const char *folder, const stru
     if (st) return fail_in(err, "%s", folder);
     x->c->family = model_map_family(x->map);
     x->c->config_origin = CONFIG_OF_JSON;
-    return source_check_vocab(x->o, x->c->config.vocab_size, folder, err);
+    return source_check_vocab(x->o, x->c->config.vocab_size,
+                              path_join(&x->c->arena, folder, "config.json"), err);
 }
 
 static bool matches_hf(const char *path)

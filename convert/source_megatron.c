@@ -349,7 +349,7 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
                     "%s has a head of its own (output_layer.weight); by %s/config.json "
                     "(tie_word_embeddings) the embedding is the head",
                     c->folder, folder);
-    TRY(source_check_vocab(m->o, hf.vocab_size, folder, err));
+    TRY(source_check_vocab(m->o, hf.vocab_size, path_join(&c->arena, folder, "config.json"), err));
     note_differences(c, &was, &hf, folder);
     c->config = hf;
     c->config.padded_vocab_size = was.padded_vocab_size;
@@ -402,6 +402,26 @@ static enum status check_config(const struct catalog *c, struct error *err)
     return OK;
 }
 
+/* Args do not say how large the vocabulary is without its padding; run_config.yaml beside them may,
+ * and counts where no config.json does. --true-vocab-size must not contradict either. */
+static enum status use_vocabulary(struct megatron_source *m, struct error *err)
+{
+    struct catalog *c = m->c;
+    const char *path = path_join(&c->arena, c->folder, "run_config.yaml");
+    uint64_t given = m->o->true_vocab_size, *size = &c->config.vocab_size;
+    cJSON *tree = NULL;
+    if (!*size && path_exists(path)) {
+        TRY(yaml_read_file(path, YAML_CAP, &tree, err));
+        const cJSON *model = json_get(tree, "model");
+        if (cJSON_IsTrue(json_get(model, "should_pad_vocab")))
+            (void)json_as_u64(json_get(model, "vocab_size"), size);
+        cJSON_Delete(tree);
+        TRY(source_check_vocab(m->o, *size, path, err));
+    }
+    if (given) *size = given;
+    return OK;
+}
+
 enum status megatron_describe(struct megatron_source *m, const struct megatron_evidence *e,
                               struct error *err)
 {
@@ -410,11 +430,12 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     c->config = (struct model_config){.rotary_percent = 1};
     TRY(read_args(m, err));
     if (!m->written_layout.tp && !m->written_layout.pp) m->written_layout = e->layout;
+    if (!m->written_layout.etp) m->written_layout.etp = e->layout.etp;
     size_up(&c->config, e, &m->written_layout);
     use_evidence(&c->config, e);
     if (e->local_spec || e->te_spec) c->transformer_engine_names = e->te_spec;
     TRY(use_hf_config(m, e, err));
-    if (m->o->true_vocab_size) c->config.vocab_size = m->o->true_vocab_size;
+    TRY(use_vocabulary(m, err));
     TRY(check_config(c, err));
     if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
         struct layout_options one = {0};
@@ -496,7 +517,11 @@ enum status megatron_add(struct megatron_source *m, const char *logical, unsigne
     if (vocab > shape[0])
         return fail(err, ERR_UNSUPPORTED,
                     "%s has %" PRIu64 " rows; by %s the vocabulary has %" PRIu64, stored->name,
-                    shape[0], m->o->true_vocab_size ? "--true-vocab-size" : "config.json", vocab);
+                    shape[0],
+                    m->o->true_vocab_size ? "--true-vocab-size"
+                    : c->hf_folder        ? "config.json"
+                                          : "run_config.yaml",
+                    vocab);
     TRY(add_rows(m, logical, stored->dtype, vocab, shape, num_dims, 0, stored, part, err));
     if (vocab == shape[0]) return OK;
     return add_rows(m, arena_printf(&c->arena, "%s.padding", logical), stored->dtype,
@@ -505,10 +530,13 @@ enum status megatron_add(struct megatron_source *m, const char *logical, unsigne
 
 /* ---- what is missing ---- */
 
-/* Names of one layer's tensors behind the layer's number, for layers with experts and without. */
+/* Names of one layer's tensors behind the layer's number, for layers with experts and without;
+ * those of experts with {e} in place of the expert's number. */
 struct layer_names {
     struct map rests[2];
 };
+
+static const char of_experts[] = "mlp.experts.experts.";
 
 static bool layer_of(const char *name, uint64_t *layer, const char **rest)
 {
@@ -519,14 +547,33 @@ static bool layer_of(const char *name, uint64_t *layer, const char **rest)
     return true;
 }
 
-static void collect_rests(const struct catalog *c, struct layer_names *names)
+static void collect_rests(struct catalog *c, struct layer_names *names)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {
         uint64_t layer;
         const char *rest;
-        if (layer_of(c->tensors[i].name, &layer, &rest) && layer < c->config.num_layers)
-            (void)map_add(&names->rests[model_layer_is_moe(&c->config, layer)], rest, 0, NULL);
+        if (!layer_of(c->tensors[i].name, &layer, &rest) || layer >= c->config.num_layers) continue;
+        if (starts(rest, of_experts))
+            rest = arena_printf(&c->arena, "%s{e}%s", of_experts,
+                                rest + strlen(of_experts) +
+                                    strspn(rest + strlen(of_experts), "0123456789"));
+        (void)map_add(&names->rests[model_layer_is_moe(&c->config, layer)], rest, 0, NULL);
     }
+}
+
+/* What a layer of these names lacks. */
+static enum status add_missing(struct catalog *c, uint64_t layer, const char *rest,
+                               struct error *err)
+{
+    const char *expert = strstr(rest, "{e}");
+    int before = expert ? (int)(expert - rest) : (int)strlen(rest);
+    for (uint64_t e = 0; e < (expert ? c->config.num_experts : 1); e++) {
+        const char *number = expert ? arena_printf(&c->arena, "%" PRIu64, e) : "";
+        const char *name = arena_printf(&c->arena, "decoder.layers.%" PRIu64 ".%.*s%s%s", layer,
+                                        before, rest, number, expert ? expert + 3 : "");
+        if (!catalog_find(c, name)) TRY(catalog_add_missing(c, name, err));
+    }
+    return OK;
 }
 
 static enum status compare_layers(struct catalog *c, const struct layer_names *names,
@@ -535,10 +582,7 @@ static enum status compare_layers(struct catalog *c, const struct layer_names *n
     for (uint64_t l = 0; l < c->config.num_layers; l++) {
         const struct map *rests = &names->rests[model_layer_is_moe(&c->config, l)];
         for (size_t i = 0; i < rests->num_slots; i++) {
-            if (!rests->slots[i].key) continue;
-            const char *name =
-                arena_printf(&c->arena, "decoder.layers.%" PRIu64 ".%s", l, rests->slots[i].key);
-            if (!catalog_find(c, name)) TRY(catalog_add_missing(c, name, err));
+            if (rests->slots[i].key) TRY(add_missing(c, l, rests->slots[i].key, err));
         }
     }
     return OK;

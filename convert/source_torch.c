@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "common/checked.h"
+#include "convert/megatron_args.h"
 #include "convert/megatron_names.h"
 #include "convert/megatron_source.h"
 #include "formats/torch.h"
@@ -140,6 +141,7 @@ static void note_optimizer(struct catalog *c, const struct torch_file *t, const 
     if (!apart && !value_get(t->root, "optimizer")) return;
     c->optimizer.present = true;
     c->optimizer.kind = apart ? "distributed, in distrib_optim.pt" : "in the rank files";
+    c->optimizer.unread = "the optimizer state of the legacy format is not read";
 }
 
 /* The first rank's common state: everything but the model and the optimizer. */
@@ -367,14 +369,6 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     return OK;
 }
 
-static uint64_t numel_of(const struct stored_tensor *t)
-{
-    uint64_t n = 1;
-    for (unsigned d = 0; d < t->num_dims; d++)
-        n *= t->shape[d];
-    return n;
-}
-
 /* GroupedMLP keeps its experts in one tensor, [experts, hidden, rows] and [experts, columns,
  * hidden] in memory whatever its shape says, so each is the transpose of a sequential expert's. */
 static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t layer,
@@ -383,7 +377,7 @@ static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t
     struct catalog *c = x->m->c;
     const struct stored_tensor *t = &c->stored.tensors[s->stored];
     bool fc1 = s->name.kind == MEMORY_GROUPED_FC1;
-    uint64_t experts = x->experts_a_rank, hidden = c->config.hidden_size, n = numel_of(t);
+    uint64_t experts = x->experts_a_rank, hidden = c->config.hidden_size, n = stored_numel(t);
     if (!experts)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: its args do not say how many experts it holds; --hf-config DIR can",
@@ -427,6 +421,38 @@ static bool is_tied_copy(const struct legacy *x, const struct shard *s)
            !layout_stage(l, s->chunk, s->rank->pp)->embedding;
 }
 
+static const struct shard *embedding_of(const struct legacy *x, uint64_t tp)
+{
+    for (size_t i = 0; i < x->num_shards; i++)
+        if (x->shards[i].rank->tp == tp &&
+            strcmp(x->shards[i].name.rest, "embedding.word_embeddings.weight") == 0)
+            return &x->shards[i];
+    return NULL;
+}
+
+/* What a last stage of a tied model holds as its head must be what the first has: a head that was
+ * trained apart would be lost. */
+static enum status check_tied_copies(struct legacy *x, struct error *err)
+{
+    struct catalog *c = x->m->c;
+    for (size_t i = 0; i < x->num_shards; i++) {
+        const struct shard *s = &x->shards[i], *embedding = embedding_of(x, s->rank->tp);
+        bool same = true;
+        uint64_t at;
+        if (!is_tied_copy(x, s) || !embedding) continue;
+        const struct stored_tensor *head = &c->stored.tensors[s->stored],
+                                   *first = &c->stored.tensors[embedding->stored];
+        TRY(source_same_stored(c, head, first, &same, &at, err));
+        if (!same)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s and %s differ at element %" PRIu64
+                        ", but its args say that they are tied "
+                        "(untie_embeddings_and_output_weights)",
+                        head->name, first->name, at);
+    }
+    return OK;
+}
+
 static enum status add_logical(struct legacy *x, const struct shard *s, const bool *moe,
                                struct error *err)
 {
@@ -440,7 +466,7 @@ static enum status add_logical(struct legacy *x, const struct shard *s, const bo
     if (s->name.in_layers) TRY(global_layer(x, s, &layer, err));
     if (is_tied_copy(x, s)) return OK;
     if (s->name.kind != MEMORY_PARAM) return add_grouped(x, s, layer, err);
-    struct pair order = pair_whole(0, 0, numel_of(t));
+    struct pair order = pair_whole(0, 0, stored_numel(t));
     if (s->name.fused_qkv && x->version < 2) {
         uint64_t d = c->config.kv_channels, columns = t->num_dims > 1 ? t->shape[1] : 1;
         if (c->config.num_query_groups != c->config.num_attention_heads || !d ||
@@ -470,10 +496,42 @@ static void layout_of_names(const struct legacy *x, struct layout_options *o)
         if (x->shards[i].chunk >= o->virtual_stages) o->virtual_stages = x->shards[i].chunk + 1;
 }
 
+/* Whether the folders are those of this layout, whose stages have tensor and expert ranks. */
+static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
+{
+    bool same = true;
+    for (uint64_t tp = 0; tp < l->tp; tp++)
+        for (uint64_t ep = 0; ep < l->ep; ep++) {
+            bool there = false;
+            for (size_t i = 0; i < x->num_ranks; i++)
+                there |= x->ranks[i].numbers[0] == tp &&
+                         x->ranks[i].numbers[x->ranks[i].num_numbers - 1] == ep;
+            same &= there == layout_has_rank(l, tp, ep);
+        }
+    return same;
+}
+
+/* Args of before Megatron-Core 0.9 have no expert tensor parallel size. Where experts are on
+ * several ranks, the folders show it: with that of tensor parallelism, every tensor rank has every
+ * expert rank. 0: it is said, or they do not. */
+static uint64_t etp_of_names(const struct legacy *x)
+{
+    struct layout_options o = {0};
+    const struct value *args = value_get(x->m->c->common, "args");
+    if (args) layout_options_from_args(args, &x->m->c->arena, &o);
+    if (o.etp || o.ep < 2 || o.tp < 2 || o.tp > MAX_STAGES || o.ep > MAX_STAGES) return 0;
+    for (uint64_t etp = o.tp; etp; etp--) {
+        struct layout l = {.tp = o.tp, .ep = o.ep, .etp = etp};
+        if (o.tp % etp == 0 && is_layout_of_names(x, &l)) return etp;
+    }
+    return 0;
+}
+
 static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
 {
     e->of_ranks = true;
     layout_of_names(x, &e->layout);
+    e->layout.etp = etp_of_names(x);
     for (size_t i = 0; i < x->num_shards; i++) {
         const struct shard *s = &x->shards[i];
         const struct stored_tensor *t = &x->m->c->stored.tensors[s->stored];
@@ -522,21 +580,44 @@ static enum status find_moe_layers(struct legacy *x, bool *moe, struct error *er
     return OK;
 }
 
-/* Every rank that the layout has must be there, or tensors would have holes. */
+static bool has_rank(const struct legacy *x, uint64_t tp, uint64_t pp)
+{
+    for (size_t i = 0; i < x->num_ranks; i++)
+        if (x->ranks[i].tp == tp && x->ranks[i].pp == pp) return true;
+    return false;
+}
+
+static bool has_expert_rank(const struct legacy *x, uint64_t etp, uint64_t ep, uint64_t pp)
+{
+    for (size_t i = 0; i < x->num_ranks; i++)
+        if (etp_rank(&x->m->c->layout, &x->ranks[i]) == etp && x->ranks[i].ep == ep &&
+            x->ranks[i].pp == pp)
+            return true;
+    return false;
+}
+
+/* Every rank that the layout has must be there, or tensors would have holes and experts be missing:
+ * one for each part that tensor parallelism makes, one for each part of the experts. */
 static enum status check_ranks(struct legacy *x, struct error *err)
 {
-    const struct layout *l = &x->m->c->layout;
-    for (uint64_t pp = 0; pp < l->pp; pp++)
-        for (uint64_t tp = 0; tp < l->tp; tp++) {
-            bool there = false;
-            for (size_t i = 0; i < x->num_ranks && !there; i++)
-                there = x->ranks[i].tp == tp && x->ranks[i].pp == pp;
-            if (!there)
+    const struct catalog *c = x->m->c;
+    const struct layout *l = &c->layout;
+    const char *said = layout_text(l, &x->m->c->arena);
+    uint64_t expert_ranks = c->config.num_experts ? l->etp * l->ep : 0;
+    for (uint64_t pp = 0; pp < l->pp; pp++) {
+        for (uint64_t tp = 0; tp < l->tp; tp++)
+            if (!has_rank(x, tp, pp))
                 return fail(err, ERR_CORRUPT,
                             "%s: no folder of tensor rank %" PRIu64 ", pipeline rank %" PRIu64
                             "; args say %s",
-                            x->m->c->folder, tp, pp, layout_text(l, &x->m->c->arena));
-        }
+                            c->folder, tp, pp, said);
+        for (uint64_t r = 0; r < expert_ranks; r++)
+            if (!has_expert_rank(x, r % l->etp, r / l->etp, pp))
+                return fail(err, ERR_CORRUPT,
+                            "%s: no folder of expert rank %" PRIu64 ", expert tensor rank %" PRIu64
+                            ", pipeline rank %" PRIu64 ": its experts are missing; args say %s",
+                            c->folder, r / l->etp, r % l->etp, pp, said);
+    }
     return OK;
 }
 
@@ -560,7 +641,7 @@ static enum status open_all(struct legacy *x, struct error *err)
     megatron_use_moe_layers(x->m, moe);
     for (size_t i = 0; i < x->num_shards; i++)
         TRY(add_logical(x, &x->shards[i], moe, err));
-    return OK;
+    return check_tied_copies(x, err);
 }
 
 enum status megatron_open_torch(struct megatron_source *m, struct error *err)

@@ -231,18 +231,30 @@ static void note_optimizer(struct catalog *c)
 static enum status add_moment(struct megatron_source *m, const struct stored_tensor *s,
                               const bool *moe, struct error *err)
 {
+    struct catalog *c = m->c;
+    if (!is_optimizer(s->name)) return OK;
     for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
         size_t n = strlen(moments[i].theirs);
         const struct stored_tensor *parameter = NULL;
         struct stack k;
         if (strncmp(s->name, moments[i].theirs, n)) continue;
-        parameter = stored_find(&m->c->stored, s->name + n);
-        if (!parameter || parameter->num_dims != s->num_dims ||
-            memcmp(parameter->shape, s->shape, s->num_dims * sizeof *s->shape))
-            return OK;
-        TRY(make_stack(&m->c->arena, s, s->name + n, &k, err));
-        return add_stack(m, &k, moments[i].ours, moe, err);
+        parameter = stored_find(&c->stored, s->name + n);
+        if (parameter && parameter->num_dims == s->num_dims &&
+            memcmp(parameter->shape, s->shape, s->num_dims * sizeof *s->shape) == 0) {
+            TRY(make_stack(&c->arena, s, s->name + n, &k, err));
+            return add_stack(m, &k, moments[i].ours, moe, err);
+        }
+        if (!c->optimizer.unread)
+            c->optimizer.unread = arena_printf(
+                &c->arena, "%s is %s and its parameter is %s", s->name,
+                shape_text(&c->arena, s->num_dims, s->shape),
+                parameter ? shape_text(&c->arena, parameter->num_dims, parameter->shape)
+                          : "not there");
+        return OK;
     }
+    if (!c->optimizer.unread)
+        c->optimizer.unread =
+            arena_printf(&c->arena, "%s is no state of a parameter that is known", s->name);
     return OK;
 }
 

@@ -16,7 +16,7 @@ struct target_options {
     bool has_iteration;
     uint64_t iteration;
     bool transformer_engine;  /* names and extra states: TE's, else the local spec's */
-    bool grouped_gemm;        /* names of experts in legacy files */
+    bool grouped_gemm;        /* in args, and for the names of experts in legacy files */
     bool common_as_object;    /* torch_dist: the common state in an object, not common.pt */
     uint64_t max_shard_bytes; /* hf */
     bool durable;
@@ -32,6 +32,7 @@ struct target_facts {
     bool per_layer_names;                      /* torch_dist, where layers differ */
     size_t num_target_tensors, num_weight_files;
     uint64_t cast_tensors;
+    const char *flags; /* Megatron-LM's, beside --use-checkpoint-args; NULL or "": none */
 };
 
 struct target {

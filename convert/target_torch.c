@@ -73,14 +73,6 @@ static struct value *state_dict_value(struct arena *a, const struct state_dict *
 
 /* ---- rank files ---- */
 
-static bool pair_exists(const struct layout *l, uint64_t tp, uint64_t ep)
-{
-    uint64_t ranks = layout_stage_ranks(l);
-    for (uint64_t r = 0; r < ranks; r++)
-        if (r % l->tp == tp && r / l->etp % l->ep == ep) return true;
-    return false;
-}
-
 static void add_rank_file(struct legacy_target *x, uint64_t tp, uint64_t pp, uint64_t ep)
 {
     struct arena *a = &x->t->plan.arena;
@@ -113,7 +105,7 @@ static enum status add_rank_files(struct legacy_target *x, struct error *err)
         x->by_place[pp] = arena_array(a, l->tp * l->ep, sizeof **x->by_place);
         for (uint64_t tp = 0; tp < l->tp; tp++)
             for (uint64_t ep = 0; ep < l->ep; ep++)
-                if (l->ep == 1 || pair_exists(l, tp, ep)) add_rank_file(x, tp, pp, ep);
+                if (l->ep == 1 || layout_has_rank(l, tp, ep)) add_rank_file(x, tp, pp, ep);
     }
     return OK;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/file.h"
 #include "convert/megatron_names.h"
 #include "convert/megatron_target.h"
@@ -40,6 +41,7 @@ struct key {
     struct dcp_tensor tensor;
     struct dcp_chunk *chunks;
     size_t capacity;
+    uint64_t filled; /* elements of its chunks */
 };
 
 struct dist_target {
@@ -200,6 +202,7 @@ static enum status add_chunk(struct dist_target *x, const struct megatron_part *
     }
     uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, p->dtype, numel, true);
     add_item(x, file, k, offsets, sizes, segment);
+    k->filled += numel;
     struct pair own = p->pairs[box];
     own.b_offset = 0; /* each box is a tensor of its own here */
     return megatron_fill(x->t, p, &own, segment, err);
@@ -366,6 +369,25 @@ static enum status write_small_files(struct target *t, const char *folder, struc
                           t->options.durable, err);
 }
 
+/* Chunks never overlap, so that a key is whole where they hold as many elements as it has: Megatron
+ * leaves at random what no chunk fills, and does not say so. */
+static enum status check_keys(const struct dist_target *x, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    for (size_t i = 0; i < x->num_keys; i++) {
+        const struct key *k = &x->keys[i];
+        uint64_t numel;
+        if (shape_numel(k->tensor.shape, k->tensor.num_dims, &numel) && numel == k->filled)
+            continue;
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s %s: the source has %" PRIu64 " of its %" PRIu64
+                    " elements: some of its layers or experts are missing",
+                    k->tensor.name, shape_text(a, k->tensor.num_dims, k->tensor.shape), k->filled,
+                    numel);
+    }
+    return OK;
+}
+
 static enum status plan_torch_dist(struct target *t, struct error *err)
 {
     struct dist_target *x = arena_alloc(&t->plan.arena, sizeof *x);
@@ -379,6 +401,7 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
     t->facts.per_layer_names = !x->stacked;
     TRY(begin_first_file(x, err));
     TRY(megatron_each_part(t, add_part, x, err));
+    TRY(check_keys(x, err));
     add_extra_states(x);
     for (size_t i = 0; i < x->num_files; i++) {
         t->plan.files[i].size_bytes = x->files[i].bytes;

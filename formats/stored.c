@@ -150,6 +150,14 @@ const struct stored_tensor *stored_find(const struct stored *s, const char *name
     return map_get(&s->names, name, &index) ? &s->tensors[index] : NULL;
 }
 
+uint64_t stored_numel(const struct stored_tensor *t)
+{
+    uint64_t n = 1;
+    for (unsigned d = 0; d < t->num_dims; d++)
+        n *= t->shape[d];
+    return n;
+}
+
 uint64_t stored_tensor_bytes(const struct stored_tensor *t)
 {
     uint64_t numel, bytes;

@@ -91,6 +91,7 @@ struct stored_object *stored_add_object(struct stored *s, const char *name, uint
                                         uint64_t offset_bytes, uint64_t size_bytes);
 void stored_warn(struct stored *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 const struct stored_tensor *stored_find(const struct stored *s, const char *name);
+uint64_t stored_numel(const struct stored_tensor *t);
 uint64_t stored_tensor_bytes(const struct stored_tensor *t);
 
 /* Reads bytes of files[] by many threads. Keeps at most max_open files open. A file whose stamp is

@@ -112,7 +112,7 @@ run verify m ckpt
 says "2 tensors of vocabulary padding in B are not compared"
 
 it "a vocabulary that one side does not know is that of the other"
-cp -r ckpt bare && rm -rf bare/*/ferry-hf
+cp -r ckpt bare && rm -rf bare/*/ferry-hf bare/*/run_config.yaml
 "$ferry" convert -q bare wide --tp 1 --make-vocab-size-divisible-by 1500 || is_wrong "convert bare"
 run verify m bare
 exits 0
