@@ -213,6 +213,27 @@ static void the_plan_says_the_flags_that_megatron_wants_beside_its_checkpoint(vo
     assert_null(strstr(said, "flags"));
 }
 
+static void a_config_that_says_something_else_than_args_is_told(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *ckpt = in_scratch("ckpt");
+    const char *other = make("other",
+                             LLAMA ",'rms_norm_eps':1e-3,'rope_scaling':{'rope_type':"
+                                   "'llama3','factor':8,'low_freq_factor':1,"
+                                   "'high_freq_factor':4,"
+                                   "'original_max_position_embeddings':8192}",
+                             NULL);
+    assert_ok(CONVERT(hf, ckpt));
+    drop(unit_of(ckpt), "ferry-hf");
+    assert_ok(
+        NOTED(ckpt, in_scratch("out"), "--to=hf", arena_printf(&scratch, "--hf-config=%s", other)));
+    assert_said("note: layernorm_epsilon is 1e-06 in the checkpoint's args, 0.001 in ");
+    assert_said("note: rope_type is default in the checkpoint's args, llama3 in ");
+    assert_ok(
+        NOTED(ckpt, in_scratch("o2"), "--to=hf", arena_printf(&scratch, "--hf-config=%s", hf)));
+    assert_null(strstr(said, "note:"));
+}
+
 static void grouped_experts_stay_grouped(void **state)
 {
     (void)state;
@@ -240,6 +261,7 @@ int main(void)
         TEST(what_megatron_cannot_say_is_named_and_kept),
         TEST(biases_that_megatron_has_no_place_for_stay_in_hugging_face),
         TEST(the_plan_says_the_flags_that_megatron_wants_beside_its_checkpoint),
+        TEST(a_config_that_says_something_else_than_args_is_told),
         TEST(grouped_experts_stay_grouped),
     };
     return cmocka_run_group_tests_name("megatron_convert", tests, load_maps, release_maps);

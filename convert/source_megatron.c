@@ -9,6 +9,7 @@
 
 #include "common/json.h"
 #include "common/yaml.h"
+#include "convert/config_difference.h"
 #include "convert/megatron_args.h"
 #include "convert/megatron_source.h"
 #include "formats/pickle.h"
@@ -305,28 +306,15 @@ static enum status compare_sizes(const struct model_config *args, const struct m
 static void note_differences(struct catalog *c, const struct model_config *was,
                              const struct model_config *hf, const char *folder)
 {
-#define NOTE_REAL(field)                                                                           \
-    if (was->field > 0 && hf->field > 0 && (was->field < hf->field || was->field > hf->field))     \
-    catalog_note(c,                                                                                \
-                 #field " is %.9g in the checkpoint's args, %.9g in %s/config.json, which is "     \
-                        "used",                                                                    \
-                 was->field, hf->field, folder)
-#define NOTE_TEXT(field)                                                                           \
-    if (was->field && hf->field && strcmp(was->field, hf->field))                                  \
-    catalog_note(c, #field " is %s in the checkpoint's args, %s in %s/config.json, which is used", \
-                 was->field, hf->field, folder)
-    NOTE_REAL(layernorm_epsilon);
-    NOTE_REAL(rotary_base);
-    NOTE_TEXT(activation_func);
-    NOTE_TEXT(normalization);
-    NOTE_TEXT(position_embedding_type);
-    if (was->num_experts && was->moe_router_topk && was->moe_router_topk != hf->moe_router_topk)
-        catalog_note(c,
-                     "moe_router_topk is %" PRIu64 " in the checkpoint's args, %" PRIu64
-                     " in %s/config.json, which is used",
-                     was->moe_router_topk, hf->moe_router_topk, folder);
-#undef NOTE_REAL
-#undef NOTE_TEXT
+    const struct catalog args = {.config = *was, .config_origin = c->config_origin},
+                         json = {.config = *hf, .config_origin = CONFIG_OF_JSON};
+    struct config_difference *d;
+    size_t n = config_differences(&args, &json, &c->arena, &d);
+    for (size_t i = 0; i < n; i++)
+        if (d[i].effect == EFFECT_COMPUTES)
+            catalog_note(c,
+                         "%s is %s in the checkpoint's args, %s in %s/config.json, which is used",
+                         d[i].field, d[i].values[0], d[i].values[1], folder);
 }
 
 /* config.json counts for all that it says; sizes must be those of the checkpoint. */
