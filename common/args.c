@@ -178,6 +178,11 @@ static bool unit_bytes(const char *name, uint64_t *bytes)
     } units[] = {
         {"", 1},
         {"B", 1},
+        {"K", 1ull << 10},
+        {"M", 1ull << 20},
+        {"G", 1ull << 30},
+        {"T", 1ull << 40},
+        {"P", 1ull << 50},
         {"kB", 1000},
         {"MB", 1000000},
         {"GB", 1000000000},
@@ -246,6 +251,14 @@ static bool is_choice(const char *choices, const char *value)
     return false;
 }
 
+#define INT64_MAX_TEXT "9223372036854775807"
+
+/* Beyond INT64_MAX no other program reads a number; up there are the marks of "not given". */
+static bool parse_between(const char *text, uint64_t least, uint64_t *out)
+{
+    return parse_u64(text, out) && *out >= least && *out <= INT64_MAX;
+}
+
 /* Puts value into the option's field; what it must be instead, or NULL if it is taken. */
 static const char *set_value(const struct arg *a, void *field, const char *value)
 {
@@ -254,9 +267,13 @@ static const char *set_value(const struct arg *a, void *field, const char *value
         *(bool *)field = true;
         return NULL;
     case ARG_UINT:
-        return parse_u64(value, field) ? NULL : "a whole number";
+        return parse_between(value, 1, field) ? NULL : "a whole number from 1 to " INT64_MAX_TEXT;
+    case ARG_UINT_OR_0:
+        return parse_between(value, 0, field) ? NULL : "a whole number from 0 to " INT64_MAX_TEXT;
     case ARG_SIZE:
-        return parse_size(value, field) ? NULL : "a size such as 4096, 5GB or 1.5GiB";
+        return parse_size(value, field) && *(uint64_t *)field
+                   ? NULL
+                   : "a size from 1 byte on, such as 4096, 5GB, 8G or 1.5GiB";
     case ARG_FLOAT:
         return parse_float(value, field) ? NULL : "a number";
     case ARG_CHOICE:
@@ -461,6 +478,18 @@ static void add_usage(struct strbuf *out, const struct command *c)
                   c->positional ? " " : "", c->positional ? c->positional : "");
 }
 
+/* What is said once of a kind of value, behind the options; NULL: nothing. */
+static const char *value_text(const struct command *c)
+{
+    const struct arg_group *group;
+    const struct arg *a;
+    for (size_t i = 0; (a = arg_at(c, i, &group)); i++)
+        if (a->kind == ARG_SIZE && a->help)
+            return "SIZE is a number of bytes, with or without a unit: kB, MB, GB, TB and PB are "
+                   "powers of 1000; K, M, G, T, P and KiB, MiB, GiB, TiB, PiB are powers of 1024.";
+    return NULL;
+}
+
 /* ---- --help ---- */
 
 static void help_option(struct strbuf *out, const struct arg *a)
@@ -492,6 +521,7 @@ void args_help(struct strbuf *out, const char *program, const struct command *c)
         for (size_t i = 0; i < c->groups[g].num_args; i++)
             if (c->groups[g].args[i].help) help_option(out, &c->groups[g].args[i]);
     }
+    add_text(out, value_text(c));
     add_text(out, c->text);
 }
 
@@ -566,6 +596,7 @@ static void man_command(struct strbuf *out, const char *program, const struct co
         for (size_t i = 0; i < c->groups[g].num_args; i++)
             if (c->groups[g].args[i].help) man_option(out, &c->groups[g].args[i]);
     }
+    man_text(out, value_text(c));
     man_text(out, c->text);
 }
 

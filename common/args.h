@@ -19,14 +19,15 @@
 #include "common/strbuf.h"
 
 enum arg_kind {
-    ARG_FLAG,   /* bool; no value */
-    ARG_UINT,   /* uint64_t, decimal */
-    ARG_SIZE,   /* uint64_t bytes: 5GB (5 * 10^9), 1.5GiB (1.5 * 2^30), 4096; kB to PB */
-    ARG_FLOAT,  /* double, finite */
-    ARG_TEXT,   /* const char * */
-    ARG_CHOICE, /* const char *, one of choices */
-    ARG_LIST,   /* struct arg_list; may be given several times */
-    ARG_IGNORED /* accepted with its value (if value is not NULL) and without effect */
+    ARG_FLAG,      /* bool; no value */
+    ARG_UINT,      /* uint64_t, decimal, from 1 to INT64_MAX: 0 in the field is "not given" */
+    ARG_UINT_OR_0, /* the same from 0, where 0 means something: UINT64_MAX is "not given" */
+    ARG_SIZE,      /* uint64_t bytes, from 1: 4096, 5GB (5 * 10^9), 1.5GiB or 1.5G (1.5 * 2^30) */
+    ARG_FLOAT,     /* double, finite */
+    ARG_TEXT,      /* const char * */
+    ARG_CHOICE,    /* const char *, one of choices */
+    ARG_LIST,      /* struct arg_list; may be given several times */
+    ARG_IGNORED    /* accepted with its value (if value is not NULL) and without effect */
 };
 
 struct arg_list {
@@ -88,7 +89,9 @@ void args_man_page(struct strbuf *out, const char *program, const char *version,
 void args_bash_completion(struct strbuf *out, const char *program,
                           const struct command *const *commands, size_t num_commands);
 
-bool parse_size(const char *text, uint64_t *bytes); /* as ARG_SIZE */
+/* As ARG_SIZE, and 0. Units go from k to P, as coreutils have them, in either case: kB is a power
+ * of 1000; k and KiB are powers of 1024. */
+bool parse_size(const char *text, uint64_t *bytes);
 bool parse_u64(const char *text, uint64_t *out);
 
 #endif

@@ -26,7 +26,7 @@ struct layout {
 
 struct convert {
     bool overwrite;
-    uint64_t max_memory;
+    uint64_t max_memory, seed;
     double lr;
     const char *dtype, *progress;
     struct arg_list allow;
@@ -46,6 +46,7 @@ static const struct arg convert_args[] = {
     {"--max-memory", ARG_SIZE, offsetof(struct convert, max_memory), "SIZE", NULL,
      "buffers; 2GiB. A phrase that is long enough to need more than one line, so that it is broken "
      "between words and goes on below"},
+    {"--seed", ARG_UINT_OR_0, offsetof(struct convert, seed), "N", NULL, "default 0"},
     {"--lr", ARG_FLOAT, offsetof(struct convert, lr), "X", NULL, "learning rate"},
     {"--torch-dtype", ARG_TEXT, offsetof(struct convert, dtype), "DTYPE", NULL, "as stored"},
     {"--progress --progress-style", ARG_CHOICE, offsetof(struct convert, progress), NULL,
@@ -222,6 +223,10 @@ static void ignored_options_take_their_value_along(void **state)
     assert_int_equal(p.num_positional, 2);
 }
 
+#define FROM_0 "a whole number from 0 to 9223372036854775807"
+#define FROM_1 "a whole number from 1 to 9223372036854775807"
+#define SIZE "a size from 1 byte on, such as 4096, 5GB, 8G or 1.5GiB"
+
 static void mistakes_are_named(void **state)
 {
     (void)state;
@@ -246,10 +251,17 @@ static void mistakes_are_named(void **state)
         {{"--tp"}, "--tp needs a value"},
         {{"--tp", "--pp", "1"}, "--tp needs a value (--tp=--pp if that is the value)"},
         {{"--overwrite=yes"}, "--overwrite takes no value"},
-        {{"--tp", "two"}, "--tp: \"two\" is not a whole number"},
-        {{"--tp=-1"}, "--tp: \"-1\" is not a whole number"},
-        {{"--max-memory", "5 GB"},
-         "--max-memory: \"5 GB\" is not a size such as 4096, 5GB or 1.5GiB"},
+        {{"--tp", "two"}, "--tp: \"two\" is not " FROM_1},
+        {{"--tp=-1"}, "--tp: \"-1\" is not " FROM_1},
+        {{"--tp", "0"}, "--tp: \"0\" is not " FROM_1},
+        {{"--tp=9223372036854775808"}, "--tp: \"9223372036854775808\" is not " FROM_1},
+        {{"--tp=18446744073709551615"}, "--tp: \"18446744073709551615\" is not " FROM_1},
+        {{"--tp=99999999999999999999"}, "--tp: \"99999999999999999999\" is not " FROM_1},
+        {{"--seed=-1"}, "--seed: \"-1\" is not " FROM_0},
+        {{"--seed=9223372036854775808"}, "--seed: \"9223372036854775808\" is not " FROM_0},
+        {{"--max-memory", "5 GB"}, "--max-memory: \"5 GB\" is not " SIZE},
+        {{"--max-memory=0"}, "--max-memory: \"0\" is not " SIZE},
+        {{"--max-memory=0.1"}, "--max-memory: \"0.1\" is not " SIZE},
         {{"--lr", "nan"}, "--lr: \"nan\" is not a number"},
         {{"--lr", "1e999"}, "--lr: \"1e999\" is not a number"},
         {{"--lr", "1-"}, "--lr: \"1-\" is not a number"},
@@ -304,6 +316,12 @@ static void sizes_are_exact_bytes(void **state)
         {"1.5GiB", 3ull << 29},
         {"1.5kB", 1500},
         {"0.1KiB", 102},
+        {"4k", 4096},
+        {"4K", 4096},
+        {"20M", 20ull << 20},
+        {"1.5g", 3ull << 29},
+        {"2T", 2ull << 40},
+        {"1P", 1ull << 50},
         {"2.123456789GB", 2123456789},
         {"3TB", 3000000000000},
         {"2PiB", 2ull << 50},
@@ -317,7 +335,8 @@ static void sizes_are_exact_bytes(void **state)
         " 1",
         "1 ",
         "1 GB",
-        "1G",
+        "1E",
+        "1iB",
         "1.",
         ".5GB",
         "1..5GB",
@@ -533,11 +552,15 @@ static const char convert_help_text[] =
     "  --overwrite                       replace what is there; also -f\n"
     "  --max-memory SIZE                 buffers; 2GiB. A phrase that is long enough to need more than\n"
     "                                    one line, so that it is broken between words and goes on below\n"
+    "  --seed N                          default 0\n"
     "  --lr X                            learning rate\n"
     "  --torch-dtype DTYPE               as stored\n"
     "  --progress auto|bar|torch_dist    auto; also --progress-style\n"
     "  --allow-missing GLOB_OF_THE_NAMES\n"
     "                                    tensors that may be missing; may be given several times\n"
+    "\n"
+    "SIZE is a number of bytes, with or without a unit: kB, MB, GB, TB and PB are powers of 1000; K, M,\n"
+    "G, T, P and KiB, MiB, GiB, TiB, PiB are powers of 1024.\n"
     "\n"
     "The first paragraph, whose lines are joined.\n"
     "\n"
@@ -655,6 +678,7 @@ static void the_man_page_is_roff_without_warnings(void **state)
     args_man_page(&page, "ferry", "1.2", about, commands, LENGTH(commands));
     assert_non_null(strstr(page.data, ".SH NAME\nferry \\- carries checkpoints between formats\n"));
     assert_non_null(strstr(page.data, ".TP\n\\fB\\-\\-max\\-memory\\fR \\fISIZE\\fR\n"));
+    assert_non_null(strstr(page.data, ".PP\nSIZE is a number of bytes, "));
     assert_non_null(strstr(page.data, ".EX\n  ferry convert a b \\-\\-tp 2\n"));
     assert_non_null(strstr(page.data, ".PP\n\\&.A second one \\- with \\(ti and \\(ha.\n"));
     assert_null(strstr(page.data, "auto\\-detect"));

@@ -38,7 +38,7 @@ static const struct arg convert_args[] = {
     {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "go on with what a run of the same command that was ended has left; without one, begin"},
     {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "how much is written between two notes of what is done, which is what a kill costs; default 1GiB"},
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
-    {"--iteration", ARG_UINT, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
+    {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
     {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "whose parameter names; default: the source's, else transformer_engine"},
     {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "experts are Transformer Engine's grouped linear layers: so say args, and so name legacy files them; default: as the source's args say"},
@@ -50,9 +50,9 @@ static const struct arg convert_args[] = {
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
 static const struct arg ranks_args[] = {
-    {"--rank --node-rank", ARG_UINT, AT(rank), "N", NULL, "which process of several this is; default: as torchrun, mpirun or srun say it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
+    {"--rank --node-rank", ARG_UINT_OR_0, AT(rank), "N", NULL, "which process of several this is; default: as torchrun, mpirun or srun say it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
     {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "how many processes there are; each runs the same command and writes its share of the files, on a file system that all see; default: as above, else 1"},
-    {"--timeout", ARG_UINT, AT(timeout), "SECONDS", NULL, "how long a process that shows no life is waited for, so that it can be run again; default 600"},
+    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "how long a process that shows no life is waited for, so that it can be run again; default 600"},
 };
 static const struct arg_group convert_groups[] = {
     {"Conversion", convert_args, sizeof convert_args / sizeof *convert_args, 0},

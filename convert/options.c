@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/checked.h"
+
 // clang-format off
 #define FLAG(type, names, field, help) {names, ARG_FLAG, offsetof(type, field), NULL, NULL, help}
 #define UINT(type, names, field, help) {names, ARG_UINT, offsetof(type, field), "N", NULL, help}
@@ -13,7 +15,7 @@ const struct arg source_args[] = {
     TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder whose config.json (and tokenizer) says what the checkpoint does not"),
     TEXT(struct source_flags, "--model", family, "FAMILY", "the model map to use (see ferry models); default: what the checkpoint says"),
     TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, beside the built-in ones"),
-    UINT(struct source_flags, "--ckpt-step", ckpt_step, "iteration to read; default: what the tracker file says"),
+    {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: what the tracker file says"},
     UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary without its padding, where the checkpoint does not say it"),
 };
 
@@ -76,7 +78,7 @@ bool layout_is_given(const struct layout_flags *f)
 struct executor_options executor_options_of(const struct run_flags *r, const struct output_flags *o)
 {
     static const char *const styles[] = {"auto", "bar", "plain", "json", "none"};
-    struct executor_options out = {.threads = (unsigned)r->threads,
+    struct executor_options out = {.threads = (unsigned)min_u64(r->threads, UINT32_MAX),
                                    .max_memory = r->max_memory,
                                    .fsync = !r->no_fsync,
                                    .direct_io = r->direct_io};

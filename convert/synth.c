@@ -41,7 +41,7 @@ static const struct arg synth_args[] = {
     {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "the head is the embedding; default: as the family has it"},
     {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "the head is a tensor of its own"},
     {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "default bf16"},
-    UINT("--seed", seed, "default 1"),
+    {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "default 1"},
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "default 5GB"},
     {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "real headers over files without data (all zeros), which take no space"},
 };

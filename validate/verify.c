@@ -28,7 +28,7 @@ struct verify_flags {
 // clang-format off
 #define AT(field) offsetof(struct verify_flags, field)
 static const struct arg verify_args[] = {
-    {"--max-ulp", ARG_UINT, AT(max_ulp), "N", NULL, "pass elements that are at most N steps of their dtype apart; of one dtype only"},
+    {"--max-ulp", ARG_UINT_OR_0, AT(max_ulp), "N", NULL, "pass elements that are at most N steps of their dtype apart; of one dtype only"},
     {"--atol", ARG_FLOAT, AT(atol), "X", NULL, "pass elements with |a - b| <= X + Y * |b|; default 0"},
     {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "the same; default 0. Floats of two dtypes are compared by their values"},
     {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare the tensors whose names match"},

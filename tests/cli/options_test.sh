@@ -63,6 +63,39 @@ says "surplus"
 run print
 exits 2
 
+it "a 0 that means nothing is refused, not taken for the default"
+for option in --tp --pp --ep --etp --vpp --num-layers-per-virtual-pipeline-stage --world-size \
+    --decoder-first-pipeline-num-layers --decoder-last-pipeline-num-layers --threads \
+    --make-vocab-size-divisible-by --true-vocab-size; do
+    run convert m out "$option" 0
+    exits 2
+    says "$option: \"0\" is not a whole number from 1 to"
+done
+for option in --layers --experts --vocab-size; do
+    run synth s "$option" 0
+    exits 2
+    says "$option: \"0\" is not a whole number from 1 to"
+done
+run bench m --repeats 0
+exits 2
+says '--repeats: "0" is not a whole number from 1 to'
+is_not_there out s
+
+it "a number that no counter of iterations holds is no iteration"
+for count in 9223372036854775808 18446744073709551615 18446744073709551616; do
+    for option in --iteration --ckpt-step --rank; do
+        run convert m out "$option" $count
+        exits 2
+        says "$option: \"$count\" is not a whole number from 0 to 9223372036854775807"
+    done
+    run verify m m --max-ulp $count
+    exits 2
+done
+is_not_there out
+run convert m far --iteration 9223372036854775807
+exits 0
+is_there far/iter_9223372036854775807
+
 it "values that are none are refused with what they should be"
 run convert m out --tp two
 exits 2
@@ -76,6 +109,11 @@ says "hf|torch_dist|torch"
 run convert m out --max-memory 5furlongs
 exits 2
 says "5GB"
+for size in --max-memory --max-shard-size --journal-every; do
+    run convert m out "$size" 0
+    exits 2
+    says "$size: \"0\" is not a size from 1 byte on"
+done
 run convert m out --torch-dtype int8
 exits 2
 says "bfloat16"

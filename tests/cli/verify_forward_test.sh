@@ -319,7 +319,7 @@ exits 2
 says "--forward, which is missing"
 compare "$golden/gpt2" "$golden/gpt2" --batch 0
 exits 2
-says "are no tokens"
+says "--batch: \"0\" is not a whole number from 1 to"
 compare "$golden/gpt2" "$golden/gpt2" --seq 500
 exits 3
 compare "$golden/gpt2" "$golden/gpt2" --input-ids "$golden/gpt2/model.safetensors"

@@ -25,7 +25,7 @@ static const struct arg forward_args[] = {
     {"--input-ids", ARG_TEXT, AT(input_ids), "FILE", NULL, "safetensors file with a tensor input_ids [sequences, length]"},
     {"--out",       ARG_TEXT, AT(out),       "FILE", NULL, "where the results go, as safetensors; must not be there"},
     {"--hidden",    ARG_FLAG, AT(hidden),    NULL,   NULL, "also what enters each layer (hidden.N) and the final norm"},
-    {"--trace-layer", ARG_UINT, AT(trace_layer), "N", NULL, "also what the ops of layer N make (layers.N.qkv, ..)"},
+    {"--trace-layer", ARG_UINT_OR_0, AT(trace_layer), "N", NULL, "also what the ops of layer N make (layers.N.qkv, ..)"},
 };
 static const struct arg_group forward_groups[] = {
     {"Forward", forward_args, sizeof forward_args / sizeof *forward_args, 0},

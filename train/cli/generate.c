@@ -25,9 +25,9 @@ static const struct arg generate_args[] = {
     {"--input-ids",      ARG_TEXT,  AT(input_ids),      "FILE", NULL, "the same from a tensor input_ids of a safetensors file; attention_mask there tells padding"},
     {"--max-new-tokens", ARG_UINT,  AT(max_new_tokens), "N",    NULL, "default 32"},
     {"--temperature",    ARG_FLOAT, AT(temperature),    "T",    NULL, "0, the default: always the likeliest token"},
-    {"--top-k",          ARG_UINT,  AT(top_k),          "K",    NULL, "one of the K likeliest; default: of all"},
+    {"--top-k",          ARG_UINT_OR_0, AT(top_k),      "K",    NULL, "one of the K likeliest; 0, the default: of all"},
     {"--top-p",          ARG_FLOAT, AT(top_p),          "P",    NULL, "of the fewest that have P of the probability; default 1"},
-    {"--seed",           ARG_UINT,  AT(seed),           "N",    NULL, "of the random numbers; default 0"},
+    {"--seed",           ARG_UINT_OR_0, AT(seed),       "N",    NULL, "of the random numbers; default 0"},
     {"--end-id --eos-token-id", ARG_TEXT, AT(end_ids),  "IDS",  NULL, "a sequence ends with any of these tokens; default: eos_token_id of generation_config.json or config.json"},
     {"--ignore-eos",     ARG_FLAG,  AT(ignore_eos),     NULL,   NULL, "no token ends a sequence"},
 };
