@@ -232,6 +232,11 @@ static enum status check_sizes(const struct layout *l, const struct model_config
     if (!c->num_experts && l->ep > 1)
         return fail(err, ERR_UNSUPPORTED,
                     "expert parallel size %" PRIu64 ": the model has no experts", l->ep);
+    if (!c->num_experts && l->etp != l->tp)
+        return fail(err, ERR_UNSUPPORTED,
+                    "expert tensor parallel size %" PRIu64
+                    ": the model has no experts, and tensor parallel size is %" PRIu64,
+                    l->etp, l->tp);
     if (!c->num_experts) return OK;
     TRY(check_divides("num_experts", c->num_experts, "expert parallel size", l->ep, err));
     return check_divides("moe_ffn_hidden_size", c->moe_ffn_hidden_size,

@@ -228,7 +228,11 @@ static void sizes_must_divide_the_model(void **state)
     assert_ok(make(&c, &tp16, &err)); /* more ranks than query groups: 16 % 8 == 0 */
     assert_fails(make(&dense, &ep2, &err), ERR_UNSUPPORTED,
                  "expert parallel size 2: the model has no experts");
-    assert_ok(make(&dense, &etp4, &err));
+    assert_fails(make(&dense, &etp4, &err), ERR_UNSUPPORTED,
+                 "expert tensor parallel size 4: the model has no experts, and tensor parallel "
+                 "size is 1");
+    struct layout_options tp4_etp4 = {.tp = 4, .etp = 4};
+    assert_ok(make(&dense, &tp4_etp4, &err));
 
     c = config_of(4);
     c.num_attention_heads = 12;

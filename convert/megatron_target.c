@@ -156,6 +156,16 @@ static enum status check_config(struct target *t, struct error *err)
     return OK;
 }
 
+/* Layers dealt by numbers may run out; a layout that is written out says itself where none are. */
+static void note_empty_stages(struct target *t)
+{
+    const struct layout *l = &t->layout;
+    for (uint64_t s = 0; s < l->pp * l->vpp && !l->pipeline_layout; s++)
+        if (!l->stages[s].num_layers)
+            catalog_note(t->source, "pipeline stage %" PRIu64 " of 0 to %" PRIu64 " has no layers",
+                         s, l->pp * l->vpp - 1);
+}
+
 enum status megatron_begin(struct target *t, struct error *err)
 {
     struct catalog *c = t->source;
@@ -166,6 +176,7 @@ enum status megatron_begin(struct target *t, struct error *err)
     t->options.iteration = iteration;
     t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, iteration);
     TRY(check_config(t, err));
+    note_empty_stages(t);
     return pad_vocabulary(t, err);
 }
 

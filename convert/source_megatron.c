@@ -425,6 +425,7 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     TRY(use_hf_config(m, e, err));
     TRY(use_vocabulary(m, err));
     TRY(check_config(c, err));
+    if (!c->config.num_experts) m->written_layout.etp = 0; /* args say it of dense models, too */
     if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
         struct layout_options one = {0};
         c->layout = (struct layout){0};

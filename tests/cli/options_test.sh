@@ -81,6 +81,19 @@ exits 2
 says '--repeats: "0" is not a whole number from 1 to'
 is_not_there out s
 
+it "experts' ranks of a model without experts are refused"
+run convert m out --tp 2 --etp 1
+exits 3
+says "expert tensor parallel size 1: the model has no experts, and tensor parallel size is 2"
+is_not_there out
+run convert m out --tp 2 --etp 2 --dry-run
+exits 0
+
+it "a pipeline stage without layers is told"
+run convert m out --pp 2 --decoder-first-pipeline-num-layers 4 --dry-run
+exits 0
+says "note: pipeline stage 1 of 0 to 1 has no layers"
+
 it "a number that no counter of iterations holds is no iteration"
 for count in 9223372036854775808 18446744073709551615 18446744073709551616; do
     for option in --iteration --ckpt-step --rank; do

@@ -1,5 +1,6 @@
 #!/bin/sh
 # source_test.sh - what a model folder can look like, and what is said of one that is none yet.
+golden=$(realpath "$(dirname "$0")/../golden")
 . "$(dirname "$0")/lib.sh"
 synth_model m --max-shard-size 200kB
 
@@ -66,6 +67,16 @@ prints "safetensors"
 run convert m/model-00001-of-00003.safetensors out
 exits 3
 says "neither a Hugging Face folder"
+
+it "expert tensor parallel ranks of a model without experts say nothing of its layout"
+bridge=$golden/megatron/llama-bridge-0.3.1/checkpoint
+cp -r "$bridge" dense
+sed -i 's/\( tensor_model_parallel_size\): 1/\1: 2/' dense/iter_0000000/run_config.yaml
+grep -q ' tensor_model_parallel_size: 2' dense/iter_0000000/run_config.yaml || is_wrong "no TP2"
+run inspect dense
+exits 0
+prints "layout     TP2"
+says_nothing
 
 it "other files of the folder come along to Megatron and back"
 cp -r m with_tokenizer
