@@ -369,7 +369,8 @@ enum status json_read_file(const char *path, uint64_t max_bytes, unsigned flags,
     *tree = NULL;
     enum status st = file_read_all(path, max_bytes, &text, err);
     if (!st) {
-        st = json_parse(text.data, text.length, flags, tree, err);
+        size_t mark = text.length >= 3 && memcmp(text.data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+        st = json_parse(text.data + mark, text.length - mark, flags, tree, err);
         if (st) st = fail_in(err, "%s", path);
     }
     strbuf_release(&text);
@@ -389,9 +390,20 @@ bool json_is_number(const cJSON *item)
     return cJSON_IsRaw(item);
 }
 
+/* Digits, or a float that is whole, as 32.0 and 1e3; floats from 2^53 on stand for others, too. */
+static bool whole_number(const char *text, uint64_t *out)
+{
+    if (parse_u64(text, out)) return true;
+    double v = strtod(text, NULL);
+    if (!(v >= 0 && v < 0x1p53) || v != floor(v)) return false;
+    *out = (uint64_t)v;
+    return true;
+}
+
 bool json_as_u64(const cJSON *item, uint64_t *out)
 {
-    return json_is_number(item) && parse_u64(item->valuestring, out);
+    return json_is_number(item) && item->valuestring[0] != '-' &&
+           whole_number(item->valuestring, out);
 }
 
 bool json_as_i64(const cJSON *item, int64_t *out)
@@ -399,7 +411,7 @@ bool json_as_i64(const cJSON *item, int64_t *out)
     if (!json_is_number(item)) return false;
     bool negative = item->valuestring[0] == '-';
     uint64_t size;
-    if (!parse_u64(item->valuestring + negative, &size)) return false;
+    if (!whole_number(item->valuestring + negative, &size)) return false;
     if (size > (uint64_t)INT64_MAX + negative) return false;
     *out = negative ? (int64_t)(0 - size) : (int64_t)size;
     return true;

@@ -28,7 +28,8 @@ enum json_flags {
  * stands as C0 80. *tree is NULL after a failure. */
 MUST_CHECK enum status json_parse(const char *text, size_t length, unsigned flags, cJSON **tree,
                                   struct error *err);
-/* Reads and parses a file of at most max_bytes; err names it. */
+/* Reads and parses a file of at most max_bytes; err names it. Some editors put a byte order mark
+ * first: it is passed over. */
 MUST_CHECK enum status json_read_file(const char *path, uint64_t max_bytes, unsigned flags,
                                       cJSON **tree, struct error *err);
 
@@ -36,8 +37,8 @@ MUST_CHECK enum status json_read_file(const char *path, uint64_t max_bytes, unsi
  * on, so the items of a large object are better walked: for (c = object->child; c; c = c->next). */
 cJSON *json_get(const cJSON *object, const char *name);
 bool json_is_number(const cJSON *item);
-/* Exact values; false where item (NULL allowed) is no such number. 2.0 and 2e0 are no integers, -0
- * is one for json_as_i64 only. */
+/* Exact values; false where item (NULL allowed) is no such number. Whole floats below 2^53 are
+ * whole numbers: 32.0, 1e3. -0 is one for json_as_i64 only. */
 bool json_as_u64(const cJSON *item, uint64_t *out);
 bool json_as_i64(const cJSON *item, int64_t *out);
 bool json_as_double(const cJSON *item, double *out); /* any number, finite or not */

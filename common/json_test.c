@@ -320,8 +320,17 @@ static void integers_are_exact_or_none(void **state)
         {"-9223372036854775808", false, true, 0, INT64_MIN},
         {"-9223372036854775809", false, false, 0, 0},
         {"-0", false, true, 0, 0},
-        {"2.0", false, false, 0, 0},
-        {"2e0", false, false, 0, 0},
+        {"2.0", true, true, 2, 2}, /* Python's json makes floats of them, and counts with these */
+        {"1e3", true, true, 1000, 1000},
+        {"-2.50e1", false, true, 0, -25},
+        {"0.0", true, true, 0, 0},
+        {"-0.0", false, true, 0, 0},
+        {"8.5", false, false, 0, 0},
+        {"1e-3", false, false, 0, 0},
+        {"9007199254740991.0", true, true, 9007199254740991, 9007199254740991},
+        {"9007199254740992.0", false, false, 0, 0}, /* 2^53 + 1 reads so, too */
+        {"-9007199254740992.0", false, false, 0, 0},
+        {"1e400", false, false, 0, 0},
         {"\"2\"", false, false, 0, 0},
         {"true", false, false, 0, 0},
     };
@@ -335,6 +344,10 @@ static void integers_are_exact_or_none(void **state)
         assert_true(i64 == cases[i].i64);
         cJSON_Delete(item);
     }
+    cJSON *nan = NULL;
+    assert_int_equal(json_parse("NaN", 3, JSON_NAN, &nan, &(struct error){0}), OK);
+    assert_false(json_as_u64(nan, &(uint64_t){0}) || json_as_i64(nan, &(int64_t){0}));
+    cJSON_Delete(nan);
     assert_false(json_as_u64(NULL, &(uint64_t){0}));
     assert_false(json_as_i64(NULL, &(int64_t){0}));
     assert_false(json_as_double(NULL, &(double){0}));
@@ -480,6 +493,13 @@ static void a_file_is_read_and_named_in_what_is_wrong_with_it(void **state)
     snprintf(message, sizeof message,
              "%s: line 1 column 5: expected a comma or a closing bracket, not \":\"", path);
     assert_string_equal(err.text, message);
+
+    assert_int_equal(file_write(fd, path, "\xEF\xBB\xBF[32.0] \n", 10, 0, &err), OK);
+    assert_int_equal(json_read_file(path, 100, JSON_STRICT, &tree, &err), OK);
+    assert_printed(tree, -1, "[32.0]");
+    cJSON_Delete(tree);
+    assert_int_equal(file_write(fd, path, "\xEF\xBB\xBF\xEF\xBB\xBF[]   ", 11, 0, &err), OK);
+    assert_int_equal(json_read_file(path, 100, JSON_STRICT, &tree, &err), ERR_CORRUPT);
 
     close(fd);
     unlink(path);

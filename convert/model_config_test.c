@@ -504,7 +504,7 @@ static const struct {
     {"llama", "'num_attention_heads':0", ERR_CORRUPT, "no value"},
     {"llama", "'num_attention_heads':0,'head_dim':4", ERR_CORRUPT, "num_attention_heads is 0"},
     {"llama", "'hidden_size':8.5", ERR_CORRUPT, "hidden_size is no whole number of 64 bits"},
-    {"llama", "'hidden_size':1e3", ERR_CORRUPT, "hidden_size is no whole number"},
+    {"llama", "'hidden_size':1e-3", ERR_CORRUPT, "hidden_size is no whole number"},
     {"llama", "'hidden_size':-8", ERR_CORRUPT, "hidden_size is no whole number"},
     {"llama", "'hidden_size':NaN", ERR_CORRUPT, "hidden_size is no whole number"},
     {"llama", "'hidden_size':'8'", ERR_CORRUPT, "hidden_size is no whole number"},

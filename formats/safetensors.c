@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/args.h"
 #include "common/checked.h"
 #include "common/json.h"
 #include "formats/sniff.h"
@@ -76,6 +77,12 @@ static enum status read_text(struct header *h, int fd, uint64_t file_bytes, stru
 
 /* ---- entries ---- */
 
+/* Digits only: other readers refuse 2.0. */
+static bool read_size(const cJSON *item, uint64_t *out)
+{
+    return json_is_number(item) && parse_u64(item->valuestring, out);
+}
+
 static enum status read_shape(struct header *h, struct entry *e, const cJSON *shape,
                               struct error *err)
 {
@@ -87,7 +94,7 @@ static enum status read_shape(struct header *h, struct entry *e, const cJSON *sh
     e->shape = arena_array(&h->arena, n, sizeof *e->shape);
     n = 0;
     for (const cJSON *d = shape->child; d; d = d->next)
-        if (!json_as_u64(d, &e->shape[n++]))
+        if (!read_size(d, &e->shape[n++]))
             return bad(h, e, err, "a dimension is no whole number of 64 bits");
     return OK;
 }
@@ -97,7 +104,7 @@ static enum status read_offsets(struct header *h, struct entry *e, const cJSON *
 {
     const cJSON *begin = cJSON_IsArray(offsets) ? offsets->child : NULL;
     const cJSON *end = begin ? begin->next : NULL;
-    if (!end || end->next || !json_as_u64(begin, &e->begin) || !json_as_u64(end, &e->end))
+    if (!end || end->next || !read_size(begin, &e->begin) || !read_size(end, &e->end))
         return bad(h, e, err, "data_offsets is not [begin, end]");
     return OK;
 }

@@ -88,6 +88,17 @@ run convert tokenized tokenized_back --to hf --max-shard-size 200kB
 exits 0
 same_files with_tokenizer tokenized_back
 
+it "config.json may begin with a byte order mark, and have whole numbers written as floats"
+cp -r m marked
+{
+    printf '\357\273\277'
+    sed 's/"hidden_size": 64,/"hidden_size": 64.0,/; s/"vocab_size": 1000,/"vocab_size": 1e3,/' m/config.json
+} >marked/config.json
+grep -q '"hidden_size": 64.0' marked/config.json && grep -q '1e3' marked/config.json || is_wrong "$(cat m/config.json)"
+run verify m marked
+exits 0
+says_nothing
+
 it "fields of config.json that nobody knows come back as they were"
 cp -r m extra
 sed 's/^{/{"x_custom": {"a": [1, 2.50, null, "\\u00e9"]}, /' m/config.json >extra/config.json
