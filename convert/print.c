@@ -1,11 +1,13 @@
 /* print.c - ferry print: values of a stored or a logical tensor. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/panel.h"
 #include "common/checked.h"
+#include "common/json.h"
 #include "convert/commands.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
@@ -32,36 +34,48 @@ static void set_defaults(void *options)
 
 /* What is asked for: the box [start, end) of a tensor. */
 struct slice {
-    const char *name;
     unsigned num_dims;
     uint64_t start[MAX_DIMS], end[MAX_DIMS];
 };
+
+/* The index text[0..n) of a range: digits, that count from the end where a minus is before them. */
+static enum status parse_index(const char *range, const char *text, size_t n, uint64_t extent,
+                               uint64_t *out, struct error *err)
+{
+    bool from_end = n > 0 && *text == '-';
+    const char *digits = text + from_end;
+    if (n == from_end || strspn(digits, "0123456789") < n - from_end)
+        return fail(err, ERR_USAGE, "[%s]: no range", range);
+    *out = 0;
+    for (size_t i = 0; i < n - from_end; i++)
+        if (!mul_u64(*out, 10, out) || !add_u64(*out, (uint64_t)(digits[i] - '0'), out)) {
+            *out = UINT64_MAX;
+            break;
+        }
+    if (!from_end) return OK;
+    if (*out > extent)
+        return fail(err, ERR_USAGE, "[%s]: outside of a dimension of %" PRIu64, range, extent);
+    *out = extent - *out;
+    return OK;
+}
 
 /* One of "3", "3:7", ":7", "3:", ":"; a negative number counts from the end. */
 static enum status parse_range(const char *text, uint64_t extent, uint64_t *start, uint64_t *end,
                                struct error *err)
 {
-    char *rest;
-    long long a = 0, b = (long long)extent;
     const char *colon = strchr(text, ':');
-    if (*text != ':') {
-        a = strtoll(text, &rest, 10);
-        if (rest == text || (*rest && *rest != ':'))
-            return fail(err, ERR_USAGE, "[%s]: no range", text);
-    }
-    if (a < 0) a += (long long)extent;
-    if (colon && colon[1]) {
-        b = strtoll(colon + 1, &rest, 10);
-        if (*rest) return fail(err, ERR_USAGE, "[%s]: no range", text);
-        if (b < 0) b += (long long)extent;
-    } else if (!colon) {
-        b = a + 1;
-    }
-    if (b > (long long)extent && colon) b = (long long)extent;
-    if (a < 0 || b > (long long)extent || a > b)
+    uint64_t a = 0, b = extent;
+    if (!*text) return fail(err, ERR_USAGE, "a range is empty: \":\" is the whole of a dimension");
+    if (colon != text)
+        TRY(parse_index(text, text, colon ? (size_t)(colon - text) : strlen(text), extent, &a,
+                        err));
+    if (colon && colon[1]) TRY(parse_index(text, colon + 1, strlen(colon + 1), extent, &b, err));
+    if (!colon && a < extent) b = a + 1;
+    b = min_u64(b, extent);
+    if (a > b || (!colon && a == extent))
         return fail(err, ERR_USAGE, "[%s]: outside of a dimension of %" PRIu64, text, extent);
-    *start = (uint64_t)a;
-    *end = (uint64_t)b;
+    *start = a;
+    *end = b;
     return OK;
 }
 
@@ -69,21 +83,22 @@ static enum status parse_range(const char *text, uint64_t extent, uint64_t *star
 static enum status parse_ranges(struct arena *a, const char *text, unsigned num_dims,
                                 const uint64_t *shape, struct slice *s, struct error *err)
 {
-    char *copy = arena_printf(a, "%s", text), *save = NULL;
+    char *rest = arena_printf(a, "%s", text);
     unsigned d = 0;
     s->num_dims = num_dims;
     for (unsigned k = 0; k < num_dims; k++)
         s->end[k] = shape[k];
-    size_t n = strlen(copy);
+    size_t n = strlen(rest);
     if (n == 0) return OK;
-    if (copy[0] != '[' || copy[n - 1] != ']') return fail(err, ERR_USAGE, "%s: no [ranges]", text);
-    copy[n - 1] = '\0';
-    for (char *p = strtok_r(copy + 1, ",", &save); p; p = strtok_r(NULL, ",", &save), d++) {
-        while (*p == ' ')
-            p++;
+    if (rest[0] != '[' || rest[n - 1] != ']')
+        return fail(err, ERR_USAGE, "%s is no [range, ...]", text);
+    rest[n - 1] = '\0';
+    rest++;
+    for (char *range; (range = strsep(&rest, ",")); d++) {
+        range += strspn(range, " ");
         if (d == num_dims)
             return fail(err, ERR_USAGE, "%s: the tensor has %u dimensions", text, num_dims);
-        TRY(parse_range(p, shape[d], &s->start[d], &s->end[d], err));
+        TRY(parse_range(range, shape[d], &s->start[d], &s->end[d], err));
     }
     return OK;
 }
@@ -106,22 +121,19 @@ static enum status find_tensor(struct catalog *c, const char *argument, struct t
                 "%s: no tensor of that name; `ferry inspect --tensors '*'` lists them", argument);
 }
 
-static void print_element(struct strbuf *out, enum dtype dtype, const void *elements, uint64_t i)
+/* JSON has no word for what is not finite: texts, as protobuf's JSON has them. */
+static void print_element(struct strbuf *out, enum dtype dtype, const void *elements, uint64_t i,
+                          bool json)
 {
     double v = dtype_load(dtype, elements, i);
-    switch (dtype) {
-    case DT_I64:
+    if (dtype == DT_I64)
         strbuf_printf(out, "%" PRId64, ((const int64_t *)elements)[i]);
-        break;
-    case DT_U64:
+    else if (dtype == DT_U64)
         strbuf_printf(out, "%" PRIu64, ((const uint64_t *)elements)[i]);
-        break;
-    case DT_F64:
-        strbuf_printf(out, "%.17g", v);
-        break;
-    default:
-        strbuf_printf(out, "%.9g", v);
-    }
+    else if (json && !isfinite(v))
+        strbuf_add_text(out, isnan(v) ? "\"NaN\"" : v < 0 ? "\"-Infinity\"" : "\"Infinity\"");
+    else
+        strbuf_printf(out, dtype == DT_F64 ? "%.17g" : "%.9g", v);
 }
 
 struct printing {
@@ -129,6 +141,7 @@ struct printing {
     const struct tensor *t;
     const struct slice *slice;
     void *elements; /* READ_ELEMENTS of them */
+    bool json;
 };
 
 /* A run of the last dimension. */
@@ -141,7 +154,7 @@ static enum status print_run(struct printing *p, uint64_t first, uint64_t count,
         st = panel_read(&p->reader, p->t, first + i, n, p->elements, err);
         for (uint64_t k = 0; k < n && !st; k++) {
             if (i + k) strbuf_add_text(&text, ", ");
-            print_element(&text, p->t->dtype, p->elements, k);
+            print_element(&text, p->t->dtype, p->elements, k, p->json);
         }
     }
     if (!st && text.length) fputs(text.data, stdout);
@@ -169,8 +182,17 @@ static enum status print_dim(struct printing *p, unsigned d, uint64_t first, str
     return OK;
 }
 
-static enum status print_tensor(struct catalog *c, const char *argument, bool quiet,
-                                struct error *err)
+/* {"TENSOR": values, ...}, by what was asked for: two slices of a tensor are two members. */
+static void print_member_name(const char *argument, bool is_first)
+{
+    struct strbuf text = {0};
+    json_print_text(&text, argument);
+    printf("%s%s: ", is_first ? "{" : ",\n", text.data);
+    strbuf_release(&text);
+}
+
+static enum status print_tensor(struct catalog *c, const char *argument, bool is_first,
+                                const struct output_flags *o, struct error *err)
 {
     struct slice slice = {0};
     struct tensor *t;
@@ -179,18 +201,20 @@ static enum status print_tensor(struct catalog *c, const char *argument, bool qu
     if (t->num_dims > MAX_DIMS || dtype_bytes(t->dtype) == 0)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions of %s cannot be printed", t->name,
                     t->num_dims, dtype_infos[t->dtype].name);
-    TRY(parse_ranges(&c->arena, ranges, t->num_dims, t->shape, &slice, err));
-    struct printing p = {.t = t, .slice = &slice};
+    if (parse_ranges(&c->arena, ranges, t->num_dims, t->shape, &slice, err))
+        return fail_in(err, "%.*s", (int)(ranges - argument), argument);
+    struct printing p = {.t = t, .slice = &slice, .json = o->json};
     p.reader = (struct panel_reader){.reader = stored_reader_create(&c->stored, 16),
                                      .buffer_bytes = READ_ELEMENTS * 16,
                                      .temp = arena_alloc(&c->arena, READ_ELEMENTS * 16),
                                      .cast = arena_alloc(&c->arena, READ_ELEMENTS * 16)};
     p.elements = arena_alloc(&c->arena, READ_ELEMENTS * 16);
-    if (!quiet)
+    if (!o->quiet)
         fprintf(stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
                 shape_text(&c->arena, t->num_dims, t->shape));
+    if (o->json) print_member_name(argument, is_first);
     enum status st = print_dim(&p, 0, 0, err);
-    putchar('\n');
+    if (!o->json) putchar('\n');
     stored_reader_free(p.reader.reader);
     return st;
 }
@@ -202,7 +226,8 @@ static enum status print(void *options, const char *const *positional, size_t nu
     struct opened o;
     enum status st = opened_open(&o, positional[0], &f->source, true, true, err);
     for (size_t i = 1; i < num_positional && !st; i++)
-        st = print_tensor(&o.catalog, positional[i], f->output.quiet, err);
+        st = print_tensor(&o.catalog, positional[i], i == 1, &f->output, err);
+    if (!st && f->output.json) puts("}");
     opened_close(&o);
     return st;
 }

@@ -59,6 +59,56 @@ exits 2
 run print m 'model.norm.weight[x]'
 exits 2
 
+it "print refuses what lies outside of a tensor, however large the number, and ranges that are empty"
+for range in 64 9223372036854775807 9223372036854775808 99999999999999999999 -65 \
+    -9223372036854775808 -99999999999999999999 65: 3:2 0:-65; do
+    run print m "model.norm.weight[$range]"
+    exits 2
+    says "[$range]: outside of a dimension of 64"
+    prints_nothing
+done
+for range in '' ',0:2' '0:2,'; do
+    run print m "lm_head.weight[$range]"
+    exits 2
+    says 'lm_head.weight: a range is empty: ":" is the whole of a dimension'
+done
+for range in + 1:2:3 0x1 - 1-; do
+    run print m "model.norm.weight[$range]"
+    exits 2
+    says "[$range]: no range"
+done
+run print m 'model.norm.weight[62:99999999999999999999]'
+exits 0
+cp "$stdout" to_the_end
+for range in -2: 62:64 62:; do
+    run print m "model.norm.weight[$range]"
+    exits 0
+    cmp -s "$stdout" to_the_end || is_wrong "$range: $(cat "$stdout")"
+done
+
+it "print --json is one object of all that was asked for; NaN and infinity are texts"
+if command -v python3 >/dev/null; then
+    python3 - <<SCRIPT
+import json, struct
+header = json.dumps({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+                     "b": {"dtype": "I64", "shape": [], "data_offsets": [16, 24]}}).encode()
+with open("odd.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(header)) + header)
+    f.write(struct.pack("<4fq", float("nan"), float("inf"), float("-inf"), 1.5, 2**63 - 1))
+SCRIPT
+    run print odd.safetensors a 'a[1]' b --json
+    exits 0
+    python3 - "$stdout" <<SCRIPT || is_wrong "$(cat "$stdout")"
+import json, sys
+def refuse(word): raise ValueError(word)
+read = json.load(open(sys.argv[1]), parse_constant=refuse)
+assert read == {"a": [["NaN", "Infinity"], ["-Infinity", 1.5]], "a[1]": [["-Infinity", 1.5]],
+                "b": 2**63 - 1}, read
+SCRIPT
+else
+    skip "no python3"
+fi
+
 it "models lists the families, and shows the map of one"
 run models
 exits 0
