@@ -47,7 +47,7 @@ static const void *const_field_of(const struct config_context *x, const struct m
 static enum status eval_default(const struct config_context *x, const struct model_config *c,
                                 const char *text, uint64_t *out, struct error *err)
 {
-    struct map_names names = {x->map, c, x->hf, NULL, -1, -1, 0};
+    struct map_names names = {x->map, c, x->hf, NULL, -1, -1, 0, NULL};
     struct expr_names e = map_names_for(&names);
     int64_t value;
     if (expr_eval(text, strlen(text), &e, &value, err) || value < 0)
@@ -592,7 +592,7 @@ static enum status refuse_unsupported(const struct model_map *map, const cJSON *
                                       const struct model_config *c, struct error *err)
 {
     for (size_t i = 0; i < map->num_unsupported; i++) {
-        struct map_names names = {map, c, hf, NULL, -1, -1, 0};
+        struct map_names names = {map, c, hf, NULL, -1, -1, 0, NULL};
         bool holds;
         TRY(map_condition(&names, map->unsupported[i].when, &holds, err));
         if (holds) return fail(err, ERR_UNSUPPORTED, "config.json: %s", map->unsupported[i].why);

@@ -1,13 +1,9 @@
 /* model_map.c - reads maps, checks them, and finds the one that fits. */
 #include <fnmatch.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
-#include "common/memory.h"
-#include "convert/embedded.h"
 #include "convert/model_map_internal.h"
 
 enum { MAP_CAP = 4 << 20 };
@@ -286,28 +282,6 @@ static enum status read_parts(const struct map_loader *l, const cJSON *item, str
     return OK;
 }
 
-/* Whether a word stands alone in an expression or a pattern. */
-static bool mentions(const char *text, char word)
-{
-    static const char name_chars[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
-    for (const char *p = text; p && (p = strchr(p, word)); p++)
-        if ((p == text || !strchr(name_chars, p[-1])) && (!p[1] || !strchr(name_chars, p[1])))
-            return true;
-    return false;
-}
-
-static bool row_varies(const struct tensor_row *row)
-{
-    for (unsigned i = 0; i < row->num_parts; i++)
-        if (mentions(row->parts[i].megatron, 'l') || mentions(row->parts[i].megatron, 'e') ||
-            mentions(row->parts[i].hf, 'l') || mentions(row->parts[i].hf, 'e'))
-            return true;
-    for (unsigned i = 0; i < row->num_with; i++)
-        if (mentions(row->with[i].text, 'l') || mentions(row->with[i].text, 'e')) return true;
-    return false;
-}
-
 /* Only {l}, {e} and, in Hugging Face's names, {p} stand for something. */
 static enum status check_name(const struct map_loader *l, const char *name, bool prefix)
 {
@@ -356,7 +330,6 @@ static enum status read_tensor_row(struct map_loader *l, const cJSON *item, stru
     TRY(check_names(l, row));
     row->per_layer = strstr(row->megatron, "{l}") != NULL;
     row->per_expert = strstr(row->megatron, "{e}") != NULL;
-    row->varies = row_varies(row);
     return OK;
 }
 
@@ -477,60 +450,79 @@ static void keep_tree(struct model_maps *m, cJSON *tree)
     *ARENA_PUSH(&m->arena, m->trees, m->num_trees, m->trees_capacity) = tree;
 }
 
-static enum status load_map(struct model_maps *m, cJSON *tree, const cJSON *hows, struct error *err)
+/* tree is kept already. */
+static enum status load_map(struct model_maps *m, const cJSON *tree, const cJSON *hows,
+                            struct error *err)
 {
     struct model_map *map = arena_alloc(&m->arena, sizeof *map);
     struct map_loader l = {.maps = m, .a = &m->arena, .map = map, .hows = hows, .err = err};
-    keep_tree(m, tree);
     TRY(read_map(&l, tree));
     *ARENA_PUSH(&m->arena, m->maps, m->num_maps, m->capacity) = map;
     return OK;
 }
 
-/* Bases before what extends them: an embedded map whose base is not there yet waits for a round. */
-static enum status load_embedded(struct model_maps *m, const cJSON **hows, struct error *err)
+/* Loads each of trees[0..*count) whose base is there; *count are left. */
+static enum status load_those_with_a_base(struct model_maps *m, const cJSON **trees, size_t *count,
+                                          const cJSON *hows, struct error *err)
 {
-    cJSON *waiting[64];
-    size_t count = 0;
-    for (size_t i = 0; i < num_embedded_models; i++) {
-        cJSON *tree;
-        const struct embedded_file *f = &embedded_models[i];
-        TRY(json_parse(f->text, f->length, JSON_STRICT, &tree, err));
-        if (strcmp(f->name, "hows.json") == 0) {
-            *hows = tree;
-            keep_tree(m, tree);
-        } else if (count < sizeof waiting / sizeof *waiting) {
-            waiting[count++] = tree;
-        }
+    size_t left = 0;
+    for (size_t i = 0; i < *count; i++) {
+        const char *base = json_as_text(json_get(trees[i], "extends"));
+        if (base && !model_map_of_family(m, base))
+            trees[left++] = trees[i];
+        else
+            TRY(load_map(m, trees[i], hows, err));
     }
-    for (size_t round = 0; round < 8; round++)
-        for (size_t i = 0; i < count; i++) {
-            const char *base = waiting[i] ? json_as_text(json_get(waiting[i], "extends")) : NULL;
-            if (!waiting[i] || (base && !model_map_of_family(m, base))) continue;
-            cJSON *tree = waiting[i];
-            waiting[i] = NULL;
-            TRY(load_map(m, tree, *hows, err));
-        }
-    for (size_t i = 0; i < count; i++)
-        if (waiting[i])
-            return fail(err, ERR_OURS, "an embedded model map extends one that is not there");
+    *count = left;
     return OK;
 }
 
-enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err)
+/* Bases come before what extends them, in whatever order the files are. */
+static enum status load_built_in(struct model_maps *m, const struct embedded_file *files,
+                                 size_t num_files, const cJSON **hows, struct error *err)
+{
+    const cJSON **waiting = arena_array(&m->arena, num_files, sizeof *waiting);
+    size_t count = 0;
+    for (size_t i = 0; i < num_files; i++) {
+        cJSON *tree;
+        TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
+        keep_tree(m, tree);
+        if (strcmp(files[i].name, "hows.json") == 0)
+            *hows = tree;
+        else
+            waiting[count++] = tree;
+    }
+    while (count) {
+        size_t before = count;
+        TRY(load_those_with_a_base(m, waiting, &count, *hows, err));
+        if (count == before)
+            return fail(err, ERR_OURS, "the built-in model map %s extends one that is not there",
+                        json_as_text(json_get(waiting[0], "family")));
+    }
+    return OK;
+}
+
+enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
+                           size_t num_files, const char *extra, struct error *err)
 {
     const cJSON *hows = NULL;
     cJSON *tree;
     *m = (struct model_maps){0};
     arena_init(&m->arena);
-    TRY(load_embedded(m, &hows, err));
+    TRY(load_built_in(m, files, num_files, &hows, err));
     if (!extra) return OK;
     TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
+    keep_tree(m, tree);
     if (load_map(m, tree, hows, err)) return fail_in(err, "%s", extra);
     struct model_map *own = m->maps[m->num_maps - 1]; /* goes first, so that it is found first */
     memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
     m->maps[0] = own;
     return OK;
+}
+
+enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err)
+{
+    return map_load_files(m, embedded_models, num_embedded_models, extra, err);
 }
 
 void model_maps_release(struct model_maps *m)
@@ -549,29 +541,43 @@ const struct model_map *model_map_of_family(const struct model_maps *m, const ch
     return NULL;
 }
 
+/* "gpt2, llama, mistral", or as many as a message has room for. */
+static const char *known_model_types(const struct model_maps *m, struct strbuf *out)
+{
+    enum { ROOM = 300 };
+    for (size_t i = 0; i < m->num_maps; i++) {
+        if (out->length > ROOM) {
+            strbuf_printf(out, " and %zu more, which `ferry models` lists", m->num_maps - i);
+            break;
+        }
+        strbuf_printf(out, "%s%s", i ? ", " : "", m->maps[i]->model_type);
+    }
+    return out->data ? out->data : "none";
+}
+
 enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_config,
                                 const struct model_map **out, struct error *err)
 {
     const char *type = json_as_text(json_get(hf_config, "model_type"));
-    char known[400] = "";
+    struct strbuf known = {0};
     if (!type) return fail(err, ERR_CORRUPT, "config.json: no text model_type");
     for (size_t i = 0; i < m->num_maps; i++) {
         *out = m->maps[i];
         if (strcmp(m->maps[i]->model_type, type) == 0) return OK;
-        size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", m->maps[i]->model_type);
     }
-    return fail(
-        err, ERR_UNSUPPORTED,
-        "model_type \"%s\" is not supported; there are maps for %s; --model-map FILE adds one",
-        type, known);
+    enum status st = fail(err, ERR_UNSUPPORTED,
+                          "model_type \"%s\" is not supported; --model-map FILE adds a map; there "
+                          "are maps for %s",
+                          type, known_model_types(m, &known));
+    strbuf_release(&known);
+    return st;
 }
 
 const struct model_map *model_map_detect(const struct model_maps *m, const struct model_config *c)
 {
     const struct model_map *found = NULL;
     for (size_t i = 0; i < m->num_maps; i++) {
-        struct map_names names = {m->maps[i], c, NULL, NULL, -1, -1, 0};
+        struct map_names names = {m->maps[i], c, NULL, NULL, -1, -1, 0, NULL};
         bool holds, replaced = model_map_of_family(m, m->maps[i]->family) != m->maps[i];
         if (replaced || !m->maps[i]->detect ||
             map_condition(&names, m->maps[i]->detect, &holds, NULL) || !holds)

@@ -58,7 +58,7 @@ enum status map_check_constants(const struct map_loader *l, const struct config_
 enum status map_check_unsupported(const struct map_loader *l, const struct unsupported *u)
 {
     cJSON *hf = cJSON_CreateObject();
-    struct map_names names = {l->map, &samples[0], hf, NULL, -1, -1, 0};
+    struct map_names names = {l->map, &samples[0], hf, NULL, -1, -1, 0, NULL};
     bool holds;
     enum status st = map_condition(&names, u->when, &holds, l->err);
     cJSON_Delete(hf);
@@ -77,7 +77,7 @@ static enum status eval_part(const struct map_loader *l, const struct tensor_row
                              unsigned part, const struct model_config *c, int64_t expert,
                              struct sample_part *out)
 {
-    struct map_names names = {l->map, c, NULL, row, row->per_layer ? 1 : -1, -1, 0};
+    struct map_names names = {l->map, c, NULL, row, row->per_layer ? 1 : -1, -1, 0, NULL};
     struct expr_names e = map_names_for(&names);
     if (row->per_expert) names.expert = expert;
     TRY(pattern_eval(row->parts[part].megatron, &e, &out->logical, l->err));
@@ -146,7 +146,7 @@ static enum status check_tensor_row(struct map_loader *l, const struct tensor_ro
 {
     struct param param;
     bool applies;
-    struct map_names names = {l->map, &samples[0], NULL, row, row->per_layer ? 1 : -1, -1, 0};
+    struct map_names names = {l->map, &samples[0], NULL, row, row->per_layer ? 1 : -1, -1, 0, NULL};
     l->where = arena_printf(l->a, "tensor %s", row->megatron);
     if (!param_find(with_numbers(l->a, row->megatron), &param))
         return map_bad(l, "no parameter of Megatron-Core is called so");
@@ -244,7 +244,7 @@ static enum status check_hf(struct map_loader *l, const struct model_config *c)
 enum status map_check(struct map_loader *l)
 {
     const struct model_map *map = l->map;
-    struct map_names names = {map, &samples[0], NULL, NULL, -1, -1, 0};
+    struct map_names names = {map, &samples[0], NULL, NULL, 1, 1, 0, NULL};
     struct expr_names e = map_names_for(&names);
     int64_t value;
     bool holds;
@@ -254,6 +254,7 @@ enum status map_check(struct map_loader *l)
             return bad_in(l);
     }
     l->where = "detect";
+    names.layer = names.expert = -1;
     if (map_condition(&names, map->detect, &holds, l->err)) return bad_in(l);
     for (size_t i = 0; i < map->num_tensors; i++)
         TRY(check_tensor_row(l, &map->tensors[i]));

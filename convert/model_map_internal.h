@@ -4,6 +4,7 @@
 #define FERRY_CONVERT_MODEL_MAP_INTERNAL_H
 
 #include "common/strbuf.h"
+#include "convert/embedded.h"
 #include "convert/expr.h"
 #include "convert/model_map.h"
 #include "convert/pattern.h"
@@ -63,7 +64,6 @@ struct tensor_row {
     struct size *with;
     unsigned num_with;
     bool per_layer, per_expert;
-    bool varies; /* its parts differ from layer to layer or expert to expert */
 };
 
 struct unsupported {
@@ -96,6 +96,9 @@ struct map_loader {
     const char *where; /* "tensors[3] (NAME)", for messages */
     struct error *err;
 };
+/* As model_maps_load, of these files in place of the program's own. */
+MUST_CHECK enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
+                                      size_t num_files, const char *extra, struct error *err);
 MUST_CHECK enum status map_bad(const struct map_loader *l, const char *what);
 
 /* Checks that what a row says for a field that is not there, or null, is a value of the field. */
@@ -115,6 +118,7 @@ struct map_names {
     const struct tensor_row *row; /* for `with`; NULL: none */
     int64_t layer, expert;        /* l and e; -1: not known here */
     int depth;                    /* of sizes that stand for sizes */
+    bool *varies; /* set where the value of l or e is asked for; NULL: nobody wants to know */
 };
 struct expr_names map_names_for(const struct map_names *names);
 /* A condition; NULL text is true. */

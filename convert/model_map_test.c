@@ -1,6 +1,7 @@
 #include "convert/model_map.h"
 
 #include "common/map.h"
+#include "convert/model_map_internal.h"
 
 #include "convert/testing.h"
 
@@ -483,6 +484,52 @@ static void sizes_hows_and_ignored_names_can_be_added(void **state)
     model_maps_release(&m);
 }
 
+/* Sizes of layer l of the model's own sizes, by a size that names one that names l. */
+static enum status check_layer_sizes(void *context, const struct mapped_tensor *t,
+                                     struct error *error)
+{
+    unsigned layer;
+    (void)error;
+    if (!strstr(t->name, ".mlp.linear_fc2.weight")) return OK;
+    assert_int_equal(sscanf(t->name, "decoder.layers.%u.", &layer), 1);
+    const struct model_config *c = context;
+    assert_int_equal(t->shape[1], c->ffn_hidden_size * (layer + 1));
+    assert_int_equal(t->parts[0].shape[0], t->shape[1]);
+    return OK;
+}
+
+static void sizes_may_differ_from_layer_to_layer(void **state)
+{
+    (void)state;
+    struct model_maps m;
+    struct model_config c = small;
+    c.num_experts = 0;
+    c.num_layers = 3;
+    const struct model_map *map =
+        load_own(&m, "'sizes':{'widened':'ffn_hidden_size * times','times':'l + 1'},'tensors':["
+                     "{'megatron':'decoder.layers.{l}.mlp.linear_fc2.weight','shape':'h widened',"
+                     "'hf_shape':'widened h','hf':'down.{l}'}]");
+    assert_ok(model_map_expand(map, &c, NULL, check_layer_sizes, &c, &err));
+    model_maps_release(&m);
+
+    assert_fails(load_text(&m, derived("'sizes':{'times':'l + 1'},'tensors':["
+                                       "{'megatron':'decoder.final_layernorm.weight',"
+                                       "'shape':'times','hf':'norm'}]")),
+                 ERR_USAGE, "an unknown name");
+    model_maps_release(&m);
+}
+
+static void fields_of_config_json_may_have_long_names(void **state)
+{
+    (void)state;
+    struct model_maps m;
+    char name[400];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    (void)load_own(&m, arena_printf(&scratch, "'unsupported':[{'when':'hf.%s','why':'b'}]", name));
+    model_maps_release(&m);
+}
+
 static void a_map_of_a_known_family_takes_its_place(void **state)
 {
     (void)state;
@@ -681,9 +728,53 @@ static void unknown_model_types_are_refused_with_those_that_are_known(void **sta
     const struct model_map *map;
     cJSON *other = json_tree("{'model_type':'zzz'}"), *none = json_tree("{'model_type':1}");
     assert_fails(model_map_of_config(&maps, other, &map, &err), ERR_UNSUPPORTED,
-                 "model_type \"zzz\" is not supported; there are maps for gpt2, llama, mistral");
+                 "model_type \"zzz\" is not supported; --model-map FILE adds a map; there are maps "
+                 "for gpt2, llama, mistral");
     assert_fails(model_map_of_config(&maps, none, &map, &err), ERR_CORRUPT, "no text model_type");
     cJSON_Delete(other);
+    cJSON_Delete(none);
+}
+
+/* As many maps as one has; each but the first extends the one behind it. */
+enum { MANY = 150 };
+
+static struct embedded_file *chain_of_maps(void)
+{
+    struct embedded_file *files = arena_array(&scratch, num_embedded_models + MANY, sizeof *files);
+    for (size_t i = 0; i < MANY; i++) {
+        const char *base =
+            i + 1 < MANY ? arena_printf(&scratch, "family_number_%zu", i + 1) : "llama";
+        files[i].name = "a.json";
+        files[i].text =
+            json_text(arena_printf(&scratch,
+                                   "{'family':'family_number_%zu','model_type':'type_number_%zu',"
+                                   "'architecture':'A','extends':'%s'}",
+                                   i, i, base));
+        files[i].length = strlen(files[i].text);
+    }
+    memcpy(files + MANY, embedded_models, num_embedded_models * sizeof *files);
+    return files;
+}
+
+static void there_may_be_any_number_of_maps(void **state)
+{
+    (void)state;
+    struct model_maps m;
+    const struct model_map *map;
+    cJSON *first = json_tree("{'model_type':'type_number_0'}"),
+          *none = json_tree("{'model_type':'zzz'}");
+    assert_ok(map_load_files(&m, chain_of_maps(), num_embedded_models + MANY, NULL, &err));
+    assert_int_equal(m.num_maps, MANY + num_embedded_models - 1); /* one file is hows.json */
+    assert_ok(model_map_of_config(&m, first, &map, &err));
+    assert_string_equal(model_map_family(map), "family_number_0");
+    assert_fails(model_map_of_config(&m, none, &map, &err), ERR_UNSUPPORTED,
+                 "more, which `ferry models` lists");
+    model_maps_release(&m);
+
+    assert_fails(map_load_files(&m, chain_of_maps(), MANY, NULL, &err), ERR_OURS,
+                 "family_number_0 extends one that is not there");
+    model_maps_release(&m);
+    cJSON_Delete(first);
     cJSON_Delete(none);
 }
 
@@ -731,10 +822,13 @@ int main(void)
         TEST(a_derived_map_replaces_rows_in_their_place_and_inserts_after),
         TEST(a_derived_map_replaces_config_rows_in_their_place),
         TEST(sizes_hows_and_ignored_names_can_be_added),
+        TEST(sizes_may_differ_from_layer_to_layer),
+        TEST(fields_of_config_json_may_have_long_names),
         TEST(a_map_of_a_known_family_takes_its_place),
         TEST(mistakes_are_refused_by_the_rows_name),
         TEST(texts_that_are_no_map_are_refused),
         TEST(unknown_model_types_are_refused_with_those_that_are_known),
+        TEST(there_may_be_any_number_of_maps),
         TEST(families_are_told_from_their_features),
     };
     return cmocka_run_group_tests_name("model_map", tests, load_maps, release_maps);

@@ -37,11 +37,10 @@ static bool size_value(const struct map_names *names, const char *name, size_t l
 /* hf.NAME: a whole number, or whether it is there and neither false nor null. */
 static bool hf_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
 {
-    char field[128];
-    if (!names->hf || length >= sizeof field) return false;
-    memcpy(field, name, length);
-    field[length] = '\0';
-    const cJSON *item = json_get(names->hf, field);
+    if (!cJSON_IsObject(names->hf)) return false;
+    const cJSON *item = names->hf->child;
+    while (item && !equals(item->string, name, length))
+        item = item->next;
     if (!json_as_i64(item, out)) *out = item && !cJSON_IsNull(item) && !cJSON_IsFalse(item);
     return true;
 }
@@ -78,6 +77,7 @@ static bool value_of(const void *context, const char *name, size_t length, int64
         return true;
     }
     if (equals("l", name, length) || equals("e", name, length)) {
+        if (names->varies) *names->varies = true;
         *out = *name == 'l' ? names->layer : names->expert;
         return *out >= 0;
     }

@@ -49,7 +49,8 @@ static void put_name(struct strbuf *out, const char *pattern, const char *prefix
 static enum status put_numbers(struct expander *x, const struct tensor_row *row, struct expanded *e,
                                int64_t layer, int64_t expert)
 {
-    struct map_names names = {x->map, x->config, NULL, row, layer, expert, 0};
+    bool varies = false; /* from layer to layer, or from expert to expert */
+    struct map_names names = {x->map, x->config, NULL, row, layer, expert, 0, &varies};
     struct expr_names in = map_names_for(&names);
     if (!e->parts) e->parts = arena_array(&x->arena, row->num_parts, sizeof *e->parts);
     for (unsigned i = 0; i < row->num_parts; i++) {
@@ -65,7 +66,7 @@ static enum status put_numbers(struct expander *x, const struct tensor_row *row,
     }
     e->tensor.parts = e->parts;
     e->tensor.num_parts = row->num_parts;
-    e->valid = !row->varies;
+    e->valid = !varies;
     return OK;
 }
 
@@ -87,7 +88,7 @@ static enum status expand_row(struct expander *x, size_t index, int64_t layer, i
 static enum status row_applies(struct expander *x, size_t index, int64_t layer, bool *applies)
 {
     const struct tensor_row *row = &x->map->tensors[index];
-    struct map_names names = {x->map, x->config, NULL, row, layer, -1, 0};
+    struct map_names names = {x->map, x->config, NULL, row, layer, -1, 0, NULL};
     if (map_condition(&names, row->when, applies, x->err))
         return fail_in(x->err, "model map %s: %s", x->map->family, row->megatron);
     return OK;
