@@ -75,6 +75,9 @@ struct model_config {
         *window_layers; /* [num_layers] which layers slide, where sliding_window; NULL: all */
 };
 
+/* Past these it is no model: what they bound is counted, and allocated, layer by layer. */
+enum { MOST_LAYERS = 100000, MOST_EXPERTS = 100000, MOST_LAYER_EXPERTS = 10000000 };
+
 enum model_field_kind { FIELD_UINT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT };
 
 struct model_field {

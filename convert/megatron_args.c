@@ -130,8 +130,6 @@ static void rope_from_args(const struct value *args, struct model_config *c)
     }
 }
 
-enum { MOST_LAYERS = 100000 };
-
 /* What args or run_config.yaml say of layers: a whole number, or a list with one a layer. */
 struct layer_numbers {
     bool given, is_list;

@@ -7,8 +7,6 @@
 #include "convert/config_difference.h"
 #include "convert/model_map_internal.h"
 
-enum { MAX_LAYERS = 100000, MAX_EXPERTS = 100000, MAX_LAYER_EXPERTS = 10000000 };
-
 static bool has_item(const struct config_context *x, const char *name)
 {
     const cJSON *item = name ? json_get(x->hf, name) : NULL;
@@ -466,7 +464,7 @@ static enum status window_by_layer_from_hf(const struct config_context *x, struc
 {
     bool any = false, all = true;
     TRY(window_from_hf(x, c, err));
-    if (c->num_layers > MAX_LAYERS) return OK; /* refused by the check of all configs */
+    if (c->num_layers > MOST_LAYERS) return OK; /* refused by the check of all configs */
     bool *slides = arena_array(x->arena, c->num_layers, sizeof *slides);
     TRY(find_window_layers(x, c, slides, err));
     for (uint64_t i = 0; i < c->num_layers; i++)
@@ -535,7 +533,7 @@ static enum status moe_layers_from_hf(const struct config_context *x, struct mod
     if (given && (!json_as_u64(given, &step) || step == 0))
         return fail(err, ERR_CORRUPT,
                     "config.json: decoder_sparse_step is no whole number above 0");
-    if (c->num_layers > MAX_LAYERS) return OK; /* refused by the check of all configs */
+    if (c->num_layers > MOST_LAYERS) return OK; /* refused by the check of all configs */
     bool *moe = arena_array(x->arena, c->num_layers, sizeof *moe);
     for (uint64_t i = 0; i < c->num_layers; i++)
         moe[i] = (i + 1) % step == 0;
@@ -691,7 +689,7 @@ static enum status in_range(const char *name, uint64_t n, uint64_t most, struct 
 enum status model_config_check(const struct model_config *c, struct error *err)
 {
     const uint64_t most = (uint64_t)1 << 40;
-    TRY(in_range("num_layers", c->num_layers, MAX_LAYERS, err));
+    TRY(in_range("num_layers", c->num_layers, MOST_LAYERS, err));
     TRY(in_range("hidden_size", c->hidden_size, most, err));
     TRY(in_range("ffn_hidden_size", c->ffn_hidden_size, most, err));
     TRY(in_range("num_attention_heads", c->num_attention_heads, most, err));
@@ -713,8 +711,8 @@ enum status model_config_check(const struct model_config *c, struct error *err)
     if (!(c->rotary_percent <= 1))
         return fail(err, ERR_CORRUPT, "rotary positions on %g of each head", c->rotary_percent);
     if (!c->num_experts) return OK;
-    TRY(in_range("num_experts", c->num_experts, MAX_EXPERTS, err));
-    TRY(in_range("num_layers * num_experts", c->num_layers * c->num_experts, MAX_LAYER_EXPERTS,
+    TRY(in_range("num_experts", c->num_experts, MOST_EXPERTS, err));
+    TRY(in_range("num_layers * num_experts", c->num_layers * c->num_experts, MOST_LAYER_EXPERTS,
                  err));
     TRY(in_range("moe_ffn_hidden_size", c->moe_ffn_hidden_size, most, err));
     return in_range("moe_router_topk", c->moe_router_topk, c->num_experts, err);

@@ -15,13 +15,7 @@
 #include "formats/pickle.h"
 #include "formats/torch.h"
 
-enum {
-    YAML_CAP = 16 << 20,
-    MOST_LAYERS = 100000,
-    MOST_EXPERTS = 100000,
-    MOST_LAYER_EXPERTS = 1000000,
-    MOST_HEADS = 1 << 20
-};
+enum { YAML_CAP = 16 << 20, MOST_HEADS = 1 << 20 };
 
 static const char tracker_name[] = "latest_checkpointed_iteration.txt",
                   bridge_tracker_name[] = "latest_train_state.pt";

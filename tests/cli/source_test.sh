@@ -78,6 +78,15 @@ exits 0
 prints "layout     TP2"
 says_nothing
 
+it "a Megatron checkpoint may have as many layers and experts as a Hugging Face model"
+sed -i 's/num_moe_experts: null/num_moe_experts: 50000/; s/ num_layers: 4/ num_layers: 50/' dense/iter_0000000/run_config.yaml
+run convert dense out --dry-run
+says "stacks 4 layers; the model has 50" # this far: the numbers alone are none that cannot be
+sed -i 's/ num_layers: 50/ num_layers: 201/' dense/iter_0000000/run_config.yaml
+run convert dense out --dry-run
+exits 5
+says "no model has 201 layers"
+
 it "other files of the folder come along to Megatron and back"
 cp -r m with_tokenizer
 echo '{"version": "1.0"}' >with_tokenizer/tokenizer.json
