@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "common/checked.h"
+#include "convert/foreign.h"
 #include "convert/inspect.h"
 #include "formats/dcp.h"
 #include "formats/hf_folder.h"
@@ -45,6 +46,8 @@ static enum status open_file(struct catalog *c, struct error *err)
     uint8_t head[512];
     struct file_stamp stamp;
     int fd;
+    const struct foreign *f = foreign_find(c->path);
+    if (f && !f->has_tensors) return foreign_refuse(f, c->path, err);
     if (has_suffix(c->path, ".safetensors")) return open_safetensors(c, err);
     for (size_t i = 0; i < sizeof torch_names / sizeof *torch_names; i++)
         if (has_suffix(c->path, torch_names[i])) return open_torch(c, err);
@@ -53,16 +56,15 @@ static enum status open_file(struct catalog *c, struct error *err)
     enum status st = file_read(fd, c->path, head, n, 0, err);
     close(fd);
     TRY(st);
-    if (torch_matches(head, n)) return open_torch(c, err);
-    if (safetensors_matches(head, n)) return open_safetensors(c, err);
     const char *what = sniff_name(head, n);
+    if (torch_matches(head, n)) return open_torch(c, err);
+    if (!what && safetensors_matches(head, n)) return open_safetensors(c, err);
     return fail(err, ERR_UNSUPPORTED, "%s: %s%s; safetensors and torch.save files are known",
                 c->path, what ? "this is " : "no file of tensors", what ? what : "");
 }
 
-static enum status open_stored_folder(struct catalog *c, struct error *err)
+static enum status open_stored_folder(struct catalog *c, const char *folder, struct error *err)
 {
-    const char *folder = hf_folder_resolve(&c->arena, c->path);
     if (path_exists(path_join(&c->arena, folder, ".metadata"))) {
         c->format = "DCP folder";
         return dcp_open(&c->stored, folder, true, err);
@@ -71,12 +73,28 @@ static enum status open_stored_folder(struct catalog *c, struct error *err)
     return hf_folder_open(&c->stored, folder, NULL, err);
 }
 
-static enum status open_stored(struct catalog *c, struct error *err)
+static void note_warnings(struct catalog *c)
 {
-    enum status st = path_is_folder(c->path) ? open_stored_folder(c, err) : open_file(c, err);
-    for (size_t i = 0; i < c->stored.num_warnings && !st; i++)
+    for (size_t i = 0; i < c->stored.num_warnings; i++)
         catalog_note(c, "%s", c->stored.warnings[i]);
-    return st;
+}
+
+/* The tensors of a folder that is no model for the reason in err, which stays where there are none.
+ * Of a Megatron root it is the iteration that was chosen. */
+static enum status open_as_stored(struct catalog *c, const char *path, struct error *err)
+{
+    struct error none;
+    struct arena a;
+    arena_init(&a);
+    const char *folder = arena_printf(&a, "%s", c->folder ? c->folder : path);
+    catalog_release(c);
+    catalog_init(c, path);
+    enum status st = open_stored_folder(c, hf_folder_resolve(&c->arena, folder), &none);
+    arena_release(&a);
+    if (st) return err->code;
+    note_warnings(c);
+    catalog_note(c, "%s", err->text);
+    return OK;
 }
 
 enum status inspect_open(struct catalog *c, const char *path, const struct source_options *o,
@@ -86,18 +104,14 @@ enum status inspect_open(struct catalog *c, const char *path, const struct sourc
     if (!path_exists(path) || path_is_folder(path)) {
         enum status st = source_open(c, path, o, maps, err);
         if (st != ERR_UNSUPPORTED) return st;
-        char why[sizeof err->text];
-        memcpy(why, err->text, sizeof why);
-        catalog_release(c);
-        catalog_init(c, path);
         *stored_only = true;
-        TRY(open_stored(c, err));
-        catalog_note(c, "%s", why);
-        return OK;
+        return open_as_stored(c, path, err);
     }
     catalog_init(c, path);
     *stored_only = true;
-    return open_stored(c, err);
+    TRY(open_file(c, err));
+    note_warnings(c);
+    return OK;
 }
 
 enum status opened_open(struct opened *o, const char *path, const struct source_flags *f,

@@ -10,7 +10,9 @@
 #include "common/json.h"
 #include "common/memory.h"
 #include "common/yaml.h"
+#include "convert/foreign.h"
 #include "convert/megatron_args.h"
+#include "formats/hf_folder.h"
 
 static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
 
@@ -141,20 +143,58 @@ enum status source_check_beyond(const struct catalog *c, struct error *err)
                 args ? "args" : "run_config.yaml", name);
 }
 
-enum status source_open(struct catalog *c, const char *path, const struct source_options *o,
-                        const struct model_maps *maps, struct error *err)
+/* What no reader here is for. */
+static enum status refuse_unknown(const char *path, struct error *err)
 {
-    catalog_init(c, path);
-    if (!path_exists(path)) return not_there(path, err);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (!kinds[i]->matches(path)) continue;
-        TRY(kinds[i]->open(c, o, maps, err));
-        for (size_t k = 0; k < c->stored.num_warnings; k++)
-            catalog_note(c, "%s", c->stored.warnings[k]);
-        return OK;
-    }
+    const struct foreign *f = foreign_find(path);
+    struct name_list names = {0};
+    struct arena a;
+    if (f) return foreign_refuse(f, path, err);
+    arena_init(&a);
+    enum status st = path_is_folder(path) ? folder_list(path, &a, &names, err) : OK;
+    bool is_empty = path_is_folder(path) && names.count == 0;
+    arena_release(&a);
+    if (st) return st;
+    if (is_empty) return fail(err, ERR_UNSUPPORTED, "%s: an empty folder", path);
     return fail(err, ERR_UNSUPPORTED,
                 "%s: no checkpoint that is known: neither a Hugging Face folder (config.json and "
                 "weights) nor a Megatron checkpoint (a tracker file, metadata.json or mp_rank_*)",
                 path);
+}
+
+/* config.json is in many folders: without weights beside it another program's mark counts. */
+static enum status choose_kind(const char *path, const struct source_kind **kind, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *folder = hf_folder_resolve(&a, path);
+    bool foreign = !hf_folder_has_weights(folder) && foreign_find(folder);
+    arena_release(&a);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        *kind = kinds[i];
+        if ((*kind == &source_hf && foreign) || !(*kind)->matches(path)) continue;
+        return OK;
+    }
+    return refuse_unknown(path, err);
+}
+
+/* What other programs left in a folder whose weights were read. */
+static void note_beside(struct catalog *c)
+{
+    const struct foreign *f = foreign_find(c->folder);
+    if (f && f->beside) catalog_note(c, "%s: %s", c->path, f->beside);
+}
+
+enum status source_open(struct catalog *c, const char *path, const struct source_options *o,
+                        const struct model_maps *maps, struct error *err)
+{
+    const struct source_kind *kind;
+    catalog_init(c, path);
+    if (!path_exists(path)) return not_there(path, err);
+    TRY(choose_kind(path, &kind, err));
+    TRY(kind->open(c, o, maps, err));
+    for (size_t k = 0; k < c->stored.num_warnings; k++)
+        catalog_note(c, "%s", c->stored.warnings[k]);
+    if (kind == &source_hf) note_beside(c);
+    return OK;
 }

@@ -226,6 +226,11 @@ static enum status read_config(struct opening *x, const char *folder, const stru
                                struct error *err)
 {
     cJSON *config;
+    if (!x->o->hf_config && !path_exists(path_join(&x->c->arena, folder, "config.json")))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: weights without config.json, which says what model they are of; "
+                    "--hf-config DIR can",
+                    folder);
     TRY(hf_config_read(folder, &config, err));
     enum status st = source_choose_map(x->o, maps, config, &x->map, err);
     if (!st) st = model_config_from_hf(x->map, config, &x->c->arena, &x->c->config, err);

@@ -15,7 +15,7 @@
 #include "formats/pickle.h"
 #include "formats/torch.h"
 
-enum { YAML_CAP = 16 << 20, MOST_HEADS = 1 << 20 };
+enum { YAML_CAP = 16 << 20, METADATA_CAP = 1 << 20, MOST_HEADS = 1 << 20 };
 
 static const char tracker_name[] = "latest_checkpointed_iteration.txt",
                   bridge_tracker_name[] = "latest_train_state.pt";
@@ -27,24 +27,42 @@ static bool has(struct arena *a, const char *folder, const char *name)
     return path_exists(path_join(a, folder, name));
 }
 
+/* Whether metadata.json is of a distributed checkpoint; the name is not Megatron's alone. */
+static bool has_backend(struct arena *a, const char *folder, bool *of_torch_dist)
+{
+    cJSON *tree;
+    if (json_read_file(path_join(a, folder, "metadata.json"), METADATA_CAP, JSON_NAN, &tree, NULL))
+        return false;
+    const char *backend = json_as_text(json_get(tree, "sharded_backend"));
+    bool has_one = backend != NULL;
+    *of_torch_dist = backend && strcmp(backend, "torch_dist") == 0;
+    cJSON_Delete(tree);
+    return has_one;
+}
+
 /* Whether the folder itself holds rank files or a distributed checkpoint of Megatron. */
 static bool is_iteration(struct arena *a, const char *folder)
 {
     struct name_list list;
+    bool of_torch_dist;
     if (has(a, folder, "metadata.json") && has(a, folder, ".metadata")) return true;
+    if (has_backend(a, folder, &of_torch_dist) && !of_torch_dist) return true;
     if (!path_is_folder(folder) || folder_list(folder, a, &list, NULL)) return false;
     for (size_t i = 0; i < list.count; i++)
-        if (fnmatch("mp_rank_[0-9][0-9]*", list.names[i], 0) == 0) return true;
+        if (fnmatch("mp_rank_[0-9][0-9]*", list.names[i], 0) == 0 &&
+            path_is_folder(path_join(a, folder, list.names[i])))
+            return true;
     return false;
 }
 
 static bool matches_megatron(const char *path)
 {
     struct arena a;
+    bool of_torch_dist;
     arena_init(&a);
     bool matches = path_is_folder(path) &&
                    (has(&a, path, tracker_name) || has(&a, path, bridge_tracker_name) ||
-                    has(&a, path, "metadata.json") || is_iteration(&a, path));
+                    has_backend(&a, path, &of_torch_dist) || is_iteration(&a, path));
     arena_release(&a);
     return matches;
 }

@@ -33,6 +33,11 @@ static enum status check_backend(struct megatron_source *m, struct error *err)
     enum status st = OK;
     if (!backend)
         st = fail(err, ERR_CORRUPT, "%s: no text sharded_backend", path);
+    else if (strcmp(backend, "zarr") == 0)
+        st = fail(err, ERR_UNSUPPORTED,
+                  "%s: this is a Zarr checkpoint, which Megatron-Core 0.12 and older releases "
+                  "write: let one of these load it and save it with --ckpt-format torch_dist",
+                  m->c->folder);
     else if (strcmp(backend, "torch_dist") || version != 1)
         st = fail(err, ERR_UNSUPPORTED,
                   "%s: backend %s version %" PRIu64 "; torch_dist version 1 is known", path,

@@ -51,14 +51,33 @@ static bool shard_number(const struct spelling *sp, const char *name, unsigned *
            strcmp(name + prefix + end, sp->suffix) == 0;
 }
 
-bool hf_folder_matches(const char *folder)
+static bool is_weights(const char *name)
 {
-    if (!path_is_folder(folder)) return false;
-    if (has_file(folder, "config.json")) return true;
+    unsigned k, n;
     for (size_t i = 0; i < NUM_SPELLINGS; i++)
-        if (has_file(folder, spellings[i].single) || has_file(folder, spellings[i].index))
+        if (strcmp(name, spellings[i].single) == 0 || strcmp(name, spellings[i].index) == 0 ||
+            shard_number(&spellings[i], name, &k, &n))
             return true;
     return false;
+}
+
+bool hf_folder_has_weights(const char *folder)
+{
+    struct arena a;
+    struct name_list names;
+    bool has = false;
+    arena_init(&a);
+    if (path_is_folder(folder) && !folder_list(folder, &a, &names, NULL))
+        for (size_t i = 0; i < names.count && !has; i++)
+            has = is_weights(names.names[i]);
+    arena_release(&a);
+    return has;
+}
+
+bool hf_folder_matches(const char *folder)
+{
+    return path_is_folder(folder) &&
+           (has_file(folder, "config.json") || hf_folder_has_weights(folder));
 }
 
 const char *hf_folder_resolve(struct arena *a, const char *path)
@@ -84,6 +103,8 @@ static enum status missing(const struct folder *f, const char *name, const char 
 {
     const char *path = path_join(f->a, f->path, name);
     struct stat st;
+    if (path_is_folder(path))
+        return fail(err, ERR_CORRUPT, "%s: a folder, where a file of weights is expected", path);
     if (lstat(path, &st) == 0)
         return fail(err, ERR_IO,
                     "%s: a link to a file that is not there: a download that did not "
@@ -271,8 +292,8 @@ static enum status no_weights(const struct folder *f, struct error *err)
                         list.names[i]);
     }
     return fail(err, ERR_IO,
-                "%s: no weights: neither model.safetensors nor an index nor numbered "
-                "shards, nor pytorch_model.bin",
+                "%s: its weights are missing: there is neither model.safetensors nor an index "
+                "nor numbered shards, nor pytorch_model.bin; download them again",
                 f->path);
 }
 

@@ -12,7 +12,8 @@
 #include "common/status.h"
 #include "formats/stored.h"
 
-/* Whether the folder holds weights in one of these ways, or config.json. */
+/* Whether the folder holds weights in one of these ways; those, or config.json. */
+bool hf_folder_has_weights(const char *folder);
 bool hf_folder_matches(const char *folder);
 
 /* The folder that a user means by `path`: itself; or the snapshot that refs/main names, where path

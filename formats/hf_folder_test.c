@@ -166,7 +166,11 @@ static void broken_indexes_are_refused(void **state)
 static void nothing_or_half_a_download_is_said_so(void **state)
 {
     (void)state;
-    is_refused(ERR_IO, "no weights");
+    is_refused(ERR_IO, "its weights are missing: there is neither model.safetensors nor an index");
+    assert_false(hf_folder_has_weights(folder));
+    mkdir(in_folder("model.safetensors"), 0777);
+    is_refused(ERR_CORRUPT, "model.safetensors: a folder, where a file of weights is expected");
+    rmdir(in_folder("model.safetensors"));
     write_text("abc.incomplete", "");
     is_refused(ERR_IO, "only abc.incomplete: a download that did not finish");
 }

@@ -71,17 +71,6 @@ else
     skip "cannot mount a tmpfs"
 fi
 
-# As a user whom file modes mean something to: run_as_nobody ARG...
-run_as_nobody() {
-    if [ "$(id -u)" -ne 0 ]; then
-        run "$@"
-    else
-        chmod 755 "$scratch" .
-        cp "$ferry" "$scratch/program"
-        run_program setpriv --reuid=65534 --regid=65534 --clear-groups "$scratch/program" "$@"
-    fi
-}
-
 it "a folder without the right to write is exit code 4"
 mkdir closed
 chmod 555 closed

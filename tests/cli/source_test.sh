@@ -60,13 +60,21 @@ run convert bare out
 exits 3
 says "config.json"
 
+it "weights without config.json can be looked at, and are a model with another one's"
+run inspect bare
+exits 0
+says "bare: weights without config.json"
+prints "39 stored tensors"
+run verify m bare --hf-config m
+exits 0
+
 it "one safetensors file can be looked at, but is no model"
 run inspect m/model-00001-of-00003.safetensors
 exits 0
 prints "safetensors"
 run convert m/model-00001-of-00003.safetensors out
 exits 3
-says "neither a Hugging Face folder"
+says "this is one file of safetensors: ferry inspect and print show it; a model is a folder"
 
 it "expert tensor parallel ranks of a model without experts say nothing of its layout"
 bridge=$golden/megatron/llama-bridge-0.3.1/checkpoint
@@ -86,6 +94,129 @@ sed -i 's/ num_layers: 50/ num_layers: 201/' dense/iter_0000000/run_config.yaml
 run convert dense out --dry-run
 exits 5
 says "no model has 201 layers"
+
+# foreign TEXT PATH [COMMAND...]: refused by its name, whatever asks; where inspect shows it, too.
+foreign() {
+    words=$1 path=$2
+    for command in convert digest verify inspect; do
+        case $command in
+        convert) run convert "$path" out --dry-run ;;
+        verify) run verify "$path" "$path" ;;
+        *) run $command "$path" ;;
+        esac
+        exits 3
+        says "$path: this is $words"
+    done
+}
+
+# touched FOLDER FILE...: a folder with files of these names; a name with / is in a folder within.
+touched() {
+    folder=$1
+    shift
+    for file; do
+        mkdir -p "$(dirname "$folder/$file")"
+        echo junk >"$folder/$file"
+    done
+}
+
+it "what other programs write is called by its name, with the way on"
+touched ds latest zero_to_fp32.py global_step3/mp_rank_00_model_states.pt
+touched zero3 global_step500/zero_pp_rank_0_mp_rank_00_model_states.pt latest
+cp m/config.json zero3
+touched lora adapter_config.json adapter_model.safetensors README.md
+touched gguf llama-Q4_K_M.gguf README.md
+touched nemo2 weights/metadata.json context/model.yaml
+touched nemo1 model_config.yaml model_weights.ckpt
+touched files model.nemo __0_0.distcp model.gguf
+touched titan step-10/.metadata
+touched trainer checkpoint-500/model.safetensors runs/x
+touched zarr key/.zarray common.pt
+echo '{"sharded_backend": "zarr", "sharded_backend_version": 1}' >zarr/metadata.json
+foreign "a DeepSpeed checkpoint: zero_to_fp32.py" ds
+foreign "a DeepSpeed checkpoint: zero_to_fp32.py" ds/global_step3
+foreign "a DeepSpeed checkpoint: zero_to_fp32.py" zero3
+foreign "a LoRA adapter, not a whole model: merge it first" lora
+foreign "a GGUF model of llama.cpp: start from the Hugging Face model" gguf
+foreign "a GGUF model of llama.cpp: start from the Hugging Face model" files/model.gguf
+foreign "a checkpoint of NeMo 2: its folder weights is one of torch_dist" nemo2
+foreign "a model of NeMo 1: NeMo's own scripts" nemo1
+foreign "a model of NeMo 1: NeMo's own scripts" files/model.nemo
+foreign "one file of a distributed checkpoint: give its folder" files/__0_0.distcp
+foreign "a folder of checkpoints by torchtitan: give one of its folders step-N" titan
+foreign "a folder of checkpoints by transformers' Trainer: give one of its folders" trainer
+foreign "a Zarr checkpoint, which Megatron-Core 0.12" zarr
+
+it "a GGUF file is told by its content, too"
+printf 'GGUF\003\000\000\000\000\000\000\000\000\000\000\000' >model
+run inspect model
+exits 3
+says "this is a GGUF file"
+
+it "a folder of torch.distributed.checkpoint without Megatron is shown, and is no model"
+"$ferry" convert -q m megatron
+cp -r megatron/iter_0000000 fsdp
+rm -r fsdp/metadata.json fsdp/common.pt fsdp/ferry*
+run convert fsdp out --dry-run
+exits 3
+says "fsdp: this is a checkpoint of torch.distributed.checkpoint, as FSDP and torchtitan write it"
+run inspect fsdp
+exits 0
+says "dcp_to_torch"
+prints "DCP folder"
+run convert m/model-00001-of-00003.safetensors out
+exits 3
+cp -r megatron/iter_0000000 iterations_only
+mkdir root
+mv iterations_only root/iter_0000000
+foreign "a folder of Megatron's iterations without its tracker file" root
+
+it "a stray metadata.json, or what DeepSpeed or peft left beside, does not hide a model"
+cp -r m beside
+echo '{"author": "someone"}' >beside/metadata.json
+run verify m beside
+exits 0
+says_nothing
+mkdir beside/global_step500
+run verify m beside
+exits 0
+says "beside: the state of DeepSpeed in it is not read"
+rmdir beside/global_step500
+echo '{}' >beside/adapter_config.json
+run verify m beside
+exits 0
+says "beside: the LoRA adapter in it (adapter_config.json) is not merged"
+
+it "a folder without weights, an empty one and one that may not be read are told apart"
+mkdir empty tokenizer
+cp m/config.json tokenizer
+run convert empty out
+exits 3
+says "empty: an empty folder"
+run inspect empty
+exits 3
+says "empty: an empty folder"
+run convert tokenizer out
+exits 4
+says "tokenizer: its weights are missing"
+mkdir tokenizer/model.safetensors
+run convert tokenizer out
+exits 5
+says "tokenizer/model.safetensors: a folder, where a file of weights is expected"
+cp -r m hidden
+chmod 000 hidden
+run_as_nobody convert hidden out
+exits 4
+says "hidden: Permission denied"
+chmod 755 hidden
+
+it "what makes a Megatron checkpoint no known model is told, not that weights are missing"
+cp -r "$bridge" heads
+rm heads/iter_0000000/run_config.yaml
+run inspect heads
+exits 0
+says "neither args nor run_config.yaml say how many heads"
+prints "DCP folder"
+prints "9 stored tensors"
 
 it "other files of the folder come along to Megatron and back"
 cp -r m with_tokenizer
