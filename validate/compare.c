@@ -371,49 +371,10 @@ static enum status count_differing(struct comparison *c, struct error *err)
 
 /* ---- the whole ---- */
 
-/* A field as text; NULL where it is not known. In arena a. */
-static const char *field_text(struct arena *a, const struct model_field *f,
-                              const struct model_config *config)
-{
-    const void *at = (const char *)config + f->offset;
-    switch (f->kind) {
-    case FIELD_UINT:
-        return *(const uint64_t *)at ? arena_printf(a, "%" PRIu64, *(const uint64_t *)at) : NULL;
-    case FIELD_REAL:
-        return *(const double *)at != 0 ? arena_printf(a, "%.10g", *(const double *)at) : NULL;
-    case FIELD_TEXT:
-        return *(const char *const *)at;
-    default:
-        return *(const bool *)at ? "yes" : "no";
-    }
-}
-
-/* Fields that belong to how a model is stored or trained, not to what it is. */
-static bool field_matters(const char *name)
-{
-    static const char *const others[] = {"padded_vocab_size", "make_vocab_size_divisible_by",
-                                         "attention_dropout", "hidden_dropout",
-                                         "init_method_std",   "moe_aux_loss_coeff"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strcmp(others[i], name) == 0) return false;
-    return true;
-}
-
 static void note_configs(struct comparison *c)
 {
-    const struct side *a = &c->sides[0], *b = &c->sides[1];
-    struct strbuf text = {0};
-    if (a->stored_only || b->stored_only) return;
-    for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        const char *x = field_text(&c->arena, f, &a->catalog.config),
-                   *y = field_text(&c->arena, f, &b->catalog.config);
-        if (field_matters(f->name) && x && y && strcmp(x, y))
-            strbuf_printf(&text, "%s%s (%s, %s)", text.length ? ", " : "", f->name, x, y);
-    }
-    if (text.length)
-        compare_note(c, arena_printf(&c->arena, "the configs of A and B differ in %s", text.data));
-    strbuf_release(&text);
+    for (size_t i = c->configs.num_computing; i < c->configs.count; i++)
+        compare_note(c, configs_note_text(&c->arena, &c->configs.differences[i]));
 }
 
 static void note_left_out(struct comparison *c)
@@ -472,6 +433,7 @@ enum status compare_run(struct comparison *c, const struct side sides[2],
     *c = (struct comparison){.sides = sides, .options = *o};
     arena_init(&c->arena);
     TRY(pair_tensors(c, err));
+    c->configs = configs_compare(sides, o->ignore_config, &c->arena);
     note_configs(c);
     note_left_out(c);
     note_unknown_vocabulary(c);
@@ -486,9 +448,14 @@ void compare_release(struct comparison *c)
     arena_release(&c->arena);
 }
 
-bool compare_passes(const struct comparison *c)
+bool compare_tensors_pass(const struct comparison *c)
 {
     return compare_num_different(c) == 0;
+}
+
+bool compare_configs_pass(const struct comparison *c)
+{
+    return c->configs.num_computing == 0;
 }
 
 size_t compare_num_different(const struct comparison *c)

@@ -8,6 +8,7 @@
 #include "ckpt/digest.h"
 #include "common/args.h"
 #include "common/progress.h"
+#include "validate/configs.h"
 #include "validate/places.h"
 #include "validate/sides.h"
 #include "validate/statistics.h"
@@ -46,6 +47,7 @@ struct compared {
 struct compare_options {
     struct tolerance tolerance;
     const struct arg_list *only, *ignore; /* globs; NULL: none */
+    const struct arg_list *ignore_config; /* globs of fields; NULL: none */
     unsigned threads;
     uint64_t max_memory;
     bool direct_io;
@@ -69,6 +71,7 @@ struct comparison {
     size_t num_tensors, capacity;
     const char *main_stack; /* of the first layer that there is */
 
+    struct config_comparison configs;
     size_t counts[NUM_OUTCOMES];
     size_t num_left_out; /* by --only and --ignore */
     uint64_t bytes[2];   /* of the tensors compared */
@@ -98,7 +101,9 @@ static inline bool outcome_passes(enum outcome o)
 {
     return o == IDENTICAL || o == WITHIN;
 }
-bool compare_passes(const struct comparison *c);
+bool compare_tensors_pass(const struct comparison *c);
+/* Whether the configs differ in nothing that changes what is computed. */
+bool compare_configs_pass(const struct comparison *c);
 size_t compare_num_different(const struct comparison *c);
 
 /* How bad a tensor is, to sort by: its relative error, and more than any where it has none. */

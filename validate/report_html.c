@@ -28,7 +28,8 @@ static const char *count_text(struct arena *a, uint64_t n)
 
 static const char *verdict_class(const struct comparison *c)
 {
-    return !compare_passes(c) ? "bad" : c->counts[WITHIN] ? "mid" : "ok";
+    bool passes = compare_tensors_pass(c) && compare_configs_pass(c);
+    return !passes ? "bad" : c->counts[WITHIN] ? "mid" : "ok";
 }
 
 static void add_verdict(const struct page *p)
@@ -38,7 +39,7 @@ static void add_verdict(const struct page *p)
     const char *rest = strstr(line.data, ": ");
     strbuf_printf(p->out, "<div class=\"verdict %s\"><b>", verdict_class(p->c));
     page_add_escaped(p, verdict_word(p->c));
-    page_add(p, p->v->forward ? "</b><span>weights: " : "</b><span>");
+    page_add(p, p->v->forward && compare_configs_pass(p->c) ? "</b><span>weights: " : "</b><span>");
     line.data[strcspn(line.data, "\n")] = '\0';
     page_add_escaped(p, rest ? rest + 2 : "");
     page_add(p, "</span></div>\n");
@@ -98,23 +99,53 @@ static const char *field_text(struct arena *a, const struct model_field *f,
     }
 }
 
+static void add_field(const struct page *p, const char *field, const char *const values[2],
+                      const struct config_difference *d)
+{
+    page_add(p, d && d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">" : "<tr>");
+    page_add_text_cell(p, "t", field);
+    page_add_text_cell(p, "s", values[0]);
+    page_add_text_cell(p, "s", values[1]);
+    page_add_text_cell(p, "s", d ? config_effect_ids[d->effect] : "");
+    page_add(p, "</tr>\n");
+}
+
+static void begin_fields(const struct page *p)
+{
+    page_add(p, "<div class=\"scroll\" style=\"margin-top:10px\"><table><thead><tr><th>field</th>"
+                "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
+}
+
+/* What stands first where it makes the models compute different things. */
+static void add_computing_fields(const struct page *p)
+{
+    const struct config_comparison *x = &p->c->configs;
+    if (!x->num_computing) return;
+    begin_fields(p);
+    for (size_t i = 0; i < x->num_computing; i++)
+        add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
+    page_add(p, "</tbody></table></div>\n");
+}
+
+static const struct config_difference *difference_in(const struct config_comparison *x,
+                                                     const char *field)
+{
+    for (size_t i = 0; i < x->count; i++)
+        if (strcmp(x->differences[i].field, field) == 0) return &x->differences[i];
+    return NULL;
+}
+
 static void add_configs(const struct page *p)
 {
     const struct side *s = p->c->sides;
     if (s[0].stored_only || s[1].stored_only) return;
-    page_add(p,
-             "<details><summary>Configs</summary><div class=\"scroll\" style=\"margin-top:10px\">"
-             "<table><thead><tr><th>field</th><th>A</th><th>B</th></tr></thead><tbody>\n");
+    page_add(p, "<details><summary>Configs</summary>");
+    begin_fields(p);
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct model_field *f = &model_fields[i];
-        const char *a = field_text(p->a, f, &s[0].catalog.config),
-                   *b = field_text(p->a, f, &s[1].catalog.config);
-        strbuf_printf(p->out, "<tr%s><td class=\"t\">%s</td><td class=\"s\">",
-                      strcmp(a, b) ? " class=\"differs\"" : "", f->name);
-        page_add_escaped(p, a);
-        page_add(p, "</td><td class=\"s\">");
-        page_add_escaped(p, b);
-        page_add(p, "</td></tr>\n");
+        const char *const values[] = {field_text(p->a, f, &s[0].catalog.config),
+                                      field_text(p->a, f, &s[1].catalog.config)};
+        add_field(p, f->name, values, difference_in(&p->c->configs, f->name));
     }
     page_add(p, "</tbody></table></div></details>\n");
 }
@@ -146,7 +177,7 @@ static void add_hints(const struct page *p)
 {
     const struct comparison *c = p->c;
     size_t without = 0;
-    if (compare_passes(c)) return;
+    if (compare_tensors_pass(c)) return;
     for (size_t i = 0; i < c->num_tensors; i++)
         without += !outcome_passes(c->tensors[i].outcome) && !c->tensors[i].hint;
     page_add(p, "<h2>Hints</h2>\n<ul class=\"hints\">\n");
@@ -466,7 +497,7 @@ static void add_tools(const struct page *p)
     page_add(p, "<h2>Tensors</h2>\n<div class=\"tools\"><input type=\"search\" id=\"filter\" "
                 "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
                 "type=\"checkbox\" id=\"all\"");
-    if (compare_passes(p->c)) page_add(p, " checked");
+    if (compare_tensors_pass(p->c)) page_add(p, " checked");
     page_add(p, "> those that pass, too</label><span id=\"count\"></span></div>\n");
 }
 
@@ -535,7 +566,8 @@ static void add_head(const struct page *p)
     page_add(p,
              "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
-    page_add_escaped(p, v->forward ? forward_word(v->forward) : verdict_word(v->c));
+    bool by_forward = v->forward && (!v->c || compare_configs_pass(v->c));
+    page_add_escaped(p, by_forward ? forward_word(v->forward) : verdict_word(v->c));
     page_add(p, " - ferry verify</title>\n<style>\n");
     add_lines(p, report_style);
     page_add(p, "</style></head><body><main>\n<h1>ferry verify</h1>\n");
@@ -560,8 +592,13 @@ void report_html(struct strbuf *out, const struct verdict *v, const struct repor
     bool plain = v->c && v->c->counts[IDENTICAL] == v->c->num_tensors;
     const struct page p = {out, v, v->c, &a, plain};
     add_head(&p);
+    bool configs_differ = v->c && !compare_configs_pass(v->c);
+    if (configs_differ) {
+        add_verdict(&p);
+        add_computing_fields(&p);
+    }
     if (v->forward) report_forward_verdict(&p);
-    if (v->c) add_verdict(&p);
+    if (v->c && !configs_differ) add_verdict(&p);
     add_comparison(&p);
     if (v->forward) report_forward(&p);
     add_weights(&p);

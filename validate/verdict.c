@@ -14,7 +14,8 @@ enum { SHOWN_TENSORS = 20, SHOWN_HINTS = 20, SHOWN_PLACES = 40 };
 
 const char *verdict_word(const struct comparison *c)
 {
-    if (!compare_passes(c)) return "DIFFERENT";
+    if (!compare_tensors_pass(c)) return "DIFFERENT";
+    if (!compare_configs_pass(c)) return "CONFIGS DIFFER";
     return c->counts[WITHIN] ? "within tolerance" : "identical";
 }
 
@@ -128,10 +129,12 @@ struct place_sum *sum_places(struct comparison *c, size_t *count)
 void verdict_line(struct strbuf *out, const struct verdict *v)
 {
     const struct comparison *c = v->c;
-    size_t different = compare_num_different(c);
+    size_t different = compare_num_different(c), fields = c->configs.num_computing;
     uint64_t bytes = c->bytes[0] > c->bytes[1] ? c->bytes[0] : c->bytes[1];
     strbuf_printf(out, "%s: ", verdict_word(c));
-    if (different) strbuf_printf(out, "%zu of ", different);
+    if (fields)
+        strbuf_printf(out, "%zu %s of the configs, ", fields, fields > 1 ? "fields" : "field");
+    if (different || fields) strbuf_printf(out, "%zu of ", different);
     strbuf_printf(out, "%zu tensors", c->num_tensors);
     if (c->counts[WITHIN]) strbuf_printf(out, ", %zu within tolerance", c->counts[WITHIN]);
     strbuf_printf(out, ", %s, %.2f s\n", bytes_text(bytes), v->seconds);
@@ -140,6 +143,21 @@ void verdict_line(struct strbuf *out, const struct verdict *v)
 static void add_name(struct strbuf *out, const char *name)
 {
     strbuf_add_escaped(out, name, strlen(name));
+}
+
+/* The fields that change what is computed; the others are notes. */
+static void configs_text(struct strbuf *out, const struct config_comparison *x)
+{
+    if (x->num_computing) strbuf_printf(out, "%-30s %-18s %s\n", "config", "A", "B");
+    for (size_t i = 0; i < x->num_computing; i++) {
+        const struct config_difference *d = &x->differences[i];
+        struct strbuf a = {0};
+        add_name(&a, d->values[0]);
+        strbuf_printf(out, "%-30s %-18s ", d->field, a.data);
+        add_name(out, d->values[1]);
+        strbuf_add_char(out, '\n');
+        strbuf_release(&a);
+    }
 }
 
 static void sides_text(struct strbuf *out, struct comparison *c)
@@ -272,8 +290,9 @@ static void hints_text(struct strbuf *out, const struct comparison *c, bool verb
 static void comparison_text(struct strbuf *out, const struct verdict *v, bool verbose)
 {
     verdict_line(out, v);
+    configs_text(out, &v->c->configs);
     sides_text(out, v->c);
-    if (compare_passes(v->c)) return;
+    if (compare_tensors_pass(v->c)) return;
     places_text(out, v->c, verbose);
     tensors_text(out, v->c, verbose);
     hints_text(out, v->c, verbose);

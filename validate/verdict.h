@@ -12,11 +12,12 @@ struct verdict {
     const struct forward *forward; /* NULL: not asked for */
 };
 
-/* "identical", "within tolerance", "DIFFERENT" */
+/* "identical", "within tolerance", "CONFIGS DIFFER", "DIFFERENT" */
 const char *verdict_word(const struct comparison *c);
 /* "DIFFERENT: 3 of 291 tensors, 2.47 GB, 1.02 s" */
 void verdict_line(struct strbuf *out, const struct verdict *v);
-/* The line and what explains it; verbose: all tensors and hints, not the most important ones. */
+/* The line, in which fields the configs differ, and what explains the tensors; verbose: all tensors
+ * and hints, not the most important ones. */
 void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose);
 void verdict_json(struct strbuf *out, const struct verdict *v);
 

@@ -175,10 +175,32 @@ static void tolerance_json(cJSON *o, const struct tolerance *t)
     }
 }
 
+static void configs_json(cJSON *o, const struct config_comparison *x)
+{
+    cJSON *list = cJSON_AddArrayToObject(o, "config_differences");
+    for (size_t i = 0; i < x->count; i++) {
+        const struct config_difference *d = &x->differences[i];
+        cJSON *field = cJSON_CreateObject();
+        json_add_text(field, "field", d->field);
+        json_add_text(field, "a", d->values[0]);
+        json_add_text(field, "b", d->values[1]);
+        json_add_text(field, "effect", config_effect_ids[d->effect]);
+        cJSON_AddItemToArray(list, field);
+    }
+}
+
+/* As the word of the text, in small letters. */
+static const char *verdict_id(const struct comparison *c)
+{
+    if (!compare_tensors_pass(c)) return "different";
+    return compare_configs_pass(c) ? verdict_word(c) : "configs differ";
+}
+
 static void comparison_json(cJSON *o, const struct verdict *v)
 {
     const struct comparison *c = v->c;
-    json_add_text(o, "verdict", compare_passes(c) ? verdict_word(c) : "different");
+    json_add_text(o, "verdict", verdict_id(c));
+    configs_json(o, &c->configs);
     json_add_number(o, "seconds", v->seconds);
     json_add_u64(o, "read_bytes", c->read_bytes);
     side_json(o, "a", &c->sides[0], c->bytes[0]);

@@ -276,9 +276,18 @@ for change in 's/"rms_norm_eps": 1e-05/"rms_norm_eps": 1e-04/ layer 0 diverges i
     cmp -s x/config.json "$golden/llama2/config.json" && is_wrong "not changed: $change"
     compare "$golden/llama2" x
     exits 1
-    prints "identical: "
+    [ "$(head -n 1 "$stdout" | cut -c 1-15)" = "CONFIGS DIFFER:" ] || is_wrong "not said first"
+    prints "1 field of the configs, 0 of "
     prints "layer ${change#* layer }"
 done
+sed -i 's/"rope_theta": 20000.0/"rope_theta": 10000.0001/' x/config.json
+compare "$golden/llama2" x --report page.html
+exits 1
+prints "CONFIGS DIFFER: "
+prints "forward: identical: "
+[ "$(grep -o '<b>[^<]*</b>' page.html | head -n 1)" = "<b>CONFIGS DIFFER</b>" ] || is_wrong "not first on the page"
+compare "$golden/llama2" x --ignore-config rotary_base
+exits 0
 
 it "NaN are a difference"
 if [ -n "$python" ]; then

@@ -174,6 +174,81 @@ run verify m ckpt --only '*linear_fc1*' --only '*norm*'
 exits 0
 prints "identical: 13 tensors"
 
+# A copy of a model whose config.json has one line changed: configured MODEL COPY KEY VALUE
+configured() {
+    rm -rf "$2"
+    cp -r "$1" "$2"
+    sed -i "s|\"$3\": *[^,]*|\"$3\": $4|" "$2/config.json"
+    cmp -s "$1/config.json" "$2/config.json" && is_wrong "$1/config.json has no $3 to change"
+}
+
+it "configs that compute something else are a difference, and said first"
+"$ferry" synth -q --model mistral mistral || is_wrong "synth mistral"
+while read -r model key value field; do
+    configured $model x $key "$value"
+    for pair in "$model x" "x $model"; do
+        # shellcheck disable=SC2086 # words
+        run verify $pair
+        exits 1
+        head -n 1 "$stdout" | grep -q "^CONFIGS DIFFER: [0-9]* fields\{0,1\} of the configs, 0 of " ||
+            is_wrong "$key: the first line is $(head -n 1 "$stdout")"
+        grep -q "^$field  " "$stdout" || is_wrong "$key: $(cat "$stdout")"
+    done
+    run verify $model x -q
+    exits 1
+    says_nothing
+    run verify $model x --ignore-config $field --ignore-config 'rope_*'
+    exits 0
+    prints "identical: "
+done <<'FIELDS'
+m rope_theta 20000.0 rotary_base
+m rms_norm_eps 0.001 layernorm_epsilon
+m hidden_act "gelu" activation_func
+mixtral num_experts_per_tok 1 moe_router_topk
+mistral sliding_window 8 sliding_window
+FIELDS
+configured m x rope_theta 20000.0
+run verify ckpt x
+exits 1
+prints "CONFIGS DIFFER: 1 field of the configs, 0 of 27 tensors"
+configured other x rope_theta 20000.0
+run verify m x
+exits 1
+prints "DIFFERENT: 1 field of the configs, 27 of 27 tensors"
+run verify m x --forward --threads 1 --ignore-config 'no*such'
+exits 2
+says "--ignore-config no*such: no field of a config is called so"
+
+it "what only a training depends on is a note"
+configured m x initializer_range 0.5
+run verify m x
+exits 0
+says "the configs differ in init_method_std: 0.02 in A, 0.5 in B; no logit depends on it"
+run verify m x --ignore-config init_method_std
+exits 0
+says_nothing
+
+it "JSON and the page list the fields that differ"
+if [ -n "$python" ]; then
+    configured m x rope_theta 20000.0
+    sed -i 's|"initializer_range": *[^,]*|"initializer_range": 0.5|' x/config.json
+    run verify m x --json --report fields.html
+    exits 1
+    "$python" -c 'import json, sys
+t = json.load(open(sys.argv[1]))
+assert t["verdict"] == "configs differ", t["verdict"]
+assert t["config_differences"] == [
+    {"field": "rotary_base", "a": "10000", "b": "20000", "effect": "computes"},
+    {"field": "init_method_std", "a": "0.02", "b": "0.5", "effect": "harmless"}], t["config_differences"]' \
+        "$stdout" 2>parsed || is_wrong "--json: $(cat parsed)"
+    grep -q '<b>CONFIGS DIFFER</b><span>1 field of the configs' fields.html || is_wrong "no verdict on the page"
+    [ "$(grep -c '<tr class="differs"><td class="t">rotary_base' fields.html)" -eq 2 ] ||
+        is_wrong "the page marks no row"
+    rm fields.html
+else
+    skip "no python3"
+fi
+
 it "what has no model map is compared by the names of the files"
 for copy in a b; do
     mkdir $copy && cp m/* $copy
