@@ -98,7 +98,7 @@ enum status digest_catalog(const struct catalog *c, const struct digest_options 
     x.digests = arena_array(a, c->num_tensors, sizeof *x.digests);
     for (size_t i = 0; i < c->num_tensors; i++) {
         const struct tensor *t = &c->tensors[i];
-        if (name_is_padding(t->name)) continue;
+        if (name_is_padding(t->name) || (o->no_optim && name_is_optimizer(t->name))) continue;
         x.digests[s.num_items] = (struct tensor_digest){
             .name = t->name, .dtype = t->dtype, .num_dims = t->num_dims, .shape = t->shape};
         items[s.num_items++].tensors[0] = t;

@@ -7,7 +7,9 @@
  *
  * A checkpoint's is a list of lines "NAME TAB DIGEST", sorted bytewise by name, and closed by a
  * line of the name "*" with the SHA-256 of all lines before it. Where there is an optimizer, a
- * second such list follows, closed by "optimizer.*". Padding of the vocabulary is in neither. */
+ * second such list follows, closed by "optimizer.*". Padding of the vocabulary is in neither.
+ * `ferry digest` ends with two lines about the config, "config.args" and "config", which are
+ * outside of both (validate/digest_command.c). */
 #ifndef FERRY_CKPT_DIGEST_H
 #define FERRY_CKPT_DIGEST_H
 
@@ -44,6 +46,7 @@ struct digest_options {
     uint64_t max_memory;
     bool direct_io;
     enum progress_style progress;
+    bool no_optim; /* the optimizer's tensors are left out, too */
 };
 MUST_CHECK enum status digest_catalog(const struct catalog *c, const struct digest_options *o,
                                       struct arena *a, struct tensor_digest **out, size_t *count,

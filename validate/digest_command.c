@@ -1,5 +1,14 @@
 /* digest_command.c - ferry digest: what a checkpoint holds, in a line a tensor, and whether it
- * still does. */
+ * still does.
+ *
+ * Behind the lists of ckpt/digest.h stand up to two lines about the config, each the SHA-256 of a
+ * text of config_text() (convert/config_difference.h):
+ *
+ *     config.args  what Megatron's args can say of it: the same in every format
+ *     config       all that config.json says; of a checkpoint that has one
+ *
+ * A checkpoint whose format does not say them lacks them; so they are outside of "*", and --check
+ * compares them only where both sides have them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +18,13 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/memory.h"
+#include "convert/config_difference.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
 #include "convert/record.h"
 #include "validate/commands.h"
+#include "validate/json_fields.h"
+#include "validate/optimizer.h"
 
 enum { CHECK_CAP = 1 << 30, MOST_LISTED = 50 };
 
@@ -21,12 +33,14 @@ struct digest_flags {
     struct run_flags run;
     struct output_flags output;
     const char *check;
+    bool no_optim;
 };
 
 // clang-format off
 #define AT(field) offsetof(struct digest_flags, field)
 static const struct arg digest_args[] = {
     {"--check", ARG_TEXT, AT(check), "FILE", NULL, "compare with a list that was printed before, or with a ferry.json; exit code 1 where something differs"},
+    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out"},
 };
 static const struct arg_group digest_groups[] = {
     {"Digest", digest_args, sizeof digest_args / sizeof *digest_args, 0},
@@ -72,6 +86,8 @@ static enum status read_lines(struct known *k, const char *path, struct error *e
     size_t number = 1;
     char *rest = k->text;
     for (char *line; (line = strsep(&rest, "\n")); number++) {
+        size_t length = strlen(line);
+        if (length && line[length - 1] == '\r') line[length - 1] = '\0';
         char *tab = strchr(line, '\t');
         if (!*line) continue;
         if (!tab)
@@ -112,80 +128,184 @@ static void known_release(struct known *k)
     map_release(&k->names);
 }
 
+/* ---- what is found ---- */
+
+enum { NUM_CONFIG_LINES = 2 };
+static const char *const config_lines[NUM_CONFIG_LINES] = {"config.args", "config"};
+
+/* What a checkpoint holds: its lines, and sums of what its config says, "" for none. */
+struct found {
+    struct tensor_digest *digests;
+    size_t count;
+    char config[NUM_CONFIG_LINES][SHA256_TEXT];
+    struct strbuf text;
+};
+
+static void sum_of_text(const char *text, char sum[SHA256_TEXT])
+{
+    struct sha256 *s = sha256_start();
+    sha256_add(s, text, strlen(text));
+    sha256_finish(s, sum);
+}
+
+static void find_config(struct found *x, const struct catalog *c, struct arena *a)
+{
+    for (int i = 0; i < NUM_CONFIG_LINES; i++) {
+        const char *text = config_text(c, i == 0, a);
+        if (!text) continue;
+        sum_of_text(text, x->config[i]);
+        strbuf_printf(&x->text, "%s\t%s\n", config_lines[i], x->config[i]);
+    }
+}
+
+static enum status find_all(struct found *x, const struct catalog *c,
+                            const struct digest_options *o, struct arena *a, struct error *err)
+{
+    if (!o->no_optim) TRY(optimizer_check_read(c, err));
+    TRY(digest_catalog(c, o, a, &x->digests, &x->count, err));
+    digest_print_all(&x->text, x->digests, x->count, NULL);
+    find_config(x, c, a);
+    return OK;
+}
+
 /* ---- comparing ---- */
 
-static void list_line(size_t *bad, const char *name, const char *expected, const char *found)
+/* One line that is not as the list has it; NULL where one of the two has no such line. */
+struct odd_line {
+    const char *name, *expected, *found;
+};
+
+struct checking {
+    const struct known *known;
+    bool no_optim;
+    struct odd_line *odd;
+    size_t num_odd, odd_capacity, num_same;
+    struct arena *a;
+};
+
+/* Lines that not everybody has count only where both do. */
+static bool may_be_missing(const struct checking *x, const char *name)
 {
-    if (++*bad <= MOST_LISTED)
-        fprintf(stderr, "  %s: expected %s, found %s\n", name, expected, found);
+    for (int i = 0; i < NUM_CONFIG_LINES; i++)
+        if (strcmp(name, config_lines[i]) == 0) return true;
+    return x->no_optim && name_is_optimizer(name);
+}
+
+static void check_line(struct checking *x, const char *name, const char *expected,
+                       const char *found)
+{
+    bool both = expected && found;
+    if (both && strcmp(expected, found) == 0)
+        x->num_same++;
+    else if (both || !may_be_missing(x, name))
+        *ARENA_PUSH(x->a, x->odd, x->num_odd, x->odd_capacity) =
+            (struct odd_line){name, expected, found};
 }
 
 /* text: the lines that were found; it is taken apart. */
-static enum status compare(const struct known *k, char *text, const char *path, size_t *count,
-                           struct error *err)
+static void compare(struct checking *x, char *text)
 {
+    const struct known *k = x->known;
     struct map found = {0};
-    size_t bad = 0, at;
-    *count = 0;
+    size_t at;
     for (char *line; (line = strsep(&text, "\n"));) {
         char *tab = strchr(line, '\t');
         if (!tab) continue;
         *tab = '\0';
         (void)map_add(&found, line, 0, &at);
-        if (!map_get(&k->names, line, &at))
-            list_line(&bad, line, "nothing", tab + 1);
-        else if (strcmp(k->lines[2 * at + 1], tab + 1))
-            list_line(&bad, line, k->lines[2 * at + 1], tab + 1);
-        else
-            ++*count;
+        bool known = map_get(&k->names, line, &at);
+        check_line(x, line, known ? k->lines[2 * at + 1] : NULL, tab + 1);
     }
     for (size_t i = 0; i < k->count; i++)
         if (!map_get(&found, k->lines[2 * i], &at))
-            list_line(&bad, k->lines[2 * i], k->lines[2 * i + 1], "nothing");
+            check_line(x, k->lines[2 * i], k->lines[2 * i + 1], NULL);
     map_release(&found);
-    if (bad > MOST_LISTED) fprintf(stderr, "  and %zu more\n", bad - MOST_LISTED);
-    if (!bad) return OK;
-    return fail(err, DIFFERENT, "%s: %zu lines differ", path, bad);
+}
+
+static void print_odd_lines(const struct checking *x)
+{
+    for (size_t i = 0; i < x->num_odd && i < MOST_LISTED; i++) {
+        const struct odd_line *l = &x->odd[i];
+        fprintf(stderr, "  %s: expected %s, found %s\n", l->name,
+                l->expected ? l->expected : "nothing", l->found ? l->found : "nothing");
+    }
+    if (x->num_odd > MOST_LISTED) fprintf(stderr, "  and %zu more\n", x->num_odd - MOST_LISTED);
 }
 
 /* ---- the command ---- */
 
-static void print_json(struct tensor_digest *digests, size_t count)
+static void print_object(cJSON *o)
 {
     struct strbuf text = {0};
-    cJSON *o = cJSON_CreateObject();
-    record_add_digests(o, "digest", "tensors", digests, count);
     json_print(&text, o, 2);
     puts(text.data);
     strbuf_release(&text);
     cJSON_Delete(o);
 }
 
+static void print_json(const struct found *x)
+{
+    cJSON *o = cJSON_CreateObject();
+    record_add_digests(o, "digest", "tensors", x->digests, x->count);
+    cJSON *whole = cJSON_GetObjectItemCaseSensitive(o, "digest");
+    for (int i = 0; i < NUM_CONFIG_LINES; i++)
+        if (*x->config[i]) json_add_text(whole, config_lines[i], x->config[i]);
+    print_object(o);
+}
+
+static void print_check_json(const struct checking *x, const char *path, const char *list)
+{
+    cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "verdict", x->num_odd ? "different" : "identical");
+    json_add_text(o, "path", path);
+    json_add_text(o, "list", list);
+    json_add_u64(o, "same", x->num_same);
+    cJSON *lines = cJSON_AddArrayToObject(o, "different");
+    for (size_t i = 0; i < x->num_odd; i++) {
+        cJSON *line = cJSON_CreateObject();
+        json_add_text(line, "name", x->odd[i].name);
+        json_add_text(line, "expected", x->odd[i].expected);
+        json_add_text(line, "found", x->odd[i].found);
+        cJSON_AddItemToArray(lines, line);
+    }
+    print_object(o);
+}
+
+static enum status check_and_tell(const struct digest_flags *f, const struct known *k,
+                                  struct found *found, const char *path, struct arena *a,
+                                  struct error *err)
+{
+    struct checking x = {.known = k, .no_optim = f->no_optim, .a = a};
+    compare(&x, found->text.data);
+    if (f->output.json)
+        print_check_json(&x, path, f->check);
+    else
+        print_odd_lines(&x);
+    if (x.num_odd) return fail(err, DIFFERENT, "%s: %zu lines differ", path, x.num_odd);
+    if (!f->output.quiet)
+        fprintf(stderr, "%s: all %zu lines are as %s has them\n", path, x.num_same, f->check);
+    return OK;
+}
+
 static enum status digest_opened(const struct digest_flags *f, const struct catalog *c,
                                  struct error *err)
 {
     struct executor_options run = executor_options_of(&f->run, &f->output);
-    struct digest_options o = {run.threads, run.max_memory, run.direct_io, run.progress};
+    struct digest_options o = {run.threads, run.max_memory, run.direct_io, run.progress,
+                               f->no_optim};
     struct arena a;
-    struct tensor_digest *digests;
-    struct strbuf text = {0};
+    struct found found = {0};
     struct known known = {0};
-    size_t count, same = 0;
     arena_init(&a);
     enum status st = f->check ? known_read(&known, f->check, err) : OK;
-    if (!st) st = digest_catalog(c, &o, &a, &digests, &count, err);
-    if (!st) {
-        digest_print_all(&text, digests, count, NULL);
-        if (f->check)
-            st = compare(&known, text.data, c->path, &same, err);
-        else if (f->output.json)
-            print_json(digests, count);
-        else
-            fputs(text.data, stdout);
-    }
-    if (!st && f->check && !f->output.quiet)
-        fprintf(stderr, "%s: all %zu lines are as %s has them\n", c->path, same, f->check);
-    strbuf_release(&text);
+    if (!st) st = find_all(&found, c, &o, &a, err);
+    if (!st && f->check)
+        st = check_and_tell(f, &known, &found, c->path, &a, err);
+    else if (!st && f->output.json)
+        print_json(&found);
+    else if (!st)
+        fputs(found.text.data, stdout);
+    strbuf_release(&found.text);
     known_release(&known);
     arena_release(&a);
     return st;
@@ -207,8 +327,15 @@ const struct command command_digest = {
     .name = "digest",
     .summary = "print digests of all tensors, which no format or layout changes, or check them",
     .positional = "PATH",
-    .text = "  ferry digest ckpt > model.digest\n"
-            "  ferry digest elsewhere --check model.digest",
+    .text =
+        "One line for each tensor, NAME, TAB and DIGEST; behind them \"*\", the SHA-256 of all "
+        "lines "
+        "before it (then the same of the optimizer, closed by \"optimizer.*\"), and the SHA-256 of "
+        "what the config says that changes what is computed: \"config.args\" as far as Megatron's "
+        "args can say it, \"config\" of all of a config.json. Those two are there where the "
+        "checkpoint says so much, and --check compares them where both sides have them.\n\n"
+        "  ferry digest ckpt > model.digest\n"
+        "  ferry digest elsewhere --check model.digest",
     .groups = digest_groups,
     .num_groups = sizeof digest_groups / sizeof *digest_groups,
     .options_bytes = sizeof(struct digest_flags),

@@ -1,8 +1,14 @@
 #!/bin/sh
 # digest_test.sh - digests: the same from every format and layout, recorded, and checked.
+golden=$(cd "$(dirname "$0")/../golden/megatron" && pwd)
 . "$(dirname "$0")/lib.sh"
 synth_model m --layers 4
 synth_model moe --model qwen3_moe --experts 4 --topk 2
+
+# The lines before those about the config, which not every format says in full.
+without_config() {
+    grep -v '^config' "$1"
+}
 
 it "the same lines come from every format and layout"
 run digest m
@@ -27,14 +33,93 @@ run digest m --threads 1 --max-memory 64MiB --direct-io
 exits 0
 cmp -s "$stdout" m.digest || is_wrong "$(diff "$stdout" m.digest)"
 
-it "the last line is the SHA-256 of those before it"
-want=$(sed '$d' m.digest | sha256sum | cut -d ' ' -f 1)
-[ "$(tail -n 1 m.digest)" = "$(printf '*\t%s' "$want")" ] || is_wrong "$(tail -n 1 m.digest) is not $want"
+it "the last line of the tensors is the SHA-256 of those before it"
+want=$(without_config m.digest | sed '$d' | sha256sum | cut -d ' ' -f 1)
+last=$(without_config m.digest | tail -n 1)
+[ "$last" = "$(printf '*\t%s' "$want")" ] || is_wrong "$last is not $want"
+
+it "behind it stand the sums of what args and config.json say of the model"
+[ "$(tail -n 2 m.digest | cut -f 1 | tr '\n' ' ')" = "config.args config " ] || is_wrong "$(tail -n 2 m.digest)"
+[ "$(tail -n 2 m.digest | cut -f 2 | grep -c '^[0-9a-f]\{64\}$')" -eq 2 ] || is_wrong "$(tail -n 2 m.digest)"
+cp -r m turned && sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 20000.0/' turned/config.json
+run digest turned
+exits 0
+diff "$stdout" m.digest | sed -n 's/^> //p' | cut -f 1 | tr '\n' ' ' >changed
+[ "$(cat changed)" = "config.args config " ] || is_wrong "rope_theta changes the lines $(cat changed)"
+run digest turned --check m.digest
+exits 1
+says "  config: expected "
+says "turned: 2 lines differ"
+run convert turned turned-ckpt
+rm -rf turned-ckpt/*/ferry-hf
+run digest turned-ckpt --true-vocab-size 1000 --check m.digest
+exits 1
+says "  config.args: expected "
+says "turned-ckpt: 1 lines differ"
+run convert m bare
+rm -rf bare/*/ferry-hf
+run digest bare --true-vocab-size 1000 --check m.digest
+exits 0
+without_config m.digest >old.digest
+run digest turned --check old.digest
+exits 0
+
+it "a list with line ends of Windows is the same list"
+sed 's/$/\r/' m.digest >crlf.digest
+run digest m --check crlf.digest
+exits 0
+says "all $(wc -l <m.digest) lines are as crlf.digest has them"
+
+it "--check --json prints what differs as one object"
+python=$(command -v python3)
+if [ -n "$python" ]; then
+    run digest turned --check m.digest --json
+    exits 1
+    "$python" -c 'import json, sys
+t, lines = json.load(open(sys.argv[1])), dict(line.rstrip("\n").split("\t") for line in open("m.digest"))
+assert (t["verdict"], t["path"], t["list"]) == ("different", "turned", "m.digest"), t
+assert [d["name"] for d in t["different"]] == ["config.args", "config"], t
+assert all(d["expected"] == lines[d["name"]] != d["found"] for d in t["different"]), t
+assert t["same"] == len(lines) - 2, t' "$stdout" 2>parsed || is_wrong "$(cat parsed)"
+    run digest m --check m.digest --json -q
+    exits 0
+    "$python" -c 'import json, sys
+t = json.load(open(sys.argv[1]))
+assert (t["verdict"], t["different"]) == ("identical", []), t' "$stdout" 2>parsed || is_wrong "$(cat parsed)"
+    run digest m --json
+    cp "$stdout" m.json
+    run digest turned --check m.json
+    exits 1
+    says "turned: 2 lines differ"
+else
+    skip "no python3"
+fi
+
+it "an optimizer that is there has lines, or is refused where it cannot be read"
+trained=$golden/llama-HEAD-fully-reshardable-dp2/checkpoint
+run digest "$trained"
+exits 0
+cp "$stdout" trained.digest
+prints "optimizer.*	"
+run digest "$trained" --no-load-optim
+exits 0
+if grep -q optimizer "$stdout"; then is_wrong "lines of the optimizer with --no-optim"; fi
+run digest "$trained" --no-optim --check trained.digest
+exits 0
+run convert m legacy --to torch
+echo "no state" >legacy/iter_0000000/mp_rank_00/distrib_optim.pt
+run digest legacy
+exits 3
+prints_nothing
+says "legacy: its optimizer state (distributed, in distrib_optim.pt; 9 B) cannot be read"
+says "--no-optim leaves it out"
+run digest legacy --no-optim --check m.digest
+exits 0
 
 it "what is written keeps its digests in ferry.json, and inspect shows them"
 run convert m out --tp 2
 exits 0
-sum=$(tail -n 1 m.digest | cut -f 2)
+sum=$(without_config m.digest | tail -n 1 | cut -f 2)
 run digest out --check out/ferry.json
 exits 0
 run inspect out

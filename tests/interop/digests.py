@@ -1,5 +1,6 @@
 """The digests of a Hugging Face model's tensors, from their definition (kernels/cpu/digest.h,
-ckpt/digest.h) and nothing of ferry's: what `ferry digest` must print for it, in any format."""
+ckpt/digest.h) and nothing of ferry's: what `ferry digest` must print for it, in any format,
+before the two lines about the config."""
 
 import hashlib
 

@@ -1,0 +1,20 @@
+#include "validate/optimizer.h"
+
+#include "convert/options.h"
+
+bool optimizer_has_tensors(const struct catalog *c)
+{
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (name_is_optimizer(c->tensors[i].name)) return true;
+    return false;
+}
+
+enum status optimizer_check_read(const struct catalog *c, struct error *err)
+{
+    const struct optimizer_info *o = &c->optimizer;
+    if (!o->present || (!o->unread && optimizer_has_tensors(c))) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: its optimizer state (%s; %s) cannot be read%s%s; --no-optim leaves it out",
+                c->path, o->kind, bytes_text(o->size_bytes), o->unread ? ": " : "",
+                o->unread ? o->unread : "");
+}

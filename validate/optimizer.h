@@ -1,0 +1,12 @@
+/* optimizer.h - optimizer state that a checkpoint has and Ferry cannot read is not "none". */
+#ifndef FERRY_VALIDATE_OPTIMIZER_H
+#define FERRY_VALIDATE_OPTIMIZER_H
+
+#include "ckpt/catalog.h"
+
+bool optimizer_has_tensors(const struct catalog *c);
+
+/* ERR_UNSUPPORTED, saying why, where not all of the optimizer's state became tensors of c. */
+MUST_CHECK enum status optimizer_check_read(const struct catalog *c, struct error *err);
+
+#endif
