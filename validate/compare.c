@@ -10,6 +10,7 @@
 #include "ckpt/scan.h"
 #include "common/checked.h"
 #include "common/memory.h"
+#include "validate/optimizer.h"
 
 // clang-format off
 #define OUTCOMES(X)                                      \
@@ -377,6 +378,20 @@ static void note_configs(struct comparison *c)
         compare_note(c, configs_note_text(&c->arena, &c->configs.differences[i]));
 }
 
+static void note_optimizer(struct comparison *c, unsigned side)
+{
+    const struct side *s = &c->sides[side];
+    const struct optimizer_info *o = &s->catalog.optimizer;
+    const char *why = c->options.no_optim ? "by --no-optim" : "the other side has none";
+    if (s->num_optimizer)
+        compare_note(c, arena_printf(&c->arena,
+                                     "%zu tensors of the optimizer in %c are not compared: %s",
+                                     s->num_optimizer, side_letter(side), why));
+    else if (o->present && !optimizer_has_tensors(&s->catalog))
+        compare_note(c, arena_printf(&c->arena, "the optimizer in %c (%s) is not compared: %s",
+                                     side_letter(side), o->kind, why));
+}
+
 static void note_left_out(struct comparison *c)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -385,12 +400,7 @@ static void note_left_out(struct comparison *c)
             compare_note(c, arena_printf(&c->arena,
                                          "%zu tensors of vocabulary padding in %c are not compared",
                                          s->num_padding, side_letter(i)));
-        if (s->num_optimizer)
-            compare_note(
-                c, arena_printf(&c->arena,
-                                "%zu tensors of the optimizer in %c are not compared: the other "
-                                "side has none",
-                                s->num_optimizer, side_letter(i)));
+        note_optimizer(c, i);
         if (s->catalog.num_missing)
             compare_note(c,
                          arena_printf(&c->arena, "%zu tensors of the model are missing in %c: %s%s",

@@ -48,6 +48,7 @@ struct compare_options {
     struct tolerance tolerance;
     const struct arg_list *only, *ignore; /* globs; NULL: none */
     const struct arg_list *ignore_config; /* globs of fields; NULL: none */
+    bool no_optim;                        /* the sides were opened without */
     unsigned threads;
     uint64_t max_memory;
     bool direct_io;

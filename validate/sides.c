@@ -1,6 +1,5 @@
 #include "validate/sides.h"
 
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,6 +7,7 @@
 #include "common/json.h"
 #include "convert/inspect.h"
 #include "formats/hf_folder.h"
+#include "validate/optimizer.h"
 
 void sides_init(struct side sides[2])
 {
@@ -148,23 +148,15 @@ static enum status add_stored(struct side *s, const struct stored_tensor *stored
     return OK;
 }
 
-static enum status list_stored(struct side *s, struct error *err)
+static enum status list_stored(struct side *s, bool optimizer, struct error *err)
 {
     const struct stored *all = &s->catalog.stored;
     for (size_t i = 0; i < all->num_tensors; i++)
-        TRY(add_stored(s, &all->tensors[i], err));
+        if (optimizer || !name_is_optimizer(all->tensors[i].name))
+            TRY(add_stored(s, &all->tensors[i], err));
+        else
+            s->num_optimizer++;
     return OK;
-}
-
-static bool is_optimizer(const struct tensor *t)
-{
-    return fnmatch("optimizer.*", t->name, 0) == 0;
-}
-
-static void find_optimizer(struct side *s)
-{
-    for (size_t i = 0; i < s->catalog.num_tensors; i++)
-        s->has_optimizer |= is_optimizer(&s->catalog.tensors[i]);
 }
 
 static enum status list_logical(struct side *s, bool optimizer, struct error *err)
@@ -172,9 +164,9 @@ static enum status list_logical(struct side *s, bool optimizer, struct error *er
     const struct catalog *c = &s->catalog;
     for (size_t i = 0; i < c->num_tensors; i++) {
         const struct tensor *t = &c->tensors[i];
-        if (fnmatch("*.padding", t->name, 0) == 0)
+        if (name_is_padding(t->name))
             s->num_padding++;
-        else if (!optimizer && is_optimizer(t))
+        else if (!optimizer && name_is_optimizer(t->name))
             s->num_optimizer++;
         else
             add_tensor(s, t);
@@ -205,10 +197,10 @@ static const char *reason(const struct side *s)
     return s->stored_only && c->num_notes ? c->notes[c->num_notes - 1] : NULL;
 }
 
-static enum status list_by_stored_names(struct side sides[2], struct error *err)
+static enum status list_by_stored_names(struct side sides[2], bool optimizer, struct error *err)
 {
     for (unsigned i = 0; i < 2; i++)
-        TRY(list_stored(&sides[i], err));
+        TRY(list_stored(&sides[i], optimizer, err));
     if (have_a_name_in_common(sides)) return OK;
     const char *why = reason(&sides[0]) ? reason(&sides[0]) : reason(&sides[1]);
     return fail(err, ERR_UNSUPPORTED,
@@ -218,27 +210,39 @@ static enum status list_by_stored_names(struct side sides[2], struct error *err)
                 sides[1].catalog.format, why ? ": " : "", why ? why : "");
 }
 
-static enum status list_tensors(struct side sides[2], struct error *err)
+/* Whether both have an optimizer to compare; where both have one, it must have been read. */
+static enum status choose_optimizer(const struct side sides[2], bool *optimizer, struct error *err)
 {
-    if (sides[0].stored_only || sides[1].stored_only) return list_by_stored_names(sides, err);
+    const struct catalog *a = &sides[0].catalog, *b = &sides[1].catalog;
+    if (a->optimizer.present && b->optimizer.present)
+        for (unsigned i = 0; i < 2; i++)
+            TRY(optimizer_check_read(&sides[i].catalog, err));
+    *optimizer = optimizer_has_tensors(a) && optimizer_has_tensors(b);
+    return OK;
+}
+
+static enum status list_tensors(struct side sides[2], bool no_optim, struct error *err)
+{
+    bool optimizer = false;
+    if (sides[0].stored_only || sides[1].stored_only)
+        return list_by_stored_names(sides, !no_optim, err);
+    if (!no_optim) TRY(choose_optimizer(sides, &optimizer, err));
     for (unsigned i = 0; i < 2; i++)
-        find_optimizer(&sides[i]);
-    bool both = sides[0].has_optimizer && sides[1].has_optimizer;
-    for (unsigned i = 0; i < 2; i++)
-        TRY(list_logical(&sides[i], both, err));
+        TRY(list_logical(&sides[i], optimizer, err));
     return OK;
 }
 
 enum status sides_open(struct side sides[2], const char *const paths[2],
-                       const struct source_options *o, const struct model_maps *maps,
+                       const struct sides_options *o, const struct model_maps *maps,
                        struct error *err)
 {
-    if (o->has_ckpt_step && source_hf.matches(paths[0]) && source_hf.matches(paths[1]))
+    const struct source_options *source = &o->source;
+    if (source->has_ckpt_step && source_hf.matches(paths[0]) && source_hf.matches(paths[1]))
         return fail(err, ERR_USAGE, "--ckpt-step: Hugging Face folders have no iterations");
     for (unsigned i = 0; i < 2; i++)
-        TRY(open_side(&sides[i], paths[i], o, 0, maps, err));
-    TRY(share_vocabulary(sides, paths, o, maps, err));
-    TRY(list_tensors(sides, err));
+        TRY(open_side(&sides[i], paths[i], source, 0, maps, err));
+    TRY(share_vocabulary(sides, paths, source, maps, err));
+    TRY(list_tensors(sides, o->no_optim, err));
     for (unsigned i = 0; i < 2; i++)
         sides[i].heads = heads_of(&sides[i]);
     return OK;

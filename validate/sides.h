@@ -5,7 +5,7 @@
  * row of the map names go by their own. Else both go by the names of their files.
  *
  * Not listed, but counted: vocabulary padding (NAME.padding), and the optimizer where only one side
- * has its state. */
+ * has its state, or where nobody wants it compared. State that cannot be read is not "none". */
 #ifndef FERRY_VALIDATE_SIDES_H
 #define FERRY_VALIDATE_SIDES_H
 
@@ -28,13 +28,17 @@ struct side {
     uint64_t bytes;                    /* of them */
     struct heads heads;                /* all 0: not known */
     size_t num_padding, num_optimizer; /* left out */
-    bool has_optimizer;                /* tensors of it */
+};
+
+struct sides_options {
+    struct source_options source;
+    bool no_optim; /* the optimizer is left out on both sides */
 };
 
 /* Opens paths[0] and paths[1]. What a map or a config.json says of the vocabulary on one side is
  * taken for the other where that does not say it. sides are to be released after a failure too. */
 MUST_CHECK enum status sides_open(struct side sides[2], const char *const paths[2],
-                                  const struct source_options *o, const struct model_maps *maps,
+                                  const struct sides_options *o, const struct model_maps *maps,
                                   struct error *err);
 void sides_init(struct side sides[2]);
 void sides_release(struct side sides[2]);

@@ -143,10 +143,10 @@ static inline struct comparison *compare_sides(struct compared_sides *x, const s
                                                const struct compare_options *o)
 {
     const char *const paths[2] = {made_write(a, "a"), made_write(b, "b")};
-    struct source_options source = {0};
+    struct sides_options open = {.no_optim = false};
     sides_init(x->sides);
     assert_ok(model_maps_load(&x->maps, NULL, &err));
-    assert_ok(sides_open(x->sides, paths, &source, &x->maps, &err));
+    assert_ok(sides_open(x->sides, paths, &open, &x->maps, &err));
     assert_ok(compare_run(&x->comparison, x->sides, o, &err));
     assert_ok(hints_find(&x->comparison, &err));
     return &x->comparison;

@@ -22,6 +22,7 @@ struct verify_flags {
     uint64_t max_ulp;  /* UINT64_MAX: not given */
     double atol, rtol; /* NaN: not given */
     struct arg_list only, ignore, ignore_config;
+    bool no_optim;
     const char *report;
 };
 
@@ -33,6 +34,7 @@ static const struct arg verify_args[] = {
     {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "the same; default 0. Floats of two dtypes are compared by their values"},
     {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare the tensors whose names match"},
     {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose names match"},
+    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out on both sides"},
     {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "do not compare the fields of the configs whose names match, as rotary_base or rope_*"},
     {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write all of it as an HTML page, in place of one that is there"},
 };
@@ -85,6 +87,7 @@ static enum status compare_options_of(const struct verify_flags *f, struct compa
     *out = (struct compare_options){.only = &f->only,
                                     .ignore = &f->ignore,
                                     .ignore_config = &f->ignore_config,
+                                    .no_optim = f->no_optim,
                                     .threads = executor.threads,
                                     .max_memory = executor.max_memory,
                                     .direct_io = executor.direct_io,
@@ -288,13 +291,13 @@ static enum status compare_and_tell(const struct verify_flags *f, const struct s
 static enum status compare_checkpoints(const struct verify_flags *f, const char *const *paths,
                                        double start, struct error *err)
 {
-    struct source_options source;
+    struct sides_options open = {.no_optim = f->no_optim};
     struct model_maps maps;
     struct side sides[2];
-    TRY(source_options_of(&f->forward.flags.source, NULL, &source, err));
+    TRY(source_options_of(&f->forward.flags.source, NULL, &open.source, err));
     sides_init(sides);
     enum status st = model_maps_load(&maps, f->forward.flags.source.model_map, err);
-    if (!st) st = sides_open(sides, paths, &source, &maps, err);
+    if (!st) st = sides_open(sides, paths, &open, &maps, err);
     if (!st) st = compare_and_tell(f, &(struct subjects){paths, sides, NULL}, start, err);
     sides_release(sides);
     model_maps_release(&maps);

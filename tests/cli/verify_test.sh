@@ -1,6 +1,7 @@
 #!/bin/sh
 # verify_test.sh - verify: checkpoints that are the same in any format and layout, what is said of
 # those that are not, and why.
+golden=$(cd "$(dirname "$0")/../golden/megatron" && pwd)
 . "$(dirname "$0")/lib.sh"
 synth_model m
 synth_model other --seed 2
@@ -106,6 +107,37 @@ for family in qwen3-moe gpt2 mixtral; do
     exits 0
     prints "identical"
 done
+
+it "optimizer state is compared, or said to be left out, or refused where it cannot be read"
+trained=$golden/llama-HEAD-fully-reshardable-dp2/checkpoint
+"$ferry" convert -q "$trained" without --no-optim
+"$ferry" convert -q "$trained" unread --no-optim --to torch
+echo "no state" >unread/iter_0000010/mp_rank_00/distrib_optim.pt
+run verify "$trained" "$trained"
+exits 0
+prints "identical: 36 tensors"
+run verify "$trained" "$trained" --no-optim
+exits 0
+prints "identical: 9 tensors"
+says "27 tensors of the optimizer in B are not compared: by --no-optim"
+run verify "$trained" without
+exits 0
+says "27 tensors of the optimizer in A are not compared: the other side has none"
+for pair in "$trained unread" "unread $trained"; do
+    # shellcheck disable=SC2086 # words
+    run verify $pair
+    exits 3
+    prints_nothing
+    says "unread: its optimizer state (distributed, in distrib_optim.pt; 9 B) cannot be read"
+    # shellcheck disable=SC2086 # words
+    run verify $pair --no-load-optim
+    exits 0
+    prints "identical: 9 tensors"
+    says "(distributed, in distrib_optim.pt) is not compared: by --no-optim"
+done
+run verify without unread
+exits 0
+says "the optimizer in B (distributed, in distrib_optim.pt) is not compared: the other side has none"
 
 it "padding of the vocabulary is left out, and said to be"
 run verify m ckpt
