@@ -121,6 +121,7 @@ enum status opened_open(struct opened *o, const char *path, const struct source_
     *o = (struct opened){.stored_only = false};
     catalog_init(&o->catalog, path);
     TRY(source_options_of(f, NULL, &options, err));
+    options.widest = true;
     TRY(model_maps_load(&o->maps, f->model_map, err));
     catalog_release(&o->catalog);
     if (stored_will_do)

@@ -19,6 +19,7 @@ struct source_options {
     const struct arg_list *allow_missing; /* globs; NULL: none */
     bool casts; /* parts of a fused tensor may differ in dtype: they become `dtype` */
     enum dtype dtype;
+    bool widest; /* or one that holds them all, where the checkpoint is only looked at */
 };
 
 /* Missing and unexpected tensors are listed in the catalog and are no failure here. */

@@ -15,7 +15,9 @@ struct opening {
     struct catalog *c;
     const struct source_options *o;
     const struct model_map *map;
-    uint64_t *taken; /* [stored tensors] elements that rows have taken of each */
+    uint64_t *taken;    /* [stored tensors] elements that rows have taken of each */
+    size_t num_widened; /* tensors whose parts differ in dtype */
+    const char *first_widened;
 };
 
 enum status hf_config_read(const char *folder, cJSON **tree, struct error *err)
@@ -61,24 +63,35 @@ static enum status check_part(const struct opening *x, const struct mapped_part 
     return OK;
 }
 
+/* The smallest that has all values of both: of F16 and BF16 neither does. */
+static enum dtype wider_dtype(enum dtype a, enum dtype b)
+{
+    if (dtype_bytes(a) != dtype_bytes(b)) return dtype_bytes(a) > dtype_bytes(b) ? a : b;
+    return a == b ? a : DT_F32;
+}
+
 /* The dtype of a logical tensor: that of its parts, or what they are all cast to. */
-static enum status common_dtype(const struct opening *x, const struct mapped_tensor *t,
-                                enum dtype *dtype, struct error *err)
+static enum status common_dtype(struct opening *x, const struct mapped_tensor *t, enum dtype *dtype,
+                                struct error *err)
 {
     const struct stored *s = &x->c->stored;
     const struct stored_tensor *first = stored_find(s, t->parts[0].hf_name);
+    bool widened = false;
     *dtype = first->dtype;
     for (size_t i = 1; i < t->num_parts; i++) {
         const struct stored_tensor *other = stored_find(s, t->parts[i].hf_name);
         if (other->dtype == first->dtype) continue;
-        if (!x->o->casts)
+        if (!x->o->casts && !x->o->widest)
             return fail(
                 err, ERR_UNSUPPORTED,
                 "%s is %s and %s is %s: they become one tensor, %s; --torch-dtype casts both",
                 first->name, dtype_infos[first->dtype].name, other->name,
                 dtype_infos[other->dtype].name, t->name);
-        *dtype = x->o->dtype;
+        *dtype = x->o->casts ? x->o->dtype : wider_dtype(*dtype, other->dtype);
+        widened = !x->o->casts;
     }
+    if (widened && x->num_widened++ == 0)
+        x->first_widened = arena_printf(&x->c->arena, "%s", t->name);
     return OK;
 }
 
@@ -269,6 +282,9 @@ static enum status open_hf(struct catalog *c, const struct source_options *o,
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
     x.taken = arena_array(&c->arena, c->stored.num_tensors, sizeof *x.taken);
     TRY(model_map_expand(x.map, &c->config, &names, add_mapped, &x, err));
+    if (x.num_widened)
+        catalog_note(c, "parts of %zu tensors differ in dtype, and are read as the widest: %s%s",
+                     x.num_widened, x.first_widened, x.num_widened > 1 ? ", ..." : "");
     TRY(check_tied_head(&x, err));
     TRY(note_unexpected(&x, err));
     return catalog_check(c, err);

@@ -295,6 +295,7 @@ static enum status compare_checkpoints(const struct verify_flags *f, const char 
     struct model_maps maps;
     struct side sides[2];
     TRY(source_options_of(&f->forward.flags.source, NULL, &open.source, err));
+    open.source.widest = true;
     sides_init(sides);
     enum status st = model_maps_load(&maps, f->forward.flags.source.model_map, err);
     if (!st) st = sides_open(sides, paths, &open, &maps, err);

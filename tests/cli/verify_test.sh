@@ -47,7 +47,18 @@ if change == "exchange":
     header[a], header[b] = header[b], header[a]
 elif change == "drop":
     del header[names[0]]
-for name in names if change not in ("exchange", "drop") else []:
+elif change == "widen":  # to F32
+    old, body = body, bytearray()
+    for key in header:
+        low, high = header[key].get("data_offsets", (0, 0))
+        data_of = old[low:high]
+        if key in names:
+            header[key]["dtype"] = "F32"
+            data_of = b"".join(b"\0\0" + data_of[k : k + 2] for k in range(0, high - low, 2))
+        if key != "__metadata__":
+            header[key]["data_offsets"] = [len(body), len(body) + len(data_of)]
+            body += data_of
+for name in names if change not in ("exchange", "drop", "widen") else []:
     r = rows(name)
     n = len(r)
     if change == "transpose":
@@ -430,6 +441,33 @@ if [ -n "$python" ]; then
     run verify mixtral-ckpt x
     exits 1
     prints "in 1 of 4 layers (1), the experts are permuted: 0 5 of B are 5 0 of A"
+else
+    skip "no python3"
+fi
+
+it "parts of one tensor may differ in dtype: it is read in the widest"
+if [ -n "$python" ]; then
+    broken m x widen model.layers.1.self_attn.k_proj.weight
+    run convert x cast --torch-dtype bfloat16
+    run verify x cast
+    exits 1
+    prints "DIFFERENT: 1 of 27 tensors"
+    prints "F32 against BF16"
+    says "A: parts of 1 tensors differ in dtype, and are read as the widest: decoder.layers.1.self_attention.linear_qkv.weight"
+    run verify x cast --rtol 0
+    exits 0
+    run verify x x
+    exits 0
+    run digest x
+    exits 0
+    prints "decoder.layers.1.self_attention.linear_qkv.weight	F32["
+    cp "$stdout" x.digest
+    run convert x cast --torch-dtype float32 --overwrite
+    "$ferry" digest -q cast | grep 'layers.1.*qkv.weight' >wide.digest
+    grep -qFf wide.digest x.digest || is_wrong "the digest is not that of the cast tensor"
+    run convert x y
+    exits 3
+    says "--torch-dtype casts both"
 else
     skip "no python3"
 fi
