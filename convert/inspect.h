@@ -5,18 +5,27 @@
 #include "convert/options.h"
 #include "convert/source.h"
 
-/* source_open, and beyond it: one .safetensors or torch.save file, a DCP folder of another program,
- * a Hugging Face folder of a model that has no map. Those have stored tensors only (c->format says
- * which kind, c->num_tensors is 0), which *stored_only tells. */
+/* What a checkpoint was read as. */
+enum reading {
+    AS_MODEL,   /* logical tensors; all others have stored ones only */
+    AS_FILE,    /* one .safetensors or torch.save file */
+    AS_UNKNOWN, /* a DCP folder of another program, a Hugging Face folder of a family without a map
+                 */
+    AS_REFUSED  /* of a family that has a map, or Megatron's; it cannot be read as what it says it
+                 * is:  the last note tells why */
+};
+
+/* source_open, and beyond it what has stored tensors only (c->format says which kind,
+ * c->num_tensors is 0). */
 MUST_CHECK enum status inspect_open(struct catalog *c, const char *path,
                                     const struct source_options *o, const struct model_maps *maps,
-                                    bool *stored_only, struct error *err);
+                                    enum reading *reading, struct error *err);
 
 /* What a command has opened to look at. */
 struct opened {
     struct model_maps maps;
     struct catalog catalog;
-    bool stored_only;
+    bool stored_only; /* not AS_MODEL */
 };
 /* Opens it as the flags say, by inspect_open where stored tensors alone will do, and prints its
  * notes unless quiet. opened_close afterwards, after a failure too. */

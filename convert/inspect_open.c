@@ -97,18 +97,24 @@ static enum status open_as_stored(struct catalog *c, const char *path, struct er
     return OK;
 }
 
-enum status inspect_open(struct catalog *c, const char *path, const struct source_options *o,
-                         const struct model_maps *maps, bool *stored_only, struct error *err)
+/* Of what source_open did not support. */
+static enum reading why_stored(const struct catalog *c)
 {
-    *stored_only = false;
+    return c->family || source_megatron.matches(c->path) ? AS_REFUSED : AS_UNKNOWN;
+}
+
+enum status inspect_open(struct catalog *c, const char *path, const struct source_options *o,
+                         const struct model_maps *maps, enum reading *reading, struct error *err)
+{
+    *reading = AS_MODEL;
     if (!path_exists(path) || path_is_folder(path)) {
         enum status st = source_open(c, path, o, maps, err);
         if (st != ERR_UNSUPPORTED) return st;
-        *stored_only = true;
+        *reading = why_stored(c);
         return open_as_stored(c, path, err);
     }
     catalog_init(c, path);
-    *stored_only = true;
+    *reading = AS_FILE;
     TRY(open_file(c, err));
     note_warnings(c);
     return OK;
@@ -118,6 +124,7 @@ enum status opened_open(struct opened *o, const char *path, const struct source_
                         bool stored_will_do, bool quiet, struct error *err)
 {
     struct source_options options;
+    enum reading reading = AS_MODEL;
     *o = (struct opened){.stored_only = false};
     catalog_init(&o->catalog, path);
     TRY(source_options_of(f, NULL, &options, err));
@@ -125,9 +132,10 @@ enum status opened_open(struct opened *o, const char *path, const struct source_
     TRY(model_maps_load(&o->maps, f->model_map, err));
     catalog_release(&o->catalog);
     if (stored_will_do)
-        TRY(inspect_open(&o->catalog, path, &options, &o->maps, &o->stored_only, err));
+        TRY(inspect_open(&o->catalog, path, &options, &o->maps, &reading, err));
     else
         TRY(source_open(&o->catalog, path, &options, &o->maps, err));
+    o->stored_only = reading != AS_MODEL;
     print_notes(&o->catalog, 0, quiet);
     return OK;
 }

@@ -246,10 +246,10 @@ static enum status read_config(struct opening *x, const char *folder, const stru
                     folder);
     TRY(hf_config_read(folder, &config, err));
     enum status st = source_choose_map(x->o, maps, config, &x->map, err);
+    if (!st) x->c->family = model_map_family(x->map);
     if (!st) st = model_config_from_hf(x->map, config, &x->c->arena, &x->c->config, err);
     cJSON_Delete(config);
     if (st) return fail_in(err, "%s", folder);
-    x->c->family = model_map_family(x->map);
     x->c->config_origin = CONFIG_OF_JSON;
     return source_check_vocab(x->o, x->c->config.vocab_size,
                               path_join(&x->c->arena, folder, "config.json"), err);

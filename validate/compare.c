@@ -374,6 +374,8 @@ static enum status count_differing(struct comparison *c, struct error *err)
 
 static void note_configs(struct comparison *c)
 {
+    const char *unread = configs_unread_text(&c->arena, c->sides);
+    if (unread) compare_note(c, unread);
     for (size_t i = c->configs.num_computing; i < c->configs.count; i++)
         compare_note(c, configs_note_text(&c->arena, &c->configs.differences[i]));
 }

@@ -3,6 +3,9 @@
 #include <fnmatch.h>
 #include <string.h>
 
+#include "common/json.h"
+#include "common/strbuf.h"
+
 const char *const config_effect_ids[] = {
     [EFFECT_COMPUTES] = "computes", [EFFECT_HARMLESS] = "harmless", [EFFECT_UNSAID] = "unsaid"};
 
@@ -52,4 +55,42 @@ const char *configs_note_text(struct arena *a, const struct config_difference *d
                         d->effect == EFFECT_HARMLESS
                             ? "no logit depends on it"
                             : "one of them cannot say it, or does not, so it is not compared");
+}
+
+static void add_name(struct strbuf *out, const char *name)
+{
+    if (out->length) strbuf_add_text(out, ", ");
+    strbuf_add_text(out, name);
+}
+
+/* Names of a's members that b has not, or has with another value. */
+static void add_members(struct strbuf *out, const cJSON *a, const cJSON *b, bool missing_only)
+{
+    for (const cJSON *i = a->child; i; i = i->next) {
+        const cJSON *other = json_get(b, i->string);
+        if (missing_only ? !other : !other || !cJSON_Compare(i, other, true))
+            add_name(out, i->string);
+    }
+}
+
+const char *configs_unread_text(struct arena *a, const struct side sides[2])
+{
+    const char *out = NULL;
+    if (sides[0].reading == AS_FILE || sides[1].reading == AS_FILE) return NULL;
+    if (sides[0].reading == AS_MODEL && sides[1].reading == AS_MODEL) return NULL;
+    cJSON *x = side_config_json(&sides[0]), *y = side_config_json(&sides[1]);
+    struct strbuf names = {0};
+    if (x && y) {
+        add_members(&names, x, y, false);
+        add_members(&names, y, x, true);
+    }
+    if (names.length)
+        out = arena_printf(a,
+                           "config.json of A and B differ in %s; without a model map nobody knows "
+                           "whether that changes what is computed",
+                           names.data);
+    strbuf_release(&names);
+    cJSON_Delete(x);
+    cJSON_Delete(y);
+    return out;
 }

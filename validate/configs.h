@@ -23,6 +23,10 @@ MUST_CHECK enum status configs_check_ignored(const struct arg_list *ignore, stru
 struct config_comparison configs_compare(const struct side sides[2], const struct arg_list *ignore,
                                          struct arena *a);
 
+/* Of folders that go by the names of their files: in which members their config.json differ, as a
+ * note; what these mean is not known. NULL where they do not, or there are no two. In the arena. */
+const char *configs_unread_text(struct arena *a, const struct side sides[2]);
+
 /* What is said of a difference that computes nothing else, as a note. In the arena. */
 const char *configs_note_text(struct arena *a, const struct config_difference *d);
 

@@ -43,7 +43,9 @@ static enum status open_side(struct side *s, const char *path, const struct sour
 {
     struct source_options own = options_for(path, o, vocab_size);
     catalog_release(&s->catalog);
-    return inspect_open(&s->catalog, path, &own, maps, &s->stored_only, err);
+    enum status st = inspect_open(&s->catalog, path, &own, maps, &s->reading, err);
+    s->stored_only = s->reading != AS_MODEL;
+    return st;
 }
 
 /* The side that does not know its vocabulary is opened again with that of the other. */
@@ -98,24 +100,30 @@ static struct heads heads_of_json(const cJSON *config)
     return (struct heads){g, n / g, d, rotary_dim(d, part)};
 }
 
+cJSON *side_config_json(const struct side *s)
+{
+    struct arena a;
+    cJSON *config = NULL;
+    arena_init(&a);
+    const char *folder = path_is_folder(s->catalog.path) ? hf_folder_resolve(&a, s->catalog.path)
+                                                         : path_parent(&a, s->catalog.path);
+    enum status st = hf_config_read(folder, &config, NULL);
+    arena_release(&a);
+    return st ? NULL : config;
+}
+
 static struct heads heads_of(const struct side *s)
 {
     const struct model_config *c = &s->catalog.config;
     struct heads out = {0};
-    cJSON *config;
     if (!s->stored_only) {
         uint64_t n = c->num_attention_heads, g = c->num_query_groups;
         if (!n || !g || n % g || !c->kv_channels) return out;
         return (struct heads){g, n / g, c->kv_channels,
                               rotary_dim(c->kv_channels, c->rotary_percent)};
     }
-    struct arena a;
-    arena_init(&a);
-    const char *folder = path_is_folder(s->catalog.path) ? hf_folder_resolve(&a, s->catalog.path)
-                                                         : path_parent(&a, s->catalog.path);
-    enum status st = hf_config_read(folder, &config, NULL);
-    arena_release(&a);
-    if (st) return out;
+    cJSON *config = side_config_json(s);
+    if (!config) return out;
     out = heads_of_json(config);
     cJSON_Delete(config);
     return out;
@@ -197,6 +205,31 @@ static const char *reason(const struct side *s)
     return s->stored_only && c->num_notes ? c->notes[c->num_notes - 1] : NULL;
 }
 
+/* Of two that were refused: then their files are all that there is to compare. */
+static bool same_configs(const struct side sides[2])
+{
+    cJSON *a = side_config_json(&sides[0]), *b = side_config_json(&sides[1]);
+    bool same = a && b ? cJSON_Compare(a, b, true) : !a && !b;
+    cJSON_Delete(a);
+    cJSON_Delete(b);
+    return same;
+}
+
+/* Where one config.json contradicts its own tensors, their stored names may well be those of the
+ * other side: that makes no model of it. A single file has no config that could say otherwise. */
+static enum status check_refused(const struct side sides[2], struct error *err)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        const struct side *s = &sides[i], *other = &sides[1 - i];
+        if (s->reading != AS_REFUSED || other->reading == AS_FILE) continue;
+        if (other->reading == AS_REFUSED && same_configs(sides)) continue;
+        return fail(err, ERR_UNSUPPORTED,
+                    "%c (%s) cannot be read as the model that it says it is: %s", i ? 'B' : 'A',
+                    s->catalog.path, reason(s));
+    }
+    return OK;
+}
+
 static enum status list_by_stored_names(struct side sides[2], bool optimizer, struct error *err)
 {
     for (unsigned i = 0; i < 2; i++)
@@ -224,6 +257,7 @@ static enum status choose_optimizer(const struct side sides[2], bool *optimizer,
 static enum status list_tensors(struct side sides[2], bool no_optim, struct error *err)
 {
     bool optimizer = false;
+    TRY(check_refused(sides, err));
     if (sides[0].stored_only || sides[1].stored_only)
         return list_by_stored_names(sides, !no_optim, err);
     if (!no_optim) TRY(choose_optimizer(sides, &optimizer, err));

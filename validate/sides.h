@@ -2,7 +2,8 @@
  * that both have in common.
  *
  * Where both are of families with a model map, these are logical names, and stored tensors that no
- * row of the map names go by their own. Else both go by the names of their files.
+ * row of the map names go by their own. Else both go by the names of their files,
+ * unless that would hide that one of them is not what its config says (AS_REFUSED).
  *
  * Not listed, but counted: vocabulary padding (NAME.padding), and the optimizer where only one side
  * has its state, or where nobody wants it compared. State that cannot be read is not "none". */
@@ -11,8 +12,7 @@
 
 #include "ckpt/catalog.h"
 #include "common/args.h"
-#include "convert/model_map.h"
-#include "convert/source.h"
+#include "convert/inspect.h"
 
 /* How the rows of attention weights are made of heads. */
 struct heads {
@@ -22,7 +22,8 @@ struct heads {
 
 struct side {
     struct catalog catalog;
-    bool stored_only;
+    enum reading reading;
+    bool stored_only;              /* not AS_MODEL */
     const struct tensor **tensors; /* those that are compared */
     size_t num_tensors, tensors_capacity;
     uint64_t bytes;                    /* of them */
@@ -42,6 +43,9 @@ MUST_CHECK enum status sides_open(struct side sides[2], const char *const paths[
                                   struct error *err);
 void sides_init(struct side sides[2]);
 void sides_release(struct side sides[2]);
+
+/* The config.json beside a side's weights; NULL where there is none. The caller frees it. */
+cJSON *side_config_json(const struct side *s);
 
 /* A tensor whose elements have no whole bytes as one of bytes, in arena a; the tensor itself where
  * they have. NULL where its pieces are cut within bytes. */

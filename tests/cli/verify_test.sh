@@ -313,6 +313,35 @@ run verify a ckpt
 exits 3
 says '"novel" is not supported'
 
+configured a x rope_theta 20000.0
+run verify x b
+exits 0
+says "config.json of A and B differ in rope_theta, rope_parameters; without a model map nobody knows"
+
+it "a config that contradicts its own tensors is no model, whatever they are called"
+while read -r key value; do
+    configured m x $key $value
+    for pair in "m x" "x m" "x ckpt" "x a"; do
+        # shellcheck disable=SC2086 # words
+        run verify $pair
+        exits 3
+        prints_nothing
+        says "(x) cannot be read as the model that it says it is: "
+        says "config.json"
+    done
+    run verify x m/model.safetensors
+    exits 0
+    run verify x x
+    exits 0
+    says "note: A: "
+done <<'FIELDS'
+num_attention_heads 2
+hidden_size 128
+vocab_size 999
+tie_word_embeddings true
+rope_scaling {"rope_type":"longrope"}
+FIELDS
+
 it "folders of torch.distributed.checkpoint are compared, too"
 for copy in c d; do
     mkdir $copy && cp ckpt/release/.metadata ckpt/release/*.distcp $copy
