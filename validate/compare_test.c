@@ -215,6 +215,31 @@ static void tensors_without_elements_and_of_one_are_no_trouble(void **state)
     release_sides(&x);
 }
 
+static void beside_nan_on_one_side_no_distance_is_said(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct made *a = some(&seed), *b = made_copy(a);
+    struct strbuf text = {0};
+    for (int i = 0; i < 2; i++) {
+        made_set(made_find(b, "model.layers.1.w"), 17, i ? INFINITY : NAN);
+        struct compared_sides x;
+        struct verdict v = {.c = compare_sides(&x, a, b, &options)};
+        verdict_text(&text, &v, false);
+        assert_non_null(strstr(text.data, "1 of 30000        nan        nan        nan        nan"
+                                          "  [0, 17]  NaN or Inf on one side: 1"));
+        text.length = 0;
+        verdict_json(&text, &v);
+        static const char *const members[] = {"max_difference", "max_ulp", "relative_error",
+                                              "cosine"};
+        for (size_t k = 0; k < sizeof members / sizeof *members; k++)
+            assert_non_null(strstr(text.data, arena_printf(&scratch, "\"%s\": null", members[k])));
+        text.length = 0;
+        release_sides(&x);
+    }
+    strbuf_release(&text);
+}
+
 static void shapes_that_nearly_overflow_are_no_trouble(void **state)
 {
     static const uint64_t shapes[][4] = {
@@ -355,6 +380,7 @@ int main(void)
         TEST(integers_have_no_tolerance),
         TEST(small_floats_are_compared_by_their_bytes),
         TEST(tensors_without_elements_and_of_one_are_no_trouble),
+        TEST(beside_nan_on_one_side_no_distance_is_said),
         TEST(shapes_that_nearly_overflow_are_no_trouble),
         TEST(globs_choose_what_is_compared),
         TEST(the_worst_come_first),

@@ -67,13 +67,30 @@ static bool say_zero(struct comparison *c, struct compared *t)
     return false;
 }
 
+/* What differs in its bits and is the same number, or none on both sides. */
+static bool say_same_number(struct comparison *c, struct compared *t)
+{
+    const struct statistics *s = &t->statistics;
+    uint64_t same = s->zero_signs + s->nan_bits;
+    const char *text;
+    if (!same || same != statistics_different(s)) return false;
+    if (!s->nan_bits)
+        text = "only the sign of zero differs";
+    else if (!s->zero_signs)
+        text = "wherever they differ both are NaN, of other bits";
+    else
+        text = "only the sign of zero and the bits of NaN differ";
+    set_hint(c, t, "same-number", text);
+    return true;
+}
+
 static void say_what_numbers_tell(struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {
         struct compared *t = &c->tensors[i];
         if (outcome_passes(t->outcome) || !t->counted) continue;
         if (!statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype)) continue;
-        if (!say_constant(c, t)) (void)say_zero(c, t);
+        if (!say_same_number(c, t) && !say_constant(c, t)) (void)say_zero(c, t);
     }
 }
 

@@ -1,12 +1,11 @@
 /* hints.h - why two tensors differ, where it is one of the things that happen to checkpoints.
  *
- *   values        one side is a constant, or zero wherever they differ; only rounding; one added
- *                 or taken away; a factor, or one for each row; bytes swapped
- *   arrangements  transposed; q, k and v in another order; rotary halves interleaved; gate and up
- *                 swapped or interleaved: the rows of arrange.c
- *   extents       leading rows equal, the others added or cut
- *   slices        rows, or experts of a stack, permuted
- *   names         a tensor, an expert, a layer that stands under the name of another
+ *   values        only the sign of zero or the bits of NaN; one side is a constant, or zero
+ * wherever they differ; only rounding; one added or taken away; a factor, or one for each row;
+ * bytes swapped arrangements  transposed; q, k and v in another order; rotary halves interleaved;
+ * gate and up swapped or interleaved: the rows of arrange.c extents       leading rows equal, the
+ * others added or cut slices        rows, or experts of a stack, permuted names         a tensor,
+ * an expert, a layer that stands under the name of another
  *
  * Each is tried on every tensor that differs, on a few elements first; it is told where all
  * elements were read and prove it. The first of the tables that holds is told. */

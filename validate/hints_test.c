@@ -480,6 +480,56 @@ static void what_is_zero_or_constant_is_told(void **state)
     check_tensor(b, a, "w", "constant", "A is 1 everywhere", true);
 }
 
+static void other_bits_of_zero_and_nan_are_told(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DT_BF16, DT_F32, DT_F64};
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        struct made *a = one("w", dtypes[i], (uint64_t[3]){20, 20}, NULL), *b;
+        size_t bytes = dtype_bytes(dtypes[i]);
+        made_fill(&a->tensors[0], &seed);
+        for (uint64_t k = 100; k < 140; k++)
+            made_set(&a->tensors[0], k, 0);
+        b = made_copy(a);
+        for (uint64_t k = 100; k < 140; k++)
+            made_set(&b->tensors[0], k, -0.0);
+        check_hint(a, b, "same-number", "only the sign of zero differs", &seed);
+        check_hint(b, a, "same-number", "only the sign of zero differs", &seed);
+        for (uint64_t k = 200; k < 210; k++) {
+            made_set(&a->tensors[0], k, NAN);
+            made_set(&b->tensors[0], k, NAN);
+            ((char *)b->tensors[0].elements)[k * bytes] ^= 1;
+        }
+        check_hint(a, b, "same-number", "only the sign of zero and the bits of NaN differ", &seed);
+        for (uint64_t k = 100; k < 140; k++)
+            made_set(&a->tensors[0], k, -0.0);
+        check_hint(a, b, "same-number", "wherever they differ both are NaN, of other bits", &seed);
+    }
+    /* Zeros of one side that are numbers on the other are told as before. */
+    struct made *a = one("w", DT_F32, (uint64_t[3]){20, 20}, NULL), *b;
+    made_fill(&a->tensors[0], &seed);
+    b = made_copy(a);
+    memset((char *)b->tensors[0].elements + 80 * 5, 0, 80 * 3);
+    made_set(&a->tensors[0], 7, 0);
+    made_set(&b->tensors[0], 7, -0.0);
+    check_tensor(a, b, "w", "zero", "", false);
+    check_tensor(a, b, "w", "same-number", "", false);
+}
+
+/* Casts that lose nothing have no element that differs. */
+static void of_equal_values_no_sign_is_told(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct made *a = one("w", DT_BF16, (uint64_t[3]){20, 20}, NULL),
+                *b = one("w", DT_F32, (uint64_t[3]){20, 20}, NULL);
+    made_fill(&a->tensors[0], &seed);
+    for (uint64_t i = 0; i < 400; i++)
+        made_set(&b->tensors[0], i, made_get(&a->tensors[0], i));
+    check_tensor(a, b, "w", "same-number", "", false);
+}
+
 static void of_nan_everywhere_nothing_is_told(void **state)
 {
     (void)state;
@@ -768,6 +818,8 @@ int main(void)
         TEST(a_factor_that_explains_anything_is_not_told),
         TEST(bytes_in_the_other_order_are_told),
         TEST(what_is_zero_or_constant_is_told),
+        TEST(other_bits_of_zero_and_nan_are_told),
+        TEST(of_equal_values_no_sign_is_told),
         TEST(of_nan_everywhere_nothing_is_told),
         TEST(layers_off_by_some_are_told),
         TEST(a_layer_that_is_another_once_more_is_told),

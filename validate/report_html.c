@@ -426,6 +426,16 @@ static void add_number_cell(const struct page *p, bool known, double value, cons
         strbuf_printf(p->out, "<td class=\"n\" data-v=\"%.9g\">%s</td>", value, text);
 }
 
+/* Of all elements there is none; it stands with the worst. */
+static void add_distance_cell(const struct page *p, bool known, const struct statistics *s,
+                              double value, const char *text)
+{
+    if (statistics_cover_all(s))
+        add_number_cell(p, known, value, text);
+    else
+        add_number_cell(p, known, INFINITY, "nan");
+}
+
 static const char *both(struct arena *a, const char *x, const char *y)
 {
     if (!x || !y) return x ? x : y;
@@ -452,11 +462,11 @@ static void add_statistics(const struct page *p, const struct compared *t)
     bool ulps = distances && t->read[0]->dtype == t->read[1]->dtype;
     double different = (double)statistics_different(s), error = statistics_relative_error(s),
            cosine = statistics_cosine(s);
-    add_number_cell(p, distances, error, number_text(p->a, error));
+    add_distance_cell(p, distances, s, error, number_text(p->a, error));
     add_number_cell(p, t->counted, different, count_text(p->a, statistics_different(s)));
-    add_number_cell(p, distances, s->max_difference, number_text(p->a, s->max_difference));
-    add_number_cell(p, ulps, (double)s->max_ulp, count_text(p->a, s->max_ulp));
-    add_number_cell(p, distances, cosine, arena_printf(p->a, "%.6f", cosine));
+    add_distance_cell(p, distances, s, s->max_difference, number_text(p->a, s->max_difference));
+    add_distance_cell(p, ulps, s, (double)s->max_ulp, count_text(p->a, s->max_ulp));
+    add_distance_cell(p, distances, s, cosine, arena_printf(p->a, "%.6f", cosine));
     bool located = t->counted && s->first <= s->last && t->read[0] == t->tensors[0];
     page_add_text_cell(p, "s", located ? coordinates_text(p->a, t->tensors[0], s->first) : "");
 }

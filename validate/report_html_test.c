@@ -75,6 +75,8 @@ static void it_shows_verdict_map_table_and_environment(void **state)
     assert_has(page, "1.2.3");
     assert_has(page, "&lt;host&gt;");
     assert_has(page, "ferry verify &#39;a&amp;b&#39; &quot;c&quot;");
+    made_set(&b->tensors[2], 7, NAN);
+    assert_int_equal(count_of(page_of(a, b), "<td class=\"n\" data-v=\"Infinity\">nan</td>"), 4);
     page = page_of(a, a);
     assert_has(page, "<b>identical</b>");
     assert_has(page, "id=\"all\" checked");

@@ -218,6 +218,22 @@ static void load(struct block *k, struct bit_counts *counts)
     if (k->has_ulps && k->num_different) load_ulps(k);
 }
 
+/* Zeros of two signs: by their bits one is zero and the other is not. */
+static void take_out_zero_signs(struct statistics *s, const struct block *k)
+{
+    uint64_t found[2] = {0, 0};
+    for (size_t i = 0; i < k->count; i++) {
+        double x = k->value[0][i], y = k->value[1][i];
+        bool zeros = x == 0 && y == 0, minus_x = signbit(x), minus_y = signbit(y);
+        found[0] += zeros && !minus_x && minus_y;
+        found[1] += zeros && minus_x && !minus_y;
+    }
+    for (unsigned side = 0; side < 2; side++) {
+        s->zeros[side] -= found[side];
+        s->zero_signs += found[side];
+    }
+}
+
 static void add_counts(struct statistics *s, const struct block *k, const struct bit_counts *counts)
 {
     s->elements += k->count;
@@ -228,6 +244,7 @@ static void add_counts(struct statistics *s, const struct block *k, const struct
         s->bits[side] += counts->bits[side];
     }
     if (!k->num_different) return;
+    if (k->has_ulps) take_out_zero_signs(s, k);
     size_t first = 0, last = k->count - 1;
     while (!differs_at(k, first))
         first++;
@@ -256,11 +273,13 @@ static void take_out(struct statistics *s, struct block *k, size_t i)
     s->nan[1] += is_nan(*y);
     s->infinite[0] += isinf(*x) != 0;
     s->infinite[1] += isinf(*y) != 0;
-    bool paired = *x == *y || (is_nan(*x) && is_nan(*y));
+    bool both_nan = is_nan(*x) && is_nan(*y), paired = *x == *y || both_nan;
+    bool differs = differs_at(k, i);
     s->unpaired += !paired;
     s->outside += !paired;
     s->finite--;
-    k->num_different -= differs_at(k, i);
+    s->nan_bits += both_nan && differs;
+    k->num_different -= differs;
     k->taken_out[i] = true;
     *x = *y = 0;
     k->ulps[i] = 0;
@@ -444,6 +463,8 @@ void statistics_join(struct statistics *s, const struct statistics *later)
     s->last = max_u64(s->last, later->last);
     s->unpaired += later->unpaired;
     s->both_zero += later->both_zero;
+    s->zero_signs += later->zero_signs;
+    s->nan_bits += later->nan_bits;
     s->max_ulp = max_u64(s->max_ulp, later->max_ulp);
     if (later->max_difference > s->max_difference) {
         s->max_difference = later->max_difference;

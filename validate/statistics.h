@@ -35,6 +35,7 @@ struct statistics {
     uint64_t nan[2], infinite[2]; /* elements of a, of b */
     uint64_t unpaired;
     uint64_t zeros[2]; /* of those that differ, the ones where a (b) is zero and the other is not */
+    uint64_t zero_signs, nan_bits; /* the ones where both are 0, where both are NaN */
     uint64_t both_zero;
     uint64_t max_ulp; /* where both are of one floating-point dtype */
     double max_difference;
@@ -64,6 +65,12 @@ void statistics_add(struct statistics *s, struct elements a, struct elements b, 
                     uint64_t count, const struct tolerance *tolerance);
 /* Adds those of a later part of the same tensor. */
 void statistics_join(struct statistics *s, const struct statistics *later);
+
+/* Whether the largest distance, the relative error and the cosine are those of all elements. */
+static inline bool statistics_cover_all(const struct statistics *s)
+{
+    return s->unpaired == 0;
+}
 
 static inline uint64_t statistics_different(const struct statistics *s)
 {

@@ -188,6 +188,8 @@ static void zeros_of_two_signs_differ_in_bits_and_are_0_apart(void **state)
     assert_int_equal(s.max_ulp, 0);
     assert_int_equal(s.outside, 0);
     assert_true(statistics_relative_error(&s) == 0);
+    assert_int_equal(s.zero_signs, 1);
+    assert_int_equal(s.zeros[0], 0);
 }
 
 static void ulps_are_counted_across_zero_and_binades(void **state)
@@ -223,6 +225,8 @@ static void a_nan_passes_against_a_nan_and_an_infinity_against_itself(void **sta
     assert_int_equal(s.nan[1], 1);
     assert_int_equal(s.infinite[0], 4);
     assert_int_equal(s.infinite[1], 3);
+    assert_int_equal(s.nan_bits, 1);
+    assert_false(statistics_cover_all(&s));
 }
 
 static void nothing_but_nan_has_no_distances(void **state)

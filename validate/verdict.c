@@ -217,7 +217,9 @@ static void statistics_text(struct strbuf *out, struct arena *a, const struct co
                                                     : "-";
     strbuf_printf(out, "%24s",
                   arena_printf(a, "%" PRIu64 " of %" PRIu64, statistics_different(s), s->elements));
-    if (distances)
+    if (distances && !statistics_cover_all(s))
+        strbuf_printf(out, " %10s %10s %10s %10s", "nan", "nan", "nan", "nan");
+    else if (distances)
         strbuf_printf(out, " %10s %10s %10s %10s", number_text(a, s->max_difference),
                       ulps ? arena_printf(a, "%" PRIu64, s->max_ulp) : "-",
                       number_text(a, statistics_relative_error(s)),

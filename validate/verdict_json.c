@@ -121,10 +121,12 @@ static void statistics_json(cJSON *o, const struct compared *t)
     first_json(o, t);
     if (!statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype)) return;
     json_add_u64(o, "outside_tolerance", s->outside);
-    json_add_number(o, "max_difference", s->max_difference);
-    if (t->read[0]->dtype == t->read[1]->dtype) json_add_u64(o, "max_ulp", s->max_ulp);
-    json_add_number(o, "relative_error", statistics_relative_error(s));
-    json_add_number(o, "cosine", statistics_cosine(s));
+    bool all = statistics_cover_all(s);
+    json_add_number(o, "max_difference", all ? s->max_difference : NAN);
+    if (t->read[0]->dtype == t->read[1]->dtype)
+        cJSON_AddItemToObject(o, "max_ulp", all ? json_new_u64(s->max_ulp) : cJSON_CreateNull());
+    json_add_number(o, "relative_error", all ? statistics_relative_error(s) : NAN);
+    json_add_number(o, "cosine", all ? statistics_cosine(s) : NAN);
     json_add_u64(o, "unpaired", s->unpaired);
     two_json(o, "nan", s->nan[0], s->nan[1]);
     two_json(o, "infinite", s->infinite[0], s->infinite[1]);
