@@ -122,6 +122,12 @@ static void compare_output(struct forward *f, struct forward_output *o, const st
     o->a.data = NULL;
 }
 
+static enum status b_has_more(const struct forward *f, const char *name, struct error *err)
+{
+    return fail(err, ERR_UNSUPPORTED, "B (%s) has %s, A (%s) has not", f->paths[1], name,
+                f->paths[0]);
+}
+
 static enum status compare(void *context, const struct collected *c, struct error *err)
 {
     struct taking *t = context;
@@ -131,8 +137,7 @@ static enum status compare(void *context, const struct collected *c, struct erro
     if (same_shape)
         compare_output(t->f, o, &b);
     else if (!o && !t->is_part)
-        return fail(err, ERR_UNSUPPORTED, "B (%s) has %s, A (%s) has not", t->f->paths[1], c->name,
-                    t->f->paths[0]);
+        return b_has_more(t->f, c->name, err);
     else if (!t->is_part)
         return fail(err, ERR_UNSUPPORTED,
                     "%s has %" PRIu64 " columns in A (%s), %" PRIu64 " in B (%s)", c->name,
@@ -140,8 +145,19 @@ static enum status compare(void *context, const struct collected *c, struct erro
     return OK;
 }
 
+/* What is stored of layers that A has not is not passed over: B is of another model. */
+static enum status check_stored(const struct taking *t, struct error *err)
+{
+    const struct stored *all = &t->f->results->opened.catalog.stored;
+    for (size_t i = 0; i < all->num_tensors && !t->is_part; i++)
+        if (results_is_output(all->tensors[i].name) && !find(t->to, all->tensors[i].name))
+            return b_has_more(t->f, all->tensors[i].name, err);
+    return OK;
+}
+
 static enum status compare_stored(struct taking *t, struct error *err)
 {
+    TRY(check_stored(t, err));
     for (size_t i = 0; i < t->to->count; i++) {
         struct forward_output *o = &t->to->items[i];
         double *values;

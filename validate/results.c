@@ -72,10 +72,10 @@ static bool is_finer(enum dtype a, enum dtype b)
     return dtype_unit(a) < dtype_unit(b);
 }
 
-static bool is_computed(const char *name)
+bool results_is_output(const char *name)
 {
-    if (strncmp(name, "hidden.", 7) == 0) return strcmp(name, "hidden.0") != 0;
-    return strcmp(name, "final_norm") == 0 || strcmp(name, "logits") == 0;
+    return strncmp(name, "hidden.", 7) == 0 || strcmp(name, "final_norm") == 0 ||
+           strcmp(name, "logits") == 0;
 }
 
 enum status results_dtype(struct results *r, enum dtype *out, struct error *err)
@@ -86,7 +86,7 @@ enum status results_dtype(struct results *r, enum dtype *out, struct error *err)
     for (size_t i = 0; i < all->num_tensors; i++) {
         const struct stored_tensor *s = &all->tensors[i];
         bool is_embedding = strcmp(s->name, "hidden.0") == 0;
-        if (!is_computed(s->name) && !is_embedding) continue;
+        if (!results_is_output(s->name)) continue;
         if (is_finer(stored, s->dtype)) stored = s->dtype;
         if (is_embedding) continue;
         TRY(dtype_of_numbers(r, s, &dtype, err));

@@ -24,6 +24,8 @@ void results_open(struct results *r, const char *path, bool *found);
 void results_close(struct results *r);
 
 bool results_have(const struct results *r, const char *name);
+/* Whether a tensor of this name is what a model computes: "hidden.3", "final_norm", "logits". */
+bool results_is_output(const char *name);
 /* What the results were rounded to, by how they are stored or by what the numbers are: computed in
  * bf16 and written by .float(), say. Embeddings ("hidden.0") are numbers of the weights' dtype
  * whatever was computed in; of the others, one that is finer tells that all were computed so. */

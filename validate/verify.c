@@ -2,9 +2,11 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/file.h"
 #include "common/version.h"
@@ -14,6 +16,7 @@
 #include "validate/report_html.h"
 
 enum { USUAL_BATCH = 2 };
+#define NOT_GIVEN UINT64_MAX
 
 struct verify_flags {
     struct forward_options forward; /* its flags have those of the source and of the output, too */
@@ -59,7 +62,7 @@ static void set_defaults(void *options)
 {
     struct verify_flags *f = options;
     compute_defaults(&f->forward.flags);
-    f->forward.num_sequences = USUAL_BATCH;
+    f->forward.num_sequences = NOT_GIVEN;
     f->run.max_memory = 256 << 20;
     f->max_ulp = UINT64_MAX;
     f->atol = f->rtol = NAN;
@@ -125,15 +128,30 @@ static void print_all_notes(const struct comparison *c, const struct verify_flag
 
 static const char page_begins[] = "<!DOCTYPE html>";
 
+/* That a file can be made beside the report, as file_replace_all() will: permissions alone do not
+ * tell (of root, of a file system that is read-only). */
+static enum status try_to_write(struct arena *a, const char *path, struct error *err)
+{
+    const char *folder = path_parent(a, path);
+    if (!path_is_folder(folder))
+        return fail(err, ERR_IO, "--report %s: there is no such folder", path);
+    char *temporary = path_join(a, folder, ".ferry-report-XXXXXX");
+    int fd = mkstemp(temporary);
+    if (fd < 0) return fail_errno(err, ERR_IO, "--report %s", path);
+    close(fd);
+    (void)unlink(temporary);
+    return OK;
+}
+
 /* Known before the work begins: whether the report can be written. It replaces a page only. */
 static enum status check_report(const char *path, struct error *err)
 {
     struct arena a;
     char head[sizeof page_begins] = "";
     arena_init(&a);
-    bool has_folder = path_is_folder(path_parent(&a, path));
+    enum status st = try_to_write(&a, path, err);
     arena_release(&a);
-    if (!has_folder) return fail(err, ERR_IO, "--report %s: there is no such folder", path);
+    TRY(st);
     if (!path_exists(path)) return OK;
     FILE *f = path_is_file(path) ? fopen(path, "re") : NULL;
     size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
@@ -248,6 +266,7 @@ static enum status run_forward(const struct verify_flags *f, const struct subjec
 {
     struct forward_options o = f->forward;
     o.flags.engine.threads = f->run.threads;
+    if (o.num_sequences == NOT_GIVEN) o.num_sequences = USUAL_BATCH;
     v->forward = forward;
     return forward_run(forward, s->paths, &o, s->results, v->c, err);
 }
@@ -308,12 +327,52 @@ static enum status compare_checkpoints(const struct verify_flags *f, const char 
 static enum status check_flags(const struct verify_flags *f, struct error *err)
 {
     const struct forward_options *o = &f->forward;
-    bool given = o->input_ids || o->length || o->num_sequences != USUAL_BATCH ||
-                 layout_is_given(&o->flags.layout) || o->flags.engine.cp || o->flags.engine.dp;
+    bool made_up = o->length || o->num_sequences != NOT_GIVEN;
+    bool given = o->input_ids || made_up || layout_is_given(&o->flags.layout) ||
+                 o->flags.engine.cp || o->flags.engine.dp;
     if (given && !f->runs)
         return fail(err, ERR_USAGE, "tokens and layouts are those of --forward, which is missing");
+    if (o->input_ids && made_up)
+        return fail(err, ERR_USAGE,
+                    "--batch and --seq are of random tokens, and --input-ids has others");
     TRY(configs_check_ignored(&f->ignore_config, err));
     return f->report ? check_report(f->report, err) : OK;
+}
+
+/* What results cannot be asked: they have tokens of their own, and no weights. */
+static enum status check_flags_of_results(const struct verify_flags *f, const char *path,
+                                          struct error *err)
+{
+    const struct forward_options *o = &f->forward;
+    if (o->length || o->num_sequences != NOT_GIVEN)
+        return fail(err, ERR_USAGE,
+                    "--batch and --seq are of random tokens; %s has results, which are "
+                    "of its own or of those of --input-ids",
+                    path);
+    if (f->max_ulp != UINT64_MAX || !isnan(f->atol) || !isnan(f->rtol) || f->only.count ||
+        f->ignore.count || f->ignore_config.count || f->no_optim)
+        return fail(err, ERR_USAGE,
+                    "%s has results, and no weights or config that the options of "
+                    "comparison could be of",
+                    path);
+    return OK;
+}
+
+/* A file of results is no checkpoint: what may have been meant. */
+static enum status hint_at_forward(const char *path, enum status st, struct error *err)
+{
+    struct results results = {0};
+    bool found = false;
+    char why[sizeof err->text];
+    if (st != ERR_UNSUPPORTED) return st;
+    memcpy(why, err->text, sizeof why);
+    results_open(&results, path, &found);
+    results_close(&results);
+    if (!found) return st;
+    return fail(err, st,
+                "%s has results of a model (logits or hidden states) and no weights: with "
+                "--forward they are compared with what A computes (%s)",
+                path, why);
 }
 
 static enum status verify(void *options, const char *const *positional, size_t num_positional,
@@ -328,11 +387,13 @@ static enum status verify(void *options, const char *const *positional, size_t n
     if (f->runs) TRY(engine_is_alone(&works, err));
     if (!works) return OK;
     if (f->runs) results_open(&results, positional[1], &stored);
-    enum status st =
-        stored ? compare_and_tell(f, &(struct subjects){positional, NULL, &results}, start, err)
-               : compare_checkpoints(f, positional, start, err);
+    enum status st = stored ? check_flags_of_results(f, positional[1], err) : OK;
+    if (!st && stored)
+        st = compare_and_tell(f, &(struct subjects){positional, NULL, &results}, start, err);
+    else if (!st)
+        st = compare_checkpoints(f, positional, start, err);
     results_close(&results);
-    return st;
+    return f->runs ? st : hint_at_forward(positional[1], st, err);
 }
 
 const struct command command_verify = {

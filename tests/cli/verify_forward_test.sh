@@ -315,6 +315,35 @@ prints "forward: identical: 6 results"
 compare "$golden/llama2" own.safetensors
 exits 2
 says "own.safetensors has no input_ids, which its results are of: --input-ids"
+if [ -n "$python" ]; then
+    "$python" -c 'data = open("own.safetensors", "rb").read()
+open("deeper.safetensors", "wb").write(data.replace(b"\"hidden.1\"", b"\"hidden.9\""))'
+    compare "$golden/llama2" deeper.safetensors --input-ids "$golden/llama2/logits.safetensors"
+    exits 3
+    says "B (deeper.safetensors) has hidden.9, A ("
+else
+    skip "no python3"
+fi
+
+it "beside results, or --input-ids, options that could not act are refused"
+for option in "--batch 2" "--seq 8" "--rtol 0.1" "--only logits" "--ignore logits" "--ignore-config rotary_base" --no-optim; do
+    # shellcheck disable=SC2086 # words
+    compare "$golden/llama2" "$golden/llama2/logits.safetensors" $option
+    exits 2
+    says "logits.safetensors has results"
+done
+compare "$golden/llama2" "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --batch 2
+exits 2
+says "--batch and --seq are of random tokens, and --input-ids has others"
+
+it "without --forward a file of results is told from a checkpoint"
+run verify "$golden/llama2" "$golden/llama2/logits.safetensors"
+exits 3
+says "logits.safetensors has results of a model (logits or hidden states) and no weights: with --forward"
+run verify "$golden/llama2/logits.safetensors" "$golden/llama2/logits.safetensors"
+exits 0
+
+it "results of another model are refused"
 compare "$golden/mistral" "$golden/llama2/logits.safetensors"
 exits 3
 says "hidden.0 of A is 40 tokens by 48, in B"

@@ -410,6 +410,9 @@ run verify m other --report ckpt
 exits 7
 run verify m other --report nosuch/page.html
 exits 4
+run verify m nosuch --report /proc/page.html # where not even root can make a file: told at once
+exits 4
+says "--report /proc/page.html: "
 [ "$(find . -name '*.html*' | wc -l)" -eq 1 ] || is_wrong "left behind: $(find . -name '*.html*')"
 
 # ---- hints: each is proven in its unit test; here is what whole models look like ----
