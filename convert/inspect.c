@@ -21,7 +21,7 @@ struct inspect_flags {
 // clang-format off
 #define AT(field) offsetof(struct inspect_flags, field)
 static const struct arg inspect_args[] = {
-    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*'"},
+    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*'; where no logical name does, those of the files"},
     {"--stored", ARG_FLAG, AT(stored), NULL, NULL, "list tensors as the files call and cut them"},
 };
 static const struct arg_group inspect_groups[] = {
@@ -135,9 +135,19 @@ static void tensor_row(struct strbuf *out, struct arena *a, const char *name, en
     strbuf_add_char(out, '\n');
 }
 
+/* A glob that no logical name matches is taken for one of the files' own names. */
+static bool lists_stored(const struct catalog *c, bool stored, const char *glob)
+{
+    for (size_t i = 0; !stored && i < c->num_tensors; i++)
+        if (fnmatch(glob, c->tensors[i].name, 0) == 0) return false;
+    return true;
+}
+
 static void tensors_text(struct strbuf *out, struct catalog *c, bool stored, const char *glob)
 {
-    strbuf_add_text(out, "tensors\n");
+    stored = lists_stored(c, stored, glob);
+    strbuf_add_text(out, stored ? "tensors, as the files call them\n" : "tensors\n");
+    size_t start = out->length;
     for (size_t i = 0; !stored && i < c->num_tensors; i++) {
         const struct tensor *t = &c->tensors[i];
         if (fnmatch(glob, t->name, 0) == 0)
@@ -154,6 +164,7 @@ static void tensors_text(struct strbuf *out, struct catalog *c, bool stored, con
             add_name(out, c->stored.objects[i].name);
             strbuf_printf(out, "  object, %" PRIu64 " bytes\n", c->stored.objects[i].size_bytes);
         }
+    if (out->length == start) strbuf_printf(out, "  none matches \"%s\"\n", glob);
 }
 
 static void names_text(struct strbuf *out, const char *what, const char *const *names, size_t count)
@@ -177,10 +188,10 @@ static uint64_t all_bytes(const struct catalog *c, bool stored)
     return bytes;
 }
 
-static void add_quoted(struct strbuf *out, const char *before, const cJSON *text)
+static void add_member(struct strbuf *out, const char *before, const cJSON *text)
 {
     strbuf_add_text(out, before);
-    json_print_text(out, json_as_text(text) ? json_as_text(text) : "");
+    add_name(out, json_as_text(text) ? json_as_text(text) : "(not told)");
 }
 
 /* What ferry.json says; one that cannot be read is said to be there. */
@@ -194,10 +205,10 @@ static void record_text(struct strbuf *out, const struct catalog *c)
         return;
     }
     if (!record) return;
-    add_quoted(out, "record     written ", json_get(record, "written"));
-    add_quoted(out, " by ferry ", json_get(record, "ferry"));
-    add_quoted(out, " from ", json_get(json_get(record, "source"), "path"));
-    add_quoted(out, "\ndigest     ", json_get(json_get(record, "digest"), "*"));
+    add_member(out, "record     written ", json_get(record, "written"));
+    add_member(out, " by ferry ", json_get(record, "ferry"));
+    add_member(out, " from ", json_get(json_get(record, "source"), "path"));
+    add_member(out, "\ndigest     ", json_get(json_get(record, "digest"), "*"));
     strbuf_add_char(out, '\n');
     cJSON_Delete(record);
 }
@@ -252,6 +263,7 @@ static void tensor_json(cJSON *list, const char *name, enum dtype dtype, unsigne
 static void tensors_json(cJSON *o, const struct catalog *c, bool stored, const char *glob)
 {
     cJSON *list = cJSON_AddArrayToObject(o, "tensors");
+    stored = lists_stored(c, stored, glob);
     for (size_t i = 0; !stored && i < c->num_tensors; i++) {
         const struct tensor *t = &c->tensors[i];
         if (fnmatch(glob, t->name, 0) == 0)

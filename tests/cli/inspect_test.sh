@@ -35,6 +35,21 @@ prints "decoder.layers.mlp.linear_fc1.weight"
 run inspect legacy --stored --tensors '*'
 prints "linear_fc1.weight"
 
+it "names of the files are taken too, and a list of nothing says so"
+run inspect m --tensors 'model.layers.3.*q_proj*'
+exits 0
+prints "tensors, as the files call them"
+prints "  model.layers.3.self_attn.q_proj.weight  BF16 [64, 64]"
+run inspect m --tensors '*no_such_name*'
+exits 0
+prints '  none matches "*no_such_name*"'
+
+it "what wrote a checkpoint is told without JSON's quotes"
+run inspect ckpt
+exits 0
+grep -qE '^record     written 20[0-9T:Z+-]* by ferry [0-9.]* from m$' "$stdout" || is_wrong "$(grep record "$stdout")"
+grep -qE '^digest     [0-9a-z:]*$' "$stdout" || is_wrong "$(grep digest "$stdout")"
+
 it "print gives the same values by logical names in all formats"
 for name in 'decoder.layers.3.mlp.linear_fc1.weight[126:130,60:64]' 'decoder.final_layernorm.weight' \
     'embedding.word_embeddings.weight[999:1000]' 'decoder.layers.0.self_attention.linear_qkv.weight[:2]'; do
