@@ -26,16 +26,47 @@ static const char about[] =
     "exists or is busy; 8 a GPU; 9 another process of the same job was lost, failed or disagrees; "
     "10 NaN or infinity; 70 a mistake of ours; 130 interrupted.";
 
-enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
+/* Words that other tools have taught. */
+static const struct arg_hint hints[] = {
+    {"import",
+     "ferry convert SOURCE DESTINATION, of a Hugging Face folder, writes a Megatron checkpoint"},
+    {"export", "ferry convert SOURCE DESTINATION --to hf writes a Hugging Face folder"},
+    {"reshard", "ferry convert SOURCE DESTINATION --tp N --pp N writes it for another layout"},
+    {"plan", "ferry convert SOURCE DESTINATION --dry-run prints the plan and writes nothing"},
+    {"diff compare check", "ferry verify A B compares two checkpoints"},
+    {"doctor info show ls", "ferry inspect PATH says what a checkpoint is"},
+    {"run infer", "ferry generate PATH generates, ferry forward PATH computes logits"},
+    {"version", "ferry --version tells it"},
+    {"--load --load-dir --hf-model --hf-model-id --hf-path --source --src --input --input-dir "
+     "--megatron-path --save --save-dir --dest --output --output-dir --hf-save-dir",
+     "folders are given as words, without an option before them"},
+    {"--force", "ferry convert --overwrite replaces what is at the destination"},
+    {"--bf16 --fp16 --params-dtype --dtype",
+     "weights stay as they are stored; ferry convert --torch-dtype casts them"},
+    {"--data-parallel-size --dp --context-parallel-size --cp --use-distributed-optimizer "
+     "--sequence-parallel --micro-batch-size --global-batch-size --seq-length --use-mcore-models",
+     "it does not change how weights are stored: leave it out"},
+    {"--ckpt-convert-format --target-format --format",
+     "ferry convert --to says the format of the destination"},
+    {"--trust-remote-code", "no code of a model is run: leave it out"},
+};
+
+static const struct arg_program ferry = {
+    .name = "ferry",
+    .version = FERRY_VERSION,
+    .about = about,
+    .commands = commands,
+    .num_commands = sizeof commands / sizeof *commands,
+    .hints = hints,
+    .num_hints = sizeof hints / sizeof *hints,
+};
 
 /* What `make docs` asks for, and no help shows: --man-page and --bash-completion. */
 static bool print_docs(const char *what)
 {
     struct strbuf text = {0};
-    if (strcmp(what, "--man-page") == 0)
-        args_man_page(&text, "ferry", FERRY_VERSION, about, commands, NUM_COMMANDS);
-    if (strcmp(what, "--bash-completion") == 0)
-        args_bash_completion(&text, "ferry", commands, NUM_COMMANDS);
+    if (strcmp(what, "--man-page") == 0) args_man_page(&text, &ferry);
+    if (strcmp(what, "--bash-completion") == 0) args_bash_completion(&text, &ferry);
     bool printed = text.length > 0;
     if (printed) fputs(text.data, stdout);
     strbuf_release(&text);
@@ -46,5 +77,5 @@ int main(int argc, char **argv)
 {
     interrupt_install();
     if (argc == 2 && print_docs(argv[1])) return fflush(stdout) ? ERR_IO : OK;
-    return args_main(commands, NUM_COMMANDS, "ferry", FERRY_VERSION, about, argc, argv);
+    return args_main(&ferry, argc, argv);
 }

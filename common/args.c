@@ -132,8 +132,24 @@ static void guess_word(struct guess *g, struct word w)
     g->prefix = prefix;
 }
 
-MUST_CHECK static enum status unknown(const char *what, const struct guess *g, struct error *err)
+/* What a table says of a word; NULL: nothing. p may be NULL. */
+static const char *hint_of(const struct arg_program *p, struct word typed)
 {
+    for (size_t i = 0; p && i < p->num_hints; i++) {
+        const char *words = p->hints[i].words;
+        for (struct word w; next_word(&words, ' ', &w);)
+            if (is_spelling(w, typed)) return p->hints[i].text;
+    }
+    return NULL;
+}
+
+MUST_CHECK static enum status unknown(const struct arg_program *p, const char *what,
+                                      const struct guess *g, struct error *err)
+{
+    const char *hint = hint_of(p, g->typed);
+    if (hint)
+        return fail(err, ERR_USAGE, "unknown %s %.*s: %s", what, (int)g->typed.length,
+                    g->typed.text, hint);
     struct strbuf typed = {0};
     strbuf_add_escaped(&typed, g->typed.text, g->typed.length);
     bool found = g->best.length > 0;
@@ -144,8 +160,8 @@ MUST_CHECK static enum status unknown(const char *what, const struct guess *g, s
     return st;
 }
 
-MUST_CHECK static enum status unknown_option(const struct command *c, struct word typed,
-                                             struct error *err)
+MUST_CHECK static enum status unknown_option(const struct arg_program *p, const struct command *c,
+                                             struct word typed, struct error *err)
 {
     struct guess g = {.typed = typed};
     const struct arg_group *group;
@@ -155,7 +171,7 @@ MUST_CHECK static enum status unknown_option(const struct command *c, struct wor
         for (struct word name; next_word(&names, ' ', &name);)
             guess_word(&g, name);
     }
-    return unknown("option", &g, err);
+    return unknown(p, "option", &g, err);
 }
 
 /* ---- values ---- */
@@ -295,6 +311,7 @@ static const char *set_value(const struct arg *a, void *field, const char *value
 /* ---- parsing ---- */
 
 struct parse {
+    const struct arg_program *program; /* for hints; NULL: none */
     const struct command *command;
     char **at, **end; /* what is left of argv */
     void *options;
@@ -311,7 +328,7 @@ MUST_CHECK static enum status parse_option(struct parse *p)
     const char *value = text[typed.length] ? text + typed.length + 1 : NULL;
     const struct arg_group *group;
     const struct arg *a = find_arg(p->command, typed, &group);
-    if (!a) return unknown_option(p->command, typed, p->err);
+    if (!a) return unknown_option(p->program, p->command, typed, p->err);
 
     int length = (int)typed.length;
     if (value && !takes_value(a))
@@ -363,15 +380,20 @@ MUST_CHECK static enum status check_positional(const struct parse *p)
     return OK;
 }
 
+MUST_CHECK static enum status parse_all(struct parse *p, size_t *num_positional)
+{
+    memset(p->options, 0, p->command->options_bytes);
+    if (p->command->defaults) p->command->defaults(p->options);
+    TRY(parse_words(p));
+    *num_positional = p->num_positional;
+    return check_positional(p);
+}
+
 enum status args_parse(const struct command *c, int argc, char **argv, void *options,
                        const char **positional, size_t *num_positional, struct error *err)
 {
-    struct parse p = {c, argv, argv + argc, options, positional, 0, err};
-    memset(options, 0, c->options_bytes);
-    if (c->defaults) c->defaults(options);
-    TRY(parse_words(&p));
-    *num_positional = p.num_positional;
-    return check_positional(&p);
+    struct parse p = {NULL, c, argv, argv + argc, options, positional, 0, err};
+    return parse_all(&p, num_positional);
 }
 
 void args_release(const struct command *c, void *options)
@@ -600,22 +622,22 @@ static void man_command(struct strbuf *out, const char *program, const struct co
     man_text(out, c->text);
 }
 
-void args_man_page(struct strbuf *out, const char *program, const char *version, const char *about,
-                   const struct command *const *commands, size_t num_commands)
+void args_man_page(struct strbuf *out, const struct arg_program *p)
 {
+    const char *about = p->about;
     size_t phrase = strcspn(about, "\n");
-    strbuf_printf(out, ".TH \"%s\" 1 \"\" \"%s %s\"\n.SH NAME\n%s \\- ", program, program, version,
-                  program);
+    strbuf_printf(out, ".TH \"%s\" 1 \"\" \"%s %s\"\n.SH NAME\n%s \\- ", p->name, p->name,
+                  p->version, p->name);
     add_roff(out, about, phrase);
     strbuf_printf(out,
                   "\n.SH SYNOPSIS\n\\fB%s\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR]... "
                   "[\\fIARGUMENT\\fR]...\n",
-                  program);
+                  p->name);
     if (about[phrase]) strbuf_add_text(out, ".SH DESCRIPTION\n");
     man_text(out, about + phrase);
     strbuf_add_text(out, ".SH COMMANDS\n");
-    for (size_t i = 0; i < num_commands; i++)
-        man_command(out, program, commands[i]);
+    for (size_t i = 0; i < p->num_commands; i++)
+        man_command(out, p->name, p->commands[i]);
 }
 
 /* ---- bash completion ---- */
@@ -645,14 +667,14 @@ static void complete_command(struct strbuf *out, const struct command *c)
     strbuf_add_text(out, "        esac\n        ;;\n");
 }
 
-void args_bash_completion(struct strbuf *out, const char *program,
-                          const struct command *const *commands, size_t num_commands)
+void args_bash_completion(struct strbuf *out, const struct arg_program *p)
 {
+    const char *program = p->name;
     strbuf_printf(out, "# bash completion for %s, made from its own tables\n_%s()\n{\n", program,
                   program);
     strbuf_add_text(out, "    local commands='");
-    for (size_t i = 0; i < num_commands; i++)
-        strbuf_printf(out, "%s ", commands[i]->name);
+    for (size_t i = 0; i < p->num_commands; i++)
+        strbuf_printf(out, "%s ", p->commands[i]->name);
     /* bash takes the = of --option=value for a word of its own. */
     strbuf_add_text(out, "help'\n"
                          "    local cur=${COMP_WORDS[COMP_CWORD]} options= words=\n"
@@ -665,8 +687,8 @@ void args_bash_completion(struct strbuf *out, const char *program,
                          "    prev=${prev//_/-}\n"
                          "    case ${COMP_WORDS[1]} in\n"
                          "    help) words=$commands ;;\n");
-    for (size_t i = 0; i < num_commands; i++)
-        complete_command(out, commands[i]);
+    for (size_t i = 0; i < p->num_commands; i++)
+        complete_command(out, p->commands[i]);
     strbuf_add_text(out, "    esac\n"
                          "    if ((COMP_CWORD == 1)); then\n"
                          "        words=\"$commands --help --version\"\n"
@@ -680,13 +702,7 @@ void args_bash_completion(struct strbuf *out, const char *program,
 
 /* ---- main ---- */
 
-struct program {
-    const struct command *const *commands;
-    size_t num_commands;
-    const char *name, *version, *about;
-};
-
-static void program_help(struct strbuf *out, const struct program *p)
+static void program_help(struct strbuf *out, const struct arg_program *p)
 {
     size_t widest = 0;
     for (size_t i = 0; i < p->num_commands; i++)
@@ -703,7 +719,7 @@ static void program_help(struct strbuf *out, const struct program *p)
     strbuf_printf(out, "\n%s COMMAND --help tells more of a command.\n", p->name);
 }
 
-static void print_help(FILE *to, const struct program *p, const struct command *c)
+static void print_help(FILE *to, const struct arg_program *p, const struct command *c)
 {
     struct strbuf text = {0};
     if (c)
@@ -714,7 +730,7 @@ static void print_help(FILE *to, const struct program *p, const struct command *
     strbuf_release(&text);
 }
 
-MUST_CHECK static enum status find_command(const struct program *p, const char *typed,
+MUST_CHECK static enum status find_command(const struct arg_program *p, const char *typed,
                                            const struct command **c, struct error *err)
 {
     struct word w = {typed, strlen(typed)};
@@ -727,7 +743,7 @@ MUST_CHECK static enum status find_command(const struct program *p, const char *
         }
         guess_word(&g, name);
     }
-    return unknown(typed[0] == '-' ? "option" : "command", &g, err);
+    return unknown(p, typed[0] == '-' ? "option" : "command", &g, err);
 }
 
 static bool asks_for_help(int argc, char **argv)
@@ -754,13 +770,14 @@ MUST_CHECK static enum status words_failed(enum status st, struct error *err)
 }
 
 /* Parses and runs. */
-MUST_CHECK static enum status run(const struct command *c, int argc, char **argv, struct error *err)
+MUST_CHECK static enum status run(const struct arg_program *p, const struct command *c, int argc,
+                                  char **argv, struct error *err)
 {
     void *options = must_calloc(1, c->options_bytes);
     const char **positional = must_calloc((size_t)argc, sizeof *positional);
     size_t num_positional;
-    enum status st =
-        words_failed(args_parse(c, argc, argv, options, positional, &num_positional, err), err);
+    struct parse words = {p, c, argv, argv + argc, options, positional, 0, err};
+    enum status st = words_failed(parse_all(&words, &num_positional), err);
     if (!st) st = c->run(options, positional, num_positional, err);
     args_release(c, options);
     free(options);
@@ -769,7 +786,7 @@ MUST_CHECK static enum status run(const struct command *c, int argc, char **argv
 }
 
 /* `ferry help`, `ferry help COMMAND`, and the options of the program itself. */
-MUST_CHECK static enum status run_program(const struct program *p, int argc, char **argv,
+MUST_CHECK static enum status run_program(const struct arg_program *p, int argc, char **argv,
                                           struct error *err)
 {
     const struct command *c = NULL;
@@ -790,7 +807,7 @@ static bool is_for_program(const char *word)
     return false;
 }
 
-static int report(const struct program *p, const struct command *c, enum status st,
+static int report(const struct arg_program *p, const struct command *c, enum status st,
                   const struct error *err)
 {
     if (!st || !err->text[0]) return (int)st;
@@ -812,28 +829,26 @@ MUST_CHECK static enum status flush_stdout(struct error *err)
 }
 
 /* *c is the command, where one is named. */
-MUST_CHECK static enum status run_words(const struct program *p, const struct command **c, int argc,
-                                        char **argv, struct error *err)
+MUST_CHECK static enum status run_words(const struct arg_program *p, const struct command **c,
+                                        int argc, char **argv, struct error *err)
 {
     if (is_for_program(argv[0])) return run_program(p, argc, argv, err);
     TRY(words_failed(find_command(p, argv[0], c, err), err));
-    if (!asks_for_help(argc - 1, argv + 1)) return run(*c, argc - 1, argv + 1, err);
+    if (!asks_for_help(argc - 1, argv + 1)) return run(p, *c, argc - 1, argv + 1, err);
     print_help(stdout, p, *c);
     return OK;
 }
 
-int args_main(const struct command *const *commands, size_t num_commands, const char *program,
-              const char *version, const char *about, int argc, char **argv)
+int args_main(const struct arg_program *p, int argc, char **argv)
 {
-    const struct program p = {commands, num_commands, program, version, about};
     const struct command *c = NULL;
     struct error err = {0};
     if (argc < 2) {
-        if (!rank_0_speaks(&err)) print_help(stderr, &p, NULL);
+        if (!rank_0_speaks(&err)) print_help(stderr, p, NULL);
         return ERR_USAGE;
     }
-    enum status st = run_words(&p, &c, argc - 1, argv + 1, &err);
-    int code = report(&p, c, st, &err);
+    enum status st = run_words(p, &c, argc - 1, argv + 1, &err);
+    int code = report(p, c, st, &err);
     st = flush_stdout(&err);
-    return code > DIFFERENT || !st ? code : report(&p, c, st, &err);
+    return code > DIFFERENT || !st ? code : report(p, c, st, &err);
 }

@@ -4,7 +4,7 @@
  * shown. `_` is taken for `-` in what a user types, "--name=value" and "--name value" are the same,
  * "--" ends the options, and options may stand anywhere; given twice, the last one holds. A value
  * that begins with "--" must be written with "=". An unknown option is ERR_USAGE with the nearest
- * known one.
+ * known one, or with what a table of hints says of it.
  *
  * Longer texts are paragraphs: an empty line ends one, line ends within it are blanks, and lines
  * that begin with a blank are examples, shown as they stand. */
@@ -65,6 +65,22 @@ struct command {
                        struct error *err);
 };
 
+/* What is said of a word that is no command or option here, but is one elsewhere. */
+struct arg_hint {
+    const char *words; /* separated by a blank: "import", "--load --save" */
+    const char *text;
+};
+
+struct arg_program {
+    const char *name, *version;
+    const char
+        *about; /* what stands behind "ferry - ", then an empty line and paragraphs, if any */
+    const struct command *const *commands;
+    size_t num_commands;
+    const struct arg_hint *hints; /* in front of the nearest known word */
+    size_t num_hints;
+};
+
 /* Parses argv[0..argc) (without program and command name) into options, which keep pointers into
  * argv; args_release afterwards, after a failure too. positional[] is filled with pointers into
  * argv (room for argc of them) and counted against command->positional. */
@@ -77,17 +93,13 @@ void args_release(const struct command *c, void *options);
  * Parses, runs, and prints on stderr what went wrong ("ferry convert: ..."), nothing where a
  * command failed without a text. Of processes that one launcher started (ranks.h) rank 0 has time
  * to be the first that says what is wrong with the command line: the launcher then ends the others.
- * Returns the exit code; ERR_IO also where stdout could not be written. about: what
- * stands behind "ferry - ", then an empty line and paragraphs, if any. */
-int args_main(const struct command *const *commands, size_t num_commands, const char *program,
-              const char *version, const char *about, int argc, char **argv);
+ * Returns the exit code; ERR_IO also where stdout could not be written. */
+int args_main(const struct arg_program *p, int argc, char **argv);
 
 /* What is generated from the tables. */
 void args_help(struct strbuf *out, const char *program, const struct command *c);
-void args_man_page(struct strbuf *out, const char *program, const char *version, const char *about,
-                   const struct command *const *commands, size_t num_commands);
-void args_bash_completion(struct strbuf *out, const char *program,
-                          const struct command *const *commands, size_t num_commands);
+void args_man_page(struct strbuf *out, const struct arg_program *p);
+void args_bash_completion(struct strbuf *out, const struct arg_program *p);
 
 /* As ARG_SIZE, and 0. Units go from k to P, as coreutils have them, in either case: kB is a power
  * of 1000; k and KiB are powers of 1024. */

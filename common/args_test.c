@@ -112,7 +112,19 @@ static const struct command verify = {
 };
 
 static const struct command *const commands[] = {&convert, &verify};
-static const char about[] = "carries checkpoints between formats\n\nIt needs no GPU.";
+static const struct arg_hint hints[] = {
+    {"import export", "ferry convert does that"},
+    {"--load --save", "SOURCE and DESTINATION are words without an option"},
+};
+static const struct arg_program ferry = {
+    .name = "ferry",
+    .version = "1.2",
+    .about = "carries checkpoints between formats\n\nIt needs no GPU.",
+    .commands = commands,
+    .num_commands = LENGTH(commands),
+    .hints = hints,
+    .num_hints = LENGTH(hints),
+};
 
 /* ---- parsing ---- */
 
@@ -409,7 +421,7 @@ static int call_main(const char *const *words)
     int argc = 1;
     for (; words[argc - 1]; argc++)
         argv[argc] = (char *)(uintptr_t)words[argc - 1];
-    return args_main(commands, LENGTH(commands), "ferry", "1.2", about, argc, argv);
+    return args_main(&ferry, argc, argv);
 }
 
 static void run_main(const char *const *words)
@@ -458,6 +470,10 @@ static void wrong_command_lines_end_with_2(void **state)
         {{"convert", "--tpp", "1"}, "ferry convert: unknown option --tpp (did you mean --tp?)\n"},
         {{"convrt", "a"}, "ferry: unknown command convrt (did you mean convert?)\n"},
         {{"zzz"}, "ferry: unknown command zzz\n"},
+        {{"export", "a"}, "ferry: unknown command export: ferry convert does that\n"},
+        {{"convert", "--save=x"},
+         "ferry convert: unknown option --save: SOURCE and DESTINATION are words without an "
+         "option\n"},
         {{""}, "ferry: unknown command \n"},
         {{"--helpp"}, "ferry: unknown option --helpp\n"},
         {{"help", "verfy"}, "ferry: unknown command verfy (did you mean verify?)\n"},
@@ -675,7 +691,7 @@ static void the_man_page_is_roff_without_warnings(void **state)
 {
     (void)state;
     struct strbuf page = {0};
-    args_man_page(&page, "ferry", "1.2", about, commands, LENGTH(commands));
+    args_man_page(&page, &ferry);
     assert_non_null(strstr(page.data, ".SH NAME\nferry \\- carries checkpoints between formats\n"));
     assert_non_null(strstr(page.data, ".TP\n\\fB\\-\\-max\\-memory\\fR \\fISIZE\\fR\n"));
     assert_non_null(strstr(page.data, ".PP\nSIZE is a number of bytes, "));
@@ -711,7 +727,7 @@ static void bash_completes_commands_options_and_choices(void **state)
     (void)state;
     struct strbuf script = {0};
     if (shell(&script, "command -v bash") != 0) skip();
-    args_bash_completion(&script, "ferry", commands, LENGTH(commands));
+    args_bash_completion(&script, &ferry);
     static const struct {
         const char *words, *offered;
     } cases[] = {

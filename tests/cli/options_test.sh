@@ -53,6 +53,25 @@ exits 2
 says "did you mean --dry-run"
 is_not_there out
 
+it "words that other tools have taught are answered with those of this one"
+run import m out
+exits 2
+says "unknown command import: ferry convert SOURCE DESTINATION"
+run diff m m
+exits 2
+says "unknown command diff: ferry verify A B"
+run convert m out --use_distributed_optimizer
+exits 2
+says "unknown option --use_distributed_optimizer: it does not change how weights are stored"
+run convert --load m --save out
+exits 2
+says "unknown option --load: folders are given as words"
+run convert m out --bf16
+exits 2
+says "--torch-dtype casts them"
+run forward m --data-parallel-size 0 # an option of its own
+says '--data-parallel-size: "0" is not a whole number'
+
 it "missing and surplus arguments are named"
 run convert m
 exits 2
