@@ -19,9 +19,11 @@ static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
 /* ORG/NAME or NAME, as a model is called on the hub. */
 static bool looks_like_hub_name(const char *path)
 {
-    const char *slash = strchr(path, '/');
-    return path[0] != '.' && path[0] != '/' && path[0] != '~' &&
-           (!slash || (!strchr(slash + 1, '/') && slash[1]));
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    size_t first = strspn(path, letters);
+    const char *rest = path[first] == '/' ? path + first + 1 : "";
+    return first && path[0] != '.' && (!path[first] || *rest) && !rest[strspn(rest, letters)];
 }
 
 static enum status not_there(const char *path, struct error *err)

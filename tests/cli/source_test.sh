@@ -9,6 +9,14 @@ run convert meta-llama/Llama-3.2-1B out
 exits 4
 says "hf download meta-llama/Llama-3.2-1B"
 
+it "what can be no name on the hub is not"
+for path in "" ./a /a a/b/c a/ "a b" "a
+b"; do
+    run convert "$path" out
+    exits 4
+    ! grep -q "hf download" "$stderr" || is_wrong "$path is advised to be downloaded"
+done
+
 it "a Git LFS pointer is called by its name"
 mkdir lfs
 cp m/config.json lfs
