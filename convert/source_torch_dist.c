@@ -35,7 +35,7 @@ static enum status check_backend(struct megatron_source *m, struct error *err)
         st = fail(err, ERR_CORRUPT, "%s: no text sharded_backend", path);
     else if (strcmp(backend, "zarr") == 0)
         st = fail(err, ERR_UNSUPPORTED,
-                  "%s: this is a Zarr checkpoint, which Megatron-Core 0.12 and older releases "
+                  "%s: this is a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core "
                   "write: let one of these load it and save it with --ckpt-format torch_dist",
                   m->c->folder);
     else if (strcmp(backend, "torch_dist") || version != 1)

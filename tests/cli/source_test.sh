@@ -152,7 +152,7 @@ foreign "a model of NeMo 1: NeMo's own scripts" files/model.nemo
 foreign "one file of a distributed checkpoint: give its folder" files/__0_0.distcp
 foreign "a folder of checkpoints by torchtitan: give one of its folders step-N" titan
 foreign "a folder of checkpoints by transformers' Trainer: give one of its folders" trainer
-foreign "a Zarr checkpoint, which Megatron-Core 0.12" zarr
+foreign "a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core write: let" zarr
 
 it "a GGUF file is told by its content, too"
 printf 'GGUF\003\000\000\000\000\000\000\000\000\000\000\000' >model
