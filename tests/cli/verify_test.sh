@@ -228,7 +228,7 @@ configured() {
 it "configs that compute something else are a difference, and said first"
 "$ferry" synth -q --model mistral mistral || is_wrong "synth mistral"
 while read -r model key value field; do
-    configured $model x $key "$value"
+    configured "$model" x "$key" "$value"
     for pair in "$model x" "x $model"; do
         # shellcheck disable=SC2086 # words
         run verify $pair
@@ -237,10 +237,10 @@ while read -r model key value field; do
             is_wrong "$key: the first line is $(head -n 1 "$stdout")"
         grep -q "^$field  " "$stdout" || is_wrong "$key: $(cat "$stdout")"
     done
-    run verify $model x -q
+    run verify "$model" x -q
     exits 1
     says_nothing
-    run verify $model x --ignore-config $field --ignore-config 'rope_*'
+    run verify "$model" x --ignore-config "$field" --ignore-config 'rope_*'
     exits 0
     prints "identical: "
 done <<'FIELDS'
@@ -320,7 +320,7 @@ says "config.json of A and B differ in rope_theta, rope_parameters; without a mo
 
 it "a config that contradicts its own tensors is no model, whatever they are called"
 while read -r key value; do
-    configured m x $key $value
+    configured m x "$key" "$value"
     for pair in "m x" "x m" "x ckpt" "x a"; do
         # shellcheck disable=SC2086 # words
         run verify $pair
