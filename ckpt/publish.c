@@ -108,11 +108,11 @@ static bool is_in_place(const struct publishing *p, const char *root, const char
                         const char **final)
 {
     *final = is_unfinished(p, root) ? root : unit_folder;
-    return p->resume && path_is_folder(unit_folder) && is_unfinished(p, *final);
+    return p->options.resume && path_is_folder(unit_folder) && is_unfinished(p, *final);
 }
 
 /* What stands where the unit will be. */
-static enum status check_final(const struct publishing *p, struct error *err)
+static enum status check_final(struct publishing *p, struct error *err)
 {
     bool empty;
     if (!path_exists(p->final)) return OK;
@@ -125,7 +125,9 @@ static enum status check_final(const struct publishing *p, struct error *err)
                     "%s: exists and is not empty; it cannot be replaced, since it is a mount point "
                     "or its parent cannot be written",
                     p->final);
-    if (p->overwrite || p->finished) return OK;
+    if (p->finished) return OK;
+    if (p->options.may_replace)
+        return p->options.may_replace(p->options.replace_context, p->final, &p->replaces, err);
     if (is_unfinished(p, p->final) || is_unfinished(p, p->destination))
         return fail(err, ERR_EXISTS,
                     "%s: exists, from a run that was ended just before it was done: --resume "
@@ -160,12 +162,7 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
                           const char *unit, const char *source, const struct publish_options *o,
                           struct error *err)
 {
-    *p = (struct publishing){.arena = a,
-                             .destination = destination,
-                             .unit = unit,
-                             .overwrite = o->overwrite,
-                             .resume = o->resume,
-                             .patience = o->patience};
+    *p = (struct publishing){.arena = a, .destination = destination, .unit = unit, .options = *o};
     bool exists = path_is_folder(destination), root = true;
     const char *own = renamable(a, destination), *in_place;
     const char *unit_folder = unit ? path_join(a, own, unit) : own;
@@ -229,7 +226,7 @@ static enum status see_free(const struct publishing *p, const char *folder, stru
                             struct error *err)
 {
     enum lock_life life;
-    *w = (struct lock_watch){.patience = p->patience};
+    *w = (struct lock_watch){.patience = p->options.patience};
     TRY(lock_watch_until_sure(w, lock_of(p, folder), &life, err));
     return life == LOCK_HELD ? busy(p, folder, err) : OK;
 }
@@ -266,7 +263,7 @@ static enum status see_no_ranks(const struct publishing *p, struct error *err)
     size_t n = strlen(publish_lock);
     TRY(list_staging(p, &list, err));
     for (size_t i = 0; i < list.count; i++) {
-        struct lock_watch w = {.patience = p->patience};
+        struct lock_watch w = {.patience = p->options.patience};
         enum lock_life life;
         if (strncmp(list.names[i], publish_lock, n) || list.names[i][n] != '-') continue;
         TRY(lock_watch_until_sure(&w, path_join(p->arena, p->staging, list.names[i]), &life, err));
@@ -335,7 +332,7 @@ enum status publish_begin(struct publishing *p, bool durable, const char *work, 
     p->work = work;
     p->old_parent = publish_existing_parent(p->arena, parent);
     if (p->finished) return take_over(p, p->final, err);
-    if (p->resume && path_is_folder(p->staging)) {
+    if (p->options.resume && path_is_folder(p->staging)) {
         TRY(take_over(p, p->staging, err));
         p->resumed = true;
         enum status st = folder_create(p->folder, err);
@@ -394,7 +391,7 @@ enum status publish_forget(struct publishing *p, struct error *err)
 
 uint64_t publish_staged_bytes(const struct publishing *p)
 {
-    return p->resume ? folder_allocated_bytes(p->staging) : 0;
+    return p->options.resume ? folder_allocated_bytes(p->staging) : 0;
 }
 
 /* ---- the move ---- */
@@ -506,7 +503,7 @@ static enum status move_into_place(struct publishing *p, struct error *err)
     if (st) return st;
     p->moved = true;
     if (p->durable) TRY(sync_parents(p, parent, err));
-    return p->overwrite ? path_remove(aside, err) : OK; /* of this run, or of one that died */
+    return p->options.may_replace ? path_remove(aside, err) : OK; /* of this run, or a dead one */
 }
 
 static enum status remove_private(const struct publishing *p, const char *folder, struct error *err)

@@ -32,6 +32,25 @@ struct root_file {
     const char *link; /* what a symbolic link of this name points to */
 };
 
+/* A folder that is replaced. */
+struct publish_replaced {
+    const char *folder; /* NULL: none is */
+    size_t num_files;
+    uint64_t bytes;
+};
+
+/* Whether a folder that is not empty may be replaced, which removes all that is in it, and what
+ * that is. ERR_EXISTS where it holds what must not be removed. */
+typedef enum status publish_may_replace(void *context, const char *folder,
+                                        struct publish_replaced *out, struct error *err);
+
+struct publish_options {
+    publish_may_replace *may_replace; /* NULL: what is not empty is never replaced */
+    void *replace_context;
+    bool resume;
+    unsigned patience;
+};
+
 struct publishing {
     struct arena *arena;
     const char *destination;
@@ -43,14 +62,14 @@ struct publishing {
     const char *old_parent;  /* the folder above it that was there before publish_begin() */
     bool unit_in_root;       /* the root exists: staging is the unit */
     bool stays;              /* the destination stays: staging is inside, its entries move up */
-    bool overwrite, durable, moved;
-    bool resume;  /* go on with what an earlier run has left, if it has */
+    struct publish_options options;
+    struct publish_replaced replaces;
+    bool durable, moved;
     bool resumed; /* there was a staging folder; it is ours now */
     /* All is in place but root files, from a run that died: once the caller has made sure that it
      * was the same one, publish_begin() and publish_commit() are left to be done. */
     bool finished;
     const char *work;  /* what the lock says of it */
-    unsigned patience; /* with a lock of another host, as in lock.h */
     struct lock *lock; /* from publish_begin() on */
 };
 
@@ -64,12 +83,8 @@ bool publish_is_private(const char *name);
 const char *publish_existing_parent(struct arena *a, const char *destination);
 
 /* Refuses, with nothing touched: a destination that exists and is not empty (the unit, where unit
- * is not NULL; ERR_EXISTS) unless overwrite; a folder that is no root of such units; a source that
- * is the destination or lies in it (ERR_USAGE). Does not create anything. */
-struct publish_options {
-    bool overwrite, resume;
-    unsigned patience;
-};
+ * is not NULL; ERR_EXISTS) unless it may be replaced; a folder that is no root of such units; a
+ * source that is the destination or lies in it (ERR_USAGE). Does not create anything. */
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
                                      const char *unit, const char *source,
                                      const struct publish_options *o, struct error *err);

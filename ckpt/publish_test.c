@@ -61,11 +61,25 @@ static void assert_names(const char *path, const char *names)
     strbuf_release(&s);
 }
 
+/* All that has no file "precious" in it. */
+static enum status may_replace(void *context, const char *path, struct publish_replaced *out,
+                               struct error *e)
+{
+    struct name_list list;
+    (void)context;
+    TRY(folder_list(path, &a, &list, e));
+    *out = (struct publish_replaced){path, list.count, 7};
+    if (path_exists(path_join(&a, path, "precious"))) return fail(e, ERR_EXISTS, "precious");
+    return OK;
+}
+
 static enum status check(struct publishing *p, const char *destination, const char *unit,
                          bool overwrite)
 {
-    return publish_check(p, &a, destination, unit, "",
-                         &(struct publish_options){.overwrite = overwrite, .patience = 2}, &err);
+    return publish_check(
+        p, &a, destination, unit, "",
+        &(struct publish_options){.may_replace = overwrite ? may_replace : NULL, .patience = 2},
+        &err);
 }
 
 static void begin(struct publishing *p, const char *destination, const char *unit, bool overwrite)
@@ -159,6 +173,26 @@ static void overwriting_keeps_the_old_until_the_new_is_there(void **state)
     assert_ok(publish_commit(&p, NULL, 0, &err));
     assert_names(folder, "out");
     assert_names(in("out"), "weights");
+}
+
+static void what_may_not_be_replaced_stays(void **state)
+{
+    (void)state;
+    struct publishing p;
+    put(in("out/old"), "old");
+    assert_ok(check(&p, in("out"), NULL, true));
+    assert_string_equal(p.replaces.folder, in("out"));
+    assert_int_equal(p.replaces.num_files, 1);
+    begin(&p, in("out"), NULL, true);
+    put(in("out/precious"), "came meanwhile");
+    assert_fails(publish_commit(&p, NULL, 0, &err), ERR_EXISTS, "precious");
+    publish_abandon(&p);
+    assert_fails(check(&p, in("out"), NULL, true), ERR_EXISTS, "precious");
+    assert_names(folder, "out");
+    assert_names(in("out"), "old precious");
+
+    assert_ok(check(&p, in("new"), NULL, true));
+    assert_null(p.replaces.folder);
 }
 
 static void what_came_to_the_destination_meanwhile_is_not_overwritten(void **state)
@@ -396,24 +430,25 @@ static void a_destination_around_the_source_is_refused(void **state)
     put(in("hf/deep/er/model.safetensors"), "x");
     assert_int_equal(symlink("hf", in("link")), 0);
     const char *hf = in("hf");
-    assert_fails(
-        publish_check(&p, &a, hf, NULL, hf, &(struct publish_options){.overwrite = true}, &err),
-        ERR_USAGE, "hf: the source and the destination are the same");
+    assert_fails(publish_check(&p, &a, hf, NULL, hf,
+                               &(struct publish_options){.may_replace = may_replace}, &err),
+                 ERR_USAGE, "hf: the source and the destination are the same");
     assert_fails(publish_check(&p, &a, in("link"), NULL, hf,
-                               &(struct publish_options){.overwrite = true}, &err),
+                               &(struct publish_options){.may_replace = may_replace}, &err),
                  ERR_USAGE, "link: the source and the destination are the same");
     assert_fails(publish_check(&p, &a, hf, NULL, in("link/deep/er"),
-                               &(struct publish_options){.overwrite = true}, &err),
+                               &(struct publish_options){.may_replace = may_replace}, &err),
                  ERR_USAGE, "lies inside this destination");
     assert_fails(publish_check(&p, &a, hf, "iter_0000001", in("hf/model.safetensors"),
-                               &(struct publish_options){.overwrite = true}, &err),
+                               &(struct publish_options){.may_replace = may_replace}, &err),
                  ERR_USAGE, "hf: the source lies inside this destination");
     assert_ok(publish_check(&p, &a, in("hf/deep/out"), NULL, hf,
-                            &(struct publish_options){.overwrite = false}, &err));
-    assert_ok(publish_check(&p, &a, in("hf2"), NULL, hf,
-                            &(struct publish_options){.overwrite = false}, &err));
+                            &(struct publish_options){.patience = 2}, &err));
+    assert_ok(
+        publish_check(&p, &a, in("hf2"), NULL, hf, &(struct publish_options){.patience = 2}, &err));
     put(in("h/x"), "");
-    assert_ok(publish_check(&p, &a, in("h"), NULL, hf, &(struct publish_options){.overwrite = true},
+    assert_ok(publish_check(&p, &a, in("h"), NULL, hf,
+                            &(struct publish_options){.may_replace = may_replace},
                             &err)); /* begins alike, no more */
 }
 
@@ -590,6 +625,7 @@ int main(void)
         TEST(a_folder_that_is_not_empty_is_refused),
         TEST(names_that_name_no_folder_are_refused),
         TEST(overwriting_keeps_the_old_until_the_new_is_there),
+        TEST(what_may_not_be_replaced_stays),
         TEST(what_came_to_the_destination_meanwhile_is_not_overwritten),
         TEST(the_old_comes_back_where_the_new_cannot_be_moved),
         TEST(a_staging_folder_that_was_removed_is_noticed),

@@ -46,7 +46,7 @@ void rendezvous_init(struct rendezvous *r)
         r->journals[i] = staged(r, publish_journal, i);
         (void)lock_look(&o->watch, r->locks[i]);
         o->old = o->watch.record;
-        o->watch = (struct lock_watch){.patience = r->publishing->patience};
+        o->watch = (struct lock_watch){.patience = r->publishing->options.patience};
     }
 }
 
@@ -108,7 +108,7 @@ static bool is_done(const struct rendezvous *r, unsigned rank, const struct lock
 /* What is done is not touched again: rank 0 may be publishing it. */
 static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
-    struct lock_watch w = {.patience = r->publishing->patience};
+    struct lock_watch w = {.patience = r->publishing->options.patience};
     unsigned rank = r->ranks.rank;
     enum lock_life life;
     TRY(lock_watch_until_sure(&w, r->locks[rank], &life, err));
@@ -130,7 +130,8 @@ enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, st
     unsigned turn = 0;
     *left = LEFT_NOTHING;
     while (lock_look(w, r->locks[0]) != LOCK_HELD) {
-        if (!w->found && (p->resume || last_run) && is_published(r, p->resume ? NULL : last_run))
+        if (!w->found && (p->options.resume || last_run) &&
+            is_published(r, p->options.resume ? NULL : last_run))
             return OK;
         if (says(w, "failed") && !lock_is_same_process(&w->record, &o->old))
             return rank_failed(0, w, err);

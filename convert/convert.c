@@ -12,6 +12,7 @@
 #include "common/json.h"
 #include "convert/arrival.h"
 #include "convert/commands.h"
+#include "convert/contents.h"
 #include "convert/integrity.h"
 #include "convert/megatron_args.h"
 #include "convert/options.h"
@@ -252,7 +253,7 @@ static enum status check_finished(const struct run *r, struct error *err)
 static bool is_already_there(const struct run *r)
 {
     const struct publishing *p = &r->publishing;
-    return p->resume && !p->finished && !path_exists(p->staging) &&
+    return p->options.resume && !p->finished && !path_exists(p->staging) &&
            record_is_of(p->unit_folder, NULL, r->report.fingerprint);
 }
 
@@ -260,9 +261,14 @@ static bool is_already_there(const struct run *r)
 static enum status check_plan(struct run *r, struct error *err)
 {
     struct error later;
-    struct publish_options how = {r->flags->run.overwrite, r->flags->resume, 0};
+    struct publish_options how = {
+        .may_replace = r->flags->run.overwrite ? contents_may_replace : NULL,
+        .replace_context = &r->target,
+        .resume = r->flags->resume,
+    };
     enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
                                    r->target.unit, r->source.path, &how, err);
+    r->report.replaces = r->publishing.replaces;
     if (st == OK || st == ERR_EXISTS) r->already_there = is_already_there(r);
     if (r->already_there) st = OK;
     if (!st) st = check_finished(r, err);
@@ -323,7 +329,7 @@ static enum status write_the_rest(struct run *r, struct error *err)
         r->spoiled = st && st != ERR_INTERRUPTED;
         if (st) return st;
     }
-    TRY(record_write(&r->report, path_join(&r->source.arena, folder, record_name),
+    TRY(record_write(&r->report, folder, r->flags->integrity ? integrity_name : NULL,
                      r->executor.fsync, err));
     if (!r->flags->integrity) return OK;
     return integrity_write(folder, r->executor.threads, r->executor.fsync, err);

@@ -12,7 +12,7 @@
 #include "common/sha256.h"
 #include "common/threads.h"
 
-static const char name[] = "integrity.json";
+const char integrity_name[] = "integrity.json";
 
 struct summing {
     struct arena arena;
@@ -61,7 +61,7 @@ static enum status list_files(struct summing *x, struct error *err)
     TRY(folder_list(x->folder, &x->arena, &list, err));
     x->files = arena_array(&x->arena, list.count, sizeof *x->files);
     for (size_t i = 0; i < list.count; i++)
-        if (strcmp(list.names[i], name) && !publish_is_private(list.names[i]) &&
+        if (strcmp(list.names[i], integrity_name) && !publish_is_private(list.names[i]) &&
             path_is_file(path_join(&x->arena, x->folder, list.names[i])))
             x->files[x->num_files++] = list.names[i];
     x->sums = arena_array(&x->arena, x->num_files, sizeof *x->sums);
@@ -78,8 +78,8 @@ static enum status write_sums(struct summing *x, bool durable, struct error *err
         cJSON_AddStringToObject(files, x->files[i], x->sums[i]);
     json_print(&text, o, 2);
     cJSON_Delete(o);
-    enum status st = file_replace_all(path_join(&x->arena, x->folder, name), text.data, text.length,
-                                      durable, err);
+    enum status st = file_replace_all(path_join(&x->arena, x->folder, integrity_name), text.data,
+                                      text.length, durable, err);
     strbuf_release(&text);
     return st;
 }

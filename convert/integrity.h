@@ -9,6 +9,8 @@
 
 #include "common/status.h"
 
+extern const char integrity_name[]; /* "integrity.json" */
+
 /* Reads all files of the folder, each by one thread. */
 MUST_CHECK enum status integrity_write(const char *folder, unsigned threads, bool durable,
                                        struct error *err);

@@ -38,7 +38,7 @@ const struct arg run_args[] = {
     {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "most memory that the process may hold; default 256MiB"},
     FLAG(struct run_flags, "--direct-io", direct_io, "read past the page cache, and leave nothing in it"),
     FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the disk has it all"),
-    FLAG(struct run_flags, "--overwrite", overwrite, "replace what is at the destination, once the new is complete"),
+    FLAG(struct run_flags, "--overwrite", overwrite, "replace the checkpoint that is at the destination, once the new one is complete; refused where there are other files in its folder"),
 };
 
 const struct arg output_args[] = {

@@ -9,6 +9,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/version.h"
+#include "convert/contents.h"
 #include "convert/options.h"
 
 enum { RECORD_CAP = 1 << 30 };
@@ -78,8 +79,22 @@ void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_na
     strbuf_release(&text);
 }
 
-enum status record_write(const struct conversion *c, const char *path, bool durable,
-                         struct error *err)
+/* Of the folder, and of what comes after them. */
+static enum status add_files(cJSON *o, const char *folder, const char *later, struct arena *a,
+                             struct error *err)
+{
+    struct name_list list;
+    TRY(contents_list(folder, a, &list, err));
+    cJSON *files = cJSON_AddArrayToObject(o, "files");
+    for (size_t i = 0; i < list.count; i++)
+        cJSON_AddItemToArray(files, cJSON_CreateString(list.names[i]));
+    cJSON_AddItemToArray(files, cJSON_CreateString(record_name));
+    if (later) cJSON_AddItemToArray(files, cJSON_CreateString(later));
+    return OK;
+}
+
+enum status record_write(const struct conversion *c, const char *folder, const char *later,
+                         bool durable, struct error *err)
 {
     struct arena a;
     struct tensor_digest *digests;
@@ -91,6 +106,7 @@ enum status record_write(const struct conversion *c, const char *path, bool dura
     add_time_and_place(o);
     report_sides_json(o, c);
     report_lossy_json(o, c->target);
+    enum status st = add_files(o, folder, later, &a, err);
     cJSON_AddStringToObject(o, "plan", c->fingerprint);
     cJSON_AddStringToObject(o, "run", c->run);
     if (c->has_digests) {
@@ -104,7 +120,9 @@ enum status record_write(const struct conversion *c, const char *path, bool dura
     json_print(&text, o, 2);
     strbuf_add_char(&text, '\n');
     cJSON_Delete(o);
-    enum status st = file_replace_all(path, text.data, text.length, durable, err);
+    if (!st)
+        st = file_replace_all(path_join(&a, folder, record_name), text.data, text.length, durable,
+                              err);
     strbuf_release(&text);
     arena_release(&a);
     return st;

@@ -2,9 +2,10 @@
  * done, and the digests of all tensors (ckpt/digest.h), so that they can be checked later.
  *
  *   {"ferry": VERSION, "written": TIME, "host", "command": [...], "source": {...}, "target": {...},
- *    "lossy": [...], "plan": fingerprint (ckpt/fingerprint.h), "run": of all ranks (ckpt/lock.h),
- *    "digest": {"*": SHA-256, "optimizer.*": ...}, "tensors": {NAME: DIGEST},
- *    "source_digest": ..., "source_tensors": ...}     the last two where a cast made others of them
+ *    "lossy": [...], "files": [PATH, ...] of all that was written, "plan": fingerprint
+ * (ckpt/fingerprint.h), "run": of all ranks (ckpt/lock.h), "digest": {"*": SHA-256, "optimizer.*":
+ * ...}, "tensors": {NAME: DIGEST}, "source_digest": ..., "source_tensors": ...}     the last two
+ * where a cast made others of them
  *
  * It is the only file that depends on time, host and command line. */
 #ifndef FERRY_CONVERT_RECORD_H
@@ -27,8 +28,10 @@ void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_na
 
 /* Whether a folder has a record of this run, or, where run is NULL, of this plan. */
 bool record_is_of(const char *folder, const char *run, const char *plan);
-MUST_CHECK enum status record_write(const struct conversion *c, const char *path, bool durable,
-                                    struct error *err);
+/* To the folder that holds all that was written but this file, and `later`, whose name may be NULL.
+ */
+MUST_CHECK enum status record_write(const struct conversion *c, const char *folder,
+                                    const char *later, bool durable, struct error *err);
 /* The ferry.json of a folder, or of the iteration that a root's link leads to; *tree is NULL where
  * there is none. The caller frees it. */
 MUST_CHECK enum status record_read(const char *folder, cJSON **tree, struct error *err);

@@ -201,6 +201,9 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     if (!c->target) return;
     target_line(out, c);
     ranks_line(out, c);
+    if (c->replaces.folder)
+        strbuf_printf(out, "replaces %zu files  %s  of %s\n", c->replaces.num_files,
+                      bytes_text(c->replaces.bytes), c->replaces.folder);
     strbuf_printf(out,
                   "mapping  %zu target tensors <- %zu logical <- %zu source pieces   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
@@ -227,6 +230,9 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
                   bytes_text((uint64_t)usage.ru_maxrss * 1024));
     if (c->ranks.size > 1) strbuf_printf(out, ", as rank %u of %u", c->ranks.rank, c->ranks.size);
     strbuf_printf(out, ": %s\n", c->destination);
+    if (c->replaces.folder)
+        strbuf_printf(out, "replaced %zu files, %s of %s\n", c->replaces.num_files,
+                      bytes_text(c->replaces.bytes), c->replaces.folder);
     if (r->resumed_bytes)
         strbuf_printf(out, "%s were there from an earlier run\n", bytes_text(r->resumed_bytes));
     if (r->cast_elements)
@@ -319,11 +325,20 @@ void report_lossy_json(cJSON *object, const struct target *t)
     arena_release(&a);
 }
 
+static void replaces_json(cJSON *object, const struct publish_replaced *r)
+{
+    cJSON *o = cJSON_AddObjectToObject(object, "replaces");
+    add_text(o, "path", r->folder);
+    add_u64(o, "files", r->num_files);
+    add_u64(o, "bytes", r->bytes);
+}
+
 void report_plan_json(cJSON *object, const struct conversion *c)
 {
     report_sides_json(object, c);
     if (!c->target) return;
     report_lossy_json(object, c->target);
+    if (c->replaces.folder) replaces_json(object, &c->replaces);
     cJSON *ranks = cJSON_AddObjectToObject(object, "ranks");
     struct share s = share_of(c);
     add_u64(ranks, "rank", c->ranks.rank);

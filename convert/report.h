@@ -19,8 +19,9 @@ struct conversion {
     char fingerprint[SHA256_TEXT]; /* of the plan */
     const char *run;               /* of all ranks (ckpt/lock.h) */
     struct ranks ranks;
-    bool has_digests; /* of what was read and written, in the plan's carries */
-    double seconds;   /* that it took, from the start of the command */
+    struct publish_replaced replaces; /* by --overwrite */
+    bool has_digests;                 /* of what was read and written, in the plan's carries */
+    double seconds;                   /* that it took, from the start of the command */
 };
 
 /* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */

@@ -8,6 +8,7 @@
 #include "ckpt/publish.h"
 #include "common/json.h"
 #include "convert/commands.h"
+#include "convert/contents.h"
 #include "convert/options.h"
 #include "kernels/cpu/random.h"
 
@@ -210,7 +211,8 @@ static enum status write_model(const struct synth_flags *f, struct catalog *c,
         .format = "hf", .max_shard_bytes = f->max_shard_size, .durable = executor.fsync};
     double start = seconds_now();
     uint64_t peak;
-    struct publish_options how = {.overwrite = f->run.overwrite};
+    struct publish_options how = {.may_replace = f->run.overwrite ? contents_may_replace : NULL,
+                                  .replace_context = &t};
     enum status st = target_plan(&t, &to, c, maps, err);
     if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
     if (!st) st = check_space(&t, destination, f->sparse, err);
@@ -226,6 +228,9 @@ static enum status write_model(const struct synth_flags *f, struct catalog *c,
         fprintf(stderr, "made %s: %s, %zu tensors in %zu files, %s in %.2f s\n", destination,
                 c->family, t.facts.num_target_tensors, t.facts.num_weight_files,
                 bytes_text(t.plan.target_bytes), seconds_now() - start);
+    if (!st && !f->output.quiet && p.replaces.folder)
+        fprintf(stderr, "replaced %zu files, %s of %s\n", p.replaces.num_files,
+                bytes_text(p.replaces.bytes), p.replaces.folder);
     target_release(&t);
     return st;
 }

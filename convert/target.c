@@ -71,7 +71,7 @@ enum status write_config_of_dtype(const char *from, const char *to, enum dtype d
 
 /* ---- what travels with a Hugging Face model ---- */
 
-static bool is_companion(const char *name)
+bool is_companion(const char *name)
 {
     static const char *const with[] = {"*.json", "*.model",  "*.txt",  "*.jinja",
                                        "*.py",   "LICENSE*", "README*"};

@@ -84,6 +84,8 @@ void hf_config_set_dtype(cJSON *config, enum dtype dtype);
 MUST_CHECK enum status write_config_of_dtype(const char *from, const char *to, enum dtype dtype,
                                              bool durable, struct error *err);
 
+/* Whether a file of this name travels with a model: see copy_companions. */
+bool is_companion(const char *name);
 /* Copies config.json and what travels with it (*.json *.model *.txt *.jinja *.py, LICENSE, README*,
  * no folders, no weights and no index of weights) from a Hugging Face folder. */
 MUST_CHECK enum status copy_companions(const char *from, const char *to, bool durable,

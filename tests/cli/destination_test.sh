@@ -30,16 +30,99 @@ for to in hf torch_dist torch; do
 done
 [ "$(ls -A full)" = x ] || is_wrong "full holds $(ls -A full)"
 
-it "--overwrite replaces a folder, but makes no Megatron root of one that is none"
-mkdir old
-touch old/x
-run convert m old --to hf --overwrite
+# refuses FOLDER TEXT OPTION... - convert m with --overwrite, dry and not, says TEXT and touches nothing.
+refuses() {
+    where=$1 text=$2
+    shift 2
+    find "$where" -printf '%p %i %T@ %s\n' | sort >before
+    for dry in --dry-run ""; do
+        # shellcheck disable=SC2086 # a flag or nothing
+        run convert m "$where" --overwrite $dry "$@"
+        exits 7
+        says "$text"
+    done
+    find "$where" -printf '%p %i %T@ %s\n' | sort >after
+    diff before after >difference || is_wrong "$where is not as it was: $(cat difference)"
+    nothing_partial_in .
+}
+
+it "--overwrite replaces a checkpoint of Hugging Face, and says what it replaces"
+run convert m old --to hf --max-shard-size 100kB
+touch old/tokenizer.model old/README.md old/chat_template.jinja old/LICENSE
+bytes=$(find old -type f -printf '%s\n' | awk '{ n += $1 } END { print n }')
+files=$(find old -type f | wc -l)
+run convert m old --to hf --overwrite --dry-run
 exits 0
-is_not_there old/x
-is_there old/config.json
+says "replaces $files files"
+is_there old/tokenizer.model
+run convert m old --to hf --overwrite --json
+exits 0
+says "replaced $files files"
+prints "\"bytes\": $bytes"
+prints '"path": "old"'
+is_not_there old/tokenizer.model
+run convert m old2 --to hf --overwrite --json
+grep -q replaces "$stdout" && is_wrong "it says that it replaces what was not there"
+run synth old --model llama --overwrite
+exits 0
+says "replaced "
+
+it "--overwrite replaces no folder that is no checkpoint, and names what is in it"
+mkdir -p project/.git project/thesis
+touch project/.git/HEAD project/thesis/ch1.txt project/config.json project/main.py
+refuses project "it is no Hugging Face checkpoint (it has no config.json and weights), and it holds 2 files or folders" --to hf
+says ".git/, thesis/"
+rm -r project/.git project/thesis
+refuses project "it is no Hugging Face checkpoint" --to hf
+run synth project --model llama --overwrite
+exits 7
+is_there project/main.py
 run convert m full --overwrite
 exits 7
 is_there full/x
+
+it "--overwrite removes no file that is not of the checkpoint: the first five are named"
+for foreign in notes.md weights.pt model-00001-of-00009.safetensors .hidden .git/HEAD sub/x.json; do
+    rm -rf mixed
+    run convert m mixed --to hf --overwrite
+    mkdir -p "$(dirname mixed/$foreign)"
+    echo precious >mixed/$foreign
+    refuses mixed "it holds 1 file or folder that is no part of a checkpoint: ${foreign%%/*}" --to hf
+done
+for n in 1 2 3 4 5 6 7; do touch mixed/$n.pt; done
+refuses mixed "holds 8 files or folders that are no part of a checkpoint: 1.pt, 2.pt, 3.pt, 4.pt, 5.pt, ..." --to hf
+
+it "--overwrite of an iteration removes only what Megatron, its Bridge or ferry writes there"
+run convert m kinds --tp 2
+cp kinds/iter_0000000/common.pt kinds/iter_0000000/modelopt_run_config.yaml
+mkdir -p kinds/iter_0000000/tokenizer kinds/iter_0000000/mp_rank_00 kinds/iter_0000000/modelopt_state
+touch kinds/iter_0000000/tokenizer/x.model kinds/iter_0000000/mp_rank_00/train_dataloader_dprank000.pt \
+    kinds/iter_0000000/modelopt_state/__0_0.distcp
+echo mine >kinds/notes
+run convert m kinds --to torch --overwrite
+exits 0
+says "of kinds/iter_0000000"
+is_there kinds/notes kinds/iter_0000000/mp_rank_00/model_optim_rng.pt
+is_not_there kinds/iter_0000000/tokenizer kinds/iter_0000000/.metadata
+for foreign in notes mp_rank_00/notes.txt ferry-hf/sub/x ferry-hf/x.pt tokenizer/deep/x .git/HEAD; do
+    mkdir -p "$(dirname kinds/iter_0000000/$foreign)"
+    touch kinds/iter_0000000/$foreign
+    refuses kinds "no part of a checkpoint: "
+    rm -r kinds/iter_0000000/$foreign
+    rmdir -p --ignore-fail-on-non-empty "$(dirname kinds/iter_0000000/$foreign)"
+done
+mkdir -p plain/iter_0000000
+touch plain/iter_0000000/x.json
+refuses plain "it is no Megatron checkpoint (it has no .metadata or mp_rank_* folder), and it holds 1 file"
+
+it "ferry.json names all files of a run, and so they can be replaced"
+run convert m listed --to hf --integrity
+exits 0
+for folder in listed old2 kinds/iter_0000000; do
+    sed -n '/"files": \[/,/\]/s/^ *"\(.*\)",*$/\1/p' $folder/ferry.json | sort >named
+    (cd $folder && find . -type f | sed 's,^\./,,' | sort) >there
+    diff named there >difference || is_wrong "$folder: $(cat difference)"
+done
 
 it "--overwrite leaves nothing of the old one behind"
 run convert m again --tp 4 --pp 2
