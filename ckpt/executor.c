@@ -19,6 +19,7 @@
 #include "common/file.h"
 #include "common/memory.h"
 #include "kernels/cpu/cast.h"
+#include "kernels/cpu/finite.h"
 
 /* A run that grows while a task lasts and what it writes goes on behind it. */
 struct chain {
@@ -34,13 +35,13 @@ struct worker {
     size_t num_runs, runs_capacity;
     bool counts; /* digests and casts of this task are ours to count */
     struct digest read, written;
-    uint64_t cast_elements, changed_elements;
+    uint64_t cast_elements, changed_elements, non_finite, overflowed;
 };
 
 /* What is counted of all tasks that ended. */
 struct tally {
     struct plan *plan; /* its carries have the digests */
-    uint64_t cast_elements, changed_elements;
+    uint64_t cast_elements, changed_elements, overflowed;
 };
 
 struct executor {
@@ -262,7 +263,7 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     uint64_t bytes = 0;
     TRY(ask_now_and_then(x, err));
     w->read = w->written = (struct digest){{0}};
-    w->cast_elements = w->changed_elements = w->num_runs = 0;
+    w->cast_elements = w->changed_elements = w->non_finite = w->overflowed = w->num_runs = 0;
     w->chains = must_calloc(c->num_pieces + 1, sizeof *w->chains);
     w->bytes = must_calloc(c->num_pieces + 1, sizeof *w->bytes);
     w->counts = find_share(x, w, t);
@@ -293,10 +294,12 @@ static const char *cast_panel(struct executor *x, const struct scan_panel *p, co
     struct worker *w = &x->workers[p->task->worker];
     w->cast_elements += p->cast_elements;
     w->changed_elements += p->changed_elements;
+    w->overflowed += p->overflowed;
     if (!is_cast(x->plan, c)) return p->elements[0];
     enum dtype to = x->plan->segments[c->pieces[0].segment].dtype;
     w->cast_elements += p->count;
     w->changed_elements += cast_elements(p->cast, to, p->elements[0], c->source->dtype, p->count);
+    w->overflowed += cast_overflows(p->cast, to, p->elements[0], c->source->dtype, p->count);
     return p->cast;
 }
 
@@ -306,6 +309,7 @@ static void add_digests(struct executor *x, const struct scan_panel *p, const st
     struct worker *w = &x->workers[p->task->worker];
     if (!x->options->digests || !w->counts) return;
     digest_add_elements(&w->read, c->source->dtype, p->elements[0], p->count, p->low);
+    w->non_finite += count_non_finite(c->source->dtype, p->elements[0], p->count) - p->overflowed;
     if (is_cast(x->plan, c))
         digest_add_elements(&w->written, x->plan->segments[c->pieces[0].segment].dtype, panel,
                             p->count, p->low);
@@ -349,6 +353,9 @@ static void count_task(struct tally *tally, const struct journal_task *t)
     digest_join(&c->written, &t->written);
     tally->cast_elements += t->cast_elements;
     tally->changed_elements += t->changed_elements;
+    tally->overflowed += t->overflowed;
+    c->non_finite += t->non_finite;
+    c->overflowed += t->overflowed;
 }
 
 static enum status check_task(const struct plan *p, const struct journal_task *t, struct error *err)
@@ -401,6 +408,8 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
                                 .written = w->written,
                                 .cast_elements = w->cast_elements,
                                 .changed_elements = w->changed_elements,
+                                .non_finite = w->non_finite,
+                                .overflowed = w->overflowed,
                                 .num_runs = w->num_runs};
     pthread_mutex_lock(&x->lock);
     count_task(&x->tally, &done);
@@ -482,7 +491,9 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     x->progress = progress_start(x->options->progress, "converting", x->sink.our_bytes);
     enum status st = scan_run(&s, read, err);
     if (!st) st = sink_finish(&x->sink, err);
-    if (!st && x->options->num_ranks > 1) st = ledger_flush(&x->ledger, err);
+    /* other ranks read it; or it is gone on with, once the user has allowed what overflowed */
+    if (!st && (x->options->num_ranks > 1 || x->tally.overflowed))
+        st = ledger_flush(&x->ledger, err);
     progress_finish(x->progress, st == OK);
     return st;
 }
@@ -500,6 +511,7 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
                                        .written_bytes = x.sink.written_bytes,
                                        .cast_elements = x.tally.cast_elements,
                                        .changed_elements = x.tally.changed_elements,
+                                       .overflowed = x.tally.overflowed,
                                        .resumed_bytes = x.resumed_bytes,
                                        .in_journal = x.ledger.in_journal};
     tear_down(&x);
@@ -507,6 +519,12 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
 }
 
 /* ---- of all ranks ---- */
+
+static void forget_counts(struct carry *c)
+{
+    c->read = c->written = (struct digest){{0}};
+    c->non_finite = c->overflowed = 0;
+}
 
 static enum status join_task(void *context, const struct journal_task *t, struct error *err)
 {
@@ -524,11 +542,12 @@ enum status executor_join(struct plan *p, const struct executor_options *o,
     struct scan_item *items = must_calloc(p->num_carries + 1, sizeof *items);
     struct scan s = scan_of(p, o, items);
     for (size_t i = 0; i < p->num_carries; i++)
-        p->carries[i].read = p->carries[i].written = (struct digest){{0}};
+        forget_counts(&p->carries[i]);
     enum status st =
         ledger_join(journals, o->num_ranks, o->work, scan_count_tasks(&s), join_task, &tally, err);
     result->cast_elements = tally.cast_elements;
     result->changed_elements = tally.changed_elements;
+    result->overflowed = tally.overflowed;
     free(items);
     return st;
 }

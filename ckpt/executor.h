@@ -4,7 +4,8 @@
  *
  * Of several ranks each writes the files that plan_split() gave it, and reads what these need. What
  * a tensor's digest and the number of its casts are is counted by one rank, task by task, and is
- * added up from their journals. */
+ * added up from their journals. Elements that a cast makes infinite are always counted, those that
+ * are NaN or infinite in the source where there are digests, for which they are read anyway. */
 #ifndef FERRY_CKPT_EXECUTOR_H
 #define FERRY_CKPT_EXECUTOR_H
 
@@ -35,6 +36,7 @@ struct executor_options {
 struct executor_result {
     uint64_t read_bytes, written_bytes;       /* by this process */
     uint64_t cast_elements, changed_elements; /* by casts */
+    uint64_t overflowed;                      /* finite ones that casts made infinite */
     uint64_t resumed_bytes;                   /* that an earlier run had written */
     bool in_journal; /* after a failure: there is something to go on with */
 };

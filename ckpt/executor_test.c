@@ -33,6 +33,12 @@ static uint64_t least_memory(const struct plan *p, const struct executor_options
     return strtoull(is + strlen("threads is "), NULL, 10) << 20;
 }
 
+static void forget(struct carry *c)
+{
+    c->read = c->written = (struct digest){{0}};
+    c->non_finite = c->overflowed = 0;
+}
+
 /* As processes would, one after the other: the last rank first, rank 0 last, which adds it up. */
 static void run_ranks(struct output *o, struct executor_options *options,
                       struct executor_result *result)
@@ -46,7 +52,7 @@ static void run_ranks(struct output *o, struct executor_options *options,
         journals[r] = options->journal_path =
             path_join(&o->plan.arena, o->source->folder, arena_printf(&o->plan.arena, "j-%u", r));
         for (size_t i = 0; i < o->plan.num_carries; i++)
-            o->plan.carries[i].read = o->plan.carries[i].written = (struct digest){{0}};
+            forget(&o->plan.carries[i]);
         if (options->max_memory) options->max_memory = least_memory(&o->plan, options);
         assert_ok(executor_run(&o->plan, o->folder, options, result, &err));
         written += result->written_bytes;
@@ -63,6 +69,37 @@ static uint64_t elements_written(const struct carry *c)
     for (size_t i = 0; i < c->num_pieces; i++)
         n += pair_count(&c->pieces[i].pair);
     return n;
+}
+
+/* Elements of a tensor that are finite, and infinite in the dtype in which it is written. */
+static uint64_t count_overflows(const struct output *o, const struct carry *c)
+{
+    const struct tensor *t = c->source;
+    enum dtype to = o->plan.segments[c->pieces[0].segment].dtype;
+    const unsigned char *values = o->source->values[t - o->source->catalog.tensors];
+    unsigned char out[16];
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < t->numel && to != t->dtype; i++) {
+        const void *in = values + i * dtype_bytes(t->dtype);
+        (void)cast_elements(out, to, in, t->dtype, 1);
+        n += is_finite(t->dtype, in) && !is_finite(to, out);
+    }
+    return n;
+}
+
+static void check_finite(const struct output *o, const struct executor_result *r)
+{
+    uint64_t overflowed = 0;
+    for (size_t i = 0; i < o->plan.num_carries; i++) {
+        const struct carry *c = &o->plan.carries[i];
+        size_t t = (size_t)(c->source - o->source->catalog.tensors);
+        uint64_t written = elements_written(c);
+        uint64_t want = written ? o->source->overflowed[t] + count_overflows(o, c) : 0;
+        assert_int_equal(c->non_finite, written ? o->source->non_finite[t] : 0);
+        assert_int_equal(c->overflowed, want);
+        overflowed += want;
+    }
+    assert_int_equal(r->overflowed, overflowed);
 }
 
 static void check_digests(const struct output *o)
@@ -107,6 +144,7 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
     run_ranks(&o, &options, &result);
     check_output(&o, &result);
     check_digests(&o);
+    check_finite(&o, &result);
     if (options.num_ranks > 1) { /* all is in the journals */
         options.resume = true;
         options.max_memory = 0; /* what is read of journals is resident too */
@@ -115,6 +153,7 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
         for (size_t i = 0; i < o.plan.num_files; i++)
             check_file(&o, i);
         check_digests(&o);
+        check_finite(&o, &result);
     }
     output_release(&o);
     source_release(&s);

@@ -10,15 +10,16 @@
 #include "common/checked.h"
 #include "common/file.h"
 
-enum { HEAD = 8, NUMBERS = 10, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MOST_RUNS = 1 << 24 };
-static const char title[] = "ferry journal 2 ";
+enum { HEAD = 8, NUMBERS = 12, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MOST_RUNS = 1 << 24 };
+static const char title[] = "ferry journal 3 ";
 
 /* The numbers of a record in the order of the file. */
 static void task_numbers(const struct journal_task *t, uint64_t n[NUMBERS])
 {
-    const uint64_t numbers[NUMBERS] = {
-        t->task,         t->item,         t->counts,        t->read.d[0],        t->read.d[1],
-        t->written.d[0], t->written.d[1], t->cast_elements, t->changed_elements, t->num_runs};
+    const uint64_t numbers[NUMBERS] = {t->task,         t->item,          t->counts,
+                                       t->read.d[0],    t->read.d[1],     t->written.d[0],
+                                       t->written.d[1], t->cast_elements, t->changed_elements,
+                                       t->non_finite,   t->overflowed,    t->num_runs};
     memcpy(n, numbers, sizeof numbers);
 }
 
@@ -46,7 +47,16 @@ static size_t parse_record(const struct strbuf *text, size_t at, struct journal_
     if (head[0] < TASK_BYTES || head[0] > text->length - at - HEAD) return 0;
     if (libdeflate_crc32(0, text->data + at + HEAD, head[0]) != head[1]) return 0;
     memcpy(n, text->data + at + HEAD, sizeof n);
-    *t = (struct journal_task){n[0], n[1], n[2], {{n[3], n[4]}}, {{n[5], n[6]}}, n[7], n[8], n[9]};
+    *t = (struct journal_task){.task = n[0],
+                               .item = n[1],
+                               .counts = n[2],
+                               .read = {{n[3], n[4]}},
+                               .written = {{n[5], n[6]}},
+                               .cast_elements = n[7],
+                               .changed_elements = n[8],
+                               .non_finite = n[9],
+                               .overflowed = n[10],
+                               .num_runs = n[11]};
     if (t->num_runs > MOST_RUNS || head[0] != TASK_BYTES + t->num_runs * RUN_BYTES) return 0;
     *runs = malloc(t->num_runs * RUN_BYTES + 1);
     if (!*runs) return 0;

@@ -1,12 +1,13 @@
 /* journal.h - what of a plan is done and on disk, so that a run that was killed can go on.
  *
- * A file: the line "ferry journal 2 WORK", where WORK says of what, then records of one task
+ * A file: the line "ferry journal 3 WORK", where WORK says of what, then records of one task
  * (scan.h) each, little-endian:
  *
  *     u32 bytes of the payload, u32 CRC-32 of it, payload:
  *     u64 task, u64 item, u64 1 where what follows is counted here, else 0, u64 read[2], u64
- * written[2] (digests), u64 cast elements, u64 changed elements, u64 number of runs, and of each
- * run u64 segment, u64 offset, u64 bytes, u64 CRC-32
+ * written[2] (digests), u64 cast elements, u64 changed elements, u64 non-finite elements, u64
+ * overflowed elements, u64 number of runs, and of each run u64 segment, u64 offset, u64 bytes, u64
+ * CRC-32
  *
  * A record is appended once the bytes that the task wrote are on disk. One that is cut off, or has
  * another CRC, ends the journal: it and what is behind it were not written. */
@@ -29,6 +30,7 @@ struct journal_task {
     uint64_t counts;     /* of many ranks that write parts of one task, one counts what it holds */
     struct digest read, written;
     uint64_t cast_elements, changed_elements;
+    uint64_t non_finite, overflowed; /* as in struct carry */
     uint64_t num_runs;
 };
 

@@ -21,6 +21,8 @@ static struct journal_task task_of(uint64_t n)
                                  .written = {{n + 3, n + 4}},
                                  .cast_elements = n + 5,
                                  .changed_elements = n + 6,
+                                 .non_finite = n + 7,
+                                 .overflowed = n + 8,
                                  .num_runs = n % 3};
 }
 

@@ -111,18 +111,21 @@ static void cast_block(const struct reading *r, const struct pair *p)
     struct pair q = *p;
     pair_swap(&q); /* a: the panel */
     (void)pair_nest(&q);
-    uint64_t run = q.num_axes ? q.axes[q.num_axes - 1].extent : 1, changed = 0;
+    uint64_t run = q.num_axes ? q.axes[q.num_axes - 1].extent : 1, changed = 0, overflowed = 0;
     bool runs = q.num_axes && q.axes[q.num_axes - 1].a_stride == 1;
     if (!runs) run = 1;
     for (uint64_t i = 0; i < pair_count(&q); i += run) {
         uint64_t rest = i / (runs ? run : 1), at = q.a_offset;
         for (unsigned k = q.num_axes - runs; k-- > 0; rest /= q.axes[k].extent)
             at += rest % q.axes[k].extent * q.axes[k].a_stride;
-        changed += cast_elements(r->result + at * dtype_bytes(r->tensor->dtype), r->tensor->dtype,
-                                 r->panel + at * r->element_bytes, r->piece->dtype, run);
+        char *to = r->result + at * dtype_bytes(r->tensor->dtype);
+        const char *from = r->panel + at * r->element_bytes;
+        changed += cast_elements(to, r->tensor->dtype, from, r->piece->dtype, run);
+        overflowed += cast_overflows(to, r->tensor->dtype, from, r->piece->dtype, run);
     }
     r->r->cast_elements += pair_count(&q);
     r->r->changed_elements += changed;
+    r->r->overflowed += overflowed;
 }
 
 /* Numbers `from` of the stream, and what the axes say, to element `to` of the panel. */

@@ -12,7 +12,9 @@ struct panel_reader {
     uint64_t buffer_bytes;
     char *temp; /* [buffer_bytes] for what is not read directly */
     char *cast; /* [buffer_bytes] for pieces of another dtype than their tensor's; else unused */
-    uint64_t read_bytes, cast_elements, changed_elements; /* counted up */
+    uint64_t read_bytes; /* counted up */
+    /* By casts to the tensors' dtypes, counted up; overflowed: finite ones that became infinite. */
+    uint64_t cast_elements, changed_elements, overflowed;
 };
 
 /* Elements [low, low + count) of t in their order to panel, in t's dtype; what a PIECE_HOLE has is

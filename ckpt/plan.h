@@ -32,6 +32,8 @@ struct carry {
     struct target_piece *pieces;
     size_t num_pieces, pieces_capacity;
     struct digest read, written; /* set by the executor; written is of the target's dtype */
+    uint64_t non_finite; /* elements of the source that are NaN or infinite; set by the executor */
+    uint64_t overflowed; /* finite ones that a cast made infinite */
 };
 
 /* Writes count bytes at offset of the output file in work. */

@@ -223,16 +223,22 @@ static enum status run_panel(struct running *x, const struct scan_task *t, uint6
 {
     struct worker *w = &x->workers[t->worker];
     const struct scan_item *item = &x->s->items[t->item];
-    struct scan_panel panel = {t, low, count, {w->panels[0], w->panels[1]}, w->temp, w->cast, 0, 0};
+    struct scan_panel panel = {.task = t,
+                               .low = low,
+                               .count = count,
+                               .elements = {w->panels[0], w->panels[1]},
+                               .temp = w->temp,
+                               .cast = w->cast};
     if (x->s->wants && !x->s->wants(x->s->context, t, low, count)) return OK;
     if (!has_parts(item, low, count)) return OK;
     for (unsigned side = 0; side < 2; side++) {
         struct panel_reader *r = &w->readers[side];
         if (!item->tensors[side]) continue;
-        r->cast_elements = r->changed_elements = 0;
+        r->cast_elements = r->changed_elements = r->overflowed = 0;
         TRY(read_panel(r, item, side, &panel, err));
         panel.cast_elements += r->cast_elements;
         panel.changed_elements += r->changed_elements;
+        panel.overflowed += r->overflowed;
     }
     return x->s->visit(x->s->context, &panel, err);
 }

@@ -31,7 +31,8 @@ struct scan_panel {
     uint64_t low, count;
     void *elements[2]; /* in the tensors' dtypes; the visitor's until it returns */
     void *temp, *cast; /* as large, for the visitor; cast is NULL unless it casts */
-    uint64_t cast_elements, changed_elements; /* by casts from what is stored to the tensors' */
+    /* By casts from what is stored to the tensors' dtypes. */
+    uint64_t cast_elements, changed_elements, overflowed;
 };
 
 struct scan {

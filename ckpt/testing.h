@@ -6,6 +6,9 @@
 #ifndef FERRY_CKPT_TESTING_H
 #define FERRY_CKPT_TESTING_H
 
+#include <float.h>
+#include <math.h>
+
 #include "ckpt/catalog.h"
 #include "ckpt/testing_view.h"
 #include "common/file.h"
@@ -24,6 +27,8 @@ struct source {
     } files[SOURCE_FILES];
     unsigned char *values[SOURCE_TENSORS]; /* of each tensor: its elements, row-major */
     uint64_t cast_elements;                /* elements that are stored in another dtype */
+    /* Of each tensor: stored elements that are NaN or infinite, and what became so in its dtype. */
+    uint64_t non_finite[SOURCE_TENSORS], overflowed[SOURCE_TENSORS];
 };
 
 /* ---- boxes, element by element ---- */
@@ -163,11 +168,17 @@ static inline void piece_element(const struct source *s, const struct piece *pie
         out[i] = from[piece->byte_swapped ? i / unit * unit + (unit - 1 - i % unit) : i];
 }
 
+static inline bool is_finite(enum dtype dtype, const void *element)
+{
+    return !dtype_is_float(dtype) || fabs(dtype_load(dtype, element, 0)) <= DBL_MAX;
+}
+
 static inline void keep_value(struct source *s, const struct tensor *t, const struct piece *piece,
                               uint64_t a, uint64_t b)
 {
     size_t bytes = dtype_bytes(t->dtype);
-    unsigned char *value = s->values[t - s->catalog.tensors] + a * bytes, stored[16];
+    size_t i = (size_t)(t - s->catalog.tensors);
+    unsigned char *value = s->values[i] + a * bytes, stored[16];
     if (piece->source == PIECE_ZERO || piece->source == PIECE_HOLE) {
         memset(value, 0, bytes);
     } else if (piece->source != PIECE_STORED) {
@@ -175,6 +186,8 @@ static inline void keep_value(struct source *s, const struct tensor *t, const st
     } else {
         piece_element(s, piece, b, stored);
         (void)cast_elements(value, t->dtype, stored, piece->dtype, 1);
+        s->non_finite[i] += !is_finite(piece->dtype, stored);
+        s->overflowed[i] += is_finite(piece->dtype, stored) && !is_finite(t->dtype, value);
     }
 }
 

@@ -26,7 +26,7 @@ struct convert_flags {
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
-    bool grouped_gemm, no_optim, dry_run, resume, integrity;
+    bool grouped_gemm, no_optim, dry_run, resume, integrity, allow_overflow;
 };
 
 // clang-format off
@@ -34,6 +34,7 @@ struct convert_flags {
 static const struct arg convert_args[] = {
     {"--to --ckpt-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination; default: torch_dist from Hugging Face, else the source's own"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
+    {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result though finite values became infinite by the cast"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): take digests of all tensors while their bytes pass; full: read what was written again, from the disk, before it is published"},
     {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
     {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "go on with what a run of the same command that was ended has left; without one, begin"},
@@ -335,6 +336,23 @@ static enum status write_the_rest(struct run *r, struct error *err)
     return integrity_write(folder, r->executor.threads, r->executor.fsync, err);
 }
 
+/* All is written by now, and can be published as it is by a run that goes on and allows it. */
+static enum status check_overflow(const struct run *r, struct error *err)
+{
+    struct strbuf names = {0};
+    if (!r->result.overflowed || r->flags->allow_overflow) return OK;
+    size_t tensors = report_counts(&names, &r->target.plan, REPORT_OVERFLOWED);
+    enum status st =
+        fail(err, ERR_NUMERIC,
+             "%s: %" PRIu64 " finite element%s of %zu tensor%s %s infinite as %s: %s; nothing is "
+             "published; --resume --allow-overflow publishes it so",
+             r->report.destination, r->result.overflowed, r->result.overflowed == 1 ? "" : "s",
+             tensors, tensors == 1 ? "" : "s", r->result.overflowed == 1 ? "is" : "are",
+             dtype_infos[r->target.options.dtype].name, names.data);
+    strbuf_release(&names);
+    return st;
+}
+
 static enum status write_all(struct run *r, struct error *err)
 {
     struct plan *p = &r->target.plan;
@@ -343,6 +361,7 @@ static enum status write_all(struct run *r, struct error *err)
         TRY(rendezvous_wait_ranks(&r->rendezvous, p, err));
         TRY(executor_join(p, &r->executor, r->rendezvous.journals, &r->result, err));
     }
+    TRY(check_overflow(r, err));
     return write_the_rest(r, err);
 }
 
@@ -430,19 +449,22 @@ static void print_plan(const struct run *r)
     strbuf_release(&text);
 }
 
+static void print_json(const struct run *r, bool done)
+{
+    struct strbuf text = {0};
+    cJSON *o = cJSON_CreateObject();
+    report_plan_json(o, &r->report);
+    if (done) report_result_json(o, &r->report, &r->result);
+    json_print(&text, o, 2);
+    strbuf_add_char(&text, '\n');
+    fputs(text.data, stdout);
+    cJSON_Delete(o);
+    strbuf_release(&text);
+}
+
 static void print_end(const struct run *r, bool done)
 {
     struct strbuf text = {0};
-    if (r->flags->output.json) {
-        cJSON *o = cJSON_CreateObject();
-        report_plan_json(o, &r->report);
-        if (done) report_result_json(o, &r->report, &r->result);
-        json_print(&text, o, 2);
-        strbuf_add_char(&text, '\n');
-        fputs(text.data, stdout);
-        cJSON_Delete(o);
-    }
-    strbuf_clear(&text);
     if (done && !r->flags->output.quiet && r->already_there) {
         fprintf(stderr, "%s is complete, of the same source and arguments\n",
                 r->report.destination);
@@ -478,6 +500,8 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     if (f->dry_run || f->output.verbose) print_plan(r);
     if (!st && !f->dry_run && !r->already_there) st = carry_out(r, err);
     r->report.seconds = seconds_now() - start;
+    /* of a result that is not published, too, for it says of which tensors */
+    if (f->output.json && (!st || f->dry_run || st == ERR_NUMERIC)) print_json(r, !f->dry_run);
     if (!st || f->dry_run) print_end(r, !f->dry_run);
     return st;
 }

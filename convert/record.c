@@ -109,6 +109,7 @@ enum status record_write(const struct conversion *c, const char *folder, const c
     enum status st = add_files(o, folder, later, &a, err);
     cJSON_AddStringToObject(o, "plan", c->fingerprint);
     cJSON_AddStringToObject(o, "run", c->run);
+    report_counts_json(o, c);
     if (c->has_digests) {
         record_digests(&c->target->plan, true, &a, &digests, &count);
         record_add_digests(o, "digest", "tensors", digests, count);

@@ -3,9 +3,11 @@
  *
  *   {"ferry": VERSION, "written": TIME, "host", "command": [...], "source": {...}, "target": {...},
  *    "lossy": [...], "files": [PATH, ...] of all that was written, "plan": fingerprint
- * (ckpt/fingerprint.h), "run": of all ranks (ckpt/lock.h), "digest": {"*": SHA-256, "optimizer.*":
- * ...}, "tensors": {NAME: DIGEST}, "source_digest": ..., "source_tensors": ...}     the last two
- * where a cast made others of them
+ *    (ckpt/fingerprint.h), "run": of all ranks (ckpt/lock.h),
+ *    "non_finite": {NAME: COUNT}, tensors with elements that are NaN or Inf in the source,
+ *    "overflowed": {NAME: COUNT}, tensors with elements that a cast made infinite,
+ *    "digest": {"*": SHA-256, "optimizer.*": ...}, "tensors": {NAME: DIGEST},
+ *    "source_digest": ..., "source_tensors": ...}     the last two where a cast made others of them
  *
  * It is the only file that depends on time, host and command line. */
 #ifndef FERRY_CONVERT_RECORD_H

@@ -220,6 +220,37 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     lossy_line(out, c->target);
 }
 
+/* ---- elements that are not finite ---- */
+
+static uint64_t count_of(const struct carry *c, enum report_count which)
+{
+    return which == REPORT_NON_FINITE ? c->non_finite : c->overflowed;
+}
+
+size_t report_counts(struct strbuf *out, const struct plan *p, enum report_count which)
+{
+    enum { MOST_NAMED = 5 };
+    size_t tensors = 0;
+    for (size_t i = 0; i < p->num_carries; i++) {
+        uint64_t n = count_of(&p->carries[i], which);
+        if (!n || tensors++ >= MOST_NAMED) continue;
+        strbuf_printf(out, "%s%s (%" PRIu64 ")", tensors > 1 ? ", " : "",
+                      p->carries[i].source->name, n);
+    }
+    if (tensors > MOST_NAMED) strbuf_printf(out, " and %zu more", tensors - MOST_NAMED);
+    return tensors;
+}
+
+static void counts_line(struct strbuf *out, const struct plan *p, enum report_count which,
+                        const char *what)
+{
+    struct strbuf names = {0};
+    size_t n = report_counts(&names, p, which);
+    if (n)
+        strbuf_printf(out, "note: %zu tensor%s %s: %s\n", n, n == 1 ? "" : "s", what, names.data);
+    strbuf_release(&names);
+}
+
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r)
 {
     struct rusage usage;
@@ -239,6 +270,10 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
         strbuf_printf(
             out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
             r->cast_elements, dtype_infos[c->target->options.dtype].name, r->changed_elements);
+    if (c->ranks.rank) return; /* rank 0 has what all have counted */
+    counts_line(out, &c->target->plan, REPORT_NON_FINITE, "with NaN or Inf in the source");
+    counts_line(out, &c->target->plan, REPORT_OVERFLOWED,
+                "with finite elements that the cast made infinite");
 }
 
 /* ---- JSON ---- */
@@ -353,6 +388,24 @@ void report_plan_json(cJSON *object, const struct conversion *c)
     add_u64(object, "disk_free_bytes", c->disk_free);
 }
 
+static cJSON *counts_json(const struct plan *p, enum report_count which)
+{
+    cJSON *o = cJSON_CreateObject();
+    for (size_t i = 0; i < p->num_carries; i++) {
+        uint64_t n = count_of(&p->carries[i], which);
+        if (n) add_u64(o, p->carries[i].source->name, n);
+    }
+    return o;
+}
+
+void report_counts_json(cJSON *object, const struct conversion *c)
+{
+    const struct plan *p = &c->target->plan;
+    cJSON_AddItemToObject(object, "non_finite",
+                          c->has_digests ? counts_json(p, REPORT_NON_FINITE) : cJSON_CreateNull());
+    cJSON_AddItemToObject(object, "overflowed", counts_json(p, REPORT_OVERFLOWED));
+}
+
 void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r)
 {
     struct rusage usage;
@@ -363,6 +416,7 @@ void report_result_json(cJSON *object, const struct conversion *c, const struct 
     add_u64(o, "resumed_bytes", r->resumed_bytes);
     add_u64(o, "cast_elements", r->cast_elements);
     add_u64(o, "changed_elements", r->changed_elements);
+    if (!c->ranks.rank) report_counts_json(o, c);
     cJSON_AddItemToObject(o, "seconds", json_new_double(c->seconds));
     add_u64(o, "peak_resident_bytes", (uint64_t)usage.ru_maxrss * 1024);
 }

@@ -5,6 +5,8 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/finite.h"
+
 /* Everything passes through blocks of F32 or F64 that stay in the first-level cache. */
 enum { BLOCK = 512 };
 
@@ -200,4 +202,12 @@ uint64_t cast_elements(void *to, enum dtype to_dtype, const void *from, enum dty
         if (!widens) changed += count_changed(from_dtype, in, block, to_dtype, out, count);
     }
     return changed;
+}
+
+uint64_t cast_overflows(const void *to, enum dtype to_dtype, const void *from,
+                        enum dtype from_dtype, size_t n)
+{
+    /* what was not finite is so still; and most often nothing is */
+    uint64_t after = count_non_finite(to_dtype, to, n);
+    return after ? after - count_non_finite(from_dtype, from, n) : 0;
 }

@@ -20,4 +20,8 @@ bool cast_exists(enum dtype to, enum dtype from);
 uint64_t cast_elements(void *to, enum dtype to_dtype, const void *from, enum dtype from_dtype,
                        size_t n);
 
+/* Of n elements that cast_elements has made of others, those that are infinite and were finite. */
+uint64_t cast_overflows(const void *to, enum dtype to_dtype, const void *from,
+                        enum dtype from_dtype, size_t n);
+
 #endif

@@ -86,6 +86,10 @@ static void values_past_the_range_become_infinite(void **state)
     assert_int_equal(out[2], 0xFC00);
     cast_elements(out, DT_BF16, f, DT_F32, 4);
     assert_int_equal(out[3], 0x7F80);
+    assert_int_equal(cast_overflows(out, DT_BF16, f, DT_F32, 4), 1);
+    const float both[] = {NAN, INFINITY, 65520.0f, 1.0f};
+    (void)cast_elements(out, DT_F16, both, DT_F32, 4);
+    assert_int_equal(cast_overflows(out, DT_F16, both, DT_F32, 4), 1);
 }
 
 static void doubles_count_what_they_lose(void **state)
