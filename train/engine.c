@@ -14,6 +14,7 @@
 #include "common/version.h"
 #include "train/apart.h"
 #include "train/fit.h"
+#include "train/unused.h"
 
 /* ---- ranks ---- */
 
@@ -146,13 +147,7 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: its vocabulary without padding is not known, --true-vocab-size N says it",
                     c->path);
-    if (c->num_unexpected)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: %zu tensors that the model map does not know, the first is %s", c->path,
-                    c->num_unexpected, c->unexpected[0]);
-    if (!c->num_missing) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors are missing, the first is %s", c->path,
-                c->num_missing, c->missing[0]);
+    return unused_check(&w->opened.catalog, err);
 }
 
 enum { MOST_WORK = 4 };
