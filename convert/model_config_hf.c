@@ -262,6 +262,15 @@ static enum status rope_number(const cJSON *from, const char *name, double fallb
     return fail(err, ERR_CORRUPT, "config.json: %s is no finite number above 0", name);
 }
 
+/* The same where 0 says as much as nothing does. */
+static enum status rope_number_or_0(const cJSON *from, const char *name, double fallback,
+                                    double *out, struct error *err)
+{
+    const cJSON *item = json_get(from, name);
+    if (json_as_double(item, out) && !(*out < 0 || *out > 0)) from = NULL;
+    return rope_number(from, name, fallback, out, err);
+}
+
 static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *c,
                                      struct error *err)
 {
@@ -289,10 +298,10 @@ static enum status read_yarn(const cJSON *scaling, struct model_config *c, struc
 {
     double mscale, all, attention;
     const cJSON *truncate = json_get(scaling, "truncate");
-    TRY(rope_number(scaling, "beta_fast", 32, &c->rope_beta_fast, err));
-    TRY(rope_number(scaling, "beta_slow", 1, &c->rope_beta_slow, err));
-    TRY(rope_number(scaling, "mscale", 0, &mscale, err));
-    TRY(rope_number(scaling, "mscale_all_dim", 0, &all, err));
+    TRY(rope_number_or_0(scaling, "beta_fast", 32, &c->rope_beta_fast, err));
+    TRY(rope_number_or_0(scaling, "beta_slow", 1, &c->rope_beta_slow, err));
+    TRY(rope_number_or_0(scaling, "mscale", 0, &mscale, err));
+    TRY(rope_number_or_0(scaling, "mscale_all_dim", 0, &all, err));
     attention = yarn_factor(c->rope_factor, 1);
     if (mscale > 0 && all > 0)
         attention = yarn_factor(c->rope_factor, mscale) / yarn_factor(c->rope_factor, all);

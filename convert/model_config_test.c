@@ -323,6 +323,37 @@ static void a_fresh_config_says_rope_in_both_spellings(void **state)
     cJSON_Delete(fresh);
 }
 
+/* Expected numbers: transformers 4.57, modeling_rope_utils.py:_compute_yarn_parameters. */
+static const struct {
+    const char *members;
+    double attention, fast, slow;
+    bool untruncated;
+} yarns[] = {
+    {"", 1.2079441541679836, 32, 1, false},
+    {",'mscale':0.8", 1.2079441541679836, 32, 1, false},
+    {",'mscale':0,'mscale_all_dim':1.3", 1.2079441541679836, 32, 1, false},
+    {",'mscale':0.8,'mscale_all_dim':1.3", 0.9181533224822601, 32, 1, false},
+    {",'mscale':0.5,'mscale_all_dim':1,'attention_factor':1.7", 1.7, 32, 1, false},
+    {",'attention_factor':null,'beta_fast':null,'truncate':null", 1.2079441541679836, 32, 1, false},
+    {",'beta_fast':0,'beta_slow':0", 1.2079441541679836, 32, 1, false},
+    {",'beta_fast':4,'beta_slow':0.5,'truncate':false", 1.2079441541679836, 4, 0.5, true},
+};
+
+static void what_yarn_is_not_told_is_as_in_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof yarns / sizeof *yarns; i++) {
+        struct model_config c;
+        const char *rope = arena_printf(
+            &scratch, "'rope_scaling':{'rope_type':'yarn','factor':8%s}", yarns[i].members);
+        assert_ok(read_with("llama", rope, &c));
+        assert_float_equal(c.rope_attention_factor, yarns[i].attention, 1e-12);
+        assert_float_equal(c.rope_beta_fast, yarns[i].fast, 0);
+        assert_float_equal(c.rope_beta_slow, yarns[i].slow, 0);
+        assert_int_equal(c.rope_untruncated, yarns[i].untruncated);
+    }
+}
+
 /* ---- layers that differ ---- */
 
 static void windows_of_qwen_count_where_they_are_used(void **state)
@@ -526,6 +557,10 @@ static const struct {
     {"llama", "'rope_scaling':{'type':'linear','factor':'2'}", ERR_CORRUPT, "factor is no finite"},
     {"llama", "'rope_scaling':{'type':'llama3','factor':2}", ERR_CORRUPT,
      "llama3 wants low_freq_factor, high_freq_factor"},
+    {"llama", "'rope_scaling':{'type':'yarn','factor':2,'mscale':-1}", ERR_CORRUPT,
+     "mscale is no finite number above 0"},
+    {"llama", "'rope_scaling':{'type':'yarn','factor':2,'truncate':0}", ERR_CORRUPT,
+     "truncate is neither true nor false"},
     {"llama", "'tie_word_embeddings':'no'", ERR_CORRUPT, "tie_word_embeddings is neither true nor"},
     {"qwen2", "'num_key_value_heads':2,'use_sliding_window':true,'sliding_window':-1", ERR_CORRUPT,
      "sliding_window is no whole number"},
@@ -696,6 +731,7 @@ int main(void)
         TEST(null_is_told_from_absent),
         TEST(both_spellings_of_rope_say_the_same),
         TEST(a_fresh_config_says_rope_in_both_spellings),
+        TEST(what_yarn_is_not_told_is_as_in_transformers),
         TEST(windows_of_qwen_count_where_they_are_used),
         TEST(layers_of_qwen_slide_where_layer_types_says_so),
         TEST(spellings_of_transformers_5_are_read),

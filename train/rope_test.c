@@ -79,6 +79,14 @@ static void yarn_has_a_ramp_and_a_scale(void **state)
     check(&c, 20, 1.2079441541679836,
           (double[]){1, 0.316227764, 0.1, 0.0247052945, 0.00562499976, 0.00108703296, 0.000125,
                      3.95284733e-05});
+    c.rope_beta_fast = 4, c.rope_beta_slow = 0.5;
+    check(&c, 20, 1.2079441541679836,
+          (double[]){1, 0.316227764, 0.1, 0.0316227786, 0.00999999978, 0.00223994674,
+                     0.000416666677, 3.95284733e-05});
+    c.rope_beta_fast = 32, c.rope_beta_slow = 1, c.rope_untruncated = true;
+    check(&c, 20, 1.2079441541679836,
+          (double[]){1, 0.316227764, 0.1, 0.0281120818, 0.00598313287, 0.000972857641,
+                     0.000125000006, 3.95284733e-05});
 }
 
 static void other_kinds_are_refused_by_name(void **state)

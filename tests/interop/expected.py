@@ -31,6 +31,9 @@ class Model:
         self.experts = c.get("num_local_experts") or c.get("num_experts")
         self.vocab = c["vocab_size"]
         self.tied = c.get("tie_word_embeddings", self.gpt2)
+        self.attention_bias = c.get("attention_bias", False)
+        self.qkv_bias = self.family == "qwen2" or self.attention_bias
+        self.mlp_bias = c.get("mlp_bias", False)
 
 
 def qkv(m, *parts):
@@ -63,7 +66,9 @@ def llama_layer(m, get):
     yield norm, get("post_attention_layernorm.weight"), None
     yield "self_attention.linear_qkv.weight", qkv(m, *(get(x + ".weight") for x in attention)), 0
     yield "self_attention.linear_proj.weight", get("self_attn.o_proj.weight"), 1
-    if m.family == "qwen2":
+    if m.attention_bias:
+        yield "self_attention.linear_proj.bias", get("self_attn.o_proj.bias"), None
+    if m.qkv_bias:
         yield "self_attention.linear_qkv.bias", qkv(m, *(get(x + ".bias") for x in attention)), 0
     if m.family.startswith("qwen3"):
         for x in "qk":
@@ -72,6 +77,10 @@ def llama_layer(m, get):
         gate, up, down = (get(f"mlp.{x}_proj.weight") for x in ("gate", "up", "down"))
         yield "mlp.linear_fc1.weight", torch.cat([gate, up]), GLU
         yield "mlp.linear_fc2.weight", down, 1
+        if m.mlp_bias:
+            gate, up, down = (get(f"mlp.{x}_proj.bias") for x in ("gate", "up", "down"))
+            yield "mlp.linear_fc1.bias", torch.cat([gate, up]), GLU
+            yield "mlp.linear_fc2.bias", down, None
         return
     mixtral = m.family == "mixtral"
     where, names = ("block_sparse_moe", "w1 w3 w2") if mixtral else ("mlp", "gate_proj up_proj down_proj")

@@ -299,7 +299,8 @@ def run(args, work, report):
         for table in (CASES, BRIDGE_CASES)
     ]
     interop = Interop(args, work)
-    for name in dict.fromkeys(c.model for c in sum(chosen, [])):
+    variants = [name for name in models.VARIANTS if args.only in name]
+    for name in dict.fromkeys([c.model for c in sum(chosen, [])] + variants):
         report.check(name, "transformers makes it", interop.make_model, name)
         report.check(name, "its digests are those of another program", interop.digests_of, name)
         report.check(name, "ferry's engine computes its logits", interop.computes_the_same, name)

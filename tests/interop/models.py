@@ -44,6 +44,42 @@ MODELS = {
     ),
 }
 
+WINDOW = dict(use_sliding_window=True, sliding_window=8)
+EVERY_OTHER = [("sliding_attention", "full_attention")[i % 2] for i in range(8)]
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=2048)
+
+
+def llama_yarn(**numbers):
+    rope = dict(max_position_embeddings=8192, head_dim=32, rope_scaling=dict(YARN, **numbers))
+    return ("LlamaConfig", dict(COMMON, **rope), "float32", "5GB")
+
+
+def gpt2_as(**values):
+    return ("GPT2Config", dict(MODELS["gpt2"][1], **values), "float32", "5GB")
+
+
+# What a config may say beside its sizes: of these digests and logits are compared. (GPT-2's scales
+# are in transformers' eager attention alone, which is asked for below; its sdpa leaves them out.)
+VARIANTS = {
+    "gpt2-unscaled": gpt2_as(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True),
+    "gpt2-by-layer": gpt2_as(scale_attn_by_inverse_layer_idx=True, activation_function="quick_gelu"),
+    "gpt2-gelu": gpt2_as(activation_function="gelu"),
+    "llama-attention-bias": ("LlamaConfig", dict(COMMON, attention_bias=True), "float32", "5GB"),
+    "llama-mlp-bias": ("LlamaConfig", dict(COMMON, mlp_bias=True), "float32", "5GB"),
+    "qwen2-window": ("Qwen2Config", dict(COMMON, layer_types=EVERY_OTHER, **WINDOW), "float32", "5GB"),
+    "qwen3-window": (
+        "Qwen3Config",
+        dict(COMMON, head_dim=16, max_window_layers=5, attention_bias=True, **WINDOW),
+        "float32",
+        "5GB",
+    ),
+    "qwen3_moe-window": ("Qwen3MoeConfig", dict(MODELS["qwen3_moe"][1], **WINDOW), "float32", "5GB"),
+    "yarn-attention-factor": llama_yarn(attention_factor=1.7, beta_fast=4),
+    "yarn-mscale": llama_yarn(mscale=0.8, mscale_all_dim=1.3, beta_slow=0.25),
+    "yarn-untruncated": llama_yarn(mscale=0, mscale_all_dim=1.3, truncate=False),
+}
+MODELS.update(VARIANTS)
+
 
 def dtype_of(name):
     return MODELS[name.split("-v")[0]][2]
