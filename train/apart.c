@@ -14,7 +14,7 @@
 #include "common/memory.h"
 #include "common/threads.h"
 
-enum message_kind { OUTPUT, WEIGHTS, BATCH, TOKENS, END };
+enum message_kind { PLAN, OUTPUT, WEIGHTS, BATCH, TOKENS, END };
 
 /* In front of a name and data of so many bytes. */
 struct message {
@@ -97,6 +97,13 @@ static enum status tell(const struct child *c, struct message *m, const char *na
     return reply.status;
 }
 
+static enum status tell_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
+                             struct error *err)
+{
+    struct message m = {.kind = PLAN, .data_bytes = num_ranks * sizeof *ranks};
+    return tell(context, &m, NULL, ranks, err);
+}
+
 static enum status tell_output(void *context, const struct collected *o, struct error *err)
 {
     struct message m = {.kind = OUTPUT, .of.output = *o};
@@ -137,12 +144,21 @@ struct caller {
     const struct generate_request *generate;
 };
 
+static enum status visit_plan(const struct caller *c, const struct fit_memory *ranks,
+                              unsigned num_ranks, struct error *err)
+{
+    if (c->forward) return c->forward->visit_plan(c->forward->context, ranks, num_ranks, err);
+    return c->generate->visit_plan(c->generate->context, ranks, num_ranks, err);
+}
+
 static enum status visit(const struct caller *c, struct message *m, char *name, void *data,
                          struct error *err)
 {
     struct batch ignored = {0};
     bool more;
     switch (m->kind) {
+    case PLAN:
+        return visit_plan(c, data, (unsigned)(m->data_bytes / sizeof(struct fit_memory)), err);
     case OUTPUT:
         m->of.output.name = name;
         m->of.output.data = data;
@@ -235,6 +251,7 @@ enum status apart_forward(const struct forward_request *q,
     struct error error = {0};
     own.context = &c;
     own.next = next_batch;
+    own.visit_plan = q->visit_plan ? tell_plan : NULL;
     own.visit = tell_output;
     own.visit_weights = q->visit_weights ? tell_weights : NULL;
     end_child(&c, run(&own, &error), &error);
@@ -251,6 +268,7 @@ enum status apart_generate(const struct generate_request *q,
     struct generate_request own = *q;
     struct error error = {0};
     own.context = &c;
+    own.visit_plan = q->visit_plan ? tell_plan : NULL;
     own.visit = tell_tokens;
     end_child(&c, run(&own, &error), &error);
 }

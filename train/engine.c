@@ -134,7 +134,7 @@ static void share_cpus(const struct worker *w)
 
 static enum status open_checkpoint(struct worker *w, struct error *err)
 {
-    bool quiet = w->q->quiet || job.rank > 0;
+    bool quiet = w->q->quiet || w->q->is_known || job.rank > 0;
     TRY(opened_open(&w->opened, w->q->path, w->q->source, false, quiet, err));
     const struct catalog *c = &w->opened.catalog;
     TRY(source_check_beyond(c, err));
@@ -177,9 +177,20 @@ static void print_memory(FILE *out, const struct worker *w, const struct work *w
     strbuf_release(&text);
 }
 
-void worker_print_memory(const struct worker *w, const struct work *work, size_t count)
+enum status worker_tell_plan(const struct worker *w, const struct work *work, size_t count,
+                             bool dry_run, plan_visit *visit, void *context, struct error *err)
 {
-    print_memory(stdout, w, work, count);
+    struct comm_group world = w->model.groups.of[GROUP_WORLD];
+    const struct pass *passes[MOST_WORK];
+    const struct fit f = fit_of(w, work, count, passes);
+    const struct fit_memory own = fit_memory(&f);
+    if (!visit && dry_run) print_memory(stdout, w, work, count);
+    if (!visit) return OK;
+    struct fit_memory *all = must_calloc(world.size, sizeof *all);
+    enum status st = world.comm->backend->all_gather(&world, &own, all, sizeof own, err);
+    if (!st && world.index == 0) st = visit(context, all, world.size, err);
+    free(all);
+    return st;
 }
 
 enum status worker_fit(struct worker *w, const struct work *work, size_t count, struct error *err)
@@ -246,9 +257,8 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
     const struct work work = {&p, "a batch"};
     w->keeps_results = q->keeps_results;
     enum status st = pass_make(&p, &w->model, &q->shape, &q->pass, err);
-    if (!st && q->dry_run) {
-        worker_print_memory(w, &work, 1);
-    } else {
+    if (!st) st = worker_tell_plan(w, &work, 1, q->dry_run, q->visit_plan, q->context, err);
+    if (!q->dry_run) {
         if (!st) st = worker_fit(w, &work, 1, err);
         if (!st) st = worker_load(w, err);
         if (!st && q->visit_weights)

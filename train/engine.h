@@ -9,6 +9,7 @@
 #define FERRY_TRAIN_ENGINE_H
 
 #include "convert/options.h"
+#include "train/fit.h"
 #include "train/weights.h"
 
 /* Which model, how it is cut, and on what it runs. */
@@ -20,14 +21,20 @@ struct engine_model {
     unsigned threads; /* of all ranks on this host together; 0: as many as there are CPUs */
     enum progress_style progress;
     bool quiet;
+    bool is_known; /* it was opened before, and what there is to note of it is on stderr */
 };
+
+/* The memory that each rank is to take; on rank 0, before anything is allocated. */
+typedef enum status plan_visit(void *context, const struct fit_memory *ranks, unsigned num_ranks,
+                               struct error *err);
 
 struct forward_request {
     struct engine_model model;
     struct pass_options pass;
     struct batch shape; /* of the largest batch, for which memory is planned */
-    bool dry_run;       /* print the memory plan and stop */
-    bool keeps_results; /* visit keeps a copy of all: memory for it is judged beforehand */
+    bool dry_run; /* stop when memory is planned, which is printed where no visit_plan takes it */
+    plan_visit *visit_plan; /* NULL: not wanted */
+    bool keeps_results;     /* visit keeps a copy of all: memory for it is judged beforehand */
     /* The next batch, by number; *more is false where there is none. Each change of shape makes
      * another program. */
     enum status (*next)(void *context, uint64_t number, struct batch *b, bool *more,
@@ -52,6 +59,7 @@ struct generate_request {
     const int32_t *end_tokens; /* a sequence ends with any of them */
     size_t num_end_tokens;
     bool dry_run;
+    plan_visit *visit_plan; /* both as above */
     /* The tokens of all sequences at one step, [num_sequences]; -1 for those that have ended. */
     enum status (*visit)(void *context, const int32_t *tokens, struct error *err);
     void *context;

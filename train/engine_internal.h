@@ -19,10 +19,13 @@ struct work {
     const char *what;
 };
 
-/* Prints the memory of this work, and of all, on rank 0. */
-void worker_print_memory(const struct worker *w, const struct work *work, size_t count);
+/* The plan of all ranks' memory goes to the visitor; without one it is printed for people where
+ * the run is dry. */
+MUST_CHECK enum status worker_tell_plan(const struct worker *w, const struct work *work,
+                                        size_t count, bool dry_run, plan_visit *visit,
+                                        void *context, struct error *err);
 /* ERR_MEMORY where the parameters that these passes want, and what they take themselves, are more
- * than a rank's memory; then worker_print_memory is on stderr. Before anything is allocated. */
+ * than a rank's memory; then the plan is on stderr. Before anything is allocated. */
 MUST_CHECK enum status worker_fit(struct worker *w, const struct work *work, size_t count,
                                   struct error *err);
 /* Reads the parameters that the passes made so far want. */

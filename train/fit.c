@@ -48,6 +48,7 @@ struct fit_memory fit_memory(const struct fit *f)
     for (size_t i = 0; i < f->num_passes; i++)
         add_pass(&x, f, f->passes[i]);
     sum_up(&x, f->model->device);
+    x.program = host_memory_resident();
     return x;
 }
 
@@ -67,8 +68,7 @@ void fit_print(const struct fit *f, struct strbuf *out)
     strbuf_printf(out, "  at most %.2f MB at once", mb(x.device));
     if (!f->model->device->is_host)
         strbuf_printf(out, " of the GPU, and %.2f MB of the host", mb(x.host));
-    strbuf_printf(out, ", beside %.2f MB of the program and its libraries\n",
-                  mb(host_memory_resident()));
+    strbuf_printf(out, ", beside %.2f MB of the program and its libraries\n", mb(x.program));
 }
 
 /* ---- layouts that are not there ---- */

@@ -30,6 +30,7 @@ struct fit_memory {
     /* The most at once: of the device, and of the host beside it. Where the device is the host,
      * `host` is 0. */
     uint64_t device, host;
+    uint64_t program; /* what the process has already: the program and its libraries */
 };
 
 struct fit_memory fit_memory(const struct fit *f);

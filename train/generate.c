@@ -141,9 +141,8 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
     g.ended = must_calloc(one.num_sequences, sizeof *g.ended);
     enum status st = pass_make(&g.prefill, &w->model, &q->prompts, &prompt, err);
     if (!st) st = pass_make(&g.decode, &w->model, &one, &decode, err);
-    if (!st && q->dry_run) {
-        worker_print_memory(w, work, 2);
-    } else {
+    if (!st) st = worker_tell_plan(w, work, 2, q->dry_run, q->visit_plan, q->context, err);
+    if (!q->dry_run) {
         if (!st) st = worker_fit(w, work, 2, err);
         if (!st) st = worker_load(w, err);
         if (!st) st = pass_allocate(&g.prefill, err);

@@ -271,7 +271,7 @@ static enum status run_side(const struct running *r, unsigned side, enum elem_ty
     TRY(engine_model_of(path, &r->options->flags, &q.model, err));
     q.model.source = &source;
     q.model.options.elem = elem;
-    q.model.quiet = true;
+    q.model.is_known = true;
     enum status st = r->engine->forward(&q, err);
     return st ? fail_in(err, "%c", side ? 'B' : 'A') : OK;
 }

@@ -75,6 +75,57 @@ exits 0
 prints "parameters and caches"
 prints "are alive in"
 
+it "a dry run fails where the results could not be written"
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --out nowhere/o3
+exits 4
+says "nowhere/o3: there is no folder nowhere"
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --out o
+exits 7
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir -p readonly && chmod a-w readonly
+    run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --out readonly/o3
+    exits 4
+fi
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --out ""
+exits 2
+says "--out is an empty name"
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --out o3
+exits 0
+is_not_there o3
+
+it "what was written is said, in a line or as JSON"
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --out o3 --hidden
+exits 0
+prints "o3: logits [2, 20, 272] and 5 other results, 0.09 MB, in "
+rm o3
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --out o3 -q
+exits 0
+prints_nothing
+rm o3
+json() { # EXPRESSION: what is true of j, the object that was printed
+    python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); assert eval(sys.argv[2]), j' "$stdout" "$1" 2>parsed ||
+        is_wrong "$1: $(tail -n 1 parsed)"
+}
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --out o3 --json --tp 2
+exits 0
+json 'j["model"] == "ckpt" and j["out"] == "o3" and j["input_ids"].endswith("logits.safetensors")'
+json 'j["outputs"] == [{"name": "logits", "dtype": "F32", "shape": [2, 20, 272]}] and j["bytes"] == 2 * 20 * 272 * 4'
+json '[r["rank"] for r in j["memory_bytes"]] == [0, 1] and j["layout"]["tp"] == 2 and j["seconds"] > 0'
+rm o3
+
+it "a dry run says what memory each rank takes as JSON"
+printf '\1\0\2\0\3\0\4\0' >few.u16
+for command in "forward --input-ids $golden/llama3.1/logits.safetensors --out o3" "generate --prompt-ids 1,2,3" \
+    "perplexity --data few.u16 --data-dtype u16"; do
+    # shellcheck disable=SC2086 # words
+    run $command ckpt --dry-run --json --pp 3
+    exits 0
+    json 'j["dry_run"] and len(j["memory_bytes"]) == 3 and "outputs" not in j'
+    json 'all(r["most_of_device"] >= r["parameters_and_caches"] > 0 for r in j["memory_bytes"])'
+    json 'j["sequences"] * j["length"] in (40, 3)'
+done
+is_not_there o3
+
 it "token ids that the model has not are refused"
 run generate "$golden/gpt2" --prompt-ids 1,100000
 exits 2
@@ -214,6 +265,12 @@ run bench big --seq 64 --tp 2 -q
 exits 6
 says " needs 2427."
 grep -q "alive in" "$stderr" && is_wrong "-q prints the plan"
+run verify big "$golden/llama2/logits.safetensors" --forward
+exits 6
+says "alive in layers.0.activation"
+run verify big "$golden/llama2/logits.safetensors" --forward -q
+exits 6
+grep -q "alive in" "$stderr" && is_wrong "-q prints the plan"
 [ $(($(date +%s) - started)) -lt 20 ] || is_wrong "it took longer than a plan does"
 rm -r big
 
@@ -253,7 +310,7 @@ it "what ops make is the same where several ranks have a copy of a key and value
 for model in llama3.2 qwen3; do
     for tp in 1 4; do
         "$ferry" forward "$golden/$model" --input-ids "$golden/$model/logits.safetensors" --out trace$tp \
-            --trace-layer 1 --hidden --dtype f64 --tp $tp || is_wrong "$model: --tp $tp"
+            --trace-layer 1 --hidden --dtype f64 --tp $tp -q || is_wrong "$model: --tp $tp"
     done
     run verify trace1 trace4 --atol 1e-9
     exits 0

@@ -7,9 +7,11 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/new_file.h"
+#include "common/progress.h"
 #include "common/threads.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
+#include "train/cli/run_json.h"
 #include "train/cli/token_ids.h"
 
 struct forward_flags {
@@ -52,6 +54,9 @@ struct results {
     struct strbuf header; /* entries so far */
     struct new_file file;
     uint64_t data_bytes, header_bytes;
+    cJSON *json, *outputs; /* what --json says of the run, and of each output */
+    uint64_t logits_columns;
+    double started;
 };
 
 static enum status results_open(struct results *r, const char *path, uint64_t num_tensors,
@@ -59,6 +64,24 @@ static enum status results_open(struct results *r, const char *path, uint64_t nu
 {
     r->header_bytes = ceil_div_u64(4096 + num_tensors * 256, 8) * 8 - 8;
     return new_file_open(&r->file, path, true, err);
+}
+
+static bool has_columns(const struct collected *c)
+{
+    return strcmp(c->name, "loss") != 0;
+}
+
+static void note_output(struct results *r, const struct collected *c, const char *dtype)
+{
+    cJSON *o = cJSON_CreateObject(), *shape;
+    cJSON_AddStringToObject(o, "name", c->name);
+    cJSON_AddStringToObject(o, "dtype", dtype);
+    shape = cJSON_AddArrayToObject(o, "shape");
+    cJSON_AddItemToArray(shape, json_new_u64(r->batch->num_sequences));
+    cJSON_AddItemToArray(shape, json_new_u64(c->rows / r->batch->num_sequences));
+    if (has_columns(c)) cJSON_AddItemToArray(shape, json_new_u64(c->columns));
+    cJSON_AddItemToArray(r->outputs, o);
+    if (strcmp(c->name, "logits") == 0) r->logits_columns = c->columns;
 }
 
 /* A batch's rows are [sequences, length]. */
@@ -69,7 +92,7 @@ static void add_entry(struct results *r, const struct collected *c, const char *
     strbuf_printf(&r->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64 ",%" PRIu64,
                   r->header.length ? "," : "{", c->name, dtype, b->num_sequences,
                   c->rows / b->num_sequences);
-    if (strcmp(c->name, "loss") != 0) strbuf_printf(&r->header, ",%" PRIu64, c->columns);
+    if (has_columns(c)) strbuf_printf(&r->header, ",%" PRIu64, c->columns);
     strbuf_printf(&r->header, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", r->data_bytes,
                   r->data_bytes + bytes);
 }
@@ -82,6 +105,7 @@ static enum status write_output(void *context, const struct collected *c, struct
     size_t each = c->wide ? sizeof(double) : sizeof(float), count = c->rows * c->columns;
     uint64_t first = 8 + r->header_bytes + r->data_bytes, bytes = each * count, n;
     add_entry(r, c, c->wide ? "F64" : "F32", bytes);
+    note_output(r, c, c->wide ? "F64" : "F32");
     r->data_bytes += bytes;
     for (uint64_t at = 0; at < bytes; at += n) {
         n = min_u64(bytes - at, WRITTEN_AT_ONCE);
@@ -111,6 +135,8 @@ static void results_close(struct results *r)
 {
     new_file_close(&r->file);
     strbuf_release(&r->header);
+    cJSON_Delete(r->json);
+    cJSON_Delete(r->outputs);
 }
 
 /* ---- the command ---- */
@@ -122,6 +148,15 @@ static enum status only_batch(void *context, uint64_t number, struct batch *b, b
     (void)err;
     *b = *r->batch;
     *more = number == 0;
+    return OK;
+}
+
+static enum status take_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
+                             struct error *err)
+{
+    struct results *r = context;
+    (void)err;
+    run_json_add_plan(r->json, ranks, num_ranks);
     return OK;
 }
 
@@ -138,6 +173,44 @@ struct asked {
     const char *path;
 };
 
+static void begin_json(const struct asked *x, struct results *r)
+{
+    const struct forward_flags *f = x->flags;
+    r->json = run_json_new(x->path, &f->compute);
+    cJSON_AddStringToObject(r->json, "input_ids", f->input_ids);
+    if (f->out) cJSON_AddStringToObject(r->json, "out", f->out);
+    run_json_add_tokens(r->json, r->batch);
+    if (f->compute.engine.dry_run) cJSON_AddTrueToObject(r->json, "dry_run");
+    r->outputs = cJSON_CreateArray();
+}
+
+static void print_line(const struct results *r, const char *path)
+{
+    const int count = cJSON_GetArraySize(r->outputs);
+    printf("%s: logits [%" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", path, r->batch->num_sequences,
+           r->batch->length, r->logits_columns);
+    if (count > 1) printf(" and %d other result%s", count - 1, count > 2 ? "s" : "");
+    printf(", %.2f MB, in %.2f s\n", (double)r->data_bytes / 1e6, seconds_now() - r->started);
+}
+
+/* A dry run has printed its plan. */
+static void print_result(const struct asked *x, struct results *r)
+{
+    const struct forward_flags *f = x->flags;
+    const bool dry = f->compute.engine.dry_run;
+    if (!f->compute.output.json) {
+        if (!dry && !f->compute.output.quiet) print_line(r, f->out);
+        return;
+    }
+    if (!dry) {
+        cJSON_AddItemToObject(r->json, "outputs", r->outputs);
+        run_json_add_u64(r->json, "bytes", r->data_bytes);
+        r->outputs = NULL;
+    }
+    run_json_print(r->json, r->started);
+    r->json = NULL;
+}
+
 static enum status compute(const struct asked *x, const struct engine *engine, struct results *r,
                            bool is_rank_0, struct error *err)
 {
@@ -149,11 +222,14 @@ static enum status compute(const struct asked *x, const struct engine *engine, s
         .next = only_batch,
         .visit = write_output,
         .context = r};
-    bool writes = is_rank_0 && !q.dry_run;
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
-    if (writes) TRY(results_open(r, f->out, f->hidden ? 8192 : 64, err));
+    begin_json(x, r);
+    if (f->compute.output.json) q.visit_plan = take_plan;
+    if (is_rank_0 && f->out) TRY(results_open(r, f->out, f->hidden ? 8192 : 64, err));
     TRY(engine->forward(&q, err));
-    return writes ? results_finish(r, err) : OK;
+    if (is_rank_0 && !q.dry_run) TRY(results_finish(r, err));
+    if (is_rank_0) print_result(x, r);
+    return OK;
 }
 
 static enum status run(void *context, const struct engine *engine, bool is_rank_0,
@@ -162,8 +238,9 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
     const struct asked *x = context;
     const struct forward_flags *f = x->flags;
     struct token_ids t = {.ids = NULL};
-    struct results r = {.batch = &t.batch, .file = {.fd = -1}};
+    struct results r = {.batch = &t.batch, .file = {.fd = -1}, .started = seconds_now()};
     if (!f->input_ids) return fail(err, ERR_USAGE, "--input-ids is missing");
+    if (f->out && !*f->out) return fail(err, ERR_USAGE, "--out is an empty name");
     if (!f->out && !f->compute.engine.dry_run) return fail(err, ERR_USAGE, "--out is missing");
     enum status st = ids_read(f->input_ids, &t, err);
     if (!st) st = ids_check_one_length(&t, f->input_ids, err);

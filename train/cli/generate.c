@@ -8,6 +8,7 @@
 #include "common/progress.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
+#include "train/cli/run_json.h"
 #include "train/cli/token_ids.h"
 
 struct generate_flags {
@@ -54,6 +55,7 @@ struct texts {
     uint64_t num_sequences, steps;
     double first_seconds, last_seconds;
     bool stream; /* one sequence, for people: as it comes */
+    cJSON *plan; /* of a dry run with --json; else NULL */
 };
 
 static enum status take_tokens(void *context, const int32_t *tokens, struct error *err)
@@ -69,6 +71,15 @@ static enum status take_tokens(void *context, const int32_t *tokens, struct erro
         if (t->stream) printf("%s%d", comma, tokens[i]);
     }
     if (t->stream) fflush(stdout);
+    return OK;
+}
+
+static enum status take_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
+                             struct error *err)
+{
+    struct texts *t = context;
+    (void)err;
+    run_json_add_plan(t->plan, ranks, num_ranks);
     return OK;
 }
 
@@ -154,6 +165,15 @@ static void print_all(const struct texts *t, const struct output_flags *o)
                 (double)((t->steps - 1) * t->num_sequences) / (t->last_seconds - t->first_seconds));
 }
 
+static cJSON *plan_json(const struct asked *x, const struct batch *prompts)
+{
+    cJSON *o = run_json_new(x->path, &x->flags->compute);
+    run_json_add_tokens(o, prompts);
+    run_json_add_u64(o, "max_new_tokens", x->flags->max_new_tokens);
+    cJSON_AddTrueToObject(o, "dry_run");
+    return o;
+}
+
 static enum status compute(const struct asked *x, const struct engine *engine,
                            const struct batch *b, bool is_rank_0, struct error *err)
 {
@@ -162,6 +182,7 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     struct end_tokens end;
     struct texts t = {.num_sequences = b->num_sequences,
                       .stream = b->num_sequences == 1 && !o->json};
+    const double started = seconds_now();
     TRY(choose_end_tokens(f, x->path, &end, err));
     struct generate_request q = {.prompts = *b,
                                  .max_new_tokens = f->max_new_tokens,
@@ -174,8 +195,16 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
     if (is_rank_0) print_unused(f);
     t.lines = must_calloc(b->num_sequences, sizeof *t.lines);
+    if (q.dry_run && o->json) {
+        t.plan = plan_json(x, b);
+        q.visit_plan = take_plan;
+    }
     enum status st = engine->generate(&q, err);
     if (!st && !q.dry_run && is_rank_0) print_all(&t, o);
+    if (!st && t.plan && is_rank_0)
+        run_json_print(t.plan, started);
+    else
+        cJSON_Delete(t.plan);
     for (uint64_t i = 0; i < b->num_sequences; i++)
         strbuf_release(&t.lines[i]);
     free(t.lines);

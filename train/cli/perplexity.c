@@ -7,9 +7,11 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "common/progress.h"
 #include "formats/indexed_dataset.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
+#include "train/cli/run_json.h"
 
 struct perplexity_flags {
     struct compute_flags compute;
@@ -53,6 +55,7 @@ struct windows {
     uint64_t vocab_size;                              /* of the model */
     int32_t *tokens, *ids, *targets;                  /* [seq + 1], [batch, seq], [batch, seq] */
     double sum;
+    cJSON *plan; /* of a dry run with --json; else NULL */
 };
 
 static enum status bad_token(const struct windows *w, uint64_t at, int32_t id, struct error *err)
@@ -105,6 +108,15 @@ static enum status add_losses(void *context, const struct collected *c, struct e
     (void)err;
     for (uint64_t i = 0; i < c->rows * c->columns; i++)
         w->sum += c->wide ? ((const double *)c->data)[i] : (double)((const float *)c->data)[i];
+    return OK;
+}
+
+static enum status take_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
+                             struct error *err)
+{
+    struct windows *w = context;
+    (void)err;
+    run_json_add_plan(w->plan, ranks, num_ranks);
     return OK;
 }
 
@@ -167,6 +179,16 @@ static enum status cut(struct windows *w, struct error *err)
     return OK;
 }
 
+static cJSON *plan_json(const struct windows *w, const struct batch *shape)
+{
+    cJSON *o = run_json_new(w->model, &w->flags->compute);
+    cJSON_AddStringToObject(o, "data", w->flags->data);
+    run_json_add_u64(o, "tokens", w->num_tokens - 1);
+    run_json_add_tokens(o, shape);
+    cJSON_AddTrueToObject(o, "dry_run");
+    return o;
+}
+
 static enum status compute(struct windows *w, const struct engine *engine, bool is_rank_0,
                            struct error *err)
 {
@@ -175,12 +197,22 @@ static enum status compute(struct windows *w, const struct engine *engine, bool 
                                 .next = next_batch,
                                 .visit = add_losses,
                                 .context = w};
+    const bool json = w->flags->compute.output.json;
+    const double started = seconds_now();
     TRY(engine_model_of(w->model, &w->flags->compute, &q.model, err));
     TRY(look_at_model(w, err));
     TRY(cut(w, err));
     q.shape = (struct batch){.num_sequences = w->batch, .length = w->seq};
+    if (q.dry_run && json) {
+        w->plan = plan_json(w, &q.shape);
+        q.visit_plan = take_plan;
+    }
     TRY(engine->forward(&q, err));
-    if (!q.dry_run && is_rank_0) print_result(w, w->flags->compute.output.json);
+    if (!q.dry_run && is_rank_0) print_result(w, json);
+    if (w->plan && is_rank_0) {
+        run_json_print(w->plan, started);
+        w->plan = NULL;
+    }
     return OK;
 }
 
@@ -194,6 +226,7 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
     free(w->tokens);
     free(w->ids);
     free(w->targets);
+    cJSON_Delete(w->plan);
     indexed_dataset_close(&w->data);
     return st;
 }

@@ -1,0 +1,18 @@
+/* run_json.h - what a command that computes says of its run, as one JSON object. */
+#ifndef FERRY_TRAIN_CLI_RUN_JSON_H
+#define FERRY_TRAIN_CLI_RUN_JSON_H
+
+#include "common/json.h"
+#include "train/cli/options.h"
+
+/* The object, with the model, how it is cut, and what it is computed in and on. */
+cJSON *run_json_new(const char *model_path, const struct compute_flags *f);
+/* Which tokens it is computed for. */
+void run_json_add_tokens(cJSON *o, const struct batch *shape);
+/* What memory each rank takes, in bytes. */
+void run_json_add_plan(cJSON *o, const struct fit_memory *ranks, unsigned num_ranks);
+void run_json_add_u64(cJSON *o, const char *name, uint64_t n);
+/* With how long it took since started (seconds_now()); frees it. */
+void run_json_print(cJSON *o, double started);
+
+#endif
