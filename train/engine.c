@@ -4,6 +4,7 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "common/version.h"
 #include "train/apart.h"
 #include "train/fit.h"
+#include "train/rope.h"
 #include "train/unused.h"
 
 /* ---- ranks ---- */
@@ -193,6 +195,16 @@ enum status worker_tell_plan(const struct worker *w, const struct work *work, si
     return st;
 }
 
+void worker_note_positions(const struct worker *w, uint64_t positions)
+{
+    const uint64_t most = rope_max_positions(&w->opened.catalog.config);
+    if (w->comm.rank || w->q->quiet || w->q->is_known || !most || positions <= most) return;
+    fprintf(stderr,
+            "note: %" PRIu64 " positions, and the model was made for %" PRIu64
+            " (max_position_embeddings): results past them may be poor\n",
+            positions, most);
+}
+
 enum status worker_fit(struct worker *w, const struct work *work, size_t count, struct error *err)
 {
     const struct pass *passes[MOST_WORK];
@@ -257,6 +269,7 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
     const struct work work = {&p, "a batch"};
     w->keeps_results = q->keeps_results;
     enum status st = pass_make(&p, &w->model, &q->shape, &q->pass, err);
+    if (!st) worker_note_positions(w, q->shape.length);
     if (!st) st = worker_tell_plan(w, &work, 1, q->dry_run, q->visit_plan, q->context, err);
     if (!q->dry_run) {
         if (!st) st = worker_fit(w, &work, 1, err);

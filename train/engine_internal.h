@@ -24,6 +24,8 @@ struct work {
 MUST_CHECK enum status worker_tell_plan(const struct worker *w, const struct work *work,
                                         size_t count, bool dry_run, plan_visit *visit,
                                         void *context, struct error *err);
+/* A note, on rank 0, where so many rotary positions are more than the model was made for. */
+void worker_note_positions(const struct worker *w, uint64_t positions);
 /* ERR_MEMORY where the parameters that these passes want, and what they take themselves, are more
  * than a rank's memory; then the plan is on stderr. Before anything is allocated. */
 MUST_CHECK enum status worker_fit(struct worker *w, const struct work *work, size_t count,

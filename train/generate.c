@@ -141,6 +141,7 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
     g.ended = must_calloc(one.num_sequences, sizeof *g.ended);
     enum status st = pass_make(&g.prefill, &w->model, &q->prompts, &prompt, err);
     if (!st) st = pass_make(&g.decode, &w->model, &one, &decode, err);
+    if (!st) worker_note_positions(w, room);
     if (!st) st = worker_tell_plan(w, work, 2, q->dry_run, q->visit_plan, q->context, err);
     if (!q->dry_run) {
         if (!st) st = worker_fit(w, work, 2, err);

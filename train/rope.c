@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/memory.h"
 
 uint64_t rope_dim(const struct model_config *c)
@@ -16,6 +17,14 @@ static double max_positions(const struct model_config *c)
 {
     uint64_t original = c->rope_original_max_position;
     return (double)(original ? original : c->max_position_embeddings);
+}
+
+uint64_t rope_max_positions(const struct model_config *c)
+{
+    const char *type = c->position_embedding_type;
+    const double scaled = (double)c->rope_original_max_position * c->rope_factor;
+    if (!type || strcmp(type, "rope") != 0) return 0;
+    return max_u64(c->max_position_embeddings, scaled < 0x1p53 ? (uint64_t)scaled : 0);
 }
 
 /* The base as it is, or larger where the sequence is longer than those of the training. */

@@ -16,6 +16,10 @@
 /* Elements of each head that are turned; an even number. */
 uint64_t rope_dim(const struct model_config *c);
 
+/* Positions that a model was made for, those that a scaling has added among them; 0: it has no
+ * rotary positions, or does not say. */
+uint64_t rope_max_positions(const struct model_config *c);
+
 /* inverse[rope_dim / 2] for sequences of `length` positions; *scale is what cosines and sines are
  * multiplied by. ERR_UNSUPPORTED for a kind that is not known. */
 MUST_CHECK enum status rope_frequencies(const struct model_config *c, uint64_t length,

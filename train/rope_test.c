@@ -113,6 +113,21 @@ static void a_table_has_cosines_then_sines(void **state)
     }
 }
 
+static void a_scaling_adds_positions(void **state)
+{
+    (void)state;
+    struct model_config c = plain;
+    assert_int_equal(rope_max_positions(&c), 0);
+    c.position_embedding_type = "rope";
+    assert_int_equal(rope_max_positions(&c), 64);
+    c.rope_type = "yarn", c.rope_factor = 4, c.rope_original_max_position = 64;
+    assert_int_equal(rope_max_positions(&c), 256);
+    c.max_position_embeddings = 1024;
+    assert_int_equal(rope_max_positions(&c), 1024);
+    c.position_embedding_type = "learned_absolute";
+    assert_int_equal(rope_max_positions(&c), 0);
+}
+
 static void only_a_part_of_a_head_may_turn(void **state)
 {
     (void)state;
@@ -130,6 +145,7 @@ int main(void)
         cmocka_unit_test(yarn_has_a_ramp_and_a_scale),
         cmocka_unit_test(other_kinds_are_refused_by_name),
         cmocka_unit_test(a_table_has_cosines_then_sines),
+        cmocka_unit_test(a_scaling_adds_positions),
         cmocka_unit_test(only_a_part_of_a_head_may_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

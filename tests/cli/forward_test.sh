@@ -342,6 +342,32 @@ run bench "$golden/gpt2" --seq 100000 --repeats 1
 exits 3
 says "the model has learned"
 
+it "more rotary positions than a model was made for are worth a note"
+cp -r "$golden/llama2" short
+chmod -R u+w short
+sed -i 's/"max_position_embeddings": 128/"max_position_embeddings": 16/' short/config.json
+note="20 positions, and the model was made for 16 (max_position_embeddings)"
+run forward short --input-ids "$golden/llama2/logits.safetensors" --out o3 --tp 2
+exits 0
+says "note: $note"
+[ "$(grep -c positions "$stderr")" -eq 1 ] || is_wrong "each rank says it"
+rm o3
+run forward short --input-ids "$golden/llama2/logits.safetensors" --out o3 -q
+says_nothing
+rm o3
+run generate short --prompt-ids 1,2,3,4,5 --max-new-tokens 16 --ignore-eos
+exits 0
+says "$note"
+run generate short --prompt-ids 1,2,3,4,5 --max-new-tokens 12 --ignore-eos
+says_nothing
+printf '\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1\0\2\0\3\0\4\0\5\0\6\0\7\0' >many.u16
+run perplexity short --data many.u16 --data-dtype u16 --seq-length 20
+exits 0
+says "$note"
+run perplexity short --data many.u16 --data-dtype u16
+exits 0
+says_nothing
+
 it "generation is the same at every layout, and in JSON"
 run generate "$golden/qwen3-moe" --prompt-ids '1,2,3;7,8,9' --max-new-tokens 6
 exits 0
