@@ -147,7 +147,7 @@ static void exact_gelu_stays_exact(void **state)
         const char *ckpt = in_scratch(arena_printf(&scratch, "ckpt%d", i));
         const char *out = in_scratch(arena_printf(&scratch, "out%d", i));
         assert_ok(NOTED(hf, ckpt));
-        assert_null(strstr(said, "note:"));
+        assert_null(strstr(said, "which is used"));
         drop(unit_of(ckpt), "ferry-hf");
         assert_ok(CONVERT(ckpt, out, "--to=hf"));
         assert_non_null(strstr(read_text(path_join(&scratch, out, "config.json")),
@@ -231,7 +231,7 @@ static void a_config_that_says_something_else_than_args_is_told(void **state)
     assert_said("note: rope_type is default in the checkpoint's args, llama3 in ");
     assert_ok(
         NOTED(ckpt, in_scratch("o2"), "--to=hf", arena_printf(&scratch, "--hf-config=%s", hf)));
-    assert_null(strstr(said, "note:"));
+    assert_null(strstr(said, "note: Megatron"));
 }
 
 static void grouped_experts_stay_grouped(void **state)
