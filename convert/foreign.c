@@ -47,6 +47,8 @@ static const struct foreign rows[] = {
      .way = "give one of its folders checkpoint-N"},
     {{"iter_[0-9]*"}, .is_folder = true, .is = "a folder of Megatron's iterations without its tracker file",
      .way = "give one of its folders iter_N"},
+    {{"model_optim_rng.pt"}, .is_file = true, .is_folder = true, .is = "one rank's part of a Megatron checkpoint",
+     .way = "give the folder that holds all its mp_rank_*", .has_tensors = true},
     {{"*.safetensors"}, .is_file = true, .is = "one file of safetensors", .has_tensors = true,
      .way = "ferry inspect and print show it; a model is a folder: config.json and weights"},
     {{"*.pt"}, TORCH_FILE}, {{"*.pth"}, TORCH_FILE}, {{"*.ckpt"}, TORCH_FILE}, {{"*.bin"}, TORCH_FILE},

@@ -178,6 +178,21 @@ mkdir root
 mv iterations_only root/iter_0000000
 foreign "a folder of Megatron's iterations without its tracker file" root
 
+it "a file or a folder of one rank is told, and what it is a part of"
+"$ferry" convert -q m legacy --to torch --tp 2
+for part in legacy/iter_0000000/mp_rank_00 legacy/iter_0000000/mp_rank_00/model_optim_rng.pt; do
+    run convert "$part" out --dry-run
+    exits 3
+    says "$part: this is one rank's part of a Megatron checkpoint: give the folder"
+done
+run inspect "$part"
+exits 0
+prints "torch.save file"
+cp "$part" alone.pt
+run convert alone.pt out
+exits 3
+says "alone.pt: this is one file of torch.save: ferry inspect and print show it"
+
 it "a stray metadata.json, or what DeepSpeed or peft left beside, does not hide a model"
 cp -r m beside
 echo '{"author": "someone"}' >beside/metadata.json
@@ -242,7 +257,7 @@ cp -r m marked
     printf '\357\273\277'
     sed 's/"hidden_size": 64,/"hidden_size": 64.0,/; s/"vocab_size": 1000,/"vocab_size": 1e3,/' m/config.json
 } >marked/config.json
-grep -q '"hidden_size": 64.0' marked/config.json && grep -q '1e3' marked/config.json || is_wrong "$(cat m/config.json)"
+[ "$(grep -c -e '"hidden_size": 64.0' -e '1e3' marked/config.json)" -eq 2 ] || is_wrong "$(cat m/config.json)"
 run verify m marked
 exits 0
 says_nothing
