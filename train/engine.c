@@ -14,6 +14,7 @@
 #include "common/threads.h"
 #include "common/version.h"
 #include "train/apart.h"
+#include "train/fingerprint.h"
 #include "train/fit.h"
 #include "train/rope.h"
 #include "train/unused.h"
@@ -312,12 +313,24 @@ static enum status run_rank(struct worker *w, rank_work *work, const void *reque
     return joined ? st : end_ranks(&w->comm, st, err);
 }
 
-/* All ranks do the same. */
+/* A rank of mpirun may have another folder, other files, other words. */
+static enum status agree_with_all(const struct worker *w, const char request[SHA256_TEXT],
+                                  struct error *err)
+{
+    char model[SHA256_TEXT];
+    if (!joined) return OK;
+    fingerprint_model(&w->opened.catalog, model);
+    TRY(agree(model, sizeof model, "model", err));
+    return agree(request, SHA256_TEXT, "layout, request or tokens", err);
+}
+
+/* All ranks do the same. fingerprint: of the request. */
 static enum status on_ranks(const struct engine_model *q, rank_work *work, const void *request,
-                            struct error *err)
+                            const char fingerprint[SHA256_TEXT], struct error *err)
 {
     struct worker w = {.q = q};
     enum status st = open_checkpoint(&w, err);
+    if (!st) st = agree_with_all(&w, fingerprint, err);
     if (!st) st = open_ranks(&w, err);
     if (!st) st = run_rank(&w, work, request, err);
     opened_close(&w.opened);
@@ -326,12 +339,16 @@ static enum status on_ranks(const struct engine_model *q, rank_work *work, const
 
 static enum status forward_here(const struct forward_request *q, struct error *err)
 {
-    return on_ranks(&q->model, forward_rank, q, err);
+    char fingerprint[SHA256_TEXT];
+    fingerprint_forward(q, fingerprint);
+    return on_ranks(&q->model, forward_rank, q, fingerprint, err);
 }
 
 static enum status generate_here(const struct generate_request *q, struct error *err)
 {
-    return on_ranks(&q->model, generate_rank, q, err);
+    char fingerprint[SHA256_TEXT];
+    fingerprint_generate(q, fingerprint);
+    return on_ranks(&q->model, generate_rank, q, fingerprint, err);
 }
 
 /* Whether this process forks ranks that use a GPU: it must have none open itself, now and later. */
@@ -355,7 +372,9 @@ static enum status generate(const struct generate_request *q, struct error *err)
 /* Once in the life of a process. */
 static enum status bench(const struct bench_request *q, struct error *err)
 {
-    return on_ranks(&q->model, bench_rank, q, err);
+    char fingerprint[SHA256_TEXT];
+    fingerprint_bench(q, fingerprint);
+    return on_ranks(&q->model, bench_rank, q, fingerprint, err);
 }
 
 extern const struct engine ferry_engine;

@@ -20,13 +20,14 @@ $(cat "$stdout")"
 
 for ranks in 2 4; do
     it "forward: $ranks ranks write one file, as one process does"
-    "$ferry" forward "$model" --input-ids "$model/logits.safetensors" --out "alone$ranks" --hidden \
+    "$ferry" forward "$model" --input-ids "$model/logits.safetensors" --out "alone$ranks" --hidden -q \
         --tp 2 --dp $((ranks / 2))
     run_ranks $ranks forward "$model" --input-ids "$model/logits.safetensors" --out "o$ranks" --hidden \
         --tp 2 --dp $((ranks / 2))
     exits 0
     says_nothing
-    prints_nothing
+    prints_lines 1
+    prints "o$ranks: logits ["
     cmp -s "alone$ranks" "o$ranks" || is_wrong "other bytes"
     nothing_partial_in .
 
@@ -132,6 +133,30 @@ exits 2
 says_once "rank 1 has another command line or folder than rank 0"
 each_rank 2 verify model0 modelRANK
 [ "$code" -ne 0 ] || is_wrong "rank 1 compares other models, exit code 0"
+for command in "bench --seq 8" "generate --prompt-ids 5" \
+    "forward --input-ids $model/logits.safetensors --out new"; do
+    # shellcheck disable=SC2086 # words
+    each_rank 2 $command modelRANK --tp 2
+    exits 2
+    says_once "rank 1 has another model than rank 0"
+done
+cp -r "$model" other0
+cp -r "$model" other1
+chmod -R u+w other1
+sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 123.0/' other1/config.json
+each_rank 2 bench otherRANK --seq 8 --tp 2
+exits 2
+says_once "rank 1 has another model than rank 0"
+cp "$model/logits.safetensors" ids0
+cp "$golden/gpt2/logits.safetensors" ids1
+for command in "bench --seq 8RANK --dp 2" "generate --prompt-ids 5,RANK --dp 2" \
+    "generate --prompt-ids 5 --dp 2 --max-new-tokens 3RANK" "forward --dp 2 --out new --input-ids idsRANK"; do
+    # shellcheck disable=SC2086 # words
+    each_rank 2 $command "$model"
+    exits 2
+    says_once "rank 1 has another layout, request or tokens than rank 0"
+done
+is_not_there new
 each_rank 2 inspect modelRANK
 exits 0
 [ "$(grep -c "^family" "$stdout")" -eq 2 ] || is_wrong "$(cat "$stdout")"
