@@ -398,8 +398,9 @@ static enum status store(struct output *o, const struct indexed_dataset *d, uint
             memcpy(o->tokens, &narrow, bytes);
         else
             return fail(err, ERR_CORRUPT,
-                        "%s: byte %" PRIu64 ": token %" PRId64 ", expected 32 bits", d->data_path,
-                        offset + i * dtype_bytes(d->dtype), ids[i]);
+                        "%s: byte %" PRIu64 ": token %" PRId64 "%s; ids go up to %d", d->data_path,
+                        offset + i * dtype_bytes(d->dtype), ids[i],
+                        d->dtype == DT_U32 ? ", or a negative one" : "", INT32_MAX);
     }
     return OK;
 }

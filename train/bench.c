@@ -247,6 +247,7 @@ static enum status measure(struct worker *w, struct pass *p, const struct bench_
     s.whole = must_calloc(s.repeats + 1, sizeof *s.whole);
     enum status st = pass_set(p, &q->batch, err);
     if (!st) st = take_samples(p, q, &s, err);
+    if (!st) st = pass_is_finite(p, &r->finite, err);
     if (!st && w->comm.rank == 0) st = tell(p, q, &s, r, err);
     free(s.seconds);
     free(s.whole);

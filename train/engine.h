@@ -82,6 +82,7 @@ struct bench_result {
     double product_rate;              /* FLOP a second, of a large product of the same elements */
     unsigned graphs;                  /* that a run was made of; 0: call by call */
     const char *refused;              /* why the device made no graph; NULL */
+    bool finite;                      /* no NaN or infinity came out */
     const char *device, *collectives; /* "NVIDIA H200, 141 GB", "nccl" */
 };
 

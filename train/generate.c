@@ -101,6 +101,19 @@ static enum status generate_all(struct generation *g, struct error *err)
     return OK;
 }
 
+/* The last new token is given out and never put in. */
+static enum status check_room(const struct model_config *c, const struct generate_request *q,
+                              uint64_t room, struct error *err)
+{
+    const uint64_t learned = model_learned_positions(c);
+    if (!learned || room <= learned) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "a prompt of %" PRIu64 " token%s and %" PRIu64 " new one%s take %" PRIu64
+                " positions, and the model has learned %" PRIu64,
+                q->prompts.length, q->prompts.length == 1 ? "" : "s", q->max_new_tokens,
+                q->max_new_tokens == 1 ? "" : "s", room, learned);
+}
+
 /* Its table of positions is that of the longest sequence. */
 static enum status check_lengths(const struct worker *w, const struct batch *prompts, uint64_t room,
                                  struct error *err)
@@ -136,6 +149,7 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
     decode.graphs = true;
     const struct work work[] = {{&g.prefill, "the prompt"}, {&g.decode, "a step"}};
     TRY(check_lengths(w, &q->prompts, room, err));
+    TRY(check_room(&w->opened.catalog.config, q, room, err));
     g.tokens = must_calloc(one.num_sequences, sizeof *g.tokens);
     g.past = must_calloc(one.num_sequences, sizeof *g.past);
     g.ended = must_calloc(one.num_sequences, sizeof *g.ended);

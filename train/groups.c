@@ -61,10 +61,11 @@ unsigned groups_members(const struct group_sizes *s, enum group_kind kind, unsig
 
 static enum status check_grids(const struct group_sizes *s, struct error *err)
 {
-    if (s->tp * s->cp * s->dp % (s->etp * s->ep) == 0) return OK;
+    const unsigned ranks = s->tp * s->cp * s->dp;
+    if (ranks % (s->etp * s->ep) == 0) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "TP%u CP%u DP%u are %u ranks a stage, which ETP%u times EP%u does not divide",
-                s->tp, s->cp, s->dp, s->tp * s->cp * s->dp, s->etp, s->ep);
+                "TP%u CP%u DP%u: a stage has %u rank%s, which ETP%u times EP%u does not divide",
+                s->tp, s->cp, s->dp, ranks, ranks == 1 ? "" : "s", s->etp, s->ep);
 }
 
 enum status groups_open(struct groups *g, struct comm *c, const struct group_sizes *s,
@@ -76,8 +77,8 @@ enum status groups_open(struct groups *g, struct comm *c, const struct group_siz
     TRY(check_grids(s, err));
     if (world != c->size)
         return fail(err, ERR_UNSUPPORTED,
-                    "the layout takes %u ranks (TP%u CP%u DP%u PP%u), the job has %u", world, s->tp,
-                    s->cp, s->dp, s->pp, c->size);
+                    "the layout takes %u rank%s (TP%u CP%u DP%u PP%u), the job has %u", world,
+                    world == 1 ? "" : "s", s->tp, s->cp, s->dp, s->pp, c->size);
     unsigned *ranks = must_calloc(world, sizeof *ranks);
     for (unsigned k = 0; k < NUM_GROUP_KINDS && !st; k++) {
         unsigned size = groups_members(s, (enum group_kind)k, c->rank, ranks, &index);

@@ -12,6 +12,12 @@
 
 /* ---- the model ---- */
 
+uint64_t model_learned_positions(const struct model_config *c)
+{
+    const char *type = c->position_embedding_type;
+    return type && strcmp(type, "learned_absolute") == 0 ? c->max_position_embeddings : 0;
+}
+
 static unsigned at_least_one(uint64_t n)
 {
     return n ? (unsigned)n : 1;
@@ -109,14 +115,13 @@ static enum status check_pass(const struct pass *p, struct error *err)
 {
     const struct model_config *c = &p->model->catalog->config;
     const struct group_sizes *sizes = &p->model->groups.sizes;
-    const char *type = c->position_embedding_type;
+    const uint64_t learned = model_learned_positions(c);
     uint64_t length = p->options.cache_rows ? p->options.cache_rows : p->batch.length;
     if (!p->batch.num_sequences || !p->batch.length)
         return fail(err, ERR_USAGE, "there are no tokens");
-    if (type && strcmp(type, "learned_absolute") == 0 && length > c->max_position_embeddings)
+    if (learned && length > learned)
         return fail(err, ERR_UNSUPPORTED,
-                    "%" PRIu64 " positions, and the model has learned %" PRIu64, length,
-                    c->max_position_embeddings);
+                    "%" PRIu64 " positions, and the model has learned %" PRIu64, length, learned);
     if ((p->options.cache_rows || p->options.last_only) && sizes->cp > 1)
         return fail(err, ERR_UNSUPPORTED,
                     "a cache of keys and values is not split over context "
@@ -341,18 +346,19 @@ static enum status fill_input(const struct inputs *x, const struct run *r, value
     return st;
 }
 
-/* Token ids, or targets, of which negative ones are none. */
+/* Token ids, or targets, of which negative ones are none. path: as in struct batch. */
 static enum status check_ids(const struct pass *p, const int32_t *ids, bool targets,
-                             struct error *err)
+                             const char *path, struct error *err)
 {
     const struct tensor *t = catalog_find(p->model->catalog, "embedding.word_embeddings.weight");
     uint64_t length = p->batch.length, known = t ? t->shape[0] : 0;
     for (uint64_t i = 0; ids && i < p->batch.num_sequences * length; i++) {
         if (ids[i] < 0 ? targets : (uint64_t)ids[i] < known) continue;
-        return fail(err, ERR_USAGE,
-                    "%s %" PRIu64 " of sequence %" PRIu64 " is %d: the model has %" PRIu64
+        return fail(err, path ? ERR_CORRUPT : ERR_USAGE,
+                    "%s%s%s %" PRIu64 " of sequence %" PRIu64 " is %d: the model has %" PRIu64
                     " tokens",
-                    targets ? "target" : "token", i % length, i / length, ids[i], known);
+                    path ? path : "", path ? ": " : "", targets ? "target" : "token", i % length,
+                    i / length, ids[i], known);
     }
     return OK;
 }
@@ -363,9 +369,10 @@ enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
     struct inputs x = {.pass = p, .positions = count_positions(b)};
     struct arena scratch;
     enum status st = OK;
-    TRY(check_ids(p, b->ids, false, err));
-    TRY(check_ids(p, b->targets, true, err));
+    TRY(check_ids(p, b->ids, false, b->path, err));
+    TRY(check_ids(p, b->targets, true, b->path, err));
     p->batch.ids = b->ids;
+    p->batch.path = b->path;
     p->batch.targets = b->targets;
     p->batch.lengths = b->lengths;
     p->batch.past = b->past;
@@ -386,12 +393,16 @@ enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
 
 /* ---- running ---- */
 
-static enum status outputs_are_finite(const struct pass *p, bool *finite, struct error *err)
+enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err)
 {
-    *finite = true;
+    struct comm_group world = p->model->groups.of[GROUP_WORLD];
+    bool own = true;
     for (size_t i = 0; i < p->num_chunks; i++)
-        for (size_t k = 0; k < p->chunks[i].num_outputs && *finite; k++)
-            TRY(run_is_finite(&p->runs[i], p->chunks[i].outputs[k].value, finite, err));
+        for (size_t k = 0; k < p->chunks[i].num_outputs && own; k++)
+            TRY(run_is_finite(&p->runs[i], p->chunks[i].outputs[k].value, &own, err));
+    int32_t bad = !own;
+    TRY(world.comm->backend->all_reduce(&world, &bad, 1, COMM_INT32, COMM_MAX, err));
+    *finite = !bad;
     return OK;
 }
 
@@ -409,10 +420,8 @@ enum status pass_run(struct pass *p, struct error *err)
     struct comm_group *world = &p->model->groups.of[GROUP_WORLD];
     bool finite;
     TRY(run_chunks(p, false, err));
-    TRY(outputs_are_finite(p, &finite, err));
-    int32_t bad = !finite;
-    TRY(world->comm->backend->all_reduce(world, &bad, 1, COMM_INT32, COMM_MAX, err));
-    if (!bad) return OK;
+    TRY(pass_is_finite(p, &finite, err));
+    if (finite) return OK;
     TRY(run_chunks(p, true, err)); /* who finds it ends here, and comm_close() tells the others */
     TRY(comm_barrier(world, err));
     return fail(err, ERR_NUMERIC, "NaN or infinity came out, and not again when looked for");

@@ -39,6 +39,9 @@ struct model {
     bool is_imagined; /* its passes are measured and never run */
 };
 
+/* Positions that a model has learned, and there are no others; 0: it has another kind. */
+uint64_t model_learned_positions(const struct model_config *c);
+
 /* The sizes that the options ask for, with what they leave open. */
 struct group_sizes model_group_sizes(const struct model_options *o);
 
@@ -90,6 +93,9 @@ MUST_CHECK enum status pass_set(struct pass *p, const struct batch *b, struct er
 /* ERR_NUMERIC, on all ranks, where an output has NaN or infinities: the message names the op that
  * made them first, its layer and its rank. */
 MUST_CHECK enum status pass_run(struct pass *p, struct error *err);
+
+/* Whether all outputs of the last run are finite, on every rank; all ranks call it. */
+MUST_CHECK enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err);
 
 /* An output of all ranks, put together. */
 struct collected {

@@ -18,6 +18,7 @@
 struct batch {
     uint64_t num_sequences, length;
     const int32_t *ids;     /* [num_sequences, length] */
+    const char *path;       /* of the file that they are of, for messages; NULL: of none */
     const int32_t *targets; /* the same, negative where there is none; NULL: none at all */
     /* Where documents begin: a token attends to its own document only, and its position counts from
      * there. starts[s * length + i] is true at a document's first token. NULL: one a sequence. */

@@ -45,7 +45,7 @@ says "num_attention_heads 4 is not divisible by tensor parallel size 3"
 it "experts need enough ranks to lie on"
 run forward "$golden/qwen3-moe" --input-ids "$golden/qwen3-moe/logits.safetensors" --out o3 --ep 2 --dp 1
 exits 3
-says "TP1 CP1 DP1 are 1 ranks a stage, which ETP1 times EP2 does not divide"
+says "TP1 CP1 DP1: a stage has 1 rank, which ETP1 times EP2 does not divide"
 run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --ep 2
 exits 3
 says "the model has no experts"
@@ -132,6 +132,11 @@ exits 2
 says "token 1 of sequence 0 is 100000"
 run generate "$golden/gpt2" --prompt-ids 1,x
 exits 2
+for id in 2147483648 99999999999 99999999999999999999; do
+    run generate "$golden/gpt2" --prompt-ids 1,$id,2
+    exits 2
+    says "$id: token ids go up to 2147483647"
+done
 run generate "$golden/gpt2" --prompt-ids '1,2;'
 exits 2
 says 'ends in a ";"'
@@ -145,6 +150,30 @@ says "are two prompts: give one"
 run generate "$golden/gpt2" --input-ids nope.safetensors
 exits 4
 says "nope.safetensors: there is no such file"
+run generate "$golden/gpt2" --input-ids ''
+exits 2
+says "the name of a file of token ids is empty"
+mkdir folder && cp "$golden/llama2/config.json" folder && mkdir folder/model.safetensors
+run generate folder --prompt-ids 1
+exits 4
+says "folder/model.safetensors: a folder, and no file"
+
+it "an option that is 0 where that means nothing is refused"
+for command in "perplexity --seq-length" "perplexity --micro-batch-size" "perplexity --max-tokens" "bench --repeats" \
+    "bench --batch" "bench --seq" "generate --max-new-tokens" "forward --threads" "forward --cp" "forward --dp" "forward --tp"; do
+    # shellcheck disable=SC2086 # words
+    run $command 0 "$golden/gpt2"
+    exits 2
+    says "${command#* }: \"0\" is not a whole number from 1 to"
+done
+run bench "$golden/gpt2" --repeats 10001
+exits 2
+says "--repeats 10001: at most 10000"
+run bench "$golden/gpt2" --batch 2000000 --seq 2000
+exits 2
+says "--batch 2000000 of --seq 2000: more than 2147483647 tokens"
+run generate "$golden/gpt2" --prompt-ids 1 --max-new-tokens 1 --seed 0 --top-k 0 --temperature 1
+exits 0
 
 it "a sequence ends with what the model's configs say, or --end-id"
 run generate "$golden/qwen3-moe" --prompt-ids 1,2 --max-new-tokens 6 --ignore-eos
@@ -206,6 +235,8 @@ write("right", [[1, 2, 3, 0, 0], [7, 8, 9, 10, 11], [5, 0, 0, 0, 0]], [[1, 1, 1,
 write("holes", [[1, 2, 3]], [[1, 0, 1]])
 write("none", [[1, 2], [3, 4]], [[1, 1], [0, 0]])
 write("all", [[1, 2, 3]], [[1, 1, 1]])
+write("twos", [[1, 2, 3]], [[1, 2, 1]])
+write("large", [[1, 60000, 3]], [[1, 1, 1]])
 PYTHON
 for side in left right; do
     run generate "$golden/qwen3" --input-ids $side --max-new-tokens 4
@@ -217,11 +248,24 @@ for bad in holes none; do
     exits 3
     says "$bad: attention_mask: row"
 done
+run generate "$golden/qwen3" --input-ids twos
+exits 5
+says "twos: attention_mask: element 1 is 2; 0 and 1 are known"
 run forward "$golden/qwen3" --input-ids right --out padded
 exits 3
 says "attention_mask leaves rows of several lengths"
 run forward "$golden/qwen3" --input-ids all --out padded
 exits 0
+
+it "a token that the model has not is a wrong file, where a file has it"
+for command in "generate --input-ids large" "forward --input-ids large --out new" "forward --input-ids large --out new --tp 2" \
+    "verify $golden/qwen3 --forward --input-ids large"; do
+    # shellcheck disable=SC2086 # words
+    run $command "$golden/qwen3"
+    exits 5
+    says "large: token 1 of sequence 0 is 60000: the model has 272 tokens"
+done
+is_not_there new
 
 it "more tensor parallel ranks than key and value heads share them"
 run convert "$golden/llama3.2" wide --tp 4 -q
@@ -341,6 +385,11 @@ it "more positions than a model has learned are refused"
 run bench "$golden/gpt2" --seq 100000 --repeats 1
 exits 3
 says "the model has learned"
+run generate "$golden/gpt2" --prompt-ids 1,2,3 --max-new-tokens 127
+exits 3
+says "a prompt of 3 tokens and 127 new ones take 129 positions, and the model has learned 128"
+run generate "$golden/gpt2" --prompt-ids 1,2,3 --max-new-tokens 126 --ignore-eos
+exits 0
 
 it "more rotary positions than a model was made for are worth a note"
 cp -r "$golden/llama2" short
@@ -406,6 +455,19 @@ printf '\1\0\2\0\3\0\140\352' >odd.u16
 run perplexity "$golden/gpt2" --data odd.u16 --data-dtype u16
 exits 5
 says "odd.u16: token 3 (sequence 0, element 3) is 60000: the model has 268 tokens"
+
+printf '\1\0\0\0\377\377\377\377\2\0\0\0' >negative.u32
+run perplexity "$golden/gpt2" --data negative.u32 --data-dtype u32
+exits 5
+says "negative.u32: byte 4: token 4294967295, or a negative one; ids go up to 2147483647"
+run perplexity "$golden/gpt2" --data odd.u16
+exits 4
+says "odd.u16 is a file, and no indexed dataset: --data-dtype says that it is raw ids"
+run perplexity "$golden/gpt2" --data odd.u16 --data-dtype u16 --max-tokens 1
+exits 2
+says "odd.u16: 1 token; at least two are needed"
+run perplexity "$golden/gpt2" --data ''
+exits 2
 
 it "a window is as long as the data, where --seq-length says more"
 run perplexity "$golden/gpt2" --data ids.u16 --data-dtype u16 --json
@@ -487,3 +549,12 @@ is_not_there o4
 run forward nan --input-ids "$golden/llama2/logits.safetensors" --out o4 --pp 2 --tp 2
 exits 10
 says "on rank"
+
+it "a bench of numbers that are none says so"
+run bench nan --seq 4 --repeats 1 --tp 2
+exits 0
+prints "NaN or infinity came out"
+run bench nan --seq 4 --repeats 1 --json
+json 'j["finite"] is False'
+run bench "$golden/llama2" --seq 4 --repeats 1 --json
+json 'j["finite"] is True'

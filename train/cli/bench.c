@@ -8,6 +8,8 @@
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
 
+enum { MOST_REPEATS = 10000 };
+
 struct bench_flags {
     struct compute_flags compute;
     uint64_t batch, seq, repeats;
@@ -97,6 +99,7 @@ static void print_text(const struct bench_flags *f, const struct bench_result *r
            1e-9 * r->product_rate, 1e-9 * r->copy_rate);
     printf("collectives: %s; graphs: %u%s%s\n", r->collectives, r->graphs, r->refused ? ": " : "",
            r->refused ? r->refused : "");
+    if (!r->finite) puts("NaN or infinity came out: the times are of numbers that mean nothing");
     printf("\n%-16s %-16s %6s %10s %6s %10s %8s %8s\n", "what", "op", "calls", "ms", "%", "GFLOP/s",
            "GB/s", "of most");
     for (size_t i = 0; i < n; i++)
@@ -111,10 +114,10 @@ static void print_json(const struct bench_result *r, const struct sum *sums, siz
 {
     printf("{\"seconds\":%.9g,\"fastest\":%.9g,\"slowest\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,"
            "\"device\":\"%s\",\"product_rate\":%.9g,\"copy_rate\":%.9g,\"share\":%.4f,"
-           "\"collectives\":\"%s\",\"graphs\":%u,\"ops\":[",
+           "\"collectives\":\"%s\",\"graphs\":%u,\"finite\":%s,\"ops\":[",
            r->seconds, r->fastest, r->slowest, all->flops, all->bytes, r->device, r->product_rate,
            r->copy_rate, share(r, r->seconds, all->flops, all->bytes) / 100, r->collectives,
-           r->graphs);
+           r->graphs, r->finite ? "true" : "false");
     for (size_t i = 0; i < n; i++)
         printf("%s{\"what\":\"%s\",\"op\":\"%s\",\"calls\":%" PRIu64
                ",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,\"share\":%.4f}",
@@ -166,9 +169,11 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
                               .visit = show,
                               .context = f};
     (void)is_rank_0;
-    if (!f->batch || !f->seq || !f->repeats || f->repeats > 10000 ||
-        f->batch > INT32_MAX / (f->seq + 1))
-        return fail(err, ERR_USAGE, "--batch, --seq and --repeats: no such sizes");
+    if (f->repeats > MOST_REPEATS)
+        return fail(err, ERR_USAGE, "--repeats %" PRIu64 ": at most %d", f->repeats, MOST_REPEATS);
+    if (f->seq >= INT32_MAX || f->batch > INT32_MAX / (f->seq + 1))
+        return fail(err, ERR_USAGE, "--batch %" PRIu64 " of --seq %" PRIu64 ": more than %d tokens",
+                    f->batch, f->seq, INT32_MAX);
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
     int32_t *ids = must_calloc(f->batch * length, sizeof *ids);
     uint64_t *past = must_calloc(f->batch, sizeof *past);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/file.h"
 #include "common/memory.h"
 #include "common/progress.h"
 #include "formats/indexed_dataset.h"
@@ -136,6 +137,18 @@ static void print_result(const struct windows *w, bool json)
 
 /* ---- the command ---- */
 
+/* A prefix without its two files, and a file of that name: of something else. */
+static enum status open_dataset(struct windows *w, struct error *err)
+{
+    const char *path = w->flags->data;
+    enum status st = indexed_dataset_open(&w->data, path, err);
+    if (st == ERR_IO && path_exists(path) && !path_is_folder(path))
+        st = fail_in(err,
+                     "%s is a file, and no indexed dataset: --data-dtype says that it is raw ids",
+                     path);
+    return st;
+}
+
 static enum status open_data(struct windows *w, struct error *err)
 {
     const struct perplexity_flags *f = w->flags;
@@ -143,12 +156,12 @@ static enum status open_data(struct windows *w, struct error *err)
     if (dtype)
         TRY(token_file_open(&w->data, f->data, strcmp(dtype, "u16") ? DT_U32 : DT_U16, err));
     else
-        TRY(indexed_dataset_open(&w->data, f->data, err));
+        TRY(open_dataset(w, err));
     w->num_tokens = min_u64(w->data.num_tokens, f->max_tokens);
     if (w->num_tokens >= 2) return OK;
     indexed_dataset_close(&w->data);
-    return fail(err, ERR_USAGE, "%s: %" PRIu64 " tokens; at least two are needed", f->data,
-                w->num_tokens);
+    return fail(err, ERR_USAGE, "%s: %" PRIu64 " token%s; at least two are needed", f->data,
+                w->num_tokens, w->num_tokens == 1 ? "" : "s");
 }
 
 /* Which tokens the model has, and how long windows are where nobody says so: its positions, as far
@@ -221,6 +234,7 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
 {
     struct windows *w = context;
     if (!w->flags->data) return fail(err, ERR_USAGE, "--data is missing");
+    if (!*w->flags->data) return fail(err, ERR_USAGE, "--data is an empty name");
     TRY(open_data(w, err));
     enum status st = compute(w, engine, is_rank_0, err);
     free(w->tokens);

@@ -34,6 +34,15 @@ static enum status read_whole_numbers(struct opened *o, const struct stored_tens
     return st;
 }
 
+static enum status check_mask(const int32_t *mask, uint64_t count, struct error *err)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (mask[i] != 0 && mask[i] != 1)
+            return fail(err, ERR_CORRUPT,
+                        "attention_mask: element %" PRIu64 " is %d; 0 and 1 are known", i, mask[i]);
+    return OK;
+}
+
 /* The stretch of ones of a row goes to its beginning. */
 static enum status take_row(struct token_ids *t, const int32_t *mask, uint64_t row,
                             struct error *err)
@@ -95,6 +104,7 @@ static enum status read_ids_and_mask(struct opened *o, const struct stored_tenso
     if (!same_shape(s, m))
         return fail(err, ERR_USAGE, "attention_mask is of another shape than input_ids");
     enum status st = read_whole_numbers(o, m, &mask, err);
+    if (!st) st = check_mask(mask, t->batch.num_sequences * t->batch.length, err);
     if (!st && t->batch.num_sequences && t->batch.length) st = take_mask(t, mask, err);
     free(mask);
     return st;
@@ -115,6 +125,7 @@ enum status ids_read(const char *path, struct token_ids *out, struct error *err)
     struct opened o;
     struct source_flags none = {.ckpt_step = UINT64_MAX};
     *out = (struct token_ids){.ids = NULL};
+    if (!*path) return fail(err, ERR_USAGE, "the name of a file of token ids is empty");
     if (!path_exists(path)) return fail(err, ERR_IO, "%s: there is no such file", path);
     enum status st = opened_open(&o, path, &none, true, true, err);
     if (!st) {
@@ -124,6 +135,7 @@ enum status ids_read(const char *path, struct token_ids *out, struct error *err)
     }
     opened_close(&o);
     settle(out);
+    out->batch.path = path;
     return st;
 }
 
@@ -136,7 +148,10 @@ static enum status parse_id(const char *text, const char **at, int32_t *id, char
     errno = 0;
     long long v = strtoll(*at, &end, 10);
     *behind = *end;
-    if (end == *at || errno || v < 0 || v > INT32_MAX || (*end && *end != ',' && *end != ';'))
+    if (end != *at && v >= 0 && (errno || v > INT32_MAX))
+        return fail(err, ERR_USAGE, "%.*s: token ids go up to %d", (int)(end - *at), *at,
+                    INT32_MAX);
+    if (end == *at || errno || v < 0 || (*end && *end != ',' && *end != ';'))
         return fail(err, ERR_USAGE, "\"%s\": token ids are written as 1,2,3;4,5,6", text);
     if (*end && !end[1]) return fail(err, ERR_USAGE, "\"%s\" ends in a \"%c\"", text, *end);
     *id = (int32_t)v;
