@@ -270,8 +270,8 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     for (size_t i = 0; i < c->num_pieces; i++)
         bytes += w->bytes[i];
     *skip = bytes == 0 || is_hole(c) || ledger_is_done(&x->ledger, t->number);
+    if (*skip) progress_skip(x->progress, bytes);
     if (!ledger_is_done(&x->ledger, t->number)) return OK;
-    progress_add(x->progress, bytes);
     atomic_fetch_add_explicit(&x->resumed_bytes, bytes, memory_order_relaxed);
     return OK;
 }

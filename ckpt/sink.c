@@ -58,12 +58,12 @@ void sink_init(struct sink *s, struct plan *p, const char *folder, const struct 
         s->files[i].fd = -1;
         s->files[i].path = path_join(&s->arena, folder, p->files[i].path);
         pthread_mutex_init(&s->files[i].lock, NULL);
-        if (sink_is_ours(s, i)) s->our_bytes += p->files[i].size_bytes;
     }
     for (size_t i = 0; i < p->num_segments; i++) {
         const struct segment *segment = &p->segments[i];
         s->segments[i].bytes_left = segment->numel * dtype_bytes(segment->dtype);
         if (segment->numel) s->files[segment->file].segments_left++;
+        if (sink_is_ours(s, segment->file)) s->our_bytes += s->segments[i].bytes_left;
     }
 }
 

@@ -27,7 +27,7 @@ struct sink {
     int folder_fd; /* so that all goes there, whatever its name is by now */
     struct sink_segment *segments;
     struct sink_file *files;
-    uint64_t our_bytes; /* of our files */
+    uint64_t our_bytes; /* of the segments of our files */
     _Atomic uint64_t written_bytes;
     struct arena arena;
     pthread_mutex_t lock; /* of runs, and of their arena */

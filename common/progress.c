@@ -27,14 +27,14 @@ static const struct {
 
 struct sample {
     double seconds;
-    uint64_t done_bytes;
+    uint64_t worked_bytes;
 };
 
 struct progress {
     enum progress_style style;
     const char *what;
     uint64_t total_bytes;
-    _Atomic uint64_t done_bytes;
+    _Atomic uint64_t done_bytes, skipped_bytes;
     _Atomic(const char *) file;
     double start; /* seconds_now() */
 
@@ -50,6 +50,12 @@ struct progress {
 };
 
 /* ---- text ---- */
+
+/* What was done by work. Skipped bytes may be counted a moment before or after they are done. */
+static uint64_t worked_bytes(const struct progress_view *v)
+{
+    return v->done_bytes > v->skipped_bytes ? v->done_bytes - v->skipped_bytes : 0;
+}
 
 static void add_number(struct strbuf *out, double v)
 {
@@ -112,10 +118,10 @@ static void running_text(struct strbuf *out, const struct progress_view *v)
     add_bytes(out, v);
     strbuf_add_text(out, "  ");
     add_rate(out, v->bytes_per_second);
-    if (v->done_bytes && v->done_bytes < v->total_bytes) {
+    if (worked_bytes(v) && v->done_bytes < v->total_bytes) {
         double left = (double)(v->total_bytes - v->done_bytes);
         strbuf_add_text(out, "  ");
-        add_duration(out, left * v->seconds / (double)v->done_bytes);
+        add_duration(out, left * v->seconds / (double)worked_bytes(v));
         strbuf_add_text(out, " left");
     }
     if (v->file) {
@@ -211,6 +217,7 @@ static struct progress_view view_of(struct progress *p, enum progress_event even
     return (struct progress_view){
         .what = p->what,
         .file = atomic_load(&p->file),
+        .skipped_bytes = atomic_load(&p->skipped_bytes),
         .done_bytes = atomic_load(&p->done_bytes),
         .total_bytes = p->total_bytes,
         .seconds = seconds_now() - p->start,
@@ -221,7 +228,10 @@ static struct progress_view view_of(struct progress *p, enum progress_event even
 static double rate_between(struct sample from, const struct progress_view *v)
 {
     double seconds = v->seconds - from.seconds;
-    return seconds > 0 ? (double)(v->done_bytes - from.done_bytes) / seconds : 0;
+    uint64_t worked = worked_bytes(v);
+    return seconds > 0 && worked > from.worked_bytes
+               ? (double)(worked - from.worked_bytes) / seconds
+               : 0;
 }
 
 /* Puts the rate since the oldest sample that is kept into v, and v among the samples. */
@@ -229,7 +239,7 @@ static void take_sample(struct progress *p, struct progress_view *v)
 {
     size_t oldest = p->num_samples < NUM_SAMPLES ? 0 : p->num_samples % NUM_SAMPLES;
     v->bytes_per_second = rate_between(p->samples[oldest], v);
-    p->samples[p->num_samples++ % NUM_SAMPLES] = (struct sample){v->seconds, v->done_bytes};
+    p->samples[p->num_samples++ % NUM_SAMPLES] = (struct sample){v->seconds, worked_bytes(v)};
 }
 
 /* Sleeps one tick with p->lock held; false where the work is finished. */
@@ -287,6 +297,13 @@ struct progress *progress_start(enum progress_style style, const char *what, uin
 void progress_add(struct progress *p, uint64_t bytes)
 {
     if (p) atomic_fetch_add_explicit(&p->done_bytes, bytes, memory_order_relaxed);
+}
+
+void progress_skip(struct progress *p, uint64_t bytes)
+{
+    if (!p) return;
+    progress_add(p, bytes);
+    atomic_fetch_add_explicit(&p->skipped_bytes, bytes, memory_order_relaxed);
 }
 
 void progress_file(struct progress *p, const char *name)

@@ -28,6 +28,8 @@ struct progress;
 struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes);
 /* From any thread, cheap. NULL p is allowed everywhere. */
 void progress_add(struct progress *p, uint64_t bytes);
+/* What is there without work, from an earlier run: done, but of no rate. */
+void progress_skip(struct progress *p, uint64_t bytes);
 void progress_file(struct progress *p, const char *name); /* the file in work; not copied */
 void progress_finish(struct progress *p, bool ok);        /* frees p */
 
@@ -37,6 +39,7 @@ enum progress_event { PROGRESS_RUNNING, PROGRESS_DONE, PROGRESS_STOPPED };
 struct progress_view {
     const char *what, *file; /* file may be NULL */
     uint64_t done_bytes, total_bytes;
+    uint64_t skipped_bytes; /* of those that are done */
     double seconds, bytes_per_second;
     enum progress_event event;
 };

@@ -48,6 +48,11 @@ static void a_line_tells_percent_bytes_rate_and_time_left(void **state)
     v.seconds = 100000;
     assert_text(PROGRESS_PLAIN, v,
                 "converting   42%  12.3 of 29.1 GB  1.43 GB/s  37 h 56 min left");
+    v.seconds = 10;
+    v.skipped_bytes = 11100000000; /* of the 12.3 */
+    assert_text(PROGRESS_PLAIN, v, "converting   42%  12.3 of 29.1 GB  1.43 GB/s  2 min 20 s left");
+    v.skipped_bytes = v.done_bytes;
+    assert_text(PROGRESS_PLAIN, v, "converting   42%  12.3 of 29.1 GB  1.43 GB/s");
 }
 
 static void units_are_decimal_and_numbers_have_three_digits(void **state)
