@@ -79,7 +79,7 @@ static enum status check_title(const char *path, const struct strbuf *text, cons
         return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: what was begun there had other arguments, another number of ranks or another "
-                "source, or the source has changed since; without --resume it is begun anew",
+                "source, or the source has changed since; --restart begins anew",
                 path);
 }
 

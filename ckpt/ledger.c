@@ -159,7 +159,6 @@ enum status ledger_join(const char *const *journals, unsigned num_ranks, const c
     free(j.counted);
     if (st || j.num_counted == num_tasks) return st;
     return fail(err, ERR_RANK,
-                "the ranks' journals tell of %zu tasks, the plan has %zu; without --resume it is "
-                "begun anew",
+                "the ranks' journals tell of %zu tasks, the plan has %zu; --restart begins anew",
                 j.num_counted, num_tasks);
 }

@@ -68,6 +68,7 @@ static void own_record(struct lock_record *r)
     (void)gethostname(r->host, sizeof r->host - 1);
     own_scope(r->scope);
     r->start = start_time(r->pid);
+    r->since = (unsigned long long)time(NULL);
     strcpy(r->state, "at work");
 }
 
@@ -82,10 +83,21 @@ bool lock_is_same_process(const struct lock_record *a, const struct lock_record 
 static void print_record(char text[LOCK_BYTES], const struct lock_record *r)
 {
     memset(text, ' ', LOCK_BYTES);
-    int n = snprintf(text, LOCK_BYTES, "%s %ld %llu %s %s %020llu\n%s\n%s\n", r->host, r->pid,
-                     r->start, r->scope, r->run, r->beat, r->work, r->state);
+    int n = snprintf(text, LOCK_BYTES, "%s %ld %llu %s %s %020llu %llu\n%s\n%s\n", r->host, r->pid,
+                     r->start, r->scope, r->run, r->beat, r->since, r->work, r->state);
     if (n < LOCK_BYTES) text[n] = ' '; /* which snprintf has ended */
     text[LOCK_BYTES - 1] = '\n';
+}
+
+const char *lock_since(struct arena *a, const struct lock_record *r)
+{
+    struct tm utc;
+    time_t since = (time_t)r->since;
+    char text[64];
+    if (!r->since || !gmtime_r(&since, &utc) ||
+        !strftime(text, sizeof text, " since %Y-%m-%d %H:%M:%S UTC", &utc))
+        return "";
+    return arena_printf(a, "%s", text);
 }
 
 static const char *take_line(const char *text, char *line, size_t room)
@@ -98,11 +110,12 @@ static const char *take_line(const char *text, char *line, size_t room)
 
 static bool parse_record(const char *text, struct lock_record *r)
 {
-    int n = sscanf(text, "%255s %ld %llu %63s %16s %llu", r->host, &r->pid, &r->start, r->scope,
-                   r->run, &r->beat);
-    text += strcspn(text, "\n");
-    if (*text) text = take_line(text + 1, r->work, sizeof r->work);
-    if (*text) (void)take_line(text, r->state, sizeof r->state);
+    char line[LOCK_BYTES];
+    text = take_line(text, line, sizeof line);
+    int n = sscanf(line, "%255s %ld %llu %63s %16s %llu %llu", r->host, &r->pid, &r->start,
+                   r->scope, r->run, &r->beat, &r->since);
+    text = take_line(text, r->work, sizeof r->work);
+    (void)take_line(text, r->state, sizeof r->state);
     return n >= 3;
 }
 

@@ -2,11 +2,11 @@
  *
  * A record of LOCK_BYTES bytes, written in place:
  *
- *     HOST PID START SCOPE RUN BEAT\n    START as in proc(5), field 22; SCOPE: boot and process
- *                                        namespace; RUN: 16 hex digits, who shares the work has the
- *                                        same; BEAT grows each second while the process lives
- *     WORK\n                             what is done, as one line of text
- *     STATE\n                            "at work", or how it ended; then blanks and a line end
+ *     HOST PID START SCOPE RUN BEAT SINCE\n    START as in proc(5), field 22; SCOPE: boot and
+ * process namespace; RUN: 16 hex digits, who shares the work has the same; BEAT grows each second
+ * while the process lives; SINCE: when it took the lock, in seconds since 1970 WORK\n what is done,
+ * as one line of text STATE\n                            "at work", or how it ended; then blanks
+ * and a line end
  *
  * Whether a process of our own host and scope lives, the system says. One of another host lives if
  * its beat goes on: clocks are not compared, and what a network file system shows late costs time
@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 
+#include "common/arena.h"
 #include "common/status.h"
 
 enum { LOCK_BYTES = 1024, LOCK_PATIENCE = 30 /* seconds without a beat, and it is dead */ };
@@ -30,7 +31,7 @@ enum lock_life {
 struct lock_record {
     char host[256], scope[64], run[17], work[160], state[480];
     long pid;
-    unsigned long long start, beat;
+    unsigned long long start, beat, since; /* since 0: not known */
 };
 
 /* One who looks at a lock now and then; begin with zeros. patience 0 is LOCK_PATIENCE. */
@@ -50,6 +51,9 @@ enum lock_life lock_look(struct lock_watch *w, const char *path);
  * cannot be read. */
 MUST_CHECK enum status lock_watch_until_sure(struct lock_watch *w, const char *path,
                                              enum lock_life *life, struct error *err);
+
+/* " since 2026-11-22 14:02:11 UTC", for a message; "" where that is not known. In the arena. */
+const char *lock_since(struct arena *a, const struct lock_record *r);
 
 /* Whether what was seen to be free is what is there. */
 bool lock_is_still_free(const struct lock_watch *w, const char *path);

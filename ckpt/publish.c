@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/lock.h"
@@ -80,13 +81,25 @@ const char *publish_existing_parent(struct arena *a, const char *destination)
     return path;
 }
 
+static bool lies_in(const char *path, const char *folder)
+{
+    size_t n = strlen(folder);
+    return strncmp(path, folder, n) == 0 && (!path[n] || path[n] == '/' || folder[n - 1] == '/');
+}
+
+/* Both as they will be: of a destination that is not there yet, what there is of its parents. */
 static enum status check_source(const struct publishing *p, const char *source, struct error *err)
 {
     const char *from = path_real(p->arena, source), *to = path_real(p->arena, p->destination);
-    size_t n = to ? strlen(to) : 0;
-    if (!from || !to || strncmp(from, to, n) || (from[n] && from[n] != '/')) return OK;
-    return fail(err, ERR_USAGE, "%s: the source %s", p->destination,
-                from[n] ? "lies inside this destination" : "and the destination are the same");
+    const char *above = path_real(
+        p->arena, publish_existing_parent(p->arena, path_parent(p->arena, p->destination)));
+    if (from && to && lies_in(from, to))
+        return fail(err, ERR_USAGE, "%s: the source %s", p->destination,
+                    lies_in(to, from) ? "and the destination are the same"
+                                      : "lies inside this destination");
+    if (!from || !path_is_folder(from) || !lies_in(to ? to : above ? above : "", from)) return OK;
+    return fail(err, ERR_USAGE, "%s: this destination lies inside the source %s", p->destination,
+                source);
 }
 
 static const char *lock_of(const struct publishing *p, const char *folder)
@@ -109,6 +122,38 @@ static bool is_in_place(const struct publishing *p, const char *root, const char
 {
     *final = is_unfinished(p, root) ? root : unit_folder;
     return p->options.resume && path_is_folder(unit_folder) && is_unfinished(p, *final);
+}
+
+static bool has_journal(const struct publishing *p)
+{
+    struct name_list list;
+    if (!path_is_folder(p->staging) || folder_list(p->staging, p->arena, &list, NULL)) return false;
+    for (size_t i = 0; i < list.count; i++)
+        if (strncmp(list.names[i], publish_journal, strlen(publish_journal)) == 0) return true;
+    return false;
+}
+
+/* Whether a lock says nothing of another work. */
+static bool is_same_work(const struct publishing *p, const struct lock_watch *w)
+{
+    return !*w->record.work || strcmp(w->record.work, p->options.work) == 0;
+}
+
+/* What there is in the staging folder, whose lock w has found free. */
+static void find_left(struct publishing *p, const struct lock_watch *w)
+{
+    p->left = (struct publish_left){.found = has_journal(p)};
+    if (!p->left.found) return;
+    p->left.same_work = is_same_work(p, w);
+    p->left.bytes = folder_allocated_bytes(p->staging);
+}
+
+/* A lock that may yet turn out to be held is not looked at for long: publish_begin() is. */
+static void look_for_left(struct publishing *p)
+{
+    struct lock_watch w = {.patience = p->options.patience};
+    if (p->options.joins || p->finished) return;
+    if (lock_look(&w, lock_of(p, p->staging)) == LOCK_FREE) find_left(p, &w);
 }
 
 /* What stands where the unit will be. */
@@ -190,35 +235,74 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
         p->folder = unit_folder;
     else
         p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
+    look_for_left(p);
     return check_final(p, err);
 }
 
 /* ---- staging ---- */
 
-/* Removes the staging folder of a process that is dead. Of two who want to, one gets the flock;
- * when the other gets it, the path is another folder. */
-static enum status remove_stale(const struct publishing *p, const struct lock_watch *seen,
-                                struct error *err)
+/* Removes a staging folder of a process that is dead. Of two who want to, one gets the flock; when
+ * the other gets it, the path is another folder. */
+static enum status remove_stale(const struct publishing *p, const char *staging,
+                                const struct lock_watch *seen, struct error *err)
 {
     struct stat opened, there;
-    int fd = open(p->staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return errno == ENOENT ? OK : fail_errno(err, ERR_IO, "%s", p->staging);
+    int fd = open(staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? OK : fail_errno(err, ERR_IO, "%s", staging);
     bool alone = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-    bool same = fstat(fd, &opened) == 0 && lstat(p->staging, &there) == 0 &&
+    bool same = fstat(fd, &opened) == 0 && lstat(staging, &there) == 0 &&
                 opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
     enum status st = OK;
-    if (alone && same && lock_is_still_free(seen, lock_of(p, p->staging)))
-        st = path_remove(p->staging, err);
+    if (alone && same && lock_is_still_free(seen, lock_of(p, staging)))
+        st = path_remove(staging, err);
     close(fd);
     return st;
 }
 
+/* Whether a folder was made by take_staging() of a process of this host that died before it could
+ * rename it, and holds no more than its lock. One without a lock may be of a process that cannot be
+ * seen from here and is about to write it. */
+static bool is_stillborn(const struct publishing *p, const char *path, const char *name,
+                         const char *host, struct lock_watch *w)
+{
+    enum { OLD_SECONDS = 60 };
+    struct name_list list;
+    struct stat s;
+    char *end;
+    size_t n = strlen(host);
+    if (name[0] != '.' || strncmp(name + 1, host, n) || name[n + 1] != '.') return false;
+    long pid = strtol(name + n + 2, &end, 10);
+    if (pid <= 0 || strcmp(end, ".ferry-partial")) return false;
+    if (kill((pid_t)pid, 0) == 0 || errno != ESRCH) return false;
+    if (lstat(path, &s) || !S_ISDIR(s.st_mode) || folder_list(path, p->arena, &list, NULL))
+        return false;
+    if (list.count > 1 || (list.count && strcmp(list.names[0], publish_lock))) return false;
+    if (lock_look(w, lock_of(p, path)) != LOCK_FREE) return false;
+    return w->found || time(NULL) - s.st_mtime > OLD_SECONDS;
+}
+
+static void remove_stillborn(const struct publishing *p, const char *parent, const char *host)
+{
+    struct name_list list;
+    if (folder_list(parent, p->arena, &list, NULL)) return;
+    for (size_t i = 0; i < list.count; i++) {
+        struct lock_watch w = {.patience = p->options.patience};
+        const char *path = path_join(p->arena, parent, list.names[i]);
+        if (is_stillborn(p, path, list.names[i], host, &w)) (void)!remove_stale(p, path, &w, NULL);
+    }
+}
+
 static enum status busy(const struct publishing *p, const char *folder, struct error *err)
 {
+    struct lock_watch w = {.found = false};
+    (void)lock_look(&w, lock_of(p, folder));
+    if (!w.found || !*w.record.host)
+        return fail(err, ERR_EXISTS, "%s: busy: another ferry is writing it", p->final);
     return fail(err, ERR_EXISTS,
-                "%s: busy: another ferry is writing it; %s says which, and may be removed where "
-                "that one is dead",
-                p->final, lock_of(p, folder));
+                "%s: busy: another ferry is writing it: process %ld on %s%s; where that is dead, "
+                "%s may be removed",
+                p->final, w.record.pid, w.record.host, lock_since(p->arena, &w.record),
+                lock_of(p, folder));
 }
 
 /* Sees to it that nobody works in a folder: w is what there is of a lock. */
@@ -236,10 +320,10 @@ static enum status see_free(const struct publishing *p, const char *folder, stru
 static enum status check_work(const struct publishing *p, const struct lock_watch *w,
                               struct error *err)
 {
-    if (p->finished || !*w->record.work || strcmp(w->record.work, p->work) == 0) return OK;
+    if (p->finished || is_same_work(p, w)) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: what was begun there had other arguments, another number of ranks or another "
-                "source, or the source has changed since; without --resume it is begun anew",
+                "source, or the source has changed since; --restart throws it away and begins",
                 p->staging);
 }
 
@@ -282,8 +366,20 @@ static enum status take_over(struct publishing *p, const char *folder, struct er
     TRY(see_free(p, folder, &w, err));
     TRY(check_work(p, &w, err));
     const char *run = *w.record.run ? w.record.run : NULL;
-    enum status st = lock_take(&p->lock, folder, publish_lock, &w, run, p->work, err);
+    enum status st = lock_take(&p->lock, folder, publish_lock, &w, run, p->options.work, err);
     return st == ERR_EXISTS ? busy(p, folder, err) : st;
+}
+
+/* What a dead run has left is not thrown away unless that is asked for. */
+static enum status check_restart(struct publishing *p, const struct lock_watch *w,
+                                 struct error *err)
+{
+    find_left(p, w);
+    if (!p->left.found || p->options.restart) return OK;
+    return fail(err, ERR_EXISTS,
+                "%s: an interrupted run has left what it has done in %s: --resume goes on with it, "
+                "--restart throws it away and begins",
+                p->final, p->staging);
 }
 
 static enum status rename_staging(const struct publishing *p, const char *fresh, struct error *err)
@@ -301,14 +397,16 @@ static enum status take_staging(struct publishing *p, struct error *err)
     const char *parent = path_parent(p->arena, p->staging);
     const char *fresh = path_join(
         p->arena, parent, arena_printf(p->arena, ".%s.%ld.ferry-partial", host, (long)getpid()));
+    remove_stillborn(p, parent, host);
     TRY(path_remove(fresh, err));
     if (mkdir(fresh, 0777))
         return fail_errno(err, ERR_IO, "%s: no folder can be made beside it, in %s", p->final,
                           parent);
-    enum status st = lock_take(&p->lock, fresh, publish_lock, &none, NULL, p->work, err);
+    enum status st = lock_take(&p->lock, fresh, publish_lock, &none, NULL, p->options.work, err);
     if (!st) st = see_free(p, p->staging, &old, err);
     if (!st) st = see_no_ranks(p, err);
-    if (!st) st = remove_stale(p, &old, err);
+    if (!st) st = check_restart(p, &old, err);
+    if (!st) st = remove_stale(p, p->staging, &old, err);
     if (!st) st = rename_staging(p, fresh, err);
     if (!st) return OK;
     lock_drop(p->lock, NULL);
@@ -325,11 +423,10 @@ static void remove_new_parents(const struct publishing *p)
         path = path_parent(p->arena, path);
 }
 
-enum status publish_begin(struct publishing *p, bool durable, const char *work, struct error *err)
+enum status publish_begin(struct publishing *p, bool durable, struct error *err)
 {
     const char *parent = path_parent(p->arena, p->staging);
     p->durable = durable;
-    p->work = work;
     p->old_parent = publish_existing_parent(p->arena, parent);
     if (p->finished) return take_over(p, p->final, err);
     if (p->options.resume && path_is_folder(p->staging)) {

@@ -47,8 +47,17 @@ typedef enum status publish_may_replace(void *context, const char *folder,
 struct publish_options {
     publish_may_replace *may_replace; /* NULL: what is not empty is never replaced */
     void *replace_context;
-    bool resume;
-    unsigned patience;
+    const char *work;  /* what is done, in one line; with what has another one it is not gone on */
+    bool resume;       /* go on with what an interrupted run has left, if it has */
+    bool restart;      /* throw it away, and begin */
+    bool joins;        /* as a rank above 0, which leaves all that to rank 0 */
+    unsigned patience; /* with a lock of another host, as in lock.h */
+};
+
+/* What an interrupted run has left that can be gone on with: there is a journal of it. */
+struct publish_left {
+    bool found, same_work;
+    uint64_t bytes; /* of the disk */
 };
 
 struct publishing {
@@ -64,12 +73,12 @@ struct publishing {
     bool stays;              /* the destination stays: staging is inside, its entries move up */
     struct publish_options options;
     struct publish_replaced replaces;
+    struct publish_left left;
     bool durable, moved;
     bool resumed; /* there was a staging folder; it is ours now */
     /* All is in place but root files, from a run that died: once the caller has made sure that it
      * was the same one, publish_begin() and publish_commit() are left to be done. */
     bool finished;
-    const char *work;  /* what the lock says of it */
     struct lock *lock; /* from publish_begin() on */
 };
 
@@ -84,15 +93,17 @@ const char *publish_existing_parent(struct arena *a, const char *destination);
 
 /* Refuses, with nothing touched: a destination that exists and is not empty (the unit, where unit
  * is not NULL; ERR_EXISTS) unless it may be replaced; a folder that is no root of such units; a
- * source that is the destination or lies in it (ERR_USAGE). Does not create anything. */
+ * source and a destination of which one lies in the other (ERR_USAGE). Sets p->left, which
+ * publish_begin() refuses to throw away (ERR_EXISTS) unless it is to restart. Does not create
+ * anything. */
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
                                      const char *unit, const char *source,
                                      const struct publish_options *o, struct error *err);
 /* Creates the staging folder with its lock, or takes over that of a dead run (resume), which must
- * have been of the same work. ERR_EXISTS while a rank of another run is at work there. One of
- * publish_commit, _abandon and _keep must follow, the last two also where publish_commit failed. */
-MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, const char *work,
-                                     struct error *err);
+ * have been of the same work (ERR_UNSUPPORTED). ERR_EXISTS while a rank of another run is at work
+ * there. One of publish_commit, _abandon and _keep must follow, the last two also where
+ * publish_commit failed. */
+MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct error *err);
 /* While it is in work: ERR_EXISTS where another has taken this process for dead and goes on. */
 MUST_CHECK enum status publish_check_ours(const struct publishing *p, struct error *err);
 /* Removes the journals in the staging folder, so that nobody goes on with what is there. */

@@ -76,16 +76,17 @@ static enum status may_replace(void *context, const char *path, struct publish_r
 static enum status check(struct publishing *p, const char *destination, const char *unit,
                          bool overwrite)
 {
-    return publish_check(
-        p, &a, destination, unit, "",
-        &(struct publish_options){.may_replace = overwrite ? may_replace : NULL, .patience = 2},
-        &err);
+    return publish_check(p, &a, destination, unit, "",
+                         &(struct publish_options){.may_replace = overwrite ? may_replace : NULL,
+                                                   .patience = 2,
+                                                   .work = "test"},
+                         &err);
 }
 
 static void begin(struct publishing *p, const char *destination, const char *unit, bool overwrite)
 {
     assert_ok(check(p, destination, unit, overwrite));
-    assert_ok(publish_begin(p, true, "test", &err));
+    assert_ok(publish_begin(p, true, &err));
     put(path_join(&a, p->folder, "weights"), "new");
 }
 
@@ -442,10 +443,13 @@ static void a_destination_around_the_source_is_refused(void **state)
     assert_fails(publish_check(&p, &a, hf, "iter_0000001", in("hf/model.safetensors"),
                                &(struct publish_options){.may_replace = may_replace}, &err),
                  ERR_USAGE, "hf: the source lies inside this destination");
-    assert_ok(publish_check(&p, &a, in("hf/deep/out"), NULL, hf,
-                            &(struct publish_options){.patience = 2}, &err));
-    assert_ok(
-        publish_check(&p, &a, in("hf2"), NULL, hf, &(struct publish_options){.patience = 2}, &err));
+    static const char *const inside[] = {"hf/out", "hf/deep/out", "hf/new/er/out/", "link/deep/er"};
+    for (size_t i = 0; i < sizeof inside / sizeof *inside; i++)
+        assert_fails(publish_check(&p, &a, in(inside[i]), NULL, hf,
+                                   &(struct publish_options){.patience = 2}, &err),
+                     ERR_USAGE, ": this destination lies inside the source ");
+    assert_ok(publish_check(&p, &a, in("hf2"), NULL, hf,
+                            &(struct publish_options){.patience = 2, .work = "test"}, &err));
     put(in("h/x"), "");
     assert_ok(publish_check(&p, &a, in("h"), NULL, hf,
                             &(struct publish_options){.may_replace = may_replace},
@@ -461,15 +465,25 @@ static const char *host(void)
     return name;
 }
 
+static pid_t dead_process(void)
+{
+    pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    return pid;
+}
+
 static void a_destination_in_work_is_busy(void **state)
 {
     (void)state;
     struct publishing p, second;
     begin(&p, in("x/out"), NULL, false);
     assert_ok(check(&second, in("x/out"), NULL, false));
-    assert_fails(publish_begin(&second, true, "test", &err), ERR_EXISTS,
-                 "out: busy: another ferry is writing it");
-    assert_non_null(strstr(err.text, ".out.ferry-partial/.ferry-lock says which"));
+    assert_fails(publish_begin(&second, true, &err), ERR_EXISTS,
+                 "out: busy: another ferry is writing it: process ");
+    assert_non_null(
+        strstr(err.text, arena_printf(&a, "process %ld on %s since 20", (long)getpid(), host())));
+    assert_non_null(strstr(err.text, ".out.ferry-partial/.ferry-lock may be removed"));
     assert_names(in("x"), ".out.ferry-partial");
     assert_ok(publish_commit(&p, NULL, 0, &err));
     assert_names(in("x/out"), "weights");
@@ -483,11 +497,11 @@ static void check_lock(const char *lock, bool held)
     if (lock) put(in(".out.ferry-partial/.ferry-lock"), lock);
     assert_ok(check(&p, in("out"), NULL, false));
     if (held) {
-        assert_fails(publish_begin(&p, false, "test", &err), ERR_EXISTS, "busy");
+        assert_fails(publish_begin(&p, false, &err), ERR_EXISTS, "busy");
         assert_text(in(".out.ferry-partial/left"), "by another");
         assert_names(folder, ".out.ferry-partial");
     } else {
-        assert_ok(publish_begin(&p, false, "test", &err));
+        assert_ok(publish_begin(&p, false, &err));
         assert_names(folder, ".out.ferry-partial");
         assert_names(p.staging, ".ferry-lock");
         publish_abandon(&p);
@@ -514,9 +528,7 @@ static void who_was_taken_for_dead_touches_nothing_any_more(void **state)
 static void only_what_a_dead_process_left_is_taken_over(void **state)
 {
     (void)state;
-    pid_t dead = fork();
-    if (dead == 0) _exit(0);
-    assert_int_equal(waitpid(dead, NULL, 0), dead);
+    pid_t dead = dead_process();
     check_lock(arena_printf(&a, "%s %ld 12345\n", host(), (long)dead), false);
     check_lock(arena_printf(&a, "%s %ld 1\n", host(), (long)getpid()),
                false); /* its number again */
@@ -545,7 +557,7 @@ static _Noreturn void compete(int tell, int wait_for)
 {
     struct publishing p;
     enum status st = check(&p, in("out"), NULL, false);
-    if (!st) st = publish_begin(&p, false, "test", &err);
+    if (!st) st = publish_begin(&p, false, &err);
     char byte = (char)st;
     if (write(tell, &byte, 1) == 1) (void)!read(wait_for, &byte, 1);
     _exit(0);
@@ -585,6 +597,80 @@ static void of_many_who_take_over_one_wins(void **state)
     }
 }
 
+/* Takes a destination and is killed before it can rename what it has made for it. */
+static void what_a_run_has_left_that_died_at_once_is_removed(void **state)
+{
+    (void)state;
+    struct publishing p;
+    long dead = dead_process();
+    const char *stillborn = arena_printf(&a, ".%s.%ld.ferry-partial", host(), dead);
+    const char *lock = arena_printf(&a, "%s/.ferry-lock", stillborn);
+    const char *record = arena_printf(&a, "%s %ld 12345 s 0 1\nw\nat work\n", host(), dead);
+    put(in(lock), arena_printf(&a, "%s %ld 12345\n", host(), dead));
+    begin(&p, in("out"), NULL, false);
+    assert_names(folder, ".out.ferry-partial");
+    assert_ok(publish_commit(&p, NULL, 0, &err));
+    assert_names(folder, "out");
+    put(in("root/iter_0000003/weights"), "three");
+    put(in(arena_printf(&a, "root/%s", lock)), "");
+    begin(&p, in("root"), "iter_0000007", false);
+    assert_names(in("root"), ".iter_0000007.ferry-partial iter_0000003");
+    publish_abandon(&p);
+
+    const struct {
+        const char *file, *text;
+    } kept[] = {
+        {arena_printf(&a, "%s/.ferry-journal", stillborn), ""}, /* a destination of such a name */
+        {arena_printf(&a, ".%s.%ld.ferry-partial/.ferry-lock", host(), (long)getppid()), ""},
+        {arena_printf(&a, ".elsewhere.%ld.ferry-partial/.ferry-lock", dead), ""},
+        {arena_printf(&a, ".%s.12x.ferry-partial/.ferry-lock", host()), ""},
+        {lock, record}, /* of another process namespace: the number may be another's there */
+    };
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        put(in(kept[i].file), kept[i].text);
+        begin(&p, in("out"), NULL, true);
+        publish_abandon(&p);
+        assert_true(path_exists(in(kept[i].file)));
+        assert_ok(path_remove(path_parent(&a, in(kept[i].file)), &err));
+    }
+    assert_ok(folder_create(in(stillborn), &err)); /* that is about to get its lock, perhaps */
+    begin(&p, in("out"), NULL, true);
+    publish_abandon(&p);
+    assert_true(path_exists(in(stillborn)));
+}
+
+static void what_can_be_gone_on_with_is_not_thrown_away(void **state)
+{
+    (void)state;
+    struct publishing p;
+    struct publish_options o = {.work = "w"};
+    put(in(".out.ferry-partial/.ferry-lock"), arena_printf(&a, "%s 0 0\nw\nat work\n", host()));
+    put(in(".out.ferry-partial/weights"), "half of them");
+    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
+    assert_false(p.left.found);
+
+    put(in(".out.ferry-partial/.ferry-journal-3"), "of rank 3");
+    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
+    assert_true(p.left.found && p.left.same_work);
+    assert_fails(publish_begin(&p, false, &err), ERR_EXISTS,
+                 "--resume goes on with it, --restart throws it away");
+    assert_text(in(".out.ferry-partial/weights"), "half of them");
+    assert_names(folder, ".out.ferry-partial");
+
+    o.work = "another";
+    o.resume = true;
+    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
+    assert_true(p.left.found && !p.left.same_work);
+    assert_fails(publish_begin(&p, false, &err), ERR_UNSUPPORTED, "other arguments");
+
+    o.resume = false;
+    o.restart = true;
+    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
+    assert_ok(publish_begin(&p, false, &err));
+    assert_false(path_exists(in(".out.ferry-partial/weights")));
+    publish_abandon(&p);
+}
+
 /* ---- what cannot be written ---- */
 
 static void a_parent_that_cannot_be_written_is_told_at_the_beginning(void **state)
@@ -597,7 +683,7 @@ static void a_parent_that_cannot_be_written_is_told_at_the_beginning(void **stat
     assert_ok(check(&p, in("closed/out"), NULL, false));
     bool root = geteuid() == 0; /* whom nothing is forbidden */
     if (root) assert_int_equal(seteuid(65534), 0);
-    enum status st = publish_begin(&p, true, "test", &err);
+    enum status st = publish_begin(&p, true, &err);
     if (root) assert_int_equal(seteuid(0), 0);
     assert_int_equal(st, ERR_IO);
     assert_non_null(strstr(err.text, "closed/out: no folder can be made beside it, in "));
@@ -611,7 +697,7 @@ static void a_file_among_the_parents_is_told_at_the_beginning(void **state)
     struct publishing p;
     put(in("file"), "x");
     assert_ok(check(&p, in("file/out"), NULL, false));
-    assert_fails(publish_begin(&p, true, "test", &err), ERR_IO, "/file: ");
+    assert_fails(publish_begin(&p, true, &err), ERR_IO, "/file: ");
     assert_names(folder, "file");
 }
 
@@ -642,6 +728,8 @@ int main(void)
         TEST(who_was_taken_for_dead_touches_nothing_any_more),
         TEST(only_what_a_dead_process_left_is_taken_over),
         TEST(of_many_who_take_over_one_wins),
+        TEST(what_a_run_has_left_that_died_at_once_is_removed),
+        TEST(what_can_be_gone_on_with_is_not_thrown_away),
         TEST(a_parent_that_cannot_be_written_is_told_at_the_beginning),
         TEST(a_file_among_the_parents_is_told_at_the_beginning),
     };

@@ -35,7 +35,7 @@ static const char *staged(struct rendezvous *r, const char *name, unsigned rank)
 void rendezvous_init(struct rendezvous *r)
 {
     struct arena *a = r->publishing->arena;
-    r->work = arena_printf(a, "%s of %u %s", r->plan, r->ranks.size, r->how);
+    r->work = r->publishing->options.work;
     r->locks = arena_array(a, r->ranks.size, sizeof *r->locks);
     r->journals = arena_array(a, r->ranks.size, sizeof *r->journals);
     r->final_lock = path_join(a, r->publishing->final, publish_lock);
@@ -327,7 +327,7 @@ static enum status check_size(const struct rendezvous *r, const struct output_fi
         if (seconds_now() > until)
             return fail(err, ERR_RANK,
                         "%s: has %" PRIu64 " bytes, should have %" PRIu64
-                        ", though rank %u said that it is done; without --resume it is begun anew",
+                        ", though rank %u said that it is done; --restart begins anew",
                         path, s.size_bytes, f->size_bytes, f->rank);
         TRY(pause_a_moment(&turn, err));
     }

@@ -23,7 +23,6 @@ struct rendezvous {
     struct publishing *publishing; /* checked by publish_check(); for rank 0, begun */
     struct ranks ranks;
     const char *plan; /* its fingerprint */
-    const char *how;  /* what else must be the same, in a few words */
     unsigned timeout_seconds;
     bool quiet; /* says nothing of whom it waits for */
     /* Whether what is published at the destination is of this run, or, where run is NULL, whether

@@ -330,7 +330,12 @@ enum status folder_sync(const char *path, struct error *err)
 
 static enum status remove_at(int folder, const char *name, const char *shown, struct error *err)
 {
+    struct stat s;
     if (unlinkat(folder, name, 0) == 0 || errno == ENOENT) return OK;
+    if (errno == EROFS) { /* which is said of what is not there, too */
+        if (fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) && errno == ENOENT) return OK;
+        errno = EROFS;
+    }
     if (errno != EISDIR && errno != EPERM) return fail_errno(err, ERR_IO, "%s: removing", shown);
 
     int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

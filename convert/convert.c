@@ -26,7 +26,7 @@ struct convert_flags {
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
-    bool grouped_gemm, no_optim, dry_run, resume, integrity, allow_overflow;
+    bool grouped_gemm, no_optim, dry_run, resume, integrity, allow_overflow, restart;
 };
 
 // clang-format off
@@ -37,7 +37,8 @@ static const struct arg convert_args[] = {
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result though finite values became infinite by the cast"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): take digests of all tensors while their bytes pass; full: read what was written again, from the disk, before it is published"},
     {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
-    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "go on with what a run of the same command that was ended has left; without one, begin"},
+    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "go on with what an interrupted run of the same command has left; without one, begin"},
+    {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "throw away what an interrupted run has left, and begin; without this or --resume it is refused"},
     {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "how much is written between two notes of what is done, which is what a kill costs; default 1GiB"},
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
@@ -88,6 +89,7 @@ struct run {
     struct executor_options executor;
     struct ranks ranks;
     struct rendezvous rendezvous;
+    const char *work; /* what must be the same for an interrupted run to be gone on with */
     bool waits_quietly;
     struct conversion report;
     struct executor_result result;
@@ -258,6 +260,31 @@ static bool is_already_there(const struct run *r)
            record_is_of(p->unit_folder, NULL, r->report.fingerprint);
 }
 
+/* What an interrupted run has left is gone on with, or thrown away, only where that is asked for.
+ */
+static enum status check_left(const struct run *r, struct error *err)
+{
+    const struct publish_left *left = &r->publishing.left;
+    const char *bytes = bytes_text(left->bytes), *where = r->publishing.staging;
+    if (!left->found || r->flags->restart || (r->flags->resume && left->same_work)) return OK;
+    if (r->flags->resume)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: what was begun there had other arguments, another number of ranks or "
+                    "another source, or the source has changed since; --restart throws it away "
+                    "(%s) and begins",
+                    where, bytes);
+    if (left->same_work)
+        return fail(err, ERR_EXISTS,
+                    "%s: an interrupted run of the same command has left %s of %s in %s: --resume "
+                    "goes on with it, --restart throws it away and begins",
+                    r->report.destination, bytes, bytes_text(r->target.plan.target_bytes), where);
+    return fail(err, ERR_EXISTS,
+                "%s: an interrupted run has left %s in %s, of other arguments, another number of "
+                "ranks or another source, so that --resume cannot go on with it here: --restart "
+                "throws it away and begins",
+                r->report.destination, bytes, where);
+}
+
 /* All checks of a plan that is made; the first failure counts, the others show in the report. */
 static enum status check_plan(struct run *r, struct error *err)
 {
@@ -265,14 +292,20 @@ static enum status check_plan(struct run *r, struct error *err)
     struct publish_options how = {
         .may_replace = r->flags->run.overwrite ? contents_may_replace : NULL,
         .replace_context = &r->target,
+        .work = r->work,
         .resume = r->flags->resume,
+        .restart = r->flags->restart,
+        .joins = r->ranks.rank > 0,
     };
     enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
                                    r->target.unit, r->source.path, &how, err);
     r->report.replaces = r->publishing.replaces;
+    r->report.left = r->publishing.left;
+    r->report.restarts = r->flags->restart;
     if (st == OK || st == ERR_EXISTS) r->already_there = is_already_there(r);
     if (r->already_there) st = OK;
     if (!st) st = check_finished(r, err);
+    if (!st) st = check_left(r, err);
     enum status space = check_space(r, st ? &later : err);
     if (!st) st = space;
     enum status memory =
@@ -365,9 +398,43 @@ static enum status write_all(struct run *r, struct error *err)
     return write_the_rest(r, err);
 }
 
+/* A word as a shell takes it. */
+static void add_shell_word(struct strbuf *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-./=:,+@%";
+    if (*word && !word[strspn(word, plain)]) {
+        strbuf_add_text(out, word);
+        return;
+    }
+    strbuf_add_char(out, '\'');
+    for (; *word; word++)
+        if (*word == '\'')
+            strbuf_add_text(out, "'\\''");
+        else
+            strbuf_add_char(out, *word);
+    strbuf_add_char(out, '\'');
+}
+
+/* The command that goes on, as it can be typed. */
+static void print_command_to_resume(bool allow_overflow)
+{
+    struct strbuf text = {0};
+    cJSON *words = record_command_line();
+    for (const cJSON *c = words->child; c; c = c->next) {
+        const char *word = json_as_text(c);
+        if (!word || strcmp(word, "--restart") == 0 || strcmp(word, "--resume") == 0) continue;
+        strbuf_add_text(&text, "  " + (text.length > 0));
+        add_shell_word(&text, word);
+    }
+    fprintf(stderr, "%s --resume%s\n", text.data, allow_overflow ? " --allow-overflow" : "");
+    cJSON_Delete(words);
+    strbuf_release(&text);
+}
+
 /* After a failure: what was done is kept where it can be gone on with, and where other ranks are to
  * learn of it. */
-static void leave(struct run *r, const char *why)
+static void leave(struct run *r, enum status st, const char *why)
 {
     struct publishing *p = &r->publishing;
     if (r->ranks.size > 1 && !p->finished && !p->moved) {
@@ -375,12 +442,14 @@ static void leave(struct run *r, const char *why)
         publish_keep(p, why);
         fprintf(stderr,
                 "what the %u ranks have done is kept in %s; the same commands with --resume go on, "
-                "without it all begins anew\n",
+                "with --restart all begins anew\n",
                 r->ranks.size, p->staging);
     } else if (!p->finished && !r->spoiled && (p->resumed || r->result.in_journal)) {
         publish_keep(p, why);
-        fprintf(stderr, "what is done is kept in %s; the same command with --resume goes on\n",
-                p->staging);
+        fprintf(stderr, "what is done is kept, %s of %s in %s; this goes on:\n",
+                bytes_text(folder_allocated_bytes(p->staging)),
+                bytes_text(r->target.plan.target_bytes), p->staging);
+        print_command_to_resume(st == ERR_NUMERIC);
     } else {
         publish_abandon(p);
     }
@@ -391,14 +460,14 @@ static enum status write_and_publish(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
     size_t num_files = 0;
-    TRY(publish_begin(&r->publishing, r->executor.fsync, r->rendezvous.work, err));
+    TRY(publish_begin(&r->publishing, r->executor.fsync, err));
     r->report.run = lock_run(r->publishing.lock);
     r->executor.resume = r->publishing.resumed;
     enum status st = r->publishing.finished ? OK : write_all(r, err);
     if (!st && r->target.kind->root_files)
         st = r->target.kind->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
-    if (st) leave(r, err->text);
+    if (st) leave(r, st, err->text);
     return st;
 }
 
@@ -421,14 +490,10 @@ static enum status write_share(struct run *r, struct error *err)
 
 static enum status carry_out(struct run *r, struct error *err)
 {
-    const char *how =
-        arena_printf(&r->source.arena, "%s %s %s", r->target.kind->name,
-                     r->target.unit ? r->target.unit : "-", r->executor.digests ? "digests" : "-");
     r->rendezvous =
         (struct rendezvous){.publishing = &r->publishing,
                             .ranks = r->ranks,
                             .plan = r->report.fingerprint,
-                            .how = how,
                             .timeout_seconds = (unsigned)min_u64(r->flags->timeout, UINT32_MAX),
                             .quiet = r->waits_quietly,
                             .is_there = record_is_of};
@@ -496,6 +561,10 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     r->report.target = &r->target;
     plan_fingerprint(&r->target.plan, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
+    r->work =
+        arena_printf(&r->source.arena, "%s of %u %s %s %s", r->report.fingerprint, r->ranks.size,
+                     r->target.kind->name, r->target.unit ? r->target.unit : "-",
+                     r->executor.digests ? "digests" : "-");
     enum status st = check_plan(r, err);
     if (f->dry_run || f->output.verbose) print_plan(r);
     if (!st && !f->dry_run && !r->already_there) st = carry_out(r, err);
@@ -526,6 +595,8 @@ static enum status convert(void *options, const char *const *positional, size_t 
     struct convert_flags *f = options;
     struct run r = {.flags = options, .waits_quietly = f->output.quiet};
     (void)num_positional;
+    if (f->resume && f->restart)
+        return fail(err, ERR_USAGE, "--resume and --restart exclude each other");
     TRY(ranks_of(f, &r.ranks, err));
     if (r.ranks.size > 1 && !r.ranks.rank && f->rank == UINT64_MAX && !f->output.quiet)
         fprintf(stderr, "rank 0 of %u, as the environment has it (--world-size 1 converts alone)\n",

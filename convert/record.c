@@ -36,7 +36,7 @@ void record_digests(const struct plan *p, bool written, struct arena *a, struct 
 }
 
 /* The words of the command line, as the system keeps them. */
-static cJSON *command_line(void)
+cJSON *record_command_line(void)
 {
     cJSON *list = cJSON_CreateArray();
     char *word = NULL;
@@ -58,7 +58,7 @@ static void add_time_and_place(cJSON *o)
     (void)gethostname(host, sizeof host - 1);
     cJSON_AddStringToObject(o, "written", when);
     cJSON_AddStringToObject(o, "host", host);
-    cJSON_AddItemToObject(o, "command", command_line());
+    cJSON_AddItemToObject(o, "command", record_command_line());
 }
 
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,

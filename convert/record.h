@@ -24,6 +24,9 @@ extern const char record_name[]; /* "ferry.json" */
 void record_digests(const struct plan *p, bool written, struct arena *a, struct tensor_digest **out,
                     size_t *count);
 
+/* The words of the command line. */
+cJSON *record_command_line(void);
+
 /* Members whole_name and tensors_name of an object; sorts digests. */
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
                         struct tensor_digest *digests, size_t count);

@@ -201,6 +201,11 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     if (!c->target) return;
     target_line(out, c);
     ranks_line(out, c);
+    if (c->left.found)
+        strbuf_printf(out, "%s %s of %s by an interrupted run%s\n",
+                      c->restarts ? "discards" : "kept    ", bytes_text(c->left.bytes),
+                      bytes_text(c->target->plan.target_bytes),
+                      c->left.same_work ? "" : " of other arguments or another source");
     if (c->replaces.folder)
         strbuf_printf(out, "replaces %zu files  %s  of %s\n", c->replaces.num_files,
                       bytes_text(c->replaces.bytes), c->replaces.folder);
@@ -368,12 +373,21 @@ static void replaces_json(cJSON *object, const struct publish_replaced *r)
     add_u64(o, "bytes", r->bytes);
 }
 
+static void left_json(cJSON *object, const struct conversion *c)
+{
+    cJSON *o = cJSON_AddObjectToObject(object, "interrupted_run");
+    add_u64(o, "bytes", c->left.bytes);
+    cJSON_AddBoolToObject(o, "same_plan", c->left.same_work);
+    cJSON_AddBoolToObject(o, "discarded", c->restarts);
+}
+
 void report_plan_json(cJSON *object, const struct conversion *c)
 {
     report_sides_json(object, c);
     if (!c->target) return;
     report_lossy_json(object, c->target);
     if (c->replaces.folder) replaces_json(object, &c->replaces);
+    if (c->left.found) left_json(object, c);
     cJSON *ranks = cJSON_AddObjectToObject(object, "ranks");
     struct share s = share_of(c);
     add_u64(ranks, "rank", c->ranks.rank);

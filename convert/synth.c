@@ -212,12 +212,13 @@ static enum status write_model(const struct synth_flags *f, struct catalog *c,
     double start = seconds_now();
     uint64_t peak;
     struct publish_options how = {.may_replace = f->run.overwrite ? contents_may_replace : NULL,
-                                  .replace_context = &t};
+                                  .replace_context = &t,
+                                  .work = "synth"};
     enum status st = target_plan(&t, &to, c, maps, err);
     if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
     if (!st) st = check_space(&t, destination, f->sparse, err);
     if (!st) st = executor_memory(&t.plan, &executor, &peak, err);
-    if (!st) st = publish_begin(&p, executor.fsync, "synth", err);
+    if (!st) st = publish_begin(&p, executor.fsync, err);
     if (!st) {
         st = executor_run(&t.plan, p.folder, &executor, &result, err);
         if (!st) st = t.kind->write_small_files(&t, p.folder, err);

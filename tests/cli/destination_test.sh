@@ -165,6 +165,21 @@ run convert outer/m link --to hf --overwrite
 exits 2
 same_files m outer/m
 
+it "a destination inside the source is refused, in a dry run too"
+cp -r m around
+run convert m megatron
+for source in around megatron megatron/iter_0000000; do
+    for dry in --dry-run ""; do
+        # shellcheck disable=SC2086 # a flag or nothing
+        run convert $source $source/deep/er --to hf $dry
+        exits 2
+        says "this destination lies inside the source $source"
+    done
+done
+same_files m around
+run convert m around2
+exits 0
+
 it "a name with blanks and other letters is a name"
 run convert m "Übung 1/Modell *" -q
 exits 0

@@ -28,19 +28,68 @@ again() {
 
 it "what was done before a failure is kept, and --resume goes on from there"
 ended there
-says "--resume goes on"
+says "what is done is kept, "
 is_there .there.ferry-partial/.ferry-journal
-again there --resume
+sed -n '/this goes on:$/{n;p;}' "$stderr" >go_on
+run_program sh go_on
 exits 0
+says "were there from an earlier run"
 same_files there want
 nothing_partial_in .
 
-it "without --resume it is begun anew"
+it "what is kept is not thrown away unless --restart says so, and a dry run tells of it"
 ended anew
-again anew
+cp -r .anew.ferry-partial kept
+for dry in --dry-run ""; do
+    # shellcheck disable=SC2086 # a flag or nothing
+    again anew $dry
+    exits 7
+    says "anew: an interrupted run of the same command has left "
+    says "--resume goes on with it, --restart throws it away and begins"
+    # shellcheck disable=SC2086
+    run convert m anew --tp 2 $dry
+    exits 7
+    says "of other arguments"
+    says "--restart throws it away"
+    # shellcheck disable=SC2086
+    again anew $dry --overwrite
+    exits 7
+    again anew $dry --resume --restart
+    exits 2
+done
+same_files kept .anew.ferry-partial
+rm -r kept
+again anew --resume --dry-run --json
 exits 0
+says "kept     "
+says " by an interrupted run"
+prints '"same_plan": true'
+run convert m anew --tp 2 --resume --dry-run
+exits 3
+again anew --restart --dry-run
+exits 0
+says "discards "
+is_there .anew.ferry-partial/.ferry-journal
+again anew --restart --json
+exits 0
+prints '"resumed_bytes": 0,'
 same_files anew want
 nothing_partial_in .
+
+it "progress ends at its total, and counts the bytes of this run only"
+ended shown
+# shellcheck disable=SC2086 # words
+again shown --resume --progress json
+exits 0
+number_of() { # the field of the last progress line
+    sed -n "/\"event\":\"done\"/s/.*\"$1\":\([0-9.]*\).*/\1/p" "$stderr"
+}
+[ "$(number_of done_bytes)" = "$(number_of total_bytes)" ] || is_wrong "$(grep event "$stderr")"
+awk -v rate="$(number_of bytes_per_second)" -v seconds="$(number_of seconds)" -v all="$(number_of total_bytes)" \
+    'BEGIN { exit !(rate > 0 && rate * (seconds - 0.001) < all) }' || is_wrong "the rate is of more than this run wrote"
+run synth sparse --model llama --sparse --progress json
+exits 0
+[ "$(number_of done_bytes)" = "$(number_of total_bytes)" ] || is_wrong "$(grep event "$stderr")"
 
 it "other arguments, or a source that changed, are refused, and what was done stays"
 ended other
