@@ -155,8 +155,8 @@ exits 2
 says "the name of a file of token ids is empty"
 mkdir folder && cp "$golden/llama2/config.json" folder && mkdir folder/model.safetensors
 run generate folder --prompt-ids 1
-exits 4
-says "folder/model.safetensors: a folder, and no file"
+exits 5
+says "folder/model.safetensors: a folder, where a file of weights is expected"
 
 it "an option that is 0 where that means nothing is refused"
 for command in "perplexity --seq-length" "perplexity --micro-batch-size" "perplexity --max-tokens" "bench --repeats" \
