@@ -488,7 +488,7 @@ enum status publish_forget(struct publishing *p, struct error *err)
 
 uint64_t publish_staged_bytes(const struct publishing *p)
 {
-    return p->options.resume ? folder_allocated_bytes(p->staging) : 0;
+    return p->staging ? folder_allocated_bytes(p->staging) : 0; /* NULL where it was refused */
 }
 
 /* ---- the move ---- */

@@ -108,7 +108,7 @@ MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct 
 MUST_CHECK enum status publish_check_ours(const struct publishing *p, struct error *err);
 /* Removes the journals in the staging folder, so that nobody goes on with what is there. */
 MUST_CHECK enum status publish_forget(struct publishing *p, struct error *err);
-/* Bytes of the disk that are taken already by what is gone on with. */
+/* Bytes of the disk that are taken already, by what is gone on with or thrown away at the start. */
 uint64_t publish_staged_bytes(const struct publishing *p);
 /* Moves the unit to its place, then the root files, in their order. */
 MUST_CHECK enum status publish_commit(struct publishing *p, const struct root_file *files,

@@ -424,10 +424,11 @@ static void print_command_to_resume(bool allow_overflow)
     for (const cJSON *c = words->child; c; c = c->next) {
         const char *word = json_as_text(c);
         if (!word || strcmp(word, "--restart") == 0 || strcmp(word, "--resume") == 0) continue;
-        strbuf_add_text(&text, "  " + (text.length > 0));
+        strbuf_add_text(&text, text.length ? " " : "  ");
         add_shell_word(&text, word);
     }
-    fprintf(stderr, "%s --resume%s\n", text.data, allow_overflow ? " --allow-overflow" : "");
+    if (text.length) /* there is a /proc */
+        fprintf(stderr, "%s --resume%s\n", text.data, allow_overflow ? " --allow-overflow" : "");
     cJSON_Delete(words);
     strbuf_release(&text);
 }
