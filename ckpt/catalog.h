@@ -78,8 +78,11 @@ struct catalog {
 
     struct model_config config;
     enum config_origin config_origin;
-    const char *family;            /* of the model map; NULL: not known */
-    struct layout layout;          /* as found; all 1 for Hugging Face */
+    const char *beyond;   /* what args or run_config.yaml say that the config has no place for, as
+                           * "apply_layernorm_1p True"; NULL: nothing */
+    bool contradicts;     /* the config tells of other tensors than there are */
+    const char *family;   /* of the model map; NULL: not known */
+    struct layout layout; /* as found; all 1 for Hugging Face */
     bool transformer_engine_names; /* in-memory names (legacy) or extra states say so */
     int64_t iteration;             /* -1: none */
     bool release;                  /* chosen by the tracker word "release" */

@@ -150,6 +150,17 @@ static void take(struct model_config *to, const struct model_config *from,
     }
 }
 
+void model_config_take(struct model_config *c, const struct model_config *from, const char *field)
+{
+    const char *const fields[] = {field, NULL};
+    if (strcmp(field, "moe_layers") == 0)
+        c->moe_layers = from->moe_layers;
+    else if (strcmp(field, "window_layers") == 0)
+        c->window_layers = from->window_layers;
+    else
+        take(c, from, fields);
+}
+
 /* What c's features make idle is what `other` has. */
 static void take_idle(struct model_config *c, const struct model_config *other)
 {
@@ -292,6 +303,11 @@ size_t config_differences(const struct catalog *a, const struct catalog *b, stru
         take_idle(&x.by_args[i], &x.configs[1 - i]);
     }
     find(&x, true);
+    if (!same_text(a->beyond, b->beyond))
+        *ARENA_PUSH(arena, x.found, x.num_found, x.capacity) = (struct config_difference){
+            "beyond",
+            {a->beyond ? a->beyond : "nothing", b->beyond ? b->beyond : "nothing"},
+            EFFECT_COMPUTES};
     find(&x, false);
     *out = x.found;
     return x.num_found;
@@ -334,6 +350,7 @@ const char *config_text(const struct catalog *c, bool as_args, struct arena *are
     }
     for (unsigned i = 0; i < NUM_BY_LAYER; i++)
         strbuf_printf(&text, "%s %s\n", by_layer[i].name, layers_text(arena, &config, i));
+    if (c->beyond) strbuf_printf(&text, "beyond %s\n", c->beyond);
     const char *out = arena_text(arena, text.data, text.length);
     strbuf_release(&text);
     return out;

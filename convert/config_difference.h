@@ -19,6 +19,8 @@ const char *model_config_difference(const struct model_config *a, const struct m
  * model with learned positions, the experts' of a dense one), is what `other` has. */
 struct model_config model_config_essence(const struct model_config *c,
                                          const struct model_config *other);
+/* Gives c the field that `from` has. */
+void model_config_take(struct model_config *c, const struct model_config *from, const char *field);
 /* The value of a field, "not given" where there is none. In arena a, or static. */
 const char *model_config_text(const struct model_config *c, const char *field, struct arena *a);
 
@@ -31,7 +33,8 @@ enum config_effect {
 };
 
 struct config_difference {
-    const char *field;     /* a line of MODEL_FIELDS, or "moe_layers", "window_layers" */
+    const char *field;     /* a line of MODEL_FIELDS, "moe_layers", "window_layers", or "beyond":
+                            * what Megatron computes and no field has a place for */
     const char *values[2]; /* of a and of b, as text; "not given" where there is none */
     enum config_effect effect;
 };

@@ -140,6 +140,16 @@ static void what_old_args_do_not_hold_is_not_said(void **state)
     assert_null(config_text(&args, true, &scratch));
 }
 
+static void what_no_field_has_a_place_for_is_a_difference(void **state)
+{
+    (void)state;
+    struct catalog json = said_by_json("llama", ""), args = said_by_args(&json);
+    args.beyond = "apply_layernorm_1p True";
+    assert_string_equal(list(&args, &json, EFFECT_COMPUTES),
+                        "beyond apply_layernorm_1p True nothing;");
+    assert_string_not_equal(config_text(&args, true, &scratch), config_text(&json, true, &scratch));
+}
+
 /* A checkpoint that Megatron wrote, and the model that it was made of. */
 static void golden_checkpoints_describe_the_models_that_they_were_made_of(void **state)
 {
@@ -176,6 +186,7 @@ int main(void)
         TEST(fields_that_change_what_is_computed_are_told_from_those_that_do_not),
         TEST(what_args_cannot_say_is_no_difference),
         TEST(what_old_args_do_not_hold_is_not_said),
+        TEST(what_no_field_has_a_place_for_is_a_difference),
         TEST(golden_checkpoints_describe_the_models_that_they_were_made_of),
     };
     return cmocka_run_group_tests_name("config_difference", tests, load_maps, release_maps);

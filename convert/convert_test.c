@@ -641,8 +641,9 @@ static void norms_that_are_stored_minus_one_are_not_exported(void **state)
     struct value *d = value_dict(&scratch);
     value_dict_set(&scratch, d, "apply_layernorm_1p", value_bool(&scratch, true));
     add_to_common(ckpt, "args", value_instance(&scratch, "argparse", "Namespace", d), NULL);
-    assert_fails(CONVERT(ckpt, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
-                 "its args say apply_layernorm_1p, which no family with a model map here computes");
+    assert_fails(
+        CONVERT(ckpt, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
+        "its args say apply_layernorm_1p True, which no family with a model map here computes");
     assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=torch"));
 }
 

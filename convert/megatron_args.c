@@ -223,9 +223,10 @@ static void window_from_args(const struct value *args, struct arena *a, struct m
 void model_config_from_args(const struct value *args, struct arena *a, struct model_config *c)
 {
     for (size_t i = 0; i < NUM_SAME; i++)
-        for (size_t k = 0; k < 2 && same[i].args[k]; k++)
-            field_from_value(model_field_find(same[i].field), value_get(args, same[i].args[k]), a,
-                             c);
+        for (size_t k = 2; k-- > 0;) /* the first name counts */
+            if (same[i].args[k])
+                field_from_value(model_field_find(same[i].field), value_get(args, same[i].args[k]),
+                                 a, c);
     groups_from_args(args, c);
     activation_from_args(args, c);
     rope_from_args(args, c);
@@ -369,63 +370,108 @@ void layout_options_from_run_config(const cJSON *model, struct arena *a, struct 
 
 /* ---- what no family has ---- */
 
-/* Names in args and in run_config.yaml, and the value that means nothing where it is a text. */
+/* Names in args, of which releases have one or the other, and in run_config.yaml, and the value
+ * that means nothing where it is a text. */
 static const struct {
-    const char *args, *run_config, *plain;
+    const char *args[2], *run_config, *plain;
 } beyond[] = {
-    {"apply_layernorm_1p", "layernorm_zero_centered_gamma", NULL}, /* norms are stored minus one */
-    {"multi_latent_attention", "multi_latent_attention", NULL},
-    {"attention_output_gate", "attention_output_gate", NULL},
-    {"qk_l2_norm", "qk_l2_norm", NULL},
-    {"apply_residual_connection_post_layernorm", "apply_residual_connection_post_layernorm", NULL},
-    {"softmax_type", "softmax_type", "vanilla"},
-    {"no_rope_freq", "no_rope_freq", NULL},
-    {"activation_func_clamp_value", "activation_func_clamp_value", NULL},
-    {"glu_linear_offset", "glu_linear_offset", NULL},
-    {"linear_attention_freq", "linear_attention_freq", NULL},
-    {"mtp_num_layers", "mtp_num_layers", NULL},
-    {"moe_router_score_function", "moe_router_score_function", "softmax"},
-    {"moe_router_enable_expert_bias", "moe_router_enable_expert_bias", NULL},
-    {"moe_router_topk_scaling_factor", "moe_router_topk_scaling_factor", NULL},
-    {"moe_router_num_groups", "moe_router_num_groups", NULL},
-    {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", NULL},
+    /* norms are stored minus one; args of Megatron-Core 0.19 have the other name */
+    {{"apply_layernorm_1p", "layernorm_zero_centered_gamma"},
+     "layernorm_zero_centered_gamma",
+     NULL},
+    {{"multi_latent_attention"}, "multi_latent_attention", NULL},
+    {{"attention_output_gate"}, "attention_output_gate", NULL},
+    {{"experimental_attention_variant"}, "experimental_attention_variant", NULL},
+    {{"qk_l2_norm"}, "qk_l2_norm", NULL},
+    {{"apply_residual_connection_post_layernorm"},
+     "apply_residual_connection_post_layernorm",
+     NULL},
+    {{"softmax_type"}, "softmax_type", "vanilla"},
+    {{"no_rope_freq"}, "no_rope_freq", NULL},
+    {{"activation_func_clamp_value"}, "activation_func_clamp_value", NULL},
+    {{"glu_linear_offset"}, "glu_linear_offset", NULL},
+    {{"linear_attention_freq"}, "linear_attention_freq", NULL},
+    {{"heterogeneous_layers_config_path"}, "heterogeneous_layers_config_path", NULL},
+    {{"mtp_num_layers"}, "mtp_num_layers", NULL},
+    {{"use_mup"}, "use_mup", NULL},
+    {{"moe_latent_size"}, "moe_latent_size", NULL},
+    {{"moe_mlp_glu_interleave_size"}, "moe_mlp_glu_interleave_size", NULL},
+    {{"moe_router_score_function"}, "moe_router_score_function", "softmax"},
+    {{"moe_router_enable_expert_bias"}, "moe_router_enable_expert_bias", NULL},
+    {{"moe_router_topk_scaling_factor"}, "moe_router_topk_scaling_factor", NULL},
+    {{"moe_router_num_groups"}, "moe_router_num_groups", NULL},
+    {{"moe_shared_expert_intermediate_size"}, "moe_shared_expert_intermediate_size", NULL},
 };
 enum { NUM_BEYOND = sizeof beyond / sizeof *beyond };
 
-static bool value_says_something(const struct value *v, const char *plain)
+/* "apply_layernorm_1p True", or the name alone of what is no text and no number. */
+static void add_beyond(struct strbuf *out, const char *name, const char *text, const double *number)
+{
+    strbuf_printf(out, "%s%s", out->length ? ", " : "", name);
+    if (text)
+        strbuf_printf(out, " %s", text);
+    else if (number)
+        strbuf_printf(out, " %.9g", *number);
+}
+
+static void add_value(struct strbuf *out, const char *name, const struct value *v,
+                      const char *plain)
 {
     const char *text = value_as_text(v);
     double number;
-    if (!v || v->kind == VALUE_NONE) return false;
-    if (text) return *text && (!plain || strcmp(text, plain));
-    if (value_as_float(v, &number)) return number < 0 || number > 0;
-    return v->kind != VALUE_LIST || v->count;
+    bool truth;
+    if (!v || v->kind == VALUE_NONE) return;
+    if (value_as_bool(v, &truth)) {
+        if (truth) add_beyond(out, name, "True", NULL);
+    } else if (text) {
+        if (*text && (!plain || strcmp(text, plain))) add_beyond(out, name, text, NULL);
+    } else if (value_as_float(v, &number)) {
+        if (number < 0 || number > 0) add_beyond(out, name, NULL, &number);
+    } else if (v->kind != VALUE_LIST || v->count) {
+        add_beyond(out, name, NULL, NULL);
+    }
 }
 
-static bool json_says_something(const cJSON *item, const char *plain)
+static void add_json(struct strbuf *out, const char *name, const cJSON *item, const char *plain)
 {
     const char *text = json_as_text(item);
     double number;
-    if (!item || cJSON_IsNull(item) || cJSON_IsFalse(item)) return false;
-    if (text) return *text && (!plain || strcmp(text, plain));
-    if (json_as_double(item, &number)) return number < 0 || number > 0;
-    return true;
+    if (!item || cJSON_IsNull(item) || cJSON_IsFalse(item)) return;
+    if (cJSON_IsTrue(item)) {
+        add_beyond(out, name, "True", NULL);
+    } else if (text) {
+        if (*text && (!plain || strcmp(text, plain))) add_beyond(out, name, text, NULL);
+    } else if (json_as_double(item, &number)) {
+        if (number < 0 || number > 0) add_beyond(out, name, NULL, &number);
+    } else {
+        add_beyond(out, name, NULL, NULL);
+    }
 }
 
-const char *args_beyond_hf(const struct value *args)
+static const char *kept(struct strbuf *text, struct arena *a)
 {
-    for (size_t i = 0; i < NUM_BEYOND; i++)
-        if (value_says_something(value_get(args, beyond[i].args), beyond[i].plain))
-            return beyond[i].args;
-    return NULL;
+    const char *out = text->length ? arena_text(a, text->data, text->length) : NULL;
+    strbuf_release(text);
+    return out;
 }
 
-const char *run_config_beyond_hf(const cJSON *model)
+const char *args_beyond_hf(const struct value *args, struct arena *a)
 {
+    struct strbuf text = {0};
     for (size_t i = 0; i < NUM_BEYOND; i++)
-        if (json_says_something(json_get(model, beyond[i].run_config), beyond[i].plain))
-            return beyond[i].run_config;
-    return NULL;
+        for (size_t k = 0; k < 2 && beyond[i].args[k]; k++)
+            add_value(&text, beyond[i].args[k], value_get(args, beyond[i].args[k]),
+                      beyond[i].plain);
+    return kept(&text, a);
+}
+
+const char *run_config_beyond_hf(const cJSON *model, struct arena *a)
+{
+    struct strbuf text = {0};
+    for (size_t i = 0; i < NUM_BEYOND; i++)
+        add_json(&text, beyond[i].run_config, json_get(model, beyond[i].run_config),
+                 beyond[i].plain);
+    return kept(&text, a);
 }
 
 /* ---- writing args ---- */

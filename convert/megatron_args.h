@@ -19,9 +19,9 @@ void model_config_from_run_config(const cJSON *model, struct arena *a, struct mo
 void layout_options_from_run_config(const cJSON *model, struct arena *a, struct layout_options *o);
 
 /* What args (or the `model` of a run_config.yaml) say of the model that no family of Hugging Face
- * has, as "apply_layernorm_1p"; NULL: nothing. */
-const char *args_beyond_hf(const struct value *args);
-const char *run_config_beyond_hf(const cJSON *model);
+ * has, as "apply_layernorm_1p True, mtp_num_layers 1"; NULL: nothing. In arena a. */
+const char *args_beyond_hf(const struct value *args, struct arena *a);
+const char *run_config_beyond_hf(const cJSON *model, struct arena *a);
 
 /* What a written checkpoint says of itself. */
 struct args_facts {

@@ -81,7 +81,61 @@ static void a_copy_of_the_embedding_must_be_one(void **state)
         "args say that they are tied (untie_embeddings_and_output_weights)");
 }
 
+static void norms_that_ranks_hold_otherwise_are_told(void **state)
+{
+    (void)state;
+    const char *a = make("a", LLAMA, NULL), *b = make("b", LLAMA ",'x':1", all_f16), *one, *two;
+    assert_ok(CONVERT(a, in_scratch("one"), "--to=torch", "--tp=2"));
+    assert_ok(CONVERT(b, in_scratch("two"), "--to=torch", "--tp=2", "--torch-dtype=bfloat16",
+                      "--allow-overflow"));
+    assert_ok(NOTED(in_scratch("one"), in_scratch("same"), "--to=hf"));
+    assert_null(strstr(said, "differ between ranks"));
+    one = path_join(&scratch, unit_of(in_scratch("one")), "mp_rank_01/model_optim_rng.pt");
+    two = path_join(&scratch, unit_of(in_scratch("two")), "mp_rank_01/model_optim_rng.pt");
+    assert_ok(path_remove(one, &err));
+    assert_ok(file_copy(two, one, false, &err));
+    assert_ok(NOTED(in_scratch("one"), in_scratch("out"), "--to=hf"));
+    assert_said(
+        "note: 5 tensors that all ranks hold alike differ between ranks, of which the first "
+        "rank's count: mp_rank_00/model.decoder.layers.0.");
+}
+
 /* ---- what is said ---- */
+
+static void run_config_says_what_args_have_no_words_for(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", GPT2 ",'activation_function':'relu'", NULL),
+               *out = in_scratch("out");
+    assert_ok(CONVERT(hf, in_scratch("ckpt")));
+    drop(unit_of(in_scratch("ckpt")), "ferry-hf");
+    assert_ok(CONVERT(in_scratch("ckpt"), out, "--to=hf"));
+    assert_non_null(strstr(read_text(path_join(&scratch, out, "config.json")),
+                           "\"activation_function\": \"relu\""));
+    drop(unit_of(in_scratch("ckpt")), "run_config.yaml");
+    assert_ok(CONVERT(in_scratch("ckpt"), in_scratch("o2"), "--to=hf", "--true-vocab-size=11"));
+    assert_non_null(strstr(read_text(path_join(&scratch, in_scratch("o2"), "config.json")),
+                           "\"activation_function\": \"gelu\""));
+}
+
+static void tensors_of_another_shape_than_args_say_are_refused(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *ckpt = in_scratch("ckpt");
+    assert_ok(CONVERT(hf, ckpt));
+    drop(unit_of(ckpt), "ferry-hf");
+    drop(unit_of(ckpt), "common.pt");
+    const char *path = path_join(&scratch, unit_of(ckpt), "run_config.yaml");
+    char *text = (char *)(uintptr_t)read_text(path);
+    char *at = strstr(text, "  ffn_hidden_size: 6");
+    assert_non_null(at);
+    at[strlen("  ffn_hidden_size: ")] = '7';
+    rewrite(unit_of(ckpt), "run_config.yaml", text);
+    assert_fails(
+        CONVERT(ckpt, in_scratch("out")), ERR_UNSUPPORTED,
+        "decoder.layers.mlp.linear_fc1.weight is [12, 8]; by its args or run_config.yaml it "
+        "should be [14, 8]");
+}
 
 static void run_config_says_the_vocabulary_that_args_do_not(void **state)
 {
@@ -254,6 +308,9 @@ int main(void)
         TEST(experts_of_ranks_that_are_not_there_are_missed),
         TEST(a_key_with_a_hole_is_not_written),
         TEST(a_copy_of_the_embedding_must_be_one),
+        TEST(norms_that_ranks_hold_otherwise_are_told),
+        TEST(run_config_says_what_args_have_no_words_for),
+        TEST(tensors_of_another_shape_than_args_say_are_refused),
         TEST(run_config_says_the_vocabulary_that_args_do_not),
         TEST(folders_tell_expert_tensor_parallelism),
         TEST(llama_with_biases_is_told_from_its_args),

@@ -447,7 +447,7 @@ static enum status find_window_layers(const struct config_context *x, const stru
     const cJSON *types = json_get(x->hf, "layer_types"), *item = NULL;
     const cJSON *max = json_get(x->hf, "max_window_layers");
     uint64_t first = 28; /* the class's default */
-    if (max && !json_as_u64(max, &first))
+    if (max && !cJSON_IsNull(max) && !json_as_u64(max, &first))
         return fail(err, ERR_CORRUPT, "config.json: max_window_layers is no whole number");
     bool listed = types && !cJSON_IsNull(types);
     if (listed && (!cJSON_IsArray(types) || (uint64_t)cJSON_GetArraySize(types) != c->num_layers))

@@ -432,7 +432,8 @@ static void heads_need_not_divide_the_hidden_size(void **state)
     struct model_config c;
     assert_ok(read_with("llama", "'num_attention_heads':5,'num_key_value_heads':5", &c));
     assert_int_equal(c.kv_channels, 4);
-    assert_fails(read_with("gpt2", "'n_head':5", &c), ERR_CORRUPT, "has no value");
+    assert_fails(read_with("gpt2", "'n_head':5,'num_attention_heads':5", &c), ERR_CORRUPT,
+                 "has no value");
 }
 
 static void biases_are_those_of_attention_and_of_the_mlp(void **state)
@@ -579,7 +580,8 @@ static const struct {
     {"qwen3_moe", "'num_experts':100001", ERR_CORRUPT, "num_experts is 100001"},
     {"qwen3_moe", "'num_experts':10000,'num_hidden_layers':10000", ERR_CORRUPT,
      "num_layers * num_experts is 100000000"},
-    {"gpt2", "'n_head':5", ERR_CORRUPT, "hidden_size / num_attention_heads has no value"},
+    {"gpt2", "'n_head':5,'num_attention_heads':5", ERR_CORRUPT,
+     "hidden_size / num_attention_heads has no value"},
     {"gpt2", "'scale_attn_weights':0", ERR_CORRUPT, "scale_attn_weights is neither true nor"},
     {"gpt2", "'add_cross_attention':true", ERR_UNSUPPORTED, "no counterpart"},
 };

@@ -9,9 +9,7 @@
 #include "common/checked.h"
 #include "common/json.h"
 #include "common/memory.h"
-#include "common/yaml.h"
 #include "convert/foreign.h"
-#include "convert/megatron_args.h"
 #include "formats/hf_folder.h"
 
 static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
@@ -124,25 +122,12 @@ enum status source_same_stored(struct catalog *c, const struct stored_tensor *a,
     return st;
 }
 
-enum { RUN_CONFIG_CAP = 16 << 20 };
-
 enum status source_check_beyond(const struct catalog *c, struct error *err)
 {
-    const struct value *args = value_get(c->common, "args");
-    const char *name = args ? args_beyond_hf(args) : NULL;
-    struct strbuf path = {0};
-    cJSON *tree = NULL;
-    enum status st = OK;
-    if (strcmp(c->format, "hf") == 0) return OK;
-    strbuf_printf(&path, "%s/run_config.yaml", c->folder);
-    if (!args && path_exists(path.data)) st = yaml_read_file(path.data, RUN_CONFIG_CAP, &tree, err);
-    if (tree) name = run_config_beyond_hf(json_get(tree, "model"));
-    cJSON_Delete(tree);
-    strbuf_release(&path);
-    if (st || !name) return st;
+    if (!c->beyond) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: its %s say %s, which no family with a model map here computes", c->path,
-                args ? "args" : "run_config.yaml", name);
+                value_get(c->common, "args") ? "args" : "run_config.yaml", c->beyond);
 }
 
 /* What no reader here is for. */

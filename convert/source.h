@@ -27,8 +27,7 @@ MUST_CHECK enum status source_open(struct catalog *c, const char *path,
                                    const struct source_options *o, const struct model_maps *maps,
                                    struct error *err);
 
-/* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name): read
- * again from args or run_config.yaml, since the config has no place for it. */
+/* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name). */
 MUST_CHECK enum status source_check_beyond(const struct catalog *c, struct error *err);
 
 /* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first

@@ -52,8 +52,9 @@ static enum status check_part(const struct opening *x, const struct mapped_part 
                               const struct stored_tensor *s, struct error *err)
 {
     struct arena *a = &x->c->arena;
-    if (s->num_dims != part->num_dims ||
-        memcmp(s->shape, part->shape, s->num_dims * sizeof *s->shape))
+    x->c->contradicts = s->num_dims != part->num_dims ||
+                        memcmp(s->shape, part->shape, s->num_dims * sizeof *s->shape);
+    if (x->c->contradicts)
         return fail(err, ERR_UNSUPPORTED, "%s is %s; by config.json it should be %s",
                     place_of(x, s), shape_text(a, s->num_dims, s->shape),
                     shape_text(a, part->num_dims, part->shape));
@@ -199,6 +200,7 @@ static enum status check_tied_head(struct opening *x, struct error *err)
     c->num_ignored++;
     TRY(source_same_stored(c, head, embedded, &same, &at, err));
     if (same) return OK;
+    c->contradicts = true;
     if (head->dtype == embedded->dtype && stored_numel(head) == stored_numel(embedded))
         return fail(err, ERR_UNSUPPORTED,
                     "%s and %s differ at element %" PRIu64

@@ -242,44 +242,81 @@ static void use_evidence(struct model_config *c, const struct megatron_evidence 
     if (e->fc1_rows) c->gated_linear_unit = e->fc1_rows == 2 * e->fc2_columns;
 }
 
-static enum status read_run_config(struct megatron_source *m, bool *found, struct error *err)
+/* Takes from run_config.yaml what args have no words for, where it says what they do. */
+static void add_unsaid(struct catalog *c, const struct model_config *more)
 {
-    const char *path = path_join(&m->c->arena, m->c->folder, "run_config.yaml");
-    cJSON *tree;
-    *found = path_exists(path);
-    if (!*found) return OK;
-    TRY(yaml_read_file(path, YAML_CAP, &tree, err));
-    const cJSON *model = json_get(tree, "model");
-    *found = cJSON_IsObject(model);
-    if (*found) {
-        model_config_from_run_config(model, &m->c->arena, &m->c->config);
-        layout_options_from_run_config(model, &m->c->arena, &m->written_layout);
-        m->moe_layers_known = json_get(model, "moe_layer_freq") != NULL;
-        const char *impl = json_as_text(json_get(model, "transformer_impl"));
-        m->c->transformer_engine_names = !impl || strcmp(impl, "local");
+    const struct catalog args = {.config = c->config, .config_origin = CONFIG_OF_ARGS},
+                         yaml = {.config = *more, .config_origin = CONFIG_OF_JSON};
+    struct config_difference *d;
+    size_t n = config_differences(&args, &yaml, &c->arena, &d);
+    for (size_t i = 0; i < n; i++) {
+        if (d[i].effect == EFFECT_COMPUTES)
+            catalog_note(c,
+                         "%s is %s in the checkpoint's args, which are used, %s in run_config.yaml",
+                         d[i].field, d[i].values[0], d[i].values[1]);
+        if (d[i].effect == EFFECT_UNSAID) model_config_take(&c->config, more, d[i].field);
     }
-    cJSON_Delete(tree);
-    return OK;
 }
 
-/* args of the common state, or what Megatron-Bridge keeps in place of them. */
+/* *model: the tree's `model`, NULL where there is none; the caller frees the tree. */
+static enum status read_run_config(const struct catalog *c, cJSON **tree, const cJSON **model,
+                                   struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *path = path_join(&a, c->folder, "run_config.yaml");
+    enum status st = path_exists(path) ? yaml_read_file(path, YAML_CAP, tree, err) : OK;
+    arena_release(&a);
+    *model = json_get(*tree, "model");
+    if (!cJSON_IsObject(*model)) *model = NULL;
+    return st;
+}
+
+/* What Megatron-Bridge keeps in place of args. */
+static void use_run_config(struct megatron_source *m, const cJSON *model)
+{
+    struct catalog *c = m->c;
+    const char *impl = json_as_text(json_get(model, "transformer_impl"));
+    model_config_from_run_config(model, &c->arena, &c->config);
+    layout_options_from_run_config(model, &c->arena, &m->written_layout);
+    m->moe_layers_known = json_get(model, "moe_layer_freq") != NULL;
+    c->transformer_engine_names = !impl || strcmp(impl, "local");
+    c->beyond = run_config_beyond_hf(model, &c->arena);
+}
+
+static void use_args(struct megatron_source *m, const struct value *args, const cJSON *model)
+{
+    struct catalog *c = m->c;
+    const char *impl = value_as_text(value_get(args, "transformer_impl"));
+    struct model_config more = {.rotary_percent = 1};
+    model_config_from_args(args, &c->arena, &c->config);
+    layout_options_from_args(args, &c->arena, &m->written_layout);
+    m->moe_layers_known = value_get(args, "moe_layer_freq") != NULL;
+    c->transformer_engine_names = !impl || strcmp(impl, "local");
+    c->beyond = args_beyond_hf(args, &c->arena);
+    if (!model) return;
+    model_config_from_run_config(model, &c->arena, &more);
+    add_unsaid(c, &more);
+    if (!c->beyond) c->beyond = run_config_beyond_hf(model, &c->arena);
+}
+
+/* args of the common state, and run_config.yaml, which may say more or stand in their place. */
 static enum status read_args(struct megatron_source *m, struct error *err)
 {
     struct catalog *c = m->c;
     const struct value *args = value_get(c->common, "args");
     bool found = args && args->kind == VALUE_OBJECT;
+    const cJSON *model;
+    cJSON *tree = NULL;
     int64_t iteration;
-    if (found) {
-        const char *impl = value_as_text(value_get(args, "transformer_impl"));
-        model_config_from_args(args, &c->arena, &c->config);
-        layout_options_from_args(args, &c->arena, &m->written_layout);
-        m->moe_layers_known = value_get(args, "moe_layer_freq") != NULL;
-        c->transformer_engine_names = !impl || strcmp(impl, "local");
-    } else {
-        TRY(read_run_config(m, &found, err));
-    }
-    c->config_origin = found ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
-    if (!found)
+    TRY(read_run_config(c, &tree, &model, err));
+    if (found)
+        use_args(m, args, model);
+    else if (model)
+        use_run_config(m, model);
+    cJSON_Delete(tree);
+    c->config_origin = found || model ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
+    if (c->config_origin == CONFIG_OF_TENSORS)
         catalog_note(c, "%s: neither args nor run_config.yaml: the model is told from its tensors",
                      c->folder);
     if (c->iteration < 0 && value_as_int(value_get(c->common, "iteration"), &iteration))
@@ -589,18 +626,30 @@ static enum status compare_layers(struct catalog *c, const struct layer_names *n
     return OK;
 }
 
-static enum status note_if_missing(void *context, const struct mapped_tensor *t, struct error *err)
+/* A parameter that the model map knows must be there, and of the shape that the config tells. */
+static enum status check_mapped(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct catalog *c = context;
-    return catalog_find(c, t->name) ? OK : catalog_add_missing(c, t->name, err);
+    const struct tensor *own = catalog_find(c, t->name);
+    if (!own) return catalog_add_missing(c, t->name, err);
+    if (own->num_dims == t->num_dims &&
+        memcmp(own->shape, t->shape, own->num_dims * sizeof *own->shape) == 0)
+        return OK;
+    c->contradicts = true;
+    return fail(err, ERR_UNSUPPORTED, "%s: %s is %s; by its %s it should be %s", c->folder,
+                own->stored_name ? own->stored_name : own->name,
+                shape_text(&c->arena, own->num_dims, own->shape),
+                c->config_origin == CONFIG_OF_JSON ? "config.json" : "args or run_config.yaml",
+                shape_text(&c->arena, t->num_dims, t->shape));
 }
 
 enum status megatron_find_missing(struct megatron_source *m, struct error *err)
 {
     struct catalog *c = m->c;
     const struct model_map *map = c->family ? model_map_of_family(m->maps, c->family) : NULL;
-    if (map && c->config.vocab_size)
-        return model_map_expand(map, &c->config, NULL, note_if_missing, c, err);
+    struct model_config config = c->config;
+    if (!config.vocab_size) config.vocab_size = config.padded_vocab_size; /* all rows are kept */
+    if (map && config.vocab_size) return model_map_expand(map, &config, NULL, check_mapped, c, err);
     struct layer_names names = {0};
     collect_rests(c, &names);
     enum status st = compare_layers(c, &names, err);

@@ -38,6 +38,12 @@ struct shard {
     struct memory_name name;
 };
 
+/* A tensor that every tensor parallel rank holds whole, of another rank than the one that counts.
+ */
+struct copy {
+    size_t stored, first; /* indices */
+};
+
 struct legacy {
     struct megatron_source *m;
     struct rank *ranks;
@@ -46,7 +52,9 @@ struct legacy {
     size_t num_shards, shards_capacity;
     double version;
     uint64_t experts_a_rank;
-    struct map seen; /* "NAME:RANK" of shards that were added */
+    struct map seen; /* "NAME:RANK" of shards that were added -> index */
+    struct copy *copies;
+    size_t num_copies, copies_capacity;
 };
 
 /* ---- rank files ---- */
@@ -358,7 +366,13 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     uint64_t ranks = p.rule->expert ? l->etp : l->tp;
     uint64_t rank = p.rule->expert ? etp_rank(l, s->rank) : s->rank->tp;
     const char *key = arena_printf(&c->arena, "%s:%" PRIu64, logical, p.rule->split < 0 ? 0 : rank);
-    if (!map_add(&x->seen, key, 0, NULL)) return OK;
+    size_t first = s->stored;
+    if (!map_add(&x->seen, key, s->stored, &first)) {
+        if (p.rule->split < 0)
+            *ARENA_PUSH(&c->arena, x->copies, x->num_copies, x->copies_capacity) =
+                (struct copy){s->stored, first};
+        return OK;
+    }
     TRY(whole_shape(p.rule, ranks, num_dims, local_shape, shape, stored->name, err));
     TRY(param_shard(p.rule, c->config.gated_linear_unit, logical, num_dims, shape, rank, ranks,
                     parts, &num_parts, local, err));
@@ -568,6 +582,31 @@ static void tell_tied(struct legacy *x, struct megatron_evidence *e)
         e->head_may_be_copy = e->layout.pp > 1;
 }
 
+/* Norms, routers, biases: what ranks hold alike they may have trained apart, which a conversion
+ * cannot keep. */
+static enum status compare_copies(struct legacy *x, struct error *err)
+{
+    struct catalog *c = x->m->c;
+    size_t differ = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < x->num_copies; i++) {
+        const struct stored_tensor *a = &c->stored.tensors[x->copies[i].first],
+                                   *b = &c->stored.tensors[x->copies[i].stored];
+        bool same;
+        uint64_t at;
+        TRY(source_same_stored(c, a, b, &same, &at, err));
+        if (!same && !differ++)
+            first = arena_printf(&c->arena, "%s and %s at element %" PRIu64, a->name, b->name, at);
+    }
+    if (differ)
+        catalog_note(
+            c,
+            "%zu tensors that all ranks hold alike differ between ranks, of which the first "
+            "rank's count: %s%s",
+            differ, first, differ > 1 ? ", ..." : "");
+    return OK;
+}
+
 static enum status find_moe_layers(struct legacy *x, bool *moe, struct error *err)
 {
     for (size_t i = 0; i < x->num_shards; i++) {
@@ -641,7 +680,8 @@ static enum status open_all(struct legacy *x, struct error *err)
     megatron_use_moe_layers(x->m, moe);
     for (size_t i = 0; i < x->num_shards; i++)
         TRY(add_logical(x, &x->shards[i], moe, err));
-    return check_tied_copies(x, err);
+    TRY(check_tied_copies(x, err));
+    return compare_copies(x, err);
 }
 
 enum status megatron_open_torch(struct megatron_source *m, struct error *err)
