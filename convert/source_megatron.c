@@ -409,8 +409,8 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
     if (folder) return apply_hf_config(m, e, folder, err);
     if (m->o->family)
         TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
-    else
-        map = model_map_detect(m->maps, &c->config);
+    else /* what no field has a place for makes another family of it */
+        map = c->beyond ? NULL : model_map_detect(m->maps, &c->config);
     if (map) c->family = model_map_family(map);
     return OK;
 }

@@ -250,8 +250,8 @@ static enum status plan_hf(struct target *t, struct error *err)
     struct hf_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     x->t = t;
     t->own = x;
-    TRY(need_config(t, &t->plan.arena, err));
     TRY(source_check_beyond(t->source, err));
+    TRY(need_config(t, &t->plan.arena, err));
     TRY(make_config(x, err));
     x->carried = arena_array(&t->plan.arena, t->source->num_tensors, sizeof *x->carried);
     enum status st = model_map_expand(t->map, &t->source->config, NULL, add_mapped, x, err);
