@@ -517,6 +517,24 @@ static void experts_are_counted(void **state)
                  ERR_UNSUPPORTED, "num_experts is 4 in the checkpoint, 3 by ");
 }
 
+/* ---- quantised weights ---- */
+
+static void a_quantised_model_is_called_so(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA ",'quantization_config':{'quant_method':'fp8'}", NULL);
+    assert_ok(NOTED(hf, in_scratch("out")));
+    assert_said("note: config.json says that the weights are quantised (quantization_config: fp8), "
+                "which is not supported");
+    rewrite(
+        hf, "config.json",
+        json_text("{'model_type':'llama','vocab_size':11,'hidden_size':8,'intermediate_size':12,"
+                  "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2,"
+                  "'quantization_config':{'quant_method':'int4'}}"));
+    assert_fails(CONVERT(hf, in_scratch("o2")), ERR_UNSUPPORTED,
+                 "quantised weights are not supported, dequantise them first");
+}
+
 /* ---- names ---- */
 
 static void a_base_models_names_are_read_in_every_family(void **state)
@@ -743,6 +761,7 @@ int main(void)
         TEST(trackers_say_release_where_nothing_was_trained),
         TEST(experts_are_counted),
         TEST(a_base_models_names_are_read_in_every_family),
+        TEST(a_quantised_model_is_called_so),
         TEST(each_note_is_said_once),
         TEST(options_without_a_use_are_refused),
         TEST(layouts_that_do_not_divide_are_refused),

@@ -15,6 +15,7 @@ struct opening {
     struct catalog *c;
     const struct source_options *o;
     const struct model_map *map;
+    bool quantised;     /* by config.json */
     uint64_t *taken;    /* [stored tensors] elements that rows have taken of each */
     size_t num_widened; /* tensors whose parts differ in dtype */
     const char *first_widened;
@@ -52,15 +53,20 @@ static enum status check_part(const struct opening *x, const struct mapped_part 
                               const struct stored_tensor *s, struct error *err)
 {
     struct arena *a = &x->c->arena;
-    x->c->contradicts = s->num_dims != part->num_dims ||
-                        memcmp(s->shape, part->shape, s->num_dims * sizeof *s->shape);
-    if (x->c->contradicts)
-        return fail(err, ERR_UNSUPPORTED, "%s is %s; by config.json it should be %s",
+    const char *why = x->quantised
+                          ? "; config.json has a quantization_config: quantised weights are "
+                            "not supported, dequantise them first"
+                          : "";
+    bool same = s->num_dims == part->num_dims &&
+                memcmp(s->shape, part->shape, s->num_dims * sizeof *s->shape) == 0;
+    x->c->contradicts = !same && !x->quantised;
+    if (!same)
+        return fail(err, ERR_UNSUPPORTED, "%s is %s; by config.json it should be %s%s",
                     place_of(x, s), shape_text(a, s->num_dims, s->shape),
-                    shape_text(a, part->num_dims, part->shape));
+                    shape_text(a, part->num_dims, part->shape), why);
     if (!dtype_is_float(s->dtype))
-        return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64",
-                    place_of(x, s), dtype_infos[s->dtype].name);
+        return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64%s",
+                    place_of(x, s), dtype_infos[s->dtype].name, why);
     return OK;
 }
 
@@ -237,6 +243,19 @@ static enum status note_unexpected(const struct opening *x, struct error *err)
     return OK;
 }
 
+/* Quantised weights are stored under other names, in other shapes and dtypes than a map's. */
+static void note_quantised(struct opening *x, const cJSON *config)
+{
+    const cJSON *q = json_get(config, "quantization_config");
+    const char *method = json_as_text(json_get(q, "quant_method"));
+    if (!cJSON_IsObject(q) || strcmp(x->c->hf_folder, x->c->folder)) return;
+    x->quantised = true;
+    catalog_note(x->c,
+                 "config.json says that the weights are quantised (quantization_config%s%s), which "
+                 "is not supported: they are read as they are stored",
+                 method ? ": " : "", method ? method : "");
+}
+
 static enum status read_config(struct opening *x, const char *folder, const struct model_maps *maps,
                                struct error *err)
 {
@@ -247,6 +266,7 @@ static enum status read_config(struct opening *x, const char *folder, const stru
                     "--hf-config DIR can",
                     folder);
     TRY(hf_config_read(folder, &config, err));
+    note_quantised(x, config);
     enum status st = source_choose_map(x->o, maps, config, &x->map, err);
     if (!st) x->c->family = model_map_family(x->map);
     if (!st) st = model_config_from_hf(x->map, config, &x->c->arena, &x->c->config, err);
