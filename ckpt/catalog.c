@@ -62,6 +62,20 @@ const char *shape_text(struct arena *a, unsigned num_dims, const uint64_t *shape
     return text;
 }
 
+const char *count_names_text(struct arena *a, const char *what, const char *const *names,
+                             size_t count)
+{
+    enum { SHOWN_NAMES = 5 };
+    struct strbuf s = {0};
+    strbuf_printf(&s, "%zu %s %s: ", count, count == 1 ? "tensor" : "tensors", what);
+    for (size_t i = 0; i < count && i < SHOWN_NAMES; i++)
+        strbuf_printf(&s, "%s%s", i ? ", " : "", names[i]);
+    if (count > SHOWN_NAMES) strbuf_printf(&s, " and %zu more", count - SHOWN_NAMES);
+    const char *text = arena_text(a, s.data, s.length);
+    strbuf_release(&s);
+    return text;
+}
+
 struct tensor *catalog_find(const struct catalog *c, const char *name)
 {
     size_t i;
@@ -125,6 +139,22 @@ void catalog_add_unexpected(struct catalog *c, const char *name)
 {
     *ARENA_PUSH(&c->arena, c->unexpected, c->num_unexpected, c->unexpected_capacity) =
         arena_text(&c->arena, name, strlen(name));
+}
+
+enum status catalog_check_names(const struct catalog *c, struct error *err)
+{
+    struct arena a;
+    const char *unexpected = "", *missing = "";
+    if (!c->num_unexpected && !c->num_missing) return OK;
+    arena_init(&a);
+    if (c->num_unexpected)
+        unexpected = count_names_text(&a, "that the model map does not know", c->unexpected,
+                                      c->num_unexpected);
+    if (c->num_missing) missing = count_names_text(&a, "missing", c->missing, c->num_missing);
+    enum status st = fail(err, ERR_UNSUPPORTED, "%s: %s%s%s", c->path, unexpected,
+                          *unexpected && *missing ? "; " : "", missing);
+    arena_release(&a);
+    return st;
 }
 
 /* The pieces of one stored tensor as pairs (flat in the tensor, element of the piece), by where

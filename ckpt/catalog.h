@@ -128,6 +128,8 @@ MUST_CHECK enum status catalog_wrap_stored(struct catalog *c, const struct store
  * hundred bytes may ask for millions that are not there. */
 MUST_CHECK enum status catalog_add_missing(struct catalog *c, const char *name, struct error *err);
 void catalog_add_unexpected(struct catalog *c, const char *name); /* copied */
+/* ERR_UNSUPPORTED where tensors are unexpected or missing: how many, and the first of them. */
+MUST_CHECK enum status catalog_check_names(const struct catalog *c, struct error *err);
 /* Checks that the pieces of each tensor tile it: ERR_CORRUPT naming the first that do not. */
 MUST_CHECK enum status catalog_check(struct catalog *c, struct error *err);
 MUST_CHECK enum status catalog_check_tensor(struct catalog *c, const struct tensor *t,
@@ -137,6 +139,9 @@ MUST_CHECK enum status catalog_check_tensor(struct catalog *c, const struct tens
 bool name_is_padding(const char *name);
 bool name_is_optimizer(const char *name);
 
+/* "1 tensor WHAT: first", "7 tensors WHAT: first, second, third, fourth, fifth and 2 more" */
+const char *count_names_text(struct arena *a, const char *what, const char *const *names,
+                             size_t count);
 /* "[2048, 512]" */
 const char *shape_text(struct arena *a, unsigned num_dims, const uint64_t *shape);
 

@@ -3,8 +3,6 @@
 #include "convert/target.h"
 #include "train/model.h"
 
-enum { SHOWN_NAMES = 5 };
-
 /* Marks the tensors of the catalog that parameters are filled from. */
 static void mark_taken(const struct parameters *p, bool *taken)
 {
@@ -13,45 +11,16 @@ static void mark_taken(const struct parameters *p, bool *taken)
             taken[p->items[i].parts[k].tensor - p->catalog->tensors] = true;
 }
 
-/* The first names of a list, and how many there are. */
-struct shown {
-    struct strbuf text;
-    size_t count;
-};
-
-static void show(struct shown *s, const char *name)
+static enum status check_taken(const struct catalog *c, const bool *taken, struct arena *a,
+                               struct error *err)
 {
-    if (s->count++ < SHOWN_NAMES) strbuf_printf(&s->text, "%s%s", s->count > 1 ? ", " : "", name);
-}
-
-/* ERR_UNSUPPORTED where names have been shown: "PATH: WHAT (7): first, second .. and 2 more". */
-static enum status refuse(struct shown *s, const struct catalog *c, const char *what,
-                          struct error *err)
-{
-    enum status st = OK;
-    if (s->count > SHOWN_NAMES) strbuf_printf(&s->text, " and %zu more", s->count - SHOWN_NAMES);
-    if (s->count)
-        st = fail(err, ERR_UNSUPPORTED, "%s: %zu %s %s: %s", c->path, s->count,
-                  s->count == 1 ? "tensor" : "tensors", what, s->text.data);
-    strbuf_release(&s->text);
-    return st;
-}
-
-static enum status refuse_names(const struct catalog *c, const char **names, size_t count,
-                                const char *what, struct error *err)
-{
-    struct shown s = {.count = 0};
-    for (size_t i = 0; i < count; i++)
-        show(&s, names[i]);
-    return refuse(&s, c, what, err);
-}
-
-static enum status check_taken(const struct catalog *c, const bool *taken, struct error *err)
-{
-    struct shown s = {.count = 0};
+    const char **left = arena_array(a, c->num_tensors + 1, sizeof *left);
+    size_t count = 0;
     for (size_t i = 0; i < c->num_tensors; i++)
-        if (!taken[i] && is_parameter(&c->tensors[i])) show(&s, c->tensors[i].name);
-    return refuse(&s, c, "that no op of the engine takes", err);
+        if (!taken[i] && is_parameter(&c->tensors[i])) left[count++] = c->tensors[i].name;
+    if (!count) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: %s", c->path,
+                count_names_text(a, "that no op of the engine takes", left, count));
 }
 
 /* One rank of one has the whole model, and of a batch of one token the program is the same. */
@@ -73,12 +42,11 @@ static enum status mark_all(struct catalog *c, bool *taken, struct error *err)
 enum status unused_check(struct catalog *c, struct error *err)
 {
     struct arena scratch;
-    TRY(refuse_names(c, c->unexpected, c->num_unexpected, "that the model map does not know", err));
-    TRY(refuse_names(c, c->missing, c->num_missing, "missing", err));
+    TRY(catalog_check_names(c, err));
     arena_init(&scratch);
     bool *taken = arena_array(&scratch, c->num_tensors + 1, sizeof *taken);
     enum status st = mark_all(c, taken, err);
-    if (!st) st = check_taken(c, taken, err);
+    if (!st) st = check_taken(c, taken, &scratch, err);
     arena_release(&scratch);
     return st;
 }

@@ -394,6 +394,20 @@ static void note_optimizer(struct comparison *c, unsigned side)
                                      side_letter(side), o->kind, why));
 }
 
+/* Too few or too many: told even where both sides are so. */
+static void note_names(struct comparison *c, unsigned side)
+{
+    const struct catalog *k = &c->sides[side].catalog;
+    char letter = side_letter(side);
+    const char *missing = arena_printf(&c->arena, "missing in %c", letter);
+    const char *unexpected =
+        arena_printf(&c->arena, "in %c that the model map does not know", letter);
+    if (k->num_missing)
+        compare_note(c, count_names_text(&c->arena, missing, k->missing, k->num_missing));
+    if (k->num_unexpected)
+        compare_note(c, count_names_text(&c->arena, unexpected, k->unexpected, k->num_unexpected));
+}
+
 static void note_left_out(struct comparison *c)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -403,11 +417,7 @@ static void note_left_out(struct comparison *c)
                                          "%zu tensors of vocabulary padding in %c are not compared",
                                          s->num_padding, side_letter(i)));
         note_optimizer(c, i);
-        if (s->catalog.num_missing)
-            compare_note(c,
-                         arena_printf(&c->arena, "%zu tensors of the model are missing in %c: %s%s",
-                                      s->catalog.num_missing, side_letter(i), s->catalog.missing[0],
-                                      s->catalog.num_missing > 1 ? ", ..." : ""));
+        note_names(c, i);
     }
     if (c->num_left_out)
         compare_note(c, arena_printf(&c->arena, "%zu tensors are left out by --only and --ignore",

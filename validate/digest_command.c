@@ -8,7 +8,10 @@
  *     config       all that config.json says; of a checkpoint that has one
  *
  * A checkpoint whose format does not say them lacks them; so they are outside of "*", and --check
- * compares them only where both sides have them. */
+ * compares them only where both sides have them.
+ *
+ * A list is of a whole model: where tensors are missing, or unexpected ones would be left out,
+ * there is none. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,6 +321,7 @@ static enum status digest(void *options, const char *const *positional, size_t n
     struct opened o;
     (void)num_positional;
     enum status st = opened_open(&o, positional[0], &f->source, false, f->output.quiet, err);
+    if (!st) st = catalog_check_names(&o.catalog, err); /* a list is of a whole model */
     if (!st) st = digest_opened(f, &o.catalog, err);
     opened_close(&o);
     return st;
@@ -333,7 +337,9 @@ const struct command command_digest = {
         "before it (then the same of the optimizer, closed by \"optimizer.*\"), and the SHA-256 of "
         "what the config says that changes what is computed: \"config.args\" as far as Megatron's "
         "args can say it, \"config\" of all of a config.json. Those two are there where the "
-        "checkpoint says so much, and --check compares them where both sides have them.\n\n"
+        "checkpoint says so much, and --check compares them where both sides have them. A model "
+        "with "
+        "tensors missing, or with some that its map does not know, has no list (exit code 3).\n\n"
         "  ferry digest ckpt > model.digest\n"
         "  ferry digest elsewhere --check model.digest",
     .groups = digest_groups,

@@ -153,6 +153,34 @@ run digest bad --check m.digest
 exits 1
 says "expected BF16"
 
+it "a model with tensors too many or too few is refused with their names, and has no list"
+configured() {
+    rm -rf x && cp -r m x
+    sed -i "s/\"num_hidden_layers\": *4/\"num_hidden_layers\": $1/" x/config.json
+}
+for check in "" "--check m.digest" "--json"; do
+    configured 3
+    # shellcheck disable=SC2086 # words
+    run digest x $check
+    exits 3
+    prints_nothing
+    says "x: 9 tensors that the model map does not know: model.layers.3."
+    says " and 4 more"
+    configured 5
+    # shellcheck disable=SC2086 # words
+    run digest x $check
+    exits 3
+    prints_nothing
+    says "x: 9 tensors missing: model.layers.4."
+    says " and 4 more"
+done
+rm -rf x && cp -r m x
+LC_ALL=C sed -i 's/layers\.3\.mlp\.up_proj/layers.3.mlp.xp_proj/' x/model.safetensors
+run digest x --no-optim
+exits 3
+prints_nothing
+says "x: 1 tensor that the model map does not know: model.layers.3.mlp.xp_proj.weight; 1 tensor missing: model.layers.3.mlp.up_proj.weight"
+
 it "lists that are none, or are of another model, are refused or differ"
 echo nothing >list
 run digest m --check list

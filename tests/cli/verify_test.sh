@@ -342,6 +342,18 @@ tie_word_embeddings true
 rope_scaling {"rope_type":"longrope"}
 FIELDS
 
+it "tensors that both sides have too few or too many of are told"
+configured m x num_hidden_layers 3
+run verify x x
+exits 0
+says "note: 9 tensors in A that the model map does not know: model.layers.3."
+says "note: 9 tensors in B that the model map does not know: model.layers.3."
+configured m x num_hidden_layers 5
+run verify x x
+exits 0
+says "note: 9 tensors missing in A: model.layers.4."
+says "note: 9 tensors missing in B: model.layers.4."
+
 it "folders of torch.distributed.checkpoint are compared, too"
 for copy in c d; do
     mkdir $copy && cp ckpt/release/.metadata ckpt/release/*.distcp $copy
@@ -515,7 +527,7 @@ if [ -n "$python" ]; then
     broken m x drop model.norm.weight
     run verify m x
     exits 1
-    says "1 tensors of the model are missing in B: model.norm.weight"
+    says "note: 1 tensor missing in B: model.norm.weight"
 else
     skip "no python3"
 fi
