@@ -249,6 +249,18 @@ static enum status add_joined(void *context, const struct pair *p, struct error 
     return OK;
 }
 
+static void add_stored_name(struct catalog *c, struct tensor *t, const char *name)
+{
+    for (size_t i = 0; i < t->num_stored_names; i++)
+        if (strcmp(t->stored_names[i], name) == 0) return;
+    if (!t->stored_name) t->stored_name = name;
+    if (t->stored_names_capacity == 0) { /* most have one */
+        t->stored_names_capacity = 1;
+        t->stored_names = arena_alloc(&c->arena, sizeof *t->stored_names);
+    }
+    *ARENA_PUSH(&c->arena, t->stored_names, t->num_stored_names, t->stored_names_capacity) = name;
+}
+
 enum status catalog_add_stored(struct catalog *c, struct tensor *t,
                                const struct stored_tensor *stored, const struct pair *part,
                                struct error *err)
@@ -271,7 +283,7 @@ enum status catalog_add_stored(struct catalog *c, struct tensor *t,
                                  .offset_bytes = s->offset_bytes}};
         TRY(pair_join(&by_stored, &x->pieces[i].pair, add_joined, &adding, err));
     }
-    if (!t->stored_name) t->stored_name = stored->name;
+    add_stored_name(c, t, stored->name);
     return OK;
 }
 

@@ -41,7 +41,9 @@ struct piece {
 
 struct tensor {
     const char *name;
-    const char *stored_name; /* of its (first) stored tensor, for messages; may be NULL */
+    const char *stored_name;   /* of its (first) stored tensor, for messages; may be NULL */
+    const char **stored_names; /* of all that it is made of, each once */
+    size_t num_stored_names, stored_names_capacity;
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;

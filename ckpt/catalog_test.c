@@ -252,6 +252,9 @@ static void parts_of_several_stored_tensors_make_one(void **state)
     assert_ok(catalog_add_stored(&c, t, up, &second, &err));
     assert_ok(catalog_check(&c, &err));
     assert_string_equal(t->stored_name, "stored.0");
+    assert_int_equal(t->num_stored_names, 2);
+    assert_string_equal(t->stored_names[0], "stored.0");
+    assert_string_equal(t->stored_names[1], "stored.1");
     expand(t, at);
     for (uint64_t e = 0; e < 30; e++) {
         assert_int_equal(at[e], stored_at(gate, e));

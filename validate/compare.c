@@ -42,19 +42,34 @@ void compare_note(struct comparison *c, const char *text)
 
 /* ---- which tensors belong together ---- */
 
-static bool globs_match_tensor(const struct arg_list *globs, const struct compared *t)
+/* How many of the stored tensors that t is made of match. */
+static size_t num_parts_matched(const struct arg_list *globs, const struct tensor *t)
 {
-    bool matches = globs_match(globs, t->name);
-    for (unsigned side = 0; side < 2; side++)
-        if (t->tensors[side] && t->tensors[side]->stored_name)
-            matches |= globs_match(globs, t->tensors[side]->stored_name);
-    return matches;
+    size_t n = 0;
+    for (size_t i = 0; t && i < t->num_stored_names; i++)
+        n += globs_match(globs, t->stored_names[i]);
+    return n;
 }
 
+static bool any_part_matches(const struct arg_list *globs, const struct compared *t)
+{
+    return num_parts_matched(globs, t->tensors[0]) || num_parts_matched(globs, t->tensors[1]);
+}
+
+static bool all_parts_match(const struct arg_list *globs, const struct tensor *t)
+{
+    return t && t->num_stored_names && num_parts_matched(globs, t) == t->num_stored_names;
+}
+
+/* One stored part is enough to be compared; to be left out all of one side have to match, for the
+ * others would go unseen with it. */
 static bool is_wanted(const struct compare_options *o, const struct compared *t)
 {
-    if (o->only && o->only->count && !globs_match_tensor(o->only, t)) return false;
-    return !globs_match_tensor(o->ignore, t);
+    if (o->only && o->only->count && !globs_match(o->only, t->name) &&
+        !any_part_matches(o->only, t))
+        return false;
+    return !globs_match(o->ignore, t->name) && !all_parts_match(o->ignore, t->tensors[0]) &&
+           !all_parts_match(o->ignore, t->tensors[1]);
 }
 
 static bool same_shape(const struct tensor *a, const struct tensor *b)
@@ -408,6 +423,23 @@ static void note_names(struct comparison *c, unsigned side)
         compare_note(c, count_names_text(&c->arena, unexpected, k->unexpected, k->num_unexpected));
 }
 
+/* Tensors that --ignore did not leave out, though one of its globs matches some of their parts. */
+static void note_parts(struct comparison *c, const char *glob)
+{
+    const struct arg_list alone = {&glob, 1};
+    const char *first = NULL, *others = "";
+    size_t count = 0;
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        if (!any_part_matches(&alone, &c->tensors[i])) continue;
+        if (!count++) first = c->tensors[i].name;
+    }
+    if (!count) return;
+    if (count > 1) others = arena_printf(&c->arena, ", and of %zu more", count - 1);
+    compare_note(c, arena_printf(&c->arena,
+                                 "--ignore '%s' matches a part of %s only, which is compared%s",
+                                 glob, first, others));
+}
+
 static void note_left_out(struct comparison *c)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -422,6 +454,8 @@ static void note_left_out(struct comparison *c)
     if (c->num_left_out)
         compare_note(c, arena_printf(&c->arena, "%zu tensors are left out by --only and --ignore",
                                      c->num_left_out));
+    for (size_t i = 0; c->options.ignore && i < c->options.ignore->count; i++)
+        note_parts(c, c->options.ignore->items[i]);
 }
 
 static bool is_padded(const struct compared *t)

@@ -217,6 +217,38 @@ run verify m ckpt --only '*linear_fc1*' --only '*norm*'
 exits 0
 prints "identical: 13 tensors"
 
+it "globs match each stored part of a fused tensor"
+if [ -n "$python" ]; then
+    k=model.layers.1.self_attn.k_proj.weight qkv=decoder.layers.1.self_attention.linear_qkv.weight
+    broken m x flip $k
+    for pair in "m x" "x ckpt" "ckpt x"; do
+        # shellcheck disable=SC2086 # words
+        run verify $pair --only '*k_proj*'
+        exits 1
+        prints "DIFFERENT: 1 of 4 tensors"
+        for glob in '*.1.*q_proj*' '*.1.*k_proj*'; do
+            # shellcheck disable=SC2086 # words
+            run verify $pair --ignore "$glob"
+            exits 1
+            prints "DIFFERENT: 1 of 27 tensors"
+            says "note: --ignore '$glob' matches a part of $qkv only, which is compared"
+        done
+        for glob in '*.1.self_attn.[qkv]_proj*' '*.1.*linear_qkv.weight'; do
+            # shellcheck disable=SC2086 # words
+            run verify $pair --ignore "$glob"
+            exits 0
+            prints "identical: 26 tensors"
+        done
+        # shellcheck disable=SC2086 # words
+        run verify $pair --ignore '*.1.*q_proj*' --ignore '*k_proj*' --ignore '*v_proj*'
+        exits 0
+        prints "identical: 26 tensors"
+        says "note: --ignore '*k_proj*' matches a part of decoder.layers.0.self_attention.linear_qkv.weight only, which is compared, and of 2 more"
+    done
+else
+    skip "no python3"
+fi
+
 # A copy of a model whose config.json has one line changed: configured MODEL COPY KEY VALUE
 configured() {
     rm -rf "$2"
