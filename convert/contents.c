@@ -17,9 +17,31 @@ enum { INDEX_CAP = 1 << 30, MOST_NAMED = 5 };
 /* Paths below a checkpoint's folder. A row of two components says that the folder is one of its
  * own; what lies deeper belongs to none. */
 static const char *const of_hf[] = {
-    "*.json", /* indexes, ferry.json and integrity.json too; other companions: is_companion() */
+    "config.json",
+    "generation_config.json",
     "model.safetensors",
+    "*.safetensors.index.json",
     "pytorch_model.bin",
+    "*.bin.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "configuration_*.py", /* code that comes with a model */
+    "modeling_*.py",
+    "tokenization_*.py",
+    "README.md",
+    "LICENSE*",
+    ".gitattributes",
+    "ferry.json",
+    "integrity.json",
 };
 static const char *const of_megatron[] = {
     ".metadata",
@@ -53,7 +75,7 @@ struct format_contents {
     const char *const *paths;
     size_t num_paths;
     const char *const *signs[2];   /* the second may be NULL */
-    const char *companion_folders; /* where companions are as well; the checkpoint's folder: "" */
+    const char *companion_folders; /* where what travels with a Hugging Face model lies; or NULL */
 };
 
 static const struct format_contents hf = {
@@ -62,7 +84,7 @@ static const struct format_contents hf = {
     .paths = of_hf,
     .num_paths = sizeof of_hf / sizeof *of_hf,
     .signs = {hf_config, hf_weights},
-    .companion_folders = "",
+    .companion_folders = NULL,
 };
 static const struct format_contents megatron = {
     .name = "Megatron",
@@ -83,11 +105,11 @@ static bool names_folder(const char *pattern, const char *folder)
     return fnmatch(first, folder, FNM_PERIOD) == 0;
 }
 
-/* Whether `path` is FOLDER/NAME (NAME, where folders is "") of a companion. */
+/* Whether `path` is FOLDER/NAME of a companion. */
 static bool is_companion_in(const char *folders, const char *path)
 {
     const char *slash = strchr(path, '/');
-    if (!*folders || !slash) return !*folders && !slash && is_companion(path);
+    if (!folders || !slash) return false;
     size_t n = (size_t)(slash - path);
     for (const char *f = folders; *f; f += strcspn(f, " "), f += strspn(f, " "))
         if (strcspn(f, " ") == n && strncmp(f, path, n) == 0) return is_companion(slash + 1);

@@ -70,7 +70,7 @@ says "replaced "
 it "--overwrite replaces no folder that is no checkpoint, and names what is in it"
 mkdir -p project/.git project/thesis
 touch project/.git/HEAD project/thesis/ch1.txt project/config.json project/main.py
-refuses project "it is no Hugging Face checkpoint (it has no config.json and weights), and it holds 2 files or folders" --to hf
+refuses project "it is no Hugging Face checkpoint (it has no config.json and weights), and it holds 3 files or folders" --to hf
 says ".git/, thesis/"
 rm -r project/.git project/thesis
 refuses project "it is no Hugging Face checkpoint" --to hf
@@ -82,7 +82,7 @@ exits 7
 is_there full/x
 
 it "--overwrite removes no file that is not of the checkpoint: the first five are named"
-for foreign in notes.md weights.pt model-00001-of-00009.safetensors .hidden .git/HEAD sub/x.json; do
+for foreign in notes.md notes.txt results.json train.py weights.pt model-00001-of-00009.safetensors .hidden .git/HEAD sub/x.json; do
     rm -rf mixed
     run convert m mixed --to hf --overwrite
     mkdir -p "$(dirname mixed/$foreign)"
