@@ -78,13 +78,35 @@ static bool same_shape(const struct tensor *a, const struct tensor *b)
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
 }
 
+uint64_t stored_dtypes(const struct tensor *t)
+{
+    uint64_t dtypes = 0;
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if (t->pieces[i].source == PIECE_STORED) dtypes |= UINT64_C(1) << t->pieces[i].dtype;
+    return dtypes ? dtypes : UINT64_C(1) << t->dtype;
+}
+
+/* Whether each element is stored in the same dtype on both sides. */
+static bool same_dtypes(const struct tensor *a, const struct tensor *b)
+{
+    uint64_t dtypes = stored_dtypes(a);
+    if (a->dtype != b->dtype || dtypes != stored_dtypes(b)) return false;
+    if ((dtypes & (dtypes - 1)) == 0) return true;
+    for (size_t i = 0; i < a->num_pieces; i++)
+        for (size_t k = 0; k < b->num_pieces; k++)
+            if (a->pieces[i].dtype != b->pieces[k].dtype &&
+                pair_overlap(&a->pieces[i].pair, &b->pieces[k].pair))
+                return false;
+    return true;
+}
+
 static enum outcome first_outcome(const struct compared *t)
 {
     const struct tensor *a = t->tensors[0], *b = t->tensors[1];
     if (!b) return ONLY_IN_A;
     if (!a) return ONLY_IN_B;
     if (!same_shape(a, b)) return SHAPE_DIFFERS;
-    return a->dtype == b->dtype ? IDENTICAL : DTYPE_DIFFERS;
+    return same_dtypes(a, b) ? IDENTICAL : DTYPE_DIFFERS;
 }
 
 static enum status add_pair(struct comparison *c, const struct tensor *a, const struct tensor *b,
@@ -300,6 +322,14 @@ static bool can_be_counted(const struct compared *t)
            statistics_exist(a->dtype, b->dtype);
 }
 
+/* Steps are those of one dtype, and bounds are of any. */
+static struct tolerance tolerance_for(const struct comparison *c, const struct compared *t)
+{
+    struct tolerance out = c->options.tolerance;
+    if (t->outcome == DTYPE_DIFFERS) out.by_ulps = false;
+    return out;
+}
+
 static enum status begin_partial(void *context, const struct scan_task *t, bool *skip,
                                  struct error *err)
 {
@@ -321,8 +351,8 @@ static enum status count_panel(void *context, const struct scan_panel *p, struct
     struct elements a = {t->read[0]->dtype, p->elements[0]},
                     b = {t->read[1]->dtype, p->elements[1]};
     (void)err;
-    statistics_add(&x->current[p->task->worker]->statistics, a, b, p->low, p->count,
-                   &x->c->options.tolerance);
+    struct tolerance tolerance = tolerance_for(x->c, t);
+    statistics_add(&x->current[p->task->worker]->statistics, a, b, p->low, p->count, &tolerance);
     show_progress(x, item, p->count);
     return OK;
 }
@@ -361,9 +391,10 @@ static void join_partials(struct comparing *x)
     free(sorted);
 }
 
-static void judge(struct compared *t, const struct tolerance *tolerance)
+static void judge(const struct comparison *c, struct compared *t)
 {
-    bool tolerant = tolerance->by_bounds || tolerance->by_ulps;
+    struct tolerance tolerance = tolerance_for(c, t);
+    bool tolerant = tolerance.by_bounds || tolerance.by_ulps;
     t->summed = t->read[0]->dtype == t->read[1]->dtype;
     t->counted = t->outcome != SHAPE_DIFFERS;
     if (tolerant && t->counted && t->statistics.outside == 0) t->outcome = WITHIN;
@@ -380,7 +411,7 @@ static enum status count_differing(struct comparison *c, struct error *err)
     enum status st = scan_all(&x, "looking at differences", bytes, err);
     join_partials(&x);
     for (size_t i = 0; i < x.scan.num_items; i++)
-        judge(x.of[i], &c->options.tolerance);
+        judge(c, x.of[i]);
     put_down(&x);
     return st;
 }

@@ -92,6 +92,10 @@ void compare_release(struct comparison *c);
 /* What the user should know; text is in c->arena. */
 void compare_note(struct comparison *c, const char *text);
 
+/* Which dtypes the parts of a tensor are stored in: bits 1 << DT_*. One that is fused from several
+ * is read in the widest. */
+uint64_t stored_dtypes(const struct tensor *t);
+
 /* 'A' of 0, 'B' of 1. */
 static inline char side_letter(unsigned side)
 {

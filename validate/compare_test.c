@@ -149,6 +149,34 @@ static void two_dtypes_pass_within_bounds_only(void **state)
     }
 }
 
+/* Steps of 0 are steps all the same. */
+static void the_same_values_in_two_dtypes_are_no_steps_apart(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct made *a = arena_alloc(&scratch, sizeof *a), *b = arena_alloc(&scratch, sizeof *b);
+    struct made_tensor *y = made_fill(made_add(b, "w", DT_BF16, SHAPE(50, 50)), &seed),
+                       *x = made_add(a, "w", DT_F32, SHAPE(50, 50));
+    for (uint64_t i = 0; i < x->numel; i++)
+        made_set(x, i, made_get(y, i));
+    const struct {
+        struct tolerance tolerance;
+        enum outcome outcome;
+    } rows[] = {
+        {{0}, DTYPE_DIFFERS},
+        {{.by_ulps = true, .max_ulp = 100000}, DTYPE_DIFFERS},
+        {{.by_bounds = true}, WITHIN},
+        {{.by_bounds = true, .by_ulps = true}, WITHIN},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct compared_sides sides;
+        options.tolerance = rows[i].tolerance;
+        struct comparison *c = compare_sides(&sides, a, b, &options);
+        assert_int_equal(outcome_of(c, "w"), rows[i].outcome);
+        release_sides(&sides);
+    }
+}
+
 static void integers_have_no_tolerance(void **state)
 {
     (void)state;
@@ -377,6 +405,7 @@ int main(void)
         TEST(what_only_one_side_has_fails_as_do_dtypes_and_shapes),
         TEST(within_a_tolerance_a_tensor_passes_and_is_counted),
         TEST(two_dtypes_pass_within_bounds_only),
+        TEST(the_same_values_in_two_dtypes_are_no_steps_apart),
         TEST(integers_have_no_tolerance),
         TEST(small_floats_are_compared_by_their_bytes),
         TEST(tensors_without_elements_and_of_one_are_no_trouble),

@@ -159,6 +159,12 @@ static enum status try_casts(struct trying *x, struct error *err)
     if (t->outcome != DTYPE_DIFFERS || !can_be_cast(t)) return OK;
     unsigned wide = wider_side(t);
     bool widens = dtype_bytes(t->read[0]->dtype) != dtype_bytes(t->read[1]->dtype);
+    if (t->read[0]->dtype == t->read[1]->dtype) { /* that of some of their parts */
+        struct claim claim = claim_of(t->read[0], t->read[1], CAST, 0);
+        claim.id = "rounding";
+        claim.text = "B is A in other dtypes: the same values";
+        return offer(x, &claim, err);
+    }
     for (unsigned i = 0; i < 2; i++) {
         unsigned from = widens ? i ? wide : 1 - wide : i;
         const char *to = dtype_infos[t->read[1 - from]->dtype].name;

@@ -442,10 +442,10 @@ static const char *both(struct arena *a, const char *x, const char *y)
     return strcmp(x, y) ? arena_printf(a, "%s / %s", x, y) : x;
 }
 
-static const char *dtypes_text(const struct page *p, const struct compared *t)
+static const char *dtypes_of_both(const struct page *p, const struct compared *t)
 {
     const struct tensor *x = t->tensors[0], *y = t->tensors[1];
-    return both(p->a, x ? dtype_infos[x->dtype].name : NULL, y ? dtype_infos[y->dtype].name : NULL);
+    return both(p->a, x ? dtypes_text(p->a, x) : NULL, y ? dtypes_text(p->a, y) : NULL);
 }
 
 static const char *shapes_text(const struct page *p, const struct compared *t)
@@ -497,7 +497,7 @@ static void add_tensor(const struct page *p, const struct compared *t)
         add_hint_cell(p, t->hint);
         add_statistics(p, t);
     }
-    page_add_text_cell(p, "s", dtypes_text(p, t));
+    page_add_text_cell(p, "s", dtypes_of_both(p, t));
     page_add_text_cell(p, "s", shapes_text(p, t));
     page_add(p, "</tr>\n");
 }

@@ -36,6 +36,17 @@ const char *badness_text(struct arena *a, const struct compared *t)
     return number_text(a, statistics_relative_error(&t->statistics));
 }
 
+const char *dtypes_text(struct arena *a, const struct tensor *t)
+{
+    uint64_t dtypes = stored_dtypes(t);
+    const char *text = NULL;
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        if (!(dtypes >> d & 1)) continue;
+        text = text ? arena_printf(a, "%s and %s", text, dtype_infos[d].name) : dtype_infos[d].name;
+    }
+    return text;
+}
+
 const char *coordinates_text(struct arena *a, const struct tensor *t, uint64_t index)
 {
     struct strbuf text = {0};
@@ -190,7 +201,7 @@ static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
 
 static void dtype_and_shape(struct strbuf *out, struct arena *a, const struct tensor *t)
 {
-    strbuf_printf(out, "%s %s", dtype_infos[t->dtype].name, shape_text(a, t->num_dims, t->shape));
+    strbuf_printf(out, "%s %s", dtypes_text(a, t), shape_text(a, t->num_dims, t->shape));
 }
 
 /* What is the matter with a tensor that has no numbers. */
@@ -231,8 +242,8 @@ static void statistics_text(struct strbuf *out, struct arena *a, const struct co
     if (s->unpaired) strbuf_printf(out, "  NaN or Inf on one side: %" PRIu64, s->unpaired);
     if (t->outcome == DTYPE_DIFFERS) {
         strbuf_add_text(out, "  ");
-        strbuf_printf(out, "%s against %s", dtype_infos[t->tensors[0]->dtype].name,
-                      dtype_infos[t->tensors[1]->dtype].name);
+        strbuf_printf(out, "%s against %s", dtypes_text(a, t->tensors[0]),
+                      dtypes_text(a, t->tensors[1]));
     }
 }
 

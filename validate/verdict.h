@@ -23,6 +23,8 @@ void verdict_json(struct strbuf *out, const struct verdict *v);
 
 /* "hf, llama, iteration 1000, TP2 PP4, 2.47 GB, BF16"; in the comparison's arena. */
 const char *side_text(struct comparison *c, unsigned side);
+/* "BF16", "BF16 and F32": what a tensor's parts are stored in; in the arena. */
+const char *dtypes_text(struct arena *a, const struct tensor *t);
 /* "[12, 3]": where element `index` stands in a tensor of this shape. */
 const char *coordinates_text(struct arena *a, const struct tensor *t, uint64_t index);
 /* Three digits of a number that may be infinite, or not known: "-". In the arena. */

@@ -132,16 +132,28 @@ static void statistics_json(cJSON *o, const struct compared *t)
     two_json(o, "infinite", s->infinite[0], s->infinite[1]);
 }
 
+/* Where they are several. */
+static void stored_dtypes_json(cJSON *o, const char *name, const struct tensor *t)
+{
+    uint64_t dtypes = stored_dtypes(t);
+    if ((dtypes & (dtypes - 1)) == 0) return;
+    cJSON *list = cJSON_AddArrayToObject(o, name);
+    for (int d = 0; d < NUM_DTYPES; d++)
+        if (dtypes >> d & 1) cJSON_AddItemToArray(list, cJSON_CreateString(dtype_infos[d].name));
+}
+
 static cJSON *tensor_json(const struct compared *t)
 {
     static const char *const dtypes[] = {"dtype_a", "dtype_b"}, *const shapes[] = {"shape_a",
                                                                                    "shape_b"};
+    static const char *const stored[] = {"stored_dtypes_a", "stored_dtypes_b"};
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "name", t->name);
     json_add_text(o, "outcome", outcome_ids[t->outcome]);
     for (unsigned side = 0; side < 2; side++) {
         if (!t->tensors[side]) continue;
         json_add_text(o, dtypes[side], dtype_infos[t->tensors[side]->dtype].name);
+        stored_dtypes_json(o, stored[side], t->tensors[side]);
         cJSON_AddItemToObject(o, shapes[side], shape_json(t->tensors[side]));
     }
     if (t->counted) statistics_json(o, t);

@@ -544,6 +544,38 @@ if [ -n "$python" ]; then
     run convert x y
     exits 3
     says "--torch-dtype casts both"
+    attention=model.layers.1.self_attn
+    broken m all widen $attention.q_proj.weight $attention.k_proj.weight $attention.v_proj.weight
+    broken m q widen $attention.q_proj.weight
+    for pair in "x all" "all x" "x q"; do
+        # shellcheck disable=SC2086 # words
+        run verify $pair
+        exits 1
+        prints "DIFFERENT: 1 of 27 tensors"
+        prints "B is A in other dtypes: the same values"
+        for tolerance in "--max-ulp 0" "--max-ulp 7"; do
+            # shellcheck disable=SC2086 # words
+            run verify $pair $tolerance
+            exits 1
+        done
+        # shellcheck disable=SC2086 # words
+        run verify $pair --rtol 0
+        exits 0
+        prints "within tolerance: 27 tensors, 1 within tolerance"
+    done
+    run verify x all
+    prints "BF16 and F32 against F32"
+    run verify x q
+    prints "BF16 and F32 against BF16 and F32"
+    run verify x q --json --report page.html
+    "$python" -c 'import json, sys
+t, = (t for t in json.load(open(sys.argv[1]))["tensors"] if t["outcome"] != "identical")
+assert t["outcome"] == "dtype" and t["different"] == 0, t
+assert t["stored_dtypes_a"] == t["stored_dtypes_b"] == ["BF16", "F32"], t' "$stdout" 2>parsed || is_wrong "$(cat parsed)"
+    grep -q '>BF16 and F32<' page.html || is_wrong "the page has not both dtypes"
+    cp -r q again
+    run verify q again
+    exits 0
 else
     skip "no python3"
 fi
