@@ -71,7 +71,7 @@ it "--overwrite replaces no folder that is no checkpoint, and names what is in i
 mkdir -p project/.git project/thesis
 touch project/.git/HEAD project/thesis/ch1.txt project/config.json project/main.py
 refuses project "it is no Hugging Face checkpoint (it has no config.json and weights), and it holds 3 files or folders" --to hf
-says ".git/, thesis/"
+says ".git/, main.py, thesis/"
 rm -r project/.git project/thesis
 refuses project "it is no Hugging Face checkpoint" --to hf
 run synth project --model llama --overwrite
