@@ -26,6 +26,11 @@ const char *forward_word(const struct forward *f)
     return agreement_names[forward_agreement(f)];
 }
 
+const char *forward_id(const struct forward *f)
+{
+    return forward_agreement(f) == DISAGREE ? "different" : forward_word(f);
+}
+
 /* ---- text ---- */
 
 /* "6 results"; "2 of 6 results" where B has no others. */
@@ -184,7 +189,7 @@ static void logits_json(cJSON *o, const struct forward *f)
 void forward_json(cJSON *o, const struct forward *f)
 {
     cJSON *j = cJSON_AddObjectToObject(o, "forward");
-    json_add_text(j, "verdict", forward_agreement(f) == DISAGREE ? "different" : forward_word(f));
+    json_add_text(j, "verdict", forward_id(f));
     json_add_number(j, "seconds", f->seconds);
     json_add_text(j, "a", f->paths[0]);
     json_add_text(j, "b", f->paths[1]);

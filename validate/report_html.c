@@ -35,7 +35,7 @@ static const char *verdict_class(const struct comparison *c)
 static void add_verdict(const struct page *p)
 {
     struct strbuf line = {0};
-    verdict_line(&line, p->v);
+    weights_line(&line, p->v);
     const char *rest = strstr(line.data, ": ");
     strbuf_printf(p->out, "<div class=\"verdict %s\"><b>", verdict_class(p->c));
     page_add_escaped(p, verdict_word(p->c));

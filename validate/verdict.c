@@ -12,6 +12,18 @@ enum { SHOWN_TENSORS = 20, SHOWN_HINTS = 20, SHOWN_PLACES = 40 };
 
 /* ---- texts ---- */
 
+bool verdict_passes(const struct verdict *v)
+{
+    if (v->c && !compare_configs_pass(v->c)) return false;
+    return v->forward ? forward_agreement(v->forward) != DISAGREE : compare_tensors_pass(v->c);
+}
+
+bool verdict_is_by_forward(const struct verdict *v)
+{
+    if (!v->c) return true;
+    return verdict_passes(v) != (compare_tensors_pass(v->c) && compare_configs_pass(v->c));
+}
+
 const char *verdict_word(const struct comparison *c)
 {
     if (!compare_tensors_pass(c)) return "DIFFERENT";
@@ -137,7 +149,7 @@ struct place_sum *sum_places(struct comparison *c, size_t *count)
 
 /* ---- the text ---- */
 
-void verdict_line(struct strbuf *out, const struct verdict *v)
+void weights_line(struct strbuf *out, const struct verdict *v)
 {
     const struct comparison *c = v->c;
     size_t different = compare_num_different(c), fields = c->configs.num_computing;
@@ -149,6 +161,13 @@ void verdict_line(struct strbuf *out, const struct verdict *v)
     strbuf_printf(out, "%zu tensors", c->num_tensors);
     if (c->counts[WITHIN]) strbuf_printf(out, ", %zu within tolerance", c->counts[WITHIN]);
     strbuf_printf(out, ", %s, %.2f s\n", bytes_text(bytes), v->seconds);
+}
+
+void verdict_line(struct strbuf *out, const struct verdict *v)
+{
+    if (verdict_is_by_forward(v))
+        strbuf_printf(out, "%s: the forward pass; weights ", forward_word(v->forward));
+    weights_line(out, v);
 }
 
 static void add_name(struct strbuf *out, const char *name)

@@ -12,9 +12,17 @@ struct verdict {
     const struct forward *forward; /* NULL: not asked for */
 };
 
-/* "identical", "within tolerance", "CONFIGS DIFFER", "DIFFERENT" */
+/* Whether the exit code is 0. The forward pass asks whether the sides compute the same, of the same
+ * weights: forward_agreement(). It tries a few tokens only, and so does not outweigh what the
+ * configs say. */
+bool verdict_passes(const struct verdict *v);
+/* Whether the forward pass says otherwise than the weights, and so decides. */
+bool verdict_is_by_forward(const struct verdict *v);
+/* Of weights and configs: "identical", "within tolerance", "CONFIGS DIFFER", "DIFFERENT" */
 const char *verdict_word(const struct comparison *c);
 /* "DIFFERENT: 3 of 291 tensors, 2.47 GB, 1.02 s" */
+void weights_line(struct strbuf *out, const struct verdict *v);
+/* The same, behind "DIFFERENT: the forward pass; weights " where that decides. */
 void verdict_line(struct strbuf *out, const struct verdict *v);
 /* The line, in which fields the configs differ, and what explains the tensors; verbose: all tensors
  * and hints, not the most important ones. */

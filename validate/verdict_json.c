@@ -213,7 +213,8 @@ static const char *verdict_id(const struct comparison *c)
 static void comparison_json(cJSON *o, const struct verdict *v)
 {
     const struct comparison *c = v->c;
-    json_add_text(o, "verdict", verdict_id(c));
+    json_add_text(o, "verdict", verdict_is_by_forward(v) ? forward_id(v->forward) : verdict_id(c));
+    if (v->forward) json_add_text(o, "weights_verdict", verdict_id(c));
     configs_json(o, &c->configs);
     json_add_number(o, "seconds", v->seconds);
     json_add_u64(o, "read_bytes", c->read_bytes);

@@ -236,20 +236,12 @@ static enum status find_hints(struct comparison *c, struct error *err)
     return OK;
 }
 
-/* --forward asks whether the sides compute the same, of the same weights: forward_agreement().
- * It tries a few tokens only, and so does not outweigh what the configs say. */
-static bool passes(const struct verdict *v)
-{
-    if (v->c && !compare_configs_pass(v->c)) return false;
-    return v->forward ? forward_agreement(v->forward) != DISAGREE : compare_tensors_pass(v->c);
-}
-
 static enum status tell(const struct verify_flags *f, const struct verdict *v, struct error *err)
 {
     if (v->c) print_all_notes(v->c, f);
     print_verdict(v, &f->forward.flags.output);
     if (f->report) TRY(write_report(f->report, v, err));
-    if (passes(v)) return OK;
+    if (verdict_passes(v)) return OK;
     err->text[0] = '\0'; /* all is said */
     return DIFFERENT;
 }

@@ -172,7 +172,8 @@ for pair in "$golden/gpt2 gpt2-bf16" "gpt2-bf16 $golden/gpt2" "gpt2-f16 $golden/
     # shellcheck disable=SC2086 # words
     compare $pair
     exits 0
-    prints "DIFFERENT: 28 of 28 tensors"
+    head -n 1 "$stdout" | grep -q "^within rounding: the forward pass; weights DIFFERENT: 28 of 28 tensors, " ||
+        is_wrong "the first line is $(head -n 1 "$stdout")"
     prints "forward: within rounding: "
     prints "times the distance of A from A in bf16"
 done
@@ -374,6 +375,37 @@ exits 4
 it "a process of a container that has ranks compares by itself"
 run_program env RANK=0 WORLD_SIZE=2 "$ferry" verify "$golden/gpt2" "$golden/gpt2" --forward
 exits 0
+
+it "the first line and the verdict of --json are those of the exit code"
+if [ -n "$python" ]; then
+    changed llama2 x model.layers.1.self_attn.q_proj.weight 1.25
+    while read -r flags; do
+        # shellcheck disable=SC2086 # words
+        compare "$golden/llama2" x $flags
+        exits 1
+        head -n 1 "$stdout" | grep -q "^DIFFERENT: the forward pass; weights [iw][^:]*: 1[45] tensors, " ||
+            is_wrong "$flags: the first line is $(head -n 1 "$stdout")"
+        prints "forward: DIFFERENT: layer 1 diverges"
+        # shellcheck disable=SC2086 # words
+        compare "$golden/llama2" x $flags --json
+        exits 1
+        "$python" -c 'import json, sys
+t = json.load(open(sys.argv[1]))
+assert t["verdict"] == t["forward"]["verdict"] == "different"
+assert t["weights_verdict"] in ("identical", "within tolerance")' "$stdout" 2>parsed || is_wrong "--json: $(cat parsed)"
+    done <<'FLAGS'
+--atol 10
+--ignore *layers.1.*linear_qkv.weight
+FLAGS
+    compare "$golden/gpt2" gpt2-bf16 --json
+    exits 0
+    "$python" -c 'import json, sys
+t = json.load(open(sys.argv[1]))
+assert t["verdict"] == t["forward"]["verdict"] == "within rounding" and t["weights_verdict"] == "different"' \
+        "$stdout" 2>parsed || is_wrong "--json: $(cat parsed)"
+else
+    skip "no python3"
+fi
 
 it "-q says nothing, --json prints JSON and nothing else"
 compare "$golden/gpt2" gpt2-bf16 -q
