@@ -25,13 +25,22 @@ void sides_release(struct side sides[2])
 
 /* ---- opening ---- */
 
-/* What one side is told: a Hugging Face folder has its own config.json and no iterations. */
+static bool has_own_config(const char *path)
+{
+    struct arena a;
+    arena_init(&a);
+    bool has = path_exists(path_join(&a, hf_folder_resolve(&a, path), "config.json"));
+    arena_release(&a);
+    return has;
+}
+
+/* What one side is told: a Hugging Face folder has no iterations, and most have a config.json. */
 static struct source_options options_for(const char *path, const struct source_options *o,
                                          uint64_t vocab_size)
 {
     struct source_options out = *o;
     if (source_hf.matches(path)) {
-        out.hf_config = NULL;
+        if (has_own_config(path)) out.hf_config = NULL;
         out.has_ckpt_step = false;
     }
     if (vocab_size) out.true_vocab_size = vocab_size;

@@ -148,6 +148,7 @@ static enum status check_report(const char *path, struct error *err)
 {
     struct arena a;
     char head[sizeof page_begins] = "";
+    if (!*path) return fail(err, ERR_USAGE, "--report: the name of the file is empty");
     arena_init(&a);
     enum status st = try_to_write(&a, path, err);
     arena_release(&a);

@@ -418,6 +418,19 @@ run verify m m --ckpt-step 7
 exits 2
 says "Hugging Face folders have no iterations"
 
+it "a folder without config.json has that of --hf-config, another its own"
+cp -r m bald && rm bald/config.json
+for pair in "bald m" "m bald"; do
+    # shellcheck disable=SC2086 # words
+    run verify $pair --hf-config m
+    exits 0
+    prints "identical: 27 tensors"
+done
+configured m x rope_theta 20000.0
+run verify m x --hf-config m
+exits 1
+prints "CONFIGS DIFFER: 1 field"
+
 it "memory and threads can be bounded"
 run verify m ckpt --threads 1 --max-memory 1MiB
 exits 6
@@ -454,6 +467,9 @@ run verify m other --report ckpt
 exits 7
 run verify m other --report nosuch/page.html
 exits 4
+run verify m nosuch --report '' # told at once, too
+exits 2
+says "--report: the name of the file is empty"
 run verify m nosuch --report /proc/page.html # where not even root can make a file: told at once
 exits 4
 says "--report /proc/page.html: "
