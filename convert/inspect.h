@@ -11,8 +11,9 @@ enum reading {
     AS_FILE,    /* one .safetensors or torch.save file */
     AS_UNKNOWN, /* a DCP folder of another program, a Hugging Face folder of a family without a map
                  */
-    AS_REFUSED  /* of a family that has a map, or Megatron's; it cannot be read as what it says it
-                 * is:  the last note tells why */
+    AS_CONTRADICTS, /* a model whose config says something else than its tensors are */
+    AS_REFUSED /* of a family that has a map, or Megatron's; it cannot be read as what it says it
+                * is:  the last note tells why */
 };
 
 /* source_open, and beyond it what has stored tensors only (c->format says which kind,

@@ -100,6 +100,7 @@ static enum status open_as_stored(struct catalog *c, const char *path, struct er
 /* Of what source_open did not support. */
 static enum reading why_stored(const struct catalog *c)
 {
+    if (c->contradicts) return AS_CONTRADICTS;
     return c->family || source_megatron.matches(c->path) ? AS_REFUSED : AS_UNKNOWN;
 }
 

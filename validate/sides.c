@@ -224,18 +224,26 @@ static bool same_configs(const struct side sides[2])
     return same;
 }
 
-/* Where one config.json contradicts its own tensors, their stored names may well be those of the
- * other side: that makes no model of it. A single file has no config that could say otherwise. */
+/* What cannot be read as the model that it says it is may well have the stored names of the other
+ * side: that makes no model of it. A single file has no config that could say otherwise, and of
+ * what Ferry cannot read on both sides, as of a kind of rope that it does not know, the files are
+ * all that there is to compare. Tensors that are not what the config says are no model of any kind.
+ */
+static bool may_go_by_stored_names(const struct side sides[2], unsigned i)
+{
+    const struct side *s = &sides[i], *other = &sides[1 - i];
+    if ((s->reading != AS_REFUSED && s->reading != AS_CONTRADICTS) || other->reading == AS_FILE)
+        return true;
+    return s->reading == AS_REFUSED && other->reading == AS_REFUSED && same_configs(sides);
+}
+
 static enum status check_refused(const struct side sides[2], struct error *err)
 {
-    for (unsigned i = 0; i < 2; i++) {
-        const struct side *s = &sides[i], *other = &sides[1 - i];
-        if (s->reading != AS_REFUSED || other->reading == AS_FILE) continue;
-        if (other->reading == AS_REFUSED && same_configs(sides)) continue;
-        return fail(err, ERR_UNSUPPORTED,
-                    "%c (%s) cannot be read as the model that it says it is: %s", i ? 'B' : 'A',
-                    s->catalog.path, reason(s));
-    }
+    for (unsigned i = 0; i < 2; i++)
+        if (!may_go_by_stored_names(sides, i))
+            return fail(err, ERR_UNSUPPORTED,
+                        "%c (%s) cannot be read as the model that it says it is: %s", i ? 'B' : 'A',
+                        sides[i].catalog.path, reason(&sides[i]));
     return OK;
 }
 

@@ -3,7 +3,8 @@
  *
  * Where both are of families with a model map, these are logical names, and stored tensors that no
  * row of the map names go by their own. Else both go by the names of their files,
- * unless that would hide that one of them is not what its config says (AS_REFUSED).
+ * unless that would hide that one of them is not what its config says (AS_REFUSED,
+ * AS_CONTRADICTS).
  *
  * Not listed, but counted: vocabulary padding (NAME.padding), and the optimizer where only one side
  * has its state, or where nobody wants it compared. State that cannot be read is not "none". */
