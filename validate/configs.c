@@ -9,8 +9,8 @@
 const char *const config_effect_ids[] = {
     [EFFECT_COMPUTES] = "computes", [EFFECT_HARMLESS] = "harmless", [EFFECT_UNSAID] = "unsaid"};
 
-/* Beside those of MODEL_FIELDS: lists of layers. */
-static const char *const list_fields[] = {"moe_layers", "window_layers"};
+/* Beside those of MODEL_FIELDS. */
+static const char *const list_fields[] = {"moe_layers", "window_layers", "beyond"};
 
 static bool matches_a_field(const char *glob)
 {
