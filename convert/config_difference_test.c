@@ -3,24 +3,9 @@
 #include "convert/config_difference.h"
 #include "convert/megatron_args.h"
 #include "convert/source.h"
-#include "convert/testing.h"
+#include "convert/testing_models.h"
 
 #define MEGATRON "tests/golden/megatron/"
-
-static struct model_maps maps;
-
-static int load_maps(void **state)
-{
-    (void)state;
-    return model_maps_load(&maps, NULL, NULL) ? -1 : 0;
-}
-
-static int release_maps(void **state)
-{
-    (void)state;
-    model_maps_release(&maps);
-    return 0;
-}
 
 /* A catalog that says what a family's config.json with these members says. */
 static struct catalog said_by_json(const char *family, const char *members)
