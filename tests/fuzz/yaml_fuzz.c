@@ -22,7 +22,7 @@ static void use(const cJSON *tree)
     arena_init(&a);
     model_config_from_run_config(model, &a, &config);
     layout_options_from_run_config(model, &a, &layout);
-    (void)run_config_beyond_hf(model);
+    (void)run_config_beyond_hf(model, &a);
     arena_release(&a);
 }
 

@@ -191,7 +191,8 @@ class Interop:
         """What ferry prints, of the model and of what it makes of it, against a program of its own."""
         folder, out = self.work / "hf" / name, self.work / "digests" / name
         want = digests.lines(folder)
-        self.run_ferry("convert", folder, out, "--tp", 2)
+        layout = ("--to", "hf") if name in models.HF_ONLY else ("--tp", 2)
+        self.run_ferry("convert", folder, out, *layout)
         for path in (folder, out):
             got = subprocess.run([self.ferry, "digest", path], capture_output=True, text=True).stdout
             got = "".join(line for line in got.splitlines(True) if not line.startswith("config"))

@@ -79,6 +79,8 @@ VARIANTS = {
     "yarn-untruncated": llama_yarn(mscale=0, mscale_all_dim=1.3, truncate=False),
 }
 MODELS.update(VARIANTS)
+# With biases that Megatron has no place for.
+HF_ONLY = ("llama-attention-bias", "llama-mlp-bias", "qwen3-window")
 
 
 def dtype_of(name):
