@@ -486,6 +486,21 @@ cJSON *json_new_double(double v)
     return new_number(text);
 }
 
+void json_add_u64(cJSON *o, const char *name, uint64_t n)
+{
+    cJSON_AddItemToObject(o, name, json_new_u64(n));
+}
+
+void json_add_number(cJSON *o, const char *name, double x)
+{
+    cJSON_AddItemToObject(o, name, isfinite(x) ? json_new_double(x) : cJSON_CreateNull());
+}
+
+void json_add_text(cJSON *o, const char *name, const char *text)
+{
+    cJSON_AddItemToObject(o, name, text ? cJSON_CreateString(text) : cJSON_CreateNull());
+}
+
 /* ---- printing ---- */
 
 /* The next character of text, which ends with NUL: its bytes, or 0 where it is broken. */

@@ -50,6 +50,11 @@ cJSON *json_new_u64(uint64_t v);
 cJSON *json_new_i64(int64_t v);
 cJSON *json_new_double(double v);
 
+/* Fields of objects that are built. */
+void json_add_u64(cJSON *object, const char *name, uint64_t n);
+void json_add_number(cJSON *object, const char *name, double x);       /* null: NaN or infinite */
+void json_add_text(cJSON *object, const char *name, const char *text); /* null: NULL */
+
 /* Appends the text of the tree: indent spaces a level, byte for byte as Python's
  * json.dump(indent=N, ensure_ascii=False) writes it; indent < 0: on one line, without a blank. No
  * line end behind it. */

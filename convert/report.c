@@ -283,16 +283,6 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
 
 /* ---- JSON ---- */
 
-static void add_u64(cJSON *object, const char *name, uint64_t n)
-{
-    cJSON_AddItemToObject(object, name, json_new_u64(n));
-}
-
-static void add_text(cJSON *object, const char *name, const char *text)
-{
-    cJSON_AddItemToObject(object, name, text ? cJSON_CreateString(text) : cJSON_CreateNull());
-}
-
 static void add_names(cJSON *object, const char *name, const char *const *names, size_t count)
 {
     cJSON *list = cJSON_AddArrayToObject(object, name);
@@ -303,11 +293,11 @@ static void add_names(cJSON *object, const char *name, const char *const *names,
 static void layout_json(cJSON *object, const struct layout *l)
 {
     cJSON *o = cJSON_AddObjectToObject(object, "layout");
-    add_u64(o, "tp", l->tp);
-    add_u64(o, "pp", l->pp);
-    add_u64(o, "vpp", l->vpp);
-    add_u64(o, "ep", l->ep);
-    add_u64(o, "etp", l->etp);
+    json_add_u64(o, "tp", l->tp);
+    json_add_u64(o, "pp", l->pp);
+    json_add_u64(o, "vpp", l->vpp);
+    json_add_u64(o, "ep", l->ep);
+    json_add_u64(o, "etp", l->etp);
 }
 
 static void source_json(cJSON *object, const struct catalog *c)
@@ -315,14 +305,14 @@ static void source_json(cJSON *object, const struct catalog *c)
     struct parameter_count n;
     cJSON *o = cJSON_AddObjectToObject(object, "source");
     count_parameters(c, &n);
-    add_text(o, "path", c->path);
-    add_text(o, "format", c->format);
-    add_text(o, "family", c->family);
-    if (c->iteration >= 0) add_u64(o, "iteration", (uint64_t)c->iteration);
+    json_add_text(o, "path", c->path);
+    json_add_text(o, "format", c->format);
+    json_add_text(o, "family", c->family);
+    if (c->iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->iteration);
     layout_json(o, &c->layout);
-    add_u64(o, "parameters", n.elements);
-    add_u64(o, "bytes", n.bytes);
-    add_u64(o, "pieces", count_source_pieces(c));
+    json_add_u64(o, "parameters", n.elements);
+    json_add_u64(o, "bytes", n.bytes);
+    json_add_u64(o, "pieces", count_source_pieces(c));
     add_names(o, "missing", c->missing, c->num_missing);
     add_names(o, "unexpected", c->unexpected, c->num_unexpected);
     add_names(o, "notes", (const char *const *)c->notes, c->num_notes);
@@ -332,22 +322,22 @@ static void target_json(cJSON *object, const struct conversion *c)
 {
     const struct target *t = c->target;
     cJSON *o = cJSON_AddObjectToObject(object, "target");
-    add_text(o, "path", c->destination);
-    add_text(o, "format", t->options.format);
-    add_text(o, "unit", t->unit);
+    json_add_text(o, "path", c->destination);
+    json_add_text(o, "format", t->options.format);
+    json_add_text(o, "unit", t->unit);
     layout_json(o, &t->layout);
-    add_u64(o, "files", t->facts.num_weight_files);
-    add_u64(o, "bytes", t->plan.target_bytes);
-    add_u64(o, "tensors", t->facts.num_target_tensors);
-    add_u64(o, "logical_tensors", t->plan.num_carries);
+    json_add_u64(o, "files", t->facts.num_weight_files);
+    json_add_u64(o, "bytes", t->plan.target_bytes);
+    json_add_u64(o, "tensors", t->facts.num_target_tensors);
+    json_add_u64(o, "logical_tensors", t->plan.num_carries);
     cJSON_AddBoolToObject(o, "per_layer_names", t->facts.per_layer_names);
-    add_u64(o, "vocab_size", t->source->config.vocab_size);
-    add_u64(o, "padded_vocab_size", t->facts.padded_vocab);
-    add_u64(o, "vocab_rows_new", t->facts.new_rows);
-    add_u64(o, "vocab_rows_carried", t->facts.carried_rows);
-    add_u64(o, "vocab_rows_cut", t->facts.cut_rows);
+    json_add_u64(o, "vocab_size", t->source->config.vocab_size);
+    json_add_u64(o, "padded_vocab_size", t->facts.padded_vocab);
+    json_add_u64(o, "vocab_rows_new", t->facts.new_rows);
+    json_add_u64(o, "vocab_rows_carried", t->facts.carried_rows);
+    json_add_u64(o, "vocab_rows_cut", t->facts.cut_rows);
     cJSON_AddBoolToObject(o, "tied", !t->source->config.untie_embeddings_and_output_weights);
-    add_u64(o, "cast_tensors", t->facts.cast_tensors);
+    json_add_u64(o, "cast_tensors", t->facts.cast_tensors);
 }
 
 void report_sides_json(cJSON *object, const struct conversion *c)
@@ -368,15 +358,15 @@ void report_lossy_json(cJSON *object, const struct target *t)
 static void replaces_json(cJSON *object, const struct publish_replaced *r)
 {
     cJSON *o = cJSON_AddObjectToObject(object, "replaces");
-    add_text(o, "path", r->folder);
-    add_u64(o, "files", r->num_files);
-    add_u64(o, "bytes", r->bytes);
+    json_add_text(o, "path", r->folder);
+    json_add_u64(o, "files", r->num_files);
+    json_add_u64(o, "bytes", r->bytes);
 }
 
 static void left_json(cJSON *object, const struct conversion *c)
 {
     cJSON *o = cJSON_AddObjectToObject(object, "interrupted_run");
-    add_u64(o, "bytes", c->left.bytes);
+    json_add_u64(o, "bytes", c->left.bytes);
     cJSON_AddBoolToObject(o, "same_plan", c->left.same_work);
     cJSON_AddBoolToObject(o, "discarded", c->restarts);
 }
@@ -390,16 +380,16 @@ void report_plan_json(cJSON *object, const struct conversion *c)
     if (c->left.found) left_json(object, c);
     cJSON *ranks = cJSON_AddObjectToObject(object, "ranks");
     struct share s = share_of(c);
-    add_u64(ranks, "rank", c->ranks.rank);
-    add_u64(ranks, "size", c->ranks.size);
-    add_u64(ranks, "files", s.files);
-    add_u64(ranks, "bytes", s.bytes);
+    json_add_u64(ranks, "rank", c->ranks.rank);
+    json_add_u64(ranks, "size", c->ranks.size);
+    json_add_u64(ranks, "files", s.files);
+    json_add_u64(ranks, "bytes", s.bytes);
     cJSON_AddStringToObject(object, "megatron_flags",
                             c->target->facts.flags ? c->target->facts.flags : "");
-    add_u64(object, "peak_memory_bytes", c->peak_memory);
-    add_u64(object, "max_memory_bytes", c->max_memory);
-    add_u64(object, "disk_needed_bytes", c->disk_needed);
-    add_u64(object, "disk_free_bytes", c->disk_free);
+    json_add_u64(object, "peak_memory_bytes", c->peak_memory);
+    json_add_u64(object, "max_memory_bytes", c->max_memory);
+    json_add_u64(object, "disk_needed_bytes", c->disk_needed);
+    json_add_u64(object, "disk_free_bytes", c->disk_free);
 }
 
 static cJSON *counts_json(const struct plan *p, enum report_count which)
@@ -407,7 +397,7 @@ static cJSON *counts_json(const struct plan *p, enum report_count which)
     cJSON *o = cJSON_CreateObject();
     for (size_t i = 0; i < p->num_carries; i++) {
         uint64_t n = count_of(&p->carries[i], which);
-        if (n) add_u64(o, p->carries[i].source->name, n);
+        if (n) json_add_u64(o, p->carries[i].source->name, n);
     }
     return o;
 }
@@ -425,12 +415,12 @@ void report_result_json(cJSON *object, const struct conversion *c, const struct 
     struct rusage usage;
     (void)getrusage(RUSAGE_SELF, &usage);
     cJSON *o = cJSON_AddObjectToObject(object, "result");
-    add_u64(o, "read_bytes", r->read_bytes);
-    add_u64(o, "written_bytes", r->written_bytes);
-    add_u64(o, "resumed_bytes", r->resumed_bytes);
-    add_u64(o, "cast_elements", r->cast_elements);
-    add_u64(o, "changed_elements", r->changed_elements);
+    json_add_u64(o, "read_bytes", r->read_bytes);
+    json_add_u64(o, "written_bytes", r->written_bytes);
+    json_add_u64(o, "resumed_bytes", r->resumed_bytes);
+    json_add_u64(o, "cast_elements", r->cast_elements);
+    json_add_u64(o, "changed_elements", r->changed_elements);
     if (!c->ranks.rank) report_counts_json(o, c);
     cJSON_AddItemToObject(o, "seconds", json_new_double(c->seconds));
-    add_u64(o, "peak_resident_bytes", (uint64_t)usage.ru_maxrss * 1024);
+    json_add_u64(o, "peak_resident_bytes", (uint64_t)usage.ru_maxrss * 1024);
 }

@@ -26,7 +26,6 @@
 #include "convert/options.h"
 #include "convert/record.h"
 #include "validate/commands.h"
-#include "validate/json_fields.h"
 #include "validate/optimizer.h"
 
 enum { CHECK_CAP = 1 << 30, MOST_LISTED = 50 };

@@ -5,7 +5,6 @@
 
 #include "common/json.h"
 #include "validate/forward.h"
-#include "validate/json_fields.h"
 
 enum { SHOWN_OUTPUTS = 20 };
 

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
+#include "common/json.h"
 #include "common/map.h"
 #include "validate/hints.h"
-#include "validate/json_fields.h"
 
 enum { SHOWN_NAMES = 3 };
 

@@ -5,23 +5,7 @@
 #include "common/json.h"
 #include "convert/options.h"
 #include "validate/hints.h"
-#include "validate/json_fields.h"
 #include "validate/verdict.h"
-
-void json_add_u64(cJSON *o, const char *name, uint64_t n)
-{
-    cJSON_AddItemToObject(o, name, json_new_u64(n));
-}
-
-void json_add_number(cJSON *o, const char *name, double x)
-{
-    cJSON_AddItemToObject(o, name, isfinite(x) ? json_new_double(x) : cJSON_CreateNull());
-}
-
-void json_add_text(cJSON *o, const char *name, const char *text)
-{
-    cJSON_AddItemToObject(o, name, text ? cJSON_CreateString(text) : cJSON_CreateNull());
-}
 
 static cJSON *shape_json(const struct tensor *t)
 {

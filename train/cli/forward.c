@@ -204,7 +204,7 @@ static void print_result(const struct asked *x, struct results *r)
     }
     if (!dry) {
         cJSON_AddItemToObject(r->json, "outputs", r->outputs);
-        run_json_add_u64(r->json, "bytes", r->data_bytes);
+        json_add_u64(r->json, "bytes", r->data_bytes);
         r->outputs = NULL;
     }
     run_json_print(r->json, r->started);

@@ -169,7 +169,7 @@ static cJSON *plan_json(const struct asked *x, const struct batch *prompts)
 {
     cJSON *o = run_json_new(x->path, &x->flags->compute);
     run_json_add_tokens(o, prompts);
-    run_json_add_u64(o, "max_new_tokens", x->flags->max_new_tokens);
+    json_add_u64(o, "max_new_tokens", x->flags->max_new_tokens);
     cJSON_AddTrueToObject(o, "dry_run");
     return o;
 }

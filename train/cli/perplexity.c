@@ -196,7 +196,7 @@ static cJSON *plan_json(const struct windows *w, const struct batch *shape)
 {
     cJSON *o = run_json_new(w->model, &w->flags->compute);
     cJSON_AddStringToObject(o, "data", w->flags->data);
-    run_json_add_u64(o, "tokens", w->num_tokens - 1);
+    json_add_u64(o, "tokens", w->num_tokens - 1);
     run_json_add_tokens(o, shape);
     cJSON_AddTrueToObject(o, "dry_run");
     return o;

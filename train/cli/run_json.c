@@ -4,11 +4,6 @@
 
 #include "common/progress.h"
 
-void run_json_add_u64(cJSON *o, const char *name, uint64_t n)
-{
-    cJSON_AddItemToObject(o, name, json_new_u64(n));
-}
-
 static uint64_t size_or(uint64_t size, uint64_t otherwise)
 {
     return size ? size : otherwise;
@@ -21,33 +16,33 @@ cJSON *run_json_new(const char *model_path, const struct compute_flags *f)
     cJSON_AddStringToObject(o, "model", model_path);
     cJSON_AddStringToObject(o, "dtype", f->engine.dtype);
     cJSON_AddStringToObject(o, "device", f->engine.device ? f->engine.device : "cpu");
-    run_json_add_u64(sizes, "tp", tp);
-    run_json_add_u64(sizes, "pp", size_or(f->layout.pp, 1));
-    run_json_add_u64(sizes, "ep", size_or(f->layout.ep, 1));
-    run_json_add_u64(sizes, "etp", size_or(f->layout.etp, tp));
-    run_json_add_u64(sizes, "cp", size_or(f->engine.cp, 1));
+    json_add_u64(sizes, "tp", tp);
+    json_add_u64(sizes, "pp", size_or(f->layout.pp, 1));
+    json_add_u64(sizes, "ep", size_or(f->layout.ep, 1));
+    json_add_u64(sizes, "etp", size_or(f->layout.etp, tp));
+    json_add_u64(sizes, "cp", size_or(f->engine.cp, 1));
     cJSON_AddItemToObject(o, "layout", sizes);
     return o;
 }
 
 void run_json_add_tokens(cJSON *o, const struct batch *shape)
 {
-    run_json_add_u64(o, "sequences", shape->num_sequences);
-    run_json_add_u64(o, "length", shape->length);
+    json_add_u64(o, "sequences", shape->num_sequences);
+    json_add_u64(o, "length", shape->length);
 }
 
 static cJSON *rank_json(const struct fit_memory *x, unsigned rank)
 {
     cJSON *o = cJSON_CreateObject();
-    run_json_add_u64(o, "rank", rank);
-    run_json_add_u64(o, "parameters_and_caches", x->parameters);
-    run_json_add_u64(o, "inputs_outputs_and_activations", x->passes);
-    run_json_add_u64(o, "results", x->results);
-    run_json_add_u64(o, "loading", x->loading);
-    run_json_add_u64(o, "communication", x->talking);
-    run_json_add_u64(o, "most_of_device", x->device);
-    run_json_add_u64(o, "most_of_host_beside_it", x->host);
-    run_json_add_u64(o, "program", x->program);
+    json_add_u64(o, "rank", rank);
+    json_add_u64(o, "parameters_and_caches", x->parameters);
+    json_add_u64(o, "inputs_outputs_and_activations", x->passes);
+    json_add_u64(o, "results", x->results);
+    json_add_u64(o, "loading", x->loading);
+    json_add_u64(o, "communication", x->talking);
+    json_add_u64(o, "most_of_device", x->device);
+    json_add_u64(o, "most_of_host_beside_it", x->host);
+    json_add_u64(o, "program", x->program);
     return o;
 }
 

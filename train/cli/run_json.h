@@ -11,7 +11,6 @@ cJSON *run_json_new(const char *model_path, const struct compute_flags *f);
 void run_json_add_tokens(cJSON *o, const struct batch *shape);
 /* What memory each rank takes, in bytes. */
 void run_json_add_plan(cJSON *o, const struct fit_memory *ranks, unsigned num_ranks);
-void run_json_add_u64(cJSON *o, const char *name, uint64_t n);
 /* With how long it took since started (seconds_now()); frees it. */
 void run_json_print(cJSON *o, double started);
 
