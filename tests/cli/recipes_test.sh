@@ -1,0 +1,26 @@
+#!/bin/sh
+# recipes_test.sh FERRY - the commands of RECIPES.md, in their order and as they are written there, on a
+# model of random numbers. What other programs would do there is left out.
+recipes=$(cd "$(dirname "$0")/../.." && pwd)/RECIPES.md
+. "$(dirname "$0")/lib.sh"
+mkdir ../bin && ln -s "$ferry" ../bin/ferry
+PATH=$(cd ../bin && pwd):$PATH
+synth_model hf --layers 8
+
+# Each line that begins with ferry, or runs it in a loop.
+grep -E '^    (ferry|for) ' "$recipes" | sed 's/^    //' >commands
+
+it "most recipes are commands that can be tried here"
+[ "$(wc -l <commands)" -ge 15 ] || is_wrong "RECIPES.md has only $(wc -l <commands) of them"
+
+while read -r line; do
+    it "$line"
+    case $line in
+    *logits.safetensors*) skip "the results are another program's" && continue ;;
+    esac
+    run_program sh -c "$line"
+    exits 0
+done <commands
+
+it "no recipe leaves anything half done"
+nothing_partial_in .
