@@ -244,7 +244,7 @@ static enum status add_joined(void *context, const struct pair *p, struct error 
     struct piece piece = adding->piece;
     piece.pair = *p;
     if (!pair_nest(&piece.pair))
-        return fail(err, ERR_OURS, "%s: a part that is no nested view", adding->tensor->name);
+        return fail(err, ERR_OURS, "%s: a part that is not a nested view", adding->tensor->name);
     catalog_add_piece(adding->catalog, adding->tensor, &piece);
     return OK;
 }
@@ -268,7 +268,7 @@ enum status catalog_add_stored(struct catalog *c, struct tensor *t,
     struct pair by_stored = *part;
     pair_swap(&by_stored);
     if (!pair_nest(&by_stored))
-        return fail(err, ERR_OURS, "%s: a part of %s that is no nested view", t->name,
+        return fail(err, ERR_OURS, "%s: a part of %s that is not a nested view", t->name,
                     stored->name);
     TRY(index_stored(c, stored, err));
     uint64_t from = by_stored.a_offset, to = from + pair_a_span(&by_stored);

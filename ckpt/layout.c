@@ -19,8 +19,8 @@ struct deal {
 static enum status wrong(struct error *err, const char *what, uint64_t n, const char *of,
                          uint64_t by, const char *divisor)
 {
-    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " of %s is no multiple of %s %" PRIu64, what, n,
-                of, divisor, by);
+    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " of %s is not a multiple of %s %" PRIu64, what,
+                n, of, divisor, by);
 }
 
 enum { LONGEST_LAYOUT = 1 << 20 }; /* letters of a pipeline layout once it is unrolled */
@@ -135,8 +135,8 @@ static enum status deal_by_number(struct deal *d, const struct layout *l, uint64
     if (l->pp < own || first > num_layers || last > num_layers - first ||
         (!middle && first + last < num_layers))
         return fail(err, ERR_UNSUPPORTED,
-                    "%" PRIu64 " layers cannot be dealt to %" PRIu64 " pipeline ranks with %" PRIu64
-                    " in the first and %" PRIu64 " in the last",
+                    "%" PRIu64 " layers cannot be distributed over %" PRIu64
+                    " pipeline ranks with %" PRIu64 " in the first and %" PRIu64 " in the last",
                     num_layers, l->pp, first, last);
     uint64_t rest = num_layers - first - last + l->count_embedding + l->count_loss;
     if (middle && rest % middle)
@@ -444,8 +444,9 @@ enum status param_shard(const struct param_rule *rule, bool gated, const char *n
     if (rule->split >= 0) {
         whole = shape[rule->split] / *num_parts;
         if (shape[rule->split] % *num_parts)
-            return fail(err, ERR_UNSUPPORTED, "%s: %" PRIu64 " rows are no gate and up of one size",
-                        name, shape[rule->split]);
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: %" PRIu64 " rows are not gate and up of one size", name,
+                        shape[rule->split]);
         if (whole % tp_size)
             return fail(err, ERR_UNSUPPORTED,
                         "%s: %" PRIu64 " %s are not divisible by tensor parallel size %" PRIu64,
@@ -458,7 +459,7 @@ enum status param_shard(const struct param_rule *rule, bool gated, const char *n
     for (unsigned i = 0; i < *num_parts; i++) {
         if (rule->split >= 0) start[rule->split] = i * whole + tp_rank * share;
         if (!pair_of_box(&parts[i], num_dims, shape, start, extent, i * numel, NULL))
-            return fail(err, ERR_OURS, "%s: a shard that is no view", name);
+            return fail(err, ERR_OURS, "%s: a shard that is not a view", name);
         if (i == 0) numel = pair_count(&parts[0]);
     }
     return OK;

@@ -88,7 +88,7 @@ static const struct deal_case deals[] = {
 };
 // clang-format on
 
-static void layers_are_dealt_as_megatron_deals_them(void **state)
+static void layers_are_distributed_as_megatron_does(void **state)
 {
     (void)state;
     struct error err = {0};
@@ -127,8 +127,8 @@ struct refusal {
 
 // clang-format off
 static const struct refusal refusals[] = {
-    {9, {.pp = 4}, ERR_UNSUPPORTED, "the number 9 of layers is no multiple of pipeline size 4"},
-    {8, {.pp = 2, .virtual_stages = 3}, ERR_UNSUPPORTED, "4 of layers a rank is no multiple of virtual stages 3"},
+    {9, {.pp = 4}, ERR_UNSUPPORTED, "the number 9 of layers is not a multiple of pipeline size 4"},
+    {8, {.pp = 2, .virtual_stages = 3}, ERR_UNSUPPORTED, "4 of layers a rank is not a multiple of virtual stages 3"},
     {8, {.virtual_stages = 2}, ERR_UNSUPPORTED, "virtual pipeline stages need a pipeline size above 1"},
     {8, {.pp = 2, .layers_per_virtual_stage = 3}, ERR_UNSUPPORTED,
      "8 layers on 2 pipeline ranks cannot be cut into virtual stages of 3"},
@@ -140,14 +140,14 @@ static const struct refusal refusals[] = {
     {8, {.pp = 4, .first_layers = 2, .layers_per_virtual_stage = 1}, ERR_USAGE, "cannot be given where"},
     {4, {.pp = 2, .layers_per_virtual_stage = 2, .pipeline_layout = "Ett|ttL"}, ERR_USAGE, "cannot be given where"},
     {10, {.pp = 2, .first_layers = 3, .last_layers = 3}, ERR_UNSUPPORTED,
-     "10 layers cannot be dealt to 2 pipeline ranks with 3 in the first and 3 in the last"},
+     "10 layers cannot be distributed over 2 pipeline ranks with 3 in the first and 3 in the last"},
     {10, {.first_layers = 5, .last_layers = 5}, ERR_UNSUPPORTED, "to 1 pipeline ranks with 5 in the first and 5"},
     {10, {.first_layers = 3}, ERR_UNSUPPORTED, "to 1 pipeline ranks with 3 in the first"},
     {10, {.pp = 3, .first_layers = 7, .last_layers = 7}, ERR_UNSUPPORTED, "with 7 in the first and 7 in the last"},
-    {10, {.pp = 3, .first_layers = UINT64_MAX, .last_layers = 1}, ERR_UNSUPPORTED, "10 layers cannot be dealt"},
-    {10, {.pp = 3, .first_layers = 1, .last_layers = UINT64_MAX}, ERR_UNSUPPORTED, "10 layers cannot be dealt"},
-    {10, {.pp = 5, .first_layers = 1}, ERR_UNSUPPORTED, "the number 9 of layers between is no multiple of pipeline size 4"},
-    {15, {.pp = 4, .virtual_stages = 2, .first_layers = 3}, ERR_UNSUPPORTED, "3 of layers a rank is no multiple"},
+    {10, {.pp = 3, .first_layers = UINT64_MAX, .last_layers = 1}, ERR_UNSUPPORTED, "10 layers cannot be distributed"},
+    {10, {.pp = 3, .first_layers = 1, .last_layers = UINT64_MAX}, ERR_UNSUPPORTED, "10 layers cannot be distributed"},
+    {10, {.pp = 5, .first_layers = 1}, ERR_UNSUPPORTED, "the number 9 of layers between is not a multiple of pipeline size 4"},
+    {15, {.pp = 4, .virtual_stages = 2, .first_layers = 3}, ERR_UNSUPPORTED, "3 of layers a rank is not a multiple"},
     {0, {.count_embedding = true, .pp = 2}, ERR_UNSUPPORTED, "the number 1 of layers"},
     {8, {.pp = 2, .first_layers = 4, .count_loss = true}, ERR_USAGE,
      "layers of the first and last rank cannot be given where the embedding or the loss counts"},
@@ -430,9 +430,9 @@ static void what_tensor_parallel_size_does_not_divide_is_refused(void **state)
     assert_fails(param_shard(fc1, true, "fc1", 2, rows10, 0, 2, parts, &n, local, &err),
                  ERR_UNSUPPORTED, "fc1: 5 rows are not divisible by tensor parallel size 2");
     assert_fails(param_shard(fc1, true, "fc1", 2, odd, 0, 3, parts, &n, local, &err),
-                 ERR_UNSUPPORTED, "fc1: 9 rows are no gate and up of one size");
+                 ERR_UNSUPPORTED, "fc1: 9 rows are not gate and up of one size");
     assert_fails(param_shard(fc1, true, "fc1", 2, odd, 0, 2, parts, &n, local, &err),
-                 ERR_UNSUPPORTED, "fc1: 9 rows are no gate and up of one size");
+                 ERR_UNSUPPORTED, "fc1: 9 rows are not gate and up of one size");
     assert_fails(param_shard(fc2, true, "fc2", 1, one, 0, 2, parts, &n, local, &err),
                  ERR_UNSUPPORTED, "fc2: 1 dimensions");
     const uint64_t many[MAX_AXES + 1] = {8, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -502,7 +502,7 @@ static void fields_of_the_config_are_found_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_dealt_as_megatron_deals_them),
+        cmocka_unit_test(layers_are_distributed_as_megatron_does),
         cmocka_unit_test(layouts_that_cannot_be_are_refused_by_name),
         cmocka_unit_test(sizes_must_divide_the_model),
         cmocka_unit_test(a_layout_is_told_in_one_line),

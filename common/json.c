@@ -216,7 +216,7 @@ MUST_CHECK static enum status scan_member(struct scan *s)
     if (++s->num_names == s->stop_at_name) {
         int length = s->at - name < MAX_NAME_SHOWN ? (int)(s->at - name) : MAX_NAME_SHOWN;
         s->at = name;
-        return refuse(s, "%.*s stands twice in its object", length, name);
+        return refuse(s, "%.*s appears twice in its object", length, name);
     }
     skip_blanks(s);
     if (!take(s, ':')) return expected(s, "a colon");

@@ -189,11 +189,11 @@ static const struct {
     {"'a'", CJSON_REFUSES, "line 1 column 1: expected a value, not \"'\""},
 
     /* Names: cJSON keeps them all, and finds the first. */
-    {"{\"a\":1,\"b\":2,\"a\":3}", CJSON_TAKES, "line 1 column 14: \"a\" stands twice in its object"},
+    {"{\"a\":1,\"b\":2,\"a\":3}", CJSON_TAKES, "line 1 column 14: \"a\" appears twice in its object"},
     {"{\"a\":1,\"\\u0061\":2}", CJSON_TAKES,
-     "line 1 column 8: \"\\u0061\" stands twice in its object"},
+     "line 1 column 8: \"\\u0061\" appears twice in its object"},
     {"[{\"b\":[{\"a\":1}],\n\"a\":{\"\xC3\xA4\":1,\"\xC3\xA4\":1}}]", CJSON_TAKES,
-     "line 2 column 12: \"\xC3\xA4\" stands twice in its object"},
+     "line 2 column 12: \"\xC3\xA4\" appears twice in its object"},
     {"{a:1}", CJSON_REFUSES, "line 1 column 2: expected a name in quotes, not \"a\""},
     {"{1:1}", CJSON_REFUSES, "line 1 column 2: expected a name in quotes, not \"1\""},
 

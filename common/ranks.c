@@ -34,7 +34,7 @@ enum status ranks_from_environment(struct ranks *out, struct error *err)
         out->share_output = launchers[i].shares_output;
         if (parse(rank, &out->rank) && parse(size, &out->size) && out->rank < out->size) return OK;
         return fail(err, ERR_USAGE,
-                    "the environment has %s=%s and %s=%s, which is no rank; --world-size 1 does "
+                    "the environment has %s=%s and %s=%s, which is not a rank; --world-size 1 does "
                     "without it",
                     launchers[i].rank, rank, launchers[i].size, size);
     }

@@ -328,7 +328,7 @@ static bool can_be_merged(const cJSON *item)
 MUST_CHECK static enum status read_member(struct reader *r, cJSON *mapping, struct map *keys,
                                           const cJSON **merged)
 {
-    if (r->event.type != YAML_SCALAR_EVENT) return refuse(r, "a key that is no scalar");
+    if (r->event.type != YAML_SCALAR_EVENT) return refuse(r, "a key that is not a scalar");
     const char *key = scalar_text(r, &r->key);
     if (map_get(keys, key, NULL)) return refuse(r, "a key that its mapping has already");
     bool is_merge = scalar_kind(r, key) == S_MERGE;

@@ -198,8 +198,8 @@ static void what_we_cannot_keep_is_refused_where_it_stands(void **state)
     } cases[] = {
         {"a: 1\nb: 2\na: 3\n", "line 3 column 1: a key that its mapping has already"},
         {"{a: 1, \"\\x61\": 2}", "line 1 column 8: a key that its mapping has already"},
-        {"? [a, b]\n: 1\n", "line 1 column 3: a key that is no scalar"},
-        {"a: &x 1\n*x : 2\n", "line 2 column 1: a key that is no scalar"},
+        {"? [a, b]\n: 1\n", "line 1 column 3: a key that is not a scalar"},
+        {"a: &x 1\n*x : 2\n", "line 2 column 1: a key that is not a scalar"},
         {"a: *x\n", "line 1 column 4: an alias of an anchor that is not there"},
         {"a: &x [1, *x]\n", "line 1 column 11: an alias of the node that it is part of"},
         {"a: &x 1\nb: &x {c: *x}\n", "line 2 column 11: an alias of the node that it is part of"},

@@ -71,7 +71,7 @@ static const char *const hf_weights[] = {"model.safetensors", "pytorch_model.bin
 static const char *const megatron_weights[] = {".metadata", "mp_rank_*", NULL};
 
 struct format_contents {
-    const char *name, *lacks; /* as in "it is no NAME checkpoint: it has no LACKS" */
+    const char *name, *lacks; /* as in "it is not a NAME checkpoint: it has no LACKS" */
     const char *const *paths;
     size_t num_paths;
     const char *const *signs[2];   /* the second may be NULL */
@@ -240,7 +240,7 @@ static enum status refuse(const struct format_contents *f, const char *folder, b
                           const struct name_list *others, struct error *err)
 {
     struct strbuf why = {0};
-    if (!is_one) strbuf_printf(&why, "it is no %s checkpoint (it has no %s)", f->name, f->lacks);
+    if (!is_one) strbuf_printf(&why, "it is not a %s checkpoint (it has no %s)", f->name, f->lacks);
     if (others->count)
         strbuf_printf(&why, "%sit holds %zu %s that %s no part of %s: ", is_one ? "" : ", and ",
                       others->count, others->count == 1 ? "file or folder" : "files or folders",

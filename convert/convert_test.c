@@ -96,8 +96,9 @@ static void parts_of_an_incomplete_tensor_are_not_dropped_in_silence(void **stat
     assert_fails(CONVERT(less, out, "--to=hf"), ERR_UNSUPPORTED, "1 tensors missing, 0 unexpected");
     assert_fails(NOTED(less, out, "--to=hf", "--allow-missing=*k_proj*"), ERR_UNSUPPORTED,
                  "0 tensors missing, 2 unexpected: model.layers.1.self_attn.q_proj.weight, ...");
-    assert_said("note: model.layers.1.self_attn.q_proj.weight cannot be carried: it is a part of "
-                "decoder.layers.1.self_attention.linear_qkv.weight, of which others are missing\n");
+    assert_said(
+        "note: model.layers.1.self_attn.q_proj.weight cannot be converted: it is one part of "
+        "decoder.layers.1.self_attention.linear_qkv.weight, of which others are missing\n");
     assert_ok(CONVERT(less, out, "--to=hf", "--allow-missing=*k_proj*",
                       "--allow-unexpected=*layers.1.self_attn*"));
     check_same_weights(out, make_without("rest", less, "layers.1.self_attn.q_proj") ? out : out);

@@ -11,7 +11,7 @@ static enum status add(struct end_tokens *out, const cJSON *item, const char *pa
 {
     int64_t id;
     if (!json_as_i64(item, &id) || id > INT32_MAX || id < INT32_MIN)
-        return fail(err, ERR_CORRUPT, "%s: eos_token_id is no token id", path);
+        return fail(err, ERR_CORRUPT, "%s: eos_token_id is not a token id", path);
     if (out->count == MOST_END_TOKENS)
         return fail(err, ERR_CORRUPT, "%s: eos_token_id has more than %d ids", path,
                     MOST_END_TOKENS);

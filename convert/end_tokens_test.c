@@ -62,7 +62,7 @@ static void what_is_no_token_is_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put("config.json", arena_printf(&arena, "{\"eos_token_id\": %s}", bad[i]));
         assert_fails(end_tokens_read(folder, &e, &err), ERR_CORRUPT,
-                     "config.json: eos_token_id is no token id");
+                     "config.json: eos_token_id is not a token id");
     }
     struct strbuf many = {0};
     for (int i = 0; i <= MOST_END_TOKENS; i++)

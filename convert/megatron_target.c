@@ -49,7 +49,7 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
     piece.pair = *p;
     pair_swap(&piece.pair); /* a: the tensor, b: the file */
     if (!pair_nest(&piece.pair))
-        return fail(err, ERR_OURS, "%s: padding that is no nested view", x->to->name);
+        return fail(err, ERR_OURS, "%s: padding that is not a nested view", x->to->name);
     catalog_add_piece(x->c, x->to, &piece);
     return OK;
 }
@@ -241,8 +241,7 @@ static enum status each_of_tensor(struct target *t, const struct tensor *x, part
     struct megatron_part p = {.tensor = x, .num_dims = x->num_dims};
     uint64_t whole[MAX_AXES];
     if (!param_find(x->name, &p.param))
-        return fail(err, ERR_UNSUPPORTED, "%s: no parameter of Megatron-Core that is known",
-                    x->name);
+        return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core", x->name);
     memcpy(whole, x->shape, x->num_dims * sizeof *whole);
     if (p.param.rule->vocab) whole[0] = t->facts.padded_vocab;
     p.whole = whole;
@@ -323,7 +322,7 @@ static enum status add_filling(void *context, const struct pair *p, struct error
     const struct filling *f = context;
     struct pair pair = *p; /* a: the tensor, b: the segment */
     if (!pair_nest(&pair))
-        return fail(err, ERR_OURS, "%s: a target that is no nested view", f->tensor->name);
+        return fail(err, ERR_OURS, "%s: a target that is not a nested view", f->tensor->name);
     plan_add_piece(&f->t->plan, f->tensor, f->segment, &pair);
     return OK;
 }

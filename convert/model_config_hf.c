@@ -65,15 +65,15 @@ static enum status set_field(const struct config_context *x, const cJSON *item, 
     case FIELD_UINT:
         if (constant && text) return eval_default(x, c, text, to, err);
         if (json_as_u64(item, to)) return OK;
-        return bad_value(x, "is no whole number of 64 bits, 0 or more", err);
+        return bad_value(x, "is not a whole number of 64 bits, 0 or more", err);
     case FIELD_REAL:
         if (json_as_double(item, to) && isfinite(*(double *)to)) return OK;
-        return bad_value(x, "is no finite number", err);
+        return bad_value(x, "is not a finite number", err);
     case FIELD_BOOL:
         *(bool *)to = cJSON_IsTrue(item);
         return cJSON_IsBool(item) ? OK : bad_value(x, "is neither true nor false", err);
     default:
-        if (!text) return bad_value(x, "is no text", err);
+        if (!text) return bad_value(x, "is not a string", err);
         *(const char **)to = arena_text(x->arena, text, strlen(text));
         return OK;
     }
@@ -259,7 +259,7 @@ static enum status rope_number(const cJSON *from, const char *name, double fallb
     *out = fallback;
     if (!item || cJSON_IsNull(item)) return OK;
     if (json_as_double(item, out) && isfinite(*out) && *out > 0) return OK;
-    return fail(err, ERR_CORRUPT, "config.json: %s is no finite number above 0", name);
+    return fail(err, ERR_CORRUPT, "config.json: %s is not a finite number above 0", name);
 }
 
 /* The same where 0 says as much as nothing does. */
@@ -367,7 +367,7 @@ static enum status rope_from_hf(const struct config_context *x, struct model_con
     const cJSON *other_theta = json_get(x->hf, "rope_theta") ? x->hf : theta;
     struct model_config other = *c;
     if (!has_five && four && !has_four && !cJSON_IsNull(four))
-        return fail(err, ERR_CORRUPT, "config.json: rope_scaling is no object");
+        return fail(err, ERR_CORRUPT, "config.json: rope_scaling is not an object");
     TRY(read_rope(x, theta, has_five ? five : has_four ? four : NULL, c, err));
     TRY(read_rope(x, other_theta, has_four ? four : has_five ? five : NULL, &other, err));
     if (same_rope(c, &other)) return OK;
@@ -425,7 +425,7 @@ static enum status window_from_hf(const struct config_context *x, struct model_c
     if (!window)
         c->sliding_window = 4096; /* the class's default */
     else if (!json_as_u64(window, &c->sliding_window))
-        return fail(err, ERR_CORRUPT, "config.json: sliding_window is no whole number");
+        return fail(err, ERR_CORRUPT, "config.json: sliding_window is not a whole number");
     return OK;
 }
 
@@ -448,11 +448,11 @@ static enum status find_window_layers(const struct config_context *x, const stru
     const cJSON *max = json_get(x->hf, "max_window_layers");
     uint64_t first = 28; /* the class's default */
     if (max && !cJSON_IsNull(max) && !json_as_u64(max, &first))
-        return fail(err, ERR_CORRUPT, "config.json: max_window_layers is no whole number");
+        return fail(err, ERR_CORRUPT, "config.json: max_window_layers is not a whole number");
     bool listed = types && !cJSON_IsNull(types);
     if (listed && (!cJSON_IsArray(types) || (uint64_t)cJSON_GetArraySize(types) != c->num_layers))
         return fail(err, ERR_CORRUPT,
-                    "config.json: layer_types is no list of one text for each of %" PRIu64
+                    "config.json: layer_types is not a list of one string for each of %" PRIu64
                     " layers",
                     c->num_layers);
     if (listed) item = types->child;
@@ -463,7 +463,7 @@ static enum status find_window_layers(const struct config_context *x, const stru
             return fail(err, ERR_UNSUPPORTED,
                         "config.json: layer_types has %s; sliding_attention and full_attention "
                         "are known",
-                        type ? type : "what is no text");
+                        type ? type : "what is not a string");
     }
     return OK;
 }
@@ -541,7 +541,7 @@ static enum status moe_layers_from_hf(const struct config_context *x, struct mod
                 *only = json_get(x->hf, "mlp_only_layers");
     if (given && (!json_as_u64(given, &step) || step == 0))
         return fail(err, ERR_CORRUPT,
-                    "config.json: decoder_sparse_step is no whole number above 0");
+                    "config.json: decoder_sparse_step is not a whole number above 0");
     if (c->num_layers > MOST_LAYERS) return OK; /* refused by the check of all configs */
     bool *moe = arena_array(x->arena, c->num_layers, sizeof *moe);
     for (uint64_t i = 0; i < c->num_layers; i++)

@@ -21,7 +21,7 @@ static enum status take_text(const struct map_loader *l, const cJSON *from, cons
 {
     const cJSON *item = json_get(from, name);
     *out = json_as_text(item);
-    if (item && !*out) return map_bad(l, arena_printf(l->a, "%s is no text", name));
+    if (item && !*out) return map_bad(l, arena_printf(l->a, "%s is not a string", name));
     return OK;
 }
 
@@ -39,7 +39,7 @@ static enum status take_texts(const struct map_loader *l, const cJSON *item, con
     *out = arena_array(l->a, n, sizeof **out);
     for (const cJSON *i = first; i; i = cJSON_IsArray(item) ? i->next : NULL) {
         (*out)[*count] = json_as_text(i);
-        if (!(*out)[(*count)++]) return map_bad(l, "a name that is no text");
+        if (!(*out)[(*count)++]) return map_bad(l, "a name that is not a string");
     }
     return OK;
 }
@@ -52,7 +52,8 @@ static enum status take_items(const struct map_loader *l, const cJSON *from, con
     const cJSON *item = json_get(from, name);
     *first = NULL;
     if (item && !(object ? cJSON_IsObject(item) : cJSON_IsArray(item)))
-        return map_bad(l, arena_printf(l->a, "%s is no %s", name, object ? "object" : "list"));
+        return map_bad(l,
+                       arena_printf(l->a, "%s is not %s", name, object ? "an object" : "a list"));
     if (item) *first = item->child;
     return OK;
 }
@@ -78,7 +79,7 @@ static enum status read_sizes(const struct map_loader *l, const cJSON *from, con
     for (const cJSON *i = first; i; i = i->next) {
         size_t at = 0;
         if (!json_as_text(i))
-            return map_bad(l, arena_printf(l->a, "size %s is no text", i->string));
+            return map_bad(l, arena_printf(l->a, "size %s is not a string", i->string));
         while (at < *count && strcmp((*sizes)[at].name, i->string))
             at++;
         struct size s = {i->string, json_as_text(i)};
@@ -307,11 +308,11 @@ static enum status check_names(const struct map_loader *l, const struct tensor_r
     for (unsigned i = 0; i < row->num_hf; i++) {
         TRY(check_name(l, row->hf[i], true));
         if (strstr(row->hf[i], "{p}") && !l->map->num_prefixes)
-            return map_bad(l, "{p} stands in hf, and the map has no prefixes");
+            return map_bad(l, "{p} is in hf, and the map has no prefixes");
         if (strstr(row->hf[i], "{e}") && !strstr(row->megatron, "{e}"))
-            return map_bad(l, "{e} stands in hf and not in megatron");
+            return map_bad(l, "{e} is in hf and not in megatron");
         if (!strstr(row->hf[i], "{l}") != !strstr(row->megatron, "{l}"))
-            return map_bad(l, "{l} stands in one name and not in the other");
+            return map_bad(l, "{l} is in one name and not in the other");
     }
     return OK;
 }
@@ -433,7 +434,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     if (!map->family || !map->model_type || !map->architecture)
         return map_bad(l, "family, model_type and architecture are wanted");
     l->own = json_get(tree, "hows");
-    if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is no object");
+    if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
     TRY(read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
     TRY(read_config(l, tree));
     TRY(read_unsupported(l, tree));
@@ -560,7 +561,7 @@ enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_conf
 {
     const char *type = json_as_text(json_get(hf_config, "model_type"));
     struct strbuf known = {0};
-    if (!type) return fail(err, ERR_CORRUPT, "config.json: no text model_type");
+    if (!type) return fail(err, ERR_CORRUPT, "config.json: model_type is missing, or not a string");
     for (size_t i = 0; i < m->num_maps; i++) {
         *out = m->maps[i];
         if (strcmp(m->maps[i]->model_type, type) == 0) return OK;

@@ -180,7 +180,7 @@ static enum status cover_part(const struct map_loader *l, const struct tensor_ro
         return map_bad(l, arena_printf(l->a, "%s has two shapes", hf));
     pair_swap(&p.pair);
     if (!pair_nest(&p.pair))
-        return map_bad(l, arena_printf(l->a, "its part of %s is no nested view", hf));
+        return map_bad(l, arena_printf(l->a, "its part of %s is not a nested view", hf));
     *ARENA_PUSH(l->a, to->pairs, to->num_pairs, to->capacity) = p.pair;
     return OK;
 }

@@ -29,7 +29,7 @@ enum status hf_config_read(const char *folder, cJSON **tree, struct error *err)
     enum status st = path_exists(path) ? json_read_file(path, CONFIG_CAP, JSON_NAN, tree, err)
                                        : fail(err, ERR_IO, "%s: no config.json", folder);
     if (!st && !cJSON_IsObject(*tree)) {
-        st = fail(err, ERR_CORRUPT, "%s: no JSON object", path);
+        st = fail(err, ERR_CORRUPT, "%s: not a JSON object", path);
         cJSON_Delete(*tree);
     }
     arena_release(&a);
@@ -130,9 +130,9 @@ static void leave_parts(const struct opening *x, const struct mapped_tensor *t)
         const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
         if (part && !allowed) x->taken[part - s->tensors] += pair_count(&t->parts[i].pair);
         if (part && allowed)
-            catalog_note(x->c,
-                         "%s cannot be carried: it is a part of %s, of which others are missing",
-                         part->name, t->name);
+            catalog_note(
+                x->c, "%s cannot be converted: it is one part of %s, of which others are missing",
+                part->name, t->name);
     }
 }
 

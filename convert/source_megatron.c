@@ -88,7 +88,7 @@ static enum status read_bridge_step(const char *path, int64_t *step, struct erro
         const struct stored_tensor *tensor = stored_find(&s, "step");
         char bytes[8];
         if (!st && (tensor->num_dims || (tensor->dtype != DT_I64 && tensor->dtype != DT_I32)))
-            st = fail(err, ERR_CORRUPT, "%s: \"step\" is no whole number", path);
+            st = fail(err, ERR_CORRUPT, "%s: \"step\" is not a whole number", path);
         if (!st) {
             struct stored_reader *r = stored_reader_create(&s, 1);
             st = stored_read(r, tensor->pieces->file, tensor->pieces->offset_bytes, bytes,
@@ -317,7 +317,8 @@ static enum status read_args(struct megatron_source *m, struct error *err)
     cJSON_Delete(tree);
     c->config_origin = found || model ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
     if (c->config_origin == CONFIG_OF_TENSORS)
-        catalog_note(c, "%s: neither args nor run_config.yaml: the model is told from its tensors",
+        catalog_note(c,
+                     "%s: neither args nor run_config.yaml: the model is inferred from its tensors",
                      c->folder);
     if (c->iteration < 0 && value_as_int(value_get(c->common, "iteration"), &iteration))
         c->iteration = iteration;
@@ -507,7 +508,7 @@ static enum status add_part(void *context, const struct pair *p, struct error *e
     struct adding_rows *x = context;
     struct pair part = *p;
     if (!pair_nest(&part))
-        return fail(err, ERR_OURS, "%s: a part that is no nested view", x->t->name);
+        return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->t->name);
     return catalog_add_stored(x->m->c, x->t, x->stored, &part, err);
 }
 

@@ -276,7 +276,9 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
                                .virtual_stages = vpp,
                                .pipeline_layout = layout_of_stages(&c->arena, layers, pp * vpp)};
     if (!layout_make(&by_files, &c->arena, &o, &c->config, &why)) {
-        catalog_note(c, "%s: layers are dealt as its files have them, %s; its args say otherwise",
+        catalog_note(c,
+                     "%s: layers are distributed over the stages as its files have them, %s; its "
+                     "args say otherwise",
                      c->folder, o.pipeline_layout);
         *l = by_files;
         return OK;
@@ -320,7 +322,7 @@ static enum status add_reordered(void *context, const struct pair *p, struct err
     const struct placing *x = context;
     struct pair part = *p;
     if (!pair_nest(&part))
-        return fail(err, ERR_OURS, "%s: a part that is no nested view", x->logical);
+        return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->logical);
     return megatron_add(x->m, x->logical, x->num_dims, x->shape, x->stored, &part, err);
 }
 
@@ -331,7 +333,7 @@ static enum status add_part(struct placing *to, const struct pair *part, const s
     struct pair by_local = *part;
     pair_swap(&by_local);
     if (!pair_nest(&by_local))
-        return fail(err, ERR_OURS, "%s: a shard that is no nested view", to->logical);
+        return fail(err, ERR_OURS, "%s: a shard that is not a nested view", to->logical);
     return pair_join(&by_local, order, add_reordered, to, err);
 }
 
@@ -599,11 +601,10 @@ static enum status compare_copies(struct legacy *x, struct error *err)
             first = arena_printf(&c->arena, "%s and %s at element %" PRIu64, a->name, b->name, at);
     }
     if (differ)
-        catalog_note(
-            c,
-            "%zu tensors that all ranks hold alike differ between ranks, of which the first "
-            "rank's count: %s%s",
-            differ, first, differ > 1 ? ", ..." : "");
+        catalog_note(c,
+                     "%zu tensors that should be equal on all ranks differ; those of the "
+                     "first rank are used: %s%s",
+                     differ, first, differ > 1 ? ", ..." : "");
     return OK;
 }
 

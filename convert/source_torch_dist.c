@@ -32,7 +32,7 @@ static enum status check_backend(struct megatron_source *m, struct error *err)
     (void)json_as_u64(json_get(tree, "sharded_backend_version"), &version);
     enum status st = OK;
     if (!backend)
-        st = fail(err, ERR_CORRUPT, "%s: no text sharded_backend", path);
+        st = fail(err, ERR_CORRUPT, "%s: sharded_backend is missing, or not a string", path);
     else if (strcmp(backend, "zarr") == 0)
         st = fail(err, ERR_UNSUPPORTED,
                   "%s: this is a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core "
@@ -259,7 +259,7 @@ static enum status add_moment(struct megatron_source *m, const struct stored_ten
     }
     if (!c->optimizer.unread)
         c->optimizer.unread =
-            arena_printf(&c->arena, "%s is no state of a parameter that is known", s->name);
+            arena_printf(&c->arena, "%s is the state of an unknown parameter", s->name);
     return OK;
 }
 

@@ -219,7 +219,7 @@ static enum status take_entries(struct dcp_metadata *m, const struct value *dict
         size_t old;
         const struct meta_tensor *tensor = native_of(v, META_TENSOR);
         if (key->kind != VALUE_TEXT)
-            return fail(err, ERR_CORRUPT, "a key of state_dict_metadata is no text");
+            return fail(err, ERR_CORRUPT, "a key of state_dict_metadata is not a string");
         uint32_t name = intern(&m->names, &m->arena, key);
         if (!tensor && !native_of(v, META_BYTES))
             return fail(err, ERR_CORRUPT,
@@ -280,10 +280,11 @@ static enum status take_items(struct dcp_metadata *m, const struct value *dict, 
         const struct meta_index *index = native_of(dict->items[2 * i], META_INDEX);
         const struct meta_place *place = native_of(dict->items[2 * i + 1], META_PLACE);
         if (!index || !place)
-            return fail(err, ERR_CORRUPT,
-                        "entry %zu of storage_data is no pair of a MetadataIndex with an fqn and a "
-                        "_StorageInfo with relative_path, offset and length",
-                        i);
+            return fail(
+                err, ERR_CORRUPT,
+                "entry %zu of storage_data is not a pair of a MetadataIndex with an fqn and a "
+                "_StorageInfo with relative_path, offset and length",
+                i);
         m->items[m->num_items++] = (struct meta_item){index, place};
     }
     make_slots(m);

@@ -456,11 +456,11 @@ static void graphs_that_lack_something_are_refused_by_name(void **state)
 
     g = make_graph("float32");
     value_dict_set(&a, g.place, "offset", value_int(&a, -1));
-    assert_fails(open_graph(&g), ERR_CORRUPT, "entry 0 of storage_data is no pair");
+    assert_fails(open_graph(&g), ERR_CORRUPT, "entry 0 of storage_data is not a pair");
 
     g = make_graph("float32");
     value_dict_set(&a, g.index, "offset", size_of(UINT64_MAX)); /* -1 */
-    assert_fails(open_graph(&g), ERR_CORRUPT, "entry 0 of storage_data is no pair");
+    assert_fails(open_graph(&g), ERR_CORRUPT, "entry 0 of storage_data is not a pair");
 
     g = make_graph("float32");
     value_dict_set(&a, g.chunk, "sizes", value_none(&a));

@@ -166,7 +166,7 @@ static enum status collect_files(struct index *x, struct error *err)
     for (const cJSON *i = x->map->child; i; i = i->next) {
         const char *file = json_as_text(i);
         if (!file)
-            return fail(err, ERR_CORRUPT, "%s: the file of %s is no text", x->name, i->string);
+            return fail(err, ERR_CORRUPT, "%s: the file of %s is not a string", x->name, i->string);
         if (!path_is_safe(file))
             return fail(err, ERR_CORRUPT, "%s: %s is in \"%s\", which leaves the folder", x->name,
                         i->string, file);

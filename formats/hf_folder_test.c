@@ -154,7 +154,7 @@ static void broken_indexes_are_refused(void **state)
         {"{}", "no object weight_map"},
         {"{\"weight_map\":[]}", "no object weight_map"},
         {"{\"weight_map\":{}}", "is empty"},
-        {"{\"weight_map\":{\"a\":1}}", "is no text"},
+        {"{\"weight_map\":{\"a\":1}}", "is not a string"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         write_text("model.safetensors.index.json", texts[i][0]);

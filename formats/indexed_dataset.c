@@ -171,8 +171,8 @@ static enum status take_dtype(struct indexed_dataset *d, unsigned code, struct e
                     DTYPE_AT, code);
     d->dtype = elements[i].dtype;
     if (elements[i].load) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: byte %d: elements of %s are no token ids", d->index_path,
-                DTYPE_AT, dtype_infos[d->dtype].name);
+    return fail(err, ERR_UNSUPPORTED, "%s: byte %d: elements of %s are not token ids",
+                d->index_path, DTYPE_AT, dtype_infos[d->dtype].name);
 }
 
 /* Whether the file is as long as its counts say, with modes or without. */

@@ -339,7 +339,7 @@ static void a_header_that_is_none_is_refused(void **state)
     made.code = 9;
     assert_fails(open_made(), ERR_CORRUPT, "d.idx: byte 17: dtype code 9, expected 1 to 8");
     made.code = 7;
-    assert_fails(open_made(), ERR_UNSUPPORTED, "d.idx: byte 17: elements of F32 are no token ids");
+    assert_fails(open_made(), ERR_UNSUPPORTED, "d.idx: byte 17: elements of F32 are not token ids");
 }
 
 static void every_shorter_index_is_refused(void **state)

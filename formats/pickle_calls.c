@@ -76,7 +76,7 @@ static enum status set_key(struct pickle_reader *r, struct value_storage *s,
     if (!value_as_text(key))
         return fail(err, ERR_CORRUPT, "the storage key is %s, no text", shown(r, key));
     if (!*key->text || strchr(key->text, '/') || strcmp(key->text, "..") == 0)
-        return fail(err, ERR_CORRUPT, "storage key %s is no plain name", key->text);
+        return fail(err, ERR_CORRUPT, "storage key %s is not a plain name", key->text);
     s->key = arena_text(r->pool.arena, key->text, key->count);
     return OK;
 }

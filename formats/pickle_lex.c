@@ -120,7 +120,7 @@ static enum status take_index(struct pickle_lexer *x, struct pickle_token *t, st
         good = t->bytes[i] >= '0' && t->bytes[i] <= '9';
         t->number = 10 * t->number + (uint64_t)(t->bytes[i] - '0');
     }
-    return good ? OK : fail(err, ERR_CORRUPT, "its line is no memo index");
+    return good ? OK : fail(err, ERR_CORRUPT, "its line is not a memo index");
 }
 
 static enum status take_bytes(struct pickle_lexer *x, uint64_t length, struct pickle_token *t,

@@ -118,7 +118,7 @@ static enum status push_decimal(struct pickle_reader *r, const char *text, size_
         length--;
     }
     if (!is_decimal(text, length) || length > LONGEST_DECIMAL)
-        return fail(err, ERR_CORRUPT, "its line is no number");
+        return fail(err, ERR_CORRUPT, "its line is not a number");
     strbuf_clear(&r->scratch);
     for (size_t i = 0; i < length; i++)
         times_ten(&r->scratch, (unsigned)(text[i] - '0'));
@@ -156,7 +156,7 @@ enum status pickle_run_text_float(struct pickle_reader *r, const struct pickle_t
     struct value *v = pool_value(&r->pool, VALUE_FLOAT);
     v->number = strtod(r->scratch.data, &end);
     if (!t->length || *end || memchr(t->bytes, '\0', t->length))
-        return fail(err, ERR_CORRUPT, "its line is no number");
+        return fail(err, ERR_CORRUPT, "its line is not a number");
     reader_push(r, v);
     return OK;
 }

@@ -230,7 +230,7 @@ static void broken_streams_are_refused_with_opcode_and_position(void **state)
     assert_refused("cm\nC", "its line has no end");
     assert_refused("K\1K\2\x93.", "module and name are an int and an int");
     assert_refused("cm\nC\nNR.", "the arguments are None, not a tuple");
-    assert_refused("I1x\n.", "its line is no number");
+    assert_refused("I1x\n.", "its line is not a number");
     assert_refused("Sabc\n.", "its text is not quoted");
     assert_refused("P0\n.", "a persistent id in text");
     assert_refused("\x82\1.", "EXT1 has no meaning in a file");
@@ -649,7 +649,7 @@ static void what_protocol_2_cannot_say_is_refused(void **state)
     assert_fails(pickle_write(&stream, tuple, &err), ERR_UNSUPPORTED,
                  "a tuple that contains itself");
     assert_fails(pickle_write(&stream, value_text(&a, "\xFF"), &err), ERR_UNSUPPORTED,
-                 "a text that is no UTF-8");
+                 "a text that is not UTF-8");
     struct value *v = value_tensor(&a, "0", DT_F6_E2M3, 1, (uint64_t[]){4});
     assert_fails(pickle_write(&stream, v, &err), ERR_UNSUPPORTED, "torch has no F6_E2M3 tensor");
     v = value_tensor(&a, "0", DT_F4, 1, (uint64_t[]){3});

@@ -316,7 +316,7 @@ static enum status put_leaf(struct writer *w, const struct value *v, struct erro
         return OK;
     case VALUE_TEXT:
         if (!is_python_text(v->text, v->count))
-            return fail(err, ERR_UNSUPPORTED, "a text that is no UTF-8");
+            return fail(err, ERR_UNSUPPORTED, "a text that is not UTF-8");
         put_text(w->out, v->text, v->count);
         return OK;
     case VALUE_BYTES:

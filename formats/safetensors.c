@@ -86,7 +86,7 @@ static bool read_size(const cJSON *item, uint64_t *out)
 static enum status read_shape(struct header *h, struct entry *e, const cJSON *shape,
                               struct error *err)
 {
-    if (!cJSON_IsArray(shape)) return bad(h, e, err, "shape is no array");
+    if (!cJSON_IsArray(shape)) return bad(h, e, err, "shape is not an array");
     size_t n = 0;
     for (const cJSON *d = shape->child; d; d = d->next)
         n++;
@@ -95,7 +95,7 @@ static enum status read_shape(struct header *h, struct entry *e, const cJSON *sh
     n = 0;
     for (const cJSON *d = shape->child; d; d = d->next)
         if (!read_size(d, &e->shape[n++]))
-            return bad(h, e, err, "a dimension is no whole number of 64 bits");
+            return bad(h, e, err, "a dimension is not a whole number of 64 bits");
     return OK;
 }
 
@@ -113,13 +113,13 @@ static enum status read_entry(struct header *h, struct entry *e, const cJSON *it
                               struct error *err)
 {
     e->name = item->string;
-    if (!cJSON_IsObject(item)) return bad(h, e, err, "its entry is no object");
+    if (!cJSON_IsObject(item)) return bad(h, e, err, "its entry is not an object");
     const cJSON *dtype = json_get(item, "dtype"), *shape = json_get(item, "shape"),
                 *offsets = json_get(item, "data_offsets");
     if (!dtype || !shape || !offsets)
         return bad(h, e, err, !dtype ? "no dtype" : !shape ? "no shape" : "no data_offsets");
     const char *name = json_as_text(dtype);
-    if (!name) return bad(h, e, err, "dtype is no text");
+    if (!name) return bad(h, e, err, "dtype is not a string");
     if (!dtype_from_safetensors(name, &e->dtype)) {
         struct strbuf text = {0};
         strbuf_add_text(&text, "dtype \"");
@@ -138,10 +138,11 @@ static enum status read_metadata(const struct header *h, const cJSON *item,
 {
     if (cJSON_IsNull(item)) return OK; /* an optional field of the reference */
     if (!cJSON_IsObject(item))
-        return fail(err, ERR_CORRUPT, "%s: __metadata__ is no object", h->path);
+        return fail(err, ERR_CORRUPT, "%s: __metadata__ is not an object", h->path);
     for (const cJSON *v = item->child; v; v = v->next) {
         const char *text = json_as_text(v);
-        if (!text) return fail(err, ERR_CORRUPT, "%s: a value of __metadata__ is no text", h->path);
+        if (!text)
+            return fail(err, ERR_CORRUPT, "%s: a value of __metadata__ is not a string", h->path);
         if (strcmp(v->string, "format") == 0)
             info->format = arena_text(&s->arena, text, strlen(text));
         if (strcmp(v->string, "DCP_SHARDING_INFO") == 0) info->dcp_shard = true;
@@ -154,7 +155,7 @@ static enum status read_entries(struct header *h, struct safetensors_info *info,
 {
     size_t n = 0;
     if (!cJSON_IsObject(h->tree))
-        return fail(err, ERR_CORRUPT, "%s: the header is no JSON object", h->path);
+        return fail(err, ERR_CORRUPT, "%s: the header is not a JSON object", h->path);
     for (const cJSON *i = h->tree->child; i; i = i->next)
         n++;
     h->entries = arena_array(&h->arena, n, sizeof *h->entries);
@@ -190,7 +191,7 @@ static enum status check_entry(const struct header *h, const struct entry *e, ui
         !mul_u64(numel, dtype_infos[e->dtype].bits, &bits))
         return bad(h, e, err, "its shape overflows 64 bits");
     if (bits % 8) {
-        snprintf(text, sizeof text, "%" PRIu64 " elements of %s are no whole number of bytes",
+        snprintf(text, sizeof text, "%" PRIu64 " elements of %s are not a whole number of bytes",
                  numel, dtype_infos[e->dtype].name);
         return bad(h, e, err, text);
     }

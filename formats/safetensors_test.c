@@ -104,17 +104,17 @@ static void odd_but_valid_files_are_taken(void **state)
 static void rules_of_the_reference_are_kept(void **state)
 {
     (void)state;
-    refused("[]", 0, "no JSON object");
-    refused("{\"a\":1}", 0, "tensor a: its entry is no object");
+    refused("[]", 0, "not a JSON object");
+    refused("{\"a\":1}", 0, "tensor a: its entry is not an object");
     refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "no data_offsets");
     refused("{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "no shape");
     refused("{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no dtype");
     refused("{\"a\":" T("u8", "[1]", "0", "1") "}", 1, "dtype \"u8\" is not known");
-    refused("{\"a\":" T("U8", "[1.0]", "0", "1") "}", 1, "no whole number");
-    refused("{\"a\":" T("U8", "[18446744073709551616]", "0", "1") "}", 1, "no whole number");
+    refused("{\"a\":" T("U8", "[1.0]", "0", "1") "}", 1, "not a whole number");
+    refused("{\"a\":" T("U8", "[18446744073709551616]", "0", "1") "}", 1, "not a whole number");
     refused("{\"a\":" T("F32", "[9007199254740993]", "0", "4") "}", 4,
             "9007199254740993 elements of F32 need 36028797018963972 bytes, data_offsets give 4");
-    refused("{\"a\":" T("U8", "1", "0", "1") "}", 1, "shape is no array");
+    refused("{\"a\":" T("U8", "1", "0", "1") "}", 1, "shape is not an array");
     refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,1]}}", 1,
             "data_offsets is not [begin, end]");
     refused("{\"a\":" T("U8", "[1]", "1", "2") "}", 2, "the data before it ends at 0");
@@ -125,12 +125,12 @@ static void rules_of_the_reference_are_kept(void **state)
     refused("{\"a\":" T("U8", "[1]", "1", "0") "}", 1, "tensor a");
     refused("{\"a\":" T("F32", "[9223372036854775808,4,0]", "0", "0") "}", 0, "overflows");
     refused("{\"a\":" T("F32", "[2,9223372036854775807]", "0", "0") "}", 0, "overflows");
-    refused("{\"a\":" T("F4", "[3]", "0", "1") "}", 1, "no whole number of bytes");
+    refused("{\"a\":" T("F4", "[3]", "0", "1") "}", 1, "not a whole number of bytes");
     refused("{\"a\":" T("U8", "[2]", "0", "2") "}", 1, "cut short");
     refused("{\"a\":" T("U8", "[1]", "0", "1") "}", 3, "2 bytes behind the last tensor");
     refused("{\"a\":" T("U8", "[1]", "0", "1") ",\"a\":" T("U8", "[1]", "1", "2") "}", 2, "twice");
-    refused("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__ is no text");
-    refused("{\"__metadata__\":[]}", 0, "__metadata__ is no object");
+    refused("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__ is not a string");
+    refused("{\"__metadata__\":[]}", 0, "__metadata__ is not an object");
 }
 
 static void what_is_no_safetensors_is_called_by_its_name(void **state)

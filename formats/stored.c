@@ -100,7 +100,7 @@ enum status stored_add_tensor(struct stored *s, const char *name, size_t name_le
     size_t bad, old;
     uint64_t numel, bytes;
     if (!name_valid(name, name_length, &bad))
-        return fail(err, ERR_CORRUPT, "tensor %s: its name is no UTF-8 at byte %zu",
+        return fail(err, ERR_CORRUPT, "tensor %s: its name is not UTF-8 at byte %zu",
                     shown(&s->arena, name, name_length), bad);
     if (!shape_numel(shape, num_dims, &numel) || !dtype_size_bytes(dtype, numel, &bytes))
         return fail(err, ERR_CORRUPT, "tensor %s: its shape has too many %s elements",

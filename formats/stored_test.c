@@ -81,9 +81,9 @@ static void names_that_are_no_utf8_are_refused(void **state)
 {
     (void)state;
     assert_fails(add_tensor("ab\xFF", 3, NULL, 0), ERR_CORRUPT,
-                 "tensor ab\\xff: its name is no UTF-8 at byte 2");
-    assert_fails(add_tensor("\xED\xA0\x80", 3, NULL, 0), ERR_CORRUPT, "no UTF-8 at byte 0");
-    assert_fails(add_tensor("\xC0\x81", 2, NULL, 0), ERR_CORRUPT, "no UTF-8");
+                 "tensor ab\\xff: its name is not UTF-8 at byte 2");
+    assert_fails(add_tensor("\xED\xA0\x80", 3, NULL, 0), ERR_CORRUPT, "not UTF-8 at byte 0");
+    assert_fails(add_tensor("\xC0\x81", 2, NULL, 0), ERR_CORRUPT, "not UTF-8");
 }
 
 static void sizes_that_overflow_are_refused(void **state)

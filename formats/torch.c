@@ -299,10 +299,11 @@ static enum status place_storage(struct legacy *l, const char *key, struct error
 
 static enum status place_storages(struct legacy *l, const struct value *keys, struct error *err)
 {
-    if (keys->kind != VALUE_LIST) return fail(err, ERR_CORRUPT, "the list of storages is no list");
+    if (keys->kind != VALUE_LIST)
+        return fail(err, ERR_CORRUPT, "the list of storages is not a list");
     for (uint32_t i = 0; i < keys->count; i++) {
         const char *key = value_as_text(keys->items[i]);
-        if (!key) return fail(err, ERR_CORRUPT, "the list of storages holds what is no text");
+        if (!key) return fail(err, ERR_CORRUPT, "the list of storages holds what is not a string");
         TRY(place_storage(l, key, err));
     }
     for (size_t i = 0; i < l->t->num_storages; i++)

@@ -411,7 +411,7 @@ static void storages_are_held_against_their_entries(void **state)
     WRITE_PICKLE(V2 "(" ID("FloatStorage", "7", "\x06") "K\0))" HOOKS "tR.");
     assert_fails(open_all(), ERR_CORRUPT, "storage 7 has no entry a/data/7");
     WRITE_PICKLE(V2 "(" ID("FloatStorage", "/", "\x06") "K\0))" HOOKS "tR.");
-    assert_fails(open_all(), ERR_CORRUPT, "storage key / is no plain name");
+    assert_fails(open_all(), ERR_CORRUPT, "storage key / is not a plain name");
     WRITE_PICKLE("(" SIX V2 "(" ID("LongStorage", "0", "\x03") "K\0))" HOOKS "tRt.");
     assert_fails(open_all(), ERR_CORRUPT,
                  "storage 0: LongStorage of 3 elements, earlier FloatStorage of 6");

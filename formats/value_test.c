@@ -298,7 +298,7 @@ static void names_that_are_no_utf8_or_very_long_are_refused_for_tensors_only(voi
     assert_string_equal(walked(d), "");
     value_dict_set(&a, d, "a\xFF", tensor());
     assert_fails(value_walk(d, "", visit, NULL, &err), ERR_CORRUPT,
-                 "tensor a\\xff: its name is no UTF-8");
+                 "tensor a\\xff: its name is not UTF-8");
     memset(long_key, 'k', sizeof long_key - 1);
     long_key[sizeof long_key - 1] = '\0';
     value_dict_set(&a, f, "w", tensor());

@@ -245,7 +245,7 @@ static enum status fail_name(struct walk *w, struct error *err)
     size_t n = w->path.length < 200 ? w->path.length : 200;
     strbuf_add_escaped(&shown, w->path.data, n);
     enum status st = w->name == NAME_BROKEN
-                         ? fail(err, ERR_CORRUPT, "tensor %s: its name is no UTF-8", shown.data)
+                         ? fail(err, ERR_CORRUPT, "tensor %s: its name is not UTF-8", shown.data)
                          : fail(err, ERR_CORRUPT, "tensor %s...: its name is longer than %d bytes",
                                 shown.data ? shown.data : "", VALUE_PATH_BYTES);
     strbuf_release(&shown);

@@ -321,7 +321,7 @@ static enum status make_input(const struct inputs *x, const struct program_value
             ((int32_t *)to)[i] = (int32_t)i;
         return OK;
     }
-    if (!numbers) return fail(err, ERR_OURS, "input %s is nobody's", v->name);
+    if (!numbers) return fail(err, ERR_OURS, "input %s belongs to no rank", v->name);
     memcpy(to, numbers, v->bytes);
     return OK;
 }

@@ -69,7 +69,7 @@ static enum status add_vocab_rows(struct parameters *p, struct parameter *x, con
         extent[d] = t->shape[d];
     extent[0] = min_u64(s->vocab_rows, t->shape[0] - start[0]);
     if (!pair_of_box(&part, t->num_dims, t->shape, start, extent, 0, NULL))
-        return fail(err, ERR_OURS, "%s: rows that are no view", t->name);
+        return fail(err, ERR_OURS, "%s: rows that are not a view", t->name);
     add_part(p, x, t, &part, 0);
     return OK;
 }

@@ -70,10 +70,10 @@ says "replaced "
 it "--overwrite replaces no folder that is no checkpoint, and names what is in it"
 mkdir -p project/.git project/thesis
 touch project/.git/HEAD project/thesis/ch1.txt project/config.json project/main.py
-refuses project "it is no Hugging Face checkpoint (it has no config.json and weights), and it holds 3 files or folders" --to hf
+refuses project "it is not a Hugging Face checkpoint (it has no config.json and weights), and it holds 3 files or folders" --to hf
 says ".git/, main.py, thesis/"
 rm -r project/.git project/thesis
-refuses project "it is no Hugging Face checkpoint" --to hf
+refuses project "it is not a Hugging Face checkpoint" --to hf
 run synth project --model llama --overwrite
 exits 7
 is_there project/main.py
@@ -113,7 +113,7 @@ for foreign in notes mp_rank_00/notes.txt ferry-hf/sub/x ferry-hf/x.pt tokenizer
 done
 mkdir -p plain/iter_0000000
 touch plain/iter_0000000/x.json
-refuses plain "it is no Megatron checkpoint (it has no .metadata or mp_rank_* folder), and it holds 1 file"
+refuses plain "it is not a Megatron checkpoint (it has no .metadata or mp_rank_* folder), and it holds 1 file"
 
 it "ferry.json names all files of a run, and so they can be replaced"
 run convert m listed --to hf --integrity
