@@ -281,7 +281,7 @@ enum status collectives_reserve(struct collectives *c, const struct program *p, 
     c->staging = malloc(most);
     if (c->staging) return OK;
     c->staging_bytes = 0;
-    return fail(err, ERR_MEMORY, "no %.2f GB of memory for what ranks send one another",
+    return fail(err, ERR_MEMORY, "no %.2f GB of memory for communication buffers",
                 (double)most / 1e9);
 }
 

@@ -424,7 +424,8 @@ enum status pass_run(struct pass *p, struct error *err)
     if (finite) return OK;
     TRY(run_chunks(p, true, err)); /* who finds it ends here, and comm_close() tells the others */
     TRY(comm_barrier(world, err));
-    return fail(err, ERR_NUMERIC, "NaN or infinity came out, and not again when looked for");
+    return fail(err, ERR_NUMERIC,
+                "the results had NaN or infinity; a second pass that checked every op had none");
 }
 
 double pass_flops(const struct pass *p)
