@@ -12,6 +12,7 @@
 #include "common/checked.h"
 #include "common/memory.h"
 #include "common/ranks.h"
+#include "common/result.h"
 
 enum { LINE_COLUMNS = 100, HELP_COLUMN = 36 };
 
@@ -746,6 +747,24 @@ MUST_CHECK static enum status find_command(const struct arg_program *p, const ch
     return unknown(p, typed[0] == '-' ? "option" : "command", &g, err);
 }
 
+/* Of several processes that one launcher started, rank 0 answers. */
+static bool is_another_rank(void)
+{
+    struct ranks r;
+    return ranks_from_environment(&r, NULL) == OK && r.share_output && r.rank > 0;
+}
+
+/* The answer of --json begins before the words are parsed: it tells of wrong ones, too. */
+static void begin_result(const struct command *c, int argc, char **argv)
+{
+    static const struct word json = {"--json", 6};
+    const struct arg_group *group;
+    const struct arg *a = find_arg(c, json, &group);
+    if (!a || a->kind != ARG_FLAG || is_another_rank()) return;
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
+        if (strcmp(argv[i], "--json") == 0) result_begin(c->name);
+}
+
 static bool asks_for_help(int argc, char **argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
@@ -757,8 +776,7 @@ static bool asks_for_help(int argc, char **argv)
  * said what is wrong. Who is still there after that has words of its own, and says so itself. */
 MUST_CHECK static bool rank_0_speaks(struct error *err)
 {
-    struct ranks r;
-    if (ranks_from_environment(&r, NULL) || !r.share_output || r.rank == 0) return false;
+    if (!is_another_rank()) return false;
     bool is_ended = nanosleep(&(struct timespec){.tv_sec = 2}, NULL) != 0;
     if (is_ended) err->text[0] = '\0';
     return is_ended;
@@ -834,9 +852,14 @@ MUST_CHECK static enum status run_words(const struct arg_program *p, const struc
 {
     if (is_for_program(argv[0])) return run_program(p, argc, argv, err);
     TRY(words_failed(find_command(p, argv[0], c, err), err));
-    if (!asks_for_help(argc - 1, argv + 1)) return run(p, *c, argc - 1, argv + 1, err);
-    print_help(stdout, p, *c);
-    return OK;
+    if (asks_for_help(argc - 1, argv + 1)) {
+        print_help(stdout, p, *c);
+        return OK;
+    }
+    begin_result(*c, argc - 1, argv + 1);
+    enum status st = run(p, *c, argc - 1, argv + 1, err);
+    result_end(st, err);
+    return st;
 }
 
 int args_main(const struct arg_program *p, int argc, char **argv)

@@ -1,5 +1,8 @@
 #include "common/args.h"
+#include "common/json.h"
 #include "common/progress.h"
+#include "common/result.h"
+#include "common/version.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -99,15 +102,27 @@ static const struct command convert = {
 static enum status verify_run(void *options, const char *const *positional, size_t num_positional,
                               struct error *err)
 {
-    (void)options, (void)positional, (void)err;
-    printf("%zu\n", num_positional);
-    return OK;
+    (void)options, (void)positional;
+    cJSON *fields = cJSON_CreateObject();
+    json_add_u64(fields, "words", num_positional);
+    result_set(fields);
+    if (!result_is_wanted()) printf("%zu\n", num_positional);
+    if (outcome && outcome_text) return (fail)(err, outcome, "%s", outcome_text);
+    return outcome;
 }
+
+static const struct arg verify_args[] = {
+    {"--json", ARG_FLAG, 0, NULL, NULL, "as JSON"},
+};
+static const struct arg_group verify_groups[] = {{"Output", verify_args, 1, 0}};
 
 static const struct command verify = {
     .name = "verify",
     .summary = "compare two checkpoints",
     .positional = "A [B...]",
+    .groups = verify_groups,
+    .num_groups = 1,
+    .options_bytes = sizeof(bool),
     .run = verify_run,
 };
 
@@ -460,6 +475,65 @@ static void a_command_is_run_and_its_status_is_the_exit_code(void **state)
     outcome = OK;
 }
 
+/* The answer, without the time. */
+static void assert_answers(const char *const *words, const char *answer)
+{
+    struct error err;
+    cJSON *o;
+    struct strbuf text = {0};
+    run_main(words);
+    assert_int_equal(json_parse(ran.out, strlen(ran.out), 0, &o, &err), OK);
+    assert_non_null(json_get(o, "seconds"));
+    cJSON_DeleteItemFromObjectCaseSensitive(o, "seconds");
+    json_print(&text, o, -1);
+    assert_string_equal(text.data, answer);
+    strbuf_release(&text);
+    cJSON_Delete(o);
+}
+
+#define HEAD "{\"ferry\":\"" FERRY_VERSION "\",\"schema\":1,\"command\":\"verify\","
+
+static void with_json_a_command_answers_with_one_object_whatever_happens(void **state)
+{
+    (void)state;
+    assert_answers(WORDS("verify", "a", "--json"),
+                   HEAD "\"words\":1,\"exit_code\":0,\"error\":null}");
+    outcome = DIFFERENT;
+    outcome_text = "2 lines differ";
+    assert_answers(WORDS("verify", "--json", "a"),
+                   HEAD "\"words\":1,\"exit_code\":1,\"error\":null}");
+    outcome = ERR_INTERRUPTED;
+    outcome_text = "x \"y\"";
+    assert_answers(WORDS("verify", "--json", "a"),
+                   HEAD "\"words\":1,\"exit_code\":130,\"error\":\"x \\\"y\\\"\"}");
+    outcome = OK;
+    assert_answers(WORDS("verify", "--jsn", "--json"),
+                   HEAD "\"exit_code\":2,\"error\":\"unknown option --jsn (did you mean "
+                        "--json?)\"}");
+    assert_string_equal(ran.err, "ferry verify: unknown option --jsn (did you mean --json?)\n");
+    assert_answers(WORDS("verify", "--json"), HEAD "\"exit_code\":2,\"error\":\"A is missing\"}");
+    run_main(WORDS("verify", "--", "--json"));
+    assert_string_equal(ran.out, "1\n");
+    run_main(WORDS("verify", "--jsn", "a")); /* nobody asked */
+    assert_string_equal(ran.out, "");
+    run_main(WORDS("convert", "a", "--json")); /* a command without it */
+    assert_string_equal(ran.out, "");
+}
+
+static void of_several_processes_rank_0_alone_answers(void **state)
+{
+    (void)state;
+    setenv("PMI_SIZE", "2", 1);
+    setenv("PMI_RANK", "1", 1);
+    run_main(WORDS("verify", "--json", "a"));
+    assert_string_equal(ran.out, "1\n"); /* of the command itself: nobody wants an object */
+    setenv("PMI_RANK", "0", 1);
+    assert_answers(WORDS("verify", "a", "--json"),
+                   HEAD "\"words\":1,\"exit_code\":0,\"error\":null}");
+    unsetenv("PMI_RANK");
+    unsetenv("PMI_SIZE");
+}
+
 static void wrong_command_lines_end_with_2(void **state)
 {
     (void)state;
@@ -736,7 +810,7 @@ static void bash_completes_commands_options_and_choices(void **state)
         {"ferry help v", "verify"},
         {"ferry convert --t", "--tensor-model-parallel-size --tp --torch-dtype"},
         {"ferry convert --auto", ""},
-        {"ferry verify -", "--help"},
+        {"ferry verify -", "--json --help"},
         {"ferry convert --progress \"\"", "auto bar torch_dist"},
         {"ferry convert --progress_style b", "bar"},
         {"ferry convert a --progress =", "auto bar torch_dist"},
@@ -764,6 +838,8 @@ int main(void)
         cmocka_unit_test(sizes_are_exact_bytes),
         cmocka_unit_test(whole_numbers_are_digits_that_fit),
         cmocka_unit_test(a_command_is_run_and_its_status_is_the_exit_code),
+        cmocka_unit_test(with_json_a_command_answers_with_one_object_whatever_happens),
+        cmocka_unit_test(of_several_processes_rank_0_alone_answers),
         cmocka_unit_test(wrong_command_lines_end_with_2),
         cmocka_unit_test(of_several_processes_rank_0_says_first_what_is_wrong),
         cmocka_unit_test(help_goes_to_stdout_where_asked_for_and_else_to_stderr),

@@ -1,19 +1,24 @@
 #include "common/result.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/json.h"
+#include "common/progress.h"
 #include "common/version.h"
 
 static struct {
     const char *command; /* NULL: nobody wants the object */
     cJSON *fields;
     bool streams;
+    double started;
 } answer;
 
 void result_begin(const char *command)
 {
     answer.command = command;
+    answer.started = seconds_now();
 }
 
 void result_silence(void)
@@ -49,9 +54,21 @@ static cJSON *head_new(void)
 static cJSON *tail_new(enum status st, const struct error *err)
 {
     cJSON *o = cJSON_CreateObject();
+    json_add_number(o, "seconds", round(1e6 * (seconds_now() - answer.started)) / 1e6);
     json_add_u64(o, "exit_code", (uint64_t)st);
     json_add_text(o, "error", st > DIFFERENT && err->text[0] ? err->text : NULL);
     return o;
+}
+
+/* JSON has no word for what is not finite: null. */
+static void make_finite(cJSON *o)
+{
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    for (cJSON *i = o ? o->child : NULL; i; i = i->next) {
+        make_finite(i);
+        for (size_t w = 0; cJSON_IsRaw(i) && w < 3; w++)
+            if (strcmp(i->valuestring, words[w]) == 0) i->type = cJSON_NULL;
+    }
 }
 
 /* Moves the items of one object to the end of another. */
@@ -94,6 +111,7 @@ static void print_whole(cJSON *tail)
 {
     struct strbuf text = {0};
     cJSON *o = head_new();
+    make_finite(answer.fields);
     append(o, answer.fields);
     append(o, tail);
     answer.fields = NULL;

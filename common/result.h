@@ -3,11 +3,12 @@
  *
  *   {"ferry": "0.1.0", "schema": 1, "command": "convert",
  *    ...                                  the command's own fields; none where it failed early
+ *    "seconds": 0.31,                     wall time of the command
  *    "exit_code": 0, "error": null}       the text of stderr where exit_code is 2 or more
  *
  * There is one such object in a process. args_main() begins and ends it; commands fill it. Of
  * several processes that print to one place rank 0 alone answers. Where --json was not given, all
- * of this does nothing. */
+ * of this does nothing. JSON.md is the page for users. */
 #ifndef FERRY_COMMON_RESULT_H
 #define FERRY_COMMON_RESULT_H
 
@@ -25,8 +26,8 @@ void result_begin(const char *command);
 void result_silence(void);
 bool result_is_wanted(void);
 
-/* The command's own fields, an object that becomes ours. At most once; before or after a failure is
- * known. */
+/* The command's own fields, an object that becomes ours: the last one holds. Before or after a
+ * failure is known. Numbers that are not finite are printed as null. */
 void result_set(cJSON *fields);
 
 /* For what does not fit into memory: prints what the object begins with, at the first call, and the

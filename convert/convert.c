@@ -10,6 +10,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/result.h"
 #include "convert/arrival.h"
 #include "convert/commands.h"
 #include "convert/contents.h"
@@ -94,6 +95,7 @@ struct run {
     struct conversion report;
     struct executor_result result;
     bool opened, planned;
+    bool is_read;       /* what the source holds is known */
     bool already_there; /* resumed, and the destination is what the plan would make */
     bool spoiled;       /* what is staged is not what was written */
 };
@@ -322,6 +324,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     r->opened = true;
     options.allow_missing = &r->flags->allow_missing;
     TRY(source_open(&r->source, source, &options, &r->maps, err));
+    r->is_read = true;
     print_notes(&r->source, 0, r->flags->output.quiet);
     size_t noted = r->source.num_notes;
     TRY(check_names(r, err));
@@ -515,17 +518,17 @@ static void print_plan(const struct run *r)
     strbuf_release(&text);
 }
 
-static void print_json(const struct run *r, bool done)
+/* What is known of a run that failed, too. */
+static void answer(const struct run *r, enum status st)
 {
-    struct strbuf text = {0};
     cJSON *o = cJSON_CreateObject();
+    cJSON_AddBoolToObject(o, "dry_run", r->flags->dry_run);
+    cJSON_AddBoolToObject(o, "already_complete", r->already_there);
     report_plan_json(o, &r->report);
-    if (done) report_result_json(o, &r->report, &r->result);
-    json_print(&text, o, 2);
-    strbuf_add_char(&text, '\n');
-    fputs(text.data, stdout);
-    cJSON_Delete(o);
-    strbuf_release(&text);
+    /* of a result that is not published, too, for it says of which tensors */
+    if (!r->flags->dry_run && (!st || st == ERR_NUMERIC))
+        report_result_json(o, &r->report, &r->result);
+    result_set(o);
 }
 
 static void print_end(const struct run *r, bool done)
@@ -558,7 +561,11 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     r->executor.num_ranks = r->report.ranks.size = r->ranks.size;
     r->executor.digests = r->report.has_digests = !verifies(r, "none");
     TRY(model_maps_load(&r->maps, f->source.model_map, err));
-    TRY(open_and_plan(r, source, err));
+    enum status st = open_and_plan(r, source, err);
+    if (st) {
+        if (r->is_read) answer(r, st);
+        return st;
+    }
     r->report.target = &r->target;
     plan_fingerprint(&r->target.plan, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
@@ -566,12 +573,11 @@ static enum status run_convert(struct run *r, const char *source, const char *de
         arena_printf(&r->source.arena, "%s of %u %s %s %s", r->report.fingerprint, r->ranks.size,
                      r->target.kind->name, r->target.unit ? r->target.unit : "-",
                      r->executor.digests ? "digests" : "-");
-    enum status st = check_plan(r, err);
+    st = check_plan(r, err);
     if (f->dry_run || f->output.verbose) print_plan(r);
     if (!st && !f->dry_run && !r->already_there) st = carry_out(r, err);
     r->report.seconds = seconds_now() - start;
-    /* of a result that is not published, too, for it says of which tensors */
-    if (f->output.json && (!st || f->dry_run || st == ERR_NUMERIC)) print_json(r, !f->dry_run);
+    answer(r, st);
     if (!st || f->dry_run) print_end(r, !f->dry_run);
     return st;
 }
@@ -602,10 +608,9 @@ static enum status convert(void *options, const char *const *positional, size_t 
     if (r.ranks.size > 1 && !r.ranks.rank && f->rank == UINT64_MAX && !f->output.quiet)
         fprintf(stderr, "rank 0 of %u, as the environment has it (--world-size 1 converts alone)\n",
                 r.ranks.size);
-    if (r.ranks.rank && !f->output.verbose && !f->dry_run) { /* rank 0 speaks for all */
-        f->output.quiet = true;
-        f->output.json = false;
-    }
+    if (r.ranks.rank && !f->output.verbose && !f->dry_run) f->output.quiet = true;
+    /* rank 0 answers for all, but where somebody asks what this one would do */
+    if (r.ranks.rank && (f->rank == UINT64_MAX || !f->dry_run)) result_silence();
     enum status st = run_convert(&r, positional[0], positional[1], err);
     if (st && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);
     if (r.planned) target_release(&r.target);

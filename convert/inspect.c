@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/result.h"
 #include "convert/commands.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
@@ -256,7 +257,7 @@ static void tensor_json(cJSON *list, const char *name, enum dtype dtype, unsigne
     for (unsigned d = 0; d < num_dims; d++)
         cJSON_AddItemToArray(dims, json_new_u64(shape[d]));
     cJSON_AddItemToObject(o, "shape", dims);
-    cJSON_AddItemToObject(o, "pieces", json_new_u64(num_pieces));
+    cJSON_AddItemToObject(o, "shards", json_new_u64(num_pieces));
     cJSON_AddItemToArray(list, o);
 }
 
@@ -316,8 +317,7 @@ static void record_json(cJSON *o, const struct catalog *c)
     cJSON_AddItemToObject(o, "record", record);
 }
 
-static void inspect_json(struct strbuf *out, struct catalog *c, const struct inspect_flags *f,
-                         bool stored_only)
+static void inspect_json(struct catalog *c, const struct inspect_flags *f, bool stored_only)
 {
     cJSON *o = cJSON_CreateObject();
     bool stored = stored_only || f->stored;
@@ -333,9 +333,7 @@ static void inspect_json(struct strbuf *out, struct catalog *c, const struct ins
     record_json(o, c);
     groups_json(o, c, stored);
     if (f->tensors) tensors_json(o, c, stored, f->tensors);
-    json_print(out, o, 2);
-    strbuf_add_char(out, '\n');
-    cJSON_Delete(o);
+    result_set(o);
 }
 
 static enum status inspect(void *options, const char *const *positional, size_t num_positional,
@@ -347,8 +345,11 @@ static enum status inspect(void *options, const char *const *positional, size_t 
     (void)num_positional;
     enum status st = opened_open(&o, positional[0], &f->source, true, f->output.quiet, err);
     if (!st) {
-        (f->output.json ? inspect_json : inspect_text)(&text, &o.catalog, f, o.stored_only);
-        fputs(text.data, stdout);
+        if (f->output.json)
+            inspect_json(&o.catalog, f, o.stored_only);
+        else
+            inspect_text(&text, &o.catalog, f, o.stored_only);
+        if (text.length) fputs(text.data, stdout);
     }
     strbuf_release(&text);
     opened_close(&o);

@@ -8,6 +8,7 @@
 #include "ckpt/panel.h"
 #include "common/checked.h"
 #include "common/json.h"
+#include "common/result.h"
 #include "convert/commands.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
@@ -157,7 +158,9 @@ static enum status print_run(struct printing *p, uint64_t first, uint64_t count,
             print_element(&text, p->t->dtype, p->elements, k, p->json);
         }
     }
-    if (!st && text.length) fputs(text.data, stdout);
+    if (st && p->json)
+        strbuf_add_text(&text, text.length ? ", null" : "null"); /* what follows cannot be read */
+    if (text.length && (!st || p->json)) fputs(text.data, stdout);
     strbuf_release(&text);
     return st;
 }
@@ -169,17 +172,15 @@ static enum status print_dim(struct printing *p, unsigned d, uint64_t first, str
     if (s->num_dims == 0) return print_run(p, 0, 1, err);
     for (unsigned k = d + 1; k < s->num_dims; k++)
         stride *= p->t->shape[k];
+    enum status st = OK;
     putchar('[');
-    if (d + 1 == s->num_dims) {
-        TRY(print_run(p, first + s->start[d], s->end[d] - s->start[d], err));
-    } else {
-        for (uint64_t i = s->start[d]; i < s->end[d]; i++) {
-            if (i > s->start[d]) printf(",\n%*s", (int)d + 1, "");
-            TRY(print_dim(p, d + 1, first + i * stride, err));
-        }
+    if (d + 1 == s->num_dims) st = print_run(p, first + s->start[d], s->end[d] - s->start[d], err);
+    for (uint64_t i = s->start[d]; d + 1 < s->num_dims && i < s->end[d] && !st; i++) {
+        if (i > s->start[d]) printf(",\n%*s", (int)d + 1, "");
+        st = print_dim(p, d + 1, first + i * stride, err);
     }
-    putchar(']');
-    return OK;
+    if (!st || p->json) putchar(']');
+    return st;
 }
 
 /* {"TENSOR": values, ...}, by what was asked for: two slices of a tensor are two members. */
@@ -187,11 +188,12 @@ static void print_member_name(const char *argument, bool is_first)
 {
     struct strbuf text = {0};
     json_print_text(&text, argument);
+    if (is_first) result_stream_field("tensors");
     printf("%s%s: ", is_first ? "{" : ",\n", text.data);
     strbuf_release(&text);
 }
 
-static enum status print_tensor(struct catalog *c, const char *argument, bool is_first,
+static enum status print_tensor(struct catalog *c, const char *argument, bool *begun,
                                 const struct output_flags *o, struct error *err)
 {
     struct slice slice = {0};
@@ -212,7 +214,8 @@ static enum status print_tensor(struct catalog *c, const char *argument, bool is
     if (!o->quiet)
         fprintf(stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
                 shape_text(&c->arena, t->num_dims, t->shape));
-    if (o->json) print_member_name(argument, is_first);
+    if (o->json) print_member_name(argument, !*begun);
+    *begun |= o->json;
     enum status st = print_dim(&p, 0, 0, err);
     if (!o->json) putchar('\n');
     stored_reader_free(p.reader.reader);
@@ -225,9 +228,10 @@ static enum status print(void *options, const char *const *positional, size_t nu
     const struct print_flags *f = options;
     struct opened o;
     enum status st = opened_open(&o, positional[0], &f->source, true, true, err);
+    bool begun = false;
     for (size_t i = 1; i < num_positional && !st; i++)
-        st = print_tensor(&o.catalog, positional[i], i == 1, &f->output, err);
-    if (!st && f->output.json) puts("}");
+        st = print_tensor(&o.catalog, positional[i], &begun, &f->output, err);
+    if (begun) puts("}");
     opened_close(&o);
     return st;
 }

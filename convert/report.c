@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "common/checked.h"
 #include "common/json.h"
 #include "convert/options.h"
 
@@ -293,11 +294,11 @@ static void add_names(cJSON *object, const char *name, const char *const *names,
 static void layout_json(cJSON *object, const struct layout *l)
 {
     cJSON *o = cJSON_AddObjectToObject(object, "layout");
-    json_add_u64(o, "tp", l->tp);
-    json_add_u64(o, "pp", l->pp);
-    json_add_u64(o, "vpp", l->vpp);
-    json_add_u64(o, "ep", l->ep);
-    json_add_u64(o, "etp", l->etp);
+    json_add_u64(o, "tp", max_u64(l->tp, 1)); /* 0: a format without layouts */
+    json_add_u64(o, "pp", max_u64(l->pp, 1));
+    json_add_u64(o, "vpp", max_u64(l->vpp, 1));
+    json_add_u64(o, "ep", max_u64(l->ep, 1));
+    json_add_u64(o, "etp", max_u64(l->etp, 1));
 }
 
 static void source_json(cJSON *object, const struct catalog *c)
@@ -312,13 +313,13 @@ static void source_json(cJSON *object, const struct catalog *c)
     layout_json(o, &c->layout);
     json_add_u64(o, "parameters", n.elements);
     json_add_u64(o, "bytes", n.bytes);
-    json_add_u64(o, "pieces", count_source_pieces(c));
+    json_add_u64(o, "shards", count_source_pieces(c));
     add_names(o, "missing", c->missing, c->num_missing);
     add_names(o, "unexpected", c->unexpected, c->num_unexpected);
     add_names(o, "notes", (const char *const *)c->notes, c->num_notes);
 }
 
-static void target_json(cJSON *object, const struct conversion *c)
+void report_target_json(cJSON *object, const struct conversion *c)
 {
     const struct target *t = c->target;
     cJSON *o = cJSON_AddObjectToObject(object, "target");
@@ -334,7 +335,7 @@ static void target_json(cJSON *object, const struct conversion *c)
     json_add_u64(o, "vocab_size", t->source->config.vocab_size);
     json_add_u64(o, "padded_vocab_size", t->facts.padded_vocab);
     json_add_u64(o, "vocab_rows_new", t->facts.new_rows);
-    json_add_u64(o, "vocab_rows_carried", t->facts.carried_rows);
+    json_add_u64(o, "vocab_rows_copied", t->facts.carried_rows);
     json_add_u64(o, "vocab_rows_cut", t->facts.cut_rows);
     cJSON_AddBoolToObject(o, "tied", !t->source->config.untie_embeddings_and_output_weights);
     json_add_u64(o, "cast_tensors", t->facts.cast_tensors);
@@ -343,7 +344,7 @@ static void target_json(cJSON *object, const struct conversion *c)
 void report_sides_json(cJSON *object, const struct conversion *c)
 {
     source_json(object, c->source);
-    if (c->target) target_json(object, c);
+    if (c->target) report_target_json(object, c);
 }
 
 void report_lossy_json(cJSON *object, const struct target *t)
@@ -355,7 +356,7 @@ void report_lossy_json(cJSON *object, const struct target *t)
     arena_release(&a);
 }
 
-static void replaces_json(cJSON *object, const struct publish_replaced *r)
+void report_replaces_json(cJSON *object, const struct publish_replaced *r)
 {
     cJSON *o = cJSON_AddObjectToObject(object, "replaces");
     json_add_text(o, "path", r->folder);
@@ -376,7 +377,7 @@ void report_plan_json(cJSON *object, const struct conversion *c)
     report_sides_json(object, c);
     if (!c->target) return;
     report_lossy_json(object, c->target);
-    if (c->replaces.folder) replaces_json(object, &c->replaces);
+    if (c->replaces.folder) report_replaces_json(object, &c->replaces);
     if (c->left.found) left_json(object, c);
     cJSON *ranks = cJSON_AddObjectToObject(object, "ranks");
     struct share s = share_of(c);
@@ -421,6 +422,5 @@ void report_result_json(cJSON *object, const struct conversion *c, const struct 
     json_add_u64(o, "cast_elements", r->cast_elements);
     json_add_u64(o, "changed_elements", r->changed_elements);
     if (!c->ranks.rank) report_counts_json(o, c);
-    cJSON_AddItemToObject(o, "seconds", json_new_double(c->seconds));
     json_add_u64(o, "peak_resident_bytes", (uint64_t)usage.ru_maxrss * 1024);
 }

@@ -31,6 +31,8 @@ void report_plan(struct strbuf *out, const struct conversion *c);
 /* "source" and "target" as members of a JSON object; "lossy", a list of sentences; all of the plan.
  */
 void report_sides_json(cJSON *object, const struct conversion *c);
+void report_target_json(cJSON *object, const struct conversion *c);
+void report_replaces_json(cJSON *object, const struct publish_replaced *r); /* as "replaces" */
 void report_lossy_json(cJSON *object, const struct target *t);
 void report_plan_json(cJSON *object, const struct conversion *c);
 /* "converted 2.47 GB in 1.21 s (2.04 GB/s), peak memory 38 MB" */

@@ -7,9 +7,11 @@
 #include "ckpt/executor.h"
 #include "ckpt/publish.h"
 #include "common/json.h"
+#include "common/result.h"
 #include "convert/commands.h"
 #include "convert/contents.h"
 #include "convert/options.h"
+#include "convert/report.h"
 #include "kernels/cpu/random.h"
 
 struct synth_flags {
@@ -199,6 +201,18 @@ static enum status check_space(const struct target *t, const char *destination, 
                 bytes_text(free_bytes));
 }
 
+static void answer(const struct synth_flags *f, const struct target *t, const char *destination,
+                   const struct publishing *p)
+{
+    const struct conversion c = {.source = t->source, .target = t, .destination = destination};
+    cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "family", t->source->family);
+    cJSON_AddBoolToObject(o, "sparse", f->sparse);
+    report_target_json(o, &c);
+    if (p->replaces.folder) report_replaces_json(o, &p->replaces);
+    result_set(o);
+}
+
 static enum status write_model(const struct synth_flags *f, struct catalog *c,
                                const struct model_maps *maps, const char *destination,
                                struct error *err)
@@ -226,12 +240,15 @@ static enum status write_model(const struct synth_flags *f, struct catalog *c,
         if (st) publish_abandon(&p);
     }
     if (!st && !f->output.quiet)
-        fprintf(stderr, "made %s: %s, %zu tensors in %zu files, %s in %.2f s\n", destination,
+        fprintf(stderr, "created %s: %s, %zu tensors in %zu file%s, %s in %.2f s\n", destination,
                 c->family, t.facts.num_target_tensors, t.facts.num_weight_files,
-                bytes_text(t.plan.target_bytes), seconds_now() - start);
+                t.facts.num_weight_files == 1 ? "" : "s", bytes_text(t.plan.target_bytes),
+                seconds_now() - start);
     if (!st && !f->output.quiet && p.replaces.folder)
-        fprintf(stderr, "replaced %zu files, %s of %s\n", p.replaces.num_files,
-                bytes_text(p.replaces.bytes), p.replaces.folder);
+        fprintf(stderr, "replaced %zu file%s, %s of %s\n", p.replaces.num_files,
+                p.replaces.num_files == 1 ? "" : "s", bytes_text(p.replaces.bytes),
+                p.replaces.folder);
+    if (!st) answer(f, &t, destination, &p);
     target_release(&t);
     return st;
 }

@@ -3,6 +3,13 @@
 #include "validate/testing.h"
 #include "validate/verdict.h"
 
+static void print_json(struct strbuf *out, const struct verdict *v)
+{
+    cJSON *o = verdict_json(v);
+    json_print(out, o, 2);
+    cJSON_Delete(o);
+}
+
 static struct compare_options options;
 
 static int begin(void **state)
@@ -257,7 +264,7 @@ static void beside_nan_on_one_side_no_distance_is_said(void **state)
         assert_non_null(strstr(text.data, "1 of 30000        nan        nan        nan        nan"
                                           "  [0, 17]  NaN or Inf on one side: 1"));
         text.length = 0;
-        verdict_json(&text, &v);
+        print_json(&text, &v);
         static const char *const members[] = {"max_difference", "max_ulp", "relative_error",
                                               "cosine"};
         for (size_t k = 0; k < sizeof members / sizeof *members; k++)
@@ -386,7 +393,7 @@ static void json_is_strict_and_has_every_tensor(void **state)
     struct verdict v = {.c = compare_sides(&x, a, b, &options), .seconds = 1.5};
     struct strbuf text = {0};
     cJSON *tree;
-    verdict_json(&text, &v);
+    print_json(&text, &v);
     assert_ok(json_parse(text.data, text.length, JSON_STRICT, &tree, &err));
     assert_string_equal(json_as_text(json_get(tree, "verdict")), "different");
     assert_int_equal(cJSON_GetArraySize(json_get(tree, "tensors")), 5);

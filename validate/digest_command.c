@@ -21,6 +21,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/memory.h"
+#include "common/result.h"
 #include "convert/config_difference.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
@@ -236,33 +237,25 @@ static void print_odd_lines(const struct checking *x)
 
 /* ---- the command ---- */
 
-static void print_object(cJSON *o)
-{
-    struct strbuf text = {0};
-    json_print(&text, o, 2);
-    puts(text.data);
-    strbuf_release(&text);
-    cJSON_Delete(o);
-}
-
-static void print_json(const struct found *x)
+static void answer(const struct found *x, const char *path)
 {
     cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "path", path);
     record_add_digests(o, "digest", "tensors", x->digests, x->count);
     cJSON *whole = cJSON_GetObjectItemCaseSensitive(o, "digest");
     for (int i = 0; i < NUM_CONFIG_LINES; i++)
         if (*x->config[i]) json_add_text(whole, config_lines[i], x->config[i]);
-    print_object(o);
+    result_set(o);
 }
 
-static void print_check_json(const struct checking *x, const char *path, const char *list)
+static void answer_check(const struct checking *x, const char *path, const char *list)
 {
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "verdict", x->num_odd ? "different" : "identical");
     json_add_text(o, "path", path);
     json_add_text(o, "list", list);
     json_add_u64(o, "same", x->num_same);
-    cJSON *lines = cJSON_AddArrayToObject(o, "different");
+    cJSON *lines = cJSON_AddArrayToObject(o, "differences");
     for (size_t i = 0; i < x->num_odd; i++) {
         cJSON *line = cJSON_CreateObject();
         json_add_text(line, "name", x->odd[i].name);
@@ -270,7 +263,7 @@ static void print_check_json(const struct checking *x, const char *path, const c
         json_add_text(line, "found", x->odd[i].found);
         cJSON_AddItemToArray(lines, line);
     }
-    print_object(o);
+    result_set(o);
 }
 
 static enum status check_and_tell(const struct digest_flags *f, const struct known *k,
@@ -279,11 +272,11 @@ static enum status check_and_tell(const struct digest_flags *f, const struct kno
 {
     struct checking x = {.known = k, .no_optim = f->no_optim, .a = a};
     compare(&x, found->text.data);
-    if (f->output.json)
-        print_check_json(&x, path, f->check);
-    else
-        print_odd_lines(&x);
-    if (x.num_odd) return fail(err, DIFFERENT, "%s: %zu lines differ", path, x.num_odd);
+    answer_check(&x, path, f->check);
+    if (!f->output.json) print_odd_lines(&x);
+    if (x.num_odd)
+        return fail(err, DIFFERENT, "%s: %zu line%s", path, x.num_odd,
+                    x.num_odd == 1 ? " differs" : "s differ");
     if (!f->output.quiet)
         fprintf(stderr, "%s: all %zu lines are as %s has them\n", path, x.num_same, f->check);
     return OK;
@@ -303,10 +296,9 @@ static enum status digest_opened(const struct digest_flags *f, const struct cata
     if (!st) st = find_all(&found, c, &o, &a, err);
     if (!st && f->check)
         st = check_and_tell(f, &known, &found, c->path, &a, err);
-    else if (!st && f->output.json)
-        print_json(&found);
     else if (!st)
-        fputs(found.text.data, stdout);
+        answer(&found, c->path);
+    if (!st && !f->check && !f->output.json) fputs(found.text.data, stdout);
     strbuf_release(&found.text);
     known_release(&known);
     arena_release(&a);

@@ -190,12 +190,12 @@ void forward_json(cJSON *o, const struct forward *f)
     cJSON *j = cJSON_AddObjectToObject(o, "forward");
     json_add_text(j, "verdict", forward_id(f));
     json_add_number(j, "seconds", f->seconds);
-    json_add_text(j, "a", f->paths[0]);
-    json_add_text(j, "b", f->paths[1]);
-    json_add_text(j, "computed_in", elem_names[f->elem]);
+    json_add_text(j, "path_a", f->paths[0]);
+    json_add_text(j, "path_b", f->paths[1]);
+    json_add_text(j, "dtype", elem_names[f->elem]);
     json_add_u64(j, "sequences", f->batch.num_sequences);
     json_add_u64(j, "length", f->batch.length);
-    json_add_text(j, "tokens", f->ids_are);
+    json_add_text(j, "input_ids", f->ids_are);
     json_add_text(j, "rounding", f->yardstick.text);
     loaded_json(j, &f->loaded);
     divergence_json(j, f);

@@ -27,7 +27,8 @@ void verdict_line(struct strbuf *out, const struct verdict *v);
 /* The line, in which fields the configs differ, and what explains the tensors; verbose: all tensors
  * and hints, not the most important ones. */
 void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose);
-void verdict_json(struct strbuf *out, const struct verdict *v);
+/* What --json says of it. */
+cJSON *verdict_json(const struct verdict *v);
 
 /* "hf, llama, iteration 1000, TP2 PP4, 2.47 GB, BF16"; in the comparison's arena. */
 const char *side_text(struct comparison *c, unsigned side);

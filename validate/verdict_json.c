@@ -61,7 +61,7 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
     cJSON_AddBoolToObject(side, "stored_names", s->stored_only);
     if (c->iteration >= 0) json_add_u64(side, "iteration", (uint64_t)c->iteration);
     json_add_u64(side, "tensors", s->num_tensors);
-    json_add_u64(side, "compared_bytes", bytes);
+    json_add_u64(side, "bytes", bytes);
     json_add_u64(side, "padding_tensors", s->num_padding);
     json_add_u64(side, "optimizer_tensors_left_out", s->num_optimizer);
     if (!s->stored_only) {
@@ -197,10 +197,8 @@ static const char *verdict_id(const struct comparison *c)
 static void comparison_json(cJSON *o, const struct verdict *v)
 {
     const struct comparison *c = v->c;
-    json_add_text(o, "verdict", verdict_is_by_forward(v) ? forward_id(v->forward) : verdict_id(c));
     if (v->forward) json_add_text(o, "weights_verdict", verdict_id(c));
     configs_json(o, &c->configs);
-    json_add_number(o, "seconds", v->seconds);
     json_add_u64(o, "read_bytes", c->read_bytes);
     side_json(o, "a", &c->sides[0], c->bytes[0]);
     side_json(o, "b", &c->sides[1], c->bytes[1]);
@@ -216,12 +214,12 @@ static void comparison_json(cJSON *o, const struct verdict *v)
         cJSON_AddItemToArray(tensors, tensor_json(&c->tensors[i]));
 }
 
-void verdict_json(struct strbuf *out, const struct verdict *v)
+cJSON *verdict_json(const struct verdict *v)
 {
     cJSON *o = cJSON_CreateObject();
+    const bool by_forward = !v->c || verdict_is_by_forward(v);
+    json_add_text(o, "verdict", by_forward ? forward_id(v->forward) : verdict_id(v->c));
     if (v->c) comparison_json(o, v);
     if (v->forward) forward_json(o, v->forward);
-    json_print(out, o, 2);
-    strbuf_add_char(out, '\n');
-    cJSON_Delete(o);
+    return o;
 }

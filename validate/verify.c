@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/file.h"
+#include "common/result.h"
 #include "common/version.h"
 #include "convert/options.h"
 #include "validate/commands.h"
@@ -220,10 +221,8 @@ static enum status write_report(const char *path, const struct verdict *v, struc
 static void print_verdict(const struct verdict *v, const struct output_flags *o)
 {
     struct strbuf text = {0};
-    if (o->json)
-        verdict_json(&text, v);
-    else if (!o->quiet)
-        verdict_text(&text, v, o->verbose);
+    if (result_is_wanted()) result_set(verdict_json(v));
+    if (!o->json && !o->quiet) verdict_text(&text, v, o->verbose);
     if (text.length) fputs(text.data, stdout);
     strbuf_release(&text);
 }

@@ -19,7 +19,7 @@ THREADS = len(os.sched_getaffinity(0))
 def time_ferry(ferry, folder, dtype):
     options = f"--dtype {dtype} --seq {TOKENS} --repeats 1 --threads {THREADS} --json -q".split()
     out = subprocess.run([ferry, "bench", folder, *options], check=True, capture_output=True).stdout
-    return json.loads(out)["seconds"]
+    return json.loads(out)["median_seconds"]
 
 
 def time_transformers(model, ids):

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "common/memory.h"
+#include "common/result.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
+#include "train/cli/run_json.h"
 
 enum { MOST_REPEATS = 10000 };
 
@@ -109,27 +111,53 @@ static void print_text(const struct bench_flags *f, const struct bench_result *r
                share(r, sums[i].seconds, sums[i].flops, sums[i].bytes));
 }
 
-static void print_json(const struct bench_result *r, const struct sum *sums, size_t n,
-                       const struct sum *all)
+static void answer(const struct bench_flags *f, const char *path, const struct bench_result *r,
+                   const struct sum *sums, size_t n, const struct sum *all)
 {
-    printf("{\"seconds\":%.9g,\"fastest\":%.9g,\"slowest\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,"
-           "\"device\":\"%s\",\"product_rate\":%.9g,\"copy_rate\":%.9g,\"share\":%.4f,"
-           "\"collectives\":\"%s\",\"graphs\":%u,\"finite\":%s,\"ops\":[",
-           r->seconds, r->fastest, r->slowest, all->flops, all->bytes, r->device, r->product_rate,
-           r->copy_rate, share(r, r->seconds, all->flops, all->bytes) / 100, r->collectives,
-           r->graphs, r->finite ? "true" : "false");
-    for (size_t i = 0; i < n; i++)
-        printf("%s{\"what\":\"%s\",\"op\":\"%s\",\"calls\":%" PRIu64
-               ",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,\"share\":%.4f}",
-               i ? "," : "", sums[i].name, sums[i].op, sums[i].calls, sums[i].seconds,
-               sums[i].flops, sums[i].bytes,
-               share(r, sums[i].seconds, sums[i].flops, sums[i].bytes) / 100);
-    puts("]}");
+    cJSON *o = run_json_new(path, &f->compute), *ops;
+    run_json_add_tokens(
+        o, &(struct batch){.num_sequences = f->batch, .length = f->decode ? 1 : f->seq});
+    json_add_u64(o, "cached_tokens", f->decode ? f->seq : 0);
+    json_add_u64(o, "repeats", f->repeats);
+    json_add_number(o, "median_seconds", r->seconds);
+    json_add_number(o, "fastest_seconds", r->fastest);
+    json_add_number(o, "slowest_seconds", r->slowest);
+    json_add_number(o, "flops", all->flops);
+    json_add_number(o, "bytes", all->bytes);
+    json_add_number(o, "share_of_roofline", share(r, r->seconds, all->flops, all->bytes) / 100);
+    json_add_text(o, "device_name", r->device);
+    json_add_number(o, "peak_flops_per_second", r->product_rate);
+    json_add_number(o, "peak_bytes_per_second", r->copy_rate);
+    json_add_text(o, "collectives", r->collectives);
+    json_add_u64(o, "graphs", r->graphs);
+    json_add_text(o, "no_graphs_because", r->refused);
+    cJSON_AddBoolToObject(o, "finite", r->finite);
+    ops = cJSON_AddArrayToObject(o, "ops");
+    for (size_t i = 0; i < n; i++) {
+        cJSON *op = cJSON_CreateObject();
+        json_add_text(op, "name", sums[i].name);
+        json_add_text(op, "op", sums[i].op);
+        json_add_u64(op, "calls", sums[i].calls);
+        json_add_number(op, "median_seconds", sums[i].seconds);
+        json_add_number(op, "flops", sums[i].flops);
+        json_add_number(op, "bytes", sums[i].bytes);
+        json_add_number(op, "share_of_roofline",
+                        share(r, sums[i].seconds, sums[i].flops, sums[i].bytes) / 100);
+        cJSON_AddItemToArray(ops, op);
+    }
+    result_set(o);
 }
+
+/* What all ranks have been told. */
+struct asked {
+    struct bench_flags *flags;
+    const char *path;
+};
 
 static enum status show(void *context, const struct bench_result *r, struct error *err)
 {
-    const struct bench_flags *f = context;
+    const struct asked *x = context;
+    const struct bench_flags *f = x->flags;
     struct sum *sums = must_calloc(r->num_rows + 1, sizeof *sums), all = {0};
     size_t n = sum_up(sums, r->rows, r->num_rows);
     (void)err;
@@ -138,19 +166,11 @@ static enum status show(void *context, const struct bench_result *r, struct erro
         all.bytes += sums[i].bytes;
     }
     qsort(sums, n, sizeof *sums, slowest_first);
-    if (f->compute.output.json)
-        print_json(r, sums, n, &all);
-    else
-        print_text(f, r, sums, n, &all);
+    answer(f, x->path, r, sums, n, &all);
+    if (!f->compute.output.json) print_text(f, r, sums, n, &all);
     free(sums);
     return OK;
 }
-
-/* What all ranks have been told. */
-struct asked {
-    struct bench_flags *flags;
-    const char *path;
-};
 
 static enum status run(void *context, const struct engine *engine, bool is_rank_0,
                        struct error *err)
@@ -167,7 +187,7 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
                               .warmups = f->decode ? 2 : 1, /* the second records graphs */
                               .repeats = (unsigned)f->repeats,
                               .visit = show,
-                              .context = f};
+                              .context = context};
     (void)is_rank_0;
     if (f->repeats > MOST_REPEATS)
         return fail(err, ERR_USAGE, "--repeats %" PRIu64 ": at most %d", f->repeats, MOST_REPEATS);

@@ -10,6 +10,7 @@
 #include "common/file.h"
 #include "common/host_memory.h"
 #include "common/ranks.h"
+#include "common/result.h"
 #include "common/sha256.h"
 #include "common/threads.h"
 #include "common/version.h"
@@ -73,6 +74,7 @@ enum status engine_run(engine_work *work, void *context, struct error *err)
     unsigned rank;
     TRY(engine_open(&e, err));
     enum status st = e->join(&rank, err);
+    if (rank) result_silence();
     if (!st) st = work(context, e, rank == 0, err);
     return e->leave(st, err);
 }
@@ -104,5 +106,6 @@ enum status engine_is_alone(bool *works, struct error *err)
     enum status st = e->join(&rank, err);
     if (!st) st = e->agree(words, sizeof words, "command line or folder", err);
     *works = rank == 0;
+    if (rank) result_silence();
     return e->leave(st, err);
 }

@@ -8,6 +8,7 @@
 #include "common/file.h"
 #include "common/new_file.h"
 #include "common/progress.h"
+#include "common/result.h"
 #include "common/threads.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
@@ -180,7 +181,7 @@ static void begin_json(const struct asked *x, struct results *r)
     cJSON_AddStringToObject(r->json, "input_ids", f->input_ids);
     if (f->out) cJSON_AddStringToObject(r->json, "out", f->out);
     run_json_add_tokens(r->json, r->batch);
-    if (f->compute.engine.dry_run) cJSON_AddTrueToObject(r->json, "dry_run");
+    cJSON_AddBoolToObject(r->json, "dry_run", f->compute.engine.dry_run);
     r->outputs = cJSON_CreateArray();
 }
 
@@ -198,16 +199,13 @@ static void print_result(const struct asked *x, struct results *r)
 {
     const struct forward_flags *f = x->flags;
     const bool dry = f->compute.engine.dry_run;
-    if (!f->compute.output.json) {
-        if (!dry && !f->compute.output.quiet) print_line(r, f->out);
-        return;
-    }
+    if (!dry && !f->compute.output.json && !f->compute.output.quiet) print_line(r, f->out);
     if (!dry) {
         cJSON_AddItemToObject(r->json, "outputs", r->outputs);
         json_add_u64(r->json, "bytes", r->data_bytes);
         r->outputs = NULL;
     }
-    run_json_print(r->json, r->started);
+    result_set(r->json);
     r->json = NULL;
 }
 

@@ -1,11 +1,13 @@
 /* generate.c - ferry generate: token ids that follow token ids. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/memory.h"
 #include "common/progress.h"
+#include "common/result.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
 #include "train/cli/run_json.h"
@@ -55,7 +57,7 @@ struct texts {
     uint64_t num_sequences, steps;
     double first_seconds, last_seconds;
     bool stream; /* one sequence, for people: as it comes */
-    cJSON *plan; /* of a dry run with --json; else NULL */
+    cJSON *json; /* what --json says of the run */
 };
 
 static enum status take_tokens(void *context, const int32_t *tokens, struct error *err)
@@ -79,26 +81,30 @@ static enum status take_plan(void *context, const struct fit_memory *ranks, unsi
 {
     struct texts *t = context;
     (void)err;
-    run_json_add_plan(t->plan, ranks, num_ranks);
+    run_json_add_plan(t->json, ranks, num_ranks);
     return OK;
 }
 
-static void print_texts(const struct texts *t, bool json)
+static void add_token_ids(cJSON *o, const struct texts *t)
+{
+    cJSON *all = cJSON_AddArrayToObject(o, "token_ids");
+    for (uint64_t i = 0; i < t->num_sequences; i++) {
+        struct strbuf list = {0};
+        strbuf_printf(&list, "[%s]", t->lines[i].length ? t->lines[i].data : "");
+        cJSON_AddItemToArray(all, cJSON_CreateRaw(list.data));
+        strbuf_release(&list);
+    }
+}
+
+static void print_texts(const struct texts *t)
 {
     if (t->stream) {
         putchar('\n');
         (void)fflush(stdout); /* before what stderr has to say */
         return;
     }
-    if (json) printf("{\"tokens\":[");
-    for (uint64_t i = 0; i < t->num_sequences; i++) {
-        const char *line = t->lines[i].length ? t->lines[i].data : "";
-        if (json)
-            printf("%s[%s]", i ? "," : "", line);
-        else
-            puts(line);
-    }
-    if (json) puts("]}");
+    for (uint64_t i = 0; i < t->num_sequences; i++)
+        puts(t->lines[i].length ? t->lines[i].data : "");
 }
 
 static enum status check_flags(const struct generate_flags *f, struct error *err)
@@ -157,21 +163,38 @@ struct asked {
     const char *path;
 };
 
-static void print_all(const struct texts *t, const struct output_flags *o)
+/* After the prompt. */
+static double tokens_per_second(const struct texts *t)
 {
-    print_texts(t, o->json);
-    if (o->verbose && t->steps > 1)
-        fprintf(stderr, "%.1f tokens/s after the prompt\n",
-                (double)((t->steps - 1) * t->num_sequences) / (t->last_seconds - t->first_seconds));
+    return t->steps > 1
+               ? (double)((t->steps - 1) * t->num_sequences) / (t->last_seconds - t->first_seconds)
+               : NAN;
 }
 
-static cJSON *plan_json(const struct asked *x, const struct batch *prompts)
+static void print_all(const struct texts *t, const struct output_flags *o)
+{
+    if (!o->json) print_texts(t);
+    if (o->verbose && t->steps > 1)
+        fprintf(stderr, "%.1f tokens/s after the prompt\n", tokens_per_second(t));
+}
+
+static cJSON *json_new(const struct asked *x, const struct batch *prompts)
 {
     cJSON *o = run_json_new(x->path, &x->flags->compute);
     run_json_add_tokens(o, prompts);
     json_add_u64(o, "max_new_tokens", x->flags->max_new_tokens);
-    cJSON_AddTrueToObject(o, "dry_run");
+    cJSON_AddBoolToObject(o, "dry_run", x->flags->compute.engine.dry_run);
     return o;
+}
+
+static void answer(struct texts *t, bool dry_run)
+{
+    if (!dry_run) {
+        add_token_ids(t->json, t);
+        json_add_number(t->json, "tokens_per_second", tokens_per_second(t));
+    }
+    result_set(t->json);
+    t->json = NULL;
 }
 
 static enum status compute(const struct asked *x, const struct engine *engine,
@@ -182,7 +205,6 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     struct end_tokens end;
     struct texts t = {.num_sequences = b->num_sequences,
                       .stream = b->num_sequences == 1 && !o->json};
-    const double started = seconds_now();
     TRY(choose_end_tokens(f, x->path, &end, err));
     struct generate_request q = {.prompts = *b,
                                  .max_new_tokens = f->max_new_tokens,
@@ -195,16 +217,12 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
     if (is_rank_0) print_unused(f);
     t.lines = must_calloc(b->num_sequences, sizeof *t.lines);
-    if (q.dry_run && o->json) {
-        t.plan = plan_json(x, b);
-        q.visit_plan = take_plan;
-    }
+    t.json = json_new(x, b);
+    if (o->json) q.visit_plan = take_plan;
     enum status st = engine->generate(&q, err);
     if (!st && !q.dry_run && is_rank_0) print_all(&t, o);
-    if (!st && t.plan && is_rank_0)
-        run_json_print(t.plan, started);
-    else
-        cJSON_Delete(t.plan);
+    if (!st && is_rank_0) answer(&t, q.dry_run);
+    cJSON_Delete(t.json);
     for (uint64_t i = 0; i < b->num_sequences; i++)
         strbuf_release(&t.lines[i]);
     free(t.lines);

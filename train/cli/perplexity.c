@@ -8,7 +8,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
-#include "common/progress.h"
+#include "common/result.h"
 #include "formats/indexed_dataset.h"
 #include "train/cli/commands.h"
 #include "train/cli/options.h"
@@ -56,7 +56,7 @@ struct windows {
     uint64_t vocab_size;                              /* of the model */
     int32_t *tokens, *ids, *targets;                  /* [seq + 1], [batch, seq], [batch, seq] */
     double sum;
-    cJSON *plan; /* of a dry run with --json; else NULL */
+    cJSON *json; /* what --json says of the run */
 };
 
 static enum status bad_token(const struct windows *w, uint64_t at, int32_t id, struct error *err)
@@ -117,7 +117,7 @@ static enum status take_plan(void *context, const struct fit_memory *ranks, unsi
 {
     struct windows *w = context;
     (void)err;
-    run_json_add_plan(w->plan, ranks, num_ranks);
+    run_json_add_plan(w->json, ranks, num_ranks);
     return OK;
 }
 
@@ -125,11 +125,9 @@ static void print_result(const struct windows *w, bool json)
 {
     uint64_t count = w->num_tokens - 1;
     double loss = w->sum / (double)count;
-    if (json)
-        printf("{\"tokens\":%" PRIu64 ",\"loss\":%.9g,\"perplexity\":%.9g,\"seq_length\":%" PRIu64
-               "}\n",
-               count, loss, exp(loss), w->seq);
-    else
+    json_add_number(w->json, "loss", loss);
+    json_add_number(w->json, "perplexity", exp(loss));
+    if (!json)
         printf("perplexity %.6g, loss %.6f nats (%.6f bits) a token, over %" PRIu64
                " tokens in windows of %" PRIu64 "\n",
                exp(loss), loss, loss / M_LN2, count, w->seq);
@@ -192,13 +190,13 @@ static enum status cut(struct windows *w, struct error *err)
     return OK;
 }
 
-static cJSON *plan_json(const struct windows *w, const struct batch *shape)
+static cJSON *json_new(const struct windows *w, const struct batch *shape)
 {
     cJSON *o = run_json_new(w->model, &w->flags->compute);
     cJSON_AddStringToObject(o, "data", w->flags->data);
     json_add_u64(o, "tokens", w->num_tokens - 1);
     run_json_add_tokens(o, shape);
-    cJSON_AddTrueToObject(o, "dry_run");
+    cJSON_AddBoolToObject(o, "dry_run", w->flags->compute.engine.dry_run);
     return o;
 }
 
@@ -211,21 +209,17 @@ static enum status compute(struct windows *w, const struct engine *engine, bool 
                                 .visit = add_losses,
                                 .context = w};
     const bool json = w->flags->compute.output.json;
-    const double started = seconds_now();
     TRY(engine_model_of(w->model, &w->flags->compute, &q.model, err));
     TRY(look_at_model(w, err));
     TRY(cut(w, err));
     q.shape = (struct batch){.num_sequences = w->batch, .length = w->seq};
-    if (q.dry_run && json) {
-        w->plan = plan_json(w, &q.shape);
-        q.visit_plan = take_plan;
-    }
+    w->json = json_new(w, &q.shape);
+    if (json) q.visit_plan = take_plan;
     TRY(engine->forward(&q, err));
-    if (!q.dry_run && is_rank_0) print_result(w, json);
-    if (w->plan && is_rank_0) {
-        run_json_print(w->plan, started);
-        w->plan = NULL;
-    }
+    if (!is_rank_0) return OK;
+    if (!q.dry_run) print_result(w, json);
+    result_set(w->json);
+    w->json = NULL;
     return OK;
 }
 
@@ -240,7 +234,7 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
     free(w->tokens);
     free(w->ids);
     free(w->targets);
-    cJSON_Delete(w->plan);
+    cJSON_Delete(w->json);
     indexed_dataset_close(&w->data);
     return st;
 }

@@ -1,9 +1,5 @@
 #include "train/cli/run_json.h"
 
-#include <stdio.h>
-
-#include "common/progress.h"
-
 static uint64_t size_or(uint64_t size, uint64_t otherwise)
 {
     return size ? size : otherwise;
@@ -13,7 +9,7 @@ cJSON *run_json_new(const char *model_path, const struct compute_flags *f)
 {
     cJSON *o = cJSON_CreateObject(), *sizes = cJSON_CreateObject();
     const uint64_t tp = size_or(f->layout.tp, 1);
-    cJSON_AddStringToObject(o, "model", model_path);
+    cJSON_AddStringToObject(o, "path", model_path);
     cJSON_AddStringToObject(o, "dtype", f->engine.dtype);
     cJSON_AddStringToObject(o, "device", f->engine.device ? f->engine.device : "cpu");
     json_add_u64(sizes, "tp", tp);
@@ -40,8 +36,8 @@ static cJSON *rank_json(const struct fit_memory *x, unsigned rank)
     json_add_u64(o, "results", x->results);
     json_add_u64(o, "loading", x->loading);
     json_add_u64(o, "communication", x->talking);
-    json_add_u64(o, "most_of_device", x->device);
-    json_add_u64(o, "most_of_host_beside_it", x->host);
+    json_add_u64(o, "peak_device", x->device);
+    json_add_u64(o, "peak_host_beside_device", x->host);
     json_add_u64(o, "program", x->program);
     return o;
 }
@@ -51,14 +47,4 @@ void run_json_add_plan(cJSON *o, const struct fit_memory *ranks, unsigned num_ra
     cJSON *list = cJSON_AddArrayToObject(o, "memory_bytes");
     for (unsigned i = 0; i < num_ranks; i++)
         cJSON_AddItemToArray(list, rank_json(&ranks[i], i));
-}
-
-void run_json_print(cJSON *o, double started)
-{
-    struct strbuf text = {0};
-    cJSON_AddItemToObject(o, "seconds", json_new_double(seconds_now() - started));
-    json_print(&text, o, -1);
-    puts(text.data);
-    strbuf_release(&text);
-    cJSON_Delete(o);
 }

@@ -1,4 +1,4 @@
-/* run_json.h - what a command that computes says of its run, as one JSON object. */
+/* run_json.h - what commands that compute answer with --json: fields that they have in common. */
 #ifndef FERRY_TRAIN_CLI_RUN_JSON_H
 #define FERRY_TRAIN_CLI_RUN_JSON_H
 
@@ -11,7 +11,4 @@ cJSON *run_json_new(const char *model_path, const struct compute_flags *f);
 void run_json_add_tokens(cJSON *o, const struct batch *shape);
 /* What memory each rank takes, in bytes. */
 void run_json_add_plan(cJSON *o, const struct fit_memory *ranks, unsigned num_ranks);
-/* With how long it took since started (seconds_now()); frees it. */
-void run_json_print(cJSON *o, double started);
-
 #endif
