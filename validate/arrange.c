@@ -17,7 +17,7 @@
 #include "common/strbuf.h"
 #include "convert/pattern.h"
 
-enum { MAX_PARTS = 5 };
+enum { MAX_PARTS = 6 };
 
 enum scope {
     TWO_DIMS,   /* i j */
@@ -40,6 +40,8 @@ struct row {
 
 // clang-format off
 #define HALVES "the rotary halves of each q and k head of {d} rows"
+#define Q_HALVES "the rotary halves of each q head of {d} rows (not those of k)"
+#define K_HALVES "the rotary halves of each k head of {d} rows (not those of q)"
 static const struct row rows[] = {
     {"transposed", TWO_DIMS, NULL, "B is A transposed", NULL, {{"i j", "j i"}}},
     {"transposed", TWO_DIMS, NULL, "A is B transposed (all but the shape)", NULL, {{"j i", "i j"}}},
@@ -50,26 +52,44 @@ static const struct row rows[] = {
     {"transposed", THREE_DIMS, NULL, "B is A with its dimensions in the order 2, 0, 1", NULL, {{"i j k", "k i j"}}},
     {"gate-up-swapped", ROWS, NULL, "the halves of its rows are swapped (gate and up)", NULL,
      {{"L h[0 of n] m", "L h[h of n] m"}, {"L h[h of n] m", "L h[0 of n] m"}}},
-    {"gate-up-interleaved", ROWS, "gate and up", "one behind the other", "row by row in turn",
+    {"gate-up-interleaved", ROWS, "gate and up", "one after the other", "interleaved row by row",
      {{"L (p h) m", "L (h p) m"}}},
-    {"gate-up-by-rank", RANKS, "gate and up", "one behind the other", "in turn, in chunks for {t} tensor parallel ranks",
+    {"gate-up-by-rank", RANKS, "gate and up", "one after the other", "in alternating chunks for {t} tensor-parallel ranks",
      {{"L (p t c) m", "L (t p c) m"}}},
-    {"rotary-interleaved", HEAD_DIM, "the rotary halves of each head of {d} rows", "one behind the other", "interleaved (as Meta and GGUF)",
+    {"rotary-interleaved", HEAD_DIM, "the rotary halves of each head of {d} rows", "one after the other", "interleaved (as Meta and GGUF)",
      {{"L (w (p e)[0 of d]) m", "L (w (e p)[0 of d]) m"},
       {"L (w u[o of d]) m",     "L (w u[o of d]) m"}}},
-    {"rotary-interleaved", HEADS, HALVES, "one behind the other", "interleaved (as Meta and GGUF)",
+    {"rotary-interleaved", HEADS, HALVES, "one after the other", "interleaved (as Meta and GGUF)",
      {{"L (g (r (p e)[0 of d])[0 of s]) m",   "L (g (r (e p)[0 of d])[0 of s]) m"},
       {"L (g (r u[o of d])[0 of s]) m",       "L (g (r u[o of d])[0 of s]) m"},
       {"L (g ((p e)[0 of d])[r*d of s]) m",   "L (g ((e p)[0 of d])[r*d of s]) m"},
       {"L (g (u[o of d])[r*d of s]) m",       "L (g (u[o of d])[r*d of s]) m"},
       {"L (g d[r*d + d of s]) m",             "L (g d[r*d + d of s]) m"}}},
-    {"rotary-interleaved", HEADS, HALVES, "one behind the other", "interleaved (as Meta and GGUF)",
+    {"rotary-interleaved", HEADS, HALVES, "one after the other", "interleaved (as Meta and GGUF)",
      {{"L (g r (p e)[0 of d])[0 of g*s] m",         "L (g r (e p)[0 of d])[0 of g*s] m"},
       {"L (g r u[o of d])[0 of g*s] m",             "L (g r u[o of d])[0 of g*s] m"},
       {"L (g (p e)[0 of d])[g*r*d of g*s] m",       "L (g (e p)[0 of d])[g*r*d of g*s] m"},
       {"L (g u[o of d])[g*r*d of g*s] m",           "L (g u[o of d])[g*r*d of g*s] m"},
       {"L (g d)[g*r*d + g*d of g*s] m",             "L (g d)[g*r*d + g*d of g*s] m"}}},
-    {"query-heads", HEADS, "query heads", "group by group", "place by place (the first of each group, then the second ones)",
+    {"rotary-interleaved", HEADS, Q_HALVES, "one after the other", "interleaved (as Meta and GGUF)",
+     {{"L (g (r (p e)[0 of d])[0 of s]) m",   "L (g (r (e p)[0 of d])[0 of s]) m"},
+      {"L (g (r u[o of d])[0 of s]) m",       "L (g (r u[o of d])[0 of s]) m"},
+      {"L (g (p d)[r*d of s]) m",             "L (g (p d)[r*d of s]) m"}}},
+    {"rotary-interleaved", HEADS, Q_HALVES, "one after the other", "interleaved (as Meta and GGUF)",
+     {{"L (g r (p e)[0 of d])[0 of g*s] m",         "L (g r (e p)[0 of d])[0 of g*s] m"},
+      {"L (g r u[o of d])[0 of g*s] m",             "L (g r u[o of d])[0 of g*s] m"},
+      {"L (p g d)[g*r*d of g*s] m",                 "L (p g d)[g*r*d of g*s] m"}}},
+    {"rotary-interleaved", HEADS, K_HALVES, "one after the other", "interleaved (as Meta and GGUF)",
+     {{"L (g (r d)[0 of s]) m",               "L (g (r d)[0 of s]) m"},
+      {"L (g ((p e)[0 of d])[r*d of s]) m",   "L (g ((e p)[0 of d])[r*d of s]) m"},
+      {"L (g (u[o of d])[r*d of s]) m",       "L (g (u[o of d])[r*d of s]) m"},
+      {"L (g d[r*d + d of s]) m",             "L (g d[r*d + d of s]) m"}}},
+    {"rotary-interleaved", HEADS, K_HALVES, "one after the other", "interleaved (as Meta and GGUF)",
+     {{"L (g r d)[0 of g*s] m",                     "L (g r d)[0 of g*s] m"},
+      {"L (g (p e)[0 of d])[g*r*d of g*s] m",       "L (g (e p)[0 of d])[g*r*d of g*s] m"},
+      {"L (g u[o of d])[g*r*d of g*s] m",           "L (g u[o of d])[g*r*d of g*s] m"},
+      {"L (g d)[g*r*d + g*d of g*s] m",             "L (g d)[g*r*d + g*d of g*s] m"}}},
+    {"query-heads", HEADS, "query heads", "group by group", "interleaved across groups (the first head of each group, then the second)",
      {{"L (g r d) m", "L (r g d) m"}}},
 };
 
@@ -77,20 +97,40 @@ static const struct row rows[] = {
 static const struct order {
     const char *text;
     bool by_rank; /* for several t; the others for t = 1 */
-    const char *parts[3]; /* q, k, v */
+    const char *parts[4]; /* q, k, v, and q where it has as many heads as k and v */
 } orders[] = {
     {"group by group (as Megatron)", false,
-     {"L (t y (r d)[0 of s]) m",          "L (t y d[r*d of s]) m",              "L (t y d[r*d + d of s]) m"}},
-    {"one behind the other", false,
-     {"L (t y r d)[0 of g*s] m",          "L (t y d)[g*r*d of g*s] m",          "L (t y d)[g*r*d + g*d of g*s] m"}},
-    {"row by row in turn (as Megatron's checkpoint version 1)", false,
-     {"L (t y r d 1[0 of 3]) m",          "L (t y d 1[1 of 3]) m",              "L (t y d 1[2 of 3]) m"}},
-    {"one behind the other for each of {t} tensor parallel ranks", true,
+     {"L (t y (r d)[0 of s]) m",          "L (t y d[r*d of s]) m",              "L (t y d[r*d + d of s]) m",
+      "L (t y d[0 of s]) m"}},
+    {"one after the other", false,
+     {"L (t y r d)[0 of g*s] m",          "L (t y d)[g*r*d of g*s] m",          "L (t y d)[g*r*d + g*d of g*s] m",
+      "L (t y d)[0 of g*s] m"}},
+    {"interleaved row by row (as Megatron's checkpoint version 1)", false,
+     {"L (t y r d 1[0 of 3]) m",          "L (t y d 1[1 of 3]) m",              "L (t y d 1[2 of 3]) m",
+      "L (t y d 1[0 of 3]) m"}},
+    {"one after the other for each of {t} tensor-parallel ranks", true,
      {"L (t (y r d)[0 of y*s]) m",        "L (t (y d)[y*r*d of y*s]) m",        "L (t (y d)[y*r*d + y*d of y*s]) m"}},
+};
+
+/* Names of q, k and v exchanged, in each of the orders. Where there are fewer k and v than q heads,
+ * the first fits alone. */
+static const struct swap {
+    const char *text;
+    unsigned from[3]; /* which part of A is B's q, k and v */
+} swaps[] = {
+    {"k and v are swapped",                     {0, 2, 1}},
+    {"q and k are swapped",                     {1, 0, 2}},
+    {"q and v are swapped",                     {2, 1, 0}},
+    {"q, k and v of B are k, v and q of A",     {1, 2, 0}},
+    {"q, k and v of B are v, q and k of A",     {2, 0, 1}},
 };
 // clang-format on
 
-enum { NUM_ROWS = sizeof rows / sizeof *rows, NUM_ORDERS = sizeof orders / sizeof *orders };
+enum {
+    NUM_ROWS = sizeof rows / sizeof *rows,
+    NUM_ORDERS = sizeof orders / sizeof *orders,
+    NUM_SWAPS = sizeof swaps / sizeof *swaps
+};
 
 static const uint64_t rank_sizes[] = {2, 4, 8, 16};
 enum { NUM_RANK_SIZES = sizeof rank_sizes / sizeof *rank_sizes };
@@ -288,7 +328,31 @@ static enum status offer_orders(const struct finding *f, const struct order *a,
     return f->visit(f->context, &x, f->err);
 }
 
+static enum status offer_swap(const struct finding *f, const struct order *order,
+                              const struct swap *swap)
+{
+    struct arrangement x = {.id = "qkv-swapped"};
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned from = swap->from[i];
+        bool moves = from != i; /* then q is one head */
+        if (!add_part(f, &x, order->parts[moves && !from ? 3 : from],
+                      order->parts[moves && !i ? 3 : i]))
+            return OK;
+    }
+    if (!is_complete(f, &x)) return OK;
+    x.text = describe(f, NULL, swap->text, NULL);
+    return f->visit(f->context, &x, f->err);
+}
+
 /* ---- all of them ---- */
+
+static enum status offer_swaps(const struct finding *f)
+{
+    for (unsigned i = 0; i < NUM_ORDERS; i++)
+        for (unsigned k = 0; k < NUM_SWAPS && !orders[i].by_rank; k++)
+            TRY(offer_swap(f, &orders[i], &swaps[k]));
+    return OK;
+}
 
 static enum status offer_both_ways(const struct finding *f, const struct row *row)
 {
@@ -321,6 +385,7 @@ static enum status offer_heads(struct finding *f)
 {
     for (unsigned i = 0; i < NUM_ROWS; i++)
         if (rows[i].scope == HEADS) TRY(offer_both_ways(f, &rows[i]));
+    TRY(offer_swaps(f));
     TRY(offer_all_orders(f, false));
     enum status st = OK;
     for (unsigned i = 0; i < NUM_RANK_SIZES && !st; i++) {

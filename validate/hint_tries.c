@@ -104,8 +104,8 @@ static const struct value_hint {
     {"rounding", "A is B rounded to BF16 on the way", VIA_BF16, 1},
     {"rounding", "B is A rounded to F16 on the way", VIA_F16, 0},
     {"rounding", "A is B rounded to F16 on the way", VIA_F16, 1},
-    {"rounding", "B is A cut off to BF16, where it should be rounded", CUT_TO_BF16, 0},
-    {"rounding", "A is B cut off to BF16, where it should be rounded", CUT_TO_BF16, 1},
+    {"rounding", "B is A truncated to BF16, not rounded", CUT_TO_BF16, 0},
+    {"rounding", "A is B truncated to BF16, not rounded", CUT_TO_BF16, 1},
     {"plus-one", "B is A plus one", ADD_ONE, 0},
     {"plus-one", "A is B plus one", ADD_ONE, 1},
     {"plus-one", "B is A minus one", SUBTRACT_ONE, 0},
@@ -337,31 +337,52 @@ static bool match_slices(const struct slice *a, const struct slice *b, uint64_t 
     return true;
 }
 
-/* "0 1 2 3 of B are 2 3 0 1 of A", not all of them where there are many. */
+/* How many slices from i on lie one after another in A as they do in B. */
+static uint64_t run_length(const uint64_t *from, uint64_t n, uint64_t i)
+{
+    uint64_t run = 1;
+    while (i + run < n && from[i + run] == from[i] + run)
+        run++;
+    return run;
+}
+
+/* "5" or "5 to 9", after what is there. */
+static void add_run(struct strbuf *out, uint64_t first, uint64_t count)
+{
+    strbuf_printf(out, "%s %" PRIu64, out->length ? "," : "", first);
+    if (count > 1) strbuf_printf(out, " to %" PRIu64, first + count - 1);
+}
+
+/* "its rows are permuted (6 of 8): 2 to 4, 5 to 7 of B are 5 to 7, 2 to 4 of A": those that moved,
+ * from the first on, not all of them where there are many. */
 static const char *order_text(struct arena *a, const char *what, const uint64_t *from, uint64_t n)
 {
-    enum { SHOWN = 8 };
-    struct strbuf text = {0};
-    const char *more = n > SHOWN ? " .." : "";
-    strbuf_printf(&text, "its %s are permuted:", what);
-    for (uint64_t i = 0; i < n && i < SHOWN; i++)
-        strbuf_printf(&text, " %" PRIu64, i);
-    strbuf_printf(&text, "%s of B are", more);
-    for (uint64_t i = 0; i < n && i < SHOWN; i++)
-        strbuf_printf(&text, " %" PRIu64, from[i]);
-    strbuf_printf(&text, "%s of A", more);
-    const char *out = arena_text(a, text.data, text.length);
-    strbuf_release(&text);
+    enum { SHOWN = 6 };
+    struct strbuf b_slices = {0}, a_slices = {0};
+    uint64_t moved = 0, runs = 0;
+    for (uint64_t i = 0, run; i < n; i += run) {
+        run = run_length(from, n, i);
+        if (from[i] == i) continue;
+        moved += run;
+        if (runs++ >= SHOWN) continue;
+        add_run(&b_slices, i, run);
+        add_run(&a_slices, from[i], run);
+    }
+    const char *more = runs > SHOWN ? ", .." : "";
+    const char *out = arena_printf(
+        a, "its %s are permuted (%" PRIu64 " of %" PRIu64 " moved):%s%s of B are%s%s of A", what,
+        moved, n, b_slices.data, more, a_slices.data, more);
+    strbuf_release(&b_slices);
+    strbuf_release(&a_slices);
     return out;
 }
 
-/* Pairs of runs of slices that lie behind one another on both sides. */
+/* Pairs of runs of slices that lie one after another on both sides. */
 static size_t slice_pairs(const uint64_t *from, uint64_t n, uint64_t row, struct pair *out)
 {
     size_t count = 0;
     for (uint64_t i = 0, run; i < n; i += run) {
-        for (run = 1; i + run < n && from[i + run] == from[i] + run;)
-            run++;
+        run = run_length(from, n, i);
         out[count++] = pair_whole(from[i] * row, i * row, run * row);
     }
     return count;

@@ -46,6 +46,15 @@ static const char heads_8[] = "{'n_head': 8, 'n_embd': 64}";
 static const char heads_partial[] = "{'num_attention_heads': 8, 'num_key_value_heads': 2, "
                                     "'hidden_size': 64, 'partial_rotary_factor': 0.5}";
 
+/* Llama 3; a model of 64 query heads in 8 groups; one without groups; one with a single group. */
+static const char llama_3[] = "{'num_attention_heads': 32, 'num_key_value_heads': 8, "
+                              "'head_dim': 128}";
+static const char gqa_8[] = "{'num_attention_heads': 64, 'num_key_value_heads': 8, "
+                            "'head_dim': 128}";
+static const char mha[] = "{'num_attention_heads': 32, 'head_dim': 128}";
+static const char mqa[] = "{'num_attention_heads': 32, 'num_key_value_heads': 1, "
+                          "'head_dim': 128}";
+
 /* Which element of A is element i of B. `s` is A's shape. */
 typedef uint64_t source_of(const uint64_t *s, uint64_t i);
 
@@ -123,6 +132,31 @@ ROWS(ranks_of_groups, r % 64 < 32   ? (r / 64 * 2 + r % 64 / 16) * 32 + r % 16
 ROWS(version_1_of_groups, r / 24 * 24 + r % 3 * 8 + r % 24 / 3)
 ROWS(groups_of_version_1, r / 24 * 24 + r % 8 * 3 + r % 24 / 8)
 ROWS(heads_by_place, (r / 8 % 2 * 4 + r / 16) * 8 + r % 8)
+
+/* Of real models, heads of 128 rows: q_heads of them, a k and a v in each group. B's k is A's v. */
+static uint64_t kv_swapped(uint64_t r, uint64_t q_heads)
+{
+    uint64_t group = (q_heads + 2) * 128, in = r % group;
+    if (in < q_heads * 128) return r;
+    return in < (q_heads + 1) * 128 ? r + 128 : r - 128;
+}
+ROWS(kv_of_4_q, kv_swapped(r, 4))
+ROWS(kv_of_8_q, kv_swapped(r, 8))
+ROWS(kv_of_32_q, kv_swapped(r, 32))
+ROWS(kv_of_1_q, kv_swapped(r, 1))
+ROWS(kv_of_concat, r < 4096 ? r : r < 5120 ? r + 1024 : r - 1024)
+ROWS(qk_of_1_q, r % 384 < 128 ? r + 128 : r % 384 < 256 ? r - 128 : r)
+ROWS(qv_of_1_q, r % 384 < 128 ? r + 256 : r % 384 < 256 ? r : r - 256)
+ROWS(turned_of_1_q, r % 384 < 256 ? r + 128 : r - 256)
+ROWS(turned_back_of_1_q, r % 384 < 128 ? r + 256 : r - 128)
+ROWS(concat_of_llama_3, r < 4096   ? r / 512 * 768 + r % 512
+                        : r < 5120 ? (r - 4096) / 128 * 768 + 512 + r % 128
+                                   : (r - 5120) / 128 * 768 + 640 + r % 128)
+ROWS(rotary_of_q, r % 768 < 512 ? r / 128 * 128 + in_turn(r % 128, 128) : r)
+ROWS(rotary_of_k, r % 768 / 128 == 4 ? r / 128 * 128 + in_turn(r % 128, 128) : r)
+ROWS(rotary_of_q_concat, r < 4096 ? r / 128 * 128 + in_turn(r % 128, 128) : r)
+ROWS(rotary_of_k_concat, r / 1024 == 4 ? r / 128 * 128 + in_turn(r % 128, 128) : r)
+ROWS(rotary_of_mqa, r < 33 * 128 ? r / 128 * 128 + in_turn(r % 128, 128) : r)
 ROWS(same, r)
 
 struct arrangement_case {
@@ -144,14 +178,14 @@ static const struct arrangement_case arrangement_cases[] = {
     {"fc1", NULL, "gate-up-swapped", "halves", {48, 16}, {0}, halves_swapped},
     {"fc1.bias", NULL, "gate-up-swapped", "halves", {48}, {0}, halves_swapped},
     {"experts", NULL, "gate-up-swapped", "along dimension 1", {3, 20, 8}, {0}, inner_swapped},
-    {"fc1", NULL, "gate-up-interleaved", "B row by row", {48, 16}, {0}, rows_in_turn},
-    {"fc1", NULL, "gate-up-interleaved", "B one behind", {48, 16}, {0}, rows_out_of_turn},
+    {"fc1", NULL, "gate-up-interleaved", "B interleaved row by row", {48, 16}, {0}, rows_in_turn},
+    {"fc1", NULL, "gate-up-interleaved", "B one after", {48, 16}, {0}, rows_out_of_turn},
     {"fc1", NULL, "gate-up-interleaved", "along dimension 1", {16, 48}, {0}, columns_in_turn},
-    {"fc1", NULL, "gate-up-by-rank", "B in turn, in chunks for 2", {48, 16}, {0}, by_2_ranks},
-    {"fc1", NULL, "gate-up-by-rank", "B in turn, in chunks for 8", {48, 16}, {0}, by_8_ranks},
-    {"fc1", NULL, "gate-up-by-rank", "chunks for 4 tensor parallel ranks, B one", {48, 16}, {0}, from_4_ranks},
+    {"fc1", NULL, "gate-up-by-rank", "B in alternating chunks for 2", {48, 16}, {0}, by_2_ranks},
+    {"fc1", NULL, "gate-up-by-rank", "B in alternating chunks for 8", {48, 16}, {0}, by_8_ranks},
+    {"fc1", NULL, "gate-up-by-rank", "chunks for 4 tensor-parallel ranks, B one", {48, 16}, {0}, from_4_ranks},
 
-    {"q_proj", heads_2, "rotary-interleaved", "each head of 8 rows one behind the other, B inter", {64, 16}, {0}, rotary},
+    {"q_proj", heads_2, "rotary-interleaved", "each head of 8 rows one after the other, B inter", {64, 16}, {0}, rotary},
     {"q_proj", heads_2, "rotary-interleaved", "each head of 8 rows interleaved", {64, 16}, {0}, rotary_back},
     {"k_proj", heads_2, "rotary-interleaved", "each head of 8 rows", {16, 16}, {0}, rotary},
     {"q_proj", heads_partial, "rotary-interleaved", "each head of 8 rows", {64, 16}, {0}, rotary_half},
@@ -162,13 +196,32 @@ static const struct arrangement_case arrangement_cases[] = {
     {"qkv.bias", heads_2, "rotary-interleaved", "q and k head", {96}, {0}, rotary_groups},
     {"qkv", heads_2, "rotary-interleaved", "q and k head", {96, 16}, {0}, rotary_concat},
 
-    {"qkv", heads_2, "qkv-order", "A has q, k and v group by group (as Megatron), B one behind the other", {96, 16}, {0}, concat_of_groups},
-    {"qkv", heads_2, "qkv-order", "A has q, k and v one behind the other, B group by group", {96, 16}, {0}, groups_of_concat},
-    {"qkv.bias", heads_2, "qkv-order", "B one behind the other", {96}, {0}, concat_of_groups},
-    {"qkv", heads_4, "qkv-order", "each of 2 tensor parallel ranks", {128, 16}, {0}, ranks_of_groups},
-    {"qkv", heads_8, "qkv-order", "B row by row in turn", {192, 16}, {0}, version_1_of_groups},
-    {"qkv", heads_8, "qkv-order", "A has q, k and v row by row in turn", {192, 16}, {0}, groups_of_version_1},
-    {"q_proj", heads_2, "query-heads", "B place by place", {64, 16}, {0}, heads_by_place},
+    {"qkv", heads_2, "qkv-order", "A has q, k and v group by group (as Megatron), B one after the other", {96, 16}, {0}, concat_of_groups},
+    {"qkv", heads_2, "qkv-order", "A has q, k and v one after the other, B group by group", {96, 16}, {0}, groups_of_concat},
+    {"qkv.bias", heads_2, "qkv-order", "B one after the other", {96}, {0}, concat_of_groups},
+    {"qkv", heads_4, "qkv-order", "each of 2 tensor-parallel ranks", {128, 16}, {0}, ranks_of_groups},
+    {"qkv", heads_8, "qkv-order", "B interleaved row by row", {192, 16}, {0}, version_1_of_groups},
+    {"qkv", heads_8, "qkv-order", "A has q, k and v interleaved row by row", {192, 16}, {0}, groups_of_version_1},
+    {"q_proj", heads_2, "query-heads", "B interleaved across groups", {64, 16}, {0}, heads_by_place},
+
+    {"qkv", llama_3, "qkv-swapped", "k and v are swapped", {6144, 3}, {0}, kv_of_4_q},
+    {"qkv.bias", llama_3, "qkv-swapped", "k and v are swapped", {6144}, {0}, kv_of_4_q},
+    {"qkv", gqa_8, "qkv-swapped", "k and v are swapped", {10240, 3}, {0}, kv_of_8_q},
+    {"qkv", mqa, "qkv-swapped", "k and v are swapped", {4352, 3}, {0}, kv_of_32_q},
+    {"qkv", mha, "qkv-swapped", "k and v are swapped", {12288, 3}, {0}, kv_of_1_q},
+    {"qkv", llama_3, "qkv-swapped", "k and v are swapped", {6144, 3}, {0}, kv_of_concat},
+    {"qkv", mha, "qkv-swapped", "q and k are swapped", {12288, 3}, {0}, qk_of_1_q},
+    {"qkv", mha, "qkv-swapped", "q and v are swapped", {12288, 3}, {0}, qv_of_1_q},
+    {"qkv", mha, "qkv-swapped", "q, k and v of B are k, v and q of A", {12288, 3}, {0}, turned_of_1_q},
+    {"qkv", mha, "qkv-swapped", "q, k and v of B are v, q and k of A", {12288, 3}, {0}, turned_back_of_1_q},
+    {"qkv", llama_3, "qkv-order", "A has q, k and v group by group (as Megatron), B one after the other", {6144, 3}, {0}, concat_of_llama_3},
+    {"qkv", llama_3, "rotary-interleaved", "q head of 128 rows (not those of k) one after", {6144, 3}, {0}, rotary_of_q},
+    {"qkv", llama_3, "rotary-interleaved", "k head of 128 rows (not those of q) one after", {6144, 3}, {0}, rotary_of_k},
+    {"qkv", llama_3, "rotary-interleaved", "q head of 128 rows (not those of k) one after", {6144, 3}, {0}, rotary_of_q_concat},
+    {"qkv", llama_3, "rotary-interleaved", "k head of 128 rows (not those of q) one after", {6144, 3}, {0}, rotary_of_k_concat},
+    {"qkv", mqa, "rotary-interleaved", "each q and k head of 128 rows one after", {4352, 3}, {0}, rotary_of_mqa},
+    {"gate_up", llama_3, "gate-up-swapped", "halves", {28672, 2}, {0}, halves_swapped},
+    {"k_proj", llama_3, "rotary-interleaved", "each head of 128 rows one after", {1024, 3}, {0}, rotary_of_q_concat},
 };
 // clang-format on
 
@@ -224,9 +277,9 @@ static void permuted_slices_are_told(void **state)
 {
     static const uint64_t shapes[][3] = {{8, 48}, {6, 10, 12}, {40, 3}};
     static const char *const parts[] = {
-        "its rows are permuted: 0 1 2 3 4 5 6 7 of B are 2 3 4",
-        "its slices (experts) are permuted: 0 1 2 3 4 5 of B are 2 3",
-        "0 1 2 3 4 5 6 7 .. of B are 2 3 4 5 6 7 8 9 .. of A"};
+        "its rows are permuted (8 of 8 moved): 0 to 5, 6 to 7 of B are 2 to 7, 0 to 1 of A",
+        "its slices (experts) are permuted (6 of 6 moved): 0 to 3, 4 to 5 of B are 2 to 5, 0 to 1",
+        "(40 of 40 moved): 0 to 37, 38 to 39 of B are 2 to 39, 0 to 1 of A"};
     (void)state;
     uint64_t seed = test_seed();
     for (size_t k = 0; k < 3; k++) {
@@ -239,6 +292,33 @@ static void permuted_slices_are_told(void **state)
             made_set(y, i, made_get(x, (i + 2 * row) % x->numel));
         check_hint(a, b, "permuted", parts[k], &seed);
     }
+}
+
+/* What stays where it was is not told of. */
+static void a_permutation_is_told_from_the_first_row_that_moves(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct made *a = one("router", DT_BF16, (uint64_t[3]){64, 5}, NULL), *b;
+    struct made_tensor *x = made_fill(&a->tensors[0], &seed), *y;
+    b = made_copy(a);
+    y = &b->tensors[0];
+    for (uint64_t i = 20 * 5; i < 24 * 5; i++) { /* rows 20 to 23 and 40 to 43 exchanged */
+        made_set(y, i, made_get(x, i + 20 * 5));
+        made_set(y, i + 20 * 5, made_get(x, i));
+    }
+    check_hint(a, b, "permuted",
+               "its rows are permuted (8 of 64 moved): 20 to 23, 40 to 43 of B are 40 to 43, "
+               "20 to 23 of A",
+               &seed);
+    for (uint64_t i = 40 * 5; i < 64 * 5; i++) /* from 40 on in the other order */
+        made_set(y, i, made_get(x, (103 - i / 5) * 5 + i % 5));
+    for (uint64_t i = 20 * 5; i < 24 * 5; i++)
+        made_set(y, i, made_get(x, i));
+    check_hint(a, b, "permuted",
+               "(24 of 64 moved): 40, 41, 42, 43, 44, 45, .. of B are 63, 62, 61, 60, 59, 58, .. "
+               "of A",
+               &seed);
 }
 
 /* ---- extents ---- */
@@ -380,8 +460,8 @@ static const struct {
     {"rounding", "B is A rounded to F16 on the way", DT_F32, DT_F32, through_f16, false},
     {"rounding", "B is A rounded to F16 on the way", DT_F32, DT_BF16, through_f16, false},
     {"rounding", "B is A rounded to F32 on the way", DT_F64, DT_F64, through_f32, false},
-    {"rounding", "B is A cut off to BF16", DT_F32, DT_BF16, cut_to_bf16, false},
-    {"rounding", "A is B cut off to BF16", DT_F32, DT_F32, cut_to_bf16, true},
+    {"rounding", "B is A truncated to BF16", DT_F32, DT_BF16, cut_to_bf16, false},
+    {"rounding", "A is B truncated to BF16", DT_F32, DT_F32, cut_to_bf16, true},
     {"plus-one", "B is A plus one", DT_BF16, DT_BF16, plus_one, false},
     {"plus-one", "A is B plus one", DT_BF16, DT_BF16, plus_one, true},
     {"plus-one", "B is A minus one", DT_BF16, DT_BF16, minus_one, false},
@@ -811,6 +891,7 @@ int main(void)
         TEST(other_orders_of_elements_are_told),
         TEST(other_orders_are_told_across_dtypes),
         TEST(permuted_slices_are_told),
+        TEST(a_permutation_is_told_from_the_first_row_that_moves),
         TEST(rows_and_columns_added_or_cut_are_told),
         TEST(of_added_rows_that_are_nearly_zero_it_is_not_said),
         TEST(what_was_done_to_all_values_is_told),

@@ -495,7 +495,7 @@ if [ -n "$python" ]; then
     broken m x interleave "$@"
     run verify ckpt x
     exits 1
-    prints "in 4 of 4 layers, self_attention.linear_qkv.weight: A has the rotary halves of each q and k head of 8 rows one behind the other, B interleaved"
+    prints "in 4 of 4 layers, self_attention.linear_qkv.weight: A has the rotary halves of each q and k head of 8 rows one after the other, B interleaved"
     broken m x transpose model.layers.1.self_attn.o_proj.weight
     run verify m x
     prints "decoder.layers.1.self_attention.linear_proj.weight: B is A transposed"
