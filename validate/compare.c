@@ -11,6 +11,7 @@
 #include "common/checked.h"
 #include "common/memory.h"
 #include "validate/optimizer.h"
+#include "validate/parts.h"
 
 // clang-format off
 #define OUTCOMES(X)                                      \
@@ -180,6 +181,7 @@ struct comparing {
     struct compared **of;     /* items[i] belongs to of[i] */
     atomic_bool *differs;     /* [items] */
     struct partial **current; /* [workers] */
+    struct parts *parts;      /* [2 * items]: of A and of B; tensor NULL: not looked at */
     struct partial *partials; /* behind lock */
     size_t num_partials;
     pthread_mutex_t lock;
@@ -236,6 +238,7 @@ static void put_down(struct comparing *x)
     free(x->items);
     free(x->of);
     free((void *)x->differs);
+    free(x->parts);
     pthread_mutex_destroy(&x->lock);
 }
 
@@ -353,6 +356,10 @@ static enum status count_panel(void *context, const struct scan_panel *p, struct
     (void)err;
     struct tolerance tolerance = tolerance_for(x->c, t);
     statistics_add(&x->current[p->task->worker]->statistics, a, b, p->low, p->count, &tolerance);
+    for (unsigned side = 0; side < 2; side++)
+        if (x->parts[2 * item + side].tensor)
+            parts_add(&x->parts[2 * item + side], a.at, b.at, dtype_bytes(a.dtype), p->low,
+                      p->count);
     show_progress(x, item, p->count);
     return OK;
 }
@@ -391,6 +398,37 @@ static void join_partials(struct comparing *x)
     free(sorted);
 }
 
+/* Of tensors that are fused from several: which of these differ. Elements of two dtypes cannot be
+ * told apart by their bytes. */
+static void take_up_parts(struct comparing *x)
+{
+    x->parts = must_calloc(2 * x->scan.num_items + 1, sizeof *x->parts);
+    for (size_t i = 0; i < x->scan.num_items; i++)
+        for (unsigned side = 0; side < 2; side++) {
+            const struct compared *t = x->of[i];
+            if (t->outcome != SHAPE_DIFFERS && t->read[side] == t->tensors[side] &&
+                t->read[0]->dtype == t->read[1]->dtype && t->tensors[side]->num_stored_names > 1)
+                parts_init(&x->parts[2 * i + side], &x->c->arena, &x->c->sides[side].catalog,
+                           t->tensors[side]);
+        }
+}
+
+static void conclude_parts(struct comparing *x, size_t item)
+{
+    struct compared *t = x->of[item];
+    const struct statistics *s = &t->statistics;
+    for (unsigned side = 0; side < 2; side++) {
+        struct parts *p = &x->parts[2 * item + side];
+        size_t n = t->tensors[side]->num_stored_names;
+        bool known = p->tensor ? !p->lost : n == 1 && t->read[side] == t->tensors[side];
+        if (!t->counted || !known || s->first > s->last) continue;
+        uint64_t *first = arena_array(&x->c->arena, n, sizeof *first);
+        for (size_t i = 0; i < n; i++)
+            first[i] = p->tensor ? atomic_load(&p->first[i]) : s->first;
+        t->first_in[side] = first;
+    }
+}
+
 static void judge(const struct comparison *c, struct compared *t)
 {
     struct tolerance tolerance = tolerance_for(c, t);
@@ -406,12 +444,15 @@ static enum status count_differing(struct comparison *c, struct error *err)
     uint64_t bytes = take_up(&x, c, can_be_counted);
     x.scan.begin = begin_partial;
     x.scan.visit = count_panel;
+    take_up_parts(&x);
     x.scan.end = end_partial;
     x.scan.kept_bytes = (bytes / (32 << 20) + x.scan.num_items) * sizeof(struct partial);
     enum status st = scan_all(&x, "looking at differences", bytes, err);
     join_partials(&x);
-    for (size_t i = 0; i < x.scan.num_items; i++)
+    for (size_t i = 0; i < x.scan.num_items; i++) {
         judge(c, x.of[i]);
+        conclude_parts(&x, i);
+    }
     put_down(&x);
     return st;
 }

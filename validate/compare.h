@@ -40,6 +40,9 @@ struct compared {
     struct statistics statistics;
     bool digested; /* it is identical, and this is the digest of both: */
     struct digest digest;
+    /* Of each stored name of a side's tensor, the first element of the logical tensor that differs
+     * and lies there; UINT64_MAX: none. NULL: not known. */
+    const uint64_t *first_in[2];
     const struct hint *hint;           /* what explains the difference; NULL: nothing is known */
     const struct compared *moved_from; /* B's tensor is A's of this one */
 };
@@ -100,6 +103,12 @@ uint64_t stored_dtypes(const struct tensor *t);
 static inline char side_letter(unsigned side)
 {
     return (char)('A' + side);
+}
+
+/* "1 tensor", "2 tensors": printf("%zu tensor%s", n, plural(n)). */
+static inline const char *plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
 }
 
 static inline bool outcome_passes(enum outcome o)

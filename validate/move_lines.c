@@ -227,18 +227,6 @@ static void tell_units(struct telling *t, const char *id, const char *text,
     free(of);
 }
 
-static const char *layers_name(struct telling *t, const struct place *place, int64_t first,
-                               int64_t last)
-{
-    struct arena *a = &t->c->arena;
-    struct place p = *place;
-    p.layer = first;
-    if (first == last) return place_text(a, &p, t->c->main_stack);
-    bool main = strcmp(place->stack, t->c->main_stack) == 0;
-    return arena_printf(a, "%s%slayers %" PRId64 " to %" PRId64, main ? "" : place->stack,
-                        main ? "" : " ", first, last);
-}
-
 static bool continues(const struct telling *t, const struct unit *u, const struct unit *next)
 {
     const struct place *p = place_at(t, u->first), *q = place_at(t, next->first);
@@ -262,8 +250,11 @@ static void tell_layers(struct telling *t)
         int64_t more = (int64_t)n - 1;
         tell_units(t, "layers-moved",
                    arena_printf(&t->c->arena, "%s of B %s %s of A",
-                                layers_name(t, p, p->layer, p->layer + more), more ? "are" : "is",
-                                layers_name(t, p, u->from_layer, u->from_layer + more)),
+                                layers_range_text(&t->c->arena, p, p->layer, p->layer + more,
+                                                  t->c->main_stack),
+                                more ? "are" : "is",
+                                layers_range_text(&t->c->arena, p, u->from_layer,
+                                                  u->from_layer + more, t->c->main_stack)),
                    run, n);
     }
     free(run);

@@ -124,6 +124,17 @@ const char *place_text(struct arena *a, const struct place *p, const char *main_
     return arena_printf(a, "%s.%" PRId64, p->stack, p->layer);
 }
 
+const char *layers_range_text(struct arena *a, const struct place *like, int64_t first,
+                              int64_t last, const char *main_stack)
+{
+    struct place p = *like;
+    p.layer = first;
+    if (first == last) return place_text(a, &p, main_stack);
+    bool main = is_main(like, main_stack);
+    return arena_printf(a, "%s%slayers %" PRId64 " to %" PRId64, main ? "" : like->stack,
+                        main ? "" : " ", first, last);
+}
+
 const char *place_kind_text(struct arena *a, const struct place *p, const char *main_stack)
 {
     if (is_main(p, main_stack)) return p->kind;

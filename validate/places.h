@@ -34,6 +34,9 @@ bool place_same_kind(const struct place *x, const struct place *y);
 int place_compare(const struct place *x, const struct place *y);
 /* "embeddings", "layer 3", "model.encoder.layers.3" where `main` is another stack; in arena a. */
 const char *place_text(struct arena *a, const struct place *p, const char *main_stack);
+/* "layers 3 to 5" of the stack of `like`, or "layer 3" alone. */
+const char *layers_range_text(struct arena *a, const struct place *like, int64_t first,
+                              int64_t last, const char *main_stack);
 /* The kind, with the stack in front where that is not `main`; in arena a. */
 const char *place_kind_text(struct arena *a, const struct place *p, const char *main_stack);
 

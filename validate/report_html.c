@@ -468,7 +468,10 @@ static void add_statistics(const struct page *p, const struct compared *t)
     add_distance_cell(p, ulps, s, (double)s->max_ulp, count_text(p->a, s->max_ulp));
     add_distance_cell(p, distances, s, cosine, arena_printf(p->a, "%.6f", cosine));
     bool located = t->counted && s->first <= s->last && t->read[0] == t->tensors[0];
-    page_add_text_cell(p, "s", located ? coordinates_text(p->a, t->tensors[0], s->first) : "");
+    page_add_text_cell(
+        p, "s",
+        located ? coordinates_text(p->a, t->tensors[0]->num_dims, t->tensors[0]->shape, s->first)
+                : "");
 }
 
 static void add_hint_cell(const struct page *p, const struct hint *hint)

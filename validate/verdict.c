@@ -7,8 +7,9 @@
 
 #include "convert/options.h"
 #include "convert/report.h"
+#include "validate/tensor_table.h"
 
-enum { SHOWN_TENSORS = 20, SHOWN_HINTS = 20, SHOWN_PLACES = 40 };
+enum { SHOWN_HINTS = 20, SHOWN_PLACES = 40 };
 
 /* ---- texts ---- */
 
@@ -59,13 +60,16 @@ const char *dtypes_text(struct arena *a, const struct tensor *t)
     return text;
 }
 
-const char *coordinates_text(struct arena *a, const struct tensor *t, uint64_t index)
+const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t *shape,
+                             uint64_t index)
 {
     struct strbuf text = {0};
-    uint64_t stride = t->numel;
+    uint64_t stride = 1;
+    for (unsigned d = 0; d < num_dims; d++)
+        stride *= shape[d];
     strbuf_add_char(&text, '[');
-    for (unsigned d = 0; d < t->num_dims; d++) {
-        stride = t->shape[d] ? stride / t->shape[d] : 0;
+    for (unsigned d = 0; d < num_dims; d++) {
+        stride = shape[d] ? stride / shape[d] : 0;
         strbuf_printf(&text, "%s%" PRIu64, d ? ", " : "", stride ? index / stride : 0);
         index = stride ? index % stride : 0;
     }
@@ -199,101 +203,62 @@ static void sides_text(struct strbuf *out, struct comparison *c)
     }
 }
 
+/* Layers that follow one another and differ in as many tensors each. */
+struct place_run {
+    const struct place_sum *first;
+    size_t num_places, num_tensors, num_different;
+    const struct compared *worst;
+};
+
+static bool continues(const struct place_sum *x, const struct place_sum *next)
+{
+    return x->place.region == REGION_LAYER && next->place.region == REGION_LAYER &&
+           strcmp(x->place.stack, next->place.stack) == 0 &&
+           next->place.layer == x->place.layer + 1 && x->num_tensors == next->num_tensors &&
+           x->num_different == next->num_different;
+}
+
+static struct place_run run_of_places(const struct place_sum *places, size_t count, bool alone)
+{
+    struct place_run r = {.first = places};
+    do {
+        const struct place_sum *p = &places[r.num_places++];
+        r.num_tensors += p->num_tensors;
+        r.num_different += p->num_different;
+        if (p->worst && (!r.worst || compared_badness(p->worst) > compared_badness(r.worst)))
+            r.worst = p->worst;
+    } while (!alone && r.num_places < count &&
+             continues(&places[r.num_places - 1], &places[r.num_places]));
+    return r;
+}
+
+static void run_text(struct strbuf *out, struct comparison *c, const struct place_run *r)
+{
+    const struct place *p = &r->first->place;
+    struct strbuf name = {0};
+    if (r->num_places > 1)
+        add_name(&name, layers_range_text(&c->arena, p, p->layer,
+                                          p->layer + (int64_t)r->num_places - 1, c->main_stack));
+    else
+        add_name(&name, place_text(&c->arena, p, c->main_stack));
+    strbuf_printf(out, "%-24s %10zu %10zu   %s\n", name.data, r->num_tensors, r->num_different,
+                  badness_text(&c->arena, r->worst));
+    strbuf_release(&name);
+}
+
 static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
 {
     size_t count, shown = 0;
     struct place_sum *places = sum_places(c, &count);
     strbuf_printf(out, "\n%-24s %10s %10s   %s\n", "where", "tensors", "differ",
                   "worst rel. error");
-    for (size_t i = 0; i < count; i++) {
-        const struct place_sum *p = &places[i];
-        struct strbuf name = {0};
-        if (!p->num_different || (shown++ >= SHOWN_PLACES && !verbose)) continue;
-        add_name(&name, place_text(&c->arena, &p->place, c->main_stack));
-        strbuf_printf(out, "%-24s %10zu %10zu   %s\n", name.data, p->num_tensors, p->num_different,
-                      badness_text(&c->arena, p->worst));
-        strbuf_release(&name);
+    for (size_t i = 0; i < count;) {
+        struct place_run r = run_of_places(&places[i], count - i, verbose);
+        i += r.num_places;
+        if (r.num_different && (shown++ < SHOWN_PLACES || verbose)) run_text(out, c, &r);
     }
     if (shown > SHOWN_PLACES && !verbose)
         strbuf_printf(out, "and %zu more (-v)\n", shown - SHOWN_PLACES);
-}
-
-static void dtype_and_shape(struct strbuf *out, struct arena *a, const struct tensor *t)
-{
-    strbuf_printf(out, "%s %s", dtypes_text(a, t), shape_text(a, t->num_dims, t->shape));
-}
-
-/* What is the matter with a tensor that has no numbers. */
-static void outcome_text(struct strbuf *out, struct arena *a, const struct compared *t)
-{
-    const struct tensor *x = t->tensors[0], *y = t->tensors[1];
-    if (!x || !y) {
-        strbuf_printf(out, "%s: ", outcome_names[t->outcome]);
-        dtype_and_shape(out, a, x ? x : y);
-        return;
-    }
-    dtype_and_shape(out, a, x);
-    strbuf_add_text(out, " against ");
-    dtype_and_shape(out, a, y);
-}
-
-static void statistics_text(struct strbuf *out, struct arena *a, const struct compared *t)
-{
-    const struct statistics *s = &t->statistics;
-    bool distances = statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype);
-    bool ulps = distances && t->read[0]->dtype == t->read[1]->dtype;
-    const char *first = t->read[0] != t->tensors[0] ? arena_printf(a, "byte %" PRIu64, s->first)
-                        : s->first <= s->last       ? coordinates_text(a, t->tensors[0], s->first)
-                                                    : "-";
-    strbuf_printf(out, "%24s",
-                  arena_printf(a, "%" PRIu64 " of %" PRIu64, statistics_different(s), s->elements));
-    if (distances && !statistics_cover_all(s))
-        strbuf_printf(out, " %10s %10s %10s %10s", "nan", "nan", "nan", "nan");
-    else if (distances)
-        strbuf_printf(out, " %10s %10s %10s %10s", number_text(a, s->max_difference),
-                      ulps ? arena_printf(a, "%" PRIu64, s->max_ulp) : "-",
-                      number_text(a, statistics_relative_error(s)),
-                      isnan(statistics_cosine(s)) ? "-"
-                                                  : arena_printf(a, "%.6f", statistics_cosine(s)));
-    else
-        strbuf_printf(out, " %10s %10s %10s %10s", "-", "-", "-", "-");
-    strbuf_printf(out, "  %s", first);
-    if (s->unpaired) strbuf_printf(out, "  NaN or Inf on one side: %" PRIu64, s->unpaired);
-    if (t->outcome == DTYPE_DIFFERS) {
-        strbuf_add_text(out, "  ");
-        strbuf_printf(out, "%s against %s", dtypes_text(a, t->tensors[0]),
-                      dtypes_text(a, t->tensors[1]));
-    }
-}
-
-static size_t longest_name(const struct compared *const *worst, size_t n)
-{
-    size_t longest = strlen("tensor");
-    for (size_t i = 0; i < n; i++)
-        if (strlen(worst[i]->name) > longest) longest = strlen(worst[i]->name);
-    return longest < 80 ? longest : 80;
-}
-
-static void tensors_text(struct strbuf *out, struct comparison *c, bool verbose)
-{
-    size_t count;
-    const struct compared **worst = compare_worst(c, &count);
-    size_t shown = verbose || count < SHOWN_TENSORS ? count : SHOWN_TENSORS;
-    int width = (int)longest_name(worst, shown);
-    strbuf_printf(out, "\n%-*s %24s %10s %10s %10s %10s  %s\n", width, "tensor", "differ",
-                  "max |a-b|", "max ulp", "rel. error", "cosine", "first");
-    for (size_t i = 0; i < shown; i++) {
-        struct strbuf name = {0};
-        add_name(&name, worst[i]->name);
-        strbuf_printf(out, "%-*s ", width, name.data);
-        if (worst[i]->counted)
-            statistics_text(out, &c->arena, worst[i]);
-        else
-            outcome_text(out, &c->arena, worst[i]);
-        strbuf_add_char(out, '\n');
-        strbuf_release(&name);
-    }
-    if (shown < count) strbuf_printf(out, "and %zu more (-v, or --json)\n", count - shown);
 }
 
 static size_t num_without_hint(const struct comparison *c)
@@ -316,7 +281,7 @@ static void hints_text(struct strbuf *out, const struct comparison *c, bool verb
     }
     if (shown < c->num_hints)
         strbuf_printf(out, "  and %zu more (-v, or --json)\n", c->num_hints - shown);
-    if (without) strbuf_printf(out, "  no hint holds for %zu tensors\n", without);
+    if (without) strbuf_printf(out, "  no hint holds for %zu tensor%s\n", without, plural(without));
 }
 
 static void comparison_text(struct strbuf *out, const struct verdict *v, bool verbose)
@@ -326,7 +291,8 @@ static void comparison_text(struct strbuf *out, const struct verdict *v, bool ve
     sides_text(out, v->c);
     if (compare_tensors_pass(v->c)) return;
     places_text(out, v->c, verbose);
-    tensors_text(out, v->c, verbose);
+    tensor_table_text(out, v->c, verbose);
+    stored_names_table_text(out, v->c, verbose);
     hints_text(out, v->c, verbose);
 }
 

@@ -35,7 +35,8 @@ const char *side_text(struct comparison *c, unsigned side);
 /* "BF16", "BF16 and F32": what a tensor's parts are stored in; in the arena. */
 const char *dtypes_text(struct arena *a, const struct tensor *t);
 /* "[12, 3]": where element `index` stands in a tensor of this shape. */
-const char *coordinates_text(struct arena *a, const struct tensor *t, uint64_t index);
+const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t *shape,
+                             uint64_t index);
 /* Three digits of a number that may be infinite, or not known: "-". In the arena. */
 const char *number_text(struct arena *a, double x);
 

@@ -5,6 +5,7 @@
 #include "common/json.h"
 #include "convert/options.h"
 #include "validate/hints.h"
+#include "validate/stored_names.h"
 #include "validate/verdict.h"
 
 static cJSON *shape_json(const struct tensor *t)
@@ -83,16 +84,55 @@ static void two_json(cJSON *o, const char *name, uint64_t a, uint64_t b)
     cJSON_AddItemToArray(two, json_new_u64(b));
 }
 
+static void coordinates_json(cJSON *o, const char *name, unsigned num_dims, const uint64_t *shape,
+                             uint64_t index)
+{
+    cJSON *list = cJSON_AddArrayToObject(o, name);
+    uint64_t stride = 1;
+    for (unsigned d = 0; d < num_dims; d++)
+        stride *= shape[d];
+    for (unsigned d = 0; d < num_dims; d++) {
+        stride /= shape[d];
+        cJSON_AddItemToArray(list, json_new_u64(index / stride));
+        index %= stride;
+    }
+}
+
 static void first_json(cJSON *o, const struct compared *t)
 {
     const struct tensor *x = t->read[0];
-    uint64_t index = t->statistics.first, stride = x->numel;
     if (t->statistics.first > t->statistics.last || x != t->tensors[0]) return;
-    cJSON *first = cJSON_AddArrayToObject(o, "first");
-    for (unsigned d = 0; d < x->num_dims; d++) {
-        stride /= x->shape[d];
-        cJSON_AddItemToArray(first, json_new_u64(index / stride));
-        index %= stride;
+    coordinates_json(o, "first", x->num_dims, x->shape, t->statistics.first);
+}
+
+static const char *const side_ids[] = {"a", "b"};
+
+static void stored_names_json(cJSON *o, const struct compared *t)
+{
+    cJSON *both = cJSON_AddObjectToObject(o, "stored_names");
+    for (unsigned side = 0; side < 2; side++) {
+        const struct tensor *x = t->tensors[side];
+        cJSON *list = cJSON_AddArrayToObject(both, side_ids[side]);
+        for (size_t i = 0; x && i < x->num_stored_names; i++)
+            cJSON_AddItemToArray(list, cJSON_CreateString(x->stored_names[i]));
+    }
+}
+
+/* Stored tensors that differ, and where first; none where it is not known which do. */
+static void stored_differences_json(cJSON *o, struct comparison *c, const struct compared *t)
+{
+    cJSON *both = cJSON_AddObjectToObject(o, "stored_differences");
+    for (unsigned side = 0; side < 2; side++) {
+        size_t n;
+        const struct stored_difference *d = stored_differences(&c->arena, c, t, side, &n);
+        cJSON *list = cJSON_AddArrayToObject(both, side_ids[side]);
+        for (size_t i = 0; i < n; i++) {
+            const struct stored_tensor *s = d[i].stored;
+            cJSON *part = cJSON_CreateObject();
+            json_add_text(part, "name", s->name);
+            coordinates_json(part, "first", s->num_dims, s->shape, d[i].first);
+            cJSON_AddItemToArray(list, part);
+        }
     }
 }
 
@@ -126,7 +166,7 @@ static void stored_dtypes_json(cJSON *o, const char *name, const struct tensor *
         if (dtypes >> d & 1) cJSON_AddItemToArray(list, cJSON_CreateString(dtype_infos[d].name));
 }
 
-static cJSON *tensor_json(const struct compared *t)
+static cJSON *tensor_json(struct comparison *c, const struct compared *t)
 {
     static const char *const dtypes[] = {"dtype_a", "dtype_b"}, *const shapes[] = {"shape_a",
                                                                                    "shape_b"};
@@ -140,7 +180,9 @@ static cJSON *tensor_json(const struct compared *t)
         stored_dtypes_json(o, stored[side], t->tensors[side]);
         cJSON_AddItemToObject(o, shapes[side], shape_json(t->tensors[side]));
     }
+    stored_names_json(o, t);
     if (t->counted) statistics_json(o, t);
+    if (t->first_in[0] || t->first_in[1]) stored_differences_json(o, c, t);
     if (t->hint) {
         json_add_text(o, "hint", t->hint->id);
         json_add_text(o, "hint_text", t->hint->text);
@@ -211,7 +253,7 @@ static void comparison_json(cJSON *o, const struct verdict *v)
     hints_json(o, c);
     cJSON *tensors = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < c->num_tensors; i++)
-        cJSON_AddItemToArray(tensors, tensor_json(&c->tensors[i]));
+        cJSON_AddItemToArray(tensors, tensor_json(v->c, &c->tensors[i]));
 }
 
 cJSON *verdict_json(const struct verdict *v)

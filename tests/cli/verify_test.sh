@@ -171,8 +171,11 @@ it "another model differs everywhere, and that is exit code 1"
 run verify m other
 exits 1
 prints "DIFFERENT: 27 of 27 tensors"
-prints "layer 3"
+prints "layers 0 to 3 "
 prints "and 7 more (-v, or --json)"
+prints "    A, B    model.layers.*.mlp.{gate,up}_proj.weight"
+[ "$(grep -c "^layer" "$stdout")" -eq 1 ] || is_wrong "layers that differ alike are a line each"
+[ "$(awk 'length > 100' "$stdout" | wc -l)" -eq 0 ] || is_wrong "a line is longer than 100 columns"
 prints "no hint holds for 27 tensors"
 run verify m other -v
 exits 1
@@ -516,6 +519,28 @@ else
     skip "no python3"
 fi
 
+it "what differs is told under the names of the files, too"
+if [ -n "$python" ]; then
+    broken m x flip model.layers.1.self_attn.k_proj.weight
+    for pair in "m x" "x ckpt" "legacy x"; do
+        # shellcheck disable=SC2086 # words
+        run verify $pair
+        exits 1
+        prints "  decoder.layers.1.self_attention.linear_qkv.weight"
+        prints "    differ  model.layers.1.self_attn.k_proj.weight"
+        prints "    first   model.layers.1.self_attn.k_proj.weight [1, 2]"
+    done
+    run verify x ckpt
+    prints "    A       model.layers.1.self_attn.{q,k,v}_proj.weight"
+    prints "    B       decoder.layers.self_attention.linear_qkv.weight"
+    prints "    first   decoder.layers.self_attention.linear_qkv.weight [1, "
+    run verify a x
+    lacks_stored_names=$(grep -c "^stored as" "$stdout")
+    [ "$lacks_stored_names" -eq 0 ] || is_wrong "names of files that are the logical ones are told twice"
+else
+    skip "no python3"
+fi
+
 it "a hint that all but one element would prove is not told"
 if [ -n "$python" ]; then
     broken m x transpose model.layers.1.self_attn.o_proj.weight
@@ -523,7 +548,7 @@ if [ -n "$python" ]; then
     run verify m x
     exits 1
     prints "NaN or Inf"
-    prints "no hint holds for 1 tensors"
+    prints "no hint holds for 1 tensor"
 else
     skip "no python3"
 fi
