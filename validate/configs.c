@@ -9,6 +9,10 @@
 const char *const config_effect_ids[] = {
     [EFFECT_COMPUTES] = "computes", [EFFECT_HARMLESS] = "harmless", [EFFECT_UNSAID] = "unsaid"};
 
+const char *const config_effect_words[] = {[EFFECT_COMPUTES] = "changes what is computed",
+                                           [EFFECT_HARMLESS] = "no logit depends on it",
+                                           [EFFECT_UNSAID] = "not given on one side"};
+
 /* Beside those of MODEL_FIELDS. */
 static const char *const list_fields[] = {"moe_layers", "window_layers", "beyond"};
 

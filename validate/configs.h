@@ -14,6 +14,7 @@ struct config_comparison {
 };
 
 extern const char *const config_effect_ids[]; /* "computes", "harmless", "unsaid" */
+extern const char *const config_effect_words[];
 
 /* Whether each glob of --ignore-config matches a field: ERR_USAGE naming the first that does not.
  */

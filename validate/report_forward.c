@@ -18,17 +18,20 @@ enum {
 static const char *const classes[] = {
     [AGREE_BIT_FOR_BIT] = "ok", [AGREE_BUT_FOR_ROUNDING] = "mid", [DISAGREE] = "bad"};
 
-void report_forward_verdict(const struct page *p)
+const char *report_forward_class(const struct forward *f)
 {
-    const struct forward *f = p->v->forward;
+    return classes[forward_agreement(f)];
+}
+
+void report_forward_line(const struct page *p, bool with_word)
+{
     struct strbuf line = {0};
-    forward_line(&line, f);
+    forward_line(&line, p->v->forward);
     line.data[strcspn(line.data, "\n")] = '\0';
-    const char *rest = strstr(line.data + strlen("forward: "), ": ");
-    strbuf_printf(p->out, "<div class=\"verdict %s\"><b>%s</b><span>forward: ",
-                  classes[forward_agreement(f)], forward_word(f));
-    page_add_escaped(p, rest ? rest + 2 : "");
-    page_add(p, "</span></div>\n");
+    const char *text = line.data + strlen("forward: "), *rest = strstr(text, ": ");
+    page_add(p, "<span>forward: ");
+    page_add_escaped(p, with_word || !rest ? text : rest + 2);
+    page_add(p, "</span>");
     strbuf_release(&line);
 }
 

@@ -11,6 +11,7 @@
 #include "validate/hints.h"
 #include "validate/report_page.h"
 #include "validate/report_style.h"
+#include "validate/stored_names.h"
 
 /* 58,720,256 */
 static const char *count_text(struct arena *a, uint64_t n)
@@ -32,18 +33,35 @@ static const char *verdict_class(const struct comparison *c)
     return !passes ? "bad" : c->counts[WITHIN] ? "mid" : "ok";
 }
 
-static void add_verdict(const struct page *p)
+/* Whether the forward pass decides: configs that differ outweigh it. */
+static bool is_by_forward(const struct verdict *v)
+{
+    return v->forward && (!v->c || compare_configs_pass(v->c));
+}
+
+static void add_weights_line(const struct page *p)
 {
     struct strbuf line = {0};
     weights_line(&line, p->v);
-    const char *rest = strstr(line.data, ": ");
-    strbuf_printf(p->out, "<div class=\"verdict %s\"><b>", verdict_class(p->c));
-    page_add_escaped(p, verdict_word(p->c));
-    page_add(p, p->v->forward && compare_configs_pass(p->c) ? "</b><span>weights: " : "</b><span>");
     line.data[strcspn(line.data, "\n")] = '\0';
-    page_add_escaped(p, rest ? rest + 2 : "");
-    page_add(p, "</span></div>\n");
+    const char *rest = strstr(line.data, ": ");
+    page_add(p, p->v->forward ? "<span>weights: " : "<span>");
+    page_add_escaped(p, p->v->forward || !rest ? line.data : rest + 2);
+    page_add(p, "</span>");
     strbuf_release(&line);
+}
+
+/* One word for the exit code, and what it is made of. */
+static void add_banner(const struct page *p)
+{
+    const struct verdict *v = p->v;
+    bool by_forward = is_by_forward(v);
+    strbuf_printf(p->out, "<div class=\"verdict %s\"><b>%s</b>",
+                  by_forward ? report_forward_class(v->forward) : verdict_class(v->c),
+                  by_forward ? forward_word(v->forward) : verdict_word(v->c));
+    if (v->forward) report_forward_line(p, !by_forward);
+    if (v->c) add_weights_line(p);
+    page_add(p, "</div>\n");
 }
 
 static void add_model(const struct page *p, const struct model_config *m)
@@ -75,7 +93,7 @@ static void add_side(const struct page *p, unsigned side)
                          k->release ? "release" : arena_printf(p->a, "%" PRId64, k->iteration));
         add_model(p, &k->config);
     } else {
-        page_add_row(p, "names", "those of the files");
+        page_add_row(p, "names", "as stored");
     }
     page_add_row(p, "tensors",
                  arena_printf(p->a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
@@ -99,14 +117,22 @@ static const char *field_text(struct arena *a, const struct model_field *f,
     }
 }
 
+/* Numbers and texts that no config gives are 0 and "-". */
+static bool is_given(const struct model_field *f, const char *text)
+{
+    return f->kind == FIELD_BOOL || (strcmp(text, "0") && strcmp(text, "-") && strcmp(text, "nan"));
+}
+
 static void add_field(const struct page *p, const char *field, const char *const values[2],
                       const struct config_difference *d)
 {
-    page_add(p, d && d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">" : "<tr>");
+    page_add(p, !d                             ? "<tr>"
+                : d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">"
+                                               : "<tr class=\"harmless\">");
     page_add_text_cell(p, "t", field);
     page_add_text_cell(p, "s", values[0]);
     page_add_text_cell(p, "s", values[1]);
-    page_add_text_cell(p, "s", d ? config_effect_ids[d->effect] : "");
+    page_add_text_cell(p, "s", d ? config_effect_words[d->effect] : "");
     page_add(p, "</tr>\n");
 }
 
@@ -127,25 +153,29 @@ static void add_computing_fields(const struct page *p)
     page_add(p, "</tbody></table></div>\n");
 }
 
-static const struct config_difference *difference_in(const struct config_comparison *x,
-                                                     const char *field)
+static bool is_listed(const struct config_comparison *x, const char *field)
 {
     for (size_t i = 0; i < x->count; i++)
-        if (strcmp(x->differences[i].field, field) == 0) return &x->differences[i];
-    return NULL;
+        if (strcmp(x->differences[i].field, field) == 0) return true;
+    return false;
 }
 
+/* Fields that differ come first; those that neither model has are left out. */
 static void add_configs(const struct page *p)
 {
     const struct side *s = p->c->sides;
+    const struct config_comparison *x = &p->c->configs;
     if (s[0].stored_only || s[1].stored_only) return;
     page_add(p, "<details><summary>Configs</summary>");
     begin_fields(p);
+    for (size_t i = 0; i < x->count; i++)
+        add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct model_field *f = &model_fields[i];
         const char *const values[] = {field_text(p->a, f, &s[0].catalog.config),
                                       field_text(p->a, f, &s[1].catalog.config)};
-        add_field(p, f->name, values, difference_in(&p->c->configs, f->name));
+        bool given = is_given(f, values[0]) || is_given(f, values[1]);
+        if (given && !is_listed(x, f->name)) add_field(p, f->name, values, NULL);
     }
     page_add(p, "</tbody></table></div></details>\n");
 }
@@ -191,8 +221,8 @@ static void add_hints(const struct page *p)
     if (without)
         strbuf_printf(p->out,
                       "<li class=\"none\"><span class=\"id\">unknown</span><span class=\"text\">no "
-                      "hint holds for %zu tensors</span></li>\n",
-                      without);
+                      "hint holds for %zu tensor%s</span></li>\n",
+                      without, plural(without));
     page_add(p, "</ul>\n");
 }
 
@@ -488,12 +518,56 @@ static void add_hint_cell(const struct page *p, const struct hint *hint)
     }
 }
 
+static void add_stored_names(const struct page *p, const char *label, const char *names)
+{
+    if (!names) return;
+    strbuf_printf(p->out, "<div class=\"stored\"><i>%s</i> ", label);
+    page_add_escaped(p, names);
+    page_add(p, "</div>");
+}
+
+static bool same_text(const char *x, const char *y)
+{
+    return x && y ? strcmp(x, y) == 0 : x == y;
+}
+
+/* The same on both sides is said once. */
+static void add_both_names(const struct page *p, const char *const names[2], const char *what)
+{
+    if (same_text(names[0], names[1])) {
+        add_stored_names(p, arena_printf(p->a, "%s", what), names[0]);
+        return;
+    }
+    for (unsigned side = 0; side < 2; side++)
+        add_stored_names(p, arena_printf(p->a, "%s%s%c", what, *what ? " " : "", side_letter(side)),
+                         names[side]);
+}
+
+/* What the tensor is called in the files, which of them differ, and where first. */
+static void add_name_cell(const struct page *p, const struct compared *t)
+{
+    const char *names[2], *differing[2], *first[2];
+    for (unsigned side = 0; side < 2; side++) {
+        names[side] = stored_names_text(p->a, t, side);
+        differing[side] = names[side] ? differing_names_text(p->a, t, side) : NULL;
+        first[side] = names[side] && t->first_in[side] && !outcome_passes(t->outcome)
+                          ? first_stored_text(p->a, p->c, t, side)
+                          : NULL;
+    }
+    page_add(p, "<td class=\"t\">");
+    page_add_escaped(p, t->name);
+    add_both_names(p, names, "");
+    add_both_names(p, differing, "differ");
+    add_both_names(p, first, "first");
+    page_add(p, "</td>");
+}
+
 static void add_tensor(const struct page *p, const struct compared *t)
 {
     static const char *const classes[] = {[IDENTICAL] = "ok", [WITHIN] = "mid"};
     bool passes = outcome_passes(t->outcome);
     strbuf_printf(p->out, "<tr%s>", passes ? " class=\"equal\"" : "");
-    page_add_text_cell(p, "t", t->name);
+    add_name_cell(p, t);
     strbuf_printf(p->out, "<td><span class=\"tag %s\">%s</span></td>",
                   passes ? classes[t->outcome] : "bad", outcome_names[t->outcome]);
     if (!p->plain) {
@@ -511,13 +585,14 @@ static void add_tools(const struct page *p)
                 "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
                 "type=\"checkbox\" id=\"all\"");
     if (compare_tensors_pass(p->c)) page_add(p, " checked");
-    page_add(p, "> those that pass, too</label><span id=\"count\"></span></div>\n");
+    page_add(p, "> show passing tensors</label><span id=\"count\"></span></div>\n");
 }
 
 static void add_tensors(const struct page *p)
 {
     add_tools(p);
-    page_add(p, "<div class=\"scroll tall\"><table id=\"tensors\"><thead><tr><th>tensor</th>"
+    page_add(p, "<div class=\"scroll tall\"><table id=\"tensors\"><thead "
+                "title=\"click to sort\"><tr><th>tensor</th>"
                 "<th>outcome</th>");
     if (!p->plain)
         page_add(p, "<th>hint</th><th class=\"n\">rel. error</th><th class=\"n\">differ</th>"
@@ -568,7 +643,6 @@ static void add_comparison(const struct page *p)
 static void add_weights(const struct page *p)
 {
     if (!p->c) return;
-    add_hints(p);
     add_map(p);
     add_tensors(p);
 }
@@ -579,8 +653,7 @@ static void add_head(const struct page *p)
     page_add(p,
              "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
-    bool by_forward = v->forward && (!v->c || compare_configs_pass(v->c));
-    page_add_escaped(p, by_forward ? forward_word(v->forward) : verdict_word(v->c));
+    page_add_escaped(p, is_by_forward(v) ? forward_word(v->forward) : verdict_word(v->c));
     page_add(p, " - ferry verify</title>\n<style>\n");
     add_lines(p, report_style);
     page_add(p, "</style></head><body><main>\n<h1>ferry verify</h1>\n");
@@ -589,13 +662,9 @@ static void add_head(const struct page *p)
 static void add_foot(const struct page *p, const struct report_environment *e)
 {
     add_environment(p, e);
-    page_add(p, "</main>\n");
-    if (p->c) {
-        page_add(p, "<script>\n");
-        add_lines(p, report_script);
-        page_add(p, "</script>");
-    }
-    page_add(p, "</body></html>\n");
+    page_add(p, "</main>\n<script>\n");
+    add_lines(p, report_script);
+    page_add(p, "</script></body></html>\n");
 }
 
 void report_html(struct strbuf *out, const struct verdict *v, const struct report_environment *e)
@@ -605,13 +674,11 @@ void report_html(struct strbuf *out, const struct verdict *v, const struct repor
     bool plain = v->c && v->c->counts[IDENTICAL] == v->c->num_tensors;
     const struct page p = {out, v, v->c, &a, plain};
     add_head(&p);
-    bool configs_differ = v->c && !compare_configs_pass(v->c);
-    if (configs_differ) {
-        add_verdict(&p);
+    add_banner(&p);
+    if (v->c) {
         add_computing_fields(&p);
+        add_hints(&p);
     }
-    if (v->forward) report_forward_verdict(&p);
-    if (v->c && !configs_differ) add_verdict(&p);
     add_comparison(&p);
     if (v->forward) report_forward(&p);
     add_weights(&p);

@@ -71,7 +71,7 @@ static void it_shows_verdict_map_table_and_environment(void **state)
     assert_int_equal(count_of(page, "<td class=\"t\">"), 5);
     assert_int_equal(count_of(page, "<tr class=\"equal\">"), 4);
     assert_has(page, "[0, 7]");
-    assert_has(page, "no hint holds for 1 tensors");
+    assert_has(page, "no hint holds for 1 tensor<");
     assert_has(page, "1.2.3");
     assert_has(page, "&lt;host&gt;");
     assert_has(page, "ferry verify &#39;a&amp;b&#39; &quot;c&quot;");

@@ -19,8 +19,10 @@ void page_add_escaped(const struct page *p, const char *text);
 void page_add_row(const struct page *p, const char *term, const char *text);
 void page_add_text_cell(const struct page *p, const char *class, const char *text);
 
-/* The sections of --forward: its verdict, and its charts and tables. */
-void report_forward_verdict(const struct page *p);
+/* The part of --forward in the banner: its colour, its line, with the word of its verdict or
+ * without; and its charts and tables. */
+const char *report_forward_class(const struct forward *f);
+void report_forward_line(const struct page *p, bool with_word);
 void report_forward(const struct page *p);
 
 #endif

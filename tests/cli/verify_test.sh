@@ -322,6 +322,18 @@ assert t["config_differences"] == [
     grep -q '<b>CONFIGS DIFFER</b><span>1 field of the configs' fields.html || is_wrong "no verdict on the page"
     [ "$(grep -c '<tr class="differs"><td class="t">rotary_base' fields.html)" -eq 2 ] ||
         is_wrong "the page marks no row"
+    grep -q '<tr class="harmless"><td class="t">init_method_std</td><td class="s">0.02</td><td class="s">0.5</td><td class="s">no logit' fields.html ||
+        is_wrong "the page does not mark what is harmless"
+    "$python" - fields.html <<'PYTHON' 2>parsed || is_wrong "the page: $(cat parsed)"
+import re, sys
+page = open(sys.argv[1]).read()
+table = page[page.index("<summary>Configs") :]
+rows = re.findall(r'<tr(?: class="(\w+)")?><td class="t">(\w+)</td><td class="s">([^<]*)<', table[: table.index("</details>")])
+assert [r[1] for r in rows[:2]] == ["rotary_base", "init_method_std"], rows[:3]
+assert not [r for r in rows if r[2] in ("0", "-", "nan")], rows
+assert [r for r in rows if r[1] == "num_layers" and r[2] == "4"], rows
+assert len(rows) == len({r[1] for r in rows}), rows
+PYTHON
     rm fields.html
 else
     skip "no python3"
@@ -471,6 +483,15 @@ grep -q '<b>identical</b>' page.html || is_wrong "no verdict"
 run verify m other --report page.html -q
 exits 1
 grep -q '<b>DIFFERENT</b>' page.html || is_wrong "no other verdict"
+grep -q 'show passing tensors' page.html || is_wrong "passing tensors cannot be shown"
+grep -q '<div class="stored"><i></i> model.layers.3.mlp.{gate,up}_proj.weight</div>' page.html ||
+    is_wrong "the page lacks stored names"
+[ "$(grep -n '<h2>Hints' page.html | cut -d : -f 1)" -lt "$(grep -n 'class="cards"' page.html | cut -d : -f 1)" ] ||
+    is_wrong "hints do not follow the verdict"
+if command -v node >node.path; then
+    sed '1,/^<script>/d; /^<\/script>/,$d' page.html >script.js
+    node --check script.js 2>parsed || is_wrong "the script: $(cat parsed)"
+fi
 run verify m other --report m/config.json
 exits 7
 says "it is there, and no report"
