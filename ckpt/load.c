@@ -194,7 +194,7 @@ static enum status run(struct loading *x, struct catalog *c, const struct load_o
     TRY(make_items(x, &s, err));
     for (size_t i = 0; i < x->num_items; i++)
         TRY(catalog_check_tensor(c, x->items[i].tensors[0], err));
-    x->progress = progress_start(o->progress, "loading", target_bytes(x));
+    x->progress = progress_start(o->progress, o->what ? o->what : "loading", target_bytes(x));
     enum status st = scan_run(&s, read, err);
     progress_finish(x->progress, st == OK);
     return st;

@@ -23,6 +23,7 @@ struct load_options {
      * begins; 0: no limit. */
     uint64_t max_memory;
     enum progress_style progress;
+    const char *what; /* that progress shows; NULL: "loading" */
 };
 
 struct load_result {

@@ -218,7 +218,8 @@ enum status worker_fit(struct worker *w, const struct work *work, size_t count, 
 enum status worker_load(struct worker *w, struct error *err)
 {
     struct load_options o = {.threads = own_threads(w),
-                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress};
+                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress,
+                             .what = w->q->loading};
     return model_load(&w->model, &o, err);
 }
 

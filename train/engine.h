@@ -20,6 +20,7 @@ struct engine_model {
     bool on_gpu;
     unsigned threads; /* of all ranks on this host together; 0: as many as there are CPUs */
     enum progress_style progress;
+    const char *loading; /* what progress calls it; NULL: "loading" */
     bool quiet;
     bool is_known; /* it was opened before, and what there is to note of it is on stderr */
 };

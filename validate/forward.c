@@ -255,9 +255,22 @@ struct takers {
     weights_visit *visit_weights;
 };
 
-static enum status run_side(const struct running *r, unsigned side, enum elem_type elem,
+static enum elem_type elem_of_run(const struct forward *f, enum forward_run run)
+{
+    return run == SECOND_OF_A ? f->yardstick.elem : f->elem;
+}
+
+const char *forward_loading_text(struct forward *f, enum forward_run run, bool for_ops)
+{
+    return arena_printf(&f->arena, "loading %d of %d: %c in %s%s", (int)run + 1, f->results ? 2 : 3,
+                        run == RUN_OF_B ? 'B' : 'A', elem_names[elem_of_run(f, run)],
+                        for_ops ? ", again for the ops" : "");
+}
+
+static enum status run_side(const struct running *r, enum forward_run run,
                             const struct takers *takers, struct taking *t, struct error *err)
 {
+    unsigned side = run == RUN_OF_B;
     const char *path = t->f->paths[side];
     struct source_flags source =
         source_for(path, &r->options->flags.source, r->sides ? &r->sides[side] : NULL);
@@ -270,7 +283,8 @@ static enum status run_side(const struct running *r, unsigned side, enum elem_ty
                                 .context = t};
     TRY(engine_model_of(path, &r->options->flags, &q.model, err));
     q.model.source = &source;
-    q.model.options.elem = elem;
+    q.model.options.elem = elem_of_run(t->f, run);
+    q.model.loading = forward_loading_text(t->f, run, t->is_part);
     q.model.is_known = true;
     enum status st = r->engine->forward(&q, err);
     return st ? fail_in(err, "%c", side ? 'B' : 'A') : OK;
@@ -281,7 +295,7 @@ static enum status run_b(const struct running *r, struct taking *t, struct error
 {
     const struct takers takers = {compare, t->is_part ? NULL : compare_weight};
     if (t->f->results) return compare_stored(t, err);
-    enum status st = run_side(r, 1, t->f->elem, &takers, t, err);
+    enum status st = run_side(r, RUN_OF_B, &takers, t, err);
     if (st != ERR_NUMERIC) return st;
     t->f->broken = arena_printf(&t->f->arena, "%s", err->text);
     return OK;
@@ -300,8 +314,8 @@ static void pool_strays(struct forward *f, struct forward_outputs *list)
 static enum status run_a(const struct running *r, struct taking *t, struct error *err)
 {
     const struct takers first = {keep, t->is_part ? NULL : keep_weight}, second = {measure, NULL};
-    TRY(run_side(r, 0, t->f->elem, &first, t, err));
-    TRY(run_side(r, 0, t->f->yardstick.elem, &second, t, err));
+    TRY(run_side(r, FIRST_OF_A, &first, t, err));
+    TRY(run_side(r, SECOND_OF_A, &second, t, err));
     pool_strays(t->f, t->to);
     return OK;
 }
