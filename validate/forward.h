@@ -90,7 +90,7 @@ enum agreement forward_agreement(const struct forward *f);
 const char *forward_word(const struct forward *f);
 const char *forward_id(const struct forward *f); /* the word in small letters, for JSON */
 void forward_line(struct strbuf *out, const struct forward *f);
-void forward_text(struct strbuf *out, const struct forward *f, bool verbose);
+void forward_text(struct strbuf *out, const struct forward *f, bool coloured, bool verbose);
 void forward_json(cJSON *o, const struct forward *f);
 
 /* What an op of a layer is made by, for people: "the query, key and value projection". */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/colour.h"
 #include "common/json.h"
 #include "validate/forward.h"
 
@@ -121,10 +122,26 @@ static void outputs_text(struct strbuf *out, const struct forward *f,
     if (end < list->count) strbuf_printf(out, "and %zu more (-v, or --json)\n", list->count - end);
 }
 
-void forward_text(struct strbuf *out, const struct forward *f, bool verbose)
+static void coloured_line(struct strbuf *out, const struct forward *f, bool coloured)
+{
+    struct strbuf line = {0};
+    size_t label = strlen("forward: "), word = strlen(forward_word(f));
+    bool differs = forward_agreement(f) == DISAGREE;
+    forward_line(&line, f);
+    strbuf_add(out, line.data, label);
+    strbuf_add_coloured(out,
+                        !coloured ? COLOUR_NONE
+                        : differs ? COLOUR_RED
+                                  : COLOUR_GREEN,
+                        line.data + label, word);
+    strbuf_add_text(out, line.data + label + word);
+    strbuf_release(&line);
+}
+
+void forward_text(struct strbuf *out, const struct forward *f, bool coloured, bool verbose)
 {
     bool different = forward_agreement(f) == DISAGREE;
-    forward_line(out, f);
+    coloured_line(out, f, coloured);
     facts_text(out, f);
     if (f->broken || (!different && !verbose)) return;
     outputs_text(out, f, &f->outputs, "result", verbose);

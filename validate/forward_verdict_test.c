@@ -134,12 +134,12 @@ static void the_text_begins_where_they_begin_to_differ(void **state)
     differ_from(f, 2);
     divergence_find(f);
     divergence_tell(f);
-    forward_text(&text, f, false);
+    forward_text(&text, f, false, false);
     assert_non_null(strstr(text.data, "forward: DIFFERENT: layer 1 diverges"));
     assert_non_null(strstr(text.data, "1 before it do not differ (-v)\nhidden.1 "));
     assert_null(strstr(text.data, "\nhidden.0 "));
     strbuf_clear(&text);
-    forward_text(&text, f, true);
+    forward_text(&text, f, false, true);
     assert_non_null(strstr(text.data, "\nhidden.0 "));
     strbuf_release(&text);
     arena_release(&f->arena);

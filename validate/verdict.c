@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/colour.h"
 #include "convert/options.h"
 #include "convert/report.h"
 #include "validate/tensor_table.h"
@@ -284,9 +285,24 @@ static void hints_text(struct strbuf *out, const struct comparison *c, bool verb
     if (without) strbuf_printf(out, "  no hint holds for %zu tensor%s\n", without, plural(without));
 }
 
+/* The line begins with the word of the verdict. */
+static void coloured_line(struct strbuf *out, const struct verdict *v)
+{
+    struct strbuf line = {0};
+    verdict_line(&line, v);
+    size_t word = strcspn(line.data, ":");
+    strbuf_add_coloured(out,
+                        !v->coloured        ? COLOUR_NONE
+                        : verdict_passes(v) ? COLOUR_GREEN
+                                            : COLOUR_RED,
+                        line.data, word);
+    strbuf_add_text(out, line.data + word);
+    strbuf_release(&line);
+}
+
 static void comparison_text(struct strbuf *out, const struct verdict *v, bool verbose)
 {
-    verdict_line(out, v);
+    coloured_line(out, v);
     configs_text(out, &v->c->configs);
     sides_text(out, v->c);
     if (compare_tensors_pass(v->c)) return;
@@ -300,5 +316,5 @@ void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose)
 {
     if (v->c) comparison_text(out, v, verbose);
     if (v->c && v->forward) strbuf_add_char(out, '\n');
-    if (v->forward) forward_text(out, v->forward, verbose);
+    if (v->forward) forward_text(out, v->forward, v->coloured, verbose);
 }

@@ -10,6 +10,7 @@ struct verdict {
     struct comparison *c; /* of the weights; NULL where B has none, and is stored results */
     double seconds;       /* that it took, from the start of the command */
     const struct forward *forward; /* NULL: not asked for */
+    bool coloured;                 /* words of the text */
 };
 
 /* Whether the exit code is 0. The forward pass asks whether the sides compute the same, of the same

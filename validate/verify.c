@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/colour.h"
 #include "common/file.h"
 #include "common/result.h"
 #include "common/version.h"
@@ -289,7 +290,7 @@ static enum status compare_and_tell(const struct verify_flags *f, const struct s
 {
     struct comparison c = {0};
     struct forward forward;
-    struct verdict v = {.c = s->sides ? &c : NULL};
+    struct verdict v = {.c = s->sides ? &c : NULL, .coloured = colour_is_wanted(stdout)};
     enum status st = s->sides ? compare_weights(f, s, &c, err) : OK;
     if (!st && f->runs) st = run_forward(f, s, &v, &forward, err);
     v.seconds = seconds_now() - start;

@@ -434,6 +434,27 @@ else
     skip "no python3"
 fi
 
+it "JSON begins with the verdict, of results as of checkpoints"
+if [ -n "$python" ]; then
+    changed gpt2 x transformer.h.1.attn.c_attn.weight 1.25
+    for pair in "$golden/gpt2 different" "$golden/gpt2/logits.safetensors different" "x identical"; do
+        compare x "${pair% *}" --json
+        "$python" - "$stdout" "${pair#* }" <<'PYTHON' 2>parsed || is_wrong "$pair: $(cat parsed)"
+import json, sys
+
+
+def refuse(word):
+    raise ValueError(word)
+
+
+t = json.load(open(sys.argv[1]), parse_constant=refuse)
+assert list(t)[0] == "verdict" and t["verdict"] == t["forward"]["verdict"] == sys.argv[2], t["verdict"]
+PYTHON
+    done
+else
+    skip "no python3"
+fi
+
 it "--report draws it"
 for b in gpt2-bf16 "$golden/gpt2/logits.safetensors"; do
     compare "$golden/gpt2" "$b" --report page.html -q

@@ -185,6 +185,23 @@ exits 1
 prints_nothing
 says_nothing
 
+it "the verdict is red or green on a terminal, and nowhere else"
+if command -v script >/dev/null; then
+    escape=$(printf '\033')
+    TERM=xterm script -qec "'$ferry' verify m other" /dev/null >typed </dev/null
+    grep -q "^$escape\[1;31mDIFFERENT$escape\[0m: 27 of 27" typed || is_wrong "$(head -n 1 typed)"
+    TERM=xterm script -qec "'$ferry' verify m m" /dev/null >typed </dev/null
+    grep -q "^$escape\[1;32midentical$escape\[0m: 27 " typed || is_wrong "$(head -n 1 typed)"
+    for refused in "NO_COLOR=1 TERM=xterm" "TERM=dumb"; do
+        script -qec "$refused '$ferry' verify m other" /dev/null >typed </dev/null
+        grep -q "$escape\[[0-9;]*m" typed && is_wrong "$refused: $(head -n 1 typed)"
+    done
+    TERM=xterm script -qec "'$ferry' verify m other | cat" /dev/null >typed </dev/null
+    grep -q "$escape\[[0-9;]*m" typed && is_wrong "in a pipe: $(head -n 1 typed)"
+else
+    skip "no script(1)"
+fi
+
 it "one bit is found, whoever has it"
 cp -r m bit && printf '\001' | dd of=bit/model.safetensors bs=1 seek=300000 conv=notrunc 2>/dev/null
 run verify bit ckpt

@@ -1,0 +1,18 @@
+/* colour.h - colour for the words that matter most, on a terminal alone: not in pipes and files,
+ * and not where NO_COLOR is set (https://no-color.org) or TERM is "dumb". */
+#ifndef FERRY_COMMON_COLOUR_H
+#define FERRY_COMMON_COLOUR_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "common/strbuf.h"
+
+enum colour { COLOUR_NONE, COLOUR_RED, COLOUR_GREEN, COLOUR_YELLOW };
+
+/* Whether what is written to f may be coloured. */
+bool colour_is_wanted(FILE *f);
+/* Text in a colour, followed by what the terminal had before. */
+void strbuf_add_coloured(struct strbuf *out, enum colour colour, const char *text, size_t length);
+
+#endif
