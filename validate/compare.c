@@ -461,8 +461,6 @@ static enum status count_differing(struct comparison *c, struct error *err)
 
 static void note_configs(struct comparison *c)
 {
-    const char *unread = configs_unread_text(&c->arena, c->sides);
-    if (unread) compare_note(c, unread);
     for (size_t i = c->configs.num_computing; i < c->configs.count; i++)
         compare_note(c, configs_note_text(&c->arena, &c->configs.differences[i]));
 }
@@ -560,6 +558,7 @@ enum status compare_run(struct comparison *c, const struct side sides[2],
 {
     *c = (struct comparison){.sides = sides, .options = *o};
     arena_init(&c->arena);
+    TRY(configs_check_ignored(o->ignore_config, sides, &c->arena, err));
     TRY(pair_tensors(c, err));
     c->configs = configs_compare(sides, o->ignore_config, &c->arena);
     note_configs(c);

@@ -1,5 +1,10 @@
 /* configs.h - in which fields the configs of two checkpoints differ, less what the user does not
- * want to know. Sides that go by the names of their files have no config that Ferry knows. */
+ * want to know.
+ *
+ * Of families that Ferry knows these are the fields of their model config. Of folders that go by
+ * the names of their files they are the members of their config.json, "text_config.rope_theta":
+ * what these mean is not known, so all count but those that are harmless in any model. Single files
+ * have none. */
 #ifndef FERRY_VALIDATE_CONFIGS_H
 #define FERRY_VALIDATE_CONFIGS_H
 
@@ -16,17 +21,15 @@ struct config_comparison {
 extern const char *const config_effect_ids[]; /* "computes", "harmless", "unsaid" */
 extern const char *const config_effect_words[];
 
-/* Whether each glob of --ignore-config matches a field: ERR_USAGE naming the first that does not.
- */
-MUST_CHECK enum status configs_check_ignored(const struct arg_list *ignore, struct error *err);
+/* Whether each glob of --ignore-config (NULL: none) matches a field: ERR_USAGE naming the first
+ * that does not. */
+MUST_CHECK enum status configs_check_ignored(const struct arg_list *ignore,
+                                             const struct side sides[2], struct arena *a,
+                                             struct error *err);
 
-/* ignore: globs of fields; NULL: none. Empty where a side goes by the names of its files. */
+/* ignore: globs of fields; NULL: none. In arena a. */
 struct config_comparison configs_compare(const struct side sides[2], const struct arg_list *ignore,
                                          struct arena *a);
-
-/* Of folders that go by the names of their files: in which members their config.json differ, as a
- * note; what these mean is not known. NULL where they do not, or there are no two. In the arena. */
-const char *configs_unread_text(struct arena *a, const struct side sides[2]);
 
 /* What is said of a difference that computes nothing else, as a note. In the arena. */
 const char *configs_note_text(struct arena *a, const struct config_difference *d);

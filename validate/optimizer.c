@@ -9,10 +9,16 @@ bool optimizer_has_tensors(const struct catalog *c)
     return false;
 }
 
+bool optimizer_is_read(const struct catalog *c)
+{
+    const struct optimizer_info *o = &c->optimizer;
+    return !o->present || (!o->unread && optimizer_has_tensors(c));
+}
+
 enum status optimizer_check_read(const struct catalog *c, struct error *err)
 {
     const struct optimizer_info *o = &c->optimizer;
-    if (!o->present || (!o->unread && optimizer_has_tensors(c))) return OK;
+    if (optimizer_is_read(c)) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: its optimizer state (%s; %s) cannot be read%s%s; --no-optim leaves it out",
                 c->path, o->kind, bytes_text(o->size_bytes), o->unread ? ": " : "",

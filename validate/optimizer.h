@@ -6,6 +6,8 @@
 
 bool optimizer_has_tensors(const struct catalog *c);
 
+/* Whether all of it became tensors of c, or there is none. */
+bool optimizer_is_read(const struct catalog *c);
 /* ERR_UNSUPPORTED, saying why, where not all of the optimizer's state became tensors of c. */
 MUST_CHECK enum status optimizer_check_read(const struct catalog *c, struct error *err);
 

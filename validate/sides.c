@@ -260,13 +260,26 @@ static enum status list_by_stored_names(struct side sides[2], bool optimizer, st
                 sides[1].catalog.format, why ? ": " : "", why ? why : "");
 }
 
+/* Of a side whose optimizer would be compared with that of the other. */
+static enum status check_optimizer(const struct side sides[2], unsigned i, struct error *err)
+{
+    const struct catalog *c = &sides[i].catalog;
+    const struct optimizer_info *o = &c->optimizer;
+    if (optimizer_is_read(c)) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "both sides have optimizer state, and that of %c (%s: %s; %s) cannot be read%s%s; "
+                "use --no-optim to compare the weights alone",
+                i ? 'B' : 'A', c->path, o->kind, bytes_text(o->size_bytes), o->unread ? ": " : "",
+                o->unread ? o->unread : "");
+}
+
 /* Whether both have an optimizer to compare; where both have one, it must have been read. */
 static enum status choose_optimizer(const struct side sides[2], bool *optimizer, struct error *err)
 {
     const struct catalog *a = &sides[0].catalog, *b = &sides[1].catalog;
     if (a->optimizer.present && b->optimizer.present)
         for (unsigned i = 0; i < 2; i++)
-            TRY(optimizer_check_read(&sides[i].catalog, err));
+            TRY(check_optimizer(sides, i, err));
     *optimizer = optimizer_has_tensors(a) && optimizer_has_tensors(b);
     return OK;
 }

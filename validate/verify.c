@@ -328,7 +328,6 @@ static enum status check_flags(const struct verify_flags *f, struct error *err)
     if (o->input_ids && made_up)
         return fail(err, ERR_USAGE,
                     "--batch and --seq are of random tokens, and --input-ids has others");
-    TRY(configs_check_ignored(&f->ignore_config, err));
     return f->report ? check_report(f->report, err) : OK;
 }
 

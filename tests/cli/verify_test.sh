@@ -139,7 +139,9 @@ for pair in "$trained unread" "unread $trained"; do
     run verify $pair
     exits 3
     prints_nothing
-    says "unread: its optimizer state (distributed, in distrib_optim.pt; 9 B) cannot be read"
+    says "both sides have optimizer state, and that of "
+    says " (unread: distributed, in distrib_optim.pt; 9 B) cannot be read"
+    says "; use --no-optim to compare the weights alone"
     # shellcheck disable=SC2086 # words
     run verify $pair --no-load-optim
     exits 0
@@ -377,10 +379,37 @@ run verify a ckpt
 exits 3
 says '"novel" is not supported'
 
+it "of a family without a model map, members of config.json that differ count as fields do"
 configured a x rope_theta 20000.0
+for pair in "x b" "b x"; do
+    # shellcheck disable=SC2086 # words
+    run verify $pair
+    exits 1
+    head -n 1 "$stdout" | grep -q "^CONFIGS DIFFER: 2 fields of the configs, 0 of 39 tensors" ||
+        is_wrong "the first line is $(head -n 1 "$stdout")"
+    prints "rope_parameters.rope_theta "
+    # shellcheck disable=SC2086 # words
+    run verify $pair --ignore-config '*rope_theta'
+    exits 0
+    prints "identical: 39 tensors"
+done
+run verify x b --ignore-config 'no*such'
+exits 2
+says "--ignore-config no*such: no field of a config is called so"
+configured a x initializer_range 0.5
 run verify x b
 exits 0
-says "config.json of A and B differ in rope_theta, rope_parameters; without a model map nobody knows"
+says "note: the configs differ in initializer_range: 0.5 in A, 0.02 in B; no logit depends on it"
+sed 's/^{/{"novel_switch": false, "eos_token_id": 7,/' a/config.json >x/config.json
+run verify x b
+exits 0
+says "the configs differ in novel_switch: false in A, not given in B"
+sed 's/^{/{"novel_switch": true,/' a/config.json >x/config.json
+run verify x b
+exits 1
+prints "CONFIGS DIFFER: 1 field of the configs, 0 of 39 tensors"
+run verify x/model.safetensors b
+exits 0
 
 it "a config that contradicts its own tensors is no model, whatever they are called"
 while read -r key value; do
