@@ -472,8 +472,9 @@ static void note_optimizer(struct comparison *c, unsigned side)
     const char *why = c->options.no_optim ? "by --no-optim" : "the other side has none";
     if (s->num_optimizer)
         compare_note(c, arena_printf(&c->arena,
-                                     "%zu tensors of the optimizer in %c are not compared: %s",
-                                     s->num_optimizer, side_letter(side), why));
+                                     "%zu tensor%s of the optimizer in %c %s not compared: %s",
+                                     s->num_optimizer, plural(s->num_optimizer), side_letter(side),
+                                     is_or_are(s->num_optimizer), why));
     else if (o->present && !optimizer_has_tensors(&s->catalog))
         compare_note(c, arena_printf(&c->arena, "the optimizer in %c (%s) is not compared: %s",
                                      side_letter(side), o->kind, why));
@@ -516,35 +517,18 @@ static void note_left_out(struct comparison *c)
         const struct side *s = &c->sides[i];
         if (s->num_padding)
             compare_note(c, arena_printf(&c->arena,
-                                         "%zu tensors of vocabulary padding in %c are not compared",
-                                         s->num_padding, side_letter(i)));
+                                         "%zu tensor%s of vocabulary padding in %c %s not compared",
+                                         s->num_padding, plural(s->num_padding), side_letter(i),
+                                         is_or_are(s->num_padding)));
         note_optimizer(c, i);
         note_names(c, i);
     }
     if (c->num_left_out)
-        compare_note(c, arena_printf(&c->arena, "%zu tensors are left out by --only and --ignore",
-                                     c->num_left_out));
+        compare_note(c, arena_printf(&c->arena, "%zu tensor%s %s left out by --only and --ignore",
+                                     c->num_left_out, plural(c->num_left_out),
+                                     is_or_are(c->num_left_out)));
     for (size_t i = 0; c->options.ignore && i < c->options.ignore->count; i++)
         note_parts(c, c->options.ignore->items[i]);
-}
-
-static bool is_padded(const struct compared *t)
-{
-    return t->outcome == SHAPE_DIFFERS &&
-           (t->place.region == REGION_EMBEDDINGS || t->place.region == REGION_HEAD);
-}
-
-/* Nobody knows which rows are padding, and so they count. */
-static void note_unknown_vocabulary(struct comparison *c)
-{
-    const struct side *a = &c->sides[0], *b = &c->sides[1];
-    bool padded = false;
-    if (a->stored_only || b->stored_only || a->catalog.config.vocab_size) return;
-    for (size_t i = 0; i < c->num_tensors; i++)
-        padded |= is_padded(&c->tensors[i]);
-    if (padded)
-        compare_note(c, "the size of the vocabulary is not known: with --true-vocab-size rows of "
-                        "padding are left out");
 }
 
 static void count_outcomes(struct comparison *c)
@@ -563,7 +547,6 @@ enum status compare_run(struct comparison *c, const struct side sides[2],
     c->configs = configs_compare(sides, o->ignore_config, &c->arena);
     note_configs(c);
     note_left_out(c);
-    note_unknown_vocabulary(c);
     TRY(find_differing(c, err));
     TRY(count_differing(c, err));
     count_outcomes(c);

@@ -111,6 +111,11 @@ static inline const char *plural(uint64_t n)
     return n == 1 ? "" : "s";
 }
 
+static inline const char *is_or_are(uint64_t n)
+{
+    return n == 1 ? "is" : "are";
+}
+
 static inline bool outcome_passes(enum outcome o)
 {
     return o == IDENTICAL || o == WITHIN;

@@ -106,6 +106,33 @@ static void say_last_bit(struct comparison *c)
     }
 }
 
+/* ---- the vocabulary ---- */
+
+/* Whether rows at the end of an embedding, or of a head, are all that differs: so padding does. */
+static bool may_be_padding(const struct compared *t)
+{
+    if (t->place.region != REGION_EMBEDDINGS && t->place.region != REGION_HEAD) return false;
+    if (t->outcome == SHAPE_DIFFERS) return true;
+    return t->outcome == VALUES_DIFFER && t->counted &&
+           t->statistics.first >= t->statistics.elements / 2;
+}
+
+/* Where no side says how large the vocabulary is, nobody knows which rows are padding. */
+static void add_vocabulary_line(struct comparison *c)
+{
+    const struct side *a = &c->sides[0], *b = &c->sides[1];
+    const struct compared **padded = arena_array(&c->arena, c->num_tensors + 1, sizeof *padded);
+    size_t n = 0;
+    if (a->stored_only || b->stored_only || a->catalog.config.vocab_size) return;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (may_be_padding(&c->tensors[i])) padded[n++] = &c->tensors[i];
+    if (n)
+        hint_line_push(c, "vocabulary",
+                       "the vocabulary size is not known, so rows of padding are compared, too: "
+                       "--true-vocab-size N leaves out the rows from N on",
+                       padded, n);
+}
+
 /* ---- attempts ---- */
 
 static bool is_worth_trying(const struct compared *t)
@@ -287,5 +314,6 @@ enum status hints_find(struct comparison *c, struct error *err)
     if (st) return st;
     say_last_bit(c);
     hint_lines_add(c);
+    add_vocabulary_line(c);
     return OK;
 }

@@ -164,10 +164,32 @@ exits 0
 says "its vocabulary is taken to be that of m: 1000"
 run verify bare wide
 exits 1
-says "the size of the vocabulary is not known"
 prints "rows more"
+prints "the vocabulary size is not known, so rows of padding are compared, too: --true-vocab-size N leaves out"
 run verify bare wide --true-vocab-size 1000
 exits 0
+if [ -n "$python" ]; then # padding of the same size, of other values
+    "$ferry" convert -q bare narrow --to torch --tp 1 --pp 1 || is_wrong "convert bare"
+    "$ferry" convert -q narrow padded --to torch_dist || is_wrong "convert narrow"
+    "$python" - padded/release/__0_0.distcp m/model.safetensors <<'PYTHON' || is_wrong "no padding to change"
+import json, struct, sys
+
+data, model = bytearray(open(sys.argv[1], "rb").read()), open(sys.argv[2], "rb").read()
+end = 8 + struct.unpack("<Q", model[:8])[0]
+low, high = json.loads(model[8:end])["lm_head.weight"]["data_offsets"]
+at = data.index(model[end + low : end + high]) + high - low  # the padding follows the 1000 rows
+data[at : at + 256] = b"\x80\x3f" * 128
+open(sys.argv[1], "wb").write(data)
+PYTHON
+    run verify bare padded
+    exits 1
+    prints "DIFFERENT: 1 of 27 tensors"
+    prints "--true-vocab-size N leaves out"
+    run verify bare padded --true-vocab-size 1000
+    exits 0
+    run verify m other
+    ! grep -q "true-vocab-size" "$stdout" || is_wrong "--true-vocab-size is told where the size is known"
+fi
 
 it "another model differs everywhere, and that is exit code 1"
 run verify m other
