@@ -175,7 +175,7 @@ static enum status scan_claims(struct proving *x, const struct comparison *c, si
                      .begin = skip_wrong,
                      .visit = check_panel,
                      .context = x};
-    x->progress = progress_start(c->options.progress, "proving hints", bytes);
+    x->progress = progress_start(c->options.progress, "checking hints", bytes);
     enum status st = scan_run(&s, result, err);
     progress_finish(x->progress, st == OK);
     free(items);

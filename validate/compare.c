@@ -127,7 +127,8 @@ static enum status add_pair(struct comparison *c, const struct tensor *a, const 
         if (!t.tensors[side]) continue;
         t.read[side] = tensor_in_bytes(&c->arena, t.tensors[side]);
         if (!t.read[side])
-            return fail(err, ERR_UNSUPPORTED, "%s: its pieces are cut within bytes", t.name);
+            return fail(err, ERR_UNSUPPORTED, "%s: its elements are not stored in whole bytes",
+                        t.name);
         (void)dtype_size_bytes(t.tensors[side]->dtype, t.tensors[side]->numel, &bytes);
         c->bytes[side] += bytes;
     }
@@ -159,8 +160,7 @@ static enum status pair_tensors(struct comparison *c, struct error *err)
     enum status st = add_pairs(c, &names, in_both, err);
     map_release(&names);
     if (!st && c->num_tensors == 0 && c->num_left_out)
-        st = fail(err, ERR_USAGE, "none of %zu tensors is left by --only and --ignore",
-                  c->num_left_out);
+        st = fail(err, ERR_USAGE, "--only and --ignore leave none of %zu tensors", c->num_left_out);
     return st;
 }
 
@@ -447,7 +447,7 @@ static enum status count_differing(struct comparison *c, struct error *err)
     take_up_parts(&x);
     x.scan.end = end_partial;
     x.scan.kept_bytes = (bytes / (32 << 20) + x.scan.num_items) * sizeof(struct partial);
-    enum status st = scan_all(&x, "looking at differences", bytes, err);
+    enum status st = scan_all(&x, "measuring differences", bytes, err);
     join_partials(&x);
     for (size_t i = 0; i < x.scan.num_items; i++) {
         judge(c, x.of[i]);

@@ -317,7 +317,8 @@ static void globs_choose_what_is_compared(void **state)
     assert_int_equal(c->num_tensors, 2);
     compare_release(c);
     options.only = &none;
-    assert_fails(compare_run(c, x.sides, &options, &err), ERR_USAGE, "none of 4 tensors is left");
+    assert_fails(compare_run(c, x.sides, &options, &err), ERR_USAGE,
+                 "--only and --ignore leave none of 4 tensors");
     release_sides(&x);
 }
 

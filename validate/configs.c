@@ -199,9 +199,8 @@ struct config_comparison configs_compare(const struct side sides[2], const struc
 
 const char *configs_note_text(struct arena *a, const struct config_difference *d)
 {
-    return arena_printf(a, "the configs differ in %s: %s in A, %s in B; %s", d->field, d->values[0],
-                        d->values[1],
-                        d->effect == EFFECT_HARMLESS
-                            ? "no logit depends on it"
-                            : "one of them cannot say it, or does not, so it is not compared");
+    return arena_printf(
+        a, "the configs differ in %s: %s in A, %s in B; %s", d->field, d->values[0], d->values[1],
+        d->effect == EFFECT_HARMLESS ? "no logit depends on it"
+                                     : "it is not given on one side, so it is not compared");
 }

@@ -120,10 +120,11 @@ static struct yardstick yardstick_of_stored(enum dtype stored)
     struct yardstick y = {
         .elem = elem, .max = factor * scale, .rms = factor * scale, .least = factor * unit};
     int n = snprintf(y.text, sizeof y.text,
-                     "one side is stored in %s: %g times the distance of A from A in %s",
+                     "one side is stored in %s: %g times the difference between A and A in %s",
                      dtype_infos[stored].name, factor * scale, elem_names[elem]);
     if (scale != 1)
-        snprintf(y.text + n, sizeof y.text - (size_t)n, ", of whose rounding it has %g", scale);
+        snprintf(y.text + n, sizeof y.text - (size_t)n,
+                 ", scaled by %g, the ratio of their roundings", scale);
     return y;
 }
 
@@ -135,11 +136,11 @@ static struct yardstick yardstick_of_arithmetic(enum elem_type computed, bool by
                           .max = factor * scale,
                           .rms = factor * scale,
                           .least = factor * arithmetic[computed].unit};
-    int n = snprintf(y.text, sizeof y.text, "%g times the distance of A in %s from A in %s", factor,
-                     elem_names[computed], elem_names[y.elem]);
+    int n = snprintf(y.text, sizeof y.text, "%g times the difference between A in %s and A in %s",
+                     factor, elem_names[computed], elem_names[y.elem]);
     if (scale != 1)
-        snprintf(y.text + n, sizeof y.text - (size_t)n, ", times %.2g, by which %s is finer", scale,
-                 elem_names[computed]);
+        snprintf(y.text + n, sizeof y.text - (size_t)n, ", scaled by %.2g, since %s is finer",
+                 scale, elem_names[computed]);
     return y;
 }
 
@@ -153,8 +154,8 @@ static void allow_for_experts(struct yardstick *y)
     y->max = fmax(y->max, 2);
     y->rms = fmax(y->rms, 2 * sqrt(y->rms / 2));
     snprintf(y->text + n, sizeof y->text - n,
-             "; experts: %g times of one element, %.2g times of the mean, and a few tokens may be "
-             "anywhere, as it may send them to others",
+             "; experts: %g times for an element, %.2g times for the mean, and a few tokens may "
+             "differ more, since rounding may route them to other experts",
              y->max, y->rms);
 }
 

@@ -105,7 +105,7 @@ static void arithmetic_is_measured_by_a_finer_type(void **state)
     struct rounding r = rounding_of(&y, &d);
     assert_int_equal(y.elem, ELEM_F64);
     assert_true(near(r.max, 8e-3) && near(r.rms, 8e-4));
-    assert_string_equal(y.text, "8 times the distance of A in f32 from A in f64");
+    assert_string_equal(y.text, "8 times the difference between A in f32 and A in f64");
     y = choose(ELEM_F64, DT_F64, true);
     assert_int_equal(y.elem, ELEM_F32);
     assert_true(near(rounding_of(&y, &d).max, 8e-3 * 0x1p-29));

@@ -14,7 +14,7 @@ static const struct {
     {"qk_norm",        "the norm of queries and keys"},
     {"rotary",         "rotary positions"},
     {"attention",      "attention itself: its mask, window or scale"},
-    {"projection",     "the projection behind attention"},
+    {"projection",     "the projection after attention"},
     {"mlp_norm",       "the norm before the MLP, or a bias added before it"},
     {"router",         "the router of the experts"},
     {"activation",     "the first projections of the MLP, or its activation"},
@@ -74,7 +74,7 @@ static const char *layer_text(struct forward *f)
 {
     const struct divergence *d = &f->divergence;
     const char *why =
-        f->results ? "B has no results of its ops" : "in what is added behind its MLP";
+        f->results ? "B has no results for its ops" : "in what is added after its MLP";
     if (!d->op)
         return arena_printf(&f->arena, "layer %d diverges (%s)%s", d->layer, why,
                             rows_text(f, d->first));

@@ -439,7 +439,7 @@ static enum status sum_up(struct forward *f, struct error *err)
     }
     if (f->broken) f->agreement = DISAGREE;
     if (any || f->broken) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s has no results of what %s computes", f->paths[1],
+    return fail(err, ERR_UNSUPPORTED, "%s has none of the results that %s computes", f->paths[1],
                 f->paths[0]);
 }
 

@@ -45,9 +45,10 @@ static enum status make_up(struct forward *f, const struct forward_options *o,
     uint64_t tokens = min_u64(vocabulary(&sides[0]), vocabulary(&sides[1])), state = SEED;
     uint64_t length = o->length ? o->length : usual_length(sides);
     if (!tokens || tokens > INT32_MAX)
-        return fail(err, ERR_UNSUPPORTED, "the size of the vocabulary is not known: --input-ids");
+        return fail(err, ERR_UNSUPPORTED,
+                    "the vocabulary size is not known: give tokens with --input-ids");
     if (!o->num_sequences || length > INT32_MAX / o->num_sequences)
-        return fail(err, ERR_USAGE, "--batch %" PRIu64 " --seq %" PRIu64 " are no tokens",
+        return fail(err, ERR_USAGE, "--batch %" PRIu64 " --seq %" PRIu64 " give no tokens",
                     o->num_sequences, length);
     f->ids = must_calloc(o->num_sequences * length, sizeof *f->ids);
     for (uint64_t i = 0; i < o->num_sequences * length; i++)
@@ -69,7 +70,7 @@ static enum status read_file(struct forward *f, const char *path, struct error *
     f->batch.lengths = NULL;
     f->ids_are = arena_printf(&f->arena, "of %s", path);
     if (f->batch.num_sequences && f->batch.length) return OK;
-    return fail(err, ERR_USAGE, "%s: input_ids are no tokens: [%" PRIu64 ", %" PRIu64 "]", path,
+    return fail(err, ERR_USAGE, "%s: input_ids have no tokens: [%" PRIu64 ", %" PRIu64 "]", path,
                 f->batch.num_sequences, f->batch.length);
 }
 

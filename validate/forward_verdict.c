@@ -40,7 +40,7 @@ static void count_text(struct strbuf *out, const struct forward *f)
     for (size_t i = 0; i < f->outputs.count; i++)
         compared += f->outputs.items[i].compared;
     if (compared < f->outputs.count) strbuf_printf(out, "%zu of ", compared);
-    strbuf_printf(out, "%zu results", f->outputs.count);
+    strbuf_printf(out, "%zu result%s", f->outputs.count, plural(f->outputs.count));
 }
 
 void forward_line(struct strbuf *out, const struct forward *f)
@@ -70,7 +70,7 @@ static void strays_text(struct strbuf *out, const struct forward *f)
     if (most && f->agreement != DISAGREE)
         strbuf_printf(out,
                       "  experts   %" PRIu64 " of %" PRIu64
-                      " tokens further away than rounding: sent to others, of %s\n",
+                      " tokens of %s differ by more than rounding: routed to other experts\n",
                       most->b.rows_beyond, most->b.rows, most->name);
 }
 
@@ -116,7 +116,8 @@ static void outputs_text(struct strbuf *out, const struct forward *f,
     end = verbose || list->count - first < SHOWN_OUTPUTS ? list->count : first + SHOWN_OUTPUTS;
     strbuf_printf(out, "\n%-26s %10s %10s %10s %10s\n", title, "max |a-b|", "rounding", "rel. max",
                   "rel. rms");
-    if (first) strbuf_printf(out, "%zu before it do not differ (-v)\n", first);
+    if (first)
+        strbuf_printf(out, "%zu before it %s not differ (-v)\n", first, first > 1 ? "do" : "does");
     for (size_t i = first; i < end; i++)
         output_text(out, &list->items[i]);
     if (end < list->count) strbuf_printf(out, "and %zu more (-v, or --json)\n", list->count - end);

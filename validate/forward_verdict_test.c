@@ -97,7 +97,7 @@ static void a_layer_and_its_first_op_are_named(void **state)
     f = made_forward();
     differ_from(f, 1);
     add_op(f, "layers.0.mlp", AGREE_BUT_FOR_ROUNDING);
-    assert_told(f, 0, "layer 0 diverges (in what is added behind its MLP)");
+    assert_told(f, 0, "layer 0 diverges (in what is added after its MLP)");
 }
 
 static void tokens_are_named_where_not_all_differ(void **state)
@@ -136,7 +136,7 @@ static void the_text_begins_where_they_begin_to_differ(void **state)
     divergence_tell(f);
     forward_text(&text, f, false, false);
     assert_non_null(strstr(text.data, "forward: DIFFERENT: layer 1 diverges"));
-    assert_non_null(strstr(text.data, "1 before it do not differ (-v)\nhidden.1 "));
+    assert_non_null(strstr(text.data, "1 before it does not differ (-v)\nhidden.1 "));
     assert_null(strstr(text.data, "\nhidden.0 "));
     strbuf_clear(&text);
     forward_text(&text, f, false, true);

@@ -110,7 +110,7 @@ static const struct value_hint {
     {"plus-one", "A is B plus one", ADD_ONE, 1},
     {"plus-one", "B is A minus one", SUBTRACT_ONE, 0},
     {"plus-one", "A is B minus one", SUBTRACT_ONE, 1},
-    {"bytes-swapped", "the bytes of each element are in the other order", SWAP_BYTES, 0},
+    {"bytes-swapped", "the bytes of each element are swapped (endianness)", SWAP_BYTES, 0},
     {"scale", NULL, SCALE, 0},
     {"scale", NULL, SCALE, 1},
     {"row-scale", NULL, SCALE_ROWS, 0},
@@ -242,7 +242,7 @@ static unsigned odd_dim(const struct tensor *a, const struct tensor *b)
 
 static const char *dim_word(const struct tensor *t, unsigned d)
 {
-    return d == 0 ? "rows" : d + 1 == t->num_dims ? "columns" : "slices";
+    return d == 0 ? "row" : d + 1 == t->num_dims ? "column" : "slice";
 }
 
 /* What the longer side (0: A) has more, and zeros to compare it with. */
@@ -267,8 +267,9 @@ static const char *extents_text(const struct trying *x, unsigned longer, unsigne
     const struct compared *t = x->attempt->of;
     uint64_t equal = t->read[1 - longer]->shape[d], all = t->read[longer]->shape[d];
     return arena_printf(
-        x->arena, "%c has %" PRIu64 " %s more: the first %" PRIu64 " are equal, the others %s",
-        side_letter(longer), all - equal, dim_word(t->read[0], d), equal, rest);
+        x->arena, "%c has %" PRIu64 " more %s%s: the first %" PRIu64 " are equal, the others %s",
+        side_letter(longer), all - equal, dim_word(t->read[0], d), plural(all - equal), equal,
+        rest);
 }
 
 static enum status try_extents(struct trying *x, struct error *err)

@@ -102,7 +102,7 @@ static void say_last_bit(struct comparison *c)
         if (t->hint || t->outcome != VALUES_DIFFER || !t->counted) continue;
         if (!dtype_is_float(t->read[0]->dtype) || t->statistics.unpaired) continue;
         if (t->statistics.max_ulp == 1)
-            set_hint(c, t, "last-bit", "no two elements are further apart than 1 ulp: rounding");
+            set_hint(c, t, "last-bit", "no two elements differ by more than 1 ulp: rounding");
     }
 }
 
@@ -212,8 +212,8 @@ static const char *proven_text(struct comparison *c, const struct claim *claim)
     if (claim->also && claim->also->proven) return arena_printf(&c->arena, "%s", claim->text_also);
     if (claim->text) return arena_printf(&c->arena, "%s", claim->text);
     if (claim->root_of)
-        return arena_printf(&c->arena, "%c is %c times %.9g (%sthe root of %s)", other, from,
-                            claim->factor, claim->factor < 1 ? "1 by " : "", claim->root_of);
+        return arena_printf(&c->arena, "%c is %c times %.9g (%ssqrt(%s))", other, from,
+                            claim->factor, claim->factor < 1 ? "1 / " : "", claim->root_of);
     if (claim->transform == SCALE)
         return arena_printf(&c->arena, "%c is %c times %.9g", other, from, claim->factor);
     return arena_printf(&c->arena, "each row of %c is that of %c times a factor of its own", other,

@@ -330,13 +330,13 @@ static void rows_and_columns_added_or_cut_are_told(void **state)
         double rest;
         const char *part;
     } rows[] = {
-        {{10, 12}, {16, 12}, 0, "B has 6 rows more: the first 10 are equal, the others all zero"},
-        {{16, 12}, {10, 12}, 0, "A has 6 rows more: the first 10 are equal, the others all zero"},
-        {{10, 12}, {16, 12}, 3, "B has 6 rows more: the first 10 are equal, the others not all"},
-        {{16, 12}, {10, 12}, 3, "A has 6 rows more: the first 10 are equal, the others not all"},
-        {{10, 12}, {10, 16}, 0, "B has 4 columns more"},
-        {{10, 12, 3}, {10, 13, 3}, 0, "B has 1 slices more"},
-        {{10}, {16}, 0, "B has 6 rows more"},
+        {{10, 12}, {16, 12}, 0, "B has 6 more rows: the first 10 are equal, the others all zero"},
+        {{16, 12}, {10, 12}, 0, "A has 6 more rows: the first 10 are equal, the others all zero"},
+        {{10, 12}, {16, 12}, 3, "B has 6 more rows: the first 10 are equal, the others not all"},
+        {{16, 12}, {10, 12}, 3, "A has 6 more rows: the first 10 are equal, the others not all"},
+        {{10, 12}, {10, 16}, 0, "B has 4 more columns"},
+        {{10, 12, 3}, {10, 13, 3}, 0, "B has 1 more slice:"},
+        {{10}, {16}, 0, "B has 6 more rows"},
     };
     (void)state;
     uint64_t seed = test_seed();
@@ -539,7 +539,7 @@ static void bytes_in_the_other_order_are_told(void **state)
     made_fill(&a->tensors[0], &seed);
     b = made_copy(a);
     swap_bytes(b->tensors[0].elements, 2, 400);
-    check_hint(a, b, "bytes-swapped", "other order", &seed);
+    check_hint(a, b, "bytes-swapped", "endianness", &seed);
 }
 
 static void what_is_zero_or_constant_is_told(void **state)

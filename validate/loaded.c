@@ -130,7 +130,7 @@ static void difference_text(struct strbuf *out, const struct loaded *l)
     size_t compared = l->count - l->counts[LOADED_ONE_SIDE] - l->counts[LOADED_LEFT_OUT];
     size_t differ = l->counts[LOADED_DIFFERS];
     if (l->counts[LOADED_EQUAL] == compared)
-        strbuf_printf(out, "%zu tensors, equal in A and B", compared);
+        strbuf_printf(out, "%zu tensor%s, equal in A and B", compared, plural(compared));
     else
         strbuf_printf(out, "%zu of %zu tensors equal in A and B", l->counts[LOADED_EQUAL],
                       compared);
@@ -143,16 +143,16 @@ void loaded_text(struct strbuf *out, const struct loaded *l)
 {
     strbuf_add_text(out, "in memory: ");
     if (!l->has_b) {
-        strbuf_printf(out, "%zu tensors of A", l->count);
+        strbuf_printf(out, "%zu tensor%s of A", l->count, plural(l->count));
         return;
     }
     difference_text(out, l);
-    count_text(out, l->counts[LOADED_NOT_STORED], "NOT what both files hold");
+    count_text(out, l->counts[LOADED_NOT_STORED], "NOT equal to both files");
     if (l->counts[LOADED_NOT_STORED]) names_text(out, l, LOADED_NOT_STORED);
-    count_text(out, l->num_stored, "what both files hold");
+    count_text(out, l->num_stored, "equal to both files");
     count_text(out, l->counts[LOADED_ONE_SIDE], "on one side only");
     count_text(out, l->counts[LOADED_LEFT_OUT], "left out");
-    count_text(out, l->num_not_loaded, "in no rank's memory");
+    count_text(out, l->num_not_loaded, "not loaded by any rank");
 }
 
 static void names_json(cJSON *o, const struct loaded *l, enum loaded_outcome outcome)

@@ -63,7 +63,7 @@ static void equal_weights_are_compared_with_files_where_these_are_read_as_they_a
     take_all(&l, 0, m);
     take_all(&l, 1, m);
     assert_told(&l, compare_sides(&x, m, m, &o), true,
-                "in memory: 5 tensors, equal in A and B; 4 are what both files hold");
+                "in memory: 5 tensors, equal in A and B; 4 are equal to both files");
     loaded_release(&l);
     release_sides(&x);
 }
@@ -84,7 +84,7 @@ static void what_differs_in_memory_alone_is_told(void **state)
     take(&l, 1, made_find(m, "d"), 1);
     assert_told(&l, compare_sides(&x, m, m, &o), false,
                 "in memory: 2 of 5 tensors equal in A and B; 1 is DIFFERENT: half; "
-                "2 are NOT what both files hold: b, d; 2 are what both files hold");
+                "2 are NOT equal to both files: b, d; 2 are equal to both files");
     loaded_release(&l);
     release_sides(&x);
 }
@@ -104,7 +104,7 @@ static void what_differs_in_files_passes_where_these_pass(void **state)
     take_all(&l, 1, b);
     assert_told(&l, compare_sides(&x, a, b, &o), false,
                 "in memory: 3 of 5 tensors equal in A and B; 1 is different as in the files; "
-                "1 is DIFFERENT: b; 2 are what both files hold");
+                "1 is DIFFERENT: b; 2 are equal to both files");
     loaded_release(&l);
     release_sides(&x);
 }
@@ -168,7 +168,7 @@ static void what_is_left_out_or_on_one_side_is_no_difference(void **state)
     for (size_t i = 0; i < 4; i++)
         take(&l, 1, &m->tensors[i], i == 1);
     assert_told(&l, compare_sides(&x, m, m, &o), true,
-                "in memory: 3 tensors, equal in A and B; 3 are what both files hold; "
+                "in memory: 3 tensors, equal in A and B; 3 are equal to both files; "
                 "1 is on one side only; 1 is left out");
     loaded_release(&l);
     release_sides(&x);
@@ -186,8 +186,8 @@ static void tensors_that_no_rank_wants_are_counted(void **state)
         for (size_t i = 0; i < 3; i++)
             take(&l, side, &m->tensors[i], 0);
     assert_told(&l, compare_sides(&x, m, m, &o), true,
-                "in memory: 3 tensors, equal in A and B; 3 are what both files hold; "
-                "2 are in no rank's memory");
+                "in memory: 3 tensors, equal in A and B; 3 are equal to both files; "
+                "2 are not loaded by any rank");
     loaded_release(&l);
     release_sides(&x);
 }

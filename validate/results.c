@@ -103,8 +103,8 @@ static enum status check_shape(const struct results *r, const struct stored_tens
 {
     uint64_t last = s->num_dims ? s->shape[s->num_dims - 1] : 1;
     if (dtype_unit(s->dtype) == 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: %s has elements of %s, which are no floats", r->path,
-                    s->name, dtype_infos[s->dtype].name);
+        return fail(err, ERR_UNSUPPORTED, "%s: %s has elements of %s, which are not floats",
+                    r->path, s->name, dtype_infos[s->dtype].name);
     if (t->numel == rows * columns && (last == columns || columns == 1)) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s of A is %" PRIu64 " tokens by %" PRIu64 ", in B (%s) it is %" PRIu64

@@ -49,7 +49,7 @@ void sides_release(struct side sides[2]);
 cJSON *side_config_json(const struct side *s);
 
 /* A tensor whose elements have no whole bytes as one of bytes, in arena a; the tensor itself where
- * they have. NULL where its pieces are cut within bytes. */
+ * they have. NULL where its elements are not stored in whole bytes. */
 const struct tensor *tensor_in_bytes(struct arena *a, const struct tensor *t);
 
 #endif

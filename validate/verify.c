@@ -36,18 +36,18 @@ struct verify_flags {
 static const struct arg verify_args[] = {
     {"--max-ulp", ARG_UINT_OR_0, AT(max_ulp), "N", NULL, "pass elements that are at most N steps of their dtype apart; of one dtype only"},
     {"--atol", ARG_FLOAT, AT(atol), "X", NULL, "pass elements with |a - b| <= X + Y * |b|; default 0"},
-    {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "the same; default 0. Floats of two dtypes are compared by their values"},
-    {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare the tensors whose names match, or that of a stored tensor which they are made of"},
-    {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose names match, or those of all stored tensors which they are made of"},
+    {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "Y of --atol; default 0. Floats of two dtypes are compared by their values"},
+    {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare only the tensors whose name matches, or the name of a stored tensor that they are made of"},
+    {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose name matches, or the names of all stored tensors that they are made of"},
     {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out on both sides"},
-    {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "do not compare the fields of the configs whose names match, as rotary_base or rope_*"},
-    {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write all of it as an HTML page, in place of one that is there"},
+    {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "leave out the fields of the configs whose name matches (a glob), as rotary_base or 'rope_*'"},
+    {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write a report as an HTML page; a report of that name is replaced"},
 };
 static const struct arg forward_args[] = {
-    {"--forward", ARG_FLAG, AT(runs), NULL, NULL, "run both on the same tokens, too: do they compute the same? B may be a file of results"},
+    {"--forward", ARG_FLAG, AT(runs), NULL, NULL, "also run both on the same tokens and compare the results; B may be a file of results"},
     {"--input-ids", ARG_TEXT, AT(forward.input_ids), "FILE", NULL, "safetensors file with input_ids [sequences, length]; default: those of B's results, else random ones"},
-    {"--batch", ARG_UINT, AT(forward.num_sequences), "N", NULL, "sequences of random tokens; default 2"},
-    {"--seq", ARG_UINT, AT(forward.length), "N", NULL, "tokens of each; default 64, or as many as the model has positions for"},
+    {"--batch --micro-batch-size", ARG_UINT, AT(forward.num_sequences), "N", NULL, "sequences of random tokens; default 2"},
+    {"--seq --seq-length", ARG_UINT, AT(forward.length), "N", NULL, "tokens of each; default 64, or as many as the model has positions for"},
 };
 static const struct arg_group verify_groups[] = {
     {"Comparison", verify_args, sizeof verify_args / sizeof *verify_args, 0},
@@ -160,7 +160,7 @@ static enum status check_report(const char *path, struct error *err)
     size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
     if (f) fclose(f);
     if (n == strlen(page_begins) && memcmp(head, page_begins, n) == 0) return OK;
-    return fail(err, ERR_EXISTS, "--report %s: it is there, and no report", path);
+    return fail(err, ERR_EXISTS, "--report %s: it exists and is not a report", path);
 }
 
 /* The words of our own command line, as a shell would take them. */
@@ -324,10 +324,9 @@ static enum status check_flags(const struct verify_flags *f, struct error *err)
     bool given = o->input_ids || made_up || layout_is_given(&o->flags.layout) ||
                  o->flags.engine.cp || o->flags.engine.dp;
     if (given && !f->runs)
-        return fail(err, ERR_USAGE, "tokens and layouts are those of --forward, which is missing");
+        return fail(err, ERR_USAGE, "options of tokens and layouts need --forward");
     if (o->input_ids && made_up)
-        return fail(err, ERR_USAGE,
-                    "--batch and --seq are of random tokens, and --input-ids has others");
+        return fail(err, ERR_USAGE, "--batch and --seq set random tokens: not with --input-ids");
     return f->report ? check_report(f->report, err) : OK;
 }
 
@@ -338,14 +337,14 @@ static enum status check_flags_of_results(const struct verify_flags *f, const ch
     const struct forward_options *o = &f->forward;
     if (o->length || o->num_sequences != NOT_GIVEN)
         return fail(err, ERR_USAGE,
-                    "--batch and --seq are of random tokens; %s has results, which are "
-                    "of its own or of those of --input-ids",
+                    "%s has results, which belong to their own input_ids or to those of "
+                    "--input-ids: --batch and --seq do not apply",
                     path);
     if (f->max_ulp != UINT64_MAX || !isnan(f->atol) || !isnan(f->rtol) || f->only.count ||
         f->ignore.count || f->ignore_config.count || f->no_optim)
         return fail(err, ERR_USAGE,
-                    "%s has results, and no weights or config that the options of "
-                    "comparison could be of",
+                    "%s has results, no weights and no config: --max-ulp, --atol, --rtol, --only, "
+                    "--ignore, --ignore-config and --no-optim do not apply",
                     path);
     return OK;
 }
@@ -394,31 +393,31 @@ const struct command command_verify = {
         "compare two checkpoints of any format and layout, bit by bit, and say why they differ",
     .positional = "A B",
     .text =
-        "Exit code 0: every tensor of each side is on the other, with the same dtype, shape and "
-        "bits, and no field of the configs differs that changes what is computed (rotary_base, "
-        "layernorm_epsilon, heads, ...). 1: not so; then it is said where, by how much, and what "
-        "may have happened: "
-        "transposed, q, k and v in another order, gate and up swapped, rows added, one added, only "
-        "rounding, ... Such a hint was proven on all elements.\n\n"
+        "Exit code 0: both sides have the same tensors, with the same dtype, shape and bits, and "
+        "no field of the configs differs that changes what is computed (rotary_base, "
+        "layernorm_epsilon, heads, ...). Exit code 1: they differ; then it is shown where, by how "
+        "much, and, if it can be proven, why: transposed, q, k and v in another order or swapped, "
+        "gate and up swapped, rows added, one added, only rounding, ... A hint is shown only if "
+        "all elements confirm it.\n\n"
         "With a tolerance, elements pass that are within --max-ulp or within --atol and --rtol. "
-        "NaN "
-        "passes against NaN only, an infinity against itself only. Integers have no tolerance.\n\n"
-        "Checkpoints of families that Ferry knows are compared by logical tensors, all others, and "
-        "single files, by the names that are stored. A config that contradicts its own tensors, "
-        "and "
-        "optimizer state on both sides that cannot be read, are errors (exit code 3). Rows of "
-        "vocabulary padding are left out.\n\n"
-        "With --forward both are run on the same tokens, too, and what enters each layer, the "
-        "final norm, the logits and the loss are compared, and so are the weights themselves in "
-        "the memory of the ranks that run them, on a GPU's with --device cuda. The exit code is "
-        "0 where what comes out is identical or no further apart than rounding explains, the "
-        "configs do not differ, and weights differ in memory only as their files may: in dtype, or "
-        "within the tolerance. "
-        "How far rounding goes comes from A itself, computed a second time in a finer type (or, "
-        "where the sides are stored in two dtypes, in a coarser one). Of models with experts a few "
-        "tokens may be further away, as they are in that second run. Where they differ, the "
-        "first layer and op are named. B may also be a safetensors file of results: input_ids, "
-        "logits, hidden.N, final_norm, loss.\n\n"
+        "NaN passes against NaN only, an infinity against itself only. Integers have no "
+        "tolerance.\n\n"
+        "Checkpoints of families that Ferry knows are compared by logical tensors, under the names "
+        "of Megatron-Core; the names in the files of A and B stand beside them. All others, and "
+        "single files, are compared by stored names, and of their config.json all members count "
+        "but those that are harmless in any model (dropout, dtype, ids of special tokens, ...). A "
+        "config that contradicts its own tensors, and optimizer state on both sides that cannot "
+        "be read, are errors (exit code 3). Rows of vocabulary padding are left out.\n\n"
+        "With --forward both are also run on the same tokens. The inputs of each layer, the final "
+        "norm, the logits and the loss are compared, and so are the weights in the memory of the "
+        "ranks that run them (of a GPU with --device cuda). Exit code 0: the results are identical "
+        "or differ by no more than rounding explains, the configs do not differ, and weights in "
+        "memory differ only as their files do: in dtype, or within the tolerance. How much "
+        "rounding explains is measured: A is computed a second time in a finer type (or, if the "
+        "sides are stored in two dtypes, in a coarser one). In models with experts a few tokens "
+        "may differ more, as they do in that second run. If the results differ, the first layer "
+        "and op that do are named. B may also be a safetensors file of results: input_ids, logits, "
+        "hidden.N, final_norm, loss.\n\n"
         "  ferry verify Llama-3.2-1B ckpt\n"
         "  ferry verify a.safetensors b.safetensors --max-ulp 1 --ignore '*norm*' --report "
         "differences.html\n"

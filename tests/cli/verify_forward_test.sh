@@ -116,7 +116,7 @@ it "and what they computed in f32, where Ferry computes in f64"
 for model in $models; do
     compare "$golden/$model" "$golden/$model/logits.safetensors" --dtype f64
     exits 0
-    prints "one side is stored in F32: 8 times the distance of A from A in f32"
+    prints "one side is stored in F32: 8 times the difference between A and A in f32"
 done
 
 it "what was computed in f32 is judged as that, though its embeddings are numbers of bf16 or f16"
@@ -125,7 +125,7 @@ for model in llama2 llama3.2 mistral qwen2.5 qwen3; do
     compare x "$golden/$model/logits.safetensors"
     exits 1
     prints "forward: DIFFERENT: layer 1 diverges"
-    prints "rounding  8 times the distance of A in f32 from A in f64"
+    prints "rounding  8 times the difference between A in f32 and A in f64"
     compare x "$golden/$model/logits.safetensors" --dtype f64
     exits 1
 done
@@ -175,17 +175,17 @@ for pair in "$golden/gpt2 gpt2-bf16" "gpt2-bf16 $golden/gpt2" "gpt2-f16 $golden/
     head -n 1 "$stdout" | grep -q "^within rounding: the forward pass; weights DIFFERENT: 28 of 28 tensors, " ||
         is_wrong "the first line is $(head -n 1 "$stdout")"
     prints "forward: within rounding: "
-    prints "times the distance of A from A in bf16"
+    prints "times the difference between A and A in bf16"
 done
 
 it "weights are compared in memory, too, on the ranks that hold them"
 compare "$golden/gpt2" "$golden/gpt2" --tp 2 --pp 2
 exits 0
-prints "  weights   in memory: 28 tensors, equal in A and B; 28 are what both files hold"
+prints "  weights   in memory: 28 tensors, equal in A and B; 28 are equal to both files"
 compare "$golden/qwen3-moe" "$golden/qwen3-moe" --dtype bf16 --tp 2 --ep 2 --etp 1
 exits 0
 prints "equal in A and B; "
-prints " are what both files hold"
+prints " are equal to both files"
 compare "$golden/llama3.2" "$golden/llama3.2"
 exits 0
 grep -qx "  weights   in memory: [0-9]* tensors, equal in A and B" "$stdout" || is_wrong "bf16 in f32"
@@ -219,7 +219,7 @@ assert (w["tensors"], w["equal"], w["as_stored"]) == (28, 27, 27)' \
     prints "27 of 28 tensors equal in A and B; 1 is different as in the files; 27 are"
     compare "$golden/gpt2" x --seq 8 --ignore '*position*'
     exits 0
-    prints "in memory: 27 tensors, equal in A and B; 27 are what both files hold; 1 is left out"
+    prints "in memory: 27 tensors, equal in A and B; 27 are equal to both files; 1 is left out"
 else
     skip "no python3"
 fi
@@ -237,7 +237,7 @@ if [ -n "$python" ]; then
     diverges llama2 model.norm.weight "the final norm differs"
     diverges llama2 lm_head.weight "the output layer differs"
     diverges llama2 model.embed_tokens.weight "the embedding differs"
-    diverges gpt2 transformer.h.1.mlp.c_proj.bias "layer 1 diverges (in what is added behind its MLP)"
+    diverges gpt2 transformer.h.1.mlp.c_proj.bias "layer 1 diverges (in what is added after its MLP)"
     diverges gpt2 transformer.h.0.attn.c_proj.bias "layer 0 diverges in mlp_norm"
     diverges qwen3 model.layers.1.self_attn.k_norm.weight "layer 1 diverges in qk_norm"
     diverges mixtral model.layers.1.block_sparse_moe.gate.weight "layer 1 diverges in router"
@@ -256,7 +256,7 @@ if [ -n "$python" ]; then
     prints "layers.0.activation"
     compare x "$golden/gpt2/logits.safetensors"
     exits 1
-    prints "layer 0 diverges (B has no results of its ops)"
+    prints "layer 0 diverges (B has no results for its ops)"
 else
     skip "no python3"
 fi
@@ -335,7 +335,7 @@ for option in "--batch 2" "--seq 8" "--rtol 0.1" "--only logits" "--ignore logit
 done
 compare "$golden/llama2" "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --batch 2
 exits 2
-says "--batch and --seq are of random tokens, and --input-ids has others"
+says "--batch and --seq set random tokens: not with --input-ids"
 
 it "without --forward a file of results is told from a checkpoint"
 run verify "$golden/llama2" "$golden/llama2/logits.safetensors"
@@ -349,13 +349,18 @@ compare "$golden/mistral" "$golden/llama2/logits.safetensors"
 exits 3
 says "hidden.0 of A is 40 tokens by 48, in B"
 
+it "--forward has the long names of its options, too"
+compare "$golden/gpt2" "$golden/gpt2" --micro-batch-size 1 --seq-length 5
+exits 0
+prints "; 1 x 5 tokens"
+
 it "what cannot be compared is refused"
 compare "$golden/llama2" "$golden/mistral"
 exits 3
 says "llama2) has num_layers 2, B ("
 run verify "$golden/gpt2" "$golden/gpt2" --seq 5
 exits 2
-says "--forward, which is missing"
+says "options of tokens and layouts need --forward"
 compare "$golden/gpt2" "$golden/gpt2" --batch 0
 exits 2
 says "--batch: \"0\" is not a whole number from 1 to"

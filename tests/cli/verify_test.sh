@@ -164,7 +164,7 @@ exits 0
 says "its vocabulary is taken to be that of m: 1000"
 run verify bare wide
 exits 1
-prints "rows more"
+prints " more rows: the first "
 prints "the vocabulary size is not known, so rows of padding are compared, too: --true-vocab-size N leaves out"
 run verify bare wide --true-vocab-size 1000
 exits 0
@@ -251,7 +251,7 @@ says "cannot be negative"
 it "globs choose what is compared"
 run verify m other --only '*nosuch*'
 exits 2
-says "none of 27 tensors is left"
+says "--only and --ignore leave none of 27 tensors"
 run verify m other --ignore '*'
 exits 2
 run verify bit m --ignore '*layers*' --ignore 'embedding*' --ignore 'output*'
@@ -562,7 +562,7 @@ if command -v node >node.path; then
 fi
 run verify m other --report m/config.json
 exits 7
-says "it is there, and no report"
+says "it exists and is not a report"
 run verify m other --report ckpt
 exits 7
 run verify m other --report nosuch/page.html
