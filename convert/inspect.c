@@ -8,22 +8,26 @@
 #include "common/json.h"
 #include "common/result.h"
 #include "convert/commands.h"
-#include "convert/inspect.h"
+#include "convert/inspect_internal.h"
 #include "convert/options.h"
 #include "convert/record.h"
+#include "convert/tensor_names.h"
+
+enum { LISTED_OF_FILE = 40, MOST_PARTNERS = 4 };
 
 struct inspect_flags {
     struct source_flags source;
     struct output_flags output;
     const char *tensors;
-    bool stored;
+    bool stored, args;
 };
 
 // clang-format off
 #define AT(field) offsetof(struct inspect_flags, field)
 static const struct arg inspect_args[] = {
-    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*'; where no logical name does, those of the files"},
-    {"--stored", ARG_FLAG, AT(stored), NULL, NULL, "list tensors as the files call and cut them"},
+    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*': logical names; where none matches, those of the files; where none does, those that Hugging Face has for them. Exit code 2 where no tensor matches"},
+    {"--stored", ARG_FLAG, AT(stored), NULL, NULL, "list tensors as the files name and shard them"},
+    {"--args", ARG_FLAG, AT(args), NULL, NULL, "list the args of a Megatron checkpoint, or the values of its run_config.yaml"},
 };
 static const struct arg_group inspect_groups[] = {
     {"Inspection", inspect_args, sizeof inspect_args / sizeof *inspect_args, 0},
@@ -35,6 +39,39 @@ static const struct arg_group inspect_groups[] = {
 static void set_defaults(void *options)
 {
     ((struct inspect_flags *)options)->source.ckpt_step = UINT64_MAX;
+}
+
+/* What is answered, before it is printed. */
+struct answer {
+    struct catalog *c;
+    const struct inspect_flags *f;
+    bool stored_only, stored; /* no model; stored tensors are what is summed up */
+    struct named_tensor *tensors;
+    size_t num_tensors;
+    size_t more;    /* tensors that are not listed */
+    bool is_listed; /* tensors were asked for, or it is a file */
+    cJSON *args;    /* NULL: not asked for */
+    cJSON *record;  /* ferry.json; NULL: none */
+    struct error record_error;
+};
+
+void add_count(struct strbuf *out, uint64_t n, const char *one, const char *many)
+{
+    strbuf_printf(out, "%s %s", grouped_text(n), n == 1 ? one : many);
+}
+
+void add_name(struct strbuf *out, const char *name)
+{
+    strbuf_add_escaped(out, name, strlen(name));
+}
+
+void add_row_name(struct strbuf *out, const char *name, int width)
+{
+    size_t start = out->length;
+    strbuf_add_text(out, "  ");
+    add_name(out, name);
+    size_t used = out->length - start;
+    strbuf_add_repeated(out, ' ', used + 1 < (size_t)width ? (size_t)width - used : 1);
 }
 
 /* ---- groups of tensors ---- */
@@ -65,113 +102,113 @@ static int group_of(const char *name)
     return i;
 }
 
-struct group_sum {
+struct sum {
     size_t tensors;
     uint64_t bytes;
 };
 
-static void sum_groups(const struct catalog *c, bool stored, struct group_sum sums[NUM_GROUPS])
+/* Tensors and bytes by group, by dtype, and by what of the optimizer they are. */
+enum { NUM_MOMENTS = 3 };
+static const char *const moments[NUM_MOMENTS] = {"param", "exp_avg", "exp_avg_sq"};
+struct sums {
+    struct sum groups[NUM_GROUPS], dtypes[NUM_DTYPES], moments[NUM_MOMENTS], all;
+};
+
+static void add_tensor(struct sums *s, const char *name, enum dtype dtype, uint64_t bytes)
 {
-    memset(sums, 0, NUM_GROUPS * sizeof *sums);
-    size_t n = stored ? c->stored.num_tensors : c->num_tensors;
-    for (size_t i = 0; i < n; i++) {
-        const char *name = stored ? c->stored.tensors[i].name : c->tensors[i].name;
-        uint64_t bytes = 0;
-        if (stored)
-            bytes = stored_tensor_bytes(&c->stored.tensors[i]);
-        else
-            (void)dtype_size_bytes(c->tensors[i].dtype, c->tensors[i].numel, &bytes);
-        struct group_sum *sum = &sums[group_of(name)];
-        sum->tensors++;
-        sum->bytes += bytes;
+    struct sum *of_moment = NULL;
+    for (int i = 0; name_is_optimizer(name) && i < NUM_MOMENTS; i++) {
+        const char *rest = name + strlen("optimizer.");
+        size_t n = strlen(moments[i]);
+        if (strncmp(rest, moments[i], n) == 0 && rest[n] == '.') of_moment = &s->moments[i];
     }
+    struct sum *sums[] = {&s->groups[group_of(name)], &s->dtypes[dtype], &s->all, of_moment};
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+        if (!sums[i]) continue;
+        sums[i]->tensors++;
+        sums[i]->bytes += bytes;
+    }
+}
+
+static struct sums sum_up(const struct catalog *c, bool stored)
+{
+    struct sums s = {.all = {0, 0}};
+    for (size_t i = 0; stored && i < c->stored.num_tensors; i++) {
+        const struct stored_tensor *t = &c->stored.tensors[i];
+        add_tensor(&s, t->name, t->dtype, stored_tensor_bytes(t));
+    }
+    for (size_t i = 0; !stored && i < c->num_tensors; i++) {
+        uint64_t bytes = 0;
+        (void)dtype_size_bytes(c->tensors[i].dtype, c->tensors[i].numel, &bytes);
+        add_tensor(&s, c->tensors[i].name, c->tensors[i].dtype, bytes);
+    }
+    return s;
 }
 
 /* ---- text ---- */
 
-static void model_text(struct strbuf *out, const struct model_config *m)
+static void sum_line(struct strbuf *out, const char *name, const struct sum *s)
 {
-    strbuf_printf(out,
-                  "model      %" PRIu64 " layers, hidden %" PRIu64 ", %" PRIu64 " heads, %" PRIu64
-                  " key/value heads of %" PRIu64 ", ffn %" PRIu64 "\n",
-                  m->num_layers, m->hidden_size, m->num_attention_heads, m->num_query_groups,
-                  m->kv_channels, m->ffn_hidden_size);
-    if (m->num_experts)
-        strbuf_printf(out, "experts    %" PRIu64 ", %" PRIu64 " a token, ffn %" PRIu64 "\n",
-                      m->num_experts, m->moe_router_topk, m->moe_ffn_hidden_size);
-    strbuf_add_text(out, "vocabulary ");
-    if (m->vocab_size)
-        strbuf_printf(out, "%" PRIu64, m->vocab_size);
-    else
-        strbuf_add_text(out, "size not known");
-    if (m->padded_vocab_size) strbuf_printf(out, ", %" PRIu64 " stored", m->padded_vocab_size);
-    strbuf_printf(out, ", embeddings %s, %" PRIu64 " positions\n",
-                  m->untie_embeddings_and_output_weights ? "untied" : "tied",
-                  m->max_position_embeddings);
+    if (s->tensors)
+        strbuf_printf(out, "  %-20s %10s %-7s  %10s\n", name, grouped_text(s->tensors),
+                      s->tensors == 1 ? "tensor" : "tensors", bytes_text(s->bytes));
 }
 
-static void groups_text(struct strbuf *out, const struct catalog *c, bool stored)
+static void sums_text(struct strbuf *out, const struct sums *s)
 {
-    struct group_sum sums[NUM_GROUPS];
-    sum_groups(c, stored, sums);
-    strbuf_add_text(out, "bytes\n");
+    strbuf_add_text(out, "dtypes\n");
+    for (int d = NUM_DTYPES - 1; d >= 0; d--)
+        sum_line(out, dtype_infos[d].name, &s->dtypes[d]);
+    strbuf_add_text(out, "groups\n");
     for (int i = 0; i < NUM_GROUPS; i++)
-        if (sums[i].tensors)
-            strbuf_printf(out, "  %-20s %8zu tensors  %10s\n", groups[i].group, sums[i].tensors,
-                          bytes_text(sums[i].bytes));
+        sum_line(out, groups[i].group, &s->groups[i]);
 }
 
-static void add_name(struct strbuf *out, const char *name)
+static void partners_text(struct strbuf *out, const struct named_tensor *t)
 {
-    strbuf_add_escaped(out, name, strlen(name));
+    if (t->num_partners == 1 && strcmp(t->name, t->partners[0]) == 0) return;
+    for (size_t i = 0; i < t->num_partners && i < MOST_PARTNERS; i++) {
+        strbuf_add_text(out, i ? ", " : t->kind == NAME_LOGICAL ? "  <- " : "  -> ");
+        add_name(out, t->partners[i]);
+    }
+    if (t->num_partners > MOST_PARTNERS)
+        strbuf_printf(out, " and %s more", grouped_text(t->num_partners - MOST_PARTNERS));
 }
 
-static void tensor_row(struct strbuf *out, struct arena *a, const char *name, enum dtype dtype,
-                       unsigned num_dims, const uint64_t *shape, size_t num_pieces)
+static void tensor_line(struct strbuf *out, struct arena *a, const struct named_tensor *t)
 {
     strbuf_add_text(out, "  ");
-    add_name(out, name);
-    strbuf_printf(out, "  %s %s", dtype_infos[dtype].name, shape_text(a, num_dims, shape));
-    if (num_pieces > 1) strbuf_printf(out, "  %zu pieces", num_pieces);
+    add_name(out, t->name);
+    strbuf_printf(out, "  %s %s", dtype_infos[t->dtype].name, shape_text(a, t->num_dims, t->shape));
+    if (t->num_shards > 1) strbuf_printf(out, "  %zu shards", t->num_shards);
+    partners_text(out, t);
     strbuf_add_char(out, '\n');
 }
 
-/* A glob that no logical name matches is taken for one of the files' own names. */
-static bool lists_stored(const struct catalog *c, bool stored, const char *glob)
+static void tensors_text(struct strbuf *out, const struct answer *x)
 {
-    for (size_t i = 0; !stored && i < c->num_tensors; i++)
-        if (fnmatch(glob, c->tensors[i].name, 0) == 0) return false;
-    return true;
-}
-
-static void tensors_text(struct strbuf *out, struct catalog *c, bool stored, const char *glob)
-{
-    stored = lists_stored(c, stored, glob);
-    strbuf_add_text(out, stored ? "tensors, as the files call them\n" : "tensors\n");
-    size_t start = out->length;
-    for (size_t i = 0; !stored && i < c->num_tensors; i++) {
-        const struct tensor *t = &c->tensors[i];
-        if (fnmatch(glob, t->name, 0) == 0)
-            tensor_row(out, &c->arena, t->name, t->dtype, t->num_dims, t->shape, t->num_pieces);
+    static const char *const titles[] = {[NAME_LOGICAL] = "tensors\n",
+                                         [NAME_STORED] = "tensors, as the files name them\n",
+                                         [NAME_HF] = "tensors, as Hugging Face names them\n"};
+    strbuf_add_text(out, titles[x->num_tensors ? x->tensors[0].kind : NAME_STORED]);
+    for (size_t i = 0; i < x->num_tensors; i++)
+        tensor_line(out, &x->c->arena, &x->tensors[i]);
+    const struct stored *s = &x->c->stored;
+    for (size_t i = 0; x->f->tensors && x->stored && i < s->num_objects; i++) {
+        if (fnmatch(x->f->tensors, s->objects[i].name, 0)) continue;
+        strbuf_add_text(out, "  ");
+        add_name(out, s->objects[i].name);
+        strbuf_printf(out, "  no tensor, %s\n", bytes_text(s->objects[i].size_bytes));
     }
-    for (size_t i = 0; stored && i < c->stored.num_tensors; i++) {
-        const struct stored_tensor *t = &c->stored.tensors[i];
-        if (fnmatch(glob, t->name, 0) == 0)
-            tensor_row(out, &c->arena, t->name, t->dtype, t->num_dims, t->shape, t->num_pieces);
-    }
-    for (size_t i = 0; stored && i < c->stored.num_objects; i++)
-        if (fnmatch(glob, c->stored.objects[i].name, 0) == 0) {
-            strbuf_add_text(out, "  ");
-            add_name(out, c->stored.objects[i].name);
-            strbuf_printf(out, "  object, %" PRIu64 " bytes\n", c->stored.objects[i].size_bytes);
-        }
-    if (out->length == start) strbuf_printf(out, "  none matches \"%s\"\n", glob);
+    if (x->more)
+        strbuf_printf(out, "  ... and %s more, --tensors '*' lists all\n", grouped_text(x->more));
 }
 
 static void names_text(struct strbuf *out, const char *what, const char *const *names, size_t count)
 {
     if (!count) return;
-    strbuf_printf(out, "%s %zu tensors\n", what, count);
+    strbuf_printf(out, "%s ", what);
+    add_count(out, count, "tensor\n", "tensors\n");
     for (size_t i = 0; i < count; i++) {
         strbuf_add_text(out, "  ");
         add_name(out, names[i]);
@@ -179,161 +216,274 @@ static void names_text(struct strbuf *out, const char *what, const char *const *
     }
 }
 
-static uint64_t all_bytes(const struct catalog *c, bool stored)
-{
-    struct group_sum sums[NUM_GROUPS];
-    uint64_t bytes = 0;
-    sum_groups(c, stored, sums);
-    for (int i = 0; i < NUM_GROUPS; i++)
-        bytes += sums[i].bytes;
-    return bytes;
-}
-
 static void add_member(struct strbuf *out, const char *before, const cJSON *text)
 {
     strbuf_add_text(out, before);
-    add_name(out, json_as_text(text) ? json_as_text(text) : "(not told)");
+    add_name(out, json_as_text(text) ? json_as_text(text) : "(not known)");
 }
 
 /* What ferry.json says; one that cannot be read is said to be there. */
-static void record_text(struct strbuf *out, const struct catalog *c)
+static void record_text(struct strbuf *out, const struct answer *x)
 {
-    struct error why;
-    cJSON *record = NULL;
-    if (!c->folder) return;
-    if (record_read(c->folder, &record, &why)) {
-        strbuf_printf(out, "record     not readable: %s\n", why.text);
-        return;
-    }
-    if (!record) return;
-    add_member(out, "record     written ", json_get(record, "written"));
-    add_member(out, " by ferry ", json_get(record, "ferry"));
-    add_member(out, " from ", json_get(json_get(record, "source"), "path"));
-    add_member(out, "\ndigest     ", json_get(json_get(record, "digest"), "*"));
+    if (x->record_error.code)
+        strbuf_printf(out, "record     not readable: %s\n", x->record_error.text);
+    if (!x->record) return;
+    add_member(out, "record     written ", json_get(x->record, "written"));
+    add_member(out, " by ferry ", json_get(x->record, "ferry"));
+    add_member(out, " from ", json_get(json_get(x->record, "source"), "path"));
+    add_member(out, "\ndigest     ", json_get(json_get(x->record, "digest"), "*"));
     strbuf_add_char(out, '\n');
-    cJSON_Delete(record);
 }
 
-static void inspect_text(struct strbuf *out, struct catalog *c, const struct inspect_flags *f,
-                         bool stored_only)
+static void format_line(struct strbuf *out, const struct catalog *c)
+{
+    strbuf_printf(out, "format     %s, ", c->format);
+    add_count(out, c->stored.num_files, "file, ", "files, ");
+    add_count(out, c->stored.num_tensors, "stored tensor, ", "stored tensors, ");
+    if (c->stored.num_objects)
+        add_count(out, c->stored.num_objects, "non-tensor entry, ", "non-tensor entries, ");
+    strbuf_printf(out, "%s\n", bytes_text(sum_up(c, true).all.bytes));
+}
+
+/* What it is made of, and by whom. */
+static void origin_lines(struct strbuf *out, struct catalog *c)
+{
+    strbuf_printf(out, "family     %s\n", c->family ? c->family : "not known");
+    if (c->beyond)
+        strbuf_printf(out, "besides    %s, which no supported family computes\n", c->beyond);
+    if (c->release)
+        strbuf_add_text(out, "iteration  release\n");
+    else if (c->iteration >= 0)
+        strbuf_printf(out, "iteration  %s\n", grouped_text((uint64_t)c->iteration));
+    if (strcmp(c->format, "hf"))
+        strbuf_printf(out, "layout     %s, parameter naming of the %s spec\n",
+                      layout_text(&c->layout, &c->arena),
+                      c->transformer_engine_names ? "TE" : "local");
+}
+
+static void parameters_line(struct strbuf *out, const struct catalog *c)
 {
     struct parameter_count n;
-    bool stored = stored_only || f->stored;
     count_parameters(c, &n);
-    strbuf_printf(out, "format     %s, %zu files, %zu stored tensors, %zu objects, %s\n", c->format,
-                  c->stored.num_files, c->stored.num_tensors, c->stored.num_objects,
-                  bytes_text(all_bytes(c, true)));
-    if (!stored_only) {
-        strbuf_printf(out, "family     %s\n", c->family ? c->family : "not known");
-        if (c->release)
-            strbuf_add_text(out, "iteration  release\n");
-        else if (c->iteration >= 0)
-            strbuf_printf(out, "iteration  %" PRId64 "\n", c->iteration);
-        if (strcmp(c->format, "hf"))
-            strbuf_printf(out, "layout     %s, names of %s\n", layout_text(&c->layout, &c->arena),
-                          c->transformer_engine_names ? "Transformer Engine" : "local layers");
-        model_text(out, &c->config);
-        strbuf_printf(out, "parameters %" PRIu64 ", %s, ", n.elements, bytes_text(n.bytes));
-        print_dtypes(out, &n);
-        strbuf_printf(out, "\noptimizer  %s", c->optimizer.present ? c->optimizer.kind : "none");
-        if (c->optimizer.present) strbuf_printf(out, ", %s", bytes_text(c->optimizer.size_bytes));
-        strbuf_add_char(out, '\n');
-        record_text(out, c);
+    strbuf_add_text(out, "parameters ");
+    print_count(out, n.elements);
+    if (n.elements >= 1000) strbuf_printf(out, " (%s)", grouped_text(n.elements));
+    strbuf_printf(out, ", %s, ", bytes_text(n.bytes));
+    print_dtypes(out, &n);
+    strbuf_add_char(out, '\n');
+}
+
+static void optimizer_lines(struct strbuf *out, const struct catalog *c, const struct sums *s)
+{
+    const struct optimizer_info *o = &c->optimizer;
+    strbuf_printf(out, "optimizer  %s", o->present ? o->kind : "none");
+    if (o->present) strbuf_printf(out, ", %s", bytes_text(o->size_bytes));
+    for (int i = 0; i < NUM_MOMENTS; i++) {
+        if (!s->moments[i].tensors) continue;
+        strbuf_printf(out, ", %s of ", moments[i]);
+        add_count(out, s->moments[i].tensors, "tensor", "tensors");
     }
-    groups_text(out, c, stored);
+    if (o->unread) strbuf_printf(out, "; not read: %s", o->unread);
+    strbuf_add_char(out, '\n');
+}
+
+static void files_text(struct strbuf *out, const struct stored *s)
+{
+    strbuf_add_text(out, "files\n");
+    for (size_t i = 0; i < s->num_files; i++) {
+        if (s->files[i].deflated) continue;
+        add_row_name(out, s->files[i].path, 60);
+        strbuf_printf(out, "%10s\n", bytes_text(s->files[i].stamp.size_bytes));
+    }
+}
+
+static void answer_text(struct strbuf *out, const struct answer *x)
+{
+    struct catalog *c = x->c;
+    struct sums sums = sum_up(c, x->stored);
+    format_line(out, c);
+    if (!x->stored_only) {
+        struct sums logical = sum_up(c, false);
+        origin_lines(out, c);
+        config_lines(out, &c->config);
+        parameters_line(out, c);
+        optimizer_lines(out, c, &logical);
+        record_text(out, x);
+    }
+    sums_text(out, &sums);
     names_text(out, "missing", c->missing, c->num_missing);
     names_text(out, "unexpected", c->unexpected, c->num_unexpected);
-    if (f->tensors) tensors_text(out, c, stored, f->tensors);
+    if (x->f->output.verbose && !x->stored_only) config_field_lines(out, &c->config);
+    if (x->f->output.verbose) files_text(out, &c->stored);
+    if (x->args) args_lines(out, x->args);
+    if (x->is_listed) tensors_text(out, x);
 }
 
 /* ---- JSON ---- */
 
-static void tensor_json(cJSON *list, const char *name, enum dtype dtype, unsigned num_dims,
-                        const uint64_t *shape, size_t num_pieces)
+static cJSON *names_json(const char *const *names, size_t count)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (size_t i = 0; i < count; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateString(names[i]));
+    return list;
+}
+
+static cJSON *tensor_json(const struct named_tensor *t)
 {
     cJSON *o = cJSON_CreateObject(), *dims = cJSON_CreateArray();
-    cJSON_AddStringToObject(o, "name", name);
-    cJSON_AddStringToObject(o, "dtype", dtype_infos[dtype].name);
-    for (unsigned d = 0; d < num_dims; d++)
-        cJSON_AddItemToArray(dims, json_new_u64(shape[d]));
+    const char *own[] = {t->name};
+    json_add_text(o, "name", t->name);
+    if (t->kind != NAME_HF)
+        cJSON_AddItemToObject(o, "stored_names",
+                              t->kind == NAME_STORED ? names_json(own, 1)
+                                                     : names_json(t->partners, t->num_partners));
+    if (t->kind != NAME_LOGICAL)
+        cJSON_AddItemToObject(o, "logical_names", names_json(t->partners, t->num_partners));
+    json_add_text(o, "dtype", dtype_infos[t->dtype].name);
+    for (unsigned d = 0; d < t->num_dims; d++)
+        cJSON_AddItemToArray(dims, json_new_u64(t->shape[d]));
     cJSON_AddItemToObject(o, "shape", dims);
-    cJSON_AddItemToObject(o, "shards", json_new_u64(num_pieces));
-    cJSON_AddItemToArray(list, o);
+    json_add_u64(o, "shards", t->num_shards);
+    return o;
 }
 
-static void tensors_json(cJSON *o, const struct catalog *c, bool stored, const char *glob)
+static void sum_json(cJSON *list, const char *name, const struct sum *s)
 {
-    cJSON *list = cJSON_AddArrayToObject(o, "tensors");
-    stored = lists_stored(c, stored, glob);
-    for (size_t i = 0; !stored && i < c->num_tensors; i++) {
-        const struct tensor *t = &c->tensors[i];
-        if (fnmatch(glob, t->name, 0) == 0)
-            tensor_json(list, t->name, t->dtype, t->num_dims, t->shape, t->num_pieces);
-    }
-    for (size_t i = 0; stored && i < c->stored.num_tensors; i++) {
-        const struct stored_tensor *t = &c->stored.tensors[i];
-        if (fnmatch(glob, t->name, 0) == 0)
-            tensor_json(list, t->name, t->dtype, t->num_dims, t->shape, t->num_pieces);
-    }
+    if (!s->tensors) return;
+    cJSON *o = cJSON_AddObjectToObject(list, name);
+    json_add_u64(o, "tensors", s->tensors);
+    json_add_u64(o, "bytes", s->bytes);
 }
 
-static void config_json(cJSON *o, const struct model_config *m)
+static void sums_json(cJSON *o, const struct sums *s)
 {
-    cJSON *config = cJSON_AddObjectToObject(o, "config");
-    for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        const void *at = (const char *)m + f->offset;
-        const char *text = f->kind == FIELD_TEXT ? *(const char *const *)at : NULL;
-        cJSON *item = f->kind == FIELD_UINT   ? json_new_u64(*(const uint64_t *)at)
-                      : f->kind == FIELD_REAL ? json_new_double(*(const double *)at)
-                      : f->kind == FIELD_BOOL ? cJSON_CreateBool(*(const bool *)at)
-                      : text                  ? cJSON_CreateString(text)
-                                              : cJSON_CreateNull();
-        cJSON_AddItemToObject(config, f->name, item);
-    }
+    cJSON *of_dtypes = cJSON_AddObjectToObject(o, "dtypes");
+    for (int d = NUM_DTYPES - 1; d >= 0; d--)
+        sum_json(of_dtypes, dtype_infos[d].name, &s->dtypes[d]);
+    cJSON *of_groups = cJSON_AddObjectToObject(o, "groups");
+    for (int i = 0; i < NUM_GROUPS; i++)
+        sum_json(of_groups, groups[i].group, &s->groups[i]);
 }
 
-static void groups_json(cJSON *o, const struct catalog *c, bool stored)
+static cJSON *optimizer_json(const struct catalog *c)
 {
-    struct group_sum sums[NUM_GROUPS];
-    cJSON *list = cJSON_AddObjectToObject(o, "groups");
-    sum_groups(c, stored, sums);
-    for (int i = 0; i < NUM_GROUPS; i++) {
-        if (!sums[i].tensors) continue;
-        cJSON *group = cJSON_AddObjectToObject(list, groups[i].group);
-        cJSON_AddItemToObject(group, "tensors", json_new_u64(sums[i].tensors));
-        cJSON_AddItemToObject(group, "bytes", json_new_u64(sums[i].bytes));
+    if (!c->optimizer.present) return cJSON_CreateNull();
+    struct sums s = sum_up(c, false);
+    cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "kind", c->optimizer.kind);
+    json_add_u64(o, "bytes", c->optimizer.size_bytes);
+    json_add_text(o, "not_read", c->optimizer.unread);
+    for (int i = 0; i < NUM_MOMENTS; i++)
+        sum_json(o, moments[i], &s.moments[i]);
+    return o;
+}
+
+static cJSON *files_json(const struct stored *s)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (size_t i = 0; i < s->num_files; i++) {
+        if (s->files[i].deflated) continue;
+        cJSON *o = cJSON_CreateObject();
+        json_add_text(o, "path", s->files[i].path);
+        json_add_u64(o, "bytes", s->files[i].stamp.size_bytes);
+        cJSON_AddItemToArray(list, o);
     }
+    return list;
 }
 
 /* ferry.json without the digests of single tensors. */
-static void record_json(cJSON *o, const struct catalog *c)
+static void record_json(cJSON *o, const cJSON *record)
 {
-    struct error why;
-    cJSON *record = NULL;
-    if (!c->folder || record_read(c->folder, &record, &why) || !record) return;
-    cJSON_DeleteItemFromObjectCaseSensitive(record, "tensors");
-    cJSON_DeleteItemFromObjectCaseSensitive(record, "source_tensors");
-    cJSON_AddItemToObject(o, "record", record);
+    if (!record) return;
+    cJSON *whole = cJSON_AddObjectToObject(o, "record");
+    for (const cJSON *i = record->child; i; i = i->next)
+        if (strcmp(i->string, "tensors") && strcmp(i->string, "source_tensors"))
+            cJSON_AddItemToObject(whole, i->string, cJSON_Duplicate(i, true));
 }
 
-static void inspect_json(struct catalog *c, const struct inspect_flags *f, bool stored_only)
+static cJSON *answer_json(const struct answer *x)
 {
+    static const char *const origins[] = {[CONFIG_OF_TENSORS] = "tensors",
+                                          [CONFIG_OF_ARGS] = "args",
+                                          [CONFIG_OF_JSON] = "config.json"};
     cJSON *o = cJSON_CreateObject();
-    bool stored = stored_only || f->stored;
+    const struct catalog *c = x->c;
     struct conversion report = {.source = c};
+    struct sums sums = sum_up(c, x->stored);
     report_plan_json(o, &report);
-    cJSON_AddItemToObject(o, "stored_tensors", json_new_u64(c->stored.num_tensors));
-    cJSON_AddItemToObject(o, "stored_bytes", json_new_u64(all_bytes(c, true)));
-    cJSON_AddItemToObject(o, "files", json_new_u64(c->stored.num_files));
-    cJSON_AddItemToObject(o, "optimizer",
-                          c->optimizer.present ? cJSON_CreateString(c->optimizer.kind)
-                                               : cJSON_CreateNull());
-    if (!stored_only) config_json(o, &c->config);
-    record_json(o, c);
-    groups_json(o, c, stored);
-    if (f->tensors) tensors_json(o, c, stored, f->tensors);
-    result_set(o);
+    json_add_u64(o, "stored_tensors", c->stored.num_tensors);
+    json_add_u64(o, "stored_bytes", sum_up(c, true).all.bytes);
+    json_add_u64(o, "non_tensor_entries", c->stored.num_objects);
+    cJSON_AddItemToObject(o, "files", files_json(&c->stored));
+    cJSON_AddItemToObject(o, "optimizer", optimizer_json(c));
+    json_add_text(o, "beyond", c->beyond);
+    json_add_text(o, "config_of", x->stored_only ? NULL : origins[c->config_origin]);
+    cJSON_AddItemToObject(o, "config",
+                          x->stored_only ? cJSON_CreateNull() : config_json(&c->config));
+    sums_json(o, &sums);
+    record_json(o, x->record);
+    if (x->args) cJSON_AddItemToObject(o, "args", cJSON_Duplicate(x->args, true));
+    if (!x->is_listed) return o;
+    cJSON *list = cJSON_AddArrayToObject(o, "tensors");
+    for (size_t i = 0; i < x->num_tensors; i++)
+        cJSON_AddItemToArray(list, tensor_json(&x->tensors[i]));
+    return o;
+}
+
+/* ---- the command ---- */
+
+/* Whether a glob that no tensor matches is the name of something else that is stored. */
+static bool matches_object(const struct answer *x)
+{
+    for (size_t i = 0; x->stored && i < x->c->stored.num_objects; i++)
+        if (fnmatch(x->f->tensors, x->c->stored.objects[i].name, 0) == 0) return true;
+    return false;
+}
+
+/* Users of a file want to see its tensors; of those of a folder they say which. */
+static enum status find_tensors(struct answer *x, struct tensor_names *n, bool is_file,
+                                struct error *err)
+{
+    const char *glob = x->f->tensors ? x->f->tensors : is_file ? "*" : NULL;
+    if (!glob || (is_file && !x->c->stored.num_tensors)) return OK;
+    x->is_listed = true;
+    enum status st = tensor_names_match(n, glob, &x->tensors, &x->num_tensors, err);
+    if (st && x->f->tensors && matches_object(x)) return OK;
+    if (!x->f->tensors && !x->f->output.json && x->num_tensors > LISTED_OF_FILE) {
+        x->more = x->num_tensors - LISTED_OF_FILE;
+        x->num_tensors = LISTED_OF_FILE;
+    }
+    return st;
+}
+
+static void print_answer(const struct answer *x)
+{
+    struct strbuf text = {0};
+    if (x->f->output.json) {
+        result_set(answer_json(x));
+        return;
+    }
+    answer_text(&text, x);
+    fputs(text.data, stdout);
+    strbuf_release(&text);
+}
+
+static enum status inspect_opened(struct opened *o, const struct inspect_flags *f,
+                                  struct error *err)
+{
+    bool stored = o->stored_only || f->stored;
+    struct answer x = {.c = &o->catalog, .f = f, .stored_only = o->stored_only, .stored = stored};
+    struct tensor_names names;
+    tensor_names_init(&names, x.c, &o->maps, stored);
+    if (x.c->folder && record_read(x.c->folder, &x.record, &x.record_error)) x.record = NULL;
+    enum status st = find_tensors(&x, &names, o->reading == AS_FILE, err);
+    if (!st && f->args) st = args_json(x.c, &x.args, err);
+    if (!st) print_answer(&x);
+    cJSON_Delete(x.args);
+    cJSON_Delete(x.record);
+    tensor_names_release(&names);
+    return st;
 }
 
 static enum status inspect(void *options, const char *const *positional, size_t num_positional,
@@ -341,17 +491,9 @@ static enum status inspect(void *options, const char *const *positional, size_t 
 {
     const struct inspect_flags *f = options;
     struct opened o;
-    struct strbuf text = {0};
     (void)num_positional;
     enum status st = opened_open(&o, positional[0], &f->source, true, f->output.quiet, err);
-    if (!st) {
-        if (f->output.json)
-            inspect_json(&o.catalog, f, o.stored_only);
-        else
-            inspect_text(&text, &o.catalog, f, o.stored_only);
-        if (text.length) fputs(text.data, stdout);
-    }
-    strbuf_release(&text);
+    if (!st) st = inspect_opened(&o, f, err);
     opened_close(&o);
     return st;
 }
@@ -362,7 +504,9 @@ const struct command command_inspect = {
     .positional = "PATH",
     .text =
         "PATH is whatever convert can read, or one .safetensors or torch.save file, or a folder of "
-        "torch.distributed.checkpoint.\n\n"
+        "torch.distributed.checkpoint. The tensors of a single file are listed without "
+        "--tensors; in a list, <- stands before the stored names of a logical tensor, -> before "
+        "the logical name of a stored one.\n\n"
         "  ferry inspect ckpt --tensors '*.layers.0.*'",
     .groups = inspect_groups,
     .num_groups = sizeof inspect_groups / sizeof *inspect_groups,

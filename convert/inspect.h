@@ -26,6 +26,7 @@ MUST_CHECK enum status inspect_open(struct catalog *c, const char *path,
 struct opened {
     struct model_maps maps;
     struct catalog catalog;
+    enum reading reading;
     bool stored_only; /* not AS_MODEL */
 };
 /* Opens it as the flags say, by inspect_open where stored tensors alone will do, and prints its

@@ -89,7 +89,8 @@ static enum status open_as_stored(struct catalog *c, const char *path, struct er
     const char *folder = arena_printf(&a, "%s", c->folder ? c->folder : path);
     catalog_release(c);
     catalog_init(c, path);
-    enum status st = open_stored_folder(c, hf_folder_resolve(&c->arena, folder), &none);
+    c->folder = arena_printf(&c->arena, "%s", folder);
+    enum status st = open_stored_folder(c, hf_folder_resolve(&c->arena, c->folder), &none);
     arena_release(&a);
     if (st) return err->code;
     note_warnings(c);
@@ -136,6 +137,7 @@ enum status opened_open(struct opened *o, const char *path, const struct source_
         TRY(inspect_open(&o->catalog, path, &options, &o->maps, &reading, err));
     else
         TRY(source_open(&o->catalog, path, &options, &o->maps, err));
+    o->reading = reading;
     o->stored_only = reading != AS_MODEL;
     print_notes(&o->catalog, 0, quiet);
     return OK;

@@ -129,3 +129,16 @@ const char *bytes_text(uint64_t bytes)
                  n, units[unit]);
     return out;
 }
+
+const char *grouped_text(uint64_t n)
+{
+    static char texts[8][32];
+    static int turn;
+    char *out = texts[turn = (turn + 1) % 8] + sizeof *texts - 1;
+    *out = '\0';
+    for (int digits = 0; n || !digits; n /= 10, digits++) {
+        if (digits && digits % 3 == 0) *--out = ',';
+        *--out = (char)('0' + n % 10);
+    }
+    return out;
+}

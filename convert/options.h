@@ -50,5 +50,7 @@ void print_notes(const struct catalog *c, size_t first, bool quiet);
 
 /* "2.47 GB", in decimal units. Static text of a few calls. */
 const char *bytes_text(uint64_t bytes);
+/* "1,235,814,400". Likewise. */
+const char *grouped_text(uint64_t n);
 
 #endif

@@ -37,7 +37,7 @@ void print_dtypes(struct strbuf *out, const struct parameter_count *n)
     }
 }
 
-static void print_count(struct strbuf *out, uint64_t n)
+void print_count(struct strbuf *out, uint64_t n)
 {
     static const char *const units[] = {"", " K", " M", " B", " T"};
     double x = (double)n;
@@ -118,15 +118,16 @@ static void vocab_line(struct strbuf *out, const struct target *t)
                   m->untie_embeddings_and_output_weights ? "untied" : "tied");
 }
 
-static void rope_line(struct strbuf *out, const struct model_config *m)
+void report_positions(struct strbuf *out, const struct model_config *m, int width)
 {
     if (!m->position_embedding_type || strcmp(m->position_embedding_type, "rope")) {
-        strbuf_printf(out, "position %s\n",
+        strbuf_printf(out, "%-*s%s\n", width, "position",
                       m->position_embedding_type ? m->position_embedding_type : "(not known)");
         return;
     }
-    strbuf_printf(out, "rope     base %.10g", m->rotary_base);
+    strbuf_printf(out, "%-*sbase %.10g", width, "rope", m->rotary_base);
     if (m->rotary_percent < 1) strbuf_printf(out, ", on %.3g of each head", m->rotary_percent);
+    if (m->rotary_interleaved) strbuf_add_text(out, ", interleaved");
     if (!m->rope_type || strcmp(m->rope_type, "default") == 0) {
         strbuf_add_text(out, ", no scaling\n");
         return;
@@ -217,7 +218,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                   count_source_pieces(c->source), c->source->num_missing, c->source->num_unexpected,
                   c->source->num_ignored);
     vocab_line(out, c->target);
-    rope_line(out, &c->source->config);
+    report_positions(out, &c->source->config, 9);
     flags_line(out, c->target);
     strbuf_printf(out, "memory   %s of %s\n", bytes_text(c->peak_memory),
                   bytes_text(c->max_memory));

@@ -55,5 +55,10 @@ struct parameter_count {
 void count_parameters(const struct catalog *c, struct parameter_count *out);
 /* "BF16", or "BF16 98.2 %, F32 1.8 %" */
 void print_dtypes(struct strbuf *out, const struct parameter_count *n);
+/* "1.24 B" */
+void print_count(struct strbuf *out, uint64_t n);
+/* "rope  base 500000, llama3 scaling, ...", or what else tells positions apart; the label is
+ * `width` wide. */
+void report_positions(struct strbuf *out, const struct model_config *m, int width);
 
 #endif

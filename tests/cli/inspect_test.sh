@@ -1,5 +1,6 @@
 #!/bin/sh
 # inspect_test.sh - inspect, print and models.
+golden=$(realpath "$(dirname "$0")/../golden")
 . "$(dirname "$0")/lib.sh"
 synth_model m
 "$ferry" convert -q m ckpt --tp 2 --pp 2
@@ -18,6 +19,57 @@ prints "PP2"
 run inspect legacy
 exits 0
 prints "TP2"
+
+it "inspect says what the config does, and counts in groups of three digits"
+run inspect m
+prints "vocabulary 1,000, embeddings untied, 2,048 positions"
+prints "rope       base 10000, no scaling"
+prints "attention  no bias"
+prints "mlp        silu, gated, no bias"
+prints "norm       RMSNorm, eps 1e-06"
+prints "parameters 268 K (267,840), 536 kB, BF16"
+prints "  embeddings                    1 tensor       128 kB"
+prints "  BF16                         27 tensors      536 kB"
+run inspect "$golden/hf/mistral"
+prints "attention  no bias, sliding window 8"
+run inspect "$golden/hf/gpt2"
+prints "position   learned_absolute"
+prints "attention  bias of qkv and proj"
+prints "mlp        gelu_tanh, not gated, bias"
+prints "norm       LayerNorm, eps"
+run inspect "$golden/hf/llama3.1"
+prints "llama3 scaling, factor"
+run inspect "$golden/megatron/mixtral-te-names-ep2/checkpoint"
+prints "experts    4, top-2 per token, ffn 12, softmax after top-k"
+run inspect "$golden/hf/qwen3"
+prints "attention  no bias, qk norm"
+run inspect "$golden/hf/qwen2.5"
+prints "attention  bias of qkv"
+
+it "-v adds all fields of the config, and the files with their sizes"
+run inspect m -v
+prints "  layernorm_epsilon                       1e-06"
+prints "  sliding_window                          -"
+grep -qE '^  m/model.safetensors +[0-9.]+ kB$' "$stdout" || is_wrong "no file: $(tail -n 3 "$stdout")"
+
+it "inspect says of an optimizer what kind it is, and what it holds"
+run inspect "$golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint"
+prints "optimizer  distributed, fully_reshardable, 42.8 kB, param of 9 tensors, exp_avg of 9 tensors, exp_avg_sq of 9 tensors"
+
+it "inspect --args lists what Megatron was run with, of a Namespace or of run_config.yaml"
+run inspect ckpt --args
+exits 0
+grep -qE '^  num_attention_heads +8$' "$stdout" || is_wrong "$(grep num_att "$stdout")"
+grep -qE '^  position_embedding_type +rope$' "$stdout" || is_wrong "$(grep position_emb "$stdout")"
+sed -n '/^args$/,$p' "$stdout" | sed 1d >listed
+[ "$(wc -l <listed)" -gt 20 ] || is_wrong "few args: $(cat listed)"
+LC_ALL=C sort -c listed || is_wrong "they are not sorted"
+run inspect "$golden/megatron/llama-bridge-0.3.1/checkpoint" --args
+exits 0
+grep -qE '^  model.num_layers +[0-9]+$' "$stdout" || is_wrong "$(grep num_layers "$stdout")"
+run inspect m --args
+exits 2
+says "m: --args: it has neither Megatron's args nor run_config.yaml"
 
 it "inspect lists logical tensors, the same of all formats, or those stored"
 for path in m ckpt legacy; do
@@ -38,11 +90,47 @@ prints "linear_fc1.weight"
 it "names of the files are taken too, and a list of nothing says so"
 run inspect m --tensors 'model.layers.3.*q_proj*'
 exits 0
-prints "tensors, as the files call them"
-prints "  model.layers.3.self_attn.q_proj.weight  BF16 [64, 64]"
-run inspect m --tensors '*no_such_name*'
+prints "tensors, as the files name them"
+prints "  model.layers.3.self_attn.q_proj.weight  BF16 [64, 64]  -> decoder.layers.3.self_attention.linear_qkv.weight"
+run inspect m --tensors '*.3.*linear_qkv.weight'
 exits 0
-prints '  none matches "*no_such_name*"'
+prints "  decoder.layers.3.self_attention.linear_qkv.weight  BF16 [96, 64]  3 shards  <- model.layers.3.self_attn.q_proj.weight, model.layers.3.self_attn.k_proj.weight, model.layers.3.self_attn.v_proj.weight"
+run inspect ckpt --stored --tensors '*linear_fc2.weight'
+prints "  decoder.layers.mlp.linear_fc2.weight  BF16 [4, 64, 128]  8 shards  -> decoder.layers.0.mlp.linear_fc2.weight, "
+
+it "on a Megatron checkpoint the names of Hugging Face are taken, too"
+for path in ckpt legacy; do
+    run inspect $path --tensors 'model.layers.3.*_proj.weight'
+    exits 0
+    prints "tensors, as Hugging Face names them"
+    prints "  model.layers.3.mlp.up_proj.weight  BF16 [128, 64]"
+    prints "  -> decoder.layers.3.mlp.linear_fc1.weight"
+    [ "$(grep -c '^  model' "$stdout")" -eq 7 ] || is_wrong "not seven tensors"
+done
+
+it "what matches no tensor is refused, with the nearest name"
+for path in m ckpt; do
+    run inspect $path --tensors 'decoder.layer.3.mlp.linear_fc3.weigth'
+    exits 2
+    says 'no tensor matches "decoder.layer.3.mlp.linear_fc3.weigth"; the nearest name is decoder.layers.3.mlp.linear_fc1.weight'
+    prints_nothing
+done
+run inspect m --tensors 'model.layer.*.q_proj.weight'
+exits 2
+says 'the nearest name is model.layers.0.self_attn.q_proj.weight'
+
+it "a single file lists its tensors without being asked, the first 40 of many"
+run inspect m/model.safetensors
+exits 0
+prints "  lm_head.weight  BF16 [1000, 64]"
+prints "  model.norm.weight  BF16 [64]"
+synth_model deep --layers 8
+run inspect deep/model.safetensors
+exits 0
+prints "  ... and 35 more, --tensors '*' lists all"
+[ "$(grep -c '^  [ml].*weight' "$stdout")" -eq 40 ] || is_wrong "not forty tensors"
+run inspect deep/model.safetensors --tensors '*'
+[ "$(grep -c '^  [ml].*weight' "$stdout")" -eq 75 ] || is_wrong "not all tensors"
 
 it "what wrote a checkpoint is told without JSON's quotes"
 run inspect ckpt
@@ -119,6 +207,34 @@ def refuse(word): raise ValueError(word)
 read = json.load(open(sys.argv[1]), parse_constant=refuse)
 assert read["tensors"] == {"a": [["NaN", "Infinity"], ["-Infinity", 1.5]], "a[1]": [["-Infinity", 1.5]],
                            "b": 2**63 - 1}, read
+SCRIPT
+else
+    skip "no python3"
+fi
+
+it "inspect --json says all that the text does"
+if command -v python3 >/dev/null; then
+    run inspect m --json --tensors '*layers.3*q_proj*'
+    exits 0
+    cp "$stdout" m.json
+    run inspect ckpt --json --args --tensors '*.2.*linear_fc1.weight'
+    exits 0
+    cp "$stdout" ckpt.json
+    python3 - <<SCRIPT || is_wrong "$(cat m.json)"
+import json
+m, ckpt = json.load(open("m.json")), json.load(open("ckpt.json"))
+assert m["command"] == "inspect" and m["exit_code"] == 0 and m["error"] is None
+assert m["config"]["num_layers"] == 4 and m["config"]["rotary_base"] == 10000
+assert m["config"]["sliding_window"] is None and m["config"]["moe_layers"] is None
+assert m["dtypes"] == {"BF16": {"tensors": 27, "bytes": 535680}}, m["dtypes"]
+assert m["optimizer"] is None and m["files"][0]["path"] == "m/model.safetensors"
+name = "model.layers.3.self_attn.q_proj.weight"
+assert m["tensors"] == [{"name": name, "stored_names": [name], "dtype": "BF16", "shape": [64, 64],
+    "logical_names": ["decoder.layers.3.self_attention.linear_qkv.weight"], "shards": 1}], m["tensors"]
+assert ckpt["args"]["num_attention_heads"] == 8 and ckpt["args"]["hidden_size"] == 64
+assert list(ckpt["args"]) == sorted(ckpt["args"])
+assert ckpt["tensors"][0]["stored_names"] == ["decoder.layers.mlp.linear_fc1.weight"]
+assert ckpt["record"]["source"]["path"] == "m" and "tensors" not in ckpt["record"]
 SCRIPT
 else
     skip "no python3"
