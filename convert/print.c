@@ -8,25 +8,35 @@
 #include "ckpt/panel.h"
 #include "common/checked.h"
 #include "common/json.h"
+#include "common/memory.h"
 #include "common/result.h"
+#include "common/threads.h"
 #include "convert/commands.h"
 #include "convert/inspect.h"
 #include "convert/options.h"
+#include "convert/tensor_names.h"
 
 struct print_flags {
     struct source_flags source;
     struct output_flags output;
+    bool all;
 };
 
 // clang-format off
 #define AT(field) offsetof(struct print_flags, field)
+static const struct arg print_args[] = {
+    {"--all", ARG_FLAG, AT(all), NULL, NULL, "print every value; default: of more than 1000 values the first and last three of each dimension"},
+};
 static const struct arg_group print_groups[] = {
+    {"Print", print_args, sizeof print_args / sizeof *print_args, 0},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(source)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
 // clang-format on
 
-enum { MAX_DIMS = 32, READ_ELEMENTS = 4096 };
+enum { MAX_DIMS = 32, READ_ELEMENTS = 4096, MOST_ELEMENT_BYTES = 16, MOST_TEXT_BYTES = 1 << 16 };
+/* As numpy's print options: past so many values, the first and last few of each dimension. */
+enum { THRESHOLD = 1000, EDGE = 3 };
 
 static void set_defaults(void *options)
 {
@@ -104,23 +114,60 @@ static enum status parse_ranges(struct arena *a, const char *text, unsigned num_
     return OK;
 }
 
-/* The tensor whose name the argument begins with; what follows the name are the ranges. */
-static enum status find_tensor(struct catalog *c, const char *argument, struct tensor **t,
-                               const char **ranges, struct error *err)
+/* ---- what is asked for ---- */
+
+struct request {
+    struct named_tensor tensor;
+    struct slice slice;
+};
+
+struct requests {
+    struct tensor_names names;
+    struct request *items;
+    size_t count, capacity;
+};
+
+static enum status add_request(struct requests *x, const struct named_tensor *t, const char *ranges,
+                               struct error *err)
+{
+    struct request r = {.tensor = *t};
+    if (t->num_dims > MAX_DIMS || dtype_bytes(t->dtype) == 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions of %s cannot be printed", t->name,
+                    t->num_dims, dtype_infos[t->dtype].name);
+    if (parse_ranges(&x->names.arena, ranges, t->num_dims, t->shape, &r.slice, err))
+        return fail_in(err, "%s", t->name);
+    *ARENA_PUSH(&x->names.arena, x->items, x->count, x->capacity) = r;
+    return OK;
+}
+
+/* Whether what is between the last brackets can be ranges, and no part of a glob. */
+static bool may_be_ranges(const char *bracket)
+{
+    return bracket && bracket[1 + strspn(bracket + 1, "0123456789:,- ")] == ']' &&
+           bracket[strlen(bracket) - 1] == ']';
+}
+
+/* The tensor whose name the argument is, or begins with, before its ranges; else all that it
+ * matches as a glob. */
+static enum status add_argument(struct requests *x, const char *argument, struct error *err)
 {
     const char *bracket = strrchr(argument, '[');
-    for (int with_ranges = bracket != NULL; with_ranges >= 0; with_ranges--) {
-        size_t n = with_ranges ? (size_t)(bracket - argument) : strlen(argument);
-        const char *name = arena_text(&c->arena, argument, n);
-        const struct stored_tensor *s = stored_find(&c->stored, name);
-        *ranges = argument + n;
-        *t = catalog_find(c, name);
-        if (*t) return OK;
-        if (s) return catalog_wrap_stored(c, s, t, err);
+    struct named_tensor one, *matches;
+    size_t count;
+    char *name = arena_printf(&x->names.arena, "%s", argument);
+    if (bracket) {
+        name[bracket - argument] = '\0';
+        if (tensor_names_find(&x->names, name, &one)) return add_request(x, &one, bracket, err);
     }
-    return fail(err, ERR_USAGE,
-                "%s: no tensor of that name; `ferry inspect --tensors '*'` lists them", argument);
+    if (tensor_names_find(&x->names, argument, &one)) return add_request(x, &one, "", err);
+    bool ranges = may_be_ranges(bracket);
+    TRY(tensor_names_match(&x->names, ranges ? name : argument, &matches, &count, err));
+    for (size_t i = 0; i < count; i++)
+        TRY(add_request(x, &matches[i], ranges ? bracket : "", err));
+    return OK;
 }
+
+/* ---- values ---- */
 
 /* JSON has no word for what is not finite: texts, as protobuf's JSON has them. */
 static void print_element(struct strbuf *out, enum dtype dtype, const void *elements, uint64_t i,
@@ -141,84 +188,158 @@ struct printing {
     struct panel_reader reader;
     const struct tensor *t;
     const struct slice *slice;
-    void *elements; /* READ_ELEMENTS of them */
+    bool elides;
+    char *elements;      /* READ_ELEMENTS of them */
+    uint64_t low, count; /* which ones they are */
     bool json;
 };
 
-/* A run of the last dimension. */
-static enum status print_run(struct printing *p, uint64_t first, uint64_t count, struct error *err)
+/* Reads from element `first` on, as much as there is room for: rows are often short. */
+static enum status fill(struct printing *p, uint64_t first, struct error *err)
+{
+    p->low = first;
+    p->count = 0;
+    uint64_t n = min_u64(READ_ELEMENTS, p->t->numel - first);
+    TRY(work_check(err));
+    TRY(panel_read(&p->reader, p->t, first, n, p->elements, err));
+    p->count = n;
+    if (ferror(stdout)) return fail(err, ERR_IO, "standard output cannot be written");
+    return OK;
+}
+
+/* Values [first, first + count) of the flat tensor; begins: no comma stands before the first. */
+static enum status print_run(struct printing *p, uint64_t first, uint64_t count, bool begins,
+                             struct error *err)
 {
     struct strbuf text = {0};
     enum status st = OK;
-    for (uint64_t i = 0, n; i < count && !st; i += n) {
-        n = min_u64(READ_ELEMENTS, count - i);
-        st = panel_read(&p->reader, p->t, first + i, n, p->elements, err);
-        for (uint64_t k = 0; k < n && !st; k++) {
-            if (i + k) strbuf_add_text(&text, ", ");
-            print_element(&text, p->t->dtype, p->elements, k, p->json);
-        }
+    for (uint64_t i = first; i < first + count && !st; i++) {
+        bool is_here = i >= p->low && i - p->low < p->count;
+        if (!is_here) st = fill(p, i, err);
+        if (st) break;
+        if (i > first || !begins) strbuf_add_text(&text, ", ");
+        print_element(&text, p->t->dtype, p->elements, i - p->low, p->json);
+        if (text.length < MOST_TEXT_BYTES) continue;
+        fwrite(text.data, 1, text.length, stdout);
+        strbuf_clear(&text);
     }
-    if (st && p->json)
-        strbuf_add_text(&text, text.length ? ", null" : "null"); /* what follows cannot be read */
-    if (text.length && (!st || p->json)) fputs(text.data, stdout);
+    if (text.length) fwrite(text.data, 1, text.length, stdout);
     strbuf_release(&text);
     return st;
 }
 
+static bool is_elided(const struct printing *p, unsigned d)
+{
+    return p->elides && p->slice->end[d] - p->slice->start[d] > 2 * EDGE;
+}
+
+static enum status print_row(struct printing *p, unsigned d, uint64_t first, struct error *err)
+{
+    uint64_t start = p->slice->start[d], end = p->slice->end[d];
+    if (!is_elided(p, d)) return print_run(p, first + start, end - start, true, err);
+    TRY(print_run(p, first + start, EDGE, true, err));
+    fputs(", ...", stdout);
+    return print_run(p, first + end - EDGE, EDGE, false, err);
+}
+
+/* What was opened is closed after a failure, too: what has been printed of an object stays one. */
 static enum status print_dim(struct printing *p, unsigned d, uint64_t first, struct error *err)
 {
     const struct slice *s = p->slice;
     uint64_t stride = 1;
-    if (s->num_dims == 0) return print_run(p, 0, 1, err);
+    enum status st = OK;
     for (unsigned k = d + 1; k < s->num_dims; k++)
         stride *= p->t->shape[k];
-    enum status st = OK;
     putchar('[');
-    if (d + 1 == s->num_dims) st = print_run(p, first + s->start[d], s->end[d] - s->start[d], err);
+    if (d + 1 == s->num_dims) st = print_row(p, d, first, err);
     for (uint64_t i = s->start[d]; d + 1 < s->num_dims && i < s->end[d] && !st; i++) {
         if (i > s->start[d]) printf(",\n%*s", (int)d + 1, "");
+        if (is_elided(p, d) && i == s->start[d] + EDGE) {
+            printf("...,\n%*s", (int)d + 1, "");
+            i = s->end[d] - EDGE;
+        }
         st = print_dim(p, d + 1, first + i * stride, err);
     }
-    if (!st || p->json) putchar(']');
+    putchar(']');
     return st;
 }
 
-/* {"TENSOR": values, ...}, by what was asked for: two slices of a tensor are two members. */
-static void print_member_name(const char *argument, bool is_first)
+static uint64_t slice_count(const struct slice *s)
 {
-    struct strbuf text = {0};
-    json_print_text(&text, argument);
-    if (is_first) result_stream_field("tensors");
-    printf("%s%s: ", is_first ? "{" : ",\n", text.data);
-    strbuf_release(&text);
+    uint64_t n = 1;
+    for (unsigned d = 0; d < s->num_dims; d++)
+        n *= s->end[d] - s->start[d];
+    return n;
 }
 
-static enum status print_tensor(struct catalog *c, const char *argument, bool *begun,
-                                const struct output_flags *o, struct error *err)
+static enum status print_values(struct printing *p, struct error *err)
 {
-    struct slice slice = {0};
+    if (p->slice->num_dims) return print_dim(p, 0, 0, err);
+    enum status st = print_run(p, 0, 1, true, err);
+    if (st && p->json) fputs("null", stdout);
+    return st;
+}
+
+/* {"name", "dtype", "shape", "slice": [[start, end], ...], "values": up to here. */
+static void print_json_head(const struct named_tensor *t, const struct slice *s)
+{
+    struct strbuf text = {0};
+    cJSON *o = cJSON_CreateObject(), *shape = cJSON_CreateArray(), *slice = cJSON_CreateArray();
+    json_add_text(o, "name", t->name);
+    json_add_text(o, "dtype", dtype_infos[t->dtype].name);
+    for (unsigned d = 0; d < s->num_dims; d++) {
+        cJSON *range = cJSON_CreateArray();
+        cJSON_AddItemToArray(shape, json_new_u64(t->shape[d]));
+        cJSON_AddItemToArray(range, json_new_u64(s->start[d]));
+        cJSON_AddItemToArray(range, json_new_u64(s->end[d]));
+        cJSON_AddItemToArray(slice, range);
+    }
+    cJSON_AddItemToObject(o, "shape", shape);
+    cJSON_AddItemToObject(o, "slice", slice);
+    json_print(&text, o, -1);
+    printf("%.*s, \"values\":\n", (int)text.length - 1, text.data);
+    strbuf_release(&text);
+    cJSON_Delete(o);
+}
+
+static enum status print_request(struct printing *p, struct requests *x, const struct request *r,
+                                 const struct print_flags *f, struct error *err)
+{
     struct tensor *t;
-    const char *ranges;
-    TRY(find_tensor(c, argument, &t, &ranges, err));
-    if (t->num_dims > MAX_DIMS || dtype_bytes(t->dtype) == 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions of %s cannot be printed", t->name,
-                    t->num_dims, dtype_infos[t->dtype].name);
-    if (parse_ranges(&c->arena, ranges, t->num_dims, t->shape, &slice, err))
-        return fail_in(err, "%.*s", (int)(ranges - argument), argument);
-    struct printing p = {.t = t, .slice = &slice, .json = o->json};
-    p.reader = (struct panel_reader){.reader = stored_reader_create(&c->stored, 16),
-                                     .buffer_bytes = READ_ELEMENTS * 16,
-                                     .temp = arena_alloc(&c->arena, READ_ELEMENTS * 16),
-                                     .cast = arena_alloc(&c->arena, READ_ELEMENTS * 16)};
-    p.elements = arena_alloc(&c->arena, READ_ELEMENTS * 16);
-    if (!o->quiet)
+    TRY(tensor_names_open(&x->names, &r->tensor, &t, err));
+    p->t = t;
+    p->count = 0;
+    p->slice = &r->slice;
+    p->elides = !f->all && !p->json && slice_count(&r->slice) > THRESHOLD;
+    if (!f->output.quiet)
         fprintf(stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
-                shape_text(&c->arena, t->num_dims, t->shape));
-    if (o->json) print_member_name(argument, !*begun);
-    *begun |= o->json;
-    enum status st = print_dim(&p, 0, 0, err);
-    if (!o->json) putchar('\n');
+                shape_text(&x->names.arena, t->num_dims, t->shape));
+    if (p->json) print_json_head(&r->tensor, &r->slice);
+    enum status st = print_values(p, err);
+    putchar(p->json ? '}' : '\n');
+    return st;
+}
+
+static enum status print_requests(struct requests *x, const struct print_flags *f,
+                                  struct error *err)
+{
+    enum { BUFFER_BYTES = READ_ELEMENTS * MOST_ELEMENT_BYTES };
+    char *buffers = must_calloc(3, BUFFER_BYTES);
+    struct printing p = {.json = f->output.json, .elements = buffers};
+    p.reader = (struct panel_reader){.reader = stored_reader_create(&x->names.catalog->stored, 16),
+                                     .buffer_bytes = BUFFER_BYTES,
+                                     .temp = buffers + BUFFER_BYTES,
+                                     .cast = buffers + 2 * (size_t)BUFFER_BYTES};
+    enum status st = OK;
+    if (p.json) result_stream_field("tensors");
+    if (p.json) putchar('[');
+    for (size_t i = 0; i < x->count && !st; i++) {
+        if (p.json && i) fputs(",\n", stdout);
+        st = print_request(&p, x, &x->items[i], f, err);
+    }
+    if (p.json) putchar(']');
     stored_reader_free(p.reader.reader);
+    free(buffers);
     return st;
 }
 
@@ -227,20 +348,32 @@ static enum status print(void *options, const char *const *positional, size_t nu
 {
     const struct print_flags *f = options;
     struct opened o;
+    struct requests x = {.count = 0};
     enum status st = opened_open(&o, positional[0], &f->source, true, true, err);
-    bool begun = false;
+    tensor_names_init(&x.names, &o.catalog, &o.maps, false);
     for (size_t i = 1; i < num_positional && !st; i++)
-        st = print_tensor(&o.catalog, positional[i], &begun, &f->output, err);
-    if (begun) puts("}");
+        st = add_argument(&x, positional[i], err);
+    if (!st) st = print_requests(&x, f, err);
+    tensor_names_release(&x.names);
     opened_close(&o);
     return st;
 }
 
 const struct command command_print = {
     .name = "print",
-    .summary = "print values of tensors, by the names of the files or by logical names",
+    .summary = "print values of tensors, by any of their names",
     .positional = "PATH TENSOR...",
-    .text = "  ferry print ckpt 'decoder.layers.3.mlp.linear_fc2.weight[0:4,0:8]'",
+    .text =
+        "TENSOR is a logical name, one of the files, or, of a Megatron checkpoint, the one that "
+        "Hugging Face has for it; or a glob, which prints each tensor that it matches. Behind it "
+        "may stand a slice. Of more than 1000 values the first and last three of each dimension "
+        "are printed, as numpy does; --all prints every value.\n\n"
+        "With --json the field \"tensors\" has an object for each: name, dtype, shape, slice "
+        "(start "
+        "and end in each dimension), and values as nested lists, all of them; NaN and infinity are "
+        "the texts \"NaN\", \"Infinity\" and \"-Infinity\".\n\n"
+        "  ferry print ckpt 'decoder.layers.3.mlp.linear_fc2.weight[0:4,0:8]'\n"
+        "  ferry print model 'model.layers.*.input_layernorm.weight[:4]'",
     .groups = print_groups,
     .num_groups = sizeof print_groups / sizeof *print_groups,
     .options_bytes = sizeof(struct print_flags),

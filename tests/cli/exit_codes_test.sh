@@ -26,7 +26,7 @@ run synth out --model llama --tied --untied
 exits 2
 run print m nosuch
 exits 2
-says "nosuch: no tensor of that name"
+says 'no tensor matches "nosuch"'
 run convert m out --model nosuch
 exits 2
 

@@ -119,6 +119,10 @@ run inspect m --tensors 'model.layer.*.q_proj.weight'
 exits 2
 says 'the nearest name is model.layers.0.self_attn.q_proj.weight'
 
+run inspect m --tensors '*no_such_name*'
+exits 2
+says 'no tensor matches "*no_such_name*"; one that there is: '
+
 it "a single file lists its tensors without being asked, the first 40 of many"
 run inspect m/model.safetensors
 exits 0
@@ -189,6 +193,68 @@ for range in -2: 62:64 62:; do
     cmp -s "$stdout" to_the_end || is_wrong "$range: $(cat "$stdout")"
 done
 
+it "print elides all but the edges of what is large, as numpy does; --all and --json do not"
+run print -q m lm_head.weight
+exits 0
+[ "$(wc -l <"$stdout")" -eq 7 ] || is_wrong "not seven lines: $(head -c 2000 "$stdout")"
+[ "$(sed -n 4p "$stdout")" = " ...," ] || is_wrong "$(sed -n 4p "$stdout")"
+"$ferry" print -q m 'lm_head.weight[999,61:]' >last
+tail -n 1 "$stdout" | grep -qF "..., $(tr -d '[]' <last)]]" || is_wrong "$(cat last): $(tail -n 1 "$stdout")"
+run print -q m 'lm_head.weight[:125,:8]' # a thousand
+[ "$(tr ',' '\n' <"$stdout" | grep -c '[0-9]')" -eq 1000 ] || is_wrong "some of a thousand are left out"
+run print -q m lm_head.weight --all
+[ "$(tr ',' '\n' <"$stdout" | grep -c '[0-9]')" -eq 64000 ] || is_wrong "some are left out"
+! grep -qF ... "$stdout" || is_wrong "there are dots"
+
+it "print takes the names of Hugging Face on a Megatron checkpoint, and globs"
+for name in 'model.layers.0.self_attn.q_proj.weight[0:2,0:4]' 'model.layers.3.mlp.up_proj.weight[60:70,:]' \
+    'model.layers.*.self_attn.[kv]_proj.weight' 'model.layers.[12].*norm.weight[1:3]'; do
+    for path in m ckpt legacy; do
+        run print --all $path "$name"
+        exits 0
+        cp "$stdout" $path.values
+    done
+    [ -s m.values ] || is_wrong "$name: no values"
+    same_files m.values ckpt.values
+    same_files m.values legacy.values
+done
+run print m 'model.layers.*.self_attn.[kv]_proj.weight[0,0:2]'
+[ "$(wc -l <"$stdout")" -eq 8 ] || is_wrong "not eight tensors: $(cat "$stdout")"
+
+it "print of a name that is not there says the nearest, and prints nothing of the others"
+run print m model.norm.weight 'model.norm.wieght[0:3]'
+exits 2
+says 'no tensor matches "model.norm.wieght"; the nearest name is model.norm.weight'
+prints_nothing
+
+it "print of a large tensor takes little memory, and stops where nobody reads"
+"$ferry" synth -q --model llama --sparse --vocab-size 4000000 large
+run_program sh -c "ulimit -v 500000; '$ferry' print -q large lm_head.weight[:200000] --json | wc -c"
+exits 0
+[ "$(cat "$stdout")" -gt 30000000 ] || is_wrong "only $(cat "$stdout") bytes: $(cat "$stderr")"
+run_program sh -c "timeout 60 '$ferry' print -q large lm_head.weight --all | head -n 1 | head -c 20"
+exits 0
+says "standard output cannot be written"
+
+it "print --json is one object where it fails, too, before the first value or between two"
+if command -v python3 >/dev/null; then
+    run print m model.norm.weight nosuch.weight --json
+    exits 2
+    cp "$stdout" before
+    run_program timeout --foreground -s INT 0.5 "$ferry" print large model.norm.weight lm_head.weight --json
+    exits 124
+    python3 - before "$stdout" <<SCRIPT || is_wrong "$(head -c 1000 "$stdout")"
+import json, sys
+before, between = (json.load(open(name)) for name in sys.argv[1:])
+assert before["exit_code"] == 2 and "no tensor matches" in before["error"], before
+assert between["exit_code"] == 130 and between["error"].endswith("interrupted"), between["error"]
+assert [t["name"] for t in between["tensors"]] == ["model.norm.weight", "lm_head.weight"]
+assert len(between["tensors"][0]["values"]) == 64
+SCRIPT
+else
+    skip "no python3"
+fi
+
 it "print --json is one object of all that was asked for; NaN and infinity are texts"
 if command -v python3 >/dev/null; then
     python3 - <<SCRIPT
@@ -205,8 +271,13 @@ SCRIPT
 import json, sys
 def refuse(word): raise ValueError(word)
 read = json.load(open(sys.argv[1]), parse_constant=refuse)
-assert read["tensors"] == {"a": [["NaN", "Infinity"], ["-Infinity", 1.5]], "a[1]": [["-Infinity", 1.5]],
-                           "b": 2**63 - 1}, read
+assert read["command"] == "print" and read["exit_code"] == 0
+assert read["tensors"] == [
+    {"name": "a", "dtype": "F32", "shape": [2, 2], "slice": [[0, 2], [0, 2]],
+     "values": [["NaN", "Infinity"], ["-Infinity", 1.5]]},
+    {"name": "a", "dtype": "F32", "shape": [2, 2], "slice": [[1, 2], [0, 2]],
+     "values": [["-Infinity", 1.5]]},
+    {"name": "b", "dtype": "I64", "shape": [], "slice": [], "values": 2**63 - 1}], read
 SCRIPT
 else
     skip "no python3"
