@@ -1,10 +1,13 @@
 /* inspect.c - ferry inspect: what is this? */
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/tensor_stats.h"
+#include "common/checked.h"
 #include "common/json.h"
 #include "common/result.h"
 #include "convert/commands.h"
@@ -18,8 +21,9 @@ enum { LISTED_OF_FILE = 40, MOST_PARTNERS = 4 };
 struct inspect_flags {
     struct source_flags source;
     struct output_flags output;
+    struct run_flags run;
     const char *tensors;
-    bool stored, args;
+    bool stored, args, stats;
 };
 
 // clang-format off
@@ -27,18 +31,22 @@ struct inspect_flags {
 static const struct arg inspect_args[] = {
     {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*': logical names; where none matches, those of the files; where none does, those that Hugging Face has for them. Exit code 2 where no tensor matches"},
     {"--stored", ARG_FLAG, AT(stored), NULL, NULL, "list tensors as the files name and shard them"},
+    {"--stats", ARG_FLAG, AT(stats), NULL, NULL, "read the listed tensors, all without --tensors: min, max, mean and standard deviation (as numpy.std) of their finite elements, how many are NaN, infinite and zero"},
     {"--args", ARG_FLAG, AT(args), NULL, NULL, "list the args of a Megatron checkpoint, or the values of its run_config.yaml"},
 };
 static const struct arg_group inspect_groups[] = {
     {"Inspection", inspect_args, sizeof inspect_args / sizeof *inspect_args, 0},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(source)},
+    {"Work of --stats", run_args, NUM_READ_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
 // clang-format on
 
 static void set_defaults(void *options)
 {
-    ((struct inspect_flags *)options)->source.ckpt_step = UINT64_MAX;
+    struct inspect_flags *f = options;
+    f->source.ckpt_step = UINT64_MAX;
+    f->run.max_memory = 256 << 20;
 }
 
 /* What is answered, before it is printed. */
@@ -48,10 +56,11 @@ struct answer {
     bool stored_only, stored; /* no model; stored tensors are what is summed up */
     struct named_tensor *tensors;
     size_t num_tensors;
-    size_t more;    /* tensors that are not listed */
-    bool is_listed; /* tensors were asked for, or it is a file */
-    cJSON *args;    /* NULL: not asked for */
-    cJSON *record;  /* ferry.json; NULL: none */
+    size_t more;           /* tensors that are not listed */
+    bool is_listed;        /* tensors were asked for, or it is a file */
+    struct moments *stats; /* [num_tensors]; NULL: not asked for */
+    cJSON *args;           /* NULL: not asked for */
+    cJSON *record;         /* ferry.json; NULL: none */
     struct error record_error;
 };
 
@@ -185,14 +194,41 @@ static void tensor_line(struct strbuf *out, struct arena *a, const struct named_
     strbuf_add_char(out, '\n');
 }
 
+/* A table; of what moments do not exist of, with dashes. */
+static void stats_text(struct strbuf *out, const struct answer *x)
+{
+    int width = 6;
+    for (size_t i = 0; i < x->num_tensors; i++)
+        width = (int)max_u64((uint64_t)width, strlen(x->tensors[i].name));
+    strbuf_printf(out, "  %-*s  %-5s %12s %12s %12s %12s %9s %9s %12s\n", width, "tensor", "dtype",
+                  "min", "max", "mean", "std", "NaN", "Inf", "zeros");
+    for (size_t i = 0; i < x->num_tensors; i++) {
+        const struct named_tensor *t = &x->tensors[i];
+        const struct moments *m = &x->stats[i];
+        add_row_name(out, t->name, width + 4);
+        strbuf_printf(out, "%-5s ", dtype_infos[t->dtype].name);
+        if (m->finite)
+            strbuf_printf(out, "%12.5g %12.5g %12.5g %12.5g", m->min, m->max, m->mean,
+                          moments_std(m));
+        else
+            strbuf_printf(out, "%12s %12s %12s %12s", "-", "-", "-", "-");
+        if (moments_exist(t->dtype))
+            strbuf_printf(out, " %9s %9s %12s\n", grouped_text(m->nan), grouped_text(m->infinite),
+                          grouped_text(m->zeros));
+        else
+            strbuf_printf(out, " %9s %9s %12s\n", "-", "-", "-");
+    }
+}
+
 static void tensors_text(struct strbuf *out, const struct answer *x)
 {
     static const char *const titles[] = {[NAME_LOGICAL] = "tensors\n",
                                          [NAME_STORED] = "tensors, as the files name them\n",
                                          [NAME_HF] = "tensors, as Hugging Face names them\n"};
     strbuf_add_text(out, titles[x->num_tensors ? x->tensors[0].kind : NAME_STORED]);
-    for (size_t i = 0; i < x->num_tensors; i++)
+    for (size_t i = 0; !x->stats && i < x->num_tensors; i++)
         tensor_line(out, &x->c->arena, &x->tensors[i]);
+    if (x->stats) stats_text(out, x);
     const struct stored *s = &x->c->stored;
     for (size_t i = 0; x->f->tensors && x->stored && i < s->num_objects; i++) {
         if (fnmatch(x->f->tensors, s->objects[i].name, 0)) continue;
@@ -348,6 +384,20 @@ static cJSON *tensor_json(const struct named_tensor *t)
     return o;
 }
 
+static cJSON *stats_json(enum dtype dtype, const struct moments *m)
+{
+    if (!moments_exist(dtype)) return cJSON_CreateNull();
+    cJSON *o = cJSON_CreateObject();
+    json_add_number(o, "min", m->finite ? m->min : NAN);
+    json_add_number(o, "max", m->finite ? m->max : NAN);
+    json_add_number(o, "mean", m->finite ? m->mean : NAN);
+    json_add_number(o, "std", moments_std(m));
+    json_add_u64(o, "nan", m->nan);
+    json_add_u64(o, "inf", m->infinite);
+    json_add_u64(o, "zeros", m->zeros);
+    return o;
+}
+
 static void sum_json(cJSON *list, const char *name, const struct sum *s)
 {
     if (!s->tensors) return;
@@ -426,8 +476,12 @@ static cJSON *answer_json(const struct answer *x)
     if (x->args) cJSON_AddItemToObject(o, "args", cJSON_Duplicate(x->args, true));
     if (!x->is_listed) return o;
     cJSON *list = cJSON_AddArrayToObject(o, "tensors");
-    for (size_t i = 0; i < x->num_tensors; i++)
-        cJSON_AddItemToArray(list, tensor_json(&x->tensors[i]));
+    for (size_t i = 0; i < x->num_tensors; i++) {
+        cJSON *t = tensor_json(&x->tensors[i]);
+        if (x->stats)
+            cJSON_AddItemToObject(t, "stats", stats_json(x->tensors[i].dtype, &x->stats[i]));
+        cJSON_AddItemToArray(list, t);
+    }
     return o;
 }
 
@@ -445,16 +499,27 @@ static bool matches_object(const struct answer *x)
 static enum status find_tensors(struct answer *x, struct tensor_names *n, bool is_file,
                                 struct error *err)
 {
-    const char *glob = x->f->tensors ? x->f->tensors : is_file ? "*" : NULL;
+    const char *glob = x->f->tensors ? x->f->tensors : is_file || x->f->stats ? "*" : NULL;
     if (!glob || (is_file && !x->c->stored.num_tensors)) return OK;
     x->is_listed = true;
     enum status st = tensor_names_match(n, glob, &x->tensors, &x->num_tensors, err);
     if (st && x->f->tensors && matches_object(x)) return OK;
-    if (!x->f->tensors && !x->f->output.json && x->num_tensors > LISTED_OF_FILE) {
+    if (!x->f->tensors && !x->f->stats && !x->f->output.json && x->num_tensors > LISTED_OF_FILE) {
         x->more = x->num_tensors - LISTED_OF_FILE;
         x->num_tensors = LISTED_OF_FILE;
     }
     return st;
+}
+
+static enum status find_stats(struct answer *x, struct tensor_names *n, struct error *err)
+{
+    struct executor_options run = executor_options_of(&x->f->run, &x->f->output);
+    struct stats_options o = {run.threads, run.max_memory, run.direct_io, run.progress};
+    const struct tensor **tensors = arena_array(&n->arena, x->num_tensors, sizeof *tensors);
+    for (size_t i = 0; i < x->num_tensors; i++)
+        TRY(tensor_names_open(n, &x->tensors[i], &tensors[i], err));
+    x->stats = arena_array(&n->arena, x->num_tensors, sizeof *x->stats);
+    return tensor_stats(x->c, tensors, x->num_tensors, &o, x->stats, err);
 }
 
 static void print_answer(const struct answer *x)
@@ -478,6 +543,7 @@ static enum status inspect_opened(struct opened *o, const struct inspect_flags *
     tensor_names_init(&names, x.c, &o->maps, stored);
     if (x.c->folder && record_read(x.c->folder, &x.record, &x.record_error)) x.record = NULL;
     enum status st = find_tensors(&x, &names, o->reading == AS_FILE, err);
+    if (!st && f->stats) st = find_stats(&x, &names, err);
     if (!st && f->args) st = args_json(x.c, &x.args, err);
     if (!st) print_answer(&x);
     cJSON_Delete(x.args);
@@ -507,7 +573,8 @@ const struct command command_inspect = {
         "torch.distributed.checkpoint. The tensors of a single file are listed without "
         "--tensors; in a list, <- stands before the stored names of a logical tensor, -> before "
         "the logical name of a stored one.\n\n"
-        "  ferry inspect ckpt --tensors '*.layers.0.*'",
+        "  ferry inspect ckpt --tensors '*.layers.0.*'\n"
+        "  ferry inspect ckpt --stats --tensors '*norm*'",
     .groups = inspect_groups,
     .num_groups = sizeof inspect_groups / sizeof *inspect_groups,
     .options_bytes = sizeof(struct inspect_flags),

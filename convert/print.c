@@ -305,7 +305,7 @@ static void print_json_head(const struct named_tensor *t, const struct slice *s)
 static enum status print_request(struct printing *p, struct requests *x, const struct request *r,
                                  const struct print_flags *f, struct error *err)
 {
-    struct tensor *t;
+    const struct tensor *t;
     TRY(tensor_names_open(&x->names, &r->tensor, &t, err));
     p->t = t;
     p->count = 0;

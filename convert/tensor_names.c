@@ -286,13 +286,11 @@ static enum status add_piece(void *context, const struct pair *p, struct error *
     return OK;
 }
 
-static enum status open_hf(struct tensor_names *n, const struct hf_tensor *h, struct tensor **out,
+static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, struct tensor *t,
                            struct error *err)
 {
     struct catalog *c = n->catalog;
-    TRY(catalog_add(c, h->named.name, h->named.dtype, h->named.num_dims, h->named.shape, out, err));
-    if ((*out)->num_pieces) return OK;
-    struct adding x = {.c = c, .t = *out};
+    struct adding x = {.c = c, .t = t};
     for (size_t i = 0; i < h->num_parts; i++) {
         const struct tensor *logical = &c->tensors[h->parts[i].logical];
         for (size_t k = 0; k < logical->num_pieces; k++) {
@@ -300,14 +298,24 @@ static enum status open_hf(struct tensor_names *n, const struct hf_tensor *h, st
             TRY(pair_join(&x.piece->pair, &h->parts[i].pair, add_piece, &x, err));
         }
     }
-    return catalog_check_tensor(c, x.t, err);
+    return catalog_check_tensor(c, t, err);
 }
 
-enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *t,
-                              struct tensor **out, struct error *err)
+enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *named,
+                              const struct tensor **out, struct error *err)
 {
-    if (t->kind == NAME_HF) return open_hf(n, t->hf, out, err);
-    if (t->kind == NAME_STORED) return catalog_wrap_stored(n->catalog, t->stored, out, err);
-    *out = catalog_find(n->catalog, t->name);
-    return OK;
+    *out = catalog_find(n->catalog, named->name);
+    if (named->kind == NAME_LOGICAL) return OK;
+    struct tensor *t = arena_alloc(&n->arena, sizeof *t);
+    *t = (struct tensor){.name = named->name,
+                         .dtype = named->dtype,
+                         .num_dims = named->num_dims,
+                         .shape = named->shape,
+                         .numel = 1};
+    for (unsigned d = 0; d < t->num_dims; d++)
+        t->numel *= t->shape[d]; /* of a checkpoint that was opened: it does not overflow */
+    *out = t;
+    if (named->kind == NAME_HF) return read_hf(n, named->hf, t, err);
+    struct pair whole = pair_whole(0, 0, t->numel);
+    return catalog_add_stored(n->catalog, t, named->stored, &whole, err);
 }

@@ -46,9 +46,9 @@ MUST_CHECK enum status tensor_names_match(struct tensor_names *n, const char *gl
 /* The one of exactly this name, whatever characters it has; false where there is none. */
 bool tensor_names_find(struct tensor_names *n, const char *name, struct named_tensor *out);
 
-/* As a tensor to read, which may be added to the catalog: pointers into its list end then. */
-MUST_CHECK enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *t,
-                                         struct tensor **out, struct error *err);
+/* As a tensor to read: the catalog's own, or one in n's arena that is no part of it. */
+MUST_CHECK enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *named,
+                                         const struct tensor **out, struct error *err);
 
 /* How far a name is from a glob: characters to be put in, left out or changed until it matches. */
 size_t glob_distance(const char *glob, const char *name);

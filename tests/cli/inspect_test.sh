@@ -311,6 +311,84 @@ else
     skip "no python3"
 fi
 
+it "inspect --stats says what the elements are, the same of all names, formats and threads"
+for path in m ckpt legacy; do
+    run inspect $path --stats --tensors '*linear_fc1.weight' --threads 3
+    exits 0
+    sed -n '/^tensors/,$p' "$stdout" >$path.stats
+done
+[ "$(wc -l <m.stats)" -eq 6 ] || is_wrong "not four tensors: $(cat m.stats)"
+same_files m.stats ckpt.stats
+same_files m.stats legacy.stats
+run inspect ckpt --stats --tensors '*linear_fc1.weight' --threads 1 --max-memory 64MiB
+sed -n '/^tensors/,$p' "$stdout" >one.stats
+same_files m.stats one.stats
+for path in m ckpt; do
+    run inspect $path --stats --tensors 'model.layers.2.self_attn.k_proj.weight'
+    sed -n '/^tensors/d; /k_proj/p' "$stdout" >$path.stats
+done
+[ -s m.stats ] || is_wrong "no k_proj"
+same_files m.stats ckpt.stats
+run inspect ckpt --stats --stored
+grep -qE '^  output_layer.weight .* 1,536$' "$stdout" || is_wrong "no zeros of padding: $(tail -n 1 "$stdout")"
+run inspect m --stats --max-memory 1MiB
+exits 6
+run inspect m --stats --tensors nosuch
+exits 2
+
+it "inspect --stats is what a plain loop in double precision finds, NaN and infinities left out"
+if command -v python3 >/dev/null; then
+    cat >stats.py <<SCRIPT
+import json, math, random, struct, sys
+random.seed(5)
+nan, inf = float("nan"), float("inf")
+odd = [nan, inf, -inf, 0.0, -0.0, nan]
+def bf16(x):
+    bits = struct.unpack("<I", struct.pack("<f", x))[0] >> 16
+    return struct.pack("<H", bits if x == x else 0x7FC1)
+kinds = {"F32": (lambda x: struct.pack("<f", x), lambda b: struct.unpack("<f", b)[0]),
+         "F16": (lambda x: struct.pack("<e", x), lambda b: struct.unpack("<e", b)[0]),
+         "BF16": (bf16, lambda b: struct.unpack("<f", b"\0\0" + b)[0]),
+         "F64": (lambda x: struct.pack("<d", x), lambda b: struct.unpack("<d", b)[0]),
+         "I8": (lambda x: struct.pack("<b", int(x)), lambda b: struct.unpack("<b", b)[0]),
+         "I64": (lambda x: struct.pack("<q", int(x)), lambda b: struct.unpack("<q", b)[0])}
+header, data, want = {}, b"", {}
+for dtype, (store, load) in kinds.items():
+    x = [random.gauss(3, 10) for _ in range(7001)] + (odd if dtype[0] != "I" else [0, 0])
+    random.shuffle(x)
+    stored = [store(v) for v in x]
+    begin = len(data)
+    data += b"".join(stored)
+    header[dtype] = {"dtype": dtype, "shape": [len(x)], "data_offsets": [begin, len(data)]}
+    x = [load(b) for b in stored]
+    good = [v for v in x if math.isfinite(v)]
+    mean = math.fsum(good) / len(good)
+    want[dtype] = {"min": min(good), "max": max(good), "mean": mean,
+                   "std": math.sqrt(math.fsum((v - mean) ** 2 for v in good) / len(good)),
+                   "nan": sum(v != v for v in x), "inf": sum(v in (inf, -inf) for v in x),
+                   "zeros": sum(v == 0 for v in x)}
+header["none"] = {"dtype": "F32", "shape": [0], "data_offsets": [len(data), len(data)]}
+want["none"] = dict.fromkeys(["min", "max", "mean", "std"]) | dict.fromkeys(["nan", "inf", "zeros"], 0)
+if sys.argv[1] == "write":
+    text = json.dumps(header).encode()
+    open("stats.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
+else:
+    found = {t["name"]: t["stats"] for t in json.load(open(sys.argv[1]))["tensors"]}
+    assert set(found) == set(want), found.keys()
+    for name in want:
+        for key, value in want[name].items():
+            other = found[name][key]
+            near = value == other or abs(value - other) <= 1e-12 * (abs(value) + 1)
+            assert near, (name, key, value, other)
+SCRIPT
+    python3 stats.py write
+    run inspect stats.safetensors --stats --json
+    exits 0
+    python3 stats.py "$stdout" || is_wrong "$(cat "$stdout")"
+else
+    skip "no python3"
+fi
+
 it "models lists the families, and shows the map of one"
 run models
 exits 0

@@ -1,0 +1,22 @@
+/* tensor_stats.h - smallest, largest, mean and spread of tensors, by one reading of each. */
+#ifndef FERRY_CKPT_TENSOR_STATS_H
+#define FERRY_CKPT_TENSOR_STATS_H
+
+#include "ckpt/scan.h"
+#include "common/progress.h"
+#include "kernels/cpu/moments.h"
+
+struct stats_options {
+    unsigned threads;
+    uint64_t max_memory;
+    bool direct_io;
+    enum progress_style progress;
+};
+
+/* out[i] of tensors[i], which are of catalog c; of those whose dtype moments_exist does not have,
+ * nothing. The numbers do not depend on threads. */
+MUST_CHECK enum status tensor_stats(const struct catalog *c, const struct tensor *const *tensors,
+                                    size_t count, const struct stats_options *o,
+                                    struct moments *out, struct error *err);
+
+#endif
