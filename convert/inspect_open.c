@@ -89,6 +89,7 @@ static enum status open_as_stored(struct catalog *c, const char *path, struct er
     const char *folder = arena_printf(&a, "%s", c->folder ? c->folder : path);
     catalog_release(c);
     catalog_init(c, path);
+    source_find_in_hub_cache(c);
     c->folder = arena_printf(&c->arena, "%s", folder);
     enum status st = open_stored_folder(c, hf_folder_resolve(&c->arena, c->folder), &none);
     arena_release(&a);

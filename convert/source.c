@@ -11,27 +11,50 @@
 #include "common/memory.h"
 #include "convert/foreign.h"
 #include "formats/hf_folder.h"
+#include "formats/hub_cache.h"
 
 static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
 
-/* ORG/NAME or NAME, as a model is called on the hub. */
-static bool looks_like_hub_name(const char *path)
+void source_find_in_hub_cache(struct catalog *c)
 {
-    static const char letters[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-    size_t first = strspn(path, letters);
-    const char *rest = path[first] == '/' ? path + first + 1 : "";
-    return first && path[0] != '.' && (!path[first] || *rest) && !rest[strspn(rest, letters)];
+    struct hub_name name;
+    const char *path = c->path;
+    if (path_exists(path) || !hub_name_parse(&c->arena, path, &name)) return;
+    const char *found = hub_cache_find(&c->arena, &name);
+    if (!found) return;
+    c->path = found;
+    catalog_note(c, "%s: snapshot %.12s of the hub cache, %s", path, path_base(&c->arena, found),
+                 found);
+}
+
+/* The name of a model that is not here: the command that downloads it. */
+static enum status not_downloaded(struct arena *a, const char *path, const struct hub_name *name,
+                                  struct error *err)
+{
+    const char *slash = strrchr(name->model, '/'), *model = hub_cache_model(a, name);
+    const char *revision =
+        strcmp(name->revision, "main") ? arena_printf(a, " --revision %s", name->revision) : "";
+    if (model)
+        return fail(err, ERR_IO,
+                    "%s: the hub cache has this model, but no snapshot of its revision %s (%s); "
+                    "download it first: hf download %s%s",
+                    path, name->revision, model, name->model, revision);
+    return fail(err, ERR_IO,
+                "%s: no such folder here, nor in the hub cache; if it is a model of the Hugging "
+                "Face hub, download it first: hf download %s%s --local-dir %s",
+                path, name->model, revision, slash ? slash + 1 : name->model);
 }
 
 static enum status not_there(const char *path, struct error *err)
 {
-    if (looks_like_hub_name(path))
-        return fail(err, ERR_IO,
-                    "%s: no such folder here; if it is a model of the Hugging Face hub, "
-                    "download it first: hf download %s --local-dir %s",
-                    path, path, strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
-    return fail(err, ERR_IO, "%s: no such file or folder", path);
+    struct hub_name name;
+    struct arena a;
+    arena_init(&a);
+    enum status st = hub_name_parse(&a, path, &name)
+                         ? not_downloaded(&a, path, &name, err)
+                         : fail(err, ERR_IO, "%s: no such file or folder", path);
+    arena_release(&a);
+    return st;
 }
 
 bool globs_match(const struct arg_list *globs, const char *name)
@@ -177,8 +200,9 @@ enum status source_open(struct catalog *c, const char *path, const struct source
 {
     const struct source_kind *kind;
     catalog_init(c, path);
-    if (!path_exists(path)) return not_there(path, err);
-    TRY(choose_kind(path, &kind, err));
+    source_find_in_hub_cache(c);
+    if (!path_exists(c->path)) return not_there(path, err);
+    TRY(choose_kind(c->path, &kind, err));
     TRY(kind->open(c, o, maps, err));
     for (size_t k = 0; k < c->stored.num_warnings; k++)
         catalog_note(c, "%s", c->stored.warnings[k]);

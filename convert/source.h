@@ -2,7 +2,9 @@
  *
  *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
- *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
+ *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
+ *
+ * Where there is no folder ORG/NAME, the model of that name is looked for in the hub's cache. */
 #ifndef FERRY_CONVERT_SOURCE_H
 #define FERRY_CONVERT_SOURCE_H
 
@@ -21,6 +23,10 @@ struct source_options {
     enum dtype dtype;
     bool widest; /* or one that holds them all, where the checkpoint is only looked at */
 };
+
+/* Where there is nothing at c->path, but it is the name of a model (ORG/NAME, ORG/NAME@REVISION) in
+ * the cache of the Hugging Face hub: c->path becomes its snapshot, and a note says so. */
+void source_find_in_hub_cache(struct catalog *c);
 
 /* Missing and unexpected tensors are listed in the catalog and are no failure here. */
 MUST_CHECK enum status source_open(struct catalog *c, const char *path,

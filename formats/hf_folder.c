@@ -10,6 +10,7 @@
 
 #include "common/json.h"
 #include "common/memory.h"
+#include "formats/hub_cache.h"
 #include "formats/safetensors.h"
 #include "formats/torch.h"
 
@@ -82,17 +83,13 @@ bool hf_folder_matches(const char *folder)
 
 const char *hf_folder_resolve(struct arena *a, const char *path)
 {
-    struct strbuf revision = {0};
-    const char *found = path;
-    const char *ref = path_join(a, path, "refs/main");
-    if (!has_file(path, "config.json") && has_file(path, "snapshots") &&
-        !file_read_all(ref, 4096, &revision, NULL)) {
-        const char *name = arena_text(a, revision.data, strcspn(revision.data, " \r\n"));
-        const char *snapshot = path_join(a, path_join(a, path, "snapshots"), name);
-        if (path_is_safe(name) && path_is_folder(snapshot)) found = snapshot;
-    }
-    strbuf_release(&revision);
-    return found;
+    struct hub_name name;
+    const char *found = NULL;
+    if (!path_exists(path) && hub_name_parse(a, path, &name))
+        found = hub_cache_find(a, &name);
+    else if (!has_file(path, "config.json") && has_file(path, "snapshots"))
+        found = hub_cache_snapshot(a, path, "main");
+    return found ? found : path;
 }
 
 /* ---- opening ---- */

@@ -16,8 +16,9 @@
 bool hf_folder_has_weights(const char *folder);
 bool hf_folder_matches(const char *folder);
 
-/* The folder that a user means by `path`: itself; or the snapshot that refs/main names, where path
- * is a model of a hub cache (models--ORG--NAME). In arena a. */
+/* The folder that a user means by `path`: itself; the snapshot that refs/main names, where path is
+ * a model of a hub cache (models--ORG--NAME); or that of a model's name, where there is nothing at
+ * path (hub_cache.h). In arena a. */
 const char *hf_folder_resolve(struct arena *a, const char *path);
 
 /* Adds all tensors to s. Names in the index and in the files must be the same. *num_files may be

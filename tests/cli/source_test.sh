@@ -46,6 +46,75 @@ for path in $cache/snapshots/0abc $cache; do
     same_files m back
 done
 
+it "a model in the hub's cache is found by its name, wherever the cache is, and a note says so"
+snapshot=$PWD/hub/models--someone--model/snapshots/0abc
+for variable in HF_HUB_CACHE HUGGINGFACE_HUB_CACHE; do
+    run_program env -u HF_HUB_CACHE -u HF_HOME "$variable=$PWD/hub" "$ferry" verify m someone/model
+    exits 0
+    says " someone/model: snapshot 0abc of the hub cache, $snapshot"
+done
+mkdir -p xdg/huggingface home/.cache/huggingface
+ln -s "$PWD/hub" xdg/huggingface/hub
+ln -s "$PWD/hub" home/.cache/huggingface/hub
+for setting in "HF_HOME=$PWD/xdg/huggingface" "XDG_CACHE_HOME=$PWD/xdg" "HOME=$PWD/home"; do
+    run_program env -u HF_HUB_CACHE -u HUGGINGFACE_HUB_CACHE -u HF_HOME -u XDG_CACHE_HOME "$setting" \
+        "$ferry" inspect someone/model
+    exits 0
+    prints "family     llama"
+done
+export HF_HUB_CACHE="$PWD/hub"
+run convert someone/model out --overwrite
+exits 0
+says "note: someone/model: snapshot 0abc of the hub cache"
+run convert out back --to hf --max-shard-size 200kB --overwrite
+same_files m back
+for command in digest "print --quiet"; do
+    # shellcheck disable=SC2086 # words
+    run $command someone/model $([ "$command" = digest ] || echo lm_head.weight)
+    exits 0
+done
+
+it "a revision of it is a branch, a tag or a commit"
+mkdir -p hub/models--someone--model/refs/pr
+printf 0abc >hub/models--someone--model/refs/pr/7
+for revision in main pr/7 0abc; do
+    run inspect "someone/model@$revision"
+    exits 0
+    says "someone/model@$revision: snapshot 0abc of the hub cache"
+done
+run inspect someone/model@v2
+exits 4
+says "someone/model@v2: the hub cache has this model, but no snapshot of its revision v2"
+says "hf download someone/model --revision v2"
+run inspect someone/model@../../../models--someone--model/refs
+exits 4
+says "no such file or folder"
+
+it "a folder of the same name comes first, and what the cache does not have is to be downloaded"
+mkdir someone
+cp -r m someone/model
+run verify m someone/model
+exits 0
+says_nothing
+rm -r someone
+run inspect someone/else
+exits 4
+says "someone/else: no such folder here, nor in the hub cache"
+says "hf download someone/else --local-dir else"
+
+it "a snapshot of which files are missing is refused, with the file"
+cp -r hub cut
+rm "cut/models--someone--model/snapshots/0abc/model-00002-of-00003.safetensors"
+run_program env "HF_HUB_CACHE=$PWD/cut" "$ferry" convert someone/model out --overwrite
+exits 4
+says "cut/models--someone--model/snapshots/0abc/model-00002-of-00003.safetensors: not there"
+says "a download that did not finish"
+rm cut/models--someone--model/snapshots/0abc/*.safetensors*
+run_program env "HF_HUB_CACHE=$PWD/cut" "$ferry" inspect someone/model
+exits 4
+says "cut/models--someone--model/snapshots/0abc: its weights are missing"
+unset HF_HUB_CACHE
+
 it "a download that did not finish is called that"
 cp -r m unfinished
 rm unfinished/model-00002-of-*.safetensors
