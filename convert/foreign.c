@@ -15,6 +15,25 @@
     .is_folder = true, .is = "a LoRA adapter, not a whole model",                                  \
     .way = "merge it first: merge_and_unload() of peft, then save_pretrained()",                   \
     .beside = "the LoRA adapter in it (adapter_config.json) is not merged"
+#define LORA_FILE                                                                                  \
+    .is_file = true, .is = "the weights of a LoRA adapter, not a whole model",                     \
+    .has_tensors = true,                                                                           \
+    .way = "ferry inspect and print show them; merge the adapter first: merge_and_unload() of "    \
+           "peft, then save_pretrained()"
+#define META                                                                                       \
+    .is = "a model in Meta's own format",                                                          \
+    .way = "give the Hugging Face folder of the same model, or make it: "                          \
+           "transformers' convert_llama_weights_to_hf.py"
+#define TENSORFLOW                                                                                 \
+    .is = "a model of TensorFlow",                                                                 \
+    .way = "transformers reads it by from_pretrained(..., from_tf=True); then save_pretrained()"
+#define FLAX                                                                                       \
+    .is = "a model of Flax",                                                                       \
+    .way = "transformers reads it by from_pretrained(..., from_flax=True); then save_pretrained()"
+#define ORBAX                                                                                      \
+    .is_folder = true, .is = "a checkpoint of Orbax, as JAX programs write it",                    \
+    .way = "the program that wrote it exports it to Hugging Face"
+#define EXPORTED(what) .is = what, .way = "start from the Hugging Face model that it was made of"
 #define GGUF                                                                                       \
     .is = "a GGUF model of llama.cpp",                                                             \
     .way = "start from the Hugging Face model that it was made of"
@@ -32,10 +51,35 @@ static const struct foreign rows[] = {
     {{"*zero_pp_rank_*_states.pt"}, DEEPSPEED},
     {{"mp_rank_*_model_states.pt"}, DEEPSPEED},
     {{"adapter_config.json"},      LORA},
+    {{"pytorch_lora_weights.*"},   .is_folder = true, .is = "a LoRA adapter of diffusers", .way = "language models are what is read here"},
+    {{"pytorch_lora_weights.*"},   LORA_FILE}, {{"adapter_model.*"}, LORA_FILE},
+    {{"model_index.json"},         .is_folder = true, .is = "a pipeline of diffusers", .way = "language models are what is read here"},
+    {{"models--*--*"},             .is_folder = true, .is = "a cache of the Hugging Face hub",
+     .way = "give the name of one of its models, as ORG/NAME (HF_HUB_CACHE says where the cache is), or its folder models--ORG--NAME"},
     {{"*.gguf"},                   .is_folder = true, GGUF},
     {{"*.gguf"},                   .is_file = true, GGUF},
     {{"*.nemo"},                   .is_file = true, NEMO1},
     {{"model_config.yaml", "model_weights*"}, .is_folder = true, NEMO1},
+    {{"model_world_size_*_rank_*.pt"}, .is_folder = true, .is = "a checkpoint of FSDP as verl writes it",
+     .way = "python -m verl.model_merger merge makes a Hugging Face model of it"},
+    {{"pytorch_model_fsdp_[0-9]*"}, .is_folder = true, .is = "a checkpoint of FSDP as accelerate writes it",
+     .way = "accelerate merge-weights makes one file of its folder pytorch_model_fsdp_0; with the model's config.json that is a Hugging Face folder"},
+    {{"trainer_state.json", "optimizer.pt"}, .is_folder = true, .is = "what transformers' Trainer saves, without the model's weights",
+     .way = "give a folder that has them", .beside = "the Trainer's optimizer in it (optimizer.pt) is not read"},
+    {{"consolidated.*.pth"}, .is_folder = true, META},
+    {{"consolidated.*.pth"}, .is_file = true, META, .has_tensors = true},
+    {{"consolidated*.safetensors", "params.json"}, .is_folder = true, .is = "a model in Mistral's own format",
+     .way = "give the Hugging Face folder of the same model"},
+    {{"rank[0-9]*.safetensors"}, .is_folder = true, EXPORTED("a checkpoint of TensorRT-LLM")},
+    {{"rank[0-9]*.engine"}, .is_folder = true, EXPORTED("an engine of TensorRT-LLM")},
+    {{"_CHECKPOINT_METADATA"}, ORBAX}, {{"_METADATA"}, ORBAX}, {{"manifest.ocdbt"}, ORBAX}, {{"ocdbt.process_*"}, ORBAX},
+    {{"tf_model*.h5"}, .is_folder = true, TENSORFLOW}, {{"saved_model.pb"}, .is_folder = true, TENSORFLOW},
+    {{"*.data-[0-9]*-of-[0-9]*"}, .is_folder = true, TENSORFLOW}, {{"*.h5"}, .is_file = true, TENSORFLOW},
+    {{"flax_model*.msgpack"}, .is_folder = true, FLAX}, {{"*.msgpack"}, .is_file = true, FLAX},
+    {{"*.onnx"}, .is_folder = true, EXPORTED("a model exported to ONNX")},
+    {{"*.onnx"}, .is_file = true, EXPORTED("a model exported to ONNX")},
+    {{"*.npz"}, .is_folder = true, EXPORTED("a model as numpy arrays, as MLX writes it")},
+    {{"*.npz"}, .is_file = true, EXPORTED("a model as numpy arrays, as MLX writes it")},
     {{"weights", "context"}, .is_folder = true, .is = "a checkpoint of NeMo 2",
      .way = "its folder weights is one of torch_dist: give that, and --hf-config DIR"},
     {{"*.distcp"}, .is_file = true, .is = "one file of a distributed checkpoint",
@@ -51,6 +95,10 @@ static const struct foreign rows[] = {
      .way = "give the folder that holds all its mp_rank_*", .has_tensors = true},
     {{"*.safetensors"}, .is_file = true, .is = "one file of safetensors", .has_tensors = true,
      .way = "ferry inspect and print show it; a model is a folder: config.json and weights"},
+    {{"*rank*[0-9]*.pt"}, .is_folder = true, .is = "a folder of torch.save files, one a rank, as FSDP saves them",
+     .way = "gather them where they were written: a full state dict, as save_pretrained() writes it"},
+    {{"*.safetensors"}, .is_folder = true, .is = "a folder of safetensors files that are not called as a model's are",
+     .way = "ferry inspect and print show each file; a model's are called model.safetensors, or model-00001-of-0000N.safetensors and so on"},
     {{"*.pt"}, TORCH_FILE}, {{"*.pth"}, TORCH_FILE}, {{"*.ckpt"}, TORCH_FILE}, {{"*.bin"}, TORCH_FILE},
 };
 // clang-format on

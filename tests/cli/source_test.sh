@@ -223,6 +223,64 @@ foreign "a folder of checkpoints by torchtitan: give one of its folders step-N" 
 foreign "a folder of checkpoints by transformers' Trainer: give one of its folders" trainer
 foreign "a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core write: let" zarr
 
+touched lora_of_diffusers pytorch_lora_weights.safetensors
+touched pipeline model_index.json unet/config.json
+touched cache models--a--b/refs/main version.txt
+touched verl model_world_size_2_rank_0.pt model_world_size_2_rank_1.pt
+touched accelerate pytorch_model_fsdp_0/.metadata optimizer_0/.metadata scheduler.bin
+touched trainer_only trainer_state.json optimizer.pt
+touched meta consolidated.00.pth params.json tokenizer.model
+touched mistral consolidated.safetensors params.json
+touched trt rank0.safetensors rank1.safetensors
+touched engine rank0.engine config.json
+touched orbax _CHECKPOINT_METADATA d/x
+touched orbax_state _METADATA manifest.ocdbt ocdbt.process_0/x
+touched tensorflow tf_model.h5 config.json
+touched tensorflow1 model.ckpt.data-00000-of-00001 model.ckpt.index checkpoint
+touched saved saved_model.pb variables/variables.index
+touched flax flax_model.msgpack config.json
+touched onnx model.onnx config.json
+touched mlx weights.npz config.json
+touched fsdp_ranks rank0.pt rank1.pt
+touched unnamed diffusion_pytorch_model.safetensors config.json
+touched files keras.h5 flax.msgpack model.onnx weights.npz
+cp m/config.json trt
+cp m/config.json accelerate
+foreign "a LoRA adapter of diffusers: language models are what is read here" lora_of_diffusers
+foreign "a pipeline of diffusers: language models are what is read here" pipeline
+foreign "a cache of the Hugging Face hub: give the name of one of its models" cache
+foreign "a checkpoint of FSDP as verl writes it: python -m verl.model_merger" verl
+foreign "a checkpoint of FSDP as accelerate writes it: accelerate merge-weights" accelerate
+foreign "what transformers' Trainer saves, without the model's weights" trainer_only
+foreign "a model in Meta's own format: give the Hugging Face folder" meta
+foreign "a model in Mistral's own format: give the Hugging Face folder" mistral
+foreign "a checkpoint of TensorRT-LLM: start from the Hugging Face model" trt
+foreign "an engine of TensorRT-LLM: start from the Hugging Face model" engine
+foreign "a checkpoint of Orbax, as JAX programs write it" orbax
+foreign "a checkpoint of Orbax, as JAX programs write it" orbax_state
+foreign "a model of TensorFlow: transformers reads it" tensorflow
+foreign "a model of TensorFlow: transformers reads it" tensorflow1
+foreign "a model of TensorFlow: transformers reads it" saved
+foreign "a model of TensorFlow: transformers reads it" files/keras.h5
+foreign "a model of Flax: transformers reads it" flax
+foreign "a model of Flax: transformers reads it" files/flax.msgpack
+foreign "a model exported to ONNX: start from" onnx
+foreign "a model exported to ONNX: start from" files/model.onnx
+foreign "a model as numpy arrays, as MLX writes it: start from" mlx
+foreign "a model as numpy arrays, as MLX writes it: start from" files/weights.npz
+foreign "a folder of torch.save files, one a rank, as FSDP saves them: gather them" fsdp_ranks
+foreign "a folder of safetensors files that are not called as a model's are" unnamed
+
+it "the weights of an adapter are shown, and are no model"
+mkdir adapter
+cp m/model-00001-of-00003.safetensors adapter/adapter_model.safetensors
+run convert adapter/adapter_model.safetensors out
+exits 3
+says "this is the weights of a LoRA adapter, not a whole model"
+run inspect adapter/adapter_model.safetensors
+exits 0
+prints "safetensors file"
+
 it "a GGUF file is told by its content, too"
 printf 'GGUF\003\000\000\000\000\000\000\000\000\000\000\000' >model
 run inspect model
@@ -273,6 +331,16 @@ run verify m beside
 exits 0
 says "beside: the state of DeepSpeed in it is not read"
 rmdir beside/global_step500
+echo '{}' >beside/trainer_state.json
+touch beside/optimizer.pt beside/rank0.pt
+run verify m beside
+exits 0
+says "beside: the Trainer's optimizer in it (optimizer.pt) is not read"
+rm beside/trainer_state.json beside/optimizer.pt
+touched beside original/consolidated.00.pth model.onnx consolidated.safetensors params.json
+run verify m beside
+exits 0
+says_nothing
 echo '{}' >beside/adapter_config.json
 run verify m beside
 exits 0
