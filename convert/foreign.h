@@ -1,4 +1,4 @@
-/* foreign.h - what other programs leave, told by the names of its files: for messages. */
+/* foreign.h - what other programs write, known by the names of its files: for messages. */
 #ifndef FERRY_CONVERT_FOREIGN_H
 #define FERRY_CONVERT_FOREIGN_H
 

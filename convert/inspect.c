@@ -290,7 +290,7 @@ static void origin_lines(struct strbuf *out, struct catalog *c)
     if (c->release)
         strbuf_add_text(out, "iteration  release\n");
     else if (c->iteration >= 0)
-        strbuf_printf(out, "iteration  %s\n", grouped_text((uint64_t)c->iteration));
+        strbuf_printf(out, "iteration  %" PRId64 "\n", c->iteration);
     if (strcmp(c->format, "hf"))
         strbuf_printf(out, "layout     %s, parameter naming of the %s spec\n",
                       layout_text(&c->layout, &c->arena),
@@ -452,6 +452,21 @@ static void record_json(cJSON *o, const cJSON *record)
             cJSON_AddItemToObject(whole, i->string, cJSON_Duplicate(i, true));
 }
 
+/* What is stored beside tensors and matches, too. */
+static cJSON *entries_json(const struct answer *x)
+{
+    cJSON *list = cJSON_CreateArray();
+    const struct stored *s = &x->c->stored;
+    for (size_t i = 0; x->f->tensors && i < s->num_objects; i++) {
+        if (fnmatch(x->f->tensors, s->objects[i].name, 0)) continue;
+        cJSON *o = cJSON_CreateObject();
+        json_add_text(o, "name", s->objects[i].name);
+        json_add_u64(o, "bytes", s->objects[i].size_bytes);
+        cJSON_AddItemToArray(list, o);
+    }
+    return list;
+}
+
 static cJSON *answer_json(const struct answer *x)
 {
     static const char *const origins[] = {[CONFIG_OF_TENSORS] = "tensors",
@@ -475,6 +490,7 @@ static cJSON *answer_json(const struct answer *x)
     record_json(o, x->record);
     if (x->args) cJSON_AddItemToObject(o, "args", cJSON_Duplicate(x->args, true));
     if (!x->is_listed) return o;
+    if (x->stored) cJSON_AddItemToObject(o, "entries", entries_json(x));
     cJSON *list = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < x->num_tensors; i++) {
         cJSON *t = tensor_json(&x->tensors[i]);

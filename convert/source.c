@@ -167,7 +167,7 @@ static enum status refuse_unknown(const char *path, struct error *err)
     if (st) return st;
     if (is_empty) return fail(err, ERR_UNSUPPORTED, "%s: an empty folder", path);
     return fail(err, ERR_UNSUPPORTED,
-                "%s: no checkpoint that is known: neither a Hugging Face folder (config.json and "
+                "%s: not a known checkpoint: neither a Hugging Face folder (config.json and "
                 "weights) nor a Megatron checkpoint (a tracker file, metadata.json or mp_rank_*)",
                 path);
 }
@@ -203,7 +203,9 @@ enum status source_open(struct catalog *c, const char *path, const struct source
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
     TRY(choose_kind(c->path, &kind, err));
-    TRY(kind->open(c, o, maps, err));
+    struct source_options own = *o;
+    if (o->hf_config) own.hf_config = hf_folder_resolve(&c->arena, o->hf_config);
+    TRY(kind->open(c, &own, maps, err));
     for (size_t k = 0; k < c->stored.num_warnings; k++)
         catalog_note(c, "%s", c->stored.warnings[k]);
     if (kind == &source_hf) note_beside(c);

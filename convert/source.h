@@ -13,8 +13,10 @@
 #include "convert/model_map.h"
 
 struct source_options {
-    const char *hf_config; /* folder with a config.json that says what the checkpoint does not */
-    const char *family;    /* of the model map; NULL: found out */
+    /* Folder, or model in the hub's cache, with a config.json that says what the checkpoint does
+     * not. */
+    const char *hf_config;
+    const char *family; /* of the model map; NULL: found out */
     bool has_ckpt_step;
     uint64_t ckpt_step;
     uint64_t true_vocab_size;             /* 0: what the checkpoint or config.json says */

@@ -291,6 +291,8 @@ if command -v python3 >/dev/null; then
     run inspect ckpt --json --args --tensors '*.2.*linear_fc1.weight'
     exits 0
     cp "$stdout" ckpt.json
+    run inspect ckpt --json --stored --tensors '*.linear_fc1.*'
+    cp "$stdout" stored.json
     python3 - <<SCRIPT || is_wrong "$(cat m.json)"
 import json
 m, ckpt = json.load(open("m.json")), json.load(open("ckpt.json"))
@@ -305,6 +307,9 @@ assert m["tensors"] == [{"name": name, "stored_names": [name], "dtype": "BF16", 
 assert ckpt["args"]["num_attention_heads"] == 8 and ckpt["args"]["hidden_size"] == 64
 assert list(ckpt["args"]) == sorted(ckpt["args"])
 assert ckpt["tensors"][0]["stored_names"] == ["decoder.layers.mlp.linear_fc1.weight"]
+stored = json.load(open("stored.json"))
+assert len(stored["tensors"]) == 2 and len(stored["tensors"][0]["logical_names"]) == 4
+assert len(stored["entries"]) == 4 and stored["entries"][0]["name"].endswith("_extra_state/shard_0_4")
 assert ckpt["record"]["source"]["path"] == "m" and "tensors" not in ckpt["record"]
 SCRIPT
 else

@@ -74,6 +74,11 @@ for command in digest "print --quiet"; do
     exits 0
 done
 
+mkdir nameless
+cp m/*.safetensors* nameless
+run verify m nameless --hf-config someone/model
+exits 0
+
 it "a revision of it is a branch, a tag or a commit"
 mkdir -p hub/models--someone--model/refs/pr
 printf 0abc >hub/models--someone--model/refs/pr/7
