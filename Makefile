@@ -86,7 +86,7 @@ FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/
               tests/gpu/emulator/kernels/cuda/*.h)
 
 .PHONY: all help deps deps-build test test-all asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
-        bench-quick bench-ops demo docs faults kills late valgrind install uninstall fmt fmt-check clean \
+        bench-quick bench-ops demo docs faults hostile kills late valgrind install uninstall fmt fmt-check clean \
         cuda-libs no-cuda gpu-tests
 .SECONDARY:
 
@@ -296,6 +296,9 @@ fuzz-long: fuzz ## runs each of them for SECONDS=600
 
 $(BUILD)/inject.so: tests/faults/inject.c
 	$(call say,LINK)$(CC) -std=c11 -D_GNU_SOURCE $(WARN) -O1 -shared -fPIC -o $@ $< -ldl
+
+hostile: all ## bad and odd files: each is refused, or accepted, as a table says
+	@sh tests/hostile.sh $(BUILD)/ferry
 
 kills: all ## kills COUNT=1000 conversions at random moments, and goes on with them
 	@sh tests/faults/kills.sh $(BUILD)/ferry $(or $(COUNT), 1000)

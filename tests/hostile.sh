@@ -1,17 +1,17 @@
 #!/bin/sh
-# hostile.sh FERRY CASES.tsv - bad and odd files: each row of the table says whether it is to be accepted.
+# hostile.sh FERRY - bad and odd files: each row of golden/hostile/cases.tsv says whether it is to be accepted.
 #
 # Files go through `inspect`, model folders through `convert --dry-run`. A refusal must be one of the
 # documented exit codes, say something, and be quick; nothing may be written.
 set -u
-ferry=$1 cases=$2
-folder=$(dirname "$cases")
+ferry=$1
+folder=$(dirname "$0")/golden/hostile
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 tab=$(printf '\t')
 
-tail -n +2 "$cases" | cut -f1-3 >"$work/rows"
+tail -n +2 "$folder/cases.tsv" | cut -f1-3 >"$work/rows"
 while IFS="$tab" read -r file expected reason; do
     case $file in
     hf/*) timeout 20 "$ferry" convert --dry-run "$folder/$file" "$work/out" >"$work/said" 2>&1 ;;
