@@ -6,6 +6,7 @@
 ifeq ($(origin CC), default)
 CC = gcc
 endif
+MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
 BUILD ?= build
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -33,10 +34,10 @@ say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@;)
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
-# Ops are compiled for each type of element and for what x86-64 CPUs have: any; AVX2 and FMA; AVX-512
-# with instructions for bf16; AMX beside these.
+# Ops are compiled for each type of element and for what CPUs have: any (v1); of x86-64 ones AVX2 and FMA;
+# AVX-512 with instructions for bf16; AMX beside these.
 OPS = $(filter-out %_test.c, $(wildcard kernels/cpu/ops/*.c))
-OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f32.v3 f64.v3 bf16.v3 bf16.v4 bf16.amx
+OP_VARIANTS = f32.v1 f64.v1 bf16.v1 $(if $(filter x86_64-%, $(MACHINE)), f32.v3 f64.v3 bf16.v3 bf16.v4 bf16.amx)
 ENGINE_SOURCES = $(filter-out %_test.c %_mpi.c, $(foreach f, $(ENGINE_FOLDERS:kernels/cpu/ops=), \
                    $(wildcard $(f)/*.c)))
 ENGINE_OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \

@@ -1,20 +1,24 @@
 #include "kernels/ops.h"
 
-#include <cpuid.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 /* kernels/cpu/ops/table.c, once for each of OP_VARIANTS */
 extern const struct op_kernel ops_f32_v1[NUM_OPS], ops_f64_v1[NUM_OPS], ops_bf16_v1[NUM_OPS];
-extern const struct op_kernel ops_f32_v3[NUM_OPS], ops_f64_v3[NUM_OPS], ops_bf16_v3[NUM_OPS];
-extern const struct op_kernel ops_bf16_v4[NUM_OPS], ops_bf16_amx[NUM_OPS];
 
 static bool any(void)
 {
     return true;
 }
+
+#if defined(__x86_64__)
+extern const struct op_kernel ops_f32_v3[NUM_OPS], ops_f64_v3[NUM_OPS], ops_bf16_v3[NUM_OPS];
+extern const struct op_kernel ops_bf16_v4[NUM_OPS], ops_bf16_amx[NUM_OPS];
 
 static bool has_v3(void)
 {
@@ -37,6 +41,12 @@ static bool has_amx(void)
     return has_v4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
+#define INSTRUCTIONS_OF_ALL "CPU, SSE2, no bf16 instructions"
+#elif defined(__aarch64__)
+#define INSTRUCTIONS_OF_ALL "CPU, NEON, no bf16 instructions"
+#else
+#define INSTRUCTIONS_OF_ALL "CPU, no bf16 instructions"
+#endif
 
 /* A set of instructions that ops are compiled for. */
 struct level {
@@ -49,10 +59,12 @@ struct level {
 /* From the lowest to the highest. */
 static const struct level levels[] = {
     /* f32, f64, bf16 */
-    {"v1", "CPU, SSE2, no bf16 instructions", any, {ops_f32_v1, ops_f64_v1, ops_bf16_v1}},
+    {"v1", INSTRUCTIONS_OF_ALL, any, {ops_f32_v1, ops_f64_v1, ops_bf16_v1}},
+#if defined(__x86_64__)
     {"v3", "CPU, AVX2, no bf16 instructions", has_v3, {ops_f32_v3, ops_f64_v3, ops_bf16_v3}},
     {"v4", "CPU, AVX2, AVX-512 BF16 for bf16", has_v4, {NULL, NULL, ops_bf16_v4}},
     {"amx", "CPU, AVX2, AMX for bf16", has_amx, {NULL, NULL, ops_bf16_amx}},
+#endif
 };
 
 /* The highest level that this machine has, and FERRY_CPU allows. */

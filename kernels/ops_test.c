@@ -8,6 +8,7 @@ static const struct op_kernel *ops_of(const char *cpu, enum elem_type elem)
     return cpu_ops(elem);
 }
 
+#if defined(__x86_64__)
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -29,6 +30,22 @@ static bool has_amx(void)
     if (f) fclose(f);
     return found;
 }
+#else
+static bool has_avx2(void)
+{
+    return false;
+}
+
+static bool has_avx512_bf16(void)
+{
+    return false;
+}
+
+static bool has_amx(void)
+{
+    return false;
+}
+#endif
 
 /* Says in the list of tests what the others went without. */
 static void this_cpu_has_avx2(void **state)
@@ -82,7 +99,11 @@ static void instructions_are_told(void **state)
 {
     (void)state;
     setenv("FERRY_CPU", "v1", 1);
+#if defined(__x86_64__)
     assert_string_equal(cpu_instructions(), "CPU, SSE2, no bf16 instructions");
+#elif defined(__aarch64__)
+    assert_string_equal(cpu_instructions(), "CPU, NEON, no bf16 instructions");
+#endif
     setenv("FERRY_CPU", "v3", 1);
     if (has_avx2()) assert_string_equal(cpu_instructions(), "CPU, AVX2, no bf16 instructions");
     setenv("FERRY_CPU", "v4", 1);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -43,6 +44,17 @@ static inline int test_on_gpu(void)
 static inline int test_few(void)
 {
     return test_on_gpu() && !getenv("FERRY_TEST_ALL");
+}
+
+/* An emulator of another CPU does not heed such a limit, and says so. */
+static inline int test_can_limit_address_space(void)
+{
+    struct rlimit old, now = {0};
+    if (getrlimit(RLIMIT_AS, &old)) return 0;
+    const struct rlimit limit = {(rlim_t)1 << 46, old.rlim_max};
+    const int obeyed = setrlimit(RLIMIT_AS, &limit) == 0 && getrlimit(RLIMIT_AS, &now) == 0 &&
+                       now.rlim_cur == limit.rlim_cur;
+    return setrlimit(RLIMIT_AS, &old) == 0 && obeyed;
 }
 
 /* splitmix64 (Steele, Lea, Flood 2014) */

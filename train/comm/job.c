@@ -199,12 +199,22 @@ static enum status sleep_until(struct local *l, struct gate *g, uint32_t target,
     return OK;
 }
 
+/* Tells the core that it waits for another. */
+static void pause_core(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 enum status gate_wait(struct local *l, struct gate *g, uint32_t target, unsigned rank,
                       struct error *err)
 {
     for (unsigned i = 0; i < l->spins; i++) {
         if (gate_reached(g, target)) return OK;
-        __builtin_ia32_pause();
+        pause_core();
     }
     for (unsigned i = 0; i < YIELDS; i++) {
         if (gate_reached(g, target)) return OK;
