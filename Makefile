@@ -15,11 +15,12 @@ ifeq ($(MAKELEVEL), 0)
 MAKEFLAGS += -j$(shell nproc) --no-print-directory
 endif
 
-# Debian's packages: the program needs the first line, its tests and checks the others.
+# Debian's packages: the program needs the first of these, `make test` the second, and all checks the third.
 PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev \
            libopenblas-openmp-dev
-TEST_PACKAGES = $(PACKAGES) g++ libcmocka-dev libopenmpi-dev openmpi-bin clang libclang-rt-14-dev clang-format shellcheck time valgrind \
-                strace python3 python3-venv ca-certificates
+TEST_PACKAGES = $(PACKAGES) libcmocka-dev
+CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-14-dev clang-format shellcheck \
+                 time valgrind strace python3 python3-venv ca-certificates
 
 FOLDERS = common formats kernels/cpu ckpt convert validate train/cli
 # of libferry_engine.so, which the program loads when it computes
@@ -29,8 +30,13 @@ WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-pro
 # CFLAGS and LDFLAGS are the user's
 FLAGS = -std=c11 -D_GNU_SOURCE -I. -g $(OPTIMIZE) -pthread $(WARN) $(CFLAGS)
 LIBS = -lcjson -lyaml -ldeflate -lcrypto -lz -lm
-# $(call say,WHAT) in front of a command shows two words in place of it
-say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@;)
+# $(call say,PHASE) in front of a command hides it, and prints the phase where it is the first of it.
+# $(call compiling,FILE) does it for a file of a folder.
+empty =
+said = said.$(subst $(empty) ,-,$(1))
+say = $(if $(V),,@$(if $($(said)),,$(eval $(said) := yes)$(info $(1))))
+folder = $(patsubst %/,%,$(patsubst ./,$(1),$(dir $(1))))
+compiling = $(call say,compiling $(if $(filter %_test.c, $(1)),the tests of )$(call folder,$(1)))
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
@@ -70,7 +76,6 @@ CUDA_CODE = $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a))
 # What only Hopper GPUs can run; the rest does without, and so does the emulator.
 $(BUILD)/%_sm90.cu.o: CUDA_CODE = -gencode arch=compute_90a,code=sm_90a
 # Where it finds them when it runs.
-empty =
 CUDA_FOLDERS = $(foreach d, cu13 nccl cudnn, cuda-libs/nvidia/$(d)/lib)
 CUDA_PATHS = $(subst $(empty) ,:,$(strip $(CUDA_FOLDERS:%=$$ORIGIN/%) $(CUDA_FOLDERS:%=$$ORIGIN/../../%) /usr/local/cuda/lib64))
 EMULATED = $(patsubst %.cu, $(BUILD)/emulated/%.o, $(filter-out %_sm90.cu, $(CUDA_SOURCES))) \
@@ -80,15 +85,15 @@ EMULATED_NCCL = $(BUILD)/emulated/libnccl.so.2
 MODELS = $(wildcard convert/models/*.json)
 UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, \
                $(foreach f, $(FOLDERS) $(ENGINE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c)))
-SHELL_TESTS = $(wildcard tests/*/*_test.sh)
+SHELL_TESTS = $(wildcard tests/gpu/*_test.sh) $(filter-out tests/gpu/%, $(wildcard tests/*/*_test.sh))
 FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
 FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch] \
               kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/*.cu tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
               tests/gpu/emulator/kernels/cuda/*.h)
 
-.PHONY: all help deps deps-build test test-all asan fuzz fuzzers fuzz-quick fuzz-long interop bench \
-        bench-quick bench-ops demo docs faults hostile kills late valgrind install uninstall fmt fmt-check clean \
-        cuda-libs no-cuda gpu-tests
+.PHONY: all help deps deps-build deps-test test tests tests-built test-all asan fuzz fuzzers fuzz-quick \
+        fuzz-long hostile faults kills late valgrind bare interop \
+        bench bench-quick bench-ops demo docs install uninstall fmt fmt-check clean cuda-libs no-cuda gpu-tests
 .SECONDARY:
 
 # Where there is MPI, what needs it is a library that is loaded for `mpi` only, and has its own copies
@@ -101,43 +106,43 @@ MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c train/
 all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA), no-cuda, $(BUILD)/libferry_cuda.so) ## the program and its libraries (the default)
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 13
 
 # ---- the program ----
 
 # The engine uses the program's own copy of libferry: it is whole there, and its names are exported.
 $(BUILD)/ferry: $(BUILD)/ferry.o $(BUILD)/libferry.a
-	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< \
+	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< \
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(LIBS) -ldl
 
 $(BUILD)/libferry.a: $(OBJECTS)
-	$(call say,AR)rm -f $@ && $(AR) rcs $@ $^
+	$(call say,linking $@)rm -f $@ && $(AR) rcs $@ $^
 
 # Model maps become part of the program: convert/embedded.h.
 $(BUILD)/embedded_models.c: $(MODELS) convert/embed.sh
 	@mkdir -p $(@D)
-	$(call say,EMBED)sh convert/embed.sh $(MODELS) > $@
+	$(call say,embedding model maps)sh convert/embed.sh $(MODELS) > $@
 
 $(BUILD)/embedded_models.o: $(BUILD)/embedded_models.c
-	$(call say,CC)$(CC) $(FLAGS) -Wno-overlength-strings -c -o $@ $<
+	$(call say,compiling $(@F:.o=.c))$(CC) $(FLAGS) -Wno-overlength-strings -c -o $@ $<
 
 $(BUILD)/kernels/%.o: OPTIMIZE = -O3
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(call say,CC)$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
+	$(call compiling,$<)$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
 # ---- the engine ----
 
 $(BUILD)/libferry_engine.so: $(ENGINE_OBJECTS)
-	$(call say,LINK)$(CC) $(FLAGS) $(OPENMP) $(LDFLAGS) -shared -o $@ $^ $(ENGINE_LIBS)
+	$(call say,linking $@)$(CC) $(FLAGS) $(OPENMP) $(LDFLAGS) -shared -o $@ $^ $(ENGINE_LIBS)
 
 $(BUILD)/libferry_engine.a: $(ENGINE_OBJECTS)
-	$(call say,AR)rm -f $@ && $(AR) rcs $@ $^
+	$(call say,linking $@)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/libferry_mpi.so: $(MPI_SOURCES) $(wildcard train/comm/*.h common/*.h) Makefile
 	@mkdir -p $(@D)
-	$(call say,MPICC)OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) $(OPENMP) $(LDFLAGS) -fPIC -fvisibility=hidden \
+	$(call say,compiling $@)OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) $(OPENMP) $(LDFLAGS) -fPIC -fvisibility=hidden \
 	    -shared -o $@ $(MPI_SOURCES)
 
 $(ENGINE_OBJECTS): FLAGS += -fPIC $(OPENMP)
@@ -150,7 +155,7 @@ OP_FLAGS.amx = $(OP_FLAGS.v4) -mamx-tile -mamx-bf16
 define op_rule
 $(BUILD)/kernels/cpu/ops/%.$(1).$(2).o: kernels/cpu/ops/%.c Makefile
 	@mkdir -p $$(@D)
-	$$(call say,CC)$$(CC) $$(FLAGS) $$(OP_FLAGS.$(2)) -DELEM_$(1) -DVARIANT=$(1)_$(2) -MMD -MP -c -o $$@ $$<
+	$$(call compiling,$$<)$$(CC) $$(FLAGS) $$(OP_FLAGS.$(2)) -DELEM_$(1) -DVARIANT=$(1)_$(2) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach v, $(OP_VARIANTS), $(eval $(call op_rule,$(word 1,$(subst ., ,$(v))),$(word 2,$(subst ., ,$(v))))))
 
@@ -164,12 +169,12 @@ no-cuda:
 
 # It takes what it needs of libferry from the program, as libferry_engine.so does.
 $(BUILD)/libferry_cuda.so: $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o)
-	$(call say,LINK)$(NVCC) -shared -Xlinker -s -o $@ $^ -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
+	$(call say,linking $@)$(NVCC) -shared -Xlinker -s -o $@ $^ -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
 	    -Xlinker -rpath -Xlinker '$(CUDA_PATHS)' -l:libcublasLt.so.13
 
 $(BUILD)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(call say,NVCC)$(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(call say,compiling $(call folder,$<) with nvcc)$(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 cuda-libs: ## NVIDIA's libraries from PyPI, below build/cuda-libs
 	python3 -m venv $(BUILD)/pip
@@ -180,17 +185,17 @@ cuda-libs: ## NVIDIA's libraries from PyPI, below build/cuda-libs
 EMULATED_FLAGS = -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-unknown-pragmas -Itests/gpu/emulator -I. -MMD -MP
 $(BUILD)/emulated/%.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(call say,CXX)$(CXX) -x c++ $(EMULATED_FLAGS) -c -o $@ $<
+	$(call say,compiling the emulated GPU)$(CXX) -x c++ $(EMULATED_FLAGS) -c -o $@ $<
 
 $(BUILD)/emulated/%.o: %.cpp Makefile
 	@mkdir -p $(@D)
-	$(call say,CXX)$(CXX) $(EMULATED_FLAGS) -c -o $@ $<
+	$(call say,compiling the emulated GPU)$(CXX) $(EMULATED_FLAGS) -c -o $@ $<
 
 $(EMULATED_CUDA): $(EMULATED)
-	$(call say,LINK)$(CXX) -g -shared -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -ldl
+	$(call say,linking $@)$(CXX) -g -shared -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -ldl
 
 $(EMULATED_NCCL): $(BUILD)/emulated/tests/gpu/emulator/nccl.o $(EMULATED_CUDA)
-	$(call say,LINK)$(CXX) -g -shared -Wl,-rpath,'$$ORIGIN' -o $@ $< -L$(@D) -l:libferry_cuda.so
+	$(call say,linking $@)$(CXX) -g -shared -Wl,-rpath,'$$ORIGIN' -o $@ $< -L$(@D) -l:libferry_cuda.so
 
 -include $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.d) $(EMULATED:.o=.d)
 
@@ -217,10 +222,13 @@ uninstall: ## takes them away again
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
 
 deps: ## Debian's packages for the program and everything below (deps-build: the program alone)
-	@sh tests/deps.sh $(TEST_PACKAGES)
+	@sh tests/deps.sh $(CHECK_PACKAGES)
 
 deps-build:
 	@sh tests/deps.sh $(PACKAGES)
+
+deps-test:
+	@sh tests/deps.sh $(TEST_PACKAGES)
 
 # ---- tests: each prints a last line of sums ----
 
@@ -232,18 +240,18 @@ $(ENGINE_TESTS): $(BUILD)/libferry_engine.a
 $(ENGINE_TESTS:=.o): FLAGS += $(OPENMP)
 
 $(BUILD)/%_test: $(BUILD)/%_test.o $(BUILD)/libferry.a
-	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $< $(ENGINE) $(BUILD)/libferry.a -lcmocka $(LIBS) $(ENGINE_LINK)
+	$(call say,linking the tests)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $< $(ENGINE) $(BUILD)/libferry.a -lcmocka $(LIBS) $(ENGINE_LINK)
 
 # cuDNN's plans for a GPU that is not there, with a driver that does nothing.
 $(BUILD)/tests/gpu/cudnn_plans: $(BUILD)/tests/gpu/cudnn_plans.cu.o $(BUILD)/kernels/cuda/cudnn_plan.cu.o \
                                 $(BUILD)/libferry.a $(BUILD)/tests/gpu/driver/libcuda.so.1
-	$(call say,LINK)$(NVCC) -o $@ $(filter-out %.so.1, $^) $(LIBS) -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
+	$(call say,linking $@)$(NVCC) -o $@ $(filter-out %.so.1, $^) $(LIBS) -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
 	    -Xlinker -rpath -Xlinker '$(abspath $(CUBLAS)/lib):$(abspath $(CUDNN)/lib)' \
 	    -Xlinker --no-as-needed -l:libcublasLt.so.13
 
 $(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile
 	@mkdir -p $(@D)
-	$(call say,CXX)$(CXX) -std=c++17 -Wall -Wextra -shared -fPIC -Wl,-soname,$(@F) -o $@ $<
+	$(call say,linking $@)$(CXX) -std=c++17 -Wall -Wextra -shared -fPIC -Wl,-soname,$(@F) -o $@ $<
 
 -include $(BUILD)/tests/gpu/cudnn_plans.cu.d
 
@@ -251,7 +259,7 @@ $(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile
 GPU_TESTS = $(addprefix $(BUILD)/tests/gpu/, ops_check ops_bench collectives_check)
 GPU_TEST_PARTS = $(addprefix $(BUILD)/tests/gpu/, trial.o large_check.o)
 $(GPU_TESTS): %: %.o $(GPU_TEST_PARTS) $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
-	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(GPU_TEST_PARTS) \
+	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(GPU_TEST_PARTS) \
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive -L$(BUILD) -l:libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
@@ -271,8 +279,14 @@ CUDNN_CHECK = $(if $(NO_CUDA)$(findstring -fsanitize, $(CFLAGS)),, \
 # It must be in front of libc, where sanitizers want to be.
 SLOW_READS = $(if $(findstring -fsanitize, $(CFLAGS)),, $(BUILD)/inject.so)
 
-test: all $(UNIT_TESTS) $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS) ## unit tests and those of the command line
-	@sh tests/run.sh $(BUILD)/ferry $(UNIT_TESTS) $(SHELL_TESTS)
+test: ## installs what unit tests and those of the command line need, and runs them (tests: runs them)
+	@$(MAKE) deps-test
+	@$(MAKE) tests
+
+tests-built: all $(UNIT_TESTS)
+
+tests: tests-built $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS)
+	@sh tests/run.sh $(BUILD)/ferry $(SHELL_TESTS) $(UNIT_TESTS) # those that take longest first
 
 test-all: all $(BUILD)/train/forward_test ## the engine at every layout that fits eight ranks (minutes)
 	FERRY_TEST_ALL=1 $(BUILD)/train/forward_test
@@ -281,7 +295,7 @@ asan: ## the same under address and undefined-behaviour sanitizers
 	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)"
 
 $(BUILD)/%_fuzz: $(BUILD)/%_fuzz.o $(BUILD)/libferry.a
-	$(call say,LINK)$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+	$(call say,linking the fuzzers)$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
 fuzzers: $(FUZZERS)
 
@@ -296,7 +310,7 @@ fuzz-long: fuzz ## runs each of them for SECONDS=600
 	@sh tests/fuzz/run.sh $(BUILD)/fuzz $(or $(SECONDS), 600)
 
 $(BUILD)/inject.so: tests/faults/inject.c
-	$(call say,LINK)$(CC) -std=c11 -D_GNU_SOURCE $(WARN) -O1 -shared -fPIC -o $@ $< -ldl
+	$(call say,linking $@)$(CC) -std=c11 -D_GNU_SOURCE $(WARN) -O1 -shared -fPIC -o $@ $< -ldl
 
 hostile: all ## bad and odd files: each is refused, or accepted, as a table says
 	@sh tests/hostile.sh $(BUILD)/ferry
@@ -326,15 +340,18 @@ bench-quick: all
 
 $(BUILD)/tests/bench/ops_bench: FLAGS += $(OPENMP)
 $(BUILD)/tests/bench/ops_bench: $(BUILD)/tests/bench/ops_bench.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a
-	$(call say,LINK)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(LIBS)
+	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(LIBS)
 
 bench-ops: $(BUILD)/tests/bench/ops_bench ## what the layers of two models spend in each op, on this CPU
 	@$<
 
-demo: ## installs what the program needs, builds it and shows a round trip
+demo: ## installs what the program needs, builds it and shows a conversion there and back
 	@$(MAKE) deps-build
 	@$(MAKE) all
 	@sh tests/demo.sh $(BUILD)/ferry
+
+bare: ## `make demo` and `make test` in a bare Debian, made by debootstrap (SUITE=bookworm COMPONENTS=main)
+	@sh tests/bare.sh $(SUITE) $(COMPONENTS)
 
 # ---- the tree ----
 

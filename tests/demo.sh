@@ -1,5 +1,5 @@
 #!/bin/sh
-# demo.sh FERRY - shows a model on its way into Megatron-Core, to another layout, and back.
+# demo.sh FERRY - shows a model on its way into Megatron-Core, to another layout, and back, and proves it equal.
 set -eu
 exec 2>&1 # in the order in which things happen
 ferry=$(realpath "$1")
@@ -9,11 +9,11 @@ say() {
     printf '\n# %s\n' "$@"
 }
 
-# Prints a command, runs it, and says how long it took.
+# Prints a line of shell, runs it, and says how long it took.
 show() {
-    printf '$ %s\n' "$*"
+    printf '$ %s\n' "$1"
     start=$(date +%s%N)
-    "$@"
+    eval "$1"
     echo "$start $(date +%s%N)" | awk '{printf "  (%.2f s)\n", ($2 - $1) / 1e9}'
 }
 
@@ -33,29 +33,32 @@ fi
 
 say "A model of random numbers, with the shape of a small Llama: 6 layers, 0.9 GB in bf16. With a real
 # one you would begin with its folder: \`hf download ... --local-dir hf\`."
-show ferry synth hf --model llama --layers 6 --hidden 2048 --heads 32 --kv-heads 8 \
-    --ffn-hidden-size 8192 --vocab-size 32000 --tied
-show ls -l hf
+show 'ferry synth hf --model llama --layers 6 --hidden 2048 --heads 32 --kv-heads 8 --ffn-hidden-size 8192 \
+    --vocab-size 32000 --tied'
 
-say "What a conversion will do can be seen beforehand. Nothing is written."
-show ferry convert hf megatron --tp 2 --pp 2 --dry-run
+say "What a conversion to Megatron-Core's torch_dist format will do, for 2 tensor parallel x 2 pipeline
+# parallel ranks, can be seen beforehand. Nothing is written."
+show 'ferry convert hf megatron --tp 2 --pp 2 --dry-run'
 
-say "Into Megatron-Core's torch_dist format, for 2 tensor parallel x 2 pipeline parallel ranks."
-show ferry convert hf megatron --tp 2 --pp 2
-show ls -l megatron megatron/iter_0000000
+say "Now it is written."
+show 'ferry convert hf megatron --tp 2 --pp 2'
+show 'ls -l megatron/iter_0000000'
 
 say "What is this folder?"
-show ferry inspect megatron
+show 'ferry inspect megatron'
 
 say "The same checkpoint for 4 tensor parallel ranks: resharded, without a training framework."
-show ferry convert megatron megatron-tp4 --tp 4 --pp 1
+show 'ferry convert megatron megatron-tp4 --tp 4 --pp 1'
+
+say "Is it still the model that we began with? Every element of both is compared."
+show 'ferry verify hf megatron-tp4'
 
 say "And back to Hugging Face."
-show ferry convert megatron-tp4 hf-again --to hf
+show 'ferry convert megatron-tp4 hf-again --to hf'
 
-say "Is it still the same model, after all that? cmp compares the files byte by byte."
-for file in hf/*; do
-    show cmp "$file" "hf-again/$(basename "$file")"
-done
+say "Digests depend on no format and no layout: a list that is made once can be checked anywhere."
+show 'ferry digest hf > model.digest'
+show 'tail -n 4 model.digest'
+show 'ferry digest hf-again --check model.digest'
 
-say "Bit for bit the same. All files of this demonstration are removed now."
+say "The same model, bit for bit. All files of this demonstration are removed now."

@@ -1,13 +1,39 @@
 #!/bin/sh
 # run.sh FERRY TEST... - runs unit tests (cmocka programs) and shell tests (X.sh FERRY) side by
-# side. Both speak TAP. Prints what failed and what was skipped, then one line of sums.
+# side, in this order. Both speak TAP. Says how far it is while they run: on a terminal in one line, else
+# every 15 seconds. Then prints what failed and what was skipped, and a line of sums.
 set -u
 ferry=$1
 shift
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+reporter=
+trap '[ -z "$reporter" ] || kill "$reporter" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 export ferry work
 
+progress() { # SECONDS PROGRAMS
+    codes=$(cat "$work"/*.code 2>/dev/null)
+    printf 'tests: %d of %d programs done, %d failed, ' \
+        "$(echo "$codes" | grep -c .)" "$2" "$(echo "$codes" | grep -c '[1-9]')"
+    [ "$1" -lt 60 ] || printf '%d min ' $(($1 / 60))
+    printf '%d s' $(($1 % 60))
+}
+
+report() { # PROGRAMS
+    seconds=0
+    while sleep 1 && [ -d "$work" ]; do
+        seconds=$((seconds + 1))
+        if [ -t 1 ]; then
+            printf '\r%s\033[K' "$(progress $seconds "$1")"
+        elif [ $((seconds % 15)) -eq 0 ]; then
+            printf '%s\n' "$(progress $seconds "$1")"
+        fi
+    done
+}
+
+echo "running $# test programs, $(nproc) at a time"
+report $# &
+reporter=$!
 # shellcheck disable=SC2016 # for the inner shell
 printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$(nproc)" -I '{}' sh -c '
     said=$work/$(echo "$1" | tr / _)
@@ -16,6 +42,9 @@ printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$(nproc)" -I '{}' sh -c
     *) timeout 300 "$1" ;;
     esac >"$said" 2>&1 </dev/null
     echo $? >"$said.code"' - '{}'
+kill "$reporter"
+reporter=
+[ ! -t 1 ] || printf '\r\033[K'
 
 passed=0 failed=0 skipped=0
 for test; do
