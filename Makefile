@@ -92,7 +92,7 @@ FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/
               tests/gpu/emulator/kernels/cuda/*.h)
 
 .PHONY: all help deps deps-build deps-test test tests tests-built test-all asan fuzz fuzzers fuzz-quick \
-        fuzz-long hostile faults kills late valgrind bare interop \
+        fuzz-long hostile faults kills late valgrind bare deps-aarch64 aarch64 aarch64-test interop \
         bench bench-quick bench-ops demo docs install uninstall fmt fmt-check clean cuda-libs no-cuda gpu-tests
 .SECONDARY:
 
@@ -326,6 +326,31 @@ late: all $(BUILD)/inject.so ## two processes that see each other's files late
 
 valgrind: all ## one conversion there and back under valgrind
 	@sh tests/faults/valgrind.sh $(BUILD)/ferry
+
+# ---- for another CPU ----
+
+AARCH64 = $(BUILD)/aarch64
+SYSROOT = $(AARCH64)/sysroot
+EMULATOR = qemu-aarch64-static -L $(abspath $(SYSROOT))
+
+deps-aarch64:
+	@sh tests/deps.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+	@sh tests/sysroot.sh $(SYSROOT) arm64 $(filter-out gcc make, $(TEST_PACKAGES))
+
+aarch64: deps-aarch64 ## program, engine and unit tests for aarch64, by a cross compiler
+	@$(MAKE) tests-built BUILD=$(AARCH64) CC="aarch64-linux-gnu-gcc --sysroot=$(abspath $(SYSROOT))" \
+	    AR=aarch64-linux-gnu-ar CXX= NVCC= MPI_LIBRARY=
+
+# What takes under a minute under an emulator that is 10 to 20 times as slow as a CPU. publish_test needs to know when
+# a process was started, which the emulator answers wrongly.
+AARCH64_TESTS = tests/aarch64.sh $(foreach t, convert verify digest inspect, tests/cli/$(t)_test.sh) \
+                $(patsubst $(BUILD)/%, $(AARCH64)/%, $(filter-out %/publish_test, $(UNIT_TESTS)))
+
+aarch64-test: all aarch64 ## runs that under an emulator, and compares what it writes and computes with this CPU's
+	@printf '#!/bin/sh\nexec %s "$$(dirname "$$0")/ferry" "$$@"\n' '$(EMULATOR)' > $(AARCH64)/ferry.emulated
+	@chmod +x $(AARCH64)/ferry.emulated
+	@FERRY_NATIVE=$(abspath $(BUILD)/ferry) FERRY_EMULATOR="$(EMULATOR)" FERRY_TEST_CASES=10 OMP_NUM_THREADS=1 \
+	    sh tests/run.sh $(AARCH64)/ferry.emulated $(AARCH64_TESTS)
 
 # ---- beside other programs ----
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # run.sh FERRY TEST... - runs unit tests (cmocka programs) and shell tests (X.sh FERRY) side by
 # side, in this order. Both speak TAP. Says how far it is while they run: on a terminal in one line, else
-# every 15 seconds. Then prints what failed and what was skipped, and a line of sums.
+# every 15 seconds. Then prints what failed and what was skipped, and a line of sums. FERRY_EMULATOR is a command
+# in front of unit tests.
 set -u
 ferry=$1
 shift
@@ -9,7 +10,8 @@ work=$(mktemp -d)
 reporter=
 trap '[ -z "$reporter" ] || kill "$reporter" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-export ferry work
+FERRY_EMULATOR=${FERRY_EMULATOR-}
+export ferry work FERRY_EMULATOR
 
 progress() { # SECONDS PROGRAMS
     codes=$(cat "$work"/*.code 2>/dev/null)
@@ -39,7 +41,7 @@ printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$(nproc)" -I '{}' sh -c
     said=$work/$(echo "$1" | tr / _)
     case $1 in
     *.sh) timeout 300 sh "$1" "$ferry" ;;
-    *) timeout 300 "$1" ;;
+    *) timeout 300 $FERRY_EMULATOR "$1" ;;
     esac >"$said" 2>&1 </dev/null
     echo $? >"$said.code"' - '{}'
 kill "$reporter"
