@@ -18,9 +18,9 @@ endif
 # Debian's packages: the program needs the first of these, `make test` the second, and all checks the third.
 PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev \
            libopenblas-openmp-dev
-TEST_PACKAGES = $(PACKAGES) libcmocka-dev
+TEST_PACKAGES = $(PACKAGES) libcmocka-dev procps python3 time
 CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-14-dev clang-format shellcheck \
-                 time valgrind strace python3 python3-venv ca-certificates
+                 valgrind strace python3-venv ca-certificates
 
 FOLDERS = common formats kernels/cpu ckpt convert validate train/cli
 # of libferry_engine.so, which the program loads when it computes
@@ -335,7 +335,7 @@ EMULATOR = qemu-aarch64-static -L $(abspath $(SYSROOT))
 
 deps-aarch64:
 	@sh tests/deps.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
-	@sh tests/sysroot.sh $(SYSROOT) arm64 $(filter-out gcc make, $(TEST_PACKAGES))
+	@sh tests/sysroot.sh $(SYSROOT) arm64 $(filter lib% zlib%, $(TEST_PACKAGES))
 
 aarch64: deps-aarch64 ## program, engine and unit tests for aarch64, by a cross compiler
 	@$(MAKE) tests-built BUILD=$(AARCH64) CC="aarch64-linux-gnu-gcc --sysroot=$(abspath $(SYSROOT))" \

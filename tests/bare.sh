@@ -20,7 +20,7 @@ command -v debootstrap >/dev/null || sh "$(dirname "$0")/deps.sh" debootstrap >/
     skip "debootstrap is not to be had"
 
 root=$(mktemp -d "${TMPDIR:-/tmp}/ferry-bare.XXXXXX")
-trap 'rm -rf --one-file-system "$root"' EXIT
+trap 'rm -rf --one-file-system "$root" "$root.log"' EXIT
 trap 'exit 130' INT TERM
 
 # shellcheck disable=SC2016 # for apt-get
@@ -31,10 +31,9 @@ echo "making a bare $suite"
 if ! debootstrap --variant=minbase --include=git,make --components="$components" "$suite" "$root" $mirror \
     >"$root.log" 2>&1; then
     tail -n 3 "$root.log"
-    rm -f "$root.log"
     skip "debootstrap failed, as above"
 fi
-rm -f "$root.log"
+chmod 755 "$root" # as / is
 apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries|Force)' >"$root/etc/apt/apt.conf.d/90this-machine"
 git clone -q --no-hardlinks "$(dirname "$0")/.." "$root/root/ferry" || exit 1
 

@@ -62,7 +62,7 @@ for test; do
         echo "FAILED $test (exit code $code)"
         grep -av '^ok \|^1\.\.\|# SKIP' "$said" | sed 's/^/    /'
     fi
-    sed -n -e 's/^ok [0-9]* - \(.*\) # SKIP \(.*\)/skipped: \1 (\2)/p' \
+    sed -n -e 's/^ok [0-9]* - \(.*\) # SKIP \(.*\)/skipped: \1 (\2)/' \
         -e "s,^not ok [0-9]* # SKIP \(.*\),skipped: \1 (in $test)," -e '/^skipped/p' "$said"
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skips))
 done
