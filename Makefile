@@ -19,7 +19,7 @@ endif
 PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev \
            libopenblas-openmp-dev
 TEST_PACKAGES = $(PACKAGES) libcmocka-dev procps python3 time
-CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-14-dev clang-format shellcheck \
+CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-dev clang-format shellcheck \
                  valgrind strace python3-venv ca-certificates
 
 FOLDERS = common formats kernels/cpu ckpt convert validate train/cli

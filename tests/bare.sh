@@ -2,7 +2,7 @@
 # bare.sh [SUITE [COMPONENTS]] - the two commands of README's "Try it" on a bare machine: in a Debian of minimal
 # size with git and make, which debootstrap makes in a temporary folder, on a clone of what is committed.
 #
-# Ubuntu: bare.sh noble main,universe; Debian's package ubuntu-archive-keyring has its keys. Packages come from
+# Ubuntu: bare.sh noble main,universe; Debian's package ubuntu-keyring has its keys. Packages come from
 # where this machine takes them. What is mounted is so for these processes only.
 set -u
 suite=${1:-bookworm} components=${2:-main}
@@ -28,7 +28,7 @@ mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Cod
     grep -m 1 '^https\?://')
 echo "making a bare $suite"
 # shellcheck disable=SC2086 # none, or one word
-if ! debootstrap --variant=minbase --include=git,make --components="$components" "$suite" "$root" $mirror \
+if ! unshare --mount debootstrap --variant=minbase --include=git,make --components="$components" "$suite" "$root" $mirror \
     >"$root.log" 2>&1; then
     tail -n 3 "$root.log"
     skip "debootstrap failed, as above"
@@ -40,7 +40,7 @@ git clone -q --no-hardlinks "$(dirname "$0")/.." "$root/root/ferry" || exit 1
 # COMMAND in there, with little of this environment.
 inside() {
     # shellcheck disable=SC2016 # for the inner shell
-    timeout 1500 unshare --mount --pid --fork --kill-child sh -c '
+    timeout --foreground 1500 unshare --mount --pid --fork --kill-child sh -c '
         root=$1 command=$2
         mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount --rbind /sys "$root/sys" || exit 1
         for name in http_proxy https_proxy no_proxy OPENBLAS_CORETYPE OPENBLAS_L2_SIZE; do

@@ -326,7 +326,7 @@ enum status fit_check(const struct fit *f, struct error *err)
 {
     struct comm_group world = f->model->groups.of[GROUP_WORLD];
     struct need own[NEEDS];
-    struct demand worst;
+    struct demand worst = {0};
     TRY(comm_barrier(&world, err)); /* each has opened its device, which takes some, too */
     TRY(own_needs(f, own, err));
     struct need *needs = must_calloc(world.size, sizeof own);
