@@ -147,8 +147,7 @@ const char *first_stored_text(struct arena *a, const struct comparison *c, const
 
 /* ---- lines ---- */
 
-/* With * for the numbers of layer and expert, where they are those of the logical name. */
-static const char *starred(struct arena *a, const struct compared *t, const char *name)
+const char *starred_name(struct arena *a, const struct compared *t, const char *name)
 {
     struct place p = place_of(a, name);
     if (p.layer < 0 || p.layer != t->place.layer || p.expert != t->place.expert) return name;
@@ -185,7 +184,7 @@ struct stored_line *stored_lines(struct comparison *c, size_t *count)
     *count = 0;
     for (size_t i = 0; i < c->num_tensors; i++) {
         if (outcome_passes(c->tensors[i].outcome)) continue;
-        struct stored_line line = line_of(c, &c->tensors[i], starred);
+        struct stored_line line = line_of(c, &c->tensors[i], starred_name);
         size_t k;
         if (!line.names[0] && !line.names[1]) continue;
         if (map_add(&lines, key_of(&c->arena, &line), *count, &k))

@@ -25,6 +25,10 @@ struct stored_difference *stored_differences(struct arena *a, const struct compa
 const char *first_stored_text(struct arena *a, const struct comparison *c, const struct compared *t,
                               unsigned side);
 
+/* A name of t, logical or stored, with * for the numbers of its layer and expert; the name itself
+ * where it does not have these. In arena a. */
+const char *starred_name(struct arena *a, const struct compared *t, const char *name);
+
 /* Tensors that differ alike: of one kind, stored under names that differ in the numbers of layers
  * and experts only, for which * stands; or one tensor. */
 struct stored_line {

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/map.h"
 #include "validate/stored_names.h"
 #include "validate/verdict.h"
 
@@ -88,8 +89,10 @@ static const char *outcome_text(struct arena *a, const struct compared *t)
     const char *first =
         arena_printf(a, "%s %s", dtypes_text(a, one), shape_text(a, one->num_dims, one->shape));
     if (!x || !y) return arena_printf(a, "%s: %s", outcome_names[t->outcome], first);
-    return arena_printf(a, "%s against %s %s", first, dtypes_text(a, y),
-                        shape_text(a, y->num_dims, y->shape));
+    const char *dtypes = dtypes_text(a, y), *shape = shape_text(a, y->num_dims, y->shape);
+    if (strcmp(dtypes_text(a, x), dtypes) == 0)
+        return arena_printf(a, "%s against %s", first, shape);
+    return arena_printf(a, "%s against %s %s", first, dtypes, shape);
 }
 
 /* What the numbers do not say; NULL: nothing. */
@@ -104,14 +107,62 @@ static const char *remark_text(struct arena *a, const struct compared *t)
 
 /* ---- the table ---- */
 
-struct table {
-    const struct compared *const *tensors;
+/* One tensor, or several of a kind that have no numbers and differ in the same way. */
+struct row {
+    const struct compared *tensor;
     size_t num_tensors;
-    const char **names;                /* [num_tensors] */
-    const char *(*cells)[NUM_COLUMNS]; /* [num_tensors] */
-    size_t name_width, widths[NUM_COLUMNS];
+    const char *name, *outcome; /* outcome NULL: it has numbers */
+    const char *cells[NUM_COLUMNS];
+};
+
+struct table {
+    struct row *rows;
+    size_t num_rows, num_tensors; /* of all rows */
+    size_t name_width, outcome_at, widths[NUM_COLUMNS];
     unsigned num_columns;
 };
+
+static struct row row_of(struct arena *a, const struct compared *t)
+{
+    struct row out = {.tensor = t, .num_tensors = 1, .name = escaped(a, t->name)};
+    if (!t->counted) out.outcome = outcome_text(a, t);
+    for (unsigned k = 0; k < NUM_COLUMNS && t->counted; k++)
+        out.cells[k] = columns[k].cell(a, t);
+    return out;
+}
+
+static void name_group(struct arena *a, struct row *r)
+{
+    const char *name = escaped(a, starred_name(a, r->tensor, r->tensor->name));
+    if (r->num_tensors > 1) r->name = arena_printf(a, "%s (%zu)", name, r->num_tensors);
+}
+
+/* Rows of at most `most` tensors or groups of them. */
+static void add_rows(struct table *x, struct arena *a, const struct compared *const *tensors,
+                     size_t count, size_t most, bool alone)
+{
+    struct map groups = {0};
+    x->rows = arena_array(a, count + 1, sizeof *x->rows);
+    for (size_t i = 0; i < count; i++) {
+        const struct compared *t = tensors[i];
+        const char *key =
+            t->counted || alone
+                ? t->name
+                : arena_printf(a, "%s\n%s", starred_name(a, t, t->name), outcome_text(a, t));
+        size_t k = x->num_rows;
+        bool new = map_add(&groups, key, k, &k);
+        if (new && x->num_rows == most) continue;
+        if (k >= most) continue;
+        if (new)
+            x->rows[x->num_rows++] = row_of(a, t);
+        else
+            x->rows[k].num_tensors++;
+        x->num_tensors++;
+    }
+    for (size_t i = 0; i < x->num_rows; i++)
+        name_group(a, &x->rows[i]);
+    map_release(&groups);
+}
 
 static void widen(size_t *width, const char *text)
 {
@@ -119,39 +170,44 @@ static void widen(size_t *width, const char *text)
     if (length > *width) *width = length;
 }
 
-static void fill(struct table *x, struct arena *a)
+/* Below one another, as far to the left as the longest of them needs. */
+static void place_outcomes(struct table *x)
 {
-    x->names = arena_array(a, x->num_tensors, sizeof *x->names);
-    x->cells = arena_array(a, x->num_tensors, sizeof *x->cells);
+    size_t longest = 0;
+    for (size_t i = 0; i < x->num_rows; i++)
+        if (x->rows[i].outcome) widen(&longest, x->rows[i].outcome);
+    x->outcome_at = x->name_width;
+    if (x->name_width + 2 + longest > TABLE_WIDTH)
+        x->outcome_at = longest + 2 < TABLE_WIDTH ? TABLE_WIDTH - 2 - longest : 0;
+}
+
+/* Without numbers there are no columns of them. */
+static void choose_columns(struct table *x, bool all)
+{
+    bool any = false;
     x->name_width = strlen("tensor");
     for (unsigned k = 0; k < NUM_COLUMNS; k++)
         x->widths[k] = strlen(columns[k].title);
-    for (size_t i = 0; i < x->num_tensors; i++) {
-        x->names[i] = escaped(a, x->tensors[i]->name);
-        widen(&x->name_width, x->names[i]);
-        for (unsigned k = 0; k < NUM_COLUMNS && x->tensors[i]->counted; k++) {
-            x->cells[i][k] = columns[k].cell(a, x->tensors[i]);
-            widen(&x->widths[k], x->cells[i][k]);
-        }
+    for (size_t i = 0; i < x->num_rows; i++) {
+        const struct row *r = &x->rows[i];
+        widen(&x->name_width, r->name);
+        any |= !r->outcome;
+        for (unsigned k = 0; k < NUM_COLUMNS && !r->outcome; k++)
+            widen(&x->widths[k], r->cells[k]);
     }
     if (x->name_width > LONGEST_NAME) x->name_width = LONGEST_NAME;
-}
-
-static void choose_columns(struct table *x, bool all)
-{
+    place_outcomes(x);
     size_t width = x->name_width;
-    x->num_columns = NUM_COLUMNS;
-    if (all) return;
-    for (x->num_columns = 0; x->num_columns < NUM_COLUMNS; x->num_columns++) {
+    for (; any && x->num_columns < NUM_COLUMNS; x->num_columns++) {
         width += 2 + x->widths[x->num_columns];
-        if (width > TABLE_WIDTH && x->num_columns) return;
+        if (width > TABLE_WIDTH && x->num_columns && !all) return;
     }
 }
 
-static void add_row(struct strbuf *out, const struct table *x, const char *name,
-                    const char *const *cells)
+static void add_cells(struct strbuf *out, const struct table *x, const char *name,
+                      const char *const *cells)
 {
-    strbuf_printf(out, "%-*s", (int)x->name_width, name);
+    strbuf_printf(out, "%-*s", x->num_columns ? (int)x->name_width : 0, name);
     for (unsigned k = 0; k < x->num_columns; k++)
         strbuf_printf(out, "  %*s", (int)x->widths[k], cells[k]);
     strbuf_add_char(out, '\n');
@@ -162,32 +218,32 @@ static void add_titles(struct strbuf *out, const struct table *x)
     const char *titles[NUM_COLUMNS];
     for (unsigned k = 0; k < NUM_COLUMNS; k++)
         titles[k] = columns[k].title;
-    add_row(out, x, "tensor", titles);
+    bool grouped = x->num_tensors > x->num_rows;
+    add_cells(out, x, grouped ? "tensor (how many of a kind)" : "tensor", titles);
 }
 
-static void add_tensor(struct strbuf *out, struct arena *a, const struct table *x, size_t i)
+static void add_row(struct strbuf *out, struct arena *a, const struct table *x, const struct row *r)
 {
-    const struct compared *t = x->tensors[i];
-    if (!t->counted) {
-        strbuf_printf(out, "%-*s  %s\n", (int)x->name_width, x->names[i], outcome_text(a, t));
+    if (r->outcome) {
+        strbuf_printf(out, "%-*s  %s\n", (int)x->outcome_at, r->name, r->outcome);
         return;
     }
-    add_row(out, x, x->names[i], x->cells[i]);
-    const char *remark = remark_text(a, t);
+    add_cells(out, x, r->name, r->cells);
+    const char *remark = remark_text(a, r->tensor);
     if (remark) strbuf_printf(out, "    %s\n", remark);
 }
 
 void tensor_table_text(struct strbuf *out, struct comparison *c, bool verbose)
 {
     size_t count;
-    struct table x = {.tensors = compare_worst(c, &count)};
-    x.num_tensors = verbose || count < SHOWN_TENSORS ? count : SHOWN_TENSORS;
-    fill(&x, &c->arena);
+    const struct compared **worst = compare_worst(c, &count);
+    struct table x = {0};
+    add_rows(&x, &c->arena, worst, count, verbose ? count : SHOWN_TENSORS, verbose);
     choose_columns(&x, verbose);
     strbuf_add_char(out, '\n');
     add_titles(out, &x);
-    for (size_t i = 0; i < x.num_tensors; i++)
-        add_tensor(out, &c->arena, &x, i);
+    for (size_t i = 0; i < x.num_rows; i++)
+        add_row(out, &c->arena, &x, &x.rows[i]);
     if (x.num_tensors < count)
         strbuf_printf(out, "and %zu more (-v, or --json)\n", count - x.num_tensors);
 }

@@ -8,7 +8,8 @@
 
 enum { TABLE_WIDTH = 100 };
 
-/* The worst first; verbose: all of them, and all columns. */
+/* The worst first, and those of a kind that have no numbers (one side has no such tensor, or of
+ * another shape) together; verbose: each of them, and all columns. */
 void tensor_table_text(struct strbuf *out, struct comparison *c, bool verbose);
 /* The names of the same tensors in the files of A and B, kind by kind; nothing where these are the
  * names in the table. */

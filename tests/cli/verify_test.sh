@@ -226,6 +226,19 @@ else
     skip "no script(1)"
 fi
 
+it "of two models of other sizes the configs come first, and layers are told together"
+"$ferry" synth -q --model qwen3 --layers 40 --hidden 96 larger || is_wrong "synth qwen3"
+run verify m larger
+exits 1
+sed -n 2p "$stdout" | grep -q "^config  " || is_wrong "configs do not come first"
+prints "layers 0 to 39 "
+prints "decoder.layers.*.self_attention.q_layernorm.weight (40) "
+prints "  only in B: BF16 ["
+[ "$(wc -l <"$stdout")" -lt 80 ] || is_wrong "$(wc -l <"$stdout") lines"
+[ "$(sed '/^hints/,$d' "$stdout" | awk 'length > 100' | wc -l)" -eq 0 ] || is_wrong "a line is longer than 100 columns"
+run verify m larger -v
+prints "decoder.layers.39.self_attention.q_layernorm.weight"
+
 it "one bit is found, whoever has it"
 cp -r m bit && printf '\001' | dd of=bit/model.safetensors bs=1 seek=300000 conv=notrunc 2>/dev/null
 run verify bit ckpt
