@@ -160,6 +160,9 @@ static void a_page_can_be_of_results_alone(void **state)
     divergence_tell(f);
     report_html(&page, &v, &e);
     assert_non_null(strstr(page.data, "<b>DIFFERENT</b><span>forward: the embedding differs"));
+    const char *banner = strstr(page.data, "class=\"verdict ");
+    assert_non_null(banner);
+    assert_null(strstr(banner + 1, "class=\"verdict "));
     assert_non_null(strstr(page.data, "aria-label=\"error by layer\""));
     assert_non_null(strstr(page.data, "aria-label=\"logits of A and B\""));
     assert_non_null(strstr(page.data, "<dd>a&lt;</dd>"));

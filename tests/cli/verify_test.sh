@@ -635,7 +635,13 @@ if [ -n "$python" ]; then
     run verify x ckpt
     prints "    A       model.layers.1.self_attn.{q,k,v}_proj.weight"
     prints "    B       decoder.layers.self_attention.linear_qkv.weight"
-    prints "    first   decoder.layers.self_attention.linear_qkv.weight [1, "
+    run verify x ckpt -v
+    qkv=$(sed -n 's/^decoder.layers.1.self_attention.linear_qkv.weight .*\[\([0-9]*\), 2\].*/\1/p' "$stdout")
+    prints "    first   decoder.layers.self_attention.linear_qkv.weight [1, $qkv, 2]"
+    rows=$("$ferry" inspect legacy --stored --tensors '*.1.*linear_qkv.weight' |
+        sed -n 's/.*mp_rank_00.*\[\([0-9]*\), .*/\1/p')
+    run verify x legacy
+    prints "    first   mp_rank_0$((qkv / rows))/model.decoder.layers.1.self_attention.linear_qkv.weight [$((qkv % rows)), 2]"
     run verify a x
     lacks_stored_names=$(grep -c "^stored as" "$stdout")
     [ "$lacks_stored_names" -eq 0 ] || is_wrong "names of files that are the logical ones are told twice"
