@@ -68,11 +68,10 @@ exits 0
 says "note: someone/model: snapshot 0abc of the hub cache"
 run convert out back --to hf --max-shard-size 200kB --overwrite
 same_files m back
-for command in digest "print --quiet"; do
-    # shellcheck disable=SC2086 # words
-    run $command someone/model $([ "$command" = digest ] || echo lm_head.weight)
-    exits 0
-done
+run digest someone/model
+exits 0
+run print someone/model lm_head.weight
+exits 0
 
 mkdir nameless
 cp m/*.safetensors* nameless
