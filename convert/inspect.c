@@ -480,7 +480,8 @@ static cJSON *answer_json(const struct answer *x)
     json_add_u64(o, "stored_tensors", c->stored.num_tensors);
     json_add_u64(o, "stored_bytes", sum_up(c, true).all.bytes);
     json_add_u64(o, "non_tensor_entries", c->stored.num_objects);
-    cJSON_AddItemToObject(o, "files", files_json(&c->stored));
+    json_add_u64(o, "files", c->stored.num_files);
+    cJSON_AddItemToObject(o, "file_list", files_json(&c->stored));
     cJSON_AddItemToObject(o, "optimizer", optimizer_json(c));
     json_add_text(o, "beyond", c->beyond);
     json_add_text(o, "config_of", x->stored_only ? NULL : origins[c->config_origin]);

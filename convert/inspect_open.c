@@ -60,7 +60,7 @@ static enum status open_file(struct catalog *c, struct error *err)
     if (torch_matches(head, n)) return open_torch(c, err);
     if (!what && safetensors_matches(head, n)) return open_safetensors(c, err);
     return fail(err, ERR_UNSUPPORTED, "%s: %s%s; safetensors and torch.save files are known",
-                c->path, what ? "this is " : "no file of tensors", what ? what : "");
+                c->path, what ? "this is " : "not a file of tensors", what ? what : "");
 }
 
 static enum status open_stored_folder(struct catalog *c, const char *folder, struct error *err)

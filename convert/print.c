@@ -56,7 +56,7 @@ static enum status parse_index(const char *range, const char *text, size_t n, ui
     bool from_end = n > 0 && *text == '-';
     const char *digits = text + from_end;
     if (n == from_end || strspn(digits, "0123456789") < n - from_end)
-        return fail(err, ERR_USAGE, "[%s]: no range", range);
+        return fail(err, ERR_USAGE, "[%s]: not a range", range);
     *out = 0;
     for (size_t i = 0; i < n - from_end; i++)
         if (!mul_u64(*out, 10, out) || !add_u64(*out, (uint64_t)(digits[i] - '0'), out)) {
@@ -102,7 +102,7 @@ static enum status parse_ranges(struct arena *a, const char *text, unsigned num_
     size_t n = strlen(rest);
     if (n == 0) return OK;
     if (rest[0] != '[' || rest[n - 1] != ']')
-        return fail(err, ERR_USAGE, "%s is no [range, ...]", text);
+        return fail(err, ERR_USAGE, "%s: not a list of ranges, as [0:4,:]", text);
     rest[n - 1] = '\0';
     rest++;
     for (char *range; (range = strsep(&rest, ",")); d++) {

@@ -182,7 +182,7 @@ done
 for range in + 1:2:3 0x1 - 1-; do
     run print m "model.norm.weight[$range]"
     exits 2
-    says "[$range]: no range"
+    says "[$range]: not a range"
 done
 run print m 'model.norm.weight[62:99999999999999999999]'
 exits 0
@@ -315,7 +315,7 @@ assert m["command"] == "inspect" and m["exit_code"] == 0 and m["error"] is None
 assert m["config"]["num_layers"] == 4 and m["config"]["rotary_base"] == 10000
 assert m["config"]["sliding_window"] is None and m["config"]["moe_layers"] is None
 assert m["dtypes"] == {"BF16": {"tensors": 27, "bytes": 535680}}, m["dtypes"]
-assert m["optimizer"] is None and m["files"][0]["path"] == "m/model.safetensors"
+assert m["optimizer"] is None and m["files"] == 1 and m["file_list"][0]["path"] == "m/model.safetensors"
 name = "model.layers.3.self_attn.q_proj.weight"
 assert m["tensors"] == [{"name": name, "stored_names": [name], "dtype": "BF16", "shape": [64, 64],
     "logical_names": ["decoder.layers.3.self_attention.linear_qkv.weight"], "shards": 1}], m["tensors"]

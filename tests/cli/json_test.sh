@@ -99,6 +99,8 @@ it "inspect and print answer"
 answers 0 inspect out --tensors '*norm*'
 answers 0 inspect m --tensors '*norm*' --stored
 answers 0 inspect "$trained"
+answers 0 inspect out --stored --tensors '*fc1*' --args --stats
+answers 0 inspect m/model.safetensors
 answers 4 inspect nosuch
 answers 0 print m 'lm_head.weight[0:2,0:2]' 'model.norm.weight'
 answers 2 print m 'lm_head.weight[0:1]' nosuch
