@@ -533,7 +533,7 @@ static void a_quantised_model_is_called_so(void **state)
                   "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2,"
                   "'quantization_config':{'quant_method':'int4'}}"));
     assert_fails(CONVERT(hf, in_scratch("o2")), ERR_UNSUPPORTED,
-                 "quantised weights are not supported, dequantise them first");
+                 "quantised, which is not supported: dequantise them first");
 }
 
 /* ---- names ---- */

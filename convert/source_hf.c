@@ -54,8 +54,8 @@ static enum status check_part(const struct opening *x, const struct mapped_part 
 {
     struct arena *a = &x->c->arena;
     const char *why = x->quantised
-                          ? "; config.json has a quantization_config: quantised weights are "
-                            "not supported, dequantise them first"
+                          ? "; config.json says that the weights are quantised, which is not "
+                            "supported: dequantise them first"
                           : "";
     bool same = s->num_dims == part->num_dims &&
                 memcmp(s->shape, part->shape, s->num_dims * sizeof *s->shape) == 0;
@@ -247,13 +247,14 @@ static enum status note_unexpected(const struct opening *x, struct error *err)
 static void note_quantised(struct opening *x, const cJSON *config)
 {
     const cJSON *q = json_get(config, "quantization_config");
+    if (!cJSON_IsObject(q)) q = json_get(config, "quantization"); /* MLX's word */
     const char *method = json_as_text(json_get(q, "quant_method"));
     if (!cJSON_IsObject(q) || strcmp(x->c->hf_folder, x->c->folder)) return;
     x->quantised = true;
     catalog_note(x->c,
-                 "config.json says that the weights are quantised (quantization_config%s%s), which "
+                 "config.json says that the weights are quantised (%s%s%s), which "
                  "is not supported: they are read as they are stored",
-                 method ? ": " : "", method ? method : "");
+                 q->string, method ? ": " : "", method ? method : "");
 }
 
 static enum status read_config(struct opening *x, const char *folder, const struct model_maps *maps,
