@@ -493,17 +493,14 @@ static void folders_of_other_programs_open_whole(void **state)
     } rows[] = {
         {"dcp/fsdp2-dp2/ckpt", 48, 12},
         {"dcp/fsdp-tp-2x2/ckpt", 48, 12},
-        {"megatron/llama-HEAD-tp2pp2/checkpoint/iter_0000010", 9, 17},
+        {"megatron/qwen2-HEAD-tp2pp2/checkpoint/iter_0000010", 9, 9},
         {"megatron/llama-0.12.0-tp2pp2/checkpoint/iter_0000010", 9, 20},
     };
-    const char *shared = getenv("FERRY_SHARED");
-    if (!shared) shared = "../shared/fixtures";
-    if (!path_is_folder(path_join(&a, shared, "dcp"))) skip();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct value *v;
         stored_release(&s);
         stored_init(&s);
-        assert_ok(dcp_open(&s, path_join(&a, shared, rows[i].name), true, &err));
+        assert_ok(dcp_open(&s, path_join(&a, "tests/golden", rows[i].name), true, &err));
         assert_int_equal(s.num_tensors, rows[i].num_tensors);
         assert_int_equal(s.num_objects, rows[i].num_objects);
         assert_int_equal(s.num_warnings, 0);

@@ -123,7 +123,7 @@ static void index_and_files_must_agree(void **state)
     is_refused(ERR_CORRUPT, "c is in model-00001-of-00002.safetensors and not in the index");
     unlink(in_folder("model-00002-of-00002.safetensors"));
     is_refused(ERR_IO, "not there, but named by");
-    symlink("nowhere", in_folder("model-00002-of-00002.safetensors"));
+    assert_int_equal(symlink("nowhere", in_folder("model-00002-of-00002.safetensors")), 0);
     is_refused(ERR_IO, "a link to a file that is not there");
 }
 
@@ -186,7 +186,7 @@ static void a_hub_cache_is_followed_to_its_snapshot(void **state)
     mkdir(in_folder("blobs"), 0777);
     write_text("refs/main", "abc\n");
     write_tensors("blobs/1", "a");
-    symlink("../../blobs/1", in_folder("snapshots/abc/model.safetensors"));
+    assert_int_equal(symlink("../../blobs/1", in_folder("snapshots/abc/model.safetensors")), 0);
     assert_string_equal(hf_folder_resolve(&a, folder) + strlen(folder), "/snapshots/abc");
     struct stored s;
     stored_init(&s);

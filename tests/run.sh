@@ -33,11 +33,12 @@ report() { # PROGRAMS
     done
 }
 
-echo "running $# test programs, $(nproc) at a time"
+jobs=$(env -u OMP_NUM_THREADS nproc)
+echo "running $# test programs, $jobs at a time"
 report $# &
 reporter=$!
 # shellcheck disable=SC2016 # for the inner shell
-printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$(nproc)" -I '{}' sh -c '
+printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$jobs" -I '{}' sh -c '
     said=$work/$(echo "$1" | tr / _)
     case $1 in
     *.sh) timeout 300 sh "$1" "$ferry" ;;

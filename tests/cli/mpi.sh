@@ -10,7 +10,7 @@ export LD_LIBRARY_PATH="$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 
 if ! command -v mpirun >/dev/null || [ ! -e "$build/libferry_mpi.so" ]; then
-    it "ranks of mpirun do what they should"
+    it "${0##*/}: ranks of mpirun do what they should"
     skip "no mpirun, or no libferry_mpi.so"
     exit
 fi
