@@ -21,7 +21,7 @@
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/finite.h"
 
-/* A run that grows while a task lasts and what it writes goes on behind it. */
+/* A run that grows while a task lasts and what it writes follows it. */
 struct chain {
     uint64_t offset, bytes;
     uint32_t crc;
@@ -56,7 +56,7 @@ struct executor {
     struct arena arena; /* workers, items */
     struct progress *progress;
     _Atomic uint64_t resumed_bytes;
-    pthread_mutex_t asking; /* of keep_going */
+    pthread_mutex_t asking; /* of keep_going and is_ours */
     _Atomic int64_t next_asking;
 };
 
@@ -234,11 +234,12 @@ static bool find_share(const struct executor *x, struct worker *w, const struct 
     return counts;
 }
 
-static enum status ask(struct executor *x, struct error *err)
+static enum status ask(struct executor *x, enum status (*question)(void *, struct error *),
+                       struct error *err)
 {
-    if (!x->options->keep_going) return OK;
+    if (!question) return OK;
     pthread_mutex_lock(&x->asking);
-    enum status st = x->options->keep_going(x->options->keep_going_context, err);
+    enum status st = question(x->options->asking_context, err);
     pthread_mutex_unlock(&x->asking);
     return st;
 }
@@ -249,7 +250,7 @@ static enum status ask_now_and_then(struct executor *x, struct error *err)
     int64_t now = (int64_t)(1000 * seconds_now()), next = atomic_load(&x->next_asking);
     if (now < next || !atomic_compare_exchange_strong(&x->next_asking, &next, now + 1000))
         return OK;
-    return ask(x, err);
+    return ask(x, x->options->keep_going, err);
 }
 
 /* Skips what no segment takes, holes (they are there once the file has its size), and what an
@@ -328,6 +329,8 @@ static enum status write_panel(void *context, const struct scan_panel *p, struct
         struct writing wr = {
             x, w, &c->pieces[i], panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
         if (!w->bytes[i]) continue;
+        progress_file(x->progress,
+                      x->plan->files[x->plan->segments[c->pieces[i].segment].file].path);
         TRY(pair_join(&window, &c->pieces[i].pair, write_joined, &wr, err));
     }
     return OK;
@@ -403,6 +406,7 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     }
     struct journal_task done = {.task = t->number,
                                 .item = t->item,
+                                .bytes = bytes,
                                 .counts = w->counts && !ledger_is_done(&x->ledger, t->number),
                                 .read = w->read,
                                 .written = w->written,
@@ -414,7 +418,7 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     pthread_mutex_lock(&x->lock);
     count_task(&x->tally, &done);
     pthread_mutex_unlock(&x->lock);
-    bool flush = ledger_enter(&x->ledger, &done, w->runs, bytes);
+    bool flush = ledger_enter(&x->ledger, &done, w->runs);
     for (size_t i = 0; i < c->num_pieces && !st; i++)
         if (w->bytes[i]) st = sink_count(&x->sink, c->pieces[i].segment, w->bytes[i], err);
     if (!st && flush) st = ledger_flush(&x->ledger, err);
@@ -432,7 +436,7 @@ static enum status make_durable(void *context, struct error *err)
 {
     struct executor *x = context;
     TRY(sink_sync(&x->sink, err));
-    return ask(x, err);
+    return ask(x, x->options->is_ours, err);
 }
 
 static void set_up(struct executor *x, struct plan *p, const char *folder,
@@ -473,7 +477,7 @@ static void tear_down(struct executor *x)
 static enum status begin(struct executor *x, const struct scan *s, struct error *err)
 {
     TRY(sink_open(&x->sink, err));
-    TRY(ask(x, err)); /* now that we hold it */
+    TRY(ask(x, x->options->keep_going, err)); /* now that we hold it */
     TRY(sink_create_folders(&x->sink, err));
     TRY(resume(x, s, err));
     return sink_complete_empty(&x->sink, err);
@@ -491,11 +495,19 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     x->progress = progress_start(x->options->progress, "converting", x->sink.our_bytes);
     enum status st = scan_run(&s, read, err);
     if (!st) st = sink_finish(&x->sink, err);
-    /* other ranks read it; or it is gone on with, once the user has allowed what overflowed */
-    if (!st && (x->options->num_ranks > 1 || x->tally.overflowed))
-        st = ledger_flush(&x->ledger, err);
     progress_finish(x->progress, st == OK);
-    return st;
+    if (st) return st;
+    /* other ranks read it; without them, it costs no more than time where it cannot be written */
+    st = ledger_flush(&x->ledger, err);
+    return x->options->num_ranks > 1 ? st : OK;
+}
+
+/* After a failure: what is done is noted where it is kept anyway, or where somebody has interrupted
+ * the run and not found it wrong. */
+static void note_what_is_done(struct executor *x, enum status st)
+{
+    if (x->ledger.in_journal || x->options->num_ranks > 1 || st == ERR_INTERRUPTED)
+        (void)ledger_flush(&x->ledger, NULL);
 }
 
 enum status executor_run(struct plan *p, const char *folder, const struct executor_options *o,
@@ -506,7 +518,7 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
     set_up(&x, p, folder, o);
     file_raise_limit();
     enum status st = run_all(&x, &read, err);
-    if (st && x.ledger.in_journal) (void)ledger_flush(&x.ledger, NULL); /* it counts already */
+    if (st) note_what_is_done(&x, st);
     *result = (struct executor_result){.read_bytes = read.read_bytes,
                                        .written_bytes = x.sink.written_bytes,
                                        .cast_elements = x.tally.cast_elements,

@@ -1,4 +1,4 @@
-/* executor.h - carries a plan out: a scan of the source (scan.h) that writes each panel to the
+/* executor.h - runs a plan: a scan of the source (scan.h) that writes each panel to the
  * target pieces that take it. So every source byte is read once and every output byte written once,
  * what is replicated is read once, and memory does not depend on the model.
  *
@@ -19,17 +19,18 @@ struct executor_options {
     bool direct_io;           /* reads pass by the page cache, and what is written leaves it */
     bool digests;             /* of what is read and written, into the plan's carries */
     unsigned rank, num_ranks; /* whose files; 0 of 0: all files */
-    /* Where it is noted what is done (journal.h), each time that journal_bytes were written, and
-     * whether to go on with what an earlier run has noted there. NULL: nowhere. Of several ranks
-     * each has its own, in which all is noted at the end. */
+    /* The journal (journal.h) gets a record each time that journal_bytes were written, at the
+     * end, and when the run is interrupted; resume continues what an earlier run has noted there.
+     * NULL: there is no journal. Each of several ranks has its own. */
     const char *journal_path;
-    const char *work; /* what the journal is of; with another one it is not gone on */
+    const char *work; /* what the journal is of; a journal of other work is not continued */
     uint64_t journal_bytes;
     bool resume;
-    /* Asked when it begins, each second, and before what is done is noted: whether the folder is
-     * still ours to write to. By one thread at a time. May be NULL. */
+    /* keep_going is asked when it begins and each second; is_ours before anything is noted: whether
+     * the folder is still ours to write to. By one thread at a time. Each may be NULL. */
     enum status (*keep_going)(void *context, struct error *err);
-    void *keep_going_context;
+    enum status (*is_ours)(void *context, struct error *err);
+    void *asking_context;
     enum progress_style progress;
 };
 
@@ -38,7 +39,7 @@ struct executor_result {
     uint64_t cast_elements, changed_elements; /* by casts */
     uint64_t overflowed;                      /* finite ones that casts made infinite */
     uint64_t resumed_bytes;                   /* that an earlier run had written */
-    bool in_journal; /* after a failure: there is something to go on with */
+    bool in_journal;                          /* after a failure: there is something to continue */
 };
 
 /* Bytes that buffers will take, or ERR_MEMORY with the least --max-memory that works. To be asked

@@ -83,6 +83,13 @@ static void add_carry(struct sha256 *s, const struct carry *c)
     }
 }
 
+void source_fingerprint(const struct catalog *c, char fingerprint[SHA256_TEXT])
+{
+    struct sha256 *s = sha256_start();
+    add_source(s, c);
+    sha256_finish(s, fingerprint);
+}
+
 void plan_fingerprint(const struct plan *p, char fingerprint[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();

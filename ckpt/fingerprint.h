@@ -7,6 +7,8 @@
 #include "ckpt/plan.h"
 #include "common/sha256.h"
 
+/* Of the files of the source alone. */
+void source_fingerprint(const struct catalog *c, char fingerprint[SHA256_TEXT]);
 void plan_fingerprint(const struct plan *p, char fingerprint[SHA256_TEXT]);
 
 #endif

@@ -10,16 +10,16 @@
 #include "common/checked.h"
 #include "common/file.h"
 
-enum { HEAD = 8, NUMBERS = 12, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MOST_RUNS = 1 << 24 };
-static const char title[] = "ferry journal 3 ";
+enum { HEAD = 8, NUMBERS = 13, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MOST_RUNS = 1 << 24 };
+static const char title[] = "ferry journal 4 ";
 
 /* The numbers of a record in the order of the file. */
 static void task_numbers(const struct journal_task *t, uint64_t n[NUMBERS])
 {
-    const uint64_t numbers[NUMBERS] = {t->task,         t->item,          t->counts,
-                                       t->read.d[0],    t->read.d[1],     t->written.d[0],
-                                       t->written.d[1], t->cast_elements, t->changed_elements,
-                                       t->non_finite,   t->overflowed,    t->num_runs};
+    const uint64_t numbers[NUMBERS] = {
+        t->task,       t->item,         t->counts,       t->bytes,         t->read.d[0],
+        t->read.d[1],  t->written.d[0], t->written.d[1], t->cast_elements, t->changed_elements,
+        t->non_finite, t->overflowed,   t->num_runs};
     memcpy(n, numbers, sizeof numbers);
 }
 
@@ -50,13 +50,14 @@ static size_t parse_record(const struct strbuf *text, size_t at, struct journal_
     *t = (struct journal_task){.task = n[0],
                                .item = n[1],
                                .counts = n[2],
-                               .read = {{n[3], n[4]}},
-                               .written = {{n[5], n[6]}},
-                               .cast_elements = n[7],
-                               .changed_elements = n[8],
-                               .non_finite = n[9],
-                               .overflowed = n[10],
-                               .num_runs = n[11]};
+                               .bytes = n[3],
+                               .read = {{n[4], n[5]}},
+                               .written = {{n[6], n[7]}},
+                               .cast_elements = n[8],
+                               .changed_elements = n[9],
+                               .non_finite = n[10],
+                               .overflowed = n[11],
+                               .num_runs = n[12]};
     if (t->num_runs > MOST_RUNS || head[0] != TASK_BYTES + t->num_runs * RUN_BYTES) return 0;
     *runs = malloc(t->num_runs * RUN_BYTES + 1);
     if (!*runs) return 0;
@@ -77,10 +78,33 @@ static enum status check_title(const char *path, const struct strbuf *text, cons
     if (text->length >= title_bytes(work) && memcmp(text->data, title, n) == 0 &&
         memcmp(text->data + n, work, length) == 0 && text->data[n + length] == '\n')
         return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: what was begun there had other arguments, another number of ranks or another "
-                "source, or the source has changed since; --restart begins anew",
+    return fail(err, ERR_EXISTS,
+                "%s: is of an interrupted run with other arguments or of another source; --restart "
+                "discards it",
                 path);
+}
+
+struct journal_summary journal_summarize(const char *path, struct arena *a)
+{
+    struct journal_summary s = {.work = NULL};
+    struct strbuf text = {0};
+    struct journal_task t;
+    struct journal_run *runs = NULL;
+    bool there = path_is_file(path) && !file_read_all(path, UINT64_MAX, &text, NULL);
+    const char *end = there && text.length ? memchr(text.data, '\n', text.length) : NULL;
+    if (end) {
+        size_t line = (size_t)(end - text.data), at = line + 1, n = sizeof title - 1;
+        s.known = line >= n && memcmp(text.data, title, n) == 0;
+        s.work = s.known ? arena_text(a, text.data + n, line - n) : "";
+        for (size_t bytes = 1; s.known && bytes; at += bytes) {
+            bytes = parse_record(&text, at, &t, &runs);
+            if (bytes) s.bytes += t.bytes;
+            free(runs);
+            runs = NULL;
+        }
+    }
+    strbuf_release(&text);
+    return s;
 }
 
 enum status journal_read(const char *path, const char *work, bool is_ours,

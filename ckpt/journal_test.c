@@ -17,6 +17,7 @@ static struct journal_task task_of(uint64_t n)
     return (struct journal_task){.task = n,
                                  .item = 10 * n,
                                  .counts = n % 2,
+                                 .bytes = 1000 + n,
                                  .read = {{n + 1, n + 2}},
                                  .written = {{n + 3, n + 4}},
                                  .cast_elements = n + 5,
@@ -118,8 +119,8 @@ static void a_journal_of_another_plan_is_refused(void **state)
     struct error err;
     uint64_t n = 0;
     write_journal(ends);
-    assert_fails(journal_read(path, other, true, check, &n, &err), ERR_UNSUPPORTED,
-                 "had other arguments, another number of ranks or another source");
+    assert_fails(journal_read(path, other, true, check, &n, &err), ERR_EXISTS,
+                 "is of an interrupted run with other arguments or of another source");
     assert_int_equal(n, 0);
 }
 
@@ -131,6 +132,35 @@ static void none_has_no_records(void **state)
     (void)unlink(path);
     assert_ok(journal_read(path, mine, true, check, &n, &err));
     assert_int_equal(n, 0);
+}
+
+/* In each length that a kill can leave it in. */
+static void a_summary_adds_up_what_whole_records_wrote(void **state)
+{
+    (void)state;
+    off_t ends[TASKS];
+    struct arena a;
+    arena_init(&a);
+    (void)unlink(path);
+    assert_null(journal_summarize(path, &a).work);
+    write_journal(ends);
+    for (off_t size = ends[TASKS - 1]; size >= 0; size--) {
+        uint64_t bytes = 0;
+        assert_int_equal(truncate(path, size), 0);
+        for (uint64_t n = 0; n < TASKS && ends[n] <= size; n++)
+            bytes += 1000 + n;
+        struct journal_summary s = journal_summarize(path, &a);
+        assert_int_equal(s.bytes, bytes);
+        if (bytes) assert_true(s.known && strcmp(s.work, mine) == 0);
+        if (!s.work)
+            assert_in_range(size, 0, (off_t)strlen("ferry journal 4 ") + (off_t)strlen(mine));
+    }
+    (void)unlink(path);
+    struct error err;
+    assert_ok(file_write_all(path, "ferry journal 3 x\n", 18, false, &err));
+    struct journal_summary s = journal_summarize(path, &a);
+    assert_true(s.work && !s.known && !s.bytes);
+    arena_release(&a);
 }
 
 static int make_name(void **state)
@@ -155,6 +185,7 @@ int main(void)
         cmocka_unit_test(a_changed_byte_ends_it),
         cmocka_unit_test(a_journal_of_another_plan_is_refused),
         cmocka_unit_test(none_has_no_records),
+        cmocka_unit_test(a_summary_adds_up_what_whole_records_wrote),
     };
     return cmocka_run_group_tests_name("journal", tests, make_name, remove_name);
 }

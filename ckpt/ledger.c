@@ -35,13 +35,12 @@ bool ledger_is_done(const struct ledger *l, size_t task)
 
 /* ---- what is done now ---- */
 
-bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct journal_run *runs,
-                  uint64_t bytes)
+bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct journal_run *runs)
 {
     if (!l->options.path || ledger_is_done(l, t->task)) return false;
     pthread_mutex_lock(&l->lock);
     journal_add(&l->entries, t, runs);
-    l->bytes += bytes;
+    l->bytes += t->bytes;
     bool enough = l->bytes >= l->options.flush_bytes;
     pthread_mutex_unlock(&l->lock);
     return enough;
@@ -159,6 +158,7 @@ enum status ledger_join(const char *const *journals, unsigned num_ranks, const c
     free(j.counted);
     if (st || j.num_counted == num_tasks) return st;
     return fail(err, ERR_RANK,
-                "the ranks' journals tell of %zu tasks, the plan has %zu; --restart begins anew",
+                "the ranks' journals tell of %zu tasks, the plan has %zu; --restart discards them "
+                "and begins anew",
                 j.num_counted, num_tasks);
 }

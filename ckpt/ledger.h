@@ -1,7 +1,7 @@
 /* ledger.h - which tasks of a run are done, and its journal (journal.h) that tells of them.
  *
  * Tasks are entered as they end, by any thread. Once they wrote enough, what was entered is put on
- * the disk and goes to the journal, by one thread while the others go on. */
+ * the disk and goes to the journal, by one thread while the others work. */
 #ifndef FERRY_CKPT_LEDGER_H
 #define FERRY_CKPT_LEDGER_H
 
@@ -12,7 +12,7 @@
 
 struct ledger_options {
     const char *path;     /* of the journal; NULL: there is none, and nothing is entered */
-    const char *work;     /* what it is of; with another one it is not gone on */
+    const char *work;     /* what it is of; a journal of other work is not continued */
     unsigned rank;        /* whose it is */
     uint64_t flush_bytes; /* that tasks write before it is time to flush */
     bool durable;
@@ -26,7 +26,7 @@ struct ledger {
     struct strbuf work; /* of this rank */
     bool *done;         /* [num_tasks] by an earlier run; NULL: none */
     size_t num_tasks;
-    bool in_journal; /* there is something to go on with */
+    bool in_journal; /* there is something to continue */
 
     pthread_mutex_t lock; /* of what follows, and of in_journal */
     struct strbuf entries;
@@ -45,12 +45,10 @@ MUST_CHECK enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_
                                      void *context, struct error *err);
 bool ledger_is_done(const struct ledger *l, size_t task); /* by an earlier run */
 
-/* Enters a task that wrote so many bytes, unless it was done before. Whether it is time to flush.
- */
-bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct journal_run *runs,
-                  uint64_t bytes);
+/* Enters a task, unless it was done before. Whether it is time to flush. */
+bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct journal_run *runs);
 /* Puts what was entered into the journal, unless another thread is at it. Where that fails and
- * nobody looks, it is done again by who goes on. */
+ * nobody looks, the next run does it again. */
 enum status ledger_flush(struct ledger *l, struct error *err);
 
 /* Calls count once for each task of which a rank's journal says that it is counted there.

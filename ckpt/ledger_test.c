@@ -35,9 +35,10 @@ static struct ledger ledger_of(unsigned rank)
 /* One run of `bytes` for each task, in segment 7. */
 static bool enter(struct ledger *l, uint64_t task, bool counts, uint64_t bytes)
 {
-    const struct journal_task t = {.task = task, .item = task, .counts = counts, .num_runs = 1};
+    const struct journal_task t = {
+        .task = task, .item = task, .counts = counts, .bytes = bytes, .num_runs = 1};
     const struct journal_run run = {7, 0, bytes, 0};
-    return ledger_enter(l, &t, &run, bytes);
+    return ledger_enter(l, &t, &run);
 }
 
 /* Tasks 0 to 3 are in rank 0's journal, two by two. */
@@ -148,8 +149,8 @@ static void ranks_count_every_task_once(void **state)
                  "the ranks' journals tell of 5 tasks, the plan has 6");
     assert_fails(ledger_join(journals, 2, "test", 4, count_item, counted, &err), ERR_OURS,
                  "no such task");
-    assert_fails(ledger_join(journals, 2, "other", 5, count_item, counted, &err), ERR_UNSUPPORTED,
-                 "had other arguments");
+    assert_fails(ledger_join(journals, 2, "other", 5, count_item, counted, &err), ERR_EXISTS,
+                 "with other arguments");
     (void)enter(&l, 5, true, 1);
     assert_ok(ledger_flush(&l, &err));
     assert_fails(ledger_join(journals, 2, "test", 6, count_item, counted, &err), ERR_OURS,

@@ -1,5 +1,6 @@
 #include "ckpt/lock.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -50,8 +51,7 @@ static unsigned long long start_time(long pid)
     return ticks;
 }
 
-/* In which process numbers mean something: this boot of this machine, this namespace. */
-static void own_scope(char scope[64])
+void lock_own_scope(char scope[64])
 {
     char boot[9] = "-", space[40] = "-";
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -60,13 +60,17 @@ static void own_scope(char scope[64])
     ssize_t n = readlink("/proc/self/ns/pid", space, sizeof space - 1);
     if (n > 0) space[n] = '\0';
     snprintf(scope, 64, "%s-%s", boot, space);
+    char *to = scope; /* "pid:[4026531836]" */
+    for (const char *from = scope; *from; from++)
+        if (isalnum((unsigned char)*from) || *from == '-') *to++ = *from;
+    *to = '\0';
 }
 
 static void own_record(struct lock_record *r)
 {
     *r = (struct lock_record){.pid = (long)getpid()};
     (void)gethostname(r->host, sizeof r->host - 1);
-    own_scope(r->scope);
+    lock_own_scope(r->scope);
     r->start = start_time(r->pid);
     r->since = (unsigned long long)time(NULL);
     strcpy(r->state, "at work");
@@ -271,7 +275,7 @@ static enum status check_still_free(int folder, const char *name, const struct l
 {
     struct lock_record now;
     enum reading reading = read_record(folder, name, &now);
-    if (reading == NOT_THERE) return OK;
+    if (reading == NOT_THERE && !w->found) return OK;
     if (reading == UNREADABLE) return fail_errno(err, ERR_IO, "%s", name);
     if (w->found && lock_is_same_process(&now, &w->record) &&
         (now.beat == w->record.beat || has_ended(&now)))

@@ -44,6 +44,10 @@ struct lock_watch {
     double last_look;
 };
 
+/* In which process numbers mean something: this boot of this machine, this namespace. Letters,
+ * digits and dashes. */
+void lock_own_scope(char scope[64]);
+
 bool lock_is_same_process(const struct lock_record *a, const struct lock_record *b);
 /* Looks once. A lock that says "ended" or "failed" is free. */
 enum lock_life lock_look(struct lock_watch *w, const char *path);

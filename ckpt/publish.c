@@ -9,14 +9,15 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "ckpt/journal.h"
 #include "ckpt/lock.h"
 #include "common/file.h"
 #include "common/strbuf.h"
 
 const char publish_lock[] = ".ferry-lock", publish_journal[] = ".ferry-journal";
+static const char command_name[] = ".ferry-command"; /* that made the staging folder, as text */
 
 /* ---- what is there ---- */
 
@@ -107,53 +108,107 @@ static const char *lock_of(const struct publishing *p, const char *folder)
     return path_join(p->arena, folder, publish_lock);
 }
 
-/* A run that was ended behind its rename has left its lock in what it published. */
+/* A run that was ended after its rename has left its lock in what it published. */
 static bool is_unfinished(const struct publishing *p, const char *folder)
 {
     struct lock_watch w = {.found = false};
     return lock_look(&w, lock_of(p, folder)) == LOCK_FREE && w.found;
 }
 
-/* Whether a run that was to be resumed was ended so late that its unit stands in its place; then
- * *final is the folder that it has moved there. A root that it had made anew was moved as a whole.
- */
+static bool is_made(const struct publishing *p, const char *unit_folder)
+{
+    return p->options.is_made && p->options.is_made(p->options.context, unit_folder);
+}
+
+/* Whether a run of the same work was ended so late that its unit stands in its place; then *final
+ * is the folder that it has moved there. A root that it had created was moved as a whole. */
 static bool is_in_place(const struct publishing *p, const char *root, const char *unit_folder,
                         const char **final)
 {
     *final = is_unfinished(p, root) ? root : unit_folder;
-    return p->options.resume && path_is_folder(unit_folder) && is_unfinished(p, *final);
+    return path_is_folder(unit_folder) && is_unfinished(p, *final) && is_made(p, unit_folder);
 }
 
-static bool has_journal(const struct publishing *p)
+/* Adds what a journal tells. Ranks have journals of their own, of "WORK, rank R". */
+static void add_journal(const struct publishing *p, const char *path, struct publish_left *left)
 {
+    struct journal_summary s = journal_summarize(path, p->arena);
+    if (!s.work || (s.known && !s.bytes)) return;
+    const char *rank = strstr(s.work, ", rank ");
+    size_t n = rank ? (size_t)(rank - s.work) : strlen(s.work);
+    left->same_work = (left->same_work || !left->found) && s.known &&
+                      n == strlen(p->options.work) && memcmp(s.work, p->options.work, n) == 0;
+    left->found = true;
+    left->bytes += s.bytes;
+    if (!left->same_work) left->work = s.known ? arena_text(p->arena, s.work, n) : NULL;
+}
+
+static const char *command_of(const struct publishing *p)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    struct strbuf text = {0};
+    const char *path = path_join(p->arena, p->staging, command_name), *out = NULL;
+    if (path_is_file(path) && !file_read_all(path, MOST_BYTES, &text, NULL) && text.length)
+        out = arena_text(p->arena, text.data, strcspn(text.data, "\n"));
+    strbuf_release(&text);
+    return out;
+}
+
+/* What there is in the staging folder, whose lock w has found free. Where nothing is done, the lock
+ * says of which work it is. */
+static struct publish_left find_left(const struct publishing *p, const struct lock_watch *w)
+{
+    struct publish_left left = {.found = false};
     struct name_list list;
-    if (!path_is_folder(p->staging) || folder_list(p->staging, p->arena, &list, NULL)) return false;
+    if (!path_is_folder(p->staging) || folder_list(p->staging, p->arena, &list, NULL)) return left;
     for (size_t i = 0; i < list.count; i++)
-        if (strncmp(list.names[i], publish_journal, strlen(publish_journal)) == 0) return true;
-    return false;
+        if (strncmp(list.names[i], publish_journal, strlen(publish_journal)) == 0)
+            add_journal(p, path_join(p->arena, p->staging, list.names[i]), &left);
+    if (!left.found) left.same_work = w->found && strcmp(w->record.work, p->options.work) == 0;
+    left.command = command_of(p);
+    return left;
 }
 
-/* Whether a lock says nothing of another work. */
-static bool is_same_work(const struct publishing *p, const struct lock_watch *w)
-{
-    return !*w->record.work || strcmp(w->record.work, p->options.work) == 0;
-}
-
-/* What there is in the staging folder, whose lock w has found free. */
-static void find_left(struct publishing *p, const struct lock_watch *w)
-{
-    p->left = (struct publish_left){.found = has_journal(p)};
-    if (!p->left.found) return;
-    p->left.same_work = is_same_work(p, w);
-    p->left.bytes = folder_allocated_bytes(p->staging);
-}
-
-/* A lock that may yet turn out to be held is not looked at for long: publish_begin() is. */
+/* A lock that may yet turn out to be held is not looked at for long: publish_begin() does. */
 static void look_for_left(struct publishing *p)
 {
     struct lock_watch w = {.patience = p->options.patience};
-    if (p->options.joins || p->finished) return;
-    if (lock_look(&w, lock_of(p, p->staging)) == LOCK_FREE) find_left(p, &w);
+    if (p->finished) return;
+    if (lock_look(&w, lock_of(p, p->staging)) == LOCK_FREE) p->left = find_left(p, &w);
+}
+
+bool publish_refuses_left(const struct publishing *p)
+{
+    return p->left.found && !p->left.same_work && !p->options.restart && !p->options.overwrite;
+}
+
+bool publish_discards_left(const struct publishing *p)
+{
+    return p->left.found && (p->options.restart || (!p->left.same_work && p->options.overwrite));
+}
+
+static bool is_complete(const struct publishing *p)
+{
+    return !p->finished && !path_exists(p->staging) && !path_exists(lock_of(p, p->final)) &&
+           is_made(p, p->unit_folder);
+}
+
+/* A rank above 0 may come when rank 0 has published what they have done together, or is about to
+ * end that. */
+static bool may_be_there(const struct publishing *p)
+{
+    if (p->finished || (p->complete && p->options.resume)) return true;
+    return p->options.joins && !p->options.overwrite && is_made(p, p->unit_folder);
+}
+
+/* What stands there may be replaced where that is asked for, or it is what an interrupted run has
+ * left, and is to be discarded. */
+static bool is_to_replace(const struct publishing *p)
+{
+    if (!p->options.may_replace) return false;
+    if (p->options.overwrite) return true;
+    return p->options.restart && is_made(p, p->unit_folder) &&
+           (is_unfinished(p, p->final) || is_unfinished(p, p->destination));
 }
 
 /* What stands where the unit will be. */
@@ -170,14 +225,16 @@ static enum status check_final(struct publishing *p, struct error *err)
                     "%s: exists and is not empty; it cannot be replaced, since it is a mount point "
                     "or its parent cannot be written",
                     p->final);
-    if (p->finished) return OK;
-    if (p->options.may_replace)
-        return p->options.may_replace(p->options.replace_context, p->final, &p->replaces, err);
+    if (may_be_there(p)) return OK;
+    if (is_to_replace(p))
+        return p->options.may_replace(p->options.context, p->final, &p->replaces, err);
     if (is_unfinished(p, p->final) || is_unfinished(p, p->destination))
-        return fail(err, ERR_EXISTS,
-                    "%s: exists, from a run that was ended just before it was done: --resume "
-                    "finishes it, --overwrite replaces it",
-                    p->final);
+        return fail(
+            err, ERR_EXISTS,
+            "%s: exists, from a run with other arguments or of another source that was "
+            "interrupted just before it was done: the same command finishes it, --overwrite "
+            "replaces it",
+            p->final);
     return fail(err, ERR_EXISTS, "%s: exists and is not empty; --overwrite replaces it", p->final);
 }
 
@@ -221,7 +278,7 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
     }
     p->final = p->unit_in_root ? renamable(a, unit_folder) : own;
     p->stays = exists && !unit && !can_be_replaced(a, p->final);
-    if (!p->stays && is_in_place(p, own, unit_folder, &in_place)) {
+    if (!p->stays && !o->restart && is_in_place(p, own, unit_folder, &in_place)) {
         p->finished = true;
         p->unit_in_root = in_place != own;
         p->final = in_place;
@@ -235,6 +292,7 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
         p->folder = unit_folder;
     else
         p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
+    p->complete = is_complete(p);
     look_for_left(p);
     return check_final(p, err);
 }
@@ -259,36 +317,58 @@ static enum status remove_stale(const struct publishing *p, const char *staging,
     return st;
 }
 
-/* Whether a folder was made by take_staging() of a process of this host that died before it could
- * rename it, and holds no more than its lock. One without a lock may be of a process that cannot be
- * seen from here and is about to write it. */
-static bool is_stillborn(const struct publishing *p, const char *path, const char *name,
-                         const char *host, struct lock_watch *w)
+/* The folder that becomes staging lies beside it, and is named after its process:
+ * ".HOST.SCOPE.PID.ferry-partial". This is what such names of this host begin with. */
+static const char *fresh_prefix(const struct publishing *p)
 {
-    enum { OLD_SECONDS = 60 };
-    struct name_list list;
-    struct stat s;
-    char *end;
-    size_t n = strlen(host);
-    if (name[0] != '.' || strncmp(name + 1, host, n) || name[n + 1] != '.') return false;
-    long pid = strtol(name + n + 2, &end, 10);
-    if (pid <= 0 || strcmp(end, ".ferry-partial")) return false;
-    if (kill((pid_t)pid, 0) == 0 || errno != ESRCH) return false;
-    if (lstat(path, &s) || !S_ISDIR(s.st_mode) || folder_list(path, p->arena, &list, NULL))
-        return false;
-    if (list.count > 1 || (list.count && strcmp(list.names[0], publish_lock))) return false;
-    if (lock_look(w, lock_of(p, path)) != LOCK_FREE) return false;
-    return w->found || time(NULL) - s.st_mtime > OLD_SECONDS;
+    char host[256] = "", scope[64];
+    (void)gethostname(host, sizeof host - 1);
+    lock_own_scope(scope);
+    return arena_printf(p->arena, ".%s.%s.", host, scope);
 }
 
-static void remove_stillborn(const struct publishing *p, const char *parent, const char *host)
+static const char *fresh_name(const struct publishing *p, const char *prefix, long pid)
+{
+    return arena_printf(p->arena, "%s%ld.ferry-partial", prefix, pid);
+}
+
+/* What take_staging() has put into it. A folder that holds anything else is somebody's. */
+static bool holds_only_ours(const struct publishing *p, const char *path)
 {
     struct name_list list;
+    if (folder_list(path, p->arena, &list, NULL)) return false;
+    for (size_t i = 0; i < list.count; i++)
+        if (strcmp(list.names[i], publish_lock) && strcmp(list.names[i], command_name))
+            return false;
+    return true;
+}
+
+/* Whether a folder was made by take_staging() of a process of this boot and namespace that died
+ * before it could rename it. */
+static bool is_stillborn(const struct publishing *p, const char *path, const char *name,
+                         const char *prefix, struct lock_watch *w)
+{
+    struct stat s;
+    size_t n = strlen(prefix);
+    if (strncmp(name, prefix, n)) return false;
+    long pid = strtol(name + n, NULL, 10);
+    if (pid <= 0 || strcmp(name, fresh_name(p, prefix, pid))) return false;
+    if (lstat(path, &s) || !S_ISDIR(s.st_mode) || !holds_only_ours(p, path)) return false;
+    if (lock_look(w, lock_of(p, path)) != LOCK_FREE) return false;
+    if (*w->record.host) return true;                  /* and that process is dead */
+    return kill((pid_t)pid, 0) != 0 && errno == ESRCH; /* before it could write its lock */
+}
+
+static void remove_stillborn(const struct publishing *p, const char *parent)
+{
+    struct name_list list;
+    const char *prefix = fresh_prefix(p);
     if (folder_list(parent, p->arena, &list, NULL)) return;
     for (size_t i = 0; i < list.count; i++) {
         struct lock_watch w = {.patience = p->options.patience};
         const char *path = path_join(p->arena, parent, list.names[i]);
-        if (is_stillborn(p, path, list.names[i], host, &w)) (void)!remove_stale(p, path, &w, NULL);
+        if (is_stillborn(p, path, list.names[i], prefix, &w))
+            (void)!remove_stale(p, path, &w, NULL);
     }
 }
 
@@ -313,18 +393,6 @@ static enum status see_free(const struct publishing *p, const char *folder, stru
     *w = (struct lock_watch){.patience = p->options.patience};
     TRY(lock_watch_until_sure(w, lock_of(p, folder), &life, err));
     return life == LOCK_HELD ? busy(p, folder, err) : OK;
-}
-
-/* Whether what a dead run has left is of the same work; where it is in its place, the caller has
- * looked at it more closely. */
-static enum status check_work(const struct publishing *p, const struct lock_watch *w,
-                              struct error *err)
-{
-    if (p->finished || is_same_work(p, w)) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: what was begun there had other arguments, another number of ranks or another "
-                "source, or the source has changed since; --restart throws it away and begins",
-                p->staging);
 }
 
 /* What lies in the staging folder, which another who takes over may be removing. */
@@ -359,26 +427,21 @@ static enum status see_no_ranks(const struct publishing *p, struct error *err)
     return OK;
 }
 
-/* Makes a folder of a dead run ours. */
-static enum status take_over(struct publishing *p, const char *folder, struct error *err)
+/* Makes a folder of a dead run ours, of whose lock w is what was seen. */
+static enum status take_over(struct publishing *p, const char *folder, const struct lock_watch *w,
+                             struct error *err)
 {
-    struct lock_watch w;
-    TRY(see_free(p, folder, &w, err));
-    TRY(check_work(p, &w, err));
-    const char *run = *w.record.run ? w.record.run : NULL;
-    enum status st = lock_take(&p->lock, folder, publish_lock, &w, run, p->options.work, err);
+    const char *run = *w->record.run ? w->record.run : NULL;
+    enum status st = lock_take(&p->lock, folder, publish_lock, w, run, p->options.work, err);
     return st == ERR_EXISTS ? busy(p, folder, err) : st;
 }
 
-/* What a dead run has left is not thrown away unless that is asked for. */
-static enum status check_restart(struct publishing *p, const struct lock_watch *w,
-                                 struct error *err)
+static enum status check_left(const struct publishing *p, struct error *err)
 {
-    find_left(p, w);
-    if (!p->left.found || p->options.restart) return OK;
+    if (!publish_refuses_left(p)) return OK;
     return fail(err, ERR_EXISTS,
-                "%s: an interrupted run has left what it has done in %s: --resume goes on with it, "
-                "--restart throws it away and begins",
+                "%s: an interrupted run with other arguments or of another source has left what it "
+                "has done in %s: --restart or --overwrite discards it",
                 p->final, p->staging);
 }
 
@@ -388,25 +451,30 @@ static enum status rename_staging(const struct publishing *p, const char *fresh,
     return st == ERR_EXISTS ? busy(p, p->staging, err) : st;
 }
 
-/* A staging folder appears with its lock in it, by a rename: nobody sees one that has none yet. */
-static enum status take_staging(struct publishing *p, struct error *err)
+static enum status write_command(const struct publishing *p, const char *folder, struct error *err)
 {
-    struct lock_watch old, none = {.found = false};
-    char host[256] = "";
-    (void)gethostname(host, sizeof host - 1);
+    const char *command = p->options.command;
+    if (!command) return OK;
+    return file_write_all(path_join(p->arena, folder, command_name), command, strlen(command),
+                          false, err);
+}
+
+/* A staging folder appears with its lock in it, by a rename: nobody sees one that has none yet.
+ * old: what was seen of the lock of the one that is there, which is removed. */
+static enum status take_staging(struct publishing *p, const struct lock_watch *old,
+                                struct error *err)
+{
+    const struct lock_watch none = {.found = false};
     const char *parent = path_parent(p->arena, p->staging);
-    const char *fresh = path_join(
-        p->arena, parent, arena_printf(p->arena, ".%s.%ld.ferry-partial", host, (long)getpid()));
-    remove_stillborn(p, parent, host);
+    const char *fresh = path_join(p->arena, parent, fresh_name(p, fresh_prefix(p), (long)getpid()));
     TRY(path_remove(fresh, err));
     if (mkdir(fresh, 0777))
-        return fail_errno(err, ERR_IO, "%s: no folder can be made beside it, in %s", p->final,
+        return fail_errno(err, ERR_IO, "%s: no folder can be created beside it, in %s", p->final,
                           parent);
     enum status st = lock_take(&p->lock, fresh, publish_lock, &none, NULL, p->options.work, err);
-    if (!st) st = see_free(p, p->staging, &old, err);
+    if (!st) st = write_command(p, fresh, err);
     if (!st) st = see_no_ranks(p, err);
-    if (!st) st = check_restart(p, &old, err);
-    if (!st) st = remove_stale(p, p->staging, &old, err);
+    if (!st) st = remove_stale(p, p->staging, old, err);
     if (!st) st = rename_staging(p, fresh, err);
     if (!st) return OK;
     lock_drop(p->lock, NULL);
@@ -423,27 +491,42 @@ static void remove_new_parents(const struct publishing *p)
         path = path_parent(p->arena, path);
 }
 
+/* A staging folder of ours: that of an interrupted run of the same work, or a new one. */
+static enum status take_or_create_staging(struct publishing *p, struct error *err)
+{
+    struct lock_watch w;
+    TRY(see_free(p, p->staging, &w, err));
+    p->left = find_left(p, &w);
+    TRY(check_left(p, err));
+    p->continues = p->left.same_work && !p->options.restart;
+    return p->continues ? take_over(p, p->staging, &w, err) : take_staging(p, &w, err);
+}
+
+static enum status take_over_finished(struct publishing *p, struct error *err)
+{
+    struct lock_watch w;
+    TRY(see_free(p, p->final, &w, err));
+    return take_over(p, p->final, &w, err);
+}
+
 enum status publish_begin(struct publishing *p, bool durable, struct error *err)
 {
     const char *parent = path_parent(p->arena, p->staging);
     p->durable = durable;
     p->old_parent = publish_existing_parent(p->arena, parent);
-    if (p->finished) return take_over(p, p->final, err);
-    if (p->options.resume && path_is_folder(p->staging)) {
-        TRY(take_over(p, p->staging, err));
-        p->resumed = true;
-        enum status st = folder_create(p->folder, err);
-        if (st) publish_keep(p, err->text);
-        return st;
-    }
+    if (p->finished) return take_over_finished(p, err);
     enum status st = folder_create(parent, err);
-    if (!st) st = take_staging(p, err);
+    if (!st) remove_stillborn(p, parent);
+    if (!st) st = take_or_create_staging(p, err);
     if (st) {
         remove_new_parents(p);
         return st;
     }
     st = folder_create(p->folder, err);
-    if (st) publish_abandon(p);
+    if (st && p->continues)
+        publish_keep(p, err->text);
+    else if (st)
+        publish_abandon(p);
     return st;
 }
 
@@ -472,8 +555,14 @@ enum status publish_check_ours(const struct publishing *p, struct error *err)
 {
     if (!lock_is_lost(p->lock)) return OK;
     return fail(err, ERR_EXISTS,
-                "%s: another ferry has taken this one for dead and goes on, or it was removed",
+                "%s: another ferry has taken this one for dead and continues, or it was removed",
                 p->staging);
+}
+
+uint64_t publish_done_bytes(const struct publishing *p)
+{
+    const struct lock_watch any = {.found = false};
+    return find_left(p, &any).bytes;
 }
 
 enum status publish_forget(struct publishing *p, struct error *err)
@@ -570,19 +659,25 @@ static enum status move_entries_up(struct publishing *p, struct error *err)
 static enum status move_into_folder(struct publishing *p, struct error *err)
 {
     TRY(check_final(p, err));    /* again: much time has passed */
-    TRY(publish_forget(p, err)); /* what is moved up cannot be gone on with */
+    TRY(publish_forget(p, err)); /* what is moved up cannot be continued */
     TRY(move_entries_up(p, err));
     p->moved = true;
     if (p->durable) TRY(folder_sync(p->final, err));
     return path_remove(p->staging, err);
 }
 
+/* Where what is replaced lies until the new one is in its place. */
+static const char *aside_of(const struct publishing *p)
+{
+    return arena_printf(p->arena, "%s/.%s.ferry-old", path_parent(p->arena, p->final),
+                        path_base(p->arena, p->final));
+}
+
 /* Renames staging to its final place; what stands there goes aside first, and is deleted last. */
 static enum status move_into_place(struct publishing *p, struct error *err)
 {
     const char *parent = path_parent(p->arena, p->final);
-    const char *aside =
-        arena_printf(p->arena, "%s/.%s.ferry-old", parent, path_base(p->arena, p->final));
+    const char *aside = aside_of(p);
     bool replaced = false, empty;
     TRY(check_final(p, err)); /* again: much time has passed */
     if (path_is_folder(p->final)) {
@@ -600,7 +695,7 @@ static enum status move_into_place(struct publishing *p, struct error *err)
     if (st) return st;
     p->moved = true;
     if (p->durable) TRY(sync_parents(p, parent, err));
-    return p->options.may_replace ? path_remove(aside, err) : OK; /* of this run, or a dead one */
+    return replaced || p->options.overwrite ? path_remove(aside, err) : OK; /* also a dead run's */
 }
 
 static enum status remove_private(const struct publishing *p, const char *folder, struct error *err)
@@ -628,7 +723,10 @@ static enum status finish(const struct publishing *p, const struct root_file *fi
 static enum status move_and_finish(struct publishing *p, const struct root_file *files,
                                    size_t num_files, struct error *err)
 {
-    if (p->finished) return finish(p, files, num_files, err);
+    if (p->finished) {
+        if (p->options.overwrite) TRY(path_remove(aside_of(p), err));
+        return finish(p, files, num_files, err);
+    }
     if (!p->unit_in_root) TRY(put_root_files(p, p->staging, p->staging, files, num_files, err));
     if (p->durable) TRY(sync_tree(p->staging, err));
     TRY(publish_check_ours(p, err));

@@ -10,9 +10,13 @@
  * that it is no model before.
  *
  * A lock in the staging folder (lock.h) keeps a second run out: ERR_EXISTS "busy" while its process
- * lives. What a dead one left is removed, or gone on with (resume); also where it died between the
- * rename and the root files. Names that begin with ".ferry-" are locks and journals, and never stay
- * in what is published. */
+ * lives. What an interrupted run has left is
+ *
+ *   continued    by a run of the same work, also where it ended between the rename and the root
+ * files refused      by a run of other work (ERR_EXISTS), if a journal says that something is done
+ *   discarded    where that is asked for (restart; of other work: overwrite), or nothing is done
+ *
+ * Names that begin with ".ferry-" are locks and journals, and never stay in what is published. */
 #ifndef FERRY_CKPT_PUBLISH_H
 #define FERRY_CKPT_PUBLISH_H
 
@@ -46,18 +50,24 @@ typedef enum status publish_may_replace(void *context, const char *folder,
 
 struct publish_options {
     publish_may_replace *may_replace; /* NULL: what is not empty is never replaced */
-    void *replace_context;
-    const char *work;  /* what is done, in one line; with what has another one it is not gone on */
-    bool resume;       /* go on with what an interrupted run has left, if it has */
-    bool restart;      /* throw it away, and begin */
-    bool joins;        /* as a rank above 0, which leaves all that to rank 0 */
-    unsigned patience; /* with a lock of another host, as in lock.h */
+    /* Whether a folder holds what this work makes. NULL: nobody can tell, so no. */
+    bool (*is_made)(void *context, const char *unit_folder);
+    void *context;       /* of both */
+    const char *work;    /* what is done, in one line */
+    const char *command; /* that does it, as it can be typed; NULL: not known */
+    bool overwrite;      /* replace what is there, and discard an interrupted run of other work */
+    bool restart;        /* discard an interrupted run of any work */
+    bool resume;         /* nothing is left to do where the destination is complete */
+    bool joins;          /* as a rank above 0, which leaves all that to rank 0 */
+    unsigned patience;   /* with a lock of another host, as in lock.h */
 };
 
-/* What an interrupted run has left that can be gone on with: there is a journal of it. */
+/* What an interrupted run has left in the staging folder. */
 struct publish_left {
-    bool found, same_work;
-    uint64_t bytes; /* of the disk */
+    bool found; /* a journal says that something is done */
+    bool same_work;
+    uint64_t bytes;             /* that are done */
+    const char *work, *command; /* its own; NULL: not known */
 };
 
 struct publishing {
@@ -75,10 +85,11 @@ struct publishing {
     struct publish_replaced replaces;
     struct publish_left left;
     bool durable, moved;
-    bool resumed; /* there was a staging folder; it is ours now */
-    /* All is in place but root files, from a run that died: once the caller has made sure that it
-     * was the same one, publish_begin() and publish_commit() are left to be done. */
+    bool continues; /* the staging folder of an interrupted run is ours now */
+    /* All is in place but root files, from an interrupted run of the same work: publish_begin() and
+     * publish_commit() are left to be done. */
     bool finished;
+    bool complete;     /* the destination is what this work makes */
     struct lock *lock; /* from publish_begin() on */
 };
 
@@ -93,29 +104,32 @@ const char *publish_existing_parent(struct arena *a, const char *destination);
 
 /* Refuses, with nothing touched: a destination that exists and is not empty (the unit, where unit
  * is not NULL; ERR_EXISTS) unless it may be replaced; a folder that is no root of such units; a
- * source and a destination of which one lies in the other (ERR_USAGE). Sets p->left, which
- * publish_begin() refuses to throw away (ERR_EXISTS) unless it is to restart. Does not create
- * anything. */
+ * source and a destination of which one lies in the other (ERR_USAGE). Sets p->left; that it is
+ * refused is said by publish_begin(). Does not create anything. */
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
                                      const char *unit, const char *source,
                                      const struct publish_options *o, struct error *err);
-/* Creates the staging folder with its lock, or takes over that of a dead run (resume), which must
- * have been of the same work (ERR_UNSUPPORTED). ERR_EXISTS while a rank of another run is at work
- * there. One of publish_commit, _abandon and _keep must follow, the last two also where
- * publish_commit failed. */
+/* Whether what is left is refused, or discarded, rather than continued. */
+bool publish_refuses_left(const struct publishing *p);
+bool publish_discards_left(const struct publishing *p);
+/* Creates the staging folder with its lock, or takes over that of an interrupted run of the same
+ * work. ERR_EXISTS while a rank of another run is at work there. One of publish_commit, _abandon
+ * and _keep must follow, the last two also where publish_commit failed. */
 MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct error *err);
-/* While it is in work: ERR_EXISTS where another has taken this process for dead and goes on. */
+/* While it is in work: ERR_EXISTS where another has taken this process for dead and continues. */
 MUST_CHECK enum status publish_check_ours(const struct publishing *p, struct error *err);
-/* Removes the journals in the staging folder, so that nobody goes on with what is there. */
+/* Removes the journals in the staging folder, so that nobody continues what is there. */
 MUST_CHECK enum status publish_forget(struct publishing *p, struct error *err);
-/* Bytes of the disk that are taken already, by what is gone on with or thrown away at the start. */
+/* Bytes of the disk that are taken already, by what is continued or discarded at the start. */
 uint64_t publish_staged_bytes(const struct publishing *p);
+/* Bytes that are done, as the journals in the staging folder say now. */
+uint64_t publish_done_bytes(const struct publishing *p);
 /* Moves the unit to its place, then the root files, in their order. */
 MUST_CHECK enum status publish_commit(struct publishing *p, const struct root_file *files,
                                       size_t num_files, struct error *err);
 /* Removes the staging folder, and the parents that were made for it. */
 void publish_abandon(struct publishing *p);
-/* Leaves it, for a later run to go on with; the lock says why. */
+/* Leaves it, for a later run to continue; the lock says why. */
 void publish_keep(struct publishing *p, const char *why);
 
 #endif

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ckpt/journal.h"
 #include "common/file.h"
 #include "tests/testing.h"
 
@@ -76,11 +77,11 @@ static enum status may_replace(void *context, const char *path, struct publish_r
 static enum status check(struct publishing *p, const char *destination, const char *unit,
                          bool overwrite)
 {
-    return publish_check(p, &a, destination, unit, "",
-                         &(struct publish_options){.may_replace = overwrite ? may_replace : NULL,
-                                                   .patience = 2,
-                                                   .work = "test"},
-                         &err);
+    return publish_check(
+        p, &a, destination, unit, "",
+        &(struct publish_options){
+            .may_replace = may_replace, .overwrite = overwrite, .patience = 2, .work = "test"},
+        &err);
 }
 
 static void begin(struct publishing *p, const char *destination, const char *unit, bool overwrite)
@@ -432,16 +433,24 @@ static void a_destination_around_the_source_is_refused(void **state)
     assert_int_equal(symlink("hf", in("link")), 0);
     const char *hf = in("hf");
     assert_fails(publish_check(&p, &a, hf, NULL, hf,
-                               &(struct publish_options){.may_replace = may_replace}, &err),
+                               &(struct publish_options){
+                                   .may_replace = may_replace, .overwrite = true, .work = "w"},
+                               &err),
                  ERR_USAGE, "hf: the source and the destination are the same");
     assert_fails(publish_check(&p, &a, in("link"), NULL, hf,
-                               &(struct publish_options){.may_replace = may_replace}, &err),
+                               &(struct publish_options){
+                                   .may_replace = may_replace, .overwrite = true, .work = "w"},
+                               &err),
                  ERR_USAGE, "link: the source and the destination are the same");
     assert_fails(publish_check(&p, &a, hf, NULL, in("link/deep/er"),
-                               &(struct publish_options){.may_replace = may_replace}, &err),
+                               &(struct publish_options){
+                                   .may_replace = may_replace, .overwrite = true, .work = "w"},
+                               &err),
                  ERR_USAGE, "lies inside this destination");
     assert_fails(publish_check(&p, &a, hf, "iter_0000001", in("hf/model.safetensors"),
-                               &(struct publish_options){.may_replace = may_replace}, &err),
+                               &(struct publish_options){
+                                   .may_replace = may_replace, .overwrite = true, .work = "w"},
+                               &err),
                  ERR_USAGE, "hf: the source lies inside this destination");
     static const char *const inside[] = {"hf/out", "hf/deep/out", "hf/new/er/out/", "link/deep/er"};
     for (size_t i = 0; i < sizeof inside / sizeof *inside; i++)
@@ -451,9 +460,10 @@ static void a_destination_around_the_source_is_refused(void **state)
     assert_ok(publish_check(&p, &a, in("hf2"), NULL, hf,
                             &(struct publish_options){.patience = 2, .work = "test"}, &err));
     put(in("h/x"), "");
-    assert_ok(publish_check(&p, &a, in("h"), NULL, hf,
-                            &(struct publish_options){.may_replace = may_replace},
-                            &err)); /* begins alike, no more */
+    assert_ok(publish_check(
+        &p, &a, in("h"), NULL, hf,
+        &(struct publish_options){.may_replace = may_replace, .overwrite = true, .work = "w"},
+        &err)); /* begins alike, no more */
 }
 
 /* ---- locks ---- */
@@ -569,8 +579,10 @@ static void of_many_who_take_over_one_wins(void **state)
     enum { RIVALS = 6 };
     for (int round = 0; round < 20; round++) {
         int told[2], hold[2], winners = 0;
+        bool continues = round % 2;
         put(in(".out.ferry-partial/left"), "by one that is dead");
-        put(in(".out.ferry-partial/.ferry-lock"), arena_printf(&a, "%s 0 0\n", host()));
+        put(in(".out.ferry-partial/.ferry-lock"),
+            arena_printf(&a, "%s 0 0\n%s\n", host(), continues ? "test" : "other"));
         assert_int_equal(pipe(told), 0);
         assert_int_equal(pipe(hold), 0);
         for (int i = 0; i < RIVALS; i++)
@@ -586,7 +598,7 @@ static void of_many_who_take_over_one_wins(void **state)
         }
         assert_int_equal(winners, 1);
         assert_names(folder, ".out.ferry-partial");
-        assert_names(in(".out.ferry-partial"), ".ferry-lock");
+        assert_names(in(".out.ferry-partial"), continues ? ".ferry-lock left" : ".ferry-lock");
         for (int i = 0; i < 2; i++) {
             close(told[i]);
             close(hold[i]);
@@ -597,78 +609,236 @@ static void of_many_who_take_over_one_wins(void **state)
     }
 }
 
-/* Takes a destination and is killed before it can rename what it has made for it. */
+/* The prefix of a folder that take_staging() makes before it is renamed. */
+static const char *fresh_prefix(void)
+{
+    char scope[64];
+    lock_own_scope(scope);
+    return arena_printf(&a, ".%s.%s.", host(), scope);
+}
+
+/* Processes that were killed before they could rename what they had made for a destination. */
 static void what_a_run_has_left_that_died_at_once_is_removed(void **state)
 {
     (void)state;
     struct publishing p;
     long dead = dead_process();
-    const char *stillborn = arena_printf(&a, ".%s.%ld.ferry-partial", host(), dead);
-    const char *lock = arena_printf(&a, "%s/.ferry-lock", stillborn);
-    const char *record = arena_printf(&a, "%s %ld 12345 s 0 1\nw\nat work\n", host(), dead);
-    put(in(lock), arena_printf(&a, "%s %ld 12345\n", host(), dead));
-    begin(&p, in("out"), NULL, false);
-    assert_names(folder, ".out.ferry-partial");
-    assert_ok(publish_commit(&p, NULL, 0, &err));
-    assert_names(folder, "out");
-    put(in("root/iter_0000003/weights"), "three");
-    put(in(arena_printf(&a, "root/%s", lock)), "");
-    begin(&p, in("root"), "iter_0000007", false);
-    assert_names(in("root"), ".iter_0000007.ferry-partial iter_0000003");
-    publish_abandon(&p);
-
-    const struct {
-        const char *file, *text;
-    } kept[] = {
-        {arena_printf(&a, "%s/.ferry-journal", stillborn), ""}, /* a destination of such a name */
-        {arena_printf(&a, ".%s.%ld.ferry-partial/.ferry-lock", host(), (long)getppid()), ""},
-        {arena_printf(&a, ".elsewhere.%ld.ferry-partial/.ferry-lock", dead), ""},
-        {arena_printf(&a, ".%s.12x.ferry-partial/.ferry-lock", host()), ""},
-        {lock, record}, /* of another process namespace: the number may be another's there */
-    };
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        put(in(kept[i].file), kept[i].text);
-        begin(&p, in("out"), NULL, true);
+    const char *prefix = fresh_prefix(), *folder_of = "root/iter_0000003/weights";
+    const char *fresh = arena_printf(&a, "%s%ld.ferry-partial", prefix, dead);
+    put(in(folder_of), "three");
+    for (int step = 0; step < 6; step++) {
+        assert_ok(folder_create(in(arena_printf(&a, "root/%s", fresh)), &err)); /* just now */
+        const char *lock = in(arena_printf(&a, "root/%s/.ferry-lock", fresh));
+        if (step == 1) put(lock, "");
+        if (step == 2) put(lock, "vm 1");
+        if (step == 3) put(lock, arena_printf(&a, "%s %ld 12345\n", host(), dead));
+        if (step >= 4) put(lock, arena_printf(&a, "%s %ld 1\n", host(), (long)getpid()));
+        if (step == 5) put(in(arena_printf(&a, "root/%s/.ferry-command", fresh)), "ferry");
+        begin(&p, in("root"), "iter_0000007", false);
+        assert_names(in("root"), ".iter_0000007.ferry-partial iter_0000003");
         publish_abandon(&p);
-        assert_true(path_exists(in(kept[i].file)));
-        assert_ok(path_remove(path_parent(&a, in(kept[i].file)), &err));
+        assert_names(in("root"), "iter_0000003");
     }
-    assert_ok(folder_create(in(stillborn), &err)); /* that is about to get its lock, perhaps */
-    begin(&p, in("out"), NULL, true);
-    publish_abandon(&p);
-    assert_true(path_exists(in(stillborn)));
 }
 
-static void what_can_be_gone_on_with_is_not_thrown_away(void **state)
+static void what_may_be_of_a_living_process_or_of_somebody_stays(void **state)
 {
     (void)state;
     struct publishing p;
-    struct publish_options o = {.work = "w"};
-    put(in(".out.ferry-partial/.ferry-lock"), arena_printf(&a, "%s 0 0\nw\nat work\n", host()));
-    put(in(".out.ferry-partial/weights"), "half of them");
-    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
+    long dead = dead_process();
+    const char *prefix = fresh_prefix();
+    const char *fresh = arena_printf(&a, "%s%ld.ferry-partial", prefix, dead);
+    const char *elsewhere = arena_printf(&a, "%s.elsewhere", host());
+    char scope[64];
+    lock_own_scope(scope);
+    const struct {
+        const char *file, *text;
+    } kept[] = {
+        {arena_printf(&a, "%s/.ferry-journal", fresh), ""},
+        {arena_printf(&a, "%s/mine", fresh), ""},
+        {arena_printf(&a, "%s/sub/mine", fresh), ""},
+        {arena_printf(&a, "%s%ld.ferry-partial/.ferry-lock", prefix, (long)getppid()), ""},
+        {arena_printf(&a, ".elsewhere.%s.%ld.ferry-partial/.ferry-lock", scope, dead), ""},
+        {arena_printf(&a, ".%s.scope.%ld.ferry-partial/.ferry-lock", host(), dead), ""},
+        {arena_printf(&a, ".%s.%ld.ferry-partial/.ferry-lock", host(), dead), ""},
+        {arena_printf(&a, "%s12x.ferry-partial/.ferry-lock", prefix), ""},
+        {arena_printf(&a, "%s%ldx.ferry-partial/.ferry-lock", prefix, dead), ""},
+        {arena_printf(&a, "%s/.ferry-lock", fresh),
+         arena_printf(&a, "%s %ld 12345 s 0 1\nw\nat work\n", host(), dead)}, /* another scope */
+        {arena_printf(&a, "%s/.ferry-lock", fresh),
+         arena_printf(&a, "%s %ld 12345 s 0 1\nw\nat work\n", elsewhere, dead)},
+    };
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        put(in(kept[i].file), kept[i].text);
+        begin(&p, in("out"), NULL, false);
+        publish_abandon(&p);
+        if (!path_exists(in(kept[i].file))) fail_msg("case %zu", i);
+        const char *top = arena_text(&a, kept[i].file, strcspn(kept[i].file, "/"));
+        assert_ok(path_remove(in(top), &err));
+    }
+}
+
+/* ---- what an interrupted run has left ---- */
+
+/* A staging folder of a dead run of this work, with half of the weights; bytes 0: no journal. */
+static void leave_half(const char *destination, const char *work, uint64_t bytes)
+{
+    const char *name = path_base(&a, destination), *parent = path_parent(&a, destination);
+    const char *staging = path_join(&a, parent, arena_printf(&a, ".%s.ferry-partial", name));
+    struct strbuf record = {0};
+    put(path_join(&a, staging, ".ferry-lock"),
+        arena_printf(&a, "%s 0 0\n%s\nat work\n", host(), work));
+    put(path_join(&a, staging, "weights"), "half of them");
+    put(path_join(&a, staging, ".ferry-command"), "ferry what\n");
+    if (!bytes) return;
+    struct journal_task t = {.bytes = bytes};
+    journal_add(&record, &t, NULL);
+    assert_ok(journal_append(path_join(&a, staging, ".ferry-journal-3"),
+                             arena_printf(&a, "%s, rank 3", work), &record, false, &err));
+    strbuf_release(&record);
+}
+
+static enum status check_with(struct publishing *p, struct publish_options o)
+{
+    if (!o.work) o.work = "w";
+    return publish_check(p, &a, in("out"), NULL, "", &o, &err);
+}
+
+static void the_same_work_is_continued(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* plain; --resume; --overwrite */
+        struct publishing p;
+        struct publish_options o = {
+            .resume = i == 1, .overwrite = i == 2, .may_replace = may_replace};
+        leave_half(in("out"), "w", 1000);
+        assert_ok(check_with(&p, o));
+        assert_true(p.left.found && p.left.same_work);
+        assert_int_equal(p.left.bytes, 1000);
+        assert_false(publish_refuses_left(&p) || publish_discards_left(&p));
+        assert_ok(publish_begin(&p, false, &err));
+        assert_true(p.continues);
+        assert_text(in(".out.ferry-partial/weights"), "half of them");
+        assert_int_equal(publish_done_bytes(&p), 1000);
+        publish_keep(&p, "test");
+        assert_ok(path_remove(in(".out.ferry-partial"), &err));
+    }
+}
+
+static void where_nothing_is_done_nothing_is_told(void **state)
+{
+    (void)state;
+    struct publishing p;
+    leave_half(in("out"), "w", 0); /* by rank 0, with whom others may still be at work */
+    assert_ok(check_with(&p, (struct publish_options){0}));
     assert_false(p.left.found);
-
-    put(in(".out.ferry-partial/.ferry-journal-3"), "of rank 3");
-    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
-    assert_true(p.left.found && p.left.same_work);
-    assert_fails(publish_begin(&p, false, &err), ERR_EXISTS,
-                 "--resume goes on with it, --restart throws it away");
-    assert_text(in(".out.ferry-partial/weights"), "half of them");
-    assert_names(folder, ".out.ferry-partial");
-
-    o.work = "another";
-    o.resume = true;
-    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
-    assert_true(p.left.found && !p.left.same_work);
-    assert_fails(publish_begin(&p, false, &err), ERR_UNSUPPORTED, "other arguments");
-
-    o.resume = false;
-    o.restart = true;
-    assert_ok(publish_check(&p, &a, in("out"), NULL, "", &o, &err));
     assert_ok(publish_begin(&p, false, &err));
-    assert_false(path_exists(in(".out.ferry-partial/weights")));
+    assert_true(p.continues);
     publish_abandon(&p);
+
+    leave_half(in("out"), "other", 0);
+    assert_ok(check_with(&p, (struct publish_options){0}));
+    assert_false(p.left.found);
+    assert_ok(publish_begin(&p, false, &err));
+    assert_false(p.continues);
+    assert_names(in(".out.ferry-partial"), ".ferry-lock");
+    publish_abandon(&p);
+    assert_names(folder, "");
+}
+
+static void other_work_is_refused_and_discarded_only_where_that_is_asked_for(void **state)
+{
+    (void)state;
+    struct publishing p;
+    leave_half(in("out"), "other", 1000);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(check_with(&p, (struct publish_options){.resume = i == 1}));
+        assert_true(p.left.found && !p.left.same_work && publish_refuses_left(&p));
+        assert_string_equal(p.left.work, "other");
+        assert_string_equal(p.left.command, "ferry what");
+        assert_int_equal(p.left.bytes, 1000);
+        assert_fails(publish_begin(&p, false, &err), ERR_EXISTS,
+                     "--restart or --overwrite discards it");
+        assert_text(in(".out.ferry-partial/weights"), "half of them");
+        assert_names(folder, ".out.ferry-partial");
+    }
+    for (int i = 0; i < 3; i++) { /* --restart; --overwrite; --restart of the same work */
+        leave_half(in("out"), i == 2 ? "w" : "other", 1000);
+        assert_ok(check_with(&p, (struct publish_options){.restart = i != 1,
+                                                          .overwrite = i == 1,
+                                                          .command = "ferry this",
+                                                          .may_replace = may_replace}));
+        assert_true(publish_discards_left(&p));
+        assert_ok(publish_begin(&p, false, &err));
+        assert_names(in(".out.ferry-partial"), ".ferry-command .ferry-lock");
+        assert_text(in(".out.ferry-partial/.ferry-command"), "ferry this");
+        publish_abandon(&p);
+        assert_names(folder, "");
+    }
+}
+
+static void a_journal_of_another_version_is_of_other_work(void **state)
+{
+    (void)state;
+    struct publishing p;
+    leave_half(in("out"), "w", 0);
+    put(in(".out.ferry-partial/.ferry-journal"), "ferry journal 3 w, rank 0\n...");
+    assert_ok(check_with(&p, (struct publish_options){0}));
+    assert_true(p.left.found && publish_refuses_left(&p));
+    assert_null(p.left.work);
+}
+
+/* Whether a folder has the file "made". */
+static bool is_made(void *context, const char *unit_folder)
+{
+    (void)context;
+    return path_exists(path_join(&a, unit_folder, "made"));
+}
+
+static void a_run_that_ended_before_its_root_files_is_finished(void **state)
+{
+    (void)state;
+    struct publish_options o = {.is_made = is_made, .work = "w", .may_replace = may_replace};
+    static const struct {
+        const char *lock;
+        bool made, restart, overwrite;
+        enum status st;
+        bool finished;
+    } cases[] = {
+        {"root/.ferry-lock", true, false, false, OK, true},
+        {"root/iter_0000007/.ferry-lock", true, false, false, OK, true},
+        {"root/iter_0000007/.ferry-lock", true, false, true, OK, true},
+        {"root/iter_0000007/.ferry-lock", true, true, false, OK, false},
+        {"root/.ferry-lock", true, true, false, OK, false},
+        {"root/.ferry-lock", false, true, false, ERR_EXISTS, false},
+        {"root/.ferry-lock", false, false, false, ERR_EXISTS, false},
+        {"root/.ferry-lock", false, false, true, OK, false},
+        {NULL, true, false, false, ERR_EXISTS, false},
+        {NULL, true, true, false, ERR_EXISTS, false}, /* complete: that is not left by a dead one */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct publishing p;
+        put(in("root/iter_0000007/weights"), "new");
+        put(in("root/.iter_0000007.ferry-old/weights"), "replaced");
+        put(in("root/latest"), i == 0 ? "7" : "3"); /* that came with the root */
+        if (cases[i].made) put(in("root/iter_0000007/made"), "");
+        if (cases[i].lock) put(in(cases[i].lock), arena_printf(&a, "%s 0 0\nw\nat work\n", host()));
+        o.restart = cases[i].restart;
+        o.overwrite = cases[i].overwrite;
+        enum status st = publish_check(&p, &a, in("root"), "iter_0000007", "", &o, &err);
+        if (st != cases[i].st || p.finished != cases[i].finished)
+            fail_msg("case %zu: %d, finished %d", i, (int)st, p.finished);
+        if (!st) {
+            assert_ok(publish_begin(&p, false, &err));
+            assert_ok(publish_commit(&p, &tracker, 1, &err));
+            assert_text(in("root/latest"), "7");
+            assert_false(path_exists(in("root/.ferry-lock")));
+            assert_false(path_exists(in("root/iter_0000007/.ferry-lock")));
+            assert_int_equal(path_exists(in("root/iter_0000007/weights")), cases[i].finished);
+            if (o.overwrite) assert_false(path_exists(in("root/.iter_0000007.ferry-old")));
+        }
+        assert_ok(path_remove(in("root"), &err));
+    }
 }
 
 /* ---- what cannot be written ---- */
@@ -686,7 +856,7 @@ static void a_parent_that_cannot_be_written_is_told_at_the_beginning(void **stat
     enum status st = publish_begin(&p, true, &err);
     if (root) assert_int_equal(seteuid(0), 0);
     assert_int_equal(st, ERR_IO);
-    assert_non_null(strstr(err.text, "closed/out: no folder can be made beside it, in "));
+    assert_non_null(strstr(err.text, "closed/out: no folder can be created beside it, in "));
     assert_non_null(strstr(err.text, "/closed: Permission denied"));
     assert_names(in("closed"), "out");
 }
@@ -729,7 +899,12 @@ int main(void)
         TEST(only_what_a_dead_process_left_is_taken_over),
         TEST(of_many_who_take_over_one_wins),
         TEST(what_a_run_has_left_that_died_at_once_is_removed),
-        TEST(what_can_be_gone_on_with_is_not_thrown_away),
+        TEST(what_may_be_of_a_living_process_or_of_somebody_stays),
+        TEST(the_same_work_is_continued),
+        TEST(where_nothing_is_done_nothing_is_told),
+        TEST(other_work_is_refused_and_discarded_only_where_that_is_asked_for),
+        TEST(a_journal_of_another_version_is_of_other_work),
+        TEST(a_run_that_ended_before_its_root_files_is_finished),
         TEST(a_parent_that_cannot_be_written_is_told_at_the_beginning),
         TEST(a_file_among_the_parents_is_told_at_the_beginning),
     };

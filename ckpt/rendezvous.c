@@ -121,6 +121,15 @@ static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, 
                      r->work, err);
 }
 
+/* Whether rank 0 has published what this rank was to do. What is to be replaced may be what this
+ * plan makes, too: then its run tells, or that rank 0 does not come any more. */
+static bool is_published_by_now(const struct rendezvous *r, const char *last_run, bool given_up)
+{
+    if (r->others[0].watch.found) return false;
+    if (!r->publishing->options.overwrite || given_up) return is_published(r, NULL);
+    return last_run && is_published(r, last_run);
+}
+
 enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
     const struct publishing *p = r->publishing;
@@ -130,12 +139,11 @@ enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, st
     unsigned turn = 0;
     *left = LEFT_NOTHING;
     while (lock_look(w, r->locks[0]) != LOCK_HELD) {
-        if (!w->found && (p->options.resume || last_run) &&
-            is_published(r, p->options.resume ? NULL : last_run))
-            return OK;
+        bool given_up = is_given_up(r, o, false);
+        if (is_published_by_now(r, last_run, given_up)) return OK;
         if (says(w, "failed") && !lock_is_same_process(&w->record, &o->old))
             return rank_failed(0, w, err);
-        if (is_given_up(r, o, false))
+        if (given_up)
             return fail(err, ERR_RANK, "%s: rank 0 has not begun within %u s (--timeout)%s%s",
                         p->destination, r->timeout_seconds, *w->record.state ? "; it was " : "",
                         w->record.state);
@@ -180,7 +188,7 @@ static enum status wait_for_rank_0(struct rendezvous *r, struct error *err)
                         "is done is kept in %s",
                         p->destination, r->timeout_seconds, p->staging);
         if (dead && !o->told && !r->quiet)
-            fprintf(stderr, "rank 0 (%s, process %ld) is dead: run it again with --resume\n",
+            fprintf(stderr, "rank 0 (%s, process %ld) is dead: run its command again\n",
                     w->record.host, w->record.pid);
         o->told = dead;
         TRY(pause_a_moment(&turn, err));
@@ -223,7 +231,7 @@ static enum status look_at(struct rendezvous *r, unsigned rank, bool *alive, str
     if (says(w, "failed")) return rank_failed(rank, w, err);
     o->done = is_done(r, rank, w, lock_run(r->publishing->lock));
     if (dead && !says(w, "done") && !o->told && !r->quiet)
-        fprintf(stderr, "rank %u (%s, process %ld) is dead: run it again within %u s to go on\n",
+        fprintf(stderr, "rank %u (%s, process %ld) is dead: run its command again within %u s\n",
                 rank, w->record.host, w->record.pid, r->timeout_seconds);
     o->told = dead;
     return OK;
@@ -302,19 +310,24 @@ static enum status check_others(struct rendezvous *r, struct error *err)
 static enum status check_rank_0(struct rendezvous *r, struct error *err)
 {
     struct lock_watch *w = &r->others[0].watch;
-    if (lock_is_lost(r->lock))
-        return fail(err, ERR_RANK,
-                    "another process has taken the place of this one, or rank 0 has begun anew");
     (void)lock_look(w, r->locks[0]);
     return check_same_run(r, w, err);
+}
+
+enum status rendezvous_is_ours(void *rendezvous, struct error *err)
+{
+    struct rendezvous *r = rendezvous;
+    if (!r->ranks.rank) return publish_check_ours(r->publishing, err);
+    if (!lock_is_lost(r->lock)) return OK;
+    return fail(err, ERR_RANK,
+                "another process has taken the place of this one, or rank 0 has begun anew");
 }
 
 enum status rendezvous_keep_going(void *rendezvous, struct error *err)
 {
     struct rendezvous *r = rendezvous;
-    if (r->ranks.rank) return check_rank_0(r, err);
-    TRY(publish_check_ours(r->publishing, err));
-    return check_others(r, err);
+    TRY(rendezvous_is_ours(r, err));
+    return r->ranks.rank ? check_rank_0(r, err) : check_others(r, err);
 }
 
 static enum status check_size(const struct rendezvous *r, const struct output_file *f, double until,

@@ -9,9 +9,10 @@
  *
  * A rank above 0 waits until rank 0 is at work on the same (lock.h: run, work), does its share, and
  * waits until the destination is there. Rank 0 waits until all others are done. Who is waited for
- * may die and be run again, as long as that takes no more than a timeout; what is done of a share
- * is in its journal, also for a later run of all (publish.h, resume). A rank that fails ends them
- * all. Files that a network file system shows late are waited for. */
+ * may die and be run again by the same command, as long as that takes no more than a timeout; what
+ * is done of a share is in its journal, also for a later run of all. Rank 0 alone decides whether
+ * what an interrupted run has left is continued or discarded (publish.h). A rank that fails ends
+ * them all. Files that a network file system shows late are waited for. */
 #ifndef FERRY_CKPT_RENDEZVOUS_H
 #define FERRY_CKPT_RENDEZVOUS_H
 
@@ -42,7 +43,7 @@ struct rendezvous {
 void rendezvous_init(struct rendezvous *r);
 
 /* A rank above 0, first: waits for rank 0, and takes its own place. *left: what is left to be done,
- * which is less where this rank was done before, or, to resume, the destination is there. ERR_RANK;
+ * which is less where this rank was done before, or rank 0 has published by now. ERR_RANK;
  * ERR_EXISTS where another process is the same rank. */
 enum rendezvous_left { LEFT_SHARE, LEFT_WAITING, LEFT_NOTHING };
 MUST_CHECK enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left,
@@ -50,12 +51,14 @@ MUST_CHECK enum status rendezvous_join(struct rendezvous *r, enum rendezvous_lef
 /* A rank above 0, when its share is on disk: says so, and returns OK once the destination is
  * there. */
 MUST_CHECK enum status rendezvous_wait_published(struct rendezvous *r, struct error *err);
-/* A rank above 0 that cannot go on, or not wait any longer. */
+/* A rank above 0 that fails, or does not wait any longer. */
 void rendezvous_leave(struct rendezvous *r, const char *why);
 
 /* Each rank while it is at work (executor_options.keep_going): ERR_RANK or ERR_EXISTS where another
  * has failed, has begun anew, or has taken this one's place. */
 MUST_CHECK enum status rendezvous_keep_going(void *rendezvous, struct error *err);
+/* The last of these alone (executor_options.is_ours). */
+MUST_CHECK enum status rendezvous_is_ours(void *rendezvous, struct error *err);
 
 /* Rank 0, when its share is on disk: returns OK once all others are done, and all files of the plan
  * have their sizes. ERR_RANK names the rank, and what it said. */

@@ -15,7 +15,7 @@
 
 struct sink_options {
     unsigned rank;  /* whose files of the plan are ours */
-    bool may_exist; /* files of an earlier run, to be gone on with */
+    bool may_exist; /* files of an earlier run, to be continued */
     bool fsync;
     bool direct_io; /* what is written leaves the page cache */
 };

@@ -34,7 +34,7 @@ struct progress {
     enum progress_style style;
     const char *what;
     uint64_t total_bytes;
-    _Atomic uint64_t done_bytes, skipped_bytes;
+    _Atomic uint64_t worked_bytes, skipped_bytes; /* together, what is done */
     _Atomic(const char *) file;
     double start; /* seconds_now() */
 
@@ -51,10 +51,10 @@ struct progress {
 
 /* ---- text ---- */
 
-/* What was done by work. Skipped bytes may be counted a moment before or after they are done. */
+/* What was done by work. */
 static uint64_t worked_bytes(const struct progress_view *v)
 {
-    return v->done_bytes > v->skipped_bytes ? v->done_bytes - v->skipped_bytes : 0;
+    return v->done_bytes - v->skipped_bytes;
 }
 
 static void add_number(struct strbuf *out, double v)
@@ -74,16 +74,15 @@ static double unit_of(double bytes, const char **name)
     return unit;
 }
 
-/* "12.3 of 29.1 GB", or "12.3 GB" where the total is not known or reached. */
-static void add_bytes(struct strbuf *out, const struct progress_view *v)
+void progress_bytes(struct strbuf *out, uint64_t done_bytes, uint64_t total_bytes)
 {
     const char *name;
-    bool of_total = v->done_bytes < v->total_bytes;
-    double unit = unit_of((double)(of_total ? v->total_bytes : v->done_bytes), &name);
-    add_number(out, (double)v->done_bytes / unit);
+    bool of_total = done_bytes < total_bytes;
+    double unit = unit_of((double)(of_total ? total_bytes : done_bytes), &name);
+    add_number(out, (double)done_bytes / unit);
     if (of_total) {
         strbuf_add_text(out, " of ");
-        add_number(out, (double)v->total_bytes / unit);
+        add_number(out, (double)total_bytes / unit);
     }
     strbuf_printf(out, " %s", name);
 }
@@ -115,7 +114,7 @@ static void running_text(struct strbuf *out, const struct progress_view *v)
         strbuf_printf(out, "  %3.0f%%", part < 1 ? floor(100 * part) : 100);
     }
     strbuf_add_text(out, "  ");
-    add_bytes(out, v);
+    progress_bytes(out, v->done_bytes, v->total_bytes);
     strbuf_add_text(out, "  ");
     add_rate(out, v->bytes_per_second);
     if (worked_bytes(v) && v->done_bytes < v->total_bytes) {
@@ -133,7 +132,7 @@ static void running_text(struct strbuf *out, const struct progress_view *v)
 static void last_text(struct strbuf *out, const struct progress_view *v)
 {
     strbuf_printf(out, "%s %s: ", v->what, v->event == PROGRESS_DONE ? "done" : "stopped");
-    add_bytes(out, v);
+    progress_bytes(out, v->done_bytes, v->total_bytes);
     strbuf_add_text(out, " in ");
     add_duration(out, v->seconds);
     strbuf_add_text(out, ", ");
@@ -143,11 +142,13 @@ static void last_text(struct strbuf *out, const struct progress_view *v)
 static void json_text(struct strbuf *out, const struct progress_view *v)
 {
     static const char *const events[] = {"progress", "done", "stopped"};
+    strbuf_printf(out, "{\"event\":\"%s\",\"what\":", events[v->event]);
+    json_print_text(out, v->what);
     strbuf_printf(out,
-                  "{\"event\":\"%s\",\"done_bytes\":%llu,\"total_bytes\":%llu,\"seconds\":%.3f,"
+                  ",\"done_bytes\":%llu,\"total_bytes\":%llu,\"seconds\":%.3f,"
                   "\"bytes_per_second\":%.0f,\"file\":",
-                  events[v->event], (unsigned long long)v->done_bytes,
-                  (unsigned long long)v->total_bytes, v->seconds, v->bytes_per_second);
+                  (unsigned long long)v->done_bytes, (unsigned long long)v->total_bytes, v->seconds,
+                  v->bytes_per_second);
     if (v->file)
         json_print_text(out, v->file);
     else
@@ -214,11 +215,12 @@ double seconds_now(void)
 
 static struct progress_view view_of(struct progress *p, enum progress_event event)
 {
+    uint64_t skipped = atomic_load(&p->skipped_bytes);
     return (struct progress_view){
         .what = p->what,
         .file = atomic_load(&p->file),
-        .skipped_bytes = atomic_load(&p->skipped_bytes),
-        .done_bytes = atomic_load(&p->done_bytes),
+        .skipped_bytes = skipped,
+        .done_bytes = skipped + atomic_load(&p->worked_bytes),
         .total_bytes = p->total_bytes,
         .seconds = seconds_now() - p->start,
         .event = event,
@@ -296,19 +298,17 @@ struct progress *progress_start(enum progress_style style, const char *what, uin
 
 void progress_add(struct progress *p, uint64_t bytes)
 {
-    if (p) atomic_fetch_add_explicit(&p->done_bytes, bytes, memory_order_relaxed);
+    if (p) atomic_fetch_add_explicit(&p->worked_bytes, bytes, memory_order_relaxed);
 }
 
 void progress_skip(struct progress *p, uint64_t bytes)
 {
-    if (!p) return;
-    progress_add(p, bytes);
-    atomic_fetch_add_explicit(&p->skipped_bytes, bytes, memory_order_relaxed);
+    if (p) atomic_fetch_add_explicit(&p->skipped_bytes, bytes, memory_order_relaxed);
 }
 
 void progress_file(struct progress *p, const char *name)
 {
-    if (p) atomic_store(&p->file, name);
+    if (p) atomic_store_explicit(&p->file, name, memory_order_relaxed);
 }
 
 void progress_finish(struct progress *p, bool ok)

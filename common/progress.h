@@ -2,7 +2,7 @@
  *
  *   bar     one line that rewrites itself: percent, GB done, GB/s, time left (a terminal)
  *   plain   a line each 10 seconds and one at the end (not a terminal)
- *   json    {"event":"progress","done_bytes":..,"total_bytes":..,"seconds":..,
+ *   json    {"event":"progress","what":"converting","done_bytes":..,"total_bytes":..,"seconds":..,
  *            "bytes_per_second":..,"file":".."} a line each second, and the last with
  *            "event":"done" or "stopped"
  * Units are decimal. Rates are of the last few seconds, in the last line of the whole time; time
@@ -28,7 +28,7 @@ struct progress;
 struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes);
 /* From any thread, cheap. NULL p is allowed everywhere. */
 void progress_add(struct progress *p, uint64_t bytes);
-/* What is there without work, from an earlier run: done, but of no rate. */
+/* What is there from an earlier run, without work: done, but not counted in rates and time left. */
 void progress_skip(struct progress *p, uint64_t bytes);
 void progress_file(struct progress *p, const char *name); /* the file in work; not copied */
 void progress_finish(struct progress *p, bool ok);        /* frees p */
@@ -44,6 +44,8 @@ struct progress_view {
     enum progress_event event;
 };
 
+/* "12.3 of 29.1 GB", or "12.3 GB" where the total is 0 or reached. */
+void progress_bytes(struct strbuf *out, uint64_t done_bytes, uint64_t total_bytes);
 /* The text of a line in a style, without what moves the cursor or ends the line. */
 void progress_text(struct strbuf *out, enum progress_style style, const struct progress_view *v);
 

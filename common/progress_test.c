@@ -122,13 +122,13 @@ static void a_json_line_is_exact(void **state)
         .bytes_per_second = 1234567.8,
     };
     assert_text(PROGRESS_JSON, v,
-                "{\"event\":\"progress\",\"done_bytes\":9007199254740993,"
+                "{\"event\":\"progress\",\"what\":\"converting\",\"done_bytes\":9007199254740993,"
                 "\"total_bytes\":18446744073709551615,\"seconds\":1.500,"
                 "\"bytes_per_second\":1234568,\"file\":\"a \\\"b\\\"\"}");
     v.event = PROGRESS_STOPPED;
     v.file = NULL;
     assert_text(PROGRESS_JSON, v,
-                "{\"event\":\"stopped\",\"done_bytes\":9007199254740993,"
+                "{\"event\":\"stopped\",\"what\":\"converting\",\"done_bytes\":9007199254740993,"
                 "\"total_bytes\":18446744073709551615,\"seconds\":1.500,"
                 "\"bytes_per_second\":1234568,\"file\":null}");
 }
@@ -208,12 +208,40 @@ static void json_always_writes_the_last_line(void **state)
     cJSON_Delete(tree);
 }
 
+static void what_was_there_is_done_but_not_of_the_rate(void **state)
+{
+    (void)state;
+    cJSON *tree;
+    uint64_t done;
+    double seconds, rate;
+    char text[512] = "";
+    int old = dup(STDERR_FILENO), file = memfd_create("stderr", 0);
+    assert_true(old >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    struct progress *p = progress_start(PROGRESS_JSON, "testing", 4000000);
+    progress_skip(p, 3000000);
+    progress_add(p, 1000);
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    progress_finish(p, true);
+    assert_true(dup2(old, STDERR_FILENO) >= 0);
+    close(old);
+    assert_true(pread(file, text, sizeof text - 1, 0) > 0);
+    close(file);
+    assert_int_equal(json_parse(text, strlen(text), JSON_STRICT, &tree, NULL), OK);
+    assert_true(json_as_u64(json_get(tree, "done_bytes"), &done));
+    assert_int_equal(done, 3001000);
+    assert_true(json_as_double(json_get(tree, "seconds"), &seconds));
+    assert_true(json_as_double(json_get(tree, "bytes_per_second"), &rate));
+    assert_true(rate > 0 && rate * seconds < 2000);
+    cJSON_Delete(tree);
+}
+
 static void json_writes_a_line_each_second(void **state)
 {
     (void)state;
     const char *text = output_of(PROGRESS_JSON, 1600, true), *end = strchr(text, '\n');
-    static const char running[] = "{\"event\":\"progress\",\"done_bytes\":1000000,";
-    static const char done[] = "{\"event\":\"done\",\"done_bytes\":1000000,";
+    static const char running[] =
+        "{\"event\":\"progress\",\"what\":\"testing\",\"done_bytes\":1000000,";
+    static const char done[] = "{\"event\":\"done\",\"what\":\"testing\",\"done_bytes\":1000000,";
     assert_memory_equal(text, running, strlen(running));
     assert_non_null(end);
     assert_memory_equal(end + 1, done, strlen(done));
@@ -283,6 +311,7 @@ int main(void)
         cmocka_unit_test(short_work_shows_nothing),
         cmocka_unit_test(the_bar_rewrites_its_line_and_clears_it_at_the_end),
         cmocka_unit_test(json_always_writes_the_last_line),
+        cmocka_unit_test(what_was_there_is_done_but_not_of_the_rate),
         cmocka_unit_test(json_writes_a_line_each_second),
         cmocka_unit_test(on_a_terminal_the_bar_is_chosen),
         cmocka_unit_test(the_line_is_cut_to_the_terminal_between_characters),

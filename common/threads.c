@@ -98,7 +98,11 @@ static atomic_bool interrupt_seen, sigint_seen;
 
 static void on_signal(int number)
 {
-    if (number == SIGINT && atomic_exchange(&sigint_seen, true)) _exit(ERR_INTERRUPTED);
+    static const char text[] = "\nended at once by a second interrupt\n";
+    if (number == SIGINT && atomic_exchange(&sigint_seen, true)) {
+        (void)!write(STDERR_FILENO, text, sizeof text - 1);
+        _exit(ERR_INTERRUPTED);
+    }
     atomic_store(&interrupt_seen, true);
 }
 

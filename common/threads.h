@@ -19,8 +19,8 @@ MUST_CHECK enum status threads_run(unsigned num_threads, size_t num_tasks,
 unsigned threads_available(void); /* CPUs that this process may use */
 
 /* SIGINT, SIGTERM and SIGHUP set a flag that long work looks at; the second SIGINT ends the process
- * at once (exit code 130). Those that are ignored when the process starts, as SIGHUP under nohup,
- * stay so. SIGPIPE is ignored. */
+ * at once, with a line (exit code 130). Those that are ignored when the process starts, as SIGHUP
+ * under nohup, stay so. SIGPIPE is ignored. */
 void interrupt_install(void);
 bool interrupted(void);
 

@@ -36,12 +36,12 @@ static const struct arg convert_args[] = {
     {"--to --ckpt-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination; default: torch_dist from Hugging Face, else the source's own"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result though finite values became infinite by the cast"},
-    {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): take digests of all tensors while their bytes pass; full: read what was written again, from the disk, before it is published"},
+    {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums of all tensors; full: also read what was written again, from the disk, before it is published"},
     {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
-    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "go on with what an interrupted run of the same command has left; without one, begin"},
-    {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "throw away what an interrupted run has left, and begin; without this or --resume it is refused"},
-    {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "how much is written between two notes of what is done, which is what a kill costs; default 1GiB"},
-    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
+    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "an interrupted run of the same command is continued without it; with it, a destination that is complete already is exit code 0, not 7"},
+    {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard what an interrupted run has left, and begin anew"},
+    {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "bytes between journal records, which is the most that a kill or a failure costs; default 1GiB"},
+    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only where the real run would start"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
     {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "whose parameter names; default: the source's, else transformer_engine"},
@@ -56,7 +56,7 @@ static const struct arg convert_args[] = {
 static const struct arg ranks_args[] = {
     {"--rank --node-rank", ARG_UINT_OR_0, AT(rank), "N", NULL, "which process of several this is; default: as torchrun, mpirun or srun say it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
     {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "how many processes there are; each runs the same command and writes its share of the files, on a file system that all see; default: as above, else 1"},
-    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "how long a process that shows no life is waited for, so that it can be run again; default 600"},
+    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "heartbeat timeout: how long a process that shows no life is waited for, so that it can be run again; default 600"},
 };
 static const struct arg_group convert_groups[] = {
     {"Conversion", convert_args, sizeof convert_args / sizeof *convert_args, 0},
@@ -90,13 +90,15 @@ struct run {
     struct executor_options executor;
     struct ranks ranks;
     struct rendezvous rendezvous;
-    const char *work; /* what must be the same for an interrupted run to be gone on with */
+    const char *work; /* what must be the same for an interrupted run to be continued */
+    const char
+        *command; /* as it can be typed again, but for --resume and --restart; NULL: not known */
     bool waits_quietly;
     struct conversion report;
     struct executor_result result;
     bool opened, planned;
     bool is_read;       /* what the source holds is known */
-    bool already_there; /* resumed, and the destination is what the plan would make */
+    bool already_there; /* the destination is what the plan would make, and was not written */
     bool spoiled;       /* what is staged is not what was written */
 };
 
@@ -108,20 +110,21 @@ static const char *target_format(const struct run *r)
     return strcmp(r->source.format, "hf") == 0 ? "torch_dist" : r->source.format;
 }
 
-/* The layout that is given; what is not is the source's own, but where layers are dealt anew. */
+/* The layout that is given; what is not is the source's own, but where layers are distributed anew.
+ */
 static struct layout_options wanted_layout(const struct run *r)
 {
     struct layout_options o = layout_options_of(&r->flags->layout);
     const struct layout *s = &r->source.layout;
-    bool deals = o.pp || o.virtual_stages || o.layers_per_virtual_stage || o.first_layers ||
-                 o.last_layers || o.count_embedding || o.count_loss || o.pipeline_layout;
+    bool distributes = o.pp || o.virtual_stages || o.layers_per_virtual_stage || o.first_layers ||
+                       o.last_layers || o.count_embedding || o.count_loss || o.pipeline_layout;
     if (!o.tp) {
         o.tp = s->tp;
         if (!o.etp) o.etp = s->etp;
     }
     if (!o.ep) o.ep = s->ep;
     if (!o.pp) o.pp = s->pp;
-    if (deals) return o;
+    if (distributes) return o;
     o.virtual_stages = s->vpp;
     o.first_layers = s->first_layers;
     o.last_layers = s->last_layers;
@@ -238,53 +241,77 @@ static enum status check_space(struct run *r, struct error *err)
     TRY(folder_free_bytes(publish_existing_parent(&r->source.arena, c->destination), &c->disk_free,
                           err));
     if (c->disk_needed <= c->disk_free || r->ranks.rank) return OK; /* rank 0 looks for all */
-    return fail(err, ERR_IO, "%s: no space: %s needed, %s free, %s lacking", c->destination,
+    return fail(err, ERR_IO, "%s: no space: %s needed, %s free, short by %s", c->destination,
                 bytes_text(c->disk_needed), bytes_text(c->disk_free),
                 bytes_text(c->disk_needed - c->disk_free));
 }
 
-/* What stands in the destination, but for its last files, must be of this very plan. */
-static enum status check_finished(const struct run *r, struct error *err)
+/* What must be the same for an interrupted run to be continued. */
+static const char *work_of(struct run *r)
 {
-    if (!r->publishing.finished || record_is_of(r->publishing.folder, NULL, r->report.fingerprint))
-        return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: the run that has left it had other arguments or another source, or the source "
-                "has changed since; --overwrite replaces it",
-                r->publishing.folder);
+    char source[SHA256_TEXT];
+    source_fingerprint(&r->source, source);
+    return arena_printf(&r->source.arena, "%s %.16s of %u %s %s %s", r->report.fingerprint, source,
+                        r->ranks.size, r->target.kind->name, r->target.unit ? r->target.unit : "-",
+                        r->executor.digests ? "digests" : "-");
 }
 
-/* Whether a run that is resumed has nothing left to do. */
-static bool is_already_there(const struct run *r)
-{
-    const struct publishing *p = &r->publishing;
-    return p->options.resume && !p->finished && !path_exists(p->staging) &&
-           record_is_of(p->unit_folder, NULL, r->report.fingerprint);
-}
-
-/* What an interrupted run has left is gone on with, or thrown away, only where that is asked for.
+/* How an interrupted run differs from this one, after "an interrupted run"; "" where it does not.
  */
+static const char *difference_from(const struct run *r, const struct publish_left *left)
+{
+    char source[2][17];
+    unsigned ranks[2];
+    static const char format[] = "%*64s %16s of %u";
+    struct arena *a = r->publishing.arena;
+    if (left->same_work) return "";
+    if (!left->work || sscanf(left->work, format, source[0], &ranks[0]) != 2 ||
+        sscanf(r->work, format, source[1], &ranks[1]) != 2)
+        return " of another version of ferry";
+    if (strcmp(source[0], source[1])) return " of another source, or of this one before it changed";
+    if (ranks[0] != ranks[1])
+        return arena_printf(a, " of %u process%s, not %u", ranks[0], ranks[0] == 1 ? "" : "es",
+                            ranks[1]);
+    return " with other arguments";
+}
+
+static void print_command(const char *command)
+{
+    struct strbuf text = {0};
+    if (command) strbuf_add_escaped(&text, command, strlen(command));
+    if (command) fprintf(stderr, "  %s\n", text.data);
+    strbuf_release(&text);
+}
+
+/* What an interrupted run of another command has left is not discarded unless that is asked for. */
 static enum status check_left(const struct run *r, struct error *err)
 {
-    const struct publish_left *left = &r->publishing.left;
-    const char *bytes = bytes_text(left->bytes), *where = r->publishing.staging;
-    if (!left->found || r->flags->restart || (r->flags->resume && left->same_work)) return OK;
-    if (r->flags->resume)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: what was begun there had other arguments, another number of ranks or "
-                    "another source, or the source has changed since; --restart throws it away "
-                    "(%s) and begins",
-                    where, bytes);
-    if (left->same_work)
-        return fail(err, ERR_EXISTS,
-                    "%s: an interrupted run of the same command has left %s of %s in %s: --resume "
-                    "goes on with it, --restart throws it away and begins",
-                    r->report.destination, bytes, bytes_text(r->target.plan.target_bytes), where);
+    const struct publishing *p = &r->publishing;
+    const char *command = p->left.command;
+    if (!publish_refuses_left(p)) return OK;
+    if (command && !r->ranks.rank) {
+        fprintf(stderr, "an interrupted run is there, begun by\n");
+        print_command(command);
+    }
     return fail(err, ERR_EXISTS,
-                "%s: an interrupted run has left %s in %s, of other arguments, another number of "
-                "ranks or another source, so that --resume cannot go on with it here: --restart "
-                "throws it away and begins",
-                r->report.destination, bytes, where);
+                "%s: %s holds %s of an interrupted run%s; its own command and source continue it, "
+                "--restart or --overwrite discards it",
+                r->report.destination, p->staging,
+                p->left.bytes ? bytes_text(p->left.bytes) : "what is done",
+                r->report.left_difference);
+}
+
+static bool is_made(void *run, const char *unit_folder)
+{
+    const struct run *r = run;
+    return record_is_of(unit_folder, NULL, r->report.fingerprint);
+}
+
+static enum status may_replace(void *run, const char *folder, struct publish_replaced *out,
+                               struct error *err)
+{
+    struct run *r = run;
+    return contents_may_replace(&r->target, folder, out, err);
 }
 
 /* All checks of a plan that is made; the first failure counts, the others show in the report. */
@@ -292,9 +319,12 @@ static enum status check_plan(struct run *r, struct error *err)
 {
     struct error later;
     struct publish_options how = {
-        .may_replace = r->flags->run.overwrite ? contents_may_replace : NULL,
-        .replace_context = &r->target,
+        .may_replace = may_replace,
+        .is_made = is_made,
+        .context = r,
         .work = r->work,
+        .command = r->command,
+        .overwrite = r->flags->run.overwrite,
         .resume = r->flags->resume,
         .restart = r->flags->restart,
         .joins = r->ranks.rank > 0,
@@ -303,10 +333,9 @@ static enum status check_plan(struct run *r, struct error *err)
                                    r->target.unit, r->source.path, &how, err);
     r->report.replaces = r->publishing.replaces;
     r->report.left = r->publishing.left;
-    r->report.restarts = r->flags->restart;
-    if (st == OK || st == ERR_EXISTS) r->already_there = is_already_there(r);
-    if (r->already_there) st = OK;
-    if (!st) st = check_finished(r, err);
+    r->report.left_difference = difference_from(r, &r->publishing.left);
+    r->report.discards = publish_discards_left(&r->publishing);
+    r->already_there = !st && r->publishing.complete && !r->publishing.replaces.folder;
     if (!st) st = check_left(r, err);
     enum status space = check_space(r, st ? &later : err);
     if (!st) st = space;
@@ -372,7 +401,7 @@ static enum status write_the_rest(struct run *r, struct error *err)
     return integrity_write(folder, r->executor.threads, r->executor.fsync, err);
 }
 
-/* All is written by now, and can be published as it is by a run that goes on and allows it. */
+/* All is written by now, and can be published as it is by a run that continues and allows it. */
 static enum status check_overflow(const struct run *r, struct error *err)
 {
     struct strbuf names = {0};
@@ -381,7 +410,7 @@ static enum status check_overflow(const struct run *r, struct error *err)
     enum status st =
         fail(err, ERR_NUMERIC,
              "%s: %" PRIu64 " finite element%s of %zu tensor%s %s infinite as %s: %s; nothing is "
-             "published; --resume --allow-overflow publishes it so",
+             "published; the same command with --allow-overflow publishes it so",
              r->report.destination, r->result.overflowed, r->result.overflowed == 1 ? "" : "s",
              tensors, tensors == 1 ? "" : "s", r->result.overflowed == 1 ? "is" : "are",
              dtype_infos[r->target.options.dtype].name, names.data);
@@ -419,44 +448,63 @@ static void add_shell_word(struct strbuf *out, const char *word)
     strbuf_add_char(out, '\'');
 }
 
-/* The command that goes on, as it can be typed. */
-static void print_command_to_resume(bool allow_overflow)
+/* The command as it can be typed again; NULL where there is no /proc. In the arena. */
+static const char *own_command(struct arena *a)
 {
     struct strbuf text = {0};
     cJSON *words = record_command_line();
     for (const cJSON *c = words->child; c; c = c->next) {
         const char *word = json_as_text(c);
         if (!word || strcmp(word, "--restart") == 0 || strcmp(word, "--resume") == 0) continue;
-        strbuf_add_text(&text, text.length ? " " : "  ");
+        if (text.length) strbuf_add_char(&text, ' ');
         add_shell_word(&text, word);
     }
-    if (text.length) /* there is a /proc */
-        fprintf(stderr, "%s --resume%s\n", text.data, allow_overflow ? " --allow-overflow" : "");
+    const char *out = text.length ? arena_text(a, text.data, text.length) : NULL;
     cJSON_Delete(words);
     strbuf_release(&text);
+    return out;
 }
 
-/* After a failure: what was done is kept where it can be gone on with, and where other ranks are to
+/* Says how much is kept, and how it is continued. An interrupt is no more than that: then err is
+ * said by this. */
+static void print_kept(const struct run *r, enum status st, struct error *err)
+{
+    const struct publishing *p = &r->publishing;
+    struct strbuf done = {0};
+    progress_bytes(&done, publish_done_bytes(p), r->target.plan.target_bytes);
+    if (st == ERR_INTERRUPTED) fprintf(stderr, "ferry convert: interrupted: ");
+    fprintf(stderr, "%s are kept in %s; the same command%s", done.data, p->staging,
+            st == ERR_NUMERIC ? " with --allow-overflow" : "");
+    if (r->ranks.size > 1) fprintf(stderr, ", run by %u processes again,", r->ranks.size);
+    fprintf(stderr, " %s%s\n", st == ERR_NUMERIC ? "publishes it" : "continues",
+            r->command ? ":" : "");
+    print_command(r->command && st == ERR_NUMERIC
+                      ? arena_printf(p->arena, "%s --allow-overflow", r->command)
+                      : r->command);
+    if (st == ERR_INTERRUPTED) *err->text = '\0';
+    strbuf_release(&done);
+}
+
+/* After a failure: what was done is kept where it can be continued, and where other ranks are to
  * learn of it. */
-static void leave(struct run *r, enum status st, const char *why)
+static void leave(struct run *r, enum status st, struct error *err)
 {
     struct publishing *p = &r->publishing;
-    if (r->ranks.size > 1 && !p->finished && !p->moved) {
-        if (r->spoiled) (void)!publish_forget(p, NULL);
-        publish_keep(p, why);
-        fprintf(stderr,
-                "what the %u ranks have done is kept in %s; the same commands with --resume go on, "
-                "with --restart all begins anew\n",
-                r->ranks.size, p->staging);
-    } else if (!p->finished && !r->spoiled && (p->resumed || r->result.in_journal)) {
-        publish_keep(p, why);
-        fprintf(stderr, "what is done is kept, %s of %s in %s; this goes on:\n",
-                bytes_text(folder_allocated_bytes(p->staging)),
-                bytes_text(r->target.plan.target_bytes), p->staging);
-        print_command_to_resume(st == ERR_NUMERIC);
-    } else {
+    bool done = !r->spoiled && (p->left.bytes || r->result.in_journal);
+    if (st == ERR_INTERRUPTED) (void)!fail(err, st, "interrupted: nothing is kept");
+    if (p->finished || p->moved) {
+        fprintf(stderr, "%s lacks its last files; the same command writes them\n",
+                r->report.destination);
         publish_abandon(p);
+        return;
     }
+    if (r->ranks.size == 1 && !done) {
+        publish_abandon(p);
+        return;
+    }
+    if (r->spoiled) (void)!publish_forget(p, NULL);
+    publish_keep(p, err->text);
+    if (st != ERR_EXISTS && publish_done_bytes(p)) print_kept(r, st, err);
 }
 
 /* Rank 0, or the only one. */
@@ -466,12 +514,12 @@ static enum status write_and_publish(struct run *r, struct error *err)
     size_t num_files = 0;
     TRY(publish_begin(&r->publishing, r->executor.fsync, err));
     r->report.run = lock_run(r->publishing.lock);
-    r->executor.resume = r->publishing.resumed;
+    r->executor.resume = r->publishing.continues;
     enum status st = r->publishing.finished ? OK : write_all(r, err);
     if (!st && r->target.kind->root_files)
         st = r->target.kind->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
-    if (st) leave(r, st, err->text);
+    if (st) leave(r, st, err);
     return st;
 }
 
@@ -488,6 +536,7 @@ static enum status write_share(struct run *r, struct error *err)
     if (left == LEFT_SHARE)
         st = executor_run(&r->target.plan, r->publishing.folder, &r->executor, &r->result, err);
     if (!st) st = rendezvous_wait_published(v, err);
+    if (st == ERR_INTERRUPTED) (void)!fail(err, st, "interrupted");
     if (st) rendezvous_leave(v, err->text);
     return st;
 }
@@ -506,7 +555,8 @@ static enum status carry_out(struct run *r, struct error *err)
     r->executor.journal_bytes = r->flags->journal_every;
     r->executor.work = r->rendezvous.work;
     r->executor.keep_going = rendezvous_keep_going;
-    r->executor.keep_going_context = &r->rendezvous;
+    r->executor.is_ours = rendezvous_is_ours;
+    r->executor.asking_context = &r->rendezvous;
     return r->ranks.rank ? write_share(r, err) : write_and_publish(r, err);
 }
 
@@ -569,13 +619,12 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     r->report.target = &r->target;
     plan_fingerprint(&r->target.plan, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
-    r->work =
-        arena_printf(&r->source.arena, "%s of %u %s %s %s", r->report.fingerprint, r->ranks.size,
-                     r->target.kind->name, r->target.unit ? r->target.unit : "-",
-                     r->executor.digests ? "digests" : "-");
+    r->work = work_of(r);
+    r->command = own_command(&r->source.arena);
     st = check_plan(r, err);
-    if (f->dry_run || f->output.verbose) print_plan(r);
-    if (!st && !f->dry_run && !r->already_there) st = carry_out(r, err);
+    bool goes_on = !st && !r->already_there;
+    if (f->dry_run || f->output.verbose || (goes_on && !f->output.quiet)) print_plan(r);
+    if (goes_on && !f->dry_run) st = carry_out(r, err);
     r->report.seconds = seconds_now() - start;
     answer(r, st);
     if (!st || f->dry_run) print_end(r, !f->dry_run);
@@ -612,7 +661,7 @@ static enum status convert(void *options, const char *const *positional, size_t 
     /* rank 0 answers for all, but where somebody asks what this one would do */
     if (r.ranks.rank && (f->rank == UINT64_MAX || !f->dry_run)) result_silence();
     enum status st = run_convert(&r, positional[0], positional[1], err);
-    if (st && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);
+    if (st && *err->text && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);
     if (r.planned) target_release(&r.target);
     if (r.opened) catalog_release(&r.source);
     model_maps_release(&r.maps);
@@ -621,23 +670,23 @@ static enum status convert(void *options, const char *const *positional, size_t 
 
 const struct command command_convert = {
     .name = "convert",
-    .summary = "carry a checkpoint into another format or parallel layout",
+    .summary = "convert a checkpoint to another format or parallel layout",
     .positional = "SOURCE DESTINATION",
     .text =
         "SOURCE is a Hugging Face folder (safetensors or .bin), a Megatron checkpoint in the "
         "torch_dist or the legacy torch format (the root with its tracker file, or one "
-        "iter_NNNNNNN). What it is, is found out. DESTINATION is made anew, and appears when it is "
-        "complete; of a Megatron root that exists, other iterations stay as they are.\n\n"
+        "iter_NNNNNNN). The format is detected. DESTINATION is created, and appears when it is "
+        "complete; of a Megatron root that exists, other iterations stay as they are. After an "
+        "interrupt, a kill or a failure, the same command again continues.\n\n"
         "  ferry convert Llama-3.2-1B ckpt --tp 2 --pp 2\n"
         "  ferry convert ckpt ckpt8 --tp 8 --to torch\n"
         "  ferry convert ckpt8 out-hf --to hf\n\n"
         "Several hosts share the work where the same command runs on each, on a file system that "
         "all see:\n\n"
         "  srun -N 4 --ntasks-per-node 1 -K ferry convert SOURCE DESTINATION --tp 8\n\n"
-        "A process that died is run again while the others wait (--timeout), on any host; for rank "
-        "0, with --resume:\n\n"
+        "A process that died is run again while the others wait (--timeout), on any host:\n\n"
         "  ferry convert SOURCE DESTINATION --tp 8 --rank 2 --world-size 4\n\n"
-        "Where all have ended, the first command with --resume, and as many processes, goes on.",
+        "Where all have ended, the first command again, with as many processes, continues.",
     .groups = convert_groups,
     .num_groups = sizeof convert_groups / sizeof *convert_groups,
     .options_bytes = sizeof(struct convert_flags),

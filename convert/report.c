@@ -197,17 +197,25 @@ static void ranks_line(struct strbuf *out, const struct conversion *c)
                       s.files, bytes_text(s.bytes));
 }
 
+static void left_line(struct strbuf *out, const struct conversion *c)
+{
+    if (!c->left.found) return;
+    if (c->discards) {
+        strbuf_printf(out, "discarding %s of an interrupted run%s\n", bytes_text(c->left.bytes),
+                      c->left_difference);
+    } else if (c->left.same_work) {
+        strbuf_add_text(out, "continuing an interrupted run: ");
+        progress_bytes(out, c->left.bytes, c->target->plan.target_bytes);
+        strbuf_add_text(out, " are done\n");
+    }
+}
+
 void report_plan(struct strbuf *out, const struct conversion *c)
 {
     source_line(out, c->source);
     if (!c->target) return;
     target_line(out, c);
     ranks_line(out, c);
-    if (c->left.found)
-        strbuf_printf(out, "%s %s of %s by an interrupted run%s\n",
-                      c->restarts ? "discards" : "kept    ", bytes_text(c->left.bytes),
-                      bytes_text(c->target->plan.target_bytes),
-                      c->left.same_work ? "" : " of other arguments or another source");
     if (c->replaces.folder)
         strbuf_printf(out, "replaces %zu files  %s  of %s\n", c->replaces.num_files,
                       bytes_text(c->replaces.bytes), c->replaces.folder);
@@ -225,6 +233,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     strbuf_printf(out, "disk     %s needed, %s free\n", bytes_text(c->disk_needed),
                   bytes_text(c->disk_free));
     lossy_line(out, c->target);
+    left_line(out, c);
 }
 
 /* ---- elements that are not finite ---- */
@@ -272,7 +281,7 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
         strbuf_printf(out, "replaced %zu files, %s of %s\n", c->replaces.num_files,
                       bytes_text(c->replaces.bytes), c->replaces.folder);
     if (r->resumed_bytes)
-        strbuf_printf(out, "%s were there from an earlier run\n", bytes_text(r->resumed_bytes));
+        strbuf_printf(out, "%s were there from an interrupted run\n", bytes_text(r->resumed_bytes));
     if (r->cast_elements)
         strbuf_printf(
             out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
@@ -370,7 +379,8 @@ static void left_json(cJSON *object, const struct conversion *c)
     cJSON *o = cJSON_AddObjectToObject(object, "interrupted_run");
     json_add_u64(o, "bytes", c->left.bytes);
     cJSON_AddBoolToObject(o, "same_plan", c->left.same_work);
-    cJSON_AddBoolToObject(o, "discarded", c->restarts);
+    cJSON_AddBoolToObject(o, "discarded", c->discards);
+    cJSON_AddBoolToObject(o, "continued", c->left.same_work && !c->discards);
 }
 
 void report_plan_json(cJSON *object, const struct conversion *c)

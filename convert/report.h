@@ -19,8 +19,9 @@ struct conversion {
     char fingerprint[SHA256_TEXT]; /* of the plan */
     const char *run;               /* of all ranks (ckpt/lock.h) */
     struct ranks ranks;
-    struct publish_left left;         /* by an interrupted run */
-    bool restarts;                    /* it is thrown away */
+    struct publish_left left;    /* by an interrupted run */
+    const char *left_difference; /* how that differs, after "an interrupted run"; "": it does not */
+    bool discards;               /* it is discarded */
     struct publish_replaced replaces; /* by --overwrite */
     bool has_digests;                 /* of what was read and written, in the plan's carries */
     double seconds;                   /* that it took, from the start of the command */

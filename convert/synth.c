@@ -225,9 +225,10 @@ static enum status write_model(const struct synth_flags *f, struct catalog *c,
         .format = "hf", .max_shard_bytes = f->max_shard_size, .durable = executor.fsync};
     double start = seconds_now();
     uint64_t peak;
-    struct publish_options how = {.may_replace = f->run.overwrite ? contents_may_replace : NULL,
-                                  .replace_context = &t,
-                                  .work = "synth"};
+    struct publish_options how = {.may_replace = contents_may_replace,
+                                  .context = &t,
+                                  .work = "synth",
+                                  .overwrite = f->run.overwrite};
     enum status st = target_plan(&t, &to, c, maps, err);
     if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
     if (!st) st = check_space(&t, destination, f->sparse, err);

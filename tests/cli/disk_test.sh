@@ -13,7 +13,7 @@ if mount_tmpfs small size=2m; then
     run convert m small/out --tp 2
     exits 4
     says "no space"
-    says "lacking"
+    says "short by"
     [ -z "$(ls -A small)" ] || is_wrong "small holds $(ls -A small)"
 else
     skip "cannot mount a tmpfs"
@@ -59,7 +59,7 @@ if mount_tmpfs readonly size=100m && mount -o remount,ro readonly; then
     exits 4
     says "readonly"
     says "ead-only"
-    says "no folder can be made beside it"
+    says "no folder can be created beside it"
 else
     skip "cannot mount a tmpfs"
 fi

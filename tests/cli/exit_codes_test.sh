@@ -8,11 +8,14 @@ other_config() {
     mkdir "$1" && cp m/*.safetensors "$1" && sed "$2" m/config.json >"$1/config.json"
 }
 
-it "0: done, and says so in one line"
+it "0: done, and says so in one line after the plan"
 run convert m good --tp 2
 exits 0
 says "converted"
-[ "$(wc -l <"$stderr")" -eq 1 ] || is_wrong "more than one line"
+grep -q '^source  ' "$stderr" || is_wrong "no plan: $(cat "$stderr")"
+tail -n 1 "$stderr" | grep -q '^converted ' || is_wrong "the last line is $(tail -n 1 "$stderr")"
+run convert m quietly --tp 2 -q
+says_nothing
 prints_nothing
 
 it "2: a command line that means nothing"

@@ -29,7 +29,7 @@ for more in "" "--verify none" "--verify full" "--tp 2 --verify none"; do
     exits 10
     says "out: 2 finite elements of 1 tensor are infinite as F16: "
     says " (2); nothing is published"
-    says "--resume --allow-overflow"
+    says "the same command with --allow-overflow publishes it"
     prints '"overflowed": {'
     is_not_there out
     is_there .out.ferry-partial/.ferry-journal
@@ -49,13 +49,13 @@ tensor=$(sed -n '/"overflowed": {/{n;s/^ *//p;}' "$stdout")
 grep -qF "$tensor" allowed/ferry.json || is_wrong "ferry.json lacks $tensor"
 case $tensor in *": 2") ;; *) is_wrong "$tensor" ;; esac
 
-it "what was refused is gone on with by --resume --allow-overflow, and nothing is written again"
+it "what was refused is continued with --allow-overflow, and nothing is written again"
 run convert m later --torch-dtype float16
 exits 10
-run convert m later --torch-dtype float16 --resume
+run convert m later --torch-dtype float16
 exits 10
 says "2 finite elements of 1 tensor"
-run convert m later --torch-dtype float16 --resume --allow-overflow --json
+run convert m later --torch-dtype float16 --allow-overflow --json
 exits 0
 grep -q '"read_bytes": 0,' "$stdout" || is_wrong "it has read the source again"
 grep -qF "$tensor" "$stdout" || is_wrong "the counts are lost"
@@ -78,7 +78,7 @@ says "2 finite elements of 1 tensor are infinite as F16"
 wait "$pid_1"
 is_not_there shared
 for rank in 1 0; do
-    "$ferry" convert m shared --tp 2 --pp 2 --torch-dtype float16 --rank $rank --world-size 2 --resume \
+    "$ferry" convert m shared --tp 2 --pp 2 --torch-dtype float16 --rank $rank --world-size 2 \
         --allow-overflow 2>said-$rank &
     eval "pid_$rank=$!"
 done

@@ -129,16 +129,16 @@ if command -v strace >/dev/null; then
     start_slow 1 2 m revived --threads 1 --journal-every 1kB $layout
     until_noted .revived.ferry-partial/.ferry-journal-1
     kill_rank 1 .revived.ferry-partial/.ferry-lock-1
-    until_it_says said-0 "rank 1 .* is dead: run it again within 600 s"
+    until_it_says said-0 "rank 1 .* is dead: run its command again within 600 s"
     [ ! -e revived ] || is_wrong "published too early"
     # shellcheck disable=SC2086 # words
     start 1 2 m revived -v $layout
     all_exit 2 0
     same_files revived want
     nothing_private_in revived
-    grep -q 'were there from an earlier run' said-1 || is_wrong "rank 1 began anew: $(cat said-1)"
+    grep -q 'were there from an interrupted run' said-1 || is_wrong "rank 1 began anew: $(cat said-1)"
 
-    it "rank 0 that died is run again with --resume, and the others go on"
+    it "rank 0 that died is run again by the same command, and the others go on"
     # shellcheck disable=SC2086 # words
     start_slow 0 2 m back --threads 1 --journal-every 1kB $layout
     # shellcheck disable=SC2086 # words
@@ -146,15 +146,28 @@ if command -v strace >/dev/null; then
     until_it_says .back.ferry-partial/.ferry-lock-1 "done"
     until_noted .back.ferry-partial/.ferry-journal
     kill_rank 0 .back.ferry-partial/.ferry-lock
-    until_it_says said-1 "rank 0 .* is dead: run it again with --resume"
+    until_it_says said-1 "rank 0 .* is dead: run its command again"
     # shellcheck disable=SC2086 # words
-    start 0 2 m back --resume $layout
+    start 0 2 m back $layout
     all_exit 2 0
     same_files back want
     nothing_private_in back
-    grep -q 'were there from an earlier run' said-0 || is_wrong "rank 0 began anew: $(cat said-0)"
+    grep -q 'were there from an interrupted run' said-0 || is_wrong "rank 0 began anew: $(cat said-0)"
 
-    it "all of them die, and --resume goes on with each one's share"
+    it "rank 0 that died before it had done anything is run again, and the others go on"
+    # shellcheck disable=SC2086 # words
+    start_slow 0 2 m early --threads 1 --journal-every 1GiB $layout
+    # shellcheck disable=SC2086 # words
+    start 1 2 m early $layout
+    until_it_says .early.ferry-partial/.ferry-lock-1 "done"
+    kill_rank 0 .early.ferry-partial/.ferry-lock
+    # shellcheck disable=SC2086 # words
+    start 0 2 m early $layout
+    all_exit 2 0
+    same_files early want
+    nothing_partial_in .
+
+    it "all of them die, and the same commands continue each one's share"
     for rank in 0 1; do
         # shellcheck disable=SC2086 # words
         start_slow $rank 2 m all --threads 1 --journal-every 1kB $layout
@@ -166,18 +179,99 @@ if command -v strace >/dev/null; then
     is_not_there all
     for rank in 1 0; do
         # shellcheck disable=SC2086 # words
-        start $rank 2 m all --resume -v $layout
+        start $rank 2 m all -v $layout
     done
     all_exit 2 0
     same_files all want
-    grep -q 'were there from an earlier run' said-1 || is_wrong "rank 1 began anew: $(cat said-1)"
+    grep -q 'were there from an interrupted run' said-1 || is_wrong "rank 1 began anew: $(cat said-1)"
+    grep -q 'continuing an interrupted run: ' said-0 || is_wrong "rank 0 does not say it: $(cat said-0)"
+
+    it "the share of a rank that was done is not done again, whether that comes before rank 0 or after it has published"
+    for late in 0 1; do
+        rm -f rank-*
+        # shellcheck disable=SC2086 # words
+        start 1 2 m "done$late" $layout
+        # shellcheck disable=SC2086 # words
+        start_slow 0 2 m "done$late" --threads 1 --journal-every 1kB $layout
+        until_it_says ".done$late.ferry-partial/.ferry-lock-1" "done"
+        kill_rank 1 ".done$late.ferry-partial/.ferry-lock-1"
+        kill_rank 0 ".done$late.ferry-partial/.ferry-lock"
+        # shellcheck disable=SC2086 # words
+        start $((1 - late)) 2 m "done$late" $layout
+        [ $late -eq 0 ] || until_it_says rank-0 0
+        # shellcheck disable=SC2086 # words
+        start $late 2 m "done$late" $layout
+        all_exit 2 0
+        same_files "done$late" want
+        nothing_private_in "done$late"
+    done
+
+    it "what all have done is discarded by rank 0 alone, and no rank works on the old"
+    for rank in 1 0; do
+        # shellcheck disable=SC2086 # words
+        start_slow $rank 2 m new --threads 1 --journal-every 1kB $layout
+    done
+    until_noted .new.ferry-partial/.ferry-journal
+    until_noted .new.ferry-partial/.ferry-journal-1
+    kill_rank 0 .new.ferry-partial/.ferry-lock
+    kill_rank 1 .new.ferry-partial/.ferry-lock-1
+    for rank in 1 0; do # of other arguments: refused, by each of them
+        start $rank 2 m new --pp 2
+    done
+    all_exit 2 7
+    is_there .new.ferry-partial/.ferry-journal-1
+    for rank in 1 0; do
+        start $rank 2 m new -v --pp 2 --overwrite
+    done
+    all_exit 2 0
+    grep -q 'discarding .* of an interrupted run with other arguments' said-0 || is_wrong "$(cat said-0)"
+    "$ferry" convert -q m want2 --pp 2
+    same_files new want2
+    nothing_partial_in .
+
+    it "an interrupt of all keeps what each has written, and the command is printed"
+    for rank in 0 1; do
+        (
+            # shellcheck disable=SC2086 # words
+            RANK=$rank WORLD_SIZE=2 strace -f -o /dev/null -e trace=pwrite64 -e inject=pwrite64:delay_enter=100000 \
+                "$ferry" convert m both --threads 1 $layout >said-$rank 2>&1
+            echo $? >rank-$rank
+        ) &
+    done
+    until_it_says .both.ferry-partial/.ferry-lock-1 "at work"
+    sleep 0.8
+    for lock in .ferry-lock-1 .ferry-lock; do
+        kill -TERM "$(awk 'NR == 1 {print $2}' .both.ferry-partial/$lock)"
+    done
+    wait
+    grep -qE '^(130|9)$' rank-0 || is_wrong "rank 0: $(cat rank-0): $(cat said-0)"
+    grep -q ' are kept in .both.ferry-partial; the same command, run by 2 processes again, continues:' said-0 ||
+        is_wrong "rank 0 says $(cat said-0)"
+    grep -q "^  .*ferry convert m both --threads 1 " said-0 || is_wrong "no command: $(cat said-0)"
+    is_there .both.ferry-partial/.ferry-journal .both.ferry-partial/.ferry-journal-1
+    for rank in 1 0; do
+        # shellcheck disable=SC2086 # words
+        start $rank 2 m both -v $layout
+    done
+    all_exit 2 0
+    for rank in 0 1; do
+        grep -q 'were there from an interrupted run' said-$rank || is_wrong "rank $rank began anew: $(cat said-$rank)"
+    done
+    same_files both want
 else
     it "ranks that die"
     skip "strace, which slows them down, is not installed"
     cp -r want all
 fi
 
-it "--resume of what is complete is done, for each of them"
+it "what is complete is refused by rank 0 alone; with --resume, it is done for each of them"
+for rank in 1 0; do
+    # shellcheck disable=SC2086 # words
+    start $rank 2 m all $layout
+done
+wait
+[ "$(cat rank-0)" = 7 ] || is_wrong "rank 0: $(cat rank-0)"
+[ "$(cat rank-1)" = 0 ] || is_wrong "rank 1: $(cat rank-1): $(cat said-1)"
 for rank in 1 0; do
     # shellcheck disable=SC2086 # words
     start $rank 2 m all --resume $layout
@@ -275,9 +369,6 @@ else
     run convert other-m orphan --no-fsync $layout
     exits 7
     says "busy: rank 1 of an earlier run ("
-    # shellcheck disable=SC2086 # words
-    run convert other-m orphan --no-fsync --resume $layout
-    exits 3
     rm -r .orphan.ferry-partial # as who does not believe it
     # shellcheck disable=SC2086 # words
     run convert other-m orphan --no-fsync $layout

@@ -1,5 +1,5 @@
 #!/bin/sh
-# resume_test.sh - runs that were ended are gone on with, and end in the same bytes.
+# resume_test.sh - the same command continues an interrupted run, and ends in the same bytes.
 . "$(dirname "$0")/lib.sh"
 synth_model m --hidden 256 --ffn-hidden-size 1024 --vocab-size 4000 --layers 6
 layout="--pp 2 --decoder-first-pipeline-num-layers 1" # the second file is larger
@@ -26,60 +26,123 @@ again() {
     run convert m "$@" $layout
 }
 
-it "what was done before a failure is kept, and --resume goes on from there"
-ended there
-says "what is done is kept, "
-is_there .there.ferry-partial/.ferry-journal
-sed -n '/this goes on:$/{n;p;}' "$stderr" >go_on
-run_program sh go_on
+it "what was done before a failure is kept, and the command that is printed continues it"
+ended "with blanks"
+says " are kept in .with blanks.ferry-partial; the same command continues:"
+is_there ".with blanks.ferry-partial/.ferry-journal"
+done_=$(sed -n 's/^\(.* of .*\) are kept in .*/\1/p' "$stderr") # "6.00 of 14.7 MB"
+sed -n '/the same command continues:$/{n;p;}' "$stderr" >command
+grep -q "'with blanks'" command || is_wrong "not as it can be typed: $(cat command)"
+run_program sh command
 exits 0
-says "were there from an earlier run"
-same_files there want
+says "continuing an interrupted run: $done_ are done"
+says "${done_%% *} MB were there from an interrupted run"
+same_files "with blanks" want
 nothing_partial_in .
 
-it "what is kept is not thrown away unless --restart says so, and a dry run tells of it"
+it "the same command continues, with --resume and with --overwrite too; a dry run says so"
+for flag in "" --resume --overwrite; do
+    rm -rf same
+    ended same
+    cp -r .same.ferry-partial kept
+    # shellcheck disable=SC2086 # a flag or nothing
+    again same $flag --dry-run --json
+    exits 0
+    says "continuing an interrupted run: "
+    prints '"continued": true'
+    same_files kept .same.ferry-partial
+    rm -r kept
+    # shellcheck disable=SC2086
+    again same $flag --json
+    exits 0
+    says "continuing an interrupted run: "
+    grep -q '"resumed_bytes": [1-9]' "$stdout" || is_wrong "it has begun anew"
+    same_files same want
+    nothing_private_in same
+    nothing_partial_in .
+done
+ended quiet
+again quiet -q
+exits 0
+says_nothing
+same_files quiet want
+
+it "what is kept is not discarded by another command, unless --restart or --overwrite says so"
 ended anew
 cp -r .anew.ferry-partial kept
 for dry in --dry-run ""; do
-    # shellcheck disable=SC2086 # a flag or nothing
-    again anew $dry
-    exits 7
-    says "anew: an interrupted run of the same command has left "
-    says "--resume goes on with it, --restart throws it away and begins"
+    for resume in --resume ""; do
+        # shellcheck disable=SC2086 # flags or nothing
+        run convert m anew --tp 2 $dry $resume
+        exits 7
+        says "an interrupted run is there, begun by"
+        grep -qF "convert m anew $layout --threads 1" "$stderr" || is_wrong "not named: $(cat "$stderr")"
+        says "anew: .anew.ferry-partial holds "
+        says "of an interrupted run with other arguments; "
+        says "--restart or --overwrite discards it"
+        # shellcheck disable=SC2086
+        run convert m anew $layout --verify none $dry $resume
+        exits 7
+        says "with other arguments"
+    done
     # shellcheck disable=SC2086
-    run convert m anew --tp 2 $dry
-    exits 7
-    says "of other arguments"
-    says "--restart throws it away"
-    # shellcheck disable=SC2086
-    again anew $dry --overwrite
-    exits 7
     again anew $dry --resume --restart
     exits 2
 done
+run synth anew --model llama
+exits 7
 same_files kept .anew.ferry-partial
-rm -r kept
-again anew --resume --dry-run --json
+run convert m anew --tp 2 --overwrite --dry-run --json
 exits 0
-says "kept     "
-says " by an interrupted run"
-prints '"same_plan": true'
-run convert m anew --tp 2 --resume --dry-run
-exits 3
+says "discarding "
+says " of an interrupted run with other arguments"
+prints '"same_plan": false'
+prints '"discarded": true'
 again anew --restart --dry-run
 exits 0
-says "discards "
-is_there .anew.ferry-partial/.ferry-journal
+grep -q '^discarding .* of an interrupted run$' "$stderr" || is_wrong "$(cat "$stderr")"
+same_files kept .anew.ferry-partial
+for flag in --restart --overwrite; do
+    rm -rf anew .anew.ferry-partial
+    cp -r kept .anew.ferry-partial
+    run convert m anew --torch-dtype float32 --pp 2 --decoder-first-pipeline-num-layers 1 $flag --json
+    exits 0
+    says "discarding "
+    prints '"resumed_bytes": 0,'
+    nothing_partial_in .
+done
+rm -rf anew .anew.ferry-partial
+cp -r kept .anew.ferry-partial
 again anew --restart --json
 exits 0
+says "discarding "
 prints '"resumed_bytes": 0,'
 same_files anew want
 nothing_partial_in .
+rm -r kept
+
+it "an interrupt keeps what is written, before there is any journal record"
+if command -v strace >/dev/null; then
+    # shellcheck disable=SC2016,SC2086 # for the inner shell; words
+    run_program strace -f -o /dev/null -e trace=pwrite64 -e inject=pwrite64:signal=INT:when=40 \
+        "$ferry" convert m asked $layout --threads 1
+    exits 130
+    says "ferry convert: interrupted: "
+    says " are kept in .asked.ferry-partial; the same command continues:"
+    [ "$(grep -c interrupted "$stderr")" -eq 1 ] || is_wrong "said twice: $(cat "$stderr")"
+    grep -q 'decoder\.' "$stderr" && is_wrong "it names a tensor: $(cat "$stderr")"
+    again asked --json
+    exits 0
+    grep -q '"resumed_bytes": [1-9]' "$stdout" || is_wrong "it has begun anew"
+    same_files asked want
+else
+    skip "strace is not installed"
+fi
 
 it "progress ends at its total, and counts the bytes of this run only"
 ended shown
 # shellcheck disable=SC2086 # words
-again shown --resume --progress json
+again shown --progress json
 exits 0
 number_of() { # the field of the last progress line
     sed -n "/\"event\":\"done\"/s/.*\"$1\":\([0-9.]*\).*/\1/p" "$stderr"
@@ -91,27 +154,33 @@ run synth sparse --model llama --sparse --progress json
 exits 0
 [ "$(number_of done_bytes)" = "$(number_of total_bytes)" ] || is_wrong "$(grep event "$stderr")"
 
-it "other arguments, or a source that changed, are refused, and what was done stays"
+it "a source that changed, and another number of processes, are refused by name, and what was done stays"
 ended other
 cp -r .other.ferry-partial kept
-rm -f kept/.ferry-lock
-again other --torch-dtype float32 --resume
-exits 3
-says "other arguments, another number of ranks or another source"
-rm -f .other.ferry-partial/.ferry-lock
-same_files kept .other.ferry-partial
 cp -r m changed
 mv m unchanged && mv changed m
-again other --resume
-exits 3
-rm -f .other.ferry-partial/.ferry-lock
+for resume in --resume ""; do
+    # shellcheck disable=SC2086 # a flag or nothing
+    again other $resume
+    exits 7
+    says "of an interrupted run of another source, or of this one before it changed"
+done
 same_files kept .other.ferry-partial
 rm -r m && mv unchanged m
-again other --resume
+for rank in 1 0; do
+    again other --rank $rank --world-size 2
+    exits 7
+    says "rank $rank: "
+    says "of an interrupted run of 1 process, not 2"
+done
+same_files kept .other.ferry-partial
+rm -f .other.ferry-partial/.ferry-lock # as who does not believe it
+again other
 exits 0
+says "were there from an interrupted run"
 same_files other want
 
-it "--resume with nothing to go on with begins"
+it "--resume without an interrupted run begins"
 again fresh --resume
 exits 0
 same_files fresh want
@@ -127,33 +196,51 @@ exits 7
 again fresh
 exits 7
 
-it "a run that was ended behind its last rename is finished"
+it "a run that was ended after its last rename is finished by the same command"
 cp -r want root
 echo "$(uname -n) 1 1" >root/.ferry-lock
-again root
-exits 7
-says "--resume"
-again root --resume
+again root --dry-run
 exits 0
+is_there root/.ferry-lock
+again root
+exits 0
+says "root was complete but for its last files, which are there now"
 same_files root want
 again root --iteration 5
 exits 0
 cp -r root root5
 echo "$(uname -n) 1 1" >root/iter_0000005/.ferry-lock
 echo 0 >root/latest_checkpointed_iteration.txt
-again root --iteration 5 --resume
+again root --iteration 5
 exits 0
 same_files root root5
+mkdir root/.iter_0000005.ferry-old # what this was about to remove
+echo "$(uname -n) 1 1" >root/iter_0000005/.ferry-lock
+again root --iteration 5 --overwrite
+exits 0
+says "was complete but for its last files"
+same_files root root5
+echo "$(uname -n) 1 1" >root/iter_0000005/.ferry-lock
+again root --iteration 5 --restart
+exits 0
+says "replaced "
+says "converted "
+same_files root root5
+again root --iteration 5 --restart
+exits 7
 
 it "what another command has left is not taken for this one's"
 cp -r want root4
 echo "$(uname -n) 1 1" >root4/.ferry-lock
-run convert m root4 --tp 2 --resume
-exits 3
-says "other arguments or another source"
+for resume in --resume ""; do
+    # shellcheck disable=SC2086 # a flag or nothing
+    run convert m root4 --tp 2 $resume
+    exits 7
+    says "with other arguments or of another source"
+done
 is_there root4/.ferry-lock
 cp -r root4 root20
-again root20 --iteration 20 --resume
+again root20 --iteration 20
 exits 0
 is_there root20/iter_0000020/.metadata root20/iter_0000000/.metadata
 nothing_private_in root20
@@ -171,6 +258,6 @@ it "an output file that is gone is written again"
 ended gone
 first=$(find .gone.ferry-partial -name '*.distcp' | sort | head -n 1)
 rm "$first"
-again gone --resume
+again gone
 exits 0
 same_files gone want

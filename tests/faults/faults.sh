@@ -3,8 +3,7 @@
 # one of them or each EVERYth, and looks at the exit code, the message, and what is left.
 #
 # After a short read or write, or EINTR, the conversion must succeed with the same bytes. After an
-# error it must end with 4 and name a file, and leave nothing, or what --resume or a second run makes
-# whole; a destination that is there must be complete.
+# error it must end with 4 and name a file, and leave nothing, or what a second run makes whole; a destination that is there must be complete.
 set -u
 ferry=$(realpath "$1")
 inject=$(realpath "$2")
@@ -54,7 +53,7 @@ one() {
     fi
     [ ! -e out ] || [ -e out/.ferry-lock ] || return
     # shellcheck disable=SC2086 # words
-    "$ferry" convert -q --resume $arguments >said 2>&1 || bad "a second run fails: $(tail -n 1 said)"
+    "$ferry" convert -q $arguments >said 2>&1 || bad "a second run fails: $(tail -n 1 said)"
     same "$want" out || bad "after a second run: $(head -n 2 difference)"
 }
 

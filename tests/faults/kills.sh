@@ -1,8 +1,8 @@
 #!/bin/sh
-# kills.sh FERRY [COUNT] - kills conversions at random moments (-9), goes on with --resume, kills these
-# too, and compares what is there at the end with an uninterrupted run. Until the program says that it
+# kills.sh FERRY [COUNT] - kills conversions at random moments (-9), runs the same command again, kills
+# that too, and compares what is there at the end with an uninterrupted run. Until the program says that it
 # is done, what is there must not look like a checkpoint. Of each conversion some run must have found
-# something to go on with.
+# something to continue.
 set -u
 ferry=$(realpath "$1")
 count=${2:-40}
@@ -24,6 +24,13 @@ bad() {
     failed=$((failed + 1))
 }
 
+# After the run that got through, nothing of those that were killed is left.
+nothing_partial() {
+    for left in .*.ferry-partial .*.ferry-old; do
+        [ ! -e "$left" ] || bad "$1: left beside it: $left: $(ls -A "$left")"
+    done
+}
+
 "$ferry" synth -q hf --model qwen3_moe --layers 6 --experts 8 --topk 2 --hidden 256 --ffn-hidden-size 512 \
     --moe-ffn-hidden-size 256 --vocab-size 20000 || exit 1
 "$ferry" convert -q hf dist --tp 4 --pp 2 || exit 1
@@ -40,10 +47,8 @@ converting() {
     went_on=0
     until [ "$kills" -ge "$limit" ]; do
         rm -rf out .out.ferry-partial
-        again=''
         while :; do
-            # shellcheck disable=SC2086 # a flag or nothing
-            "$ferry" convert -q "$source" out --no-fsync --journal-every 1kB --threads 2 --json $again "$@" \
+            "$ferry" convert -q "$source" out --no-fsync --journal-every 1kB --threads 2 --json "$@" \
                 >result 2>said &
             pid=$!
             random $((took + took / 2))
@@ -55,22 +60,23 @@ converting() {
             [ $code -eq 137 ] || bad "$name: exit code $code: $(tail -n 1 said)"
             [ $code -eq 137 ] || break
             if [ -e out ] && [ ! -e out/.ferry-lock ]; then
-                # killed behind the last rename: it is done, and says so
+                # killed after the last rename: it is done, and says so
                 [ -z "$(ls -d .out.ferry-partial 2>/dev/null)" ] || bad "$name: a destination beside its staging"
                 break
             fi
-            again=--resume resumed=$((resumed + 1))
+            resumed=$((resumed + 1))
         done
         diff -r -x ferry.json "want_$name" out >difference 2>&1 || bad "$name: $(head -n 3 difference)"
         [ -z "$(find out -name '.ferry-*')" ] || bad "$name: left in it: $(find out -name '.ferry-*')"
+        nothing_partial "$name"
         [ "$failed" -eq 0 ] || return
         ! grep -q '"resumed_bytes":[[:space:]]*[1-9]' result || went_on=$((went_on + 1))
     done
-    [ "$went_on" -gt 0 ] || bad "$name: no run went on with what another had done"
+    [ "$went_on" -gt 0 ] || bad "$name: no run continued what another had done"
     rm -rf "want_$name"
 }
 
-# rank RANK [--resume] - one of three processes, in the background; pid_RANK is its number.
+# rank RANK ARGUMENT... - one of three processes, in the background; pid_RANK is its number.
 rank() {
     who=$1
     shift
@@ -95,7 +101,7 @@ sharing() {
         kill -9 "$pid" 2>/dev/null && kills=$((kills + 1))
         { wait "$pid"; } 2>/dev/null
         [ ! -e out ] || [ -e out/.ferry-lock ] || [ ! -e .out.ferry-partial ] || bad "$name: a destination beside its staging"
-        rank "$who" "$1" out "$2" "$3" "$4" "$5" --resume
+        rank "$who" "$1" out "$2" "$3" "$4" "$5"
         resumed=$((resumed + 1))
         for who in 0 1 2; do
             eval "pid=\$pid_$who"
@@ -103,6 +109,7 @@ sharing() {
         done
         diff -r -x ferry.json "want_$name" out >difference 2>&1 || bad "$name: $(head -n 3 difference)"
         [ -z "$(find out -name '.ferry-*')" ] || bad "$name: left in it: $(find out -name '.ferry-*')"
+        nothing_partial "$name"
         [ "$failed" -eq 0 ] || return
     done
     rm -rf "want_$name"
