@@ -335,6 +335,7 @@ static enum status check_plan(struct run *r, struct error *err)
     r->report.left = r->publishing.left;
     r->report.left_difference = difference_from(r, &r->publishing.left);
     r->report.discards = publish_discards_left(&r->publishing);
+    r->report.finishes = r->publishing.finished;
     r->already_there = !st && r->publishing.complete && !r->publishing.replaces.folder;
     if (!st) st = check_left(r, err);
     enum status space = check_space(r, st ? &later : err);

@@ -199,6 +199,9 @@ static void ranks_line(struct strbuf *out, const struct conversion *c)
 
 static void left_line(struct strbuf *out, const struct conversion *c)
 {
+    if (c->finishes)
+        strbuf_add_text(out,
+                        "finishing an interrupted run: only its last files are to be written\n");
     if (!c->left.found) return;
     if (c->discards) {
         strbuf_printf(out, "discarding %s of an interrupted run%s\n", bytes_text(c->left.bytes),

@@ -22,6 +22,7 @@ struct conversion {
     struct publish_left left;    /* by an interrupted run */
     const char *left_difference; /* how that differs, after "an interrupted run"; "": it does not */
     bool discards;               /* it is discarded */
+    bool finishes;               /* all but its last files is in place */
     struct publish_replaced replaces; /* by --overwrite */
     bool has_digests;                 /* of what was read and written, in the plan's carries */
     double seconds;                   /* that it took, from the start of the command */

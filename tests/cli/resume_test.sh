@@ -201,6 +201,7 @@ cp -r want root
 echo "$(uname -n) 1 1" >root/.ferry-lock
 again root --dry-run
 exits 0
+says "finishing an interrupted run: only its last files are to be written"
 is_there root/.ferry-lock
 again root
 exits 0
@@ -228,6 +229,38 @@ says "converted "
 same_files root root5
 again root --iteration 5 --restart
 exits 7
+
+if command -v strace >/dev/null; then
+    it "a kill at any step of staging and publishing leaves nothing that the same command does not continue or remove"
+    synth_model tiny --layers 1
+    "$ferry" convert -q tiny old
+    for over in "" --overwrite; do
+        for call in mkdir rename,renameat2 unlinkat,rmdir; do
+            step=0 killed=137
+            while [ $killed -ne 0 ] && [ $step -lt 40 ]; do
+                step=$((step + 1))
+                rm -rf out .out.ferry-partial
+                [ -z "$over" ] || cp -r old out
+                # shellcheck disable=SC2086 # a flag or nothing
+                {
+                    strace -f -o /dev/null -e trace=$call -e inject=$call:signal=KILL:when=$step \
+                        "$ferry" convert -q tiny out $over
+                    killed=$?
+                } 2>/dev/null
+                # one that was complete by then is refused
+                [ -n "$over" ] || [ ! -e out ] || [ -n "$(find out -name .ferry-lock)" ] || continue
+                # shellcheck disable=SC2086
+                run convert tiny out $over
+                exits 0
+                same_files old out
+                nothing_private_in out
+                left=$(find . -maxdepth 1 -name '.*.ferry-*')
+                [ -z "$left" ] || is_wrong "$over killed at $call $step: left $left"
+            done
+            [ $step -gt 1 ] && [ $step -lt 40 ] || is_wrong "$step steps of $call"
+        done
+    done
+fi
 
 it "what another command has left is not taken for this one's"
 cp -r want root4

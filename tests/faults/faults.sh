@@ -3,7 +3,8 @@
 # one of them or each EVERYth, and looks at the exit code, the message, and what is left.
 #
 # After a short read or write, or EINTR, the conversion must succeed with the same bytes. After an
-# error it must end with 4 and name a file, and leave nothing, or what a second run makes whole; a destination that is there must be complete.
+# error it must end with 4 and name a file, and leave nothing, or what a second run makes whole;
+# a destination that is there must be complete.
 set -u
 ferry=$(realpath "$1")
 inject=$(realpath "$2")

@@ -101,7 +101,10 @@ sharing() {
         kill -9 "$pid" 2>/dev/null && kills=$((kills + 1))
         { wait "$pid"; } 2>/dev/null
         [ ! -e out ] || [ -e out/.ferry-lock ] || [ ! -e .out.ferry-partial ] || bad "$name: a destination beside its staging"
-        rank "$who" "$1" out "$2" "$3" "$4" "$5"
+        again='' # a rank 0 that had published by then is refused otherwise
+        [ ! -e out ] || [ -n "$(find out -name .ferry-lock)" ] || again=--resume
+        # shellcheck disable=SC2086 # a flag or nothing
+        rank "$who" "$1" out "$2" "$3" "$4" "$5" $again
         resumed=$((resumed + 1))
         for who in 0 1 2; do
             eval "pid=\$pid_$who"
