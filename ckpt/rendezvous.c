@@ -216,6 +216,18 @@ void rendezvous_leave(struct rendezvous *r, const char *why)
     r->lock = NULL;
 }
 
+void rendezvous_end_together(const struct rendezvous *r)
+{
+    const struct timespec pause = {0, 20000000};
+    double until = seconds_now() + 1;
+    for (unsigned i = 0; i < r->ranks.size; i++) {
+        struct lock_watch w = {.found = false};
+        while (i != r->ranks.rank && lock_look(&w, r->locks[i]) != LOCK_FREE && !says(&w, "done") &&
+               seconds_now() < until)
+            (void)nanosleep(&pause, NULL);
+    }
+}
+
 /* ---- rank 0 ---- */
 
 /* Looks whether a rank is done, that is, whether all of its journal is seen from here. */

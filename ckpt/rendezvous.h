@@ -54,6 +54,10 @@ MUST_CHECK enum status rendezvous_wait_published(struct rendezvous *r, struct er
 /* A rank above 0 that fails, or does not wait any longer. */
 void rendezvous_leave(struct rendezvous *r, const char *why);
 
+/* Each rank that was interrupted, when it has let go of its lock: waits for at most a second until
+ * the others have, too. A launcher kills all once one of them has ended. */
+void rendezvous_end_together(const struct rendezvous *r);
+
 /* Each rank while it is at work (executor_options.keep_going): ERR_RANK or ERR_EXISTS where another
  * has failed, has begun anew, or has taken this one's place. */
 MUST_CHECK enum status rendezvous_keep_going(void *rendezvous, struct error *err);

@@ -492,7 +492,8 @@ static void leave(struct run *r, enum status st, struct error *err)
 {
     struct publishing *p = &r->publishing;
     bool done = !r->spoiled && (p->left.bytes || r->result.in_journal);
-    if (st == ERR_INTERRUPTED) (void)!fail(err, st, "interrupted: nothing is kept");
+    if (st == ERR_INTERRUPTED)
+        (void)!fail(err, st, done ? "interrupted" : "interrupted: nothing is kept");
     if (p->finished || p->moved) {
         fprintf(stderr, "%s lacks its last files; the same command writes them\n",
                 r->report.destination);
@@ -558,7 +559,9 @@ static enum status carry_out(struct run *r, struct error *err)
     r->executor.keep_going = rendezvous_keep_going;
     r->executor.is_ours = rendezvous_is_ours;
     r->executor.asking_context = &r->rendezvous;
-    return r->ranks.rank ? write_share(r, err) : write_and_publish(r, err);
+    enum status st = r->ranks.rank ? write_share(r, err) : write_and_publish(r, err);
+    if (st == ERR_INTERRUPTED) rendezvous_end_together(&r->rendezvous);
+    return st;
 }
 
 static void print_plan(const struct run *r)

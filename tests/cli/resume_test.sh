@@ -31,9 +31,9 @@ ended "with blanks"
 says " are kept in .with blanks.ferry-partial; the same command continues:"
 is_there ".with blanks.ferry-partial/.ferry-journal"
 done_=$(sed -n 's/^\(.* of .*\) are kept in .*/\1/p' "$stderr") # "6.00 of 14.7 MB"
-sed -n '/the same command continues:$/{n;p;}' "$stderr" >command
-grep -q "'with blanks'" command || is_wrong "not as it can be typed: $(cat command)"
-run_program sh command
+sed -n '/the same command continues:$/{n;p;}' "$stderr" >typed
+grep -q "'with blanks'" typed || is_wrong "not as it can be typed: $(cat typed)"
+run_program sh typed
 exits 0
 says "continuing an interrupted run: $done_ are done"
 says "${done_%% *} MB were there from an interrupted run"
@@ -257,7 +257,7 @@ if command -v strace >/dev/null; then
                 left=$(find . -maxdepth 1 -name '.*.ferry-*')
                 [ -z "$left" ] || is_wrong "$over killed at $call $step: left $left"
             done
-            [ $step -gt 1 ] && [ $step -lt 40 ] || is_wrong "$step steps of $call"
+            case $step in 1 | 40) is_wrong "$step steps of $call" ;; esac
         done
     done
 fi
