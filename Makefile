@@ -199,13 +199,16 @@ $(EMULATED_NCCL): $(BUILD)/emulated/tests/gpu/emulator/nccl.o $(EMULATED_CUDA)
 
 -include $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.d) $(EMULATED:.o=.d)
 
-docs: $(BUILD)/ferry.1 $(BUILD)/ferry.bash ## its man page and bash completion
+docs: $(BUILD)/ferry.1 $(BUILD)/ferry.bash $(BUILD)/_ferry ## its man page, bash and zsh completion
 
 $(BUILD)/ferry.1: $(BUILD)/ferry
 	$< --man-page > $@
 
 $(BUILD)/ferry.bash: $(BUILD)/ferry
 	$< --bash-completion > $@
+
+$(BUILD)/_ferry: $(BUILD)/ferry
+	$< --zsh-completion > $@
 
 install: all docs ## program, man page and completion below DESTDIR/PREFIX
 	install -D -m 755 $(BUILD)/ferry $(DESTDIR)$(PREFIX)/bin/ferry
@@ -215,11 +218,13 @@ install: all docs ## program, man page and completion below DESTDIR/PREFIX
 	install -D -m 644 $(BUILD)/ferry.1 $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1
 	install -D -m 644 $(BUILD)/ferry.bash \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
+	install -D -m 644 $(BUILD)/_ferry $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ferry
 
 uninstall: ## takes them away again
 	rm -rf $(DESTDIR)$(PREFIX)/lib/ferry
 	rm -f $(DESTDIR)$(PREFIX)/bin/ferry $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1 \
-	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ferry
 
 deps: ## Debian's packages for the program and everything below (deps-build: the program alone)
 	@sh tests/deps.sh $(CHECK_PACKAGES)

@@ -6,6 +6,7 @@
 #include "common/threads.h"
 #include "common/version.h"
 #include "convert/commands.h"
+#include "convert/model_map.h"
 #include "train/cli/commands.h"
 #include "validate/commands.h"
 
@@ -16,29 +17,75 @@ static const struct command *const commands[] = {
 };
 
 static const char about[] =
-    "carries LLM checkpoints between formats and parallel layouts, and proves that they arrived\n\n"
+    "converts LLM checkpoints between formats and parallel layouts, and verifies them\n\n"
     "A conversion is a plan over byte ranges: no model is built, no Python and no GPU are needed, "
-    "and "
-    "memory does not grow with the model.\n\n"
-    "Exit codes: 0 done; 1 compared and different; 2 usage; 3 unsupported, or tensors missing or "
-    "unexpected; 4 input/output or space; 5 source corrupt; 6 not enough memory; 7 "
-    "destination "
-    "exists or is busy; 8 a GPU; 9 another process of the same job was lost, failed or disagrees; "
-    "10 NaN or infinity; 70 a mistake of ours; 130 interrupted.";
+    "and memory does not grow with the model.";
 
-/* Words that other tools have taught. */
+static const struct arg_alias aliases[] = {
+    {"import", "convert", NULL,
+     "--hf-model --source --hf-model-id --source --hf-path --source --megatron-path --destination"},
+    {"export", "convert", "--to hf",
+     "--hf-model --hf-config --hf-model-id --hf-config --megatron-path --source "
+     "--hf-path --destination"},
+    {"reshard", "convert", NULL, NULL},
+    {"plan", "convert", "--dry-run", NULL},
+    {"compare", "verify", NULL, NULL},
+    {"diff", "verify", NULL, NULL},
+    {"info", "inspect", NULL, NULL},
+    {"show", "inspect", NULL, NULL},
+};
+
+static const struct arg_section sections[] = {
+    {"EXIT STATUS",
+     "0 done; 1 compared and different; 2 usage; 3 unsupported, or tensors missing or "
+     "unexpected; 4 input/output or space; 5 source corrupt; 6 not enough memory; 7 destination "
+     "exists or is busy; 8 GPU error; 9 another process of the same job was lost, failed or "
+     "disagrees; 10 NaN or infinity; 70 internal error; 130 interrupted.",
+     "Exit codes"},
+    {"ENVIRONMENT",
+     "RANK and WORLD_SIZE (torchrun, or by hand), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), "
+     "MV2_COMM_WORLD_RANK and _SIZE (MVAPICH), PMI_RANK and PMI_SIZE (MPICH), SLURM_PROCID and "
+     "SLURM_STEP_NUM_TASKS (srun) say which process of several this is.\n\n"
+     "FERRY_CPU limits the instructions that are used: v1, v3, v4 or amx. "
+     "FERRY_CUDA_LIBRARY names the libferry_cuda.so to load. OMP_WAIT_POLICY is left as it is; "
+     "where it is not set, threads spin briefly only.",
+     NULL},
+    {"FILES",
+     "ferry.json, in each checkpoint that is written: the source, the command, the files, and a "
+     "digest of each tensor.\n\n"
+     "ferry-hf/, in a Megatron checkpoint from a Hugging Face folder: its config, tokenizer and "
+     "other small files, for the way back.\n\n"
+     ".NAME.ferry-partial, beside the destination NAME: what is written so far, with a journal "
+     "(.ferry-journal) from which --resume continues, and a lock (.ferry-lock). It becomes the "
+     "destination when it is complete.",
+     NULL},
+    {"EXAMPLES",
+     "Hugging Face to Megatron, and back:\n\n"
+     "  ferry convert Llama-3.2-1B ckpt --tp 2 --pp 2\n"
+     "  ferry convert ckpt out-hf --to hf\n\n"
+     "Another layout, and the proof that nothing has changed:\n\n"
+     "  ferry convert ckpt ckpt8 --tp 8\n"
+     "  ferry verify ckpt ckpt8\n\n"
+     "What a checkpoint is, and what a conversion would do:\n\n"
+     "  ferry inspect ckpt\n"
+     "  ferry convert ckpt ckpt8 --tp 8 --dry-run",
+     NULL},
+    {"SEE ALSO",
+     "README.md: what is supported. JSON.md: the fields of --json. torchrun(1), mpirun(1), "
+     "srun(1).",
+     NULL},
+};
+
+/* Words that other tools have taught, where the command does not take them. */
 static const struct arg_hint hints[] = {
-    {"import",
-     "ferry convert SOURCE DESTINATION, of a Hugging Face folder, writes a Megatron checkpoint"},
-    {"export", "ferry convert SOURCE DESTINATION --to hf writes a Hugging Face folder"},
-    {"reshard", "ferry convert SOURCE DESTINATION --tp N --pp N writes it for another layout"},
-    {"plan", "ferry convert SOURCE DESTINATION --dry-run prints the plan and writes nothing"},
-    {"diff compare check", "ferry verify A B compares two checkpoints"},
-    {"doctor info show ls", "ferry inspect PATH says what a checkpoint is"},
+    {"check", "ferry verify A B compares two checkpoints"},
+    {"doctor ls", "ferry inspect PATH says what a checkpoint is"},
     {"run infer", "ferry generate PATH generates, ferry forward PATH computes logits"},
-    {"version", "ferry --version tells it"},
-    {"--load --load-dir --hf-model --hf-model-id --hf-path --source --src --input --input-dir "
-     "--megatron-path --save --save-dir --dest --output --output-dir --hf-save-dir",
+    {"--hf-model --hf-model-id --hf-path --megatron-path",
+     "ferry import and ferry export take these options; ferry convert SOURCE DESTINATION needs "
+     "none"},
+    {"--load --load-dir --source --src --input --input-dir "
+     "--save --save-dir --dest --output --output-dir --hf-save-dir",
      "folders are given as words, without an option before them"},
     {"--force", "ferry convert --overwrite replaces what is at the destination"},
     {"--bf16 --fp16 --params-dtype --dtype",
@@ -46,10 +93,20 @@ static const struct arg_hint hints[] = {
     {"--data-parallel-size --dp --context-parallel-size --cp --use-distributed-optimizer "
      "--sequence-parallel --micro-batch-size --global-batch-size --seq-length --use-mcore-models",
      "it does not change how weights are stored: leave it out"},
-    {"--ckpt-convert-format --target-format --format",
-     "ferry convert --to says the format of the destination"},
+    {"--format", "ferry convert --to says the format of the destination"},
     {"--trust-remote-code", "no code of a model is run: leave it out"},
 };
+
+/* For completion. */
+static void add_values(struct strbuf *out, const char *value)
+{
+    struct model_maps maps;
+    struct error err;
+    if (strcmp(value, "FAMILY") || model_maps_load(&maps, NULL, &err)) return;
+    for (size_t i = 0; i < maps.num_maps; i++)
+        strbuf_printf(out, "%s%s", i ? " " : "", model_map_family(maps.maps[i]));
+    model_maps_release(&maps);
+}
 
 static const struct arg_program ferry = {
     .name = "ferry",
@@ -57,16 +114,22 @@ static const struct arg_program ferry = {
     .about = about,
     .commands = commands,
     .num_commands = sizeof commands / sizeof *commands,
+    .aliases = aliases,
+    .num_aliases = sizeof aliases / sizeof *aliases,
+    .sections = sections,
+    .num_sections = sizeof sections / sizeof *sections,
+    .add_values = add_values,
     .hints = hints,
     .num_hints = sizeof hints / sizeof *hints,
 };
 
-/* What `make docs` asks for, and no help shows: --man-page and --bash-completion. */
+/* What `make docs` asks for, and no help shows. */
 static bool print_docs(const char *what)
 {
     struct strbuf text = {0};
     if (strcmp(what, "--man-page") == 0) args_man_page(&text, &ferry);
     if (strcmp(what, "--bash-completion") == 0) args_bash_completion(&text, &ferry);
+    if (strcmp(what, "--zsh-completion") == 0) args_zsh_completion(&text, &ferry);
     bool printed = text.length > 0;
     if (printed) fputs(text.data, stdout);
     strbuf_release(&text);

@@ -27,7 +27,7 @@ static uint64_t least_memory(const struct plan *p, const struct executor_options
     uint64_t peak;
     o.max_memory = 1;
     assert_fails(executor_memory(p, &o, &peak, &err), ERR_MEMORY,
-                 "--max-memory 0 MiB is not enough for this plan: the least that works with ");
+                 "--max-memory 1 bytes is not enough for this plan: the least that works with ");
     const char *is = strstr(err.text, "threads is ");
     assert_non_null(is);
     return strtoull(is + strlen("threads is "), NULL, 10) << 20;

@@ -146,12 +146,14 @@ static enum status choose_buffers(const struct scan *s, const struct need *need,
     uint64_t fixed = host_memory_resident() + fixed_bytes(s, need) + spare;
     uint64_t least = fixed + workers * need->buffers * LEAST_BUFFER;
     *buffer_bytes = need->wanted_bytes;
-    if (s->max_memory && least > s->max_memory)
+    if (s->max_memory && least > s->max_memory) {
+        const bool small = s->max_memory < 1 << 20;
         return fail(err, ERR_MEMORY,
-                    "--max-memory %" PRIu64
-                    " MiB is not enough for this plan: the least that works "
+                    "--max-memory %" PRIu64 " %s is not enough for this plan: the least that works "
                     "with %" PRIu64 " threads is %" PRIu64 " MiB",
-                    s->max_memory >> 20, workers, ((least + SPARE_BYTES) >> 20) + 1);
+                    small ? s->max_memory : s->max_memory >> 20, small ? "bytes" : "MiB", workers,
+                    ((least + SPARE_BYTES) >> 20) + 1);
+    }
     if (s->max_memory)
         *buffer_bytes = min_u64(*buffer_bytes, (s->max_memory - fixed) / (workers * need->buffers));
     *peak_bytes = fixed + workers * need->buffers * *buffer_bytes;

@@ -46,6 +46,14 @@ static const struct arg *arg_at(const struct command *c, size_t n, const struct 
     return NULL;
 }
 
+/* Whether help shows any of its options. */
+static bool is_shown(const struct arg_group *g)
+{
+    for (size_t i = 0; i < g->num_args; i++)
+        if (g->args[i].help) return true;
+    return false;
+}
+
 static void *field_of(void *options, const struct arg_group *group, const struct arg *a)
 {
     return (char *)options + group->offset + a->offset;
@@ -53,7 +61,7 @@ static void *field_of(void *options, const struct arg_group *group, const struct
 
 static bool takes_value(const struct arg *a)
 {
-    return a->kind != ARG_FLAG && (a->kind != ARG_IGNORED || a->value);
+    return a->kind != ARG_FLAG && (a->value || (a->kind != ARG_IGNORED && a->kind != ARG_NOTED));
 }
 
 static char fold(char c)
@@ -172,6 +180,7 @@ MUST_CHECK static enum status unknown_option(const struct arg_program *p, const 
         for (struct word name; next_word(&names, ' ', &name);)
             guess_word(&g, name);
     }
+    guess_word(&g, (struct word){"--help", strlen("--help")});
     return unknown(p, "option", &g, err);
 }
 
@@ -303,6 +312,11 @@ static const char *set_value(const struct arg *a, void *field, const char *value
     case ARG_LIST:
         list_add(field, value);
         return NULL;
+    case ARG_NOTED:
+        list_add(field, a->names);
+        list_add(field, value);
+        return NULL;
+    case ARG_POSITIONAL:
     case ARG_IGNORED:
         return NULL;
     }
@@ -311,15 +325,106 @@ static const char *set_value(const struct arg *a, void *field, const char *value
 
 /* ---- parsing ---- */
 
+enum { MOST_NAMED = 8 };
+
+/* A positional argument that an option gives. */
+struct named {
+    struct word option;
+    const char *value; /* NULL: none does */
+};
+
 struct parse {
     const struct arg_program *program; /* for hints; NULL: none */
     const struct command *command;
-    char **at, **end; /* what is left of argv */
+    const struct arg_alias *alias; /* that was typed; NULL: the command's own name */
+    char **at, **end;              /* what is left of argv */
     void *options;
     const char **positional;
     size_t num_positional;
+    struct named named[MOST_NAMED];
     struct error *err;
 };
+
+/* What an alias calls otherwise. */
+static struct word renamed(const struct arg_alias *alias, struct word typed)
+{
+    const char *pairs = alias && alias->renames ? alias->renames : "";
+    for (struct word from, to; next_word(&pairs, ' ', &from) && next_word(&pairs, ' ', &to);)
+        if (is_spelling(from, typed)) return to;
+    return typed;
+}
+
+static const char *spelled(const struct command *c, const struct arg *a, const char *value)
+{
+    for (size_t i = 0; i < c->num_spellings && value; i++) {
+        const struct arg_spelling *s = &c->spellings[i];
+        const size_t n = strlen(s->option);
+        bool is_it = strncmp(a->names, s->option, n) == 0 && strchr(" ", a->names[n]);
+        if (is_it && strcasecmp(s->typed, value) == 0) return s->means;
+    }
+    return value;
+}
+
+/* Position n of a text such as "SOURCE DESTINATION". */
+static struct word position_name(const struct command *c, size_t n)
+{
+    const char *words = c->positional;
+    struct word w = {0};
+    for (size_t i = 0; i <= n; i++)
+        (void)next_word(&words, ' ', &w);
+    return w;
+}
+
+MUST_CHECK static enum status take_named(struct parse *p, size_t n, struct word option,
+                                         const char *value)
+{
+    struct named *x = &p->named[n];
+    const struct word name = position_name(p->command, n);
+    if (!*value)
+        return fail(p->err, ERR_USAGE, "%.*s: an empty name", (int)option.length, option.text);
+    if (x->value)
+        return fail(p->err, ERR_USAGE, "%.*s is given twice: %.*s %s and %.*s %s", (int)name.length,
+                    name.text, (int)x->option.length, x->option.text, x->value, (int)option.length,
+                    option.text, value);
+    *x = (struct named){option, value};
+    return OK;
+}
+
+/* Puts what options give by position among the words, in order. */
+MUST_CHECK static enum status merge_named(struct parse *p)
+{
+    size_t num_named = 0, last = 0;
+    for (size_t i = 0; i < MOST_NAMED; i++)
+        if (p->named[i].value) num_named++, last = i;
+    for (size_t i = 0; num_named && i <= last; i++) {
+        const struct named *x = &p->named[i];
+        if (!x->value && i < p->num_positional) continue;
+        if (!x->value) {
+            const struct word name = position_name(p->command, i);
+            return fail(p->err, ERR_USAGE, "%.*s is missing", (int)name.length, name.text);
+        }
+        memmove(p->positional + i + 1, p->positional + i,
+                (p->num_positional - i) * sizeof *p->positional);
+        p->positional[i] = x->value;
+        p->num_positional++;
+    }
+    return OK;
+}
+
+/* One word too many, where options have given some by name. */
+MUST_CHECK static enum status one_too_many(const struct parse *p, size_t n)
+{
+    for (size_t i = 0; i < MOST_NAMED && i < n; i++) {
+        const struct named *x = &p->named[i];
+        const struct word name = position_name(p->command, i);
+        if (x->value)
+            return fail(p->err, ERR_USAGE,
+                        "\"%s\" is one argument too many: %.*s is given by %.*s %s",
+                        p->positional[n], (int)name.length, name.text, (int)x->option.length,
+                        x->option.text, x->value);
+    }
+    return fail(p->err, ERR_USAGE, "\"%s\" is one argument too many", p->positional[n]);
+}
 
 /* The option *p->at, which moves behind it and its value. */
 MUST_CHECK static enum status parse_option(struct parse *p)
@@ -328,7 +433,9 @@ MUST_CHECK static enum status parse_option(struct parse *p)
     struct word typed = {text, strcspn(text, "=")};
     const char *value = text[typed.length] ? text + typed.length + 1 : NULL;
     const struct arg_group *group;
-    const struct arg *a = find_arg(p->command, typed, &group);
+    const struct arg *a = find_arg(p->command, renamed(p->alias, typed), &group);
+    if (is_spelling((struct word){"--help", 6}, typed))
+        return fail(p->err, ERR_USAGE, "--help takes no value");
     if (!a) return unknown_option(p->program, p->command, typed, p->err);
 
     int length = (int)typed.length;
@@ -341,6 +448,8 @@ MUST_CHECK static enum status parse_option(struct parse *p)
             return fail(p->err, ERR_USAGE, "%.*s needs a value (%.*s=%s if that is the value)",
                         length, text, length, text, value);
     }
+    value = spelled(p->command, a, value);
+    if (a->kind == ARG_POSITIONAL) return take_named(p, a->offset, typed, value);
     const char *must_be = set_value(a, field_of(p->options, group, a), value);
     if (!must_be) return OK;
     return fail(p->err, ERR_USAGE, "%.*s: \"%s\" is not %s%s", length, text, value,
@@ -376,8 +485,7 @@ MUST_CHECK static enum status check_positional(const struct parse *p)
             return fail(p->err, ERR_USAGE, "%.*s is missing", (int)w.length, w.text);
         repeats = repeats || memmem(w.text, w.length, "...", 3);
     }
-    if (p->num_positional > n && !repeats)
-        return fail(p->err, ERR_USAGE, "\"%s\" is one argument too many", p->positional[n]);
+    if (p->num_positional > n && !repeats) return one_too_many(p, n);
     return OK;
 }
 
@@ -386,6 +494,7 @@ MUST_CHECK static enum status parse_all(struct parse *p, size_t *num_positional)
     memset(p->options, 0, p->command->options_bytes);
     if (p->command->defaults) p->command->defaults(p->options);
     TRY(parse_words(p));
+    TRY(merge_named(p));
     *num_positional = p->num_positional;
     return check_positional(p);
 }
@@ -393,7 +502,12 @@ MUST_CHECK static enum status parse_all(struct parse *p, size_t *num_positional)
 enum status args_parse(const struct command *c, int argc, char **argv, void *options,
                        const char **positional, size_t *num_positional, struct error *err)
 {
-    struct parse p = {NULL, c, argv, argv + argc, options, positional, 0, err};
+    struct parse p = {.command = c,
+                      .at = argv,
+                      .end = argv + argc,
+                      .options = options,
+                      .positional = positional,
+                      .err = err};
     return parse_all(&p, num_positional);
 }
 
@@ -402,7 +516,7 @@ void args_release(const struct command *c, void *options)
     const struct arg_group *group;
     const struct arg *a;
     for (size_t i = 0; (a = arg_at(c, i, &group)); i++) {
-        if (a->kind != ARG_LIST) continue;
+        if (a->kind != ARG_LIST && a->kind != ARG_NOTED) continue;
         struct arg_list *list = field_of(options, group, a);
         free(list->items);
         *list = (struct arg_list){0};
@@ -462,10 +576,11 @@ static void add_wrapped(struct strbuf *out, size_t column, size_t indent, const 
     }
 }
 
-/* All blocks of a longer text, an empty line before each. */
-static void add_text(struct strbuf *out, const char *text)
+/* All blocks of a longer text but `without` (NULL: all), an empty line before each. */
+static void add_text_without(struct strbuf *out, const char *text, const char *without)
 {
     for (struct block b; text && next_block(&text, &b);) {
+        if (b.text == without) continue;
         strbuf_add_char(out, '\n');
         if (b.is_example)
             strbuf_add(out, b.text, b.length);
@@ -473,6 +588,18 @@ static void add_text(struct strbuf *out, const char *text)
             add_wrapped(out, 0, 0, b.text, b.length);
         strbuf_add_char(out, '\n');
     }
+}
+
+static void add_text(struct strbuf *out, const char *text)
+{
+    add_text_without(out, text, NULL);
+}
+
+static struct block first_example(const char *text)
+{
+    for (struct block b; text && next_block(&text, &b);)
+        if (b.is_example) return b;
+    return (struct block){0};
 }
 
 static const char *value_name(const struct arg *a)
@@ -499,6 +626,17 @@ static void add_usage(struct strbuf *out, const struct command *c)
 {
     strbuf_printf(out, "%s%s%s%s", c->name, c->num_groups ? " [OPTION]..." : "",
                   c->positional ? " " : "", c->positional ? c->positional : "");
+}
+
+/* "import, reshard, export (--to hf)" */
+static void add_aliases(struct strbuf *out, const struct arg_program *p, const struct command *c)
+{
+    for (size_t i = 0; i < p->num_aliases; i++) {
+        const struct arg_alias *a = &p->aliases[i];
+        if (strcmp(a->command, c->name)) continue;
+        strbuf_printf(out, "%s%s%s%s%s", out->length ? ", " : "", a->name, a->adds ? " (" : "",
+                      a->adds ? a->adds : "", a->adds ? ")" : "");
+    }
 }
 
 /* What is said once of a kind of value, behind the options; NULL: nothing. */
@@ -539,13 +677,16 @@ void args_help(struct strbuf *out, const char *program, const struct command *c)
     strbuf_printf(out, "usage: %s ", program);
     add_usage(out, c);
     strbuf_printf(out, "\n\n%s\n", c->summary);
+    const struct block example = first_example(c->text);
+    if (example.text) strbuf_printf(out, "\n%.*s\n", (int)example.length, example.text);
     for (size_t g = 0; g < c->num_groups; g++) {
+        if (!is_shown(&c->groups[g])) continue;
         strbuf_printf(out, "\n%s\n", c->groups[g].title);
         for (size_t i = 0; i < c->groups[g].num_args; i++)
             if (c->groups[g].args[i].help) help_option(out, &c->groups[g].args[i]);
     }
     add_text(out, value_text(c));
-    add_text(out, c->text);
+    add_text_without(out, c->text, example.text);
 }
 
 /* ---- man page ---- */
@@ -602,17 +743,25 @@ static void man_option(struct strbuf *out, const struct arg *a)
     strbuf_release(&phrase);
 }
 
-static void man_command(struct strbuf *out, const char *program, const struct command *c)
+static void man_command(struct strbuf *out, const struct arg_program *p, const struct command *c)
 {
-    struct strbuf usage = {0};
-    strbuf_printf(&usage, "%s ", program);
+    struct strbuf usage = {0}, aliases = {0};
+    strbuf_printf(&usage, "%s ", p->name);
     add_usage(&usage, c);
     strbuf_add_text(out, ".SS \"");
     add_roff_text(out, usage.data);
     strbuf_add_text(out, "\"\n");
     strbuf_release(&usage);
     man_text(out, c->summary);
+    add_aliases(&aliases, p, c);
+    if (aliases.length) {
+        strbuf_add_text(out, ".PP\nAlso: ");
+        add_roff_text(out, aliases.data);
+        strbuf_add_text(out, ".\n");
+    }
+    strbuf_release(&aliases);
     for (size_t g = 0; g < c->num_groups; g++) {
+        if (!is_shown(&c->groups[g])) continue;
         strbuf_add_text(out, ".PP\n");
         add_roff_text(out, c->groups[g].title);
         strbuf_add_text(out, ":\n");
@@ -638,7 +787,11 @@ void args_man_page(struct strbuf *out, const struct arg_program *p)
     man_text(out, about + phrase);
     strbuf_add_text(out, ".SH COMMANDS\n");
     for (size_t i = 0; i < p->num_commands; i++)
-        man_command(out, p->name, p->commands[i]);
+        man_command(out, p, p->commands[i]);
+    for (size_t i = 0; i < p->num_sections; i++) {
+        strbuf_printf(out, ".SH \"%s\"\n", p->sections[i].title);
+        man_text(out, p->sections[i].text);
+    }
 }
 
 /* ---- bash completion ---- */
@@ -649,21 +802,44 @@ static void add_replaced(struct strbuf *out, const char *text, char from, char t
         strbuf_add_char(out, *text == from ? to : *text);
 }
 
-static void complete_command(struct strbuf *out, const struct command *c)
+/* The words that an option's value can be; empty: anything. */
+static void add_choices(struct strbuf *out, const struct arg_program *p, const struct arg *a)
+{
+    if (a->kind == ARG_CHOICE)
+        add_replaced(out, a->choices, '|', ' ');
+    else if (a->value && p->add_values)
+        p->add_values(out, a->value);
+}
+
+/* The command's name and aliases as a pattern of case. */
+static void add_pattern(struct strbuf *out, const struct arg_program *p, const struct command *c)
+{
+    strbuf_add_text(out, c->name);
+    for (size_t i = 0; i < p->num_aliases; i++)
+        if (strcmp(p->aliases[i].command, c->name) == 0)
+            strbuf_printf(out, "|%s", p->aliases[i].name);
+}
+
+static void complete_command(struct strbuf *out, const struct arg_program *p,
+                             const struct command *c)
 {
     const struct arg_group *group;
     const struct arg *a;
-    strbuf_printf(out, "    %s)\n        options='", c->name);
+    strbuf_add_text(out, "    ");
+    add_pattern(out, p, c);
+    strbuf_add_text(out, ")\n        options='");
     for (size_t i = 0; (a = arg_at(c, i, &group)); i++)
         if (a->help) strbuf_printf(out, "%s ", a->names);
     strbuf_add_text(out, "--help'\n        case $prev in\n");
     for (size_t i = 0; (a = arg_at(c, i, &group)); i++) {
-        if (a->kind != ARG_CHOICE || !a->help) continue;
-        strbuf_add_text(out, "        ");
-        add_replaced(out, a->names, ' ', '|');
-        strbuf_add_text(out, ") words='");
-        add_replaced(out, a->choices, '|', ' ');
-        strbuf_add_text(out, "' ;;\n");
+        struct strbuf choices = {0};
+        if (a->help) add_choices(&choices, p, a);
+        if (choices.length) {
+            strbuf_add_text(out, "        ");
+            add_replaced(out, a->names, ' ', '|');
+            strbuf_printf(out, ") words='%s' ;;\n", choices.data);
+        }
+        strbuf_release(&choices);
     }
     strbuf_add_text(out, "        esac\n        ;;\n");
 }
@@ -676,6 +852,8 @@ void args_bash_completion(struct strbuf *out, const struct arg_program *p)
     strbuf_add_text(out, "    local commands='");
     for (size_t i = 0; i < p->num_commands; i++)
         strbuf_printf(out, "%s ", p->commands[i]->name);
+    for (size_t i = 0; i < p->num_aliases; i++)
+        strbuf_printf(out, "%s ", p->aliases[i].name);
     /* bash takes the = of --option=value for a word of its own. */
     strbuf_add_text(out, "help'\n"
                          "    local cur=${COMP_WORDS[COMP_CWORD]} options= words=\n"
@@ -689,7 +867,7 @@ void args_bash_completion(struct strbuf *out, const struct arg_program *p)
                          "    case ${COMP_WORDS[1]} in\n"
                          "    help) words=$commands ;;\n");
     for (size_t i = 0; i < p->num_commands; i++)
-        complete_command(out, p->commands[i]);
+        complete_command(out, p, p->commands[i]);
     strbuf_add_text(out, "    esac\n"
                          "    if ((COMP_CWORD == 1)); then\n"
                          "        words=\"$commands --help --version\"\n"
@@ -699,6 +877,93 @@ void args_bash_completion(struct strbuf *out, const struct arg_program *p)
                          "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
                          "}\n");
     strbuf_printf(out, "complete -o bashdefault -o default -F _%s %s\n", program, program);
+}
+
+/* ---- zsh completion ---- */
+
+/* Text within '...' of a specification, in which [ ] : are zsh's own. */
+static void add_zsh_text(struct strbuf *out, const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\'')
+            strbuf_add_text(out, "'\\''");
+        else if (strchr("[]:\\", text[i]))
+            strbuf_printf(out, "\\%c", text[i]);
+        else
+            strbuf_add_char(out, text[i]);
+    }
+}
+
+/* '--tp[tensor parallel ranks]:N:' for each name. */
+static void zsh_option(struct strbuf *out, const struct arg_program *p, const struct arg *a)
+{
+    const char *names = a->names;
+    struct strbuf choices = {0};
+    add_choices(&choices, p, a);
+    for (struct word name; next_word(&names, ' ', &name);) {
+        strbuf_printf(out, "            '%s%.*s[", a->kind == ARG_LIST ? "*" : "", (int)name.length,
+                      name.text);
+        add_zsh_text(out, a->help, strlen(a->help));
+        strbuf_add_char(out, ']');
+        if (takes_value(a)) {
+            strbuf_add_char(out, ':');
+            add_zsh_text(out, a->value ? a->value : "value", strlen(a->value ? a->value : "value"));
+            if (choices.length)
+                strbuf_printf(out, ":(%s)", choices.data);
+            else
+                strbuf_add_text(out, a->kind == ARG_TEXT || a->kind == ARG_POSITIONAL ? ":_files"
+                                                                                      : ": ");
+        }
+        strbuf_add_text(out, "' \\\n");
+    }
+    strbuf_release(&choices);
+}
+
+static void zsh_command(struct strbuf *out, const struct arg_program *p, const struct command *c)
+{
+    const struct arg_group *group;
+    const struct arg *a;
+    strbuf_add_text(out, "    ");
+    add_pattern(out, p, c);
+    strbuf_add_text(out, ")\n        _arguments -S \\\n");
+    for (size_t i = 0; (a = arg_at(c, i, &group)); i++)
+        if (a->help) zsh_option(out, p, a);
+    strbuf_add_text(out, "            '--help[show help]' '*:file:_files'\n        ;;\n");
+}
+
+static void zsh_name(struct strbuf *out, const char *name, const char *what)
+{
+    strbuf_printf(out, "        '%s:", name);
+    add_zsh_text(out, what, strlen(what));
+    strbuf_add_text(out, "'\n");
+}
+
+void args_zsh_completion(struct strbuf *out, const struct arg_program *p)
+{
+    strbuf_printf(out,
+                  "#compdef %s\n# zsh completion for %s, made from its own tables\n_%s() {\n"
+                  "    local -a commands=(\n",
+                  p->name, p->name, p->name);
+    for (size_t i = 0; i < p->num_commands; i++)
+        zsh_name(out, p->commands[i]->name, p->commands[i]->summary);
+    for (size_t i = 0; i < p->num_aliases; i++)
+        zsh_name(out, p->aliases[i].name, p->aliases[i].command);
+    zsh_name(out, "help", "help of a command");
+    strbuf_add_text(out, "    )\n"
+                         "    if ((CURRENT == 2)) || [[ $words[2] == help ]]; then\n"
+                         "        _describe command commands\n"
+                         "        return\n"
+                         "    fi\n"
+                         "    local command=$words[2]\n"
+                         "    shift words\n"
+                         "    ((CURRENT--))\n"
+                         "    case $command in\n");
+    for (size_t i = 0; i < p->num_commands; i++)
+        zsh_command(out, p, p->commands[i]);
+    strbuf_printf(out,
+                  "    esac\n}\nif [[ $funcstack[1] == _%s ]]; then\n    _%s \"$@\"\nelse\n"
+                  "    compdef _%s %s\nfi\n",
+                  p->name, p->name, p->name, p->name);
 }
 
 /* ---- main ---- */
@@ -713,8 +978,21 @@ static void program_help(struct strbuf *out, const struct arg_program *p)
     strbuf_add_text(out, "\nCommands\n");
     for (size_t i = 0; i < p->num_commands; i++) {
         const struct command *c = p->commands[i];
+        struct strbuf phrase = {0}, aliases = {0};
+        strbuf_add_text(&phrase, c->summary);
+        add_aliases(&aliases, p, c);
+        if (aliases.length) strbuf_printf(&phrase, "; also: %s", aliases.data);
         strbuf_printf(out, "  %-*s  ", (int)widest, c->name);
-        add_wrapped(out, widest + 4, widest + 4, c->summary, strlen(c->summary));
+        add_wrapped(out, widest + 4, widest + 4, phrase.data, phrase.length);
+        strbuf_add_char(out, '\n');
+        strbuf_release(&phrase);
+        strbuf_release(&aliases);
+    }
+    for (size_t i = 0; i < p->num_sections; i++) {
+        if (!p->sections[i].help_title) continue;
+        strbuf_printf(out, "\n%s\n", p->sections[i].help_title);
+        const char *text = p->sections[i].text;
+        add_wrapped(out, 0, 0, text, strlen(text));
         strbuf_add_char(out, '\n');
     }
     strbuf_printf(out, "\n%s COMMAND --help tells more of a command.\n", p->name);
@@ -731,9 +1009,19 @@ static void print_help(FILE *to, const struct arg_program *p, const struct comma
     strbuf_release(&text);
 }
 
-MUST_CHECK static enum status find_command(const struct arg_program *p, const char *typed,
-                                           const struct command **c, struct error *err)
+static const struct command *command_named(const struct arg_program *p, const char *name)
 {
+    for (size_t i = 0; i < p->num_commands; i++)
+        if (strcmp(p->commands[i]->name, name) == 0) return p->commands[i];
+    return NULL;
+}
+
+/* *alias: the one that was typed; NULL: the command's own name. */
+MUST_CHECK static enum status find_command(const struct arg_program *p, const char *typed,
+                                           const struct command **c, const struct arg_alias **alias,
+                                           struct error *err)
+{
+    *alias = NULL;
     struct word w = {typed, strlen(typed)};
     struct guess g = {.typed = w};
     for (size_t i = 0; i < p->num_commands; i++) {
@@ -743,6 +1031,14 @@ MUST_CHECK static enum status find_command(const struct arg_program *p, const ch
             return OK;
         }
         guess_word(&g, name);
+    }
+    for (size_t i = 0; i < p->num_aliases; i++) {
+        struct word name = {p->aliases[i].name, strlen(p->aliases[i].name)};
+        guess_word(&g, name);
+        if (!is_spelling(name, w)) continue;
+        *alias = &p->aliases[i];
+        *c = command_named(p, p->aliases[i].command);
+        return OK;
     }
     return unknown(p, typed[0] == '-' ? "option" : "command", &g, err);
 }
@@ -787,19 +1083,43 @@ MUST_CHECK static enum status words_failed(enum status st, struct error *err)
     return st && rank_0_speaks(err) ? ERR_INTERRUPTED : st;
 }
 
-/* Parses and runs. */
-MUST_CHECK static enum status run(const struct arg_program *p, const struct command *c, int argc,
-                                  char **argv, struct error *err)
+/* What an alias adds stands in front of what was typed, and takes no effect where that says
+ * otherwise. */
+static size_t put_words(char **out, char *added, int argc, char **argv)
 {
+    size_t n = 0;
+    for (char *word; (word = strsep(&added, " "));)
+        out[n++] = word;
+    memcpy(out + n, argv, (size_t)argc * sizeof *argv);
+    return n + (size_t)argc;
+}
+
+/* Parses and runs. */
+MUST_CHECK static enum status run(const struct arg_program *p, const struct command *c,
+                                  const struct arg_alias *alias, int argc, char **argv,
+                                  struct error *err)
+{
+    char *added = alias && alias->adds ? must_strdup(alias->adds) : NULL;
+    const size_t room = (size_t)argc + (added ? strlen(added) : 0) + 1;
+    char **words = must_calloc(room, sizeof *words);
     void *options = must_calloc(1, c->options_bytes);
-    const char **positional = must_calloc((size_t)argc, sizeof *positional);
+    const char **positional = must_calloc(room, sizeof *positional);
     size_t num_positional;
-    struct parse words = {p, c, argv, argv + argc, options, positional, 0, err};
-    enum status st = words_failed(parse_all(&words, &num_positional), err);
+    struct parse x = {.program = p,
+                      .command = c,
+                      .alias = alias,
+                      .at = words,
+                      .end = words + put_words(words, added, argc, argv),
+                      .options = options,
+                      .positional = positional,
+                      .err = err};
+    enum status st = words_failed(parse_all(&x, &num_positional), err);
     if (!st) st = c->run(options, positional, num_positional, err);
     args_release(c, options);
     free(options);
     free(positional);
+    free(words);
+    free(added);
     return st;
 }
 
@@ -808,18 +1128,19 @@ MUST_CHECK static enum status run_program(const struct arg_program *p, int argc,
                                           struct error *err)
 {
     const struct command *c = NULL;
-    if (strcmp(argv[0], "--version") == 0) {
+    const struct arg_alias *alias;
+    if (strcmp(argv[0], "--version") == 0 || strcmp(argv[0], "version") == 0) {
         printf("%s %s\n", p->name, p->version);
         return OK;
     }
-    if (strcmp(argv[0], "help") == 0 && argc > 1) TRY(find_command(p, argv[1], &c, err));
+    if (strcmp(argv[0], "help") == 0 && argc > 1) TRY(find_command(p, argv[1], &c, &alias, err));
     print_help(stdout, p, c);
     return OK;
 }
 
 static bool is_for_program(const char *word)
 {
-    static const char *const words[] = {"help", "--help", "-h", "--version"};
+    static const char *const words[] = {"help", "--help", "-h", "--version", "version"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(words[i], word) == 0) return true;
     return false;
@@ -851,13 +1172,14 @@ MUST_CHECK static enum status run_words(const struct arg_program *p, const struc
                                         int argc, char **argv, struct error *err)
 {
     if (is_for_program(argv[0])) return run_program(p, argc, argv, err);
-    TRY(words_failed(find_command(p, argv[0], c, err), err));
+    const struct arg_alias *alias;
+    TRY(words_failed(find_command(p, argv[0], c, &alias, err), err));
     if (asks_for_help(argc - 1, argv + 1)) {
         print_help(stdout, p, *c);
         return OK;
     }
     begin_result(*c, argc - 1, argv + 1);
-    enum status st = run(p, *c, argc - 1, argv + 1, err);
+    enum status st = run(p, *c, alias, argc - 1, argv + 1, err);
     result_end(st, err);
     return st;
 }

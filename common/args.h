@@ -4,7 +4,8 @@
  * shown. `_` is taken for `-` in what a user types, "--name=value" and "--name value" are the same,
  * "--" ends the options, and options may stand anywhere; given twice, the last one holds. A value
  * that begins with "--" must be written with "=". An unknown option is ERR_USAGE with the nearest
- * known one, or with what a table of hints says of it.
+ * known one, or with what a table of hints says of it. A positional argument may have options that
+ * give it by name (ARG_POSITIONAL); words fill the positions that no option gives.
  *
  * Longer texts are paragraphs: an empty line ends one, line ends within it are blanks, and lines
  * that begin with a blank are examples, shown as they stand. */
@@ -19,15 +20,18 @@
 #include "common/strbuf.h"
 
 enum arg_kind {
-    ARG_FLAG,      /* bool; no value */
-    ARG_UINT,      /* uint64_t, decimal, from 1 to INT64_MAX: 0 in the field is "not given" */
-    ARG_UINT_OR_0, /* the same from 0, where 0 means something: UINT64_MAX is "not given" */
-    ARG_SIZE,      /* uint64_t bytes, from 1: 4096, 5GB (5 * 10^9), 1.5GiB or 1.5G (1.5 * 2^30) */
-    ARG_FLOAT,     /* double, finite */
-    ARG_TEXT,      /* const char * */
-    ARG_CHOICE,    /* const char *, one of choices */
-    ARG_LIST,      /* struct arg_list; may be given several times */
-    ARG_IGNORED    /* accepted with its value (if value is not NULL) and without effect */
+    ARG_FLAG,       /* bool; no value */
+    ARG_UINT,       /* uint64_t, decimal, from 1 to INT64_MAX: 0 in the field is "not given" */
+    ARG_UINT_OR_0,  /* the same from 0, where 0 means something: UINT64_MAX is "not given" */
+    ARG_SIZE,       /* uint64_t bytes, from 1: 4096, 5GB (5 * 10^9), 1.5GiB or 1.5G (1.5 * 2^30) */
+    ARG_FLOAT,      /* double, finite */
+    ARG_TEXT,       /* const char * */
+    ARG_CHOICE,     /* const char *, one of choices */
+    ARG_LIST,       /* struct arg_list; may be given several times */
+    ARG_POSITIONAL, /* the positional argument number `offset`; twice is an error */
+    ARG_NOTED,      /* struct arg_list of pairs: the option's `names`, and its value (NULL where
+                     * `value` is); for options that a command takes note of only */
+    ARG_IGNORED     /* accepted with its value (if value is not NULL) and without effect */
 };
 
 struct arg_list {
@@ -52,6 +56,12 @@ struct arg_group {
     size_t offset; /* of the group's struct in the command's options struct */
 };
 
+/* Another spelling of a value: --to huggingface is --to hf. */
+struct arg_spelling {
+    const char *option; /* its first name */
+    const char *typed, *means;
+};
+
 struct command {
     const char *name;       /* "convert" */
     const char *summary;    /* one line */
@@ -59,6 +69,8 @@ struct command {
     const char *text;       /* paragraphs for --help and the man page; may be NULL */
     const struct arg_group *groups;
     size_t num_groups;
+    const struct arg_spelling *spellings;
+    size_t num_spellings;
     size_t options_bytes;            /* of the options struct; zeroed before parsing */
     void (*defaults)(void *options); /* may be NULL: all zero */
     enum status (*run)(void *options, const char *const *positional, size_t num_positional,
@@ -71,12 +83,33 @@ struct arg_hint {
     const char *text;
 };
 
+/* Another name of a command. */
+struct arg_alias {
+    const char *name, *command;
+    const char *adds; /* options in front of those that are typed: "--to hf"; NULL */
+    /* What its own users call options otherwise, in pairs: "--hf-model --hf-config". NULL */
+    const char *renames;
+};
+
+/* A part of the manual page, after the commands: "EXIT STATUS", paragraphs. */
+struct arg_section {
+    const char *title, *text;
+    const char *help_title; /* it stands in --help, too, below this title; NULL: it does not */
+};
+
 struct arg_program {
     const char *name, *version;
     const char
         *about; /* what stands behind "ferry - ", then an empty line and paragraphs, if any */
     const struct command *const *commands;
     size_t num_commands;
+    const struct arg_alias *aliases;
+    size_t num_aliases;
+    const struct arg_section *sections;
+    size_t num_sections;
+    /* What can stand for a value that is called so ("FAMILY"), separated by blanks; for completion.
+     * May be NULL. */
+    void (*add_values)(struct strbuf *out, const char *value);
     const struct arg_hint *hints; /* in front of the nearest known word */
     size_t num_hints;
 };
@@ -89,7 +122,8 @@ MUST_CHECK enum status args_parse(const struct command *c, int argc, char **argv
                                   struct error *err);
 void args_release(const struct command *c, void *options);
 
-/* The program's main: `ferry COMMAND ...`, `ferry --help`, `ferry --version`, `ferry help COMMAND`.
+/* The program's main: `ferry COMMAND ...`, `ferry --help`, `ferry --version` or `ferry version`,
+ * `ferry help COMMAND`.
  * Parses, runs, and prints on stderr what went wrong ("ferry convert: ..."), nothing where a
  * command failed without a text. Of processes that one launcher started (ranks.h) rank 0 has time
  * to be the first that says what is wrong with the command line: the launcher then ends the others.
@@ -100,6 +134,7 @@ int args_main(const struct arg_program *p, int argc, char **argv);
 void args_help(struct strbuf *out, const char *program, const struct command *c);
 void args_man_page(struct strbuf *out, const struct arg_program *p);
 void args_bash_completion(struct strbuf *out, const struct arg_program *p);
+void args_zsh_completion(struct strbuf *out, const struct arg_program *p);
 
 /* As ARG_SIZE, and 0. Units go from k to P, as coreutils have them, in either case: kB is a power
  * of 1000; k and KiB are powers of 1024. */

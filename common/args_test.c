@@ -32,7 +32,7 @@ struct convert {
     uint64_t max_memory, seed;
     double lr;
     const char *dtype, *progress;
-    struct arg_list allow;
+    struct arg_list allow, noted;
     struct layout layout;
 };
 
@@ -56,6 +56,11 @@ static const struct arg convert_args[] = {
      "auto|bar|torch_dist", "auto"},
     {"--allow-missing", ARG_LIST, offsetof(struct convert, allow), "GLOB_OF_THE_NAMES", NULL,
      "tensors that may be missing"},
+    {"--load --load-dir", ARG_POSITIONAL, 0, "SOURCE", NULL, NULL},
+    {"--source", ARG_POSITIONAL, 0, "SOURCE", NULL, NULL},
+    {"--save", ARG_POSITIONAL, 1, "DESTINATION", NULL, NULL},
+    {"--bf16", ARG_NOTED, offsetof(struct convert, noted), NULL, NULL, NULL},
+    {"--context-size --cp", ARG_NOTED, offsetof(struct convert, noted), "N", NULL, NULL},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
     {"--distributed-backend", ARG_IGNORED, 0, "NAME", NULL, NULL},
 };
@@ -64,6 +69,8 @@ static const struct arg_group convert_groups[] = {
     {"Layout", layout_args, LENGTH(layout_args), offsetof(struct convert, layout)},
     {"Other", convert_args, LENGTH(convert_args), 0},
 };
+
+static const struct arg_spelling spellings[] = {{"--progress", "mcore", "torch_dist"}};
 
 static void convert_defaults(void *options)
 {
@@ -94,6 +101,8 @@ static const struct command convert = {
             "  ferry convert 'c' \"d\" \\\n\n.A second one - with ~ and ^.\n",
     .groups = convert_groups,
     .num_groups = LENGTH(convert_groups),
+    .spellings = spellings,
+    .num_spellings = LENGTH(spellings),
     .options_bytes = sizeof(struct convert),
     .defaults = convert_defaults,
     .run = convert_run,
@@ -128,9 +137,24 @@ static const struct command verify = {
 
 static const struct command *const commands[] = {&convert, &verify};
 static const struct arg_hint hints[] = {
-    {"import export", "ferry convert does that"},
+    {"doctor", "ferry verify does that"},
     {"--load --save", "SOURCE and DESTINATION are words without an option"},
 };
+static const struct arg_alias aliases[] = {
+    {"import", "convert", NULL, NULL},
+    {"export", "convert", "--tp 7 --pp=2", "--path --source --out-path --save"},
+    {"diff", "verify", NULL, NULL},
+};
+static const struct arg_section sections[] = {
+    {"EXIT STATUS", "0 done; 1 different.", "Exit codes"},
+    {"FILES", "ferry.json\n\n  an example", NULL},
+};
+
+static void add_values(struct strbuf *out, const char *value)
+{
+    if (strcmp(value, "DTYPE") == 0) strbuf_add_text(out, "f32 bf16");
+}
+
 static const struct arg_program ferry = {
     .name = "ferry",
     .version = "1.2",
@@ -139,6 +163,11 @@ static const struct arg_program ferry = {
     .num_commands = LENGTH(commands),
     .hints = hints,
     .num_hints = LENGTH(hints),
+    .aliases = aliases,
+    .num_aliases = LENGTH(aliases),
+    .sections = sections,
+    .num_sections = LENGTH(sections),
+    .add_values = add_values,
 };
 
 /* ---- parsing ---- */
@@ -212,6 +241,49 @@ static void any_spelling_is_taken_with_underscores_too(void **state)
     args_release(&convert, &p.options);
 }
 
+static void positional_arguments_can_be_named(void **state)
+{
+    (void)state;
+    static const char *const lines[][5] = {
+        {"--load", "a", "--save", "b"}, {"--save=b", "--load-dir=a"}, {"a", "--save", "b"},
+        {"--save", "b", "a"},           {"--source", "a", "b"},       {"b", "--source", "a"},
+    };
+    for (size_t i = 0; i < LENGTH(lines); i++) {
+        struct parsed p;
+        assert_int_equal(parse(&convert, &p, lines[i]), OK);
+        assert_int_equal(p.num_positional, 2);
+        assert_string_equal(p.positional[0], "a");
+        assert_string_equal(p.positional[1], "b");
+        args_release(&convert, &p.options);
+    }
+}
+
+static void options_that_are_noted_keep_their_values(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(
+        parse(&convert, &p, WORDS("a", "--cp=2", "--bf16", "b", "--context_size", "3")), OK);
+    static const char *const want[] = {"--context-size --cp", "2", "--bf16", NULL,
+                                       "--context-size --cp", "3"};
+    assert_int_equal(p.options.noted.count, LENGTH(want));
+    for (size_t i = 0; i < LENGTH(want); i++)
+        if (want[i])
+            assert_string_equal(p.options.noted.items[i], want[i]);
+        else
+            assert_null(p.options.noted.items[i]);
+    args_release(&convert, &p.options);
+}
+
+static void a_choice_has_other_spellings(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(parse(&convert, &p, WORDS("a", "b", "--progress-style", "MCore")), OK);
+    assert_string_equal(p.options.progress, "torch_dist");
+    args_release(&convert, &p.options);
+}
+
 static void a_list_keeps_all_that_was_given_and_others_the_last(void **state)
 {
     (void)state;
@@ -264,6 +336,14 @@ static void mistakes_are_named(void **state)
         {{"a"}, "DESTINATION is missing"},
         {{NULL}, "SOURCE is missing"},
         {{"a", "b", "c"}, "\"c\" is one argument too many"},
+        {{"a", "--load", "b", "c"}, "\"c\" is one argument too many: SOURCE is given by --load b"},
+        {{"--load-dir=a", "--source", "b", "c"},
+         "SOURCE is given twice: --load-dir a and --source b"},
+        {{"--save", "c"}, "SOURCE is missing"},
+        {{"--load", "c"}, "DESTINATION is missing"},
+        {{"a", "--save", ""}, "--save: an empty name"},
+        {{"a", "b", "--help=x"}, "--help takes no value"},
+        {{"a", "b", "--halp"}, "unknown option --halp (did you mean --help?)"},
         {{"--tpp", "2"}, "unknown option --tpp (did you mean --tp?)"},
         {{"-tp", "2"}, "unknown option -tp (did you mean --tp?)"},
         {{"--ovrewrite"}, "unknown option --ovrewrite (did you mean --overwrite?)"},
@@ -534,6 +614,35 @@ static void of_several_processes_rank_0_alone_answers(void **state)
     unsetenv("PMI_SIZE");
 }
 
+static void a_command_has_other_names_with_options_of_their_own(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *const words[8];
+        const char *out;
+    } cases[] = {
+        {{"import", "a", "b"}, "2 a b tp 0\n"},
+        {{"export", "a", "b"}, "2 a b tp 7\n"},
+        {{"export", "a", "b", "--tp", "3"}, "2 a b tp 3\n"},
+        {{"export", "--path", "a", "--out_path=b"}, "2 a b tp 7\n"},
+        {{"diff", "a"}, "1\n"},
+        {{"version"}, "ferry 1.2\n"},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        run_main(cases[i].words);
+        assert_int_equal(ran.code, OK);
+        assert_string_equal(ran.out, cases[i].out);
+    }
+    run_main(WORDS("import", "--path", "a", "b")); /* of the other name */
+    assert_int_equal(ran.code, ERR_USAGE);
+    run_main(WORDS("exprt", "a", "b"));
+    assert_string_equal(ran.err, "ferry: unknown command exprt (did you mean export?)\n");
+    run_main(WORDS("import", "--help"));
+    assert_int_equal(strncmp(ran.out, "usage: ferry convert ", 21), 0);
+    assert_answers(WORDS("diff", "a", "--json"),
+                   HEAD "\"words\":1,\"exit_code\":0,\"error\":null}");
+}
+
 static void wrong_command_lines_end_with_2(void **state)
 {
     (void)state;
@@ -544,7 +653,7 @@ static void wrong_command_lines_end_with_2(void **state)
         {{"convert", "--tpp", "1"}, "ferry convert: unknown option --tpp (did you mean --tp?)\n"},
         {{"convrt", "a"}, "ferry: unknown command convrt (did you mean convert?)\n"},
         {{"zzz"}, "ferry: unknown command zzz\n"},
-        {{"export", "a"}, "ferry: unknown command export: ferry convert does that\n"},
+        {{"doctor", "a"}, "ferry: unknown command doctor: ferry verify does that\n"},
         {{"convert", "--save=x"},
          "ferry convert: unknown option --save: SOURCE and DESTINATION are words without an "
          "option\n"},
@@ -599,18 +708,21 @@ static void of_several_processes_rank_0_says_first_what_is_wrong(void **state)
         assert_int_equal(unsetenv(names[i]), 0);
 }
 
-static const char program_help_text[] =
-    "usage: ferry COMMAND [OPTION]... [ARGUMENT]...\n"
-    "\n"
-    "carries checkpoints between formats\n"
-    "\n"
-    "It needs no GPU.\n"
-    "\n"
-    "Commands\n"
-    "  convert  carry a checkpoint to another format or layout\n"
-    "  verify   compare two checkpoints\n"
-    "\n"
-    "ferry COMMAND --help tells more of a command.\n";
+static const char program_help_text[] = "usage: ferry COMMAND [OPTION]... [ARGUMENT]...\n"
+                                        "\n"
+                                        "carries checkpoints between formats\n"
+                                        "\n"
+                                        "It needs no GPU.\n"
+                                        "\n"
+                                        "Commands\n"
+                                        "  convert  carry a checkpoint to another format or "
+                                        "layout; also: import, export (--tp 7 --pp=2)\n"
+                                        "  verify   compare two checkpoints; also: diff\n"
+                                        "\n"
+                                        "Exit codes\n"
+                                        "0 done; 1 different.\n"
+                                        "\n"
+                                        "ferry COMMAND --help tells more of a command.\n";
 
 static void help_goes_to_stdout_where_asked_for_and_else_to_stderr(void **state)
 {
@@ -634,6 +746,9 @@ static const char convert_help_text[] =
     "\n"
     "carry a checkpoint to another format or layout\n"
     "\n"
+    "  ferry convert a b --tp 2\n"
+    "  ferry convert 'c' \"d\" \\\n"
+    "\n"
     "Layout\n"
     "  --tensor-model-parallel-size N    the source's own; also --tp\n"
     "  --pipeline-model-parallel-size N  the source's own; also --pp\n"
@@ -653,9 +768,6 @@ static const char convert_help_text[] =
     "G, T, P and KiB, MiB, GiB, TiB, PiB are powers of 1024.\n"
     "\n"
     "The first paragraph, whose lines are joined.\n"
-    "\n"
-    "  ferry convert a b --tp 2\n"
-    "  ferry convert 'c' \"d\" \\\n"
     "\n"
     ".A second one - with ~ and ^.\n";
 // clang-format on
@@ -772,6 +884,9 @@ static void the_man_page_is_roff_without_warnings(void **state)
     assert_non_null(strstr(page.data, ".EX\n  ferry convert a b \\-\\-tp 2\n"));
     assert_non_null(strstr(page.data, ".PP\n\\&.A second one \\- with \\(ti and \\(ha.\n"));
     assert_null(strstr(page.data, "auto\\-detect"));
+    assert_non_null(strstr(page.data, ".PP\nAlso: import, export (\\-\\-tp 7 \\-\\-pp=2).\n"));
+    assert_non_null(strstr(page.data, ".SH \"EXIT STATUS\"\n.PP\n0 done; 1 different.\n"));
+    assert_non_null(strstr(page.data, ".SH \"FILES\"\n.PP\nferry.json\n.PP\n.EX\n  an example\n"));
     if (shell(&page, "command -v groff") == 0) {
         assert_int_equal(shell(&page, "groff -man -ww -z -rCHECKSTYLE=3 $F"), 0);
         assert_string_equal(ran.out, "");
@@ -805,7 +920,7 @@ static void bash_completes_commands_options_and_choices(void **state)
     static const struct {
         const char *words, *offered;
     } cases[] = {
-        {"ferry \"\"", "convert verify help --help --version"},
+        {"ferry \"\"", "convert verify import export diff help --help --version"},
         {"ferry c", "convert"},
         {"ferry help v", "verify"},
         {"ferry convert --t", "--tensor-model-parallel-size --tp --torch-dtype"},
@@ -816,11 +931,39 @@ static void bash_completes_commands_options_and_choices(void **state)
         {"ferry convert a --progress =", "auto bar torch_dist"},
         {"ferry convert a --progress = t", "torch_dist"},
         {"ferry convert a", ""}, /* nothing: bash goes on with file names */
-        {"ferry convert --torch-dtype \"\"", ""},
-        {"ferry convert --torch-dtype = \"\"", ""},
+        {"ferry convert --torch-dtype \"\"", "f32 bf16"},
+        {"ferry import --torch-dtype b", "bf16"},
+        {"ferry export --t", "--tensor-model-parallel-size --tp --torch-dtype"},
+        {"ferry convert --allow-missing \"\"", ""},
     };
     for (size_t i = 0; i < LENGTH(cases); i++)
         assert_completes(&script, cases[i].words, cases[i].offered);
+    strbuf_release(&script);
+}
+
+static void zsh_completes_the_same(void **state)
+{
+    (void)state;
+    struct strbuf script = {0};
+    args_zsh_completion(&script, &ferry);
+    assert_non_null(strstr(script.data, "    convert|import|export)\n"));
+    assert_non_null(strstr(script.data, "'--tp[the source'\\''s own]:N: ' \\\n"));
+    assert_non_null(strstr(script.data, "'--progress[auto]:value:(auto bar torch_dist)' \\\n"));
+    assert_non_null(strstr(script.data, "'--torch-dtype[as stored]:DTYPE:(f32 bf16)' \\\n"));
+    if (shell(&script, "command -v zsh") != 0) {
+        strbuf_release(&script);
+        skip();
+    }
+    assert_int_equal(shell(&script, "zsh -n $F"), 0);
+    assert_string_equal(ran.out, "");
+    /* What _arguments and _describe are given. */
+    assert_int_equal(shell(&script,
+                           "zsh -fc 'compdef() { :; }; . $0; _describe() { print $#commands; };"
+                           " _arguments() { print $# $words[1] $CURRENT; };"
+                           " words=(ferry c); CURRENT=2; _ferry;"
+                           " words=(ferry export a --tp 2); CURRENT=5; _ferry' $F"),
+                     0);
+    assert_string_equal(ran.out, "6\n16 export 4\n");
     strbuf_release(&script);
 }
 
@@ -830,6 +973,9 @@ int main(void)
         cmocka_unit_test(defaults_hold_where_nothing_is_given),
         cmocka_unit_test(every_kind_of_option_sets_its_field),
         cmocka_unit_test(any_spelling_is_taken_with_underscores_too),
+        cmocka_unit_test(positional_arguments_can_be_named),
+        cmocka_unit_test(options_that_are_noted_keep_their_values),
+        cmocka_unit_test(a_choice_has_other_spellings),
         cmocka_unit_test(a_list_keeps_all_that_was_given_and_others_the_last),
         cmocka_unit_test(two_dashes_end_the_options),
         cmocka_unit_test(ignored_options_take_their_value_along),
@@ -840,6 +986,7 @@ int main(void)
         cmocka_unit_test(a_command_is_run_and_its_status_is_the_exit_code),
         cmocka_unit_test(with_json_a_command_answers_with_one_object_whatever_happens),
         cmocka_unit_test(of_several_processes_rank_0_alone_answers),
+        cmocka_unit_test(a_command_has_other_names_with_options_of_their_own),
         cmocka_unit_test(wrong_command_lines_end_with_2),
         cmocka_unit_test(of_several_processes_rank_0_says_first_what_is_wrong),
         cmocka_unit_test(help_goes_to_stdout_where_asked_for_and_else_to_stderr),
@@ -849,6 +996,7 @@ int main(void)
         cmocka_unit_test(a_result_that_could_not_be_written_is_a_failure),
         cmocka_unit_test(the_man_page_is_roff_without_warnings),
         cmocka_unit_test(bash_completes_commands_options_and_choices),
+        cmocka_unit_test(zsh_completes_the_same),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 #include "convert/megatron_args.h"
 #include "convert/options.h"
 #include "convert/record.h"
+#include "convert/training_flags.h"
 
 struct convert_flags {
     struct source_flags source;
@@ -27,13 +28,16 @@ struct convert_flags {
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
+    struct training_flags training;
     bool grouped_gemm, no_optim, dry_run, resume, integrity, allow_overflow, restart;
 };
 
 // clang-format off
 #define AT(field) offsetof(struct convert_flags, field)
 static const struct arg convert_args[] = {
-    {"--to --ckpt-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination; default: torch_dist from Hugging Face, else the source's own"},
+    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination (huggingface and safetensors are hf; megatron and mcore are torch_dist; legacy and megatron_legacy are torch); default: torch_dist from Hugging Face, else the source's own"},
+    {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "names SOURCE by an option"},
+    {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "names DESTINATION by an option"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result though finite values became infinite by the cast"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums of all tensors; full: also read what was written again, from the disk, before it is published"},
@@ -65,6 +69,15 @@ static const struct arg_group convert_groups[] = {
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Several processes, on one host or many", ranks_args, sizeof ranks_args / sizeof *ranks_args, 0},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
+    {"Flags of training scripts", training_args, NUM_TRAINING_ARGS, AT(training)},
+};
+static const struct arg_spelling spellings[] = {
+    {"--to", "huggingface", "hf"},
+    {"--to", "safetensors", "hf"},
+    {"--to", "megatron", "torch_dist"},
+    {"--to", "mcore", "torch_dist"},
+    {"--to", "legacy", "torch"},
+    {"--to", "megatron_legacy", "torch"},
 };
 // clang-format on
 
@@ -355,6 +368,8 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     options.allow_missing = &r->flags->allow_missing;
     TRY(source_open(&r->source, source, &options, &r->maps, err));
     r->is_read = true;
+    TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
+                             r->flags->output.quiet, err));
     print_notes(&r->source, 0, r->flags->output.quiet);
     size_t noted = r->source.num_notes;
     TRY(check_names(r, err));
@@ -693,6 +708,8 @@ const struct command command_convert = {
         "Where all have ended, the first command again, with as many processes, continues.",
     .groups = convert_groups,
     .num_groups = sizeof convert_groups / sizeof *convert_groups,
+    .spellings = spellings,
+    .num_spellings = sizeof spellings / sizeof *spellings,
     .options_bytes = sizeof(struct convert_flags),
     .defaults = set_defaults,
     .run = convert,

@@ -9,6 +9,8 @@ for way in help --help -h; do
     exits 0
     prints "usage: ferry COMMAND"
     prints "130 interrupted"
+    [ "$(grep -n '^Commands' "$stdout" | cut -d: -f1)" -lt "$(grep -n '^Exit codes' "$stdout" | cut -d: -f1)" ] ||
+        is_wrong "exit codes come before the commands"
     says_nothing
 done
 
@@ -54,23 +56,153 @@ says "did you mean --dry-run"
 is_not_there out
 
 it "words that other tools have taught are answered with those of this one"
-run import m out
+run doctor m
 exits 2
-says "unknown command import: ferry convert SOURCE DESTINATION"
-run diff m m
-exits 2
-says "unknown command diff: ferry verify A B"
-run convert m out --use_distributed_optimizer
+says "unknown command doctor: ferry inspect PATH"
+run verify m m --use_distributed_optimizer
 exits 2
 says "unknown option --use_distributed_optimizer: it does not change how weights are stored"
-run convert --load m --save out
+run inspect --load m
 exits 2
 says "unknown option --load: folders are given as words"
-run convert m out --bf16
+run convert --hf-model m --megatron-path out
 exits 2
-says "--torch-dtype casts them"
+says "unknown option --hf-model: ferry import and ferry export take these options"
 run forward m --data-parallel-size 0 # an option of its own
 says '--data-parallel-size: "0" is not a whole number'
+
+it "commands have the names that other tools have taught"
+run import m imported --tp 2
+exits 0
+run convert m converted --tp 2
+same_files imported converted
+run export imported exported
+exits 0
+is_there exported/config.json
+run reshard imported resharded --pp 2
+exits 0
+run plan m out
+exits 0
+says "dry run: nothing written"
+is_not_there out
+for name in diff compare; do
+    run $name imported exported
+    exits 0
+    prints "identical: "
+done
+for name in info show; do
+    run $name imported
+    exits 0
+    prints "torch_dist"
+done
+run version
+exits 0
+prints "ferry "
+run help
+for name in import export reshard plan diff compare info show; do prints "$name"; done
+
+it "folders are taken by option, as Megatron-LM and its Bridge spell them"
+run import --hf-model m --megatron-path bridge --tp 2
+exits 0
+same_files bridge imported
+run export --hf-model m --megatron-path bridge --hf-path bridge-hf
+exits 0
+same_files bridge-hf exported
+for pair in "--load --save" "--load-dir --save-dir" "--source --dest" "--input --output"; do
+    rm -rf named
+    run convert "${pair% *}" m "${pair#* }" named --tp 2
+    exits 0
+    same_files named imported
+done
+run convert --load m --source m out
+exits 2
+says "SOURCE is given twice: --load m and --source m"
+run convert --load m m out
+exits 2
+says '"out" is one argument too many: SOURCE is given by --load m'
+
+it "formats have several names"
+for name in huggingface hf safetensors; do
+    rm -rf named
+    run convert imported named --to $name
+    exits 0
+    is_there named/model.safetensors
+done
+for name in megatron mcore torch_dist; do
+    rm -rf named
+    run convert m named --to $name
+    exits 0
+    is_there named/iter_0000000/.metadata
+done
+for name in legacy megatron_legacy torch; do
+    rm -rf named
+    run convert m named --to $name
+    exits 0
+    is_there named/release/mp_rank_00
+done
+[ "$(find named -name model_optim_rng.pt | wc -l)" -eq 1 ] || is_wrong "no legacy checkpoint"
+
+it "flags of a training script are taken: those that do not matter with a note"
+run convert m out --dry-run --use-distributed-optimizer --context_parallel_size 2 --sequence-parallel \
+    --recompute-granularity full --tokenizer-type HuggingFaceTokenizer --seq-length=4096 --attention-backend flash
+exits 0
+says "note: --use-distributed-optimizer, --context-parallel-size 2, --sequence-parallel, --recompute-granularity full,"
+says "--seq-length 4096, --attention-backend flash: the weights do not depend on that"
+run convert m quiet --cp 2 -q
+exits 0
+says_nothing
+
+it "flags of a training script that say what the model is are compared with it"
+run convert m out --dry-run --num-layers 4 --hidden-size 64 --num-attention-heads 8 --group-query-attention \
+    --num-query-groups 2 --ffn-hidden-size 128 --max-position-embeddings 2048 --swiglu --normalization RMSNorm \
+    --disable-bias-linear --position-embedding-type rope --rotary-base 1e4 --norm-epsilon 0.000001 \
+    --untie-embeddings-and-output-weights --vocab-size 1000
+exits 0
+says "--rotary-base 1e4, --norm-epsilon 0.000001, --untie-embeddings-and-output-weights, --vocab-size 1000: as the model has it"
+synth_model tied --tied
+while read -r folder flag has; do
+    run convert "$folder" out "$flag"
+    exits 2
+    says "$(echo "$flag" | tr = ' '): the model has $has, which is read from $folder"
+done <<'FLAGS'
+m --num-layers=5 num_layers 4
+m --normalization=LayerNorm normalization RMSNorm
+m --rotary-base=1000000 rotary_base 10000
+m --qk-layernorm qk_layernorm false
+tied --untie-embeddings-and-output-weights untie_embeddings_and_output_weights false
+FLAGS
+is_not_there out
+
+it "flags that name a dtype are taken where weights have it"
+run convert m out --dry-run --bf16
+exits 0
+says "note: --bf16: weights are written in that dtype"
+run convert m out --dry-run --params-dtype torch.float16 --torch-dtype float16
+exits 0
+run convert m out --fp16
+exits 2
+says "--fp16: weights are BF16; --torch-dtype float16 casts them"
+run convert m out --torch-dtype float16 --bf16
+exits 2
+says "--bf16: weights are F16"
+run convert m out --params-dtype int8
+exits 2
+says "--params-dtype int8: one of bfloat16, float16, float32, float64"
+
+it "tokens have the same option names wherever they are asked for"
+for command in "bench m --repeats 1" "verify m m --forward --threads 1" "perplexity m --data ids --data-dtype u16"; do
+    printf '\1\0\2\0\3\0\4\0\5\0' >ids
+    for names in "--seq 2 --batch 1" "--seq-length 2 --micro-batch-size 1"; do
+        # shellcheck disable=SC2086 # words
+        run $command $names
+        exits 0
+    done
+done
+
+it "help takes no value"
+run convert --help=foo
+exits 2
+says "--help takes no value"
 
 it "missing and surplus arguments are named"
 run convert m
@@ -190,6 +322,7 @@ exits 0
 prints '.TH'
 prints 'pipeline\-model\-parallel\-layout'
 for name in $commands; do prints "ferry $name"; done
+for section in "EXIT STATUS" ENVIRONMENT FILES EXAMPLES "SEE ALSO"; do prints ".SH \"$section\""; done
 if command -v groff >/dev/null; then
     cp "$stdout" page
     run_program groff -man -Tutf8 -ww page
@@ -214,6 +347,21 @@ if command -v bash >/dev/null; then
     cp "$stdout" "$scratch/completion"
     got="$(completed conv) $(completed convert --tensor) $(completed convert --to torch_)"
     [ "$got" = "convert --tensor-model-parallel-size torch_dist" ] || is_wrong "completed: $got"
+    got="$(completed exp) $(completed export --model qwen3) $(completed diff --ato)"
+    [ "$got" = "export qwen3 qwen3_moe --atol" ] || is_wrong "completed: $got"
 else
     skip "no bash"
+fi
+
+it "zsh takes its completion"
+run --zsh-completion
+exits 0
+prints "#compdef ferry"
+prints "convert|import|export|reshard|plan)"
+if command -v zsh >/dev/null; then
+    run_program zsh -n "$stdout"
+    exits 0
+    says_nothing
+else
+    skip "no zsh"
 fi

@@ -21,7 +21,7 @@ struct bench_flags {
 // clang-format off
 #define AT(field) offsetof(struct bench_flags, field)
 static const struct arg bench_args[] = {
-    {"--batch",                  ARG_UINT, AT(batch),   "N", NULL, "sequences; default 1; also --micro-batch-size"},
+    {"--batch --micro-batch-size", ARG_UINT, AT(batch), "N", NULL, "sequences; default 1"},
     {"--seq --seq-length",       ARG_UINT, AT(seq),     "N", NULL, "tokens of each; default 256"},
     {"--decode",                 ARG_FLAG, AT(decode),  NULL, NULL, "one token a sequence, with --seq of them in the cache"},
     {"--repeats",                ARG_UINT, AT(repeats), "N", NULL, "runs of which the median is shown; default 5"},

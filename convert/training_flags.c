@@ -1,0 +1,219 @@
+#include "convert/training_flags.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "convert/report.h"
+
+// clang-format off
+/* What the model must have: option, what its value is called (NULL: none), field, the value that a flag stands for. */
+#define MODEL_FLAGS(X) \
+    X("--num-layers", "N", "num_layers", NULL) \
+    X("--hidden-size", "N", "hidden_size", NULL) \
+    X("--ffn-hidden-size", "N", "ffn_hidden_size", NULL) \
+    X("--num-attention-heads", "N", "num_attention_heads", NULL) \
+    X("--num-query-groups", "N", "num_query_groups", NULL) \
+    X("--kv-channels", "N", "kv_channels", NULL) \
+    X("--vocab-size", "N", "vocab_size", NULL) \
+    X("--max-position-embeddings", "N", "max_position_embeddings", NULL) \
+    X("--normalization", "NAME", "normalization", NULL) \
+    X("--norm-epsilon --layernorm-epsilon", "X", "layernorm_epsilon", NULL) \
+    X("--position-embedding-type", "NAME", "position_embedding_type", NULL) \
+    X("--use-rotary-position-embeddings", NULL, "position_embedding_type", "rope") \
+    X("--rotary-base", "X", "rotary_base", NULL) \
+    X("--rotary-percent", "X", "rotary_percent", NULL) \
+    X("--rope-scaling-factor", "X", "rope_factor", NULL) \
+    X("--swiglu", NULL, "gated_linear_unit", "true") \
+    X("--disable-bias-linear", NULL, "add_bias_linear", "false") \
+    X("--add-qkv-bias", NULL, "add_qkv_bias", "true") \
+    X("--qk-layernorm", NULL, "qk_layernorm", "true") \
+    X("--untie-embeddings-and-output-weights", NULL, "untie_embeddings_and_output_weights", "true") \
+    X("--num-experts", "N", "num_experts", NULL) \
+    X("--moe-router-topk", "N", "moe_router_topk", NULL) \
+    X("--moe-ffn-hidden-size", "N", "moe_ffn_hidden_size", NULL)
+
+/* The dtype of weights: --bf16 stands for its name. */
+#define DTYPE_FLAGS(X) \
+    X("--bf16", NULL, "bf16") \
+    X("--fp16", NULL, "fp16") \
+    X("--params-dtype", "DTYPE", NULL)
+
+static const struct model_flag {
+    const char *names, *field, *stands_for;
+} model_flags[] = {
+#define X(names, value, field, stands_for) {names, field, stands_for},
+    MODEL_FLAGS(X)
+#undef X
+};
+
+static const struct dtype_flag {
+    const char *names, *stands_for;
+} dtype_flags[] = {
+#define X(names, value, stands_for) {names, stands_for},
+    DTYPE_FLAGS(X)
+#undef X
+};
+
+#define AT(field) offsetof(struct training_flags, field)
+#define UNUSED(names, value) {names, ARG_NOTED, AT(unused), value, NULL, NULL},
+const struct arg training_args[] = {
+#define X(names, value, field, stands_for) {names, ARG_NOTED, AT(model), value, NULL, NULL},
+    MODEL_FLAGS(X)
+#undef X
+#define X(names, value, stands_for) {names, ARG_NOTED, AT(dtypes), value, NULL, NULL},
+    DTYPE_FLAGS(X)
+#undef X
+    UNUSED("--use-distributed-optimizer", NULL)
+    UNUSED("--context-parallel-size --cp", "N")
+    UNUSED("--data-parallel-size --dp", "N")
+    UNUSED("--sequence-parallel --sp", NULL)
+    UNUSED("--micro-batch-size", "N")
+    UNUSED("--global-batch-size", "N")
+    UNUSED("--seq-length", "N")
+    UNUSED("--group-query-attention", NULL)
+    UNUSED("--use-mcore-models", NULL)
+    UNUSED("--use-flash-attn", NULL)
+    UNUSED("--attention-backend", "NAME")
+    UNUSED("--distributed-backend", "NAME")
+    UNUSED("--overlap-grad-reduce", NULL)
+    UNUSED("--overlap-param-gather", NULL)
+    UNUSED("--recompute-activations", NULL)
+    UNUSED("--recompute-granularity", "NAME")
+    UNUSED("--recompute-method", "NAME")
+    UNUSED("--recompute-num-layers", "N")
+    UNUSED("--attention-dropout", "X")
+    UNUSED("--hidden-dropout", "X")
+    UNUSED("--init-method-std", "X")
+    UNUSED("--tokenizer-type", "NAME")
+    UNUSED("--tokenizer-model", "PATH")
+    UNUSED("--vocab-file", "FILE")
+    UNUSED("--merge-file", "FILE")
+    UNUSED("--trust-remote-code", NULL)
+    UNUSED("--use-checkpoint-args", NULL)
+    UNUSED("--no-load-rng", NULL)
+    UNUSED("--no-save-rng", NULL)
+    UNUSED("--finetune", NULL)
+    UNUSED("--model-type", "NAME")
+    UNUSED("--loader", "NAME")
+    UNUSED("--saver", "NAME")
+};
+// clang-format on
+_Static_assert(sizeof training_args / sizeof *training_args == NUM_TRAINING_ARGS,
+               "training_flags.h");
+
+/* Pair i of a list: "--num-layers", "32"; length is that of the option's first name. */
+struct given {
+    const char *names, *value;
+    int length;
+};
+
+static struct given given_at(const struct arg_list *l, size_t i)
+{
+    const char *names = l->items[2 * i];
+    return (struct given){names, l->items[2 * i + 1], (int)strcspn(names, " ")};
+}
+
+static void print_given(const struct arg_list *l, const char *what)
+{
+    for (size_t i = 0; 2 * i < l->count; i++) {
+        const struct given g = given_at(l, i);
+        fprintf(stderr, "%s%.*s%s%s", i ? ", " : "note: ", g.length, g.names, g.value ? " " : "",
+                g.value ? g.value : "");
+    }
+    if (l->count) fprintf(stderr, ": %s\n", what);
+}
+
+/* ---- the model ---- */
+
+static void field_text(const struct model_field *f, const struct model_config *m, char out[64])
+{
+    const void *at = (const char *)m + f->offset;
+    const char *text = f->kind == FIELD_TEXT ? *(const char *const *)at : NULL;
+    if (f->kind == FIELD_UINT)
+        snprintf(out, 64, "%" PRIu64, *(const uint64_t *)at);
+    else if (f->kind == FIELD_REAL)
+        snprintf(out, 64, "%.10g", *(const double *)at);
+    else if (f->kind == FIELD_BOOL)
+        snprintf(out, 64, "%s", *(const bool *)at ? "true" : "false");
+    else
+        snprintf(out, 64, "%s", text ? text : "none");
+}
+
+/* Numbers by their value: 1e-5 is 1e-05. */
+static bool same_value(const struct model_field *f, const char *a, const char *b)
+{
+    char *end_a, *end_b;
+    if (f->kind == FIELD_TEXT || f->kind == FIELD_BOOL) return strcmp(a, b) == 0;
+    const double x = strtod(a, &end_a), y = strtod(b, &end_b);
+    return end_a > a && !*end_a && end_b > b && !*end_b && fabs(x - y) <= 1e-9 * fabs(y);
+}
+
+static enum status check_model(const struct given *g, const struct catalog *c, struct error *err)
+{
+    const struct model_flag *flag = model_flags;
+    while (strcmp(flag->names, g->names))
+        flag++;
+    const struct model_field *f = model_field_find(flag->field);
+    char has[64];
+    field_text(f, &c->config, has);
+    if (same_value(f, g->value ? g->value : flag->stands_for, has)) return OK;
+    return fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, which is read from %s", g->length,
+                g->names, g->value ? " " : "", g->value ? g->value : "", flag->field, has, c->path);
+}
+
+/* ---- dtypes ---- */
+
+/* The one of all parameters; false where they have several. */
+static bool only_dtype(const struct catalog *c, enum dtype *out)
+{
+    struct parameter_count n;
+    count_parameters(c, &n);
+    for (int d = 0; d < NUM_DTYPES; d++)
+        if (n.bytes_by_dtype[d] && n.bytes_by_dtype[d] == n.bytes) {
+            *out = (enum dtype)d;
+            return true;
+        }
+    return false;
+}
+
+static enum status check_dtype(const struct given *g, const struct catalog *c, bool casts,
+                               enum dtype dtype, struct error *err)
+{
+    const struct dtype_flag *flag = dtype_flags;
+    enum dtype wanted;
+    while (strcmp(flag->names, g->names))
+        flag++;
+    const char *name = g->value ? g->value : flag->stands_for;
+    if (!dtype_from_user(name, &wanted) || !dtype_is_float(wanted))
+        return fail(err, ERR_USAGE, "%.*s %s: one of bfloat16, float16, float32, float64",
+                    g->length, g->names, name);
+    const bool one = casts || only_dtype(c, &dtype);
+    if (one && dtype == wanted) return OK;
+    return fail(err, ERR_USAGE,
+                "%.*s%s%s: weights are %s; --torch-dtype %s casts them, without it they stay as "
+                "they are stored",
+                g->length, g->names, g->value ? " " : "", g->value ? g->value : "",
+                one ? dtype_infos[dtype].name : "stored in several dtypes",
+                dtype_infos[wanted].torch);
+}
+
+enum status training_flags_check(const struct training_flags *f, const struct catalog *c,
+                                 bool casts, enum dtype dtype, bool quiet, struct error *err)
+{
+    for (size_t i = 0; 2 * i < f->model.count; i++) {
+        const struct given g = given_at(&f->model, i);
+        TRY(check_model(&g, c, err));
+    }
+    for (size_t i = 0; 2 * i < f->dtypes.count; i++) {
+        const struct given g = given_at(&f->dtypes, i);
+        TRY(check_dtype(&g, c, casts, dtype, err));
+    }
+    if (quiet) return OK;
+    print_given(&f->unused, "the weights do not depend on that");
+    print_given(&f->model, "as the model has it");
+    print_given(&f->dtypes, "weights are written in that dtype");
+    return OK;
+}
