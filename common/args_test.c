@@ -138,7 +138,7 @@ static const struct command verify = {
 static const struct command *const commands[] = {&convert, &verify};
 static const struct arg_hint hints[] = {
     {"doctor", "ferry verify does that"},
-    {"--load --save", "SOURCE and DESTINATION are words without an option"},
+    {"--from --into", "SOURCE and DESTINATION are words without an option"},
 };
 static const struct arg_alias aliases[] = {
     {"import", "convert", NULL, NULL},
@@ -654,8 +654,8 @@ static void wrong_command_lines_end_with_2(void **state)
         {{"convrt", "a"}, "ferry: unknown command convrt (did you mean convert?)\n"},
         {{"zzz"}, "ferry: unknown command zzz\n"},
         {{"doctor", "a"}, "ferry: unknown command doctor: ferry verify does that\n"},
-        {{"convert", "--save=x"},
-         "ferry convert: unknown option --save: SOURCE and DESTINATION are words without an "
+        {{"convert", "--into=x"},
+         "ferry convert: unknown option --into: SOURCE and DESTINATION are words without an "
          "option\n"},
         {{""}, "ferry: unknown command \n"},
         {{"--helpp"}, "ferry: unknown option --helpp\n"},

@@ -38,29 +38,29 @@ static const struct arg convert_args[] = {
     {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination (huggingface and safetensors are hf; megatron and mcore are torch_dist; legacy and megatron_legacy are torch); default: torch_dist from Hugging Face, else the source's own"},
     {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "names SOURCE by an option"},
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "names DESTINATION by an option"},
-    {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to it (bfloat16, float16, float32, float64); default: as they are"},
-    {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result though finite values became infinite by the cast"},
-    {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums of all tensors; full: also read what was written again, from the disk, before it is published"},
+    {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: dtypes stay as stored"},
+    {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result even if the cast made finite values infinite"},
+    {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums while converting; full: also read the written files back from the disk before they are published"},
     {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
     {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "an interrupted run of the same command is continued without it; with it, a destination that is complete already is exit code 0, not 7"},
-    {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard what an interrupted run has left, and begin anew"},
+    {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard what an interrupted run has left, and start from the beginning"},
     {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "bytes between journal records, which is the most that a kill or a failure costs; default 1GiB"},
-    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only where the real run would start"},
+    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
-    {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "whose parameter names; default: the source's, else transformer_engine"},
-    {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "experts are Transformer Engine's grouped linear layers: so say args, and so name legacy files them; default: as the source's args say"},
-    {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "torch_dist: in common.pt (default; every release reads it), or as Megatron-Core 0.19 writes it"},
-    {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "of Hugging Face files; default 5GB"},
-    {"--allow-missing", ARG_LIST, AT(allow_missing), "GLOB", NULL, "tensors that may be missing in the source"},
+    {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter naming (TE spec or local spec); default: the source's, else transformer_engine"},
+    {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "experts are Transformer Engine's grouped linear layers: sets it in args, and names them so in legacy files; default: as in the source's args"},
+    {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "where torch_dist keeps its common state: file: common.pt (default; every release reads it); object: as Megatron-Core 0.19 writes it"},
+    {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "largest size of a safetensors file; default 5GB"},
+    {"--allow-missing", ARG_LIST, AT(allow_missing), "GLOB", NULL, "tensors that may be missing in the source, such as '*.bias'"},
     {"--allow-unexpected", ARG_LIST, AT(allow_unexpected), "GLOB", NULL, "tensors of the source that may be left out"},
     {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
 static const struct arg ranks_args[] = {
-    {"--rank --node-rank", ARG_UINT_OR_0, AT(rank), "N", NULL, "which process of several this is; default: as torchrun, mpirun or srun say it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
-    {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "how many processes there are; each runs the same command and writes its share of the files, on a file system that all see; default: as above, else 1"},
-    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "heartbeat timeout: how long a process that shows no life is waited for, so that it can be run again; default 600"},
+    {"--rank --node-rank", ARG_UINT_OR_0, AT(rank), "N", NULL, "rank of this process, if several convert together; default: from torchrun, mpirun or srun (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
+    {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "number of processes; each runs the same command and writes its share of the files, on a shared file system; default: as above, else 1"},
+    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "heartbeat timeout: how long to wait for a process that has died, so that it can be started again; default 600"},
 };
 static const struct arg_group convert_groups[] = {
     {"Conversion", convert_args, sizeof convert_args / sizeof *convert_args, 0},
@@ -695,17 +695,21 @@ const struct command command_convert = {
         "SOURCE is a Hugging Face folder (safetensors or .bin), a Megatron checkpoint in the "
         "torch_dist or the legacy torch format (the root with its tracker file, or one "
         "iter_NNNNNNN). The format is detected. DESTINATION is created, and appears when it is "
-        "complete; of a Megatron root that exists, other iterations stay as they are. After an "
-        "interrupt, a kill or a failure, the same command again continues.\n\n"
+        "complete; other iterations of an existing Megatron root are not touched. After an "
+        "interrupt, a kill or a failure, the same command continues.\n\n"
         "  ferry convert Llama-3.2-1B ckpt --tp 2 --pp 2\n"
         "  ferry convert ckpt ckpt8 --tp 8 --to torch\n"
         "  ferry convert ckpt8 out-hf --to hf\n\n"
-        "Several hosts share the work where the same command runs on each, on a file system that "
-        "all see:\n\n"
+        "Several hosts share the work if the same command runs on each, on a shared file "
+        "system:\n\n"
         "  srun -N 4 --ntasks-per-node 1 -K ferry convert SOURCE DESTINATION --tp 8\n\n"
-        "A process that died is run again while the others wait (--timeout), on any host:\n\n"
+        "A process that died can be started again on any host while the others wait "
+        "(--timeout):\n\n"
         "  ferry convert SOURCE DESTINATION --tp 8 --rank 2 --world-size 4\n\n"
-        "Where all have ended, the first command again, with as many processes, continues.",
+        "If all have ended, the same command with as many processes continues.\n\n"
+        "Flags of a training script are accepted: those that say how the model is built "
+        "(--num-layers, --swiglu, ...) are compared with it, others (--use-distributed-optimizer, "
+        "--cp, ...) change nothing, and a note names them.",
     .groups = convert_groups,
     .num_groups = sizeof convert_groups / sizeof *convert_groups,
     .spellings = spellings,

@@ -15,7 +15,7 @@ struct models_flags {
 
 // clang-format off
 static const struct arg models_args[] = {
-    {"--show --show-mapping", ARG_TEXT, offsetof(struct models_flags, show), "FAMILY", NULL, "the whole map of one family"},
+    {"--show --show-mapping", ARG_TEXT, offsetof(struct models_flags, show), "FAMILY", NULL, "the tensor and config mapping of one family"},
     {"--model-map", ARG_TEXT, offsetof(struct models_flags, model_map), "FILE", NULL, "a model map of your own, beside the built-in ones"},
 };
 static const struct arg_group models_groups[] = {
@@ -88,7 +88,7 @@ static enum status run_models(void *options, const char *const *positional, size
 
 const struct command command_models = {
     .name = "models",
-    .summary = "list the architectures that can be converted, or show the mapping of one",
+    .summary = "list the supported models, or show the tensor mapping of one",
     .positional = "",
     .text = "  ferry models --show llama",
     .groups = models_groups,

@@ -12,40 +12,40 @@
 #define TEXT(type, names, field, value, help) {names, ARG_TEXT, offsetof(type, field), value, NULL, help}
 
 const struct arg source_args[] = {
-    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder whose config.json (and tokenizer) says what the checkpoint does not"),
+    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the config.json (and tokenizer) of the model, for what the checkpoint does not say"),
     TEXT(struct source_flags, "--model", family, "FAMILY", "the model map to use (see ferry models); default: what the checkpoint says"),
     TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, beside the built-in ones"),
     {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: what the tracker file says"},
-    UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary without its padding, where the checkpoint does not say it"),
+    UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary size without padding, if the checkpoint does not say it"),
 };
 
 const struct arg layout_args[] = {
     UINT(struct layout_flags, "--tensor-model-parallel-size --tp --target-tensor-parallel-size", tp, "tensor parallel ranks"),
     UINT(struct layout_flags, "--pipeline-model-parallel-size --pp --target-pipeline-parallel-size", pp, "pipeline ranks"),
     UINT(struct layout_flags, "--expert-model-parallel-size --ep --target-expert-parallel-size", ep, "expert parallel ranks"),
-    UINT(struct layout_flags, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: tp"),
-    UINT(struct layout_flags, "--num-virtual-stages-per-pipeline-rank --vpp --virtual-pipeline-model-parallel-size", virtual_stages, "model chunks a pipeline rank"),
-    UINT(struct layout_flags, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, said by layers a chunk"),
+    UINT(struct layout_flags, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: as --tp"),
+    UINT(struct layout_flags, "--num-virtual-stages-per-pipeline-rank --vpp --virtual-pipeline-model-parallel-size", virtual_stages, "virtual pipeline stages (model chunks) per pipeline rank"),
+    UINT(struct layout_flags, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, given as layers per chunk"),
     UINT(struct layout_flags, "--decoder-first-pipeline-num-layers --num-layers-in-first-pipeline-stage", first_layers, "layers of the first pipeline rank"),
     UINT(struct layout_flags, "--decoder-last-pipeline-num-layers --num-layers-in-last-pipeline-stage", last_layers, "layers of the last pipeline rank"),
     FLAG(struct layout_flags, "--account-for-embedding-in-pipeline-split", count_embedding, "the embedding counts as a layer"),
     FLAG(struct layout_flags, "--account-for-loss-in-pipeline-split", count_loss, "the loss counts as a layer"),
-    TEXT(struct layout_flags, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "stages written out, as Et*3|(tt|)*29,L"),
+    TEXT(struct layout_flags, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "explicit stage layout, such as Et*3|(tt|)*29,L"),
 };
 
 const struct arg run_args[] = {
-    UINT(struct run_flags, "--threads", threads, "default: as many as there are CPUs"),
-    {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "most memory that the process may hold; default 256MiB"},
-    FLAG(struct run_flags, "--direct-io", direct_io, "read past the page cache, and leave nothing in it"),
-    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the disk has it all"),
-    FLAG(struct run_flags, "--overwrite", overwrite, "replace the checkpoint that is at the destination, once the new one is complete; refused where there are other files in its folder"),
+    UINT(struct run_flags, "--threads", threads, "default: number of CPUs"),
+    {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "memory limit of the process; default 256MiB"},
+    FLAG(struct run_flags, "--direct-io", direct_io, "bypass the page cache when reading"),
+    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the data is on the disk"),
+    FLAG(struct run_flags, "--overwrite", overwrite, "replace the checkpoint at the destination once the new one is complete; refused if its folder has other files"),
 };
 
 const struct arg output_args[] = {
-    FLAG(struct output_flags, "--json", json, "results as one JSON object on stdout"),
-    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, "auto|bar|plain|json|none", "default auto: a bar on a terminal, else a line now and then"},
+    FLAG(struct output_flags, "--json", json, "print the result as one JSON object on stdout, of errors too (fields: JSON.md)"),
+    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, "auto|bar|plain|json|none", "default auto: a bar on a terminal, else a line now and then; json: JSON lines on stderr"},
     FLAG(struct output_flags, "-q --quiet", quiet, "errors only"),
-    FLAG(struct output_flags, "-v --verbose", verbose, "all that is known, not only what matters"),
+    FLAG(struct output_flags, "-v --verbose", verbose, "print details"),
 };
 // clang-format on
 

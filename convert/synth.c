@@ -30,23 +30,23 @@ struct synth_flags {
 static const struct arg synth_args[] = {
     {"--model", ARG_TEXT, AT(model), "FAMILY", NULL, "architecture (see ferry models)"},
     {"--model-map", ARG_TEXT, AT(model_map), "FILE", NULL, "a model map of your own, beside the built-in ones"},
-    UINT("--layers --num-layers", layers, "default 4"),
-    UINT("--hidden --hidden-size", hidden, "default 64"),
+    UINT("--layers --num-layers", layers, "layers; default 4"),
+    UINT("--hidden --hidden-size", hidden, "hidden size; default 64"),
     UINT("--heads --num-attention-heads", heads, "attention heads; default 8"),
-    UINT("--kv-heads --num-query-groups", kv_heads, "key/value heads; default 2, or the heads where these are no multiple"),
+    UINT("--kv-heads --num-query-groups", kv_heads, "key/value heads (query groups); default 2, or as many as --heads if that is odd"),
     UINT("--head-dim --kv-channels", head_dim, "default: hidden / heads"),
     UINT("--ffn-hidden-size", ffn, "default: twice hidden"),
     UINT("--vocab-size", vocab, "default 1000"),
     UINT("--max-position-embeddings", positions, "default 2048"),
-    UINT("--experts --num-experts", experts, "default 8, of families that have them"),
-    UINT("--topk --moe-router-topk", topk, "experts a token; default 2"),
-    UINT("--moe-ffn-hidden-size", moe_ffn, "of one expert; default: half of hidden"),
-    {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "the head is the embedding; default: as the family has it"},
-    {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "the head is a tensor of its own"},
+    UINT("--experts --num-experts", experts, "number of experts; default 8, in families with experts"),
+    UINT("--topk --moe-router-topk", topk, "experts per token; default 2"),
+    UINT("--moe-ffn-hidden-size", moe_ffn, "FFN size of one expert; default: half of hidden"),
+    {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "tie the output layer to the embedding; default: as is usual in the family"},
+    {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "do not tie the output layer"},
     {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "default bf16"},
     {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "default 1"},
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "default 5GB"},
-    {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "real headers over files without data (all zeros), which take no space"},
+    {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "sparse files with real headers and no data (all zeros), which take no disk space"},
 };
 static const struct arg_group synth_groups[] = {
     {"Model", synth_args, sizeof synth_args / sizeof *synth_args, 0},
@@ -272,9 +272,10 @@ static enum status synth(void *options, const char *const *positional, size_t nu
 
 const struct command command_synth = {
     .name = "synth",
-    .summary = "make a Hugging Face model of random numbers, of any architecture and size",
+    .summary =
+        "create a Hugging Face model of random weights, of any supported architecture and size",
     .positional = "DESTINATION",
-    .text = "For tests and measurements: the same options make the same bytes.\n\n"
+    .text = "For tests and benchmarks: the same options give the same bytes.\n\n"
             "  ferry synth --model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 "
             "--ffn-hidden-size 8192 --vocab-size 128256 --tied out",
     .groups = synth_groups,

@@ -42,7 +42,7 @@ struct digest_flags {
 // clang-format off
 #define AT(field) offsetof(struct digest_flags, field)
 static const struct arg digest_args[] = {
-    {"--check", ARG_TEXT, AT(check), "FILE", NULL, "compare with a list that was printed before, or with a ferry.json; exit code 1 where something differs"},
+    {"--check", ARG_TEXT, AT(check), "FILE", NULL, "compare with a list that was printed before, or with a ferry.json; exit code 1 if something differs"},
     {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out"},
 };
 static const struct arg_group digest_groups[] = {
@@ -320,7 +320,7 @@ static enum status digest(void *options, const char *const *positional, size_t n
 
 const struct command command_digest = {
     .name = "digest",
-    .summary = "print digests of all tensors, which no format or layout changes, or check them",
+    .summary = "print a digest of each tensor, independent of format and layout, or check them",
     .positional = "PATH",
     .text =
         "One line for each tensor, NAME, TAB and DIGEST; behind them \"*\", the SHA-256 of all "

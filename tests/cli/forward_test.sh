@@ -206,7 +206,7 @@ run generate ends-ckpt --prompt-ids 1,2 --max-new-tokens 6
 it "what changes nothing is said"
 run generate "$golden/gpt2" --prompt-ids 1,2 --max-new-tokens 2 --top-k 5
 exits 0
-says "at temperature 0, the default, the likeliest token is taken"
+says "decoding is greedy at temperature 0, the default"
 run generate "$golden/gpt2" --prompt-ids 1,2 --max-new-tokens 2 --top-k 5 --temperature 0.5
 says_nothing
 

@@ -80,7 +80,7 @@ for ranks in 2 4; do
     it "bench: one table ($ranks ranks)"
     run_ranks $ranks bench "$model" --seq 8 --repeats 1 --tp 2 --dp $((ranks / 2))
     exits 0
-    [ "$(grep -c "of what the device can" "$stdout")" -eq 1 ] || is_wrong "$(cat "$stdout")"
+    [ "$(grep -c "% of roofline" "$stdout")" -eq 1 ] || is_wrong "$(cat "$stdout")"
     run_ranks $ranks bench "$model" --seq 8 --repeats 1 --json --dp $ranks
     exits 0
     answers_once

@@ -163,7 +163,7 @@ synth_model tied --tied
 while read -r folder flag has; do
     run convert "$folder" out "$flag"
     exits 2
-    says "$(echo "$flag" | tr = ' '): the model has $has, which is read from $folder"
+    says "$(echo "$flag" | tr '=' ' '): the model has $has, which is read from $folder"
 done <<'FLAGS'
 m --num-layers=5 num_layers 4
 m --normalization=LayerNorm normalization RMSNorm

@@ -22,9 +22,9 @@ struct bench_flags {
 #define AT(field) offsetof(struct bench_flags, field)
 static const struct arg bench_args[] = {
     {"--batch --micro-batch-size", ARG_UINT, AT(batch), "N", NULL, "sequences; default 1"},
-    {"--seq --seq-length",       ARG_UINT, AT(seq),     "N", NULL, "tokens of each; default 256"},
-    {"--decode",                 ARG_FLAG, AT(decode),  NULL, NULL, "one token a sequence, with --seq of them in the cache"},
-    {"--repeats",                ARG_UINT, AT(repeats), "N", NULL, "runs of which the median is shown; default 5"},
+    {"--seq --seq-length",       ARG_UINT, AT(seq),     "N", NULL, "tokens per sequence; default 256"},
+    {"--decode",                 ARG_FLAG, AT(decode),  NULL, NULL, "decode one token per sequence, with --seq tokens in the KV cache"},
+    {"--repeats",                ARG_UINT, AT(repeats), "N", NULL, "number of runs, of which the median is shown; default 5"},
 };
 static const struct arg_group bench_groups[] = {
     {"Bench", bench_args, sizeof bench_args / sizeof *bench_args, 0},
@@ -92,18 +92,18 @@ static void print_text(const struct bench_flags *f, const struct bench_result *r
                        const struct sum *sums, size_t n, const struct sum *all)
 {
     uint64_t tokens = f->batch * (f->decode ? 1 : f->seq);
-    printf("%.3f ms (%.3f to %.3f), %.0f tokens/s, %.1f GFLOP/s, %.1f GB/s: %.1f%% of what the "
-           "device can\n",
+    printf("%.3f ms (%.3f to %.3f), %.0f tokens/s, %.1f GFLOP/s, %.1f GB/s: %.1f%% of "
+           "roofline\n",
            1e3 * r->seconds, 1e3 * r->fastest, 1e3 * r->slowest, (double)tokens / r->seconds,
            1e-9 * all->flops / r->seconds, 1e-9 * all->bytes / r->seconds,
            share(r, r->seconds, all->flops, all->bytes));
-    printf("%s: a large product %.1f GFLOP/s, a large copy %.1f GB/s\n", r->device,
+    printf("%s: peak %.1f GFLOP/s (a large matrix product), %.1f GB/s (a large copy)\n", r->device,
            1e-9 * r->product_rate, 1e-9 * r->copy_rate);
     printf("collectives: %s; graphs: %u%s%s\n", r->collectives, r->graphs, r->refused ? ": " : "",
            r->refused ? r->refused : "");
-    if (!r->finite) puts("NaN or infinity came out: the times are of numbers that mean nothing");
+    if (!r->finite) puts("NaN or infinity came out: the times mean nothing");
     printf("\n%-16s %-16s %6s %10s %6s %10s %8s %8s\n", "what", "op", "calls", "ms", "%", "GFLOP/s",
-           "GB/s", "of most");
+           "GB/s", "roofline");
     for (size_t i = 0; i < n; i++)
         printf("%-16s %-16s %6" PRIu64 " %10.3f %5.1f%% %10.1f %8.1f %7.1f%%\n", sums[i].name,
                sums[i].op, sums[i].calls, 1e3 * sums[i].seconds, 100 * sums[i].seconds / r->seconds,
@@ -219,10 +219,12 @@ static enum status bench(void *options, const char *const *positional, size_t nu
 
 const struct command command_bench = {
     .name = "bench",
-    .summary = "how long a forward pass takes, and which ops it spends it in",
+    .summary = "measure a forward pass, op by op",
     .positional = "MODEL",
-    .text = "Logits of all positions are computed. FLOPs are those of products and of the causal "
-            "half of attention; of other ops, one for each element that they make.",
+    .text = "Logits of all positions are computed. FLOPs are those of matrix products and of the "
+            "causal "
+            "half of attention; of other ops, one per output element.\n\n"
+            "  ferry bench model --seq 512 --dtype bf16",
     .groups = bench_groups,
     .num_groups = sizeof bench_groups / sizeof *bench_groups,
     .options_bytes = sizeof(struct bench_flags),

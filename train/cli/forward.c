@@ -26,9 +26,9 @@ struct forward_flags {
 #define AT(field) offsetof(struct forward_flags, field)
 static const struct arg forward_args[] = {
     {"--input-ids", ARG_TEXT, AT(input_ids), "FILE", NULL, "safetensors file with a tensor input_ids [sequences, length]"},
-    {"--out",       ARG_TEXT, AT(out),       "FILE", NULL, "where the results go, as safetensors; must not be there"},
-    {"--hidden",    ARG_FLAG, AT(hidden),    NULL,   NULL, "also what enters each layer (hidden.N) and the final norm"},
-    {"--trace-layer", ARG_UINT_OR_0, AT(trace_layer), "N", NULL, "also what the ops of layer N make (layers.N.qkv, ..)"},
+    {"--out",       ARG_TEXT, AT(out),       "FILE", NULL, "safetensors file for the results; must not exist"},
+    {"--hidden",    ARG_FLAG, AT(hidden),    NULL,   NULL, "also the input of each layer (hidden.N) and the output of the final norm"},
+    {"--trace-layer", ARG_UINT_OR_0, AT(trace_layer), "N", NULL, "also the outputs of the ops of layer N (layers.N.qkv, ...)"},
 };
 static const struct arg_group forward_groups[] = {
     {"Forward", forward_args, sizeof forward_args / sizeof *forward_args, 0},
@@ -258,11 +258,11 @@ static enum status forward(void *options, const char *const *positional, size_t 
 
 const struct command command_forward = {
     .name = "forward",
-    .summary = "compute logits, from any checkpoint at any parallel layout",
+    .summary = "compute logits of token ids, at any parallel layout",
     .positional = "MODEL",
-    .text = "MODEL is any checkpoint that convert can open, of any layout; each rank reads only "
-            "what it holds. Ranks are those of mpirun or srun; where it is started alone it "
-            "starts them itself.\n\n"
+    .text = "MODEL is any checkpoint that convert can read, of any layout; each rank reads only "
+            "what it holds. Under mpirun or srun, their processes are the ranks; started alone, it "
+            "starts the ranks itself.\n\n"
             "  ferry forward model --input-ids ids.safetensors --out logits.safetensors --tp 2",
     .groups = forward_groups,
     .num_groups = sizeof forward_groups / sizeof *forward_groups,

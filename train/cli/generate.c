@@ -25,14 +25,14 @@ struct generate_flags {
 #define AT(field) offsetof(struct generate_flags, field)
 static const struct arg generate_args[] = {
     {"--prompt-ids",     ARG_TEXT,  AT(prompt_ids),     "IDS",  NULL, "token ids as 1,2,3; several prompts as 1,2,3;4,5"},
-    {"--input-ids",      ARG_TEXT,  AT(input_ids),      "FILE", NULL, "the same from a tensor input_ids of a safetensors file; attention_mask there tells padding"},
-    {"--max-new-tokens", ARG_UINT,  AT(max_new_tokens), "N",    NULL, "default 32"},
-    {"--temperature",    ARG_FLOAT, AT(temperature),    "T",    NULL, "0, the default: always the likeliest token"},
-    {"--top-k",          ARG_UINT_OR_0, AT(top_k),      "K",    NULL, "one of the K likeliest; 0, the default: of all"},
-    {"--top-p",          ARG_FLOAT, AT(top_p),          "P",    NULL, "of the fewest that have P of the probability; default 1"},
-    {"--seed",           ARG_UINT_OR_0, AT(seed),       "N",    NULL, "of the random numbers; default 0"},
-    {"--end-id --eos-token-id", ARG_TEXT, AT(end_ids),  "IDS",  NULL, "a sequence ends with any of these tokens; default: eos_token_id of generation_config.json or config.json"},
-    {"--ignore-eos",     ARG_FLAG,  AT(ignore_eos),     NULL,   NULL, "no token ends a sequence"},
+    {"--input-ids",      ARG_TEXT,  AT(input_ids),      "FILE", NULL, "safetensors file with a tensor input_ids; its attention_mask, if any, marks padding"},
+    {"--max-new-tokens", ARG_UINT,  AT(max_new_tokens), "N",    NULL, "most tokens to generate; default 32"},
+    {"--temperature",    ARG_FLOAT, AT(temperature),    "T",    NULL, "sampling temperature; 0, the default: greedy (argmax)"},
+    {"--top-k",          ARG_UINT_OR_0, AT(top_k),      "K",    NULL, "sample from the K most probable tokens; 0, the default: from all"},
+    {"--top-p",          ARG_FLOAT, AT(top_p),          "P",    NULL, "nucleus sampling: from the most probable tokens that together have probability P; default 1"},
+    {"--seed",           ARG_UINT_OR_0, AT(seed),       "N",    NULL, "seed of the sampling; default 0"},
+    {"--end-id --eos-token-id", ARG_TEXT, AT(end_ids),  "IDS",  NULL, "tokens that end a sequence; default: eos_token_id of generation_config.json or config.json"},
+    {"--ignore-eos",     ARG_FLAG,  AT(ignore_eos),     NULL,   NULL, "do not stop at any token"},
 };
 static const struct arg_group generate_groups[] = {
     {"Generation", generate_args, sizeof generate_args / sizeof *generate_args, 0},
@@ -153,7 +153,7 @@ static void print_unused(const struct generate_flags *f)
 {
     if (f->compute.output.quiet || f->temperature > 0) return;
     if (f->top_k || f->top_p < 1 || f->seed)
-        fprintf(stderr, "note: at temperature 0, the default, the likeliest token is taken: "
+        fprintf(stderr, "note: decoding is greedy at temperature 0, the default: "
                         "--top-k, --top-p and --seed change nothing\n");
 }
 
@@ -253,15 +253,20 @@ static enum status generate(void *options, const char *const *positional, size_t
 
 const struct command command_generate = {
     .name = "generate",
-    .summary = "continue token ids, with a cache of keys and values",
+    .summary = "generate tokens after a prompt of token ids, with a KV cache",
     .positional = "MODEL",
     .text =
-        "Ids in, ids out; the tokenizer is not Ferry's. A sequence ends with the model's "
+        "  ferry generate model --prompt-ids 1,2,3 --max-new-tokens 32\n\n"
+        "Token ids in, token ids out. A tokenizer makes ids of text and text of ids, in "
+        "Python:\n\n"
+        "  python3 -c 'from transformers import AutoTokenizer as A; "
+        "t = A.from_pretrained(\"model\"); print(*t(\"Hello world\").input_ids, sep=\",\")'\n"
+        "  python3 -c 'from transformers import AutoTokenizer as A; "
+        "t = A.from_pretrained(\"model\"); print(t.decode([1, 2, 3]))'\n\n"
+        "A sequence ends with the model's "
         "eos_token_id, which is printed; of generation_config.json nothing else is used. The same "
         "seed gives the same tokens again; at another layout sums are rounded in another order. In "
-        "bf16 logits are some per cent off, so that --top-p keeps other tokens than in f32 where "
-        "one is at its edge.\n\n"
-        "  ferry generate model --prompt-ids 1,2,3 --max-new-tokens 32",
+        "bf16 logits are a few per cent off, so --top-p may keep other tokens than in f32.",
     .groups = generate_groups,
     .num_groups = sizeof generate_groups / sizeof *generate_groups,
     .options_bytes = sizeof(struct generate_flags),

@@ -8,15 +8,15 @@
 // clang-format off
 #define AT(field) offsetof(struct engine_flags, field)
 const struct arg engine_args[] = {
-    {"--context-parallel-size --cp",   ARG_UINT,   AT(cp), "N", NULL, "context parallel ranks: each has a part of every sequence"},
-    {"--data-parallel-size --dp",      ARG_UINT,   AT(dp), "N", NULL, "data parallel ranks; default: as few as --ep needs"},
-    {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "tensor parallel ranks share the tokens between their blocks"},
-    {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values go round; default all_gather"},
-    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|f64", "what weights and activations are in; sums are in f32, or f64; default f32"},
-    {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "where it is computed; default cpu. Ranks of one host share its GPUs"},
-    {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "how ranks on GPUs talk: through the host (staged; GPUs may be shared) or by NCCL (a GPU each); default auto"},
-    {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "of all ranks on this host together; default: as many as there are CPUs"},
-    {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print what memory it takes, and stop"},
+    {"--context-parallel-size --cp",   ARG_UINT,   AT(cp), "N", NULL, "context parallel ranks; each has a part of every sequence"},
+    {"--data-parallel-size --dp",      ARG_UINT,   AT(dp), "N", NULL, "data parallel ranks; default: the fewest that --ep needs"},
+    {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "split norms and residuals by tokens over the tensor parallel ranks"},
+    {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values are exchanged between context parallel ranks; default all_gather"},
+    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32"},
+    {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "compute device; default cpu. Ranks of one host share its GPUs"},
+    {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "how ranks on GPUs communicate: through the host (staged; GPUs may be shared) or with NCCL (one GPU per rank); default auto"},
+    {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "CPU threads of all ranks on this host together; default: number of CPUs"},
+    {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print the memory that each rank needs and whether it fits, and stop; -v: in detail"},
 };
 // clang-format on
 _Static_assert(sizeof engine_args / sizeof *engine_args == NUM_ENGINE_ARGS, "options.h");

@@ -1,4 +1,4 @@
-/* perplexity.c - ferry perplexity: how well a model foretells the tokens of a dataset. */
+/* perplexity.c - ferry perplexity: perplexity of a model on a dataset. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,10 +24,10 @@ struct perplexity_flags {
 #define AT(field) offsetof(struct perplexity_flags, field)
 static const struct arg perplexity_args[] = {
     {"--data",                 ARG_TEXT,   AT(data),         "PATH", NULL, "Megatron indexed dataset (PREFIX, .bin or .idx), or a file of token ids"},
-    {"--data-dtype",           ARG_CHOICE, AT(data_dtype),   NULL, "u16|u32", "the file is raw ids of this type, little-endian; default: an indexed dataset"},
-    {"--seq-length --seq",     ARG_UINT,   AT(seq),          "N", NULL, "tokens of a window; default: what the model was made for, at most 2048"},
-    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows at a time; default: what --dp says, or 1"},
-    {"--max-tokens",           ARG_UINT,   AT(max_tokens),   "N", NULL, "stop after so many; default: all"},
+    {"--data-dtype",           ARG_CHOICE, AT(data_dtype),   NULL, "u16|u32", "the file holds raw token ids of this type, little-endian; default: an indexed dataset"},
+    {"--seq-length --seq",     ARG_UINT,   AT(seq),          "N", NULL, "tokens of a window; default: the model's max_position_embeddings, at most 2048"},
+    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows in a batch; default: as --dp, or 1"},
+    {"--max-tokens",           ARG_UINT,   AT(max_tokens),   "N", NULL, "use the first N tokens; default: all"},
 };
 static const struct arg_group perplexity_groups[] = {
     {"Data", perplexity_args, sizeof perplexity_args / sizeof *perplexity_args, 0},
@@ -249,11 +249,15 @@ static enum status perplexity(void *options, const char *const *positional, size
 
 const struct command command_perplexity = {
     .name = "perplexity",
-    .summary = "how well a model foretells the tokens of a dataset",
+    .summary = "compute the perplexity of a model on a dataset",
     .positional = "MODEL",
-    .text = "All sequences of the dataset are one stream, cut into windows; what stands before a "
-            "window is not seen from it.\n\n"
-            "  ferry perplexity model --data data/test_text_document --seq-length 1024",
+    .text = "All sequences of the dataset are one stream, cut into windows. No context crosses "
+            "windows (the stride is the window).\n\n"
+            "  ferry perplexity model --data data/test_text_document --seq-length 1024\n\n"
+            "Token ids of a text, as a file of raw ids (--data-dtype u32), in Python:\n\n"
+            "  python3 -c 'from transformers import AutoTokenizer as A; import numpy as n; "
+            "t = A.from_pretrained(\"model\"); "
+            "n.array(t(open(\"text.txt\").read()).input_ids, \"<u4\").tofile(\"ids.bin\")'",
     .groups = perplexity_groups,
     .num_groups = sizeof perplexity_groups / sizeof *perplexity_groups,
     .options_bytes = sizeof(struct perplexity_flags),
