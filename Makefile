@@ -351,7 +351,7 @@ aarch64: deps-aarch64 ## program, engine and unit tests for aarch64, by a cross 
 AARCH64_TESTS = tests/aarch64.sh $(foreach t, convert verify digest inspect, tests/cli/$(t)_test.sh) \
                 $(patsubst $(BUILD)/%, $(AARCH64)/%, $(filter-out %/publish_test, $(UNIT_TESTS)))
 
-aarch64-test: all aarch64 ## runs that under an emulator, and compares what it writes and computes with this CPU's
+aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## runs that under an emulator, and compares what it writes and computes with this CPU's
 	@printf '#!/bin/sh\nexec %s "$$(dirname "$$0")/ferry" "$$@"\n' '$(EMULATOR)' > $(AARCH64)/ferry.emulated
 	@chmod +x $(AARCH64)/ferry.emulated
 	@FERRY_NATIVE=$(abspath $(BUILD)/ferry) FERRY_EMULATOR="$(EMULATOR)" FERRY_TEST_CASES=10 OMP_NUM_THREADS=1 \
