@@ -42,7 +42,7 @@ run synth -q hf-other --model qwen3-moe --layers 2 --experts 4 --topk 2 --seed 2
 run verify hf-native hf-other
 exits 1
 
-it "reads numbers from text the same"
+it "inspects it with the same answer"
 run_program "$native" inspect --json torch_dist
 exits 0
 cp "$stdout" native.json
