@@ -262,7 +262,7 @@ enum status bench_rank(struct worker *w, const void *request, struct error *err)
     struct pass p = {0};
     const struct work work = {&p, "a run"};
     enum status st = pass_make(&p, &w->model, &q->batch, &q->pass, err);
-    if (!st) st = worker_fit(w, &work, 1, err);
+    if (!st) st = worker_fit(w, &work, 1, false, err);
     if (!st) st = measure_ceilings(&w->model, &r, err);
     if (!st) st = worker_load(w, err);
     if (!st) st = pass_allocate(&p, err);

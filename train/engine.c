@@ -206,12 +206,13 @@ void worker_note_positions(const struct worker *w, uint64_t positions)
             positions, most);
 }
 
-enum status worker_fit(struct worker *w, const struct work *work, size_t count, struct error *err)
+enum status worker_fit(struct worker *w, const struct work *work, size_t count, bool dry_run,
+                       struct error *err)
 {
     const struct pass *passes[MOST_WORK];
     const struct fit f = fit_of(w, work, count, passes);
     enum status st = fit_check(&f, err);
-    if (st == ERR_MEMORY && !w->q->quiet) print_memory(stderr, w, work, count);
+    if (st == ERR_MEMORY && !dry_run && !w->q->quiet) print_memory(stderr, w, work, count);
     return st;
 }
 
@@ -273,8 +274,8 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
     enum status st = pass_make(&p, &w->model, &q->shape, &q->pass, err);
     if (!st) worker_note_positions(w, q->shape.length);
     if (!st) st = worker_tell_plan(w, &work, 1, q->dry_run, q->visit_plan, q->context, err);
+    if (!st) st = worker_fit(w, &work, 1, q->dry_run, err);
     if (!q->dry_run) {
-        if (!st) st = worker_fit(w, &work, 1, err);
         if (!st) st = worker_load(w, err);
         if (!st && q->visit_weights)
             st = weights_digest(&w->model, q->visit_weights, q->context, err);

@@ -33,7 +33,8 @@ struct forward_request {
     struct engine_model model;
     struct pass_options pass;
     struct batch shape; /* of the largest batch, for which memory is planned */
-    bool dry_run; /* stop when memory is planned, which is printed where no visit_plan takes it */
+    bool dry_run; /* stop when memory is planned and known to fit; printed where no visit_plan takes
+                     it */
     plan_visit *visit_plan; /* NULL: not wanted */
     bool keeps_results;     /* visit keeps a copy of all: memory for it is judged beforehand */
     /* The next batch, by number; *more is false where there is none. Each change of shape makes

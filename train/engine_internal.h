@@ -27,9 +27,10 @@ MUST_CHECK enum status worker_tell_plan(const struct worker *w, const struct wor
 /* A note, on rank 0, where so many rotary positions are more than the model was made for. */
 void worker_note_positions(const struct worker *w, uint64_t positions);
 /* ERR_MEMORY where the parameters that these passes want, and what they take themselves, are more
- * than a rank's memory; then the plan is on stderr. Before anything is allocated. */
+ * than a rank's memory; then the plan is on stderr (that of a dry run is on stdout already). Before
+ * anything is allocated. */
 MUST_CHECK enum status worker_fit(struct worker *w, const struct work *work, size_t count,
-                                  struct error *err);
+                                  bool dry_run, struct error *err);
 /* Reads the parameters that the passes made so far want. */
 MUST_CHECK enum status worker_load(struct worker *w, struct error *err);
 /* To be called with what the work has come to, before memory is released: tells the others of a

@@ -157,8 +157,8 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
     if (!st) st = pass_make(&g.decode, &w->model, &one, &decode, err);
     if (!st) worker_note_positions(w, room);
     if (!st) st = worker_tell_plan(w, work, 2, q->dry_run, q->visit_plan, q->context, err);
+    if (!st) st = worker_fit(w, work, 2, q->dry_run, err);
     if (!q->dry_run) {
-        if (!st) st = worker_fit(w, work, 2, err);
         if (!st) st = worker_load(w, err);
         if (!st) st = pass_allocate(&g.prefill, err);
         if (!st) st = pass_allocate(&g.decode, err);

@@ -73,6 +73,14 @@ it "a dry run says what memory it takes"
 run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --tp 2
 exits 0
 prints "parameters and caches"
+prints "for 2 ranks; "
+prints "of this host are free"
+prints "It fits."
+grep -q "alive in\|program 0" "$stdout" && is_wrong "it tells of internals"
+[ "$(grep -c '^ *[01] ' "$stdout")" -eq 2 ] || is_wrong "not a line for each rank: $(cat "$stdout")"
+run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --tp 2 -v
+exits 0
+prints "parameters and caches"
 prints "are alive in"
 
 it "a dry run fails where the results could not be written"
@@ -305,6 +313,12 @@ says "alive in layers.0.activation"
 says "ferry bench: rank 0 needs "
 says " GB are free; "
 says "--tp"
+run generate big --prompt-ids 1,2,3 --dry-run
+exits 6
+prints "of this host are free"
+grep -q "It fits\|alive in" "$stdout" && is_wrong "$(cat "$stdout")"
+says " GB are free; "
+says "--tp"
 run bench big --seq 64 --tp 2 -q
 exits 6
 says " needs 2427."
@@ -368,7 +382,7 @@ if nm -D "$ferry" | grep -q __asan; then
 else
     for options in "" "--dtype bf16" "--tp 2"; do
         # shellcheck disable=SC2086 # words
-        run forward little2 --input-ids "$golden/llama3.1/logits.safetensors" --dry-run $options
+        run forward little2 --input-ids "$golden/llama3.1/logits.safetensors" --dry-run -v $options
         exits 0
         planned=$(sed -n 's/.*at most \([0-9.]*\) MB at once, beside \([0-9.]*\) MB.*/\1 + \2/p' "$stdout")
         # shellcheck disable=SC2086

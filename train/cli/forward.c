@@ -52,6 +52,7 @@ static void set_defaults(void *options)
  * is filled in at the end. */
 struct results {
     const struct batch *batch;
+    const struct compute_flags *flags;
     struct strbuf header; /* entries so far */
     struct new_file file;
     uint64_t data_bytes, header_bytes;
@@ -157,7 +158,7 @@ static enum status take_plan(void *context, const struct fit_memory *ranks, unsi
 {
     struct results *r = context;
     (void)err;
-    run_json_add_plan(r->json, ranks, num_ranks);
+    run_json_add_plan(r->json, r->flags, ranks, num_ranks);
     return OK;
 }
 
@@ -222,10 +223,11 @@ static enum status compute(const struct asked *x, const struct engine *engine, s
         .context = r};
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
     begin_json(x, r);
-    if (f->compute.output.json) q.visit_plan = take_plan;
+    if (takes_plan(&f->compute)) q.visit_plan = take_plan;
     if (is_rank_0 && f->out) TRY(results_open(r, f->out, f->hidden ? 8192 : 64, err));
     TRY(engine->forward(&q, err));
     if (is_rank_0 && !q.dry_run) TRY(results_finish(r, err));
+    if (is_rank_0) print_that_it_fits(&f->compute);
     if (is_rank_0) print_result(x, r);
     return OK;
 }
@@ -236,7 +238,8 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
     const struct asked *x = context;
     const struct forward_flags *f = x->flags;
     struct token_ids t = {.ids = NULL};
-    struct results r = {.batch = &t.batch, .file = {.fd = -1}, .started = seconds_now()};
+    struct results r = {
+        .batch = &t.batch, .flags = &f->compute, .file = {.fd = -1}, .started = seconds_now()};
     if (!f->input_ids) return fail(err, ERR_USAGE, "--input-ids is missing");
     if (f->out && !*f->out) return fail(err, ERR_USAGE, "--out is an empty name");
     if (!f->out && !f->compute.engine.dry_run) return fail(err, ERR_USAGE, "--out is missing");

@@ -57,6 +57,7 @@ struct texts {
     uint64_t num_sequences, steps;
     double first_seconds, last_seconds;
     bool stream; /* one sequence, for people: as it comes */
+    const struct compute_flags *flags;
     cJSON *json; /* what --json says of the run */
 };
 
@@ -81,7 +82,7 @@ static enum status take_plan(void *context, const struct fit_memory *ranks, unsi
 {
     struct texts *t = context;
     (void)err;
-    run_json_add_plan(t->json, ranks, num_ranks);
+    run_json_add_plan(t->json, t->flags, ranks, num_ranks);
     return OK;
 }
 
@@ -203,7 +204,8 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     const struct generate_flags *f = x->flags;
     const struct output_flags *o = &f->compute.output;
     struct end_tokens end;
-    struct texts t = {.num_sequences = b->num_sequences,
+    struct texts t = {.flags = &f->compute,
+                      .num_sequences = b->num_sequences,
                       .stream = b->num_sequences == 1 && !o->json};
     TRY(choose_end_tokens(f, x->path, &end, err));
     struct generate_request q = {.prompts = *b,
@@ -218,9 +220,10 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     if (is_rank_0) print_unused(f);
     t.lines = must_calloc(b->num_sequences, sizeof *t.lines);
     t.json = json_new(x, b);
-    if (o->json) q.visit_plan = take_plan;
+    if (takes_plan(&f->compute)) q.visit_plan = take_plan;
     enum status st = engine->generate(&q, err);
     if (!st && !q.dry_run && is_rank_0) print_all(&t, o);
+    if (!st && is_rank_0) print_that_it_fits(&f->compute);
     if (!st && is_rank_0) answer(&t, q.dry_run);
     cJSON_Delete(t.json);
     for (uint64_t i = 0; i < b->num_sequences; i++)

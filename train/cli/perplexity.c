@@ -117,7 +117,7 @@ static enum status take_plan(void *context, const struct fit_memory *ranks, unsi
 {
     struct windows *w = context;
     (void)err;
-    run_json_add_plan(w->json, ranks, num_ranks);
+    run_json_add_plan(w->json, &w->flags->compute, ranks, num_ranks);
     return OK;
 }
 
@@ -214,10 +214,11 @@ static enum status compute(struct windows *w, const struct engine *engine, bool 
     TRY(cut(w, err));
     q.shape = (struct batch){.num_sequences = w->batch, .length = w->seq};
     w->json = json_new(w, &q.shape);
-    if (json) q.visit_plan = take_plan;
+    if (takes_plan(&w->flags->compute)) q.visit_plan = take_plan;
     TRY(engine->forward(&q, err));
     if (!is_rank_0) return OK;
     if (!q.dry_run) print_result(w, json);
+    print_that_it_fits(&w->flags->compute);
     result_set(w->json);
     w->json = NULL;
     return OK;

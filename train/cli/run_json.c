@@ -1,5 +1,9 @@
 #include "train/cli/run_json.h"
 
+#include <stdio.h>
+
+#include "common/host_memory.h"
+
 static uint64_t size_or(uint64_t size, uint64_t otherwise)
 {
     return size ? size : otherwise;
@@ -42,8 +46,44 @@ static cJSON *rank_json(const struct fit_memory *x, unsigned rank)
     return o;
 }
 
-void run_json_add_plan(cJSON *o, const struct fit_memory *ranks, unsigned num_ranks)
+bool takes_plan(const struct compute_flags *f)
 {
+    return f->output.json || (f->engine.dry_run && !f->output.verbose);
+}
+
+/* A rank on a GPU takes memory of the host, too; one on the host has all in `device`. */
+static void print_plan(const struct fit_memory *ranks, unsigned num_ranks)
+{
+    bool on_gpu = false;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < num_ranks; i++) {
+        on_gpu |= ranks[i].host > 0;
+        sum += ranks[i].device;
+    }
+    printf("memory: %s of %s for %u rank%s; %s of this host are free\n\n", bytes_text(sum),
+           on_gpu ? "GPUs" : "the host", num_ranks, num_ranks == 1 ? "" : "s",
+           bytes_text(host_memory_available()));
+    printf("%4s %10s %10s  %-21s %-11s %-10s %-10s %s\n", "rank", on_gpu ? "GPU peak" : "peak",
+           on_gpu ? "host peak" : "", "parameters and caches", "activations", "results", "loading",
+           "communication");
+    for (unsigned i = 0; i < num_ranks; i++) {
+        const struct fit_memory *x = &ranks[i];
+        printf("%4u %10s %10s  %-21s %-11s %-10s %-10s %s\n", i, bytes_text(x->device),
+               on_gpu ? bytes_text(x->host) : "", bytes_text(x->parameters), bytes_text(x->passes),
+               bytes_text(x->results), bytes_text(x->loading), bytes_text(x->talking));
+    }
+    (void)fflush(stdout); /* before what stderr says of it */
+}
+
+void print_that_it_fits(const struct compute_flags *f)
+{
+    if (f->engine.dry_run && takes_plan(f) && !f->output.json) puts("\nIt fits.");
+}
+
+void run_json_add_plan(cJSON *o, const struct compute_flags *f, const struct fit_memory *ranks,
+                       unsigned num_ranks)
+{
+    if (f->engine.dry_run && !f->output.json) print_plan(ranks, num_ranks);
     cJSON *list = cJSON_AddArrayToObject(o, "memory_bytes");
     for (unsigned i = 0; i < num_ranks; i++)
         cJSON_AddItemToArray(list, rank_json(&ranks[i], i));
