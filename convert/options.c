@@ -13,8 +13,8 @@
 
 const struct arg source_args[] = {
     TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the config.json (and tokenizer) of the model, for what the checkpoint does not say"),
-    TEXT(struct source_flags, "--model", family, "FAMILY", "the model map to use (see ferry models); default: what the checkpoint says"),
-    TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, beside the built-in ones"),
+    TEXT(struct source_flags, "--model", family, "FAMILY", "model family (see ferry models); default: as the checkpoint says"),
+    TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, in addition to the built-in ones"),
     {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: what the tracker file says"},
     UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary size without padding, if the checkpoint does not say it"),
 };
@@ -28,8 +28,8 @@ const struct arg layout_args[] = {
     UINT(struct layout_flags, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, given as layers per chunk"),
     UINT(struct layout_flags, "--decoder-first-pipeline-num-layers --num-layers-in-first-pipeline-stage", first_layers, "layers of the first pipeline rank"),
     UINT(struct layout_flags, "--decoder-last-pipeline-num-layers --num-layers-in-last-pipeline-stage", last_layers, "layers of the last pipeline rank"),
-    FLAG(struct layout_flags, "--account-for-embedding-in-pipeline-split", count_embedding, "the embedding counts as a layer"),
-    FLAG(struct layout_flags, "--account-for-loss-in-pipeline-split", count_loss, "the loss counts as a layer"),
+    FLAG(struct layout_flags, "--account-for-embedding-in-pipeline-split", count_embedding, "count the embedding as a layer when layers are distributed"),
+    FLAG(struct layout_flags, "--account-for-loss-in-pipeline-split", count_loss, "count the loss as a layer when layers are distributed"),
     TEXT(struct layout_flags, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "explicit stage layout, such as Et*3|(tt|)*29,L"),
 };
 

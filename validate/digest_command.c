@@ -323,16 +323,14 @@ const struct command command_digest = {
     .summary = "print a digest of each tensor, independent of format and layout, or check them",
     .positional = "PATH",
     .text =
-        "One line for each tensor, NAME, TAB and DIGEST; behind them \"*\", the SHA-256 of all "
-        "lines "
-        "before it (then the same of the optimizer, closed by \"optimizer.*\"), and the SHA-256 of "
-        "what the config says that changes what is computed: \"config.args\" as far as Megatron's "
-        "args can say it, \"config\" of all of a config.json. Those two are there where the "
-        "checkpoint says so much, and --check compares them where both sides have them. A model "
-        "with "
-        "tensors missing, or with some that its map does not know, has no list (exit code 3).\n\n"
         "  ferry digest ckpt > model.digest\n"
-        "  ferry digest elsewhere --check model.digest",
+        "  ferry digest elsewhere --check model.digest\n\n"
+        "One line for each tensor: NAME, TAB, DIGEST. Then \"*\", the SHA-256 of all lines before "
+        "it (the same again for an optimizer, ended by \"optimizer.*\"), and the SHA-256 of the "
+        "config fields that change what is computed: \"config.args\" of those that Megatron's "
+        "args have, \"config\" of all of config.json. A checkpoint that does not have them has no "
+        "such lines; --check compares them if both sides have them. A model with missing or "
+        "unexpected tensors has no list (exit code 3).",
     .groups = digest_groups,
     .num_groups = sizeof digest_groups / sizeof *digest_groups,
     .options_bytes = sizeof(struct digest_flags),
