@@ -4,12 +4,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/ranks.h"
+
 static const char *const codes[] = {
     [COLOUR_NONE] = "", [COLOUR_RED] = "31", [COLOUR_GREEN] = "32", [COLOUR_YELLOW] = "33"};
 
 bool colour_is_wanted(FILE *f)
 {
     const char *refused = getenv("NO_COLOR"), *terminal = getenv("TERM");
+    struct ranks r; /* mpirun gives each rank a terminal, and puts what they print into a file */
+    if (ranks_from_environment(&r, NULL) || r.share_output) return false;
     if (refused && *refused) return false;
     return terminal && *terminal && strcmp(terminal, "dumb") && isatty(fileno(f));
 }

@@ -1,5 +1,6 @@
 /* colour.h - colour for the words that matter most, on a terminal alone: not in pipes and files,
- * and not where NO_COLOR is set (https://no-color.org) or TERM is "dumb". */
+ * not under a launcher such as mpirun, and not where NO_COLOR is set (https://no-color.org) or TERM
+ * is "dumb". */
 #ifndef FERRY_COMMON_COLOUR_H
 #define FERRY_COMMON_COLOUR_H
 

@@ -32,6 +32,13 @@ static void only_a_terminal_that_wants_colour_gets_it(void **state)
     assert_true(colour_is_wanted(tty));
     setenv("TERM", "dumb", 1);
     assert_false(colour_is_wanted(tty));
+    setenv("TERM", "xterm", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    assert_false(colour_is_wanted(tty)); /* mpirun's, which goes wherever mpirun's output does */
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    assert_true(colour_is_wanted(tty));
     unsetenv("TERM");
     assert_false(colour_is_wanted(tty));
     fclose(tty);

@@ -481,14 +481,12 @@ static const char *own_command(struct arena *a)
     return out;
 }
 
-/* Says how much is kept, and how it is continued. An interrupt is no more than that: then err is
- * said by this. */
-static void print_kept(const struct run *r, enum status st, struct error *err)
+/* Says how much is kept, and how it is continued. */
+static void print_kept(const struct run *r, enum status st)
 {
     const struct publishing *p = &r->publishing;
     struct strbuf done = {0};
     progress_bytes(&done, publish_done_bytes(p), r->target.plan.target_bytes);
-    if (st == ERR_INTERRUPTED) fprintf(stderr, "ferry convert: interrupted: ");
     fprintf(stderr, "%s are kept in %s; the same command%s", done.data, p->staging,
             st == ERR_NUMERIC ? " with --allow-overflow" : "");
     if (r->ranks.size > 1) fprintf(stderr, ", run by %u processes again,", r->ranks.size);
@@ -497,7 +495,6 @@ static void print_kept(const struct run *r, enum status st, struct error *err)
     print_command(r->command && st == ERR_NUMERIC
                       ? arena_printf(p->arena, "%s --allow-overflow", r->command)
                       : r->command);
-    if (st == ERR_INTERRUPTED) *err->text = '\0';
     strbuf_release(&done);
 }
 
@@ -521,7 +518,7 @@ static void leave(struct run *r, enum status st, struct error *err)
     }
     if (r->spoiled) (void)!publish_forget(p, NULL);
     publish_keep(p, err->text);
-    if (st != ERR_EXISTS && publish_done_bytes(p)) print_kept(r, st, err);
+    if (st != ERR_EXISTS && publish_done_bytes(p)) print_kept(r, st);
 }
 
 /* Rank 0, or the only one. */

@@ -94,8 +94,9 @@ static void target_line(struct strbuf *out, const struct conversion *c)
         strbuf_printf(out, "  %s  %s  %s names%s", t->unit, layout_text(&t->layout, &a),
                       t->options.transformer_engine ? "Transformer-Engine" : "local",
                       t->facts.per_layer_names ? ", layer by layer" : "");
-    strbuf_printf(out, "  %zu files  %s  -> %s\n", t->facts.num_weight_files,
-                  bytes_text(t->plan.target_bytes), c->destination);
+    strbuf_printf(out, "  %zu file%s  %s  -> %s\n", t->facts.num_weight_files,
+                  t->facts.num_weight_files == 1 ? "" : "s", bytes_text(t->plan.target_bytes),
+                  c->destination);
     arena_release(&a);
 }
 
@@ -193,8 +194,8 @@ static void ranks_line(struct strbuf *out, const struct conversion *c)
 {
     struct share s = share_of(c);
     if (c->ranks.size > 1)
-        strbuf_printf(out, "ranks    %u of %u writes %zu files, %s\n", c->ranks.rank, c->ranks.size,
-                      s.files, bytes_text(s.bytes));
+        strbuf_printf(out, "ranks    %u of %u writes %zu file%s, %s\n", c->ranks.rank,
+                      c->ranks.size, s.files, s.files == 1 ? "" : "s", bytes_text(s.bytes));
 }
 
 static void left_line(struct strbuf *out, const struct conversion *c)
@@ -220,8 +221,9 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     target_line(out, c);
     ranks_line(out, c);
     if (c->replaces.folder)
-        strbuf_printf(out, "replaces %zu files  %s  of %s\n", c->replaces.num_files,
-                      bytes_text(c->replaces.bytes), c->replaces.folder);
+        strbuf_printf(out, "replaces %zu file%s  %s  of %s\n", c->replaces.num_files,
+                      c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
+                      c->replaces.folder);
     strbuf_printf(out,
                   "mapping  %zu target tensors <- %zu logical <- %zu source pieces   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
@@ -281,8 +283,9 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
     if (c->ranks.size > 1) strbuf_printf(out, ", as rank %u of %u", c->ranks.rank, c->ranks.size);
     strbuf_printf(out, ": %s\n", c->destination);
     if (c->replaces.folder)
-        strbuf_printf(out, "replaced %zu files, %s of %s\n", c->replaces.num_files,
-                      bytes_text(c->replaces.bytes), c->replaces.folder);
+        strbuf_printf(out, "replaced %zu file%s, %s of %s\n", c->replaces.num_files,
+                      c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
+                      c->replaces.folder);
     if (r->resumed_bytes)
         strbuf_printf(out, "%s were there from an interrupted run\n", bytes_text(r->resumed_bytes));
     if (r->cast_elements)

@@ -306,8 +306,9 @@ static enum status open_hf(struct catalog *c, const struct source_options *o,
     x.taken = arena_array(&c->arena, c->stored.num_tensors, sizeof *x.taken);
     TRY(model_map_expand(x.map, &c->config, &names, add_mapped, &x, err));
     if (x.num_widened)
-        catalog_note(c, "parts of %zu tensors differ in dtype, and are read as the widest: %s%s",
-                     x.num_widened, x.first_widened, x.num_widened > 1 ? ", ..." : "");
+        catalog_note(c, "parts of %zu tensor%s differ in dtype, and are read as the widest: %s%s",
+                     x.num_widened, x.num_widened == 1 ? "" : "s", x.first_widened,
+                     x.num_widened > 1 ? ", ..." : "");
     TRY(check_tied_head(&x, err));
     TRY(note_unexpected(&x, err));
     return catalog_check(c, err);

@@ -320,7 +320,7 @@ static void compare_layout(const char *model, const struct outputs *serial,
 
 static bool does_not_divide(const char *message)
 {
-    return strstr(message, "no multiple") || strstr(message, "not divisible") ||
+    return strstr(message, "not a multiple") || strstr(message, "not divisible") ||
            strstr(message, "does not divide");
 }
 

@@ -63,16 +63,6 @@ exits 130
 [ $(($(date +%s) - start)) -le 4 ] || is_wrong "took $(($(date +%s) - start)) seconds"
 rm -rf .soon.ferry-partial
 
-it "a second SIGINT ends at once, with a line"
-twice_int() {
-    for _ in 1 2 3 4 5; do send -INT 2>/dev/null; done # two that come together are one
-}
-when_writing at_once twice_int
-exits 130
-says "ended at once by a second interrupt"
-is_not_there at_once
-rm -rf .at_once.ferry-partial
-
 it "SIGKILL leaves nothing that looks complete, and the next run is not kept out by it"
 when_writing killed send -KILL
 exits 137

@@ -348,7 +348,7 @@ exits 2
 # shellcheck disable=SC2086 # words
 RANK=1 WORLD_SIZE=4 run convert m other2 --dry-run -v $layout
 exits 0
-says "ranks    1 of 4 writes 1 files, "
+says "ranks    1 of 4 writes 1 file, "
 
 it "a rank of a run that is gone writes nothing into the next one"
 if ! command -v strace >/dev/null; then

@@ -127,7 +127,7 @@ if command -v strace >/dev/null; then
     run_program strace -f -o /dev/null -e trace=pwrite64 -e inject=pwrite64:signal=INT:when=40 \
         "$ferry" convert m asked $layout --threads 1
     exits 130
-    says "ferry convert: interrupted: "
+    says "ferry convert: interrupted"
     says " are kept in .asked.ferry-partial; the same command continues:"
     [ "$(grep -c interrupted "$stderr")" -eq 1 ] || is_wrong "said twice: $(cat "$stderr")"
     grep -q 'decoder\.' "$stderr" && is_wrong "it names a tensor: $(cat "$stderr")"

@@ -686,7 +686,7 @@ if [ -n "$python" ]; then
     exits 1
     prints "DIFFERENT: 1 of 27 tensors"
     prints "F32 against BF16"
-    says "A: parts of 1 tensors differ in dtype, and are read as the widest: decoder.layers.1.self_attention.linear_qkv.weight"
+    says "A: parts of 1 tensor differ in dtype, and are read as the widest: decoder.layers.1.self_attention.linear_qkv.weight"
     run verify x cast --rtol 0
     exits 0
     run verify x x
