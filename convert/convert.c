@@ -42,7 +42,7 @@ static const struct arg convert_args[] = {
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result even if the cast made finite values infinite"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums while converting; full: also read the written files back from the disk before they are published"},
     {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
-    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "an interrupted run of the same command is continued without it; with it, a destination that is complete already is exit code 0, not 7"},
+    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "a destination that is already complete is exit code 0, not 7, for scripts that start again; an interrupted run of the same command is continued without this option, too"},
     {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard what an interrupted run has left, and start from the beginning"},
     {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "bytes between journal records, which is the most that a kill or a failure costs; default 1GiB"},
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},

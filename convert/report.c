@@ -225,7 +225,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                       c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
                       c->replaces.folder);
     strbuf_printf(out,
-                  "mapping  %zu target tensors <- %zu logical <- %zu source pieces   missing %zu   "
+                  "mapping  %zu target tensors <- %zu logical <- %zu source shards   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
                   c->target->facts.num_target_tensors, c->target->plan.num_carries,
                   count_source_pieces(c->source), c->source->num_missing, c->source->num_unexpected,

@@ -45,10 +45,10 @@ exits 1
 it "inspects it with the same answer"
 run_program "$native" inspect --json torch_dist
 exits 0
-cp "$stdout" native.json
+grep -v '"seconds"' "$stdout" >native.json
 run inspect --json torch_dist
 exits 0
-cp "$stdout" ours.json
+grep -v '"seconds"' "$stdout" >ours.json
 run_program diff native.json ours.json
 exits 0
 
