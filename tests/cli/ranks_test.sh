@@ -17,7 +17,7 @@ start() {
 }
 
 # The same by a slow one, which is killed by kill_rank.
-slow="strace -f -o /dev/null -e trace=pwrite64 -e inject=pwrite64:delay_enter=30000"
+slow="strace -f -E ASAN_OPTIONS=detect_leaks=0 -o /dev/null -e trace=pwrite64 -e inject=pwrite64:delay_enter=30000"
 start_slow() {
     rank=$1 size=$2
     shift 2
@@ -233,7 +233,7 @@ if command -v strace >/dev/null; then
     for rank in 0 1; do
         (
             # shellcheck disable=SC2086 # words
-            RANK=$rank WORLD_SIZE=2 strace -f -o /dev/null -e trace=pwrite64 -e inject=pwrite64:delay_enter=100000 \
+            RANK=$rank WORLD_SIZE=2 strace -f -E ASAN_OPTIONS=detect_leaks=0 -o /dev/null -e trace=pwrite64 -e inject=pwrite64:delay_enter=100000 \
                 "$ferry" convert m both --threads 1 $layout >said-$rank 2>&1
             echo $? >rank-$rank
         ) &

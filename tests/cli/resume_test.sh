@@ -124,7 +124,7 @@ rm -r kept
 it "an interrupt keeps what is written, before there is any journal record"
 if command -v strace >/dev/null; then
     # shellcheck disable=SC2016,SC2086 # for the inner shell; words
-    run_program strace -f -o /dev/null -e trace=pwrite64 -e inject=pwrite64:signal=INT:when=40 \
+    run_program strace -f -E ASAN_OPTIONS=detect_leaks=0 -o /dev/null -e trace=pwrite64 -e inject=pwrite64:signal=INT:when=40 \
         "$ferry" convert m asked $layout --threads 1
     exits 130
     says "ferry convert: interrupted"
@@ -243,7 +243,7 @@ if command -v strace >/dev/null; then
                 [ -z "$over" ] || cp -r old out
                 # shellcheck disable=SC2086 # a flag or nothing
                 {
-                    strace -f -o /dev/null -e trace=$call -e inject=$call:signal=KILL:when=$step \
+                    strace -f -E ASAN_OPTIONS=detect_leaks=0 -o /dev/null -e trace=$call -e inject=$call:signal=KILL:when=$step \
                         "$ferry" convert -q tiny out $over
                     killed=$?
                 } 2>/dev/null
