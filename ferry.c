@@ -94,6 +94,9 @@ static const struct arg_hint hints[] = {
      "--sequence-parallel --micro-batch-size --global-batch-size --seq-length --use-mcore-models",
      "it does not change how weights are stored: leave it out"},
     {"--format", "ferry convert --to says the format of the destination"},
+    {"--saver", "ferry convert --to says the format of the destination"},
+    {"--loader", "the format of the source is detected: leave it out"},
+    {"--model-type", "models are GPT models (decoder only): leave it out"},
     {"--trust-remote-code", "no code of a model is run: leave it out"},
 };
 

@@ -995,7 +995,7 @@ static void program_help(struct strbuf *out, const struct arg_program *p)
         add_wrapped(out, 0, 0, text, strlen(text));
         strbuf_add_char(out, '\n');
     }
-    strbuf_printf(out, "\n%s COMMAND --help tells more of a command.\n", p->name);
+    strbuf_printf(out, "\n%s COMMAND --help lists the options of a command.\n", p->name);
 }
 
 static void print_help(FILE *to, const struct arg_program *p, const struct command *c)
@@ -1150,13 +1150,16 @@ static int report(const struct arg_program *p, const struct command *c, enum sta
                   const struct error *err)
 {
     if (!st || !err->text[0]) return (int)st;
-    fprintf(stderr, "%s%s%s: ", p->name, c ? " " : "", c ? c->name : "");
+    struct strbuf text = {0};
+    strbuf_printf(&text, "%s%s%s: ", p->name, c ? " " : "", c ? c->name : "");
     for (const char *t = err->text; *t; t++)
         if (iscntrl((unsigned char)*t) && *t != '\n') /* names come from files */
-            fprintf(stderr, "\\x%02x", (unsigned)*t);
+            strbuf_printf(&text, "\\x%02x", (unsigned)*t);
         else
-            putc(*t, stderr);
-    putc('\n', stderr);
+            strbuf_add_char(&text, *t);
+    strbuf_add_char(&text, '\n');
+    fwrite(text.data, 1, text.length, stderr); /* at once: other ranks write there, too */
+    strbuf_release(&text);
     return (int)st;
 }
 

@@ -722,7 +722,7 @@ static const char program_help_text[] = "usage: ferry COMMAND [OPTION]... [ARGUM
                                         "Exit codes\n"
                                         "0 done; 1 different.\n"
                                         "\n"
-                                        "ferry COMMAND --help tells more of a command.\n";
+                                        "ferry COMMAND --help lists the options of a command.\n";
 
 static void help_goes_to_stdout_where_asked_for_and_else_to_stderr(void **state)
 {

@@ -1,4 +1,6 @@
 /* convert.c - the command: open, plan, check, carry out, publish. */
+#include <ctype.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +62,7 @@ static const struct arg convert_args[] = {
 static const struct arg ranks_args[] = {
     {"--rank --node-rank", ARG_UINT_OR_0, AT(rank), "N", NULL, "rank of this process, if several convert together; default: from torchrun, mpirun or srun (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
     {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "number of processes; each runs the same command and writes its share of the files, on a shared file system; default: as above, else 1"},
-    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "heartbeat timeout: how long to wait for a process that has died, so that it can be started again; default 600"},
+    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "heartbeat timeout: how long to wait for a process without a heartbeat, which may be started again in that time; default 600"},
 };
 static const struct arg_group convert_groups[] = {
     {"Conversion", convert_args, sizeof convert_args / sizeof *convert_args, 0},
@@ -264,6 +266,7 @@ static const char *work_of(struct run *r)
 {
     char source[SHA256_TEXT];
     source_fingerprint(&r->source, source);
+    companions_fingerprint(r->source.hf_folder, source);
     return arena_printf(&r->source.arena, "%s %.16s of %u %s %s %s", r->report.fingerprint, source,
                         r->ranks.size, r->target.kind->name, r->target.unit ? r->target.unit : "-",
                         r->executor.digests ? "digests" : "-");
@@ -290,10 +293,9 @@ static const char *difference_from(const struct run *r, const struct publish_lef
 
 static void print_command(const char *command)
 {
-    struct strbuf text = {0};
-    if (command) strbuf_add_escaped(&text, command, strlen(command));
-    if (command) fprintf(stderr, "  %s\n", text.data);
-    strbuf_release(&text);
+    for (const char *t = command; t && *t; t++)
+        if (iscntrl((unsigned char)*t)) return; /* nothing for a terminal */
+    if (command) fprintf(stderr, "  %s\n", command);
 }
 
 /* What an interrupted run of another command has left is not discarded unless that is asked for. */
@@ -327,6 +329,36 @@ static enum status may_replace(void *run, const char *folder, struct publish_rep
     return contents_may_replace(&r->target, folder, out, err);
 }
 
+/* What stands there was made by this plan; is all of it there still? */
+static enum status check_complete(const struct run *r, struct error *err)
+{
+    struct root_file *files = NULL;
+    size_t num_files = 0;
+    struct target *t = (struct target *)(uintptr_t)&r->target;
+    TRY(record_check_files(r->publishing.unit_folder, &r->target.plan, err));
+    if (t->kind->root_files) TRY(t->kind->root_files(t, &files, &num_files, err));
+    for (size_t i = 0; i < num_files; i++)
+        if (!path_exists(path_join(&t->plan.arena, r->report.destination, files[i].name)))
+            return fail(err, ERR_EXISTS,
+                        "%s: was complete, but %s is missing; --overwrite replaces it",
+                        r->report.destination, files[i].name);
+    return OK;
+}
+
+/* Behind "exists and is not empty": what its record says of it. */
+static void add_what_is_there(struct run *r, struct error *err)
+{
+    char why[sizeof err->text];
+    memcpy(why, err->text, sizeof why);
+    (void)!fail(
+        err, ERR_EXISTS, "%s (%s)", why,
+        is_made(r, r->publishing.unit_folder)
+            ? "it is complete, of the same source and arguments: --resume takes that for "
+              "success"
+            : "by its ferry.json it was made with other arguments or from another source, or "
+              "the source has changed since");
+}
+
 /* All checks of a plan that is made; the first failure counts, the others show in the report. */
 static enum status check_plan(struct run *r, struct error *err)
 {
@@ -344,12 +376,16 @@ static enum status check_plan(struct run *r, struct error *err)
     };
     enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
                                    r->target.unit, r->source.path, &how, err);
+    if (st == ERR_EXISTS && r->publishing.unit_folder &&
+        path_exists(path_join(&r->source.arena, r->publishing.unit_folder, record_name)))
+        add_what_is_there(r, err);
     r->report.replaces = r->publishing.replaces;
     r->report.left = r->publishing.left;
     r->report.left_difference = difference_from(r, &r->publishing.left);
     r->report.discards = publish_discards_left(&r->publishing);
     r->report.finishes = r->publishing.finished;
     r->already_there = !st && r->publishing.complete && !r->publishing.replaces.folder;
+    if (r->already_there) st = check_complete(r, err);
     if (!st) st = check_left(r, err);
     enum status space = check_space(r, st ? &later : err);
     if (!st) st = space;
@@ -615,6 +651,17 @@ static void print_end(const struct run *r, bool done)
     strbuf_release(&text);
 }
 
+/* A root has iterations, and is no iteration. */
+static enum status check_root(struct run *r, struct error *err)
+{
+    const char *name = path_base(&r->source.arena, r->report.destination);
+    if (!r->target.unit || fnmatch("iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]", name, 0)) return OK;
+    return fail(err, ERR_USAGE,
+                "%s: an iteration; the destination is the folder above it, and --iteration N says "
+                "which one is written",
+                r->report.destination);
+}
+
 static enum status run_convert(struct run *r, const char *source, const char *destination,
                                struct error *err)
 {
@@ -634,10 +681,12 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     }
     r->report.target = &r->target;
     plan_fingerprint(&r->target.plan, r->report.fingerprint);
+    companions_fingerprint(r->source.hf_folder, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
     r->work = work_of(r);
     r->command = own_command(&r->source.arena);
-    st = check_plan(r, err);
+    st = check_root(r, err);
+    if (!st) st = check_plan(r, err);
     bool goes_on = !st && !r->already_there;
     if (f->dry_run || f->output.verbose || (goes_on && !f->output.quiet)) print_plan(r);
     if (goes_on && !f->dry_run) st = carry_out(r, err);
@@ -661,6 +710,19 @@ static enum status ranks_of(const struct convert_flags *f, struct ranks *out, st
                 f->world_size);
 }
 
+/* What a shell or another program would have understood otherwise. */
+static enum status check_destination(const char *path, struct error *err)
+{
+    if (strstr(path, "://"))
+        return fail(err, ERR_USAGE, "%s: a URL; the destination is a local folder", path);
+    if (strncmp(path, "~/", 2) == 0)
+        return fail(err, ERR_USAGE,
+                    "%s: the shell has not expanded ~; write $HOME, or ./~/ for a "
+                    "folder of that name",
+                    path);
+    return OK;
+}
+
 static enum status convert(void *options, const char *const *positional, size_t num_positional,
                            struct error *err)
 {
@@ -669,6 +731,7 @@ static enum status convert(void *options, const char *const *positional, size_t 
     (void)num_positional;
     if (f->resume && f->restart)
         return fail(err, ERR_USAGE, "--resume and --restart exclude each other");
+    TRY(check_destination(positional[1], err));
     TRY(ranks_of(f, &r.ranks, err));
     if (r.ranks.size > 1 && !r.ranks.rank && f->rank == UINT64_MAX && !f->output.quiet)
         fprintf(stderr, "rank 0 of %u, as the environment has it (--world-size 1 converts alone)\n",
@@ -689,7 +752,8 @@ const struct command command_convert = {
     .summary = "convert a checkpoint to another format or parallel layout",
     .positional = "SOURCE DESTINATION",
     .text =
-        "SOURCE is a Hugging Face folder (safetensors or .bin), a Megatron checkpoint in the "
+        "SOURCE is a Hugging Face folder (safetensors or .bin) or the name of a model in the hub's "
+        "cache (org/name), a Megatron checkpoint in the "
         "torch_dist or the legacy torch format (the root with its tracker file, or one "
         "iter_NNNNNNN). The format is detected. DESTINATION is created, and appears when it is "
         "complete; other iterations of an existing Megatron root are not touched. After an "

@@ -520,12 +520,21 @@ enum status megatron_small_files(struct target *t, const char *folder, struct er
 
 /* Weights that no training has touched are a "release": Megatron-LM then asks for nothing else, in
  * any version; Megatron-Bridge reads the number in its own tracker. */
+static bool is_release(const struct target *t)
+{
+    return t->options.iteration == 0 && !t->options.has_iteration;
+}
+
+const char *megatron_tracker(const struct target *t, struct arena *a)
+{
+    return is_release(t) ? "release" : arena_printf(a, "%" PRIu64, t->options.iteration);
+}
+
 enum status megatron_root_files(struct target *t, struct root_file **files, size_t *num_files,
                                 struct error *err)
 {
     struct arena *a = &t->plan.arena;
     struct strbuf state = {0};
-    bool release = t->options.iteration == 0 && !t->options.has_iteration;
     *files = arena_array(a, 4, sizeof **files);
     (*files)[(*num_files)++] = (struct root_file){
         .name = record_name, .link = arena_printf(a, "%s/%s", t->unit, record_name)};
@@ -534,8 +543,9 @@ enum status megatron_root_files(struct target *t, struct root_file **files, size
                                                   .bytes = arena_copy(a, state.data, state.length),
                                                   .num_bytes = state.length};
     strbuf_release(&state);
-    if (release) (*files)[(*num_files)++] = (struct root_file){.name = "release", .link = t->unit};
-    const char *text = release ? "release" : arena_printf(a, "%" PRIu64, t->options.iteration);
+    if (is_release(t))
+        (*files)[(*num_files)++] = (struct root_file){.name = "release", .link = t->unit};
+    const char *text = megatron_tracker(t, a);
     (*files)[(*num_files)++] = (struct root_file){
         .name = "latest_checkpointed_iteration.txt", .bytes = text, .num_bytes = strlen(text)};
     return OK;

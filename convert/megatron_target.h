@@ -53,6 +53,8 @@ MUST_CHECK enum status megatron_common_state(struct target *t, bool per_layer, s
 MUST_CHECK enum status megatron_small_files(struct target *t, const char *folder,
                                             struct error *err);
 /* Tracker files of the root; for a weights-only checkpoint also the link release. */
+/* What the tracker of the root will say: "10", "release". */
+const char *megatron_tracker(const struct target *t, struct arena *a);
 MUST_CHECK enum status megatron_root_files(struct target *t, struct root_file **files,
                                            size_t *num_files, struct error *err);
 

@@ -535,10 +535,18 @@ void model_maps_release(struct model_maps *m)
 
 /* ---- finding ---- */
 
+/* qwen3-moe is qwen3_moe. */
+static bool same_family(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++)
+        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b)) return false;
+    return !*a && !*b;
+}
+
 const struct model_map *model_map_of_family(const struct model_maps *m, const char *family)
 {
     for (size_t i = 0; i < m->num_maps; i++)
-        if (strcmp(m->maps[i]->family, family) == 0) return m->maps[i];
+        if (same_family(m->maps[i]->family, family)) return m->maps[i];
     return NULL;
 }
 

@@ -311,8 +311,11 @@ static enum status print_request(struct printing *p, struct requests *x, const s
     p->count = 0;
     p->slice = &r->slice;
     p->elides = !f->all && !p->json && slice_count(&r->slice) > THRESHOLD;
-    if (!f->output.quiet)
-        fprintf(stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
+    if (t->dtype == DT_C64 || t->dtype == DT_C128)
+        return fail(err, ERR_UNSUPPORTED, "%s: complex numbers (%s) are not printed", t->name,
+                    dtype_infos[t->dtype].name);
+    if (!f->output.quiet && !p->json) /* of several tensors, values need their name beside them */
+        fprintf(x->count > 1 ? stdout : stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
                 shape_text(&x->names.arena, t->num_dims, t->shape));
     if (p->json) print_json_head(&r->tensor, &r->slice);
     enum status st = print_values(p, err);

@@ -31,6 +31,10 @@ cJSON *record_command_line(void);
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
                         struct tensor_digest *digests, size_t count);
 
+/* ERR_EXISTS where a file that the record in folder names is not there any more, or one of the plan
+ * has another size. */
+MUST_CHECK enum status record_check_files(const char *folder, const struct plan *p,
+                                          struct error *err);
 /* Whether a folder has a record of this run, or, where run is NULL, of this plan. */
 bool record_is_of(const char *folder, const char *run, const char *plan);
 /* To the folder that holds all that was written but this file, and `later`, whose name may be NULL.

@@ -5,7 +5,9 @@
 #include <sys/resource.h>
 
 #include "common/checked.h"
+#include "common/file.h"
 #include "common/json.h"
+#include "convert/megatron_target.h"
 #include "convert/options.h"
 
 /* ---- counting ---- */
@@ -214,12 +216,33 @@ static void left_line(struct strbuf *out, const struct conversion *c)
     }
 }
 
+/* The iteration that a root's readers take may change, back as well as forth. */
+static void tracker_line(struct strbuf *out, const struct conversion *c)
+{
+    struct arena a;
+    struct strbuf before = {0};
+    struct error why;
+    if (!c->target->unit) return;
+    arena_init(&a);
+    const char *name = "latest_checkpointed_iteration.txt",
+               *after = megatron_tracker(c->target, &a);
+    if (!file_read_all(path_join(&a, c->destination, name), 64, &before, &why)) {
+        before.data[strcspn(before.data, "\r\n")] = '\0';
+        if (strcmp(before.data, after))
+            strbuf_printf(out, "tracker  %s -> %s (%s of %s)\n", before.data, after, name,
+                          c->destination);
+    }
+    strbuf_release(&before);
+    arena_release(&a);
+}
+
 void report_plan(struct strbuf *out, const struct conversion *c)
 {
     source_line(out, c->source);
     if (!c->target) return;
     target_line(out, c);
     ranks_line(out, c);
+    tracker_line(out, c);
     if (c->replaces.folder)
         strbuf_printf(out, "replaces %zu file%s  %s  of %s\n", c->replaces.num_files,
                       c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),

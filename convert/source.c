@@ -31,7 +31,7 @@ void source_find_in_hub_cache(struct catalog *c)
 static enum status not_downloaded(struct arena *a, const char *path, const struct hub_name *name,
                                   struct error *err)
 {
-    const char *slash = strrchr(name->model, '/'), *model = hub_cache_model(a, name);
+    const char *model = hub_cache_model(a, name);
     const char *revision =
         strcmp(name->revision, "main") ? arena_printf(a, " --revision %s", name->revision) : "";
     if (model)
@@ -41,8 +41,8 @@ static enum status not_downloaded(struct arena *a, const char *path, const struc
                     path, name->revision, model, name->model, revision);
     return fail(err, ERR_IO,
                 "%s: no such folder here, nor in the hub cache; if it is a model of the Hugging "
-                "Face hub, download it first: hf download %s%s --local-dir %s",
-                path, name->model, revision, slash ? slash + 1 : name->model);
+                "Face hub, download it first: hf download %s%s",
+                path, name->model, revision);
 }
 
 static enum status not_there(const char *path, struct error *err)
@@ -205,6 +205,7 @@ enum status source_open(struct catalog *c, const char *path, const struct source
     TRY(choose_kind(c->path, &kind, err));
     struct source_options own = *o;
     if (o->hf_config) own.hf_config = hf_folder_resolve(&c->arena, o->hf_config);
+    if (o->hf_config && !path_exists(own.hf_config)) return not_there(o->hf_config, err);
     TRY(kind->open(c, &own, maps, err));
     for (size_t k = 0; k < c->stored.num_warnings; k++)
         catalog_note(c, "%s", c->stored.warnings[k]);

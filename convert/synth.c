@@ -156,22 +156,12 @@ static enum status add_random(void *context, const struct mapped_tensor *m, stru
     return OK;
 }
 
-/* Underscore or dash: qwen3-moe is qwen3_moe. */
-static const struct model_map *find_map(const struct model_maps *maps, struct arena *a,
-                                        const char *name)
-{
-    char *text = arena_printf(a, "%s", name);
-    for (char *p = text; *p; p++)
-        if (*p == '-') *p = '_';
-    return model_map_of_family(maps, text);
-}
-
 static enum status make_catalog(const struct synth_flags *f, const struct model_maps *maps,
                                 struct catalog *c, struct error *err)
 {
     struct making x = {.flags = f, .catalog = c};
     if (!f->model) return fail(err, ERR_USAGE, "--model FAMILY is wanted (see `ferry models`)");
-    const struct model_map *map = find_map(maps, &c->arena, f->model);
+    const struct model_map *map = model_map_of_family(maps, f->model);
     if (!map)
         return fail(err, ERR_UNSUPPORTED,
                     "--model %s: there is no such family; `ferry models` lists them", f->model);
@@ -182,7 +172,9 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
     c->format = "synth";
     c->family = model_map_family(map);
     struct layout_options one = {0};
-    TRY(make_config(f, map, &c->arena, &c->config, err));
+    enum status st = make_config(f, map, &c->arena, &c->config, err);
+    if (st == ERR_CORRUPT) return err->code = ERR_USAGE; /* of sizes that flags give */
+    TRY(st);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
     return model_map_expand(map, &c->config, NULL, add_random, &x, err);
 }

@@ -2,9 +2,11 @@
 
 #include <fnmatch.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/file.h"
 #include "common/json.h"
+#include "common/sha256.h"
 #include "convert/source.h"
 
 static const struct target_kind *const kinds[] = {&target_hf, &target_torch_dist, &target_torch};
@@ -82,6 +84,27 @@ bool is_companion(const char *name)
     for (size_t i = 0; i < sizeof with / sizeof *with; i++)
         if (fnmatch(with[i], name, 0) == 0) return true;
     return false;
+}
+
+void companions_fingerprint(const char *folder, char fingerprint[SHA256_TEXT])
+{
+    struct arena a;
+    struct name_list list;
+    struct sha256 *s;
+    arena_init(&a);
+    bool found = folder && folder_list(folder, &a, &list, NULL) == OK;
+    s = found ? sha256_start() : NULL;
+    if (s) sha256_add(s, fingerprint, strlen(fingerprint));
+    for (size_t i = 0; s && i < list.count; i++) {
+        struct stat st;
+        if (!is_companion(list.names[i]) || stat(path_join(&a, folder, list.names[i]), &st))
+            continue;
+        const int64_t n[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+        sha256_add(s, list.names[i], strlen(list.names[i]) + 1);
+        sha256_add(s, n, sizeof n);
+    }
+    if (s) sha256_finish(s, fingerprint);
+    arena_release(&a);
 }
 
 enum status copy_companions(const char *from, const char *to, bool durable, struct error *err)

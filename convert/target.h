@@ -5,6 +5,7 @@
 #include "ckpt/plan.h"
 #include "ckpt/publish.h"
 #include "common/args.h"
+#include "common/sha256.h"
 #include "convert/model_map.h"
 
 struct target_options {
@@ -85,6 +86,9 @@ MUST_CHECK enum status write_config_of_dtype(const char *from, const char *to, e
                                              bool durable, struct error *err);
 
 /* Whether a file of this name travels with a model: see copy_companions. */
+/* Makes a fingerprint one of the files that travel with the model, too: their names, sizes and
+ * times. folder may be NULL: none do. */
+void companions_fingerprint(const char *folder, char fingerprint[SHA256_TEXT]);
 bool is_companion(const char *name);
 /* Copies config.json and what travels with it (*.json *.model *.txt *.jinja *.py, LICENSE, README*,
  * no folders, no weights and no index of weights) from a Hugging Face folder. */

@@ -248,9 +248,9 @@ static enum status no_match(const struct tensor_names *n, const char *glob, stru
     for (size_t i = 0; i < c->stored.num_tensors; i++)
         consider(&x, c->stored.tensors[i].name);
     if (!x.name) return fail(err, ERR_USAGE, "%s: no tensor matches \"%s\"", c->path, glob);
-    return fail(
-        err, ERR_USAGE, "%s: no tensor matches \"%s\"; %s %s", c->path, glob,
-        x.distance <= strlen(glob) / 3 ? "the nearest name is" : "one that there is:", x.name);
+    return fail(err, ERR_USAGE, "%s: no tensor matches \"%s\"; %s %s", c->path, glob,
+                x.distance <= strlen(glob) / 3 ? "the nearest name is" : "there is, for example,",
+                x.name);
 }
 
 enum status tensor_names_match(struct tensor_names *n, const char *glob, struct named_tensor **out,

@@ -14,7 +14,7 @@ struct training_flags {
 };
 
 extern const struct arg training_args[];
-enum { NUM_TRAINING_ARGS = 59 };
+enum { NUM_TRAINING_ARGS = 145 };
 
 /* ERR_USAGE with both values where a flag contradicts the model, or says another dtype than weights
  * are written in: dtype, where they are cast. Prints on stderr what was accepted, unless quiet. */

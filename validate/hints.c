@@ -12,6 +12,7 @@
 
 enum {
     LEAST_ELEMENTS = 8, /* that tell a constant from chance */
+    FEW_ELEMENTS = 16,  /* which rounding alone seldom leaves */
     BATCH = 2048,       /* tensors whose claims are kept at a time */
     OPEN_FILES = 256,
 };
@@ -43,14 +44,16 @@ static bool say_constant(struct comparison *c, struct compared *t)
     return false;
 }
 
-/* "rows 1024 to 2047": of the first dimension, from the first to the last that differs. */
+/* "first in row 640, last in row 6143": of the first dimension. Rows between them may not differ.
+ */
 static const char *rows_text(struct arena *a, const struct compared *t)
 {
     const struct tensor *x = t->tensors[0];
     uint64_t row = x->num_dims && x->shape[0] ? x->numel / x->shape[0] : 1;
     uint64_t first = t->statistics.first / row, last = t->statistics.last / row;
-    if (first == last) return arena_printf(a, "row %" PRIu64, first);
-    return arena_printf(a, "rows %" PRIu64 " to %" PRIu64, first, last);
+    const char *of = x->num_stored_names > 1 ? " of the fused tensor" : "";
+    if (first == last) return arena_printf(a, "in row %" PRIu64 "%s", first, of);
+    return arena_printf(a, "first in row %" PRIu64 ", last in row %" PRIu64 "%s", first, last, of);
 }
 
 static bool say_zero(struct comparison *c, struct compared *t)
@@ -60,8 +63,8 @@ static bool say_zero(struct comparison *c, struct compared *t)
     for (unsigned side = 0; side < 2; side++) {
         if (different < LEAST_ELEMENTS || s->zeros[side] != different) continue;
         set_hint(c, t, "zero",
-                 arena_printf(&c->arena, "%c is zero wherever they differ: in %s",
-                              side_letter(side), rows_text(&c->arena, t)));
+                 arena_printf(&c->arena, "%c is zero wherever they differ, %s", side_letter(side),
+                              rows_text(&c->arena, t)));
         return true;
     }
     return false;
@@ -102,7 +105,11 @@ static void say_last_bit(struct comparison *c)
         if (t->hint || t->outcome != VALUES_DIFFER || !t->counted) continue;
         if (!dtype_is_float(t->read[0]->dtype) || t->statistics.unpaired) continue;
         if (t->statistics.max_ulp == 1)
-            set_hint(c, t, "last-bit", "no two elements differ by more than 1 ulp: rounding");
+            set_hint(c, t, "last-bit",
+                     statistics_different(&t->statistics) < FEW_ELEMENTS
+                         ? "no two elements differ by more than 1 ulp, and only few do: rounding, "
+                           "or flipped bits"
+                         : "no two elements differ by more than 1 ulp: rounding");
     }
 }
 

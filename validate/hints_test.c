@@ -550,7 +550,8 @@ static void what_is_zero_or_constant_is_told(void **state)
     made_fill(&a->tensors[0], &seed);
     b = made_copy(a);
     memset((char *)b->tensors[0].elements + 40 * 5, 0, 40 * 3);
-    check_hint(a, b, "zero", "B is zero wherever they differ: in rows 5 to 7", &seed);
+    check_hint(a, b, "zero", "B is zero wherever they differ, first in row 5, last in row 7",
+               &seed);
     check_tensor(b, a, "w", "zero", "A is zero wherever they differ", true);
     memset(b->tensors[0].elements, 0, 800);
     check_hint(a, b, "constant", "B is zero everywhere", &seed);

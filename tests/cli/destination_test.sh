@@ -188,3 +188,24 @@ is_there "Übung 1/Modell */latest_checkpointed_iteration.txt"
 
 it "nothing half-done is left by any of these"
 nothing_partial_in .
+
+it "what a shell or another program would have understood otherwise is no name of a folder"
+run convert m s3://bucket/x
+exits 2
+says "a URL"
+run convert m --save-dir="~/x"
+exits 2
+says "has not expanded ~"
+run convert m tracked/iter_0000020
+exits 2
+says "an iteration; the destination is the folder above it"
+is_not_there s3: ./~ tracked
+
+it "the plan says where the tracker of a root moves to"
+run convert m tracked --iteration 10 -q
+exits 0
+run convert m tracked --iteration 3 --dry-run
+exits 0
+says "tracker  10 -> 3 (latest_checkpointed_iteration.txt of tracked)"
+run convert m tracked --dry-run
+says "tracker  10 -> release"

@@ -27,17 +27,17 @@ again() {
 }
 
 it "what was done before a failure is kept, and the command that is printed continues it"
-ended "with blanks"
-says " are kept in .with blanks.ferry-partial; the same command continues:"
-is_there ".with blanks.ferry-partial/.ferry-journal"
+ended "it's with blanks"
+says " are kept in .it's with blanks.ferry-partial; the same command continues:"
+is_there ".it's with blanks.ferry-partial/.ferry-journal"
 done_=$(sed -n 's/^\(.* of .*\) are kept in .*/\1/p' "$stderr") # "6.00 of 14.7 MB"
 sed -n '/the same command continues:$/{n;p;}' "$stderr" >typed
-grep -q "'with blanks'" typed || is_wrong "not as it can be typed: $(cat typed)"
+grep -qF "'it'\\''s with blanks'" typed || is_wrong "not as it can be typed: $(cat typed)"
 run_program sh typed
 exits 0
 says "continuing an interrupted run: $done_ are done"
 says "${done_%% *} MB were there from an interrupted run"
-same_files "with blanks" want
+same_files "it's with blanks" want
 nothing_partial_in .
 
 it "the same command continues, with --resume and with --overwrite too; a dry run says so"
@@ -294,3 +294,32 @@ rm "$first"
 again gone
 exits 0
 same_files gone want
+
+it "a destination that has lost a file, or a part of one, is not taken for complete"
+synth_model little --layers 2
+"$ferry" convert -q little whole
+for harm in "truncate -s 100 lost/iter_0000000/__0_0.distcp" "rm lost/iter_0000000/.metadata" \
+    "rm lost/latest_checkpointed_iteration.txt" "rm lost/iter_0000000/ferry-hf/config.json"; do
+    rm -rf lost
+    cp -r whole lost
+    run convert little lost --resume
+    exits 0
+    says "is complete"
+    $harm
+    run convert little lost --resume
+    exits 7
+    says "was complete, but "
+done
+
+it "a source whose config or tokenizer changed is another source"
+"$ferry" convert -q little before
+sleep 0.02
+sed -i 's/1e-06/1e-05/' little/config.json
+run convert little before --resume
+exits 7
+says "the source has changed since"
+"$ferry" convert -q little later
+sleep 0.02
+echo '{}' >little/tokenizer.json
+run convert little later --resume
+exits 7

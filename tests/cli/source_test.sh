@@ -104,7 +104,7 @@ rm -r someone
 run inspect someone/else
 exits 4
 says "someone/else: no such folder here, nor in the hub cache"
-says "hf download someone/else --local-dir else"
+says "hf download someone/else"
 
 it "a snapshot of which files are missing is refused, with the file"
 cp -r hub cut
