@@ -312,14 +312,14 @@ for harm in "truncate -s 100 lost/iter_0000000/__0_0.distcp" "rm lost/iter_00000
 done
 
 it "a source whose config or tokenizer changed is another source"
-"$ferry" convert -q little before
+"$ferry" convert -q little with_config
 sleep 0.02
 sed -i 's/1e-06/1e-05/' little/config.json
-run convert little before --resume
+run convert little with_config --resume
 exits 7
 says "the source has changed since"
-"$ferry" convert -q little later
+"$ferry" convert -q little with_tokenizer
 sleep 0.02
 echo '{}' >little/tokenizer.json
-run convert little later --resume
+run convert little with_tokenizer --resume
 exits 7
