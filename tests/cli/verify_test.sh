@@ -609,7 +609,7 @@ if [ -n "$python" ]; then
     prints "decoder.final_layernorm.weight: A is B plus one"
     broken m x zero lm_head.weight
     run verify m x
-    prints "output_layer.weight: B is zero wherever they differ: in rows 500 to 999"
+    prints "output_layer.weight: B is zero wherever they differ, first in row 500, last in row 999"
     broken m x exchange model.layers.2.mlp.gate_proj.weight model.layers.2.mlp.up_proj.weight
     run verify m x
     prints "decoder.layers.2.mlp.linear_fc1.weight: the halves of its rows are swapped (gate and up)"
