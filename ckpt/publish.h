@@ -10,11 +10,10 @@
  * that it is no model before.
  *
  * A lock in the staging folder (lock.h) keeps a second run out: ERR_EXISTS "busy" while its process
- * lives. What an interrupted run has left is
- *
- *   continued    by a run of the same work, also where it ended between the rename and the root
- * files refused      by a run of other work (ERR_EXISTS), if a journal says that something is done
- *   discarded    where that is asked for (restart; of other work: overwrite), or nothing is done
+ * lives. What an interrupted run has left is continued by a run of the same work, also where it
+ * ended between the rename and the root files; refused by a run of other work (ERR_EXISTS), if a
+ * journal says that something is done; and discarded where that is asked for (restart; of other
+ * work: overwrite), or where nothing is done.
  *
  * Names that begin with ".ferry-" are locks and journals, and never stay in what is published. */
 #ifndef FERRY_CKPT_PUBLISH_H
