@@ -200,10 +200,11 @@ void worker_note_positions(const struct worker *w, uint64_t positions)
 {
     const uint64_t most = rope_max_positions(&w->opened.catalog.config);
     if (w->comm.rank || w->q->quiet || w->q->is_known || !most || positions <= most) return;
+    const bool own = most == w->opened.catalog.config.max_position_embeddings;
     fprintf(stderr,
             "note: %" PRIu64 " positions, and the model was made for %" PRIu64
-            " (max_position_embeddings): results past them may be poor\n",
-            positions, most);
+            "%s: results past them may be poor\n",
+            positions, most, own ? " (max_position_embeddings)" : " (by its rope scaling)");
 }
 
 enum status worker_fit(struct worker *w, const struct work *work, size_t count, bool dry_run,
