@@ -148,9 +148,19 @@ static const char *kinds_text(struct comparison *c, const struct compared *const
                         place_kind_text(&c->arena, &t[second]->place, c->main_stack), kinds - 2, n);
 }
 
+/* Whether a hint has numbers of rows, of a tensor that is stored in parts: they are in no file. */
+static bool has_rows_of_its_own(const struct compared *t)
+{
+    const char *text = t->hint->text;
+    return strstr(text, "row") && strpbrk(text, "0123456789") && t->tensors[0] &&
+           t->tensors[0]->num_stored_names > 1;
+}
+
 static void push(struct comparison *c, const char *where, const struct compared *const *t, size_t n)
 {
-    const char *text = arena_printf(&c->arena, "%s: %s", where, t[0]->hint->text);
+    const char *text =
+        arena_printf(&c->arena, "%s: %s%s", where, t[0]->hint->text,
+                     has_rows_of_its_own(t[0]) ? " (rows are those of the fused tensor)" : "");
     hint_line_push(c, t[0]->hint->id, text, t, n);
 }
 

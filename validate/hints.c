@@ -51,9 +51,8 @@ static const char *rows_text(struct arena *a, const struct compared *t)
     const struct tensor *x = t->tensors[0];
     uint64_t row = x->num_dims && x->shape[0] ? x->numel / x->shape[0] : 1;
     uint64_t first = t->statistics.first / row, last = t->statistics.last / row;
-    const char *of = x->num_stored_names > 1 ? " of the fused tensor" : "";
-    if (first == last) return arena_printf(a, "in row %" PRIu64 "%s", first, of);
-    return arena_printf(a, "first in row %" PRIu64 ", last in row %" PRIu64 "%s", first, last, of);
+    if (first == last) return arena_printf(a, "in row %" PRIu64, first);
+    return arena_printf(a, "first in row %" PRIu64 ", last in row %" PRIu64, first, last);
 }
 
 static bool say_zero(struct comparison *c, struct compared *t)

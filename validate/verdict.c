@@ -262,18 +262,29 @@ static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
         strbuf_printf(out, "and %zu more (-v)\n", shown - SHOWN_PLACES);
 }
 
-static size_t num_without_hint(const struct comparison *c)
+/* "no hint holds for 2 tensors: A, B": which, where they are few. */
+static void no_hint_text(struct strbuf *out, const struct comparison *c)
 {
+    enum { MOST_NAMED = 3 };
+    const char *names[MOST_NAMED];
     size_t n = 0;
-    for (size_t i = 0; i < c->num_tensors; i++)
-        n += !outcome_passes(c->tensors[i].outcome) && !c->tensors[i].hint;
-    return n;
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const struct compared *t = &c->tensors[i];
+        if (outcome_passes(t->outcome) || t->hint) continue;
+        if (n < MOST_NAMED) names[n] = t->name;
+        n++;
+    }
+    if (n) strbuf_printf(out, "  no hint holds for %zu tensor%s", n, plural(n));
+    for (size_t i = 0; i < n && n <= MOST_NAMED; i++) {
+        strbuf_add_text(out, i ? ", " : ": ");
+        add_name(out, names[i]);
+    }
+    if (n) strbuf_add_char(out, '\n');
 }
 
 static void hints_text(struct strbuf *out, const struct comparison *c, bool verbose)
 {
     size_t shown = verbose || c->num_hints < SHOWN_HINTS ? c->num_hints : SHOWN_HINTS;
-    size_t without = num_without_hint(c);
     strbuf_add_text(out, "\nhints\n");
     for (size_t i = 0; i < shown; i++) {
         strbuf_add_text(out, "  ");
@@ -282,7 +293,7 @@ static void hints_text(struct strbuf *out, const struct comparison *c, bool verb
     }
     if (shown < c->num_hints)
         strbuf_printf(out, "  and %zu more (-v, or --json)\n", c->num_hints - shown);
-    if (without) strbuf_printf(out, "  no hint holds for %zu tensor%s\n", without, plural(without));
+    no_hint_text(out, c);
 }
 
 /* The line begins with the word of the verdict. */
