@@ -330,11 +330,11 @@ static enum status may_replace(void *run, const char *folder, struct publish_rep
 }
 
 /* What stands there was made by this plan; is all of it there still? */
-static enum status check_complete(const struct run *r, struct error *err)
+static enum status check_complete(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
     size_t num_files = 0;
-    struct target *t = (struct target *)(uintptr_t)&r->target;
+    struct target *t = &r->target;
     TRY(record_check_files(r->publishing.unit_folder, &r->target.plan, err));
     if (t->kind->root_files) TRY(t->kind->root_files(t, &files, &num_files, err));
     for (size_t i = 0; i < num_files; i++)
