@@ -146,7 +146,8 @@ static int larger_first(const void *a, const void *b, void *context)
     const struct place *items = context;
     const struct place *x = &items[*(const size_t *)a], *y = &items[*(const size_t *)b];
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
-    return x->first < y->first ? -1 : x->first > y->first;
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    return x < y ? -1 : x > y;
 }
 
 static void plan_scratch(struct program *p, struct arena *scratch)
