@@ -6,7 +6,6 @@
 #include "common/progress.h"
 #include "kernels/cpu/cast.h"
 #include "train/engine_internal.h"
-#include "train/ops.h"
 
 /* Seconds of each call in each repeat: [num_calls of all chunks][repeats]. */
 struct samples {
@@ -204,7 +203,7 @@ static void fill_rows(const struct pass *p, const struct samples *s, struct benc
         const struct program *program = &p->chunks[i].program;
         for (size_t k = 0; k < program->num_calls; k++, n++) {
             const struct call *c = &program->calls[k];
-            struct op_cost cost = op_cost(program, c);
+            struct op_cost cost = program_cost(program, c);
             rows[n] = (struct bench_row){.label = c->label,
                                          .op = op_row(c->op)->name,
                                          .layer = c->layer,

@@ -31,20 +31,17 @@ static void mlp_block(struct builder *x)
 static void receive(struct builder *x)
 {
     unsigned pp = x->b->groups->sizes.pp;
-    x->stream = builder_matrix(x, OPERAND_ELEM, x->slice, x->c->hidden_size, "received");
-    struct call *c = builder_call(x, OP_RECEIVE, "receive");
-    c->collective =
-        (struct collective){.group = GROUP_PP, .peer = (x->b->groups->place.pp + pp - 1) % pp};
-    c->out[0] = x->stream;
+    x->stream =
+        emit(x, OP_RECEIVE, "receive",
+             .collective = {.group = GROUP_PP, .peer = (x->b->groups->place.pp + pp - 1) % pp},
+             .sizes = {{'R', x->slice}, {'h', x->c->hidden_size}});
 }
 
 static void send(struct builder *x)
 {
-    value_id y = builder_settled(x);
-    struct call *c = builder_call(x, OP_SEND, "send");
-    c->collective = (struct collective){
-        .group = GROUP_PP, .peer = (x->b->groups->place.pp + 1) % x->b->groups->sizes.pp};
-    c->in[0] = y;
+    unsigned pp = x->b->groups->sizes.pp;
+    emit(x, OP_SEND, "send", IN(builder_settled(x)),
+         .collective = {.group = GROUP_PP, .peer = (x->b->groups->place.pp + 1) % pp});
 }
 
 static void stage(struct builder *x, const struct stage *s, bool first, bool last)

@@ -2,8 +2,8 @@
  *
  * It is driven by features of the model config (norm, biases, q/k norm, rotary positions, window,
  * gate, experts ..), never by a model's name. A new feature of an architecture is a new call here,
- * of an op of kernels/ops.h. Parallelism is calls, too: this rank's chunk of the model, with its
- * part of every tensor, and the collectives that make one model of all.
+ * of an op of kernels/op_list.h. Parallelism is calls, too: this rank's chunk of the model, with
+ * its part of every tensor, and the collectives that make one model of all.
  *
  * The residual stream is [rows, hidden_size], with sequence parallelism [rows / TP, hidden_size].
  * What a block adds to it is added by the next norm, in one op. Experts always work on rows / TP:

@@ -7,58 +7,26 @@
 static value_id heads_normed(struct builder *x, value_id qkv)
 {
     uint64_t d = x->heads.head_dim;
-    value_id y = builder_matrix(x, OPERAND_ELEM, x->rows, builder_columns_of(x, qkv), "qk_norm");
     value_id q = builder_bias_or_norm(x, "self_attention.q_layernorm.weight", d);
     value_id k = builder_bias_or_norm(x, "self_attention.k_layernorm.weight", d);
-    struct call *c = builder_call(x, OP_HEAD_NORM, "qk_norm");
-    c->params.head_norm.heads = x->heads;
-    c->params.head_norm.epsilon = x->c->layernorm_epsilon;
-    c->in[0] = qkv;
-    c->in[1] = q;
-    c->in[2] = k;
-    c->out[0] = y;
-    return y;
+    return emit(x, OP_HEAD_NORM, "qk_norm", IN(qkv, q, k),
+                .params.head_norm = {.heads = x->heads, .epsilon = x->c->layernorm_epsilon});
 }
 
 static value_id rotated(struct builder *x, value_id qkv)
 {
-    uint64_t dim = rope_dim(x->c);
-    uint64_t table_shape[] = {x->shape->num_positions, dim};
-    value_id y = builder_matrix(x, OPERAND_ELEM, x->rows, builder_columns_of(x, qkv), "rotary");
-    value_id table = builder_input(x, "rope", OPERAND_REAL, 2, table_shape);
-    value_id positions = builder_row_input(x, "positions", x->rows);
-    struct call *c = builder_call(x, OP_ROTARY, "rotary");
-    c->params.rotary.heads = x->heads;
-    c->params.rotary.rotary_dim = (uint32_t)dim;
-    c->params.rotary.interleaved = x->c->rotary_interleaved;
-    c->in[0] = qkv;
-    c->in[1] = table;
-    c->in[2] = positions;
-    c->out[0] = y;
-    return y;
+    value_id table = builder_input(x, INPUT_ROPE, 0);
+    value_id positions = builder_input(x, INPUT_POSITIONS, 0);
+    return emit(x, OP_ROTARY, "rotary", IN(qkv, table, positions),
+                .params.rotary = {.heads = x->heads,
+                                  .rotary_dim = (uint32_t)rope_dim(x->c),
+                                  .interleaved = x->c->rotary_interleaved});
 }
 
 bool builder_has_rope(const struct builder *x)
 {
     const char *type = x->c->position_embedding_type;
     return type && strcmp(type, "rope") == 0 && x->c->rotary_percent > 0;
-}
-
-/* Keys and values in `cache`, [rows, groups * 2 * head_dim], which they are written to. */
-static value_id cached(struct builder *x, value_id qkv, value_id cache, const char *rows)
-{
-    value_id at = builder_row_input(x, rows, x->rows);
-    struct call *c = builder_call(x, OP_CACHE_WRITE, "cache");
-    c->params.cache_write.heads = x->heads;
-    c->in[0] = qkv;
-    c->in[1] = at;
-    c->out[0] = cache;
-    return cache;
-}
-
-static uint64_t cache_columns(const struct builder *x)
-{
-    return (uint64_t)x->heads.groups * 2 * x->heads.head_dim;
 }
 
 /* Positions that a token of this layer sees, itself included; 0: all before it. */
@@ -87,79 +55,69 @@ static double pairs_of(const struct builder *x)
     return sequences * length * length / 2 / x->cp / calls;
 }
 
-/* One call of attention: queries of qkv to keys and values of kv, which is qkv or a cache. */
-static value_id attend(struct builder *x, value_id qkv, value_id kv, const char *spans,
-                       value_id *lse)
+/* One call of attention: queries of qkv to keys and values of kv, which is qkv or a cache. lse:
+ * NULL where it is not wanted. */
+static value_id attend(struct builder *x, value_id qkv, value_id kv, value_id spans, value_id *lse)
 {
-    struct head_shape h = x->heads;
-    uint64_t num_heads = (uint64_t)h.groups * h.queries;
-    uint64_t span_shape[] = {x->shape->tokens.num_spans, 6};
-    value_id o = builder_matrix(x, OPERAND_ELEM, x->rows, num_heads * h.head_dim, "attention");
-    value_id table = builder_input(x, spans, OPERAND_INT, 2, span_shape);
-    if (lse) *lse = builder_matrix(x, OPERAND_REAL, x->rows, num_heads, "attention.lse");
-    struct call *c = builder_call(x, OP_ATTENTION, "attention");
-    bool own = kv == qkv;
-    c->params.attention.heads = h;
-    c->params.attention.q_stride = (h.queries + 2) * h.head_dim;
-    c->params.attention.kv_stride = own ? (h.queries + 2) * h.head_dim : 2 * h.head_dim;
-    c->params.attention.k_at = own ? h.queries * h.head_dim : 0;
-    c->params.attention.v_at = c->params.attention.k_at + h.head_dim;
-    c->params.attention.scale = softmax_scale(x);
-    c->params.attention.window = window_of(x);
-    c->params.attention.uniform_sequences = own ? x->shape->tokens.uniform_sequences : 0;
-    c->pairs = pairs_of(x);
-    c->params.attention.causal = true;
-    c->in[0] = qkv;
-    c->in[1] = kv;
-    c->in[2] = table;
-    c->out[0] = o;
-    c->out[1] = lse ? *lse : NO_VALUE;
+    const struct head_shape h = x->heads;
+    const bool own = kv == qkv;
+    const uint32_t row = (h.queries + 2) * h.head_dim, k_at = own ? h.queries * h.head_dim : 0;
+    value_id o;
+    emit(x, OP_ATTENTION, "attention", IN(qkv, kv, spans), OUT(&o, lse),
+         .params.attention = {
+             .heads = h,
+             .q_stride = row,
+             .kv_stride = own ? row : 2 * h.head_dim,
+             .k_at = k_at,
+             .v_at = k_at + h.head_dim,
+             .scale = softmax_scale(x),
+             .window = window_of(x),
+             .causal = true,
+             .uniform_sequences = own ? x->shape->tokens.uniform_sequences : 0,
+             .pairs = pairs_of(x),
+         });
     return o;
 }
 
 static value_id packed_kv(struct builder *x, value_id qkv)
 {
-    return cached(x, qkv, builder_matrix(x, OPERAND_ELEM, x->rows, cache_columns(x), "kv"),
-                  "row_numbers");
+    return emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_ROW_NUMBERS, 0)),
+                .params.cache_write.heads = x->heads, .sizes = {{'R', x->rows}});
 }
 
 /* Keys and values go round; each rank adds up what it sees. */
 static value_id attend_ring(struct builder *x, value_id qkv)
 {
     value_id kv = packed_kv(x, qkv), lse, next_lse;
-    value_id o = attend(x, qkv, kv, "spans", &lse);
+    value_id o = attend(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), &lse);
     for (unsigned i = 1; i < x->cp; i++) {
         kv = builder_collective(x, OP_SHIFT, GROUP_CP, kv, "shift");
-        value_id next = attend(x, qkv, kv, arena_printf(&x->p->arena, "spans.%u", i), &next_lse);
-        value_id sum =
-            builder_matrix(x, OPERAND_ELEM, x->rows, builder_columns_of(x, o), "attention");
-        value_id sum_lse =
-            builder_matrix(x, OPERAND_REAL, x->rows, builder_columns_of(x, lse), "attention.lse");
-        struct call *c = builder_call(x, OP_ATTENTION_MERGE, "merge");
-        c->params.attention_merge.head_dim = x->heads.head_dim;
-        c->in[0] = o;
-        c->in[1] = lse;
-        c->in[2] = next;
-        c->in[3] = next_lse;
-        c->out[0] = o = sum;
-        c->out[1] = lse = sum_lse;
+        value_id next = attend(x, qkv, kv, builder_input(x, INPUT_SPANS, i), &next_lse);
+        emit(x, OP_ATTENTION_MERGE, "merge", IN(o, lse, next, next_lse), OUT(&o, &lse),
+             .params.attention_merge.head_dim = x->heads.head_dim);
     }
     return o;
 }
 
+/* What earlier tokens have left of this layer, and these tokens: keys and values. */
+static value_id kept_kv(struct builder *x, value_id qkv)
+{
+    const uint64_t columns = (uint64_t)x->heads.groups * 2 * x->heads.head_dim;
+    uint32_t number = parameters_add_state(x->b->parameters, builder_label(x, "cache"), 2,
+                                           (uint64_t[]){x->shape->cache_rows, columns});
+    value_id cache = builder_held(x, VALUE_STATE, number);
+    return emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_CACHE_ROWS, 0)),
+                .params.cache_write.heads = x->heads, .into = &cache);
+}
+
 static value_id core_attention(struct builder *x, value_id qkv)
 {
-    uint64_t shape[] = {x->shape->cache_rows, cache_columns(x)};
-    if (x->shape->cache_rows) {
-        uint32_t number =
-            parameters_add_state(x->b->parameters, builder_label(x, "cache"), 2, shape);
-        value_id cache = builder_held(x, VALUE_STATE, number);
-        return attend(x, qkv, cached(x, qkv, cache, "cache_rows"), "spans", NULL);
-    }
-    if (x->cp == 1) return attend(x, qkv, qkv, "spans", NULL);
+    value_id kv = qkv;
+    if (x->shape->cache_rows) kv = kept_kv(x, qkv);
+    if (x->cp == 1) return attend(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), NULL);
     if (x->shape->cp == CP_RING) return attend_ring(x, qkv);
-    value_id all = builder_collective(x, OP_ALL_GATHER, GROUP_CP, packed_kv(x, qkv), "gather_kv");
-    return attend(x, qkv, all, "all_spans", NULL);
+    kv = builder_collective(x, OP_ALL_GATHER, GROUP_CP, packed_kv(x, qkv), "gather_kv");
+    return attend(x, qkv, kv, builder_input(x, INPUT_ALL_SPANS, 0), NULL);
 }
 
 /* Queries, keys and values. */

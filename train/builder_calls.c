@@ -12,41 +12,48 @@ const char *builder_label(struct builder *x, const char *what)
     return arena_printf(&x->p->arena, "layers.%d.%s", x->layer, what);
 }
 
-value_id builder_matrix(struct builder *x, enum operand_type type, uint64_t rows, uint64_t columns,
-                        const char *name)
+/* What stands for a value where something has failed: nobody will see it. */
+static value_id nothing(struct builder *x)
 {
-    return program_add_value(x->p, VALUE_SCRATCH, type, 2, (uint64_t[]){rows, columns},
-                             builder_label(x, name));
+    return program_add_value(x->p, VALUE_SCRATCH, OPERAND_ELEM, 2, (uint64_t[]){1, 1}, "nothing");
 }
 
-value_id builder_vector(struct builder *x, enum operand_type type, uint64_t count, const char *name)
+value_id builder_emit(struct builder *x, unsigned op, const char *label, const struct emission *e)
 {
-    return program_add_value(x->p, VALUE_SCRATCH, type, 1, &count, builder_label(x, name));
+    struct emission own = *e;
+    value_id first = NO_VALUE;
+    own.op = op;
+    own.label = builder_label(x, label);
+    own.layer = x->layer;
+    if (!own.out[0]) own.out[0] = &first;
+    if (!x->st) x->st = program_emit(x->p, &own, x->err);
+    for (unsigned i = 0; i < MOST_OUTPUTS && x->st; i++)
+        if (own.out[i]) *own.out[i] = nothing(x);
+    return *own.out[0];
 }
 
-value_id builder_input(struct builder *x, const char *name, enum operand_type type,
-                       unsigned num_dims, const uint64_t *shape)
+value_id builder_input(struct builder *x, enum input_id id, unsigned step)
 {
-    for (size_t i = 0; i < x->p->num_values; i++)
-        if (x->p->values[i].class == VALUE_INPUT && strcmp(x->p->values[i].name, name) == 0)
+    const struct input_row *row = input_row(id);
+    uint64_t shape[2];
+    for (size_t i = 0; i < x->p->num_values; i++) {
+        const struct program_value *v = &x->p->values[i];
+        if (v->class == VALUE_INPUT && v->source == (uint32_t)id && v->step == step)
             return (value_id)i;
-    return program_add_value(x->p, VALUE_INPUT, type, num_dims, shape, name);
-}
-
-value_id builder_row_input(struct builder *x, const char *name, uint64_t rows)
-{
-    return builder_input(x, name, OPERAND_INT, 1, &rows);
-}
-
-struct call *builder_call(struct builder *x, unsigned op, const char *label)
-{
-    return program_add_call(x->p, op, builder_label(x, label), x->layer);
+    }
+    const char *name = step ? arena_printf(&x->p->arena, "%s.%u", row->name, step) : row->name;
+    unsigned num_dims = input_shape(id, x->b, shape);
+    value_id y = program_add_value(x->p, VALUE_INPUT, row->type, num_dims, shape, name);
+    x->p->values[y].source = id;
+    x->p->values[y].step = step;
+    return y;
 }
 
 /* ---- parameters ---- */
 
 value_id builder_held(struct builder *x, enum value_class class, uint32_t number)
 {
+    if (x->st) return nothing(x);
     const struct parameter *q = &x->b->parameters->items[number];
     for (size_t i = 0; i < x->p->num_values; i++)
         if (x->p->values[i].class == class && x->p->values[i].source == number) return (value_id)i;
@@ -61,8 +68,7 @@ value_id builder_tensor(struct builder *x, const char *name, const struct shard 
 {
     uint32_t number = 0;
     if (!x->st) x->st = parameters_add(x->b->parameters, name, s, num_dims, shape, &number, x->err);
-    return x->st ? builder_matrix(x, OPERAND_ELEM, 1, 1, name)
-                 : builder_held(x, VALUE_PARAMETER, number);
+    return builder_held(x, VALUE_PARAMETER, number);
 }
 
 const char *builder_full_name(struct builder *x, const char *name)
@@ -114,20 +120,8 @@ void builder_trace(struct builder *x, value_id id, bool slice, bool shard, const
 value_id builder_collective(struct builder *x, unsigned op, enum group_kind group, value_id in,
                             const char *label)
 {
-    const struct program_value *v = &x->p->values[in];
-    unsigned size = x->b->groups->of[group].size;
-    uint64_t shape[OPERAND_DIMS];
-    if (size == 1) return in;
-    memcpy(shape, v->shape, sizeof shape);
-    if (op == OP_ALL_GATHER) shape[0] *= size;
-    if (op == OP_REDUCE_SCATTER || op == OP_SLICE) shape[0] /= size;
-    value_id y = program_add_value(x->p, VALUE_SCRATCH, v->type, v->num_dims, shape,
-                                   builder_label(x, label));
-    struct call *c = builder_call(x, op, label);
-    c->collective = (struct collective){.group = group};
-    c->in[0] = in;
-    c->out[0] = y;
-    return y;
+    if (x->b->groups->of[group].size == 1) return in;
+    return emit(x, op, label, IN(in), .collective.group = group);
 }
 
 value_id builder_gathered(struct builder *x, value_id in)
@@ -148,15 +142,8 @@ value_id builder_reduced(struct builder *x, value_id in)
 value_id builder_product(struct builder *x, enum operand_type type, value_id in, value_id w,
                          value_id bias, const char *label)
 {
-    value_id y = builder_matrix(x, type, builder_rows_of(x, in), builder_rows_of(x, w), label);
-    struct call *c = builder_call(x, OP_MATMUL, label);
-    c->params.matmul.transpose_b = true;
-    c->params.matmul.alpha = 1;
-    c->in[0] = in;
-    c->in[1] = w;
-    c->in[2] = bias;
-    c->out[0] = y;
-    return y;
+    return emit(x, OP_MATMUL, label, IN(in, w, bias), .type = type,
+                .params.matmul = {.transpose_b = true, .alpha = 1});
 }
 
 static enum status activation_kind(const char *name, enum activation *kind, struct error *err)
@@ -182,15 +169,8 @@ value_id builder_activated(struct builder *x, value_id in, value_id counts)
     bool gated = x->c->gated_linear_unit;
     enum activation kind = ACTIVATION_SILU;
     if (!x->st) x->st = activation_kind(x->c->activation_func, &kind, x->err);
-    value_id y = builder_matrix(x, OPERAND_ELEM, builder_rows_of(x, in),
-                                builder_columns_of(x, in) / (gated ? 2 : 1), "activation");
-    struct call *c = builder_call(x, OP_ACTIVATION, "activation");
-    c->params.activation.kind = kind;
-    c->params.activation.gated = gated;
-    c->in[0] = in;
-    c->in[1] = counts;
-    c->out[0] = y;
-    return y;
+    return emit(x, OP_ACTIVATION, "activation", IN(in, counts),
+                .params.activation = {.kind = kind, .gated = gated});
 }
 
 /* ---- the residual stream ---- */
@@ -199,27 +179,13 @@ value_id builder_normed(struct builder *x, const char *weight_name, const char *
                         const char *label)
 {
     uint64_t h = x->c->hidden_size;
-    bool fused = x->branch != NO_VALUE;
-    value_id w = builder_bias_or_norm(x, weight_name, h);
+    value_id w = builder_bias_or_norm(x, weight_name, h), y;
     value_id bias = builder_optional(x, builder_has_layer_norm(x), bias_name, h);
-    value_id y = builder_matrix(x, OPERAND_ELEM, builder_rows_of(x, x->stream), h, label);
-    value_id sum = fused
-                       ? builder_matrix(x, OPERAND_ELEM, builder_rows_of(x, x->stream), h, "stream")
-                       : NO_VALUE;
-    struct call *c = builder_call(x, fused ? OP_ADD_NORM : OP_NORM, label);
-    c->params.norm.layer_norm = builder_has_layer_norm(x);
-    c->params.norm.epsilon = x->c->layernorm_epsilon;
-    unsigned in = 0, out = 0;
-    c->in[in++] = x->stream;
-    if (fused) {
-        c->in[in++] = x->branch;
-        c->in[in++] = x->branch_bias;
-        c->out[out++] = sum;
-    }
-    c->in[in++] = w;
-    c->in[in++] = bias;
-    c->out[out] = y;
-    if (fused) x->stream = sum;
+    union op_params p = {
+        .norm = {.layer_norm = builder_has_layer_norm(x), .epsilon = x->c->layernorm_epsilon}};
+    if (x->branch == NO_VALUE) return emit(x, OP_NORM, label, IN(x->stream, w, bias), .params = p);
+    emit(x, OP_ADD_NORM, label, IN(x->stream, x->branch, x->branch_bias, w, bias), .params = p,
+         OUT(&x->stream, &y));
     builder_branch(x, NO_VALUE, NO_VALUE);
     return y;
 }
@@ -227,14 +193,7 @@ value_id builder_normed(struct builder *x, const char *weight_name, const char *
 value_id builder_settled(struct builder *x)
 {
     if (x->branch == NO_VALUE) return x->stream;
-    value_id sum =
-        builder_matrix(x, OPERAND_ELEM, builder_rows_of(x, x->stream), x->c->hidden_size, "stream");
-    struct call *c = builder_call(x, OP_ADD, "add");
-    c->in[0] = x->stream;
-    c->in[1] = x->branch;
-    c->in[2] = x->branch_bias;
-    c->out[0] = sum;
-    x->stream = sum;
+    x->stream = emit(x, OP_ADD, "add", IN(x->stream, x->branch, x->branch_bias));
     builder_branch(x, NO_VALUE, NO_VALUE);
-    return sum;
+    return x->stream;
 }

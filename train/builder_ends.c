@@ -34,73 +34,39 @@ void builder_embedding(struct builder *x)
     uint64_t hidden = x->c->hidden_size;
     const char *type = x->c->position_embedding_type;
     value_id w = vocab_weight(x, "embedding.word_embeddings.weight");
-    value_id ids = builder_row_input(x, "ids", x->rows),
-             y = builder_matrix(x, OPERAND_ELEM, x->rows, hidden, "embedding");
-    struct call *c = builder_call(x, OP_EMBEDDING, "embedding");
-    c->params.embedding.first_row = x->b->groups->place.tp * builder_vocab_rows(x->b);
-    c->params.embedding.scale = 1;
-    c->in[0] = ids;
-    c->in[1] = w;
-    c->out[0] = y;
+    value_id y =
+        emit(x, OP_EMBEDDING, "embedding", IN(builder_input(x, INPUT_IDS, 0), w),
+             .params.embedding = {.first_row = x->b->groups->place.tp * builder_vocab_rows(x->b),
+                                  .scale = 1});
     x->stream = builder_reduced(x, y);
     if (!type || strcmp(type, "learned_absolute") != 0) return;
     bool sliced = x->shape->sequence_parallel && x->tp > 1;
     value_id table =
         builder_tensor(x, "embedding.position_embeddings.weight", &(struct shard){.size = 1}, 2,
                        (uint64_t[]){x->c->max_position_embeddings, hidden});
-    value_id at = builder_row_input(x, sliced ? "positions.slice" : "positions",
-                                    builder_rows_of(x, x->stream));
-    y = builder_matrix(x, OPERAND_ELEM, builder_rows_of(x, x->stream), hidden, "positions");
-    c = builder_call(x, OP_POSITIONS, "positions");
-    c->in[0] = x->stream;
-    c->in[1] = table;
-    c->in[2] = at;
-    c->out[0] = y;
-    x->stream = y;
+    value_id at = builder_input(x, sliced ? INPUT_SLICE_POSITIONS : INPUT_POSITIONS, 0);
+    x->stream = emit(x, OP_POSITIONS, "positions", IN(x->stream, table, at));
 }
 
 static void loss(struct builder *x, value_id logits)
 {
-    uint64_t n = builder_rows_of(x, logits),
-             first = x->b->groups->place.tp * builder_vocab_rows(x->b);
-    uint64_t all = vocab_size(x->b);
+    uint64_t all = vocab_size(x->b), first = x->b->groups->place.tp * builder_vocab_rows(x->b);
     union op_params vocab = {
         .vocab = {first, first < all ? min_u64(all - first, builder_columns_of(x, logits)) : 0}};
-    value_id targets = builder_row_input(x, "targets", n),
-             max = builder_vector(x, OPERAND_REAL, n, "max");
-    struct call *c = builder_call(x, OP_VOCAB_MAX, "max");
-    c->params = vocab;
-    c->in[0] = logits;
-    c->out[0] = max;
-    max = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, max, "max");
-    if (x->tp > 1) x->p->calls[x->p->num_calls - 1].collective.reduction = COMM_MAX;
-    value_id sums = builder_matrix(x, OPERAND_REAL, n, 2, "sums"),
-             y = builder_vector(x, OPERAND_REAL, n, "loss");
-    c = builder_call(x, OP_VOCAB_SUM, "sums");
-    c->params = vocab;
-    c->in[0] = logits;
-    c->in[1] = max;
-    c->in[2] = targets;
-    c->out[0] = sums;
+    value_id targets = builder_input(x, INPUT_TARGETS, 0);
+    value_id max = emit(x, OP_VOCAB_MAX, "max", IN(logits), .params = vocab);
+    if (x->tp > 1)
+        max = emit(x, OP_ALL_REDUCE, "max", IN(max), .collective = {GROUP_TP, COMM_MAX, 0});
+    value_id sums = emit(x, OP_VOCAB_SUM, "sums", IN(logits, max, targets), .params = vocab);
     sums = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, sums, "sums");
-    c = builder_call(x, OP_TOKEN_LOSS, "loss");
-    c->in[0] = sums;
-    c->in[1] = targets;
-    c->out[0] = y;
+    value_id y = emit(x, OP_TOKEN_LOSS, "loss", IN(sums, targets));
     builder_keep(x, y, true, (struct output){.columns = 1}, "loss");
 }
 
 static value_id only_last_rows(struct builder *x, value_id in)
 {
     if (!x->shape->last_rows) return in;
-    value_id y =
-        builder_matrix(x, OPERAND_ELEM, x->shape->last_rows, x->c->hidden_size, "last_rows");
-    value_id rows = builder_row_input(x, "last_rows", x->shape->last_rows);
-    struct call *c = builder_call(x, OP_GATHER_ROWS, "last_rows");
-    c->in[0] = in;
-    c->in[1] = rows;
-    c->out[0] = y;
-    return y;
+    return emit(x, OP_GATHER_ROWS, "last_rows", IN(in, builder_input(x, INPUT_LAST_ROWS, 0)));
 }
 
 void builder_head(struct builder *x)

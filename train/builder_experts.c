@@ -20,8 +20,7 @@ static value_id expert_weights(struct builder *x, const char *name, uint64_t row
         x->st = parameters_add_stack(
             x->b->parameters, builder_full_name(x, arena_printf(a, "mlp.experts.%s", name)), names,
             count, &s, 2, (uint64_t[]){rows, columns}, &number, x->err);
-    return x->st ? builder_matrix(x, OPERAND_ELEM, 1, 1, name)
-                 : builder_held(x, VALUE_PARAMETER, number);
+    return builder_held(x, VALUE_PARAMETER, number);
 }
 
 /* Where tokens go, and where they are. */
@@ -30,53 +29,23 @@ struct routed {
     value_id tokens;                /* sorted by expert */
 };
 
-static value_id permuted(struct builder *x, value_id in, value_id rows, uint64_t num_rows)
-{
-    value_id y = builder_matrix(x, OPERAND_ELEM, num_rows, x->c->hidden_size, "permuted");
-    struct call *c = builder_call(x, OP_PERMUTE, "permute");
-    c->in[0] = in;
-    c->in[1] = rows;
-    c->out[0] = y;
-    return y;
-}
-
-static value_id unpermuted(struct builder *x, value_id in, value_id rows, value_id weights)
-{
-    value_id y =
-        builder_matrix(x, OPERAND_ELEM, builder_rows_of(x, rows), x->c->hidden_size, "unpermuted");
-    struct call *c = builder_call(x, OP_UNPERMUTE, "unpermute");
-    c->in[0] = in;
-    c->in[1] = rows;
-    c->in[2] = weights;
-    c->out[0] = y;
-    return y;
-}
-
 static struct routed route(struct builder *x, value_id in)
 {
     struct routed r;
+    value_id chosen;
     uint64_t n = builder_rows_of(x, in), k = x->c->moe_router_topk, experts = x->c->num_experts;
     value_id w = builder_weight(x, "mlp.router.weight", experts, x->c->hidden_size);
     value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
-    value_id chosen = builder_matrix(x, OPERAND_INT, n, k, "experts");
     builder_trace(x, logits, x->tp > 1, false, "router");
-    r.weights = builder_matrix(x, OPERAND_REAL, n, k, "weights");
-    struct call *c = builder_call(x, OP_ROUTE, "route");
-    c->params.route.topk = (uint32_t)k;
-    c->params.route.num_groups = 1;
-    c->params.route.topk_groups = 1;
-    c->params.route.after_choice = !x->c->moe_router_pre_softmax;
-    c->params.route.scaling = 1;
-    c->in[0] = logits;
-    c->out[0] = r.weights;
-    c->out[1] = chosen;
-    r.rows = builder_matrix(x, OPERAND_INT, n, k, "rows");
-    r.counts = builder_vector(x, OPERAND_INT, experts, "counts");
-    c = builder_call(x, OP_SORT_BY_EXPERT, "sort");
-    c->in[0] = chosen;
-    c->out[0] = r.rows;
-    c->out[1] = r.counts;
-    r.tokens = permuted(x, in, r.rows, n * k);
+    emit(x, OP_ROUTE, "route", IN(logits), OUT(&r.weights, &chosen),
+         .params.route = {.topk = (uint32_t)k,
+                          .num_groups = 1,
+                          .topk_groups = 1,
+                          .after_choice = !x->c->moe_router_pre_softmax,
+                          .scaling = 1});
+    emit(x, OP_SORT_BY_EXPERT, "sort", IN(chosen), OUT(&r.rows, &r.counts),
+         .sizes = {{'E', experts}});
+    r.tokens = emit(x, OP_PERMUTE, "permute", IN(in, r.rows), .sizes = {{'R', n * k}});
     return r;
 }
 
@@ -84,14 +53,9 @@ static struct routed route(struct builder *x, value_id in)
 static value_id exchanged(struct builder *x, value_id in, value_id counts, uint64_t bound,
                           uint64_t num_counts, value_id *came)
 {
-    value_id y = builder_matrix(x, OPERAND_ELEM, bound, x->c->hidden_size, "exchanged");
-    *came = builder_vector(x, OPERAND_INT, num_counts, "counts");
-    struct call *c = builder_call(x, OP_ALL_TO_ALL, "exchange");
-    c->collective.group = GROUP_EP;
-    c->in[0] = in;
-    c->in[1] = counts;
-    c->out[0] = y;
-    c->out[1] = *came;
+    value_id y;
+    emit(x, OP_ALL_TO_ALL, "exchange", IN(in, counts), OUT(&y, came), .collective.group = GROUP_EP,
+         .sizes = {{'Q', bound}, {'U', num_counts}});
     return y;
 }
 
@@ -99,23 +63,11 @@ static value_id exchanged(struct builder *x, value_id in, value_id counts, uint6
 static value_id expert_mlps(struct builder *x, value_id in, value_id counts)
 {
     uint64_t hidden = x->c->hidden_size, share = x->c->moe_ffn_hidden_size / x->etp;
-    uint64_t columns = share * (x->c->gated_linear_unit ? 2 : 1), rows = builder_rows_of(x, in);
+    uint64_t columns = share * (x->c->gated_linear_unit ? 2 : 1);
     value_id w1 = expert_weights(x, "linear_fc1.weight", columns, hidden);
     value_id w2 = expert_weights(x, "linear_fc2.weight", hidden, share);
-    value_id f = builder_matrix(x, OPERAND_ELEM, rows, columns, "fc1");
-    struct call *c = builder_call(x, OP_GROUPED_MATMUL, "fc1");
-    c->in[0] = in;
-    c->in[1] = w1;
-    c->in[2] = counts;
-    c->out[0] = f;
-    value_id a = builder_activated(x, f, counts),
-             y = builder_matrix(x, OPERAND_ELEM, rows, hidden, "fc2");
-    c = builder_call(x, OP_GROUPED_MATMUL, "fc2");
-    c->in[0] = a;
-    c->in[1] = w2;
-    c->in[2] = counts;
-    c->out[0] = y;
-    return y;
+    value_id f = emit(x, OP_GROUPED_MATMUL, "fc1", IN(in, w1, counts));
+    return emit(x, OP_GROUPED_MATMUL, "fc2", IN(builder_activated(x, f, counts), w2, counts));
 }
 
 /* Tokens sorted by expert, of all experts, to the ranks that have them, and what comes back. */
@@ -129,17 +81,13 @@ static value_id distributed_experts(struct builder *x, const struct routed *r)
     came = counts;
     in = builder_collective(x, OP_ALL_GATHER, GROUP_ETP, in, "gather");
     counts = builder_collective(x, OP_ALL_GATHER, GROUP_ETP, counts, "gather_counts");
-    value_id rows = builder_matrix(x, OPERAND_INT, x->etp * bound, 1, "rows");
-    value_id totals = builder_vector(x, OPERAND_INT, here, "totals");
-    struct call *c = builder_call(x, OP_SORT_RECEIVED, "sort_received");
-    c->params.sort_received.senders_per_block = x->ep;
-    c->params.sort_received.rows_per_block = bound;
-    c->in[0] = counts;
-    c->out[0] = rows;
-    c->out[1] = totals;
-    value_id y = expert_mlps(x, permuted(x, in, rows, x->etp * bound), totals);
-    y = builder_collective(x, OP_REDUCE_SCATTER, GROUP_ETP, unpermuted(x, y, rows, NO_VALUE),
-                           "reduce");
+    value_id rows, totals;
+    emit(x, OP_SORT_RECEIVED, "sort_received", IN(counts), OUT(&rows, &totals),
+         .params.sort_received = {.senders_per_block = x->ep, .rows_per_block = bound},
+         .sizes = {{'R', x->etp * bound}, {'E', here}});
+    in = emit(x, OP_PERMUTE, "permute", IN(in, rows), .sizes = {{'R', x->etp * bound}});
+    value_id y = emit(x, OP_UNPERMUTE, "unpermute", IN(expert_mlps(x, in, totals), rows));
+    y = builder_collective(x, OP_REDUCE_SCATTER, GROUP_ETP, y, "reduce");
     if (x->ep > 1) y = exchanged(x, y, came, sent, x->c->num_experts, &ignored);
     return y;
 }
@@ -154,7 +102,7 @@ void builder_experts(struct builder *x)
     struct routed r = route(x, in);
     value_id y =
         x->ep == 1 && x->etp == 1 ? expert_mlps(x, r.tokens, r.counts) : distributed_experts(x, &r);
-    y = unpermuted(x, y, r.rows, r.weights);
+    y = emit(x, OP_UNPERMUTE, "unpermute", IN(y, r.rows, r.weights));
     builder_trace(x, y, sliced, false, "mlp");
     if (!x->shape->sequence_parallel)
         y = builder_collective(x, OP_ALL_GATHER, GROUP_TP, y, "gather");

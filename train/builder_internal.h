@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "train/builder.h"
+#include "train/inputs.h"
 
 /* Everything that is added to a program goes through here; the first failure is kept, and what is
  * added after it is nonsense that nobody sees. */
@@ -33,15 +33,20 @@ struct builder {
 /* ---- values and calls ---- */
 
 const char *builder_label(struct builder *x, const char *what); /* "layers.3.WHAT" in a layer */
-value_id builder_matrix(struct builder *x, enum operand_type type, uint64_t rows, uint64_t columns,
-                        const char *name);
-value_id builder_vector(struct builder *x, enum operand_type type, uint64_t count,
-                        const char *name);
-/* An input of the program by its name, the same each time it is asked for. */
-value_id builder_input(struct builder *x, const char *name, enum operand_type type,
-                       unsigned num_dims, const uint64_t *shape);
-value_id builder_row_input(struct builder *x, const char *name, uint64_t rows);
-struct call *builder_call(struct builder *x, unsigned op, const char *label);
+
+/* An op is one line:
+ *
+ *     y = emit(x, OP_NORM, "norm", IN(stream, weight, bias), .params.norm = {.epsilon = 1e-5});
+ *
+ * Types and shapes of outputs follow from the list of ops (program_emit); the first one is
+ * returned, OUT(&a, &b, ..) takes all. */
+#define emit(x, op, label, ...) builder_emit(x, op, label, &(struct emission){__VA_ARGS__})
+#define IN(...) .in = {__VA_ARGS__}, .num_in = sizeof((value_id[]){__VA_ARGS__}) / sizeof(value_id)
+#define OUT(...) .out = {__VA_ARGS__}
+value_id builder_emit(struct builder *x, unsigned op, const char *label, const struct emission *e);
+
+/* An input of the program, the same each time it is asked for. step: of spans, 0 for others. */
+value_id builder_input(struct builder *x, enum input_id id, unsigned step);
 
 static inline uint64_t builder_rows_of(const struct builder *x, value_id id)
 {

@@ -232,27 +232,33 @@ static enum status device_shift(const struct meeting *m, struct error *err)
 
 /* ---- both ---- */
 
-static enum status slice(const struct meeting *m, struct error *err)
+static enum status host_slice(const struct meeting *m, struct error *err)
 {
     uint64_t bytes = bytes_of(m, &m->out[0]);
     return m->c->device->copy(m->out[0].data, (const char *)m->in[0].data + m->group->index * bytes,
                               bytes, err);
 }
 
+static enum status device_slice(const struct meeting *m, struct error *err)
+{
+    return host_slice(m, err); /* the device copies for itself in either way */
+}
+
 typedef enum status collective_function(const struct meeting *m, struct error *err);
 
+/* Every collective of the list has both. */
 static const struct {
     collective_function *on_host, *by_device;
 } functions[] = {
-    [OP_ALL_REDUCE - NUM_OPS] = {host_all_reduce, device_all_reduce},
-    [OP_ALL_GATHER - NUM_OPS] = {host_all_gather, device_all_gather},
-    [OP_REDUCE_SCATTER - NUM_OPS] = {host_reduce_scatter, device_reduce_scatter},
-    [OP_ALL_TO_ALL - NUM_OPS] = {host_all_to_all, device_all_to_all},
-    [OP_SHIFT - NUM_OPS] = {host_shift, device_shift},
-    [OP_SEND - NUM_OPS] = {host_send, device_send},
-    [OP_RECEIVE - NUM_OPS] = {host_receive, device_receive},
-    [OP_SLICE - NUM_OPS] = {slice, slice},
+#define X(id, name, ...) [id - NUM_OPS] = {host_##name, device_##name},
+    COLLECTIVES(X)
+#undef X
 };
+
+static bool is_local(const struct call *c)
+{
+    return op_row(c->op)->flags & OP_IS_LOCAL;
+}
 
 /* ---- through the host ---- */
 
@@ -273,7 +279,7 @@ enum status collectives_reserve(struct collectives *c, const struct program *p, 
     uint64_t most = 0;
     if (c->device->is_host || c->linked) return OK;
     for (size_t i = 0; i < p->num_calls; i++)
-        if (p->calls[i].op >= NUM_OPS && p->calls[i].op != OP_SLICE)
+        if (p->calls[i].op >= NUM_OPS && !is_local(&p->calls[i]))
             most = max_u64(most, staged_bytes(p, &p->calls[i]));
     if (most <= c->staging_bytes) return OK;
     free(c->staging);
@@ -322,15 +328,15 @@ enum status collectives_run(struct collectives *c, const struct program *p, cons
                         .elem = p->elem,
                         .in = {in[0], in[1]},
                         .out = {out[0], out[1]}};
-    if (call->op == OP_SLICE || c->device->is_host) return functions[op].on_host(&m, err);
+    if (is_local(call) || c->device->is_host) return functions[op].on_host(&m, err);
     if (c->linked) return functions[op].by_device(&m, err);
     return run_staged(&m, functions[op].on_host, err);
 }
 
 bool collectives_wait_for_host(const struct collectives *c, const struct call *call)
 {
-    if (call->op < NUM_OPS || call->op == OP_SLICE) return false;
-    return !c->linked || call->op == OP_ALL_TO_ALL;
+    if (call->op < NUM_OPS || is_local(call)) return false;
+    return !c->linked || op_row(call->op)->flags & OP_WAITS_FOR_HOST;
 }
 
 /* ---- waiting ---- */

@@ -47,7 +47,7 @@ struct forward_request {
     void *context;
 };
 
-/* How a token is chosen: kernels/ops.h, OP_SAMPLE. */
+/* How a token is chosen: kernels/op_list.h, OP_SAMPLE. */
 struct sampling {
     double temperature, top_p;
     uint64_t top_k, seed;

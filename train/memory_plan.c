@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/checked.h"
-#include "train/ops.h"
 
 static void live(struct program_value *v, uint32_t call, bool *alive)
 {
@@ -72,14 +71,15 @@ static value_id taken_over(const struct program *p, uint32_t k)
 {
     const struct call *c = &p->calls[k];
     const struct op_row *row = op_row(c->op);
-    if (row->in_place[0] < 0) return NO_VALUE;
-    value_id from = c->in[row->in_place[1]], to = c->out[row->in_place[0]];
+    const int place = row->num_out ? row->out[0].in_place : -1;
+    if (place < 0) return NO_VALUE;
+    value_id from = c->in[place], to = c->out[0];
     if (from == NO_VALUE || to == NO_VALUE) return NO_VALUE;
     const struct program_value *a = &p->values[from], *b = &p->values[to];
     bool fits = a->class == VALUE_SCRATCH && b->class == VALUE_SCRATCH && a->last == k &&
                 a->bytes == b->bytes;
     for (unsigned i = 0; i < MOST_INPUTS && fits; i++) /* read as another operand, too */
-        fits = (int)i == row->in_place[1] || c->in[i] != from;
+        fits = (int)i == place || c->in[i] != from;
     return fits ? from : NO_VALUE;
 }
 
@@ -102,7 +102,7 @@ static void collect_places(const struct program *p, struct places *s, struct are
         for (unsigned i = 0; i < MOST_OUTPUTS + 1; i++) {
             value_id id = i < MOST_OUTPUTS ? c->out[i] : c->workspace;
             if (id == NO_VALUE || p->values[id].class != VALUE_SCRATCH) continue;
-            if (from != NO_VALUE && (int)i == op_row(c->op)->in_place[0]) {
+            if (from != NO_VALUE && i == 0) {
                 s->of_value[id] = s->of_value[from];
                 s->items[s->of_value[from]].last = p->values[id].last;
             } else {

@@ -6,9 +6,8 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "train/inputs.h"
 #include "train/memory_plan.h"
-#include "train/ops.h"
-#include "train/rope.h"
 
 /* ---- the model ---- */
 
@@ -230,120 +229,27 @@ enum status pass_allocate(struct pass *p, struct error *err)
 
 /* ---- inputs ---- */
 
-/* What a batch gives to the inputs of the programs. */
-struct inputs {
-    const struct pass *pass;
-    struct tokens tokens;
-    uint64_t positions;              /* of the longest sequence, those in the cache among them */
-    int32_t *cache_rows, *last_rows; /* [rows], [sequences] */
-};
-
-/* What one sequence of this rank has, of the batch. */
-struct stretch {
-    uint64_t length, past;
-};
-
-static struct stretch stretch_of(const struct inputs *x, uint64_t s)
-{
-    const struct batch *b = &x->pass->batch;
-    const uint64_t first = x->pass->model->groups.place.dp * x->tokens.shape.sequences;
-    const uint64_t at = min_u64(first + s, b->num_sequences - 1); /* filled up with the last */
-    return (struct stretch){b->lengths ? b->lengths[at] : b->length, b->past ? b->past[at] : 0};
-}
-
-/* Sequence s: its tokens follow those whose keys and values are in the cache. */
-static void set_sequence(struct inputs *x, uint64_t s)
-{
-    const uint64_t room = x->pass->options.cache_rows, first = s * x->pass->batch.length;
-    const struct stretch own = stretch_of(x, s);
-    const uint64_t span[6] = {first, own.length, own.past, s * room, own.past + own.length, 0};
-    for (unsigned k = 0; k < 6 && room; k++)
-        x->tokens.spans[0][s * 6 + k] = (int32_t)span[k];
-    for (uint64_t i = 0; i < own.length; i++) {
-        x->cache_rows[first + i] = (int32_t)(s * room + own.past + i);
-        x->tokens.positions[first + i] += (int32_t)own.past;
-    }
-    x->last_rows[s] = (int32_t)(first + own.length - 1);
-}
-
-static void set_cache_inputs(struct inputs *x, struct arena *a)
-{
-    const struct token_shape *shape = &x->tokens.shape;
-    x->cache_rows = arena_array(a, shape->rows, sizeof *x->cache_rows);
-    x->last_rows = arena_array(a, shape->sequences, sizeof *x->last_rows);
-    for (uint64_t i = 0; i < shape->rows; i++)
-        x->cache_rows[i] = -1;
-    for (uint64_t s = 0; s < shape->sequences; s++)
-        set_sequence(x, s);
-}
-
-static uint64_t count_positions(const struct batch *b)
-{
-    uint64_t most = 0;
-    for (uint64_t i = 0; b->past && i < b->num_sequences; i++)
-        most = max_u64(most, b->past[i]);
-    return most + b->length;
-}
-
-static enum status fill_rope(const struct inputs *x, const struct program_value *v, void *to,
-                             struct error *err)
-{
-    const struct model *m = x->pass->model;
-    return rope_table(&m->catalog->config, x->positions, v->shape[0], m->options.elem == ELEM_F64,
-                      to, err);
-}
-
-/* The numbers of an input, as many as it holds; NULL: not these. */
-static const int32_t *numbers_of(const struct inputs *x, const char *name)
-{
-    const struct tokens *t = &x->tokens;
-    const struct group_place *at = &x->pass->model->groups.place;
-    if (strcmp(name, "ids") == 0) return t->ids;
-    if (strcmp(name, "positions") == 0) return t->positions;
-    if (strcmp(name, "positions.slice") == 0)
-        return t->positions + at->tp * (t->shape.rows / x->pass->model->groups.sizes.tp);
-    if (strcmp(name, "targets") == 0) return t->targets;
-    if (strcmp(name, "spans") == 0) return t->spans[0];
-    if (strncmp(name, "spans.", 6) == 0) return t->spans[strtoul(name + 6, NULL, 10)];
-    if (strcmp(name, "all_spans") == 0) return t->all_spans;
-    if (strcmp(name, "cache_rows") == 0) return x->cache_rows;
-    if (strcmp(name, "last_rows") == 0) return x->last_rows;
-    return NULL;
-}
-
-static enum status make_input(const struct inputs *x, const struct program_value *v, void *to,
-                              struct error *err)
-{
-    const int32_t *numbers = numbers_of(x, v->name);
-    if (strcmp(v->name, "rope") == 0) return fill_rope(x, v, to, err);
-    if (strcmp(v->name, "row_numbers") == 0) {
-        for (uint64_t i = 0; i < v->shape[0]; i++)
-            ((int32_t *)to)[i] = (int32_t)i;
-        return OK;
-    }
-    if (!numbers) return fail(err, ERR_OURS, "input %s belongs to no rank", v->name);
-    memcpy(to, numbers, v->bytes);
-    return OK;
-}
-
-/* The table of rotary positions is the same each time, but where it depends on the length. */
-static bool is_there_already(const struct inputs *x, const struct program_value *v)
-{
-    const char *type = x->pass->model->catalog->config.rope_type;
-    return x->pass->has_rope && strcmp(v->name, "rope") == 0 &&
-           (!type || strcmp(type, "dynamic") != 0);
-}
-
-static enum status fill_input(const struct inputs *x, const struct run *r, value_id id,
-                              struct error *err)
+static enum status upload_input(const struct input_data *x, const struct run *r, value_id id,
+                                struct error *err)
 {
     const struct program_value *v = &r->program->values[id];
-    if (is_there_already(x, v)) return OK;
     void *numbers = must_malloc(v->bytes + 1);
-    enum status st = make_input(x, v, numbers, err);
+    enum status st = input_fill(x, v, numbers, err);
     if (!st) st = r->device->upload(run_data(r, id), numbers, v->bytes, err);
     free(numbers);
     return st;
+}
+
+static enum status set_inputs(const struct pass *p, const struct input_data *x, size_t chunk,
+                              struct error *err)
+{
+    const struct program *program = &p->chunks[chunk].program;
+    for (size_t k = 0; k < program->num_values; k++) {
+        const struct program_value *v = &program->values[k];
+        if (v->class != VALUE_INPUT || (p->has_tables && input_is_constant(v, x->config))) continue;
+        TRY(upload_input(x, &p->runs[chunk], (value_id)k, err));
+    }
+    return OK;
 }
 
 /* Token ids, or targets, of which negative ones are none. path: as in struct batch. */
@@ -366,7 +272,7 @@ static enum status check_ids(const struct pass *p, const int32_t *ids, bool targ
 enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
 {
     struct model *m = p->model;
-    struct inputs x = {.pass = p, .positions = count_positions(b)};
+    struct input_data x = {.config = &m->catalog->config, .wide = m->options.elem == ELEM_F64};
     struct arena scratch;
     enum status st = OK;
     TRY(check_ids(p, b->ids, false, b->path, err));
@@ -377,17 +283,12 @@ enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
     p->batch.lengths = b->lengths;
     p->batch.past = b->past;
     arena_init(&scratch);
-    tokens_make(&x.tokens, &scratch, &p->batch, &m->groups.sizes, &m->groups.place,
-                m->groups.sizes.tp);
-    if (p->options.cache_rows || p->options.last_only) set_cache_inputs(&x, &scratch);
-    for (size_t i = 0; i < p->num_chunks; i++) {
-        const struct program *program = &p->chunks[i].program;
-        for (size_t k = 0; k < program->num_values && !st; k++)
-            if (program->values[k].class == VALUE_INPUT)
-                st = fill_input(&x, &p->runs[i], (value_id)k, err);
-    }
+    input_data_make(&x, &scratch, &p->batch, &m->groups, p->options.cache_rows,
+                    p->options.cache_rows || p->options.last_only);
+    for (size_t i = 0; i < p->num_chunks && !st; i++)
+        st = set_inputs(p, &x, i, err);
     arena_release(&scratch);
-    p->has_rope = !st;
+    p->has_tables = !st;
     return st;
 }
 
@@ -433,7 +334,7 @@ double pass_flops(const struct pass *p)
     double flops = 0;
     for (size_t i = 0; i < p->num_chunks; i++)
         for (size_t k = 0; k < p->chunks[i].program.num_calls; k++)
-            flops += op_cost(&p->chunks[i].program, &p->chunks[i].program.calls[k]).flops;
+            flops += program_cost(&p->chunks[i].program, &p->chunks[i].program.calls[k]).flops;
     return flops;
 }
 

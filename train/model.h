@@ -72,7 +72,7 @@ struct pass {
     struct built *chunks;
     size_t num_chunks;
     struct run *runs; /* [num_chunks] */
-    bool has_rope;    /* the table of rotary positions is filled */
+    bool has_tables;  /* inputs that stay the same are filled */
 };
 
 /* Programs for batches of b's shape (its ids are not looked at; starts are, and hold for all). */

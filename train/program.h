@@ -10,7 +10,7 @@
 #define FERRY_TRAIN_PROGRAM_H
 
 #include "common/arena.h"
-#include "kernels/ops.h"
+#include "kernels/op_table.h"
 #include "train/comm/comm.h"
 #include "train/groups.h"
 
@@ -32,43 +32,15 @@ struct program_value {
     enum operand_type type;
     unsigned num_dims;
     uint64_t shape[OPERAND_DIMS];
-    uint32_t source; /* of parameters and states */
+    uint32_t source; /* of parameters and states; of inputs their row of inputs.h */
+    uint32_t step;   /* of the spans of a ring */
+    bool is_partial; /* rows behind those that count are never written */
 
     uint64_t bytes, offset; /* in the region of its class; offset by the memory plan */
     uint32_t first, last;   /* the calls between which it lives */
 };
 
-/* What ranks do together: ops behind those of kernels/ops.h. Rows (the first dimension) are what is
- * gathered and scattered. */
-// clang-format off
-#define COLLECTIVES(X) \
-    /* in: x. out: y, of all members' x; may be x */                                              \
-    X(OP_ALL_REDUCE,     "all_reduce")                                                            \
-    /* in: x [n, ..]. out: y [size * n, ..], member by member */                                  \
-    X(OP_ALL_GATHER,     "all_gather")                                                            \
-    /* in: x [size * n, ..]. out: y [n, ..]: one's own rows of the sum */                         \
-    X(OP_REDUCE_SCATTER, "reduce_scatter")                                                        \
-    /* in: x [R, h], counts INT [size * E]: rows for each member (and each of its E experts), in  \
-     * that order. out: y [R', h] likewise from each member; counts of what came INT [size * E'].  \
-     * R and R' are bounds */                                                                     \
-    X(OP_ALL_TO_ALL,     "all_to_all")                                                            \
-    /* in: x. out: y: x of the member before, while ours goes to the one behind */                \
-    X(OP_SHIFT,          "shift")                                                                 \
-    /* in: x, to a member of the group. out: y, from one */                                       \
-    X(OP_SEND,           "send")                                                                  \
-    X(OP_RECEIVE,        "receive")                                                               \
-    /* in: x [size * n, ..], the same for all. out: y [n, ..]: one's own rows. No communication */  \
-    X(OP_SLICE,          "slice")
-// clang-format on
-
-enum collective_op {
-    OP_COLLECTIVES = NUM_OPS - 1,
-#define X(id, name) id,
-    COLLECTIVES(X)
-#undef X
-        NUM_ALL_OPS
-};
-
+/* Of the ops of COLLECTIVES (kernels/op_list.h). */
 struct collective {
     enum group_kind group;
     enum comm_reduction reduction;
@@ -76,12 +48,11 @@ struct collective {
 };
 
 struct call {
-    unsigned op; /* enum op or enum collective_op */
+    unsigned op; /* enum op */
     union op_params params;
     struct collective collective;
     value_id in[MOST_INPUTS], out[MOST_OUTPUTS]; /* NO_VALUE: absent */
     value_id workspace;
-    double pairs;      /* of attention: queries and keys that meet, for its cost */
     const char *label; /* "layers.3.attention", for messages and timings */
     int layer;         /* of the model; -1: none */
 };
@@ -107,8 +78,37 @@ value_id program_add_value(struct program *p, enum value_class class, enum opera
  * program_check. */
 struct call *program_add_call(struct program *p, unsigned op, const char *label, int layer);
 
-/* All calls, by the rows of ops.h; each value is written before it is read, and once. ERR_OURS. */
+/* A call to be added, with the values that it makes. */
+struct emission {
+    unsigned op;
+    const char *label; /* kept, not copied */
+    int layer;
+    union op_params params;
+    struct collective collective;
+    value_id in[MOST_INPUTS]; /* NO_VALUE: absent */
+    unsigned num_in;
+    /* Sizes of outputs that nothing else says, by the letters of the op's signature. */
+    struct {
+        char letter;
+        uint64_t size;
+    } sizes[4];
+    enum operand_type type; /* of an output that may be ELEM or REAL */
+    /* Where the numbers of outputs go. An output that may be absent is made where this is not
+     * NULL. */
+    value_id *out[MOST_OUTPUTS];
+    const value_id *into; /* the value that output 0 is written into; NULL: one of its own */
+};
+/* Adds the call, and its outputs as scratch values with the types and shapes of op_infer, called
+ * LABEL, or LABEL.OUTPUT where there are several. ERR_OURS where operands do not fit. */
+MUST_CHECK enum status program_emit(struct program *p, const struct emission *e, struct error *err);
+
+/* All calls, by the list of ops; each value is written before it is read, and once. ERR_OURS. */
 MUST_CHECK enum status program_check(const struct program *p, struct error *err);
+
+struct op_cost {
+    double flops, bytes; /* bytes: read and written, each operand once */
+};
+struct op_cost program_cost(const struct program *p, const struct call *c);
 
 /* A value as an operand, without its data. */
 struct operand program_operand(const struct program *p, value_id id);

@@ -10,7 +10,6 @@
 #include "convert/inspect.h"
 #include "tests/testing.h"
 #include "train/model.h"
-#include "train/ops.h"
 
 #define SUMS "tests/golden/programs.sha256"
 

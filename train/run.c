@@ -5,7 +5,6 @@
 
 #include "common/memory.h"
 #include "common/threads.h"
-#include "train/ops.h"
 
 void *run_data(const struct run *r, value_id id)
 {
@@ -59,14 +58,6 @@ enum status run_is_finite(const struct run *r, value_id id, bool *finite, struct
     return st;
 }
 
-/* Rows of experts behind those that hold something are never written. */
-static bool has_unwritten_rows(const struct call *c)
-{
-    return c->op == OP_GROUPED_MATMUL || c->op == OP_PERMUTE || c->op == OP_ALL_TO_ALL ||
-           (c->op == OP_ACTIVATION && c->in[1] != NO_VALUE) ||
-           (c->op == OP_ALL_GATHER && c->collective.group == GROUP_ETP);
-}
-
 /* Why an output is not finite: a parameter among the inputs, or the op itself. */
 static enum status tell_culprit(const struct run *r, const struct call *c, struct error *err)
 {
@@ -86,11 +77,12 @@ static enum status tell_culprit(const struct run *r, const struct call *c, struc
 
 static enum status check_numbers(const struct run *r, const struct call *c, struct error *err)
 {
-    if (has_unwritten_rows(c)) return OK;
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
-        /* Of rows without keys, of columns that are all padding: -infinity. */
-        bool lse = c->op == OP_VOCAB_MAX || (c->op == OP_ATTENTION && i == 1), finite = true;
-        if (c->out[i] != NO_VALUE && !lse) TRY(run_is_finite(r, c->out[i], &finite, err));
+    const struct op_row *row = op_row(c->op);
+    for (unsigned i = 0; i < row->num_out; i++) {
+        bool finite = true;
+        if (c->out[i] == NO_VALUE || row->out[i].may_be_infinite) continue;
+        if (!r->program->values[c->out[i]].is_partial)
+            TRY(run_is_finite(r, c->out[i], &finite, err));
         if (!finite) return tell_culprit(r, c, err);
     }
     return OK;

@@ -52,7 +52,7 @@ struct tokens {
     struct token_shape shape;
     int32_t *ids, *positions, *targets; /* [rows]; positions count from the document's start */
     struct token_origin *origins;       /* [rows] */
-    /* Spans (kernels/ops.h) of this rank's queries with keys of: */
+    /* Spans (kernels/op_list.h) of this rank's queries with keys of: */
     int32_t **spans; /* [CP][num_spans][6]: the keys of the rank i places before it in the ring */
     int32_t *all_spans; /* [num_spans][6] those of all ranks, gathered in their order */
 };

@@ -264,40 +264,14 @@ static inline size_t qkv_columns(const struct head_shape &s)
     template size_t size<double>(WORKSPACE_ARGUMENTS);                                             \
     template size_t size<bf16>(WORKSPACE_ARGUMENTS);
 
-// clang-format off
-#define CUDA_OPS(PLAIN, WITH_WORKSPACE)                   \
-    PLAIN(OP_EMBEDDING, op_embedding)                     \
-    PLAIN(OP_POSITIONS, op_positions)                     \
-    PLAIN(OP_NORM, op_norm)                               \
-    PLAIN(OP_ADD_NORM, op_add_norm)                       \
-    PLAIN(OP_ADD, op_add)                                 \
-    WITH_WORKSPACE(OP_MATMUL, op_matmul)                  \
-    PLAIN(OP_HEAD_NORM, op_head_norm)                     \
-    PLAIN(OP_ROTARY, op_rotary)                           \
-    WITH_WORKSPACE(OP_ATTENTION, op_attention)            \
-    PLAIN(OP_ATTENTION_MERGE, op_attention_merge)         \
-    PLAIN(OP_CACHE_WRITE, op_cache_write)                 \
-    PLAIN(OP_ACTIVATION, op_activation)                   \
-    PLAIN(OP_ROUTE, op_route)                             \
-    PLAIN(OP_SORT_BY_EXPERT, op_sort_by_expert)           \
-    PLAIN(OP_SORT_RECEIVED, op_sort_received)             \
-    PLAIN(OP_PERMUTE, op_permute)                         \
-    PLAIN(OP_UNPERMUTE, op_unpermute)                     \
-    PLAIN(OP_GROUPED_MATMUL, op_grouped_matmul)           \
-    PLAIN(OP_SIGMOID_SCALE, op_sigmoid_scale)             \
-    PLAIN(OP_GATHER_ROWS, op_gather_rows)                 \
-    PLAIN(OP_VOCAB_MAX, op_vocab_max)                     \
-    PLAIN(OP_VOCAB_SUM, op_vocab_sum)                     \
-    PLAIN(OP_TOKEN_LOSS, op_token_loss)                   \
-    WITH_WORKSPACE(OP_SAMPLE, op_sample)                  \
-    WITH_WORKSPACE(OP_DIGEST, op_digest)
-// clang-format on
-
-#define DECLARE_OP(id, op) template <typename E> enum status op(OP_ARGUMENTS);
-#define DECLARE_OP_AND_WORKSPACE(id, op)                                                           \
-    DECLARE_OP(id, op)                                                                             \
+#define DECLARE_PLAIN(op) template <typename E> enum status op(OP_ARGUMENTS);
+#define DECLARE_WORKSPACE(op)                                                                      \
+    DECLARE_PLAIN(op)                                                                              \
     template <typename E> size_t op##_workspace(WORKSPACE_ARGUMENTS);
-CUDA_OPS(DECLARE_OP, DECLARE_OP_AND_WORKSPACE)
+#define DECLARE(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)   \
+    DECLARE_##cuda(op_##name)
+OPS(DECLARE)
+#undef DECLARE
 
 /* ---- kernels for compute capability 9.0 alone ---- */
 

@@ -224,9 +224,11 @@ struct op_table {
 template <typename E> static struct op_table make_table()
 {
     struct op_table t = {};
-#define PLAIN_ROW(id, op) t.rows[id].run = op<E>;
-#define ROW_WITH_WORKSPACE(id, op) t.rows[id].run = op<E>, t.rows[id].workspace = op##_workspace<E>;
-    CUDA_OPS(PLAIN_ROW, ROW_WITH_WORKSPACE)
+#define ROW_PLAIN(id, op) t.rows[id].run = op<E>;
+#define ROW_WORKSPACE(id, op) t.rows[id].run = op<E>, t.rows[id].workspace = op##_workspace<E>;
+#define ROW(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
+    ROW_##cuda(id, op_##name)
+    OPS(ROW)
     return t;
 }
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/op_table.h"
 #include "tests/gpu/trial.h"
-#include "train/ops.h"
 
 static const struct device_kernel *find_kernel(const struct device *d, unsigned op,
                                                enum elem_type elem, const char *name)

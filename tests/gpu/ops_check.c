@@ -10,9 +10,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/op_table.h"
 #include "tests/gpu/large_check.h"
 #include "tests/gpu/trial.h"
-#include "train/ops.h"
 
 static struct {
     bool small; /* an emulated GPU has no time */
@@ -514,32 +514,11 @@ static void make_digest(struct trial *t)
     MAKE(t->out[0], INT, 4);
 }
 
+/* Every op of the list has one. */
 static void (*const makers[NUM_OPS])(struct trial *) = {
-    [OP_EMBEDDING] = make_embedding,
-    [OP_POSITIONS] = make_positions,
-    [OP_NORM] = make_norm,
-    [OP_ADD_NORM] = make_add_norm,
-    [OP_ADD] = make_add,
-    [OP_MATMUL] = make_matmul,
-    [OP_HEAD_NORM] = make_head_norm,
-    [OP_ROTARY] = make_rotary,
-    [OP_ATTENTION] = make_attention,
-    [OP_ATTENTION_MERGE] = make_attention_merge,
-    [OP_CACHE_WRITE] = make_cache_write,
-    [OP_ACTIVATION] = make_activation,
-    [OP_ROUTE] = make_route,
-    [OP_SORT_BY_EXPERT] = make_sort_by_expert,
-    [OP_SORT_RECEIVED] = make_sort_received,
-    [OP_PERMUTE] = make_permute,
-    [OP_UNPERMUTE] = make_unpermute,
-    [OP_GROUPED_MATMUL] = make_grouped_matmul,
-    [OP_SIGMOID_SCALE] = make_sigmoid_scale,
-    [OP_GATHER_ROWS] = make_gather_rows,
-    [OP_VOCAB_MAX] = make_vocab_max,
-    [OP_VOCAB_SUM] = make_vocab_sum,
-    [OP_TOKEN_LOSS] = make_token_loss,
-    [OP_SAMPLE] = make_sample,
-    [OP_DIGEST] = make_digest,
+#define X(id, name, ...) [id] = make_##name,
+    OPS(X)
+#undef X
 };
 
 /* ---- comparing ---- */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/op_table.h"
+
 static uint64_t random_state;
 
 void random_start(uint64_t seed)
@@ -150,6 +152,8 @@ enum status trial_run(const struct trial *t, const struct device *d, struct erro
 enum status trial_run_host(struct trial *t, struct error *err)
 {
     const struct op_kernel *kernel = &cpu_ops(t->elem)[t->op];
+    struct op_sizes sizes = {0};
+    TRY(op_check(t->op, &t->params, t->in, t->out, &sizes, err));
     const size_t bytes = kernel->workspace ? kernel->workspace(&t->params, t->in, t->out) : 0;
     t->host_workspace = aligned_alloc(256, bytes / 256 * 256 + 256);
     if (!t->host_workspace) return fail(err, ERR_MEMORY, "no memory for a workspace");

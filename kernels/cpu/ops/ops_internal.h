@@ -10,46 +10,20 @@
 #include "kernels/cpu/ops/real.h"
 #include "kernels/ops.h"
 
-// clang-format off
-#define KERNELS(PLAIN, WITH_WORKSPACE)                \
-    PLAIN(OP_EMBEDDING, embedding)                    \
-    PLAIN(OP_POSITIONS, positions)                    \
-    PLAIN(OP_NORM, norm)                              \
-    PLAIN(OP_ADD_NORM, add_norm)                      \
-    PLAIN(OP_ADD, add)                                \
-    WITH_WORKSPACE(OP_MATMUL, matmul)                 \
-    PLAIN(OP_HEAD_NORM, head_norm)                    \
-    PLAIN(OP_ROTARY, rotary)                          \
-    WITH_WORKSPACE(OP_ATTENTION, attention)           \
-    PLAIN(OP_ATTENTION_MERGE, attention_merge)        \
-    PLAIN(OP_CACHE_WRITE, cache_write)                \
-    PLAIN(OP_ACTIVATION, activation)                  \
-    WITH_WORKSPACE(OP_ROUTE, route)                   \
-    PLAIN(OP_SORT_BY_EXPERT, sort_by_expert)          \
-    PLAIN(OP_SORT_RECEIVED, sort_received)            \
-    PLAIN(OP_PERMUTE, permute)                        \
-    PLAIN(OP_UNPERMUTE, unpermute)                    \
-    WITH_WORKSPACE(OP_GROUPED_MATMUL, grouped_matmul) \
-    PLAIN(OP_SIGMOID_SCALE, sigmoid_scale)            \
-    PLAIN(OP_GATHER_ROWS, gather_rows)                \
-    PLAIN(OP_VOCAB_MAX, vocab_max)                    \
-    PLAIN(OP_VOCAB_SUM, vocab_sum)                    \
-    PLAIN(OP_TOKEN_LOSS, token_loss)                  \
-    WITH_WORKSPACE(OP_SAMPLE, sample)                 \
-    PLAIN(OP_DIGEST, digest)
-// clang-format on
-
-#define DECLARE_PLAIN(op, kernel)                                                                  \
+#define DECLARE_PLAIN(kernel)                                                                      \
     void NAME(kernel)(const union op_params *p, const struct operand *in,                          \
                       const struct operand *out);
-#define DECLARE_WITH_WORKSPACE(op, kernel)                                                         \
+#define DECLARE_WORKSPACE(kernel)                                                                  \
     enum status NAME(kernel)(const union op_params *p, const struct operand *in,                   \
                              const struct operand *out, void *workspace, struct error *err);       \
     size_t NAME(kernel##_workspace)(const union op_params *p, const struct operand *in,            \
                                     const struct operand *out);
-KERNELS(DECLARE_PLAIN, DECLARE_WITH_WORKSPACE)
+#define DECLARE(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)   \
+    DECLARE_##cpu(name)
+OPS(DECLARE)
+#undef DECLARE
 #undef DECLARE_PLAIN
-#undef DECLARE_WITH_WORKSPACE
+#undef DECLARE_WORKSPACE
 
 /* Loops over fewer elements than this are done before other threads have woken up. */
 enum { WORTH_THREADS = 1 << 14 };

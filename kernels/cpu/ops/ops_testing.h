@@ -9,7 +9,7 @@
 #include <omp.h>
 #endif
 
-#include "kernels/ops.h"
+#include "kernels/op_table.h"
 #include "tests/testing.h"
 
 /* One round of a test. Operands are its own until it ends. */
@@ -107,11 +107,25 @@ static inline struct operand test_copy(struct op_test *t, const struct operand *
     return o;
 }
 
+/* Operands are as the list of ops says; in and out are as many as the op has. */
+static inline void test_signature(enum op op, const union op_params *p, const struct operand *in,
+                                  const struct operand *out)
+{
+    const struct op_row *row = op_row(op);
+    struct operand all_in[MOST_INPUTS] = {0}, all_out[MOST_OUTPUTS] = {0};
+    struct op_sizes sizes = {0};
+    struct error err = {0};
+    memcpy(all_in, in, row->num_in * sizeof *in);
+    memcpy(all_out, out, row->num_out * sizeof *out);
+    assert_ok(op_check(op, p, all_in, all_out, &sizes, &err));
+}
+
 static inline enum status test_try(struct op_test *t, enum op op, const union op_params *p,
                                    const struct operand *in, const struct operand *out,
                                    struct error *err)
 {
     const struct op_kernel *kernel = cpu_ops(t->elem) + op;
+    test_signature(op, p, in, out);
     const size_t bytes = kernel->workspace ? kernel->workspace(p, in, out) : 0;
     void *workspace = malloc(bytes ? bytes : 1);
     assert_non_null(workspace);
@@ -135,31 +149,12 @@ static inline size_t test_bytes(const struct op_test *t, const struct operand *o
     return o->data ? test_count(o) * operand_bytes_of(o->type, t->elem) : 0;
 }
 
-/* How many outputs an op has; what an array of fewer says behind them is never looked at. */
-static inline size_t test_num_outputs(enum op op)
-{
-    switch (op) {
-    case OP_ADD_NORM:
-        return 3;
-    case OP_NORM:
-    case OP_ATTENTION:
-    case OP_ATTENTION_MERGE:
-    case OP_ROUTE:
-    case OP_SORT_BY_EXPERT:
-    case OP_SORT_RECEIVED:
-        return 2;
-    default:
-        return 1;
-    }
-}
-
-/* Runs the op on one thread, then on three: not a bit may differ. Outputs may be inputs too. */
 static inline void test_op(struct op_test *t, enum op op, const union op_params *p,
                            const struct operand *in, const struct operand *out)
 {
     struct error err = {0};
     char *before[MOST_OUTPUTS], *first[MOST_OUTPUTS];
-    const size_t num_outputs = test_num_outputs(op);
+    const size_t num_outputs = op_row(op)->num_out;
     for (size_t i = 0; i < num_outputs; i++) {
         before[i] = test_alloc(t, test_bytes(t, out + i));
         first[i] = test_alloc(t, test_bytes(t, out + i));

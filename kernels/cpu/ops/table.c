@@ -1,6 +1,7 @@
+/* table.c - the kernels of this folder by op, from the list of ops (kernels/op_list.h). */
 #include "kernels/cpu/ops/ops_internal.h"
 
-#define RUN_PLAIN(op, kernel)                                                                      \
+#define RUN_PLAIN(kernel)                                                                          \
     static enum status run_##kernel(const union op_params *p, const struct operand *in,            \
                                     const struct operand *out, void *workspace, struct error *err) \
     {                                                                                              \
@@ -8,11 +9,21 @@
         NAME(kernel)(p, in, out);                                                                  \
         return OK;                                                                                 \
     }
-#define NOTHING(op, kernel)
-KERNELS(RUN_PLAIN, NOTHING)
+#define RUN_WORKSPACE(kernel)
+#define RUN(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
+    RUN_##cpu(name)
+OPS(RUN)
 
 extern const struct op_kernel NAME(ops)[NUM_OPS];
 
-#define PLAIN_ROW(op, kernel) [op] = {run_##kernel, NULL},
-#define ROW_WITH_WORKSPACE(op, kernel) [op] = {NAME(kernel), NAME(kernel##_workspace)},
-const struct op_kernel NAME(ops)[NUM_OPS] = {KERNELS(PLAIN_ROW, ROW_WITH_WORKSPACE)};
+#define ROW_PLAIN(kernel)                                                                          \
+    {                                                                                              \
+        run_##kernel, NULL                                                                         \
+    }
+#define ROW_WORKSPACE(kernel)                                                                      \
+    {                                                                                              \
+        NAME(kernel), NAME(kernel##_workspace)                                                     \
+    }
+#define ROW(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
+    [id] = ROW_##cpu(name),
+const struct op_kernel NAME(ops)[NUM_OPS] = {OPS(ROW)};

@@ -1,0 +1,375 @@
+#include "kernels/op_table.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sizes that follow from parameters ---- */
+
+bool op_size_set(struct op_sizes *s, char letter, uint64_t size)
+{
+    unsigned char at = (unsigned char)letter;
+    if (s->known[at]) return s->of[at] == size;
+    s->known[at] = true;
+    s->of[at] = size;
+    return true;
+}
+
+static uint64_t size_of(const struct op_sizes *s, char letter)
+{
+    return s->of[(unsigned char)letter];
+}
+
+static bool matmul_sizes(const union op_params *p, struct op_sizes *s)
+{
+    bool ta = p->matmul.transpose_a, tb = p->matmul.transpose_b;
+    return size_of(s, ta ? 'i' : 'j') == size_of(s, tb ? 'l' : 'k') &&
+           op_size_set(s, 'm', size_of(s, ta ? 'j' : 'i')) &&
+           op_size_set(s, 'n', size_of(s, tb ? 'k' : 'l'));
+}
+
+static bool qkv_sizes(const struct head_shape *h, struct op_sizes *s)
+{
+    return op_size_set(s, 'w', (uint64_t)h->groups * (h->queries + 2) * h->head_dim);
+}
+
+static bool head_norm_sizes(const union op_params *p, struct op_sizes *s)
+{
+    return qkv_sizes(&p->head_norm.heads, s) && op_size_set(s, 'd', p->head_norm.heads.head_dim);
+}
+
+static bool rotary_sizes(const union op_params *p, struct op_sizes *s)
+{
+    return qkv_sizes(&p->rotary.heads, s) && op_size_set(s, 'd', p->rotary.rotary_dim);
+}
+
+static bool attention_sizes(const union op_params *p, struct op_sizes *s)
+{
+    struct head_shape h = p->attention.heads;
+    uint64_t heads = (uint64_t)h.groups * h.queries;
+    return op_size_set(s, 'n', heads) && op_size_set(s, 'c', heads * h.head_dim);
+}
+
+static bool attention_merge_sizes(const union op_params *p, struct op_sizes *s)
+{
+    return op_size_set(s, 'c', size_of(s, 'n') * p->attention_merge.head_dim);
+}
+
+static bool cache_write_sizes(const union op_params *p, struct op_sizes *s)
+{
+    const struct head_shape *h = &p->cache_write.heads;
+    return qkv_sizes(h, s) && op_size_set(s, 'c', (uint64_t)h->groups * 2 * h->head_dim);
+}
+
+static bool activation_sizes(const union op_params *p, struct op_sizes *s)
+{
+    uint64_t parts = p->activation.gated ? 2 : 1;
+    return size_of(s, 'w') % parts == 0 && op_size_set(s, 'n', size_of(s, 'w') / parts);
+}
+
+static bool route_sizes(const union op_params *p, struct op_sizes *s)
+{
+    return op_size_set(s, 'k', p->route.topk);
+}
+
+static bool gathered_sizes(const union op_params *p, struct op_sizes *s)
+{
+    (void)p;
+    return op_size_set(s, 'S', size_of(s, 'R') * size_of(s, 'G'));
+}
+
+static bool scattered_sizes(const union op_params *p, struct op_sizes *s)
+{
+    uint64_t members = size_of(s, 'G');
+    (void)p;
+    return members && size_of(s, 'S') % members == 0 &&
+           op_size_set(s, 'R', size_of(s, 'S') / members);
+}
+
+/* ---- floating-point operations ---- */
+
+static double matmul_flops(const union op_params *p, const struct operand *in,
+                           const struct operand *out)
+{
+    uint64_t k = in[0].shape[p->matmul.transpose_a ? 0 : 1];
+    return 2 * (double)k * (double)operand_numel(&out[0]);
+}
+
+static double grouped_matmul_flops(const union op_params *p, const struct operand *in,
+                                   const struct operand *out)
+{
+    (void)p;
+    return 2 * (double)in[0].shape[1] * (double)operand_numel(&out[0]);
+}
+
+static double attention_flops(const union op_params *p, const struct operand *in,
+                              const struct operand *out)
+{
+    struct head_shape h = p->attention.heads;
+    (void)in, (void)out;
+    return 4 * p->attention.pairs * h.groups * h.queries * h.head_dim;
+}
+
+/* ---- the table ---- */
+
+static struct op_row rows[NUM_ALL_OPS] = {
+#define X(id, called, params, operands, find, count, how, bits, roundings, cpu, cuda)              \
+    [id] = {.name = #called,                                                                       \
+            .signature = operands,                                                                 \
+            .sizes = find,                                                                         \
+            .flops = count,                                                                        \
+            .rebuild = how,                                                                        \
+            .flags = bits,                                                                         \
+            .tolerance = roundings},
+    OPS(X) COLLECTIVES(X)
+#undef X
+};
+
+static const char *const type_names[] = {
+    [TYPE_ELEM] = "elem",   [TYPE_REAL] = "real", [TYPE_INT] = "int",
+    [TYPE_FLOAT] = "float", [TYPE_ANY] = "any",
+};
+
+/* A mistake in the list. */
+static void wrong(const char *signature, const char *at)
+{
+    fprintf(stderr, "op_list.h: \"%s\", at \"%s\"\n", signature, at);
+    abort();
+}
+
+static bool skip(const char **at, const char *word)
+{
+    size_t n = strlen(word);
+    if (strncmp(*at, word, n) != 0) return false;
+    *at += n;
+    return true;
+}
+
+static bool take_name(const char **at, char *to, size_t room)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)(*at)[n]) || (*at)[n] == '_')
+        n++;
+    if (n == 0 || n >= room) return false;
+    memcpy(to, *at, n);
+    to[n] = '\0';
+    *at += n;
+    return true;
+}
+
+static bool take_type(const char **at, enum signature_type *type)
+{
+    char name[16];
+    *type = TYPE_ELEM;
+    if (!skip(at, ":")) return true;
+    if (!take_name(at, name, sizeof name)) return false;
+    for (unsigned t = 0; t < sizeof type_names / sizeof *type_names; t++)
+        if (strcmp(name, type_names[t]) == 0) {
+            *type = (enum signature_type)t;
+            return true;
+        }
+    return false;
+}
+
+static bool take_dims(const char **at, struct op_operand *o)
+{
+    if (!skip(at, "[")) return false;
+    do {
+        if (skip(at, "..")) {
+            o->has_tail = true;
+            break;
+        }
+        if (o->num_dims == OPERAND_DIMS || !isalnum((unsigned char)**at)) return false;
+        o->dims[o->num_dims++] = *(*at)++;
+    } while (skip(at, ","));
+    return skip(at, "]");
+}
+
+static bool take_place(const char **at, const struct op_row *row, struct op_operand *o)
+{
+    char name[16];
+    o->in_place = -1;
+    if (!skip(at, "=")) return true;
+    if (!take_name(at, name, sizeof name)) return false;
+    for (unsigned i = 0; i < row->num_in; i++)
+        if (strcmp(row->in[i].name, name) == 0) o->in_place = (int)i;
+    return o->in_place >= 0;
+}
+
+static bool take_operand(const char **at, const struct op_row *row, struct op_operand *o)
+{
+    bool good =
+        take_name(at, o->name, sizeof o->name) && take_type(at, &o->type) && take_dims(at, o);
+    o->optional = good && skip(at, "?");
+    good = good && take_place(at, row, o);
+    o->may_be_infinite = good && skip(at, "-inf");
+    return good && (**at == ' ' || **at == '\0');
+}
+
+static unsigned take_side(const char **at, const struct op_row *row, struct op_operand *to,
+                          unsigned most)
+{
+    unsigned n = 0;
+    for (skip(at, " "); **at && strncmp(*at, "->", 2) != 0; skip(at, " "))
+        if (n == most || !take_operand(at, row, &to[n++])) wrong(row->signature, *at);
+    return n;
+}
+
+static void read_signatures(void)
+{
+    for (unsigned i = 0; i < NUM_ALL_OPS; i++) {
+        struct op_row *row = &rows[i];
+        const char *at = row->signature;
+        row->num_in = take_side(&at, row, row->in, MOST_INPUTS);
+        if (!skip(&at, "->")) wrong(row->signature, at);
+        row->num_out = take_side(&at, row, row->out, MOST_OUTPUTS);
+    }
+}
+
+const struct op_row *op_row(unsigned op)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, read_signatures);
+    return &rows[op];
+}
+
+/* ---- operands beside their signature ---- */
+
+static void print_operand(char *to, size_t room, const struct operand *o)
+{
+    int n = snprintf(to, room, o->num_dims ? "%s[" : "absent", type_names[o->type]);
+    for (unsigned d = 0; d < o->num_dims && (size_t)n < room; d++)
+        n += snprintf(to + n, room - (size_t)n, "%s%" PRIu64, d ? "," : "", o->shape[d]);
+    if (o->num_dims && (size_t)n < room) (void)snprintf(to + n, room - (size_t)n, "]");
+}
+
+static enum status mismatch(const struct op_row *row, const struct op_operand *pattern,
+                            const struct operand *o, const struct op_sizes *s, struct error *err)
+{
+    char is[128], sizes[128] = "";
+    size_t n = 0;
+    print_operand(is, sizeof is, o);
+    for (unsigned d = 0; d < pattern->num_dims && n + 32 < sizeof sizes; d++)
+        if (s->known[(unsigned char)pattern->dims[d]])
+            n += (size_t)snprintf(sizes + n, sizeof sizes - n, ", %c is %" PRIu64, pattern->dims[d],
+                                  size_of(s, pattern->dims[d]));
+    return fail(err, ERR_OURS, "%s: %s is %s in %s%s", row->name, pattern->name, is, row->signature,
+                sizes);
+}
+
+static bool type_fits(enum signature_type wanted, enum operand_type is, struct op_sizes *s)
+{
+    if (wanted == TYPE_ANY) s->any = is;
+    if (wanted == TYPE_FLOAT) return is != OPERAND_INT;
+    return wanted == TYPE_ANY || (unsigned)wanted == (unsigned)is;
+}
+
+static bool tail_fits(const struct operand *o, unsigned from, struct op_sizes *s)
+{
+    unsigned n = o->num_dims - from;
+    if (!s->tail_known) {
+        s->tail_known = true;
+        s->num_tail = n;
+        memcpy(s->tail, o->shape + from, n * sizeof *s->tail);
+    }
+    return n == s->num_tail && memcmp(s->tail, o->shape + from, n * sizeof *s->tail) == 0;
+}
+
+static bool dim_fits(char letter, uint64_t size, struct op_sizes *s)
+{
+    if (isdigit((unsigned char)letter)) return size == (uint64_t)(letter - '0');
+    return op_size_set(s, letter, size);
+}
+
+static bool operand_fits(const struct op_operand *pattern, const struct operand *o,
+                         struct op_sizes *s)
+{
+    if (!o->num_dims) return pattern->optional;
+    if (pattern->has_tail ? o->num_dims < pattern->num_dims : o->num_dims != pattern->num_dims)
+        return false;
+    if (!type_fits(pattern->type, o->type, s)) return false;
+    for (unsigned d = 0; d < pattern->num_dims; d++)
+        if (!dim_fits(pattern->dims[d], o->shape[d], s)) return false;
+    return !pattern->has_tail || tail_fits(o, pattern->num_dims, s);
+}
+
+static enum status check_side(const struct op_row *row, const struct op_operand *patterns,
+                              unsigned count, const struct operand *operands, unsigned most,
+                              struct op_sizes *s, struct error *err)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (!operand_fits(&patterns[i], &operands[i], s))
+            return mismatch(row, &patterns[i], &operands[i], s, err);
+    for (unsigned i = count; i < most; i++)
+        if (operands[i].num_dims)
+            return fail(err, ERR_OURS, "%s: one operand more than %s", row->name, row->signature);
+    return OK;
+}
+
+static enum status check_inputs(const struct op_row *row, const union op_params *p,
+                                const struct operand *in, struct op_sizes *s, struct error *err)
+{
+    char shapes[2][128];
+    TRY(check_side(row, row->in, row->num_in, in, MOST_INPUTS, s, err));
+    if (!row->sizes || row->sizes(p, s)) return OK;
+    for (unsigned i = 0; i < 2; i++)
+        print_operand(shapes[i], sizeof shapes[i], &in[i]);
+    return fail(err, ERR_OURS, "%s: %s, %s do not fit its parameters in %s", row->name, shapes[0],
+                shapes[1], row->signature);
+}
+
+enum status op_check(unsigned op, const union op_params *p, const struct operand *in,
+                     const struct operand *out, struct op_sizes *s, struct error *err)
+{
+    const struct op_row *row = op_row(op);
+    TRY(check_inputs(row, p, in, s, err));
+    return check_side(row, row->out, row->num_out, out, MOST_OUTPUTS, s, err);
+}
+
+/* ---- outputs ---- */
+
+static enum status infer_output(const struct op_row *row, const struct op_operand *pattern,
+                                const struct op_sizes *s, struct operand *out, struct error *err)
+{
+    if (pattern->type <= TYPE_INT) out->type = (enum operand_type)pattern->type;
+    if (pattern->type == TYPE_ANY) out->type = s->any;
+    for (unsigned d = 0; d < pattern->num_dims; d++) {
+        char letter = pattern->dims[d];
+        if (!isdigit((unsigned char)letter) && !s->known[(unsigned char)letter])
+            return fail(err, ERR_OURS, "%s: nothing says how large %c of %s is", row->name, letter,
+                        row->signature);
+        out->shape[d] =
+            isdigit((unsigned char)letter) ? (uint64_t)(letter - '0') : size_of(s, letter);
+    }
+    out->num_dims = pattern->num_dims;
+    for (unsigned d = 0; pattern->has_tail && d < s->num_tail; d++)
+        out->shape[out->num_dims++] = s->tail[d];
+    return OK;
+}
+
+enum status op_infer(unsigned op, const union op_params *p, const struct operand *in,
+                     unsigned wanted, struct op_sizes *s, struct operand *out, struct error *err)
+{
+    const struct op_row *row = op_row(op);
+    TRY(check_inputs(row, p, in, s, err));
+    for (unsigned i = 0; i < row->num_out; i++)
+        if (!row->out[i].optional || (wanted >> i & 1))
+            TRY(infer_output(row, &row->out[i], s, &out[i], err));
+    return OK;
+}
+
+/* ---- cost ---- */
+
+double op_flops(unsigned op, const union op_params *p, const struct operand *in,
+                const struct operand *out)
+{
+    const struct op_row *row = op_row(op);
+    double flops = 0;
+    if (row->flops) return row->flops(p, in, out);
+    for (unsigned i = 0; i < row->num_out; i++)
+        if (out[i].num_dims) flops += (double)operand_numel(&out[i]);
+    return flops;
+}
