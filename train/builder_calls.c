@@ -66,9 +66,8 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
 value_id builder_tensor(struct builder *x, const char *name, const struct shard *s,
                         unsigned num_dims, const uint64_t *shape)
 {
-    uint32_t number = 0;
-    if (!x->st) x->st = parameters_add(x->b->parameters, name, s, num_dims, shape, &number, x->err);
-    return builder_held(x, VALUE_PARAMETER, number);
+    return builder_held(x, VALUE_PARAMETER,
+                        parameters_add(x->b->parameters, name, s, num_dims, shape));
 }
 
 const char *builder_full_name(struct builder *x, const char *name)

@@ -7,17 +7,9 @@
 
 /* ---- the vocabulary ---- */
 
-/* Rows of the whole vocabulary that the checkpoint has. */
-static uint64_t vocab_size(const struct build *b)
-{
-    const struct tensor *t =
-        catalog_find(b->parameters->catalog, "embedding.word_embeddings.weight");
-    return t ? t->shape[0] : b->config->vocab_size;
-}
-
 uint64_t builder_vocab_rows(const struct build *b)
 {
-    return padded_vocab_size(vocab_size(b), 8, b->layout->tp) / b->layout->tp;
+    return padded_vocab_size(b->config->vocab_size, 8, b->layout->tp) / b->layout->tp;
 }
 
 static value_id vocab_weight(struct builder *x, const char *name)
@@ -50,7 +42,7 @@ void builder_embedding(struct builder *x)
 
 static void loss(struct builder *x, value_id logits)
 {
-    uint64_t all = vocab_size(x->b), first = x->b->groups->place.tp * builder_vocab_rows(x->b);
+    uint64_t all = x->c->vocab_size, first = x->b->groups->place.tp * builder_vocab_rows(x->b);
     union op_params vocab = {
         .vocab = {first, first < all ? min_u64(all - first, builder_columns_of(x, logits)) : 0}};
     value_id targets = builder_input(x, INPUT_TARGETS, 0);

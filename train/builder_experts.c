@@ -12,14 +12,12 @@ static value_id expert_weights(struct builder *x, const char *name, uint64_t row
     const char **names = arena_array(a, count, sizeof *names);
     struct shard s = {
         .rank = x->b->groups->place.etp, .size = x->etp, .gated = x->c->gated_linear_unit};
-    uint32_t number = 0;
     for (uint64_t i = 0; i < count; i++)
         names[i] = arena_printf(a, "decoder.layers.%d.mlp.experts.experts.%" PRIu64 ".%s", x->layer,
                                 first + i, name);
-    if (!x->st)
-        x->st = parameters_add_stack(
-            x->b->parameters, builder_full_name(x, arena_printf(a, "mlp.experts.%s", name)), names,
-            count, &s, 2, (uint64_t[]){rows, columns}, &number, x->err);
+    const char *stack = builder_full_name(x, arena_printf(a, "mlp.experts.%s", name));
+    uint32_t number = parameters_add_stack(x->b->parameters, stack, names, count, &s, 2,
+                                           (uint64_t[]){rows, columns});
     return builder_held(x, VALUE_PARAMETER, number);
 }
 

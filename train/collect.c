@@ -185,12 +185,15 @@ static enum status place_part(const struct collecting *x, struct whole *w, const
     return st;
 }
 
+static uint64_t vocab_size(const struct pass *p)
+{
+    return p->model->config.vocab_size;
+}
+
 /* Columns behind the vocabulary are padding. */
 static uint64_t true_columns(const struct collecting *x, const struct part *part)
 {
-    const struct tensor *t =
-        catalog_find(x->pass->model->catalog, "embedding.word_embeddings.weight");
-    return strcmp(part->name, "logits") == 0 && t ? t->shape[0] : part->all_columns;
+    return strcmp(part->name, "logits") == 0 ? vocab_size(x->pass) : part->all_columns;
 }
 
 static void begin_whole(const struct collecting *x, struct whole *w, const struct part *part)
@@ -317,16 +320,10 @@ enum status pass_collect(struct pass *p, pass_visit *visit, void *context, struc
 
 /* ---- what it takes ---- */
 
-static uint64_t vocab_size(const struct pass *p)
-{
-    const struct tensor *t = catalog_find(p->model->catalog, "embedding.word_embeddings.weight");
-    return t ? t->shape[0] : 0;
-}
-
 /* The columns of the widest output, and of all of them together. */
 static void count_columns(const struct pass *p, uint64_t *widest, uint64_t *all)
 {
-    const struct model_config *c = &p->model->catalog->config;
+    const struct model_config *c = &p->model->config;
     *widest = *all = p->options.loss ? 1 : 0;
     if (p->options.logits) {
         *widest = max_u64(*widest, vocab_size(p));
@@ -344,8 +341,7 @@ static uint64_t copied_columns(const struct pass *p)
 {
     const bool padded = vocab_size(p) % 8 != 0, cast = p->model->options.elem == ELEM_BF16;
     uint64_t columns = p->options.logits && padded ? vocab_size(p) : 0;
-    return p->options.hidden && cast ? max_u64(columns, p->model->catalog->config.hidden_size)
-                                     : columns;
+    return p->options.hidden && cast ? max_u64(columns, p->model->config.hidden_size) : columns;
 }
 
 uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps)

@@ -169,7 +169,7 @@ static void try_grids(const struct fit *f, unsigned ranks, const struct group_si
 static void try_layouts(const struct fit *f, unsigned ranks, unsigned pp, struct fit_layout *best)
 {
     const struct model *m = f->model;
-    const uint64_t experts = m->catalog->config.num_experts;
+    const uint64_t experts = m->config.num_experts;
     struct group_sizes s = {.pp = pp, .cp = m->groups.sizes.cp, .dp = m->options.dp};
     for (s.tp = 1; s.tp <= ranks / pp; s.tp++)
         for (s.ep = 1; s.ep <= (experts ? ranks / pp : 1); s.ep++)

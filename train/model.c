@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "train/bind.h"
 #include "train/inputs.h"
 #include "train/memory_plan.h"
 
@@ -34,6 +35,14 @@ struct group_sizes model_group_sizes(const struct model_options *o)
     return s;
 }
 
+static struct model_config config_of(const struct catalog *c, const struct model_options *o)
+{
+    struct model_config config = o->config ? *o->config : c->config;
+    const struct tensor *t = c ? catalog_find(c, "embedding.word_embeddings.weight") : NULL;
+    if (t && t->num_dims) config.vocab_size = t->shape[0];
+    return config;
+}
+
 /* All but the groups. */
 static enum status begin(struct model *m, struct catalog *c, const struct model_options *o,
                          const struct group_sizes *sizes, struct error *err)
@@ -42,11 +51,12 @@ static enum status begin(struct model *m, struct catalog *c, const struct model_
     *m = (struct model){
         .catalog = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
     arena_init(&m->arena);
-    parameters_init(&m->parameters, c, o->elem);
-    if (!c->config.num_experts && (sizes->ep > 1 || sizes->etp != sizes->tp))
+    parameters_init(&m->parameters, o->elem);
+    m->config = config_of(c, o);
+    if (!m->config.num_experts && (sizes->ep > 1 || sizes->etp != sizes->tp))
         return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes->ep,
                     sizes->etp);
-    return layout_make(&m->layout, &m->arena, &o->layout, &c->config, err);
+    return layout_make(&m->layout, &m->arena, &o->layout, &m->config, err);
 }
 
 enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
@@ -78,6 +88,7 @@ void model_close(struct model *m)
 
 enum status model_load(struct model *m, const struct load_options *o, struct error *err)
 {
+    if (!m->catalog) return fail(err, ERR_OURS, "there is no checkpoint to load");
     TRY(m->device->allocate(&m->memory, m->parameters.bytes, "parameters", err));
     return parameters_load(&m->parameters, m->catalog, m->device, m->memory, o, err);
 }
@@ -88,7 +99,7 @@ static struct build build_of(const struct pass *p)
 {
     struct model *m = p->model;
     const struct pass_options *o = &p->options;
-    struct build b = {.config = &m->catalog->config,
+    struct build b = {.config = &m->config,
                       .layout = &m->layout,
                       .groups = &m->groups,
                       .parameters = &m->parameters,
@@ -112,7 +123,7 @@ static struct build build_of(const struct pass *p)
 
 static enum status check_pass(const struct pass *p, struct error *err)
 {
-    const struct model_config *c = &p->model->catalog->config;
+    const struct model_config *c = &p->model->config;
     const struct group_sizes *sizes = &p->model->groups.sizes;
     const uint64_t learned = model_learned_positions(c);
     uint64_t length = p->options.cache_rows ? p->options.cache_rows : p->batch.length;
@@ -156,7 +167,7 @@ enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
         TRY(builder_make(&p->chunks[i], &build, first, pp == 1 ? stages : 1, err));
         memory_plan_make(&p->chunks[i].program, m->kernels);
     }
-    return OK;
+    return m->catalog ? parameters_bind(&m->parameters, m->catalog, err) : OK;
 }
 
 /* Of the programs of a rank, which run one after the other, activations are in one place. */
@@ -256,8 +267,7 @@ static enum status set_inputs(const struct pass *p, const struct input_data *x, 
 static enum status check_ids(const struct pass *p, const int32_t *ids, bool targets,
                              const char *path, struct error *err)
 {
-    const struct tensor *t = catalog_find(p->model->catalog, "embedding.word_embeddings.weight");
-    uint64_t length = p->batch.length, known = t ? t->shape[0] : 0;
+    const uint64_t length = p->batch.length, known = p->model->config.vocab_size;
     for (uint64_t i = 0; ids && i < p->batch.num_sequences * length; i++) {
         if (ids[i] < 0 ? targets : (uint64_t)ids[i] < known) continue;
         return fail(err, path ? ERR_CORRUPT : ERR_USAGE,
@@ -272,7 +282,7 @@ static enum status check_ids(const struct pass *p, const int32_t *ids, bool targ
 enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
 {
     struct model *m = p->model;
-    struct input_data x = {.config = &m->catalog->config, .wide = m->options.elem == ELEM_F64};
+    struct input_data x = {.config = &m->config, .wide = m->options.elem == ELEM_F64};
     struct arena scratch;
     enum status st = OK;
     TRY(check_ids(p, b->ids, false, b->path, err));

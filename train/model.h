@@ -1,5 +1,5 @@
-/* model.h - a checkpoint as a model that runs: this rank's part of it, in memory, and the programs
- * over it.
+/* model.h - a model that runs, of a checkpoint or of a config alone: this rank's part of it, in
+ * memory, and the programs over it.
  *
  *   model_open      config and layout; nothing is read yet
  *   pass_make       a program for a batch of some shape; it may be several
@@ -23,11 +23,15 @@ struct model_options {
     enum cp_kind cp_kind;
     enum elem_type elem;
     enum collectives_way collectives;
+    /* Of a model without a checkpoint: its programs can be made and measured, and nothing fills its
+     * parameters. NULL: the checkpoint's. */
+    const struct model_config *config;
 };
 
 struct model {
     struct arena arena;
-    struct catalog *catalog; /* the caller's */
+    struct catalog *catalog;    /* the caller's; NULL: there is no checkpoint */
+    struct model_config config; /* its vocabulary is the rows that the checkpoint has */
     struct model_options options;
     struct layout layout;
     struct groups groups;
@@ -45,6 +49,7 @@ uint64_t model_learned_positions(const struct model_config *c);
 /* The sizes that the options ask for, with what they leave open. */
 struct group_sizes model_group_sizes(const struct model_options *o);
 
+/* c: NULL where there is options.config. */
 MUST_CHECK enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
                                   struct comm *comm, struct error *err);
 /* The same of a rank of a job that there need not be: for passes that are made to be measured. */

@@ -8,9 +8,9 @@
 #include "common/memory.h"
 #include "train/memory_plan.h"
 
-void parameters_init(struct parameters *p, const struct catalog *catalog, enum elem_type elem)
+void parameters_init(struct parameters *p, enum elem_type elem)
 {
-    *p = (struct parameters){.catalog = catalog, .elem = elem};
+    *p = (struct parameters){.elem = elem};
     arena_init(&p->arena);
 }
 
@@ -39,132 +39,36 @@ static struct parameter *place(struct parameters *p, const char *name, unsigned 
     return x;
 }
 
-static void add_part(struct parameters *p, struct parameter *x, const struct tensor *t,
-                     const struct pair *part, uint64_t at)
+static uint32_t add(struct parameters *p, const char *name, const char *const *tensors,
+                    uint64_t count, const struct shard *s, unsigned num_dims, const uint64_t *shape)
 {
-    struct parameter_part *own = ARENA_PUSH(&p->arena, x->parts, x->num_parts, x->capacity);
-    *own = (struct parameter_part){t, *part};
-    own->part.b_offset += at;
-}
-
-static enum status wrong_shape(struct parameters *p, const struct tensor *t, const char *of,
-                               unsigned num_dims, const uint64_t *is, const uint64_t *expected,
-                               struct error *err)
-{
-    return fail(err, ERR_UNSUPPORTED, "%s: %s %s, the config says %s", t->name, of,
-                shape_text(&p->arena, t->num_dims, is), shape_text(&p->arena, num_dims, expected));
-}
-
-/* Rows [rank * vocab_rows, ..) as far as the tensor has them. */
-static enum status add_vocab_rows(struct parameters *p, struct parameter *x, const struct tensor *t,
-                                  const struct shard *s, struct error *err)
-{
-    uint64_t start[MAX_AXES] = {s->rank * s->vocab_rows}, extent[MAX_AXES];
-    struct pair part;
-    if (t->num_dims > 2 || t->num_dims != x->num_dims ||
-        (t->num_dims == 2 && t->shape[1] != x->shape[1]))
-        return wrong_shape(p, t, "has shape", x->num_dims, t->shape, x->shape, err);
-    if (start[0] >= t->shape[0]) return OK;
-    for (unsigned d = 0; d < t->num_dims; d++)
-        extent[d] = t->shape[d];
-    extent[0] = min_u64(s->vocab_rows, t->shape[0] - start[0]);
-    if (!pair_of_box(&part, t->num_dims, t->shape, start, extent, 0, NULL))
-        return fail(err, ERR_OURS, "%s: rows that are not a view", t->name);
-    add_part(p, x, t, &part, 0);
-    return OK;
-}
-
-/* This rank's part of its group's query heads, then the group's key and value. */
-static enum status add_heads(struct parameters *p, struct parameter *x, const struct tensor *t,
-                             const struct shard *s, struct error *err)
-{
-    const uint64_t d = s->heads.head_dim, own = s->heads.queries * d;
-    const uint64_t rows = x->shape[0], columns = x->numel / rows;
-    const uint64_t all = s->size * own;
-    const uint64_t groups = t->shape[0] > all ? (t->shape[0] - all) / (2 * d) : 0;
-    if (groups == 0 || s->size % groups)
-        return wrong_shape(p, t, "has shape", x->num_dims, t->shape, x->shape, err);
-    const uint64_t sharing = s->size / groups;
-    const uint64_t of_group = sharing * own, first = s->rank / sharing * (of_group + 2 * d);
-    const uint64_t from[] = {first + s->rank % sharing * own, first + of_group},
-                   counts[] = {own, 2 * d};
-    if (rows != own + 2 * d || t->numel / t->shape[0] != columns || t->num_dims != x->num_dims ||
-        t->shape[0] != groups * (of_group + 2 * d))
-        return wrong_shape(p, t, "has shape", x->num_dims, t->shape, x->shape, err);
-    for (unsigned i = 0; i < 2; i++) {
-        const struct pair part = pair_whole(from[i] * columns, 0, counts[i] * columns);
-        add_part(p, x, t, &part, i * own * columns);
-    }
-    return OK;
-}
-
-static enum status add_shard(struct parameters *p, struct parameter *x, const struct tensor *t,
-                             const struct shard *s, unsigned num_dims, const uint64_t *shape,
-                             uint64_t at, struct error *err)
-{
-    struct param param;
-    struct pair parts[2];
-    unsigned num_parts;
-    uint64_t local[MAX_AXES];
-    if (!param_find(t->name, &param)) return fail(err, ERR_OURS, "%s: no parameter", t->name);
-    TRY(param_shard(param.rule, s->gated, t->name, t->num_dims, t->shape, s->rank, s->size, parts,
-                    &num_parts, local, err));
-    if (t->num_dims != num_dims || memcmp(local, shape, num_dims * sizeof *shape) != 0)
-        return wrong_shape(p, t, s->size > 1 ? "a rank's part has shape" : "has shape", num_dims,
-                           local, shape, err);
-    for (unsigned i = 0; i < num_parts; i++)
-        add_part(p, x, t, &parts[i], at);
-    return OK;
-}
-
-static enum status find(const struct parameters *p, const char *name, const struct tensor **out,
-                        struct error *err)
-{
-    *out = catalog_find(p->catalog, name);
-    if (*out) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no such tensor", name);
-}
-
-enum status parameters_add(struct parameters *p, const char *name, const struct shard *s,
-                           unsigned num_dims, const uint64_t *shape, uint32_t *out,
-                           struct error *err)
-{
-    const struct tensor *t;
     size_t there;
-    if (map_get(&p->names, name, &there)) {
-        *out = (uint32_t)there;
-        return OK;
-    }
-    TRY(find(p, name, &t, err));
-    *out = (uint32_t)p->count;
+    if (map_get(&p->names, name, &there)) return (uint32_t)there;
     struct parameter *x = place(p, name, num_dims, shape);
-    if (s->vocab_rows) return add_vocab_rows(p, x, t, s, err);
-    if (s->heads.groups) return add_heads(p, x, t, s, err);
-    return add_shard(p, x, t, s, num_dims, shape, 0, err);
+    const char **copies = arena_array(&p->arena, count, sizeof *copies);
+    for (uint64_t i = 0; i < count; i++)
+        copies[i] = arena_text(&p->arena, tensors[i], strlen(tensors[i]));
+    x->tensors = copies;
+    x->num_tensors = count;
+    x->shard = *s;
+    return (uint32_t)(p->count - 1);
 }
 
-enum status parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
-                                 uint64_t count, const struct shard *s, unsigned num_dims,
-                                 const uint64_t *shape, uint32_t *out, struct error *err)
+uint32_t parameters_add(struct parameters *p, const char *name, const struct shard *s,
+                        unsigned num_dims, const uint64_t *shape)
 {
-    uint64_t whole[OPERAND_DIMS] = {count}, each = 1;
-    size_t there;
-    if (map_get(&p->names, name, &there)) {
-        *out = (uint32_t)there;
-        return OK;
-    }
-    for (unsigned d = 0; d < num_dims; d++) {
-        whole[d + 1] = shape[d];
-        each *= shape[d];
-    }
-    *out = (uint32_t)p->count;
-    struct parameter *x = place(p, name, num_dims + 1, whole);
-    for (uint64_t i = 0; i < count; i++) {
-        const struct tensor *t;
-        TRY(find(p, tensors[i], &t, err));
-        TRY(add_shard(p, x, t, s, num_dims, shape, i * each, err));
-    }
-    return OK;
+    return add(p, name, &name, 1, s, num_dims, shape);
+}
+
+uint32_t parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
+                              uint64_t count, const struct shard *s, unsigned num_dims,
+                              const uint64_t *shape)
+{
+    uint64_t whole[OPERAND_DIMS] = {count};
+    memcpy(whole + 1, shape, num_dims * sizeof *shape);
+    uint32_t number = add(p, name, tensors, count, s, num_dims + 1, whole);
+    p->items[number].is_stack = true;
+    return number;
 }
 
 uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned num_dims,

@@ -1,41 +1,17 @@
-/* parameters.h - the parameters that one rank holds, and the states that live beside them: what all
- * programs of a model share.
+/* parameters.h - the parameters of a model that one rank holds, and the states that live beside
+ * them: what all programs of a model share.
  *
- * A parameter is an array in the rank's memory and the parts of logical tensors that fill it: one
- * shard of one tensor, or of all of its experts, one behind the other. */
+ * A parameter is made from config and layout alone: an array in the rank's memory, the logical
+ * tensor that it is a shard of (or all of its experts' tensors, one behind the other), and how that
+ * is cut. What fills it comes afterwards: parameters_bind (bind.h) finds its tensors in a
+ * checkpoint.
+ */
 #ifndef FERRY_TRAIN_PARAMETERS_H
 #define FERRY_TRAIN_PARAMETERS_H
 
 #include "ckpt/catalog.h"
 #include "ckpt/load.h"
 #include "kernels/device.h"
-
-struct parameter_part {
-    const struct tensor *tensor;
-    struct pair part; /* a: flat in the tensor; b: element of the parameter */
-};
-
-struct parameter {
-    const char *name;
-    unsigned num_dims;
-    uint64_t shape[OPERAND_DIMS];
-    uint64_t numel, offset; /* offset: bytes, in the region */
-    struct parameter_part *parts;
-    size_t num_parts, capacity;
-};
-
-struct parameters {
-    struct arena arena;
-    const struct catalog *catalog; /* the caller's */
-    enum elem_type elem;
-    struct parameter *items;
-    size_t count, capacity;
-    struct map names;
-    uint64_t bytes; /* of the region; of each parameter a multiple of MEMORY_ALIGNMENT */
-};
-
-void parameters_init(struct parameters *p, const struct catalog *catalog, enum elem_type elem);
-void parameters_release(struct parameters *p);
 
 /* How a tensor is cut for this rank. */
 struct shard {
@@ -48,18 +24,46 @@ struct shard {
     struct head_shape heads;
 };
 
-/* The parameter that is this shard of tensor `name`, added if it is not there; *out is its number.
- * ERR_UNSUPPORTED where the checkpoint has no such tensor, or its shard is not of this shape. */
-MUST_CHECK enum status parameters_add(struct parameters *p, const char *name, const struct shard *s,
-                                      unsigned num_dims, const uint64_t *shape, uint32_t *out,
-                                      struct error *err);
-/* The same for `count` tensors, whose shards [shape..] lie one behind the other: [count, shape..]
- */
-MUST_CHECK enum status parameters_add_stack(struct parameters *p, const char *name,
-                                            const char *const *tensors, uint64_t count,
-                                            const struct shard *s, unsigned num_dims,
-                                            const uint64_t *shape, uint32_t *out,
-                                            struct error *err);
+/* What fills some elements of a parameter. */
+struct parameter_part {
+    const struct tensor *tensor;
+    struct pair part; /* a: flat in the tensor; b: element of the parameter */
+};
+
+struct parameter {
+    const char *name;
+    unsigned num_dims;
+    uint64_t shape[OPERAND_DIMS];
+    uint64_t numel, offset;     /* offset: bytes, in the region */
+    const char *const *tensors; /* [num_tensors] logical names; NULL: a state, which has none */
+    uint64_t num_tensors;
+    bool is_stack;                /* the first dimension counts tensors */
+    struct shard shard;           /* of each of them, numel / num_tensors elements */
+    struct parameter_part *parts; /* of parameters that are bound */
+    size_t num_parts, capacity;
+};
+
+struct parameters {
+    struct arena arena;
+    enum elem_type elem;
+    struct parameter *items;
+    size_t count, capacity;
+    struct map names;
+    size_t num_bound; /* of items, from the first on */
+    uint64_t bytes;   /* of the region; of each parameter a multiple of MEMORY_ALIGNMENT */
+};
+
+void parameters_init(struct parameters *p, enum elem_type elem);
+void parameters_release(struct parameters *p);
+
+/* The number of the parameter `name`, added if it is not there: shards [shape..] of `count` logical
+ * tensors, one behind the other. A stack has a dimension in front: [count, shape..]. Names are
+ * copied. */
+uint32_t parameters_add(struct parameters *p, const char *name, const struct shard *s,
+                        unsigned num_dims, const uint64_t *shape);
+uint32_t parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
+                              uint64_t count, const struct shard *s, unsigned num_dims,
+                              const uint64_t *shape);
 
 /* Room for a state of these elements behind what is there; the number of one that is there already.
  * States have no parts. */

@@ -187,14 +187,15 @@ static void list_part(struct strbuf *out, const char *tensor, const struct pair 
     strbuf_add_char(out, ';');
 }
 
-static void list_parameters(struct strbuf *out, const struct parameters *p)
+/* parts: with what fills them. */
+static void list_parameters(struct strbuf *out, const struct parameters *p, bool parts)
 {
     for (size_t i = 0; i < p->count; i++) {
         const struct parameter *x = &p->items[i];
         strbuf_printf(out, "%s ", x->name);
         list_shape(out, x->num_dims, x->shape);
         strbuf_printf(out, "@%" PRIu64 " =", x->offset);
-        for (size_t k = 0; k < x->num_parts; k++)
+        for (size_t k = 0; k < x->num_parts && parts; k++)
             list_part(out, x->parts[k].tensor->name, &x->parts[k].part);
         strbuf_add_char(out, '\n');
     }
@@ -236,8 +237,9 @@ static const struct {
      {.logits = true, .trace_layer = -1, .cache_rows = 24, .last_only = true}},
 };
 
+/* c: NULL where there is no checkpoint. */
 static enum status list_rank(struct strbuf *out, struct catalog *c, const struct model_options *o,
-                             unsigned rank, unsigned pass, struct error *err)
+                             unsigned rank, unsigned pass, bool parts, struct error *err)
 {
     static const struct op_kernel none[NUM_OPS];
     struct model m;
@@ -247,26 +249,32 @@ static enum status list_rank(struct strbuf *out, struct catalog *c, const struct
     if (!st) st = pass_make(&p, &m, &passes[pass].batch, &passes[pass].options, err);
     for (size_t i = 0; i < p.num_chunks && !st; i++)
         list_chunk(out, &p.chunks[i]);
-    if (!st) list_parameters(out, &m.parameters);
+    if (!st) list_parameters(out, &m.parameters, parts);
     if (p.model) pass_release(&p);
     model_close(&m);
     return st;
 }
 
-static void list_all_ranks(struct strbuf *out, struct catalog *c, unsigned layout, unsigned pass)
+static struct model_options options_of(const struct model_config *c, unsigned layout, unsigned pass)
 {
     struct model_options o = {.layout = layouts[layout].layout,
                               .cp = layouts[layout].cp,
                               .sequence_parallel = layouts[layout].sequence_parallel,
                               .cp_kind = layouts[layout].cp_kind,
                               .elem = pass ? ELEM_BF16 : ELEM_F32};
-    /* Dense models have no experts to deal. */
-    if (!c->config.num_experts) o.layout.ep = o.layout.etp = 0;
-    struct group_sizes s = model_group_sizes(&o);
+    if (!c->num_experts) o.layout.ep = o.layout.etp = 0; /* there are none to deal */
+    return o;
+}
+
+static void list_all_ranks(struct strbuf *out, struct catalog *c, const struct model_options *o,
+                           unsigned pass, bool parts)
+{
+    struct group_sizes s = model_group_sizes(o);
     for (unsigned rank = 0; rank < s.tp * s.cp * s.dp * s.pp; rank++) {
         struct error err = {0};
         strbuf_printf(out, "rank %u\n", rank);
-        if (list_rank(out, c, &o, rank, pass, &err)) strbuf_printf(out, "refused: %s\n", err.text);
+        if (list_rank(out, c, o, rank, pass, parts, &err))
+            strbuf_printf(out, "refused: %s\n", err.text);
     }
 }
 
@@ -304,7 +312,8 @@ static void list_model(struct strbuf *sums, const char *model)
     for (unsigned l = 0; l < sizeof layouts / sizeof *layouts; l++)
         for (unsigned pass = 0; pass < NUM_PASSES; pass++) {
             struct strbuf text = {0};
-            list_all_ranks(&text, &opened.catalog, l, pass);
+            const struct model_options o = options_of(&opened.catalog.config, l, pass);
+            list_all_ranks(&text, &opened.catalog, &o, pass, true);
             snprintf(name, sizeof name, "%s.%s.%s", model, layouts[l].name, passes[pass].name);
             keep_listing(name, &text);
             add_sum(sums, name, &text);
@@ -346,10 +355,36 @@ static void programs_are_those_that_were_recorded(void **state)
     strbuf_release(&sums);
 }
 
+/* Programs and parameters follow from config and layout alone. */
+static void programs_need_no_checkpoint(void **state)
+{
+    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct opened opened;
+        struct error err = {0};
+        char path[128];
+        snprintf(path, sizeof path, "tests/golden/hf/%s", models[i]);
+        assert_ok(opened_open(&opened, path, &none, true, true, &err));
+        for (unsigned l = 0; l < sizeof layouts / sizeof *layouts; l++) {
+            struct strbuf with = {0}, without = {0};
+            struct model_options o = options_of(&opened.catalog.config, l, 0);
+            list_all_ranks(&with, &opened.catalog, &o, 0, false);
+            o.config = &opened.catalog.config;
+            list_all_ranks(&without, NULL, &o, 0, false);
+            assert_string_equal(with.data, without.data);
+            strbuf_release(&with);
+            strbuf_release(&without);
+        }
+        opened_close(&opened);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(programs_are_those_that_were_recorded),
+        cmocka_unit_test(programs_need_no_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

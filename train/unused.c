@@ -4,11 +4,11 @@
 #include "train/model.h"
 
 /* Marks the tensors of the catalog that parameters are filled from. */
-static void mark_taken(const struct parameters *p, bool *taken)
+static void mark_taken(const struct parameters *p, const struct catalog *c, bool *taken)
 {
     for (size_t i = 0; i < p->count; i++)
         for (size_t k = 0; k < p->items[i].num_parts; k++)
-            taken[p->items[i].parts[k].tensor - p->catalog->tensors] = true;
+            taken[p->items[i].parts[k].tensor - c->tensors] = true;
 }
 
 static enum status check_taken(const struct catalog *c, const bool *taken, struct arena *a,
@@ -33,7 +33,7 @@ static enum status mark_all(struct catalog *c, bool *taken, struct error *err)
     struct pass p = {0};
     enum status st = model_imagine(&m, c, &one_rank, 0, err);
     if (!st) st = pass_make(&p, &m, &one_token, &logits, err);
-    if (!st) mark_taken(&m.parameters, taken);
+    if (!st) mark_taken(&m.parameters, c, taken);
     if (p.model) pass_release(&p);
     model_close(&m);
     return st;
