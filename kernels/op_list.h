@@ -4,7 +4,7 @@
  *   X(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)
  *
  *   name       of its kernels, and for people
- *   params     its member of union op_params (ops.h); `none`: it has none
+ *   params     its member of union op_params, below; `none`: it has none
  *   signature  its operands, inputs "->" outputs, each NAME[DIMENSIONS] or NAME:TYPE[DIMENSIONS].
  *              TYPE: elem (not written), real, int; float: elem or real; any. A dimension is a
  *              letter (the same number wherever it stands), a number, or ".." (last: further
@@ -20,6 +20,9 @@
  * T is the number of tokens (all sequences one behind the other), h the hidden size. */
 #ifndef FERRY_KERNELS_OP_LIST_H
 #define FERRY_KERNELS_OP_LIST_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 // clang-format off
 #define OPS(X) \
@@ -173,5 +176,94 @@
     X(OP_SLICE, slice, none, "x:any[S,..] -> y:any[R,..]", \
       scattered_sizes, NULL, REBUILD_ALWAYS, OP_IS_LOCAL, 0, NONE, NONE)
 // clang-format on
+
+/* ---- parameters ---- */
+
+enum activation {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU,      /* erf */
+    ACTIVATION_GELU_TANH, /* its approximation by tanh */
+    ACTIVATION_RELU,
+    ACTIVATION_SQUARED_RELU,
+    ACTIVATION_QUICK_GELU, /* x sigmoid(1.702 x) */
+    NUM_ACTIVATIONS
+};
+
+struct head_shape {
+    uint32_t groups, queries, head_dim; /* queries: a group */
+};
+
+enum { DIGEST_AXES = 8 };
+
+struct digest_axis {
+    uint64_t extent, stride, index_stride;
+};
+
+union op_params {
+    struct {
+        uint64_t first_row;
+        double scale;
+    } embedding;
+    struct {
+        bool layer_norm;       /* else RMS */
+        double epsilon, shift; /* shift is added to the weight: 1 where it is stored less one */
+    } norm;
+    struct {
+        bool transpose_a, transpose_b, accumulate;
+        double alpha;
+    } matmul;
+    struct {
+        struct head_shape heads;
+        double epsilon, shift;
+    } head_norm;
+    struct {
+        struct head_shape heads;
+        uint32_t rotary_dim;
+        bool interleaved, inverse;
+    } rotary;
+    struct {
+        struct head_shape heads;
+        uint32_t q_stride, kv_stride, k_at, v_at;
+        double scale, softcap;
+        uint32_t window;
+        bool causal;
+        /* What the spans are known to be, for who cannot read them: not 0 where Tq is Tk, the rows
+         * of q and kv are those of so many sequences of one length, one behind the other, and the
+         * spans are one a sequence: all its queries, all its keys, both from one position on. */
+        uint32_t uniform_sequences;
+        double pairs; /* queries and keys that meet, about: for its cost alone */
+    } attention;
+    struct {
+        uint32_t head_dim;
+    } attention_merge;
+    struct {
+        struct head_shape heads;
+    } cache_write;
+    struct {
+        enum activation kind;
+        bool gated;
+    } activation;
+    struct {
+        uint32_t topk, num_groups, topk_groups;
+        bool sigmoid, after_choice, normalize;
+        double scaling;
+    } route;
+    struct {
+        uint64_t senders_per_block, rows_per_block;
+    } sort_received;
+    struct {
+        uint64_t first_column, valid;
+    } vocab;
+    struct {
+        double temperature, top_p;
+        uint32_t top_k;
+        uint64_t seed;
+    } sample;
+    struct {
+        uint64_t at, first;
+        uint32_t num_axes; /* 0: one element */
+        struct digest_axis axes[DIGEST_AXES];
+    } digest;
+};
 
 #endif

@@ -1,0 +1,187 @@
+/* Parameters of config and layout, and the elements of a checkpoint that fill them. */
+#include "train/bind.h"
+
+#include "ckpt/testing_view.h"
+#include "convert/inspect.h"
+#include "tests/testing.h"
+#include "train/memory_plan.h"
+#include "train/model.h"
+
+static struct error err;
+
+static void a_name_is_one_parameter(void **state)
+{
+    struct parameters p;
+    const struct shard whole = {.size = 1};
+    const uint64_t shape[] = {5, 3}, cache[] = {7, 2};
+    (void)state;
+    parameters_init(&p, ELEM_BF16);
+    assert_int_equal(parameters_add(&p, "a", &whole, 2, shape), 0);
+    assert_int_equal(parameters_add(&p, "b", &whole, 1, shape), 1);
+    assert_int_equal(parameters_add(&p, "a", &whole, 2, shape), 0);
+    assert_int_equal(parameters_add_state(&p, "cache", 2, cache), 2);
+    assert_int_equal(parameters_add_state(&p, "cache", 2, cache), 2);
+    assert_int_equal(p.count, 3);
+    assert_int_equal(p.items[0].numel, 15);
+    for (size_t i = 0; i < p.count; i++)
+        assert_int_equal(p.items[i].offset, i * MEMORY_ALIGNMENT);
+    assert_int_equal(p.bytes, 3 * MEMORY_ALIGNMENT);
+    parameters_release(&p);
+}
+
+static void a_stack_has_a_dimension_in_front(void **state)
+{
+    struct parameters p;
+    const struct shard whole = {.size = 1};
+    const uint64_t shape[] = {5, 3};
+    char names[2][8] = {"e.0", "e.1"};
+    const char *const tensors[] = {names[0], names[1]};
+    (void)state;
+    parameters_init(&p, ELEM_F32);
+    const uint32_t number = parameters_add_stack(&p, "e", tensors, 2, &whole, 2, shape);
+    const struct parameter *x = &p.items[number];
+    names[1][2] = 'x'; /* they are copied */
+    assert_int_equal(x->num_dims, 3);
+    assert_int_equal(x->shape[0], 2);
+    assert_int_equal(x->shape[2], 3);
+    assert_int_equal(x->numel, 30);
+    assert_string_equal(x->tensors[1], "e.1");
+    parameters_release(&p);
+}
+
+/* ---- what fills them ---- */
+
+static struct opened opened;
+
+static void open_model(const char *model)
+{
+    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    char path[128];
+    snprintf(path, sizeof path, "tests/golden/hf/%s", model);
+    assert_ok(opened_open(&opened, path, &none, true, true, &err));
+}
+
+static enum status make_pass(struct model *m, struct pass *p, const struct layout_options *l,
+                             unsigned rank)
+{
+    const struct model_options o = {.layout = *l, .elem = ELEM_F32};
+    const struct batch b = {.num_sequences = 1, .length = 4};
+    const struct pass_options logits = {.logits = true, .trace_layer = -1};
+    TRY(model_imagine(m, &opened.catalog, &o, rank, &err));
+    return pass_make(p, m, &b, &logits, &err);
+}
+
+/* How often ranks hold each element of each tensor, to held[tensor][element]. Every element of a
+ * parameter is filled at most once, and at least once where it is no padding of the vocabulary. */
+static void count_elements(const struct model *m, unsigned **held)
+{
+    for (size_t i = 0; i < m->parameters.count; i++) {
+        const struct parameter *x = &m->parameters.items[i];
+        bool *filled = calloc(x->numel, sizeof *filled);
+        uint64_t count = 0, a, b;
+        for (size_t k = 0; k < x->num_parts; k++)
+            for (uint64_t e = 0; e < pair_count(&x->parts[k].part); e++, count++) {
+                pair_element(&x->parts[k].part, e, &a, &b);
+                assert_true(b < x->numel && !filled[b]);
+                filled[b] = true;
+                assert_true(a < x->parts[k].tensor->numel);
+                held[x->parts[k].tensor - opened.catalog.tensors][a]++;
+            }
+        if (!x->shard.vocab_rows) assert_int_equal(count, x->numel);
+        free(filled);
+    }
+}
+
+/* Together the ranks hold every element of every tensor. */
+static void check_layout(const struct layout_options *l)
+{
+    const struct catalog *c = &opened.catalog;
+    unsigned **held = calloc(c->num_tensors, sizeof *held);
+    const struct model_options o = {.layout = *l};
+    struct group_sizes s = model_group_sizes(&o);
+    for (size_t i = 0; i < c->num_tensors; i++)
+        held[i] = calloc(c->tensors[i].numel + 1, sizeof **held);
+    for (unsigned rank = 0; rank < groups_world_size(&s); rank++) {
+        struct model m;
+        struct pass p = {0};
+        assert_ok(make_pass(&m, &p, l, rank));
+        count_elements(&m, held);
+        const size_t parts = m.parameters.items[0].num_parts;
+        assert_ok(parameters_bind(&m.parameters, c, &err)); /* once is enough */
+        assert_int_equal(m.parameters.items[0].num_parts, parts);
+        pass_release(&p);
+        model_close(&m);
+    }
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        for (uint64_t e = 0; e < c->tensors[i].numel; e++)
+            if (!held[i][e]) fail_msg("%s: nobody has element %d", c->tensors[i].name, (int)e);
+        free(held[i]);
+    }
+    free(held);
+}
+
+static void ranks_hold_every_element(void **state)
+{
+    static const struct {
+        const char *model;
+        struct layout_options layout;
+    } cases[] = {
+        {"gpt2", {.tp = 1}},
+        {"gpt2", {.tp = 4}},
+        {"llama3.1", {.tp = 2}},
+        {"llama3.2", {.tp = 4}}, /* more ranks than query groups */
+        {"qwen2.5", {.tp = 2, .pp = 2, .first_layers = 2}},
+        {"mixtral", {.tp = 2, .ep = 2, .etp = 2}},
+        {"qwen3-moe", {.tp = 2, .ep = 4, .etp = 1}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        open_model(cases[i].model);
+        check_layout(&cases[i].layout);
+        opened_close(&opened);
+    }
+}
+
+static struct tensor *tensor_of(const char *name)
+{
+    for (size_t i = 0; i < opened.catalog.num_tensors; i++)
+        if (strcmp(opened.catalog.tensors[i].name, name) == 0) return &opened.catalog.tensors[i];
+    return NULL;
+}
+
+/* Whatever is changed in the checkpoint is found by binding, and named. */
+static void what_a_checkpoint_lacks_is_named(void **state)
+{
+    struct model m;
+    struct pass p = {0};
+    (void)state;
+    open_model("llama3.1");
+    struct tensor *t = tensor_of("decoder.layers.1.mlp.linear_fc2.weight");
+    assert_non_null(t);
+    const uint64_t *right = t->shape, wide[] = {right[0], right[1] + 2};
+    t->shape = wide;
+    assert_fails(make_pass(&m, &p, &(struct layout_options){.tp = 2}, 0), ERR_UNSUPPORTED,
+                 "decoder.layers.1.mlp.linear_fc2.weight: a rank's part has shape");
+    pass_release(&p);
+    model_close(&m);
+    t->shape = right;
+    struct parameters q;
+    parameters_init(&q, ELEM_F32);
+    (void)parameters_add(&q, "decoder.layers.9.mlp.linear_fc2.weight", &(struct shard){.size = 1},
+                         2, t->shape);
+    assert_fails(parameters_bind(&q, &opened.catalog, &err), ERR_UNSUPPORTED,
+                 "decoder.layers.9.mlp.linear_fc2.weight: the checkpoint has no such tensor");
+    parameters_release(&q);
+    opened_close(&opened);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_name_is_one_parameter),
+        cmocka_unit_test(a_stack_has_a_dimension_in_front),
+        cmocka_unit_test(ranks_hold_every_element),
+        cmocka_unit_test(what_a_checkpoint_lacks_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
