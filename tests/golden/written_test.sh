@@ -6,7 +6,10 @@
 # without time, host and command); FERRY_TEST_RECORD=1 writes written.sha256 anew.
 golden=$(realpath "$(dirname "$0")")
 . "$(dirname "$0")/../cli/lib.sh"
-ln -s "$golden" golden
+# The fingerprint of the plan, in ferry.json, is of the times of the source's files, too: they are
+# set, as a checkout has its own.
+cp -r "$golden" golden
+find golden -exec touch -d '2001-01-01T00:00:00Z' {} +
 sums=written.sha256
 : > $sums
 
