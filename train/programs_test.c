@@ -263,6 +263,7 @@ static struct model_options options_of(const struct model_config *c, unsigned la
                               .cp_kind = layouts[layout].cp_kind,
                               .elem = pass ? ELEM_BF16 : ELEM_F32};
     if (!c->num_experts) o.layout.ep = o.layout.etp = 0; /* there are none to deal */
+    if (o.layout.pipeline_layout && c->num_layers == 2) o.layout.pipeline_layout = "E|t|t|L";
     return o;
 }
 
