@@ -12,6 +12,7 @@
 
 #include "ckpt/layout.h"
 #include "ckpt/model_config.h"
+#include "ckpt/param.h"
 #include "ckpt/view.h"
 #include "common/arena.h"
 #include "common/dtype.h"
@@ -79,6 +80,7 @@ struct catalog {
     struct map names;
 
     struct model_config config;
+    const struct param_table *params; /* of config, in arena (convert/params.h); NULL: not known */
     enum config_origin config_origin;
     const char *beyond;   /* what args or run_config.yaml say that the config has no place for, as
                            * "apply_layernorm_1p True"; NULL: nothing */

@@ -1,4 +1,5 @@
-/* layout.h - which rank of a parallel layout holds which part of which parameter.
+/* layout.h - the sizes of a parallel layout, and which layers each of its stages has. What ranks
+ * hold of one parameter: param.h.
  *
  * Sizes after Megatron-Core: tensor (tp), pipeline (pp) with virtual stages (vpp), expert (ep) and
  * expert tensor (etp) parallel. A *stage* is one model chunk; stages are numbered in the order of
@@ -13,7 +14,6 @@
 #define FERRY_CKPT_LAYOUT_H
 
 #include "ckpt/model_config.h"
-#include "ckpt/view.h"
 #include "common/arena.h"
 #include "common/status.h"
 
@@ -53,43 +53,5 @@ const char *layout_text(const struct layout *l, struct arena *a);
 uint64_t layout_stage_ranks(const struct layout *l);
 /* Whether a rank of a stage is tensor parallel rank tp and expert parallel rank ep. */
 bool layout_has_rank(const struct layout *l, uint64_t tp, uint64_t ep);
-
-/* ---- parameters ---- */
-
-enum param_place { PLACE_EMBEDDING, PLACE_LAYER, PLACE_LAST }; /* first stage, its layer's, last */
-
-/* One row of the table of Megatron-Core's parameters, by the end of the logical name. */
-struct param_rule {
-    const char *name; /* with {l} and {e} where the layer and the expert stand */
-    enum param_place place;
-    int split;   /* dimension that tensor parallel ranks split; -1: all hold it whole */
-    bool gated;  /* where the MLP is gated, [gate; up] are split separately */
-    bool expert; /* split over expert tensor parallel ranks, experts over expert ranks */
-    bool vocab;  /* rows are padded to what Megatron wants */
-    bool linear; /* the weight of a linear module: it has an _extra_state */
-};
-
-struct param {
-    const struct param_rule *rule;
-    uint64_t layer, expert;
-    const char *rest; /* of the name, behind "decoder.layers.N." or the whole name */
-};
-
-/* The rule, layer and expert of a logical name; false where no row fits. Moments
- * (optimizer.exp_avg.NAME) have the rule of NAME. */
-bool param_find(const char *name, struct param *out);
-const struct param_rule *param_rules(size_t *count);
-
-/* The parts of a parameter of `shape` that tensor parallel rank tp_rank of tp_size holds, in the
- * order in which they lie in that rank's own tensor: pairs (flat logical, flat local), at most 2.
- * local_shape[num_dims] is set. ERR_UNSUPPORTED where tp_size does not divide. */
-MUST_CHECK enum status param_shard(const struct param_rule *rule, bool gated, const char *name,
-                                   unsigned num_dims, const uint64_t *shape, uint64_t tp_rank,
-                                   uint64_t tp_size, struct pair parts[2], unsigned *num_parts,
-                                   uint64_t *local_shape, struct error *err);
-
-/* vocab_size rounded up to a multiple of divisible_by * tp (Megatron's
- * calculate_padded_vocab_size). */
-uint64_t padded_vocab_size(uint64_t vocab_size, uint64_t divisible_by, uint64_t tp);
 
 #endif

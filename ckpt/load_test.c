@@ -1,7 +1,7 @@
 #include "ckpt/load.h"
 
 #include "ckpt/testing.h"
-#include "ckpt/testing_layout.h"
+#include "ckpt/testing_param.h"
 
 enum { MOST_TARGETS = 256, UNTOUCHED = 0xEE };
 
@@ -130,38 +130,45 @@ static void random_parts_are_what_the_source_has(void **state)
 
 /* ---- what ranks hold ---- */
 
-/* The own tensor of one rank; where it is [gate; up], two targets fill it. */
+/* The own tensor of one rank; a target for each of its parts fills it. */
 static void want_shard(struct wanted *w, const struct source *s, const struct tensor *t,
                        const struct cut *c, uint64_t rank)
 {
-    struct pair parts[2];
-    unsigned num_parts;
-    uint64_t local[MAX_AXES], numel;
+    static uint64_t held[MOST_SHARD_ELEMENTS];
+    struct param_parts parts;
     struct error err = {0};
-    assert_ok(param_shard(c->rule, c->gated, t->name, c->num_dims, c->shape, rank, c->tp_size,
-                          parts, &num_parts, local, &err));
-    assert_true(shape_numel(local, c->num_dims, &numel));
-    unsigned char *image = want(w, t, DT_F32, parts, num_parts, numel);
+    uint64_t numel = held_elements(c, rank, held);
+    assert_ok(cut_shard(c, t->name, rank, &parts, &err));
+    unsigned char *image = want(w, t, DT_F32, parts.pairs, parts.count, numel);
     for (uint64_t i = 0; i < numel; i++)
-        put(s, t, DT_F32, whole_element(c, local, rank, i), image, i);
+        put(s, t, DT_F32, held[i], image, i);
 }
 
-static void ranks_get_their_rows_columns_and_halves(void **state)
+static void ranks_get_their_rows_columns_and_sections(void **state)
 {
     (void)state;
+    static const struct param_spec specs[] = {
+        {.split = -1, .repeat = 1},
+        {.split = 0, .repeat = 1},
+        {.split = 1, .repeat = 1},
+        {.split = 0, .repeat = 1, .num_sections = 2, .even = true},
+        {.split = 1, .repeat = 1, .num_sections = 2, .sections = {{"a", 2, 0}, {"b", 1, 0}}},
+        {.split = 0,
+         .repeat = 2,
+         .num_sections = 3,
+         .sections = {{"q", 4, 0}, {"k", 1, 1}, {"v", 1, 1}}},
+    };
     uint64_t seed = test_seed();
-    size_t num_rules;
-    const struct param_rule *rules = param_rules(&num_rules);
-    for (size_t i = 0; i < num_rules; i++) {
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         static struct wanted w;
         struct source s;
-        struct cut c = {&rules[i], rules[i].gated, rule_num_dims(&rules[i]), {48, 24}, 1};
+        struct cut c = {&specs[i], 2, {48, 24}, 1, PARAM_COMPUTED};
         source_init(&s, &seed);
         struct tensor *t = source_new_tensor(&s, DT_BF16, c.num_dims, c.shape);
         add_cut(&s, t, box_of_tensor(t), 3);
         source_write(&s);
-        for (c.tp_size = 1; c.tp_size <= 8; c.tp_size *= 2)
-            for (uint64_t rank = 0; rank < c.tp_size; rank++)
+        for (c.size = 1; c.size <= 8; c.size *= 2)
+            for (uint64_t rank = 0; rank < c.size; rank++)
                 want_shard(&w, &s, t, &c, rank);
         load_and_check(&s, &w, 2);
         wanted_release(&w);
@@ -410,7 +417,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_parts_are_what_the_source_has),
-        cmocka_unit_test(ranks_get_their_rows_columns_and_halves),
+        cmocka_unit_test(ranks_get_their_rows_columns_and_sections),
         cmocka_unit_test(a_tensor_is_read_once_for_all_that_want_it),
         cmocka_unit_test(what_nobody_wants_is_not_read),
         cmocka_unit_test(columns_of_wide_rows_are_read_alone),

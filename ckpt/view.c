@@ -322,6 +322,28 @@ enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *vi
     return join_pairs(&j, y, z);
 }
 
+struct clip {
+    const char *name;
+    pair_visit *visit;
+    void *context;
+};
+
+static enum status visit_nested(void *context, const struct pair *p, struct error *err)
+{
+    const struct clip *c = context;
+    struct pair nested = *p;
+    if (!pair_nest(&nested)) return fail(err, ERR_OURS, "%s: a view that is not nested", c->name);
+    return c->visit(c->context, &nested, err);
+}
+
+enum status pair_clip(const struct pair *p, uint64_t first, uint64_t count, const char *name,
+                      pair_visit *visit, void *context, struct error *err)
+{
+    struct clip c = {name, visit, context};
+    struct pair window = pair_whole(first, 0, count);
+    return pair_join(&window, p, visit_nested, &c, err);
+}
+
 static enum status stop_at_first(void *context, const struct pair *p, struct error *err)
 {
     (void)context, (void)p, (void)err;

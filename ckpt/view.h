@@ -66,6 +66,12 @@ typedef enum status pair_visit(void *context, const struct pair *p, struct error
 MUST_CHECK enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *visit,
                                  void *context, struct error *err);
 
+/* What p has of elements [first, first + count) of a, as nested pairs (element counted from first,
+ * p.b). p.a must be nested. `name` is the tensor's, for messages. */
+MUST_CHECK enum status pair_clip(const struct pair *p, uint64_t first, uint64_t count,
+                                 const char *name, pair_visit *visit, void *context,
+                                 struct error *err);
+
 /* Whether y.a and z.a share an element, or it would take too long to tell. */
 bool pair_overlap(const struct pair *y, const struct pair *z);
 

@@ -53,33 +53,36 @@ struct dist_key dist_key_parse(struct arena *a, const char *key)
     return k;
 }
 
-static const char dense_norm[] = "mlp.linear_fc1.layer_norm_", moe_norm[] = "pre_mlp_layernorm.";
-
-/* The norm in front of the MLP: part of linear_fc1 in a dense layer, a module of its own before a
- * router. */
-static const char *norm_for(struct arena *a, const char *rest, bool moe)
+/* A name with the spelling of a layer that has a router, or of one that has none. */
+static const char *beside_router(struct arena *a, const struct param_table *t, const char *rest,
+                                 bool moe)
 {
-    const char *kind = rest;
-    if (moe && skip_prefix(&kind, dense_norm)) return arena_printf(a, "%s%s", moe_norm, kind);
-    if (!moe && skip_prefix(&kind, moe_norm)) return arena_printf(a, "%s%s", dense_norm, kind);
+    const struct param_spellings *s = params_spellings(t);
+    for (size_t i = 0; i < s->num_beside_router; i++) {
+        const struct param_spelling *x = &s->beside_router[i];
+        const char *kind = rest;
+        if (skip_prefix(&kind, moe ? x->theirs : x->ours))
+            return arena_printf(a, "%s%s", moe ? x->ours : x->theirs, kind);
+    }
     return rest;
 }
 
-static const char *logical_of(struct arena *a, bool in_layers, bool of_expert, const char *rest,
-                              uint64_t layer, uint64_t expert, bool moe)
+static const char *logical_of(struct arena *a, const struct param_table *t, bool in_layers,
+                              bool of_expert, const char *rest, uint64_t layer, uint64_t expert,
+                              bool moe)
 {
     if (!in_layers) return rest;
     if (of_expert)
         return arena_printf(a, "decoder.layers.%llu.mlp.experts.experts.%llu.%s",
                             (unsigned long long)layer, (unsigned long long)expert, rest);
     return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)layer,
-                        norm_for(a, rest, moe));
+                        beside_router(a, t, rest, moe));
 }
 
-const char *dist_key_logical(struct arena *a, const struct dist_key *k, uint64_t layer,
-                             uint64_t expert, bool moe)
+const char *dist_key_logical(struct arena *a, const struct param_table *t, const struct dist_key *k,
+                             uint64_t layer, uint64_t expert, bool moe)
 {
-    return logical_of(a, k->in_layers, k->of_expert, k->rest, layer, expert, moe);
+    return logical_of(a, t, k->in_layers, k->of_expert, k->rest, layer, expert, moe);
 }
 
 /* What follows "mlp.experts.experts.E." */
@@ -91,15 +94,17 @@ static const char *behind_expert(const struct param *p)
     return rest;
 }
 
-const char *dist_key_of(struct arena *a, const struct param *p, bool stacked, bool local)
+const char *dist_key_of(struct arena *a, const struct param_table *t, const struct param *p,
+                        bool stacked, bool local)
 {
     const char *rest = p->rest;
-    if (p->rule->place != PLACE_LAYER) return rest;
-    if (p->rule->expert)
+    if (p->spec->place != PLACE_LAYER) return rest;
+    if (p->spec->stacks & STACK_EXPERTS)
         rest = arena_printf(a, "mlp.experts.experts.%s", behind_expert(p));
     else if (local)
-        rest = norm_for(a, rest, false);
-    if (stacked) return arena_printf(a, "decoder.layers.%s", rest);
+        rest = beside_router(a, t, rest, false);
+    if (stacked && p->spec->stacks & STACK_LAYERS)
+        return arena_printf(a, "decoder.layers.%s", rest);
     return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)p->layer, rest);
 }
 
@@ -110,38 +115,6 @@ const char *module_of(struct arena *a, const char *key)
 }
 
 /* ---- in memory ---- */
-
-/* Spellings of the local spec and of Megatron-LM before Core, and ours. */
-static const struct {
-    const char *theirs, *ours;
-    bool fused_qkv, local_spec;
-} spellings[] = {
-    {"input_layernorm.", "self_attention.linear_qkv.layer_norm_", false, true},
-    {"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_", false, false},
-    {"input_norm.", "self_attention.linear_qkv.layer_norm_", false, true},
-    {"post_attention_layernorm.", "mlp.linear_fc1.layer_norm_", false, true},
-    {"post_attention_norm.", "mlp.linear_fc1.layer_norm_", false, true},
-    {"self_attention.query_key_value.", "self_attention.linear_qkv.", true, true},
-    {"attention.query_key_value.", "self_attention.linear_qkv.", true, true},
-    {"self_attention.dense.", "self_attention.linear_proj.", false, true},
-    {"attention.dense.", "self_attention.linear_proj.", false, true},
-    {"mlp.dense_h_to_4h.", "mlp.linear_fc1.", false, true},
-    {"mlp.dense_4h_to_h.", "mlp.linear_fc2.", false, true},
-};
-
-/* Names outside of layers, of before Core. */
-static const struct {
-    const char *theirs, *ours;
-} outer_spellings[] = {
-    {"language_model.embedding.word_embeddings.", "embedding.word_embeddings."},
-    {"language_model.embedding.position_embeddings.", "embedding.position_embeddings."},
-    {"language_model.output_layer.", "output_layer."},
-    {"final_norm.", "decoder.final_layernorm."},
-    {"final_layernorm.", "decoder.final_layernorm."},
-};
-
-static const char *const stacks[] = {"decoder.", "language_model.encoder.",
-                                     "language_model.transformer."};
 
 /* Experts: sequential (local_experts.E.REST), grouped (linear_fc1.weightE) or GroupedMLP's two. */
 static void parse_expert(struct arena *a, const char *rest, struct memory_name *m)
@@ -163,27 +136,40 @@ static void parse_expert(struct arena *a, const char *rest, struct memory_name *
     }
 }
 
-static void parse_in_layer(struct arena *a, const char *rest, struct memory_name *m)
+/* Our name for one that begins as one of the spellings; NULL: none does. */
+static const char *respell(struct arena *a, const struct param_spelling *items, size_t count,
+                           const char *name, const struct param_spelling **spelling)
 {
+    for (size_t i = 0; i < count; i++) {
+        const char *kind = name;
+        *spelling = &items[i];
+        if (skip_prefix(&kind, items[i].theirs))
+            return arena_printf(a, "%s%s", items[i].ours, kind);
+    }
+    return NULL;
+}
+
+static void parse_in_layer(struct arena *a, const struct param_spellings *s, const char *rest,
+                           struct memory_name *m)
+{
+    const struct param_spelling *x;
     const char *expert = rest;
-    m->kind = MEMORY_PARAM;
     m->rest = rest;
     if (skip_prefix(&expert, "mlp.experts.")) {
         parse_expert(a, expert, m);
         return;
     }
-    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
-        const char *kind = rest;
-        if (!skip_prefix(&kind, spellings[i].theirs)) continue;
-        m->rest = arena_printf(a, "%s%s", spellings[i].ours, kind);
-        m->fused_qkv = spellings[i].fused_qkv;
-        m->local_spec = spellings[i].local_spec;
-        return;
-    }
+    const char *ours = respell(a, s->in_layers, s->num_in_layers, rest, &x);
+    if (!ours) return;
+    m->rest = ours;
+    m->fused_qkv = x->fused_qkv;
+    m->local_spec = x->local_spec;
 }
 
-struct memory_name memory_name_parse(struct arena *a, const char *name)
+struct memory_name memory_name_parse(struct arena *a, const struct param_table *t, const char *name)
 {
+    const struct param_spellings *s = params_spellings(t);
+    const struct param_spelling *x;
     struct memory_name m = {.kind = MEMORY_PARAM};
     while (skip_prefix(&name, "module.")) {
     }
@@ -193,50 +179,39 @@ struct memory_name memory_name_parse(struct arena *a, const char *name)
         return m;
     }
     m.rest = name;
-    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
+    for (unsigned i = 0; i < s->num_layers; i++) {
         const char *rest = name;
-        if (!skip_prefix(&rest, stacks[i])) continue;
+        if (!skip_prefix(&rest, s->layers[i])) continue;
         if (i > 0) m.rest = rest;
         if (!skip_prefix(&rest, "layers.") || !take_number(&rest, &m.layer)) break;
         m.in_layers = true;
-        parse_in_layer(a, rest, &m);
+        parse_in_layer(a, s, rest, &m);
         return m;
     }
-    for (size_t i = 0; i < sizeof outer_spellings / sizeof *outer_spellings; i++) {
-        const char *kind = m.rest;
-        if (skip_prefix(&kind, outer_spellings[i].theirs))
-            m.rest = arena_printf(a, "%s%s", outer_spellings[i].ours, kind);
-    }
+    const char *ours = respell(a, s->outside, s->num_outside, m.rest, &x);
+    if (ours) m.rest = ours;
     return m;
 }
 
-const char *memory_name_logical(struct arena *a, const struct memory_name *m, uint64_t layer,
-                                uint64_t expert, bool moe)
+const char *memory_name_logical(struct arena *a, const struct param_table *t,
+                                const struct memory_name *m, uint64_t layer, uint64_t expert,
+                                bool moe)
 {
-    return logical_of(a, m->in_layers, m->of_expert, m->rest, layer, expert, moe);
-}
-
-/* The local spec keeps norms as modules of their own. */
-static const char *local_spelling(struct arena *a, const char *rest)
-{
-    const char *kind = rest;
-    if (skip_prefix(&kind, "self_attention.linear_qkv.layer_norm_"))
-        return arena_printf(a, "input_layernorm.%s", kind);
-    return norm_for(a, rest, true);
+    return logical_of(a, t, m->in_layers, m->of_expert, m->rest, layer, expert, moe);
 }
 
 const char *memory_name_of(struct arena *a, const struct param *p, uint64_t local_layer,
                            uint64_t local_expert, bool te, bool grouped)
 {
     const char *rest = p->rest;
-    if (p->rule->place != PLACE_LAYER) return rest;
-    if (p->rule->expert && grouped)
+    if (p->spec->place != PLACE_LAYER) return rest;
+    if (param_of_expert(p->spec) && grouped)
         rest = arena_printf(a, "mlp.experts.%s%llu", behind_expert(p),
                             (unsigned long long)local_expert);
-    else if (p->rule->expert)
+    else if (param_of_expert(p->spec))
         rest = arena_printf(a, "mlp.experts.local_experts.%llu.%s",
                             (unsigned long long)local_expert, behind_expert(p));
-    else if (!te)
-        rest = local_spelling(a, rest);
+    else if (!te && p->spec->local)
+        rest = strstr(p->spec->local, "{l}.") + strlen("{l}.");
     return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)local_layer, rest);
 }

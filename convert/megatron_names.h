@@ -10,12 +10,15 @@
  * the local spec norms are input_layernorm and pre_mlp_layernorm. Before Megatron-Core:
  * language_model.encoder.layers.LOCAL.*, query_key_value, dense_h_to_4h, ...
  *
+ * Which name stands for which is data: the spellings of convert/models/params.json, which come with
+ * a table of parameters.
+ *
  * Sources: megatron/core/models/gpt/gpt_layer_specs.py, transformer/transformer_block.py,
  * transformer/moe/experts.py; megatron/legacy/model/language_model.py up to core_v0.12.0. */
 #ifndef FERRY_CONVERT_MEGATRON_NAMES_H
 #define FERRY_CONVERT_MEGATRON_NAMES_H
 
-#include "ckpt/layout.h"
+#include "convert/params.h"
 
 /* ---- torch_dist ---- */
 
@@ -36,11 +39,12 @@ struct dist_key {
 struct dist_key dist_key_parse(struct arena *a, const char *key);
 /* The logical name of one member. moe: whether its layer has experts (the local spec spells the
  * norm before the router as that of a dense MLP). */
-const char *dist_key_logical(struct arena *a, const struct dist_key *k, uint64_t layer,
-                             uint64_t expert, bool moe);
+const char *dist_key_logical(struct arena *a, const struct param_table *t, const struct dist_key *k,
+                             uint64_t layer, uint64_t expert, bool moe);
 
 /* The key under which a parameter is written. local: the local spec's spelling. */
-const char *dist_key_of(struct arena *a, const struct param *p, bool stacked, bool local);
+const char *dist_key_of(struct arena *a, const struct param_table *t, const struct param *p,
+                        bool stacked, bool local);
 /* The module of a linear's weight key: "decoder.layers.mlp.linear_fc1" of "...linear_fc1.weight".
  */
 const char *module_of(struct arena *a, const char *key);
@@ -63,10 +67,12 @@ struct memory_name {
     uint64_t layer, expert; /* local ones */
     const char *rest;       /* as dist_key's; norms as a dense layer has them */
 };
-struct memory_name memory_name_parse(struct arena *a, const char *name);
+struct memory_name memory_name_parse(struct arena *a, const struct param_table *t,
+                                     const char *name);
 /* The logical name, with global numbers in place of local ones. */
-const char *memory_name_logical(struct arena *a, const struct memory_name *m, uint64_t layer,
-                                uint64_t expert, bool moe);
+const char *memory_name_logical(struct arena *a, const struct param_table *t,
+                                const struct memory_name *m, uint64_t layer, uint64_t expert,
+                                bool moe);
 
 /* The in-memory name of a parameter: te: Transformer Engine's spec, else the local one; grouped:
  * names of TE's grouped linear layers. */

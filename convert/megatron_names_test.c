@@ -2,6 +2,14 @@
 
 #include "convert/testing.h"
 
+static const struct param_table *table;
+
+static int begin(void **state)
+{
+    const struct model_config none = {.num_layers = 0};
+    return scratch_begin(state) || params_make(NULL, &none, &scratch, &table, &err);
+}
+
 /* ---- keys of torch_dist ---- */
 
 #define L3 "decoder.layers.3."
@@ -62,7 +70,7 @@ static void keys_of_torch_dist_are_read(void **state)
         char half = (char)(strcmp(end, "_w") == 0 ? 'w' : strcmp(end, "_v") == 0 ? 'v' : 0);
         assert_int_equal(k.half, half);
         assert_string_equal(
-            dist_key_logical(&scratch, &k, keys[i].layer, keys[i].expert, keys[i].moe),
+            dist_key_logical(&scratch, table, &k, keys[i].layer, keys[i].expert, keys[i].moe),
             keys[i].logical);
     }
 }
@@ -76,8 +84,8 @@ static void numbers_that_none_can_be_are_no_numbers(void **state)
     assert_true(k.stacked_experts);
     k = dist_key_parse(&scratch, "decoder.layers.12x.a");
     assert_true(k.stacked_layers);
-    struct memory_name m =
-        memory_name_parse(&scratch, "decoder.layers.0.mlp.experts.linear_fc1.weight18446744073709");
+    struct memory_name m = memory_name_parse(
+        &scratch, table, "decoder.layers.0.mlp.experts.linear_fc1.weight18446744073709");
     assert_int_equal(m.kind, MEMORY_UNKNOWN);
 }
 
@@ -155,7 +163,7 @@ static void names_in_memory_are_read(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct memory_name m = memory_name_parse(&scratch, names[i].name);
+        struct memory_name m = memory_name_parse(&scratch, table, names[i].name);
         if (m.kind != names[i].kind) fail_msg("%s is of kind %d", names[i].name, (int)m.kind);
         if (!names[i].logical) continue;
         assert_int_equal(m.fused_qkv, names[i].fused_qkv);
@@ -165,7 +173,7 @@ static void names_in_memory_are_read(void **state)
             assert_int_equal(m.layer, 1);
         }
         if (m.of_expert && m.kind == MEMORY_PARAM) assert_int_equal(m.expert, 2);
-        assert_string_equal(memory_name_logical(&scratch, &m, 3, 7, names[i].moe),
+        assert_string_equal(memory_name_logical(&scratch, table, &m, 3, 7, names[i].moe),
                             names[i].logical);
     }
 }
@@ -174,72 +182,71 @@ static void unknown_names_stay_what_they_are(void **state)
 {
     (void)state;
     struct param p;
-    struct memory_name m = memory_name_parse(&scratch, "language_model.pooler.dense.weight");
+    struct memory_name m = memory_name_parse(&scratch, table, "language_model.pooler.dense.weight");
     assert_int_equal(m.kind, MEMORY_PARAM);
-    assert_false(param_find(memory_name_logical(&scratch, &m, 0, 0, false), &p));
-    m = memory_name_parse(&scratch, "decoder.layers.0.mlp.local_experts.1.dense_h_to_4h.weight");
-    assert_false(param_find(memory_name_logical(&scratch, &m, 0, 0, false), &p));
+    assert_false(param_find(table, memory_name_logical(&scratch, table, &m, 0, 0, false), &p));
+    m = memory_name_parse(&scratch, table,
+                          "decoder.layers.0.mlp.local_experts.1.dense_h_to_4h.weight");
+    assert_false(param_find(table, memory_name_logical(&scratch, table, &m, 0, 0, false), &p));
 }
 
 /* ---- every parameter there and back ---- */
 
-/* The logical name of a rule, of layer 3 and expert 7. */
-static const char *name_of_rule(const struct param_rule *r)
+/* The logical name of a spec, of layer 3 and expert 7. */
+static const char *name_of_spec(const struct param_spec *r)
 {
-    const char *rest = r->name + strlen("{l}."), *expert = strstr(r->name, "{e}");
+    const char *rest = r->name + strlen("decoder.layers.{l}."), *expert = strstr(r->name, "{e}");
     if (r->place != PLACE_LAYER) return r->name;
     if (!expert) return arena_printf(&scratch, L3 "%s", rest);
     return arena_printf(&scratch, L3 "%.*s7%s", (int)(expert - rest), rest, expert + 3);
 }
 
-/* Whether a rule is of a layer with experts: then what the local spec calls alike is told apart. */
-static bool needs_moe(const struct param_rule *r)
+/* Whether a spec is of a layer with experts: then what the local spec calls alike is told apart. */
+static bool needs_moe(const struct param_spec *r)
 {
-    return r->expert || strstr(r->name, "router") || strstr(r->name, "pre_mlp_layernorm");
+    return param_of_expert(r) || strstr(r->name, "router") || strstr(r->name, "pre_mlp_layernorm");
 }
 
 static void every_parameter_survives_the_keys_of_torch_dist(void **state)
 {
     (void)state;
-    size_t count;
-    const struct param_rule *rules = param_rules(&count);
+    const size_t count = table->count;
     assert_true(count > 30);
     for (size_t i = 0; i < 4 * count; i++) {
-        const struct param_rule *r = &rules[i / 4];
+        const struct param_spec *r = &table->specs[i / 4];
         bool stacked = i % 2, local = i / 2 % 2;
         struct param p;
-        const char *name = name_of_rule(r);
-        assert_true(param_find(name, &p));
-        assert_ptr_equal(p.rule, r);
-        const char *key = dist_key_of(&scratch, &p, stacked, local);
+        const char *name = name_of_spec(r);
+        assert_true(param_find(table, name, &p));
+        assert_ptr_equal(p.spec, r);
+        const char *key = dist_key_of(&scratch, table, &p, stacked, local);
         struct dist_key k = dist_key_parse(&scratch, key);
         assert_int_equal(k.in_layers, r->place == PLACE_LAYER);
         assert_int_equal(k.stacked_layers, r->place == PLACE_LAYER && stacked);
-        assert_int_equal(k.of_expert && k.stacked_experts, r->expert);
-        assert_string_equal(dist_key_logical(&scratch, &k, 3, 7, needs_moe(r)), name);
+        assert_int_equal(k.of_expert && k.stacked_experts, param_of_expert(r));
+        assert_string_equal(dist_key_logical(&scratch, table, &k, 3, 7, needs_moe(r)), name);
     }
 }
 
 static void every_parameter_survives_the_names_in_memory(void **state)
 {
     (void)state;
-    size_t count;
-    const struct param_rule *rules = param_rules(&count);
+    const size_t count = table->count;
     for (size_t i = 0; i < 4 * count; i++) {
-        const struct param_rule *r = &rules[i / 4];
+        const struct param_spec *r = &table->specs[i / 4];
         bool te = i % 2, grouped = i / 2 % 2;
         struct param p;
-        const char *name = name_of_rule(r);
+        const char *name = name_of_spec(r);
         /* MLA's norm has the name that others' first norm has under the local spec */
         if (strstr(name, ".input_layernorm.")) continue;
-        assert_true(param_find(name, &p));
+        assert_true(param_find(table, name, &p));
         struct memory_name m =
-            memory_name_parse(&scratch, memory_name_of(&scratch, &p, 1, 2, te, grouped));
+            memory_name_parse(&scratch, table, memory_name_of(&scratch, &p, 1, 2, te, grouped));
         assert_int_equal(m.kind, MEMORY_PARAM);
         assert_false(m.fused_qkv);
         if (r->place == PLACE_LAYER) assert_int_equal(m.layer, 1);
-        if (r->expert) assert_int_equal(m.expert, 2);
-        assert_string_equal(memory_name_logical(&scratch, &m, 3, 7, needs_moe(r)), name);
+        if (param_of_expert(r)) assert_int_equal(m.expert, 2);
+        assert_string_equal(memory_name_logical(&scratch, table, &m, 3, 7, needs_moe(r)), name);
     }
 }
 
@@ -269,18 +276,18 @@ static void spellings_are_those_of_megatron(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct param p;
-        assert_true(param_find(cases[i].logical, &p));
-        assert_string_equal(dist_key_of(&scratch, &p, true, false), cases[i].dist_te);
-        assert_string_equal(dist_key_of(&scratch, &p, true, true), cases[i].dist_local);
+        assert_true(param_find(table, cases[i].logical, &p));
+        assert_string_equal(dist_key_of(&scratch, table, &p, true, false), cases[i].dist_te);
+        assert_string_equal(dist_key_of(&scratch, table, &p, true, true), cases[i].dist_local);
         assert_string_equal(memory_name_of(&scratch, &p, 1, 2, true, false), cases[i].memory_te);
         assert_string_equal(memory_name_of(&scratch, &p, 1, 2, false, false),
                             cases[i].memory_local);
     }
     struct param p;
-    assert_true(param_find(L3 E7 "linear_fc1.weight", &p));
+    assert_true(param_find(table, L3 E7 "linear_fc1.weight", &p));
     assert_string_equal(memory_name_of(&scratch, &p, 1, 2, true, true),
                         D "1.mlp.experts.linear_fc1.weight2");
-    assert_string_equal(dist_key_of(&scratch, &p, false, false),
+    assert_string_equal(dist_key_of(&scratch, table, &p, false, false),
                         L3 "mlp.experts.experts.linear_fc1.weight");
     assert_string_equal(module_of(&scratch, "a.b.weight"), "a.b");
     assert_string_equal(module_of(&scratch, "weight"), "weight");
@@ -288,7 +295,7 @@ static void spellings_are_those_of_megatron(void **state)
 
 int main(void)
 {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, scratch_end)
     const struct CMUnitTest tests[] = {
         TEST(keys_of_torch_dist_are_read),
         TEST(numbers_that_none_can_be_are_no_numbers),

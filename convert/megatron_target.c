@@ -46,10 +46,8 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
 {
     struct clipping *x = context;
     struct piece piece = *x->piece;
-    piece.pair = *p;
-    pair_swap(&piece.pair); /* a: the tensor, b: the file */
-    if (!pair_nest(&piece.pair))
-        return fail(err, ERR_OURS, "%s: padding that is not a nested view", x->to->name);
+    (void)err;
+    piece.pair = *p; /* a: the tensor, b: the file */
     catalog_add_piece(x->c, x->to, &piece);
     return OK;
 }
@@ -69,13 +67,12 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     memcpy(shape, x->shape, x->num_dims * sizeof *shape);
     shape[0] = rows;
     struct clipping clip = {.c = c};
-    struct pair window = pair_whole(0, 0, carried * row);
     size_t num_pieces = old ? old->num_pieces : 0;
     const struct piece *pieces = old ? old->pieces : NULL;
     TRY(catalog_add(c, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
     for (size_t i = 0; i < num_pieces; i++) {
         clip.piece = &pieces[i];
-        TRY(pair_join(&clip.piece->pair, &window, add_clipped, &clip, err));
+        TRY(pair_clip(&clip.piece->pair, 0, carried * row, clip.to->name, add_clipped, &clip, err));
     }
     struct piece zero = {.source = PIECE_ZERO,
                          .dtype = clip.to->dtype,
@@ -84,10 +81,10 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     return OK;
 }
 
-static bool is_of_vocabulary(const struct tensor *x)
+static bool is_of_vocabulary(const struct catalog *c, const struct tensor *x)
 {
     struct param p;
-    return is_parameter(x) && x->num_dims && param_find(x->name, &p) && p.rule->vocab;
+    return is_parameter(x) && x->num_dims && param_find(c->params, x->name, &p) && p.spec->padded;
 }
 
 /* The rows that all tensors of the vocabulary have: its size, or all that are stored where that is
@@ -98,7 +95,7 @@ static enum status vocabulary_rows(const struct catalog *c, uint64_t *rows, stru
     *rows = 0;
     for (size_t i = 0; i < c->num_tensors; i++) {
         const struct tensor *x = &c->tensors[i];
-        if (!is_of_vocabulary(x)) continue;
+        if (!is_of_vocabulary(c, x)) continue;
         if (!first) first = x;
         if (!x->shape[0]) return fail(err, ERR_UNSUPPORTED, "%s has no rows", x->name);
         if (x->shape[0] != first->shape[0])
@@ -124,7 +121,7 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
     t->facts.padded_vocab = padded_vocab_size(rows, divisible_by(t), t->layout.tp);
     for (size_t i = 0; i < num_tensors; i++) {
         const struct tensor x = t->source->tensors[i]; /* adding tensors moves them */
-        if (is_of_vocabulary(&x)) TRY(make_padding(t, &x, err));
+        if (is_of_vocabulary(t->source, &x)) TRY(make_padding(t, &x, err));
     }
     return OK;
 }
@@ -187,8 +184,8 @@ static enum status find_stage(const struct target *t, struct megatron_part *p, s
     const struct layout *l = &t->layout;
     for (uint64_t s = 0; s < l->pp * l->vpp; s++) {
         const struct stage *stage = &l->stages[s];
-        bool here = p->param.rule->place == PLACE_EMBEDDING ? stage->embedding
-                    : p->param.rule->place == PLACE_LAST
+        bool here = p->param.spec->place == PLACE_EMBEDDING ? stage->embedding
+                    : p->param.spec->place == PLACE_LAST
                         ? stage->loss
                         : p->param.layer >= stage->first_layer &&
                               p->param.layer < stage->first_layer + stage->num_layers;
@@ -200,36 +197,17 @@ static enum status find_stage(const struct target *t, struct megatron_part *p, s
     return fail(err, ERR_UNSUPPORTED, "%s: the layout has no stage for it", p->tensor->name);
 }
 
-static void set_boxes(struct megatron_part *p)
-{
-    int split = p->param.rule->split;
-    bool halves = p->num_pairs == 2;
-    for (unsigned i = 0; i < p->num_pairs; i++)
-        for (unsigned d = 0; d < p->num_dims; d++) {
-            p->start[i][d] = 0;
-            p->extent[i][d] = p->shape[d] / (halves && d == 0 ? 2 : 1);
-            if ((int)d == split)
-                p->start[i][d] =
-                    p->tp_rank * p->extent[i][d] + (halves ? i * (p->whole[d] / 2) : 0);
-        }
-}
-
 typedef enum status part_visit(void *context, const struct megatron_part *p, struct error *err);
 
-static enum status each_rank(struct target *t, struct megatron_part *p, part_visit *visit,
-                             void *context, struct error *err)
+static enum status each_rank(struct megatron_part *p, part_visit *visit, void *context,
+                             struct error *err)
 {
-    uint64_t shape[MAX_AXES];
-    bool gated = t->source->config.gated_linear_unit;
-    uint64_t ranks = p->param.rule->split < 0 ? 1 : p->tp_size;
+    struct param_parts parts;
+    uint64_t ranks = p->param.spec->split < 0 ? 1 : p->tp_size;
+    p->parts = &parts;
     for (p->tp_rank = 0; p->tp_rank < ranks; p->tp_rank++) {
-        TRY(param_shard(p->param.rule, gated, p->tensor->name, p->num_dims, p->whole, p->tp_rank,
-                        p->tp_size, p->pairs, &p->num_pairs, shape, err));
-        p->shape = shape;
-        p->numel = 1;
-        for (unsigned d = 0; d < p->num_dims; d++)
-            p->numel *= shape[d];
-        set_boxes(p);
+        TRY(param_shard(p->param.spec, p->tensor->name, p->num_dims, p->whole, p->tp_rank,
+                        p->tp_size, PARAM_STORED, &parts, err));
         TRY(visit(context, p, err));
     }
     return OK;
@@ -240,20 +218,19 @@ static enum status each_of_tensor(struct target *t, const struct tensor *x, part
 {
     struct megatron_part p = {.tensor = x, .num_dims = x->num_dims};
     uint64_t whole[MAX_AXES];
-    if (!param_find(x->name, &p.param))
+    if (!param_find(t->source->params, x->name, &p.param))
         return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core", x->name);
-    memcpy(whole, x->shape, x->num_dims * sizeof *whole);
-    if (p.param.rule->vocab) whole[0] = t->facts.padded_vocab;
+    param_padded_shape(p.param.spec, x->num_dims, x->shape, t->facts.padded_vocab, whole);
     p.whole = whole;
     p.dtype = target_dtype(t, x);
-    p.tp_size = p.param.rule->expert ? t->layout.etp : t->layout.tp;
-    if (p.param.rule->expert && p.param.expert >= t->source->config.num_experts)
+    p.tp_size = p.param.spec->group == PARAM_ETP ? t->layout.etp : t->layout.tp;
+    if (param_of_expert(p.param.spec) && p.param.expert >= t->source->config.num_experts)
         return fail(err, ERR_UNSUPPORTED, "%s: the model has %" PRIu64 " experts", x->name,
                     t->source->config.num_experts);
-    if (p.param.rule->expert)
+    if (param_of_expert(p.param.spec))
         p.ep_rank = p.param.expert / (t->source->config.num_experts / t->layout.ep);
     TRY(find_stage(t, &p, err));
-    return each_rank(t, &p, visit, context, err);
+    return each_rank(&p, visit, context, err);
 }
 
 struct placed {
@@ -270,9 +247,9 @@ static int by_place(const void *a, const void *b)
     if (!x->known || !y->known)
         return x->known != y->known ? y->known - x->known
                                     : strcmp(x->tensor->name, y->tensor->name);
-    if (p->rule->place != q->rule->place) return p->rule->place < q->rule->place ? -1 : 1;
+    if (p->spec->place != q->spec->place) return p->spec->place < q->spec->place ? -1 : 1;
     if (p->layer != q->layer) return p->layer < q->layer ? -1 : 1;
-    if (p->rule != q->rule) return p->rule < q->rule ? -1 : 1;
+    if (p->spec != q->spec) return p->spec < q->spec ? -1 : 1;
     return p->expert < q->expert ? -1 : p->expert > q->expert;
 }
 
@@ -286,7 +263,7 @@ const struct tensor **megatron_parameters(struct target *t, size_t *count)
         struct placed *x = &placed[*count];
         if (!is_parameter(&c->tensors[i])) continue;
         x->tensor = &c->tensors[i];
-        x->known = param_find(x->tensor->name, &x->param);
+        x->known = param_find(c->params, x->tensor->name, &x->param);
         ++*count;
     }
     qsort(placed, *count, sizeof *placed, by_place);
@@ -308,7 +285,7 @@ enum status megatron_each_part(struct target *t, part_visit *visit, void *contex
 
 uint64_t megatron_stage_rank(const struct layout *l, const struct megatron_part *p)
 {
-    return p->param.rule->expert ? p->tp_rank + l->etp * p->ep_rank : p->tp_rank;
+    return param_of_expert(p->param.spec) ? p->tp_rank + l->etp * p->ep_rank : p->tp_rank;
 }
 
 struct filling {
@@ -320,10 +297,8 @@ struct filling {
 static enum status add_filling(void *context, const struct pair *p, struct error *err)
 {
     const struct filling *f = context;
-    struct pair pair = *p; /* a: the tensor, b: the segment */
-    if (!pair_nest(&pair))
-        return fail(err, ERR_OURS, "%s: a target that is not a nested view", f->tensor->name);
-    plan_add_piece(&f->t->plan, f->tensor, f->segment, &pair);
+    (void)err;
+    plan_add_piece(&f->t->plan, f->tensor, f->segment, p); /* a: the tensor, b: the segment */
     return OK;
 }
 
@@ -331,13 +306,12 @@ enum status megatron_fill(struct target *t, const struct megatron_part *p, const
                           uint32_t segment, struct error *err)
 {
     struct filling f = {t, p->tensor, segment};
-    struct pair rows = pair_whole(0, 0, p->tensor->numel);
-    TRY(pair_join(&rows, pair, add_filling, &f, err));
-    if (!p->param.rule->vocab) return OK;
+    const uint64_t own = p->tensor->numel;
+    TRY(pair_clip(pair, 0, own, p->tensor->name, add_filling, &f, err));
+    if (!p->param.spec->padded) return OK;
     f.tensor = catalog_find(t->source, padding_name(t, p->tensor));
     if (!f.tensor) return OK;
-    rows = pair_whole(p->tensor->numel, 0, f.tensor->numel);
-    return pair_join(&rows, pair, add_filling, &f, err);
+    return pair_clip(pair, own, f.tensor->numel, f.tensor->name, add_filling, &f, err);
 }
 
 /* ---- the common state ---- */

@@ -18,11 +18,7 @@ struct megatron_part {
     uint64_t ep_rank;          /* experts only */
     unsigned num_dims;
     const uint64_t *whole; /* shape of the parameter, padded */
-    const uint64_t *shape; /* of the rank's own tensor */
-    uint64_t numel;        /* of it */
-    struct pair pairs[2];  /* (whole, rank's own); the boxes below, in the order of the rank's */
-    unsigned num_pairs;
-    uint64_t start[2][MAX_AXES], extent[2][MAX_AXES];
+    const struct param_parts *parts;
     enum dtype dtype;
 };
 

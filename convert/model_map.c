@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/json.h"
-#include "convert/model_map_internal.h"
+#include "convert/params_internal.h"
 
 enum { MAP_CAP = 4 << 20 };
 
@@ -16,8 +16,8 @@ enum status map_bad(const struct map_loader *l, const char *what)
 
 /* ---- single items ---- */
 
-static enum status take_text(const struct map_loader *l, const cJSON *from, const char *name,
-                             const char **out)
+enum status map_take_text(const struct map_loader *l, const cJSON *from, const char *name,
+                          const char **out)
 {
     const cJSON *item = json_get(from, name);
     *out = json_as_text(item);
@@ -26,8 +26,8 @@ static enum status take_text(const struct map_loader *l, const cJSON *from, cons
 }
 
 /* A text, or a list of texts. */
-static enum status take_texts(const struct map_loader *l, const cJSON *item, const char ***out,
-                              unsigned *count)
+enum status map_take_texts(const struct map_loader *l, const cJSON *item, const char ***out,
+                           unsigned *count)
 {
     *count = 0;
     *out = NULL;
@@ -46,8 +46,8 @@ static enum status take_texts(const struct map_loader *l, const cJSON *item, con
 
 /* The items of member `name` of the map, which is a list (or an object, where named); NULL: there
  * are none. */
-static enum status take_items(const struct map_loader *l, const cJSON *from, const char *name,
-                              bool object, const cJSON **first)
+enum status map_take_items(const struct map_loader *l, const cJSON *from, const char *name,
+                           bool object, const cJSON **first)
 {
     const cJSON *item = json_get(from, name);
     *first = NULL;
@@ -59,7 +59,7 @@ static enum status take_items(const struct map_loader *l, const cJSON *from, con
 }
 
 /* known: the keys, a blank behind each. */
-static enum status check_keys(const struct map_loader *l, const cJSON *item, const char *known)
+enum status map_check_keys(const struct map_loader *l, const cJSON *item, const char *known)
 {
     if (!cJSON_IsObject(item)) return map_bad(l, "no object");
     for (const cJSON *i = item->child; i; i = i->next) {
@@ -71,11 +71,11 @@ static enum status check_keys(const struct map_loader *l, const cJSON *item, con
     return OK;
 }
 
-static enum status read_sizes(const struct map_loader *l, const cJSON *from, const char *member,
-                              struct size **sizes, size_t *count, size_t *capacity)
+enum status map_read_sizes(const struct map_loader *l, const cJSON *from, const char *member,
+                           struct size **sizes, size_t *count, size_t *capacity)
 {
     const cJSON *first;
-    TRY(take_items(l, from, member, true, &first));
+    TRY(map_take_items(l, from, member, true, &first));
     for (const cJSON *i = first; i; i = i->next) {
         size_t at = 0;
         if (!json_as_text(i))
@@ -97,7 +97,7 @@ static enum status read_directions(const struct map_loader *l, const cJSON *item
                                    struct config_row *row)
 {
     const char *only;
-    TRY(take_text(l, item, "only", &only));
+    TRY(map_take_text(l, item, "only", &only));
     row->directions = IMPORT | EXPORT;
     if (only && strcmp(only, "import") == 0)
         row->directions = IMPORT;
@@ -131,11 +131,11 @@ static enum status check_config_row(const struct map_loader *l, const struct con
 static enum status read_config_row(struct map_loader *l, const cJSON *item, struct config_row *row)
 {
     const char *how;
-    TRY(check_keys(l, item, "megatron hf also how value default null only "));
-    TRY(take_text(l, item, "megatron", &row->megatron));
-    TRY(take_text(l, item, "hf", &row->hf));
-    TRY(take_text(l, item, "also", &row->also));
-    TRY(take_text(l, item, "how", &how));
+    TRY(map_check_keys(l, item, "megatron hf also how value default null only "));
+    TRY(map_take_text(l, item, "megatron", &row->megatron));
+    TRY(map_take_text(l, item, "hf", &row->hf));
+    TRY(map_take_text(l, item, "also", &row->also));
+    TRY(map_take_text(l, item, "how", &how));
     TRY(read_directions(l, item, row));
     row->value = json_get(item, "value");
     row->absent = json_get(item, "default");
@@ -181,8 +181,8 @@ static void place_config_row(struct map_loader *l, const struct config_row *row,
     map->config[place] = *row;
 }
 
-static const char *row_name(struct map_loader *l, const char *list, size_t n, const cJSON *item,
-                            const char *key)
+const char *map_row_name(struct map_loader *l, const char *list, size_t n, const cJSON *item,
+                         const char *key)
 {
     const char *name = json_as_text(json_get(item, key));
     return name ? arena_printf(l->a, "%s[%zu] (%s)", list, n, name)
@@ -193,11 +193,11 @@ static enum status read_config(struct map_loader *l, const cJSON *tree)
 {
     const cJSON *rows;
     size_t first_own = l->map->num_config, n = 0;
-    TRY(take_items(l, tree, "config", false, &rows));
+    TRY(map_take_items(l, tree, "config", false, &rows));
     for (const cJSON *i = rows; i; i = i->next, n++) {
         struct config_row row = {0};
         const char *key = json_get(i, "megatron") ? "megatron" : "how";
-        l->where = row_name(l, "config", n, i, key);
+        l->where = map_row_name(l, "config", n, i, key);
         TRY(read_config_row(l, i, &row));
         TRY(map_check_constants(l, &row));
         place_config_row(l, &row, &first_own);
@@ -209,16 +209,16 @@ static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
 {
     const cJSON *rows;
     size_t n = 0;
-    TRY(take_items(l, tree, "unsupported", false, &rows));
+    TRY(map_take_items(l, tree, "unsupported", false, &rows));
     if (!json_get(tree, "unsupported")) return OK;
     l->map->num_unsupported = (size_t)cJSON_GetArraySize(json_get(tree, "unsupported"));
     l->map->unsupported = arena_array(l->a, l->map->num_unsupported, sizeof *l->map->unsupported);
     for (const cJSON *i = rows; i; i = i->next, n++) {
         struct unsupported *u = &l->map->unsupported[n];
-        l->where = row_name(l, "unsupported", n, i, "when");
-        TRY(check_keys(l, i, "when why "));
-        TRY(take_text(l, i, "when", &u->when));
-        TRY(take_text(l, i, "why", &u->why));
+        l->where = map_row_name(l, "unsupported", n, i, "when");
+        TRY(map_check_keys(l, i, "when why "));
+        TRY(map_take_text(l, i, "when", &u->when));
+        TRY(map_take_text(l, i, "why", &u->why));
         if (!u->when || !u->why) return map_bad(l, "when and why are wanted");
         TRY(map_check_unsupported(l, u));
     }
@@ -239,9 +239,9 @@ static enum status read_how_part(const struct map_loader *l, const cJSON *item, 
                                  unsigned n, struct row_part *part)
 {
     uint64_t tensor = n;
-    TRY(check_keys(l, item, "megatron hf tensor "));
-    TRY(take_text(l, item, "megatron", &part->megatron));
-    TRY(take_text(l, item, "hf", &part->hf));
+    TRY(map_check_keys(l, item, "megatron hf tensor "));
+    TRY(map_take_text(l, item, "megatron", &part->megatron));
+    TRY(map_take_text(l, item, "hf", &part->hf));
     const cJSON *index = json_get(item, "tensor");
     if (!part->megatron || !part->hf || (index && !json_as_u64(index, &tensor)) || tensor > 64)
         return map_bad(l, "a part is {megatron, hf [, tensor]}");
@@ -270,10 +270,10 @@ static enum status read_how(const struct map_loader *l, const char *rest, struct
 static enum status read_parts(const struct map_loader *l, const cJSON *item, struct tensor_row *row)
 {
     const char *shape, *hf_shape, *rest;
-    TRY(take_text(l, item, "shape", &shape));
-    TRY(take_text(l, item, "hf_shape", &hf_shape));
-    TRY(take_text(l, item, "rest", &rest));
-    TRY(take_text(l, item, "how", &row->how));
+    TRY(map_take_text(l, item, "shape", &shape));
+    TRY(map_take_text(l, item, "hf_shape", &hf_shape));
+    TRY(map_take_text(l, item, "rest", &rest));
+    TRY(map_take_text(l, item, "how", &row->how));
     if (!row->how == !shape) return map_bad(l, "either how or shape is wanted");
     if (hf_shape && !shape) return map_bad(l, "hf_shape goes with shape");
     if (rest && !row->how) return map_bad(l, "rest goes with how");
@@ -284,7 +284,7 @@ static enum status read_parts(const struct map_loader *l, const cJSON *item, str
 }
 
 /* Only {l}, {e} and, in Hugging Face's names, {p} stand for something. */
-static enum status check_name(const struct map_loader *l, const char *name, bool prefix)
+enum status map_check_name(const struct map_loader *l, const char *name, bool prefix)
 {
     for (const char *p = name; (p = strchr(p, '{')); p++) {
         bool known = p[1] && strchr(prefix ? "lep" : "le", p[1]) && p[2] == '}';
@@ -298,7 +298,7 @@ static enum status check_name(const struct map_loader *l, const char *name, bool
 static enum status check_names(const struct map_loader *l, const struct tensor_row *row)
 {
     unsigned used = 0;
-    TRY(check_name(l, row->megatron, false));
+    TRY(map_check_name(l, row->megatron, false));
     for (unsigned i = 0; i < row->num_parts; i++)
         if (row->parts[i].tensor >= used) used = row->parts[i].tensor + 1;
     if (row->num_hf != used)
@@ -306,7 +306,7 @@ static enum status check_names(const struct map_loader *l, const struct tensor_r
                        arena_printf(l->a, "%u names in hf are too %s: its parts are of %u tensors",
                                     row->num_hf, row->num_hf < used ? "few" : "many", used));
     for (unsigned i = 0; i < row->num_hf; i++) {
-        TRY(check_name(l, row->hf[i], true));
+        TRY(map_check_name(l, row->hf[i], true));
         if (strstr(row->hf[i], "{p}") && !l->map->num_prefixes)
             return map_bad(l, "{p} is in hf, and the map has no prefixes");
         if (strstr(row->hf[i], "{e}") && !strstr(row->megatron, "{e}"))
@@ -320,12 +320,12 @@ static enum status check_names(const struct map_loader *l, const struct tensor_r
 static enum status read_tensor_row(struct map_loader *l, const cJSON *item, struct tensor_row *row)
 {
     size_t num_with = 0, capacity = 0;
-    TRY(check_keys(l, item, "megatron hf how shape hf_shape rest with when after "));
-    TRY(take_text(l, item, "megatron", &row->megatron));
-    TRY(take_text(l, item, "when", &row->when));
-    TRY(take_texts(l, json_get(item, "hf"), &row->hf, &row->num_hf));
+    TRY(map_check_keys(l, item, "megatron hf how shape hf_shape rest with when after "));
+    TRY(map_take_text(l, item, "megatron", &row->megatron));
+    TRY(map_take_text(l, item, "when", &row->when));
+    TRY(map_take_texts(l, json_get(item, "hf"), &row->hf, &row->num_hf));
     TRY(read_parts(l, item, row));
-    TRY(read_sizes(l, item, "with", &row->with, &num_with, &capacity));
+    TRY(map_read_sizes(l, item, "with", &row->with, &num_with, &capacity));
     row->num_with = (unsigned)num_with;
     if (!row->megatron || !row->num_hf) return map_bad(l, "megatron and hf are wanted");
     TRY(check_names(l, row));
@@ -356,7 +356,7 @@ static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
     struct model_map *map = l->map;
     const char *after;
     size_t place = SIZE_MAX;
-    TRY(take_text(l, item, "after", &after));
+    TRY(map_take_text(l, item, "after", &after));
     drop_tensor_rows(map, row->megatron, first_own, &place);
     if (after) place = SIZE_MAX;
     for (size_t i = 0; after && i < map->num_tensors; i++)
@@ -377,10 +377,10 @@ static enum status read_tensors(struct map_loader *l, const cJSON *tree)
 {
     size_t first_own = l->map->num_tensors, n = 0, next = SIZE_MAX;
     const cJSON *rows;
-    TRY(take_items(l, tree, "tensors", false, &rows));
+    TRY(map_take_items(l, tree, "tensors", false, &rows));
     for (const cJSON *i = rows; i; i = i->next, n++) {
         struct tensor_row row = {0};
-        l->where = row_name(l, "tensors", n, i, "megatron");
+        l->where = map_row_name(l, "tensors", n, i, "megatron");
         TRY(read_tensor_row(l, i, &row));
         TRY(place_tensor_row(l, i, &row, &first_own, &next));
     }
@@ -393,6 +393,7 @@ static enum status read_tensors(struct map_loader *l, const cJSON *tree)
 static enum status inherit(struct map_loader *l)
 {
     struct model_map *map = l->map;
+    map->params = l->maps->params;
     if (!map->extends) return OK;
     const struct model_map *base = model_map_of_family(l->maps, map->extends);
     if (!base)
@@ -406,6 +407,7 @@ static enum status inherit(struct map_loader *l)
     COPY(tensors, num_tensors, tensors_capacity);
     COPY(ignored, num_ignored, ignored_capacity);
 #undef COPY
+    map->params = base->params;
     map->unsupported = base->unsupported;
     map->num_unsupported = base->num_unsupported;
     map->prefixes = base->prefixes;
@@ -419,28 +421,29 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     const char **ignored;
     unsigned num_ignored;
     l->where = "the map";
-    if (cJSON_IsObject(tree)) TRY(take_text(l, tree, "family", &map->family));
-    TRY(check_keys(l, tree,
-                   "family about extends model_type architecture prefixes detect sizes hows "
-                   "config unsupported tensors ignored "));
-    TRY(take_text(l, tree, "about", &map->about));
-    TRY(take_text(l, tree, "extends", &map->extends));
-    TRY(take_text(l, tree, "model_type", &map->model_type));
-    TRY(take_text(l, tree, "architecture", &map->architecture));
-    TRY(take_text(l, tree, "detect", &map->detect));
+    if (cJSON_IsObject(tree)) TRY(map_take_text(l, tree, "family", &map->family));
+    TRY(map_check_keys(l, tree,
+                       "family about extends model_type architecture prefixes detect sizes hows "
+                       "config unsupported parameters tensors ignored "));
+    TRY(map_take_text(l, tree, "about", &map->about));
+    TRY(map_take_text(l, tree, "extends", &map->extends));
+    TRY(map_take_text(l, tree, "model_type", &map->model_type));
+    TRY(map_take_text(l, tree, "architecture", &map->architecture));
+    TRY(map_take_text(l, tree, "detect", &map->detect));
     TRY(inherit(l));
     if (json_get(tree, "prefixes"))
-        TRY(take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
+        TRY(map_take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
     if (!map->family || !map->model_type || !map->architecture)
         return map_bad(l, "family, model_type and architecture are wanted");
     l->own = json_get(tree, "hows");
     if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
-    TRY(read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
+    TRY(map_read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
     TRY(read_config(l, tree));
     TRY(read_unsupported(l, tree));
+    TRY(param_rows_of_map(l, tree, map->params, &map->params));
     TRY(read_tensors(l, tree));
     l->where = "ignored";
-    TRY(take_texts(l, json_get(tree, "ignored"), &ignored, &num_ignored));
+    TRY(map_take_texts(l, json_get(tree, "ignored"), &ignored, &num_ignored));
     for (unsigned i = 0; i < num_ignored; i++)
         *ARENA_PUSH(l->a, map->ignored, map->num_ignored, map->ignored_capacity) = ignored[i];
     return map_check(l);
@@ -449,6 +452,14 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
 static void keep_tree(struct model_maps *m, cJSON *tree)
 {
     *ARENA_PUSH(&m->arena, m->trees, m->num_trees, m->trees_capacity) = tree;
+}
+
+static enum status load_params(struct model_maps *m, struct error *err)
+{
+    cJSON *tree = NULL;
+    enum status st = param_rows_load(&m->arena, &tree, &m->params, err);
+    keep_tree(m, tree);
+    return st;
 }
 
 /* tree is kept already. */
@@ -486,6 +497,7 @@ static enum status load_built_in(struct model_maps *m, const struct embedded_fil
     size_t count = 0;
     for (size_t i = 0; i < num_files; i++) {
         cJSON *tree;
+        if (strcmp(files[i].name, "params.json") == 0) continue; /* load_params has it */
         TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
         keep_tree(m, tree);
         if (strcmp(files[i].name, "hows.json") == 0)
@@ -510,6 +522,7 @@ enum status map_load_files(struct model_maps *m, const struct embedded_file *fil
     cJSON *tree;
     *m = (struct model_maps){0};
     arena_init(&m->arena);
+    TRY(load_params(m, err));
     TRY(load_built_in(m, files, num_files, &hows, err));
     if (!extra) return OK;
     TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));

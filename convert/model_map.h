@@ -23,7 +23,8 @@ struct model_maps {
     struct arena arena;
     struct model_map **maps;
     size_t num_maps, capacity;
-    cJSON **trees; /* what the maps' texts belong to */
+    struct param_rows *params; /* Megatron's */
+    cJSON **trees;             /* what the maps' texts belong to */
     size_t num_trees, trees_capacity;
 };
 MUST_CHECK enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err);

@@ -2,10 +2,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "ckpt/layout.h"
-#include "convert/model_map_internal.h"
+#include "convert/params_internal.h"
 
-/* Models in which no two sizes are equal by chance, and those that one divides are divisible. */
 static const struct model_config samples[] = {
     {.num_layers = 2,
      .hidden_size = 48,
@@ -32,7 +30,13 @@ static const struct model_config samples[] = {
 };
 enum { NUM_SAMPLES = sizeof samples / sizeof *samples };
 
-static enum status bad_in(const struct map_loader *l)
+const struct model_config *map_samples(size_t *count)
+{
+    *count = NUM_SAMPLES;
+    return samples;
+}
+
+enum status map_bad_in(const struct map_loader *l)
 {
     (void)!fail_in(l->err, "model map %s: %s", l->map->family, l->where);
     l->err->code = ERR_USAGE;
@@ -52,7 +56,7 @@ enum status map_check_constants(const struct map_loader *l, const struct config_
         st = row->how->from_hf(&x, &c, l->err);
     }
     cJSON_Delete(hf);
-    return st ? bad_in(l) : OK;
+    return st ? map_bad_in(l) : OK;
 }
 
 enum status map_check_unsupported(const struct map_loader *l, const struct unsupported *u)
@@ -62,7 +66,7 @@ enum status map_check_unsupported(const struct map_loader *l, const struct unsup
     bool holds;
     enum status st = map_condition(&names, u->when, &holds, l->err);
     cJSON_Delete(hf);
-    return st ? bad_in(l) : OK;
+    return st ? map_bad_in(l) : OK;
 }
 
 /* ---- one row of the tensors ---- */
@@ -114,45 +118,33 @@ static enum status check_tiling(const struct map_loader *l, struct pair *pairs, 
 
 /* The parts of one row tile its logical tensor. */
 static enum status check_logical(const struct map_loader *l, const struct tensor_row *row,
-                                 const struct param_rule *rule, const struct model_config *c)
+                                 const struct param_row *param, const struct model_config *c)
 {
     struct pair *pairs = arena_array(l->a, row->num_parts, sizeof *pairs);
     struct sample_part first = {0}, part;
     for (unsigned i = 0; i < row->num_parts; i++) {
-        if (eval_part(l, row, i, c, 1, &part)) return bad_in(l);
+        if (eval_part(l, row, i, c, 1, &part)) return map_bad_in(l);
         if (i == 0) first = part;
         if (!same_shape(&first.logical, &part.logical))
             return map_bad(l, "its parts are of tensors of different shapes");
         pairs[i] = part.pair;
     }
-    if (rule->split >= (int)first.logical.num_dims)
+    if (param->split >= (int)first.logical.num_dims)
         return map_bad(l, arena_printf(l->a, "it has %u dimensions, and Megatron splits number %d",
-                                       first.logical.num_dims, rule->split));
+                                       first.logical.num_dims, param->split));
     return check_tiling(l, pairs, row->num_parts, row->megatron, view_numel(&first.logical));
-}
-
-/* The name with numbers in place of {l} and {e}. */
-static const char *with_numbers(struct arena *a, const char *name)
-{
-    char *text = arena_printf(a, "%s", name);
-    for (char *p; (p = strstr(text, "{l}")) || (p = strstr(text, "{e}"));) {
-        p[0] = '1';
-        memmove(p + 1, p + 3, strlen(p + 3) + 1);
-    }
-    return text;
 }
 
 static enum status check_tensor_row(struct map_loader *l, const struct tensor_row *row)
 {
-    struct param param;
+    const struct param_row *param = param_row_find(l->map->params, row->megatron);
     bool applies;
     struct map_names names = {l->map, &samples[0], NULL, row, row->per_layer ? 1 : -1, -1, 0, NULL};
     l->where = arena_printf(l->a, "tensor %s", row->megatron);
-    if (!param_find(with_numbers(l->a, row->megatron), &param))
-        return map_bad(l, "no parameter of Megatron-Core is called so");
-    if (map_condition(&names, row->when, &applies, l->err)) return bad_in(l);
+    if (!param) return map_bad(l, "no parameter of Megatron-Core is called so");
+    if (map_condition(&names, row->when, &applies, l->err)) return map_bad_in(l);
     for (unsigned i = 0; i < NUM_SAMPLES; i++)
-        TRY(check_logical(l, row, param.rule, &samples[i]));
+        TRY(check_logical(l, row, param, &samples[i]));
     return OK;
 }
 
@@ -173,7 +165,7 @@ static enum status cover_part(const struct map_loader *l, const struct tensor_ro
 {
     struct sample_part p;
     const char *hf = row->hf[row->parts[part].tensor];
-    if (eval_part(l, row, part, c, expert, &p)) return bad_in(l);
+    if (eval_part(l, row, part, c, expert, &p)) return map_bad_in(l);
     if (!to->hf) to->view = p.hf;
     to->hf = hf;
     if (!same_shape(&to->view, &p.hf))
@@ -251,11 +243,11 @@ enum status map_check(struct map_loader *l)
     for (size_t i = 0; i < map->num_sizes; i++) {
         l->where = arena_printf(l->a, "size %s", map->sizes[i].name);
         if (expr_eval(map->sizes[i].text, strlen(map->sizes[i].text), &e, &value, l->err))
-            return bad_in(l);
+            return map_bad_in(l);
     }
     l->where = "detect";
     names.layer = names.expert = -1;
-    if (map_condition(&names, map->detect, &holds, l->err)) return bad_in(l);
+    if (map_condition(&names, map->detect, &holds, l->err)) return map_bad_in(l);
     for (size_t i = 0; i < map->num_tensors; i++)
         TRY(check_tensor_row(l, &map->tensors[i]));
     for (unsigned i = 0; i < NUM_SAMPLES; i++)

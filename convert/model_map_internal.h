@@ -80,6 +80,7 @@ struct model_map {
     size_t num_config, config_capacity;
     struct unsupported *unsupported;
     size_t num_unsupported;
+    struct param_rows *params; /* Megatron's, and its own among them */
     struct tensor_row *tensors;
     size_t num_tensors, tensors_capacity;
     const char **ignored;
@@ -100,6 +101,33 @@ struct map_loader {
 MUST_CHECK enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
                                       size_t num_files, const char *extra, struct error *err);
 MUST_CHECK enum status map_bad(const struct map_loader *l, const char *what);
+MUST_CHECK enum status map_bad_in(const struct map_loader *l); /* what l->err says already */
+
+/* ---- items of a map ---- */
+
+MUST_CHECK enum status map_take_text(const struct map_loader *l, const cJSON *from,
+                                     const char *name, const char **out);
+/* A text, or a list of texts. */
+MUST_CHECK enum status map_take_texts(const struct map_loader *l, const cJSON *item,
+                                      const char ***out, unsigned *count);
+/* The first item of member `name`, a list (or an object); NULL: there are none. */
+MUST_CHECK enum status map_take_items(const struct map_loader *l, const cJSON *from,
+                                      const char *name, bool object, const cJSON **first);
+/* known: the keys, a blank behind each. */
+MUST_CHECK enum status map_check_keys(const struct map_loader *l, const cJSON *item,
+                                      const char *known);
+MUST_CHECK enum status map_read_sizes(const struct map_loader *l, const cJSON *from,
+                                      const char *member, struct size **sizes, size_t *count,
+                                      size_t *capacity);
+/* Only {l}, {e} and, in Hugging Face's names, {p} stand for something. */
+MUST_CHECK enum status map_check_name(const struct map_loader *l, const char *name, bool prefix);
+const char *map_row_name(struct map_loader *l, const char *list, size_t n, const cJSON *item,
+                         const char *key);
+
+/* ---- checks ---- */
+
+/* Models in which no two sizes are equal by chance, and those that one divides are divisible. */
+const struct model_config *map_samples(size_t *count);
 
 /* Checks that what a row says for a field that is not there, or null, is a value of the field. */
 MUST_CHECK enum status map_check_constants(const struct map_loader *l,

@@ -10,6 +10,7 @@
 #include "common/json.h"
 #include "common/memory.h"
 #include "convert/foreign.h"
+#include "convert/params.h"
 #include "formats/hf_folder.h"
 #include "formats/hub_cache.h"
 
@@ -200,6 +201,7 @@ enum status source_open(struct catalog *c, const char *path, const struct source
 {
     const struct source_kind *kind;
     catalog_init(c, path);
+    TRY(params_use(c, NULL, err)); /* for names; again when the config is known */
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
     TRY(choose_kind(c->path, &kind, err));

@@ -12,6 +12,7 @@
 #include "convert/config_difference.h"
 #include "convert/megatron_args.h"
 #include "convert/megatron_source.h"
+#include "convert/params.h"
 #include "formats/pickle.h"
 #include "formats/torch.h"
 
@@ -475,6 +476,7 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     TRY(use_hf_config(m, e, err));
     TRY(use_vocabulary(m, err));
     TRY(check_config(c, err));
+    TRY(params_use(c, c->family ? model_map_of_family(m->maps, c->family) : NULL, err));
     if (!c->config.num_experts) m->written_layout.etp = 0; /* args say it of dense models, too */
     if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
         struct layout_options one = {0};
@@ -498,18 +500,15 @@ void megatron_use_moe_layers(struct megatron_source *m, const bool *moe)
 /* ---- tensors ---- */
 
 struct adding_rows {
-    struct megatron_source *m;
+    struct catalog *c;
     struct tensor *t;
     const struct stored_tensor *stored;
 };
 
-static enum status add_part(void *context, const struct pair *p, struct error *err)
+static enum status add_part(void *context, const struct pair *part, struct error *err)
 {
     struct adding_rows *x = context;
-    struct pair part = *p;
-    if (!pair_nest(&part))
-        return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->t->name);
-    return catalog_add_stored(x->m->c, x->t, x->stored, &part, err);
+    return catalog_add_stored(x->c, x->t, x->stored, part, err);
 }
 
 /* Adds what `part` has of rows [first_row, first_row + rows) to the tensor `name` of these rows. */
@@ -519,14 +518,13 @@ static enum status add_rows(struct megatron_source *m, const char *name, enum dt
                             const struct pair *part, struct error *err)
 {
     uint64_t own[MAX_AXES], row = 1;
-    struct adding_rows x = {.m = m, .stored = stored};
+    struct adding_rows x = {.c = m->c, .stored = stored};
     for (unsigned d = 0; d < num_dims; d++)
         own[d] = d ? shape[d] : rows;
     for (unsigned d = 1; d < num_dims; d++)
         row *= shape[d];
     TRY(catalog_add(m->c, name, dtype, num_dims, own, &x.t, err));
-    struct pair window = pair_whole(first_row * row, 0, rows * row);
-    return pair_join(&window, part, add_part, &x, err);
+    return pair_clip(part, first_row * row, rows * row, name, add_part, &x, err);
 }
 
 static enum status check_dtype(const struct stored_tensor *s, struct error *err)
@@ -546,7 +544,7 @@ enum status megatron_add(struct megatron_source *m, const char *logical, unsigne
     if (num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", stored->name, num_dims);
     TRY(check_dtype(stored, err));
-    bool padded = param_find(logical, &p) && p.rule->vocab && num_dims > 0;
+    bool padded = param_find(c->params, logical, &p) && p.spec->padded && num_dims > 0;
     if (padded) c->config.padded_vocab_size = shape[0];
     if (!padded || !vocab) {
         struct tensor *t;

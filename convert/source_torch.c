@@ -109,7 +109,8 @@ static enum status add_shard(void *context, const char *path, const struct value
 {
     struct walking *w = context;
     struct catalog *c = w->x->m->c;
-    struct memory_name name = memory_name_parse(&c->arena, arena_printf(&c->arena, "%s", path));
+    struct memory_name name =
+        memory_name_parse(&c->arena, c->params, arena_printf(&c->arena, "%s", path));
     const char *stored = arena_printf(&c->arena, "%s%s", w->prefix, path);
     if (name.kind == MEMORY_SKIP) return OK;
     TRY(torch_add_tensor(w->t, &c->stored, stored, tensor, err));
@@ -337,17 +338,6 @@ static enum status add_part(struct placing *to, const struct pair *part, const s
     return pair_join(&by_local, order, add_reordered, to, err);
 }
 
-static enum status whole_shape(const struct param_rule *rule, uint64_t ranks, unsigned num_dims,
-                               const uint64_t *local, uint64_t *shape, const char *name,
-                               struct error *err)
-{
-    if (num_dims > MAX_AXES || (rule->split >= 0 && (unsigned)rule->split >= num_dims))
-        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", name, num_dims);
-    for (unsigned d = 0; d < num_dims; d++)
-        shape[d] = local[d] * ((int)d == rule->split ? ranks : 1);
-    return OK;
-}
-
 /* Adds a parameter that one rank holds a shard of; local_shape is the shard's, order how its
  * elements lie in the stored tensor. Of what several ranks hold alike, the first one's counts. */
 static enum status add_param(struct legacy *x, const struct shard *s, const char *logical,
@@ -358,29 +348,28 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     const struct layout *l = &c->layout;
     const struct stored_tensor *stored = &c->stored.tensors[s->stored];
     struct param p;
-    struct pair parts[2];
-    unsigned num_parts;
-    uint64_t shape[MAX_AXES], local[MAX_AXES];
-    if (!param_find(logical, &p)) {
+    struct param_parts parts;
+    uint64_t shape[MAX_AXES];
+    if (!param_find(c->params, logical, &p)) {
         catalog_add_unexpected(c, stored->name);
         return OK;
     }
-    uint64_t ranks = p.rule->expert ? l->etp : l->tp;
-    uint64_t rank = p.rule->expert ? etp_rank(l, s->rank) : s->rank->tp;
-    const char *key = arena_printf(&c->arena, "%s:%" PRIu64, logical, p.rule->split < 0 ? 0 : rank);
+    bool by_etp = p.spec->group == PARAM_ETP;
+    uint64_t ranks = by_etp ? l->etp : l->tp;
+    uint64_t rank = by_etp ? etp_rank(l, s->rank) : s->rank->tp;
+    const char *key = arena_printf(&c->arena, "%s:%" PRIu64, logical, p.spec->split < 0 ? 0 : rank);
     size_t first = s->stored;
     if (!map_add(&x->seen, key, s->stored, &first)) {
-        if (p.rule->split < 0)
+        if (p.spec->split < 0)
             *ARENA_PUSH(&c->arena, x->copies, x->num_copies, x->copies_capacity) =
                 (struct copy){s->stored, first};
         return OK;
     }
-    TRY(whole_shape(p.rule, ranks, num_dims, local_shape, shape, stored->name, err));
-    TRY(param_shard(p.rule, c->config.gated_linear_unit, logical, num_dims, shape, rank, ranks,
-                    parts, &num_parts, local, err));
+    TRY(param_whole_shape(p.spec, stored->name, num_dims, local_shape, ranks, shape, err));
+    TRY(param_shard(p.spec, logical, num_dims, shape, rank, ranks, PARAM_STORED, &parts, err));
     struct placing to = {x->m, logical, num_dims, shape, stored};
-    for (unsigned i = 0; i < num_parts; i++)
-        TRY(add_part(&to, &parts[i], order, err));
+    for (unsigned i = 0; i < parts.count; i++)
+        TRY(add_part(&to, &parts.pairs[i], order, err));
     c->num_mapped++;
     return OK;
 }
@@ -407,8 +396,8 @@ static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t
         struct pair order = {.num_axes = 2, .b_offset = e * hidden * other};
         order.axes[0] = (struct axis){shape[0], shape[1], 1};
         order.axes[1] = (struct axis){shape[1], 1, shape[0]};
-        const char *logical =
-            memory_name_logical(&c->arena, &s->name, layer, s->rank->ep * experts + e, true);
+        const char *logical = memory_name_logical(&c->arena, c->params, &s->name, layer,
+                                                  s->rank->ep * experts + e, true);
         TRY(add_param(x, s, logical, 2, shape, &order, err));
     }
     return OK;
@@ -492,8 +481,8 @@ static enum status add_logical(struct legacy *x, const struct shard *s, const bo
                         t->name, x->version, t->shape[0]);
         order = qkv_order(x->version, t->shape[0] / (3 * d), d, columns);
     }
-    const char *logical =
-        memory_name_logical(&c->arena, &s->name, layer, expert, s->name.in_layers && moe[layer]);
+    const char *logical = memory_name_logical(&c->arena, c->params, &s->name, layer, expert,
+                                              s->name.in_layers && moe[layer]);
     return add_param(x, s, logical, t->num_dims, t->shape, &order, err);
 }
 

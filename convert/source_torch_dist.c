@@ -148,7 +148,7 @@ static enum status add_member(struct megatron_source *m, const struct stack *k, 
 {
     struct arena *a = &m->c->arena;
     uint64_t shape[MAX_AXES];
-    const char *name = dist_key_logical(a, &k->key, layer, expert, moe);
+    const char *name = dist_key_logical(a, m->c->params, &k->key, layer, expert, moe);
     struct pair part = pair_whole(0, index * k->numel, k->numel);
     if (k->num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", k->stored->name, k->num_dims);
@@ -271,8 +271,9 @@ static enum status add_parameters(struct megatron_source *m, const struct stack 
     for (size_t i = 0; i < count; i++) {
         struct param p;
         const struct dist_key *k = &stacks[i].key;
-        const char *first = dist_key_logical(&m->c->arena, k, k->layer, k->expert, false);
-        if (param_find(first, &p))
+        const char *first =
+            dist_key_logical(&m->c->arena, m->c->params, k, k->layer, k->expert, false);
+        if (param_find(m->c->params, first, &p))
             TRY(add_stack(m, &stacks[i], "", moe, err));
         else
             catalog_add_unexpected(m->c, stacks[i].stored->name);

@@ -114,8 +114,8 @@ static enum status add_rank_files(struct legacy_target *x, struct error *err)
 
 static bool holds(const struct layout *l, const struct rank_file *f, const struct megatron_part *p)
 {
-    bool replicated = p->param.rule->split < 0;
-    if (!p->param.rule->expert) return replicated || f->tp == p->tp_rank;
+    bool replicated = p->param.spec->split < 0;
+    if (!param_of_expert(p->param.spec)) return replicated || f->tp == p->tp_rank;
     return f->ep == p->ep_rank && (replicated || f->tp % l->etp == p->tp_rank);
 }
 
@@ -124,7 +124,8 @@ static const char *name_of(const struct legacy_target *x, const struct megatron_
     struct arena *a = &x->t->plan.arena;
     const struct layout *l = &x->t->layout;
     const struct stage *stage = layout_stage(l, p->chunk, p->pp_rank);
-    uint64_t experts = p->param.rule->expert ? x->t->source->config.num_experts / l->ep : 1;
+    uint64_t experts =
+        param_of_expert(p->param.spec) ? x->t->source->config.num_experts / l->ep : 1;
     return memory_name_of(a, &p->param, p->param.layer - stage->first_layer,
                           p->param.expert % experts, x->t->options.transformer_engine,
                           x->t->options.grouped_gemm);
@@ -154,7 +155,7 @@ static void add_extra_state(struct legacy_target *x, uint32_t file, struct state
     struct arena *a = &x->t->plan.arena;
     const char *key = arena_printf(a, "%s._extra_state", module_of(a, name));
     uint32_t segment;
-    if (!p->param.rule->linear || state_dict_has(model, key)) return;
+    if (!p->param.spec->linear || state_dict_has(model, key)) return;
     state_dict_add(a, model, key,
                    x->t->options.transformer_engine ? new_tensor(x, file, DT_U8, 1, empty, &segment)
                                                     : value_none(a));
@@ -166,9 +167,9 @@ static enum status add_to_file(struct legacy_target *x, uint32_t file, uint64_t 
     uint32_t segment;
     struct state_dict *model = &x->files[file].chunks[chunk];
     state_dict_add(&x->t->plan.arena, model, name,
-                   new_tensor(x, file, p->dtype, p->num_dims, p->shape, &segment));
-    for (unsigned i = 0; i < p->num_pairs; i++)
-        TRY(megatron_fill(x->t, p, &p->pairs[i], segment, err));
+                   new_tensor(x, file, p->dtype, p->num_dims, p->parts->shape, &segment));
+    for (unsigned i = 0; i < p->parts->count; i++)
+        TRY(megatron_fill(x->t, p, &p->parts->pairs[i], segment, err));
     add_extra_state(x, file, model, p, name);
     return OK;
 }

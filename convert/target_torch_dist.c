@@ -6,7 +6,7 @@
  * completeness
  *
  * Layers are stacked on a leading axis unless they differ in what they have, its shape or its
- * dtype. A key's chunks are what ranks hold, the two halves of a gated fc1 apart. */
+ * dtype. A key's chunks are what ranks hold, sections apart. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,13 +66,19 @@ struct like {
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
-    uint64_t count;
+    uint64_t count, members; /* that there are; that the stack has */
 };
 
 static bool same_like(const struct like *a, enum dtype dtype, const struct tensor *x)
 {
     return a->dtype == dtype && a->num_dims == x->num_dims &&
            memcmp(a->shape, x->shape, x->num_dims * sizeof *x->shape) == 0;
+}
+
+static uint64_t members_of(const struct catalog *c, const struct param_spec *s)
+{
+    return (s->stacks & STACK_LAYERS ? c->config.num_layers : 1) *
+           (s->stacks & STACK_EXPERTS ? c->config.num_experts : 1);
 }
 
 /* Whether every layer (and expert) has the same tensors, in shape and dtype. */
@@ -87,21 +93,17 @@ static bool layers_are_alike(const struct target *t, struct arena *a)
         const struct tensor *x = &c->tensors[i];
         struct param p;
         size_t at = count;
-        if (!param_find(x->name, &p) || p.rule->place != PLACE_LAYER ||
+        if (!param_find(c->params, x->name, &p) || p.spec->place != PLACE_LAYER ||
             strncmp(x->name, "optimizer.", 10) == 0)
             continue;
         enum dtype dtype = target_dtype(t, x);
-        if (map_add(&names, dist_key_of(a, &p, true, false), count, &at))
-            likes[count++] = (struct like){dtype, x->num_dims, x->shape, 0};
+        if (map_add(&names, dist_key_of(a, c->params, &p, true, false), count, &at))
+            likes[count++] = (struct like){dtype, x->num_dims, x->shape, 0, members_of(c, p.spec)};
         alike = same_like(&likes[at], dtype, x);
         likes[at].count++;
     }
-    for (size_t i = 0; i < names.num_slots && alike; i++) {
-        if (!names.slots[i].key) continue;
-        bool experts = strstr(names.slots[i].key, ".experts.experts.") != NULL;
-        alike = likes[names.slots[i].value].count ==
-                c->config.num_layers * (experts ? c->config.num_experts : 1);
-    }
+    for (size_t i = 0; i < count && alike; i++)
+        alike = likes[i].count == likes[i].members;
     map_release(&names);
     return alike;
 }
@@ -125,12 +127,12 @@ static unsigned lead_of(const struct dist_target *x, const struct param *p,
 {
     const struct model_config *c = &x->t->source->config;
     unsigned n = 0;
-    if (p->rule->place != PLACE_LAYER) return 0;
-    if (x->stacked) {
+    if (p->spec->place != PLACE_LAYER) return 0;
+    if (x->stacked && p->spec->stacks & STACK_LAYERS) {
         sizes[n] = c->num_layers;
         at[n++] = p->layer;
     }
-    if (p->rule->expert) {
+    if (p->spec->stacks & STACK_EXPERTS) {
         sizes[n] = c->num_experts;
         at[n++] = p->expert;
     }
@@ -141,7 +143,8 @@ static struct key *key_of(struct dist_target *x, const struct megatron_part *p, 
                           const uint64_t *lead_sizes)
 {
     struct arena *a = &x->t->plan.arena;
-    const char *name = dist_key_of(a, &p->param, x->stacked, !x->t->options.transformer_engine);
+    const char *name = dist_key_of(a, x->t->source->params, &p->param, x->stacked,
+                                   !x->t->options.transformer_engine);
     size_t at = x->num_keys;
     if (!map_add(&x->key_names, name, at, &at)) return &x->keys[at];
     uint64_t *shape = arena_array(a, ITEM_DIMS, sizeof *shape);
@@ -196,15 +199,17 @@ static enum status add_chunk(struct dist_target *x, const struct megatron_part *
         sizes[d] = 1;
     }
     for (unsigned d = 0; d < p->num_dims; d++) {
-        offsets[lead + d] = p->start[box][d];
-        sizes[lead + d] = p->extent[box][d];
-        numel *= p->extent[box][d];
+        offsets[lead + d] = p->parts->start[box][d];
+        sizes[lead + d] = p->parts->extent[box][d];
+        numel *= p->parts->extent[box][d];
     }
     uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, p->dtype, numel, true);
     add_item(x, file, k, offsets, sizes, segment);
     k->filled += numel;
-    struct pair own = p->pairs[box];
-    own.b_offset = 0; /* each box is a tensor of its own here */
+    struct pair own; /* each box is a tensor of its own here */
+    if (!pair_of_box(&own, p->num_dims, p->whole, p->parts->start[box], p->parts->extent[box], 0,
+                     NULL))
+        return fail(err, ERR_OURS, "%s: a shard that is not a view", p->tensor->name);
     return megatron_fill(x->t, p, &own, segment, err);
 }
 
@@ -214,7 +219,7 @@ static enum status add_part(void *context, const struct megatron_part *p, struct
     const struct layout *l = &x->t->layout;
     uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
     size_t file = file_of_rank(x, rank);
-    for (unsigned i = 0; i < p->num_pairs; i++)
+    for (unsigned i = 0; i < p->parts->count; i++)
         TRY(add_chunk(x, p, i, file, err));
     return OK;
 }
@@ -293,10 +298,11 @@ static void add_extra_states(struct dist_target *x)
     const struct tensor **all = megatron_parameters(x->t, &count);
     for (size_t i = 0; i < count; i++) {
         struct param p;
-        if (!param_find(all[i]->name, &p)) continue;
-        const char *key = dist_key_of(a, &p, x->stacked, !x->t->options.transformer_engine);
+        if (!param_find(x->t->source->params, all[i]->name, &p)) continue;
+        const char *key =
+            dist_key_of(a, x->t->source->params, &p, x->stacked, !x->t->options.transformer_engine);
         const char *module = module_of(a, key);
-        if (p.rule->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
+        if (p.spec->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
             add_extra_state(x, &p, module);
         if (strcmp(p.rest, "self_attention.linear_proj.weight") == 0)
             add_extra_state(x, &p, arena_printf(a, "%s.core_attention", module_of(a, module)));

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "ckpt/layout.h"
 #include "common/checked.h"
 
 static void add_part(struct parameters *p, struct parameter *x, const struct tensor *t,
@@ -67,23 +66,23 @@ static enum status add_heads(struct parameters *p, struct parameter *x, const st
     return OK;
 }
 
-static enum status add_shard(struct parameters *p, struct parameter *x, const struct tensor *t,
-                             unsigned num_dims, const uint64_t *shape, uint64_t at,
-                             struct error *err)
+static enum status add_shard(struct parameters *p, struct parameter *x, const struct catalog *c,
+                             const struct tensor *t, unsigned num_dims, const uint64_t *shape,
+                             uint64_t at, struct error *err)
 {
     const struct shard *s = &x->shard;
     struct param param;
-    struct pair parts[2];
-    unsigned num_parts;
-    uint64_t local[MAX_AXES];
-    if (!param_find(t->name, &param)) return fail(err, ERR_OURS, "%s: no parameter", t->name);
-    TRY(param_shard(param.rule, s->gated, t->name, t->num_dims, t->shape, s->rank, s->size, parts,
-                    &num_parts, local, err));
+    struct param_parts parts;
+    const uint64_t *local = parts.shape;
+    if (!param_find(c->params, t->name, &param))
+        return fail(err, ERR_OURS, "%s: no parameter", t->name);
+    TRY(param_shard(param.spec, t->name, t->num_dims, t->shape, s->rank, s->size, PARAM_STORED,
+                    &parts, err));
     if (t->num_dims != num_dims || memcmp(local, shape, num_dims * sizeof *shape) != 0)
         return wrong_shape(p, t, s->size > 1 ? "a rank's part has shape" : "has shape", num_dims,
                            local, shape, err);
-    for (unsigned i = 0; i < num_parts; i++)
-        add_part(p, x, t, &parts[i], at);
+    for (unsigned i = 0; i < parts.count; i++)
+        add_part(p, x, t, &parts.pairs[i], at);
     return OK;
 }
 
@@ -97,7 +96,7 @@ static enum status bind_tensor(struct parameters *p, struct parameter *x, const 
         return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no such tensor", x->tensors[i]);
     if (x->shard.vocab_rows) return add_vocab_rows(p, x, t, err);
     if (x->shard.heads.groups) return add_heads(p, x, t, err);
-    return add_shard(p, x, t, x->num_dims - stacked, x->shape + stacked,
+    return add_shard(p, x, c, t, x->num_dims - stacked, x->shape + stacked,
                      i * (x->numel / x->num_tensors), err);
 }
 

@@ -12,6 +12,7 @@
 #define FERRY_TRAIN_BUILDER_H
 
 #include "ckpt/layout.h"
+#include "ckpt/param.h"
 #include "train/parameters.h"
 #include "train/program.h"
 #include "train/tokens.h"

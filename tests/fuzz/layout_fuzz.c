@@ -2,6 +2,8 @@
  * refused by a message, or its stages have each layer once and its shards each element; and what
  * goes from the shards of one layout to those of the other and back is what it was. */
 #include "ckpt/testing_layout.h"
+#include "ckpt/testing_param.h"
+#include "convert/params.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -120,36 +122,19 @@ static bool make_layout(struct layout *l, const struct model_config *c)
 struct shards {
     struct cut cut;
     uint64_t numel; /* of the whole */
-    struct pair parts[MOST_RANKS][2];
-    unsigned num_parts[MOST_RANKS];
-    uint64_t local[MOST_RANKS][MAX_AXES], counts[MOST_RANKS], *values[MOST_RANKS];
+    struct param_parts parts[MOST_RANKS];
+    uint64_t counts[MOST_RANKS], *values[MOST_RANKS], *held[MOST_RANKS];
 };
 
-static struct cut cut_of(const struct param_rule *rule, const struct model_config *c,
-                         const struct layout *l)
+static struct cut cut_of(const struct param_spec *spec, const struct model_config *c,
+                         const struct layout *l, enum param_use use)
 {
-    const char *name = rule->name;
-    uint64_t heads = c->num_attention_heads, hidden = c->hidden_size;
-    uint64_t ffn = rule->expert ? c->moe_ffn_hidden_size : c->ffn_hidden_size;
-    struct cut cut = {.rule = rule,
-                      .gated = c->gated_linear_unit,
-                      .num_dims = rule_num_dims(rule),
-                      .shape = {hidden, hidden},
-                      .tp_size = rule->expert ? l->etp : l->tp};
-    if (rule->vocab)
-        cut.shape[0] = padded_vocab_size(c->vocab_size, c->make_vocab_size_divisible_by, l->tp);
-    else if (strstr(name, "position_embeddings"))
-        cut.shape[0] = c->max_position_embeddings;
-    else if (strstr(name, "linear_qkv") && rule->split == 0)
-        cut.shape[0] = (heads + 2 * c->num_query_groups) * c->kv_channels;
-    else if (strstr(name, "softmax_offset"))
-        cut.shape[0] = heads;
-    else if (strstr(name, "linear_proj") && rule->split == 1)
-        cut.shape[1] = heads * c->kv_channels;
-    else if (strstr(name, "linear_fc1") && rule->split == 0)
-        cut.shape[0] = ffn * (rule->gated && c->gated_linear_unit ? 2 : 1);
-    else if (strstr(name, "linear_fc2") && rule->split == 1)
-        cut.shape[1] = ffn;
+    struct cut cut = {.spec = spec,
+                      .num_dims = spec->num_dims,
+                      .size = spec->group == PARAM_ETP ? l->etp : l->tp,
+                      .use = use};
+    uint64_t rows = padded_vocab_size(c->vocab_size, c->make_vocab_size_divisible_by, l->tp);
+    param_padded_shape(spec, spec->num_dims, spec->shape, rows, cut.shape);
     return cut;
 }
 
@@ -159,19 +144,20 @@ static bool make_shards(struct shards *s, const struct cut *c, const struct mode
 {
     struct error err = {0};
     *s = (struct shards){.cut = *c};
-    if (c->tp_size > MOST_RANKS) return false;
+    if (c->size > MOST_RANKS) return false;
     assert_true(shape_numel(c->shape, c->num_dims, &s->numel) && s->numel <= MOST_SHARD_ELEMENTS);
-    for (uint64_t r = 0; r < c->tp_size; r++) {
-        enum status st = param_shard(c->rule, c->gated, c->rule->name, c->num_dims, c->shape, r,
-                                     c->tp_size, s->parts[r], &s->num_parts[r], s->local[r], &err);
+    for (uint64_t r = 0; r < c->size; r++) {
+        enum status st = cut_shard(c, c->spec->name, r, &s->parts[r], &err);
         if (st) {
-            assert_true(st == ERR_UNSUPPORTED && strstr(err.text, c->rule->name));
-            assert_true(strstr(c->rule->name, "linear_qkv") &&
-                        c->tp_size > config->num_query_groups);
+            assert_true(st == ERR_UNSUPPORTED && strstr(err.text, c->spec->name));
+            assert_true(c->spec->num_sections > 2 && c->use == PARAM_STORED &&
+                        c->size > config->num_query_groups);
             return false;
         }
-        assert_true(shape_numel(s->local[r], c->num_dims, &s->counts[r]));
+        assert_true(shape_numel(s->parts[r].shape, c->num_dims, &s->counts[r]));
         s->values[r] = arena_array(&arena, s->counts[r] + 1, sizeof **s->values);
+        s->held[r] = arena_array(&arena, s->counts[r] + 1, sizeof **s->held);
+        assert_true(held_elements(c, r, s->held[r]) == s->counts[r]);
     }
     check_shards(c);
     return true;
@@ -180,9 +166,9 @@ static bool make_shards(struct shards *s, const struct cut *c, const struct mode
 /* What each rank should hold of elements below `end`; zeros behind it. */
 static void fill_shards(struct shards *s, uint64_t end)
 {
-    for (uint64_t r = 0; r < s->cut.tp_size; r++)
+    for (uint64_t r = 0; r < s->cut.size; r++)
         for (uint64_t i = 0; i < s->counts[r]; i++) {
-            uint64_t whole = whole_element(&s->cut, s->local[r], r, i);
+            uint64_t whole = s->held[r][i];
             s->values[r][i] = whole < end ? 1 + whole : 0;
         }
 }
@@ -208,21 +194,22 @@ static enum status copy_block(void *context, const struct pair *p, struct error 
 static void carry(const struct shards *from, struct shards *to)
 {
     struct error err = {0};
-    uint64_t sources = from->cut.rule->split < 0 ? 1 : from->cut.tp_size;
-    for (uint64_t j = 0; j < to->cut.tp_size; j++) {
+    uint64_t sources = from->cut.spec->split < 0 ? 1 : from->cut.size;
+    for (uint64_t j = 0; j < to->cut.size; j++) {
         memset(to->values[j], 0, to->counts[j] * sizeof **to->values);
         for (uint64_t i = 0; i < sources; i++)
-            for (unsigned k = 0; k < from->num_parts[i] * to->num_parts[j]; k++) {
+            for (unsigned k = 0; k < from->parts[i].count * to->parts[j].count; k++) {
                 struct copying c = {from->values[i], to->values[j]};
-                assert_ok(pair_join(&from->parts[i][k % from->num_parts[i]],
-                                    &to->parts[j][k / from->num_parts[i]], copy_block, &c, &err));
+                assert_ok(pair_join(&from->parts[i].pairs[k % from->parts[i].count],
+                                    &to->parts[j].pairs[k / from->parts[i].count], copy_block, &c,
+                                    &err));
             }
     }
 }
 
 static void check_same(const struct shards *a, const struct shards *b)
 {
-    for (uint64_t r = 0; r < a->cut.tp_size; r++)
+    for (uint64_t r = 0; r < a->cut.size; r++)
         for (uint64_t i = 0; i < a->counts[r]; i++)
             assert_true(a->values[r][i] == b->values[r][i]);
 }
@@ -246,17 +233,22 @@ static void there_and_back(const struct cut *here, const struct cut *there,
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct layout here, there;
-    size_t num_rules;
-    const struct param_rule *rules = param_rules(&num_rules);
+    const struct param_table *params;
+    struct error err = {0};
     test_choices = data;
     test_choices_end = data + size;
     arena_init(&arena);
     struct model_config c = choose_model();
+    assert_ok(params_make(NULL, &c, &arena, &params, &err));
     if (make_layout(&here, &c) && make_layout(&there, &c))
         for (uint64_t n = 1 + test_choose(3); n > 0; n--) {
-            const struct param_rule *rule = &rules[test_choose(num_rules)];
-            struct cut a = cut_of(rule, &c, &here), b = cut_of(rule, &c, &there);
-            if (c.num_experts || !rule->expert) there_and_back(&a, &b, &c);
+            const struct param_spec *spec = &params->specs[test_choose(params->count)];
+            struct cut a = cut_of(spec, &c, &here, PARAM_STORED),
+                       b = cut_of(spec, &c, &there, PARAM_STORED),
+                       d = cut_of(spec, &c, &there, PARAM_COMPUTED);
+            if (!spec->num_dims || (!c.num_experts && spec->group == PARAM_ETP)) continue;
+            there_and_back(&a, &b, &c);
+            if (d.size <= MOST_RANKS) check_shards(&d);
         }
     arena_release(&arena);
     return 0;
