@@ -178,9 +178,10 @@ enum status params_again(const struct param_table *t, const struct model_config 
     return OK;
 }
 
-enum status params_use(struct catalog *c, const struct model_map *map, struct error *err)
+void params_use(struct catalog *c, const struct model_maps *maps, const struct model_map *map)
 {
-    return params_make(map, &c->config, &c->arena, &c->params, err);
+    const struct param_rows *rows = map ? map->params : maps->params;
+    c->params = param_table_of(copy_rows(&c->arena, rows), &c->config, &c->arena);
 }
 
 const struct param_spellings *params_spellings(const struct param_table *t)

@@ -23,9 +23,9 @@ MUST_CHECK enum status params_again(const struct param_table *t, const struct mo
                                     struct arena *a, const struct param_table **out,
                                     struct error *err);
 
-/* Sets c->params by c->config. To be called again where the config is set or changed. */
-MUST_CHECK enum status params_use(struct catalog *c, const struct model_map *map,
-                                  struct error *err);
+/* Sets c->params by c->config, with the rows of `map` (NULL: Megatron's alone), one of maps. To be
+ * called again where the config is set or changed. */
+void params_use(struct catalog *c, const struct model_maps *maps, const struct model_map *map);
 
 /* ---- other spellings of names in Megatron's files ---- */
 

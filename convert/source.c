@@ -201,7 +201,7 @@ enum status source_open(struct catalog *c, const char *path, const struct source
 {
     const struct source_kind *kind;
     catalog_init(c, path);
-    TRY(params_use(c, NULL, err)); /* for names; again when the config is known */
+    params_use(c, maps, NULL); /* for names; again when the config is known */
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
     TRY(choose_kind(c->path, &kind, err));

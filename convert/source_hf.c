@@ -303,7 +303,7 @@ static enum status open_hf(struct catalog *c, const struct source_options *o,
     TRY(hf_folder_open(&c->stored, c->folder, NULL, err));
 
     struct layout_options one = {0};
-    TRY(params_use(c, x.map, err));
+    params_use(c, maps, x.map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
     x.taken = arena_array(&c->arena, c->stored.num_tensors, sizeof *x.taken);
     TRY(model_map_expand(x.map, &c->config, &names, add_mapped, &x, err));

@@ -476,7 +476,7 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     TRY(use_hf_config(m, e, err));
     TRY(use_vocabulary(m, err));
     TRY(check_config(c, err));
-    TRY(params_use(c, c->family ? model_map_of_family(m->maps, c->family) : NULL, err));
+    params_use(c, m->maps, c->family ? model_map_of_family(m->maps, c->family) : NULL);
     if (!c->config.num_experts) m->written_layout.etp = 0; /* args say it of dense models, too */
     if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
         struct layout_options one = {0};

@@ -176,7 +176,7 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
     enum status st = make_config(f, map, &c->arena, &c->config, err);
     if (st == ERR_CORRUPT) return err->code = ERR_USAGE; /* of sizes that flags give */
     TRY(st);
-    TRY(params_use(c, map, err));
+    params_use(c, maps, map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
     return model_map_expand(map, &c->config, NULL, add_random, &x, err);
 }
