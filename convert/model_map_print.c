@@ -1,6 +1,6 @@
 /* model_map_print.c - a map's rows, as they are once loaded: for people and for programs. */
 #include "common/json.h"
-#include "convert/model_map_internal.h"
+#include "convert/params_internal.h"
 
 static void print_config(struct strbuf *out, const struct model_map *map)
 {
@@ -34,6 +34,36 @@ static void print_tensor(struct strbuf *out, const struct tensor_row *r)
                       r->hf[r->parts[i].tensor], r->parts[i].hf);
 }
 
+/* The sections of a row: "gate i, up i when gated_linear_unit", "g times query r*d, key d shared".
+ */
+static void print_sections(struct strbuf *out, const struct param_row *r)
+{
+    strbuf_add_text(out, "      sections: ");
+    if (r->repeat) strbuf_printf(out, "%s times ", r->repeat);
+    for (unsigned k = 0; k < r->num_sections; k++)
+        strbuf_printf(out, "%s%s %s%s", k ? ", " : "", r->sections[k].name, r->sections[k].size,
+                      r->sections[k].shared ? " shared" : "");
+    if (r->sections_when) strbuf_printf(out, "   when %s", r->sections_when);
+    strbuf_add_char(out, '\n');
+}
+
+/* A map's own rows: Megatron's are those of all maps. */
+static void print_parameters(struct strbuf *out, const struct param_rows *rows)
+{
+    if (rows->sizes[SCOPE_MAP].count) strbuf_add_text(out, "parameters\n");
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct param_row *r = &rows->items[i];
+        if (r->scope != SCOPE_MAP) continue;
+        strbuf_printf(out, "  %s [%s]", r->name, r->shape ? r->shape : "");
+        if (r->split >= 0)
+            strbuf_printf(out, "   %s split dimension %d",
+                          r->group == PARAM_ETP ? "etp ranks" : "tp ranks", r->split);
+        if (r->padded) strbuf_add_text(out, "   padded");
+        strbuf_add_char(out, '\n');
+        if (r->num_sections) print_sections(out, r);
+    }
+}
+
 void model_map_print(struct strbuf *out, const struct model_map *map)
 {
     strbuf_printf(out, "%s: %s\nmodel_type %s, architecture %s\n", map->family,
@@ -42,6 +72,7 @@ void model_map_print(struct strbuf *out, const struct model_map *map)
     for (size_t i = 0; i < map->num_sizes; i++)
         strbuf_printf(out, "  %s = %s\n", map->sizes[i].name, map->sizes[i].text);
     print_config(out, map);
+    print_parameters(out, map->params);
     strbuf_add_text(out, "tensors\n");
     for (size_t i = 0; i < map->num_tensors; i++)
         print_tensor(out, &map->tensors[i]);
@@ -91,6 +122,35 @@ static cJSON *tensor_row_json(const struct tensor_row *r)
     return o;
 }
 
+static cJSON *param_row_json(const struct param_row *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_text(o, "name", r->name);
+    add_text(o, "shape", r->shape);
+    add_text(o, "group", r->group == PARAM_ETP ? "etp" : "tp");
+    if (r->split >= 0) cJSON_AddItemToObject(o, "split", json_new_i64(r->split));
+    add_text(o, "repeat", r->repeat);
+    cJSON *sections = r->num_sections ? cJSON_AddObjectToObject(o, "sections") : NULL;
+    cJSON *shared = r->num_sections ? cJSON_AddArrayToObject(o, "shared") : NULL;
+    for (unsigned k = 0; k < r->num_sections; k++) {
+        add_text(sections, r->sections[k].name, r->sections[k].size);
+        if (r->sections[k].shared)
+            cJSON_AddItemToArray(shared, cJSON_CreateString(r->sections[k].name));
+    }
+    add_text(o, "sections_when", r->sections_when);
+    return o;
+}
+
+/* Of maps that have some of their own. */
+static void add_parameters(cJSON *o, const struct param_rows *rows)
+{
+    if (!rows->sizes[SCOPE_MAP].count) return;
+    cJSON *list = cJSON_AddArrayToObject(o, "parameters");
+    for (size_t i = 0; i < rows->count; i++)
+        if (rows->items[i].scope == SCOPE_MAP)
+            cJSON_AddItemToArray(list, param_row_json(&rows->items[i]));
+}
+
 cJSON *model_map_json(const struct model_map *map)
 {
     cJSON *o = cJSON_CreateObject();
@@ -104,6 +164,7 @@ cJSON *model_map_json(const struct model_map *map)
     cJSON *config = cJSON_AddArrayToObject(o, "config");
     for (size_t i = 0; i < map->num_config; i++)
         cJSON_AddItemToArray(config, config_row_json(&map->config[i]));
+    add_parameters(o, map->params);
     cJSON *tensors = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < map->num_tensors; i++)
         cJSON_AddItemToArray(tensors, tensor_row_json(&map->tensors[i]));

@@ -554,6 +554,8 @@ static void a_map_of_a_known_family_takes_its_place(void **state)
 #define FC2 "'megatron':'decoder.layers.{l}.mlp.linear_fc2.weight'"
 #define ROW(members) "'tensors':[{" members "}]"
 #define CONFIG(members) "'config':[{" members "}]"
+#define PARAM(members) "'parameters':[{" members "}]"
+#define XW "'name':'decoder.layers.{l}.x.weight'"
 
 static const struct {
     const char *members, *message;
@@ -605,6 +607,47 @@ static const struct {
     {"'unsupported':[{'when':'hf.a'}]", "unsupported[0] (hf.a): when and why are wanted"},
     {"'unsupported':[{'when':'zzz','why':'b'}]", "unsupported[0] (zzz): \"zzz\": an unknown name"},
     {"'unsupported':[[]]", "unsupported[0]: no object"},
+    /* the parameters */
+    {"'parameters':{}", "parameters is not a list"},
+    {"'parameters':[1]", "parameters[0]: no object"},
+    {PARAM("'shape':'h'"), "parameters[0]: name is wanted"},
+    {PARAM("'name':'x.weight','shape':'h'"), "parameters[0] (x.weight): place is wanted"},
+    {PARAM("'name':'x.weight','place':'first'"), "place \"first\" is not known"},
+    {PARAM("'name':'x.weight','place':'layer'"), "a name with {l} is placed with its layer"},
+    {PARAM(XW ",'place':'last'"), "a name with {l} is placed with its layer"},
+    {PARAM("'name':'decoder.layers.{l}.{p}x'"), "{l}, {e} or {p} is expected"},
+    {PARAM(XW ",'halves':2"), "parameters[0] (decoder.layers.{l}.x.weight): \"halves\" is none of"},
+    {PARAM(XW ",'group':'dp'"), "group \"dp\" is not known"},
+    {PARAM(XW ",'split':-1"), "split is not the number of a dimension"},
+    {PARAM(XW ",'split':8"), "split is not the number of a dimension"},
+    {PARAM(XW ",'split':2,'shape':'h i'"), "it has 2 dimensions, and ranks split number 2"},
+    {PARAM(XW ",'shape':'h zzz'"), "x.weight): \"zzz\": an unknown name"},
+    {PARAM(XW ",'shape':'h l'"), "\"l\": an unknown name"},
+    {PARAM(XW ",'shape':'h 0-h'"), "\"0-h\" is negative"},
+    {PARAM(XW ",'shape':'h h h h h h h h h'"), "9 dimensions"},
+    {PARAM(XW ",'shape':1"), "shape is not a string"},
+    {PARAM(XW ",'linear':1"), "linear is neither true nor false"},
+    {PARAM(XW ",'padded':true,'split':1"), "padded rows are those of dimension 0"},
+    {PARAM(XW ",'stacks':'experts'"), "stacks along what the name does not count"},
+    {PARAM(XW ",'stacks':['rows']"), "stacks \"rows\" is not known"},
+    {PARAM(XW ",'local':'x'"), "{l} is in one name and not in the other"},
+    {PARAM(XW ",'sections':{'a':'h'}"), "sections go with split"},
+    {PARAM(XW ",'split':0,'sections':[]"), "sections is not an object"},
+    {PARAM(XW ",'split':0,'sections':{'a':1}"), "section a is not a string"},
+    {PARAM(XW ",'split':0,'sections':{'a':'zzz'}"), "\"zzz\": an unknown name"},
+    {PARAM(XW ",'split':0,'repeat':'g'"), "sections_when and repeat go with sections"},
+    {PARAM(XW ",'split':0,'sections':{'a':'h'},'sections_when':'zzz'"), "\"zzz\": an unknown name"},
+    {PARAM(XW ",'split':0,'sections':{'a':'h'},'repeat':'zzz'"), "\"zzz\": an unknown name"},
+    {PARAM(XW ",'split':0,'sections':{'a':'h'},'shared':'b'"), "shared names no section: \"b\""},
+    {PARAM(XW ",'split':0,'sections':{'a':'1','b':'1','c':'1','d':'1','e':'1','f':'1','g':'1',"
+              "'h':'1','i':'1'}"),
+     "more than 8 sections"},
+    {PARAM(XW ",'split':0,'shape':'3*h','sections':{'a':'h','b':'h'}"),
+     "its sections are 96 of the 144 that dimension 0 has"},
+    {PARAM(XW ",'split':1,'shape':'h g*h','repeat':'g','sections':{'a':'h','b':'h'}"),
+     "its sections are 192 of the 96 that dimension 1 has"},
+    {"'parameters':[{" XW "},{" XW "}]",
+     "parameters[1] (decoder.layers.{l}.x.weight): the name stands twice"},
     /* the tensors */
     {"'tensors':{}", "tensors is not a list"},
     {"'tensors':['a']", "tensors[0]: no object"},

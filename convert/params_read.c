@@ -199,7 +199,8 @@ static enum status check_sum(const struct map_loader *l, const struct param_spec
         if (!add_u64(sum, s->sections[k].size, &sum)) return map_bad(l, "its sections overflow");
     }
     if (!s->num_sections || !s->num_dims || !known) return OK;
-    if (mul_u64(sum, s->repeat, &sum) && sum == s->shape[s->split]) return OK;
+    if (!mul_u64(sum, s->repeat, &sum)) return map_bad(l, "its sections overflow");
+    if (sum == s->shape[s->split]) return OK;
     return map_bad(l, arena_printf(l->a,
                                    "its sections are %" PRIu64 " of the %" PRIu64
                                    " that dimension %d has",

@@ -46,6 +46,37 @@ while read -r family; do
     done <list
 done <families
 
+it "parameters that a map alone adds, of any sections, come back from every layout and format"
+cat >mixer.json <<'JSON'
+{"family": "mixer", "extends": "llama", "model_type": "mixer", "architecture": "Mixer",
+ "sizes": {"H": "num_attention_heads", "z": "2 * h", "n": "2 * d", "m": "2*z + 2*n + H", "u": "g*(2*r + 2)*d"},
+ "parameters": [
+  {"name": "decoder.layers.{l}.mixer.in_proj.weight", "shape": "m h", "split": 0, "linear": true,
+   "sections": {"z": "z", "x": "z", "B": "n", "C": "n", "dt": "H"}},
+  {"name": "decoder.layers.{l}.mixer.out_proj.weight", "shape": "h z", "split": 1, "sections": {"a": "h", "b": "h"}},
+  {"name": "decoder.layers.{l}.mixer.qgkv.weight", "shape": "u h", "split": 0, "repeat": "g", "shared": ["key", "value"],
+   "sections": {"query": "r*d", "gate": "r*d", "key": "d", "value": "d"}},
+  {"name": "decoder.layers.{l}.mixer.norm.weight", "shape": "h", "stacks": []}],
+ "tensors": [
+  {"megatron": "decoder.layers.{l}.mixer.in_proj.weight", "shape": "m h", "hf": "{p}layers.{l}.mixer.in.weight"},
+  {"megatron": "decoder.layers.{l}.mixer.out_proj.weight", "shape": "h z", "hf": "{p}layers.{l}.mixer.out.weight"},
+  {"megatron": "decoder.layers.{l}.mixer.qgkv.weight", "shape": "u h", "hf": "{p}layers.{l}.mixer.qgkv.weight"},
+  {"megatron": "decoder.layers.{l}.mixer.norm.weight", "shape": "h", "hf": "{p}layers.{l}.mixer.norm.weight"}]}
+JSON
+"$ferry" synth -q --model mixer --model-map mixer.json --vocab-size 1001 mixed || is_wrong "synth fails"
+for options in "--tp 1" "--tp 2 --pp 2" "--tp 4 --to torch" "--tp 8 --to torch --transformer-impl local"; do
+    # shellcheck disable=SC2086 # words
+    run convert mixed there --overwrite --model-map mixer.json $options
+    exits 0
+    run convert there step --overwrite --model-map mixer.json --to torch_dist --tp 4 --pp 1
+    exits 0
+    run convert step back --to hf --overwrite --model-map mixer.json
+    exits 0
+    same_files mixed back
+done
+run models --show mixer --model-map mixer.json
+prints "sections: g times query r*d, gate r*d, key d shared, value d shared"
+
 it "resharding step by step is the same as going there at once"
 synth_model m --layers 8
 run convert m a --tp 2 --pp 4

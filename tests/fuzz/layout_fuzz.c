@@ -10,7 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MOST_RANKS = 16 };
 
-static struct arena arena;
+static struct arena arena, kept;
+static const struct param_table *rows;
 
 /* ---- models and layouts ---- */
 
@@ -239,7 +240,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     test_choices_end = data + size;
     arena_init(&arena);
     struct model_config c = choose_model();
-    assert_ok(params_make(NULL, &c, &arena, &params, &err));
+    assert_ok(params_again(rows, &c, &arena, &params, &err));
     if (make_layout(&here, &c) && make_layout(&there, &c))
         for (uint64_t n = 1 + test_choose(3); n > 0; n--) {
             const struct param_spec *spec = &params->specs[test_choose(params->count)];
@@ -257,6 +258,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 /* A failed check of cmocka's is to end the process, so that libFuzzer keeps the bytes. */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
+    const struct model_config none = {.num_layers = 0};
+    struct error err;
     (void)argc, (void)argv;
+    arena_init(&kept);
+    if (params_make(NULL, &none, &kept, &rows, &err)) return -1;
     return setenv("CMOCKA_TEST_ABORT", "1", 1);
 }
