@@ -110,6 +110,13 @@ it "models and synth answer"
 answers 0 models
 answers 0 models -q --show gpt2
 answers 0 models --show qwen3_moe
+cat >mixer.json <<'JSON'
+{"family": "mixer", "extends": "llama", "model_type": "mixer", "architecture": "Mixer",
+ "parameters": [
+  {"name": "decoder.layers.{l}.mixer.weight", "shape": "g*s h", "split": 0, "repeat": "g", "shared": "key",
+   "sections": {"query": "s - d", "key": "d"}, "sections_when": "gated_linear_unit"}]}
+JSON
+answers 0 models --show mixer --model-map mixer.json
 answers 3 models --show nosuch
 answers 0 synth s --model llama
 answers 0 synth s --model llama --overwrite
