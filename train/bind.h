@@ -5,7 +5,7 @@
 #include "train/parameters.h"
 
 /* Sets the parts of all parameters that have none yet, of tensors of c. ERR_UNSUPPORTED where the
- * checkpoint has no such tensor, or its shard is not of the parameter's shape. */
+ * checkpoint has no such tensor, or it is of another shape than the config says. */
 MUST_CHECK enum status parameters_bind(struct parameters *p, const struct catalog *c,
                                        struct error *err);
 

@@ -9,20 +9,46 @@
 
 static struct error err;
 
+/* Rows of two sections, one of a vocabulary, one that the config does not tell of. */
+static const struct param_spec gated = {.name = "a",
+                                        .num_dims = 2,
+                                        .shape = {12, 3},
+                                        .repeat = 1,
+                                        .num_sections = 2,
+                                        .sections = {{"gate", 8, false}, {"up", 4, false}}};
+static const struct param_spec rows = {
+    .name = "b", .num_dims = 2, .shape = {5, 3}, .repeat = 1, .padded = true};
+static const struct param_spec unknown = {.name = "c", .split = -1, .num_dims = 1};
+
+static uint32_t add(struct parameters *p, const struct param_spec *spec, struct cut cut)
+{
+    uint32_t number;
+    assert_ok(parameters_add(p, spec->name, spec, &cut, &number, &err));
+    return number;
+}
+
 static void a_name_is_one_parameter(void **state)
 {
     struct parameters p;
-    const struct shard whole = {.size = 1};
-    const uint64_t shape[] = {5, 3}, cache[] = {7, 2};
+    const struct cut half = {.rank = 1, .size = 2, .rows = 8};
+    const uint64_t cache[] = {7, 2};
+    uint32_t number;
     (void)state;
     parameters_init(&p, ELEM_BF16);
-    assert_int_equal(parameters_add(&p, "a", &whole, 2, shape), 0);
-    assert_int_equal(parameters_add(&p, "b", &whole, 1, shape), 1);
-    assert_int_equal(parameters_add(&p, "a", &whole, 2, shape), 0);
+    assert_int_equal(add(&p, &gated, half), 0);
+    assert_int_equal(add(&p, &rows, half), 1);
+    assert_int_equal(add(&p, &gated, half), 0);
     assert_int_equal(parameters_add_state(&p, "cache", 2, cache), 2);
     assert_int_equal(parameters_add_state(&p, "cache", 2, cache), 2);
+    assert_fails(parameters_add(&p, "c", &unknown, &half, &number, &err), ERR_UNSUPPORTED,
+                 "c: the config does not say its shape");
+    assert_fails(parameters_add(&p, "d", &gated, &(struct cut){.size = 3}, &number, &err),
+                 ERR_UNSUPPORTED, "d: 8 rows are not divisible by tensor parallel size 3");
     assert_int_equal(p.count, 3);
-    assert_int_equal(p.items[0].numel, 15);
+    assert_int_equal(p.items[0].shape[0], 6); /* 4 of gate, 2 of up */
+    assert_int_equal(p.items[0].numel, 18);
+    assert_int_equal(p.items[0].cut->count, 2);
+    assert_int_equal(p.items[1].shape[0], 4); /* of 8, of which 5 are no padding */
     for (size_t i = 0; i < p.count; i++)
         assert_int_equal(p.items[i].offset, i * MEMORY_ALIGNMENT);
     assert_int_equal(p.bytes, 3 * MEMORY_ALIGNMENT);
@@ -32,19 +58,20 @@ static void a_name_is_one_parameter(void **state)
 static void a_stack_has_a_dimension_in_front(void **state)
 {
     struct parameters p;
-    const struct shard whole = {.size = 1};
-    const uint64_t shape[] = {5, 3};
+    const struct cut all = {.size = 1};
     char names[2][8] = {"e.0", "e.1"};
     const char *const tensors[] = {names[0], names[1]};
+    uint32_t number;
     (void)state;
     parameters_init(&p, ELEM_F32);
-    const uint32_t number = parameters_add_stack(&p, "e", tensors, 2, &whole, 2, shape);
+    assert_ok(parameters_add_stack(&p, "e", tensors, 2, &gated, &all, &number, &err));
     const struct parameter *x = &p.items[number];
     names[1][2] = 'x'; /* they are copied */
     assert_int_equal(x->num_dims, 3);
     assert_int_equal(x->shape[0], 2);
+    assert_int_equal(x->shape[1], 12);
     assert_int_equal(x->shape[2], 3);
-    assert_int_equal(x->numel, 30);
+    assert_int_equal(x->numel, 72);
     assert_string_equal(x->tensors[1], "e.1");
     parameters_release(&p);
 }
@@ -87,7 +114,7 @@ static void count_elements(const struct model *m, unsigned **held)
                 assert_true(a < x->parts[k].tensor->numel);
                 held[x->parts[k].tensor - opened.catalog.tensors][a]++;
             }
-        if (!x->shard.vocab_rows) assert_int_equal(count, x->numel);
+        if (x->spec && !x->spec->padded) assert_int_equal(count, x->numel);
         free(filled);
     }
 }
@@ -161,16 +188,15 @@ static void what_a_checkpoint_lacks_is_named(void **state)
     const uint64_t *right = t->shape, wide[] = {right[0], right[1] + 2};
     t->shape = wide;
     assert_fails(make_pass(&m, &p, &(struct layout_options){.tp = 2}, 0), ERR_UNSUPPORTED,
-                 "decoder.layers.1.mlp.linear_fc2.weight: a rank's part has shape");
+                 "decoder.layers.1.mlp.linear_fc2.weight: has shape");
     pass_release(&p);
     model_close(&m);
     t->shape = right;
     struct parameters q;
     parameters_init(&q, ELEM_F32);
-    (void)parameters_add(&q, "decoder.layers.9.mlp.linear_fc2.weight", &(struct shard){.size = 1},
-                         2, t->shape);
+    (void)add(&q, &gated, (struct cut){.size = 1});
     assert_fails(parameters_bind(&q, &opened.catalog, &err), ERR_UNSUPPORTED,
-                 "decoder.layers.9.mlp.linear_fc2.weight: the checkpoint has no such tensor");
+                 "a: the checkpoint has no such tensor");
     parameters_release(&q);
     opened_close(&opened);
 }

@@ -9,21 +9,19 @@
 
 static void mlp_block(struct builder *x)
 {
-    uint64_t hidden = x->c->hidden_size, share = x->c->ffn_hidden_size / x->tp;
-    uint64_t columns = share * (x->c->gated_linear_unit ? 2 : 1);
     bool biased = x->c->add_mlp_bias;
     value_id in = builder_normed(x, "mlp.linear_fc1.layer_norm_weight",
                                  "mlp.linear_fc1.layer_norm_bias", "mlp_norm");
     builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "mlp_norm");
-    value_id w = builder_weight(x, "mlp.linear_fc1.weight", columns, hidden);
-    value_id bias = builder_optional(x, biased, "mlp.linear_fc1.bias", columns);
+    value_id w = builder_parameter(x, "mlp.linear_fc1.weight");
+    value_id bias = builder_optional(x, biased, "mlp.linear_fc1.bias");
     value_id a = builder_activated(
         x, builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "fc1"), NO_VALUE);
     builder_trace(x, a, false, true, "activation");
-    w = builder_weight(x, "mlp.linear_fc2.weight", hidden, share);
+    w = builder_parameter(x, "mlp.linear_fc2.weight");
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, a, w, NO_VALUE, "fc2"));
     builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "mlp");
-    builder_branch(x, y, builder_optional(x, biased, "mlp.linear_fc2.bias", hidden));
+    builder_branch(x, y, builder_optional(x, biased, "mlp.linear_fc2.bias"));
 }
 
 /* ---- stages ---- */

@@ -54,6 +54,7 @@ struct built {
 
 struct build {
     const struct model_config *config;
+    const struct param_table *params; /* of config */
     const struct layout *layout;
     const struct groups *groups;
     struct parameters *parameters; /* those that are not there are added */

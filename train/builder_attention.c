@@ -6,9 +6,8 @@
 
 static value_id heads_normed(struct builder *x, value_id qkv)
 {
-    uint64_t d = x->heads.head_dim;
-    value_id q = builder_bias_or_norm(x, "self_attention.q_layernorm.weight", d);
-    value_id k = builder_bias_or_norm(x, "self_attention.k_layernorm.weight", d);
+    value_id q = builder_parameter(x, "self_attention.q_layernorm.weight");
+    value_id k = builder_parameter(x, "self_attention.k_layernorm.weight");
     return emit(x, OP_HEAD_NORM, "qk_norm", IN(qkv, q, k),
                 .params.head_norm = {.heads = x->heads, .epsilon = x->c->layernorm_epsilon});
 }
@@ -123,17 +122,8 @@ static value_id core_attention(struct builder *x, value_id qkv)
 /* Queries, keys and values. */
 static value_id projected(struct builder *x, value_id in)
 {
-    const struct head_shape h = x->heads;
-    const uint64_t columns = (uint64_t)h.groups * (h.queries + 2) * h.head_dim,
-                   shape[] = {columns, x->c->hidden_size};
-    struct shard s = {.rank = x->b->groups->place.tp, .size = x->tp};
-    if (x->tp > x->c->num_query_groups) s.heads = h;
-    value_id w = builder_tensor(x, builder_full_name(x, "self_attention.linear_qkv.weight"), &s, 2,
-                                shape),
-             bias = NO_VALUE;
-    if (x->c->add_qkv_bias)
-        bias =
-            builder_tensor(x, builder_full_name(x, "self_attention.linear_qkv.bias"), &s, 1, shape);
+    value_id w = builder_parameter(x, "self_attention.linear_qkv.weight");
+    value_id bias = builder_optional(x, x->c->add_qkv_bias, "self_attention.linear_qkv.bias");
     return builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "qkv");
 }
 
@@ -151,9 +141,6 @@ static void trace_heads(struct builder *x, value_id qkv, const char *name)
 
 void builder_attention(struct builder *x)
 {
-    struct head_shape h = x->heads;
-    uint64_t hidden = x->c->hidden_size;
-    uint64_t context = (uint64_t)h.groups * h.queries * h.head_dim;
     bool biased = x->c->add_proj_bias;
     value_id in = builder_normed(x, "self_attention.linear_qkv.layer_norm_weight",
                                  "self_attention.linear_qkv.layer_norm_bias", "attention_norm");
@@ -173,8 +160,8 @@ void builder_attention(struct builder *x)
     }
     value_id o = core_attention(x, qkv);
     builder_trace(x, o, false, true, "attention");
-    value_id w = builder_weight(x, "self_attention.linear_proj.weight", hidden, context);
+    value_id w = builder_parameter(x, "self_attention.linear_proj.weight");
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, o, w, NO_VALUE, "projection"));
     builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "projection");
-    builder_branch(x, y, builder_optional(x, biased, "self_attention.linear_proj.bias", hidden));
+    builder_branch(x, y, builder_optional(x, biased, "self_attention.linear_proj.bias"));
 }

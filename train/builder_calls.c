@@ -63,36 +63,44 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
     return id;
 }
 
-value_id builder_tensor(struct builder *x, const char *name, const struct shard *s,
-                        unsigned num_dims, const uint64_t *shape)
-{
-    return builder_held(x, VALUE_PARAMETER,
-                        parameters_add(x->b->parameters, name, s, num_dims, shape));
-}
-
 const char *builder_full_name(struct builder *x, const char *name)
 {
     if (x->layer < 0) return name;
     return arena_printf(&x->p->arena, "decoder.layers.%d.%s", x->layer, name);
 }
 
-value_id builder_weight(struct builder *x, const char *name, uint64_t rows, uint64_t columns)
+bool builder_spec(struct builder *x, const char *name, const struct param_spec **spec,
+                  struct cut *cut)
 {
-    struct shard s = {
-        .rank = x->b->groups->place.tp, .size = x->tp, .gated = x->c->gated_linear_unit};
-    return builder_tensor(x, builder_full_name(x, name), &s, 2, (uint64_t[]){rows, columns});
+    const struct group_place *at = &x->b->groups->place;
+    struct param param;
+    if (x->st) return false;
+    if (!param_find(x->b->params, name, &param)) {
+        x->st = fail(x->err, ERR_OURS, "%s: no parameter", name);
+        return false;
+    }
+    const bool expert = param.spec->group == PARAM_ETP;
+    *spec = param.spec;
+    *cut = (struct cut){.rank = expert ? at->etp : at->tp,
+                        .size = expert ? x->etp : x->tp,
+                        .rows = builder_vocab_rows(x->b) * x->tp};
+    return true;
 }
 
-value_id builder_bias_or_norm(struct builder *x, const char *name, uint64_t count)
+value_id builder_parameter(struct builder *x, const char *name)
 {
-    struct shard s = {
-        .rank = x->b->groups->place.tp, .size = x->tp, .gated = x->c->gated_linear_unit};
-    return builder_tensor(x, builder_full_name(x, name), &s, 1, &count);
+    const char *full_name = builder_full_name(x, name);
+    const struct param_spec *spec;
+    struct cut cut;
+    uint32_t number = 0;
+    if (builder_spec(x, full_name, &spec, &cut))
+        x->st = parameters_add(x->b->parameters, full_name, spec, &cut, &number, x->err);
+    return builder_held(x, VALUE_PARAMETER, number);
 }
 
-value_id builder_optional(struct builder *x, bool there, const char *name, uint64_t count)
+value_id builder_optional(struct builder *x, bool there, const char *name)
 {
-    return there ? builder_bias_or_norm(x, name, count) : NO_VALUE;
+    return there ? builder_parameter(x, name) : NO_VALUE;
 }
 
 /* ---- what is kept ---- */
@@ -177,9 +185,8 @@ value_id builder_activated(struct builder *x, value_id in, value_id counts)
 value_id builder_normed(struct builder *x, const char *weight_name, const char *bias_name,
                         const char *label)
 {
-    uint64_t h = x->c->hidden_size;
-    value_id w = builder_bias_or_norm(x, weight_name, h), y;
-    value_id bias = builder_optional(x, builder_has_layer_norm(x), bias_name, h);
+    value_id w = builder_parameter(x, weight_name), y;
+    value_id bias = builder_optional(x, builder_has_layer_norm(x), bias_name);
     union op_params p = {
         .norm = {.layer_norm = builder_has_layer_norm(x), .epsilon = x->c->layernorm_epsilon}};
     if (x->branch == NO_VALUE) return emit(x, OP_NORM, label, IN(x->stream, w, bias), .params = p);

@@ -12,20 +12,12 @@ uint64_t builder_vocab_rows(const struct build *b)
     return padded_vocab_size(b->config->vocab_size, 8, b->layout->tp) / b->layout->tp;
 }
 
-static value_id vocab_weight(struct builder *x, const char *name)
-{
-    uint64_t rows = builder_vocab_rows(x->b);
-    struct shard s = {.rank = x->b->groups->place.tp, .size = x->tp, .vocab_rows = rows};
-    return builder_tensor(x, name, &s, 2, (uint64_t[]){rows, x->c->hidden_size});
-}
-
 /* ---- both ends ---- */
 
 void builder_embedding(struct builder *x)
 {
-    uint64_t hidden = x->c->hidden_size;
     const char *type = x->c->position_embedding_type;
-    value_id w = vocab_weight(x, "embedding.word_embeddings.weight");
+    value_id w = builder_parameter(x, "embedding.word_embeddings.weight");
     value_id y =
         emit(x, OP_EMBEDDING, "embedding", IN(builder_input(x, INPUT_IDS, 0), w),
              .params.embedding = {.first_row = x->b->groups->place.tp * builder_vocab_rows(x->b),
@@ -33,9 +25,7 @@ void builder_embedding(struct builder *x)
     x->stream = builder_reduced(x, y);
     if (!type || strcmp(type, "learned_absolute") != 0) return;
     bool sliced = x->shape->sequence_parallel && x->tp > 1;
-    value_id table =
-        builder_tensor(x, "embedding.position_embeddings.weight", &(struct shard){.size = 1}, 2,
-                       (uint64_t[]){x->c->max_position_embeddings, hidden});
+    value_id table = builder_parameter(x, "embedding.position_embeddings.weight");
     value_id at = builder_input(x, sliced ? INPUT_SLICE_POSITIONS : INPUT_POSITIONS, 0);
     x->stream = emit(x, OP_POSITIONS, "positions", IN(x->stream, table, at));
 }
@@ -73,7 +63,7 @@ void builder_head(struct builder *x)
     y = only_last_rows(x, builder_gathered(x, y));
     bool untied = x->c->untie_embeddings_and_output_weights;
     value_id w =
-        vocab_weight(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
+        builder_parameter(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
     value_id logits = builder_product(x, OPERAND_REAL, y, w, NO_VALUE, "logits");
     builder_keep(x, logits, x->shape->logits,
                  (struct output){.shard = x->tp > 1, .last = x->shape->last_rows > 0}, "logits");

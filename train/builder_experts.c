@@ -5,19 +5,21 @@
 #include "train/builder_internal.h"
 
 /* All experts of this rank behind one another: [experts, rows, columns]. */
-static value_id expert_weights(struct builder *x, const char *name, uint64_t rows, uint64_t columns)
+static value_id expert_weights(struct builder *x, const char *name)
 {
     struct arena *a = &x->p->arena;
     uint64_t count = x->c->num_experts / x->ep, first = x->b->groups->place.ep * count;
     const char **names = arena_array(a, count, sizeof *names);
-    struct shard s = {
-        .rank = x->b->groups->place.etp, .size = x->etp, .gated = x->c->gated_linear_unit};
-    for (uint64_t i = 0; i < count; i++)
-        names[i] = arena_printf(a, "decoder.layers.%d.mlp.experts.experts.%" PRIu64 ".%s", x->layer,
-                                first + i, name);
     const char *stack = builder_full_name(x, arena_printf(a, "mlp.experts.%s", name));
-    uint32_t number = parameters_add_stack(x->b->parameters, stack, names, count, &s, 2,
-                                           (uint64_t[]){rows, columns});
+    const struct param_spec *spec;
+    struct cut cut;
+    uint32_t number = 0;
+    for (uint64_t i = 0; i < count; i++)
+        names[i] = builder_full_name(
+            x, arena_printf(a, "mlp.experts.experts.%" PRIu64 ".%s", first + i, name));
+    if (builder_spec(x, names[0], &spec, &cut))
+        x->st = parameters_add_stack(x->b->parameters, stack, names, count, spec, &cut, &number,
+                                     x->err);
     return builder_held(x, VALUE_PARAMETER, number);
 }
 
@@ -32,7 +34,7 @@ static struct routed route(struct builder *x, value_id in)
     struct routed r;
     value_id chosen;
     uint64_t n = builder_rows_of(x, in), k = x->c->moe_router_topk, experts = x->c->num_experts;
-    value_id w = builder_weight(x, "mlp.router.weight", experts, x->c->hidden_size);
+    value_id w = builder_parameter(x, "mlp.router.weight");
     value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
     builder_trace(x, logits, x->tp > 1, false, "router");
     emit(x, OP_ROUTE, "route", IN(logits), OUT(&r.weights, &chosen),
@@ -60,10 +62,8 @@ static value_id exchanged(struct builder *x, value_id in, value_id counts, uint6
 /* Tokens of this rank's experts, sorted by expert, through their MLPs (a part of each with ETP). */
 static value_id expert_mlps(struct builder *x, value_id in, value_id counts)
 {
-    uint64_t hidden = x->c->hidden_size, share = x->c->moe_ffn_hidden_size / x->etp;
-    uint64_t columns = share * (x->c->gated_linear_unit ? 2 : 1);
-    value_id w1 = expert_weights(x, "linear_fc1.weight", columns, hidden);
-    value_id w2 = expert_weights(x, "linear_fc2.weight", hidden, share);
+    value_id w1 = expert_weights(x, "linear_fc1.weight");
+    value_id w2 = expert_weights(x, "linear_fc2.weight");
     value_id f = emit(x, OP_GROUPED_MATMUL, "fc1", IN(in, w1, counts));
     return emit(x, OP_GROUPED_MATMUL, "fc2", IN(builder_activated(x, f, counts), w2, counts));
 }

@@ -63,13 +63,13 @@ static inline uint64_t builder_columns_of(const struct builder *x, value_id id)
 const char *builder_full_name(struct builder *x, const char *name); /* with the layer's */
 /* The number of a parameter or state as a value. */
 value_id builder_held(struct builder *x, enum value_class class, uint32_t number);
-value_id builder_tensor(struct builder *x, const char *full_name, const struct shard *s,
-                        unsigned num_dims, const uint64_t *shape);
-/* A weight [rows, columns] and a vector [count] of this layer (or of none), as this rank holds
- * them. optional: NO_VALUE where it is not there. */
-value_id builder_weight(struct builder *x, const char *name, uint64_t rows, uint64_t columns);
-value_id builder_bias_or_norm(struct builder *x, const char *name, uint64_t count);
-value_id builder_optional(struct builder *x, bool there, const char *name, uint64_t count);
+/* A parameter, of this layer or of none, as this rank holds it: shape and split are its spec's.
+ * optional: NO_VALUE where it is not there. */
+value_id builder_parameter(struct builder *x, const char *name);
+value_id builder_optional(struct builder *x, bool there, const char *name);
+/* The spec of a parameter by its full name, and this rank's part of it. */
+bool builder_spec(struct builder *x, const char *full_name, const struct param_spec **spec,
+                  struct cut *cut);
 
 /* ---- what is kept ---- */
 

@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "convert/params.h"
 #include "train/bind.h"
 #include "train/inputs.h"
 #include "train/memory_plan.h"
@@ -53,6 +54,8 @@ static enum status begin(struct model *m, struct catalog *c, const struct model_
     arena_init(&m->arena);
     parameters_init(&m->parameters, o->elem);
     m->config = config_of(c, o);
+    TRY(c && c->params ? params_again(c->params, &m->config, &m->arena, &m->params, err)
+                       : params_for(&m->config, &m->arena, &m->params, err));
     if (!m->config.num_experts && (sizes->ep > 1 || sizes->etp != sizes->tp))
         return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes->ep,
                     sizes->etp);
@@ -100,6 +103,7 @@ static struct build build_of(const struct pass *p)
     struct model *m = p->model;
     const struct pass_options *o = &p->options;
     struct build b = {.config = &m->config,
+                      .params = m->params,
                       .layout = &m->layout,
                       .groups = &m->groups,
                       .parameters = &m->parameters,

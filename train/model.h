@@ -30,8 +30,9 @@ struct model_options {
 
 struct model {
     struct arena arena;
-    struct catalog *catalog;    /* the caller's; NULL: there is no checkpoint */
-    struct model_config config; /* its vocabulary is the rows that the checkpoint has */
+    struct catalog *catalog;          /* the caller's; NULL: there is no checkpoint */
+    struct model_config config;       /* its vocabulary is the rows that the checkpoint has */
+    const struct param_table *params; /* of config */
     struct model_options options;
     struct layout layout;
     struct groups groups;

@@ -39,36 +39,59 @@ static struct parameter *place(struct parameters *p, const char *name, unsigned 
     return x;
 }
 
-static uint32_t add(struct parameters *p, const char *name, const char *const *tensors,
-                    uint64_t count, const struct shard *s, unsigned num_dims, const uint64_t *shape)
+/* The part of each tensor; its place in the arena. */
+static enum status cut_tensor(struct parameters *p, const char *name, const struct param_spec *spec,
+                              const struct cut *cut, const struct param_parts **out,
+                              struct error *err)
 {
+    struct param_parts *parts = arena_array(&p->arena, 1, sizeof *parts);
+    uint64_t whole[MAX_AXES], numel;
+    if (!spec->num_dims || !shape_numel(spec->shape, spec->num_dims, &numel) || !numel)
+        return fail(err, ERR_UNSUPPORTED, "%s: the config does not say its shape", name);
+    param_padded_shape(spec, spec->num_dims, spec->shape, cut->rows, whole);
+    *out = parts;
+    return param_shard(spec, name, spec->num_dims, whole, cut->rank, cut->size, PARAM_COMPUTED,
+                       parts, err);
+}
+
+static enum status add(struct parameters *p, const char *name, const char *const *tensors,
+                       uint64_t count, bool is_stack, const struct param_spec *spec,
+                       const struct cut *cut, uint32_t *out, struct error *err)
+{
+    const struct param_parts *parts = NULL;
+    uint64_t shape[MAX_AXES + 1] = {count};
     size_t there;
-    if (map_get(&p->names, name, &there)) return (uint32_t)there;
-    struct parameter *x = place(p, name, num_dims, shape);
+    if (map_get(&p->names, name, &there)) {
+        *out = (uint32_t)there;
+        return OK;
+    }
+    if (spec->num_dims + is_stack > OPERAND_DIMS)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", name, spec->num_dims);
+    TRY(cut_tensor(p, name, spec, cut, &parts, err));
+    memcpy(shape + is_stack, parts->shape, spec->num_dims * sizeof *shape);
+    struct parameter *x = place(p, name, spec->num_dims + is_stack, shape);
     const char **copies = arena_array(&p->arena, count, sizeof *copies);
     for (uint64_t i = 0; i < count; i++)
         copies[i] = arena_text(&p->arena, tensors[i], strlen(tensors[i]));
     x->tensors = copies;
     x->num_tensors = count;
-    x->shard = *s;
-    return (uint32_t)(p->count - 1);
+    x->spec = spec;
+    x->cut = parts;
+    *out = (uint32_t)(p->count - 1);
+    return OK;
 }
 
-uint32_t parameters_add(struct parameters *p, const char *name, const struct shard *s,
-                        unsigned num_dims, const uint64_t *shape)
+enum status parameters_add(struct parameters *p, const char *name, const struct param_spec *spec,
+                           const struct cut *cut, uint32_t *out, struct error *err)
 {
-    return add(p, name, &name, 1, s, num_dims, shape);
+    return add(p, name, &name, 1, false, spec, cut, out, err);
 }
 
-uint32_t parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
-                              uint64_t count, const struct shard *s, unsigned num_dims,
-                              const uint64_t *shape)
+enum status parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
+                                 uint64_t count, const struct param_spec *spec,
+                                 const struct cut *cut, uint32_t *out, struct error *err)
 {
-    uint64_t whole[OPERAND_DIMS] = {count};
-    memcpy(whole + 1, shape, num_dims * sizeof *shape);
-    uint32_t number = add(p, name, tensors, count, s, num_dims + 1, whole);
-    p->items[number].is_stack = true;
-    return number;
+    return add(p, name, tensors, count, true, spec, cut, out, err);
 }
 
 uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned num_dims,

@@ -11,17 +11,13 @@
 
 #include "ckpt/catalog.h"
 #include "ckpt/load.h"
+#include "ckpt/param.h"
 #include "kernels/device.h"
 
-/* How a tensor is cut for this rank. */
-struct shard {
-    unsigned rank, size; /* of tensor parallelism, or of that of experts */
-    bool gated;          /* [gate; up] are cut separately */
-    uint64_t vocab_rows; /* rows that a rank has of a vocabulary; behind its end they are 0 */
-    /* Of query, key and value where there are more ranks than groups: what one rank has of them,
-     * one group of `queries` heads. Ranks of one group have its key and value each. groups 0: it is
-     * cut as any other. */
-    struct head_shape heads;
+/* Which part of a tensor a rank has. */
+struct cut {
+    unsigned rank, size; /* of the group that splits it */
+    uint64_t rows;       /* of all ranks together, of a vocabulary that is padded */
 };
 
 /* What fills some elements of a parameter. */
@@ -37,9 +33,9 @@ struct parameter {
     uint64_t numel, offset;     /* offset: bytes, in the region */
     const char *const *tensors; /* [num_tensors] logical names; NULL: a state, which has none */
     uint64_t num_tensors;
-    bool is_stack;                /* the first dimension counts tensors */
-    struct shard shard;           /* of each of them, numel / num_tensors elements */
-    struct parameter_part *parts; /* of parameters that are bound */
+    const struct param_spec *spec; /* of each of them, numel / num_tensors elements; the caller's */
+    const struct param_parts *cut; /* pairs: (flat in the padded tensor, flat in the rank's own) */
+    struct parameter_part *parts;  /* of parameters that are bound */
     size_t num_parts, capacity;
 };
 
@@ -56,14 +52,17 @@ struct parameters {
 void parameters_init(struct parameters *p, enum elem_type elem);
 void parameters_release(struct parameters *p);
 
-/* The number of the parameter `name`, added if it is not there: shards [shape..] of `count` logical
- * tensors, one behind the other. A stack has a dimension in front: [count, shape..]. Names are
- * copied. */
-uint32_t parameters_add(struct parameters *p, const char *name, const struct shard *s,
-                        unsigned num_dims, const uint64_t *shape);
-uint32_t parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
-                              uint64_t count, const struct shard *s, unsigned num_dims,
-                              const uint64_t *shape);
+/* The number of the parameter `name`, added if it is not there: a rank's part of the logical tensor
+ * of that name, as the spec says. ERR_UNSUPPORTED where the config does not say its shape, or it
+ * does not divide. A stack is that of `count` tensors, one behind the other, with a dimension in
+ * front: [count, shape..]. Names are copied. */
+MUST_CHECK enum status parameters_add(struct parameters *p, const char *name,
+                                      const struct param_spec *spec, const struct cut *cut,
+                                      uint32_t *out, struct error *err);
+MUST_CHECK enum status parameters_add_stack(struct parameters *p, const char *name,
+                                            const char *const *tensors, uint64_t count,
+                                            const struct param_spec *spec, const struct cut *cut,
+                                            uint32_t *out, struct error *err);
 
 /* Room for a state of these elements behind what is there; the number of one that is there already.
  * States have no parts. */
