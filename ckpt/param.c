@@ -81,7 +81,7 @@ bool param_find(const struct param_table *t, const char *name, struct param *out
 {
     (void)(skip_prefix(&name, "optimizer.exp_avg_sq.") ||
            skip_prefix(&name, "optimizer.exp_avg.") || skip_prefix(&name, "optimizer.param."));
-    size_t low = 0, high = t->count;
+    size_t low = 0, high = t ? t->count : 0;
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (param_name_compare(t->by_name[middle]->name, name) < 0)
@@ -89,7 +89,7 @@ bool param_find(const struct param_table *t, const char *name, struct param *out
         else
             high = middle;
     }
-    for (; low < t->count; low++) { /* names that differ in a number alone are neighbours */
+    for (; t && low < t->count; low++) { /* names that differ in a number alone are neighbours */
         const struct param_spec *s = t->by_name[low];
         if (matches(s, name, out)) return true;
         if (param_name_compare(s->name, name)) return false;

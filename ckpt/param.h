@@ -56,7 +56,7 @@ struct param {
     const char *rest;       /* of the name, behind the layer's number, or the whole name */
 };
 
-/* The spec, layer and expert of a logical name; false where no spec fits. Moments
+/* The spec, layer and expert of a logical name; false where no spec fits, or t is NULL. Moments
  * (optimizer.exp_avg.NAME) have the spec of NAME. Numbers are written one way: no 017. */
 bool param_find(const struct param_table *t, const char *name, struct param *out);
 /* Sets by_name, which has room for count. */

@@ -60,6 +60,8 @@ static void a_parameter_is_found_by_its_name_and_those_of_its_moments(void **sta
 static void other_names_are_no_parameters(void **state)
 {
     (void)state;
+    struct param none;
+    assert_false(param_find(NULL, "output_layer.weight", &none));
     static const char *const names[] = {
         "",
         ".",

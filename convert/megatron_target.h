@@ -17,8 +17,8 @@ struct megatron_part {
     uint64_t tp_rank, tp_size; /* of the group that splits it (experts: expert tensor parallel) */
     uint64_t ep_rank;          /* experts only */
     unsigned num_dims;
-    const uint64_t *whole; /* shape of the parameter, padded */
-    const struct param_parts *parts;
+    const uint64_t *whole;           /* shape of the parameter, padded */
+    const struct param_parts *parts; /* (whole, rank's own), valid during the visit */
     enum dtype dtype;
 };
 

@@ -105,6 +105,7 @@ MUST_CHECK enum status map_bad_in(const struct map_loader *l); /* what l->err sa
 
 /* ---- items of a map ---- */
 
+/* Member `name`, a text; NULL: it is not there. */
 MUST_CHECK enum status map_take_text(const struct map_loader *l, const cJSON *from,
                                      const char *name, const char **out);
 /* A text, or a list of texts. */

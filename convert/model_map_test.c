@@ -616,6 +616,8 @@ static const struct {
     {PARAM("'name':'x.weight','place':'layer'"), "a name with {l} is placed with its layer"},
     {PARAM(XW ",'place':'last'"), "a name with {l} is placed with its layer"},
     {PARAM("'name':'decoder.layers.{l}.{p}x'"), "{l}, {e} or {p} is expected"},
+    {PARAM("'name':'vision.{l}.x'"), "a name with {l} begins with decoder.layers.{l}."},
+    {PARAM("'name':'decoder.layers.{l}.x.{e}.y'"), "{e} begins with decoder.layers.{l}.mlp.exp"},
     {PARAM(XW ",'halves':2"), "parameters[0] (decoder.layers.{l}.x.weight): \"halves\" is none of"},
     {PARAM(XW ",'group':'dp'"), "group \"dp\" is not known"},
     {PARAM(XW ",'split':-1"), "split is not the number of a dimension"},

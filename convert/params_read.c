@@ -120,10 +120,16 @@ static enum status read_sections(const struct map_loader *l, const cJSON *item,
 /* What members say of one another. */
 static enum status check_members(const struct map_loader *l, const struct param_row *row)
 {
-    bool in_layer = strstr(row->name, "{l}") != NULL;
+    static const char layers[] = "decoder.layers.{l}.",
+                      experts[] = "decoder.layers.{l}.mlp.experts.experts.{e}.";
+    bool in_layer = strstr(row->name, "{l}") != NULL, of_expert = strstr(row->name, "{e}") != NULL;
     if (in_layer != (row->place == PLACE_LAYER))
         return map_bad(l, "a name with {l} is placed with its layer, any other \"embedding\" or "
                           "\"last\"");
+    if (in_layer && strncmp(row->name, layers, strlen(layers)))
+        return map_bad(l, arena_printf(l->a, "a name with {l} begins with %s", layers));
+    if (of_expert && strncmp(row->name, experts, strlen(experts)))
+        return map_bad(l, arena_printf(l->a, "a name with {e} begins with %s", experts));
     if (row->num_sections && row->split < 0) return map_bad(l, "sections go with split");
     if (row->padded && row->split > 0) return map_bad(l, "padded rows are those of dimension 0");
     if (row->local && !strstr(row->local, "{l}.") != !in_layer)

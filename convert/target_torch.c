@@ -114,9 +114,10 @@ static enum status add_rank_files(struct legacy_target *x, struct error *err)
 
 static bool holds(const struct layout *l, const struct rank_file *f, const struct megatron_part *p)
 {
-    bool replicated = p->param.spec->split < 0;
-    if (!param_of_expert(p->param.spec)) return replicated || f->tp == p->tp_rank;
-    return f->ep == p->ep_rank && (replicated || f->tp % l->etp == p->tp_rank);
+    const struct param_spec *s = p->param.spec;
+    uint64_t rank = s->group == PARAM_ETP ? f->tp % l->etp : f->tp;
+    if (param_of_expert(s) && f->ep != p->ep_rank) return false;
+    return s->split < 0 || rank == p->tp_rank;
 }
 
 static const char *name_of(const struct legacy_target *x, const struct megatron_part *p)

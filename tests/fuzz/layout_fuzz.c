@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { MOST_RANKS = 16 };
 
 static struct arena arena, kept;
-static const struct param_table *rows;
+static const struct param_table *megatron; /* of no config */
 
 /* ---- models and layouts ---- */
 
@@ -240,7 +240,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     test_choices_end = data + size;
     arena_init(&arena);
     struct model_config c = choose_model();
-    assert_ok(params_again(rows, &c, &arena, &params, &err));
+    assert_ok(params_again(megatron, &c, &arena, &params, &err));
     if (make_layout(&here, &c) && make_layout(&there, &c))
         for (uint64_t n = 1 + test_choose(3); n > 0; n--) {
             const struct param_spec *spec = &params->specs[test_choose(params->count)];
@@ -262,6 +262,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     struct error err;
     (void)argc, (void)argv;
     arena_init(&kept);
-    if (params_make(NULL, &none, &kept, &rows, &err)) return -1;
+    if (params_make(NULL, &none, &kept, &megatron, &err)) return -1;
     return setenv("CMOCKA_TEST_ABORT", "1", 1);
 }
