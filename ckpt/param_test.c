@@ -212,104 +212,88 @@ static void one_rank_holds_all_as_it_is(void **state)
     assert_int_equal(p.shape[0], 9);
 }
 
+static const struct param_spec mixed = {.split = 0,
+                                        .repeat = 1,
+                                        .num_sections = 3,
+                                        .sections = {{"z", 4, 0}, {"x", 4, 0}, {"dt", 1, 0}}},
+                               unknown = {.split = 0,
+                                          .repeat = 1,
+                                          .num_sections = 2,
+                                          .sections = {{"z", 4, 0}, {"dt", 0, 0}}};
+
+static const struct {
+    const struct param_spec *spec;
+    const char *name;
+    unsigned num_dims;
+    uint64_t shape[MAX_AXES + 1], size;
+    enum param_use use;
+    const char *text;
+} refusals[] = {
+    {&columns,
+     "fc2",
+     2,
+     {4, 10},
+     4,
+     PARAM_STORED,
+     "fc2: 10 columns are not divisible by tensor parallel size 4"},
+    {&gate_up,
+     "fc1",
+     2,
+     {10, 4},
+     2,
+     PARAM_STORED,
+     "fc1: 5 rows are not divisible by tensor parallel size 2"},
+    {&gate_up, "fc1", 2, {9, 4}, 3, PARAM_STORED, "fc1: 9 rows are not gate and up of one size"},
+    {&columns, "fc2", 1, {8}, 2, PARAM_STORED, "fc2: 1 dimensions"},
+    {&gate_up, "b", MAX_AXES + 1, {8, 1, 1, 1, 1, 1, 1, 1, 1}, 2, PARAM_STORED, "b: 9 dimensions"},
+    {&mixed, "in", 2, {8, 4}, 2, PARAM_STORED, "in: 8 rows are not z, x and dt as 4 : 4 : 1"},
+    {&mixed,
+     "in",
+     2,
+     {9, 4},
+     2,
+     PARAM_STORED,
+     "in: 1 rows are not divisible by tensor parallel size 2"},
+    {&unknown, "in", 2, {8, 4}, 2, PARAM_STORED, "in: the config does not tell the size of its dt"},
+    {&qkv,
+     "qkv",
+     2,
+     {20, 4},
+     3,
+     PARAM_STORED,
+     "qkv: 20 rows are not divisible by tensor parallel size 3"},
+    {&qkv,
+     "qkv",
+     2,
+     {20, 4},
+     3,
+     PARAM_COMPUTED,
+     "qkv: tensor parallel size 3 is not divisible by its 2 groups of rows"},
+    {&qkv,
+     "qkv",
+     2,
+     {20, 4},
+     8,
+     PARAM_COMPUTED,
+     "qkv: 12 rows are not divisible by tensor parallel size 8"},
+    {&qkv,
+     "qkv",
+     2,
+     {22, 4},
+     4,
+     PARAM_COMPUTED,
+     "qkv: 22 rows are not query, key and value as 6 : 2 : 2, 2 times"},
+};
+
 static void what_ranks_do_not_divide_is_refused(void **state)
 {
     (void)state;
-    static const struct param_spec mixed = {.split = 0,
-                                            .repeat = 1,
-                                            .num_sections = 3,
-                                            .sections = {{"z", 4, 0}, {"x", 4, 0}, {"dt", 1, 0}}},
-                                   unknown = {.split = 0,
-                                              .repeat = 1,
-                                              .num_sections = 2,
-                                              .sections = {{"z", 4, 0}, {"dt", 0, 0}}};
-    const struct {
-        const struct param_spec *spec;
-        const char *name;
-        unsigned num_dims;
-        uint64_t shape[MAX_AXES + 1], size;
-        enum param_use use;
-        const char *text;
-    } cases[] = {
-        {&columns,
-         "fc2",
-         2,
-         {4, 10},
-         4,
-         PARAM_STORED,
-         "fc2: 10 columns are not divisible by tensor parallel size 4"},
-        {&gate_up,
-         "fc1",
-         2,
-         {10, 4},
-         2,
-         PARAM_STORED,
-         "fc1: 5 rows are not divisible by tensor parallel size 2"},
-        {&gate_up,
-         "fc1",
-         2,
-         {9, 4},
-         3,
-         PARAM_STORED,
-         "fc1: 9 rows are not gate and up of one size"},
-        {&columns, "fc2", 1, {8}, 2, PARAM_STORED, "fc2: 1 dimensions"},
-        {&gate_up,
-         "b",
-         MAX_AXES + 1,
-         {8, 1, 1, 1, 1, 1, 1, 1, 1},
-         2,
-         PARAM_STORED,
-         "b: 9 dimensions"},
-        {&mixed, "in", 2, {8, 4}, 2, PARAM_STORED, "in: 8 rows are not z, x and dt as 4 : 4 : 1"},
-        {&mixed,
-         "in",
-         2,
-         {9, 4},
-         2,
-         PARAM_STORED,
-         "in: 1 rows are not divisible by tensor parallel size 2"},
-        {&unknown,
-         "in",
-         2,
-         {8, 4},
-         2,
-         PARAM_STORED,
-         "in: the config does not tell the size of its dt"},
-        {&qkv,
-         "qkv",
-         2,
-         {20, 4},
-         3,
-         PARAM_STORED,
-         "qkv: 20 rows are not divisible by tensor parallel size 3"},
-        {&qkv,
-         "qkv",
-         2,
-         {20, 4},
-         3,
-         PARAM_COMPUTED,
-         "qkv: tensor parallel size 3 is not divisible by its 2 groups of rows"},
-        {&qkv,
-         "qkv",
-         2,
-         {20, 4},
-         8,
-         PARAM_COMPUTED,
-         "qkv: 12 rows are not divisible by tensor parallel size 8"},
-        {&qkv,
-         "qkv",
-         2,
-         {22, 4},
-         4,
-         PARAM_COMPUTED,
-         "qkv: 22 rows are not query, key and value as 6 : 2 : 2, 2 times"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         struct error err = {0};
         struct param_parts p;
-        assert_fails(param_shard(cases[i].spec, cases[i].name, cases[i].num_dims, cases[i].shape, 0,
-                                 cases[i].size, cases[i].use, &p, &err),
-                     ERR_UNSUPPORTED, cases[i].text);
+        assert_fails(param_shard(refusals[i].spec, refusals[i].name, refusals[i].num_dims,
+                                 refusals[i].shape, 0, refusals[i].size, refusals[i].use, &p, &err),
+                     ERR_UNSUPPORTED, refusals[i].text);
     }
 }
 

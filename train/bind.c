@@ -1,6 +1,5 @@
 #include "train/bind.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* Where the next part goes. */

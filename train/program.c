@@ -114,7 +114,8 @@ enum status program_emit(struct program *p, const struct emission *e, struct err
     c->params = e->params;
     c->collective = e->collective;
     memcpy(c->in, e->in, e->num_in * sizeof *c->in);
-    for (unsigned i = MOST_OUTPUTS; i-- > 0;) { /* what is kept of a norm stands before its sum */
+    /* The last output first: kept values lie in the order of their numbers, y before its sum. */
+    for (unsigned i = MOST_OUTPUTS; i-- > 0;) {
         if (!out[i].num_dims) continue;
         c->out[i] = add_output(p, e, i, &out[i], partial);
         if (e->out[i]) *e->out[i] = c->out[i];
