@@ -8,12 +8,10 @@
 #include "common/checked.h"
 #include "common/strbuf.h"
 
-void catalog_init(struct catalog *c, const char *path)
+void catalog_init(struct catalog *c, struct arena *a)
 {
-    *c = (struct catalog){.iteration = -1};
-    arena_init(&c->arena);
+    *c = (struct catalog){.arena = a};
     stored_init(&c->stored);
-    c->path = c->folder = arena_text(&c->arena, path, strlen(path));
 }
 
 static void drop_index(struct catalog *c);
@@ -23,18 +21,6 @@ void catalog_release(struct catalog *c)
     drop_index(c);
     map_release(&c->names);
     stored_release(&c->stored);
-    arena_release(&c->arena);
-}
-
-void catalog_note(struct catalog *c, const char *fmt, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    *ARENA_PUSH(&c->arena, c->notes, c->num_notes, c->notes_capacity) =
-        arena_text(&c->arena, text, strlen(text));
 }
 
 bool name_is_padding(const char *name)
@@ -62,20 +48,6 @@ const char *shape_text(struct arena *a, unsigned num_dims, const uint64_t *shape
     return text;
 }
 
-const char *count_names_text(struct arena *a, const char *what, const char *const *names,
-                             size_t count)
-{
-    enum { SHOWN_NAMES = 5 };
-    struct strbuf s = {0};
-    strbuf_printf(&s, "%zu %s %s: ", count, count == 1 ? "tensor" : "tensors", what);
-    for (size_t i = 0; i < count && i < SHOWN_NAMES; i++)
-        strbuf_printf(&s, "%s%s", i ? ", " : "", names[i]);
-    if (count > SHOWN_NAMES) strbuf_printf(&s, " and %zu more", count - SHOWN_NAMES);
-    const char *text = arena_text(a, s.data, s.length);
-    strbuf_release(&s);
-    return text;
-}
-
 struct tensor *catalog_find(const struct catalog *c, const char *name)
 {
     size_t i;
@@ -93,20 +65,20 @@ enum status catalog_add(struct catalog *c, const char *name, enum dtype dtype, u
                         dtype_infos[dtype].name, dtype_infos[t->dtype].name);
         if (t->num_dims != num_dims || memcmp(t->shape, shape, num_dims * sizeof *shape))
             return fail(err, ERR_CORRUPT, "%s: shape %s here, %s elsewhere", name,
-                        shape_text(&c->arena, num_dims, shape),
-                        shape_text(&c->arena, t->num_dims, t->shape));
+                        shape_text(c->arena, num_dims, shape),
+                        shape_text(c->arena, t->num_dims, t->shape));
         return OK;
     }
     uint64_t numel;
     if (!shape_numel(shape, num_dims, &numel) || numel > MOST_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: shape %s overflows", name,
-                    shape_text(&c->arena, num_dims, shape));
-    t = ARENA_PUSH(&c->arena, c->tensors, c->num_tensors, c->tensors_capacity);
+                    shape_text(c->arena, num_dims, shape));
+    t = ARENA_PUSH(c->arena, c->tensors, c->num_tensors, c->tensors_capacity);
     *t = (struct tensor){
-        .name = arena_text(&c->arena, name, strlen(name)),
+        .name = arena_text(c->arena, name, strlen(name)),
         .dtype = dtype,
         .num_dims = num_dims,
-        .shape = arena_copy(&c->arena, shape, num_dims * sizeof *shape),
+        .shape = arena_copy(c->arena, shape, num_dims * sizeof *shape),
         .numel = numel,
     };
     (void)map_add(&c->names, t->name, c->num_tensors - 1, NULL);
@@ -118,43 +90,9 @@ void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *
 {
     if (t->num_pieces == 0 && t->pieces_capacity == 0) { /* most tensors have one piece or two */
         t->pieces_capacity = 1;
-        t->pieces = arena_alloc(&c->arena, sizeof *t->pieces);
+        t->pieces = arena_alloc(c->arena, sizeof *t->pieces);
     }
-    *ARENA_PUSH(&c->arena, t->pieces, t->num_pieces, t->pieces_capacity) = *piece;
-}
-
-enum status catalog_add_missing(struct catalog *c, const char *name, struct error *err)
-{
-    enum { MOST_MISSING = 100000 };
-    if (c->num_missing == MOST_MISSING)
-        return fail(err, ERR_CORRUPT,
-                    "%d tensors that the model should have are missing, and more; the first is %s",
-                    MOST_MISSING, c->missing[0]);
-    *ARENA_PUSH(&c->arena, c->missing, c->num_missing, c->missing_capacity) =
-        arena_text(&c->arena, name, strlen(name));
-    return OK;
-}
-
-void catalog_add_unexpected(struct catalog *c, const char *name)
-{
-    *ARENA_PUSH(&c->arena, c->unexpected, c->num_unexpected, c->unexpected_capacity) =
-        arena_text(&c->arena, name, strlen(name));
-}
-
-enum status catalog_check_names(const struct catalog *c, struct error *err)
-{
-    struct arena a;
-    const char *unexpected = "", *missing = "";
-    if (!c->num_unexpected && !c->num_missing) return OK;
-    arena_init(&a);
-    if (c->num_unexpected)
-        unexpected = count_names_text(&a, "that the model map does not know", c->unexpected,
-                                      c->num_unexpected);
-    if (c->num_missing) missing = count_names_text(&a, "missing", c->missing, c->num_missing);
-    enum status st = fail(err, ERR_UNSUPPORTED, "%s: %s%s%s", c->path, unexpected,
-                          *unexpected && *missing ? "; " : "", missing);
-    arena_release(&a);
-    return st;
+    *ARENA_PUSH(c->arena, t->pieces, t->num_pieces, t->pieces_capacity) = *piece;
 }
 
 /* The pieces of one stored tensor as pairs (flat in the tensor, element of the piece), by where
@@ -256,9 +194,9 @@ static void add_stored_name(struct catalog *c, struct tensor *t, const char *nam
     if (!t->stored_name) t->stored_name = name;
     if (t->stored_names_capacity == 0) { /* most have one */
         t->stored_names_capacity = 1;
-        t->stored_names = arena_alloc(&c->arena, sizeof *t->stored_names);
+        t->stored_names = arena_alloc(c->arena, sizeof *t->stored_names);
     }
-    *ARENA_PUSH(&c->arena, t->stored_names, t->num_stored_names, t->stored_names_capacity) = name;
+    *ARENA_PUSH(c->arena, t->stored_names, t->num_stored_names, t->stored_names_capacity) = name;
 }
 
 enum status catalog_add_stored(struct catalog *c, struct tensor *t,
@@ -296,7 +234,7 @@ enum status catalog_wrap_stored(struct catalog *c, const struct stored_tensor *s
     return catalog_add_stored(c, *out, stored, &whole, err);
 }
 
-enum status catalog_check_tensor(struct catalog *c, const struct tensor *t, struct error *err)
+enum status tensor_check(const struct tensor *t, struct error *err)
 {
     struct pair *pairs = malloc(t->num_pieces * sizeof *pairs + 1);
     if (!pairs) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", t->name);
@@ -308,19 +246,24 @@ enum status catalog_check_tensor(struct catalog *c, const struct tensor *t, stru
     uint64_t at = bad < t->num_pieces ? pairs[bad].a_offset : 0;
     free(pairs);
     if (whole) return OK;
-    const char *shape = shape_text(&c->arena, t->num_dims, t->shape);
-    if (bad < t->num_pieces)
-        return fail(err, ERR_CORRUPT,
-                    "%s %s: a part that begins at element %" PRIu64
-                    " overlaps another or leaves the tensor",
-                    t->name, shape, at);
-    return fail(err, ERR_CORRUPT, "%s %s: its parts hold %" PRIu64 " of %" PRIu64 " elements",
-                t->name, shape, covered, t->numel);
+    struct arena a;
+    arena_init(&a);
+    const char *shape = shape_text(&a, t->num_dims, t->shape);
+    enum status st =
+        bad < t->num_pieces
+            ? fail(err, ERR_CORRUPT,
+                   "%s %s: a part that begins at element %" PRIu64
+                   " overlaps another or leaves the tensor",
+                   t->name, shape, at)
+            : fail(err, ERR_CORRUPT, "%s %s: its parts hold %" PRIu64 " of %" PRIu64 " elements",
+                   t->name, shape, covered, t->numel);
+    arena_release(&a);
+    return st;
 }
 
-enum status catalog_check(struct catalog *c, struct error *err)
+enum status catalog_check(const struct catalog *c, struct error *err)
 {
     for (size_t i = 0; i < c->num_tensors; i++)
-        TRY(catalog_check_tensor(c, &c->tensors[i], err));
+        TRY(tensor_check(&c->tensors[i], err));
     return OK;
 }

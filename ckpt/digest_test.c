@@ -109,14 +109,14 @@ static void padding_has_no_digest(void **state)
     const uint64_t shape[] = {0};
     const struct digest_options o = {.progress = PROGRESS_NONE};
     arena_init(&a);
-    catalog_init(&c, "nowhere");
+    catalog_init(&c, &a);
     assert_ok(catalog_add(&c, "embedding.word_embeddings.weight", DT_F32, 1, shape, &t, &err));
     assert_ok(
         catalog_add(&c, "embedding.word_embeddings.weight.padding", DT_F32, 1, shape, &t, &err));
     assert_ok(digest_catalog(&c, &o, &a, &found, &count, &err));
     assert_int_equal(count, 1);
-    arena_release(&a);
     catalog_release(&c);
+    arena_release(&a);
 }
 
 int main(void)

@@ -241,8 +241,7 @@ static void large_tensors_are_shared_by_threads(void **state)
     assert_ok(plan_finish(&o.plan, &err));
     assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
 
-    assert_ok(
-        file_read_all(path_join(&s.catalog.arena, o.folder, "halves"), UINT64_MAX, &bytes, &err));
+    assert_ok(file_read_all(path_join(&s.arena, o.folder, "halves"), UINT64_MAX, &bytes, &err));
     assert_int_equal(bytes.length, t->numel * 2 + COLUMNS * 2);
     assert_memory_equal(bytes.data + t->numel * 2, s.values[0], COLUMNS * 2);
     for (uint64_t i = 0; i < 2 * ROWS; i++)
@@ -419,7 +418,7 @@ static void holes_leave_a_sparse_file(void **state)
     o.plan.files[0].size_bytes = 4096 + 2 * t->numel;
     assert_ok(plan_finish(&o.plan, &err));
     assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
-    const char *path = path_join(&s.catalog.arena, o.folder, o.plan.files[0].path);
+    const char *path = path_join(&s.arena, o.folder, o.plan.files[0].path);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_size, 4096 + 2 * t->numel);
     assert_in_range(st.st_blocks * 512, 0, 1 << 16);
@@ -684,7 +683,7 @@ static void the_least_memory_that_is_named_is_enough(void **state)
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 0);
-        assert_ok(path_remove(path_join(&s.catalog.arena, s.folder, "out"), &err));
+        assert_ok(path_remove(path_join(&s.arena, s.folder, "out"), &err));
     }
     source_release(&s);
 }
@@ -781,7 +780,7 @@ static void an_interrupt_ends_a_task_between_panels(void **state)
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
         cut = WEXITSTATUS(status) == 1;
-        assert_ok(path_remove(path_join(&s.catalog.arena, s.folder, "out"), &err));
+        assert_ok(path_remove(path_join(&s.arena, s.folder, "out"), &err));
     }
     assert_true(cut);
     source_release(&s);
@@ -818,8 +817,8 @@ static void an_interrupt_ends_the_run_between_tasks(void **state)
     assert_fails(executor_run(&o.plan, o.folder, &one_thread, &r, &err), ERR_INTERRUPTED,
                  "interrupted");
     assert_int_equal(r.written_bytes, 100000); /* of the first file, and nothing of the second */
-    assert_true(path_exists(path_join(&s.catalog.arena, o.folder, "whole-0")));
-    assert_false(path_exists(path_join(&s.catalog.arena, o.folder, "whole-1")));
+    assert_true(path_exists(path_join(&s.arena, o.folder, "whole-0")));
+    assert_false(path_exists(path_join(&s.arena, o.folder, "whole-1")));
 
     raise(SIGINT); /* the first one only asks */
     output_release(&o);

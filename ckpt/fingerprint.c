@@ -34,13 +34,13 @@ static const char *within(const char *folder, const char *path)
     return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n : path;
 }
 
-static void add_source(struct sha256 *s, const struct catalog *c)
+static void add_source(struct sha256 *s, const struct catalog *c, const char *path)
 {
     const struct stored *stored = &c->stored;
     add_u64(s, stored->num_files);
     for (size_t i = 0; i < stored->num_files; i++) {
         const struct stored_file *f = &stored->files[i];
-        add_text(s, within(c->path, f->path));
+        add_text(s, within(path, f->path));
         add_u64(s, f->stamp.size_bytes);
         add_u64(s, (uint64_t)f->stamp.mtime_ns);
     }
@@ -83,17 +83,17 @@ static void add_carry(struct sha256 *s, const struct carry *c)
     }
 }
 
-void source_fingerprint(const struct catalog *c, char fingerprint[SHA256_TEXT])
+void source_fingerprint(const struct catalog *c, const char *path, char fingerprint[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();
-    add_source(s, c);
+    add_source(s, c, path);
     sha256_finish(s, fingerprint);
 }
 
-void plan_fingerprint(const struct plan *p, char fingerprint[SHA256_TEXT])
+void plan_fingerprint(const struct plan *p, const char *path, char fingerprint[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();
-    add_source(s, p->source);
+    add_source(s, p->source, path);
     add_files(s, p);
     add_u64(s, p->num_carries);
     for (size_t i = 0; i < p->num_carries; i++)

@@ -7,8 +7,8 @@
 #include "ckpt/plan.h"
 #include "common/sha256.h"
 
-/* Of the files of the source alone. */
-void source_fingerprint(const struct catalog *c, char fingerprint[SHA256_TEXT]);
-void plan_fingerprint(const struct plan *p, char fingerprint[SHA256_TEXT]);
+/* Of the files of the source alone. path: the folder that they are below, as it was given. */
+void source_fingerprint(const struct catalog *c, const char *path, char fingerprint[SHA256_TEXT]);
+void plan_fingerprint(const struct plan *p, const char *path, char fingerprint[SHA256_TEXT]);
 
 #endif

@@ -183,7 +183,7 @@ static uint64_t target_bytes(const struct loading *x)
     return bytes;
 }
 
-static enum status run(struct loading *x, struct catalog *c, const struct load_options *o,
+static enum status run(struct loading *x, const struct catalog *c, const struct load_options *o,
                        struct scan_result *read, struct error *err)
 {
     struct scan s = {.catalogs = {c, NULL},
@@ -193,7 +193,7 @@ static enum status run(struct loading *x, struct catalog *c, const struct load_o
                      .context = x};
     TRY(make_items(x, &s, err));
     for (size_t i = 0; i < x->num_items; i++)
-        TRY(catalog_check_tensor(c, x->items[i].tensors[0], err));
+        TRY(tensor_check(x->items[i].tensors[0], err));
     x->progress = progress_start(o->progress, o->what ? o->what : "loading", target_bytes(x));
     enum status st = scan_run(&s, read, err);
     progress_finish(x->progress, st == OK);
@@ -230,7 +230,7 @@ enum status load_own_bytes(const struct load_target *targets, size_t num_targets
     return st;
 }
 
-enum status load_run(struct catalog *c, const struct load_target *targets, size_t num_targets,
+enum status load_run(const struct catalog *c, const struct load_target *targets, size_t num_targets,
                      const struct load_options *o, struct load_result *result, struct error *err)
 {
     struct scan_result read = {0};

@@ -39,7 +39,7 @@ MUST_CHECK enum status load_own_bytes(const struct load_target *targets, size_t 
  * memory. ERR_UNSUPPORTED where a cast does not exist; ERR_CORRUPT where a tensor that is wanted,
  * be it in part, is not stored whole. Messages name the tensor. What memory holds after a failure
  * is not told. */
-MUST_CHECK enum status load_run(struct catalog *c, const struct load_target *targets,
+MUST_CHECK enum status load_run(const struct catalog *c, const struct load_target *targets,
                                 size_t num_targets, const struct load_options *o,
                                 struct load_result *result, struct error *err);
 

@@ -8,7 +8,7 @@
 #include "common/checked.h"
 #include "common/memory.h"
 
-void plan_init(struct plan *p, struct catalog *source)
+void plan_init(struct plan *p, const struct catalog *source)
 {
     *p = (struct plan){.source = source};
     arena_init(&p->arena);
@@ -111,7 +111,7 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
 {
     const struct tensor *t = c->source;
     const enum dtype to = p->segments[c->pieces[0].segment].dtype;
-    TRY(catalog_check_tensor(p->source, t, err));
+    TRY(tensor_check(t, err));
     TRY(tensor_check_cast(t, to, err));
     TRY(check_holes(t, err));
     for (size_t i = 0; i < c->num_pieces; i++) {

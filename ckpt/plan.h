@@ -59,7 +59,7 @@ struct output_file {
 
 struct plan {
     struct arena arena;
-    struct catalog *source; /* the caller's */
+    const struct catalog *source; /* the caller's */
     struct output_file *files;
     size_t num_files, files_capacity;
     struct segment *segments;
@@ -71,7 +71,7 @@ struct plan {
     uint64_t source_bytes, target_bytes;
 };
 
-void plan_init(struct plan *p, struct catalog *source);
+void plan_init(struct plan *p, const struct catalog *source);
 void plan_release(struct plan *p);
 
 uint32_t plan_add_file(struct plan *p, const char *path);

@@ -2,6 +2,7 @@
 
 #include "tests/testing.h"
 
+static struct arena arena;
 static struct catalog c;
 static struct plan p;
 static struct error err;
@@ -9,7 +10,8 @@ static struct error err;
 static int setup(void **state)
 {
     (void)state;
-    catalog_init(&c, "source");
+    arena_init(&arena);
+    catalog_init(&c, &arena);
     plan_init(&p, &c);
     return 0;
 }
@@ -19,6 +21,7 @@ static int teardown(void **state)
     (void)state;
     plan_release(&p);
     catalog_release(&c);
+    arena_release(&arena);
     return 0;
 }
 

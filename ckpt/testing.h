@@ -18,6 +18,7 @@
 enum { SOURCE_FILES = 3, SOURCE_TENSORS = 64, SOURCE_DIMS = 4 };
 
 struct source {
+    struct arena arena;
     struct catalog catalog;
     char folder[128];
     uint64_t *seed;
@@ -101,13 +102,15 @@ static inline void source_init(struct source *s, uint64_t *seed)
     *s = (struct source){.seed = seed};
     snprintf(s->folder, sizeof s->folder, "%s/ferry-ckpt-test-XXXXXX", where ? where : "/tmp");
     assert_non_null(mkdtemp(s->folder));
-    catalog_init(&s->catalog, s->folder);
+    arena_init(&s->arena);
+    catalog_init(&s->catalog, &s->arena);
 }
 
 static inline void source_release(struct source *s)
 {
     struct error err;
     catalog_release(&s->catalog);
+    arena_release(&s->arena);
     for (size_t i = 0; i < SOURCE_FILES; i++)
         free(s->files[i].bytes);
     for (size_t i = 0; i < SOURCE_TENSORS; i++)
@@ -139,7 +142,7 @@ static inline uint64_t source_reserve(struct source *s, uint32_t file, uint64_t 
 
 static inline const char *source_path(struct source *s, size_t file)
 {
-    return arena_printf(&s->catalog.arena, "%s/source-%zu", s->folder, file);
+    return arena_printf(&s->arena, "%s/source-%zu", s->folder, file);
 }
 
 /* Writes the files and puts them into the catalog. */

@@ -35,7 +35,7 @@ static size_t list_differences(const struct tensor_digest *wrote, size_t num_wro
     return bad;
 }
 
-static enum status compare(const struct plan *p, const struct catalog *c,
+static enum status compare(const struct plan *p, const struct checkpoint *c,
                            const struct digest_options *o, struct error *err)
 {
     struct arena a;
@@ -43,7 +43,7 @@ static enum status compare(const struct plan *p, const struct catalog *c,
     struct tensor_digest *wrote, *found;
     size_t num_wrote, num_found, bad = 0;
     arena_init(&a);
-    enum status st = digest_catalog(c, o, &a, &found, &num_found, err);
+    enum status st = digest_catalog(&c->catalog, o, &a, &found, &num_found, err);
     if (!st) {
         record_digests(p, true, &a, &wrote, &num_wrote);
         digest_print_all(&text, wrote, num_wrote, NULL); /* sorts */
@@ -60,12 +60,12 @@ enum status arrival_check(const struct plan *p, const char *folder, const struct
                           const struct model_maps *maps, const struct digest_options *d,
                           struct error *err)
 {
-    struct catalog c;
+    struct checkpoint c;
     struct source_options options = *o;
     options.has_ckpt_step = false; /* of the source */
     options.casts = false;
     enum status st = source_open(&c, folder, &options, maps, err);
     if (!st) st = compare(p, &c, d, err);
-    catalog_release(&c);
+    checkpoint_release(&c);
     return st;
 }

@@ -224,7 +224,7 @@ struct model_config model_config_essence(const struct model_config *c,
 /* ---- two checkpoints ---- */
 
 struct differing {
-    const struct catalog *sides[2];
+    const struct checkpoint *sides[2];
     struct model_config configs[2], by_args[2]; /* without what is idle; what args say of them */
     struct arena *arena;
     struct config_difference *found;
@@ -287,8 +287,8 @@ static void find(struct differing *x, bool computing)
     }
 }
 
-size_t config_differences(const struct catalog *a, const struct catalog *b, struct arena *arena,
-                          struct config_difference **out)
+size_t config_differences(const struct checkpoint *a, const struct checkpoint *b,
+                          struct arena *arena, struct config_difference **out)
 {
     struct differing x = {.sides = {a, b}, .arena = arena};
     x.configs[0] = a->config;
@@ -332,7 +332,7 @@ static bool is_complete(const struct model_config *c)
     return true;
 }
 
-const char *config_text(const struct catalog *c, bool as_args, struct arena *arena)
+const char *config_text(const struct checkpoint *c, bool as_args, struct arena *arena)
 {
     const struct model_config nothing = {.rotary_percent = 1};
     struct model_config config = c->config;

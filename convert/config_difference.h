@@ -8,7 +8,7 @@
 #ifndef FERRY_CONVERT_CONFIG_DIFFERENCE_H
 #define FERRY_CONVERT_CONFIG_DIFFERENCE_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 
 /* ---- two configs ---- */
 
@@ -42,14 +42,14 @@ struct config_difference {
 /* The fields in which a and b differ, in the order of MODEL_FIELDS: those that compute first, then
  * the others. Fields that their features make idle (rope's of a model with learned positions, the
  * experts' of a dense one) do not count, nor do sizes of the padded vocabulary. All in `arena`. */
-size_t config_differences(const struct catalog *a, const struct catalog *b, struct arena *arena,
-                          struct config_difference **out);
+size_t config_differences(const struct checkpoint *a, const struct checkpoint *b,
+                          struct arena *arena, struct config_difference **out);
 
 /* "num_layers 4\nhidden_size 64\n...": the fields that change what is computed, in the order of
  * MODEL_FIELDS, equal for two configs that describe the same model. NULL where the checkpoint's own
  * words do not say them all: where there is no config.json, with `as_args` false; where there are
  * neither that nor args nor run_config.yaml, with `as_args` true. As args can say them: of a
  * config.json what is left of it when it goes through args and back. In `arena`. */
-const char *config_text(const struct catalog *c, bool as_args, struct arena *arena);
+const char *config_text(const struct checkpoint *c, bool as_args, struct arena *arena);
 
 #endif

@@ -8,9 +8,9 @@
 #define MEGATRON "tests/golden/megatron/"
 
 /* A catalog that says what a family's config.json with these members says. */
-static struct catalog said_by_json(const char *family, const char *members)
+static struct checkpoint said_by_json(const char *family, const char *members)
 {
-    struct catalog c = {.config_origin = CONFIG_OF_JSON};
+    struct checkpoint c = {.config_origin = CONFIG_OF_JSON};
     cJSON *tree = json_tree(
         arena_printf(&scratch,
                      "{'n_embd':24,'n_layer':4,'n_head':4,'n_positions':16,'vocab_size':9,"
@@ -23,15 +23,16 @@ static struct catalog said_by_json(const char *family, const char *members)
     return c;
 }
 
-static struct catalog said_by_args(const struct catalog *json)
+static struct checkpoint said_by_args(const struct checkpoint *json)
 {
-    struct catalog c = {.config_origin = CONFIG_OF_ARGS};
+    struct checkpoint c = {.config_origin = CONFIG_OF_ARGS};
     c.config = model_config_through_args(&json->config, &scratch);
     return c;
 }
 
 /* "FIELD A B;" of those with this effect. */
-static const char *list(const struct catalog *a, const struct catalog *b, enum config_effect effect)
+static const char *list(const struct checkpoint *a, const struct checkpoint *b,
+                        enum config_effect effect)
 {
     struct config_difference *d;
     struct strbuf text = {0};
@@ -76,8 +77,8 @@ static void fields_that_change_what_is_computed_are_told_from_those_that_do_not(
         {"gpt2", "", "'activation_function':'relu'", "activation_func gelu_tanh relu;", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct catalog a = said_by_json(cases[i].family, cases[i].a),
-                       b = said_by_json(cases[i].family, cases[i].b);
+        struct checkpoint a = said_by_json(cases[i].family, cases[i].a),
+                          b = said_by_json(cases[i].family, cases[i].b);
         assert_string_equal(list(&a, &b, EFFECT_COMPUTES), cases[i].computes);
         assert_string_equal(list(&a, &b, EFFECT_HARMLESS), cases[i].harmless);
         assert_string_equal(list(&a, &b, EFFECT_UNSAID), "");
@@ -91,11 +92,11 @@ static void what_args_cannot_say_is_no_difference(void **state)
     (void)state;
     static const char *const yarn = "'rope_scaling':{'rope_type':'yarn','factor':4}",
                              *const relu = "'activation_function':'relu'";
-    struct catalog llama = said_by_json("llama", ""), scaled = said_by_json("llama", yarn),
-                   gpt2 = said_by_json("gpt2", relu),
-                   other = said_by_json("llama", "'rope_theta':2");
-    struct catalog args = said_by_args(&scaled), gpt2_args = said_by_args(&gpt2),
-                   other_args = said_by_args(&other);
+    struct checkpoint llama = said_by_json("llama", ""), scaled = said_by_json("llama", yarn),
+                      gpt2 = said_by_json("gpt2", relu),
+                      other = said_by_json("llama", "'rope_theta':2");
+    struct checkpoint args = said_by_args(&scaled), gpt2_args = said_by_args(&gpt2),
+                      other_args = said_by_args(&other);
     assert_string_equal(list(&scaled, &args, EFFECT_COMPUTES), "");
     assert_non_null(strstr(list(&scaled, &args, EFFECT_UNSAID), "rope_type yarn default;"));
     assert_non_null(strstr(list(&args, &scaled, EFFECT_UNSAID), "rope_type default yarn;"));
@@ -116,7 +117,7 @@ static void what_args_cannot_say_is_no_difference(void **state)
 static void what_old_args_do_not_hold_is_not_said(void **state)
 {
     (void)state;
-    struct catalog json = said_by_json("llama", ""), args = said_by_args(&json);
+    struct checkpoint json = said_by_json("llama", ""), args = said_by_args(&json);
     args.config.rotary_base = 0;
     args.config.activation_func = NULL;
     assert_string_equal(list(&args, &json, EFFECT_COMPUTES), "");
@@ -128,7 +129,7 @@ static void what_old_args_do_not_hold_is_not_said(void **state)
 static void what_no_field_has_a_place_for_is_a_difference(void **state)
 {
     (void)state;
-    struct catalog json = said_by_json("llama", ""), args = said_by_args(&json);
+    struct checkpoint json = said_by_json("llama", ""), args = said_by_args(&json);
     args.beyond = "apply_layernorm_1p True";
     assert_string_equal(list(&args, &json, EFFECT_COMPUTES),
                         "beyond apply_layernorm_1p True nothing;");
@@ -151,7 +152,7 @@ static void golden_checkpoints_describe_the_models_that_they_were_made_of(void *
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         struct source_options o = {0};
-        struct catalog sides[2];
+        struct checkpoint sides[2];
         for (unsigned k = 0; k < 2; k++)
             assert_ok(source_open(&sides[k], pairs[i][k], &o, &maps, &err));
         const char *computes = list(&sides[0], &sides[1], EFFECT_COMPUTES);
@@ -160,7 +161,7 @@ static void golden_checkpoints_describe_the_models_that_they_were_made_of(void *
         const char *text = config_text(&sides[0], true, &scratch);
         if (text) assert_string_equal(text, config_text(&sides[1], true, &scratch));
         for (unsigned k = 0; k < 2; k++)
-            catalog_release(&sides[k]);
+            checkpoint_release(&sides[k]);
     }
 }
 

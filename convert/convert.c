@@ -99,7 +99,7 @@ static const uint64_t MAX_SHARD_BYTES = 5000000000;
 struct run {
     const struct convert_flags *flags;
     struct model_maps maps;
-    struct catalog source;
+    struct checkpoint source;
     struct target target;
     struct publishing publishing;
     struct executor_options executor;
@@ -218,25 +218,25 @@ static void list_names(const char *what, const char *flag, const char *const *na
         fprintf(stderr, "  %s\n", names[i]);
 }
 
-static const char *first_of(const struct catalog *c)
+static const char *first_of(const struct checkpoint *c)
 {
-    const char *name = c->num_missing ? c->missing[0] : c->unexpected[0];
-    return c->num_missing + c->num_unexpected == 1
+    const char *name = c->gaps.num_missing ? c->gaps.missing[0] : c->gaps.unexpected[0];
+    return c->gaps.num_missing + c->gaps.num_unexpected == 1
                ? name
                : arena_printf((struct arena *)(uintptr_t)&c->arena, "%s, ...", name);
 }
 
 static enum status check_names(struct run *r, struct error *err)
 {
-    struct catalog *c = &r->source;
-    drop_allowed(c->missing, &c->num_missing, &r->flags->allow_missing);
-    drop_allowed(c->unexpected, &c->num_unexpected, &r->flags->allow_unexpected);
-    if (!c->num_missing && !c->num_unexpected) return OK;
-    list_names("tensors are missing", "--allow-missing", c->missing, c->num_missing);
+    struct checkpoint *c = &r->source;
+    drop_allowed(c->gaps.missing, &c->gaps.num_missing, &r->flags->allow_missing);
+    drop_allowed(c->gaps.unexpected, &c->gaps.num_unexpected, &r->flags->allow_unexpected);
+    if (!c->gaps.num_missing && !c->gaps.num_unexpected) return OK;
+    list_names("tensors are missing", "--allow-missing", c->gaps.missing, c->gaps.num_missing);
     list_names("tensors of the source have no place in the model and would be left out",
-               "--allow-unexpected", c->unexpected, c->num_unexpected);
+               "--allow-unexpected", c->gaps.unexpected, c->gaps.num_unexpected);
     return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors missing, %zu unexpected: %s", c->path,
-                c->num_missing, c->num_unexpected, first_of(c));
+                c->gaps.num_missing, c->gaps.num_unexpected, first_of(c));
 }
 
 static enum status check_optimizer(const struct run *r, struct error *err)
@@ -265,7 +265,7 @@ static enum status check_space(struct run *r, struct error *err)
 static const char *work_of(struct run *r)
 {
     char source[SHA256_TEXT];
-    source_fingerprint(&r->source, source);
+    source_fingerprint(&r->source.catalog, r->source.path, source);
     companions_fingerprint(r->source.hf_folder, source);
     return arena_printf(&r->source.arena, "%s %.16s of %u %s %s %s", r->report.fingerprint, source,
                         r->ranks.size, r->target.kind->name, r->target.unit ? r->target.unit : "-",
@@ -406,16 +406,17 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     r->is_read = true;
     TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
                              r->flags->output.quiet, err));
-    print_notes(&r->source, 0, r->flags->output.quiet);
-    size_t noted = r->source.num_notes;
+    print_notes(&r->source.notes, 0, r->flags->output.quiet);
+    size_t noted = r->source.notes.count;
     TRY(check_names(r, err));
     TRY(check_optimizer(r, err));
     struct target_options to = target_options_of(r, &options);
     TRY(check_flags(r, &to, err));
     r->planned = true;
     enum status st = target_plan(&r->target, &to, &r->source, &r->maps, err);
-    print_notes(&r->source, noted, r->flags->output.quiet);
-    if (st && (r->source.num_missing || r->source.num_unexpected)) return check_names(r, err);
+    print_notes(&r->source.notes, noted, r->flags->output.quiet);
+    if (st && (r->source.gaps.num_missing || r->source.gaps.num_unexpected))
+        return check_names(r, err);
     return st;
 }
 
@@ -680,7 +681,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
         return st;
     }
     r->report.target = &r->target;
-    plan_fingerprint(&r->target.plan, r->report.fingerprint);
+    plan_fingerprint(&r->target.plan, r->source.path, r->report.fingerprint);
     companions_fingerprint(r->source.hf_folder, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
     r->work = work_of(r);
@@ -742,7 +743,7 @@ static enum status convert(void *options, const char *const *positional, size_t 
     enum status st = run_convert(&r, positional[0], positional[1], err);
     if (st && *err->text && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);
     if (r.planned) target_release(&r.target);
-    if (r.opened) catalog_release(&r.source);
+    if (r.opened) checkpoint_release(&r.source);
     model_maps_release(&r.maps);
     return st;
 }

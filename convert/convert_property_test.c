@@ -264,15 +264,15 @@ static const char *digests_of(const char *path)
 {
     const struct source_options none = {0};
     const struct digest_options options = {.threads = 1, .progress = PROGRESS_NONE};
-    struct catalog c;
+    struct checkpoint c;
     struct tensor_digest *digests;
     struct strbuf text = {0};
     size_t count;
     assert_ok(source_open(&c, path, &none, &maps, &err));
-    assert_ok(catalog_check(&c, &err));
-    assert_ok(digest_catalog(&c, &options, &scratch, &digests, &count, &err));
+    assert_ok(catalog_check(&c.catalog, &err));
+    assert_ok(digest_catalog(&c.catalog, &options, &scratch, &digests, &count, &err));
     digest_print_all(&text, digests, count, NULL);
-    catalog_release(&c);
+    checkpoint_release(&c);
     const char *copy = arena_text(&scratch, text.data, text.length);
     strbuf_release(&text);
     return copy;

@@ -8,15 +8,15 @@
 /* The names in a folder's weights, a blank behind each. */
 static const char *weight_names(const char *folder)
 {
-    struct catalog c;
+    struct checkpoint c;
     struct strbuf out = {0};
     strbuf_add_text(&out, "");
     open_hf_folder(&c, folder);
-    for (size_t i = 0; i < c.stored.num_tensors; i++)
-        strbuf_printf(&out, "%s ", c.stored.tensors[i].name);
+    for (size_t i = 0; i < c.catalog.stored.num_tensors; i++)
+        strbuf_printf(&out, "%s ", c.catalog.stored.tensors[i].name);
     const char *text = arena_text(&scratch, out.data, out.length);
     strbuf_release(&out);
-    catalog_release(&c);
+    checkpoint_release(&c);
     return text;
 }
 
@@ -154,11 +154,11 @@ static void parts_of_one_tensor_must_be_of_one_dtype_or_cast(void **state)
 {
     (void)state;
     const char *hf = make("hf", LLAMA, NULL), *out = in_scratch("out");
-    struct catalog c;
+    struct checkpoint c;
     /* two models: q of one, the rest of the other */
     const char *f32 = make("f32", LLAMA ",'x':1", by_layer);
     open_hf_folder(&c, hf);
-    catalog_release(&c);
+    checkpoint_release(&c);
     const char *mixed = in_scratch("mixed");
     assert_ok(folder_create(mixed, &err));
     const char *rest = make_without("rest", hf, "layers.1.self_attn.q_proj");
@@ -182,15 +182,15 @@ static void parts_of_one_tensor_must_be_of_one_dtype_or_cast(void **state)
     assert_ok(CONVERT(mixed, out, "--torch-dtype=float32"));
     assert_ok(CONVERT(out, in_scratch("back"), "--to=hf"));
     open_hf_folder(&c, in_scratch("back"));
-    for (size_t i = 0; i < c.stored.num_tensors; i++)
-        assert_int_equal(c.stored.tensors[i].dtype, DT_F32);
-    struct catalog source;
+    for (size_t i = 0; i < c.catalog.stored.num_tensors; i++)
+        assert_int_equal(c.catalog.stored.tensors[i].dtype, DT_F32);
+    struct checkpoint source;
     open_hf_folder(&source, only);
     const char *q = "model.layers.1.self_attn.q_proj.weight";
-    check_same_stored(&c, stored_find(&c.stored, q), &source, stored_find(&source.stored, q),
-                      UINT64_MAX);
-    catalog_release(&source);
-    catalog_release(&c);
+    check_same_stored(&c, stored_find(&c.catalog.stored, q), &source,
+                      stored_find(&source.catalog.stored, q), UINT64_MAX);
+    checkpoint_release(&source);
+    checkpoint_release(&c);
     assert_non_null(strstr(read_text(path_join(&scratch, in_scratch("back"), "config.json")),
                            "\"torch_dtype\": \"float32\""));
 }
@@ -382,12 +382,12 @@ static const char *make_bin(const char *name, bool same)
     const char *folder = in_scratch(name);
     struct value *root = value_dict(&scratch), *head;
     struct strbuf file = {0};
-    struct catalog c;
+    struct checkpoint c;
     const void *data[64];
     size_t n = 0;
     open_hf_folder(&c, hf);
-    for (size_t i = 0; i < c.stored.num_tensors; i++) {
-        const struct stored_tensor *s = &c.stored.tensors[i];
+    for (size_t i = 0; i < c.catalog.stored.num_tensors; i++) {
+        const struct stored_tensor *s = &c.catalog.stored.tensors[i];
         char key[8];
         if (strcmp(s->name, "lm_head.weight") == 0) continue;
         snprintf(key, sizeof key, "%zu", n);
@@ -395,7 +395,7 @@ static const char *make_bin(const char *name, bool same)
                        value_tensor(&scratch, key, s->dtype, s->num_dims, s->shape));
         data[n++] = stored_elements(&c, s);
     }
-    const struct stored_tensor *e = stored_find(&c.stored, "model.embed_tokens.weight");
+    const struct stored_tensor *e = stored_find(&c.catalog.stored, "model.embed_tokens.weight");
     const uint16_t *rows = stored_elements(&c, e);
     uint64_t V = e->shape[0], h = e->shape[1], *stride = arena_array(&scratch, 2, sizeof *stride);
     uint16_t *columns = arena_array(&scratch, V * h, sizeof *columns);
@@ -416,7 +416,7 @@ static const char *make_bin(const char *name, bool same)
                              file.length, false, &err));
     rewrite(folder, "config.json", json_text("{" LLAMA ",'tie_word_embeddings':true}"));
     strbuf_release(&file);
-    catalog_release(&c);
+    checkpoint_release(&c);
     return folder;
 }
 

@@ -51,7 +51,7 @@ static void set_defaults(void *options)
 
 /* What is answered, before it is printed. */
 struct answer {
-    struct catalog *c;
+    struct checkpoint *c;
     const struct inspect_flags *f;
     bool stored_only, stored; /* no model; stored tensors are what is summed up */
     struct named_tensor *tensors;
@@ -139,17 +139,17 @@ static void add_tensor(struct sums *s, const char *name, enum dtype dtype, uint6
     }
 }
 
-static struct sums sum_up(const struct catalog *c, bool stored)
+static struct sums sum_up(const struct checkpoint *c, bool stored)
 {
     struct sums s = {.all = {0, 0}};
-    for (size_t i = 0; stored && i < c->stored.num_tensors; i++) {
-        const struct stored_tensor *t = &c->stored.tensors[i];
+    for (size_t i = 0; stored && i < c->catalog.stored.num_tensors; i++) {
+        const struct stored_tensor *t = &c->catalog.stored.tensors[i];
         add_tensor(&s, t->name, t->dtype, stored_tensor_bytes(t));
     }
-    for (size_t i = 0; !stored && i < c->num_tensors; i++) {
+    for (size_t i = 0; !stored && i < c->catalog.num_tensors; i++) {
         uint64_t bytes = 0;
-        (void)dtype_size_bytes(c->tensors[i].dtype, c->tensors[i].numel, &bytes);
-        add_tensor(&s, c->tensors[i].name, c->tensors[i].dtype, bytes);
+        (void)dtype_size_bytes(c->catalog.tensors[i].dtype, c->catalog.tensors[i].numel, &bytes);
+        add_tensor(&s, c->catalog.tensors[i].name, c->catalog.tensors[i].dtype, bytes);
     }
     return s;
 }
@@ -229,7 +229,7 @@ static void tensors_text(struct strbuf *out, const struct answer *x)
     for (size_t i = 0; !x->stats && i < x->num_tensors; i++)
         tensor_line(out, &x->c->arena, &x->tensors[i]);
     if (x->stats) stats_text(out, x);
-    const struct stored *s = &x->c->stored;
+    const struct stored *s = &x->c->catalog.stored;
     for (size_t i = 0; x->f->tensors && x->stored && i < s->num_objects; i++) {
         if (fnmatch(x->f->tensors, s->objects[i].name, 0)) continue;
         strbuf_add_text(out, "  ");
@@ -271,18 +271,18 @@ static void record_text(struct strbuf *out, const struct answer *x)
     strbuf_add_char(out, '\n');
 }
 
-static void format_line(struct strbuf *out, const struct catalog *c)
+static void format_line(struct strbuf *out, const struct checkpoint *c)
 {
     strbuf_printf(out, "format     %s, ", c->format);
-    add_count(out, c->stored.num_files, "file, ", "files, ");
-    add_count(out, c->stored.num_tensors, "stored tensor, ", "stored tensors, ");
-    if (c->stored.num_objects)
-        add_count(out, c->stored.num_objects, "non-tensor entry, ", "non-tensor entries, ");
+    add_count(out, c->catalog.stored.num_files, "file, ", "files, ");
+    add_count(out, c->catalog.stored.num_tensors, "stored tensor, ", "stored tensors, ");
+    if (c->catalog.stored.num_objects)
+        add_count(out, c->catalog.stored.num_objects, "non-tensor entry, ", "non-tensor entries, ");
     strbuf_printf(out, "%s\n", bytes_text(sum_up(c, true).all.bytes));
 }
 
 /* What it is made of, and by whom. */
-static void origin_lines(struct strbuf *out, struct catalog *c)
+static void origin_lines(struct strbuf *out, struct checkpoint *c)
 {
     strbuf_printf(out, "family     %s\n", c->family ? c->family : "not known");
     if (c->beyond)
@@ -297,7 +297,7 @@ static void origin_lines(struct strbuf *out, struct catalog *c)
                       c->transformer_engine_names ? "TE" : "local");
 }
 
-static void parameters_line(struct strbuf *out, const struct catalog *c)
+static void parameters_line(struct strbuf *out, const struct checkpoint *c)
 {
     struct parameter_count n;
     count_parameters(c, &n);
@@ -309,7 +309,7 @@ static void parameters_line(struct strbuf *out, const struct catalog *c)
     strbuf_add_char(out, '\n');
 }
 
-static void optimizer_lines(struct strbuf *out, const struct catalog *c, const struct sums *s)
+static void optimizer_lines(struct strbuf *out, const struct checkpoint *c, const struct sums *s)
 {
     const struct optimizer_info *o = &c->optimizer;
     strbuf_printf(out, "optimizer  %s", o->present ? o->kind : "none");
@@ -335,7 +335,7 @@ static void files_text(struct strbuf *out, const struct stored *s)
 
 static void answer_text(struct strbuf *out, const struct answer *x)
 {
-    struct catalog *c = x->c;
+    struct checkpoint *c = x->c;
     struct sums sums = sum_up(c, x->stored);
     format_line(out, c);
     if (!x->stored_only) {
@@ -347,10 +347,10 @@ static void answer_text(struct strbuf *out, const struct answer *x)
         record_text(out, x);
     }
     sums_text(out, &sums);
-    names_text(out, "missing", c->missing, c->num_missing);
-    names_text(out, "unexpected", c->unexpected, c->num_unexpected);
+    names_text(out, "missing", c->gaps.missing, c->gaps.num_missing);
+    names_text(out, "unexpected", c->gaps.unexpected, c->gaps.num_unexpected);
     if (x->f->output.verbose && !x->stored_only) config_field_lines(out, &c->config);
-    if (x->f->output.verbose) files_text(out, &c->stored);
+    if (x->f->output.verbose) files_text(out, &c->catalog.stored);
     if (x->args) args_lines(out, x->args);
     if (x->is_listed) tensors_text(out, x);
 }
@@ -416,7 +416,7 @@ static void sums_json(cJSON *o, const struct sums *s)
         sum_json(of_groups, groups[i].group, &s->groups[i]);
 }
 
-static cJSON *optimizer_json(const struct catalog *c)
+static cJSON *optimizer_json(const struct checkpoint *c)
 {
     if (!c->optimizer.present) return cJSON_CreateNull();
     struct sums s = sum_up(c, false);
@@ -456,7 +456,7 @@ static void record_json(cJSON *o, const cJSON *record)
 static cJSON *entries_json(const struct answer *x)
 {
     cJSON *list = cJSON_CreateArray();
-    const struct stored *s = &x->c->stored;
+    const struct stored *s = &x->c->catalog.stored;
     for (size_t i = 0; x->f->tensors && i < s->num_objects; i++) {
         if (fnmatch(x->f->tensors, s->objects[i].name, 0)) continue;
         cJSON *o = cJSON_CreateObject();
@@ -473,15 +473,15 @@ static cJSON *answer_json(const struct answer *x)
                                           [CONFIG_OF_ARGS] = "args",
                                           [CONFIG_OF_JSON] = "config.json"};
     cJSON *o = cJSON_CreateObject();
-    const struct catalog *c = x->c;
+    const struct checkpoint *c = x->c;
     struct conversion report = {.source = c};
     struct sums sums = sum_up(c, x->stored);
     report_plan_json(o, &report);
-    json_add_u64(o, "stored_tensors", c->stored.num_tensors);
+    json_add_u64(o, "stored_tensors", c->catalog.stored.num_tensors);
     json_add_u64(o, "stored_bytes", sum_up(c, true).all.bytes);
-    json_add_u64(o, "non_tensor_entries", c->stored.num_objects);
-    json_add_u64(o, "files", c->stored.num_files);
-    cJSON_AddItemToObject(o, "file_list", files_json(&c->stored));
+    json_add_u64(o, "non_tensor_entries", c->catalog.stored.num_objects);
+    json_add_u64(o, "files", c->catalog.stored.num_files);
+    cJSON_AddItemToObject(o, "file_list", files_json(&c->catalog.stored));
     cJSON_AddItemToObject(o, "optimizer", optimizer_json(c));
     json_add_text(o, "beyond", c->beyond);
     json_add_text(o, "config_of", x->stored_only ? NULL : origins[c->config_origin]);
@@ -507,8 +507,8 @@ static cJSON *answer_json(const struct answer *x)
 /* Whether a glob that no tensor matches is the name of something else that is stored. */
 static bool matches_object(const struct answer *x)
 {
-    for (size_t i = 0; x->stored && i < x->c->stored.num_objects; i++)
-        if (fnmatch(x->f->tensors, x->c->stored.objects[i].name, 0) == 0) return true;
+    for (size_t i = 0; x->stored && i < x->c->catalog.stored.num_objects; i++)
+        if (fnmatch(x->f->tensors, x->c->catalog.stored.objects[i].name, 0) == 0) return true;
     return false;
 }
 
@@ -517,7 +517,7 @@ static enum status find_tensors(struct answer *x, struct tensor_names *n, bool i
                                 struct error *err)
 {
     const char *glob = x->f->tensors ? x->f->tensors : is_file || x->f->stats ? "*" : NULL;
-    if (!glob || (is_file && !x->c->stored.num_tensors)) return OK;
+    if (!glob || (is_file && !x->c->catalog.stored.num_tensors)) return OK;
     x->is_listed = true;
     enum status st = tensor_names_match(n, glob, &x->tensors, &x->num_tensors, err);
     if (st && x->f->tensors && matches_object(x)) return OK;
@@ -536,7 +536,7 @@ static enum status find_stats(struct answer *x, struct tensor_names *n, struct e
     for (size_t i = 0; i < x->num_tensors; i++)
         TRY(tensor_names_open(n, &x->tensors[i], &tensors[i], err));
     x->stats = arena_array(&n->arena, x->num_tensors, sizeof *x->stats);
-    return tensor_stats(x->c, tensors, x->num_tensors, &o, x->stats, err);
+    return tensor_stats(&x->c->catalog, tensors, x->num_tensors, &o, x->stats, err);
 }
 
 static void print_answer(const struct answer *x)
@@ -555,7 +555,8 @@ static enum status inspect_opened(struct opened *o, const struct inspect_flags *
                                   struct error *err)
 {
     bool stored = o->stored_only || f->stored;
-    struct answer x = {.c = &o->catalog, .f = f, .stored_only = o->stored_only, .stored = stored};
+    struct answer x = {
+        .c = &o->checkpoint, .f = f, .stored_only = o->stored_only, .stored = stored};
     struct tensor_names names;
     tensor_names_init(&names, x.c, &o->maps, stored);
     if (x.c->folder && record_read(x.c->folder, &x.record, &x.record_error)) x.record = NULL;

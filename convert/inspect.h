@@ -18,14 +18,14 @@ enum reading {
 
 /* source_open, and beyond it what has stored tensors only (c->format says which kind,
  * c->num_tensors is 0). */
-MUST_CHECK enum status inspect_open(struct catalog *c, const char *path,
+MUST_CHECK enum status inspect_open(struct checkpoint *c, const char *path,
                                     const struct source_options *o, const struct model_maps *maps,
                                     enum reading *reading, struct error *err);
 
 /* What a command has opened to look at. */
 struct opened {
     struct model_maps maps;
-    struct catalog catalog;
+    struct checkpoint checkpoint;
     enum reading reading;
     bool stored_only; /* not AS_MODEL */
 };

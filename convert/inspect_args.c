@@ -85,7 +85,7 @@ static void flatten(cJSON *out, cJSON *tree, struct arena *a, const char *path)
     }
 }
 
-static enum status run_config_json(const struct catalog *c, cJSON **out, struct error *err)
+static enum status run_config_json(const struct checkpoint *c, cJSON **out, struct error *err)
 {
     struct arena a;
     cJSON *tree = NULL;
@@ -140,7 +140,7 @@ static cJSON *common_file_json(const char *folder)
     return out;
 }
 
-enum status args_json(const struct catalog *c, cJSON **out, struct error *err)
+enum status args_json(const struct checkpoint *c, cJSON **out, struct error *err)
 {
     const struct value *args = value_get(c->common, "args");
     *out = args && args->kind == VALUE_OBJECT ? namespace_json(args)

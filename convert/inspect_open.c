@@ -11,24 +11,24 @@
 #include "formats/sniff.h"
 #include "formats/torch.h"
 
-static enum status open_torch(struct catalog *c, struct error *err)
+static enum status open_torch(struct checkpoint *c, struct error *err)
 {
     struct torch_file t;
     c->format = "torch.save file";
-    TRY(torch_open(&t, &c->stored, c->path, 0, UINT64_MAX, err));
-    enum status st = torch_add_tensors(&t, &c->stored, t.root, "", err);
+    TRY(torch_open(&t, &c->catalog.stored, c->path, 0, UINT64_MAX, err));
+    enum status st = torch_add_tensors(&t, &c->catalog.stored, t.root, "", err);
     torch_close(&t);
     return st;
 }
 
-static enum status open_safetensors(struct catalog *c, struct error *err)
+static enum status open_safetensors(struct checkpoint *c, struct error *err)
 {
     struct safetensors_info info;
     c->format = "safetensors file";
-    TRY(safetensors_open(&c->stored, c->path, &info, err));
+    TRY(safetensors_open(&c->catalog.stored, c->path, &info, err));
     if (info.dcp_shard)
-        catalog_note(c, "one rank's shards of a distributed checkpoint: shapes are local");
-    if (info.format) catalog_note(c, "written for \"%s\"", info.format);
+        checkpoint_note(c, "one rank's shards of a distributed checkpoint: shapes are local");
+    if (info.format) checkpoint_note(c, "written for \"%s\"", info.format);
     return OK;
 }
 
@@ -40,7 +40,7 @@ static bool has_suffix(const char *path, const char *suffix)
 
 /* A file that is called .safetensors or .pt and is something else is refused, with what it is; of
  * other names the content decides. */
-static enum status open_file(struct catalog *c, struct error *err)
+static enum status open_file(struct checkpoint *c, struct error *err)
 {
     static const char *const torch_names[] = {".pt", ".pth", ".bin", ".ckpt"};
     uint8_t head[512];
@@ -63,50 +63,50 @@ static enum status open_file(struct catalog *c, struct error *err)
                 c->path, what ? "this is " : "not a file of tensors", what ? what : "");
 }
 
-static enum status open_stored_folder(struct catalog *c, const char *folder, struct error *err)
+static enum status open_stored_folder(struct checkpoint *c, const char *folder, struct error *err)
 {
     if (path_exists(path_join(&c->arena, folder, ".metadata"))) {
         c->format = "DCP folder";
-        return dcp_open(&c->stored, folder, true, err);
+        return dcp_open(&c->catalog.stored, folder, true, err);
     }
     c->format = "Hugging Face folder";
-    return hf_folder_open(&c->stored, folder, NULL, err);
+    return hf_folder_open(&c->catalog.stored, folder, NULL, err);
 }
 
-static void note_warnings(struct catalog *c)
+static void note_warnings(struct checkpoint *c)
 {
-    for (size_t i = 0; i < c->stored.num_warnings; i++)
-        catalog_note(c, "%s", c->stored.warnings[i]);
+    for (size_t i = 0; i < c->catalog.stored.num_warnings; i++)
+        checkpoint_note(c, "%s", c->catalog.stored.warnings[i]);
 }
 
 /* The tensors of a folder that is no model for the reason in err, which stays where there are none.
  * Of a Megatron root it is the iteration that was chosen. */
-static enum status open_as_stored(struct catalog *c, const char *path, struct error *err)
+static enum status open_as_stored(struct checkpoint *c, const char *path, struct error *err)
 {
     struct error none;
     struct arena a;
     arena_init(&a);
     const char *folder = arena_printf(&a, "%s", c->folder ? c->folder : path);
-    catalog_release(c);
-    catalog_init(c, path);
+    checkpoint_release(c);
+    checkpoint_init(c, path);
     source_find_in_hub_cache(c);
     c->folder = arena_printf(&c->arena, "%s", folder);
     enum status st = open_stored_folder(c, hf_folder_resolve(&c->arena, c->folder), &none);
     arena_release(&a);
     if (st) return err->code;
     note_warnings(c);
-    catalog_note(c, "%s", err->text);
+    checkpoint_note(c, "%s", err->text);
     return OK;
 }
 
 /* Of what source_open did not support. */
-static enum reading why_stored(const struct catalog *c)
+static enum reading why_stored(const struct checkpoint *c)
 {
     if (c->contradicts) return AS_CONTRADICTS;
     return c->family || source_megatron.matches(c->path) ? AS_REFUSED : AS_UNKNOWN;
 }
 
-enum status inspect_open(struct catalog *c, const char *path, const struct source_options *o,
+enum status inspect_open(struct checkpoint *c, const char *path, const struct source_options *o,
                          const struct model_maps *maps, enum reading *reading, struct error *err)
 {
     *reading = AS_MODEL;
@@ -116,7 +116,7 @@ enum status inspect_open(struct catalog *c, const char *path, const struct sourc
         *reading = why_stored(c);
         return open_as_stored(c, path, err);
     }
-    catalog_init(c, path);
+    checkpoint_init(c, path);
     *reading = AS_FILE;
     TRY(open_file(c, err));
     note_warnings(c);
@@ -129,23 +129,23 @@ enum status opened_open(struct opened *o, const char *path, const struct source_
     struct source_options options;
     enum reading reading = AS_MODEL;
     *o = (struct opened){.stored_only = false};
-    catalog_init(&o->catalog, path);
+    checkpoint_init(&o->checkpoint, path);
     TRY(source_options_of(f, NULL, &options, err));
     options.widest = true;
     TRY(model_maps_load(&o->maps, f->model_map, err));
-    catalog_release(&o->catalog);
+    checkpoint_release(&o->checkpoint);
     if (stored_will_do)
-        TRY(inspect_open(&o->catalog, path, &options, &o->maps, &reading, err));
+        TRY(inspect_open(&o->checkpoint, path, &options, &o->maps, &reading, err));
     else
-        TRY(source_open(&o->catalog, path, &options, &o->maps, err));
+        TRY(source_open(&o->checkpoint, path, &options, &o->maps, err));
     o->reading = reading;
     o->stored_only = reading != AS_MODEL;
-    print_notes(&o->catalog, 0, quiet);
+    print_notes(&o->checkpoint.notes, 0, quiet);
     return OK;
 }
 
 void opened_close(struct opened *o)
 {
-    catalog_release(&o->catalog);
+    checkpoint_release(&o->checkpoint);
     model_maps_release(&o->maps);
 }

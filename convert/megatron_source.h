@@ -5,7 +5,7 @@
 #include "convert/source.h"
 
 struct megatron_source {
-    struct catalog *c; /* c->folder is the iteration's folder */
+    struct checkpoint *c; /* c->folder is the iteration's folder */
     const struct source_options *o;
     const struct model_maps *maps;
     struct layout_options written_layout; /* as args or run_config.yaml say */

@@ -17,7 +17,7 @@
 
 enum { DEFAULT_DIVISIBLE_BY = 128, MOST_MULTIPLE = 1 << 30, SMALL_FILE_CAP = 16 << 20 };
 
-static bool is_megatron(const struct catalog *c)
+static bool is_megatron(const struct checkpoint *c)
 {
     return strcmp(c->format, "torch_dist") == 0 || strcmp(c->format, "torch") == 0;
 }
@@ -37,7 +37,7 @@ static const char *padding_name(const struct target *t, const struct tensor *x)
 }
 
 struct clipping {
-    struct catalog *c;
+    struct checkpoint *c;
     struct tensor *to;
     const struct piece *piece;
 };
@@ -48,17 +48,18 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
     struct piece piece = *x->piece;
     (void)err;
     piece.pair = *p; /* a: the tensor, b: the file */
-    catalog_add_piece(x->c, x->to, &piece);
+    catalog_add_piece(&x->c->catalog, x->to, &piece);
     return OK;
 }
 
 /* The rows of padding that the target has: the source's, as far as there is room, then zeros. */
 static enum status make_padding(struct target *t, const struct tensor *x, struct error *err)
 {
-    struct catalog *c = t->source;
+    struct checkpoint *c = t->source;
     uint64_t shape[MAX_AXES], row = x->numel / x->shape[0],
                               rows = t->facts.padded_vocab - x->shape[0];
-    const struct tensor *old = catalog_find(c, arena_printf(&t->plan.arena, "%s.padding", x->name));
+    const struct tensor *old =
+        catalog_find(&c->catalog, arena_printf(&t->plan.arena, "%s.padding", x->name));
     uint64_t stored = old ? old->shape[0] : 0, carried = min_u64(stored, rows);
     t->facts.carried_rows = carried;
     t->facts.new_rows = rows - carried;
@@ -69,7 +70,7 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     struct clipping clip = {.c = c};
     size_t num_pieces = old ? old->num_pieces : 0;
     const struct piece *pieces = old ? old->pieces : NULL;
-    TRY(catalog_add(c, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
+    TRY(catalog_add(&c->catalog, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
     for (size_t i = 0; i < num_pieces; i++) {
         clip.piece = &pieces[i];
         TRY(pair_clip(&clip.piece->pair, 0, carried * row, clip.to->name, add_clipped, &clip, err));
@@ -77,11 +78,11 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     struct piece zero = {.source = PIECE_ZERO,
                          .dtype = clip.to->dtype,
                          .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
-    if (rows > carried) catalog_add_piece(c, clip.to, &zero);
+    if (rows > carried) catalog_add_piece(&c->catalog, clip.to, &zero);
     return OK;
 }
 
-static bool is_of_vocabulary(const struct catalog *c, const struct tensor *x)
+static bool is_of_vocabulary(const struct checkpoint *c, const struct tensor *x)
 {
     struct param p;
     return is_parameter(x) && x->num_dims && param_find(c->params, x->name, &p) && p.spec->padded;
@@ -89,12 +90,12 @@ static bool is_of_vocabulary(const struct catalog *c, const struct tensor *x)
 
 /* The rows that all tensors of the vocabulary have: its size, or all that are stored where that is
  * not known. */
-static enum status vocabulary_rows(const struct catalog *c, uint64_t *rows, struct error *err)
+static enum status vocabulary_rows(const struct checkpoint *c, uint64_t *rows, struct error *err)
 {
     const struct tensor *first = NULL;
     *rows = 0;
-    for (size_t i = 0; i < c->num_tensors; i++) {
-        const struct tensor *x = &c->tensors[i];
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *x = &c->catalog.tensors[i];
         if (!is_of_vocabulary(c, x)) continue;
         if (!first) first = x;
         if (!x->shape[0]) return fail(err, ERR_UNSUPPORTED, "%s has no rows", x->name);
@@ -112,7 +113,7 @@ static enum status vocabulary_rows(const struct catalog *c, uint64_t *rows, stru
 static enum status pad_vocabulary(struct target *t, struct error *err)
 {
     uint64_t rows, multiple;
-    size_t num_tensors = t->source->num_tensors;
+    size_t num_tensors = t->source->catalog.num_tensors;
     TRY(vocabulary_rows(t->source, &rows, err));
     if (!rows) return OK;
     if (!mul_u64(divisible_by(t), t->layout.tp, &multiple) || multiple > MOST_MULTIPLE)
@@ -120,7 +121,7 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
                     divisible_by(t));
     t->facts.padded_vocab = padded_vocab_size(rows, divisible_by(t), t->layout.tp);
     for (size_t i = 0; i < num_tensors; i++) {
-        const struct tensor x = t->source->tensors[i]; /* adding tensors moves them */
+        const struct tensor x = t->source->catalog.tensors[i]; /* adding tensors moves them */
         if (is_of_vocabulary(t->source, &x)) TRY(make_padding(t, &x, err));
     }
     return OK;
@@ -129,7 +130,7 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
 /* What args cannot say of a model. */
 static enum status check_config(struct target *t, struct error *err)
 {
-    const struct catalog *c = t->source;
+    const struct checkpoint *c = t->source;
     const char *flags = args_flags_beside(&c->config, &t->plan.arena);
     bool trained = t->options.iteration || t->options.has_iteration; /* else a release */
     t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags, *flags && trained ? " " : "",
@@ -141,15 +142,15 @@ static enum status check_config(struct target *t, struct error *err)
                     "layers, or on q, k and v alone",
                     c->path, c->config.add_proj_bias ? "attention" : "MLP",
                     c->config.add_proj_bias ? "MLP" : "attention");
-    struct catalog args = {.config_origin = CONFIG_OF_ARGS};
+    struct checkpoint args = {.config_origin = CONFIG_OF_ARGS};
     struct config_difference *d;
     args.config = model_config_through_args(&c->config, &t->plan.arena);
     size_t n = config_differences(c, &args, &t->plan.arena, &d);
     for (size_t i = 0; i < n; i++)
-        catalog_note(t->source,
-                     "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "
-                     "the weights are exact, and ferry-hf/config.json keeps the value",
-                     d[i].field, d[i].values[0], d[i].values[1]);
+        checkpoint_note(t->source,
+                        "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "
+                        "the weights are exact, and ferry-hf/config.json keeps the value",
+                        d[i].field, d[i].values[0], d[i].values[1]);
     return OK;
 }
 
@@ -159,13 +160,14 @@ static void note_empty_stages(struct target *t)
     const struct layout *l = &t->layout;
     for (uint64_t s = 0; s < l->pp * l->vpp && !l->pipeline_layout; s++)
         if (!l->stages[s].num_layers)
-            catalog_note(t->source, "pipeline stage %" PRIu64 " of 0 to %" PRIu64 " has no layers",
-                         s, l->pp * l->vpp - 1);
+            checkpoint_note(t->source,
+                            "pipeline stage %" PRIu64 " of 0 to %" PRIu64 " has no layers", s,
+                            l->pp * l->vpp - 1);
 }
 
 enum status megatron_begin(struct target *t, struct error *err)
 {
-    struct catalog *c = t->source;
+    struct checkpoint *c = t->source;
     TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
     uint64_t iteration = t->options.has_iteration ? t->options.iteration
                          : c->iteration > 0       ? (uint64_t)c->iteration
@@ -255,14 +257,15 @@ static int by_place(const void *a, const void *b)
 
 const struct tensor **megatron_parameters(struct target *t, size_t *count)
 {
-    const struct catalog *c = t->source;
-    const struct tensor **all = arena_array(&t->plan.arena, c->num_tensors + 1, sizeof *all);
-    struct placed *placed = must_calloc(c->num_tensors + 1, sizeof *placed);
+    const struct checkpoint *c = t->source;
+    const struct tensor **all =
+        arena_array(&t->plan.arena, c->catalog.num_tensors + 1, sizeof *all);
+    struct placed *placed = must_calloc(c->catalog.num_tensors + 1, sizeof *placed);
     *count = 0;
-    for (size_t i = 0; i < c->num_tensors; i++) {
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
         struct placed *x = &placed[*count];
-        if (!is_parameter(&c->tensors[i])) continue;
-        x->tensor = &c->tensors[i];
+        if (!is_parameter(&c->catalog.tensors[i])) continue;
+        x->tensor = &c->catalog.tensors[i];
         x->known = param_find(c->params, x->tensor->name, &x->param);
         ++*count;
     }
@@ -309,7 +312,7 @@ enum status megatron_fill(struct target *t, const struct megatron_part *p, const
     const uint64_t own = p->tensor->numel;
     TRY(pair_clip(pair, 0, own, p->tensor->name, add_filling, &f, err));
     if (!p->param.spec->padded) return OK;
-    f.tensor = catalog_find(t->source, padding_name(t, p->tensor));
+    f.tensor = catalog_find(&t->source->catalog, padding_name(t, p->tensor));
     if (!f.tensor) return OK;
     return pair_clip(pair, own, f.tensor->numel, f.tensor->name, add_filling, &f, err);
 }
@@ -320,9 +323,10 @@ static enum dtype most_common_dtype(const struct target *t)
 {
     uint64_t count[NUM_DTYPES] = {0};
     int most = DT_F32;
-    for (size_t i = 0; i < t->source->num_tensors; i++)
-        if (is_parameter(&t->source->tensors[i]))
-            count[target_dtype(t, &t->source->tensors[i])] += t->source->tensors[i].numel;
+    for (size_t i = 0; i < t->source->catalog.num_tensors; i++)
+        if (is_parameter(&t->source->catalog.tensors[i]))
+            count[target_dtype(t, &t->source->catalog.tensors[i])] +=
+                t->source->catalog.tensors[i].numel;
     for (int i = 0; i < NUM_DTYPES; i++)
         if (count[i] > count[most]) most = i;
     return (enum dtype)most;
@@ -357,7 +361,7 @@ static void copy_common(struct target *t, struct value *to)
             drop = strcmp(dropped[k], key) == 0;
         const struct value *v = from->items[2 * i + 1];
         if (!drop && value_holds_tensor(v)) {
-            catalog_note(t->source, "common state: %s holds tensors and is left out", key);
+            checkpoint_note(t->source, "common state: %s holds tensors and is left out", key);
             drop = true;
         }
         if (!drop) value_dict_set(a, to, key, from->items[2 * i + 1]);

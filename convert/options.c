@@ -103,10 +103,10 @@ enum status source_options_of(const struct source_flags *f, const char *torch_dt
     return OK;
 }
 
-void print_notes(const struct catalog *c, size_t first, bool quiet)
+void print_notes(const struct notes *n, size_t first, bool quiet)
 {
-    for (size_t i = first; i < c->num_notes && !quiet; i++)
-        fprintf(stderr, "note: %s\n", c->notes[i]);
+    for (size_t i = first; i < n->count && !quiet; i++)
+        fprintf(stderr, "note: %s\n", n->lines[i]);
 }
 
 const char *bytes_text(uint64_t bytes)

@@ -46,7 +46,7 @@ MUST_CHECK enum status source_options_of(const struct source_flags *f, const cha
                                          struct source_options *out, struct error *err);
 
 /* Prints notes to stderr from number `first` on, a line each, unless quiet. */
-void print_notes(const struct catalog *c, size_t first, bool quiet);
+void print_notes(const struct notes *n, size_t first, bool quiet);
 
 /* "2.47 GB", in decimal units. Static text of a few calls. */
 const char *bytes_text(uint64_t bytes);

@@ -178,7 +178,7 @@ enum status params_again(const struct param_table *t, const struct model_config 
     return OK;
 }
 
-void params_use(struct catalog *c, const struct model_maps *maps, const struct model_map *map)
+void params_use(struct checkpoint *c, const struct model_maps *maps, const struct model_map *map)
 {
     const struct param_rows *rows = map ? map->params : maps->params;
     c->params = param_table_of(copy_rows(&c->arena, rows), &c->config, &c->arena);

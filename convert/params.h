@@ -7,7 +7,7 @@
 #ifndef FERRY_CONVERT_PARAMS_H
 #define FERRY_CONVERT_PARAMS_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 #include "ckpt/param.h"
 #include "convert/model_map.h"
 
@@ -25,7 +25,7 @@ MUST_CHECK enum status params_again(const struct param_table *t, const struct mo
 
 /* Sets c->params by c->config, with the rows of `map` (NULL: Megatron's alone), one of maps. To be
  * called again where the config is set or changed. */
-void params_use(struct catalog *c, const struct model_maps *maps, const struct model_map *map);
+void params_use(struct checkpoint *c, const struct model_maps *maps, const struct model_map *map);
 
 /* ---- other spellings of names in Megatron's files ---- */
 

@@ -329,10 +329,11 @@ static enum status print_requests(struct requests *x, const struct print_flags *
     enum { BUFFER_BYTES = READ_ELEMENTS * MOST_ELEMENT_BYTES };
     char *buffers = must_calloc(3, BUFFER_BYTES);
     struct printing p = {.json = f->output.json, .elements = buffers};
-    p.reader = (struct panel_reader){.reader = stored_reader_create(&x->names.catalog->stored, 16),
-                                     .buffer_bytes = BUFFER_BYTES,
-                                     .temp = buffers + BUFFER_BYTES,
-                                     .cast = buffers + 2 * (size_t)BUFFER_BYTES};
+    p.reader = (struct panel_reader){
+        .reader = stored_reader_create(&x->names.checkpoint->catalog.stored, 16),
+        .buffer_bytes = BUFFER_BYTES,
+        .temp = buffers + BUFFER_BYTES,
+        .cast = buffers + 2 * (size_t)BUFFER_BYTES};
     enum status st = OK;
     if (p.json) result_stream_field("tensors");
     if (p.json) putchar('[');
@@ -353,7 +354,7 @@ static enum status print(void *options, const char *const *positional, size_t nu
     struct opened o;
     struct requests x = {.count = 0};
     enum status st = opened_open(&o, positional[0], &f->source, true, true, err);
-    tensor_names_init(&x.names, &o.catalog, &o.maps, false);
+    tensor_names_init(&x.names, &o.checkpoint, &o.maps, false);
     for (size_t i = 1; i < num_positional && !st; i++)
         st = add_argument(&x, positional[i], err);
     if (!st) st = print_requests(&x, f, err);

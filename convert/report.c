@@ -12,11 +12,11 @@
 
 /* ---- counting ---- */
 
-void count_parameters(const struct catalog *c, struct parameter_count *out)
+void count_parameters(const struct checkpoint *c, struct parameter_count *out)
 {
     *out = (struct parameter_count){0};
-    for (size_t i = 0; i < c->num_tensors; i++) {
-        const struct tensor *t = &c->tensors[i];
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
         uint64_t bytes = 0;
         if (!is_parameter(t)) continue;
         (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
@@ -53,17 +53,17 @@ void print_count(struct strbuf *out, uint64_t n)
                   x, units[unit]);
 }
 
-static size_t count_source_pieces(const struct catalog *c)
+static size_t count_source_pieces(const struct checkpoint *c)
 {
     size_t n = 0;
-    for (size_t i = 0; i < c->num_tensors; i++)
-        n += c->tensors[i].num_pieces;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        n += c->catalog.tensors[i].num_pieces;
     return n;
 }
 
 /* ---- the plan for people ---- */
 
-static void source_line(struct strbuf *out, const struct catalog *c)
+static void source_line(struct strbuf *out, const struct checkpoint *c)
 {
     struct arena a;
     struct parameter_count n;
@@ -251,8 +251,8 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                   "mapping  %zu target tensors <- %zu logical <- %zu source shards   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
                   c->target->facts.num_target_tensors, c->target->plan.num_carries,
-                  count_source_pieces(c->source), c->source->num_missing, c->source->num_unexpected,
-                  c->source->num_ignored);
+                  count_source_pieces(c->source), c->source->gaps.num_missing,
+                  c->source->gaps.num_unexpected, c->source->num_ignored);
     vocab_line(out, c->target);
     report_positions(out, &c->source->config, 9);
     flags_line(out, c->target);
@@ -340,7 +340,7 @@ static void layout_json(cJSON *object, const struct layout *l)
     json_add_u64(o, "etp", max_u64(l->etp, 1));
 }
 
-static void source_json(cJSON *object, const struct catalog *c)
+static void source_json(cJSON *object, const struct checkpoint *c)
 {
     struct parameter_count n;
     cJSON *o = cJSON_AddObjectToObject(object, "source");
@@ -353,9 +353,9 @@ static void source_json(cJSON *object, const struct catalog *c)
     json_add_u64(o, "parameters", n.elements);
     json_add_u64(o, "bytes", n.bytes);
     json_add_u64(o, "shards", count_source_pieces(c));
-    add_names(o, "missing", c->missing, c->num_missing);
-    add_names(o, "unexpected", c->unexpected, c->num_unexpected);
-    add_names(o, "notes", (const char *const *)c->notes, c->num_notes);
+    add_names(o, "missing", c->gaps.missing, c->gaps.num_missing);
+    add_names(o, "unexpected", c->gaps.unexpected, c->gaps.num_unexpected);
+    add_names(o, "notes", c->notes.lines, c->notes.count);
 }
 
 void report_target_json(cJSON *object, const struct conversion *c)

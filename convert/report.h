@@ -11,7 +11,7 @@
 #include "convert/target.h"
 
 struct conversion {
-    const struct catalog *source;
+    const struct checkpoint *source;
     const struct target *target; /* NULL: no plan was made */
     const char *destination;
     uint64_t peak_memory, max_memory;
@@ -54,7 +54,7 @@ struct parameter_count {
     uint64_t elements, bytes;
     uint64_t bytes_by_dtype[NUM_DTYPES];
 };
-void count_parameters(const struct catalog *c, struct parameter_count *out);
+void count_parameters(const struct checkpoint *c, struct parameter_count *out);
 /* "BF16", or "BF16 98.2 %, F32 1.8 %" */
 void print_dtypes(struct strbuf *out, const struct parameter_count *n);
 /* "1.24 B" */

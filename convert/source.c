@@ -16,7 +16,7 @@
 
 static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
 
-void source_find_in_hub_cache(struct catalog *c)
+void source_find_in_hub_cache(struct checkpoint *c)
 {
     struct hub_name name;
     const char *path = c->path;
@@ -24,8 +24,8 @@ void source_find_in_hub_cache(struct catalog *c)
     const char *found = hub_cache_find(&c->arena, &name);
     if (!found) return;
     c->path = found;
-    catalog_note(c, "%s: snapshot %.12s of the hub cache, %s", path, path_base(&c->arena, found),
-                 found);
+    checkpoint_note(c, "%s: snapshot %.12s of the hub cache, %s", path, path_base(&c->arena, found),
+                    found);
 }
 
 /* The name of a model that is not here: the command that downloads it. */
@@ -90,7 +90,7 @@ enum status source_check_vocab(const struct source_options *o, uint64_t vocab_si
 enum { COMPARE_ELEMENTS = 1 << 16, MOST_ELEMENT_BYTES = 8 };
 
 /* A stored tensor that can be read and is no part of the catalog. */
-static enum status read_as(struct catalog *c, const struct stored_tensor *s, struct tensor *t,
+static enum status read_as(struct checkpoint *c, const struct stored_tensor *s, struct tensor *t,
                            struct error *err)
 {
     *t = (struct tensor){.name = s->name,
@@ -99,18 +99,18 @@ static enum status read_as(struct catalog *c, const struct stored_tensor *s, str
                          .shape = s->shape,
                          .numel = stored_numel(s)};
     struct pair whole = pair_whole(0, 0, t->numel);
-    return catalog_add_stored(c, t, s, &whole, err);
+    return catalog_add_stored(&c->catalog, t, s, &whole, err);
 }
 
 /* buffers: four of COMPARE_ELEMENTS. */
-static enum status compare_elements(struct catalog *c, const struct tensor *a,
+static enum status compare_elements(struct checkpoint *c, const struct tensor *a,
                                     const struct tensor *b, char *buffers, bool *same, uint64_t *at,
                                     struct error *err)
 {
     const size_t room = (size_t)COMPARE_ELEMENTS * MOST_ELEMENT_BYTES,
                  bytes = dtype_bytes(a->dtype);
     char *x = buffers, *y = buffers + room;
-    struct stored_reader *reader = stored_reader_create(&c->stored, 2);
+    struct stored_reader *reader = stored_reader_create(&c->catalog.stored, 2);
     struct panel_reader r = {.reader = reader,
                              .buffer_bytes = room,
                              .temp = buffers + 2 * room,
@@ -129,7 +129,7 @@ static enum status compare_elements(struct catalog *c, const struct tensor *a,
     return st;
 }
 
-enum status source_same_stored(struct catalog *c, const struct stored_tensor *a,
+enum status source_same_stored(struct checkpoint *c, const struct stored_tensor *a,
                                const struct stored_tensor *b, bool *same, uint64_t *at,
                                struct error *err)
 {
@@ -146,7 +146,7 @@ enum status source_same_stored(struct catalog *c, const struct stored_tensor *a,
     return st;
 }
 
-enum status source_check_beyond(const struct catalog *c, struct error *err)
+enum status source_check_beyond(const struct checkpoint *c, struct error *err)
 {
     if (!c->beyond) return OK;
     return fail(err, ERR_UNSUPPORTED,
@@ -190,17 +190,17 @@ static enum status choose_kind(const char *path, const struct source_kind **kind
 }
 
 /* What other programs left in a folder whose weights were read. */
-static void note_beside(struct catalog *c)
+static void note_beside(struct checkpoint *c)
 {
     const struct foreign *f = foreign_find(c->folder);
-    if (f && f->beside) catalog_note(c, "%s: %s", c->path, f->beside);
+    if (f && f->beside) checkpoint_note(c, "%s: %s", c->path, f->beside);
 }
 
-enum status source_open(struct catalog *c, const char *path, const struct source_options *o,
+enum status source_open(struct checkpoint *c, const char *path, const struct source_options *o,
                         const struct model_maps *maps, struct error *err)
 {
     const struct source_kind *kind;
-    catalog_init(c, path);
+    checkpoint_init(c, path);
     params_use(c, maps, NULL); /* for names; again when the config is known */
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
@@ -209,8 +209,8 @@ enum status source_open(struct catalog *c, const char *path, const struct source
     if (o->hf_config) own.hf_config = hf_folder_resolve(&c->arena, o->hf_config);
     if (o->hf_config && !path_exists(own.hf_config)) return not_there(o->hf_config, err);
     TRY(kind->open(c, &own, maps, err));
-    for (size_t k = 0; k < c->stored.num_warnings; k++)
-        catalog_note(c, "%s", c->stored.warnings[k]);
+    for (size_t k = 0; k < c->catalog.stored.num_warnings; k++)
+        checkpoint_note(c, "%s", c->catalog.stored.warnings[k]);
     if (kind == &source_hf) note_beside(c);
     return OK;
 }

@@ -8,7 +8,7 @@
 #ifndef FERRY_CONVERT_SOURCE_H
 #define FERRY_CONVERT_SOURCE_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 #include "common/args.h"
 #include "convert/model_map.h"
 
@@ -28,19 +28,19 @@ struct source_options {
 
 /* Where there is nothing at c->path, but it is the name of a model (ORG/NAME, ORG/NAME@REVISION) in
  * the cache of the Hugging Face hub: c->path becomes its snapshot, and a note says so. */
-void source_find_in_hub_cache(struct catalog *c);
+void source_find_in_hub_cache(struct checkpoint *c);
 
 /* Missing and unexpected tensors are listed in the catalog and are no failure here. */
-MUST_CHECK enum status source_open(struct catalog *c, const char *path,
+MUST_CHECK enum status source_open(struct checkpoint *c, const char *path,
                                    const struct source_options *o, const struct model_maps *maps,
                                    struct error *err);
 
 /* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name). */
-MUST_CHECK enum status source_check_beyond(const struct catalog *c, struct error *err);
+MUST_CHECK enum status source_check_beyond(const struct checkpoint *c, struct error *err);
 
 /* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
  * element that differs (0 where dtype or shape do). Reads both. */
-MUST_CHECK enum status source_same_stored(struct catalog *c, const struct stored_tensor *a,
+MUST_CHECK enum status source_same_stored(struct checkpoint *c, const struct stored_tensor *a,
                                           const struct stored_tensor *b, bool *same, uint64_t *at,
                                           struct error *err);
 
@@ -51,7 +51,7 @@ bool globs_match(const struct arg_list *globs, const char *name);
 struct source_kind {
     const char *name; /* as --to calls it */
     bool (*matches)(const char *path);
-    enum status (*open)(struct catalog *c, const struct source_options *o,
+    enum status (*open)(struct checkpoint *c, const struct source_options *o,
                         const struct model_maps *maps, struct error *err);
 };
 extern const struct source_kind source_hf, source_megatron;

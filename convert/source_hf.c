@@ -13,7 +13,7 @@
 enum { CONFIG_CAP = 16 << 20 };
 
 struct opening {
-    struct catalog *c;
+    struct checkpoint *c;
     const struct source_options *o;
     const struct model_map *map;
     bool quantised;     /* by config.json */
@@ -46,7 +46,8 @@ static bool has_stored(const void *context, const char *name)
 static const char *place_of(const struct opening *x, const struct stored_tensor *s)
 {
     struct arena *a = &x->c->arena;
-    const char *path = s->num_pieces ? x->c->stored.files[s->pieces[0].file].path : x->c->folder;
+    const char *path =
+        s->num_pieces ? x->c->catalog.stored.files[s->pieces[0].file].path : x->c->folder;
     return arena_printf(a, "%s: tensor %s", path, s->name);
 }
 
@@ -82,7 +83,7 @@ static enum dtype wider_dtype(enum dtype a, enum dtype b)
 static enum status common_dtype(struct opening *x, const struct mapped_tensor *t, enum dtype *dtype,
                                 struct error *err)
 {
-    const struct stored *s = &x->c->stored;
+    const struct stored *s = &x->c->catalog.stored;
     const struct stored_tensor *first = stored_find(s, t->parts[0].hf_name);
     bool widened = false;
     *dtype = first->dtype;
@@ -111,8 +112,8 @@ static enum status note_missing(const struct opening *x, const struct mapped_ten
     for (size_t i = 0; i < t->num_parts; i++) {
         const char *name = t->parts[i].hf_name;
         bool again = i > 0 && strcmp(name, t->parts[i - 1].hf_name) == 0;
-        if (stored_find(&x->c->stored, name)) continue;
-        if (!again) TRY(catalog_add_missing(x->c, name, err));
+        if (stored_find(&x->c->catalog.stored, name)) continue;
+        if (!again) TRY(gaps_add_missing(&x->c->gaps, &x->c->arena, name, err));
         *missing = true;
     }
     return OK;
@@ -122,7 +123,7 @@ static enum status note_missing(const struct opening *x, const struct mapped_ten
  * listed as unexpected; where they may not, they alone are worth a line. */
 static void leave_parts(const struct opening *x, const struct mapped_tensor *t)
 {
-    const struct stored *s = &x->c->stored;
+    const struct stored *s = &x->c->catalog.stored;
     bool allowed = true;
     for (size_t i = 0; i < t->num_parts; i++)
         allowed &= stored_find(s, t->parts[i].hf_name) ||
@@ -131,7 +132,7 @@ static void leave_parts(const struct opening *x, const struct mapped_tensor *t)
         const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
         if (part && !allowed) x->taken[part - s->tensors] += pair_count(&t->parts[i].pair);
         if (part && allowed)
-            catalog_note(
+            checkpoint_note(
                 x->c, "%s cannot be converted: it is one part of %s, of which others are missing",
                 part->name, t->name);
     }
@@ -140,7 +141,7 @@ static void leave_parts(const struct opening *x, const struct mapped_tensor *t)
 static enum status add_mapped(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct opening *x = context;
-    struct stored *s = &x->c->stored;
+    struct stored *s = &x->c->catalog.stored;
     struct tensor *logical;
     enum dtype dtype;
     bool missing;
@@ -154,11 +155,11 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
         return OK;
     }
     TRY(common_dtype(x, t, &dtype, err));
-    TRY(catalog_add(x->c, t->name, dtype, t->num_dims, t->shape, &logical, err));
+    TRY(catalog_add(&x->c->catalog, t->name, dtype, t->num_dims, t->shape, &logical, err));
     for (size_t i = 0; i < t->num_parts; i++) {
         const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
         x->taken[part - s->tensors] += pair_count(&t->parts[i].pair);
-        TRY(catalog_add_stored(x->c, logical, part, &t->parts[i].pair, err));
+        TRY(catalog_add_stored(&x->c->catalog, logical, part, &t->parts[i].pair, err));
     }
     return OK;
 }
@@ -185,25 +186,25 @@ static const struct stored_tensor *stored_of(const struct opening *x, const char
     struct head_search search = {.logical = logical};
     struct model_config one =
         x->c->config; /* what stands outside the layers is the same with one */
-    struct hf_names names = {has_stored, &x->c->stored};
+    struct hf_names names = {has_stored, &x->c->catalog.stored};
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
     if (model_map_expand(x->map, &one, &names, find_name, &search, NULL)) return NULL;
-    return stored_find(&x->c->stored, search.name);
+    return stored_find(&x->c->catalog.stored, search.name);
 }
 
 /* A head that is stored although it is tied must equal the embedding; then nobody needs it. */
 static enum status check_tied_head(struct opening *x, struct error *err)
 {
-    struct catalog *c = x->c;
+    struct checkpoint *c = x->c;
     const struct stored_tensor *head = stored_of(x, "output_layer.weight");
-    const struct tensor *embedding = catalog_find(c, "embedding.word_embeddings.weight");
+    const struct tensor *embedding = catalog_find(&c->catalog, "embedding.word_embeddings.weight");
     bool same;
     uint64_t at;
     if (c->config.untie_embeddings_and_output_weights || !head || !embedding) return OK;
-    const struct stored_tensor *embedded = stored_find(&c->stored, embedding->stored_name);
-    x->taken[head - c->stored.tensors] = stored_numel(head);
+    const struct stored_tensor *embedded = stored_find(&c->catalog.stored, embedding->stored_name);
+    x->taken[head - c->catalog.stored.tensors] = stored_numel(head);
     c->num_ignored++;
     TRY(source_same_stored(c, head, embedded, &same, &at, err));
     if (same) return OK;
@@ -225,9 +226,9 @@ static enum status check_tied_head(struct opening *x, struct error *err)
 
 static enum status note_unexpected(const struct opening *x, struct error *err)
 {
-    struct catalog *c = x->c;
-    for (size_t i = 0; i < c->stored.num_tensors; i++) {
-        const struct stored_tensor *s = &c->stored.tensors[i];
+    struct checkpoint *c = x->c;
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++) {
+        const struct stored_tensor *s = &c->catalog.stored.tensors[i];
         uint64_t numel = stored_numel(s);
         if (x->taken[i] && x->taken[i] != numel)
             return fail(err, ERR_UNSUPPORTED,
@@ -239,7 +240,7 @@ static enum status note_unexpected(const struct opening *x, struct error *err)
         if (model_map_ignores(x->map, s->name))
             c->num_ignored++;
         else
-            catalog_add_unexpected(c, s->name);
+            gaps_add_unexpected(&c->gaps, &c->arena, s->name);
     }
     return OK;
 }
@@ -252,10 +253,10 @@ static void note_quantised(struct opening *x, const cJSON *config)
     const char *method = json_as_text(json_get(q, "quant_method"));
     if (!cJSON_IsObject(q) || strcmp(x->c->hf_folder, x->c->folder)) return;
     x->quantised = true;
-    catalog_note(x->c,
-                 "config.json says that the weights are quantised (%s%s%s), which "
-                 "is not supported: they are read as they are stored",
-                 q->string, method ? ": " : "", method ? method : "");
+    checkpoint_note(x->c,
+                    "config.json says that the weights are quantised (%s%s%s), which "
+                    "is not supported: they are read as they are stored",
+                    q->string, method ? ": " : "", method ? method : "");
 }
 
 static enum status read_config(struct opening *x, const char *folder, const struct model_maps *maps,
@@ -288,11 +289,11 @@ static bool matches_hf(const char *path)
     return matches;
 }
 
-static enum status open_hf(struct catalog *c, const struct source_options *o,
+static enum status open_hf(struct checkpoint *c, const struct source_options *o,
                            const struct model_maps *maps, struct error *err)
 {
     struct opening x = {.c = c, .o = o};
-    struct hf_names names = {has_stored, &c->stored};
+    struct hf_names names = {has_stored, &c->catalog.stored};
     c->format = "hf";
     c->folder = hf_folder_resolve(&c->arena, c->path);
     c->hf_folder = o->hf_config ? o->hf_config : c->folder;
@@ -300,20 +301,21 @@ static enum status open_hf(struct catalog *c, const struct source_options *o,
         return fail(err, ERR_USAGE, "%s: --ckpt-step: a Hugging Face folder has no iterations",
                     c->path);
     TRY(read_config(&x, c->hf_folder, maps, err));
-    TRY(hf_folder_open(&c->stored, c->folder, NULL, err));
+    TRY(hf_folder_open(&c->catalog.stored, c->folder, NULL, err));
 
     struct layout_options one = {0};
     params_use(c, maps, x.map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
-    x.taken = arena_array(&c->arena, c->stored.num_tensors, sizeof *x.taken);
+    x.taken = arena_array(&c->arena, c->catalog.stored.num_tensors, sizeof *x.taken);
     TRY(model_map_expand(x.map, &c->config, &names, add_mapped, &x, err));
     if (x.num_widened)
-        catalog_note(c, "parts of %zu tensor%s differ in dtype, and are read as the widest: %s%s",
-                     x.num_widened, x.num_widened == 1 ? "" : "s", x.first_widened,
-                     x.num_widened > 1 ? ", ..." : "");
+        checkpoint_note(c,
+                        "parts of %zu tensor%s differ in dtype, and are read as the widest: %s%s",
+                        x.num_widened, x.num_widened == 1 ? "" : "s", x.first_widened,
+                        x.num_widened > 1 ? ", ..." : "");
     TRY(check_tied_head(&x, err));
     TRY(note_unexpected(&x, err));
-    return catalog_check(c, err);
+    return catalog_check(&c->catalog, err);
 }
 
 const struct source_kind source_hf = {"hf", matches_hf, open_hf};

@@ -68,7 +68,7 @@ static bool matches_megatron(const char *path)
     return matches;
 }
 
-static void use_iteration(struct catalog *c, const char *root, const char *name)
+static void use_iteration(struct checkpoint *c, const char *root, const char *name)
 {
     c->folder = path_join(&c->arena, root, name);
     c->release = strcmp(name, "release") == 0;
@@ -104,7 +104,7 @@ static enum status read_bridge_step(const char *path, int64_t *step, struct erro
 }
 
 /* The tracker's text: a number, or the word release. */
-static enum status read_tracker(struct catalog *c, const char **name, struct error *err)
+static enum status read_tracker(struct checkpoint *c, const char **name, struct error *err)
 {
     struct strbuf text = {0};
     const char *path = path_join(&c->arena, c->path, tracker_name);
@@ -127,7 +127,7 @@ static enum status read_tracker(struct catalog *c, const char **name, struct err
     return st;
 }
 
-static enum status choose_iteration(struct catalog *c, const struct source_options *o,
+static enum status choose_iteration(struct checkpoint *c, const struct source_options *o,
                                     const char **name, struct error *err)
 {
     const char *bridge = path_join(&c->arena, c->path, bridge_tracker_name);
@@ -146,7 +146,7 @@ static enum status choose_iteration(struct catalog *c, const struct source_optio
     return OK;
 }
 
-static enum status find_iteration(struct catalog *c, const struct source_options *o,
+static enum status find_iteration(struct checkpoint *c, const struct source_options *o,
                                   struct error *err)
 {
     const char *name = NULL;
@@ -244,23 +244,23 @@ static void use_evidence(struct model_config *c, const struct megatron_evidence 
 }
 
 /* Takes from run_config.yaml what args have no words for, where it says what they do. */
-static void add_unsaid(struct catalog *c, const struct model_config *more)
+static void add_unsaid(struct checkpoint *c, const struct model_config *more)
 {
-    const struct catalog args = {.config = c->config, .config_origin = CONFIG_OF_ARGS},
-                         yaml = {.config = *more, .config_origin = CONFIG_OF_JSON};
+    const struct checkpoint args = {.config = c->config, .config_origin = CONFIG_OF_ARGS},
+                            yaml = {.config = *more, .config_origin = CONFIG_OF_JSON};
     struct config_difference *d;
     size_t n = config_differences(&args, &yaml, &c->arena, &d);
     for (size_t i = 0; i < n; i++) {
         if (d[i].effect == EFFECT_COMPUTES)
-            catalog_note(c,
-                         "%s is %s in the checkpoint's args, which are used, %s in run_config.yaml",
-                         d[i].field, d[i].values[0], d[i].values[1]);
+            checkpoint_note(
+                c, "%s is %s in the checkpoint's args, which are used, %s in run_config.yaml",
+                d[i].field, d[i].values[0], d[i].values[1]);
         if (d[i].effect == EFFECT_UNSAID) model_config_take(&c->config, more, d[i].field);
     }
 }
 
 /* *model: the tree's `model`, NULL where there is none; the caller frees the tree. */
-static enum status read_run_config(const struct catalog *c, cJSON **tree, const cJSON **model,
+static enum status read_run_config(const struct checkpoint *c, cJSON **tree, const cJSON **model,
                                    struct error *err)
 {
     struct arena a;
@@ -276,7 +276,7 @@ static enum status read_run_config(const struct catalog *c, cJSON **tree, const 
 /* What Megatron-Bridge keeps in place of args. */
 static void use_run_config(struct megatron_source *m, const cJSON *model)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     const char *impl = json_as_text(json_get(model, "transformer_impl"));
     model_config_from_run_config(model, &c->arena, &c->config);
     layout_options_from_run_config(model, &c->arena, &m->written_layout);
@@ -287,7 +287,7 @@ static void use_run_config(struct megatron_source *m, const cJSON *model)
 
 static void use_args(struct megatron_source *m, const struct value *args, const cJSON *model)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     const char *impl = value_as_text(value_get(args, "transformer_impl"));
     struct model_config more = {.rotary_percent = 1};
     model_config_from_args(args, &c->arena, &c->config);
@@ -304,7 +304,7 @@ static void use_args(struct megatron_source *m, const struct value *args, const 
 /* args of the common state, and run_config.yaml, which may say more or stand in their place. */
 static enum status read_args(struct megatron_source *m, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     const struct value *args = value_get(c->common, "args");
     bool found = args && args->kind == VALUE_OBJECT;
     const cJSON *model;
@@ -318,9 +318,9 @@ static enum status read_args(struct megatron_source *m, struct error *err)
     cJSON_Delete(tree);
     c->config_origin = found || model ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
     if (c->config_origin == CONFIG_OF_TENSORS)
-        catalog_note(c,
-                     "%s: neither args nor run_config.yaml: the model is inferred from its tensors",
-                     c->folder);
+        checkpoint_note(
+            c, "%s: neither args nor run_config.yaml: the model is inferred from its tensors",
+            c->folder);
     if (c->iteration < 0 && value_as_int(value_get(c->common, "iteration"), &iteration))
         c->iteration = iteration;
     return OK;
@@ -354,25 +354,25 @@ static enum status compare_sizes(const struct model_config *args, const struct m
 }
 
 /* What args and config.json say differently without a tensor that would show it. */
-static void note_differences(struct catalog *c, const struct model_config *was,
+static void note_differences(struct checkpoint *c, const struct model_config *was,
                              const struct model_config *hf, const char *folder)
 {
-    const struct catalog args = {.config = *was, .config_origin = c->config_origin},
-                         json = {.config = *hf, .config_origin = CONFIG_OF_JSON};
+    const struct checkpoint args = {.config = *was, .config_origin = c->config_origin},
+                            json = {.config = *hf, .config_origin = CONFIG_OF_JSON};
     struct config_difference *d;
     size_t n = config_differences(&args, &json, &c->arena, &d);
     for (size_t i = 0; i < n; i++)
         if (d[i].effect == EFFECT_COMPUTES)
-            catalog_note(c,
-                         "%s is %s in the checkpoint's args, %s in %s/config.json, which is used",
-                         d[i].field, d[i].values[0], d[i].values[1], folder);
+            checkpoint_note(
+                c, "%s is %s in the checkpoint's args, %s in %s/config.json, which is used",
+                d[i].field, d[i].values[0], d[i].values[1], folder);
 }
 
 /* config.json counts for all that it says; sizes must be those of the checkpoint. */
 static enum status apply_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
                                    const char *folder, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     const struct model_map *map;
     const struct model_config was = c->config;
     struct model_config hf;
@@ -403,7 +403,7 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
 static enum status use_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
                                  struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     const char *folder = m->o->hf_config;
     const char *own = path_join(&c->arena, c->folder, "ferry-hf");
     const struct model_map *map;
@@ -418,7 +418,7 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
 }
 
 /* What all that follows relies on. */
-static enum status check_config(const struct catalog *c, struct error *err)
+static enum status check_config(const struct checkpoint *c, struct error *err)
 {
     const struct model_config *m = &c->config;
     if (!m->num_layers)
@@ -445,7 +445,7 @@ static enum status check_config(const struct catalog *c, struct error *err)
  * and counts where no config.json does. --true-vocab-size must not contradict either. */
 static enum status use_vocabulary(struct megatron_source *m, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     const char *path = path_join(&c->arena, c->folder, "run_config.yaml");
     uint64_t given = m->o->true_vocab_size, *size = &c->config.vocab_size;
     cJSON *tree = NULL;
@@ -464,7 +464,7 @@ static enum status use_vocabulary(struct megatron_source *m, struct error *err)
 enum status megatron_describe(struct megatron_source *m, const struct megatron_evidence *e,
                               struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     struct error why;
     c->config = (struct model_config){.rotary_percent = 1};
     TRY(read_args(m, err));
@@ -482,7 +482,7 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
         struct layout_options one = {0};
         c->layout = (struct layout){0};
         if (e->of_ranks) return OK;
-        catalog_note(c, "the layout that it was written in is not understood (%s)", why.text);
+        checkpoint_note(c, "the layout that it was written in is not understood (%s)", why.text);
         return layout_make(&c->layout, &c->arena, &one, &c->config, err);
     }
     return OK;
@@ -500,7 +500,7 @@ void megatron_use_moe_layers(struct megatron_source *m, const bool *moe)
 /* ---- tensors ---- */
 
 struct adding_rows {
-    struct catalog *c;
+    struct checkpoint *c;
     struct tensor *t;
     const struct stored_tensor *stored;
 };
@@ -508,7 +508,7 @@ struct adding_rows {
 static enum status add_part(void *context, const struct pair *part, struct error *err)
 {
     struct adding_rows *x = context;
-    return catalog_add_stored(x->c, x->t, x->stored, part, err);
+    return catalog_add_stored(&x->c->catalog, x->t, x->stored, part, err);
 }
 
 /* Adds what `part` has of rows [first_row, first_row + rows) to the tensor `name` of these rows. */
@@ -523,7 +523,7 @@ static enum status add_rows(struct megatron_source *m, const char *name, enum dt
         own[d] = d ? shape[d] : rows;
     for (unsigned d = 1; d < num_dims; d++)
         row *= shape[d];
-    TRY(catalog_add(m->c, name, dtype, num_dims, own, &x.t, err));
+    TRY(catalog_add(&m->c->catalog, name, dtype, num_dims, own, &x.t, err));
     return pair_clip(part, first_row * row, rows * row, name, add_part, &x, err);
 }
 
@@ -538,7 +538,7 @@ enum status megatron_add(struct megatron_source *m, const char *logical, unsigne
                          const uint64_t *shape, const struct stored_tensor *stored,
                          const struct pair *part, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     struct param p;
     uint64_t vocab = c->config.vocab_size;
     if (num_dims > MAX_AXES)
@@ -548,8 +548,8 @@ enum status megatron_add(struct megatron_source *m, const char *logical, unsigne
     if (padded) c->config.padded_vocab_size = shape[0];
     if (!padded || !vocab) {
         struct tensor *t;
-        TRY(catalog_add(c, logical, stored->dtype, num_dims, shape, &t, err));
-        return catalog_add_stored(c, t, stored, part, err);
+        TRY(catalog_add(&c->catalog, logical, stored->dtype, num_dims, shape, &t, err));
+        return catalog_add_stored(&c->catalog, t, stored, part, err);
     }
     if (vocab > shape[0])
         return fail(err, ERR_UNSUPPORTED,
@@ -584,12 +584,13 @@ static bool layer_of(const char *name, uint64_t *layer, const char **rest)
     return true;
 }
 
-static void collect_rests(struct catalog *c, struct layer_names *names)
+static void collect_rests(struct checkpoint *c, struct layer_names *names)
 {
-    for (size_t i = 0; i < c->num_tensors; i++) {
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
         uint64_t layer;
         const char *rest;
-        if (!layer_of(c->tensors[i].name, &layer, &rest) || layer >= c->config.num_layers) continue;
+        if (!layer_of(c->catalog.tensors[i].name, &layer, &rest) || layer >= c->config.num_layers)
+            continue;
         if (starts(rest, of_experts))
             rest = arena_printf(&c->arena, "%s{e}%s", of_experts,
                                 rest + strlen(of_experts) +
@@ -599,7 +600,7 @@ static void collect_rests(struct catalog *c, struct layer_names *names)
 }
 
 /* What a layer of these names lacks. */
-static enum status add_missing(struct catalog *c, uint64_t layer, const char *rest,
+static enum status add_missing(struct checkpoint *c, uint64_t layer, const char *rest,
                                struct error *err)
 {
     const char *expert = strstr(rest, "{e}");
@@ -608,12 +609,12 @@ static enum status add_missing(struct catalog *c, uint64_t layer, const char *re
         const char *number = expert ? arena_printf(&c->arena, "%" PRIu64, e) : "";
         const char *name = arena_printf(&c->arena, "decoder.layers.%" PRIu64 ".%.*s%s%s", layer,
                                         before, rest, number, expert ? expert + 3 : "");
-        if (!catalog_find(c, name)) TRY(catalog_add_missing(c, name, err));
+        if (!catalog_find(&c->catalog, name)) TRY(gaps_add_missing(&c->gaps, &c->arena, name, err));
     }
     return OK;
 }
 
-static enum status compare_layers(struct catalog *c, const struct layer_names *names,
+static enum status compare_layers(struct checkpoint *c, const struct layer_names *names,
                                   struct error *err)
 {
     for (uint64_t l = 0; l < c->config.num_layers; l++) {
@@ -628,9 +629,9 @@ static enum status compare_layers(struct catalog *c, const struct layer_names *n
 /* A parameter that the model map knows must be there, and of the shape that the config tells. */
 static enum status check_mapped(void *context, const struct mapped_tensor *t, struct error *err)
 {
-    struct catalog *c = context;
-    const struct tensor *own = catalog_find(c, t->name);
-    if (!own) return catalog_add_missing(c, t->name, err);
+    struct checkpoint *c = context;
+    const struct tensor *own = catalog_find(&c->catalog, t->name);
+    if (!own) return gaps_add_missing(&c->gaps, &c->arena, t->name, err);
     if (own->num_dims == t->num_dims &&
         memcmp(own->shape, t->shape, own->num_dims * sizeof *own->shape) == 0)
         return OK;
@@ -644,7 +645,7 @@ static enum status check_mapped(void *context, const struct mapped_tensor *t, st
 
 enum status megatron_find_missing(struct megatron_source *m, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     const struct model_map *map = c->family ? model_map_of_family(m->maps, c->family) : NULL;
     struct model_config config = c->config;
     if (!config.vocab_size) config.vocab_size = config.padded_vocab_size; /* all rows are kept */
@@ -654,12 +655,12 @@ enum status megatron_find_missing(struct megatron_source *m, struct error *err)
     enum status st = compare_layers(c, &names, err);
     map_release(&names.rests[0]);
     map_release(&names.rests[1]);
-    if (!st && !catalog_find(c, "embedding.word_embeddings.weight"))
-        st = catalog_add_missing(c, "embedding.word_embeddings.weight", err);
+    if (!st && !catalog_find(&c->catalog, "embedding.word_embeddings.weight"))
+        st = gaps_add_missing(&c->gaps, &c->arena, "embedding.word_embeddings.weight", err);
     return st;
 }
 
-static enum status open_megatron(struct catalog *c, const struct source_options *o,
+static enum status open_megatron(struct checkpoint *c, const struct source_options *o,
                                  const struct model_maps *maps, struct error *err)
 {
     struct megatron_source m = {.c = c, .o = o, .maps = maps};
@@ -668,7 +669,7 @@ static enum status open_megatron(struct catalog *c, const struct source_options 
     c->format = dist ? "torch_dist" : "torch";
     TRY(dist ? megatron_open_torch_dist(&m, err) : megatron_open_torch(&m, err));
     TRY(megatron_find_missing(&m, err));
-    return catalog_check(c, err);
+    return catalog_check(&c->catalog, err);
 }
 
 const struct source_kind source_megatron = {"torch_dist", matches_megatron, open_megatron};

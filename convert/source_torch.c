@@ -108,14 +108,14 @@ static enum status add_shard(void *context, const char *path, const struct value
                              struct error *err)
 {
     struct walking *w = context;
-    struct catalog *c = w->x->m->c;
+    struct checkpoint *c = w->x->m->c;
     struct memory_name name =
         memory_name_parse(&c->arena, c->params, arena_printf(&c->arena, "%s", path));
     const char *stored = arena_printf(&c->arena, "%s%s", w->prefix, path);
     if (name.kind == MEMORY_SKIP) return OK;
-    TRY(torch_add_tensor(w->t, &c->stored, stored, tensor, err));
+    TRY(torch_add_tensor(w->t, &c->catalog.stored, stored, tensor, err));
     *ARENA_PUSH(&c->arena, w->x->shards, w->x->num_shards, w->x->shards_capacity) =
-        (struct shard){c->stored.num_tensors - 1, w->rank, w->chunk, name};
+        (struct shard){c->catalog.stored.num_tensors - 1, w->rank, w->chunk, name};
     return OK;
 }
 
@@ -141,7 +141,7 @@ static enum status walk_models(struct walking *w, struct error *err)
     return fail(err, ERR_CORRUPT, "%s: neither model nor model0", w->t->path);
 }
 
-static void note_optimizer(struct catalog *c, const struct torch_file *t, const char *folder)
+static void note_optimizer(struct checkpoint *c, const struct torch_file *t, const char *folder)
 {
     struct stat st;
     const char *path = path_join(&c->arena, folder, "distrib_optim.pt");
@@ -162,7 +162,7 @@ static enum status keep_common(struct legacy *x, const struct torch_file *t, str
                                        "opt_param_scheduler",
                                        "num_floating_point_operations_so_far",
                                        "content_metadata"};
-    struct catalog *c = x->m->c;
+    struct checkpoint *c = x->m->c;
     struct value *common = value_dict(&c->arena);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const struct value *v = value_get(t->root, keys[i]);
@@ -180,9 +180,9 @@ static enum status open_rank(struct legacy *x, const struct rank *r, struct erro
 {
     struct torch_file t;
     struct walking w = {.x = x, .t = &t, .rank = r};
-    struct catalog *c = x->m->c;
+    struct checkpoint *c = x->m->c;
     const char *path = rank_file(x, r);
-    TRY(torch_open(&t, &c->stored, path, 0, UINT64_MAX, err));
+    TRY(torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err));
     enum status st = c->common ? OK : keep_common(x, &t, err);
     if (!st) st = walk_models(&w, err);
     if (st)
@@ -261,7 +261,7 @@ static const char *layout_of_stages(struct arena *a, const uint64_t *layers, uin
 static enum status use_stages(struct legacy *x, const struct megatron_evidence *e,
                               struct error *err)
 {
-    struct catalog *c = x->m->c;
+    struct checkpoint *c = x->m->c;
     const struct layout_options *written = &x->m->written_layout;
     struct layout *l = &c->layout, by_files;
     struct error why;
@@ -277,10 +277,11 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
                                .virtual_stages = vpp,
                                .pipeline_layout = layout_of_stages(&c->arena, layers, pp * vpp)};
     if (!layout_make(&by_files, &c->arena, &o, &c->config, &why)) {
-        catalog_note(c,
-                     "%s: layers are distributed over the stages as its files have them, %s; its "
-                     "args say otherwise",
-                     c->folder, o.pipeline_layout);
+        checkpoint_note(
+            c,
+            "%s: layers are distributed over the stages as its files have them, %s; its "
+            "args say otherwise",
+            c->folder, o.pipeline_layout);
         *l = by_files;
         return OK;
     }
@@ -344,14 +345,14 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
                              unsigned num_dims, const uint64_t *local_shape,
                              const struct pair *order, struct error *err)
 {
-    struct catalog *c = x->m->c;
+    struct checkpoint *c = x->m->c;
     const struct layout *l = &c->layout;
-    const struct stored_tensor *stored = &c->stored.tensors[s->stored];
+    const struct stored_tensor *stored = &c->catalog.stored.tensors[s->stored];
     struct param p;
     struct param_parts parts;
     uint64_t shape[MAX_AXES];
     if (!param_find(c->params, logical, &p)) {
-        catalog_add_unexpected(c, stored->name);
+        gaps_add_unexpected(&c->gaps, &c->arena, stored->name);
         return OK;
     }
     bool by_etp = p.spec->group == PARAM_ETP;
@@ -379,8 +380,8 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
 static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t layer,
                                struct error *err)
 {
-    struct catalog *c = x->m->c;
-    const struct stored_tensor *t = &c->stored.tensors[s->stored];
+    struct checkpoint *c = x->m->c;
+    const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
     bool fc1 = s->name.kind == MEMORY_GROUPED_FC1;
     uint64_t experts = x->experts_a_rank, hidden = c->config.hidden_size, n = stored_numel(t);
     if (!experts)
@@ -413,7 +414,7 @@ static enum status global_layer(const struct legacy *x, const struct shard *s, u
         return OK;
     }
     return fail(err, ERR_CORRUPT, "%s: by its args this stage has %" PRIu64 " layers",
-                x->m->c->stored.tensors[s->stored].name, stage ? stage->num_layers : 0);
+                x->m->c->catalog.stored.tensors[s->stored].name, stage ? stage->num_layers : 0);
 }
 
 /* The embedding's copy that the last stage of a tied model keeps as its head, where the first stage
@@ -439,14 +440,14 @@ static const struct shard *embedding_of(const struct legacy *x, uint64_t tp)
  * trained apart would be lost. */
 static enum status check_tied_copies(struct legacy *x, struct error *err)
 {
-    struct catalog *c = x->m->c;
+    struct checkpoint *c = x->m->c;
     for (size_t i = 0; i < x->num_shards; i++) {
         const struct shard *s = &x->shards[i], *embedding = embedding_of(x, s->rank->tp);
         bool same = true;
         uint64_t at;
         if (!is_tied_copy(x, s) || !embedding) continue;
-        const struct stored_tensor *head = &c->stored.tensors[s->stored],
-                                   *first = &c->stored.tensors[embedding->stored];
+        const struct stored_tensor *head = &c->catalog.stored.tensors[s->stored],
+                                   *first = &c->catalog.stored.tensors[embedding->stored];
         TRY(source_same_stored(c, head, first, &same, &at, err));
         if (!same)
             return fail(err, ERR_UNSUPPORTED,
@@ -461,11 +462,11 @@ static enum status check_tied_copies(struct legacy *x, struct error *err)
 static enum status add_logical(struct legacy *x, const struct shard *s, const bool *moe,
                                struct error *err)
 {
-    struct catalog *c = x->m->c;
-    const struct stored_tensor *t = &c->stored.tensors[s->stored];
+    struct checkpoint *c = x->m->c;
+    const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
     uint64_t layer = 0, expert = s->name.expert + s->rank->ep * x->experts_a_rank;
     if (s->name.kind == MEMORY_UNKNOWN) {
-        catalog_add_unexpected(c, t->name);
+        gaps_add_unexpected(&c->gaps, &c->arena, t->name);
         return OK;
     }
     if (s->name.in_layers) TRY(global_layer(x, s, &layer, err));
@@ -539,7 +540,7 @@ static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
     e->layout.etp = etp_of_names(x);
     for (size_t i = 0; i < x->num_shards; i++) {
         const struct shard *s = &x->shards[i];
-        const struct stored_tensor *t = &x->m->c->stored.tensors[s->stored];
+        const struct stored_tensor *t = &x->m->c->catalog.stored.tensors[s->stored];
         e->local_spec |= s->name.local_spec;
         if (s->name.kind != MEMORY_PARAM) continue;
         evidence_add(e, s->name.rest, s->name.of_expert, 0, t->num_dims, t->shape);
@@ -551,7 +552,7 @@ static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
 static enum status count_experts(struct legacy *x, const struct megatron_evidence *e,
                                  struct error *err)
 {
-    const struct catalog *c = x->m->c;
+    const struct checkpoint *c = x->m->c;
     x->experts_a_rank = c->config.num_experts / c->layout.ep;
     if (e->experts <= x->experts_a_rank) return OK;
     return fail(err, ERR_UNSUPPORTED,
@@ -577,12 +578,12 @@ static void tell_tied(struct legacy *x, struct megatron_evidence *e)
  * cannot keep. */
 static enum status compare_copies(struct legacy *x, struct error *err)
 {
-    struct catalog *c = x->m->c;
+    struct checkpoint *c = x->m->c;
     size_t differ = 0;
     const char *first = NULL;
     for (size_t i = 0; i < x->num_copies; i++) {
-        const struct stored_tensor *a = &c->stored.tensors[x->copies[i].first],
-                                   *b = &c->stored.tensors[x->copies[i].stored];
+        const struct stored_tensor *a = &c->catalog.stored.tensors[x->copies[i].first],
+                                   *b = &c->catalog.stored.tensors[x->copies[i].stored];
         bool same;
         uint64_t at;
         TRY(source_same_stored(c, a, b, &same, &at, err));
@@ -590,10 +591,10 @@ static enum status compare_copies(struct legacy *x, struct error *err)
             first = arena_printf(&c->arena, "%s and %s at element %" PRIu64, a->name, b->name, at);
     }
     if (differ)
-        catalog_note(c,
-                     "%zu tensors that should be equal on all ranks differ; those of the "
-                     "first rank are used: %s%s",
-                     differ, first, differ > 1 ? ", ..." : "");
+        checkpoint_note(c,
+                        "%zu tensors that should be equal on all ranks differ; those of the "
+                        "first rank are used: %s%s",
+                        differ, first, differ > 1 ? ", ..." : "");
     return OK;
 }
 
@@ -629,7 +630,7 @@ static bool has_expert_rank(const struct legacy *x, uint64_t etp, uint64_t ep, u
  * one for each part that tensor parallelism makes, one for each part of the experts. */
 static enum status check_ranks(struct legacy *x, struct error *err)
 {
-    const struct catalog *c = x->m->c;
+    const struct checkpoint *c = x->m->c;
     const struct layout *l = &c->layout;
     const char *said = layout_text(l, &x->m->c->arena);
     uint64_t expert_ranks = c->config.num_experts ? l->etp * l->ep : 0;
@@ -653,7 +654,7 @@ static enum status check_ranks(struct legacy *x, struct error *err)
 static enum status open_all(struct legacy *x, struct error *err)
 {
     struct megatron_evidence evidence = {0};
-    struct catalog *c = x->m->c;
+    struct checkpoint *c = x->m->c;
     TRY(list_ranks(x, err));
     for (size_t i = 0; i < x->num_ranks; i++)
         TRY(open_rank(x, &x->ranks[i], err));

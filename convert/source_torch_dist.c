@@ -49,23 +49,24 @@ static enum status check_backend(struct megatron_source *m, struct error *err)
 /* The common state: common.pt, else the object of newer releases, element 0 of its list. */
 static enum status read_common(struct megatron_source *m, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     struct torch_file t;
     struct value *object;
     const char *path = path_join(&c->arena, c->folder, "common.pt");
     if (path_exists(path)) {
-        TRY(torch_open(&t, &c->stored, path, 0, UINT64_MAX, err));
+        TRY(torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err));
         enum status st = value_copy(&c->arena, t.root, &c->common, err);
         torch_close(&t);
         return st;
     }
-    for (size_t i = 0; i < c->stored.num_objects; i++) {
-        if (strcmp(c->stored.objects[i].name, "common_state/shard_0_1")) continue;
-        TRY(dcp_read_object(&c->stored, &c->stored.objects[i], &c->arena, &object, err));
+    for (size_t i = 0; i < c->catalog.stored.num_objects; i++) {
+        if (strcmp(c->catalog.stored.objects[i].name, "common_state/shard_0_1")) continue;
+        TRY(dcp_read_object(&c->catalog.stored, &c->catalog.stored.objects[i], &c->arena, &object,
+                            err));
         if (object->kind == VALUE_LIST && object->count) c->common = object->items[0];
         return OK;
     }
-    catalog_note(c, "%s: no common state (neither common.pt nor common_state)", c->folder);
+    checkpoint_note(c, "%s: no common state (neither common.pt nor common_state)", c->folder);
     return OK;
 }
 
@@ -132,8 +133,8 @@ static void find_moe_layers(struct megatron_source *m, bool *moe)
 {
     struct arena *a = &m->c->arena;
     uint64_t layers = m->c->config.num_layers;
-    for (size_t i = 0; i < m->c->stored.num_tensors; i++) {
-        struct dist_key k = dist_key_parse(a, m->c->stored.tensors[i].name);
+    for (size_t i = 0; i < m->c->catalog.stored.num_tensors; i++) {
+        struct dist_key k = dist_key_parse(a, m->c->catalog.stored.tensors[i].name);
         if (!k.in_layers || strcmp(k.rest, "mlp.router.weight")) continue;
         for (uint64_t l = 0; l < layers; l++)
             if (k.stacked_layers || k.layer == l) moe[l] = true;
@@ -169,7 +170,7 @@ static enum status add_stack(struct megatron_source *m, const struct stack *k, c
         return fail(err, ERR_UNSUPPORTED, "%s stacks %" PRIu64 " layers; the model has %" PRIu64,
                     k->stored->name, k->layers, layers);
     if (k->key.in_layers && !k->key.stacked_layers && k->key.layer >= layers) {
-        catalog_add_unexpected(m->c, k->stored->name);
+        gaps_add_unexpected(&m->c->gaps, &m->c->arena, k->stored->name);
         return OK;
     }
     uint64_t experts = k->key.stacked_experts ? k->experts : k->key.expert + 1;
@@ -202,13 +203,13 @@ static const struct {
     {"optimizer.state.fp32_param.", "optimizer.param."},
 };
 
-static const char *optimizer_kind(const struct catalog *c)
+static const char *optimizer_kind(const struct checkpoint *c)
 {
     const struct value *content = value_get(c->common, "content_metadata");
     const char *kind = value_as_text(value_get(content, "distrib_optim_sharding_type"));
     if (kind) return arena_printf((struct arena *)(uintptr_t)&c->arena, "distributed, %s", kind);
-    for (size_t i = 0; i < c->stored.num_tensors; i++)
-        if (fnmatch("*optimizer.distributed.*", c->stored.tensors[i].name, 0) == 0)
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        if (fnmatch("*optimizer.distributed.*", c->catalog.stored.tensors[i].name, 0) == 0)
             return "distributed, dp_reshardable";
     return "not distributed, or fully_sharded_model_space";
 }
@@ -219,14 +220,14 @@ static bool is_optimizer(const char *name)
            fnmatch("chained_[0-9]*.optimizer.*", name, 0) == 0;
 }
 
-static void note_optimizer(struct catalog *c)
+static void note_optimizer(struct checkpoint *c)
 {
-    for (size_t i = 0; i < c->stored.num_tensors; i++)
-        if (is_optimizer(c->stored.tensors[i].name))
-            c->optimizer.size_bytes += stored_tensor_bytes(&c->stored.tensors[i]);
-    for (size_t i = 0; i < c->stored.num_objects; i++)
-        if (fnmatch("*optimizer.distributed.*", c->stored.objects[i].name, 0) == 0)
-            c->optimizer.size_bytes += c->stored.objects[i].size_bytes;
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        if (is_optimizer(c->catalog.stored.tensors[i].name))
+            c->optimizer.size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
+    for (size_t i = 0; i < c->catalog.stored.num_objects; i++)
+        if (fnmatch("*optimizer.distributed.*", c->catalog.stored.objects[i].name, 0) == 0)
+            c->optimizer.size_bytes += c->catalog.stored.objects[i].size_bytes;
     c->optimizer.present = c->optimizer.size_bytes > 0;
     if (c->optimizer.present) c->optimizer.kind = optimizer_kind(c);
 }
@@ -236,14 +237,14 @@ static void note_optimizer(struct catalog *c)
 static enum status add_moment(struct megatron_source *m, const struct stored_tensor *s,
                               const bool *moe, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     if (!is_optimizer(s->name)) return OK;
     for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
         size_t n = strlen(moments[i].theirs);
         const struct stored_tensor *parameter = NULL;
         struct stack k;
         if (strncmp(s->name, moments[i].theirs, n)) continue;
-        parameter = stored_find(&c->stored, s->name + n);
+        parameter = stored_find(&c->catalog.stored, s->name + n);
         if (parameter && parameter->num_dims == s->num_dims &&
             memcmp(parameter->shape, s->shape, s->num_dims * sizeof *s->shape) == 0) {
             TRY(make_stack(&c->arena, s, s->name + n, &k, err));
@@ -276,37 +277,37 @@ static enum status add_parameters(struct megatron_source *m, const struct stack 
         if (param_find(m->c->params, first, &p))
             TRY(add_stack(m, &stacks[i], "", moe, err));
         else
-            catalog_add_unexpected(m->c, stacks[i].stored->name);
+            gaps_add_unexpected(&m->c->gaps, &m->c->arena, stacks[i].stored->name);
     }
     return OK;
 }
 
 enum status megatron_open_torch_dist(struct megatron_source *m, struct error *err)
 {
-    struct catalog *c = m->c;
+    struct checkpoint *c = m->c;
     struct megatron_evidence evidence = {0};
     TRY(check_backend(m, err));
-    TRY(dcp_open(&c->stored, c->folder, true, err));
+    TRY(dcp_open(&c->catalog.stored, c->folder, true, err));
     TRY(read_common(m, err));
 
-    struct stack *stacks = arena_array(&c->arena, c->stored.num_tensors, sizeof *stacks);
+    struct stack *stacks = arena_array(&c->arena, c->catalog.stored.num_tensors, sizeof *stacks);
     size_t count = 0;
-    for (size_t i = 0; i < c->stored.num_tensors; i++) {
-        const struct stored_tensor *s = &c->stored.tensors[i];
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++) {
+        const struct stored_tensor *s = &c->catalog.stored.tensors[i];
         if (is_state(s->name)) continue;
         TRY(make_stack(&c->arena, s, s->name, &stacks[count], err));
         gather_evidence(&stacks[count++], &evidence);
     }
     TRY(megatron_describe(m, &evidence, err));
-    for (size_t i = 0; i < c->stored.num_objects; i++)
-        c->num_ignored += is_state(c->stored.objects[i].name);
+    for (size_t i = 0; i < c->catalog.stored.num_objects; i++)
+        c->num_ignored += is_state(c->catalog.stored.objects[i].name);
 
     bool *moe = arena_array(&c->arena, c->config.num_layers, sizeof *moe);
     find_moe_layers(m, moe);
     megatron_use_moe_layers(m, moe);
     TRY(add_parameters(m, stacks, count, moe, err));
     note_optimizer(c);
-    for (size_t i = 0; i < c->stored.num_tensors; i++)
-        TRY(add_moment(m, &c->stored.tensors[i], moe, err));
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        TRY(add_moment(m, &c->catalog.stored.tensors[i], moe, err));
     return OK;
 }

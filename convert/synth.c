@@ -137,7 +137,7 @@ static enum status make_config(const struct synth_flags *f, const struct model_m
 
 struct making {
     const struct synth_flags *flags;
-    struct catalog *catalog;
+    struct checkpoint *checkpoint;
     enum dtype dtype;
 };
 
@@ -145,7 +145,7 @@ static enum status add_random(void *context, const struct mapped_tensor *m, stru
 {
     struct making *x = context;
     struct tensor *t;
-    TRY(catalog_add(x->catalog, m->name, x->dtype, m->num_dims, m->shape, &t, err));
+    TRY(catalog_add(&x->checkpoint->catalog, m->name, x->dtype, m->num_dims, m->shape, &t, err));
     bool norm = strstr(m->name, "norm") && strstr(m->name, "weight");
     struct piece piece = {.source = x->flags->sparse ? PIECE_HOLE
                                     : norm           ? PIECE_RANDOM_ONE
@@ -153,14 +153,14 @@ static enum status add_random(void *context, const struct mapped_tensor *m, stru
                           .dtype = x->dtype,
                           .file = random_stream(x->flags->seed, m->name),
                           .pair = pair_whole(0, 0, t->numel)};
-    catalog_add_piece(x->catalog, t, &piece);
+    catalog_add_piece(&x->checkpoint->catalog, t, &piece);
     return OK;
 }
 
 static enum status make_catalog(const struct synth_flags *f, const struct model_maps *maps,
-                                struct catalog *c, struct error *err)
+                                struct checkpoint *c, struct error *err)
 {
-    struct making x = {.flags = f, .catalog = c};
+    struct making x = {.flags = f, .checkpoint = c};
     if (!f->model) return fail(err, ERR_USAGE, "--model FAMILY is wanted (see `ferry models`)");
     const struct model_map *map = model_map_of_family(maps, f->model);
     if (!map)
@@ -207,7 +207,7 @@ static void answer(const struct synth_flags *f, const struct target *t, const ch
     result_set(o);
 }
 
-static enum status write_model(const struct synth_flags *f, struct catalog *c,
+static enum status write_model(const struct synth_flags *f, struct checkpoint *c,
                                const struct model_maps *maps, const char *destination,
                                struct error *err)
 {
@@ -253,13 +253,13 @@ static enum status synth(void *options, const char *const *positional, size_t nu
 {
     const struct synth_flags *f = options;
     struct model_maps maps;
-    struct catalog c;
+    struct checkpoint c;
     (void)num_positional;
-    catalog_init(&c, positional[0]);
+    checkpoint_init(&c, positional[0]);
     enum status st = model_maps_load(&maps, f->model_map, err);
     if (!st) st = make_catalog(f, &maps, &c, err);
     if (!st) st = write_model(f, &c, &maps, positional[0], err);
-    catalog_release(&c);
+    checkpoint_release(&c);
     model_maps_release(&maps);
     return st;
 }

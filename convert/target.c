@@ -21,11 +21,11 @@ enum dtype target_dtype(const struct target *t, const struct tensor *x)
     return t->options.casts && dtype_is_float(x->dtype) ? t->options.dtype : x->dtype;
 }
 
-enum status target_plan(struct target *t, const struct target_options *o, struct catalog *source,
+enum status target_plan(struct target *t, const struct target_options *o, struct checkpoint *source,
                         const struct model_maps *maps, struct error *err)
 {
     *t = (struct target){.options = *o, .source = source};
-    plan_init(&t->plan, source);
+    plan_init(&t->plan, &source->catalog);
     if (source->family) t->map = model_map_of_family(maps, source->family);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i]->name, o->format) == 0) t->kind = kinds[i];

@@ -2,6 +2,7 @@
 #ifndef FERRY_CONVERT_TARGET_H
 #define FERRY_CONVERT_TARGET_H
 
+#include "ckpt/checkpoint.h"
 #include "ckpt/plan.h"
 #include "ckpt/publish.h"
 #include "common/args.h"
@@ -39,7 +40,7 @@ struct target_facts {
 struct target {
     struct target_options options;
     const struct target_kind *kind;
-    struct catalog *source;
+    struct checkpoint *source;
     const struct model_map *map; /* of the family; NULL: not known, and not needed */
     struct layout layout;
     struct plan plan;
@@ -69,7 +70,7 @@ enum { SMALL_FILES_BYTES = 1 << 20 };
 /* Makes the plan. On failure release it too. ERR_UNSUPPORTED without text where tensors are missing
  * or left over that must not be: they are listed in the source. */
 MUST_CHECK enum status target_plan(struct target *t, const struct target_options *o,
-                                   struct catalog *source, const struct model_maps *maps,
+                                   struct checkpoint *source, const struct model_maps *maps,
                                    struct error *err);
 void target_release(struct target *t);
 

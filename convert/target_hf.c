@@ -85,16 +85,18 @@ static enum status add_mapped(void *context, const struct mapped_tensor *m, stru
 {
     struct hf_target *x = context;
     struct arena *a = &x->t->plan.arena;
-    const struct tensor *logical = catalog_find(x->t->source, m->name);
+    const struct tensor *logical = catalog_find(&x->t->source->catalog, m->name);
     if (!logical)
-        return may_be_missing(x->t, m) ? OK : catalog_add_missing(x->t->source, m->name, err);
+        return may_be_missing(x->t, m)
+                   ? OK
+                   : gaps_add_missing(&x->t->source->gaps, &x->t->source->arena, m->name, err);
     if (logical->num_dims != m->num_dims ||
         memcmp(logical->shape, m->shape, m->num_dims * sizeof *m->shape))
         return fail(err, ERR_UNSUPPORTED, "%s (%s) is %s; by the config it should be %s",
                     logical->stored_name ? logical->stored_name : m->name, m->name,
                     shape_text(a, logical->num_dims, logical->shape),
                     shape_text(a, m->num_dims, m->shape));
-    x->carried[logical - x->t->source->tensors] = true;
+    x->carried[logical - x->t->source->catalog.tensors] = true;
     for (size_t i = 0; i < m->num_parts; i++) {
         size_t out;
         TRY(out_of_part(x, &m->parts[i], target_dtype(x->t, logical), &out, err));
@@ -109,19 +111,19 @@ static enum status add_mapped(void *context, const struct mapped_tensor *m, stru
 static void count_cut_rows(struct target *t)
 {
     const char *const name = "embedding.word_embeddings.weight.padding";
-    const struct tensor *padding = catalog_find(t->source, name);
+    const struct tensor *padding = catalog_find(&t->source->catalog, name);
     if (padding) t->facts.cut_rows = padding->shape[0];
 }
 
 /* Parameters that the family has no name for must not get lost. */
 static void list_left_over(struct hf_target *x)
 {
-    struct catalog *c = x->t->source;
-    for (size_t i = 0; i < c->num_tensors; i++) {
-        const struct tensor *t = &c->tensors[i];
+    struct checkpoint *c = x->t->source;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
         if (x->carried[i] || !is_parameter(t)) continue;
         if (!globs_match(x->t->options.allow_unexpected, t->name))
-            catalog_add_unexpected(c, t->name);
+            gaps_add_unexpected(&c->gaps, &c->arena, t->name);
     }
 }
 
@@ -200,7 +202,7 @@ static enum status lay_out_shards(struct hf_target *x, struct error *err)
 
 /* ---- the plan ---- */
 
-static bool is_hf(const struct catalog *c)
+static bool is_hf(const struct checkpoint *c)
 {
     return strcmp(c->format, "hf") == 0;
 }
@@ -208,7 +210,7 @@ static bool is_hf(const struct catalog *c)
 /* One message for all that config.json needs and nobody said. */
 static enum status need_config(const struct target *t, struct arena *a, struct error *err)
 {
-    const struct catalog *c = t->source;
+    const struct checkpoint *c = t->source;
     const char *lacks = t->map ? model_config_lacks(t->map, &c->config, a) : NULL;
     bool vocab = lacks && strcmp(lacks, "vocab_size") == 0;
     if (c->hf_folder && t->map && c->config.vocab_size) return OK;
@@ -253,11 +255,11 @@ static enum status plan_hf(struct target *t, struct error *err)
     TRY(source_check_beyond(t->source, err));
     TRY(need_config(t, &t->plan.arena, err));
     TRY(make_config(x, err));
-    x->carried = arena_array(&t->plan.arena, t->source->num_tensors, sizeof *x->carried);
+    x->carried = arena_array(&t->plan.arena, t->source->catalog.num_tensors, sizeof *x->carried);
     enum status st = model_map_expand(t->map, &t->source->config, NULL, add_mapped, x, err);
     if (!st) list_left_over(x);
     if (!st) count_cut_rows(t);
-    if (!st && (t->source->num_missing || t->source->num_unexpected))
+    if (!st && (t->source->gaps.num_missing || t->source->gaps.num_unexpected))
         st = fail(err, ERR_UNSUPPORTED, "%s", "");
     if (!st) st = check_filled(x, err);
     if (!st) st = lay_out_shards(x, err);

@@ -75,7 +75,7 @@ static bool same_like(const struct like *a, enum dtype dtype, const struct tenso
            memcmp(a->shape, x->shape, x->num_dims * sizeof *x->shape) == 0;
 }
 
-static uint64_t members_of(const struct catalog *c, const struct param_spec *s)
+static uint64_t members_of(const struct checkpoint *c, const struct param_spec *s)
 {
     return (s->stacks & STACK_LAYERS ? c->config.num_layers : 1) *
            (s->stacks & STACK_EXPERTS ? c->config.num_experts : 1);
@@ -84,13 +84,13 @@ static uint64_t members_of(const struct catalog *c, const struct param_spec *s)
 /* Whether every layer (and expert) has the same tensors, in shape and dtype. */
 static bool layers_are_alike(const struct target *t, struct arena *a)
 {
-    const struct catalog *c = t->source;
+    const struct checkpoint *c = t->source;
     struct map names = {0};
-    struct like *likes = arena_array(a, c->num_tensors, sizeof *likes);
+    struct like *likes = arena_array(a, c->catalog.num_tensors, sizeof *likes);
     bool alike = !model_layers_differ(&c->config);
     size_t count = 0;
-    for (size_t i = 0; i < c->num_tensors && alike; i++) {
-        const struct tensor *x = &c->tensors[i];
+    for (size_t i = 0; i < c->catalog.num_tensors && alike; i++) {
+        const struct tensor *x = &c->catalog.tensors[i];
         struct param p;
         size_t at = count;
         if (!param_find(c->params, x->name, &p) || p.spec->place != PLACE_LAYER ||

@@ -23,10 +23,10 @@ struct list {
     size_t count, capacity;
 };
 
-void tensor_names_init(struct tensor_names *n, struct catalog *c, const struct model_maps *maps,
+void tensor_names_init(struct tensor_names *n, struct checkpoint *c, const struct model_maps *maps,
                        bool stored_only)
 {
-    *n = (struct tensor_names){.catalog = c, .maps = maps, .stored_only = stored_only};
+    *n = (struct tensor_names){.checkpoint = c, .maps = maps, .stored_only = stored_only};
     arena_init(&n->arena);
 }
 
@@ -57,27 +57,27 @@ static size_t index_of_stored(const struct stored *s, const char *name)
 /* Which logical tensors each stored one is a part of: counted, then filled in. */
 static void make_partners(struct tensor_names *n)
 {
-    const struct catalog *c = n->catalog;
-    const struct stored *s = &c->stored;
+    const struct checkpoint *c = n->checkpoint;
+    const struct stored *s = &c->catalog.stored;
     if (n->first_partner) return;
     size_t *next = arena_array(&n->arena, s->num_tensors + 2, sizeof *next);
-    for (size_t i = 0; i < c->num_tensors; i++)
-        for (size_t k = 0; k < c->tensors[i].num_stored_names; k++)
-            next[index_of_stored(s, c->tensors[i].stored_names[k]) + 2]++;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        for (size_t k = 0; k < c->catalog.tensors[i].num_stored_names; k++)
+            next[index_of_stored(s, c->catalog.tensors[i].stored_names[k]) + 2]++;
     for (size_t i = 0; i < s->num_tensors; i++)
         next[i + 2] += next[i + 1];
     n->partners = arena_array(&n->arena, next[s->num_tensors + 1] + 1, sizeof *n->partners);
-    for (size_t i = 0; i < c->num_tensors; i++)
-        for (size_t k = 0; k < c->tensors[i].num_stored_names; k++) {
-            size_t at = index_of_stored(s, c->tensors[i].stored_names[k]);
-            n->partners[next[at + 1]++] = c->tensors[i].name;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        for (size_t k = 0; k < c->catalog.tensors[i].num_stored_names; k++) {
+            size_t at = index_of_stored(s, c->catalog.tensors[i].stored_names[k]);
+            n->partners[next[at + 1]++] = c->catalog.tensors[i].name;
         }
     n->first_partner = next;
 }
 
 static struct named_tensor named_stored(struct tensor_names *n, const struct stored_tensor *t)
 {
-    size_t at = (size_t)(t - n->catalog->stored.tensors);
+    size_t at = (size_t)(t - n->checkpoint->catalog.stored.tensors);
     make_partners(n);
     size_t first = n->first_partner[at];
     return (struct named_tensor){.kind = NAME_STORED,
@@ -136,14 +136,14 @@ static enum status add_hf_parts(void *context, const struct mapped_tensor *t, st
 {
     struct hf_search *x = context;
     struct arena *a = &x->n->arena;
-    const struct catalog *c = x->n->catalog;
-    const struct tensor *logical = catalog_find(c, t->name);
+    const struct checkpoint *c = x->n->checkpoint;
+    const struct tensor *logical = catalog_find(&c->catalog, t->name);
     (void)err;
     for (size_t i = 0; logical && i < t->num_parts; i++) {
         if (!is_wanted(x->wanted, t->parts[i].hf_name)) continue;
         struct hf_tensor *h = hf_tensor_of(x, &t->parts[i], logical);
         *ARENA_PUSH(a, h->parts, h->num_parts, h->parts_capacity) =
-            (struct hf_part){(size_t)(logical - c->tensors), t->parts[i].pair};
+            (struct hf_part){(size_t)(logical - c->catalog.tensors), t->parts[i].pair};
         if (!h->num_partners || h->partners[h->num_partners - 1] != logical->name)
             *ARENA_PUSH(a, h->partners, h->num_partners, h->partners_capacity) = logical->name;
         h->named.num_shards += logical->num_pieces;
@@ -153,7 +153,7 @@ static enum status add_hf_parts(void *context, const struct mapped_tensor *t, st
 
 static void find_hf(struct tensor_names *n, const struct wanted *w, struct list *out)
 {
-    const struct catalog *c = n->catalog;
+    const struct checkpoint *c = n->checkpoint;
     struct hf_search x = {.n = n, .wanted = w};
     const struct model_map *map = c->family ? model_map_of_family(n->maps, c->family) : NULL;
     struct model_config config = c->config;
@@ -174,15 +174,15 @@ static void find_hf(struct tensor_names *n, const struct wanted *w, struct list 
 
 static void find_wanted(struct tensor_names *n, const struct wanted *w, struct list *out)
 {
-    struct catalog *c = n->catalog;
-    for (size_t i = 0; !n->stored_only && i < c->num_tensors; i++)
-        if (is_wanted(w, c->tensors[i].name))
+    struct checkpoint *c = n->checkpoint;
+    for (size_t i = 0; !n->stored_only && i < c->catalog.num_tensors; i++)
+        if (is_wanted(w, c->catalog.tensors[i].name))
             *ARENA_PUSH(&n->arena, out->items, out->count, out->capacity) =
-                named_logical(&c->tensors[i]);
-    for (size_t i = 0, first = out->count; !first && i < c->stored.num_tensors; i++)
-        if (is_wanted(w, c->stored.tensors[i].name))
+                named_logical(&c->catalog.tensors[i]);
+    for (size_t i = 0, first = out->count; !first && i < c->catalog.stored.num_tensors; i++)
+        if (is_wanted(w, c->catalog.stored.tensors[i].name))
             *ARENA_PUSH(&n->arena, out->items, out->count, out->capacity) =
-                named_stored(n, &c->stored.tensors[i]);
+                named_stored(n, &c->catalog.stored.tensors[i]);
     if (!out->count) find_hf(n, w, out);
 }
 
@@ -241,12 +241,12 @@ static void consider(struct nearest *x, const char *name)
 
 static enum status no_match(const struct tensor_names *n, const char *glob, struct error *err)
 {
-    const struct catalog *c = n->catalog;
+    const struct checkpoint *c = n->checkpoint;
     struct nearest x = {.glob = glob};
-    for (size_t i = 0; !n->stored_only && i < c->num_tensors; i++)
-        consider(&x, c->tensors[i].name);
-    for (size_t i = 0; i < c->stored.num_tensors; i++)
-        consider(&x, c->stored.tensors[i].name);
+    for (size_t i = 0; !n->stored_only && i < c->catalog.num_tensors; i++)
+        consider(&x, c->catalog.tensors[i].name);
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        consider(&x, c->catalog.stored.tensors[i].name);
     if (!x.name) return fail(err, ERR_USAGE, "%s: no tensor matches \"%s\"", c->path, glob);
     return fail(err, ERR_USAGE, "%s: no tensor matches \"%s\"; %s %s", c->path, glob,
                 x.distance <= strlen(glob) / 3 ? "the nearest name is" : "there is, for example,",
@@ -267,7 +267,7 @@ enum status tensor_names_match(struct tensor_names *n, const char *glob, struct 
 /* ---- reading ---- */
 
 struct adding {
-    struct catalog *c;
+    struct checkpoint *c;
     struct tensor *t;
     const struct piece *piece;
 };
@@ -282,29 +282,29 @@ static enum status add_piece(void *context, const struct pair *p, struct error *
     if (!pair_nest(&piece.pair))
         return fail(err, ERR_UNSUPPORTED, "%s: its elements lie in no order that can be read here",
                     x->t->name);
-    catalog_add_piece(x->c, x->t, &piece);
+    catalog_add_piece(&x->c->catalog, x->t, &piece);
     return OK;
 }
 
 static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, struct tensor *t,
                            struct error *err)
 {
-    struct catalog *c = n->catalog;
+    struct checkpoint *c = n->checkpoint;
     struct adding x = {.c = c, .t = t};
     for (size_t i = 0; i < h->num_parts; i++) {
-        const struct tensor *logical = &c->tensors[h->parts[i].logical];
+        const struct tensor *logical = &c->catalog.tensors[h->parts[i].logical];
         for (size_t k = 0; k < logical->num_pieces; k++) {
             x.piece = &logical->pieces[k];
             TRY(pair_join(&x.piece->pair, &h->parts[i].pair, add_piece, &x, err));
         }
     }
-    return catalog_check_tensor(c, t, err);
+    return tensor_check(t, err);
 }
 
 enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *named,
                               const struct tensor **out, struct error *err)
 {
-    *out = catalog_find(n->catalog, named->name);
+    *out = catalog_find(&n->checkpoint->catalog, named->name);
     if (named->kind == NAME_LOGICAL) return OK;
     struct tensor *t = arena_alloc(&n->arena, sizeof *t);
     *t = (struct tensor){.name = named->name,
@@ -317,5 +317,5 @@ enum status tensor_names_open(struct tensor_names *n, const struct named_tensor 
     *out = t;
     if (named->kind == NAME_HF) return read_hf(n, named->hf, t, err);
     struct pair whole = pair_whole(0, 0, t->numel);
-    return catalog_add_stored(n->catalog, t, named->stored, &whole, err);
+    return catalog_add_stored(&n->checkpoint->catalog, t, named->stored, &whole, err);
 }

@@ -3,7 +3,7 @@
 #ifndef FERRY_CONVERT_TENSOR_NAMES_H
 #define FERRY_CONVERT_TENSOR_NAMES_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 #include "convert/model_map.h"
 
 enum name_kind { NAME_LOGICAL, NAME_STORED, NAME_HF };
@@ -24,7 +24,7 @@ struct named_tensor {
 };
 
 struct tensor_names {
-    struct catalog *catalog;
+    struct checkpoint *checkpoint;
     const struct model_maps *maps;
     bool stored_only;
     struct arena arena;
@@ -33,7 +33,7 @@ struct tensor_names {
 };
 
 /* stored_only: names are those of the files. The catalog must outlive it. */
-void tensor_names_init(struct tensor_names *n, struct catalog *c, const struct model_maps *maps,
+void tensor_names_init(struct tensor_names *n, struct checkpoint *c, const struct model_maps *maps,
                        bool stored_only);
 void tensor_names_release(struct tensor_names *n);
 

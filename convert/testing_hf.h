@@ -20,27 +20,27 @@ static inline uint64_t numel_of(const struct stored_tensor *s)
 }
 
 /* All elements of a stored tensor of c, row-major. In the scratch arena. */
-static inline void *stored_elements(struct catalog *c, const struct stored_tensor *s)
+static inline void *stored_elements(struct checkpoint *c, const struct stored_tensor *s)
 {
     uint64_t n = numel_of(s), bytes = stored_tensor_bytes(s);
     struct tensor t = {
         .name = s->name, .dtype = s->dtype, .num_dims = s->num_dims, .shape = s->shape, .numel = n};
     struct pair whole = pair_whole(0, 0, n);
-    struct stored_reader *reader = stored_reader_create(&c->stored, 4);
+    struct stored_reader *reader = stored_reader_create(&c->catalog.stored, 4);
     struct panel_reader r = {.reader = reader,
                              .buffer_bytes = bytes,
                              .temp = arena_alloc(&scratch, bytes + 1),
                              .cast = arena_alloc(&scratch, bytes + 1)};
     void *out = arena_alloc(&scratch, bytes + 1);
-    assert_ok(catalog_add_stored(c, &t, s, &whole, &err));
+    assert_ok(catalog_add_stored(&c->catalog, &t, s, &whole, &err));
     if (n) assert_ok(panel_read(&r, &t, 0, n, out, &err));
     stored_reader_free(reader);
     return out;
 }
 
 /* Compares the first `rows` rows (UINT64_MAX: all) of two stored tensors. */
-static inline void check_same_stored(struct catalog *a, const struct stored_tensor *x,
-                                     struct catalog *b, const struct stored_tensor *y,
+static inline void check_same_stored(struct checkpoint *a, const struct stored_tensor *x,
+                                     struct checkpoint *b, const struct stored_tensor *y,
                                      uint64_t rows)
 {
     uint64_t bytes = stored_tensor_bytes(x);
@@ -55,26 +55,27 @@ static inline void check_same_stored(struct catalog *a, const struct stored_tens
         if (p[i] != q[i]) fail_msg("%s differs at byte %llu", x->name, (unsigned long long)i);
 }
 
-static inline void open_hf_folder(struct catalog *c, const char *folder)
+static inline void open_hf_folder(struct checkpoint *c, const char *folder)
 {
-    catalog_init(c, folder);
-    assert_ok(hf_folder_open(&c->stored, folder, NULL, &err));
+    checkpoint_init(c, folder);
+    assert_ok(hf_folder_open(&c->catalog.stored, folder, NULL, &err));
 }
 
 /* The weights of two Hugging Face folders are the same tensors, bit by bit. */
 static inline void check_same_weights(const char *folder, const char *expected)
 {
-    struct catalog a, b;
+    struct checkpoint a, b;
     open_hf_folder(&a, folder);
     open_hf_folder(&b, expected);
-    for (size_t i = 0; i < b.stored.num_tensors; i++) {
-        const struct stored_tensor *y = &b.stored.tensors[i], *x = stored_find(&a.stored, y->name);
+    for (size_t i = 0; i < b.catalog.stored.num_tensors; i++) {
+        const struct stored_tensor *y = &b.catalog.stored.tensors[i],
+                                   *x = stored_find(&a.catalog.stored, y->name);
         if (!x) fail_msg("%s: no %s", folder, y->name);
         check_same_stored(&a, x, &b, y, UINT64_MAX);
     }
-    assert_int_equal(a.stored.num_tensors, b.stored.num_tensors);
-    catalog_release(&a);
-    catalog_release(&b);
+    assert_int_equal(a.catalog.stored.num_tensors, b.catalog.stored.num_tensors);
+    checkpoint_release(&a);
+    checkpoint_release(&b);
 }
 
 static inline void check_same_file(const char *a, const char *b)

@@ -108,22 +108,22 @@ static inline const char *read_text(const char *path)
 static inline const char *make_without(const char *name, const char *from, const char *without)
 {
     const char *folder = in_scratch(name);
-    struct catalog c;
+    struct checkpoint c;
     struct safetensors_out tensors[256];
     const void *data[256];
     struct strbuf file = {0};
     uint64_t bytes;
     size_t n = 0;
     open_hf_folder(&c, from);
-    for (size_t i = 0; i < c.stored.num_tensors; i++) {
-        const struct stored_tensor *s = &c.stored.tensors[i];
+    for (size_t i = 0; i < c.catalog.stored.num_tensors; i++) {
+        const struct stored_tensor *s = &c.catalog.stored.tensors[i];
         if (strstr(s->name, without)) continue;
         tensors[n++] = (struct safetensors_out){
             .name = s->name, .dtype = s->dtype, .num_dims = s->num_dims, .shape = s->shape};
     }
     assert_ok(safetensors_layout(tensors, n, &file, &bytes, &err));
     for (size_t i = 0; i < n; i++) {
-        const struct stored_tensor *s = stored_find(&c.stored, tensors[i].name);
+        const struct stored_tensor *s = stored_find(&c.catalog.stored, tensors[i].name);
         data[i] = stored_elements(&c, s);
         strbuf_add(&file, data[i], stored_tensor_bytes(s));
     }
@@ -133,7 +133,7 @@ static inline const char *make_without(const char *name, const char *from, const
     assert_ok(file_copy(path_join(&scratch, from, "config.json"),
                         path_join(&scratch, folder, "config.json"), false, &err));
     strbuf_release(&file);
-    catalog_release(&c);
+    checkpoint_release(&c);
     return folder;
 }
 

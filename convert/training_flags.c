@@ -237,7 +237,7 @@ static bool same_value(const struct model_field *f, const char *a, const char *b
     return end_a > a && !*end_a && end_b > b && !*end_b && fabs(x - y) <= 1e-9 * fabs(y);
 }
 
-static enum status check_model(const struct given *g, const struct catalog *c, struct error *err)
+static enum status check_model(const struct given *g, const struct checkpoint *c, struct error *err)
 {
     const struct model_flag *flag = model_flags;
     while (strcmp(flag->names, g->names))
@@ -253,7 +253,7 @@ static enum status check_model(const struct given *g, const struct catalog *c, s
 /* ---- dtypes ---- */
 
 /* The one of all parameters; false where they have several. */
-static bool only_dtype(const struct catalog *c, enum dtype *out)
+static bool only_dtype(const struct checkpoint *c, enum dtype *out)
 {
     struct parameter_count n;
     count_parameters(c, &n);
@@ -265,7 +265,7 @@ static bool only_dtype(const struct catalog *c, enum dtype *out)
     return false;
 }
 
-static enum status check_dtype(const struct given *g, const struct catalog *c, bool casts,
+static enum status check_dtype(const struct given *g, const struct checkpoint *c, bool casts,
                                enum dtype dtype, struct error *err)
 {
     const struct dtype_flag *flag = dtype_flags;
@@ -286,7 +286,7 @@ static enum status check_dtype(const struct given *g, const struct catalog *c, b
                 dtype_infos[wanted].torch);
 }
 
-enum status training_flags_check(const struct training_flags *f, const struct catalog *c,
+enum status training_flags_check(const struct training_flags *f, const struct checkpoint *c,
                                  bool casts, enum dtype dtype, bool quiet, struct error *err)
 {
     for (size_t i = 0; 2 * i < f->model.count; i++) {

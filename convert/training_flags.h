@@ -6,7 +6,7 @@
 #ifndef FERRY_CONVERT_TRAINING_FLAGS_H
 #define FERRY_CONVERT_TRAINING_FLAGS_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 #include "common/args.h"
 
 struct training_flags {
@@ -18,8 +18,8 @@ enum { NUM_TRAINING_ARGS = 145 };
 
 /* ERR_USAGE with both values where a flag contradicts the model, or says another dtype than weights
  * are written in: dtype, where they are cast. Prints on stderr what was accepted, unless quiet. */
-MUST_CHECK enum status training_flags_check(const struct training_flags *f, const struct catalog *c,
-                                            bool casts, enum dtype dtype, bool quiet,
-                                            struct error *err);
+MUST_CHECK enum status training_flags_check(const struct training_flags *f,
+                                            const struct checkpoint *c, bool casts,
+                                            enum dtype dtype, bool quiet, struct error *err);
 
 #endif

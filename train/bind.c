@@ -28,10 +28,10 @@ static bool has_shape(const struct tensor *t, const struct param_spec *spec)
 }
 
 /* Tensor i of a parameter. Padding of the vocabulary is in no tensor: it stays 0. */
-static enum status bind_tensor(struct parameters *p, struct parameter *x, const struct catalog *c,
-                               uint64_t i, struct error *err)
+static enum status bind_tensor(struct parameters *p, struct parameter *x,
+                               const struct checkpoint *c, uint64_t i, struct error *err)
 {
-    const struct tensor *t = catalog_find(c, x->tensors[i]);
+    const struct tensor *t = catalog_find(&c->catalog, x->tensors[i]);
     if (!t)
         return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no such tensor", x->tensors[i]);
     if (!has_shape(t, x->spec))
@@ -45,7 +45,7 @@ static enum status bind_tensor(struct parameters *p, struct parameter *x, const 
     return OK;
 }
 
-enum status parameters_bind(struct parameters *p, const struct catalog *c, struct error *err)
+enum status parameters_bind(struct parameters *p, const struct checkpoint *c, struct error *err)
 {
     for (; p->num_bound < p->count; p->num_bound++) {
         struct parameter *x = &p->items[p->num_bound];

@@ -94,7 +94,7 @@ static enum status make_pass(struct model *m, struct pass *p, const struct layou
     const struct model_options o = {.layout = *l, .elem = ELEM_F32};
     const struct batch b = {.num_sequences = 1, .length = 4};
     const struct pass_options logits = {.logits = true, .trace_layer = -1};
-    TRY(model_imagine(m, &opened.catalog, &o, rank, &err));
+    TRY(model_imagine(m, &opened.checkpoint, &o, rank, &err));
     return pass_make(p, m, &b, &logits, &err);
 }
 
@@ -112,7 +112,7 @@ static void count_elements(const struct model *m, unsigned **held)
                 assert_true(b < x->numel && !filled[b]);
                 filled[b] = true;
                 assert_true(a < x->parts[k].tensor->numel);
-                held[x->parts[k].tensor - opened.catalog.tensors][a]++;
+                held[x->parts[k].tensor - opened.checkpoint.catalog.tensors][a]++;
             }
         if (x->spec && !x->spec->padded) assert_int_equal(count, x->numel);
         free(filled);
@@ -122,12 +122,12 @@ static void count_elements(const struct model *m, unsigned **held)
 /* Together the ranks hold every element of every tensor. */
 static void check_layout(const struct layout_options *l)
 {
-    const struct catalog *c = &opened.catalog;
-    unsigned **held = calloc(c->num_tensors, sizeof *held);
+    const struct checkpoint *c = &opened.checkpoint;
+    unsigned **held = calloc(c->catalog.num_tensors, sizeof *held);
     const struct model_options o = {.layout = *l};
     struct group_sizes s = model_group_sizes(&o);
-    for (size_t i = 0; i < c->num_tensors; i++)
-        held[i] = calloc(c->tensors[i].numel + 1, sizeof **held);
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        held[i] = calloc(c->catalog.tensors[i].numel + 1, sizeof **held);
     for (unsigned rank = 0; rank < groups_world_size(&s); rank++) {
         struct model m;
         struct pass p = {0};
@@ -139,9 +139,10 @@ static void check_layout(const struct layout_options *l)
         pass_release(&p);
         model_close(&m);
     }
-    for (size_t i = 0; i < c->num_tensors; i++) {
-        for (uint64_t e = 0; e < c->tensors[i].numel; e++)
-            if (!held[i][e]) fail_msg("%s: nobody has element %d", c->tensors[i].name, (int)e);
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        for (uint64_t e = 0; e < c->catalog.tensors[i].numel; e++)
+            if (!held[i][e])
+                fail_msg("%s: nobody has element %d", c->catalog.tensors[i].name, (int)e);
         free(held[i]);
     }
     free(held);
@@ -171,8 +172,9 @@ static void ranks_hold_every_element(void **state)
 
 static struct tensor *tensor_of(const char *name)
 {
-    for (size_t i = 0; i < opened.catalog.num_tensors; i++)
-        if (strcmp(opened.catalog.tensors[i].name, name) == 0) return &opened.catalog.tensors[i];
+    for (size_t i = 0; i < opened.checkpoint.catalog.num_tensors; i++)
+        if (strcmp(opened.checkpoint.catalog.tensors[i].name, name) == 0)
+            return &opened.checkpoint.catalog.tensors[i];
     return NULL;
 }
 
@@ -195,7 +197,7 @@ static void what_a_checkpoint_lacks_is_named(void **state)
     struct parameters q;
     parameters_init(&q, ELEM_F32);
     (void)add(&q, &gated, (struct cut){.size = 1});
-    assert_fails(parameters_bind(&q, &opened.catalog, &err), ERR_UNSUPPORTED,
+    assert_fails(parameters_bind(&q, &opened.checkpoint, &err), ERR_UNSUPPORTED,
                  "a: the checkpoint has no such tensor");
     parameters_release(&q);
     opened_close(&opened);

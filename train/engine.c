@@ -139,7 +139,7 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
 {
     bool quiet = w->q->quiet || w->q->is_known || job.rank > 0;
     TRY(opened_open(&w->opened, w->q->path, w->q->source, false, quiet, err));
-    const struct catalog *c = &w->opened.catalog;
+    const struct checkpoint *c = &w->opened.checkpoint;
     TRY(source_check_beyond(c, err));
     if (model_config_check(&c->config, err))
         return fail_in(err,
@@ -150,7 +150,7 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: its vocabulary without padding is not known, --true-vocab-size N says it",
                     c->path);
-    return unused_check(&w->opened.catalog, err);
+    return unused_check(&w->opened.checkpoint, err);
 }
 
 enum { MOST_WORK = 4 };
@@ -198,9 +198,9 @@ enum status worker_tell_plan(const struct worker *w, const struct work *work, si
 
 void worker_note_positions(const struct worker *w, uint64_t positions)
 {
-    const uint64_t most = rope_max_positions(&w->opened.catalog.config);
+    const uint64_t most = rope_max_positions(&w->opened.checkpoint.config);
     if (w->comm.rank || w->q->quiet || w->q->is_known || !most || positions <= most) return;
-    const bool own = most == w->opened.catalog.config.max_position_embeddings;
+    const bool own = most == w->opened.checkpoint.config.max_position_embeddings;
     fprintf(stderr,
             "note: %" PRIu64 " positions, and the model was made for %" PRIu64
             "%s: results past them may be poor\n",
@@ -308,7 +308,7 @@ static enum status run_rank(struct worker *w, rank_work *work, const void *reque
     struct model_options options = w->q->options;
     enum status st = open_device(w, &options.device, err);
     bool opened = !st;
-    if (!st) st = model_open(&w->model, &w->opened.catalog, &options, &w->comm, err);
+    if (!st) st = model_open(&w->model, &w->opened.checkpoint, &options, &w->comm, err);
     if (!st) st = work(w, request, err);
     if (st) comm_fail(&w->comm, err); /* before anything that waits for the others; again is once */
     model_close(&w->model);
@@ -322,7 +322,7 @@ static enum status agree_with_all(const struct worker *w, const char request[SHA
 {
     char model[SHA256_TEXT];
     if (!joined) return OK;
-    fingerprint_model(&w->opened.catalog, model);
+    fingerprint_model(&w->opened.checkpoint, model);
     TRY(agree(model, sizeof model, "model", err));
     return agree(request, SHA256_TEXT, "layout, request or tokens", err);
 }

@@ -41,12 +41,12 @@ static void add_config(struct sha256 *s, const struct model_config *c)
         ADD(s, model_layer_is_moe(c, l), model_layer_slides(c, l));
 }
 
-void fingerprint_model(const struct catalog *c, char text[SHA256_TEXT])
+void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();
     add_config(s, &c->config);
-    for (size_t i = 0; i < c->num_tensors; i++) {
-        const struct tensor *t = &c->tensors[i];
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
         if (!is_parameter(t)) continue;
         add_text(s, t->name);
         add_numbers(s, t->shape, t->num_dims);

@@ -7,7 +7,7 @@
 #include "train/engine.h"
 
 /* Of a model's config and of its parameters' names and shapes; not of what they hold. */
-void fingerprint_model(const struct catalog *c, char text[SHA256_TEXT]);
+void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT]);
 
 /* Of a request: how the model is cut and what is computed, for which tokens. */
 void fingerprint_forward(const struct forward_request *q, char text[SHA256_TEXT]);

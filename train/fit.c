@@ -108,7 +108,7 @@ static enum status measure_rank(const struct fit *f, const struct group_sizes *s
 {
     struct model m;
     struct model_options o = options_of(f->model, s);
-    enum status st = model_imagine(&m, f->model->catalog, &o, rank, err);
+    enum status st = model_imagine(&m, f->model->checkpoint, &o, rank, err);
     if (!st) st = measure_passes(f, &m, bytes, err);
     model_close(&m);
     return st;

@@ -42,7 +42,7 @@ static void subject_open(struct subject *x, const char *name)
     const struct model_options o = {.device = &x->device, .elem = ELEM_F32};
     assert_ok(opened_open(&x->opened, path, &none, false, true, &err));
     assert_ok(comm_local_open(&x->comm, 1, &err));
-    assert_ok(model_open(&x->model, &x->opened.catalog, &o, &x->comm, &err));
+    assert_ok(model_open(&x->model, &x->opened.checkpoint, &o, &x->comm, &err));
     assert_ok(pass_make(&x->pass, &x->model, &batch, &pass, &err));
     x->passes[0] = &x->pass;
     x->fit = (struct fit){.model = &x->model, .passes = x->passes, .num_passes = 1, .threads = 1};
@@ -63,7 +63,7 @@ static uint64_t bytes_at(const struct subject *x, struct layout_options layout, 
     struct pass p;
     struct model_options o = x->model.options;
     o.layout = layout;
-    assert_ok(model_imagine(&m, x->model.catalog, &o, rank, &err));
+    assert_ok(model_imagine(&m, x->model.checkpoint, &o, rank, &err));
     assert_ok(pass_make(&p, &m, &x->pass.batch, &x->pass.options, &err));
     const struct fit fit = {
         .model = &m, .passes = (const struct pass *[]){&p}, .num_passes = 1, .threads = 1};
@@ -101,7 +101,7 @@ static void what_the_host_needs_beside_a_device_is_judged(void **state)
     const struct pass_options logits = {.logits = true, .trace_layer = -1};
     (void)state;
     subject_open(&x, "llama2");
-    const uint64_t vocab = x.model.catalog->config.vocab_size;
+    const uint64_t vocab = x.model.checkpoint->config.vocab_size;
     assert_ok(pass_make(&p, &x.model, &x.pass.batch, &logits, &err));
     x.passes[0] = &p;
     const uint64_t whole = SEQUENCES * LENGTH * vocab * sizeof(float);

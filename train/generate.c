@@ -118,7 +118,7 @@ static enum status check_room(const struct model_config *c, const struct generat
 static enum status check_lengths(const struct worker *w, const struct batch *prompts, uint64_t room,
                                  struct error *err)
 {
-    const struct model_config *c = &w->opened.catalog.config;
+    const struct model_config *c = &w->opened.checkpoint.config;
     const char *rope = c->rope_type;
     bool same = true;
     for (uint64_t i = 0; i < prompts->num_sequences; i++) {
@@ -149,7 +149,7 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
     decode.graphs = true;
     const struct work work[] = {{&g.prefill, "the prompt"}, {&g.decode, "a step"}};
     TRY(check_lengths(w, &q->prompts, room, err));
-    TRY(check_room(&w->opened.catalog.config, q, room, err));
+    TRY(check_room(&w->opened.checkpoint.config, q, room, err));
     g.tokens = must_calloc(one.num_sequences, sizeof *g.tokens);
     g.past = must_calloc(one.num_sequences, sizeof *g.past);
     g.ended = must_calloc(one.num_sequences, sizeof *g.ended);

@@ -36,21 +36,22 @@ struct group_sizes model_group_sizes(const struct model_options *o)
     return s;
 }
 
-static struct model_config config_of(const struct catalog *c, const struct model_options *o)
+static struct model_config config_of(const struct checkpoint *c, const struct model_options *o)
 {
     struct model_config config = o->config ? *o->config : c->config;
-    const struct tensor *t = c ? catalog_find(c, "embedding.word_embeddings.weight") : NULL;
+    const struct tensor *t =
+        c ? catalog_find(&c->catalog, "embedding.word_embeddings.weight") : NULL;
     if (t && t->num_dims) config.vocab_size = t->shape[0];
     return config;
 }
 
 /* All but the groups. */
-static enum status begin(struct model *m, struct catalog *c, const struct model_options *o,
+static enum status begin(struct model *m, struct checkpoint *c, const struct model_options *o,
                          const struct group_sizes *sizes, struct error *err)
 {
     const struct device *device = o->device ? o->device : &cpu_device;
     *m = (struct model){
-        .catalog = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
+        .checkpoint = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
     arena_init(&m->arena);
     parameters_init(&m->parameters, o->elem);
     m->config = config_of(c, o);
@@ -62,7 +63,7 @@ static enum status begin(struct model *m, struct catalog *c, const struct model_
     return layout_make(&m->layout, &m->arena, &o->layout, &m->config, err);
 }
 
-enum status model_open(struct model *m, struct catalog *c, const struct model_options *o,
+enum status model_open(struct model *m, struct checkpoint *c, const struct model_options *o,
                        struct comm *comm, struct error *err)
 {
     struct group_sizes sizes = model_group_sizes(o);
@@ -71,7 +72,7 @@ enum status model_open(struct model *m, struct catalog *c, const struct model_op
     return collectives_open(&m->collectives, &m->groups, m->device, o->collectives, err);
 }
 
-enum status model_imagine(struct model *m, struct catalog *c, const struct model_options *o,
+enum status model_imagine(struct model *m, struct checkpoint *c, const struct model_options *o,
                           unsigned rank, struct error *err)
 {
     struct group_sizes sizes = model_group_sizes(o);
@@ -91,9 +92,9 @@ void model_close(struct model *m)
 
 enum status model_load(struct model *m, const struct load_options *o, struct error *err)
 {
-    if (!m->catalog) return fail(err, ERR_OURS, "there is no checkpoint to load");
+    if (!m->checkpoint) return fail(err, ERR_OURS, "there is no checkpoint to load");
     TRY(m->device->allocate(&m->memory, m->parameters.bytes, "parameters", err));
-    return parameters_load(&m->parameters, m->catalog, m->device, m->memory, o, err);
+    return parameters_load(&m->parameters, m->checkpoint, m->device, m->memory, o, err);
 }
 
 /* ---- passes ---- */
@@ -171,7 +172,7 @@ enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
         TRY(builder_make(&p->chunks[i], &build, first, pp == 1 ? stages : 1, err));
         memory_plan_make(&p->chunks[i].program, m->kernels);
     }
-    return m->catalog ? parameters_bind(&m->parameters, m->catalog, err) : OK;
+    return m->checkpoint ? parameters_bind(&m->parameters, m->checkpoint, err) : OK;
 }
 
 /* Of the programs of a rank, which run one after the other, activations are in one place. */

@@ -122,13 +122,13 @@ static struct load_target *list_targets(const struct parameters *p, size_t first
     return targets;
 }
 
-static enum status load_some(struct parameters *p, struct catalog *c, size_t first, size_t end,
+static enum status load_some(struct parameters *p, struct checkpoint *c, size_t first, size_t end,
                              char *memory, const struct load_options *o, struct error *err)
 {
     struct load_result result;
     size_t count;
     struct load_target *targets = list_targets(p, first, end, memory, &count);
-    enum status st = load_run(c, targets, count, o, &result, err);
+    enum status st = load_run(&c->catalog, targets, count, o, &result, err);
     free(targets);
     return st;
 }
@@ -150,7 +150,7 @@ static size_t last_that_fits(const struct parameters *p, size_t first)
 }
 
 /* Padding within is 0. */
-static enum status upload_some(struct parameters *p, struct catalog *c, size_t first, size_t end,
+static enum status upload_some(struct parameters *p, struct checkpoint *c, size_t first, size_t end,
                                const struct device *device, char *region,
                                const struct load_options *o, struct error *err)
 {
@@ -163,7 +163,7 @@ static enum status upload_some(struct parameters *p, struct catalog *c, size_t f
     return st;
 }
 
-enum status parameters_load(struct parameters *p, struct catalog *c, const struct device *device,
+enum status parameters_load(struct parameters *p, struct checkpoint *c, const struct device *device,
                             void *region, const struct load_options *o, struct error *err)
 {
     if (device->is_host) return load_some(p, c, 0, p->count, region, o, err);

@@ -9,7 +9,7 @@
 #ifndef FERRY_TRAIN_PARAMETERS_H
 #define FERRY_TRAIN_PARAMETERS_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 #include "ckpt/load.h"
 #include "ckpt/param.h"
 #include "kernels/device.h"
@@ -71,7 +71,7 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned n
 
 /* Fills all parameters in `region` [bytes] of the device, which is zeroed: states stay so. To
  * another device than the host they go through a buffer, as many at a time as fit it. */
-MUST_CHECK enum status parameters_load(struct parameters *p, struct catalog *c,
+MUST_CHECK enum status parameters_load(struct parameters *p, struct checkpoint *c,
                                        const struct device *device, void *region,
                                        const struct load_options *o, struct error *err);
 

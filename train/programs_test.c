@@ -238,8 +238,9 @@ static const struct {
 };
 
 /* c: NULL where there is no checkpoint. */
-static enum status list_rank(struct strbuf *out, struct catalog *c, const struct model_options *o,
-                             unsigned rank, unsigned pass, bool parts, struct error *err)
+static enum status list_rank(struct strbuf *out, struct checkpoint *c,
+                             const struct model_options *o, unsigned rank, unsigned pass,
+                             bool parts, struct error *err)
 {
     static const struct op_kernel none[NUM_OPS];
     struct model m;
@@ -267,7 +268,7 @@ static struct model_options options_of(const struct model_config *c, unsigned la
     return o;
 }
 
-static void list_all_ranks(struct strbuf *out, struct catalog *c, const struct model_options *o,
+static void list_all_ranks(struct strbuf *out, struct checkpoint *c, const struct model_options *o,
                            unsigned pass, bool parts)
 {
     struct group_sizes s = model_group_sizes(o);
@@ -313,8 +314,8 @@ static void list_model(struct strbuf *sums, const char *model)
     for (unsigned l = 0; l < sizeof layouts / sizeof *layouts; l++)
         for (unsigned pass = 0; pass < NUM_PASSES; pass++) {
             struct strbuf text = {0};
-            const struct model_options o = options_of(&opened.catalog.config, l, pass);
-            list_all_ranks(&text, &opened.catalog, &o, pass, true);
+            const struct model_options o = options_of(&opened.checkpoint.config, l, pass);
+            list_all_ranks(&text, &opened.checkpoint, &o, pass, true);
             snprintf(name, sizeof name, "%s.%s.%s", model, layouts[l].name, passes[pass].name);
             keep_listing(name, &text);
             add_sum(sums, name, &text);
@@ -369,9 +370,9 @@ static void programs_need_no_checkpoint(void **state)
         assert_ok(opened_open(&opened, path, &none, true, true, &err));
         for (unsigned l = 0; l < sizeof layouts / sizeof *layouts; l++) {
             struct strbuf with = {0}, without = {0};
-            struct model_options o = options_of(&opened.catalog.config, l, 0);
-            list_all_ranks(&with, &opened.catalog, &o, 0, false);
-            o.config = &opened.catalog.config;
+            struct model_options o = options_of(&opened.checkpoint.config, l, 0);
+            list_all_ranks(&with, &opened.checkpoint, &o, 0, false);
+            o.config = &opened.checkpoint.config;
             list_all_ranks(&without, NULL, &o, 0, false);
             assert_string_equal(with.data, without.data);
             strbuf_release(&with);

@@ -4,27 +4,28 @@
 #include "train/model.h"
 
 /* Marks the tensors of the catalog that parameters are filled from. */
-static void mark_taken(const struct parameters *p, const struct catalog *c, bool *taken)
+static void mark_taken(const struct parameters *p, const struct checkpoint *c, bool *taken)
 {
     for (size_t i = 0; i < p->count; i++)
         for (size_t k = 0; k < p->items[i].num_parts; k++)
-            taken[p->items[i].parts[k].tensor - c->tensors] = true;
+            taken[p->items[i].parts[k].tensor - c->catalog.tensors] = true;
 }
 
-static enum status check_taken(const struct catalog *c, const bool *taken, struct arena *a,
+static enum status check_taken(const struct checkpoint *c, const bool *taken, struct arena *a,
                                struct error *err)
 {
-    const char **left = arena_array(a, c->num_tensors + 1, sizeof *left);
+    const char **left = arena_array(a, c->catalog.num_tensors + 1, sizeof *left);
     size_t count = 0;
-    for (size_t i = 0; i < c->num_tensors; i++)
-        if (!taken[i] && is_parameter(&c->tensors[i])) left[count++] = c->tensors[i].name;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        if (!taken[i] && is_parameter(&c->catalog.tensors[i]))
+            left[count++] = c->catalog.tensors[i].name;
     if (!count) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s: %s", c->path,
                 count_names_text(a, "that no op of the engine takes", left, count));
 }
 
 /* One rank of one has the whole model, and of a batch of one token the program is the same. */
-static enum status mark_all(struct catalog *c, bool *taken, struct error *err)
+static enum status mark_all(struct checkpoint *c, bool *taken, struct error *err)
 {
     const struct model_options one_rank = {.elem = ELEM_F32};
     const struct batch one_token = {.num_sequences = 1, .length = 1};
@@ -39,12 +40,12 @@ static enum status mark_all(struct catalog *c, bool *taken, struct error *err)
     return st;
 }
 
-enum status unused_check(struct catalog *c, struct error *err)
+enum status unused_check(struct checkpoint *c, struct error *err)
 {
     struct arena scratch;
-    TRY(catalog_check_names(c, err));
+    TRY(gaps_check(&c->gaps, c->path, err));
     arena_init(&scratch);
-    bool *taken = arena_array(&scratch, c->num_tensors + 1, sizeof *taken);
+    bool *taken = arena_array(&scratch, c->catalog.num_tensors + 1, sizeof *taken);
     enum status st = mark_all(c, taken, err);
     if (!st) st = check_taken(c, taken, &scratch, err);
     arena_release(&scratch);

@@ -5,10 +5,10 @@
 #ifndef FERRY_TRAIN_UNUSED_H
 #define FERRY_TRAIN_UNUSED_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 
 /* ERR_UNSUPPORTED, with the names of some, where tensors are missing, where stored ones have no
  * place in the model, and where no op takes a parameter; and where no program can be built. */
-MUST_CHECK enum status unused_check(struct catalog *c, struct error *err);
+MUST_CHECK enum status unused_check(struct checkpoint *c, struct error *err);
 
 #endif

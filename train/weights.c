@@ -110,7 +110,7 @@ static struct weight_part *list_parts(const struct model *m, const struct digest
     for (size_t i = 0; i < p->count; i++)
         for (size_t k = 0; k < p->items[i].num_parts; k++)
             *next++ = (struct weight_part){
-                .tensor = (uint64_t)(p->items[i].parts[k].tensor - m->catalog->tensors),
+                .tensor = (uint64_t)(p->items[i].parts[k].tensor - m->checkpoint->catalog.tensors),
                 .view = p->items[i].parts[k].part,
                 .sums = *sums++,
                 .rank = m->groups.of[GROUP_WORLD].index};
@@ -231,7 +231,7 @@ static enum status visit_tensors(const struct model *m, struct weight_parts *all
 {
     if (all->count) qsort(all->items, all->count, sizeof *all->items, by_tensor_view_rank);
     for (size_t i = 0, end; i < all->count; i = end) {
-        const struct tensor *t = &m->catalog->tensors[all->items[i].tensor];
+        const struct tensor *t = &m->checkpoint->catalog.tensors[all->items[i].tensor];
         struct tensor_digest d = {.name = t->name,
                                   .dtype = elem_dtype(m->options.elem),
                                   .num_dims = t->num_dims,

@@ -47,8 +47,8 @@ static enum status digest_loaded(struct model *m, struct pass *p, spoil_fn *spoi
 }
 
 /* As the engine does it; ranks other than 0 end in comm_close. */
-static enum status digest_ranks(struct catalog *c, const struct model_options *o, spoil_fn *spoil,
-                                struct seen *seen)
+static enum status digest_ranks(struct checkpoint *c, const struct model_options *o,
+                                spoil_fn *spoil, struct seen *seen)
 {
     struct comm comm;
     struct model m = {0};
@@ -86,14 +86,15 @@ static size_t index_of(const struct seen *seen, const char *name)
     return i;
 }
 
-static void compare_with_files(const struct catalog *c, const struct seen *seen, const char *what)
+static void compare_with_files(const struct checkpoint *c, const struct seen *seen,
+                               const char *what)
 {
     const struct digest_options o = {.threads = 1, .progress = PROGRESS_NONE};
     struct tensor_digest *stored;
     struct arena a;
     size_t count;
     arena_init(&a);
-    assert_ok(digest_catalog(c, &o, &a, &stored, &count, &err));
+    assert_ok(digest_catalog(&c->catalog, &o, &a, &stored, &count, &err));
     assert_int_equal(seen->count, count);
     for (size_t i = 0; i < count; i++) {
         size_t k = index_of(seen, stored[i].name);
@@ -139,8 +140,8 @@ static void memory_holds_what_the_file_has_at_any_layout(void **state)
         snprintf(what, sizeof what, "%s, case %zu", cases[i].model, i);
         open_model(&opened, cases[i].model);
         o.elem = cases[i].elem;
-        assert_ok(digest_ranks(&opened.catalog, &o, NULL, &seen));
-        compare_with_files(&opened.catalog, &seen, what);
+        assert_ok(digest_ranks(&opened.checkpoint, &o, NULL, &seen));
+        compare_with_files(&opened.checkpoint, &seen, what);
         opened_close(&opened);
     }
 }
@@ -155,8 +156,8 @@ static void casts_have_one_digest_at_any_layout(void **state)
         struct opened opened;
         struct seen alone, cut;
         open_model(&opened, "llama2");
-        assert_ok(digest_ranks(&opened.catalog, &one, NULL, &alone));
-        assert_ok(digest_ranks(&opened.catalog, &many, NULL, &cut));
+        assert_ok(digest_ranks(&opened.checkpoint, &one, NULL, &alone));
+        assert_ok(digest_ranks(&opened.checkpoint, &many, NULL, &cut));
         assert_int_equal(alone.count, cut.count);
         for (size_t i = 0; i < alone.count; i++)
             assert_true(same_digest(&alone.items[i], &cut.items[i]));
@@ -223,7 +224,8 @@ static void a_copy_that_differs_is_told_with_both_ranks(void **state)
         spoiled_rank = wrong[i].rank;
         o.elem = ELEM_BF16;
         snprintf(said, sizeof said, "rank %u holds another copy of ", spoiled_rank);
-        assert_fails(digest_ranks(&opened.catalog, &o, change_an_element, &seen), ERR_RANK, said);
+        assert_fails(digest_ranks(&opened.checkpoint, &o, change_an_element, &seen), ERR_RANK,
+                     said);
         if (!strstr(err.text, wrong[i].message)) fail_msg("%s", err.text);
         opened_close(&opened);
     }
@@ -238,8 +240,8 @@ static void an_element_that_one_rank_alone_holds_changes_its_tensor(void **state
     open_model(&opened, "llama3.1");
     spoiled_name = FC1;
     spoiled_rank = 1;
-    assert_ok(digest_ranks(&opened.catalog, &o, NULL, &right));
-    assert_ok(digest_ranks(&opened.catalog, &o, change_an_element, &wrong));
+    assert_ok(digest_ranks(&opened.checkpoint, &o, NULL, &right));
+    assert_ok(digest_ranks(&opened.checkpoint, &o, change_an_element, &wrong));
     assert_int_equal(right.count, wrong.count);
     for (size_t i = 0; i < right.count; i++)
         assert_int_equal(same_digest(&right.items[i], &wrong.items[i]),
@@ -256,9 +258,9 @@ static void elements_on_no_rank_or_in_two_parts_are_told(void **state)
     open_model(&opened, "llama3.1");
     spoiled_name = FC1;
     spoiled_rank = 1;
-    assert_fails(digest_ranks(&opened.catalog, &o, forget_a_part, &seen), ERR_OURS,
+    assert_fails(digest_ranks(&opened.checkpoint, &o, forget_a_part, &seen), ERR_OURS,
                  FC1 ": ranks hold 1");
-    assert_fails(digest_ranks(&opened.catalog, &o, take_a_part_twice, &seen), ERR_OURS,
+    assert_fails(digest_ranks(&opened.checkpoint, &o, take_a_part_twice, &seen), ERR_OURS,
                  FC1 ": ranks hold parts that overlap");
     opened_close(&opened);
 }

@@ -3,7 +3,7 @@
 #ifndef FERRY_VALIDATE_ARRANGE_H
 #define FERRY_VALIDATE_ARRANGE_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 #include "validate/sides.h"
 
 /* What b has to be of a: elements of a's order and of b's. */

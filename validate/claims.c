@@ -166,7 +166,7 @@ static enum status scan_claims(struct proving *x, const struct comparison *c, si
         items[i] = (struct scan_item){.tensors = {claim->tensors[0], claim->tensors[1]}};
         bytes += bytes_of(claim, claim->tensors[0]->numel);
     }
-    struct scan s = {.catalogs = {&c->sides[0].catalog, &c->sides[1].catalog},
+    struct scan s = {.catalogs = {&c->sides[0].checkpoint.catalog, &c->sides[1].checkpoint.catalog},
                      .items = items,
                      .num_items = num_claims,
                      .threads = c->options.threads,

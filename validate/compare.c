@@ -208,12 +208,13 @@ static uint64_t take_up(struct comparing *x, struct comparison *c,
     x->items = must_calloc(c->num_tensors + 1, sizeof *x->items);
     x->of = must_calloc(c->num_tensors + 1, sizeof(struct compared *));
     x->differs = must_calloc(c->num_tensors + 1, sizeof *x->differs);
-    x->scan = (struct scan){.catalogs = {&c->sides[0].catalog, &c->sides[1].catalog},
-                            .items = x->items,
-                            .threads = c->options.threads,
-                            .max_memory = c->options.max_memory,
-                            .direct_io = c->options.direct_io,
-                            .context = x};
+    x->scan = (struct scan){
+        .catalogs = {&c->sides[0].checkpoint.catalog, &c->sides[1].checkpoint.catalog},
+        .items = x->items,
+        .threads = c->options.threads,
+        .max_memory = c->options.max_memory,
+        .direct_io = c->options.direct_io,
+        .context = x};
     for (size_t i = 0; i < c->num_tensors; i++) {
         struct compared *t = &c->tensors[i];
         if (!wanted(t)) continue;
@@ -408,7 +409,7 @@ static void take_up_parts(struct comparing *x)
             const struct compared *t = x->of[i];
             if (t->outcome != SHAPE_DIFFERS && t->read[side] == t->tensors[side] &&
                 t->read[0]->dtype == t->read[1]->dtype && t->tensors[side]->num_stored_names > 1)
-                parts_init(&x->parts[2 * i + side], &x->c->arena, &x->c->sides[side].catalog,
+                parts_init(&x->parts[2 * i + side], &x->c->arena, &x->c->sides[side].checkpoint,
                            t->tensors[side]);
         }
 }
@@ -468,14 +469,14 @@ static void note_configs(struct comparison *c)
 static void note_optimizer(struct comparison *c, unsigned side)
 {
     const struct side *s = &c->sides[side];
-    const struct optimizer_info *o = &s->catalog.optimizer;
+    const struct optimizer_info *o = &s->checkpoint.optimizer;
     const char *why = c->options.no_optim ? "by --no-optim" : "the other side has none";
     if (s->num_optimizer)
         compare_note(c, arena_printf(&c->arena,
                                      "%zu tensor%s of the optimizer in %c %s not compared: %s",
                                      s->num_optimizer, plural(s->num_optimizer), side_letter(side),
                                      is_or_are(s->num_optimizer), why));
-    else if (o->present && !optimizer_has_tensors(&s->catalog))
+    else if (o->present && !optimizer_has_tensors(&s->checkpoint))
         compare_note(c, arena_printf(&c->arena, "the optimizer in %c (%s) is not compared: %s",
                                      side_letter(side), o->kind, why));
 }
@@ -483,15 +484,16 @@ static void note_optimizer(struct comparison *c, unsigned side)
 /* Too few or too many: told even where both sides are so. */
 static void note_names(struct comparison *c, unsigned side)
 {
-    const struct catalog *k = &c->sides[side].catalog;
+    const struct checkpoint *k = &c->sides[side].checkpoint;
     char letter = side_letter(side);
     const char *missing = arena_printf(&c->arena, "missing in %c", letter);
     const char *unexpected =
         arena_printf(&c->arena, "in %c that the model map does not know", letter);
-    if (k->num_missing)
-        compare_note(c, count_names_text(&c->arena, missing, k->missing, k->num_missing));
-    if (k->num_unexpected)
-        compare_note(c, count_names_text(&c->arena, unexpected, k->unexpected, k->num_unexpected));
+    if (k->gaps.num_missing)
+        compare_note(c, count_names_text(&c->arena, missing, k->gaps.missing, k->gaps.num_missing));
+    if (k->gaps.num_unexpected)
+        compare_note(
+            c, count_names_text(&c->arena, unexpected, k->gaps.unexpected, k->gaps.num_unexpected));
 }
 
 /* Tensors that --ignore did not leave out, though one of its globs matches some of their parts. */

@@ -148,7 +148,7 @@ static size_t list_differences(const struct side sides[2], struct arena *a,
         return m.count;
     }
     if (sides[0].stored_only || sides[1].stored_only) return 0;
-    return config_differences(&sides[0].catalog, &sides[1].catalog, a, out);
+    return config_differences(&sides[0].checkpoint, &sides[1].checkpoint, a, out);
 }
 
 static bool matches_a_difference(const char *glob, const struct config_difference *all,

@@ -151,7 +151,7 @@ static void sum_of_text(const char *text, char sum[SHA256_TEXT])
     sha256_finish(s, sum);
 }
 
-static void find_config(struct found *x, const struct catalog *c, struct arena *a)
+static void find_config(struct found *x, const struct checkpoint *c, struct arena *a)
 {
     for (int i = 0; i < NUM_CONFIG_LINES; i++) {
         const char *text = config_text(c, i == 0, a);
@@ -161,11 +161,11 @@ static void find_config(struct found *x, const struct catalog *c, struct arena *
     }
 }
 
-static enum status find_all(struct found *x, const struct catalog *c,
+static enum status find_all(struct found *x, const struct checkpoint *c,
                             const struct digest_options *o, struct arena *a, struct error *err)
 {
     if (!o->no_optim) TRY(optimizer_check_read(c, err));
-    TRY(digest_catalog(c, o, a, &x->digests, &x->count, err));
+    TRY(digest_catalog(&c->catalog, o, a, &x->digests, &x->count, err));
     digest_print_all(&x->text, x->digests, x->count, NULL);
     find_config(x, c, a);
     return OK;
@@ -282,7 +282,7 @@ static enum status check_and_tell(const struct digest_flags *f, const struct kno
     return OK;
 }
 
-static enum status digest_opened(const struct digest_flags *f, const struct catalog *c,
+static enum status digest_opened(const struct digest_flags *f, const struct checkpoint *c,
                                  struct error *err)
 {
     struct executor_options run = executor_options_of(&f->run, &f->output);
@@ -312,8 +312,10 @@ static enum status digest(void *options, const char *const *positional, size_t n
     struct opened o;
     (void)num_positional;
     enum status st = opened_open(&o, positional[0], &f->source, false, f->output.quiet, err);
-    if (!st) st = catalog_check_names(&o.catalog, err); /* a list is of a whole model */
-    if (!st) st = digest_opened(f, &o.catalog, err);
+    if (!st)
+        st =
+            gaps_check(&o.checkpoint.gaps, o.checkpoint.path, err); /* a list is of a whole model */
+    if (!st) st = digest_opened(f, &o.checkpoint, err);
     opened_close(&o);
     return st;
 }

@@ -148,7 +148,7 @@ static enum status compare(void *context, const struct collected *c, struct erro
 /* What is stored of layers that A has not is not passed over: B is of another model. */
 static enum status check_stored(const struct taking *t, struct error *err)
 {
-    const struct stored *all = &t->f->results->opened.catalog.stored;
+    const struct stored *all = &t->f->results->opened.checkpoint.catalog.stored;
     for (size_t i = 0; i < all->num_tensors && !t->is_part; i++)
         if (results_is_output(all->tensors[i].name) && !find(t->to, all->tensors[i].name))
             return b_has_more(t->f, all->tensors[i].name, err);
@@ -236,7 +236,7 @@ static struct source_flags source_for(const char *path, const struct source_flag
         out.hf_config = NULL;
         out.ckpt_step = UINT64_MAX;
     } else if (opened) {
-        out.true_vocab_size = opened->catalog.config.vocab_size;
+        out.true_vocab_size = opened->checkpoint.config.vocab_size;
     }
     return out;
 }
@@ -351,7 +351,7 @@ static enum status check_size(const struct forward *f, const char *what, uint64_
 
 static enum status check_sides(const struct forward *f, const struct side *sides, struct error *err)
 {
-    const struct model_config *a = &sides[0].catalog.config, *b = &sides[1].catalog.config;
+    const struct model_config *a = &sides[0].checkpoint.config, *b = &sides[1].checkpoint.config;
     for (unsigned i = 0; i < 2; i++)
         if (sides[i].stored_only)
             return fail(err, ERR_UNSUPPORTED,
@@ -389,7 +389,7 @@ static enum status open_a(struct forward *f, const struct source_flags *flags, b
     struct opened o;
     struct source_flags source = source_for(f->paths[0], flags, NULL);
     enum status st = opened_open(&o, f->paths[0], &source, false, true, err);
-    *experts = !st && o.catalog.config.num_experts > 0;
+    *experts = !st && o.checkpoint.config.num_experts > 0;
     opened_close(&o);
     return st ? fail_in(err, "A") : OK;
 }
@@ -397,7 +397,7 @@ static enum status open_a(struct forward *f, const struct source_flags *flags, b
 static enum status choose_yardstick(struct forward *f, const struct source_flags *flags,
                                     const struct side *sides, struct error *err)
 {
-    bool experts = sides && sides[0].catalog.config.num_experts > 0;
+    bool experts = sides && sides[0].checkpoint.config.num_experts > 0;
     if (!sides) TRY(open_a(f, flags, &experts, err));
     struct sides_rounding s = {.computed = f->elem, .by_another = !sides, .experts = experts};
     if (sides)

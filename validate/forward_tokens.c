@@ -13,8 +13,9 @@ enum { SEED = 1, USUAL_LENGTH = 64 };
 /* Rows of the embedding without padding; 0: not known. */
 static uint64_t vocabulary(const struct side *s)
 {
-    const struct tensor *t = catalog_find(&s->catalog, "embedding.word_embeddings.weight");
-    return t ? t->shape[0] : s->catalog.config.vocab_size;
+    const struct tensor *t =
+        catalog_find(&s->checkpoint.catalog, "embedding.word_embeddings.weight");
+    return t ? t->shape[0] : s->checkpoint.config.vocab_size;
 }
 
 /* splitmix64 */
@@ -31,7 +32,7 @@ static uint64_t usual_length(const struct side *sides)
 {
     uint64_t length = USUAL_LENGTH;
     for (unsigned i = 0; i < 2; i++) {
-        const struct model_config *c = &sides[i].catalog.config;
+        const struct model_config *c = &sides[i].checkpoint.config;
         const char *type = c->position_embedding_type;
         if (type && strcmp(type, "learned_absolute") == 0 && c->max_position_embeddings)
             length = min_u64(length, c->max_position_embeddings);

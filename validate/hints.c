@@ -129,7 +129,7 @@ static void add_vocabulary_line(struct comparison *c)
     const struct side *a = &c->sides[0], *b = &c->sides[1];
     const struct compared **padded = arena_array(&c->arena, c->num_tensors + 1, sizeof *padded);
     size_t n = 0;
-    if (a->stored_only || b->stored_only || a->catalog.config.vocab_size) return;
+    if (a->stored_only || b->stored_only || a->checkpoint.config.vocab_size) return;
     for (size_t i = 0; i < c->num_tensors; i++)
         if (may_be_padding(&c->tensors[i])) padded[n++] = &c->tensors[i];
     if (n)
@@ -166,7 +166,7 @@ static bool is_possible(const struct claim *c, double factor)
 /* Embeddings and scores are scaled by roots of these sizes. */
 static bool settle_for_root(const struct comparison *c, struct claim *claim)
 {
-    const struct model_config *m = &c->sides[0].catalog.config;
+    const struct model_config *m = &c->sides[0].checkpoint.config;
     const struct {
         const char *name;
         uint64_t size;
@@ -265,7 +265,8 @@ static void open_workshop(struct workshop *w, struct comparison *c)
     w->arenas = must_calloc(w->num_workers, sizeof *w->arenas);
     w->samplers = must_calloc(w->num_workers, sizeof *w->samplers);
     for (unsigned side = 0; side < 2; side++)
-        w->readers[side] = stored_reader_create(&c->sides[side].catalog.stored, OPEN_FILES);
+        w->readers[side] =
+            stored_reader_create(&c->sides[side].checkpoint.catalog.stored, OPEN_FILES);
     for (unsigned i = 0; i < w->num_workers; i++) {
         arena_init(&w->arenas[i]);
         sampler_init(&w->samplers[i], w->readers);

@@ -2,20 +2,20 @@
 
 #include "convert/options.h"
 
-bool optimizer_has_tensors(const struct catalog *c)
+bool optimizer_has_tensors(const struct checkpoint *c)
 {
-    for (size_t i = 0; i < c->num_tensors; i++)
-        if (name_is_optimizer(c->tensors[i].name)) return true;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        if (name_is_optimizer(c->catalog.tensors[i].name)) return true;
     return false;
 }
 
-bool optimizer_is_read(const struct catalog *c)
+bool optimizer_is_read(const struct checkpoint *c)
 {
     const struct optimizer_info *o = &c->optimizer;
     return !o->present || (!o->unread && optimizer_has_tensors(c));
 }
 
-enum status optimizer_check_read(const struct catalog *c, struct error *err)
+enum status optimizer_check_read(const struct checkpoint *c, struct error *err)
 {
     const struct optimizer_info *o = &c->optimizer;
     if (optimizer_is_read(c)) return OK;

@@ -2,13 +2,13 @@
 #ifndef FERRY_VALIDATE_OPTIMIZER_H
 #define FERRY_VALIDATE_OPTIMIZER_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 
-bool optimizer_has_tensors(const struct catalog *c);
+bool optimizer_has_tensors(const struct checkpoint *c);
 
 /* Whether all of it became tensors of c, or there is none. */
-bool optimizer_is_read(const struct catalog *c);
+bool optimizer_is_read(const struct checkpoint *c);
 /* ERR_UNSUPPORTED, saying why, where not all of the optimizer's state became tensors of c. */
-MUST_CHECK enum status optimizer_check_read(const struct catalog *c, struct error *err);
+MUST_CHECK enum status optimizer_check_read(const struct checkpoint *c, struct error *err);
 
 #endif

@@ -84,16 +84,17 @@ static const struct stored_piece *stored_piece_of(const struct stored_tensor *t,
 }
 
 /* The index of the stored name whose tensor the piece is of; SIZE_MAX: not known. */
-static size_t name_of_piece(const struct catalog *c, const struct tensor *t, const struct piece *p)
+static size_t name_of_piece(const struct checkpoint *c, const struct tensor *t,
+                            const struct piece *p)
 {
     for (size_t i = 0; p->source == PIECE_STORED && i < t->num_stored_names; i++) {
-        const struct stored_tensor *stored = stored_find(&c->stored, t->stored_names[i]);
+        const struct stored_tensor *stored = stored_find(&c->catalog.stored, t->stored_names[i]);
         if (stored && stored_piece_of(stored, p)) return i;
     }
     return SIZE_MAX;
 }
 
-bool origin_of(const struct catalog *c, const struct tensor *t, uint64_t element,
+bool origin_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
                struct origin *out)
 {
     for (size_t i = 0; i < t->num_pieces; i++) {
@@ -102,7 +103,7 @@ bool origin_of(const struct catalog *c, const struct tensor *t, uint64_t element
         if (p->source != PIECE_STORED || !find_in_b(&p->pair, element, &at)) continue;
         size_t name = name_of_piece(c, t, p);
         if (name == SIZE_MAX) return false;
-        out->stored = stored_find(&c->stored, t->stored_names[name]);
+        out->stored = stored_find(&c->catalog.stored, t->stored_names[name]);
         return index_in_stored(out->stored, stored_piece_of(out->stored, p), at, &out->index);
     }
     return false;
@@ -110,7 +111,8 @@ bool origin_of(const struct catalog *c, const struct tensor *t, uint64_t element
 
 /* ---- which parts differ ---- */
 
-void parts_init(struct parts *p, struct arena *a, const struct catalog *c, const struct tensor *t)
+void parts_init(struct parts *p, struct arena *a, const struct checkpoint *c,
+                const struct tensor *t)
 {
     *p = (struct parts){.tensor = t};
     p->name_of_piece = arena_array(a, t->num_pieces + 1, sizeof *p->name_of_piece);

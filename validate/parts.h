@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 
 /* The stored tensor in which an element of a logical one lies. */
 struct origin {
@@ -15,7 +15,7 @@ struct origin {
 };
 
 /* false where the element is not stored, or in a way that is not told. */
-bool origin_of(const struct catalog *c, const struct tensor *t, uint64_t element,
+bool origin_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
                struct origin *out);
 
 /* The parts of one side's tensor, while panels of both sides are compared. */
@@ -28,7 +28,8 @@ struct parts {
 };
 
 /* In arena a. */
-void parts_init(struct parts *p, struct arena *a, const struct catalog *c, const struct tensor *t);
+void parts_init(struct parts *p, struct arena *a, const struct checkpoint *c,
+                const struct tensor *t);
 /* Takes up which elements differ of a panel, elements [low, low + count) of the logical tensor on
  * both sides, of element_bytes each. From any thread. */
 void parts_add(struct parts *p, const void *a, const void *b, size_t element_bytes, uint64_t low,

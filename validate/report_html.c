@@ -80,7 +80,7 @@ static void add_model(const struct page *p, const struct model_config *m)
 static void add_side(const struct page *p, unsigned side)
 {
     const struct side *s = &p->c->sides[side];
-    const struct catalog *k = &s->catalog;
+    const struct checkpoint *k = &s->checkpoint;
     strbuf_printf(p->out, "<section class=\"card\"><h3><i>%c</i><span>", side_letter(side));
     page_add_escaped(p, k->path);
     page_add(p, "</span></h3><dl>\n");
@@ -97,7 +97,8 @@ static void add_side(const struct page *p, unsigned side)
     }
     page_add_row(p, "tensors",
                  arena_printf(p->a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
-                              k->stored.num_files, k->stored.num_files == 1 ? "file" : "files"));
+                              k->catalog.stored.num_files,
+                              k->catalog.stored.num_files == 1 ? "file" : "files"));
     page_add(p, "</dl></section>\n");
 }
 
@@ -172,8 +173,8 @@ static void add_configs(const struct page *p)
         add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct model_field *f = &model_fields[i];
-        const char *const values[] = {field_text(p->a, f, &s[0].catalog.config),
-                                      field_text(p->a, f, &s[1].catalog.config)};
+        const char *const values[] = {field_text(p->a, f, &s[0].checkpoint.config),
+                                      field_text(p->a, f, &s[1].checkpoint.config)};
         bool given = is_given(f, values[0]) || is_given(f, values[1]);
         if (given && !is_listed(x, f->name)) add_field(p, f->name, values, NULL);
     }
@@ -189,15 +190,15 @@ static void add_note(const struct page *p, const char *who, const char *text)
 
 static void add_notes(const struct page *p)
 {
-    const struct catalog *a = &p->c->sides[0].catalog, *b = &p->c->sides[1].catalog;
-    if (!p->c->num_notes && !a->num_notes && !b->num_notes) return;
+    const struct checkpoint *a = &p->c->sides[0].checkpoint, *b = &p->c->sides[1].checkpoint;
+    if (!p->c->num_notes && !a->notes.count && !b->notes.count) return;
     page_add(p, "<ul class=\"notes\">\n");
     for (size_t i = 0; i < p->c->num_notes; i++)
         add_note(p, "", p->c->notes[i]);
-    for (size_t i = 0; i < a->num_notes; i++)
-        add_note(p, "A: ", a->notes[i]);
-    for (size_t i = 0; i < b->num_notes; i++)
-        add_note(p, "B: ", b->notes[i]);
+    for (size_t i = 0; i < a->notes.count; i++)
+        add_note(p, "A: ", a->notes.lines[i]);
+    for (size_t i = 0; i < b->notes.count; i++)
+        add_note(p, "B: ", b->notes.lines[i]);
     page_add(p, "</ul>\n");
 }
 

@@ -31,7 +31,7 @@ void results_close(struct results *r)
 
 bool results_have(const struct results *r, const char *name)
 {
-    return stored_find(&r->opened.catalog.stored, name);
+    return stored_find(&r->opened.checkpoint.catalog.stored, name);
 }
 
 enum { LOOKED_AT = 1 << 20, TOO_FEW = 16 };
@@ -57,10 +57,10 @@ static enum status dtype_of_numbers(struct results *r, const struct stored_tenso
     struct tensor *t;
     *out = s->dtype;
     if (dtype_unit(s->dtype) == 0 || dtype_unit(s->dtype) >= dtype_unit(DT_F16)) return OK;
-    TRY(catalog_wrap_stored(&r->opened.catalog, s, &t, err));
+    TRY(catalog_wrap_stored(&r->opened.checkpoint.catalog, s, &t, err));
     const size_t count = min_u64(t->numel, LOOKED_AT);
     double *values = must_malloc(count * sizeof *values + 1);
-    enum status st = panel_read_numbers(&r->opened.catalog, t, count, values, err);
+    enum status st = panel_read_numbers(&r->opened.checkpoint.catalog, t, count, values, err);
     for (size_t i = 0; i < sizeof coarser / sizeof *coarser && !st; i++)
         if (*out == s->dtype && are_all(values, count, coarser[i])) *out = coarser[i];
     free(values);
@@ -80,7 +80,7 @@ bool results_is_output(const char *name)
 
 enum status results_dtype(struct results *r, enum dtype *out, struct error *err)
 {
-    const struct stored *all = &r->opened.catalog.stored;
+    const struct stored *all = &r->opened.checkpoint.catalog.stored;
     enum dtype stored = DT_F64, computed = DT_F8_E5M2, dtype;
     bool any = false;
     for (size_t i = 0; i < all->num_tensors; i++) {
@@ -115,14 +115,14 @@ static enum status check_shape(const struct results *r, const struct stored_tens
 enum status results_read(struct results *r, const char *name, uint64_t rows, uint64_t columns,
                          double **values, struct error *err)
 {
-    struct catalog *c = &r->opened.catalog;
-    const struct stored_tensor *s = stored_find(&c->stored, name);
+    struct checkpoint *c = &r->opened.checkpoint;
+    const struct stored_tensor *s = stored_find(&c->catalog.stored, name);
     struct tensor *t;
-    TRY(catalog_wrap_stored(c, s, &t, err));
+    TRY(catalog_wrap_stored(&c->catalog, s, &t, err));
     TRY(check_shape(r, s, t, rows, columns, err));
     *values = malloc(t->numel * sizeof **values + 1);
     if (!*values) return fail(err, ERR_MEMORY, "%s: no memory for %s", r->path, name);
-    enum status st = panel_read_numbers(c, t, t->numel, *values, err);
+    enum status st = panel_read_numbers(&c->catalog, t, t->numel, *values, err);
     if (!st) return OK;
     free(*values);
     *values = NULL;

@@ -13,14 +13,14 @@ void sides_init(struct side sides[2])
 {
     for (unsigned i = 0; i < 2; i++) {
         sides[i] = (struct side){0};
-        catalog_init(&sides[i].catalog, "");
+        checkpoint_init(&sides[i].checkpoint, "");
     }
 }
 
 void sides_release(struct side sides[2])
 {
     for (unsigned i = 0; i < 2; i++)
-        catalog_release(&sides[i].catalog);
+        checkpoint_release(&sides[i].checkpoint);
 }
 
 /* ---- opening ---- */
@@ -51,8 +51,8 @@ static enum status open_side(struct side *s, const char *path, const struct sour
                              uint64_t vocab_size, const struct model_maps *maps, struct error *err)
 {
     struct source_options own = options_for(path, o, vocab_size);
-    catalog_release(&s->catalog);
-    enum status st = inspect_open(&s->catalog, path, &own, maps, &s->reading, err);
+    checkpoint_release(&s->checkpoint);
+    enum status st = inspect_open(&s->checkpoint, path, &own, maps, &s->reading, err);
     s->stored_only = s->reading != AS_MODEL;
     return st;
 }
@@ -63,13 +63,13 @@ static enum status share_vocabulary(struct side sides[2], const char *const path
                                     struct error *err)
 {
     for (unsigned i = 0; i < 2; i++) {
-        uint64_t known = sides[1 - i].catalog.config.vocab_size;
+        uint64_t known = sides[1 - i].checkpoint.config.vocab_size;
         if (sides[0].stored_only || sides[1].stored_only || !known ||
-            sides[i].catalog.config.vocab_size)
+            sides[i].checkpoint.config.vocab_size)
             continue;
         TRY(open_side(&sides[i], paths[i], o, known, maps, err));
-        catalog_note(&sides[i].catalog, "its vocabulary is taken to be that of %s: %" PRIu64,
-                     paths[1 - i], known);
+        checkpoint_note(&sides[i].checkpoint, "its vocabulary is taken to be that of %s: %" PRIu64,
+                        paths[1 - i], known);
     }
     return OK;
 }
@@ -114,8 +114,9 @@ cJSON *side_config_json(const struct side *s)
     struct arena a;
     cJSON *config = NULL;
     arena_init(&a);
-    const char *folder = path_is_folder(s->catalog.path) ? hf_folder_resolve(&a, s->catalog.path)
-                                                         : path_parent(&a, s->catalog.path);
+    const char *folder = path_is_folder(s->checkpoint.path)
+                             ? hf_folder_resolve(&a, s->checkpoint.path)
+                             : path_parent(&a, s->checkpoint.path);
     enum status st = hf_config_read(folder, &config, NULL);
     arena_release(&a);
     return st ? NULL : config;
@@ -123,7 +124,7 @@ cJSON *side_config_json(const struct side *s)
 
 static struct heads heads_of(const struct side *s)
 {
-    const struct model_config *c = &s->catalog.config;
+    const struct model_config *c = &s->checkpoint.config;
     struct heads out = {0};
     if (!s->stored_only) {
         uint64_t n = c->num_attention_heads, g = c->num_query_groups;
@@ -145,13 +146,13 @@ static void add_tensor(struct side *s, const struct tensor *t)
     uint64_t bytes = 0;
     (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
     s->bytes += bytes;
-    *ARENA_PUSH(&s->catalog.arena, s->tensors, s->num_tensors, s->tensors_capacity) = t;
+    *ARENA_PUSH(&s->checkpoint.arena, s->tensors, s->num_tensors, s->tensors_capacity) = t;
 }
 
 /* A stored tensor as one that can be read; it is no part of the catalog, whose names are others. */
 static enum status add_stored(struct side *s, const struct stored_tensor *stored, struct error *err)
 {
-    struct catalog *c = &s->catalog;
+    struct checkpoint *c = &s->checkpoint;
     struct tensor *t = arena_alloc(&c->arena, sizeof *t);
     *t = (struct tensor){.name = stored->name,
                          .dtype = stored->dtype,
@@ -160,14 +161,14 @@ static enum status add_stored(struct side *s, const struct stored_tensor *stored
     if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MOST_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     struct pair whole = pair_whole(0, 0, t->numel);
-    TRY(catalog_add_stored(c, t, stored, &whole, err));
+    TRY(catalog_add_stored(&c->catalog, t, stored, &whole, err));
     add_tensor(s, t);
     return OK;
 }
 
 static enum status list_stored(struct side *s, bool optimizer, struct error *err)
 {
-    const struct stored *all = &s->catalog.stored;
+    const struct stored *all = &s->checkpoint.catalog.stored;
     for (size_t i = 0; i < all->num_tensors; i++)
         if (optimizer || !name_is_optimizer(all->tensors[i].name))
             TRY(add_stored(s, &all->tensors[i], err));
@@ -178,9 +179,9 @@ static enum status list_stored(struct side *s, bool optimizer, struct error *err
 
 static enum status list_logical(struct side *s, bool optimizer, struct error *err)
 {
-    const struct catalog *c = &s->catalog;
-    for (size_t i = 0; i < c->num_tensors; i++) {
-        const struct tensor *t = &c->tensors[i];
+    const struct checkpoint *c = &s->checkpoint;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
         if (name_is_padding(t->name))
             s->num_padding++;
         else if (!optimizer && name_is_optimizer(t->name))
@@ -188,8 +189,8 @@ static enum status list_logical(struct side *s, bool optimizer, struct error *er
         else
             add_tensor(s, t);
     }
-    for (size_t i = 0; i < c->num_unexpected; i++) {
-        const struct stored_tensor *stored = stored_find(&c->stored, c->unexpected[i]);
+    for (size_t i = 0; i < c->gaps.num_unexpected; i++) {
+        const struct stored_tensor *stored = stored_find(&c->catalog.stored, c->gaps.unexpected[i]);
         if (stored) TRY(add_stored(s, stored, err));
     }
     return OK;
@@ -210,8 +211,8 @@ static bool have_a_name_in_common(const struct side sides[2])
 /* Why a side goes by the names of its files: the last note that opening it made. */
 static const char *reason(const struct side *s)
 {
-    const struct catalog *c = &s->catalog;
-    return s->stored_only && c->num_notes ? c->notes[c->num_notes - 1] : NULL;
+    const struct checkpoint *c = &s->checkpoint;
+    return s->stored_only && c->notes.count ? c->notes.lines[c->notes.count - 1] : NULL;
 }
 
 /* Of two that were refused: then their files are all that there is to compare. */
@@ -243,7 +244,7 @@ static enum status check_refused(const struct side sides[2], struct error *err)
         if (!may_go_by_stored_names(sides, i))
             return fail(err, ERR_UNSUPPORTED,
                         "%c (%s) cannot be read as the model that it says it is: %s", i ? 'B' : 'A',
-                        sides[i].catalog.path, reason(&sides[i]));
+                        sides[i].checkpoint.path, reason(&sides[i]));
     return OK;
 }
 
@@ -256,14 +257,14 @@ static enum status list_by_stored_names(struct side sides[2], bool optimizer, st
     return fail(err, ERR_UNSUPPORTED,
                 "%s (%s) and %s (%s) have no tensor name in common, and cannot both be read as "
                 "models that Ferry knows%s%s",
-                sides[0].catalog.path, sides[0].catalog.format, sides[1].catalog.path,
-                sides[1].catalog.format, why ? ": " : "", why ? why : "");
+                sides[0].checkpoint.path, sides[0].checkpoint.format, sides[1].checkpoint.path,
+                sides[1].checkpoint.format, why ? ": " : "", why ? why : "");
 }
 
 /* Of a side whose optimizer would be compared with that of the other. */
 static enum status check_optimizer(const struct side sides[2], unsigned i, struct error *err)
 {
-    const struct catalog *c = &sides[i].catalog;
+    const struct checkpoint *c = &sides[i].checkpoint;
     const struct optimizer_info *o = &c->optimizer;
     if (optimizer_is_read(c)) return OK;
     return fail(err, ERR_UNSUPPORTED,
@@ -276,7 +277,7 @@ static enum status check_optimizer(const struct side sides[2], unsigned i, struc
 /* Whether both have an optimizer to compare; where both have one, it must have been read. */
 static enum status choose_optimizer(const struct side sides[2], bool *optimizer, struct error *err)
 {
-    const struct catalog *a = &sides[0].catalog, *b = &sides[1].catalog;
+    const struct checkpoint *a = &sides[0].checkpoint, *b = &sides[1].checkpoint;
     if (a->optimizer.present && b->optimizer.present)
         for (unsigned i = 0; i < 2; i++)
             TRY(check_optimizer(sides, i, err));

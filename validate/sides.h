@@ -11,7 +11,7 @@
 #ifndef FERRY_VALIDATE_SIDES_H
 #define FERRY_VALIDATE_SIDES_H
 
-#include "ckpt/catalog.h"
+#include "ckpt/checkpoint.h"
 #include "common/args.h"
 #include "convert/inspect.h"
 
@@ -22,7 +22,7 @@ struct heads {
 };
 
 struct side {
-    struct catalog catalog;
+    struct checkpoint checkpoint;
     enum reading reading;
     bool stored_only;              /* not AS_MODEL */
     const struct tensor **tensors; /* those that are compared */

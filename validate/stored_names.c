@@ -128,7 +128,7 @@ struct stored_difference *stored_differences(struct arena *a, const struct compa
     for (size_t i = 0; i < n; i++) {
         struct origin o;
         if (!part_differs(t, side, i)) continue;
-        if (!origin_of(&c->sides[side].catalog, x, t->first_in[side][i], &o)) continue;
+        if (!origin_of(&c->sides[side].checkpoint, x, t->first_in[side][i], &o)) continue;
         out[(*count)++] = (struct stored_difference){o.stored, o.index};
     }
     return out;
@@ -139,7 +139,7 @@ const char *first_stored_text(struct arena *a, const struct comparison *c, const
 {
     struct origin o;
     if (!t->first_in[side] ||
-        !origin_of(&c->sides[side].catalog, t->tensors[side], t->statistics.first, &o))
+        !origin_of(&c->sides[side].checkpoint, t->tensors[side], t->statistics.first, &o))
         return NULL;
     return arena_printf(a, "%s %s", o.stored->name,
                         coordinates_text(a, o.stored->num_dims, o.stored->shape, o.index));

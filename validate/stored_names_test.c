@@ -92,7 +92,7 @@ static void each_element_is_found_in_its_stored_tensor(void **state)
             ((uint16_t *)m->tensors[i].elements)[k] = (uint16_t)(k | i << 10);
     struct compared_sides x;
     const struct comparison *c = compare_models(&x, m, m);
-    struct stored_reader *files = stored_reader_create(&c->sides[0].catalog.stored, 4);
+    struct stored_reader *files = stored_reader_create(&c->sides[0].checkpoint.catalog.stored, 4);
     char temp[64];
     struct panel_reader reader = {.reader = files, .buffer_bytes = sizeof temp, .temp = temp};
     for (size_t i = 0; i < c->num_tensors; i++) {
@@ -101,13 +101,13 @@ static void each_element_is_found_in_its_stored_tensor(void **state)
             struct origin o;
             uint16_t element;
             assert_ok(panel_read(&reader, t, k, 1, &element, &err));
-            assert_true(origin_of(&c->sides[0].catalog, t, k, &o));
+            assert_true(origin_of(&c->sides[0].checkpoint, t, k, &o));
             const struct made_tensor *from = made_find(m, o.stored->name);
             assert_int_equal(element, ((const uint16_t *)from->elements)[o.index]);
             assert_int_equal(element >> 10, from - m->tensors);
         }
         struct origin o;
-        assert_false(origin_of(&c->sides[0].catalog, t, t->numel, &o));
+        assert_false(origin_of(&c->sides[0].checkpoint, t, t->numel, &o));
     }
     stored_reader_free(files);
     release_sides(&x);

@@ -95,7 +95,7 @@ static void add_dtypes(struct strbuf *out, const struct side *s)
 const char *side_text(struct comparison *c, unsigned side)
 {
     const struct side *s = &c->sides[side];
-    const struct catalog *k = &s->catalog;
+    const struct checkpoint *k = &s->checkpoint;
     struct strbuf text = {0};
     strbuf_add_text(&text, k->format);
     if (!s->stored_only) {
@@ -199,7 +199,7 @@ static void sides_text(struct strbuf *out, struct comparison *c)
 {
     for (unsigned side = 0; side < 2; side++) {
         strbuf_printf(out, "%c  ", side_letter(side));
-        add_name(out, c->sides[side].catalog.path);
+        add_name(out, c->sides[side].checkpoint.path);
         strbuf_printf(out, "  (%s)\n", side_text(c, side));
     }
 }

@@ -54,7 +54,7 @@ static cJSON *field_json(const struct model_field *f, const struct model_config 
 
 static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t bytes)
 {
-    const struct catalog *c = &s->catalog;
+    const struct checkpoint *c = &s->checkpoint;
     cJSON *side = cJSON_AddObjectToObject(o, name);
     json_add_text(side, "path", c->path);
     json_add_text(side, "format", c->format);
@@ -72,7 +72,7 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
             cJSON_AddItemToObject(config, model_fields[i].name,
                                   field_json(&model_fields[i], &c->config));
     }
-    notes_json(side, (const char *const *)c->notes, c->num_notes);
+    notes_json(side, c->notes.lines, c->notes.count);
 }
 
 /* ---- tensors ---- */

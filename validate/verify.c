@@ -118,9 +118,9 @@ static void print_all_notes(const struct comparison *c, const struct verify_flag
 {
     if (f->forward.flags.output.quiet) return;
     for (unsigned side = 0; side < 2; side++) {
-        const struct catalog *k = &c->sides[side].catalog;
-        for (size_t i = 0; i < k->num_notes; i++)
-            print_note(side ? "B: " : "A: ", k->notes[i]);
+        const struct checkpoint *k = &c->sides[side].checkpoint;
+        for (size_t i = 0; i < k->notes.count; i++)
+            print_note(side ? "B: " : "A: ", k->notes.lines[i]);
     }
     for (size_t i = 0; i < c->num_notes; i++)
         print_note("", c->notes[i]);

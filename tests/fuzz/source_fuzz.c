@@ -42,7 +42,7 @@ static void write_file(const uint8_t *data, size_t size)
     close(fd);
 }
 
-static void plan_all(struct catalog *c)
+static void plan_all(struct checkpoint *c)
 {
     static const char *const formats[] = {"hf", "torch_dist", "torch"};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
@@ -62,13 +62,13 @@ static void plan_all(struct catalog *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const struct source_options o = {.true_vocab_size = size % 2 ? 3 : 0}; /* the seeds' */
-    struct catalog c;
+    struct checkpoint c;
     struct error err = {0};
     if (!*folder) make_folder();
     write_file(data, size);
     enum status st = source_open(&c, folder, &o, &maps, &err);
     if (st == ERR_OURS) abort();
     if (!st && !c.num_missing && !c.num_unexpected) plan_all(&c);
-    catalog_release(&c);
+    checkpoint_release(&c);
     return 0;
 }

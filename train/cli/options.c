@@ -82,10 +82,11 @@ enum status model_facts_read(const char *path, const struct source_flags *source
     *out = (struct model_facts){.vocab_size = 0};
     enum status st = opened_open(&o, path, source, false, true, err);
     if (!st) {
-        const struct tensor *words = catalog_find(&o.catalog, "embedding.word_embeddings.weight");
-        out->vocab_size = words ? words->shape[0] : o.catalog.config.vocab_size;
-        out->positions = o.catalog.config.max_position_embeddings;
-        if (wants_end_tokens) st = end_tokens_read(o.catalog.hf_folder, &out->end_tokens, err);
+        const struct tensor *words =
+            catalog_find(&o.checkpoint.catalog, "embedding.word_embeddings.weight");
+        out->vocab_size = words ? words->shape[0] : o.checkpoint.config.vocab_size;
+        out->positions = o.checkpoint.config.max_position_embeddings;
+        if (wants_end_tokens) st = end_tokens_read(o.checkpoint.hf_folder, &out->end_tokens, err);
     }
     opened_close(&o);
     return st;

@@ -22,9 +22,9 @@ static enum status read_whole_numbers(struct opened *o, const struct stored_tens
                                       int32_t **out, struct error *err)
 {
     struct tensor *t;
-    TRY(catalog_wrap_stored(&o->catalog, s, &t, err));
+    TRY(catalog_wrap_stored(&o->checkpoint.catalog, s, &t, err));
     double *values = must_calloc(t->numel + 1, sizeof *values);
-    enum status st = panel_read_numbers(&o->catalog, t, t->numel, values, err);
+    enum status st = panel_read_numbers(&o->checkpoint.catalog, t, t->numel, values, err);
     *out = must_calloc(t->numel + 1, sizeof **out);
     for (uint64_t i = 0; i < t->numel && !st; i++) {
         st = check_id(values[i], i, s->name, err);
@@ -90,7 +90,7 @@ static bool same_shape(const struct stored_tensor *a, const struct stored_tensor
 static enum status read_ids_and_mask(struct opened *o, const struct stored_tensor *s,
                                      struct token_ids *t, struct error *err)
 {
-    const struct stored_tensor *m = stored_find(&o->catalog.stored, "attention_mask");
+    const struct stored_tensor *m = stored_find(&o->checkpoint.catalog.stored, "attention_mask");
     int32_t *mask = NULL;
     if (s->num_dims < 1 || s->num_dims > 2 || dtype_bytes(s->dtype) == 0 || s->dtype == DT_BOOL)
         return fail(err, ERR_USAGE,
@@ -129,7 +129,7 @@ enum status ids_read(const char *path, struct token_ids *out, struct error *err)
     if (!path_exists(path)) return fail(err, ERR_IO, "%s: there is no such file", path);
     enum status st = opened_open(&o, path, &none, true, true, err);
     if (!st) {
-        const struct stored_tensor *s = stored_find(&o.catalog.stored, "input_ids");
+        const struct stored_tensor *s = stored_find(&o.checkpoint.catalog.stored, "input_ids");
         st = s ? read_ids_and_mask(&o, s, out, err) : fail(err, ERR_USAGE, "no tensor input_ids");
         if (st) (void)!fail_in(err, "%s", path);
     }

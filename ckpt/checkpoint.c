@@ -1,0 +1,91 @@
+#include "ckpt/checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/strbuf.h"
+
+void checkpoint_init(struct checkpoint *c, const char *path)
+{
+    *c = (struct checkpoint){.iteration = -1};
+    arena_init(&c->arena);
+    catalog_init(&c->catalog, &c->arena);
+    c->path = c->folder = arena_text(&c->arena, path, strlen(path));
+}
+
+void checkpoint_release(struct checkpoint *c)
+{
+    catalog_release(&c->catalog);
+    arena_release(&c->arena);
+}
+
+static void add_line(struct notes *n, struct arena *a, const char *fmt, va_list args)
+{
+    char text[1024];
+    vsnprintf(text, sizeof text, fmt, args);
+    *ARENA_PUSH(a, n->lines, n->count, n->capacity) = arena_text(a, text, strlen(text));
+}
+
+void notes_add(struct notes *n, struct arena *a, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    add_line(n, a, fmt, args);
+    va_end(args);
+}
+
+void checkpoint_note(struct checkpoint *c, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    add_line(&c->notes, &c->arena, fmt, args);
+    va_end(args);
+}
+
+const char *count_names_text(struct arena *a, const char *what, const char *const *names,
+                             size_t count)
+{
+    enum { SHOWN_NAMES = 5 };
+    struct strbuf s = {0};
+    strbuf_printf(&s, "%zu %s %s: ", count, count == 1 ? "tensor" : "tensors", what);
+    for (size_t i = 0; i < count && i < SHOWN_NAMES; i++)
+        strbuf_printf(&s, "%s%s", i ? ", " : "", names[i]);
+    if (count > SHOWN_NAMES) strbuf_printf(&s, " and %zu more", count - SHOWN_NAMES);
+    const char *text = arena_text(a, s.data, s.length);
+    strbuf_release(&s);
+    return text;
+}
+
+enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name, struct error *err)
+{
+    enum { MOST_MISSING = 100000 };
+    if (g->num_missing == MOST_MISSING)
+        return fail(err, ERR_CORRUPT,
+                    "%d tensors that the model should have are missing, and more; the first is %s",
+                    MOST_MISSING, g->missing[0]);
+    *ARENA_PUSH(a, g->missing, g->num_missing, g->missing_capacity) =
+        arena_text(a, name, strlen(name));
+    return OK;
+}
+
+void gaps_add_unexpected(struct gaps *g, struct arena *a, const char *name)
+{
+    *ARENA_PUSH(a, g->unexpected, g->num_unexpected, g->unexpected_capacity) =
+        arena_text(a, name, strlen(name));
+}
+
+enum status gaps_check(const struct gaps *g, const char *path, struct error *err)
+{
+    struct arena a;
+    const char *unexpected = "", *missing = "";
+    if (!g->num_unexpected && !g->num_missing) return OK;
+    arena_init(&a);
+    if (g->num_unexpected)
+        unexpected = count_names_text(&a, "that the model map does not know", g->unexpected,
+                                      g->num_unexpected);
+    if (g->num_missing) missing = count_names_text(&a, "missing", g->missing, g->num_missing);
+    enum status st = fail(err, ERR_UNSUPPORTED, "%s: %s%s%s", path, unexpected,
+                          *unexpected && *missing ? "; " : "", missing);
+    arena_release(&a);
+    return st;
+}

@@ -1,0 +1,66 @@
+#include "ckpt/checkpoint.h"
+
+#include "tests/testing.h"
+
+static struct checkpoint c;
+static struct error err;
+
+static int setup(void **state)
+{
+    (void)state;
+    checkpoint_init(&c, "some/where");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    checkpoint_release(&c);
+    return 0;
+}
+
+static void a_new_one_knows_its_path_alone(void **state)
+{
+    (void)state;
+    assert_string_equal(c.path, "some/where");
+    assert_int_equal(c.iteration, -1);
+    assert_int_equal(c.catalog.num_tensors, 0);
+    assert_ok(gaps_check(&c.gaps, c.path, &err));
+}
+
+static void missing_tensors_are_not_listed_without_end(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 100000; i++)
+        assert_ok(gaps_add_missing(&c.gaps, &c.arena, i ? "w" : "first", &err));
+    assert_fails(gaps_add_missing(&c.gaps, &c.arena, "w", &err), ERR_CORRUPT,
+                 "100000 tensors that the model should have are missing, and more; the first is "
+                 "first");
+}
+
+static void notes_and_gaps_are_copied(void **state)
+{
+    (void)state;
+    char name[] = "w";
+    checkpoint_note(&c, "%d rows are cut", 7);
+    assert_ok(gaps_add_missing(&c.gaps, &c.arena, name, &err));
+    gaps_add_unexpected(&c.gaps, &c.arena, name);
+    name[0] = 'x';
+    assert_int_equal(c.notes.count, 1);
+    assert_string_equal(c.notes.lines[0], "7 rows are cut");
+    assert_string_equal(c.gaps.missing[0], "w");
+    assert_string_equal(c.gaps.unexpected[0], "w");
+    assert_fails(gaps_check(&c.gaps, c.path, &err), ERR_UNSUPPORTED,
+                 "some/where: 1 tensor that the model map does not know: w; 1 tensor missing: w");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_new_one_knows_its_path_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(missing_tensors_are_not_listed_without_end, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(notes_and_gaps_are_copied, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
