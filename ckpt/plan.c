@@ -12,11 +12,13 @@ void plan_init(struct plan *p, const struct catalog *source)
 {
     *p = (struct plan){.source = source};
     arena_init(&p->arena);
+    catalog_init(&p->made, &p->arena);
 }
 
 void plan_release(struct plan *p)
 {
     map_release(&p->carried);
+    catalog_release(&p->made);
     arena_release(&p->arena);
 }
 

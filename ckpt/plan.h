@@ -60,6 +60,8 @@ struct output_file {
 struct plan {
     struct arena arena;
     const struct catalog *source; /* the caller's */
+    struct catalog made;          /* tensors of the target's own, as padding: in arena; what of
+                                   * them is stored lies in the source's files */
     struct output_file *files;
     size_t num_files, files_capacity;
     struct segment *segments;

@@ -99,7 +99,9 @@ static const uint64_t MAX_SHARD_BYTES = 5000000000;
 struct run {
     const struct convert_flags *flags;
     struct model_maps maps;
+    struct arena arena;
     struct checkpoint source;
+    struct gaps gaps; /* of source and target, without what is allowed */
     struct target target;
     struct publishing publishing;
     struct executor_options executor;
@@ -201,13 +203,22 @@ static enum status check_flags(const struct run *r, const struct target_options 
 
 /* ---- what stands against it ---- */
 
-/* Takes what is allowed off a list. */
-static void drop_allowed(const char **names, size_t *count, const struct arg_list *globs)
+/* Adds the names that are not allowed. */
+static void add_names(struct arena *a, const char ***to, size_t *count, size_t *capacity,
+                      const char *const *names, size_t num_names, const struct arg_list *allowed)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < *count; i++)
-        if (!globs_match(globs, names[i])) names[kept++] = names[i];
-    *count = kept;
+    for (size_t i = 0; i < num_names; i++)
+        if (!globs_match(allowed, names[i])) *ARENA_PUSH(a, *to, *count, *capacity) = names[i];
+}
+
+static void add_gaps(struct run *r, const struct gaps *g, bool all)
+{
+    struct gaps *to = &r->gaps;
+    const struct convert_flags *f = r->flags;
+    add_names(&r->arena, &to->missing, &to->num_missing, &to->missing_capacity, g->missing,
+              g->num_missing, all ? NULL : &f->allow_missing);
+    add_names(&r->arena, &to->unexpected, &to->num_unexpected, &to->unexpected_capacity,
+              g->unexpected, g->num_unexpected, all ? NULL : &f->allow_unexpected);
 }
 
 static void list_names(const char *what, const char *flag, const char *const *names, size_t count)
@@ -218,25 +229,23 @@ static void list_names(const char *what, const char *flag, const char *const *na
         fprintf(stderr, "  %s\n", names[i]);
 }
 
-static const char *first_of(const struct checkpoint *c)
+static const char *first_of(struct run *r)
 {
-    const char *name = c->gaps.num_missing ? c->gaps.missing[0] : c->gaps.unexpected[0];
-    return c->gaps.num_missing + c->gaps.num_unexpected == 1
-               ? name
-               : arena_printf((struct arena *)(uintptr_t)&c->arena, "%s, ...", name);
+    const struct gaps *g = &r->gaps;
+    const char *name = g->num_missing ? g->missing[0] : g->unexpected[0];
+    return g->num_missing + g->num_unexpected == 1 ? name
+                                                   : arena_printf(&r->arena, "%s, ...", name);
 }
 
-static enum status check_names(struct run *r, struct error *err)
+static enum status check_gaps(struct run *r, struct error *err)
 {
-    struct checkpoint *c = &r->source;
-    drop_allowed(c->gaps.missing, &c->gaps.num_missing, &r->flags->allow_missing);
-    drop_allowed(c->gaps.unexpected, &c->gaps.num_unexpected, &r->flags->allow_unexpected);
-    if (!c->gaps.num_missing && !c->gaps.num_unexpected) return OK;
-    list_names("tensors are missing", "--allow-missing", c->gaps.missing, c->gaps.num_missing);
+    const struct gaps *g = &r->gaps;
+    if (!g->num_missing && !g->num_unexpected) return OK;
+    list_names("tensors are missing", "--allow-missing", g->missing, g->num_missing);
     list_names("tensors of the source have no place in the model and would be left out",
-               "--allow-unexpected", c->gaps.unexpected, c->gaps.num_unexpected);
-    return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors missing, %zu unexpected: %s", c->path,
-                c->gaps.num_missing, c->gaps.num_unexpected, first_of(c));
+               "--allow-unexpected", g->unexpected, g->num_unexpected);
+    return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors missing, %zu unexpected: %s", r->source.path,
+                g->num_missing, g->num_unexpected, first_of(r));
 }
 
 static enum status check_optimizer(const struct run *r, struct error *err)
@@ -253,8 +262,7 @@ static enum status check_space(struct run *r, struct error *err)
     uint64_t staged = publish_staged_bytes(&r->publishing);
     c->disk_needed = r->target.plan.target_bytes + SMALL_FILES_BYTES;
     c->disk_needed -= min_u64(c->disk_needed, staged);
-    TRY(folder_free_bytes(publish_existing_parent(&r->source.arena, c->destination), &c->disk_free,
-                          err));
+    TRY(folder_free_bytes(publish_existing_parent(&r->arena, c->destination), &c->disk_free, err));
     if (c->disk_needed <= c->disk_free || r->ranks.rank) return OK; /* rank 0 looks for all */
     return fail(err, ERR_IO, "%s: no space: %s needed, %s free, short by %s", c->destination,
                 bytes_text(c->disk_needed), bytes_text(c->disk_free),
@@ -267,7 +275,7 @@ static const char *work_of(struct run *r)
     char source[SHA256_TEXT];
     source_fingerprint(&r->source.catalog, r->source.path, source);
     companions_fingerprint(r->source.hf_folder, source);
-    return arena_printf(&r->source.arena, "%s %.16s of %u %s %s %s", r->report.fingerprint, source,
+    return arena_printf(&r->arena, "%s %.16s of %u %s %s %s", r->report.fingerprint, source,
                         r->ranks.size, r->target.kind->name, r->target.unit ? r->target.unit : "-",
                         r->executor.digests ? "digests" : "-");
 }
@@ -374,10 +382,10 @@ static enum status check_plan(struct run *r, struct error *err)
         .restart = r->flags->restart,
         .joins = r->ranks.rank > 0,
     };
-    enum status st = publish_check(&r->publishing, &r->source.arena, r->report.destination,
-                                   r->target.unit, r->source.path, &how, err);
+    enum status st = publish_check(&r->publishing, &r->arena, r->report.destination, r->target.unit,
+                                   r->source.path, &how, err);
     if (st == ERR_EXISTS && r->publishing.unit_folder &&
-        path_exists(path_join(&r->source.arena, r->publishing.unit_folder, record_name)))
+        path_exists(path_join(&r->arena, r->publishing.unit_folder, record_name)))
         add_what_is_there(r, err);
     r->report.replaces = r->publishing.replaces;
     r->report.left = r->publishing.left;
@@ -404,19 +412,21 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     options.allow_missing = &r->flags->allow_missing;
     TRY(source_open(&r->source, source, &options, &r->maps, err));
     r->is_read = true;
+    add_gaps(r, &r->source.gaps, true);
     TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
                              r->flags->output.quiet, err));
     print_notes(&r->source.notes, 0, r->flags->output.quiet);
-    size_t noted = r->source.notes.count;
-    TRY(check_names(r, err));
+    r->gaps = (struct gaps){0};
+    add_gaps(r, &r->source.gaps, false);
+    TRY(check_gaps(r, err));
     TRY(check_optimizer(r, err));
     struct target_options to = target_options_of(r, &options);
     TRY(check_flags(r, &to, err));
     r->planned = true;
     enum status st = target_plan(&r->target, &to, &r->source, &r->maps, err);
-    print_notes(&r->source.notes, noted, r->flags->output.quiet);
-    if (st && (r->source.gaps.num_missing || r->source.gaps.num_unexpected))
-        return check_names(r, err);
+    print_notes(&r->target.notes, 0, r->flags->output.quiet);
+    add_gaps(r, &r->target.gaps, false);
+    if (st && (r->gaps.num_missing || r->gaps.num_unexpected)) return check_gaps(r, err);
     return st;
 }
 
@@ -655,7 +665,7 @@ static void print_end(const struct run *r, bool done)
 /* A root has iterations, and is no iteration. */
 static enum status check_root(struct run *r, struct error *err)
 {
-    const char *name = path_base(&r->source.arena, r->report.destination);
+    const char *name = path_base(&r->arena, r->report.destination);
     if (!r->target.unit || fnmatch("iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]", name, 0)) return OK;
     return fail(err, ERR_USAGE,
                 "%s: an iteration; the destination is the folder above it, and --iteration N says "
@@ -668,8 +678,10 @@ static enum status run_convert(struct run *r, const char *source, const char *de
 {
     const struct convert_flags *f = r->flags;
     double start = seconds_now();
-    r->report = (struct conversion){
-        .source = &r->source, .destination = destination, .max_memory = f->run.max_memory};
+    r->report = (struct conversion){.source = &r->source,
+                                    .gaps = &r->gaps,
+                                    .destination = destination,
+                                    .max_memory = f->run.max_memory};
     r->executor = executor_options_of(&f->run, &f->output);
     r->executor.rank = r->report.ranks.rank = r->ranks.rank;
     r->executor.num_ranks = r->report.ranks.size = r->ranks.size;
@@ -685,7 +697,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     companions_fingerprint(r->source.hf_folder, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
     r->work = work_of(r);
-    r->command = own_command(&r->source.arena);
+    r->command = own_command(&r->arena);
     st = check_root(r, err);
     if (!st) st = check_plan(r, err);
     bool goes_on = !st && !r->already_there;
@@ -730,6 +742,7 @@ static enum status convert(void *options, const char *const *positional, size_t 
     struct convert_flags *f = options;
     struct run r = {.flags = options, .waits_quietly = f->output.quiet};
     (void)num_positional;
+    arena_init(&r.arena);
     if (f->resume && f->restart)
         return fail(err, ERR_USAGE, "--resume and --restart exclude each other");
     TRY(check_destination(positional[1], err));
@@ -744,6 +757,7 @@ static enum status convert(void *options, const char *const *positional, size_t 
     if (st && *err->text && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);
     if (r.planned) target_release(&r.target);
     if (r.opened) checkpoint_release(&r.source);
+    arena_release(&r.arena);
     model_maps_release(&r.maps);
     return st;
 }

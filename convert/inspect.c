@@ -474,7 +474,7 @@ static cJSON *answer_json(const struct answer *x)
                                           [CONFIG_OF_JSON] = "config.json"};
     cJSON *o = cJSON_CreateObject();
     const struct checkpoint *c = x->c;
-    struct conversion report = {.source = c};
+    struct conversion report = {.source = c, .gaps = &c->gaps};
     struct sums sums = sum_up(c, x->stored);
     report_plan_json(o, &report);
     json_add_u64(o, "stored_tensors", c->catalog.stored.num_tensors);

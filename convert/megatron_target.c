@@ -31,13 +31,13 @@ static uint64_t divisible_by(const struct target *t)
 
 /* ---- padding of the vocabulary ---- */
 
-static const char *padding_name(const struct target *t, const struct tensor *x)
+static const char *padding_name(struct target *t, const struct tensor *x)
 {
-    return arena_printf((struct arena *)(uintptr_t)&t->plan.arena, "%s.target.padding", x->name);
+    return arena_printf(&t->plan.arena, "%s.target.padding", x->name);
 }
 
 struct clipping {
-    struct checkpoint *c;
+    struct catalog *c;
     struct tensor *to;
     const struct piece *piece;
 };
@@ -48,18 +48,18 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
     struct piece piece = *x->piece;
     (void)err;
     piece.pair = *p; /* a: the tensor, b: the file */
-    catalog_add_piece(&x->c->catalog, x->to, &piece);
+    catalog_add_piece(x->c, x->to, &piece);
     return OK;
 }
 
 /* The rows of padding that the target has: the source's, as far as there is room, then zeros. */
 static enum status make_padding(struct target *t, const struct tensor *x, struct error *err)
 {
-    struct checkpoint *c = t->source;
+    struct catalog *made = &t->plan.made;
     uint64_t shape[MAX_AXES], row = x->numel / x->shape[0],
                               rows = t->facts.padded_vocab - x->shape[0];
     const struct tensor *old =
-        catalog_find(&c->catalog, arena_printf(&t->plan.arena, "%s.padding", x->name));
+        catalog_find(&t->source->catalog, arena_printf(&t->plan.arena, "%s.padding", x->name));
     uint64_t stored = old ? old->shape[0] : 0, carried = min_u64(stored, rows);
     t->facts.carried_rows = carried;
     t->facts.new_rows = rows - carried;
@@ -67,10 +67,10 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     if (rows == 0) return OK;
     memcpy(shape, x->shape, x->num_dims * sizeof *shape);
     shape[0] = rows;
-    struct clipping clip = {.c = c};
+    struct clipping clip = {.c = made};
     size_t num_pieces = old ? old->num_pieces : 0;
     const struct piece *pieces = old ? old->pieces : NULL;
-    TRY(catalog_add(&c->catalog, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
+    TRY(catalog_add(made, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
     for (size_t i = 0; i < num_pieces; i++) {
         clip.piece = &pieces[i];
         TRY(pair_clip(&clip.piece->pair, 0, carried * row, clip.to->name, add_clipped, &clip, err));
@@ -78,7 +78,7 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     struct piece zero = {.source = PIECE_ZERO,
                          .dtype = clip.to->dtype,
                          .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
-    if (rows > carried) catalog_add_piece(&c->catalog, clip.to, &zero);
+    if (rows > carried) catalog_add_piece(made, clip.to, &zero);
     return OK;
 }
 
@@ -113,16 +113,15 @@ static enum status vocabulary_rows(const struct checkpoint *c, uint64_t *rows, s
 static enum status pad_vocabulary(struct target *t, struct error *err)
 {
     uint64_t rows, multiple;
-    size_t num_tensors = t->source->catalog.num_tensors;
     TRY(vocabulary_rows(t->source, &rows, err));
     if (!rows) return OK;
     if (!mul_u64(divisible_by(t), t->layout.tp, &multiple) || multiple > MOST_MULTIPLE)
         return fail(err, ERR_USAGE, "--make-vocab-size-divisible-by %" PRIu64 " is too large",
                     divisible_by(t));
     t->facts.padded_vocab = padded_vocab_size(rows, divisible_by(t), t->layout.tp);
-    for (size_t i = 0; i < num_tensors; i++) {
-        const struct tensor x = t->source->catalog.tensors[i]; /* adding tensors moves them */
-        if (is_of_vocabulary(t->source, &x)) TRY(make_padding(t, &x, err));
+    for (size_t i = 0; i < t->source->catalog.num_tensors; i++) {
+        const struct tensor *x = &t->source->catalog.tensors[i];
+        if (is_of_vocabulary(t->source, x)) TRY(make_padding(t, x, err));
     }
     return OK;
 }
@@ -147,10 +146,10 @@ static enum status check_config(struct target *t, struct error *err)
     args.config = model_config_through_args(&c->config, &t->plan.arena);
     size_t n = config_differences(c, &args, &t->plan.arena, &d);
     for (size_t i = 0; i < n; i++)
-        checkpoint_note(t->source,
-                        "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "
-                        "the weights are exact, and ferry-hf/config.json keeps the value",
-                        d[i].field, d[i].values[0], d[i].values[1]);
+        notes_add(&t->notes, &t->plan.arena,
+                  "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "
+                  "the weights are exact, and ferry-hf/config.json keeps the value",
+                  d[i].field, d[i].values[0], d[i].values[1]);
     return OK;
 }
 
@@ -160,14 +159,14 @@ static void note_empty_stages(struct target *t)
     const struct layout *l = &t->layout;
     for (uint64_t s = 0; s < l->pp * l->vpp && !l->pipeline_layout; s++)
         if (!l->stages[s].num_layers)
-            checkpoint_note(t->source,
-                            "pipeline stage %" PRIu64 " of 0 to %" PRIu64 " has no layers", s,
-                            l->pp * l->vpp - 1);
+            notes_add(&t->notes, &t->plan.arena,
+                      "pipeline stage %" PRIu64 " of 0 to %" PRIu64 " has no layers", s,
+                      l->pp * l->vpp - 1);
 }
 
 enum status megatron_begin(struct target *t, struct error *err)
 {
-    struct checkpoint *c = t->source;
+    const struct checkpoint *c = t->source;
     TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
     uint64_t iteration = t->options.has_iteration ? t->options.iteration
                          : c->iteration > 0       ? (uint64_t)c->iteration
@@ -312,7 +311,7 @@ enum status megatron_fill(struct target *t, const struct megatron_part *p, const
     const uint64_t own = p->tensor->numel;
     TRY(pair_clip(pair, 0, own, p->tensor->name, add_filling, &f, err));
     if (!p->param.spec->padded) return OK;
-    f.tensor = catalog_find(&t->source->catalog, padding_name(t, p->tensor));
+    f.tensor = catalog_find(&t->plan.made, padding_name(t, p->tensor));
     if (!f.tensor) return OK;
     return pair_clip(pair, own, f.tensor->numel, f.tensor->name, add_filling, &f, err);
 }
@@ -361,7 +360,8 @@ static void copy_common(struct target *t, struct value *to)
             drop = strcmp(dropped[k], key) == 0;
         const struct value *v = from->items[2 * i + 1];
         if (!drop && value_holds_tensor(v)) {
-            checkpoint_note(t->source, "common state: %s holds tensors and is left out", key);
+            notes_add(&t->notes, &t->plan.arena, "common state: %s holds tensors and is left out",
+                      key);
             drop = true;
         }
         if (!drop) value_dict_set(a, to, key, from->items[2 * i + 1]);

@@ -53,12 +53,19 @@ void print_count(struct strbuf *out, uint64_t n)
                   x, units[unit]);
 }
 
-static size_t count_source_pieces(const struct checkpoint *c)
+static size_t count_pieces(const struct catalog *c)
 {
     size_t n = 0;
-    for (size_t i = 0; i < c->catalog.num_tensors; i++)
-        n += c->catalog.tensors[i].num_pieces;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        n += c->tensors[i].num_pieces;
     return n;
+}
+
+/* Of the source, and of what the target adds to it. */
+static size_t count_all_pieces(const struct conversion *c)
+{
+    size_t made = c->target ? count_pieces(&c->target->plan.made) : 0;
+    return count_pieces(&c->source->catalog) + made;
 }
 
 /* ---- the plan for people ---- */
@@ -251,8 +258,8 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                   "mapping  %zu target tensors <- %zu logical <- %zu source shards   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
                   c->target->facts.num_target_tensors, c->target->plan.num_carries,
-                  count_source_pieces(c->source), c->source->gaps.num_missing,
-                  c->source->gaps.num_unexpected, c->source->num_ignored);
+                  count_all_pieces(c), c->gaps->num_missing, c->gaps->num_unexpected,
+                  c->source->num_ignored);
     vocab_line(out, c->target);
     report_positions(out, &c->source->config, 9);
     flags_line(out, c->target);
@@ -340,8 +347,20 @@ static void layout_json(cJSON *object, const struct layout *l)
     json_add_u64(o, "etp", max_u64(l->etp, 1));
 }
 
-static void source_json(cJSON *object, const struct checkpoint *c)
+/* Those of the source, then those of the target. */
+static void notes_json(cJSON *o, const struct conversion *x)
 {
+    const struct notes none = {0},
+                       *of[] = {&x->source->notes, x->target ? &x->target->notes : &none};
+    cJSON *all = cJSON_AddArrayToObject(o, "notes");
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < of[k]->count; i++)
+            cJSON_AddItemToArray(all, cJSON_CreateString(of[k]->lines[i]));
+}
+
+static void source_json(cJSON *object, const struct conversion *x)
+{
+    const struct checkpoint *c = x->source;
     struct parameter_count n;
     cJSON *o = cJSON_AddObjectToObject(object, "source");
     count_parameters(c, &n);
@@ -352,10 +371,10 @@ static void source_json(cJSON *object, const struct checkpoint *c)
     layout_json(o, &c->layout);
     json_add_u64(o, "parameters", n.elements);
     json_add_u64(o, "bytes", n.bytes);
-    json_add_u64(o, "shards", count_source_pieces(c));
-    add_names(o, "missing", c->gaps.missing, c->gaps.num_missing);
-    add_names(o, "unexpected", c->gaps.unexpected, c->gaps.num_unexpected);
-    add_names(o, "notes", c->notes.lines, c->notes.count);
+    json_add_u64(o, "shards", count_all_pieces(x));
+    add_names(o, "missing", x->gaps->missing, x->gaps->num_missing);
+    add_names(o, "unexpected", x->gaps->unexpected, x->gaps->num_unexpected);
+    notes_json(o, x);
 }
 
 void report_target_json(cJSON *object, const struct conversion *c)
@@ -382,7 +401,7 @@ void report_target_json(cJSON *object, const struct conversion *c)
 
 void report_sides_json(cJSON *object, const struct conversion *c)
 {
-    source_json(object, c->source);
+    source_json(object, c);
     if (c->target) report_target_json(object, c);
 }
 

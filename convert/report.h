@@ -12,6 +12,7 @@
 
 struct conversion {
     const struct checkpoint *source;
+    const struct gaps *gaps;     /* of source and target, without what may be missing or left out */
     const struct target *target; /* NULL: no plan was made */
     const char *destination;
     uint64_t peak_memory, max_memory;

@@ -183,13 +183,12 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
 
 /* ---- the command ---- */
 
-static enum status check_space(const struct target *t, const char *destination, bool sparse,
+static enum status check_space(struct target *t, const char *destination, bool sparse,
                                struct error *err)
 {
     uint64_t needed = sparse ? SMALL_FILES_BYTES : t->plan.target_bytes + SMALL_FILES_BYTES,
              free_bytes;
-    TRY(folder_free_bytes(publish_existing_parent(&t->source->arena, destination), &free_bytes,
-                          err));
+    TRY(folder_free_bytes(publish_existing_parent(&t->plan.arena, destination), &free_bytes, err));
     if (needed <= free_bytes) return OK;
     return fail(err, ERR_IO, "%s: no space: %s needed, %s free", destination, bytes_text(needed),
                 bytes_text(free_bytes));

@@ -21,8 +21,9 @@ enum dtype target_dtype(const struct target *t, const struct tensor *x)
     return t->options.casts && dtype_is_float(x->dtype) ? t->options.dtype : x->dtype;
 }
 
-enum status target_plan(struct target *t, const struct target_options *o, struct checkpoint *source,
-                        const struct model_maps *maps, struct error *err)
+enum status target_plan(struct target *t, const struct target_options *o,
+                        const struct checkpoint *source, const struct model_maps *maps,
+                        struct error *err)
 {
     *t = (struct target){.options = *o, .source = source};
     plan_init(&t->plan, &source->catalog);

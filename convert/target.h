@@ -40,19 +40,20 @@ struct target_facts {
 struct target {
     struct target_options options;
     const struct target_kind *kind;
-    struct checkpoint *source;
+    const struct checkpoint *source;
     const struct model_map *map; /* of the family; NULL: not known, and not needed */
     struct layout layout;
     struct plan plan;
     struct target_facts facts;
+    struct notes notes; /* what the user should know; in the plan's arena */
+    struct gaps gaps;   /* what the source lacks, and what of it has no place in the target */
     const char *unit; /* what is published within a root, "iter_0000010"; NULL: the folder itself */
     void *own;        /* the kind's */
 };
 
 struct target_kind {
     const char *name;
-    /* Adds files, segments and pieces to t->plan; lists what the source lacks in source->missing,
-     * and what of it has no place here in source->unexpected. */
+    /* Adds files, segments and pieces to t->plan; lists gaps and notes. */
     enum status (*plan)(struct target *t, struct error *err);
     /* Writes the small files of the unit into folder, when the weights are there. */
     enum status (*write_small_files)(struct target *t, const char *folder, struct error *err);
@@ -68,9 +69,9 @@ extern const struct target_kind target_hf, target_torch_dist, target_torch;
 enum { SMALL_FILES_BYTES = 1 << 20 };
 
 /* Makes the plan. On failure release it too. ERR_UNSUPPORTED without text where tensors are missing
- * or left over that must not be: they are listed in the source. */
+ * or left over that must not be: they are the target's gaps. */
 MUST_CHECK enum status target_plan(struct target *t, const struct target_options *o,
-                                   struct checkpoint *source, const struct model_maps *maps,
+                                   const struct checkpoint *source, const struct model_maps *maps,
                                    struct error *err);
 void target_release(struct target *t);
 

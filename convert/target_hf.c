@@ -87,9 +87,7 @@ static enum status add_mapped(void *context, const struct mapped_tensor *m, stru
     struct arena *a = &x->t->plan.arena;
     const struct tensor *logical = catalog_find(&x->t->source->catalog, m->name);
     if (!logical)
-        return may_be_missing(x->t, m)
-                   ? OK
-                   : gaps_add_missing(&x->t->source->gaps, &x->t->source->arena, m->name, err);
+        return may_be_missing(x->t, m) ? OK : gaps_add_missing(&x->t->gaps, a, m->name, err);
     if (logical->num_dims != m->num_dims ||
         memcmp(logical->shape, m->shape, m->num_dims * sizeof *m->shape))
         return fail(err, ERR_UNSUPPORTED, "%s (%s) is %s; by the config it should be %s",
@@ -118,12 +116,12 @@ static void count_cut_rows(struct target *t)
 /* Parameters that the family has no name for must not get lost. */
 static void list_left_over(struct hf_target *x)
 {
-    struct checkpoint *c = x->t->source;
+    const struct checkpoint *c = x->t->source;
     for (size_t i = 0; i < c->catalog.num_tensors; i++) {
         const struct tensor *t = &c->catalog.tensors[i];
         if (x->carried[i] || !is_parameter(t)) continue;
         if (!globs_match(x->t->options.allow_unexpected, t->name))
-            gaps_add_unexpected(&c->gaps, &c->arena, t->name);
+            gaps_add_unexpected(&x->t->gaps, &x->t->plan.arena, t->name);
     }
 }
 
@@ -259,7 +257,7 @@ static enum status plan_hf(struct target *t, struct error *err)
     enum status st = model_map_expand(t->map, &t->source->config, NULL, add_mapped, x, err);
     if (!st) list_left_over(x);
     if (!st) count_cut_rows(t);
-    if (!st && (t->source->gaps.num_missing || t->source->gaps.num_unexpected))
+    if (!st && (t->gaps.num_missing || t->gaps.num_unexpected))
         st = fail(err, ERR_UNSUPPORTED, "%s", "");
     if (!st) st = check_filled(x, err);
     if (!st) st = lay_out_shards(x, err);
