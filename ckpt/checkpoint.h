@@ -47,12 +47,14 @@ void gaps_add_unexpected(struct gaps *g, struct arena *a, const char *name);
 /* ERR_UNSUPPORTED where there are any: how many, and the first of them. path: of the checkpoint. */
 MUST_CHECK enum status gaps_check(const struct gaps *g, const char *path, struct error *err);
 
+struct format;
+
 struct checkpoint {
     struct arena arena;
     struct catalog catalog;
-    const char *path;   /* as the user gave it */
-    const char *folder; /* where the files lie: the iteration's folder, or path */
-    const char *format; /* "hf", "torch_dist", "torch": what --to calls it */
+    const char *path;            /* as the user gave it */
+    const char *folder;          /* where the files lie: the iteration's folder, or path */
+    const struct format *format; /* a row of the reader's (convert/format.h) */
 
     struct model_config config;
     const struct param_table *params; /* of config, in arena (convert/params.h); NULL: not known */

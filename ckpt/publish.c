@@ -55,18 +55,20 @@ static enum status is_empty(const char *folder, bool but_for_ours, bool *empty, 
 }
 
 /* Whether a folder is a root of units: it has a tracker or iterations, or only what we stage. */
-static enum status is_root(const char *folder, bool *root, struct error *err)
+static enum status is_root(const char *folder, const char *const *signs, bool *root,
+                           struct error *err)
 {
-    static const char *const signs[] = {"iter_*", "release", "latest_checkpointed_iteration.txt",
-                                        "latest_train_state.pt"};
+    size_t num_signs = 0;
     struct arena a;
     struct name_list list;
     size_t foreign = 0;
     arena_init(&a);
     *root = false;
+    while (signs && signs[num_signs])
+        num_signs++;
     enum status st = folder_list(folder, &a, &list, err);
     for (size_t i = 0; i < list.count && !st; i++) {
-        if (matches_any(list.names[i], signs, sizeof signs / sizeof *signs)) *root = true;
+        if (matches_any(list.names[i], signs, num_signs)) *root = true;
         if (!is_ours(list.names[i])) foreign++;
     }
     if (!st && !foreign) *root = true;
@@ -270,10 +272,10 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
     const char *unit_folder = unit ? path_join(a, own, unit) : own;
     TRY(check_source(p, source, err));
     if (exists && unit) {
-        TRY(is_root(destination, &root, err));
+        TRY(is_root(destination, o->root_signs, &root, err));
         if (!root)
-            return fail(err, ERR_EXISTS,
-                        "%s: exists, is not empty and holds no Megatron checkpoint", destination);
+            return fail(err, ERR_EXISTS, "%s: exists, is not empty and holds no %s checkpoint",
+                        destination, o->root_title);
         p->unit_in_root = true;
     }
     p->final = p->unit_in_root ? renamable(a, unit_folder) : own;
@@ -633,11 +635,11 @@ static enum status sync_parents(const struct publishing *p, const char *parent, 
 /* Moves the entries of staging up; that which makes them a model goes last. */
 static enum status move_entries_up(struct publishing *p, struct error *err)
 {
-    static const char last[] = "config.json";
+    const char *last = p->options.last_entry;
     struct name_list list;
     size_t moved = 0;
     TRY(folder_list(p->staging, p->arena, &list, err));
-    for (size_t i = 0; i + 1 < list.count; i++)
+    for (size_t i = 0; last && i + 1 < list.count; i++)
         if (strcmp(list.names[i], last) == 0) {
             char *name = list.names[i];
             list.names[i] = list.names[list.count - 1];

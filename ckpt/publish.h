@@ -6,8 +6,8 @@
  * root files (a tracker, an index) are written last, each replaced by a rename.
  *
  * An empty destination that cannot be renamed over, since it is a mount point or its parent cannot
- * be written, stays: staging is inside, and its entries move up one by one, config.json last, so
- * that it is no model before.
+ * be written, stays: staging is inside, and its entries move up one by one, the one that makes it a
+ * model last (publish_options.last_entry).
  *
  * A lock in the staging folder (lock.h) keeps a second run out: ERR_EXISTS "busy" while its process
  * lives. What an interrupted run has left is continued by a run of the same work, also where it
@@ -59,6 +59,12 @@ struct publish_options {
     bool resume;         /* nothing is left to do where the destination is complete */
     bool joins;          /* as a rank above 0, which leaves all that to rank 0 */
     unsigned patience;   /* with a lock of another host, as in lock.h */
+    /* Of a root of units: globs, of which its names match one (NULL at the end), and what it is
+     * called, as in "holds no TITLE checkpoint". */
+    const char *const *root_signs;
+    const char *root_title;
+    const char
+        *last_entry; /* that makes the folder what it is, and appears last; NULL: none does */
 };
 
 /* What an interrupted run has left in the staging folder. */

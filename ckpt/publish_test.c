@@ -74,14 +74,20 @@ static enum status may_replace(void *context, const char *path, struct publish_r
     return OK;
 }
 
+static const char *const signs[] = {"iter_*", "release", "latest_checkpointed_iteration.txt",
+                                    "latest_train_state.pt", NULL};
+
 static enum status check(struct publishing *p, const char *destination, const char *unit,
                          bool overwrite)
 {
-    return publish_check(
-        p, &a, destination, unit, "",
-        &(struct publish_options){
-            .may_replace = may_replace, .overwrite = overwrite, .patience = 2, .work = "test"},
-        &err);
+    return publish_check(p, &a, destination, unit, "",
+                         &(struct publish_options){.may_replace = may_replace,
+                                                   .overwrite = overwrite,
+                                                   .patience = 2,
+                                                   .work = "test",
+                                                   .root_signs = signs,
+                                                   .root_title = "Megatron"},
+                         &err);
 }
 
 static void begin(struct publishing *p, const char *destination, const char *unit, bool overwrite)
@@ -798,7 +804,11 @@ static bool is_made(void *context, const char *unit_folder)
 static void a_run_that_ended_before_its_root_files_is_finished(void **state)
 {
     (void)state;
-    struct publish_options o = {.is_made = is_made, .work = "w", .may_replace = may_replace};
+    struct publish_options o = {.is_made = is_made,
+                                .work = "w",
+                                .may_replace = may_replace,
+                                .root_signs = signs,
+                                .root_title = "Megatron"};
     static const struct {
         const char *lock;
         bool made, restart, overwrite;

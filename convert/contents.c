@@ -8,92 +8,10 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/map.h"
+#include "convert/format.h"
 #include "convert/record.h"
 
 enum { INDEX_CAP = 1 << 30, MOST_NAMED = 5 };
-
-/* ---- what belongs to a format ---- */
-
-/* Paths below a checkpoint's folder. A row of two components says that the folder is one of its
- * own; what lies deeper belongs to none. */
-static const char *const of_hf[] = {
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "*.safetensors.index.json",
-    "pytorch_model.bin",
-    "*.bin.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.json",
-    "chat_template.jinja",
-    "preprocessor_config.json",
-    "configuration_*.py", /* code that comes with a model */
-    "modeling_*.py",
-    "tokenization_*.py",
-    "README.md",
-    "LICENSE*",
-    ".gitattributes",
-    "ferry.json",
-    "integrity.json",
-};
-static const char *const of_megatron[] = {
-    ".metadata",
-    "metadata.json",
-    "*.distcp",
-    "common.pt",
-    "mp_rank_*/*.pt", /* weights, optimizer, rng, and a dataloader's state for each dp rank */
-    "run_config.yaml",
-    "train_state.pt",
-    "integrity.json",
-    "ferry.json",
-    "ferry-hf/config.json",
-    "tokenizer/*",
-    "modelopt_run_config.yaml",
-    "modelopt_state/.metadata",
-    "modelopt_state/metadata.json",
-    "modelopt_state/*.distcp",
-    "modelopt_state/common.pt",
-    "hf/*.json", /* Megatron-Bridge's export */
-    "hf/*.safetensors",
-};
-
-/* What tells a checkpoint of a format: each list has a name that is there. */
-static const char *const hf_config[] = {"config.json", NULL};
-static const char *const hf_weights[] = {"model.safetensors", "pytorch_model.bin",
-                                         "*.safetensors.index.json", "*.bin.index.json", NULL};
-static const char *const megatron_weights[] = {".metadata", "mp_rank_*", NULL};
-
-struct format_contents {
-    const char *name, *lacks; /* as in "it is not a NAME checkpoint: it has no LACKS" */
-    const char *const *paths;
-    size_t num_paths;
-    const char *const *signs[2];   /* the second may be NULL */
-    const char *companion_folders; /* where what travels with a Hugging Face model lies; or NULL */
-};
-
-static const struct format_contents hf = {
-    .name = "Hugging Face",
-    .lacks = "config.json and weights",
-    .paths = of_hf,
-    .num_paths = sizeof of_hf / sizeof *of_hf,
-    .signs = {hf_config, hf_weights},
-    .companion_folders = NULL,
-};
-static const struct format_contents megatron = {
-    .name = "Megatron",
-    .lacks = ".metadata or mp_rank_* folder",
-    .paths = of_megatron,
-    .num_paths = sizeof of_megatron / sizeof *of_megatron,
-    .signs = {megatron_weights, NULL},
-    .companion_folders = "ferry-hf hf",
-};
 
 static bool names_folder(const char *pattern, const char *folder)
 {
@@ -180,14 +98,14 @@ enum status contents_list(const char *folder, struct arena *a, struct name_list 
 
 /* What belongs to one checkpoint. */
 struct belongings {
-    const struct format_contents *format;
+    const struct format_contents *of_format;
     struct map named; /* by its index, its ferry.json, or the plan */
 };
 
 static bool belongs(void *context, const char *path, bool is_folder)
 {
     const struct belongings *b = context;
-    const struct format_contents *f = b->format;
+    const struct format_contents *f = b->of_format;
     for (size_t i = 0; i < f->num_paths; i++)
         if (is_folder ? names_folder(f->paths[i], path)
                       : fnmatch(f->paths[i], path, FNM_PATHNAME | FNM_PERIOD) == 0)
@@ -236,11 +154,13 @@ static bool is_checkpoint(const struct format_contents *f, const struct name_lis
     return has_any(names, f->signs[0]) && (!f->signs[1] || has_any(names, f->signs[1]));
 }
 
-static enum status refuse(const struct format_contents *f, const char *folder, bool is_one,
+static enum status refuse(const struct format *f, const char *folder, bool is_one,
                           const struct name_list *others, struct error *err)
 {
     struct strbuf why = {0};
-    if (!is_one) strbuf_printf(&why, "it is not a %s checkpoint (it has no %s)", f->name, f->lacks);
+    if (!is_one)
+        strbuf_printf(&why, "it is not a %s checkpoint (it has no %s)", f->title,
+                      f->contents->lacks);
     if (others->count)
         strbuf_printf(&why, "%sit holds %zu %s that %s no part of %s: ", is_one ? "" : ", and ",
                       others->count, others->count == 1 ? "file or folder" : "files or folders",
@@ -262,7 +182,7 @@ enum status contents_may_replace(void *context, const char *folder, struct publi
     const struct target *t = context;
     struct arena a;
     struct name_list top;
-    struct belongings b = {.format = strcmp(t->kind->name, "hf") ? &megatron : &hf};
+    struct belongings b = {.of_format = t->format->contents};
     arena_init(&a);
     struct walk w = {.root = folder, .a = &a, .wants = belongs, .context = &b};
     enum status st = folder_list(folder, &a, &top, err);
@@ -273,8 +193,8 @@ enum status contents_may_replace(void *context, const char *folder, struct publi
     for (size_t i = 0; i < t->plan.num_files; i++)
         add_name(&b, &a, t->plan.files[i].path);
     if (!st) st = walk_folder(&w, "", err);
-    bool is_one = !st && is_checkpoint(b.format, &top);
-    if (!st && (!is_one || w.others.count)) st = refuse(b.format, folder, is_one, &w.others, err);
+    bool is_one = !st && is_checkpoint(b.of_format, &top);
+    if (!st && (!is_one || w.others.count)) st = refuse(t->format, folder, is_one, &w.others, err);
     *out = (struct publish_replaced){folder, w.found.count, w.bytes};
     map_release(&b.named);
     arena_release(&a);

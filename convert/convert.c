@@ -16,6 +16,7 @@
 #include "convert/arrival.h"
 #include "convert/commands.h"
 #include "convert/contents.h"
+#include "convert/format.h"
 #include "convert/integrity.h"
 #include "convert/megatron_args.h"
 #include "convert/options.h"
@@ -36,8 +37,11 @@ struct convert_flags {
 
 // clang-format off
 #define AT(field) offsetof(struct convert_flags, field)
+#define FIRST_CHOICE(name) #name
+#define NEXT_CHOICE(name) "|" #name
+#define NO_CHOICE(word, name)
 static const struct arg convert_args[] = {
-    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, "hf|torch_dist|torch", "format of the destination (huggingface and safetensors are hf; megatron and mcore are torch_dist; legacy and megatron_legacy are torch); default: torch_dist from Hugging Face, else the source's own"},
+    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination (huggingface and safetensors are hf; megatron and mcore are torch_dist; legacy and megatron_legacy are torch); default: torch_dist from Hugging Face, else the source's own"},
     {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "names SOURCE by an option"},
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "names DESTINATION by an option"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: dtypes stay as stored"},
@@ -73,14 +77,9 @@ static const struct arg_group convert_groups[] = {
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
     {"Flags of training scripts", training_args, NUM_TRAINING_ARGS, AT(training)},
 };
-static const struct arg_spelling spellings[] = {
-    {"--to", "huggingface", "hf"},
-    {"--to", "safetensors", "hf"},
-    {"--to", "megatron", "torch_dist"},
-    {"--to", "mcore", "torch_dist"},
-    {"--to", "legacy", "torch"},
-    {"--to", "megatron_legacy", "torch"},
-};
+#define NO_SPELLING(name)
+#define SPELLING(word, name) {"--to", #word, #name},
+static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
 // clang-format on
 
 static void set_defaults(void *options)
@@ -121,10 +120,11 @@ struct run {
 
 /* ---- what is asked for ---- */
 
-static const char *target_format(const struct run *r)
+static const struct format *target_format(const struct run *r)
 {
-    if (r->flags->to) return r->flags->to;
-    return strcmp(r->source.format, "hf") == 0 ? "torch_dist" : r->source.format;
+    const struct format *own = r->source.format;
+    if (r->flags->to) return format_find(r->flags->to);
+    return own->becomes ? own->becomes : own;
 }
 
 /* The layout that is given; what is not is the source's own, but where layers are distributed anew.
@@ -156,7 +156,7 @@ static struct target_options target_options_of(const struct run *r, const struct
     const struct convert_flags *f = r->flags;
     bool local = f->transformer_impl
                      ? strcmp(f->transformer_impl, "local") == 0
-                     : strcmp(r->source.format, "hf") && !r->source.transformer_engine_names;
+                     : r->source.format->has & FORMAT_ARGS && !r->source.transformer_engine_names;
     return (struct target_options){
         .format = target_format(r),
         .layout = wanted_layout(r),
@@ -181,23 +181,23 @@ static enum status check_flags(const struct run *r, const struct target_options 
                                struct error *err)
 {
     const struct convert_flags *f = r->flags;
-    bool hf = strcmp(to->format, "hf") == 0, dist = strcmp(to->format, "torch_dist") == 0;
     const struct {
         const char *flag;
-        bool given, useful;
+        bool given;
+        enum format_column for_what;
     } flags[] = {
-        {"a parallel layout", layout_is_given(&f->layout), !hf},
-        {"--iteration", f->iteration != UINT64_MAX, !hf},
-        {"--make-vocab-size-divisible-by", f->divisible_by > 0, !hf},
-        {"--transformer-impl", f->transformer_impl != NULL, !hf},
-        {"--moe-grouped-gemm", f->grouped_gemm, !hf},
-        {"--common-state", f->common_state != NULL, dist},
-        {"--max-shard-size", f->max_shard_size > 0, hf},
+        {"a parallel layout", layout_is_given(&f->layout), FORMAT_LAYOUT},
+        {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
+        {"--make-vocab-size-divisible-by", f->divisible_by > 0, FORMAT_LAYOUT},
+        {"--transformer-impl", f->transformer_impl != NULL, FORMAT_ARGS},
+        {"--moe-grouped-gemm", f->grouped_gemm, FORMAT_ARGS},
+        {"--common-state", f->common_state != NULL, FORMAT_COMMON_OBJECT},
+        {"--max-shard-size", f->max_shard_size > 0, FORMAT_SHARDS},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (flags[i].given && !flags[i].useful)
+        if (flags[i].given && !(to->format->has & flags[i].for_what))
             return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
-                        flags[i].flag, to->format);
+                        flags[i].flag, to->format->name);
     return OK;
 }
 
@@ -276,7 +276,8 @@ static const char *work_of(struct run *r)
     source_fingerprint(&r->source.catalog, r->source.path, source);
     companions_fingerprint(r->source.hf_folder, source);
     return arena_printf(&r->arena, "%s %.16s of %u %s %s %s", r->report.fingerprint, source,
-                        r->ranks.size, r->target.kind->name, r->target.unit ? r->target.unit : "-",
+                        r->ranks.size, r->target.format->name,
+                        r->target.unit ? r->target.unit : "-",
                         r->executor.digests ? "digests" : "-");
 }
 
@@ -344,7 +345,8 @@ static enum status check_complete(struct run *r, struct error *err)
     size_t num_files = 0;
     struct target *t = &r->target;
     TRY(record_check_files(r->publishing.unit_folder, &r->target.plan, err));
-    if (t->kind->root_files) TRY(t->kind->root_files(t, &files, &num_files, err));
+    if (t->format->target->root_files)
+        TRY(t->format->target->root_files(t, &files, &num_files, err));
     for (size_t i = 0; i < num_files; i++)
         if (!path_exists(path_join(&t->plan.arena, r->report.destination, files[i].name)))
             return fail(err, ERR_EXISTS,
@@ -382,6 +384,7 @@ static enum status check_plan(struct run *r, struct error *err)
         .restart = r->flags->restart,
         .joins = r->ranks.rank > 0,
     };
+    format_tell_publishing(r->target.format, &how);
     enum status st = publish_check(&r->publishing, &r->arena, r->report.destination, r->target.unit,
                                    r->source.path, &how, err);
     if (st == ERR_EXISTS && r->publishing.unit_folder &&
@@ -452,7 +455,7 @@ static enum status check_arrival(struct run *r, struct error *err)
 static enum status write_the_rest(struct run *r, struct error *err)
 {
     const char *folder = r->publishing.folder;
-    TRY(r->target.kind->write_small_files(&r->target, folder, err));
+    TRY(r->target.format->target->write_small_files(&r->target, folder, err));
     if (verifies(r, "full")) {
         enum status st = check_arrival(r, err);
         r->spoiled = st && st != ERR_INTERRUPTED;
@@ -577,8 +580,8 @@ static enum status write_and_publish(struct run *r, struct error *err)
     r->report.run = lock_run(r->publishing.lock);
     r->executor.resume = r->publishing.continues;
     enum status st = r->publishing.finished ? OK : write_all(r, err);
-    if (!st && r->target.kind->root_files)
-        st = r->target.kind->root_files(&r->target, &files, &num_files, err);
+    if (!st && r->target.format->target->root_files)
+        st = r->target.format->target->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
     if (st) leave(r, st, err);
     return st;

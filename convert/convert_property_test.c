@@ -181,12 +181,12 @@ static bool fits(const struct random_case *x, const struct layout_options *o, bo
 
 /* ---- steps ---- */
 
-enum format { HF, TORCH_DIST, TORCH, NUM_FORMATS };
+enum tried_format { HF, TORCH_DIST, TORCH, NUM_FORMATS };
 static const char *const format_names[] = {"hf", "torch_dist", "torch"};
 
 /* One conversion; all that can be said of a target. */
 struct step {
-    enum format format;
+    enum tried_format format;
     struct layout_options layout;
     bool te, grouped, object;
     uint64_t divisible_by, iteration, max_shard; /* 0: not said */
@@ -194,7 +194,7 @@ struct step {
 
 static struct step random_step(struct random_case *x)
 {
-    struct step s = {.format = (enum format)draw(x, NUM_FORMATS)};
+    struct step s = {.format = (enum tried_format)draw(x, NUM_FORMATS)};
     s.layout = random_layout(&x->seed, &scratch, &x->c);
     for (int i = 0; i < 3 && !fits(x, &s.layout, s.format == TORCH); i++)
         s.layout = random_layout(&x->seed, &scratch, &x->c);

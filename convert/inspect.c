@@ -11,6 +11,7 @@
 #include "common/json.h"
 #include "common/result.h"
 #include "convert/commands.h"
+#include "convert/format.h"
 #include "convert/inspect_internal.h"
 #include "convert/options.h"
 #include "convert/record.h"
@@ -273,7 +274,7 @@ static void record_text(struct strbuf *out, const struct answer *x)
 
 static void format_line(struct strbuf *out, const struct checkpoint *c)
 {
-    strbuf_printf(out, "format     %s, ", c->format);
+    strbuf_printf(out, "format     %s, ", c->format->name);
     add_count(out, c->catalog.stored.num_files, "file, ", "files, ");
     add_count(out, c->catalog.stored.num_tensors, "stored tensor, ", "stored tensors, ");
     if (c->catalog.stored.num_objects)
@@ -291,7 +292,7 @@ static void origin_lines(struct strbuf *out, struct checkpoint *c)
         strbuf_add_text(out, "iteration  release\n");
     else if (c->iteration >= 0)
         strbuf_printf(out, "iteration  %" PRId64 "\n", c->iteration);
-    if (strcmp(c->format, "hf"))
+    if (c->format->has & FORMAT_LAYOUT)
         strbuf_printf(out, "layout     %s, parameter naming of the %s spec\n",
                       layout_text(&c->layout, &c->arena),
                       c->transformer_engine_names ? "TE" : "local");

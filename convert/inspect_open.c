@@ -4,6 +4,7 @@
 
 #include "common/checked.h"
 #include "convert/foreign.h"
+#include "convert/format.h"
 #include "convert/inspect.h"
 #include "formats/dcp.h"
 #include "formats/hf_folder.h"
@@ -11,10 +12,16 @@
 #include "formats/sniff.h"
 #include "formats/torch.h"
 
+/* What has tensors and is no model. */
+static const struct format torch_file = {.name = "torch.save file"},
+                           safetensors_file = {.name = "safetensors file"},
+                           dcp_folder = {.name = "DCP folder"},
+                           hf_folder = {.name = "Hugging Face folder"};
+
 static enum status open_torch(struct checkpoint *c, struct error *err)
 {
     struct torch_file t;
-    c->format = "torch.save file";
+    c->format = &torch_file;
     TRY(torch_open(&t, &c->catalog.stored, c->path, 0, UINT64_MAX, err));
     enum status st = torch_add_tensors(&t, &c->catalog.stored, t.root, "", err);
     torch_close(&t);
@@ -24,7 +31,7 @@ static enum status open_torch(struct checkpoint *c, struct error *err)
 static enum status open_safetensors(struct checkpoint *c, struct error *err)
 {
     struct safetensors_info info;
-    c->format = "safetensors file";
+    c->format = &safetensors_file;
     TRY(safetensors_open(&c->catalog.stored, c->path, &info, err));
     if (info.dcp_shard)
         checkpoint_note(c, "one rank's shards of a distributed checkpoint: shapes are local");
@@ -66,10 +73,10 @@ static enum status open_file(struct checkpoint *c, struct error *err)
 static enum status open_stored_folder(struct checkpoint *c, const char *folder, struct error *err)
 {
     if (path_exists(path_join(&c->arena, folder, ".metadata"))) {
-        c->format = "DCP folder";
+        c->format = &dcp_folder;
         return dcp_open(&c->catalog.stored, folder, true, err);
     }
-    c->format = "Hugging Face folder";
+    c->format = &hf_folder;
     return hf_folder_open(&c->catalog.stored, folder, NULL, err);
 }
 
@@ -103,7 +110,8 @@ static enum status open_as_stored(struct checkpoint *c, const char *path, struct
 static enum reading why_stored(const struct checkpoint *c)
 {
     if (c->contradicts) return AS_CONTRADICTS;
-    return c->family || source_megatron.matches(c->path) ? AS_REFUSED : AS_UNKNOWN;
+    const struct format *format = format_of_path(c->path);
+    return c->family || (format && format->has & FORMAT_ARGS) ? AS_REFUSED : AS_UNKNOWN;
 }
 
 enum status inspect_open(struct checkpoint *c, const char *path, const struct source_options *o,

@@ -12,14 +12,15 @@
 #include "common/memory.h"
 #include "common/yaml.h"
 #include "convert/config_difference.h"
+#include "convert/format.h"
 #include "convert/megatron_source.h"
 #include "formats/torch.h"
 
 enum { DEFAULT_DIVISIBLE_BY = 128, MOST_MULTIPLE = 1 << 30, SMALL_FILE_CAP = 16 << 20 };
 
-static bool is_megatron(const struct checkpoint *c)
+static bool has_args(const struct checkpoint *c)
 {
-    return strcmp(c->format, "torch_dist") == 0 || strcmp(c->format, "torch") == 0;
+    return c->format->has & FORMAT_ARGS;
 }
 
 static uint64_t divisible_by(const struct target *t)
@@ -343,7 +344,7 @@ static struct args_facts facts_of(const struct target *t)
         .padded_vocab = t->facts.padded_vocab,
         .divisible_by = divisible_by(t),
         .iteration = t->options.iteration,
-        .ckpt_format = t->options.format,
+        .ckpt_format = t->format->name,
     };
 }
 
@@ -444,7 +445,7 @@ static enum status train_state_bytes(const struct target *t, struct strbuf *out,
 {
     struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
     const char *own = path_join(a, t->source->folder, "train_state.pt");
-    if (t->options.has_iteration || !is_megatron(t->source) || !path_exists(own))
+    if (t->options.has_iteration || !has_args(t->source) || !path_exists(own))
         return make_train_state(t, out, err);
     return file_read_all(own, SMALL_FILE_CAP, out, err);
 }
@@ -456,7 +457,7 @@ static enum status write_run_config(const struct target *t, const char *path, st
     struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
     const char *own = path_join(a, t->source->folder, "run_config.yaml");
     cJSON *tree;
-    if (is_megatron(t->source) && path_exists(own)) {
+    if (has_args(t->source) && path_exists(own)) {
         TRY(yaml_read_file(own, SMALL_FILE_CAP, &tree, err));
         run_config_update(tree, &facts);
     } else {

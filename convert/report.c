@@ -7,6 +7,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "convert/format.h"
 #include "convert/megatron_target.h"
 #include "convert/options.h"
 
@@ -76,12 +77,13 @@ static void source_line(struct strbuf *out, const struct checkpoint *c)
     struct parameter_count n;
     arena_init(&a);
     count_parameters(c, &n);
-    strbuf_printf(out, "source   %s  %s", c->format, c->family ? c->family : "(family not known)");
+    strbuf_printf(out, "source   %s  %s", c->format->name,
+                  c->family ? c->family : "(family not known)");
     if (c->release)
         strbuf_add_text(out, "  release");
     else if (c->iteration >= 0)
         strbuf_printf(out, "  iteration %" PRId64, c->iteration);
-    if (strcmp(c->format, "hf")) strbuf_printf(out, "  %s", layout_text(&c->layout, &a));
+    if (c->format->has & FORMAT_LAYOUT) strbuf_printf(out, "  %s", layout_text(&c->layout, &a));
     strbuf_add_text(out, "  ");
     print_count(out, n.elements);
     strbuf_printf(out, " parameters  %s  ", bytes_text(n.bytes));
@@ -98,7 +100,7 @@ static void target_line(struct strbuf *out, const struct conversion *c)
     struct arena a;
     const struct target *t = c->target;
     arena_init(&a);
-    strbuf_printf(out, "target   %s", t->options.format);
+    strbuf_printf(out, "target   %s", t->format->name);
     if (t->unit)
         strbuf_printf(out, "  %s  %s  %s names%s", t->unit, layout_text(&t->layout, &a),
                       t->options.transformer_engine ? "Transformer-Engine" : "local",
@@ -365,7 +367,7 @@ static void source_json(cJSON *object, const struct conversion *x)
     cJSON *o = cJSON_AddObjectToObject(object, "source");
     count_parameters(c, &n);
     json_add_text(o, "path", c->path);
-    json_add_text(o, "format", c->format);
+    json_add_text(o, "format", c->format->name);
     json_add_text(o, "family", c->family);
     if (c->iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->iteration);
     layout_json(o, &c->layout);
@@ -382,7 +384,7 @@ void report_target_json(cJSON *object, const struct conversion *c)
     const struct target *t = c->target;
     cJSON *o = cJSON_AddObjectToObject(object, "target");
     json_add_text(o, "path", c->destination);
-    json_add_text(o, "format", t->options.format);
+    json_add_text(o, "format", t->format->name);
     json_add_text(o, "unit", t->unit);
     layout_json(o, &t->layout);
     json_add_u64(o, "files", t->facts.num_weight_files);

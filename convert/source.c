@@ -10,11 +10,10 @@
 #include "common/json.h"
 #include "common/memory.h"
 #include "convert/foreign.h"
+#include "convert/format.h"
 #include "convert/params.h"
 #include "formats/hf_folder.h"
 #include "formats/hub_cache.h"
-
-static const struct source_kind *const kinds[] = {&source_megatron, &source_hf};
 
 void source_find_in_hub_cache(struct checkpoint *c)
 {
@@ -173,22 +172,6 @@ static enum status refuse_unknown(const char *path, struct error *err)
                 path);
 }
 
-/* config.json is in many folders: without weights beside it another program's mark counts. */
-static enum status choose_kind(const char *path, const struct source_kind **kind, struct error *err)
-{
-    struct arena a;
-    arena_init(&a);
-    const char *folder = hf_folder_resolve(&a, path);
-    bool foreign = !hf_folder_has_weights(folder) && foreign_find(folder);
-    arena_release(&a);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        *kind = kinds[i];
-        if ((*kind == &source_hf && foreign) || !(*kind)->matches(path)) continue;
-        return OK;
-    }
-    return refuse_unknown(path, err);
-}
-
 /* What other programs left in a folder whose weights were read. */
 static void note_beside(struct checkpoint *c)
 {
@@ -199,18 +182,18 @@ static void note_beside(struct checkpoint *c)
 enum status source_open(struct checkpoint *c, const char *path, const struct source_options *o,
                         const struct model_maps *maps, struct error *err)
 {
-    const struct source_kind *kind;
     checkpoint_init(c, path);
     params_use(c, maps, NULL); /* for names; again when the config is known */
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
-    TRY(choose_kind(c->path, &kind, err));
+    const struct format *format = format_of_path(c->path);
+    if (!format) return refuse_unknown(c->path, err);
     struct source_options own = *o;
     if (o->hf_config) own.hf_config = hf_folder_resolve(&c->arena, o->hf_config);
     if (o->hf_config && !path_exists(own.hf_config)) return not_there(o->hf_config, err);
-    TRY(kind->open(c, &own, maps, err));
+    TRY(format->source->open(c, &own, maps, err));
     for (size_t k = 0; k < c->catalog.stored.num_warnings; k++)
         checkpoint_note(c, "%s", c->catalog.stored.warnings[k]);
-    if (kind == &source_hf) note_beside(c);
+    if (c->format->has & FORMAT_CONFIG_JSON) note_beside(c);
     return OK;
 }

@@ -1,8 +1,5 @@
-/* source.h - opens any checkpoint that Ferry knows as a catalog of logical tensors.
- *
- *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
- *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
- *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
+/* source.h - opens any checkpoint that Ferry knows as a catalog of logical tensors; of which
+ * formats, says format.h.
  *
  * Where there is no folder ORG/NAME, the model of that name is looked for in the hub's cache. */
 #ifndef FERRY_CONVERT_SOURCE_H
@@ -47,9 +44,8 @@ MUST_CHECK enum status source_same_stored(struct checkpoint *c, const struct sto
 /* Whether one of the globs matches the name. */
 bool globs_match(const struct arg_list *globs, const char *name);
 
-/* One way to store a checkpoint. */
+/* One way to read checkpoints; open sets the format. */
 struct source_kind {
-    const char *name; /* as --to calls it */
     bool (*matches)(const char *path);
     enum status (*open)(struct checkpoint *c, const struct source_options *o,
                         const struct model_maps *maps, struct error *err);

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "convert/foreign.h"
+#include "convert/format.h"
 #include "convert/params.h"
 #include "convert/source.h"
 #include "formats/hf_folder.h"
@@ -280,11 +282,14 @@ static enum status read_config(struct opening *x, const char *folder, const stru
                               path_join(&x->c->arena, folder, "config.json"), err);
 }
 
+/* config.json is in many folders: without weights beside it another program's mark counts. */
 static bool matches_hf(const char *path)
 {
     struct arena a;
     arena_init(&a);
-    bool matches = hf_folder_matches(hf_folder_resolve(&a, path));
+    const char *folder = hf_folder_resolve(&a, path);
+    bool matches =
+        hf_folder_matches(folder) && (hf_folder_has_weights(folder) || !foreign_find(folder));
     arena_release(&a);
     return matches;
 }
@@ -294,7 +299,7 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
 {
     struct opening x = {.c = c, .o = o};
     struct hf_names names = {has_stored, &c->catalog.stored};
-    c->format = "hf";
+    c->format = &format_hf;
     c->folder = hf_folder_resolve(&c->arena, c->path);
     c->hf_folder = o->hf_config ? o->hf_config : c->folder;
     if (o->has_ckpt_step)
@@ -318,4 +323,4 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
     return catalog_check(&c->catalog, err);
 }
 
-const struct source_kind source_hf = {"hf", matches_hf, open_hf};
+const struct source_kind source_hf = {matches_hf, open_hf};

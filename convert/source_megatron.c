@@ -10,6 +10,7 @@
 #include "common/json.h"
 #include "common/yaml.h"
 #include "convert/config_difference.h"
+#include "convert/format.h"
 #include "convert/megatron_args.h"
 #include "convert/megatron_source.h"
 #include "convert/params.h"
@@ -666,10 +667,10 @@ static enum status open_megatron(struct checkpoint *c, const struct source_optio
     struct megatron_source m = {.c = c, .o = o, .maps = maps};
     TRY(find_iteration(c, o, err));
     bool dist = has(&c->arena, c->folder, "metadata.json");
-    c->format = dist ? "torch_dist" : "torch";
+    c->format = dist ? &format_torch_dist : &format_torch;
     TRY(dist ? megatron_open_torch_dist(&m, err) : megatron_open_torch(&m, err));
     TRY(megatron_find_missing(&m, err));
     return catalog_check(&c->catalog, err);
 }
 
-const struct source_kind source_megatron = {"torch_dist", matches_megatron, open_megatron};
+const struct source_kind source_megatron = {matches_megatron, open_megatron};

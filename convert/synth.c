@@ -10,6 +10,7 @@
 #include "common/result.h"
 #include "convert/commands.h"
 #include "convert/contents.h"
+#include "convert/format.h"
 #include "convert/options.h"
 #include "convert/params.h"
 #include "convert/report.h"
@@ -157,6 +158,8 @@ static enum status add_random(void *context, const struct mapped_tensor *m, stru
     return OK;
 }
 
+static const struct format synthetic = {.name = "synth"};
+
 static enum status make_catalog(const struct synth_flags *f, const struct model_maps *maps,
                                 struct checkpoint *c, struct error *err)
 {
@@ -170,7 +173,7 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
         return fail(err, ERR_USAGE, "--dtype %s: one of bfloat16, float16, float32, float64",
                     f->dtype);
     if (f->tied && f->untied) return fail(err, ERR_USAGE, "--tied and --untied exclude each other");
-    c->format = "synth";
+    c->format = &synthetic;
     c->family = model_map_family(map);
     struct layout_options one = {0};
     enum status st = make_config(f, map, &c->arena, &c->config, err);
@@ -215,13 +218,14 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
     struct executor_result result;
     struct executor_options executor = executor_options_of(&f->run, &f->output);
     struct target_options to = {
-        .format = "hf", .max_shard_bytes = f->max_shard_size, .durable = executor.fsync};
+        .format = &format_hf, .max_shard_bytes = f->max_shard_size, .durable = executor.fsync};
     double start = seconds_now();
     uint64_t peak;
     struct publish_options how = {.may_replace = contents_may_replace,
                                   .context = &t,
                                   .work = "synth",
                                   .overwrite = f->run.overwrite};
+    format_tell_publishing(&format_hf, &how);
     enum status st = target_plan(&t, &to, c, maps, err);
     if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
     if (!st) st = check_space(&t, destination, f->sparse, err);
@@ -229,7 +233,7 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
     if (!st) st = publish_begin(&p, executor.fsync, err);
     if (!st) {
         st = executor_run(&t.plan, p.folder, &executor, &result, err);
-        if (!st) st = t.kind->write_small_files(&t, p.folder, err);
+        if (!st) st = t.format->target->write_small_files(&t, p.folder, err);
         if (!st) st = publish_commit(&p, NULL, 0, err);
         if (st) publish_abandon(&p);
     }

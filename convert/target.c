@@ -7,9 +7,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/sha256.h"
-#include "convert/source.h"
-
-static const struct target_kind *const kinds[] = {&target_hf, &target_torch_dist, &target_torch};
+#include "convert/format.h"
 
 bool is_parameter(const struct tensor *x)
 {
@@ -25,13 +23,10 @@ enum status target_plan(struct target *t, const struct target_options *o,
                         const struct checkpoint *source, const struct model_maps *maps,
                         struct error *err)
 {
-    *t = (struct target){.options = *o, .source = source};
+    *t = (struct target){.options = *o, .source = source, .format = o->format};
     plan_init(&t->plan, &source->catalog);
     if (source->family) t->map = model_map_of_family(maps, source->family);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(kinds[i]->name, o->format) == 0) t->kind = kinds[i];
-    if (!t->kind) return fail(err, ERR_USAGE, "--to %s: there is no such format", o->format);
-    TRY(t->kind->plan(t, err));
+    TRY(t->format->target->plan(t, err));
     for (size_t i = 0; i < t->plan.num_carries; i++) {
         const struct tensor *x = t->plan.carries[i].source;
         t->facts.cast_tensors += target_dtype(t, x) != x->dtype;
@@ -41,7 +36,7 @@ enum status target_plan(struct target *t, const struct target_options *o,
 
 void target_release(struct target *t)
 {
-    if (t->kind && t->kind->release && t->own) t->kind->release(t);
+    if (t->own && t->format->target->release) t->format->target->release(t);
     plan_release(&t->plan);
 }
 

@@ -10,7 +10,7 @@
 #include "convert/model_map.h"
 
 struct target_options {
-    const char *format;           /* "hf", "torch_dist", "torch" */
+    const struct format *format;  /* convert/format.h */
     struct layout_options layout; /* of Megatron's formats */
     bool casts;
     enum dtype dtype;      /* that floating-point weights get, where casts */
@@ -39,7 +39,7 @@ struct target_facts {
 
 struct target {
     struct target_options options;
-    const struct target_kind *kind;
+    const struct format *format;
     const struct checkpoint *source;
     const struct model_map *map; /* of the family; NULL: not known, and not needed */
     struct layout layout;
@@ -51,8 +51,8 @@ struct target {
     void *own;        /* the kind's */
 };
 
+/* One way to write checkpoints. */
 struct target_kind {
-    const char *name;
     /* Adds files, segments and pieces to t->plan; lists gaps and notes. */
     enum status (*plan)(struct target *t, struct error *err);
     /* Writes the small files of the unit into folder, when the weights are there. */

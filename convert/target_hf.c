@@ -7,6 +7,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
+#include "convert/format.h"
 #include "convert/megatron_args.h"
 #include "convert/source.h"
 #include "convert/target.h"
@@ -200,11 +201,6 @@ static enum status lay_out_shards(struct hf_target *x, struct error *err)
 
 /* ---- the plan ---- */
 
-static bool is_hf(const struct checkpoint *c)
-{
-    return strcmp(c->format, "hf") == 0;
-}
-
 /* One message for all that config.json needs and nobody said. */
 static enum status need_config(const struct target *t, struct arena *a, struct error *err)
 {
@@ -335,12 +331,14 @@ static enum status write_config(const struct hf_target *x, const char *path, str
     cJSON *read = NULL;
     if (t->source->hf_folder) {
         TRY(hf_config_read(t->source->hf_folder, &read, err));
-        bool other = says_other_weights(read, dtype) && !is_hf(t->source);
+        bool other =
+            says_other_weights(read, dtype) && !(t->source->format->has & FORMAT_CONFIG_JSON);
         if (!other && !t->options.casts) {
             cJSON_Delete(read);
             return OK;
         }
-        if (!is_hf(t->source)) cJSON_DeleteItemFromObjectCaseSensitive(read, "quantization_config");
+        if (!(t->source->format->has & FORMAT_CONFIG_JSON))
+            cJSON_DeleteItemFromObjectCaseSensitive(read, "quantization_config");
     }
     cJSON *config = read ? read : x->config;
     hf_config_set_dtype(config, dtype);
@@ -372,4 +370,4 @@ static void release_hf(struct target *t)
     cJSON_Delete(x->config);
 }
 
-const struct target_kind target_hf = {"hf", plan_hf, write_small_files, NULL, release_hf};
+const struct target_kind target_hf = {plan_hf, write_small_files, NULL, release_hf};

@@ -292,5 +292,5 @@ static void release_torch(struct target *t)
     }
 }
 
-const struct target_kind target_torch = {"torch", plan_torch, megatron_small_files,
-                                         megatron_root_files, release_torch};
+const struct target_kind target_torch = {plan_torch, megatron_small_files, megatron_root_files,
+                                         release_torch};

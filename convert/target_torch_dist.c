@@ -428,5 +428,5 @@ static void release_torch_dist(struct target *t)
     strbuf_release(&x->common);
 }
 
-const struct target_kind target_torch_dist = {"torch_dist", plan_torch_dist, write_small_files,
+const struct target_kind target_torch_dist = {plan_torch_dist, write_small_files,
                                               megatron_root_files, release_torch_dist};

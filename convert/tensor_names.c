@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "convert/format.h"
 
 /* What names are compared with. */
 struct wanted {
@@ -158,7 +159,7 @@ static void find_hf(struct tensor_names *n, const struct wanted *w, struct list 
     const struct model_map *map = c->family ? model_map_of_family(n->maps, c->family) : NULL;
     struct model_config config = c->config;
     if (!config.vocab_size) config.vocab_size = config.padded_vocab_size;
-    if (n->stored_only || !map || !config.vocab_size || strcmp(c->format, "hf") == 0) return;
+    if (n->stored_only || !map || !config.vocab_size || c->format->has & FORMAT_CONFIG_JSON) return;
     if (model_map_expand(map, &config, NULL, add_hf_parts, &x, NULL)) x.count = 0;
     for (size_t i = 0; i < x.count; i++) {
         struct hf_tensor *h = &x.found[i];

@@ -1,4 +1,5 @@
 #include "validate/forward.h"
+#include "convert/format.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -232,7 +233,8 @@ static struct source_flags source_for(const char *path, const struct source_flag
                                       const struct side *opened)
 {
     struct source_flags out = *flags;
-    if (source_hf.matches(path)) {
+    const struct format *format = format_of_path(path);
+    if (format && format->has & FORMAT_CONFIG_JSON) {
         out.hf_config = NULL;
         out.ckpt_step = UINT64_MAX;
     } else if (opened) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/memory.h"
+#include "convert/format.h"
 #include "convert/options.h"
 #include "validate/hints.h"
 #include "validate/report_page.h"
@@ -84,10 +85,11 @@ static void add_side(const struct page *p, unsigned side)
     strbuf_printf(p->out, "<section class=\"card\"><h3><i>%c</i><span>", side_letter(side));
     page_add_escaped(p, k->path);
     page_add(p, "</span></h3><dl>\n");
-    page_add_row(p, "format", k->format);
+    page_add_row(p, "format", k->format->name);
     if (!s->stored_only) {
         page_add_row(p, "family", k->family ? k->family : "not known");
-        if (strcmp(k->format, "hf")) page_add_row(p, "layout", layout_text(&k->layout, p->a));
+        if (k->format->has & FORMAT_LAYOUT)
+            page_add_row(p, "layout", layout_text(&k->layout, p->a));
         if (k->iteration >= 0 || k->release)
             page_add_row(p, "iteration",
                          k->release ? "release" : arena_printf(p->a, "%" PRId64, k->iteration));

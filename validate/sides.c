@@ -5,6 +5,7 @@
 
 #include "common/checked.h"
 #include "common/json.h"
+#include "convert/format.h"
 #include "convert/inspect.h"
 #include "formats/hf_folder.h"
 #include "validate/optimizer.h"
@@ -34,15 +35,20 @@ static bool has_own_config(const char *path)
     return has;
 }
 
+static bool has_no_iterations(const char *path)
+{
+    const struct format *format = format_of_path(path);
+    return format && !(format->has & FORMAT_ITERATIONS);
+}
+
 /* What one side is told: a Hugging Face folder has no iterations, and most have a config.json. */
 static struct source_options options_for(const char *path, const struct source_options *o,
                                          uint64_t vocab_size)
 {
     struct source_options out = *o;
-    if (source_hf.matches(path)) {
-        if (has_own_config(path)) out.hf_config = NULL;
-        out.has_ckpt_step = false;
-    }
+    const struct format *format = format_of_path(path);
+    if (format && format->has & FORMAT_CONFIG_JSON && has_own_config(path)) out.hf_config = NULL;
+    if (has_no_iterations(path)) out.has_ckpt_step = false;
     if (vocab_size) out.true_vocab_size = vocab_size;
     return out;
 }
@@ -257,8 +263,9 @@ static enum status list_by_stored_names(struct side sides[2], bool optimizer, st
     return fail(err, ERR_UNSUPPORTED,
                 "%s (%s) and %s (%s) have no tensor name in common, and cannot both be read as "
                 "models that Ferry knows%s%s",
-                sides[0].checkpoint.path, sides[0].checkpoint.format, sides[1].checkpoint.path,
-                sides[1].checkpoint.format, why ? ": " : "", why ? why : "");
+                sides[0].checkpoint.path, sides[0].checkpoint.format->name,
+                sides[1].checkpoint.path, sides[1].checkpoint.format->name, why ? ": " : "",
+                why ? why : "");
 }
 
 /* Of a side whose optimizer would be compared with that of the other. */
@@ -302,7 +309,7 @@ enum status sides_open(struct side sides[2], const char *const paths[2],
                        struct error *err)
 {
     const struct source_options *source = &o->source;
-    if (source->has_ckpt_step && source_hf.matches(paths[0]) && source_hf.matches(paths[1]))
+    if (source->has_ckpt_step && has_no_iterations(paths[0]) && has_no_iterations(paths[1]))
         return fail(err, ERR_USAGE, "--ckpt-step: Hugging Face folders have no iterations");
     for (unsigned i = 0; i < 2; i++)
         TRY(open_side(&sides[i], paths[i], source, 0, maps, err));

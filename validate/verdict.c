@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/colour.h"
+#include "convert/format.h"
 #include "convert/options.h"
 #include "convert/report.h"
 #include "validate/tensor_table.h"
@@ -97,14 +98,14 @@ const char *side_text(struct comparison *c, unsigned side)
     const struct side *s = &c->sides[side];
     const struct checkpoint *k = &s->checkpoint;
     struct strbuf text = {0};
-    strbuf_add_text(&text, k->format);
+    strbuf_add_text(&text, k->format->name);
     if (!s->stored_only) {
         strbuf_printf(&text, ", %s", k->family ? k->family : "family not known");
         if (k->release)
             strbuf_add_text(&text, ", release");
         else if (k->iteration >= 0)
             strbuf_printf(&text, ", iteration %" PRId64, k->iteration);
-        if (strcmp(k->format, "hf"))
+        if (k->format->has & FORMAT_LAYOUT)
             strbuf_printf(&text, ", %s", layout_text(&k->layout, &c->arena));
     } else {
         strbuf_add_text(&text, ", by stored names");

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "convert/format.h"
 #include "convert/options.h"
 #include "validate/hints.h"
 #include "validate/stored_names.h"
@@ -57,7 +58,7 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
     const struct checkpoint *c = &s->checkpoint;
     cJSON *side = cJSON_AddObjectToObject(o, name);
     json_add_text(side, "path", c->path);
-    json_add_text(side, "format", c->format);
+    json_add_text(side, "format", c->format->name);
     json_add_text(side, "family", c->family);
     cJSON_AddBoolToObject(side, "compared_by_stored_names", s->stored_only);
     if (c->iteration >= 0) json_add_u64(side, "iteration", (uint64_t)c->iteration);

@@ -1,0 +1,135 @@
+#include "convert/format.h"
+
+#include <string.h>
+
+/* ---- Hugging Face ---- */
+
+static const char *const hf_paths[] = {
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "*.safetensors.index.json",
+    "pytorch_model.bin",
+    "*.bin.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "configuration_*.py", /* code that comes with a model */
+    "modeling_*.py",
+    "tokenization_*.py",
+    "README.md",
+    "LICENSE*",
+    ".gitattributes",
+    "ferry.json",
+    "integrity.json",
+};
+static const char *const hf_config[] = {"config.json", NULL};
+static const char *const hf_weights[] = {"model.safetensors", "pytorch_model.bin",
+                                         "*.safetensors.index.json", "*.bin.index.json", NULL};
+static const struct format_contents hf_contents = {
+    .paths = hf_paths,
+    .num_paths = sizeof hf_paths / sizeof *hf_paths,
+    .signs = {hf_config, hf_weights},
+    .lacks = "config.json and weights",
+};
+
+const struct format format_hf = {
+    .name = "hf",
+    .title = "Hugging Face",
+    .has = FORMAT_CONFIG_JSON | FORMAT_SHARDS,
+    .becomes = &format_torch_dist,
+    .source = &source_hf,
+    .target = &target_hf,
+    .contents = &hf_contents,
+    .last_entry = "config.json",
+};
+
+/* ---- Megatron ---- */
+
+static const char *const megatron_paths[] = {
+    ".metadata",
+    "metadata.json",
+    "*.distcp",
+    "common.pt",
+    "mp_rank_*/*.pt", /* weights, optimizer, rng, and a dataloader's state for each dp rank */
+    "run_config.yaml",
+    "train_state.pt",
+    "integrity.json",
+    "ferry.json",
+    "ferry-hf/config.json",
+    "tokenizer/*",
+    "modelopt_run_config.yaml",
+    "modelopt_state/.metadata",
+    "modelopt_state/metadata.json",
+    "modelopt_state/*.distcp",
+    "modelopt_state/common.pt",
+    "hf/*.json", /* Megatron-Bridge's export */
+    "hf/*.safetensors",
+};
+static const char *const megatron_weights[] = {".metadata", "mp_rank_*", NULL};
+static const char *const megatron_roots[] = {
+    "iter_*", "release", "latest_checkpointed_iteration.txt", "latest_train_state.pt", NULL};
+static const struct format_contents megatron_contents = {
+    .paths = megatron_paths,
+    .num_paths = sizeof megatron_paths / sizeof *megatron_paths,
+    .signs = {megatron_weights, NULL},
+    .lacks = ".metadata or mp_rank_* folder",
+    .companion_folders = "ferry-hf hf",
+};
+
+const struct format format_torch_dist = {
+    .name = "torch_dist",
+    .title = "Megatron",
+    .has = FORMAT_LAYOUT | FORMAT_ITERATIONS | FORMAT_ARGS | FORMAT_COMMON_OBJECT,
+    .source = &source_megatron,
+    .target = &target_torch_dist,
+    .contents = &megatron_contents,
+    .root_signs = megatron_roots,
+};
+
+const struct format format_torch = {
+    .name = "torch",
+    .title = "Megatron",
+    .has = FORMAT_LAYOUT | FORMAT_ITERATIONS | FORMAT_ARGS,
+    .source = &source_megatron,
+    .target = &target_torch,
+    .contents = &megatron_contents,
+    .root_signs = megatron_roots,
+};
+
+/* ---- all ---- */
+
+#define FORMAT_ROW(name) &format_##name,
+#define FORMAT_WORD(word, name)
+static const struct format *const formats[] = {FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)};
+#undef FORMAT_ROW
+#undef FORMAT_WORD
+
+const struct format *format_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (strcmp(formats[i]->name, name) == 0) return formats[i];
+    return NULL;
+}
+
+const struct format *format_of_path(const char *path)
+{
+    for (size_t i = sizeof formats / sizeof *formats; i-- > 0;)
+        if (formats[i]->source->matches(path)) return formats[i];
+    return NULL;
+}
+
+void format_tell_publishing(const struct format *f, struct publish_options *o)
+{
+    o->root_title = f->title;
+    o->root_signs = f->root_signs;
+    o->last_entry = f->last_entry;
+}
