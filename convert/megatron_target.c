@@ -397,7 +397,7 @@ enum status megatron_common_state(struct target *t, bool per_layer, struct value
 
 /* Megatron-Bridge's train_state: a dict of 0-dim tensors, all eight keys of which must be there
  * (training/state.py:TrainState.load_state_dict); its own are int32 as far as that holds them. */
-static enum status make_train_state(const struct target *t, struct strbuf *out, struct error *err)
+static enum status make_train_state(struct target *t, struct strbuf *out, struct error *err)
 {
     static const char *const ints[] = {"step", "consumed_train_samples", "skipped_train_samples",
                                        "consumed_valid_samples"};
@@ -441,20 +441,20 @@ static enum status make_train_state(const struct target *t, struct strbuf *out, 
 }
 
 /* The source's own where it has one and the iteration stays; else one made of its args. */
-static enum status train_state_bytes(const struct target *t, struct strbuf *out, struct error *err)
+static enum status train_state_bytes(struct target *t, struct strbuf *out, struct error *err)
 {
-    struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
+    struct arena *a = &t->plan.arena;
     const char *own = path_join(a, t->source->folder, "train_state.pt");
     if (t->options.has_iteration || !has_args(t->source) || !path_exists(own))
         return make_train_state(t, out, err);
     return file_read_all(own, SMALL_FILE_CAP, out, err);
 }
 
-static enum status write_run_config(const struct target *t, const char *path, struct error *err)
+static enum status write_run_config(struct target *t, const char *path, struct error *err)
 {
     struct args_facts facts = facts_of(t);
     struct strbuf text = {0};
-    struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
+    struct arena *a = &t->plan.arena;
     const char *own = path_join(a, t->source->folder, "run_config.yaml");
     cJSON *tree;
     if (has_args(t->source) && path_exists(own)) {
@@ -471,9 +471,9 @@ static enum status write_run_config(const struct target *t, const char *path, st
 }
 
 /* config.json and the tokenizer; the config gets the dtype that weights were cast to. */
-static enum status write_hf_folder(const struct target *t, const char *folder, struct error *err)
+static enum status write_hf_folder(struct target *t, const char *folder, struct error *err)
 {
-    struct arena *a = (struct arena *)(uintptr_t)&t->plan.arena;
+    struct arena *a = &t->plan.arena;
     const char *from = t->source->hf_folder;
     if (!from) return OK;
     TRY(folder_create(folder, err));

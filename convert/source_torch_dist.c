@@ -203,11 +203,11 @@ static const struct {
     {"optimizer.state.fp32_param.", "optimizer.param."},
 };
 
-static const char *optimizer_kind(const struct checkpoint *c)
+static const char *optimizer_kind(struct checkpoint *c)
 {
     const struct value *content = value_get(c->common, "content_metadata");
     const char *kind = value_as_text(value_get(content, "distrib_optim_sharding_type"));
-    if (kind) return arena_printf((struct arena *)(uintptr_t)&c->arena, "distributed, %s", kind);
+    if (kind) return arena_printf(&c->arena, "distributed, %s", kind);
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
         if (fnmatch("*optimizer.distributed.*", c->catalog.stored.tensors[i].name, 0) == 0)
             return "distributed, dp_reshardable";

@@ -46,7 +46,7 @@ static struct model_config config_of(const struct checkpoint *c, const struct mo
 }
 
 /* All but the groups. */
-static enum status begin(struct model *m, struct checkpoint *c, const struct model_options *o,
+static enum status begin(struct model *m, const struct checkpoint *c, const struct model_options *o,
                          const struct group_sizes *sizes, struct error *err)
 {
     const struct device *device = o->device ? o->device : &cpu_device;
@@ -63,7 +63,7 @@ static enum status begin(struct model *m, struct checkpoint *c, const struct mod
     return layout_make(&m->layout, &m->arena, &o->layout, &m->config, err);
 }
 
-enum status model_open(struct model *m, struct checkpoint *c, const struct model_options *o,
+enum status model_open(struct model *m, const struct checkpoint *c, const struct model_options *o,
                        struct comm *comm, struct error *err)
 {
     struct group_sizes sizes = model_group_sizes(o);
@@ -72,8 +72,8 @@ enum status model_open(struct model *m, struct checkpoint *c, const struct model
     return collectives_open(&m->collectives, &m->groups, m->device, o->collectives, err);
 }
 
-enum status model_imagine(struct model *m, struct checkpoint *c, const struct model_options *o,
-                          unsigned rank, struct error *err)
+enum status model_imagine(struct model *m, const struct checkpoint *c,
+                          const struct model_options *o, unsigned rank, struct error *err)
 {
     struct group_sizes sizes = model_group_sizes(o);
     TRY(begin(m, c, o, &sizes, err));

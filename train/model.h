@@ -30,9 +30,9 @@ struct model_options {
 
 struct model {
     struct arena arena;
-    struct checkpoint *checkpoint;    /* the caller's; NULL: there is no checkpoint */
-    struct model_config config;       /* its vocabulary is the rows that the checkpoint has */
-    const struct param_table *params; /* of config */
+    const struct checkpoint *checkpoint; /* the caller's; NULL: there is no checkpoint */
+    struct model_config config;          /* its vocabulary is the rows that the checkpoint has */
+    const struct param_table *params;    /* of config */
     struct model_options options;
     struct layout layout;
     struct groups groups;
@@ -51,11 +51,11 @@ uint64_t model_learned_positions(const struct model_config *c);
 struct group_sizes model_group_sizes(const struct model_options *o);
 
 /* c: NULL where there is options.config. */
-MUST_CHECK enum status model_open(struct model *m, struct checkpoint *c,
+MUST_CHECK enum status model_open(struct model *m, const struct checkpoint *c,
                                   const struct model_options *o, struct comm *comm,
                                   struct error *err);
 /* The same of a rank of a job that there need not be: for passes that are made to be measured. */
-MUST_CHECK enum status model_imagine(struct model *m, struct checkpoint *c,
+MUST_CHECK enum status model_imagine(struct model *m, const struct checkpoint *c,
                                      const struct model_options *o, unsigned rank,
                                      struct error *err);
 void model_close(struct model *m);

@@ -122,8 +122,9 @@ static struct load_target *list_targets(const struct parameters *p, size_t first
     return targets;
 }
 
-static enum status load_some(struct parameters *p, struct checkpoint *c, size_t first, size_t end,
-                             char *memory, const struct load_options *o, struct error *err)
+static enum status load_some(struct parameters *p, const struct checkpoint *c, size_t first,
+                             size_t end, char *memory, const struct load_options *o,
+                             struct error *err)
 {
     struct load_result result;
     size_t count;
@@ -150,8 +151,8 @@ static size_t last_that_fits(const struct parameters *p, size_t first)
 }
 
 /* Padding within is 0. */
-static enum status upload_some(struct parameters *p, struct checkpoint *c, size_t first, size_t end,
-                               const struct device *device, char *region,
+static enum status upload_some(struct parameters *p, const struct checkpoint *c, size_t first,
+                               size_t end, const struct device *device, char *region,
                                const struct load_options *o, struct error *err)
 {
     uint64_t from = p->items[first].offset, bytes = end_of(p, end - 1) - from;
@@ -163,8 +164,9 @@ static enum status upload_some(struct parameters *p, struct checkpoint *c, size_
     return st;
 }
 
-enum status parameters_load(struct parameters *p, struct checkpoint *c, const struct device *device,
-                            void *region, const struct load_options *o, struct error *err)
+enum status parameters_load(struct parameters *p, const struct checkpoint *c,
+                            const struct device *device, void *region, const struct load_options *o,
+                            struct error *err)
 {
     if (device->is_host) return load_some(p, c, 0, p->count, region, o, err);
     for (size_t i = 0, end; i < p->count; i = end) {

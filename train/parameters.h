@@ -71,7 +71,7 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned n
 
 /* Fills all parameters in `region` [bytes] of the device, which is zeroed: states stay so. To
  * another device than the host they go through a buffer, as many at a time as fit it. */
-MUST_CHECK enum status parameters_load(struct parameters *p, struct checkpoint *c,
+MUST_CHECK enum status parameters_load(struct parameters *p, const struct checkpoint *c,
                                        const struct device *device, void *region,
                                        const struct load_options *o, struct error *err);
 

@@ -25,7 +25,7 @@ static enum status check_taken(const struct checkpoint *c, const bool *taken, st
 }
 
 /* One rank of one has the whole model, and of a batch of one token the program is the same. */
-static enum status mark_all(struct checkpoint *c, bool *taken, struct error *err)
+static enum status mark_all(const struct checkpoint *c, bool *taken, struct error *err)
 {
     const struct model_options one_rank = {.elem = ELEM_F32};
     const struct batch one_token = {.num_sequences = 1, .length = 1};
@@ -40,7 +40,7 @@ static enum status mark_all(struct checkpoint *c, bool *taken, struct error *err
     return st;
 }
 
-enum status unused_check(struct checkpoint *c, struct error *err)
+enum status unused_check(const struct checkpoint *c, struct error *err)
 {
     struct arena scratch;
     TRY(gaps_check(&c->gaps, c->path, err));

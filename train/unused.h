@@ -9,6 +9,6 @@
 
 /* ERR_UNSUPPORTED, with the names of some, where tensors are missing, where stored ones have no
  * place in the model, and where no op takes a parameter; and where no program can be built. */
-MUST_CHECK enum status unused_check(struct checkpoint *c, struct error *err);
+MUST_CHECK enum status unused_check(const struct checkpoint *c, struct error *err);
 
 #endif
