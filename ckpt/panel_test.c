@@ -65,7 +65,7 @@ static void elements_come_from_wherever_they_lie(void **state)
 }
 
 /* Bytes that a reader reads of the file are counted, so that how it reads shows. */
-static uint64_t bytes_read(const struct pair *pair, uint64_t count, size_t buffer_elements)
+static uint64_t bytes_fetched(const struct pair *pair, uint64_t count, size_t buffer_elements)
 {
     uint64_t seed = test_seed();
     struct source s;
@@ -97,14 +97,14 @@ static void close_runs_are_read_at_once_and_far_ones_alone(void **state)
     (void)state;
     /* 1000 runs of 64 of 128: one call for all is cheaper; of 64 KiB: it is not. */
     const struct pair close = {.num_axes = 2, .axes = {{1000, 64, 128}, {64, 1, 1}}};
-    assert_int_equal(bytes_read(&close, 64000, 1 << 20), 999 * 128 + 64);
+    assert_int_equal(bytes_fetched(&close, 64000, 1 << 20), 999 * 128 + 64);
     const struct pair far = {.num_axes = 2, .axes = {{10, 64, 65536}, {64, 1, 1}}};
-    assert_int_equal(bytes_read(&far, 640, 1 << 20), 640);
+    assert_int_equal(bytes_fetched(&far, 640, 1 << 20), 640);
     /* What does not fit the buffer is halved: gaps between halves are not read. */
-    assert_int_equal(bytes_read(&close, 64000, 64000), 998 * 128 + 2 * 64);
+    assert_int_equal(bytes_fetched(&close, 64000, 64000), 998 * 128 + 2 * 64);
     /* A transpose of single bytes. */
     const struct pair columns = {.num_axes = 2, .axes = {{100, 50, 1}, {50, 1, 100}}};
-    assert_int_equal(bytes_read(&columns, 5000, 5000), 5000);
+    assert_int_equal(bytes_fetched(&columns, 5000, 5000), 5000);
 }
 
 static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)

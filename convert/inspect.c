@@ -328,7 +328,7 @@ static void files_text(struct strbuf *out, const struct stored *s)
 {
     strbuf_add_text(out, "files\n");
     for (size_t i = 0; i < s->num_files; i++) {
-        if (s->files[i].deflated) continue;
+        if (s->files[i].coding) continue;
         add_row_name(out, s->files[i].path, 60);
         strbuf_printf(out, "%10s\n", bytes_text(s->files[i].stamp.size_bytes));
     }
@@ -434,7 +434,7 @@ static cJSON *files_json(const struct stored *s)
 {
     cJSON *list = cJSON_CreateArray();
     for (size_t i = 0; i < s->num_files; i++) {
-        if (s->files[i].deflated) continue;
+        if (s->files[i].coding) continue;
         cJSON *o = cJSON_CreateObject();
         json_add_text(o, "path", s->files[i].path);
         json_add_u64(o, "bytes", s->files[i].stamp.size_bytes);

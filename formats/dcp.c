@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/checked.h"
 #include "common/memory.h"
@@ -328,23 +327,23 @@ static enum status take_tensor(struct item *item, const struct torch_file *t, st
     if (dtype_infos[v->dtype].bits != dtype_infos[item->dtype].bits)
         return fail(err, ERR_CORRUPT, "metadata says %s, the file holds %s",
                     dtype_infos[item->dtype].name, dtype_infos[v->dtype].name);
-    if (t->num_storages && t->storages[0].deflated)
+    if (t->num_storages && t->storages[0].coding)
         return fail(err, ERR_UNSUPPORTED, "its archive is deflated");
     struct torch_place place = torch_place_of(t, v);
     item->dtype = v->dtype;
     item->byte_swapped = t->byte_swapped;
-    item->data_offset = place.offset_bytes;
+    item->data_offset = item->place->offset + place.offset_bytes;
     if (place.stride) item->stride = arena_copy(a, place.stride, v->num_dims * sizeof *v->stride);
     return OK;
 }
 
-static enum status read_item(const struct open *o, struct item *item, int fd, struct arena *a,
-                             struct error *err)
+static enum status read_item(const struct open *o, struct item *item, const struct bytes *file,
+                             struct arena *a, struct error *err)
 {
     struct torch_file t;
     const struct meta_place *p = item->place;
-    const char *path = o->paths[p->path];
-    enum status st = torch_parse(&t, NULL, fd, path, p->offset, p->length, err);
+    const struct bytes archive = bytes_range(file, p->offset, p->length);
+    enum status st = torch_parse(&t, NULL, &archive, err);
     if (!st) {
         st = take_tensor(item, &t, a, err);
         torch_close(&t);
@@ -360,14 +359,14 @@ static enum status read_batch(void *context, size_t index, unsigned worker, stru
     struct item **items = o->by_place + b->first;
     uint32_t path = items[0]->place->path;
     struct file_stamp stamp;
-    int fd;
-    TRY(file_open(o->paths[path], &fd, &stamp, err));
+    struct bytes file;
+    TRY(bytes_open(&file, o->paths[path], &stamp, err));
     enum status st = OK;
     if (!file_stamp_equal(&stamp, &o->stamps[path]))
         st = fail(err, ERR_IO, "%s: changed while it was read", o->paths[path]);
     for (size_t i = 0; i < b->count && !st; i++)
-        st = read_item(o, items[i], fd, &o->worker_arenas[worker], err);
-    close(fd);
+        st = read_item(o, items[i], &file, &o->worker_arenas[worker], err);
+    bytes_release(&file);
     return st;
 }
 
@@ -519,11 +518,13 @@ enum status dcp_read_object(struct stored *s, const struct stored_object *object
                             struct value **out, struct error *err)
 {
     struct torch_file t;
-    int fd;
+    struct bytes file;
     const struct stored_file *f = &s->files[object->file];
-    TRY(file_open(f->path, &fd, NULL, err));
-    enum status st = torch_parse(&t, a, fd, f->path, object->offset_bytes, object->size_bytes, err);
-    close(fd);
+    TRY(bytes_open(&file, f->path, NULL, err));
+    file.size_bytes = f->size_bytes; /* of when it was checked: a shorter one cannot be read */
+    const struct bytes archive = bytes_range(&file, object->offset_bytes, object->size_bytes);
+    enum status st = torch_parse(&t, a, &archive, err);
+    bytes_release(&file);
     if (st) return fail_in(err, "%s: %s", f->path, object->name);
     *out = t.root;
     torch_close(&t);

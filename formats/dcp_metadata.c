@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
-#include "common/file.h"
 #include "common/memory.h"
 #include "formats/dcp_internal.h"
 #include "formats/pickle.h"
@@ -331,37 +329,22 @@ static enum status take_root(struct dcp_metadata *m, const struct value *root, s
     return OK;
 }
 
-struct open_metadata {
-    int fd;
-    const char *path;
-};
-
-static enum status read_file(void *context, uint64_t offset, void *to, size_t bytes,
-                             struct error *err)
-{
-    const struct open_metadata *f = context;
-    return file_read(f->fd, f->path, to, bytes, offset, err);
-}
-
 enum status dcp_metadata_read(struct dcp_metadata *m, const char *path, struct error *err)
 {
     static const char *const skipped[] = {"all_local_plans"};
-    struct open_metadata f = {.path = path};
-    struct file_stamp stamp;
+    struct bytes file;
     struct value *root;
     struct arena values; /* what is left of the pickle */
     *m = (struct dcp_metadata){.seed = dcp_random()};
     arena_init(&m->arena);
     arena_init(&values);
-    TRY(file_open(path, &f.fd, &stamp, err));
-    m->chunks_left = stamp.size_bytes;
+    TRY(bytes_open(&file, path, NULL, err));
+    m->chunks_left = file.size_bytes;
     const struct pickle_hooks hooks = {
         .context = m, .built = built, .skip_attributes = skipped, .num_skip_attributes = 1};
-    const struct pickle_input in = {
-        .read = read_file, .context = &f, .size_bytes = stamp.size_bytes};
-    enum status st = pickle_read(&values, &in, 0, &hooks, &root, NULL, err);
+    enum status st = pickle_read(&values, &file, 0, &hooks, &root, NULL, err);
     if (!st) st = take_root(m, root, err);
-    close(f.fd);
+    bytes_release(&file);
     arena_release(&values);
     if (!st) return OK;
     dcp_metadata_release(m);

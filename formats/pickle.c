@@ -827,9 +827,8 @@ static void reader_release(struct pickle_reader *r)
     free(r->memo);
 }
 
-static enum status make_survey(struct pickle_survey *s, const struct pickle_input *in,
-                               uint64_t offset, const struct pickle_hooks *hooks, bool skip,
-                               struct error *err)
+static enum status make_survey(struct pickle_survey *s, const struct bytes *in, uint64_t offset,
+                               const struct pickle_hooks *hooks, bool skip, struct error *err)
 {
     struct pickle_lexer x;
     enum status st = OK;
@@ -846,7 +845,7 @@ static enum status make_survey(struct pickle_survey *s, const struct pickle_inpu
     return st;
 }
 
-static enum status read_once(struct arena *a, const struct pickle_input *in, uint64_t offset,
+static enum status read_once(struct arena *a, const struct bytes *in, uint64_t offset,
                              const struct pickle_hooks *hooks, bool skip, struct value **out,
                              uint64_t *end, bool *again, struct error *err)
 {
@@ -862,7 +861,7 @@ static enum status read_once(struct arena *a, const struct pickle_input *in, uin
     return st;
 }
 
-enum status pickle_read(struct arena *a, const struct pickle_input *in, uint64_t offset,
+enum status pickle_read(struct arena *a, const struct bytes *in, uint64_t offset,
                         const struct pickle_hooks *hooks, struct value **out, uint64_t *end,
                         struct error *err)
 {
@@ -874,6 +873,6 @@ enum status pickle_read(struct arena *a, const struct pickle_input *in, uint64_t
 enum status pickle_read_bytes(struct arena *a, const void *data, size_t bytes, struct value **out,
                               struct error *err)
 {
-    struct pickle_input in = {.data = bytes ? data : "", .size_bytes = bytes};
+    struct bytes in = bytes_of_memory(bytes ? data : "", bytes);
     return pickle_read(a, &in, 0, NULL, out, NULL, err);
 }

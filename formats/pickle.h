@@ -17,15 +17,8 @@
 
 #include "common/status.h"
 #include "common/strbuf.h"
+#include "formats/bytes.h"
 #include "formats/value.h"
-
-/* Where a pickle's bytes come from: memory, or read(), which gives `bytes` bytes at offset. */
-struct pickle_input {
-    const void *data; /* the whole stream; NULL: read() */
-    enum status (*read)(void *context, uint64_t offset, void *to, size_t bytes, struct error *err);
-    void *context;
-    uint64_t size_bytes; /* of the whole stream */
-};
 
 /* What a caller does with instances while they are built, so that a .metadata of a hundred thousand
  * chunks costs what its chunks do and not what its Python objects do. Each may be NULL. */
@@ -50,7 +43,7 @@ struct pickle_hooks {
 /* Reads one pickle that starts at `offset` of the input and sets *end (may be NULL) to the byte
  * behind its STOP. The values are in arena a. hooks may be NULL. Storages of persistent ids appear
  * as VALUE_STORAGE. */
-MUST_CHECK enum status pickle_read(struct arena *a, const struct pickle_input *in, uint64_t offset,
+MUST_CHECK enum status pickle_read(struct arena *a, const struct bytes *in, uint64_t offset,
                                    const struct pickle_hooks *hooks, struct value **out,
                                    uint64_t *end, struct error *err);
 

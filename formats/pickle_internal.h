@@ -60,16 +60,16 @@ struct pickle_token {
 };
 
 struct pickle_lexer {
-    const struct pickle_input *in;
+    const struct bytes *in;
     const char *data; /* data[at..end) comes next */
     size_t at, end;
     uint64_t base;       /* offset of data[0] in the stream */
     uint64_t size_bytes; /* of the stream */
-    char *buffer;        /* what data is where `in` gives it */
+    char *buffer;        /* what data is where `in` is not in memory */
     size_t capacity;
 };
 
-void lexer_init(struct pickle_lexer *x, const struct pickle_input *in, uint64_t offset);
+void lexer_init(struct pickle_lexer *x, const struct bytes *in, uint64_t offset);
 void lexer_release(struct pickle_lexer *x);
 void lexer_seek(struct pickle_lexer *x, uint64_t offset);
 static inline uint64_t lexer_offset(const struct pickle_lexer *x)

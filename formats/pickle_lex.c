@@ -9,12 +9,12 @@
 
 enum { WINDOW_BYTES = 64 << 10 };
 
-void lexer_init(struct pickle_lexer *x, const struct pickle_input *in, uint64_t offset)
+void lexer_init(struct pickle_lexer *x, const struct bytes *in, uint64_t offset)
 {
     *x = (struct pickle_lexer){.in = in, .base = offset, .size_bytes = in->size_bytes};
-    if (!in->data) return;
+    x->data = bytes_in_memory(in);
+    if (!x->data) return;
     x->base = 0;
-    x->data = in->data;
     x->end = (size_t)in->size_bytes;
     x->at = (size_t)min_u64(offset, in->size_bytes);
 }
@@ -60,7 +60,7 @@ static enum status fill(struct pickle_lexer *x, size_t bytes, struct error *err)
     x->end = kept;
     uint64_t offset = x->base + kept;
     size_t room = (size_t)min_u64(x->capacity - kept, x->size_bytes - offset);
-    TRY(x->in->read(x->in->context, offset, x->buffer + kept, room, err));
+    TRY(bytes_read(x->in, offset, x->buffer + kept, room, err));
     x->end += room;
     return OK;
 }

@@ -277,13 +277,20 @@ static void a_million_levels_are_read_written_and_released(void **state)
 
 /* ---- through a window ---- */
 
-static enum status read_stream(void *context, uint64_t offset, void *to, size_t bytes,
+static enum status read_stream(const struct bytes *b, uint64_t at, void *to, size_t count,
                                struct error *e)
 {
-    const struct strbuf *s = context;
-    if (offset + bytes > s->length) return fail(e, ERR_OURS, "read past the end");
-    memcpy(to, s->data + offset, bytes);
+    (void)b;
+    if (at + count > stream.length) return fail(e, ERR_OURS, "read past the end");
+    memcpy(to, stream.data + at, count);
     return OK;
+}
+
+/* What `stream` holds, of which the reader cannot see that it is in memory. */
+static struct bytes stream_bytes(void)
+{
+    static const struct bytes_kind kind = {.read = read_stream};
+    return (struct bytes){.kind = &kind, .path = "stream", .size_bytes = stream.length};
 }
 
 /* Texts of many lengths, so that arguments lie across the ends of windows. */
@@ -305,7 +312,7 @@ static void a_stream_longer_than_the_window_is_read_piecewise(void **state)
     assert_ok(pickle_write(&stream, list, &err));
     size_t end_of_pickle = stream.length;
     strbuf_add_text(&stream, "behind");
-    struct pickle_input in = {.read = read_stream, .context = &stream, .size_bytes = stream.length};
+    struct bytes in = stream_bytes();
     uint64_t end;
     assert_ok(pickle_read(&a, &in, 6, NULL, &got, &end, &err));
     assert_int_equal(end, end_of_pickle);
@@ -320,7 +327,8 @@ static void a_failure_to_read_is_passed_on(void **state)
     (void)state;
     struct value *v;
     strbuf_add_text(&stream, "N");
-    struct pickle_input in = {.read = read_stream, .context = &stream, .size_bytes = 100};
+    struct bytes in = stream_bytes();
+    in.size_bytes = 100;
     assert_fails(pickle_read(&a, &in, 0, NULL, &v, NULL, &err), ERR_OURS, "read past the end");
 }
 
@@ -352,7 +360,7 @@ static struct value *c_of(int64_t x, struct value *shared)
 
 static struct value *read_hooked(size_t *built, const char *skip)
 {
-    struct pickle_input in = {.read = read_stream, .context = &stream, .size_bytes = stream.length};
+    struct bytes in = stream_bytes();
     struct pickle_hooks hooks = {.context = built,
                                  .built = number_of_c,
                                  .collect_bytes = 1,
@@ -364,12 +372,12 @@ static struct value *read_hooked(size_t *built, const char *skip)
     return v;
 }
 
-static enum status read_failing(void *context, uint64_t offset, void *to, size_t bytes,
+static enum status read_failing(const struct bytes *b, uint64_t at, void *to, size_t count,
                                 struct error *e)
 {
-    int *calls_left = context;
+    int *calls_left = b->from.state;
     if ((*calls_left)-- == 0) return fail(e, ERR_IO, "the disk is gone");
-    return read_stream(&stream, offset, to, bytes, e);
+    return read_stream(b, at, to, count, e);
 }
 
 /* Also where nothing is built of what is read. */
@@ -380,11 +388,13 @@ static void a_failure_in_any_pass_is_passed_on(void **state)
     value_append(&a, list, c_of(5, value_int(&a, 7)));
     assert_ok(pickle_write(&stream, list, &err));
     const char *skip = "shared";
+    static const struct bytes_kind failing = {.read = read_failing};
     for (int call = 0;; call++) {
         size_t built = 0;
         int calls_left = call;
-        struct pickle_input in = {
-            .read = read_failing, .context = &calls_left, .size_bytes = stream.length};
+        struct bytes in = stream_bytes();
+        in.kind = &failing;
+        in.from.state = &calls_left;
         struct pickle_hooks hooks = {.context = &built,
                                      .built = number_of_c,
                                      .skip_attributes = &skip,

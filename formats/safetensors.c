@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/args.h"
 #include "common/checked.h"
@@ -50,12 +49,13 @@ static enum status bad(const struct header *h, const struct entry *e, struct err
 
 /* ---- the text of the header ---- */
 
-static enum status read_text(struct header *h, int fd, uint64_t file_bytes, struct strbuf *text,
+static enum status read_text(struct header *h, const struct bytes *file, struct strbuf *text,
                              struct error *err)
 {
     uint8_t head[16];
+    const uint64_t file_bytes = file->size_bytes;
     size_t head_bytes = min_u64(sizeof head, file_bytes);
-    TRY(file_read(fd, h->path, head, head_bytes, 0, err));
+    TRY(bytes_read(file, 0, head, head_bytes, err));
     if (file_bytes < 8)
         return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " bytes; a safetensors header needs 8",
                     h->path, file_bytes);
@@ -72,7 +72,7 @@ static enum status read_text(struct header *h, int fd, uint64_t file_bytes, stru
                     h->path, h->header_bytes, file_bytes);
     h->data_bytes = file_bytes - 8 - h->header_bytes;
     strbuf_add_repeated(text, '\0', h->header_bytes);
-    return file_read(fd, h->path, text->data, text->length, 8, err);
+    return bytes_read(file, 8, text->data, text->length, err);
 }
 
 /* ---- entries ---- */
@@ -246,12 +246,12 @@ enum status safetensors_open(struct stored *s, const char *path, struct safetens
     struct header h = {.path = path};
     struct strbuf text = {0};
     struct file_stamp stamp;
-    int fd;
+    struct bytes file;
     *info = (struct safetensors_info){.first_tensor = s->num_tensors};
-    TRY(file_open(path, &fd, &stamp, err));
+    TRY(bytes_open(&file, path, &stamp, err));
     arena_init(&h.arena);
-    enum status st = read_text(&h, fd, stamp.size_bytes, &text, err);
-    close(fd);
+    enum status st = read_text(&h, &file, &text, err);
+    bytes_release(&file);
     if (!st && json_parse(text.data, text.length, JSON_STRICT, &h.tree, err))
         st = fail_in(err, "%s: header", path);
     strbuf_release(&text);

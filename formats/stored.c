@@ -1,13 +1,9 @@
 #include "formats/stored.h"
 
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include <zlib.h>
 
 #include "common/checked.h"
 #include "common/memory.h"
@@ -37,14 +33,14 @@ uint32_t stored_add_file(struct stored *s, const char *path, const struct file_s
     return (uint32_t)(s->num_files - 1);
 }
 
-uint32_t stored_add_deflated(struct stored *s, uint32_t file, uint64_t offset,
-                             uint64_t packed_bytes, uint64_t size_bytes)
+uint32_t stored_add_packed(struct stored *s, uint32_t file, enum bytes_coding coding,
+                           uint64_t offset, uint64_t packed_bytes, uint64_t size_bytes)
 {
     struct stored_file *f = ARENA_PUSH(&s->arena, s->files, s->num_files, s->files_capacity);
     *f = s->files[file];
-    f->deflated = true;
-    f->deflated_offset = offset;
-    f->deflated_bytes = packed_bytes;
+    f->coding = coding;
+    f->packed_offset = offset;
+    f->packed_bytes = packed_bytes;
     f->size_bytes = size_bytes;
     return (uint32_t)(s->num_files - 1);
 }
@@ -168,23 +164,11 @@ uint64_t stored_tensor_bytes(const struct stored_tensor *t)
 
 /* ---- reading ---- */
 
-/* The inflate state of one deflated file. It only goes forward: what lies behind `at` costs a new
- * start. Held under its mutex for the length of a read. */
-struct inflater {
-    pthread_mutex_t mutex;
-    z_stream z;
-    bool started;
-    uint64_t at;       /* bytes of contents given so far */
-    uint64_t consumed; /* bytes of deflate data fed so far */
-    unsigned char in[16 << 10], skipped[16 << 10];
-};
-
 struct open_file {
-    int fd; /* -1: not open */
-    bool direct;
+    struct bytes source;   /* the file, or the packed data in it; {0}: not open */
+    struct bytes contents; /* what pieces point into; a decoder stays while the file is closed */
     unsigned users;
     uint64_t last_use;
-    struct inflater *inflater;
 };
 
 struct stored_reader {
@@ -204,8 +188,6 @@ struct stored_reader *stored_reader_create(const struct stored *s, unsigned max_
     r->num_files = s->num_files;
     r->max_open = max_open ? max_open : 1;
     r->files = must_calloc(s->num_files ? s->num_files : 1, sizeof *r->files);
-    for (size_t i = 0; i < r->num_files; i++)
-        r->files[i].fd = -1;
     pthread_mutex_init(&r->mutex, NULL);
     return r;
 }
@@ -215,20 +197,12 @@ void stored_reader_set_direct(struct stored_reader *r)
     r->direct = true;
 }
 
-static void inflater_free(struct inflater *i)
-{
-    if (!i) return;
-    if (i->started) inflateEnd(&i->z);
-    pthread_mutex_destroy(&i->mutex);
-    free(i);
-}
-
 void stored_reader_free(struct stored_reader *r)
 {
     if (!r) return;
     for (size_t i = 0; i < r->num_files; i++) {
-        if (r->files[i].fd >= 0) close(r->files[i].fd);
-        inflater_free(r->files[i].inflater);
+        if (r->stored->files[i].coding) bytes_release(&r->files[i].contents);
+        bytes_release(&r->files[i].source);
     }
     pthread_mutex_destroy(&r->mutex);
     free(r->files);
@@ -242,22 +216,36 @@ static void close_oldest(struct stored_reader *r)
     struct open_file *oldest = NULL;
     for (size_t i = 0; i < r->num_files; i++) {
         struct open_file *f = &r->files[i];
-        if (f->fd >= 0 && !f->users && (!oldest || f->last_use < oldest->last_use)) oldest = f;
+        if (f->source.kind && !f->users && (!oldest || f->last_use < oldest->last_use)) oldest = f;
     }
     if (!oldest) return;
-    close(oldest->fd);
-    oldest->fd = -1;
+    bytes_release(&oldest->source);
     r->num_open--;
 }
 
-static enum status open_unchanged(const struct stored_file *f, int *fd, struct error *err)
+static enum status open_unchanged(const struct stored_file *f, struct bytes *b, struct error *err)
 {
     struct file_stamp now;
-    TRY(file_open(f->path, fd, &now, err));
+    TRY(bytes_open(b, f->path, &now, err));
     if (file_stamp_equal(&now, &f->stamp)) return OK;
-    close(*fd);
-    *fd = -1;
+    bytes_release(b);
     return fail(err, ERR_IO, "%s: changed while it was read", f->path);
+}
+
+static enum status open_contents(const struct stored_reader *r, uint32_t file, struct error *err)
+{
+    const struct stored_file *s = &r->stored->files[file];
+    struct open_file *f = &r->files[file];
+    TRY(open_unchanged(s, &f->source, err));
+    if (!s->coding) {
+        if (r->direct) bytes_set_direct(&f->source);
+        f->contents = f->source;
+        f->contents.size_bytes = s->size_bytes; /* file_read tells where it is shorter now */
+        return OK;
+    }
+    f->source = bytes_range(&f->source, s->packed_offset, s->packed_bytes);
+    if (!f->contents.kind) bytes_decode(&f->contents, s->coding, &f->source, s->size_bytes);
+    return OK;
 }
 
 static enum status acquire(struct stored_reader *r, uint32_t file, struct error *err)
@@ -265,21 +253,14 @@ static enum status acquire(struct stored_reader *r, uint32_t file, struct error 
     struct open_file *f = &r->files[file];
     enum status st = OK;
     pthread_mutex_lock(&r->mutex);
-    if (f->fd < 0) {
+    if (!f->source.kind) {
         if (r->num_open >= r->max_open) close_oldest(r);
-        st = open_unchanged(&r->stored->files[file], &f->fd, err);
-        if (!st) {
-            r->num_open++;
-            f->direct = r->direct && !r->stored->files[file].deflated && file_set_direct(f->fd);
-        }
+        st = open_contents(r, file, err);
+        if (!st) r->num_open++;
     }
     if (!st) {
         f->users++;
         f->last_use = ++r->clock;
-        if (r->stored->files[file].deflated && !f->inflater) {
-            f->inflater = must_calloc(1, sizeof *f->inflater);
-            pthread_mutex_init(&f->inflater->mutex, NULL);
-        }
     }
     pthread_mutex_unlock(&r->mutex);
     return st;
@@ -292,76 +273,11 @@ static void release(struct stored_reader *r, uint32_t file)
     pthread_mutex_unlock(&r->mutex);
 }
 
-static enum status inflate_restart(struct inflater *i, const char *path, struct error *err)
-{
-    if (i->started) inflateEnd(&i->z);
-    i->z = (z_stream){0};
-    i->at = i->consumed = 0;
-    i->started = inflateInit2(&i->z, -MAX_WBITS) == Z_OK;
-    return i->started ? OK : fail(err, ERR_MEMORY, "%s: no memory to inflate", path);
-}
-
-/* The next `bytes` of the contents. */
-static enum status inflate_next(struct inflater *i, const struct stored_file *f, int fd, void *to,
-                                size_t bytes, struct error *err)
-{
-    for (size_t done = 0; done < bytes;) {
-        if (!i->z.avail_in) {
-            size_t n = (size_t)min_u64(f->deflated_bytes - i->consumed, sizeof i->in);
-            TRY(file_read(fd, f->path, i->in, n, f->deflated_offset + i->consumed, err));
-            i->consumed += n;
-            i->z.next_in = i->in;
-            i->z.avail_in = (uInt)n;
-        }
-        size_t room = (size_t)min_u64(bytes - done, 1u << 30);
-        i->z.next_out = (unsigned char *)to + done;
-        i->z.avail_out = (uInt)room;
-        int code = inflate(&i->z, Z_NO_FLUSH);
-        size_t got = room - i->z.avail_out;
-        done += got;
-        i->at += got;
-        if (done < bytes && code != Z_OK)
-            return fail(err, ERR_CORRUPT,
-                        "%s: deflated data at %" PRIu64 " ends or breaks at byte %" PRIu64
-                        " of %" PRIu64,
-                        f->path, f->deflated_offset, i->at, f->size_bytes);
-    }
-    return OK;
-}
-
-static enum status inflate_at(struct inflater *i, const struct stored_file *f, int fd,
-                              uint64_t offset, void *to, size_t bytes, struct error *err)
-{
-    if (!i->started || offset < i->at) TRY(inflate_restart(i, f->path, err));
-    while (i->at < offset) {
-        size_t n = (size_t)min_u64(offset - i->at, sizeof i->skipped);
-        TRY(inflate_next(i, f, fd, i->skipped, n, err));
-    }
-    return inflate_next(i, f, fd, to, bytes, err);
-}
-
 enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, void *to,
                         size_t bytes, struct error *err)
 {
-    const struct stored_file *f = &r->stored->files[file];
-    if (offset_bytes > f->size_bytes || bytes > f->size_bytes - offset_bytes)
-        return fail(err, ERR_CORRUPT, "%s: %zu bytes at %" PRIu64 " of %" PRIu64, f->path, bytes,
-                    offset_bytes, f->size_bytes);
     TRY(acquire(r, file, err));
-    enum status st;
-    struct inflater *i = r->files[file].inflater;
-    if (i) {
-        pthread_mutex_lock(&i->mutex);
-        st = inflate_at(i, f, r->files[file].fd, offset_bytes, to, bytes, err);
-        if (st && i->started) { /* half-way: the next read starts anew */
-            inflateEnd(&i->z);
-            i->started = false;
-        }
-        pthread_mutex_unlock(&i->mutex);
-    } else {
-        st = (r->files[file].direct ? file_read_direct : file_read)(r->files[file].fd, f->path, to,
-                                                                    bytes, offset_bytes, err);
-    }
+    enum status st = bytes_read(&r->files[file].contents, offset_bytes, to, bytes, err);
     release(r, file);
     return st;
 }
@@ -370,9 +286,7 @@ void stored_expect(struct stored_reader *r, uint32_t file, uint64_t offset_bytes
 {
     struct error ignored; /* the read that follows tells it */
     if (acquire(r, file, &ignored)) return;
-    if (!r->files[file].inflater && !r->files[file].direct)
-        (void)posix_fadvise(r->files[file].fd, (off_t)offset_bytes, (off_t)bytes,
-                            POSIX_FADV_WILLNEED);
+    bytes_expect(&r->files[file].contents, offset_bytes, bytes);
     release(r, file);
 }
 
@@ -381,7 +295,7 @@ enum status stored_unchanged(const struct stored *s, struct error *err)
     for (size_t i = 0; i < s->num_files; i++) {
         const struct stored_file *f = &s->files[i];
         struct file_stamp now;
-        if (f->deflated) continue; /* stands behind the file that holds it */
+        if (f->coding) continue; /* stands behind the file that holds it */
         TRY(file_stamp(f->path, &now, err));
         if (!file_stamp_equal(&now, &f->stamp))
             return fail(err, ERR_IO, "%s: changed while it was read", f->path);

@@ -15,15 +15,16 @@
 #include "common/file.h"
 #include "common/map.h"
 #include "common/status.h"
+#include "formats/bytes.h"
 
-/* Bytes that pieces point into: a whole file, or the inflated contents of one deflated entry of a
- * zip file, which has no other random access than to inflate from its start. */
+/* Bytes that pieces point into: a whole file, or the contents of packed data in it, such as one
+ * deflated entry of a zip file. */
 struct stored_file {
     const char *path;
     struct file_stamp stamp;
-    bool deflated;
-    uint64_t deflated_offset, deflated_bytes; /* raw deflate data in the file at path */
-    uint64_t size_bytes;                      /* of the contents that pieces point into */
+    enum bytes_coding coding;
+    uint64_t packed_offset, packed_bytes; /* in the file at path, unless BYTES_PLAIN */
+    uint64_t size_bytes;                  /* of the contents that pieces point into */
 };
 
 /* One box of a tensor and where its elements lie: element i of the box is at byte
@@ -76,10 +77,10 @@ void stored_release(struct stored *s);
 
 /* Adds a file; it is stamped already. Returns its index. */
 uint32_t stored_add_file(struct stored *s, const char *path, const struct file_stamp *stamp);
-/* Adds the inflated contents (size_bytes of them) of the raw deflate data at [offset, offset +
- * packed_bytes) of files[file] as a file of its own, and returns its index. */
-uint32_t stored_add_deflated(struct stored *s, uint32_t file, uint64_t offset,
-                             uint64_t packed_bytes, uint64_t size_bytes);
+/* Adds the contents (size_bytes of them) of the packed data at [offset, offset + packed_bytes) of
+ * files[file], which has them, as a file of its own, and returns its index. */
+uint32_t stored_add_packed(struct stored *s, uint32_t file, enum bytes_coding coding,
+                           uint64_t offset, uint64_t packed_bytes, uint64_t size_bytes);
 /* Adds a tensor with no pieces; name and shape are copied. A NUL of the name is stored as C0 80,
  * and C0 80 is taken for one. ERR_CORRUPT where the name is no UTF-8, is there already (err says in
  * which file), or where numel or bytes overflow. *out is valid until the next tensor is added. */

@@ -169,7 +169,7 @@ static uint32_t add_deflated(size_t lost)
     libdeflate_free_compressor(c);
     assert_true(n > lost);
     uint32_t file = add_file("packed", packed, BEFORE + n);
-    return stored_add_deflated(&s, file, BEFORE, n - lost, CONTENTS);
+    return stored_add_packed(&s, file, BYTES_DEFLATED, BEFORE, n - lost, CONTENTS);
 }
 
 static void deflated_contents_are_read_forwards_and_backwards(void **state)

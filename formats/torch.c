@@ -4,10 +4,8 @@
 #include <libdeflate.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/checked.h"
-#include "common/file.h"
 #include "formats/pickle_internal.h"
 #include "formats/torch_internal.h"
 #include "formats/zip_internal.h"
@@ -149,17 +147,17 @@ static enum status place_in_zip(void *context, const struct value_storage *s, st
                     storage->size_bytes);
     storage->offset_bytes = e->data_offset;
     storage->packed_bytes = e->packed_bytes;
-    storage->deflated = e->deflated;
+    storage->coding = e->coding;
     return OK;
 }
 
 static enum status read_byteorder(struct torch_file *t, const struct zip_directory *z,
-                                  const struct zip_source *s, struct error *err)
+                                  const struct bytes *archive, struct error *err)
 {
     struct strbuf text = {0};
     const struct zip_entry *e = zip_find(z, "byteorder");
     if (!e) return OK; /* torch before 2.1, on what was little-endian in practice */
-    enum status st = zip_source_entry(e, s, LARGEST_NOTE, &text, err);
+    enum status st = zip_read_entry(e, archive, LARGEST_NOTE, &text, err);
     if (!st && strcmp(text.data, "big") == 0)
         t->byte_swapped = true;
     else if (!st && strcmp(text.data, "little") != 0)
@@ -169,7 +167,7 @@ static enum status read_byteorder(struct torch_file *t, const struct zip_directo
 }
 
 static enum status check_version(struct torch_file *t, const struct zip_directory *z,
-                                 const struct zip_source *s, struct error *err)
+                                 const struct bytes *archive, struct error *err)
 {
     struct strbuf text = {0};
     const struct zip_entry *e = zip_find(z, "version");
@@ -178,7 +176,7 @@ static enum status check_version(struct torch_file *t, const struct zip_director
         warn(t, "no version in it; torch would refuse it");
         return OK;
     }
-    enum status st = zip_source_entry(e, s, LARGEST_NOTE, &text, err);
+    enum status st = zip_read_entry(e, archive, LARGEST_NOTE, &text, err);
     int version = 0, n = 0;
     if (!st && (sscanf(text.data, "%2d%n", &version, &n) != 1 || version < 1 ||
                 version > HIGHEST_VERSION || strcmp(text.data + n, text.data[n] ? "\n" : "") != 0))
@@ -197,18 +195,18 @@ static void check_crc(struct torch_file *t, const struct zip_entry *e, const str
 }
 
 static enum status read_data_pkl(struct torch_file *t, struct arena *values,
-                                 const struct zip_directory *z, const struct zip_source *s,
+                                 const struct zip_directory *z, const struct bytes *archive,
                                  struct strbuf *bytes, struct error *err)
 {
     const struct zip_entry *e = zip_find(z, "data.pkl");
     if (!e) return fail(err, ERR_UNSUPPORTED, "a zip archive without %s/data.pkl", z->folder);
     uint64_t most = LARGEST_PICKLE;
-    if (e->deflated) most = min_u64(most, LEAST_INFLATED + MOST_INFLATED * e->packed_bytes);
-    TRY(zip_source_entry(e, s, most, bytes, err));
+    if (e->coding) most = min_u64(most, LEAST_INFLATED + MOST_INFLATED * e->packed_bytes);
+    TRY(zip_read_entry(e, archive, most, bytes, err));
     check_crc(t, e, bytes);
     struct zip_context context = {t, z};
     struct pickle_hooks hooks = {.context = &context, .storage = place_in_zip};
-    struct pickle_input in = {.data = bytes->data, .size_bytes = bytes->length};
+    struct bytes in = bytes_of_memory(bytes->data, bytes->length);
     uint64_t end;
     enum status st = pickle_read(values, &in, 0, &hooks, &t->root, &end, err);
     if (st) return fail_in(err, "data.pkl");
@@ -216,19 +214,19 @@ static enum status read_data_pkl(struct torch_file *t, struct arena *values,
     return OK;
 }
 
-static enum status parse_zip(struct torch_file *t, struct arena *values, const struct zip_source *s,
-                             struct error *err)
+static enum status parse_zip(struct torch_file *t, struct arena *values,
+                             const struct bytes *archive, struct error *err)
 {
     struct zip_directory z;
     struct strbuf bytes = {0};
-    TRY(zip_source_directory(&z, &t->arena, s, err));
+    TRY(zip_read_directory(&z, &t->arena, archive, err));
     enum status st = OK;
     if (zip_find(&z, "constants.pkl"))
         st = fail(err, ERR_UNSUPPORTED,
                   "a TorchScript archive (constants.pkl): code, not a state dict");
-    if (!st) st = read_byteorder(t, &z, s, err);
-    if (!st) st = check_version(t, &z, s, err);
-    if (!st) st = read_data_pkl(t, values, &z, s, &bytes, err);
+    if (!st) st = read_byteorder(t, &z, archive, err);
+    if (!st) st = check_version(t, &z, archive, err);
+    if (!st) st = read_data_pkl(t, values, &z, archive, &bytes, err);
     strbuf_release(&bytes);
     zip_directory_release(&z);
     return st;
@@ -239,19 +237,9 @@ static enum status parse_zip(struct torch_file *t, struct arena *values, const s
 struct legacy {
     struct torch_file *t;
     struct arena *values;
-    int fd;
-    const char *path;
-    uint64_t offset; /* of the stream in the file */
-    struct pickle_input in;
+    const struct bytes *in;
     uint64_t at; /* what was read of it */
 };
-
-static enum status read_legacy(void *context, uint64_t offset, void *to, size_t bytes,
-                               struct error *err)
-{
-    const struct legacy *l = context;
-    return file_read(l->fd, l->path, to, bytes, l->offset + offset, err);
-}
 
 static enum status note_storage(void *context, const struct value_storage *s, struct error *err)
 {
@@ -265,7 +253,7 @@ static enum status next_pickle(struct legacy *l, const char *what, struct value 
                                struct error *err)
 {
     const struct pickle_hooks hooks = {.context = l, .storage = note_storage};
-    enum status st = pickle_read(l->values, &l->in, l->at, &hooks, out, &l->at, err);
+    enum status st = pickle_read(l->values, l->in, l->at, &hooks, out, &l->at, err);
     return st ? fail_in(err, "%s", what) : OK;
 }
 
@@ -278,10 +266,10 @@ static enum status place_storage(struct legacy *l, const char *key, struct error
         return fail(err, ERR_CORRUPT, "the list of storages names %s, which no tensor has", key);
     struct torch_storage *s = &l->t->storages[index];
     if (s->placed) return fail(err, ERR_CORRUPT, "the list of storages names %s twice", key);
-    uint64_t left = l->in.size_bytes - l->at;
+    uint64_t left = l->in->size_bytes - l->at;
     if (left < sizeof count)
         return fail(err, ERR_CORRUPT, "storage %s: the file ends before its data", key);
-    TRY(read_legacy(l, l->at, count, sizeof count, err));
+    TRY(bytes_read(l->in, l->at, count, sizeof count, err));
     if (get_le(count, 8) != s->numel)
         return fail(err, ERR_CORRUPT,
                     "storage %s: %" PRId64 " elements before its data, %" PRIu64 " in the pickle",
@@ -292,7 +280,7 @@ static enum status place_storage(struct legacy *l, const char *key, struct error
                     "storage %s: the file ends after %" PRIu64 " of its %" PRIu64 " bytes", key,
                     left, s->size_bytes);
     s->placed = true;
-    s->offset_bytes = l->offset + l->at + sizeof count;
+    s->offset_bytes = l->at + sizeof count;
     l->at += sizeof count + s->size_bytes;
     return OK;
 }
@@ -310,18 +298,16 @@ static enum status place_storages(struct legacy *l, const struct value *keys, st
         if (!l->t->storages[i].placed)
             return fail(err, ERR_CORRUPT, "storage %s is not in the list of storages",
                         l->t->storages[i].key);
-    if (l->at < l->in.size_bytes) warn(l->t, "bytes behind the last storage");
+    if (l->at < l->in->size_bytes) warn(l->t, "bytes behind the last storage");
     return OK;
 }
 
-static enum status parse_legacy(struct torch_file *t, struct arena *values, int fd,
-                                const char *path, uint64_t offset, uint64_t size_bytes,
-                                struct error *err)
+static enum status parse_legacy(struct torch_file *t, struct arena *values,
+                                const struct bytes *stream, struct error *err)
 {
     struct value *magic, *protocol, *system, *keys;
     int64_t number;
-    struct legacy l = {.t = t, .values = values, .fd = fd, .path = path, .offset = offset};
-    l.in = (struct pickle_input){.read = read_legacy, .context = &l, .size_bytes = size_bytes};
+    struct legacy l = {.t = t, .values = values, .in = stream};
     TRY(next_pickle(&l, "magic number", &magic, err));
     TRY(next_pickle(&l, "protocol version", &protocol, err));
     if (!value_as_int(protocol, &number)) number = -1;
@@ -336,34 +322,38 @@ static enum status parse_legacy(struct torch_file *t, struct arena *values, int 
 
 /* ---- opening ---- */
 
-enum status torch_parse(struct torch_file *t, struct arena *values, int fd, const char *path,
-                        uint64_t offset, uint64_t size_bytes, struct error *err)
+enum status torch_parse(struct torch_file *t, struct arena *values, const struct bytes *archive,
+                        struct error *err)
 {
-    struct zip_source s; /* its first kilobyte tells what the file is */
-    *t = (struct torch_file){.path = path};
+    struct bytes b;
+    struct bytes_ends ends; /* the first kilobyte tells what the file is */
+    *t = (struct torch_file){.path = archive->path};
     arena_init(&t->arena);
     if (!values) values = &t->arena;
-    enum status st = zip_source_init(&s, fd, path, offset, size_bytes, err);
-    if (!st && is_zip(s.head, s.num_head))
-        st = parse_zip(t, values, &s, err);
-    else if (!st && is_legacy(s.head, s.num_head))
-        st = parse_legacy(t, values, fd, path, offset, size_bytes, err);
+    enum status st = bytes_keep_ends(&b, &ends, archive, err);
+    if (!st && is_zip(ends.head, ends.num_head))
+        st = parse_zip(t, values, &b, err);
+    else if (!st && is_legacy(ends.head, ends.num_head))
+        st = parse_legacy(t, values, &b, err);
     else if (!st)
-        st = fail_kind(s.head, s.num_head, err);
+        st = fail_kind(ends.head, ends.num_head, err);
     if (st) torch_close(t);
     return st;
 }
 
-static void add_files(struct torch_file *t, struct stored *s, const struct file_stamp *stamp)
+/* offset: of the archive in the file. */
+static void add_files(struct torch_file *t, struct stored *s, uint64_t offset,
+                      const struct file_stamp *stamp)
 {
     t->path = arena_text(&t->arena, t->path, strlen(t->path));
     t->file = stored_add_file(s, t->path, stamp);
     for (size_t i = 0; i < t->num_storages; i++) {
         struct torch_storage *storage = &t->storages[i];
         storage->file = t->file;
-        if (!storage->deflated) continue;
-        storage->file = stored_add_deflated(s, t->file, storage->offset_bytes,
-                                            storage->packed_bytes, storage->size_bytes);
+        storage->offset_bytes += offset;
+        if (!storage->coding) continue;
+        storage->file = stored_add_packed(s, t->file, storage->coding, storage->offset_bytes,
+                                          storage->packed_bytes, storage->size_bytes);
         storage->offset_bytes = 0;
     }
     for (size_t i = 0; i < t->num_warnings; i++)
@@ -373,19 +363,22 @@ static void add_files(struct torch_file *t, struct stored *s, const struct file_
 enum status torch_open(struct torch_file *t, struct stored *s, const char *path, uint64_t offset,
                        uint64_t size_bytes, struct error *err)
 {
-    int fd;
+    struct bytes file, archive;
     struct file_stamp stamp;
-    TRY(file_open(path, &fd, &stamp, err));
+    TRY(bytes_open(&file, path, &stamp, err));
     enum status st = OK;
     if (size_bytes == UINT64_MAX && offset <= stamp.size_bytes)
         size_bytes = stamp.size_bytes - offset;
     if (offset > stamp.size_bytes || size_bytes > stamp.size_bytes - offset)
         st = fail(err, ERR_CORRUPT, "%" PRIu64 " bytes at %" PRIu64 " of %" PRIu64, size_bytes,
                   offset, stamp.size_bytes);
-    if (!st) st = torch_parse(t, NULL, fd, path, offset, size_bytes, err);
-    close(fd);
+    if (!st) {
+        archive = bytes_range(&file, offset, size_bytes);
+        st = torch_parse(t, NULL, &archive, err);
+    }
+    bytes_release(&file);
     if (st) return fail_in(err, "%s", path);
-    add_files(t, s, &stamp);
+    add_files(t, s, offset, &stamp);
     return OK;
 }
 

@@ -9,10 +9,13 @@ struct torch_storage {
     const char *key, *class_name;
     uint64_t numel; /* as its persistent id has it */
     uint64_t size_bytes;
-    uint64_t offset_bytes; /* in the file; of the deflate data where it is deflated */
-    uint64_t packed_bytes; /* where deflated */
-    bool deflated, placed; /* placed: the legacy stream's list has named it */
-    uint32_t file;         /* index in a `stored`, set by torch_open */
+    /* Of its data, packed or not: in the archive after torch_parse(), in the file after
+     * torch_open(), which makes it 0 of a file of its own where it is packed. */
+    uint64_t offset_bytes;
+    uint64_t packed_bytes;
+    enum bytes_coding coding;
+    bool placed;   /* the legacy stream's list has named it */
+    uint32_t file; /* index in a `stored`, set by torch_open */
 };
 
 /* Where a tensor of a file lies. */
@@ -22,12 +25,11 @@ struct torch_place {
     const uint64_t *stride; /* NULL: row-major */
 };
 
-/* torch_open() for an fd, touching no `stored`: t->file and storages[].file are not set. The values
- * are in arena `values`, or t's own where that is NULL. The bytes lie within the file. err does not
- * name path. */
-MUST_CHECK enum status torch_parse(struct torch_file *t, struct arena *values, int fd,
-                                   const char *path, uint64_t offset, uint64_t size_bytes,
-                                   struct error *err);
+/* torch_open() of an archive wherever it lies, touching no `stored`: t->file and storages[].file
+ * are not set, and offsets count from the archive's start. The values are in arena `values`, or t's
+ * own where that is NULL. err does not name path. */
+MUST_CHECK enum status torch_parse(struct torch_file *t, struct arena *values,
+                                   const struct bytes *archive, struct error *err);
 struct torch_place torch_place_of(const struct torch_file *t, const struct value_tensor *tensor);
 
 #endif

@@ -378,7 +378,7 @@ static void a_deflated_storage_is_a_file_of_its_own(void **state)
     assert_int_equal(s.num_files, 2);
     const struct stored_piece *piece = s.tensors[0].pieces;
     assert_int_equal(piece->file, 1);
-    assert_true(s.files[1].deflated);
+    assert_int_equal(s.files[1].coding, BYTES_DEFLATED);
     struct stored_reader *r = stored_reader_create(&s, 1);
     assert_ok(stored_read(r, 1, piece->offset_bytes + 3 * sizeof *six, got, sizeof got, &err));
     assert_memory_equal(got, six + 3, sizeof got);

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <zlib.h>
 
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
+#include "formats/inflate.h"
 #include "formats/zip_internal.h"
 
 enum {
@@ -19,37 +19,6 @@ enum {
     /* What deflate can make of a byte: a block of zeros of 258 in two bits. */
     MOST_INFLATION = 1032,
 };
-
-/* ---- source ---- */
-
-enum status zip_source_init(struct zip_source *s, int fd, const char *path, uint64_t offset,
-                            uint64_t size_bytes, struct error *err)
-{
-    s->fd = fd;
-    s->path = path;
-    s->offset = offset;
-    s->size_bytes = size_bytes;
-    s->num_head = (size_t)min_u64(size_bytes, WINDOW);
-    s->num_tail = (size_t)min_u64(size_bytes - s->num_head, WINDOW);
-    TRY(file_read(fd, path, s->head, s->num_head, offset, err));
-    return file_read(fd, path, s->tail, s->num_tail, offset + size_bytes - s->num_tail, err);
-}
-
-enum status zip_source_read(const struct zip_source *s, uint64_t offset, void *to, size_t bytes,
-                            struct error *err)
-{
-    if (offset > s->size_bytes || bytes > s->size_bytes - offset)
-        return fail(err, ERR_CORRUPT, "%zu bytes at %" PRIu64 " of %" PRIu64, bytes, offset,
-                    s->size_bytes);
-    uint64_t tail = s->size_bytes - s->num_tail;
-    if (offset + bytes <= s->num_head)
-        memcpy(to, s->head + offset, bytes);
-    else if (offset >= tail)
-        memcpy(to, s->tail + (offset - tail), bytes);
-    else
-        return file_read(s->fd, s->path, to, bytes, s->offset + offset, err);
-    return OK;
-}
 
 /* ---- the end record ---- */
 
@@ -63,21 +32,21 @@ static bool is_end_record(const unsigned char *p, uint64_t left)
 }
 
 /* Its comment must reach to the end of the archive, so it is looked for from there backwards. */
-static enum status find_end(const struct zip_source *s, uint64_t *at, unsigned char end[END_BYTES],
+static enum status find_end(const struct bytes *b, uint64_t *at, unsigned char end[END_BYTES],
                             struct error *err)
 {
-    size_t most = (size_t)min_u64(s->size_bytes, END_BYTES + LONGEST_COMMENT);
-    if (s->size_bytes < END_BYTES) goto missing;
-    *at = s->size_bytes - END_BYTES;
-    TRY(zip_source_read(s, *at, end, END_BYTES, err));
+    size_t most = (size_t)min_u64(b->size_bytes, END_BYTES + LONGEST_COMMENT);
+    if (b->size_bytes < END_BYTES) goto missing;
+    *at = b->size_bytes - END_BYTES;
+    TRY(bytes_read(b, *at, end, END_BYTES, err));
     if (is_end_record(end, END_BYTES)) return OK;
 
     unsigned char *tail = must_malloc(most);
-    enum status st = zip_source_read(s, s->size_bytes - most, tail, most, err);
+    enum status st = bytes_read(b, b->size_bytes - most, tail, most, err);
     bool found = false;
     for (size_t n = END_BYTES; !st && !found && n <= most; n++) {
         found = is_end_record(tail + most - n, n);
-        *at = s->size_bytes - n;
+        *at = b->size_bytes - n;
         memcpy(end, tail + most - n, END_BYTES);
     }
     free(tail);
@@ -86,7 +55,7 @@ missing:
     return fail(err, ERR_CORRUPT,
                 "no end-of-central-directory record at the end of %" PRIu64
                 " bytes: cut short, or followed by something else?",
-                s->size_bytes);
+                b->size_bytes);
 }
 
 /* The 64-bit value where the 32-bit one says so; where both are there they must be equal. */
@@ -107,7 +76,7 @@ static enum status check_disks(uint64_t disk, uint64_t directory_disk, uint64_t 
                 disk_count);
 }
 
-static enum status read_end64(const struct zip_source *s, uint64_t locator_at,
+static enum status read_end64(const struct bytes *b, uint64_t locator_at,
                               const unsigned char *locator, const unsigned char *end,
                               struct end_record *out, uint64_t *at, struct error *err)
 {
@@ -115,7 +84,7 @@ static enum status read_end64(const struct zip_source *s, uint64_t locator_at,
     *at = get_le(locator + LOCATOR_OFFSET, 8);
     if (*at > locator_at || locator_at - *at < END64_BYTES)
         return fail(err, ERR_CORRUPT, "the zip64 end record at %" PRIu64 " lies outside", *at);
-    TRY(zip_source_read(s, *at, wide, sizeof wide, err));
+    TRY(bytes_read(b, *at, wide, sizeof wide, err));
     if (get_le(wide, 4) != END64_SIGNATURE ||
         get_le(wide + END64_REST, 8) != locator_at - *at - END64_MADE_BY)
         return fail(err, ERR_CORRUPT, "there is no zip64 end record at %" PRIu64, *at);
@@ -148,11 +117,11 @@ static enum status check_directory(const struct end_record *e, uint64_t end_at, 
     return OK;
 }
 
-static enum status read_end(const struct zip_source *s, struct end_record *out, struct error *err)
+static enum status read_end(const struct bytes *b, struct end_record *out, struct error *err)
 {
     unsigned char end[END_BYTES], locator[LOCATOR_BYTES];
     uint64_t at = 0;
-    TRY(find_end(s, &at, end, err));
+    TRY(find_end(b, &at, end, err));
     TRY(check_disks(get_le(end + END_DISK, 2), get_le(end + END_DIRECTORY_DISK, 2),
                     get_le(end + END_DISK_COUNT, 2), get_le(end + END_COUNT, 2), err));
     *out = (struct end_record){
@@ -161,9 +130,9 @@ static enum status read_end(const struct zip_source *s, struct end_record *out, 
         .count = get_le(end + END_COUNT, 2),
     };
     if (at >= LOCATOR_BYTES) {
-        TRY(zip_source_read(s, at - LOCATOR_BYTES, locator, sizeof locator, err));
+        TRY(bytes_read(b, at - LOCATOR_BYTES, locator, sizeof locator, err));
         if (get_le(locator, 4) == LOCATOR_SIGNATURE)
-            TRY(read_end64(s, at - LOCATOR_BYTES, locator, end, out, &at, err));
+            TRY(read_end64(b, at - LOCATOR_BYTES, locator, end, out, &at, err));
     }
     return check_directory(out, at, err);
 }
@@ -251,7 +220,7 @@ static enum status check_row(const struct row *row, struct error *err)
 }
 
 /* The local header: it agrees with the row, or has zeros where a descriptor follows the data. */
-static enum status find_data(const struct zip_source *s, struct row *row, uint64_t data_end,
+static enum status find_data(const struct bytes *b, struct row *row, uint64_t data_end,
                              struct error *err)
 {
     unsigned char stack[LOCAL_BYTES + 256], *p = stack;
@@ -261,7 +230,7 @@ static enum status find_data(const struct zip_source *s, struct row *row, uint64
                     "entry %s: header at %" PRIu64 " beyond the directory at %" PRIu64, row->name,
                     row->header_offset, data_end);
     if (bytes > sizeof stack) p = must_malloc(bytes);
-    enum status st = zip_source_read(s, row->header_offset, p, bytes, err);
+    enum status st = bytes_read(b, row->header_offset, p, bytes, err);
     if (st) goto done;
     uint64_t packed = get_le(p + LOCAL_PACKED, 4), size = get_le(p + LOCAL_SIZE, 4);
     row->data_offset = row->header_offset + bytes + get_le(p + LOCAL_EXTRA, 2);
@@ -325,6 +294,51 @@ static enum status check_names(struct row **sorted, size_t count, struct error *
     return OK;
 }
 
+/* ---- packed data ---- */
+
+/* Inflates chunk after chunk until the data ends, or more comes out than was claimed. */
+static enum status inflate_chunks(struct inflater *i, const struct bytes *packed, uint64_t claimed,
+                                  struct strbuf *keep, uint32_t *crc, int *code, struct error *err)
+{
+    unsigned char out[16 << 10];
+    size_t got;
+    for (*code = Z_OK; *code == Z_OK && i->z.total_out <= claimed;) {
+        TRY(inflater_next(i, packed, out, sizeof out, &got, code, err));
+        *crc = libdeflate_crc32(*crc, out, got);
+        if (keep) strbuf_add(keep, out, got);
+    }
+    return OK;
+}
+
+/* Proves that the entry's data is as long as it says and inflates to its size and CRC-32 (0: any);
+ * what it inflates to is added to `keep` where that is not NULL. */
+static enum status inflate_entry(const struct bytes *b, const struct zip_entry *e,
+                                 struct strbuf *keep, struct error *err)
+{
+    struct inflater i = {.started = false};
+    struct bytes packed = bytes_range(b, e->data_offset, e->packed_bytes);
+    uint32_t crc = 0;
+    int code;
+    if (!inflater_start(&i)) return fail(err, ERR_MEMORY, "no memory to inflate");
+    enum status st = inflate_chunks(&i, &packed, e->size_bytes, keep, &crc, &code, err);
+    uint64_t in = i.z.total_in, out = i.z.total_out;
+    inflater_end(&i);
+    if (st) return st;
+    if (code != Z_STREAM_END || in != e->packed_bytes || out != e->size_bytes)
+        return fail(err, ERR_CORRUPT,
+                    "entry %s: deflated data of %" PRIu64 " bytes %s, %" PRIu64
+                    " bytes were expected",
+                    e->name, e->packed_bytes,
+                    code != Z_STREAM_END && out <= e->size_bytes ? "is broken"
+                    : out > e->size_bytes                        ? "inflates to more"
+                                                                 : "inflates to less",
+                    e->size_bytes);
+    if (e->crc && crc != e->crc)
+        return fail(err, ERR_CORRUPT, "entry %s: CRC-32 %08" PRIx32 ", %08" PRIx32 " was expected",
+                    e->name, crc, e->crc);
+    return OK;
+}
+
 /* ---- the directory ---- */
 
 static enum status read_rows(const unsigned char *p, const struct end_record *end, struct arena *a,
@@ -343,11 +357,11 @@ static enum status read_rows(const unsigned char *p, const struct end_record *en
                 end->directory_bytes);
 }
 
-static enum status check_rows(const struct zip_source *s, struct row *rows, size_t count,
+static enum status check_rows(const struct bytes *b, struct row *rows, size_t count,
                               uint64_t data_end, struct error *err)
 {
     for (size_t i = 0; i < count; i++)
-        TRY(find_data(s, &rows[i], data_end, err));
+        TRY(find_data(b, &rows[i], data_end, err));
     struct row **sorted = must_malloc(count * sizeof *sorted + 1);
     for (size_t i = 0; i < count; i++)
         sorted[i] = &rows[i];
@@ -358,9 +372,8 @@ static enum status check_rows(const struct zip_source *s, struct row *rows, size
 }
 
 /* Entries under their names without the folder that all share. Rows of folders are left out. */
-static enum status make_entries(struct zip_directory *z, struct arena *a,
-                                const struct zip_source *s, const struct row *rows, size_t count,
-                                struct error *err)
+static enum status make_entries(struct zip_directory *z, struct arena *a, const struct row *rows,
+                                size_t count, struct error *err)
 {
     size_t length = count ? strcspn(rows[0].name, "/") : 0;
     z->folder = count ? arena_text(a, rows[0].name, length) : "";
@@ -377,11 +390,11 @@ static enum status make_entries(struct zip_directory *z, struct arena *a,
         }
         z->entries[z->num_entries] = (struct zip_entry){
             .name = row->name + length + 1,
-            .data_offset = s->offset + row->data_offset,
+            .data_offset = row->data_offset,
             .packed_bytes = row->packed_bytes,
             .size_bytes = row->size_bytes,
             .crc = row->crc,
-            .deflated = row->method == METHOD_DEFLATED,
+            .coding = row->method == METHOD_DEFLATED ? BYTES_DEFLATED : BYTES_PLAIN,
         };
         map_add(&z->names, z->entries[z->num_entries].name, z->num_entries, NULL);
         z->num_entries++;
@@ -389,42 +402,32 @@ static enum status make_entries(struct zip_directory *z, struct arena *a,
     return OK;
 }
 
-static enum status prove_deflated(const struct zip_directory *z, const struct zip_source *s,
-                                  struct error *err)
+static enum status prove_packed(const struct zip_directory *z, const struct bytes *b,
+                                struct error *err)
 {
     for (size_t i = 0; i < z->num_entries; i++)
-        if (z->entries[i].deflated)
-            TRY(zip_inflate(s->fd, s->path, z->entries[i].data_offset, &z->entries[i], NULL, err));
+        if (z->entries[i].coding) TRY(inflate_entry(b, &z->entries[i], NULL, err));
     return OK;
 }
 
-enum status zip_source_directory(struct zip_directory *z, struct arena *a,
-                                 const struct zip_source *s, struct error *err)
+enum status zip_read_directory(struct zip_directory *z, struct arena *a, const struct bytes *b,
+                               struct error *err)
 {
     struct end_record end = {0};
     *z = (struct zip_directory){0};
-    TRY(read_end(s, &end, err));
+    TRY(read_end(b, &end, err));
     size_t count = (size_t)end.count;
     unsigned char *bytes = must_malloc((size_t)end.directory_bytes + 1);
     struct row *rows = must_calloc(count + 1, sizeof *rows);
-    enum status st =
-        zip_source_read(s, end.directory_offset, bytes, (size_t)end.directory_bytes, err);
+    enum status st = bytes_read(b, end.directory_offset, bytes, (size_t)end.directory_bytes, err);
     if (!st) st = read_rows(bytes, &end, a, rows, err);
-    if (!st) st = check_rows(s, rows, count, end.directory_offset, err);
-    if (!st) st = make_entries(z, a, s, rows, count, err);
-    if (!st) st = prove_deflated(z, s, err);
+    if (!st) st = check_rows(b, rows, count, end.directory_offset, err);
+    if (!st) st = make_entries(z, a, rows, count, err);
+    if (!st) st = prove_packed(z, b, err);
     if (st) zip_directory_release(z);
     free(rows);
     free(bytes);
     return st;
-}
-
-enum status zip_read_directory(struct zip_directory *z, struct arena *a, int fd, const char *path,
-                               uint64_t offset, uint64_t size_bytes, struct error *err)
-{
-    struct zip_source s;
-    TRY(zip_source_init(&s, fd, path, offset, size_bytes, err));
-    return zip_source_directory(z, a, &s, err);
 }
 
 void zip_directory_release(struct zip_directory *z)
@@ -441,79 +444,15 @@ const struct zip_entry *zip_find(const struct zip_directory *z, const char *name
 
 /* ---- entries ---- */
 
-/* Inflates chunk after chunk until the data ends, or more comes out than was claimed. */
-static enum status inflate_chunks(z_stream *z, int fd, const char *path, uint64_t offset,
-                                  const struct zip_entry *e, struct strbuf *keep, uint32_t *crc,
-                                  int *code, struct error *err)
-{
-    unsigned char in[16 << 10], out[16 << 10];
-    for (uint64_t fed = 0; *code == Z_OK && z->total_out <= e->size_bytes;) {
-        if (!z->avail_in) {
-            size_t n = (size_t)min_u64(e->packed_bytes - fed, sizeof in);
-            TRY(file_read(fd, path, in, n, offset + fed, err));
-            fed += n;
-            z->next_in = in;
-            z->avail_in = (uInt)n;
-        }
-        z->next_out = out;
-        z->avail_out = sizeof out;
-        *code = inflate(z, Z_NO_FLUSH);
-        size_t got = sizeof out - z->avail_out;
-        *crc = libdeflate_crc32(*crc, out, got);
-        if (keep) strbuf_add(keep, out, got);
-    }
-    return OK;
-}
-
-enum status zip_inflate(int fd, const char *path, uint64_t offset, const struct zip_entry *e,
-                        struct strbuf *keep, struct error *err)
-{
-    z_stream z = {0};
-    uint32_t crc = 0;
-    int code = inflateInit2(&z, -MAX_WBITS);
-    if (code != Z_OK) return fail(err, ERR_MEMORY, "no memory to inflate");
-    enum status st = inflate_chunks(&z, fd, path, offset, e, keep, &crc, &code, err);
-    uint64_t in = z.total_in, out = z.total_out;
-    inflateEnd(&z);
-    if (st) return st;
-    if (code != Z_STREAM_END || in != e->packed_bytes || out != e->size_bytes)
-        return fail(err, ERR_CORRUPT,
-                    "entry %s: deflated data of %" PRIu64 " bytes %s, %" PRIu64
-                    " bytes were expected",
-                    e->name, e->packed_bytes,
-                    code != Z_STREAM_END && out <= e->size_bytes ? "is broken"
-                    : out > e->size_bytes                        ? "inflates to more"
-                                                                 : "inflates to less",
-                    e->size_bytes);
-    if (e->crc && crc != e->crc)
-        return fail(err, ERR_CORRUPT, "entry %s: CRC-32 %08" PRIx32 ", %08" PRIx32 " was expected",
-                    e->name, crc, e->crc);
-    return OK;
-}
-
-static enum status check_max(const struct zip_entry *e, uint64_t max_bytes, struct error *err)
-{
-    if (e->size_bytes <= max_bytes) return OK;
-    return fail(err, ERR_CORRUPT, "entry %s: %" PRIu64 " bytes, at most %" PRIu64 " were expected",
-                e->name, e->size_bytes, max_bytes);
-}
-
-enum status zip_source_entry(const struct zip_entry *e, const struct zip_source *s,
-                             uint64_t max_bytes, struct strbuf *out, struct error *err)
-{
-    if (e->deflated) return zip_read_entry(e, s->fd, s->path, max_bytes, out, err);
-    TRY(check_max(e, max_bytes, err));
-    strbuf_clear(out);
-    strbuf_add_repeated(out, '\0', (size_t)e->size_bytes);
-    return zip_source_read(s, e->data_offset - s->offset, out->data, out->length, err);
-}
-
-enum status zip_read_entry(const struct zip_entry *e, int fd, const char *path, uint64_t max_bytes,
+enum status zip_read_entry(const struct zip_entry *e, const struct bytes *b, uint64_t max_bytes,
                            struct strbuf *out, struct error *err)
 {
-    TRY(check_max(e, max_bytes, err));
+    if (e->size_bytes > max_bytes)
+        return fail(err, ERR_CORRUPT,
+                    "entry %s: %" PRIu64 " bytes, at most %" PRIu64 " were expected", e->name,
+                    e->size_bytes, max_bytes);
     strbuf_clear(out);
-    if (e->deflated) return zip_inflate(fd, path, e->data_offset, e, out, err);
+    if (e->coding) return inflate_entry(b, e, out, err);
     strbuf_add_repeated(out, '\0', (size_t)e->size_bytes);
-    return file_read(fd, path, out->data, out->length, e->data_offset, err);
+    return bytes_read(b, e->data_offset, out->data, out->length, err);
 }

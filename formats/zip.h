@@ -19,7 +19,6 @@
 #ifndef FERRY_FORMATS_ZIP_H
 #define FERRY_FORMATS_ZIP_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,14 +26,14 @@
 #include "common/map.h"
 #include "common/status.h"
 #include "common/strbuf.h"
-#include "formats/stored.h"
+#include "formats/bytes.h"
 
 struct zip_entry {
     const char *name;                  /* without the folder */
-    uint64_t data_offset;              /* of the stored bytes, from the start of the FILE */
-    uint64_t packed_bytes, size_bytes; /* equal unless deflated */
+    uint64_t data_offset;              /* of the packed bytes, from the start of the archive */
+    uint64_t packed_bytes, size_bytes; /* equal where plain */
     uint32_t crc;
-    bool deflated;
+    enum bytes_coding coding;
 };
 
 struct zip_directory {
@@ -44,15 +43,14 @@ struct zip_directory {
     struct map names; /* -> entry */
 };
 
-/* Reads the directory of the zip in bytes [offset, offset + size_bytes) of fd, which lie within the
- * file. The result is in arena a; only its map is on the heap. err does not name path. */
-MUST_CHECK enum status zip_read_directory(struct zip_directory *z, struct arena *a, int fd,
-                                          const char *path, uint64_t offset, uint64_t size_bytes,
-                                          struct error *err);
+/* Reads the directory of an archive. The result is in arena a; only its map is on the heap. err
+ * does not name the archive's path. */
+MUST_CHECK enum status zip_read_directory(struct zip_directory *z, struct arena *a,
+                                          const struct bytes *archive, struct error *err);
 void zip_directory_release(struct zip_directory *z);
 const struct zip_entry *zip_find(const struct zip_directory *z, const char *name);
 /* The whole contents of a small entry, inflated; ERR_CORRUPT past max_bytes. */
-MUST_CHECK enum status zip_read_entry(const struct zip_entry *e, int fd, const char *path,
+MUST_CHECK enum status zip_read_entry(const struct zip_entry *e, const struct bytes *archive,
                                       uint64_t max_bytes, struct strbuf *out, struct error *err);
 
 /* An archive to be written. Add all entries, then zip_layout(); then every data_offset and

@@ -1,4 +1,4 @@
-/* zip_internal.h - the byte layout of zip, once for reader and writer, and a reader's windows.
+/* zip_internal.h - the byte layout of zip, once for reader and writer.
  *
  * Numbers are little-endian. Names: PKWARE APPNOTE 6.3. */
 #ifndef FERRY_FORMATS_ZIP_INTERNAL_H
@@ -93,32 +93,5 @@ static inline void put_le(unsigned char *p, uint64_t v, unsigned bytes)
     for (unsigned i = 0; i < bytes; i++, v >>= 8)
         p[i] = (unsigned char)v;
 }
-
-/* An archive within a file, of which the first and last kilobyte are kept: in a small archive, such
- * as an item of a .distcp, all that describes lies there, and costs two reads. Offsets count from
- * the archive's start. */
-enum { WINDOW = 1024 };
-struct zip_source {
-    int fd;
-    const char *path;
-    uint64_t offset, size_bytes;
-    size_t num_head, num_tail;
-    unsigned char head[WINDOW], tail[WINDOW];
-};
-MUST_CHECK enum status zip_source_init(struct zip_source *s, int fd, const char *path,
-                                       uint64_t offset, uint64_t size_bytes, struct error *err);
-MUST_CHECK enum status zip_source_read(const struct zip_source *s, uint64_t offset, void *to,
-                                       size_t bytes, struct error *err);
-
-MUST_CHECK enum status zip_source_directory(struct zip_directory *z, struct arena *a,
-                                            const struct zip_source *s, struct error *err);
-MUST_CHECK enum status zip_source_entry(const struct zip_entry *e, const struct zip_source *s,
-                                        uint64_t max_bytes, struct strbuf *out, struct error *err);
-
-/* Proves that raw deflate data at `offset` of fd is packed_bytes long and inflates to size_bytes of
- * this CRC-32 (0: any); what it inflates to is added to `keep` where that is not NULL. */
-MUST_CHECK enum status zip_inflate(int fd, const char *path, uint64_t offset,
-                                   const struct zip_entry *e, struct strbuf *keep,
-                                   struct error *err);
 
 #endif

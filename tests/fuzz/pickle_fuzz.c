@@ -40,15 +40,12 @@ static void read_plainly(const uint8_t *data, size_t size)
     arena_release(&a);
 }
 
-struct input {
-    const uint8_t *data;
-};
-
-static enum status read_input(void *context, uint64_t offset, void *to, size_t bytes,
+/* Not of the kind whose bytes the reader finds in memory. */
+static enum status read_input(const struct bytes *b, uint64_t at, void *to, size_t count,
                               struct error *err)
 {
     (void)err;
-    memcpy(to, ((const struct input *)context)->data + offset, bytes);
+    memcpy(to, (const uint8_t *)b->from.data + at, count);
     return OK;
 }
 
@@ -64,13 +61,14 @@ static void *built(void *context, const char *class_name, const struct value *v)
 static void read_with_hooks(const uint8_t *data, size_t size)
 {
     static const char *const skipped[] = {"a", "all_local_plans"};
-    struct input input = {data};
-    struct pickle_hooks hooks = {.context = &input,
+    static const struct bytes_kind kind = {.read = read_input};
+    const struct bytes in = {.kind = &kind, .path = "input", .size_bytes = size, .from.data = data};
+    static int context;
+    struct pickle_hooks hooks = {.context = &context,
                                  .built = built,
                                  .collect_bytes = 1,
                                  .skip_attributes = skipped,
                                  .num_skip_attributes = 2};
-    struct pickle_input in = {.read = read_input, .context = &input, .size_bytes = size};
     struct arena a;
     struct value *v;
     struct error err;
