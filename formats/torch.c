@@ -7,6 +7,7 @@
 
 #include "common/checked.h"
 #include "formats/pickle_internal.h"
+#include "formats/sniff.h"
 #include "formats/torch_internal.h"
 #include "formats/zip_internal.h"
 
@@ -27,14 +28,9 @@ static const uint8_t LEGACY_MAGIC[12] = {0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46,
 
 /* ---- what a file is ---- */
 
-static bool begins(const uint8_t *head, size_t bytes, const void *with, size_t length)
-{
-    return bytes >= length && memcmp(head, with, length) == 0;
-}
-
 static bool is_zip(const uint8_t *head, size_t bytes)
 {
-    return begins(head, bytes, "PK\3\4", 4);
+    return bytes >= 4 && memcmp(head, "PK\3\4", 4) == 0;
 }
 
 static bool is_legacy(const uint8_t *head, size_t bytes)
@@ -48,38 +44,11 @@ bool torch_matches(const uint8_t *head, size_t bytes)
     return is_zip(head, bytes) || is_legacy(head, bytes);
 }
 
-/* A length of 64 bits, then JSON. */
-static bool is_safetensors(const uint8_t *head, size_t bytes)
-{
-    return bytes > 9 && get_le(head, 8) < (uint64_t)1 << 32 && head[8] == '{';
-}
-
-static bool is_html(const uint8_t *head, size_t bytes)
-{
-    size_t at = 0;
-    while (at < bytes && strchr(" \t\r\n", head[at]) && head[at])
-        at++;
-    return at + 1 < bytes && head[at] == '<' && strchr("!hH?", head[at + 1]) && head[at + 1];
-}
-
 static enum status fail_kind(const uint8_t *head, size_t bytes, struct error *err)
 {
-    const char *what = "neither a zip archive nor torch's legacy stream";
-    if (!bytes)
-        what = "an empty file, not a torch file";
-    else if (begins(head, bytes, "version https://git-lfs", 23))
-        what = "a Git LFS pointer; the file itself was not downloaded";
-    else if (begins(head, bytes, "PYTORCH1", 8))
-        what = "an archive of caffe2, which torch itself reads no more";
-    else if (is_html(head, bytes))
-        what = "an HTML page, not a torch file";
-    else if (is_safetensors(head, bytes))
-        what = "a safetensors file, not a torch file";
-    else if (bytes > 262 && memcmp(head + 257, "ustar", 5) == 0)
-        what = "a tar file: torch before 0.2, or something else";
-    else if (head[0] == 0x80 && bytes > 1 && head[1] <= 5)
-        what = "a plain pickle, not written by torch.save";
-    return fail(err, ERR_UNSUPPORTED, "%s", what);
+    const char *what = sniff_not_torch(head, bytes);
+    return fail(err, ERR_UNSUPPORTED, "%s",
+                what ? what : "neither a zip archive nor torch's legacy stream");
 }
 
 /* ---- storages ---- */
