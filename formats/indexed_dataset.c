@@ -4,10 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/checked.h"
-#include "common/file.h"
 #include "formats/sniff.h"
 
 static const char magic[9] = "MMIDIDX\0";
@@ -93,14 +91,15 @@ static enum status check_sequence(const struct indexed_dataset *d, uint64_t sequ
     if (length < 0)
         return fail(err, ERR_CORRUPT,
                     "%s: byte %" PRIu64 ": sequence %" PRIu64 " has %d tokens, expected at least 0",
-                    d->index_path, HEADER_BYTES + sequence * sizeof length, sequence, length);
+                    d->index.path, HEADER_BYTES + sequence * sizeof length, sequence, length);
     uint64_t bytes = (uint64_t)length * dtype_bytes(d->dtype);
-    if (offset < 0 || (uint64_t)offset > d->data_bytes || bytes > d->data_bytes - (uint64_t)offset)
+    if (offset < 0 || (uint64_t)offset > d->data.size_bytes ||
+        bytes > d->data.size_bytes - (uint64_t)offset)
         return fail(err, ERR_CORRUPT,
                     "%s: byte %" PRIu64 ": sequence %" PRIu64 " is %" PRIu64 " bytes at %" PRId64
                     " of %s, which has %" PRIu64,
-                    d->index_path, offsets_at(d) + sequence * sizeof offset, sequence, bytes,
-                    offset, d->data_path, d->data_bytes);
+                    d->index.path, offsets_at(d) + sequence * sizeof offset, sequence, bytes,
+                    offset, d->data.path, d->data.size_bytes);
     return OK;
 }
 
@@ -110,15 +109,15 @@ static enum status load_window(const struct indexed_dataset *d, uint64_t first, 
 {
     int32_t lengths[WINDOW];
     w->count = count;
-    if (d->index_fd < 0) {
+    if (!d->index.kind) {
         w->lengths[0] = d->num_tokens;
         w->offsets[0] = 0;
         return OK;
     }
-    TRY(file_read(d->index_fd, d->index_path, lengths, count * sizeof *lengths,
-                  HEADER_BYTES + first * sizeof *lengths, err));
-    TRY(file_read(d->index_fd, d->index_path, w->offsets, count * sizeof *w->offsets,
-                  offsets_at(d) + first * sizeof *w->offsets, err));
+    TRY(bytes_read(&d->index, HEADER_BYTES + first * sizeof *lengths, lengths,
+                   count * sizeof *lengths, err));
+    TRY(bytes_read(&d->index, offsets_at(d) + first * sizeof *w->offsets, w->offsets,
+                   count * sizeof *w->offsets, err));
     for (size_t i = 0; i < count; i++) {
         TRY(check_sequence(d, first + i, lengths[i], (int64_t)w->offsets[i], err));
         w->lengths[i] = (uint64_t)lengths[i];
@@ -152,11 +151,11 @@ static enum status check_magic(const struct indexed_dataset *d, const uint8_t *h
 {
     if (bytes >= sizeof magic && memcmp(head, magic, sizeof magic) == 0) return OK;
     const char *what = sniff_name(head, bytes);
-    if (what) return fail(err, ERR_CORRUPT, "%s: this is %s, no index", d->index_path, what);
+    if (what) return fail(err, ERR_CORRUPT, "%s: this is %s, no index", d->index.path, what);
     struct strbuf found = {0};
     strbuf_add_escaped(&found, (const char *)head, min_u64(bytes, sizeof magic));
     enum status st = fail(err, ERR_CORRUPT, "%s: byte 0: \"%s\", expected MMIDIDX and two zeros",
-                          d->index_path, found.length ? found.data : "");
+                          d->index.path, found.length ? found.data : "");
     strbuf_release(&found);
     return st;
 }
@@ -167,51 +166,50 @@ static enum status take_dtype(struct indexed_dataset *d, unsigned code, struct e
     while (i < NUM_ELEMENTS && elements[i].code != code)
         i++;
     if (!code || i == NUM_ELEMENTS)
-        return fail(err, ERR_CORRUPT, "%s: byte %d: dtype code %u, expected 1 to 8", d->index_path,
+        return fail(err, ERR_CORRUPT, "%s: byte %d: dtype code %u, expected 1 to 8", d->index.path,
                     DTYPE_AT, code);
     d->dtype = elements[i].dtype;
     if (elements[i].load) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s: byte %d: elements of %s are not token ids",
-                d->index_path, DTYPE_AT, dtype_infos[d->dtype].name);
+                d->index.path, DTYPE_AT, dtype_infos[d->dtype].name);
 }
 
 /* Whether the file is as long as its counts say, with modes or without. */
-static enum status check_size(struct indexed_dataset *d, uint64_t entries, uint64_t file_bytes,
-                              struct error *err)
+static enum status check_size(struct indexed_dataset *d, uint64_t entries, struct error *err)
 {
     enum { OF_SEQUENCE = sizeof(int32_t) + sizeof(int64_t), OF_ENTRY = sizeof(int64_t) };
-    uint64_t left = file_bytes - HEADER_BYTES;
+    uint64_t left = d->index.size_bytes - HEADER_BYTES;
     uint64_t of_sequences = 0, of_entries = 0, all = 0;
     bool fits = mul_u64(d->num_sequences, OF_SEQUENCE, &of_sequences) &&
                 mul_u64(entries, OF_ENTRY, &of_entries) && add_u64(of_sequences, of_entries, &all);
     if (!entries)
         return fail(err, ERR_CORRUPT, "%s: byte %d: 0 document entries, expected at least 1",
-                    d->index_path, DOCUMENTS_AT);
+                    d->index.path, DOCUMENTS_AT);
     if (fits && (left == all || (left > all && left - all == d->num_sequences))) return OK;
     return fail(err, ERR_CORRUPT,
                 "%s: bytes %d and %d: %" PRIu64 " sequences and %" PRIu64
                 " document entries, which take %d and %d bytes each (and a sequence one more where "
                 "there are modes), but %" PRIu64 " bytes follow",
-                d->index_path, SEQUENCES_AT, DOCUMENTS_AT, d->num_sequences, entries, OF_SEQUENCE,
+                d->index.path, SEQUENCES_AT, DOCUMENTS_AT, d->num_sequences, entries, OF_SEQUENCE,
                 OF_ENTRY, left);
 }
 
-static enum status read_header(struct indexed_dataset *d, uint64_t file_bytes, struct error *err)
+static enum status read_header(struct indexed_dataset *d, struct error *err)
 {
     uint8_t head[HEADER_BYTES];
-    size_t bytes = min_u64(sizeof head, file_bytes);
-    TRY(file_read(d->index_fd, d->index_path, head, bytes, 0, err));
+    size_t bytes = min_u64(sizeof head, d->index.size_bytes);
+    TRY(bytes_read(&d->index, 0, head, bytes, err));
     TRY(check_magic(d, head, bytes, err));
     if (bytes < sizeof head)
         return fail(err, ERR_CORRUPT, "%s: ends at byte %zu, expected a header of %d",
-                    d->index_path, bytes, HEADER_BYTES);
+                    d->index.path, bytes, HEADER_BYTES);
     uint64_t version = u64_at(head, VERSION_AT), entries = u64_at(head, DOCUMENTS_AT);
     if (version != 1)
-        return fail(err, ERR_CORRUPT, "%s: byte %d: version %" PRIu64 ", expected 1", d->index_path,
+        return fail(err, ERR_CORRUPT, "%s: byte %d: version %" PRIu64 ", expected 1", d->index.path,
                     VERSION_AT, version);
     TRY(take_dtype(d, head[DTYPE_AT], err));
     d->num_sequences = u64_at(head, SEQUENCES_AT);
-    TRY(check_size(d, entries, file_bytes, err));
+    TRY(check_size(d, entries, err));
     d->num_documents = entries - 1;
     return OK;
 }
@@ -223,14 +221,14 @@ static enum status check_sequences(struct indexed_dataset *d, struct error *err)
     struct window w;
     d->starts = calloc(n + 1, sizeof *d->starts);
     if (!d->starts)
-        return fail(err, ERR_MEMORY, "%s: no memory for %" PRIu64 " sequences", d->data_path,
+        return fail(err, ERR_MEMORY, "%s: no memory for %" PRIu64 " sequences", d->data.path,
                     d->num_sequences);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t tokens = d->starts[i];
         TRY(load_nth_window(d, i, &w, err));
         for (size_t k = 0; k < w.count; k++)
             if (!add_u64(tokens, w.lengths[k], &tokens))
-                return fail(err, ERR_CORRUPT, "%s: its lengths overflow 64 bits", d->index_path);
+                return fail(err, ERR_CORRUPT, "%s: its lengths overflow 64 bits", d->index.path);
         d->starts[i + 1] = tokens;
     }
     d->num_tokens = d->starts[n];
@@ -247,14 +245,14 @@ static enum status check_entry(const struct indexed_dataset *d, uint64_t i, uint
     return fail(err, ERR_CORRUPT,
                 "%s: byte %" PRIu64 ": document %" PRIu64 " begins with sequence %" PRId64
                 ", expected %" PRIu64 " to %" PRIu64,
-                d->index_path, documents_at(d) + i * sizeof entry, i, (int64_t)entry, least, most);
+                d->index.path, documents_at(d) + i * sizeof entry, i, (int64_t)entry, least, most);
 }
 
 static enum status read_entries(const struct indexed_dataset *d, uint64_t first, uint64_t count,
                                 uint64_t *entries, struct error *err)
 {
-    return file_read(d->index_fd, d->index_path, entries, count * sizeof *entries,
-                     documents_at(d) + first * sizeof *entries, err);
+    return bytes_read(&d->index, documents_at(d) + first * sizeof *entries, entries,
+                      count * sizeof *entries, err);
 }
 
 static enum status check_documents(const struct indexed_dataset *d, struct error *err)
@@ -271,28 +269,17 @@ static enum status check_documents(const struct indexed_dataset *d, struct error
 
 static void set_up(struct indexed_dataset *d)
 {
-    *d = (struct indexed_dataset){.index_fd = -1, .data_fd = -1};
+    *d = (struct indexed_dataset){0};
     arena_init(&d->arena);
-}
-
-static enum status open_data(struct indexed_dataset *d, const char *path, struct error *err)
-{
-    struct file_stamp stamp;
-    d->data_path = path;
-    TRY(file_open(path, &d->data_fd, &stamp, err));
-    d->data_bytes = stamp.size_bytes;
-    return OK;
 }
 
 static enum status open_both(struct indexed_dataset *d, const char *path, struct error *err)
 {
-    struct file_stamp stamp;
     size_t n = strlen(path);
     if (n > 4 && (strcmp(path + n - 4, ".idx") == 0 || strcmp(path + n - 4, ".bin") == 0)) n -= 4;
-    d->index_path = arena_printf(&d->arena, "%.*s.idx", (int)n, path);
-    TRY(file_open(d->index_path, &d->index_fd, &stamp, err));
-    TRY(open_data(d, arena_printf(&d->arena, "%.*s.bin", (int)n, path), err));
-    TRY(read_header(d, stamp.size_bytes, err));
+    TRY(bytes_open(&d->index, arena_printf(&d->arena, "%.*s.idx", (int)n, path), NULL, err));
+    TRY(bytes_open(&d->data, arena_printf(&d->arena, "%.*s.bin", (int)n, path), NULL, err));
+    TRY(read_header(d, err));
     TRY(check_sequences(d, err));
     return check_documents(d, err);
 }
@@ -314,13 +301,13 @@ static enum status open_raw(struct indexed_dataset *d, const char *path, enum dt
     if (i == NUM_ELEMENTS)
         return fail(err, ERR_UNSUPPORTED, "%s: raw token ids of %s, expected U16 or U32", path,
                     dtype_infos[dtype].name);
-    TRY(open_data(d, arena_text(&d->arena, path, strlen(path)), err));
-    if (d->data_bytes % dtype_bytes(dtype))
+    TRY(bytes_open(&d->data, arena_text(&d->arena, path, strlen(path)), NULL, err));
+    if (d->data.size_bytes % dtype_bytes(dtype))
         return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " bytes, expected a multiple of %zu", path,
-                    d->data_bytes, dtype_bytes(dtype));
+                    d->data.size_bytes, dtype_bytes(dtype));
     d->dtype = dtype;
     d->num_sequences = d->num_documents = 1;
-    d->num_tokens = d->data_bytes / dtype_bytes(dtype);
+    d->num_tokens = d->data.size_bytes / dtype_bytes(dtype);
     return check_sequences(d, err);
 }
 
@@ -335,8 +322,8 @@ enum status token_file_open(struct indexed_dataset *d, const char *path, enum dt
 
 void indexed_dataset_close(struct indexed_dataset *d)
 {
-    if (d->index_fd >= 0) close(d->index_fd);
-    if (d->data_fd >= 0) close(d->data_fd);
+    bytes_release(&d->index);
+    bytes_release(&d->data);
     free(d->starts);
     arena_release(&d->arena);
 }
@@ -347,7 +334,7 @@ static enum status check_range(const struct indexed_dataset *d, const char *what
                                uint64_t count, uint64_t all, struct error *err)
 {
     if (first <= all && count <= all - first) return OK;
-    return fail(err, ERR_OURS, "%s: %" PRIu64 " %s from %" PRIu64 " of %" PRIu64, d->data_path,
+    return fail(err, ERR_OURS, "%s: %" PRIu64 " %s from %" PRIu64 " of %" PRIu64, d->data.path,
                 count, what, first, all);
 }
 
@@ -367,7 +354,7 @@ enum status indexed_dataset_documents(const struct indexed_dataset *d, uint64_t 
                                       uint64_t count, uint64_t *sequences, struct error *err)
 {
     TRY(check_range(d, "documents", first, count, d->num_documents + 1, err));
-    if (d->index_fd >= 0) {
+    if (d->index.kind) {
         TRY(read_entries(d, first, count, sequences, err));
         for (uint64_t i = 0; i < count; i++)
             TRY(check_entry(d, first + i, sequences[i], i ? sequences[i - 1] : 0, err));
@@ -398,7 +385,7 @@ static enum status store(struct output *o, const struct indexed_dataset *d, uint
             memcpy(o->tokens, &narrow, bytes);
         else
             return fail(err, ERR_CORRUPT,
-                        "%s: byte %" PRIu64 ": token %" PRId64 "%s; ids go up to %d", d->data_path,
+                        "%s: byte %" PRIu64 ": token %" PRId64 "%s; ids go up to %d", d->data.path,
                         offset + i * dtype_bytes(d->dtype), ids[i],
                         d->dtype == DT_U32 ? ", or a negative one" : "", INT32_MAX);
     }
@@ -415,7 +402,7 @@ static enum status read_run(const struct indexed_dataset *d, uint64_t offset, ui
     int64_t raw[RUN], ids[RUN];
     for (uint64_t n; count; count -= n, offset += n * bytes) {
         n = min_u64(count, RUN);
-        TRY(file_read(d->data_fd, d->data_path, raw, n * bytes, offset, err));
+        TRY(bytes_read(&d->data, offset, raw, n * bytes, err));
         e->load(ids, raw, n);
         TRY(store(o, d, offset, ids, n, err));
     }
@@ -466,7 +453,7 @@ static enum status read_window(const struct indexed_dataset *d, const struct win
         }
         run += n;
     }
-    if (count) return fail(err, ERR_IO, "%s: changed while it was read", d->index_path);
+    if (count) return fail(err, ERR_IO, "%s: changed while it was read", d->index.path);
     return read_run(d, offset, run, o, err);
 }
 

@@ -25,6 +25,7 @@
 #include "common/arena.h"
 #include "common/dtype.h"
 #include "common/status.h"
+#include "formats/bytes.h"
 
 struct indexed_dataset {
     enum dtype dtype;                      /* of the elements, a whole number */
@@ -33,10 +34,8 @@ struct indexed_dataset {
 
     /* private */
     struct arena arena;
-    const char *index_path, *data_path;
-    int index_fd, data_fd; /* index_fd -1: a raw file */
-    uint64_t data_bytes;
-    uint64_t *starts; /* [windows + 1] tokens before each 1024th sequence, on the heap */
+    struct bytes index, data; /* index {0}: a raw file */
+    uint64_t *starts;         /* [windows + 1] tokens before each 1024th sequence, on the heap */
 };
 
 /* path: PREFIX, PREFIX.idx or PREFIX.bin. ERR_CORRUPT names the file, the byte, what was expected
