@@ -1,13 +1,13 @@
 /* bytes.h - a run of bytes that can be read at any offset, wherever they come from.
  *
- * A struct bytes is a small value, a window onto a file, onto memory, or onto what a decoder makes
- * of other bytes; it is copied freely. What is behind it (path, memory, decoder, open file) must
- * outlive every copy. Of all copies one is released, and only where bytes_open() or bytes_decode()
- * made the first: that closes the file, or frees the decoder.
+ * A struct bytes is a small value: a window onto a file, onto memory, or onto the contents of
+ * packed data. Copies and ranges of it share what is behind it: the path, the memory, the open
+ * file, the decoder; these must outlive them. bytes_open() opens a file and bytes_decode() makes a
+ * decoder; bytes_release() of one copy closes or frees it. Other bytes need no release.
  *
  * Several threads may read the same bytes at once; reads of one decoder take turns. Offsets and
- * sizes are in bytes. Failures name the path: ERR_IO where the file cannot be read, ERR_CORRUPT
- * where it is shorter than it was, where packed data is broken, or past the end of the run. */
+ * sizes are in bytes. Errors name the path: ERR_IO if the file cannot be read; ERR_CORRUPT if it is
+ * shorter than it was, if packed data is broken, and for a read past the end of the run. */
 #ifndef FERRY_FORMATS_BYTES_H
 #define FERRY_FORMATS_BYTES_H
 
@@ -19,7 +19,7 @@
 
 struct bytes;
 
-/* One row for each thing that bytes can come from. */
+/* What bytes come from. */
 struct bytes_kind {
     /* `count` bytes at `at`, which counts from the start of all that is behind b, not of the
      * window; they lie within the window. */
@@ -46,22 +46,22 @@ enum bytes_coding { BYTES_PLAIN, BYTES_DEFLATED /* raw deflate data (RFC 1951) *
 /* Opens a regular file and stamps it (stamp may be NULL). */
 MUST_CHECK enum status bytes_open(struct bytes *b, const char *path, struct file_stamp *stamp,
                                   struct error *err);
-/* A file that is open already. Need not be released; the fd stays the caller's then. */
+/* A file that is open already; the caller closes the fd, or calls bytes_release(), which does. */
 struct bytes bytes_of_file(int fd, const char *path, uint64_t size_bytes);
 /* From now on reads pass by the page cache where the file system can (file_read_direct). */
 void bytes_set_direct(struct bytes *file);
 struct bytes bytes_of_memory(const void *data, size_t size_bytes);
-/* Bytes [offset, offset + size_bytes) of b, which has them. */
+/* Bytes [offset, offset + size_bytes) of b, which must have them. */
 struct bytes bytes_range(const struct bytes *b, uint64_t offset, uint64_t size_bytes);
 
-/* The contents, size_bytes of them, of `packed`, which is used where it is and may be opened anew
- * between reads; not of BYTES_PLAIN. Decoding starts at the first byte and goes on where the last
- * read ended, so a read that lies before that costs a new start. */
+/* The contents (size_bytes of them) of `packed`, by a coding that is not BYTES_PLAIN. `packed` is
+ * borrowed; it may be assigned again between reads, when its file was opened anew. A decoder goes
+ * forward only: a read at an earlier offset than where the last one ended starts at byte 0. */
 void bytes_decode(struct bytes *b, enum bytes_coding coding, const struct bytes *packed,
                   uint64_t size_bytes);
 
-/* Bytes of which the first and last kilobyte are kept: in a small archive, such as an item of a
- * .distcp, all that describes lies there, and costs two reads. */
+/* The same bytes with the first and last kilobyte read at once and kept, in *ends: in a small
+ * archive, such as an item of a .distcp, all that describes lies there, and costs two reads. */
 struct bytes_ends {
     struct bytes whole;
     size_t num_head, num_tail;
@@ -72,11 +72,11 @@ MUST_CHECK enum status bytes_keep_ends(struct bytes *b, struct bytes_ends *ends,
 
 MUST_CHECK enum status bytes_read(const struct bytes *b, uint64_t offset, void *to, size_t count,
                                   struct error *err);
-/* Says that much of these bytes is read next, so that they are fetched together beforehand. */
+/* Says that these bytes are read next, so that the system may fetch them beforehand. */
 void bytes_expect(const struct bytes *b, uint64_t offset, uint64_t count);
 /* Where they lie in memory; NULL: they are not there. */
 const void *bytes_in_memory(const struct bytes *b);
-/* Makes it {0}; a {0} may be released. */
+/* Sets *b to {0}, which may be released again. */
 void bytes_release(struct bytes *b);
 
 #endif

@@ -202,6 +202,7 @@ static void a_file_cut_short_behind_our_back_is_refused(void **state)
     assert_fails(bytes_read(&part, 990, got, sizeof got, &err), ERR_CORRUPT,
                  "/plain: ends at 5000, 20 bytes at 4990 were expected");
     bytes_release(&b);
+    assert_null(b.kind);
     bytes_release(&b);
 }
 
