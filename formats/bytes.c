@@ -116,7 +116,7 @@ enum status bytes_keep_ends(struct bytes *b, struct bytes_ends *e, const struct 
 
 /* ---- inflated ---- */
 
-/* It only goes forward: what lies behind costs a new start. */
+/* Inflating goes forward only; for an earlier offset it starts at the first byte again. */
 struct inflated {
     pthread_mutex_t mutex; /* held for the length of a read */
     const struct bytes *packed;
@@ -159,7 +159,7 @@ static enum status read_inflated(const struct bytes *b, uint64_t at, void *to, s
     struct inflated *x = b->from.state;
     pthread_mutex_lock(&x->mutex);
     enum status st = inflate_at(x, b, at, to, count, err);
-    if (st) inflater_end(&x->inflater); /* half-way: the next read starts anew */
+    if (st) inflater_end(&x->inflater); /* the next read starts at the first byte */
     pthread_mutex_unlock(&x->mutex);
     return st;
 }

@@ -17,7 +17,8 @@ static bool is_markup(const uint8_t *head, size_t bytes)
     return at + 1 < bytes && head[at] == '<' && head[at + 1] && strchr("!hH?", head[at + 1]);
 }
 
-/* A row is what has `magic` at `offset`, or what `matches` finds. NULL: not by that name. */
+/* Files with `magic` at `offset`, or of which `matches` is true. name: for sniff_name();
+ * not_torch: for sniff_not_torch(); NULL: not told there. */
 struct kind {
     size_t offset, length;
     const char *magic;

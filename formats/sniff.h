@@ -8,8 +8,8 @@
 /* "a Git LFS pointer (the file itself was not downloaded: git lfs pull)", "an HTML page", "a zip
  * (torch.save)", ... by the first bytes (16 are enough); NULL: nothing known. */
 const char *sniff_name(const uint8_t *head, size_t bytes);
-/* The same of a file that should be torch's and is not, by its first bytes (262 are enough): "a tar
- * file: torch before 0.2, or something else". */
+/* The same for a file that should be torch's, by its first bytes (262 are enough): "a tar file:
+ * torch before 0.2, or something else", ... */
 const char *sniff_not_torch(const uint8_t *head, size_t bytes);
 
 #endif

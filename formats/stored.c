@@ -165,8 +165,8 @@ uint64_t stored_tensor_bytes(const struct stored_tensor *t)
 /* ---- reading ---- */
 
 struct open_file {
-    struct bytes source;   /* the file, or the packed data in it; {0}: not open */
-    struct bytes contents; /* what pieces point into; a decoder stays while the file is closed */
+    struct bytes source;   /* the open file, or the packed data in it; {0}: not open */
+    struct bytes contents; /* what pieces point into; a decoder is kept while the file is closed */
     unsigned users;
     uint64_t last_use;
 };
