@@ -6,6 +6,7 @@
 #define FERRY_CKPT_BLOCK_H
 
 #include "ckpt/view.h"
+#include "common/dtype.h"
 
 struct block {
     unsigned num_axes;
@@ -23,5 +24,30 @@ uint64_t block_file_run(const struct block *b);
 bool block_is_run(const struct block *b);
 /* `extent` steps of the block's slowest axis. */
 struct block block_part(const struct block *b, uint64_t extent);
+
+/* What casts did: finite elements that became infinite are overflowed. */
+struct cast_counts {
+    uint64_t elements, changed, overflowed;
+};
+
+void cast_counts_join(struct cast_counts *c, const struct cast_counts *other);
+
+/* A cast from an array of one dtype to one of another. */
+struct casting {
+    void *to;
+    const void *from;
+    enum dtype to_dtype, from_dtype;
+    struct cast_counts *counts; /* counted up; NULL: they are not counted */
+};
+/* Casts the elements that a pair has: a is the array `from`, b is `to`. */
+void cast_pair(const struct casting *c, const struct pair *p);
+
+/* Takes a block whose first element is the file's element `file` and the buffer's `buffer`, or sets
+ * *taken, which is true, to false where it is too large. */
+typedef enum status block_take(void *context, const struct block *b, uint64_t file, uint64_t buffer,
+                               bool *taken, struct error *err);
+/* Offers the block, and as long as it is not taken its halves, in the file's order. */
+MUST_CHECK enum status block_split(const struct block *b, uint64_t file, uint64_t buffer,
+                                   block_take *take, void *context, struct error *err);
 
 #endif

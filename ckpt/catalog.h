@@ -10,25 +10,18 @@
 #ifndef FERRY_CKPT_CATALOG_H
 #define FERRY_CKPT_CATALOG_H
 
+#include "ckpt/origin.h"
 #include "ckpt/view.h"
 #include "common/arena.h"
 #include "common/dtype.h"
 #include "common/map.h"
 #include "formats/stored.h"
 
-enum piece_source {
-    PIECE_STORED,     /* bytes of a file */
-    PIECE_ZERO,       /* elements of value 0: rows that are new */
-    PIECE_RANDOM,     /* numbers made from a seed (ferry synth), about 0 */
-    PIECE_RANDOM_ONE, /* the same about 1 */
-    PIECE_HOLE        /* no bytes at all: a sparse file (ferry synth --sparse) */
-};
-
 /* A part of a logical tensor and where its elements lie. pair.a is flat in the logical tensor,
- * pair.b counts elements from offset_bytes of the file (PIECE_RANDOM*: of the stream of numbers
+ * pair.b counts elements from offset_bytes of the file (ORIGIN_RANDOM*: of the stream of numbers
  * `file`). */
 struct piece {
-    enum piece_source source;
+    enum origin_id origin;
     enum dtype dtype; /* as stored; the tensor's, but for tensors fused from several dtypes */
     uint32_t file;
     bool byte_swapped;

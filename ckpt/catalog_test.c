@@ -257,7 +257,7 @@ static void encodings_come_along(void **state)
     struct pair part = pair_whole(0, 0, 4);
     assert_ok(catalog_add_stored(&c, t, s, &part, &err));
     assert_int_equal(t->num_pieces, 1);
-    assert_int_equal(t->pieces[0].source, PIECE_STORED);
+    assert_int_equal(t->pieces[0].origin, ORIGIN_STORED);
     assert_int_equal(t->pieces[0].file, 7);
     assert_int_equal(t->pieces[0].dtype, DT_F32);
     assert_int_equal(t->pieces[0].offset_bytes, 100);

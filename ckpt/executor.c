@@ -18,7 +18,6 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
-#include "kernels/cpu/cast.h"
 #include "kernels/cpu/finite.h"
 
 /* A run that grows while a task lasts and what it writes follows it. */
@@ -35,13 +34,14 @@ struct worker {
     size_t num_runs, runs_capacity;
     bool counts; /* digests and casts of this task are ours to count */
     struct digest read, written;
-    uint64_t cast_elements, changed_elements, non_finite, overflowed;
+    struct cast_counts casts;
+    uint64_t non_finite;
 };
 
 /* What is counted of all tasks that ended. */
 struct tally {
     struct plan *plan; /* its carries have the digests */
-    uint64_t cast_elements, changed_elements, overflowed;
+    struct cast_counts casts;
 };
 
 struct executor {
@@ -160,45 +160,33 @@ static enum status write_run(const struct writing *wr, const void *from, uint64_
     return OK;
 }
 
-/* Writes the block (a: the segment, from element `to`; b: the panel, from `from`), run by run of
- * the segment. */
-static enum status write_block(const struct writing *wr, const struct block *b, uint64_t from,
-                               uint64_t to, struct error *err)
+/* Writes the block (a: the segment, from element `to`; b: the panel, from `from`) where it is one
+ * run of the segment. */
+static enum status write_block(void *context, const struct block *b, uint64_t to, uint64_t from,
+                               bool *taken, struct error *err)
 {
+    const struct writing *wr = context;
     const char *source = wr->panel + from * wr->element_bytes;
     uint64_t count = block_count(b);
     if (block_is_run(b)) return write_run(wr, source, to, count, err);
-    if (block_file_run(b) == count) { /* which fit temp as they fit the panel */
-        struct block out = *b;        /* copy_axes goes from a to b */
-        for (unsigned k = 0; k < out.num_axes; k++) {
-            out.axes[k].a_stride = b->axes[k].b_stride;
-            out.axes[k].b_stride = b->axes[k].a_stride;
-        }
-        copy_axes(wr->temp, source, wr->element_bytes, out.num_axes, out.axes);
-        return write_run(wr, wr->temp, to, count, err);
+    *taken = block_file_run(b) == count; /* which fit temp as they fit the panel */
+    if (!*taken) return OK;
+    struct block out = *b; /* copy_axes goes from a to b */
+    for (unsigned k = 0; k < out.num_axes; k++) {
+        out.axes[k].a_stride = b->axes[k].b_stride;
+        out.axes[k].b_stride = b->axes[k].a_stride;
     }
-    uint64_t extent = b->axes[0].extent, half = (extent + 1) / 2;
-    for (uint64_t i = 0; i < extent; i += half) {
-        struct block part = block_part(b, min_u64(half, extent - i));
-        TRY(write_block(wr, &part, from + i * b->axes[0].b_stride, to + i * b->axes[0].a_stride,
-                        err));
-    }
-    return OK;
+    copy_axes(wr->temp, source, wr->element_bytes, out.num_axes, out.axes);
+    return write_run(wr, wr->temp, to, count, err);
 }
 
 static enum status write_joined(void *context, const struct pair *p, struct error *err)
 {
-    const struct writing *wr = context; /* p.a: the panel, p.b: the segment */
-    struct block b = block_of(p, false);
-    return write_block(wr, &b, p->a_offset, p->b_offset, err);
+    struct block b = block_of(p, false); /* p.a: the panel, p.b: the segment */
+    return block_split(&b, p->b_offset, p->a_offset, write_block, context, err);
 }
 
 /* ---- tasks ---- */
-
-static bool is_hole(const struct carry *c)
-{
-    return c->source->num_pieces && c->source->pieces[0].source == PIECE_HOLE;
-}
 
 static enum status count_joined(void *context, const struct pair *p, struct error *err)
 {
@@ -264,13 +252,14 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     uint64_t bytes = 0;
     TRY(ask_now_and_then(x, err));
     w->read = w->written = (struct digest){{0}};
-    w->cast_elements = w->changed_elements = w->non_finite = w->overflowed = w->num_runs = 0;
+    w->casts = (struct cast_counts){0};
+    w->non_finite = w->num_runs = 0;
     w->chains = must_calloc(c->num_pieces + 1, sizeof *w->chains);
     w->bytes = must_calloc(c->num_pieces + 1, sizeof *w->bytes);
     w->counts = find_share(x, w, t);
     for (size_t i = 0; i < c->num_pieces; i++)
         bytes += w->bytes[i];
-    *skip = bytes == 0 || is_hole(c) || ledger_is_done(&x->ledger, t->number);
+    *skip = bytes == 0 || tensor_is_hole(c->source) || ledger_is_done(&x->ledger, t->number);
     if (*skip) progress_skip(x->progress, bytes);
     if (!ledger_is_done(&x->ledger, t->number)) return OK;
     atomic_fetch_add_explicit(&x->resumed_bytes, bytes, memory_order_relaxed);
@@ -293,14 +282,13 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
 static const char *cast_panel(struct executor *x, const struct scan_panel *p, const struct carry *c)
 {
     struct worker *w = &x->workers[p->task->worker];
-    w->cast_elements += p->cast_elements;
-    w->changed_elements += p->changed_elements;
-    w->overflowed += p->overflowed;
+    cast_counts_join(&w->casts, &p->casts);
     if (!is_cast(x->plan, c)) return p->elements[0];
-    enum dtype to = x->plan->segments[c->pieces[0].segment].dtype;
-    w->cast_elements += p->count;
-    w->changed_elements += cast_elements(p->cast, to, p->elements[0], c->source->dtype, p->count);
-    w->overflowed += cast_overflows(p->cast, to, p->elements[0], c->source->dtype, p->count);
+    const struct pair all = pair_whole(0, 0, p->count);
+    const struct casting casting = {p->cast, p->elements[0],
+                                    x->plan->segments[c->pieces[0].segment].dtype, c->source->dtype,
+                                    &w->casts};
+    cast_pair(&casting, &all);
     return p->cast;
 }
 
@@ -310,7 +298,8 @@ static void add_digests(struct executor *x, const struct scan_panel *p, const st
     struct worker *w = &x->workers[p->task->worker];
     if (!x->options->digests || !w->counts) return;
     digest_add_elements(&w->read, c->source->dtype, p->elements[0], p->count, p->low);
-    w->non_finite += count_non_finite(c->source->dtype, p->elements[0], p->count) - p->overflowed;
+    w->non_finite +=
+        count_non_finite(c->source->dtype, p->elements[0], p->count) - p->casts.overflowed;
     if (is_cast(x->plan, c))
         digest_add_elements(&w->written, x->plan->segments[c->pieces[0].segment].dtype, panel,
                             p->count, p->low);
@@ -354,9 +343,8 @@ static void count_task(struct tally *tally, const struct journal_task *t)
     if (!t->counts) return;
     digest_join(&c->read, &t->read);
     digest_join(&c->written, &t->written);
-    tally->cast_elements += t->cast_elements;
-    tally->changed_elements += t->changed_elements;
-    tally->overflowed += t->overflowed;
+    cast_counts_join(&tally->casts,
+                     &(struct cast_counts){t->cast_elements, t->changed_elements, t->overflowed});
     c->non_finite += t->non_finite;
     c->overflowed += t->overflowed;
 }
@@ -410,10 +398,10 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
                                 .counts = w->counts && !ledger_is_done(&x->ledger, t->number),
                                 .read = w->read,
                                 .written = w->written,
-                                .cast_elements = w->cast_elements,
-                                .changed_elements = w->changed_elements,
+                                .cast_elements = w->casts.elements,
+                                .changed_elements = w->casts.changed,
                                 .non_finite = w->non_finite,
-                                .overflowed = w->overflowed,
+                                .overflowed = w->casts.overflowed,
                                 .num_runs = w->num_runs};
     pthread_mutex_lock(&x->lock);
     count_task(&x->tally, &done);
@@ -521,9 +509,9 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
     if (st) note_what_is_done(&x, st);
     *result = (struct executor_result){.read_bytes = read.read_bytes,
                                        .written_bytes = x.sink.written_bytes,
-                                       .cast_elements = x.tally.cast_elements,
-                                       .changed_elements = x.tally.changed_elements,
-                                       .overflowed = x.tally.overflowed,
+                                       .cast_elements = x.tally.casts.elements,
+                                       .changed_elements = x.tally.casts.changed,
+                                       .overflowed = x.tally.casts.overflowed,
                                        .resumed_bytes = x.resumed_bytes,
                                        .in_journal = x.ledger.in_journal};
     tear_down(&x);
@@ -557,9 +545,9 @@ enum status executor_join(struct plan *p, const struct executor_options *o,
         forget_counts(&p->carries[i]);
     enum status st =
         ledger_join(journals, o->num_ranks, o->work, scan_count_tasks(&s), join_task, &tally, err);
-    result->cast_elements = tally.cast_elements;
-    result->changed_elements = tally.changed_elements;
-    result->overflowed = tally.overflowed;
+    result->cast_elements = tally.casts.elements;
+    result->changed_elements = tally.casts.changed;
+    result->overflowed = tally.casts.overflowed;
     free(items);
     return st;
 }

@@ -108,7 +108,7 @@ static void check_digests(const struct output *o)
         const struct carry *c = &o->plan.carries[i];
         const struct tensor *t = c->source;
         struct digest want = {{0}};
-        bool hole = t->num_pieces && t->pieces[0].source == PIECE_HOLE;
+        bool hole = t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE;
         digest_add_elements(&want, t->dtype, o->source->values[t - o->source->catalog.tensors],
                             hole || !elements_written(c) ? 0 : t->numel, 0);
         assert_memory_equal(&c->read, &want, sizeof want);
@@ -219,7 +219,7 @@ static void large_tensors_are_shared_by_threads(void **state)
     source_init(&s, &test_state);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
     struct piece made = {
-        .source = PIECE_RANDOM, .dtype = DT_BF16, .file = 77, .pair = pair_whole(0, 0, t->numel)};
+        .origin = ORIGIN_RANDOM, .dtype = DT_BF16, .file = 77, .pair = pair_whole(0, 0, t->numel)};
     catalog_add_piece(&s.catalog, t, &made);
     random_elements(s.values[0], DT_BF16, 77, 0, 0, t->numel);
     output_init(&o, &s, 0);
@@ -404,7 +404,7 @@ static void holes_leave_a_sparse_file(void **state)
     (void)one_tensor(&s, DT_BF16, 10);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
     struct piece hole = {
-        .source = PIECE_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, t->numel)};
+        .origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, t->numel)};
     catalog_add_piece(&s.catalog, t, &hole);
     output_init(&o, &s, 1);
     o.finishes[0] = true;
@@ -769,7 +769,7 @@ static void an_interrupt_ends_a_task_between_panels(void **state)
     const uint64_t numel = 15 << 20; /* a little less than TASK_BYTES */
     (void)one_tensor(&s, DT_U8, 10);
     struct tensor *t = source_new_tensor(&s, DT_F32, 1, &numel);
-    struct piece made = {.source = PIECE_RANDOM, .dtype = DT_F32, .pair = pair_whole(0, 0, numel)};
+    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_F32, .pair = pair_whole(0, 0, numel)};
     catalog_add_piece(&s.catalog, t, &made);
     bool cut = false;
     for (int i = 0; i < 30 && !cut; i++) {

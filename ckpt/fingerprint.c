@@ -72,7 +72,7 @@ static void add_carry(struct sha256 *s, const struct carry *c)
     add_u64(s, t->num_pieces);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *x = &t->pieces[i];
-        const uint64_t n[] = {x->source, x->dtype, x->file, x->byte_swapped, x->offset_bytes};
+        const uint64_t n[] = {x->origin, x->dtype, x->file, x->byte_swapped, x->offset_bytes};
         sha256_add(s, n, sizeof n);
         add_pair(s, &x->pair);
     }

@@ -7,167 +7,37 @@
 #include "common/checked.h"
 #include "common/memory.h"
 #include "kernels/cpu/cast.h"
-#include "kernels/cpu/random.h"
 
 enum {
-    CALL_BYTES = 4 << 10,  /* what one more system call costs, in bytes copied */
-    SEEK_BYTES = 64 << 10, /* what one more access costs, in bytes that come from a disk */
-    NUMBERS = 32 << 10,    /* elements that panel_read_numbers reads at once */
-    WIDEST_ELEMENT = 16,   /* bytes of any dtype's */
+    NUMBERS = 32 << 10,  /* elements that panel_read_numbers reads at once */
+    WIDEST_ELEMENT = 16, /* bytes of any dtype's */
 };
 
 struct reading {
-    struct panel_reader *r;
+    struct fetching fetching; /* to r->cast, where its elements are cast from */
     const struct tensor *tensor;
-    const struct piece *piece;
-    size_t element_bytes; /* of the piece */
-    char *panel; /* where the piece's elements go: the caller's panel, or r->cast to be cast from */
-    char *result; /* the caller's panel */
+    char *panel; /* the caller's */
 };
 
-/* A complex element is two numbers. */
-static bool dtype_is_complex(enum dtype dtype)
+/* Casts what was fetched of a block, p.b, to its place in the panel. */
+static void cast_fetched(const struct reading *r, const struct pair *p)
 {
-    return dtype == DT_C64 || dtype == DT_C128;
-}
-
-static enum status read_bytes(const struct reading *r, uint64_t from, void *to, uint64_t count,
-                              struct error *err)
-{
-    size_t bytes = count * r->element_bytes;
-    TRY(stored_read(r->r->reader, r->piece->file, r->piece->offset_bytes + from * r->element_bytes,
-                    to, bytes, err));
-    r->r->read_bytes += bytes;
-    if (r->piece->byte_swapped) {
-        size_t parts = dtype_is_complex(r->piece->dtype) ? 2 : 1;
-        swap_bytes(to, r->element_bytes / parts, count * parts);
-    }
-    return OK;
-}
-
-/* Reads the runs that the file has of the block to `to`, one behind the other. */
-static enum status read_runs(const struct reading *r, const struct block *b, uint64_t from,
-                             char **to, struct error *err)
-{
-    uint64_t count = block_count(b);
-    if (block_file_run(b) == count) {
-        TRY(read_bytes(r, from, *to, count, err));
-        *to += count * r->element_bytes;
-        return OK;
-    }
-    struct block step = block_part(b, 1);
-    for (uint64_t i = 0; i < b->axes[0].extent; i++)
-        TRY(read_runs(r, &step, from + i * b->axes[0].a_stride, to, err));
-    return OK;
-}
-
-static void pack_strides(struct block *b)
-{
-    uint64_t stride = 1;
-    for (unsigned k = b->num_axes; k-- > 0;) {
-        b->axes[k].a_stride = stride;
-        stride *= b->axes[k].extent;
-    }
-}
-
-/* Reads what `from` (element of the piece) and the axes say to element `to` of the panel: directly
- * where runs of the file are runs of the panel; else through temp, with one call for all that the
- * block spans where that is cheaper than one for each run. What does not fit temp is halved. */
-static enum status read_block(const struct reading *r, const struct block *b, uint64_t from,
-                              uint64_t to, struct error *err)
-{
-    char *target = r->panel + to * r->element_bytes, *temp = r->r->temp;
-    if (block_is_run(b)) return read_bytes(r, from, target, block_count(b), err);
-
-    uint64_t room = r->r->buffer_bytes / r->element_bytes;
-    uint64_t count = block_count(b), span = block_span(b), run = block_file_run(b);
-    uint64_t call = CALL_BYTES / r->element_bytes;
-    bool span_is_cheaper = call + span <= count / run * (call + run);
-    bool direct = run > 1 && b->axes[b->num_axes - 1].b_stride == 1;
-    if (span_is_cheaper && span <= room) {
-        TRY(read_bytes(r, from, temp, span, err));
-        copy_axes(target, temp, r->element_bytes, b->num_axes, b->axes);
-        return OK;
-    }
-    if (!span_is_cheaper && !direct) { /* count elements fit temp as they fit the panel */
-        struct block packed = *b;
-        TRY(read_runs(r, b, from, &temp, err));
-        pack_strides(&packed);
-        copy_axes(target, r->r->temp, r->element_bytes, packed.num_axes, packed.axes);
-        return OK;
-    }
-    uint64_t extent = b->axes[0].extent, half = (extent + 1) / 2;
-    for (uint64_t i = 0; i < extent; i += half) {
-        struct block part = block_part(b, min_u64(half, extent - i));
-        TRY(read_block(r, &part, from + i * b->axes[0].a_stride, to + i * b->axes[0].b_stride,
-                       err));
-    }
-    return OK;
-}
-
-/* Casts what was read of a block into the panel, run by run of the panel. */
-static void cast_block(const struct reading *r, const struct pair *p)
-{
-    struct pair q = *p;
-    pair_swap(&q); /* a: the panel */
-    (void)pair_nest(&q);
-    uint64_t run = q.num_axes ? q.axes[q.num_axes - 1].extent : 1, changed = 0, overflowed = 0;
-    bool runs = q.num_axes && q.axes[q.num_axes - 1].a_stride == 1;
-    if (!runs) run = 1;
-    for (uint64_t i = 0; i < pair_count(&q); i += run) {
-        uint64_t rest = i / (runs ? run : 1), at = q.a_offset;
-        for (unsigned k = q.num_axes - runs; k-- > 0; rest /= q.axes[k].extent)
-            at += rest % q.axes[k].extent * q.axes[k].a_stride;
-        char *to = r->result + at * dtype_bytes(r->tensor->dtype);
-        const char *from = r->panel + at * r->element_bytes;
-        changed += cast_elements(to, r->tensor->dtype, from, r->piece->dtype, run);
-        overflowed += cast_overflows(to, r->tensor->dtype, from, r->piece->dtype, run);
-    }
-    r->r->cast_elements += pair_count(&q);
-    r->r->changed_elements += changed;
-    r->r->overflowed += overflowed;
-}
-
-/* Numbers `from` of the stream, and what the axes say, to element `to` of the panel. */
-static void make_block(const struct reading *r, const struct block *b, uint64_t from, uint64_t to)
-{
-    if (block_is_run(b)) {
-        random_elements(r->panel + to * r->element_bytes, r->tensor->dtype, r->piece->file,
-                        r->piece->source == PIECE_RANDOM_ONE, from, block_count(b));
-        return;
-    }
-    struct block step = block_part(b, 1);
-    for (uint64_t i = 0; i < b->axes[0].extent; i++)
-        make_block(r, &step, from + i * b->axes[0].a_stride, to + i * b->axes[0].b_stride);
-}
-
-/* Runs with gaps between them that a disk would rather read than pass by are fetched at once; what
- * is copied of them is read_block's decision. */
-static void expect_block(const struct reading *r, const struct block *b, uint64_t from)
-{
-    uint64_t count = block_count(b), span = block_span(b), runs = count / block_file_run(b);
-    if (span <= count || (span - count) / runs > SEEK_BYTES / r->element_bytes) return;
-    stored_expect(r->r->reader, r->piece->file, r->piece->offset_bytes + from * r->element_bytes,
-                  span * r->element_bytes);
+    const struct fetching *f = &r->fetching;
+    struct casting c = {r->panel, f->buffer, r->tensor->dtype, f->dtype, &f->reader->casts};
+    struct pair same = *p;
+    same.a_offset = p->b_offset;
+    for (unsigned k = 0; k < p->num_axes; k++)
+        same.axes[k].a_stride = p->axes[k].b_stride;
+    cast_pair(&c, &same);
 }
 
 static enum status read_joined(void *context, const struct pair *p, struct error *err)
 {
     const struct reading *r = context;
     struct block b = block_of(p, true);
-    if (r->piece->source != PIECE_STORED) {
-        make_block(r, &b, p->a_offset, p->b_offset);
-        return OK;
-    }
-    expect_block(r, &b, p->a_offset);
-    TRY(read_block(r, &b, p->a_offset, p->b_offset, err));
-    if (r->panel != r->result) cast_block(r, p);
+    TRY(piece_origin(r->fetching.piece)->fetch(&r->fetching, &b, p->a_offset, p->b_offset, err));
+    if (r->fetching.buffer != r->panel) cast_fetched(r, p);
     return OK;
-}
-
-static bool is_zero(const struct piece *piece)
-{
-    return piece->source == PIECE_ZERO || piece->source == PIECE_HOLE;
 }
 
 /* A panel that is being read. */
@@ -184,12 +54,10 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
     const struct tensor *t = f->tensor;
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *piece = &t->pieces[i];
-        struct reading r = {f->reader, t, piece, dtype_bytes(t->dtype), f->panel, f->panel};
-        if (is_zero(piece)) continue;
-        if (piece->source == PIECE_STORED && piece->dtype != t->dtype) {
-            r.element_bytes = dtype_bytes(piece->dtype);
-            r.panel = f->reader->cast;
-        }
+        struct reading r = {
+            {f->reader, piece, piece_dtype(piece, t->dtype), f->panel}, t, f->panel};
+        if (!piece_origin(piece)->fetch) continue;
+        if (r.fetching.dtype != t->dtype) r.fetching.buffer = f->reader->cast;
         TRY(pair_join(&piece->pair, wanted, read_joined, &r, err));
     }
     return OK;
@@ -218,7 +86,7 @@ enum status panel_read_parts(struct panel_reader *reader, const struct tensor *t
         return fail(err, ERR_UNSUPPORTED, "elements of %s have no whole bytes",
                     dtype_infos[t->dtype].name);
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (is_zero(&t->pieces[i])) {
+        if (!piece_origin(&t->pieces[i])->fetch) {
             memset(panel, 0, count * dtype_bytes(t->dtype));
             break;
         }
@@ -265,8 +133,13 @@ enum status panel_read_numbers(const struct catalog *c, const struct tensor *t, 
 bool tensor_is_mixed(const struct tensor *t)
 {
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].source == PIECE_STORED && t->pieces[i].dtype != t->dtype) return true;
+        if (piece_dtype(&t->pieces[i], t->dtype) != t->dtype) return true;
     return false;
+}
+
+bool tensor_is_hole(const struct tensor *t)
+{
+    return t->num_pieces && piece_origin(&t->pieces[0])->is_hole;
 }
 
 static enum status check_cast(const struct tensor *t, enum dtype to, enum dtype from,
@@ -284,7 +157,6 @@ enum status tensor_check_cast(const struct tensor *t, enum dtype to, struct erro
                     dtype_infos[t->dtype].name);
     TRY(check_cast(t, to, t->dtype, err));
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].source == PIECE_STORED)
-            TRY(check_cast(t, t->dtype, t->pieces[i].dtype, err));
+        TRY(check_cast(t, t->dtype, piece_dtype(&t->pieces[i], t->dtype), err));
     return OK;
 }

@@ -5,6 +5,7 @@
 #ifndef FERRY_CKPT_PANEL_H
 #define FERRY_CKPT_PANEL_H
 
+#include "ckpt/block.h"
 #include "ckpt/catalog.h"
 
 struct panel_reader {
@@ -12,14 +13,13 @@ struct panel_reader {
     uint64_t buffer_bytes;
     char *temp; /* [buffer_bytes] for what is not read directly */
     char *cast; /* [buffer_bytes] for pieces of another dtype than their tensor's; else unused */
-    uint64_t read_bytes; /* counted up */
-    /* By casts to the tensors' dtypes, counted up; overflowed: finite ones that became infinite. */
-    uint64_t cast_elements, changed_elements, overflowed;
+    uint64_t read_bytes;      /* counted up */
+    struct cast_counts casts; /* to the tensors' dtypes, counted up */
 };
 
-/* Elements [low, low + count) of t in their order to panel, in t's dtype; what a PIECE_HOLE has is
- * zero. buffer_bytes is at least count elements of t or of its pieces. ERR_UNSUPPORTED where
- * elements have no whole bytes. */
+/* Elements [low, low + count) of t in their order to panel, in t's dtype; what a hole has is zero.
+ * buffer_bytes is at least count elements of t or of its pieces. ERR_UNSUPPORTED where elements
+ * have no whole bytes. */
 MUST_CHECK enum status panel_read(struct panel_reader *r, const struct tensor *t, uint64_t low,
                                   uint64_t count, void *panel, struct error *err);
 
@@ -36,6 +36,8 @@ MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct 
 
 /* Whether parts of the tensor are stored in another dtype than it has. */
 bool tensor_is_mixed(const struct tensor *t);
+/* Whether it has no bytes at all. */
+bool tensor_is_hole(const struct tensor *t);
 /* Whether panels of it can be read and then cast to a dtype: ERR_UNSUPPORTED where they cannot. */
 MUST_CHECK enum status tensor_check_cast(const struct tensor *t, enum dtype to, struct error *err);
 

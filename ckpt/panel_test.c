@@ -27,7 +27,7 @@ static void check_tensor(struct source *s, const struct tensor *t, struct stored
         for (uint64_t i = n * bytes; i < most * bytes; i++)
             assert_int_equal(panel[i], 0xEE);
     }
-    *cast_elements += r.cast_elements;
+    *cast_elements += r.casts.elements;
     free(r.temp);
     free(r.cast);
     free(panel);
@@ -119,7 +119,7 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     source_init(&s, &seed);
     const uint64_t shape[] = {4};
     t = source_new_tensor(&s, DT_BF16, 1, shape);
-    struct piece hole = {.source = PIECE_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, 4)};
+    struct piece hole = {.origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, 4)};
     catalog_add_piece(&s.catalog, t, &hole);
     assert_ok(panel_read(&r, t, 0, 4, panel, &err));
     assert_memory_equal(panel, zeros, 8);
@@ -164,7 +164,7 @@ static void made_up_numbers_may_lie_apart_in_their_stream(void **state)
     source_init(&s, &seed);
     const uint64_t shape[] = {3, 2};
     struct tensor *t = source_new_tensor(&s, DT_F32, 2, shape);
-    struct piece made = {.source = PIECE_RANDOM,
+    struct piece made = {.origin = ORIGIN_RANDOM,
                          .dtype = DT_F32,
                          .file = 7,
                          .pair = {.num_axes = 2, .axes = {{3, 2, 5}, {2, 1, 1}}, .b_offset = 9}};

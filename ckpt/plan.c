@@ -93,17 +93,11 @@ static enum status check_segment(const struct plan *p, struct filling *f, size_t
                 p->files[s->file].path, f->name, covered, s->numel);
 }
 
-/* Of a tensor with PIECE_HOLE nothing is read or written, so it has neither a CRC nor a cast, and
- * no other pieces. */
-static bool is_hole(const struct tensor *t)
-{
-    return t->num_pieces && t->pieces[0].source == PIECE_HOLE;
-}
-
+/* Of a hole nothing is read or written, so it has neither a CRC nor a cast, and no other pieces. */
 static enum status check_holes(const struct tensor *t, struct error *err)
 {
     for (size_t i = 0; i < t->num_pieces; i++)
-        if ((t->pieces[i].source == PIECE_HOLE) != is_hole(t))
+        if (piece_origin(&t->pieces[i])->is_hole != tensor_is_hole(t))
             return fail(err, ERR_OURS, "%s: a hole beside what is none", t->name);
     return OK;
 }
@@ -122,7 +116,7 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
         if (s->dtype != to)
             return fail(err, ERR_OURS, "%s: planned as both %s and %s", t->name,
                         dtype_infos[to].name, dtype_infos[s->dtype].name);
-        if (is_hole(t) && (s->wants_crc || s->dtype != t->dtype))
+        if (tensor_is_hole(t) && (s->wants_crc || s->dtype != t->dtype))
             return fail(err, ERR_OURS, "%s: a hole with a CRC or a cast", t->name);
         if (!pair_nest(pair))
             return fail(err, ERR_OURS, "%s: planned from no nested view", t->name);

@@ -189,7 +189,7 @@ static void dtypes_that_cannot_be_cast_are_refused(void **state)
     assert_ok(plan_finish(&p, &err));
     c.tensors[0].pieces[0].dtype = DT_I32; /* stored in another one */
     assert_fails(plan_finish(&p, &err), ERR_UNSUPPORTED, "w: I32 cannot be cast to BF16");
-    c.tensors[0].pieces[0].source = PIECE_ZERO;
+    c.tensors[0].pieces[0].origin = ORIGIN_ZERO;
     assert_ok(plan_finish(&p, &err));
 }
 
@@ -216,7 +216,7 @@ static void holes_have_neither_crc_nor_cast(void **state)
 {
     (void)state;
     struct tensor *t = add_ordinary();
-    t->pieces[0].source = PIECE_HOLE;
+    t->pieces[0].origin = ORIGIN_HOLE;
     assert_ok(plan_finish(&p, &err));
     p.segments[0].wants_crc = true;
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole with a CRC or a cast");
@@ -233,12 +233,12 @@ static void a_hole_beside_what_is_none_is_refused(void **state)
     t->pieces[0].pair = pair_whole(0, 0, 6);
     catalog_add_piece(&c, t, &rest);
     assert_ok(plan_finish(&p, &err));
-    t->pieces[0].source = PIECE_HOLE;
+    t->pieces[0].origin = ORIGIN_HOLE;
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole beside what is none");
-    t->pieces[0].source = PIECE_STORED;
-    t->pieces[1].source = PIECE_HOLE;
+    t->pieces[0].origin = ORIGIN_STORED;
+    t->pieces[1].origin = ORIGIN_HOLE;
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole beside what is none");
-    t->pieces[0].source = PIECE_HOLE;
+    t->pieces[0].origin = ORIGIN_HOLE;
     assert_ok(plan_finish(&p, &err));
 }
 

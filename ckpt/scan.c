@@ -45,8 +45,7 @@ static size_t widest_element(const struct scan_item *item)
         if (!t) continue;
         bytes = max_u64(bytes, dtype_bytes(t->dtype));
         for (size_t i = 0; i < t->num_pieces; i++)
-            if (t->pieces[i].source == PIECE_STORED)
-                bytes = max_u64(bytes, dtype_bytes(t->pieces[i].dtype));
+            bytes = max_u64(bytes, dtype_bytes(piece_dtype(&t->pieces[i], t->dtype)));
     }
     return max_u64(bytes, 1);
 }
@@ -236,11 +235,9 @@ static enum status run_panel(struct running *x, const struct scan_task *t, uint6
     for (unsigned side = 0; side < 2; side++) {
         struct panel_reader *r = &w->readers[side];
         if (!item->tensors[side]) continue;
-        r->cast_elements = r->changed_elements = r->overflowed = 0;
+        r->casts = (struct cast_counts){0};
         TRY(read_panel(r, item, side, &panel, err));
-        panel.cast_elements += r->cast_elements;
-        panel.changed_elements += r->changed_elements;
-        panel.overflowed += r->overflowed;
+        cast_counts_join(&panel.casts, &r->casts);
     }
     return x->s->visit(x->s->context, &panel, err);
 }

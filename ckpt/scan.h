@@ -29,10 +29,9 @@ struct scan_task {
 struct scan_panel {
     const struct scan_task *task;
     uint64_t low, count;
-    void *elements[2]; /* in the tensors' dtypes; the visitor's until it returns */
-    void *temp, *cast; /* as large, for the visitor; cast is NULL unless it casts */
-    /* By casts from what is stored to the tensors' dtypes. */
-    uint64_t cast_elements, changed_elements, overflowed;
+    void *elements[2];        /* in the tensors' dtypes; the visitor's until it returns */
+    void *temp, *cast;        /* as large, for the visitor; cast is NULL unless it casts */
+    struct cast_counts casts; /* from what is stored to the tensors' dtypes */
 };
 
 struct scan {

@@ -182,10 +182,10 @@ static inline void keep_value(struct source *s, const struct tensor *t, const st
     size_t bytes = dtype_bytes(t->dtype);
     size_t i = (size_t)(t - s->catalog.tensors);
     unsigned char *value = s->values[i] + a * bytes, stored[16];
-    if (piece->source == PIECE_ZERO || piece->source == PIECE_HOLE) {
+    if (piece->origin == ORIGIN_ZERO || piece->origin == ORIGIN_HOLE) {
         memset(value, 0, bytes);
-    } else if (piece->source != PIECE_STORED) {
-        random_elements(value, t->dtype, piece->file, piece->source == PIECE_RANDOM_ONE, b, 1);
+    } else if (piece->origin != ORIGIN_STORED) {
+        random_elements(value, t->dtype, piece->file, piece->origin == ORIGIN_RANDOM_ONE, b, 1);
     } else {
         piece_element(s, piece, b, stored);
         (void)cast_elements(value, t->dtype, stored, piece->dtype, 1);
@@ -211,11 +211,11 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
 {
     struct piece piece = {.dtype = t->dtype, .file = (uint32_t)test_below(s->seed, SOURCE_FILES)};
     uint64_t count = box_count(x), span = box_random_strides(x, s->seed, true, true), a, b;
-    if (test_below(s->seed, 10) == 0) piece.source = PIECE_ZERO;
+    if (test_below(s->seed, 10) == 0) piece.origin = ORIGIN_ZERO;
     if (dtype_is_float(t->dtype) && test_below(s->seed, 6) == 0)
         piece.dtype = random_float(s->seed);
     piece.byte_swapped = test_below(s->seed, 4) == 0;
-    if (piece.source == PIECE_STORED)
+    if (piece.origin == ORIGIN_STORED)
         piece.offset_bytes = source_reserve(s, piece.file, span * dtype_bytes(piece.dtype));
     assert_true(pair_of_box(&piece.pair, x->num_dims, x->shape, x->start, x->extent, 0, x->stride));
     catalog_add_piece(&s->catalog, t, &piece);
@@ -223,7 +223,7 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
         box_element(x, n, &a, &b);
         keep_value(s, t, &piece, a, b);
     }
-    if (piece.source == PIECE_STORED && piece.dtype != t->dtype) s->cast_elements += count;
+    if (piece.origin == ORIGIN_STORED && piece.dtype != t->dtype) s->cast_elements += count;
 }
 
 /* Adds a box as it is, or two halves of it along some dimension, and so on. */
@@ -273,7 +273,7 @@ static inline struct tensor *source_add_random(struct source *s, uint64_t elemen
     enum dtype dtype = random_dtype(s->seed);
     struct tensor *t = source_new_tensor(s, dtype, num_dims, shape);
     if (dtype_is_float(dtype) && t->numel && test_below(s->seed, 8) == 0) {
-        struct piece made = {.source = test_below(s->seed, 2) ? PIECE_RANDOM : PIECE_RANDOM_ONE,
+        struct piece made = {.origin = test_below(s->seed, 2) ? ORIGIN_RANDOM : ORIGIN_RANDOM_ONE,
                              .dtype = dtype,
                              .file = (uint32_t)test_random(s->seed),
                              .pair = pair_whole(0, test_below(s->seed, 100), t->numel)};

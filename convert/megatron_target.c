@@ -76,7 +76,7 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
         clip.piece = &pieces[i];
         TRY(pair_clip(&clip.piece->pair, 0, carried * row, clip.to->name, add_clipped, &clip, err));
     }
-    struct piece zero = {.source = PIECE_ZERO,
+    struct piece zero = {.origin = ORIGIN_ZERO,
                          .dtype = clip.to->dtype,
                          .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
     if (rows > carried) catalog_add_piece(made, clip.to, &zero);

@@ -148,9 +148,9 @@ static enum status add_random(void *context, const struct mapped_tensor *m, stru
     struct tensor *t;
     TRY(catalog_add(&x->checkpoint->catalog, m->name, x->dtype, m->num_dims, m->shape, &t, err));
     bool norm = strstr(m->name, "norm") && strstr(m->name, "weight");
-    struct piece piece = {.source = x->flags->sparse ? PIECE_HOLE
-                                    : norm           ? PIECE_RANDOM_ONE
-                                                     : PIECE_RANDOM,
+    struct piece piece = {.origin = x->flags->sparse ? ORIGIN_HOLE
+                                    : norm           ? ORIGIN_RANDOM_ONE
+                                                     : ORIGIN_RANDOM,
                           .dtype = x->dtype,
                           .file = random_stream(x->flags->seed, m->name),
                           .pair = pair_whole(0, 0, t->numel)};

@@ -531,7 +531,8 @@ struct tensor tensor_of_zeros(struct arena *a, enum dtype dtype, unsigned num_di
                          .num_dims = num_dims,
                          .shape = arena_copy(a, shape, num_dims * sizeof *shape),
                          .numel = product(shape, 0, num_dims)};
-    struct piece zero = {.source = PIECE_ZERO, .dtype = dtype, .pair = pair_whole(0, 0, out.numel)};
+    struct piece zero = {
+        .origin = ORIGIN_ZERO, .dtype = dtype, .pair = pair_whole(0, 0, out.numel)};
     out.pieces = arena_copy(a, &zero, sizeof zero);
     out.num_pieces = out.pieces_capacity = 1;
     return out;

@@ -83,7 +83,7 @@ uint64_t stored_dtypes(const struct tensor *t)
 {
     uint64_t dtypes = 0;
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].source == PIECE_STORED) dtypes |= UINT64_C(1) << t->pieces[i].dtype;
+        if (piece_origin(&t->pieces[i])->is_stored) dtypes |= UINT64_C(1) << t->pieces[i].dtype;
     return dtypes ? dtypes : UINT64_C(1) << t->dtype;
 }
 

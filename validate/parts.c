@@ -87,20 +87,20 @@ static const struct stored_piece *stored_piece_of(const struct stored_tensor *t,
 static size_t name_of_piece(const struct checkpoint *c, const struct tensor *t,
                             const struct piece *p)
 {
-    for (size_t i = 0; p->source == PIECE_STORED && i < t->num_stored_names; i++) {
+    for (size_t i = 0; piece_origin(p)->is_stored && i < t->num_stored_names; i++) {
         const struct stored_tensor *stored = stored_find(&c->catalog.stored, t->stored_names[i]);
         if (stored && stored_piece_of(stored, p)) return i;
     }
     return SIZE_MAX;
 }
 
-bool origin_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
-               struct origin *out)
+bool stored_element_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
+               struct stored_element *out)
 {
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *p = &t->pieces[i];
         uint64_t at;
-        if (p->source != PIECE_STORED || !find_in_b(&p->pair, element, &at)) continue;
+        if (!piece_origin(p)->is_stored || !find_in_b(&p->pair, element, &at)) continue;
         size_t name = name_of_piece(c, t, p);
         if (name == SIZE_MAX) return false;
         out->stored = stored_find(&c->catalog.stored, t->stored_names[name]);

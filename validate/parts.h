@@ -9,14 +9,14 @@
 #include "ckpt/checkpoint.h"
 
 /* The stored tensor in which an element of a logical one lies. */
-struct origin {
+struct stored_element {
     const struct stored_tensor *stored;
     uint64_t index; /* the element's flat index in it */
 };
 
 /* false where the element is not stored, or in a way that is not told. */
-bool origin_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
-               struct origin *out);
+bool stored_element_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
+               struct stored_element *out);
 
 /* The parts of one side's tensor, while panels of both sides are compared. */
 struct parts {

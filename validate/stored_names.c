@@ -126,9 +126,9 @@ struct stored_difference *stored_differences(struct arena *a, const struct compa
     struct stored_difference *out = arena_array(a, n + 1, sizeof *out);
     *count = 0;
     for (size_t i = 0; i < n; i++) {
-        struct origin o;
+        struct stored_element o;
         if (!part_differs(t, side, i)) continue;
-        if (!origin_of(&c->sides[side].checkpoint, x, t->first_in[side][i], &o)) continue;
+        if (!stored_element_of(&c->sides[side].checkpoint, x, t->first_in[side][i], &o)) continue;
         out[(*count)++] = (struct stored_difference){o.stored, o.index};
     }
     return out;
@@ -137,9 +137,9 @@ struct stored_difference *stored_differences(struct arena *a, const struct compa
 const char *first_stored_text(struct arena *a, const struct comparison *c, const struct compared *t,
                               unsigned side)
 {
-    struct origin o;
+    struct stored_element o;
     if (!t->first_in[side] ||
-        !origin_of(&c->sides[side].checkpoint, t->tensors[side], t->statistics.first, &o))
+        !stored_element_of(&c->sides[side].checkpoint, t->tensors[side], t->statistics.first, &o))
         return NULL;
     return arena_printf(a, "%s %s", o.stored->name,
                         coordinates_text(a, o.stored->num_dims, o.stored->shape, o.index));

@@ -98,16 +98,16 @@ static void each_element_is_found_in_its_stored_tensor(void **state)
     for (size_t i = 0; i < c->num_tensors; i++) {
         const struct tensor *t = c->tensors[i].tensors[0];
         for (uint64_t k = 0; k < t->numel; k++) {
-            struct origin o;
+            struct stored_element o;
             uint16_t element;
             assert_ok(panel_read(&reader, t, k, 1, &element, &err));
-            assert_true(origin_of(&c->sides[0].checkpoint, t, k, &o));
+            assert_true(stored_element_of(&c->sides[0].checkpoint, t, k, &o));
             const struct made_tensor *from = made_find(m, o.stored->name);
             assert_int_equal(element, ((const uint16_t *)from->elements)[o.index]);
             assert_int_equal(element >> 10, from - m->tensors);
         }
-        struct origin o;
-        assert_false(origin_of(&c->sides[0].checkpoint, t, t->numel, &o));
+        struct stored_element o;
+        assert_false(stored_element_of(&c->sides[0].checkpoint, t, t->numel, &o));
     }
     stored_reader_free(files);
     release_sides(&x);

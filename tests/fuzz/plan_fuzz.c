@@ -35,7 +35,7 @@ static void cut_large(struct tensor *t, struct box x, unsigned cuts)
         cut_large(t, rest, cuts - 1 - cuts / 2);
         return;
     }
-    struct piece piece = {.source = PIECE_ZERO, .dtype = t->dtype};
+    struct piece piece = {.origin = ORIGIN_ZERO, .dtype = t->dtype};
     if (!pair_of_box(&piece.pair, x.num_dims, x.shape, x.start, x.extent, 0, NULL)) abort();
     catalog_add_piece(&source.catalog, t, &piece);
 }
@@ -109,7 +109,7 @@ static void change_source_piece(struct piece *piece)
     } else if (choose(8) == 0) {
         piece->dtype = (enum dtype)choose(NUM_DTYPES);
     } else if (choose(8) == 0) {
-        piece->source = choose(2) ? PIECE_ZERO : PIECE_HOLE;
+        piece->origin = choose(2) ? ORIGIN_ZERO : ORIGIN_HOLE;
     } else {
         change_pair(&changed);
         for (unsigned k = 0; k < changed.num_axes; k++)
@@ -124,7 +124,7 @@ static void spoil_source(void)
     struct tensor *t = &source.catalog.tensors[choose(source.catalog.num_tensors)];
     if (!t->num_pieces) return;
     struct piece *piece = &t->pieces[choose(t->num_pieces)], copy = *piece;
-    bool made = copy.source == PIECE_RANDOM || copy.source == PIECE_RANDOM_ONE; /* one run */
+    bool made = copy.origin == ORIGIN_RANDOM || copy.origin == ORIGIN_RANDOM_ONE; /* one run */
     switch (choose(made ? 2 : 4)) {
     case 0:
         *piece = t->pieces[--t->num_pieces];
@@ -205,14 +205,15 @@ static uint64_t count_at_most(const struct pair *p, uint64_t most)
 static bool is_readable(const struct piece *piece, uint64_t b)
 {
     uint64_t bytes = dtype_bytes(piece->dtype), end = piece->offset_bytes + (b + 1) * bytes;
-    return piece->source != PIECE_STORED || end <= source.files[piece->file].size;
+    return piece->origin != ORIGIN_STORED || end <= source.files[piece->file].size;
 }
 
 static bool casts_exist(const struct tensor *t, enum dtype to)
 {
     bool exist = dtype_bytes(t->dtype) && cast_exists(to, t->dtype);
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].source == PIECE_STORED) exist &= cast_exists(t->dtype, t->pieces[i].dtype);
+        if (t->pieces[i].origin == ORIGIN_STORED)
+            exist &= cast_exists(t->dtype, t->pieces[i].dtype);
     return exist;
 }
 
@@ -251,7 +252,7 @@ static bool carry_is_right(const struct carry *c, bool *readable)
         const struct segment *s = &p->segments[c->pieces[i].segment];
         uint64_t count = count_at_most(pair, t->numel);
         right = count <= t->numel && s->dtype == to;
-        if (t->num_pieces && t->pieces[0].source == PIECE_HOLE)
+        if (t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE)
             right &= !s->wants_crc && to == t->dtype;
         for (uint64_t n = 0, a, b; n < count && right; n++) {
             pair_element(pair, n, &a, &b);
@@ -394,7 +395,7 @@ static void make_images_of_pieces(void)
 static bool is_written(const struct carry *c)
 {
     for (size_t i = 0; i < c->num_pieces; i++)
-        if (pair_count(&c->pieces[i].pair)) return c->source->pieces[0].source != PIECE_HOLE;
+        if (pair_count(&c->pieces[i].pair)) return c->source->pieces[0].origin != ORIGIN_HOLE;
     return false;
 }
 

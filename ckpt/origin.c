@@ -1,0 +1,155 @@
+#include "ckpt/origin.h"
+
+#include "ckpt/block.h"
+#include "ckpt/panel.h"
+#include "kernels/cpu/random.h"
+
+enum {
+    CALL_BYTES = 4 << 10,  /* what one more system call costs, in bytes copied */
+    SEEK_BYTES = 64 << 10, /* what one more access costs, in bytes that come from a disk */
+};
+
+/* ---- files ---- */
+
+/* A complex element is two numbers. */
+static bool dtype_is_complex(enum dtype dtype)
+{
+    return dtype == DT_C64 || dtype == DT_C128;
+}
+
+static enum status read_bytes(const struct fetching *f, uint64_t from, void *to, uint64_t count,
+                              struct error *err)
+{
+    size_t element = dtype_bytes(f->dtype), bytes = count * element;
+    TRY(stored_read(f->reader->reader, f->piece->file, f->piece->offset_bytes + from * element, to,
+                    bytes, err));
+    f->reader->read_bytes += bytes;
+    if (f->piece->byte_swapped) {
+        size_t parts = dtype_is_complex(f->dtype) ? 2 : 1;
+        swap_bytes(to, element / parts, count * parts);
+    }
+    return OK;
+}
+
+/* Runs that are read one behind the other. */
+struct packing {
+    const struct fetching *fetching;
+    char *to;
+};
+
+static enum status read_run(void *context, const struct block *b, uint64_t from, uint64_t to,
+                            bool *taken, struct error *err)
+{
+    struct packing *p = context;
+    uint64_t count = block_count(b);
+    (void)to;
+    *taken = block_file_run(b) == count;
+    if (!*taken) return OK;
+    TRY(read_bytes(p->fetching, from, p->to, count, err));
+    p->to += count * dtype_bytes(p->fetching->dtype);
+    return OK;
+}
+
+static void pack_strides(struct block *b)
+{
+    uint64_t stride = 1;
+    for (unsigned k = b->num_axes; k-- > 0;) {
+        b->axes[k].a_stride = stride;
+        stride *= b->axes[k].extent;
+    }
+}
+
+/* Reads each run of the file alone; all fit temp as they fit the buffer. */
+static enum status read_packed(const struct fetching *f, const struct block *b, uint64_t from,
+                               char *target, struct error *err)
+{
+    struct packing p = {f, f->reader->temp};
+    struct block packed = *b;
+    TRY(block_split(b, from, 0, read_run, &p, err));
+    pack_strides(&packed);
+    copy_axes(target, f->reader->temp, dtype_bytes(f->dtype), packed.num_axes, packed.axes);
+    return OK;
+}
+
+/* Directly where runs of the file are runs of the buffer; else through temp, with one call for all
+ * that the block spans where that is cheaper than one for each run. */
+static enum status read_block(void *context, const struct block *b, uint64_t from, uint64_t to,
+                              bool *taken, struct error *err)
+{
+    const struct fetching *f = context;
+    size_t element = dtype_bytes(f->dtype);
+    char *target = f->buffer + to * element, *temp = f->reader->temp;
+    if (block_is_run(b)) return read_bytes(f, from, target, block_count(b), err);
+
+    uint64_t count = block_count(b), span = block_span(b), run = block_file_run(b);
+    uint64_t call = CALL_BYTES / element;
+    bool span_is_cheaper = call + span <= count / run * (call + run);
+    bool direct = run > 1 && b->axes[b->num_axes - 1].b_stride == 1;
+    if (span_is_cheaper && span <= f->reader->buffer_bytes / element) {
+        TRY(read_bytes(f, from, temp, span, err));
+        copy_axes(target, temp, element, b->num_axes, b->axes);
+        return OK;
+    }
+    if (!span_is_cheaper && !direct) return read_packed(f, b, from, target, err);
+    *taken = false;
+    return OK;
+}
+
+/* Runs with gaps between them that a disk would rather read than pass by are fetched at once; what
+ * is copied of them is read_block's decision. */
+static void expect_block(const struct fetching *f, const struct block *b, uint64_t from)
+{
+    size_t element = dtype_bytes(f->dtype);
+    uint64_t count = block_count(b), span = block_span(b), runs = count / block_file_run(b);
+    if (span <= count || (span - count) / runs > SEEK_BYTES / element) return;
+    stored_expect(f->reader->reader, f->piece->file, f->piece->offset_bytes + from * element,
+                  span * element);
+}
+
+static enum status fetch_stored(const struct fetching *f, const struct block *b, uint64_t from,
+                                uint64_t to, struct error *err)
+{
+    struct fetching reading = *f;
+    expect_block(f, b, from);
+    return block_split(b, from, to, read_block, &reading, err);
+}
+
+/* ---- numbers ---- */
+
+/* Numbers from..: runs of the stream that are runs of the buffer. */
+static enum status make_run(void *context, const struct block *b, uint64_t from, uint64_t to,
+                            bool *taken, struct error *err)
+{
+    const struct fetching *f = context;
+    (void)err;
+    *taken = block_is_run(b);
+    if (*taken)
+        random_elements(f->buffer + to * dtype_bytes(f->dtype), f->dtype, f->piece->file,
+                        f->piece->origin == ORIGIN_RANDOM_ONE, from, block_count(b));
+    return OK;
+}
+
+static enum status fetch_random(const struct fetching *f, const struct block *b, uint64_t from,
+                                uint64_t to, struct error *err)
+{
+    struct fetching making = *f;
+    return block_split(b, from, to, make_run, &making, err);
+}
+
+static const struct origin origins[NUM_ORIGINS] = {
+    [ORIGIN_STORED] = {.is_stored = true, .has_dtype = true, .fetch = fetch_stored},
+    [ORIGIN_ZERO] = {.fetch = NULL},
+    [ORIGIN_RANDOM] = {.fetch = fetch_random},
+    [ORIGIN_RANDOM_ONE] = {.fetch = fetch_random},
+    [ORIGIN_HOLE] = {.is_hole = true},
+};
+
+const struct origin *piece_origin(const struct piece *piece)
+{
+    return &origins[piece->origin];
+}
+
+enum dtype piece_dtype(const struct piece *piece, enum dtype tensor_dtype)
+{
+    return piece_origin(piece)->has_dtype ? piece->dtype : tensor_dtype;
+}

@@ -1,0 +1,50 @@
+/* origin.h - where the elements of a piece come from: a table, one row an origin.
+ *
+ * A row says how a block of a piece's elements comes into a buffer, and the little that others must
+ * know of it. A new origin is a row here, a function in origin.c and a case in testing.h. */
+#ifndef FERRY_CKPT_ORIGIN_H
+#define FERRY_CKPT_ORIGIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/dtype.h"
+#include "common/status.h"
+
+struct block;
+struct panel_reader;
+struct piece;
+
+/* Fingerprints of plans have these numbers: a new one is the last. */
+enum origin_id {
+    ORIGIN_STORED,     /* bytes of a file */
+    ORIGIN_ZERO,       /* elements of value 0: rows that are new */
+    ORIGIN_RANDOM,     /* numbers made from a seed (ferry synth), about 0 */
+    ORIGIN_RANDOM_ONE, /* the same about 1 */
+    ORIGIN_HOLE,       /* no bytes at all: a sparse file (ferry synth --sparse) */
+    NUM_ORIGINS
+};
+
+/* A piece whose elements are fetched. */
+struct fetching {
+    struct panel_reader *reader; /* files, buffers, counts */
+    const struct piece *piece;
+    enum dtype dtype; /* of its elements, as they are fetched */
+    char *buffer;
+};
+
+struct origin {
+    bool is_stored; /* the bytes are those of a file of the catalog */
+    bool has_dtype; /* elements come in the piece's dtype; else they are made in the tensor's */
+    bool is_hole;   /* nothing is read or written of it, and it is all that its tensor has */
+    /* Puts the elements of a block (a: the piece, from element `from`; b: the buffer, from element
+     * `to`) into the buffer. NULL: they are all zero. */
+    enum status (*fetch)(const struct fetching *f, const struct block *b, uint64_t from,
+                         uint64_t to, struct error *err);
+};
+
+const struct origin *piece_origin(const struct piece *piece);
+/* The dtype in which the elements of a piece are fetched, for a tensor of a dtype. */
+enum dtype piece_dtype(const struct piece *piece, enum dtype tensor_dtype);
+
+#endif
