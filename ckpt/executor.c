@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/block.h"
 #include "ckpt/digest.h"
@@ -40,12 +41,13 @@ struct worker {
 
 /* What is counted of all tasks that ended. */
 struct tally {
-    struct plan *plan; /* its carries have the digests */
+    const struct plan *plan;
+    struct carry_result *carries; /* NULL: not wanted */
     struct cast_counts casts;
 };
 
 struct executor {
-    struct plan *plan;
+    const struct plan *plan;
     const struct executor_options *options;
     struct sink sink;
     struct ledger ledger;
@@ -337,14 +339,21 @@ static bool is_intact(const struct executor *x, const struct carry *c)
     return true;
 }
 
+static struct tally start_tally(const struct plan *p, const struct executor_options *o)
+{
+    if (o->carries) memset(o->carries, 0, p->num_carries * sizeof *o->carries);
+    return (struct tally){.plan = p, .carries = o->carries};
+}
+
 static void count_task(struct tally *tally, const struct journal_task *t)
 {
-    struct carry *c = &tally->plan->carries[t->item];
     if (!t->counts) return;
-    digest_join(&c->read, &t->read);
-    digest_join(&c->written, &t->written);
     cast_counts_join(&tally->casts,
                      &(struct cast_counts){t->cast_elements, t->changed_elements, t->overflowed});
+    if (!tally->carries) return;
+    struct carry_result *c = &tally->carries[t->item];
+    digest_join(&c->read, &t->read);
+    digest_join(&c->written, &t->written);
     c->non_finite += t->non_finite;
     c->overflowed += t->overflowed;
 }
@@ -384,7 +393,7 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 {
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
-    struct carry *c = &x->plan->carries[t->item];
+    const struct carry *c = &x->plan->carries[t->item];
     uint64_t bytes = 0;
     enum status st = OK;
     if (!is_cast(x->plan, c)) w->written = w->read;
@@ -427,7 +436,7 @@ static enum status make_durable(void *context, struct error *err)
     return ask(x, x->options->is_ours, err);
 }
 
-static void set_up(struct executor *x, struct plan *p, const char *folder,
+static void set_up(struct executor *x, const struct plan *p, const char *folder,
                    const struct executor_options *o)
 {
     const struct sink_options sink = {
@@ -439,7 +448,7 @@ static void set_up(struct executor *x, struct plan *p, const char *folder,
                                           .durable = o->fsync,
                                           .make_durable = make_durable,
                                           .context = x};
-    *x = (struct executor){.plan = p, .options = o, .tally = {.plan = p}};
+    *x = (struct executor){.plan = p, .options = o, .tally = start_tally(p, o)};
     arena_init(&x->arena);
     pthread_mutex_init(&x->lock, NULL);
     pthread_mutex_init(&x->asking, NULL);
@@ -498,7 +507,7 @@ static void note_what_is_done(struct executor *x, enum status st)
         (void)ledger_flush(&x->ledger, NULL);
 }
 
-enum status executor_run(struct plan *p, const char *folder, const struct executor_options *o,
+enum status executor_run(const struct plan *p, const char *folder, const struct executor_options *o,
                          struct executor_result *result, struct error *err)
 {
     struct executor x;
@@ -520,12 +529,6 @@ enum status executor_run(struct plan *p, const char *folder, const struct execut
 
 /* ---- of all ranks ---- */
 
-static void forget_counts(struct carry *c)
-{
-    c->read = c->written = (struct digest){{0}};
-    c->non_finite = c->overflowed = 0;
-}
-
 static enum status join_task(void *context, const struct journal_task *t, struct error *err)
 {
     struct tally *tally = context;
@@ -534,15 +537,13 @@ static enum status join_task(void *context, const struct journal_task *t, struct
     return OK;
 }
 
-enum status executor_join(struct plan *p, const struct executor_options *o,
+enum status executor_join(const struct plan *p, const struct executor_options *o,
                           const char *const *journals, struct executor_result *result,
                           struct error *err)
 {
-    struct tally tally = {.plan = p};
+    struct tally tally = start_tally(p, o);
     struct scan_item *items = must_calloc(p->num_carries + 1, sizeof *items);
     struct scan s = scan_of(p, o, items);
-    for (size_t i = 0; i < p->num_carries; i++)
-        forget_counts(&p->carries[i]);
     enum status st =
         ledger_join(journals, o->num_ranks, o->work, scan_count_tasks(&s), join_task, &tally, err);
     result->cast_elements = tally.casts.elements;

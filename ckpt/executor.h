@@ -11,13 +11,23 @@
 
 #include "ckpt/plan.h"
 #include "common/progress.h"
+#include "kernels/cpu/digest.h"
+
+/* What became of a carry. */
+struct carry_result {
+    struct digest read, written; /* written is of the target's dtype */
+    uint64_t non_finite;         /* elements of the source that are NaN or infinite */
+    uint64_t overflowed;         /* finite ones that a cast made infinite */
+};
 
 struct executor_options {
     unsigned threads;    /* 0: as many as there are CPUs */
     uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
     bool fsync;
-    bool direct_io;           /* reads pass by the page cache, and what is written leaves it */
-    bool digests;             /* of what is read and written, into the plan's carries */
+    bool direct_io; /* reads pass by the page cache, and what is written leaves it */
+    bool digests;   /* of what is read and written, in `carries` */
+    struct carry_result
+        *carries; /* [num_carries of the plan], the caller's, is set; NULL: not wanted */
     unsigned rank, num_ranks; /* whose files; 0 of 0: all files */
     /* The journal (journal.h) gets a record each time that journal_bytes were written, at the
      * end, and when the run is interrupted; resume continues what an earlier run has noted there.
@@ -51,13 +61,13 @@ MUST_CHECK enum status executor_memory(const struct plan *p, const struct execut
  * removed or renamed meanwhile, nothing is written to what takes its place. On failure what was
  * written stays where it is. To resume, all else that is in the folder is removed first (by
  * rank 0), but for names that begin with ".ferry-". */
-MUST_CHECK enum status executor_run(struct plan *p, const char *folder,
+MUST_CHECK enum status executor_run(const struct plan *p, const char *folder,
                                     const struct executor_options *o,
                                     struct executor_result *result, struct error *err);
 
-/* Rank 0, once all ranks are done: the plan's digests and the result's casts are what the journals
- * of all say. journals[r] is the path of rank r's. ERR_RANK where a task is counted by none. */
-MUST_CHECK enum status executor_join(struct plan *p, const struct executor_options *o,
+/* Rank 0, once all ranks are done: o->carries and the result's casts are what the journals of
+ * all say. journals[r] is the path of rank r's. ERR_RANK where a task is counted by none. */
+MUST_CHECK enum status executor_join(const struct plan *p, const struct executor_options *o,
                                      const char *const *journals, struct executor_result *result,
                                      struct error *err);
 

@@ -33,12 +33,6 @@ static uint64_t least_memory(const struct plan *p, const struct executor_options
     return strtoull(is + strlen("threads is "), NULL, 10) << 20;
 }
 
-static void forget(struct carry *c)
-{
-    c->read = c->written = (struct digest){{0}};
-    c->non_finite = c->overflowed = 0;
-}
-
 /* As processes would, one after the other: the last rank first, rank 0 last, which adds it up. */
 static void run_ranks(struct output *o, struct executor_options *options,
                       struct executor_result *result)
@@ -51,8 +45,7 @@ static void run_ranks(struct output *o, struct executor_options *options,
         options->rank = r;
         journals[r] = options->journal_path =
             path_join(&o->plan.arena, o->source->folder, arena_printf(&o->plan.arena, "j-%u", r));
-        for (size_t i = 0; i < o->plan.num_carries; i++)
-            forget(&o->plan.carries[i]);
+        options->carries = output_results(o);
         if (options->max_memory) options->max_memory = least_memory(&o->plan, options);
         assert_ok(executor_run(&o->plan, o->folder, options, result, &err));
         written += result->written_bytes;
@@ -95,8 +88,8 @@ static void check_finite(const struct output *o, const struct executor_result *r
         size_t t = (size_t)(c->source - o->source->catalog.tensors);
         uint64_t written = elements_written(c);
         uint64_t want = written ? o->source->overflowed[t] + count_overflows(o, c) : 0;
-        assert_int_equal(c->non_finite, written ? o->source->non_finite[t] : 0);
-        assert_int_equal(c->overflowed, want);
+        assert_int_equal(o->carries[i].non_finite, written ? o->source->non_finite[t] : 0);
+        assert_int_equal(o->carries[i].overflowed, want);
         overflowed += want;
     }
     assert_int_equal(r->overflowed, overflowed);
@@ -111,7 +104,7 @@ static void check_digests(const struct output *o)
         bool hole = t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE;
         digest_add_elements(&want, t->dtype, o->source->values[t - o->source->catalog.tensors],
                             hole || !elements_written(c) ? 0 : t->numel, 0);
-        assert_memory_equal(&c->read, &want, sizeof want);
+        assert_memory_equal(&o->carries[i].read, &want, sizeof want);
     }
 }
 
@@ -204,6 +197,15 @@ static uint32_t add_whole(struct output *o, const struct tensor *t, enum dtype d
 static const struct executor_options one_thread = {.threads = 1, .progress = PROGRESS_NONE},
                                      two_threads = {.threads = 2, .progress = PROGRESS_NONE};
 
+static enum status keep_crcs(const struct plan *p, uint32_t file, void *crcs,
+                             const struct file_writer *writer, struct error *err)
+{
+    (void)file, (void)err;
+    for (uint32_t i = 0; i < p->num_segments; i++)
+        ((uint32_t *)crcs)[i] = writer->crc(writer->context, i);
+    return OK;
+}
+
 /* More than TASK_BYTES of one tensor: tasks of several threads, whose CRCs are combined. */
 static void large_tensors_are_shared_by_threads(void **state)
 {
@@ -223,7 +225,9 @@ static void large_tensors_are_shared_by_threads(void **state)
     catalog_add_piece(&s.catalog, t, &made);
     random_elements(s.values[0], DT_BF16, 77, 0, 0, t->numel);
     output_init(&o, &s, 0);
-    uint32_t file = plan_add_file(&o.plan, "halves");
+    uint32_t file = plan_add_file(&o.plan, "halves"), crcs[3];
+    o.plan.files[file].finish = keep_crcs;
+    o.plan.files[file].finish_context = crcs;
     struct box x = box_of_tensor(t);
     x.extent[1] /= 2;
     row_major(&x, 1);
@@ -248,8 +252,7 @@ static void large_tensors_are_shared_by_threads(void **state)
         assert_memory_equal(bytes.data + i * COLUMNS,
                             s.values[0] + (i % ROWS * 2 + i / ROWS) * COLUMNS, COLUMNS);
     for (size_t i = 0; i < 2; i++)
-        assert_int_equal(o.plan.segments[i].crc,
-                         crc32_z(0, (unsigned char *)bytes.data + i * t->numel, t->numel));
+        assert_int_equal(crcs[i], crc32_z(0, (unsigned char *)bytes.data + i * t->numel, t->numel));
     strbuf_release(&bytes);
     output_release(&o);
     source_release(&s);
@@ -381,12 +384,10 @@ static void files_without_segments_are_finished_too(void **state)
     }
     struct box x = box_of_tensor(empty);
     add_fill(&o, empty, plan_add_segment(&o.plan, 3, DT_F32, 0, true), &x, 0);
-    o.plan.segments[0].crc = 1;
     make_images(&o);
     assert_ok(plan_finish(&o.plan, &err));
     assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
     check_output(&o, &r);
-    assert_int_equal(o.plan.segments[0].crc, 0);
     output_release(&o);
     source_release(&s);
 }

@@ -10,13 +10,11 @@
 #define FERRY_CKPT_PLAN_H
 
 #include "ckpt/catalog.h"
-#include "kernels/cpu/digest.h"
 
 struct segment {
     uint32_t file;
     enum dtype dtype;
-    bool wants_crc;
-    uint32_t crc;          /* set when the segment is complete, where wanted */
+    bool wants_crc;        /* by output_file.finish */
     uint64_t offset_bytes; /* in the file */
     uint64_t numel;
 };
@@ -31,15 +29,14 @@ struct carry {
     const struct tensor *source;
     struct target_piece *pieces;
     size_t num_pieces, pieces_capacity;
-    struct digest read, written; /* set by the executor; written is of the target's dtype */
-    uint64_t non_finite; /* elements of the source that are NaN or infinite; set by the executor */
-    uint64_t overflowed; /* finite ones that a cast made infinite */
 };
 
-/* Writes count bytes at offset of the output file in work. */
+/* Writes count bytes at offset of the output file in work, and tells the CRC-32 of those of its
+ * segments that want one. */
 struct file_writer {
     enum status (*put)(void *context, uint64_t offset, const void *bytes, size_t count,
                        struct error *err);
+    uint32_t (*crc)(void *context, uint32_t segment);
     void *context;
 };
 

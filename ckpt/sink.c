@@ -27,6 +27,7 @@ struct run {
 struct sink_segment {
     _Atomic uint64_t bytes_left;
     struct run *runs; /* behind the sink's lock */
+    uint32_t crc;     /* of a complete one that wants it */
 };
 
 struct sink_file {
@@ -47,7 +48,8 @@ uint64_t sink_run_bytes(const struct plan *p)
     return p->num_segments * sizeof(struct run);
 }
 
-void sink_init(struct sink *s, struct plan *p, const char *folder, const struct sink_options *o)
+void sink_init(struct sink *s, const struct plan *p, const char *folder,
+               const struct sink_options *o)
 {
     *s = (struct sink){.plan = p, .options = *o, .folder = folder, .folder_fd = -1};
     arena_init(&s->arena);
@@ -191,7 +193,7 @@ static int by_offset(const void *a, const void *b)
 /* The CRC-32 of a complete segment from those of its runs, which must tile it. */
 static enum status combine_runs(struct sink *x, uint32_t segment, struct error *err)
 {
-    struct segment *s = &x->plan->segments[segment];
+    const struct segment *s = &x->plan->segments[segment];
     uint64_t end = 0;
     size_t n = 0;
     if (!s->wants_crc) return OK;
@@ -203,12 +205,13 @@ static enum status combine_runs(struct sink *x, uint32_t segment, struct error *
     for (struct run *r = x->segments[segment].runs; r; r = r->next)
         runs[n++] = r;
     if (n) qsort(runs, n, sizeof *runs, by_offset);
-    s->crc = 0;
+    uint32_t crc = 0;
     for (size_t i = 0; i < n && runs[i]->offset == end; i++) {
-        s->crc = (uint32_t)crc32_combine(s->crc, runs[i]->crc, (off_t)runs[i]->bytes);
+        crc = (uint32_t)crc32_combine(crc, runs[i]->crc, (off_t)runs[i]->bytes);
         end += runs[i]->bytes;
     }
     free(runs);
+    x->segments[segment].crc = crc;
     if (end == s->numel * dtype_bytes(s->dtype)) return OK;
     return fail(err, ERR_OURS, "%s: a segment was written to byte %" PRIu64 " of %" PRIu64,
                 x->files[s->file].path, end, s->numel * dtype_bytes(s->dtype));
@@ -229,6 +232,12 @@ static enum status put_bytes(void *context, uint64_t offset, const void *bytes, 
     return OK;
 }
 
+static uint32_t crc_of(void *context, uint32_t segment)
+{
+    const struct finishing *f = context;
+    return f->sink->segments[segment].crc;
+}
+
 static enum status complete_file(struct sink *s, uint32_t file, struct error *err)
 {
     const struct output_file *f = &s->plan->files[file];
@@ -236,7 +245,7 @@ static enum status complete_file(struct sink *s, uint32_t file, struct error *er
     for (uint32_t i = 0; i < f->num_segments; i++)
         TRY(combine_runs(s, s->plan->by_file[f->first_segment + i], err));
     TRY(file_fd(s, file, &finishing.fd, err));
-    struct file_writer writer = {put_bytes, &finishing};
+    struct file_writer writer = {put_bytes, crc_of, &finishing};
     if (f->finish) TRY(f->finish(s->plan, file, f->finish_context, &writer, err));
     if (s->options.fsync) (void)sync_file_range(finishing.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return OK;

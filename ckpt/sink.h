@@ -21,7 +21,7 @@ struct sink_options {
 };
 
 struct sink {
-    struct plan *plan;
+    const struct plan *plan;
     struct sink_options options;
     const char *folder;
     int folder_fd; /* so that all goes there, whatever its name is by now */
@@ -38,7 +38,8 @@ uint64_t sink_state_bytes(const struct plan *p);
 uint64_t sink_run_bytes(const struct plan *p);
 
 /* Creates nothing yet. Plan and folder are the caller's. */
-void sink_init(struct sink *s, struct plan *p, const char *folder, const struct sink_options *o);
+void sink_init(struct sink *s, const struct plan *p, const char *folder,
+               const struct sink_options *o);
 void sink_release(struct sink *s);
 
 /* Creates the folder and holds on to it: if it is removed or renamed from now on, nothing is

@@ -35,8 +35,9 @@ static size_t list_differences(const struct tensor_digest *wrote, size_t num_wro
     return bad;
 }
 
-static enum status compare(const struct plan *p, const struct checkpoint *c,
-                           const struct digest_options *o, struct error *err)
+static enum status compare(const struct plan *p, const struct carry_result *results,
+                           const struct checkpoint *c, const struct digest_options *o,
+                           struct error *err)
 {
     struct arena a;
     struct strbuf text = {0};
@@ -45,7 +46,7 @@ static enum status compare(const struct plan *p, const struct checkpoint *c,
     arena_init(&a);
     enum status st = digest_catalog(&c->catalog, o, &a, &found, &num_found, err);
     if (!st) {
-        record_digests(p, true, &a, &wrote, &num_wrote);
+        record_digests(p, results, true, &a, &wrote, &num_wrote);
         digest_print_all(&text, wrote, num_wrote, NULL); /* sorts */
         digest_print_all(&text, found, num_found, NULL);
         bad = list_differences(wrote, num_wrote, found, num_found);
@@ -56,7 +57,8 @@ static enum status compare(const struct plan *p, const struct checkpoint *c,
     return fail(err, ERR_IO, "%s: of what was written, %zu tensors read differently", c->path, bad);
 }
 
-enum status arrival_check(const struct plan *p, const char *folder, const struct source_options *o,
+enum status arrival_check(const struct plan *p, const struct carry_result *results,
+                          const char *folder, const struct source_options *o,
                           const struct model_maps *maps, const struct digest_options *d,
                           struct error *err)
 {
@@ -65,7 +67,7 @@ enum status arrival_check(const struct plan *p, const char *folder, const struct
     options.has_ckpt_step = false; /* of the source */
     options.casts = false;
     enum status st = source_open(&c, folder, &options, maps, err);
-    if (!st) st = compare(p, &c, d, err);
+    if (!st) st = compare(p, results, &c, d, err);
     checkpoint_release(&c);
     return st;
 }

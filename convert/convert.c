@@ -448,7 +448,8 @@ static enum status check_arrival(struct run *r, struct error *err)
                                .progress = r->executor.progress};
     TRY(source_options_of(&r->flags->source, NULL, &options, err));
     options.allow_missing = &r->flags->allow_missing;
-    return arrival_check(&r->target.plan, r->publishing.folder, &options, &r->maps, &d, err);
+    return arrival_check(&r->target.plan, r->report.carries, r->publishing.folder, &options,
+                         &r->maps, &d, err);
 }
 
 /* All that is beside the weights. */
@@ -472,7 +473,7 @@ static enum status check_overflow(const struct run *r, struct error *err)
 {
     struct strbuf names = {0};
     if (!r->result.overflowed || r->flags->allow_overflow) return OK;
-    size_t tensors = report_counts(&names, &r->target.plan, REPORT_OVERFLOWED);
+    size_t tensors = report_counts(&names, &r->report, REPORT_OVERFLOWED);
     enum status st =
         fail(err, ERR_NUMERIC,
              "%s: %" PRIu64 " finite element%s of %zu tensor%s %s infinite as %s: %s; nothing is "
@@ -699,6 +700,8 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     plan_fingerprint(&r->target.plan, r->source.path, r->report.fingerprint);
     companions_fingerprint(r->source.hf_folder, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
+    r->report.carries = r->executor.carries =
+        arena_array(&r->target.plan.arena, r->target.plan.num_carries, sizeof *r->report.carries);
     r->work = work_of(r);
     r->command = own_command(&r->arena);
     st = check_root(r, err);

@@ -18,8 +18,8 @@ enum { RECORD_CAP = 1 << 30 };
 
 const char record_name[] = "ferry.json";
 
-void record_digests(const struct plan *p, bool written, struct arena *a, struct tensor_digest **out,
-                    size_t *count)
+void record_digests(const struct plan *p, const struct carry_result *results, bool written,
+                    struct arena *a, struct tensor_digest **out, size_t *count)
 {
     *out = arena_array(a, p->num_carries, sizeof **out);
     *count = 0;
@@ -29,11 +29,12 @@ void record_digests(const struct plan *p, bool written, struct arena *a, struct 
         if (name_is_padding(t->name)) continue;
         enum dtype dtype =
             written && c->num_pieces ? p->segments[c->pieces[0].segment].dtype : t->dtype;
-        (*out)[(*count)++] = (struct tensor_digest){.name = t->name,
-                                                    .dtype = dtype,
-                                                    .num_dims = t->num_dims,
-                                                    .shape = t->shape,
-                                                    .sums = written ? c->written : c->read};
+        (*out)[(*count)++] =
+            (struct tensor_digest){.name = t->name,
+                                   .dtype = dtype,
+                                   .num_dims = t->num_dims,
+                                   .shape = t->shape,
+                                   .sums = written ? results[i].written : results[i].read};
     }
 }
 
@@ -113,11 +114,11 @@ enum status record_write(const struct conversion *c, const char *folder, const c
     cJSON_AddStringToObject(o, "run", c->run);
     report_counts_json(o, c);
     if (c->has_digests) {
-        record_digests(&c->target->plan, true, &a, &digests, &count);
+        record_digests(&c->target->plan, c->carries, true, &a, &digests, &count);
         record_add_digests(o, "digest", "tensors", digests, count);
     }
     if (c->has_digests && c->target->facts.cast_tensors) {
-        record_digests(&c->target->plan, false, &a, &digests, &count);
+        record_digests(&c->target->plan, c->carries, false, &a, &digests, &count);
         record_add_digests(o, "source_digest", "source_tensors", digests, count);
     }
     json_print(&text, o, 2);

@@ -20,9 +20,9 @@
 
 extern const char record_name[]; /* "ferry.json" */
 
-/* Digests of what a plan wrote (or read), after it ran. In arena a. */
-void record_digests(const struct plan *p, bool written, struct arena *a, struct tensor_digest **out,
-                    size_t *count);
+/* Digests of what a plan wrote (or read), when it ran with these results. In arena a. */
+void record_digests(const struct plan *p, const struct carry_result *results, bool written,
+                    struct arena *a, struct tensor_digest **out, size_t *count);
 
 /* The words of the command line. */
 cJSON *record_command_line(void);

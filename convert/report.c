@@ -275,17 +275,18 @@ void report_plan(struct strbuf *out, const struct conversion *c)
 
 /* ---- elements that are not finite ---- */
 
-static uint64_t count_of(const struct carry *c, enum report_count which)
+static uint64_t count_of(const struct carry_result *r, enum report_count which)
 {
-    return which == REPORT_NON_FINITE ? c->non_finite : c->overflowed;
+    return which == REPORT_NON_FINITE ? r->non_finite : r->overflowed;
 }
 
-size_t report_counts(struct strbuf *out, const struct plan *p, enum report_count which)
+size_t report_counts(struct strbuf *out, const struct conversion *c, enum report_count which)
 {
+    const struct plan *p = &c->target->plan;
     enum { MOST_NAMED = 5 };
     size_t tensors = 0;
     for (size_t i = 0; i < p->num_carries; i++) {
-        uint64_t n = count_of(&p->carries[i], which);
+        uint64_t n = count_of(&c->carries[i], which);
         if (!n || tensors++ >= MOST_NAMED) continue;
         strbuf_printf(out, "%s%s (%" PRIu64 ")", tensors > 1 ? ", " : "",
                       p->carries[i].source->name, n);
@@ -294,11 +295,11 @@ size_t report_counts(struct strbuf *out, const struct plan *p, enum report_count
     return tensors;
 }
 
-static void counts_line(struct strbuf *out, const struct plan *p, enum report_count which,
+static void counts_line(struct strbuf *out, const struct conversion *c, enum report_count which,
                         const char *what)
 {
     struct strbuf names = {0};
-    size_t n = report_counts(&names, p, which);
+    size_t n = report_counts(&names, c, which);
     if (n)
         strbuf_printf(out, "note: %zu tensor%s %s: %s\n", n, n == 1 ? "" : "s", what, names.data);
     strbuf_release(&names);
@@ -325,9 +326,8 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
             out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
             r->cast_elements, dtype_infos[c->target->options.dtype].name, r->changed_elements);
     if (c->ranks.rank) return; /* rank 0 has what all have counted */
-    counts_line(out, &c->target->plan, REPORT_NON_FINITE, "with NaN or Inf in the source");
-    counts_line(out, &c->target->plan, REPORT_OVERFLOWED,
-                "with finite elements that the cast made infinite");
+    counts_line(out, c, REPORT_NON_FINITE, "with NaN or Inf in the source");
+    counts_line(out, c, REPORT_OVERFLOWED, "with finite elements that the cast made infinite");
 }
 
 /* ---- JSON ---- */
@@ -454,11 +454,12 @@ void report_plan_json(cJSON *object, const struct conversion *c)
     json_add_u64(object, "disk_free_bytes", c->disk_free);
 }
 
-static cJSON *counts_json(const struct plan *p, enum report_count which)
+static cJSON *counts_json(const struct conversion *c, enum report_count which)
 {
+    const struct plan *p = &c->target->plan;
     cJSON *o = cJSON_CreateObject();
     for (size_t i = 0; i < p->num_carries; i++) {
-        uint64_t n = count_of(&p->carries[i], which);
+        uint64_t n = count_of(&c->carries[i], which);
         if (n) json_add_u64(o, p->carries[i].source->name, n);
     }
     return o;
@@ -466,10 +467,9 @@ static cJSON *counts_json(const struct plan *p, enum report_count which)
 
 void report_counts_json(cJSON *object, const struct conversion *c)
 {
-    const struct plan *p = &c->target->plan;
     cJSON_AddItemToObject(object, "non_finite",
-                          c->has_digests ? counts_json(p, REPORT_NON_FINITE) : cJSON_CreateNull());
-    cJSON_AddItemToObject(object, "overflowed", counts_json(p, REPORT_OVERFLOWED));
+                          c->has_digests ? counts_json(c, REPORT_NON_FINITE) : cJSON_CreateNull());
+    cJSON_AddItemToObject(object, "overflowed", counts_json(c, REPORT_OVERFLOWED));
 }
 
 void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r)

@@ -25,7 +25,8 @@ struct conversion {
     bool discards;               /* it is discarded */
     bool finishes;               /* all but its last files is in place */
     struct publish_replaced replaces; /* by --overwrite */
-    bool has_digests;                 /* of what was read and written, in the plan's carries */
+    bool has_digests;                 /* of what was read and written, in `carries` */
+    struct carry_result *carries;     /* [of the plan's], when it ran */
     double seconds;                   /* that it took, from the start of the command */
 };
 
@@ -42,10 +43,10 @@ void report_plan_json(cJSON *object, const struct conversion *c);
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r);
 void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r);
 
-/* "NAME (3), NAME (1) and 2 more": the tensors of which a plan that ran has counted elements that
+/* "NAME (3), NAME (1) and 2 more": the tensors of which a conversion has counted elements that
  * are NaN or infinite in the source, or that a cast made infinite. How many these are. */
 enum report_count { REPORT_NON_FINITE, REPORT_OVERFLOWED };
-size_t report_counts(struct strbuf *out, const struct plan *p, enum report_count which);
+size_t report_counts(struct strbuf *out, const struct conversion *c, enum report_count which);
 /* {NAME: COUNT} of all of them as members "non_finite" (null where digests are not taken, and they
  * are not counted) and "overflowed". */
 void report_counts_json(cJSON *object, const struct conversion *c);

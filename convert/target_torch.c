@@ -226,9 +226,10 @@ static enum status emit_file(const struct plan *plan, uint32_t file, void *conte
 {
     struct legacy_target *x = context;
     struct rank_file *f = &x->files[file];
+    (void)plan;
     for (size_t i = 0; i < f->out.num_storages; i++) {
         size_t number = strtoull(f->out.storages[i].key, NULL, 10);
-        f->out.storages[i].crc = plan->segments[f->segments[number]].crc;
+        f->out.storages[i].crc = writer->crc(writer->context, f->segments[number]);
     }
     return torch_emit(&f->out, writer->put, writer->context, err);
 }

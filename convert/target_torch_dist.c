@@ -331,7 +331,8 @@ static enum status emit_file(const struct plan *plan, uint32_t file, void *conte
         const struct segment *s = &plan->segments[item->segment];
         strbuf_clear(&before);
         strbuf_clear(&after);
-        torch_item_emit(item->dtype, item->num_dims, item->shape, s->crc, &before, &after);
+        uint32_t crc = writer->crc(writer->context, item->segment);
+        torch_item_emit(item->dtype, item->num_dims, item->shape, crc, &before, &after);
         strbuf_add(&between, before.data, before.length);
         st = writer->put(writer->context, at, between.data, between.length, err);
         at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);

@@ -400,7 +400,7 @@ static bool is_written(const struct carry *c)
 }
 
 /* The sums are those of the whole tensor, in the dtype of either side. */
-static void check_digests(const struct carry *c)
+static void check_digests(const struct carry *c, const struct carry_result *r)
 {
     const struct tensor *t = c->source;
     const enum dtype to = output.plan.segments[c->pieces[0].segment].dtype;
@@ -412,15 +412,17 @@ static void check_digests(const struct carry *c)
         digest_add_elements(&read, t->dtype, values, t->numel, 0);
         digest_add_elements(&written, to, cast, t->numel, 0);
     }
-    assert_memory_equal(&c->read, &read, sizeof read);
-    assert_memory_equal(&c->written, &written, sizeof written);
+    assert_memory_equal(&r->read, &read, sizeof read);
+    assert_memory_equal(&r->written, &written, sizeof written);
     free(cast);
 }
 
 static void carry_out(bool readable)
 {
-    struct executor_options options = {
-        .threads = 1, .digests = choose(2), .progress = PROGRESS_NONE};
+    struct executor_options options = {.threads = 1,
+                                       .digests = choose(2),
+                                       .carries = output_results(&output),
+                                       .progress = PROGRESS_NONE};
     struct executor_result result;
     struct error err = {0};
     for (size_t i = 0; i < output.plan.num_files; i++)
@@ -435,11 +437,9 @@ static void carry_out(bool readable)
     assert_ok(st);
     for (size_t i = 0; i < output.plan.num_files; i++)
         check_file(&output, i);
-    for (uint32_t i = 0; i < output.plan.num_segments; i++)
-        assert_true(crc_is_right(&output, i));
     assert_int_equal(output.wrong_crcs, 0);
     for (size_t i = 0; i < output.plan.num_carries && options.digests; i++)
-        check_digests(&output.plan.carries[i]);
+        check_digests(&output.plan.carries[i], &output.carries[i]);
 }
 
 static void check_plan(bool large)
