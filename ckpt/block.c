@@ -155,5 +155,11 @@ static void cast_block(const struct casting *c, const struct block *b, uint64_t 
 void cast_pair(const struct casting *c, const struct pair *p)
 {
     struct block b = block_of(p, true);
+    if (c->to_dtype == c->from_dtype) {
+        size_t bytes = dtype_bytes(c->to_dtype);
+        copy_axes((char *)c->to + p->b_offset * bytes, (const char *)c->from + p->a_offset * bytes,
+                  bytes, p->num_axes, p->axes);
+        return;
+    }
     cast_block(c, &b, p->a_offset, p->b_offset);
 }

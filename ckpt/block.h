@@ -39,7 +39,8 @@ struct casting {
     enum dtype to_dtype, from_dtype;
     struct cast_counts *counts; /* counted up; NULL: they are not counted */
 };
-/* Casts the elements that a pair has: a is the array `from`, b is `to`. */
+/* Casts the elements that a pair has: a is the array `from`, b is `to`. Where the dtypes are one,
+ * they are copied, and no cast is counted. */
 void cast_pair(const struct casting *c, const struct pair *p);
 
 /* Takes a block whose first element is the file's element `file` and the buffer's `buffer`, or sets

@@ -15,7 +15,8 @@
 #include "ckpt/digest.h"
 #include "ckpt/ledger.h"
 #include "ckpt/scan.h"
-#include "ckpt/sink.h"
+#include "ckpt/sink_file.h"
+#include "ckpt/sink_memory.h"
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
@@ -49,7 +50,9 @@ struct tally {
 struct executor {
     const struct plan *plan;
     const struct executor_options *options;
-    struct sink sink;
+    struct sink *sink; /* one of the two */
+    struct sink_file files;
+    struct sink memory;
     struct ledger ledger;
     struct tally tally;
     pthread_mutex_t lock; /* of tally */
@@ -64,54 +67,94 @@ struct executor {
 
 /* ---- the plan as a scan ---- */
 
-/* Whether the panel's elements are cast before they are written. */
-static bool is_cast(const struct plan *p, const struct carry *c)
+static bool is_in_memory(const struct plan *p)
 {
-    return c->num_pieces && p->segments[c->pieces[0].segment].dtype != c->source->dtype;
+    return p->num_files && !p->files[0].path;
+}
+
+static enum dtype piece_target(const struct plan *p, const struct target_piece *piece)
+{
+    return p->segments[piece->segment].dtype;
+}
+
+/* The dtype that digests of what is written are of. */
+static enum dtype carry_target(const struct plan *p, const struct carry *c)
+{
+    return c->num_pieces ? piece_target(p, &c->pieces[0]) : c->source->dtype;
 }
 
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err);
 static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
 static enum status write_panel(void *context, const struct scan_panel *p, struct error *err);
+static enum status fill_memory(void *context, const struct scan_panel *p, struct error *err);
 static enum status end_task(void *context, const struct scan_task *t, struct error *err);
 
-/* The carries as items, in an array of the caller's. */
-static struct scan scan_of(const struct plan *p, const struct executor_options *o,
-                           struct scan_item *items)
+static struct scan_item item_of(const struct plan *p, const struct carry *c, bool *casts)
 {
+    struct scan_item item = {.tensors = {c->source, NULL}};
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        enum dtype to = piece_target(p, &c->pieces[i]);
+        item.element_bytes = max_u64(item.element_bytes, dtype_bytes(to));
+        item.wide |= pair_is_transposed(&c->pieces[i].pair);
+        *casts |= to != c->source->dtype;
+    }
+    return item;
+}
+
+/* Into memory, no more is read than goes there. */
+static void read_parts_alone(struct scan_item *item, const struct carry *c, struct arena *a)
+{
+    struct pair *parts = arena_array(a, c->num_pieces, sizeof *parts);
+    for (size_t i = 0; i < c->num_pieces; i++)
+        parts[i] = c->pieces[i].pair;
+    scan_item_read_parts(item, parts, c->num_pieces);
+}
+
+/* The carries as items, in arena a. */
+static struct scan scan_of(const struct plan *p, const struct executor_options *o, struct arena *a)
+{
+    struct scan_item *items = arena_array(a, p->num_carries + 1, sizeof *items);
+    const bool in_memory = is_in_memory(p);
     struct scan s = {.catalogs = {p->source, NULL},
                      .items = items,
                      .num_items = p->num_carries,
                      .threads = o->threads,
                      .max_memory = o->max_memory,
                      .direct_io = o->direct_io,
-                     .kept_bytes = sink_run_bytes(p),
+                     .kept_bytes = in_memory ? 0 : sink_file_run_bytes(p),
                      .begin = begin_task,
                      .wants = o->num_ranks > 1 ? wants_panel : NULL,
-                     .visit = write_panel,
+                     .visit = in_memory ? fill_memory : write_panel,
                      .end = end_task};
     for (size_t i = 0; i < p->num_carries; i++) {
-        const struct carry *c = &p->carries[i];
-        items[i] = (struct scan_item){.tensors = {c->source, NULL}};
-        s.casts |= is_cast(p, c);
-        if (c->num_pieces)
-            items[i].element_bytes = dtype_bytes(p->segments[c->pieces[0].segment].dtype);
-        for (size_t k = 0; k < c->num_pieces; k++)
-            items[i].wide |= pair_is_transposed(&c->pieces[k].pair);
+        items[i] = item_of(p, &p->carries[i], &s.casts);
+        if (in_memory) read_parts_alone(&items[i], &p->carries[i], a);
     }
+    if (in_memory) s.casts = false; /* they go by cast_pair, block by block */
     return s;
 }
 
 enum status executor_memory(const struct plan *p, const struct executor_options *o,
                             uint64_t *peak_bytes, struct error *err)
 {
-    struct scan_item *items = must_calloc(p->num_carries + 1, sizeof *items);
-    struct scan s = scan_of(p, o, items);
-    s.kept_bytes += sink_state_bytes(p) + p->num_carries * sizeof *items;
+    struct arena a;
+    arena_init(&a);
+    struct scan s = scan_of(p, o, &a);
+    s.kept_bytes += sink_file_state_bytes(p) + p->num_carries * sizeof *s.items;
     enum status st = scan_memory(&s, peak_bytes, err);
-    free(items);
+    arena_release(&a);
     return st;
+}
+
+uint64_t executor_own_bytes(const struct plan *p, const struct executor_options *o)
+{
+    struct arena a;
+    arena_init(&a);
+    struct scan s = scan_of(p, o, &a);
+    uint64_t bytes = scan_own_bytes(&s);
+    arena_release(&a);
+    return bytes;
 }
 
 /* ---- writing ---- */
@@ -120,7 +163,7 @@ static void end_chain(struct executor *x, struct worker *w, uint32_t segment, st
 {
     struct journal_run run = {segment, c->offset, c->bytes, c->crc};
     if (!c->bytes) return;
-    sink_add_run(&x->sink, &run);
+    x->sink->add_run(x->sink, &run);
     *c = (struct chain){0};
     if (!x->options->journal_path) return;
     if (w->num_runs == w->runs_capacity) {
@@ -157,7 +200,7 @@ static enum status write_run(const struct writing *wr, const void *from, uint64_
     uint64_t offset = at * wr->element_bytes, bytes = count * wr->element_bytes;
     if (x->plan->segments[segment].wants_crc)
         add_to_chain(x, wr->w, segment, wr->chain, from, offset, bytes);
-    TRY(sink_write(&x->sink, segment, offset, from, bytes, err));
+    TRY(x->sink->write(x->sink, segment, offset, from, bytes, err));
     progress_add(x->progress, bytes);
     return OK;
 }
@@ -205,6 +248,11 @@ static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint
     return pair_join(&window, &piece->pair, count_joined, &n, NULL) ? 0 : n;
 }
 
+static bool is_ours(const struct executor *x, uint32_t file)
+{
+    return x->plan->files[file].rank == x->options->rank;
+}
+
 /* Whether a task is ours to count: it is who writes the first of its elements; where nobody writes
  * any, rank 0. Sets w->bytes to what we write. */
 static bool find_share(const struct executor *x, struct worker *w, const struct scan_task *t)
@@ -213,7 +261,7 @@ static bool find_share(const struct executor *x, struct worker *w, const struct 
     bool counts = x->options->rank == 0, found = false;
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct segment *s = &x->plan->segments[c->pieces[i].segment];
-        bool ours = sink_is_ours(&x->sink, s->file);
+        bool ours = is_ours(x, s->file);
         w->bytes[i] = 0;
         if (!ours && found) continue;
         uint64_t n = elements_of(&c->pieces[i], t->low, t->high - t->low);
@@ -243,8 +291,8 @@ static enum status ask_now_and_then(struct executor *x, struct error *err)
     return ask(x, x->options->keep_going, err);
 }
 
-/* Skips what no segment takes, holes (they are there once the file has its size), and what an
- * earlier run has done. */
+/* Skips what no segment takes, holes of files (which are there once the file has its size), and
+ * what an earlier run has done. */
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err)
 {
@@ -261,7 +309,8 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     w->counts = find_share(x, w, t);
     for (size_t i = 0; i < c->num_pieces; i++)
         bytes += w->bytes[i];
-    *skip = bytes == 0 || tensor_is_hole(c->source) || ledger_is_done(&x->ledger, t->number);
+    *skip = bytes == 0 || (tensor_is_hole(c->source) && !x->sink->address) ||
+            ledger_is_done(&x->ledger, t->number);
     if (*skip) progress_skip(x->progress, bytes);
     if (!ledger_is_done(&x->ledger, t->number)) return OK;
     atomic_fetch_add_explicit(&x->resumed_bytes, bytes, memory_order_relaxed);
@@ -281,49 +330,97 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
     return wanted;
 }
 
-static const char *cast_panel(struct executor *x, const struct scan_panel *p, const struct carry *c)
+/* ---- panels ---- */
+
+/* The panel in a dtype. */
+static const char *cast_panel(struct worker *w, const struct scan_panel *p, enum dtype from,
+                              enum dtype to)
 {
-    struct worker *w = &x->workers[p->task->worker];
-    cast_counts_join(&w->casts, &p->casts);
-    if (!is_cast(x->plan, c)) return p->elements[0];
     const struct pair all = pair_whole(0, 0, p->count);
-    const struct casting casting = {p->cast, p->elements[0],
-                                    x->plan->segments[c->pieces[0].segment].dtype, c->source->dtype,
-                                    &w->casts};
+    const struct casting casting = {p->cast, p->elements[0], to, from, &w->casts};
+    if (to == from) return p->elements[0];
     cast_pair(&casting, &all);
     return p->cast;
 }
 
-static void add_digests(struct executor *x, const struct scan_panel *p, const struct carry *c,
-                        const char *panel)
+static void count_read(const struct executor *x, struct worker *w, const struct scan_panel *p,
+                       enum dtype dtype)
 {
-    struct worker *w = &x->workers[p->task->worker];
+    cast_counts_join(&w->casts, &p->casts);
     if (!x->options->digests || !w->counts) return;
-    digest_add_elements(&w->read, c->source->dtype, p->elements[0], p->count, p->low);
-    w->non_finite +=
-        count_non_finite(c->source->dtype, p->elements[0], p->count) - p->casts.overflowed;
-    if (is_cast(x->plan, c))
-        digest_add_elements(&w->written, x->plan->segments[c->pieces[0].segment].dtype, panel,
-                            p->count, p->low);
+    digest_add_elements(&w->read, dtype, p->elements[0], p->count, p->low);
+    w->non_finite += count_non_finite(dtype, p->elements[0], p->count) - p->casts.overflowed;
 }
 
+/* What goes out in a dtype: the panel is in it. */
+static enum status write_pieces(struct executor *x, const struct scan_panel *p, enum dtype dtype,
+                                const char *panel, struct error *err)
+{
+    const struct carry *c = &x->plan->carries[p->task->item];
+    struct worker *w = &x->workers[p->task->worker];
+    struct pair window = pair_whole(p->low, 0, p->count);
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        const struct target_piece *piece = &c->pieces[i];
+        struct writing wr = {x, w, piece, panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
+        if (!w->bytes[i] || piece_target(x->plan, piece) != dtype) continue;
+        progress_file(x->progress, x->plan->files[x->plan->segments[piece->segment].file].path);
+        TRY(pair_join(&window, &piece->pair, write_joined, &wr, err));
+    }
+    return OK;
+}
+
+/* The panel is cast once for each dtype that it goes out in. */
 static enum status write_panel(void *context, const struct scan_panel *p, struct error *err)
 {
     struct executor *x = context;
     const struct carry *c = &x->plan->carries[p->task->item];
-    struct pair window = pair_whole(p->low, 0, p->count);
-    const char *panel = cast_panel(x, p, c);
-    add_digests(x, p, c, panel);
+    struct worker *w = &x->workers[p->task->worker];
+    const enum dtype from = c->source->dtype;
+    uint64_t dtypes = 0; /* that are done */
+    count_read(x, w, p, from);
     for (size_t i = 0; i < c->num_pieces; i++) {
-        enum dtype dtype = x->plan->segments[c->pieces[i].segment].dtype;
-        struct worker *w = &x->workers[p->task->worker];
-        struct writing wr = {
-            x, w, &c->pieces[i], panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
-        if (!w->bytes[i]) continue;
-        progress_file(x->progress,
-                      x->plan->files[x->plan->segments[c->pieces[i].segment].file].path);
-        TRY(pair_join(&window, &c->pieces[i].pair, write_joined, &wr, err));
+        enum dtype to = piece_target(x->plan, &c->pieces[i]);
+        if (dtypes >> to & 1) continue;
+        const char *panel = cast_panel(w, p, from, to);
+        if (x->options->digests && w->counts && !dtypes && to != from)
+            digest_add_elements(&w->written, to, panel, p->count, p->low);
+        dtypes |= UINT64_C(1) << to;
+        TRY(write_pieces(x, p, to, panel, err));
     }
+    return OK;
+}
+
+/* What of a panel goes to one place in memory. */
+struct filling {
+    struct casting casting;
+    uint64_t elements;
+};
+
+static enum status fill_joined(void *context, const struct pair *p, struct error *err)
+{
+    struct filling *f = context; /* p.a: the panel, p.b: memory */
+    (void)err;
+    cast_pair(&f->casting, p);
+    f->elements += pair_count(p);
+    return OK;
+}
+
+static enum status fill_memory(void *context, const struct scan_panel *p, struct error *err)
+{
+    struct executor *x = context;
+    const struct carry *c = &x->plan->carries[p->task->item];
+    struct pair window = pair_whole(p->low, 0, p->count);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        uint32_t segment = c->pieces[i].segment;
+        enum dtype to = x->plan->segments[segment].dtype;
+        struct filling f = {.casting = {x->sink->address(x->sink, segment), p->elements[0], to,
+                                        c->source->dtype, NULL}};
+        TRY(pair_join(&window, &c->pieces[i].pair, fill_joined, &f, err));
+        bytes += f.elements * dtype_bytes(to);
+    }
+    atomic_fetch_add_explicit(&x->sink->written_bytes, bytes, memory_order_relaxed);
+    progress_add(x->progress, bytes);
     return OK;
 }
 
@@ -334,7 +431,7 @@ static bool is_intact(const struct executor *x, const struct carry *c)
 {
     for (size_t i = 0; i < c->num_pieces; i++) {
         uint32_t file = x->plan->segments[c->pieces[i].segment].file;
-        if (sink_is_ours(&x->sink, file) && !sink_is_intact(&x->sink, file)) return false;
+        if (is_ours(x, file) && !sink_file_is_intact(&x->files, file)) return false;
     }
     return true;
 }
@@ -374,7 +471,7 @@ static enum status take_task(void *context, const struct journal_task *t,
     count_task(&x->tally, t);
     for (uint64_t i = 0; i < t->num_runs; i++) {
         if (runs[i].segment >= x->plan->num_segments) return fail(err, ERR_OURS, "no such segment");
-        sink_add_run(&x->sink, &runs[i]);
+        x->sink->add_run(x->sink, &runs[i]);
     }
     return OK;
 }
@@ -384,7 +481,7 @@ static enum status resume(struct executor *x, const struct scan *s, struct error
 {
     if (!x->options->resume) return OK;
     TRY(ledger_resume(&x->ledger, scan_count_tasks(s), take_task, x, err));
-    return x->options->rank ? OK : sink_remove_others(&x->sink, err);
+    return x->options->rank ? OK : sink_file_remove_others(&x->files, err);
 }
 
 /* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
@@ -396,7 +493,7 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     const struct carry *c = &x->plan->carries[t->item];
     uint64_t bytes = 0;
     enum status st = OK;
-    if (!is_cast(x->plan, c)) w->written = w->read;
+    if (carry_target(x->plan, c) == c->source->dtype) w->written = w->read;
     for (size_t i = 0; i < c->num_pieces; i++) {
         end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
         bytes += w->bytes[i];
@@ -417,7 +514,8 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     pthread_mutex_unlock(&x->lock);
     bool flush = ledger_enter(&x->ledger, &done, w->runs);
     for (size_t i = 0; i < c->num_pieces && !st; i++)
-        if (w->bytes[i]) st = sink_count(&x->sink, c->pieces[i].segment, w->bytes[i], err);
+        if (w->bytes[i] && x->sink->count)
+            st = x->sink->count(x->sink, c->pieces[i].segment, w->bytes[i], err);
     if (!st && flush) st = ledger_flush(&x->ledger, err);
     free(w->chains);
     free(w->bytes);
@@ -432,14 +530,14 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 static enum status make_durable(void *context, struct error *err)
 {
     struct executor *x = context;
-    TRY(sink_sync(&x->sink, err));
+    TRY(sink_file_sync(&x->files, err));
     return ask(x, x->options->is_ours, err);
 }
 
 static void set_up(struct executor *x, const struct plan *p, const char *folder,
                    const struct executor_options *o)
 {
-    const struct sink_options sink = {
+    const struct sink_file_options files = {
         .rank = o->rank, .may_exist = o->resume, .fsync = o->fsync, .direct_io = o->direct_io};
     const struct ledger_options ledger = {.path = o->journal_path,
                                           .work = o->work,
@@ -452,7 +550,9 @@ static void set_up(struct executor *x, const struct plan *p, const char *folder,
     arena_init(&x->arena);
     pthread_mutex_init(&x->lock, NULL);
     pthread_mutex_init(&x->asking, NULL);
-    sink_init(&x->sink, p, folder, &sink);
+    sink_memory_init(&x->memory, p);
+    if (folder) sink_file_init(&x->files, p, folder, &files);
+    x->sink = folder ? &x->files.sink : &x->memory;
     ledger_init(&x->ledger, &ledger);
 }
 
@@ -464,7 +564,7 @@ static void tear_down(struct executor *x)
         free(x->workers[i].runs);
     }
     ledger_release(&x->ledger);
-    sink_release(&x->sink);
+    if (x->sink == &x->files.sink) sink_file_release(&x->files);
     pthread_mutex_destroy(&x->asking);
     pthread_mutex_destroy(&x->lock);
     arena_release(&x->arena);
@@ -473,30 +573,40 @@ static void tear_down(struct executor *x)
 /* Folders, and what is there of them already. */
 static enum status begin(struct executor *x, const struct scan *s, struct error *err)
 {
-    TRY(sink_open(&x->sink, err));
+    if (x->sink != &x->files.sink) return OK;
+    TRY(sink_file_open(&x->files, err));
     TRY(ask(x, x->options->keep_going, err)); /* now that we hold it */
-    TRY(sink_create_folders(&x->sink, err));
+    TRY(sink_file_create_folders(&x->files, err));
     TRY(resume(x, s, err));
-    return sink_complete_empty(&x->sink, err);
+    return sink_file_complete_empty(&x->files, err);
+}
+
+static uint64_t our_bytes(const struct executor *x)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < x->plan->num_segments; i++) {
+        const struct segment *s = &x->plan->segments[i];
+        if (is_ours(x, s->file)) bytes += s->numel * dtype_bytes(s->dtype);
+    }
+    return bytes;
 }
 
 static enum status run_all(struct executor *x, struct scan_result *read, struct error *err)
 {
-    size_t items = x->plan->num_carries + 1;
-    struct scan s =
-        scan_of(x->plan, x->options, arena_array(&x->arena, items, sizeof(struct scan_item)));
+    const struct executor_options *o = x->options;
+    struct scan s = scan_of(x->plan, o, &x->arena);
     s.context = x;
     x->num_workers = scan_threads(&s);
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
     TRY(begin(x, &s, err));
-    x->progress = progress_start(x->options->progress, "converting", x->sink.our_bytes);
+    x->progress = progress_start(o->progress, o->what ? o->what : "converting", our_bytes(x));
     enum status st = scan_run(&s, read, err);
-    if (!st) st = sink_finish(&x->sink, err);
+    if (!st && x->sink->finish) st = x->sink->finish(x->sink, err);
     progress_finish(x->progress, st == OK);
     if (st) return st;
     /* other ranks read it; without them, it costs no more than time where it cannot be written */
     st = ledger_flush(&x->ledger, err);
-    return x->options->num_ranks > 1 ? st : OK;
+    return o->num_ranks > 1 ? st : OK;
 }
 
 /* After a failure: what is done is noted where it is kept anyway, or where somebody has interrupted
@@ -517,7 +627,7 @@ enum status executor_run(const struct plan *p, const char *folder, const struct 
     enum status st = run_all(&x, &read, err);
     if (st) note_what_is_done(&x, st);
     *result = (struct executor_result){.read_bytes = read.read_bytes,
-                                       .written_bytes = x.sink.written_bytes,
+                                       .written_bytes = x.sink->written_bytes,
                                        .cast_elements = x.tally.casts.elements,
                                        .changed_elements = x.tally.casts.changed,
                                        .overflowed = x.tally.casts.overflowed,
@@ -542,13 +652,14 @@ enum status executor_join(const struct plan *p, const struct executor_options *o
                           struct error *err)
 {
     struct tally tally = start_tally(p, o);
-    struct scan_item *items = must_calloc(p->num_carries + 1, sizeof *items);
-    struct scan s = scan_of(p, o, items);
+    struct arena a;
+    arena_init(&a);
+    struct scan s = scan_of(p, o, &a);
     enum status st =
         ledger_join(journals, o->num_ranks, o->work, scan_count_tasks(&s), join_task, &tally, err);
     result->cast_elements = tally.casts.elements;
     result->changed_elements = tally.casts.changed;
     result->overflowed = tally.casts.overflowed;
-    free(items);
+    arena_release(&a);
     return st;
 }

@@ -1,6 +1,7 @@
 /* executor.h - runs a plan: a scan of the source (scan.h) that writes each panel to the
- * target pieces that take it. So every source byte is read once and every output byte written once,
- * what is replicated is read once, and memory does not depend on the model.
+ * target pieces that take it, in files or in memory (sink.h). So every source byte is read once and
+ * every output byte written once, what is replicated is read once, and memory does not depend on
+ * the model.
  *
  * Of several ranks each writes the files that plan_split() gave it, and reads what these need. What
  * a tensor's digest and the number of its casts are is counted by one rank, task by task, and is
@@ -42,6 +43,7 @@ struct executor_options {
     enum status (*is_ours)(void *context, struct error *err);
     void *asking_context;
     enum progress_style progress;
+    const char *what; /* that progress shows; NULL: "converting" */
 };
 
 struct executor_result {
@@ -57,7 +59,11 @@ struct executor_result {
 MUST_CHECK enum status executor_memory(const struct plan *p, const struct executor_options *o,
                                        uint64_t *peak_bytes, struct error *err);
 
-/* Creates all files of the plan below `folder` (their folders too) and fills them. If the folder is
+/* Bytes that a run without a limit allocates for a while. */
+uint64_t executor_own_bytes(const struct plan *p, const struct executor_options *o);
+
+/* Creates all files of the plan below `folder` (their folders too) and fills them; NULL: the plan
+ * is of memory. If the folder is
  * removed or renamed meanwhile, nothing is written to what takes its place. On failure what was
  * written stays where it is. To resume, all else that is in the folder is removed first (by
  * rank 0), but for names that begin with ".ferry-". */

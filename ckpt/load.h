@@ -1,8 +1,8 @@
 /* load.h - tensors of a catalog into memory: those parts of them that this process holds.
  *
- * A plan whose sink is memory: each target says which elements of a logical tensor are which
- * elements of an array, and the dtype of the array. A scan (scan.h) reads what any target wants,
- * casts it and puts it there. What nobody wants is not read, but for gaps of a few kilobytes, and
+ * A plan whose files are memory: each target says which elements of a logical tensor are which
+ * elements of an array, and the dtype of the array. The executor reads what any target wants, casts
+ * it and puts it there. What nobody wants is not read, but for gaps of a few kilobytes, and
  * for what lies between the first and the last element of targets that overlap in a tensor. */
 #ifndef FERRY_CKPT_LOAD_H
 #define FERRY_CKPT_LOAD_H

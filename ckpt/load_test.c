@@ -366,10 +366,10 @@ static void parts_that_cannot_be_are_refused(void **state)
     target.dtype = DT_F32;
     target.part = pair_whole(1, 0, 10);
     assert_fails(load_run(&s.catalog, &target, 1, &o, &r, &err), ERR_OURS,
-                 "tensor.0: loaded from elements that it does not have");
+                 "tensor.0: planned from elements that it does not have");
     target.part = (struct pair){.num_axes = 2, .axes = {{3, 2, 3}, {3, 1, 1}}};
     assert_fails(load_run(&s.catalog, &target, 1, &o, &r, &err), ERR_OURS,
-                 "tensor.0: loaded by no nested view");
+                 "tensor.0: planned from no nested view");
     target.part = pair_whole(0, 0, 10);
     o.max_memory = 1;
     assert_fails(load_run(&s.catalog, &target, 1, &o, &r, &err), ERR_MEMORY,

@@ -29,6 +29,18 @@ uint32_t plan_add_file(struct plan *p, const char *path)
     return (uint32_t)(p->num_files - 1);
 }
 
+uint32_t plan_add_memory(struct plan *p, void *memory)
+{
+    *ARENA_PUSH(&p->arena, p->files, p->num_files, p->files_capacity) =
+        (struct output_file){.memory = memory};
+    return (uint32_t)(p->num_files - 1);
+}
+
+static bool is_memory(const struct plan *p, uint32_t segment)
+{
+    return !p->files[p->segments[segment].file].path;
+}
+
 uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint64_t numel,
                           bool wants_crc)
 {
@@ -102,21 +114,28 @@ static enum status check_holes(const struct tensor *t, struct error *err)
     return OK;
 }
 
+static enum status check_casts(const struct plan *p, const struct carry *c, struct error *err)
+{
+    enum dtype last = NUM_DTYPES;
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        enum dtype to = p->segments[c->pieces[i].segment].dtype;
+        if (to != last) TRY(tensor_check_cast(c->source, to, err));
+        last = to;
+    }
+    return OK;
+}
+
 /* Nests the target pieces, as pair_join() wants them. */
 static enum status check_carry(struct plan *p, struct carry *c, struct error *err)
 {
     const struct tensor *t = c->source;
-    const enum dtype to = p->segments[c->pieces[0].segment].dtype;
     TRY(tensor_check(t, err));
-    TRY(tensor_check_cast(t, to, err));
+    TRY(check_casts(p, c, err));
     TRY(check_holes(t, err));
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct segment *s = &p->segments[c->pieces[i].segment];
         struct pair *pair = &c->pieces[i].pair;
-        if (s->dtype != to)
-            return fail(err, ERR_OURS, "%s: planned as both %s and %s", t->name,
-                        dtype_infos[to].name, dtype_infos[s->dtype].name);
-        if (tensor_is_hole(t) && (s->wants_crc || s->dtype != t->dtype))
+        if (tensor_is_hole(t) && p->files[s->file].path && (s->wants_crc || s->dtype != t->dtype))
             return fail(err, ERR_OURS, "%s: a hole with a CRC or a cast", t->name);
         if (!pair_nest(pair))
             return fail(err, ERR_OURS, "%s: planned from no nested view", t->name);
@@ -127,13 +146,16 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
     return OK;
 }
 
-static enum status collect_fillings(const struct plan *p, struct filling *all, struct error *err)
+static enum status collect_fillings(const struct plan *p, struct filling *all, size_t *count,
+                                    struct error *err)
 {
-    size_t n = 0;
+    *count = 0;
     for (size_t i = 0; i < p->num_carries; i++) {
         const struct carry *c = &p->carries[i];
         for (size_t k = 0; k < c->num_pieces; k++) {
-            struct filling *f = &all[n++];
+            if (is_memory(p, c->pieces[k].segment)) continue;
+            struct filling *f = &all[*count];
+            ++*count;
             *f = (struct filling){c->pieces[k].segment, c->pieces[k].pair, c->source->name};
             pair_swap(&f->pair);
             if (!pair_nest(&f->pair))
@@ -150,7 +172,7 @@ static enum status check_fillings(const struct plan *p, struct error *err)
         n += p->carries[i].num_pieces;
     struct filling *all = malloc(n * sizeof *all + 1);
     if (!all) return fail(err, ERR_MEMORY, "no memory to check the plan");
-    enum status st = collect_fillings(p, all, err);
+    enum status st = collect_fillings(p, all, &n, err);
     if (!st && n) qsort(all, n, sizeof *all, by_segment);
     for (size_t i = 0, k; i < n && !st; i = k) {
         for (k = i + 1; k < n && all[k].segment == all[i].segment; k++) {
@@ -159,8 +181,8 @@ static enum status check_fillings(const struct plan *p, struct error *err)
         st = check_segment(p, all + i, k - i, err);
     }
     free(all);
-    for (size_t i = 0; i < p->num_segments; i++)
-        wanted += p->segments[i].numel > 0;
+    for (uint32_t i = 0; i < p->num_segments; i++)
+        wanted += p->segments[i].numel > 0 && !is_memory(p, i);
     if (!st && filled < wanted)
         st = fail(err, ERR_OURS, "%zu of %zu segments are filled", filled, wanted);
     return st;
@@ -197,6 +219,7 @@ static enum status check_places(struct plan *p, struct error *err)
             p->files[file].first_segment = (uint32_t)i;
             end = 0;
         }
+        if (is_memory(p, p->by_file[i])) continue;
         if (s->numel > MOST_ELEMENTS || s->offset_bytes < end ||
             s->offset_bytes > p->files[file].size_bytes ||
             segment_bytes(s) > p->files[file].size_bytes - s->offset_bytes)
@@ -207,8 +230,17 @@ static enum status check_places(struct plan *p, struct error *err)
     return OK;
 }
 
+static enum status check_files(const struct plan *p, struct error *err)
+{
+    for (size_t i = 0; i < p->num_files; i++)
+        if (!p->files[i].path != !p->files[0].path)
+            return fail(err, ERR_OURS, "a plan of both files and memory");
+    return OK;
+}
+
 enum status plan_finish(struct plan *p, struct error *err)
 {
+    TRY(check_files(p, err));
     for (size_t i = 0; i < p->num_carries; i++)
         TRY(check_carry(p, &p->carries[i], err));
     TRY(check_fillings(p, err));

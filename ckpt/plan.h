@@ -43,7 +43,8 @@ struct file_writer {
 struct plan;
 
 struct output_file {
-    const char *path; /* relative to what is published */
+    const char *path; /* relative to what is published; NULL: it is no file but memory */
+    void *memory;     /* of the caller's, whose segments need not be filled */
     uint64_t size_bytes;
     unsigned rank;                        /* which writes it; set by plan_split */
     uint32_t first_segment, num_segments; /* of plan->by_file */
@@ -74,17 +75,19 @@ void plan_init(struct plan *p, const struct catalog *source);
 void plan_release(struct plan *p);
 
 uint32_t plan_add_file(struct plan *p, const char *path);
+/* An array instead of a file. Of one plan, all are arrays or none is. */
+uint32_t plan_add_memory(struct plan *p, void *memory);
 /* A segment whose place in the file is set later (plan->segments[i].offset_bytes). */
 uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint64_t numel,
                           bool wants_crc);
-/* Says that elements of tensor t go into a segment; of all segments that one tensor goes into, the
- * dtype is one. t is the caller's, and stays where it is. */
+/* Says that elements of tensor t go into a segment. t is the caller's, and stays where it is. */
 void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
                     const struct pair *pair);
 
 /* Sorts and checks: each source tensor has all its elements; each segment is filled by its pieces,
  * each element once; segments of a file do not overlap and lie inside it; dtypes can be cast, and
- * have whole bytes. A hole is our mistake (ERR_OURS). */
+ * have whole bytes. A hole is our mistake (ERR_OURS). Where segments lie in memory is the caller's
+ * to know. */
 MUST_CHECK enum status plan_finish(struct plan *p, struct error *err);
 
 /* Deals the files of a finished plan out to num_ranks ranks, so that each has about as many bytes:

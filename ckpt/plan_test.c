@@ -203,13 +203,31 @@ static void elements_without_whole_bytes_are_refused(void **state)
     assert_fails(plan_finish(&p, &err), ERR_UNSUPPORTED, "f4: elements of F4 have no whole bytes");
 }
 
-static void a_tensor_goes_out_in_one_dtype(void **state)
+static void a_tensor_may_go_out_in_several_dtypes(void **state)
 {
     (void)state;
     struct tensor *t = add_ordinary();
     uint32_t s = add_segment_at(0, DT_F32, 10, 28);
     fill(t, s, 0, 0, 10);
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned as both BF16 and F32");
+    assert_ok(plan_finish(&p, &err));
+    p.segments[s].dtype = DT_U8;
+    assert_fails(plan_finish(&p, &err), ERR_UNSUPPORTED, "w: BF16 cannot be cast to U8");
+}
+
+static void memory_need_not_be_filled(void **state)
+{
+    (void)state;
+    float there[10];
+    struct tensor *t = add_tensor("w", DT_BF16, 10);
+    uint32_t file = plan_add_memory(&p, there);
+    fill(t, add_segment_at(file, DT_F32, 10, 0), 2, 5, 3);
+    fill(t, add_segment_at(file, DT_F32, 10, 0), 2, 8, 1);
+    assert_ok(plan_finish(&p, &err));
+    p.carries[0].pieces[1].pair.a_offset = 10;
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned from elements that it does not have");
+    p.carries[0].pieces[1].pair.a_offset = 9;
+    (void)plan_add_file(&p, "out");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "a plan of both files and memory");
 }
 
 static void holes_have_neither_crc_nor_cast(void **state)
@@ -309,7 +327,8 @@ int main(void)
         TEST(empty_segments_may_lie_anywhere_between_others),
         TEST(dtypes_that_cannot_be_cast_are_refused),
         TEST(elements_without_whole_bytes_are_refused),
-        TEST(a_tensor_goes_out_in_one_dtype),
+        TEST(a_tensor_may_go_out_in_several_dtypes),
+        TEST(memory_need_not_be_filled),
         TEST(holes_have_neither_crc_nor_cast),
         TEST(a_hole_beside_what_is_none_is_refused),
         TEST(views_whose_size_overflows_are_refused),

@@ -83,6 +83,40 @@ static uint64_t task_elements(const struct scan_item *item)
     return whole_rows(TASK_BYTES / widest_element(item), row_of(item->tensors[0]));
 }
 
+/* ---- parts of tensors ---- */
+
+enum { MOST_COMPARED = 32 };
+
+/* Many parts are taken for such that overlap. */
+static bool are_apart(const struct pair *parts, size_t num_parts)
+{
+    for (size_t i = 0; i < num_parts && num_parts <= MOST_COMPARED; i++)
+        for (size_t k = 0; k < i; k++)
+            if (pair_overlap(&parts[i], &parts[k])) return false;
+    return num_parts <= MOST_COMPARED;
+}
+
+/* All elements from the first of any part to the last. */
+static struct pair hull_of(const struct pair *parts, size_t num_parts)
+{
+    uint64_t low = UINT64_MAX, high = 0;
+    for (size_t i = 0; i < num_parts; i++) {
+        if (!pair_count(&parts[i])) continue;
+        low = min_u64(low, parts[i].a_offset);
+        high = max_u64(high, parts[i].a_offset + pair_a_span(&parts[i]));
+    }
+    return pair_whole(high ? low : 0, 0, high ? high - low : 0);
+}
+
+void scan_item_read_parts(struct scan_item *item, struct pair *parts, size_t num_parts)
+{
+    item->parts = parts;
+    item->num_parts = num_parts;
+    if (are_apart(parts, num_parts)) return;
+    parts[0] = hull_of(parts, num_parts);
+    item->num_parts = 1;
+}
+
 /* ---- memory ---- */
 
 /* What buffers of a size would cost: how many a worker has, and the largest that is of use. */

@@ -20,6 +20,10 @@ struct scan_item {
     size_t num_parts;
 };
 
+/* Has an item read no more than these parts, which are kept and may be changed. What several of
+ * them share is read once. */
+void scan_item_read_parts(struct scan_item *item, struct pair *parts, size_t num_parts);
+
 struct scan_task {
     size_t number, item;
     uint64_t low, high; /* elements */

@@ -28,7 +28,6 @@ struct output {
     char folder[160];
     unsigned char *images[OUTPUT_FILES]; /* what the files should hold */
     bool finishes[OUTPUT_FILES];         /* the bytes between segments are written, as PATTERN */
-    bool cast_tensor[SOURCE_TENSORS];
     _Atomic unsigned finished[OUTPUT_FILES], wrong_crcs;
     struct carry_result *carries; /* what became of the plan's */
     size_t num_fills;
@@ -131,10 +130,9 @@ static inline void add_target(struct output *o, const struct tensor *t)
 {
     uint64_t *seed = o->source->seed;
     unsigned d = t->num_dims ? (unsigned)test_below(seed, t->num_dims) : 0;
-    enum dtype dtype = t->dtype;
-    if (dtype_is_float(dtype) && test_below(seed, 3) == 0) dtype = random_float(seed);
-    o->cast_tensor[t - o->source->catalog.tensors] = dtype != t->dtype;
     for (uint64_t copies = 1 + test_below(seed, 2); copies > 0; copies--) {
+        enum dtype dtype = t->dtype;
+        if (dtype_is_float(dtype) && test_below(seed, 3) == 0) dtype = random_float(seed);
         uint64_t side = t->num_dims ? t->shape[d] : 1, n = 1 + test_below(seed, 6);
         while (n > 1 && side % n)
             n--;

@@ -95,7 +95,7 @@ static size_t name_of_piece(const struct checkpoint *c, const struct tensor *t,
 }
 
 bool stored_element_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
-               struct stored_element *out)
+                       struct stored_element *out)
 {
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *p = &t->pieces[i];

@@ -16,7 +16,7 @@ struct stored_element {
 
 /* false where the element is not stored, or in a way that is not told. */
 bool stored_element_of(const struct checkpoint *c, const struct tensor *t, uint64_t element,
-               struct stored_element *out);
+                       struct stored_element *out);
 
 /* The parts of one side's tensor, while panels of both sides are compared. */
 struct parts {

@@ -245,15 +245,14 @@ static bool carry_is_right(const struct carry *c, bool *readable)
 {
     const struct tensor *t = c->source;
     const struct plan *p = &output.plan;
-    const enum dtype to = p->segments[c->pieces[0].segment].dtype;
-    bool right = casts_exist(t, to) && read_tensor(t, readable);
+    bool right = casts_exist(t, t->dtype) && read_tensor(t, readable);
     for (size_t i = 0; i < c->num_pieces && right; i++) {
         const struct pair *pair = &c->pieces[i].pair;
         const struct segment *s = &p->segments[c->pieces[i].segment];
         uint64_t count = count_at_most(pair, t->numel);
-        right = count <= t->numel && s->dtype == to;
+        right = count <= t->numel && casts_exist(t, s->dtype);
         if (t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE)
-            right &= !s->wants_crc && to == t->dtype;
+            right &= !s->wants_crc && s->dtype == t->dtype;
         for (uint64_t n = 0, a, b; n < count && right; n++) {
             pair_element(pair, n, &a, &b);
             right = a < t->numel && b < s->numel;

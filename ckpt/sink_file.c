@@ -1,4 +1,4 @@
-#include "ckpt/sink.h"
+#include "ckpt/sink_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,13 +24,13 @@ struct run {
     uint32_t crc;
 };
 
-struct sink_segment {
+struct filled_segment {
     _Atomic uint64_t bytes_left;
     struct run *runs; /* behind the sink's lock */
     uint32_t crc;     /* of a complete one that wants it */
 };
 
-struct sink_file {
+struct filled_file {
     int fd; /* -1 until the first write */
     char *path;
     pthread_mutex_t lock; /* of opening */
@@ -38,40 +38,20 @@ struct sink_file {
     _Atomic uint64_t dirty_bytes;
 };
 
-uint64_t sink_state_bytes(const struct plan *p)
+uint64_t sink_file_state_bytes(const struct plan *p)
 {
-    return p->num_segments * sizeof(struct sink_segment) + p->num_files * sizeof(struct sink_file);
+    return p->num_segments * sizeof(struct filled_segment) +
+           p->num_files * sizeof(struct filled_file);
 }
 
-uint64_t sink_run_bytes(const struct plan *p)
+uint64_t sink_file_run_bytes(const struct plan *p)
 {
     return p->num_segments * sizeof(struct run);
 }
 
-void sink_init(struct sink *s, const struct plan *p, const char *folder,
-               const struct sink_options *o)
+void sink_file_release(struct sink_file *s)
 {
-    *s = (struct sink){.plan = p, .options = *o, .folder = folder, .folder_fd = -1};
-    arena_init(&s->arena);
-    pthread_mutex_init(&s->lock, NULL);
-    s->segments = arena_array(&s->arena, p->num_segments, sizeof *s->segments);
-    s->files = arena_array(&s->arena, p->num_files, sizeof *s->files);
-    for (uint32_t i = 0; i < p->num_files; i++) {
-        s->files[i].fd = -1;
-        s->files[i].path = path_join(&s->arena, folder, p->files[i].path);
-        pthread_mutex_init(&s->files[i].lock, NULL);
-    }
-    for (size_t i = 0; i < p->num_segments; i++) {
-        const struct segment *segment = &p->segments[i];
-        s->segments[i].bytes_left = segment->numel * dtype_bytes(segment->dtype);
-        if (segment->numel) s->files[segment->file].segments_left++;
-        if (sink_is_ours(s, segment->file)) s->our_bytes += s->segments[i].bytes_left;
-    }
-}
-
-void sink_release(struct sink *s)
-{
-    for (size_t i = 0; i < s->plan->num_files; i++) {
+    for (size_t i = 0; i < s->sink.plan->num_files; i++) {
         if (s->files[i].fd >= 0) close(s->files[i].fd);
         pthread_mutex_destroy(&s->files[i].lock);
     }
@@ -80,31 +60,31 @@ void sink_release(struct sink *s)
     arena_release(&s->arena);
 }
 
-bool sink_is_ours(const struct sink *s, uint32_t file)
+static bool is_ours(const struct sink_file *s, uint32_t file)
 {
-    return s->plan->files[file].rank == s->options.rank;
+    return s->sink.plan->files[file].rank == s->options.rank;
 }
 
-bool sink_is_intact(const struct sink *s, uint32_t file)
+bool sink_file_is_intact(const struct sink_file *s, uint32_t file)
 {
     struct file_stamp stamp;
     return !file_stamp(s->files[file].path, &stamp, NULL) &&
-           stamp.size_bytes == s->plan->files[file].size_bytes;
+           stamp.size_bytes == s->sink.plan->files[file].size_bytes;
 }
 
 /* ---- the folder ---- */
 
-enum status sink_open(struct sink *s, struct error *err)
+enum status sink_file_open(struct sink_file *s, struct error *err)
 {
     TRY(folder_create(s->folder, err));
     s->folder_fd = open(s->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return s->folder_fd < 0 ? fail_errno(err, ERR_IO, "%s", s->folder) : OK;
 }
 
-enum status sink_create_folders(struct sink *s, struct error *err)
+enum status sink_file_create_folders(struct sink_file *s, struct error *err)
 {
     const char *last = "";
-    for (size_t i = 0; i < s->plan->num_files; i++) {
+    for (size_t i = 0; i < s->sink.plan->num_files; i++) {
         const char *folder = path_parent(&s->arena, s->files[i].path);
         if (strcmp(folder, last)) TRY(folder_create(folder, err));
         last = folder;
@@ -112,13 +92,14 @@ enum status sink_create_folders(struct sink *s, struct error *err)
     return OK;
 }
 
-enum status sink_remove_others(struct sink *s, struct error *err)
+enum status sink_file_remove_others(struct sink_file *s, struct error *err)
 {
     struct map ours = {0};
     struct name_list list;
     enum status st = folder_list(s->folder, &s->arena, &list, err);
-    for (size_t i = 0; i < s->plan->num_files; i++) {
-        char *name = arena_text(&s->arena, s->plan->files[i].path, strlen(s->plan->files[i].path));
+    for (size_t i = 0; i < s->sink.plan->num_files; i++) {
+        char *name =
+            arena_text(&s->arena, s->sink.plan->files[i].path, strlen(s->sink.plan->files[i].path));
         if (strchr(name, '/')) *strchr(name, '/') = '\0';
         (void)map_add(&ours, name, i, NULL);
     }
@@ -134,15 +115,15 @@ enum status sink_remove_others(struct sink *s, struct error *err)
 /* ---- writing ---- */
 
 /* Opens the file at its first use. Its size is set at once, so that nobody sees it grow. */
-static enum status file_fd(struct sink *s, uint32_t file, int *fd, struct error *err)
+static enum status file_fd(struct sink_file *s, uint32_t file, int *fd, struct error *err)
 {
-    struct sink_file *f = &s->files[file];
+    struct filled_file *f = &s->files[file];
     enum status st = OK;
     pthread_mutex_lock(&f->lock);
     if (f->fd < 0) {
-        st = file_create_at(s->folder_fd, s->plan->files[file].path, f->path, s->options.may_exist,
-                            &f->fd, err);
-        if (!st && ftruncate(f->fd, (off_t)s->plan->files[file].size_bytes))
+        st = file_create_at(s->folder_fd, s->sink.plan->files[file].path, f->path,
+                            s->options.may_exist, &f->fd, err);
+        if (!st && ftruncate(f->fd, (off_t)s->sink.plan->files[file].size_bytes))
             st = fail_errno(err, ERR_IO, "%s: setting its size", f->path);
     }
     *fd = f->fd;
@@ -151,9 +132,9 @@ static enum status file_fd(struct sink *s, uint32_t file, int *fd, struct error 
 }
 
 /* Starts the writeback of what gathered in a file, so that fsync at the end finds little to do. */
-static void start_writeback(struct sink *s, uint32_t file, uint64_t bytes)
+static void start_writeback(struct sink_file *s, uint32_t file, uint64_t bytes)
 {
-    struct sink_file *f = &s->files[file];
+    struct filled_file *f = &s->files[file];
     if (!s->options.fsync) return;
     uint64_t dirty = atomic_fetch_add(&f->dirty_bytes, bytes) + bytes;
     if (dirty < WRITEBACK_BYTES) return;
@@ -161,20 +142,22 @@ static void start_writeback(struct sink *s, uint32_t file, uint64_t bytes)
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-enum status sink_write(struct sink *s, uint32_t segment, uint64_t offset, const void *from,
-                       uint64_t bytes, struct error *err)
+static enum status write_bytes(struct sink *sink, uint32_t segment, uint64_t offset,
+                               const void *from, uint64_t bytes, struct error *err)
 {
-    const struct segment *to = &s->plan->segments[segment];
+    struct sink_file *s = (struct sink_file *)sink;
+    const struct segment *to = &s->sink.plan->segments[segment];
     int fd;
     TRY(file_fd(s, to->file, &fd, err));
     TRY(file_write(fd, s->files[to->file].path, from, bytes, to->offset_bytes + offset, err));
-    atomic_fetch_add_explicit(&s->written_bytes, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->sink.written_bytes, bytes, memory_order_relaxed);
     start_writeback(s, to->file, bytes);
     return OK;
 }
 
-void sink_add_run(struct sink *s, const struct journal_run *run)
+static void add_run(struct sink *sink, const struct journal_run *run)
 {
+    struct sink_file *s = (struct sink_file *)sink;
     pthread_mutex_lock(&s->lock);
     struct run *r = arena_alloc(&s->arena, sizeof *r);
     *r = (struct run){s->segments[run->segment].runs, run->offset, run->bytes, (uint32_t)run->crc};
@@ -191,9 +174,9 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* The CRC-32 of a complete segment from those of its runs, which must tile it. */
-static enum status combine_runs(struct sink *x, uint32_t segment, struct error *err)
+static enum status combine_runs(struct sink_file *x, uint32_t segment, struct error *err)
 {
-    const struct segment *s = &x->plan->segments[segment];
+    const struct segment *s = &x->sink.plan->segments[segment];
     uint64_t end = 0;
     size_t n = 0;
     if (!s->wants_crc) return OK;
@@ -218,7 +201,7 @@ static enum status combine_runs(struct sink *x, uint32_t segment, struct error *
 }
 
 struct finishing {
-    struct sink *sink;
+    struct sink_file *sink;
     uint32_t file;
     int fd;
 };
@@ -228,7 +211,7 @@ static enum status put_bytes(void *context, uint64_t offset, const void *bytes, 
 {
     struct finishing *f = context;
     TRY(file_write(f->fd, f->sink->files[f->file].path, bytes, count, offset, err));
-    atomic_fetch_add_explicit(&f->sink->written_bytes, count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&f->sink->sink.written_bytes, count, memory_order_relaxed);
     return OK;
 }
 
@@ -238,40 +221,42 @@ static uint32_t crc_of(void *context, uint32_t segment)
     return f->sink->segments[segment].crc;
 }
 
-static enum status complete_file(struct sink *s, uint32_t file, struct error *err)
+static enum status complete_file(struct sink_file *s, uint32_t file, struct error *err)
 {
-    const struct output_file *f = &s->plan->files[file];
+    const struct output_file *f = &s->sink.plan->files[file];
     struct finishing finishing = {.sink = s, .file = file};
     for (uint32_t i = 0; i < f->num_segments; i++)
-        TRY(combine_runs(s, s->plan->by_file[f->first_segment + i], err));
+        TRY(combine_runs(s, s->sink.plan->by_file[f->first_segment + i], err));
     TRY(file_fd(s, file, &finishing.fd, err));
     struct file_writer writer = {put_bytes, crc_of, &finishing};
-    if (f->finish) TRY(f->finish(s->plan, file, f->finish_context, &writer, err));
+    if (f->finish) TRY(f->finish(s->sink.plan, file, f->finish_context, &writer, err));
     if (s->options.fsync) (void)sync_file_range(finishing.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return OK;
 }
 
-enum status sink_count(struct sink *s, uint32_t segment, uint64_t bytes, struct error *err)
+static enum status count_bytes(struct sink *sink, uint32_t segment, uint64_t bytes,
+                               struct error *err)
 {
+    struct sink_file *s = (struct sink_file *)sink;
     if (atomic_fetch_sub(&s->segments[segment].bytes_left, bytes) != bytes) return OK;
-    uint32_t file = s->plan->segments[segment].file;
+    uint32_t file = s->sink.plan->segments[segment].file;
     if (atomic_fetch_sub(&s->files[file].segments_left, 1) != 1) return OK;
     return complete_file(s, file, err);
 }
 
-enum status sink_complete_empty(struct sink *s, struct error *err)
+enum status sink_file_complete_empty(struct sink_file *s, struct error *err)
 {
-    for (uint32_t i = 0; i < s->plan->num_files; i++)
-        if (sink_is_ours(s, i) && s->files[i].segments_left == 0) TRY(complete_file(s, i, err));
+    for (uint32_t i = 0; i < s->sink.plan->num_files; i++)
+        if (is_ours(s, i) && s->files[i].segments_left == 0) TRY(complete_file(s, i, err));
     return OK;
 }
 
 /* ---- the disk ---- */
 
-enum status sink_sync(struct sink *s, struct error *err)
+enum status sink_file_sync(struct sink_file *s, struct error *err)
 {
-    for (size_t i = 0; i < s->plan->num_files && s->options.fsync; i++) {
-        struct sink_file *f = &s->files[i];
+    for (size_t i = 0; i < s->sink.plan->num_files && s->options.fsync; i++) {
+        struct filled_file *f = &s->files[i];
         pthread_mutex_lock(&f->lock);
         int fd = f->fd;
         pthread_mutex_unlock(&f->lock);
@@ -282,10 +267,10 @@ enum status sink_sync(struct sink *s, struct error *err)
 
 static enum status finish_file(void *context, size_t index, unsigned worker, struct error *err)
 {
-    struct sink *s = context;
-    struct sink_file *f = &s->files[index];
+    struct sink_file *s = context;
+    struct filled_file *f = &s->files[index];
     (void)worker;
-    if (!sink_is_ours(s, (uint32_t)index)) return OK;
+    if (!is_ours(s, (uint32_t)index)) return OK;
     if (f->fd < 0 || f->segments_left) return fail(err, ERR_OURS, "%s: not complete", f->path);
     if (s->options.fsync) TRY(file_sync(f->fd, f->path, err));
     if (s->options.direct_io) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -294,7 +279,35 @@ static enum status finish_file(void *context, size_t index, unsigned worker, str
     return close(fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
 }
 
-enum status sink_finish(struct sink *s, struct error *err)
+static enum status finish(struct sink *sink, struct error *err)
 {
-    return threads_run(FSYNC_THREADS, s->plan->num_files, finish_file, s, err);
+    struct sink_file *s = (struct sink_file *)sink;
+    return threads_run(FSYNC_THREADS, s->sink.plan->num_files, finish_file, s, err);
+}
+
+void sink_file_init(struct sink_file *s, const struct plan *p, const char *folder,
+                    const struct sink_file_options *o)
+{
+    *s = (struct sink_file){.sink = {.plan = p,
+                                     .write = write_bytes,
+                                     .add_run = add_run,
+                                     .count = count_bytes,
+                                     .finish = finish},
+                            .options = *o,
+                            .folder = folder,
+                            .folder_fd = -1};
+    arena_init(&s->arena);
+    pthread_mutex_init(&s->lock, NULL);
+    s->segments = arena_array(&s->arena, p->num_segments, sizeof *s->segments);
+    s->files = arena_array(&s->arena, p->num_files, sizeof *s->files);
+    for (uint32_t i = 0; i < p->num_files; i++) {
+        s->files[i].fd = -1;
+        s->files[i].path = path_join(&s->arena, folder, p->files[i].path);
+        pthread_mutex_init(&s->files[i].lock, NULL);
+    }
+    for (size_t i = 0; i < p->num_segments; i++) {
+        const struct segment *segment = &p->segments[i];
+        s->segments[i].bytes_left = segment->numel * dtype_bytes(segment->dtype);
+        if (segment->numel) s->files[segment->file].segments_left++;
+    }
 }

@@ -1,0 +1,10 @@
+/* sink_memory.h - arrays that a plan fills (output_file.memory). */
+#ifndef FERRY_CKPT_SINK_MEMORY_H
+#define FERRY_CKPT_SINK_MEMORY_H
+
+#include "ckpt/sink.h"
+
+/* There is nothing to release. */
+void sink_memory_init(struct sink *s, const struct plan *p);
+
+#endif
