@@ -19,13 +19,15 @@
 
 /* A part of a logical tensor and where its elements lie. pair.a is flat in the logical tensor,
  * pair.b counts elements from offset_bytes of the file (ORIGIN_RANDOM*: of the stream of numbers
- * `file`). */
+ * `file`; ORIGIN_MEMORY: of `memory`). */
 struct piece {
     enum origin_id origin;
     enum dtype dtype; /* as stored; the tensor's, but for tensors fused from several dtypes */
     uint32_t file;
     bool byte_swapped;
     uint64_t offset_bytes;
+    const void *memory; /* ORIGIN_MEMORY: the holder's; NULL in other processes */
+    unsigned holder; /* the rank that writes it, where the tensor has pieces in memory (held.h) */
     struct pair pair;
 };
 

@@ -13,6 +13,7 @@
 
 #include "ckpt/block.h"
 #include "ckpt/digest.h"
+#include "ckpt/held.h"
 #include "ckpt/ledger.h"
 #include "ckpt/scan.h"
 #include "ckpt/sink_file.h"
@@ -22,7 +23,8 @@
 #include "common/memory.h"
 #include "kernels/cpu/finite.h"
 
-/* A run that grows while a task lasts and what it writes follows it. */
+/* A run that grows while a task lasts and what it writes follows it; where no CRC is wanted, all
+ * that the task writes of a piece. */
 struct chain {
     uint64_t offset, bytes;
     uint32_t crc;
@@ -50,6 +52,8 @@ struct tally {
 struct executor {
     const struct plan *plan;
     const struct executor_options *options;
+    const struct carry *carries; /* of the plan, as far as they may be ours to write */
+    const struct scan_item *items;
     struct sink *sink; /* one of the two */
     struct sink_file files;
     struct sink memory;
@@ -128,8 +132,12 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
                      .visit = in_memory ? fill_memory : write_panel,
                      .end = end_task};
     for (size_t i = 0; i < p->num_carries; i++) {
+        const struct tensor *t = p->carries[i].source;
         items[i] = item_of(p, &p->carries[i], &s.casts);
-        if (in_memory) read_parts_alone(&items[i], &p->carries[i], a);
+        if (in_memory)
+            read_parts_alone(&items[i], &p->carries[i], a);
+        else if (tensor_is_held(t))
+            items[i].parts = held_parts(t, o->rank, a, &items[i].num_parts);
     }
     if (in_memory) s.casts = false; /* they go by cast_pair, block by block */
     return s;
@@ -159,11 +167,22 @@ uint64_t executor_own_bytes(const struct plan *p, const struct executor_options 
 
 /* ---- writing ---- */
 
+static bool is_shared(const struct executor *x, uint64_t segment)
+{
+    return x->plan->files[x->plan->segments[segment].file].shared;
+}
+
+/* Of shared files rank 0 is told, by the journals (executor_join). */
+static void tell_run(struct executor *x, const struct journal_run *run)
+{
+    if (!is_shared(x, run->segment)) x->sink->add_run(x->sink, run);
+}
+
 static void end_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c)
 {
     struct journal_run run = {segment, c->offset, c->bytes, c->crc};
     if (!c->bytes) return;
-    x->sink->add_run(x->sink, &run);
+    tell_run(x, &run);
     *c = (struct chain){0};
     if (!x->options->journal_path) return;
     if (w->num_runs == w->runs_capacity) {
@@ -176,9 +195,10 @@ static void end_chain(struct executor *x, struct worker *w, uint32_t segment, st
 static void add_to_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c,
                          const void *from, uint64_t offset, uint64_t bytes)
 {
-    if (c->offset + c->bytes != offset) end_chain(x, w, segment, c);
+    const bool wants_crc = x->plan->segments[segment].wants_crc;
+    if (wants_crc && c->offset + c->bytes != offset) end_chain(x, w, segment, c);
     if (!c->bytes) c->offset = offset;
-    c->crc = libdeflate_crc32(c->crc, from, bytes);
+    if (wants_crc) c->crc = libdeflate_crc32(c->crc, from, bytes);
     c->bytes += bytes;
 }
 
@@ -198,7 +218,7 @@ static enum status write_run(const struct writing *wr, const void *from, uint64_
     struct executor *x = wr->x;
     uint32_t segment = wr->piece->segment;
     uint64_t offset = at * wr->element_bytes, bytes = count * wr->element_bytes;
-    if (x->plan->segments[segment].wants_crc)
+    if (x->plan->segments[segment].wants_crc || is_shared(x, segment))
         add_to_chain(x, wr->w, segment, wr->chain, from, offset, bytes);
     TRY(x->sink->write(x->sink, segment, offset, from, bytes, err));
     progress_add(x->progress, bytes);
@@ -248,20 +268,37 @@ static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint
     return pair_join(&window, &piece->pair, count_joined, &n, NULL) ? 0 : n;
 }
 
-static bool is_ours(const struct executor *x, uint32_t file)
+static bool is_held(const struct executor *x, const struct carry *c)
 {
-    return x->plan->files[file].rank == x->options->rank;
+    return !x->sink->address && tensor_is_held(c->source);
 }
 
-/* Whether a task is ours to count: it is who writes the first of its elements; where nobody writes
- * any, rank 0. Sets w->bytes to what we write. */
+/* Whether we write what of a carry goes to a file; of a held one, there is only that. */
+static bool is_ours(const struct executor *x, bool held, uint32_t file)
+{
+    return held || x->plan->files[file].rank == x->options->rank;
+}
+
+static bool holds_any(const struct executor *x, const struct scan_task *t)
+{
+    const struct scan_item *item = &x->items[t->item];
+    const struct pair window = pair_whole(t->low, 0, t->high - t->low);
+    for (size_t i = 0; i < item->num_parts; i++)
+        if (pair_overlap(&window, &item->parts[i])) return true;
+    return false;
+}
+
+/* Whether a task is ours to count. Of a held tensor each rank counts what it holds; else the rank
+ * counts that writes the first of its elements, or rank 0 where none writes any. Sets w->bytes to
+ * what we write. */
 static bool find_share(const struct executor *x, struct worker *w, const struct scan_task *t)
 {
-    const struct carry *c = &x->plan->carries[t->item];
-    bool counts = x->options->rank == 0, found = false;
+    const struct carry *c = &x->carries[t->item];
+    bool held = is_held(x, c), counts = held ? holds_any(x, t) : x->options->rank == 0;
+    bool found = held;
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct segment *s = &x->plan->segments[c->pieces[i].segment];
-        bool ours = is_ours(x, s->file);
+        bool ours = is_ours(x, held, s->file);
         w->bytes[i] = 0;
         if (!ours && found) continue;
         uint64_t n = elements_of(&c->pieces[i], t->low, t->high - t->low);
@@ -298,7 +335,7 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
 {
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
-    const struct carry *c = &x->plan->carries[t->item];
+    const struct carry *c = &x->carries[t->item];
     uint64_t bytes = 0;
     TRY(ask_now_and_then(x, err));
     w->read = w->written = (struct digest){{0}};
@@ -309,7 +346,8 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     w->counts = find_share(x, w, t);
     for (size_t i = 0; i < c->num_pieces; i++)
         bytes += w->bytes[i];
-    *skip = bytes == 0 || (tensor_is_hole(c->source) && !x->sink->address) ||
+    *skip = (bytes == 0 && !(w->counts && is_held(x, c))) ||
+            (tensor_is_hole(c->source) && !x->sink->address) ||
             ledger_is_done(&x->ledger, t->number);
     if (*skip) progress_skip(x->progress, bytes);
     if (!ledger_is_done(&x->ledger, t->number)) return OK;
@@ -322,7 +360,7 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
 {
     const struct executor *x = context;
     const struct worker *w = &x->workers[t->worker];
-    const struct carry *c = &x->plan->carries[t->item];
+    const struct carry *c = &x->carries[t->item];
     struct pair window = pair_whole(low, 0, count);
     bool wanted = w->counts;
     for (size_t i = 0; i < c->num_pieces && !wanted; i++)
@@ -332,31 +370,78 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
 
 /* ---- panels ---- */
 
-/* The panel in a dtype. */
-static const char *cast_panel(struct worker *w, const struct scan_panel *p, enum dtype from,
-                              enum dtype to)
+/* The parts of a panel that are ours to cast and to count, with themselves: all of it, or of a held
+ * tensor what we hold. */
+static enum status visit_parts(const struct executor *x, const struct scan_panel *p,
+                               pair_visit *visit, void *context, struct error *err)
 {
-    const struct pair all = pair_whole(0, 0, p->count);
-    const struct casting casting = {p->cast, p->elements[0], to, from, &w->casts};
-    if (to == from) return p->elements[0];
-    cast_pair(&casting, &all);
-    return p->cast;
+    const struct scan_item *item = &x->items[p->task->item];
+    const struct pair window = pair_whole(p->low, 0, p->count), all = pair_whole(0, 0, p->count);
+    if (!item->parts) return visit(context, &all, err);
+    for (size_t i = 0; i < item->num_parts; i++)
+        TRY(pair_join(&window, &item->parts[i], visit, context, err));
+    return OK;
 }
 
-static void count_read(const struct executor *x, struct worker *w, const struct scan_panel *p,
-                       enum dtype dtype)
+static enum status cast_part(void *context, const struct pair *p, struct error *err)
 {
-    cast_counts_join(&w->casts, &p->casts);
-    if (!x->options->digests || !w->counts) return;
-    digest_add_elements(&w->read, dtype, p->elements[0], p->count, p->low);
-    w->non_finite += count_non_finite(dtype, p->elements[0], p->count) - p->casts.overflowed;
+    const struct pair same = pair_onto_itself(p);
+    (void)err;
+    cast_pair(context, &same);
+    return OK;
+}
+
+/* The panel in a dtype. */
+static enum status cast_panel(const struct executor *x, const struct scan_panel *p, enum dtype from,
+                              enum dtype to, const char **panel, struct error *err)
+{
+    struct worker *w = &x->workers[p->task->worker];
+    struct casting casting = {p->cast, p->elements[0], to, from, &w->casts};
+    *panel = to == from ? p->elements[0] : p->cast;
+    return to == from ? OK : visit_parts(x, p, cast_part, &casting, err);
+}
+
+/* Sums of elements of a panel. */
+struct summing {
+    struct digest *digest;
+    uint64_t *non_finite; /* NULL: not counted */
+    enum dtype dtype;
+    const char *panel;
+    uint64_t low;
+};
+
+static enum status sum_run(void *context, const struct block *b, uint64_t at, uint64_t same,
+                           bool *taken, struct error *err)
+{
+    const struct summing *s = context;
+    const char *elements = s->panel + at * dtype_bytes(s->dtype);
+    uint64_t count = block_count(b);
+    (void)same, (void)err;
+    *taken = block_file_run(b) == count;
+    if (!*taken) return OK;
+    digest_add_elements(s->digest, s->dtype, elements, count, s->low + at);
+    if (s->non_finite) *s->non_finite += count_non_finite(s->dtype, elements, count);
+    return OK;
+}
+
+static enum status sum_part(void *context, const struct pair *p, struct error *err)
+{
+    struct block b = block_of(p, true);
+    return block_split(&b, p->a_offset, 0, sum_run, context, err);
+}
+
+static enum status sum_panel(const struct executor *x, const struct scan_panel *p,
+                             struct summing sums, struct error *err)
+{
+    sums.low = p->low;
+    return visit_parts(x, p, sum_part, &sums, err);
 }
 
 /* What goes out in a dtype: the panel is in it. */
 static enum status write_pieces(struct executor *x, const struct scan_panel *p, enum dtype dtype,
                                 const char *panel, struct error *err)
 {
-    const struct carry *c = &x->plan->carries[p->task->item];
+    const struct carry *c = &x->carries[p->task->item];
     struct worker *w = &x->workers[p->task->worker];
     struct pair window = pair_whole(p->low, 0, p->count);
     for (size_t i = 0; i < c->num_pieces; i++) {
@@ -369,21 +454,28 @@ static enum status write_pieces(struct executor *x, const struct scan_panel *p, 
     return OK;
 }
 
-/* The panel is cast once for each dtype that it goes out in. */
+/* The panel is cast once for each dtype that it goes out in; digests are of the first. */
 static enum status write_panel(void *context, const struct scan_panel *p, struct error *err)
 {
     struct executor *x = context;
     const struct carry *c = &x->plan->carries[p->task->item];
     struct worker *w = &x->workers[p->task->worker];
     const enum dtype from = c->source->dtype;
+    const bool sums = x->options->digests && w->counts;
+    const char *panel = p->elements[0];
     uint64_t dtypes = 0; /* that are done */
-    count_read(x, w, p, from);
+    cast_counts_join(&w->casts, &p->casts);
+    if (sums) {
+        struct summing read = {&w->read, &w->non_finite, from, panel, 0};
+        TRY(sum_panel(x, p, read, err));
+        w->non_finite -= p->casts.overflowed;
+    }
     for (size_t i = 0; i < c->num_pieces; i++) {
         enum dtype to = piece_target(x->plan, &c->pieces[i]);
         if (dtypes >> to & 1) continue;
-        const char *panel = cast_panel(w, p, from, to);
-        if (x->options->digests && w->counts && !dtypes && to != from)
-            digest_add_elements(&w->written, to, panel, p->count, p->low);
+        TRY(cast_panel(x, p, from, to, &panel, err));
+        struct summing written = {&w->written, NULL, to, panel, 0};
+        if (sums && !dtypes && to != from) TRY(sum_panel(x, p, written, err));
         dtypes |= UINT64_C(1) << to;
         TRY(write_pieces(x, p, to, panel, err));
     }
@@ -408,7 +500,7 @@ static enum status fill_joined(void *context, const struct pair *p, struct error
 static enum status fill_memory(void *context, const struct scan_panel *p, struct error *err)
 {
     struct executor *x = context;
-    const struct carry *c = &x->plan->carries[p->task->item];
+    const struct carry *c = &x->carries[p->task->item];
     struct pair window = pair_whole(p->low, 0, p->count);
     uint64_t bytes = 0;
     for (size_t i = 0; i < c->num_pieces; i++) {
@@ -429,9 +521,10 @@ static enum status fill_memory(void *context, const struct scan_panel *p, struct
 /* Whether the files that a carry goes to are still what an earlier run has made of them. */
 static bool is_intact(const struct executor *x, const struct carry *c)
 {
+    const bool held = is_held(x, c);
     for (size_t i = 0; i < c->num_pieces; i++) {
         uint32_t file = x->plan->segments[c->pieces[i].segment].file;
-        if (is_ours(x, file) && !sink_file_is_intact(&x->files, file)) return false;
+        if (is_ours(x, held, file) && !sink_file_is_intact(&x->files, file)) return false;
     }
     return true;
 }
@@ -455,9 +548,13 @@ static void count_task(struct tally *tally, const struct journal_task *t)
     c->overflowed += t->overflowed;
 }
 
-static enum status check_task(const struct plan *p, const struct journal_task *t, struct error *err)
+static enum status check_task(const struct plan *p, const struct journal_task *t,
+                              const struct journal_run *runs, struct error *err)
 {
-    return t->item < p->num_carries ? OK : fail(err, ERR_OURS, "no such task");
+    if (t->item >= p->num_carries) return fail(err, ERR_OURS, "no such task");
+    for (uint64_t i = 0; i < t->num_runs; i++)
+        if (runs[i].segment >= p->num_segments) return fail(err, ERR_OURS, "no such segment");
+    return OK;
 }
 
 /* A task of an earlier run. */
@@ -465,14 +562,12 @@ static enum status take_task(void *context, const struct journal_task *t,
                              const struct journal_run *runs, bool *holds, struct error *err)
 {
     struct executor *x = context;
-    TRY(check_task(x->plan, t, err));
-    *holds = is_intact(x, &x->plan->carries[t->item]);
+    TRY(check_task(x->plan, t, runs, err));
+    *holds = is_intact(x, &x->carries[t->item]);
     if (!*holds) return OK;
     count_task(&x->tally, t);
-    for (uint64_t i = 0; i < t->num_runs; i++) {
-        if (runs[i].segment >= x->plan->num_segments) return fail(err, ERR_OURS, "no such segment");
-        x->sink->add_run(x->sink, &runs[i]);
-    }
+    for (uint64_t i = 0; i < t->num_runs; i++)
+        tell_run(x, &runs[i]);
     return OK;
 }
 
@@ -490,10 +585,10 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 {
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
-    const struct carry *c = &x->plan->carries[t->item];
+    const struct carry *c = &x->carries[t->item];
     uint64_t bytes = 0;
     enum status st = OK;
-    if (carry_target(x->plan, c) == c->source->dtype) w->written = w->read;
+    if (carry_target(x->plan, &x->plan->carries[t->item]) == c->source->dtype) w->written = w->read;
     for (size_t i = 0; i < c->num_pieces; i++) {
         end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
         bytes += w->bytes[i];
@@ -546,7 +641,8 @@ static void set_up(struct executor *x, const struct plan *p, const char *folder,
                                           .durable = o->fsync,
                                           .make_durable = make_durable,
                                           .context = x};
-    *x = (struct executor){.plan = p, .options = o, .tally = start_tally(p, o)};
+    *x = (struct executor){
+        .plan = p, .options = o, .carries = p->carries, .tally = start_tally(p, o)};
     arena_init(&x->arena);
     pthread_mutex_init(&x->lock, NULL);
     pthread_mutex_init(&x->asking, NULL);
@@ -570,10 +666,24 @@ static void tear_down(struct executor *x)
     arena_release(&x->arena);
 }
 
+/* Whether there are the ranks that hold what the files are made of. */
+static enum status check_ranks(const struct executor *x, struct error *err)
+{
+    const unsigned ranks = x->options->num_ranks ? x->options->num_ranks : 1;
+    for (size_t i = 0; i < x->plan->num_files; i++) {
+        const struct output_file *f = &x->plan->files[i];
+        if (f->rank >= ranks || (f->shared && ranks == 1))
+            return fail(err, ERR_OURS, "%s: has elements that another rank holds", f->path);
+    }
+    return OK;
+}
+
 /* Folders, and what is there of them already. */
 static enum status begin(struct executor *x, const struct scan *s, struct error *err)
 {
     if (x->sink != &x->files.sink) return OK;
+    TRY(check_ranks(x, err));
+    TRY(held_carries(x->plan, x->options->rank, &x->arena, &x->carries, err));
     TRY(sink_file_open(&x->files, err));
     TRY(ask(x, x->options->keep_going, err)); /* now that we hold it */
     TRY(sink_file_create_folders(&x->files, err));
@@ -584,9 +694,14 @@ static enum status begin(struct executor *x, const struct scan *s, struct error 
 static uint64_t our_bytes(const struct executor *x)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < x->plan->num_segments; i++) {
-        const struct segment *s = &x->plan->segments[i];
-        if (is_ours(x, s->file)) bytes += s->numel * dtype_bytes(s->dtype);
+    for (size_t i = 0; i < x->plan->num_carries; i++) {
+        const struct carry *c = &x->carries[i];
+        const bool held = is_held(x, c);
+        for (size_t k = 0; k < c->num_pieces; k++) {
+            const struct segment *s = &x->plan->segments[c->pieces[k].segment];
+            if (is_ours(x, held, s->file))
+                bytes += pair_count(&c->pieces[k].pair) * dtype_bytes(s->dtype);
+        }
     }
     return bytes;
 }
@@ -596,6 +711,7 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     const struct executor_options *o = x->options;
     struct scan s = scan_of(x->plan, o, &x->arena);
     s.context = x;
+    x->items = s.items;
     x->num_workers = scan_threads(&s);
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
     TRY(begin(x, &s, err));
@@ -639,27 +755,57 @@ enum status executor_run(const struct plan *p, const char *folder, const struct 
 
 /* ---- of all ranks ---- */
 
-static enum status join_task(void *context, const struct journal_task *t, struct error *err)
+struct joining {
+    struct tally tally;
+    struct sink_file files;
+};
+
+static enum status join_run(struct joining *j, const struct journal_run *run, struct error *err)
 {
-    struct tally *tally = context;
-    TRY(check_task(tally->plan, t, err));
-    count_task(tally, t);
+    const struct segment *s = &j->tally.plan->segments[run->segment];
+    struct sink *sink = &j->files.sink;
+    if (!j->tally.plan->files[s->file].shared) return OK;
+    if (s->wants_crc) sink->add_run(sink, run);
+    return sink->count(sink, (uint32_t)run->segment, run->bytes, err);
+}
+
+static enum status join_task(void *context, const struct journal_task *t,
+                             const struct journal_run *runs, struct error *err)
+{
+    struct joining *j = context;
+    const struct plan *p = j->tally.plan;
+    TRY(check_task(p, t, runs, err));
+    count_task(&j->tally, t);
+    for (uint64_t i = 0; i < t->num_runs; i++)
+        TRY(join_run(j, &runs[i], err));
     return OK;
 }
 
-enum status executor_join(const struct plan *p, const struct executor_options *o,
-                          const char *const *journals, struct executor_result *result,
-                          struct error *err)
+static enum status join_all(struct joining *j, const struct executor_options *o,
+                            const char *const *journals, struct error *err)
 {
-    struct tally tally = start_tally(p, o);
     struct arena a;
     arena_init(&a);
-    struct scan s = scan_of(p, o, &a);
+    struct scan s = scan_of(j->tally.plan, o, &a);
     enum status st =
-        ledger_join(journals, o->num_ranks, o->work, scan_count_tasks(&s), join_task, &tally, err);
-    result->cast_elements = tally.casts.elements;
-    result->changed_elements = tally.casts.changed;
-    result->overflowed = tally.casts.overflowed;
+        ledger_join(journals, o->num_ranks, o->work, scan_count_tasks(&s), join_task, j, err);
     arena_release(&a);
+    return st ? st : sink_file_complete_shared(&j->files, err);
+}
+
+enum status executor_join(const struct plan *p, const char *folder,
+                          const struct executor_options *o, const char *const *journals,
+                          struct executor_result *result, struct error *err)
+{
+    const struct sink_file_options files = {
+        .rank = o->rank, .may_exist = true, .fsync = o->fsync, .direct_io = o->direct_io};
+    struct joining j = {.tally = start_tally(p, o)};
+    sink_file_init(&j.files, p, folder, &files);
+    enum status st = join_all(&j, o, journals, err);
+    result->written_bytes += j.files.sink.written_bytes;
+    result->cast_elements = j.tally.casts.elements;
+    result->changed_elements = j.tally.casts.changed;
+    result->overflowed = j.tally.casts.overflowed;
+    sink_file_release(&j.files);
     return st;
 }

@@ -3,7 +3,8 @@
  * every output byte written once, what is replicated is read once, and memory does not depend on
  * the model.
  *
- * Of several ranks each writes the files that plan_split() gave it, and reads what these need. What
+ * Of several ranks each writes the files that plan_split() gave it, and reads what these need; of
+ * tensors that lie in the memory of ranks each writes what it holds (held.h). What
  * a tensor's digest and the number of its casts are is counted by one rank, task by task, and is
  * added up from their journals. Elements that a cast makes infinite are always counted, those that
  * are NaN or infinite in the source where there are digests, for which they are read anyway. */
@@ -63,18 +64,18 @@ MUST_CHECK enum status executor_memory(const struct plan *p, const struct execut
 uint64_t executor_own_bytes(const struct plan *p, const struct executor_options *o);
 
 /* Creates all files of the plan below `folder` (their folders too) and fills them; NULL: the plan
- * is of memory. If the folder is
- * removed or renamed meanwhile, nothing is written to what takes its place. On failure what was
- * written stays where it is. To resume, all else that is in the folder is removed first (by
- * rank 0), but for names that begin with ".ferry-". */
+ * is of memory. If the folder is removed or renamed meanwhile, nothing is written to what takes its
+ * place. On failure what was written stays where it is. To resume, all else that is in the folder
+ * is removed first (by rank 0), but for names that begin with ".ferry-". */
 MUST_CHECK enum status executor_run(const struct plan *p, const char *folder,
                                     const struct executor_options *o,
                                     struct executor_result *result, struct error *err);
 
-/* Rank 0, once all ranks are done: o->carries and the result's casts are what the journals of
- * all say. journals[r] is the path of rank r's. ERR_RANK where a task is counted by none. */
-MUST_CHECK enum status executor_join(const struct plan *p, const struct executor_options *o,
-                                     const char *const *journals, struct executor_result *result,
-                                     struct error *err);
+/* Rank 0, once all ranks are done: o->carries and the result's casts are what the journals of all
+ * say, and files that ranks share are completed (held.h). journals[r] is the path of rank r's.
+ * ERR_RANK where a task is counted by none, or elements of a shared file were written by none. */
+MUST_CHECK enum status executor_join(const struct plan *p, const char *folder,
+                                     const struct executor_options *o, const char *const *journals,
+                                     struct executor_result *result, struct error *err);
 
 #endif

@@ -53,7 +53,8 @@ static void run_ranks(struct output *o, struct executor_options *options,
     }
     result->written_bytes = written;
     result->read_bytes = read;
-    if (options->num_ranks > 1) assert_ok(executor_join(&o->plan, options, journals, result, &err));
+    if (options->num_ranks > 1)
+        assert_ok(executor_join(&o->plan, o->folder, options, journals, result, &err));
 }
 
 static uint64_t elements_written(const struct carry *c)

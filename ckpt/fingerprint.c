@@ -75,6 +75,7 @@ static void add_carry(struct sha256 *s, const struct carry *c)
         const uint64_t n[] = {x->origin, x->dtype, x->file, x->byte_swapped, x->offset_bytes};
         sha256_add(s, n, sizeof n);
         add_pair(s, &x->pair);
+        if (piece_origin(x)->is_memory || x->holder) add_u64(s, x->holder);
     }
     add_u64(s, c->num_pieces);
     for (size_t i = 0; i < c->num_pieces; i++) {

@@ -21,7 +21,8 @@
 #include "common/strbuf.h"
 #include "kernels/cpu/digest.h"
 
-/* One written run of a segment that wants a CRC. */
+/* One written run of a segment that wants a CRC; or of one that wants none, but whose file ranks
+ * share (held.h), so many bytes in any places. */
 struct journal_run {
     uint64_t segment, offset, bytes, crc;
 };

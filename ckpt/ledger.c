@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/file.h"
 #include "common/memory.h"
@@ -124,23 +125,24 @@ enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_take *take,
 
 struct joining {
     const char *path;
-    bool *counted; /* [num_tasks] */
+    bool *counted, *seen; /* [num_tasks], by any rank; in this journal */
     size_t num_tasks, num_counted;
     ledger_count *count;
     void *context;
 };
 
-/* A task that was entered twice, by two processes that both were this rank, counts once. */
+/* A task that was entered twice, by two processes that both were this rank, counts once. Of tensors
+ * that ranks hold, each of them counts its part. */
 static enum status join_task(void *context, const struct journal_task *t,
                              const struct journal_run *runs, struct error *err)
 {
     struct joining *j = context;
-    (void)runs;
     if (t->task >= j->num_tasks) return fail(err, ERR_OURS, "%s: no such task", j->path);
-    if (!t->counts || j->counted[t->task]) return OK;
-    j->counted[t->task] = true;
-    j->num_counted++;
-    return j->count(j->context, t, err) ? fail_in(err, "%s", j->path) : OK;
+    if (j->seen[t->task]) return OK;
+    j->seen[t->task] = true;
+    j->num_counted += t->counts && !j->counted[t->task];
+    j->counted[t->task] |= t->counts;
+    return j->count(j->context, t, runs, err) ? fail_in(err, "%s", j->path) : OK;
 }
 
 enum status ledger_join(const char *const *journals, unsigned num_ranks, const char *work,
@@ -149,13 +151,16 @@ enum status ledger_join(const char *const *journals, unsigned num_ranks, const c
     struct joining j = {.num_tasks = num_tasks, .count = count, .context = context};
     enum status st = OK;
     j.counted = must_calloc(num_tasks + 1, sizeof *j.counted);
+    j.seen = must_calloc(num_tasks + 1, sizeof *j.seen);
     for (unsigned r = 0; r < num_ranks && !st; r++) {
         struct strbuf of_rank = work_of(work, r);
         j.path = journals[r];
+        memset(j.seen, 0, num_tasks * sizeof *j.seen);
         st = journal_read(journals[r], of_rank.data, false, join_task, &j, err);
         strbuf_release(&of_rank);
     }
     free(j.counted);
+    free(j.seen);
     if (st || j.num_counted == num_tasks) return st;
     return fail(err, ERR_RANK,
                 "the ranks' journals tell of %zu tasks, the plan has %zu; --restart discards them "

@@ -51,9 +51,10 @@ bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct j
  * nobody looks, the next run does it again. */
 enum status ledger_flush(struct ledger *l, struct error *err);
 
-/* Calls count once for each task of which a rank's journal says that it is counted there.
- * journals[r] is the path of rank r's. ERR_RANK where a task is counted by none. */
-typedef enum status ledger_count(void *context, const struct journal_task *t, struct error *err);
+/* Calls count for each task that a rank's journal tells of, once for each rank. journals[r] is the
+ * path of rank r's. ERR_RANK where a task is counted by none. */
+typedef enum status ledger_count(void *context, const struct journal_task *t,
+                                 const struct journal_run *runs, struct error *err);
 MUST_CHECK enum status ledger_join(const char *const *journals, unsigned num_ranks,
                                    const char *work, size_t num_tasks, ledger_count *count,
                                    void *context, struct error *err);

@@ -122,11 +122,13 @@ static void a_journal_of_fewer_tasks_is_refused(void **state)
     ledger_release(&l);
 }
 
-static enum status count_item(void *context, const struct journal_task *t, struct error *err)
+static enum status count_item(void *context, const struct journal_task *t,
+                              const struct journal_run *runs, struct error *err)
 {
     unsigned *counted = context;
     if (t->item == 5) return fail(err, ERR_OURS, "five");
-    counted[t->item]++;
+    (void)runs;
+    counted[t->item] += t->counts != 0;
     return OK;
 }
 

@@ -114,6 +114,20 @@ static enum status fetch_stored(const struct fetching *f, const struct block *b,
     return block_split(b, from, to, read_block, &reading, err);
 }
 
+/* ---- memory ---- */
+
+static enum status fetch_memory(const struct fetching *f, const struct block *b, uint64_t from,
+                                uint64_t to, struct error *err)
+{
+    size_t element = dtype_bytes(f->dtype);
+    if (!f->piece->memory)
+        return fail(err, ERR_OURS, "elements that rank %u holds", f->piece->holder);
+    copy_axes(f->buffer + to * element,
+              (const char *)f->piece->memory + f->piece->offset_bytes + from * element, element,
+              b->num_axes, b->axes);
+    return OK;
+}
+
 /* ---- numbers ---- */
 
 /* Numbers from..: runs of the stream that are runs of the buffer. */
@@ -142,6 +156,7 @@ static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_RANDOM] = {.fetch = fetch_random},
     [ORIGIN_RANDOM_ONE] = {.fetch = fetch_random},
     [ORIGIN_HOLE] = {.is_hole = true},
+    [ORIGIN_MEMORY] = {.is_memory = true, .has_dtype = true, .fetch = fetch_memory},
 };
 
 const struct origin *piece_origin(const struct piece *piece)

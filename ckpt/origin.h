@@ -22,6 +22,7 @@ enum origin_id {
     ORIGIN_RANDOM,     /* numbers made from a seed (ferry synth), about 0 */
     ORIGIN_RANDOM_ONE, /* the same about 1 */
     ORIGIN_HOLE,       /* no bytes at all: a sparse file (ferry synth --sparse) */
+    ORIGIN_MEMORY,     /* an array in this process, or in that of another rank */
     NUM_ORIGINS
 };
 
@@ -36,6 +37,7 @@ struct fetching {
 struct origin {
     bool is_stored; /* the bytes are those of a file of the catalog */
     bool has_dtype; /* elements come in the piece's dtype; else they are made in the tensor's */
+    bool is_memory; /* of one rank's process, which writes it */
     bool is_hole;   /* nothing is read or written of it, and it is all that its tensor has */
     /* Puts the elements of a block (a: the piece, from element `from`; b: the buffer, from element
      * `to`) into the buffer. NULL: they are all zero. */

@@ -24,10 +24,9 @@ static void cast_fetched(const struct reading *r, const struct pair *p)
 {
     const struct fetching *f = &r->fetching;
     struct casting c = {r->panel, f->buffer, r->tensor->dtype, f->dtype, &f->reader->casts};
-    struct pair same = *p;
-    same.a_offset = p->b_offset;
-    for (unsigned k = 0; k < p->num_axes; k++)
-        same.axes[k].a_stride = p->axes[k].b_stride;
+    struct pair swapped = *p;
+    pair_swap(&swapped);
+    const struct pair same = pair_onto_itself(&swapped);
     cast_pair(&c, &same);
 }
 
@@ -67,11 +66,8 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
 static enum status read_part(void *context, const struct pair *p, struct error *err)
 {
     const struct filling *f = context;
-    struct pair wanted = *p;
-    wanted.b_offset = p->a_offset;
-    wanted.a_offset = f->low + p->a_offset;
-    for (unsigned k = 0; k < wanted.num_axes; k++)
-        wanted.axes[k].b_stride = wanted.axes[k].a_stride;
+    struct pair wanted = pair_onto_itself(p);
+    wanted.a_offset += f->low;
     (void)pair_nest(&wanted);
     return read_pieces(f, &wanted, err);
 }

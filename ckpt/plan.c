@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/held.h"
 #include "ckpt/panel.h"
 #include "common/checked.h"
 #include "common/memory.h"
@@ -245,6 +246,7 @@ enum status plan_finish(struct plan *p, struct error *err)
         TRY(check_carry(p, &p->carries[i], err));
     TRY(check_fillings(p, err));
     TRY(check_places(p, err));
+    held_set_ranks(p);
     p->source_bytes = p->target_bytes = 0;
     for (size_t i = 0; i < p->num_carries; i++)
         p->source_bytes += p->carries[i].source->numel * dtype_bytes(p->carries[i].source->dtype);
@@ -271,10 +273,11 @@ void plan_split(struct plan *p, unsigned num_ranks)
 {
     struct file_size *sizes = must_calloc(p->num_files + 1, sizeof *sizes);
     uint64_t *load = must_calloc(num_ranks, sizeof *load);
+    size_t n = 0;
     for (size_t i = 0; i < p->num_files; i++)
-        sizes[i] = (struct file_size){i, p->files[i].size_bytes};
-    qsort(sizes, p->num_files, sizeof *sizes, by_size);
-    for (size_t i = 0; i < p->num_files; i++) {
+        if (!p->files[i].held) sizes[n++] = (struct file_size){i, p->files[i].size_bytes};
+    qsort(sizes, n, sizeof *sizes, by_size);
+    for (size_t i = 0; i < n; i++) {
         unsigned least = 0;
         for (unsigned r = 1; r < num_ranks; r++)
             if (load[r] < load[least]) least = r;

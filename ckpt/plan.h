@@ -46,7 +46,8 @@ struct output_file {
     const char *path; /* relative to what is published; NULL: it is no file but memory */
     void *memory;     /* of the caller's, whose segments need not be filled */
     uint64_t size_bytes;
-    unsigned rank;                        /* which writes it; set by plan_split */
+    unsigned rank;     /* which writes it; set by plan_split, but of held ones */
+    bool held, shared; /* by plan_finish: ranks hold elements of it, and several do (held.h) */
     uint32_t first_segment, num_segments; /* of plan->by_file */
     /* Writes all bytes of the file that are in no segment. Called once, by one thread, when all its
      * segments are complete. NULL: there are none. */
@@ -91,7 +92,8 @@ void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
 MUST_CHECK enum status plan_finish(struct plan *p, struct error *err);
 
 /* Deals the files of a finished plan out to num_ranks ranks, so that each has about as many bytes:
- * the largest first, always to the rank that has least. Every process gets the same. */
+ * the largest first, always to the rank that has least. Every process gets the same. Those whose
+ * elements ranks hold have theirs. */
 void plan_split(struct plan *p, unsigned num_ranks);
 
 #endif

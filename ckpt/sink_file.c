@@ -60,9 +60,11 @@ void sink_file_release(struct sink_file *s)
     arena_release(&s->arena);
 }
 
+/* Ours alone. */
 static bool is_ours(const struct sink_file *s, uint32_t file)
 {
-    return s->sink.plan->files[file].rank == s->options.rank;
+    const struct output_file *f = &s->sink.plan->files[file];
+    return f->rank == s->options.rank && !f->shared;
 }
 
 bool sink_file_is_intact(const struct sink_file *s, uint32_t file)
@@ -121,8 +123,9 @@ static enum status file_fd(struct sink_file *s, uint32_t file, int *fd, struct e
     enum status st = OK;
     pthread_mutex_lock(&f->lock);
     if (f->fd < 0) {
-        st = file_create_at(s->folder_fd, s->sink.plan->files[file].path, f->path,
-                            s->options.may_exist, &f->fd, err);
+        const struct output_file *is = &s->sink.plan->files[file];
+        st = file_create_at(s->folder_fd, is->path, f->path, s->options.may_exist || is->shared,
+                            &f->fd, err);
         if (!st && ftruncate(f->fd, (off_t)s->sink.plan->files[file].size_bytes))
             st = fail_errno(err, ERR_IO, "%s: setting its size", f->path);
     }
@@ -240,6 +243,7 @@ static enum status count_bytes(struct sink *sink, uint32_t segment, uint64_t byt
     struct sink_file *s = (struct sink_file *)sink;
     if (atomic_fetch_sub(&s->segments[segment].bytes_left, bytes) != bytes) return OK;
     uint32_t file = s->sink.plan->segments[segment].file;
+    if (s->sink.plan->files[file].shared) return OK;
     if (atomic_fetch_sub(&s->files[file].segments_left, 1) != 1) return OK;
     return complete_file(s, file, err);
 }
@@ -269,14 +273,44 @@ static enum status finish_file(void *context, size_t index, unsigned worker, str
 {
     struct sink_file *s = context;
     struct filled_file *f = &s->files[index];
+    const bool shared = s->sink.plan->files[index].shared;
     (void)worker;
-    if (!is_ours(s, (uint32_t)index)) return OK;
-    if (f->fd < 0 || f->segments_left) return fail(err, ERR_OURS, "%s: not complete", f->path);
+    if (shared ? f->fd < 0 : !is_ours(s, (uint32_t)index)) return OK;
+    if (f->fd < 0 || (f->segments_left && !shared))
+        return fail(err, ERR_OURS, "%s: not complete", f->path);
     if (s->options.fsync) TRY(file_sync(f->fd, f->path, err));
     if (s->options.direct_io) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
     int fd = f->fd;
     f->fd = -1;
     return close(fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
+}
+
+/* Whether the bytes of all its segments are counted. */
+static enum status check_counts(const struct sink_file *s, uint32_t file, struct error *err)
+{
+    const struct output_file *f = &s->sink.plan->files[file];
+    for (uint32_t i = 0; i < f->num_segments; i++) {
+        uint32_t segment = s->sink.plan->by_file[f->first_segment + i];
+        uint64_t left = s->segments[segment].bytes_left;
+        if (left)
+            return fail(err, ERR_RANK,
+                        "%s: %" PRIu64 " bytes of a segment were written by no rank; --restart "
+                        "begins anew",
+                        s->files[file].path, left);
+    }
+    return OK;
+}
+
+enum status sink_file_complete_shared(struct sink_file *s, struct error *err)
+{
+    for (uint32_t i = 0; i < s->sink.plan->num_files; i++) {
+        if (!s->sink.plan->files[i].shared) continue;
+        if (s->folder_fd < 0) TRY(sink_file_open(s, err));
+        TRY(check_counts(s, i, err));
+        TRY(complete_file(s, i, err));
+        TRY(finish_file(s, i, 0, err));
+    }
+    return OK;
 }
 
 static enum status finish(struct sink *sink, struct error *err)

@@ -3,7 +3,8 @@
  * A file is created at its first write, at its full size. Whoever writes the last bytes of its last
  * segment writes the rest of it too (output_file.finish). Where the CRC-32 of a segment is wanted,
  * the runs that were written are told with theirs, before the bytes are counted; when it is
- * complete they must tile it. */
+ * complete they must tile it. A shared file is completed by who has counted what all ranks wrote.
+ */
 #ifndef FERRY_CKPT_SINK_FILE_H
 #define FERRY_CKPT_SINK_FILE_H
 
@@ -48,6 +49,9 @@ MUST_CHECK enum status sink_file_remove_others(struct sink_file *s, struct error
 bool sink_file_is_intact(const struct sink_file *s, uint32_t file);
 /* Completes those of our files that have no segment with bytes. */
 MUST_CHECK enum status sink_file_complete_empty(struct sink_file *s, struct error *err);
+/* Completes the shared files, durably, in the folder, which need not be open. ERR_RANK where the
+ * runs that were told do not tile them. */
+MUST_CHECK enum status sink_file_complete_shared(struct sink_file *s, struct error *err);
 /* Waits until the disk has what was written so far. */
 MUST_CHECK enum status sink_file_sync(struct sink_file *s, struct error *err);
 

@@ -1,7 +1,8 @@
 /* testing.h - made-up checkpoints for the tests of this folder.
  *
  * Tensors of random shapes are cut into random boxes, which lie in random bytes of real files: row
- * by row, with gaps, transposed, repeated (a stride of 0), byte-swapped, in another dtype. What
+ * by row, with gaps, transposed, repeated (a stride of 0), byte-swapped, in another dtype, or in
+ * memory. What
  * each element is, is worked out one by one from what a piece means, without views and joins. */
 #ifndef FERRY_CKPT_TESTING_H
 #define FERRY_CKPT_TESTING_H
@@ -22,6 +23,7 @@ struct source {
     struct catalog catalog;
     char folder[128];
     uint64_t *seed;
+    unsigned in_memory, num_holders; /* of 8 pieces; ranks that hold them */
     struct {
         unsigned char *bytes;
         uint64_t size, capacity;
@@ -99,7 +101,7 @@ static inline uint64_t box_random_strides(struct box *x, uint64_t *seed, bool ga
 static inline void source_init(struct source *s, uint64_t *seed)
 {
     const char *where = getenv("TMPDIR");
-    *s = (struct source){.seed = seed};
+    *s = (struct source){.seed = seed, .in_memory = 1, .num_holders = 1};
     snprintf(s->folder, sizeof s->folder, "%s/ferry-ckpt-test-XXXXXX", where ? where : "/tmp");
     assert_non_null(mkdtemp(s->folder));
     arena_init(&s->arena);
@@ -160,13 +162,14 @@ static inline void source_write(struct source *s)
 
 /* ---- tensors ---- */
 
-/* Element b of a piece, as its file has it. */
+/* Element b of a piece, as its file or memory has it. */
 static inline void piece_element(const struct source *s, const struct piece *piece, uint64_t b,
                                  unsigned char out[16])
 {
     size_t bytes = dtype_bytes(piece->dtype), unit = bytes;
     if (piece->dtype == DT_C64 || piece->dtype == DT_C128) unit /= 2;
-    const unsigned char *from = s->files[piece->file].bytes + piece->offset_bytes + b * bytes;
+    const unsigned char *base = piece->memory ? piece->memory : s->files[piece->file].bytes;
+    const unsigned char *from = base + piece->offset_bytes + b * bytes;
     for (size_t i = 0; i < bytes; i++)
         out[i] = from[piece->byte_swapped ? i / unit * unit + (unit - 1 - i % unit) : i];
 }
@@ -184,7 +187,7 @@ static inline void keep_value(struct source *s, const struct tensor *t, const st
     unsigned char *value = s->values[i] + a * bytes, stored[16];
     if (piece->origin == ORIGIN_ZERO || piece->origin == ORIGIN_HOLE) {
         memset(value, 0, bytes);
-    } else if (piece->origin != ORIGIN_STORED) {
+    } else if (!piece_origin(piece)->has_dtype) {
         random_elements(value, t->dtype, piece->file, piece->origin == ORIGIN_RANDOM_ONE, b, 1);
     } else {
         piece_element(s, piece, b, stored);
@@ -207,6 +210,15 @@ static inline enum dtype random_float(uint64_t *seed)
     return dtypes[test_below(seed, sizeof dtypes / sizeof *dtypes)];
 }
 
+static inline void put_in_memory(struct source *s, struct piece *piece, uint64_t bytes)
+{
+    unsigned char *memory = arena_alloc(&s->arena, bytes);
+    fill_random(s->seed, memory, bytes);
+    piece->origin = ORIGIN_MEMORY;
+    piece->memory = memory;
+    piece->byte_swapped = false;
+}
+
 static inline void add_box(struct source *s, struct tensor *t, struct box *x)
 {
     struct piece piece = {.dtype = t->dtype, .file = (uint32_t)test_below(s->seed, SOURCE_FILES)};
@@ -215,6 +227,9 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
     if (dtype_is_float(t->dtype) && test_below(s->seed, 6) == 0)
         piece.dtype = random_float(s->seed);
     piece.byte_swapped = test_below(s->seed, 4) == 0;
+    piece.holder = (unsigned)test_below(s->seed, s->num_holders);
+    if (piece.origin == ORIGIN_STORED && test_below(s->seed, 8) < s->in_memory)
+        put_in_memory(s, &piece, span * dtype_bytes(piece.dtype));
     if (piece.origin == ORIGIN_STORED)
         piece.offset_bytes = source_reserve(s, piece.file, span * dtype_bytes(piece.dtype));
     assert_true(pair_of_box(&piece.pair, x->num_dims, x->shape, x->start, x->extent, 0, x->stride));
@@ -223,7 +238,7 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
         box_element(x, n, &a, &b);
         keep_value(s, t, &piece, a, b);
     }
-    if (piece.origin == ORIGIN_STORED && piece.dtype != t->dtype) s->cast_elements += count;
+    if (piece_dtype(&piece, t->dtype) != t->dtype) s->cast_elements += count;
 }
 
 /* Adds a box as it is, or two halves of it along some dimension, and so on. */

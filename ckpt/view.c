@@ -66,6 +66,15 @@ uint64_t pair_a_span(const struct pair *p)
     return span;
 }
 
+struct pair pair_onto_itself(const struct pair *p)
+{
+    struct pair same = *p;
+    same.b_offset = p->a_offset;
+    for (unsigned k = 0; k < p->num_axes; k++)
+        same.axes[k].b_stride = p->axes[k].a_stride;
+    return same;
+}
+
 void pair_swap(struct pair *p)
 {
     uint64_t offset = p->a_offset;

@@ -50,6 +50,8 @@ uint64_t pair_count(const struct pair *p); /* elements; 0 for an empty one */
 uint64_t pair_a_span(const struct pair *p);
 /* Whether the fast axis of a is a slow one of b. */
 bool pair_is_transposed(const struct pair *p);
+/* What p has of a, with itself. */
+struct pair pair_onto_itself(const struct pair *p);
 void pair_swap(struct pair *p); /* a becomes b and b becomes a; see pair_nest */
 /* Drops axes of extent 1, sorts by the stride of a, joins axes that continue each other on both
  * sides. false where a's view is not nested then, or spans more than MOST_ELEMENTS. */

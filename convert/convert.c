@@ -491,7 +491,8 @@ static enum status write_all(struct run *r, struct error *err)
     TRY(executor_run(p, r->publishing.folder, &r->executor, &r->result, err));
     if (r->ranks.size > 1) {
         TRY(rendezvous_wait_ranks(&r->rendezvous, p, err));
-        TRY(executor_join(p, &r->executor, r->rendezvous.journals, &r->result, err));
+        TRY(executor_join(p, r->publishing.folder, &r->executor, r->rendezvous.journals, &r->result,
+                          err));
     }
     TRY(check_overflow(r, err));
     return write_the_rest(r, err);
