@@ -188,7 +188,7 @@ static enum status check_flags(const struct run *r, const struct target_options 
     } flags[] = {
         {"a parallel layout", layout_is_given(&f->layout), FORMAT_LAYOUT},
         {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
-        {"--make-vocab-size-divisible-by", f->divisible_by > 0, FORMAT_LAYOUT},
+        {"--make-vocab-size-divisible-by", f->divisible_by > 0, FORMAT_PADDING},
         {"--transformer-impl", f->transformer_impl != NULL, FORMAT_ARGS},
         {"--moe-grouped-gemm", f->grouped_gemm, FORMAT_ARGS},
         {"--common-state", f->common_state != NULL, FORMAT_COMMON_OBJECT},

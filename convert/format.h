@@ -26,13 +26,15 @@
     ALSO(legacy, torch)                                                                            \
     ALSO(megatron_legacy, torch)
 
+/* What a format has. */
 enum format_column {
-    FORMAT_LAYOUT = 1, /* its files follow a parallel layout, by which vocabularies are padded */
-    FORMAT_ITERATIONS = 2,    /* a root holds any number of iterations, and says which one counts */
-    FORMAT_ARGS = 4,          /* it has the arguments of the program that trains it */
-    FORMAT_COMMON_OBJECT = 8, /* these may lie in an object beside the weights (--common-state) */
-    FORMAT_CONFIG_JSON = 16,  /* config.json says what model it is; tensors have the names for it */
-    FORMAT_SHARDS = 32        /* weights are dealt to files of a size that can be asked for */
+    FORMAT_LAYOUT = 1 << 0,        /* its files follow a parallel layout */
+    FORMAT_PADDING = 1 << 1,       /* vocabularies are padded, by that layout */
+    FORMAT_ITERATIONS = 1 << 2,    /* a root holds any number, and says which one counts */
+    FORMAT_ARGS = 1 << 3,          /* the arguments of the program that trains it */
+    FORMAT_COMMON_OBJECT = 1 << 4, /* these may lie in an object beside the weights */
+    FORMAT_CONFIG_JSON = 1 << 5,   /* config.json, by whose model tensors are named */
+    FORMAT_SHARDS = 1 << 6         /* weights are dealt to files of a size that can be asked for */
 };
 
 /* What a checkpoint of a format is made of. Paths are globs below its folder: a row of two
