@@ -224,7 +224,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return path_remove(root, &err);
+    return (int)path_remove(root, &err);
 }
 
 #define FRESH(test) cmocka_unit_test_setup(test, fresh_folder)
