@@ -3,71 +3,15 @@
  * 1. A panel is a run [low, low + count) of one logical tensor's elements, in their order.
  * 2. A worker has its own buffers; what workers share is behind a lock or atomic.
  * 3. The sink has every byte of a segment once, and before it is counted the run that it is of. */
-#include "ckpt/executor.h"
-
-#include <libdeflate.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/block.h"
-#include "ckpt/digest.h"
+#include "ckpt/executor_internal.h"
 #include "ckpt/held.h"
-#include "ckpt/ledger.h"
-#include "ckpt/scan.h"
-#include "ckpt/sink_file.h"
 #include "ckpt/sink_memory.h"
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
-#include "kernels/cpu/finite.h"
-
-/* A run that grows while a task lasts and what it writes follows it; where no CRC is wanted, all
- * that the task writes of a piece. */
-struct chain {
-    uint64_t offset, bytes;
-    uint32_t crc;
-};
-
-/* What a worker has of its task: for each target piece of the carry, a chain and the bytes. */
-struct worker {
-    struct chain *chains;
-    uint64_t *bytes;
-    struct journal_run *runs; /* that ended, where there is a journal */
-    size_t num_runs, runs_capacity;
-    bool counts; /* digests and casts of this task are ours to count */
-    struct digest read, written;
-    struct cast_counts casts;
-    uint64_t non_finite;
-};
-
-/* What is counted of all tasks that ended. */
-struct tally {
-    const struct plan *plan;
-    struct carry_result *carries; /* NULL: not wanted */
-    struct cast_counts casts;
-};
-
-struct executor {
-    const struct plan *plan;
-    const struct executor_options *options;
-    const struct carry *carries; /* of the plan, as far as they may be ours to write */
-    const struct scan_item *items;
-    struct sink *sink; /* one of the two */
-    struct sink_file files;
-    struct sink memory;
-    struct ledger ledger;
-    struct tally tally;
-    pthread_mutex_t lock; /* of tally */
-    struct worker *workers;
-    unsigned num_workers;
-    struct arena arena; /* workers, items */
-    struct progress *progress;
-    _Atomic uint64_t resumed_bytes;
-    pthread_mutex_t asking; /* of keep_going and is_ours */
-    _Atomic int64_t next_asking;
-};
 
 /* ---- the plan as a scan ---- */
 
@@ -76,29 +20,22 @@ static bool is_in_memory(const struct plan *p)
     return p->num_files && !p->files[0].path;
 }
 
-static enum dtype piece_target(const struct plan *p, const struct target_piece *piece)
-{
-    return p->segments[piece->segment].dtype;
-}
-
 /* The dtype that digests of what is written are of. */
 static enum dtype carry_target(const struct plan *p, const struct carry *c)
 {
-    return c->num_pieces ? piece_target(p, &c->pieces[0]) : c->source->dtype;
+    return c->num_pieces ? plan_piece_dtype(p, &c->pieces[0]) : c->source->dtype;
 }
 
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err);
 static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
-static enum status write_panel(void *context, const struct scan_panel *p, struct error *err);
-static enum status fill_memory(void *context, const struct scan_panel *p, struct error *err);
 static enum status end_task(void *context, const struct scan_task *t, struct error *err);
 
 static struct scan_item item_of(const struct plan *p, const struct carry *c, bool *casts)
 {
     struct scan_item item = {.tensors = {c->source, NULL}};
     for (size_t i = 0; i < c->num_pieces; i++) {
-        enum dtype to = piece_target(p, &c->pieces[i]);
+        enum dtype to = plan_piece_dtype(p, &c->pieces[i]);
         item.element_bytes = max_u64(item.element_bytes, dtype_bytes(to));
         item.wide |= pair_is_transposed(&c->pieces[i].pair);
         *casts |= to != c->source->dtype;
@@ -129,7 +66,7 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
                      .kept_bytes = in_memory ? 0 : sink_file_run_bytes(p),
                      .begin = begin_task,
                      .wants = o->num_ranks > 1 ? wants_panel : NULL,
-                     .visit = in_memory ? fill_memory : write_panel,
+                     .visit = in_memory ? executor_fill_memory : executor_write_panel,
                      .end = end_task};
     for (size_t i = 0; i < p->num_carries; i++) {
         const struct tensor *t = p->carries[i].source;
@@ -163,92 +100,6 @@ uint64_t executor_own_bytes(const struct plan *p, const struct executor_options 
     uint64_t bytes = scan_own_bytes(&s);
     arena_release(&a);
     return bytes;
-}
-
-/* ---- writing ---- */
-
-static bool is_shared(const struct executor *x, uint64_t segment)
-{
-    return x->plan->files[x->plan->segments[segment].file].shared;
-}
-
-/* Of shared files rank 0 is told, by the journals (executor_join). */
-static void tell_run(struct executor *x, const struct journal_run *run)
-{
-    if (!is_shared(x, run->segment)) x->sink->add_run(x->sink, run);
-}
-
-static void end_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c)
-{
-    struct journal_run run = {segment, c->offset, c->bytes, c->crc};
-    if (!c->bytes) return;
-    tell_run(x, &run);
-    *c = (struct chain){0};
-    if (!x->options->journal_path) return;
-    if (w->num_runs == w->runs_capacity) {
-        w->runs_capacity = 2 * w->runs_capacity + 16;
-        w->runs = must_realloc(w->runs, w->runs_capacity * sizeof *w->runs);
-    }
-    w->runs[w->num_runs++] = run;
-}
-
-static void add_to_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c,
-                         const void *from, uint64_t offset, uint64_t bytes)
-{
-    const bool wants_crc = x->plan->segments[segment].wants_crc;
-    if (wants_crc && c->offset + c->bytes != offset) end_chain(x, w, segment, c);
-    if (!c->bytes) c->offset = offset;
-    if (wants_crc) c->crc = libdeflate_crc32(c->crc, from, bytes);
-    c->bytes += bytes;
-}
-
-struct writing {
-    struct executor *x;
-    struct worker *w;
-    const struct target_piece *piece;
-    const char *panel; /* in the target's dtype */
-    char *temp;        /* as large */
-    size_t element_bytes;
-    struct chain *chain;
-};
-
-static enum status write_run(const struct writing *wr, const void *from, uint64_t at,
-                             uint64_t count, struct error *err)
-{
-    struct executor *x = wr->x;
-    uint32_t segment = wr->piece->segment;
-    uint64_t offset = at * wr->element_bytes, bytes = count * wr->element_bytes;
-    if (x->plan->segments[segment].wants_crc || is_shared(x, segment))
-        add_to_chain(x, wr->w, segment, wr->chain, from, offset, bytes);
-    TRY(x->sink->write(x->sink, segment, offset, from, bytes, err));
-    progress_add(x->progress, bytes);
-    return OK;
-}
-
-/* Writes the block (a: the segment, from element `to`; b: the panel, from `from`) where it is one
- * run of the segment. */
-static enum status write_block(void *context, const struct block *b, uint64_t to, uint64_t from,
-                               bool *taken, struct error *err)
-{
-    const struct writing *wr = context;
-    const char *source = wr->panel + from * wr->element_bytes;
-    uint64_t count = block_count(b);
-    if (block_is_run(b)) return write_run(wr, source, to, count, err);
-    *taken = block_file_run(b) == count; /* which fit temp as they fit the panel */
-    if (!*taken) return OK;
-    struct block out = *b; /* copy_axes goes from a to b */
-    for (unsigned k = 0; k < out.num_axes; k++) {
-        out.axes[k].a_stride = b->axes[k].b_stride;
-        out.axes[k].b_stride = b->axes[k].a_stride;
-    }
-    copy_axes(wr->temp, source, wr->element_bytes, out.num_axes, out.axes);
-    return write_run(wr, wr->temp, to, count, err);
-}
-
-static enum status write_joined(void *context, const struct pair *p, struct error *err)
-{
-    struct block b = block_of(p, false); /* p.a: the panel, p.b: the segment */
-    return block_split(&b, p->b_offset, p->a_offset, write_block, context, err);
 }
 
 /* ---- tasks ---- */
@@ -368,154 +219,6 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
     return wanted;
 }
 
-/* ---- panels ---- */
-
-/* The parts of a panel that are ours to cast and to count, with themselves: all of it, or of a held
- * tensor what we hold. */
-static enum status visit_parts(const struct executor *x, const struct scan_panel *p,
-                               pair_visit *visit, void *context, struct error *err)
-{
-    const struct scan_item *item = &x->items[p->task->item];
-    const struct pair window = pair_whole(p->low, 0, p->count), all = pair_whole(0, 0, p->count);
-    if (!item->parts) return visit(context, &all, err);
-    for (size_t i = 0; i < item->num_parts; i++)
-        TRY(pair_join(&window, &item->parts[i], visit, context, err));
-    return OK;
-}
-
-static enum status cast_part(void *context, const struct pair *p, struct error *err)
-{
-    const struct pair same = pair_onto_itself(p);
-    (void)err;
-    cast_pair(context, &same);
-    return OK;
-}
-
-/* The panel in a dtype. */
-static enum status cast_panel(const struct executor *x, const struct scan_panel *p, enum dtype from,
-                              enum dtype to, const char **panel, struct error *err)
-{
-    struct worker *w = &x->workers[p->task->worker];
-    struct casting casting = {p->cast, p->elements[0], to, from, &w->casts};
-    *panel = to == from ? p->elements[0] : p->cast;
-    return to == from ? OK : visit_parts(x, p, cast_part, &casting, err);
-}
-
-/* Sums of elements of a panel. */
-struct summing {
-    struct digest *digest;
-    uint64_t *non_finite; /* NULL: not counted */
-    enum dtype dtype;
-    const char *panel;
-    uint64_t low;
-};
-
-static enum status sum_run(void *context, const struct block *b, uint64_t at, uint64_t same,
-                           bool *taken, struct error *err)
-{
-    const struct summing *s = context;
-    const char *elements = s->panel + at * dtype_bytes(s->dtype);
-    uint64_t count = block_count(b);
-    (void)same, (void)err;
-    *taken = block_file_run(b) == count;
-    if (!*taken) return OK;
-    digest_add_elements(s->digest, s->dtype, elements, count, s->low + at);
-    if (s->non_finite) *s->non_finite += count_non_finite(s->dtype, elements, count);
-    return OK;
-}
-
-static enum status sum_part(void *context, const struct pair *p, struct error *err)
-{
-    struct block b = block_of(p, true);
-    return block_split(&b, p->a_offset, 0, sum_run, context, err);
-}
-
-static enum status sum_panel(const struct executor *x, const struct scan_panel *p,
-                             struct summing sums, struct error *err)
-{
-    sums.low = p->low;
-    return visit_parts(x, p, sum_part, &sums, err);
-}
-
-/* What goes out in a dtype: the panel is in it. */
-static enum status write_pieces(struct executor *x, const struct scan_panel *p, enum dtype dtype,
-                                const char *panel, struct error *err)
-{
-    const struct carry *c = &x->carries[p->task->item];
-    struct worker *w = &x->workers[p->task->worker];
-    struct pair window = pair_whole(p->low, 0, p->count);
-    for (size_t i = 0; i < c->num_pieces; i++) {
-        const struct target_piece *piece = &c->pieces[i];
-        struct writing wr = {x, w, piece, panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
-        if (!w->bytes[i] || piece_target(x->plan, piece) != dtype) continue;
-        progress_file(x->progress, x->plan->files[x->plan->segments[piece->segment].file].path);
-        TRY(pair_join(&window, &piece->pair, write_joined, &wr, err));
-    }
-    return OK;
-}
-
-/* The panel is cast once for each dtype that it goes out in; digests are of the first. */
-static enum status write_panel(void *context, const struct scan_panel *p, struct error *err)
-{
-    struct executor *x = context;
-    const struct carry *c = &x->plan->carries[p->task->item];
-    struct worker *w = &x->workers[p->task->worker];
-    const enum dtype from = c->source->dtype;
-    const bool sums = x->options->digests && w->counts;
-    const char *panel = p->elements[0];
-    uint64_t dtypes = 0; /* that are done */
-    cast_counts_join(&w->casts, &p->casts);
-    if (sums) {
-        struct summing read = {&w->read, &w->non_finite, from, panel, 0};
-        TRY(sum_panel(x, p, read, err));
-        w->non_finite -= p->casts.overflowed;
-    }
-    for (size_t i = 0; i < c->num_pieces; i++) {
-        enum dtype to = piece_target(x->plan, &c->pieces[i]);
-        if (dtypes >> to & 1) continue;
-        TRY(cast_panel(x, p, from, to, &panel, err));
-        struct summing written = {&w->written, NULL, to, panel, 0};
-        if (sums && !dtypes && to != from) TRY(sum_panel(x, p, written, err));
-        dtypes |= UINT64_C(1) << to;
-        TRY(write_pieces(x, p, to, panel, err));
-    }
-    return OK;
-}
-
-/* What of a panel goes to one place in memory. */
-struct filling {
-    struct casting casting;
-    uint64_t elements;
-};
-
-static enum status fill_joined(void *context, const struct pair *p, struct error *err)
-{
-    struct filling *f = context; /* p.a: the panel, p.b: memory */
-    (void)err;
-    cast_pair(&f->casting, p);
-    f->elements += pair_count(p);
-    return OK;
-}
-
-static enum status fill_memory(void *context, const struct scan_panel *p, struct error *err)
-{
-    struct executor *x = context;
-    const struct carry *c = &x->carries[p->task->item];
-    struct pair window = pair_whole(p->low, 0, p->count);
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < c->num_pieces; i++) {
-        uint32_t segment = c->pieces[i].segment;
-        enum dtype to = x->plan->segments[segment].dtype;
-        struct filling f = {.casting = {x->sink->address(x->sink, segment), p->elements[0], to,
-                                        c->source->dtype, NULL}};
-        TRY(pair_join(&window, &c->pieces[i].pair, fill_joined, &f, err));
-        bytes += f.elements * dtype_bytes(to);
-    }
-    atomic_fetch_add_explicit(&x->sink->written_bytes, bytes, memory_order_relaxed);
-    progress_add(x->progress, bytes);
-    return OK;
-}
-
 /* ---- the journal ---- */
 
 /* Whether the files that a carry goes to are still what an earlier run has made of them. */
@@ -567,7 +270,7 @@ static enum status take_task(void *context, const struct journal_task *t,
     if (!*holds) return OK;
     count_task(&x->tally, t);
     for (uint64_t i = 0; i < t->num_runs; i++)
-        tell_run(x, &runs[i]);
+        executor_tell_run(x, &runs[i]);
     return OK;
 }
 
@@ -577,6 +280,24 @@ static enum status resume(struct executor *x, const struct scan *s, struct error
     if (!x->options->resume) return OK;
     TRY(ledger_resume(&x->ledger, scan_count_tasks(s), take_task, x, err));
     return x->options->rank ? OK : sink_file_remove_others(&x->files, err);
+}
+
+/* What is done, for the journal. */
+static struct journal_task task_of(const struct executor *x, const struct scan_task *t,
+                                   uint64_t bytes)
+{
+    const struct worker *w = &x->workers[t->worker];
+    return (struct journal_task){.task = t->number,
+                                 .item = t->item,
+                                 .bytes = bytes,
+                                 .counts = w->counts && !ledger_is_done(&x->ledger, t->number),
+                                 .read = w->read,
+                                 .written = w->written,
+                                 .cast_elements = w->casts.elements,
+                                 .changed_elements = w->casts.changed,
+                                 .non_finite = w->non_finite,
+                                 .overflowed = w->casts.overflowed,
+                                 .num_runs = w->num_runs};
 }
 
 /* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
@@ -590,20 +311,10 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     enum status st = OK;
     if (carry_target(x->plan, &x->plan->carries[t->item]) == c->source->dtype) w->written = w->read;
     for (size_t i = 0; i < c->num_pieces; i++) {
-        end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
+        executor_end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
         bytes += w->bytes[i];
     }
-    struct journal_task done = {.task = t->number,
-                                .item = t->item,
-                                .bytes = bytes,
-                                .counts = w->counts && !ledger_is_done(&x->ledger, t->number),
-                                .read = w->read,
-                                .written = w->written,
-                                .cast_elements = w->casts.elements,
-                                .changed_elements = w->casts.changed,
-                                .non_finite = w->non_finite,
-                                .overflowed = w->casts.overflowed,
-                                .num_runs = w->num_runs};
+    const struct journal_task done = task_of(x, t, bytes);
     pthread_mutex_lock(&x->lock);
     count_task(&x->tally, &done);
     pthread_mutex_unlock(&x->lock);

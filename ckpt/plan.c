@@ -72,6 +72,11 @@ void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
         (struct target_piece){segment, *pair};
 }
 
+enum dtype plan_piece_dtype(const struct plan *p, const struct target_piece *piece)
+{
+    return p->segments[piece->segment].dtype;
+}
+
 /* All pieces that fill segments, sorted so that those of one segment stand together. */
 struct filling {
     uint32_t segment;
@@ -119,7 +124,7 @@ static enum status check_casts(const struct plan *p, const struct carry *c, stru
 {
     enum dtype last = NUM_DTYPES;
     for (size_t i = 0; i < c->num_pieces; i++) {
-        enum dtype to = p->segments[c->pieces[i].segment].dtype;
+        enum dtype to = plan_piece_dtype(p, &c->pieces[i]);
         if (to != last) TRY(tensor_check_cast(c->source, to, err));
         last = to;
     }

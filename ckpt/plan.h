@@ -85,6 +85,9 @@ uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint6
 void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
                     const struct pair *pair);
 
+/* The dtype that a piece goes out in. */
+enum dtype plan_piece_dtype(const struct plan *p, const struct target_piece *piece);
+
 /* Sorts and checks: each source tensor has all its elements; each segment is filled by its pieces,
  * each element once; segments of a file do not overlap and lie inside it; dtypes can be cast, and
  * have whole bytes. A hole is our mistake (ERR_OURS). Where segments lie in memory is the caller's

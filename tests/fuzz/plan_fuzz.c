@@ -124,8 +124,10 @@ static void spoil_source(void)
     struct tensor *t = &source.catalog.tensors[choose(source.catalog.num_tensors)];
     if (!t->num_pieces) return;
     struct piece *piece = &t->pieces[choose(t->num_pieces)], copy = *piece;
-    bool made = copy.origin == ORIGIN_RANDOM || copy.origin == ORIGIN_RANDOM_ONE; /* one run */
-    switch (choose(made ? 2 : 4)) {
+    /* one run of numbers; an array, whose bounds nobody checks */
+    bool fixed = copy.origin == ORIGIN_RANDOM || copy.origin == ORIGIN_RANDOM_ONE ||
+                 copy.origin == ORIGIN_MEMORY;
+    switch (choose(fixed ? 2 : 4)) {
     case 0:
         *piece = t->pieces[--t->num_pieces];
         break;
