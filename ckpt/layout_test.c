@@ -310,21 +310,20 @@ static void fields_of_the_config_are_found_by_name(void **state)
 {
     (void)state;
     struct model_config c = {.rotary_base = 10000, .qk_layernorm = true, .rope_type = "yarn"};
-    const struct model_field *f = model_field_find("rotary_base");
-    assert_non_null(f);
-    assert_int_equal(f->kind, FIELD_REAL);
-    assert_true(*(const double *)((const char *)&c + f->offset) == 10000);
-    f = model_field_find("qk_layernorm");
-    assert_int_equal(f->kind, FIELD_BOOL);
-    assert_true(*(const bool *)((const char *)&c + f->offset));
-    f = model_field_find("rope_type");
-    assert_int_equal(f->kind, FIELD_TEXT);
-    assert_string_equal(*(const char *const *)((const char *)&c + f->offset), "yarn");
-    assert_int_equal(model_field_find("num_layers")->kind, FIELD_UINT);
+    const struct scalar base = field_get(&model_field_find("rotary_base")->field, &c);
+    assert_int_equal(base.kind, FIELD_REAL);
+    assert_true(base.real == 10000);
+    const struct scalar norm = field_get(&model_field_find("qk_layernorm")->field, &c);
+    assert_int_equal(norm.kind, FIELD_BOOL);
+    assert_true(norm.truth);
+    const struct scalar type = field_get(&model_field_find("rope_type")->field, &c);
+    assert_int_equal(type.kind, FIELD_TEXT);
+    assert_string_equal(type.text, "yarn");
+    assert_int_equal(model_field_find("num_layers")->field.kind, FIELD_UINT);
     assert_null(model_field_find("moe_layers"));
     assert_null(model_field_find(""));
     for (size_t i = 0; i < num_model_fields; i++)
-        assert_ptr_equal(model_field_find(model_fields[i].name), &model_fields[i]);
+        assert_ptr_equal(model_field_find(model_fields[i].field.name), &model_fields[i]);
 }
 
 int main(void)

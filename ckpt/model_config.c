@@ -2,25 +2,50 @@
 
 #include <string.h>
 
-const struct model_field model_fields[] = {
-#define UINT(name) {#name, FIELD_UINT, offsetof(struct model_config, name)},
-#define REAL(name) {#name, FIELD_REAL, offsetof(struct model_config, name)},
-#define BOOL(name) {#name, FIELD_BOOL, offsetof(struct model_config, name)},
-#define TEXT(name) {#name, FIELD_TEXT, offsetof(struct model_config, name)},
-    MODEL_FIELDS(UINT, REAL, BOOL, TEXT)
-#undef UINT
-#undef REAL
-#undef BOOL
-#undef TEXT
-};
+/* ---- fields ---- */
+
+static bool has_rope(const struct model_config *c)
+{
+    return c->position_embedding_type && strcmp(c->position_embedding_type, "rope") == 0;
+}
+
+static bool has_rope_type(const struct model_config *c, const char *type)
+{
+    return has_rope(c) && c->rope_type && strcmp(c->rope_type, type) == 0;
+}
+
+/* Whether rope's frequencies are not the usual ones. */
+static bool is_scaled(const struct model_config *c)
+{
+    return has_rope(c) && c->rope_type && strcmp(c->rope_type, "default");
+}
+
+static bool has_dense_layers(const struct model_config *c)
+{
+    for (uint64_t l = 0; l < c->num_layers; l++)
+        if (!model_layer_is_moe(c, l)) return true;
+    return !c->num_experts;
+}
+
+// clang-format off
+#define MATTERS(kind, name, role, zero, when) \
+    static bool name##_matters(const struct model_config *c) { (void)c; return when; }
+MODEL_FIELDS(MATTERS)
+
+#define ROW(kind, name, role, zero, when) \
+    {FIELD_ROW(struct model_config, kind, name), FIELD_##role, ZERO_##zero, name##_matters},
+const struct model_field model_fields[] = {MODEL_FIELDS(ROW)};
+// clang-format on
 const size_t num_model_fields = sizeof model_fields / sizeof *model_fields;
 
 const struct model_field *model_field_find(const char *name)
 {
     for (size_t i = 0; i < num_model_fields; i++)
-        if (strcmp(model_fields[i].name, name) == 0) return &model_fields[i];
+        if (strcmp(model_fields[i].field.name, name) == 0) return &model_fields[i];
     return NULL;
 }
+
+/* ---- layers ---- */
 
 bool model_layer_is_moe(const struct model_config *c, uint64_t layer)
 {

@@ -8,68 +8,60 @@
 #ifndef FERRY_CKPT_MODEL_CONFIG_H
 #define FERRY_CKPT_MODEL_CONFIG_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "ckpt/field.h"
 
 // clang-format off
-#define MODEL_FIELDS(UINT, REAL, BOOL, TEXT)                                                        \
-    UINT(num_layers)                                                                                \
-    UINT(hidden_size)                                                                               \
-    UINT(ffn_hidden_size)                                                                           \
-    UINT(num_attention_heads)                                                                       \
-    UINT(num_query_groups)                                                                          \
-    UINT(kv_channels)                 /* head_dim */                                                \
-    UINT(vocab_size)                  /* the true one; 0: not known */                              \
-    UINT(padded_vocab_size)           /* rows stored by Megatron; 0: not known */                   \
-    UINT(make_vocab_size_divisible_by)                                                              \
-    UINT(max_position_embeddings)                                                                   \
-    TEXT(normalization)               /* RMSNorm or LayerNorm */                                    \
-    REAL(layernorm_epsilon)                                                                         \
-    TEXT(activation_func)             /* silu, gelu, gelu_tanh, relu, squared_relu, quick_gelu */   \
-    BOOL(gated_linear_unit)                                                                         \
-    BOOL(add_bias_linear)             /* Megatron's word for the next three together */             \
-    BOOL(add_qkv_bias)                                                                              \
-    BOOL(add_proj_bias)                                                                             \
-    BOOL(add_mlp_bias)                                                                              \
-    BOOL(qk_layernorm)                                                                              \
-    BOOL(untie_embeddings_and_output_weights)                                                       \
-    TEXT(position_embedding_type)     /* rope, learned_absolute, none */                            \
-    REAL(rotary_base)                                                                               \
-    REAL(rotary_percent)                                                                            \
-    BOOL(rotary_interleaved)                                                                        \
-    TEXT(rope_type)                   /* default, linear, dynamic, llama3, yarn */                  \
-    REAL(rope_factor)                                                                               \
-    REAL(rope_low_freq_factor)                                                                      \
-    REAL(rope_high_freq_factor)                                                                     \
-    UINT(rope_original_max_position)                                                                \
-    REAL(rope_beta_fast)              /* these four are yarn's: its ramp is between so many turns */\
-    REAL(rope_beta_slow)                                                                            \
-    REAL(rope_attention_factor)       /* of cosines and sines */                                    \
-    BOOL(rope_untruncated)            /* the ramp's ends are not rounded to whole dimensions */     \
-    UINT(sliding_window)              /* W positions, the current one included; 0: all */           \
-    REAL(softmax_scale)               /* of attention's scores; 0: 1 / sqrt(kv_channels) */         \
-    BOOL(softmax_scale_by_layer)      /* that of layer l, from 0, divided by l + 1 */               \
-    REAL(attention_dropout)                                                                         \
-    REAL(hidden_dropout)                                                                            \
-    REAL(init_method_std)                                                                           \
-    UINT(num_experts)                                                                               \
-    UINT(moe_router_topk)                                                                           \
-    UINT(moe_ffn_hidden_size)                                                                       \
-    BOOL(moe_router_pre_softmax)                                                                    \
-    REAL(moe_aux_loss_coeff)
+/* Kind, name, role (enum field_role), what 0 or NULL says (enum field_zero), and when it
+ * matters: an expression over const struct model_config *c. */
+#define MODEL_FIELDS(X)                                                                                                                            \
+    X(UINT, num_layers,                          MODEL,      UNKNOWN, true)                                                                        \
+    X(UINT, hidden_size,                         MODEL,      UNKNOWN, true)                                                                        \
+    X(UINT, ffn_hidden_size,                     MODEL,      UNKNOWN, has_dense_layers(c))                                                         \
+    X(UINT, num_attention_heads,                 MODEL,      UNKNOWN, true)                                                                        \
+    X(UINT, num_query_groups,                    MODEL,      UNKNOWN, true)                                                                        \
+    X(UINT, kv_channels,                         MODEL,      UNKNOWN, true) /* head_dim */                                                         \
+    X(UINT, vocab_size,                          VOCABULARY, VALUE,   true) /* the true one; 0: not known */                                       \
+    X(UINT, padded_vocab_size,                   STORAGE,    VALUE,   true) /* rows stored by Megatron; 0: not known */                            \
+    X(UINT, make_vocab_size_divisible_by,        STORAGE,    VALUE,   true)                                                                        \
+    X(UINT, max_position_embeddings,             LENGTH,     UNKNOWN, true)                                                                        \
+    X(TEXT, normalization,                       MODEL,      UNKNOWN, true) /* RMSNorm or LayerNorm */                                             \
+    X(REAL, layernorm_epsilon,                   MODEL,      UNKNOWN, true)                                                                        \
+    X(TEXT, activation_func,                     MODEL,      UNKNOWN, true) /* silu, gelu, gelu_tanh, relu, squared_relu, quick_gelu */            \
+    X(BOOL, gated_linear_unit,                   MODEL,      VALUE,   true)                                                                        \
+    X(BOOL, add_bias_linear,                     MODEL,      VALUE,   true) /* Megatron's word for the next three together */                      \
+    X(BOOL, add_qkv_bias,                        MODEL,      VALUE,   true)                                                                        \
+    X(BOOL, add_proj_bias,                       MODEL,      VALUE,   true)                                                                        \
+    X(BOOL, add_mlp_bias,                        MODEL,      VALUE,   true)                                                                        \
+    X(BOOL, qk_layernorm,                        MODEL,      VALUE,   true)                                                                        \
+    X(BOOL, untie_embeddings_and_output_weights, MODEL,      VALUE,   true)                                                                        \
+    X(TEXT, position_embedding_type,             MODEL,      UNKNOWN, true) /* rope, learned_absolute, none */                                     \
+    X(REAL, rotary_base,                         MODEL,      UNKNOWN, has_rope(c))                                                                 \
+    X(REAL, rotary_percent,                      MODEL,      UNKNOWN, has_rope(c))                                                                 \
+    X(BOOL, rotary_interleaved,                  MODEL,      VALUE,   has_rope(c))                                                                 \
+    X(TEXT, rope_type,                           MODEL,      VALUE,   has_rope(c)) /* default, linear, dynamic, llama3, yarn */                    \
+    X(REAL, rope_factor,                         MODEL,      VALUE,   is_scaled(c))                                                                \
+    X(REAL, rope_low_freq_factor,                MODEL,      VALUE,   has_rope_type(c, "llama3"))                                                  \
+    X(REAL, rope_high_freq_factor,               MODEL,      VALUE,   has_rope_type(c, "llama3"))                                                  \
+    X(UINT, rope_original_max_position,          MODEL,      VALUE,   is_scaled(c) && !has_rope_type(c, "linear"))                                 \
+    X(REAL, rope_beta_fast,                      MODEL,      VALUE,   has_rope_type(c, "yarn")) /* the ramp is between so many turns */            \
+    X(REAL, rope_beta_slow,                      MODEL,      VALUE,   has_rope_type(c, "yarn"))                                                    \
+    X(REAL, rope_attention_factor,               MODEL,      VALUE,   has_rope_type(c, "yarn")) /* of cosines and sines */                         \
+    X(BOOL, rope_untruncated,                    MODEL,      VALUE,   has_rope_type(c, "yarn")) /* its ends are not rounded to whole dimensions */ \
+    X(UINT, sliding_window,                      MODEL,      VALUE,   true) /* W positions, the current one included; 0: all */                    \
+    X(REAL, softmax_scale,                       MODEL,      VALUE,   true) /* of attention's scores; 0: 1 / sqrt(kv_channels) */                  \
+    X(BOOL, softmax_scale_by_layer,              MODEL,      VALUE,   true) /* that of layer l, from 0, divided by l + 1 */                        \
+    X(REAL, attention_dropout,                   TRAINING,   VALUE,   true)                                                                        \
+    X(REAL, hidden_dropout,                      TRAINING,   VALUE,   true)                                                                        \
+    X(REAL, init_method_std,                     TRAINING,   OMITTED, true)                                                                        \
+    X(UINT, num_experts,                         MODEL,      VALUE,   true)                                                                        \
+    X(UINT, moe_router_topk,                     MODEL,      UNKNOWN, c->num_experts > 0)                                                          \
+    X(UINT, moe_ffn_hidden_size,                 MODEL,      UNKNOWN, c->num_experts > 0)                                                          \
+    X(BOOL, moe_router_pre_softmax,              MODEL,      VALUE,   c->num_experts > 0)                                                          \
+    X(REAL, moe_aux_loss_coeff,                  TRAINING,   VALUE,   true)
 // clang-format on
 
 struct model_config {
-#define UINT(name) uint64_t name;
-#define REAL(name) double name;
-#define BOOL(name) bool name;
-#define TEXT(name) const char *name;
-    MODEL_FIELDS(UINT, REAL, BOOL, TEXT)
-#undef UINT
-#undef REAL
-#undef BOOL
-#undef TEXT
+    MODEL_FIELDS(FIELD_MEMBER)
     const bool *moe_layers; /* [num_layers] which layers have experts; NULL: all, if any */
     const bool
         *window_layers; /* [num_layers] which layers slide, where sliding_window; NULL: all */
@@ -78,12 +70,26 @@ struct model_config {
 /* Past these it is no model: what they bound is counted, and allocated, layer by layer. */
 enum { MOST_LAYERS = 100000, MOST_EXPERTS = 100000, MOST_LAYER_EXPERTS = 10000000 };
 
-enum model_field_kind { FIELD_UINT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT };
+enum field_role {
+    FIELD_MODEL,  /* what is computed */
+    FIELD_LENGTH, /* for how many positions; computed by where frequencies of rope depend on it */
+    FIELD_VOCABULARY, /* how many tokens; tensors show it */
+    FIELD_STORAGE,    /* how tensors are stored */
+    FIELD_TRAINING,   /* what matters to a training alone */
+};
+
+/* What 0 or NULL says. */
+enum field_zero {
+    ZERO_VALUE,   /* what any other value does: no dropout, no window, a default */
+    ZERO_UNKNOWN, /* the model has some other value, which nobody said */
+    ZERO_OMITTED, /* nothing: a config.json without it says the same */
+};
 
 struct model_field {
-    const char *name;
-    enum model_field_kind kind;
-    size_t offset;
+    struct field field;
+    enum field_role role;
+    enum field_zero zero;
+    bool (*matters)(const struct model_config *c); /* false: other fields of c make it idle */
 };
 extern const struct model_field model_fields[];
 extern const size_t num_model_fields;

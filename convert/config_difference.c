@@ -13,23 +13,6 @@ static bool same_text(const char *a, const char *b)
     return a && b ? strcmp(a, b) == 0 : a == b;
 }
 
-static bool same_field(const struct model_field *f, const struct model_config *x,
-                       const struct model_config *y)
-{
-    const void *a = (const char *)x + f->offset, *b = (const char *)y + f->offset;
-    switch (f->kind) {
-    case FIELD_UINT:
-        return *(const uint64_t *)a == *(const uint64_t *)b;
-    case FIELD_REAL:
-        return !(*(const double *)a < *(const double *)b) &&
-               !(*(const double *)a > *(const double *)b);
-    case FIELD_BOOL:
-        return *(const bool *)a == *(const bool *)b;
-    default:
-        return same_text(*(const char *const *)a, *(const char *const *)b);
-    }
-}
-
 /* What a layer has or not, of which model_fields has no line. */
 static const struct {
     const char *name;
@@ -48,7 +31,7 @@ static bool same_layers(unsigned i, const struct model_config *a, const struct m
 const char *model_config_difference(const struct model_config *a, const struct model_config *b)
 {
     for (size_t i = 0; i < num_model_fields; i++)
-        if (!same_field(&model_fields[i], a, b)) return model_fields[i].name;
+        if (!field_equal(&model_fields[i].field, a, b)) return model_fields[i].field.name;
     for (unsigned i = 0; i < NUM_BY_LAYER; i++)
         if (!same_layers(i, a, b)) return by_layer[i].name;
     return NULL;
@@ -70,53 +53,12 @@ static const char *layers_text(struct arena *a, const struct model_config *c, un
 
 const char *model_config_text(const struct model_config *c, const char *field, struct arena *a)
 {
+    static const struct scalar_style style = {9, "true", "false", "not given"};
     const struct model_field *f = model_field_find(field);
-    const void *at = f ? (const char *)c + f->offset : NULL;
     for (unsigned i = 0; i < NUM_BY_LAYER && !f; i++)
         if (strcmp(by_layer[i].name, field) == 0) return layers_text(a, c, i);
-    if (!f) return "not given";
-    switch (f->kind) {
-    case FIELD_UINT:
-        return arena_printf(a, "%" PRIu64, *(const uint64_t *)at);
-    case FIELD_REAL:
-        return arena_printf(a, "%.9g", *(const double *)at);
-    case FIELD_BOOL:
-        return *(const bool *)at ? "true" : "false";
-    default:
-        return *(const char *const *)at ? *(const char *const *)at : "not given";
-    }
+    return f ? scalar_text(field_get(&f->field, c), &style, a) : style.none;
 }
-
-static bool is_one_of(const char *name, const char *const *names)
-{
-    while (*names && strcmp(*names, name))
-        names++;
-    return *names != NULL;
-}
-
-/* How the vocabulary is stored: tensors show it. */
-static const char *const of_storage[] = {"vocab_size", "padded_vocab_size",
-                                         "make_vocab_size_divisible_by", NULL};
-/* What matters to a training alone. */
-static const char *const of_training[] = {"attention_dropout", "hidden_dropout", "init_method_std",
-                                          "moe_aux_loss_coeff", NULL};
-/* 0 or NULL is no value that they have: nobody said it. */
-static const char *const never_zero[] = {"hidden_size",
-                                         "ffn_hidden_size",
-                                         "num_attention_heads",
-                                         "num_query_groups",
-                                         "kv_channels",
-                                         "max_position_embeddings",
-                                         "normalization",
-                                         "layernorm_epsilon",
-                                         "activation_func",
-                                         "rotary_base",
-                                         "moe_router_topk",
-                                         "moe_ffn_hidden_size",
-                                         "rotary_percent",
-                                         "num_layers",
-                                         "position_embedding_type",
-                                         NULL};
 
 static bool is_text(const char *text, const char *other)
 {
@@ -130,93 +72,50 @@ static bool counts_positions(const struct model_config *c)
            (is_text(c->rope_type, "dynamic") || is_text(c->rope_type, "yarn"));
 }
 
-static bool is_harmless(const struct model_config *a, const struct model_config *b,
-                        const char *field)
+/* How the vocabulary is stored. */
+static bool tensors_show(const struct model_field *f)
 {
-    if (strcmp(field, "max_position_embeddings") == 0)
-        return !counts_positions(a) && !counts_positions(b);
-    return is_one_of(field, of_training);
+    return f->role == FIELD_STORAGE || f->role == FIELD_VOCABULARY;
+}
+
+static bool is_harmless(const struct model_config *a, const struct model_config *b,
+                        const struct model_field *f)
+{
+    if (f->role == FIELD_LENGTH) return !counts_positions(a) && !counts_positions(b);
+    return f->role == FIELD_TRAINING;
 }
 
 /* ---- what counts ---- */
 
-static void take(struct model_config *to, const struct model_config *from,
-                 const char *const *fields)
-{
-    static const size_t bytes[] = {sizeof(uint64_t), sizeof(double), sizeof(bool), sizeof(char *)};
-    for (; *fields; fields++) {
-        const struct model_field *f = model_field_find(*fields);
-        memcpy((char *)to + f->offset, (const char *)from + f->offset, bytes[f->kind]);
-    }
-}
-
 void model_config_take(struct model_config *c, const struct model_config *from, const char *field)
 {
-    const char *const fields[] = {field, NULL};
     if (strcmp(field, "moe_layers") == 0)
         c->moe_layers = from->moe_layers;
     else if (strcmp(field, "window_layers") == 0)
         c->window_layers = from->window_layers;
     else
-        take(c, from, fields);
+        field_copy(&model_field_find(field)->field, c, from);
 }
 
 /* What c's features make idle is what `other` has. */
 static void take_idle(struct model_config *c, const struct model_config *other)
 {
-    static const char *const rope[] = {"rotary_base",
-                                       "rotary_percent",
-                                       "rotary_interleaved",
-                                       "rope_type",
-                                       "rope_factor",
-                                       "rope_low_freq_factor",
-                                       "rope_beta_fast",
-                                       "rope_beta_slow",
-                                       "rope_high_freq_factor",
-                                       "rope_original_max_position",
-                                       "rope_attention_factor",
-                                       "rope_untruncated",
-                                       NULL};
-    static const char *const experts[] = {"moe_router_topk", "moe_ffn_hidden_size",
-                                          "moe_router_pre_softmax", NULL};
-    static const char *const dense[] = {"ffn_hidden_size", NULL};
-    static const struct {
-        const char *type, *idle[9];
-    } scaling[] = {
-        {"default",
-         {"rope_factor", "rope_low_freq_factor", "rope_high_freq_factor",
-          "rope_original_max_position", "rope_beta_fast", "rope_beta_slow", "rope_attention_factor",
-          "rope_untruncated"}},
-        {"linear",
-         {"rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_position",
-          "rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_untruncated"}},
-        {"dynamic",
-         {"rope_low_freq_factor", "rope_high_freq_factor", "rope_beta_fast", "rope_beta_slow",
-          "rope_attention_factor", "rope_untruncated"}},
-        {"llama3",
-         {"rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_untruncated"}},
-        {"yarn", {"rope_low_freq_factor", "rope_high_freq_factor"}},
-    };
-    bool has_dense = !c->num_experts;
-    for (uint64_t l = 0; l < c->num_layers; l++)
-        has_dense |= !model_layer_is_moe(c, l);
-    if (!has_dense) take(c, other, dense);
-    if (!c->num_experts) take(c, other, experts);
-    if (!is_text(c->position_embedding_type, "rope")) take(c, other, rope);
+    const struct model_config own = *c;
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (!model_fields[i].matters(&own)) field_copy(&model_fields[i].field, c, other);
     if (!c->rope_type) c->rope_type = "default";
-    for (size_t i = 0; i < sizeof scaling / sizeof *scaling; i++)
-        if (strcmp(scaling[i].type, c->rope_type) == 0) take(c, other, scaling[i].idle);
 }
 
 struct model_config model_config_essence(const struct model_config *c,
                                          const struct model_config *other)
 {
-    static const char *const stored[] = {"padded_vocab_size", "make_vocab_size_divisible_by", NULL};
     struct model_config e = *c;
     if (!c->normalization) e.normalization = other->normalization;
     if (!c->position_embedding_type) e.position_embedding_type = other->position_embedding_type;
-    take(&e, other, stored);
-    take(&e, other, of_training);
+    for (size_t i = 0; i < num_model_fields; i++) {
+        const struct model_field *f = &model_fields[i];
+        if (f->role == FIELD_STORAGE || f->role == FIELD_TRAINING) field_copy(&f->field, &e, other);
+    }
     take_idle(&e, other);
     return e;
 }
@@ -234,11 +133,7 @@ struct differing {
 static bool is_given(const struct model_config *c, const char *field)
 {
     const struct model_field *f = model_field_find(field);
-    const void *at = f ? (const char *)c + f->offset : NULL;
-    if (!f || !is_one_of(field, never_zero)) return true;
-    if (f->kind == FIELD_UINT) return *(const uint64_t *)at != 0;
-    if (f->kind == FIELD_REAL) return *(const double *)at > 0;
-    return f->kind != FIELD_TEXT || *(const char *const *)at;
+    return !f || f->zero != ZERO_UNKNOWN || scalar_is_given(field_get(&f->field, c));
 }
 
 /* Args say that it is a GELU; whether by tanh hangs on a fusion (bias_gelu_fusion), and on how the
@@ -257,7 +152,8 @@ static enum config_effect effect_of(const struct differing *x, const char *field
         if (!is_given(&x->configs[i], field)) return EFFECT_UNSAID;
         if (x->sides[i]->config_origin == CONFIG_OF_ARGS && same[i]) return EFFECT_UNSAID;
     }
-    return is_harmless(&x->configs[0], &x->configs[1], field) ? EFFECT_HARMLESS : EFFECT_COMPUTES;
+    const struct model_field *f = model_field_find(field);
+    return f && is_harmless(&x->configs[0], &x->configs[1], f) ? EFFECT_HARMLESS : EFFECT_COMPUTES;
 }
 
 static void add(struct differing *x, const char *field, const bool same[2], bool computing)
@@ -276,9 +172,9 @@ static void find(struct differing *x, bool computing)
 {
     const struct model_config *a = &x->configs[0], *b = &x->configs[1];
     for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        bool same[2] = {same_field(f, a, &x->by_args[1]), same_field(f, b, &x->by_args[0])};
-        if (is_one_of(f->name, of_storage) || same_field(f, a, b)) continue;
+        const struct field *f = &model_fields[i].field;
+        bool same[2] = {field_equal(f, a, &x->by_args[1]), field_equal(f, b, &x->by_args[0])};
+        if (tensors_show(&model_fields[i]) || field_equal(f, a, b)) continue;
         add(x, f->name, same, computing);
     }
     for (unsigned i = 0; i < NUM_BY_LAYER; i++) {
@@ -318,17 +214,8 @@ size_t config_differences(const struct checkpoint *a, const struct checkpoint *b
 /* Whether each field that the model needs has a value. */
 static bool is_complete(const struct model_config *c)
 {
-    struct model_config all = *c, given = {.rotary_percent = 1};
-    for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        void *at = (char *)&given + f->offset;
-        if (f->kind == FIELD_UINT) *(uint64_t *)at = 1;
-        if (f->kind == FIELD_REAL) *(double *)at = 1;
-        if (f->kind == FIELD_TEXT) *(const char **)at = "given";
-    }
-    take_idle(&all, &given);
     for (size_t i = 0; i < num_model_fields; i++)
-        if (!is_given(&all, model_fields[i].name)) return false;
+        if (model_fields[i].matters(c) && !is_given(c, model_fields[i].field.name)) return false;
     return true;
 }
 
@@ -344,8 +231,9 @@ const char *config_text(const struct checkpoint *c, bool as_args, struct arena *
     if (as_args) config.activation_func = activation_of_args(config.activation_func);
     take_idle(&config, &nothing);
     for (size_t i = 0; i < num_model_fields; i++) {
-        const char *name = model_fields[i].name;
-        if (is_one_of(name, of_storage) || is_harmless(&config, &config, name)) continue;
+        const char *name = model_fields[i].field.name;
+        if (tensors_show(&model_fields[i]) || is_harmless(&config, &config, &model_fields[i]))
+            continue;
         strbuf_printf(&text, "%s %s\n", name, model_config_text(&config, name, arena));
     }
     for (unsigned i = 0; i < NUM_BY_LAYER; i++)

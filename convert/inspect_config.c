@@ -108,24 +108,17 @@ static cJSON *layers_json(const bool *layers, uint64_t num_layers)
     return list;
 }
 
-/* A number that is 0 and a text that is NULL are not given (ckpt/model_config.h). */
-static cJSON *field_json(const struct model_config *m, const struct model_field *f)
+static cJSON *field_json(const struct model_config *m, const struct field *f)
 {
-    const void *at = (const char *)m + f->offset;
-    uint64_t n = f->kind == FIELD_UINT ? *(const uint64_t *)at : 0;
-    double x = f->kind == FIELD_REAL ? *(const double *)at : 0;
-    const char *text = f->kind == FIELD_TEXT ? *(const char *const *)at : NULL;
-    if (f->kind == FIELD_BOOL) return cJSON_CreateBool(*(const bool *)at);
-    if (n) return json_new_u64(n);
-    if (x < 0 || x > 0) return json_new_double(x);
-    return text ? cJSON_CreateString(text) : cJSON_CreateNull();
+    const struct scalar s = field_get(f, m);
+    return scalar_is_given(s) ? scalar_json(s) : cJSON_CreateNull();
 }
 
 cJSON *config_json(const struct model_config *m)
 {
     cJSON *o = cJSON_CreateObject();
     for (size_t i = 0; i < num_model_fields; i++)
-        cJSON_AddItemToObject(o, model_fields[i].name, field_json(m, &model_fields[i]));
+        cJSON_AddItemToObject(o, model_fields[i].field.name, field_json(m, &model_fields[i].field));
     cJSON_AddItemToObject(o, "moe_layers", layers_json(m->moe_layers, m->num_layers));
     cJSON_AddItemToObject(o, "window_layers", layers_json(m->window_layers, m->num_layers));
     return o;
@@ -135,8 +128,8 @@ void config_field_lines(struct strbuf *out, const struct model_config *m)
 {
     strbuf_add_text(out, "config\n");
     for (size_t i = 0; i < num_model_fields; i++) {
-        cJSON *value = field_json(m, &model_fields[i]);
-        add_row_name(out, model_fields[i].name, 42);
+        cJSON *value = field_json(m, &model_fields[i].field);
+        add_row_name(out, model_fields[i].field.name, 42);
         if (json_as_text(value))
             add_name(out, json_as_text(value));
         else if (cJSON_IsNull(value))

@@ -48,29 +48,12 @@ static const struct {
 };
 enum { NUM_SAME = sizeof same / sizeof *same };
 
-/* ---- reading args ---- */
-
-static void field_from_value(const struct model_field *f, const struct value *v, struct arena *a,
-                             struct model_config *c)
+static const struct field *field_of(size_t i)
 {
-    void *to = (char *)c + f->offset;
-    int64_t integer;
-    const char *text = value_as_text(v);
-    switch (f->kind) {
-    case FIELD_UINT:
-        if (value_as_int(v, &integer) && integer >= 0) *(uint64_t *)to = (uint64_t)integer;
-        break;
-    case FIELD_REAL:
-        (void)value_as_float(v, to);
-        break;
-    case FIELD_BOOL:
-        (void)value_as_bool(v, to);
-        break;
-    case FIELD_TEXT:
-        if (text) *(const char **)to = arena_text(a, text, strlen(text));
-        break;
-    }
+    return &model_field_find(same[i].field)->field;
 }
+
+/* ---- reading args ---- */
 
 static bool flag(const struct value *args, const char *name)
 {
@@ -225,8 +208,7 @@ void model_config_from_args(const struct value *args, struct arena *a, struct mo
     for (size_t i = 0; i < NUM_SAME; i++)
         for (size_t k = 2; k-- > 0;) /* the first name counts */
             if (same[i].args[k])
-                field_from_value(model_field_find(same[i].field), value_get(args, same[i].args[k]),
-                                 a, c);
+                (void)field_set_value(field_of(i), c, value_get(args, same[i].args[k]), a);
     groups_from_args(args, c);
     activation_from_args(args, c);
     rope_from_args(args, c);
@@ -277,28 +259,6 @@ void layout_options_from_args(const struct value *args, struct arena *a, struct 
 
 /* ---- reading run_config.yaml ---- */
 
-static void field_from_json(const struct model_field *f, const cJSON *item, struct arena *a,
-                            struct model_config *c)
-{
-    void *to = (char *)c + f->offset;
-    const char *text = json_as_text(item);
-    double real;
-    switch (f->kind) {
-    case FIELD_UINT:
-        (void)json_as_u64(item, to);
-        break;
-    case FIELD_REAL:
-        if (json_as_double(item, &real)) *(double *)to = real;
-        break;
-    case FIELD_BOOL:
-        if (cJSON_IsBool(item)) *(bool *)to = cJSON_IsTrue(item);
-        break;
-    case FIELD_TEXT:
-        if (text) *(const char **)to = arena_text(a, text, strlen(text));
-        break;
-    }
-}
-
 static const struct {
     const char *target, *activation;
 } activation_targets[] = {
@@ -327,8 +287,7 @@ void model_config_from_run_config(const cJSON *model, struct arena *a, struct mo
     int64_t left = -1;
     for (size_t i = 0; i < NUM_SAME; i++)
         if (same[i].run_config)
-            field_from_json(model_field_find(same[i].field), json_get(model, same[i].run_config), a,
-                            c);
+            (void)field_set_json(field_of(i), c, json_get(model, same[i].run_config), a);
     c->num_query_groups = c->num_attention_heads;
     (void)json_as_u64(json_get(model, "num_query_groups"), &c->num_query_groups);
     c->untie_embeddings_and_output_weights =
@@ -476,24 +435,10 @@ const char *run_config_beyond_hf(const cJSON *model, struct arena *a)
 
 /* ---- writing args ---- */
 
-static struct value *field_to_value(struct arena *a, const struct model_field *f,
-                                    const struct model_config *c)
+/* A size that is 0 is none. */
+static struct scalar none_of_0(struct scalar s)
 {
-    const void *from = (const char *)c + f->offset;
-    const char *text;
-    switch (f->kind) {
-    case FIELD_UINT: {
-        uint64_t n = *(const uint64_t *)from;
-        return n ? value_int(a, (int64_t)n) : value_none(a);
-    }
-    case FIELD_REAL:
-        return value_float(a, *(const double *)from);
-    case FIELD_BOOL:
-        return value_bool(a, *(const bool *)from);
-    default:
-        text = *(const char *const *)from;
-        return text ? value_text(a, text) : value_none(a);
-    }
+    return s.kind == FIELD_UINT && !s.number ? (struct scalar){.kind = FIELD_TEXT} : s;
 }
 
 static bool is_text(const char *text, const char *other)
@@ -564,7 +509,7 @@ static void set_model(struct arena *a, struct value *d, const struct model_confi
     for (size_t i = 0; i < NUM_SAME; i++)
         for (size_t k = 0; k < 2 && same[i].args[k]; k++)
             value_dict_set(a, d, same[i].args[k],
-                           field_to_value(a, model_field_find(same[i].field), c));
+                           scalar_value(none_of_0(field_get(field_of(i), c)), a));
     set_bool(a, d, "swiglu", c->gated_linear_unit && is_text(c->activation_func, "silu"));
     set_bool(a, d, "squared_relu", is_text(c->activation_func, "squared_relu"));
     set_bool(a, d, "quick_geglu",
@@ -788,25 +733,6 @@ struct value *args_update(struct arena *a, const struct value *args, const struc
 
 /* ---- writing run_config.yaml ---- */
 
-static cJSON *field_to_json(const struct model_field *f, const struct model_config *c)
-{
-    const void *from = (const char *)c + f->offset;
-    const char *text;
-    switch (f->kind) {
-    case FIELD_UINT: {
-        uint64_t n = *(const uint64_t *)from;
-        return n ? json_new_u64(n) : cJSON_CreateNull();
-    }
-    case FIELD_REAL:
-        return json_new_double(*(const double *)from);
-    case FIELD_BOOL:
-        return cJSON_CreateBool(*(const bool *)from);
-    default:
-        text = *(const char *const *)from;
-        return text ? cJSON_CreateString(text) : cJSON_CreateNull();
-    }
-}
-
 /* Replaces item `name`, in its place, or adds it. */
 static void put(cJSON *o, const char *name, cJSON *item)
 {
@@ -876,7 +802,7 @@ static void put_model(cJSON *o, const struct args_facts *f)
     const struct model_config *c = f->config;
     for (size_t i = 0; i < NUM_SAME; i++)
         if (same[i].run_config)
-            put(o, same[i].run_config, field_to_json(model_field_find(same[i].field), c));
+            put(o, same[i].run_config, scalar_json(none_of_0(field_get(field_of(i), c))));
     put_uint(o, "num_query_groups", c->num_query_groups);
     put(o, "share_embeddings_and_output_weights",
         cJSON_CreateBool(!c->untie_embeddings_and_output_weights));

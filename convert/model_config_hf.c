@@ -31,14 +31,9 @@ static enum status bad_value(const struct config_context *x, const char *what, s
 
 /* ---- one field ---- */
 
-static void *field_of(const struct config_context *x, struct model_config *c)
+static struct scalar scalar_of(const struct config_context *x, const struct model_config *c)
 {
-    return (char *)c + x->row->field->offset;
-}
-
-static const void *const_field_of(const struct config_context *x, const struct model_config *c)
-{
-    return (const char *)c + x->row->field->offset;
+    return field_get(&x->row->field->field, c);
 }
 
 /* A text for a number is an expression over what is known so far. */
@@ -59,24 +54,23 @@ static enum status eval_default(const struct config_context *x, const struct mod
 static enum status set_field(const struct config_context *x, const cJSON *item, bool constant,
                              struct model_config *c, struct error *err)
 {
-    void *to = field_of(x, c);
+    static const char *const wrong[] = {
+        [FIELD_UINT] = "is not a whole number of 64 bits, 0 or more",
+        [FIELD_REAL] = "is not a finite number",
+        [FIELD_BOOL] = "is neither true nor false",
+        [FIELD_TEXT] = "is not a string",
+    };
+    const struct field *f = &x->row->field->field;
     const char *text = json_as_text(item);
-    switch (x->row->field->kind) {
-    case FIELD_UINT:
-        if (constant && text) return eval_default(x, c, text, to, err);
-        if (json_as_u64(item, to)) return OK;
-        return bad_value(x, "is not a whole number of 64 bits, 0 or more", err);
-    case FIELD_REAL:
-        if (json_as_double(item, to) && isfinite(*(double *)to)) return OK;
-        return bad_value(x, "is not a finite number", err);
-    case FIELD_BOOL:
-        *(bool *)to = cJSON_IsTrue(item);
-        return cJSON_IsBool(item) ? OK : bad_value(x, "is neither true nor false", err);
-    default:
-        if (!text) return bad_value(x, "is not a string", err);
-        *(const char **)to = arena_text(x->arena, text, strlen(text));
+    struct scalar s = {.kind = f->kind};
+    if (f->kind == FIELD_UINT && constant && text) {
+        TRY(eval_default(x, c, text, &s.number, err));
+        field_set(f, c, s);
         return OK;
     }
+    if (!field_set_json(f, c, item, x->arena)) return bad_value(x, wrong[f->kind], err);
+    s = field_get(f, c);
+    return s.kind == FIELD_REAL && !isfinite(s.real) ? bad_value(x, wrong[s.kind], err) : OK;
 }
 
 /* The row's item of config.json, or what stands for it: "null" for null, "default" for none. */
@@ -124,19 +118,7 @@ static void put(cJSON *object, const char *name, cJSON *item)
 
 static cJSON *item_from_field(const struct config_context *x, const struct model_config *c)
 {
-    const void *from = const_field_of(x, c);
-    switch (x->row->field->kind) {
-    case FIELD_UINT:
-        return json_new_u64(*(const uint64_t *)from);
-    case FIELD_REAL:
-        return json_new_double(*(const double *)from);
-    case FIELD_BOOL:
-        return cJSON_CreateBool(*(const bool *)from);
-    default: {
-        const char *text = *(const char *const *)from;
-        return text ? cJSON_CreateString(text) : cJSON_CreateNull();
-    }
-    }
+    return scalar_json(scalar_of(x, c));
 }
 
 static bool mentioned(const struct config_context *x)
@@ -166,11 +148,10 @@ static enum status copy_to_hf(const struct config_context *x, const struct model
                               struct error *err)
 {
     (void)err;
-    const struct model_field *f = x->row->field;
-    if (f->offset == offsetof(struct model_config, init_method_std) && !(c->init_method_std > 0))
-        return OK; /* not given; it matters to a new training only */
-    bool unset = f->kind == FIELD_UINT && *(const uint64_t *)const_field_of(x, c) == 0 &&
-                 null_is_zero(x->row);
+    const struct scalar s = scalar_of(x, c);
+    const bool zero = scalar_is_zero(s);
+    if (zero && x->row->field->zero == ZERO_OMITTED) return OK;
+    bool unset = zero && s.kind == FIELD_UINT && null_is_zero(x->row);
     put(x->hf, hf_name(x), unset ? cJSON_CreateNull() : item_from_field(x, c));
     if (has_item(x, x->row->also)) put(x->hf, x->row->also, item_from_field(x, c));
     return OK;
@@ -186,9 +167,10 @@ static enum status nothing_to_hf(const struct config_context *x, const struct mo
 static enum status not_from_hf(const struct config_context *x, struct model_config *c,
                                struct error *err)
 {
-    bool *to = field_of(x, c);
     TRY(copy_from_hf(x, c, err));
-    *to = !*to;
+    struct scalar s = scalar_of(x, c);
+    s.truth = !s.truth;
+    field_set(&x->row->field->field, c, s);
     return OK;
 }
 
@@ -196,7 +178,7 @@ static enum status not_to_hf(const struct config_context *x, const struct model_
                              struct error *err)
 {
     (void)err;
-    put(x->hf, x->row->hf, cJSON_CreateBool(!*(const bool *)const_field_of(x, c)));
+    put(x->hf, x->row->hf, cJSON_CreateBool(!scalar_of(x, c).truth));
     return OK;
 }
 
@@ -222,20 +204,20 @@ static enum status activation_from_hf(const struct config_context *x, struct mod
                                       struct error *err)
 {
     TRY(copy_from_hf(x, c, err));
-    const char **to = field_of(x, c);
+    struct scalar s = scalar_of(x, c);
     for (size_t i = 0; i < sizeof activations / sizeof *activations; i++)
-        if (strcmp(activations[i].hf, *to) == 0) {
-            *to = activations[i].ours;
+        if (strcmp(activations[i].hf, s.text) == 0) {
+            s.text = activations[i].ours;
+            field_set(&x->row->field->field, c, s);
             return OK;
         }
-    return fail(err, ERR_UNSUPPORTED, "config.json: %s \"%s\" is not known", x->row->hf, *to);
+    return fail(err, ERR_UNSUPPORTED, "config.json: %s \"%s\" is not known", x->row->hf, s.text);
 }
 
 static enum status activation_to_hf(const struct config_context *x, const struct model_config *c,
                                     struct error *err)
 {
-    const char *ours = *(const char *const *)const_field_of(x, c),
-               *usual = json_as_text(x->row->absent);
+    const char *ours = scalar_of(x, c).text, *usual = json_as_text(x->row->absent);
     const char *found = NULL;
     for (size_t i = 0; i < sizeof activations / sizeof *activations; i++) {
         if (!ours || strcmp(activations[i].ours, ours)) continue;
@@ -655,21 +637,12 @@ enum status model_config_to_hf(const struct model_map *map, const struct model_c
     return st;
 }
 
-/* Whether 0 or NULL means that nobody said it. */
+/* Whether it is 0 or NULL and config.json has no word for that. */
 static bool is_not_given(const struct config_row *row, const struct model_config *c)
 {
-    const void *at = (const char *)c + row->field->offset;
-    switch (row->field->kind) {
-    case FIELD_UINT:
-        return *(const uint64_t *)at == 0 && !null_is_zero(row);
-    case FIELD_REAL:
-        return row->field->offset == offsetof(struct model_config, layernorm_epsilon) &&
-               !(*(const double *)at > 0);
-    case FIELD_TEXT:
-        return !*(const char *const *)at;
-    default:
-        return false;
-    }
+    const struct scalar s = field_get(&row->field->field, c);
+    const bool zero_is_a_value = s.kind == FIELD_REAL && row->field->zero != ZERO_UNKNOWN;
+    return !scalar_is_given(s) && !zero_is_a_value && !null_is_zero(row);
 }
 
 const char *model_config_lacks(const struct model_map *map, const struct model_config *c,

@@ -661,12 +661,9 @@ static void models_that_config_json_cannot_say_are_refused(void **state)
          {.activation_func = NULL}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct model_field *f = model_field_find(cases[i].name);
-        static const size_t bytes[] = {sizeof(uint64_t), sizeof(double), sizeof(bool),
-                                       sizeof(char *)};
         struct model_config c = llama();
         cJSON *fresh = cJSON_CreateObject();
-        memcpy((char *)&c + f->offset, (const char *)&cases[i].with + f->offset, bytes[f->kind]);
+        field_copy(&model_field_find(cases[i].name)->field, &c, &cases[i].with);
         err.text[0] = '\0';
         enum status st = model_config_to_hf(model_map_of_family(&maps, "llama"), &c, fresh, &err);
         if (!st || !strstr(err.text, cases[i].message))

@@ -118,7 +118,7 @@ static enum status check_config_row(const struct map_loader *l, const struct con
     if (!how->takes_field && row->null) return map_bad(l, "this how takes no null");
     if (!how->takes_field) return OK;
     if (!row->field) return map_bad(l, "megatron names no field of the config");
-    if (how->only_kind && row->field->kind != how->kind)
+    if (how->only_kind && row->field->field.kind != how->kind)
         return map_bad(l,
                        arena_printf(l->a, "how \"%s\" is for fields of another type", how->name));
     if (how->takes_value != (row->value != NULL) || how->takes_value != !row->hf)

@@ -34,7 +34,7 @@ struct config_how {
     const char *name;
     bool takes_field, takes_value, takes_default; /* the row names a field on both sides; ... */
     bool only_kind;                               /* the field must be of `kind` */
-    enum model_field_kind kind;
+    enum field_kind kind;
     const char *keys[3]; /* without takes_field: what it reads and writes of config.json */
     enum status (*from_hf)(const struct config_context *x, struct model_config *c,
                            struct error *err);

@@ -45,23 +45,23 @@ static bool hf_value(const struct map_names *names, const char *name, size_t len
     return true;
 }
 
-/* FIELD, or FIELD.TEXT: whether a text field says TEXT. */
+static bool scalar_as_int(struct scalar s, int64_t *out)
+{
+    *out = s.kind == FIELD_BOOL ? s.truth : (int64_t)s.number;
+    return s.kind == FIELD_BOOL || (s.kind == FIELD_UINT && *out >= 0);
+}
+
+/* FIELD, a whole number or a truth value, or FIELD.TEXT: whether a text field says TEXT. */
 static bool field_value(const struct model_config *c, const char *name, size_t length, int64_t *out)
 {
+    size_t n = strcspn(name, ".");
+    if (n > length) n = length;
     for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        const char *at = (const char *)c + f->offset;
-        size_t n = strlen(f->name);
-        if (f->kind == FIELD_TEXT) {
-            const char *text = *(const char *const *)(const void *)at;
-            if (length <= n || name[n] != '.' || memcmp(name, f->name, n)) continue;
-            *out = text && equals(text, name + n + 1, length - n - 1);
-            return true;
-        }
-        if (!equals(f->name, name, length) || f->kind == FIELD_REAL) continue;
-        *out = f->kind == FIELD_BOOL ? *(const bool *)at
-                                     : (int64_t) * (const uint64_t *)(const void *)at;
-        return *out >= 0;
+        if (!equals(model_fields[i].field.name, name, n)) continue;
+        const struct scalar s = field_get(&model_fields[i].field, c);
+        if (n == length) return scalar_as_int(s, out);
+        *out = s.kind == FIELD_TEXT && s.text && equals(s.text, name + n + 1, length - n - 1);
+        return s.kind == FIELD_TEXT;
     }
     return false;
 }

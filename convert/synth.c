@@ -116,8 +116,7 @@ static enum status make_config(const struct synth_flags *f, const struct model_m
     cJSON *hf = cJSON_CreateObject();
     enum status st = OK;
     for (size_t i = 0; i < sizeof decided / sizeof *decided && !st; i++) {
-        const struct model_field *field = model_field_find(decided[i].field);
-        uint64_t n = *(const uint64_t *)(const void *)((const char *)&wanted + field->offset);
+        uint64_t n = field_get(&model_field_find(decided[i].field)->field, &wanted).number;
         bool given = *(const uint64_t *)(const void *)((const char *)f + decided[i].given) > 0;
         const char *name = model_map_hf_field(map, decided[i].field);
         if (name && (given || !json_get(hf, name))) {

@@ -214,40 +214,32 @@ static void print_given(const struct arg_list *l, const char *what)
 
 /* ---- the model ---- */
 
-static void field_text(const struct model_field *f, const struct model_config *m, char out[64])
-{
-    const void *at = (const char *)m + f->offset;
-    const char *text = f->kind == FIELD_TEXT ? *(const char *const *)at : NULL;
-    if (f->kind == FIELD_UINT)
-        snprintf(out, 64, "%" PRIu64, *(const uint64_t *)at);
-    else if (f->kind == FIELD_REAL)
-        snprintf(out, 64, "%.10g", *(const double *)at);
-    else if (f->kind == FIELD_BOOL)
-        snprintf(out, 64, "%s", *(const bool *)at ? "true" : "false");
-    else
-        snprintf(out, 64, "%s", text ? text : "none");
-}
-
 /* Numbers by their value: 1e-5 is 1e-05. */
-static bool same_value(const struct model_field *f, const char *a, const char *b)
+static bool same_value(const char *a, const char *b)
 {
     char *end_a, *end_b;
-    if (f->kind == FIELD_TEXT || f->kind == FIELD_BOOL) return strcmp(a, b) == 0;
     const double x = strtod(a, &end_a), y = strtod(b, &end_b);
-    return end_a > a && !*end_a && end_b > b && !*end_b && fabs(x - y) <= 1e-9 * fabs(y);
+    const bool numbers = end_a > a && !*end_a && end_b > b && !*end_b;
+    return numbers ? fabs(x - y) <= 1e-9 * fabs(y) : strcmp(a, b) == 0;
 }
 
 static enum status check_model(const struct given *g, const struct checkpoint *c, struct error *err)
 {
+    static const struct scalar_style style = {10, "true", "false", "none"};
     const struct model_flag *flag = model_flags;
     while (strcmp(flag->names, g->names))
         flag++;
-    const struct model_field *f = model_field_find(flag->field);
-    char has[64];
-    field_text(f, &c->config, has);
-    if (same_value(f, g->value ? g->value : flag->stands_for, has)) return OK;
-    return fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, which is read from %s", g->length,
-                g->names, g->value ? " " : "", g->value ? g->value : "", flag->field, has, c->path);
+    struct arena a;
+    arena_init(&a);
+    const char *has =
+        scalar_text(field_get(&model_field_find(flag->field)->field, &c->config), &style, &a);
+    enum status st = OK;
+    if (!same_value(g->value ? g->value : flag->stands_for, has))
+        st = fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, which is read from %s", g->length,
+                  g->names, g->value ? " " : "", g->value ? g->value : "", flag->field, has,
+                  c->path);
+    arena_release(&a);
+    return st;
 }
 
 /* ---- dtypes ---- */

@@ -22,21 +22,19 @@ static void add_text(struct sha256 *s, const char *text)
 
 /* ---- the model ---- */
 
-static void add_field(struct sha256 *s, const struct model_config *c, const struct model_field *f)
+static void add_field(struct sha256 *s, const void *of, const struct field *f)
 {
-    const void *at = (const char *)c + f->offset;
-    if (f->kind == FIELD_TEXT)
-        add_text(s, *(const char *const *)at);
-    else if (f->kind == FIELD_BOOL)
-        ADD(s, *(const bool *)at);
+    const struct scalar x = field_get(f, of);
+    if (x.kind == FIELD_TEXT)
+        add_text(s, x.text);
     else
-        sha256_add(s, at, f->kind == FIELD_REAL ? sizeof(double) : sizeof(uint64_t));
+        sha256_add(s, &x.number, sizeof x.number);
 }
 
 static void add_config(struct sha256 *s, const struct model_config *c)
 {
     for (size_t i = 0; i < num_model_fields; i++)
-        add_field(s, c, &model_fields[i]);
+        add_field(s, c, &model_fields[i].field);
     for (uint64_t l = 0; l < c->num_layers; l++)
         ADD(s, model_layer_is_moe(c, l), model_layer_slides(c, l));
 }

@@ -20,7 +20,7 @@ static const char *const list_fields[] = {"moe_layers", "window_layers", "beyond
 static bool matches_a_model_field(const char *glob)
 {
     for (size_t i = 0; i < num_model_fields; i++)
-        if (fnmatch(glob, model_fields[i].name, 0) == 0) return true;
+        if (fnmatch(glob, model_fields[i].field.name, 0) == 0) return true;
     for (size_t i = 0; i < sizeof list_fields / sizeof *list_fields; i++)
         if (fnmatch(glob, list_fields[i], 0) == 0) return true;
     return false;

@@ -104,28 +104,6 @@ static void add_side(const struct page *p, unsigned side)
     page_add(p, "</dl></section>\n");
 }
 
-static const char *field_text(struct arena *a, const struct model_field *f,
-                              const struct model_config *m)
-{
-    const void *at = (const char *)m + f->offset;
-    switch (f->kind) {
-    case FIELD_UINT:
-        return arena_printf(a, "%" PRIu64, *(const uint64_t *)at);
-    case FIELD_REAL:
-        return arena_printf(a, "%.10g", *(const double *)at);
-    case FIELD_BOOL:
-        return *(const bool *)at ? "yes" : "no";
-    default:
-        return *(const char *const *)at ? *(const char *const *)at : "-";
-    }
-}
-
-/* Numbers and texts that no config gives are 0 and "-". */
-static bool is_given(const struct model_field *f, const char *text)
-{
-    return f->kind == FIELD_BOOL || (strcmp(text, "0") && strcmp(text, "-") && strcmp(text, "nan"));
-}
-
 static void add_field(const struct page *p, const char *field, const char *const values[2],
                       const struct config_difference *d)
 {
@@ -168,16 +146,18 @@ static void add_configs(const struct page *p)
 {
     const struct side *s = p->c->sides;
     const struct config_comparison *x = &p->c->configs;
+    static const struct scalar_style style = {10, "yes", "no", "-"};
     if (s[0].stored_only || s[1].stored_only) return;
     page_add(p, "<details><summary>Configs</summary>");
     begin_fields(p);
     for (size_t i = 0; i < x->count; i++)
         add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
     for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        const char *const values[] = {field_text(p->a, f, &s[0].checkpoint.config),
-                                      field_text(p->a, f, &s[1].checkpoint.config)};
-        bool given = is_given(f, values[0]) || is_given(f, values[1]);
+        const struct field *f = &model_fields[i].field;
+        const struct scalar a = field_get(f, &s[0].checkpoint.config),
+                            b = field_get(f, &s[1].checkpoint.config);
+        const char *const values[] = {scalar_text(a, &style, p->a), scalar_text(b, &style, p->a)};
+        bool given = scalar_is_given(a) || scalar_is_given(b);
         if (given && !is_listed(x, f->name)) add_field(p, f->name, values, NULL);
     }
     page_add(p, "</tbody></table></div></details>\n");

@@ -36,21 +36,10 @@ static void layout_json(cJSON *o, const struct layout *l)
     json_add_u64(layout, "etp", l->etp);
 }
 
-static cJSON *field_json(const struct model_field *f, const struct model_config *m)
+static cJSON *field_json(const struct field *f, const struct model_config *m)
 {
-    const void *at = (const char *)m + f->offset;
-    switch (f->kind) {
-    case FIELD_UINT:
-        return json_new_u64(*(const uint64_t *)at);
-    case FIELD_REAL:
-        return isfinite(*(const double *)at) ? json_new_double(*(const double *)at)
-                                             : cJSON_CreateNull();
-    case FIELD_BOOL:
-        return cJSON_CreateBool(*(const bool *)at);
-    default:
-        return *(const char *const *)at ? cJSON_CreateString(*(const char *const *)at)
-                                        : cJSON_CreateNull();
-    }
+    const struct scalar s = field_get(f, m);
+    return s.kind == FIELD_REAL && !isfinite(s.real) ? cJSON_CreateNull() : scalar_json(s);
 }
 
 static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t bytes)
@@ -70,8 +59,8 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
         layout_json(side, &c->layout);
         cJSON *config = cJSON_AddObjectToObject(side, "config");
         for (size_t i = 0; i < num_model_fields; i++)
-            cJSON_AddItemToObject(config, model_fields[i].name,
-                                  field_json(&model_fields[i], &c->config));
+            cJSON_AddItemToObject(config, model_fields[i].field.name,
+                                  field_json(&model_fields[i].field, &c->config));
     }
     notes_json(side, c->notes.lines, c->notes.count);
 }

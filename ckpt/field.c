@@ -1,0 +1,168 @@
+#include "ckpt/field.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "formats/value.h"
+
+static bool same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static bool json_as_bool(const cJSON *item, bool *out)
+{
+    *out = cJSON_IsTrue(item);
+    return cJSON_IsBool(item);
+}
+
+static bool value_as_uint(const struct value *v, uint64_t *out)
+{
+    int64_t integer;
+    if (!value_as_int(v, &integer) || integer < 0) return false;
+    *out = (uint64_t)integer;
+    return true;
+}
+
+static bool copy_text(struct arena *a, const char *text, const char **out)
+{
+    *out = text ? arena_text(a, text, strlen(text)) : NULL;
+    return text != NULL;
+}
+
+// clang-format off
+/* The kinds: the member of struct scalar, and what a scalar is elsewhere. Expressions over scalars
+ * s, x and y of the kind, arena a, and what s is read from: item of JSON, v of Python. */
+#define KINDS(X)                                                                                   \
+    X(UINT, number,                                                                                \
+      /* equal   */ x.number == y.number,                                                          \
+      /* text    */ arena_printf(a, "%" PRIu64, s.number),                                         \
+      /* JSON    */ json_new_u64(s.number),                                                        \
+      /* Python  */ value_int(a, (int64_t)s.number),                                               \
+      /* is JSON */ json_as_u64(item, &s.number),                                                  \
+      /* Python  */ value_as_uint(v, &s.number))                                                   \
+    X(REAL, real,                                                                                  \
+      /* equal   */ !(x.real < y.real) && !(x.real > y.real),                                      \
+      /* text    */ arena_printf(a, "%.*g", style->digits, s.real),                                \
+      /* JSON    */ json_new_double(s.real),                                                       \
+      /* Python  */ value_float(a, s.real),                                                        \
+      /* is JSON */ json_as_double(item, &s.real),                                                 \
+      /* Python  */ value_as_float(v, &s.real))                                                    \
+    X(BOOL, truth,                                                                                 \
+      /* equal   */ x.truth == y.truth,                                                            \
+      /* text    */ s.truth ? style->yes : style->no,                                              \
+      /* JSON    */ cJSON_CreateBool(s.truth),                                                     \
+      /* Python  */ value_bool(a, s.truth),                                                        \
+      /* is JSON */ json_as_bool(item, &s.truth),                                                  \
+      /* Python  */ value_as_bool(v, &s.truth))                                                    \
+    X(TEXT, text,                                                                                  \
+      /* equal   */ same_text(x.text, y.text),                                                     \
+      /* text    */ s.text ? s.text : style->none,                                                 \
+      /* JSON    */ s.text ? cJSON_CreateString(s.text) : cJSON_CreateNull(),                      \
+      /* Python  */ s.text ? value_text(a, s.text) : value_none(a),                                \
+      /* is JSON */ copy_text(a, json_as_text(item), &s.text),                                     \
+      /* Python  */ copy_text(a, value_as_text(v), &s.text))
+
+/* One column of it, as the cases of a switch. */
+#define SIZES(kind, member, ...)                                  [FIELD_##kind] = sizeof((struct scalar *)0)->member,
+#define EQUAL(kind, member, equal, ...)                           case FIELD_##kind: return equal;
+#define TEXT(kind, member, equal, text, ...)                      case FIELD_##kind: return text;
+#define JSON(kind, member, equal, text, json, ...)                case FIELD_##kind: return json;
+#define PYTHON(kind, member, equal, text, json, python, ...)      case FIELD_##kind: return python;
+#define IS_JSON(kind, member, equal, text, json, python, is, ...) case FIELD_##kind: found = is; break;
+#define IS_PYTHON(kind, member, equal, text, json, python, j, is) case FIELD_##kind: found = is; break;
+// clang-format on
+
+/* ---- fields ---- */
+
+static const size_t sizes[] = {KINDS(SIZES)};
+
+struct scalar field_get(const struct field *f, const void *from)
+{
+    struct scalar s = {.kind = f->kind, .number = 0};
+    memcpy(&s.number, (const char *)from + f->offset, sizes[f->kind]);
+    return s;
+}
+
+void field_set(const struct field *f, void *to, struct scalar s)
+{
+    memcpy((char *)to + f->offset, &s.number, sizes[f->kind]);
+}
+
+void field_copy(const struct field *f, void *to, const void *from)
+{
+    field_set(f, to, field_get(f, from));
+}
+
+bool field_equal(const struct field *f, const void *a, const void *b)
+{
+    return scalar_equal(field_get(f, a), field_get(f, b));
+}
+
+bool field_set_json(const struct field *f, void *to, const cJSON *item, struct arena *a)
+{
+    struct scalar s = {.kind = f->kind};
+    bool found = false;
+    switch (s.kind) {
+        KINDS(IS_JSON)
+    }
+    if (found) field_set(f, to, s);
+    return found;
+}
+
+bool field_set_value(const struct field *f, void *to, const struct value *v, struct arena *a)
+{
+    struct scalar s = {.kind = f->kind};
+    bool found = false;
+    switch (s.kind) {
+        KINDS(IS_PYTHON)
+    }
+    if (found) field_set(f, to, s);
+    return found;
+}
+
+/* ---- scalars ---- */
+
+bool scalar_equal(struct scalar x, struct scalar y)
+{
+    switch (x.kind) {
+        KINDS(EQUAL)
+    }
+    return false;
+}
+
+bool scalar_is_zero(struct scalar s)
+{
+    return scalar_equal(s, (struct scalar){.kind = s.kind, .number = 0});
+}
+
+bool scalar_is_given(struct scalar s)
+{
+    return s.kind == FIELD_BOOL || !scalar_is_zero(s);
+}
+
+const char *scalar_text(struct scalar s, const struct scalar_style *style, struct arena *a)
+{
+    switch (s.kind) {
+        KINDS(TEXT)
+    }
+    return NULL;
+}
+
+cJSON *scalar_json(struct scalar s)
+{
+    switch (s.kind) {
+        KINDS(JSON)
+    }
+    return NULL;
+}
+
+struct value *scalar_value(struct scalar s, struct arena *a)
+{
+    switch (s.kind) {
+        KINDS(PYTHON)
+    }
+    return NULL;
+}

@@ -1,0 +1,79 @@
+/* field.h - members of a struct as rows of a table, each read and written as one tagged scalar.
+ *
+ * A table (MODEL_FIELDS of model_config.h, LAYOUT_FIELDS of layout.h) says where members lie and of
+ * which kind they are. What a kind is in C, as text, in JSON and in Python is one row of field.c.
+ */
+#ifndef FERRY_CKPT_FIELD_H
+#define FERRY_CKPT_FIELD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/arena.h"
+
+struct cJSON;
+struct value;
+
+enum field_kind { FIELD_UINT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT };
+
+struct field {
+    const char *name;
+    enum field_kind kind;
+    size_t offset; /* of the member in its struct */
+};
+
+// clang-format off
+/* A row of such a table, and the member that it declares. */
+#define FIELD_ROW(type, kind, name) {#name, FIELD_##kind, offsetof(type, name)}
+#define FIELD_MEMBER(kind, name, ...) FIELD_TYPE_##kind name;
+#define FIELD_TYPE_UINT uint64_t
+#define FIELD_TYPE_REAL double
+#define FIELD_TYPE_BOOL bool
+#define FIELD_TYPE_TEXT const char *
+// clang-format on
+
+struct scalar {
+    enum field_kind kind;
+    union {
+        uint64_t number;
+        double real;
+        bool truth;
+        const char *text; /* borrowed; NULL: none */
+    };
+};
+
+/* ---- fields ---- */
+
+struct scalar field_get(const struct field *f, const void *from);
+/* s is of the field's kind. */
+void field_set(const struct field *f, void *to, struct scalar s);
+void field_copy(const struct field *f, void *to, const void *from);
+bool field_equal(const struct field *f, const void *a, const void *b);
+/* Sets the field where item (NULL allowed) is of its kind; false where it is not. A whole number is
+ * a real one too; in Python, a bool is a whole one. Texts are copied into arena a. */
+bool field_set_json(const struct field *f, void *to, const struct cJSON *item, struct arena *a);
+bool field_set_value(const struct field *f, void *to, const struct value *v, struct arena *a);
+
+/* ---- scalars ---- */
+
+/* Two of one kind. NaN equals any number: it is neither less nor more. */
+bool scalar_equal(struct scalar x, struct scalar y);
+/* Whether it is 0, false or NULL. */
+bool scalar_is_zero(struct scalar s);
+/* Where a number that is 0 and a text that is NULL are not given. false is given. */
+bool scalar_is_given(struct scalar s);
+
+/* How a text says it. */
+struct scalar_style {
+    int digits; /* of a real number */
+    const char *yes, *no, *none;
+};
+/* In arena a, or borrowed from s and style. */
+const char *scalar_text(struct scalar s, const struct scalar_style *style, struct arena *a);
+/* A new item, null for a text that is NULL; the caller frees it. */
+struct cJSON *scalar_json(struct scalar s);
+/* In arena a; None for a text that is NULL. */
+struct value *scalar_value(struct scalar s, struct arena *a);
+
+#endif
