@@ -24,9 +24,11 @@ struct field {
 };
 
 // clang-format off
-/* A row of such a table, and the member that it declares. */
-#define FIELD_ROW(type, kind, name) {#name, FIELD_##kind, offsetof(type, name)}
-#define FIELD_MEMBER(kind, name, ...) FIELD_TYPE_##kind name;
+/* A row of such a table; the member that it declares. */
+#define FIELD_ROW(type, name) {#name, FIELD_KIND(((type *)NULL)->name), offsetof(type, name)}
+#define FIELD_KIND(x) _Generic(x, uint64_t: FIELD_UINT, double: FIELD_REAL, bool: FIELD_BOOL, const char *: FIELD_TEXT)
+#define FIELD_MEMBER(...) FIELD_DECLARE(__VA_ARGS__, other_columns)
+#define FIELD_DECLARE(kind, name, ...) FIELD_TYPE_##kind name;
 #define FIELD_TYPE_UINT uint64_t
 #define FIELD_TYPE_REAL double
 #define FIELD_TYPE_BOOL bool

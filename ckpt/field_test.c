@@ -17,7 +17,7 @@
     X(REAL, real,   "0",  "0.1")                      \
     X(TEXT, text,   "-",  "x")
 struct thing { THING_FIELDS(FIELD_MEMBER) };
-#define ROW(kind, name, ...) FIELD_ROW(struct thing, kind, name),
+#define ROW(kind, name, ...) FIELD_ROW(struct thing, name),
 #define TEXT_OF_NOTHING(kind, name, of_nothing, of_something) of_nothing,
 #define TEXT_OF_SOMETHING(kind, name, of_nothing, of_something) of_something,
 static const struct field fields[] = {THING_FIELDS(ROW)};

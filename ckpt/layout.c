@@ -7,6 +7,30 @@
 #include "common/checked.h"
 #include "common/strbuf.h"
 
+/* ---- options ---- */
+
+#define ROW(kind, name) FIELD_ROW(struct layout_options, name),
+const struct field layout_fields[NUM_LAYOUT_FIELDS] = {LAYOUT_FIELDS(ROW)};
+
+bool layout_is_given(const struct layout_options *o)
+{
+    for (size_t i = 0; i < NUM_LAYOUT_FIELDS; i++)
+        if (!scalar_is_zero(field_get(&layout_fields[i], o))) return true;
+    return false;
+}
+
+void layout_options_complete(struct layout_options *o, const struct layout *l)
+{
+    struct layout_options stages = *o;
+    stages.tp = stages.ep = stages.etp = 0;
+    struct layout_options all = layout_is_given(&stages) ? *o : l->options;
+    all.tp = o->tp ? o->tp : l->tp;
+    all.pp = o->pp ? o->pp : l->pp;
+    all.ep = o->ep ? o->ep : l->ep;
+    all.etp = o->tp || o->etp ? o->etp : l->etp;
+    *o = all;
+}
+
 /* ---- pipeline stages ---- */
 
 /* The layers of each stage in model order, before offsets are summed up. */
@@ -130,7 +154,7 @@ static enum status deal_as_written(struct deal *d, struct arena *a, const char *
 static enum status deal_by_number(struct deal *d, const struct layout *l, uint64_t num_layers,
                                   struct error *err)
 {
-    uint64_t first = l->first_layers, last = l->last_layers;
+    uint64_t first = l->options.first_layers, last = l->options.last_layers;
     uint64_t own = (uint64_t)(first > 0) + (last > 0), middle = l->pp - own;
     if (l->pp < own || first > num_layers || last > num_layers - first ||
         (!middle && first + last < num_layers))
@@ -138,7 +162,7 @@ static enum status deal_by_number(struct deal *d, const struct layout *l, uint64
                     "%" PRIu64 " layers cannot be distributed over %" PRIu64
                     " pipeline ranks with %" PRIu64 " in the first and %" PRIu64 " in the last",
                     num_layers, l->pp, first, last);
-    uint64_t rest = num_layers - first - last + l->count_embedding + l->count_loss;
+    uint64_t rest = num_layers - first - last + l->options.count_embedding + l->options.count_loss;
     if (middle && rest % middle)
         return wrong(err, "the number", rest, first || last ? "layers between" : "layers", middle,
                      "pipeline size");
@@ -151,11 +175,11 @@ static enum status deal_by_number(struct deal *d, const struct layout *l, uint64
             d->layers[v * l->pp + p] = n / l->vpp;
     }
     uint64_t end = d->num_stages - 1;
-    if ((l->count_embedding && !d->layers[0]) || (l->count_loss && !d->layers[end]))
+    if ((l->options.count_embedding && !d->layers[0]) || (l->options.count_loss && !d->layers[end]))
         return fail(err, ERR_UNSUPPORTED,
                     "no layer to take the place of the embedding or the loss");
-    d->layers[0] -= l->count_embedding;
-    d->layers[end] -= l->count_loss;
+    d->layers[0] -= l->options.count_embedding;
+    d->layers[end] -= l->options.count_loss;
     return OK;
 }
 
@@ -268,6 +292,16 @@ static enum status count_virtual_stages(struct layout *l, const struct layout_op
     return OK;
 }
 
+static void set_options(struct layout *l)
+{
+    l->options.tp = l->tp;
+    l->options.pp = l->pp;
+    l->options.ep = l->ep;
+    l->options.etp = l->etp;
+    l->options.virtual_stages = l->vpp > 1 ? l->vpp : 0;
+    l->options.layers_per_virtual_stage = 0;
+}
+
 enum status layout_make(struct layout *l, struct arena *a, const struct layout_options *o,
                         const struct model_config *config, struct error *err)
 {
@@ -276,11 +310,7 @@ enum status layout_make(struct layout *l, struct arena *a, const struct layout_o
                          .pp = or_one(o->pp),
                          .ep = or_one(o->ep),
                          .vpp = or_one(o->virtual_stages),
-                         .first_layers = o->first_layers,
-                         .last_layers = o->last_layers,
-                         .count_embedding = o->count_embedding,
-                         .count_loss = o->count_loss,
-                         .pipeline_layout = o->pipeline_layout};
+                         .options = *o};
     l->etp = o->etp ? o->etp : l->tp;
     TRY(count_virtual_stages(l, o, config->num_layers, err));
     if (l->tp > MOST || l->pp > MOST || l->ep > MOST || l->etp > MOST || l->vpp > MOST / l->pp)
@@ -289,6 +319,7 @@ enum status layout_make(struct layout *l, struct arena *a, const struct layout_o
     TRY(deal_layers(l, a, o, config->num_layers, err));
     if (l->vpp > 1 && l->pp == 1)
         return fail(err, ERR_UNSUPPORTED, "virtual pipeline stages need a pipeline size above 1");
+    set_options(l);
     return OK;
 }
 

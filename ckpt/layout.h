@@ -22,23 +22,44 @@ struct stage {
     bool embedding, loss;
 };
 
-struct layout {
-    uint64_t tp, pp, vpp, ep, etp;      /* each at least 1 */
-    struct stage *stages;               /* [vpp * pp] */
-    const char *pipeline_layout;        /* as given; NULL: by rule */
-    uint64_t first_layers, last_layers; /* of the first and last pipeline rank; 0: by rule */
-    bool count_embedding, count_loss;   /* as a layer each when layers are dealt */
+// clang-format off
+/* How a layout is asked for. 0, false and NULL: not given. */
+#define LAYOUT_FIELDS(X)                                                                           \
+    X(UINT, tp)                                                                                    \
+    X(UINT, pp)                                                                                    \
+    X(UINT, ep)                                                                                    \
+    X(UINT, etp)                                                                                   \
+    X(UINT, virtual_stages)           /* chunks a rank (vpp) */                                    \
+    X(UINT, layers_per_virtual_stage) /* the other way to say it */                                \
+    X(UINT, first_layers)             /* of the first pipeline rank; 0: by rule */                 \
+    X(UINT, last_layers)                                                                           \
+    X(BOOL, count_embedding)          /* as a layer when layers are dealt */                       \
+    X(BOOL, count_loss)                                                                            \
+    X(TEXT, pipeline_layout)          /* "Et*3|(tt|)*29,m|L" */
+
+/* The sizes of a layout, each at least 1. */
+#define LAYOUT_SIZES(X) X(UINT, tp) X(UINT, pp) X(UINT, vpp) X(UINT, ep) X(UINT, etp)
+// clang-format on
+
+struct layout_options {
+    LAYOUT_FIELDS(FIELD_MEMBER)
 };
 
-/* How a layout is asked for. 0 and NULL: not given. */
-struct layout_options {
-    uint64_t tp, pp, ep, etp;
-    uint64_t virtual_stages;           /* chunks a rank (vpp) */
-    uint64_t layers_per_virtual_stage; /* the other way to say it */
-    uint64_t first_layers, last_layers;
-    bool count_embedding, count_loss;
-    const char *pipeline_layout; /* "Et*3|(tt|)*29,m|L" */
+#define LAYOUT_COUNT(kind, name) +1
+enum { NUM_LAYOUT_FIELDS = LAYOUT_FIELDS(LAYOUT_COUNT) };
+extern const struct field layout_fields[NUM_LAYOUT_FIELDS]; /* of struct layout_options */
+
+struct layout {
+    LAYOUT_SIZES(FIELD_MEMBER)
+    struct stage *stages;          /* [vpp * pp] */
+    struct layout_options options; /* that make it again: all sizes, the way layers are dealt */
 };
+
+/* Whether any field is. */
+bool layout_is_given(const struct layout_options *o);
+/* Gives o, where it does not say it, what l has: all sizes, and the way layers are dealt where it
+ * says nothing of pipeline stages. Experts are cut as all else where tensors alone are given. */
+void layout_options_complete(struct layout_options *o, const struct layout *l);
 
 /* The layout of o for this model; etp not given is tp. ERR_UNSUPPORTED where the layers cannot be
  * dealt so, or a size does not divide what it must (naming both). Stages lie in arena a. */

@@ -284,6 +284,66 @@ static void a_layout_is_told_in_one_line(void **state)
     assert_int_equal(layout_stage_ranks(&twelve), 12);
 }
 
+/* ---- options ---- */
+
+static bool same_options(const struct layout_options *a, const struct layout_options *b)
+{
+    for (size_t i = 0; i < NUM_LAYOUT_FIELDS; i++)
+        if (!field_equal(&layout_fields[i], a, b)) return false;
+    return true;
+}
+
+static void the_options_of_a_layout_make_it_again(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    struct model_config c = config_of(12);
+    for (int i = 0; i < 300; i++) {
+        struct layout l, again;
+        struct error err;
+        struct arena a;
+        arena_init(&a);
+        struct layout_options o = random_layout(&seed, &a, &c);
+        if (layout_make(&l, &a, &o, &c, &err) == OK) {
+            assert_ok(layout_make(&again, &a, &l.options, &c, &err));
+            assert_string_equal(layout_text(&again, &a), layout_text(&l, &a));
+            assert_memory_equal(again.stages, l.stages, l.pp * l.vpp * sizeof *l.stages);
+            assert_true(same_options(&again.options, &l.options));
+        }
+        arena_release(&a);
+    }
+}
+
+static void what_options_do_not_say_is_that_of_a_layout(void **state)
+{
+    (void)state;
+    static const struct layout_options of_layout = {
+        .tp = 2, .pp = 3, .ep = 4, .etp = 1, .virtual_stages = 2, .count_embedding = true};
+    const struct {
+        struct layout_options asked, completed;
+    } cases[] = {
+        {{0}, of_layout},
+        {{.ep = 2},
+         {.tp = 2, .pp = 3, .ep = 2, .etp = 1, .virtual_stages = 2, .count_embedding = true}},
+        {{.tp = 8}, {.tp = 8, .pp = 3, .ep = 4, .virtual_stages = 2, .count_embedding = true}},
+        {{.tp = 8, .etp = 2},
+         {.tp = 8, .pp = 3, .ep = 4, .etp = 2, .virtual_stages = 2, .count_embedding = true}},
+        {{.etp = 2},
+         {.tp = 2, .pp = 3, .ep = 4, .etp = 2, .virtual_stages = 2, .count_embedding = true}},
+        {{.pp = 1}, {.tp = 2, .pp = 1, .ep = 4, .etp = 1}},
+        {{.count_loss = true}, {.tp = 2, .pp = 3, .ep = 4, .etp = 1, .count_loss = true}},
+        {{.pipeline_layout = "E|t|L"},
+         {.tp = 2, .pp = 3, .ep = 4, .etp = 1, .pipeline_layout = "E|t|L"}},
+    };
+    const struct layout l = {.tp = 2, .pp = 3, .vpp = 2, .ep = 4, .etp = 1, .options = of_layout};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layout_options o = cases[i].asked;
+        assert_int_equal(layout_is_given(&o), i > 0);
+        layout_options_complete(&o, &l);
+        if (!same_options(&o, &cases[i].completed)) fail_msg("case %zu", i);
+    }
+}
+
 /* ---- the model's config ---- */
 
 static void layers_with_experts_are_told_from_dense_ones(void **state)
@@ -333,6 +393,8 @@ int main(void)
         cmocka_unit_test(layouts_that_cannot_be_are_refused_by_name),
         cmocka_unit_test(sizes_must_divide_the_model),
         cmocka_unit_test(a_layout_is_told_in_one_line),
+        cmocka_unit_test(the_options_of_a_layout_make_it_again),
+        cmocka_unit_test(what_options_do_not_say_is_that_of_a_layout),
         cmocka_unit_test(layers_with_experts_are_told_from_dense_ones),
         cmocka_unit_test(fields_of_the_config_are_found_by_name),
     };

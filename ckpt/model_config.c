@@ -33,7 +33,7 @@ static bool has_dense_layers(const struct model_config *c)
 MODEL_FIELDS(MATTERS)
 
 #define ROW(kind, name, role, zero, when) \
-    {FIELD_ROW(struct model_config, kind, name), FIELD_##role, ZERO_##zero, name##_matters},
+    {FIELD_ROW(struct model_config, name), FIELD_##role, ZERO_##zero, name##_matters},
 const struct model_field model_fields[] = {MODEL_FIELDS(ROW)};
 // clang-format on
 const size_t num_model_fields = sizeof model_fields / sizeof *model_fields;

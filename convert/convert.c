@@ -25,7 +25,7 @@
 
 struct convert_flags {
     struct source_flags source;
-    struct layout_flags layout;
+    struct layout_options layout;
     struct run_flags run;
     struct output_flags output;
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
@@ -127,39 +127,17 @@ static const struct format *target_format(const struct run *r)
     return own->becomes ? own->becomes : own;
 }
 
-/* The layout that is given; what is not is the source's own, but where layers are distributed anew.
- */
-static struct layout_options wanted_layout(const struct run *r)
-{
-    struct layout_options o = layout_options_of(&r->flags->layout);
-    const struct layout *s = &r->source.layout;
-    bool distributes = o.pp || o.virtual_stages || o.layers_per_virtual_stage || o.first_layers ||
-                       o.last_layers || o.count_embedding || o.count_loss || o.pipeline_layout;
-    if (!o.tp) {
-        o.tp = s->tp;
-        if (!o.etp) o.etp = s->etp;
-    }
-    if (!o.ep) o.ep = s->ep;
-    if (!o.pp) o.pp = s->pp;
-    if (distributes) return o;
-    o.virtual_stages = s->vpp;
-    o.first_layers = s->first_layers;
-    o.last_layers = s->last_layers;
-    o.count_embedding = s->count_embedding;
-    o.count_loss = s->count_loss;
-    o.pipeline_layout = s->pipeline_layout;
-    return o;
-}
-
 static struct target_options target_options_of(const struct run *r, const struct source_options *s)
 {
     const struct convert_flags *f = r->flags;
+    struct layout_options layout = f->layout;
+    layout_options_complete(&layout, &r->source.layout);
     bool local = f->transformer_impl
                      ? strcmp(f->transformer_impl, "local") == 0
                      : r->source.format->has & FORMAT_ARGS && !r->source.transformer_engine_names;
     return (struct target_options){
         .format = target_format(r),
-        .layout = wanted_layout(r),
+        .layout = layout,
         .casts = s->casts,
         .dtype = s->dtype,
         .divisible_by = f->divisible_by,

@@ -9,48 +9,125 @@
 
 #include "common/json.h"
 
-/* Members of the config that args and run_config.yaml hold as they are. NULL: it has no such name,
- * or says it in another way (below). The first name is written, all are read. */
-static const struct {
-    const char *field, *args[2], *run_config;
-} same[] = {
-    {"num_layers", {"num_layers"}, "num_layers"},
-    {"hidden_size", {"hidden_size"}, "hidden_size"},
-    {"ffn_hidden_size", {"ffn_hidden_size"}, "ffn_hidden_size"},
-    {"num_attention_heads", {"num_attention_heads"}, "num_attention_heads"},
-    {"kv_channels", {"kv_channels"}, "kv_channels"},
-    {"make_vocab_size_divisible_by",
-     {"make_vocab_size_divisible_by"},
-     "make_vocab_size_divisible_by"},
-    {"padded_vocab_size", {"padded_vocab_size"}, NULL},
-    {"vocab_size", {NULL}, "vocab_size"},
-    {"max_position_embeddings", {"max_position_embeddings"}, "seq_length"},
-    {"normalization", {"normalization"}, "normalization"},
-    {"layernorm_epsilon", {"norm_epsilon", "layernorm_epsilon"}, "layernorm_epsilon"},
-    {"gated_linear_unit", {"swiglu"}, "gated_linear_unit"},
-    {"add_bias_linear", {"add_bias_linear"}, "add_bias_linear"},
-    {"add_qkv_bias", {"add_qkv_bias"}, "add_qkv_bias"},
-    {"qk_layernorm", {"qk_layernorm"}, "qk_layernorm"},
-    {"softmax_scale", {NULL}, "softmax_scale"}, /* args of newer releases may have it */
-    {"untie_embeddings_and_output_weights", {"untie_embeddings_and_output_weights"}, NULL},
-    {"position_embedding_type", {"position_embedding_type"}, "position_embedding_type"},
-    {"rotary_base", {"rotary_base"}, "rotary_base"},
-    {"rotary_percent", {"rotary_percent"}, "rotary_percent"},
-    {"rotary_interleaved", {"rotary_interleaved"}, "rotary_interleaved"},
-    {"attention_dropout", {"attention_dropout"}, "attention_dropout"},
-    {"hidden_dropout", {"hidden_dropout"}, "hidden_dropout"},
-    {"init_method_std", {"init_method_std"}, "init_method_std"},
-    {"num_experts", {"num_experts"}, "num_moe_experts"},
-    {"moe_router_topk", {"moe_router_topk"}, "moe_router_topk"},
-    {"moe_ffn_hidden_size", {"moe_ffn_hidden_size"}, "moe_ffn_hidden_size"},
-    {"moe_router_pre_softmax", {"moe_router_pre_softmax"}, "moe_router_pre_softmax"},
-    {"moe_aux_loss_coeff", {"moe_aux_loss_coeff"}, "moe_aux_loss_coeff"},
+/* A member of a struct that args and run_config.yaml hold as it is. The first of its names in args
+ * counts, all are written. NULL: it has no such name. */
+struct key {
+    struct field field;
+    const char *args[2], *run_config;
 };
-enum { NUM_SAME = sizeof same / sizeof *same };
 
-static const struct field *field_of(size_t i)
+// clang-format off
+#define MODEL(name) FIELD_ROW(struct model_config, name)
+static const struct key model_keys[] = {
+    /* in args, in run_config.yaml; what has neither is said in another way (below) */
+    {MODEL(num_layers),                            {"num_layers"},                                 "num_layers"},
+    {MODEL(hidden_size),                           {"hidden_size"},                                "hidden_size"},
+    {MODEL(ffn_hidden_size),                       {"ffn_hidden_size"},                            "ffn_hidden_size"},
+    {MODEL(num_attention_heads),                   {"num_attention_heads"},                        "num_attention_heads"},
+    {MODEL(kv_channels),                           {"kv_channels"},                                "kv_channels"},
+    {MODEL(make_vocab_size_divisible_by),          {"make_vocab_size_divisible_by"},               "make_vocab_size_divisible_by"},
+    {MODEL(padded_vocab_size),                     {"padded_vocab_size"},                          NULL},
+    {MODEL(vocab_size),                            {NULL},                                         "vocab_size"},
+    {MODEL(max_position_embeddings),               {"max_position_embeddings"},                    "seq_length"},
+    {MODEL(normalization),                         {"normalization"},                              "normalization"},
+    {MODEL(layernorm_epsilon),                     {"norm_epsilon", "layernorm_epsilon"},          "layernorm_epsilon"},
+    {MODEL(gated_linear_unit),                     {"swiglu"},                                     "gated_linear_unit"},
+    {MODEL(add_bias_linear),                       {"add_bias_linear"},                            "add_bias_linear"},
+    {MODEL(add_qkv_bias),                          {"add_qkv_bias"},                               "add_qkv_bias"},
+    {MODEL(qk_layernorm),                          {"qk_layernorm"},                               "qk_layernorm"},
+    {MODEL(softmax_scale),                         {NULL},                                         "softmax_scale"}, /* args of newer releases may have it */
+    {MODEL(untie_embeddings_and_output_weights),   {"untie_embeddings_and_output_weights"},        NULL},
+    {MODEL(position_embedding_type),               {"position_embedding_type"},                    "position_embedding_type"},
+    {MODEL(rotary_base),                           {"rotary_base"},                                "rotary_base"},
+    {MODEL(rotary_percent),                        {"rotary_percent"},                             "rotary_percent"},
+    {MODEL(rotary_interleaved),                    {"rotary_interleaved"},                         "rotary_interleaved"},
+    {MODEL(attention_dropout),                     {"attention_dropout"},                          "attention_dropout"},
+    {MODEL(hidden_dropout),                        {"hidden_dropout"},                             "hidden_dropout"},
+    {MODEL(init_method_std),                       {"init_method_std"},                            "init_method_std"},
+    {MODEL(num_experts),                           {"num_experts"},                                "num_moe_experts"},
+    {MODEL(moe_router_topk),                       {"moe_router_topk"},                            "moe_router_topk"},
+    {MODEL(moe_ffn_hidden_size),                   {"moe_ffn_hidden_size"},                        "moe_ffn_hidden_size"},
+    {MODEL(moe_router_pre_softmax),                {"moe_router_pre_softmax"},                     "moe_router_pre_softmax"},
+    {MODEL(moe_aux_loss_coeff),                    {"moe_aux_loss_coeff"},                         "moe_aux_loss_coeff"},
+};
+
+/* A layout as Megatron says it. */
+struct megatron_layout {
+    struct layout_options options;
+    uint64_t transformer_pp, layers_per_chunk, chunks_per_rank, cp, dp, world; /* follow from it */
+};
+
+#define LAYOUT(name) FIELD_ROW(struct megatron_layout, name)
+static const struct key layout_keys[] = {
+    {LAYOUT(options.tp),               {"tensor_model_parallel_size"},                 "tensor_model_parallel_size"},
+    {LAYOUT(options.pp),               {"pipeline_model_parallel_size"},               "pipeline_model_parallel_size"},
+    {LAYOUT(transformer_pp),           {"transformer_pipeline_model_parallel_size"},   NULL},
+    {LAYOUT(options.virtual_stages),   {"virtual_pipeline_model_parallel_size"},       "virtual_pipeline_model_parallel_size"},
+    {LAYOUT(layers_per_chunk),         {"num_layers_per_virtual_pipeline_stage"},      NULL},
+    {LAYOUT(chunks_per_rank),          {"num_virtual_stages_per_pipeline_rank"},       NULL},
+    {LAYOUT(options.ep),               {"expert_model_parallel_size"},                 "expert_model_parallel_size"},
+    {LAYOUT(options.etp),              {"expert_tensor_parallel_size"},                "expert_tensor_parallel_size"},
+    {LAYOUT(cp),                       {"context_parallel_size"},                      "context_parallel_size"},
+    {LAYOUT(options.first_layers),     {"decoder_first_pipeline_num_layers"},          "num_layers_in_first_pipeline_stage"},
+    {LAYOUT(options.last_layers),      {"decoder_last_pipeline_num_layers"},           "num_layers_in_last_pipeline_stage"},
+    {LAYOUT(options.count_embedding),  {"account_for_embedding_in_pipeline_split"},    "account_for_embedding_in_pipeline_split"},
+    {LAYOUT(options.count_loss),       {"account_for_loss_in_pipeline_split"},         "account_for_loss_in_pipeline_split"},
+    {LAYOUT(options.pipeline_layout),  {"pipeline_model_parallel_layout"},             "pipeline_model_parallel_layout"},
+    {LAYOUT(dp),                       {"data_parallel_size"},                         NULL},
+    {LAYOUT(world),                    {"world_size"},                                 NULL},
+};
+// clang-format on
+enum {
+    NUM_MODEL_KEYS = sizeof model_keys / sizeof *model_keys,
+    NUM_LAYOUT_KEYS = sizeof layout_keys / sizeof *layout_keys
+};
+
+static void read_args(const struct key *keys, size_t count, const struct value *args,
+                      struct arena *a, void *to)
 {
-    return &model_field_find(same[i].field)->field;
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 2; k-- > 0;)
+            if (keys[i].args[k])
+                (void)field_set_value(&keys[i].field, to, value_get(args, keys[i].args[k]), a);
+}
+
+static void read_run_config(const struct key *keys, size_t count, const cJSON *model,
+                            struct arena *a, void *to)
+{
+    for (size_t i = 0; i < count; i++)
+        if (keys[i].run_config)
+            (void)field_set_json(&keys[i].field, to, json_get(model, keys[i].run_config), a);
+}
+
+/* A size that is 0 is none. */
+static struct scalar scalar_of(const struct key *key, const void *from)
+{
+    const struct scalar s = field_get(&key->field, from);
+    return s.kind == FIELD_UINT && !s.number ? (struct scalar){.kind = FIELD_TEXT} : s;
+}
+
+static void write_args(const struct key *keys, size_t count, const void *from, struct arena *a,
+                       struct value *d)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < 2 && keys[i].args[k]; k++)
+            value_dict_set(a, d, keys[i].args[k], scalar_value(scalar_of(&keys[i], from), a));
+}
+
+/* Replaces item `name`, in its place, or adds it. */
+static void put(cJSON *o, const char *name, cJSON *item)
+{
+    if (json_get(o, name))
+        cJSON_ReplaceItemInObjectCaseSensitive(o, name, item);
+    else
+        cJSON_AddItemToObject(o, name, item);
+}
+
+static void write_run_config(const struct key *keys, size_t count, const void *from, cJSON *model)
+{
+    for (size_t i = 0; i < count; i++)
+        if (keys[i].run_config)
+            put(model, keys[i].run_config, scalar_json(scalar_of(&keys[i], from)));
 }
 
 /* ---- reading args ---- */
@@ -205,10 +282,7 @@ static void window_from_args(const struct value *args, struct arena *a, struct m
 
 void model_config_from_args(const struct value *args, struct arena *a, struct model_config *c)
 {
-    for (size_t i = 0; i < NUM_SAME; i++)
-        for (size_t k = 2; k-- > 0;) /* the first name counts */
-            if (same[i].args[k])
-                (void)field_set_value(field_of(i), c, value_get(args, same[i].args[k]), a);
+    read_args(model_keys, NUM_MODEL_KEYS, args, a, c);
     groups_from_args(args, c);
     activation_from_args(args, c);
     rope_from_args(args, c);
@@ -220,12 +294,6 @@ void model_config_from_args(const struct value *args, struct arena *a, struct mo
     model_config_join_biases(c);
 }
 
-static uint64_t uint_of(const struct value *args, const char *name)
-{
-    int64_t n;
-    return value_as_int(value_get(args, name), &n) && n > 0 ? (uint64_t)n : 0;
-}
-
 /* A layout in args is the text, or an object whose input_data is it. */
 static const char *pipeline_layout_of(const struct value *args)
 {
@@ -234,27 +302,27 @@ static const char *pipeline_layout_of(const struct value *args)
     return text ? text : value_as_text(value_get(v, "input_data"));
 }
 
+/* A pipeline layout says all of how layers are dealt. */
+static void let_layout_decide(struct layout_options *o)
+{
+    if (!o->pipeline_layout) return;
+    *o = (struct layout_options){.tp = o->tp,
+                                 .pp = o->pp,
+                                 .ep = o->ep,
+                                 .etp = o->etp,
+                                 .pipeline_layout = o->pipeline_layout};
+}
+
 void layout_options_from_args(const struct value *args, struct arena *a, struct layout_options *o)
 {
-    *o = (struct layout_options){
-        .tp = uint_of(args, value_get(args, "tensor_model_parallel_size")
-                                ? "tensor_model_parallel_size"
-                                : "model_parallel_size"), /* before checkpoint_version 3 */
-        .pp = uint_of(args, "pipeline_model_parallel_size"),
-        .ep = uint_of(args, "expert_model_parallel_size"),
-        .etp = uint_of(args, "expert_tensor_parallel_size"),
-        .virtual_stages = uint_of(args, "virtual_pipeline_model_parallel_size"),
-        .first_layers = uint_of(args, "decoder_first_pipeline_num_layers"),
-        .last_layers = uint_of(args, "decoder_last_pipeline_num_layers"),
-        .count_embedding = flag(args, "account_for_embedding_in_pipeline_split"),
-        .count_loss = flag(args, "account_for_loss_in_pipeline_split"),
-    };
+    struct megatron_layout l = {.options = {0}};
+    read_args(layout_keys, NUM_LAYOUT_KEYS, args, a, &l);
+    if (!value_get(args, "tensor_model_parallel_size")) /* before checkpoint_version 3 */
+        (void)field_set_value(&layout_keys[0].field, &l, value_get(args, "model_parallel_size"), a);
+    *o = l.options;
     const char *text = pipeline_layout_of(args);
     if (text) o->pipeline_layout = arena_text(a, text, strlen(text));
-    if (o->pipeline_layout) {
-        o->virtual_stages = o->first_layers = o->last_layers = 0;
-        o->count_embedding = o->count_loss = false;
-    }
+    let_layout_decide(o);
 }
 
 /* ---- reading run_config.yaml ---- */
@@ -285,9 +353,7 @@ void model_config_from_run_config(const cJSON *model, struct arena *a, struct mo
 {
     double factor = 1;
     int64_t left = -1;
-    for (size_t i = 0; i < NUM_SAME; i++)
-        if (same[i].run_config)
-            (void)field_set_json(field_of(i), c, json_get(model, same[i].run_config), a);
+    read_run_config(model_keys, NUM_MODEL_KEYS, model, a, c);
     c->num_query_groups = c->num_attention_heads;
     (void)json_as_u64(json_get(model, "num_query_groups"), &c->num_query_groups);
     c->untie_embeddings_and_output_weights =
@@ -310,21 +376,10 @@ void model_config_from_run_config(const cJSON *model, struct arena *a, struct mo
 
 void layout_options_from_run_config(const cJSON *model, struct arena *a, struct layout_options *o)
 {
-    const char *text = json_as_text(json_get(model, "pipeline_model_parallel_layout"));
-    *o = (struct layout_options){0};
-    (void)json_as_u64(json_get(model, "tensor_model_parallel_size"), &o->tp);
-    (void)json_as_u64(json_get(model, "pipeline_model_parallel_size"), &o->pp);
-    (void)json_as_u64(json_get(model, "expert_model_parallel_size"), &o->ep);
-    (void)json_as_u64(json_get(model, "expert_tensor_parallel_size"), &o->etp);
-    if (text) {
-        o->pipeline_layout = arena_text(a, text, strlen(text));
-        return;
-    }
-    (void)json_as_u64(json_get(model, "virtual_pipeline_model_parallel_size"), &o->virtual_stages);
-    (void)json_as_u64(json_get(model, "num_layers_in_first_pipeline_stage"), &o->first_layers);
-    (void)json_as_u64(json_get(model, "num_layers_in_last_pipeline_stage"), &o->last_layers);
-    o->count_embedding = cJSON_IsTrue(json_get(model, "account_for_embedding_in_pipeline_split"));
-    o->count_loss = cJSON_IsTrue(json_get(model, "account_for_loss_in_pipeline_split"));
+    struct megatron_layout l = {.options = {0}};
+    read_run_config(layout_keys, NUM_LAYOUT_KEYS, model, a, &l);
+    *o = l.options;
+    let_layout_decide(o);
 }
 
 /* ---- what no family has ---- */
@@ -435,12 +490,6 @@ const char *run_config_beyond_hf(const cJSON *model, struct arena *a)
 
 /* ---- writing args ---- */
 
-/* A size that is 0 is none. */
-static struct scalar none_of_0(struct scalar s)
-{
-    return s.kind == FIELD_UINT && !s.number ? (struct scalar){.kind = FIELD_TEXT} : s;
-}
-
 static bool is_text(const char *text, const char *other)
 {
     return text && strcmp(text, other) == 0;
@@ -466,32 +515,29 @@ static void set_int_or_none(struct arena *a, struct value *d, const char *name, 
     value_dict_set(a, d, name, n ? value_int(a, (int64_t)n) : value_none(a));
 }
 
+static struct megatron_layout layout_as_said(const struct args_facts *f)
+{
+    const struct layout *l = f->layout;
+    const struct layout_options *o = &l->options;
+    const uint64_t ranks = layout_stage_ranks(l);
+    struct megatron_layout out = {.options = *o,
+                                  .transformer_pp = l->pp,
+                                  .cp = 1,
+                                  .dp = ranks / l->tp,
+                                  .world = ranks * l->pp};
+    if (l->vpp <= 1 || o->pipeline_layout) return out;
+    if (o->first_layers || o->last_layers || o->count_embedding || o->count_loss)
+        out.chunks_per_rank = l->vpp;
+    else
+        out.layers_per_chunk = f->config->num_layers / l->pp / l->vpp;
+    return out;
+}
+
 /* What a layout says, and what follows from it. */
 static void set_layout(struct arena *a, struct value *d, const struct args_facts *f)
 {
-    const struct layout *l = f->layout;
-    set_int(a, d, "tensor_model_parallel_size", l->tp);
-    set_int(a, d, "pipeline_model_parallel_size", l->pp);
-    set_int(a, d, "transformer_pipeline_model_parallel_size", l->pp);
-    set_int_or_none(a, d, "virtual_pipeline_model_parallel_size", l->vpp > 1 ? l->vpp : 0);
-    bool even = l->vpp > 1 && !l->pipeline_layout && !l->first_layers && !l->last_layers &&
-                !l->count_embedding && !l->count_loss;
-    set_int_or_none(a, d, "num_layers_per_virtual_pipeline_stage",
-                    even ? f->config->num_layers / l->pp / l->vpp : 0);
-    set_int_or_none(a, d, "num_virtual_stages_per_pipeline_rank",
-                    l->vpp > 1 && !even && !l->pipeline_layout ? l->vpp : 0);
-    set_int(a, d, "expert_model_parallel_size", l->ep);
-    set_int(a, d, "expert_tensor_parallel_size", l->etp);
-    set_int(a, d, "context_parallel_size", 1);
-    set_int_or_none(a, d, "decoder_first_pipeline_num_layers", l->first_layers);
-    set_int_or_none(a, d, "decoder_last_pipeline_num_layers", l->last_layers);
-    set_bool(a, d, "account_for_embedding_in_pipeline_split", l->count_embedding);
-    set_bool(a, d, "account_for_loss_in_pipeline_split", l->count_loss);
-    value_dict_set(a, d, "pipeline_model_parallel_layout",
-                   l->pipeline_layout ? value_text(a, l->pipeline_layout) : value_none(a));
-    uint64_t ranks = layout_stage_ranks(l);
-    set_int(a, d, "data_parallel_size", ranks / l->tp);
-    set_int(a, d, "world_size", ranks * l->pp);
+    const struct megatron_layout l = layout_as_said(f);
+    write_args(layout_keys, NUM_LAYOUT_KEYS, &l, a, d);
     set_int(a, d, "rank", 0);
     set_int_or_none(a, d, "padded_vocab_size", f->padded_vocab);
     set_int(a, d, "make_vocab_size_divisible_by", f->divisible_by);
@@ -506,10 +552,7 @@ static void set_layout(struct arena *a, struct value *d, const struct args_facts
 
 static void set_model(struct arena *a, struct value *d, const struct model_config *c)
 {
-    for (size_t i = 0; i < NUM_SAME; i++)
-        for (size_t k = 0; k < 2 && same[i].args[k]; k++)
-            value_dict_set(a, d, same[i].args[k],
-                           scalar_value(none_of_0(field_get(field_of(i), c)), a));
+    write_args(model_keys, NUM_MODEL_KEYS, c, a, d);
     set_bool(a, d, "swiglu", c->gated_linear_unit && is_text(c->activation_func, "silu"));
     set_bool(a, d, "squared_relu", is_text(c->activation_func, "squared_relu"));
     set_bool(a, d, "quick_geglu",
@@ -733,15 +776,6 @@ struct value *args_update(struct arena *a, const struct value *args, const struc
 
 /* ---- writing run_config.yaml ---- */
 
-/* Replaces item `name`, in its place, or adds it. */
-static void put(cJSON *o, const char *name, cJSON *item)
-{
-    if (json_get(o, name))
-        cJSON_ReplaceItemInObjectCaseSensitive(o, name, item);
-    else
-        cJSON_AddItemToObject(o, name, item);
-}
-
 static void put_uint(cJSON *o, const char *name, uint64_t n)
 {
     put(o, name, n ? json_new_u64(n) : cJSON_CreateNull());
@@ -800,9 +834,7 @@ static void put_vocabulary(cJSON *o, const struct args_facts *f)
 static void put_model(cJSON *o, const struct args_facts *f)
 {
     const struct model_config *c = f->config;
-    for (size_t i = 0; i < NUM_SAME; i++)
-        if (same[i].run_config)
-            put(o, same[i].run_config, scalar_json(none_of_0(field_get(field_of(i), c))));
+    write_run_config(model_keys, NUM_MODEL_KEYS, c, o);
     put_uint(o, "num_query_groups", c->num_query_groups);
     put(o, "share_embeddings_and_output_weights",
         cJSON_CreateBool(!c->untie_embeddings_and_output_weights));
@@ -827,19 +859,8 @@ static void put_model(cJSON *o, const struct args_facts *f)
 
 static void put_layout(cJSON *o, const struct args_facts *f)
 {
-    const struct layout *l = f->layout;
-    put_uint(o, "tensor_model_parallel_size", l->tp);
-    put_uint(o, "pipeline_model_parallel_size", l->pp);
-    put_uint(o, "virtual_pipeline_model_parallel_size", l->vpp > 1 ? l->vpp : 0);
-    put_uint(o, "expert_model_parallel_size", l->ep);
-    put_uint(o, "expert_tensor_parallel_size", l->etp);
-    put_uint(o, "context_parallel_size", 1);
-    put_uint(o, "num_layers_in_first_pipeline_stage", l->first_layers);
-    put_uint(o, "num_layers_in_last_pipeline_stage", l->last_layers);
-    put(o, "account_for_embedding_in_pipeline_split", cJSON_CreateBool(l->count_embedding));
-    put(o, "account_for_loss_in_pipeline_split", cJSON_CreateBool(l->count_loss));
-    put(o, "pipeline_model_parallel_layout",
-        l->pipeline_layout ? cJSON_CreateString(l->pipeline_layout) : cJSON_CreateNull());
+    const struct megatron_layout l = layout_as_said(f);
+    write_run_config(layout_keys, NUM_LAYOUT_KEYS, &l, o);
     put(o, "transformer_impl",
         cJSON_CreateString(f->transformer_engine ? "transformer_engine" : "local"));
     put(o, "moe_grouped_gemm", cJSON_CreateBool(f->grouped_gemm));

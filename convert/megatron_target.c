@@ -158,7 +158,7 @@ static enum status check_config(struct target *t, struct error *err)
 static void note_empty_stages(struct target *t)
 {
     const struct layout *l = &t->layout;
-    for (uint64_t s = 0; s < l->pp * l->vpp && !l->pipeline_layout; s++)
+    for (uint64_t s = 0; s < l->pp * l->vpp && !l->options.pipeline_layout; s++)
         if (!l->stages[s].num_layers)
             notes_add(&t->notes, &t->plan.arena,
                       "pipeline stage %" PRIu64 " of 0 to %" PRIu64 " has no layers", s,

@@ -20,17 +20,17 @@ const struct arg source_args[] = {
 };
 
 const struct arg layout_args[] = {
-    UINT(struct layout_flags, "--tensor-model-parallel-size --tp --target-tensor-parallel-size", tp, "tensor parallel ranks"),
-    UINT(struct layout_flags, "--pipeline-model-parallel-size --pp --target-pipeline-parallel-size", pp, "pipeline ranks"),
-    UINT(struct layout_flags, "--expert-model-parallel-size --ep --target-expert-parallel-size", ep, "expert parallel ranks"),
-    UINT(struct layout_flags, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: as --tp"),
-    UINT(struct layout_flags, "--num-virtual-stages-per-pipeline-rank --vpp --virtual-pipeline-model-parallel-size", virtual_stages, "virtual pipeline stages (model chunks) per pipeline rank"),
-    UINT(struct layout_flags, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, given as layers per chunk"),
-    UINT(struct layout_flags, "--decoder-first-pipeline-num-layers --num-layers-in-first-pipeline-stage", first_layers, "layers of the first pipeline rank"),
-    UINT(struct layout_flags, "--decoder-last-pipeline-num-layers --num-layers-in-last-pipeline-stage", last_layers, "layers of the last pipeline rank"),
-    FLAG(struct layout_flags, "--account-for-embedding-in-pipeline-split", count_embedding, "count the embedding as a layer when layers are distributed"),
-    FLAG(struct layout_flags, "--account-for-loss-in-pipeline-split", count_loss, "count the loss as a layer when layers are distributed"),
-    TEXT(struct layout_flags, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "explicit stage layout, such as Et*3|(tt|)*29,L"),
+    UINT(struct layout_options, "--tensor-model-parallel-size --tp --target-tensor-parallel-size", tp, "tensor parallel ranks"),
+    UINT(struct layout_options, "--pipeline-model-parallel-size --pp --target-pipeline-parallel-size", pp, "pipeline ranks"),
+    UINT(struct layout_options, "--expert-model-parallel-size --ep --target-expert-parallel-size", ep, "expert parallel ranks"),
+    UINT(struct layout_options, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: as --tp"),
+    UINT(struct layout_options, "--num-virtual-stages-per-pipeline-rank --vpp --virtual-pipeline-model-parallel-size", virtual_stages, "virtual pipeline stages (model chunks) per pipeline rank"),
+    UINT(struct layout_options, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, given as layers per chunk"),
+    UINT(struct layout_options, "--decoder-first-pipeline-num-layers --num-layers-in-first-pipeline-stage", first_layers, "layers of the first pipeline rank"),
+    UINT(struct layout_options, "--decoder-last-pipeline-num-layers --num-layers-in-last-pipeline-stage", last_layers, "layers of the last pipeline rank"),
+    FLAG(struct layout_options, "--account-for-embedding-in-pipeline-split", count_embedding, "count the embedding as a layer when layers are distributed"),
+    FLAG(struct layout_options, "--account-for-loss-in-pipeline-split", count_loss, "count the loss as a layer when layers are distributed"),
+    TEXT(struct layout_options, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "explicit stage layout, such as Et*3|(tt|)*29,L"),
 };
 
 const struct arg run_args[] = {
@@ -53,27 +53,6 @@ _Static_assert(sizeof source_args / sizeof *source_args == NUM_SOURCE_ARGS, "opt
 _Static_assert(sizeof layout_args / sizeof *layout_args == NUM_LAYOUT_ARGS, "options.h");
 _Static_assert(sizeof run_args / sizeof *run_args == NUM_RUN_ARGS, "options.h");
 _Static_assert(sizeof output_args / sizeof *output_args == NUM_OUTPUT_ARGS, "options.h");
-
-struct layout_options layout_options_of(const struct layout_flags *f)
-{
-    return (struct layout_options){.tp = f->tp,
-                                   .pp = f->pp,
-                                   .ep = f->ep,
-                                   .etp = f->etp,
-                                   .virtual_stages = f->virtual_stages,
-                                   .layers_per_virtual_stage = f->layers_per_virtual_stage,
-                                   .first_layers = f->first_layers,
-                                   .last_layers = f->last_layers,
-                                   .count_embedding = f->count_embedding,
-                                   .count_loss = f->count_loss,
-                                   .pipeline_layout = f->pipeline_layout};
-}
-
-bool layout_is_given(const struct layout_flags *f)
-{
-    static const struct layout_flags none;
-    return memcmp(f, &none, sizeof none) != 0;
-}
 
 struct executor_options executor_options_of(const struct run_flags *r, const struct output_flags *o)
 {

@@ -14,13 +14,6 @@ struct source_flags {
     uint64_t true_vocab_size;
 };
 
-/* Which layout a target has. */
-struct layout_flags {
-    uint64_t tp, pp, ep, etp, virtual_stages, layers_per_virtual_stage, first_layers, last_layers;
-    bool count_embedding, count_loss;
-    const char *pipeline_layout;
-};
-
 /* How work is done. */
 struct run_flags {
     uint64_t threads, max_memory;
@@ -33,12 +26,16 @@ struct output_flags {
     const char *progress;
 };
 
+/* layout_args are of struct layout_options. */
 extern const struct arg source_args[], layout_args[], run_args[], output_args[];
 enum { NUM_READ_ARGS = 3 }; /* of run_args, for commands that write nothing */
-enum { NUM_SOURCE_ARGS = 5, NUM_LAYOUT_ARGS = 11, NUM_RUN_ARGS = 5, NUM_OUTPUT_ARGS = 4 };
+enum {
+    NUM_SOURCE_ARGS = 5,
+    NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS,
+    NUM_RUN_ARGS = 5,
+    NUM_OUTPUT_ARGS = 4
+};
 
-struct layout_options layout_options_of(const struct layout_flags *f);
-bool layout_is_given(const struct layout_flags *f);
 struct executor_options executor_options_of(const struct run_flags *r,
                                             const struct output_flags *o);
 /* What --to (a dtype) and the source flags say. */

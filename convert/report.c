@@ -339,14 +339,12 @@ static void add_names(cJSON *object, const char *name, const char *const *names,
         cJSON_AddItemToArray(list, cJSON_CreateString(names[i]));
 }
 
-static void layout_json(cJSON *object, const struct layout *l)
+void report_layout_json(cJSON *object, const struct layout *l)
 {
     cJSON *o = cJSON_AddObjectToObject(object, "layout");
-    json_add_u64(o, "tp", max_u64(l->tp, 1)); /* 0: a format without layouts */
-    json_add_u64(o, "pp", max_u64(l->pp, 1));
-    json_add_u64(o, "vpp", max_u64(l->vpp, 1));
-    json_add_u64(o, "ep", max_u64(l->ep, 1));
-    json_add_u64(o, "etp", max_u64(l->etp, 1));
+#define ADD(kind, name) json_add_u64(o, #name, max_u64(l->name, 1)); /* 0: it has no layout */
+    LAYOUT_SIZES(ADD)
+#undef ADD
 }
 
 /* Those of the source, then those of the target. */
@@ -370,7 +368,7 @@ static void source_json(cJSON *object, const struct conversion *x)
     json_add_text(o, "format", c->format->name);
     json_add_text(o, "family", c->family);
     if (c->iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->iteration);
-    layout_json(o, &c->layout);
+    report_layout_json(o, &c->layout);
     json_add_u64(o, "parameters", n.elements);
     json_add_u64(o, "bytes", n.bytes);
     json_add_u64(o, "shards", count_all_pieces(x));
@@ -386,7 +384,7 @@ void report_target_json(cJSON *object, const struct conversion *c)
     json_add_text(o, "path", c->destination);
     json_add_text(o, "format", t->format->name);
     json_add_text(o, "unit", t->unit);
-    layout_json(o, &t->layout);
+    report_layout_json(o, &t->layout);
     json_add_u64(o, "files", t->facts.num_weight_files);
     json_add_u64(o, "bytes", t->plan.target_bytes);
     json_add_u64(o, "tensors", t->facts.num_target_tensors);

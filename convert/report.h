@@ -36,6 +36,8 @@ void report_plan(struct strbuf *out, const struct conversion *c);
  */
 void report_sides_json(cJSON *object, const struct conversion *c);
 void report_target_json(cJSON *object, const struct conversion *c);
+/* {"tp": 2, ...} as "layout": its sizes. */
+void report_layout_json(cJSON *object, const struct layout *l);
 void report_replaces_json(cJSON *object, const struct publish_replaced *r); /* as "replaces" */
 void report_lossy_json(cJSON *object, const struct target *t);
 void report_plan_json(cJSON *object, const struct conversion *c);

@@ -57,11 +57,9 @@ void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT])
 static void add_options(struct sha256 *s, const struct engine_model *m)
 {
     const struct model_options *o = &m->options;
-    const struct layout_options *l = &o->layout;
-    ADD(s, l->tp, l->pp, l->ep, l->etp, l->virtual_stages, l->layers_per_virtual_stage,
-        l->first_layers, l->last_layers, l->count_embedding, l->count_loss, o->cp, o->dp,
-        o->sequence_parallel, o->cp_kind, o->elem, o->collectives, m->on_gpu);
-    add_text(s, l->pipeline_layout);
+    for (size_t i = 0; i < NUM_LAYOUT_FIELDS; i++)
+        add_field(s, &o->layout, &layout_fields[i]);
+    ADD(s, o->cp, o->dp, o->sequence_parallel, o->cp_kind, o->elem, o->collectives, m->on_gpu);
 }
 
 static void add_pass(struct sha256 *s, const struct pass_options *o)

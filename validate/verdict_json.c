@@ -4,7 +4,7 @@
 
 #include "common/json.h"
 #include "convert/format.h"
-#include "convert/options.h"
+#include "convert/report.h"
 #include "validate/hints.h"
 #include "validate/stored_names.h"
 #include "validate/verdict.h"
@@ -26,16 +26,6 @@ static void notes_json(cJSON *o, const char *const *notes, size_t count)
 
 /* ---- sides ---- */
 
-static void layout_json(cJSON *o, const struct layout *l)
-{
-    cJSON *layout = cJSON_AddObjectToObject(o, "layout");
-    json_add_u64(layout, "tp", l->tp);
-    json_add_u64(layout, "pp", l->pp);
-    json_add_u64(layout, "vpp", l->vpp);
-    json_add_u64(layout, "ep", l->ep);
-    json_add_u64(layout, "etp", l->etp);
-}
-
 static cJSON *field_json(const struct field *f, const struct model_config *m)
 {
     const struct scalar s = field_get(f, m);
@@ -56,7 +46,7 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
     json_add_u64(side, "padding_tensors", s->num_padding);
     json_add_u64(side, "optimizer_tensors_left_out", s->num_optimizer);
     if (!s->stored_only) {
-        layout_json(side, &c->layout);
+        report_layout_json(side, &c->layout);
         cJSON *config = cJSON_AddObjectToObject(side, "config");
         for (size_t i = 0; i < num_model_fields; i++)
             cJSON_AddItemToObject(config, model_fields[i].field.name,

@@ -36,7 +36,7 @@ static enum collectives_way collectives_of(const struct engine_flags *e)
 /* Products of sizes are numbers of ranks, and must stay such. */
 static enum status check_sizes(const struct compute_flags *f, struct error *err)
 {
-    const struct layout_flags *l = &f->layout;
+    const struct layout_options *l = &f->layout;
     const uint64_t sizes[] = {l->tp, l->pp, l->ep, l->etp, f->engine.cp, f->engine.dp};
     uint64_t ranks = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -56,7 +56,7 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
     *out = (struct engine_model){
         .path = path,
         .source = &f->source,
-        .options = {.layout = layout_options_of(&f->layout),
+        .options = {.layout = f->layout,
                     .cp = (unsigned)e->cp,
                     .dp = (unsigned)e->dp,
                     .sequence_parallel = e->sequence_parallel,

@@ -6,7 +6,7 @@
 #include "convert/end_tokens.h"
 #include "train/engine.h"
 
-/* How a model is cut and what it is computed in, beside the layout_flags of conversions. */
+/* How a model is cut and what it is computed in, beside the layout_args of conversions. */
 struct engine_flags {
     uint64_t cp, dp;
     bool sequence_parallel;
@@ -23,7 +23,7 @@ enum { NUM_PARALLEL_ARGS = 7 };
 /* What a command that computes is told. */
 struct compute_flags {
     struct source_flags source;
-    struct layout_flags layout;
+    struct layout_options layout;
     struct engine_flags engine;
     struct output_flags output;
 };
