@@ -321,23 +321,6 @@ static enum status read_rope(const struct config_context *x, const cJSON *theta,
     return OK;
 }
 
-static bool same_rope(const struct model_config *a, const struct model_config *b)
-{
-#define NUMBERS(c)                                                                                 \
-    {                                                                                              \
-        c->rotary_base, c->rotary_percent, c->rope_factor, c->rope_low_freq_factor,                \
-            c->rope_high_freq_factor, c->rope_beta_fast, c->rope_beta_slow,                        \
-            c->rope_attention_factor                                                               \
-    }
-    const double x[] = NUMBERS(a), y[] = NUMBERS(b);
-#undef NUMBERS
-    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
-        if (x[i] < y[i] || x[i] > y[i]) return false;
-    return strcmp(a->rope_type, b->rope_type) == 0 &&
-           a->rope_original_max_position == b->rope_original_max_position &&
-           a->rope_untruncated == b->rope_untruncated;
-}
-
 /* Where both spellings are there, releases of transformers differ in which one they take: they must
  * say the same. */
 static enum status rope_from_hf(const struct config_context *x, struct model_config *c,
@@ -352,9 +335,12 @@ static enum status rope_from_hf(const struct config_context *x, struct model_con
         return fail(err, ERR_CORRUPT, "config.json: rope_scaling is not an object");
     TRY(read_rope(x, theta, has_five ? five : has_four ? four : NULL, c, err));
     TRY(read_rope(x, other_theta, has_four ? four : has_five ? five : NULL, &other, err));
-    if (same_rope(c, &other)) return OK;
-    return fail(err, ERR_CORRUPT,
-                "config.json: rope_parameters say something else than rope_theta and rope_scaling");
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (!field_equal(&model_fields[i].field, c, &other))
+            return fail(err, ERR_CORRUPT,
+                        "config.json: rope_parameters say something else than rope_theta and "
+                        "rope_scaling");
+    return OK;
 }
 
 static cJSON *rope_object(const struct model_config *c)

@@ -20,29 +20,34 @@ struct synth_flags {
     struct run_flags run;
     struct output_flags output;
     const char *model, *model_map, *dtype;
-    uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, positions, experts, topk,
-        moe_ffn;
+    struct model_config sizes; /* 0: by default */
     uint64_t seed, max_shard_size;
     bool tied, untied, sparse;
 };
 
 // clang-format off
 #define AT(field) offsetof(struct synth_flags, field)
-#define UINT(names, field, help) {names, ARG_UINT, AT(field), "N", NULL, help}
+/* Options, field of the config c, its default, help. */
+#define FIRST_SIZES(X)                                                                                                                                                                                         \
+    X("--layers --num-layers",            num_layers,              4,                                                       "layers; default 4")                                                               \
+    X("--hidden --hidden-size",           hidden_size,             64,                                                      "hidden size; default 64")                                                         \
+    X("--heads --num-attention-heads",    num_attention_heads,     8,                                                       "attention heads; default 8")                                                      \
+    X("--kv-heads --num-query-groups",    num_query_groups,        c.num_attention_heads % 2 ? c.num_attention_heads : 2,   "key/value heads (query groups); default 2, or as many as --heads if that is odd") \
+    X("--head-dim --kv-channels",         kv_channels,             c.hidden_size / c.num_attention_heads,                   "default: hidden / heads")
+#define FFN_SIZE(X)                                                                                                                                                                                            \
+    X("--ffn-hidden-size",                ffn_hidden_size,         2 * c.hidden_size,                                       "default: twice hidden")
+#define MORE_SIZES(X)                                                                                                                                                                                          \
+    X("--vocab-size",                     vocab_size,              1000,                                                    "default 1000")                                                                    \
+    X("--max-position-embeddings",        max_position_embeddings, 2048,                                                    "default 2048")                                                                    \
+    X("--experts --num-experts",          num_experts,             8,                                                       "number of experts; default 8, in families with experts")                          \
+    X("--topk --moe-router-topk",         moe_router_topk,         2,                                                       "experts per token; default 2")                                                    \
+    X("--moe-ffn-hidden-size",            moe_ffn_hidden_size,     (c.hidden_size + 1) / 2,                                 "FFN size of one expert; default: half of hidden")
+
+#define SIZE_ARG(names, field, usual, help) {names, ARG_UINT, AT(sizes.field), "N", NULL, help},
 static const struct arg synth_args[] = {
     {"--model", ARG_TEXT, AT(model), "FAMILY", NULL, "architecture (see ferry models)"},
     {"--model-map", ARG_TEXT, AT(model_map), "FILE", NULL, "a model map of your own, beside the built-in ones"},
-    UINT("--layers --num-layers", layers, "layers; default 4"),
-    UINT("--hidden --hidden-size", hidden, "hidden size; default 64"),
-    UINT("--heads --num-attention-heads", heads, "attention heads; default 8"),
-    UINT("--kv-heads --num-query-groups", kv_heads, "key/value heads (query groups); default 2, or as many as --heads if that is odd"),
-    UINT("--head-dim --kv-channels", head_dim, "default: hidden / heads"),
-    UINT("--ffn-hidden-size", ffn, "default: twice hidden"),
-    UINT("--vocab-size", vocab, "default 1000"),
-    UINT("--max-position-embeddings", positions, "default 2048"),
-    UINT("--experts --num-experts", experts, "number of experts; default 8, in families with experts"),
-    UINT("--topk --moe-router-topk", topk, "experts per token; default 2"),
-    UINT("--moe-ffn-hidden-size", moe_ffn, "FFN size of one expert; default: half of hidden"),
+    FIRST_SIZES(SIZE_ARG) FFN_SIZE(SIZE_ARG) MORE_SIZES(SIZE_ARG)
     {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "tie the output layer to the embedding; default: as is usual in the family"},
     {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "do not tie the output layer"},
     {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "default bf16"},
@@ -55,6 +60,17 @@ static const struct arg_group synth_groups[] = {
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
+
+/* Where a family has one name for two of them, the first default and the last that is given
+ * counts: experts' FFN before the dense one. */
+static const struct size {
+    const char *names;
+    struct field field;
+} sizes[] = {
+#define SIZE(names, field, usual, help) {names, FIELD_ROW(struct model_config, field)},
+    FIRST_SIZES(SIZE) MORE_SIZES(SIZE) FFN_SIZE(SIZE)
+};
+enum { NUM_SIZES = sizeof sizes / sizeof *sizes };
 // clang-format on
 
 static void set_defaults(void *options)
@@ -68,67 +84,49 @@ static void set_defaults(void *options)
 
 /* ---- config.json ---- */
 
-static uint64_t or_default(uint64_t n, uint64_t other)
+/* The sizes that are asked for; the family's own defaults fill the rest of the config. */
+static struct model_config wanted_sizes(const struct synth_flags *f)
 {
-    return n ? n : other;
+    struct model_config c = f->sizes;
+#define GIVE_DEFAULT(names, field, usual, help)                                                    \
+    if (!c.field) c.field = usual;
+    FIRST_SIZES(GIVE_DEFAULT) FFN_SIZE(GIVE_DEFAULT) MORE_SIZES(GIVE_DEFAULT) return c;
 }
 
-/* The config that is asked for, as far as flags say it; the family's own defaults fill the rest. */
-static struct model_config wanted_config(const struct synth_flags *f)
+static bool is_given(const struct synth_flags *f, const struct size *size)
 {
-    struct model_config c = {.num_layers = or_default(f->layers, 4),
-                             .hidden_size = or_default(f->hidden, 64),
-                             .num_attention_heads = or_default(f->heads, 8),
-                             .vocab_size = or_default(f->vocab, 1000),
-                             .max_position_embeddings = or_default(f->positions, 2048),
-                             .num_experts = or_default(f->experts, 8),
-                             .moe_router_topk = or_default(f->topk, 2)};
-    c.num_query_groups =
-        or_default(f->kv_heads, c.num_attention_heads % 2 ? c.num_attention_heads : 2);
-    c.kv_channels = or_default(f->head_dim, c.hidden_size / c.num_attention_heads);
-    c.ffn_hidden_size = or_default(f->ffn, 2 * c.hidden_size);
-    c.moe_ffn_hidden_size = or_default(f->moe_ffn, (c.hidden_size + 1) / 2);
-    return c;
+    return scalar_is_given(field_get(&size->field, &f->sizes));
 }
 
-/* Fields that flags decide; where the family has no such field, a flag for it is an error. */
-static const struct {
-    const char *field, *flag;
-    size_t given;
-} decided[] = {
-    {"num_layers", "--layers", AT(layers)},
-    {"hidden_size", "--hidden", AT(hidden)},
-    {"num_attention_heads", "--heads", AT(heads)},
-    {"num_query_groups", "--kv-heads", AT(kv_heads)},
-    {"kv_channels", "--head-dim", AT(head_dim)},
-    {"vocab_size", "--vocab-size", AT(vocab)},
-    {"max_position_embeddings", "--max-position-embeddings", AT(positions)},
-    {"num_experts", "--experts", AT(experts)},
-    {"moe_router_topk", "--topk", AT(topk)},
-    {"moe_ffn_hidden_size", "--moe-ffn-hidden-size", AT(moe_ffn)},
-    {"ffn_hidden_size", "--ffn-hidden-size", AT(ffn)},
-};
+static enum status check_sizes(const struct synth_flags *f, const struct model_map *map,
+                               struct error *err)
+{
+    for (const struct size *s = sizes; s < sizes + NUM_SIZES; s++)
+        if (is_given(f, s) && !model_map_hf_field(map, s->field.name))
+            return fail(err, ERR_USAGE, "%.*s: models of family %s have no such size",
+                        (int)strcspn(s->names, " "), s->names, model_map_family(map));
+    return OK;
+}
+
+static void add_sizes(const struct synth_flags *f, const struct model_map *map, cJSON *hf)
+{
+    const struct model_config wanted = wanted_sizes(f);
+    for (size_t i = 0; i < NUM_SIZES; i++) {
+        const char *name = model_map_hf_field(map, sizes[i].field.name);
+        if (!name || (json_get(hf, name) && !is_given(f, &sizes[i]))) continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(hf, name);
+        cJSON_AddItemToObject(hf, name, scalar_json(field_get(&sizes[i].field, &wanted)));
+    }
+}
 
 static enum status make_config(const struct synth_flags *f, const struct model_map *map,
                                struct arena *a, struct model_config *c, struct error *err)
 {
-    struct model_config wanted = wanted_config(f);
+    TRY(check_sizes(f, map, err));
     cJSON *hf = cJSON_CreateObject();
-    enum status st = OK;
-    for (size_t i = 0; i < sizeof decided / sizeof *decided && !st; i++) {
-        uint64_t n = field_get(&model_field_find(decided[i].field)->field, &wanted).number;
-        bool given = *(const uint64_t *)(const void *)((const char *)f + decided[i].given) > 0;
-        const char *name = model_map_hf_field(map, decided[i].field);
-        if (name && (given || !json_get(hf, name))) {
-            cJSON_DeleteItemFromObjectCaseSensitive(hf, name);
-            cJSON_AddItemToObject(hf, name, json_new_u64(n));
-        } else if (!name && given) {
-            st = fail(err, ERR_USAGE, "%s: models of family %s have no such size", decided[i].flag,
-                      model_map_family(map));
-        }
-    }
+    add_sizes(f, map, hf);
     if (f->tied || f->untied) cJSON_AddBoolToObject(hf, "tie_word_embeddings", f->tied);
-    if (!st) st = model_config_from_hf(map, hf, a, c, err);
+    enum status st = model_config_from_hf(map, hf, a, c, err);
     cJSON_Delete(hf);
     return st;
 }
