@@ -501,6 +501,14 @@ void json_add_text(cJSON *o, const char *name, const char *text)
     cJSON_AddItemToObject(o, name, text ? cJSON_CreateString(text) : cJSON_CreateNull());
 }
 
+void json_put(cJSON *o, const char *name, cJSON *item)
+{
+    if (json_get(o, name))
+        cJSON_ReplaceItemInObjectCaseSensitive(o, name, item);
+    else
+        cJSON_AddItemToObject(o, name, item);
+}
+
 /* ---- printing ---- */
 
 /* The next character of text, which ends with NUL: its bytes, or 0 where it is broken. */

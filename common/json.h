@@ -54,6 +54,8 @@ cJSON *json_new_double(double v);
 void json_add_u64(cJSON *object, const char *name, uint64_t n);
 void json_add_number(cJSON *object, const char *name, double x);       /* null: NaN or infinite */
 void json_add_text(cJSON *object, const char *name, const char *text); /* null: NULL */
+/* Replaces item `name`, in its place, or adds it. */
+void json_put(cJSON *object, const char *name, cJSON *item);
 
 /* Appends the text of the tree: indent spaces a level, byte for byte as Python's
  * json.dump(indent=N, ensure_ascii=False) writes it; indent < 0: on one line, without a blank. No

@@ -546,6 +546,21 @@ static void a_large_header_is_parsed_in_a_moment(void **state)
     strbuf_release(&text);
 }
 
+static void an_item_is_replaced_in_its_place_or_added(void **state)
+{
+    (void)state;
+    struct error err;
+    struct strbuf text = {0};
+    cJSON *tree;
+    assert_int_equal(json_parse("{\"a\":1,\"A\":2,\"b\":3}", 19, JSON_STRICT, &tree, &err), OK);
+    json_put(tree, "A", json_new_u64(7));
+    json_put(tree, "c", cJSON_CreateNull());
+    json_print(&text, tree, -1);
+    assert_string_equal(text.data, "{\"a\":1,\"A\":7,\"b\":3,\"c\":null}");
+    strbuf_release(&text);
+    cJSON_Delete(tree);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +583,7 @@ int main(void)
         cmocka_unit_test(indented_text_is_that_of_python),
         cmocka_unit_test(text_that_is_no_utf8_is_printed_with_replacement_characters),
         cmocka_unit_test(a_file_is_read_and_named_in_what_is_wrong_with_it),
+        cmocka_unit_test(an_item_is_replaced_in_its_place_or_added),
         cmocka_unit_test(a_large_header_is_parsed_in_a_moment),
     };
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);

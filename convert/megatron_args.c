@@ -9,8 +9,8 @@
 
 #include "common/json.h"
 
-/* A member of a struct that args and run_config.yaml hold as it is. The first of its names in args
- * counts, all are written. NULL: it has no such name. */
+/* A member of a struct, and its names in args and in run_config.yaml, where its value is the same.
+ * Of two names in args the first counts, and both are written. NULL: it has no such name. */
 struct key {
     struct field field;
     const char *args[2], *run_config;
@@ -19,7 +19,7 @@ struct key {
 // clang-format off
 #define MODEL(name) FIELD_ROW(struct model_config, name)
 static const struct key model_keys[] = {
-    /* in args, in run_config.yaml; what has neither is said in another way (below) */
+    /* field                                       in args                                         in run_config.yaml */
     {MODEL(num_layers),                            {"num_layers"},                                 "num_layers"},
     {MODEL(hidden_size),                           {"hidden_size"},                                "hidden_size"},
     {MODEL(ffn_hidden_size),                       {"ffn_hidden_size"},                            "ffn_hidden_size"},
@@ -51,10 +51,10 @@ static const struct key model_keys[] = {
     {MODEL(moe_aux_loss_coeff),                    {"moe_aux_loss_coeff"},                         "moe_aux_loss_coeff"},
 };
 
-/* A layout as Megatron says it. */
+/* A layout in Megatron's fields. */
 struct megatron_layout {
     struct layout_options options;
-    uint64_t transformer_pp, layers_per_chunk, chunks_per_rank, cp, dp, world; /* follow from it */
+    uint64_t transformer_pp, layers_per_chunk, chunks_per_rank, cp, dp, world; /* follow from options */
 };
 
 #define LAYOUT(name) FIELD_ROW(struct megatron_layout, name)
@@ -99,7 +99,7 @@ static void read_run_config(const struct key *keys, size_t count, const cJSON *m
             (void)field_set_json(&keys[i].field, to, json_get(model, keys[i].run_config), a);
 }
 
-/* A size that is 0 is none. */
+/* A whole number that is 0 is written as None. */
 static struct scalar scalar_of(const struct key *key, const void *from)
 {
     const struct scalar s = field_get(&key->field, from);
@@ -114,20 +114,11 @@ static void write_args(const struct key *keys, size_t count, const void *from, s
             value_dict_set(a, d, keys[i].args[k], scalar_value(scalar_of(&keys[i], from), a));
 }
 
-/* Replaces item `name`, in its place, or adds it. */
-static void put(cJSON *o, const char *name, cJSON *item)
-{
-    if (json_get(o, name))
-        cJSON_ReplaceItemInObjectCaseSensitive(o, name, item);
-    else
-        cJSON_AddItemToObject(o, name, item);
-}
-
 static void write_run_config(const struct key *keys, size_t count, const void *from, cJSON *model)
 {
     for (size_t i = 0; i < count; i++)
         if (keys[i].run_config)
-            put(model, keys[i].run_config, scalar_json(scalar_of(&keys[i], from)));
+            json_put(model, keys[i].run_config, scalar_json(scalar_of(&keys[i], from)));
 }
 
 /* ---- reading args ---- */
@@ -302,8 +293,8 @@ static const char *pipeline_layout_of(const struct value *args)
     return text ? text : value_as_text(value_get(v, "input_data"));
 }
 
-/* A pipeline layout says all of how layers are dealt. */
-static void let_layout_decide(struct layout_options *o)
+/* A pipeline layout says how all layers are dealt; other fields must not say it again. */
+static void keep_pipeline_layout(struct layout_options *o)
 {
     if (!o->pipeline_layout) return;
     *o = (struct layout_options){.tp = o->tp,
@@ -322,7 +313,7 @@ void layout_options_from_args(const struct value *args, struct arena *a, struct 
     *o = l.options;
     const char *text = pipeline_layout_of(args);
     if (text) o->pipeline_layout = arena_text(a, text, strlen(text));
-    let_layout_decide(o);
+    keep_pipeline_layout(o);
 }
 
 /* ---- reading run_config.yaml ---- */
@@ -379,7 +370,7 @@ void layout_options_from_run_config(const cJSON *model, struct arena *a, struct 
     struct megatron_layout l = {.options = {0}};
     read_run_config(layout_keys, NUM_LAYOUT_KEYS, model, a, &l);
     *o = l.options;
-    let_layout_decide(o);
+    keep_pipeline_layout(o);
 }
 
 /* ---- what no family has ---- */
@@ -515,7 +506,7 @@ static void set_int_or_none(struct arena *a, struct value *d, const char *name, 
     value_dict_set(a, d, name, n ? value_int(a, (int64_t)n) : value_none(a));
 }
 
-static struct megatron_layout layout_as_said(const struct args_facts *f)
+static struct megatron_layout megatron_layout_of(const struct args_facts *f)
 {
     const struct layout *l = f->layout;
     const struct layout_options *o = &l->options;
@@ -536,7 +527,7 @@ static struct megatron_layout layout_as_said(const struct args_facts *f)
 /* What a layout says, and what follows from it. */
 static void set_layout(struct arena *a, struct value *d, const struct args_facts *f)
 {
-    const struct megatron_layout l = layout_as_said(f);
+    const struct megatron_layout l = megatron_layout_of(f);
     write_args(layout_keys, NUM_LAYOUT_KEYS, &l, a, d);
     set_int(a, d, "rank", 0);
     set_int_or_none(a, d, "padded_vocab_size", f->padded_vocab);
@@ -778,7 +769,7 @@ struct value *args_update(struct arena *a, const struct value *args, const struc
 
 static void put_uint(cJSON *o, const char *name, uint64_t n)
 {
-    put(o, name, n ? json_new_u64(n) : cJSON_CreateNull());
+    json_put(o, name, n ? json_new_u64(n) : cJSON_CreateNull());
 }
 
 /* A reference to a Python name that is not called. */
@@ -808,25 +799,25 @@ static cJSON *activation_to_json(const struct model_config *c)
 
 static void put_window(cJSON *o, const struct model_config *c)
 {
-    put(o, "window_size", cJSON_CreateNull());
-    put(o, "window_attn_skip_freq", cJSON_CreateNull());
+    json_put(o, "window_size", cJSON_CreateNull());
+    json_put(o, "window_attn_skip_freq", cJSON_CreateNull());
     if (!c->sliding_window) return;
     cJSON *window = cJSON_CreateArray();
     cJSON_AddItemToArray(window, json_new_u64(c->sliding_window - 1));
     cJSON_AddItemToArray(window, json_new_u64(0));
-    put(o, "window_size", window);
+    json_put(o, "window_size", window);
     if (!c->window_layers) return;
     cJSON *skip = cJSON_CreateArray();
     for (uint64_t i = 0; i < c->num_layers; i++)
         cJSON_AddItemToArray(skip, json_new_u64(model_layer_slides(c, i)));
-    put(o, "window_attn_skip_freq", skip);
+    json_put(o, "window_attn_skip_freq", skip);
 }
 
 /* Rows of the embedding as they are written. */
 static void put_vocabulary(cJSON *o, const struct args_facts *f)
 {
     uint64_t vocab = f->config->vocab_size;
-    put(o, "should_pad_vocab", cJSON_CreateBool(vocab > 0));
+    json_put(o, "should_pad_vocab", cJSON_CreateBool(vocab > 0));
     put_uint(o, "vocab_size", vocab ? vocab : f->padded_vocab);
     put_uint(o, "make_vocab_size_divisible_by", f->divisible_by);
 }
@@ -836,16 +827,16 @@ static void put_model(cJSON *o, const struct args_facts *f)
     const struct model_config *c = f->config;
     write_run_config(model_keys, NUM_MODEL_KEYS, c, o);
     put_uint(o, "num_query_groups", c->num_query_groups);
-    put(o, "share_embeddings_and_output_weights",
-        cJSON_CreateBool(!c->untie_embeddings_and_output_weights));
-    put(o, "activation_func", activation_to_json(c));
-    if (!(c->softmax_scale > 0)) put(o, "softmax_scale", cJSON_CreateNull());
+    json_put(o, "share_embeddings_and_output_weights",
+             cJSON_CreateBool(!c->untie_embeddings_and_output_weights));
+    json_put(o, "activation_func", activation_to_json(c));
+    if (!(c->softmax_scale > 0)) json_put(o, "softmax_scale", cJSON_CreateNull());
     put_vocabulary(o, f);
     bool llama3 = is_text(c->rope_type, "llama3"), linear = is_text(c->rope_type, "linear");
-    put(o, "rope_scaling", cJSON_CreateBool(llama3));
-    put(o, "rope_scaling_factor", json_new_double(llama3 ? c->rope_factor : 1.0));
-    put(o, "seq_len_interpolation_factor",
-        linear ? json_new_double(c->rope_factor) : cJSON_CreateNull());
+    json_put(o, "rope_scaling", cJSON_CreateBool(llama3));
+    json_put(o, "rope_scaling_factor", json_new_double(llama3 ? c->rope_factor : 1.0));
+    json_put(o, "seq_len_interpolation_factor",
+             linear ? json_new_double(c->rope_factor) : cJSON_CreateNull());
     put_window(o, c);
     if (!c->num_experts) {
         put_uint(o, "moe_router_topk", 2);
@@ -853,28 +844,28 @@ static void put_model(cJSON *o, const struct args_facts *f)
         cJSON *freq = cJSON_CreateArray();
         for (uint64_t i = 0; i < c->num_layers; i++)
             cJSON_AddItemToArray(freq, json_new_u64(model_layer_is_moe(c, i)));
-        put(o, "moe_layer_freq", freq);
+        json_put(o, "moe_layer_freq", freq);
     }
 }
 
 static void put_layout(cJSON *o, const struct args_facts *f)
 {
-    const struct megatron_layout l = layout_as_said(f);
+    const struct megatron_layout l = megatron_layout_of(f);
     write_run_config(layout_keys, NUM_LAYOUT_KEYS, &l, o);
-    put(o, "transformer_impl",
-        cJSON_CreateString(f->transformer_engine ? "transformer_engine" : "local"));
-    put(o, "moe_grouped_gemm", cJSON_CreateBool(f->grouped_gemm));
+    json_put(o, "transformer_impl",
+             cJSON_CreateString(f->transformer_engine ? "transformer_engine" : "local"));
+    json_put(o, "moe_grouped_gemm", cJSON_CreateBool(f->grouped_gemm));
 }
 
 static void put_dtype(cJSON *o, enum dtype dtype)
 {
     char name[40];
     snprintf(name, sizeof name, "torch.%s", dtype_infos[dtype].torch);
-    put(o, "params_dtype", reference(name));
-    put(o, "pipeline_dtype", reference(name));
-    put(o, "autocast_dtype", reference(name));
-    put(o, "bf16", cJSON_CreateBool(dtype == DT_BF16));
-    put(o, "fp16", cJSON_CreateBool(dtype == DT_F16));
+    json_put(o, "params_dtype", reference(name));
+    json_put(o, "pipeline_dtype", reference(name));
+    json_put(o, "autocast_dtype", reference(name));
+    json_put(o, "bf16", cJSON_CreateBool(dtype == DT_BF16));
+    json_put(o, "fp16", cJSON_CreateBool(dtype == DT_F16));
 }
 
 cJSON *run_config_make(const struct args_facts *f)
@@ -906,6 +897,6 @@ void run_config_update(cJSON *tree, const struct args_facts *f)
         if (f->casts) put_dtype(model, f->dtype);
     }
     if (!cJSON_IsObject(checkpoint)) return;
-    put(checkpoint, "save_optim", cJSON_CreateFalse());
-    put(checkpoint, "save_rng", cJSON_CreateFalse());
+    json_put(checkpoint, "save_optim", cJSON_CreateFalse());
+    json_put(checkpoint, "save_rng", cJSON_CreateFalse());
 }

@@ -107,15 +107,6 @@ static enum status value_from_hf(const struct config_context *x, struct model_co
     return set_field(x, x->row->value, true, c, err);
 }
 
-/* Replaces item `name`, in its place, or adds it. */
-static void put(cJSON *object, const char *name, cJSON *item)
-{
-    if (json_get(object, name))
-        cJSON_ReplaceItemInObjectCaseSensitive(object, name, item);
-    else
-        cJSON_AddItemToObject(object, name, item);
-}
-
 static cJSON *item_from_field(const struct config_context *x, const struct model_config *c)
 {
     return scalar_json(scalar_of(x, c));
@@ -152,8 +143,8 @@ static enum status copy_to_hf(const struct config_context *x, const struct model
     const bool zero = scalar_is_zero(s);
     if (zero && x->row->field->zero == ZERO_OMITTED) return OK;
     bool unset = zero && s.kind == FIELD_UINT && null_is_zero(x->row);
-    put(x->hf, hf_name(x), unset ? cJSON_CreateNull() : item_from_field(x, c));
-    if (has_item(x, x->row->also)) put(x->hf, x->row->also, item_from_field(x, c));
+    json_put(x->hf, hf_name(x), unset ? cJSON_CreateNull() : item_from_field(x, c));
+    if (has_item(x, x->row->also)) json_put(x->hf, x->row->also, item_from_field(x, c));
     return OK;
 }
 
@@ -178,7 +169,7 @@ static enum status not_to_hf(const struct config_context *x, const struct model_
                              struct error *err)
 {
     (void)err;
-    put(x->hf, x->row->hf, cJSON_CreateBool(!scalar_of(x, c).truth));
+    json_put(x->hf, x->row->hf, cJSON_CreateBool(!scalar_of(x, c).truth));
     return OK;
 }
 
@@ -226,7 +217,7 @@ static enum status activation_to_hf(const struct config_context *x, const struct
     if (!found)
         return fail(err, ERR_UNSUPPORTED, "activation %s has no name in config.json",
                     ours ? ours : "(none)");
-    put(x->hf, x->row->hf, cJSON_CreateString(found));
+    json_put(x->hf, x->row->hf, cJSON_CreateString(found));
     return OK;
 }
 
@@ -347,19 +338,20 @@ static cJSON *rope_object(const struct model_config *c)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "rope_type", c->rope_type ? c->rope_type : "default");
-    if (c->rope_factor > 0) put(o, "factor", json_new_double(c->rope_factor));
+    if (c->rope_factor > 0) json_put(o, "factor", json_new_double(c->rope_factor));
     if (c->rope_low_freq_factor > 0)
-        put(o, "low_freq_factor", json_new_double(c->rope_low_freq_factor));
+        json_put(o, "low_freq_factor", json_new_double(c->rope_low_freq_factor));
     if (c->rope_high_freq_factor > 0)
-        put(o, "high_freq_factor", json_new_double(c->rope_high_freq_factor));
+        json_put(o, "high_freq_factor", json_new_double(c->rope_high_freq_factor));
     if (c->rope_type && strcmp(c->rope_type, "yarn") == 0) {
-        put(o, "beta_fast", json_new_double(c->rope_beta_fast));
-        put(o, "beta_slow", json_new_double(c->rope_beta_slow));
-        put(o, "attention_factor", json_new_double(c->rope_attention_factor));
-        put(o, "truncate", cJSON_CreateBool(!c->rope_untruncated));
+        json_put(o, "beta_fast", json_new_double(c->rope_beta_fast));
+        json_put(o, "beta_slow", json_new_double(c->rope_beta_slow));
+        json_put(o, "attention_factor", json_new_double(c->rope_attention_factor));
+        json_put(o, "truncate", cJSON_CreateBool(!c->rope_untruncated));
     }
     if (c->rope_original_max_position)
-        put(o, "original_max_position_embeddings", json_new_u64(c->rope_original_max_position));
+        json_put(o, "original_max_position_embeddings",
+                 json_new_u64(c->rope_original_max_position));
     return o;
 }
 
@@ -370,10 +362,10 @@ static enum status rope_to_hf(const struct config_context *x, const struct model
     (void)err;
     bool scaled = c->rope_type && strcmp(c->rope_type, "default");
     cJSON *five = rope_object(c);
-    put(five, "rope_theta", json_new_double(c->rotary_base));
-    put(x->hf, "rope_theta", json_new_double(c->rotary_base));
-    put(x->hf, "rope_scaling", scaled ? rope_object(c) : cJSON_CreateNull());
-    put(x->hf, "rope_parameters", five);
+    json_put(five, "rope_theta", json_new_double(c->rotary_base));
+    json_put(x->hf, "rope_theta", json_new_double(c->rotary_base));
+    json_put(x->hf, "rope_scaling", scaled ? rope_object(c) : cJSON_CreateNull());
+    json_put(x->hf, "rope_parameters", five);
     return OK;
 }
 
@@ -401,9 +393,9 @@ static enum status window_to_hf(const struct config_context *x, const struct mod
                                 struct error *err)
 {
     (void)err;
-    put(x->hf, "use_sliding_window", cJSON_CreateBool(c->sliding_window > 0));
-    put(x->hf, "sliding_window",
-        c->sliding_window ? json_new_u64(c->sliding_window) : cJSON_CreateNull());
+    json_put(x->hf, "use_sliding_window", cJSON_CreateBool(c->sliding_window > 0));
+    json_put(x->hf, "sliding_window",
+             c->sliding_window ? json_new_u64(c->sliding_window) : cJSON_CreateNull());
     return OK;
 }
 
@@ -471,9 +463,9 @@ static enum status window_by_layer_to_hf(const struct config_context *x,
             types,
             cJSON_CreateString(model_layer_slides(c, i) ? "sliding_attention" : "full_attention"));
     }
-    put(x->hf, "max_window_layers", json_new_u64(first));
+    json_put(x->hf, "max_window_layers", json_new_u64(first));
     if (!in_order || json_get(x->hf, "layer_types"))
-        put(x->hf, "layer_types", types);
+        json_put(x->hf, "layer_types", types);
     else
         cJSON_Delete(types);
     return OK;
@@ -496,7 +488,7 @@ static enum status scale_weights_to_hf(const struct config_context *x, const str
                                        struct error *err)
 {
     (void)err;
-    put(x->hf, "scale_attn_weights", cJSON_CreateBool(!(c->softmax_scale > 0)));
+    json_put(x->hf, "scale_attn_weights", cJSON_CreateBool(!(c->softmax_scale > 0)));
     return OK;
 }
 
@@ -529,8 +521,8 @@ static enum status moe_layers_to_hf(const struct config_context *x, const struct
     cJSON *only = cJSON_CreateArray();
     for (uint64_t i = 0; i < c->num_layers; i++)
         if (!model_layer_is_moe(c, i)) cJSON_AddItemToArray(only, json_new_u64(i));
-    put(x->hf, "decoder_sparse_step", json_new_u64(1));
-    put(x->hf, "mlp_only_layers", only);
+    json_put(x->hf, "decoder_sparse_step", json_new_u64(1));
+    json_put(x->hf, "mlp_only_layers", only);
     return OK;
 }
 

@@ -45,11 +45,7 @@ void target_release(struct target *t)
 void hf_config_set_dtype(cJSON *config, enum dtype dtype)
 {
     const char *key = json_get(config, "dtype") ? "dtype" : "torch_dtype";
-    cJSON *item = cJSON_CreateString(dtype_infos[dtype].torch);
-    if (json_get(config, key))
-        cJSON_ReplaceItemInObjectCaseSensitive(config, key, item);
-    else
-        cJSON_AddItemToObject(config, key, item);
+    json_put(config, key, cJSON_CreateString(dtype_infos[dtype].torch));
 }
 
 enum status write_config_of_dtype(const char *from, const char *to, enum dtype dtype, bool durable,
