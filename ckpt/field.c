@@ -33,46 +33,46 @@ static bool copy_text(struct arena *a, const char *text, const char **out)
 }
 
 // clang-format off
-/* The kinds: the member of struct scalar, and what a scalar is elsewhere. Expressions over scalars
- * s, x and y of the kind, arena a, and what s is read from: item of JSON, v of Python. */
+/* Each kind: its member of struct scalar, and expressions that compare scalars x and y, make a
+ * text, a JSON item or a Python value of scalar s in arena a, and read s from item or from v. */
 #define KINDS(X)                                                                                   \
     X(UINT, number,                                                                                \
-      /* equal   */ x.number == y.number,                                                          \
-      /* text    */ arena_printf(a, "%" PRIu64, s.number),                                         \
-      /* JSON    */ json_new_u64(s.number),                                                        \
-      /* Python  */ value_int(a, (int64_t)s.number),                                               \
-      /* is JSON */ json_as_u64(item, &s.number),                                                  \
-      /* Python  */ value_as_uint(v, &s.number))                                                   \
+      /* equal       */ x.number == y.number,                                                          \
+      /* text        */ arena_printf(a, "%" PRIu64, s.number),                                         \
+      /* JSON        */ json_new_u64(s.number),                                                        \
+      /* Python      */ value_int(a, (int64_t)s.number),                                               \
+      /* from JSON   */ json_as_u64(item, &s.number),                                                  \
+      /* from Python */ value_as_uint(v, &s.number))                                                   \
     X(REAL, real,                                                                                  \
-      /* equal   */ !(x.real < y.real) && !(x.real > y.real),                                      \
-      /* text    */ arena_printf(a, "%.*g", style->digits, s.real),                                \
-      /* JSON    */ json_new_double(s.real),                                                       \
-      /* Python  */ value_float(a, s.real),                                                        \
-      /* is JSON */ json_as_double(item, &s.real),                                                 \
-      /* Python  */ value_as_float(v, &s.real))                                                    \
+      /* equal       */ !(x.real < y.real) && !(x.real > y.real),                                      \
+      /* text        */ arena_printf(a, "%.*g", style->digits, s.real),                                \
+      /* JSON        */ json_new_double(s.real),                                                       \
+      /* Python      */ value_float(a, s.real),                                                        \
+      /* from JSON   */ json_as_double(item, &s.real),                                                 \
+      /* from Python */ value_as_float(v, &s.real))                                                    \
     X(BOOL, truth,                                                                                 \
-      /* equal   */ x.truth == y.truth,                                                            \
-      /* text    */ s.truth ? style->yes : style->no,                                              \
-      /* JSON    */ cJSON_CreateBool(s.truth),                                                     \
-      /* Python  */ value_bool(a, s.truth),                                                        \
-      /* is JSON */ json_as_bool(item, &s.truth),                                                  \
-      /* Python  */ value_as_bool(v, &s.truth))                                                    \
+      /* equal       */ x.truth == y.truth,                                                            \
+      /* text        */ s.truth ? style->yes : style->no,                                              \
+      /* JSON        */ cJSON_CreateBool(s.truth),                                                     \
+      /* Python      */ value_bool(a, s.truth),                                                        \
+      /* from JSON   */ json_as_bool(item, &s.truth),                                                  \
+      /* from Python */ value_as_bool(v, &s.truth))                                                    \
     X(TEXT, text,                                                                                  \
-      /* equal   */ same_text(x.text, y.text),                                                     \
-      /* text    */ s.text ? s.text : style->none,                                                 \
-      /* JSON    */ s.text ? cJSON_CreateString(s.text) : cJSON_CreateNull(),                      \
-      /* Python  */ s.text ? value_text(a, s.text) : value_none(a),                                \
-      /* is JSON */ copy_text(a, json_as_text(item), &s.text),                                     \
-      /* Python  */ copy_text(a, value_as_text(v), &s.text))
+      /* equal       */ same_text(x.text, y.text),                                                     \
+      /* text        */ s.text ? s.text : style->none,                                                 \
+      /* JSON        */ s.text ? cJSON_CreateString(s.text) : cJSON_CreateNull(),                      \
+      /* Python      */ s.text ? value_text(a, s.text) : value_none(a),                                \
+      /* from JSON   */ copy_text(a, json_as_text(item), &s.text),                                     \
+      /* from Python */ copy_text(a, value_as_text(v), &s.text))
 
-/* One column of it, as the cases of a switch. */
+/* One column, as the rows of an array or the cases of a switch. */
 #define SIZES(kind, member, ...)                                  [FIELD_##kind] = sizeof((struct scalar *)0)->member,
 #define EQUAL(kind, member, equal, ...)                           case FIELD_##kind: return equal;
 #define TEXT(kind, member, equal, text, ...)                      case FIELD_##kind: return text;
 #define JSON(kind, member, equal, text, json, ...)                case FIELD_##kind: return json;
 #define PYTHON(kind, member, equal, text, json, python, ...)      case FIELD_##kind: return python;
-#define IS_JSON(kind, member, equal, text, json, python, is, ...) case FIELD_##kind: found = is; break;
-#define IS_PYTHON(kind, member, equal, text, json, python, j, is) case FIELD_##kind: found = is; break;
+#define FROM_JSON(kind, member, equal, text, json, python, is, ...) case FIELD_##kind: found = is; break;
+#define FROM_PYTHON(kind, member, equal, text, json, python, j, is) case FIELD_##kind: found = is; break;
 // clang-format on
 
 /* ---- fields ---- */
@@ -106,7 +106,7 @@ bool field_set_json(const struct field *f, void *to, const cJSON *item, struct a
     struct scalar s = {.kind = f->kind};
     bool found = false;
     switch (s.kind) {
-        KINDS(IS_JSON)
+        KINDS(FROM_JSON)
     }
     if (found) field_set(f, to, s);
     return found;
@@ -117,7 +117,7 @@ bool field_set_value(const struct field *f, void *to, const struct value *v, str
     struct scalar s = {.kind = f->kind};
     bool found = false;
     switch (s.kind) {
-        KINDS(IS_PYTHON)
+        KINDS(FROM_PYTHON)
     }
     if (found) field_set(f, to, s);
     return found;

@@ -24,7 +24,7 @@ struct field {
 };
 
 // clang-format off
-/* A row of such a table; the member that it declares. */
+/* FIELD_ROW: a row of such a table. FIELD_MEMBER: the declaration of the member. */
 #define FIELD_ROW(type, name) {#name, FIELD_KIND(((type *)NULL)->name), offsetof(type, name)}
 #define FIELD_KIND(x) _Generic(x, uint64_t: FIELD_UINT, double: FIELD_REAL, bool: FIELD_BOOL, const char *: FIELD_TEXT)
 #define FIELD_MEMBER(...) FIELD_DECLARE(__VA_ARGS__, other_columns)
@@ -61,14 +61,14 @@ bool field_set_value(const struct field *f, void *to, const struct value *v, str
 
 /* Two of one kind. NaN equals any number: it is neither less nor more. */
 bool scalar_equal(struct scalar x, struct scalar y);
-/* Whether it is 0, false or NULL. */
+/* Whether s is 0, false or NULL. */
 bool scalar_is_zero(struct scalar s);
-/* Where a number that is 0 and a text that is NULL are not given. false is given. */
+/* A number that is 0 and a text that is NULL are not given; false is. */
 bool scalar_is_given(struct scalar s);
 
-/* How a text says it. */
+/* How scalar_text writes a scalar. */
 struct scalar_style {
-    int digits; /* of a real number */
+    int digits; /* significant ones, of a real number */
     const char *yes, *no, *none;
 };
 /* In arena a, or borrowed from s and style. */

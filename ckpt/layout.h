@@ -52,13 +52,13 @@ extern const struct field layout_fields[NUM_LAYOUT_FIELDS]; /* of struct layout_
 struct layout {
     LAYOUT_SIZES(FIELD_MEMBER)
     struct stage *stages;          /* [vpp * pp] */
-    struct layout_options options; /* that make it again: all sizes, the way layers are dealt */
+    struct layout_options options; /* complete: layout_make of them gives this layout */
 };
 
-/* Whether any field is. */
+/* Whether o gives any field. */
 bool layout_is_given(const struct layout_options *o);
-/* Gives o, where it does not say it, what l has: all sizes, and the way layers are dealt where it
- * says nothing of pipeline stages. Experts are cut as all else where tensors alone are given. */
+/* Fills what o does not give from l: the sizes, and how layers are dealt unless o says anything of
+ * pipeline stages. etp stays open where o gives tp. */
 void layout_options_complete(struct layout_options *o, const struct layout *l);
 
 /* The layout of o for this model; etp not given is tp. ERR_UNSUPPORTED where the layers cannot be

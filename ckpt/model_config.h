@@ -11,7 +11,7 @@
 #include "ckpt/field.h"
 
 // clang-format off
-/* Kind, name, role (enum field_role), what 0 or NULL says (enum field_zero), and when it
+/* Kind, name, role (enum field_role), what 0 or NULL means (enum field_zero), and when it
  * matters: an expression over const struct model_config *c. */
 #define MODEL_FIELDS(X)                                                                                                                            \
     X(UINT, num_layers,                          MODEL,      UNKNOWN, true)                                                                        \
@@ -71,25 +71,25 @@ struct model_config {
 enum { MOST_LAYERS = 100000, MOST_EXPERTS = 100000, MOST_LAYER_EXPERTS = 10000000 };
 
 enum field_role {
-    FIELD_MODEL,  /* what is computed */
-    FIELD_LENGTH, /* for how many positions; computed by where frequencies of rope depend on it */
+    FIELD_MODEL,      /* what is computed */
+    FIELD_LENGTH,     /* how many positions it was made for; rope's frequencies may need it */
     FIELD_VOCABULARY, /* how many tokens; tensors show it */
     FIELD_STORAGE,    /* how tensors are stored */
-    FIELD_TRAINING,   /* what matters to a training alone */
+    FIELD_TRAINING,   /* what only a training depends on */
 };
 
-/* What 0 or NULL says. */
+/* What 0 or NULL means. */
 enum field_zero {
-    ZERO_VALUE,   /* what any other value does: no dropout, no window, a default */
-    ZERO_UNKNOWN, /* the model has some other value, which nobody said */
-    ZERO_OMITTED, /* nothing: a config.json without it says the same */
+    ZERO_VALUE,   /* a value as any other: no dropout, no window, the default */
+    ZERO_UNKNOWN, /* not known: every model has another value */
+    ZERO_OMITTED, /* not given: config.json is written without it */
 };
 
 struct model_field {
     struct field field;
     enum field_role role;
     enum field_zero zero;
-    bool (*matters)(const struct model_config *c); /* false: other fields of c make it idle */
+    bool (*matters)(const struct model_config *c); /* false: c does not use it */
 };
 extern const struct model_field model_fields[];
 extern const size_t num_model_fields;

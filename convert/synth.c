@@ -61,8 +61,8 @@ static const struct arg_group synth_groups[] = {
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
 
-/* Where a family has one name for two of them, the first default and the last that is given
- * counts: experts' FFN before the dense one. */
+/* Where config.json has one name for two sizes, the first default and the last given value count.
+ * So the FFN of experts stands before the dense one. */
 static const struct size {
     const char *names;
     struct field field;
@@ -84,7 +84,7 @@ static void set_defaults(void *options)
 
 /* ---- config.json ---- */
 
-/* The sizes that are asked for; the family's own defaults fill the rest of the config. */
+/* The sizes that are given, and defaults; the family's own defaults fill the rest. */
 static struct model_config wanted_sizes(const struct synth_flags *f)
 {
     struct model_config c = f->sizes;

@@ -46,6 +46,19 @@ while read -r family; do
     done <list
 done <families
 
+it "synth takes the given one of two sizes that have one name in config.json"
+while read -r family name size options; do
+    # shellcheck disable=SC2086 # words
+    "$ferry" synth -q --model "$family" --layers 1 --overwrite $options named || is_wrong "synth fails"
+    grep -q "\"$name\": $size," named/config.json || is_wrong "$family $options: not $size"
+done <<'LIST'
+mixtral intermediate_size 32
+mixtral intermediate_size 48 --moe-ffn-hidden-size 48
+mixtral intermediate_size 96 --ffn-hidden-size 96
+gpt2 n_head 8
+gpt2 n_head 4 --heads 4
+LIST
+
 it "parameters that a map alone adds, of any sections, come back from every layout and format"
 cat >mixer.json <<'JSON'
 {"family": "mixer", "extends": "llama", "model_type": "mixer", "architecture": "Mixer",
