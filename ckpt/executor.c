@@ -83,11 +83,13 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
 enum status executor_memory(const struct plan *p, const struct executor_options *o,
                             uint64_t *peak_bytes, struct error *err)
 {
+    const struct carry *carries; /* are resident, which counts */
     struct arena a;
     arena_init(&a);
     struct scan s = scan_of(p, o, &a);
     s.kept_bytes += sink_file_state_bytes(p) + p->num_carries * sizeof *s.items;
-    enum status st = scan_memory(&s, peak_bytes, err);
+    enum status st = held_carries(p, o->rank, &a, &carries, err);
+    if (!st) st = scan_memory(&s, peak_bytes, err);
     arena_release(&a);
     return st;
 }
