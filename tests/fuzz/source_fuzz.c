@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "convert/format.h"
 #include "convert/source.h"
 #include "convert/target.h"
 
@@ -47,7 +48,7 @@ static void plan_all(struct checkpoint *c)
     static const char *const formats[] = {"hf", "torch_dist", "torch"};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         const struct target_options o = {
-            .format = formats[i], .layout = {.tp = 1 + i}, .max_shard_bytes = 1000};
+            .format = format_find(formats[i]), .layout = {.tp = 1 + i}, .max_shard_bytes = 1000};
         struct target t;
         struct error err = {0};
         enum status st = target_plan(&t, &o, c, &maps, &err);
@@ -68,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     write_file(data, size);
     enum status st = source_open(&c, folder, &o, &maps, &err);
     if (st == ERR_OURS) abort();
-    if (!st && !c.num_missing && !c.num_unexpected) plan_all(&c);
+    if (!st && !c.gaps.num_missing && !c.gaps.num_unexpected) plan_all(&c);
     checkpoint_release(&c);
     return 0;
 }
