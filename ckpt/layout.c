@@ -22,11 +22,13 @@ bool layout_is_given(const struct layout_options *o)
 void layout_options_complete(struct layout_options *o, const struct layout *l)
 {
     struct layout_options stages = *o;
-    stages.tp = stages.ep = stages.etp = 0;
+    stages.tp = stages.ep = stages.etp = stages.cp = stages.dp = 0;
     struct layout_options all = layout_is_given(&stages) ? *o : l->options;
     all.tp = o->tp ? o->tp : l->tp;
     all.pp = o->pp ? o->pp : l->pp;
     all.ep = o->ep ? o->ep : l->ep;
+    all.cp = o->cp ? o->cp : l->options.cp;
+    all.dp = o->dp ? o->dp : l->options.dp;
     all.etp = o->tp || o->etp ? o->etp : l->etp;
     *o = all;
 }

@@ -29,6 +29,8 @@ struct stage {
     X(UINT, pp)                                                                                    \
     X(UINT, ep)                                                                                    \
     X(UINT, etp)                                                                                   \
+    X(UINT, cp)                       /* ranks of context parallelism hold the same parameters, */ \
+    X(UINT, dp)                       /* and so do those of data parallelism */                    \
     X(UINT, virtual_stages)           /* chunks a rank (vpp) */                                    \
     X(UINT, layers_per_virtual_stage) /* the other way to say it */                                \
     X(UINT, first_layers)             /* of the first pipeline rank; 0: by rule */                 \

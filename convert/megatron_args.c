@@ -54,7 +54,7 @@ static const struct key model_keys[] = {
 /* A layout in Megatron's fields. */
 struct megatron_layout {
     struct layout_options options;
-    uint64_t transformer_pp, layers_per_chunk, chunks_per_rank, cp, dp, world; /* follow from options */
+    uint64_t transformer_pp, layers_per_chunk, chunks_per_rank, world; /* follow from options */
 };
 
 #define LAYOUT(name) FIELD_ROW(struct megatron_layout, name)
@@ -67,13 +67,13 @@ static const struct key layout_keys[] = {
     {LAYOUT(chunks_per_rank),          {"num_virtual_stages_per_pipeline_rank"},       NULL},
     {LAYOUT(options.ep),               {"expert_model_parallel_size"},                 "expert_model_parallel_size"},
     {LAYOUT(options.etp),              {"expert_tensor_parallel_size"},                "expert_tensor_parallel_size"},
-    {LAYOUT(cp),                       {"context_parallel_size"},                      "context_parallel_size"},
+    {LAYOUT(options.cp),               {"context_parallel_size"},                      "context_parallel_size"},
     {LAYOUT(options.first_layers),     {"decoder_first_pipeline_num_layers"},          "num_layers_in_first_pipeline_stage"},
     {LAYOUT(options.last_layers),      {"decoder_last_pipeline_num_layers"},           "num_layers_in_last_pipeline_stage"},
     {LAYOUT(options.count_embedding),  {"account_for_embedding_in_pipeline_split"},    "account_for_embedding_in_pipeline_split"},
     {LAYOUT(options.count_loss),       {"account_for_loss_in_pipeline_split"},         "account_for_loss_in_pipeline_split"},
     {LAYOUT(options.pipeline_layout),  {"pipeline_model_parallel_layout"},             "pipeline_model_parallel_layout"},
-    {LAYOUT(dp),                       {"data_parallel_size"},                         NULL},
+    {LAYOUT(options.dp),               {"data_parallel_size"},                         NULL},
     {LAYOUT(world),                    {"world_size"},                                 NULL},
 };
 // clang-format on
@@ -301,6 +301,8 @@ static void keep_pipeline_layout(struct layout_options *o)
                                  .pp = o->pp,
                                  .ep = o->ep,
                                  .etp = o->etp,
+                                 .cp = o->cp,
+                                 .dp = o->dp,
                                  .pipeline_layout = o->pipeline_layout};
 }
 
@@ -511,11 +513,9 @@ static struct megatron_layout megatron_layout_of(const struct args_facts *f)
     const struct layout *l = f->layout;
     const struct layout_options *o = &l->options;
     const uint64_t ranks = layout_stage_ranks(l);
-    struct megatron_layout out = {.options = *o,
-                                  .transformer_pp = l->pp,
-                                  .cp = 1,
-                                  .dp = ranks / l->tp,
-                                  .world = ranks * l->pp};
+    struct megatron_layout out = {.options = *o, .transformer_pp = l->pp, .world = ranks * l->pp};
+    out.options.cp = 1;
+    out.options.dp = ranks / l->tp;
     if (l->vpp <= 1 || o->pipeline_layout) return out;
     if (o->first_layers || o->last_layers || o->count_embedding || o->count_loss)
         out.chunks_per_rank = l->vpp;

@@ -26,12 +26,12 @@ struct output_flags {
     const char *progress;
 };
 
-/* layout_args are of struct layout_options. */
+/* layout_args are of struct layout_options, but for cp and dp: no file depends on these. */
 extern const struct arg source_args[], layout_args[], run_args[], output_args[];
 enum { NUM_READ_ARGS = 3 }; /* of run_args, for commands that write nothing */
 enum {
     NUM_SOURCE_ARGS = 5,
-    NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS,
+    NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
     NUM_RUN_ARGS = 5,
     NUM_OUTPUT_ARGS = 4
 };

@@ -170,7 +170,8 @@ static void try_layouts(const struct fit *f, unsigned ranks, unsigned pp, struct
 {
     const struct model *m = f->model;
     const uint64_t experts = m->config.num_experts;
-    struct group_sizes s = {.pp = pp, .cp = m->groups.sizes.cp, .dp = m->options.dp};
+    struct group_sizes s = {
+        .pp = pp, .cp = m->groups.sizes.cp, .dp = (unsigned)m->options.layout.dp};
     for (s.tp = 1; s.tp <= ranks / pp; s.tp++)
         for (s.ep = 1; s.ep <= (experts ? ranks / pp : 1); s.ep++)
             if (ranks % (s.tp * pp) == 0 && (!experts || experts % s.ep == 0))
@@ -180,7 +181,8 @@ static void try_layouts(const struct fit *f, unsigned ranks, unsigned pp, struct
 bool fit_search(const struct fit *f, struct fit_layout *out)
 {
     const struct model *m = f->model;
-    const unsigned least = m->groups.sizes.cp * (m->options.dp ? m->options.dp : 1);
+    const unsigned dp = (unsigned)m->options.layout.dp;
+    const unsigned least = m->groups.sizes.cp * (dp ? dp : 1);
     *out = (struct fit_layout){0};
     for (unsigned ranks = least; ranks <= FIT_MOST_RANKS; ranks *= 2)
         for (unsigned pp = 1; pp <= ranks && !work_stopped(); pp++) {
@@ -201,7 +203,7 @@ static void add_layout(struct strbuf *out, const struct model *m, const struct f
     if (s->ep > 1) strbuf_printf(out, " --ep %u", s->ep);
     if (s->etp != s->tp) strbuf_printf(out, " --etp %u", s->etp);
     if (s->cp > 1) strbuf_printf(out, " --cp %u", s->cp);
-    if (m->options.dp) strbuf_printf(out, " --dp %u", s->dp);
+    if (m->options.layout.dp) strbuf_printf(out, " --dp %u", s->dp);
     strbuf_printf(out, " (%u rank%s, %.2f GB each", ranks, ranks > 1 ? "s" : "",
                   (double)l->bytes / 1e9);
     if (l->hosts > 1) strbuf_printf(out, ", on %u hosts like this one", l->hosts);

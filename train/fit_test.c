@@ -178,8 +178,8 @@ static void context_and_data_parallelism_stay_as_they_are(void **state)
     (void)state;
     subject_open(&x, "llama2");
     x.model.groups.sizes.cp = 3;
-    x.model.options.cp = 3;
-    x.model.options.dp = 2;
+    x.model.options.layout.cp = 3;
+    x.model.options.layout.dp = 2;
     each_has_its_own = true;
     host_bytes = UINT64_MAX;
     assert_true(fit_search(&x.fit, &l));

@@ -290,10 +290,10 @@ static struct model_options options_of(const struct case_of_layout *c, enum elem
                                              .pp = c->pp,
                                              .ep = c->ep,
                                              .etp = c->etp,
+                                             .cp = c->cp,
+                                             .dp = c->dp,
                                              .virtual_stages = c->vpp,
                                              .pipeline_layout = c->stages},
-                                  .cp = c->cp,
-                                  .dp = c->dp,
                                   .sequence_parallel = c->sp,
                                   .cp_kind = c->kind,
                                   .elem = elem};

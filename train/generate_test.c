@@ -241,7 +241,8 @@ static void prompts_of_several_lengths_go_on_as_each_alone(void **state)
     } cases[] = {
         {"tests/golden/hf/gpt2", {.elem = ELEM_F64}},
         {"tests/golden/hf/llama3.1", {.elem = ELEM_F64, .layout = {.tp = 4}}},
-        {"tests/golden/hf/mistral", {.elem = ELEM_F64, .dp = 2}}, /* one rank has a row too many */
+        {"tests/golden/hf/mistral",
+         {.elem = ELEM_F64, .layout = {.dp = 2}}}, /* one rank has a row too many */
         {"tests/golden/hf/qwen3-moe", {.elem = ELEM_F64, .layout = {.tp = 2, .ep = 2, .etp = 1}}},
     };
     int32_t ids[MANY * LONGEST];

@@ -27,8 +27,8 @@ static unsigned at_least_one(uint64_t n)
 struct group_sizes model_group_sizes(const struct model_options *o)
 {
     struct group_sizes s = {.tp = at_least_one(o->layout.tp),
-                            .cp = at_least_one(o->cp),
-                            .dp = o->dp,
+                            .cp = at_least_one(o->layout.cp),
+                            .dp = (unsigned)o->layout.dp,
                             .pp = at_least_one(o->layout.pp),
                             .ep = at_least_one(o->layout.ep)};
     s.etp = o->layout.etp ? (unsigned)o->layout.etp : s.tp;

@@ -17,8 +17,7 @@
 
 struct model_options {
     const struct device *device;  /* NULL: cpu_device */
-    struct layout_options layout; /* etp not given is tp */
-    unsigned cp, dp;              /* 0: as few as there can be */
+    struct layout_options layout; /* etp not given is tp; dp: as few as there can be */
     bool sequence_parallel;
     enum cp_kind cp_kind;
     enum elem_type elem;

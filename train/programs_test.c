@@ -210,7 +210,6 @@ static const char *const models[] = {"gpt2",    "llama2",  "llama3.1", "llama3.2
 static const struct {
     const char *name;
     struct layout_options layout;
-    unsigned cp;
     bool sequence_parallel;
     enum cp_kind cp_kind;
 } layouts[] = {
@@ -219,8 +218,8 @@ static const struct {
     {.name = "tp4", .layout = {.tp = 4}},
     {.name = "tp2pp2ep2etp1", .layout = {.tp = 2, .pp = 2, .ep = 2, .etp = 1, .first_layers = 2}},
     {.name = "pp2vpp2", .layout = {.pp = 2, .pipeline_layout = "Et|t|t|L"}},
-    {.name = "cp2-ring", .cp = 2, .cp_kind = CP_RING},
-    {.name = "tp2cp2-ep2etp2", .layout = {.tp = 2, .ep = 2, .etp = 2}, .cp = 2},
+    {.name = "cp2-ring", .layout = {.cp = 2}, .cp_kind = CP_RING},
+    {.name = "tp2cp2-ep2etp2", .layout = {.tp = 2, .ep = 2, .etp = 2, .cp = 2}},
 };
 
 enum { NUM_PASSES = 2 };
@@ -259,7 +258,6 @@ static enum status list_rank(struct strbuf *out, struct checkpoint *c,
 static struct model_options options_of(const struct model_config *c, unsigned layout, unsigned pass)
 {
     struct model_options o = {.layout = layouts[layout].layout,
-                              .cp = layouts[layout].cp,
                               .sequence_parallel = layouts[layout].sequence_parallel,
                               .cp_kind = layouts[layout].cp_kind,
                               .elem = pass ? ELEM_BF16 : ELEM_F32};

@@ -112,20 +112,20 @@ static const struct {
 } cases[] = {
     {"gpt2",      ELEM_F32,  {0}},
     {"gpt2",      ELEM_F32,  {.layout = {.tp = 2, .pp = 2}}}, /* tied embeddings, biases */
-    {"gpt2",      ELEM_F32,  {.cp = 2, .dp = 2}},
+    {"gpt2",      ELEM_F32,  {.layout = {.cp = 2, .dp = 2}}},
     {"llama3.1",  ELEM_BF16, {.layout = {.tp = 2}, .sequence_parallel = true}},
-    {"llama3.2",  ELEM_BF16, {.layout = {.tp = 2, .pp = 3}, .dp = 2}},
-    {"llama3.2",  ELEM_BF16, {.layout = {.pp = 3}, .cp = 2}},
+    {"llama3.2",  ELEM_BF16, {.layout = {.tp = 2, .pp = 3, .dp = 2}}},
+    {"llama3.2",  ELEM_BF16, {.layout = {.pp = 3, .cp = 2}}},
     {"llama3.2",  ELEM_BF16, {.layout = {.tp = 4}}}, /* two ranks share a key and value */
-    {"qwen2.5",   ELEM_BF16, {.layout = {.tp = 4}, .dp = 2}}, /* with biases */
+    {"qwen2.5",   ELEM_BF16, {.layout = {.tp = 4, .dp = 2}}}, /* with biases */
     {"mistral",   ELEM_BF16, {.layout = {.tp = 2, .pp = 3}}},
     {"qwen2.5",   ELEM_BF16, {.layout = {.tp = 2}}},
-    {"qwen3",     ELEM_BF16, {.layout = {.tp = 2}, .dp = 2}},
+    {"qwen3",     ELEM_BF16, {.layout = {.tp = 2, .dp = 2}}},
     {"mixtral",   ELEM_BF16, {.layout = {.tp = 1, .ep = 2}}},
     {"mixtral",   ELEM_BF16, {.layout = {.tp = 2, .ep = 2, .etp = 2}}},
     {"qwen3-moe", ELEM_BF16, {.layout = {.tp = 1, .ep = 4, .pp = 2}}},
     {"qwen3-moe", ELEM_BF16, {.layout = {.tp = 2, .ep = 2, .etp = 1}}},
-    {"qwen3-moe", ELEM_BF16, {.layout = {.tp = 2, .etp = 1}, .cp = 2}},
+    {"qwen3-moe", ELEM_BF16, {.layout = {.tp = 2, .etp = 1, .cp = 2}}},
 };
 // clang-format on
 
@@ -203,15 +203,15 @@ static void a_copy_that_differs_is_told_with_both_ranks(void **state)
         const char *message;
     } wrong[] = {
         {"llama3.1", QKV_NORM, 1, {.layout = {.tp = 2}}, QKV_NORM " than rank 0"},
-        {"llama3.1", FC1, 1, {.dp = 2}, FC1 " than rank 0"},
-        {"llama3.1", FC1, 3, {.layout = {.tp = 2}, .dp = 2}, FC1 " than rank 1"},
-        {"llama3.1", FC1, 2, {.cp = 3}, FC1 " than rank 0"},
+        {"llama3.1", FC1, 1, {.layout = {.dp = 2}}, FC1 " than rank 0"},
+        {"llama3.1", FC1, 3, {.layout = {.tp = 2, .dp = 2}}, FC1 " than rank 1"},
+        {"llama3.1", FC1, 2, {.layout = {.cp = 3}}, FC1 " than rank 0"},
         {"llama3.2", EMBEDDING, 2, {.layout = {.pp = 3}}, EMBEDDING " than rank 0"},
         {"llama3.2", EMBEDDING, 5, {.layout = {.tp = 2, .pp = 3}}, EMBEDDING " than rank 1"},
         {"mixtral",
          "decoder.layers.1.mlp.experts.linear_fc2.weight",
          3,
-         {.layout = {.tp = 2, .ep = 2, .etp = 1}, .dp = 2},
+         {.layout = {.tp = 2, .ep = 2, .etp = 1, .dp = 2}},
          "experts.2.linear_fc2.weight than rank 1"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -52,7 +52,7 @@ static const struct arg forward_args[] = {
 static const struct arg_group verify_groups[] = {
     {"Comparison", verify_args, sizeof verify_args / sizeof *verify_args, 0},
     {"Forward consistency", forward_args, sizeof forward_args / sizeof *forward_args, 0},
-    {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(forward.flags.layout)},
+    {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(forward.flags.engine.layout)},
     {"Engine of --forward", engine_args, NUM_PARALLEL_ARGS, AT(forward.flags.engine)},
     {"Sources", source_args, NUM_SOURCE_ARGS, AT(forward.flags.source)},
     {"Work", run_args, NUM_READ_ARGS, AT(run)},
@@ -321,8 +321,7 @@ static enum status check_flags(const struct verify_flags *f, struct error *err)
 {
     const struct forward_options *o = &f->forward;
     bool made_up = o->length || o->num_sequences != NOT_GIVEN;
-    bool given = o->input_ids || made_up || layout_is_given(&o->flags.layout) ||
-                 o->flags.engine.cp || o->flags.engine.dp;
+    bool given = o->input_ids || made_up || layout_is_given(&o->flags.engine.layout);
     if (given && !f->runs)
         return fail(err, ERR_USAGE, "options of tokens and layouts need --forward");
     if (o->input_ids && made_up)

@@ -28,7 +28,7 @@ static const struct arg bench_args[] = {
 };
 static const struct arg_group bench_groups[] = {
     {"Bench", bench_args, sizeof bench_args / sizeof *bench_args, 0},
-    {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.layout)},
+    {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.engine.layout)},
     {"Engine", engine_args, NUM_ENGINE_ARGS - 1, /* no --dry-run */ AT(compute.engine)},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},

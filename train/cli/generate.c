@@ -36,7 +36,7 @@ static const struct arg generate_args[] = {
 };
 static const struct arg_group generate_groups[] = {
     {"Generation", generate_args, sizeof generate_args / sizeof *generate_args, 0},
-    {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.layout)},
+    {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.engine.layout)},
     {"Engine", engine_args, NUM_ENGINE_ARGS, AT(compute.engine)},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},

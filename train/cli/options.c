@@ -8,8 +8,8 @@
 // clang-format off
 #define AT(field) offsetof(struct engine_flags, field)
 const struct arg engine_args[] = {
-    {"--context-parallel-size --cp",   ARG_UINT,   AT(cp), "N", NULL, "context parallel ranks; each has a part of every sequence"},
-    {"--data-parallel-size --dp",      ARG_UINT,   AT(dp), "N", NULL, "data parallel ranks; default: the fewest that --ep needs"},
+    {"--context-parallel-size --cp",   ARG_UINT,   AT(layout.cp), "N", NULL, "context parallel ranks; each has a part of every sequence"},
+    {"--data-parallel-size --dp",      ARG_UINT,   AT(layout.dp), "N", NULL, "data parallel ranks; default: the fewest that --ep needs"},
     {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "split norms and residuals by tokens over the tensor parallel ranks"},
     {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values are exchanged between context parallel ranks; default all_gather"},
     {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32"},
@@ -36,8 +36,8 @@ static enum collectives_way collectives_of(const struct engine_flags *e)
 /* Products of sizes are numbers of ranks, and must stay such. */
 static enum status check_sizes(const struct compute_flags *f, struct error *err)
 {
-    const struct layout_options *l = &f->layout;
-    const uint64_t sizes[] = {l->tp, l->pp, l->ep, l->etp, f->engine.cp, f->engine.dp};
+    const struct layout_options *l = &f->engine.layout;
+    const uint64_t sizes[] = {l->tp, l->pp, l->ep, l->etp, l->cp, l->dp};
     uint64_t ranks = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         ranks *= sizes[i] ? sizes[i] : 1;
@@ -56,9 +56,7 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
     *out = (struct engine_model){
         .path = path,
         .source = &f->source,
-        .options = {.layout = f->layout,
-                    .cp = (unsigned)e->cp,
-                    .dp = (unsigned)e->dp,
+        .options = {.layout = e->layout,
                     .sequence_parallel = e->sequence_parallel,
                     .cp_kind =
                         e->cp_kind && strcmp(e->cp_kind, "p2p") == 0 ? CP_RING : CP_ALL_GATHER,

@@ -6,9 +6,9 @@
 #include "convert/end_tokens.h"
 #include "train/engine.h"
 
-/* How a model is cut and what it is computed in, beside the layout_args of conversions. */
+/* How a model is cut and what it is computed in. */
 struct engine_flags {
-    uint64_t cp, dp;
+    struct layout_options layout; /* by layout_args; cp and dp by engine_args */
     bool sequence_parallel;
     const char *cp_kind, *dtype, *device, *collectives;
     uint64_t threads;
@@ -23,7 +23,6 @@ enum { NUM_PARALLEL_ARGS = 7 };
 /* What a command that computes is told. */
 struct compute_flags {
     struct source_flags source;
-    struct layout_options layout;
     struct engine_flags engine;
     struct output_flags output;
 };

@@ -31,7 +31,7 @@ static const struct arg perplexity_args[] = {
 };
 static const struct arg_group perplexity_groups[] = {
     {"Data", perplexity_args, sizeof perplexity_args / sizeof *perplexity_args, 0},
-    {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.layout)},
+    {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(compute.engine.layout)},
     {"Engine", engine_args, NUM_ENGINE_ARGS, AT(compute.engine)},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},
@@ -178,7 +178,7 @@ static enum status look_at_model(struct windows *w, struct error *err)
 static enum status cut(struct windows *w, struct error *err)
 {
     const struct perplexity_flags *f = w->flags;
-    const uint64_t foretold = w->num_tokens - 1, dp = f->compute.engine.dp;
+    const uint64_t foretold = w->num_tokens - 1, dp = f->compute.engine.layout.dp;
     w->num_whole = foretold / w->seq;
     w->rest = foretold % w->seq;
     w->batch = min_u64(f->batch ? f->batch : dp ? dp : 1, w->num_whole);

@@ -12,15 +12,15 @@ static uint64_t size_or(uint64_t size, uint64_t otherwise)
 cJSON *run_json_new(const char *model_path, const struct compute_flags *f)
 {
     cJSON *o = cJSON_CreateObject(), *sizes = cJSON_CreateObject();
-    const uint64_t tp = size_or(f->layout.tp, 1);
+    const uint64_t tp = size_or(f->engine.layout.tp, 1);
     cJSON_AddStringToObject(o, "path", model_path);
     cJSON_AddStringToObject(o, "dtype", f->engine.dtype);
     cJSON_AddStringToObject(o, "device", f->engine.device ? f->engine.device : "cpu");
     json_add_u64(sizes, "tp", tp);
-    json_add_u64(sizes, "pp", size_or(f->layout.pp, 1));
-    json_add_u64(sizes, "ep", size_or(f->layout.ep, 1));
-    json_add_u64(sizes, "etp", size_or(f->layout.etp, tp));
-    json_add_u64(sizes, "cp", size_or(f->engine.cp, 1));
+    json_add_u64(sizes, "pp", size_or(f->engine.layout.pp, 1));
+    json_add_u64(sizes, "ep", size_or(f->engine.layout.ep, 1));
+    json_add_u64(sizes, "etp", size_or(f->engine.layout.etp, tp));
+    json_add_u64(sizes, "cp", size_or(f->engine.layout.cp, 1));
     cJSON_AddItemToObject(o, "layout", sizes);
     return o;
 }
