@@ -14,11 +14,11 @@ void catalog_init(struct catalog *c, struct arena *a)
     stored_init(&c->stored);
 }
 
-static void drop_index(struct catalog *c);
-
 void catalog_release(struct catalog *c)
 {
-    drop_index(c);
+    free(c->own_index);
+    free(c->stored_index);
+    map_release(&c->own_names);
     map_release(&c->names);
     stored_release(&c->stored);
 }
@@ -54,25 +54,43 @@ struct tensor *catalog_find(const struct catalog *c, const char *name)
     return map_get(&c->names, name, &i) ? &c->tensors[i] : NULL;
 }
 
+/* What a name stands for, here and elsewhere. */
+struct kind {
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+};
+
+static enum status same_kind(struct catalog *c, const char *name, const struct kind *here,
+                             const struct kind *elsewhere, struct error *err)
+{
+    if (here->dtype != elsewhere->dtype)
+        return fail(err, ERR_CORRUPT, "%s: %s here, %s elsewhere", name,
+                    dtype_infos[here->dtype].name, dtype_infos[elsewhere->dtype].name);
+    if (here->num_dims != elsewhere->num_dims ||
+        memcmp(here->shape, elsewhere->shape, here->num_dims * sizeof *here->shape))
+        return fail(err, ERR_CORRUPT, "%s: shape %s here, %s elsewhere", name,
+                    shape_text(c->arena, here->num_dims, here->shape),
+                    shape_text(c->arena, elsewhere->num_dims, elsewhere->shape));
+    return OK;
+}
+
+static enum status count_elements(struct catalog *c, const char *name, const struct kind *kind,
+                                  uint64_t *numel, struct error *err)
+{
+    if (shape_numel(kind->shape, kind->num_dims, numel) && *numel <= MOST_ELEMENTS) return OK;
+    return fail(err, ERR_CORRUPT, "%s: shape %s overflows", name,
+                shape_text(c->arena, kind->num_dims, kind->shape));
+}
+
 enum status catalog_add(struct catalog *c, const char *name, enum dtype dtype, unsigned num_dims,
                         const uint64_t *shape, struct tensor **out, struct error *err)
 {
-    struct tensor *t = catalog_find(c, name);
-    if (t) {
-        *out = t;
-        if (t->dtype != dtype)
-            return fail(err, ERR_CORRUPT, "%s: %s here, %s elsewhere", name,
-                        dtype_infos[dtype].name, dtype_infos[t->dtype].name);
-        if (t->num_dims != num_dims || memcmp(t->shape, shape, num_dims * sizeof *shape))
-            return fail(err, ERR_CORRUPT, "%s: shape %s here, %s elsewhere", name,
-                        shape_text(c->arena, num_dims, shape),
-                        shape_text(c->arena, t->num_dims, t->shape));
-        return OK;
-    }
+    const struct kind kind = {dtype, num_dims, shape};
+    struct tensor *t = *out = catalog_find(c, name);
     uint64_t numel;
-    if (!shape_numel(shape, num_dims, &numel) || numel > MOST_ELEMENTS)
-        return fail(err, ERR_CORRUPT, "%s: shape %s overflows", name,
-                    shape_text(c->arena, num_dims, shape));
+    if (t) return same_kind(c, name, &kind, &(struct kind){t->dtype, t->num_dims, t->shape}, err);
+    TRY(count_elements(c, name, &kind, &numel, err));
     t = ARENA_PUSH(c->arena, c->tensors, c->num_tensors, c->tensors_capacity);
     *t = (struct tensor){
         .name = arena_text(c->arena, name, strlen(name)),
@@ -95,73 +113,184 @@ void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *
     *ARENA_PUSH(c->arena, t->pieces, t->num_pieces, t->pieces_capacity) = *piece;
 }
 
-/* The pieces of one stored tensor as pairs (flat in the tensor, element of the piece), by where
- * they begin; so the few that meet a part are found without looking at all. */
-struct indexed_piece {
+/* ---- own tensors ---- */
+
+/* What is in the map of own names: states are few and short. */
+static const char *own_key(struct strbuf *room, const char *name, const char *state)
+{
+    if (!state) return name;
+    strbuf_printf(room, "%s\x1f%s", state, name);
+    return room->data;
+}
+
+const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
+                                          const char *state)
+{
+    struct strbuf room = {0};
+    size_t i;
+    bool found = map_get(&c->own_names, own_key(&room, name, state), &i);
+    strbuf_release(&room);
+    return found ? &c->own[i] : NULL;
+}
+
+static struct own_tensor *push_own(struct catalog *c, const char *name, const char *state,
+                                   const struct kind *kind, uint64_t numel)
+{
+    struct arena *a = c->arena;
+    struct own_tensor *own = ARENA_PUSH(a, c->own, c->num_own, c->own_capacity);
+    struct strbuf room = {0};
+    *own = (struct own_tensor){
+        .name = name,
+        .state = state,
+        .dtype = kind->dtype,
+        .num_dims = kind->num_dims,
+        .shape = arena_copy(a, kind->shape, kind->num_dims * sizeof *kind->shape),
+        .numel = numel,
+    };
+    const char *key = own_key(&room, own->name, state);
+    if (state) key = arena_text(a, key, strlen(key));
+    (void)map_add(&c->own_names, key, c->num_own - 1, NULL);
+    strbuf_release(&room);
+    return own;
+}
+
+enum status catalog_add_own(struct catalog *c, const char *name, const char *state,
+                            enum dtype dtype, unsigned num_dims, const uint64_t *shape,
+                            struct own_tensor **out, struct error *err)
+{
+    const struct kind kind = {dtype, num_dims, shape};
+    const struct own_tensor *old = catalog_find_own(c, name, state);
+    uint64_t numel;
+    if (old) {
+        *out = &c->own[old - c->own];
+        return same_kind(c, name, &kind, &(struct kind){old->dtype, old->num_dims, old->shape},
+                         err);
+    }
+    TRY(count_elements(c, name, &kind, &numel, err));
+    *out = push_own(c, name, state, &kind, numel);
+    return OK;
+}
+
+enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
+                                 const struct stored_tensor *stored, const struct pair *pair,
+                                 struct error *err)
+{
+    struct own_part part = {(size_t)(stored - c->stored.tensors), *pair};
+    if (!pair_nest(&part.pair))
+        return fail(err, ERR_OURS, "%s: a part of %s that is not a nested view", own->name,
+                    stored->name);
+    if (own->parts_capacity == 0) { /* most have one */
+        own->parts_capacity = 1;
+        own->parts = arena_alloc(c->arena, sizeof *own->parts);
+    }
+    *ARENA_PUSH(c->arena, own->parts, own->num_parts, own->parts_capacity) = part;
+    return OK;
+}
+
+enum status catalog_own_stored(struct catalog *c, const char *name, const char *state,
+                               const struct stored_tensor *stored, struct error *err)
+{
+    struct own_tensor *own;
+    TRY(catalog_add_own(c, name, state, stored->dtype, stored->num_dims, stored->shape, &own, err));
+    struct pair whole = pair_whole(0, 0, own->numel);
+    return catalog_add_own_part(c, own, stored, &whole, err);
+}
+
+/* ---- what a tensor is made of, by where it lies ---- */
+
+/* The parts of an own tensor, or the pieces of a stored one, as pairs (flat in the tensor, elements
+ * of the part), by where they begin; so the few that meet a view are found without looking at all.
+ */
+struct indexed_part {
     struct pair pair;
-    const struct stored_piece *piece;
+    size_t part; /* of the tensor's */
 };
-struct stored_index {
-    const struct stored_tensor *stored;
+struct part_index {
+    size_t tensor, num_parts; /* which tensor it is of, and how many parts it had */
     uint64_t longest_span;
     size_t count;
-    struct indexed_piece pieces[];
+    size_t *met; /* [num_parts], behind parts */
+    struct indexed_part parts[];
 };
-
-static void drop_index(struct catalog *c)
-{
-    free(c->index);
-    c->index = NULL;
-}
 
 static int by_begin(const void *a, const void *b)
 {
-    uint64_t x = ((const struct indexed_piece *)a)->pair.a_offset,
-             y = ((const struct indexed_piece *)b)->pair.a_offset;
-    return x < y ? -1 : x > y;
+    const struct indexed_part *x = a, *y = b;
+    if (x->pair.a_offset != y->pair.a_offset) return x->pair.a_offset < y->pair.a_offset ? -1 : 1;
+    return x->part < y->part ? -1 : x->part > y->part;
 }
 
-static enum status fill_index(struct stored_index *x, struct error *err)
+/* Makes *index an empty one, if it is not of this tensor already. */
+static enum status begin_index(struct part_index **index, size_t tensor, size_t num_parts,
+                               const char *name, bool *made, struct error *err)
 {
-    const struct stored_tensor *t = x->stored;
+    struct part_index *x = *index;
+    *made = x && x->tensor == tensor && x->num_parts == num_parts;
+    if (*made) return OK;
+    free(x);
+    x = *index = calloc(1, sizeof *x + num_parts * (sizeof *x->parts + sizeof *x->met));
+    if (!x) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", name);
+    x->tensor = tensor;
+    x->num_parts = num_parts;
+    x->met = (size_t *)&x->parts[num_parts];
+    return OK;
+}
+
+static void index_pair(struct part_index *x, const struct pair *pair, size_t part)
+{
+    if (!pair_count(pair)) return;
+    x->longest_span = max_u64(x->longest_span, pair_a_span(pair));
+    x->parts[x->count++] = (struct indexed_part){*pair, part};
+}
+
+static enum status index_own(struct catalog *c, const struct own_tensor *own, struct error *err)
+{
+    bool made;
+    TRY(begin_index(&c->own_index, (size_t)(own - c->own), own->num_parts, own->name, &made, err));
+    if (made) return OK;
+    for (size_t i = 0; i < own->num_parts; i++)
+        index_pair(c->own_index, &own->parts[i].pair, i);
+    qsort(c->own_index->parts, c->own_index->count, sizeof *c->own_index->parts, by_begin);
+    return OK;
+}
+
+static enum status index_pieces(struct part_index *x, const struct stored_tensor *t,
+                                struct error *err)
+{
     uint64_t numel;
     if (!shape_numel(t->shape, t->num_dims, &numel) || numel > MOST_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct stored_piece *s = &t->pieces[i];
-        struct indexed_piece *piece = &x->pieces[x->count];
-        piece->piece = s;
-        if (!pair_of_box(&piece->pair, t->num_dims, t->shape, s->start,
-                         s->extent ? s->extent : t->shape, 0, s->stride))
+        struct pair pair;
+        if (!pair_of_box(&pair, t->num_dims, t->shape, s->start, s->extent ? s->extent : t->shape,
+                         0, s->stride))
             return fail(err, ERR_UNSUPPORTED, "%s: more than %d dimensions", t->name, MAX_AXES);
-        if (!pair_count(&piece->pair)) continue;
-        x->longest_span = max_u64(x->longest_span, pair_a_span(&piece->pair));
-        x->count++;
+        index_pair(x, &pair, i);
     }
-    qsort(x->pieces, x->count, sizeof *x->pieces, by_begin);
+    qsort(x->parts, x->count, sizeof *x->parts, by_begin);
     return OK;
 }
 
-static enum status index_stored(struct catalog *c, const struct stored_tensor *stored,
-                                struct error *err)
+static enum status index_stored(struct catalog *c, const struct stored_tensor *t, struct error *err)
 {
-    if (c->index && c->index->stored == stored) return OK;
-    drop_index(c);
-    c->index = calloc(1, sizeof *c->index + stored->num_pieces * sizeof *c->index->pieces);
-    if (!c->index) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", stored->name);
-    c->index->stored = stored;
-    enum status st = fill_index(c->index, err);
-    if (st) drop_index(c);
+    bool made;
+    TRY(begin_index(&c->stored_index, (size_t)(t - c->stored.tensors), t->num_pieces, t->name,
+                    &made, err));
+    enum status st = made ? OK : index_pieces(c->stored_index, t, err);
+    if (!st) return OK;
+    free(c->stored_index);
+    c->stored_index = NULL;
     return st;
 }
 
-/* The first piece that can reach element `from`. */
-static size_t first_reaching(const struct stored_index *x, uint64_t from)
+/* The first part that can reach element `from`. */
+static size_t first_reaching(const struct part_index *x, uint64_t from)
 {
     size_t low = 0, high = x->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (x->pieces[middle].pair.a_offset + x->longest_span <= from)
+        if (x->parts[middle].pair.a_offset + x->longest_span <= from)
             low = middle + 1;
         else
             high = middle;
@@ -169,22 +298,38 @@ static size_t first_reaching(const struct stored_index *x, uint64_t from)
     return low;
 }
 
-/* One stored piece of a stored tensor that is being joined with a part of a logical one. */
+/* ---- logical tensors of own ones, and these of stored ones ---- */
+
+/* A stored tensor of which elements are added to a logical one, and a piece of it. */
 struct adding {
     struct catalog *catalog;
     struct tensor *tensor;
-    struct piece piece; /* all but the pair */
+    const struct stored_tensor *stored;
+    size_t piece;
 };
 
 static enum status add_joined(void *context, const struct pair *p, struct error *err)
 {
-    struct adding *adding = context;
-    struct piece piece = adding->piece;
-    piece.pair = *p;
+    const struct adding *x = context;
+    const struct stored_piece *s = &x->stored->pieces[x->piece];
+    struct piece piece = {.file = s->file,
+                          .dtype = x->stored->dtype,
+                          .byte_swapped = s->byte_swapped,
+                          .offset_bytes = s->offset_bytes,
+                          .pair = *p};
     if (!pair_nest(&piece.pair))
-        return fail(err, ERR_OURS, "%s: a part that is not a nested view", adding->tensor->name);
-    catalog_add_piece(adding->catalog, adding->tensor, &piece);
+        return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->tensor->name);
+    catalog_add_piece(x->catalog, x->tensor, &piece);
     return OK;
+}
+
+/* pair (logical, other) as a view of the other tensor, on which it is joined. */
+static enum status turn(const struct tensor *t, const char *other, struct pair *pair,
+                        struct error *err)
+{
+    pair_swap(pair);
+    if (pair_nest(pair)) return OK;
+    return fail(err, ERR_OURS, "%s: a part of %s that is not a nested view", t->name, other);
 }
 
 static void add_stored_name(struct catalog *c, struct tensor *t, const char *name)
@@ -199,40 +344,88 @@ static void add_stored_name(struct catalog *c, struct tensor *t, const char *nam
     *ARENA_PUSH(c->arena, t->stored_names, t->num_stored_names, t->stored_names_capacity) = name;
 }
 
-enum status catalog_add_stored(struct catalog *c, struct tensor *t,
-                               const struct stored_tensor *stored, const struct pair *part,
-                               struct error *err)
+/* Adds what `pair` (logical, stored) has of the stored tensor x->stored. */
+static enum status add_stored(void *context, const struct pair *pair, struct error *err)
 {
-    struct pair by_stored = *part;
-    pair_swap(&by_stored);
-    if (!pair_nest(&by_stored))
-        return fail(err, ERR_OURS, "%s: a part of %s that is not a nested view", t->name,
-                    stored->name);
-    TRY(index_stored(c, stored, err));
-    uint64_t from = by_stored.a_offset, to = from + pair_a_span(&by_stored);
-    const struct stored_index *x = c->index;
-    for (size_t i = first_reaching(x, from); i < x->count && x->pieces[i].pair.a_offset < to; i++) {
-        const struct stored_piece *s = x->pieces[i].piece;
-        struct adding adding = {c,
-                                t,
-                                {.file = s->file,
-                                 .dtype = stored->dtype,
-                                 .byte_swapped = s->byte_swapped,
-                                 .offset_bytes = s->offset_bytes}};
-        TRY(pair_join(&by_stored, &x->pieces[i].pair, add_joined, &adding, err));
+    struct adding *x = context;
+    struct pair by_stored = *pair;
+    TRY(turn(x->tensor, x->stored->name, &by_stored, err));
+    TRY(index_stored(x->catalog, x->stored, err));
+    const struct part_index *pieces = x->catalog->stored_index;
+    const uint64_t end = by_stored.a_offset + pair_a_span(&by_stored);
+    for (size_t i = first_reaching(pieces, by_stored.a_offset);
+         i < pieces->count && pieces->parts[i].pair.a_offset < end; i++) {
+        x->piece = pieces->parts[i].part;
+        TRY(pair_join(&by_stored, &pieces->parts[i].pair, add_joined, x, err));
     }
-    add_stored_name(c, t, stored->name);
+    add_stored_name(x->catalog, x->tensor, x->stored->name);
     return OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Those that may meet a view, in the order in which they were added: x->met[0..returned). */
+static size_t find_met(struct part_index *x, const struct pair *view)
+{
+    const uint64_t end = view->a_offset + pair_a_span(view);
+    size_t n = 0;
+    for (size_t i = first_reaching(x, view->a_offset);
+         i < x->count && x->parts[i].pair.a_offset < end; i++)
+        x->met[n++] = x->parts[i].part;
+    if (n > 1) qsort(x->met, n, sizeof *x->met, by_number);
+    return n;
+}
+
+enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct own_tensor *own,
+                             const struct pair *part, struct error *err)
+{
+    struct pair by_own = *part;
+    TRY(turn(t, own->name, &by_own, err));
+    TRY(index_own(c, own, err));
+    for (size_t i = 0, n = find_met(c->own_index, &by_own); i < n; i++) {
+        const struct own_part *p = &own->parts[c->own_index->met[i]];
+        struct adding x = {c, t, &c->stored.tensors[p->stored], 0};
+        TRY(pair_join(&by_own, &p->pair, add_stored, &x, err));
+    }
+    for (size_t i = 0; i < own->num_parts && !pair_count(part); i++) /* empty, but of these */
+        add_stored_name(c, t, c->stored.tensors[own->parts[i].stored].name);
+    return OK;
+}
+
+static struct tensor *new_tensor(struct catalog *c, const char *name, const struct kind *kind)
+{
+    struct tensor *t = arena_alloc(c->arena, sizeof *t);
+    *t = (struct tensor){
+        .name = name, .dtype = kind->dtype, .num_dims = kind->num_dims, .shape = kind->shape};
+    return t;
 }
 
 enum status catalog_wrap_stored(struct catalog *c, const struct stored_tensor *stored,
                                 struct tensor **out, struct error *err)
 {
-    TRY(catalog_add(c, stored->name, stored->dtype, stored->num_dims, stored->shape, out, err));
-    if ((*out)->num_pieces) return OK;
-    struct pair whole = pair_whole(0, 0, (*out)->numel);
-    return catalog_add_stored(c, *out, stored, &whole, err);
+    const struct kind kind = {stored->dtype, stored->num_dims, stored->shape};
+    struct tensor *t = *out = new_tensor(c, stored->name, &kind);
+    struct adding x = {c, t, stored, 0};
+    if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MOST_ELEMENTS)
+        return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
+    struct pair whole = pair_whole(0, 0, t->numel);
+    return add_stored(&x, &whole, err);
 }
+
+enum status catalog_wrap_own(struct catalog *c, const struct own_tensor *own, struct tensor **out,
+                             struct error *err)
+{
+    const struct kind kind = {own->dtype, own->num_dims, own->shape};
+    struct tensor *t = *out = new_tensor(c, own->name, &kind);
+    struct pair whole = pair_whole(0, 0, t->numel = own->numel);
+    return catalog_add_part(c, t, own, &whole, err);
+}
+
+/* ---- checks ---- */
 
 enum status tensor_check(const struct tensor *t, struct error *err)
 {

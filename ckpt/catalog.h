@@ -1,12 +1,14 @@
-/* catalog.h - tensors under their logical names, and where their elements lie.
+/* catalog.h - the tensors of a checkpoint: as its program names them, and under logical names.
  *
- * A *logical* tensor is one parameter, whatever the files call it and however they cut it: named as
- * Megatron-Core names it on disk under the Transformer-Engine layer spec, with the global layer
- * number, one tensor an expert (decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight); weights
- * are [out, in], linear_qkv in Megatron's group order, linear_fc1 [gate; up] of the whole
- * parameter. A moment of the optimizer is optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME, a
- * master weight optimizer.param.NAME. A tied head is no tensor. Rows past the true vocabulary are
- * NAME.padding. */
+ * A *stored* tensor is one of a file. An *own* tensor is one of the program that wrote the
+ * checkpoint, under the name that it has there: one stored tensor, or runs of several where ranks
+ * have cut it. A *logical* tensor is one parameter, whatever the files call it and however they cut
+ * it: named as Megatron-Core names it on disk under the Transformer-Engine layer spec, with the
+ * global layer number, one tensor an expert
+ * (decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight); weights are [out, in], linear_qkv in
+ * Megatron's group order, linear_fc1 [gate; up] of the whole parameter. A moment of the optimizer
+ * is optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME, a master weight optimizer.param.NAME. A
+ * tied head is no tensor. Rows past the true vocabulary are NAME.padding. */
 #ifndef FERRY_CKPT_CATALOG_H
 #define FERRY_CKPT_CATALOG_H
 
@@ -44,13 +46,32 @@ struct tensor {
     size_t num_pieces, pieces_capacity;
 };
 
+struct own_part {
+    size_t stored;    /* index into catalog.stored.tensors */
+    struct pair pair; /* a: flat in the own tensor, nested; b: flat in the stored one */
+};
+
+struct own_tensor {
+    const char *name;
+    const char *state; /* "exp_avg" and the like: of the optimizer; NULL: a parameter, a buffer */
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+    uint64_t numel;
+    struct own_part *parts;
+    size_t num_parts, parts_capacity;
+};
+
 struct catalog {
     struct arena *arena;  /* the owner's, which holds all that is added */
     struct stored stored; /* the files that pieces are of; none where it has no such pieces */
+    struct own_tensor *own;
+    size_t num_own, own_capacity;
+    struct map own_names; /* see catalog_find_own */
     struct tensor *tensors;
     size_t num_tensors, tensors_capacity;
     struct map names;
-    struct stored_index *index; /* of the stored tensor that was looked at last */
+    struct part_index *own_index, *stored_index; /* of the tensors that were looked at last */
 };
 
 void catalog_init(struct catalog *c, struct arena *a);
@@ -65,16 +86,37 @@ MUST_CHECK enum status catalog_add(struct catalog *c, const char *name, enum dty
 struct tensor *catalog_find(const struct catalog *c, const char *name);
 /* Adds a piece to a tensor; pair.a must be nested. */
 void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *piece);
-/* Adds the part of a stored tensor that `part` picks: part.a is flat in the logical tensor t,
- * part.b flat in the stored tensor (both row-major). Joined with the stored pieces; quick for a
- * stored tensor of many pieces that is taken apart into many logical ones, one after the other. */
-MUST_CHECK enum status catalog_add_stored(struct catalog *c, struct tensor *t,
-                                          const struct stored_tensor *stored,
-                                          const struct pair *part, struct error *err);
-/* A stored tensor as a logical one of its own name, so that it is read as all are: added, or the
- * one that is there. */
+/* Adds the part of an own tensor that `part` picks: part.a is flat in the logical tensor t, part.b
+ * flat in the own one (both row-major). Joined with the own tensor's parts, and these with the
+ * stored pieces; quick for a tensor of many parts or pieces that is taken apart into many logical
+ * ones, one after the other. */
+MUST_CHECK enum status catalog_add_part(struct catalog *c, struct tensor *t,
+                                        const struct own_tensor *own, const struct pair *part,
+                                        struct error *err);
+
+/* Adds an own tensor without parts, or returns the one of this state and name, as catalog_add does.
+ * name and state are kept, and must live as long as the catalog; *out is valid until the next one
+ * is added. */
+MUST_CHECK enum status catalog_add_own(struct catalog *c, const char *name, const char *state,
+                                       enum dtype dtype, unsigned num_dims, const uint64_t *shape,
+                                       struct own_tensor **out, struct error *err);
+/* Adds elements of a stored tensor of the catalog to an own one. ERR_OURS where pair.a is not
+ * nested. */
+MUST_CHECK enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
+                                            const struct stored_tensor *stored,
+                                            const struct pair *pair, struct error *err);
+/* Adds an own tensor that is the whole of a stored one, and of its dtype and shape. */
+MUST_CHECK enum status catalog_own_stored(struct catalog *c, const char *name, const char *state,
+                                          const struct stored_tensor *stored, struct error *err);
+const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
+                                          const char *state);
+
+/* A stored or an own tensor as one that can be read, under its own name. It is no part of the
+ * catalog, whose names are others; in its arena. */
 MUST_CHECK enum status catalog_wrap_stored(struct catalog *c, const struct stored_tensor *stored,
                                            struct tensor **out, struct error *err);
+MUST_CHECK enum status catalog_wrap_own(struct catalog *c, const struct own_tensor *own,
+                                        struct tensor **out, struct error *err);
 /* Checks that the pieces of each tensor tile it: ERR_CORRUPT naming the first that do not. */
 MUST_CHECK enum status catalog_check(const struct catalog *c, struct error *err);
 MUST_CHECK enum status tensor_check(const struct tensor *t, struct error *err);

@@ -173,6 +173,14 @@ static struct stored_tensor *add_grid(uint64_t *seed, unsigned num_dims, const u
     return s;
 }
 
+/* The own tensor that is the whole of a stored one. */
+static const struct own_tensor *own_of(const struct stored_tensor *s)
+{
+    if (!catalog_find_own(&c, s->name, NULL))
+        assert_ok(catalog_own_stored(&c, s->name, NULL, s, &err));
+    return catalog_find_own(&c, s->name, NULL);
+}
+
 /* Layers [layers, ..] of a stacked tensor become logical ones, transposed where wanted. */
 static void check_stack(uint64_t *seed, bool transposed)
 {
@@ -196,7 +204,7 @@ static void check_stack(uint64_t *seed, bool transposed)
                                  .b_offset = l * numel};
             assert_true(pair_nest(&part));
         }
-        assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+        assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
         assert_string_equal(t->stored_name, s->name);
         expand(t, at);
         for (uint64_t e = 0; e < numel; e++) {
@@ -229,9 +237,9 @@ static void parts_of_several_stored_tensors_make_one(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "fc1", DT_U8, 2, whole, &t, &err));
     struct pair first = pair_whole(0, 0, 30), second = pair_whole(30, 0, 30);
-    assert_ok(catalog_add_stored(&c, t, gate, &first, &err));
+    assert_ok(catalog_add_part(&c, t, own_of(gate), &first, &err));
     assert_fails(catalog_check(&c, &err), ERR_CORRUPT, "fc1 [12, 5]: its parts hold 30 of 60");
-    assert_ok(catalog_add_stored(&c, t, up, &second, &err));
+    assert_ok(catalog_add_part(&c, t, own_of(up), &second, &err));
     assert_ok(catalog_check(&c, &err));
     assert_string_equal(t->stored_name, "stored.0");
     assert_int_equal(t->num_stored_names, 2);
@@ -255,7 +263,7 @@ static void encodings_come_along(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "w", DT_BF16, 1, shape, &t, &err));
     struct pair part = pair_whole(0, 0, 4);
-    assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+    assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
     assert_int_equal(t->num_pieces, 1);
     assert_int_equal(t->pieces[0].origin, ORIGIN_STORED);
     assert_int_equal(t->pieces[0].file, 7);
@@ -279,9 +287,176 @@ static void thousands_of_pieces_are_no_matter(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "w", DT_U8, 2, shape, &t, &err));
     struct pair part = pair_whole(0, 0, t->numel);
-    assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+    assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
     assert_int_equal(t->num_pieces, PIECES);
     assert_ok(catalog_check(&c, &err));
+}
+
+/* ---- own tensors ---- */
+
+static void an_own_tensor_is_found_by_state_and_name(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {2, 3}, other[] = {3, 2};
+    struct own_tensor *own, *again;
+    assert_ok(catalog_add_own(&c, "w", NULL, DT_BF16, 2, shape, &own, &err));
+    assert_ok(catalog_add_own(&c, "w", "exp_avg", DT_F32, 2, shape, &own, &err));
+    assert_int_equal(c.num_own, 2);
+    assert_ptr_equal(catalog_find_own(&c, "w", "exp_avg"), own);
+    assert_ptr_equal(catalog_find_own(&c, "w", NULL), &c.own[0]);
+    assert_null(catalog_find_own(&c, "w", "exp_avg_sq"));
+    assert_null(catalog_find_own(&c, "v", NULL));
+    assert_ok(catalog_add_own(&c, "w", "exp_avg", DT_F32, 2, shape, &again, &err));
+    assert_ptr_equal(again, own);
+    assert_fails(catalog_add_own(&c, "w", NULL, DT_F32, 2, shape, &again, &err), ERR_CORRUPT,
+                 "w: F32 here, BF16 elsewhere");
+    assert_fails(catalog_add_own(&c, "w", NULL, DT_BF16, 2, other, &again, &err), ERR_CORRUPT,
+                 "w: shape [3, 2] here, [2, 3] elsewhere");
+    assert_null(catalog_find(&c, "w"));
+}
+
+/* As ZeRO cuts: tensors one behind the other, and the run of them cut in two, with padding between
+ * two of them and behind the last one. */
+enum { FIRST_ROWS = 7, SECOND_ROWS = 5, COLUMNS = 6, GAP = 3, HALF = 38 };
+
+static void add_run(struct own_tensor *own, uint64_t at)
+{
+    for (uint64_t rank = 0; rank < 2; rank++) {
+        uint64_t begin = max_u64(at, rank * HALF),
+                 end = min_u64(at + own->numel, (rank + 1) * HALF);
+        if (begin >= end) continue;
+        const struct pair run = pair_whole(begin - at, begin - rank * HALF, end - begin);
+        assert_ok(catalog_add_own_part(&c, own, &c.stored.tensors[rank], &run, &err));
+    }
+}
+
+/* Where element e of the run that both ranks hold lies. */
+static uint64_t run_at(uint64_t e)
+{
+    return stored_at(&c.stored.tensors[e / HALF], e % HALF);
+}
+
+static void ranks_runs_that_cut_tensors_across_rows_are_put_together(void **state)
+{
+    (void)state;
+    static uint64_t at[MOST_ELEMENTS_HERE];
+    const uint64_t half[] = {HALF}, parts[] = {3}, first[] = {FIRST_ROWS, COLUMNS},
+                   second[] = {SECOND_ROWS, COLUMNS}, top[] = {3, COLUMNS}, rest[] = {4, COLUMNS};
+    const uint64_t begins[] = {0, FIRST_ROWS * COLUMNS + GAP};
+    uint64_t seed = test_seed();
+    struct own_tensor *own;
+    struct tensor *t;
+    for (int rank = 0; rank < 2; rank++)
+        (void)add_grid(&seed, 1, half, parts);
+    assert_ok(catalog_add_own(&c, "first", NULL, DT_U8, 2, first, &own, &err));
+    add_run(own, begins[0]);
+    assert_int_equal(own->num_parts, 2);
+    assert_ok(catalog_add_own(&c, "second", "exp_avg", DT_U8, 2, second, &own, &err));
+    add_run(own, begins[1]);
+
+    /* rows 0 to 2, rows 3 to 6, which are cut in the last, and the second one transposed */
+    struct pair pair = pair_whole(0, 0, 3 * COLUMNS);
+    assert_ok(catalog_add(&c, "top", DT_U8, 2, top, &t, &err));
+    assert_ok(catalog_add_part(&c, t, &c.own[0], &pair, &err));
+    assert_int_equal(t->num_stored_names, 1);
+    expand(t, at);
+    for (uint64_t e = 0; e < t->numel; e++)
+        assert_int_equal(at[e], run_at(e));
+
+    pair = pair_whole(0, 3 * COLUMNS, 4 * COLUMNS);
+    assert_ok(catalog_add(&c, "rest", DT_U8, 2, rest, &t, &err));
+    assert_ok(catalog_add_part(&c, t, &c.own[0], &pair, &err));
+    assert_int_equal(t->num_stored_names, 2);
+    assert_string_equal(t->stored_names[1], "stored.1");
+    expand(t, at);
+    for (uint64_t e = 0; e < t->numel; e++)
+        assert_int_equal(at[e], run_at(3 * COLUMNS + e));
+
+    const uint64_t turned[] = {COLUMNS, SECOND_ROWS};
+    pair = (struct pair){.num_axes = 2,
+                         .axes = {{COLUMNS, SECOND_ROWS, 1}, {SECOND_ROWS, 1, COLUMNS}}};
+    assert_ok(catalog_add(&c, "turned", DT_U8, 2, turned, &t, &err));
+    assert_ok(catalog_add_part(&c, t, catalog_find_own(&c, "second", "exp_avg"), &pair, &err));
+    expand(t, at);
+    for (uint64_t e = 0; e < t->numel; e++)
+        assert_int_equal(at[e], run_at(begins[1] + e % SECOND_ROWS * COLUMNS + e / SECOND_ROWS));
+    assert_ok(catalog_check(&c, &err));
+}
+
+/* Parts are cut at random places and added in any order, over stored boxes that are cut too. */
+static void check_runs(uint64_t *seed)
+{
+    static uint64_t at[MOST_ELEMENTS_HERE], want[MOST_ELEMENTS_HERE];
+    const uint64_t rows = 1 + test_below(seed, 12), columns = 1 + test_below(seed, 12),
+                   numel = rows * columns, shape[] = {rows, columns};
+    const uint64_t cells[] = {rows, 2 * columns}, parts[] = {1 + test_below(seed, 3), 2};
+    const struct stored_tensor *s = add_grid(seed, 2, cells, parts);
+    struct own_tensor *own;
+    struct tensor *t;
+    assert_ok(catalog_add_own(&c, s->name, NULL, DT_U8, 2, shape, &own, &err));
+    for (uint64_t from = 0, n; from < numel; from += n) {
+        n = 1 + test_below(seed, numel - from);
+        uint64_t place = test_below(seed, 2 * numel - n + 1);
+        const struct pair run = pair_whole(from, place, n);
+        assert_ok(catalog_add_own_part(&c, own, s, &run, &err));
+        for (uint64_t e = 0; e < n; e++)
+            want[from + e] = stored_at(s, place + e);
+    }
+    for (uint64_t low = 0, n; low < columns; low += n) { /* columns [low, low + n) */
+        const uint64_t box[] = {rows, n = 1 + test_below(seed, columns - low)}, start[] = {0, low};
+        struct pair pair;
+        char name[64];
+        snprintf(name, sizeof name, "%s.from.%llu", s->name, (unsigned long long)low);
+        assert_true(pair_of_box(&pair, 2, shape, start, box, 0, NULL));
+        pair_swap(&pair);
+        assert_true(pair_nest(&pair));
+        assert_ok(catalog_add(&c, name, DT_U8, 2, box, &t, &err));
+        assert_ok(catalog_add_part(&c, t, own, &pair, &err));
+        expand(t, at);
+        for (uint64_t e = 0; e < t->numel; e++)
+            assert_int_equal(at[e], want[e / n * columns + low + e % n]);
+    }
+    assert_ok(catalog_check(&c, &err));
+}
+
+static void any_runs_of_stored_tensors_make_an_own_one(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < 150; i++)
+        check_runs(&seed);
+}
+
+/* 4,096 runs of a flat tensor, each of which becomes a logical tensor, and all of them one. */
+static void thousands_of_parts_are_no_matter(void **state)
+{
+    (void)state;
+    enum { PARTS = 4096 };
+    const uint64_t shape[] = {PARTS, 2}, one[] = {2};
+    struct stored_tensor *s = add_stored(2, shape, 1);
+    s->pieces[s->num_pieces++] = (struct stored_piece){0};
+    struct own_tensor *own;
+    struct tensor *t;
+    assert_ok(catalog_add_own(&c, "w", NULL, DT_U8, 2, shape, &own, &err));
+    for (uint64_t i = PARTS; i-- > 0;) {
+        const struct pair run = pair_whole(2 * i, 2 * (PARTS - 1 - i), 2);
+        assert_ok(catalog_add_own_part(&c, own, s, &run, &err));
+    }
+    for (uint64_t i = 0; i < PARTS; i++) {
+        const struct pair run = pair_whole(0, 2 * i, 2);
+        char name[32];
+        snprintf(name, sizeof name, "row.%llu", (unsigned long long)i);
+        assert_ok(catalog_add(&c, name, DT_U8, 1, one, &t, &err));
+        assert_ok(catalog_add_part(&c, t, own, &run, &err));
+        assert_int_equal(t->num_pieces, 1);
+        assert_int_equal(t->pieces[0].pair.b_offset, 2 * (PARTS - 1 - i));
+    }
+    assert_ok(catalog_wrap_own(&c, own, &t, &err));
+    assert_int_equal(t->num_pieces, PARTS);
+    for (size_t i = 0; i < PARTS; i++) /* in the order in which parts were added */
+        assert_int_equal(t->pieces[i].pair.b_offset, 2 * i);
+    assert_ok(tensor_check(t, &err));
 }
 
 /* ---- what does not fit ---- */
@@ -337,12 +512,13 @@ static void an_empty_tensor_needs_no_piece(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "none", DT_U8, 2, shape, &t, &err));
     struct pair part = pair_whole(0, 0, 0);
-    assert_ok(catalog_add_stored(&c, t, s, &part, &err));
+    assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
     assert_int_equal(t->num_pieces, 0);
+    assert_string_equal(t->stored_name, s->name);
     assert_ok(catalog_check(&c, &err));
 }
 
-static void a_stored_tensor_is_wrapped_once(void **state)
+static void a_stored_tensor_and_an_own_one_can_be_read(void **state)
 {
     (void)state;
     static uint64_t at[MOST_ELEMENTS_HERE];
@@ -351,13 +527,15 @@ static void a_stored_tensor_is_wrapped_once(void **state)
     const struct stored_tensor *s = add_grid(&seed, 2, shape, parts);
     struct tensor *t, *again;
     assert_ok(catalog_wrap_stored(&c, s, &t, &err));
-    assert_ok(catalog_wrap_stored(&c, s, &again, &err));
-    assert_ptr_equal(again, catalog_find(&c, s->name));
-    assert_int_equal(c.num_tensors, 1);
-    assert_ok(catalog_check(&c, &err));
-    expand(again, at);
-    for (uint64_t e = 0; e < 30; e++)
-        assert_int_equal(at[e], stored_at(s, e));
+    assert_ok(catalog_wrap_own(&c, own_of(s), &again, &err));
+    assert_int_equal(c.num_tensors, 0);
+    for (int i = 0; i < 2; i++, t = again) {
+        assert_string_equal(t->name, s->name);
+        assert_ok(tensor_check(t, &err));
+        expand(t, at);
+        for (uint64_t e = 0; e < 30; e++)
+            assert_int_equal(at[e], stored_at(s, e));
+    }
 }
 
 static void parts_that_are_no_views_and_shapes_past_all_bounds_are_refused(void **state)
@@ -370,20 +548,22 @@ static void parts_that_are_no_views_and_shapes_past_all_bounds_are_refused(void 
     assert_ok(catalog_add(&c, "w", DT_U8, 1, shape, &t, &err));
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
     const struct pair twice = {.num_axes = 2, .axes = {{2, 2, 1}, {2, 1, 1}}};
-    assert_fails(catalog_add_stored(&c, t, s, &twice, &err), ERR_OURS,
+    assert_fails(catalog_add_part(&c, t, own_of(s), &twice, &err), ERR_OURS,
                  "w: a part of stored.0 that is not a nested view");
 
     s = add_stored(9, many, 1);
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
     struct pair part = pair_whole(0, 0, 4);
     for (int i = 0; i < 2; i++) /* a failure leaves nothing behind that would pass for an index */
-        assert_fails(catalog_add_stored(&c, t, s, &part, &err), ERR_UNSUPPORTED,
+        assert_fails(catalog_add_part(&c, t, own_of(s), &part, &err), ERR_UNSUPPORTED,
                      "stored.1: more than 8 dimensions");
 
     s = add_stored(1, huge, 1);
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
-    assert_fails(catalog_add_stored(&c, t, s, &part, &err), ERR_CORRUPT,
+    assert_fails(catalog_wrap_stored(&c, s, &t, &err), ERR_CORRUPT,
                  "stored.2: its shape overflows");
+    assert_fails(catalog_own_stored(&c, s->name, NULL, s, &err), ERR_CORRUPT,
+                 "stored.2: shape [288230376151711745] overflows");
 }
 
 int main(void)
@@ -398,10 +578,14 @@ int main(void)
         TEST(parts_of_several_stored_tensors_make_one),
         TEST(encodings_come_along),
         TEST(thousands_of_pieces_are_no_matter),
+        TEST(an_own_tensor_is_found_by_state_and_name),
+        TEST(ranks_runs_that_cut_tensors_across_rows_are_put_together),
+        TEST(any_runs_of_stored_tensors_make_an_own_one),
+        TEST(thousands_of_parts_are_no_matter),
         TEST(holes_and_overlaps_are_named),
         TEST(a_part_past_the_end_is_named),
         TEST(an_empty_tensor_needs_no_piece),
-        TEST(a_stored_tensor_is_wrapped_once),
+        TEST(a_stored_tensor_and_an_own_one_can_be_read),
         TEST(parts_that_are_no_views_and_shapes_past_all_bounds_are_refused),
     };
     return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);

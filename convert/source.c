@@ -84,22 +84,9 @@ enum status source_check_vocab(const struct source_options *o, uint64_t vocab_si
                 o->true_vocab_size, file, vocab_size);
 }
 
-/* ---- two stored tensors ---- */
+/* ---- two tensors ---- */
 
 enum { COMPARE_ELEMENTS = 1 << 16, MOST_ELEMENT_BYTES = 8 };
-
-/* A stored tensor that can be read and is no part of the catalog. */
-static enum status read_as(struct checkpoint *c, const struct stored_tensor *s, struct tensor *t,
-                           struct error *err)
-{
-    *t = (struct tensor){.name = s->name,
-                         .dtype = s->dtype,
-                         .num_dims = s->num_dims,
-                         .shape = s->shape,
-                         .numel = stored_numel(s)};
-    struct pair whole = pair_whole(0, 0, t->numel);
-    return catalog_add_stored(&c->catalog, t, s, &whole, err);
-}
 
 /* buffers: four of COMPARE_ELEMENTS. */
 static enum status compare_elements(struct checkpoint *c, const struct tensor *a,
@@ -128,19 +115,15 @@ static enum status compare_elements(struct checkpoint *c, const struct tensor *a
     return st;
 }
 
-enum status source_same_stored(struct checkpoint *c, const struct stored_tensor *a,
-                               const struct stored_tensor *b, bool *same, uint64_t *at,
-                               struct error *err)
+enum status source_same(struct checkpoint *c, const struct tensor *a, const struct tensor *b,
+                        bool *same, uint64_t *at, struct error *err)
 {
-    struct tensor x, y;
     *at = 0;
     *same = a->dtype == b->dtype && a->num_dims == b->num_dims && dtype_bytes(a->dtype) &&
             memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
     if (!*same) return OK;
-    TRY(read_as(c, a, &x, err));
-    TRY(read_as(c, b, &y, err));
     char *buffers = must_calloc(4 * COMPARE_ELEMENTS, MOST_ELEMENT_BYTES);
-    enum status st = compare_elements(c, &x, &y, buffers, same, at, err);
+    enum status st = compare_elements(c, a, b, buffers, same, at, err);
     free(buffers);
     return st;
 }

@@ -35,11 +35,11 @@ MUST_CHECK enum status source_open(struct checkpoint *c, const char *path,
 /* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name). */
 MUST_CHECK enum status source_check_beyond(const struct checkpoint *c, struct error *err);
 
-/* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
- * element that differs (0 where dtype or shape do). Reads both. */
-MUST_CHECK enum status source_same_stored(struct checkpoint *c, const struct stored_tensor *a,
-                                          const struct stored_tensor *b, bool *same, uint64_t *at,
-                                          struct error *err);
+/* Whether two tensors are of one dtype and shape and hold the same bytes; *at: the first element
+ * that differs (0 where dtype or shape do). Reads both. */
+MUST_CHECK enum status source_same(struct checkpoint *c, const struct tensor *a,
+                                   const struct tensor *b, bool *same, uint64_t *at,
+                                   struct error *err);
 
 /* Whether one of the globs matches the name. */
 bool globs_match(const struct arg_list *globs, const char *name);

@@ -19,7 +19,7 @@ struct opening {
     const struct source_options *o;
     const struct model_map *map;
     bool quantised;     /* by config.json */
-    uint64_t *taken;    /* [stored tensors] elements that rows have taken of each */
+    uint64_t *taken;    /* [own tensors] elements that rows have taken of each */
     size_t num_widened; /* tensors whose parts differ in dtype */
     const char *first_widened;
 };
@@ -39,22 +39,27 @@ enum status hf_config_read(const char *folder, cJSON **tree, struct error *err)
     return st;
 }
 
-static bool has_stored(const void *context, const char *name)
+static const struct own_tensor *find_own(const struct opening *x, const char *name)
 {
-    return stored_find(context, name) != NULL;
+    return catalog_find_own(&x->c->catalog, name, NULL);
+}
+
+static bool has_own(const void *context, const char *name)
+{
+    return find_own(context, name) != NULL;
 }
 
 /* "model.safetensors: tensor NAME" */
-static const char *place_of(const struct opening *x, const struct stored_tensor *s)
+static const char *place_of(const struct opening *x, const struct own_tensor *own)
 {
-    struct arena *a = &x->c->arena;
-    const char *path =
-        s->num_pieces ? x->c->catalog.stored.files[s->pieces[0].file].path : x->c->folder;
-    return arena_printf(a, "%s: tensor %s", path, s->name);
+    const struct stored *all = &x->c->catalog.stored;
+    const struct stored_tensor *s = &all->tensors[own->parts[0].stored];
+    const char *path = s->num_pieces ? all->files[s->pieces[0].file].path : x->c->folder;
+    return arena_printf(&x->c->arena, "%s: tensor %s", path, own->name);
 }
 
 static enum status check_part(const struct opening *x, const struct mapped_part *part,
-                              const struct stored_tensor *s, struct error *err)
+                              const struct own_tensor *s, struct error *err)
 {
     struct arena *a = &x->c->arena;
     const char *why = x->quantised
@@ -85,12 +90,11 @@ static enum dtype wider_dtype(enum dtype a, enum dtype b)
 static enum status common_dtype(struct opening *x, const struct mapped_tensor *t, enum dtype *dtype,
                                 struct error *err)
 {
-    const struct stored *s = &x->c->catalog.stored;
-    const struct stored_tensor *first = stored_find(s, t->parts[0].hf_name);
+    const struct own_tensor *first = find_own(x, t->parts[0].hf_name);
     bool widened = false;
     *dtype = first->dtype;
     for (size_t i = 1; i < t->num_parts; i++) {
-        const struct stored_tensor *other = stored_find(s, t->parts[i].hf_name);
+        const struct own_tensor *other = find_own(x, t->parts[i].hf_name);
         if (other->dtype == first->dtype) continue;
         if (!x->o->casts && !x->o->widest)
             return fail(
@@ -114,25 +118,29 @@ static enum status note_missing(const struct opening *x, const struct mapped_ten
     for (size_t i = 0; i < t->num_parts; i++) {
         const char *name = t->parts[i].hf_name;
         bool again = i > 0 && strcmp(name, t->parts[i - 1].hf_name) == 0;
-        if (stored_find(&x->c->catalog.stored, name)) continue;
+        if (find_own(x, name)) continue;
         if (!again) TRY(gaps_add_missing(&x->c->gaps, &x->c->arena, name, err));
         *missing = true;
     }
     return OK;
 }
 
+static void take(const struct opening *x, const struct own_tensor *own, const struct pair *part)
+{
+    x->taken[own - x->c->catalog.own] += pair_count(part);
+}
+
 /* Of an incomplete tensor whose other parts may be missing, what is there can go nowhere, so it is
  * listed as unexpected; where they may not, they alone are worth a line. */
 static void leave_parts(const struct opening *x, const struct mapped_tensor *t)
 {
-    const struct stored *s = &x->c->catalog.stored;
     bool allowed = true;
     for (size_t i = 0; i < t->num_parts; i++)
-        allowed &= stored_find(s, t->parts[i].hf_name) ||
+        allowed &= find_own(x, t->parts[i].hf_name) ||
                    globs_match(x->o->allow_missing, t->parts[i].hf_name);
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
-        if (part && !allowed) x->taken[part - s->tensors] += pair_count(&t->parts[i].pair);
+        const struct own_tensor *part = find_own(x, t->parts[i].hf_name);
+        if (part && !allowed) take(x, part, &t->parts[i].pair);
         if (part && allowed)
             checkpoint_note(
                 x->c, "%s cannot be converted: it is one part of %s, of which others are missing",
@@ -143,12 +151,11 @@ static void leave_parts(const struct opening *x, const struct mapped_tensor *t)
 static enum status add_mapped(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct opening *x = context;
-    struct stored *s = &x->c->catalog.stored;
     struct tensor *logical;
     enum dtype dtype;
     bool missing;
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
+        const struct own_tensor *part = find_own(x, t->parts[i].hf_name);
         if (part) TRY(check_part(x, &t->parts[i], part, err));
     }
     TRY(note_missing(x, t, &missing, err));
@@ -159,9 +166,9 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
     TRY(common_dtype(x, t, &dtype, err));
     TRY(catalog_add(&x->c->catalog, t->name, dtype, t->num_dims, t->shape, &logical, err));
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct stored_tensor *part = stored_find(s, t->parts[i].hf_name);
-        x->taken[part - s->tensors] += pair_count(&t->parts[i].pair);
-        TRY(catalog_add_stored(&x->c->catalog, logical, part, &t->parts[i].pair, err));
+        const struct own_tensor *part = find_own(x, t->parts[i].hf_name);
+        take(x, part, &t->parts[i].pair);
+        TRY(catalog_add_part(&x->c->catalog, logical, part, &t->parts[i].pair, err));
     }
     return OK;
 }
@@ -182,36 +189,39 @@ static enum status find_name(void *context, const struct mapped_tensor *t, struc
     return OK;
 }
 
-/* The stored tensor of a logical name; NULL where the files have none. */
-static const struct stored_tensor *stored_of(const struct opening *x, const char *logical)
+/* The own tensor of a logical name; NULL where the files have none. */
+static const struct own_tensor *own_of(const struct opening *x, const char *logical)
 {
     struct head_search search = {.logical = logical};
     struct model_config one =
         x->c->config; /* what stands outside the layers is the same with one */
-    struct hf_names names = {has_stored, &x->c->catalog.stored};
+    struct hf_names names = {has_own, x};
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
     if (model_map_expand(x->map, &one, &names, find_name, &search, NULL)) return NULL;
-    return stored_find(&x->c->catalog.stored, search.name);
+    return find_own(x, search.name);
 }
 
 /* A head that is stored although it is tied must equal the embedding; then nobody needs it. */
 static enum status check_tied_head(struct opening *x, struct error *err)
 {
     struct checkpoint *c = x->c;
-    const struct stored_tensor *head = stored_of(x, "output_layer.weight");
+    const struct own_tensor *head = own_of(x, "output_layer.weight");
     const struct tensor *embedding = catalog_find(&c->catalog, "embedding.word_embeddings.weight");
+    struct tensor *read_head, *read_embedding;
     bool same;
     uint64_t at;
     if (c->config.untie_embeddings_and_output_weights || !head || !embedding) return OK;
-    const struct stored_tensor *embedded = stored_find(&c->catalog.stored, embedding->stored_name);
-    x->taken[head - c->catalog.stored.tensors] = stored_numel(head);
+    const struct own_tensor *embedded = own_of(x, embedding->name);
+    x->taken[head - c->catalog.own] = head->numel;
     c->num_ignored++;
-    TRY(source_same_stored(c, head, embedded, &same, &at, err));
+    TRY(catalog_wrap_own(&c->catalog, head, &read_head, err));
+    TRY(catalog_wrap_own(&c->catalog, embedded, &read_embedding, err));
+    TRY(source_same(c, read_head, read_embedding, &same, &at, err));
     if (same) return OK;
     c->contradicts = true;
-    if (head->dtype == embedded->dtype && stored_numel(head) == stored_numel(embedded))
+    if (head->dtype == embedded->dtype && head->numel == embedded->numel)
         return fail(err, ERR_UNSUPPORTED,
                     "%s and %s differ at element %" PRIu64
                     ", but config.json says that they are tied (tie_word_embeddings)",
@@ -229,14 +239,13 @@ static enum status check_tied_head(struct opening *x, struct error *err)
 static enum status note_unexpected(const struct opening *x, struct error *err)
 {
     struct checkpoint *c = x->c;
-    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++) {
-        const struct stored_tensor *s = &c->catalog.stored.tensors[i];
-        uint64_t numel = stored_numel(s);
-        if (x->taken[i] && x->taken[i] != numel)
+    for (size_t i = 0; i < c->catalog.num_own; i++) {
+        const struct own_tensor *s = &c->catalog.own[i];
+        if (x->taken[i] && x->taken[i] != s->numel)
             return fail(err, ERR_UNSUPPORTED,
                         "%s: the model map %s takes %" PRIu64 " of its %" PRIu64
                         " elements for a model of this config.json",
-                        place_of(x, s), model_map_family(x->map), x->taken[i], numel);
+                        place_of(x, s), model_map_family(x->map), x->taken[i], s->numel);
         c->num_mapped += x->taken[i] > 0;
         if (x->taken[i]) continue;
         if (model_map_ignores(x->map, s->name))
@@ -298,7 +307,7 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
                            const struct model_maps *maps, struct error *err)
 {
     struct opening x = {.c = c, .o = o};
-    struct hf_names names = {has_stored, &c->catalog.stored};
+    struct hf_names names = {has_own, &x};
     c->format = &format_hf;
     c->folder = hf_folder_resolve(&c->arena, c->path);
     c->hf_folder = o->hf_config ? o->hf_config : c->folder;
@@ -307,11 +316,14 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
                     c->path);
     TRY(read_config(&x, c->hf_folder, maps, err));
     TRY(hf_folder_open(&c->catalog.stored, c->folder, NULL, err));
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        TRY(catalog_own_stored(&c->catalog, c->catalog.stored.tensors[i].name, NULL,
+                               &c->catalog.stored.tensors[i], err));
 
     struct layout_options one = {0};
     params_use(c, maps, x.map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
-    x.taken = arena_array(&c->arena, c->catalog.stored.num_tensors, sizeof *x.taken);
+    x.taken = arena_array(&c->arena, c->catalog.num_own, sizeof *x.taken);
     TRY(model_map_expand(x.map, &c->config, &names, add_mapped, &x, err));
     if (x.num_widened)
         checkpoint_note(c,

@@ -509,7 +509,10 @@ struct adding_rows {
 static enum status add_part(void *context, const struct pair *part, struct error *err)
 {
     struct adding_rows *x = context;
-    return catalog_add_stored(&x->c->catalog, x->t, x->stored, part, err);
+    struct catalog *all = &x->c->catalog;
+    if (!catalog_find_own(all, x->stored->name, NULL))
+        TRY(catalog_own_stored(all, x->stored->name, NULL, x->stored, err));
+    return catalog_add_part(all, x->t, catalog_find_own(all, x->stored->name, NULL), part, err);
 }
 
 /* Adds what `part` has of rows [first_row, first_row + rows) to the tensor `name` of these rows. */
@@ -548,9 +551,9 @@ enum status megatron_add(struct megatron_source *m, const char *logical, unsigne
     bool padded = param_find(c->params, logical, &p) && p.spec->padded && num_dims > 0;
     if (padded) c->config.padded_vocab_size = shape[0];
     if (!padded || !vocab) {
-        struct tensor *t;
-        TRY(catalog_add(&c->catalog, logical, stored->dtype, num_dims, shape, &t, err));
-        return catalog_add_stored(&c->catalog, t, stored, part, err);
+        struct adding_rows x = {.c = c, .stored = stored};
+        TRY(catalog_add(&c->catalog, logical, stored->dtype, num_dims, shape, &x.t, err));
+        return add_part(&x, part, err);
     }
     if (vocab > shape[0])
         return fail(err, ERR_UNSUPPORTED,

@@ -305,9 +305,16 @@ static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, st
 enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *named,
                               const struct tensor **out, struct error *err)
 {
-    *out = catalog_find(&n->checkpoint->catalog, named->name);
+    struct catalog *c = &n->checkpoint->catalog;
+    struct tensor *t;
+    *out = catalog_find(c, named->name);
     if (named->kind == NAME_LOGICAL) return OK;
-    struct tensor *t = arena_alloc(&n->arena, sizeof *t);
+    if (named->kind == NAME_STORED) {
+        TRY(catalog_wrap_stored(c, named->stored, &t, err));
+        *out = t;
+        return OK;
+    }
+    *out = t = arena_alloc(&n->arena, sizeof *t);
     *t = (struct tensor){.name = named->name,
                          .dtype = named->dtype,
                          .num_dims = named->num_dims,
@@ -315,8 +322,5 @@ enum status tensor_names_open(struct tensor_names *n, const struct named_tensor 
                          .numel = 1};
     for (unsigned d = 0; d < t->num_dims; d++)
         t->numel *= t->shape[d]; /* of a checkpoint that was opened: it does not overflow */
-    *out = t;
-    if (named->kind == NAME_HF) return read_hf(n, named->hf, t, err);
-    struct pair whole = pair_whole(0, 0, t->numel);
-    return catalog_add_stored(&n->checkpoint->catalog, t, named->stored, &whole, err);
+    return read_hf(n, named->hf, t, err);
 }

@@ -23,17 +23,15 @@ static inline uint64_t numel_of(const struct stored_tensor *s)
 static inline void *stored_elements(struct checkpoint *c, const struct stored_tensor *s)
 {
     uint64_t n = numel_of(s), bytes = stored_tensor_bytes(s);
-    struct tensor t = {
-        .name = s->name, .dtype = s->dtype, .num_dims = s->num_dims, .shape = s->shape, .numel = n};
-    struct pair whole = pair_whole(0, 0, n);
+    struct tensor *t;
     struct stored_reader *reader = stored_reader_create(&c->catalog.stored, 4);
     struct panel_reader r = {.reader = reader,
                              .buffer_bytes = bytes,
                              .temp = arena_alloc(&scratch, bytes + 1),
                              .cast = arena_alloc(&scratch, bytes + 1)};
     void *out = arena_alloc(&scratch, bytes + 1);
-    assert_ok(catalog_add_stored(&c->catalog, &t, s, &whole, &err));
-    if (n) assert_ok(panel_read(&r, &t, 0, n, out, &err));
+    assert_ok(catalog_wrap_stored(&c->catalog, s, &t, &err));
+    if (n) assert_ok(panel_read(&r, t, 0, n, out, &err));
     stored_reader_free(reader);
     return out;
 }

@@ -155,19 +155,10 @@ static void add_tensor(struct side *s, const struct tensor *t)
     *ARENA_PUSH(&s->checkpoint.arena, s->tensors, s->num_tensors, s->tensors_capacity) = t;
 }
 
-/* A stored tensor as one that can be read; it is no part of the catalog, whose names are others. */
 static enum status add_stored(struct side *s, const struct stored_tensor *stored, struct error *err)
 {
-    struct checkpoint *c = &s->checkpoint;
-    struct tensor *t = arena_alloc(&c->arena, sizeof *t);
-    *t = (struct tensor){.name = stored->name,
-                         .dtype = stored->dtype,
-                         .num_dims = stored->num_dims,
-                         .shape = stored->shape};
-    if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MOST_ELEMENTS)
-        return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
-    struct pair whole = pair_whole(0, 0, t->numel);
-    TRY(catalog_add_stored(&c->catalog, t, stored, &whole, err));
+    struct tensor *t;
+    TRY(catalog_wrap_stored(&s->checkpoint.catalog, stored, &t, err));
     add_tensor(s, t);
     return OK;
 }
