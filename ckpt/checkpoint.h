@@ -71,8 +71,8 @@ struct checkpoint {
     struct value *common;  /* Megatron's common state (a dict with args), in arena; NULL: none */
     struct optimizer_info optimizer;
     struct notes notes;
-    struct gaps gaps;               /* opening lists all; who needs the model whole refuses */
-    size_t num_mapped, num_ignored; /* stored tensors that became logical ones; that nobody needs */
+    struct gaps gaps;   /* opening lists all; who needs the model whole refuses */
+    size_t num_ignored; /* stored tensors and objects that nobody needs */
 };
 
 void checkpoint_init(struct checkpoint *c, const char *path);

@@ -1,6 +1,7 @@
 #include "convert/megatron_names.h"
 
 #include <ctype.h>
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +52,12 @@ struct dist_key dist_key_parse(struct arena *a, const char *key)
         k.rest = arena_text(a, k.rest, strlen(k.rest) - 2);
     }
     return k;
+}
+
+bool dist_key_is_optimizer(const char *key)
+{
+    return strncmp(key, "optimizer.", strlen("optimizer.")) == 0 ||
+           fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0;
 }
 
 /* A name with the spelling of a layer that has a router, or of one that has none. */

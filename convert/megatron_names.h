@@ -45,6 +45,9 @@ const char *dist_key_logical(struct arena *a, const struct param_table *t, const
 /* The key under which a parameter is written. local: the local spec's spelling. */
 const char *dist_key_of(struct arena *a, const struct param_table *t, const struct param *p,
                         bool stacked, bool local);
+/* Whether it is the optimizer's. */
+bool dist_key_is_optimizer(const char *key);
+
 /* The module of a linear's weight key: "decoder.layers.mlp.linear_fc1" of "...linear_fc1.weight".
  */
 const char *module_of(struct arena *a, const char *key);

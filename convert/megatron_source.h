@@ -12,8 +12,8 @@ struct megatron_source {
     bool moe_layers_known;                /* args, run_config.yaml or config.json say them */
 };
 
-/* Readers: they open the files, set common state, config and layout by megatron_describe(), and add
- * logical tensors. */
+/* Readers: they open the files, set common state, config and layout by megatron_describe(), add own
+ * tensors and have logical ones made of them by megatron_import(). */
 MUST_CHECK enum status megatron_open_torch_dist(struct megatron_source *m, struct error *err);
 MUST_CHECK enum status megatron_open_torch(struct megatron_source *m, struct error *err);
 
@@ -34,6 +34,10 @@ struct megatron_evidence {
  * shape of one layer's. */
 void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert, char half,
                   unsigned num_dims, const uint64_t *shape);
+/* Takes in all own tensors that are named as keys of torch_dist. ERR_CORRUPT where one cannot be
+ * the stack that its key says. */
+MUST_CHECK enum status evidence_add_keys(struct checkpoint *c, struct megatron_evidence *e,
+                                         struct error *err);
 
 /* Completes c->config, family, layout: from the args of the common state or run_config.yaml, from
  * the evidence, from config.json (--hf-config, or ferry-hf beside the weights). Of ranks' files,
@@ -41,15 +45,9 @@ void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert,
 MUST_CHECK enum status megatron_describe(struct megatron_source *m,
                                          const struct megatron_evidence *e, struct error *err);
 
-/* Which layers have experts, as their routers tell: for a model of which nobody says it. */
-void megatron_use_moe_layers(struct megatron_source *m, const bool *moe);
-
-/* Adds a part of a logical tensor: part.a flat in the logical tensor of `shape`, part.b flat in
- * stored. Rows past the true vocabulary become NAME.padding. */
-MUST_CHECK enum status megatron_add(struct megatron_source *m, const char *logical,
-                                    unsigned num_dims, const uint64_t *shape,
-                                    const struct stored_tensor *stored, const struct pair *part,
-                                    struct error *err);
+/* Makes logical tensors of own ones that are named as keys of torch_dist, stacked or not; of a
+ * model of which nobody says which layers have experts, the routers tell. */
+MUST_CHECK enum status megatron_import(struct megatron_source *m, struct error *err);
 
 /* Lists parameters that some layer has and another of its kind lacks, and those that the model map
  * knows and nobody has. */

@@ -13,6 +13,7 @@
 #include "convert/format.h"
 #include "convert/megatron_args.h"
 #include "convert/megatron_source.h"
+#include "convert/naming.h"
 #include "convert/params.h"
 #include "formats/pickle.h"
 #include "formats/torch.h"
@@ -489,84 +490,11 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     return OK;
 }
 
-void megatron_use_moe_layers(struct megatron_source *m, const bool *moe)
+enum status megatron_import(struct megatron_source *m, struct error *err)
 {
-    struct model_config *c = &m->c->config;
-    bool all = true;
-    for (uint64_t l = 0; l < c->num_layers; l++)
-        all &= moe[l];
-    if (c->num_experts && !all && !m->moe_layers_known) c->moe_layers = moe;
-}
-
-/* ---- tensors ---- */
-
-struct adding_rows {
-    struct checkpoint *c;
-    struct tensor *t;
-    const struct stored_tensor *stored;
-};
-
-static enum status add_part(void *context, const struct pair *part, struct error *err)
-{
-    struct adding_rows *x = context;
-    struct catalog *all = &x->c->catalog;
-    if (!catalog_find_own(all, x->stored->name, NULL))
-        TRY(catalog_own_stored(all, x->stored->name, NULL, x->stored, err));
-    return catalog_add_part(all, x->t, catalog_find_own(all, x->stored->name, NULL), part, err);
-}
-
-/* Adds what `part` has of rows [first_row, first_row + rows) to the tensor `name` of these rows. */
-static enum status add_rows(struct megatron_source *m, const char *name, enum dtype dtype,
-                            uint64_t rows, const uint64_t *shape, unsigned num_dims,
-                            uint64_t first_row, const struct stored_tensor *stored,
-                            const struct pair *part, struct error *err)
-{
-    uint64_t own[MAX_AXES], row = 1;
-    struct adding_rows x = {.c = m->c, .stored = stored};
-    for (unsigned d = 0; d < num_dims; d++)
-        own[d] = d ? shape[d] : rows;
-    for (unsigned d = 1; d < num_dims; d++)
-        row *= shape[d];
-    TRY(catalog_add(&m->c->catalog, name, dtype, num_dims, own, &x.t, err));
-    return pair_clip(part, first_row * row, rows * row, name, add_part, &x, err);
-}
-
-static enum status check_dtype(const struct stored_tensor *s, struct error *err)
-{
-    if (dtype_is_float(s->dtype)) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64",
-                s->name, dtype_infos[s->dtype].name);
-}
-
-enum status megatron_add(struct megatron_source *m, const char *logical, unsigned num_dims,
-                         const uint64_t *shape, const struct stored_tensor *stored,
-                         const struct pair *part, struct error *err)
-{
-    struct checkpoint *c = m->c;
-    struct param p;
-    uint64_t vocab = c->config.vocab_size;
-    if (num_dims > MAX_AXES)
-        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", stored->name, num_dims);
-    TRY(check_dtype(stored, err));
-    bool padded = param_find(c->params, logical, &p) && p.spec->padded && num_dims > 0;
-    if (padded) c->config.padded_vocab_size = shape[0];
-    if (!padded || !vocab) {
-        struct adding_rows x = {.c = c, .stored = stored};
-        TRY(catalog_add(&c->catalog, logical, stored->dtype, num_dims, shape, &x.t, err));
-        return add_part(&x, part, err);
-    }
-    if (vocab > shape[0])
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s has %" PRIu64 " rows; by %s the vocabulary has %" PRIu64, stored->name,
-                    shape[0],
-                    m->o->true_vocab_size ? "--true-vocab-size"
-                    : c->hf_folder        ? "config.json"
-                                          : "run_config.yaml",
-                    vocab);
-    TRY(add_rows(m, logical, stored->dtype, vocab, shape, num_dims, 0, stored, part, err));
-    if (vocab == shape[0]) return OK;
-    return add_rows(m, arena_printf(&c->arena, "%s.padding", logical), stored->dtype,
-                    shape[0] - vocab, shape, num_dims, vocab, stored, part, err);
+    const struct naming_import import = {
+        .c = m->c, .o = m->o, .moe_layers_known = m->moe_layers_known};
+    return naming_megatron.import(&import, err);
 }
 
 /* ---- what is missing ---- */

@@ -289,7 +289,7 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
     return layout_make(l, &c->arena, written, &c->config, err);
 }
 
-/* ---- logical tensors ---- */
+/* ---- own tensors: the parameters of the model ---- */
 
 /* The rows of query_key_value in the order that the version has, as pairs (our order, theirs), of
  * one rank's tensor: n heads of d, 3 tensors, `columns` elements a row. */
@@ -312,36 +312,33 @@ static struct pair qkv_order(double version, uint64_t heads, uint64_t d, uint64_
 }
 
 struct placing {
-    struct megatron_source *m;
-    const char *logical;
-    unsigned num_dims;
-    const uint64_t *shape;
+    struct catalog *c;
+    struct own_tensor *own;
     const struct stored_tensor *stored;
 };
 
 static enum status add_reordered(void *context, const struct pair *p, struct error *err)
 {
     const struct placing *x = context;
-    struct pair part = *p;
-    if (!pair_nest(&part))
-        return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->logical);
-    return megatron_add(x->m, x->logical, x->num_dims, x->shape, x->stored, &part, err);
+    return catalog_add_own_part(x->c, x->own, x->stored, p, err);
 }
 
-/* Adds one shard's part of a parameter: (logical, local) joined with (local, as it is stored). */
+/* Adds one shard's part of a parameter: (whole, local) joined with (local, as it is stored). */
 static enum status add_part(struct placing *to, const struct pair *part, const struct pair *order,
                             struct error *err)
 {
     struct pair by_local = *part;
     pair_swap(&by_local);
     if (!pair_nest(&by_local))
-        return fail(err, ERR_OURS, "%s: a shard that is not a nested view", to->logical);
+        return fail(err, ERR_OURS, "%s: a shard that is not a nested view", to->own->name);
+    if (!pair_count(&by_local)) return add_reordered(to, part, err); /* its name alone */
     return pair_join(&by_local, order, add_reordered, to, err);
 }
 
-/* Adds a parameter that one rank holds a shard of; local_shape is the shard's, order how its
- * elements lie in the stored tensor. Of what several ranks hold alike, the first one's counts. */
-static enum status add_param(struct legacy *x, const struct shard *s, const char *logical,
+/* Adds a rank's shard to the own tensor `name`, a parameter of the model; local_shape is the
+ * shard's, order how its elements lie in the stored tensor. Of what several ranks hold alike, the
+ * first one's counts. */
+static enum status add_param(struct legacy *x, const struct shard *s, const char *name,
                              unsigned num_dims, const uint64_t *local_shape,
                              const struct pair *order, struct error *err)
 {
@@ -351,14 +348,14 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     struct param p;
     struct param_parts parts;
     uint64_t shape[MAX_AXES];
-    if (!param_find(c->params, logical, &p)) {
+    if (!param_find(c->params, name, &p)) {
         gaps_add_unexpected(&c->gaps, &c->arena, stored->name);
         return OK;
     }
     bool by_etp = p.spec->group == PARAM_ETP;
     uint64_t ranks = by_etp ? l->etp : l->tp;
     uint64_t rank = by_etp ? etp_rank(l, s->rank) : s->rank->tp;
-    const char *key = arena_printf(&c->arena, "%s:%" PRIu64, logical, p.spec->split < 0 ? 0 : rank);
+    const char *key = arena_printf(&c->arena, "%s:%" PRIu64, name, p.spec->split < 0 ? 0 : rank);
     size_t first = s->stored;
     if (!map_add(&x->seen, key, s->stored, &first)) {
         if (p.spec->split < 0)
@@ -367,11 +364,11 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
         return OK;
     }
     TRY(param_whole_shape(p.spec, stored->name, num_dims, local_shape, ranks, shape, err));
-    TRY(param_shard(p.spec, logical, num_dims, shape, rank, ranks, PARAM_STORED, &parts, err));
-    struct placing to = {x->m, logical, num_dims, shape, stored};
+    TRY(param_shard(p.spec, name, num_dims, shape, rank, ranks, PARAM_STORED, &parts, err));
+    struct placing to = {.c = &c->catalog, .stored = stored};
+    TRY(catalog_add_own(to.c, name, NULL, stored->dtype, num_dims, shape, &to.own, err));
     for (unsigned i = 0; i < parts.count; i++)
         TRY(add_part(&to, &parts.pairs[i], order, err));
-    c->num_mapped++;
     return OK;
 }
 
@@ -397,9 +394,9 @@ static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t
         struct pair order = {.num_axes = 2, .b_offset = e * hidden * other};
         order.axes[0] = (struct axis){shape[0], shape[1], 1};
         order.axes[1] = (struct axis){shape[1], 1, shape[0]};
-        const char *logical = memory_name_logical(&c->arena, c->params, &s->name, layer,
-                                                  s->rank->ep * experts + e, true);
-        TRY(add_param(x, s, logical, 2, shape, &order, err));
+        const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer,
+                                               s->rank->ep * experts + e, true);
+        TRY(add_param(x, s, name, 2, shape, &order, err));
     }
     return OK;
 }
@@ -470,8 +467,8 @@ static enum status check_tied_copies(struct legacy *x, struct error *err)
     return OK;
 }
 
-static enum status add_logical(struct legacy *x, const struct shard *s, const bool *moe,
-                               struct error *err)
+static enum status add_own(struct legacy *x, const struct shard *s, const bool *moe,
+                           struct error *err)
 {
     struct checkpoint *c = x->m->c;
     const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
@@ -493,9 +490,9 @@ static enum status add_logical(struct legacy *x, const struct shard *s, const bo
                         t->name, x->version, t->shape[0]);
         order = qkv_order(x->version, t->shape[0] / (3 * d), d, columns);
     }
-    const char *logical = memory_name_logical(&c->arena, c->params, &s->name, layer, expert,
-                                              s->name.in_layers && moe[layer]);
-    return add_param(x, s, logical, t->num_dims, t->shape, &order, err);
+    const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer, expert,
+                                           s->name.in_layers && moe[layer]);
+    return add_param(x, s, name, t->num_dims, t->shape, &order, err);
 }
 
 /* ---- all ---- */
@@ -679,9 +676,9 @@ static enum status open_all(struct legacy *x, struct error *err)
     TRY(check_ranks(x, err));
     bool *moe = arena_array(&c->arena, c->config.num_layers, sizeof *moe);
     TRY(find_moe_layers(x, moe, err));
-    megatron_use_moe_layers(x->m, moe);
     for (size_t i = 0; i < x->num_shards; i++)
-        TRY(add_logical(x, &x->shards[i], moe, err));
+        TRY(add_own(x, &x->shards[i], moe, err));
+    TRY(megatron_import(x->m, err));
     TRY(check_tied_copies(x, err));
     return compare_copies(x, err);
 }
