@@ -208,8 +208,8 @@ struct indexed_part {
 struct part_index {
     size_t tensor, num_parts; /* which tensor it is of, and how many parts it had */
     uint64_t longest_span;
-    size_t count;
-    size_t *met; /* [num_parts], behind parts */
+    size_t count, capacity;
+    size_t *met; /* [capacity], behind parts */
     struct indexed_part parts[];
 };
 
@@ -220,19 +220,26 @@ static int by_begin(const void *a, const void *b)
     return x->part < y->part ? -1 : x->part > y->part;
 }
 
-/* Makes *index an empty one, if it is not of this tensor already. */
-static enum status begin_index(struct part_index **index, size_t tensor, size_t num_parts,
-                               const char *name, bool *made, struct error *err)
+static bool is_index_of(const struct part_index *x, size_t tensor, size_t num_parts)
+{
+    return x && x->tensor == tensor && x->num_parts == num_parts;
+}
+
+/* Makes *index an empty one with room for num_parts; it is of no tensor yet. */
+static enum status begin_index(struct part_index **index, size_t num_parts, const char *name,
+                               struct error *err)
 {
     struct part_index *x = *index;
-    *made = x && x->tensor == tensor && x->num_parts == num_parts;
-    if (*made) return OK;
-    free(x);
-    x = *index = calloc(1, sizeof *x + num_parts * (sizeof *x->parts + sizeof *x->met));
-    if (!x) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", name);
-    x->tensor = tensor;
+    if (!x || x->capacity < num_parts) {
+        free(x);
+        x = *index = malloc(sizeof *x + num_parts * (sizeof *x->parts + sizeof *x->met));
+        if (!x) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", name);
+        x->capacity = num_parts;
+        x->met = (size_t *)&x->parts[num_parts];
+    }
+    x->tensor = SIZE_MAX;
     x->num_parts = num_parts;
-    x->met = (size_t *)&x->parts[num_parts];
+    x->longest_span = x->count = 0;
     return OK;
 }
 
@@ -243,45 +250,41 @@ static void index_pair(struct part_index *x, const struct pair *pair, size_t par
     x->parts[x->count++] = (struct indexed_part){*pair, part};
 }
 
+static void end_index(struct part_index *x, size_t tensor)
+{
+    if (x->count > 1) qsort(x->parts, x->count, sizeof *x->parts, by_begin);
+    x->tensor = tensor;
+}
+
 static enum status index_own(struct catalog *c, const struct own_tensor *own, struct error *err)
 {
-    bool made;
-    TRY(begin_index(&c->own_index, (size_t)(own - c->own), own->num_parts, own->name, &made, err));
-    if (made) return OK;
+    const size_t tensor = (size_t)(own - c->own);
+    if (is_index_of(c->own_index, tensor, own->num_parts)) return OK;
+    TRY(begin_index(&c->own_index, own->num_parts, own->name, err));
     for (size_t i = 0; i < own->num_parts; i++)
         index_pair(c->own_index, &own->parts[i].pair, i);
-    qsort(c->own_index->parts, c->own_index->count, sizeof *c->own_index->parts, by_begin);
+    end_index(c->own_index, tensor);
     return OK;
 }
 
-static enum status index_pieces(struct part_index *x, const struct stored_tensor *t,
-                                struct error *err)
+static enum status index_stored(struct catalog *c, const struct stored_tensor *t, struct error *err)
 {
+    const size_t tensor = (size_t)(t - c->stored.tensors);
     uint64_t numel;
+    if (is_index_of(c->stored_index, tensor, t->num_pieces)) return OK;
     if (!shape_numel(t->shape, t->num_dims, &numel) || numel > MOST_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
+    TRY(begin_index(&c->stored_index, t->num_pieces, t->name, err));
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct stored_piece *s = &t->pieces[i];
         struct pair pair;
         if (!pair_of_box(&pair, t->num_dims, t->shape, s->start, s->extent ? s->extent : t->shape,
                          0, s->stride))
             return fail(err, ERR_UNSUPPORTED, "%s: more than %d dimensions", t->name, MAX_AXES);
-        index_pair(x, &pair, i);
+        index_pair(c->stored_index, &pair, i);
     }
-    qsort(x->parts, x->count, sizeof *x->parts, by_begin);
+    end_index(c->stored_index, tensor);
     return OK;
-}
-
-static enum status index_stored(struct catalog *c, const struct stored_tensor *t, struct error *err)
-{
-    bool made;
-    TRY(begin_index(&c->stored_index, (size_t)(t - c->stored.tensors), t->num_pieces, t->name,
-                    &made, err));
-    enum status st = made ? OK : index_pieces(c->stored_index, t, err);
-    if (!st) return OK;
-    free(c->stored_index);
-    c->stored_index = NULL;
-    return st;
 }
 
 /* The first part that can reach element `from`. */

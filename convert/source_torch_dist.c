@@ -60,8 +60,6 @@ static enum status read_common(struct megatron_source *m, struct error *err)
 
 /* ---- the optimizer ---- */
 
-/* ---- the optimizer ---- */
-
 static const char *optimizer_kind(struct checkpoint *c)
 {
     const struct value *content = value_get(c->common, "content_metadata");
