@@ -102,17 +102,32 @@ static const char *behind_expert(const struct param *p)
 }
 
 const char *dist_key_of(struct arena *a, const struct param_table *t, const struct param *p,
-                        bool stacked, bool local)
+                        unsigned stacks, bool local)
 {
     const char *rest = p->rest;
     if (p->spec->place != PLACE_LAYER) return rest;
-    if (p->spec->stacks & STACK_EXPERTS)
+    if (p->spec->stacks & stacks & STACK_EXPERTS)
         rest = arena_printf(a, "mlp.experts.experts.%s", behind_expert(p));
     else if (local)
         rest = beside_router(a, t, rest, false);
-    if (stacked && p->spec->stacks & STACK_LAYERS)
-        return arena_printf(a, "decoder.layers.%s", rest);
+    if (p->spec->stacks & stacks & STACK_LAYERS) return arena_printf(a, "decoder.layers.%s", rest);
     return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)p->layer, rest);
+}
+
+unsigned dist_key_lead(const struct model_config *c, const struct param *p, unsigned stacks,
+                       uint64_t sizes[MAX_LEAD], uint64_t at[MAX_LEAD])
+{
+    unsigned n = 0;
+    if (p->spec->place != PLACE_LAYER) return 0;
+    if (p->spec->stacks & stacks & STACK_LAYERS) {
+        sizes[n] = c->num_layers;
+        at[n++] = p->layer;
+    }
+    if (p->spec->stacks & stacks & STACK_EXPERTS) {
+        sizes[n] = c->num_experts;
+        at[n++] = p->expert;
+    }
+    return n;
 }
 
 const char *module_of(struct arena *a, const char *key)

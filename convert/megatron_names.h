@@ -42,9 +42,15 @@ struct dist_key dist_key_parse(struct arena *a, const char *key);
 const char *dist_key_logical(struct arena *a, const struct param_table *t, const struct dist_key *k,
                              uint64_t layer, uint64_t expert, bool moe);
 
-/* The key under which a parameter is written. local: the local spec's spelling. */
+/* The key under which a parameter is written. stacks: STACK_*, the axes along which parameters are
+ * one key, where they can be. local: the local spec's spelling. */
 const char *dist_key_of(struct arena *a, const struct param_table *t, const struct param *p,
-                        bool stacked, bool local);
+                        unsigned stacks, bool local);
+/* The axes that such a key has in front of the parameter's own: their number, their sizes, and this
+ * member's place in them. */
+enum { MAX_LEAD = 2 };
+unsigned dist_key_lead(const struct model_config *c, const struct param *p, unsigned stacks,
+                       uint64_t sizes[MAX_LEAD], uint64_t at[MAX_LEAD]);
 /* Whether it is the optimizer's. */
 bool dist_key_is_optimizer(const char *key);
 

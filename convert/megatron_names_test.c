@@ -212,18 +212,20 @@ static void every_parameter_survives_the_keys_of_torch_dist(void **state)
     (void)state;
     const size_t count = table->count;
     assert_true(count > 30);
-    for (size_t i = 0; i < 4 * count; i++) {
-        const struct param_spec *r = &table->specs[i / 4];
-        bool stacked = i % 2, local = i / 2 % 2;
+    for (size_t i = 0; i < 8 * count; i++) {
+        const struct param_spec *r = &table->specs[i / 8];
+        const unsigned stacks = i % 4; /* of STACK_LAYERS and STACK_EXPERTS any */
+        bool local = i / 4 % 2;
         struct param p;
         const char *name = name_of_spec(r);
         assert_true(param_find(table, name, &p));
         assert_ptr_equal(p.spec, r);
-        const char *key = dist_key_of(&scratch, table, &p, stacked, local);
+        const char *key = dist_key_of(&scratch, table, &p, stacks, local);
         struct dist_key k = dist_key_parse(&scratch, key);
         assert_int_equal(k.in_layers, r->place == PLACE_LAYER);
-        assert_int_equal(k.stacked_layers, r->place == PLACE_LAYER && stacked);
-        assert_int_equal(k.of_expert && k.stacked_experts, param_of_expert(r));
+        assert_int_equal(k.stacked_layers, r->place == PLACE_LAYER && stacks & STACK_LAYERS);
+        assert_int_equal(k.of_expert, param_of_expert(r));
+        assert_int_equal(k.stacked_experts, param_of_expert(r) && stacks & STACK_EXPERTS);
         assert_string_equal(dist_key_logical(&scratch, table, &k, 3, 7, needs_moe(r)), name);
     }
 }
@@ -277,8 +279,10 @@ static void spellings_are_those_of_megatron(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct param p;
         assert_true(param_find(table, cases[i].logical, &p));
-        assert_string_equal(dist_key_of(&scratch, table, &p, true, false), cases[i].dist_te);
-        assert_string_equal(dist_key_of(&scratch, table, &p, true, true), cases[i].dist_local);
+        assert_string_equal(dist_key_of(&scratch, table, &p, STACK_LAYERS | STACK_EXPERTS, false),
+                            cases[i].dist_te);
+        assert_string_equal(dist_key_of(&scratch, table, &p, STACK_LAYERS | STACK_EXPERTS, true),
+                            cases[i].dist_local);
         assert_string_equal(memory_name_of(&scratch, &p, 1, 2, true, false), cases[i].memory_te);
         assert_string_equal(memory_name_of(&scratch, &p, 1, 2, false, false),
                             cases[i].memory_local);
@@ -287,7 +291,7 @@ static void spellings_are_those_of_megatron(void **state)
     assert_true(param_find(table, L3 E7 "linear_fc1.weight", &p));
     assert_string_equal(memory_name_of(&scratch, &p, 1, 2, true, true),
                         D "1.mlp.experts.linear_fc1.weight2");
-    assert_string_equal(dist_key_of(&scratch, table, &p, false, false),
+    assert_string_equal(dist_key_of(&scratch, table, &p, STACK_EXPERTS, false),
                         L3 "mlp.experts.experts.linear_fc1.weight");
     assert_string_equal(module_of(&scratch, "a.b.weight"), "a.b");
     assert_string_equal(module_of(&scratch, "weight"), "weight");

@@ -37,6 +37,11 @@ static const char *padding_name(struct target *t, const struct tensor *x)
     return arena_printf(&t->plan.arena, "%s.target.padding", x->name);
 }
 
+const struct tensor *megatron_padding_of(struct target *t, const struct tensor *x)
+{
+    return catalog_find(&t->plan.made, padding_name(t, x));
+}
+
 struct clipping {
     struct catalog *c;
     struct tensor *to;
@@ -215,24 +220,25 @@ static enum status each_rank(struct megatron_part *p, part_visit *visit, void *c
     return OK;
 }
 
-static enum status each_of_tensor(struct target *t, const struct tensor *x, part_visit *visit,
-                                  void *context, struct error *err)
+struct visiting {
+    struct target *t;
+    part_visit *visit;
+    void *context;
+};
+
+static enum status visit_ranks(void *context, const struct own_output *own, struct error *err)
 {
-    struct megatron_part p = {.tensor = x, .num_dims = x->num_dims};
-    uint64_t whole[MAX_AXES];
-    if (!param_find(t->source->params, x->name, &p.param))
-        return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core", x->name);
-    param_padded_shape(p.param.spec, x->num_dims, x->shape, t->facts.padded_vocab, whole);
-    p.whole = whole;
-    p.dtype = target_dtype(t, x);
+    const struct visiting *v = context;
+    const struct target *t = v->t;
+    const struct tensor *x = own->parts[0].logical;
+    struct megatron_part p = {.tensor = x, .num_dims = x->num_dims, .own = own};
+    p.whole = own->shape + own->num_dims - x->num_dims;
+    (void)param_find(t->source->params, x->name, &p.param); /* else it had no key */
     p.tp_size = p.param.spec->group == PARAM_ETP ? t->layout.etp : t->layout.tp;
-    if (param_of_expert(p.param.spec) && p.param.expert >= t->source->config.num_experts)
-        return fail(err, ERR_UNSUPPORTED, "%s: the model has %" PRIu64 " experts", x->name,
-                    t->source->config.num_experts);
     if (param_of_expert(p.param.spec))
         p.ep_rank = p.param.expert / (t->source->config.num_experts / t->layout.ep);
     TRY(find_stage(t, &p, err));
-    return each_rank(&p, visit, context, err);
+    return each_rank(&p, v->visit, v->context, err);
 }
 
 struct placed {
@@ -276,45 +282,16 @@ const struct tensor **megatron_parameters(struct target *t, size_t *count)
     return all;
 }
 
-enum status megatron_each_part(struct target *t, part_visit *visit, void *context,
+enum status megatron_each_part(struct target *t, unsigned stacks, part_visit *visit, void *context,
                                struct error *err)
 {
-    size_t count;
-    const struct tensor **all = megatron_parameters(t, &count);
-    for (size_t i = 0; i < count; i++)
-        TRY(each_of_tensor(t, all[i], visit, context, err));
-    return OK;
+    struct visiting v = {t, visit, context};
+    return naming_megatron.export(&(struct naming_export){t, stacks}, visit_ranks, &v, err);
 }
 
 uint64_t megatron_stage_rank(const struct layout *l, const struct megatron_part *p)
 {
     return param_of_expert(p->param.spec) ? p->tp_rank + l->etp * p->ep_rank : p->tp_rank;
-}
-
-struct filling {
-    struct target *t;
-    const struct tensor *tensor;
-    uint32_t segment;
-};
-
-static enum status add_filling(void *context, const struct pair *p, struct error *err)
-{
-    const struct filling *f = context;
-    (void)err;
-    plan_add_piece(&f->t->plan, f->tensor, f->segment, p); /* a: the tensor, b: the segment */
-    return OK;
-}
-
-enum status megatron_fill(struct target *t, const struct megatron_part *p, const struct pair *pair,
-                          uint32_t segment, struct error *err)
-{
-    struct filling f = {t, p->tensor, segment};
-    const uint64_t own = p->tensor->numel;
-    TRY(pair_clip(pair, 0, own, p->tensor->name, add_filling, &f, err));
-    if (!p->param.spec->padded) return OK;
-    f.tensor = catalog_find(&t->plan.made, padding_name(t, p->tensor));
-    if (!f.tensor) return OK;
-    return pair_clip(pair, own, f.tensor->numel, f.tensor->name, add_filling, &f, err);
 }
 
 /* ---- the common state ---- */

@@ -3,7 +3,7 @@
 #define FERRY_CONVERT_MEGATRON_TARGET_H
 
 #include "convert/megatron_args.h"
-#include "convert/target.h"
+#include "convert/naming.h"
 #include "formats/value.h"
 
 /* Sets t->layout, t->unit and the padding of the vocabulary; to be called first. */
@@ -19,25 +19,22 @@ struct megatron_part {
     unsigned num_dims;
     const uint64_t *whole;           /* shape of the parameter, padded */
     const struct param_parts *parts; /* (whole, rank's own), valid during the visit */
-    enum dtype dtype;
+    const struct own_output *own;    /* what the parameter gives of its key, likewise */
 };
 
 /* The parameters that are carried, in the order of the model, whatever that of the source: the same
  * checkpoint gives the same files. In the plan's arena. */
 const struct tensor **megatron_parameters(struct target *t, size_t *count);
+/* The rows of padding that follow the tensor's own; NULL: none. */
+const struct tensor *megatron_padding_of(struct target *t, const struct tensor *x);
 
 /* Calls visit for every part of each of them, tensor by tensor. Replicated ones have one part, of
- * tp_rank 0. */
-MUST_CHECK enum status megatron_each_part(struct target *t,
+ * tp_rank 0. stacks: STACK_*, the axes that keys have (convert/naming.h). */
+MUST_CHECK enum status megatron_each_part(struct target *t, unsigned stacks,
                                           enum status (*visit)(void *context,
                                                                const struct megatron_part *p,
                                                                struct error *err),
                                           void *context, struct error *err);
-
-/* Fills elements of a segment: pair is (flat in the padded parameter, element of the segment). Rows
- * of padding come from NAME.padding. */
-MUST_CHECK enum status megatron_fill(struct target *t, const struct megatron_part *p,
-                                     const struct pair *pair, uint32_t segment, struct error *err);
 
 /* The common state that is written: the source's where it is Megatron's (without optimizer,
  * scheduler, RNG), args of the new layout. In the plan's arena. per_layer: layers are named one by

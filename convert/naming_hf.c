@@ -1,4 +1,5 @@
-/* naming_hf.c - Hugging Face's names: the rows of a model map make logical tensors of own ones. */
+/* naming_hf.c - Hugging Face's names: the rows of a model map make logical tensors of own ones, and
+ * the other way round. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -248,4 +249,73 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
     return note_unexpected(&x, err);
 }
 
-const struct naming naming_hf = {"hf", import_hf};
+/* ---- export ---- */
+
+struct exporting {
+    struct target *t;
+    bool *carried; /* [tensors of the source] */
+    export_visit *visit;
+    void *context;
+};
+
+/* Whether a logical tensor that is not there may be missing, by its own name or that of a part. */
+static bool may_be_missing(const struct target *t, const struct mapped_tensor *m)
+{
+    bool allowed = globs_match(t->options.allow_missing, m->name);
+    for (size_t i = 0; i < m->num_parts; i++)
+        allowed |= globs_match(t->options.allow_missing, m->parts[i].hf_name);
+    return allowed;
+}
+
+static enum status export_mapped(void *context, const struct mapped_tensor *m, struct error *err)
+{
+    struct exporting *x = context;
+    struct arena *a = &x->t->plan.arena;
+    const struct catalog *all = &x->t->source->catalog;
+    const struct tensor *logical = catalog_find(all, m->name);
+    if (!logical)
+        return may_be_missing(x->t, m) ? OK : gaps_add_missing(&x->t->gaps, a, m->name, err);
+    if (logical->num_dims != m->num_dims ||
+        memcmp(logical->shape, m->shape, m->num_dims * sizeof *m->shape))
+        return fail(err, ERR_UNSUPPORTED, "%s (%s) is %s; by the config it should be %s",
+                    logical->stored_name ? logical->stored_name : m->name, m->name,
+                    shape_text(a, logical->num_dims, logical->shape),
+                    shape_text(a, m->num_dims, m->shape));
+    x->carried[logical - all->tensors] = true;
+    for (size_t i = 0; i < m->num_parts; i++) {
+        const struct mapped_part *part = &m->parts[i];
+        const struct own_output own = {.name = part->hf_name,
+                                       .dtype = target_dtype(x->t, logical),
+                                       .num_dims = part->num_dims,
+                                       .shape = part->shape,
+                                       .parts = {{logical, part->pair}},
+                                       .num_parts = 1};
+        TRY(x->visit(x->context, &own, err));
+    }
+    return OK;
+}
+
+/* Parameters that the family has no name for must not get lost. */
+static void list_left_over(struct exporting *x)
+{
+    const struct catalog *all = &x->t->source->catalog;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        const struct tensor *t = &all->tensors[i];
+        if (x->carried[i] || !is_parameter(t)) continue;
+        if (!globs_match(x->t->options.allow_unexpected, t->name))
+            gaps_add_unexpected(&x->t->gaps, &x->t->plan.arena, t->name);
+    }
+}
+
+static enum status export_hf(const struct naming_export *out, export_visit *visit, void *context,
+                             struct error *err)
+{
+    struct target *t = out->t;
+    struct exporting x = {.t = t, .visit = visit, .context = context};
+    x.carried = arena_array(&t->plan.arena, t->source->catalog.num_tensors, sizeof *x.carried);
+    TRY(model_map_expand(t->map, &t->source->config, NULL, export_mapped, &x, err));
+    list_left_over(&x);
+    return OK;
+}
+
+const struct naming naming_hf = {"hf", import_hf, export_hf};

@@ -7,6 +7,7 @@
 #include "common/checked.h"
 #include "convert/megatron_names.h"
 #include "convert/megatron_source.h"
+#include "convert/megatron_target.h"
 #include "convert/naming.h"
 
 struct importing {
@@ -313,4 +314,59 @@ static enum status import_megatron(const struct naming_import *in, struct error 
     return OK;
 }
 
-const struct naming naming_megatron = {"megatron", import_megatron};
+/* ---- export ---- */
+
+static enum status check_output(const struct tensor *x, const struct own_output *own,
+                                struct arena *a, struct error *err)
+{
+    uint64_t numel;
+    if (shape_numel(own->shape, own->num_dims, &numel) && numel <= MOST_ELEMENTS) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: %s of shape %s overflows", x->name, own->name,
+                shape_text(a, own->num_dims, own->shape));
+}
+
+/* A parameter is one member of a stack; behind its own elements there are those of its padding. */
+static enum status export_parameter(const struct naming_export *out, const struct tensor *x,
+                                    export_visit *visit, void *context, struct error *err)
+{
+    struct target *t = out->t;
+    const struct checkpoint *c = t->source;
+    struct param p;
+    uint64_t shape[MAX_LEAD + MAX_AXES], at[MAX_LEAD] = {0}, place = 0, numel = 1;
+    if (!param_find(c->params, x->name, &p))
+        return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core", x->name);
+    if (param_of_expert(p.spec) && p.expert >= c->config.num_experts)
+        return fail(err, ERR_UNSUPPORTED, "%s: the model has %" PRIu64 " experts", x->name,
+                    c->config.num_experts);
+    const unsigned lead = dist_key_lead(&c->config, &p, out->stacks, shape, at);
+    param_padded_shape(p.spec, x->num_dims, x->shape, t->facts.padded_vocab, shape + lead);
+    struct own_output own = {.name = dist_key_of(&t->plan.arena, c->params, &p, out->stacks,
+                                                 !t->options.transformer_engine),
+                             .dtype = target_dtype(t, x),
+                             .num_dims = lead + x->num_dims,
+                             .shape = shape,
+                             .num_parts = 1};
+    TRY(check_output(x, &own, &t->plan.arena, err));
+    for (unsigned d = 0; d < lead; d++)
+        place = place * shape[d] + at[d];
+    for (unsigned d = lead; d < own.num_dims; d++)
+        numel *= shape[d];
+    own.parts[0] = (struct own_source){x, pair_whole(0, place * numel, x->numel)};
+    const struct tensor *padding = p.spec->padded ? megatron_padding_of(t, x) : NULL;
+    if (padding)
+        own.parts[own.num_parts++] =
+            (struct own_source){padding, pair_whole(0, place * numel + x->numel, padding->numel)};
+    return visit(context, &own, err);
+}
+
+static enum status export_megatron(const struct naming_export *out, export_visit *visit,
+                                   void *context, struct error *err)
+{
+    size_t count;
+    const struct tensor **all = megatron_parameters(out->t, &count);
+    for (size_t i = 0; i < count; i++)
+        TRY(export_parameter(out, all[i], visit, context, err));
+    return OK;
+}
+
+const struct naming naming_megatron = {"megatron", import_megatron, export_megatron};

@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "common/sha256.h"
 #include "convert/format.h"
+#include "convert/naming.h"
 
 bool is_parameter(const struct tensor *x)
 {
@@ -32,6 +33,56 @@ enum status target_plan(struct target *t, const struct target_options *o,
         t->facts.cast_tensors += target_dtype(t, x) != x->dtype;
     }
     return plan_finish(&t->plan, err);
+}
+
+/* ---- own tensors ---- */
+
+size_t out_tensors_add(struct out_tensors *all, struct arena *a, const struct own_output *own)
+{
+    size_t at = all->count;
+    if (map_get(&all->names, own->name, &at)) return at;
+    struct out_tensor *o = ARENA_PUSH(a, all->items, all->count, all->capacity);
+    *o = (struct out_tensor){
+        .name = arena_text(a, own->name, strlen(own->name)),
+        .dtype = own->dtype,
+        .num_dims = own->num_dims,
+        .shape = arena_copy(a, own->shape, own->num_dims * sizeof *own->shape),
+        .numel = 1,
+    };
+    for (unsigned d = 0; d < own->num_dims; d++)
+        o->numel *= own->shape[d];
+    (void)map_add(&all->names, o->name, at, NULL);
+    return at;
+}
+
+struct filling {
+    struct target *t;
+    const struct tensor *logical;
+    uint32_t segment;
+};
+
+static enum status add_filling(void *context, const struct pair *p, struct error *err)
+{
+    const struct filling *f = context;
+    struct pair pair = *p; /* a: the tensor, b: the segment */
+    if (!pair_nest(&pair))
+        return fail(err, ERR_OURS, "%s: a view that is not nested", f->logical->name);
+    plan_add_piece(&f->t->plan, f->logical, f->segment, &pair);
+    return OK;
+}
+
+enum status target_fill(struct target *t, const struct own_output *own, const struct pair *pair,
+                        uint32_t segment, struct error *err)
+{
+    for (unsigned i = 0; i < own->num_parts; i++) {
+        struct filling f = {t, own->parts[i].logical, segment};
+        struct pair by_own = own->parts[i].pair;
+        pair_swap(&by_own);
+        if (!pair_nest(&by_own))
+            return fail(err, ERR_OURS, "%s: a view that is not nested", f.logical->name);
+        TRY(pair_join(&by_own, pair, add_filling, &f, err));
+    }
+    return OK;
 }
 
 void target_release(struct target *t)

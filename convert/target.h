@@ -75,6 +75,27 @@ MUST_CHECK enum status target_plan(struct target *t, const struct target_options
                                    struct error *err);
 void target_release(struct target *t);
 
+/* An own tensor that is written (convert/naming.h). */
+struct out_tensor {
+    const char *name;
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+    uint64_t numel, filled; /* filled: elements that there are, counted by the target */
+};
+struct out_tensors {
+    struct out_tensor *items;
+    size_t count, capacity;
+    struct map names;
+};
+struct own_output;
+/* The index of an own tensor, which is added, into arena a, where it is not there. */
+size_t out_tensors_add(struct out_tensors *all, struct arena *a, const struct own_output *own);
+
+/* Fills elements of a segment: pair is (flat in the own tensor, nested; element of the segment). */
+MUST_CHECK enum status target_fill(struct target *t, const struct own_output *own,
+                                   const struct pair *pair, uint32_t segment, struct error *err);
+
 /* Whether a logical tensor is a parameter: no moment, no padding of the vocabulary. */
 bool is_parameter(const struct tensor *x);
 /* The dtype that tensor x gets. */

@@ -9,99 +9,44 @@
 #include "common/yaml.h"
 #include "convert/format.h"
 #include "convert/megatron_args.h"
-#include "convert/source.h"
-#include "convert/target.h"
+#include "convert/naming.h"
 #include "formats/hf_folder.h"
 #include "formats/safetensors.h"
 
-/* One tensor of the output, made of parts of one or more logical tensors. */
-struct out_tensor {
-    const char *name;
-    enum dtype dtype;
-    unsigned num_dims;
-    const uint64_t *shape;
-    uint64_t numel, filled, bytes; /* filled: elements that parts give */
-    uint32_t shard, segment;
-};
-
+/* What a logical tensor gives of a tensor of the output. */
 struct part {
-    const struct tensor *logical;
     size_t out;
-    struct pair pair; /* a: logical, b: output tensor */
+    struct own_source source;
 };
 
 struct hf_target {
     struct target *t;
-    struct out_tensor *out;
-    size_t num_out, out_capacity;
-    struct map names; /* -> out */
+    struct out_tensors out;
+    uint32_t *shards, *segments; /* [out.count] */
     struct part *parts;
     size_t num_parts, parts_capacity;
     size_t num_shards;
-    uint64_t total_bytes;
-    bool *carried; /* [tensors of the source] */
     cJSON *config; /* made here; NULL: the source's own goes on */
 };
 
-static enum status same_dtype(const struct out_tensor *o, enum dtype dtype, struct error *err)
+static uint64_t bytes_of(const struct out_tensor *o)
 {
-    if (o->dtype == dtype) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --torch-dtype casts both",
-                o->name, dtype_infos[o->dtype].name, dtype_infos[dtype].name);
+    return o->numel * dtype_bytes(o->dtype);
 }
 
-static enum status out_of_part(struct hf_target *x, const struct mapped_part *part,
-                               enum dtype dtype, size_t *index, struct error *err)
-{
-    struct arena *a = &x->t->plan.arena;
-    uint64_t numel = 1;
-    if (map_get(&x->names, part->hf_name, index)) return same_dtype(&x->out[*index], dtype, err);
-    for (unsigned d = 0; d < part->num_dims; d++)
-        numel *= part->shape[d];
-    *index = x->num_out;
-    struct out_tensor *o = ARENA_PUSH(a, x->out, x->num_out, x->out_capacity);
-    *o = (struct out_tensor){
-        .name = arena_text(a, part->hf_name, strlen(part->hf_name)),
-        .dtype = dtype,
-        .num_dims = part->num_dims,
-        .shape = arena_copy(a, part->shape, part->num_dims * sizeof *part->shape),
-        .numel = numel,
-        .bytes = numel * dtype_bytes(dtype),
-    };
-    (void)map_add(&x->names, o->name, *index, NULL);
-    x->total_bytes += o->bytes;
-    return OK;
-}
-
-/* Whether a logical tensor that is not there may be missing, by its own name or that of a part. */
-static bool may_be_missing(const struct target *t, const struct mapped_tensor *m)
-{
-    bool allowed = globs_match(t->options.allow_missing, m->name);
-    for (size_t i = 0; i < m->num_parts; i++)
-        allowed |= globs_match(t->options.allow_missing, m->parts[i].hf_name);
-    return allowed;
-}
-
-static enum status add_mapped(void *context, const struct mapped_tensor *m, struct error *err)
+static enum status add_output(void *context, const struct own_output *own, struct error *err)
 {
     struct hf_target *x = context;
     struct arena *a = &x->t->plan.arena;
-    const struct tensor *logical = catalog_find(&x->t->source->catalog, m->name);
-    if (!logical)
-        return may_be_missing(x->t, m) ? OK : gaps_add_missing(&x->t->gaps, a, m->name, err);
-    if (logical->num_dims != m->num_dims ||
-        memcmp(logical->shape, m->shape, m->num_dims * sizeof *m->shape))
-        return fail(err, ERR_UNSUPPORTED, "%s (%s) is %s; by the config it should be %s",
-                    logical->stored_name ? logical->stored_name : m->name, m->name,
-                    shape_text(a, logical->num_dims, logical->shape),
-                    shape_text(a, m->num_dims, m->shape));
-    x->carried[logical - x->t->source->catalog.tensors] = true;
-    for (size_t i = 0; i < m->num_parts; i++) {
-        size_t out;
-        TRY(out_of_part(x, &m->parts[i], target_dtype(x->t, logical), &out, err));
-        x->out[out].filled += pair_count(&m->parts[i].pair);
+    size_t at = out_tensors_add(&x->out, a, own);
+    struct out_tensor *o = &x->out.items[at];
+    if (o->dtype != own->dtype)
+        return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --torch-dtype casts both",
+                    o->name, dtype_infos[o->dtype].name, dtype_infos[own->dtype].name);
+    for (unsigned i = 0; i < own->num_parts; i++) {
+        o->filled += pair_count(&own->parts[i].pair);
         *ARENA_PUSH(a, x->parts, x->num_parts, x->parts_capacity) =
-            (struct part){logical, out, m->parts[i].pair};
+            (struct part){at, own->parts[i]};
     }
     return OK;
 }
@@ -114,26 +59,16 @@ static void count_cut_rows(struct target *t)
     if (padding) t->facts.cut_rows = padding->shape[0];
 }
 
-/* Parameters that the family has no name for must not get lost. */
-static void list_left_over(struct hf_target *x)
-{
-    const struct checkpoint *c = x->t->source;
-    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
-        const struct tensor *t = &c->catalog.tensors[i];
-        if (x->carried[i] || !is_parameter(t)) continue;
-        if (!globs_match(x->t->options.allow_unexpected, t->name))
-            gaps_add_unexpected(&x->t->gaps, &x->t->plan.arena, t->name);
-    }
-}
-
 /* A tensor of which some parts are missing (a stack of experts) cannot be written. */
 static enum status check_filled(const struct hf_target *x, struct error *err)
 {
-    for (size_t i = 0; i < x->num_out; i++)
-        if (x->out[i].filled < x->out[i].numel)
+    for (size_t i = 0; i < x->out.count; i++) {
+        const struct out_tensor *o = &x->out.items[i];
+        if (o->filled < o->numel)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: of its %" PRIu64 " elements the source has %" PRIu64, x->out[i].name,
-                        x->out[i].numel, x->out[i].filled);
+                        "%s: of its %" PRIu64 " elements the source has %" PRIu64, o->name,
+                        o->numel, o->filled);
+    }
     return OK;
 }
 
@@ -155,7 +90,7 @@ static enum status lay_out_shard(struct hf_target *x, size_t shard, const size_t
     struct safetensors_out *tensors = arena_array(&plan->arena, n, sizeof *tensors);
     uint32_t file = plan_add_file(plan, hf_shard_name(&plan->arena, shard, x->num_shards));
     for (size_t i = 0; i < n; i++) {
-        const struct out_tensor *o = &x->out[of[i]];
+        const struct out_tensor *o = &x->out.items[of[i]];
         tensors[i] = (struct safetensors_out){o->name, o->dtype, o->num_dims, o->shape, 0};
     }
     struct strbuf head = {0};
@@ -168,10 +103,10 @@ static enum status lay_out_shard(struct hf_target *x, size_t shard, const size_t
     }
     for (size_t i = 0; i < n && !st; i++) {
         size_t out = 0;
-        (void)map_get(&x->names, tensors[i].name, &out);
-        uint64_t numel = x->out[out].bytes / dtype_bytes(x->out[out].dtype);
-        x->out[out].segment = plan_add_segment(plan, file, x->out[out].dtype, numel, false);
-        plan->segments[x->out[out].segment].offset_bytes = tensors[i].offset_bytes;
+        (void)map_get(&x->out.names, tensors[i].name, &out);
+        const struct out_tensor *o = &x->out.items[out];
+        x->segments[out] = plan_add_segment(plan, file, o->dtype, o->numel, false);
+        plan->segments[x->segments[out]].offset_bytes = tensors[i].offset_bytes;
     }
     strbuf_release(&head);
     return st;
@@ -180,20 +115,22 @@ static enum status lay_out_shard(struct hf_target *x, size_t shard, const size_t
 static enum status lay_out_shards(struct hf_target *x, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
-    uint64_t *bytes = arena_array(a, x->num_out, sizeof *bytes);
-    uint32_t *shard = arena_array(a, x->num_out, sizeof *shard);
-    size_t *of = arena_array(a, x->num_out, sizeof *of);
-    for (size_t i = 0; i < x->num_out; i++)
-        bytes[i] = x->out[i].bytes;
-    x->num_shards = hf_split_shards(bytes, x->num_out, x->t->options.max_shard_bytes, shard);
+    const size_t count = x->out.count;
+    uint64_t *bytes = arena_array(a, count, sizeof *bytes);
+    size_t *of = arena_array(a, count, sizeof *of);
+    x->shards = arena_array(a, count, sizeof *x->shards);
+    x->segments = arena_array(a, count, sizeof *x->segments);
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = bytes_of(&x->out.items[i]);
+    x->num_shards = hf_split_shards(bytes, count, x->t->options.max_shard_bytes, x->shards);
     size_t *first = arena_array(a, x->num_shards + 1, sizeof *first);
-    for (size_t i = 0; i < x->num_out; i++)
-        first[(x->out[i].shard = shard[i]) + 1]++;
+    for (size_t i = 0; i < count; i++)
+        first[x->shards[i] + 1]++;
     for (size_t k = 0; k < x->num_shards; k++)
         first[k + 1] += first[k];
     size_t *next = arena_copy(a, first, x->num_shards * sizeof *next);
-    for (size_t i = 0; i < x->num_out; i++)
-        of[next[shard[i]]++] = i;
+    for (size_t i = 0; i < count; i++)
+        of[next[x->shards[i]]++] = i;
     for (size_t k = 0; k < x->num_shards; k++)
         TRY(lay_out_shard(x, k, of + first[k], first[k + 1] - first[k], err));
     return OK;
@@ -241,6 +178,18 @@ static enum status make_config(struct hf_target *x, struct error *err)
     return OK;
 }
 
+/* Each tensor of the output is a segment. */
+static enum status fill_segments(struct hf_target *x, struct error *err)
+{
+    for (size_t i = 0; i < x->num_parts; i++) {
+        const struct part *part = &x->parts[i];
+        const struct own_output own = {.parts = {part->source}, .num_parts = 1};
+        const struct pair whole = pair_whole(0, 0, x->out.items[part->out].numel);
+        TRY(target_fill(x->t, &own, &whole, x->segments[part->out], err));
+    }
+    return OK;
+}
+
 static enum status plan_hf(struct target *t, struct error *err)
 {
     struct hf_target *x = arena_alloc(&t->plan.arena, sizeof *x);
@@ -249,21 +198,14 @@ static enum status plan_hf(struct target *t, struct error *err)
     TRY(source_check_beyond(t->source, err));
     TRY(need_config(t, &t->plan.arena, err));
     TRY(make_config(x, err));
-    x->carried = arena_array(&t->plan.arena, t->source->catalog.num_tensors, sizeof *x->carried);
-    enum status st = model_map_expand(t->map, &t->source->config, NULL, add_mapped, x, err);
-    if (!st) list_left_over(x);
-    if (!st) count_cut_rows(t);
-    if (!st && (t->gaps.num_missing || t->gaps.num_unexpected))
-        st = fail(err, ERR_UNSUPPORTED, "%s", "");
-    if (!st) st = check_filled(x, err);
-    if (!st) st = lay_out_shards(x, err);
-    for (size_t i = 0; i < x->num_parts && !st; i++)
-        plan_add_piece(&t->plan, x->parts[i].logical, x->out[x->parts[i].out].segment,
-                       &x->parts[i].pair);
-    map_release(&x->names);
-    t->facts.num_target_tensors = x->num_out;
+    TRY(naming_hf.export(&(struct naming_export){.t = t}, add_output, x, err));
+    count_cut_rows(t);
+    if (t->gaps.num_missing || t->gaps.num_unexpected) return fail(err, ERR_UNSUPPORTED, "%s", "");
+    TRY(check_filled(x, err));
+    TRY(lay_out_shards(x, err));
+    t->facts.num_target_tensors = x->out.count;
     t->facts.num_weight_files = x->num_shards;
-    return st;
+    return fill_segments(x, err);
 }
 
 /* ---- small files ---- */
@@ -280,18 +222,20 @@ static enum status write_index(const struct hf_target *x, const char *path, stru
     struct arena a;
     struct strbuf text = {0};
     arena_init(&a);
-    size_t *order = arena_array(&a, x->num_out, sizeof *order);
-    for (size_t i = 0; i < x->num_out; i++)
+    size_t *order = arena_array(&a, x->out.count, sizeof *order);
+    for (size_t i = 0; i < x->out.count; i++)
         order[i] = i;
-    qsort_r(order, x->num_out, sizeof *order, by_name, x->out);
+    qsort_r(order, x->out.count, sizeof *order, by_name, x->out.items);
+    uint64_t total = 0;
+    for (size_t i = 0; i < x->out.count; i++)
+        total += bytes_of(&x->out.items[i]);
     strbuf_printf(
         &text, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {",
-        x->total_bytes);
-    for (size_t i = 0; i < x->num_out; i++) {
-        const struct out_tensor *o = &x->out[order[i]];
+        total);
+    for (size_t i = 0; i < x->out.count; i++) {
         strbuf_add_text(&text, i ? ",\n    " : "\n    ");
-        json_print_text(&text, o->name);
-        strbuf_printf(&text, ": \"%s\"", hf_shard_name(&a, o->shard, x->num_shards));
+        json_print_text(&text, x->out.items[order[i]].name);
+        strbuf_printf(&text, ": \"%s\"", hf_shard_name(&a, x->shards[order[i]], x->num_shards));
     }
     strbuf_add_text(&text, "\n  }\n}\n");
     enum status st = file_write_all(path, text.data, text.length, x->t->options.durable, err);
@@ -305,8 +249,8 @@ static enum dtype main_dtype(const struct hf_target *x)
 {
     uint64_t bytes[NUM_DTYPES] = {0};
     int most = DT_F32;
-    for (size_t i = 0; i < x->num_out; i++)
-        bytes[x->out[i].dtype] += x->out[i].bytes;
+    for (size_t i = 0; i < x->out.count; i++)
+        bytes[x->out.items[i].dtype] += bytes_of(&x->out.items[i]);
     for (int i = 0; i < NUM_DTYPES; i++)
         if (bytes[i] > bytes[most]) most = i;
     return (enum dtype)most;
@@ -368,6 +312,7 @@ static void release_hf(struct target *t)
 {
     struct hf_target *x = t->own;
     cJSON_Delete(x->config);
+    map_release(&x->out.names);
 }
 
 const struct target_kind target_hf = {plan_hf, write_small_files, NULL, release_hf};

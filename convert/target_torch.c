@@ -168,9 +168,9 @@ static enum status add_to_file(struct legacy_target *x, uint32_t file, uint64_t 
     uint32_t segment;
     struct state_dict *model = &x->files[file].chunks[chunk];
     state_dict_add(&x->t->plan.arena, model, name,
-                   new_tensor(x, file, p->dtype, p->num_dims, p->parts->shape, &segment));
+                   new_tensor(x, file, p->own->dtype, p->num_dims, p->parts->shape, &segment));
     for (unsigned i = 0; i < p->parts->count; i++)
-        TRY(megatron_fill(x->t, p, &p->parts->pairs[i], segment, err));
+        TRY(target_fill(x->t, p->own, &p->parts->pairs[i], segment, err));
     add_extra_state(x, file, model, p, name);
     return OK;
 }
@@ -272,7 +272,7 @@ static enum status plan_torch(struct target *t, struct error *err)
                     "0.16 has such experts");
     TRY(megatron_begin(t, err));
     TRY(add_rank_files(x, err));
-    TRY(megatron_each_part(t, add_part, x, err));
+    TRY(megatron_each_part(t, 0, add_part, x, err));
     add_head_states(x);
     TRY(megatron_common_state(t, false, &common, err));
     for (size_t i = 0; i < x->num_files; i++)

@@ -19,8 +19,6 @@
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
-enum { MAX_LEAD = 2, ITEM_DIMS = MAX_AXES };
-
 /* One archive in a .distcp file. */
 struct item {
     uint64_t offset; /* in the file */
@@ -37,22 +35,20 @@ struct dist_file {
     size_t num_items, items_capacity;
 };
 
-struct key {
-    struct dcp_tensor tensor;
-    struct dcp_chunk *chunks;
-    size_t capacity;
-    uint64_t filled; /* elements of its chunks */
+struct chunks {
+    struct dcp_chunk *items;
+    size_t count, capacity;
 };
 
 struct dist_target {
     struct target *t;
-    bool stacked;
+    unsigned stacks;         /* STACK_*, the axes of keys */
     struct dist_file *files; /* one each file of the plan */
     size_t num_files, files_capacity;
     struct map by_rank; /* "RANK" -> file */
-    struct key *keys;
-    size_t num_keys, keys_capacity;
-    struct map key_names;
+    struct out_tensors keys;
+    struct chunks *chunks; /* of each key */
+    size_t num_chunks, chunks_capacity;
     struct dcp_object *objects;
     size_t num_objects, objects_capacity;
     struct strbuf none_item; /* the archive of [None], which all extra states share */
@@ -84,6 +80,7 @@ static uint64_t members_of(const struct checkpoint *c, const struct param_spec *
 /* Whether every layer (and expert) has the same tensors, in shape and dtype. */
 static bool layers_are_alike(const struct target *t, struct arena *a)
 {
+    const unsigned all_axes = STACK_LAYERS | STACK_EXPERTS;
     const struct checkpoint *c = t->source;
     struct map names = {0};
     struct like *likes = arena_array(a, c->catalog.num_tensors, sizeof *likes);
@@ -97,7 +94,7 @@ static bool layers_are_alike(const struct target *t, struct arena *a)
             strncmp(x->name, "optimizer.", 10) == 0)
             continue;
         enum dtype dtype = target_dtype(t, x);
-        if (map_add(&names, dist_key_of(a, c->params, &p, true, false), count, &at))
+        if (map_add(&names, dist_key_of(a, c->params, &p, all_axes, false), count, &at))
             likes[count++] = (struct like){dtype, x->num_dims, x->shape, 0, members_of(c, p.spec)};
         alike = same_like(&likes[at], dtype, x);
         likes[at].count++;
@@ -121,96 +118,79 @@ static size_t file_of_rank(struct dist_target *x, uint64_t rank)
     return at;
 }
 
-/* Axes in front of a parameter's own, their sizes and this member's place in them. */
-static unsigned lead_of(const struct dist_target *x, const struct param *p,
-                        uint64_t sizes[MAX_LEAD], uint64_t at[MAX_LEAD])
-{
-    const struct model_config *c = &x->t->source->config;
-    unsigned n = 0;
-    if (p->spec->place != PLACE_LAYER) return 0;
-    if (x->stacked && p->spec->stacks & STACK_LAYERS) {
-        sizes[n] = c->num_layers;
-        at[n++] = p->layer;
-    }
-    if (p->spec->stacks & STACK_EXPERTS) {
-        sizes[n] = c->num_experts;
-        at[n++] = p->expert;
-    }
-    return n;
-}
-
-static struct key *key_of(struct dist_target *x, const struct megatron_part *p, unsigned lead,
-                          const uint64_t *lead_sizes)
+/* The index of a key, whose chunks stand beside it. */
+static size_t key_of(struct dist_target *x, const struct own_output *own)
 {
     struct arena *a = &x->t->plan.arena;
-    const char *name = dist_key_of(a, x->t->source->params, &p->param, x->stacked,
-                                   !x->t->options.transformer_engine);
-    size_t at = x->num_keys;
-    if (!map_add(&x->key_names, name, at, &at)) return &x->keys[at];
-    uint64_t *shape = arena_array(a, ITEM_DIMS, sizeof *shape);
-    for (unsigned d = 0; d < lead; d++)
-        shape[d] = lead_sizes[d];
-    for (unsigned d = 0; d < p->num_dims; d++)
-        shape[lead + d] = p->whole[d];
-    struct key *k = ARENA_PUSH(a, x->keys, x->num_keys, x->keys_capacity);
-    *k = (struct key){
-        .tensor = {
-            .name = name, .dtype = p->dtype, .num_dims = lead + p->num_dims, .shape = shape}};
-    return k;
+    size_t at = out_tensors_add(&x->keys, a, own);
+    if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
+    return at;
 }
 
 /* ---- chunks ---- */
 
-/* Puts one chunk behind what the file has. */
-static void add_item(struct dist_target *x, size_t file, struct key *k, const uint64_t *offsets,
+/* Puts one chunk of a key behind what the file has. */
+static void add_item(struct dist_target *x, size_t file, size_t key, const uint64_t *offsets,
                      const uint64_t *sizes, uint32_t segment)
 {
     struct arena *a = &x->t->plan.arena;
     struct dist_file *f = &x->files[file];
+    const struct out_tensor *k = &x->keys.items[key];
+    struct chunks *chunks = &x->chunks[key];
     struct torch_item layout;
-    torch_item_layout(&layout, k->tensor.dtype, k->tensor.num_dims, sizes);
+    torch_item_layout(&layout, k->dtype, k->num_dims, sizes);
     *ARENA_PUSH(a, f->items, f->num_items, f->items_capacity) =
-        (struct item){f->bytes, segment, k->tensor.dtype, (uint8_t)k->tensor.num_dims, sizes};
-    *ARENA_PUSH(a, k->chunks, k->tensor.num_chunks, k->capacity) =
+        (struct item){f->bytes, segment, k->dtype, (uint8_t)k->num_dims, sizes};
+    *ARENA_PUSH(a, chunks->items, chunks->count, chunks->capacity) =
         (struct dcp_chunk){offsets, sizes, (uint32_t)file, f->bytes, layout.total_bytes};
     x->t->plan.segments[segment].offset_bytes = f->bytes + layout.data_offset;
     f->bytes += layout.total_bytes;
 }
 
-static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned box,
-                             size_t file, struct error *err)
+static enum status check_key(const struct megatron_part *p, const struct out_tensor *k,
+                             struct error *err)
 {
-    struct arena *a = &x->t->plan.arena;
-    uint64_t lead_sizes[MAX_LEAD], lead_at[MAX_LEAD], numel = 1;
-    unsigned lead = lead_of(x, &p->param, lead_sizes, lead_at);
-    struct key *k = key_of(x, p, lead, lead_sizes);
-    if (k->tensor.dtype != p->dtype)
+    if (k->dtype != p->own->dtype)
         return fail(err, ERR_UNSUPPORTED,
                     "%s is %s, others that are one tensor with it, %s, are %s; --torch-dtype casts "
                     "them",
-                    p->tensor->name, dtype_infos[p->dtype].name, k->tensor.name,
-                    dtype_infos[k->tensor.dtype].name);
-    if (k->tensor.num_dims > ITEM_DIMS)
+                    p->tensor->name, dtype_infos[p->own->dtype].name, k->name,
+                    dtype_infos[k->dtype].name);
+    if (k->num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, p->num_dims);
-    uint64_t *offsets = arena_array(a, k->tensor.num_dims, sizeof *offsets);
-    uint64_t *sizes = arena_array(a, k->tensor.num_dims, sizeof *sizes);
-    for (unsigned d = 0; d < lead; d++) {
-        offsets[d] = lead_at[d];
+    return OK;
+}
+
+/* The box of the key that a part is, with one step along each axis in front of its own. */
+static void box_in_key(struct dist_target *x, const struct megatron_part *p, unsigned part,
+                       uint64_t *offsets, uint64_t *sizes)
+{
+    uint64_t lead_sizes[MAX_LEAD];
+    unsigned lead = dist_key_lead(&x->t->source->config, &p->param, x->stacks, lead_sizes, offsets);
+    for (unsigned d = 0; d < lead; d++)
         sizes[d] = 1;
-    }
-    for (unsigned d = 0; d < p->num_dims; d++) {
-        offsets[lead + d] = p->parts->start[box][d];
-        sizes[lead + d] = p->parts->extent[box][d];
-        numel *= p->parts->extent[box][d];
-    }
-    uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, p->dtype, numel, true);
-    add_item(x, file, k, offsets, sizes, segment);
-    k->filled += numel;
-    struct pair own; /* each box is a tensor of its own here */
-    if (!pair_of_box(&own, p->num_dims, p->whole, p->parts->start[box], p->parts->extent[box], 0,
-                     NULL))
+    memcpy(offsets + lead, p->parts->start[part], p->num_dims * sizeof *offsets);
+    memcpy(sizes + lead, p->parts->extent[part], p->num_dims * sizeof *sizes);
+}
+
+static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned part,
+                             size_t file, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const size_t key = key_of(x, p->own);
+    struct out_tensor *k = &x->keys.items[key];
+    struct pair pair; /* each box is a tensor of its own here */
+    TRY(check_key(p, k, err));
+    uint64_t *offsets = arena_array(a, k->num_dims, sizeof *offsets);
+    uint64_t *sizes = arena_array(a, k->num_dims, sizeof *sizes);
+    box_in_key(x, p, part, offsets, sizes);
+    if (!pair_of_box(&pair, k->num_dims, k->shape, offsets, sizes, 0, NULL))
         return fail(err, ERR_OURS, "%s: a shard that is not a view", p->tensor->name);
-    return megatron_fill(x->t, p, &own, segment, err);
+    const uint64_t numel = pair_count(&pair);
+    uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, k->dtype, numel, true);
+    add_item(x, file, key, offsets, sizes, segment);
+    k->filled += numel;
+    return target_fill(x->t, p->own, &pair, segment, err);
 }
 
 static enum status add_part(void *context, const struct megatron_part *p, struct error *err)
@@ -240,7 +220,7 @@ static enum status common_archive(struct dist_target *x, struct error *err)
 {
     struct value *common;
     bool object = x->t->options.common_as_object;
-    TRY(megatron_common_state(x->t, !x->stacked, &common, err));
+    TRY(megatron_common_state(x->t, !(x->stacks & STACK_LAYERS), &common, err));
     if (object) common = value_list(&x->t->plan.arena, VALUE_LIST, 1, &common);
     return torch_to_bytes(&x->common, object ? "archive" : "common", common, NULL, err);
 }
@@ -273,7 +253,7 @@ static void add_extra_state(struct dist_target *x, const struct param *p, const 
 {
     struct arena *a = &x->t->plan.arena;
     uint64_t sizes[MAX_LEAD], at[MAX_LEAD];
-    unsigned lead = lead_of(x, p, sizes, at);
+    unsigned lead = dist_key_lead(&x->t->source->config, p, x->stacks, sizes, at);
     const char *shard = "0_1";
     if (lead == 1) shard = arena_printf(a, "%" PRIu64 "_%" PRIu64, at[0], sizes[0]);
     if (lead == 2)
@@ -300,7 +280,7 @@ static void add_extra_states(struct dist_target *x)
         struct param p;
         if (!param_find(x->t->source->params, all[i]->name, &p)) continue;
         const char *key =
-            dist_key_of(a, x->t->source->params, &p, x->stacked, !x->t->options.transformer_engine);
+            dist_key_of(a, x->t->source->params, &p, x->stacks, !x->t->options.transformer_engine);
         const char *module = module_of(a, key);
         if (p.spec->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
             add_extra_state(x, &p, module);
@@ -350,14 +330,19 @@ static enum status write_metadata(struct dist_target *x, const char *folder, str
 {
     struct arena *a = &x->t->plan.arena;
     const char **paths = arena_array(a, x->num_files, sizeof *paths);
-    struct dcp_tensor *tensors = arena_array(a, x->num_keys, sizeof *tensors);
+    struct dcp_tensor *tensors = arena_array(a, x->keys.count, sizeof *tensors);
     for (size_t i = 0; i < x->num_files; i++)
         paths[i] = x->t->plan.files[i].path;
-    for (size_t i = 0; i < x->num_keys; i++) {
-        tensors[i] = x->keys[i].tensor;
-        tensors[i].chunks = x->keys[i].chunks;
+    for (size_t i = 0; i < x->keys.count; i++) {
+        const struct out_tensor *k = &x->keys.items[i];
+        tensors[i] = (struct dcp_tensor){.name = k->name,
+                                         .dtype = k->dtype,
+                                         .num_dims = k->num_dims,
+                                         .shape = k->shape,
+                                         .chunks = x->chunks[i].items,
+                                         .num_chunks = x->chunks[i].count};
     }
-    return dcp_write_metadata(path_join(a, folder, ".metadata"), paths, tensors, x->num_keys,
+    return dcp_write_metadata(path_join(a, folder, ".metadata"), paths, tensors, x->keys.count,
                               x->objects, x->num_objects, x->t->options.durable, err);
 }
 
@@ -381,16 +366,13 @@ static enum status write_small_files(struct target *t, const char *folder, struc
 static enum status check_keys(const struct dist_target *x, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
-    for (size_t i = 0; i < x->num_keys; i++) {
-        const struct key *k = &x->keys[i];
-        uint64_t numel;
-        if (shape_numel(k->tensor.shape, k->tensor.num_dims, &numel) && numel == k->filled)
-            continue;
+    for (size_t i = 0; i < x->keys.count; i++) {
+        const struct out_tensor *k = &x->keys.items[i];
+        if (k->numel == k->filled) continue;
         return fail(err, ERR_UNSUPPORTED,
                     "%s %s: the source has %" PRIu64 " of its %" PRIu64
                     " elements: some of its layers or experts are missing",
-                    k->tensor.name, shape_text(a, k->tensor.num_dims, k->tensor.shape), k->filled,
-                    numel);
+                    k->name, shape_text(a, k->num_dims, k->shape), k->filled, k->numel);
     }
     return OK;
 }
@@ -403,11 +385,11 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
     t->own = x;
     TRY(megatron_begin(t, err));
     arena_init(&scratch);
-    x->stacked = layers_are_alike(t, &scratch);
+    x->stacks = STACK_EXPERTS | (layers_are_alike(t, &scratch) ? STACK_LAYERS : 0);
     arena_release(&scratch);
-    t->facts.per_layer_names = !x->stacked;
+    t->facts.per_layer_names = !(x->stacks & STACK_LAYERS);
     TRY(begin_first_file(x, err));
-    TRY(megatron_each_part(t, add_part, x, err));
+    TRY(megatron_each_part(t, x->stacks, add_part, x, err));
     TRY(check_keys(x, err));
     add_extra_states(x);
     for (size_t i = 0; i < x->num_files; i++) {
@@ -415,7 +397,7 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
         t->plan.files[i].finish = emit_file;
         t->plan.files[i].finish_context = x;
     }
-    t->facts.num_target_tensors = x->num_keys;
+    t->facts.num_target_tensors = x->keys.count;
     t->facts.num_weight_files = x->num_files;
     return OK;
 }
@@ -424,7 +406,7 @@ static void release_torch_dist(struct target *t)
 {
     struct dist_target *x = t->own;
     map_release(&x->by_rank);
-    map_release(&x->key_names);
+    map_release(&x->keys.names);
     strbuf_release(&x->none_item);
     strbuf_release(&x->common);
 }
