@@ -104,13 +104,13 @@ enum status catalog_add(struct catalog *c, const char *name, enum dtype dtype, u
     return OK;
 }
 
-void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *piece)
+void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece)
 {
     if (t->num_pieces == 0 && t->pieces_capacity == 0) { /* most tensors have one piece or two */
         t->pieces_capacity = 1;
-        t->pieces = arena_alloc(c->arena, sizeof *t->pieces);
+        t->pieces = arena_alloc(a, sizeof *t->pieces);
     }
-    *ARENA_PUSH(c->arena, t->pieces, t->num_pieces, t->pieces_capacity) = *piece;
+    *ARENA_PUSH(a, t->pieces, t->num_pieces, t->pieces_capacity) = *piece;
 }
 
 /* ---- own tensors ---- */
@@ -322,7 +322,7 @@ static enum status add_joined(void *context, const struct pair *p, struct error 
                           .pair = *p};
     if (!pair_nest(&piece.pair))
         return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->tensor->name);
-    catalog_add_piece(x->catalog, x->tensor, &piece);
+    tensor_add_piece(x->catalog->arena, x->tensor, &piece);
     return OK;
 }
 
@@ -399,33 +399,55 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct o
     return OK;
 }
 
-static struct tensor *new_tensor(struct catalog *c, const char *name, const struct kind *kind)
+/* The same tensors, of which a reader can make others in an arena of its own. */
+static struct catalog reading_of(const struct catalog *c, struct arena *a)
 {
-    struct tensor *t = arena_alloc(c->arena, sizeof *t);
+    struct catalog reading = *c;
+    reading.arena = a;
+    reading.own_index = reading.stored_index = NULL;
+    return reading;
+}
+
+static void end_reading(struct catalog *reading)
+{
+    free(reading->own_index);
+    free(reading->stored_index);
+}
+
+static struct tensor *new_tensor(struct arena *a, const char *name, const struct kind *kind)
+{
+    struct tensor *t = arena_alloc(a, sizeof *t);
     *t = (struct tensor){
         .name = name, .dtype = kind->dtype, .num_dims = kind->num_dims, .shape = kind->shape};
     return t;
 }
 
-enum status catalog_wrap_stored(struct catalog *c, const struct stored_tensor *stored,
-                                struct tensor **out, struct error *err)
+enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
+                                const struct stored_tensor *stored, struct tensor **out,
+                                struct error *err)
 {
     const struct kind kind = {stored->dtype, stored->num_dims, stored->shape};
-    struct tensor *t = *out = new_tensor(c, stored->name, &kind);
-    struct adding x = {c, t, stored, 0};
+    struct tensor *t = *out = new_tensor(a, stored->name, &kind);
+    struct catalog reading = reading_of(c, a);
+    struct adding x = {&reading, t, stored, 0};
     if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MOST_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     struct pair whole = pair_whole(0, 0, t->numel);
-    return add_stored(&x, &whole, err);
+    enum status st = add_stored(&x, &whole, err);
+    end_reading(&reading);
+    return st;
 }
 
-enum status catalog_wrap_own(struct catalog *c, const struct own_tensor *own, struct tensor **out,
-                             struct error *err)
+enum status catalog_wrap_own(const struct catalog *c, struct arena *a, const struct own_tensor *own,
+                             struct tensor **out, struct error *err)
 {
     const struct kind kind = {own->dtype, own->num_dims, own->shape};
-    struct tensor *t = *out = new_tensor(c, own->name, &kind);
+    struct tensor *t = *out = new_tensor(a, own->name, &kind);
+    struct catalog reading = reading_of(c, a);
     struct pair whole = pair_whole(0, 0, t->numel = own->numel);
-    return catalog_add_part(c, t, own, &whole, err);
+    enum status st = catalog_add_part(&reading, t, own, &whole, err);
+    end_reading(&reading);
+    return st;
 }
 
 /* ---- checks ---- */

@@ -84,8 +84,8 @@ MUST_CHECK enum status catalog_add(struct catalog *c, const char *name, enum dty
                                    unsigned num_dims, const uint64_t *shape, struct tensor **out,
                                    struct error *err);
 struct tensor *catalog_find(const struct catalog *c, const char *name);
-/* Adds a piece to a tensor; pair.a must be nested. */
-void catalog_add_piece(struct catalog *c, struct tensor *t, const struct piece *piece);
+/* Adds a piece to a tensor, in arena a; pair.a must be nested. */
+void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece);
 /* Adds the part of an own tensor that `part` picks: part.a is flat in the logical tensor t, part.b
  * flat in the own one (both row-major). Joined with the own tensor's parts, and these with the
  * stored pieces; quick for a tensor of many parts or pieces that is taken apart into many logical
@@ -111,12 +111,14 @@ MUST_CHECK enum status catalog_own_stored(struct catalog *c, const char *name, c
 const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
                                           const char *state);
 
-/* A stored or an own tensor as one that can be read, under its own name. It is no part of the
- * catalog, whose names are others; in its arena. */
-MUST_CHECK enum status catalog_wrap_stored(struct catalog *c, const struct stored_tensor *stored,
-                                           struct tensor **out, struct error *err);
-MUST_CHECK enum status catalog_wrap_own(struct catalog *c, const struct own_tensor *own,
-                                        struct tensor **out, struct error *err);
+/* A stored or an own tensor as one that can be read, under its own name, in arena a. It is no part
+ * of the catalog, whose names are others. */
+MUST_CHECK enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
+                                           const struct stored_tensor *stored, struct tensor **out,
+                                           struct error *err);
+MUST_CHECK enum status catalog_wrap_own(const struct catalog *c, struct arena *a,
+                                        const struct own_tensor *own, struct tensor **out,
+                                        struct error *err);
 /* Checks that the pieces of each tensor tile it: ERR_CORRUPT naming the first that do not. */
 MUST_CHECK enum status catalog_check(const struct catalog *c, struct error *err);
 MUST_CHECK enum status tensor_check(const struct tensor *t, struct error *err);

@@ -452,7 +452,7 @@ static void thousands_of_parts_are_no_matter(void **state)
         assert_int_equal(t->num_pieces, 1);
         assert_int_equal(t->pieces[0].pair.b_offset, 2 * (PARTS - 1 - i));
     }
-    assert_ok(catalog_wrap_own(&c, own, &t, &err));
+    assert_ok(catalog_wrap_own(&c, c.arena, own, &t, &err));
     assert_int_equal(t->num_pieces, PARTS);
     for (size_t i = 0; i < PARTS; i++) /* in the order in which parts were added */
         assert_int_equal(t->pieces[i].pair.b_offset, 2 * i);
@@ -467,7 +467,7 @@ static void add_piece(struct tensor *t, const uint64_t *shape, uint64_t row, uin
     struct piece piece = {.dtype = t->dtype};
     const uint64_t start[] = {row, column}, extent[] = {rows, columns};
     assert_true(pair_of_box(&piece.pair, 2, shape, start, extent, 0, NULL));
-    catalog_add_piece(&c, t, &piece);
+    tensor_add_piece(c.arena, t, &piece);
 }
 
 static void holes_and_overlaps_are_named(void **state)
@@ -498,7 +498,7 @@ static void a_part_past_the_end_is_named(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "w", DT_U8, 1, shape, &t, &err));
     struct piece piece = {.dtype = DT_U8, .pair = pair_whole(5, 0, 6)};
-    catalog_add_piece(&c, t, &piece);
+    tensor_add_piece(c.arena, t, &piece);
     assert_fails(tensor_check(t, &err), ERR_CORRUPT,
                  "w [10]: a part that begins at element 5 overlaps another or leaves the tensor");
 }
@@ -526,8 +526,8 @@ static void a_stored_tensor_and_an_own_one_can_be_read(void **state)
     uint64_t seed = test_seed();
     const struct stored_tensor *s = add_grid(&seed, 2, shape, parts);
     struct tensor *t, *again;
-    assert_ok(catalog_wrap_stored(&c, s, &t, &err));
-    assert_ok(catalog_wrap_own(&c, own_of(s), &again, &err));
+    assert_ok(catalog_wrap_stored(&c, c.arena, s, &t, &err));
+    assert_ok(catalog_wrap_own(&c, c.arena, own_of(s), &again, &err));
     assert_int_equal(c.num_tensors, 0);
     for (int i = 0; i < 2; i++, t = again) {
         assert_string_equal(t->name, s->name);
@@ -560,7 +560,7 @@ static void parts_that_are_no_views_and_shapes_past_all_bounds_are_refused(void 
 
     s = add_stored(1, huge, 1);
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
-    assert_fails(catalog_wrap_stored(&c, s, &t, &err), ERR_CORRUPT,
+    assert_fails(catalog_wrap_stored(&c, c.arena, s, &t, &err), ERR_CORRUPT,
                  "stored.2: its shape overflows");
     assert_fails(catalog_own_stored(&c, s->name, NULL, s, &err), ERR_CORRUPT,
                  "stored.2: shape [288230376151711745] overflows");

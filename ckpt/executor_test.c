@@ -187,7 +187,7 @@ static struct tensor *one_tensor(struct source *s, enum dtype dtype, uint64_t nu
     struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
     struct piece piece = {.dtype = dtype, .pair = pair_whole(0, 0, numel)};
     piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
-    catalog_add_piece(&s->catalog, t, &piece);
+    tensor_add_piece(&s->arena, t, &piece);
     memcpy(s->values[0], s->files[0].bytes + piece.offset_bytes, numel * dtype_bytes(dtype));
     source_write(s);
     return t;
@@ -234,7 +234,7 @@ static void large_tensors_are_shared_by_threads(void **state)
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
     struct piece made = {
         .origin = ORIGIN_RANDOM, .dtype = DT_BF16, .file = 77, .pair = pair_whole(0, 0, t->numel)};
-    catalog_add_piece(&s.catalog, t, &made);
+    tensor_add_piece(&s.arena, t, &made);
     random_elements(s.values[0], DT_BF16, 77, 0, 0, t->numel);
     output_init(&o, &s, 0);
     uint32_t file = plan_add_file(&o.plan, "halves"), crcs[3];
@@ -286,7 +286,7 @@ static void a_transposed_tensor_is_read_once(void **state)
     struct piece piece = {.dtype = DT_BF16,
                           .pair = {.num_axes = 2, .axes = {{SIDE, SIDE, 1}, {SIDE, 1, SIDE}}}};
     piece.offset_bytes = source_reserve(&s, 0, t->numel * 2);
-    catalog_add_piece(&s.catalog, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece);
     for (uint64_t i = 0; i < t->numel; i++)
         keep_value(&s, t, &piece, i, i % SIDE * SIDE + i / SIDE);
     source_write(&s);
@@ -312,7 +312,7 @@ static void narrow_tensors_may_be_stored_wide(void **state)
     const struct tensor *wide = one_tensor(&s, DT_F64, 1500000);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 1, wide->shape);
     struct piece piece = s.catalog.tensors[0].pieces[0];
-    catalog_add_piece(&s.catalog, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece);
     for (uint64_t i = 0; i < t->numel; i++)
         keep_value(&s, t, &piece, i, i);
     output_init(&o, &s, 0);
@@ -418,7 +418,7 @@ static void holes_leave_a_sparse_file(void **state)
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
     struct piece hole = {
         .origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, t->numel)};
-    catalog_add_piece(&s.catalog, t, &hole);
+    tensor_add_piece(&s.arena, t, &hole);
     output_init(&o, &s, 1);
     o.finishes[0] = true;
     o.plan.files[0].finish = finish_file;
@@ -783,7 +783,7 @@ static void an_interrupt_ends_a_task_between_panels(void **state)
     (void)one_tensor(&s, DT_U8, 10);
     struct tensor *t = source_new_tensor(&s, DT_F32, 1, &numel);
     struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_F32, .pair = pair_whole(0, 0, numel)};
-    catalog_add_piece(&s.catalog, t, &made);
+    tensor_add_piece(&s.arena, t, &made);
     bool cut = false;
     for (int i = 0; i < 30 && !cut; i++) {
         struct error err;
@@ -818,7 +818,7 @@ static void an_interrupt_ends_the_run_between_tasks(void **state)
     const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     const struct tensor *t = one_tensor(&s, DT_U8, 100000);
     struct tensor *later = source_new_tensor(&s, DT_U8, 1, &t->numel);
-    catalog_add_piece(&s.catalog, later, &s.catalog.tensors[0].pieces[0]);
+    tensor_add_piece(&s.arena, later, &s.catalog.tensors[0].pieces[0]);
     output_init(&o, &s, 0);
     (void)add_whole(&o, &s.catalog.tensors[0], DT_U8);
     (void)add_whole(&o, later, DT_U8);

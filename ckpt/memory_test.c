@@ -29,7 +29,7 @@ static void load_all(struct source *s, struct source *loaded)
                                     .memory = memory,
                                     .pair = pair_whole(0, 0, t->numel)};
         targets[i] = (struct load_target){t, piece.pair, t->dtype, memory};
-        if (t->numel) catalog_add_piece(&loaded->catalog, u, &piece);
+        if (t->numel) tensor_add_piece(&loaded->arena, u, &piece);
         memcpy(loaded->values[i], s->values[i], bytes);
     }
     assert_ok(load_run(&s->catalog, targets, s->catalog.num_tensors, &o, &r, &err));
@@ -275,7 +275,7 @@ static void halves_init(struct held *h, uint64_t side, bool wants_crc)
             memcpy(memory + row * side / 2, h->source.values[0] + row * side + start[1], side / 2);
         piece.memory = h->memory[0][r] = memory;
         assert_true(pair_of_box(&piece.pair, 2, shape, start, extent, 0, NULL));
-        catalog_add_piece(&h->source.catalog, t, &piece);
+        tensor_add_piece(&h->source.arena, t, &piece);
         h->journals[r] = arena_printf(&h->source.arena, "%s/j-%u", h->source.folder, r);
     }
     output_init(&h->output, &h->source, 1);

@@ -77,7 +77,7 @@ static uint64_t bytes_fetched(const struct pair *pair, uint64_t count, size_t bu
     struct tensor *t = source_new_tensor(&s, DT_U8, 1, &count);
     struct piece piece = {.dtype = DT_U8, .pair = *pair};
     piece.offset_bytes = source_reserve(&s, 0, end);
-    catalog_add_piece(&s.catalog, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece);
     source_write(&s);
     struct panel_reader r = {.reader = stored_reader_create(&s.catalog.stored, 2),
                              .buffer_bytes = buffer_elements};
@@ -120,7 +120,7 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     const uint64_t shape[] = {4};
     t = source_new_tensor(&s, DT_BF16, 1, shape);
     struct piece hole = {.origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, 4)};
-    catalog_add_piece(&s.catalog, t, &hole);
+    tensor_add_piece(&s.arena, t, &hole);
     assert_ok(panel_read(&r, t, 0, 4, panel, &err));
     assert_memory_equal(panel, zeros, 8);
     assert_false(tensor_is_mixed(t));
@@ -142,7 +142,7 @@ static void elements_are_read_as_numbers(void **state)
     struct tensor *t = source_new_tensor(&s, DT_I32, 1, shape);
     struct piece piece = {.dtype = DT_I32, .pair = pair_whole(0, 0, COUNT)};
     piece.offset_bytes = source_reserve(&s, 0, COUNT * 4);
-    catalog_add_piece(&s.catalog, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece);
     source_write(&s);
     assert_ok(panel_read_numbers(&s.catalog, t, t->numel, numbers, &err));
     for (size_t i = 0; i < COUNT; i++) {
@@ -168,7 +168,7 @@ static void made_up_numbers_may_lie_apart_in_their_stream(void **state)
                          .dtype = DT_F32,
                          .file = 7,
                          .pair = {.num_axes = 2, .axes = {{3, 2, 5}, {2, 1, 1}}, .b_offset = 9}};
-    catalog_add_piece(&s.catalog, t, &made);
+    tensor_add_piece(&s.arena, t, &made);
     assert_ok(panel_read(&r, t, 0, 6, panel, &err));
     for (uint64_t i = 0; i < 6; i++) {
         random_elements(&number, DT_F32, 7, 0, 9 + i / 2 * 5 + i % 2, 1);
@@ -189,7 +189,7 @@ static void a_piece_outside_its_file_is_an_error_that_names_it(void **state)
     struct tensor *t = source_new_tensor(&s, DT_U8, 1, shape);
     struct piece piece = {.dtype = DT_U8, .file = 1, .pair = pair_whole(0, 0, 64)};
     piece.offset_bytes = source_reserve(&s, 1, 63);
-    catalog_add_piece(&s.catalog, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece);
     source_write(&s);
     struct panel_reader r = {.reader = stored_reader_create(&s.catalog.stored, 2),
                              .buffer_bytes = sizeof temp,

@@ -31,7 +31,7 @@ static struct tensor *add_tensor(const char *name, enum dtype dtype, uint64_t n)
     struct tensor *t;
     struct piece piece = {.dtype = dtype, .pair = pair_whole(0, 0, n)};
     assert_ok(catalog_add(&c, name, dtype, 1, &n, &t, &err));
-    if (n) catalog_add_piece(&c, t, &piece);
+    if (n) tensor_add_piece(c.arena, t, &piece);
     return t;
 }
 
@@ -249,7 +249,7 @@ static void a_hole_beside_what_is_none_is_refused(void **state)
     struct tensor *t = add_ordinary();
     struct piece rest = {.dtype = DT_BF16, .pair = pair_whole(6, 0, 4)};
     t->pieces[0].pair = pair_whole(0, 0, 6);
-    catalog_add_piece(&c, t, &rest);
+    tensor_add_piece(c.arena, t, &rest);
     assert_ok(plan_finish(&p, &err));
     t->pieces[0].origin = ORIGIN_HOLE;
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole beside what is none");

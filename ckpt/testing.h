@@ -233,7 +233,7 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
     if (piece.origin == ORIGIN_STORED)
         piece.offset_bytes = source_reserve(s, piece.file, span * dtype_bytes(piece.dtype));
     assert_true(pair_of_box(&piece.pair, x->num_dims, x->shape, x->start, x->extent, 0, x->stride));
-    catalog_add_piece(&s->catalog, t, &piece);
+    tensor_add_piece(&s->arena, t, &piece);
     for (uint64_t n = 0; n < count; n++) {
         box_element(x, n, &a, &b);
         keep_value(s, t, &piece, a, b);
@@ -292,7 +292,7 @@ static inline struct tensor *source_add_random(struct source *s, uint64_t elemen
                              .dtype = dtype,
                              .file = (uint32_t)test_random(s->seed),
                              .pair = pair_whole(0, test_below(s->seed, 100), t->numel)};
-        catalog_add_piece(&s->catalog, t, &made);
+        tensor_add_piece(&s->arena, t, &made);
         for (uint64_t i = 0; i < t->numel; i++)
             keep_value(s, t, &made, i, made.pair.b_offset + i);
         return t;

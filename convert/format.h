@@ -9,6 +9,7 @@
 #define FERRY_CONVERT_FORMAT_H
 
 #include "ckpt/publish.h"
+#include "convert/naming.h"
 #include "convert/source.h"
 #include "convert/target.h"
 
@@ -33,7 +34,7 @@ enum format_column {
     FORMAT_ITERATIONS = 1 << 2,    /* a root holds any number, and says which one counts */
     FORMAT_ARGS = 1 << 3,          /* the arguments of the program that trains it */
     FORMAT_COMMON_OBJECT = 1 << 4, /* these may lie in an object beside the weights */
-    FORMAT_CONFIG_JSON = 1 << 5,   /* config.json, by whose model tensors are named */
+    FORMAT_CONFIG_JSON = 1 << 5,   /* config.json, which says what model it is */
     FORMAT_SHARDS = 1 << 6         /* weights are dealt to files of a size that can be asked for */
 };
 
@@ -53,6 +54,7 @@ struct format {
     const char *title;            /* "Megatron", as in "holds no Megatron checkpoint" */
     unsigned has;                 /* columns */
     const struct format *becomes; /* what it is converted to where nothing is said; NULL: itself */
+    const struct naming *naming;  /* what its programs call tensors */
     const struct source_kind *source; /* those who share one are told apart when it is opened */
     const struct target_kind *target;
     const struct format_contents *contents;

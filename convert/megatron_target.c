@@ -54,7 +54,7 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
     struct piece piece = *x->piece;
     (void)err;
     piece.pair = *p; /* a: the tensor, b: the file */
-    catalog_add_piece(x->c, x->to, &piece);
+    tensor_add_piece(x->c->arena, x->to, &piece);
     return OK;
 }
 
@@ -84,7 +84,7 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     struct piece zero = {.origin = ORIGIN_ZERO,
                          .dtype = clip.to->dtype,
                          .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
-    if (rows > carried) catalog_add_piece(made, clip.to, &zero);
+    if (rows > carried) tensor_add_piece(made->arena, clip.to, &zero);
     return OK;
 }
 
@@ -286,7 +286,7 @@ enum status megatron_each_part(struct target *t, unsigned stacks, part_visit *vi
                                struct error *err)
 {
     struct visiting v = {t, visit, context};
-    return naming_megatron.export(&(struct naming_export){t, stacks}, visit_ranks, &v, err);
+    return t->format->naming->export(&(struct naming_export){t, stacks}, visit_ranks, &v, err);
 }
 
 uint64_t megatron_stage_rank(const struct layout *l, const struct megatron_part *p)

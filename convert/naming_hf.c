@@ -191,8 +191,8 @@ static enum status check_tied_head(struct importing *x, struct error *err)
     const struct own_tensor *embedded = own_of(x, embedding->name);
     x->taken[head - c->catalog.own] = head->numel;
     c->num_ignored++;
-    TRY(catalog_wrap_own(&c->catalog, head, &read_head, err));
-    TRY(catalog_wrap_own(&c->catalog, embedded, &read_embedding, err));
+    TRY(catalog_wrap_own(&c->catalog, &c->arena, head, &read_head, err));
+    TRY(catalog_wrap_own(&c->catalog, &c->arena, embedded, &read_embedding, err));
     TRY(source_same(c, read_head, read_embedding, &same, &at, err));
     if (same) return OK;
     c->contradicts = true;

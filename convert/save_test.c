@@ -52,7 +52,7 @@ static enum status hold_part(void *context, const struct pair *part, struct erro
                                 .holder = h->rank,
                                 .pair = *part};
     struct load_result r;
-    catalog_add_piece(&h->x->held.catalog, h->to, &piece);
+    tensor_add_piece(&h->x->held.arena, h->to, &piece);
     return h->memory ? load_run(&h->c->catalog, &target, 1, &o, &r, e) : OK;
 }
 

@@ -100,7 +100,7 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
     params_use(c, maps, x.map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
     const struct naming_import import = {.c = c, .o = o, .map = x.map, .quantised = x.quantised};
-    TRY(naming_hf.import(&import, err));
+    TRY(c->format->naming->import(&import, err));
     return catalog_check(&c->catalog, err);
 }
 

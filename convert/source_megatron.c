@@ -494,7 +494,7 @@ enum status megatron_import(struct megatron_source *m, struct error *err)
 {
     const struct naming_import import = {
         .c = m->c, .o = m->o, .moe_layers_known = m->moe_layers_known};
-    return naming_megatron.import(&import, err);
+    return m->c->format->naming->import(&import, err);
 }
 
 /* ---- what is missing ---- */

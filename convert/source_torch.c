@@ -430,8 +430,8 @@ static enum status compare_ranks(struct checkpoint *c, const struct stored_tenso
                                  struct error *err)
 {
     struct tensor *x, *y;
-    TRY(catalog_wrap_stored(&c->catalog, a, &x, err));
-    TRY(catalog_wrap_stored(&c->catalog, b, &y, err));
+    TRY(catalog_wrap_stored(&c->catalog, &c->arena, a, &x, err));
+    TRY(catalog_wrap_stored(&c->catalog, &c->arena, b, &y, err));
     return source_same(c, x, y, same, at, err);
 }
 

@@ -151,7 +151,7 @@ static enum status add_random(void *context, const struct mapped_tensor *m, stru
                           .dtype = x->dtype,
                           .file = random_stream(x->flags->seed, m->name),
                           .pair = pair_whole(0, 0, t->numel)};
-    catalog_add_piece(&x->checkpoint->catalog, t, &piece);
+    tensor_add_piece(&x->checkpoint->arena, t, &piece);
     return OK;
 }
 

@@ -198,7 +198,7 @@ static enum status plan_hf(struct target *t, struct error *err)
     TRY(source_check_beyond(t->source, err));
     TRY(need_config(t, &t->plan.arena, err));
     TRY(make_config(x, err));
-    TRY(naming_hf.export(&(struct naming_export){.t = t}, add_output, x, err));
+    TRY(t->format->naming->export(&(struct naming_export){.t = t}, add_output, x, err));
     count_cut_rows(t);
     if (t->gaps.num_missing || t->gaps.num_unexpected) return fail(err, ERR_UNSUPPORTED, "%s", "");
     TRY(check_filled(x, err));

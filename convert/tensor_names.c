@@ -24,8 +24,8 @@ struct list {
     size_t count, capacity;
 };
 
-void tensor_names_init(struct tensor_names *n, struct checkpoint *c, const struct model_maps *maps,
-                       bool stored_only)
+void tensor_names_init(struct tensor_names *n, const struct checkpoint *c,
+                       const struct model_maps *maps, bool stored_only)
 {
     *n = (struct tensor_names){.checkpoint = c, .maps = maps, .stored_only = stored_only};
     arena_init(&n->arena);
@@ -159,7 +159,7 @@ static void find_hf(struct tensor_names *n, const struct wanted *w, struct list 
     const struct model_map *map = c->family ? model_map_of_family(n->maps, c->family) : NULL;
     struct model_config config = c->config;
     if (!config.vocab_size) config.vocab_size = config.padded_vocab_size;
-    if (n->stored_only || !map || !config.vocab_size || c->format->has & FORMAT_CONFIG_JSON) return;
+    if (n->stored_only || !map || !config.vocab_size || c->format->naming == &naming_hf) return;
     if (model_map_expand(map, &config, NULL, add_hf_parts, &x, NULL)) x.count = 0;
     for (size_t i = 0; i < x.count; i++) {
         struct hf_tensor *h = &x.found[i];
@@ -175,7 +175,7 @@ static void find_hf(struct tensor_names *n, const struct wanted *w, struct list 
 
 static void find_wanted(struct tensor_names *n, const struct wanted *w, struct list *out)
 {
-    struct checkpoint *c = n->checkpoint;
+    const struct checkpoint *c = n->checkpoint;
     for (size_t i = 0; !n->stored_only && i < c->catalog.num_tensors; i++)
         if (is_wanted(w, c->catalog.tensors[i].name))
             *ARENA_PUSH(&n->arena, out->items, out->count, out->capacity) =
@@ -268,7 +268,7 @@ enum status tensor_names_match(struct tensor_names *n, const char *glob, struct 
 /* ---- reading ---- */
 
 struct adding {
-    struct checkpoint *c;
+    struct arena *a;
     struct tensor *t;
     const struct piece *piece;
 };
@@ -283,15 +283,15 @@ static enum status add_piece(void *context, const struct pair *p, struct error *
     if (!pair_nest(&piece.pair))
         return fail(err, ERR_UNSUPPORTED, "%s: its elements lie in no order that can be read here",
                     x->t->name);
-    catalog_add_piece(&x->c->catalog, x->t, &piece);
+    tensor_add_piece(x->a, x->t, &piece);
     return OK;
 }
 
 static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, struct tensor *t,
                            struct error *err)
 {
-    struct checkpoint *c = n->checkpoint;
-    struct adding x = {.c = c, .t = t};
+    const struct checkpoint *c = n->checkpoint;
+    struct adding x = {.a = &n->arena, .t = t};
     for (size_t i = 0; i < h->num_parts; i++) {
         const struct tensor *logical = &c->catalog.tensors[h->parts[i].logical];
         for (size_t k = 0; k < logical->num_pieces; k++) {
@@ -305,12 +305,12 @@ static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, st
 enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *named,
                               const struct tensor **out, struct error *err)
 {
-    struct catalog *c = &n->checkpoint->catalog;
+    const struct catalog *c = &n->checkpoint->catalog;
     struct tensor *t;
     *out = catalog_find(c, named->name);
     if (named->kind == NAME_LOGICAL) return OK;
     if (named->kind == NAME_STORED) {
-        TRY(catalog_wrap_stored(c, named->stored, &t, err));
+        TRY(catalog_wrap_stored(c, &n->arena, named->stored, &t, err));
         *out = t;
         return OK;
     }

@@ -24,7 +24,7 @@ struct named_tensor {
 };
 
 struct tensor_names {
-    struct checkpoint *checkpoint;
+    const struct checkpoint *checkpoint;
     const struct model_maps *maps;
     bool stored_only;
     struct arena arena;
@@ -33,8 +33,8 @@ struct tensor_names {
 };
 
 /* stored_only: names are those of the files. The catalog must outlive it. */
-void tensor_names_init(struct tensor_names *n, struct checkpoint *c, const struct model_maps *maps,
-                       bool stored_only);
+void tensor_names_init(struct tensor_names *n, const struct checkpoint *c,
+                       const struct model_maps *maps, bool stored_only);
 void tensor_names_release(struct tensor_names *n);
 
 /* Those whose names match a glob: logical tensors; where there is none, stored ones; where there is

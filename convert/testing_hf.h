@@ -30,7 +30,7 @@ static inline void *stored_elements(struct checkpoint *c, const struct stored_te
                              .temp = arena_alloc(&scratch, bytes + 1),
                              .cast = arena_alloc(&scratch, bytes + 1)};
     void *out = arena_alloc(&scratch, bytes + 1);
-    assert_ok(catalog_wrap_stored(&c->catalog, s, &t, &err));
+    assert_ok(catalog_wrap_stored(&c->catalog, &c->arena, s, &t, &err));
     if (n) assert_ok(panel_read(&r, t, 0, n, out, &err));
     stored_reader_free(reader);
     return out;

@@ -56,7 +56,8 @@ static double *read_golden(struct golden *g, const char *name, uint64_t *count)
     const struct stored_tensor *s = stored_find(&g->opened.checkpoint.catalog.stored, name);
     struct tensor *t;
     if (!s) return NULL;
-    assert_ok(catalog_wrap_stored(&g->opened.checkpoint.catalog, s, &t, &err));
+    assert_ok(catalog_wrap_stored(&g->opened.checkpoint.catalog, &g->opened.checkpoint.arena, s, &t,
+                                  &err));
     double *values = malloc(t->numel * sizeof *values);
     assert_non_null(values);
     assert_ok(panel_read_numbers(&g->opened.checkpoint.catalog, t, t->numel, values, &err));

@@ -57,7 +57,8 @@ static enum status dtype_of_numbers(struct results *r, const struct stored_tenso
     struct tensor *t;
     *out = s->dtype;
     if (dtype_unit(s->dtype) == 0 || dtype_unit(s->dtype) >= dtype_unit(DT_F16)) return OK;
-    TRY(catalog_wrap_stored(&r->opened.checkpoint.catalog, s, &t, err));
+    TRY(catalog_wrap_stored(&r->opened.checkpoint.catalog, &r->opened.checkpoint.arena, s, &t,
+                            err));
     const size_t count = min_u64(t->numel, LOOKED_AT);
     double *values = must_malloc(count * sizeof *values + 1);
     enum status st = panel_read_numbers(&r->opened.checkpoint.catalog, t, count, values, err);
@@ -118,7 +119,7 @@ enum status results_read(struct results *r, const char *name, uint64_t rows, uin
     struct checkpoint *c = &r->opened.checkpoint;
     const struct stored_tensor *s = stored_find(&c->catalog.stored, name);
     struct tensor *t;
-    TRY(catalog_wrap_stored(&c->catalog, s, &t, err));
+    TRY(catalog_wrap_stored(&c->catalog, &c->arena, s, &t, err));
     TRY(check_shape(r, s, t, rows, columns, err));
     *values = malloc(t->numel * sizeof **values + 1);
     if (!*values) return fail(err, ERR_MEMORY, "%s: no memory for %s", r->path, name);

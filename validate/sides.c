@@ -158,7 +158,7 @@ static void add_tensor(struct side *s, const struct tensor *t)
 static enum status add_stored(struct side *s, const struct stored_tensor *stored, struct error *err)
 {
     struct tensor *t;
-    TRY(catalog_wrap_stored(&s->checkpoint.catalog, stored, &t, err));
+    TRY(catalog_wrap_stored(&s->checkpoint.catalog, &s->checkpoint.arena, stored, &t, err));
     add_tensor(s, t);
     return OK;
 }

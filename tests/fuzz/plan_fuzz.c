@@ -37,7 +37,7 @@ static void cut_large(struct tensor *t, struct box x, unsigned cuts)
     }
     struct piece piece = {.origin = ORIGIN_ZERO, .dtype = t->dtype};
     if (!pair_of_box(&piece.pair, x.num_dims, x.shape, x.start, x.extent, 0, NULL)) abort();
-    catalog_add_piece(&source.catalog, t, &piece);
+    tensor_add_piece(&source.arena, t, &piece);
 }
 
 static void add_large(void)
@@ -132,7 +132,7 @@ static void spoil_source(void)
         *piece = t->pieces[--t->num_pieces];
         break;
     case 1:
-        catalog_add_piece(&source.catalog, t, &copy);
+        tensor_add_piece(&source.arena, t, &copy);
         break;
     default:
         change_source_piece(piece);

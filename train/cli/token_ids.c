@@ -22,7 +22,7 @@ static enum status read_whole_numbers(struct opened *o, const struct stored_tens
                                       int32_t **out, struct error *err)
 {
     struct tensor *t;
-    TRY(catalog_wrap_stored(&o->checkpoint.catalog, s, &t, err));
+    TRY(catalog_wrap_stored(&o->checkpoint.catalog, &o->checkpoint.arena, s, &t, err));
     double *values = must_calloc(t->numel + 1, sizeof *values);
     enum status st = panel_read_numbers(&o->checkpoint.catalog, t, t->numel, values, err);
     *out = must_calloc(t->numel + 1, sizeof **out);
