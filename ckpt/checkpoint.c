@@ -7,7 +7,7 @@
 
 void checkpoint_init(struct checkpoint *c, const char *path)
 {
-    *c = (struct checkpoint){.iteration = -1};
+    *c = (struct checkpoint){.training.iteration = -1};
     arena_init(&c->arena);
     catalog_init(&c->catalog, &c->arena);
     c->path = c->folder = arena_text(&c->arena, path, strlen(path));

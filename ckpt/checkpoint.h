@@ -19,6 +19,14 @@ struct optimizer_info {
     const char *unread; /* why not all of it became tensors of the catalog; NULL: it did */
 };
 
+/* How far it was trained, and with what. */
+struct training_state {
+    int64_t iteration;    /* -1: none */
+    bool release;         /* chosen by the tracker word "release" */
+    struct value *common; /* Megatron's common state (a dict with args), in arena; NULL: none */
+    struct optimizer_info optimizer;
+};
+
 /* Who says what the config has. */
 enum config_origin {
     CONFIG_OF_TENSORS, /* their names and shapes alone */
@@ -65,11 +73,8 @@ struct checkpoint {
     const char *family;   /* of the model map; NULL: not known */
     struct layout layout; /* as found; all 1 for Hugging Face */
     bool transformer_engine_names; /* in-memory names (legacy) or extra states say so */
-    int64_t iteration;             /* -1: none */
-    bool release;                  /* chosen by the tracker word "release" */
     const char *hf_folder; /* where config.json and what travels with it lie; NULL: nowhere */
-    struct value *common;  /* Megatron's common state (a dict with args), in arena; NULL: none */
-    struct optimizer_info optimizer;
+    struct training_state training;
     struct notes notes;
     struct gaps gaps;   /* opening lists all; who needs the model whole refuses */
     size_t num_ignored; /* stored tensors and objects that nobody needs */

@@ -23,7 +23,7 @@ static void a_new_one_knows_its_path_alone(void **state)
 {
     (void)state;
     assert_string_equal(c.path, "some/where");
-    assert_int_equal(c.iteration, -1);
+    assert_int_equal(c.training.iteration, -1);
     assert_int_equal(c.catalog.num_tensors, 0);
     assert_ok(gaps_check(&c.gaps, c.path, &err));
 }

@@ -144,8 +144,9 @@ static struct target_options target_options_of(const struct run *r, const struct
         .has_iteration = f->iteration != UINT64_MAX,
         .iteration = f->iteration,
         .transformer_engine = !local,
-        .grouped_gemm = f->grouped_gemm ||
-                        (!local && args_have_grouped_gemm(value_get(r->source.common, "args"))),
+        .grouped_gemm =
+            f->grouped_gemm ||
+            (!local && args_have_grouped_gemm(value_get(r->source.training.common, "args"))),
         .common_as_object = f->common_state && strcmp(f->common_state, "object") == 0,
         .max_shard_bytes = f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
         .durable = !f->run.no_fsync,
@@ -228,10 +229,10 @@ static enum status check_gaps(struct run *r, struct error *err)
 
 static enum status check_optimizer(const struct run *r, struct error *err)
 {
-    if (!r->source.optimizer.present || r->flags->no_optim) return OK;
+    if (!r->source.training.optimizer.present || r->flags->no_optim) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s holds optimizer state (%s), which would be lost; --no-optim leaves it out",
-                r->source.path, r->source.optimizer.kind);
+                r->source.path, r->source.training.optimizer.kind);
 }
 
 static enum status check_space(struct run *r, struct error *err)

@@ -288,10 +288,10 @@ static void origin_lines(struct strbuf *out, struct checkpoint *c)
     strbuf_printf(out, "family     %s\n", c->family ? c->family : "not known");
     if (c->beyond)
         strbuf_printf(out, "besides    %s, which no supported family computes\n", c->beyond);
-    if (c->release)
+    if (c->training.release)
         strbuf_add_text(out, "iteration  release\n");
-    else if (c->iteration >= 0)
-        strbuf_printf(out, "iteration  %" PRId64 "\n", c->iteration);
+    else if (c->training.iteration >= 0)
+        strbuf_printf(out, "iteration  %" PRId64 "\n", c->training.iteration);
     if (c->format->has & FORMAT_LAYOUT)
         strbuf_printf(out, "layout     %s, parameter naming of the %s spec\n",
                       layout_text(&c->layout, &c->arena),
@@ -312,7 +312,7 @@ static void parameters_line(struct strbuf *out, const struct checkpoint *c)
 
 static void optimizer_lines(struct strbuf *out, const struct checkpoint *c, const struct sums *s)
 {
-    const struct optimizer_info *o = &c->optimizer;
+    const struct optimizer_info *o = &c->training.optimizer;
     strbuf_printf(out, "optimizer  %s", o->present ? o->kind : "none");
     if (o->present) strbuf_printf(out, ", %s", bytes_text(o->size_bytes));
     for (int i = 0; i < NUM_MOMENTS; i++) {
@@ -419,12 +419,12 @@ static void sums_json(cJSON *o, const struct sums *s)
 
 static cJSON *optimizer_json(const struct checkpoint *c)
 {
-    if (!c->optimizer.present) return cJSON_CreateNull();
+    if (!c->training.optimizer.present) return cJSON_CreateNull();
     struct sums s = sum_up(c, false);
     cJSON *o = cJSON_CreateObject();
-    json_add_text(o, "kind", c->optimizer.kind);
-    json_add_u64(o, "bytes", c->optimizer.size_bytes);
-    json_add_text(o, "not_read", c->optimizer.unread);
+    json_add_text(o, "kind", c->training.optimizer.kind);
+    json_add_u64(o, "bytes", c->training.optimizer.size_bytes);
+    json_add_text(o, "not_read", c->training.optimizer.unread);
     for (int i = 0; i < NUM_MOMENTS; i++)
         sum_json(o, moments[i], &s.moments[i]);
     return o;

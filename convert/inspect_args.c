@@ -142,9 +142,9 @@ static cJSON *common_file_json(const char *folder)
 
 enum status args_json(const struct checkpoint *c, cJSON **out, struct error *err)
 {
-    const struct value *args = value_get(c->common, "args");
+    const struct value *args = value_get(c->training.common, "args");
     *out = args && args->kind == VALUE_OBJECT ? namespace_json(args)
-           : !c->common && c->folder          ? common_file_json(c->folder)
+           : !c->training.common && c->folder ? common_file_json(c->folder)
                                               : NULL;
     enum status st = *out ? OK : run_config_json(c, out, err);
     sort_items(*out);

@@ -174,9 +174,9 @@ enum status megatron_begin(struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
     TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
-    uint64_t iteration = t->options.has_iteration ? t->options.iteration
-                         : c->iteration > 0       ? (uint64_t)c->iteration
-                                                  : 0;
+    uint64_t iteration = t->options.has_iteration    ? t->options.iteration
+                         : c->training.iteration > 0 ? (uint64_t)c->training.iteration
+                                                     : 0;
     t->options.iteration = iteration;
     t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, iteration);
     TRY(check_config(t, err));
@@ -328,7 +328,7 @@ static struct args_facts facts_of(const struct target *t)
 static void copy_common(struct target *t, struct value *to)
 {
     struct arena *a = &t->plan.arena;
-    const struct value *from = t->source->common;
+    const struct value *from = t->source->training.common;
     static const char *const dropped[] = {"args", "optimizer", "rng_state", "rerun_state_machine",
                                           "content_metadata"};
     for (uint32_t i = 0; from && from->kind == VALUE_DICT && i < from->count; i++) {
@@ -351,7 +351,7 @@ enum status megatron_common_state(struct target *t, bool per_layer, struct value
 {
     struct arena *a = &t->plan.arena;
     struct args_facts facts = facts_of(t);
-    const struct value *from = t->source->common, *args = value_get(from, "args");
+    const struct value *from = t->source->training.common, *args = value_get(from, "args");
     struct value *d = value_dict(a), *content = value_dict(a);
     (void)err;
     value_dict_set(a, d, "args",
@@ -388,7 +388,7 @@ static enum status make_train_state(struct target *t, struct strbuf *out, struct
     size_t n = 0;
     char key[8];
     bool wide = false;
-    const struct value *common = t->source->common, *args = value_get(common, "args");
+    const struct value *common = t->source->training.common, *args = value_get(common, "args");
     for (size_t i = 0; i < 4; i++) {
         if (i) (void)value_as_int(value_get(args, ints[i]), &numbers[i]);
         wide |= numbers[i] < INT32_MIN || numbers[i] > INT32_MAX;

@@ -279,7 +279,7 @@ static enum status add_state(struct importing *x, const struct own_tensor *own, 
     struct checkpoint *c = x->c;
     struct arena *a = &c->arena;
     struct stack k;
-    const char *prefix = prefix_of(own->state), **unread = &c->optimizer.unread;
+    const char *prefix = prefix_of(own->state), **unread = &c->training.optimizer.unread;
     const struct own_tensor *parameter = catalog_find_own(&c->catalog, own->name, NULL);
     if (prefix && parameter && parameter->num_dims == own->num_dims &&
         memcmp(parameter->shape, own->shape, own->num_dims * sizeof *own->shape) == 0) {

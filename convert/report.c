@@ -79,18 +79,18 @@ static void source_line(struct strbuf *out, const struct checkpoint *c)
     count_parameters(c, &n);
     strbuf_printf(out, "source   %s  %s", c->format->name,
                   c->family ? c->family : "(family not known)");
-    if (c->release)
+    if (c->training.release)
         strbuf_add_text(out, "  release");
-    else if (c->iteration >= 0)
-        strbuf_printf(out, "  iteration %" PRId64, c->iteration);
+    else if (c->training.iteration >= 0)
+        strbuf_printf(out, "  iteration %" PRId64, c->training.iteration);
     if (c->format->has & FORMAT_LAYOUT) strbuf_printf(out, "  %s", layout_text(&c->layout, &a));
     strbuf_add_text(out, "  ");
     print_count(out, n.elements);
     strbuf_printf(out, " parameters  %s  ", bytes_text(n.bytes));
     print_dtypes(out, &n);
-    if (c->optimizer.present)
-        strbuf_printf(out, "  optimizer: %s (%s, left out)", c->optimizer.kind,
-                      bytes_text(c->optimizer.size_bytes));
+    if (c->training.optimizer.present)
+        strbuf_printf(out, "  optimizer: %s (%s, left out)", c->training.optimizer.kind,
+                      bytes_text(c->training.optimizer.size_bytes));
     strbuf_add_char(out, '\n');
     arena_release(&a);
 }
@@ -160,7 +160,7 @@ static size_t lossy_steps(const struct target *t, struct arena *a, const char *s
     if (t->facts.cast_tensors)
         steps[n++] = arena_printf(a, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
                                   dtype_infos[t->options.dtype].name);
-    if (t->source->optimizer.present) steps[n++] = "the optimizer is left out";
+    if (t->source->training.optimizer.present) steps[n++] = "the optimizer is left out";
     return n;
 }
 
@@ -367,7 +367,7 @@ static void source_json(cJSON *object, const struct conversion *x)
     json_add_text(o, "path", c->path);
     json_add_text(o, "format", c->format->name);
     json_add_text(o, "family", c->family);
-    if (c->iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->iteration);
+    if (c->training.iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->training.iteration);
     report_layout_json(o, &c->layout);
     json_add_u64(o, "parameters", n.elements);
     json_add_u64(o, "bytes", n.bytes);

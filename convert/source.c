@@ -133,7 +133,7 @@ enum status source_check_beyond(const struct checkpoint *c, struct error *err)
     if (!c->beyond) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: its %s say %s, which no family with a model map here computes", c->path,
-                value_get(c->common, "args") ? "args" : "run_config.yaml", c->beyond);
+                value_get(c->training.common, "args") ? "args" : "run_config.yaml", c->beyond);
 }
 
 /* What no reader here is for. */

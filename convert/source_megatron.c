@@ -73,8 +73,8 @@ static bool matches_megatron(const char *path)
 static void use_iteration(struct checkpoint *c, const char *root, const char *name)
 {
     c->folder = path_join(&c->arena, root, name);
-    c->release = strcmp(name, "release") == 0;
-    c->iteration = c->release ? 0 : strtoll(name + strlen("iter_"), NULL, 10);
+    c->training.release = strcmp(name, "release") == 0;
+    c->training.iteration = c->training.release ? 0 : strtoll(name + strlen("iter_"), NULL, 10);
 }
 
 /* The number in Megatron-Bridge's tracker: a dict of 0-dim tensors. */
@@ -157,7 +157,7 @@ static enum status find_iteration(struct checkpoint *c, const struct source_opti
         if (fnmatch("iter_[0-9]*", base, 0) == 0 || strcmp(base, "release") == 0)
             use_iteration(c, path_parent(&c->arena, c->path), base);
         c->folder = c->path;
-        if (o->has_ckpt_step && c->iteration != (int64_t)o->ckpt_step)
+        if (o->has_ckpt_step && c->training.iteration != (int64_t)o->ckpt_step)
             return fail(err, ERR_USAGE, "%s: --ckpt-step %" PRIu64 ": this is one iteration itself",
                         c->path, o->ckpt_step);
         return OK;
@@ -307,7 +307,7 @@ static void use_args(struct megatron_source *m, const struct value *args, const 
 static enum status read_args(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
-    const struct value *args = value_get(c->common, "args");
+    const struct value *args = value_get(c->training.common, "args");
     bool found = args && args->kind == VALUE_OBJECT;
     const cJSON *model;
     cJSON *tree = NULL;
@@ -323,8 +323,9 @@ static enum status read_args(struct megatron_source *m, struct error *err)
         checkpoint_note(
             c, "%s: neither args nor run_config.yaml: the model is inferred from its tensors",
             c->folder);
-    if (c->iteration < 0 && value_as_int(value_get(c->common, "iteration"), &iteration))
-        c->iteration = iteration;
+    if (c->training.iteration < 0 &&
+        value_as_int(value_get(c->training.common, "iteration"), &iteration))
+        c->training.iteration = iteration;
     return OK;
 }
 

@@ -146,11 +146,11 @@ static void note_optimizer(struct checkpoint *c, const struct torch_file *t, con
     struct stat st;
     const char *path = path_join(&c->arena, folder, "distrib_optim.pt");
     bool apart = stat(path, &st) == 0;
-    if (apart) c->optimizer.size_bytes += (uint64_t)st.st_size;
+    if (apart) c->training.optimizer.size_bytes += (uint64_t)st.st_size;
     if (!apart && !value_get(t->root, "optimizer")) return;
-    c->optimizer.present = true;
-    c->optimizer.kind = apart ? "distributed, in distrib_optim.pt" : "in the rank files";
-    c->optimizer.unread = "the optimizer state of the legacy format is not read";
+    c->training.optimizer.present = true;
+    c->training.optimizer.kind = apart ? "distributed, in distrib_optim.pt" : "in the rank files";
+    c->training.optimizer.unread = "the optimizer state of the legacy format is not read";
 }
 
 /* The first rank's common state: everything but the model and the optimizer. */
@@ -171,7 +171,7 @@ static enum status keep_common(struct legacy *x, const struct torch_file *t, str
         TRY(value_copy(&c->arena, v, &copy, err));
         value_dict_set(&c->arena, common, keys[i], copy);
     }
-    c->common = common;
+    c->training.common = common;
     (void)value_as_float(value_get(common, "checkpoint_version"), &x->version);
     return OK;
 }
@@ -183,7 +183,7 @@ static enum status open_rank(struct legacy *x, const struct rank *r, struct erro
     struct checkpoint *c = x->m->c;
     const char *path = rank_file(x, r);
     TRY(torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err));
-    enum status st = c->common ? OK : keep_common(x, &t, err);
+    enum status st = c->training.common ? OK : keep_common(x, &t, err);
     if (!st) st = walk_models(&w, err);
     if (st)
         st = fail_in(err, "%s", path);
@@ -531,7 +531,7 @@ static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
 static uint64_t etp_of_names(const struct legacy *x)
 {
     struct layout_options o = {0};
-    const struct value *args = value_get(x->m->c->common, "args");
+    const struct value *args = value_get(x->m->c->training.common, "args");
     if (args) layout_options_from_args(args, &x->m->c->arena, &o);
     if (o.etp || o.ep < 2 || o.tp < 2 || o.tp > MAX_STAGES || o.ep > MAX_STAGES) return 0;
     for (uint64_t etp = o.tp; etp; etp--) {
@@ -574,7 +574,7 @@ static enum status count_experts(struct legacy *x, const struct megatron_evidenc
  * several stages: then it is taken for a head, which gives the same logits. */
 static void tell_tied(struct legacy *x, struct megatron_evidence *e)
 {
-    const struct value *args = value_get(x->m->c->common, "args");
+    const struct value *args = value_get(x->m->c->training.common, "args");
     bool untied;
     if (value_as_bool(value_get(args, "untie_embeddings_and_output_weights"), &untied))
         e->output_layer = untied;

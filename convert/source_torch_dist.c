@@ -43,7 +43,7 @@ static enum status read_common(struct megatron_source *m, struct error *err)
     const char *path = path_join(&c->arena, c->folder, "common.pt");
     if (path_exists(path)) {
         TRY(torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err));
-        enum status st = value_copy(&c->arena, t.root, &c->common, err);
+        enum status st = value_copy(&c->arena, t.root, &c->training.common, err);
         torch_close(&t);
         return st;
     }
@@ -51,7 +51,7 @@ static enum status read_common(struct megatron_source *m, struct error *err)
         if (strcmp(c->catalog.stored.objects[i].name, "common_state/shard_0_1")) continue;
         TRY(dcp_read_object(&c->catalog.stored, &c->catalog.stored.objects[i], &c->arena, &object,
                             err));
-        if (object->kind == VALUE_LIST && object->count) c->common = object->items[0];
+        if (object->kind == VALUE_LIST && object->count) c->training.common = object->items[0];
         return OK;
     }
     checkpoint_note(c, "%s: no common state (neither common.pt nor common_state)", c->folder);
@@ -62,7 +62,7 @@ static enum status read_common(struct megatron_source *m, struct error *err)
 
 static const char *optimizer_kind(struct checkpoint *c)
 {
-    const struct value *content = value_get(c->common, "content_metadata");
+    const struct value *content = value_get(c->training.common, "content_metadata");
     const char *kind = value_as_text(value_get(content, "distrib_optim_sharding_type"));
     if (kind) return arena_printf(&c->arena, "distributed, %s", kind);
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
@@ -75,12 +75,12 @@ static void note_optimizer(struct checkpoint *c)
 {
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
         if (dist_key_is_optimizer(c->catalog.stored.tensors[i].name))
-            c->optimizer.size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
+            c->training.optimizer.size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
     for (size_t i = 0; i < c->catalog.stored.num_objects; i++)
         if (fnmatch("*optimizer.distributed.*", c->catalog.stored.objects[i].name, 0) == 0)
-            c->optimizer.size_bytes += c->catalog.stored.objects[i].size_bytes;
-    c->optimizer.present = c->optimizer.size_bytes > 0;
-    if (c->optimizer.present) c->optimizer.kind = optimizer_kind(c);
+            c->training.optimizer.size_bytes += c->catalog.stored.objects[i].size_bytes;
+    c->training.optimizer.present = c->training.optimizer.size_bytes > 0;
+    if (c->training.optimizer.present) c->training.optimizer.kind = optimizer_kind(c);
 }
 
 /* ---- all ---- */

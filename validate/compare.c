@@ -469,7 +469,7 @@ static void note_configs(struct comparison *c)
 static void note_optimizer(struct comparison *c, unsigned side)
 {
     const struct side *s = &c->sides[side];
-    const struct optimizer_info *o = &s->checkpoint.optimizer;
+    const struct optimizer_info *o = &s->checkpoint.training.optimizer;
     const char *why = c->options.no_optim ? "by --no-optim" : "the other side has none";
     if (s->num_optimizer)
         compare_note(c, arena_printf(&c->arena,

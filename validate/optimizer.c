@@ -11,13 +11,13 @@ bool optimizer_has_tensors(const struct checkpoint *c)
 
 bool optimizer_is_read(const struct checkpoint *c)
 {
-    const struct optimizer_info *o = &c->optimizer;
+    const struct optimizer_info *o = &c->training.optimizer;
     return !o->present || (!o->unread && optimizer_has_tensors(c));
 }
 
 enum status optimizer_check_read(const struct checkpoint *c, struct error *err)
 {
-    const struct optimizer_info *o = &c->optimizer;
+    const struct optimizer_info *o = &c->training.optimizer;
     if (optimizer_is_read(c)) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: its optimizer state (%s; %s) cannot be read%s%s; --no-optim leaves it out",

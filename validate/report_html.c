@@ -90,9 +90,11 @@ static void add_side(const struct page *p, unsigned side)
         page_add_row(p, "family", k->family ? k->family : "not known");
         if (k->format->has & FORMAT_LAYOUT)
             page_add_row(p, "layout", layout_text(&k->layout, p->a));
-        if (k->iteration >= 0 || k->release)
+        if (k->training.iteration >= 0 || k->training.release)
             page_add_row(p, "iteration",
-                         k->release ? "release" : arena_printf(p->a, "%" PRId64, k->iteration));
+                         k->training.release
+                             ? "release"
+                             : arena_printf(p->a, "%" PRId64, k->training.iteration));
         add_model(p, &k->config);
     } else {
         page_add_row(p, "names", "as stored");

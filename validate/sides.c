@@ -263,7 +263,7 @@ static enum status list_by_stored_names(struct side sides[2], bool optimizer, st
 static enum status check_optimizer(const struct side sides[2], unsigned i, struct error *err)
 {
     const struct checkpoint *c = &sides[i].checkpoint;
-    const struct optimizer_info *o = &c->optimizer;
+    const struct optimizer_info *o = &c->training.optimizer;
     if (optimizer_is_read(c)) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "both sides have optimizer state, and that of %c (%s: %s; %s) cannot be read%s%s; "
@@ -276,7 +276,7 @@ static enum status check_optimizer(const struct side sides[2], unsigned i, struc
 static enum status choose_optimizer(const struct side sides[2], bool *optimizer, struct error *err)
 {
     const struct checkpoint *a = &sides[0].checkpoint, *b = &sides[1].checkpoint;
-    if (a->optimizer.present && b->optimizer.present)
+    if (a->training.optimizer.present && b->training.optimizer.present)
         for (unsigned i = 0; i < 2; i++)
             TRY(check_optimizer(sides, i, err));
     *optimizer = optimizer_has_tensors(a) && optimizer_has_tensors(b);

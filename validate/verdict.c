@@ -101,10 +101,10 @@ const char *side_text(struct comparison *c, unsigned side)
     strbuf_add_text(&text, k->format->name);
     if (!s->stored_only) {
         strbuf_printf(&text, ", %s", k->family ? k->family : "family not known");
-        if (k->release)
+        if (k->training.release)
             strbuf_add_text(&text, ", release");
-        else if (k->iteration >= 0)
-            strbuf_printf(&text, ", iteration %" PRId64, k->iteration);
+        else if (k->training.iteration >= 0)
+            strbuf_printf(&text, ", iteration %" PRId64, k->training.iteration);
         if (k->format->has & FORMAT_LAYOUT)
             strbuf_printf(&text, ", %s", layout_text(&k->layout, &c->arena));
     } else {

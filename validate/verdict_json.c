@@ -40,7 +40,8 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
     json_add_text(side, "format", c->format->name);
     json_add_text(side, "family", c->family);
     cJSON_AddBoolToObject(side, "compared_by_stored_names", s->stored_only);
-    if (c->iteration >= 0) json_add_u64(side, "iteration", (uint64_t)c->iteration);
+    if (c->training.iteration >= 0)
+        json_add_u64(side, "iteration", (uint64_t)c->training.iteration);
     json_add_u64(side, "tensors", s->num_tensors);
     json_add_u64(side, "bytes", bytes);
     json_add_u64(side, "padding_tensors", s->num_padding);
