@@ -336,50 +336,54 @@ static uint64_t run_at(uint64_t e)
     return stored_at(&c.stored.tensors[e / HALF], e % HALF);
 }
 
+/* A logical tensor that is `pair` (logical, own) of an own one; where its elements lie. */
+static const uint64_t *take(const struct own_tensor *own, const char *name, uint64_t rows,
+                            uint64_t columns, const struct pair *pair, const struct tensor **out)
+{
+    static uint64_t at[MOST_ELEMENTS_HERE];
+    const uint64_t shape[] = {rows, columns};
+    struct tensor *t;
+    assert_ok(catalog_add(&c, name, DT_U8, 2, shape, &t, &err));
+    assert_ok(catalog_add_part(&c, t, own, pair, &err));
+    expand(t, at);
+    *out = t;
+    return at;
+}
+
 static void ranks_runs_that_cut_tensors_across_rows_are_put_together(void **state)
 {
     (void)state;
-    static uint64_t at[MOST_ELEMENTS_HERE];
     const uint64_t half[] = {HALF}, parts[] = {3}, first[] = {FIRST_ROWS, COLUMNS},
-                   second[] = {SECOND_ROWS, COLUMNS}, top[] = {3, COLUMNS}, rest[] = {4, COLUMNS};
-    const uint64_t begins[] = {0, FIRST_ROWS * COLUMNS + GAP};
+                   second[] = {SECOND_ROWS, COLUMNS}, begin = FIRST_ROWS * COLUMNS + GAP, *at;
     uint64_t seed = test_seed();
     struct own_tensor *own;
-    struct tensor *t;
+    const struct tensor *t;
     for (int rank = 0; rank < 2; rank++)
         (void)add_grid(&seed, 1, half, parts);
     assert_ok(catalog_add_own(&c, "first", NULL, DT_U8, 2, first, &own, &err));
-    add_run(own, begins[0]);
+    add_run(own, 0);
     assert_int_equal(own->num_parts, 2);
-    assert_ok(catalog_add_own(&c, "second", "exp_avg", DT_U8, 2, second, &own, &err));
-    add_run(own, begins[1]);
 
-    /* rows 0 to 2, rows 3 to 6, which are cut in the last, and the second one transposed */
     struct pair pair = pair_whole(0, 0, 3 * COLUMNS);
-    assert_ok(catalog_add(&c, "top", DT_U8, 2, top, &t, &err));
-    assert_ok(catalog_add_part(&c, t, &c.own[0], &pair, &err));
+    at = take(own, "top", 3, COLUMNS, &pair, &t);
     assert_int_equal(t->num_stored_names, 1);
-    expand(t, at);
     for (uint64_t e = 0; e < t->numel; e++)
         assert_int_equal(at[e], run_at(e));
 
-    pair = pair_whole(0, 3 * COLUMNS, 4 * COLUMNS);
-    assert_ok(catalog_add(&c, "rest", DT_U8, 2, rest, &t, &err));
-    assert_ok(catalog_add_part(&c, t, &c.own[0], &pair, &err));
+    pair = pair_whole(0, 3 * COLUMNS, 4 * COLUMNS); /* cut in its last row */
+    at = take(own, "rest", 4, COLUMNS, &pair, &t);
     assert_int_equal(t->num_stored_names, 2);
     assert_string_equal(t->stored_names[1], "stored.1");
-    expand(t, at);
     for (uint64_t e = 0; e < t->numel; e++)
         assert_int_equal(at[e], run_at(3 * COLUMNS + e));
 
-    const uint64_t turned[] = {COLUMNS, SECOND_ROWS};
+    assert_ok(catalog_add_own(&c, "second", "exp_avg", DT_U8, 2, second, &own, &err));
+    add_run(own, begin);
     pair = (struct pair){.num_axes = 2,
                          .axes = {{COLUMNS, SECOND_ROWS, 1}, {SECOND_ROWS, 1, COLUMNS}}};
-    assert_ok(catalog_add(&c, "turned", DT_U8, 2, turned, &t, &err));
-    assert_ok(catalog_add_part(&c, t, catalog_find_own(&c, "second", "exp_avg"), &pair, &err));
-    expand(t, at);
+    at = take(own, "turned", COLUMNS, SECOND_ROWS, &pair, &t);
     for (uint64_t e = 0; e < t->numel; e++)
-        assert_int_equal(at[e], run_at(begins[1] + e % SECOND_ROWS * COLUMNS + e / SECOND_ROWS));
+        assert_int_equal(at[e], run_at(begin + e % SECOND_ROWS * COLUMNS + e / SECOND_ROWS));
     assert_ok(catalog_check(&c, &err));
 }
 

@@ -1,0 +1,270 @@
+/* What a naming exports it imports again: each logical tensor of a model becomes elements of own
+ * ones, and these the same logical tensor, element by element, however the own ones are cut. */
+#include "convert/format.h"
+#include "convert/megatron_target.h"
+#include "convert/naming.h"
+#include "convert/testing_models.h"
+
+#define GPT2                                                                                       \
+    "'model_type':'gpt2','n_embd':24,'n_layer':2,'n_head':4,'n_positions':16,'vocab_size':11"
+
+enum { HALVES = 2, MOST_HERE = 1 << 16 };
+
+/* A model, and a checkpoint that stores what is exported of it: each logical tensor in two flat
+ * halves, of which own tensors are made. */
+struct trip {
+    struct checkpoint model, copy;
+    struct target target;
+    struct map stored; /* logical name -> its first half */
+    const char *state; /* that each own tensor has beside its parameter; NULL: none */
+};
+
+static void store(struct trip *x, const struct tensor *t)
+{
+    struct stored *s = &x->copy.catalog.stored;
+    (void)map_add(&x->stored, t->name, s->num_tensors, NULL);
+    for (uint64_t i = 0; i < HALVES; i++) {
+        const uint64_t first = t->numel / 2, count[] = {i ? t->numel - first : first};
+        const char *name = arena_printf(&scratch, "%s/%d", t->name, (int)i);
+        struct stored_tensor *half;
+        assert_ok(stored_add_tensor(s, name, strlen(name), t->dtype, 1, count, &half, &err));
+        half->pieces = arena_array(&s->arena, 1, sizeof *half->pieces);
+        half->pieces[half->num_pieces++] = (struct stored_piece){.file = (uint32_t)s->num_tensors};
+    }
+}
+
+struct taking {
+    struct trip *x;
+    struct own_tensor *own;
+    const struct stored_tensor *half;
+};
+
+static enum status take_run(void *context, const struct pair *p, struct error *e)
+{
+    const struct taking *t = context;
+    struct pair pair = *p;
+    pair_swap(&pair);
+    return catalog_add_own_part(&t->x->copy.catalog, t->own, t->half, &pair, e);
+}
+
+static void take_source(struct trip *x, struct own_tensor *own, const struct own_source *source)
+{
+    const uint64_t numel = source->logical->numel, first = numel / 2;
+    size_t at;
+    assert_true(map_get(&x->stored, source->logical->name, &at));
+    for (size_t i = 0; i < HALVES; i++) {
+        struct taking t = {x, own, &x->copy.catalog.stored.tensors[at + i]};
+        assert_ok(pair_clip(&source->pair, i ? first : 0, i ? numel - first : first, own->name,
+                            take_run, &t, &err));
+    }
+}
+
+static void take_own(struct trip *x, const struct own_output *out, const char *state)
+{
+    const char *name = arena_printf(&scratch, "%s", out->name);
+    struct own_tensor *own;
+    assert_ok(catalog_add_own(&x->copy.catalog, name, state, out->dtype, out->num_dims, out->shape,
+                              &own, &err));
+    for (unsigned i = 0; i < out->num_parts; i++)
+        take_source(x, own, &out->parts[i]);
+}
+
+static enum status take_output(void *context, const struct own_output *out, struct error *e)
+{
+    struct trip *x = context;
+    (void)e;
+    take_own(x, out, NULL);
+    if (x->state) take_own(x, out, x->state);
+    return OK;
+}
+
+/* ---- there ---- */
+
+static void trip_begin(struct trip *x, const char *folder, const struct format *format, bool te)
+{
+    const struct source_options none = {0};
+    *x = (struct trip){0};
+    assert_ok(source_open(&x->model, folder, &none, &maps, &err));
+    x->target = (struct target){.options = {.format = format,
+                                            .layout = {.tp = 2},
+                                            .divisible_by = 3,
+                                            .transformer_engine = te},
+                                .format = format,
+                                .source = &x->model,
+                                .map = model_map_of_family(&maps, x->model.family)};
+    plan_init(&x->target.plan, &x->model.catalog);
+    if (format != &format_hf) assert_ok(megatron_begin(&x->target, &err));
+    checkpoint_init(&x->copy, folder);
+    x->copy.folder = folder;
+    x->copy.config = x->model.config;
+    x->copy.params = x->model.params;
+    for (size_t i = 0; i < x->model.catalog.num_tensors; i++)
+        store(x, &x->model.catalog.tensors[i]);
+    for (size_t i = 0; i < x->target.plan.made.num_tensors; i++)
+        store(x, &x->target.plan.made.tensors[i]);
+}
+
+static void trip_end(struct trip *x)
+{
+    map_release(&x->stored);
+    checkpoint_release(&x->copy);
+    plan_release(&x->target.plan);
+    checkpoint_release(&x->model);
+}
+
+/* ---- and back ---- */
+
+/* Each element of `t` is that of the tensor that was stored as `name`. */
+static void check_elements(const struct trip *x, const struct tensor *t, const char *name)
+{
+    static bool seen[MOST_HERE];
+    size_t at;
+    assert_true(map_get(&x->stored, name, &at));
+    assert_in_range(t->numel, 1, MOST_HERE);
+    memset(seen, 0, sizeof seen);
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        const struct piece *p = &t->pieces[i];
+        const bool second = p->file == at + 2;
+        assert_true(second || p->file == at + 1);
+        for (uint64_t n = 0; n < pair_count(&p->pair); n++) {
+            uint64_t a = p->pair.a_offset, b = p->pair.b_offset, rest = n;
+            for (unsigned k = p->pair.num_axes; k-- > 0; rest /= p->pair.axes[k].extent) {
+                a += rest % p->pair.axes[k].extent * p->pair.axes[k].a_stride;
+                b += rest % p->pair.axes[k].extent * p->pair.axes[k].b_stride;
+            }
+            assert_int_equal(a, b + (second ? t->numel / 2 : 0));
+            assert_false(seen[a]);
+            seen[a] = true;
+        }
+    }
+    for (uint64_t a = 0; a < t->numel; a++)
+        assert_true(seen[a]);
+}
+
+static void check_copy(const struct trip *x)
+{
+    const struct catalog *from = &x->model.catalog, *to = &x->copy.catalog;
+    size_t count = from->num_tensors;
+    assert_int_equal(x->copy.gaps.num_missing + x->copy.gaps.num_unexpected, 0);
+    for (size_t i = 0; i < from->num_tensors; i++) {
+        const struct tensor *t = &from->tensors[i], *copy = catalog_find(to, t->name);
+        assert_non_null(copy);
+        assert_int_equal(copy->dtype, t->dtype);
+        assert_int_equal(copy->num_dims, t->num_dims);
+        assert_memory_equal(copy->shape, t->shape, t->num_dims * sizeof *t->shape);
+        check_elements(x, copy, t->name);
+        const char *moment = arena_printf(&scratch, "optimizer.%s.%s", x->state, t->name);
+        if (x->state) assert_non_null(catalog_find(to, moment));
+        if (x->state) check_elements(x, catalog_find(to, moment), t->name);
+        const char *padding = arena_printf(&scratch, "%s.padding", t->name);
+        const char *made = arena_printf(&scratch, "%s.target.padding", t->name);
+        copy = catalog_find(to, padding);
+        assert_int_equal(copy != NULL, map_get(&x->stored, made, NULL));
+        if (copy) check_elements(x, copy, made);
+        count += copy != NULL;
+    }
+    assert_int_equal(to->num_tensors, count * (x->state ? 2 : 1));
+}
+
+static void go(const char *folder, const struct naming *naming, unsigned stacks, bool te,
+               const char *state)
+{
+    const struct source_options none = {0};
+    struct trip x;
+    trip_begin(&x, folder, naming == &naming_hf ? &format_hf : &format_torch_dist, te);
+    x.state = state;
+    const struct naming_export out = {&x.target, stacks};
+    const struct naming_import in = {.c = &x.copy, .o = &none, .map = x.target.map};
+    assert_ok(naming->export(&out, take_output, &x, &err));
+    assert_ok(naming->import(&in, &err));
+    check_copy(&x);
+    trip_end(&x);
+}
+
+static void what_is_exported_is_imported_again(void **state)
+{
+    (void)state;
+    static const char *const models[] = {LLAMA, MIXTRAL, QWEN2, GPT2};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        const char *folder = make(arena_printf(&scratch, "hf%zu", i), models[i], NULL);
+        go(folder, &naming_hf, 0, true, NULL);
+        for (unsigned stacks = 0; stacks < 4; stacks++)
+            for (unsigned k = 0; k < 4; k++)
+                go(folder, &naming_megatron, stacks, k % 2, k / 2 ? "exp_avg" : NULL);
+    }
+}
+
+/* ---- names ---- */
+
+struct expecting {
+    const char *name, *shape;
+    bool found;
+};
+
+static enum status look(void *context, const struct own_output *out, struct error *e)
+{
+    struct expecting *x = context;
+    (void)e;
+    if (strcmp(out->name, x->name)) return OK;
+    x->found = true;
+    assert_string_equal(shape_text(&scratch, out->num_dims, out->shape), x->shape);
+    return OK;
+}
+
+static void own_tensors_are_named_as_the_program_has_them(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct naming *naming;
+        unsigned stacks;
+        const char *name, *shape;
+    } cases[] = {
+        {&naming_hf, 0, "model.layers.1.block_sparse_moe.experts.3.w2.weight", "[8, 6]"},
+        {&naming_megatron, STACK_LAYERS | STACK_EXPERTS,
+         "decoder.layers.mlp.experts.experts.linear_fc2.weight", "[2, 4, 8, 6]"},
+        {&naming_megatron, STACK_EXPERTS, "decoder.layers.1.mlp.experts.experts.linear_fc2.weight",
+         "[4, 8, 6]"},
+        {&naming_megatron, 0, "decoder.layers.1.mlp.experts.experts.3.linear_fc2.weight", "[8, 6]"},
+        {&naming_megatron, 0, "embedding.word_embeddings.weight", "[12, 8]"},
+    };
+    const char *folder = make("hf", MIXTRAL, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bool hf = cases[i].naming == &naming_hf;
+        struct expecting want = {cases[i].name, cases[i].shape, false};
+        struct trip x;
+        trip_begin(&x, folder, hf ? &format_hf : &format_torch_dist, true);
+        const struct naming_export out = {&x.target, cases[i].stacks};
+        assert_ok(cases[i].naming->export(&out, look, &want, &err));
+        if (!want.found) fail_msg("no %s", want.name);
+        trip_end(&x);
+    }
+}
+
+static void states_that_are_not_known_are_not_read(void **state)
+{
+    (void)state;
+    const struct source_options none = {0};
+    struct trip x;
+    trip_begin(&x, make("hf", LLAMA, NULL), &format_torch_dist, true);
+    x.state = "momentum";
+    const struct naming_export out = {&x.target, 0};
+    const struct naming_import in = {.c = &x.copy, .o = &none};
+    assert_ok(naming_megatron.export(&out, take_output, &x, &err));
+    assert_ok(naming_megatron.import(&in, &err));
+    x.state = NULL;
+    check_copy(&x);
+    assert_string_equal(x.copy.optimizer.unread,
+                        "embedding.word_embeddings.weight/0 is the state of an unknown parameter");
+    trip_end(&x);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_begin, scratch_end)
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_exported_is_imported_again),
+        TEST(own_tensors_are_named_as_the_program_has_them),
+        TEST(states_that_are_not_known_are_not_read),
+    };
+    return cmocka_run_group_tests_name("naming", tests, load_maps, release_maps);
+}
