@@ -137,6 +137,10 @@ static struct own_tensor *push_own(struct catalog *c, const char *name, const ch
                                    const struct kind *kind, uint64_t numel)
 {
     struct arena *a = c->arena;
+    if (c->own_capacity == 0 && c->stored.num_tensors) { /* few have more than there are stored */
+        c->own_capacity = c->stored.num_tensors;
+        c->own = arena_alloc(a, c->own_capacity * sizeof *c->own);
+    }
     struct own_tensor *own = ARENA_PUSH(a, c->own, c->num_own, c->own_capacity);
     struct strbuf room = {0};
     *own = (struct own_tensor){
@@ -229,8 +233,9 @@ static bool is_index_of(const struct part_index *x, size_t tensor, size_t num_pa
 static enum status begin_index(struct part_index **index, size_t num_parts, const char *name,
                                struct error *err)
 {
+    enum { MOST_SPARE = 64 }; /* parts; most tensors have one, and few have thousands */
     struct part_index *x = *index;
-    if (!x || x->capacity < num_parts) {
+    if (!x || x->capacity < num_parts || x->capacity - num_parts > MOST_SPARE) {
         free(x);
         x = *index = malloc(sizeof *x + num_parts * (sizeof *x->parts + sizeof *x->met));
         if (!x) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", name);
