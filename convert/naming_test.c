@@ -253,7 +253,7 @@ static void states_that_are_not_known_are_not_read(void **state)
     assert_ok(naming_megatron.import(&in, &err));
     x.state = NULL;
     check_copy(&x);
-    assert_string_equal(x.copy.optimizer.unread,
+    assert_string_equal(x.copy.training.optimizer.unread,
                         "embedding.word_embeddings.weight/0 is the state of an unknown parameter");
     trip_end(&x);
 }
