@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/memory.h"
 #include "common/strbuf.h"
 
 void catalog_init(struct catalog *c, struct arena *a)
@@ -16,6 +17,7 @@ void catalog_init(struct catalog *c, struct arena *a)
 
 void catalog_release(struct catalog *c)
 {
+    free(c->gathered);
     free(c->own_index);
     free(c->stored_index);
     map_release(&c->own_names);
@@ -179,16 +181,30 @@ enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
                                  const struct stored_tensor *stored, const struct pair *pair,
                                  struct error *err)
 {
-    struct own_part part = {(size_t)(stored - c->stored.tensors), *pair};
-    if (!pair_nest(&part.pair))
+    struct pair nested = *pair;
+    if (!pair_nest(&nested))
         return fail(err, ERR_OURS, "%s: a part of %s that is not a nested view", own->name,
                     stored->name);
+    const size_t axes_at = offsetof(struct pair, axes),
+                 pair_bytes = axes_at + nested.num_axes * sizeof *nested.axes;
+    struct own_part *part = arena_alloc(c->arena, offsetof(struct own_part, pair) + pair_bytes);
+    part->stored = (size_t)(stored - c->stored.tensors);
+    memcpy(&part->pair, &nested, pair_bytes);
     if (own->parts_capacity == 0) { /* most have one */
         own->parts_capacity = 1;
         own->parts = arena_alloc(c->arena, sizeof *own->parts);
     }
     *ARENA_PUSH(c->arena, own->parts, own->num_parts, own->parts_capacity) = part;
     return OK;
+}
+
+/* The pair of a part with room for all axes. */
+static struct pair pair_of_part(const struct own_part *part)
+{
+    struct pair pair;
+    memcpy(&pair, &part->pair,
+           offsetof(struct pair, axes) + part->pair.num_axes * sizeof *pair.axes);
+    return pair;
 }
 
 enum status catalog_own_stored(struct catalog *c, const char *name, const char *state,
@@ -266,8 +282,10 @@ static enum status index_own(struct catalog *c, const struct own_tensor *own, st
     const size_t tensor = (size_t)(own - c->own);
     if (is_index_of(c->own_index, tensor, own->num_parts)) return OK;
     TRY(begin_index(&c->own_index, own->num_parts, own->name, err));
-    for (size_t i = 0; i < own->num_parts; i++)
-        index_pair(c->own_index, &own->parts[i].pair, i);
+    for (size_t i = 0; i < own->num_parts; i++) {
+        struct pair pair = pair_of_part(own->parts[i]);
+        index_pair(c->own_index, &pair, i);
+    }
     end_index(c->own_index, tensor);
     return OK;
 }
@@ -308,6 +326,33 @@ static size_t first_reaching(const struct part_index *x, uint64_t from)
 
 /* ---- logical tensors of own ones, and these of stored ones ---- */
 
+/* Pieces are gathered before the tensor gets them, in an array that is no larger than they need: of
+ * a model of many experts they are most of the memory. */
+static void gather(struct catalog *c, const struct piece *piece)
+{
+    if (c->num_gathered == c->gathered_capacity) {
+        c->gathered_capacity = 2 * c->gathered_capacity + 4;
+        c->gathered = must_realloc(c->gathered, c->gathered_capacity * sizeof *c->gathered);
+    }
+    c->gathered[c->num_gathered++] = *piece;
+}
+
+static void take_gathered(struct catalog *c, struct tensor *t)
+{
+    enum { FEW = 8 }; /* from here on there is room to spare */
+    const size_t total = t->num_pieces + c->num_gathered;
+    if (total > t->pieces_capacity) {
+        t->pieces_capacity = t->num_pieces < FEW ? total : 2 * total;
+        struct piece *all = arena_alloc(c->arena, t->pieces_capacity * sizeof *all);
+        if (t->num_pieces) memcpy(all, t->pieces, t->num_pieces * sizeof *all);
+        t->pieces = all;
+    }
+    if (c->num_gathered)
+        memcpy(t->pieces + t->num_pieces, c->gathered, c->num_gathered * sizeof *c->gathered);
+    t->num_pieces = total;
+    c->num_gathered = 0;
+}
+
 /* A stored tensor of which elements are added to a logical one, and a piece of it. */
 struct adding {
     struct catalog *catalog;
@@ -327,7 +372,7 @@ static enum status add_joined(void *context, const struct pair *p, struct error 
                           .pair = *p};
     if (!pair_nest(&piece.pair))
         return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->tensor->name);
-    tensor_add_piece(x->catalog->arena, x->tensor, &piece);
+    gather(x->catalog, &piece);
     return OK;
 }
 
@@ -395,12 +440,14 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct o
     TRY(turn(t, own->name, &by_own, err));
     TRY(index_own(c, own, err));
     for (size_t i = 0, n = find_met(c->own_index, &by_own); i < n; i++) {
-        const struct own_part *p = &own->parts[c->own_index->met[i]];
+        const struct own_part *p = own->parts[c->own_index->met[i]];
+        const struct pair pair = pair_of_part(p);
         struct adding x = {c, t, &c->stored.tensors[p->stored], 0};
-        TRY(pair_join(&by_own, &p->pair, add_stored, &x, err));
+        TRY(pair_join(&by_own, &pair, add_stored, &x, err));
     }
+    take_gathered(c, t);
     for (size_t i = 0; i < own->num_parts && !pair_count(part); i++) /* empty, but of these */
-        add_stored_name(c, t, c->stored.tensors[own->parts[i].stored].name);
+        add_stored_name(c, t, c->stored.tensors[own->parts[i]->stored].name);
     return OK;
 }
 
@@ -410,6 +457,8 @@ static struct catalog reading_of(const struct catalog *c, struct arena *a)
     struct catalog reading = *c;
     reading.arena = a;
     reading.own_index = reading.stored_index = NULL;
+    reading.gathered = NULL;
+    reading.num_gathered = reading.gathered_capacity = 0;
     return reading;
 }
 
@@ -417,6 +466,7 @@ static void end_reading(struct catalog *reading)
 {
     free(reading->own_index);
     free(reading->stored_index);
+    free(reading->gathered);
 }
 
 static struct tensor *new_tensor(struct arena *a, const char *name, const struct kind *kind)
@@ -439,6 +489,7 @@ enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     struct pair whole = pair_whole(0, 0, t->numel);
     enum status st = add_stored(&x, &whole, err);
+    take_gathered(&reading, t);
     end_reading(&reading);
     return st;
 }

@@ -48,7 +48,8 @@ struct tensor {
 
 struct own_part {
     size_t stored;    /* index into catalog.stored.tensors */
-    struct pair pair; /* a: flat in the own tensor, nested; b: flat in the stored one */
+    struct pair pair; /* a: flat in the own tensor, nested; b: flat in the stored one; there is
+                       * memory for as many axes as it has, so that it is never copied whole */
 };
 
 struct own_tensor {
@@ -58,7 +59,7 @@ struct own_tensor {
     unsigned num_dims;
     const uint64_t *shape;
     uint64_t numel;
-    struct own_part *parts;
+    const struct own_part **parts;
     size_t num_parts, parts_capacity;
 };
 
@@ -72,6 +73,8 @@ struct catalog {
     size_t num_tensors, tensors_capacity;
     struct map names;
     struct part_index *own_index, *stored_index; /* of the tensors that were looked at last */
+    struct piece *gathered;                      /* pieces that a tensor is about to get */
+    size_t num_gathered, gathered_capacity;
 };
 
 void catalog_init(struct catalog *c, struct arena *a);

@@ -30,8 +30,8 @@ enum { MAX_AXES = 8 };
 
 struct pair {
     unsigned num_axes; /* 0: one element */
-    struct axis axes[MAX_AXES];
     uint64_t a_offset, b_offset;
+    struct axis axes[MAX_AXES];
 };
 
 /* The pair of all numel elements of a tensor with themselves, starting at the offsets. */

@@ -28,7 +28,7 @@ static bool has_own(const void *context, const char *name)
 static const char *place_of(const struct importing *x, const struct own_tensor *own)
 {
     const struct stored *all = &x->c->catalog.stored;
-    const struct stored_tensor *s = &all->tensors[own->parts[0].stored];
+    const struct stored_tensor *s = &all->tensors[own->parts[0]->stored];
     const char *path = s->num_pieces ? all->files[s->pieces[0].file].path : x->c->folder;
     return arena_printf(&x->c->arena, "%s: tensor %s", path, own->name);
 }

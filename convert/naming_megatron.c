@@ -30,7 +30,7 @@ struct stack {
 /* For messages: of an own tensor that ranks have cut, what the first of them holds. */
 static const char *stored_name(const struct checkpoint *c, const struct own_tensor *own)
 {
-    return c->catalog.stored.tensors[own->parts[0].stored].name;
+    return c->catalog.stored.tensors[own->parts[0]->stored].name;
 }
 
 static bool is_state(const char *name)
