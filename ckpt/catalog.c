@@ -494,18 +494,6 @@ enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
     return st;
 }
 
-enum status catalog_wrap_own(const struct catalog *c, struct arena *a, const struct own_tensor *own,
-                             struct tensor **out, struct error *err)
-{
-    const struct kind kind = {own->dtype, own->num_dims, own->shape};
-    struct tensor *t = *out = new_tensor(a, own->name, &kind);
-    struct catalog reading = reading_of(c, a);
-    struct pair whole = pair_whole(0, 0, t->numel = own->numel);
-    enum status st = catalog_add_part(&reading, t, own, &whole, err);
-    end_reading(&reading);
-    return st;
-}
-
 /* ---- checks ---- */
 
 enum status tensor_check(const struct tensor *t, struct error *err)

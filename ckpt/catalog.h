@@ -114,14 +114,11 @@ MUST_CHECK enum status catalog_own_stored(struct catalog *c, const char *name, c
 const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
                                           const char *state);
 
-/* A stored or an own tensor as one that can be read, under its own name, in arena a. It is no part
- * of the catalog, whose names are others. */
+/* A stored tensor as one that can be read, under its own name, in arena a. It is no part of the
+ * catalog, whose names are others. */
 MUST_CHECK enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
                                            const struct stored_tensor *stored, struct tensor **out,
                                            struct error *err);
-MUST_CHECK enum status catalog_wrap_own(const struct catalog *c, struct arena *a,
-                                        const struct own_tensor *own, struct tensor **out,
-                                        struct error *err);
 /* Checks that the pieces of each tensor tile it: ERR_CORRUPT naming the first that do not. */
 MUST_CHECK enum status catalog_check(const struct catalog *c, struct error *err);
 MUST_CHECK enum status tensor_check(const struct tensor *t, struct error *err);

@@ -1,7 +1,8 @@
 /* checkpoint.h - what is known of one checkpoint: its tensors, its model, and how it was written.
  *
  * Opening one (convert/source.h) reads headers and indexes, never the bytes of tensors, and fills
- * it; from then on it does not change. What a conversion makes of it is in the plan (plan.h). */
+ * it; from then on it does not change, but for notes. What a conversion makes is in the plan
+ * (plan.h). */
 #ifndef FERRY_CKPT_CHECKPOINT_H
 #define FERRY_CKPT_CHECKPOINT_H
 

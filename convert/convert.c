@@ -405,6 +405,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     struct target_options to = target_options_of(r, &options);
     TRY(check_flags(r, &to, err));
     r->planned = true;
+    r->report.begun = &r->target;
     enum status st = target_plan(&r->target, &to, &r->source, &r->maps, err);
     print_notes(&r->target.notes, 0, r->flags->output.quiet);
     add_gaps(r, &r->target.gaps, false);

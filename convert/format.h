@@ -70,7 +70,7 @@ FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)
 #undef FORMAT_ROW
 #undef FORMAT_WORD
 
-/* The format of a name that --to takes; NULL: there is none. */
+/* The format of a name, which no other word for it is; NULL: there is none. */
 const struct format *format_find(const char *name);
 /* The format that recognises what lies at a path; NULL: none does. */
 const struct format *format_of_path(const char *path);

@@ -17,7 +17,7 @@ enum reading {
 };
 
 /* source_open, and beyond it what has stored tensors only (c->format says which kind,
- * c->num_tensors is 0). */
+ * the catalog has no logical tensors). */
 MUST_CHECK enum status inspect_open(struct checkpoint *c, const char *path,
                                     const struct source_options *o, const struct model_maps *maps,
                                     enum reading *reading, struct error *err);

@@ -15,12 +15,12 @@ struct naming_import {
     struct checkpoint *c; /* its own tensors are there, its config and params are known */
     const struct source_options *o;
     const struct model_map *map; /* of the family; hf alone wants it */
-    bool quantised;              /* by config.json; for messages */
+    bool quantised;              /* by config.json: shapes may be other than the map's */
     bool moe_layers_known;       /* the config says which layers have experts */
 };
 
 struct naming_export {
-    struct target *t; /* its options and layout are known, and rows of padding are made */
+    struct target *t; /* megatron: its layout is known, and rows of padding are made */
     unsigned stacks;  /* megatron: STACK_* (ckpt/param.h), the axes that own tensors have */
 };
 
@@ -39,7 +39,6 @@ struct own_output {
 typedef enum status export_visit(void *context, const struct own_output *own, struct error *err);
 
 struct naming {
-    const char *name;
     /* Makes logical tensors of own ones; lists what is unexpected, and of what the naming knows to
      * be wanted what is missing. */
     enum status (*import)(const struct naming_import *x, struct error *err);

@@ -24,12 +24,18 @@ static bool has_own(const void *context, const char *name)
     return find_own(context, name) != NULL;
 }
 
+static const struct stored_tensor *stored_of(const struct importing *x,
+                                             const struct own_tensor *own)
+{
+    return &x->c->catalog.stored.tensors[own->parts[0]->stored];
+}
+
 /* "model.safetensors: tensor NAME" */
 static const char *place_of(const struct importing *x, const struct own_tensor *own)
 {
-    const struct stored *all = &x->c->catalog.stored;
-    const struct stored_tensor *s = &all->tensors[own->parts[0]->stored];
-    const char *path = s->num_pieces ? all->files[s->pieces[0].file].path : x->c->folder;
+    const struct stored_tensor *s = stored_of(x, own);
+    const char *path =
+        s->num_pieces ? x->c->catalog.stored.files[s->pieces[0].file].path : x->c->folder;
     return arena_printf(&x->c->arena, "%s: tensor %s", path, own->name);
 }
 
@@ -184,16 +190,13 @@ static enum status check_tied_head(struct importing *x, struct error *err)
     struct checkpoint *c = x->c;
     const struct own_tensor *head = own_of(x, "output_layer.weight");
     const struct tensor *embedding = catalog_find(&c->catalog, "embedding.word_embeddings.weight");
-    struct tensor *read_head, *read_embedding;
     bool same;
     uint64_t at;
     if (c->config.untie_embeddings_and_output_weights || !head || !embedding) return OK;
-    const struct own_tensor *embedded = own_of(x, embedding->name);
+    const struct own_tensor *embedded = find_own(x, embedding->stored_name);
     x->taken[head - c->catalog.own] = head->numel;
     c->num_ignored++;
-    TRY(catalog_wrap_own(&c->catalog, &c->arena, head, &read_head, err));
-    TRY(catalog_wrap_own(&c->catalog, &c->arena, embedded, &read_embedding, err));
-    TRY(source_same(c, read_head, read_embedding, &same, &at, err));
+    TRY(source_same_stored(c, stored_of(x, head), stored_of(x, embedded), &same, &at, err));
     if (same) return OK;
     c->contradicts = true;
     if (head->dtype == embedded->dtype && head->numel == embedded->numel)
@@ -318,4 +321,4 @@ static enum status export_hf(const struct naming_export *out, export_visit *visi
     return OK;
 }
 
-const struct naming naming_hf = {"hf", import_hf, export_hf};
+const struct naming naming_hf = {import_hf, export_hf};

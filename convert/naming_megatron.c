@@ -369,4 +369,4 @@ static enum status export_megatron(const struct naming_export *out, export_visit
     return OK;
 }
 
-const struct naming naming_megatron = {"megatron", import_megatron, export_megatron};
+const struct naming naming_megatron = {import_megatron, export_megatron};

@@ -65,7 +65,7 @@ static size_t count_pieces(const struct catalog *c)
 /* Of the source, and of what the target adds to it. */
 static size_t count_all_pieces(const struct conversion *c)
 {
-    size_t made = c->target ? count_pieces(&c->target->plan.made) : 0;
+    size_t made = c->begun ? count_pieces(&c->begun->plan.made) : 0;
     return count_pieces(&c->source->catalog) + made;
 }
 
@@ -350,8 +350,7 @@ void report_layout_json(cJSON *object, const struct layout *l)
 /* Those of the source, then those of the target. */
 static void notes_json(cJSON *o, const struct conversion *x)
 {
-    const struct notes none = {0},
-                       *of[] = {&x->source->notes, x->target ? &x->target->notes : &none};
+    const struct notes none = {0}, *of[] = {&x->source->notes, x->begun ? &x->begun->notes : &none};
     cJSON *all = cJSON_AddArrayToObject(o, "notes");
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < of[k]->count; i++)

@@ -12,8 +12,9 @@
 
 struct conversion {
     const struct checkpoint *source;
-    const struct gaps *gaps;     /* of source and target, without what may be missing or left out */
+    const struct gaps *gaps; /* of source and target, but for what is allowed, once it is read */
     const struct target *target; /* NULL: no plan was made */
+    const struct target *begun;  /* the same, also where planning it has failed; NULL: it was not */
     const char *destination;
     uint64_t peak_memory, max_memory;
     uint64_t disk_needed, disk_free;

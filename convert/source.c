@@ -89,14 +89,14 @@ enum status source_check_vocab(const struct source_options *o, uint64_t vocab_si
 enum { COMPARE_ELEMENTS = 1 << 16, MOST_ELEMENT_BYTES = 8 };
 
 /* buffers: four of COMPARE_ELEMENTS. */
-static enum status compare_elements(struct checkpoint *c, const struct tensor *a,
+static enum status compare_elements(const struct catalog *c, const struct tensor *a,
                                     const struct tensor *b, char *buffers, bool *same, uint64_t *at,
                                     struct error *err)
 {
     const size_t room = (size_t)COMPARE_ELEMENTS * MOST_ELEMENT_BYTES,
                  bytes = dtype_bytes(a->dtype);
     char *x = buffers, *y = buffers + room;
-    struct stored_reader *reader = stored_reader_create(&c->catalog.stored, 2);
+    struct stored_reader *reader = stored_reader_create(&c->stored, 2);
     struct panel_reader r = {.reader = reader,
                              .buffer_bytes = room,
                              .temp = buffers + 2 * room,
@@ -115,16 +115,31 @@ static enum status compare_elements(struct checkpoint *c, const struct tensor *a
     return st;
 }
 
-enum status source_same(struct checkpoint *c, const struct tensor *a, const struct tensor *b,
-                        bool *same, uint64_t *at, struct error *err)
+static enum status compare_stored(const struct catalog *c, const struct stored_tensor *a,
+                                  const struct stored_tensor *b, struct arena *arena, bool *same,
+                                  uint64_t *at, struct error *err)
 {
+    struct tensor *x, *y;
+    TRY(catalog_wrap_stored(c, arena, a, &x, err));
+    TRY(catalog_wrap_stored(c, arena, b, &y, err));
+    char *buffers = must_calloc(4 * COMPARE_ELEMENTS, MOST_ELEMENT_BYTES);
+    enum status st = compare_elements(c, x, y, buffers, same, at, err);
+    free(buffers);
+    return st;
+}
+
+enum status source_same_stored(const struct checkpoint *c, const struct stored_tensor *a,
+                               const struct stored_tensor *b, bool *same, uint64_t *at,
+                               struct error *err)
+{
+    struct arena arena;
     *at = 0;
     *same = a->dtype == b->dtype && a->num_dims == b->num_dims && dtype_bytes(a->dtype) &&
             memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
     if (!*same) return OK;
-    char *buffers = must_calloc(4 * COMPARE_ELEMENTS, MOST_ELEMENT_BYTES);
-    enum status st = compare_elements(c, a, b, buffers, same, at, err);
-    free(buffers);
+    arena_init(&arena);
+    enum status st = compare_stored(&c->catalog, a, b, &arena, same, at, err);
+    arena_release(&arena);
     return st;
 }
 

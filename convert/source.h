@@ -27,7 +27,7 @@ struct source_options {
  * the cache of the Hugging Face hub: c->path becomes its snapshot, and a note says so. */
 void source_find_in_hub_cache(struct checkpoint *c);
 
-/* Missing and unexpected tensors are listed in the catalog and are no failure here. */
+/* Missing and unexpected tensors are listed as gaps and are no failure here. */
 MUST_CHECK enum status source_open(struct checkpoint *c, const char *path,
                                    const struct source_options *o, const struct model_maps *maps,
                                    struct error *err);
@@ -35,11 +35,11 @@ MUST_CHECK enum status source_open(struct checkpoint *c, const char *path,
 /* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name). */
 MUST_CHECK enum status source_check_beyond(const struct checkpoint *c, struct error *err);
 
-/* Whether two tensors are of one dtype and shape and hold the same bytes; *at: the first element
- * that differs (0 where dtype or shape do). Reads both. */
-MUST_CHECK enum status source_same(struct checkpoint *c, const struct tensor *a,
-                                   const struct tensor *b, bool *same, uint64_t *at,
-                                   struct error *err);
+/* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
+ * element that differs (0 where dtype or shape do). Reads both. */
+MUST_CHECK enum status source_same_stored(const struct checkpoint *c, const struct stored_tensor *a,
+                                          const struct stored_tensor *b, bool *same, uint64_t *at,
+                                          struct error *err);
 
 /* Whether one of the globs matches the name. */
 bool globs_match(const struct arg_list *globs, const char *name);

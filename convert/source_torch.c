@@ -424,17 +424,6 @@ static bool is_tied_copy(const struct legacy *x, const struct shard *s)
            !layout_stage(l, s->chunk, s->rank->pp)->embedding;
 }
 
-/* Whether two ranks hold the same; *at: the first element that differs. */
-static enum status compare_ranks(struct checkpoint *c, const struct stored_tensor *a,
-                                 const struct stored_tensor *b, bool *same, uint64_t *at,
-                                 struct error *err)
-{
-    struct tensor *x, *y;
-    TRY(catalog_wrap_stored(&c->catalog, &c->arena, a, &x, err));
-    TRY(catalog_wrap_stored(&c->catalog, &c->arena, b, &y, err));
-    return source_same(c, x, y, same, at, err);
-}
-
 static const struct shard *embedding_of(const struct legacy *x, uint64_t tp)
 {
     for (size_t i = 0; i < x->num_shards; i++)
@@ -456,7 +445,7 @@ static enum status check_tied_copies(struct legacy *x, struct error *err)
         if (!is_tied_copy(x, s) || !embedding) continue;
         const struct stored_tensor *head = &c->catalog.stored.tensors[s->stored],
                                    *first = &c->catalog.stored.tensors[embedding->stored];
-        TRY(compare_ranks(c, head, first, &same, &at, err));
+        TRY(source_same_stored(c, head, first, &same, &at, err));
         if (!same)
             return fail(err, ERR_UNSUPPORTED,
                         "%s and %s differ at element %" PRIu64
@@ -594,7 +583,7 @@ static enum status compare_copies(struct legacy *x, struct error *err)
                                    *b = &c->catalog.stored.tensors[x->copies[i].stored];
         bool same;
         uint64_t at;
-        TRY(compare_ranks(c, a, b, &same, &at, err));
+        TRY(source_same_stored(c, a, b, &same, &at, err));
         if (!same && !differ++)
             first = arena_printf(&c->arena, "%s and %s at element %" PRIu64, a->name, b->name, at);
     }

@@ -32,7 +32,7 @@ struct tensor_names {
     size_t *first_partner; /* [stored tensors + 1] into partners; NULL: not made yet */
 };
 
-/* stored_only: names are those of the files. The catalog must outlive it. */
+/* stored_only: names are those of the files. The checkpoint must outlive it. */
 void tensor_names_init(struct tensor_names *n, const struct checkpoint *c,
                        const struct model_maps *maps, bool stored_only);
 void tensor_names_release(struct tensor_names *n);

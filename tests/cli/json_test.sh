@@ -47,6 +47,8 @@ sed 's/"num_hidden_layers": 4/"num_hidden_layers": 5/' m/config.json >config && 
     mv config deeper/config.json
 answers 3 convert deeper three
 python3 "$root/tests/cli/json_check.py" missing "$stdout" || is_wrong "missing tensors are not listed"
+answers 2 convert m three --pp 2 --decoder-first-pipeline-num-layers 4 --make-vocab-size-divisible-by 2000000000
+grep -q 'pipeline stage 1 of 0 to 1 has no layers' "$stdout" || is_wrong "the notes of a plan that fails are not answered"
 synth_model huge --dtype float32
 poke huge/model.safetensors 4 '\000\044\164\111' # 1e6
 answers 10 convert huge half --torch-dtype float16
