@@ -15,11 +15,20 @@ void catalog_init(struct catalog *c, struct arena *a)
     stored_init(&c->stored);
 }
 
-void catalog_release(struct catalog *c)
+/* Frees what making tensors has left behind. */
+static void end_reading(struct catalog *c)
 {
-    free(c->gathered);
     free(c->own_index);
     free(c->stored_index);
+    free(c->gathered);
+    c->own_index = c->stored_index = NULL;
+    c->gathered = NULL;
+    c->num_gathered = c->gathered_capacity = 0;
+}
+
+void catalog_release(struct catalog *c)
+{
+    end_reading(c);
     map_release(&c->own_names);
     map_release(&c->names);
     stored_release(&c->stored);
@@ -438,6 +447,7 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct o
 {
     struct pair by_own = *part;
     TRY(turn(t, own->name, &by_own, err));
+    c->num_gathered = 0; /* of one that failed */
     TRY(index_own(c, own, err));
     for (size_t i = 0, n = find_met(c->own_index, &by_own); i < n; i++) {
         const struct own_part *p = own->parts[c->own_index->met[i]];
@@ -460,13 +470,6 @@ static struct catalog reading_of(const struct catalog *c, struct arena *a)
     reading.gathered = NULL;
     reading.num_gathered = reading.gathered_capacity = 0;
     return reading;
-}
-
-static void end_reading(struct catalog *reading)
-{
-    free(reading->own_index);
-    free(reading->stored_index);
-    free(reading->gathered);
 }
 
 static struct tensor *new_tensor(struct arena *a, const char *name, const struct kind *kind)

@@ -379,14 +379,21 @@ static void tear_down(struct executor *x)
     arena_release(&x->arena);
 }
 
+static bool has_holder_from(const struct tensor *t, unsigned rank)
+{
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if (t->pieces[i].holder >= rank) return true;
+    return false;
+}
+
 /* Whether there are the ranks that hold what the files are made of. */
 static enum status check_ranks(const struct executor *x, struct error *err)
 {
     const unsigned ranks = x->options->num_ranks ? x->options->num_ranks : 1;
-    for (size_t i = 0; i < x->plan->num_files; i++) {
-        const struct output_file *f = &x->plan->files[i];
-        if (f->rank >= ranks || (f->shared && ranks == 1))
-            return fail(err, ERR_OURS, "%s: has elements that another rank holds", f->path);
+    for (size_t i = 0; i < x->plan->num_carries; i++) {
+        const struct tensor *t = x->plan->carries[i].source;
+        if (tensor_is_held(t) && has_holder_from(t, ranks))
+            return fail(err, ERR_OURS, "%s: has elements that another rank holds", t->name);
     }
     return OK;
 }

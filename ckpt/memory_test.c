@@ -342,13 +342,17 @@ static void without_the_rank_that_holds_it_a_file_is_not_begun(void **state)
     struct executor_options o = be_rank(&h, 0);
     o.num_ranks = 0;
     assert_fails(executor_run(&h.output.plan, h.output.folder, &o, &result, &err), ERR_OURS,
-                 "file-0: has elements that another rank holds");
+                 "tensor.0: has elements that another rank holds");
     for (size_t i = 0; i < 2; i++)
         h.source.catalog.tensors[0].pieces[i].holder = 3;
     assert_ok(plan_finish(&h.output.plan, &err));
     o.num_ranks = 3;
     assert_fails(executor_run(&h.output.plan, h.output.folder, &o, &result, &err), ERR_OURS,
-                 "file-0: has elements that another rank holds");
+                 "tensor.0: has elements that another rank holds");
+    h.source.catalog.tensors[0].pieces[0].holder = 0; /* of a file that is shared */
+    assert_ok(plan_finish(&h.output.plan, &err));
+    assert_fails(executor_run(&h.output.plan, h.output.folder, &o, &result, &err), ERR_OURS,
+                 "tensor.0: has elements that another rank holds");
     assert_false(path_exists(h.output.folder));
     held_release(&h);
 }

@@ -54,7 +54,10 @@ uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint6
 static struct carry *carry_of(struct plan *p, const struct tensor *t)
 {
     size_t i = p->num_carries;
-    if (!map_add(&p->carried, t->name, i, &i)) return &p->carries[i];
+    if (!map_add(&p->carried, t->name, i, &i)) {
+        if (p->carries[i].source != t) p->twice = t->name;
+        return &p->carries[i];
+    }
     struct carry *c = ARENA_PUSH(&p->arena, p->carries, p->num_carries, p->carries_capacity);
     *c = (struct carry){.source = t};
     return c;
@@ -247,6 +250,7 @@ static enum status check_files(const struct plan *p, struct error *err)
 enum status plan_finish(struct plan *p, struct error *err)
 {
     TRY(check_files(p, err));
+    if (p->twice) return fail(err, ERR_OURS, "%s: two tensors of one name are planned", p->twice);
     for (size_t i = 0; i < p->num_carries; i++)
         TRY(check_carry(p, &p->carries[i], err));
     TRY(check_fillings(p, err));

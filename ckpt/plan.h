@@ -69,6 +69,7 @@ struct plan {
     struct carry *carries;
     size_t num_carries, carries_capacity;
     struct map carried; /* names -> carry */
+    const char *twice;  /* a name that two tensors have; NULL: none has */
     uint64_t source_bytes, target_bytes;
 };
 

@@ -243,6 +243,16 @@ static void holes_have_neither_crc_nor_cast(void **state)
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole with a CRC or a cast");
 }
 
+static void two_tensors_of_one_name_are_refused(void **state)
+{
+    (void)state;
+    struct tensor other = *add_ordinary();
+    const struct pair all = pair_whole(0, 0, other.numel);
+    assert_ok(plan_finish(&p, &err));
+    plan_add_piece(&p, &other, 0, &all);
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: two tensors of one name are planned");
+}
+
 static void a_hole_beside_what_is_none_is_refused(void **state)
 {
     (void)state;
@@ -330,6 +340,7 @@ int main(void)
         TEST(a_tensor_may_go_out_in_several_dtypes),
         TEST(memory_need_not_be_filled),
         TEST(holes_have_neither_crc_nor_cast),
+        TEST(two_tensors_of_one_name_are_refused),
         TEST(a_hole_beside_what_is_none_is_refused),
         TEST(views_whose_size_overflows_are_refused),
         TEST(views_that_repeat_elements_are_refused_and_others_nested),

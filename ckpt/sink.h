@@ -15,7 +15,8 @@ struct sink {
     const struct plan *plan;
     _Atomic uint64_t written_bytes;
 
-    /* The first byte of a segment. NULL: it is in no memory, and what follows takes its bytes. */
+    /* The first byte of a segment; where there is one, the functions below are NULL. NULL: it is in
+     * no memory, and they take its bytes. */
     void *(*address)(const struct sink *s, uint32_t segment);
 
     enum status (*write)(struct sink *s, uint32_t segment, uint64_t offset, const void *from,

@@ -307,6 +307,10 @@ enum status sink_file_complete_shared(struct sink_file *s, struct error *err)
         if (!s->sink.plan->files[i].shared) continue;
         if (s->folder_fd < 0) TRY(sink_file_open(s, err));
         TRY(check_counts(s, i, err));
+        if (!sink_file_is_intact(s, i))
+            return fail(err, ERR_RANK,
+                        "%s: is gone, which ranks have written; --restart begins anew",
+                        s->files[i].path);
         TRY(complete_file(s, i, err));
         TRY(finish_file(s, i, 0, err));
     }

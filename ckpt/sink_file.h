@@ -49,8 +49,8 @@ MUST_CHECK enum status sink_file_remove_others(struct sink_file *s, struct error
 bool sink_file_is_intact(const struct sink_file *s, uint32_t file);
 /* Completes those of our files that have no segment with bytes. */
 MUST_CHECK enum status sink_file_complete_empty(struct sink_file *s, struct error *err);
-/* Completes the shared files, durably, in the folder, which need not be open. ERR_RANK where the
- * runs that were told do not tile them. */
+/* Completes the shared files, durably, in the folder, which need not be open. ERR_RANK where one
+ * is gone, or fewer bytes were counted than it has. */
 MUST_CHECK enum status sink_file_complete_shared(struct sink_file *s, struct error *err);
 /* Waits until the disk has what was written so far. */
 MUST_CHECK enum status sink_file_sync(struct sink_file *s, struct error *err);

@@ -116,7 +116,8 @@ static void convert_files(const struct checkpoint *c, const char *folder)
     target_release(&t);
 }
 
-static void save_and_compare(const char *name, const char *members)
+/* loses: a file that both have written is gone before it is completed. */
+static void save_and_compare(const char *name, const char *members, bool loses)
 {
     const struct source_options none = {0};
     const char *model = make(name, members, all_bf16), *files = in_scratch("files"),
@@ -127,7 +128,7 @@ static void save_and_compare(const char *name, const char *members)
         .threads = 2, .num_ranks = RANKS, .digests = true, .progress = PROGRESS_NONE};
     struct executor_result r;
     struct checkpoint c;
-    size_t shared = 0;
+    const char *shared = NULL;
     assert_ok(source_open(&c, model, &none, &maps, &err));
     convert_files(&c, files);
     for (unsigned k = RANKS; k-- > 0;) { /* rank 0 is not the first */
@@ -137,11 +138,17 @@ static void save_and_compare(const char *name, const char *members)
         assert_ok(executor_run(&ranks[k].target.plan, saved, &o, &r, &err));
         assert_true(r.written_bytes > 0);
     }
-    for (size_t i = 0; i < ranks[0].target.plan.num_files; i++)
-        shared += ranks[0].target.plan.files[i].shared;
-    assert_true(shared > 0);
-    assert_ok(executor_join(&ranks[0].target.plan, saved, &o, journals, &r, &err));
-    check_same_files(&ranks[0].target.plan, files, saved);
+    const struct plan *p = &ranks[0].target.plan;
+    for (size_t i = 0; i < p->num_files; i++)
+        if (p->files[i].shared) shared = path_join(&scratch, saved, p->files[i].path);
+    assert_non_null(shared);
+    if (loses) {
+        assert_ok(path_remove(shared, &err));
+        assert_fails(executor_join(p, saved, &o, journals, &r, &err), ERR_RANK, "is gone");
+    } else {
+        assert_ok(executor_join(p, saved, &o, journals, &r, &err));
+        check_same_files(p, files, saved);
+    }
     for (unsigned k = 0; k < RANKS; k++)
         saving_release(&ranks[k]);
     checkpoint_release(&c);
@@ -150,14 +157,20 @@ static void save_and_compare(const char *name, const char *members)
 static void a_dense_model_is_saved_by_ranks_together(void **state)
 {
     (void)state;
-    save_and_compare("llama", LLAMA);
+    save_and_compare("llama", LLAMA, false);
 }
 
 /* The experts of a layer are on different ranks. */
 static void experts_of_several_ranks_are_saved_together(void **state)
 {
     (void)state;
-    save_and_compare("mixtral", MIXTRAL);
+    save_and_compare("mixtral", MIXTRAL, false);
+}
+
+static void a_file_that_is_gone_is_not_made_anew(void **state)
+{
+    (void)state;
+    save_and_compare("llama", LLAMA, true);
 }
 
 /* What nobody has written is not taken for saved. */
@@ -189,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_dense_model_is_saved_by_ranks_together),
         TEST(experts_of_several_ranks_are_saved_together),
+        TEST(a_file_that_is_gone_is_not_made_anew),
         TEST(a_rank_that_has_not_written_is_missed),
     };
     return cmocka_run_group_tests(tests, load_maps, release_maps);
