@@ -130,7 +130,7 @@ static bool is_published_by_now(const struct rendezvous *r, const char *last_run
     return last_run && is_published(r, last_run);
 }
 
-enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
+static enum status join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
     const struct publishing *p = r->publishing;
     struct rendezvous_other *o = &r->others[0];
@@ -161,6 +161,14 @@ enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, st
                 "rank 0 (%s, process %ld) does something else: other arguments, another number of "
                 "ranks, or a source that looks different from there",
                 w->record.host, w->record.pid);
+}
+
+enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
+{
+    enum status st = join(r, left, err);
+    if (st != ERR_IO || path_exists(r->publishing->staging)) return st;
+    *left = LEFT_WAITING; /* rank 0 has just published what this rank had done before it died */
+    return OK;
 }
 
 /* Whether rank 0 is still at what we have joined. */

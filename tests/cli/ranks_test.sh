@@ -377,3 +377,28 @@ else
     same_files orphan other-want
     [ "$(cat rank-1)" != 0 ] || is_wrong "rank 1 believes that it is done"
 fi
+
+it "a rank that was done and is started again while rank 0 publishes is done"
+if ! command -v strace >/dev/null; then
+    skip "strace is not installed"
+else
+    # rank 0 is slow to move its folder; rank 1, started again, to look at its own lock in it
+    # shellcheck disable=SC2086 # words
+    RANK=0 WORLD_SIZE=2 strace -f -E ASAN_OPTIONS=detect_leaks=0 -o /dev/null -e trace=renameat2 \
+        -e inject=renameat2:delay_enter=4000000:when=2 \
+        "$ferry" convert -q m again --no-fsync $layout 2>said-0 &
+    rank_0=$!
+    # shellcheck disable=SC2086 # words
+    RANK=1 WORLD_SIZE=2 "$ferry" convert -q m again --no-fsync $layout 2>said-1 &
+    rank_1=$!
+    until_it_says .again.ferry-partial/.ferry-lock-1 "done"
+    kill -9 $rank_1
+    wait $rank_1
+    # shellcheck disable=SC2086 # words
+    RANK=1 WORLD_SIZE=2 run_program strace -f -E ASAN_OPTIONS=detect_leaks=0 -o /dev/null \
+        -P .again.ferry-partial/.ferry-lock-1 -e trace=openat -e inject=openat:delay_enter=6000000:when=2 \
+        "$ferry" convert -q m again --no-fsync $layout
+    exits 0
+    wait $rank_0 || is_wrong "rank 0 fails: $(cat said-0)"
+    same_files again want
+fi
