@@ -22,9 +22,10 @@ TEST_PACKAGES = $(PACKAGES) libcmocka-dev procps python3 time
 CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-dev clang-format shellcheck \
                  valgrind strace python3-venv ca-certificates
 
-FOLDERS = common formats kernels/cpu ckpt convert validate train/cli
+FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert/megatron convert/cli \
+          validate validate/compare validate/hints validate/forward validate/report train/cli
 # of libferry_engine.so, which the program loads when it computes
-ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train
+ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/model train/loop
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \
        -Wmissing-prototypes -Wwrite-strings
 # CFLAGS and LDFLAGS are the user's
@@ -118,10 +119,10 @@ $(BUILD)/ferry: $(BUILD)/ferry.o $(BUILD)/libferry.a
 $(BUILD)/libferry.a: $(OBJECTS)
 	$(call say,linking $@)rm -f $@ && $(AR) rcs $@ $^
 
-# Model maps become part of the program: convert/embedded.h.
-$(BUILD)/embedded_models.c: $(MODELS) convert/embed.sh
+# Model maps become part of the program: convert/map/embedded.h.
+$(BUILD)/embedded_models.c: $(MODELS) convert/map/embed.sh
 	@mkdir -p $(@D)
-	$(call say,embedding model maps)sh convert/embed.sh $(MODELS) > $@
+	$(call say,embedding model maps)sh convert/map/embed.sh $(MODELS) > $@
 
 $(BUILD)/embedded_models.o: $(BUILD)/embedded_models.c
 	$(call say,compiling $(@F:.o=.c))$(CC) $(FLAGS) -Wno-overlength-strings -c -o $@ $<
@@ -268,7 +269,7 @@ $(GPU_TESTS): %: %.o $(GPU_TEST_PARTS) $(BUILD)/libferry.a $(BUILD)/libferry_eng
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive -L$(BUILD) -l:libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
-gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/, forward_test generate_test) ## build/gpu.tar.gz: what tests/gpu/run needs on a machine with a GPU
+gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/loop/, forward_test generate_test) ## build/gpu.tar.gz: what tests/gpu/run needs on a machine with a GPU
 	@sh tests/gpu/pack.sh $(BUILD)
 
 -include $(GPU_TESTS:=.d) $(GPU_TEST_PARTS:.o=.d)
@@ -293,8 +294,8 @@ tests-built: all $(UNIT_TESTS)
 tests: tests-built $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS)
 	@sh tests/run.sh $(BUILD)/ferry $(SHELL_TESTS) $(UNIT_TESTS) # those that take longest first
 
-test-all: all $(BUILD)/train/forward_test ## the engine at every layout that fits eight ranks (minutes)
-	FERRY_TEST_ALL=1 $(BUILD)/train/forward_test
+test-all: all $(BUILD)/train/loop/forward_test ## the engine at every layout that fits eight ranks (minutes)
+	FERRY_TEST_ALL=1 $(BUILD)/train/loop/forward_test
 
 asan: ## the same under address and undefined-behaviour sanitizers
 	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)"
@@ -390,7 +391,7 @@ fmt: ## clang-format over all C
 
 fmt-check: ## what that would change, and what shellcheck says of the scripts
 	@clang-format --dry-run --Werror $(FORMATTED)
-	@shellcheck -x -P SCRIPTDIR .ci/run tests/gpu/run $(wildcard convert/*.sh tests/*.sh tests/*/*.sh)
+	@shellcheck -x -P SCRIPTDIR .ci/run tests/gpu/run $(wildcard convert/*/*.sh tests/*.sh tests/*/*.sh)
 
 clean: ## removes the build folder
 	rm -rf $(BUILD)

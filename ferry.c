@@ -3,12 +3,13 @@
 #include <string.h>
 
 #include "common/args.h"
+#include "common/count.h"
 #include "common/threads.h"
 #include "common/version.h"
-#include "convert/commands.h"
-#include "convert/model_map.h"
-#include "train/cli/commands.h"
-#include "validate/commands.h"
+#include "convert/cli/convert_commands.h"
+#include "convert/map/model_map.h"
+#include "train/cli/engine_commands.h"
+#include "validate/validate_commands.h"
 
 static const struct command *const commands[] = {
     &command_convert,  &command_verify,     &command_digest, &command_inspect,
@@ -116,14 +117,14 @@ static const struct arg_program ferry = {
     .version = FERRY_VERSION,
     .about = about,
     .commands = commands,
-    .num_commands = sizeof commands / sizeof *commands,
+    .num_commands = COUNT(commands),
     .aliases = aliases,
-    .num_aliases = sizeof aliases / sizeof *aliases,
+    .num_aliases = COUNT(aliases),
     .sections = sections,
-    .num_sections = sizeof sections / sizeof *sections,
+    .num_sections = COUNT(sections),
     .add_values = add_values,
     .hints = hints,
-    .num_hints = sizeof hints / sizeof *hints,
+    .num_hints = COUNT(hints),
 };
 
 /* What `make docs` asks for, and no help shows. */

@@ -104,7 +104,7 @@ enum status catalog_add(struct catalog *c, const char *name, enum dtype dtype, u
     TRY(count_elements(c, name, &kind, &numel, err));
     t = ARENA_PUSH(c->arena, c->tensors, c->num_tensors, c->tensors_capacity);
     *t = (struct tensor){
-        .name = arena_text(c->arena, name, strlen(name)),
+        .name = arena_copy_text(c->arena, name),
         .dtype = dtype,
         .num_dims = num_dims,
         .shape = arena_copy(c->arena, shape, num_dims * sizeof *shape),
@@ -163,7 +163,7 @@ static struct own_tensor *push_own(struct catalog *c, const char *name, const ch
         .numel = numel,
     };
     const char *key = own_key(&room, own->name, state);
-    if (state) key = arena_text(a, key, strlen(key));
+    if (state) key = arena_copy_text(a, key);
     (void)map_add(&c->own_names, key, c->num_own - 1, NULL);
     strbuf_release(&room);
     return own;

@@ -10,7 +10,7 @@ void checkpoint_init(struct checkpoint *c, const char *path)
     *c = (struct checkpoint){.training.iteration = -1};
     arena_init(&c->arena);
     catalog_init(&c->catalog, &c->arena);
-    c->path = c->folder = arena_text(&c->arena, path, strlen(path));
+    c->path = c->folder = arena_copy_text(&c->arena, path);
 }
 
 void checkpoint_release(struct checkpoint *c)
@@ -23,7 +23,7 @@ static void add_line(struct notes *n, struct arena *a, const char *fmt, va_list 
 {
     char text[1024];
     vsnprintf(text, sizeof text, fmt, args);
-    *ARENA_PUSH(a, n->lines, n->count, n->capacity) = arena_text(a, text, strlen(text));
+    *ARENA_PUSH(a, n->lines, n->count, n->capacity) = arena_copy_text(a, text);
 }
 
 void notes_add(struct notes *n, struct arena *a, const char *fmt, ...)
@@ -63,15 +63,14 @@ enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name, 
         return fail(err, ERR_CORRUPT,
                     "%d tensors that the model should have are missing, and more; the first is %s",
                     MOST_MISSING, g->missing[0]);
-    *ARENA_PUSH(a, g->missing, g->num_missing, g->missing_capacity) =
-        arena_text(a, name, strlen(name));
+    *ARENA_PUSH(a, g->missing, g->num_missing, g->missing_capacity) = arena_copy_text(a, name);
     return OK;
 }
 
 void gaps_add_unexpected(struct gaps *g, struct arena *a, const char *name)
 {
     *ARENA_PUSH(a, g->unexpected, g->num_unexpected, g->unexpected_capacity) =
-        arena_text(a, name, strlen(name));
+        arena_copy_text(a, name);
 }
 
 enum status gaps_check(const struct gaps *g, const char *path, struct error *err)

@@ -66,7 +66,8 @@ struct checkpoint {
     const struct format *format; /* a row of the reader's (convert/format.h) */
 
     struct model_config config;
-    const struct param_table *params; /* of config, in arena (convert/params.h); NULL: not known */
+    const struct param_table
+        *params; /* of config, in arena (convert/map/params.h); NULL: not known */
     enum config_origin config_origin;
     const char *beyond;   /* what args or run_config.yaml say that the config has no place for, as
                            * "apply_layernorm_1p True"; NULL: nothing */

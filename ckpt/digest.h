@@ -1,7 +1,8 @@
 /* digest.h - digests of tensors that do not depend on format, sharding, or who computes them.
  *
- * A tensor's digest is "DTYPE[SHAPE]:" and the two sums of kernels/cpu/digest.h as 16 hexadecimal
- * digits each, over its elements as they are stored, in the order of the logical tensor:
+ * A tensor's digest is "DTYPE[SHAPE]:" and the two sums of kernels/cpu/digest_sums.h as 16
+ * hexadecimal digits each, over its elements as they are stored, in the order of the logical
+ * tensor:
  *
  *     BF16[2048,512]:0123456789abcdef0123456789abcdef
  *
@@ -17,7 +18,7 @@
 #include "common/progress.h"
 #include "common/sha256.h"
 #include "common/strbuf.h"
-#include "kernels/cpu/digest.h"
+#include "kernels/cpu/digest_sums.h"
 
 /* Adds elements first, first + 1, ... of a tensor of this dtype. Those of 16 bytes are four of 4.
  */

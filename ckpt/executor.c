@@ -10,6 +10,7 @@
 #include "ckpt/held.h"
 #include "ckpt/sink_memory.h"
 #include "common/checked.h"
+#include "common/clock.h"
 #include "common/file.h"
 #include "common/memory.h"
 

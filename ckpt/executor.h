@@ -13,7 +13,7 @@
 
 #include "ckpt/plan.h"
 #include "common/progress.h"
-#include "kernels/cpu/digest.h"
+#include "kernels/cpu/digest_sums.h"
 
 /* What became of a carry. */
 struct carry_result {

@@ -5,12 +5,8 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/text.h"
 #include "formats/value.h"
-
-static bool same_text(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
 
 static bool json_as_bool(const cJSON *item, bool *out)
 {
@@ -28,7 +24,7 @@ static bool value_as_uint(const struct value *v, uint64_t *out)
 
 static bool copy_text(struct arena *a, const char *text, const char **out)
 {
-    *out = text ? arena_text(a, text, strlen(text)) : NULL;
+    *out = text ? arena_copy_text(a, text) : NULL;
     return text != NULL;
 }
 
@@ -58,7 +54,7 @@ static bool copy_text(struct arena *a, const char *text, const char **out)
       /* from JSON   */ json_as_bool(item, &s.truth),                                                  \
       /* from Python */ value_as_bool(v, &s.truth))                                                    \
     X(TEXT, text,                                                                                  \
-      /* equal       */ same_text(x.text, y.text),                                                     \
+      /* equal       */ text_equal(x.text, y.text),                                                     \
       /* text        */ s.text ? s.text : style->none,                                                 \
       /* JSON        */ s.text ? cJSON_CreateString(s.text) : cJSON_CreateNull(),                      \
       /* Python      */ s.text ? value_text(a, s.text) : value_none(a),                                \

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "ckpt/model_config.h"
+#include "common/count.h"
 #include "common/json.h"
 #include "formats/value.h"
 #include "tests/testing.h"
@@ -191,7 +192,7 @@ static void what_features_make_idle_does_not_matter(void **state)
         {"linear", true, false, false, false}, {"dynamic", true, false, true, false},
         {"llama3", true, true, true, false},   {"yarn", true, false, true, true},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct model_config c = {.position_embedding_type = "rope", .rope_type = cases[i].type};
         assert_true(matters("rotary_base", c));
         assert_int_equal(matters("rope_factor", c), cases[i].factor);

@@ -19,7 +19,7 @@
 #include "common/arena.h"
 #include "common/status.h"
 #include "common/strbuf.h"
-#include "kernels/cpu/digest.h"
+#include "kernels/cpu/digest_sums.h"
 
 /* One written run of a segment that wants a CRC; or of one that wants none, but whose file ranks
  * share (held.h), so many bytes in any places. */

@@ -1,6 +1,7 @@
 #include "ckpt/layout.h"
 
 #include "ckpt/testing_layout.h"
+#include "common/count.h"
 
 /* A model that every size divides, so that a test fails on what it is about. */
 static struct model_config config_of(uint64_t num_layers)
@@ -92,7 +93,7 @@ static void layers_are_distributed_as_megatron_does(void **state)
 {
     (void)state;
     struct error err = {0};
-    for (size_t i = 0; i < sizeof deals / sizeof *deals; i++) {
+    for (size_t i = 0; i < COUNT(deals); i++) {
         const struct deal_case *c = &deals[i];
         struct model_config config = config_of(c->num_layers);
         struct layout_options o = c->options;
@@ -192,7 +193,7 @@ static const struct refusal refusals[] = {
 static void layouts_that_cannot_be_are_refused_by_name(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    for (size_t i = 0; i < COUNT(refusals); i++) {
         struct model_config config = config_of(refusals[i].num_layers);
         struct error err = {0};
         struct layout l;
@@ -271,7 +272,7 @@ static void a_layout_is_told_in_one_line(void **state)
         {{.tp = 4, .ep = 1, .etp = 1}, "TP4 ETP1", 4},
         {{.tp = 1, .ep = 4, .etp = 2}, "TP1 EP4 ETP2", 8},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct layout l;
         struct arena a;
         arena_init(&a);
@@ -345,7 +346,7 @@ static void what_options_do_not_say_is_that_of_a_layout(void **state)
          {.tp = 2, .pp = 3, .ep = 4, .etp = 1, .pipeline_layout = "E|t|L"}},
     };
     const struct layout l = {.tp = 2, .pp = 3, .vpp = 2, .ep = 4, .etp = 1, .options = of_layout};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct layout_options o = cases[i].asked;
         assert_int_equal(layout_is_given(&o), i > 0);
         layout_options_complete(&o, &l);

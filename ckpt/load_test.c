@@ -2,6 +2,7 @@
 
 #include "ckpt/testing.h"
 #include "ckpt/testing_param.h"
+#include "common/count.h"
 
 enum { MOST_TARGETS = 256, UNTOUCHED = 0xEE };
 
@@ -159,7 +160,7 @@ static void ranks_get_their_rows_columns_and_sections(void **state)
          .sections = {{"q", 4, 0}, {"k", 1, 1}, {"v", 1, 1}}},
     };
     uint64_t seed = test_seed();
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+    for (size_t i = 0; i < COUNT(specs); i++) {
         static struct wanted w;
         struct source s;
         struct cut c = {&specs[i], 2, {48, 24}, 1, PARAM_COMPUTED};
@@ -216,7 +217,7 @@ static void a_tensor_is_read_once_for_all_that_want_it(void **state)
     (void)add_run(&s, DT_F32, 1500000);
     (void)add_run(&s, DT_F32, 1000);
     source_write(&s);
-    for (size_t i = 0; i < 2 * sizeof dtypes / sizeof *dtypes; i++) {
+    for (size_t i = 0; i < 2 * COUNT(dtypes); i++) {
         const struct tensor *t = &s.catalog.tensors[i % 2];
         struct box x = box_of_tensor(t);
         want_box(&w, &s, t, dtypes[i / 2], &x);

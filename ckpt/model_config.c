@@ -1,4 +1,5 @@
 #include "ckpt/model_config.h"
+#include "common/count.h"
 
 #include <string.h>
 
@@ -36,7 +37,7 @@ MODEL_FIELDS(MATTERS)
     {FIELD_ROW(struct model_config, name), FIELD_##role, ZERO_##zero, name##_matters},
 const struct model_field model_fields[] = {MODEL_FIELDS(ROW)};
 // clang-format on
-const size_t num_model_fields = sizeof model_fields / sizeof *model_fields;
+const size_t num_model_fields = COUNT(model_fields);
 
 const struct model_field *model_field_find(const char *name)
 {

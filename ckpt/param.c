@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/strbuf.h"
+#include "common/text.h"
 
 /* ---- names ---- */
 
@@ -69,18 +70,11 @@ static bool matches(const struct param_spec *s, const char *name, struct param *
     return *name == '\0';
 }
 
-static bool skip_prefix(const char **text, const char *prefix)
-{
-    size_t n = strlen(prefix);
-    if (strncmp(*text, prefix, n)) return false;
-    *text += n;
-    return true;
-}
-
 bool param_find(const struct param_table *t, const char *name, struct param *out)
 {
-    (void)(skip_prefix(&name, "optimizer.exp_avg_sq.") ||
-           skip_prefix(&name, "optimizer.exp_avg.") || skip_prefix(&name, "optimizer.param."));
+    (void)(text_skip_prefix(&name, "optimizer.exp_avg_sq.") ||
+           text_skip_prefix(&name, "optimizer.exp_avg.") ||
+           text_skip_prefix(&name, "optimizer.param."));
     size_t low = 0, high = t ? t->count : 0;
     while (low < high) {
         size_t middle = (low + high) / 2;

@@ -2,7 +2,7 @@
  * is split, and of which sections that dimension is made.
  *
  * Here is the arithmetic alone. The rows are data: convert/models/params.json for Megatron-Core's
- * own, a model map for those of one family; convert/params.h makes a table of them by a config.
+ * own, a model map for those of one family; convert/map/params.h makes a table of them by a config.
  *
  * A *section* is a part of the split dimension that ranks split by itself: each rank holds its part
  * of gate and its part of up, not a half of [gate; up]. A *repeat* is a group of sections that
@@ -47,7 +47,7 @@ struct param_table {
     const struct param_spec *specs; /* in the order in which files have them */
     size_t count;
     const struct param_spec **by_name; /* in the order of param_name_compare */
-    const struct param_rows *rows;     /* what it was made of (convert/params.h); may be NULL */
+    const struct param_rows *rows;     /* what it was made of (convert/map/params.h); may be NULL */
 };
 
 struct param {

@@ -1,6 +1,7 @@
 #include "ckpt/param.h"
 
 #include "ckpt/testing_param.h"
+#include "common/count.h"
 
 /* ---- names ---- */
 
@@ -15,7 +16,7 @@ static const struct param_spec named[] = {
     {.name = L "mlp.2.weight", .place = PLACE_LAYER},
     {.name = "vision.blocks.{l}.norm.weight", .place = PLACE_LAYER},
 };
-enum { NUM_NAMED = sizeof named / sizeof *named };
+enum { NUM_NAMED = COUNT(named) };
 static const struct param_spec *by_name[NUM_NAMED];
 static const struct param_table *table_of_named(void)
 {
@@ -45,7 +46,7 @@ static void a_parameter_is_found_by_its_name_and_those_of_its_moments(void **sta
         {"decoder.layers.9.mlp.2.weight", 6, 9, 0, "mlp.2.weight"},
         {"vision.blocks.31.norm.weight", 7, 31, 0, "norm.weight"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct param p;
         assert_true(param_find(table_of_named(), cases[i].name, &p));
         assert_ptr_equal(p.spec, &named[cases[i].spec]);
@@ -91,7 +92,7 @@ static void other_names_are_no_parameters(void **state)
         "optimizer.output_layer.weight",
         "output_layer.weight.padding",
     };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         struct param p;
         if (param_find(table_of_named(), names[i], &p))
             fail_msg("\"%s\" is taken for %s", names[i], p.spec->name);
@@ -288,7 +289,7 @@ static const struct {
 static void what_ranks_do_not_divide_is_refused(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    for (size_t i = 0; i < COUNT(refusals); i++) {
         struct error err = {0};
         struct param_parts p;
         assert_fails(param_shard(refusals[i].spec, refusals[i].name, refusals[i].num_dims,

@@ -26,7 +26,7 @@ void plan_release(struct plan *p)
 uint32_t plan_add_file(struct plan *p, const char *path)
 {
     *ARENA_PUSH(&p->arena, p->files, p->num_files, p->files_capacity) =
-        (struct output_file){.path = arena_text(&p->arena, path, strlen(path))};
+        (struct output_file){.path = arena_copy_text(&p->arena, path)};
     return (uint32_t)(p->num_files - 1);
 }
 

@@ -13,6 +13,7 @@
 
 #include "ckpt/journal.h"
 #include "ckpt/lock.h"
+#include "common/count.h"
 #include "common/file.h"
 #include "common/strbuf.h"
 
@@ -38,7 +39,7 @@ bool publish_is_private(const char *name)
 static bool is_ours(const char *name)
 {
     static const char *const ours[] = {".*.ferry-partial", ".*.ferry-old"};
-    return matches_any(name, ours, sizeof ours / sizeof *ours);
+    return matches_any(name, ours, COUNT(ours));
 }
 
 static enum status is_empty(const char *folder, bool but_for_ours, bool *empty, struct error *err)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "ckpt/journal.h"
+#include "common/count.h"
 #include "common/file.h"
 #include "tests/testing.h"
 
@@ -414,7 +415,7 @@ static void only_a_root_takes_units(void **state)
         {{".iter_0000001.ferry-partial", "+notes"}, false},
         {{"config.json", "model.safetensors"}, false},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct publishing p;
         assert_ok(folder_create(in("root"), &err));
         for (int k = 0; k < 3 && cases[i].names[k]; k++)
@@ -459,7 +460,7 @@ static void a_destination_around_the_source_is_refused(void **state)
                                &err),
                  ERR_USAGE, "hf: the source lies inside this destination");
     static const char *const inside[] = {"hf/out", "hf/deep/out", "hf/new/er/out/", "link/deep/er"};
-    for (size_t i = 0; i < sizeof inside / sizeof *inside; i++)
+    for (size_t i = 0; i < COUNT(inside); i++)
         assert_fails(publish_check(&p, &a, in(inside[i]), NULL, hf,
                                    &(struct publish_options){.patience = 2}, &err),
                      ERR_USAGE, ": this destination lies inside the source ");
@@ -674,7 +675,7 @@ static void what_may_be_of_a_living_process_or_of_somebody_stays(void **state)
         {arena_printf(&a, "%s/.ferry-lock", fresh),
          arena_printf(&a, "%s %ld 12345 s 0 1\nw\nat work\n", elsewhere, dead)},
     };
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+    for (size_t i = 0; i < COUNT(kept); i++) {
         put(in(kept[i].file), kept[i].text);
         begin(&p, in("out"), NULL, false);
         publish_abandon(&p);
@@ -826,7 +827,7 @@ static void a_run_that_ended_before_its_root_files_is_finished(void **state)
         {NULL, true, false, false, ERR_EXISTS, false},
         {NULL, true, true, false, ERR_EXISTS, false}, /* complete: that is not left by a dead one */
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct publishing p;
         put(in("root/iter_0000007/weights"), "new");
         put(in("root/.iter_0000007.ferry-old/weights"), "replaced");

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "common/checked.h"
+#include "common/clock.h"
 #include "common/file.h"
 #include "common/progress.h"
 #include "common/threads.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/file.h"
 #include "common/host_memory.h"
 #include "common/threads.h"
@@ -211,7 +212,7 @@ static enum status set_up_workers(struct running *x, struct error *err)
         struct worker *w = &x->workers[i];
         char **buffers[] = {&w->panels[0], &w->temp, x->s->catalogs[1] ? &w->panels[1] : NULL,
                             need.mixed ? &w->cast : NULL};
-        for (size_t k = 0; k < sizeof buffers / sizeof *buffers; k++)
+        for (size_t k = 0; k < COUNT(buffers); k++)
             if (buffers[k] && !(*buffers[k] = malloc(x->buffer_bytes)))
                 return fail(err, ERR_MEMORY, "no memory for buffers of %" PRIu64 " bytes",
                             x->buffer_bytes);

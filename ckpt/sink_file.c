@@ -100,8 +100,7 @@ enum status sink_file_remove_others(struct sink_file *s, struct error *err)
     struct name_list list;
     enum status st = folder_list(s->folder, &s->arena, &list, err);
     for (size_t i = 0; i < s->sink.plan->num_files; i++) {
-        char *name =
-            arena_text(&s->arena, s->sink.plan->files[i].path, strlen(s->sink.plan->files[i].path));
+        char *name = arena_copy_text(&s->arena, s->sink.plan->files[i].path);
         if (strchr(name, '/')) *strchr(name, '/') = '\0';
         (void)map_add(&ours, name, i, NULL);
     }

@@ -12,6 +12,7 @@
 
 #include "ckpt/catalog.h"
 #include "ckpt/testing_view.h"
+#include "common/count.h"
 #include "common/file.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/random.h"
@@ -201,13 +202,13 @@ static inline enum dtype random_dtype(uint64_t *seed)
 {
     static const enum dtype dtypes[] = {DT_BF16, DT_BF16, DT_F16, DT_F32, DT_F32,
                                         DT_F64,  DT_U8,   DT_I64, DT_C64, DT_C128};
-    return dtypes[test_below(seed, sizeof dtypes / sizeof *dtypes)];
+    return dtypes[test_below(seed, COUNT(dtypes))];
 }
 
 static inline enum dtype random_float(uint64_t *seed)
 {
     static const enum dtype dtypes[] = {DT_BF16, DT_F16, DT_F32, DT_F64};
-    return dtypes[test_below(seed, sizeof dtypes / sizeof *dtypes)];
+    return dtypes[test_below(seed, COUNT(dtypes))];
 }
 
 static inline void put_in_memory(struct source *s, struct piece *piece, uint64_t bytes)

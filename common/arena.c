@@ -91,6 +91,11 @@ void *arena_copy(struct arena *a, const void *data, size_t bytes)
     return p;
 }
 
+char *arena_copy_text(struct arena *a, const char *text)
+{
+    return arena_text(a, text, strlen(text));
+}
+
 char *arena_printf(struct arena *a, const char *fmt, ...)
 {
     char short_text[256], *text = short_text;

@@ -28,6 +28,8 @@ void *arena_array(struct arena *a, size_t count, size_t bytes);
 void *arena_copy(struct arena *a, const void *data, size_t bytes);
 /* A NUL-terminated copy of text[0..length). */
 char *arena_text(struct arena *a, const char *text, size_t length);
+/* A copy of a whole text. */
+char *arena_copy_text(struct arena *a, const char *text);
 char *arena_printf(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* A growing array of T in an arena: items, count and capacity side by side in the caller's struct.

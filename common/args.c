@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/memory.h"
 #include "common/ranks.h"
 #include "common/result.h"
@@ -220,7 +221,7 @@ static bool unit_bytes(const char *name, uint64_t *bytes)
         {"TiB", 1ull << 40},
         {"PiB", 1ull << 50},
     };
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    for (size_t i = 0; i < COUNT(units); i++)
         if (strcasecmp(units[i].name, name) == 0) {
             *bytes = units[i].bytes;
             return true;
@@ -701,7 +702,7 @@ static void add_roff(struct strbuf *out, const char *text, size_t length)
                    {'`', "\\(ga"}, {'\'', "\\(aq"}, {'"', "\\(dq"}};
     for (size_t i = 0; i < length; i++) {
         const char *roff = NULL;
-        for (size_t e = 0; e < sizeof escapes / sizeof *escapes; e++)
+        for (size_t e = 0; e < COUNT(escapes); e++)
             if (escapes[e].c == text[i]) roff = escapes[e].roff;
         if (text[i] == '.' && (i == 0 || text[i - 1] == '\n')) strbuf_add_text(out, "\\&");
         if (roff)
@@ -1141,7 +1142,7 @@ MUST_CHECK static enum status run_program(const struct arg_program *p, int argc,
 static bool is_for_program(const char *word)
 {
     static const char *const words[] = {"help", "--help", "-h", "--version", "version"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (size_t i = 0; i < COUNT(words); i++)
         if (strcmp(words[i], word) == 0) return true;
     return false;
 }

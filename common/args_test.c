@@ -1,4 +1,6 @@
 #include "common/args.h"
+#include "common/clock.h"
+#include "common/count.h"
 #include "common/json.h"
 #include "common/progress.h"
 #include "common/result.h"
@@ -18,8 +20,6 @@
 #include <unistd.h>
 
 #include <cmocka.h> /* (fail) is ours, fail its macro */
-
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 /* ---- two commands to test with ---- */
 
@@ -66,8 +66,8 @@ static const struct arg convert_args[] = {
 };
 
 static const struct arg_group convert_groups[] = {
-    {"Layout", layout_args, LENGTH(layout_args), offsetof(struct convert, layout)},
-    {"Other", convert_args, LENGTH(convert_args), 0},
+    {"Layout", layout_args, COUNT(layout_args), offsetof(struct convert, layout)},
+    {"Other", convert_args, COUNT(convert_args), 0},
 };
 
 static const struct arg_spelling spellings[] = {{"--progress", "mcore", "torch_dist"}};
@@ -100,9 +100,9 @@ static const struct command convert = {
     .text = "The first paragraph, whose\nlines are joined.\n\n  ferry convert a b --tp 2\n"
             "  ferry convert 'c' \"d\" \\\n\n.A second one - with ~ and ^.\n",
     .groups = convert_groups,
-    .num_groups = LENGTH(convert_groups),
+    .num_groups = COUNT(convert_groups),
     .spellings = spellings,
-    .num_spellings = LENGTH(spellings),
+    .num_spellings = COUNT(spellings),
     .options_bytes = sizeof(struct convert),
     .defaults = convert_defaults,
     .run = convert_run,
@@ -160,13 +160,13 @@ static const struct arg_program ferry = {
     .version = "1.2",
     .about = "carries checkpoints between formats\n\nIt needs no GPU.",
     .commands = commands,
-    .num_commands = LENGTH(commands),
+    .num_commands = COUNT(commands),
     .hints = hints,
-    .num_hints = LENGTH(hints),
+    .num_hints = COUNT(hints),
     .aliases = aliases,
-    .num_aliases = LENGTH(aliases),
+    .num_aliases = COUNT(aliases),
     .sections = sections,
-    .num_sections = LENGTH(sections),
+    .num_sections = COUNT(sections),
     .add_values = add_values,
 };
 
@@ -248,7 +248,7 @@ static void positional_arguments_can_be_named(void **state)
         {"--load", "a", "--save", "b"}, {"--save=b", "--load-dir=a"}, {"a", "--save", "b"},
         {"--save", "b", "a"},           {"--source", "a", "b"},       {"b", "--source", "a"},
     };
-    for (size_t i = 0; i < LENGTH(lines); i++) {
+    for (size_t i = 0; i < COUNT(lines); i++) {
         struct parsed p;
         assert_int_equal(parse(&convert, &p, lines[i]), OK);
         assert_int_equal(p.num_positional, 2);
@@ -266,8 +266,8 @@ static void options_that_are_noted_keep_their_values(void **state)
         parse(&convert, &p, WORDS("a", "--cp=2", "--bf16", "b", "--context_size", "3")), OK);
     static const char *const want[] = {"--context-size --cp", "2", "--bf16", NULL,
                                        "--context-size --cp", "3"};
-    assert_int_equal(p.options.noted.count, LENGTH(want));
-    for (size_t i = 0; i < LENGTH(want); i++)
+    assert_int_equal(p.options.noted.count, COUNT(want));
+    for (size_t i = 0; i < COUNT(want); i++)
         if (want[i])
             assert_string_equal(p.options.noted.items[i], want[i]);
         else
@@ -377,7 +377,7 @@ static void mistakes_are_named(void **state)
          "--progress: \"torch-dist\" is not one of auto|bar|torch_dist"},
         {{"--progress="}, "--progress: \"\" is not one of auto|bar|torch_dist"},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct parsed p;
         assert_int_equal(parse(&convert, &p, cases[i].words), ERR_USAGE);
         assert_string_equal(p.err.text, cases[i].message);
@@ -395,7 +395,7 @@ static void arguments_are_counted_as_their_names_say(void **state)
         {NULL, 0, 0},    {"A", 1, 1},    {"A B", 2, 2},    {"[A]", 0, 1},
         {"A [B]", 1, 2}, {"A...", 1, 4}, {"[A...]", 0, 4}, {"A [B...]", 1, 4},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct command c = {.name = "x", .positional = cases[i].positional};
         for (size_t n = 0; n <= 4; n++) {
             struct parsed p;
@@ -455,11 +455,11 @@ static void sizes_are_exact_bytes(void **state)
         "20000PB",
     };
     uint64_t bytes;
-    for (size_t i = 0; i < LENGTH(good); i++) {
+    for (size_t i = 0; i < COUNT(good); i++) {
         assert_true(parse_size(good[i].text, &bytes));
         assert_true(bytes == good[i].bytes);
     }
-    for (size_t i = 0; i < LENGTH(bad); i++)
+    for (size_t i = 0; i < COUNT(bad); i++)
         if (parse_size(bad[i], &bytes)) fail_msg("%s", bad[i]);
 }
 
@@ -481,7 +481,7 @@ static void whole_numbers_are_digits_that_fit(void **state)
     assert_true(v == UINT64_MAX);
     assert_true(parse_u64("007", &v));
     assert_int_equal(v, 7);
-    for (size_t i = 0; i < LENGTH(bad); i++)
+    for (size_t i = 0; i < COUNT(bad); i++)
         if (parse_u64(bad[i], &v)) fail_msg("%s", bad[i]);
 }
 
@@ -544,7 +544,7 @@ static void a_command_is_run_and_its_status_is_the_exit_code(void **state)
          "ferry convert: tensor \\x1b[2J\\x07\xC3\xA4\nb\n"},
         {ERR_RANK, NULL, ""}, /* the command has spoken already */
     };
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         outcome = cases[i].status;
         outcome_text = cases[i].text;
         run_main(WORDS("convert", "a", "--tp", "4", "b"));
@@ -628,7 +628,7 @@ static void a_command_has_other_names_with_options_of_their_own(void **state)
         {{"diff", "a"}, "1\n"},
         {{"version"}, "ferry 1.2\n"},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         run_main(cases[i].words);
         assert_int_equal(ran.code, OK);
         assert_string_equal(ran.out, cases[i].out);
@@ -661,7 +661,7 @@ static void wrong_command_lines_end_with_2(void **state)
         {{"--helpp"}, "ferry: unknown option --helpp\n"},
         {{"help", "verfy"}, "ferry: unknown command verfy (did you mean verify?)\n"},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         run_main(cases[i].words);
         assert_int_equal(ran.code, ERR_USAGE);
         assert_string_equal(ran.out, "");
@@ -687,7 +687,7 @@ static void of_several_processes_rank_0_says_first_what_is_wrong(void **state)
         {"1", {"verify", "x"}, OK, "1\n", 0, 1},
     };
     assert_int_equal(setenv("OMPI_COMM_WORLD_SIZE", "2", 1), 0);
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         assert_int_equal(setenv("OMPI_COMM_WORLD_RANK", cases[i].rank, 1), 0);
         const double start = seconds_now();
         run_main(cases[i].words);
@@ -704,7 +704,7 @@ static void of_several_processes_rank_0_says_first_what_is_wrong(void **state)
     assert_true(seconds_now() - start < 1.5);
     static const char *const names[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
                                         "OMPI_COMM_WORLD_SIZE"};
-    for (size_t i = 0; i < LENGTH(names); i++)
+    for (size_t i = 0; i < COUNT(names); i++)
         assert_int_equal(unsetenv(names[i]), 0);
 }
 
@@ -728,7 +728,7 @@ static void help_goes_to_stdout_where_asked_for_and_else_to_stderr(void **state)
 {
     (void)state;
     const char *const *asked[] = {WORDS("--help"), WORDS("-h"), WORDS("help")};
-    for (size_t i = 0; i < LENGTH(asked); i++) {
+    for (size_t i = 0; i < COUNT(asked); i++) {
         run_main(asked[i]);
         assert_int_equal(ran.code, OK);
         assert_string_equal(ran.out, program_help_text);
@@ -777,7 +777,7 @@ static void a_command_tells_its_options_aligned_and_wrapped(void **state)
     (void)state;
     const char *const *asked[] = {WORDS("convert", "--help"), WORDS("convert", "a", "-x", "-h"),
                                   WORDS("help", "convert")};
-    for (size_t i = 0; i < LENGTH(asked); i++) {
+    for (size_t i = 0; i < COUNT(asked); i++) {
         run_main(asked[i]);
         assert_int_equal(ran.code, OK);
         assert_string_equal(ran.out, convert_help_text);
@@ -936,7 +936,7 @@ static void bash_completes_commands_options_and_choices(void **state)
         {"ferry export --t", "--tensor-model-parallel-size --tp --torch-dtype"},
         {"ferry convert --allow-missing \"\"", ""},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         assert_completes(&script, cases[i].words, cases[i].offered);
     strbuf_release(&script);
 }

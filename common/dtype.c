@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 
 const struct dtype_info dtype_infos[NUM_DTYPES] = {
 #define X(id, bits, safetensors, torch, storage) {bits, #id, safetensors, torch, storage},
@@ -55,7 +56,7 @@ bool dtype_from_user(const char *name, enum dtype *dtype)
             return true;
         }
     }
-    for (size_t i = 0; i < sizeof also / sizeof *also; i++)
+    for (size_t i = 0; i < COUNT(also); i++)
         if (strcasecmp(also[i].name, name) == 0) {
             *dtype = also[i].dtype;
             return true;

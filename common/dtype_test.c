@@ -1,3 +1,4 @@
+#include "common/count.h"
 #include "common/dtype.h"
 
 #include <math.h>
@@ -57,7 +58,7 @@ static void users_may_write_a_dtype_in_many_ways(void **state)
         {"f8_e5m2", DT_F8_E5M2},     {"int64", DT_I64},  {"U8", DT_U8},
     };
     enum dtype d;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         assert_true(dtype_from_user(cases[i].name, &d));
         assert_int_equal(d, cases[i].dtype);
     }
@@ -142,7 +143,7 @@ static void elements_have_the_value_that_torch_gives_them(void **state)
         {DT_F8_E8M0, 0, 0x1p-127},
         {DT_F8_E8M0, 0xFF, NAN},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         double value = dtype_load(cases[i].dtype, &cases[i].bits, 0);
         if (isnan(cases[i].value))
             assert_true(isnan(value));

@@ -297,7 +297,7 @@ char *path_real(struct arena *a, const char *path)
 {
     char *real = realpath(path, NULL);
     if (!real) return NULL;
-    char *copy = arena_text(a, real, strlen(real));
+    char *copy = arena_copy_text(a, real);
     free(real);
     return copy;
 }
@@ -393,8 +393,7 @@ enum status folder_list(const char *path, struct arena *a, struct name_list *out
     errno = 0;
     for (struct dirent *e; (e = readdir(dir)); errno = 0)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-            *ARENA_PUSH(a, out->names, out->count, capacity) =
-                arena_text(a, e->d_name, strlen(e->d_name));
+            *ARENA_PUSH(a, out->names, out->count, capacity) = arena_copy_text(a, e->d_name);
     enum status st = errno ? fail_errno(err, ERR_IO, "%s", path) : OK;
     closedir(dir);
     TRY(st);

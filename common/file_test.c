@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "tests/folder.h"
 
 static void put(const char *name, const char *text)
@@ -180,7 +181,7 @@ static void paths_are_joined_and_taken_apart(void **state)
         {"a/b", "a", "b"}, {"a/b///", "a", "b"}, {"a//b", "a", "b"}, {"b", ".", "b"},
         {"/b", "/", "b"},  {"/", "/", ""},       {"", ".", ""},      {"a/.b", "a", ".b"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         assert_string_equal(path_parent(&arena, cases[i].path), cases[i].parent);
         assert_string_equal(path_base(&arena, cases[i].path), cases[i].base);
     }
@@ -197,9 +198,9 @@ static void names_from_files_stay_below_their_folder(void **state)
     static const char *const safe[] = {"a", "a/b", ".a", "..a", "...", "a..", "a/.b/c"};
     static const char *const unsafe[] = {"",      "/a",   "..", ".",    "../a", "a/..",
                                          "a/./b", "a//b", "a/", "a\\b", "/",    "./a"};
-    for (size_t i = 0; i < sizeof safe / sizeof *safe; i++)
+    for (size_t i = 0; i < COUNT(safe); i++)
         assert_true(path_is_safe(safe[i]));
-    for (size_t i = 0; i < sizeof unsafe / sizeof *unsafe; i++)
+    for (size_t i = 0; i < COUNT(unsafe); i++)
         assert_false(path_is_safe(unsafe[i]));
 }
 

@@ -1,3 +1,4 @@
+#include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
 
@@ -14,8 +15,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 static cJSON *parsed(const char *text)
 {
@@ -66,7 +65,7 @@ static void texts_print_as_they_were_written(void **state)
         "[\"\\b\\f\\n\\r\\t\\\"\\\\\\u0001\\u001f\"]",
         "{\"A\":1,\"a\":2}",
     };
-    for (size_t i = 0; i < LENGTH(texts); i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         cJSON *tree = parsed(texts[i]);
         assert_printed(tree, -1, texts[i]);
         cJSON_Delete(tree);
@@ -220,7 +219,7 @@ static const struct {
 static void what_rfc_8259_does_not_allow_is_refused_where_it_stands(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < LENGTH(refusals); i++)
+    for (size_t i = 0; i < COUNT(refusals); i++)
         assert_refused(refusals[i].text, strlen(refusals[i].text), JSON_STRICT,
                        refusals[i].message);
 }
@@ -229,7 +228,7 @@ static void what_rfc_8259_does_not_allow_is_refused_where_it_stands(void **state
 static void cjson_takes_what_the_table_says(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < LENGTH(refusals); i++) {
+    for (size_t i = 0; i < COUNT(refusals); i++) {
         cJSON *tree = cJSON_Parse(refusals[i].text);
         if ((tree != NULL) != (refusals[i].cjson == CJSON_TAKES)) fail_msg("%s", refusals[i].text);
         cJSON_Delete(tree);
@@ -334,7 +333,7 @@ static void integers_are_exact_or_none(void **state)
         {"\"2\"", false, false, 0, 0},
         {"true", false, false, 0, 0},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         cJSON *item = parsed(cases[i].text);
         uint64_t u64 = 0;
         int64_t i64 = 0;
@@ -401,7 +400,7 @@ static void doubles_have_the_digits_of_python(void **state)
         {-INFINITY, "-Infinity"},
         {NAN, "NaN"},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         cJSON *item = json_new_double(cases[i].value);
         assert_printed(item, -1, cases[i].text);
         cJSON_Delete(item);

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/count.h"
 #include "common/json.h"
 #include "common/memory.h"
 #include "common/utf8.h"
@@ -68,7 +70,7 @@ static double unit_of(double bytes, const char **name)
     static const char *const names[] = {"B", "kB", "MB", "GB", "TB", "PB"};
     double unit = 1;
     size_t i = 0;
-    for (; i + 1 < sizeof names / sizeof *names && bytes >= 999.5 * unit; i++)
+    for (; i + 1 < COUNT(names) && bytes >= 999.5 * unit; i++)
         unit *= 1000;
     *name = names[i];
     return unit;
@@ -204,13 +206,6 @@ static void show(struct progress *p, const struct progress_view *v)
     }
     fwrite(p->line.data, 1, p->line.length, stderr);
     p->shown = true;
-}
-
-double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static struct progress_view view_of(struct progress *p, enum progress_event event)

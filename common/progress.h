@@ -18,9 +18,6 @@
 
 enum progress_style { PROGRESS_AUTO, PROGRESS_BAR, PROGRESS_PLAIN, PROGRESS_JSON, PROGRESS_NONE };
 
-/* Seconds since some moment in the past, by a clock that nobody sets. */
-double seconds_now(void);
-
 struct progress;
 
 /* `what` ("converting", not copied) and the total are shown. AUTO is bar on a terminal, else plain.

@@ -1,3 +1,4 @@
+#include "common/count.h"
 #include "common/json.h"
 #include "common/progress.h"
 
@@ -72,7 +73,7 @@ static void units_are_decimal_and_numbers_have_three_digits(void **state)
         {5000000000000, "x  5.00 TB  5.00 TB/s"},
         {5000000000000000000, "x  5000 PB  5000 PB/s"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct progress_view v = {.what = "x", .done_bytes = cases[i].bytes};
         v.bytes_per_second = (double)cases[i].bytes;
         assert_text(PROGRESS_PLAIN, v, cases[i].text);

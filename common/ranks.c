@@ -1,4 +1,5 @@
 #include "common/ranks.h"
+#include "common/count.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static bool parse(const char *text, unsigned *n)
 enum status ranks_from_environment(struct ranks *out, struct error *err)
 {
     *out = (struct ranks){.rank = 0, .size = 1};
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+    for (size_t i = 0; i < COUNT(launchers); i++) {
         const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
         if (!rank || !size || !*rank || !*size) continue;
         out->share_output = launchers[i].shares_output;

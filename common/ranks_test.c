@@ -1,5 +1,6 @@
 #include "common/ranks.h"
 
+#include "common/count.h"
 #include "tests/testing.h"
 
 static const char *const names[] = {"RANK",
@@ -17,7 +18,7 @@ static const char *const names[] = {"RANK",
 /* Variables and their values, up to NULL, and nothing else. */
 static void environment(const char *const *pairs)
 {
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; i < COUNT(names); i++)
         assert_int_equal(unsetenv(names[i]), 0);
     for (; *pairs; pairs += 2)
         assert_int_equal(setenv(pairs[0], pairs[1], 1), 0);
@@ -94,7 +95,7 @@ static void nonsense_is_refused(void **state)
     const char *const pairs[][2] = {{"4", "4"},    {"-1", "4"},  {"0", "0"},
                                     {"1x", "4"},   {"1", "4.5"}, {"0", "99999999999999999999"},
                                     {"0", "65537"}};
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    for (size_t i = 0; i < COUNT(pairs); i++) {
         ENVIRONMENT("RANK", pairs[i][0], "WORLD_SIZE", pairs[i][1]);
         assert_fails(ranks_from_environment(&r, &err), ERR_USAGE, "which is not a rank");
     }

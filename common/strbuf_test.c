@@ -1,3 +1,4 @@
+#include "common/count.h"
 #include "common/strbuf.h"
 #include "common/utf8.h"
 
@@ -96,7 +97,7 @@ static void what_could_disturb_a_terminal_is_escaped(void **state)
          "\\xc2\\x9b31m"}, /* U+009B is CSI, as ESC [ is */
         {"\xC2\xA0", "\xC2\xA0"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct strbuf s = {0};
         strbuf_add_escaped(&s, cases[i].text, strlen(cases[i].text));
         assert_string_equal(s.data, cases[i].escaped);
@@ -139,7 +140,7 @@ static void utf8_sequences_are_those_of_the_standard(void **state)
         {"\xF1\x80\x80\xC0", 0},
         {"\xFF", 0},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         assert_int_equal(utf8_sequence(cases[i].text, strlen(cases[i].text)), cases[i].length);
     assert_int_equal(utf8_sequence("", 0), 0);
     assert_int_equal(utf8_sequence("\0", 1), 1);

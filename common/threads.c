@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "common/memory.h"
 
 typedef enum status task_fn(void *context, size_t index, unsigned worker, struct error *err);
@@ -109,7 +110,7 @@ static void on_signal(int number)
 void interrupt_install(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+    for (size_t i = 0; i < COUNT(signals); i++) {
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
         sigemptyset(&action.sa_mask);
         sigaction(signals[i], NULL, &old);

@@ -241,7 +241,7 @@ static size_t anchor_slot(struct reader *r, const char *name)
     size_t slot = r->num_anchored;
     if (map_get(&r->anchors, name, &slot)) return slot;
     *ARENA_PUSH(&r->names, r->anchored, r->num_anchored, r->capacity) = NULL;
-    map_add(&r->anchors, arena_text(&r->names, name, strlen(name)), slot, NULL);
+    map_add(&r->anchors, arena_copy_text(&r->names, name), slot, NULL);
     return slot;
 }
 

@@ -1,3 +1,4 @@
+#include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
@@ -12,8 +13,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 static char path[] = "/tmp/ferry-yaml-test-XXXXXX";
 
@@ -112,7 +111,7 @@ static void plain_scalars_are_what_pyyaml_takes_them_for(void **state)
         {"307445734561825860:15", "18446744073709551615"},
     };
     // clang-format on
-    for (size_t i = 0; i < LENGTH(cases); i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         assert_string_equal(read_as_json(cases[i].yaml), cases[i].json);
 }
 
@@ -213,7 +212,7 @@ static void what_we_cannot_keep_is_refused_where_it_stands(void **state)
         {"a: \xFF\n", "byte 3: invalid leading UTF-8 octet"},
         {"a: \x01\n", "byte 3: control characters are not allowed"},
     };
-    for (size_t i = 0; i < LENGTH(cases); i++)
+    for (size_t i = 0; i < COUNT(cases); i++)
         assert_refused(cases[i].yaml, cases[i].message);
 }
 
@@ -324,7 +323,7 @@ static void text_that_would_read_as_something_else_is_quoted(void **state)
     cJSON *tree = cJSON_CreateArray(), *back;
     struct strbuf out = {0};
     struct error err = {0};
-    for (size_t i = 0; i < LENGTH(texts); i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         cJSON *member = cJSON_CreateObject();
         cJSON_AddItemToObject(member, texts[i], cJSON_CreateString(texts[i]));
         cJSON_AddItemToArray(tree, member);
@@ -410,7 +409,7 @@ static void add_random_text(struct strbuf *out)
     strbuf_clear(out);
     strbuf_add_text(out, "");
     for (unsigned n = random_below(12); n; n--)
-        strbuf_add_text(out, parts[random_below(LENGTH(parts))]);
+        strbuf_add_text(out, parts[random_below(COUNT(parts))]);
 }
 
 static cJSON *random_tree(unsigned depth)

@@ -3,22 +3,19 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "common/strbuf.h"
-#include "convert/megatron_args.h"
+#include "common/text.h"
+#include "convert/megatron/megatron_args.h"
 
 /* ---- fields ---- */
-
-static bool same_text(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
 
 /* What a layer has or not, of which model_fields has no line. */
 static const struct {
     const char *name;
     bool (*has)(const struct model_config *c, uint64_t layer);
 } by_layer[] = {{"moe_layers", model_layer_is_moe}, {"window_layers", model_layer_slides}};
-enum { NUM_BY_LAYER = sizeof by_layer / sizeof *by_layer };
+enum { NUM_BY_LAYER = COUNT(by_layer) };
 
 static bool same_layers(unsigned i, const struct model_config *a, const struct model_config *b)
 {
@@ -60,16 +57,11 @@ const char *model_config_text(const struct model_config *c, const char *field, s
     return f ? scalar_text(field_get(&f->field, c), &style, a) : style.none;
 }
 
-static bool is_text(const char *text, const char *other)
-{
-    return text && strcmp(text, other) == 0;
-}
-
 /* Whether frequencies depend on how many positions the model was made for. */
 static bool counts_positions(const struct model_config *c)
 {
-    return is_text(c->position_embedding_type, "rope") && !c->rope_original_max_position &&
-           (is_text(c->rope_type, "dynamic") || is_text(c->rope_type, "yarn"));
+    return text_equal(c->position_embedding_type, "rope") && !c->rope_original_max_position &&
+           (text_equal(c->rope_type, "dynamic") || text_equal(c->rope_type, "yarn"));
 }
 
 /* How the vocabulary is stored. */
@@ -140,7 +132,7 @@ static bool is_given(const struct model_config *c, const char *field)
  * model is built. */
 static const char *activation_of_args(const char *activation)
 {
-    return is_text(activation, "gelu_tanh") ? "gelu" : activation;
+    return text_equal(activation, "gelu_tanh") ? "gelu" : activation;
 }
 
 /* same[0]: whether side 1, said by args, reads as side 0 does; same[1]: the other way round. */
@@ -193,13 +185,13 @@ size_t config_differences(const struct checkpoint *a, const struct checkpoint *b
     take_idle(&x.configs[1], &x.configs[0]);
     for (unsigned i = 0; i < 2; i++) {
         x.by_args[i] = model_config_through_args(&x.configs[i], arena);
-        if (same_text(activation_of_args(x.by_args[i].activation_func),
-                      activation_of_args(x.configs[1 - i].activation_func)))
+        if (text_equal(activation_of_args(x.by_args[i].activation_func),
+                       activation_of_args(x.configs[1 - i].activation_func)))
             x.by_args[i].activation_func = x.configs[1 - i].activation_func;
         take_idle(&x.by_args[i], &x.configs[1 - i]);
     }
     find(&x, true);
-    if (!same_text(a->beyond, b->beyond))
+    if (!text_equal(a->beyond, b->beyond))
         *ARENA_PUSH(arena, x.found, x.num_found, x.capacity) = (struct config_difference){
             "beyond",
             {a->beyond ? a->beyond : "nothing", b->beyond ? b->beyond : "nothing"},

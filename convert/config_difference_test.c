@@ -1,9 +1,10 @@
 /* In which fields two checkpoints describe other models; golden checkpoints of Megatron beside the
  * config.json of the models that they were made of. */
+#include "common/count.h"
 #include "convert/config_difference.h"
-#include "convert/megatron_args.h"
+#include "convert/map/testing_models.h"
+#include "convert/megatron/megatron_args.h"
 #include "convert/source.h"
-#include "convert/testing_models.h"
 
 #define MEGATRON "tests/golden/megatron/"
 
@@ -76,7 +77,7 @@ static void fields_that_change_what_is_computed_are_told_from_those_that_do_not(
         {"gpt2", "", "'scale_attn_weights':false", "softmax_scale 0 1;", ""},
         {"gpt2", "", "'activation_function':'relu'", "activation_func gelu_tanh relu;", ""},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct checkpoint a = said_by_json(cases[i].family, cases[i].a),
                           b = said_by_json(cases[i].family, cases[i].b);
         assert_string_equal(list(&a, &b, EFFECT_COMPUTES), cases[i].computes);
@@ -150,7 +151,7 @@ static void golden_checkpoints_describe_the_models_that_they_were_made_of(void *
         {MEGATRON "qwen3-moe-HEAD-tp2pp3/checkpoint", MEGATRON "models/qwen3_moe"},
         {MEGATRON "llama-bridge-0.3.1/checkpoint", MEGATRON "models/llama"},
     };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    for (size_t i = 0; i < COUNT(pairs); i++) {
         struct source_options o = {0};
         struct checkpoint sides[2];
         for (unsigned k = 0; k < 2; k++)

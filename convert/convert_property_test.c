@@ -3,7 +3,8 @@
  * it, FERRY_TEST_CASE picks one. */
 #include "ckpt/digest.h"
 #include "ckpt/testing_layout.h"
-#include "convert/record.h"
+#include "common/count.h"
+#include "convert/cli/record.h"
 #include "convert/testing_hf.h"
 
 enum { CASES = 500, STEPS = 4, MAX_WORDS = 40 };
@@ -396,7 +397,7 @@ static void random_models_survive_random_conversions(void **state)
     }
     if (only) run_case(strtoull(only, NULL, 10), &tally);
     if (only || cases < CASES) return;
-    assert_true(maps.num_maps <= sizeof tally.families / sizeof *tally.families);
+    assert_true(maps.num_maps <= COUNT(tally.families));
     assert_in_range(tally.refused, CASES / 10, STEPS * cases);
     for (size_t i = 0; i < maps.num_maps; i++)
         assert_true(tally.families[i]);

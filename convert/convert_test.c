@@ -3,7 +3,8 @@
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
-#include "convert/testing_models.h"
+#include "common/count.h"
+#include "convert/map/testing_models.h"
 
 /* The names in a folder's weights, a blank behind each. */
 static const char *weight_names(const char *folder)
@@ -165,7 +166,7 @@ static void parts_of_one_tensor_must_be_of_one_dtype_or_cast(void **state)
     const char *others[] = {"layers.0", "k_proj", "v_proj", "o_proj",
                             "mlp",      "norm",   "embed",  "lm_"};
     const char *only = f32;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    for (size_t i = 0; i < COUNT(others); i++)
         only = make_without(arena_printf(&scratch, "only%zu", i), only, others[i]);
     assert_ok(file_copy(path_join(&scratch, rest, "model.safetensors"),
                         path_join(&scratch, mixed, "model-00001-of-00002.safetensors"), false,
@@ -340,7 +341,7 @@ static void a_config_of_another_model_is_refused(void **state)
     };
     assert_ok(CONVERT(hf, ckpt));
     assert_ok(folder_create(c, &err));
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < COUNT(wrong); i++) {
         cJSON *tree = json_tree("{" MIXTRAL ",'tie_word_embeddings':false}"),
               *patch = json_tree(arena_printf(&scratch, "{%s}", wrong[i][0]));
         struct strbuf text = {0};
@@ -468,7 +469,7 @@ static void iterations_are_found_or_refused(void **state)
     assert_fails(CONVERT(root, out, "--to=hf", "--ckpt-step=8"), ERR_IO,
                  "no folder iter_0000008, which --ckpt-step names");
     assert_fails(CONVERT(hf, out, "--ckpt-step=8"), ERR_USAGE, "a Hugging Face folder has no iter");
-    for (size_t i = 0; i < sizeof trackers / sizeof *trackers; i++) {
+    for (size_t i = 0; i < COUNT(trackers); i++) {
         rewrite(root, tracker, trackers[i][0]);
         assert_int_not_equal(CONVERT(root, out, "--to=hf"), OK);
         if (!strstr(err.text, trackers[i][1])) fail_msg("%s: %s", trackers[i][0], err.text);
@@ -551,7 +552,7 @@ static void a_base_models_names_are_read_in_every_family(void **state)
         "qwen3",
         "mixtral','num_local_experts':2,'x':'",
         "qwen3_moe','num_experts':8,'moe_intermediate_size':4,'x':'"};
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+    for (size_t i = 0; i < COUNT(families); i++) {
         const char *members = arena_printf(&scratch, "'model_type':'%s'," SIZES, families[i]);
         const char *whole = make(arena_printf(&scratch, "whole%zu", i), members, NULL);
         const char *base = make(arena_printf(&scratch, "base%zu", i), members, NULL);
@@ -597,7 +598,7 @@ static void options_without_a_use_are_refused(void **state)
         {"--to=torch", "--max-shard-size=5GB"},
         {"--to=torch_dist", "--max-shard-size=5GB"},
     };
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+    for (size_t i = 0; i < COUNT(flags); i++)
         assert_fails(CONVERT(hf, out, flags[i][0], flags[i][1]), ERR_USAGE, ", which has none");
     assert_fails(CONVERT(hf, out, "--torch-dtype=int8"), ERR_USAGE, "one of bfloat16, float16");
     assert_fails(CONVERT(hf, out, "--make-vocab-size-divisible-by=4000000000"), ERR_USAGE,
@@ -701,7 +702,7 @@ static void configs_that_do_not_fit_the_tensors_are_refused(void **state)
     assert_ok(folder_create(folder, &err));
     assert_ok(file_copy(path_join(&scratch, tiny, "model.safetensors"),
                         path_join(&scratch, folder, "model.safetensors"), false, &err));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         const char *at = strstr(text, cases[i].from);
         assert_non_null(at);
         rewrite(folder, "config.json",

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include "common/arena.h"
+#include "common/count.h"
 #include "common/file.h"
 
 /* What one program writes has several marks: a row each, with the same words. */
@@ -102,7 +103,7 @@ static const struct foreign rows[] = {
     {{"*.pt"}, TORCH_FILE}, {{"*.pth"}, TORCH_FILE}, {{"*.ckpt"}, TORCH_FILE}, {{"*.bin"}, TORCH_FILE},
 };
 // clang-format on
-enum { NUM_ROWS = sizeof rows / sizeof *rows };
+enum { NUM_ROWS = COUNT(rows) };
 
 static bool any_matches(const char *glob, const struct name_list *names)
 {
@@ -114,7 +115,7 @@ static bool any_matches(const char *glob, const struct name_list *names)
 static bool row_fits(const struct foreign *f, bool is_folder, const struct name_list *names)
 {
     if (is_folder ? !f->is_folder : !f->is_file) return false;
-    for (size_t i = 0; i < sizeof f->names / sizeof *f->names; i++)
+    for (size_t i = 0; i < COUNT(f->names); i++)
         if (f->names[i] && !any_matches(f->names[i], names)) return false;
     return true;
 }

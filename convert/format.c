@@ -1,4 +1,5 @@
 #include "convert/format.h"
+#include "common/count.h"
 
 #include <string.h>
 
@@ -36,7 +37,7 @@ static const char *const hf_weights[] = {"model.safetensors", "pytorch_model.bin
                                          "*.safetensors.index.json", "*.bin.index.json", NULL};
 static const struct format_contents hf_contents = {
     .paths = hf_paths,
-    .num_paths = sizeof hf_paths / sizeof *hf_paths,
+    .num_paths = COUNT(hf_paths),
     .signs = {hf_config, hf_weights},
     .lacks = "config.json and weights",
 };
@@ -80,7 +81,7 @@ static const char *const megatron_roots[] = {
     "iter_*", "release", "latest_checkpointed_iteration.txt", "latest_train_state.pt", NULL};
 static const struct format_contents megatron_contents = {
     .paths = megatron_paths,
-    .num_paths = sizeof megatron_paths / sizeof *megatron_paths,
+    .num_paths = COUNT(megatron_paths),
     .signs = {megatron_weights, NULL},
     .lacks = ".metadata or mp_rank_* folder",
     .companion_folders = "ferry-hf hf",
@@ -118,14 +119,14 @@ static const struct format *const formats[] = {FORMATS(FORMAT_ROW, FORMAT_ROW, F
 
 const struct format *format_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+    for (size_t i = 0; i < COUNT(formats); i++)
         if (strcmp(formats[i]->name, name) == 0) return formats[i];
     return NULL;
 }
 
 const struct format *format_of_path(const char *path)
 {
-    for (size_t i = sizeof formats / sizeof *formats; i-- > 0;)
+    for (size_t i = COUNT(formats); i-- > 0;)
         if (formats[i]->source->matches(path)) return formats[i];
     return NULL;
 }

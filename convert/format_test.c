@@ -1,5 +1,6 @@
 #include "convert/format.h"
 
+#include "common/count.h"
 #include "common/file.h"
 #include "tests/testing.h"
 
@@ -45,7 +46,7 @@ static void a_folder_is_recognised_by_what_lies_in_it(void **state)
     char folder[] = "/tmp/ferry-format-test-XXXXXX";
     arena_init(&a);
     assert_non_null(mkdtemp(folder));
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+    for (size_t i = 0; i < COUNT(entries); i++) {
         const char *path = path_join(&a, folder, entries[i].name);
         assert_ok(folder_create(path_parent(&a, path), &err));
         assert_ok(file_write_all(path, "{}", 2, false, &err));

@@ -1,9 +1,10 @@
 /* What a naming exports it imports again: each logical tensor of a model becomes elements of own
  * ones, and these the same logical tensor, element by element, however the own ones are cut. */
+#include "common/count.h"
 #include "convert/format.h"
-#include "convert/megatron_target.h"
+#include "convert/map/testing_models.h"
+#include "convert/megatron/megatron_target.h"
 #include "convert/naming.h"
-#include "convert/testing_models.h"
 
 #define GPT2                                                                                       \
     "'model_type':'gpt2','n_embd':24,'n_layer':2,'n_head':4,'n_positions':16,'vocab_size':11"
@@ -185,7 +186,7 @@ static void what_is_exported_is_imported_again(void **state)
 {
     (void)state;
     static const char *const models[] = {LLAMA, MIXTRAL, QWEN2, GPT2};
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    for (size_t i = 0; i < COUNT(models); i++) {
         const char *folder = make(arena_printf(&scratch, "hf%zu", i), models[i], NULL);
         go(folder, &naming_hf, 0, true, NULL);
         for (unsigned stacks = 0; stacks < 4; stacks++)
@@ -228,7 +229,7 @@ static void own_tensors_are_named_as_the_program_has_them(void **state)
         {&naming_megatron, 0, "embedding.word_embeddings.weight", "[12, 8]"},
     };
     const char *folder = make("hf", MIXTRAL, NULL);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         const bool hf = cases[i].naming == &naming_hf;
         struct expecting want = {cases[i].name, cases[i].shape, false};
         struct trip x;

@@ -4,7 +4,7 @@
 #include "ckpt/executor.h"
 #include "ckpt/load.h"
 #include "convert/format.h"
-#include "convert/testing_models.h"
+#include "convert/map/testing_models.h"
 
 enum { RANKS = 2, FILES = 3, PADDED_VOCAB = 12 };
 

@@ -11,7 +11,7 @@
 #include "common/memory.h"
 #include "convert/foreign.h"
 #include "convert/format.h"
-#include "convert/params.h"
+#include "convert/map/params.h"
 #include "formats/hf_folder.h"
 #include "formats/hub_cache.h"
 

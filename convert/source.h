@@ -7,7 +7,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "common/args.h"
-#include "convert/model_map.h"
+#include "convert/map/model_map.h"
 
 struct source_options {
     /* Folder, or model in the hub's cache, with a config.json that says what the checkpoint does

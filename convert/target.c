@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/sha256.h"
@@ -43,7 +44,7 @@ size_t out_tensors_add(struct out_tensors *all, struct arena *a, const struct ow
     if (map_get(&all->names, own->name, &at)) return at;
     struct out_tensor *o = ARENA_PUSH(a, all->items, all->count, all->capacity);
     *o = (struct out_tensor){
-        .name = arena_text(a, own->name, strlen(own->name)),
+        .name = arena_copy_text(a, own->name),
         .dtype = own->dtype,
         .num_dims = own->num_dims,
         .shape = arena_copy(a, own->shape, own->num_dims * sizeof *own->shape),
@@ -122,9 +123,9 @@ bool is_companion(const char *name)
                                        "*.py",   "LICENSE*", "README*"};
     static const char *const without[] = {"*.safetensors.index.json", "*.bin.index.json",
                                           "ferry.json", "integrity.json", ".*"};
-    for (size_t i = 0; i < sizeof without / sizeof *without; i++)
+    for (size_t i = 0; i < COUNT(without); i++)
         if (fnmatch(without[i], name, 0) == 0) return false;
-    for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+    for (size_t i = 0; i < COUNT(with); i++)
         if (fnmatch(with[i], name, 0) == 0) return true;
     return false;
 }

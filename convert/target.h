@@ -7,7 +7,7 @@
 #include "ckpt/publish.h"
 #include "common/args.h"
 #include "common/sha256.h"
-#include "convert/model_map.h"
+#include "convert/map/model_map.h"
 
 struct target_options {
     const struct format *format;  /* convert/format.h */

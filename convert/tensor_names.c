@@ -125,7 +125,7 @@ static struct hf_tensor *hf_tensor_of(struct hf_search *x, const struct mapped_p
     struct hf_tensor *h = ARENA_PUSH(a, x->found, x->count, x->capacity);
     *h = (struct hf_tensor){
         .named = {.kind = NAME_HF,
-                  .name = arena_text(a, part->hf_name, strlen(part->hf_name)),
+                  .name = arena_copy_text(a, part->hf_name),
                   .dtype = logical->dtype,
                   .num_dims = part->num_dims,
                   .shape = arena_copy(a, part->shape, part->num_dims * sizeof *part->shape)}};

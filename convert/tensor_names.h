@@ -4,7 +4,7 @@
 #define FERRY_CONVERT_TENSOR_NAMES_H
 
 #include "ckpt/checkpoint.h"
-#include "convert/model_map.h"
+#include "convert/map/model_map.h"
 
 enum name_kind { NAME_LOGICAL, NAME_STORED, NAME_HF };
 

@@ -4,8 +4,9 @@
 #define FERRY_CONVERT_TESTING_HF_H
 
 #include "ckpt/panel.h"
+#include "common/count.h"
 #include "convert/source.h"
-#include "convert/testing.h"
+#include "convert/testing_convert.h"
 #include "formats/hf_folder.h"
 #include "formats/safetensors.h"
 
@@ -106,7 +107,7 @@ static inline enum status add_hf_tensor(void *context, const struct mapped_tenso
     for (size_t i = 0; i < t->num_parts; i++) {
         const struct mapped_part *p = &t->parts[i];
         if (i && strcmp(p->hf_name, t->parts[i - 1].hf_name) == 0) continue;
-        assert_true(m->count < sizeof m->tensors / sizeof *m->tensors);
+        assert_true(m->count < COUNT(m->tensors));
         m->tensors[m->count++] = (struct safetensors_out){
             .name = arena_printf(&scratch, "%s", p->hf_name),
             .dtype = m->choose(m->context, t->name),

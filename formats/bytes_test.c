@@ -5,6 +5,7 @@
 
 #include "common/arena.h"
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/threads.h"
 #include "tests/testing.h"
 
@@ -105,7 +106,7 @@ static void open_deflated(struct source *s)
 static void (*const openers[])(struct source *s) = {
     open_plain, open_direct, open_memory, open_part_of_memory, open_ends, open_deflated,
 };
-enum { NUM_OPENERS = sizeof openers / sizeof *openers };
+enum { NUM_OPENERS = COUNT(openers) };
 
 static struct source *open_source(size_t i)
 {
@@ -243,7 +244,7 @@ static void ends_of_few_bytes_do_not_overlap(void **state)
     static const uint64_t sizes[] = {0, 1, 1023, 1024, 1025, 2047, 2048, 2049};
     struct bytes_ends ends;
     unsigned char got[3000];
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         struct bytes whole = bytes_of_memory(contents, sizes[i]), b;
         assert_ok(bytes_keep_ends(&b, &ends, &whole, &err));
         for (size_t at = 0; at <= sizes[i]; at += 1 + sizes[i] / 50) {

@@ -445,8 +445,7 @@ static enum status add_tensor(struct adder *a, const struct open_tensor *t, stru
     enum status st = stored_add_tensor(a->s, name, strlen(name), dtype, e->tensor->num_dims,
                                        e->tensor->shape, &out, err);
     if (st) return fail_in(err, "%s", a->o->folder);
-    if (e->nested_path)
-        out->nested_path = arena_text(&a->s->arena, e->nested_path, strlen(e->nested_path));
+    if (e->nested_path) out->nested_path = arena_copy_text(&a->s->arena, e->nested_path);
     out->pieces = arena_array(&a->s->arena, t->num_items, sizeof *out->pieces);
     for (size_t i = 0; i < t->num_items; i++)
         add_piece(a, out, &a->o->items[t->first_item + i]);
@@ -462,8 +461,7 @@ static enum status add_object(struct adder *a, struct open *o, const struct meta
     TRY(check_place(o, p, e->name, err));
     struct stored_object *out =
         stored_add_object(a->s, name, file_of(a, p->path), p->offset, p->length);
-    if (e->nested_path)
-        out->nested_path = arena_text(&a->s->arena, e->nested_path, strlen(e->nested_path));
+    if (e->nested_path) out->nested_path = arena_copy_text(&a->s->arena, e->nested_path);
     return OK;
 }
 

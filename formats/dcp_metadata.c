@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "common/count.h"
 #include "common/memory.h"
 #include "formats/dcp_internal.h"
 #include "formats/pickle.h"
@@ -199,7 +200,7 @@ static void *built(void *context, const char *class_name, const struct value *v)
         {"BytesStorageMetadata", make_bytes},
         {"WriteItem", make_bytes},
     };
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+    for (size_t i = 0; i < COUNT(classes); i++)
         if (strcmp(class_name, classes[i].class_name) == 0) return classes[i].make(context, v);
     return NULL;
 }

@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "formats/pickle.h"
 #include "formats/torch.h"
 #include "tests/testing.h"
@@ -219,7 +220,7 @@ static void items_that_hold_something_else_are_refused(void **state)
         {DT_I32, 2, sizes, NULL}, /* of one size: the item counts, with a warning */
     };
     write_folder(sizes, (const struct box[]){{{0, 0}, {2, 3}}}, 1);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         struct file_stamp stamp;
         assert_ok(file_stamp(in_folder(paths[0]), &stamp, &err));
         struct dcp_chunk c = {zero, rows[i].sizes, 0, 0, stamp.size_bytes};
@@ -496,7 +497,7 @@ static void folders_of_other_programs_open_whole(void **state)
         {"megatron/qwen2-HEAD-tp2pp2/checkpoint/iter_0000010", 9, 9},
         {"megatron/llama-0.12.0-tp2pp2/checkpoint/iter_0000010", 9, 20},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         struct value *v;
         stored_release(&s);
         stored_init(&s);

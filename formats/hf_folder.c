@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "common/json.h"
 #include "common/memory.h"
 #include "formats/hub_cache.h"
@@ -24,7 +25,7 @@ static const struct spelling spellings[] = {
     {"model.safetensors", "model.safetensors.index.json", "model-", ".safetensors"},
     {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-", ".bin"},
 };
-enum { NUM_SPELLINGS = sizeof spellings / sizeof *spellings };
+enum { NUM_SPELLINGS = COUNT(spellings) };
 
 struct folder {
     struct stored *s;

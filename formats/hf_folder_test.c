@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "formats/safetensors.h"
 #include "tests/testing.h"
 
@@ -156,7 +157,7 @@ static void broken_indexes_are_refused(void **state)
         {"{\"weight_map\":{}}", "is empty"},
         {"{\"weight_map\":{\"a\":1}}", "is not a string"},
     };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         write_text("model.safetensors.index.json", texts[i][0]);
         is_refused(ERR_CORRUPT, texts[i][1]);
         unlink(in_folder("model.safetensors.index.json"));

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "common/file.h"
 
 enum { REF_CAP = 4096 };
@@ -40,7 +41,7 @@ static const char *cache_folder(struct arena *a)
                   {"HF_HOME", "hub"},
                   {"XDG_CACHE_HOME", "huggingface/hub"},
                   {"HOME", ".cache/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    for (size_t i = 0; i < COUNT(places); i++) {
         const char *folder = folder_of(a, places[i].variable);
         if (folder) return *places[i].below ? path_join(a, folder, places[i].below) : folder;
     }

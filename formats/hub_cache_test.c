@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "common/count.h"
 #include "tests/testing.h"
 
 static void names_are_parsed(void **state)
@@ -21,12 +22,12 @@ static void names_are_parsed(void **state)
     struct hub_name name;
     (void)state;
     arena_init(&a);
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < COUNT(good); i++) {
         if (!hub_name_parse(&a, good[i].text, &name)) fail_msg("%s", good[i].text);
         assert_string_equal(name.model, good[i].model);
         assert_string_equal(name.revision, good[i].revision);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < COUNT(bad); i++)
         if (hub_name_parse(&a, bad[i], &name)) fail_msg("%s", bad[i]);
     arena_release(&a);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "formats/sniff.h"
 
 static const char magic[9] = "MMIDIDX\0";
@@ -58,7 +59,7 @@ static const struct element {
 };
 // clang-format on
 
-enum { NUM_ELEMENTS = sizeof elements / sizeof *elements };
+enum { NUM_ELEMENTS = COUNT(elements) };
 
 static const struct element *element_of(enum dtype dtype)
 {
@@ -301,7 +302,7 @@ static enum status open_raw(struct indexed_dataset *d, const char *path, enum dt
     if (i == NUM_ELEMENTS)
         return fail(err, ERR_UNSUPPORTED, "%s: raw token ids of %s, expected U16 or U32", path,
                     dtype_infos[dtype].name);
-    TRY(bytes_open(&d->data, arena_text(&d->arena, path, strlen(path)), NULL, err));
+    TRY(bytes_open(&d->data, arena_copy_text(&d->arena, path), NULL, err));
     if (d->data.size_bytes % dtype_bytes(dtype))
         return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " bytes, expected a multiple of %zu", path,
                     d->data.size_bytes, dtype_bytes(dtype));

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "common/file.h"
 #include "tests/testing.h"
 
@@ -226,7 +227,7 @@ static void check_random(uint64_t *seed)
     struct indexed_dataset d;
     int64_t *stream;
     uint64_t n[MOST_SEQUENCES + 1];
-    size_t kind = test_below(seed, sizeof codes / sizeof *codes);
+    size_t kind = test_below(seed, COUNT(codes));
     make_random(seed, kind);
     write_both();
     assert_ok(indexed_dataset_open(&d, prefix, &err));
@@ -377,7 +378,7 @@ static void counts_and_file_must_agree(void **state)
     assert_fails(open_made(), ERR_CORRUPT, "but 61 bytes follow");
     made.modes = 3;
     assert_fails(open_made(), ERR_CORRUPT, "but 64 bytes follow");
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < COUNT(wrong); i++) {
         struct strbuf index = {0};
         const uint64_t counts[] = {wrong[i].sequences, wrong[i].entries};
         make_small();

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/utf8.h"
 #include "formats/pickle_internal.h"
 
@@ -49,7 +50,7 @@ static bool storage_class(const char *name, bool *typed, enum dtype *dtype)
         *dtype = DT_U8;
         return true;
     }
-    for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++)
+    for (size_t i = 0; i < COUNT(quantised); i++)
         if (strcmp(quantised[i].name, name) == 0) {
             *dtype = quantised[i].dtype;
             return true;
@@ -129,7 +130,7 @@ enum status pickle_persistent(struct pickle_reader *r, const struct value *id, s
     struct value *v = pool_value(&r->pool, VALUE_STORAGE);
     struct value_storage *s = v->storage = arena_alloc(r->pool.arena, sizeof *s);
     const char *location = value_as_text(id->items[3]);
-    s->location = location ? arena_text(r->pool.arena, location, strlen(location)) : "";
+    s->location = location ? arena_copy_text(r->pool.arena, location) : "";
     TRY(set_class(r, s, id->items[1], err));
     TRY(set_key(r, s, id->items[2], err));
     TRY(set_numel(r, s, id->items[4], err));
@@ -368,8 +369,7 @@ static enum status rebuild_from_type(struct pickle_reader *r, struct value *args
         args->items[2]->kind != VALUE_TUPLE)
         return OK;
     struct value *function = args->items[0], *state = args->items[3];
-    call_function *run =
-        find_call(tensor_calls, sizeof tensor_calls / sizeof *tensor_calls, function);
+    call_function *run = find_call(tensor_calls, COUNT(tensor_calls), function);
     if (run) TRY(run(r, args->items[2], out, err));
     if (*out) return OK;
     *out = reader_object(r, &(struct value_object){
@@ -526,9 +526,8 @@ enum status pickle_call(struct pickle_reader *r, struct value *callable, struct 
 {
     *out = NULL;
     if (callable->kind != VALUE_GLOBAL) return OK;
-    call_function *run =
-        find_call(tensor_calls, sizeof tensor_calls / sizeof *tensor_calls, callable);
-    if (!run) run = find_call(other_calls, sizeof other_calls / sizeof *other_calls, callable);
+    call_function *run = find_call(tensor_calls, COUNT(tensor_calls), callable);
+    if (!run) run = find_call(other_calls, COUNT(other_calls), callable);
     return run ? run(r, args, out, err) : OK;
 }
 
@@ -550,7 +549,7 @@ void pickle_modern_name(const char **module, const char **name)
         {"UserDict", NULL, "collections", NULL},
         {"UserList", NULL, "collections", NULL},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         if (strcmp(*module, rows[i].module) != 0) continue;
         if (rows[i].name && strcmp(*name, rows[i].name) != 0) continue;
         *module = rows[i].new_module;

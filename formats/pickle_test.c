@@ -1,5 +1,6 @@
 #include "formats/pickle.h"
 
+#include "common/count.h"
 #include "tests/testing.h"
 
 static struct arena a;
@@ -539,7 +540,7 @@ static void the_smallest_opcodes_are_written(void **state)
         {(int64_t)1 << 39, "\x8A\6\0\0\0\0\x80\0", 8},
         {INT64_MIN, "\x8A\x08\0\0\0\0\0\0\0\x80", 10},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         strbuf_clear(&stream);
         pickle_put_int(&stream, rows[i].v);
         assert_int_equal(stream.length, rows[i].length);
@@ -585,9 +586,9 @@ static void what_was_read_is_written_and_reads_the_same(void **state)
             "(" STORAGE("FloatStorage", "\x01") "K\0))" HOOKS "tR" HOOKS "tR."),
 #undef ROW
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         const struct value *v = read_bytes(rows[i].bytes, rows[i].length);
-        char *before = arena_text(&a, printed(v), strlen(printed(v)));
+        char *before = arena_copy_text(&a, printed(v));
         assert_string_equal(printed(written_and_read(v)), before);
     }
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/memory.h"
 #include "common/utf8.h"
 #include "formats/pickle_internal.h"
@@ -249,7 +250,7 @@ static void count_references(struct writer *w, const struct value *root)
         const struct value_object *o = v->object;
         const struct value *parts[] = {o->callable, o->args,  o->kwargs, o->state,
                                        o->items,    o->pairs, o->rebuild};
-        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        for (size_t i = 0; i < COUNT(parts); i++)
             count_one(w, parts[i]);
     }
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "common/count.h"
 #include "tests/testing.h"
 
 static struct error err;
@@ -147,7 +148,7 @@ static void what_is_no_safetensors_is_called_by_its_name(void **state)
         {"short", "5 bytes; a safetensors header needs 8"},
         {"12345678", "at most 100000000"},
     };
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    for (size_t i = 0; i < COUNT(files); i++) {
         FILE *f = fopen(path, "wb");
         fputs(files[i].content, f);
         fclose(f);

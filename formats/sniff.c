@@ -1,4 +1,5 @@
 #include "formats/sniff.h"
+#include "common/count.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -65,7 +66,7 @@ static bool is_of(const struct kind *k, const uint8_t *head, size_t bytes)
 
 const char *sniff_name(const uint8_t *head, size_t bytes)
 {
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; i < COUNT(kinds); i++)
         if (kinds[i].name && is_of(&kinds[i], head, bytes)) return kinds[i].name;
     return NULL;
 }
@@ -73,7 +74,7 @@ const char *sniff_name(const uint8_t *head, size_t bytes)
 const char *sniff_not_torch(const uint8_t *head, size_t bytes)
 {
     if (!bytes) return "an empty file, not a torch file";
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; i < COUNT(kinds); i++)
         if (kinds[i].not_torch && is_of(&kinds[i], head, bytes)) return kinds[i].not_torch;
     return NULL;
 }

@@ -1,5 +1,6 @@
 #include "formats/sniff.h"
 
+#include "common/count.h"
 #include "tests/testing.h"
 
 static const char lfs[] = "a Git LFS pointer (the file itself was not downloaded: git lfs pull)";
@@ -45,7 +46,7 @@ static void a_file_is_told_by_its_first_bytes(void **state)
         {HEAD("GGUF"), "a GGUF file", NULL},
         {HEAD("\x28\xB5\x2F\xFD"), "zstd-compressed", NULL},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         const uint8_t *head = (const uint8_t *)cases[i].head;
         assert_text(sniff_name(head, cases[i].bytes), cases[i].name);
         assert_text(sniff_not_torch(head, cases[i].bytes), cases[i].not_torch);

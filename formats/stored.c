@@ -26,7 +26,7 @@ uint32_t stored_add_file(struct stored *s, const char *path, const struct file_s
 {
     struct stored_file *f = ARENA_PUSH(&s->arena, s->files, s->num_files, s->files_capacity);
     *f = (struct stored_file){
-        .path = arena_text(&s->arena, path, strlen(path)),
+        .path = arena_copy_text(&s->arena, path),
         .stamp = *stamp,
         .size_bytes = stamp->size_bytes,
     };
@@ -121,7 +121,7 @@ struct stored_object *stored_add_object(struct stored *s, const char *name, uint
     struct stored_object *o =
         ARENA_PUSH(&s->arena, s->objects, s->num_objects, s->objects_capacity);
     *o = (struct stored_object){
-        .name = arena_text(&s->arena, name, strlen(name)),
+        .name = arena_copy_text(&s->arena, name),
         .file = file,
         .offset_bytes = offset_bytes,
         .size_bytes = size_bytes,
@@ -137,7 +137,7 @@ void stored_warn(struct stored *s, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     *ARENA_PUSH(&s->arena, s->warnings, s->num_warnings, s->warnings_capacity) =
-        arena_text(&s->arena, text, strlen(text));
+        arena_copy_text(&s->arena, text);
 }
 
 const struct stored_tensor *stored_find(const struct stored *s, const char *name)

@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "common/threads.h"
 #include "tests/testing.h"
 
@@ -211,7 +212,7 @@ static void reads_that_pass_by_the_page_cache_give_the_same_bytes(void **state)
         {0, size},     {0, 1},    {4095, 2},           {4096, 4096}, {17, FILE_DIRECT_BYTES},
         {size - 1, 1}, {size, 0}, {8192, size - 8192},
     };
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+    for (size_t i = 0; i < COUNT(ranges); i++) {
         assert_ok(stored_read(r, file, ranges[i][0], got, ranges[i][1], &err));
         assert_memory_equal(got, data + ranges[i][0], ranges[i][1]);
     }

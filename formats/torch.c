@@ -314,7 +314,7 @@ enum status torch_parse(struct torch_file *t, struct arena *values, const struct
 static void add_files(struct torch_file *t, struct stored *s, uint64_t offset,
                       const struct file_stamp *stamp)
 {
-    t->path = arena_text(&t->arena, t->path, strlen(t->path));
+    t->path = arena_copy_text(&t->arena, t->path);
     t->file = stored_add_file(s, t->path, stamp);
     for (size_t i = 0; i < t->num_storages; i++) {
         struct torch_storage *storage = &t->storages[i];

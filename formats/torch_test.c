@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "formats/pickle.h"
 #include "formats/zip_internal.h"
 #include "tests/testing.h"
@@ -476,7 +477,7 @@ static void other_files_are_refused_by_what_they_are(void **state)
         ROW("something", "neither a zip archive nor torch's legacy stream"),
 #undef ROW
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         strbuf_clear(&file);
         strbuf_add(&file, rows[i].bytes, rows[i].length);
         assert_fails(open_all(), ERR_UNSUPPORTED, rows[i].message);
@@ -497,7 +498,7 @@ static void archives_that_torch_would_not_write_are_refused(void **state)
         {{"a/constants.pkl", ".", 1}, "a TorchScript archive"},
         {{"a/byteorder", "middle", 6}, "byteorder is neither little nor big"},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         const struct part parts[] = {{"a/data.pkl", SIX ".", sizeof(SIX ".") - 1},
                                      {"a/data/0", six, sizeof six},
                                      {"a/version", "3\n", 2},
@@ -507,7 +508,7 @@ static void archives_that_torch_would_not_write_are_refused(void **state)
         assert_non_null(strstr(err.text, rows[i].message));
     }
     const char *const versions[] = {"0", "11", "3\n\n", "three", "", "3 "};
-    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+    for (size_t i = 0; i < COUNT(versions); i++) {
         const struct part parts[] = {{"a/data.pkl", SIX ".", sizeof(SIX ".") - 1},
                                      {"a/data/0", six, sizeof six},
                                      {"a/version", versions[i], strlen(versions[i])}};
@@ -625,7 +626,7 @@ static void the_hostile_collections_good_files_give_their_values(void **state)
         "valid",        "valid-zip64",           "valid-deflated",
         "valid-legacy", "valid-legacy-by-torch", "valid-torch-save"};
     float got[6];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         assert_true(accepts(arena_printf(&a, "torch/%s.pt", names[i])));
         read_tensor("w", got, sizeof got);
         assert_memory_equal(got, six, sizeof got);

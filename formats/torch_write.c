@@ -79,7 +79,7 @@ static enum status collect(void *context, const struct value_storage *s, struct 
     if (map_add(&c->keys, s->key, c->t->num_storages, &index)) {
         *ARENA_PUSH(&c->t->arena, c->t->storages, c->t->num_storages, c->capacity) =
             (struct torch_out_storage){
-                .key = arena_text(&c->t->arena, s->key, strlen(s->key)),
+                .key = arena_copy_text(&c->t->arena, s->key),
                 .size_bytes = bytes,
             };
     } else if (c->t->storages[index].size_bytes != bytes) {

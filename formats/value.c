@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "formats/value_internal.h"
 
 /* ---- makers ---- */
@@ -76,8 +77,8 @@ struct value *value_global(struct arena *a, const char *module, const char *name
 {
     struct value *v = new_value(a, VALUE_GLOBAL);
     v->global = arena_alloc(a, sizeof *v->global);
-    v->global->module = arena_text(a, module, strlen(module));
-    v->global->name = arena_text(a, name, strlen(name));
+    v->global->module = arena_copy_text(a, module);
+    v->global->name = arena_copy_text(a, name);
     return v;
 }
 
@@ -111,7 +112,7 @@ static struct value_storage *new_storage(struct arena *a, const char *key, enum 
     const char *class_name = dtype_infos[dtype].storage;
     struct value_storage *s = arena_alloc(a, sizeof *s);
     *s = (struct value_storage){
-        .key = arena_text(a, key, strlen(key)),
+        .key = arena_copy_text(a, key),
         .class_name = class_name ? class_name : "UntypedStorage",
         .typed = class_name != NULL,
         .dtype = dtype,
@@ -446,7 +447,7 @@ static void print_object(const struct printer *p, const struct value_object *o,
         if (i) strbuf_add_text(p->out, ", ");
         print(p, o->args->items[i], here);
     }
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    for (size_t i = 0; i < COUNT(parts); i++) {
         if (!parts[i]) continue;
         if (comma) strbuf_add_text(p->out, ", ");
         print(p, parts[i], here);

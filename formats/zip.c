@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/file.h"
 #include "common/memory.h"
 #include "formats/inflate.h"
@@ -157,7 +158,7 @@ static bool read_zip64(const unsigned char *extra, size_t length, struct row *ro
         extra += EXTRA_HEADER_BYTES;
         length -= EXTRA_HEADER_BYTES;
         if (n > length) return false;
-        for (size_t i = 0; id == EXTRA_ZIP64 && i < sizeof fields / sizeof *fields; i++) {
+        for (size_t i = 0; id == EXTRA_ZIP64 && i < COUNT(fields); i++) {
             if (*fields[i] != IN_ZIP64) continue;
             if (n < 8) return false;
             *fields[i] = get_le(extra, 8);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "formats/zip_internal.h"
 #include "tests/testing.h"
 
@@ -382,7 +383,7 @@ static void what_breaks_the_rules_is_refused_by_name(void **state)
         {END, END_DIRECTORY_OFFSET, 4, 0, "a directory of "},
         {END, END_DIRECTORY_BYTES, 4, 1, "a directory of 1 bytes at "},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         const struct zip_out *z = write_three();
         uint64_t base = rows[i].where == LOCAL ? z->entries[1].header_offset
                         : rows[i].where == ROW ? row_at(z, 1)

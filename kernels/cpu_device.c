@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/checked.h"
+#include "common/clock.h"
 #include "common/host_memory.h"
 #include "common/progress.h"
 #include "kernels/device.h"
@@ -108,20 +109,20 @@ static enum status synchronize(struct error *err)
 
 /* ---- timers: a call is done when it returns, so a mark is reached at once ---- */
 
-static enum status timer_create(void **timer, size_t num_marks, struct error *err)
+static enum status cpu_timer_create(void **timer, size_t num_marks, struct error *err)
 {
     *timer = calloc(num_marks + 1, sizeof(double));
     return *timer ? OK : fail(err, ERR_MEMORY, "no memory for a timer");
 }
 
-static enum status timer_mark(void *timer, size_t mark, struct error *err)
+static enum status cpu_timer_mark(void *timer, size_t mark, struct error *err)
 {
     (void)err;
     ((double *)timer)[mark] = seconds_now();
     return OK;
 }
 
-static enum status timer_seconds(void *timer, size_t from, size_t to, double *seconds,
+static enum status cpu_timer_seconds(void *timer, size_t from, size_t to, double *seconds,
                                  struct error *err)
 {
     const double *marks = timer;
@@ -130,7 +131,7 @@ static enum status timer_seconds(void *timer, size_t from, size_t to, double *se
     return OK;
 }
 
-static const struct device_timers timers = {timer_create, free, timer_mark, timer_seconds};
+static const struct device_timers timers = {cpu_timer_create, free, cpu_timer_mark, cpu_timer_seconds};
 
 const struct device cpu_device = {.name = "cpu",
                                   .is_host = true,

@@ -142,13 +142,13 @@
     /* Of x a part is some elements of a larger tensor: element (i0, i1, ..) of its axes \
      * lies in x at `at` + sum of i[k] * stride[k], and is the tensor's element `first` \
      * + sum of i[k] * index_stride[k]. Fastest where both are 1 for the last axis. \
-     * sums: what these elements add to the two sums of kernels/cpu/digest.h, the low \
+     * sums: what these elements add to the two sums of kernels/cpu/digest_sums.h, the low \
      * word of each first */ \
     X(OP_DIGEST, digest, digest, "x[n] -> sums:int[4]", \
       NULL, NULL, REBUILD_NEVER, 0, 0, PLAIN, WORKSPACE)
 
 /* What ranks of a group do together. G is the number of members; rows (the first dimension) are what
- * is gathered and scattered. Programs alone have them: train/collectives.h. */
+ * is gathered and scattered. Programs alone have them: train/engine/collectives.h. */
 #define COLLECTIVES(X) \
     /* of all members' x */ \
     X(OP_ALL_REDUCE, all_reduce, none, "x:any[..] -> y:any[..]=x", \

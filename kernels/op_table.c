@@ -1,4 +1,5 @@
 #include "kernels/op_table.h"
+#include "common/count.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -166,7 +167,7 @@ static bool take_type(const char **at, enum signature_type *type)
     *type = TYPE_ELEM;
     if (!skip(at, ":")) return true;
     if (!take_name(at, name, sizeof name)) return false;
-    for (unsigned t = 0; t < sizeof type_names / sizeof *type_names; t++)
+    for (unsigned t = 0; t < COUNT(type_names); t++)
         if (strcmp(name, type_names[t]) == 0) {
             *type = (enum signature_type)t;
             return true;

@@ -2,6 +2,7 @@
  */
 #include "kernels/op_table.h"
 
+#include "common/count.h"
 #include "tests/testing.h"
 
 static struct error err;
@@ -129,7 +130,7 @@ static void rows_of_collectives_are_those_of_all_members(void **state)
         uint64_t rows;
     } cases[] = {{OP_ALL_GATHER, 48}, {OP_REDUCE_SCATTER, 3}, {OP_SLICE, 3}, {OP_SHIFT, 12}};
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT(cases); i++) {
         struct operand out[MOST_OUTPUTS] = {0};
         struct op_sizes s = {0};
         assert_true(op_size_set(&s, 'G', 4));

@@ -1,4 +1,5 @@
 #include "kernels/ops.h"
+#include "common/count.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +73,7 @@ static const struct level *level(void)
 {
     const char *most = getenv("FERRY_CPU");
     const struct level *best = levels;
-    for (size_t i = 1; i < sizeof levels / sizeof *levels; i++) {
+    for (size_t i = 1; i < COUNT(levels); i++) {
         if (most && strcmp(most, levels[i - 1].name) == 0) break;
         if (levels[i].is_here()) best = &levels[i];
     }

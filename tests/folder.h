@@ -15,7 +15,7 @@ static int folder_set_up(void **state)
     (void)state;
     char name[] = "/tmp/ferry-test-XXXXXX";
     arena_init(&arena);
-    folder = arena_text(&arena, name, strlen(name));
+    folder = arena_copy_text(&arena, name);
     return mkdtemp(folder) ? 0 : -1;
 }
 

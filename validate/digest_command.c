@@ -18,16 +18,17 @@
 #include <string.h>
 
 #include "ckpt/digest.h"
+#include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/memory.h"
 #include "common/result.h"
+#include "convert/cli/options.h"
+#include "convert/cli/record.h"
 #include "convert/config_difference.h"
-#include "convert/inspect.h"
-#include "convert/options.h"
-#include "convert/record.h"
-#include "validate/commands.h"
-#include "validate/optimizer.h"
+#include "convert/open.h"
+#include "validate/compare/optimizer.h"
+#include "validate/validate_commands.h"
 
 enum { CHECK_CAP = 1 << 30, MOST_LISTED = 50 };
 
@@ -46,7 +47,7 @@ static const struct arg digest_args[] = {
     {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out"},
 };
 static const struct arg_group digest_groups[] = {
-    {"Digest", digest_args, sizeof digest_args / sizeof *digest_args, 0},
+    {"Digest", digest_args, COUNT(digest_args), 0},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(source)},
     {"Work", run_args, NUM_READ_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
@@ -334,7 +335,7 @@ const struct command command_digest = {
         "such lines; --check compares them if both sides have them. A model with missing or "
         "unexpected tensors has no list (exit code 3).",
     .groups = digest_groups,
-    .num_groups = sizeof digest_groups / sizeof *digest_groups,
+    .num_groups = COUNT(digest_groups),
     .options_bytes = sizeof(struct digest_flags),
     .defaults = set_defaults,
     .run = digest,

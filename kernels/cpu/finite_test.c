@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "common/count.h"
 #include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
@@ -31,7 +32,7 @@ static void whole_numbers_are_finite(void **state)
     static uint8_t ones[800];
     (void)state;
     memset(ones, 0xFF, sizeof ones);
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+    for (size_t i = 0; i < COUNT(dtypes); i++)
         assert_int_equal(count_non_finite(dtypes[i], ones, 100), 0);
 }
 
@@ -45,7 +46,7 @@ static void they_are_counted_wherever_they_lie(void **state)
     static const size_t places[] = {0, 1, 31, 4095, 4096, 4097, 8191, 8192, 8999};
     (void)state;
     for (size_t d = 0; d < 4; d++)
-        for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+        for (size_t p = 0; p < COUNT(places); p++) {
             for (size_t i = 0; i < N; i++)
                 numbers[i] = (double)i / 16 - 100;
             (void)cast_elements(room + 1, dtypes[d], numbers, DT_F64, N);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/count.h"
 #include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
@@ -65,7 +66,7 @@ static void all_types_are_as_one_by_one(void **state)
         if (dtype == DT_F64) /* squares of any exponent overflow */
             for (size_t i = 0; i < MOST; i++)
                 room[8 * i + 8] = (uint8_t)(room[8 * i + 8] % 2 ? 0x3F : 0xBF);
-        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        for (size_t k = 0; k < COUNT(counts); k++) {
             struct moments m = {0}, want = plain_moments(dtype, room + 1, counts[k]);
             moments_add(&m, dtype, room + 1, counts[k]);
             assert_moments(&m, &want);

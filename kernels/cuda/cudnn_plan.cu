@@ -8,6 +8,7 @@
  *    stats are made even where nobody wants them: without them no engine knows the pattern.
  * 2. Keys are [head_dim, length]: transposed by strides.
  * 3. The heads of queries are a multiple of those of keys and values, which cuDNN repeats. */
+#include "common/count.h"
 #include "kernels/cuda/cudnn_plan.h"
 
 #if __has_include(<cudnn_version.h>)
@@ -323,7 +324,7 @@ static const struct operation {
     // clang-format on
 };
 
-enum { MOST_OPERATIONS = sizeof operations / sizeof *operations };
+enum { MOST_OPERATIONS = COUNT(operations) };
 
 struct graph {
     cudnnBackendDescriptor_t tensors[NUM_TENSORS], operations[MOST_OPERATIONS];

@@ -1,10 +1,10 @@
-/* The sums of kernels/cpu/digest.h over a part of a tensor. A warp takes up to SEGMENT elements of
- * the last axis at a time, its lanes every 32nd of them: from the last one down, times the power of
- * the root that lies between two, and in the end times that of the first. What is added modulo p
- * gives the same sum in any order. */
+/* The sums of kernels/cpu/digest_sums.h over a part of a tensor. A warp takes up to SEGMENT
+ * elements of the last axis at a time, its lanes every 32nd of them: from the last one down, times
+ * the power of the root that lies between two, and in the end times that of the first. What is
+ * added modulo p gives the same sum in any order. */
 #include <algorithm>
 
-#include "kernels/cpu/digest.h"
+#include "kernels/cpu/digest_sums.h"
 #include "kernels/cuda/cuda.h"
 
 enum { SEGMENT = 64 * WARP, THREADS = 256, MOST_BLOCKS = 1024, NUM_SQUARES = 60 };

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/count.h"
 #include "kernels/ops.h"
 
 enum { ROUNDS = 5 };
@@ -161,7 +162,7 @@ int main(int argc, char **argv)
     b.keys = argc > 3 ? strtoul(argv[3], NULL, 10) : b.tokens;
     for (int i = 0; i < NUM_ELEM_TYPES; i++)
         if (argc > 1 && strcmp(argv[1], names[i]) == 0) b.elem = (enum elem_type)i;
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+    for (size_t i = 0; i < COUNT(models); i++)
         time_model(&b, models + i);
     return 0;
 }

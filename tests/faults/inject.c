@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/count.h"
+
 enum call {
     PREAD,
     READ,
@@ -59,7 +61,7 @@ __attribute__((constructor)) static void arm(void)
     char name[32], error[32];
     const char *fault = getenv("FERRY_FAULT");
     if (!fault || sscanf(fault, "%31[^:]:%31[^:]:%u", name, error, &at) != 3) return;
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+    for (size_t i = 0; i < COUNT(errors); i++)
         if (strcmp(errors[i].name, error) == 0) error_number = errors[i].number;
     for (int i = 0; i < CALLS; i++)
         if (strcmp(names[i], name) == 0) armed = i;

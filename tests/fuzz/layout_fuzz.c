@@ -3,7 +3,7 @@
  * goes from the shards of one layout to those of the other and back is what it was. */
 #include "ckpt/testing_layout.h"
 #include "ckpt/testing_param.h"
-#include "convert/params.h"
+#include "convert/map/params.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 /* model_map_fuzz.c - any JSON as a model map (where it has a "family") or as a config.json: read,
  * expanded to tensors, and the config written back. */
 #include "common/json.h"
-#include "convert/model_map.h"
+#include "convert/map/model_map.h"
 #include "tests/fuzz/file_of_bytes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

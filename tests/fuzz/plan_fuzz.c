@@ -4,6 +4,7 @@
  * not carried out. */
 #include "ckpt/digest.h"
 #include "ckpt/testing_output.h"
+#include "common/count.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -187,7 +188,7 @@ static void spoil_segment(void)
 static void spoil(void)
 {
     static void (*const ways[])(void) = {spoil_source, spoil_target_piece, spoil_segment};
-    ways[choose(sizeof ways / sizeof *ways)]();
+    ways[choose(COUNT(ways))]();
 }
 
 /* ---- what a plan should do, element by element ---- */

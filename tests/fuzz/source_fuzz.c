@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/count.h"
 #include "convert/format.h"
 #include "convert/source.h"
 #include "convert/target.h"
@@ -46,7 +47,7 @@ static void write_file(const uint8_t *data, size_t size)
 static void plan_all(struct checkpoint *c)
 {
     static const char *const formats[] = {"hf", "torch_dist", "torch"};
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    for (size_t i = 0; i < COUNT(formats); i++) {
         const struct target_options o = {
             .format = format_find(formats[i]), .layout = {.tp = 1 + i}, .max_shard_bytes = 1000};
         struct target t;

@@ -6,7 +6,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
-#include "convert/megatron_args.h"
+#include "convert/megatron/megatron_args.h"
 #include "tests/fuzz/file_of_bytes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

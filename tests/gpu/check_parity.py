@@ -8,7 +8,7 @@ model, and of all models together. Fails where ours of all is more than 1.1 time
    by chance whose it is. So tokens of models with experts are left out where an error is more than
    three times the median of its side. More than a tenth of ours would be no chance, and fails.
 
-OURS is a folder with NAME.f64 of each model, logits as doubles, as train/forward_test writes them. A
+OURS is a folder with NAME.f64 of each model, logits as doubles, as train/loop/forward_test writes them. A
 model's folder has the truth, of f32, in logits.safetensors."""
 
 import os

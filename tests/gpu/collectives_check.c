@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "kernels/device.h"
 
 enum { COUNT = 1 << 16 };
@@ -144,7 +145,7 @@ int main(void)
     for (size_t i = 0; i < COUNT; i++)
         numbers[i] = (float)(i * 2654435761u % 2001) / 1000 - 1;
     open_all(numbers);
-    for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++)
+    for (size_t i = 0; i < COUNT(collectives); i++)
         failed += check(i, numbers);
     device->release(in);
     device->release(out);

@@ -17,7 +17,7 @@ fi
 . "$(dirname "$0")/check.sh"
 
 engine_test() { # PROGRAM
-    FERRY_TEST_DEVICE=cuda CMOCKA_MESSAGE_OUTPUT=STDOUT "$build/train/$1"
+    FERRY_TEST_DEVICE=cuda CMOCKA_MESSAGE_OUTPUT=STDOUT "$build/train/loop/$1"
 }
 
 # One graph where nothing waits for the host; one between any two collectives where all do.

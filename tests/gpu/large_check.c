@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "kernels/op_table.h"
 #include "tests/gpu/trial.h"
 
@@ -263,7 +264,7 @@ bool check_large(const struct device *d)
                                  find_kernel(d, OP_ATTENTION, ELEM_BF16, "cudnn")};
     bool good = true;
     random_start(1);
-    for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++)
+    for (size_t i = 0; i < COUNT(prefills); i++)
         good &= check_prefill(&prefills[i], &kernels, d);
     return good;
 }
@@ -291,7 +292,7 @@ static struct few_rows_shape any_few_rows(void)
 
 static void shape_few_rows(struct trial *t, unsigned number, bool small)
 {
-    const size_t num_fixed = sizeof few_rows_shapes / sizeof *few_rows_shapes;
+    const size_t num_fixed = COUNT(few_rows_shapes);
     const struct few_rows_shape s = number < num_fixed ? few_rows_shapes[number] : any_few_rows();
     const uint64_t most = (1 << 15) / s.k + 1, n = small && s.n > most ? most : s.n;
     t->params.matmul.transpose_b = true;
@@ -365,7 +366,7 @@ static bool check_sm90_kernel(const struct sm90_row *row, const struct device *d
 bool check_sm90(const struct device *d, uint64_t seed, unsigned trials, bool small)
 {
     bool good = true;
-    for (size_t i = 0; i < sizeof sm90_rows / sizeof *sm90_rows; i++)
+    for (size_t i = 0; i < COUNT(sm90_rows); i++)
         good &= check_sm90_kernel(&sm90_rows[i], d, seed, trials, small);
     return good;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "tests/gpu/trial.h"
 
 enum { HIDDEN = 4096, FFN = 14336, VOCAB = 128256, GROUPS = 8, QUERIES = 4, HEAD_DIM = 128 };
@@ -527,7 +528,7 @@ static bool is_wanted(const char *name, int count, char **names)
 
 static bool is_known(const char *name)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < COUNT(rows); i++)
         if (strcmp(rows[i].name, name) == 0) return true;
     return false;
 }
@@ -548,7 +549,7 @@ int main(int argc, char **argv)
     random_start(1);
     printf("# %s, bf16: name, ms, TFLOP/s, GB/s, %% of the ceiling\n", device->describe());
     measure_ceilings();
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < COUNT(rows); i++)
         if (is_wanted(rows[i].name, argc - 1, argv + 1)) bench_op(rows[i].name, rows[i].make);
     device->timers->free(timer);
     device->close();

@@ -9,12 +9,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lib"
 for file in ferry libferry_engine.so libferry_cuda.so tests/gpu/ops_check tests/gpu/ops_bench tests/gpu/collectives_check \
-    train/forward_test train/generate_test; do
+    train/loop/forward_test train/loop/generate_test; do
     mkdir -p "$work/$(dirname "$file")"
     cp "$build/$file" "$work/$file"
     strip "$work/$file"
 done
-ldd "$build/ferry" "$build/libferry_engine.so" "$build/train/forward_test" |
+ldd "$build/ferry" "$build/libferry_engine.so" "$build/train/loop/forward_test" |
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
     grep -v -e '/libc\.so' -e '/libgcc_s\.so' -e '/libm\.so' -e '/libdl\.so' -e '/libpthread\.so' -e '/librt\.so' |
     while read -r library; do

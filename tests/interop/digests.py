@@ -1,4 +1,4 @@
-"""The digests of a Hugging Face model's tensors, from their definition (kernels/cpu/digest.h,
+"""The digests of a Hugging Face model's tensors, from their definition (kernels/cpu/digest_sums.h,
 ckpt/digest.h) and nothing of ferry's: what `ferry digest` must print for it, in any format,
 before the two lines about the config."""
 

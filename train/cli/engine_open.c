@@ -14,7 +14,7 @@
 #include "common/sha256.h"
 #include "common/threads.h"
 #include "common/version.h"
-#include "train/engine.h"
+#include "train/loop/engine.h"
 
 /* Beside the program, where it is built; in ../lib/ferry, where it is installed. */
 static void *load_library(struct arena *a)

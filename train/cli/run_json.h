@@ -3,7 +3,7 @@
 #define FERRY_TRAIN_CLI_RUN_JSON_H
 
 #include "common/json.h"
-#include "train/cli/options.h"
+#include "train/cli/engine_flags.h"
 
 /* The object, with the model, how it is cut, and what it is computed in and on. */
 cJSON *run_json_new(const char *model_path, const struct compute_flags *f);

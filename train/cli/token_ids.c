@@ -9,7 +9,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
-#include "convert/inspect.h"
+#include "convert/open.h"
 
 static enum status check_id(double v, uint64_t at, const char *where, struct error *err)
 {

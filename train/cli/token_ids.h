@@ -2,7 +2,7 @@
 #ifndef FERRY_TRAIN_CLI_TOKEN_IDS_H
 #define FERRY_TRAIN_CLI_TOKEN_IDS_H
 
-#include "train/tokens.h"
+#include "train/model/tokens.h"
 
 /* Rows of token ids; ids_release afterwards, after a failure too. */
 struct token_ids {

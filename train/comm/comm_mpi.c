@@ -27,6 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/memory.h"
 #include "train/comm/comm_internal.h"
 #include "train/comm/watch.h"
@@ -109,13 +110,6 @@ static void unlock(struct mpi **m)
 static MPI_Comm comm_of(const struct comm_group *g)
 {
     return *(MPI_Comm *)g->own;
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- failures ---- */

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/count.h"
 #include "common/threads.h"
 #include "tests/testing.h"
 
@@ -31,13 +33,6 @@ static enum status open_world(struct comm_group *g, struct comm *c, struct error
     for (unsigned r = 0; r < c->size; r++)
         ranks[r] = r;
     return comm_group_open(g, c, ranks, c->size, err);
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- sums, beside which those of the job are put ---- */
@@ -224,9 +219,9 @@ static enum status try_ring(struct one_call *o, struct error *err)
 static enum status (*const tries[])(struct one_call *, struct error *) = {
     try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all, try_ring};
 
-enum { MOST_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = sizeof tries / sizeof *tries };
+enum { MOST_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = COUNT(tries) };
 static const size_t counts[] = {0, 1, 7, 100, 5000, MOST_ELEMENTS}; /* at most; the last about */
-enum { NUM_COUNTS = sizeof counts / sizeof *counts };
+enum { NUM_COUNTS = COUNT(counts) };
 
 /* Every call, type and size comes; all else is drawn, in what order they come as well. */
 static enum status call_at_random(struct comm_group *groups, struct error *err)
@@ -282,7 +277,7 @@ static void any_call_of_any_size_does_what_it_says(void **state)
 {
     (void)state;
     static const unsigned sizes[] = {1, 2, 3, 4, 8};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         struct error err;
         assert_ok(run_job(sizes[i], random_calls, &err));
     }
@@ -539,7 +534,7 @@ static void ranks_that_disagree_are_told_how(void **state)
         {3, gather_8_later, receive_4_of_next, "rank 2 waits for rank 0", "in all_gather of 8 bytes"},
     };
     // clang-format on
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
         struct error err;
         call_of_most = rows[i].most, call_of_last = rows[i].last;
         assert_fails(run_noted(rows[i].size, call_oddly, &err), ERR_RANK, rows[i].part);
@@ -628,7 +623,7 @@ static void a_failure_reaches_all(void **state)
         {exit_early, ERR_RANK, ERR_RANK, "rank 1 has", "rank 1 has ended too early: exit code 0"},
         {interrupt_itself, ERR_INTERRUPTED, ERR_INTERRUPTED, "interrupted", "interrupted"},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < COUNT(rows); i++)
         for (unsigned size = 2; size <= 8; size += 3) {
             struct error err;
             call_of_rank_1 = rows[i].call;
@@ -777,7 +772,7 @@ static int run_under_mpi(const char *name)
     struct comm c = {.backend = NULL};
     struct error err;
     body_fn *body = NULL;
-    for (size_t i = 0; i < sizeof mpi_bodies / sizeof *mpi_bodies; i++)
+    for (size_t i = 0; i < COUNT(mpi_bodies); i++)
         if (strcmp(mpi_bodies[i].name, name) == 0) body = mpi_bodies[i].body;
     if (!body || map_seen(NULL)) return ERR_USAGE;
     enum status st = comm_mpi_open(&c, &err);

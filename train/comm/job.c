@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/memory.h"
 #include "common/threads.h"
 
@@ -345,13 +346,6 @@ enum status job_open(struct local **out, unsigned size, struct error *err)
     if (size > 1) watch_start(&l->watch, look_around, l, work_stop); /* one sees its signals */
     *out = l;
     return OK;
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* How the process ended, as waitpid has it. */

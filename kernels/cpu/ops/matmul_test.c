@@ -1,3 +1,4 @@
+#include "common/count.h"
 #include "kernels/cpu/ops/ops_testing.h"
 
 struct matrices {
@@ -79,7 +80,7 @@ OP_TEST(products_have_every_shape, 20)
 static size_t edge(struct op_test *t)
 {
     static const size_t edges[] = {2, 14, 16, 28, 32, 48, 64, 128, 256};
-    return edges[test_below(&t->seed, sizeof edges / sizeof *edges)] + test_below(&t->seed, 3) - 1;
+    return edges[test_below(&t->seed, COUNT(edges))] + test_below(&t->seed, 3) - 1;
 }
 
 OP_TEST(products_end_at_every_edge, 40)

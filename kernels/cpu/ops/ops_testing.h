@@ -9,6 +9,7 @@
 #include <omp.h>
 #endif
 
+#include "common/count.h"
 #include "kernels/op_table.h"
 #include "tests/testing.h"
 
@@ -25,7 +26,7 @@ static inline void *test_alloc(struct op_test *t, size_t bytes)
 {
     void *p = malloc(bytes ? bytes : 1); /* exact, so that a sanitizer sees the first byte behind */
     assert_non_null(p);
-    assert_true(t->num_owned < sizeof t->owned / sizeof *t->owned);
+    assert_true(t->num_owned < COUNT(t->owned));
     return t->owned[t->num_owned++] = p;
 }
 
@@ -198,7 +199,7 @@ static inline void test_on_each_cpu(void (*test)(struct op_test *t), enum elem_t
 {
     static const char *const cpus[] = {"v1", "v3", "v4", "amx"};
     const struct op_kernel *before = NULL;
-    for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++) {
+    for (size_t i = 0; i < COUNT(cpus); i++) {
         struct op_test t = {.elem = elem, .cpu = cpus[i], .first_seed = seed, .seed = seed};
         setenv("FERRY_CPU", t.cpu, 1);
         if (cpu_ops(elem) == before) continue;

@@ -1,0 +1,73 @@
+#include "convert/cli/arrival.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "convert/cli/record.h"
+
+static void digest_text(struct strbuf *out, const struct tensor_digest *d)
+{
+    strbuf_clear(out);
+    if (d)
+        digest_print(out, d);
+    else
+        strbuf_add_text(out, "not there");
+}
+
+/* Both lists sorted by name; the number of names at which they differ. */
+static size_t list_differences(const struct tensor_digest *wrote, size_t num_wrote,
+                               const struct tensor_digest *found, size_t num_found)
+{
+    struct strbuf a = {0}, b = {0};
+    size_t i = 0, k = 0, bad = 0;
+    while (i < num_wrote || k < num_found) {
+        int order = i == num_wrote ? 1 : k == num_found ? -1 : strcmp(wrote[i].name, found[k].name);
+        const struct tensor_digest *x = order <= 0 ? &wrote[i++] : NULL;
+        const struct tensor_digest *y = order >= 0 ? &found[k++] : NULL;
+        digest_text(&a, x);
+        digest_text(&b, y);
+        if (strcmp(a.data, b.data) == 0) continue;
+        fprintf(stderr, "  %s: wrote %s, found %s\n", (x ? x : y)->name, a.data, b.data);
+        bad++;
+    }
+    strbuf_release(&a);
+    strbuf_release(&b);
+    return bad;
+}
+
+static enum status compare(const struct plan *p, const struct carry_result *results,
+                           const struct checkpoint *c, const struct digest_options *o,
+                           struct error *err)
+{
+    struct arena a;
+    struct strbuf text = {0};
+    struct tensor_digest *wrote, *found;
+    size_t num_wrote, num_found, bad = 0;
+    arena_init(&a);
+    enum status st = digest_catalog(&c->catalog, o, &a, &found, &num_found, err);
+    if (!st) {
+        record_digests(p, results, true, &a, &wrote, &num_wrote);
+        digest_print_all(&text, wrote, num_wrote, NULL); /* sorts */
+        digest_print_all(&text, found, num_found, NULL);
+        bad = list_differences(wrote, num_wrote, found, num_found);
+    }
+    strbuf_release(&text);
+    arena_release(&a);
+    if (!bad) return st;
+    return fail(err, ERR_IO, "%s: of what was written, %zu tensors read differently", c->path, bad);
+}
+
+enum status arrival_check(const struct plan *p, const struct carry_result *results,
+                          const char *folder, const struct source_options *o,
+                          const struct model_maps *maps, const struct digest_options *d,
+                          struct error *err)
+{
+    struct checkpoint c;
+    struct source_options options = *o;
+    options.has_ckpt_step = false; /* of the source */
+    options.casts = false;
+    enum status st = source_open(&c, folder, &options, maps, err);
+    if (!st) st = compare(p, results, &c, d, err);
+    checkpoint_release(&c);
+    return st;
+}

@@ -1,0 +1,32 @@
+/* inspect_internal.h - the parts of what ferry inspect answers, as text and as JSON. */
+#ifndef FERRY_CONVERT_CLI_INSPECT_INTERNAL_H
+#define FERRY_CONVERT_CLI_INSPECT_INTERNAL_H
+
+#include "convert/cli/report.h"
+#include "convert/open.h"
+
+/* "1 file", "2,000 files" */
+void add_count(struct strbuf *out, uint64_t n, const char *one, const char *many);
+/* A name as it may stand in a line. */
+void add_name(struct strbuf *out, const char *name);
+/* "  NAME" and blanks up to a column. */
+void add_row_name(struct strbuf *out, const char *name, int width);
+
+/* ---- inspect_config.c: what the config says ---- */
+
+/* Its lines: sizes, experts, vocabulary, positions, attention, mlp, norm. */
+void config_lines(struct strbuf *out, const struct model_config *m);
+/* All fields, a line each; "-" where a field is not set. */
+void config_field_lines(struct strbuf *out, const struct model_config *m);
+/* All fields as an object: null where a field is not set. */
+cJSON *config_json(const struct model_config *m);
+
+/* ---- inspect_args.c: Megatron's args ---- */
+
+/* All args of the checkpoint, sorted by name: those of the Namespace in its common state, or where
+ * it has none the values of run_config.yaml, as section.name. ERR_USAGE where it has neither. The
+ * caller deletes the object, whose values are what JSON has for them, else their text. */
+MUST_CHECK enum status args_json(const struct checkpoint *c, cJSON **out, struct error *err);
+void args_lines(struct strbuf *out, const cJSON *args);
+
+#endif

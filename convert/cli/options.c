@@ -1,0 +1,124 @@
+#include "convert/cli/options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+
+// clang-format off
+#define FLAG(type, names, field, help) {names, ARG_FLAG, offsetof(type, field), NULL, NULL, help}
+#define UINT(type, names, field, help) {names, ARG_UINT, offsetof(type, field), "N", NULL, help}
+#define TEXT(type, names, field, value, help) {names, ARG_TEXT, offsetof(type, field), value, NULL, help}
+
+const struct arg source_args[] = {
+    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the config.json (and tokenizer) of the model, for what the checkpoint does not say"),
+    TEXT(struct source_flags, "--model", family, "FAMILY", "model family (see ferry models); default: as the checkpoint says"),
+    TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, in addition to the built-in ones"),
+    {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: what the tracker file says"},
+    UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary size without padding, if the checkpoint does not say it"),
+};
+
+const struct arg layout_args[] = {
+    UINT(struct layout_options, "--tensor-model-parallel-size --tp --target-tensor-parallel-size", tp, "tensor parallel ranks"),
+    UINT(struct layout_options, "--pipeline-model-parallel-size --pp --target-pipeline-parallel-size", pp, "pipeline ranks"),
+    UINT(struct layout_options, "--expert-model-parallel-size --ep --target-expert-parallel-size", ep, "expert parallel ranks"),
+    UINT(struct layout_options, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: as --tp"),
+    UINT(struct layout_options, "--num-virtual-stages-per-pipeline-rank --vpp --virtual-pipeline-model-parallel-size", virtual_stages, "virtual pipeline stages (model chunks) per pipeline rank"),
+    UINT(struct layout_options, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, given as layers per chunk"),
+    UINT(struct layout_options, "--decoder-first-pipeline-num-layers --num-layers-in-first-pipeline-stage", first_layers, "layers of the first pipeline rank"),
+    UINT(struct layout_options, "--decoder-last-pipeline-num-layers --num-layers-in-last-pipeline-stage", last_layers, "layers of the last pipeline rank"),
+    FLAG(struct layout_options, "--account-for-embedding-in-pipeline-split", count_embedding, "count the embedding as a layer when layers are distributed"),
+    FLAG(struct layout_options, "--account-for-loss-in-pipeline-split", count_loss, "count the loss as a layer when layers are distributed"),
+    TEXT(struct layout_options, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "explicit stage layout, such as Et*3|(tt|)*29,L"),
+};
+
+const struct arg run_args[] = {
+    UINT(struct run_flags, "--threads", threads, "default: number of CPUs"),
+    {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "memory limit of the process; default 256MiB"},
+    FLAG(struct run_flags, "--direct-io", direct_io, "bypass the page cache when reading"),
+    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the data is on the disk"),
+    FLAG(struct run_flags, "--overwrite", overwrite, "replace the checkpoint at the destination once the new one is complete; refused if its folder has other files"),
+};
+
+const struct arg output_args[] = {
+    FLAG(struct output_flags, "--json", json, "print the result as one JSON object on stdout, of errors too (fields: JSON.md)"),
+    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, "auto|bar|plain|json|none", "default auto: a bar on a terminal, else a line now and then; json: JSON lines on stderr"},
+    FLAG(struct output_flags, "-q --quiet", quiet, "errors only"),
+    FLAG(struct output_flags, "-v --verbose", verbose, "print details"),
+};
+// clang-format on
+
+_Static_assert(COUNT(source_args) == NUM_SOURCE_ARGS, "options.h");
+_Static_assert(COUNT(layout_args) == NUM_LAYOUT_ARGS, "options.h");
+_Static_assert(COUNT(run_args) == NUM_RUN_ARGS, "options.h");
+_Static_assert(COUNT(output_args) == NUM_OUTPUT_ARGS, "options.h");
+
+struct executor_options executor_options_of(const struct run_flags *r, const struct output_flags *o)
+{
+    static const char *const styles[] = {"auto", "bar", "plain", "json", "none"};
+    struct executor_options out = {.threads = (unsigned)min_u64(r->threads, UINT32_MAX),
+                                   .max_memory = r->max_memory,
+                                   .fsync = !r->no_fsync,
+                                   .direct_io = r->direct_io};
+    out.progress = o->quiet ? PROGRESS_NONE : PROGRESS_AUTO;
+    for (int i = 0; o->progress && i < 5; i++)
+        if (strcmp(o->progress, styles[i]) == 0) out.progress = (enum progress_style)i;
+    return out;
+}
+
+enum status source_options_of(const struct source_flags *f, const char *torch_dtype,
+                              struct source_options *out, struct error *err)
+{
+    *out = (struct source_options){.hf_config = f->hf_config,
+                                   .family = f->family,
+                                   .has_ckpt_step = f->ckpt_step != UINT64_MAX,
+                                   .ckpt_step = f->ckpt_step,
+                                   .true_vocab_size = f->true_vocab_size,
+                                   .casts = torch_dtype != NULL};
+    if (torch_dtype && (!dtype_from_user(torch_dtype, &out->dtype) || !dtype_is_float(out->dtype)))
+        return fail(err, ERR_USAGE, "--torch-dtype %s: one of bfloat16, float16, float32, float64",
+                    torch_dtype);
+    return OK;
+}
+
+void print_notes(const struct notes *n, size_t first, bool quiet)
+{
+    for (size_t i = first; i < n->count && !quiet; i++)
+        fprintf(stderr, "note: %s\n", n->lines[i]);
+}
+
+const char *bytes_text(uint64_t bytes)
+{
+    static const char units[] = "kMGTPE";
+    static char texts[8][24];
+    static int turn;
+    char *out = texts[turn = (turn + 1) % 8];
+    double n = (double)bytes;
+    int unit = -1;
+    while (n >= 999.5 && unit < 5)
+        n /= 1000, unit++;
+    if (unit < 0)
+        snprintf(out, sizeof *texts, "%" PRIu64 " B", bytes);
+    else
+        snprintf(out, sizeof *texts,
+                 n < 9.995   ? "%.2f %cB"
+                 : n < 99.95 ? "%.1f %cB"
+                             : "%.0f %cB",
+                 n, units[unit]);
+    return out;
+}
+
+const char *grouped_text(uint64_t n)
+{
+    static char texts[8][32];
+    static int turn;
+    char *out = texts[turn = (turn + 1) % 8] + sizeof *texts - 1;
+    *out = '\0';
+    for (int digits = 0; n || !digits; n /= 10, digits++) {
+        if (digits && digits % 3 == 0) *--out = ',';
+        *--out = (char)('0' + n % 10);
+    }
+    return out;
+}

@@ -1,0 +1,53 @@
+/* options.h - options that several commands have, as tables for common/args.h. */
+#ifndef FERRY_CONVERT_CLI_OPTIONS_H
+#define FERRY_CONVERT_CLI_OPTIONS_H
+
+#include "ckpt/executor.h"
+#include "common/args.h"
+#include "convert/source.h"
+#include "convert/target.h"
+
+/* What a source may need to be told. */
+struct source_flags {
+    const char *hf_config, *family, *model_map;
+    uint64_t ckpt_step; /* UINT64_MAX: not given */
+    uint64_t true_vocab_size;
+};
+
+/* How work is done. */
+struct run_flags {
+    uint64_t threads, max_memory;
+    bool no_fsync, direct_io, overwrite;
+};
+
+/* What is shown. */
+struct output_flags {
+    bool json, quiet, verbose;
+    const char *progress;
+};
+
+/* layout_args are of struct layout_options, but for cp and dp: no file depends on these. */
+extern const struct arg source_args[], layout_args[], run_args[], output_args[];
+enum { NUM_READ_ARGS = 3 }; /* of run_args, for commands that write nothing */
+enum {
+    NUM_SOURCE_ARGS = 5,
+    NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
+    NUM_RUN_ARGS = 5,
+    NUM_OUTPUT_ARGS = 4
+};
+
+struct executor_options executor_options_of(const struct run_flags *r,
+                                            const struct output_flags *o);
+/* What --to (a dtype) and the source flags say. */
+MUST_CHECK enum status source_options_of(const struct source_flags *f, const char *torch_dtype,
+                                         struct source_options *out, struct error *err);
+
+/* Prints notes to stderr from number `first` on, a line each, unless quiet. */
+void print_notes(const struct notes *n, size_t first, bool quiet);
+
+/* "2.47 GB", in decimal units. Static text of a few calls. */
+const char *bytes_text(uint64_t bytes);
+/* "1,235,814,400". Likewise. */
+const char *grouped_text(uint64_t n);
+
+#endif

@@ -1,0 +1,190 @@
+#include "convert/cli/record.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/json.h"
+#include "common/version.h"
+#include "convert/cli/contents.h"
+#include "convert/cli/options.h"
+
+enum { RECORD_CAP = 1 << 30 };
+
+const char record_name[] = "ferry.json";
+
+void record_digests(const struct plan *p, const struct carry_result *results, bool written,
+                    struct arena *a, struct tensor_digest **out, size_t *count)
+{
+    *out = arena_array(a, p->num_carries, sizeof **out);
+    *count = 0;
+    for (size_t i = 0; i < p->num_carries; i++) {
+        const struct carry *c = &p->carries[i];
+        const struct tensor *t = c->source;
+        if (name_is_padding(t->name)) continue;
+        enum dtype dtype =
+            written && c->num_pieces ? p->segments[c->pieces[0].segment].dtype : t->dtype;
+        (*out)[(*count)++] =
+            (struct tensor_digest){.name = t->name,
+                                   .dtype = dtype,
+                                   .num_dims = t->num_dims,
+                                   .shape = t->shape,
+                                   .sums = written ? results[i].written : results[i].read};
+    }
+}
+
+/* The words of the command line, as the system keeps them. */
+cJSON *record_command_line(void)
+{
+    cJSON *list = cJSON_CreateArray();
+    char *word = NULL;
+    size_t room = 0;
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    while (f && getdelim(&word, &room, '\0', f) > 0)
+        cJSON_AddItemToArray(list, cJSON_CreateString(word));
+    if (f) fclose(f);
+    free(word);
+    return list;
+}
+
+static void add_time_and_place(cJSON *o)
+{
+    char when[32] = "", host[256] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    (void)gethostname(host, sizeof host - 1);
+    cJSON_AddStringToObject(o, "written", when);
+    cJSON_AddStringToObject(o, "host", host);
+    cJSON_AddItemToObject(o, "command", record_command_line());
+}
+
+void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
+                        struct tensor_digest *digests, size_t count)
+{
+    struct strbuf text = {0};
+    char whole[2][SHA256_TEXT];
+    digest_print_all(&text, digests, count, whole);
+    cJSON *sums = cJSON_AddObjectToObject(o, whole_name);
+    cJSON_AddStringToObject(sums, "*", whole[0]);
+    if (*whole[1]) cJSON_AddStringToObject(sums, "optimizer.*", whole[1]);
+    cJSON *tensors = cJSON_AddObjectToObject(o, tensors_name);
+    for (size_t i = 0; i < count; i++) {
+        strbuf_clear(&text);
+        digest_print(&text, &digests[i]);
+        cJSON_AddItemToObject(tensors, digests[i].name, cJSON_CreateString(text.data));
+    }
+    strbuf_release(&text);
+}
+
+/* Of the folder, and of what comes after them. */
+static enum status add_files(cJSON *o, const char *folder, const char *later, struct arena *a,
+                             struct error *err)
+{
+    struct name_list list;
+    TRY(contents_list(folder, a, &list, err));
+    cJSON *files = cJSON_AddArrayToObject(o, "files");
+    for (size_t i = 0; i < list.count; i++)
+        cJSON_AddItemToArray(files, cJSON_CreateString(list.names[i]));
+    cJSON_AddItemToArray(files, cJSON_CreateString(record_name));
+    if (later) cJSON_AddItemToArray(files, cJSON_CreateString(later));
+    return OK;
+}
+
+enum status record_write(const struct conversion *c, const char *folder, const char *later,
+                         bool durable, struct error *err)
+{
+    struct arena a;
+    struct tensor_digest *digests;
+    size_t count;
+    struct strbuf text = {0};
+    cJSON *o = cJSON_CreateObject();
+    arena_init(&a);
+    cJSON_AddStringToObject(o, "ferry", FERRY_VERSION);
+    add_time_and_place(o);
+    report_sides_json(o, c);
+    report_lossy_json(o, c->target);
+    enum status st = add_files(o, folder, later, &a, err);
+    cJSON_AddStringToObject(o, "plan", c->fingerprint);
+    cJSON_AddStringToObject(o, "run", c->run);
+    report_counts_json(o, c);
+    if (c->has_digests) {
+        record_digests(&c->target->plan, c->carries, true, &a, &digests, &count);
+        record_add_digests(o, "digest", "tensors", digests, count);
+    }
+    if (c->has_digests && c->target->facts.cast_tensors) {
+        record_digests(&c->target->plan, c->carries, false, &a, &digests, &count);
+        record_add_digests(o, "source_digest", "source_tensors", digests, count);
+    }
+    json_print(&text, o, 2);
+    strbuf_add_char(&text, '\n');
+    cJSON_Delete(o);
+    if (!st)
+        st = file_replace_all(path_join(&a, folder, record_name), text.data, text.length, durable,
+                              err);
+    strbuf_release(&text);
+    arena_release(&a);
+    return st;
+}
+
+enum status record_read(const char *folder, cJSON **tree, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *path = path_join(&a, folder, record_name);
+    enum status st = OK;
+    *tree = NULL;
+    if (path_is_file(path)) st = json_read_file(path, RECORD_CAP, 0, tree, err);
+    arena_release(&a);
+    return st;
+}
+
+bool record_is_of(const char *folder, const char *run, const char *plan)
+{
+    cJSON *record;
+    if (record_read(folder, &record, NULL)) return false;
+    const char *is = json_as_text(json_get(record, run ? "run" : "plan"));
+    bool same = is && strcmp(is, run ? run : plan) == 0;
+    cJSON_Delete(record);
+    return same;
+}
+
+static enum status check_sizes(const char *folder, const struct plan *p, struct arena *a,
+                               struct error *err)
+{
+    for (size_t i = 0; i < p->num_files; i++) {
+        const char *path = path_join(a, folder, p->files[i].path);
+        struct stat st;
+        if (stat(path, &st) == 0 && (uint64_t)st.st_size == p->files[i].size_bytes) continue;
+        return fail(err, ERR_EXISTS,
+                    "%s: was complete, but %s has not its %" PRIu64
+                    " bytes any more; --overwrite replaces it",
+                    folder, p->files[i].path, p->files[i].size_bytes);
+    }
+    return OK;
+}
+
+enum status record_check_files(const char *folder, const struct plan *p, struct error *err)
+{
+    struct arena a;
+    cJSON *record;
+    TRY(record_read(folder, &record, err));
+    arena_init(&a);
+    enum status st = OK;
+    const cJSON *files = json_get(record, "files");
+    for (const cJSON *f = files ? files->child : NULL; f && !st; f = f->next) {
+        const char *name = json_as_text(f);
+        if (name && !path_exists(path_join(&a, folder, name)))
+            st = fail(err, ERR_EXISTS,
+                      "%s: was complete, but %s is missing; --overwrite replaces it", folder, name);
+    }
+    if (!st) st = check_sizes(folder, p, &a, err);
+    cJSON_Delete(record);
+    arena_release(&a);
+    return st;
+}

@@ -1,0 +1,484 @@
+#include "convert/cli/report.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "convert/cli/options.h"
+#include "convert/format.h"
+#include "convert/megatron/megatron_target.h"
+
+/* ---- counting ---- */
+
+void count_parameters(const struct checkpoint *c, struct parameter_count *out)
+{
+    *out = (struct parameter_count){0};
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
+        uint64_t bytes = 0;
+        if (!is_parameter(t)) continue;
+        (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
+        out->elements += t->numel;
+        out->bytes += bytes;
+        out->bytes_by_dtype[t->dtype] += bytes;
+    }
+}
+
+void print_dtypes(struct strbuf *out, const struct parameter_count *n)
+{
+    const char *separator = "";
+    for (int d = NUM_DTYPES - 1; d >= 0; d--) {
+        uint64_t bytes = n->bytes_by_dtype[d];
+        if (!bytes) continue;
+        strbuf_printf(out, "%s%s", separator, dtype_infos[d].name);
+        if (bytes != n->bytes)
+            strbuf_printf(out, " %.3g %%", 100.0 * (double)bytes / (double)n->bytes);
+        separator = ", ";
+    }
+}
+
+void print_count(struct strbuf *out, uint64_t n)
+{
+    static const char *const units[] = {"", " K", " M", " B", " T"};
+    double x = (double)n;
+    int unit = 0;
+    while (x >= 999.5 && unit < 4)
+        x /= 1000, unit++;
+    strbuf_printf(out,
+                  unit && x < 9.995   ? "%.2f%s"
+                  : unit && x < 99.95 ? "%.1f%s"
+                                      : "%.0f%s",
+                  x, units[unit]);
+}
+
+static size_t count_pieces(const struct catalog *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        n += c->tensors[i].num_pieces;
+    return n;
+}
+
+/* Of the source, and of what the target adds to it. */
+static size_t count_all_pieces(const struct conversion *c)
+{
+    size_t made = c->begun ? count_pieces(&c->begun->plan.made) : 0;
+    return count_pieces(&c->source->catalog) + made;
+}
+
+/* ---- the plan for people ---- */
+
+static void source_line(struct strbuf *out, const struct checkpoint *c)
+{
+    struct arena a;
+    struct parameter_count n;
+    arena_init(&a);
+    count_parameters(c, &n);
+    strbuf_printf(out, "source   %s  %s", c->format->name,
+                  c->family ? c->family : "(family not known)");
+    if (c->training.release)
+        strbuf_add_text(out, "  release");
+    else if (c->training.iteration >= 0)
+        strbuf_printf(out, "  iteration %" PRId64, c->training.iteration);
+    if (c->format->has & FORMAT_LAYOUT) strbuf_printf(out, "  %s", layout_text(&c->layout, &a));
+    strbuf_add_text(out, "  ");
+    print_count(out, n.elements);
+    strbuf_printf(out, " parameters  %s  ", bytes_text(n.bytes));
+    print_dtypes(out, &n);
+    if (c->training.optimizer.present)
+        strbuf_printf(out, "  optimizer: %s (%s, left out)", c->training.optimizer.kind,
+                      bytes_text(c->training.optimizer.size_bytes));
+    strbuf_add_char(out, '\n');
+    arena_release(&a);
+}
+
+static void target_line(struct strbuf *out, const struct conversion *c)
+{
+    struct arena a;
+    const struct target *t = c->target;
+    arena_init(&a);
+    strbuf_printf(out, "target   %s", t->format->name);
+    if (t->unit)
+        strbuf_printf(out, "  %s  %s  %s names%s", t->unit, layout_text(&t->layout, &a),
+                      t->options.transformer_engine ? "Transformer-Engine" : "local",
+                      t->facts.per_layer_names ? ", layer by layer" : "");
+    strbuf_printf(out, "  %zu file%s  %s  -> %s\n", t->facts.num_weight_files,
+                  t->facts.num_weight_files == 1 ? "" : "s", bytes_text(t->plan.target_bytes),
+                  c->destination);
+    arena_release(&a);
+}
+
+static void vocab_line(struct strbuf *out, const struct target *t)
+{
+    const struct model_config *m = &t->source->config;
+    const struct target_facts *f = &t->facts;
+    strbuf_add_text(out, "vocab    ");
+    if (m->vocab_size)
+        strbuf_printf(out, "%" PRIu64 " true", m->vocab_size);
+    else
+        strbuf_add_text(out, "true size not known: all stored rows are kept");
+    if (f->padded_vocab)
+        strbuf_printf(out,
+                      ", %" PRIu64 " with padding (%" PRIu64 " rows from the source, %" PRIu64
+                      " new, zero)",
+                      f->padded_vocab, f->carried_rows, f->new_rows);
+    if (f->cut_rows) strbuf_printf(out, ", %" PRIu64 " rows of padding cut", f->cut_rows);
+    strbuf_printf(out, "   embeddings %s\n",
+                  m->untie_embeddings_and_output_weights ? "untied" : "tied");
+}
+
+void report_positions(struct strbuf *out, const struct model_config *m, int width)
+{
+    if (!m->position_embedding_type || strcmp(m->position_embedding_type, "rope")) {
+        strbuf_printf(out, "%-*s%s\n", width, "position",
+                      m->position_embedding_type ? m->position_embedding_type : "(not known)");
+        return;
+    }
+    strbuf_printf(out, "%-*sbase %.10g", width, "rope", m->rotary_base);
+    if (m->rotary_percent < 1) strbuf_printf(out, ", on %.3g of each head", m->rotary_percent);
+    if (m->rotary_interleaved) strbuf_add_text(out, ", interleaved");
+    if (!m->rope_type || strcmp(m->rope_type, "default") == 0) {
+        strbuf_add_text(out, ", no scaling\n");
+        return;
+    }
+    strbuf_printf(out, ", %s scaling, factor %.6g", m->rope_type, m->rope_factor);
+    if (m->rope_low_freq_factor > 0)
+        strbuf_printf(out, ", low %.6g, high %.6g", m->rope_low_freq_factor,
+                      m->rope_high_freq_factor);
+    if (m->rope_original_max_position)
+        strbuf_printf(out, ", of %" PRIu64 " positions", m->rope_original_max_position);
+    strbuf_add_char(out, '\n');
+}
+
+/* What does not arrive as it was, a sentence each; the number of them. */
+static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[2])
+{
+    size_t n = 0;
+    if (t->facts.cast_tensors)
+        steps[n++] = arena_printf(a, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
+                                  dtype_infos[t->options.dtype].name);
+    if (t->source->training.optimizer.present) steps[n++] = "the optimizer is left out";
+    return n;
+}
+
+static void flags_line(struct strbuf *out, const struct target *t)
+{
+    if (t->facts.flags && *t->facts.flags)
+        strbuf_printf(out, "flags    %s (Megatron-LM's, beside --use-checkpoint-args)\n",
+                      t->facts.flags);
+}
+
+static void lossy_line(struct strbuf *out, const struct target *t)
+{
+    struct arena a;
+    const char *steps[2];
+    arena_init(&a);
+    size_t n = lossy_steps(t, &a, steps);
+    strbuf_add_text(out, "lossy    ");
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(out, "%s%s", i ? "; " : "", steps[i]);
+    strbuf_add_text(out, n ? "\n" : "nothing\n");
+    arena_release(&a);
+}
+
+struct share {
+    size_t files;
+    uint64_t bytes;
+};
+
+static struct share share_of(const struct conversion *c)
+{
+    struct share s = {0, 0};
+    for (size_t i = 0; i < c->target->plan.num_files; i++) {
+        const struct output_file *f = &c->target->plan.files[i];
+        if (f->rank != c->ranks.rank) continue;
+        s.files++;
+        s.bytes += f->size_bytes;
+    }
+    return s;
+}
+
+static void ranks_line(struct strbuf *out, const struct conversion *c)
+{
+    struct share s = share_of(c);
+    if (c->ranks.size > 1)
+        strbuf_printf(out, "ranks    %u of %u writes %zu file%s, %s\n", c->ranks.rank,
+                      c->ranks.size, s.files, s.files == 1 ? "" : "s", bytes_text(s.bytes));
+}
+
+static void left_line(struct strbuf *out, const struct conversion *c)
+{
+    if (c->finishes)
+        strbuf_add_text(out,
+                        "finishing an interrupted run: only its last files are to be written\n");
+    if (!c->left.found) return;
+    if (c->discards) {
+        strbuf_printf(out, "discarding %s of an interrupted run%s\n", bytes_text(c->left.bytes),
+                      c->left_difference);
+    } else if (c->left.same_work) {
+        strbuf_add_text(out, "continuing an interrupted run: ");
+        progress_bytes(out, c->left.bytes, c->target->plan.target_bytes);
+        strbuf_add_text(out, " are done\n");
+    }
+}
+
+/* The iteration that a root's readers take may change, back as well as forth. */
+static void tracker_line(struct strbuf *out, const struct conversion *c)
+{
+    struct arena a;
+    struct strbuf before = {0};
+    struct error why;
+    if (!c->target->unit) return;
+    arena_init(&a);
+    const char *name = "latest_checkpointed_iteration.txt",
+               *after = megatron_tracker(c->target, &a);
+    if (!file_read_all(path_join(&a, c->destination, name), 64, &before, &why)) {
+        before.data[strcspn(before.data, "\r\n")] = '\0';
+        if (strcmp(before.data, after))
+            strbuf_printf(out, "tracker  %s -> %s (%s of %s)\n", before.data, after, name,
+                          c->destination);
+    }
+    strbuf_release(&before);
+    arena_release(&a);
+}
+
+void report_plan(struct strbuf *out, const struct conversion *c)
+{
+    source_line(out, c->source);
+    if (!c->target) return;
+    target_line(out, c);
+    ranks_line(out, c);
+    tracker_line(out, c);
+    if (c->replaces.folder)
+        strbuf_printf(out, "replaces %zu file%s  %s  of %s\n", c->replaces.num_files,
+                      c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
+                      c->replaces.folder);
+    strbuf_printf(out,
+                  "mapping  %zu target tensors <- %zu logical <- %zu source shards   missing %zu   "
+                  "unexpected %zu   ignored %zu\n",
+                  c->target->facts.num_target_tensors, c->target->plan.num_carries,
+                  count_all_pieces(c), c->gaps->num_missing, c->gaps->num_unexpected,
+                  c->source->num_ignored);
+    vocab_line(out, c->target);
+    report_positions(out, &c->source->config, 9);
+    flags_line(out, c->target);
+    strbuf_printf(out, "memory   %s of %s\n", bytes_text(c->peak_memory),
+                  bytes_text(c->max_memory));
+    strbuf_printf(out, "disk     %s needed, %s free\n", bytes_text(c->disk_needed),
+                  bytes_text(c->disk_free));
+    lossy_line(out, c->target);
+    left_line(out, c);
+}
+
+/* ---- elements that are not finite ---- */
+
+static uint64_t count_of(const struct carry_result *r, enum report_count which)
+{
+    return which == REPORT_NON_FINITE ? r->non_finite : r->overflowed;
+}
+
+size_t report_counts(struct strbuf *out, const struct conversion *c, enum report_count which)
+{
+    const struct plan *p = &c->target->plan;
+    enum { MOST_NAMED = 5 };
+    size_t tensors = 0;
+    for (size_t i = 0; i < p->num_carries; i++) {
+        uint64_t n = count_of(&c->carries[i], which);
+        if (!n || tensors++ >= MOST_NAMED) continue;
+        strbuf_printf(out, "%s%s (%" PRIu64 ")", tensors > 1 ? ", " : "",
+                      p->carries[i].source->name, n);
+    }
+    if (tensors > MOST_NAMED) strbuf_printf(out, " and %zu more", tensors - MOST_NAMED);
+    return tensors;
+}
+
+static void counts_line(struct strbuf *out, const struct conversion *c, enum report_count which,
+                        const char *what)
+{
+    struct strbuf names = {0};
+    size_t n = report_counts(&names, c, which);
+    if (n)
+        strbuf_printf(out, "note: %zu tensor%s %s: %s\n", n, n == 1 ? "" : "s", what, names.data);
+    strbuf_release(&names);
+}
+
+void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    strbuf_printf(out, "converted %s in %.2f s (%.2f GB/s), peak memory %s",
+                  bytes_text(r->written_bytes), c->seconds,
+                  (double)r->written_bytes / 1e9 / c->seconds,
+                  bytes_text((uint64_t)usage.ru_maxrss * 1024));
+    if (c->ranks.size > 1) strbuf_printf(out, ", as rank %u of %u", c->ranks.rank, c->ranks.size);
+    strbuf_printf(out, ": %s\n", c->destination);
+    if (c->replaces.folder)
+        strbuf_printf(out, "replaced %zu file%s, %s of %s\n", c->replaces.num_files,
+                      c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
+                      c->replaces.folder);
+    if (r->resumed_bytes)
+        strbuf_printf(out, "%s were there from an interrupted run\n", bytes_text(r->resumed_bytes));
+    if (r->cast_elements)
+        strbuf_printf(
+            out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
+            r->cast_elements, dtype_infos[c->target->options.dtype].name, r->changed_elements);
+    if (c->ranks.rank) return; /* rank 0 has what all have counted */
+    counts_line(out, c, REPORT_NON_FINITE, "with NaN or Inf in the source");
+    counts_line(out, c, REPORT_OVERFLOWED, "with finite elements that the cast made infinite");
+}
+
+/* ---- JSON ---- */
+
+static void add_names(cJSON *object, const char *name, const char *const *names, size_t count)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, name);
+    for (size_t i = 0; i < count; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateString(names[i]));
+}
+
+void report_layout_json(cJSON *object, const struct layout *l)
+{
+    cJSON *o = cJSON_AddObjectToObject(object, "layout");
+#define ADD(kind, name) json_add_u64(o, #name, max_u64(l->name, 1)); /* 0: it has no layout */
+    LAYOUT_SIZES(ADD)
+#undef ADD
+}
+
+/* Those of the source, then those of the target. */
+static void notes_json(cJSON *o, const struct conversion *x)
+{
+    const struct notes none = {0}, *of[] = {&x->source->notes, x->begun ? &x->begun->notes : &none};
+    cJSON *all = cJSON_AddArrayToObject(o, "notes");
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < of[k]->count; i++)
+            cJSON_AddItemToArray(all, cJSON_CreateString(of[k]->lines[i]));
+}
+
+static void source_json(cJSON *object, const struct conversion *x)
+{
+    const struct checkpoint *c = x->source;
+    struct parameter_count n;
+    cJSON *o = cJSON_AddObjectToObject(object, "source");
+    count_parameters(c, &n);
+    json_add_text(o, "path", c->path);
+    json_add_text(o, "format", c->format->name);
+    json_add_text(o, "family", c->family);
+    if (c->training.iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->training.iteration);
+    report_layout_json(o, &c->layout);
+    json_add_u64(o, "parameters", n.elements);
+    json_add_u64(o, "bytes", n.bytes);
+    json_add_u64(o, "shards", count_all_pieces(x));
+    add_names(o, "missing", x->gaps->missing, x->gaps->num_missing);
+    add_names(o, "unexpected", x->gaps->unexpected, x->gaps->num_unexpected);
+    notes_json(o, x);
+}
+
+void report_target_json(cJSON *object, const struct conversion *c)
+{
+    const struct target *t = c->target;
+    cJSON *o = cJSON_AddObjectToObject(object, "target");
+    json_add_text(o, "path", c->destination);
+    json_add_text(o, "format", t->format->name);
+    json_add_text(o, "unit", t->unit);
+    report_layout_json(o, &t->layout);
+    json_add_u64(o, "files", t->facts.num_weight_files);
+    json_add_u64(o, "bytes", t->plan.target_bytes);
+    json_add_u64(o, "tensors", t->facts.num_target_tensors);
+    json_add_u64(o, "logical_tensors", t->plan.num_carries);
+    cJSON_AddBoolToObject(o, "per_layer_names", t->facts.per_layer_names);
+    json_add_u64(o, "vocab_size", t->source->config.vocab_size);
+    json_add_u64(o, "padded_vocab_size", t->facts.padded_vocab);
+    json_add_u64(o, "vocab_rows_new", t->facts.new_rows);
+    json_add_u64(o, "vocab_rows_copied", t->facts.carried_rows);
+    json_add_u64(o, "vocab_rows_cut", t->facts.cut_rows);
+    cJSON_AddBoolToObject(o, "tied", !t->source->config.untie_embeddings_and_output_weights);
+    json_add_u64(o, "cast_tensors", t->facts.cast_tensors);
+}
+
+void report_sides_json(cJSON *object, const struct conversion *c)
+{
+    source_json(object, c);
+    if (c->target) report_target_json(object, c);
+}
+
+void report_lossy_json(cJSON *object, const struct target *t)
+{
+    struct arena a;
+    const char *steps[2];
+    arena_init(&a);
+    add_names(object, "lossy", steps, lossy_steps(t, &a, steps));
+    arena_release(&a);
+}
+
+void report_replaces_json(cJSON *object, const struct publish_replaced *r)
+{
+    cJSON *o = cJSON_AddObjectToObject(object, "replaces");
+    json_add_text(o, "path", r->folder);
+    json_add_u64(o, "files", r->num_files);
+    json_add_u64(o, "bytes", r->bytes);
+}
+
+static void left_json(cJSON *object, const struct conversion *c)
+{
+    cJSON *o = cJSON_AddObjectToObject(object, "interrupted_run");
+    json_add_u64(o, "bytes", c->left.bytes);
+    cJSON_AddBoolToObject(o, "same_plan", c->left.same_work);
+    cJSON_AddBoolToObject(o, "discarded", c->discards);
+    cJSON_AddBoolToObject(o, "continued", c->left.same_work && !c->discards);
+}
+
+void report_plan_json(cJSON *object, const struct conversion *c)
+{
+    report_sides_json(object, c);
+    if (!c->target) return;
+    report_lossy_json(object, c->target);
+    if (c->replaces.folder) report_replaces_json(object, &c->replaces);
+    if (c->left.found) left_json(object, c);
+    cJSON *ranks = cJSON_AddObjectToObject(object, "ranks");
+    struct share s = share_of(c);
+    json_add_u64(ranks, "rank", c->ranks.rank);
+    json_add_u64(ranks, "size", c->ranks.size);
+    json_add_u64(ranks, "files", s.files);
+    json_add_u64(ranks, "bytes", s.bytes);
+    cJSON_AddStringToObject(object, "megatron_flags",
+                            c->target->facts.flags ? c->target->facts.flags : "");
+    json_add_u64(object, "peak_memory_bytes", c->peak_memory);
+    json_add_u64(object, "max_memory_bytes", c->max_memory);
+    json_add_u64(object, "disk_needed_bytes", c->disk_needed);
+    json_add_u64(object, "disk_free_bytes", c->disk_free);
+}
+
+static cJSON *counts_json(const struct conversion *c, enum report_count which)
+{
+    const struct plan *p = &c->target->plan;
+    cJSON *o = cJSON_CreateObject();
+    for (size_t i = 0; i < p->num_carries; i++) {
+        uint64_t n = count_of(&c->carries[i], which);
+        if (n) json_add_u64(o, p->carries[i].source->name, n);
+    }
+    return o;
+}
+
+void report_counts_json(cJSON *object, const struct conversion *c)
+{
+    cJSON_AddItemToObject(object, "non_finite",
+                          c->has_digests ? counts_json(c, REPORT_NON_FINITE) : cJSON_CreateNull());
+    cJSON_AddItemToObject(object, "overflowed", counts_json(c, REPORT_OVERFLOWED));
+}
+
+void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    cJSON *o = cJSON_AddObjectToObject(object, "result");
+    json_add_u64(o, "read_bytes", r->read_bytes);
+    json_add_u64(o, "written_bytes", r->written_bytes);
+    json_add_u64(o, "resumed_bytes", r->resumed_bytes);
+    json_add_u64(o, "cast_elements", r->cast_elements);
+    json_add_u64(o, "changed_elements", r->changed_elements);
+    if (!c->ranks.rank) report_counts_json(o, c);
+    json_add_u64(o, "peak_resident_bytes", (uint64_t)usage.ru_maxrss * 1024);
+}

@@ -1,0 +1,71 @@
+/* report.h - what a conversion will do, or did, for people and as JSON. */
+#ifndef FERRY_CONVERT_CLI_REPORT_H
+#define FERRY_CONVERT_CLI_REPORT_H
+
+#include <cjson/cJSON.h>
+
+#include "ckpt/executor.h"
+#include "ckpt/fingerprint.h"
+#include "common/ranks.h"
+#include "common/strbuf.h"
+#include "convert/target.h"
+
+struct conversion {
+    const struct checkpoint *source;
+    const struct gaps *gaps; /* of source and target, but for what is allowed, once it is read */
+    const struct target *target; /* NULL: no plan was made */
+    const struct target *begun;  /* the same, also where planning it has failed; NULL: it was not */
+    const char *destination;
+    uint64_t peak_memory, max_memory;
+    uint64_t disk_needed, disk_free;
+    char fingerprint[SHA256_TEXT]; /* of the plan */
+    const char *run;               /* of all ranks (ckpt/lock.h) */
+    struct ranks ranks;
+    struct publish_left left;    /* by an interrupted run */
+    const char *left_difference; /* how that differs, after "an interrupted run"; "": it does not */
+    bool discards;               /* it is discarded */
+    bool finishes;               /* all but its last files is in place */
+    struct publish_replaced replaces; /* by --overwrite */
+    bool has_digests;                 /* of what was read and written, in `carries` */
+    struct carry_result *carries;     /* [of the plan's], when it ran */
+    double seconds;                   /* that it took, from the start of the command */
+};
+
+/* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */
+void report_plan(struct strbuf *out, const struct conversion *c);
+/* "source" and "target" as members of a JSON object; "lossy", a list of sentences; all of the plan.
+ */
+void report_sides_json(cJSON *object, const struct conversion *c);
+void report_target_json(cJSON *object, const struct conversion *c);
+/* {"tp": 2, ...} as "layout": its sizes. */
+void report_layout_json(cJSON *object, const struct layout *l);
+void report_replaces_json(cJSON *object, const struct publish_replaced *r); /* as "replaces" */
+void report_lossy_json(cJSON *object, const struct target *t);
+void report_plan_json(cJSON *object, const struct conversion *c);
+/* "converted 2.47 GB in 1.21 s (2.04 GB/s), peak memory 38 MB" */
+void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r);
+void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r);
+
+/* "NAME (3), NAME (1) and 2 more": the tensors of which a conversion has counted elements that
+ * are NaN or infinite in the source, or that a cast made infinite. How many these are. */
+enum report_count { REPORT_NON_FINITE, REPORT_OVERFLOWED };
+size_t report_counts(struct strbuf *out, const struct conversion *c, enum report_count which);
+/* {NAME: COUNT} of all of them as members "non_finite" (null where digests are not taken, and they
+ * are not counted) and "overflowed". */
+void report_counts_json(cJSON *object, const struct conversion *c);
+
+/* What is known of a checkpoint's model, for inspect too: parameters and their dtypes. */
+struct parameter_count {
+    uint64_t elements, bytes;
+    uint64_t bytes_by_dtype[NUM_DTYPES];
+};
+void count_parameters(const struct checkpoint *c, struct parameter_count *out);
+/* "BF16", or "BF16 98.2 %, F32 1.8 %" */
+void print_dtypes(struct strbuf *out, const struct parameter_count *n);
+/* "1.24 B" */
+void print_count(struct strbuf *out, uint64_t n);
+/* "rope  base 500000, llama3 scaling, ...", or what else tells positions apart; the label is
+ * `width` wide. */
+void report_positions(struct strbuf *out, const struct model_config *m, int width);
+
+#endif

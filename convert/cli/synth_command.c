@@ -1,0 +1,283 @@
+/* synth_command.c - ferry synth: a model made up of random numbers, of any supported architecture
+ * and size.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/executor.h"
+#include "ckpt/publish.h"
+#include "common/clock.h"
+#include "common/count.h"
+#include "common/json.h"
+#include "common/result.h"
+#include "convert/cli/contents.h"
+#include "convert/cli/convert_commands.h"
+#include "convert/cli/options.h"
+#include "convert/cli/report.h"
+#include "convert/format.h"
+#include "convert/map/params.h"
+#include "kernels/cpu/random.h"
+
+struct synth_flags {
+    struct run_flags run;
+    struct output_flags output;
+    const char *model, *model_map, *dtype;
+    struct model_config sizes; /* 0: by default */
+    uint64_t seed, max_shard_size;
+    bool tied, untied, sparse;
+};
+
+// clang-format off
+#define AT(field) offsetof(struct synth_flags, field)
+/* Options, field of the config c, its default, help. */
+#define FIRST_SIZES(X)                                                                                                                                                                                         \
+    X("--layers --num-layers",            num_layers,              4,                                                       "layers; default 4")                                                               \
+    X("--hidden --hidden-size",           hidden_size,             64,                                                      "hidden size; default 64")                                                         \
+    X("--heads --num-attention-heads",    num_attention_heads,     8,                                                       "attention heads; default 8")                                                      \
+    X("--kv-heads --num-query-groups",    num_query_groups,        c.num_attention_heads % 2 ? c.num_attention_heads : 2,   "key/value heads (query groups); default 2, or as many as --heads if that is odd") \
+    X("--head-dim --kv-channels",         kv_channels,             c.hidden_size / c.num_attention_heads,                   "default: hidden / heads")
+#define FFN_SIZE(X)                                                                                                                                                                                            \
+    X("--ffn-hidden-size",                ffn_hidden_size,         2 * c.hidden_size,                                       "default: twice hidden")
+#define MORE_SIZES(X)                                                                                                                                                                                          \
+    X("--vocab-size",                     vocab_size,              1000,                                                    "default 1000")                                                                    \
+    X("--max-position-embeddings",        max_position_embeddings, 2048,                                                    "default 2048")                                                                    \
+    X("--experts --num-experts",          num_experts,             8,                                                       "number of experts; default 8, in families with experts")                          \
+    X("--topk --moe-router-topk",         moe_router_topk,         2,                                                       "experts per token; default 2")                                                    \
+    X("--moe-ffn-hidden-size",            moe_ffn_hidden_size,     (c.hidden_size + 1) / 2,                                 "FFN size of one expert; default: half of hidden")
+
+#define SIZE_ARG(names, field, usual, help) {names, ARG_UINT, AT(sizes.field), "N", NULL, help},
+static const struct arg synth_args[] = {
+    {"--model", ARG_TEXT, AT(model), "FAMILY", NULL, "architecture (see ferry models)"},
+    {"--model-map", ARG_TEXT, AT(model_map), "FILE", NULL, "a model map of your own, beside the built-in ones"},
+    FIRST_SIZES(SIZE_ARG) FFN_SIZE(SIZE_ARG) MORE_SIZES(SIZE_ARG)
+    {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "tie the output layer to the embedding; default: as is usual in the family"},
+    {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "do not tie the output layer"},
+    {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "default bf16"},
+    {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "default 1"},
+    {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "default 5GB"},
+    {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "sparse files with real headers and no data (all zeros), which take no disk space"},
+};
+static const struct arg_group synth_groups[] = {
+    {"Model", synth_args, COUNT(synth_args), 0},
+    {"Work", run_args, NUM_RUN_ARGS, AT(run)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
+};
+
+/* Where config.json has one name for two sizes, the first default and the last given value count.
+ * So the FFN of experts stands before the dense one. */
+static const struct size {
+    const char *names;
+    struct field field;
+} sizes[] = {
+#define SIZE(names, field, usual, help) {names, FIELD_ROW(struct model_config, field)},
+    FIRST_SIZES(SIZE) MORE_SIZES(SIZE) FFN_SIZE(SIZE)
+};
+enum { NUM_SIZES = COUNT(sizes) };
+// clang-format on
+
+static void set_defaults(void *options)
+{
+    struct synth_flags *f = options;
+    f->dtype = "bf16";
+    f->seed = 1;
+    f->max_shard_size = 5000000000;
+    f->run.max_memory = 256 << 20;
+}
+
+/* ---- config.json ---- */
+
+/* The sizes that are given, and defaults; the family's own defaults fill the rest. */
+static struct model_config wanted_sizes(const struct synth_flags *f)
+{
+    struct model_config c = f->sizes;
+#define GIVE_DEFAULT(names, field, usual, help)                                                    \
+    if (!c.field) c.field = usual;
+    FIRST_SIZES(GIVE_DEFAULT) FFN_SIZE(GIVE_DEFAULT) MORE_SIZES(GIVE_DEFAULT) return c;
+}
+
+static bool is_given(const struct synth_flags *f, const struct size *size)
+{
+    return scalar_is_given(field_get(&size->field, &f->sizes));
+}
+
+static enum status check_sizes(const struct synth_flags *f, const struct model_map *map,
+                               struct error *err)
+{
+    for (const struct size *s = sizes; s < sizes + NUM_SIZES; s++)
+        if (is_given(f, s) && !model_map_hf_field(map, s->field.name))
+            return fail(err, ERR_USAGE, "%.*s: models of family %s have no such size",
+                        (int)strcspn(s->names, " "), s->names, model_map_family(map));
+    return OK;
+}
+
+static void add_sizes(const struct synth_flags *f, const struct model_map *map, cJSON *hf)
+{
+    const struct model_config wanted = wanted_sizes(f);
+    for (size_t i = 0; i < NUM_SIZES; i++) {
+        const char *name = model_map_hf_field(map, sizes[i].field.name);
+        if (!name || (json_get(hf, name) && !is_given(f, &sizes[i]))) continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(hf, name);
+        cJSON_AddItemToObject(hf, name, scalar_json(field_get(&sizes[i].field, &wanted)));
+    }
+}
+
+static enum status make_config(const struct synth_flags *f, const struct model_map *map,
+                               struct arena *a, struct model_config *c, struct error *err)
+{
+    TRY(check_sizes(f, map, err));
+    cJSON *hf = cJSON_CreateObject();
+    add_sizes(f, map, hf);
+    if (f->tied || f->untied) cJSON_AddBoolToObject(hf, "tie_word_embeddings", f->tied);
+    enum status st = model_config_from_hf(map, hf, a, c, err);
+    cJSON_Delete(hf);
+    return st;
+}
+
+/* ---- tensors ---- */
+
+struct making {
+    const struct synth_flags *flags;
+    struct checkpoint *checkpoint;
+    enum dtype dtype;
+};
+
+static enum status add_random(void *context, const struct mapped_tensor *m, struct error *err)
+{
+    struct making *x = context;
+    struct tensor *t;
+    TRY(catalog_add(&x->checkpoint->catalog, m->name, x->dtype, m->num_dims, m->shape, &t, err));
+    bool norm = strstr(m->name, "norm") && strstr(m->name, "weight");
+    struct piece piece = {.origin = x->flags->sparse ? ORIGIN_HOLE
+                                    : norm           ? ORIGIN_RANDOM_ONE
+                                                     : ORIGIN_RANDOM,
+                          .dtype = x->dtype,
+                          .file = random_stream(x->flags->seed, m->name),
+                          .pair = pair_whole(0, 0, t->numel)};
+    tensor_add_piece(&x->checkpoint->arena, t, &piece);
+    return OK;
+}
+
+static const struct format synthetic = {.name = "synth"};
+
+static enum status make_catalog(const struct synth_flags *f, const struct model_maps *maps,
+                                struct checkpoint *c, struct error *err)
+{
+    struct making x = {.flags = f, .checkpoint = c};
+    if (!f->model) return fail(err, ERR_USAGE, "--model FAMILY is wanted (see `ferry models`)");
+    const struct model_map *map = model_map_of_family(maps, f->model);
+    if (!map)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--model %s: there is no such family; `ferry models` lists them", f->model);
+    if (!dtype_from_user(f->dtype, &x.dtype) || !dtype_is_float(x.dtype))
+        return fail(err, ERR_USAGE, "--dtype %s: one of bfloat16, float16, float32, float64",
+                    f->dtype);
+    if (f->tied && f->untied) return fail(err, ERR_USAGE, "--tied and --untied exclude each other");
+    c->format = &synthetic;
+    c->family = model_map_family(map);
+    struct layout_options one = {0};
+    enum status st = make_config(f, map, &c->arena, &c->config, err);
+    if (st == ERR_CORRUPT) return err->code = ERR_USAGE; /* of sizes that flags give */
+    TRY(st);
+    params_use(c, maps, map);
+    TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
+    return model_map_expand(map, &c->config, NULL, add_random, &x, err);
+}
+
+/* ---- the command ---- */
+
+static enum status check_space(struct target *t, const char *destination, bool sparse,
+                               struct error *err)
+{
+    uint64_t needed = sparse ? SMALL_FILES_BYTES : t->plan.target_bytes + SMALL_FILES_BYTES,
+             free_bytes;
+    TRY(folder_free_bytes(publish_existing_parent(&t->plan.arena, destination), &free_bytes, err));
+    if (needed <= free_bytes) return OK;
+    return fail(err, ERR_IO, "%s: no space: %s needed, %s free", destination, bytes_text(needed),
+                bytes_text(free_bytes));
+}
+
+static void answer(const struct synth_flags *f, const struct target *t, const char *destination,
+                   const struct publishing *p)
+{
+    const struct conversion c = {.source = t->source, .target = t, .destination = destination};
+    cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "family", t->source->family);
+    cJSON_AddBoolToObject(o, "sparse", f->sparse);
+    report_target_json(o, &c);
+    if (p->replaces.folder) report_replaces_json(o, &p->replaces);
+    result_set(o);
+}
+
+static enum status write_model(const struct synth_flags *f, struct checkpoint *c,
+                               const struct model_maps *maps, const char *destination,
+                               struct error *err)
+{
+    struct target t;
+    struct publishing p;
+    struct executor_result result;
+    struct executor_options executor = executor_options_of(&f->run, &f->output);
+    struct target_options to = {
+        .format = &format_hf, .max_shard_bytes = f->max_shard_size, .durable = executor.fsync};
+    double start = seconds_now();
+    uint64_t peak;
+    struct publish_options how = {.may_replace = contents_may_replace,
+                                  .context = &t,
+                                  .work = "synth",
+                                  .overwrite = f->run.overwrite};
+    format_tell_publishing(&format_hf, &how);
+    enum status st = target_plan(&t, &to, c, maps, err);
+    if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
+    if (!st) st = check_space(&t, destination, f->sparse, err);
+    if (!st) st = executor_memory(&t.plan, &executor, &peak, err);
+    if (!st) st = publish_begin(&p, executor.fsync, err);
+    if (!st) {
+        st = executor_run(&t.plan, p.folder, &executor, &result, err);
+        if (!st) st = t.format->target->write_small_files(&t, p.folder, err);
+        if (!st) st = publish_commit(&p, NULL, 0, err);
+        if (st) publish_abandon(&p);
+    }
+    if (!st && !f->output.quiet)
+        fprintf(stderr, "created %s: %s, %zu tensors in %zu file%s, %s in %.2f s\n", destination,
+                c->family, t.facts.num_target_tensors, t.facts.num_weight_files,
+                t.facts.num_weight_files == 1 ? "" : "s", bytes_text(t.plan.target_bytes),
+                seconds_now() - start);
+    if (!st && !f->output.quiet && p.replaces.folder)
+        fprintf(stderr, "replaced %zu file%s, %s of %s\n", p.replaces.num_files,
+                p.replaces.num_files == 1 ? "" : "s", bytes_text(p.replaces.bytes),
+                p.replaces.folder);
+    if (!st) answer(f, &t, destination, &p);
+    target_release(&t);
+    return st;
+}
+
+static enum status synth(void *options, const char *const *positional, size_t num_positional,
+                         struct error *err)
+{
+    const struct synth_flags *f = options;
+    struct model_maps maps;
+    struct checkpoint c;
+    (void)num_positional;
+    checkpoint_init(&c, positional[0]);
+    enum status st = model_maps_load(&maps, f->model_map, err);
+    if (!st) st = make_catalog(f, &maps, &c, err);
+    if (!st) st = write_model(f, &c, &maps, positional[0], err);
+    checkpoint_release(&c);
+    model_maps_release(&maps);
+    return st;
+}
+
+const struct command command_synth = {
+    .name = "synth",
+    .summary =
+        "create a Hugging Face model of random weights, of any supported architecture and size",
+    .positional = "DESTINATION",
+    .text = "For tests and benchmarks: the same options give the same bytes.\n\n"
+            "  ferry synth --model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 "
+            "--ffn-hidden-size 8192 --vocab-size 128256 --tied out",
+    .groups = synth_groups,
+    .num_groups = COUNT(synth_groups),
+    .options_bytes = sizeof(struct synth_flags),
+    .defaults = set_defaults,
+    .run = synth,
+};

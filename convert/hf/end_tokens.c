@@ -1,0 +1,59 @@
+#include "convert/hf/end_tokens.h"
+
+#include "common/arena.h"
+#include "common/file.h"
+#include "common/json.h"
+
+enum { CONFIG_CAP = 16 << 20 };
+
+static enum status add(struct end_tokens *out, const cJSON *item, const char *path,
+                       struct error *err)
+{
+    int64_t id;
+    if (!json_as_i64(item, &id) || id > INT32_MAX || id < INT32_MIN)
+        return fail(err, ERR_CORRUPT, "%s: eos_token_id is not a token id", path);
+    if (out->count == MOST_END_TOKENS)
+        return fail(err, ERR_CORRUPT, "%s: eos_token_id has more than %d ids", path,
+                    MOST_END_TOKENS);
+    if (id >= 0) out->ids[out->count++] = (int32_t)id; /* -1 is none, here and there */
+    return OK;
+}
+
+/* What an object says of it; nothing where that is null, or not there. */
+static enum status add_all(struct end_tokens *out, const cJSON *object, const char *path,
+                           struct error *err)
+{
+    const cJSON *ids = json_get(object, "eos_token_id");
+    if (!ids || cJSON_IsNull(ids)) return OK;
+    if (!cJSON_IsArray(ids)) return add(out, ids, path, err);
+    for (const cJSON *item = ids->child; item; item = item->next)
+        TRY(add(out, item, path, err));
+    return OK;
+}
+
+static enum status read_file(struct end_tokens *out, struct arena *a, const char *folder,
+                             const char *name, struct error *err)
+{
+    cJSON *tree;
+    const char *path = path_join(a, folder, name);
+    if (!path_exists(path)) return OK;
+    TRY(json_read_file(path, CONFIG_CAP, JSON_NAN, &tree, err));
+    enum status st = add_all(out, tree, path, err);
+    if (!st && !out->count) st = add_all(out, json_get(tree, "text_config"), path, err);
+    if (!st && out->count) out->from = name;
+    cJSON_Delete(tree);
+    return st;
+}
+
+enum status end_tokens_read(const char *hf_folder, struct end_tokens *out, struct error *err)
+{
+    static const char generation[] = "generation_config.json", config[] = "config.json";
+    struct arena a;
+    *out = (struct end_tokens){.count = 0};
+    if (!hf_folder) return OK;
+    arena_init(&a);
+    enum status st = read_file(out, &a, hf_folder, generation, err);
+    if (!st && !out->from) st = read_file(out, &a, hf_folder, config, err);
+    arena_release(&a);
+    return st;
+}

@@ -1,0 +1,107 @@
+/* source_hf.c - a Hugging Face folder: config.json picks the model map; each tensor of the files is
+ * an own one. */
+#include <string.h>
+
+#include "common/json.h"
+#include "convert/foreign.h"
+#include "convert/format.h"
+#include "convert/map/params.h"
+#include "convert/naming.h"
+#include "formats/hf_folder.h"
+
+enum { CONFIG_CAP = 16 << 20 };
+
+struct opening {
+    struct checkpoint *c;
+    const struct source_options *o;
+    const struct model_map *map;
+    bool quantised; /* by config.json */
+};
+
+enum status hf_config_read(const char *folder, cJSON **tree, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *path = path_join(&a, folder, "config.json");
+    enum status st = path_exists(path) ? json_read_file(path, CONFIG_CAP, JSON_NAN, tree, err)
+                                       : fail(err, ERR_IO, "%s: no config.json", folder);
+    if (!st && !cJSON_IsObject(*tree)) {
+        st = fail(err, ERR_CORRUPT, "%s: not a JSON object", path);
+        cJSON_Delete(*tree);
+    }
+    arena_release(&a);
+    return st;
+}
+
+/* Quantised weights are stored under other names, in other shapes and dtypes than a map's. */
+static void note_quantised(struct opening *x, const cJSON *config)
+{
+    const cJSON *q = json_get(config, "quantization_config");
+    if (!cJSON_IsObject(q)) q = json_get(config, "quantization"); /* MLX's word */
+    const char *method = json_as_text(json_get(q, "quant_method"));
+    if (!cJSON_IsObject(q) || strcmp(x->c->hf_folder, x->c->folder)) return;
+    x->quantised = true;
+    checkpoint_note(x->c,
+                    "config.json says that the weights are quantised (%s%s%s), which "
+                    "is not supported: they are read as they are stored",
+                    q->string, method ? ": " : "", method ? method : "");
+}
+
+static enum status read_config(struct opening *x, const char *folder, const struct model_maps *maps,
+                               struct error *err)
+{
+    cJSON *config;
+    if (!x->o->hf_config && !path_exists(path_join(&x->c->arena, folder, "config.json")))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: weights without config.json, which says what model they are of; "
+                    "--hf-config DIR can",
+                    folder);
+    TRY(hf_config_read(folder, &config, err));
+    note_quantised(x, config);
+    enum status st = source_choose_map(x->o, maps, config, &x->map, err);
+    if (!st) x->c->family = model_map_family(x->map);
+    if (!st) st = model_config_from_hf(x->map, config, &x->c->arena, &x->c->config, err);
+    cJSON_Delete(config);
+    if (st) return fail_in(err, "%s", folder);
+    x->c->config_origin = CONFIG_OF_JSON;
+    return source_check_vocab(x->o, x->c->config.vocab_size,
+                              path_join(&x->c->arena, folder, "config.json"), err);
+}
+
+/* config.json is in many folders: without weights beside it another program's mark counts. */
+static bool matches_hf(const char *path)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *folder = hf_folder_resolve(&a, path);
+    bool matches =
+        hf_folder_matches(folder) && (hf_folder_has_weights(folder) || !foreign_find(folder));
+    arena_release(&a);
+    return matches;
+}
+
+static enum status open_hf(struct checkpoint *c, const struct source_options *o,
+                           const struct model_maps *maps, struct error *err)
+{
+    struct opening x = {.c = c, .o = o};
+    c->format = &format_hf;
+    c->folder = hf_folder_resolve(&c->arena, c->path);
+    c->hf_folder = o->hf_config ? o->hf_config : c->folder;
+    if (o->has_ckpt_step)
+        return fail(err, ERR_USAGE, "%s: --ckpt-step: a Hugging Face folder has no iterations",
+                    c->path);
+    TRY(read_config(&x, c->hf_folder, maps, err));
+    TRY(hf_folder_open(&c->catalog.stored, c->folder, NULL, err));
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        TRY(catalog_own_stored(&c->catalog, c->catalog.stored.tensors[i].name, NULL,
+                               &c->catalog.stored.tensors[i], err));
+
+    struct layout_options one = {0};
+    params_use(c, maps, x.map);
+    TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
+    const struct naming_import import = {.c = c, .o = o, .map = x.map, .quantised = x.quantised};
+    TRY(c->format->naming->import(&import, err));
+    return catalog_check(&c->catalog, err);
+}
+
+const struct source_kind source_hf = {matches_hf, open_hf};

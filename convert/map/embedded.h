@@ -1,0 +1,15 @@
+/* embedded.h - files of convert/models that the build put into the program. */
+#ifndef FERRY_CONVERT_MAP_EMBEDDED_H
+#define FERRY_CONVERT_MAP_EMBEDDED_H
+
+#include <stddef.h>
+
+struct embedded_file {
+    const char *name; /* "llama.json" */
+    const char *text;
+    size_t length;
+};
+extern const struct embedded_file embedded_models[];
+extern const size_t num_embedded_models;
+
+#endif

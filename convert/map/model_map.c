@@ -1,0 +1,649 @@
+/* model_map.c - reads maps, checks them, and finds the one that fits. */
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "convert/map/params_internal.h"
+
+enum { MAP_CAP = 4 << 20 };
+
+enum status map_bad(const struct map_loader *l, const char *what)
+{
+    return fail(l->err, ERR_USAGE, "model map %s: %s: %s",
+                l->map->family ? l->map->family : "(no family)", l->where, what);
+}
+
+/* ---- single items ---- */
+
+enum status map_take_text(const struct map_loader *l, const cJSON *from, const char *name,
+                          const char **out)
+{
+    const cJSON *item = json_get(from, name);
+    *out = json_as_text(item);
+    if (item && !*out) return map_bad(l, arena_printf(l->a, "%s is not a string", name));
+    return OK;
+}
+
+/* A text, or a list of texts. */
+enum status map_take_texts(const struct map_loader *l, const cJSON *item, const char ***out,
+                           unsigned *count)
+{
+    *count = 0;
+    *out = NULL;
+    if (!item) return OK;
+    const cJSON *first = cJSON_IsArray(item) ? item->child : item;
+    unsigned n = 0;
+    for (const cJSON *i = first; i; i = cJSON_IsArray(item) ? i->next : NULL)
+        n++;
+    *out = arena_array(l->a, n, sizeof **out);
+    for (const cJSON *i = first; i; i = cJSON_IsArray(item) ? i->next : NULL) {
+        (*out)[*count] = json_as_text(i);
+        if (!(*out)[(*count)++]) return map_bad(l, "a name that is not a string");
+    }
+    return OK;
+}
+
+/* The items of member `name` of the map, which is a list (or an object, where named); NULL: there
+ * are none. */
+enum status map_take_items(const struct map_loader *l, const cJSON *from, const char *name,
+                           bool object, const cJSON **first)
+{
+    const cJSON *item = json_get(from, name);
+    *first = NULL;
+    if (item && !(object ? cJSON_IsObject(item) : cJSON_IsArray(item)))
+        return map_bad(l,
+                       arena_printf(l->a, "%s is not %s", name, object ? "an object" : "a list"));
+    if (item) *first = item->child;
+    return OK;
+}
+
+/* known: the keys, a blank behind each. */
+enum status map_check_keys(const struct map_loader *l, const cJSON *item, const char *known)
+{
+    if (!cJSON_IsObject(item)) return map_bad(l, "no object");
+    for (const cJSON *i = item->child; i; i = i->next) {
+        const char *at = strstr(known, i->string);
+        size_t n = strlen(i->string);
+        if (!n || strchr(i->string, ' ') || !at || at[n] != ' ' || (at > known && at[-1] != ' '))
+            return map_bad(l, arena_printf(l->a, "\"%s\" is none of: %s", i->string, known));
+    }
+    return OK;
+}
+
+enum status map_read_sizes(const struct map_loader *l, const cJSON *from, const char *member,
+                           struct size **sizes, size_t *count, size_t *capacity)
+{
+    const cJSON *first;
+    TRY(map_take_items(l, from, member, true, &first));
+    for (const cJSON *i = first; i; i = i->next) {
+        size_t at = 0;
+        if (!json_as_text(i))
+            return map_bad(l, arena_printf(l->a, "size %s is not a string", i->string));
+        while (at < *count && strcmp((*sizes)[at].name, i->string))
+            at++;
+        struct size s = {i->string, json_as_text(i)};
+        if (at < *count)
+            (*sizes)[at] = s;
+        else
+            *ARENA_PUSH(l->a, *sizes, *count, *capacity) = s;
+    }
+    return OK;
+}
+
+/* ---- rows of the config ---- */
+
+static enum status read_directions(const struct map_loader *l, const cJSON *item,
+                                   struct config_row *row)
+{
+    const char *only;
+    TRY(map_take_text(l, item, "only", &only));
+    row->directions = IMPORT | EXPORT;
+    if (only && strcmp(only, "import") == 0)
+        row->directions = IMPORT;
+    else if (only && strcmp(only, "export") == 0)
+        row->directions = EXPORT;
+    else if (only)
+        return map_bad(l, "only is import or export");
+    return OK;
+}
+
+/* Whether what the row names is what its `how` wants. */
+static enum status check_config_row(const struct map_loader *l, const struct config_row *row)
+{
+    const struct config_how *how = row->how;
+    if (!how->takes_field && (row->megatron || row->hf || row->value))
+        return map_bad(l, "this how takes neither megatron nor hf nor value");
+    if (!how->takes_default && row->absent) return map_bad(l, "this how takes no default");
+    if (!how->takes_field && row->null) return map_bad(l, "this how takes no null");
+    if (!how->takes_field) return OK;
+    if (!row->field) return map_bad(l, "megatron names no field of the config");
+    if (how->only_kind && row->field->field.kind != how->kind)
+        return map_bad(l,
+                       arena_printf(l->a, "how \"%s\" is for fields of another type", how->name));
+    if (how->takes_value != (row->value != NULL) || how->takes_value != !row->hf)
+        return map_bad(l, "either hf or value is wanted");
+    if (row->value && row->null) return map_bad(l, "a value has no null");
+    if (row->also && !row->hf) return map_bad(l, "also goes with hf");
+    return OK;
+}
+
+static enum status read_config_row(struct map_loader *l, const cJSON *item, struct config_row *row)
+{
+    const char *how;
+    TRY(map_check_keys(l, item, "megatron hf also how value default null only "));
+    TRY(map_take_text(l, item, "megatron", &row->megatron));
+    TRY(map_take_text(l, item, "hf", &row->hf));
+    TRY(map_take_text(l, item, "also", &row->also));
+    TRY(map_take_text(l, item, "how", &how));
+    TRY(read_directions(l, item, row));
+    row->value = json_get(item, "value");
+    row->absent = json_get(item, "default");
+    row->null = json_get(item, "null");
+    row->how = config_how_find(how ? how : row->value ? "value" : "copy");
+    if (!row->how) return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", how));
+    if (row->megatron) row->field = model_field_find(row->megatron);
+    return check_config_row(l, row);
+}
+
+/* A row of a derived map takes the place of those with its name, of which the first is *place. */
+static void drop_config_rows(struct model_map *map, const struct config_row *row, size_t inherited,
+                             size_t *place)
+{
+    size_t kept = 0;
+    *place = SIZE_MAX;
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *old = &map->config[i];
+        bool same = row->megatron ? old->megatron && strcmp(old->megatron, row->megatron) == 0
+                                  : !old->megatron && old->how == row->how;
+        if (i < inherited && same) {
+            if (*place == SIZE_MAX) *place = kept;
+            continue;
+        }
+        map->config[kept++] = *old;
+    }
+    map->num_config = kept;
+}
+
+static void place_config_row(struct map_loader *l, const struct config_row *row, size_t *first_own)
+{
+    struct model_map *map = l->map;
+    size_t before = map->num_config, place;
+    drop_config_rows(map, row, *first_own, &place);
+    *first_own -= before - map->num_config;
+    if (place == SIZE_MAX)
+        place = map->num_config;
+    else
+        ++*first_own;
+    (void)ARENA_PUSH(l->a, map->config, map->num_config, map->config_capacity);
+    memmove(map->config + place + 1, map->config + place,
+            (map->num_config - 1 - place) * sizeof *map->config);
+    map->config[place] = *row;
+}
+
+const char *map_row_name(struct map_loader *l, const char *list, size_t n, const cJSON *item,
+                         const char *key)
+{
+    const char *name = json_as_text(json_get(item, key));
+    return name ? arena_printf(l->a, "%s[%zu] (%s)", list, n, name)
+                : arena_printf(l->a, "%s[%zu]", list, n);
+}
+
+static enum status read_config(struct map_loader *l, const cJSON *tree)
+{
+    const cJSON *rows;
+    size_t first_own = l->map->num_config, n = 0;
+    TRY(map_take_items(l, tree, "config", false, &rows));
+    for (const cJSON *i = rows; i; i = i->next, n++) {
+        struct config_row row = {0};
+        const char *key = json_get(i, "megatron") ? "megatron" : "how";
+        l->where = map_row_name(l, "config", n, i, key);
+        TRY(read_config_row(l, i, &row));
+        TRY(map_check_constants(l, &row));
+        place_config_row(l, &row, &first_own);
+    }
+    return OK;
+}
+
+static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
+{
+    const cJSON *rows;
+    size_t n = 0;
+    TRY(map_take_items(l, tree, "unsupported", false, &rows));
+    if (!json_get(tree, "unsupported")) return OK;
+    l->map->num_unsupported = (size_t)cJSON_GetArraySize(json_get(tree, "unsupported"));
+    l->map->unsupported = arena_array(l->a, l->map->num_unsupported, sizeof *l->map->unsupported);
+    for (const cJSON *i = rows; i; i = i->next, n++) {
+        struct unsupported *u = &l->map->unsupported[n];
+        l->where = map_row_name(l, "unsupported", n, i, "when");
+        TRY(map_check_keys(l, i, "when why "));
+        TRY(map_take_text(l, i, "when", &u->when));
+        TRY(map_take_text(l, i, "why", &u->why));
+        if (!u->when || !u->why) return map_bad(l, "when and why are wanted");
+        TRY(map_check_unsupported(l, u));
+    }
+    return OK;
+}
+
+/* ---- rows of the tensors ---- */
+
+/* The pattern with `rest` in place of "...". */
+static const char *fill_rest(const struct map_loader *l, const char *pattern, const char *rest)
+{
+    const char *at = strstr(pattern, "...");
+    if (!at) return pattern;
+    return arena_printf(l->a, "%.*s%s%s", (int)(at - pattern), pattern, rest ? rest : "", at + 3);
+}
+
+static enum status read_how_part(const struct map_loader *l, const cJSON *item, const char *rest,
+                                 unsigned n, struct row_part *part)
+{
+    uint64_t tensor = n;
+    TRY(map_check_keys(l, item, "megatron hf tensor "));
+    TRY(map_take_text(l, item, "megatron", &part->megatron));
+    TRY(map_take_text(l, item, "hf", &part->hf));
+    const cJSON *index = json_get(item, "tensor");
+    if (!part->megatron || !part->hf || (index && !json_as_u64(index, &tensor)) || tensor > 64)
+        return map_bad(l, "a part is {megatron, hf [, tensor]}");
+    *part = (struct row_part){fill_rest(l, part->megatron, rest), fill_rest(l, part->hf, rest),
+                              (unsigned)tensor};
+    return OK;
+}
+
+static enum status read_how(const struct map_loader *l, const char *rest, struct tensor_row *row)
+{
+    const cJSON *how = json_get(l->own, row->how);
+    bool has_rest = false;
+    if (!how) how = json_get(l->hows, row->how);
+    if (!cJSON_IsArray(how) || !how->child)
+        return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", row->how));
+    row->parts = arena_array(l->a, (size_t)cJSON_GetArraySize(how), sizeof *row->parts);
+    for (const cJSON *i = how->child; i; i = i->next, row->num_parts++) {
+        TRY(read_how_part(l, i, rest, row->num_parts, &row->parts[row->num_parts]));
+        has_rest |= strstr(json_as_text(json_get(i, "megatron")), "...") != NULL;
+    }
+    if (rest && !has_rest)
+        return map_bad(l, arena_printf(l->a, "how \"%s\" has no place for a rest", row->how));
+    return OK;
+}
+
+static enum status read_parts(const struct map_loader *l, const cJSON *item, struct tensor_row *row)
+{
+    const char *shape, *hf_shape, *rest;
+    TRY(map_take_text(l, item, "shape", &shape));
+    TRY(map_take_text(l, item, "hf_shape", &hf_shape));
+    TRY(map_take_text(l, item, "rest", &rest));
+    TRY(map_take_text(l, item, "how", &row->how));
+    if (!row->how == !shape) return map_bad(l, "either how or shape is wanted");
+    if (hf_shape && !shape) return map_bad(l, "hf_shape goes with shape");
+    if (rest && !row->how) return map_bad(l, "rest goes with how");
+    if (row->how) return read_how(l, rest, row);
+    row->parts = arena_alloc(l->a, sizeof *row->parts);
+    row->parts[row->num_parts++] = (struct row_part){shape, hf_shape ? hf_shape : shape, 0};
+    return OK;
+}
+
+/* Only {l}, {e} and, in Hugging Face's names, {p} stand for something. */
+enum status map_check_name(const struct map_loader *l, const char *name, bool prefix)
+{
+    for (const char *p = name; (p = strchr(p, '{')); p++) {
+        bool known = p[1] && strchr(prefix ? "lep" : "le", p[1]) && p[2] == '}';
+        if (!known)
+            return map_bad(l, arena_printf(l->a, "\"%s\": {l}, {e} or {p} is expected", name));
+    }
+    return OK;
+}
+
+/* Each name is used by a part, and each part has a name. */
+static enum status check_names(const struct map_loader *l, const struct tensor_row *row)
+{
+    unsigned used = 0;
+    TRY(map_check_name(l, row->megatron, false));
+    for (unsigned i = 0; i < row->num_parts; i++)
+        if (row->parts[i].tensor >= used) used = row->parts[i].tensor + 1;
+    if (row->num_hf != used)
+        return map_bad(l,
+                       arena_printf(l->a, "%u names in hf are too %s: its parts are of %u tensors",
+                                    row->num_hf, row->num_hf < used ? "few" : "many", used));
+    for (unsigned i = 0; i < row->num_hf; i++) {
+        TRY(map_check_name(l, row->hf[i], true));
+        if (strstr(row->hf[i], "{p}") && !l->map->num_prefixes)
+            return map_bad(l, "{p} is in hf, and the map has no prefixes");
+        if (strstr(row->hf[i], "{e}") && !strstr(row->megatron, "{e}"))
+            return map_bad(l, "{e} is in hf and not in megatron");
+        if (!strstr(row->hf[i], "{l}") != !strstr(row->megatron, "{l}"))
+            return map_bad(l, "{l} is in one name and not in the other");
+    }
+    return OK;
+}
+
+static enum status read_tensor_row(struct map_loader *l, const cJSON *item, struct tensor_row *row)
+{
+    size_t num_with = 0, capacity = 0;
+    TRY(map_check_keys(l, item, "megatron hf how shape hf_shape rest with when after "));
+    TRY(map_take_text(l, item, "megatron", &row->megatron));
+    TRY(map_take_text(l, item, "when", &row->when));
+    TRY(map_take_texts(l, json_get(item, "hf"), &row->hf, &row->num_hf));
+    TRY(read_parts(l, item, row));
+    TRY(map_read_sizes(l, item, "with", &row->with, &num_with, &capacity));
+    row->num_with = (unsigned)num_with;
+    if (!row->megatron || !row->num_hf) return map_bad(l, "megatron and hf are wanted");
+    TRY(check_names(l, row));
+    row->per_layer = strstr(row->megatron, "{l}") != NULL;
+    row->per_expert = strstr(row->megatron, "{e}") != NULL;
+    return OK;
+}
+
+static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t *first_own,
+                             size_t *place)
+{
+    size_t kept = 0, inherited = *first_own;
+    for (size_t i = 0; i < map->num_tensors; i++) {
+        if (i < inherited && strcmp(map->tensors[i].megatron, megatron) == 0) {
+            if (*place == SIZE_MAX) *place = kept;
+            --*first_own;
+            continue;
+        }
+        map->tensors[kept++] = map->tensors[i];
+    }
+    map->num_tensors = kept;
+}
+
+/* Behind the row that `after` names, in place of a row that is replaced, or at the end. */
+static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
+                                    const struct tensor_row *row, size_t *first_own, size_t *next)
+{
+    struct model_map *map = l->map;
+    const char *after;
+    size_t place = SIZE_MAX;
+    TRY(map_take_text(l, item, "after", &after));
+    drop_tensor_rows(map, row->megatron, first_own, &place);
+    if (after) place = SIZE_MAX;
+    for (size_t i = 0; after && i < map->num_tensors; i++)
+        if (strcmp(map->tensors[i].megatron, after) == 0) place = i + 1;
+    if (after && place == SIZE_MAX)
+        return map_bad(l, arena_printf(l->a, "after names no row: \"%s\"", after));
+    if (place == SIZE_MAX) place = *next <= map->num_tensors ? *next : map->num_tensors;
+    (void)ARENA_PUSH(l->a, map->tensors, map->num_tensors, map->tensors_capacity);
+    memmove(map->tensors + place + 1, map->tensors + place,
+            (map->num_tensors - 1 - place) * sizeof *map->tensors);
+    map->tensors[place] = *row;
+    *first_own += place < *first_own;
+    *next = place + 1;
+    return OK;
+}
+
+static enum status read_tensors(struct map_loader *l, const cJSON *tree)
+{
+    size_t first_own = l->map->num_tensors, n = 0, next = SIZE_MAX;
+    const cJSON *rows;
+    TRY(map_take_items(l, tree, "tensors", false, &rows));
+    for (const cJSON *i = rows; i; i = i->next, n++) {
+        struct tensor_row row = {0};
+        l->where = map_row_name(l, "tensors", n, i, "megatron");
+        TRY(read_tensor_row(l, i, &row));
+        TRY(place_tensor_row(l, i, &row, &first_own, &next));
+    }
+    return OK;
+}
+
+/* ---- a whole map ---- */
+
+/* Copies of the base's rows, so that this map can replace some. */
+static enum status inherit(struct map_loader *l)
+{
+    struct model_map *map = l->map;
+    map->params = l->maps->params;
+    if (!map->extends) return OK;
+    const struct model_map *base = model_map_of_family(l->maps, map->extends);
+    if (!base)
+        return map_bad(l,
+                       arena_printf(l->a, "it extends \"%s\", which is not there", map->extends));
+#define COPY(items, count, capacity)                                                               \
+    map->items = arena_copy(l->a, base->items, base->count * sizeof *base->items);                 \
+    map->count = map->capacity = base->count
+    COPY(sizes, num_sizes, sizes_capacity);
+    COPY(config, num_config, config_capacity);
+    COPY(tensors, num_tensors, tensors_capacity);
+    COPY(ignored, num_ignored, ignored_capacity);
+#undef COPY
+    map->params = base->params;
+    map->unsupported = base->unsupported;
+    map->num_unsupported = base->num_unsupported;
+    map->prefixes = base->prefixes;
+    map->num_prefixes = base->num_prefixes;
+    return OK;
+}
+
+static enum status read_map(struct map_loader *l, const cJSON *tree)
+{
+    struct model_map *map = l->map;
+    const char **ignored;
+    unsigned num_ignored;
+    l->where = "the map";
+    if (cJSON_IsObject(tree)) TRY(map_take_text(l, tree, "family", &map->family));
+    TRY(map_check_keys(l, tree,
+                       "family about extends model_type architecture prefixes detect sizes hows "
+                       "config unsupported parameters tensors ignored "));
+    TRY(map_take_text(l, tree, "about", &map->about));
+    TRY(map_take_text(l, tree, "extends", &map->extends));
+    TRY(map_take_text(l, tree, "model_type", &map->model_type));
+    TRY(map_take_text(l, tree, "architecture", &map->architecture));
+    TRY(map_take_text(l, tree, "detect", &map->detect));
+    TRY(inherit(l));
+    if (json_get(tree, "prefixes"))
+        TRY(map_take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
+    if (!map->family || !map->model_type || !map->architecture)
+        return map_bad(l, "family, model_type and architecture are wanted");
+    l->own = json_get(tree, "hows");
+    if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
+    TRY(map_read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
+    TRY(read_config(l, tree));
+    TRY(read_unsupported(l, tree));
+    TRY(param_rows_of_map(l, tree, map->params, &map->params));
+    TRY(read_tensors(l, tree));
+    l->where = "ignored";
+    TRY(map_take_texts(l, json_get(tree, "ignored"), &ignored, &num_ignored));
+    for (unsigned i = 0; i < num_ignored; i++)
+        *ARENA_PUSH(l->a, map->ignored, map->num_ignored, map->ignored_capacity) = ignored[i];
+    return map_check(l);
+}
+
+static void keep_tree(struct model_maps *m, cJSON *tree)
+{
+    *ARENA_PUSH(&m->arena, m->trees, m->num_trees, m->trees_capacity) = tree;
+}
+
+static enum status load_params(struct model_maps *m, struct error *err)
+{
+    cJSON *tree = NULL;
+    enum status st = param_rows_load(&m->arena, &tree, &m->params, err);
+    keep_tree(m, tree);
+    return st;
+}
+
+/* tree is kept already. */
+static enum status load_map(struct model_maps *m, const cJSON *tree, const cJSON *hows,
+                            struct error *err)
+{
+    struct model_map *map = arena_alloc(&m->arena, sizeof *map);
+    struct map_loader l = {.maps = m, .a = &m->arena, .map = map, .hows = hows, .err = err};
+    TRY(read_map(&l, tree));
+    *ARENA_PUSH(&m->arena, m->maps, m->num_maps, m->capacity) = map;
+    return OK;
+}
+
+/* Loads each of trees[0..*count) whose base is there; *count are left. */
+static enum status load_those_with_a_base(struct model_maps *m, const cJSON **trees, size_t *count,
+                                          const cJSON *hows, struct error *err)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < *count; i++) {
+        const char *base = json_as_text(json_get(trees[i], "extends"));
+        if (base && !model_map_of_family(m, base))
+            trees[left++] = trees[i];
+        else
+            TRY(load_map(m, trees[i], hows, err));
+    }
+    *count = left;
+    return OK;
+}
+
+/* Bases come before what extends them, in whatever order the files are. */
+static enum status load_built_in(struct model_maps *m, const struct embedded_file *files,
+                                 size_t num_files, const cJSON **hows, struct error *err)
+{
+    const cJSON **waiting = arena_array(&m->arena, num_files, sizeof *waiting);
+    size_t count = 0;
+    for (size_t i = 0; i < num_files; i++) {
+        cJSON *tree;
+        if (strcmp(files[i].name, "params.json") == 0) continue; /* load_params has it */
+        TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
+        keep_tree(m, tree);
+        if (strcmp(files[i].name, "hows.json") == 0)
+            *hows = tree;
+        else
+            waiting[count++] = tree;
+    }
+    while (count) {
+        size_t before = count;
+        TRY(load_those_with_a_base(m, waiting, &count, *hows, err));
+        if (count == before)
+            return fail(err, ERR_OURS, "the built-in model map %s extends one that is not there",
+                        json_as_text(json_get(waiting[0], "family")));
+    }
+    return OK;
+}
+
+enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
+                           size_t num_files, const char *extra, struct error *err)
+{
+    const cJSON *hows = NULL;
+    cJSON *tree;
+    *m = (struct model_maps){0};
+    arena_init(&m->arena);
+    TRY(load_params(m, err));
+    TRY(load_built_in(m, files, num_files, &hows, err));
+    if (!extra) return OK;
+    TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
+    keep_tree(m, tree);
+    if (load_map(m, tree, hows, err)) return fail_in(err, "%s", extra);
+    struct model_map *own = m->maps[m->num_maps - 1]; /* goes first, so that it is found first */
+    memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
+    m->maps[0] = own;
+    return OK;
+}
+
+enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err)
+{
+    return map_load_files(m, embedded_models, num_embedded_models, extra, err);
+}
+
+void model_maps_release(struct model_maps *m)
+{
+    for (size_t i = 0; i < m->num_trees; i++)
+        cJSON_Delete(m->trees[i]);
+    arena_release(&m->arena);
+}
+
+/* ---- finding ---- */
+
+/* qwen3-moe is qwen3_moe. */
+static bool same_family(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++)
+        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b)) return false;
+    return !*a && !*b;
+}
+
+const struct model_map *model_map_of_family(const struct model_maps *m, const char *family)
+{
+    for (size_t i = 0; i < m->num_maps; i++)
+        if (same_family(m->maps[i]->family, family)) return m->maps[i];
+    return NULL;
+}
+
+/* "gpt2, llama, mistral", or as many as a message has room for. */
+static const char *known_model_types(const struct model_maps *m, struct strbuf *out)
+{
+    enum { ROOM = 300 };
+    for (size_t i = 0; i < m->num_maps; i++) {
+        if (out->length > ROOM) {
+            strbuf_printf(out, " and %zu more, which `ferry models` lists", m->num_maps - i);
+            break;
+        }
+        strbuf_printf(out, "%s%s", i ? ", " : "", m->maps[i]->model_type);
+    }
+    return out->data ? out->data : "none";
+}
+
+enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_config,
+                                const struct model_map **out, struct error *err)
+{
+    const char *type = json_as_text(json_get(hf_config, "model_type"));
+    struct strbuf known = {0};
+    if (!type) return fail(err, ERR_CORRUPT, "config.json: model_type is missing, or not a string");
+    for (size_t i = 0; i < m->num_maps; i++) {
+        *out = m->maps[i];
+        if (strcmp(m->maps[i]->model_type, type) == 0) return OK;
+    }
+    enum status st = fail(err, ERR_UNSUPPORTED,
+                          "model_type \"%s\" is not supported; --model-map FILE adds a map; there "
+                          "are maps for %s",
+                          type, known_model_types(m, &known));
+    strbuf_release(&known);
+    return st;
+}
+
+const struct model_map *model_map_detect(const struct model_maps *m, const struct model_config *c)
+{
+    const struct model_map *found = NULL;
+    for (size_t i = 0; i < m->num_maps; i++) {
+        struct map_names names = {m->maps[i], c, NULL, NULL, -1, -1, 0, NULL};
+        bool holds, replaced = model_map_of_family(m, m->maps[i]->family) != m->maps[i];
+        if (replaced || !m->maps[i]->detect ||
+            map_condition(&names, m->maps[i]->detect, &holds, NULL) || !holds)
+            continue;
+        if (found) return NULL;
+        found = m->maps[i];
+    }
+    return found;
+}
+
+const char *model_map_family(const struct model_map *map)
+{
+    return map->family;
+}
+
+const char *model_map_about(const struct model_map *map)
+{
+    return map->about ? map->about : "";
+}
+
+const char *model_map_model_type(const struct model_map *map)
+{
+    return map->model_type;
+}
+
+const char *model_map_architecture(const struct model_map *map)
+{
+    return map->architecture;
+}
+
+const char *model_map_hf_field(const struct model_map *map, const char *megatron)
+{
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *row = &map->config[i];
+        if (row->megatron && row->hf && (row->directions & IMPORT) &&
+            strcmp(row->megatron, megatron) == 0)
+            return row->hf;
+    }
+    return NULL;
+}
+
+bool model_map_ignores(const struct model_map *map, const char *hf_name)
+{
+    for (size_t i = 0; i < map->num_ignored; i++)
+        if (fnmatch(map->ignored[i], hf_name, 0) == 0) return true;
+    return false;
+}

@@ -1,0 +1,257 @@
+/* model_map_check.c - proves a model map when it is loaded: every row with numbers put in. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "convert/map/params_internal.h"
+
+static const struct model_config samples[] = {
+    {.num_layers = 2,
+     .hidden_size = 48,
+     .ffn_hidden_size = 56,
+     .num_attention_heads = 6,
+     .num_query_groups = 2,
+     .kv_channels = 4,
+     .vocab_size = 97,
+     .max_position_embeddings = 31,
+     .num_experts = 3,
+     .moe_router_topk = 2,
+     .moe_ffn_hidden_size = 28},
+    {.num_layers = 3,
+     .hidden_size = 60,
+     .ffn_hidden_size = 22,
+     .num_attention_heads = 5,
+     .num_query_groups = 5,
+     .kv_channels = 14,
+     .vocab_size = 41,
+     .max_position_embeddings = 67,
+     .num_experts = 2,
+     .moe_router_topk = 1,
+     .moe_ffn_hidden_size = 26},
+};
+enum { NUM_SAMPLES = COUNT(samples) };
+
+const struct model_config *map_samples(size_t *count)
+{
+    *count = NUM_SAMPLES;
+    return samples;
+}
+
+enum status map_bad_in(const struct map_loader *l)
+{
+    (void)!fail_in(l->err, "model map %s: %s", l->map->family, l->where);
+    l->err->code = ERR_USAGE;
+    return ERR_USAGE;
+}
+
+/* ---- the config ---- */
+
+enum status map_check_constants(const struct map_loader *l, const struct config_row *row)
+{
+    struct model_config c = samples[0];
+    cJSON *hf = cJSON_CreateObject();
+    struct config_context x = {l->map, row, hf, l->a};
+    enum status st = row->absent || row->value ? row->how->from_hf(&x, &c, l->err) : OK;
+    if (!st && row->null) {
+        cJSON_AddNullToObject(hf, row->hf);
+        st = row->how->from_hf(&x, &c, l->err);
+    }
+    cJSON_Delete(hf);
+    return st ? map_bad_in(l) : OK;
+}
+
+enum status map_check_unsupported(const struct map_loader *l, const struct unsupported *u)
+{
+    cJSON *hf = cJSON_CreateObject();
+    struct map_names names = {l->map, &samples[0], hf, NULL, -1, -1, 0, NULL};
+    bool holds;
+    enum status st = map_condition(&names, u->when, &holds, l->err);
+    cJSON_Delete(hf);
+    return st ? map_bad_in(l) : OK;
+}
+
+/* ---- one row of the tensors ---- */
+
+/* One part of a row with the numbers of a sample. */
+struct sample_part {
+    struct pattern_view logical, hf;
+    struct pair pair;
+};
+
+static enum status eval_part(const struct map_loader *l, const struct tensor_row *row,
+                             unsigned part, const struct model_config *c, int64_t expert,
+                             struct sample_part *out)
+{
+    struct map_names names = {l->map, c, NULL, row, row->per_layer ? 1 : -1, -1, 0, NULL};
+    struct expr_names e = map_names_for(&names);
+    if (row->per_expert) names.expert = expert;
+    TRY(pattern_eval(row->parts[part].megatron, &e, &out->logical, l->err));
+    TRY(pattern_eval(row->parts[part].hf, &e, &out->hf, l->err));
+    return pattern_pair(&out->logical, &out->hf, &out->pair, l->err);
+}
+
+static bool same_shape(const struct pattern_view *a, const struct pattern_view *b)
+{
+    return a->num_dims == b->num_dims &&
+           memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
+}
+
+static uint64_t view_numel(const struct pattern_view *v)
+{
+    uint64_t numel = 1;
+    for (unsigned d = 0; d < v->num_dims; d++)
+        numel *= v->shape[d];
+    return numel;
+}
+
+/* Pairs whose a sides should tile a tensor. */
+static enum status check_tiling(const struct map_loader *l, struct pair *pairs, size_t num_pairs,
+                                const char *tensor, uint64_t numel)
+{
+    uint64_t covered;
+    size_t bad_pair;
+    if (pairs_tile(pairs, num_pairs, numel, &bad_pair, &covered)) return OK;
+    if (bad_pair < num_pairs)
+        return map_bad(l, arena_printf(l->a, "its parts of %s overlap", tensor));
+    return map_bad(l, arena_printf(l->a, "its parts hold %" PRIu64 " of %" PRIu64 " elements of %s",
+                                   covered, numel, tensor));
+}
+
+/* The parts of one row tile its logical tensor. */
+static enum status check_logical(const struct map_loader *l, const struct tensor_row *row,
+                                 const struct param_row *param, const struct model_config *c)
+{
+    struct pair *pairs = arena_array(l->a, row->num_parts, sizeof *pairs);
+    struct sample_part first = {0}, part;
+    for (unsigned i = 0; i < row->num_parts; i++) {
+        if (eval_part(l, row, i, c, 1, &part)) return map_bad_in(l);
+        if (i == 0) first = part;
+        if (!same_shape(&first.logical, &part.logical))
+            return map_bad(l, "its parts are of tensors of different shapes");
+        pairs[i] = part.pair;
+    }
+    if (param->split >= (int)first.logical.num_dims)
+        return map_bad(l, arena_printf(l->a, "it has %u dimensions, and Megatron splits number %d",
+                                       first.logical.num_dims, param->split));
+    return check_tiling(l, pairs, row->num_parts, row->megatron, view_numel(&first.logical));
+}
+
+static enum status check_tensor_row(struct map_loader *l, const struct tensor_row *row)
+{
+    const struct param_row *param = param_row_find(l->map->params, row->megatron);
+    bool applies;
+    struct map_names names = {l->map, &samples[0], NULL, row, row->per_layer ? 1 : -1, -1, 0, NULL};
+    l->where = arena_printf(l->a, "tensor %s", row->megatron);
+    if (!param) return map_bad(l, "no parameter of Megatron-Core is called so");
+    if (map_condition(&names, row->when, &applies, l->err)) return map_bad_in(l);
+    for (unsigned i = 0; i < NUM_SAMPLES; i++)
+        TRY(check_logical(l, row, param, &samples[i]));
+    return OK;
+}
+
+/* ---- Hugging Face's tensors ---- */
+
+/* What rows take of one Hugging Face tensor, of one layer. */
+struct hf_cover {
+    const struct tensor_row *row; /* the first */
+    const char *hf;
+    struct pattern_view view;
+    struct pair *pairs; /* a: flat in the Hugging Face tensor */
+    size_t num_pairs, capacity;
+};
+
+static enum status cover_part(const struct map_loader *l, const struct tensor_row *row,
+                              unsigned part, const struct model_config *c, int64_t expert,
+                              struct hf_cover *to)
+{
+    struct sample_part p;
+    const char *hf = row->hf[row->parts[part].tensor];
+    if (eval_part(l, row, part, c, expert, &p)) return map_bad_in(l);
+    if (!to->hf) to->view = p.hf;
+    to->hf = hf;
+    if (!same_shape(&to->view, &p.hf))
+        return map_bad(l, arena_printf(l->a, "%s has two shapes", hf));
+    pair_swap(&p.pair);
+    if (!pair_nest(&p.pair))
+        return map_bad(l, arena_printf(l->a, "its part of %s is not a nested view", hf));
+    *ARENA_PUSH(l->a, to->pairs, to->num_pairs, to->capacity) = p.pair;
+    return OK;
+}
+
+/* Adds what a row takes of its hf name k: a tensor of all experts is taken expert by expert. */
+static enum status cover_hf(const struct map_loader *l, const struct tensor_row *row, unsigned k,
+                            const struct model_config *c, struct hf_cover *to)
+{
+    bool stacked = row->per_expert && !strstr(row->hf[k], "{e}");
+    uint64_t experts = stacked ? c->num_experts : 1;
+    for (unsigned i = 0; i < row->num_parts; i++)
+        for (uint64_t e = 0; row->parts[i].tensor == k && e < experts; e++)
+            TRY(cover_part(l, row, i, c, (int64_t)e, to));
+    return OK;
+}
+
+static bool cover_tiles(const struct hf_cover *x)
+{
+    uint64_t covered;
+    size_t bad_pair;
+    return pairs_tile(x->pairs, x->num_pairs, view_numel(&x->view), &bad_pair, &covered);
+}
+
+/* Tensors of which a row takes a part only. */
+struct hf_covers {
+    struct hf_cover *items;
+    size_t count, capacity;
+};
+
+static enum status check_hf_name(struct map_loader *l, const struct tensor_row *row, unsigned k,
+                                 const struct model_config *c, struct hf_covers *partial)
+{
+    struct hf_cover own = {.row = row};
+    l->where = arena_printf(l->a, "tensor %s", row->megatron);
+    TRY(cover_hf(l, row, k, c, &own));
+    if (cover_tiles(&own)) return OK;
+    for (size_t i = 0; i < partial->count; i++)
+        if (strcmp(partial->items[i].hf, row->hf[k]) == 0)
+            return cover_hf(l, row, k, c, &partial->items[i]);
+    *ARENA_PUSH(l->a, partial->items, partial->count, partial->capacity) = own;
+    return OK;
+}
+
+/* A row takes all of its Hugging Face tensors, or rows that share one take all of it together. */
+static enum status check_hf(struct map_loader *l, const struct model_config *c)
+{
+    struct hf_covers partial = {0};
+    for (size_t i = 0; i < l->map->num_tensors; i++)
+        for (unsigned k = 0; k < l->map->tensors[i].num_hf; k++)
+            TRY(check_hf_name(l, &l->map->tensors[i], k, c, &partial));
+    for (size_t i = 0; i < partial.count; i++) {
+        const struct hf_cover *x = &partial.items[i];
+        l->where = arena_printf(l->a, "tensor %s", x->row->megatron);
+        TRY(check_tiling(l, x->pairs, x->num_pairs, x->hf, view_numel(&x->view)));
+    }
+    return OK;
+}
+
+/* ---- a whole map ---- */
+
+enum status map_check(struct map_loader *l)
+{
+    const struct model_map *map = l->map;
+    struct map_names names = {map, &samples[0], NULL, NULL, 1, 1, 0, NULL};
+    struct expr_names e = map_names_for(&names);
+    int64_t value;
+    bool holds;
+    for (size_t i = 0; i < map->num_sizes; i++) {
+        l->where = arena_printf(l->a, "size %s", map->sizes[i].name);
+        if (expr_eval(map->sizes[i].text, strlen(map->sizes[i].text), &e, &value, l->err))
+            return map_bad_in(l);
+    }
+    l->where = "detect";
+    names.layer = names.expert = -1;
+    if (map_condition(&names, map->detect, &holds, l->err)) return map_bad_in(l);
+    for (size_t i = 0; i < map->num_tensors; i++)
+        TRY(check_tensor_row(l, &map->tensors[i]));
+    for (unsigned i = 0; i < NUM_SAMPLES; i++)
+        TRY(check_hf(l, &samples[i]));
+    return OK;
+}

@@ -1,0 +1,175 @@
+/* model_map_print.c - a map's rows, as they are once loaded: for people and for programs. */
+#include "common/json.h"
+#include "convert/map/params_internal.h"
+
+static void print_config(struct strbuf *out, const struct model_map *map)
+{
+    strbuf_add_text(out, "config\n");
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *r = &map->config[i];
+        strbuf_printf(out, "  %-36s %-9s ", r->megatron ? r->megatron : "", r->how->name);
+        if (r->hf) strbuf_add_text(out, r->hf);
+        if (r->value) json_print(out, r->value, -1);
+        if (r->absent) {
+            strbuf_add_text(out, "  default ");
+            json_print(out, r->absent, -1);
+        }
+        if (r->null) {
+            strbuf_add_text(out, "  null ");
+            json_print(out, r->null, -1);
+        }
+        if (r->directions == IMPORT) strbuf_add_text(out, "  (import)");
+        if (r->directions == EXPORT) strbuf_add_text(out, "  (export)");
+        strbuf_add_char(out, '\n');
+    }
+}
+
+static void print_tensor(struct strbuf *out, const struct tensor_row *r)
+{
+    strbuf_printf(out, "  %s", r->megatron);
+    if (r->when) strbuf_printf(out, "   when %s", r->when);
+    strbuf_add_char(out, '\n');
+    for (unsigned i = 0; i < r->num_parts; i++)
+        strbuf_printf(out, "      [%s]  =  %s [%s]\n", r->parts[i].megatron,
+                      r->hf[r->parts[i].tensor], r->parts[i].hf);
+}
+
+/* The sections of a row: "gate i, up i when gated_linear_unit", "g times query r*d, key d shared".
+ */
+static void print_sections(struct strbuf *out, const struct param_row *r)
+{
+    strbuf_add_text(out, "      sections: ");
+    if (r->repeat) strbuf_printf(out, "%s times ", r->repeat);
+    for (unsigned k = 0; k < r->num_sections; k++)
+        strbuf_printf(out, "%s%s %s%s", k ? ", " : "", r->sections[k].name, r->sections[k].size,
+                      r->sections[k].shared ? " shared" : "");
+    if (r->sections_when) strbuf_printf(out, "   when %s", r->sections_when);
+    strbuf_add_char(out, '\n');
+}
+
+/* A map's own rows: Megatron's are those of all maps. */
+static void print_parameters(struct strbuf *out, const struct param_rows *rows)
+{
+    if (rows->sizes[SCOPE_MAP].count) strbuf_add_text(out, "parameters\n");
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct param_row *r = &rows->items[i];
+        if (r->scope != SCOPE_MAP) continue;
+        strbuf_printf(out, "  %s [%s]", r->name, r->shape ? r->shape : "");
+        if (r->split >= 0)
+            strbuf_printf(out, "   %s split dimension %d",
+                          r->group == PARAM_ETP ? "etp ranks" : "tp ranks", r->split);
+        if (r->padded) strbuf_add_text(out, "   padded");
+        strbuf_add_char(out, '\n');
+        if (r->num_sections) print_sections(out, r);
+    }
+}
+
+void model_map_print(struct strbuf *out, const struct model_map *map)
+{
+    strbuf_printf(out, "%s: %s\nmodel_type %s, architecture %s\n", map->family,
+                  model_map_about(map), map->model_type, map->architecture);
+    strbuf_add_text(out, "sizes\n");
+    for (size_t i = 0; i < map->num_sizes; i++)
+        strbuf_printf(out, "  %s = %s\n", map->sizes[i].name, map->sizes[i].text);
+    print_config(out, map);
+    print_parameters(out, map->params);
+    strbuf_add_text(out, "tensors\n");
+    for (size_t i = 0; i < map->num_tensors; i++)
+        print_tensor(out, &map->tensors[i]);
+    for (size_t i = 0; i < map->num_ignored; i++)
+        strbuf_printf(out, "  ignored: %s\n", map->ignored[i]);
+}
+
+/* ---- for programs ---- */
+
+static void add_text(cJSON *object, const char *name, const char *text)
+{
+    if (text) cJSON_AddStringToObject(object, name, text);
+}
+
+static void add_value(cJSON *object, const char *name, const cJSON *value)
+{
+    if (value) cJSON_AddItemToObject(object, name, cJSON_Duplicate(value, true));
+}
+
+static cJSON *config_row_json(const struct config_row *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_text(o, "megatron", r->megatron);
+    add_text(o, "hf", r->hf);
+    add_text(o, "how", r->how->name);
+    add_value(o, "value", r->value);
+    add_value(o, "default", r->absent);
+    add_value(o, "null", r->null);
+    if (r->directions == IMPORT) add_text(o, "only", "import");
+    if (r->directions == EXPORT) add_text(o, "only", "export");
+    return o;
+}
+
+static cJSON *tensor_row_json(const struct tensor_row *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_text(o, "megatron", r->megatron);
+    add_text(o, "when", r->when);
+    cJSON *parts = cJSON_AddArrayToObject(o, "parts");
+    for (unsigned i = 0; i < r->num_parts; i++) {
+        cJSON *part = cJSON_CreateObject();
+        add_text(part, "megatron", r->parts[i].megatron);
+        add_text(part, "hf_tensor", r->hf[r->parts[i].tensor]);
+        add_text(part, "hf", r->parts[i].hf);
+        cJSON_AddItemToArray(parts, part);
+    }
+    return o;
+}
+
+static cJSON *param_row_json(const struct param_row *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_text(o, "name", r->name);
+    add_text(o, "shape", r->shape);
+    add_text(o, "group", r->group == PARAM_ETP ? "etp" : "tp");
+    if (r->split >= 0) cJSON_AddItemToObject(o, "split", json_new_i64(r->split));
+    add_text(o, "repeat", r->repeat);
+    cJSON *sections = r->num_sections ? cJSON_AddObjectToObject(o, "sections") : NULL;
+    cJSON *shared = r->num_sections ? cJSON_AddArrayToObject(o, "shared") : NULL;
+    for (unsigned k = 0; k < r->num_sections; k++) {
+        add_text(sections, r->sections[k].name, r->sections[k].size);
+        if (r->sections[k].shared)
+            cJSON_AddItemToArray(shared, cJSON_CreateString(r->sections[k].name));
+    }
+    add_text(o, "sections_when", r->sections_when);
+    return o;
+}
+
+/* Of maps that have some of their own. */
+static void add_parameters(cJSON *o, const struct param_rows *rows)
+{
+    if (!rows->sizes[SCOPE_MAP].count) return;
+    cJSON *list = cJSON_AddArrayToObject(o, "parameters");
+    for (size_t i = 0; i < rows->count; i++)
+        if (rows->items[i].scope == SCOPE_MAP)
+            cJSON_AddItemToArray(list, param_row_json(&rows->items[i]));
+}
+
+cJSON *model_map_json(const struct model_map *map)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_text(o, "family", map->family);
+    add_text(o, "model_type", map->model_type);
+    add_text(o, "architecture", map->architecture);
+    add_text(o, "about", model_map_about(map));
+    cJSON *sizes = cJSON_AddObjectToObject(o, "sizes");
+    for (size_t i = 0; i < map->num_sizes; i++)
+        add_text(sizes, map->sizes[i].name, map->sizes[i].text);
+    cJSON *config = cJSON_AddArrayToObject(o, "config");
+    for (size_t i = 0; i < map->num_config; i++)
+        cJSON_AddItemToArray(config, config_row_json(&map->config[i]));
+    add_parameters(o, map->params);
+    cJSON *tensors = cJSON_AddArrayToObject(o, "tensors");
+    for (size_t i = 0; i < map->num_tensors; i++)
+        cJSON_AddItemToArray(tensors, tensor_row_json(&map->tensors[i]));
+    cJSON *ignored = cJSON_AddArrayToObject(o, "ignored");
+    for (size_t i = 0; i < map->num_ignored; i++)
+        cJSON_AddItemToArray(ignored, cJSON_CreateString(map->ignored[i]));
+    return o;
+}

@@ -1,0 +1,171 @@
+/* model_tensors.c - the rows of a model map, for all layers and experts of one model. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/strbuf.h"
+#include "convert/map/model_map_internal.h"
+
+/* What one row comes to, for one layer and expert. Patterns are put into numbers once, unless they
+ * differ from layer to layer. */
+struct expanded {
+    bool valid;
+    struct mapped_tensor tensor;
+    struct mapped_part *parts;
+};
+
+struct expander {
+    const struct model_map *map;
+    const struct model_config *config;
+    const struct hf_names *names;
+    enum status (*visit)(void *context, const struct mapped_tensor *t, struct error *err);
+    void *context;
+    struct error *err;
+    const char *prefix;        /* for {p} */
+    struct expanded *expanded; /* of each row */
+    struct strbuf *text;       /* [0]: the logical name, [1 + i]: of hf name i */
+    struct arena arena;
+};
+
+static void put_name(struct strbuf *out, const char *pattern, const char *prefix, int64_t layer,
+                     int64_t expert)
+{
+    strbuf_clear(out);
+    strbuf_add_text(out, "");
+    for (const char *p = pattern; *p; p++) {
+        if (strncmp(p, "{l}", 3) == 0)
+            strbuf_printf(out, "%lld", (long long)layer);
+        else if (strncmp(p, "{e}", 3) == 0)
+            strbuf_printf(out, "%lld", (long long)expert);
+        else if (strncmp(p, "{p}", 3) == 0)
+            strbuf_add_text(out, prefix);
+        else {
+            strbuf_add_char(out, *p);
+            continue;
+        }
+        p += 2;
+    }
+}
+
+static enum status put_numbers(struct expander *x, const struct tensor_row *row, struct expanded *e,
+                               int64_t layer, int64_t expert)
+{
+    bool varies = false; /* from layer to layer, or from expert to expert */
+    struct map_names names = {x->map, x->config, NULL, row, layer, expert, 0, &varies};
+    struct expr_names in = map_names_for(&names);
+    if (!e->parts) e->parts = arena_array(&x->arena, row->num_parts, sizeof *e->parts);
+    for (unsigned i = 0; i < row->num_parts; i++) {
+        struct pattern_view a, b;
+        struct mapped_part *part = &e->parts[i];
+        TRY(pattern_eval(row->parts[i].megatron, &in, &a, x->err));
+        TRY(pattern_eval(row->parts[i].hf, &in, &b, x->err));
+        TRY(pattern_pair(&a, &b, &part->pair, x->err));
+        part->num_dims = b.num_dims;
+        memcpy(part->shape, b.shape, sizeof part->shape);
+        e->tensor.num_dims = a.num_dims;
+        memcpy(e->tensor.shape, a.shape, sizeof e->tensor.shape);
+    }
+    e->tensor.parts = e->parts;
+    e->tensor.num_parts = row->num_parts;
+    e->valid = !varies;
+    return OK;
+}
+
+static enum status expand_row(struct expander *x, size_t index, int64_t layer, int64_t expert)
+{
+    const struct tensor_row *row = &x->map->tensors[index];
+    struct expanded *e = &x->expanded[index];
+    if (!e->valid && put_numbers(x, row, e, layer, expert))
+        return fail_in(x->err, "model map %s: %s", x->map->family, row->megatron);
+    put_name(&x->text[0], row->megatron, "", layer, expert);
+    for (unsigned i = 0; i < row->num_hf; i++)
+        put_name(&x->text[1 + i], row->hf[i], x->prefix, layer, expert);
+    e->tensor.name = x->text[0].data;
+    for (unsigned i = 0; i < row->num_parts; i++)
+        e->parts[i].hf_name = x->text[1 + row->parts[i].tensor].data;
+    return x->visit(x->context, &e->tensor, x->err);
+}
+
+static enum status row_applies(struct expander *x, size_t index, int64_t layer, bool *applies)
+{
+    const struct tensor_row *row = &x->map->tensors[index];
+    struct map_names names = {x->map, x->config, NULL, row, layer, -1, 0, NULL};
+    if (map_condition(&names, row->when, applies, x->err))
+        return fail_in(x->err, "model map %s: %s", x->map->family, row->megatron);
+    return OK;
+}
+
+/* The rows [first, end) of one layer; neighbours with experts go expert by expert. */
+static enum status expand_layer(struct expander *x, size_t first, size_t end, int64_t layer)
+{
+    for (size_t i = first, next; i < end; i = next) {
+        bool applies;
+        next = i + 1;
+        TRY(row_applies(x, i, layer, &applies));
+        if (!x->map->tensors[i].per_expert) {
+            if (applies) TRY(expand_row(x, i, layer, -1));
+            continue;
+        }
+        while (next < end && x->map->tensors[next].per_expert)
+            next++;
+        for (int64_t e = 0; e < (int64_t)x->config->num_experts; e++)
+            for (size_t k = i; k < next; k++) {
+                TRY(row_applies(x, k, layer, &applies));
+                if (applies) TRY(expand_row(x, k, layer, e));
+            }
+    }
+    return OK;
+}
+
+static enum status expand_rows(struct expander *x)
+{
+    for (size_t i = 0, next; i < x->map->num_tensors; i = next) {
+        next = i + 1;
+        if (!x->map->tensors[i].per_layer) {
+            bool applies;
+            TRY(row_applies(x, i, -1, &applies));
+            if (applies) TRY(expand_row(x, i, -1, -1));
+            continue;
+        }
+        while (next < x->map->num_tensors && x->map->tensors[next].per_layer)
+            next++;
+        for (int64_t l = 0; l < (int64_t)x->config->num_layers; l++)
+            TRY(expand_layer(x, i, next, l));
+    }
+    return OK;
+}
+
+/* The prefix under which the first tensor that has one is there. */
+static const char *choose_prefix(struct expander *x)
+{
+    const struct model_map *map = x->map;
+    for (size_t i = 0; i < map->num_tensors && x->names; i++) {
+        if (!strstr(map->tensors[i].hf[0], "{p}")) continue;
+        for (unsigned p = 0; p < map->num_prefixes; p++) {
+            put_name(&x->text[1], map->tensors[i].hf[0], map->prefixes[p], 0, 0);
+            if (x->names->has(x->names->context, x->text[1].data)) return map->prefixes[p];
+        }
+    }
+    return map->num_prefixes ? map->prefixes[0] : "";
+}
+
+enum status model_map_expand(const struct model_map *map, const struct model_config *c,
+                             const struct hf_names *names,
+                             enum status (*visit)(void *context, const struct mapped_tensor *t,
+                                                  struct error *err),
+                             void *context, struct error *err)
+{
+    struct expander x = {
+        .map = map, .config = c, .names = names, .visit = visit, .context = context, .err = err};
+    unsigned most = 0;
+    arena_init(&x.arena);
+    for (size_t i = 0; i < map->num_tensors; i++)
+        if (map->tensors[i].num_hf > most) most = map->tensors[i].num_hf;
+    x.expanded = arena_array(&x.arena, map->num_tensors, sizeof *x.expanded);
+    x.text = arena_array(&x.arena, 1 + most, sizeof *x.text);
+    x.prefix = choose_prefix(&x);
+    enum status st = expand_rows(&x);
+    for (unsigned i = 0; i <= most; i++)
+        strbuf_release(&x.text[i]);
+    arena_release(&x.arena);
+    return st;
+}

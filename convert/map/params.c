@@ -1,0 +1,191 @@
+/* params.c - tables of parameters for one config, out of their rows. */
+#include <string.h>
+
+#include "common/count.h"
+#include "convert/map/params_internal.h"
+
+/* ---- expressions ---- */
+
+void param_row_names(const struct param_rows *rows, const struct param_row *row,
+                     const struct model_config *c, struct model_map *map, struct map_names *names)
+{
+    *map = (struct model_map){.sizes = rows->sizes[row->scope].items,
+                              .num_sizes = rows->sizes[row->scope].count};
+    *names = (struct map_names){map, c, NULL, NULL, -1, -1, 0, NULL};
+}
+
+/* 0 where the config does not tell. */
+static uint64_t size_of(const struct map_names *names, const char *text, size_t length)
+{
+    const struct expr_names e = map_names_for(names);
+    int64_t value;
+    return expr_eval(text, length, &e, &value, NULL) || value < 0 ? 0 : (uint64_t)value;
+}
+
+static void set_shape(struct param_spec *s, const struct map_names *names, const char *text)
+{
+    while (text && *text && s->num_dims < MAX_AXES) {
+        size_t length = strcspn(text, " ");
+        s->shape[s->num_dims++] = size_of(names, text, length);
+        text += length + strspn(text + length, " ");
+    }
+}
+
+static void set_sections(struct param_spec *s, const struct param_row *row,
+                         const struct map_names *names)
+{
+    bool applies;
+    if (map_condition(names, row->sections_when, &applies, NULL) || !applies) return;
+    if (row->repeat) s->repeat = size_of(names, row->repeat, strlen(row->repeat));
+    s->num_sections = row->num_sections;
+    s->even = row->num_sections > 0;
+    for (unsigned k = 0; k < row->num_sections; k++) {
+        const struct section_row *from = &row->sections[k];
+        uint64_t size = size_of(names, from->size, strlen(from->size));
+        s->sections[k] = (struct param_section){from->name, size, from->shared};
+        s->even &= strcmp(from->size, row->sections[0].size) == 0;
+    }
+}
+
+static struct param_spec spec_of(const struct param_rows *rows, const struct param_row *row,
+                                 const struct model_config *c)
+{
+    struct param_spec s = {.name = row->name,
+                           .local = row->local,
+                           .place = row->place,
+                           .group = row->group,
+                           .stacks = row->stacks,
+                           .split = row->split,
+                           .repeat = 1,
+                           .padded = row->padded,
+                           .linear = row->linear};
+    struct model_map map;
+    struct map_names names;
+    param_row_names(rows, row, c, &map, &names);
+    set_shape(&s, &names, row->shape);
+    set_sections(&s, row, &names);
+    return s;
+}
+
+const struct param_table *param_table_of(const struct param_rows *rows,
+                                         const struct model_config *c, struct arena *a)
+{
+    struct param_table *t = arena_alloc(a, sizeof *t);
+    struct param_spec *specs = arena_array(a, rows->count, sizeof *specs);
+    for (size_t i = 0; i < rows->count; i++)
+        specs[i] = spec_of(rows, &rows->items[i], c);
+    *t = (struct param_table){.specs = specs,
+                              .count = rows->count,
+                              .by_name = arena_array(a, rows->count, sizeof *t->by_name),
+                              .rows = rows};
+    param_table_sort(t);
+    return t;
+}
+
+/* ---- copies ---- */
+
+static const char *copy_text(struct arena *a, const char *text)
+{
+    return text ? arena_copy_text(a, text) : NULL;
+}
+
+static struct param_row copy_row(struct arena *a, const struct param_row *from)
+{
+    struct param_row row = *from;
+    const char **texts[] = {&row.name, &row.local, &row.shape, &row.repeat, &row.sections_when};
+    for (size_t i = 0; i < COUNT(texts); i++)
+        *texts[i] = copy_text(a, *texts[i]);
+    for (unsigned k = 0; k < row.num_sections; k++) {
+        row.sections[k].name = copy_text(a, row.sections[k].name);
+        row.sections[k].size = copy_text(a, row.sections[k].size);
+    }
+    return row;
+}
+
+static const struct param_spelling *copy_spellings(struct arena *a,
+                                                   const struct param_spelling *from, size_t count)
+{
+    struct param_spelling *to = arena_copy(a, from, count * sizeof *from);
+    for (size_t i = 0; i < count; i++) {
+        to[i].theirs = copy_text(a, to[i].theirs);
+        to[i].ours = copy_text(a, to[i].ours);
+    }
+    return to;
+}
+
+/* The rows with all their texts. */
+static const struct param_rows *copy_rows(struct arena *a, const struct param_rows *from)
+{
+    struct param_rows *to = arena_copy(a, from, sizeof *from);
+    struct param_spellings *s = &to->spellings;
+    to->items = arena_array(a, from->count, sizeof *to->items);
+    for (size_t i = 0; i < from->count; i++)
+        to->items[i] = copy_row(a, &from->items[i]);
+    for (int k = 0; k < NUM_SCOPES; k++) {
+        struct size *sizes = arena_array(a, from->sizes[k].count, sizeof *sizes);
+        for (size_t i = 0; i < from->sizes[k].count; i++)
+            sizes[i] = (struct size){copy_text(a, from->sizes[k].items[i].name),
+                                     copy_text(a, from->sizes[k].items[i].text)};
+        to->sizes[k].items = sizes;
+    }
+    s->in_layers = copy_spellings(a, s->in_layers, s->num_in_layers);
+    s->beside_router = copy_spellings(a, s->beside_router, s->num_beside_router);
+    s->outside = copy_spellings(a, s->outside, s->num_outside);
+    s->layers = arena_copy(a, s->layers, s->num_layers * sizeof *s->layers);
+    for (unsigned i = 0; i < s->num_layers; i++)
+        s->layers[i] = copy_text(a, s->layers[i]);
+    return to;
+}
+
+/* ---- tables ---- */
+
+static enum status make_megatron(const struct model_config *c, struct arena *a,
+                                 const struct param_table **out, struct error *err)
+{
+    struct arena own;
+    struct param_rows *rows;
+    cJSON *tree = NULL;
+    arena_init(&own);
+    enum status st = param_rows_load(&own, &tree, &rows, err);
+    if (!st) *out = param_table_of(copy_rows(a, rows), c, a);
+    cJSON_Delete(tree);
+    arena_release(&own);
+    return st;
+}
+
+enum status params_make(const struct model_map *map, const struct model_config *c, struct arena *a,
+                        const struct param_table **out, struct error *err)
+{
+    if (!map) return make_megatron(c, a, out, err);
+    *out = param_table_of(copy_rows(a, map->params), c, a);
+    return OK;
+}
+
+enum status params_for(const struct model_config *c, struct arena *a,
+                       const struct param_table **out, struct error *err)
+{
+    struct model_maps maps;
+    enum status st = model_maps_load(&maps, NULL, err);
+    if (!st) st = params_make(model_map_detect(&maps, c), c, a, out, err);
+    model_maps_release(&maps);
+    return st;
+}
+
+enum status params_again(const struct param_table *t, const struct model_config *c, struct arena *a,
+                         const struct param_table **out, struct error *err)
+{
+    if (!t->rows) return fail(err, ERR_OURS, "a table of parameters without its rows");
+    *out = param_table_of(copy_rows(a, t->rows), c, a);
+    return OK;
+}
+
+void params_use(struct checkpoint *c, const struct model_maps *maps, const struct model_map *map)
+{
+    const struct param_rows *rows = map ? map->params : maps->params;
+    c->params = param_table_of(copy_rows(&c->arena, rows), &c->config, &c->arena);
+}
+
+const struct param_spellings *params_spellings(const struct param_table *t)
+{
+    return &t->rows->spellings;
+}

@@ -1,0 +1,226 @@
+#include "convert/megatron/megatron_names.h"
+#include "common/text.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DIGITS = 9 }; /* of a layer's or an expert's number */
+
+/* "12.rest": 12, and *text behind the dot. */
+static bool take_number(const char **text, uint64_t *number)
+{
+    char *end;
+    if (!isdigit((unsigned char)**text)) return false;
+    *number = strtoull(*text, &end, 10);
+    if (*end != '.' || end - *text > MOST_DIGITS) return false;
+    *text = end + 1;
+    return true;
+}
+
+/* ---- torch_dist ---- */
+
+struct dist_key dist_key_parse(struct arena *a, const char *key)
+{
+    struct dist_key k = {0};
+    while (text_skip_prefix(&key, "module.")) {
+    }
+    k.rest = key;
+    if (!text_skip_prefix(&k.rest, "decoder.layers.")) return k;
+    k.in_layers = true;
+    k.stacked_layers = !take_number(&k.rest, &k.layer);
+    if (text_skip_prefix(&k.rest, "mlp.experts.experts.")) {
+        k.of_expert = true;
+        k.stacked_experts = !take_number(&k.rest, &k.expert);
+    }
+    if (text_ends_with(k.rest, "_w") || text_ends_with(k.rest, "_v")) {
+        k.half = k.rest[strlen(k.rest) - 1];
+        k.rest = arena_text(a, k.rest, strlen(k.rest) - 2);
+    }
+    return k;
+}
+
+bool dist_key_is_optimizer(const char *key)
+{
+    return strncmp(key, "optimizer.", strlen("optimizer.")) == 0 ||
+           fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0;
+}
+
+/* A name with the spelling of a layer that has a router, or of one that has none. */
+static const char *beside_router(struct arena *a, const struct param_table *t, const char *rest,
+                                 bool moe)
+{
+    const struct param_spellings *s = params_spellings(t);
+    for (size_t i = 0; i < s->num_beside_router; i++) {
+        const struct param_spelling *x = &s->beside_router[i];
+        const char *kind = rest;
+        if (text_skip_prefix(&kind, moe ? x->theirs : x->ours))
+            return arena_printf(a, "%s%s", moe ? x->ours : x->theirs, kind);
+    }
+    return rest;
+}
+
+static const char *logical_of(struct arena *a, const struct param_table *t, bool in_layers,
+                              bool of_expert, const char *rest, uint64_t layer, uint64_t expert,
+                              bool moe)
+{
+    if (!in_layers) return rest;
+    if (of_expert)
+        return arena_printf(a, "decoder.layers.%llu.mlp.experts.experts.%llu.%s",
+                            (unsigned long long)layer, (unsigned long long)expert, rest);
+    return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)layer,
+                        beside_router(a, t, rest, moe));
+}
+
+const char *dist_key_logical(struct arena *a, const struct param_table *t, const struct dist_key *k,
+                             uint64_t layer, uint64_t expert, bool moe)
+{
+    return logical_of(a, t, k->in_layers, k->of_expert, k->rest, layer, expert, moe);
+}
+
+/* What follows "mlp.experts.experts.E." */
+static const char *behind_expert(const struct param *p)
+{
+    const char *rest = p->rest;
+    uint64_t expert;
+    (void)(text_skip_prefix(&rest, "mlp.experts.experts.") && take_number(&rest, &expert));
+    return rest;
+}
+
+const char *dist_key_of(struct arena *a, const struct param_table *t, const struct param *p,
+                        unsigned stacks, bool local)
+{
+    const char *rest = p->rest;
+    if (p->spec->place != PLACE_LAYER) return rest;
+    if (p->spec->stacks & stacks & STACK_EXPERTS)
+        rest = arena_printf(a, "mlp.experts.experts.%s", behind_expert(p));
+    else if (local)
+        rest = beside_router(a, t, rest, false);
+    if (p->spec->stacks & stacks & STACK_LAYERS) return arena_printf(a, "decoder.layers.%s", rest);
+    return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)p->layer, rest);
+}
+
+unsigned dist_key_lead(const struct model_config *c, const struct param *p, unsigned stacks,
+                       uint64_t sizes[MAX_LEAD], uint64_t at[MAX_LEAD])
+{
+    unsigned n = 0;
+    if (p->spec->place != PLACE_LAYER) return 0;
+    if (p->spec->stacks & stacks & STACK_LAYERS) {
+        sizes[n] = c->num_layers;
+        at[n++] = p->layer;
+    }
+    if (p->spec->stacks & stacks & STACK_EXPERTS) {
+        sizes[n] = c->num_experts;
+        at[n++] = p->expert;
+    }
+    return n;
+}
+
+const char *module_of(struct arena *a, const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return arena_text(a, key, dot ? (size_t)(dot - key) : strlen(key));
+}
+
+/* ---- in memory ---- */
+
+/* Experts: sequential (local_experts.E.REST), grouped (linear_fc1.weightE) or GroupedMLP's two. */
+static void parse_expert(struct arena *a, const char *rest, struct memory_name *m)
+{
+    m->of_expert = true;
+    m->rest = rest;
+    if (strcmp(rest, "weight1") == 0 || strcmp(rest, "weight2") == 0) {
+        m->kind = rest[6] == '1' ? MEMORY_GROUPED_FC1 : MEMORY_GROUPED_FC2;
+        m->rest = rest[6] == '1' ? "linear_fc1.weight" : "linear_fc2.weight";
+    } else if (text_skip_prefix(&m->rest, "local_experts.") && take_number(&m->rest, &m->expert)) {
+        m->kind = MEMORY_PARAM;
+    } else {
+        size_t n = strlen(rest), name = n;
+        while (name > 0 && isdigit((unsigned char)rest[name - 1]))
+            name--;
+        m->kind = name < n && n - name <= MOST_DIGITS ? MEMORY_PARAM : MEMORY_UNKNOWN;
+        m->expert = strtoull(rest + name, NULL, 10);
+        m->rest = arena_text(a, rest, name);
+    }
+}
+
+/* Our name for one that begins as one of the spellings; NULL: none does. */
+static const char *respell(struct arena *a, const struct param_spelling *items, size_t count,
+                           const char *name, const struct param_spelling **spelling)
+{
+    for (size_t i = 0; i < count; i++) {
+        const char *kind = name;
+        *spelling = &items[i];
+        if (text_skip_prefix(&kind, items[i].theirs))
+            return arena_printf(a, "%s%s", items[i].ours, kind);
+    }
+    return NULL;
+}
+
+static void parse_in_layer(struct arena *a, const struct param_spellings *s, const char *rest,
+                           struct memory_name *m)
+{
+    const struct param_spelling *x;
+    const char *expert = rest;
+    m->rest = rest;
+    if (text_skip_prefix(&expert, "mlp.experts.")) {
+        parse_expert(a, expert, m);
+        return;
+    }
+    const char *ours = respell(a, s->in_layers, s->num_in_layers, rest, &x);
+    if (!ours) return;
+    m->rest = ours;
+    m->fused_qkv = x->fused_qkv;
+    m->local_spec = x->local_spec;
+}
+
+struct memory_name memory_name_parse(struct arena *a, const struct param_table *t, const char *name)
+{
+    const struct param_spellings *s = params_spellings(t);
+    const struct param_spelling *x;
+    struct memory_name m = {.kind = MEMORY_PARAM};
+    while (text_skip_prefix(&name, "module.")) {
+    }
+    if (text_ends_with(name, "._extra_state") || text_ends_with(name, "inv_freq") ||
+        strncmp(name, "word_embeddings_for_head.", 25) == 0) {
+        m.kind = MEMORY_SKIP;
+        return m;
+    }
+    m.rest = name;
+    for (unsigned i = 0; i < s->num_layers; i++) {
+        const char *rest = name;
+        if (!text_skip_prefix(&rest, s->layers[i])) continue;
+        if (i > 0) m.rest = rest;
+        if (!text_skip_prefix(&rest, "layers.") || !take_number(&rest, &m.layer)) break;
+        m.in_layers = true;
+        parse_in_layer(a, s, rest, &m);
+        return m;
+    }
+    const char *ours = respell(a, s->outside, s->num_outside, m.rest, &x);
+    if (ours) m.rest = ours;
+    return m;
+}
+
+const char *memory_name_logical(struct arena *a, const struct param_table *t,
+                                const struct memory_name *m, uint64_t layer, uint64_t expert,
+                                bool moe)
+{
+    return logical_of(a, t, m->in_layers, m->of_expert, m->rest, layer, expert, moe);
+}
+
+const char *memory_name_of(struct arena *a, const struct param *p, uint64_t local_layer,
+                           uint64_t local_expert, bool te, bool grouped)
+{
+    const char *rest = p->rest;
+    if (p->spec->place != PLACE_LAYER) return rest;
+    if (param_of_expert(p->spec) && grouped)
+        rest = arena_printf(a, "mlp.experts.%s%llu", behind_expert(p),
+                            (unsigned long long)local_expert);
+    else if (param_of_expert(p->spec))
+        rest = arena_printf(a, "mlp.experts.local_experts.%llu.%s",
+                            (unsigned long long)local_expert, behind_expert(p));
+    else if (!te && p->spec->local)
+        rest = strstr(p->spec->local, "{l}.") + strlen("{l}.");
+    return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)local_layer, rest);
+}

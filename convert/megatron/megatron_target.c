@@ -1,0 +1,509 @@
+#include "convert/megatron/megatron_target.h"
+#include "convert/cli/record.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "common/memory.h"
+#include "common/yaml.h"
+#include "convert/config_difference.h"
+#include "convert/format.h"
+#include "convert/megatron/megatron_source.h"
+#include "formats/torch.h"
+
+enum { DEFAULT_DIVISIBLE_BY = 128, MOST_MULTIPLE = 1 << 30, SMALL_FILE_CAP = 16 << 20 };
+
+static bool has_args(const struct checkpoint *c)
+{
+    return c->format->has & FORMAT_ARGS;
+}
+
+static uint64_t divisible_by(const struct target *t)
+{
+    if (t->options.divisible_by) return t->options.divisible_by;
+    uint64_t own = t->source->config.make_vocab_size_divisible_by;
+    return own ? own : DEFAULT_DIVISIBLE_BY;
+}
+
+/* ---- padding of the vocabulary ---- */
+
+static const char *padding_name(struct target *t, const struct tensor *x)
+{
+    return arena_printf(&t->plan.arena, "%s.target.padding", x->name);
+}
+
+const struct tensor *megatron_padding_of(struct target *t, const struct tensor *x)
+{
+    return catalog_find(&t->plan.made, padding_name(t, x));
+}
+
+struct clipping {
+    struct catalog *c;
+    struct tensor *to;
+    const struct piece *piece;
+};
+
+static enum status add_clipped(void *context, const struct pair *p, struct error *err)
+{
+    struct clipping *x = context;
+    struct piece piece = *x->piece;
+    (void)err;
+    piece.pair = *p; /* a: the tensor, b: the file */
+    tensor_add_piece(x->c->arena, x->to, &piece);
+    return OK;
+}
+
+/* The rows of padding that the target has: the source's, as far as there is room, then zeros. */
+static enum status make_padding(struct target *t, const struct tensor *x, struct error *err)
+{
+    struct catalog *made = &t->plan.made;
+    uint64_t shape[MAX_AXES], row = x->numel / x->shape[0],
+                              rows = t->facts.padded_vocab - x->shape[0];
+    const struct tensor *old =
+        catalog_find(&t->source->catalog, arena_printf(&t->plan.arena, "%s.padding", x->name));
+    uint64_t stored = old ? old->shape[0] : 0, carried = min_u64(stored, rows);
+    t->facts.carried_rows = carried;
+    t->facts.new_rows = rows - carried;
+    t->facts.cut_rows = stored - carried;
+    if (rows == 0) return OK;
+    memcpy(shape, x->shape, x->num_dims * sizeof *shape);
+    shape[0] = rows;
+    struct clipping clip = {.c = made};
+    size_t num_pieces = old ? old->num_pieces : 0;
+    const struct piece *pieces = old ? old->pieces : NULL;
+    TRY(catalog_add(made, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
+    for (size_t i = 0; i < num_pieces; i++) {
+        clip.piece = &pieces[i];
+        TRY(pair_clip(&clip.piece->pair, 0, carried * row, clip.to->name, add_clipped, &clip, err));
+    }
+    struct piece zero = {.origin = ORIGIN_ZERO,
+                         .dtype = clip.to->dtype,
+                         .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
+    if (rows > carried) tensor_add_piece(made->arena, clip.to, &zero);
+    return OK;
+}
+
+static bool is_of_vocabulary(const struct checkpoint *c, const struct tensor *x)
+{
+    struct param p;
+    return is_parameter(x) && x->num_dims && param_find(c->params, x->name, &p) && p.spec->padded;
+}
+
+/* The rows that all tensors of the vocabulary have: its size, or all that are stored where that is
+ * not known. */
+static enum status vocabulary_rows(const struct checkpoint *c, uint64_t *rows, struct error *err)
+{
+    const struct tensor *first = NULL;
+    *rows = 0;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *x = &c->catalog.tensors[i];
+        if (!is_of_vocabulary(c, x)) continue;
+        if (!first) first = x;
+        if (!x->shape[0]) return fail(err, ERR_UNSUPPORTED, "%s has no rows", x->name);
+        if (x->shape[0] != first->shape[0])
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s has %" PRIu64 " rows, %s has %" PRIu64
+                        ": both should be the vocabulary; --true-vocab-size N says its size",
+                        first->name, first->shape[0], x->name, x->shape[0]);
+        *rows = x->shape[0];
+    }
+    return OK;
+}
+
+/* With a known vocabulary as Megatron pads it; else all stored rows are kept, and rounded up. */
+static enum status pad_vocabulary(struct target *t, struct error *err)
+{
+    uint64_t rows, multiple;
+    TRY(vocabulary_rows(t->source, &rows, err));
+    if (!rows) return OK;
+    if (!mul_u64(divisible_by(t), t->layout.tp, &multiple) || multiple > MOST_MULTIPLE)
+        return fail(err, ERR_USAGE, "--make-vocab-size-divisible-by %" PRIu64 " is too large",
+                    divisible_by(t));
+    t->facts.padded_vocab = padded_vocab_size(rows, divisible_by(t), t->layout.tp);
+    for (size_t i = 0; i < t->source->catalog.num_tensors; i++) {
+        const struct tensor *x = &t->source->catalog.tensors[i];
+        if (is_of_vocabulary(t->source, x)) TRY(make_padding(t, x, err));
+    }
+    return OK;
+}
+
+/* What args cannot say of a model. */
+static enum status check_config(struct target *t, struct error *err)
+{
+    const struct checkpoint *c = t->source;
+    const char *flags = args_flags_beside(&c->config, &t->plan.arena);
+    bool trained = t->options.iteration || t->options.has_iteration; /* else a release */
+    t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags, *flags && trained ? " " : "",
+                                  trained ? "--no-load-optim --no-load-rng" : "");
+    if (c->config_origin != CONFIG_OF_JSON) return OK;
+    if (c->config.add_proj_bias != c->config.add_mlp_bias)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its %s has biases and its %s has none: Megatron has biases on all linear "
+                    "layers, or on q, k and v alone",
+                    c->path, c->config.add_proj_bias ? "attention" : "MLP",
+                    c->config.add_proj_bias ? "MLP" : "attention");
+    struct checkpoint args = {.config_origin = CONFIG_OF_ARGS};
+    struct config_difference *d;
+    args.config = model_config_through_args(&c->config, &t->plan.arena);
+    size_t n = config_differences(c, &args, &t->plan.arena, &d);
+    for (size_t i = 0; i < n; i++)
+        notes_add(&t->notes, &t->plan.arena,
+                  "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "
+                  "the weights are exact, and ferry-hf/config.json keeps the value",
+                  d[i].field, d[i].values[0], d[i].values[1]);
+    return OK;
+}
+
+/* Layers dealt by numbers may run out; a layout that is written out says itself where none are. */
+static void note_empty_stages(struct target *t)
+{
+    const struct layout *l = &t->layout;
+    for (uint64_t s = 0; s < l->pp * l->vpp && !l->options.pipeline_layout; s++)
+        if (!l->stages[s].num_layers)
+            notes_add(&t->notes, &t->plan.arena,
+                      "pipeline stage %" PRIu64 " of 0 to %" PRIu64 " has no layers", s,
+                      l->pp * l->vpp - 1);
+}
+
+enum status megatron_begin(struct target *t, struct error *err)
+{
+    const struct checkpoint *c = t->source;
+    TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
+    uint64_t iteration = t->options.has_iteration    ? t->options.iteration
+                         : c->training.iteration > 0 ? (uint64_t)c->training.iteration
+                                                     : 0;
+    t->options.iteration = iteration;
+    t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, iteration);
+    TRY(check_config(t, err));
+    note_empty_stages(t);
+    return pad_vocabulary(t, err);
+}
+
+/* ---- parts ---- */
+
+static enum status find_stage(const struct target *t, struct megatron_part *p, struct error *err)
+{
+    const struct layout *l = &t->layout;
+    for (uint64_t s = 0; s < l->pp * l->vpp; s++) {
+        const struct stage *stage = &l->stages[s];
+        bool here = p->param.spec->place == PLACE_EMBEDDING ? stage->embedding
+                    : p->param.spec->place == PLACE_LAST
+                        ? stage->loss
+                        : p->param.layer >= stage->first_layer &&
+                              p->param.layer < stage->first_layer + stage->num_layers;
+        if (!here) continue;
+        p->pp_rank = s % l->pp;
+        p->chunk = s / l->pp;
+        return OK;
+    }
+    return fail(err, ERR_UNSUPPORTED, "%s: the layout has no stage for it", p->tensor->name);
+}
+
+typedef enum status part_visit(void *context, const struct megatron_part *p, struct error *err);
+
+static enum status each_rank(struct megatron_part *p, part_visit *visit, void *context,
+                             struct error *err)
+{
+    struct param_parts parts;
+    uint64_t ranks = p->param.spec->split < 0 ? 1 : p->tp_size;
+    p->parts = &parts;
+    for (p->tp_rank = 0; p->tp_rank < ranks; p->tp_rank++) {
+        TRY(param_shard(p->param.spec, p->tensor->name, p->num_dims, p->whole, p->tp_rank,
+                        p->tp_size, PARAM_STORED, &parts, err));
+        TRY(visit(context, p, err));
+    }
+    return OK;
+}
+
+struct visiting {
+    struct target *t;
+    part_visit *visit;
+    void *context;
+};
+
+static enum status visit_ranks(void *context, const struct own_output *own, struct error *err)
+{
+    const struct visiting *v = context;
+    const struct target *t = v->t;
+    const struct tensor *x = own->parts[0].logical;
+    struct megatron_part p = {.tensor = x, .num_dims = x->num_dims, .own = own};
+    p.whole = own->shape + own->num_dims - x->num_dims;
+    (void)param_find(t->source->params, x->name, &p.param); /* else it had no key */
+    p.tp_size = p.param.spec->group == PARAM_ETP ? t->layout.etp : t->layout.tp;
+    if (param_of_expert(p.param.spec))
+        p.ep_rank = p.param.expert / (t->source->config.num_experts / t->layout.ep);
+    TRY(find_stage(t, &p, err));
+    return each_rank(&p, v->visit, v->context, err);
+}
+
+struct placed {
+    const struct tensor *tensor;
+    struct param param;
+    bool known;
+};
+
+/* By place, layer, row of the table, expert; what is in no row comes last. */
+static int by_place(const void *a, const void *b)
+{
+    const struct placed *x = a, *y = b;
+    const struct param *p = &x->param, *q = &y->param;
+    if (!x->known || !y->known)
+        return x->known != y->known ? y->known - x->known
+                                    : strcmp(x->tensor->name, y->tensor->name);
+    if (p->spec->place != q->spec->place) return p->spec->place < q->spec->place ? -1 : 1;
+    if (p->layer != q->layer) return p->layer < q->layer ? -1 : 1;
+    if (p->spec != q->spec) return p->spec < q->spec ? -1 : 1;
+    return p->expert < q->expert ? -1 : p->expert > q->expert;
+}
+
+const struct tensor **megatron_parameters(struct target *t, size_t *count)
+{
+    const struct checkpoint *c = t->source;
+    const struct tensor **all =
+        arena_array(&t->plan.arena, c->catalog.num_tensors + 1, sizeof *all);
+    struct placed *placed = must_calloc(c->catalog.num_tensors + 1, sizeof *placed);
+    *count = 0;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        struct placed *x = &placed[*count];
+        if (!is_parameter(&c->catalog.tensors[i])) continue;
+        x->tensor = &c->catalog.tensors[i];
+        x->known = param_find(c->params, x->tensor->name, &x->param);
+        ++*count;
+    }
+    qsort(placed, *count, sizeof *placed, by_place);
+    for (size_t i = 0; i < *count; i++)
+        all[i] = placed[i].tensor;
+    free(placed);
+    return all;
+}
+
+enum status megatron_each_part(struct target *t, unsigned stacks, part_visit *visit, void *context,
+                               struct error *err)
+{
+    struct visiting v = {t, visit, context};
+    return t->format->naming->export(&(struct naming_export){t, stacks}, visit_ranks, &v, err);
+}
+
+uint64_t megatron_stage_rank(const struct layout *l, const struct megatron_part *p)
+{
+    return param_of_expert(p->param.spec) ? p->tp_rank + l->etp * p->ep_rank : p->tp_rank;
+}
+
+/* ---- the common state ---- */
+
+static enum dtype most_common_dtype(const struct target *t)
+{
+    uint64_t count[NUM_DTYPES] = {0};
+    int most = DT_F32;
+    for (size_t i = 0; i < t->source->catalog.num_tensors; i++)
+        if (is_parameter(&t->source->catalog.tensors[i]))
+            count[target_dtype(t, &t->source->catalog.tensors[i])] +=
+                t->source->catalog.tensors[i].numel;
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (count[i] > count[most]) most = i;
+    return (enum dtype)most;
+}
+
+static struct args_facts facts_of(const struct target *t)
+{
+    return (struct args_facts){
+        .config = &t->source->config,
+        .layout = &t->layout,
+        .dtype = most_common_dtype(t),
+        .casts = t->options.casts,
+        .transformer_engine = t->options.transformer_engine,
+        .grouped_gemm = t->options.grouped_gemm,
+        .padded_vocab = t->facts.padded_vocab,
+        .divisible_by = divisible_by(t),
+        .iteration = t->options.iteration,
+        .ckpt_format = t->format->name,
+    };
+}
+
+static void copy_common(struct target *t, struct value *to)
+{
+    struct arena *a = &t->plan.arena;
+    const struct value *from = t->source->training.common;
+    static const char *const dropped[] = {"args", "optimizer", "rng_state", "rerun_state_machine",
+                                          "content_metadata"};
+    for (uint32_t i = 0; from && from->kind == VALUE_DICT && i < from->count; i++) {
+        const char *key = value_as_text(from->items[2 * i]);
+        bool drop = !key;
+        for (size_t k = 0; k < COUNT(dropped) && !drop; k++)
+            drop = strcmp(dropped[k], key) == 0;
+        const struct value *v = from->items[2 * i + 1];
+        if (!drop && value_holds_tensor(v)) {
+            notes_add(&t->notes, &t->plan.arena, "common state: %s holds tensors and is left out",
+                      key);
+            drop = true;
+        }
+        if (!drop) value_dict_set(a, to, key, from->items[2 * i + 1]);
+    }
+}
+
+enum status megatron_common_state(struct target *t, bool per_layer, struct value **out,
+                                  struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    struct args_facts facts = facts_of(t);
+    const struct value *from = t->source->training.common, *args = value_get(from, "args");
+    struct value *d = value_dict(a), *content = value_dict(a);
+    (void)err;
+    value_dict_set(a, d, "args",
+                   args && args->kind == VALUE_OBJECT ? args_update(a, args, &facts)
+                                                      : args_make(a, &facts));
+    copy_common(t, d);
+    value_dict_set(a, d, "checkpoint_version", value_float(a, 3.0));
+    value_dict_set(a, d, "iteration", value_int(a, (int64_t)t->options.iteration));
+    if (!value_get(d, "num_floating_point_operations_so_far"))
+        value_dict_set(a, d, "num_floating_point_operations_so_far", value_int(a, 0));
+    value_dict_set(a, content, "singleton_local_shards", value_bool(a, false));
+    value_dict_set(a, content, "chained_optim_avoid_prefix", value_bool(a, true));
+    if (per_layer) value_dict_set(a, content, "non_homogeneous_layers", value_bool(a, true));
+    value_dict_set(a, d, "content_metadata", content);
+    *out = d;
+    return OK;
+}
+
+/* ---- small files ---- */
+
+/* Megatron-Bridge's train_state: a dict of 0-dim tensors, all eight keys of which must be there
+ * (training/state.py:TrainState.load_state_dict); its own are int32 as far as that holds them. */
+static enum status make_train_state(struct target *t, struct strbuf *out, struct error *err)
+{
+    static const char *const ints[] = {"step", "consumed_train_samples", "skipped_train_samples",
+                                       "consumed_valid_samples"};
+    static const char *const bools[] = {"do_train", "do_valid", "do_test"};
+    struct arena a;
+    int64_t numbers[4] = {(int64_t)t->options.iteration};
+    int32_t small[4];
+    double operations = 0;
+    const uint8_t no = 0;
+    const void *data[8];
+    size_t n = 0;
+    char key[8];
+    bool wide = false;
+    const struct value *common = t->source->training.common, *args = value_get(common, "args");
+    for (size_t i = 0; i < 4; i++) {
+        if (i) (void)value_as_int(value_get(args, ints[i]), &numbers[i]);
+        wide |= numbers[i] < INT32_MIN || numbers[i] > INT32_MAX;
+        small[i] = (int32_t)numbers[i];
+    }
+    (void)value_as_float(value_get(common, "num_floating_point_operations_so_far"), &operations);
+    const float few = (float)operations;
+    arena_init(&a);
+    struct value *d = value_dict(&a);
+    for (size_t i = 0; i < 4; i++, n++) {
+        snprintf(key, sizeof key, "%zu", n);
+        value_dict_set(&a, d, ints[i], value_tensor(&a, key, wide ? DT_I64 : DT_I32, 0, NULL));
+        data[n] = wide ? (const void *)&numbers[i] : &small[i];
+    }
+    snprintf(key, sizeof key, "%zu", n);
+    value_dict_set(&a, d, "floating_point_operations_so_far",
+                   value_tensor(&a, key, DT_F32, 0, NULL));
+    data[n++] = &few;
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "%zu", n);
+        value_dict_set(&a, d, bools[i], value_tensor(&a, key, DT_BOOL, 0, NULL));
+        data[n++] = &no;
+    }
+    enum status st = torch_to_bytes(out, "train_state", d, data, err);
+    arena_release(&a);
+    return st;
+}
+
+/* The source's own where it has one and the iteration stays; else one made of its args. */
+static enum status train_state_bytes(struct target *t, struct strbuf *out, struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    const char *own = path_join(a, t->source->folder, "train_state.pt");
+    if (t->options.has_iteration || !has_args(t->source) || !path_exists(own))
+        return make_train_state(t, out, err);
+    return file_read_all(own, SMALL_FILE_CAP, out, err);
+}
+
+static enum status write_run_config(struct target *t, const char *path, struct error *err)
+{
+    struct args_facts facts = facts_of(t);
+    struct strbuf text = {0};
+    struct arena *a = &t->plan.arena;
+    const char *own = path_join(a, t->source->folder, "run_config.yaml");
+    cJSON *tree;
+    if (has_args(t->source) && path_exists(own)) {
+        TRY(yaml_read_file(own, SMALL_FILE_CAP, &tree, err));
+        run_config_update(tree, &facts);
+    } else {
+        tree = run_config_make(&facts);
+    }
+    yaml_print(&text, tree);
+    cJSON_Delete(tree);
+    enum status st = file_write_all(path, text.data, text.length, t->options.durable, err);
+    strbuf_release(&text);
+    return st;
+}
+
+/* config.json and the tokenizer; the config gets the dtype that weights were cast to. */
+static enum status write_hf_folder(struct target *t, const char *folder, struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    const char *from = t->source->hf_folder;
+    if (!from) return OK;
+    TRY(folder_create(folder, err));
+    if (t->options.casts)
+        TRY(write_config_of_dtype(from, path_join(a, folder, "config.json"), t->options.dtype,
+                                  t->options.durable, err));
+    return copy_companions(from, folder, t->options.durable, err);
+}
+
+enum status megatron_small_files(struct target *t, const char *folder, struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    struct strbuf bytes = {0};
+    enum status st = train_state_bytes(t, &bytes, err);
+    if (!st)
+        st = file_write_all(path_join(a, folder, "train_state.pt"), bytes.data, bytes.length,
+                            t->options.durable, err);
+    strbuf_release(&bytes);
+    TRY(st);
+    TRY(write_run_config(t, path_join(a, folder, "run_config.yaml"), err));
+    return write_hf_folder(t, path_join(a, folder, "ferry-hf"), err);
+}
+
+/* Weights that no training has touched are a "release": Megatron-LM then asks for nothing else, in
+ * any version; Megatron-Bridge reads the number in its own tracker. */
+static bool is_release(const struct target *t)
+{
+    return t->options.iteration == 0 && !t->options.has_iteration;
+}
+
+const char *megatron_tracker(const struct target *t, struct arena *a)
+{
+    return is_release(t) ? "release" : arena_printf(a, "%" PRIu64, t->options.iteration);
+}
+
+enum status megatron_root_files(struct target *t, struct root_file **files, size_t *num_files,
+                                struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    struct strbuf state = {0};
+    *files = arena_array(a, 4, sizeof **files);
+    (*files)[(*num_files)++] = (struct root_file){
+        .name = record_name, .link = arena_printf(a, "%s/%s", t->unit, record_name)};
+    TRY(train_state_bytes(t, &state, err));
+    (*files)[(*num_files)++] = (struct root_file){.name = "latest_train_state.pt",
+                                                  .bytes = arena_copy(a, state.data, state.length),
+                                                  .num_bytes = state.length};
+    strbuf_release(&state);
+    if (is_release(t))
+        (*files)[(*num_files)++] = (struct root_file){.name = "release", .link = t->unit};
+    const char *text = megatron_tracker(t, a);
+    (*files)[(*num_files)++] = (struct root_file){
+        .name = "latest_checkpointed_iteration.txt", .bytes = text, .num_bytes = strlen(text)};
+    return OK;
+}

@@ -1,0 +1,373 @@
+/* naming_megatron.c - keys of Megatron-Core: a stack of layers and experts is taken apart, rows
+ * past the true vocabulary are cut off. */
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+#include "convert/megatron/megatron_names.h"
+#include "convert/megatron/megatron_source.h"
+#include "convert/megatron/megatron_target.h"
+#include "convert/naming.h"
+
+struct importing {
+    struct checkpoint *c;
+    const struct naming_import *in;
+    bool *moe; /* [layers] */
+};
+
+/* An own tensor that is a parameter, or a stack of them. */
+struct stack {
+    const struct own_tensor *own;
+    struct dist_key key;
+    unsigned lead;            /* axes before the parameter's own */
+    uint64_t layers, experts; /* of the stack, 1 where it has no such axis */
+    const uint64_t *shape;    /* of one parameter */
+    unsigned num_dims;
+    uint64_t numel;
+};
+
+/* For messages: of an own tensor that ranks have cut, what the first of them holds. */
+static const char *stored_name(const struct checkpoint *c, const struct own_tensor *own)
+{
+    return c->catalog.stored.tensors[own->parts[0]->stored].name;
+}
+
+static bool is_state(const char *name)
+{
+    static const char *const states[] = {"rng_state*", "rerun_state*", "*_extra_state",
+                                         "common_state*", "modelopt*"};
+    for (size_t i = 0; i < COUNT(states); i++)
+        if (fnmatch(states[i], name, 0) == 0) return true;
+    return dist_key_is_optimizer(name);
+}
+
+static bool is_parameter_of_model(const struct own_tensor *own)
+{
+    return !own->state && !is_state(own->name);
+}
+
+/* Members that have no elements cost a file nothing. */
+static enum status check_members(const struct stack *k, const char *name, struct error *err)
+{
+    enum { MOST_EMPTY_MEMBERS = 4096 };
+    uint64_t members;
+    if (!mul_u64(k->layers, k->experts, &members)) members = UINT64_MAX;
+    if (k->numel || members <= MOST_EMPTY_MEMBERS) return OK;
+    return fail(err, ERR_CORRUPT,
+                "%s: a stack of %" PRIu64 " layers and %" PRIu64 " experts without any elements",
+                name, k->layers, k->experts);
+}
+
+static enum status make_stack(struct checkpoint *c, const struct own_tensor *own, struct stack *out,
+                              struct error *err)
+{
+    *out = (struct stack){.own = own,
+                          .key = dist_key_parse(&c->arena, own->name),
+                          .layers = 1,
+                          .experts = 1,
+                          .numel = 1};
+    out->lead = out->key.stacked_layers + out->key.stacked_experts;
+    if (own->num_dims < out->lead)
+        return fail(err, ERR_CORRUPT,
+                    "%s: %u dimensions, and %u of them should count layers and experts",
+                    stored_name(c, own), own->num_dims, out->lead);
+    if (out->key.stacked_layers) out->layers = own->shape[0];
+    if (out->key.stacked_experts) out->experts = own->shape[out->lead - 1];
+    out->shape = own->shape + out->lead;
+    out->num_dims = own->num_dims - out->lead;
+    for (unsigned d = 0; d < out->num_dims; d++)
+        out->numel *= out->shape[d];
+    return check_members(out, stored_name(c, own), err);
+}
+
+enum status evidence_add_keys(struct checkpoint *c, struct megatron_evidence *e, struct error *err)
+{
+    struct stack k;
+    for (size_t i = 0; i < c->catalog.num_own; i++) {
+        if (!is_parameter_of_model(&c->catalog.own[i])) continue;
+        TRY(make_stack(c, &c->catalog.own[i], &k, err));
+        uint64_t layers = k.key.stacked_layers ? k.layers : k.key.layer + 1;
+        uint64_t experts = k.key.stacked_experts ? k.experts : k.key.expert + 1;
+        if (k.key.in_layers) e->num_layers = max_u64(e->num_layers, layers);
+        if (k.key.of_expert) e->experts = max_u64(e->experts, experts);
+        evidence_add(e, k.key.rest, k.key.of_expert, k.key.half, k.num_dims, k.shape);
+    }
+    return OK;
+}
+
+/* Which layers have a router, where each names its own. */
+static void find_moe_layers(struct importing *x)
+{
+    struct checkpoint *c = x->c;
+    uint64_t layers = c->config.num_layers;
+    bool all = true;
+    x->moe = arena_array(&c->arena, layers, sizeof *x->moe);
+    for (size_t i = 0; i < c->catalog.num_own; i++) {
+        struct dist_key k = dist_key_parse(&c->arena, c->catalog.own[i].name);
+        if (c->catalog.own[i].state || !k.in_layers || strcmp(k.rest, "mlp.router.weight"))
+            continue;
+        for (uint64_t l = 0; l < layers; l++)
+            if (k.stacked_layers || k.layer == l) x->moe[l] = true;
+    }
+    for (uint64_t l = 0; l < layers; l++)
+        all &= x->moe[l];
+    if (c->config.num_experts && !all && !x->in->moe_layers_known) c->config.moe_layers = x->moe;
+}
+
+/* ---- one parameter ---- */
+
+struct adding_rows {
+    struct catalog *catalog;
+    struct tensor *t;
+    const struct own_tensor *own;
+};
+
+static enum status add_part(void *context, const struct pair *part, struct error *err)
+{
+    struct adding_rows *x = context;
+    return catalog_add_part(x->catalog, x->t, x->own, part, err);
+}
+
+/* Adds what `part` has of rows [first_row, first_row + rows) to the tensor `name` of these rows. */
+static enum status add_rows(struct catalog *c, const char *name, uint64_t rows,
+                            const uint64_t *shape, unsigned num_dims, uint64_t first_row,
+                            const struct own_tensor *own, const struct pair *part,
+                            struct error *err)
+{
+    uint64_t of_rows[MAX_AXES], row = 1;
+    struct adding_rows x = {.catalog = c, .own = own};
+    for (unsigned d = 0; d < num_dims; d++)
+        of_rows[d] = d ? shape[d] : rows;
+    for (unsigned d = 1; d < num_dims; d++)
+        row *= shape[d];
+    TRY(catalog_add(c, name, own->dtype, num_dims, of_rows, &x.t, err));
+    return pair_clip(part, first_row * row, rows * row, name, add_part, &x, err);
+}
+
+static enum status check_own(const struct importing *x, const struct own_tensor *own,
+                             unsigned num_dims, struct error *err)
+{
+    if (num_dims > MAX_AXES)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", stored_name(x->c, own), num_dims);
+    if (dtype_is_float(own->dtype)) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64",
+                stored_name(x->c, own), dtype_infos[own->dtype].name);
+}
+
+/* Adds a part of a logical tensor: part.a flat in the logical tensor of `shape`, part.b flat in
+ * own. Rows past the true vocabulary become NAME.padding. */
+static enum status add_logical(struct importing *x, const char *logical, unsigned num_dims,
+                               const uint64_t *shape, const struct own_tensor *own,
+                               const struct pair *part, struct error *err)
+{
+    struct checkpoint *c = x->c;
+    struct param p;
+    uint64_t vocab = c->config.vocab_size;
+    bool padded = param_find(c->params, logical, &p) && p.spec->padded && num_dims > 0;
+    if (padded) c->config.padded_vocab_size = shape[0];
+    if (!padded || !vocab) {
+        struct tensor *t;
+        TRY(catalog_add(&c->catalog, logical, own->dtype, num_dims, shape, &t, err));
+        return catalog_add_part(&c->catalog, t, own, part, err);
+    }
+    if (vocab > shape[0])
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s has %" PRIu64 " rows; by %s the vocabulary has %" PRIu64,
+                    stored_name(c, own), shape[0],
+                    x->in->o->true_vocab_size ? "--true-vocab-size"
+                    : c->hf_folder            ? "config.json"
+                                              : "run_config.yaml",
+                    vocab);
+    TRY(add_rows(&c->catalog, logical, vocab, shape, num_dims, 0, own, part, err));
+    if (vocab == shape[0]) return OK;
+    return add_rows(&c->catalog, arena_printf(&c->arena, "%s.padding", logical), shape[0] - vocab,
+                    shape, num_dims, vocab, own, part, err);
+}
+
+/* One parameter of a stack. A gated fc1 in halves (_w, _v) is the first or second half of its rows.
+ */
+static enum status add_member(struct importing *x, const struct stack *k, const char *prefix,
+                              uint64_t layer, uint64_t expert, uint64_t index, struct error *err)
+{
+    struct arena *a = &x->c->arena;
+    uint64_t shape[MAX_AXES];
+    bool moe = k->key.in_layers && x->moe[layer];
+    const char *name = dist_key_logical(a, x->c->params, &k->key, layer, expert, moe);
+    struct pair part = pair_whole(0, index * k->numel, k->numel);
+    TRY(check_own(x, k->own, k->num_dims, err));
+    memcpy(shape, k->shape, k->num_dims * sizeof *shape);
+    if (k->key.half && k->num_dims) {
+        shape[0] *= 2;
+        if (k->key.half == 'v') part.a_offset = k->numel;
+    }
+    if (*prefix) name = arena_printf(a, "%s%s", prefix, name);
+    return add_logical(x, name, k->num_dims, shape, k->own, &part, err);
+}
+
+/* ---- stacks ---- */
+
+static enum status check_stack(const struct checkpoint *c, const struct stack *k, struct error *err)
+{
+    uint64_t layers = c->config.num_layers, known = c->config.num_experts;
+    uint64_t experts = k->key.stacked_experts ? k->experts : k->key.expert + 1;
+    bool fits = k->key.stacked_experts ? experts == known : experts <= known;
+    if (k->key.stacked_layers && k->layers != layers)
+        return fail(err, ERR_UNSUPPORTED, "%s stacks %" PRIu64 " layers; the model has %" PRIu64,
+                    stored_name(c, k->own), k->layers, layers);
+    if (!k->key.of_expert || fits) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s holds %" PRIu64 " experts; by its args or config.json the model has %" PRIu64,
+                stored_name(c, k->own), experts, known);
+}
+
+static enum status add_stack(struct importing *x, const struct stack *k, const char *prefix,
+                             struct error *err)
+{
+    struct checkpoint *c = x->c;
+    if (k->key.in_layers && !k->key.stacked_layers && k->key.layer >= c->config.num_layers) {
+        gaps_add_unexpected(&c->gaps, &c->arena, stored_name(c, k->own));
+        return OK;
+    }
+    TRY(check_stack(c, k, err));
+    for (uint64_t l = 0; l < k->layers; l++)
+        for (uint64_t e = 0; e < k->experts; e++) {
+            uint64_t layer = k->key.stacked_layers ? l : k->key.layer;
+            uint64_t expert = k->key.stacked_experts ? e : k->key.expert;
+            TRY(add_member(x, k, prefix, layer, expert, l * k->experts + e, err));
+        }
+    return OK;
+}
+
+static enum status add_parameter(struct importing *x, const struct own_tensor *own,
+                                 struct error *err)
+{
+    struct checkpoint *c = x->c;
+    struct stack k;
+    struct param p;
+    TRY(make_stack(c, own, &k, err));
+    const char *first =
+        dist_key_logical(&c->arena, c->params, &k.key, k.key.layer, k.key.expert, false);
+    if (param_find(c->params, first, &p)) return add_stack(x, &k, "", err);
+    gaps_add_unexpected(&c->gaps, &c->arena, stored_name(c, own));
+    return OK;
+}
+
+/* ---- the optimizer ---- */
+
+/* States that have their parameter's shape become logical tensors; the prefix of ours. */
+static const struct {
+    const char *state, *ours;
+} states[] = {
+    {"exp_avg", "optimizer.exp_avg."},
+    {"exp_avg_sq", "optimizer.exp_avg_sq."},
+    {"param", "optimizer.param."},
+    {"fp32_param", "optimizer.param."},
+};
+
+static const char *prefix_of(const char *state)
+{
+    for (size_t i = 0; state && i < COUNT(states); i++)
+        if (strcmp(states[i].state, state) == 0) return states[i].ours;
+    return NULL;
+}
+
+/* The dtype of moments may be any float's, and their shape must be the parameter's: flattened ones
+ * (fully_sharded_model_space) are not. */
+static enum status add_state(struct importing *x, const struct own_tensor *own, struct error *err)
+{
+    struct checkpoint *c = x->c;
+    struct arena *a = &c->arena;
+    struct stack k;
+    const char *prefix = prefix_of(own->state), **unread = &c->training.optimizer.unread;
+    const struct own_tensor *parameter = catalog_find_own(&c->catalog, own->name, NULL);
+    if (prefix && parameter && parameter->num_dims == own->num_dims &&
+        memcmp(parameter->shape, own->shape, own->num_dims * sizeof *own->shape) == 0) {
+        TRY(make_stack(c, own, &k, err));
+        return add_stack(x, &k, prefix, err);
+    }
+    if (*unread) return OK;
+    if (!prefix)
+        *unread = arena_printf(a, "%s is the state of an unknown parameter", stored_name(c, own));
+    else
+        *unread = arena_printf(a, "%s is %s and its parameter is %s", stored_name(c, own),
+                               shape_text(a, own->num_dims, own->shape),
+                               parameter ? shape_text(a, parameter->num_dims, parameter->shape)
+                                         : "not there");
+    return OK;
+}
+
+/* ---- all ---- */
+
+static enum status import_megatron(const struct naming_import *in, struct error *err)
+{
+    struct importing x = {.c = in->c, .in = in};
+    const struct catalog *all = &in->c->catalog;
+    find_moe_layers(&x);
+    for (size_t i = 0; i < all->num_own; i++)
+        if (is_parameter_of_model(&all->own[i])) TRY(add_parameter(&x, &all->own[i], err));
+    for (size_t i = 0; i < all->num_own; i++)
+        if (all->own[i].state || dist_key_is_optimizer(all->own[i].name))
+            TRY(add_state(&x, &all->own[i], err));
+    for (size_t i = 0; i < all->stored.num_objects; i++)
+        in->c->num_ignored += is_state(all->stored.objects[i].name);
+    return OK;
+}
+
+/* ---- export ---- */
+
+static enum status check_output(const struct tensor *x, const struct own_output *own,
+                                struct arena *a, struct error *err)
+{
+    uint64_t numel;
+    if (shape_numel(own->shape, own->num_dims, &numel) && numel <= MOST_ELEMENTS) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: %s of shape %s overflows", x->name, own->name,
+                shape_text(a, own->num_dims, own->shape));
+}
+
+/* A parameter is one member of a stack; behind its own elements there are those of its padding. */
+static enum status export_parameter(const struct naming_export *out, const struct tensor *x,
+                                    export_visit *visit, void *context, struct error *err)
+{
+    struct target *t = out->t;
+    const struct checkpoint *c = t->source;
+    struct param p;
+    uint64_t shape[MAX_LEAD + MAX_AXES], at[MAX_LEAD] = {0}, place = 0, numel = 1;
+    if (!param_find(c->params, x->name, &p))
+        return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core", x->name);
+    if (param_of_expert(p.spec) && p.expert >= c->config.num_experts)
+        return fail(err, ERR_UNSUPPORTED, "%s: the model has %" PRIu64 " experts", x->name,
+                    c->config.num_experts);
+    const unsigned lead = dist_key_lead(&c->config, &p, out->stacks, shape, at);
+    param_padded_shape(p.spec, x->num_dims, x->shape, t->facts.padded_vocab, shape + lead);
+    struct own_output own = {.name = dist_key_of(&t->plan.arena, c->params, &p, out->stacks,
+                                                 !t->options.transformer_engine),
+                             .dtype = target_dtype(t, x),
+                             .num_dims = lead + x->num_dims,
+                             .shape = shape,
+                             .num_parts = 1};
+    TRY(check_output(x, &own, &t->plan.arena, err));
+    for (unsigned d = 0; d < lead; d++)
+        place = place * shape[d] + at[d];
+    for (unsigned d = lead; d < own.num_dims; d++)
+        numel *= shape[d];
+    own.parts[0] = (struct own_source){x, pair_whole(0, place * numel, x->numel)};
+    const struct tensor *padding = p.spec->padded ? megatron_padding_of(t, x) : NULL;
+    if (padding)
+        own.parts[own.num_parts++] =
+            (struct own_source){padding, pair_whole(0, place * numel + x->numel, padding->numel)};
+    return visit(context, &own, err);
+}
+
+static enum status export_megatron(const struct naming_export *out, export_visit *visit,
+                                   void *context, struct error *err)
+{
+    size_t count;
+    const struct tensor **all = megatron_parameters(out->t, &count);
+    for (size_t i = 0; i < count; i++)
+        TRY(export_parameter(out, all[i], visit, context, err));
+    return OK;
+}
+
+const struct naming naming_megatron = {import_megatron, export_megatron};

@@ -1,0 +1,682 @@
+/* source_torch.c - Megatron-LM's legacy format: one file of torch.save a model-parallel rank, with
+ * the rank's own tensors under their names in memory.
+ *
+ *   iter_NNNNNNN/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt    PPP where pp > 1, EEE where ep > 1
+ *   {args, checkpoint_version, iteration, model | model0, model1, ... (virtual stages), optimizer,
+ * ...}
+ *
+ * checkpoint_version of before 2.0 orders the rows of query_key_value in other ways
+ * (megatron/training/checkpointing.py:fix_query_key_value_ordering); later ones are as linear_qkv
+ * is. */
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+#include "convert/megatron/megatron_args.h"
+#include "convert/megatron/megatron_names.h"
+#include "convert/megatron/megatron_source.h"
+#include "formats/torch.h"
+
+enum { MAX_CHUNKS = 1024, MAX_STAGES = 1 << 20 };
+
+struct rank {
+    const char *folder;  /* mp_rank_... */
+    uint64_t numbers[3]; /* in its name */
+    unsigned num_numbers;
+    uint64_t tp, pp, ep;
+};
+
+/* One tensor of one rank's file. */
+struct shard {
+    size_t stored; /* index */
+    const struct rank *rank;
+    uint64_t chunk;
+    struct memory_name name;
+};
+
+/* A tensor that every tensor parallel rank holds whole, of another rank than the one that counts.
+ */
+struct copy {
+    size_t stored, first; /* indices */
+};
+
+struct legacy {
+    struct megatron_source *m;
+    struct rank *ranks;
+    size_t num_ranks, ranks_capacity;
+    struct shard *shards;
+    size_t num_shards, shards_capacity;
+    double version;
+    uint64_t experts_a_rank;
+    struct map seen; /* "NAME:RANK" of shards that were added -> index */
+    struct copy *copies;
+    size_t num_copies, copies_capacity;
+};
+
+/* ---- rank files ---- */
+
+static bool parse_rank(const char *name, struct rank *r)
+{
+    const char *at = name + strlen("mp_rank");
+    *r = (struct rank){.folder = name};
+    if (strncmp(name, "mp_rank_", strlen("mp_rank_"))) return false;
+    while (*at == '_' && isdigit((unsigned char)at[1]) && r->num_numbers < 3) {
+        char *end;
+        r->numbers[r->num_numbers++] = strtoull(at + 1, &end, 10);
+        at = end;
+    }
+    return *at == '\0' && r->num_numbers;
+}
+
+static enum status list_ranks(struct legacy *x, struct error *err)
+{
+    struct arena *a = &x->m->c->arena;
+    struct name_list list;
+    struct rank r;
+    TRY(folder_list(x->m->c->folder, a, &list, err));
+    for (size_t i = 0; i < list.count; i++)
+        if (parse_rank(list.names[i], &r))
+            *ARENA_PUSH(a, x->ranks, x->num_ranks, x->ranks_capacity) = r;
+    if (x->num_ranks) return OK;
+    return fail(err, ERR_IO, "%s: no folder mp_rank_*", x->m->c->folder);
+}
+
+static const char *rank_file(const struct legacy *x, const struct rank *r)
+{
+    struct arena *a = &x->m->c->arena;
+    const char *folder = path_join(a, x->m->c->folder, r->folder);
+    const char *old = path_join(a, folder, "model_rng.pt");
+    const char *path = path_join(a, folder, "model_optim_rng.pt");
+    return !path_exists(path) && path_exists(old) ? old : path;
+}
+
+/* ---- tensors of one file ---- */
+
+struct walking {
+    struct legacy *x;
+    struct torch_file *t;
+    const struct rank *rank;
+    uint64_t chunk;
+    const char *prefix;
+};
+
+static enum status add_shard(void *context, const char *path, const struct value *tensor,
+                             struct error *err)
+{
+    struct walking *w = context;
+    struct checkpoint *c = w->x->m->c;
+    struct memory_name name =
+        memory_name_parse(&c->arena, c->params, arena_printf(&c->arena, "%s", path));
+    const char *stored = arena_printf(&c->arena, "%s%s", w->prefix, path);
+    if (name.kind == MEMORY_SKIP) return OK;
+    TRY(torch_add_tensor(w->t, &c->catalog.stored, stored, tensor, err));
+    *ARENA_PUSH(&c->arena, w->x->shards, w->x->num_shards, w->x->shards_capacity) =
+        (struct shard){c->catalog.stored.num_tensors - 1, w->rank, w->chunk, name};
+    return OK;
+}
+
+static enum status walk_model(struct walking *w, const struct value *model, const char *key,
+                              struct error *err)
+{
+    w->prefix = arena_printf(&w->x->m->c->arena, "%s/%s.", w->rank->folder, key);
+    return value_walk(model, "", add_shard, w, err);
+}
+
+static enum status walk_models(struct walking *w, struct error *err)
+{
+    const struct value *model = value_get(w->t->root, "model");
+    char key[16];
+    if (model) return walk_model(w, model, "model", err);
+    for (w->chunk = 0; w->chunk < MAX_CHUNKS; w->chunk++) {
+        snprintf(key, sizeof key, "model%u", (unsigned)w->chunk);
+        model = value_get(w->t->root, key);
+        if (!model) break;
+        TRY(walk_model(w, model, key, err));
+    }
+    if (w->chunk) return OK;
+    return fail(err, ERR_CORRUPT, "%s: neither model nor model0", w->t->path);
+}
+
+static void note_optimizer(struct checkpoint *c, const struct torch_file *t, const char *folder)
+{
+    struct stat st;
+    const char *path = path_join(&c->arena, folder, "distrib_optim.pt");
+    bool apart = stat(path, &st) == 0;
+    if (apart) c->training.optimizer.size_bytes += (uint64_t)st.st_size;
+    if (!apart && !value_get(t->root, "optimizer")) return;
+    c->training.optimizer.present = true;
+    c->training.optimizer.kind = apart ? "distributed, in distrib_optim.pt" : "in the rank files";
+    c->training.optimizer.unread = "the optimizer state of the legacy format is not read";
+}
+
+/* The first rank's common state: everything but the model and the optimizer. */
+static enum status keep_common(struct legacy *x, const struct torch_file *t, struct error *err)
+{
+    static const char *const keys[] = {"args",
+                                       "checkpoint_version",
+                                       "iteration",
+                                       "opt_param_scheduler",
+                                       "num_floating_point_operations_so_far",
+                                       "content_metadata"};
+    struct checkpoint *c = x->m->c;
+    struct value *common = value_dict(&c->arena);
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        const struct value *v = value_get(t->root, keys[i]);
+        struct value *copy;
+        if (!v) continue;
+        TRY(value_copy(&c->arena, v, &copy, err));
+        value_dict_set(&c->arena, common, keys[i], copy);
+    }
+    c->training.common = common;
+    (void)value_as_float(value_get(common, "checkpoint_version"), &x->version);
+    return OK;
+}
+
+static enum status open_rank(struct legacy *x, const struct rank *r, struct error *err)
+{
+    struct torch_file t;
+    struct walking w = {.x = x, .t = &t, .rank = r};
+    struct checkpoint *c = x->m->c;
+    const char *path = rank_file(x, r);
+    TRY(torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err));
+    enum status st = c->training.common ? OK : keep_common(x, &t, err);
+    if (!st) st = walk_models(&w, err);
+    if (st)
+        st = fail_in(err, "%s", path);
+    else
+        note_optimizer(c, &t, path_parent(&c->arena, path));
+    torch_close(&t);
+    return st;
+}
+
+/* ---- which rank is which ---- */
+
+/* The rank of expert tensor parallelism follows from that of tensor parallelism, where it can. */
+static uint64_t etp_rank(const struct layout *l, const struct rank *r)
+{
+    return r->tp % l->etp;
+}
+
+static enum status place_ranks(struct legacy *x, struct error *err)
+{
+    const struct layout *l = &x->m->c->layout;
+    for (size_t i = 0; i < x->num_ranks; i++) {
+        struct rank *r = &x->ranks[i];
+        unsigned expected = 1u + (l->pp > 1) + (l->ep > 1), at = 1;
+        if (r->num_numbers != expected)
+            return fail(err, ERR_CORRUPT, "%s: args say %s, for which its name has %u numbers",
+                        r->folder, layout_text(l, &x->m->c->arena), expected);
+        r->tp = r->numbers[0];
+        if (l->pp > 1) r->pp = r->numbers[at++];
+        if (l->ep > 1) r->ep = r->numbers[at];
+        if (r->tp >= l->tp || r->pp >= l->pp || r->ep >= l->ep)
+            return fail(err, ERR_CORRUPT, "%s: args say %s, which has no such rank", r->folder,
+                        layout_text(l, &x->m->c->arena));
+    }
+    return OK;
+}
+
+/* ---- stages ---- */
+
+/* The layers that each stage has, by the names in the ranks' files. */
+static uint64_t *count_layers(const struct legacy *x, uint64_t pp, uint64_t vpp)
+{
+    uint64_t *layers = arena_array(&x->m->c->arena, pp * vpp, sizeof *layers);
+    for (size_t i = 0; i < x->num_shards; i++) {
+        const struct shard *s = &x->shards[i];
+        uint64_t rank = pp > 1 && s->rank->num_numbers > 1 ? s->rank->numbers[1] : 0;
+        if (!s->name.in_layers || rank >= pp || s->chunk >= vpp) continue;
+        uint64_t *n = &layers[s->chunk * pp + rank];
+        *n = max_u64(*n, s->name.layer + 1);
+    }
+    return layers;
+}
+
+static bool has_layers(const struct layout *l, const uint64_t *layers)
+{
+    for (uint64_t i = 0; i < l->pp * l->vpp; i++)
+        if (l->stages[i].num_layers != layers[i]) return false;
+    return true;
+}
+
+/* "Et*3|t*5|t*4L" */
+static const char *layout_of_stages(struct arena *a, const uint64_t *layers, uint64_t stages)
+{
+    struct strbuf text = {0};
+    for (uint64_t i = 0; i < stages; i++) {
+        strbuf_add_text(&text, i ? "|" : "E");
+        if (layers[i]) strbuf_printf(&text, "t*%" PRIu64, layers[i]);
+    }
+    strbuf_add_char(&text, 'L');
+    const char *kept = arena_text(a, text.data, text.length);
+    strbuf_release(&text);
+    return kept;
+}
+
+/* Args may not say how layers are dealt, or be of another run. What the files hold counts. */
+static enum status use_stages(struct legacy *x, const struct megatron_evidence *e,
+                              struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    const struct layout_options *written = &x->m->written_layout;
+    struct layout *l = &c->layout, by_files;
+    struct error why;
+    uint64_t pp = max_u64(written->pp, 1), vpp = max_u64(e->layout.virtual_stages, 1);
+    if (pp > MAX_STAGES || vpp > MAX_CHUNKS)
+        return fail(err, ERR_CORRUPT, "%s: args say %" PRIu64 " pipeline ranks", c->folder, pp);
+    const uint64_t *layers = count_layers(x, pp, vpp);
+    if (l->stages && l->pp == pp && l->vpp == vpp && has_layers(l, layers)) return OK;
+    struct layout_options o = {.tp = written->tp,
+                               .pp = pp,
+                               .ep = written->ep,
+                               .etp = written->etp,
+                               .virtual_stages = vpp,
+                               .pipeline_layout = layout_of_stages(&c->arena, layers, pp * vpp)};
+    if (!layout_make(&by_files, &c->arena, &o, &c->config, &why)) {
+        checkpoint_note(
+            c,
+            "%s: layers are distributed over the stages as its files have them, %s; its "
+            "args say otherwise",
+            c->folder, o.pipeline_layout);
+        *l = by_files;
+        return OK;
+    }
+    if (l->stages) return OK; /* what is missing is named later */
+    return layout_make(l, &c->arena, written, &c->config, err);
+}
+
+/* ---- own tensors: the parameters of the model ---- */
+
+/* The rows of query_key_value in the order that the version has, as pairs (our order, theirs), of
+ * one rank's tensor: n heads of d, 3 tensors, `columns` elements a row. */
+static struct pair qkv_order(double version, uint64_t heads, uint64_t d, uint64_t columns)
+{
+    uint64_t head = 3 * d * columns, third = d * columns;
+    struct pair p = {.num_axes = 3};
+    if (version < 1) { /* [3, heads, d] */
+        p.axes[0] = (struct axis){heads, head, third};
+        p.axes[1] = (struct axis){3, third, heads * third};
+        p.axes[2] = (struct axis){d * columns, 1, 1};
+        return p;
+    }
+    p.num_axes = 4; /* [heads, d, 3] */
+    p.axes[0] = (struct axis){heads, head, head};
+    p.axes[1] = (struct axis){3, third, columns};
+    p.axes[2] = (struct axis){d, columns, 3 * columns};
+    p.axes[3] = (struct axis){columns, 1, 1};
+    return p;
+}
+
+struct placing {
+    struct catalog *c;
+    struct own_tensor *own;
+    const struct stored_tensor *stored;
+};
+
+static enum status add_reordered(void *context, const struct pair *p, struct error *err)
+{
+    const struct placing *x = context;
+    return catalog_add_own_part(x->c, x->own, x->stored, p, err);
+}
+
+/* Adds one shard's part of a parameter: (whole, local) joined with (local, as it is stored). */
+static enum status add_part(struct placing *to, const struct pair *part, const struct pair *order,
+                            struct error *err)
+{
+    struct pair by_local = *part;
+    pair_swap(&by_local);
+    if (!pair_nest(&by_local))
+        return fail(err, ERR_OURS, "%s: a shard that is not a nested view", to->own->name);
+    if (!pair_count(&by_local)) return add_reordered(to, part, err); /* its name alone */
+    return pair_join(&by_local, order, add_reordered, to, err);
+}
+
+/* Adds a rank's shard to the own tensor `name`, a parameter of the model; local_shape is the
+ * shard's, order how its elements lie in the stored tensor. Of what several ranks hold alike, the
+ * first one's counts. */
+static enum status add_param(struct legacy *x, const struct shard *s, const char *name,
+                             unsigned num_dims, const uint64_t *local_shape,
+                             const struct pair *order, struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    const struct layout *l = &c->layout;
+    const struct stored_tensor *stored = &c->catalog.stored.tensors[s->stored];
+    struct param p;
+    struct param_parts parts;
+    uint64_t shape[MAX_AXES];
+    if (!param_find(c->params, name, &p)) {
+        gaps_add_unexpected(&c->gaps, &c->arena, stored->name);
+        return OK;
+    }
+    bool by_etp = p.spec->group == PARAM_ETP;
+    uint64_t ranks = by_etp ? l->etp : l->tp;
+    uint64_t rank = by_etp ? etp_rank(l, s->rank) : s->rank->tp;
+    const char *key = arena_printf(&c->arena, "%s:%" PRIu64, name, p.spec->split < 0 ? 0 : rank);
+    size_t first = s->stored;
+    if (!map_add(&x->seen, key, s->stored, &first)) {
+        if (p.spec->split < 0)
+            *ARENA_PUSH(&c->arena, x->copies, x->num_copies, x->copies_capacity) =
+                (struct copy){s->stored, first};
+        return OK;
+    }
+    TRY(param_whole_shape(p.spec, stored->name, num_dims, local_shape, ranks, shape, err));
+    TRY(param_shard(p.spec, name, num_dims, shape, rank, ranks, PARAM_STORED, &parts, err));
+    struct placing to = {.c = &c->catalog, .stored = stored};
+    TRY(catalog_add_own(to.c, name, NULL, stored->dtype, num_dims, shape, &to.own, err));
+    for (unsigned i = 0; i < parts.count; i++)
+        TRY(add_part(&to, &parts.pairs[i], order, err));
+    return OK;
+}
+
+/* GroupedMLP keeps its experts in one tensor, [experts, hidden, rows] and [experts, columns,
+ * hidden] in memory whatever its shape says, so each is the transpose of a sequential expert's. */
+static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t layer,
+                               struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
+    bool fc1 = s->name.kind == MEMORY_GROUPED_FC1;
+    uint64_t experts = x->experts_a_rank, hidden = c->config.hidden_size, n = stored_numel(t);
+    if (!experts)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its args do not say how many experts it holds; --hf-config DIR can",
+                    t->name);
+    if (!hidden || n % (experts * hidden))
+        return fail(err, ERR_CORRUPT,
+                    "%s: %" PRIu64 " elements for %" PRIu64 " experts of hidden size %" PRIu64,
+                    t->name, n, experts, hidden);
+    uint64_t other = n / experts / hidden, shape[2] = {fc1 ? other : hidden, fc1 ? hidden : other};
+    for (uint64_t e = 0; e < experts; e++) {
+        struct pair order = {.num_axes = 2, .b_offset = e * hidden * other};
+        order.axes[0] = (struct axis){shape[0], shape[1], 1};
+        order.axes[1] = (struct axis){shape[1], 1, shape[0]};
+        const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer,
+                                               s->rank->ep * experts + e, true);
+        TRY(add_param(x, s, name, 2, shape, &order, err));
+    }
+    return OK;
+}
+
+static enum status global_layer(const struct legacy *x, const struct shard *s, uint64_t *layer,
+                                struct error *err)
+{
+    const struct layout *l = &x->m->c->layout;
+    const struct stage *stage = s->chunk < l->vpp ? layout_stage(l, s->chunk, s->rank->pp) : NULL;
+    if (stage && s->name.layer < stage->num_layers) {
+        *layer = stage->first_layer + s->name.layer;
+        return OK;
+    }
+    return fail(err, ERR_CORRUPT, "%s: by its args this stage has %" PRIu64 " layers",
+                x->m->c->catalog.stored.tensors[s->stored].name, stage ? stage->num_layers : 0);
+}
+
+/* The embedding's copy that the last stage of a tied model keeps as its head, where the first stage
+ * is another one. */
+static bool is_tied_copy(const struct legacy *x, const struct shard *s)
+{
+    const struct layout *l = &x->m->c->layout;
+    return strcmp(s->name.rest, "output_layer.weight") == 0 &&
+           !x->m->c->config.untie_embeddings_and_output_weights && s->chunk < l->vpp &&
+           !layout_stage(l, s->chunk, s->rank->pp)->embedding;
+}
+
+static const struct shard *embedding_of(const struct legacy *x, uint64_t tp)
+{
+    for (size_t i = 0; i < x->num_shards; i++)
+        if (x->shards[i].rank->tp == tp &&
+            strcmp(x->shards[i].name.rest, "embedding.word_embeddings.weight") == 0)
+            return &x->shards[i];
+    return NULL;
+}
+
+/* What a last stage of a tied model holds as its head must be what the first has: a head that was
+ * trained apart would be lost. */
+static enum status check_tied_copies(struct legacy *x, struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    for (size_t i = 0; i < x->num_shards; i++) {
+        const struct shard *s = &x->shards[i], *embedding = embedding_of(x, s->rank->tp);
+        bool same = true;
+        uint64_t at;
+        if (!is_tied_copy(x, s) || !embedding) continue;
+        const struct stored_tensor *head = &c->catalog.stored.tensors[s->stored],
+                                   *first = &c->catalog.stored.tensors[embedding->stored];
+        TRY(source_same_stored(c, head, first, &same, &at, err));
+        if (!same)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s and %s differ at element %" PRIu64
+                        ", but its args say that they are tied "
+                        "(untie_embeddings_and_output_weights)",
+                        head->name, first->name, at);
+    }
+    return OK;
+}
+
+static enum status add_own(struct legacy *x, const struct shard *s, const bool *moe,
+                           struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
+    uint64_t layer = 0, expert = s->name.expert + s->rank->ep * x->experts_a_rank;
+    if (s->name.kind == MEMORY_UNKNOWN) {
+        gaps_add_unexpected(&c->gaps, &c->arena, t->name);
+        return OK;
+    }
+    if (s->name.in_layers) TRY(global_layer(x, s, &layer, err));
+    if (is_tied_copy(x, s)) return OK;
+    if (s->name.kind != MEMORY_PARAM) return add_grouped(x, s, layer, err);
+    struct pair order = pair_whole(0, 0, stored_numel(t));
+    if (s->name.fused_qkv && x->version < 2) {
+        uint64_t d = c->config.kv_channels, columns = t->num_dims > 1 ? t->shape[1] : 1;
+        if (c->config.num_query_groups != c->config.num_attention_heads || !d ||
+            t->shape[0] % (3 * d))
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: checkpoint_version %g with grouped queries or %" PRIu64 " rows",
+                        t->name, x->version, t->shape[0]);
+        order = qkv_order(x->version, t->shape[0] / (3 * d), d, columns);
+    }
+    const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer, expert,
+                                           s->name.in_layers && moe[layer]);
+    return add_param(x, s, name, t->num_dims, t->shape, &order, err);
+}
+
+/* ---- all ---- */
+
+/* What folders and files are called tells a layout too: mp_rank_TT, mp_rank_TT_PPP. */
+static void layout_of_names(const struct legacy *x, struct layout_options *o)
+{
+    *o = (struct layout_options){.tp = 1, .pp = 1};
+    for (size_t i = 0; i < x->num_ranks; i++) {
+        const struct rank *r = &x->ranks[i];
+        if (r->numbers[0] >= o->tp) o->tp = r->numbers[0] + 1;
+        if (r->num_numbers > 1 && r->numbers[1] >= o->pp) o->pp = r->numbers[1] + 1;
+    }
+    for (size_t i = 0; i < x->num_shards; i++)
+        if (x->shards[i].chunk >= o->virtual_stages) o->virtual_stages = x->shards[i].chunk + 1;
+}
+
+/* Whether the folders are those of this layout, whose stages have tensor and expert ranks. */
+static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
+{
+    bool same = true;
+    for (uint64_t tp = 0; tp < l->tp; tp++)
+        for (uint64_t ep = 0; ep < l->ep; ep++) {
+            bool there = false;
+            for (size_t i = 0; i < x->num_ranks; i++)
+                there |= x->ranks[i].numbers[0] == tp &&
+                         x->ranks[i].numbers[x->ranks[i].num_numbers - 1] == ep;
+            same &= there == layout_has_rank(l, tp, ep);
+        }
+    return same;
+}
+
+/* Args of before Megatron-Core 0.9 have no expert tensor parallel size. Where experts are on
+ * several ranks, the folders show it: with that of tensor parallelism, every tensor rank has every
+ * expert rank. 0: it is said, or they do not. */
+static uint64_t etp_of_names(const struct legacy *x)
+{
+    struct layout_options o = {0};
+    const struct value *args = value_get(x->m->c->training.common, "args");
+    if (args) layout_options_from_args(args, &x->m->c->arena, &o);
+    if (o.etp || o.ep < 2 || o.tp < 2 || o.tp > MAX_STAGES || o.ep > MAX_STAGES) return 0;
+    for (uint64_t etp = o.tp; etp; etp--) {
+        struct layout l = {.tp = o.tp, .ep = o.ep, .etp = etp};
+        if (o.tp % etp == 0 && is_layout_of_names(x, &l)) return etp;
+    }
+    return 0;
+}
+
+static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
+{
+    e->of_ranks = true;
+    layout_of_names(x, &e->layout);
+    e->layout.etp = etp_of_names(x);
+    for (size_t i = 0; i < x->num_shards; i++) {
+        const struct shard *s = &x->shards[i];
+        const struct stored_tensor *t = &x->m->c->catalog.stored.tensors[s->stored];
+        e->local_spec |= s->name.local_spec;
+        if (s->name.kind != MEMORY_PARAM) continue;
+        evidence_add(e, s->name.rest, s->name.of_expert, 0, t->num_dims, t->shape);
+        if (s->name.of_expert && s->name.expert >= e->experts) e->experts = s->name.expert + 1;
+    }
+}
+
+/* Experts of one rank, all of which its names must be. */
+static enum status count_experts(struct legacy *x, const struct megatron_evidence *e,
+                                 struct error *err)
+{
+    const struct checkpoint *c = x->m->c;
+    x->experts_a_rank = c->config.num_experts / c->layout.ep;
+    if (e->experts <= x->experts_a_rank) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: a rank holds %" PRIu64
+                " experts or more; by its args or config.json it has %" PRIu64 " (%" PRIu64
+                " on %" PRIu64 " expert parallel ranks)",
+                c->folder, e->experts, x->experts_a_rank, c->config.num_experts, c->layout.ep);
+}
+
+/* A head is a tied model's copy where args say so. Without args, nobody can tell it where there are
+ * several stages: then it is taken for a head, which gives the same logits. */
+static void tell_tied(struct legacy *x, struct megatron_evidence *e)
+{
+    const struct value *args = value_get(x->m->c->training.common, "args");
+    bool untied;
+    if (value_as_bool(value_get(args, "untie_embeddings_and_output_weights"), &untied))
+        e->output_layer = untied;
+    else
+        e->head_may_be_copy = e->layout.pp > 1;
+}
+
+/* Norms, routers, biases: what ranks hold alike they may have trained apart, which a conversion
+ * cannot keep. */
+static enum status compare_copies(struct legacy *x, struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    size_t differ = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < x->num_copies; i++) {
+        const struct stored_tensor *a = &c->catalog.stored.tensors[x->copies[i].first],
+                                   *b = &c->catalog.stored.tensors[x->copies[i].stored];
+        bool same;
+        uint64_t at;
+        TRY(source_same_stored(c, a, b, &same, &at, err));
+        if (!same && !differ++)
+            first = arena_printf(&c->arena, "%s and %s at element %" PRIu64, a->name, b->name, at);
+    }
+    if (differ)
+        checkpoint_note(c,
+                        "%zu tensors that should be equal on all ranks differ; those of the "
+                        "first rank are used: %s%s",
+                        differ, first, differ > 1 ? ", ..." : "");
+    return OK;
+}
+
+static enum status find_moe_layers(struct legacy *x, bool *moe, struct error *err)
+{
+    for (size_t i = 0; i < x->num_shards; i++) {
+        uint64_t layer;
+        if (!x->shards[i].name.in_layers || strcmp(x->shards[i].name.rest, "mlp.router.weight"))
+            continue;
+        TRY(global_layer(x, &x->shards[i], &layer, err));
+        moe[layer] = true;
+    }
+    return OK;
+}
+
+static bool has_rank(const struct legacy *x, uint64_t tp, uint64_t pp)
+{
+    for (size_t i = 0; i < x->num_ranks; i++)
+        if (x->ranks[i].tp == tp && x->ranks[i].pp == pp) return true;
+    return false;
+}
+
+static bool has_expert_rank(const struct legacy *x, uint64_t etp, uint64_t ep, uint64_t pp)
+{
+    for (size_t i = 0; i < x->num_ranks; i++)
+        if (etp_rank(&x->m->c->layout, &x->ranks[i]) == etp && x->ranks[i].ep == ep &&
+            x->ranks[i].pp == pp)
+            return true;
+    return false;
+}
+
+/* Every rank that the layout has must be there, or tensors would have holes and experts be missing:
+ * one for each part that tensor parallelism makes, one for each part of the experts. */
+static enum status check_ranks(struct legacy *x, struct error *err)
+{
+    const struct checkpoint *c = x->m->c;
+    const struct layout *l = &c->layout;
+    const char *said = layout_text(l, &x->m->c->arena);
+    uint64_t expert_ranks = c->config.num_experts ? l->etp * l->ep : 0;
+    for (uint64_t pp = 0; pp < l->pp; pp++) {
+        for (uint64_t tp = 0; tp < l->tp; tp++)
+            if (!has_rank(x, tp, pp))
+                return fail(err, ERR_CORRUPT,
+                            "%s: no folder of tensor rank %" PRIu64 ", pipeline rank %" PRIu64
+                            "; args say %s",
+                            c->folder, tp, pp, said);
+        for (uint64_t r = 0; r < expert_ranks; r++)
+            if (!has_expert_rank(x, r % l->etp, r / l->etp, pp))
+                return fail(err, ERR_CORRUPT,
+                            "%s: no folder of expert rank %" PRIu64 ", expert tensor rank %" PRIu64
+                            ", pipeline rank %" PRIu64 ": its experts are missing; args say %s",
+                            c->folder, r / l->etp, r % l->etp, pp, said);
+    }
+    return OK;
+}
+
+static enum status open_all(struct legacy *x, struct error *err)
+{
+    struct megatron_evidence evidence = {0};
+    struct checkpoint *c = x->m->c;
+    TRY(list_ranks(x, err));
+    for (size_t i = 0; i < x->num_ranks; i++)
+        TRY(open_rank(x, &x->ranks[i], err));
+    gather_evidence(x, &evidence);
+    tell_tied(x, &evidence);
+    evidence.te_spec = !evidence.local_spec;
+    TRY(megatron_describe(x->m, &evidence, err));
+    TRY(use_stages(x, &evidence, err));
+    TRY(count_experts(x, &evidence, err));
+    TRY(place_ranks(x, err));
+    TRY(check_ranks(x, err));
+    bool *moe = arena_array(&c->arena, c->config.num_layers, sizeof *moe);
+    TRY(find_moe_layers(x, moe, err));
+    for (size_t i = 0; i < x->num_shards; i++)
+        TRY(add_own(x, &x->shards[i], moe, err));
+    TRY(megatron_import(x->m, err));
+    TRY(check_tied_copies(x, err));
+    return compare_copies(x, err);
+}
+
+enum status megatron_open_torch(struct megatron_source *m, struct error *err)
+{
+    struct legacy x = {.m = m};
+    enum status st = open_all(&x, err);
+    map_release(&x.seen);
+    return st;
+}

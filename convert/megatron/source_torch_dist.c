@@ -1,0 +1,112 @@
+/* source_torch_dist.c - Megatron-Core's distributed checkpoint: a DCP folder whose keys are names
+ * of parameters and of their optimizer state, beside objects of everything else. */
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "convert/megatron/megatron_names.h"
+#include "convert/megatron/megatron_source.h"
+#include "formats/dcp.h"
+#include "formats/torch.h"
+
+static enum status check_backend(struct megatron_source *m, struct error *err)
+{
+    const char *path = path_join(&m->c->arena, m->c->folder, "metadata.json");
+    cJSON *tree;
+    uint64_t version = 0;
+    TRY(json_read_file(path, 1 << 20, JSON_NAN, &tree, err));
+    const char *backend = json_as_text(json_get(tree, "sharded_backend"));
+    (void)json_as_u64(json_get(tree, "sharded_backend_version"), &version);
+    enum status st = OK;
+    if (!backend)
+        st = fail(err, ERR_CORRUPT, "%s: sharded_backend is missing, or not a string", path);
+    else if (strcmp(backend, "zarr") == 0)
+        st = fail(err, ERR_UNSUPPORTED,
+                  "%s: this is a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core "
+                  "write: let one of these load it and save it with --ckpt-format torch_dist",
+                  m->c->folder);
+    else if (strcmp(backend, "torch_dist") || version != 1)
+        st = fail(err, ERR_UNSUPPORTED,
+                  "%s: backend %s version %" PRIu64 "; torch_dist version 1 is known", path,
+                  backend, version);
+    cJSON_Delete(tree);
+    return st;
+}
+
+/* The common state: common.pt, else the object of newer releases, element 0 of its list. */
+static enum status read_common(struct megatron_source *m, struct error *err)
+{
+    struct checkpoint *c = m->c;
+    struct torch_file t;
+    struct value *object;
+    const char *path = path_join(&c->arena, c->folder, "common.pt");
+    if (path_exists(path)) {
+        TRY(torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err));
+        enum status st = value_copy(&c->arena, t.root, &c->training.common, err);
+        torch_close(&t);
+        return st;
+    }
+    for (size_t i = 0; i < c->catalog.stored.num_objects; i++) {
+        if (strcmp(c->catalog.stored.objects[i].name, "common_state/shard_0_1")) continue;
+        TRY(dcp_read_object(&c->catalog.stored, &c->catalog.stored.objects[i], &c->arena, &object,
+                            err));
+        if (object->kind == VALUE_LIST && object->count) c->training.common = object->items[0];
+        return OK;
+    }
+    checkpoint_note(c, "%s: no common state (neither common.pt nor common_state)", c->folder);
+    return OK;
+}
+
+/* ---- the optimizer ---- */
+
+static const char *optimizer_kind(struct checkpoint *c)
+{
+    const struct value *content = value_get(c->training.common, "content_metadata");
+    const char *kind = value_as_text(value_get(content, "distrib_optim_sharding_type"));
+    if (kind) return arena_printf(&c->arena, "distributed, %s", kind);
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        if (fnmatch("*optimizer.distributed.*", c->catalog.stored.tensors[i].name, 0) == 0)
+            return "distributed, dp_reshardable";
+    return "not distributed, or fully_sharded_model_space";
+}
+
+static void note_optimizer(struct checkpoint *c)
+{
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        if (dist_key_is_optimizer(c->catalog.stored.tensors[i].name))
+            c->training.optimizer.size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
+    for (size_t i = 0; i < c->catalog.stored.num_objects; i++)
+        if (fnmatch("*optimizer.distributed.*", c->catalog.stored.objects[i].name, 0) == 0)
+            c->training.optimizer.size_bytes += c->catalog.stored.objects[i].size_bytes;
+    c->training.optimizer.present = c->training.optimizer.size_bytes > 0;
+    if (c->training.optimizer.present) c->training.optimizer.kind = optimizer_kind(c);
+}
+
+/* ---- all ---- */
+
+/* A key as an own tensor; its state apart, of optimizer.state.STATE.NAME. */
+static enum status own_key(struct checkpoint *c, const struct stored_tensor *s, struct error *err)
+{
+    static const char begin[] = "optimizer.state.";
+    const size_t n = sizeof begin - 1;
+    const char *dot = strncmp(s->name, begin, n) == 0 ? strchr(s->name + n, '.') : NULL;
+    if (!dot) return catalog_own_stored(&c->catalog, s->name, NULL, s, err);
+    const char *state = arena_text(&c->arena, s->name + n, (size_t)(dot - s->name) - n);
+    return catalog_own_stored(&c->catalog, dot + 1, state, s, err);
+}
+
+enum status megatron_open_torch_dist(struct megatron_source *m, struct error *err)
+{
+    struct checkpoint *c = m->c;
+    struct megatron_evidence evidence = {0};
+    TRY(check_backend(m, err));
+    TRY(dcp_open(&c->catalog.stored, c->folder, true, err));
+    TRY(read_common(m, err));
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        TRY(own_key(c, &c->catalog.stored.tensors[i], err));
+    TRY(evidence_add_keys(c, &evidence, err));
+    TRY(megatron_describe(m, &evidence, err));
+    note_optimizer(c);
+    return megatron_import(m, err);
+}

@@ -1,0 +1,415 @@
+/* target_torch_dist.c - Megatron-Core's distributed checkpoint.
+ *
+ *   __R_0.distcp   the items that global rank R would write: one archive of torch.save a chunk
+ *   .metadata      which chunk of which key lies where
+ *   common.pt      the common state (or an object of that name), metadata.json the mark of
+ * completeness
+ *
+ * Layers are stacked on a leading axis unless they differ in what they have, its shape or its
+ * dtype. A key's chunks are what ranks hold, sections apart. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "convert/megatron/megatron_names.h"
+#include "convert/megatron/megatron_target.h"
+#include "formats/dcp.h"
+#include "formats/torch.h"
+
+/* One archive in a .distcp file. */
+struct item {
+    uint64_t offset; /* in the file */
+    uint32_t segment;
+    enum dtype dtype;
+    uint8_t num_dims;
+    const uint64_t *shape; /* [num_dims], with the leading axes */
+};
+
+struct dist_file {
+    uint64_t rank;
+    uint64_t bytes; /* laid out so far */
+    struct item *items;
+    size_t num_items, items_capacity;
+};
+
+struct chunks {
+    struct dcp_chunk *items;
+    size_t count, capacity;
+};
+
+struct dist_target {
+    struct target *t;
+    unsigned stacks;         /* STACK_*, the axes of keys */
+    struct dist_file *files; /* one each file of the plan */
+    size_t num_files, files_capacity;
+    struct map by_rank; /* "RANK" -> file */
+    struct out_tensors keys;
+    struct chunks *chunks; /* of each key */
+    size_t num_chunks, chunks_capacity;
+    struct dcp_object *objects;
+    size_t num_objects, objects_capacity;
+    struct strbuf none_item; /* the archive of [None], which all extra states share */
+    struct strbuf common;    /* the archive of the common state, a file or an object */
+};
+
+/* ---- stacked or layer by layer ---- */
+
+/* What the first layer's tensor of a key is like. */
+struct like {
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+    uint64_t count, members; /* that there are; that the stack has */
+};
+
+static bool same_like(const struct like *a, enum dtype dtype, const struct tensor *x)
+{
+    return a->dtype == dtype && a->num_dims == x->num_dims &&
+           memcmp(a->shape, x->shape, x->num_dims * sizeof *x->shape) == 0;
+}
+
+static uint64_t members_of(const struct checkpoint *c, const struct param_spec *s)
+{
+    return (s->stacks & STACK_LAYERS ? c->config.num_layers : 1) *
+           (s->stacks & STACK_EXPERTS ? c->config.num_experts : 1);
+}
+
+/* Whether every layer (and expert) has the same tensors, in shape and dtype. */
+static bool layers_are_alike(const struct target *t, struct arena *a)
+{
+    const unsigned all_axes = STACK_LAYERS | STACK_EXPERTS;
+    const struct checkpoint *c = t->source;
+    struct map names = {0};
+    struct like *likes = arena_array(a, c->catalog.num_tensors, sizeof *likes);
+    bool alike = !model_layers_differ(&c->config);
+    size_t count = 0;
+    for (size_t i = 0; i < c->catalog.num_tensors && alike; i++) {
+        const struct tensor *x = &c->catalog.tensors[i];
+        struct param p;
+        size_t at = count;
+        if (!param_find(c->params, x->name, &p) || p.spec->place != PLACE_LAYER ||
+            strncmp(x->name, "optimizer.", 10) == 0)
+            continue;
+        enum dtype dtype = target_dtype(t, x);
+        if (map_add(&names, dist_key_of(a, c->params, &p, all_axes, false), count, &at))
+            likes[count++] = (struct like){dtype, x->num_dims, x->shape, 0, members_of(c, p.spec)};
+        alike = same_like(&likes[at], dtype, x);
+        likes[at].count++;
+    }
+    for (size_t i = 0; i < count && alike; i++)
+        alike = likes[i].count == likes[i].members;
+    map_release(&names);
+    return alike;
+}
+
+/* ---- files and keys ---- */
+
+static size_t file_of_rank(struct dist_target *x, uint64_t rank)
+{
+    struct arena *a = &x->t->plan.arena;
+    const char *name = arena_printf(a, "__%" PRIu64 "_0.distcp", rank);
+    size_t at = x->num_files;
+    if (!map_add(&x->by_rank, name, at, &at)) return at;
+    (void)plan_add_file(&x->t->plan, name);
+    *ARENA_PUSH(a, x->files, x->num_files, x->files_capacity) = (struct dist_file){.rank = rank};
+    return at;
+}
+
+/* The index of a key, whose chunks stand beside it. */
+static size_t key_of(struct dist_target *x, const struct own_output *own)
+{
+    struct arena *a = &x->t->plan.arena;
+    size_t at = out_tensors_add(&x->keys, a, own);
+    if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
+    return at;
+}
+
+/* ---- chunks ---- */
+
+/* Puts one chunk of a key behind what the file has. */
+static void add_item(struct dist_target *x, size_t file, size_t key, const uint64_t *offsets,
+                     const uint64_t *sizes, uint32_t segment)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct dist_file *f = &x->files[file];
+    const struct out_tensor *k = &x->keys.items[key];
+    struct chunks *chunks = &x->chunks[key];
+    struct torch_item layout;
+    torch_item_layout(&layout, k->dtype, k->num_dims, sizes);
+    *ARENA_PUSH(a, f->items, f->num_items, f->items_capacity) =
+        (struct item){f->bytes, segment, k->dtype, (uint8_t)k->num_dims, sizes};
+    *ARENA_PUSH(a, chunks->items, chunks->count, chunks->capacity) =
+        (struct dcp_chunk){offsets, sizes, (uint32_t)file, f->bytes, layout.total_bytes};
+    x->t->plan.segments[segment].offset_bytes = f->bytes + layout.data_offset;
+    f->bytes += layout.total_bytes;
+}
+
+static enum status check_key(const struct megatron_part *p, const struct out_tensor *k,
+                             struct error *err)
+{
+    if (k->dtype != p->own->dtype)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s is %s, others that are one tensor with it, %s, are %s; --torch-dtype casts "
+                    "them",
+                    p->tensor->name, dtype_infos[p->own->dtype].name, k->name,
+                    dtype_infos[k->dtype].name);
+    if (k->num_dims > MAX_AXES)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, p->num_dims);
+    return OK;
+}
+
+/* The box of the key that a part is, with one step along each axis in front of its own. */
+static void box_in_key(struct dist_target *x, const struct megatron_part *p, unsigned part,
+                       uint64_t *offsets, uint64_t *sizes)
+{
+    uint64_t lead_sizes[MAX_LEAD];
+    unsigned lead = dist_key_lead(&x->t->source->config, &p->param, x->stacks, lead_sizes, offsets);
+    for (unsigned d = 0; d < lead; d++)
+        sizes[d] = 1;
+    memcpy(offsets + lead, p->parts->start[part], p->num_dims * sizeof *offsets);
+    memcpy(sizes + lead, p->parts->extent[part], p->num_dims * sizeof *sizes);
+}
+
+static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned part,
+                             size_t file, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const size_t key = key_of(x, p->own);
+    struct out_tensor *k = &x->keys.items[key];
+    struct pair pair; /* each box is a tensor of its own here */
+    TRY(check_key(p, k, err));
+    uint64_t *offsets = arena_array(a, k->num_dims, sizeof *offsets);
+    uint64_t *sizes = arena_array(a, k->num_dims, sizeof *sizes);
+    box_in_key(x, p, part, offsets, sizes);
+    if (!pair_of_box(&pair, k->num_dims, k->shape, offsets, sizes, 0, NULL))
+        return fail(err, ERR_OURS, "%s: a shard that is not a view", p->tensor->name);
+    const uint64_t numel = pair_count(&pair);
+    uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, k->dtype, numel, true);
+    add_item(x, file, key, offsets, sizes, segment);
+    k->filled += numel;
+    return target_fill(x->t, p->own, &pair, segment, err);
+}
+
+static enum status add_part(void *context, const struct megatron_part *p, struct error *err)
+{
+    struct dist_target *x = context;
+    const struct layout *l = &x->t->layout;
+    uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
+    size_t file = file_of_rank(x, rank);
+    for (unsigned i = 0; i < p->parts->count; i++)
+        TRY(add_chunk(x, p, i, file, err));
+    return OK;
+}
+
+/* ---- objects ---- */
+
+static enum status none_archive(struct dist_target *x, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    struct value *none = value_none(&a), *list = value_list(&a, VALUE_LIST, 1, &none);
+    enum status st = torch_to_bytes(&x->none_item, "archive", list, NULL, err);
+    arena_release(&a);
+    return st;
+}
+
+static enum status common_archive(struct dist_target *x, struct error *err)
+{
+    struct value *common;
+    bool object = x->t->options.common_as_object;
+    TRY(megatron_common_state(x->t, !(x->stacks & STACK_LAYERS), &common, err));
+    if (object) common = value_list(&x->t->plan.arena, VALUE_LIST, 1, &common);
+    return torch_to_bytes(&x->common, object ? "archive" : "common", common, NULL, err);
+}
+
+/* Bytes of the common state in the first file. */
+static size_t common_length(const struct dist_target *x)
+{
+    return x->t->options.common_as_object ? x->common.length : 0;
+}
+
+/* The first file begins with the archives that objects refer to. */
+static enum status begin_first_file(struct dist_target *x, struct error *err)
+{
+    TRY(none_archive(x, err));
+    TRY(common_archive(x, err));
+    size_t first = file_of_rank(x, 0);
+    x->files[first].bytes = x->none_item.length + common_length(x);
+    return OK;
+}
+
+static void add_object(struct dist_target *x, const char *name, uint64_t offset, uint64_t length)
+{
+    *ARENA_PUSH(&x->t->plan.arena, x->objects, x->num_objects, x->objects_capacity) =
+        (struct dcp_object){name, 0, offset, length};
+}
+
+/* MODULE._extra_state/shard_PLACE_SIZES, where the place is the layer's (and the expert's) in a
+ * stack (transformer/utils.py:_get_extra_state_offsets). */
+static void add_extra_state(struct dist_target *x, const struct param *p, const char *module)
+{
+    struct arena *a = &x->t->plan.arena;
+    uint64_t sizes[MAX_LEAD], at[MAX_LEAD];
+    unsigned lead = dist_key_lead(&x->t->source->config, p, x->stacks, sizes, at);
+    const char *shard = "0_1";
+    if (lead == 1) shard = arena_printf(a, "%" PRIu64 "_%" PRIu64, at[0], sizes[0]);
+    if (lead == 2)
+        shard = arena_printf(a, "%" PRIu64 ".%" PRIu64 "_%" PRIu64 ".%" PRIu64, at[0], at[1],
+                             sizes[0], sizes[1]);
+    add_object(x, arena_printf(a, "%s._extra_state/shard_%s", module, shard), 0,
+               x->none_item.length);
+}
+
+static bool is_norm_module(const char *module)
+{
+    const char *last = strrchr(module, '.');
+    return last && strstr(last, "norm");
+}
+
+/* More extra states than any one release asks for: those that are asked for and absent stop a load,
+ * others are ignored. Linears have one in each, norms in TE 2, core_attention up to 0.14. */
+static void add_extra_states(struct dist_target *x)
+{
+    struct arena *a = &x->t->plan.arena;
+    size_t count;
+    const struct tensor **all = megatron_parameters(x->t, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct param p;
+        if (!param_find(x->t->source->params, all[i]->name, &p)) continue;
+        const char *key =
+            dist_key_of(a, x->t->source->params, &p, x->stacks, !x->t->options.transformer_engine);
+        const char *module = module_of(a, key);
+        if (p.spec->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
+            add_extra_state(x, &p, module);
+        if (strcmp(p.rest, "self_attention.linear_proj.weight") == 0)
+            add_extra_state(x, &p, arena_printf(a, "%s.core_attention", module_of(a, module)));
+    }
+    if (common_length(x))
+        add_object(x, "common_state/shard_0_1", x->none_item.length, common_length(x));
+}
+
+/* ---- writing ---- */
+
+/* The bytes between items' data: the end of one archive and the beginning of the next go in one. */
+static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
+                             const struct file_writer *writer, struct error *err)
+{
+    const struct dist_target *x = context;
+    const struct dist_file *f = &x->files[file];
+    struct strbuf between = {0}, before = {0}, after = {0};
+    uint64_t at = 0;
+    enum status st = OK;
+    if (file == 0) {
+        strbuf_add(&between, x->none_item.data, x->none_item.length);
+        strbuf_add(&between, x->common.data, common_length(x));
+    }
+    for (size_t i = 0; i < f->num_items && !st; i++) {
+        const struct item *item = &f->items[i];
+        const struct segment *s = &plan->segments[item->segment];
+        strbuf_clear(&before);
+        strbuf_clear(&after);
+        uint32_t crc = writer->crc(writer->context, item->segment);
+        torch_item_emit(item->dtype, item->num_dims, item->shape, crc, &before, &after);
+        strbuf_add(&between, before.data, before.length);
+        st = writer->put(writer->context, at, between.data, between.length, err);
+        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+        strbuf_clear(&between);
+        strbuf_add(&between, after.data, after.length);
+    }
+    if (!st) st = writer->put(writer->context, at, between.data, between.length, err);
+    strbuf_release(&between);
+    strbuf_release(&before);
+    strbuf_release(&after);
+    return st;
+}
+
+static enum status write_metadata(struct dist_target *x, const char *folder, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const char **paths = arena_array(a, x->num_files, sizeof *paths);
+    struct dcp_tensor *tensors = arena_array(a, x->keys.count, sizeof *tensors);
+    for (size_t i = 0; i < x->num_files; i++)
+        paths[i] = x->t->plan.files[i].path;
+    for (size_t i = 0; i < x->keys.count; i++) {
+        const struct out_tensor *k = &x->keys.items[i];
+        tensors[i] = (struct dcp_tensor){.name = k->name,
+                                         .dtype = k->dtype,
+                                         .num_dims = k->num_dims,
+                                         .shape = k->shape,
+                                         .chunks = x->chunks[i].items,
+                                         .num_chunks = x->chunks[i].count};
+    }
+    return dcp_write_metadata(path_join(a, folder, ".metadata"), paths, tensors, x->keys.count,
+                              x->objects, x->num_objects, x->t->options.durable, err);
+}
+
+static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+{
+    static const char mark[] =
+        "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1}";
+    struct dist_target *x = t->own;
+    struct arena *a = &t->plan.arena;
+    if (!t->options.common_as_object)
+        TRY(file_write_all(path_join(a, folder, "common.pt"), x->common.data, x->common.length,
+                           t->options.durable, err));
+    TRY(megatron_small_files(t, folder, err));
+    TRY(write_metadata(x, folder, err));
+    return file_write_all(path_join(a, folder, "metadata.json"), mark, sizeof mark - 1,
+                          t->options.durable, err);
+}
+
+/* Chunks never overlap, so that a key is whole where they hold as many elements as it has: Megatron
+ * leaves at random what no chunk fills, and does not say so. */
+static enum status check_keys(const struct dist_target *x, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    for (size_t i = 0; i < x->keys.count; i++) {
+        const struct out_tensor *k = &x->keys.items[i];
+        if (k->numel == k->filled) continue;
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s %s: the source has %" PRIu64 " of its %" PRIu64
+                    " elements: some of its layers or experts are missing",
+                    k->name, shape_text(a, k->num_dims, k->shape), k->filled, k->numel);
+    }
+    return OK;
+}
+
+static enum status plan_torch_dist(struct target *t, struct error *err)
+{
+    struct dist_target *x = arena_alloc(&t->plan.arena, sizeof *x);
+    struct arena scratch;
+    x->t = t;
+    t->own = x;
+    TRY(megatron_begin(t, err));
+    arena_init(&scratch);
+    x->stacks = STACK_EXPERTS | (layers_are_alike(t, &scratch) ? STACK_LAYERS : 0);
+    arena_release(&scratch);
+    t->facts.per_layer_names = !(x->stacks & STACK_LAYERS);
+    TRY(begin_first_file(x, err));
+    TRY(megatron_each_part(t, x->stacks, add_part, x, err));
+    TRY(check_keys(x, err));
+    add_extra_states(x);
+    for (size_t i = 0; i < x->num_files; i++) {
+        t->plan.files[i].size_bytes = x->files[i].bytes;
+        t->plan.files[i].finish = emit_file;
+        t->plan.files[i].finish_context = x;
+    }
+    t->facts.num_target_tensors = x->keys.count;
+    t->facts.num_weight_files = x->num_files;
+    return OK;
+}
+
+static void release_torch_dist(struct target *t)
+{
+    struct dist_target *x = t->own;
+    map_release(&x->by_rank);
+    map_release(&x->keys.names);
+    strbuf_release(&x->none_item);
+    strbuf_release(&x->common);
+}
+
+const struct target_kind target_torch_dist = {plan_torch_dist, write_small_files,
+                                              megatron_root_files, release_torch_dist};

@@ -1,0 +1,50 @@
+/* digest_sums.h - sums that tell whether two arrays hold the same elements, whoever holds which
+ * part.
+ *
+ * With p = 2^61 - 1 and e_i the bits of element i of a tensor (i from 0, in row-major order) read
+ * as an unsigned little-endian integer:
+ *
+ *     D_k = sum over i of e_i * r_k^i  mod p
+ *
+ * with the primitive roots r_1 = 499170133717692731, r_2 = 2276945000874400884 of p. Sums of parts
+ * add up modulo p, in any order. Elements of 8 bytes are two elements of 4, the lower half first, i
+ * counting halves; elements of 4 bits are counted from the lowest bits of each byte up. In Python,
+ * for 2-byte elements:
+ *
+ *     p, r = 2**61 - 1, (499170133717692731, 2276945000874400884)
+ *     e = [int.from_bytes(b[i:i+2], "little") for i in range(0, len(b), 2)]
+ *     D = [sum(x * pow(r_k, i, p) for i, x in enumerate(e)) % p for r_k in r]
+ *
+ * It is no cryptographic hash: who wants to can make two tensors of one digest. */
+#ifndef FERRY_KERNELS_CPU_DIGEST_SUMS_H
+#define FERRY_KERNELS_CPU_DIGEST_SUMS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DIGEST_MODULUS (((uint64_t)1 << 61) - 1)
+#define DIGEST_ROOT_1 UINT64_C(499170133717692731)
+#define DIGEST_ROOT_2 UINT64_C(2276945000874400884)
+
+struct digest {
+    uint64_t d[2]; /* both < p */
+};
+
+/* Adds the elements first, first + 1, ..., first + count - 1 of a tensor. element_bits: 4, 8, 16,
+ * 32 or 64; with 4, first is even. Any alignment. Thread-safe: nothing is shared but constant
+ * tables. A call takes about 0.25 us and the time of its elements: one of 1 KiB has a quarter of
+ * the speed of one of 1 MiB. */
+void digest_add(struct digest *d, const void *elements, unsigned element_bits, uint64_t count,
+                uint64_t first);
+
+/* The digest of both parts together. */
+void digest_join(struct digest *d, const struct digest *other);
+
+/* The implementations, for tests and benchmarks: digest_add() takes the best that the CPU has. */
+enum digest_kind { DIGEST_PLAIN, DIGEST_AVX2, DIGEST_AVX512, NUM_DIGEST_KINDS };
+const char *digest_kind_name(enum digest_kind kind);
+int digest_kind_works(enum digest_kind kind); /* on this CPU */
+void digest_add_by(enum digest_kind kind, struct digest *d, const void *elements,
+                   unsigned element_bits, uint64_t count, uint64_t first);
+
+#endif

@@ -1,0 +1,489 @@
+#include "train/engine/collectives.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+
+/* ---- operands ---- */
+
+/* What is done together. */
+struct meeting {
+    struct collectives *c;
+    const struct call *call;
+    struct comm_group *group;
+    void *link;
+    enum elem_type elem;
+    struct operand in[2], out[2];
+};
+
+static uint64_t bytes_of(const struct meeting *m, const struct operand *o)
+{
+    return operand_numel(o) * operand_bytes_of(o->type, m->elem);
+}
+
+/* Bytes to or from each member; ERR_OURS where they are more than `bound` rows. */
+static enum status row_bytes(const struct meeting *m, const struct operand *rows,
+                             const int32_t *counts, uint64_t num_counts, size_t *bytes,
+                             struct error *err)
+{
+    unsigned size = m->group->size;
+    uint64_t each = num_counts / size, sum = 0;
+    for (unsigned i = 0; i < size; i++) {
+        uint64_t n = 0;
+        for (uint64_t e = 0; e < each; e++)
+            n += (uint64_t)counts[i * each + e];
+        bytes[i] = n * rows->shape[1] * operand_bytes_of(rows->type, m->elem);
+        sum += n;
+    }
+    if (sum <= rows->shape[0]) return OK;
+    return fail(err, ERR_OURS, "%s: %" PRIu64 " rows, planned for %" PRIu64, m->call->label, sum,
+                rows->shape[0]);
+}
+
+/* Bytes of all_to_all's counts for each member. */
+static uint64_t count_bytes(const struct meeting *m)
+{
+    return m->in[1].shape[0] / m->group->size * sizeof(int32_t);
+}
+
+static unsigned next_member(const struct meeting *m)
+{
+    return (m->group->index + 1) % m->group->size;
+}
+
+static unsigned previous_member(const struct meeting *m)
+{
+    return (m->group->index + m->group->size - 1) % m->group->size;
+}
+
+/* ---- by the ranks' backend, in the host's memory ---- */
+
+static const struct comm_backend *backend_of(const struct meeting *m)
+{
+    return m->group->comm->backend;
+}
+
+static enum comm_type comm_type_of(const struct meeting *m, enum operand_type type)
+{
+    if (type == OPERAND_INT) return COMM_INT32;
+    if (m->elem == ELEM_F64) return COMM_F64;
+    return type == OPERAND_ELEM && m->elem == ELEM_BF16 ? COMM_BF16 : COMM_F32;
+}
+
+static enum status host_all_reduce(const struct meeting *m, struct error *err)
+{
+    const struct operand *x = &m->in[0], *y = &m->out[0];
+    if (y->data != x->data) memcpy(y->data, x->data, bytes_of(m, x));
+    return backend_of(m)->all_reduce(m->group, y->data, operand_numel(y), comm_type_of(m, y->type),
+                                     m->call->collective.reduction, err);
+}
+
+static enum status host_all_gather(const struct meeting *m, struct error *err)
+{
+    return backend_of(m)->all_gather(m->group, m->in[0].data, m->out[0].data,
+                                     bytes_of(m, &m->in[0]), err);
+}
+
+static enum status host_reduce_scatter(const struct meeting *m, struct error *err)
+{
+    return backend_of(m)->reduce_scatter(m->group, m->in[0].data, m->out[0].data,
+                                         operand_numel(&m->out[0]), comm_type_of(m, m->out[0].type),
+                                         err);
+}
+
+static enum status host_all_to_all(const struct meeting *m, struct error *err)
+{
+    unsigned size = m->group->size;
+    size_t *bytes = must_calloc(3 * size, sizeof *bytes), *counted = bytes + 2 * size;
+    for (unsigned i = 0; i < size; i++)
+        counted[i] = count_bytes(m);
+    enum status st =
+        backend_of(m)->all_to_all(m->group, m->in[1].data, counted, m->out[1].data, counted, err);
+    if (!st) st = row_bytes(m, &m->in[0], m->in[1].data, m->in[1].shape[0], bytes, err);
+    if (!st) st = row_bytes(m, &m->out[0], m->out[1].data, m->out[1].shape[0], bytes + size, err);
+    if (!st)
+        st = backend_of(m)->all_to_all(m->group, m->in[0].data, bytes, m->out[0].data, bytes + size,
+                                       err);
+    free(bytes);
+    return st;
+}
+
+static enum status send_to(const struct meeting *m, unsigned peer, struct error *err)
+{
+    return backend_of(m)->send(m->group, peer, m->in[0].data, bytes_of(m, &m->in[0]), err);
+}
+
+static enum status receive_from(const struct meeting *m, unsigned peer, struct error *err)
+{
+    return backend_of(m)->receive(m->group, peer, m->out[0].data, bytes_of(m, &m->out[0]), err);
+}
+
+static enum status host_send(const struct meeting *m, struct error *err)
+{
+    return send_to(m, m->call->collective.peer, err);
+}
+
+static enum status host_receive(const struct meeting *m, struct error *err)
+{
+    return receive_from(m, m->call->collective.peer, err);
+}
+
+/* Even members send first and odd ones receive first, so that no ring waits for itself. */
+static enum status host_shift(const struct meeting *m, struct error *err)
+{
+    if (m->group->index % 2) {
+        TRY(receive_from(m, previous_member(m), err));
+        return send_to(m, next_member(m), err);
+    }
+    TRY(send_to(m, next_member(m), err));
+    return receive_from(m, previous_member(m), err);
+}
+
+/* ---- by the device ---- */
+
+static const struct device_collectives *library_of(const struct meeting *m)
+{
+    return m->c->device->collectives;
+}
+
+static struct device_number number_of(const struct meeting *m, const struct operand *o)
+{
+    return (struct device_number){o->type, m->elem};
+}
+
+static enum status device_all_reduce(const struct meeting *m, struct error *err)
+{
+    return library_of(m)->all_reduce(m->link, m->in[0].data, m->out[0].data,
+                                     operand_numel(&m->in[0]), number_of(m, &m->in[0]),
+                                     m->call->collective.reduction == COMM_MAX, err);
+}
+
+static enum status device_all_gather(const struct meeting *m, struct error *err)
+{
+    return library_of(m)->all_gather(m->link, m->in[0].data, m->out[0].data, bytes_of(m, &m->in[0]),
+                                     err);
+}
+
+static enum status device_reduce_scatter(const struct meeting *m, struct error *err)
+{
+    return library_of(m)->reduce_scatter(m->link, m->in[0].data, m->out[0].data,
+                                         operand_numel(&m->out[0]), number_of(m, &m->out[0]), err);
+}
+
+/* What an operand on the device holds, once all before it is done. */
+static enum status fetch(const struct meeting *m, const struct operand *o, int32_t *to,
+                         struct error *err)
+{
+    TRY(collectives_finish(m->c, err));
+    return m->c->device->download(to, o->data, bytes_of(m, o), err);
+}
+
+static enum status device_rows(const struct meeting *m, int32_t *counts, size_t *bytes,
+                               struct error *err)
+{
+    unsigned size = m->group->size;
+    uint64_t sent = m->in[1].shape[0], received = m->out[1].shape[0];
+    TRY(fetch(m, &m->in[1], counts, err));
+    TRY(fetch(m, &m->out[1], counts + sent, err));
+    TRY(row_bytes(m, &m->in[0], counts, sent, bytes, err));
+    TRY(row_bytes(m, &m->out[0], counts + sent, received, bytes + size, err));
+    return library_of(m)->all_to_all(m->link, size, m->in[0].data, bytes, m->out[0].data,
+                                     bytes + size, err);
+}
+
+/* Counts first: how many rows come, the host has to know. */
+static enum status device_all_to_all(const struct meeting *m, struct error *err)
+{
+    unsigned size = m->group->size;
+    size_t *bytes = must_calloc(3 * size, sizeof *bytes), *counted = bytes + 2 * size;
+    int32_t *counts = must_calloc(m->in[1].shape[0] + m->out[1].shape[0] + 1, sizeof *counts);
+    for (unsigned i = 0; i < size; i++)
+        counted[i] = count_bytes(m);
+    enum status st = library_of(m)->all_to_all(m->link, size, m->in[1].data, counted,
+                                               m->out[1].data, counted, err);
+    if (!st) st = device_rows(m, counts, bytes, err);
+    free(counts);
+    free(bytes);
+    return st;
+}
+
+static enum status device_send(const struct meeting *m, struct error *err)
+{
+    return library_of(m)->send(m->link, m->call->collective.peer, m->in[0].data,
+                               bytes_of(m, &m->in[0]), err);
+}
+
+static enum status device_receive(const struct meeting *m, struct error *err)
+{
+    return library_of(m)->receive(m->link, m->call->collective.peer, m->out[0].data,
+                                  bytes_of(m, &m->out[0]), err);
+}
+
+static enum status device_shift(const struct meeting *m, struct error *err)
+{
+    return library_of(m)->exchange(m->link, next_member(m), m->in[0].data, previous_member(m),
+                                   m->out[0].data, bytes_of(m, &m->in[0]), err);
+}
+
+/* ---- both ---- */
+
+static enum status host_slice(const struct meeting *m, struct error *err)
+{
+    uint64_t bytes = bytes_of(m, &m->out[0]);
+    return m->c->device->copy(m->out[0].data, (const char *)m->in[0].data + m->group->index * bytes,
+                              bytes, err);
+}
+
+static enum status device_slice(const struct meeting *m, struct error *err)
+{
+    return host_slice(m, err); /* the device copies for itself in either way */
+}
+
+typedef enum status collective_function(const struct meeting *m, struct error *err);
+
+/* Every collective of the list has both. */
+static const struct {
+    collective_function *on_host, *by_device;
+} functions[] = {
+#define X(id, name, ...) [id - NUM_OPS] = {host_##name, device_##name},
+    COLLECTIVES(X)
+#undef X
+};
+
+static bool is_local(const struct call *c)
+{
+    return op_row(c->op)->flags & OP_IS_LOCAL;
+}
+
+/* ---- through the host ---- */
+
+enum { STAGED_ALIGNMENT = 256 };
+
+static uint64_t staged_bytes(const struct program *p, const struct call *c)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        if (c->in[i] != NO_VALUE) bytes += p->values[c->in[i]].bytes + STAGED_ALIGNMENT;
+        if (c->out[i] != NO_VALUE) bytes += p->values[c->out[i]].bytes + STAGED_ALIGNMENT;
+    }
+    return bytes;
+}
+
+enum status collectives_reserve(struct collectives *c, const struct program *p, struct error *err)
+{
+    uint64_t most = 0;
+    if (c->device->is_host || c->linked) return OK;
+    for (size_t i = 0; i < p->num_calls; i++)
+        if (p->calls[i].op >= NUM_OPS && !is_local(&p->calls[i]))
+            most = max_u64(most, staged_bytes(p, &p->calls[i]));
+    if (most <= c->staging_bytes) return OK;
+    free(c->staging);
+    c->staging_bytes = most;
+    c->staging = malloc(most);
+    if (c->staging) return OK;
+    c->staging_bytes = 0;
+    return fail(err, ERR_MEMORY, "no %.2f GB of memory for communication buffers",
+                (double)most / 1e9);
+}
+
+/* Gives an operand a place in the staging memory, from *at on. */
+static void stage(const struct meeting *m, struct operand *o, char **at)
+{
+    if (!o->data) return;
+    o->data = *at;
+    *at += ceil_div_u64(bytes_of(m, o), STAGED_ALIGNMENT) * STAGED_ALIGNMENT;
+}
+
+static enum status run_staged(const struct meeting *m, collective_function *f, struct error *err)
+{
+    const struct device *device = m->c->device;
+    struct meeting staged = *m;
+    char *at = m->c->staging;
+    for (unsigned i = 0; i < 2; i++) {
+        stage(m, &staged.in[i], &at);
+        if (m->in[i].data)
+            TRY(device->download(staged.in[i].data, m->in[i].data, bytes_of(m, &m->in[i]), err));
+        stage(m, &staged.out[i], &at);
+    }
+    TRY(f(&staged, err));
+    for (unsigned i = 0; i < 2; i++)
+        if (m->out[i].data)
+            TRY(device->upload(m->out[i].data, staged.out[i].data, bytes_of(m, &m->out[i]), err));
+    return OK;
+}
+
+enum status collectives_run(struct collectives *c, const struct program *p, const struct call *call,
+                            const struct operand *in, const struct operand *out, struct error *err)
+{
+    unsigned kind = call->collective.group, op = call->op - NUM_OPS;
+    struct meeting m = {.c = c,
+                        .call = call,
+                        .group = &c->groups->of[kind],
+                        .link = c->links[kind],
+                        .elem = p->elem,
+                        .in = {in[0], in[1]},
+                        .out = {out[0], out[1]}};
+    if (is_local(call) || c->device->is_host) return functions[op].on_host(&m, err);
+    if (c->linked) return functions[op].by_device(&m, err);
+    return run_staged(&m, functions[op].on_host, err);
+}
+
+bool collectives_wait_for_host(const struct collectives *c, const struct call *call)
+{
+    if (call->op < NUM_OPS || is_local(call)) return false;
+    return !c->linked || op_row(call->op)->flags & OP_WAITS_FOR_HOST;
+}
+
+/* ---- waiting ---- */
+
+/* Soon at first: a step of decoding is short. */
+static void rest(unsigned round)
+{
+    struct timespec t = {.tv_nsec = round < 1000 ? 0 : 100000};
+    if (round >= 100) (void)nanosleep(&t, NULL);
+}
+
+enum status collectives_finish(struct collectives *c, struct error *err)
+{
+    struct comm *comm = c->groups->of[GROUP_WORLD].comm;
+    bool done = false;
+    if (!c->linked) return c->device->synchronize(err);
+    for (unsigned round = 0; !done; round++) {
+        TRY(c->device->collectives->done(&done, err));
+        if (!done && round % 100 == 99) TRY(comm->backend->check(comm, err));
+        if (!done) rest(round);
+    }
+    return c->device->synchronize(err);
+}
+
+/* ---- opening ---- */
+
+/* What a rank tells the others. */
+struct presence {
+    uint64_t device;
+    bool has_library;
+};
+
+/* 0: the device's own can do it. All ranks find the same. */
+enum { NO_LIBRARY = 1, SAME_DEVICE = 2 };
+
+static int obstacle_of(const struct presence *all, unsigned size)
+{
+    int obstacle = 0;
+    for (unsigned i = 0; i < size; i++) {
+        for (unsigned k = 0; k < i; k++)
+            if (all[i].device == all[k].device) obstacle = SAME_DEVICE;
+    }
+    for (unsigned i = 0; i < size; i++)
+        if (!all[i].has_library) obstacle = NO_LIBRARY;
+    return obstacle;
+}
+
+static enum status find_obstacle(const struct device *d, struct groups *g, int *obstacle,
+                                 struct error *why, struct error *err)
+{
+    struct comm_group *world = &g->of[GROUP_WORLD];
+    struct presence own = {0}, *all = must_calloc(world->size, sizeof *all);
+    if (d->collectives)
+        own.has_library = !d->collectives->available(why);
+    else
+        (void)!fail(why, ERR_UNSUPPORTED, "%s has no collectives", d->name);
+    enum status st = d->identity(&own.device, err);
+    if (!st) st = world->comm->backend->all_gather(world, &own, all, sizeof own, err);
+    if (!st) *obstacle = obstacle_of(all, world->size);
+    free(all);
+    return st;
+}
+
+static enum status refuse(int obstacle, const struct error *why, struct error *err)
+{
+    if (obstacle == SAME_DEVICE)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--collectives nccl: two ranks have the same GPU; staged can do that");
+    return fail(err, ERR_UNSUPPORTED, "--collectives nccl: %s",
+                why->text[0] ? why->text : "another rank has no NCCL");
+}
+
+static enum status open_link(struct collectives *c, unsigned kind, struct error *err)
+{
+    struct comm_group *group = &c->groups->of[kind];
+    const struct device_collectives *library = c->device->collectives;
+    char id[DEVICE_GROUP_ID_BYTES] = {0};
+    char *all = must_calloc(group->size, sizeof id);
+    enum status st = group->index ? OK : library->new_id(id, err);
+    if (!st) st = group->comm->backend->all_gather(group, id, all, sizeof id, err);
+    if (!st) st = library->open(&c->links[kind], all, group->size, group->index, err);
+    free(all);
+    return st;
+}
+
+/* The group of an earlier kind with the same members; `kind` itself where there is none. */
+static unsigned first_alike(const struct groups *g, unsigned kind)
+{
+    unsigned k = 0;
+    while (k < kind && (g->of[k].size != g->of[kind].size ||
+                        memcmp(g->of[k].ranks, g->of[kind].ranks,
+                               g->of[kind].size * sizeof *g->of[kind].ranks) != 0))
+        k++;
+    return k;
+}
+
+static enum status open_links(struct collectives *c, struct error *err)
+{
+    c->linked = true;
+    for (unsigned k = 0; k < NUM_GROUP_KINDS; k++) {
+        unsigned alike = first_alike(c->groups, k);
+        if (c->groups->of[k].size == 1) continue;
+        if (alike < k)
+            c->links[k] = c->links[alike];
+        else
+            TRY(open_link(c, k, err));
+    }
+    return OK;
+}
+
+enum status collectives_open(struct collectives *c, struct groups *groups,
+                             const struct device *device, enum collectives_way way,
+                             struct error *err)
+{
+    struct error why = {0};
+    int obstacle;
+    *c = (struct collectives){.groups = groups, .device = device};
+    if (device->is_host && way == COLLECTIVES_DEVICE)
+        return fail(err, ERR_UNSUPPORTED, "--collectives nccl: there are no GPUs in --device %s",
+                    device->name);
+    if (device->is_host || way == COLLECTIVES_STAGED || groups->of[GROUP_WORLD].size == 1)
+        return OK;
+    TRY(find_obstacle(device, groups, &obstacle, &why, err));
+    if (obstacle && way == COLLECTIVES_CHOOSE) return OK;
+    if (obstacle) return refuse(obstacle, &why, err);
+    return open_links(c, err);
+}
+
+void collectives_close(struct collectives *c)
+{
+    struct error ignored;
+    free(c->staging);
+    c->staging = NULL;
+    if (!c->linked) return;
+    /* Where one has failed, nobody comes. */
+    bool give_up = comm_barrier(&c->groups->of[GROUP_WORLD], &ignored) != OK;
+    void *links[NUM_GROUP_KINDS];
+    unsigned count = 0;
+    for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
+        if (c->links[k] && first_alike(c->groups, k) == k) links[count++] = c->links[k];
+    c->device->collectives->close(links, count, give_up);
+    c->linked = false;
+}
+
+const char *collectives_name(const struct collectives *c)
+{
+    if (c->groups->of[GROUP_WORLD].size == 1) return "none";
+    if (c->linked) return c->device->collectives->name;
+    return c->device->is_host ? c->groups->of[GROUP_WORLD].comm->backend->name : "staged";
+}

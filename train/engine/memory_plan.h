@@ -1,0 +1,25 @@
+/* memory_plan.h - where each value of a program lies, known before the first op runs.
+ *
+ * Each class of values is a region of memory of its own. In that of scratch values two share bytes
+ * only where their lives do not meet; an output takes the place of an input that dies with the
+ * call, where its op allows that. Offsets are multiples of MEMORY_ALIGNMENT. */
+#ifndef FERRY_TRAIN_ENGINE_MEMORY_PLAN_H
+#define FERRY_TRAIN_ENGINE_MEMORY_PLAN_H
+
+#include "common/strbuf.h"
+#include "train/engine/program.h"
+
+enum { MEMORY_ALIGNMENT = 256 };
+
+/* Asks each op for its workspace, which becomes a scratch value of its own; then sets first, last
+ * and offset of all values but parameters and states, whose places are the model's
+ * (parameters.h), and p->bytes. */
+void memory_plan_make(struct program *p, const struct op_kernel *kernels);
+
+/* Whether no two values that live at once share a byte; what the tests ask. */
+MUST_CHECK enum status memory_plan_check(const struct program *p, struct error *err);
+
+/* The largest scratch values at the moment when most is alive, a line each. */
+void memory_plan_print(const struct program *p, struct strbuf *out);
+
+#endif

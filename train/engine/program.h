@@ -1,0 +1,116 @@
+/* program.h - a straight-line list of ops over values: what one pipeline chunk of a model computes
+ * on one rank, with all shapes known.
+ *
+ * The builder (builder.h) makes it, the memory plan (memory_plan.h) gives each value its place, and
+ * run.h carries it out. Nothing allocates while it runs.
+ *
+ * A value is written once, by one call, but for STATE, which lives across programs and is changed
+ * in place. Its rows are tokens or whatever the builder means; the program knows shapes only. */
+#ifndef FERRY_TRAIN_ENGINE_PROGRAM_H
+#define FERRY_TRAIN_ENGINE_PROGRAM_H
+
+#include "common/arena.h"
+#include "kernels/op_table.h"
+#include "train/comm/comm.h"
+#include "train/engine/groups.h"
+
+enum value_class {
+    VALUE_PARAMETER, /* of the model; `source` is its number in parameters.h */
+    VALUE_INPUT,     /* set before each run: ids, positions, spans, tables */
+    VALUE_OUTPUT,    /* kept until the next run */
+    VALUE_STATE,     /* kept across runs and programs: a cache of keys and values */
+    VALUE_SCRATCH,   /* lives from the call that writes it to the last that reads it */
+    NUM_VALUE_CLASSES
+};
+
+typedef uint32_t value_id;
+#define NO_VALUE UINT32_MAX
+
+struct program_value {
+    const char *name; /* "layers.3.qkv"; a parameter's logical name */
+    enum value_class class;
+    enum operand_type type;
+    unsigned num_dims;
+    uint64_t shape[OPERAND_DIMS];
+    uint32_t source; /* of parameters and states; of inputs their row of inputs.h */
+    uint32_t step;   /* of the spans of a ring */
+    bool is_partial; /* rows behind those that count are never written */
+
+    uint64_t bytes, offset; /* in the region of its class; offset by the memory plan */
+    uint32_t first, last;   /* the calls between which it lives */
+};
+
+/* Of the ops of COLLECTIVES (kernels/op_list.h). */
+struct collective {
+    enum group_kind group;
+    enum comm_reduction reduction;
+    unsigned peer; /* of send and receive: a member of the group */
+};
+
+struct call {
+    unsigned op; /* enum op */
+    union op_params params;
+    struct collective collective;
+    value_id in[MOST_INPUTS], out[MOST_OUTPUTS]; /* NO_VALUE: absent */
+    value_id workspace;
+    const char *label; /* "layers.3.attention", for messages and timings */
+    int layer;         /* of the model; -1: none */
+};
+
+struct program {
+    struct arena arena;
+    enum elem_type elem;
+    const struct groups *groups; /* the caller's */
+    struct program_value *values;
+    size_t num_values, values_capacity;
+    struct call *calls;
+    size_t num_calls, calls_capacity;
+    uint64_t bytes[NUM_VALUE_CLASSES]; /* of each region; set by the memory plan */
+};
+
+void program_init(struct program *p, enum elem_type elem, const struct groups *groups);
+void program_release(struct program *p);
+
+/* A value that no call has written yet. Names are copied. */
+value_id program_add_value(struct program *p, enum value_class class, enum operand_type type,
+                           unsigned num_dims, const uint64_t *shape, const char *name);
+/* Adds a call. A mistake in its operands' number, types or shapes is ours: it is kept and told by
+ * program_check. */
+struct call *program_add_call(struct program *p, unsigned op, const char *label, int layer);
+
+/* A call to be added, with the values that it makes. */
+struct emission {
+    unsigned op;
+    const char *label; /* kept, not copied */
+    int layer;
+    union op_params params;
+    struct collective collective;
+    value_id in[MOST_INPUTS]; /* NO_VALUE: absent */
+    unsigned num_in;
+    /* Sizes of outputs that nothing else says, by the letters of the op's signature. */
+    struct {
+        char letter;
+        uint64_t size;
+    } sizes[4];
+    enum operand_type type; /* of an output that may be ELEM or REAL */
+    /* Where the numbers of outputs go. An output that may be absent is made where this is not
+     * NULL. */
+    value_id *out[MOST_OUTPUTS];
+    const value_id *into; /* the value that output 0 is written into; NULL: one of its own */
+};
+/* Adds the call, and its outputs as scratch values with the types and shapes of op_infer, called
+ * LABEL, or LABEL.OUTPUT where there are several. ERR_OURS where operands do not fit. */
+MUST_CHECK enum status program_emit(struct program *p, const struct emission *e, struct error *err);
+
+/* All calls, by the list of ops; each value is written before it is read, and once. ERR_OURS. */
+MUST_CHECK enum status program_check(const struct program *p, struct error *err);
+
+struct op_cost {
+    double flops, bytes; /* bytes: read and written, each operand once */
+};
+struct op_cost program_cost(const struct program *p, const struct call *c);
+
+/* A value as an operand, without its data. */
+struct operand program_operand(const struct program *p, value_id id);
+
+#endif

@@ -1,0 +1,199 @@
+/* Programs: what emitting an op adds, in which order values may be read and written, what it costs.
+ */
+#include "train/engine/program.h"
+
+#include "tests/testing.h"
+
+static struct error err;
+
+/* A group of each kind, of four ranks: for shapes alone. */
+static struct groups four(void)
+{
+    struct groups g = {0};
+    for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
+        g.of[k].size = 4;
+    return g;
+}
+
+static value_id add_input(struct program *p, enum operand_type type, uint64_t rows,
+                          uint64_t columns)
+{
+    return program_add_value(p, VALUE_INPUT, type, columns ? 2 : 1, (uint64_t[]){rows, columns},
+                             "input");
+}
+
+static void emitting_makes_values_of_the_right_shape(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    value_id sum, y, stats;
+    (void)state;
+    program_init(&p, ELEM_BF16, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 8, 64), w = add_input(&p, OPERAND_ELEM, 64, 0);
+    const struct emission e = {.op = OP_ADD_NORM,
+                               .label = "layers.1.norm",
+                               .layer = 1,
+                               .params.norm.epsilon = 0.5,
+                               .in = {x, x, NO_VALUE, w},
+                               .num_in = 4,
+                               .out = {&sum, &y, &stats}};
+    assert_ok(program_emit(&p, &e, &err));
+    const struct call *c = &p.calls[0];
+    assert_int_equal(p.num_calls, 1);
+    assert_int_equal(c->op, OP_ADD_NORM);
+    assert_int_equal(c->layer, 1);
+    assert_true(c->params.norm.epsilon == 0.5);
+    assert_int_equal(c->in[3], w);
+    assert_int_equal(c->in[4], NO_VALUE);
+    assert_int_equal(c->out[0], sum);
+    assert_int_equal(c->out[1], y);
+    assert_int_equal(c->out[2], stats);
+    assert_string_equal(p.values[sum].name, "layers.1.norm.sum");
+    assert_int_equal(p.values[sum].bytes, 8 * 64 * 2);
+    assert_int_equal(p.values[stats].bytes, 8 * 2 * 4);
+    assert_int_equal(p.values[stats].class, VALUE_SCRATCH);
+    assert_ok(program_check(&p, &err));
+    program_release(&p);
+}
+
+/* The op is not added, and the message names the call. */
+static void what_does_not_fit_is_not_emitted(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    (void)state;
+    program_init(&p, ELEM_F32, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 8, 64), w = add_input(&p, OPERAND_ELEM, 65, 0);
+    const struct emission e = {.op = OP_NORM, .label = "layers.3.norm", .in = {x, w}, .num_in = 2};
+    assert_fails(program_emit(&p, &e, &err), ERR_OURS,
+                 "layers.3.norm: norm: weight is elem[65] in");
+    assert_int_equal(p.num_calls, 0);
+    assert_int_equal(p.num_values, 2);
+    program_release(&p);
+}
+
+static void a_state_is_written_into(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    value_id out;
+    (void)state;
+    program_init(&p, ELEM_F32, &g);
+    value_id qkv = add_input(&p, OPERAND_ELEM, 4, 5 * 8), rows = add_input(&p, OPERAND_INT, 4, 0);
+    value_id cache =
+        program_add_value(&p, VALUE_STATE, OPERAND_ELEM, 2, (uint64_t[]){100, 16}, "cache");
+    struct emission e = {.op = OP_CACHE_WRITE,
+                         .label = "cache",
+                         .params.cache_write.heads = {1, 3, 8},
+                         .in = {qkv, rows},
+                         .num_in = 2,
+                         .out = {&out},
+                         .into = &cache};
+    for (unsigned i = 0; i < 2; i++) { /* a state may be written twice */
+        assert_ok(program_emit(&p, &e, &err));
+        assert_int_equal(out, cache);
+    }
+    assert_int_equal(p.num_values, 3);
+    assert_ok(program_check(&p, &err));
+    program_release(&p);
+}
+
+/* Rows behind those of experts are not written: what is known of one value holds for those that are
+ * made of it row by row. */
+static void partial_values_are_known(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    value_id moved, gathered, back, active, whole;
+    (void)state;
+    program_init(&p, ELEM_F32, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 4, 16), rows = add_input(&p, OPERAND_INT, 4, 2),
+             counts = add_input(&p, OPERAND_INT, 6, 0);
+    struct emission e = {.op = OP_PERMUTE,
+                         .label = "permute",
+                         .in = {x, rows},
+                         .num_in = 2,
+                         .sizes = {{'R', 8}},
+                         .out = {&moved}};
+    assert_ok(program_emit(&p, &e, &err));
+    e = (struct emission){
+        .op = OP_ALL_GATHER, .label = "gather", .in = {moved}, .num_in = 1, .out = {&gathered}};
+    assert_ok(program_emit(&p, &e, &err));
+    e = (struct emission){
+        .op = OP_ACTIVATION, .label = "f", .in = {moved, counts}, .num_in = 2, .out = {&active}};
+    assert_ok(program_emit(&p, &e, &err));
+    e = (struct emission){
+        .op = OP_UNPERMUTE, .label = "back", .in = {moved, rows}, .num_in = 2, .out = {&back}};
+    assert_ok(program_emit(&p, &e, &err));
+    e = (struct emission){
+        .op = OP_ACTIVATION, .label = "f", .in = {x, NO_VALUE}, .num_in = 2, .out = {&whole}};
+    assert_ok(program_emit(&p, &e, &err));
+    assert_true(p.values[moved].is_partial);
+    assert_true(p.values[gathered].is_partial);
+    assert_int_equal(p.values[gathered].shape[0], 32);
+    assert_true(p.values[active].is_partial);
+    assert_false(p.values[back].is_partial);
+    assert_false(p.values[whole].is_partial);
+    program_release(&p);
+}
+
+static void values_are_written_once_and_before_they_are_read(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    value_id y;
+    (void)state;
+    program_init(&p, ELEM_F32, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 4, 16);
+    struct emission e = {.op = OP_ADD, .label = "add", .in = {x, x}, .num_in = 2, .out = {&y}};
+    assert_ok(program_emit(&p, &e, &err));
+    assert_ok(program_check(&p, &err));
+    p.calls[0].in[1] = y;
+    assert_fails(program_check(&p, &err), ERR_OURS, "add: reads add before it is written");
+    p.calls[0].in[1] = x;
+    assert_ok(program_emit(&p, &e, &err));
+    p.calls[1].out[0] = p.calls[0].out[0];
+    assert_fails(program_check(&p, &err), ERR_OURS, "add: add is written twice");
+    program_release(&p);
+}
+
+static void costs_are_what_is_read_and_written(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    value_id y;
+    (void)state;
+    program_init(&p, ELEM_BF16, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 4, 16), w = add_input(&p, OPERAND_ELEM, 32, 16);
+    struct emission e = {.op = OP_MATMUL,
+                         .label = "product",
+                         .params.matmul = {.transpose_b = true, .alpha = 1},
+                         .type = OPERAND_REAL,
+                         .in = {x, w},
+                         .num_in = 2,
+                         .out = {&y}};
+    assert_ok(program_emit(&p, &e, &err));
+    struct op_cost cost = program_cost(&p, &p.calls[0]);
+    assert_true(cost.flops == 2 * 4 * 16 * 32);
+    assert_true(cost.bytes == 4 * 16 * 2 + 32 * 16 * 2 + 4 * 32 * 4);
+    value_id ids = add_input(&p, OPERAND_INT, 4, 0);
+    e = (struct emission){
+        .op = OP_EMBEDDING, .label = "rows", .in = {ids, w}, .num_in = 2, .out = {&y}};
+    assert_ok(program_emit(&p, &e, &err));
+    cost = program_cost(&p, &p.calls[1]); /* not the whole table */
+    assert_true(cost.bytes == 2 * 4 * 16 * 2);
+    program_release(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(emitting_makes_values_of_the_right_shape),
+        cmocka_unit_test(what_does_not_fit_is_not_emitted),
+        cmocka_unit_test(a_state_is_written_into),
+        cmocka_unit_test(partial_values_are_known),
+        cmocka_unit_test(values_are_written_once_and_before_they_are_read),
+        cmocka_unit_test(costs_are_what_is_read_and_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

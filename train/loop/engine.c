@@ -1,0 +1,387 @@
+/* engine.c - the functions of the library: ranks, model, passes. */
+#include "train/loop/engine_internal.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/memory.h"
+#include "common/ranks.h"
+#include "common/threads.h"
+#include "common/version.h"
+#include "train/loop/job_fingerprint.h"
+#include "train/loop/subprocess.h"
+#include "train/model/fit.h"
+#include "train/model/rope.h"
+#include "train/model/unused.h"
+
+/* ---- ranks ---- */
+
+/* GNU OpenMP's threads do not come along when a process forks, and its child waits for them for
+ * ever: they have to be gone before. */
+static void end_threads(void)
+{
+#ifdef _OPENMP
+    (void)omp_pause_resource_all(omp_pause_hard);
+#endif
+}
+
+/* The job of mpirun or srun. */
+static struct comm job;
+static bool joined;
+
+/* As when each is a job of its own for MPI: srun without its plugin, or variables that torchrun or
+ * a container has set. */
+static enum status check_job(const struct ranks *ranks, struct error *err)
+{
+    if (job.rank == ranks->rank && job.size == ranks->size) return OK;
+    (void)!fail(err, ERR_USAGE,
+                "the environment says that this is rank %u of %u, and MPI that it is rank %u of "
+                "%u: start all ranks with mpirun or srun (--mpi=pmix), or unset RANK and "
+                "WORLD_SIZE for ranks on one host that need no launcher",
+                ranks->rank, ranks->size, job.rank, job.size);
+    if (ranks->rank && ranks->share_output) err->text[0] = '\0'; /* rank 0 says it */
+    return ERR_USAGE;
+}
+
+static enum status join(unsigned *rank, struct error *err)
+{
+    struct ranks ranks;
+    *rank = 0;
+    TRY(ranks_from_environment(&ranks, err));
+    if (ranks.size == 1) return OK;
+    TRY(comm_mpi_open(&job, err));
+    joined = true;
+    *rank = job.rank;
+    return check_job(&ranks, err);
+}
+
+/* What rank 0 has found by itself is told as it is; what another has, with its number. */
+static enum status end_ranks(struct comm *c, enum status st, struct error *err)
+{
+    struct error own = *err;
+    bool is_rank_0 = c->rank == 0;
+    enum status of_all = comm_close(c, st, err);
+    if (!st || st == ERR_RANK || !is_rank_0) return of_all;
+    *err = own;
+    return st;
+}
+
+static enum status leave(enum status st, struct error *err)
+{
+    if (!joined) return st;
+    joined = false;
+    return end_ranks(&job, st, err);
+}
+
+/* *other: the first rank that has not what rank 0 has; the number of ranks where all have it. */
+static enum status find_other(const void *data, size_t bytes, unsigned *other, struct error *err)
+{
+    unsigned *ranks = must_calloc(job.size, sizeof *ranks);
+    char *all = must_calloc(job.size, bytes);
+    struct comm_group world;
+    for (unsigned i = 0; i < job.size; i++)
+        ranks[i] = i;
+    enum status st = comm_group_open(&world, &job, ranks, job.size, err);
+    if (!st) {
+        st = job.backend->all_gather(&world, data, all, bytes, err);
+        comm_group_close(&world);
+    }
+    for (*other = 0; !st && *other < job.size && !memcmp(all + *other * bytes, all, bytes);)
+        ++*other;
+    free(all);
+    free(ranks);
+    return st;
+}
+
+static enum status agree(const void *data, size_t bytes, const char *what, struct error *err)
+{
+    unsigned other;
+    if (!joined) return OK;
+    TRY(find_other(data, bytes, &other, err));
+    if (other == job.size) return OK;
+    return fail(err, ERR_USAGE, "rank %u has another %s than rank 0", other, what);
+}
+
+static enum status open_ranks(struct worker *w, struct error *err)
+{
+    struct group_sizes sizes = model_group_sizes(&w->q->options);
+    w->comm = job;
+    if (joined) return OK;
+    end_threads();
+    return comm_local_open(&w->comm, groups_world_size(&sizes), err);
+}
+
+/* Threads of this rank: its part of what was asked for, or of the CPUs that it may run on. */
+static unsigned own_threads(const struct worker *w)
+{
+    const unsigned threads = w->q->threads ? w->q->threads : threads_available(),
+                   sharers = w->q->threads ? w->comm.host_size : w->comm.cpu_sharers;
+    return threads > sharers ? threads / sharers : 1;
+}
+
+static void share_cpus(const struct worker *w)
+{
+#ifdef _OPENMP
+    omp_set_num_threads((int)own_threads(w));
+#else
+    (void)w;
+#endif
+}
+
+/* ---- the model ---- */
+
+static enum status open_checkpoint(struct worker *w, struct error *err)
+{
+    bool quiet = w->q->quiet || w->q->is_known || job.rank > 0;
+    TRY(opened_open(&w->opened, w->q->path, w->q->source, false, quiet, err));
+    const struct checkpoint *c = &w->opened.checkpoint;
+    TRY(source_check_beyond(c, err));
+    if (model_config_check(&c->config, err))
+        return fail_in(err,
+                       "%s: what it says of its model is not enough, --hf-config DIR may say "
+                       "more",
+                       c->path);
+    if (!c->config.vocab_size)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its vocabulary without padding is not known, --true-vocab-size N says it",
+                    c->path);
+    return unused_check(&w->opened.checkpoint, err);
+}
+
+enum { MOST_WORK = 4 };
+
+/* passes: what `f` points to. */
+static struct fit fit_of(const struct worker *w, const struct work *work, size_t count,
+                         const struct pass *passes[MOST_WORK])
+{
+    for (size_t i = 0; i < count; i++)
+        passes[i] = work[i].pass;
+    return (struct fit){&w->model, passes, count, w->keeps_results, own_threads(w)};
+}
+
+static void print_memory(FILE *out, const struct worker *w, const struct work *work, size_t count)
+{
+    struct strbuf text = {0};
+    const struct pass *passes[MOST_WORK];
+    const struct fit f = fit_of(w, work, count, passes);
+    if (w->comm.rank) return;
+    strbuf_printf(&text, "memory, each rank of %u (this is rank 0):\n", w->comm.size);
+    for (size_t i = 0; i < count; i++) {
+        if (count > 1) strbuf_printf(&text, "  %s:\n", work[i].what);
+        pass_print_memory(work[i].pass, &text);
+    }
+    fit_print(&f, &text);
+    fputs(text.data, out);
+    strbuf_release(&text);
+}
+
+enum status worker_tell_plan(const struct worker *w, const struct work *work, size_t count,
+                             bool dry_run, plan_visit *visit, void *context, struct error *err)
+{
+    struct comm_group world = w->model.groups.of[GROUP_WORLD];
+    const struct pass *passes[MOST_WORK];
+    const struct fit f = fit_of(w, work, count, passes);
+    const struct fit_memory own = fit_memory(&f);
+    if (!visit && dry_run) print_memory(stdout, w, work, count);
+    if (!visit) return OK;
+    struct fit_memory *all = must_calloc(world.size, sizeof *all);
+    enum status st = world.comm->backend->all_gather(&world, &own, all, sizeof own, err);
+    if (!st && world.index == 0) st = visit(context, all, world.size, err);
+    free(all);
+    return st;
+}
+
+void worker_note_positions(const struct worker *w, uint64_t positions)
+{
+    const uint64_t most = rope_max_positions(&w->opened.checkpoint.config);
+    if (w->comm.rank || w->q->quiet || w->q->is_known || !most || positions <= most) return;
+    const bool own = most == w->opened.checkpoint.config.max_position_embeddings;
+    fprintf(stderr,
+            "note: %" PRIu64 " positions, and the model was made for %" PRIu64
+            "%s: results past them may be poor\n",
+            positions, most, own ? " (max_position_embeddings)" : " (by its rope scaling)");
+}
+
+enum status worker_fit(struct worker *w, const struct work *work, size_t count, bool dry_run,
+                       struct error *err)
+{
+    const struct pass *passes[MOST_WORK];
+    const struct fit f = fit_of(w, work, count, passes);
+    enum status st = fit_check(&f, err);
+    if (st == ERR_MEMORY && !dry_run && !w->q->quiet) print_memory(stderr, w, work, count);
+    return st;
+}
+
+enum status worker_load(struct worker *w, struct error *err)
+{
+    struct load_options o = {.threads = own_threads(w),
+                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress,
+                             .what = w->q->loading};
+    return model_load(&w->model, &o, err);
+}
+
+enum status worker_end(struct worker *w, const struct work *work, size_t count, enum status st,
+                       struct error *err)
+{
+    if (!st) return OK;
+    comm_fail(&w->comm, err);
+    for (size_t i = 0; i < count; i++)
+        pass_release_graphs(work[i].pass);
+    collectives_close(&w->model.collectives);
+    return st;
+}
+
+/* ---- forward ---- */
+
+/* A batch of another shape than the last has a program of its own, over the same parameters. */
+static enum status take_shape(struct pass *p, const struct batch *b, struct error *err)
+{
+    struct model *m = p->model;
+    const struct pass_options options = p->options;
+    const uint64_t loaded = m->parameters.bytes;
+    if (b->num_sequences == p->batch.num_sequences && b->length == p->batch.length) return OK;
+    pass_release(p);
+    TRY(pass_make(p, m, b, &options, err));
+    if (m->parameters.bytes != loaded)
+        return fail(err, ERR_OURS, "a batch of another shape takes other parameters");
+    return pass_allocate(p, err);
+}
+
+static enum status run_batches(struct pass *p, const struct forward_request *q, struct error *err)
+{
+    for (uint64_t n = 0;; n++) {
+        struct batch b = {0};
+        bool more = false;
+        TRY(q->next(q->context, n, &b, &more, err));
+        if (!more) return OK;
+        TRY(take_shape(p, &b, err));
+        TRY(pass_set(p, &b, err));
+        TRY(pass_run(p, err));
+        TRY(pass_collect(p, q->visit, q->context, err));
+    }
+}
+
+static enum status forward_rank(struct worker *w, const void *request, struct error *err)
+{
+    const struct forward_request *q = request;
+    struct pass p = {0};
+    const struct work work = {&p, "a batch"};
+    w->keeps_results = q->keeps_results;
+    enum status st = pass_make(&p, &w->model, &q->shape, &q->pass, err);
+    if (!st) worker_note_positions(w, q->shape.length);
+    if (!st) st = worker_tell_plan(w, &work, 1, q->dry_run, q->visit_plan, q->context, err);
+    if (!st) st = worker_fit(w, &work, 1, q->dry_run, err);
+    if (!q->dry_run) {
+        if (!st) st = worker_load(w, err);
+        if (!st && q->visit_weights)
+            st = weights_digest(&w->model, q->visit_weights, q->context, err);
+        if (!st) st = pass_allocate(&p, err);
+        if (!st) st = run_batches(&p, q, err);
+    }
+    st = worker_end(w, &work, 1, st, err);
+    pass_release(&p);
+    return st;
+}
+
+/* ---- the table ---- */
+
+typedef enum status rank_work(struct worker *w, const void *request, struct error *err);
+
+/* After the fork: a GPU's driver does not come along. Ranks of one host have its GPUs in turn. */
+static enum status open_device(const struct worker *w, const struct device **device,
+                               struct error *err)
+{
+    *device = &cpu_device;
+    if (w->q->on_gpu) TRY(cuda_device_load(device, err));
+    return (*device)->open(w->comm.host_rank, err);
+}
+
+static enum status run_rank(struct worker *w, rank_work *work, const void *request,
+                            struct error *err)
+{
+    share_cpus(w);
+    struct model_options options = w->q->options;
+    enum status st = open_device(w, &options.device, err);
+    bool opened = !st;
+    if (!st) st = model_open(&w->model, &w->opened.checkpoint, &options, &w->comm, err);
+    if (!st) st = work(w, request, err);
+    if (st) comm_fail(&w->comm, err); /* before anything that waits for the others; again is once */
+    model_close(&w->model);
+    if (opened) options.device->close();
+    return joined ? st : end_ranks(&w->comm, st, err);
+}
+
+/* A rank of mpirun may have another folder, other files, other words. */
+static enum status agree_with_all(const struct worker *w, const char request[SHA256_TEXT],
+                                  struct error *err)
+{
+    char model[SHA256_TEXT];
+    if (!joined) return OK;
+    fingerprint_model(&w->opened.checkpoint, model);
+    TRY(agree(model, sizeof model, "model", err));
+    return agree(request, SHA256_TEXT, "layout, request or tokens", err);
+}
+
+/* All ranks do the same. fingerprint: of the request. */
+static enum status on_ranks(const struct engine_model *q, rank_work *work, const void *request,
+                            const char fingerprint[SHA256_TEXT], struct error *err)
+{
+    struct worker w = {.q = q};
+    enum status st = open_checkpoint(&w, err);
+    if (!st) st = agree_with_all(&w, fingerprint, err);
+    if (!st) st = open_ranks(&w, err);
+    if (!st) st = run_rank(&w, work, request, err);
+    opened_close(&w.opened);
+    return st;
+}
+
+static enum status forward_here(const struct forward_request *q, struct error *err)
+{
+    char fingerprint[SHA256_TEXT];
+    fingerprint_forward(q, fingerprint);
+    return on_ranks(&q->model, forward_rank, q, fingerprint, err);
+}
+
+static enum status generate_here(const struct generate_request *q, struct error *err)
+{
+    char fingerprint[SHA256_TEXT];
+    fingerprint_generate(q, fingerprint);
+    return on_ranks(&q->model, generate_rank, q, fingerprint, err);
+}
+
+/* Whether this process forks ranks that use a GPU: it must have none open itself, now and later. */
+static bool must_be_apart(const struct engine_model *q)
+{
+    if (!q->on_gpu || joined) return false;
+    end_threads();
+    return true;
+}
+
+static enum status forward(const struct forward_request *q, struct error *err)
+{
+    return must_be_apart(&q->model) ? apart_forward(q, forward_here, err) : forward_here(q, err);
+}
+
+static enum status generate(const struct generate_request *q, struct error *err)
+{
+    return must_be_apart(&q->model) ? apart_generate(q, generate_here, err) : generate_here(q, err);
+}
+
+/* Once in the life of a process. */
+static enum status bench(const struct bench_request *q, struct error *err)
+{
+    char fingerprint[SHA256_TEXT];
+    fingerprint_bench(q, fingerprint);
+    return on_ranks(&q->model, bench_rank, q, fingerprint, err);
+}
+
+extern const struct engine ferry_engine;
+extern const char *const ferry_engine_version;
+
+const struct engine ferry_engine = {join, agree, leave, forward, generate, bench};
+const char *const ferry_engine_version = FERRY_VERSION;

@@ -1,0 +1,274 @@
+#include "train/loop/subprocess.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/memory.h"
+#include "common/threads.h"
+
+enum message_kind { PLAN, OUTPUT, WEIGHTS, BATCH, TOKENS, END };
+
+/* In front of a name and data of so many bytes. */
+struct message {
+    enum message_kind kind;
+    uint64_t name_bytes, data_bytes; /* the name with its end */
+    union {
+        struct collected output;
+        struct tensor_digest weights; /* data: the shape */
+        uint64_t batch;
+        struct error end;
+    } of;
+};
+
+/* What the caller made of it. */
+struct reply {
+    enum status status;
+    struct error error;
+};
+
+/* ---- bytes ---- */
+
+static bool write_all(int fd, const void *data, uint64_t bytes)
+{
+    for (const char *at = data; bytes;) {
+        ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        at += n;
+        bytes -= (uint64_t)n;
+    }
+    return true;
+}
+
+enum { LOOK_MS = 100 };
+
+/* Until something comes. child: who is told where this process is interrupted, once a message; 0:
+ * nobody. A
+ * terminal interrupts both, and a second SIGINT would end it at once. */
+static void wait_for_bytes(int fd, pid_t child, bool *told)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (poll(&p, 1, LOOK_MS) <= 0) {
+        if (child && interrupted() && !*told) (void)kill(child, SIGTERM);
+        *told |= interrupted();
+    }
+}
+
+static bool read_all(int fd, void *data, uint64_t bytes, pid_t child)
+{
+    bool told = false;
+    for (char *at = data; bytes;) {
+        wait_for_bytes(fd, child, &told);
+        ssize_t n = recv(fd, at, bytes, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        at += n;
+        bytes -= (uint64_t)n;
+    }
+    return true;
+}
+
+/* ---- the process that computes ---- */
+
+struct child {
+    int fd;
+    pid_t pid; /* of rank 0, which talks to the caller */
+    const struct forward_request *forward;
+    const struct generate_request *generate;
+};
+
+static enum status tell(const struct child *c, struct message *m, const char *name,
+                        const void *data, struct error *err)
+{
+    struct reply reply;
+    m->name_bytes = name ? strlen(name) + 1 : 0;
+    if (!write_all(c->fd, m, sizeof *m) || !write_all(c->fd, name, m->name_bytes) ||
+        !write_all(c->fd, data, m->data_bytes) || !read_all(c->fd, &reply, sizeof reply, 0))
+        return fail(err, ERR_RANK, "the process that asked for it is gone");
+    if (reply.status && err) *err = reply.error;
+    return reply.status;
+}
+
+static enum status tell_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
+                             struct error *err)
+{
+    struct message m = {.kind = PLAN, .data_bytes = num_ranks * sizeof *ranks};
+    return tell(context, &m, NULL, ranks, err);
+}
+
+static enum status tell_output(void *context, const struct collected *o, struct error *err)
+{
+    struct message m = {.kind = OUTPUT, .of.output = *o};
+    m.data_bytes = o->rows * o->columns * (o->wide ? sizeof(double) : sizeof(float));
+    return tell(context, &m, o->name, o->data, err);
+}
+
+static enum status tell_weights(void *context, const struct tensor_digest *d, struct error *err)
+{
+    struct message m = {
+        .kind = WEIGHTS, .data_bytes = d->num_dims * sizeof *d->shape, .of.weights = *d};
+    return tell(context, &m, d->name, d->shape, err);
+}
+
+static enum status tell_tokens(void *context, const int32_t *tokens, struct error *err)
+{
+    const struct child *c = context;
+    struct message m = {.kind = TOKENS};
+    m.data_bytes = c->generate->prompts.num_sequences * sizeof *tokens;
+    return tell(c, &m, NULL, tokens, err);
+}
+
+static enum status next_batch(void *context, uint64_t number, struct batch *b, bool *more,
+                              struct error *err)
+{
+    const struct child *c = context;
+    struct message m = {.kind = BATCH, .of.batch = number};
+    if (c->pid == getpid()) TRY(tell(c, &m, NULL, NULL, err));
+    return c->forward->next(c->forward->context, number, b, more, err);
+}
+
+/* ---- the caller ---- */
+
+struct caller {
+    int fd;
+    pid_t child;
+    const struct forward_request *forward;
+    const struct generate_request *generate;
+};
+
+static enum status visit_plan(const struct caller *c, const struct fit_memory *ranks,
+                              unsigned num_ranks, struct error *err)
+{
+    if (c->forward) return c->forward->visit_plan(c->forward->context, ranks, num_ranks, err);
+    return c->generate->visit_plan(c->generate->context, ranks, num_ranks, err);
+}
+
+static enum status visit(const struct caller *c, struct message *m, char *name, void *data,
+                         struct error *err)
+{
+    struct batch ignored = {0};
+    bool more;
+    switch (m->kind) {
+    case PLAN:
+        return visit_plan(c, data, (unsigned)(m->data_bytes / sizeof(struct fit_memory)), err);
+    case OUTPUT:
+        m->of.output.name = name;
+        m->of.output.data = data;
+        return c->forward->visit(c->forward->context, &m->of.output, err);
+    case WEIGHTS:
+        m->of.weights.name = name;
+        m->of.weights.shape = data;
+        return c->forward->visit_weights(c->forward->context, &m->of.weights, err);
+    case BATCH:
+        return c->forward->next(c->forward->context, m->of.batch, &ignored, &more, err);
+    case TOKENS:
+        return c->generate->visit(c->generate->context, data, err);
+    case END:
+        break;
+    }
+    return OK;
+}
+
+/* One message; false where none comes any more. */
+static bool take(const struct caller *c, struct message *m)
+{
+    struct reply reply = {0};
+    if (!read_all(c->fd, m, sizeof *m, c->child)) return false;
+    char *name = malloc(m->name_bytes + 1), *data = malloc(m->data_bytes + 1);
+    bool there = name && data && read_all(c->fd, name, m->name_bytes, c->child) &&
+                 read_all(c->fd, data, m->data_bytes, c->child);
+    if (there) reply.status = visit(c, m, name, data, &reply.error);
+    free(name);
+    free(data);
+    return there && (m->kind == END || write_all(c->fd, &reply, sizeof reply));
+}
+
+static enum status listen_to(const struct caller *c, struct error *err)
+{
+    struct message m = {.kind = OUTPUT};
+    bool alive = true;
+    while (alive && m.kind != END)
+        alive = take(c, &m);
+    (void)close(c->fd);
+    while (waitpid(c->child, NULL, 0) < 0 && errno == EINTR)
+        continue;
+    if (!alive) return fail(err, ERR_RANK, "rank 0 has died");
+    if (m.of.end.code && err) *err = m.of.end;
+    return m.of.end.code;
+}
+
+/* ---- both ---- */
+
+/* In the child out->child is 0. It ends with its caller. */
+static enum status split(struct caller *out, struct error *err)
+{
+    int fds[2];
+    pid_t caller = getpid();
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
+        return fail_errno(err, ERR_MEMORY, "a process for a GPU");
+    (void)fflush(NULL);
+    out->child = fork();
+    if (out->child < 0) {
+        (void)close(fds[0]);
+        (void)close(fds[1]);
+        return fail_errno(err, ERR_MEMORY, "a process for a GPU");
+    }
+    out->fd = fds[out->child == 0];
+    (void)close(fds[out->child != 0]);
+    if (out->child == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != caller) _exit(ERR_RANK);
+    }
+    return OK;
+}
+
+static _Noreturn void end_child(const struct child *c, enum status st, struct error *err)
+{
+    struct message m = {.kind = END, .of.end = *err};
+    m.of.end.code = st;
+    (void)write_all(c->fd, &m, sizeof m);
+    (void)fflush(NULL);
+    _exit(0);
+}
+
+enum status apart_forward(const struct forward_request *q,
+                          enum status (*run)(const struct forward_request *q, struct error *err),
+                          struct error *err)
+{
+    struct caller caller = {.forward = q};
+    TRY(split(&caller, err));
+    if (caller.child) return listen_to(&caller, err);
+    struct child c = {.fd = caller.fd, .pid = getpid(), .forward = q};
+    struct forward_request own = *q;
+    struct error error = {0};
+    own.context = &c;
+    own.next = next_batch;
+    own.visit_plan = q->visit_plan ? tell_plan : NULL;
+    own.visit = tell_output;
+    own.visit_weights = q->visit_weights ? tell_weights : NULL;
+    end_child(&c, run(&own, &error), &error);
+}
+
+enum status apart_generate(const struct generate_request *q,
+                           enum status (*run)(const struct generate_request *q, struct error *err),
+                           struct error *err)
+{
+    struct caller caller = {.generate = q};
+    TRY(split(&caller, err));
+    if (caller.child) return listen_to(&caller, err);
+    struct child c = {.fd = caller.fd, .pid = getpid(), .generate = q};
+    struct generate_request own = *q;
+    struct error error = {0};
+    own.context = &c;
+    own.visit_plan = q->visit_plan ? tell_plan : NULL;
+    own.visit = tell_tokens;
+    end_child(&c, run(&own, &error), &error);
+}

@@ -1,0 +1,164 @@
+#include "train/model/builder.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "train/model/builder_internal.h"
+
+/* ---- dense MLP ---- */
+
+static void mlp_block(struct builder *x)
+{
+    bool biased = x->c->add_mlp_bias;
+    value_id in = builder_normed(x, "mlp.linear_fc1.layer_norm_weight",
+                                 "mlp.linear_fc1.layer_norm_bias", "mlp_norm");
+    builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "mlp_norm");
+    value_id w = builder_parameter(x, "mlp.linear_fc1.weight");
+    value_id bias = builder_optional(x, biased, "mlp.linear_fc1.bias");
+    value_id a = builder_activated(
+        x, builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "fc1"), NO_VALUE);
+    builder_trace(x, a, false, true, "activation");
+    w = builder_parameter(x, "mlp.linear_fc2.weight");
+    value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, a, w, NO_VALUE, "fc2"));
+    builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "mlp");
+    builder_branch(x, y, builder_optional(x, biased, "mlp.linear_fc2.bias"));
+}
+
+/* ---- stages ---- */
+
+static void receive(struct builder *x)
+{
+    unsigned pp = x->b->groups->sizes.pp;
+    x->stream =
+        emit(x, OP_RECEIVE, "receive",
+             .collective = {.group = GROUP_PP, .peer = (x->b->groups->place.pp + pp - 1) % pp},
+             .sizes = {{'R', x->slice}, {'h', x->c->hidden_size}});
+}
+
+static void send(struct builder *x)
+{
+    unsigned pp = x->b->groups->sizes.pp;
+    emit(x, OP_SEND, "send", IN(builder_settled(x)),
+         .collective = {.group = GROUP_PP, .peer = (x->b->groups->place.pp + 1) % pp});
+}
+
+static void stage(struct builder *x, const struct stage *s, bool first, bool last)
+{
+    x->layer = -1;
+    if (s->embedding)
+        builder_embedding(x);
+    else if (first)
+        receive(x);
+    for (uint64_t i = 0; i < s->num_layers; i++) {
+        x->layer = (int)(s->first_layer + i);
+        builder_attention(x);
+        if (model_layer_is_moe(x->c, s->first_layer + i))
+            builder_experts(x);
+        else
+            mlp_block(x);
+    }
+    x->layer = -1;
+    if (s->loss)
+        builder_head(x);
+    else if (last)
+        send(x);
+}
+
+static enum status divides(struct error *err, const char *what, uint64_t n, const char *by,
+                           uint64_t divisor)
+{
+    if (n % divisor == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " does not divide %s, which is %" PRIu64, by,
+                divisor, what, n);
+}
+
+/* What a config may say and no op computes. */
+static enum status check_features(const struct builder *x)
+{
+    const struct model_config *c = x->c;
+    const char *positions = c->position_embedding_type, *norm = c->normalization;
+    if (positions && strcmp(positions, "rope") != 0 && strcmp(positions, "learned_absolute") != 0 &&
+        strcmp(positions, "none") != 0)
+        return fail(x->err, ERR_UNSUPPORTED, "positions of type %s", positions);
+    if (norm && strcmp(norm, "RMSNorm") != 0 && strcmp(norm, "LayerNorm") != 0)
+        return fail(x->err, ERR_UNSUPPORTED, "normalization %s", norm);
+    if (builder_has_rope(x) && !(c->rotary_percent <= 1))
+        return fail(x->err, ERR_UNSUPPORTED, "rotary positions on %g of each head",
+                    c->rotary_percent);
+    if (c->num_experts && (c->add_bias_linear || c->add_mlp_bias))
+        return fail(x->err, ERR_UNSUPPORTED, "experts with biases");
+    if (c->qk_layernorm && builder_has_layer_norm(x))
+        return fail(x->err, ERR_UNSUPPORTED, "LayerNorm of queries and keys");
+    return OK;
+}
+
+enum { MOST_HEADS = 1 << 20, MOST_HEAD_DIM = 1 << 16 };
+
+static enum status check_sizes(const struct builder *x)
+{
+    const struct model_config *c = x->c;
+    struct error *err = x->err;
+    if (c->num_attention_heads > MOST_HEADS || c->kv_channels > MOST_HEAD_DIM)
+        return fail(err, ERR_UNSUPPORTED, "%" PRIu64 " heads of %" PRIu64, c->num_attention_heads,
+                    c->kv_channels);
+    if (x->tp > c->num_query_groups)
+        TRY(divides(err, "tensor parallel size", x->tp, "num_query_groups", c->num_query_groups));
+    else
+        TRY(divides(err, "num_query_groups", c->num_query_groups, "tensor parallel size", x->tp));
+    TRY(divides(err, "num_attention_heads", c->num_attention_heads, "tensor parallel size", x->tp));
+    TRY(divides(err, "ffn_hidden_size", c->ffn_hidden_size, "tensor parallel size", x->tp));
+    TRY(divides(err, "num_attention_heads", c->num_attention_heads, "num_query_groups",
+                c->num_query_groups));
+    if (!c->num_experts) return OK;
+    TRY(divides(err, "num_experts", c->num_experts, "expert parallel size", x->ep));
+    return divides(err, "moe_ffn_hidden_size", c->moe_ffn_hidden_size,
+                   "expert tensor parallel size", x->etp);
+}
+
+static void set_up(struct builder *x, struct built *out, const struct build *b, struct error *err)
+{
+    const struct group_sizes *s = &b->groups->sizes;
+    const struct model_config *c = b->config;
+    uint64_t groups = c->num_query_groups;
+    *x = (struct builder){.out = out,
+                          .p = &out->program,
+                          .b = b,
+                          .c = c,
+                          .shape = &b->shape,
+                          .tp = s->tp,
+                          .cp = s->cp,
+                          .etp = s->etp,
+                          .ep = s->ep,
+                          .rows = b->shape.tokens.rows,
+                          .layer = -1,
+                          .stream = NO_VALUE,
+                          .branch = NO_VALUE,
+                          .branch_bias = NO_VALUE,
+                          .err = err};
+    /* Where there are more ranks than groups, several share one, each with some of its queries. */
+    const uint64_t sharing = s->tp > groups ? s->tp / groups : 1;
+    x->heads = (struct head_shape){(uint32_t)(sharing > 1 ? 1 : groups / s->tp),
+                                   (uint32_t)(c->num_attention_heads / groups / sharing),
+                                   (uint32_t)c->kv_channels};
+    x->slice = b->shape.sequence_parallel ? x->rows / s->tp : x->rows;
+}
+
+enum status builder_make(struct built *out, const struct build *b, uint64_t first, uint64_t count,
+                         struct error *err)
+{
+    struct builder x;
+    memset(out, 0, sizeof *out);
+    program_init(&out->program, b->elem, b->groups);
+    set_up(&x, out, b, err);
+    TRY(check_features(&x));
+    TRY(check_sizes(&x));
+    for (uint64_t i = 0; i < count; i++)
+        stage(&x, &b->layout->stages[first + i], i == 0, i + 1 == count);
+    if (x.st) return x.st;
+    return program_check(&out->program, err);
+}
+
+void built_release(struct built *b)
+{
+    program_release(&b->program);
+}

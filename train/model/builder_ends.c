@@ -1,0 +1,71 @@
+/* builder_ends.c - embedding, final norm, head and loss: what the first and last stages have. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "train/model/builder_internal.h"
+
+/* ---- the vocabulary ---- */
+
+uint64_t builder_vocab_rows(const struct build *b)
+{
+    return padded_vocab_size(b->config->vocab_size, 8, b->layout->tp) / b->layout->tp;
+}
+
+/* ---- both ends ---- */
+
+void builder_embedding(struct builder *x)
+{
+    const char *type = x->c->position_embedding_type;
+    value_id w = builder_parameter(x, "embedding.word_embeddings.weight");
+    value_id y =
+        emit(x, OP_EMBEDDING, "embedding", IN(builder_input(x, INPUT_IDS, 0), w),
+             .params.embedding = {.first_row = x->b->groups->place.tp * builder_vocab_rows(x->b),
+                                  .scale = 1});
+    x->stream = builder_reduced(x, y);
+    if (!type || strcmp(type, "learned_absolute") != 0) return;
+    bool sliced = x->shape->sequence_parallel && x->tp > 1;
+    value_id table = builder_parameter(x, "embedding.position_embeddings.weight");
+    value_id at = builder_input(x, sliced ? INPUT_SLICE_POSITIONS : INPUT_POSITIONS, 0);
+    x->stream = emit(x, OP_POSITIONS, "positions", IN(x->stream, table, at));
+}
+
+static void loss(struct builder *x, value_id logits)
+{
+    uint64_t all = x->c->vocab_size, first = x->b->groups->place.tp * builder_vocab_rows(x->b);
+    union op_params vocab = {
+        .vocab = {first, first < all ? min_u64(all - first, builder_columns_of(x, logits)) : 0}};
+    value_id targets = builder_input(x, INPUT_TARGETS, 0);
+    value_id max = emit(x, OP_VOCAB_MAX, "max", IN(logits), .params = vocab);
+    if (x->tp > 1)
+        max = emit(x, OP_ALL_REDUCE, "max", IN(max), .collective = {GROUP_TP, COMM_MAX, 0});
+    value_id sums = emit(x, OP_VOCAB_SUM, "sums", IN(logits, max, targets), .params = vocab);
+    sums = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, sums, "sums");
+    value_id y = emit(x, OP_TOKEN_LOSS, "loss", IN(sums, targets));
+    builder_keep(x, y, true, (struct output){.columns = 1}, "loss");
+}
+
+static value_id only_last_rows(struct builder *x, value_id in)
+{
+    if (!x->shape->last_rows) return in;
+    return emit(x, OP_GATHER_ROWS, "last_rows", IN(in, builder_input(x, INPUT_LAST_ROWS, 0)));
+}
+
+void builder_head(struct builder *x)
+{
+    bool sliced = x->shape->sequence_parallel && x->tp > 1;
+    value_id y = builder_normed(x, "decoder.final_layernorm.weight", "decoder.final_layernorm.bias",
+                                "final_norm");
+    builder_keep(x, x->stream, x->shape->hidden, (struct output){.slice = sliced},
+                 arena_printf(&x->p->arena, "hidden.%" PRIu64, x->c->num_layers));
+    builder_keep(x, y, x->shape->hidden, (struct output){.slice = sliced}, "final_norm");
+    if (!x->shape->logits && !x->shape->loss) return;
+    y = only_last_rows(x, builder_gathered(x, y));
+    bool untied = x->c->untie_embeddings_and_output_weights;
+    value_id w =
+        builder_parameter(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
+    value_id logits = builder_product(x, OPERAND_REAL, y, w, NO_VALUE, "logits");
+    builder_keep(x, logits, x->shape->logits,
+                 (struct output){.shard = x->tp > 1, .last = x->shape->last_rows > 0}, "logits");
+    if (x->shape->loss) loss(x, logits);
+}

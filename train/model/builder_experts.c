@@ -1,0 +1,108 @@
+/* builder_experts.c - a router, and MLPs of which each token passes some. */
+#include <inttypes.h>
+
+#include "common/checked.h"
+#include "train/model/builder_internal.h"
+
+/* All experts of this rank behind one another: [experts, rows, columns]. */
+static value_id expert_weights(struct builder *x, const char *name)
+{
+    struct arena *a = &x->p->arena;
+    uint64_t count = x->c->num_experts / x->ep, first = x->b->groups->place.ep * count;
+    const char **names = arena_array(a, count, sizeof *names);
+    const char *stack = builder_full_name(x, arena_printf(a, "mlp.experts.%s", name));
+    const struct param_spec *spec;
+    struct cut cut;
+    uint32_t number = 0;
+    for (uint64_t i = 0; i < count; i++)
+        names[i] = builder_full_name(
+            x, arena_printf(a, "mlp.experts.experts.%" PRIu64 ".%s", first + i, name));
+    if (builder_spec(x, names[0], &spec, &cut))
+        x->st = parameters_add_stack(x->b->parameters, stack, names, count, spec, &cut, &number,
+                                     x->err);
+    return builder_held(x, VALUE_PARAMETER, number);
+}
+
+/* Where tokens go, and where they are. */
+struct routed {
+    value_id rows, weights, counts; /* of each token's slots; of each expert's rows */
+    value_id tokens;                /* sorted by expert */
+};
+
+static struct routed route(struct builder *x, value_id in)
+{
+    struct routed r;
+    value_id chosen;
+    uint64_t n = builder_rows_of(x, in), k = x->c->moe_router_topk, experts = x->c->num_experts;
+    value_id w = builder_parameter(x, "mlp.router.weight");
+    value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
+    builder_trace(x, logits, x->tp > 1, false, "router");
+    emit(x, OP_ROUTE, "route", IN(logits), OUT(&r.weights, &chosen),
+         .params.route = {.topk = (uint32_t)k,
+                          .num_groups = 1,
+                          .topk_groups = 1,
+                          .after_choice = !x->c->moe_router_pre_softmax,
+                          .scaling = 1});
+    emit(x, OP_SORT_BY_EXPERT, "sort", IN(chosen), OUT(&r.rows, &r.counts),
+         .sizes = {{'E', experts}});
+    r.tokens = emit(x, OP_PERMUTE, "permute", IN(in, r.rows), .sizes = {{'R', n * k}});
+    return r;
+}
+
+/* Rows to the ranks of the experts, or back; counts says how many for each. */
+static value_id exchanged(struct builder *x, value_id in, value_id counts, uint64_t bound,
+                          uint64_t num_counts, value_id *came)
+{
+    value_id y;
+    emit(x, OP_ALL_TO_ALL, "exchange", IN(in, counts), OUT(&y, came), .collective.group = GROUP_EP,
+         .sizes = {{'Q', bound}, {'U', num_counts}});
+    return y;
+}
+
+/* Tokens of this rank's experts, sorted by expert, through their MLPs (a part of each with ETP). */
+static value_id expert_mlps(struct builder *x, value_id in, value_id counts)
+{
+    value_id w1 = expert_weights(x, "linear_fc1.weight");
+    value_id w2 = expert_weights(x, "linear_fc2.weight");
+    value_id f = emit(x, OP_GROUPED_MATMUL, "fc1", IN(in, w1, counts));
+    return emit(x, OP_GROUPED_MATMUL, "fc2", IN(builder_activated(x, f, counts), w2, counts));
+}
+
+/* Tokens sorted by expert, of all experts, to the ranks that have them, and what comes back. */
+static value_id distributed_experts(struct builder *x, const struct routed *r)
+{
+    uint64_t here = x->c->num_experts / x->ep, sent = builder_rows_of(x, r->tokens);
+    uint64_t tokens = sent / x->c->moe_router_topk;
+    uint64_t bound = x->ep > 1 ? x->ep * tokens * min_u64(x->c->moe_router_topk, here) : sent;
+    value_id in = r->tokens, counts = r->counts, came, ignored;
+    if (x->ep > 1) in = exchanged(x, in, counts, bound, x->ep * here, &counts);
+    came = counts;
+    in = builder_collective(x, OP_ALL_GATHER, GROUP_ETP, in, "gather");
+    counts = builder_collective(x, OP_ALL_GATHER, GROUP_ETP, counts, "gather_counts");
+    value_id rows, totals;
+    emit(x, OP_SORT_RECEIVED, "sort_received", IN(counts), OUT(&rows, &totals),
+         .params.sort_received = {.senders_per_block = x->ep, .rows_per_block = bound},
+         .sizes = {{'R', x->etp * bound}, {'E', here}});
+    in = emit(x, OP_PERMUTE, "permute", IN(in, rows), .sizes = {{'R', x->etp * bound}});
+    value_id y = emit(x, OP_UNPERMUTE, "unpermute", IN(expert_mlps(x, in, totals), rows));
+    y = builder_collective(x, OP_REDUCE_SCATTER, GROUP_ETP, y, "reduce");
+    if (x->ep > 1) y = exchanged(x, y, came, sent, x->c->num_experts, &ignored);
+    return y;
+}
+
+void builder_experts(struct builder *x)
+{
+    bool sliced = x->tp > 1;
+    value_id in =
+        builder_normed(x, "pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias", "mlp_norm");
+    builder_trace(x, in, sliced && x->shape->sequence_parallel, false, "mlp_norm");
+    if (!x->shape->sequence_parallel) in = builder_collective(x, OP_SLICE, GROUP_TP, in, "slice");
+    struct routed r = route(x, in);
+    value_id y =
+        x->ep == 1 && x->etp == 1 ? expert_mlps(x, r.tokens, r.counts) : distributed_experts(x, &r);
+    y = emit(x, OP_UNPERMUTE, "unpermute", IN(y, r.rows, r.weights));
+    builder_trace(x, y, sliced, false, "mlp");
+    if (!x->shape->sequence_parallel)
+        y = builder_collective(x, OP_ALL_GATHER, GROUP_TP, y, "gather");
+    builder_branch(x, y, NO_VALUE);
+}

@@ -1,0 +1,198 @@
+#include "train/model/inputs.h"
+
+#include <string.h>
+
+#include "common/checked.h"
+#include "train/model/rope.h"
+
+/* ---- filling ---- */
+
+static enum status copy_numbers(const int32_t *from, const struct program_value *v, void *to,
+                                struct error *err)
+{
+    if (!from) return fail(err, ERR_OURS, "input %s has no numbers", v->name);
+    memcpy(to, from, v->bytes);
+    return OK;
+}
+
+static enum status fill_ids(const struct input_data *x, const struct program_value *v, void *to,
+                            struct error *err)
+{
+    return copy_numbers(x->tokens.ids, v, to, err);
+}
+
+static enum status fill_targets(const struct input_data *x, const struct program_value *v, void *to,
+                                struct error *err)
+{
+    return copy_numbers(x->tokens.targets, v, to, err);
+}
+
+static enum status fill_positions(const struct input_data *x, const struct program_value *v,
+                                  void *to, struct error *err)
+{
+    return copy_numbers(x->tokens.positions, v, to, err);
+}
+
+static enum status fill_slice_positions(const struct input_data *x, const struct program_value *v,
+                                        void *to, struct error *err)
+{
+    const uint64_t rows = x->tokens.shape.rows / x->groups->sizes.tp;
+    return copy_numbers(x->tokens.positions + x->groups->place.tp * rows, v, to, err);
+}
+
+static enum status fill_rope(const struct input_data *x, const struct program_value *v, void *to,
+                             struct error *err)
+{
+    return rope_table(x->config, x->positions, v->shape[0], x->wide, to, err);
+}
+
+static enum status fill_spans(const struct input_data *x, const struct program_value *v, void *to,
+                              struct error *err)
+{
+    return copy_numbers(x->tokens.spans[v->step], v, to, err);
+}
+
+static enum status fill_all_spans(const struct input_data *x, const struct program_value *v,
+                                  void *to, struct error *err)
+{
+    return copy_numbers(x->tokens.all_spans, v, to, err);
+}
+
+static enum status fill_row_numbers(const struct input_data *x, const struct program_value *v,
+                                    void *to, struct error *err)
+{
+    (void)x, (void)err;
+    for (uint64_t i = 0; i < v->shape[0]; i++)
+        ((int32_t *)to)[i] = (int32_t)i;
+    return OK;
+}
+
+static enum status fill_cache_rows(const struct input_data *x, const struct program_value *v,
+                                   void *to, struct error *err)
+{
+    return copy_numbers(x->cache_rows, v, to, err);
+}
+
+static enum status fill_last_rows(const struct input_data *x, const struct program_value *v,
+                                  void *to, struct error *err)
+{
+    return copy_numbers(x->last_rows, v, to, err);
+}
+
+typedef enum status fill_function(const struct input_data *x, const struct program_value *v,
+                                  void *to, struct error *err);
+
+static fill_function *const fills[NUM_INPUTS] = {
+    [INPUT_IDS] = fill_ids,
+    [INPUT_TARGETS] = fill_targets,
+    [INPUT_POSITIONS] = fill_positions,
+    [INPUT_SLICE_POSITIONS] = fill_slice_positions,
+    [INPUT_ROPE] = fill_rope,
+    [INPUT_SPANS] = fill_spans,
+    [INPUT_ALL_SPANS] = fill_all_spans,
+    [INPUT_ROW_NUMBERS] = fill_row_numbers,
+    [INPUT_CACHE_ROWS] = fill_cache_rows,
+    [INPUT_LAST_ROWS] = fill_last_rows,
+};
+
+enum status input_fill(const struct input_data *x, const struct program_value *v, void *to,
+                       struct error *err)
+{
+    return fills[v->source](x, v, to, err);
+}
+
+bool input_is_constant(const struct program_value *v, const struct model_config *c)
+{
+    return v->source == INPUT_ROPE && (!c->rope_type || strcmp(c->rope_type, "dynamic") != 0);
+}
+
+/* ---- shapes ---- */
+
+static const struct input_row rows[NUM_INPUTS] = {
+#define X(id, name, type, rows, columns) [id] = {name, type, {rows, columns}},
+    INPUTS(X)
+#undef X
+};
+
+const struct input_row *input_row(enum input_id id)
+{
+    return &rows[id];
+}
+
+unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2])
+{
+    const struct forward_shape *s = &b->shape;
+    const uint64_t tokens = s->tokens.rows;
+    const uint64_t sizes[] = {
+        [SIZE_ROWS] = tokens,
+        [SIZE_SLICE] = tokens / b->groups->sizes.tp,
+        [SIZE_LOGIT_ROWS] = s->last_rows ? s->last_rows : tokens,
+        [SIZE_LAST_ROWS] = s->last_rows,
+        [SIZE_SPANS] = s->tokens.num_spans,
+        [SIZE_SPAN] = 6,
+        [SIZE_POSITIONS] = s->num_positions,
+        [SIZE_ROPE] = rope_dim(b->config),
+    };
+    unsigned n = 0;
+    for (; n < 2 && rows[id].dims[n] != SIZE_NONE; n++)
+        shape[n] = sizes[rows[id].dims[n]];
+    return n;
+}
+
+/* ---- what a batch gives ---- */
+
+/* What one sequence of this rank has, of the batch. */
+struct stretch {
+    uint64_t length, past;
+};
+
+static struct stretch stretch_of(const struct input_data *x, const struct batch *b, uint64_t s)
+{
+    const uint64_t first = x->groups->place.dp * x->tokens.shape.sequences;
+    const uint64_t at = min_u64(first + s, b->num_sequences - 1); /* filled up with the last */
+    return (struct stretch){b->lengths ? b->lengths[at] : b->length, b->past ? b->past[at] : 0};
+}
+
+/* Sequence s: its tokens follow those whose keys and values are in the cache. */
+static void set_sequence(struct input_data *x, const struct batch *b, uint64_t s)
+{
+    const uint64_t first = s * b->length;
+    const struct stretch own = stretch_of(x, b, s);
+    const uint64_t span[6] = {first, own.length, own.past, s * x->room, own.past + own.length, 0};
+    for (unsigned k = 0; k < 6 && x->room; k++)
+        x->tokens.spans[0][s * 6 + k] = (int32_t)span[k];
+    for (uint64_t i = 0; i < own.length; i++) {
+        x->cache_rows[first + i] = (int32_t)(s * x->room + own.past + i);
+        x->tokens.positions[first + i] += (int32_t)own.past;
+    }
+    x->last_rows[s] = (int32_t)(first + own.length - 1);
+}
+
+static void set_cache_inputs(struct input_data *x, struct arena *a, const struct batch *b)
+{
+    const struct token_shape *shape = &x->tokens.shape;
+    x->cache_rows = arena_array(a, shape->rows, sizeof *x->cache_rows);
+    x->last_rows = arena_array(a, shape->sequences, sizeof *x->last_rows);
+    for (uint64_t i = 0; i < shape->rows; i++)
+        x->cache_rows[i] = -1;
+    for (uint64_t s = 0; s < shape->sequences; s++)
+        set_sequence(x, b, s);
+}
+
+static uint64_t count_positions(const struct batch *b)
+{
+    uint64_t most = 0;
+    for (uint64_t i = 0; b->past && i < b->num_sequences; i++)
+        most = max_u64(most, b->past[i]);
+    return most + b->length;
+}
+
+void input_data_make(struct input_data *x, struct arena *a, const struct batch *b,
+                     const struct groups *g, uint64_t room, bool with_cache)
+{
+    x->groups = g;
+    x->room = room;
+    x->positions = count_positions(b);
+    tokens_make(&x->tokens, a, b, &g->sizes, &g->place, g->sizes.tp);
+    if (with_cache) set_cache_inputs(x, a, b);
+}

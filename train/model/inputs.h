@@ -1,0 +1,77 @@
+/* inputs.h - the inputs of programs: a row each, with its shape and who fills it.
+ *
+ * Those are numbers that a batch gives anew before each run (ids, positions, spans ..), and tables
+ * that stay. */
+#ifndef FERRY_TRAIN_MODEL_INPUTS_H
+#define FERRY_TRAIN_MODEL_INPUTS_H
+
+#include "train/model/builder.h"
+
+// clang-format off
+#define INPUTS(X) /* id              name             type          sizes of its dimensions */ \
+    X(INPUT_IDS,             "ids",             OPERAND_INT,  SIZE_ROWS, SIZE_NONE)           \
+    X(INPUT_TARGETS,         "targets",         OPERAND_INT,  SIZE_LOGIT_ROWS, SIZE_NONE)     \
+    X(INPUT_POSITIONS,       "positions",       OPERAND_INT,  SIZE_ROWS, SIZE_NONE)           \
+    /* of this rank's part of the rows */                                                      \
+    X(INPUT_SLICE_POSITIONS, "positions.slice", OPERAND_INT,  SIZE_SLICE, SIZE_NONE)          \
+    X(INPUT_ROPE,            "rope",            OPERAND_REAL, SIZE_POSITIONS, SIZE_ROPE)      \
+    /* who attends to whom: of one step of a ring, and of all context parallel ranks */        \
+    X(INPUT_SPANS,           "spans",           OPERAND_INT,  SIZE_SPANS, SIZE_SPAN)          \
+    X(INPUT_ALL_SPANS,       "all_spans",       OPERAND_INT,  SIZE_SPANS, SIZE_SPAN)          \
+    X(INPUT_ROW_NUMBERS,     "row_numbers",     OPERAND_INT,  SIZE_ROWS, SIZE_NONE)           \
+    /* where each token's key and value go in the cache */                                     \
+    X(INPUT_CACHE_ROWS,      "cache_rows",      OPERAND_INT,  SIZE_ROWS, SIZE_NONE)           \
+    /* each sequence's last token */                                                           \
+    X(INPUT_LAST_ROWS,       "last_rows",       OPERAND_INT,  SIZE_LAST_ROWS, SIZE_NONE)
+// clang-format on
+
+enum input_id {
+#define X(id, ...) id,
+    INPUTS(X)
+#undef X
+        NUM_INPUTS
+};
+
+enum input_size {
+    SIZE_NONE,
+    SIZE_ROWS,       /* tokens of this rank */
+    SIZE_SLICE,      /* of its part of them, with sequence parallelism */
+    SIZE_LOGIT_ROWS, /* those that logits are wanted of */
+    SIZE_LAST_ROWS,
+    SIZE_SPANS,
+    SIZE_SPAN,      /* the numbers of a span */
+    SIZE_POSITIONS, /* rows of the table of rotary positions */
+    SIZE_ROPE       /* its columns */
+};
+
+struct input_row {
+    const char *name;
+    enum operand_type type;
+    enum input_size dims[2];
+};
+const struct input_row *input_row(enum input_id id);
+
+/* The shape of an input; its number of dimensions. */
+unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2]);
+
+/* What a batch gives to the inputs of this rank's programs. */
+struct input_data {
+    const struct model_config *config;
+    const struct groups *groups;
+    bool wide; /* REAL is double */
+    struct tokens tokens;
+    uint64_t positions;              /* of the longest sequence, those in the cache among them */
+    uint64_t room;                   /* positions that a sequence's cache has room for; 0: none */
+    int32_t *cache_rows, *last_rows; /* [rows], [sequences]; NULL: not wanted */
+};
+/* In arena a. with_cache: cache_rows and last_rows, too. */
+void input_data_make(struct input_data *x, struct arena *a, const struct batch *b,
+                     const struct groups *g, uint64_t room, bool with_cache);
+
+/* Fills an input, v->bytes at `to` in the host's memory. */
+MUST_CHECK enum status input_fill(const struct input_data *x, const struct program_value *v,
+                                  void *to, struct error *err);
+/* Whether an input that was filled once needs no other numbers for the next batch. */
+bool input_is_constant(const struct program_value *v, const struct model_config *c);
+
+#endif

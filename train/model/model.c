@@ -1,0 +1,366 @@
+#include "train/model/model.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+#include "convert/map/params.h"
+#include "train/engine/memory_plan.h"
+#include "train/model/bind.h"
+#include "train/model/inputs.h"
+
+/* ---- the model ---- */
+
+uint64_t model_learned_positions(const struct model_config *c)
+{
+    const char *type = c->position_embedding_type;
+    return type && strcmp(type, "learned_absolute") == 0 ? c->max_position_embeddings : 0;
+}
+
+static unsigned at_least_one(uint64_t n)
+{
+    return n ? (unsigned)n : 1;
+}
+
+struct group_sizes model_group_sizes(const struct model_options *o)
+{
+    struct group_sizes s = {.tp = at_least_one(o->layout.tp),
+                            .cp = at_least_one(o->layout.cp),
+                            .dp = (unsigned)o->layout.dp,
+                            .pp = at_least_one(o->layout.pp),
+                            .ep = at_least_one(o->layout.ep)};
+    s.etp = o->layout.etp ? (unsigned)o->layout.etp : s.tp;
+    if (!s.dp) s.dp = groups_least_dp(&s);
+    return s;
+}
+
+static struct model_config config_of(const struct checkpoint *c, const struct model_options *o)
+{
+    struct model_config config = o->config ? *o->config : c->config;
+    const struct tensor *t =
+        c ? catalog_find(&c->catalog, "embedding.word_embeddings.weight") : NULL;
+    if (t && t->num_dims) config.vocab_size = t->shape[0];
+    return config;
+}
+
+/* All but the groups. */
+static enum status begin(struct model *m, const struct checkpoint *c, const struct model_options *o,
+                         const struct group_sizes *sizes, struct error *err)
+{
+    const struct device *device = o->device ? o->device : &cpu_device;
+    *m = (struct model){
+        .checkpoint = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
+    arena_init(&m->arena);
+    parameters_init(&m->parameters, o->elem);
+    m->config = config_of(c, o);
+    TRY(c && c->params ? params_again(c->params, &m->config, &m->arena, &m->params, err)
+                       : params_for(&m->config, &m->arena, &m->params, err));
+    if (!m->config.num_experts && (sizes->ep > 1 || sizes->etp != sizes->tp))
+        return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes->ep,
+                    sizes->etp);
+    return layout_make(&m->layout, &m->arena, &o->layout, &m->config, err);
+}
+
+enum status model_open(struct model *m, const struct checkpoint *c, const struct model_options *o,
+                       struct comm *comm, struct error *err)
+{
+    struct group_sizes sizes = model_group_sizes(o);
+    TRY(begin(m, c, o, &sizes, err));
+    TRY(groups_open(&m->groups, comm, &sizes, err));
+    return collectives_open(&m->collectives, &m->groups, m->device, o->collectives, err);
+}
+
+enum status model_imagine(struct model *m, const struct checkpoint *c,
+                          const struct model_options *o, unsigned rank, struct error *err)
+{
+    struct group_sizes sizes = model_group_sizes(o);
+    TRY(begin(m, c, o, &sizes, err));
+    m->is_imagined = true;
+    return groups_imagine(&m->groups, &sizes, rank, err);
+}
+
+void model_close(struct model *m)
+{
+    if (m->collectives.groups) collectives_close(&m->collectives);
+    groups_close(&m->groups);
+    parameters_release(&m->parameters);
+    if (m->memory) m->device->release(m->memory);
+    arena_release(&m->arena);
+}
+
+enum status model_load(struct model *m, const struct load_options *o, struct error *err)
+{
+    if (!m->checkpoint) return fail(err, ERR_OURS, "there is no checkpoint to load");
+    TRY(m->device->allocate(&m->memory, m->parameters.bytes, "parameters", err));
+    return parameters_load(&m->parameters, m->checkpoint, m->device, m->memory, o, err);
+}
+
+/* ---- passes ---- */
+
+static struct build build_of(const struct pass *p)
+{
+    struct model *m = p->model;
+    const struct pass_options *o = &p->options;
+    struct build b = {.config = &m->config,
+                      .params = m->params,
+                      .layout = &m->layout,
+                      .groups = &m->groups,
+                      .parameters = &m->parameters,
+                      .elem = m->options.elem};
+    struct token_shape tokens = tokens_shape(&p->batch, &m->groups.sizes, m->groups.sizes.tp);
+    /* A GPU's library would make a plan for each shape, which takes seconds. */
+    if (m->is_imagined) tokens.uniform_sequences = 0;
+    b.shape = (struct forward_shape){
+        .tokens = tokens,
+        .num_positions = o->cache_rows ? o->cache_rows : p->batch.length,
+        .sequence_parallel = m->options.sequence_parallel && m->groups.sizes.tp > 1,
+        .cp = m->options.cp_kind,
+        .cache_rows = o->cache_rows * tokens.sequences,
+        .last_rows = o->last_only ? tokens.sequences : 0,
+        .logits = o->logits,
+        .loss = o->loss,
+        .hidden = o->hidden,
+        .trace_layer = o->trace_layer};
+    return b;
+}
+
+static enum status check_pass(const struct pass *p, struct error *err)
+{
+    const struct model_config *c = &p->model->config;
+    const struct group_sizes *sizes = &p->model->groups.sizes;
+    const uint64_t learned = model_learned_positions(c);
+    uint64_t length = p->options.cache_rows ? p->options.cache_rows : p->batch.length;
+    if (!p->batch.num_sequences || !p->batch.length)
+        return fail(err, ERR_USAGE, "there are no tokens");
+    if (learned && length > learned)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%" PRIu64 " positions, and the model has learned %" PRIu64, length, learned);
+    if ((p->options.cache_rows || p->options.last_only) && sizes->cp > 1)
+        return fail(err, ERR_UNSUPPORTED,
+                    "a cache of keys and values is not split over context "
+                    "parallel ranks: --cp must be 1");
+    struct token_shape tokens = tokens_shape(&p->batch, sizes, 1);
+    if (tokens.rows > INT32_MAX / 2 / sizes->cp ||
+        p->options.cache_rows > INT32_MAX / 2 / tokens.sequences)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%" PRIu64 " sequences of %" PRIu64 " positions are more than the %d that one "
+                    "pass takes on a rank",
+                    tokens.sequences, length, INT32_MAX / 2);
+    if (p->options.trace_layer >= 0 && (uint64_t)p->options.trace_layer >= c->num_layers)
+        return fail(err, ERR_USAGE, "there is no layer %d: the model has %" PRIu64,
+                    p->options.trace_layer, c->num_layers);
+    return OK;
+}
+
+/* Without a pipeline all stages are one program; with one, each of the rank's chunks is. */
+enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
+                      const struct pass_options *o, struct error *err)
+{
+    uint64_t pp = m->layout.pp, stages = pp * m->layout.vpp;
+    *p = (struct pass){.model = m, .options = *o, .batch = *b};
+    arena_init(&p->arena);
+    TRY(check_pass(p, err));
+    struct build build = build_of(p);
+    uint64_t num_chunks = pp == 1 ? 1 : m->layout.vpp;
+    p->chunks = arena_array(&p->arena, num_chunks, sizeof *p->chunks);
+    p->runs = arena_array(&p->arena, num_chunks, sizeof *p->runs);
+    for (uint64_t i = 0; i < num_chunks; i++) {
+        uint64_t first = pp == 1 ? 0 : i * pp + m->groups.place.pp;
+        p->num_chunks++;
+        TRY(builder_make(&p->chunks[i], &build, first, pp == 1 ? stages : 1, err));
+        memory_plan_make(&p->chunks[i].program, m->kernels);
+    }
+    return m->checkpoint ? parameters_bind(&m->parameters, m->checkpoint, err) : OK;
+}
+
+/* Of the programs of a rank, which run one after the other, activations are in one place. */
+static uint64_t scratch_bytes(const struct pass *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->num_chunks; i++)
+        bytes = max_u64(bytes, p->chunks[i].program.bytes[VALUE_SCRATCH]);
+    return bytes;
+}
+
+uint64_t pass_bytes(const struct pass *p)
+{
+    uint64_t bytes = scratch_bytes(p);
+    for (size_t i = 0; i < p->num_chunks; i++)
+        bytes += p->chunks[i].program.bytes[VALUE_INPUT] + p->chunks[i].program.bytes[VALUE_OUTPUT];
+    return bytes;
+}
+
+static void release(const struct pass *p, void *memory)
+{
+    if (memory) p->model->device->release(memory);
+}
+
+void pass_release_graphs(struct pass *p)
+{
+    for (size_t i = 0; i < p->num_chunks; i++)
+        run_release_graphs(&p->runs[i]);
+}
+
+void pass_release(struct pass *p)
+{
+    pass_release_graphs(p);
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        release(p, p->runs[i].regions[VALUE_INPUT]);
+        release(p, p->runs[i].regions[VALUE_OUTPUT]);
+        if (i == 0) release(p, p->runs[i].regions[VALUE_SCRATCH]); /* which all share */
+        built_release(&p->chunks[i]);
+    }
+    arena_release(&p->arena);
+}
+
+static enum status allocate_shared(struct pass *p, struct error *err)
+{
+    for (size_t i = 0; i < p->num_chunks; i++)
+        TRY(collectives_reserve(&p->model->collectives, &p->chunks[i].program, err));
+    return p->model->device->allocate(&p->runs[0].regions[VALUE_SCRATCH], scratch_bytes(p),
+                                      "activations", err);
+}
+
+enum status pass_allocate(struct pass *p, struct error *err)
+{
+    const struct device *device = p->model->device;
+    TRY(allocate_shared(p, err));
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const uint64_t *bytes = p->chunks[i].program.bytes;
+        struct run *r = &p->runs[i];
+        r->program = &p->chunks[i].program;
+        r->collectives = &p->model->collectives;
+        r->device = device;
+        r->kernels = p->model->kernels;
+        r->regions[VALUE_PARAMETER] = r->regions[VALUE_STATE] = p->model->memory;
+        r->regions[VALUE_SCRATCH] = p->runs[0].regions[VALUE_SCRATCH];
+        TRY(device->allocate(&r->regions[VALUE_INPUT], bytes[VALUE_INPUT], "inputs", err));
+        TRY(device->allocate(&r->regions[VALUE_OUTPUT], bytes[VALUE_OUTPUT], "outputs", err));
+        if (p->options.graphs) run_use_graphs(r);
+    }
+    return OK;
+}
+
+/* ---- inputs ---- */
+
+static enum status upload_input(const struct input_data *x, const struct run *r, value_id id,
+                                struct error *err)
+{
+    const struct program_value *v = &r->program->values[id];
+    void *numbers = must_malloc(v->bytes + 1);
+    enum status st = input_fill(x, v, numbers, err);
+    if (!st) st = r->device->upload(run_data(r, id), numbers, v->bytes, err);
+    free(numbers);
+    return st;
+}
+
+static enum status set_inputs(const struct pass *p, const struct input_data *x, size_t chunk,
+                              struct error *err)
+{
+    const struct program *program = &p->chunks[chunk].program;
+    for (size_t k = 0; k < program->num_values; k++) {
+        const struct program_value *v = &program->values[k];
+        if (v->class != VALUE_INPUT || (p->has_tables && input_is_constant(v, x->config))) continue;
+        TRY(upload_input(x, &p->runs[chunk], (value_id)k, err));
+    }
+    return OK;
+}
+
+/* Token ids, or targets, of which negative ones are none. path: as in struct batch. */
+static enum status check_ids(const struct pass *p, const int32_t *ids, bool targets,
+                             const char *path, struct error *err)
+{
+    const uint64_t length = p->batch.length, known = p->model->config.vocab_size;
+    for (uint64_t i = 0; ids && i < p->batch.num_sequences * length; i++) {
+        if (ids[i] < 0 ? targets : (uint64_t)ids[i] < known) continue;
+        return fail(err, path ? ERR_CORRUPT : ERR_USAGE,
+                    "%s%s%s %" PRIu64 " of sequence %" PRIu64 " is %d: the model has %" PRIu64
+                    " tokens",
+                    path ? path : "", path ? ": " : "", targets ? "target" : "token", i % length,
+                    i / length, ids[i], known);
+    }
+    return OK;
+}
+
+enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
+{
+    struct model *m = p->model;
+    struct input_data x = {.config = &m->config, .wide = m->options.elem == ELEM_F64};
+    struct arena scratch;
+    enum status st = OK;
+    TRY(check_ids(p, b->ids, false, b->path, err));
+    TRY(check_ids(p, b->targets, true, b->path, err));
+    p->batch.ids = b->ids;
+    p->batch.path = b->path;
+    p->batch.targets = b->targets;
+    p->batch.lengths = b->lengths;
+    p->batch.past = b->past;
+    arena_init(&scratch);
+    input_data_make(&x, &scratch, &p->batch, &m->groups, p->options.cache_rows,
+                    p->options.cache_rows || p->options.last_only);
+    for (size_t i = 0; i < p->num_chunks && !st; i++)
+        st = set_inputs(p, &x, i, err);
+    arena_release(&scratch);
+    p->has_tables = !st;
+    return st;
+}
+
+/* ---- running ---- */
+
+enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err)
+{
+    struct comm_group world = p->model->groups.of[GROUP_WORLD];
+    bool own = true;
+    for (size_t i = 0; i < p->num_chunks; i++)
+        for (size_t k = 0; k < p->chunks[i].num_outputs && own; k++)
+            TRY(run_is_finite(&p->runs[i], p->chunks[i].outputs[k].value, &own, err));
+    int32_t bad = !own;
+    TRY(world.comm->backend->all_reduce(&world, &bad, 1, COMM_INT32, COMM_MAX, err));
+    *finite = !bad;
+    return OK;
+}
+
+static enum status run_chunks(struct pass *p, bool check_numbers, struct error *err)
+{
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        p->runs[i].check_numbers = check_numbers;
+        TRY(run_program(&p->runs[i], err));
+    }
+    return OK;
+}
+
+enum status pass_run(struct pass *p, struct error *err)
+{
+    struct comm_group *world = &p->model->groups.of[GROUP_WORLD];
+    bool finite;
+    TRY(run_chunks(p, false, err));
+    TRY(pass_is_finite(p, &finite, err));
+    if (finite) return OK;
+    TRY(run_chunks(p, true, err)); /* who finds it ends here, and comm_close() tells the others */
+    TRY(comm_barrier(world, err));
+    return fail(err, ERR_NUMERIC,
+                "the results had NaN or infinity; a second pass that checked every op had none");
+}
+
+double pass_flops(const struct pass *p)
+{
+    double flops = 0;
+    for (size_t i = 0; i < p->num_chunks; i++)
+        for (size_t k = 0; k < p->chunks[i].program.num_calls; k++)
+            flops += program_cost(&p->chunks[i].program, &p->chunks[i].program.calls[k]).flops;
+    return flops;
+}
+
+void pass_print_memory(const struct pass *p, struct strbuf *out)
+{
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const struct program *program = &p->chunks[i].program;
+        strbuf_printf(out, "  program %zu: %zu ops, %zu values; inputs %.2f MB, outputs %.2f MB\n",
+                      i, program->num_calls, program->num_values,
+                      (double)program->bytes[VALUE_INPUT] / 1e6,
+                      (double)program->bytes[VALUE_OUTPUT] / 1e6);
+        memory_plan_print(program, out);
+    }
+}

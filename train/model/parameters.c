@@ -1,0 +1,193 @@
+#include "train/model/parameters.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+#include "train/engine/memory_plan.h"
+
+void parameters_init(struct parameters *p, enum elem_type elem)
+{
+    *p = (struct parameters){.elem = elem};
+    arena_init(&p->arena);
+}
+
+void parameters_release(struct parameters *p)
+{
+    map_release(&p->names);
+    arena_release(&p->arena);
+}
+
+/* Room behind what is there. */
+static struct parameter *place(struct parameters *p, const char *name, unsigned num_dims,
+                               const uint64_t *shape)
+{
+    struct parameter *x = ARENA_PUSH(&p->arena, p->items, p->count, p->capacity);
+    *x = (struct parameter){.name = arena_copy_text(&p->arena, name),
+                            .num_dims = num_dims,
+                            .numel = 1,
+                            .offset = p->bytes};
+    for (unsigned d = 0; d < num_dims; d++) {
+        x->shape[d] = shape[d];
+        x->numel *= shape[d];
+    }
+    uint64_t bytes = x->numel * operand_bytes_of(OPERAND_ELEM, p->elem);
+    p->bytes += ceil_div_u64(bytes, MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT;
+    (void)map_add(&p->names, x->name, p->count - 1, NULL);
+    return x;
+}
+
+/* The part of each tensor; its place in the arena. */
+static enum status cut_tensor(struct parameters *p, const char *name, const struct param_spec *spec,
+                              const struct cut *cut, const struct param_parts **out,
+                              struct error *err)
+{
+    struct param_parts *parts = arena_array(&p->arena, 1, sizeof *parts);
+    uint64_t whole[MAX_AXES], numel;
+    if (!spec->num_dims || !shape_numel(spec->shape, spec->num_dims, &numel) || !numel)
+        return fail(err, ERR_UNSUPPORTED, "%s: the config does not say its shape", name);
+    param_padded_shape(spec, spec->num_dims, spec->shape, cut->rows, whole);
+    *out = parts;
+    return param_shard(spec, name, spec->num_dims, whole, cut->rank, cut->size, PARAM_COMPUTED,
+                       parts, err);
+}
+
+static enum status add(struct parameters *p, const char *name, const char *const *tensors,
+                       uint64_t count, bool is_stack, const struct param_spec *spec,
+                       const struct cut *cut, uint32_t *out, struct error *err)
+{
+    const struct param_parts *parts = NULL;
+    uint64_t shape[MAX_AXES + 1] = {count};
+    size_t there;
+    if (map_get(&p->names, name, &there)) {
+        *out = (uint32_t)there;
+        return OK;
+    }
+    if (spec->num_dims + is_stack > OPERAND_DIMS)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", name, spec->num_dims);
+    TRY(cut_tensor(p, name, spec, cut, &parts, err));
+    memcpy(shape + is_stack, parts->shape, spec->num_dims * sizeof *shape);
+    struct parameter *x = place(p, name, spec->num_dims + is_stack, shape);
+    const char **copies = arena_array(&p->arena, count, sizeof *copies);
+    for (uint64_t i = 0; i < count; i++)
+        copies[i] = arena_copy_text(&p->arena, tensors[i]);
+    x->tensors = copies;
+    x->num_tensors = count;
+    x->spec = spec;
+    x->cut = parts;
+    *out = (uint32_t)(p->count - 1);
+    return OK;
+}
+
+enum status parameters_add(struct parameters *p, const char *name, const struct param_spec *spec,
+                           const struct cut *cut, uint32_t *out, struct error *err)
+{
+    return add(p, name, &name, 1, false, spec, cut, out, err);
+}
+
+enum status parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
+                                 uint64_t count, const struct param_spec *spec,
+                                 const struct cut *cut, uint32_t *out, struct error *err)
+{
+    return add(p, name, tensors, count, true, spec, cut, out, err);
+}
+
+uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned num_dims,
+                              const uint64_t *shape)
+{
+    size_t there;
+    if (map_get(&p->names, name, &there)) return (uint32_t)there;
+    (void)place(p, name, num_dims, shape);
+    return (uint32_t)(p->count - 1);
+}
+
+/* What of parameters [first, end) goes where in memory that begins with the first of them (NULL:
+ * none yet); on the heap. */
+static struct load_target *list_targets(const struct parameters *p, size_t first, size_t end,
+                                        char *memory, size_t *count)
+{
+    *count = 0;
+    for (size_t i = first; i < end; i++)
+        *count += p->items[i].num_parts;
+    struct load_target *targets = must_calloc(*count + 1, sizeof *targets), *next = targets;
+    for (size_t i = first; i < end; i++)
+        for (size_t k = 0; k < p->items[i].num_parts; k++)
+            *next++ = (struct load_target){
+                .tensor = p->items[i].parts[k].tensor,
+                .part = p->items[i].parts[k].part,
+                .dtype = elem_dtype(p->elem),
+                .memory = memory ? memory + (p->items[i].offset - p->items[first].offset) : NULL};
+    return targets;
+}
+
+static enum status load_some(struct parameters *p, const struct checkpoint *c, size_t first,
+                             size_t end, char *memory, const struct load_options *o,
+                             struct error *err)
+{
+    struct load_result result;
+    size_t count;
+    struct load_target *targets = list_targets(p, first, end, memory, &count);
+    enum status st = load_run(&c->catalog, targets, count, o, &result, err);
+    free(targets);
+    return st;
+}
+
+enum { UPLOAD_BYTES = 1 << 30 };
+
+static uint64_t end_of(const struct parameters *p, size_t i)
+{
+    return i + 1 < p->count ? p->items[i + 1].offset : p->bytes;
+}
+
+/* One past the last parameter that fits the buffer with `first`, which always does. */
+static size_t last_that_fits(const struct parameters *p, size_t first)
+{
+    size_t end = first + 1;
+    while (end < p->count && end_of(p, end) - p->items[first].offset <= UPLOAD_BYTES)
+        end++;
+    return end;
+}
+
+/* Padding within is 0. */
+static enum status upload_some(struct parameters *p, const struct checkpoint *c, size_t first,
+                               size_t end, const struct device *device, char *region,
+                               const struct load_options *o, struct error *err)
+{
+    uint64_t from = p->items[first].offset, bytes = end_of(p, end - 1) - from;
+    char *buffer = calloc(1, bytes + 1);
+    if (!buffer) return fail(err, ERR_MEMORY, "no memory to load %s", p->items[first].name);
+    enum status st = load_some(p, c, first, end, buffer, o, err);
+    if (!st) st = device->upload(region + from, buffer, bytes, err);
+    free(buffer);
+    return st;
+}
+
+enum status parameters_load(struct parameters *p, const struct checkpoint *c,
+                            const struct device *device, void *region, const struct load_options *o,
+                            struct error *err)
+{
+    if (device->is_host) return load_some(p, c, 0, p->count, region, o, err);
+    for (size_t i = 0, end; i < p->count; i = end) {
+        end = last_that_fits(p, i);
+        TRY(upload_some(p, c, i, end, device, region, o, err));
+    }
+    return OK;
+}
+
+enum status parameters_load_bytes(const struct parameters *p, const struct device *device,
+                                  const struct load_options *o, uint64_t *bytes, struct error *err)
+{
+    size_t count;
+    struct load_target *targets = list_targets(p, 0, p->count, NULL, &count);
+    enum status st = load_own_bytes(targets, count, o, bytes, err);
+    uint64_t buffer = 0;
+    for (size_t i = 0, end; i < p->count && !device->is_host; i = end) {
+        end = last_that_fits(p, i);
+        buffer = max_u64(buffer, end_of(p, end - 1) - p->items[i].offset);
+    }
+    *bytes += buffer;
+    free(targets);
+    return st;
+}

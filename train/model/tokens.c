@@ -1,0 +1,170 @@
+#include "train/model/tokens.h"
+
+#include <string.h>
+
+#include "common/checked.h"
+
+/* A run of positions of one sequence that a rank has, from `row` on. */
+struct run {
+    uint64_t sequence, position, count, row;
+    bool filler; /* a sequence that another rank has, too */
+};
+
+static bool documents_are_sequences(const struct batch *b)
+{
+    for (uint64_t i = 0; b->starts && i < b->num_sequences * b->length; i++)
+        if (b->starts[i] && i % b->length) return false;
+    return true;
+}
+
+struct token_shape tokens_shape(const struct batch *b, const struct group_sizes *s,
+                                uint64_t multiple)
+{
+    struct token_shape t = {.sequences = ceil_div_u64(b->num_sequences, s->dp),
+                            .num_chunks = s->cp > 1 ? 2 * s->cp : 1};
+    t.chunk = ceil_div_u64(b->length, t.num_chunks);
+    uint64_t runs = t.sequences * (s->cp > 1 ? 2 : 1), parts = runs;
+    t.rows = ceil_div_u64(runs * t.chunk, multiple) * multiple;
+    for (uint64_t i = 0; b->starts && i < b->num_sequences * b->length; i++)
+        parts += b->starts[i]; /* each cuts at most one run in two */
+    t.num_spans = parts * t.num_chunks + 1;
+    if (s->cp == 1 && b->num_sequences % s->dp == 0 && t.rows == t.sequences * t.chunk &&
+        documents_are_sequences(b))
+        t.uniform_sequences = (uint32_t)t.sequences;
+    return t;
+}
+
+static uint64_t num_runs(const struct token_shape *shape)
+{
+    return shape->sequences * (shape->num_chunks > 1 ? 2 : 1);
+}
+
+/* Run number i of the rank at a place. */
+static struct run run_of(const struct batch *b, const struct token_shape *shape,
+                         const struct group_place *at, uint64_t i)
+{
+    uint64_t per = shape->num_chunks > 1 ? 2 : 1, sequence = at->dp * shape->sequences + i / per;
+    uint64_t chunk = i % per ? shape->num_chunks - 1 - at->cp : at->cp;
+    return (struct run){.sequence = min_u64(sequence, b->num_sequences - 1),
+                        .position = shape->num_chunks > 1 ? chunk * shape->chunk : 0,
+                        .count = shape->chunk,
+                        .row = i * shape->chunk,
+                        .filler = sequence >= b->num_sequences};
+}
+
+struct token_origin *tokens_origins(struct arena *a, const struct batch *b,
+                                    const struct group_place *at, const struct token_shape *shape)
+{
+    struct token_origin *o = arena_array(a, shape->rows, sizeof *o);
+    for (uint64_t i = 0; i < shape->rows; i++)
+        o[i].sequence = UINT64_MAX;
+    for (uint64_t i = 0; i < num_runs(shape); i++) {
+        struct run r = run_of(b, shape, at, i);
+        for (uint64_t k = 0; k < r.count && !r.filler && r.position + k < b->length; k++)
+            o[r.row + k] = (struct token_origin){r.sequence, r.position + k};
+    }
+    return o;
+}
+
+/* The first position of the document that a position is in. */
+static uint64_t document_start(const struct batch *b, uint64_t sequence, uint64_t position)
+{
+    uint64_t at = min_u64(position, b->length - 1);
+    if (!b->starts) return 0;
+    while (at && !b->starts[sequence * b->length + at])
+        at--;
+    return at;
+}
+
+/* One past the last position of the run that is in the same document as `position`. */
+static uint64_t document_end(const struct batch *b, const struct run *r, uint64_t position)
+{
+    uint64_t end = r->position + r->count, at = position + 1;
+    if (!b->starts) return end;
+    while (at < end && (at >= b->length || !b->starts[r->sequence * b->length + at]))
+        at++;
+    return at;
+}
+
+static void add_span(int32_t *spans, uint64_t *count, uint64_t q_row, uint64_t q_count,
+                     uint64_t q_position, uint64_t k_row, uint64_t k_count, uint64_t k_position)
+{
+    const uint64_t span[6] = {q_row, q_count, q_position, k_row, k_count, k_position};
+    for (unsigned i = 0; i < 6; i++)
+        spans[*count * 6 + i] = (int32_t)span[i];
+    ++*count;
+}
+
+/* Spans of queries [from, to) of run q, all in one document, with the keys of run k. */
+static void add_keys(const struct batch *b, int32_t *spans, uint64_t *count, const struct run *q,
+                     uint64_t from, uint64_t to, const struct run *k)
+{
+    uint64_t start = document_start(b, q->sequence, from);
+    uint64_t begin = max_u64(start, k->position), end = min_u64(to, k->position + k->count);
+    if (k->sequence != q->sequence || begin >= end) return;
+    add_span(spans, count, q->row + from - q->position, to - from, from - start,
+             k->row + begin - k->position, end - begin, begin - start);
+}
+
+/* Spans of all queries of a rank with the keys of some others, whose rows follow those of the one
+ * before. */
+static void make_spans(int32_t *spans, const struct batch *b, const struct token_shape *shape,
+                       const struct group_place *at, unsigned first_cp, unsigned num_cp)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < num_runs(shape); i++) {
+        struct run q = run_of(b, shape, at, i);
+        if (q.filler) continue; /* nobody looks at what it gives */
+        for (uint64_t from = q.position, to; from < q.position + q.count; from = to) {
+            to = document_end(b, &q, from);
+            for (unsigned c = 0; c < num_cp; c++) {
+                struct group_place other = *at;
+                other.cp = first_cp + c;
+                for (uint64_t n = 0; n < num_runs(shape); n++) {
+                    struct run k = run_of(b, shape, &other, n);
+                    if (n / (shape->num_chunks > 1 ? 2 : 1) != i / (shape->num_chunks > 1 ? 2 : 1))
+                        continue;
+                    k.row += c * shape->rows;
+                    add_keys(b, spans, &count, &q, from, to, &k);
+                }
+            }
+        }
+    }
+    add_span(spans, &count, 0, 0, 0, 0, 0, 0);
+}
+
+static void fill_rows(struct tokens *t, const struct batch *b, const struct group_place *at)
+{
+    for (uint64_t i = 0; i < num_runs(&t->shape); i++) {
+        struct run r = run_of(b, &t->shape, at, i);
+        for (uint64_t k = 0; k < r.count; k++) {
+            uint64_t position = r.position + k, row = r.row + k;
+            uint64_t in_batch = r.sequence * b->length + min_u64(position, b->length - 1);
+            bool real = position < b->length;
+            t->ids[row] = b->ids[in_batch];
+            t->positions[row] = (int32_t)(min_u64(position, b->length - 1) -
+                                          document_start(b, r.sequence, position));
+            if (real && !r.filler && b->targets) t->targets[row] = b->targets[in_batch];
+        }
+    }
+}
+
+void tokens_make(struct tokens *t, struct arena *a, const struct batch *b,
+                 const struct group_sizes *s, const struct group_place *at, uint64_t multiple)
+{
+    t->shape = tokens_shape(b, s, multiple);
+    uint64_t rows = t->shape.rows, spans = t->shape.num_spans * 6;
+    t->ids = arena_array(a, rows, sizeof *t->ids);
+    t->positions = arena_array(a, rows, sizeof *t->positions);
+    t->targets = arena_array(a, rows, sizeof *t->targets);
+    memset(t->targets, 0xff, rows * sizeof *t->targets); /* -1 */
+    fill_rows(t, b, at);
+    t->origins = tokens_origins(a, b, at, &t->shape);
+    t->all_spans = arena_array(a, spans, sizeof *t->all_spans);
+    make_spans(t->all_spans, b, &t->shape, at, 0, s->cp);
+    t->spans = arena_array(a, s->cp, sizeof *t->spans);
+    for (unsigned i = 0; i < s->cp; i++) {
+        t->spans[i] = arena_array(a, spans, sizeof **t->spans);
+        make_spans(t->spans[i], b, &t->shape, at, (at->cp + s->cp - i) % s->cp, 1);
+    }
+}

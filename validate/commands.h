@@ -1,9 +1,0 @@
-/* commands.h - the subcommands of this folder, one row each of ferry's table. */
-#ifndef FERRY_VALIDATE_COMMANDS_H
-#define FERRY_VALIDATE_COMMANDS_H
-
-#include "common/args.h"
-
-extern const struct command command_verify, command_digest;
-
-#endif

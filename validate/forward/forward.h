@@ -1,0 +1,100 @@
+/* forward.h - do two checkpoints compute the same? Nothing is printed here.
+ *
+ * What both have in memory is compared, too: loaded.h.
+ *
+ *   1. A runs in f32 (or what --dtype says); its hidden states and logits are kept.
+ *   2. A runs a second time in another type of element: how far that is away says what rounding
+ *      explains, output by output (difference.h).
+ *   3. B runs, or its stored results are read; each output is compared as it comes.
+ *   4. Where a layer is the first to differ, the three run again for what its ops make.
+ *
+ * Memory: a model at a time, as `ferry forward` has it, and A's outputs: tokens * (hidden_size *
+ * (layers + 2) + vocabulary) elements. */
+#ifndef FERRY_VALIDATE_FORWARD_FORWARD_H
+#define FERRY_VALIDATE_FORWARD_FORWARD_H
+
+#include <cjson/cJSON.h>
+
+#include "train/cli/engine_flags.h"
+#include "validate/forward/difference.h"
+#include "validate/forward/loaded.h"
+#include "validate/forward/results.h"
+
+struct forward_options {
+    struct compute_flags flags;
+    const char *input_ids; /* a file; NULL: none */
+    uint64_t num_sequences,
+        length; /* of tokens made up; length 0: 64, or as many as there can be */
+};
+
+/* One output of A, and how far it is away. */
+struct forward_output {
+    const char *name; /* "hidden.3", "logits", "loss"; "layers.3.qkv" */
+    struct array a;
+    void *values; /* a's, on the heap; NULL again once B was compared */
+    struct difference second_run, b;
+    struct rounding rounding;
+    bool compared; /* B has it: b and agreement hold */
+    enum agreement agreement;
+};
+
+struct forward_outputs {
+    struct forward_output *items; /* in the order of the model */
+    size_t count, capacity;
+};
+
+enum { MOST_POINTS = 4000 };
+
+/* What is wrong where. */
+struct divergence {
+    const struct forward_output *first; /* the first output of the model that disagrees */
+    const struct forward_output *op;    /* the first of its layer's ops; NULL: not known */
+    int layer;                          /* -1: none, or not known */
+    const char *text;                   /* "layer 3 diverges in qkv: ..." */
+};
+
+struct forward {
+    struct arena arena;
+    const char *paths[2];
+    struct results *results; /* B's, where it is a file of them; else NULL */
+    struct batch batch;
+    int32_t *ids;        /* [num_sequences, length], on the heap */
+    const char *ids_are; /* "at random, seed 1" */
+    enum elem_type elem; /* that both are computed in */
+    struct yardstick yardstick;
+    uint64_t strays;                     /* tokens of any output that may be further away */
+    struct loaded loaded;                /* the weights of both */
+    struct forward_outputs outputs, ops; /* ops: of divergence.layer */
+    struct logits_statistics logits;     /* rows 0: not compared */
+    double losses[2];                    /* NaN: not known */
+    float points[MOST_POINTS][2];        /* some logits, A's and B's */
+    size_t num_points;
+    uint64_t logits_columns;  /* of which they are */
+    const char *broken;       /* why nothing came out of B: NaN; else NULL */
+    enum agreement agreement; /* of the outputs */
+    struct divergence divergence;
+    double seconds;
+};
+
+/* results: B's, or NULL. weights: both checkpoints, opened and compared, where it is NULL. f is to
+ * be released after a failure too. Differences are no failure: see forward_agreement(). */
+MUST_CHECK enum status forward_run(struct forward *f, const char *const paths[2],
+                                   const struct forward_options *o, struct results *results,
+                                   const struct comparison *weights, struct error *err);
+void forward_release(struct forward *f);
+
+/* Of the outputs, and of the weights in memory. */
+enum agreement forward_agreement(const struct forward *f);
+
+/* What it says: "forward: identical: ..", tables where it is DIFFERENT; verbose: always. */
+const char *forward_word(const struct forward *f);
+const char *forward_id(const struct forward *f); /* the word in small letters, for JSON */
+void forward_line(struct strbuf *out, const struct forward *f);
+void forward_text(struct strbuf *out, const struct forward *f, bool coloured, bool verbose);
+void forward_json(cJSON *o, const struct forward *f);
+
+/* What an op of a layer is made by, for people: "the query, key and value projection". */
+const char *forward_op_text(const char *name);
+extern const char *const agreement_names[]; /* "identical" */
+
+#endif

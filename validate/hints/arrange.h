@@ -1,0 +1,39 @@
+/* arrange.h - the other orders in which the elements of a tensor are found in practice, one row
+ * each, as pairs of patterns (convert/map/pattern.h); and a tensor seen in another order. */
+#ifndef FERRY_VALIDATE_HINTS_ARRANGE_H
+#define FERRY_VALIDATE_HINTS_ARRANGE_H
+
+#include "ckpt/checkpoint.h"
+#include "validate/compare/sides.h"
+
+/* What b has to be of a: elements of a's order and of b's. */
+struct arrangement {
+    const char *id;              /* "transposed" */
+    const char *text;            /* "B is A transposed", in arena a of the call */
+    struct pair parts[MAX_AXES]; /* a: flat in A's tensor, nested; b: flat in B's */
+    unsigned num_parts;
+};
+
+/* Calls visit for each arrangement that fits tensors of shape `shape`, the likeliest first: some
+ * are the same for some shapes, and the name tells which is meant. visit ends it with another
+ * status than OK. heads: of the attention; all 0: those of common models are tried. */
+typedef enum status arrangement_visit(void *context, const struct arrangement *x,
+                                      struct error *err);
+MUST_CHECK enum status arrangements(struct arena *a, const char *name, unsigned num_dims,
+                                    const uint64_t *shape, const struct heads *heads,
+                                    arrangement_visit *visit, void *context, struct error *err);
+
+/* The tensor whose elements are t's by the parts, of b's shape. false where it would take more than
+ * MOST_ARRANGED_PIECES pieces. */
+enum { MOST_ARRANGED_PIECES = 1 << 16 };
+bool tensor_arranged(struct arena *a, const struct tensor *t, const struct pair *parts,
+                     size_t num_parts, unsigned num_dims, const uint64_t *shape,
+                     struct tensor *out);
+/* The box of t that begins at start[] (NULL: all 0). false as above. */
+bool tensor_box(struct arena *a, const struct tensor *t, const uint64_t *start,
+                const uint64_t *extent, struct tensor *out);
+/* A tensor of zeros. */
+struct tensor tensor_of_zeros(struct arena *a, enum dtype dtype, unsigned num_dims,
+                              const uint64_t *shape);
+
+#endif

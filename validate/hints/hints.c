@@ -1,0 +1,327 @@
+#include "validate/hints/hints.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "ckpt/scan.h"
+#include "common/checked.h"
+#include "common/count.h"
+#include "common/memory.h"
+#include "common/threads.h"
+#include "validate/hints/hints_internal.h"
+
+enum {
+    LEAST_ELEMENTS = 8, /* that tell a constant from chance */
+    FEW_ELEMENTS = 16,  /* which rounding alone seldom leaves */
+    BATCH = 2048,       /* tensors whose claims are kept at a time */
+    OPEN_FILES = 256,
+};
+
+void set_hint(struct comparison *c, struct compared *t, const char *id, const char *text)
+{
+    struct hint *hint = arena_alloc(&c->arena, sizeof *hint);
+    *hint = (struct hint){id, text};
+    t->hint = hint;
+}
+
+/* ---- constants and zeros: the numbers tell ---- */
+
+static bool say_constant(struct comparison *c, struct compared *t)
+{
+    const struct statistics *s = &t->statistics;
+    for (unsigned side = 0; side < 2; side++) {
+        char name = side_letter(side);
+        if (s->elements < LEAST_ELEMENTS || !statistics_constant(s, side) ||
+            statistics_constant(s, 1 - side))
+            continue;
+        const char *text =
+            s->value[side] == 0
+                ? arena_printf(&c->arena, "%c is zero everywhere", name)
+                : arena_printf(&c->arena, "%c is %.9g everywhere", name, s->value[side]);
+        set_hint(c, t, "constant", text);
+        return true;
+    }
+    return false;
+}
+
+/* "first in row 640, last in row 6143": of the first dimension. Rows between them may not differ.
+ */
+static const char *rows_text(struct arena *a, const struct compared *t)
+{
+    const struct tensor *x = t->tensors[0];
+    uint64_t row = x->num_dims && x->shape[0] ? x->numel / x->shape[0] : 1;
+    uint64_t first = t->statistics.first / row, last = t->statistics.last / row;
+    if (first == last) return arena_printf(a, "in row %" PRIu64, first);
+    return arena_printf(a, "first in row %" PRIu64 ", last in row %" PRIu64, first, last);
+}
+
+static bool say_zero(struct comparison *c, struct compared *t)
+{
+    const struct statistics *s = &t->statistics;
+    uint64_t different = statistics_different(s);
+    for (unsigned side = 0; side < 2; side++) {
+        if (different < LEAST_ELEMENTS || s->zeros[side] != different) continue;
+        set_hint(c, t, "zero",
+                 arena_printf(&c->arena, "%c is zero wherever they differ, %s", side_letter(side),
+                              rows_text(&c->arena, t)));
+        return true;
+    }
+    return false;
+}
+
+/* What differs in its bits and is the same number, or none on both sides. */
+static bool say_same_number(struct comparison *c, struct compared *t)
+{
+    const struct statistics *s = &t->statistics;
+    uint64_t same = s->zero_signs + s->nan_bits;
+    const char *text;
+    if (!same || same != statistics_different(s)) return false;
+    if (!s->nan_bits)
+        text = "only the sign of zero differs";
+    else if (!s->zero_signs)
+        text = "wherever they differ both are NaN, of other bits";
+    else
+        text = "only the sign of zero and the bits of NaN differ";
+    set_hint(c, t, "same-number", text);
+    return true;
+}
+
+static void say_what_numbers_tell(struct comparison *c)
+{
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        struct compared *t = &c->tensors[i];
+        if (outcome_passes(t->outcome) || !t->counted) continue;
+        if (!statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype)) continue;
+        if (!say_same_number(c, t) && !say_constant(c, t)) (void)say_zero(c, t);
+    }
+}
+
+/* Two values next to one another may have been rounded each in its way; nobody knows from what. */
+static void say_last_bit(struct comparison *c)
+{
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        struct compared *t = &c->tensors[i];
+        if (t->hint || t->outcome != VALUES_DIFFER || !t->counted) continue;
+        if (!dtype_is_float(t->read[0]->dtype) || t->statistics.unpaired) continue;
+        if (t->statistics.max_ulp == 1)
+            set_hint(c, t, "last-bit",
+                     statistics_different(&t->statistics) < FEW_ELEMENTS
+                         ? "no two elements differ by more than 1 ulp, and only few do: rounding, "
+                           "or flipped bits"
+                         : "no two elements differ by more than 1 ulp: rounding");
+    }
+}
+
+/* ---- the vocabulary ---- */
+
+/* Whether rows at the end of an embedding, or of a head, are all that differs: so padding does. */
+static bool may_be_padding(const struct compared *t)
+{
+    if (t->place.region != REGION_EMBEDDINGS && t->place.region != REGION_HEAD) return false;
+    if (t->outcome == SHAPE_DIFFERS) return true;
+    return t->outcome == VALUES_DIFFER && t->counted &&
+           t->statistics.first >= t->statistics.elements / 2;
+}
+
+/* Where no side says how large the vocabulary is, nobody knows which rows are padding. */
+static void add_vocabulary_line(struct comparison *c)
+{
+    const struct side *a = &c->sides[0], *b = &c->sides[1];
+    const struct compared **padded = arena_array(&c->arena, c->num_tensors + 1, sizeof *padded);
+    size_t n = 0;
+    if (a->stored_only || b->stored_only || a->checkpoint.config.vocab_size) return;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (may_be_padding(&c->tensors[i])) padded[n++] = &c->tensors[i];
+    if (n)
+        hint_line_push(c, "vocabulary",
+                       "the vocabulary size is not known, so rows of padding are compared, too: "
+                       "--true-vocab-size N leaves out the rows from N on",
+                       padded, n);
+}
+
+/* ---- attempts ---- */
+
+static bool is_worth_trying(const struct compared *t)
+{
+    bool whole_bytes = t->read[0] == t->tensors[0] && t->read[1] == t->tensors[1];
+    return !outcome_passes(t->outcome) && !t->hint && t->read[0] && t->read[1] && whole_bytes &&
+           t->read[0]->numel > 0 && t->read[1]->numel > 0;
+}
+
+static size_t list_attempts(struct comparison *c, struct attempt *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (is_worth_trying(&c->tensors[i])) out[n++] = (struct attempt){.of = &c->tensors[i]};
+    return n;
+}
+
+/* ---- proofs ---- */
+
+static bool is_possible(const struct claim *c, double factor)
+{
+    return c->factors.low <= factor && factor <= c->factors.high;
+}
+
+/* Embeddings and scores are scaled by roots of these sizes. */
+static bool settle_for_root(const struct comparison *c, struct claim *claim)
+{
+    const struct model_config *m = &c->sides[0].checkpoint.config;
+    const struct {
+        const char *name;
+        uint64_t size;
+    } sizes[] = {{"hidden_size", m->hidden_size}, {"kv_channels", m->kv_channels}};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        double root = sqrt((double)sizes[i].size);
+        if (sizes[i].size < 2 || !(is_possible(claim, root) || is_possible(claim, 1 / root)))
+            continue;
+        claim->root_of = sizes[i].name;
+        claim->factor = is_possible(claim, root) ? root : 1 / root;
+        return true;
+    }
+    return false;
+}
+
+/* Chooses the next of the factors that are left; false where there is none worth telling. */
+static bool settle(const struct comparison *c, struct claim *claim)
+{
+    bool first = !claim->settled;
+    claim->root_of = NULL;
+    claim->settled = true;
+    claim->proven = false;
+    if (first && settle_for_root(c, claim)) return true;
+    claim->factor = factors_candidate(&claim->factors, claim->num_candidates++);
+    return claim->factor != 0 && claim->factor != 1;
+}
+
+/* The next claim of an attempt that may still be proven; NULL: none. */
+static struct claim *next_claim(const struct attempt *a)
+{
+    return a->next < a->num_claims ? a->claims[a->next] : NULL;
+}
+
+static size_t gather_claims(struct attempt *attempts, size_t num_attempts, struct claim **out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < num_attempts; i++) {
+        struct claim *c = next_claim(&attempts[i]);
+        if (!c) continue;
+        out[n++] = c;
+        if (c->also && !c->also->proven) out[n++] = c->also;
+    }
+    return n;
+}
+
+static const char *proven_text(struct comparison *c, const struct claim *claim)
+{
+    char other = side_letter(1 - claim->from), from = side_letter(claim->from);
+    if (claim->also && claim->also->proven) return arena_printf(&c->arena, "%s", claim->text_also);
+    if (claim->text) return arena_printf(&c->arena, "%s", claim->text);
+    if (claim->root_of)
+        return arena_printf(&c->arena, "%c is %c times %.9g (%ssqrt(%s))", other, from,
+                            claim->factor, claim->factor < 1 ? "1 / " : "", claim->root_of);
+    if (claim->transform == SCALE)
+        return arena_printf(&c->arena, "%c is %c times %.9g", other, from, claim->factor);
+    return arena_printf(&c->arena, "each row of %c is that of %c times a factor of its own", other,
+                        from);
+}
+
+/* What is next for an attempt whose claim was read through. */
+static void conclude(struct comparison *c, struct attempt *a)
+{
+    struct claim *claim = next_claim(a);
+    if (!claim) return;
+    bool wants_factor = claim->transform == SCALE && claim->settled != claim->proven;
+    if (wants_factor && settle(c, claim)) return;
+    if (claim->proven && !wants_factor) {
+        set_hint(c, a->of, arena_printf(&c->arena, "%s", claim->id), proven_text(c, claim));
+        a->of->moved_from = claim->source;
+        a->next = a->num_claims;
+    } else {
+        a->next++;
+    }
+}
+
+enum status attempts_prove(struct comparison *c, struct attempt *attempts, size_t num_attempts,
+                           struct error *err)
+{
+    struct claim **claims = must_calloc(2 * num_attempts + 1, sizeof(struct claim *));
+    enum status st = OK;
+    for (size_t n; !st && (n = gather_claims(attempts, num_attempts, claims));) {
+        st = claims_prove(c, claims, n, err);
+        for (size_t i = 0; i < num_attempts && !st; i++)
+            conclude(c, &attempts[i]);
+    }
+    free(claims);
+    return st;
+}
+
+/* ---- the whole ---- */
+
+static void open_workshop(struct workshop *w, struct comparison *c)
+{
+    struct scan s = {.threads = c->options.threads};
+    *w = (struct workshop){.c = c, .num_workers = scan_threads(&s)};
+    w->arenas = must_calloc(w->num_workers, sizeof *w->arenas);
+    w->samplers = must_calloc(w->num_workers, sizeof *w->samplers);
+    for (unsigned side = 0; side < 2; side++)
+        w->readers[side] =
+            stored_reader_create(&c->sides[side].checkpoint.catalog.stored, OPEN_FILES);
+    for (unsigned i = 0; i < w->num_workers; i++) {
+        arena_init(&w->arenas[i]);
+        sampler_init(&w->samplers[i], w->readers);
+    }
+}
+
+static void close_workshop(struct workshop *w)
+{
+    for (unsigned i = 0; i < w->num_workers; i++) {
+        arena_release(&w->arenas[i]);
+        sampler_release(&w->samplers[i]);
+    }
+    for (unsigned side = 0; side < 2; side++)
+        stored_reader_free(w->readers[side]);
+    free(w->arenas);
+    free(w->samplers);
+}
+
+static enum status try_one(void *context, size_t index, unsigned worker, struct error *err)
+{
+    struct workshop *w = context;
+    return attempt_try(w, &w->attempts[index], worker, err);
+}
+
+/* Batch by batch, so that memory does not grow with the model. */
+static enum status try_and_prove(struct workshop *w, struct attempt *attempts, size_t count,
+                                 struct error *err)
+{
+    enum status st = OK;
+    for (size_t i = 0, n; i < count && !st; i += n) {
+        n = min_u64(BATCH, count - i);
+        w->attempts = attempts + i;
+        st = threads_run(w->num_workers, n, try_one, w, err);
+        if (!st) st = attempts_prove(w->c, w->attempts, n, err);
+        for (unsigned k = 0; k < w->num_workers; k++)
+            arena_release(&w->arenas[k]);
+    }
+    return st;
+}
+
+enum status hints_find(struct comparison *c, struct error *err)
+{
+    struct workshop w;
+    if (compare_tensors_pass(c)) return OK;
+    say_what_numbers_tell(c);
+    struct attempt *attempts = must_calloc(c->num_tensors, sizeof *attempts);
+    open_workshop(&w, c);
+    enum status st = try_and_prove(&w, attempts, list_attempts(c, attempts), err);
+    if (!st) st = moves_find(&w, err);
+    close_workshop(&w);
+    free(attempts);
+    if (st) return st;
+    say_last_bit(c);
+    hint_lines_add(c);
+    add_vocabulary_line(c);
+    return OK;
+}

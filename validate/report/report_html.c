@@ -1,0 +1,668 @@
+#include "validate/report/report_html.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/memory.h"
+#include "common/text.h"
+#include "convert/cli/options.h"
+#include "convert/format.h"
+#include "validate/compare/stored_names.h"
+#include "validate/hints/hints.h"
+#include "validate/report/report_page.h"
+#include "validate/report/report_style.h"
+
+/* 58,720,256 */
+static const char *count_text(struct arena *a, uint64_t n)
+{
+    char digits[24], text[32];
+    int length = snprintf(digits, sizeof digits, "%" PRIu64, n), to = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0) text[to++] = ',';
+        text[to++] = digits[i];
+    }
+    return arena_text(a, text, (size_t)to);
+}
+
+/* ---- verdict and sides ---- */
+
+static const char *verdict_class(const struct comparison *c)
+{
+    bool passes = compare_tensors_pass(c) && compare_configs_pass(c);
+    return !passes ? "bad" : c->counts[WITHIN] ? "mid" : "ok";
+}
+
+/* Whether the forward pass decides: configs that differ outweigh it. */
+static bool is_by_forward(const struct verdict *v)
+{
+    return v->forward && (!v->c || compare_configs_pass(v->c));
+}
+
+static void add_weights_line(const struct page *p)
+{
+    struct strbuf line = {0};
+    weights_line(&line, p->v);
+    line.data[strcspn(line.data, "\n")] = '\0';
+    const char *rest = strstr(line.data, ": ");
+    page_add(p, p->v->forward ? "<span>weights: " : "<span>");
+    page_add_escaped(p, p->v->forward || !rest ? line.data : rest + 2);
+    page_add(p, "</span>");
+    strbuf_release(&line);
+}
+
+/* One word for the exit code, and what it is made of. */
+static void add_banner(const struct page *p)
+{
+    const struct verdict *v = p->v;
+    bool by_forward = is_by_forward(v);
+    strbuf_printf(p->out, "<div class=\"verdict %s\"><b>%s</b>",
+                  by_forward ? report_forward_class(v->forward) : verdict_class(v->c),
+                  by_forward ? forward_word(v->forward) : verdict_word(v->c));
+    if (v->forward) report_forward_line(p, !by_forward);
+    if (v->c) add_weights_line(p);
+    page_add(p, "</div>\n");
+}
+
+static void add_model(const struct page *p, const struct model_config *m)
+{
+    struct strbuf text = {0};
+    strbuf_printf(&text,
+                  "%" PRIu64 " layers, hidden %" PRIu64 ", %" PRIu64 " heads, %" PRIu64
+                  " key/value heads of %" PRIu64,
+                  m->num_layers, m->hidden_size, m->num_attention_heads, m->num_query_groups,
+                  m->kv_channels);
+    if (m->num_experts) strbuf_printf(&text, ", %" PRIu64 " experts", m->num_experts);
+    page_add_row(p, "model", text.data);
+    strbuf_release(&text);
+}
+
+static void add_side(const struct page *p, unsigned side)
+{
+    const struct side *s = &p->c->sides[side];
+    const struct checkpoint *k = &s->checkpoint;
+    strbuf_printf(p->out, "<section class=\"card\"><h3><i>%c</i><span>", side_letter(side));
+    page_add_escaped(p, k->path);
+    page_add(p, "</span></h3><dl>\n");
+    page_add_row(p, "format", k->format->name);
+    if (!s->stored_only) {
+        page_add_row(p, "family", k->family ? k->family : "not known");
+        if (k->format->has & FORMAT_LAYOUT)
+            page_add_row(p, "layout", layout_text(&k->layout, p->a));
+        if (k->training.iteration >= 0 || k->training.release)
+            page_add_row(p, "iteration",
+                         k->training.release
+                             ? "release"
+                             : arena_printf(p->a, "%" PRId64, k->training.iteration));
+        add_model(p, &k->config);
+    } else {
+        page_add_row(p, "names", "as stored");
+    }
+    page_add_row(p, "tensors",
+                 arena_printf(p->a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
+                              k->catalog.stored.num_files,
+                              k->catalog.stored.num_files == 1 ? "file" : "files"));
+    page_add(p, "</dl></section>\n");
+}
+
+static void add_field(const struct page *p, const char *field, const char *const values[2],
+                      const struct config_difference *d)
+{
+    page_add(p, !d                             ? "<tr>"
+                : d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">"
+                                               : "<tr class=\"harmless\">");
+    page_add_text_cell(p, "t", field);
+    page_add_text_cell(p, "s", values[0]);
+    page_add_text_cell(p, "s", values[1]);
+    page_add_text_cell(p, "s", d ? config_effect_words[d->effect] : "");
+    page_add(p, "</tr>\n");
+}
+
+static void begin_fields(const struct page *p)
+{
+    page_add(p, "<div class=\"scroll\" style=\"margin-top:10px\"><table><thead><tr><th>field</th>"
+                "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
+}
+
+/* What stands first where it makes the models compute different things. */
+static void add_computing_fields(const struct page *p)
+{
+    const struct config_comparison *x = &p->c->configs;
+    if (!x->num_computing) return;
+    begin_fields(p);
+    for (size_t i = 0; i < x->num_computing; i++)
+        add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
+    page_add(p, "</tbody></table></div>\n");
+}
+
+static bool is_listed(const struct config_comparison *x, const char *field)
+{
+    for (size_t i = 0; i < x->count; i++)
+        if (strcmp(x->differences[i].field, field) == 0) return true;
+    return false;
+}
+
+/* Fields that differ come first; those that neither model has are left out. */
+static void add_configs(const struct page *p)
+{
+    const struct side *s = p->c->sides;
+    const struct config_comparison *x = &p->c->configs;
+    static const struct scalar_style style = {10, "yes", "no", "-"};
+    if (s[0].stored_only || s[1].stored_only) return;
+    page_add(p, "<details><summary>Configs</summary>");
+    begin_fields(p);
+    for (size_t i = 0; i < x->count; i++)
+        add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
+    for (size_t i = 0; i < num_model_fields; i++) {
+        const struct field *f = &model_fields[i].field;
+        const struct scalar a = field_get(f, &s[0].checkpoint.config),
+                            b = field_get(f, &s[1].checkpoint.config);
+        const char *const values[] = {scalar_text(a, &style, p->a), scalar_text(b, &style, p->a)};
+        bool given = scalar_is_given(a) || scalar_is_given(b);
+        if (given && !is_listed(x, f->name)) add_field(p, f->name, values, NULL);
+    }
+    page_add(p, "</tbody></table></div></details>\n");
+}
+
+static void add_note(const struct page *p, const char *who, const char *text)
+{
+    strbuf_printf(p->out, "<li>%s", who);
+    page_add_escaped(p, text);
+    page_add(p, "</li>\n");
+}
+
+static void add_notes(const struct page *p)
+{
+    const struct checkpoint *a = &p->c->sides[0].checkpoint, *b = &p->c->sides[1].checkpoint;
+    if (!p->c->num_notes && !a->notes.count && !b->notes.count) return;
+    page_add(p, "<ul class=\"notes\">\n");
+    for (size_t i = 0; i < p->c->num_notes; i++)
+        add_note(p, "", p->c->notes[i]);
+    for (size_t i = 0; i < a->notes.count; i++)
+        add_note(p, "A: ", a->notes.lines[i]);
+    for (size_t i = 0; i < b->notes.count; i++)
+        add_note(p, "B: ", b->notes.lines[i]);
+    page_add(p, "</ul>\n");
+}
+
+/* ---- hints ---- */
+
+static void add_hints(const struct page *p)
+{
+    const struct comparison *c = p->c;
+    size_t without = 0;
+    if (compare_tensors_pass(c)) return;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        without += !outcome_passes(c->tensors[i].outcome) && !c->tensors[i].hint;
+    page_add(p, "<h2>Hints</h2>\n<ul class=\"hints\">\n");
+    for (size_t i = 0; i < c->num_hints; i++) {
+        page_add(p, "<li><span class=\"id\">");
+        page_add_escaped(p, c->hints[i].id);
+        page_add(p, "</span><span class=\"text\">");
+        page_add_escaped(p, c->hints[i].text);
+        page_add(p, "</span></li>\n");
+    }
+    if (without)
+        strbuf_printf(p->out,
+                      "<li class=\"none\"><span class=\"id\">unknown</span><span class=\"text\">no "
+                      "hint holds for %zu tensor%s</span></li>\n",
+                      without, plural(without));
+    page_add(p, "</ul>\n");
+}
+
+/* ---- the heat map ---- */
+
+/* One square: the tensors of one kind in one layer. */
+struct cell {
+    const struct compared *worst;
+    size_t num_tensors, num_different, num_within;
+};
+
+struct kind {
+    struct place place; /* of the first */
+    const char *label;
+    struct cell *cells; /* [num_layers]; one outside of layers */
+};
+
+struct heat_map {
+    struct kind *kinds;
+    size_t num_kinds;
+    size_t num_layers; /* of the longest stack */
+};
+
+enum {
+    MAX_COLUMNS = 512, /* layers of a heat map; what is numbered higher is shown in the last */
+    MAX_KINDS = 500,   /* rows of it */
+    LABEL_CHARS = 52,
+    CHAR_WIDTH = 7,
+    ROW_HEIGHT = 19,
+    MAP_WIDTH = 1108,
+};
+
+static int by_kind(const void *a, const void *b)
+{
+    const struct compared *x = *(const struct compared *const *)a,
+                          *y = *(const struct compared *const *)b;
+    int order = strcmp(x->place.stack ? x->place.stack : "", y->place.stack ? y->place.stack : "");
+    if (!order) order = strcmp(x->place.kind, y->place.kind);
+    if (order) return order;
+    return x < y ? -1 : x > y;
+}
+
+static size_t column_of(const struct compared *t)
+{
+    if (t->place.layer < 0) return 0;
+    return t->place.layer < MAX_COLUMNS ? (size_t)t->place.layer : MAX_COLUMNS - 1;
+}
+
+static void add_to_cell(struct cell *cell, const struct compared *t)
+{
+    bool passes = outcome_passes(t->outcome);
+    cell->num_tensors++;
+    cell->num_different += !passes;
+    cell->num_within += t->outcome == WITHIN;
+    bool worse = !cell->worst || (outcome_passes(cell->worst->outcome) && !passes) ||
+                 (!passes && compared_badness(t) > compared_badness(cell->worst));
+    if (worse) cell->worst = t;
+}
+
+/* Kinds in the order in which the model has them: that of their first tensor. */
+static int by_first_tensor(const void *a, const void *b)
+{
+    const struct kind *x = a, *y = b;
+    int order = place_compare(&x->place, &y->place);
+    const struct compared *s = x->cells[column_of(&(struct compared){.place = x->place})].worst,
+                          *t = y->cells[column_of(&(struct compared){.place = y->place})].worst;
+    bool both_in_layers = x->place.layer >= 0 && y->place.layer >= 0;
+    if (order && !both_in_layers) return order;
+    return s < t ? -1 : s > t;
+}
+
+static struct heat_map make_map(const struct page *p)
+{
+    struct comparison *c = p->c;
+    struct heat_map m = {.num_layers = 1};
+    const struct compared **sorted = arena_array(p->a, c->num_tensors, sizeof *sorted);
+    m.kinds = arena_array(p->a, MAX_KINDS, sizeof *m.kinds);
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        sorted[i] = &c->tensors[i];
+        if (column_of(sorted[i]) >= m.num_layers) m.num_layers = column_of(sorted[i]) + 1;
+    }
+    if (c->num_tensors) qsort(sorted, c->num_tensors, sizeof *sorted, by_kind);
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const struct compared *t = sorted[i];
+        bool new = !i || !place_same_kind(&sorted[i - 1]->place, &t->place);
+        if (new &&m.num_kinds == MAX_KINDS) break;
+        if (new)
+            m.kinds[m.num_kinds++] = (struct kind){
+                .place = t->place,
+                .label = place_kind_text(p->a, &t->place, c->main_stack),
+                .cells = arena_array(p->a, m.num_layers, sizeof(struct cell)),
+            };
+        add_to_cell(&m.kinds[m.num_kinds - 1].cells[column_of(t)], t);
+    }
+    if (m.num_kinds) qsort(m.kinds, m.num_kinds, sizeof *m.kinds, by_first_tensor);
+    return m;
+}
+
+static unsigned heat_of(double error)
+{
+    double step = floor(log10(error) + HEAT_STEPS - 1);
+    return step < 0 ? 0 : step >= HEAT_STEPS ? HEAT_STEPS - 1 : (unsigned)step;
+}
+
+static const char *cell_class(struct arena *a, const struct cell *cell)
+{
+    const struct compared *t = cell->worst;
+    if (!cell->num_different) return cell->num_within ? "within" : "same";
+    if (compared_badness(t) >= 1e299) return "odd";
+    return arena_printf(a, "h%u", heat_of(compared_badness(t)));
+}
+
+static void add_cell_title(const struct page *p, const struct cell *cell)
+{
+    const struct compared *t = cell->worst;
+    page_add(p, "<title>");
+    page_add_escaped(p, t->name);
+    if (cell->num_tensors > 1)
+        strbuf_printf(p->out, "\n%zu of %zu tensors like it differ", cell->num_different,
+                      cell->num_tensors);
+    if (cell->num_different)
+        strbuf_printf(p->out, "\nrelative error %s", badness_text(p->a, t));
+    else
+        strbuf_printf(p->out, "\n%s", outcome_names[t->outcome]);
+    if (t->hint) {
+        page_add(p, "\n");
+        page_add_escaped(p, t->hint->text);
+    }
+    page_add(p, "</title>");
+}
+
+static void add_kind(const struct page *p, const struct heat_map *m, size_t row, unsigned left,
+                     double width)
+{
+    const struct kind *k = &m->kinds[row];
+    unsigned top = (unsigned)row * ROW_HEIGHT;
+    size_t length = strlen(k->label);
+    strbuf_printf(p->out, "<text x=\"%u\" y=\"%u\" text-anchor=\"end\">", left - 8, top + 13);
+    page_add_escaped(p, length > LABEL_CHARS
+                            ? arena_printf(p->a, "..%s", k->label + length - LABEL_CHARS + 2)
+                            : k->label);
+    page_add(p, "</text>");
+    for (size_t i = 0; i < m->num_layers; i++) {
+        const struct cell *cell = &k->cells[i];
+        if (!cell->worst) continue;
+        strbuf_printf(p->out,
+                      "<rect class=\"%s\" x=\"%.1f\" y=\"%u\" width=\"%.1f\" height=\"%d\">",
+                      cell_class(p->a, cell), left + (double)i * width, top,
+                      width > 6 ? width - 1.5 : width, ROW_HEIGHT - 2);
+        add_cell_title(p, cell);
+        page_add(p, "</rect>");
+    }
+    page_add(p, "\n");
+}
+
+/* Numbers of layers below the columns, as many as there is room for. */
+static void add_layer_numbers(const struct page *p, const struct heat_map *m, unsigned left,
+                              double width)
+{
+    size_t step = 1;
+    unsigned top = (unsigned)m->num_kinds * ROW_HEIGHT + 14;
+    while ((double)step * width < 26)
+        step *= step == 2 || step == 20 ? 5 : 2;
+    for (size_t i = 0; i < m->num_layers; i += step)
+        strbuf_printf(p->out, "<text x=\"%.1f\" y=\"%u\" text-anchor=\"middle\">%zu</text>",
+                      left + ((double)i + 0.5) * width - 0.75, top, i);
+    strbuf_printf(p->out, "<text x=\"%u\" y=\"%u\" text-anchor=\"end\">layer</text>\n", left - 8,
+                  top);
+}
+
+static unsigned label_width(const struct heat_map *m)
+{
+    size_t longest = 6;
+    for (size_t i = 0; i < m->num_kinds; i++)
+        if (strlen(m->kinds[i].label) > longest) longest = strlen(m->kinds[i].label);
+    return (unsigned)(longest < LABEL_CHARS ? longest : LABEL_CHARS) * CHAR_WIDTH + 16;
+}
+
+static void add_legend_item(const struct page *p, const char *class, const char *text)
+{
+    strbuf_printf(p->out,
+                  "<span><svg width=\"14\" height=\"14\"><rect class=\"%s\" width=\"14\" "
+                  "height=\"14\"/></svg>%s</span>",
+                  class, text);
+}
+
+static void add_legend(const struct page *p)
+{
+    page_add(p, "<div class=\"legend\">");
+    add_legend_item(p, "same", "identical");
+    if (p->c->counts[WITHIN]) add_legend_item(p, "within", "within tolerance");
+    page_add(p, "<span>relative error 1e-8 <svg width=\"126\" height=\"14\">");
+    for (unsigned i = 0; i < HEAT_STEPS; i++)
+        strbuf_printf(p->out, "<rect class=\"h%u\" x=\"%u\" width=\"14\" height=\"14\"/>", i,
+                      i * 14);
+    page_add(p, "</svg> 1 and more</span>");
+    add_legend_item(p, "odd", "missing, another shape, no numbers, or NaN and Inf");
+    page_add(p, "</div>\n");
+}
+
+static void add_map(const struct page *p)
+{
+    struct heat_map m = make_map(p);
+    unsigned left = label_width(&m);
+    double width = ((double)MAP_WIDTH - left) / (double)m.num_layers;
+    if (width > 46) width = 46;
+    if (width < 7) width = 7;
+    if (!m.num_kinds) return;
+    strbuf_printf(p->out,
+                  "<h2>Where</h2>\n<div class=\"scroll map\"><svg width=\"%.0f\" height=\"%u\" "
+                  "role=\"img\" aria-label=\"relative error by layer and kind of tensor\">\n",
+                  left + (double)m.num_layers * width + 2, (unsigned)m.num_kinds * ROW_HEIGHT + 22);
+    for (size_t i = 0; i < m.num_kinds; i++)
+        add_kind(p, &m, i, left, width);
+    add_layer_numbers(p, &m, left, width);
+    page_add(p, "</svg></div>\n");
+    if (m.num_kinds == MAX_KINDS)
+        strbuf_printf(p->out, "<p>No more than %d kinds of tensors are drawn.</p>\n", MAX_KINDS);
+    add_legend(p);
+}
+
+/* ---- the table ---- */
+
+static void add_number_cell(const struct page *p, bool known, double value, const char *text)
+{
+    if (!known || isnan(value))
+        page_add(p, "<td class=\"n\" data-v=\"\"></td>");
+    else if (isinf(value))
+        strbuf_printf(p->out, "<td class=\"n\" data-v=\"Infinity\">%s</td>", text);
+    else
+        strbuf_printf(p->out, "<td class=\"n\" data-v=\"%.9g\">%s</td>", value, text);
+}
+
+/* Of all elements there is none; it stands with the worst. */
+static void add_distance_cell(const struct page *p, bool known, const struct statistics *s,
+                              double value, const char *text)
+{
+    if (statistics_cover_all(s))
+        add_number_cell(p, known, value, text);
+    else
+        add_number_cell(p, known, INFINITY, "nan");
+}
+
+static const char *both(struct arena *a, const char *x, const char *y)
+{
+    if (!x || !y) return x ? x : y;
+    return strcmp(x, y) ? arena_printf(a, "%s / %s", x, y) : x;
+}
+
+static const char *dtypes_of_both(const struct page *p, const struct compared *t)
+{
+    const struct tensor *x = t->tensors[0], *y = t->tensors[1];
+    return both(p->a, x ? dtypes_text(p->a, x) : NULL, y ? dtypes_text(p->a, y) : NULL);
+}
+
+static const char *shapes_text(const struct page *p, const struct compared *t)
+{
+    const struct tensor *x = t->tensors[0], *y = t->tensors[1];
+    return both(p->a, x ? shape_text(p->a, x->num_dims, x->shape) : NULL,
+                y ? shape_text(p->a, y->num_dims, y->shape) : NULL);
+}
+
+static void add_statistics(const struct page *p, const struct compared *t)
+{
+    const struct statistics *s = &t->statistics;
+    bool distances = t->counted && statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype);
+    bool ulps = distances && t->read[0]->dtype == t->read[1]->dtype;
+    double different = (double)statistics_different(s), error = statistics_relative_error(s),
+           cosine = statistics_cosine(s);
+    add_distance_cell(p, distances, s, error, number_text(p->a, error));
+    add_number_cell(p, t->counted, different, count_text(p->a, statistics_different(s)));
+    add_distance_cell(p, distances, s, s->max_difference, number_text(p->a, s->max_difference));
+    add_distance_cell(p, ulps, s, (double)s->max_ulp, count_text(p->a, s->max_ulp));
+    add_distance_cell(p, distances, s, cosine, arena_printf(p->a, "%.6f", cosine));
+    bool located = t->counted && s->first <= s->last && t->read[0] == t->tensors[0];
+    page_add_text_cell(
+        p, "s",
+        located ? coordinates_text(p->a, t->tensors[0]->num_dims, t->tensors[0]->shape, s->first)
+                : "");
+}
+
+static void add_hint_cell(const struct page *p, const struct hint *hint)
+{
+    page_add(p, "<td class=\"s\"");
+    if (hint) {
+        page_add(p, " title=\"");
+        page_add_escaped(p, hint->text);
+        page_add(p, "\"><span class=\"tag hint\">");
+        page_add_escaped(p, hint->id);
+        page_add(p, "</span></td>");
+    } else {
+        page_add(p, "></td>");
+    }
+}
+
+static void add_stored_names(const struct page *p, const char *label, const char *names)
+{
+    if (!names) return;
+    strbuf_printf(p->out, "<div class=\"stored\"><i>%s</i> ", label);
+    page_add_escaped(p, names);
+    page_add(p, "</div>");
+}
+
+/* The same on both sides is said once. */
+static void add_both_names(const struct page *p, const char *const names[2], const char *what)
+{
+    if (text_equal(names[0], names[1])) {
+        add_stored_names(p, arena_printf(p->a, "%s", what), names[0]);
+        return;
+    }
+    for (unsigned side = 0; side < 2; side++)
+        add_stored_names(p, arena_printf(p->a, "%s%s%c", what, *what ? " " : "", side_letter(side)),
+                         names[side]);
+}
+
+/* What the tensor is called in the files, which of them differ, and where first. */
+static void add_name_cell(const struct page *p, const struct compared *t)
+{
+    const char *names[2], *differing[2], *first[2];
+    for (unsigned side = 0; side < 2; side++) {
+        names[side] = stored_names_text(p->a, t, side);
+        differing[side] = names[side] ? differing_names_text(p->a, t, side) : NULL;
+        first[side] = names[side] && t->first_in[side] && !outcome_passes(t->outcome)
+                          ? first_stored_text(p->a, p->c, t, side)
+                          : NULL;
+    }
+    page_add(p, "<td class=\"t\">");
+    page_add_escaped(p, t->name);
+    add_both_names(p, names, "");
+    add_both_names(p, differing, "differ");
+    add_both_names(p, first, "first");
+    page_add(p, "</td>");
+}
+
+static void add_tensor(const struct page *p, const struct compared *t)
+{
+    static const char *const classes[] = {[IDENTICAL] = "ok", [WITHIN] = "mid"};
+    bool passes = outcome_passes(t->outcome);
+    strbuf_printf(p->out, "<tr%s>", passes ? " class=\"equal\"" : "");
+    add_name_cell(p, t);
+    strbuf_printf(p->out, "<td><span class=\"tag %s\">%s</span></td>",
+                  passes ? classes[t->outcome] : "bad", outcome_names[t->outcome]);
+    if (!p->plain) {
+        add_hint_cell(p, t->hint);
+        add_statistics(p, t);
+    }
+    page_add_text_cell(p, "s", dtypes_of_both(p, t));
+    page_add_text_cell(p, "s", shapes_text(p, t));
+    page_add(p, "</tr>\n");
+}
+
+static void add_tools(const struct page *p)
+{
+    page_add(p, "<h2>Tensors</h2>\n<div class=\"tools\"><input type=\"search\" id=\"filter\" "
+                "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
+                "type=\"checkbox\" id=\"all\"");
+    if (compare_tensors_pass(p->c)) page_add(p, " checked");
+    page_add(p, "> show passing tensors</label><span id=\"count\"></span></div>\n");
+}
+
+static void add_tensors(const struct page *p)
+{
+    add_tools(p);
+    page_add(p, "<div class=\"scroll tall\"><table id=\"tensors\"><thead "
+                "title=\"click to sort\"><tr><th>tensor</th>"
+                "<th>outcome</th>");
+    if (!p->plain)
+        page_add(p, "<th>hint</th><th class=\"n\">rel. error</th><th class=\"n\">differ</th>"
+                    "<th class=\"n\">max |a-b|</th><th class=\"n\">max ulp</th>"
+                    "<th class=\"n\">cosine</th><th>first</th>");
+    page_add(p, "<th>dtype</th><th>shape</th></tr></thead><tbody>\n");
+    for (size_t i = 0; i < p->c->num_tensors; i++)
+        add_tensor(p, &p->c->tensors[i]);
+    page_add(p, "</tbody></table></div>\n");
+}
+
+/* ---- the page ---- */
+
+static void add_environment(const struct page *p, const struct report_environment *e)
+{
+    page_add(p, "<footer><h2>Environment</h2><dl>\n");
+    page_add_row(p, "ferry", e->version);
+    page_add_row(p, "host", e->host);
+    page_add_row(p, "time", e->time);
+    page_add_row(p, "command", e->command);
+    page_add_row(
+        p, "took",
+        p->c ? arena_printf(p->a, "%.2f s, %s read", p->v->seconds, bytes_text(p->c->read_bytes))
+             : arena_printf(p->a, "%.2f s", p->v->seconds));
+    page_add(p, "</dl></footer>\n");
+}
+
+static void add_lines(const struct page *p, const char *const *lines)
+{
+    for (; *lines; lines++) {
+        page_add(p, *lines);
+        page_add(p, "\n");
+    }
+}
+
+/* What is said of the weights; nothing where B is a file of results. */
+static void add_comparison(const struct page *p)
+{
+    if (!p->c) return;
+    page_add(p, "<div class=\"cards\">\n");
+    add_side(p, 0);
+    add_side(p, 1);
+    page_add(p, "</div>\n");
+    add_configs(p);
+    add_notes(p);
+}
+
+static void add_weights(const struct page *p)
+{
+    if (!p->c) return;
+    add_map(p);
+    add_tensors(p);
+}
+
+static void add_head(const struct page *p)
+{
+    const struct verdict *v = p->v;
+    page_add(p,
+             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
+    page_add_escaped(p, is_by_forward(v) ? forward_word(v->forward) : verdict_word(v->c));
+    page_add(p, " - ferry verify</title>\n<style>\n");
+    add_lines(p, report_style);
+    page_add(p, "</style></head><body><main>\n<h1>ferry verify</h1>\n");
+}
+
+static void add_foot(const struct page *p, const struct report_environment *e)
+{
+    add_environment(p, e);
+    page_add(p, "</main>\n<script>\n");
+    add_lines(p, report_script);
+    page_add(p, "</script></body></html>\n");
+}
+
+void report_html(struct strbuf *out, const struct verdict *v, const struct report_environment *e)
+{
+    struct arena a;
+    arena_init(&a);
+    bool plain = v->c && v->c->counts[IDENTICAL] == v->c->num_tensors;
+    const struct page p = {out, v, v->c, &a, plain};
+    add_head(&p);
+    add_banner(&p);
+    if (v->c) {
+        add_computing_fields(&p);
+        add_hints(&p);
+    }
+    add_comparison(&p);
+    if (v->forward) report_forward(&p);
+    add_weights(&p);
+    add_foot(&p, e);
+    arena_release(&a);
+}

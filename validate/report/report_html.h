@@ -1,0 +1,16 @@
+/* report_html.h - a comparison as one page that needs nothing else: no network, no other file.
+ *
+ * Verdict, both sides and their configs, hints, a heat map of layers by kinds of tensors, a table
+ * of all tensors, and where and how it was made. Light or dark as the reader's system is. */
+#ifndef FERRY_VALIDATE_REPORT_REPORT_HTML_H
+#define FERRY_VALIDATE_REPORT_REPORT_HTML_H
+
+#include "validate/report/verdict.h"
+
+struct report_environment {
+    const char *version, *host, *time, *command;
+};
+
+void report_html(struct strbuf *out, const struct verdict *v, const struct report_environment *e);
+
+#endif

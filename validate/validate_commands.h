@@ -1,0 +1,9 @@
+/* validate_commands.h - the subcommands of this folder, one row each of ferry's table. */
+#ifndef FERRY_VALIDATE_VALIDATE_COMMANDS_H
+#define FERRY_VALIDATE_VALIDATE_COMMANDS_H
+
+#include "common/args.h"
+
+extern const struct command command_verify, command_digest;
+
+#endif

@@ -1,0 +1,432 @@
+/* verify_command.c - ferry verify: are two checkpoints the same, and if not, where and why not? */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/colour.h"
+#include "common/count.h"
+#include "common/file.h"
+#include "common/result.h"
+#include "common/version.h"
+#include "convert/cli/options.h"
+#include "validate/hints/hints.h"
+#include "validate/report/report_html.h"
+#include "validate/validate_commands.h"
+
+enum { USUAL_BATCH = 2 };
+#define NOT_GIVEN UINT64_MAX
+
+struct verify_flags {
+    struct forward_options forward; /* its flags have those of the source and of the output, too */
+    struct run_flags run;
+    bool runs;         /* --forward */
+    uint64_t max_ulp;  /* UINT64_MAX: not given */
+    double atol, rtol; /* NaN: not given */
+    struct arg_list only, ignore, ignore_config;
+    bool no_optim;
+    const char *report;
+};
+
+// clang-format off
+#define AT(field) offsetof(struct verify_flags, field)
+static const struct arg verify_args[] = {
+    {"--max-ulp", ARG_UINT_OR_0, AT(max_ulp), "N", NULL, "pass elements that are at most N steps of their dtype apart; of one dtype only"},
+    {"--atol", ARG_FLOAT, AT(atol), "X", NULL, "pass elements with |a - b| <= X + Y * |b|; default 0"},
+    {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "Y of --atol; default 0. Floats of two dtypes are compared by their values"},
+    {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare only the tensors whose name matches, or the name of a stored tensor that they are made of"},
+    {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose name matches, or the names of all stored tensors that they are made of"},
+    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out on both sides"},
+    {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "leave out the fields of the configs whose name matches (a glob), as rotary_base or 'rope_*'"},
+    {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write a report as an HTML page; a report of that name is replaced"},
+};
+static const struct arg forward_args[] = {
+    {"--forward", ARG_FLAG, AT(runs), NULL, NULL, "also run both on the same tokens and compare the results; B may be a file of results"},
+    {"--input-ids", ARG_TEXT, AT(forward.input_ids), "FILE", NULL, "safetensors file with input_ids [sequences, length]; default: those of B's results, else random ones"},
+    {"--batch --micro-batch-size", ARG_UINT, AT(forward.num_sequences), "N", NULL, "sequences of random tokens; default 2"},
+    {"--seq --seq-length", ARG_UINT, AT(forward.length), "N", NULL, "tokens of each; default 64, or as many as the model has positions for"},
+};
+static const struct arg_group verify_groups[] = {
+    {"Comparison", verify_args, COUNT(verify_args), 0},
+    {"Forward consistency", forward_args, COUNT(forward_args), 0},
+    {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(forward.flags.engine.layout)},
+    {"Engine of --forward", engine_args, NUM_PARALLEL_ARGS, AT(forward.flags.engine)},
+    {"Sources", source_args, NUM_SOURCE_ARGS, AT(forward.flags.source)},
+    {"Work", run_args, NUM_READ_ARGS, AT(run)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(forward.flags.output)},
+};
+// clang-format on
+
+static void set_defaults(void *options)
+{
+    struct verify_flags *f = options;
+    compute_defaults(&f->forward.flags);
+    f->forward.num_sequences = NOT_GIVEN;
+    f->run.max_memory = 256 << 20;
+    f->max_ulp = UINT64_MAX;
+    f->atol = f->rtol = NAN;
+}
+
+/* ---- what is asked for ---- */
+
+static enum status tolerance_of(const struct verify_flags *f, struct tolerance *out,
+                                struct error *err)
+{
+    *out = (struct tolerance){.by_ulps = f->max_ulp != UINT64_MAX,
+                              .by_bounds = !isnan(f->atol) || !isnan(f->rtol),
+                              .max_ulp = f->max_ulp,
+                              .atol = isnan(f->atol) ? 0 : f->atol,
+                              .rtol = isnan(f->rtol) ? 0 : f->rtol};
+    if (out->atol < 0 || out->rtol < 0)
+        return fail(err, ERR_USAGE, "--atol and --rtol cannot be negative");
+    return OK;
+}
+
+static enum status compare_options_of(const struct verify_flags *f, struct compare_options *out,
+                                      struct error *err)
+{
+    struct executor_options executor = executor_options_of(&f->run, &f->forward.flags.output);
+    *out = (struct compare_options){.only = &f->only,
+                                    .ignore = &f->ignore,
+                                    .ignore_config = &f->ignore_config,
+                                    .no_optim = f->no_optim,
+                                    .threads = executor.threads,
+                                    .max_memory = executor.max_memory,
+                                    .direct_io = executor.direct_io,
+                                    .progress = executor.progress};
+    return tolerance_of(f, &out->tolerance, err);
+}
+
+/* ---- what is said ---- */
+
+/* Names of files may stand in it. */
+static void print_note(const char *who, const char *text)
+{
+    fprintf(stderr, "note: %s", who);
+    for (; *text; text++)
+        if (iscntrl((unsigned char)*text))
+            fprintf(stderr, "\\x%02x", (unsigned)(unsigned char)*text);
+        else
+            putc(*text, stderr);
+    putc('\n', stderr);
+}
+
+static void print_all_notes(const struct comparison *c, const struct verify_flags *f)
+{
+    if (f->forward.flags.output.quiet) return;
+    for (unsigned side = 0; side < 2; side++) {
+        const struct checkpoint *k = &c->sides[side].checkpoint;
+        for (size_t i = 0; i < k->notes.count; i++)
+            print_note(side ? "B: " : "A: ", k->notes.lines[i]);
+    }
+    for (size_t i = 0; i < c->num_notes; i++)
+        print_note("", c->notes[i]);
+}
+
+/* ---- the report ---- */
+
+static const char page_begins[] = "<!DOCTYPE html>";
+
+/* That a file can be made beside the report, as file_replace_all() will: permissions alone do not
+ * tell (of root, of a file system that is read-only). */
+static enum status try_to_write(struct arena *a, const char *path, struct error *err)
+{
+    const char *folder = path_parent(a, path);
+    if (!path_is_folder(folder))
+        return fail(err, ERR_IO, "--report %s: there is no such folder", path);
+    char *temporary = path_join(a, folder, ".ferry-report-XXXXXX");
+    int fd = mkstemp(temporary);
+    if (fd < 0) return fail_errno(err, ERR_IO, "--report %s", path);
+    close(fd);
+    (void)unlink(temporary);
+    return OK;
+}
+
+/* Known before the work begins: whether the report can be written. It replaces a page only. */
+static enum status check_report(const char *path, struct error *err)
+{
+    struct arena a;
+    char head[sizeof page_begins] = "";
+    if (!*path) return fail(err, ERR_USAGE, "--report: the name of the file is empty");
+    arena_init(&a);
+    enum status st = try_to_write(&a, path, err);
+    arena_release(&a);
+    TRY(st);
+    if (!path_exists(path)) return OK;
+    FILE *f = path_is_file(path) ? fopen(path, "re") : NULL;
+    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f) fclose(f);
+    if (n == strlen(page_begins) && memcmp(head, page_begins, n) == 0) return OK;
+    return fail(err, ERR_EXISTS, "--report %s: it exists and is not a report", path);
+}
+
+/* The words of our own command line, as a shell would take them. */
+static const char *command_line(struct arena *a)
+{
+    struct strbuf text = {0};
+    char word[4096];
+    size_t length = 0;
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    for (int c; f && (c = getc(f)) != EOF;) {
+        if (c && length < sizeof word - 1) word[length++] = (char)c;
+        if (c) continue;
+        word[length] = '\0';
+        bool plain = length && strcspn(word, " \t\n'\"\\$`*?[]{}()<>|&;!#~") == length;
+        const char *quote = plain ? "" : "'";
+        strbuf_printf(&text, "%s%s%s%s", text.length ? " " : "", quote, word, quote);
+        length = 0;
+    }
+    if (f) fclose(f);
+    const char *out = arena_text(a, text.data ? text.data : "", text.length);
+    strbuf_release(&text);
+    return out;
+}
+
+static struct report_environment environment(struct arena *a)
+{
+    struct utsname host;
+    struct tm local;
+    char now_text[64] = "";
+    time_t now = time(NULL);
+    if (localtime_r(&now, &local))
+        strftime(now_text, sizeof now_text, "%Y-%m-%d %H:%M:%S %z", &local);
+    bool known = uname(&host) == 0;
+    return (struct report_environment){
+        .version = FERRY_VERSION,
+        .host = known ? arena_printf(a, "%s, %s %s, %s", host.nodename, host.sysname, host.release,
+                                     host.machine)
+                      : "",
+        .time = arena_printf(a, "%s", now_text),
+        .command = command_line(a),
+    };
+}
+
+static enum status write_report(const char *path, const struct verdict *v, struct error *err)
+{
+    struct strbuf page = {0};
+    struct arena a;
+    arena_init(&a);
+    struct report_environment e = environment(&a);
+    report_html(&page, v, &e);
+    enum status st = file_replace_all(path, page.data, page.length, false, err);
+    strbuf_release(&page);
+    arena_release(&a);
+    return st;
+}
+
+/* ---- the command ---- */
+
+static void print_verdict(const struct verdict *v, const struct output_flags *o)
+{
+    struct strbuf text = {0};
+    if (result_is_wanted()) result_set(verdict_json(v));
+    if (!o->json && !o->quiet) verdict_text(&text, v, o->verbose);
+    if (text.length) fputs(text.data, stdout);
+    strbuf_release(&text);
+}
+
+/* The verdict stands without hints, too. */
+static enum status find_hints(struct comparison *c, struct error *err)
+{
+    enum status st = hints_find(c, err);
+    if (st != ERR_MEMORY) return st;
+    compare_note(c, arena_printf(&c->arena, "hints were not looked for to the end: %s", err->text));
+    return OK;
+}
+
+static enum status tell(const struct verify_flags *f, const struct verdict *v, struct error *err)
+{
+    if (v->c) print_all_notes(v->c, f);
+    print_verdict(v, &f->forward.flags.output);
+    if (f->report) TRY(write_report(f->report, v, err));
+    if (verdict_passes(v)) return OK;
+    err->text[0] = '\0'; /* all is said */
+    return DIFFERENT;
+}
+
+/* What B is: a checkpoint, or results of one (sides is NULL). */
+struct subjects {
+    const char *const *paths;
+    const struct side *sides;
+    struct results *results;
+};
+
+static enum status run_forward(const struct verify_flags *f, const struct subjects *s,
+                               struct verdict *v, struct forward *forward, struct error *err)
+{
+    struct forward_options o = f->forward;
+    o.flags.engine.threads = f->run.threads;
+    if (o.num_sequences == NOT_GIVEN) o.num_sequences = USUAL_BATCH;
+    v->forward = forward;
+    return forward_run(forward, s->paths, &o, s->results, v->c, err);
+}
+
+/* What memory will hold as it is stored can be compared with what is stored. */
+static enum status digest_for_forward(const struct verify_flags *f, const struct subjects *s,
+                                      struct compare_options *o, struct error *err)
+{
+    struct engine_model model;
+    TRY(engine_model_of(s->paths[0], &f->forward.flags, &model, err));
+    o->digests = true;
+    o->digests_of = elem_dtype(model.options.elem);
+    return OK;
+}
+
+static enum status compare_weights(const struct verify_flags *f, const struct subjects *s,
+                                   struct comparison *c, struct error *err)
+{
+    struct compare_options o;
+    TRY(compare_options_of(f, &o, err));
+    if (f->runs) TRY(digest_for_forward(f, s, &o, err));
+    TRY(compare_run(c, s->sides, &o, err));
+    return find_hints(c, err);
+}
+
+static enum status compare_and_tell(const struct verify_flags *f, const struct subjects *s,
+                                    double start, struct error *err)
+{
+    struct comparison c = {0};
+    struct forward forward;
+    struct verdict v = {.c = s->sides ? &c : NULL, .coloured = colour_is_wanted(stdout)};
+    enum status st = s->sides ? compare_weights(f, s, &c, err) : OK;
+    if (!st && f->runs) st = run_forward(f, s, &v, &forward, err);
+    v.seconds = seconds_now() - start;
+    if (!st) st = tell(f, &v, err);
+    if (v.forward) forward_release(&forward);
+    if (s->sides) compare_release(&c);
+    return st;
+}
+
+static enum status compare_checkpoints(const struct verify_flags *f, const char *const *paths,
+                                       double start, struct error *err)
+{
+    struct sides_options open = {.no_optim = f->no_optim};
+    struct model_maps maps;
+    struct side sides[2];
+    TRY(source_options_of(&f->forward.flags.source, NULL, &open.source, err));
+    open.source.widest = true;
+    sides_init(sides);
+    enum status st = model_maps_load(&maps, f->forward.flags.source.model_map, err);
+    if (!st) st = sides_open(sides, paths, &open, &maps, err);
+    if (!st) st = compare_and_tell(f, &(struct subjects){paths, sides, NULL}, start, err);
+    sides_release(sides);
+    model_maps_release(&maps);
+    return st;
+}
+
+static enum status check_flags(const struct verify_flags *f, struct error *err)
+{
+    const struct forward_options *o = &f->forward;
+    bool made_up = o->length || o->num_sequences != NOT_GIVEN;
+    bool given = o->input_ids || made_up || layout_is_given(&o->flags.engine.layout);
+    if (given && !f->runs)
+        return fail(err, ERR_USAGE, "options of tokens and layouts need --forward");
+    if (o->input_ids && made_up)
+        return fail(err, ERR_USAGE, "--batch and --seq set random tokens: not with --input-ids");
+    return f->report ? check_report(f->report, err) : OK;
+}
+
+/* What results cannot be asked: they have tokens of their own, and no weights. */
+static enum status check_flags_of_results(const struct verify_flags *f, const char *path,
+                                          struct error *err)
+{
+    const struct forward_options *o = &f->forward;
+    if (o->length || o->num_sequences != NOT_GIVEN)
+        return fail(err, ERR_USAGE,
+                    "%s has results, which belong to their own input_ids or to those of "
+                    "--input-ids: --batch and --seq do not apply",
+                    path);
+    if (f->max_ulp != UINT64_MAX || !isnan(f->atol) || !isnan(f->rtol) || f->only.count ||
+        f->ignore.count || f->ignore_config.count || f->no_optim)
+        return fail(err, ERR_USAGE,
+                    "%s has results, no weights and no config: --max-ulp, --atol, --rtol, --only, "
+                    "--ignore, --ignore-config and --no-optim do not apply",
+                    path);
+    return OK;
+}
+
+/* A file of results is no checkpoint: what may have been meant. */
+static enum status hint_at_forward(const char *path, enum status st, struct error *err)
+{
+    struct results results = {0};
+    bool found = false;
+    char why[sizeof err->text];
+    if (st != ERR_UNSUPPORTED) return st;
+    memcpy(why, err->text, sizeof why);
+    results_open(&results, path, &found);
+    results_close(&results);
+    if (!found) return st;
+    return fail(err, st,
+                "%s has results of a model (logits or hidden states) and no weights: with "
+                "--forward they are compared with what A computes (%s)",
+                path, why);
+}
+
+static enum status verify(void *options, const char *const *positional, size_t num_positional,
+                          struct error *err)
+{
+    const struct verify_flags *f = options;
+    double start = seconds_now();
+    struct results results = {0};
+    bool stored = false, works = true;
+    (void)num_positional;
+    TRY(check_flags(f, err));
+    if (f->runs) TRY(engine_is_alone(&works, err));
+    if (!works) return OK;
+    if (f->runs) results_open(&results, positional[1], &stored);
+    enum status st = stored ? check_flags_of_results(f, positional[1], err) : OK;
+    if (!st && stored)
+        st = compare_and_tell(f, &(struct subjects){positional, NULL, &results}, start, err);
+    else if (!st)
+        st = compare_checkpoints(f, positional, start, err);
+    results_close(&results);
+    return f->runs ? st : hint_at_forward(positional[1], st, err);
+}
+
+const struct command command_verify = {
+    .name = "verify",
+    .summary =
+        "compare two checkpoints of any format and layout, bit by bit, and say why they differ",
+    .positional = "A B",
+    .text =
+        "Exit code 0: both sides have the same tensors, with the same dtype, shape and bits, and "
+        "no field of the configs differs that changes what is computed (rotary_base, "
+        "layernorm_epsilon, heads, ...). Exit code 1: they differ; then it is shown where, by how "
+        "much, and, if it can be proven, why: transposed, q, k and v in another order or swapped, "
+        "gate and up swapped, rows added, one added, only rounding, ... A hint is shown only if "
+        "all elements confirm it.\n\n"
+        "With a tolerance, elements pass that are within --max-ulp or within --atol and --rtol. "
+        "NaN passes against NaN only, an infinity against itself only. Integers have no "
+        "tolerance.\n\n"
+        "Checkpoints of families that Ferry knows are compared by logical tensors, under the names "
+        "of Megatron-Core; the names in the files of A and B stand beside them. All others, and "
+        "single files, are compared by stored names, and of their config.json all members count "
+        "but those that are harmless in any model (dropout, dtype, ids of special tokens, ...). A "
+        "config that contradicts its own tensors, and optimizer state on both sides that cannot "
+        "be read, are errors (exit code 3). Rows of vocabulary padding are left out.\n\n"
+        "With --forward both are also run on the same tokens. The inputs of each layer, the final "
+        "norm, the logits and the loss are compared, and so are the weights in the memory of the "
+        "ranks that run them (of a GPU with --device cuda). Exit code 0: the results are identical "
+        "or differ by no more than rounding explains, the configs do not differ, and weights in "
+        "memory differ only as their files do: in dtype, or within the tolerance. How much "
+        "rounding explains is measured: A is computed a second time in a finer type (or, if the "
+        "sides are stored in two dtypes, in a coarser one). In models with experts a few tokens "
+        "may differ more, as they do in that second run. If the results differ, the first layer "
+        "and op that do are named. B may also be a safetensors file of results: input_ids, logits, "
+        "hidden.N, final_norm, loss.\n\n"
+        "  ferry verify Llama-3.2-1B ckpt\n"
+        "  ferry verify a.safetensors b.safetensors --max-ulp 1 --ignore '*norm*' --report "
+        "differences.html\n"
+        "  ferry verify Llama-3.2-1B ckpt --forward --tp 2\n"
+        "  ferry verify Llama-3.2-1B logits.safetensors --forward",
+    .groups = verify_groups,
+    .num_groups = COUNT(verify_groups),
+    .options_bytes = sizeof(struct verify_flags),
+    .defaults = set_defaults,
+    .run = verify,
+};
