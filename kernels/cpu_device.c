@@ -123,7 +123,7 @@ static enum status cpu_timer_mark(void *timer, size_t mark, struct error *err)
 }
 
 static enum status cpu_timer_seconds(void *timer, size_t from, size_t to, double *seconds,
-                                 struct error *err)
+                                     struct error *err)
 {
     const double *marks = timer;
     (void)err;
@@ -131,7 +131,8 @@ static enum status cpu_timer_seconds(void *timer, size_t from, size_t to, double
     return OK;
 }
 
-static const struct device_timers timers = {cpu_timer_create, free, cpu_timer_mark, cpu_timer_seconds};
+static const struct device_timers timers = {cpu_timer_create, free, cpu_timer_mark,
+                                            cpu_timer_seconds};
 
 const struct device cpu_device = {.name = "cpu",
                                   .is_host = true,

@@ -14,6 +14,7 @@
 #include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/numbers.h"
 #include "common/result.h"
 #include "convert/cli/arrival.h"
 #include "convert/cli/contents.h"

@@ -10,6 +10,7 @@
 #include "common/checked.h"
 #include "common/count.h"
 #include "common/json.h"
+#include "common/numbers.h"
 #include "common/result.h"
 #include "convert/cli/convert_commands.h"
 #include "convert/cli/inspect_internal.h"

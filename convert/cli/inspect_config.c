@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/numbers.h"
 #include "convert/cli/inspect_internal.h"
 #include "convert/cli/options.h"
 

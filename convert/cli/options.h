@@ -45,9 +45,4 @@ MUST_CHECK enum status source_options_of(const struct source_flags *f, const cha
 /* Prints notes to stderr from number `first` on, a line each, unless quiet. */
 void print_notes(const struct notes *n, size_t first, bool quiet);
 
-/* "2.47 GB", in decimal units. Static text of a few calls. */
-const char *bytes_text(uint64_t bytes);
-/* "1,235,814,400". Likewise. */
-const char *grouped_text(uint64_t n);
-
 #endif

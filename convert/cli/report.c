@@ -7,6 +7,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/numbers.h"
 #include "convert/cli/options.h"
 #include "convert/format.h"
 #include "convert/megatron/megatron_target.h"

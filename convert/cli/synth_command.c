@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/count.h"
 #include "common/json.h"
+#include "common/numbers.h"
 #include "common/result.h"
 #include "convert/cli/contents.h"
 #include "convert/cli/convert_commands.h"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "common/host_memory.h"
+#include "common/numbers.h"
 
 static uint64_t size_or(uint64_t size, uint64_t otherwise)
 {

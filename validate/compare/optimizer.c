@@ -1,6 +1,6 @@
 #include "validate/compare/optimizer.h"
 
-#include "convert/cli/options.h"
+#include "common/numbers.h"
 
 bool optimizer_has_tensors(const struct checkpoint *c)
 {

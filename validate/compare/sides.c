@@ -5,6 +5,7 @@
 
 #include "common/checked.h"
 #include "common/json.h"
+#include "common/numbers.h"
 #include "convert/format.h"
 #include "convert/open.h"
 #include "formats/hf_folder.h"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "common/memory.h"
+#include "common/numbers.h"
 #include "common/text.h"
-#include "convert/cli/options.h"
 #include "convert/format.h"
 #include "validate/compare/stored_names.h"
 #include "validate/hints/hints.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/colour.h"
-#include "convert/cli/options.h"
+#include "common/numbers.h"
 #include "convert/cli/report.h"
 #include "convert/format.h"
 #include "validate/report/tensor_table.h"
