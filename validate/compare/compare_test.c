@@ -1,6 +1,7 @@
 #include "validate/compare/compare.h"
 
 #include "common/count.h"
+#include "validate/compare/stored_names.h"
 #include "validate/report/verdict.h"
 #include "validate/testing_validate.h"
 

@@ -1,14 +1,33 @@
 #include "validate/compare/stored_names.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "common/map.h"
 #include "common/strbuf.h"
 #include "validate/compare/parts.h"
-#include "validate/report/verdict.h"
 
 enum { SHOWN_NAMES = 6 /* of one tensor, between braces */ };
+
+const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t *shape,
+                             uint64_t index)
+{
+    struct strbuf text = {0};
+    uint64_t stride = 1;
+    for (unsigned d = 0; d < num_dims; d++)
+        stride *= shape[d];
+    strbuf_add_char(&text, '[');
+    for (unsigned d = 0; d < num_dims; d++) {
+        stride = shape[d] ? stride / shape[d] : 0;
+        strbuf_printf(&text, "%s%" PRIu64, d ? ", " : "", stride ? index / stride : 0);
+        index = stride ? index % stride : 0;
+    }
+    strbuf_add_char(&text, ']');
+    const char *out = arena_text(a, text.data, text.length);
+    strbuf_release(&text);
+    return out;
+}
 
 /* ---- many names in one ---- */
 

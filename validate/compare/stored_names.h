@@ -41,4 +41,8 @@ struct stored_line {
  * comparison's arena. */
 struct stored_line *stored_lines(struct comparison *c, size_t *count);
 
+/* "[12, 3]": the coordinates of element `index` in a tensor of this shape; in arena a. */
+const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t *shape,
+                             uint64_t index);
+
 #endif

@@ -1,4 +1,4 @@
-/* hint_lines.c - hints of many tensors in few sentences. */
+/* hint_lines.c - stores the hint of a tensor; sums up the hints of many tensors in few lines. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,15 @@
 #include "validate/hints/hints_internal.h"
 
 enum { MAX_KIND_LINES = 4 /* of one hint; more kinds of tensors are told in one line */ };
+
+const char moved_id[] = "moved";
+
+void set_hint(struct comparison *c, struct compared *t, const char *id, const char *text)
+{
+    struct hint *hint = arena_alloc(&c->arena, sizeof *hint);
+    *hint = (struct hint){id, text};
+    t->hint = hint;
+}
 
 void hint_line_push(struct comparison *c, const char *id, const char *text,
                     const struct compared *const *tensors, size_t n)

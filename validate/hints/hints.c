@@ -1,12 +1,12 @@
+/* hints.c - finds the hints of all tensors that differ: what the counts prove first, then claims.
+ */
 #include "validate/hints/hints.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 
 #include "ckpt/scan.h"
 #include "common/checked.h"
-#include "common/count.h"
 #include "common/memory.h"
 #include "common/threads.h"
 #include "validate/hints/hints_internal.h"
@@ -17,13 +17,6 @@ enum {
     BATCH = 2048,       /* tensors whose claims are kept at a time */
     OPEN_FILES = 256,
 };
-
-void set_hint(struct comparison *c, struct compared *t, const char *id, const char *text)
-{
-    struct hint *hint = arena_alloc(&c->arena, sizeof *hint);
-    *hint = (struct hint){id, text};
-    t->hint = hint;
-}
 
 /* ---- constants and zeros: the numbers tell ---- */
 
@@ -155,106 +148,6 @@ static size_t list_attempts(struct comparison *c, struct attempt *out)
     for (size_t i = 0; i < c->num_tensors; i++)
         if (is_worth_trying(&c->tensors[i])) out[n++] = (struct attempt){.of = &c->tensors[i]};
     return n;
-}
-
-/* ---- proofs ---- */
-
-static bool is_possible(const struct claim *c, double factor)
-{
-    return c->factors.low <= factor && factor <= c->factors.high;
-}
-
-/* Embeddings and scores are scaled by roots of these sizes. */
-static bool settle_for_root(const struct comparison *c, struct claim *claim)
-{
-    const struct model_config *m = &c->sides[0].checkpoint.config;
-    const struct {
-        const char *name;
-        uint64_t size;
-    } sizes[] = {{"hidden_size", m->hidden_size}, {"kv_channels", m->kv_channels}};
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        double root = sqrt((double)sizes[i].size);
-        if (sizes[i].size < 2 || !(is_possible(claim, root) || is_possible(claim, 1 / root)))
-            continue;
-        claim->root_of = sizes[i].name;
-        claim->factor = is_possible(claim, root) ? root : 1 / root;
-        return true;
-    }
-    return false;
-}
-
-/* Chooses the next of the factors that are left; false where there is none worth telling. */
-static bool settle(const struct comparison *c, struct claim *claim)
-{
-    bool first = !claim->settled;
-    claim->root_of = NULL;
-    claim->settled = true;
-    claim->proven = false;
-    if (first && settle_for_root(c, claim)) return true;
-    claim->factor = factors_candidate(&claim->factors, claim->num_candidates++);
-    return claim->factor != 0 && claim->factor != 1;
-}
-
-/* The next claim of an attempt that may still be proven; NULL: none. */
-static struct claim *next_claim(const struct attempt *a)
-{
-    return a->next < a->num_claims ? a->claims[a->next] : NULL;
-}
-
-static size_t gather_claims(struct attempt *attempts, size_t num_attempts, struct claim **out)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < num_attempts; i++) {
-        struct claim *c = next_claim(&attempts[i]);
-        if (!c) continue;
-        out[n++] = c;
-        if (c->also && !c->also->proven) out[n++] = c->also;
-    }
-    return n;
-}
-
-static const char *proven_text(struct comparison *c, const struct claim *claim)
-{
-    char other = side_letter(1 - claim->from), from = side_letter(claim->from);
-    if (claim->also && claim->also->proven) return arena_printf(&c->arena, "%s", claim->text_also);
-    if (claim->text) return arena_printf(&c->arena, "%s", claim->text);
-    if (claim->root_of)
-        return arena_printf(&c->arena, "%c is %c times %.9g (%ssqrt(%s))", other, from,
-                            claim->factor, claim->factor < 1 ? "1 / " : "", claim->root_of);
-    if (claim->transform == SCALE)
-        return arena_printf(&c->arena, "%c is %c times %.9g", other, from, claim->factor);
-    return arena_printf(&c->arena, "each row of %c is that of %c times a factor of its own", other,
-                        from);
-}
-
-/* What is next for an attempt whose claim was read through. */
-static void conclude(struct comparison *c, struct attempt *a)
-{
-    struct claim *claim = next_claim(a);
-    if (!claim) return;
-    bool wants_factor = claim->transform == SCALE && claim->settled != claim->proven;
-    if (wants_factor && settle(c, claim)) return;
-    if (claim->proven && !wants_factor) {
-        set_hint(c, a->of, arena_printf(&c->arena, "%s", claim->id), proven_text(c, claim));
-        a->of->moved_from = claim->source;
-        a->next = a->num_claims;
-    } else {
-        a->next++;
-    }
-}
-
-enum status attempts_prove(struct comparison *c, struct attempt *attempts, size_t num_attempts,
-                           struct error *err)
-{
-    struct claim **claims = must_calloc(2 * num_attempts + 1, sizeof(struct claim *));
-    enum status st = OK;
-    for (size_t n; !st && (n = gather_claims(attempts, num_attempts, claims));) {
-        st = claims_prove(c, claims, n, err);
-        for (size_t i = 0; i < num_attempts && !st; i++)
-            conclude(c, &attempts[i]);
-    }
-    free(claims);
-    return st;
 }
 
 /* ---- the whole ---- */

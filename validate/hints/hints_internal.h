@@ -1,11 +1,12 @@
-/* hints_internal.h - what is shared by hints.c, hint_tries.c, moves.c and the lines of both. */
+/* hints_internal.h - what the files of hints.h share. Calls go downwards in this order: hints.c,
+ * moves.c, hint_tries.c and attempts_prove.c, move_lines.c, hint_lines.c. */
 #ifndef FERRY_VALIDATE_HINTS_HINTS_INTERNAL_H
 #define FERRY_VALIDATE_HINTS_HINTS_INTERNAL_H
 
 #include "validate/hints/claims.h"
 #include "validate/hints/hints.h"
 
-/* A tensor, and claims about it that held where they were tried, the likeliest first. */
+/* A tensor, and the claims about it that held on a few elements, the likeliest first. */
 struct attempt {
     struct compared *of;
     struct claim **claims;
@@ -13,10 +14,10 @@ struct attempt {
     size_t next; /* the claim to be proven */
 };
 
-/* What threads work with while they try. */
+/* Memory and open files of the threads that try claims. */
 struct workshop {
     struct comparison *c;
-    struct attempt *attempts; /* those that are being tried */
+    struct attempt *attempts; /* the batch that is being tried */
     unsigned num_workers;
     struct arena *arenas;     /* [num_workers] of claims and their tensors */
     struct sampler *samplers; /* [num_workers] */

@@ -15,8 +15,6 @@ enum {
     MAX_SOURCES = 4,     /* of one tensor that are compared with it */
 };
 
-const char moved_id[] = "moved";
-
 /* A tensor of one side that may have moved. */
 struct moving {
     struct compared *of;

@@ -5,6 +5,7 @@
 
 #include "common/count.h"
 #include "validate/report/report_page.h"
+#include "validate/report/texts.h"
 
 enum {
     CHART_WIDTH = 1110,

@@ -14,6 +14,7 @@
 #include "validate/hints/hints.h"
 #include "validate/report/report_page.h"
 #include "validate/report/report_style.h"
+#include "validate/report/texts.h"
 
 /* 58,720,256 */
 static const char *count_text(struct arena *a, uint64_t n)

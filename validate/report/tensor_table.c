@@ -8,7 +8,7 @@
 #include "common/map.h"
 #include "common/text.h"
 #include "validate/compare/stored_names.h"
-#include "validate/report/verdict.h"
+#include "validate/report/texts.h"
 
 enum { SHOWN_TENSORS = 20, SHOWN_NAMES = 10, LONGEST_NAME = 80 };
 

@@ -1,7 +1,6 @@
 #include "validate/report/verdict.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +9,7 @@
 #include "convert/cli/report.h"
 #include "convert/format.h"
 #include "validate/report/tensor_table.h"
+#include "validate/report/texts.h"
 
 enum { SHOWN_HINTS = 20, SHOWN_PLACES = 40 };
 
@@ -32,53 +32,6 @@ const char *verdict_word(const struct comparison *c)
     if (!compare_tensors_pass(c)) return "DIFFERENT";
     if (!compare_configs_pass(c)) return "CONFIGS DIFFER";
     return c->counts[WITHIN] ? "within tolerance" : "identical";
-}
-
-const char *number_text(struct arena *a, double x)
-{
-    if (isnan(x)) return "-";
-    if (isinf(x)) return x < 0 ? "-inf" : "inf";
-    return arena_printf(a, "%.3g", x);
-}
-
-const char *badness_text(struct arena *a, const struct compared *t)
-{
-    if (t->outcome == ONLY_IN_A || t->outcome == ONLY_IN_B || t->outcome == SHAPE_DIFFERS)
-        return outcome_names[t->outcome];
-    if (!t->counted || !statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype))
-        return t->outcome == DTYPE_DIFFERS ? "dtype" : "bits";
-    if (t->statistics.unpaired) return "NaN or Inf";
-    return number_text(a, statistics_relative_error(&t->statistics));
-}
-
-const char *dtypes_text(struct arena *a, const struct tensor *t)
-{
-    uint64_t dtypes = stored_dtypes(t);
-    const char *text = NULL;
-    for (int d = 0; d < NUM_DTYPES; d++) {
-        if (!(dtypes >> d & 1)) continue;
-        text = text ? arena_printf(a, "%s and %s", text, dtype_infos[d].name) : dtype_infos[d].name;
-    }
-    return text;
-}
-
-const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t *shape,
-                             uint64_t index)
-{
-    struct strbuf text = {0};
-    uint64_t stride = 1;
-    for (unsigned d = 0; d < num_dims; d++)
-        stride *= shape[d];
-    strbuf_add_char(&text, '[');
-    for (unsigned d = 0; d < num_dims; d++) {
-        stride = shape[d] ? stride / shape[d] : 0;
-        strbuf_printf(&text, "%s%" PRIu64, d ? ", " : "", stride ? index / stride : 0);
-        index = stride ? index % stride : 0;
-    }
-    strbuf_add_char(&text, ']');
-    const char *out = arena_text(a, text.data, text.length);
-    strbuf_release(&text);
-    return out;
 }
 
 static void add_dtypes(struct strbuf *out, const struct side *s)

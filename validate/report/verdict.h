@@ -33,13 +33,6 @@ cJSON *verdict_json(const struct verdict *v);
 
 /* "hf, llama, iteration 1000, TP2 PP4, 2.47 GB, BF16"; in the comparison's arena. */
 const char *side_text(struct comparison *c, unsigned side);
-/* "BF16", "BF16 and F32": what a tensor's parts are stored in; in the arena. */
-const char *dtypes_text(struct arena *a, const struct tensor *t);
-/* "[12, 3]": where element `index` stands in a tensor of this shape. */
-const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t *shape,
-                             uint64_t index);
-/* Three digits of a number that may be infinite, or not known: "-". In the arena. */
-const char *number_text(struct arena *a, double x);
 
 /* What differs in a layer, in the embeddings, in the head. */
 struct place_sum {
@@ -49,7 +42,5 @@ struct place_sum {
 };
 /* In the order of the model; in the comparison's arena. */
 struct place_sum *sum_places(struct comparison *c, size_t *count);
-/* "1.2e-05", "shape", "only in A" */
-const char *badness_text(struct arena *a, const struct compared *t);
 
 #endif
