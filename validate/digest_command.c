@@ -137,7 +137,7 @@ static void known_release(struct known *k)
 enum { NUM_CONFIG_LINES = 2 };
 static const char *const config_lines[NUM_CONFIG_LINES] = {"config.args", "config"};
 
-/* What a checkpoint holds: its lines, and sums of what its config says, "" for none. */
+/* The digest lines of a checkpoint, and two digests of its config; "": none. */
 struct found {
     struct tensor_digest *digests;
     size_t count;
@@ -174,7 +174,7 @@ static enum status find_all(struct found *x, const struct checkpoint *c,
 
 /* ---- comparing ---- */
 
-/* One line that is not as the list has it; NULL where one of the two has no such line. */
+/* A line that differs from the list; NULL: missing on that side. */
 struct odd_line {
     const char *name, *expected, *found;
 };
@@ -187,7 +187,7 @@ struct checking {
     struct arena *a;
 };
 
-/* Lines that not everybody has count only where both do. */
+/* Optional lines are compared only if both sides have them. */
 static bool may_be_missing(const struct checking *x, const char *name)
 {
     for (int i = 0; i < NUM_CONFIG_LINES; i++)
@@ -206,7 +206,7 @@ static void check_line(struct checking *x, const char *name, const char *expecte
             (struct odd_line){name, expected, found};
 }
 
-/* text: the lines that were found; it is taken apart. */
+/* text: the lines that were found; modified. */
 static void compare(struct checking *x, char *text)
 {
     const struct known *k = x->known;

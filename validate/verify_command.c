@@ -132,8 +132,8 @@ static void print_all_notes(const struct comparison *c, const struct verify_flag
 
 static const char page_begins[] = "<!DOCTYPE html>";
 
-/* That a file can be made beside the report, as file_replace_all() will: permissions alone do not
- * tell (of root, of a file system that is read-only). */
+/* Checks that a file can be created beside the report, as file_replace_all() does: permissions
+ * alone do not tell (of root, of a file system that is read-only). */
 static enum status try_to_write(struct arena *a, const char *path, struct error *err)
 {
     const char *folder = path_parent(a, path);
@@ -147,7 +147,7 @@ static enum status try_to_write(struct arena *a, const char *path, struct error 
     return OK;
 }
 
-/* Known before the work begins: whether the report can be written. It replaces a page only. */
+/* Checks before the work begins that the report can be written. It replaces HTML files only. */
 static enum status check_report(const char *path, struct error *err)
 {
     struct arena a;
@@ -245,11 +245,11 @@ static enum status tell(const struct verify_flags *f, const struct verdict *v, s
     print_verdict(v, &f->forward.flags.output);
     if (f->report) TRY(write_report(f->report, v, err));
     if (verdict_passes(v)) return OK;
-    err->text[0] = '\0'; /* all is said */
+    err->text[0] = '\0'; /* the verdict was printed */
     return DIFFERENT;
 }
 
-/* What B is: a checkpoint, or results of one (sides is NULL). */
+/* A, and B: a checkpoint, or stored results (then sides is NULL). */
 struct subjects {
     const char *const *paths;
     const struct side *sides;
@@ -266,7 +266,7 @@ static enum status run_forward(const struct verify_flags *f, const struct subjec
     return forward_run(forward, s->paths, &o, s->results, v->c, err);
 }
 
-/* What memory will hold as it is stored can be compared with what is stored. */
+/* Requests digests of tensors that are loaded without a cast, to compare memory with the files. */
 static enum status digest_for_forward(const struct verify_flags *f, const struct subjects *s,
                                       struct compare_options *o, struct error *err)
 {
@@ -331,7 +331,8 @@ static enum status check_flags(const struct verify_flags *f, struct error *err)
     return f->report ? check_report(f->report, err) : OK;
 }
 
-/* What results cannot be asked: they have tokens of their own, and no weights. */
+/* Refuses options that do not apply to stored results, which have their own tokens and no weights.
+ */
 static enum status check_flags_of_results(const struct verify_flags *f, const char *path,
                                           struct error *err)
 {
@@ -350,7 +351,7 @@ static enum status check_flags_of_results(const struct verify_flags *f, const ch
     return OK;
 }
 
-/* A file of results is no checkpoint: what may have been meant. */
+/* If B is a file of results and --forward is missing, the error suggests --forward. */
 static enum status hint_at_forward(const char *path, enum status st, struct error *err)
 {
     struct results results = {0};

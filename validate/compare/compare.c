@@ -62,8 +62,8 @@ static bool all_parts_match(const struct arg_list *globs, const struct tensor *t
     return t && t->num_stored_names && num_parts_matched(globs, t) == t->num_stored_names;
 }
 
-/* One stored part is enough to be compared; to be left out all of one side have to match, for the
- * others would go unseen with it. */
+/* --only selects a tensor if one stored part matches. --ignore leaves it out only if all stored
+ * parts of a side match, since the other parts would be left out with it. */
 static bool is_wanted(const struct compare_options *o, const struct compared *t)
 {
     if (o->only && o->only->count && !globs_match(o->only, t->name) &&
@@ -166,7 +166,7 @@ static enum status pair_tensors(struct comparison *c, struct error *err)
 
 /* ---- scans ---- */
 
-/* What one task found, to be added up in the order of the tensor's elements. */
+/* The statistics of one task, joined later in the order of the elements. */
 struct partial {
     struct partial *next;
     size_t item;
@@ -198,7 +198,7 @@ static void show_progress(struct comparing *x, size_t item, uint64_t count)
     progress_add(x->progress, count * element_bytes(&x->items[item]));
 }
 
-/* Takes up the tensors that are wanted; how many bytes they have on both sides. */
+/* Adds the wanted tensors to the scan; returns their bytes on both sides. */
 static uint64_t take_up(struct comparing *x, struct comparison *c,
                         bool (*wanted)(const struct compared *t))
 {
@@ -326,7 +326,7 @@ static bool can_be_counted(const struct compared *t)
            statistics_exist(a->dtype, b->dtype);
 }
 
-/* Steps are those of one dtype, and bounds are of any. */
+/* max_ulp applies to two tensors of one dtype; atol and rtol apply to all. */
 static struct tolerance tolerance_for(const struct comparison *c, const struct compared *t)
 {
     struct tolerance out = c->options.tolerance;
@@ -481,7 +481,7 @@ static void note_optimizer(struct comparison *c, unsigned side)
                                      side_letter(side), o->kind, why));
 }
 
-/* Too few or too many: told even where both sides are so. */
+/* Missing and unexpected tensors: noted even if both sides have the same. */
 static void note_names(struct comparison *c, unsigned side)
 {
     const struct checkpoint *k = &c->sides[side].checkpoint;

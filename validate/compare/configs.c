@@ -13,7 +13,7 @@ const char *const config_effect_words[] = {[EFFECT_COMPUTES] = "changes what is 
                                            [EFFECT_HARMLESS] = "no logit depends on it",
                                            [EFFECT_UNSAID] = "not given on one side"};
 
-/* Beside those of MODEL_FIELDS. */
+/* Fields of config_difference.h that MODEL_FIELDS does not have. */
 static const char *const list_fields[] = {"moe_layers", "window_layers", "beyond"};
 
 /* ---- fields of models that Ferry knows ---- */
@@ -65,8 +65,8 @@ static bool is_harmless(const char *path)
     return false;
 }
 
-/* What is not given is null or false, where it has a default that does nothing. */
-static bool says_nothing(const cJSON *value)
+/* A missing member equals null and false: most defaults switch a feature off. */
+static bool is_null_or_false(const cJSON *value)
 {
     return !value || cJSON_IsNull(value) || cJSON_IsFalse(value);
 }
@@ -74,7 +74,7 @@ static bool says_nothing(const cJSON *value)
 static enum config_effect effect_of(const char *path, const cJSON *x, const cJSON *y)
 {
     if (is_harmless(path)) return EFFECT_HARMLESS;
-    return says_nothing(x) && says_nothing(y) ? EFFECT_UNSAID : EFFECT_COMPUTES;
+    return is_null_or_false(x) && is_null_or_false(y) ? EFFECT_UNSAID : EFFECT_COMPUTES;
 }
 
 static const char *member_text(struct arena *a, const cJSON *value)
@@ -119,7 +119,7 @@ static void compare_objects(struct members *m, const char *prefix, const cJSON *
             compare_member(m, arena_printf(m->a, "%s%s", prefix, i->string), NULL, i);
 }
 
-/* Whether both are folders of which no map says what their config.json means. */
+/* Whether the members of two config.json are compared: two folders, one without a model map. */
 static bool go_by_members(const struct side sides[2])
 {
     if (sides[0].reading == AS_FILE || sides[1].reading == AS_FILE) return false;
@@ -138,7 +138,7 @@ static struct members compare_members(const struct side sides[2], struct arena *
 
 /* ---- both ---- */
 
-/* All that differ, whatever the user wants to know of them. */
+/* All differences, before --ignore-config. */
 static size_t list_differences(const struct side sides[2], struct arena *a,
                                struct config_difference **out)
 {
@@ -176,7 +176,7 @@ enum status configs_check_ignored(const struct arg_list *ignore, const struct si
     return OK;
 }
 
-/* Those that compute come first. */
+/* Adds the differences that change what is computed, or the others. */
 static void add_of(struct config_comparison *out, const struct config_difference *all, size_t count,
                    const struct arg_list *ignore, bool computing)
 {

@@ -1,10 +1,9 @@
-/* configs.h - in which fields the configs of two checkpoints differ, less what the user does not
- * want to know.
+/* configs.h - the fields in which the configs of two checkpoints differ, without those that
+ * --ignore-config names.
  *
- * Of families that Ferry knows these are the fields of their model config. Of folders that go by
- * the names of their files they are the members of their config.json, "text_config.rope_theta":
- * what these mean is not known, so all count but those that are harmless in any model. Single files
- * have none. */
+ * Families with a model map: fields of the model config. Other folders: members of config.json,
+ * such as "text_config.rope_theta"; Ferry does not know their meaning, so every member counts but
+ * those that are harmless in any model. Single files have no config. */
 #ifndef FERRY_VALIDATE_COMPARE_CONFIGS_H
 #define FERRY_VALIDATE_COMPARE_CONFIGS_H
 
@@ -13,9 +12,9 @@
 #include "validate/compare/sides.h"
 
 struct config_comparison {
-    struct config_difference *differences; /* those that compute first */
+    struct config_difference *differences; /* those that change what is computed come first */
     size_t count;
-    size_t num_computing; /* models that differ in these compute different things */
+    size_t num_computing; /* how many change what is computed */
 };
 
 extern const char *const config_effect_ids[]; /* "computes", "harmless", "unsaid" */
@@ -31,7 +30,7 @@ MUST_CHECK enum status configs_check_ignored(const struct arg_list *ignore,
 struct config_comparison configs_compare(const struct side sides[2], const struct arg_list *ignore,
                                          struct arena *a);
 
-/* What is said of a difference that computes nothing else, as a note. In the arena. */
+/* The note on a difference that does not change what is computed; in the arena. */
 const char *configs_note_text(struct arena *a, const struct config_difference *d);
 
 #endif

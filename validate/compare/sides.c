@@ -42,7 +42,7 @@ static bool has_no_iterations(const char *path)
     return format && !(format->has & FORMAT_ITERATIONS);
 }
 
-/* What one side is told: a Hugging Face folder has no iterations, and most have a config.json. */
+/* The options of one side: a Hugging Face folder has no iterations, and most have a config.json. */
 static struct source_options options_for(const char *path, const struct source_options *o,
                                          uint64_t vocab_size)
 {
@@ -64,7 +64,7 @@ static enum status open_side(struct side *s, const char *path, const struct sour
     return st;
 }
 
-/* The side that does not know its vocabulary is opened again with that of the other. */
+/* Opens a side without a vocabulary size again, with that of the other side. */
 static enum status share_vocabulary(struct side sides[2], const char *const paths[2],
                                     const struct source_options *o, const struct model_maps *maps,
                                     struct error *err)
@@ -206,14 +206,14 @@ static bool have_a_name_in_common(const struct side sides[2])
     return found;
 }
 
-/* Why a side goes by the names of its files: the last note that opening it made. */
+/* Why a side is compared by stored names: the last note of its opening. */
 static const char *reason(const struct side *s)
 {
     const struct checkpoint *c = &s->checkpoint;
     return s->stored_only && c->notes.count ? c->notes.lines[c->notes.count - 1] : NULL;
 }
 
-/* Of two that were refused: then their files are all that there is to compare. */
+/* Whether two sides that cannot be read as models have equal config.json files. */
 static bool same_configs(const struct side sides[2])
 {
     cJSON *a = side_config_json(&sides[0]), *b = side_config_json(&sides[1]);
@@ -223,10 +223,10 @@ static bool same_configs(const struct side sides[2])
     return same;
 }
 
-/* What cannot be read as the model that it says it is may well have the stored names of the other
- * side: that makes no model of it. A single file has no config that could say otherwise, and of
- * what Ferry cannot read on both sides, as of a kind of rope that it does not know, the files are
- * all that there is to compare. Tensors that are not what the config says are no model of any kind.
+/* Whether stored names may be compared although side i was refused. Equal stored names alone do not
+ * make two models equal, so a side whose config is refused is an error. Exceptions: the other side
+ * is a single file, which has no config; or both sides are refused with equal configs (an unknown
+ * kind of rope, say). Tensors that contradict their config (AS_CONTRADICTS) are an error otherwise.
  */
 static bool may_go_by_stored_names(const struct side sides[2], unsigned i)
 {
@@ -260,7 +260,7 @@ static enum status list_by_stored_names(struct side sides[2], bool optimizer, st
                 why ? why : "");
 }
 
-/* Of a side whose optimizer would be compared with that of the other. */
+/* Refuses optimizer state of side i that cannot be read. */
 static enum status check_optimizer(const struct side sides[2], unsigned i, struct error *err)
 {
     const struct checkpoint *c = &sides[i].checkpoint;
@@ -273,7 +273,7 @@ static enum status check_optimizer(const struct side sides[2], unsigned i, struc
                 o->unread ? o->unread : "");
 }
 
-/* Whether both have an optimizer to compare; where both have one, it must have been read. */
+/* The optimizer is compared if both sides have one; then both must be readable. */
 static enum status choose_optimizer(const struct side sides[2], bool *optimizer, struct error *err)
 {
     const struct checkpoint *a = &sides[0].checkpoint, *b = &sides[1].checkpoint;

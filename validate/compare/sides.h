@@ -6,8 +6,8 @@
  * unless that would hide that one of them is not what its config says (AS_REFUSED,
  * AS_CONTRADICTS).
  *
- * Not listed, but counted: vocabulary padding (NAME.padding), and the optimizer where only one side
- * has its state, or where nobody wants it compared. State that cannot be read is not "none". */
+ * Not listed, but counted: vocabulary padding (NAME.padding), and the optimizer if only one side
+ * has it or if --no-optim is given. State that cannot be read counts as present. */
 #ifndef FERRY_VALIDATE_COMPARE_SIDES_H
 #define FERRY_VALIDATE_COMPARE_SIDES_H
 

@@ -77,8 +77,8 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
 {
     if (d->not_finite) return DISAGREE;
     if (!d->different) return AGREE_BIT_FOR_BIT;
-    return d->rows_beyond <= r->strays && d->rms_within <= r->rms ? AGREE_BUT_FOR_ROUNDING
-                                                                  : DISAGREE;
+    return d->rows_beyond <= r->outliers && d->rms_within <= r->rms ? AGREE_BUT_FOR_ROUNDING
+                                                                    : DISAGREE;
 }
 
 /* ---- what rounding explains ---- */
@@ -86,11 +86,11 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
 const char *const elem_names[NUM_ELEM_TYPES] = {
     [ELEM_F32] = "f32", [ELEM_F64] = "f64", [ELEM_BF16] = "bf16"};
 
-/* What explains the rounding of arithmetic in a type: the distance to the run in a finer one; of
- * the finest, the same distance of a coarser one, scaled. Sums in another order may be further
- * apart than that, so it counts several times. In bf16, where everything is some per cent apart, 8
- * times would explain too much: A is once that distance from what is true, another program of other
- * roundings up to twice. */
+/* The rounding of arithmetic in a type is measured as the difference to a run in `beside`, a finer
+ * type; for f64, a coarser one whose difference is scaled. Sums in another order may differ more,
+ * so the difference is multiplied by a factor. In bf16 a factor of 8 would hide errors, since all
+ * results differ by some per cent: A differs from the exact result by one difference, and another
+ * program by up to two. */
 static const struct {
     enum elem_type beside;
     double scale, factor, by_another, unit;
@@ -144,9 +144,10 @@ static struct yardstick yardstick_of_arithmetic(enum elem_type computed, bool by
     return y;
 }
 
-/* A token that goes to another expert is as far away as experts are apart, however small the
- * rounding was that sent it there; how many go is in proportion to the rounding, so the mean grows
- * with its root. In models of many layers with experts most tokens go elsewhere in one of them. */
+/* A token that is routed to another expert differs as much as the experts do, however small the
+ * rounding. The number of such tokens is proportional to the rounding, so the root mean square
+ * grows with the root of the rounding. With many layers of experts, most tokens change expert in
+ * some. */
 static void allow_for_experts(struct yardstick *y)
 {
     size_t n = strlen(y->text);
@@ -174,7 +175,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median over rows of the distance of their furthest element. */
+/* The median over rows of the largest difference in the row. */
 static double median_of_rows(const struct array *a, const struct array *b)
 {
     double *most = must_calloc(a->rows + 1, sizeof *most);
@@ -188,13 +189,13 @@ static double median_of_rows(const struct array *a, const struct array *b)
     return median;
 }
 
-/* Rounding takes the furthest row about twice as far as most; a token of another expert goes
- * twenty times as far, and five times those that attend to it. */
-enum { STRAY = 4, ONE_OF = 4 };
+/* In multiples of the median row: rounding alone gives rows up to about 2, a token of another
+ * expert about 20, tokens that attend to it about 5. */
+enum { OUTLIER = 4, ONE_OF = 4 };
 
-/* Where so many rows of A's second run have strayed, how many of B may: twice its root is what
- * chance adds in 19 of 20 cases. */
-static uint64_t strays_allowed(double expected, uint64_t rows)
+/* The outliers that B may have, given those expected from A's second run: chance adds less than
+ * twice the root of the expected number in 19 of 20 cases. */
+static uint64_t outliers_allowed(double expected, uint64_t rows)
 {
     return min_u64((uint64_t)(expected + 2 * sqrt(expected + 1)), rows / ONE_OF);
 }
@@ -202,7 +203,7 @@ static uint64_t strays_allowed(double expected, uint64_t rows)
 struct difference difference_of_second_run(const struct yardstick *y, const struct array *a,
                                            const struct array *second_run)
 {
-    const double far = y->experts ? STRAY * median_of_rows(a, second_run) : INFINITY;
+    const double far = y->experts ? OUTLIER * median_of_rows(a, second_run) : INFINITY;
     return difference_of(a, second_run, &(struct rounding){.max = far});
 }
 
@@ -211,7 +212,7 @@ struct rounding rounding_of(const struct yardstick *y, const struct difference *
     const struct difference *d = second_run;
     struct rounding r = {.max = fmax(y->max * d->max_within, y->least * d->largest),
                          .rms = fmax(y->rms * d->rms_within, y->least * d->rms_a)};
-    if (y->experts) r.strays = strays_allowed(y->max * (double)d->rows_beyond, d->rows);
+    if (y->experts) r.outliers = outliers_allowed(y->max * (double)d->rows_beyond, d->rows);
     return r;
 }
 

@@ -21,11 +21,11 @@ static inline double array_at(const struct array *a, uint64_t i)
     return a->wide ? ((const double *)a->data)[i] : (double)((const float *)a->data)[i];
 }
 
-/* Distances that rounding explains: of one element, and the root of their mean square. So many rows
- * may be further apart: a rounding has sent their tokens to other experts. */
+/* The differences that rounding explains: of one element (max), and the root of the mean square. Up
+ * to `outliers` rows may exceed max: rows of tokens that a rounding has routed to other experts. */
 struct rounding {
     double max, rms;
-    uint64_t strays;
+    uint64_t outliers;
 };
 
 struct difference {
@@ -59,7 +59,7 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
 struct yardstick {
     enum elem_type elem; /* of the second run */
     double max, rms, least;
-    bool experts;   /* tokens may stray, in the second run as in B */
+    bool experts;   /* rounding may route tokens to other experts, in the second run and in B */
     char text[512]; /* the same in a sentence */
 };
 
@@ -68,7 +68,7 @@ extern const char *const elem_names[NUM_ELEM_TYPES]; /* "f32" */
 /* Half a step of numbers at 1, relatively: 2^-11 of F16. 0: no floats, or not rounded to. */
 double dtype_unit(enum dtype d);
 
-/* What two sides are, and so what may set them apart. */
+/* Properties of two sides on which their rounding depends. */
 struct sides_rounding {
     enum elem_type computed; /* both */
     /* Where they are stored in two dtypes, the coarser one; else anything that is not coarser than
@@ -79,12 +79,12 @@ struct sides_rounding {
 };
 struct yardstick yardstick_choose(const struct sides_rounding *s);
 
-/* How far A's second run, of A's shape, is from A. With experts, the rows that are several times
- * further away than most are those beyond the rounding: they have strayed. */
+/* The difference between A and its second run, of the same shape. With experts, rows that differ
+ * several times as much as the median row are counted as outliers (rows_beyond). */
 struct difference difference_of_second_run(const struct yardstick *y, const struct array *a,
                                            const struct array *second_run);
-/* What explains how far B may be from A; strays of A's second run tell how many B may have, with
- * what chance may add. */
+/* How far B may be from A. The outliers of A's second run, and an allowance for chance, limit those
+ * of B. */
 struct rounding rounding_of(const struct yardstick *y, const struct difference *second_run);
 
 /* ---- logits ---- */

@@ -141,15 +141,15 @@ static void another_program_rounds_for_itself(void **state)
     assert_true(near(yardstick_choose(&s).max, 8));
 }
 
-/* Of those that do not stray the mean is judged. */
-static void a_token_may_stray_to_another_expert(void **state)
+/* The mean is taken over rows that are not outliers. */
+static void a_token_may_be_routed_to_another_expert(void **state)
 {
     (void)state;
     enum { ROWS = 20 };
     float a[ROWS] = {0}, b[ROWS] = {0.0625f};
     const struct array x = floats(a, ROWS, 1), y = floats(b, ROWS, 1);
     const struct rounding strict = {.max = 0.1, .rms = 0.05},
-                          loose = {.max = 0.1, .rms = 0.05, .strays = 2};
+                          loose = {.max = 0.1, .rms = 0.05, .outliers = 2};
     b[3] = b[7] = 100;
     struct difference d = difference_of(&x, &y, &loose);
     assert_int_equal(d.rows_beyond, 2);
@@ -162,15 +162,15 @@ static void a_token_may_stray_to_another_expert(void **state)
     d = difference_of(&x, &y, &loose);
     assert_int_equal(agreement_of(&d, &loose), DISAGREE);
 
-    for (size_t i = 4; i < ROWS; i++) /* many that are a little away, beside one that strays */
+    for (size_t i = 4; i < ROWS; i++) /* many that are a little away, beside one outlier */
         b[i] = 0.0625f;
     d = difference_of(&x, &y, &loose);
     assert_int_equal(d.rows_beyond, 1);
     assert_int_equal(agreement_of(&d, &loose), DISAGREE);
 }
 
-/* What has strayed does not tell how far rounding goes, but how many may. */
-static void strays_of_the_second_run_do_not_loosen_what_the_others_may(void **state)
+/* Outliers do not raise the limit of the rounding, only the allowed number of outliers. */
+static void outliers_of_the_second_run_do_not_raise_the_rounding(void **state)
 {
     (void)state;
     enum { ROWS = 40 };
@@ -183,18 +183,18 @@ static void strays_of_the_second_run_do_not_loosen_what_the_others_may(void **st
     struct difference d = difference_of_second_run(&experts, &x, &y);
     struct rounding r = rounding_of(&experts, &d);
     assert_true(r.max == 1 && r.rms == 2 * d.rms);
-    assert_int_equal(r.strays, 2); /* chance */
+    assert_int_equal(r.outliers, 2); /* chance */
     second[5] = 20;
     d = difference_of_second_run(&experts, &x, &y);
     r = rounding_of(&experts, &d);
     assert_true(d.max == 20 && r.max == 1 && r.rms < 1);
-    assert_int_equal(r.strays, 5);
+    assert_int_equal(r.outliers, 5);
     second[6] = second[7] = second[8] = second[9] = 20;
     d = difference_of_second_run(&experts, &x, &y);
-    assert_int_equal(rounding_of(&experts, &d).strays, ROWS / 4); /* never more */
+    assert_int_equal(rounding_of(&experts, &d).outliers, ROWS / 4); /* never more */
     d = difference_of_second_run(&dense, &x, &y);
     r = rounding_of(&dense, &d);
-    assert_true(r.max == 40 && r.strays == 0);
+    assert_true(r.max == 40 && r.outliers == 0);
 }
 
 /* A flip is as large in f16 as in bf16; there are fewer. */
@@ -268,8 +268,8 @@ int main(void)
         cmocka_unit_test(arithmetic_is_measured_by_a_finer_type),
         cmocka_unit_test(a_coarser_dtype_is_measured_by_bf16),
         cmocka_unit_test(another_program_rounds_for_itself),
-        cmocka_unit_test(a_token_may_stray_to_another_expert),
-        cmocka_unit_test(strays_of_the_second_run_do_not_loosen_what_the_others_may),
+        cmocka_unit_test(a_token_may_be_routed_to_another_expert),
+        cmocka_unit_test(outliers_of_the_second_run_do_not_raise_the_rounding),
         cmocka_unit_test(experts_may_be_chosen_otherwise),
         cmocka_unit_test(what_happens_to_be_exact_may_be_rounded_still),
         cmocka_unit_test(divergence_and_top_1_are_those_of_the_formula),

@@ -44,7 +44,7 @@ static const struct forward_output *first_that_disagrees(const struct forward_ou
     return NULL;
 }
 
-/* The output before it is known, too, and agrees. */
+/* Whether B has the output just before it, which agrees: so the difference starts here. */
 static bool is_pinned(const struct forward *f, const struct forward_output *o)
 {
     return o == f->outputs.items || o[-1].compared;
@@ -59,7 +59,7 @@ void divergence_find(struct forward *f)
 
 /* ---- the sentence ---- */
 
-/* Which tokens it is, where it is not all. */
+/* Which tokens differ; "" if all do. */
 static const char *rows_text(struct forward *f, const struct forward_output *o)
 {
     uint64_t row = o->b.first_row;
@@ -84,7 +84,7 @@ static const char *layer_text(struct forward *f)
                         rows_text(f, d->op));
 }
 
-/* Results without all of the hidden states. */
+/* The text if B lacks the hidden states just before the first difference. */
 static const char *gap_text(struct forward *f)
 {
     const struct forward_output *first = f->divergence.first, *o = first - 1;

@@ -12,11 +12,11 @@
 #include "common/progress.h"
 #include "validate/forward/forward_internal.h"
 
-/* Who takes outputs, and where to. */
+/* Where the outputs of a run go: context of the visitors. */
 struct taking {
     struct forward *f;
     struct forward_outputs *to;
-    bool is_part; /* ops of a layer: what only one side has is no mistake */
+    bool is_part; /* ops of one layer: an op that only one side has is not an error */
 };
 
 static struct forward_output *find(const struct forward_outputs *o, const char *name)
@@ -60,8 +60,8 @@ static enum status keep(void *context, const struct collected *c, struct error *
     return OK;
 }
 
-/* What stands in front of all experts does not. */
-static bool may_stray(const struct forward_output *o)
+/* The embedding comes before all experts, so routing cannot change it. */
+static bool may_have_outliers(const struct forward_output *o)
 {
     return strcmp(o->name, "hidden.0") != 0;
 }
@@ -74,7 +74,7 @@ static enum status measure(void *context, const struct collected *c, struct erro
     struct forward_output *o = find(t->to, c->name);
     if (!o || o->a.rows != c->rows || o->a.columns != c->columns)
         return fail(err, ERR_OURS, "A has another %s when it runs a second time", c->name);
-    y.experts &= may_stray(o);
+    y.experts &= may_have_outliers(o);
     o->second_run = difference_of_second_run(&y, &o->a, &second);
     o->rounding = rounding_of(&y, &o->second_run);
     return OK;
@@ -98,7 +98,7 @@ static enum status compare_weight(void *context, const struct tensor_digest *d, 
     return OK;
 }
 
-/* Some logits, as many of each token and of each position as chance has it. */
+/* Samples logits at an odd step, so that the tokens and positions are mixed. */
 static void choose_points(struct forward *f, const struct array *a, const struct array *b)
 {
     uint64_t count = a->rows * a->columns, step = (count / MOST_POINTS + 1) | 1;
@@ -147,7 +147,7 @@ static enum status compare(void *context, const struct collected *c, struct erro
     return OK;
 }
 
-/* What is stored of layers that A has not is not passed over: B is of another model. */
+/* Stored outputs of layers that A lacks are an error: B is another model. */
 static enum status check_stored(const struct taking *t, struct error *err)
 {
     const struct stored *all = &t->f->results->opened.checkpoint.catalog.stored;
@@ -186,9 +186,9 @@ static enum status add_loss(struct forward *f, struct error *err)
     return OK;
 }
 
-/* Where no logit is further away than r, the logarithm of a sum of their exponentials is not, too;
- * so the loss is at most 2 r away, and somebody else may have rounded it to f32. (What strays add
- * is known when B's logits are.) */
+/* If no logit differs by more than r, their log-sum-exp differs by at most r, and the loss by at
+ * most 2 r; 0x1p-22 allows for a loss that was rounded to f32. compare_loss() adds the share of
+ * outlier tokens, which is known once B's logits are. */
 static void measure_loss(struct forward *f)
 {
     const struct forward_output *logits = find(&f->outputs, "logits");
@@ -228,8 +228,8 @@ static enum status only_batch(void *context, uint64_t number, struct batch *b, b
     return OK;
 }
 
-/* A Hugging Face folder has its own config.json and no iterations. A side that does not know its
- * vocabulary has been told it when it was opened for the weights. */
+/* The source flags of one side. A Hugging Face folder has its own config.json and no iterations;
+ * the vocabulary size is the one that sides_open() has found. */
 static struct source_flags source_for(const char *path, const struct source_flags *flags,
                                       const struct side *opened)
 {
@@ -252,8 +252,8 @@ struct running {
     struct pass_options pass;
 };
 
-/* What takes what comes out of a run, and what is in memory before it (NULL: nothing does). */
-struct takers {
+/* Visitors of the outputs of a run, and of the weights in memory before it (NULL: none). */
+struct visitors {
     pass_visit *visit;
     weights_visit *visit_weights;
 };
@@ -271,7 +271,7 @@ const char *forward_loading_text(struct forward *f, enum forward_run run, bool f
 }
 
 static enum status run_side(const struct running *r, enum forward_run run,
-                            const struct takers *takers, struct taking *t, struct error *err)
+                            const struct visitors *visitors, struct taking *t, struct error *err)
 {
     unsigned side = run == RUN_OF_B;
     const char *path = t->f->paths[side];
@@ -280,9 +280,9 @@ static enum status run_side(const struct running *r, enum forward_run run,
     struct forward_request q = {.pass = r->pass,
                                 .shape = t->f->batch,
                                 .next = only_batch,
-                                .visit = takers->visit,
-                                .visit_weights = takers->visit_weights,
-                                .keeps_results = takers->visit == keep,
+                                .visit = visitors->visit,
+                                .visit_weights = visitors->visit_weights,
+                                .keeps_results = visitors->visit == keep,
                                 .context = t};
     TRY(engine_model_of(path, &r->options->flags, &q.model, err));
     q.model.source = &source;
@@ -293,33 +293,33 @@ static enum status run_side(const struct running *r, enum forward_run run,
     return st ? fail_in(err, "%c", side ? 'B' : 'A') : OK;
 }
 
-/* NaN that come out of B, and not of A, are a difference. */
+/* NaN in the outputs of B alone is a difference, not an error. */
 static enum status run_b(const struct running *r, struct taking *t, struct error *err)
 {
-    const struct takers takers = {compare, t->is_part ? NULL : compare_weight};
+    const struct visitors visitors = {compare, t->is_part ? NULL : compare_weight};
     if (t->f->results) return compare_stored(t, err);
-    enum status st = run_side(r, RUN_OF_B, &takers, t, err);
+    enum status st = run_side(r, RUN_OF_B, &visitors, t, err);
     if (st != ERR_NUMERIC) return st;
     t->f->broken = arena_printf(&t->f->arena, "%s", err->text);
     return OK;
 }
 
-/* A token that strays takes some of those behind it along, so strays come in bunches, in one layer
- * of A's second run and in another of B: what one output may have, all may. */
-static void pool_strays(struct forward *f, struct forward_outputs *list)
+/* An outlier token makes outliers of tokens that attend to it, in one layer of A's second run and
+ * in another layer of B. So all outputs may have as many outliers as the output with the most. */
+static void share_outliers(struct forward *f, struct forward_outputs *list)
 {
     for (size_t i = 0; i < list->count; i++)
-        f->strays = max_u64(f->strays, list->items[i].rounding.strays);
+        f->outliers = max_u64(f->outliers, list->items[i].rounding.outliers);
     for (size_t i = 0; i < list->count; i++)
-        if (may_stray(&list->items[i])) list->items[i].rounding.strays = f->strays;
+        if (may_have_outliers(&list->items[i])) list->items[i].rounding.outliers = f->outliers;
 }
 
 static enum status run_a(const struct running *r, struct taking *t, struct error *err)
 {
-    const struct takers first = {keep, t->is_part ? NULL : keep_weight}, second = {measure, NULL};
+    const struct visitors first = {keep, t->is_part ? NULL : keep_weight}, second = {measure, NULL};
     TRY(run_side(r, FIRST_OF_A, &first, t, err));
     TRY(run_side(r, SECOND_OF_A, &second, t, err));
-    pool_strays(t->f, t->to);
+    share_outliers(t->f, t->to);
     return OK;
 }
 
@@ -365,7 +365,7 @@ static enum status check_sides(const struct forward *f, const struct side *sides
     return check_size(f, "vocab_size", a->vocab_size, b->vocab_size, err);
 }
 
-/* Where the same tensor has two dtypes, the coarser one; the coarsest of those. */
+/* The coarsest dtype among tensors that A and B store in two dtypes; F64 if there is none. */
 static enum dtype coarsest_of_sides(const struct side *sides)
 {
     struct map names = {0};
@@ -385,7 +385,7 @@ static enum dtype coarsest_of_sides(const struct side *sides)
     return coarsest;
 }
 
-/* What A is, where it was not opened to compare weights. */
+/* Opens A to check it, if it was not opened to compare weights. */
 static enum status open_a(struct forward *f, const struct source_flags *flags, bool *experts,
                           struct error *err)
 {

@@ -27,7 +27,7 @@ struct forward_options {
         length; /* of tokens made up; length 0: 64, or as many as there can be */
 };
 
-/* One output of A, and how far it is away. */
+/* One output of A, and its differences from the second run and from B. */
 struct forward_output {
     const char *name; /* "hidden.3", "logits", "loss"; "layers.3.qkv" */
     struct array a;
@@ -45,7 +45,7 @@ struct forward_outputs {
 
 enum { MOST_POINTS = 4000 };
 
-/* What is wrong where. */
+/* Where the results start to differ. */
 struct divergence {
     const struct forward_output *first; /* the first output of the model that disagrees */
     const struct forward_output *op;    /* the first of its layer's ops; NULL: not known */
@@ -56,21 +56,21 @@ struct divergence {
 struct forward {
     struct arena arena;
     const char *paths[2];
-    struct results *results; /* B's, where it is a file of them; else NULL */
+    struct results *results; /* B, if it is a file of results; else NULL */
     struct batch batch;
     int32_t *ids;        /* [num_sequences, length], on the heap */
     const char *ids_are; /* "at random, seed 1" */
     enum elem_type elem; /* that both are computed in */
     struct yardstick yardstick;
-    uint64_t strays;                     /* tokens of any output that may be further away */
+    uint64_t outliers;                   /* tokens of an output that may exceed the rounding */
     struct loaded loaded;                /* the weights of both */
     struct forward_outputs outputs, ops; /* ops: of divergence.layer */
     struct logits_statistics logits;     /* rows 0: not compared */
     double losses[2];                    /* NaN: not known */
     float points[MOST_POINTS][2];        /* some logits, A's and B's */
     size_t num_points;
-    uint64_t logits_columns;  /* of which they are */
-    const char *broken;       /* why nothing came out of B: NaN; else NULL */
+    uint64_t logits_columns;  /* columns of the logits that the points are from */
+    const char *broken;       /* why B has no results, such as NaN; else NULL */
     enum agreement agreement; /* of the outputs */
     struct divergence divergence;
     double seconds;
@@ -86,14 +86,14 @@ void forward_release(struct forward *f);
 /* Of the outputs, and of the weights in memory. */
 enum agreement forward_agreement(const struct forward *f);
 
-/* What it says: "forward: identical: ..", tables where it is DIFFERENT; verbose: always. */
+/* Text: "forward: identical: ..", and tables if DIFFERENT; verbose: always with tables. */
 const char *forward_word(const struct forward *f);
 const char *forward_id(const struct forward *f); /* the word in small letters, for JSON */
 void forward_line(struct strbuf *out, const struct forward *f);
 void forward_text(struct strbuf *out, const struct forward *f, bool coloured, bool verbose);
 void forward_json(cJSON *o, const struct forward *f);
 
-/* What an op of a layer is made by, for people: "the query, key and value projection". */
+/* The op in words: "the projection to queries, keys and values". */
 const char *forward_op_text(const char *name);
 extern const char *const agreement_names[]; /* "identical" */
 

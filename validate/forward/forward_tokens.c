@@ -27,7 +27,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Learned positions end; all others go on for ever. */
+/* Only learned positions limit the length. */
 static uint64_t usual_length(const struct side *sides)
 {
     uint64_t length = USUAL_LENGTH;
@@ -75,7 +75,7 @@ static enum status read_file(struct forward *f, const char *path, struct error *
                 f->batch.num_sequences, f->batch.length);
 }
 
-/* Results of other tokens are no results of these. */
+/* Stored results are valid for their own input_ids only. */
 static enum status check_same_ids(const struct forward *f, struct error *err)
 {
     struct token_ids t;

@@ -59,7 +59,7 @@ void forward_line(struct strbuf *out, const struct forward *f)
 }
 
 /* Of the output that has most of them, where all agrees. */
-static void strays_text(struct strbuf *out, const struct forward *f)
+static void outliers_text(struct strbuf *out, const struct forward *f)
 {
     const struct forward_output *most = NULL;
     for (size_t i = 0; i < f->outputs.count; i++) {
@@ -86,7 +86,7 @@ static void facts_text(struct strbuf *out, const struct forward *f)
                       "  logits    top-1 the same for %" PRIu64 " of %" PRIu64
                       " tokens; KL(A||B) mean %.3g, max %.3g\n",
                       f->logits.same_top, f->logits.rows, f->logits.kl_mean, f->logits.kl_max);
-    strays_text(out, f);
+    outliers_text(out, f);
     if (!isnan(f->losses[1]))
         strbuf_printf(out, "  loss      A %.9g, B %.9g\n", f->losses[0], f->losses[1]);
 }
@@ -168,7 +168,7 @@ static cJSON *output_json(const struct forward_output *o)
     json_add_number(j, "relative_max", difference_relative(&o->b));
     json_add_number(j, "relative_rms", difference_relative_rms(&o->b));
     json_add_u64(j, "rows_beyond", o->b.rows_beyond);
-    json_add_u64(j, "rows_beyond_allowed", o->rounding.strays);
+    json_add_u64(j, "rows_beyond_allowed", o->rounding.outliers);
     return j;
 }
 

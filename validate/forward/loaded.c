@@ -50,7 +50,7 @@ void loaded_take(struct loaded *l, unsigned side, const struct tensor_digest *d)
 
 /* ---- the outcome ---- */
 
-/* Whether memory can be compared with what the files hold, and is that. */
+/* Whether the weight in memory has the digest of the tensor in the files. */
 static bool is_stored(struct arena *a, const struct compared *t, const char *digest)
 {
     const struct tensor *of = t->tensors[0];
@@ -62,8 +62,8 @@ static bool is_stored(struct arena *a, const struct compared *t, const char *dig
     return strcmp(digest_text(a, &stored), digest) == 0;
 }
 
-/* Whether the files' difference is one that memory may have, too: within the tolerance, or that of
- * a cast from one dtype to the other. */
+/* Whether the files differ in a way that memory may differ in, too: within the tolerance, or by a
+ * cast between two dtypes. */
 static bool may_differ(const struct compared *t)
 {
     if (t->outcome == WITHIN) return true;

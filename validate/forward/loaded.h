@@ -1,9 +1,9 @@
-/* loaded.h - the weights of both sides as the memory of the ranks that run them holds them
- * (train/model/weights.h), beside one another and beside what the files hold.
+/* loaded.h - compares the weights in the memory of the ranks (train/model/weights.h): those of A
+ * with those of B, and both with the files.
  *
- * Two that differ there pass where their files were found to differ in a way that explains it: by a
- * cast from one dtype to the other, or within the tolerance. What one side alone has is left to the
- * outputs to judge, what the user leaves out of the comparison is left out here. */
+ * A difference between A and B passes if the files differ likewise: by a cast between two dtypes,
+ * or within the tolerance. Weights that only one side has do not fail here; the outputs show their
+ * effect. Tensors left out by --only or --ignore are left out here, too. */
 #ifndef FERRY_VALIDATE_FORWARD_LOADED_H
 #define FERRY_VALIDATE_FORWARD_LOADED_H
 
@@ -13,11 +13,11 @@
 
 enum loaded_outcome {
     LOADED_EQUAL,
-    LOADED_PASSES,     /* differs, as its files do */
-    LOADED_ONE_SIDE,   /* the other has none, or is a file of results */
+    LOADED_PASSES,     /* differs as the files do */
+    LOADED_ONE_SIDE,   /* the other side has no such weight, or is a file of results */
     LOADED_LEFT_OUT,   /* by --only or --ignore */
-    LOADED_DIFFERS,    /* A's and B's */
-    LOADED_NOT_STORED, /* both files have something else */
+    LOADED_DIFFERS,    /* A and B differ */
+    LOADED_NOT_STORED, /* the files are equal, and memory differs from them */
     NUM_LOADED_OUTCOMES
 };
 
@@ -33,17 +33,18 @@ struct loaded {
     struct loaded_weight *items; /* in the order of A */
     size_t count, capacity;
     size_t counts[NUM_LOADED_OUTCOMES];
-    size_t num_stored;     /* were compared with the files, and are what these hold */
-    size_t num_not_loaded; /* tensors of the files that no rank wants */
+    size_t num_stored;     /* weights equal to those in the files */
+    size_t num_not_loaded; /* tensors in the files that no rank loads */
     bool has_b;
 };
 
 void loaded_init(struct loaded *l);
 void loaded_release(struct loaded *l);
 
-/* A tensor of side A (0) or B (1). */
+/* Adds a weight of side A (0) or B (1). */
 void loaded_take(struct loaded *l, unsigned side, const struct tensor_digest *d);
-/* Once all are there. files: NULL where B is a file of results. */
+/* Sets the outcome of each weight; call it after the last loaded_take(). files: NULL if B is a file
+ * of results. */
 void loaded_judge(struct loaded *l, const struct comparison *files);
 
 bool loaded_passes(const struct loaded *l);

@@ -37,7 +37,7 @@ bool results_have(const struct results *r, const char *name)
 
 enum { LOOKED_AT = 1 << 20, TOO_FEW = 16 };
 
-/* Whether all of the first elements are numbers of a coarser dtype; of few it may be chance. */
+/* Whether the first elements are all representable in a coarser dtype; too few may be by chance. */
 static bool are_all(const double *values, size_t count, enum dtype dtype)
 {
     for (size_t i = 0; i < count; i++) {
@@ -50,7 +50,7 @@ static bool are_all(const double *values, size_t count, enum dtype dtype)
     return count >= TOO_FEW;
 }
 
-/* The coarsest dtype that holds what is stored. */
+/* The coarsest dtype that represents the stored values. */
 static enum status dtype_of_numbers(struct results *r, const struct stored_tensor *s,
                                     enum dtype *out, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* results.h - results of a model that somebody computed, in a safetensors file:
+/* results.h - outputs of a model, stored in a safetensors file:
  *
  *   input_ids    [sequences, length]              whole numbers; may be missing
  *   hidden.N     [sequences, length, hidden_size] what enters layer N; of the last, what leaves it
@@ -18,8 +18,8 @@ struct results {
     bool is_open;
 };
 
-/* Opens a file of results; *found is false where path is anything else, or nothing. results_close
- * afterwards, whatever came of it. */
+/* Opens a file of results; *found is false if path is no such file. Call results_close() in any
+ * case. */
 void results_open(struct results *r, const char *path, bool *found);
 void results_close(struct results *r);
 

@@ -163,47 +163,33 @@ static uint64_t divided(uint64_t a, uint64_t b)
 static uint64_t letter_value(const struct sizes *x, char letter)
 {
     const struct heads *h = &x->heads;
-    uint64_t n = x->shape[x->dim];
-    switch (letter) {
-    case 'i':
-    case 'j':
-    case 'k':
+    const uint64_t n = x->shape[x->dim];
+    const struct {
+        char letter;
+        uint64_t value;
+    } letters[] = {
+        {'L', product(x->shape, 0, x->dim)},
+        {'n', n},
+        {'m', product(x->shape, x->dim + 1, x->num_dims)},
+        {'p', 2},
+        {'h', divided(n, 2)},
+        {'t', x->ranks},
+        {'c', divided(n, 2 * x->ranks)},
+        {'g', h->groups},
+        {'r', h->queries},
+        {'d', h->head_dim},
+        {'s', (h->queries + 2) * h->head_dim},
+        {'w', divided(n, h->head_dim)},
+        {'y', divided(h->groups, x->ranks)},
+        {'o', h->rotary_dim},
+        {'e', divided(h->rotary_dim, 2)},
+        {'u', h->head_dim - h->rotary_dim},
+    };
+    if (letter >= 'i' && letter <= 'k')
         return (unsigned)(letter - 'i') < x->num_dims ? x->shape[letter - 'i'] : 0;
-    case 'L':
-        return product(x->shape, 0, x->dim);
-    case 'n':
-        return n;
-    case 'm':
-        return product(x->shape, x->dim + 1, x->num_dims);
-    case 'p':
-        return 2;
-    case 'h':
-        return divided(n, 2);
-    case 't':
-        return x->ranks;
-    case 'c':
-        return divided(n, 2 * x->ranks);
-    case 'g':
-        return h->groups;
-    case 'r':
-        return h->queries;
-    case 'd':
-        return h->head_dim;
-    case 's':
-        return (h->queries + 2) * h->head_dim;
-    case 'w':
-        return divided(n, h->head_dim);
-    case 'y':
-        return divided(h->groups, x->ranks);
-    case 'o':
-        return h->rotary_dim;
-    case 'e':
-        return divided(h->rotary_dim, 2);
-    case 'u':
-        return h->head_dim - h->rotary_dim;
-    default:
-        return 0;
-    }
+    for (size_t i = 0; i < COUNT(letters); i++)
+        if (letters[i].letter == letter) return letters[i].value;
+    return 0;
 }
 
 static bool letter(const void *context, const char *name, size_t length, int64_t index,

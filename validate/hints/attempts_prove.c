@@ -34,9 +34,9 @@ static bool choose_root(const struct comparison *c, struct claim *claim)
 /* Chooses the next possible factor of a SCALE claim; false if none is left, or only 0 or 1. */
 static bool choose_factor(const struct comparison *c, struct claim *claim)
 {
-    bool first = !claim->settled;
+    bool first = !claim->factor_chosen;
     claim->root_of = NULL;
-    claim->settled = true;
+    claim->factor_chosen = true;
     claim->proven = false;
     if (first && choose_root(c, claim)) return true;
     claim->factor = factors_candidate(&claim->factors, claim->num_candidates++);
@@ -81,7 +81,7 @@ static void take_result(struct comparison *c, struct attempt *a)
 {
     struct claim *claim = next_claim(a);
     if (!claim) return;
-    bool needs_factor = claim->transform == SCALE && claim->settled != claim->proven;
+    bool needs_factor = claim->transform == SCALE && claim->factor_chosen != claim->proven;
     if (needs_factor && choose_factor(c, claim)) return;
     if (claim->proven && !needs_factor) {
         set_hint(c, a->of, arena_printf(&c->arena, "%s", claim->id), proven_text(c, claim));

@@ -18,7 +18,7 @@ struct claim claim_of(const struct tensor *a, const struct tensor *b, enum trans
     return c;
 }
 
-/* Elements in a row of a tensor: all behind its first dimension. */
+/* Elements in a row: the product of all dimensions but the first. */
 static uint64_t row_of(const struct tensor *t)
 {
     return t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : t->numel;
@@ -31,7 +31,7 @@ static bool holds_for(struct claim *c, struct elements a, struct elements b, uin
     struct elements from = c->from ? b : a, to = c->from ? a : b;
     if (c->transform == SCALE_ROWS)
         return rows_hold(from, to, first, count, max_u64(row_of(c->tensors[0]), 1), &c->factors);
-    if (c->transform != SCALE || c->settled)
+    if (c->transform != SCALE || c->factor_chosen)
         return transform_holds(c->transform, c->factor, from, to, count);
     factors_narrow(&c->factors, from, to, count);
     return c->factors.low <= c->factors.high;
@@ -95,7 +95,7 @@ enum status claim_try(struct sampler *s, struct claim *c, const struct places *p
 struct proving {
     struct claim **claims;
     atomic_bool *wrong;
-    pthread_mutex_t lock; /* of what claims gather */
+    pthread_mutex_t lock; /* protects the factors of the claims */
     struct progress *progress;
 };
 
@@ -122,7 +122,7 @@ static void join_factors(struct claim *c, const struct claim *part)
     c->factors.high = found ? fmax(c->factors.high, high) : fmin(c->factors.high, high);
 }
 
-/* Rows that no panel holds whole cannot be proven to have one factor. */
+/* A row that is split between two panels cannot be proven to have one factor. */
 static bool has_whole_rows(const struct claim *c, const struct scan_panel *p)
 {
     uint64_t row = max_u64(row_of(c->tensors[0]), 1);
@@ -140,7 +140,7 @@ static enum status check_panel(void *context, const struct scan_panel *p, struct
     progress_add(x->progress, bytes_of(c, p->count));
     if (x->wrong[item]) return OK;
     if (c->transform == SCALE_ROWS && !has_whole_rows(c, p)) x->wrong[item] = true;
-    bool gathers = c->transform == SCALE_ROWS || (c->transform == SCALE && !c->settled);
+    bool gathers = c->transform == SCALE_ROWS || (c->transform == SCALE && !c->factor_chosen);
     if (gathers)
         part.factors = claim_of(c->tensors[0], c->tensors[1], c->transform, c->from).factors;
     if (!holds_for(&part, a, b, p->low, p->count)) x->wrong[item] = true;
@@ -153,7 +153,7 @@ static enum status check_panel(void *context, const struct scan_panel *p, struct
 
 static bool has_factors(const struct claim *c)
 {
-    return c->transform != SCALE || c->settled || c->factors.low <= c->factors.high;
+    return c->transform != SCALE || c->factor_chosen || c->factors.low <= c->factors.high;
 }
 
 static enum status scan_claims(struct proving *x, const struct comparison *c, size_t num_claims,

@@ -1,5 +1,6 @@
-/* claims.h - "this tensor of B is that tensor of A, transformed": tried on a few elements, then
- * proven on all. Nothing is said of two tensors that was not proven here, or counted. */
+/* claims.h - a claim is a hypothesis: "this tensor of B is that tensor of A, transformed". It is
+ * tested on a few elements first, then on all. A hint is reported only if its claim holds for all
+ * elements, or if the counts of statistics.h show it. */
 #ifndef FERRY_VALIDATE_HINTS_CLAIMS_H
 #define FERRY_VALIDATE_HINTS_CLAIMS_H
 
@@ -10,18 +11,18 @@
 #include "validate/hints/values.h"
 
 struct claim {
-    const char *id, *text;           /* text NULL: made once it is proven, by who made the claim */
-    const struct tensor *tensors[2]; /* of A and of B, with as many elements in the same order */
-    unsigned from;                   /* the side that is transformed; the other is the result */
+    const char *id, *text;           /* text NULL: written after the proof */
+    const struct tensor *tensors[2]; /* of A and of B, of equal element count and order */
+    unsigned from; /* the side to transform (0: A); the result is compared with the other */
     enum transform transform;
-    double factor;           /* SCALE, once it is settled */
-    bool settled;            /* SCALE: the factor is chosen, and only to be proven */
-    unsigned num_candidates; /* SCALE: factors that were chosen so far */
-    const char *root_of;     /* SCALE: the factor is the root of this size; NULL: of none */
-    struct factors factors;  /* those possible, or for SCALE_ROWS those found */
-    struct claim *also;      /* what is said besides where this is proven too; NULL: nothing */
-    const char *text_also;   /* and then in place of text */
-    const struct compared *source; /* moves: the tensor of A that it is */
+    double factor;           /* SCALE: valid if factor_chosen */
+    bool factor_chosen;      /* SCALE: `factor` is chosen and remains to be proven */
+    unsigned num_candidates; /* SCALE: number of factors tried so far */
+    const char *root_of;     /* SCALE: the config field whose square root is the factor; or NULL */
+    struct factors factors;  /* SCALE: the range still possible; SCALE_ROWS: the range found */
+    struct claim *also;      /* a second claim; if proven too, text_also is reported; or NULL */
+    const char *text_also;   /* replaces text if both are proven */
+    const struct compared *source; /* moved tensors: the tensor of A that equals this one of B */
     bool proven;
 };
 
@@ -39,22 +40,23 @@ enum { SAMPLE_ELEMENTS = 32, SAMPLE_BYTES = 64 << 10 };
 void sampler_init(struct sampler *s, struct stored_reader *const readers[2]);
 void sampler_release(struct sampler *s);
 
-/* Places in a tensor that are worth a look: runs of up to SAMPLE_ELEMENTS from each on. */
+/* Sample positions in a tensor: a run of up to SAMPLE_ELEMENTS is read from each. */
 enum { MAX_PLACES = 10 };
 struct places {
     unsigned count;
     uint64_t at[MAX_PLACES];
 };
-/* Spread over the tensor, and about the elements first and last (which may be none's). */
+/* Positions spread over the tensor, and at the first and last different element. UINT64_MAX for
+ * first and last: not known. */
 struct places places_of(uint64_t numel, uint64_t first, uint64_t last);
 
-/* Whether the claim holds at the places. SCALE narrows its factors to what is possible there. */
+/* Whether the claim holds for the sampled elements. A SCALE claim narrows its range of factors. */
 MUST_CHECK enum status claim_try(struct sampler *s, struct claim *c, const struct places *places,
                                  bool *holds, struct error *err);
 
-/* Reads all tensors of the claims, until each is refuted or proven. A claim of SCALE that is not
- * settled has its factors narrowed, and is proven where some are left: settle it, prove it again.
- */
+/* Reads all elements of the tensors of the claims until each claim is refuted or proven. A SCALE
+ * claim without a chosen factor is proven if its range of factors is not empty: then choose a
+ * factor and prove the claim again. */
 MUST_CHECK enum status claims_prove(struct comparison *c, struct claim **claims, size_t num_claims,
                                     struct error *err);
 

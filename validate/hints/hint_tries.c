@@ -1,5 +1,5 @@
-/* hint_tries.c - the hints that are claims: each row of `tries` makes those of its kind about one
- * tensor, tries them on a few elements, and keeps what holds there. */
+/* hint_tries.c - makes claims about one tensor, tests each on a few elements, and keeps those that
+ * hold. Each function in `tries` makes one kind of claim. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,18 +13,18 @@
 #include "validate/hints/hints_internal.h"
 
 enum {
-    MAX_CLAIMS = 4,        /* of one tensor that are worth a proof */
-    LEAST_ELEMENTS = 8,    /* that tell a value hint from chance */
-    MOST_SLICES = 1 << 16, /* whose order is looked for */
-    SLICE_SAMPLE = 16,     /* elements that slices are told apart by */
+    MAX_CLAIMS = 4,        /* kept for one tensor */
+    LEAST_ELEMENTS = 8,    /* fewer may fit a value hint by chance */
+    MOST_SLICES = 1 << 16, /* more are not searched for a permutation */
+    SLICE_SAMPLE = 16,     /* elements in the digest of a slice */
 };
 
 /* One tensor, while one thread makes claims about it. */
 struct trying {
     const struct comparison *c;
     struct attempt *attempt;
-    struct arena *kept;  /* of what the attempt keeps */
-    struct arena *arena; /* of claims that are being tried; emptied after each */
+    struct arena *kept;  /* of kept claims */
+    struct arena *arena; /* of the claim under test; released after each */
     struct sampler *sampler;
     struct places places;
 };
@@ -36,7 +36,7 @@ static bool has_enough(const struct trying *x)
     return x->attempt->num_claims >= MAX_CLAIMS;
 }
 
-/* A tensor that was made for a claim, as long as the claim is kept. */
+/* Copies a tensor that was made for a claim to the arena of kept claims. */
 static const struct tensor *keep_tensor(const struct trying *x, const struct tensor *t)
 {
     const struct compared *of = x->attempt->of;
@@ -63,8 +63,8 @@ static struct claim *keep_claim(const struct trying *x, const struct claim *c)
     return out;
 }
 
-/* Tries a claim on the places that look promising, and keeps it if it holds there. Factors that are
- * found there are not kept: all elements have a say when it is proven. */
+/* Tests a claim on the sampled elements and keeps it if it holds. The range of factors found here
+ * is dropped: the proof finds it from all elements. */
 static enum status offer(struct trying *x, const struct claim *claim, struct error *err)
 {
     struct attempt *at = x->attempt;
@@ -80,7 +80,7 @@ static enum status offer(struct trying *x, const struct claim *claim, struct err
     return OK;
 }
 
-/* The side that a cast between the two loses least from: the one of the wider type. */
+/* The side with the wider dtype. */
 static unsigned wider_side(const struct compared *t)
 {
     return dtype_bytes(t->read[1]->dtype) > dtype_bytes(t->read[0]->dtype);
@@ -93,7 +93,7 @@ static bool can_be_cast(const struct compared *t)
 
 /* ---- values ---- */
 
-/* `from` is the side that is transformed. A text of NULL is made when the factors are known. */
+/* `from` is the side to transform. A text of NULL is written when the factors are known. */
 static const struct value_hint {
     const char *id, *text;
     enum transform transform;
@@ -119,8 +119,8 @@ static const struct value_hint {
 };
 enum { NUM_VALUE_HINTS = COUNT(value_hints) };
 
-/* A factor that leaves most elements as they are is noise in the last bit; and that of a row needs
- * elements enough to be one. */
+/* A factor that changes few elements is only noise in the last bit. A factor of a row needs enough
+ * elements in the row to be meaningful. */
 static bool may_be_scaled(const struct compared *t, enum transform transform)
 {
     const struct statistics *s = &t->statistics;
@@ -153,14 +153,14 @@ static enum status try_values(struct trying *x, struct error *err)
     return OK;
 }
 
-/* Between two dtypes: what the narrower one holds widened, or the wider one rounded. */
+/* Two dtypes: the narrower values widened, or the wider values rounded. */
 static enum status try_casts(struct trying *x, struct error *err)
 {
     const struct compared *t = x->attempt->of;
     if (t->outcome != DTYPE_DIFFERS || !can_be_cast(t)) return OK;
     unsigned wide = wider_side(t);
     bool widens = dtype_bytes(t->read[0]->dtype) != dtype_bytes(t->read[1]->dtype);
-    if (t->read[0]->dtype == t->read[1]->dtype) { /* that of some of their parts */
+    if (t->read[0]->dtype == t->read[1]->dtype) { /* some of their parts differ in dtype */
         struct claim claim = claim_of(t->read[0], t->read[1], CAST, 0);
         claim.id = "rounding";
         claim.text = "B is A in other dtypes: the same values";
@@ -181,7 +181,7 @@ static enum status try_casts(struct trying *x, struct error *err)
 
 /* ---- arrangements ---- */
 
-/* Sums of all elements' bits tell at once that nothing was merely moved about. */
+/* A permutation keeps the sum of all bits; two sums that differ rule it out at once. */
 static bool may_be_arranged(const struct compared *t)
 {
     if (t->read[0]->numel != t->read[1]->numel || !can_be_cast(t)) return false;
@@ -203,7 +203,7 @@ static enum status offer_arrangement(void *context, const struct arrangement *ho
     claim.id = how->id;
     claim.text = how->text;
     TRY(offer(x, &claim, err));
-    return has_enough(x) ? DIFFERENT : OK; /* DIFFERENT ends it */
+    return has_enough(x) ? DIFFERENT : OK; /* DIFFERENT ends the visit */
 }
 
 static enum status try_arrangements(struct trying *x, struct error *err)
@@ -246,7 +246,7 @@ static const char *dim_word(const struct tensor *t, unsigned d)
     return d == 0 ? "row" : d + 1 == t->num_dims ? "column" : "slice";
 }
 
-/* What the longer side (0: A) has more, and zeros to compare it with. */
+/* Claims that the extra rows of the longer side (0: A) are zero. */
 static struct claim claim_of_rest(struct trying *x, unsigned longer, unsigned d, uint64_t from,
                                   bool *fits)
 {
@@ -298,7 +298,7 @@ static enum status try_extents(struct trying *x, struct error *err)
 
 /* ---- slices ---- */
 
-/* A slice of the first dimension, told by a few of its elements. */
+/* A slice of the first dimension, and the digest of a few of its elements. */
 struct slice {
     struct digest digest;
     uint64_t number;
@@ -329,7 +329,8 @@ static enum status read_slices(struct trying *x, unsigned side, struct slice *sl
     return OK;
 }
 
-/* Which slice of A each of B is, by the few elements; false where some have no counterpart. */
+/* Fills from[] with the slice of A that has the digest of each slice of B; false if one has none.
+ */
 static bool match_slices(const struct slice *a, const struct slice *b, uint64_t n, uint64_t *from)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -339,7 +340,7 @@ static bool match_slices(const struct slice *a, const struct slice *b, uint64_t 
     return true;
 }
 
-/* How many slices from i on lie one after another in A as they do in B. */
+/* Number of slices from i on that are consecutive in A and in B. */
 static uint64_t run_length(const uint64_t *from, uint64_t n, uint64_t i)
 {
     uint64_t run = 1;
@@ -348,15 +349,15 @@ static uint64_t run_length(const uint64_t *from, uint64_t n, uint64_t i)
     return run;
 }
 
-/* "5" or "5 to 9", after what is there. */
+/* Appends "5" or "5 to 9". */
 static void add_run(struct strbuf *out, uint64_t first, uint64_t count)
 {
     strbuf_printf(out, "%s %" PRIu64, out->length ? "," : "", first);
     if (count > 1) strbuf_printf(out, " to %" PRIu64, first + count - 1);
 }
 
-/* "its rows are permuted (6 of 8): 2 to 4, 5 to 7 of B are 5 to 7, 2 to 4 of A": those that moved,
- * from the first on, not all of them where there are many. */
+/* "its rows are permuted (6 of 8 moved): 2 to 4, 5 to 7 of B are 5 to 7, 2 to 4 of A": the first
+ * SHOWN runs of moved slices. */
 static const char *order_text(struct arena *a, const char *what, const uint64_t *from, uint64_t n)
 {
     enum { SHOWN = 6 };
@@ -379,7 +380,7 @@ static const char *order_text(struct arena *a, const char *what, const uint64_t 
     return out;
 }
 
-/* Pairs of runs of slices that lie one after another on both sides. */
+/* One pair for each run of slices that is consecutive on both sides. */
 static size_t slice_pairs(const uint64_t *from, uint64_t n, uint64_t row, struct pair *out)
 {
     size_t count = 0;
@@ -427,7 +428,7 @@ static enum status try_slices(struct trying *x, struct error *err)
 
 /* ---- all of them ---- */
 
-/* In the order in which they are told. What casts explain needs no other look. */
+/* In order of precedence. If a cast explains the difference, the others are not tried. */
 static enum status (*const tries[])(struct trying *x, struct error *err) = {
     try_casts, try_arrangements, try_slices, try_extents, try_values,
 };

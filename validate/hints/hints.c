@@ -12,15 +12,15 @@
 #include "validate/hints/hints_internal.h"
 
 enum {
-    LEAST_ELEMENTS = 8, /* that tell a constant from chance */
-    FEW_ELEMENTS = 16,  /* which rounding alone seldom leaves */
+    LEAST_ELEMENTS = 8, /* fewer may be constant by chance */
+    FEW_ELEMENTS = 16,  /* rounding alone seldom changes fewer */
     BATCH = 2048,       /* tensors whose claims are kept at a time */
     OPEN_FILES = 256,
 };
 
-/* ---- constants and zeros: the numbers tell ---- */
+/* ---- hints that the counts prove ---- */
 
-static bool say_constant(struct comparison *c, struct compared *t)
+static bool set_hint_constant(struct comparison *c, struct compared *t)
 {
     const struct statistics *s = &t->statistics;
     for (unsigned side = 0; side < 2; side++) {
@@ -49,7 +49,7 @@ static const char *rows_text(struct arena *a, const struct compared *t)
     return arena_printf(a, "first in row %" PRIu64 ", last in row %" PRIu64, first, last);
 }
 
-static bool say_zero(struct comparison *c, struct compared *t)
+static bool set_hint_zero(struct comparison *c, struct compared *t)
 {
     const struct statistics *s = &t->statistics;
     uint64_t different = statistics_different(s);
@@ -63,8 +63,8 @@ static bool say_zero(struct comparison *c, struct compared *t)
     return false;
 }
 
-/* What differs in its bits and is the same number, or none on both sides. */
-static bool say_same_number(struct comparison *c, struct compared *t)
+/* Elements whose bits differ and whose values do not: +0 and -0, or two NaN. */
+static bool set_hint_same_number(struct comparison *c, struct compared *t)
 {
     const struct statistics *s = &t->statistics;
     uint64_t same = s->zero_signs + s->nan_bits;
@@ -80,18 +80,18 @@ static bool say_same_number(struct comparison *c, struct compared *t)
     return true;
 }
 
-static void say_what_numbers_tell(struct comparison *c)
+static void set_hints_of_counts(struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {
         struct compared *t = &c->tensors[i];
         if (outcome_passes(t->outcome) || !t->counted) continue;
         if (!statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype)) continue;
-        if (!say_same_number(c, t) && !say_constant(c, t)) (void)say_zero(c, t);
+        if (!set_hint_same_number(c, t) && !set_hint_constant(c, t)) (void)set_hint_zero(c, t);
     }
 }
 
-/* Two values next to one another may have been rounded each in its way; nobody knows from what. */
-static void say_last_bit(struct comparison *c)
+/* Neighbouring values may be two roundings of one number that is stored on neither side. */
+static void set_hint_last_bit(struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {
         struct compared *t = &c->tensors[i];
@@ -108,7 +108,8 @@ static void say_last_bit(struct comparison *c)
 
 /* ---- the vocabulary ---- */
 
-/* Whether rows at the end of an embedding, or of a head, are all that differs: so padding does. */
+/* Whether only the last rows of an embedding or head differ, which vocabulary padding would
+ * explain. */
 static bool may_be_padding(const struct compared *t)
 {
     if (t->place.region != REGION_EMBEDDINGS && t->place.region != REGION_HEAD) return false;
@@ -117,7 +118,7 @@ static bool may_be_padding(const struct compared *t)
            t->statistics.first >= t->statistics.elements / 2;
 }
 
-/* Where no side says how large the vocabulary is, nobody knows which rows are padding. */
+/* Without a vocabulary size on either side, padding rows cannot be told from others. */
 static void add_vocabulary_line(struct comparison *c)
 {
     const struct side *a = &c->sides[0], *b = &c->sides[1];
@@ -205,7 +206,7 @@ enum status hints_find(struct comparison *c, struct error *err)
 {
     struct workshop w;
     if (compare_tensors_pass(c)) return OK;
-    say_what_numbers_tell(c);
+    set_hints_of_counts(c);
     struct attempt *attempts = must_calloc(c->num_tensors, sizeof *attempts);
     open_workshop(&w, c);
     enum status st = try_and_prove(&w, attempts, list_attempts(c, attempts), err);
@@ -213,7 +214,7 @@ enum status hints_find(struct comparison *c, struct error *err)
     close_workshop(&w);
     free(attempts);
     if (st) return st;
-    say_last_bit(c);
+    set_hint_last_bit(c);
     hint_lines_add(c);
     add_vocabulary_line(c);
     return OK;

@@ -1,4 +1,4 @@
-/* hints.h - why two tensors differ, where it is one of the things that happen to checkpoints.
+/* hints.h - explains why two tensors differ, if the cause is one that is common in checkpoints.
  *
  *   values        only the sign of zero or the bits of NaN; one side is a constant, or zero
  *                 wherever they differ; only rounding; one added or taken away; a factor, or one
@@ -9,20 +9,20 @@
  *   slices        rows, or experts of a stack, permuted
  *   names         a tensor, an expert, a layer that stands under the name of another
  *
- * Each is tried on every tensor that differs, on a few elements first; it is told where all
- * elements were read and prove it. The first of the tables that holds is told. Besides, where the
- * vocabulary is not known and padding may be what differs, that is told. */
+ * Each is tested on a few elements of every tensor that differs, then on all. The first hint in the
+ * tables that holds for all elements is reported. A further hint tells that the vocabulary size is
+ * not known and that the difference may be padding. */
 #ifndef FERRY_VALIDATE_HINTS_HINTS_H
 #define FERRY_VALIDATE_HINTS_HINTS_H
 
 #include "validate/compare/compare.h"
 
-/* What is known of one tensor. */
+/* The explanation of one tensor that differs. */
 struct hint {
     const char *id, *text; /* "transposed", "B is A transposed"; in the comparison's arena */
 };
 
-/* Fills in hint of the tensors that do not pass, and c->hints: sentences that sum them up. */
+/* Sets `hint` of the tensors that do not pass, and fills c->hints with lines that sum them up. */
 MUST_CHECK enum status hints_find(struct comparison *c, struct error *err);
 
 #endif

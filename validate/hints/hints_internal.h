@@ -11,7 +11,7 @@ struct attempt {
     struct compared *of;
     struct claim **claims;
     size_t num_claims, capacity;
-    size_t next; /* the claim to be proven */
+    size_t next; /* index of the claim to prove */
 };
 
 /* Memory and open files of the threads that try claims. */
@@ -27,20 +27,22 @@ struct workshop {
 /* Makes claims about a tensor, in the worker's arena. */
 MUST_CHECK enum status attempt_try(struct workshop *w, struct attempt *attempt, unsigned worker,
                                    struct error *err);
-/* Proves the first claim of each attempt that can be proven, and makes it the tensor's hint. */
+/* Tests the claims of each attempt on all elements, in order. The first that is proven becomes the
+ * hint of its tensor. */
 MUST_CHECK enum status attempts_prove(struct comparison *c, struct attempt *attempts,
                                       size_t num_attempts, struct error *err);
 void set_hint(struct comparison *c, struct compared *t, const char *id, const char *text);
 
-/* Tensors of B that are tensors of A of other names. Adds the lines that sum them up. */
+/* Finds tensors of B that equal tensors of A with other names, and adds the lines that report them.
+ */
 MUST_CHECK enum status moves_find(struct workshop *w, struct error *err);
 
-/* The lines of what moved. Of a layer or an expert it is said only where all its tensors moved
- * along, or are the same in both places. */
+/* Adds lines for moved tensors. A whole layer or expert is reported as moved only if each of its
+ * tensors moved with it, or is equal at both positions. */
 MUST_CHECK enum status move_lines_add(struct workshop *w, struct error *err);
 
-/* Adds a line for hints that say the same of tensors of one kind. Those of id "moved" have their
- * lines. */
+/* Adds one line for equal hints of tensors of one kind. Skips hints of id "moved", which
+ * move_lines_add() has reported. */
 void hint_lines_add(struct comparison *c);
 /* A line for n tensors, which are copied; text is in the comparison's arena. */
 void hint_line_push(struct comparison *c, const char *id, const char *text,

@@ -1,5 +1,4 @@
-/* move_lines.c - what moves of single tensors mean: that whole layers stand elsewhere, or experts.
- */
+/* move_lines.c - reports moved tensors: as moved layers or experts if all their tensors moved. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,7 @@
 #include "common/strbuf.h"
 #include "validate/hints/hints_internal.h"
 
-/* A layer, or an expert of one, of which all tensors of B are those of another of A. */
+/* A layer or expert of B whose tensors all equal those of one other layer or expert of A. */
 struct unit {
     size_t first, end; /* in telling.sorted */
     int64_t from_layer, from_expert;
@@ -23,7 +22,7 @@ struct telling {
     bool *told;               /* of each tensor of c */
     struct unit *units;
     size_t num_units;
-    struct claim **claims; /* tensors that did not move and must be the same in both places */
+    struct claim **claims; /* tensors that did not move: those of both units must be equal */
     size_t *unit_of;       /* of each claim */
     size_t num_claims;
 };
@@ -80,8 +79,7 @@ static size_t end_of_unit(const struct telling *t, size_t i, bool experts)
     return end;
 }
 
-/* The tensor of A that stands where p does, but in another layer, or of another expert; NULL where
- * there is none. */
+/* The tensor of A with the stack and kind of p, in the given layer and expert; NULL: none. */
 static const struct compared *counterpart(const struct telling *t, const struct place *p,
                                           int64_t layer, int64_t expert)
 {
@@ -98,7 +96,7 @@ static const struct compared *counterpart(const struct telling *t, const struct 
     return found && t->c->tensors[i].tensors[0] ? &t->c->tensors[i] : NULL;
 }
 
-/* The first of the tensors that moved; NULL: none did. */
+/* The first moved tensor that has no line yet; NULL: none. */
 static const struct compared *first_moved(const struct telling *t, size_t i, size_t end)
 {
     for (; i < end; i++)
@@ -112,8 +110,8 @@ static bool same_kind_of_tensor(const struct tensor *a, const struct tensor *b)
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
 }
 
-/* A tensor that is the same on both sides stands where another should: they must be alike. Tried
- * here, to be proven with all others. */
+/* A tensor that did not move, in a unit that did, must equal its counterpart in A. Tests a few
+ * elements; the claim is proven later with all others. */
 static enum status claim_same(struct telling *t, const struct compared *here,
                               const struct compared *there, bool *holds, struct error *err)
 {
@@ -129,9 +127,9 @@ static enum status claim_same(struct telling *t, const struct compared *here,
     return OK;
 }
 
-/* Whether the tensor may have come along with its unit. */
-static enum status came_along(struct telling *t, const struct compared *here, const struct unit *u,
-                              bool *holds, struct error *err)
+/* Whether the tensor may have moved with its unit. */
+static enum status may_have_moved(struct telling *t, const struct compared *here,
+                                  const struct unit *u, bool *holds, struct error *err)
 {
     *holds = true;
     if (!here->tensors[1]) return OK;
@@ -173,7 +171,7 @@ static size_t num_in_a(const struct telling *t, const struct place *p, bool expe
     return num_on_side(t, low, end_of_unit(t, low, experts), 0);
 }
 
-/* Adds tensors [i, end) as a unit if they all came from one other. */
+/* Adds tensors [i, end) as a unit if they all moved from one other unit. */
 static enum status add_unit(struct telling *t, size_t i, size_t end, bool experts,
                             struct error *err)
 {
@@ -187,7 +185,7 @@ static enum status add_unit(struct telling *t, size_t i, size_t end, bool expert
                  num_on_side(t, i, end, 1) == num_in_a(t, from, experts);
     size_t claims_before = t->num_claims;
     for (; i < end && holds; i++)
-        TRY(came_along(t, t->sorted[i], &u, &holds, err));
+        TRY(may_have_moved(t, t->sorted[i], &u, &holds, err));
     if (holds)
         t->units[t->num_units++] = u;
     else
@@ -274,7 +272,7 @@ static int by_text(const void *a, const void *b)
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* "the experts are permuted: 0 1 2 .. of B are 2 0 1 .. of A", of those that moved. */
+/* "the experts are permuted: 0 1 2 .. of B are 2 0 1 .. of A": the moved experts only. */
 static const char *experts_text(struct telling *t, const struct unit *units, size_t n)
 {
     enum { SHOWN = 8 };
@@ -404,7 +402,7 @@ static void tell_names(struct telling *t)
     free(rest);
 }
 
-/* A tensor that only A has, and that B has under another name, is known as well. */
+/* Sets the hint of tensors that only A has and that B has under another name. */
 static void explain_sources(struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {

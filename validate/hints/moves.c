@@ -1,6 +1,6 @@
-/* moves.c - tensors that stand under the names of others: layers off by some, experts permuted, two
- * names exchanged. Few elements of each tensor make its key; where the keys of one of A and one of
- * B are the same, all their elements are compared. */
+/* moves.c - finds tensors of B that equal tensors of A with other names: shifted layers, permuted
+ * experts, exchanged names. The key of a tensor is a digest of a few elements; all elements are
+ * compared of pairs with equal keys. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 enum {
     LEAST_ELEMENTS = 16, /* fewer may be the same by chance */
-    MAX_SOURCES = 4,     /* of one tensor that are compared with it */
+    MAX_SOURCES = 4,     /* candidates of A for one tensor of B */
 };
 
 /* A tensor of one side that may have moved. */
@@ -21,7 +21,7 @@ struct moving {
     const struct tensor *tensor;
     unsigned side;
     struct digest key;
-    bool constant; /* where it was looked at: it says nothing */
+    bool constant; /* all sampled elements are equal: the key identifies nothing */
 };
 
 struct movers {
@@ -106,7 +106,7 @@ static enum status read_key(void *context, size_t index, unsigned worker, struct
 
 /* ---- claims ---- */
 
-/* How likely it is that a target is this source: the smaller the likelier. */
+/* Orders the sources of a target: a smaller distance is likelier. */
 static uint64_t distance(const struct compared *target, const struct compared *source)
 {
     const struct place *x = &target->place, *y = &source->place;
@@ -115,7 +115,7 @@ static uint64_t distance(const struct compared *target, const struct compared *s
     return (place_same_kind(x, y) ? UINT64_C(1) << 60 : UINT64_C(1) << 61) + layers;
 }
 
-/* Puts a claim among the nearest so far. */
+/* Inserts a claim in the order of distance; keeps the MAX_SOURCES nearest. */
 static void add_claim(struct arena *a, struct attempt *at, const struct moving *target,
                       const struct moving *source)
 {
@@ -134,7 +134,7 @@ static void add_claim(struct arena *a, struct attempt *at, const struct moving *
     if (at->num_claims < MAX_SOURCES) at->num_claims++;
 }
 
-/* The first of the sources, which are sorted, with the key of the target. */
+/* The first source with the key of the target; sources are sorted by key. */
 static const struct moving *first_source(const struct moving *sources, size_t n,
                                          const struct moving *target)
 {

@@ -54,7 +54,7 @@ static void add_weights_line(const struct page *p)
     strbuf_release(&line);
 }
 
-/* One word for the exit code, and what it is made of. */
+/* The verdict as one word, and its parts. */
 static void add_banner(const struct page *p)
 {
     const struct verdict *v = p->v;
@@ -127,7 +127,7 @@ static void begin_fields(const struct page *p)
                 "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
 }
 
-/* What stands first where it makes the models compute different things. */
+/* The config table comes first if a field changes what is computed. */
 static void add_computing_fields(const struct page *p)
 {
     const struct config_comparison *x = &p->c->configs;
@@ -443,7 +443,7 @@ static void add_number_cell(const struct page *p, bool known, double value, cons
         strbuf_printf(p->out, "<td class=\"n\" data-v=\"%.9g\">%s</td>", value, text);
 }
 
-/* Of all elements there is none; it stands with the worst. */
+/* No number covers all elements: sorted with the worst. */
 static void add_distance_cell(const struct page *p, bool known, const struct statistics *s,
                               double value, const char *text)
 {
@@ -513,7 +513,7 @@ static void add_stored_names(const struct page *p, const char *label, const char
     page_add(p, "</div>");
 }
 
-/* The same on both sides is said once. */
+/* Names that are equal on both sides are printed once. */
 static void add_both_names(const struct page *p, const char *const names[2], const char *what)
 {
     if (text_equal(names[0], names[1])) {
@@ -525,7 +525,7 @@ static void add_both_names(const struct page *p, const char *const names[2], con
                          names[side]);
 }
 
-/* What the tensor is called in the files, which of them differ, and where first. */
+/* The stored names of the tensor, which of them differ, and the first difference. */
 static void add_name_cell(const struct page *p, const struct compared *t)
 {
     const char *names[2], *differing[2], *first[2];
@@ -610,7 +610,7 @@ static void add_lines(const struct page *p, const char *const *lines)
     }
 }
 
-/* What is said of the weights; nothing where B is a file of results. */
+/* The sections on the weights; none if B is a file of results. */
 static void add_comparison(const struct page *p)
 {
     if (!p->c) return;

@@ -74,7 +74,7 @@ static const char *first_cell(struct arena *a, const struct compared *t)
     return coordinates_text(a, x->num_dims, x->shape, t->statistics.first);
 }
 
-/* Those that there is no room for are left out, the last first. */
+/* In order of importance: the last columns are dropped if the line gets too long. */
 static const struct column {
     const char *title;
     const char *(*cell)(struct arena *a, const struct compared *t);
@@ -84,7 +84,7 @@ static const struct column {
 };
 enum { NUM_COLUMNS = COUNT(columns) };
 
-/* What is the matter with a tensor that has no numbers. */
+/* Describes a tensor without statistics: its dtypes and shapes. */
 static const char *outcome_text(struct arena *a, const struct compared *t)
 {
     const struct tensor *x = t->tensors[0], *y = t->tensors[1], *one = x ? x : y;
@@ -97,7 +97,7 @@ static const char *outcome_text(struct arena *a, const struct compared *t)
     return arena_printf(a, "%s against %s %s", first, dtypes, shape);
 }
 
-/* What the numbers do not say; NULL: nothing. */
+/* A remark on dtypes and NaN below the line; NULL: none. */
 static const char *remark_text(struct arena *a, const struct compared *t)
 {
     uint64_t unpaired = t->statistics.unpaired;
@@ -109,7 +109,7 @@ static const char *remark_text(struct arena *a, const struct compared *t)
 
 /* ---- the table ---- */
 
-/* One tensor, or several of a kind that have no numbers and differ in the same way. */
+/* One tensor, or several of one kind without statistics that differ in the same way. */
 struct row {
     const struct compared *tensor;
     size_t num_tensors;
@@ -172,7 +172,7 @@ static void widen(size_t *width, const char *text)
     if (length > *width) *width = length;
 }
 
-/* Below one another, as far to the left as the longest of them needs. */
+/* Aligns the outcomes, moved to the left if the longest one does not fit. */
 static void place_outcomes(struct table *x)
 {
     size_t longest = 0;
@@ -183,7 +183,7 @@ static void place_outcomes(struct table *x)
         x->outcome_at = longest + 2 < TABLE_WIDTH ? TABLE_WIDTH - 2 - longest : 0;
 }
 
-/* Without numbers there are no columns of them. */
+/* Drops all columns if no tensor has statistics. */
 static void choose_columns(struct table *x, bool all)
 {
     bool any = false;
@@ -260,7 +260,7 @@ static void add_labelled(struct strbuf *out, const char *label, const char *text
     strbuf_add_char(out, '\n');
 }
 
-/* Where most elements differ, the first of them tells nothing. */
+/* If most elements differ, the position of the first is not useful. */
 static const char *first_text(struct comparison *c, const struct compared *t, unsigned side)
 {
     const struct statistics *s = &t->statistics;

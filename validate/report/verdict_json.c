@@ -1,3 +1,4 @@
+/* verdict_json.c - the verdict as JSON: JSON.md describes its members. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
