@@ -276,9 +276,11 @@ static void exporting_without_a_config_says_all_that_is_wanted_at_once(void **st
     (void)state;
     const char *golden = "tests/golden/megatron/llama-0.16.1-tp2/checkpoint";
     const char *out = in_scratch("out");
-    assert_fails(CONVERT(golden, out, "--to=hf"), ERR_UNSUPPORTED,
-                 "neither its args nor run_config.yaml tell which family of models it is: "
-                 "--hf-config DIR takes all from a config.json");
+    assert_fails(
+        CONVERT(golden, out, "--to=hf"), ERR_UNSUPPORTED,
+        "no family of models is what its args or run_config.yaml say; the nearest is llama, "
+        "but for position_embedding_type not given; --hf-config DIR takes all from a "
+        "config.json");
     assert_fails(CONVERT(golden, out, "--to=hf", "--model=llama"), ERR_UNSUPPORTED,
                  "neither its args nor run_config.yaml say: vocab_size, activation_func, "
                  "layernorm_epsilon, rotary_base; --hf-config DIR takes all from a config.json");

@@ -25,7 +25,7 @@ enum status target_plan(struct target *t, const struct target_options *o,
                         const struct checkpoint *source, const struct model_maps *maps,
                         struct error *err)
 {
-    *t = (struct target){.options = *o, .source = source, .format = o->format};
+    *t = (struct target){.options = *o, .source = source, .format = o->format, .maps = maps};
     plan_init(&t->plan, &source->catalog);
     if (source->family) t->map = model_map_of_family(maps, source->family);
     TRY(t->format->target->plan(t, err));

@@ -41,7 +41,8 @@ struct target {
     struct target_options options;
     const struct format *format;
     const struct checkpoint *source;
-    const struct model_map *map; /* of the family; NULL: not known, and not needed */
+    const struct model_map *map;   /* of the family; NULL: not known, and not needed */
+    const struct model_maps *maps; /* borrowed */
     struct layout layout;
     struct plan plan;
     struct target_facts facts;

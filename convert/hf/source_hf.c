@@ -5,6 +5,7 @@
 #include "common/json.h"
 #include "convert/foreign.h"
 #include "convert/format.h"
+#include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "convert/naming.h"
 #include "formats/hf_folder.h"
@@ -47,6 +48,43 @@ static void note_quantised(struct opening *x, const cJSON *config)
                     q->string, method ? ": " : "", method ? method : "");
 }
 
+/* ---- a family that no map is of ---- */
+
+static bool find_shape(const void *context, const char *name, unsigned *num_dims,
+                       const uint64_t **shape)
+{
+    const struct stored_tensor *t = stored_find(context, name);
+    if (!t) return false;
+    *num_dims = t->num_dims;
+    *shape = t->shape;
+    return true;
+}
+
+/* ERR_UNSUPPORTED of an unknown model_type, with the map that comes nearest by the names and shapes
+ * of the tensors in folder. */
+static enum status with_nearest_map(const char *folder, const struct model_maps *maps,
+                                    const cJSON *config, struct error *err)
+{
+    struct error none;
+    struct arena a;
+    struct stored s;
+    arena_init(&a);
+    stored_init(&s);
+    if (!hf_folder_open(&s, folder, NULL, &none)) {
+        const struct hf_shapes tensors = {find_shape, &s, s.num_tensors};
+        const char *family, *nearest = model_fit_tensors(maps, config, &tensors, &family, &a);
+        const char *known = arena_copy_text(&a, err->text);
+        if (nearest)
+            err->code = fail(err, err->code, "%s; the nearest is %s; --model %s takes it as that",
+                             known, nearest, family);
+    }
+    stored_release(&s);
+    arena_release(&a);
+    return err->code;
+}
+
+/* ---- opening ---- */
+
 static enum status read_config(struct opening *x, const char *folder, const struct model_maps *maps,
                                struct error *err)
 {
@@ -59,6 +97,7 @@ static enum status read_config(struct opening *x, const char *folder, const stru
     TRY(hf_config_read(folder, &config, err));
     note_quantised(x, config);
     enum status st = source_choose_map(x->o, maps, config, &x->map, err);
+    if (st == ERR_UNSUPPORTED) st = with_nearest_map(x->c->folder, maps, config, err);
     if (!st) x->c->family = model_map_family(x->map);
     if (!st) st = model_config_from_hf(x->map, config, &x->c->arena, &x->c->config, err);
     cJSON_Delete(config);

@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "common/yaml.h"
 #include "convert/format.h"
+#include "convert/map/model_fit.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/naming.h"
 #include "formats/hf_folder.h"
@@ -147,10 +148,10 @@ static enum status need_config(const struct target *t, struct arena *a, struct e
     if (c->hf_folder && t->map && c->config.vocab_size) return OK;
     if (!t->map)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: neither its args nor run_config.yaml tell which family of models it is: "
-                    "--hf-config DIR takes all from a config.json, --model FAMILY names it where "
-                    "args say the rest (see `ferry models`)",
-                    c->path);
+                    "%s: no family of models is what its args or run_config.yaml say; the nearest "
+                    "is %s; --hf-config DIR takes all from a config.json, --model FAMILY names the "
+                    "family where args say the rest (see `ferry models`)",
+                    c->path, model_fit_nearest(t->maps, &c->config, a));
     if (vocab)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: it does not say how large the vocabulary is without its padding (%" PRIu64

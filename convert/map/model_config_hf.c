@@ -529,21 +529,21 @@ static enum status moe_layers_to_hf(const struct config_context *x, const struct
 
 // clang-format off
 static const struct config_how hows[] = {
-    /* name       field  value  default only a kind        keys        there, and back */
-    {"copy",       true,  false, true,  false, FIELD_UINT, {NULL}, copy_from_hf, copy_to_hf},
-    {"value",      true,  true,  false, false, FIELD_UINT, {NULL}, value_from_hf, nothing_to_hf},
-    {"not",        true,  false, true,  true,  FIELD_BOOL, {NULL}, not_from_hf, not_to_hf},
-    {"activation", true,  false, true,  true,  FIELD_TEXT, {NULL}, activation_from_hf, activation_to_hf},
+    /* name       field  value  default only a kind        keys    fields    there, and back */
+    {"copy",       true,  false, true,  false, FIELD_UINT, {NULL}, {NULL}, copy_from_hf, copy_to_hf},
+    {"value",      true,  true,  false, false, FIELD_UINT, {NULL}, {NULL}, value_from_hf, nothing_to_hf},
+    {"not",        true,  false, true,  true,  FIELD_BOOL, {NULL}, {NULL}, not_from_hf, not_to_hf},
+    {"activation", true,  false, true,  true,  FIELD_TEXT, {NULL}, {NULL}, activation_from_hf, activation_to_hf},
     {"rope",       false, false, true,  false, FIELD_UINT,
-     {"rope_theta", "rope_scaling", "rope_parameters"}, rope_from_hf, rope_to_hf},
+     {"rope_theta", "rope_scaling", "rope_parameters"}, {"rope_*", "rotary_base", "rotary_percent"}, rope_from_hf, rope_to_hf},
     {"window", false, false, false, false, FIELD_UINT,
-     {"use_sliding_window", "sliding_window"}, window_from_hf, window_to_hf},
+     {"use_sliding_window", "sliding_window"}, {"sliding_window"}, window_from_hf, window_to_hf},
     {"window-by-layer", false, false, false, false, FIELD_UINT,
-     {"use_sliding_window", "sliding_window", "layer_types"}, window_by_layer_from_hf, window_by_layer_to_hf},
+     {"use_sliding_window", "sliding_window", "layer_types"}, {"sliding_window", "window_layers"}, window_by_layer_from_hf, window_by_layer_to_hf},
     {"scale-attn-weights", false, false, false, false, FIELD_UINT,
-     {"scale_attn_weights"}, scale_weights_from_hf, scale_weights_to_hf},
+     {"scale_attn_weights"}, {"softmax_scale"}, scale_weights_from_hf, scale_weights_to_hf},
     {"moe-layers", false, false, false, false, FIELD_UINT,
-     {"decoder_sparse_step", "mlp_only_layers"}, moe_layers_from_hf, moe_layers_to_hf},
+     {"decoder_sparse_step", "mlp_only_layers"}, {"moe_layers"}, moe_layers_from_hf, moe_layers_to_hf},
 };
 // clang-format on
 

@@ -423,13 +423,12 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     l->where = "the map";
     if (cJSON_IsObject(tree)) TRY(map_take_text(l, tree, "family", &map->family));
     TRY(map_check_keys(l, tree,
-                       "family about extends model_type architecture prefixes detect sizes hows "
+                       "family about extends model_type architecture prefixes sizes hows "
                        "config unsupported parameters tensors ignored "));
     TRY(map_take_text(l, tree, "about", &map->about));
     TRY(map_take_text(l, tree, "extends", &map->extends));
     TRY(map_take_text(l, tree, "model_type", &map->model_type));
     TRY(map_take_text(l, tree, "architecture", &map->architecture));
-    TRY(map_take_text(l, tree, "detect", &map->detect));
     TRY(inherit(l));
     if (json_get(tree, "prefixes"))
         TRY(map_take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
@@ -593,21 +592,6 @@ enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_conf
                           type, known_model_types(m, &known));
     strbuf_release(&known);
     return st;
-}
-
-const struct model_map *model_map_detect(const struct model_maps *m, const struct model_config *c)
-{
-    const struct model_map *found = NULL;
-    for (size_t i = 0; i < m->num_maps; i++) {
-        struct map_names names = {m->maps[i], c, NULL, NULL, -1, -1, 0, NULL};
-        bool holds, replaced = model_map_of_family(m, m->maps[i]->family) != m->maps[i];
-        if (replaced || !m->maps[i]->detect ||
-            map_condition(&names, m->maps[i]->detect, &holds, NULL) || !holds)
-            continue;
-        if (found) return NULL;
-        found = m->maps[i];
-    }
-    return found;
 }
 
 const char *model_map_family(const struct model_map *map)

@@ -34,8 +34,6 @@ const struct model_map *model_map_of_family(const struct model_maps *m, const ch
 /* The map for a config.json, by its model_type (ERR_UNSUPPORTED lists what there is). */
 MUST_CHECK enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_config,
                                            const struct model_map **out, struct error *err);
-/* The one map whose `detect` condition holds; NULL where none or several do. */
-const struct model_map *model_map_detect(const struct model_maps *m, const struct model_config *c);
 
 const char *model_map_family(const struct model_map *map);
 const char *model_map_about(const struct model_map *map);

@@ -240,15 +240,11 @@ enum status map_check(struct map_loader *l)
     struct map_names names = {map, &samples[0], NULL, NULL, 1, 1, 0, NULL};
     struct expr_names e = map_names_for(&names);
     int64_t value;
-    bool holds;
     for (size_t i = 0; i < map->num_sizes; i++) {
         l->where = arena_printf(l->a, "size %s", map->sizes[i].name);
         if (expr_eval(map->sizes[i].text, strlen(map->sizes[i].text), &e, &value, l->err))
             return map_bad_in(l);
     }
-    l->where = "detect";
-    names.layer = names.expert = -1;
-    if (map_condition(&names, map->detect, &holds, l->err)) return map_bad_in(l);
     for (size_t i = 0; i < map->num_tensors; i++)
         TRY(check_tensor_row(l, &map->tensors[i]));
     for (unsigned i = 0; i < NUM_SAMPLES; i++)

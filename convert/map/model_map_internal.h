@@ -35,7 +35,8 @@ struct config_how {
     bool takes_field, takes_value, takes_default; /* the row names a field on both sides; ... */
     bool only_kind;                               /* the field must be of `kind` */
     enum field_kind kind;
-    const char *keys[3]; /* without takes_field: what it reads and writes of config.json */
+    const char *keys[3];   /* without takes_field: what it reads and writes of config.json, */
+    const char *fields[3]; /* and which fields of ours, as globs */
     enum status (*from_hf)(const struct config_context *x, struct model_config *c,
                            struct error *err);
     enum status (*to_hf)(const struct config_context *x, const struct model_config *c,
@@ -71,7 +72,7 @@ struct unsupported {
 };
 
 struct model_map {
-    const char *family, *about, *model_type, *architecture, *detect, *extends;
+    const char *family, *about, *model_type, *architecture, *extends;
     const char **prefixes;
     unsigned num_prefixes;
     struct size *sizes;
@@ -135,7 +136,7 @@ MUST_CHECK enum status map_check_constants(const struct map_loader *l,
                                            const struct config_row *row);
 MUST_CHECK enum status map_check_unsupported(const struct map_loader *l,
                                              const struct unsupported *u);
-/* Checks sizes, detect, and that the rows, with numbers put in, tile the logical tensors and the
+/* Checks sizes, and that the rows, with numbers put in, tile the logical tensors and the
  * Hugging Face ones. */
 MUST_CHECK enum status map_check(struct map_loader *l);
 

@@ -1,6 +1,7 @@
 #include "convert/map/model_map.h"
 
 #include "common/map.h"
+#include "convert/map/model_fit.h"
 #include "convert/map/model_map_internal.h"
 
 #include "common/count.h"
@@ -533,18 +534,19 @@ static void a_map_of_a_known_family_takes_its_place(void **state)
 {
     (void)state;
     struct model_maps m;
-    struct model_config c = {
-        .gated_linear_unit = true, .normalization = "RMSNorm", .position_embedding_type = "rope"};
+    struct model_config c = {.gated_linear_unit = true,
+                             .normalization = "RMSNorm",
+                             .position_embedding_type = "rope",
+                             .rotary_percent = 1};
     cJSON *config = json_tree("{'model_type':'llama'}");
     const struct model_map *map;
     assert_ok(load_text(&m, json_text("{'family':'llama','about':'mine','model_type':'llama',"
-                                      "'architecture':'X','extends':'llama',"
-                                      "'detect':'gated_linear_unit && normalization.RMSNorm'}")));
+                                      "'architecture':'X','extends':'llama'}")));
     assert_string_equal(model_map_about(model_map_of_family(&m, "llama")), "mine");
     assert_ok(model_map_of_config(&m, config, &map, &err));
     assert_string_equal(model_map_about(map), "mine");
-    assert_non_null(model_map_detect(&m, &c));
-    assert_string_equal(model_map_about(model_map_detect(&m, &c)), "mine");
+    assert_non_null(model_fit(&m, &c));
+    assert_string_equal(model_map_about(model_fit(&m, &c)), "mine");
     cJSON_Delete(config);
     model_maps_release(&m);
 }
@@ -562,7 +564,7 @@ static const struct {
     /* the map */
     {"'foo':1", "\"foo\" is none of: family about"},
     {"'about':1", "about is not a string"},
-    {"'detect':'nobody'", "detect: \"nobody\": an unknown name"},
+    {"'detect':'!num_experts'", "\"detect\" is none of: family about"},
     {"'prefixes':[1]", "a name that is not a string"},
     {"'prefixes':{}", "a name that is not a string"},
     {"'sizes':[]", "sizes is not an object"},
@@ -824,40 +826,6 @@ static void there_may_be_any_number_of_maps(void **state)
     cJSON_Delete(none);
 }
 
-static void families_are_told_from_their_features(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *family;
-        struct model_config c;
-    } cases[] = {
-#define LLAMA                                                                                      \
-    .gated_linear_unit = true, .normalization = "RMSNorm", .position_embedding_type = "rope"
-        {"llama", {LLAMA}},
-        {"mistral", {LLAMA, .sliding_window = 8}},
-        {"mixtral", {LLAMA, .num_experts = 8}},
-        {"qwen2", {LLAMA, .add_qkv_bias = true}},
-        {"qwen3", {LLAMA, .qk_layernorm = true}},
-        {"qwen3_moe", {LLAMA, .qk_layernorm = true, .num_experts = 8}},
-        {"gpt2",
-         {.normalization = "LayerNorm",
-          .position_embedding_type = "learned_absolute",
-          .add_bias_linear = true,
-          .add_qkv_bias = true}},
-        {"llama", {LLAMA, .add_qkv_bias = true, .add_bias_linear = true}},
-        {NULL, {LLAMA, .add_qkv_bias = true, .num_experts = 2}},
-        {NULL, {.gated_linear_unit = true, .normalization = "RMSNorm"}},
-        {NULL, {.normalization = "LayerNorm", .position_embedding_type = "rope"}},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const struct model_map *map = model_map_detect(&maps, &cases[i].c);
-        if (!cases[i].family)
-            assert_null(map);
-        else if (!map || strcmp(model_map_family(map), cases[i].family))
-            fail_msg("%s is told as %s", cases[i].family, map ? model_map_family(map) : "nothing");
-    }
-}
-
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
@@ -875,7 +843,6 @@ int main(void)
         TEST(texts_that_are_no_map_are_refused),
         TEST(unknown_model_types_are_refused_with_those_that_are_known),
         TEST(there_may_be_any_number_of_maps),
-        TEST(families_are_told_from_their_features),
     };
     return cmocka_run_group_tests_name("model_map", tests, load_maps, release_maps);
 }

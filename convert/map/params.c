@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "common/count.h"
+#include "convert/map/model_fit.h"
 #include "convert/map/params_internal.h"
 
 /* ---- expressions ---- */
@@ -166,7 +167,7 @@ enum status params_for(const struct model_config *c, struct arena *a,
 {
     struct model_maps maps;
     enum status st = model_maps_load(&maps, NULL, err);
-    if (!st) st = params_make(model_map_detect(&maps, c), c, a, out, err);
+    if (!st) st = params_make(model_fit(&maps, c), c, a, out, err);
     model_maps_release(&maps);
     return st;
 }

@@ -13,6 +13,7 @@
 #include "common/yaml.h"
 #include "convert/config_difference.h"
 #include "convert/format.h"
+#include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/megatron/megatron_source.h"
@@ -413,7 +414,7 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
     if (m->o->family)
         TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
     else /* what no field has a place for makes another family of it */
-        map = c->beyond ? NULL : model_map_detect(m->maps, &c->config);
+        map = c->beyond ? NULL : model_fit(m->maps, &c->config);
     if (map) c->family = model_map_family(map);
     return OK;
 }

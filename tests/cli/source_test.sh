@@ -141,6 +141,17 @@ run convert bare out
 exits 3
 says "config.json"
 
+it "of a family without a map the nearest one is named, by names and shapes of tensors"
+cp -r m unknown
+sed -i 's/"model_type": "[a-z0-9_]*"/"model_type": "brand_new"/' unknown/config.json
+run convert unknown out
+exits 3
+says 'model_type "brand_new" is not supported'
+says "the nearest is llama: "
+says "tensors have its names and shapes; --model llama takes it as that"
+run convert unknown unknown-out --model llama --dry-run
+exits 0
+
 it "weights without config.json can be looked at, and are a model with another one's"
 run inspect bare
 exits 0

@@ -1,0 +1,260 @@
+#include "convert/map/model_fit.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/text.h"
+#include "convert/map/model_map_internal.h"
+
+/* ---- which fields a map can say ---- */
+
+/* Whether a row, which is no constant, reads a field. */
+static bool reads(const struct config_row *row, const char *field)
+{
+    const char *const *fields = row->how->fields;
+    if (!(row->directions & IMPORT) || row->value) return false;
+    if (row->field) return strcmp(row->megatron, field) == 0;
+    for (size_t i = 0; i < COUNT(row->how->fields) && fields[i]; i++)
+        if (fnmatch(fields[i], field, 0) == 0) return true;
+    return false;
+}
+
+static bool map_reads(const struct model_map *map, const char *field)
+{
+    for (size_t i = 0; i < map->num_config; i++)
+        if (reads(&map->config[i], field)) return true;
+    return false;
+}
+
+static bool counts(const struct model_field *f, const struct model_config *c)
+{
+    return f->role == FIELD_MODEL && f->matters(c);
+}
+
+/* The config as the map would say it: 0 where it has no row, and its constants. */
+static struct model_config as_said(const struct model_map *map, const struct model_config *c,
+                                   struct arena *a)
+{
+    static const struct model_config usual = {.rotary_percent = 1, .rope_type = "default"};
+    struct model_config said = *c;
+    struct error none;
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (!map_reads(map, model_fields[i].field.name))
+            field_copy(&model_fields[i].field, &said, &usual);
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *row = &map->config[i];
+        struct config_context x = {map, row, NULL, a};
+        if (!row->value || !(row->directions & IMPORT)) continue;
+        if (row->how->from_hf(&x, &said, &none)) /* an expression over sizes that are not known */
+            field_copy(&row->field->field, &said, c);
+    }
+    if (!map_reads(map, "moe_layers")) said.moe_layers = NULL;
+    if (!map_reads(map, "window_layers")) said.window_layers = NULL;
+    model_config_join_biases(&said);
+    return said;
+}
+
+/* ---- how far a map is away ---- */
+
+struct distance {
+    struct strbuf fields; /* "num_experts 8, qk_layernorm true" */
+    size_t count;
+};
+
+static void add(struct distance *d, const struct model_config *c, const struct field *f,
+                struct arena *a)
+{
+    static const struct scalar_style style = {6, "true", "false", "not given"};
+    enum { MOST_NAMED = 5 };
+    if (d->count++ >= MOST_NAMED) return;
+    strbuf_printf(&d->fields, "%s%s %s", d->fields.length ? ", " : "", f->name,
+                  scalar_text(field_get(f, c), &style, a));
+}
+
+static void add_layers(struct distance *d, const char *name)
+{
+    d->count++;
+    strbuf_printf(&d->fields, "%s%s", d->fields.length ? ", " : "", name);
+}
+
+/* Another row of the map that reads row's name of config.json for another field. */
+static const struct config_row *partner_of(const struct model_map *map,
+                                           const struct config_row *row)
+{
+    for (const struct config_row *p = map->config; p < row; p++)
+        if (p->field && p->hf && row->field && row->hf && p->how == row->how && !p->value &&
+            !row->value && p->directions & row->directions & IMPORT && strcmp(p->hf, row->hf) == 0)
+            return p;
+    return NULL;
+}
+
+/* One name of config.json cannot say two values. */
+static void compare_partners(struct distance *d, const struct model_map *map,
+                             const struct model_config *c, struct arena *a)
+{
+    for (size_t i = 0; i < map->num_config; i++) {
+        const struct config_row *row = &map->config[i], *partner = partner_of(map, row);
+        if (!partner || !counts(row->field, c) || !counts(partner->field, c)) continue;
+        const struct scalar x = field_get(&row->field->field, c),
+                            y = field_get(&partner->field->field, c);
+        if (scalar_is_given(x) && scalar_is_given(y) && !scalar_equal(x, y))
+            add(d, c, &row->field->field, a);
+    }
+}
+
+static size_t measure(const struct model_map *map, const struct model_config *config,
+                      struct distance *d, struct arena *a)
+{
+    struct model_config c = *config;
+    model_config_join_biases(&c);
+    const struct model_config said = as_said(map, &c, a);
+    *d = (struct distance){.count = 0};
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (counts(&model_fields[i], &c) && !field_equal(&model_fields[i].field, &said, &c))
+            add(d, &c, &model_fields[i].field, a);
+    compare_partners(d, map, &c, a);
+    if (!said.moe_layers && model_layers_differ(&c)) add_layers(d, "moe_layers");
+    if (!said.window_layers && c.window_layers) add_layers(d, "window_layers");
+    return d->count;
+}
+
+static bool fits(const struct model_map *map, const struct model_config *c, struct arena *a)
+{
+    struct distance d;
+    size_t count = measure(map, c, &d, a);
+    strbuf_release(&d.fields);
+    return count == 0;
+}
+
+/* Features that the map has rows for and the model has not. */
+static size_t unused(const struct model_map *map, const struct model_config *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < num_model_fields; i++) {
+        const struct model_field *f = &model_fields[i];
+        n += f->role == FIELD_MODEL && f->zero == ZERO_VALUE && map_reads(map, f->field.name) &&
+             scalar_is_zero(field_get(&f->field, c));
+    }
+    return n;
+}
+
+/* ---- the best of them ---- */
+
+/* Whether another map, a user's, has taken its place. */
+static bool is_replaced(const struct model_maps *m, const struct model_map *map)
+{
+    return model_map_of_family(m, map->family) != map;
+}
+
+static bool extends_one_that_fits(const struct model_maps *m, const struct model_map *map,
+                                  const struct model_config *c, struct arena *a)
+{
+    for (size_t steps = 0; map->extends && steps < m->num_maps; steps++) {
+        const struct model_map *base = model_map_of_family(m, map->extends);
+        if (!base || base == map) return false;
+        if (fits(base, c, a)) return true;
+        map = base;
+    }
+    return false;
+}
+
+const struct model_map *model_fit(const struct model_maps *m, const struct model_config *c)
+{
+    const struct model_map *best = NULL;
+    size_t fewest = SIZE_MAX;
+    bool tie = false;
+    struct arena a;
+    arena_init(&a);
+    for (size_t i = 0; i < m->num_maps; i++) {
+        const struct model_map *map = m->maps[i];
+        if (is_replaced(m, map) || !fits(map, c, &a) || extends_one_that_fits(m, map, c, &a))
+            continue;
+        const size_t n = unused(map, c);
+        tie = n == fewest;
+        if (n < fewest) best = map;
+        if (n < fewest) fewest = n;
+    }
+    arena_release(&a);
+    return tie ? NULL : best;
+}
+
+const char *model_fit_nearest(const struct model_maps *m, const struct model_config *c,
+                              struct arena *a)
+{
+    const char *nearest = NULL;
+    size_t fewest = SIZE_MAX;
+    for (size_t i = 0; i < m->num_maps; i++) {
+        struct distance d;
+        if (is_replaced(m, m->maps[i])) continue;
+        if (measure(m->maps[i], c, &d, a) < fewest) {
+            fewest = d.count;
+            nearest = arena_printf(a, "%s, but for %s", m->maps[i]->family,
+                                   d.fields.data ? d.fields.data : "nothing");
+        }
+        strbuf_release(&d.fields);
+    }
+    return nearest;
+}
+
+/* ---- by tensors ---- */
+
+struct tensor_count {
+    const struct hf_shapes *tensors;
+    size_t asked, found;
+};
+
+static bool is_there(const void *context, const char *name)
+{
+    const struct hf_shapes *t = context;
+    unsigned num_dims;
+    const uint64_t *shape;
+    return t->find(t->context, name, &num_dims, &shape);
+}
+
+/* A config may ask for millions of tensors that are not there: it is enough to have asked for twice
+ * as many as there are. */
+static enum status count_parts(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    struct tensor_count *n = context;
+    for (size_t i = 0; i < t->num_parts; i++) {
+        const struct mapped_part *p = &t->parts[i];
+        unsigned num_dims;
+        const uint64_t *shape;
+        n->asked++;
+        n->found += n->tensors->find(n->tensors->context, p->hf_name, &num_dims, &shape) &&
+                    num_dims == p->num_dims &&
+                    memcmp(shape, p->shape, num_dims * sizeof *shape) == 0;
+    }
+    if (n->asked <= 2 * n->tensors->count + 100) return OK;
+    return fail(err, DIFFERENT, "more tensors than there are");
+}
+
+/* How many of the tensors have the names and shapes that the map expects. */
+static size_t count_tensors(const struct model_map *map, const cJSON *hf_config,
+                            const struct hf_shapes *tensors, struct arena *a)
+{
+    struct tensor_count n = {.tensors = tensors};
+    const struct hf_names names = {is_there, tensors};
+    struct model_config c;
+    struct error none;
+    if (model_config_from_hf(map, hf_config, a, &c, &none)) return 0;
+    return model_map_expand(map, &c, &names, count_parts, &n, &none) > DIFFERENT ? 0 : n.found;
+}
+
+const char *model_fit_tensors(const struct model_maps *m, const cJSON *hf_config,
+                              const struct hf_shapes *tensors, const char **family, struct arena *a)
+{
+    size_t most = 0;
+    *family = NULL;
+    for (size_t i = 0; i < m->num_maps; i++) {
+        const size_t n = count_tensors(m->maps[i], hf_config, tensors, a);
+        if (n <= most) continue;
+        most = n;
+        *family = m->maps[i]->family;
+    }
+    if (!most) return NULL;
+    return arena_printf(a, "%s: %zu of %zu tensors have its names and shapes", *family, most,
+                        tensors->count);
+}
