@@ -191,9 +191,7 @@ enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
                                  struct error *err)
 {
     struct pair nested = *pair;
-    if (!pair_nest(&nested))
-        return fail(err, ERR_OURS, "%s: a part of %s that is not a nested view", own->name,
-                    stored->name);
+    TRY(pair_require_nested(&nested, own->name, err));
     const size_t axes_at = offsetof(struct pair, axes),
                  pair_bytes = axes_at + nested.num_axes * sizeof *nested.axes;
     struct own_part *part = arena_alloc(c->arena, offsetof(struct own_part, pair) + pair_bytes);
@@ -374,24 +372,14 @@ static enum status add_joined(void *context, const struct pair *p, struct error 
 {
     const struct adding *x = context;
     const struct stored_piece *s = &x->stored->pieces[x->piece];
-    struct piece piece = {.file = s->file,
-                          .dtype = x->stored->dtype,
-                          .byte_swapped = s->byte_swapped,
-                          .offset_bytes = s->offset_bytes,
-                          .pair = *p};
-    if (!pair_nest(&piece.pair))
-        return fail(err, ERR_OURS, "%s: a part that is not a nested view", x->tensor->name);
+    const struct piece piece = {.file = s->file,
+                                .dtype = x->stored->dtype,
+                                .byte_swapped = s->byte_swapped,
+                                .offset_bytes = s->offset_bytes,
+                                .pair = *p};
+    (void)err;
     gather(x->catalog, &piece);
     return OK;
-}
-
-/* pair (logical, other) as a view of the other tensor, on which it is joined. */
-static enum status turn(const struct tensor *t, const char *other, struct pair *pair,
-                        struct error *err)
-{
-    pair_swap(pair);
-    if (pair_nest(pair)) return OK;
-    return fail(err, ERR_OURS, "%s: a part of %s that is not a nested view", t->name, other);
 }
 
 static void add_stored_name(struct catalog *c, struct tensor *t, const char *name)
@@ -411,14 +399,15 @@ static enum status add_stored(void *context, const struct pair *pair, struct err
 {
     struct adding *x = context;
     struct pair by_stored = *pair;
-    TRY(turn(x->tensor, x->stored->name, &by_stored, err));
+    TRY(pair_turn(&by_stored, x->tensor->name, err));
     TRY(index_stored(x->catalog, x->stored, err));
     const struct part_index *pieces = x->catalog->stored_index;
     const uint64_t end = by_stored.a_offset + pair_a_span(&by_stored);
     for (size_t i = first_reaching(pieces, by_stored.a_offset);
          i < pieces->count && pieces->parts[i].pair.a_offset < end; i++) {
         x->piece = pieces->parts[i].part;
-        TRY(pair_join(&by_stored, &pieces->parts[i].pair, add_joined, x, err));
+        TRY(pair_join_nested(&by_stored, &pieces->parts[i].pair, x->tensor->name, add_joined, x,
+                             err));
     }
     add_stored_name(x->catalog, x->tensor, x->stored->name);
     return OK;
@@ -446,14 +435,14 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct o
                              const struct pair *part, struct error *err)
 {
     struct pair by_own = *part;
-    TRY(turn(t, own->name, &by_own, err));
+    TRY(pair_turn(&by_own, t->name, err));
     c->num_gathered = 0; /* of one that failed */
     TRY(index_own(c, own, err));
     for (size_t i = 0, n = find_met(c->own_index, &by_own); i < n; i++) {
         const struct own_part *p = own->parts[c->own_index->met[i]];
         const struct pair pair = pair_of_part(p);
         struct adding x = {c, t, &c->stored.tensors[p->stored], 0};
-        TRY(pair_join(&by_own, &pair, add_stored, &x, err));
+        TRY(pair_join(&by_own, &pair, t->name, add_stored, &x, err));
     }
     take_gathered(c, t);
     for (size_t i = 0; i < own->num_parts && !pair_count(part); i++) /* empty, but of these */

@@ -119,7 +119,7 @@ static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint
 {
     struct pair window = pair_whole(low, 0, count);
     uint64_t n = 0;
-    return pair_join(&window, &piece->pair, count_joined, &n, NULL) ? 0 : n;
+    return pair_join(&window, &piece->pair, "", count_joined, &n, NULL) ? 0 : n;
 }
 
 static bool is_held(const struct executor *x, const struct carry *c)

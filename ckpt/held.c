@@ -54,9 +54,7 @@ static enum status add_held(void *context, const struct pair *p, struct error *e
     struct restricting *r = context; /* p.a: the segment, p.b: the tensor */
     struct carry *c = r->carry;
     struct pair pair = *p;
-    pair_swap(&pair);
-    if (!pair_nest(&pair))
-        return fail(err, ERR_OURS, "%s: held in no nested view", c->source->name);
+    TRY(pair_turn(&pair, c->source->name, err));
     *ARENA_PUSH(r->arena, c->pieces, c->num_pieces, c->pieces_capacity) =
         (struct target_piece){r->segment, pair};
     return OK;
@@ -73,7 +71,7 @@ static enum status restrict_carry(struct carry *c, unsigned rank, struct arena *
         struct restricting r = {c, a, whole.pieces[i].segment};
         for (size_t k = 0; k < num_parts; k++) {
             const struct pair part = pair_onto_itself(&parts[k]);
-            TRY(pair_join(&whole.pieces[i].pair, &part, add_held, &r, err));
+            TRY(pair_join(&whole.pieces[i].pair, &part, c->source->name, add_held, &r, err));
         }
     }
     return OK;

@@ -370,7 +370,7 @@ static void parts_that_cannot_be_are_refused(void **state)
                  "tensor.0: planned from elements that it does not have");
     target.part = (struct pair){.num_axes = 2, .axes = {{3, 2, 3}, {3, 1, 1}}};
     assert_fails(load_run(&s.catalog, &target, 1, &o, &r, &err), ERR_OURS,
-                 "tensor.0: planned from no nested view");
+                 "tensor.0: not a nested view");
     target.part = pair_whole(0, 0, 10);
     o.max_memory = 1;
     assert_fails(load_run(&s.catalog, &target, 1, &o, &r, &err), ERR_MEMORY,

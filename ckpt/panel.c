@@ -57,7 +57,7 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
             {f->reader, piece, piece_dtype(piece, t->dtype), f->panel}, t, f->panel};
         if (!piece_origin(piece)->fetch) continue;
         if (r.fetching.dtype != t->dtype) r.fetching.buffer = f->reader->cast;
-        TRY(pair_join(&piece->pair, wanted, read_joined, &r, err));
+        TRY(pair_join(&piece->pair, wanted, t->name, read_joined, &r, err));
     }
     return OK;
 }
@@ -87,7 +87,7 @@ enum status panel_read_parts(struct panel_reader *reader, const struct tensor *t
             break;
         }
     for (size_t i = 0; i < num_parts; i++)
-        TRY(pair_join(&window, &parts[i], read_part, &f, err));
+        TRY(pair_join(&window, &parts[i], t->name, read_part, &f, err));
     return OK;
 }
 

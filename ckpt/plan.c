@@ -146,8 +146,7 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
         struct pair *pair = &c->pieces[i].pair;
         if (tensor_is_hole(t) && p->files[s->file].path && (s->wants_crc || s->dtype != t->dtype))
             return fail(err, ERR_OURS, "%s: a hole with a CRC or a cast", t->name);
-        if (!pair_nest(pair))
-            return fail(err, ERR_OURS, "%s: planned from no nested view", t->name);
+        TRY(pair_require_nested(pair, t->name, err));
         if (pair_count(pair) &&
             (pair->a_offset > t->numel || pair_a_span(pair) > t->numel - pair->a_offset))
             return fail(err, ERR_OURS, "%s: planned from elements that it does not have", t->name);
@@ -166,9 +165,7 @@ static enum status collect_fillings(const struct plan *p, struct filling *all, s
             struct filling *f = &all[*count];
             ++*count;
             *f = (struct filling){c->pieces[k].segment, c->pieces[k].pair, c->source->name};
-            pair_swap(&f->pair);
-            if (!pair_nest(&f->pair))
-                return fail(err, ERR_OURS, "%s: planned as no nested view", c->source->name);
+            TRY(pair_turn(&f->pair, f->name, err));
         }
     }
     return OK;

@@ -277,9 +277,9 @@ static void views_whose_size_overflows_are_refused(void **state)
     struct pair *pair = &p.carries[0].pieces[0].pair;
     const uint64_t half = UINT64_C(1) << 32; /* half * half is 0 elements, and spans 1 */
     *pair = (struct pair){.num_axes = 2, .axes = {{half, half, 1}, {half, 1, half}}};
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned from no nested view");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
     *pair = (struct pair){.num_axes = 1, .axes = {{10, 1, UINT64_MAX}}};
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned as no nested view");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
 }
 
 static void views_that_repeat_elements_are_refused_and_others_nested(void **state)
@@ -295,9 +295,9 @@ static void views_that_repeat_elements_are_refused_and_others_nested(void **stat
     assert_ok(plan_finish(&p, &err));
     assert_int_equal(p.carries[0].pieces[0].pair.axes[0].a_stride, 3);
     p.carries[0].pieces[0].pair = (struct pair){.num_axes = 2, .axes = {{2, 1, 3}, {3, 1, 1}}};
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned from no nested view");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
     p.carries[0].pieces[0].pair = (struct pair){.num_axes = 2, .axes = {{2, 3, 1}, {3, 1, 1}}};
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned as no nested view");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
 }
 
 static void a_segment_of_more_elements_than_can_be_is_found(void **state)

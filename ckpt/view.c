@@ -142,6 +142,17 @@ bool pair_nest(struct pair *p)
     return nested;
 }
 
+enum status pair_require_nested(struct pair *p, const char *name, struct error *err)
+{
+    return pair_nest(p) ? OK : fail(err, ERR_OURS, "%s: not a nested view", name);
+}
+
+enum status pair_turn(struct pair *p, const char *name, struct error *err)
+{
+    pair_swap(p);
+    return pair_require_nested(p, name, err);
+}
+
 /* One digit list while two are compared: stride is the common tensor's, other the far side's. Each
  * level of the recursion takes at most one digit off and splits at most one, so twice the axes are
  * room enough. */
@@ -161,6 +172,8 @@ struct digits {
 };
 
 struct join {
+    const char *name;
+    bool nests; /* blocks are nested before they are visited */
     pair_visit *visit;
     void *context;
     struct error *err;
@@ -225,7 +238,7 @@ static enum status join_windows(struct join *j, const struct digits *y, const st
     unsigned saved_count = j->num_axes;
     memcpy(saved, j->axes, sizeof saved);
     if (!append_axis(j->axes, &j->num_axes, x))
-        return fail(j->err, ERR_OURS, "a view with more than %d axes", MAX_AXES);
+        return fail(j->err, ERR_OURS, "%s: a view with more than %d axes", j->name, MAX_AXES);
     enum status st = join(j, in_y, in_z, delta);
     memcpy(j->axes, saved, sizeof saved);
     j->num_axes = saved_count;
@@ -289,7 +302,7 @@ static enum status join_larger(struct join *j, const struct digits *y, const str
         struct digits window = *y;
         if (!j->windows_left--)
             return fail(j->err, ERR_UNSUPPORTED,
-                        "two views whose strides have too little in common");
+                        "%s: two views whose strides have too little in common", j->name);
         window.other_offset += (uint64_t)k * y->at[0].other;
         drop_first(&window);
         TRY(join(j, window, *z, delta - k * s));
@@ -305,6 +318,7 @@ static enum status join(struct join *j, struct digits y, struct digits z, int64_
         memcpy(p.axes, j->axes, sizeof p.axes);
         p.a_offset = j->swapped ? z.other_offset : y.other_offset;
         p.b_offset = j->swapped ? y.other_offset : z.other_offset;
+        if (j->nests) TRY(pair_require_nested(&p, j->name, j->err));
         return j->visit(j->context, &p, j->err);
     }
     if (y.count && z.count && y.at[0].stride == z.at[0].stride) return join_equal(j, &y, &z, delta);
@@ -324,33 +338,25 @@ static enum status join_pairs(struct join *j, const struct pair *y, const struct
     return join(j, digits_of(y), digits_of(z), (int64_t)(z->a_offset - y->a_offset));
 }
 
-enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *visit, void *context,
-                      struct error *err)
+enum status pair_join(const struct pair *y, const struct pair *z, const char *name,
+                      pair_visit *visit, void *context, struct error *err)
 {
-    struct join j = {.visit = visit, .context = context, .err = err, .windows_left = MOST_WINDOWS};
+    struct join j = {name, false, visit, context, err, .windows_left = MOST_WINDOWS};
     return join_pairs(&j, y, z);
 }
 
-struct clip {
-    const char *name;
-    pair_visit *visit;
-    void *context;
-};
-
-static enum status visit_nested(void *context, const struct pair *p, struct error *err)
+enum status pair_join_nested(const struct pair *y, const struct pair *z, const char *name,
+                             pair_visit *visit, void *context, struct error *err)
 {
-    const struct clip *c = context;
-    struct pair nested = *p;
-    if (!pair_nest(&nested)) return fail(err, ERR_OURS, "%s: a view that is not nested", c->name);
-    return c->visit(c->context, &nested, err);
+    struct join j = {name, true, visit, context, err, .windows_left = MOST_WINDOWS};
+    return join_pairs(&j, y, z);
 }
 
 enum status pair_clip(const struct pair *p, uint64_t first, uint64_t count, const char *name,
                       pair_visit *visit, void *context, struct error *err)
 {
-    struct clip c = {name, visit, context};
     struct pair window = pair_whole(first, 0, count);
-    return pair_join(&window, p, visit_nested, &c, err);
+    return pair_join_nested(&window, p, name, visit, context, err);
 }
 
 static enum status stop_at_first(void *context, const struct pair *p, struct error *err)
@@ -372,7 +378,7 @@ static bool are_beside(const struct pair *y, const struct pair *z)
 
 static bool overlap(const struct pair *y, const struct pair *z, uint64_t *windows_left)
 {
-    struct join j = {.visit = stop_at_first, .windows_left = *windows_left};
+    struct join j = {.name = "", .visit = stop_at_first, .windows_left = *windows_left};
     if (pair_count(y) && pair_count(z) && are_beside(y, z)) return false;
     bool found = join_pairs(&j, y, z) != OK;
     *windows_left = j.windows_left;

@@ -56,20 +56,28 @@ void pair_swap(struct pair *p); /* a becomes b and b becomes a; see pair_nest */
 /* Drops axes of extent 1, sorts by the stride of a, joins axes that continue each other on both
  * sides. false where a's view is not nested then, or spans more than MOST_ELEMENTS. */
 bool pair_nest(struct pair *p);
+/* pair_nest(), and ERR_OURS with the tensor's name where a's view is not nested. */
+MUST_CHECK enum status pair_require_nested(struct pair *p, const char *name, struct error *err);
+/* Swaps a and b and requires a nested view of the new a, so that it can be joined on it. */
+MUST_CHECK enum status pair_turn(struct pair *p, const char *name, struct error *err);
 
 /* Called for each block of a join. */
 typedef enum status pair_visit(void *context, const struct pair *p, struct error *err);
 
 /* The elements that views y.a and z.a of one tensor share, as pairs (y.b, z.b), each shared element
- * in exactly one of them. Both a sides must be nested. The pairs are not nested: pair_nest() those
- * that are joined again. Few blocks come out where strides divide each other; where they do not,
- * one comes for each step of the larger stride, and more than a million steps are ERR_UNSUPPORTED.
- */
-MUST_CHECK enum status pair_join(const struct pair *y, const struct pair *z, pair_visit *visit,
-                                 void *context, struct error *err);
+ * in exactly one of them. Both a sides must be nested. The pairs need not be nested:
+ * pair_join_nested() gives nested ones, which can be joined again, and ERR_OURS where there are
+ * none. Few blocks come out where strides divide each other; where they do not, one comes for each
+ * step of the larger stride, and more than a million steps are ERR_UNSUPPORTED. `name` is the
+ * tensor's, for messages. */
+MUST_CHECK enum status pair_join(const struct pair *y, const struct pair *z, const char *name,
+                                 pair_visit *visit, void *context, struct error *err);
+MUST_CHECK enum status pair_join_nested(const struct pair *y, const struct pair *z,
+                                        const char *name, pair_visit *visit, void *context,
+                                        struct error *err);
 
 /* What p has of elements [first, first + count) of a, as nested pairs (element counted from first,
- * p.b). p.a must be nested. `name` is the tensor's, for messages. */
+ * p.b). p.a must be nested. */
 MUST_CHECK enum status pair_clip(const struct pair *p, uint64_t first, uint64_t count,
                                  const char *name, pair_visit *visit, void *context,
                                  struct error *err);

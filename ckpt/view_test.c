@@ -41,7 +41,7 @@ static void check_join(const struct pair *y, const struct pair *z, struct blocks
     static uint64_t of_y[MAX_ELEMENTS], of_z[MAX_ELEMENTS], want[MAX_ELEMENTS];
     struct error err = {0};
     memset(blocks, 0, sizeof *blocks);
-    assert_ok(pair_join(y, z, add_block, blocks, &err));
+    assert_ok(pair_join(y, z, "w", add_block, blocks, &err));
     expand(y, of_y);
     expand(z, of_z);
     memset(want, 0, sizeof want);
@@ -191,8 +191,8 @@ static void a_join_of_more_axes_than_there_can_be_is_an_error(void **state)
     const unsigned in_y[] = {2, 2, 2, 2, 1, 1, 1, 1}, in_z[] = {1, 1, 1, 1, 1, 1, 2, 4};
     struct pair y = view_of_bits(8, in_y), z = view_of_bits(8, in_z), few = view_of_bits(2, in_y);
     check_join(&y, &few, &blocks);
-    assert_fails(pair_join(&y, &z, add_block, &blocks, &err), ERR_OURS,
-                 "a view with more than 8 axes");
+    assert_fails(pair_join(&y, &z, "w", add_block, &blocks, &err), ERR_OURS,
+                 "w: a view with more than 8 axes");
 }
 
 static void empty_views_share_nothing(void **state)
@@ -232,8 +232,8 @@ static void views_with_little_in_common_are_not_compared_without_end(void **stat
     struct pair y = {.num_axes = 1, .axes = {{UINT64_C(1) << 40, 6, 1}}},
                 z = {.num_axes = 1, .axes = {{UINT64_C(1) << 40, 4, 1}}, .a_offset = 1};
     assert_true(pair_overlap(&y, &z)); /* one is even, the other odd */
-    assert_fails(pair_join(&y, &z, add_block, &blocks, &err), ERR_UNSUPPORTED,
-                 "two views whose strides have too little in common");
+    assert_fails(pair_join(&y, &z, "w", add_block, &blocks, &err), ERR_UNSUPPORTED,
+                 "w: two views whose strides have too little in common");
     y.axes[0].extent = z.axes[0].extent = 500000;
     assert_false(pair_overlap(&y, &z));
 }

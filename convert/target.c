@@ -64,11 +64,9 @@ struct filling {
 
 static enum status add_filling(void *context, const struct pair *p, struct error *err)
 {
-    const struct filling *f = context;
-    struct pair pair = *p; /* a: the tensor, b: the segment */
-    if (!pair_nest(&pair))
-        return fail(err, ERR_OURS, "%s: a view that is not nested", f->logical->name);
-    plan_add_piece(&f->t->plan, f->logical, f->segment, &pair);
+    const struct filling *f = context; /* p.a: the tensor, p.b: the segment */
+    (void)err;
+    plan_add_piece(&f->t->plan, f->logical, f->segment, p);
     return OK;
 }
 
@@ -78,10 +76,8 @@ enum status target_fill(struct target *t, const struct own_output *own, const st
     for (unsigned i = 0; i < own->num_parts; i++) {
         struct filling f = {t, own->parts[i].logical, segment};
         struct pair by_own = own->parts[i].pair;
-        pair_swap(&by_own);
-        if (!pair_nest(&by_own))
-            return fail(err, ERR_OURS, "%s: a view that is not nested", f.logical->name);
-        TRY(pair_join(&by_own, pair, add_filling, &f, err));
+        TRY(pair_turn(&by_own, f.logical->name, err));
+        TRY(pair_join_nested(&by_own, pair, f.logical->name, add_filling, &f, err));
     }
     return OK;
 }

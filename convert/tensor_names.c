@@ -296,7 +296,7 @@ static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, st
         const struct tensor *logical = &c->catalog.tensors[h->parts[i].logical];
         for (size_t k = 0; k < logical->num_pieces; k++) {
             x.piece = &logical->pieces[k];
-            TRY(pair_join(&x.piece->pair, &h->parts[i].pair, add_piece, &x, err));
+            TRY(pair_join(&x.piece->pair, &h->parts[i].pair, t->name, add_piece, &x, err));
         }
     }
     return tensor_check(t, err);

@@ -329,11 +329,9 @@ static enum status add_part(struct placing *to, const struct pair *part, const s
                             struct error *err)
 {
     struct pair by_local = *part;
-    pair_swap(&by_local);
-    if (!pair_nest(&by_local))
-        return fail(err, ERR_OURS, "%s: a shard that is not a nested view", to->own->name);
+    TRY(pair_turn(&by_local, to->own->name, err));
     if (!pair_count(&by_local)) return add_reordered(to, part, err); /* its name alone */
-    return pair_join(&by_local, order, add_reordered, to, err);
+    return pair_join(&by_local, order, to->own->name, add_reordered, to, err);
 }
 
 /* Adds a rank's shard to the own tensor `name`, a parameter of the model; local_shape is the

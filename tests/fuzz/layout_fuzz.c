@@ -202,8 +202,8 @@ static void carry(const struct shards *from, struct shards *to)
             for (unsigned k = 0; k < from->parts[i].count * to->parts[j].count; k++) {
                 struct copying c = {from->values[i], to->values[j]};
                 assert_ok(pair_join(&from->parts[i].pairs[k % from->parts[i].count],
-                                    &to->parts[j].pairs[k / from->parts[i].count], copy_block, &c,
-                                    &err));
+                                    &to->parts[j].pairs[k / from->parts[i].count], "w", copy_block,
+                                    &c, &err));
             }
     }
 }

@@ -181,7 +181,7 @@ void parts_add(struct parts *p, const void *a, const void *b, size_t element_byt
         if (p->name_of_piece[i] == SIZE_MAX) continue;
         struct looking x = {a, b, element_bytes, low, &p->first[p->name_of_piece[i]]};
         bool apart = piece->a_offset >= low + count || piece->a_offset + pair_a_span(piece) <= low;
-        if (!apart && pair_join(&panel, piece, look_at_block, &x, NULL))
+        if (!apart && pair_join(&panel, piece, p->tensor->name, look_at_block, &x, NULL))
             atomic_store(&p->lost, true);
     }
 }

@@ -475,7 +475,7 @@ static enum status add_arranged(void *context, const struct pair *p, struct erro
     struct arranging *x = context;
     struct piece piece = *x->piece;
     piece.pair = *p;
-    if (x->out->num_pieces == MOST_ARRANGED_PIECES || !pair_nest(&piece.pair))
+    if (x->out->num_pieces == MOST_ARRANGED_PIECES)
         return fail(err, ERR_UNSUPPORTED, "too many pieces");
     *ARENA_PUSH(x->a, x->out->pieces, x->out->num_pieces, x->out->pieces_capacity) = piece;
     return OK;
@@ -493,7 +493,8 @@ bool tensor_arranged(struct arena *a, const struct tensor *t, const struct pair 
     for (size_t i = 0; i < num_parts; i++)
         for (size_t k = 0; k < t->num_pieces; k++) {
             struct arranging x = {a, out, &t->pieces[k]};
-            if (pair_join(&parts[i], &t->pieces[k].pair, add_arranged, &x, NULL)) return false;
+            if (pair_join_nested(&parts[i], &t->pieces[k].pair, t->name, add_arranged, &x, NULL))
+                return false;
         }
     return true;
 }
