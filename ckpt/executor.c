@@ -3,6 +3,7 @@
  * 1. A panel is a run [low, low + count) of one logical tensor's elements, in their order.
  * 2. A worker has its own buffers; what workers share is behind a lock or atomic.
  * 3. The sink has every byte of a segment once, and before it is counted the run that it is of. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -257,9 +258,13 @@ static void count_task(struct tally *tally, const struct journal_task *t)
 static enum status check_task(const struct plan *p, const struct journal_task *t,
                               const struct journal_run *runs, struct error *err)
 {
-    if (t->item >= p->num_carries) return fail(err, ERR_OURS, "no such task");
+    if (t->item >= p->num_carries)
+        return fail(err, ERR_OURS, "journal: task %" PRIu64 " is of tensor %" PRIu64 " of %zu",
+                    t->task, t->item, p->num_carries);
     for (uint64_t i = 0; i < t->num_runs; i++)
-        if (runs[i].segment >= p->num_segments) return fail(err, ERR_OURS, "no such segment");
+        if (runs[i].segment >= p->num_segments)
+            return fail(err, ERR_OURS, "journal: %s is written to segment %" PRIu64 " of %zu",
+                        p->carries[t->item].source->name, runs[i].segment, p->num_segments);
     return OK;
 }
 

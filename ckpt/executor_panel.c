@@ -103,7 +103,7 @@ static enum status visit_parts(const struct executor *x, const struct scan_panel
     const struct pair window = pair_whole(p->low, 0, p->count), all = pair_whole(0, 0, p->count);
     if (!item->parts) return visit(context, &all, err);
     for (size_t i = 0; i < item->num_parts; i++)
-        TRY(pair_join(&window, &item->parts[i], item->tensors[0]->name, visit, context, err));
+        TRY(pair_join(&window, &item->parts[i], "counting", visit, context, err));
     return OK;
 }
 
@@ -173,7 +173,7 @@ static enum status write_pieces(struct executor *x, const struct scan_panel *p, 
         struct writing wr = {x, w, piece, panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
         if (!w->bytes[i] || plan_piece_dtype(x->plan, piece) != dtype) continue;
         progress_file(x->progress, x->plan->files[x->plan->segments[piece->segment].file].path);
-        TRY(pair_join(&window, &piece->pair, c->source->name, write_joined, &wr, err));
+        TRY(pair_join(&window, &piece->pair, "writing", write_joined, &wr, err));
     }
     return OK;
 }
@@ -232,7 +232,7 @@ enum status executor_fill_memory(void *context, const struct scan_panel *p, stru
         enum dtype to = x->plan->segments[segment].dtype;
         struct filling f = {.casting = {x->sink->address(x->sink, segment), p->elements[0], to,
                                         c->source->dtype, NULL}};
-        TRY(pair_join(&window, &c->pieces[i].pair, c->source->name, fill_joined, &f, err));
+        TRY(pair_join(&window, &c->pieces[i].pair, "loading", fill_joined, &f, err));
         bytes += f.elements * dtype_bytes(to);
     }
     atomic_fetch_add_explicit(&x->sink->written_bytes, bytes, memory_order_relaxed);

@@ -57,7 +57,7 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
             {f->reader, piece, piece_dtype(piece, t->dtype), f->panel}, t, f->panel};
         if (!piece_origin(piece)->fetch) continue;
         if (r.fetching.dtype != t->dtype) r.fetching.buffer = f->reader->cast;
-        TRY(pair_join(&piece->pair, wanted, t->name, read_joined, &r, err));
+        TRY(pair_join(&piece->pair, wanted, "reading", read_joined, &r, err));
     }
     return OK;
 }
@@ -72,22 +72,27 @@ static enum status read_part(void *context, const struct pair *p, struct error *
     return read_pieces(f, &wanted, err);
 }
 
+static enum status check_whole_bytes(const struct tensor *t, struct error *err)
+{
+    if (dtype_bytes(t->dtype)) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: elements of %s have no whole bytes", t->name,
+                dtype_infos[t->dtype].name);
+}
+
 enum status panel_read_parts(struct panel_reader *reader, const struct tensor *t, uint64_t low,
                              uint64_t count, const struct pair *parts, size_t num_parts,
                              void *panel, struct error *err)
 {
     struct pair window = pair_whole(low, 0, count);
     struct filling f = {reader, t, low, panel};
-    if (!dtype_bytes(t->dtype))
-        return fail(err, ERR_UNSUPPORTED, "elements of %s have no whole bytes",
-                    dtype_infos[t->dtype].name);
+    TRY(check_whole_bytes(t, err));
     for (size_t i = 0; i < t->num_pieces; i++)
         if (!piece_origin(&t->pieces[i])->fetch) {
             memset(panel, 0, count * dtype_bytes(t->dtype));
             break;
         }
     for (size_t i = 0; i < num_parts; i++)
-        TRY(pair_join(&window, &parts[i], t->name, read_part, &f, err));
+        TRY(pair_join(&window, &parts[i], "reading", read_part, &f, err));
     return OK;
 }
 
@@ -148,9 +153,7 @@ static enum status check_cast(const struct tensor *t, enum dtype to, enum dtype 
 
 enum status tensor_check_cast(const struct tensor *t, enum dtype to, struct error *err)
 {
-    if (!dtype_bytes(t->dtype))
-        return fail(err, ERR_UNSUPPORTED, "%s: elements of %s have no whole bytes", t->name,
-                    dtype_infos[t->dtype].name);
+    TRY(check_whole_bytes(t, err));
     TRY(check_cast(t, to, t->dtype, err));
     for (size_t i = 0; i < t->num_pieces; i++)
         TRY(check_cast(t, t->dtype, piece_dtype(&t->pieces[i], t->dtype), err));

@@ -126,7 +126,7 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     assert_false(tensor_is_mixed(t));
     assert_ok(catalog_add(&s.catalog, "f4", DT_F4, 1, shape, &t, &err));
     assert_fails(panel_read(&r, t, 0, 4, panel, &err), ERR_UNSUPPORTED,
-                 "elements of F4 have no whole bytes");
+                 "f4: elements of F4 have no whole bytes");
     source_release(&s);
 }
 

@@ -98,7 +98,8 @@ static enum status check_segment(const struct plan *p, struct filling *f, size_t
 {
     const struct segment *s = &p->segments[f->segment];
     struct pair *pairs = malloc(n * sizeof *pairs);
-    if (!pairs) return fail(err, ERR_MEMORY, "no memory to check the plan");
+    if (!pairs)
+        return fail(err, ERR_MEMORY, "%s: no memory to check its plan", p->files[s->file].path);
     size_t bad;
     uint64_t covered;
     for (size_t i = 0; i < n; i++)
@@ -177,7 +178,7 @@ static enum status check_fillings(const struct plan *p, struct error *err)
     for (size_t i = 0; i < p->num_carries; i++)
         n += p->carries[i].num_pieces;
     struct filling *all = malloc(n * sizeof *all + 1);
-    if (!all) return fail(err, ERR_MEMORY, "no memory to check the plan");
+    if (!all) return fail(err, ERR_MEMORY, "no memory to check a plan of %zu pieces", n);
     enum status st = collect_fillings(p, all, &n, err);
     if (!st && n) qsort(all, n, sizeof *all, by_segment);
     for (size_t i = 0, k; i < n && !st; i = k) {

@@ -68,8 +68,8 @@ typedef enum status pair_visit(void *context, const struct pair *p, struct error
  * in exactly one of them. Both a sides must be nested. The pairs need not be nested:
  * pair_join_nested() gives nested ones, which can be joined again, and ERR_OURS where there are
  * none. Few blocks come out where strides divide each other; where they do not, one comes for each
- * step of the larger stride, and more than a million steps are ERR_UNSUPPORTED. `name` is the
- * tensor's, for messages. */
+ * step of the larger stride, and more than a million steps are ERR_UNSUPPORTED. `name` begins the
+ * messages: the tensor's, or what is done where a caller names the tensor. */
 MUST_CHECK enum status pair_join(const struct pair *y, const struct pair *z, const char *name,
                                  pair_visit *visit, void *context, struct error *err);
 MUST_CHECK enum status pair_join_nested(const struct pair *y, const struct pair *z,

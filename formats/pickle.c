@@ -297,32 +297,12 @@ static enum status push_items(struct pickle_reader *r, enum value_kind kind, str
     return OK;
 }
 
-static enum status run_empty_list(struct pickle_reader *r, const struct pickle_token *t,
-                                  struct error *err)
+/* EMPTY_LIST, EMPTY_DICT, EMPTY_SET, EMPTY_TUPLE. */
+static enum status run_empty(struct pickle_reader *r, const struct pickle_token *t,
+                             struct error *err)
 {
-    (void)t, (void)err;
-    return push_items(r, VALUE_LIST, NULL, 0);
-}
-
-static enum status run_empty_dict(struct pickle_reader *r, const struct pickle_token *t,
-                                  struct error *err)
-{
-    (void)t, (void)err;
-    return push_items(r, VALUE_DICT, NULL, 0);
-}
-
-static enum status run_empty_set(struct pickle_reader *r, const struct pickle_token *t,
-                                 struct error *err)
-{
-    (void)t, (void)err;
-    return push_items(r, VALUE_SET, NULL, 0);
-}
-
-static enum status run_empty_tuple(struct pickle_reader *r, const struct pickle_token *t,
-                                   struct error *err)
-{
-    (void)t, (void)err;
-    return push_items(r, VALUE_TUPLE, NULL, 0);
+    (void)err;
+    return push_items(r, t->opcode->kind, NULL, 0);
 }
 
 /* TUPLE1, TUPLE2, TUPLE3. */
@@ -335,31 +315,14 @@ static enum status run_short_tuple(struct pickle_reader *r, const struct pickle_
     return push_items(r, VALUE_TUPLE, r->stack + r->depth, count);
 }
 
-static enum status run_tuple(struct pickle_reader *r, const struct pickle_token *t,
+/* TUPLE, LIST, FROZENSET. */
+static enum status run_items(struct pickle_reader *r, const struct pickle_token *t,
                              struct error *err)
 {
-    (void)t, (void)err;
+    (void)err;
     size_t count;
     struct value **items = pop_mark(r, &count);
-    return push_items(r, VALUE_TUPLE, items, count);
-}
-
-static enum status run_list(struct pickle_reader *r, const struct pickle_token *t,
-                            struct error *err)
-{
-    (void)t, (void)err;
-    size_t count;
-    struct value **items = pop_mark(r, &count);
-    return push_items(r, VALUE_LIST, items, count);
-}
-
-static enum status run_frozenset(struct pickle_reader *r, const struct pickle_token *t,
-                                 struct error *err)
-{
-    (void)t, (void)err;
-    size_t count;
-    struct value **items = pop_mark(r, &count);
-    return push_items(r, VALUE_SET, items, count);
+    return push_items(r, t->opcode->kind, items, count);
 }
 
 static enum status check_pairs(struct value **items, size_t count, struct error *err)
@@ -414,48 +377,21 @@ static enum status add_items(struct pickle_reader *r, struct value *to, enum val
     return OK;
 }
 
-static enum status run_append(struct pickle_reader *r, const struct pickle_token *t,
-                              struct error *err)
+/* APPEND, SETITEM. */
+static enum status run_add(struct pickle_reader *r, const struct pickle_token *t, struct error *err)
 {
-    (void)t;
-    struct value *item = pop(r);
-    return add_items(r, top(r), VALUE_LIST, &item, 1, err);
+    size_t count = (size_t)t->opcode->pops - 1;
+    r->depth -= count;
+    return add_items(r, top(r), t->opcode->kind, r->stack + r->depth, count, err);
 }
 
-static enum status run_setitem(struct pickle_reader *r, const struct pickle_token *t,
-                               struct error *err)
-{
-    (void)t;
-    r->depth -= 2;
-    return add_items(r, top(r), VALUE_DICT, r->stack + r->depth, 2, err);
-}
-
-static enum status add_to_mark(struct pickle_reader *r, enum value_kind kind, struct error *err)
+/* APPENDS, SETITEMS, ADDITEMS. */
+static enum status run_add_to_mark(struct pickle_reader *r, const struct pickle_token *t,
+                                   struct error *err)
 {
     size_t count;
     struct value **items = pop_mark(r, &count);
-    return add_items(r, top(r), kind, items, count, err);
-}
-
-static enum status run_appends(struct pickle_reader *r, const struct pickle_token *t,
-                               struct error *err)
-{
-    (void)t;
-    return add_to_mark(r, VALUE_LIST, err);
-}
-
-static enum status run_setitems(struct pickle_reader *r, const struct pickle_token *t,
-                                struct error *err)
-{
-    (void)t;
-    return add_to_mark(r, VALUE_DICT, err);
-}
-
-static enum status run_additems(struct pickle_reader *r, const struct pickle_token *t,
-                                struct error *err)
-{
-    (void)t;
-    return add_to_mark(r, VALUE_SET, err);
+    return add_items(r, top(r), t->opcode->kind, items, count, err);
 }
 
 /* ---- globals, calls, instances ---- */
@@ -657,7 +593,7 @@ static enum status run_stop(struct pickle_reader *r, const struct pickle_token *
 
 // clang-format off
 const struct pickle_opcode pickle_opcodes[256] = {
-    /*         name                argument      pops pushes */
+    /*         name                argument      pops pushes    kind of the value */
     [0x80] = {"PROTO",             ARG_U8,         0, 0, run_proto},
     ['.']  = {"STOP",              ARG_NONE,       1, 0, run_stop},
     [0x95] = {"FRAME",             ARG_U64,        0, 0, run_frame},
@@ -688,21 +624,21 @@ const struct pickle_opcode pickle_opcodes[256] = {
     ['B']  = {"BINBYTES",          ARG_BYTES_U32,  0, 1, pickle_run_bytes},
     [0x8E] = {"BINBYTES8",         ARG_BYTES_U64,  0, 1, pickle_run_bytes},
     [0x96] = {"BYTEARRAY8",        ARG_BYTES_U64,  0, 1, pickle_run_bytes},
-    [']']  = {"EMPTY_LIST",        ARG_NONE,       0, 1, run_empty_list},
-    ['}']  = {"EMPTY_DICT",        ARG_NONE,       0, 1, run_empty_dict},
-    [')']  = {"EMPTY_TUPLE",       ARG_NONE,       0, 1, run_empty_tuple},
-    [0x8F] = {"EMPTY_SET",         ARG_NONE,       0, 1, run_empty_set},
-    ['a']  = {"APPEND",            ARG_NONE,       2, 1, run_append},
-    ['e']  = {"APPENDS",           ARG_NONE, TO_MARK_AND_BELOW, 1, run_appends},
-    ['s']  = {"SETITEM",           ARG_NONE,       3, 1, run_setitem},
-    ['u']  = {"SETITEMS",          ARG_NONE, TO_MARK_AND_BELOW, 1, run_setitems},
-    [0x90] = {"ADDITEMS",          ARG_NONE, TO_MARK_AND_BELOW, 1, run_additems},
-    [0x91] = {"FROZENSET",         ARG_NONE, TO_MARK, 1, run_frozenset},
-    ['t']  = {"TUPLE",             ARG_NONE, TO_MARK, 1, run_tuple},
+    [']']  = {"EMPTY_LIST",        ARG_NONE,       0, 1, run_empty, VALUE_LIST},
+    ['}']  = {"EMPTY_DICT",        ARG_NONE,       0, 1, run_empty, VALUE_DICT},
+    [')']  = {"EMPTY_TUPLE",       ARG_NONE,       0, 1, run_empty, VALUE_TUPLE},
+    [0x8F] = {"EMPTY_SET",         ARG_NONE,       0, 1, run_empty, VALUE_SET},
+    ['a']  = {"APPEND",            ARG_NONE,       2, 1, run_add, VALUE_LIST},
+    ['e']  = {"APPENDS",           ARG_NONE, TO_MARK_AND_BELOW, 1, run_add_to_mark, VALUE_LIST},
+    ['s']  = {"SETITEM",           ARG_NONE,       3, 1, run_add, VALUE_DICT},
+    ['u']  = {"SETITEMS",          ARG_NONE, TO_MARK_AND_BELOW, 1, run_add_to_mark, VALUE_DICT},
+    [0x90] = {"ADDITEMS",          ARG_NONE, TO_MARK_AND_BELOW, 1, run_add_to_mark, VALUE_SET},
+    [0x91] = {"FROZENSET",         ARG_NONE, TO_MARK, 1, run_items, VALUE_SET},
+    ['t']  = {"TUPLE",             ARG_NONE, TO_MARK, 1, run_items, VALUE_TUPLE},
     [0x85] = {"TUPLE1",            ARG_NONE,       1, 1, run_short_tuple},
     [0x86] = {"TUPLE2",            ARG_NONE,       2, 1, run_short_tuple},
     [0x87] = {"TUPLE3",            ARG_NONE,       3, 1, run_short_tuple},
-    ['l']  = {"LIST",              ARG_NONE, TO_MARK, 1, run_list},
+    ['l']  = {"LIST",              ARG_NONE, TO_MARK, 1, run_items, VALUE_LIST},
     ['d']  = {"DICT",              ARG_NONE, TO_MARK, 1, run_dict},
     ['c']  = {"GLOBAL",            ARG_TWO_LINES,  0, 1, run_global},
     [0x93] = {"STACK_GLOBAL",      ARG_NONE,       2, 1, run_stack_global},

@@ -47,6 +47,7 @@ struct pickle_opcode {
     enum pickle_argument argument;
     signed char pops, pushes; /* what it does to the stack; MARK and POP tell for themselves */
     pickle_run *run;
+    enum value_kind kind; /* of the container that it makes or adds to */
 };
 extern const struct pickle_opcode pickle_opcodes[256];
 

@@ -148,10 +148,8 @@ const struct stored_tensor *stored_find(const struct stored *s, const char *name
 
 uint64_t stored_numel(const struct stored_tensor *t)
 {
-    uint64_t n = 1;
-    for (unsigned d = 0; d < t->num_dims; d++)
-        n *= t->shape[d];
-    return n;
+    uint64_t numel;
+    return shape_numel(t->shape, t->num_dims, &numel) ? numel : 0; /* as below, always ok */
 }
 
 uint64_t stored_tensor_bytes(const struct stored_tensor *t)

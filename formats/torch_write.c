@@ -5,6 +5,7 @@
 #include <libdeflate.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/map.h"
 #include "formats/pickle_internal.h"
 #include "formats/torch.h"
@@ -174,12 +175,9 @@ static void item_zip(struct zip_out *z, struct zip_out_entry entries[ITEM_ENTRIE
 {
     static const char *const names[ITEM_ENTRIES] = {"archive/data.pkl", "archive/byteorder",
                                                     "archive/data/0", "archive/version"};
-    uint64_t bytes = 0;
+    uint64_t numel, bytes = 0;
     enum status st = pickle_put_tensor(pickle, dtype, num_dims, shape, NULL);
-    uint64_t numel = 1;
-    for (unsigned d = 0; d < num_dims; d++)
-        numel *= shape[d];
-    bool fits = dtype_size_bytes(dtype, numel, &bytes);
+    bool fits = shape_numel(shape, num_dims, &numel) && dtype_size_bytes(dtype, numel, &bytes);
     assert(!st && fits);
     (void)st, (void)fits;
     *z = (struct zip_out){.entries = entries, .num_entries = ITEM_ENTRIES};

@@ -190,18 +190,6 @@ void value_dict_set(struct arena *a, struct value *dict, const char *key, struct
         value_dict_add(a, dict, key, v);
 }
 
-bool value_dict_remove(struct value *dict, const char *key)
-{
-    size_t kept = 0, length = strlen(key);
-    for (size_t i = 0; i < dict->count; i++) {
-        if (is_text(dict->items[2 * i], key, length)) continue;
-        memmove(&dict->items[2 * kept++], &dict->items[2 * i], 2 * sizeof *dict->items);
-    }
-    bool removed = kept < dict->count;
-    dict->count = (uint32_t)kept;
-    return removed;
-}
-
 /* A class with slots has for its state the pair (dict or None, dict of slots). */
 static struct value *get_attribute(const struct value *state, const char *key)
 {

@@ -117,7 +117,6 @@ struct value *value_tensor(struct arena *a, const char *key, enum dtype dtype, u
 void value_dict_add(struct arena *a, struct value *dict, const char *key, struct value *v);
 /* The same where it may have it: replaces in place. Looks at all keys first. */
 void value_dict_set(struct arena *a, struct value *dict, const char *key, struct value *v);
-bool value_dict_remove(struct value *dict, const char *key);
 
 /* The value of a text key of a DICT, or of an attribute of an OBJECT whose state is a dict (or a
  * tuple (dict, slots dict)). NULL where there is none, or v is NULL or of another kind. */

@@ -54,11 +54,6 @@ static void keys_that_are_set_again_keep_their_place(void **state)
     assert_int_equal(d->count, 100);
     assert_int_equal(value_get(d, "k7")->integer, -7);
     assert_ptr_equal(value_get(d, "k7"), d->items[2 * 7 + 1]);
-    assert_true(value_dict_remove(d, "k7"));
-    assert_false(value_dict_remove(d, "k7"));
-    assert_null(value_get(d, "k7"));
-    assert_int_equal(d->count, 99);
-    assert_int_equal(value_get(d, "k99")->integer, 99);
 }
 
 static void of_equal_keys_the_last_is_got(void **state)
