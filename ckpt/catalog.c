@@ -89,7 +89,7 @@ static enum status same_kind(struct catalog *c, const char *name, const struct k
 static enum status count_elements(struct catalog *c, const char *name, const struct kind *kind,
                                   uint64_t *numel, struct error *err)
 {
-    if (shape_numel(kind->shape, kind->num_dims, numel) && *numel <= MOST_ELEMENTS) return OK;
+    if (shape_numel(kind->shape, kind->num_dims, numel) && *numel <= MAX_ELEMENTS) return OK;
     return fail(err, ERR_CORRUPT, "%s: shape %s overflows", name,
                 shape_text(c->arena, kind->num_dims, kind->shape));
 }
@@ -256,9 +256,9 @@ static bool is_index_of(const struct part_index *x, size_t tensor, size_t num_pa
 static enum status begin_index(struct part_index **index, size_t num_parts, const char *name,
                                struct error *err)
 {
-    enum { MOST_SPARE = 64 }; /* parts; most tensors have one, and few have thousands */
+    enum { MAX_SPARE = 64 }; /* parts; most tensors have one, and few have thousands */
     struct part_index *x = *index;
-    if (!x || x->capacity < num_parts || x->capacity - num_parts > MOST_SPARE) {
+    if (!x || x->capacity < num_parts || x->capacity - num_parts > MAX_SPARE) {
         free(x);
         x = *index = malloc(sizeof *x + num_parts * (sizeof *x->parts + sizeof *x->met));
         if (!x) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", name);
@@ -302,7 +302,7 @@ static enum status index_stored(struct catalog *c, const struct stored_tensor *t
     const size_t tensor = (size_t)(t - c->stored.tensors);
     uint64_t numel;
     if (is_index_of(c->stored_index, tensor, t->num_pieces)) return OK;
-    if (!shape_numel(t->shape, t->num_dims, &numel) || numel > MOST_ELEMENTS)
+    if (!shape_numel(t->shape, t->num_dims, &numel) || numel > MAX_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     TRY(begin_index(&c->stored_index, t->num_pieces, t->name, err));
     for (size_t i = 0; i < t->num_pieces; i++) {
@@ -477,7 +477,7 @@ enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
     struct tensor *t = *out = new_tensor(a, stored->name, &kind);
     struct catalog reading = reading_of(c, a);
     struct adding x = {&reading, t, stored, 0};
-    if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MOST_ELEMENTS)
+    if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MAX_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     struct pair whole = pair_whole(0, 0, t->numel);
     enum status st = add_stored(&x, &whole, err);

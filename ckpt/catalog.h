@@ -82,7 +82,7 @@ void catalog_release(struct catalog *c);
 
 /* Adds a tensor without pieces (name and shape are copied), or returns the one that is there if its
  * dtype and shape are the same; ERR_CORRUPT where they are not, or where it has more than
- * MOST_ELEMENTS. *out is valid until the next tensor is added. */
+ * MAX_ELEMENTS. *out is valid until the next tensor is added. */
 MUST_CHECK enum status catalog_add(struct catalog *c, const char *name, enum dtype dtype,
                                    unsigned num_dims, const uint64_t *shape, struct tensor **out,
                                    struct error *err);

@@ -64,8 +64,8 @@ static void the_same_name_with_another_shape_or_dtype_is_refused(void **state)
 static void shapes_that_overflow_are_refused(void **state)
 {
     (void)state;
-    const uint64_t product[] = {UINT64_C(1) << 40, UINT64_C(1) << 40}, much[] = {MOST_ELEMENTS + 1},
-                   most[] = {MOST_ELEMENTS};
+    const uint64_t product[] = {UINT64_C(1) << 40, UINT64_C(1) << 40}, much[] = {MAX_ELEMENTS + 1},
+                   most[] = {MAX_ELEMENTS};
     struct tensor *t;
     assert_fails(catalog_add(&c, "w", DT_U8, 2, product, &t, &err), ERR_CORRUPT,
                  "w: shape [1099511627776, 1099511627776] overflows");
@@ -84,12 +84,12 @@ static void shapes_are_written_as_lists(void **state)
 /* ---- stored tensors ---- */
 
 /* What a logical tensor is made of, by element: 1 + element of a file, file by file. */
-enum { MOST_ELEMENTS_HERE = 8192 };
+enum { MAX_ELEMENTS_HERE = 8192 };
 
-static void expand(const struct tensor *t, uint64_t at[MOST_ELEMENTS_HERE])
+static void expand(const struct tensor *t, uint64_t at[MAX_ELEMENTS_HERE])
 {
-    assert_in_range(t->numel, 0, MOST_ELEMENTS_HERE);
-    memset(at, 0, MOST_ELEMENTS_HERE * sizeof *at);
+    assert_in_range(t->numel, 0, MAX_ELEMENTS_HERE);
+    memset(at, 0, MAX_ELEMENTS_HERE * sizeof *at);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *piece = &t->pieces[i];
         struct pair nested = piece->pair;
@@ -184,7 +184,7 @@ static const struct own_tensor *own_of(const struct stored_tensor *s)
 /* Layers [layers, ..] of a stacked tensor become logical ones, transposed where wanted. */
 static void check_stack(uint64_t *seed, bool transposed)
 {
-    static uint64_t at[MOST_ELEMENTS_HERE];
+    static uint64_t at[MAX_ELEMENTS_HERE];
     const uint64_t layers = 1 + test_below(seed, 6), rows = 1 + test_below(seed, 20),
                    columns = 1 + test_below(seed, 20), numel = rows * columns;
     const uint64_t shape[] = {layers, rows, columns};
@@ -228,7 +228,7 @@ static void stacked_and_cut_tensors_are_taken_apart(void **state)
 static void parts_of_several_stored_tensors_make_one(void **state)
 {
     (void)state;
-    static uint64_t at[MOST_ELEMENTS_HERE];
+    static uint64_t at[MAX_ELEMENTS_HERE];
     uint64_t seed = test_seed();
     const uint64_t half[] = {6, 5}, parts[] = {2, 1}, whole[] = {12, 5};
     const struct stored_tensor *gate = add_grid(&seed, 2, half, parts);
@@ -340,7 +340,7 @@ static uint64_t run_at(uint64_t e)
 static const uint64_t *take(const struct own_tensor *own, const char *name, uint64_t rows,
                             uint64_t columns, const struct pair *pair, const struct tensor **out)
 {
-    static uint64_t at[MOST_ELEMENTS_HERE];
+    static uint64_t at[MAX_ELEMENTS_HERE];
     const uint64_t shape[] = {rows, columns};
     struct tensor *t;
     assert_ok(catalog_add(&c, name, DT_U8, 2, shape, &t, &err));
@@ -390,7 +390,7 @@ static void ranks_runs_that_cut_tensors_across_rows_are_put_together(void **stat
 /* Parts are cut at random places and added in any order, over stored boxes that are cut too. */
 static void check_runs(uint64_t *seed)
 {
-    static uint64_t at[MOST_ELEMENTS_HERE], want[MOST_ELEMENTS_HERE];
+    static uint64_t at[MAX_ELEMENTS_HERE], want[MAX_ELEMENTS_HERE];
     const uint64_t rows = 1 + test_below(seed, 12), columns = 1 + test_below(seed, 12),
                    numel = rows * columns, shape[] = {rows, columns};
     const uint64_t cells[] = {rows, 2 * columns}, parts[] = {1 + test_below(seed, 3), 2};
@@ -527,7 +527,7 @@ static void an_empty_tensor_needs_no_piece(void **state)
 static void a_stored_tensor_can_be_read(void **state)
 {
     (void)state;
-    static uint64_t at[MOST_ELEMENTS_HERE];
+    static uint64_t at[MAX_ELEMENTS_HERE];
     const uint64_t shape[] = {6, 5}, parts[] = {3, 1};
     uint64_t seed = test_seed();
     const struct stored_tensor *s = add_grid(&seed, 2, shape, parts);
@@ -544,8 +544,7 @@ static void a_stored_tensor_can_be_read(void **state)
 static void parts_that_are_no_views_and_shapes_past_all_bounds_are_refused(void **state)
 {
     (void)state;
-    const uint64_t shape[] = {4}, many[] = {2, 2, 2, 2, 2, 2, 2, 2, 2},
-                   huge[] = {MOST_ELEMENTS + 1};
+    const uint64_t shape[] = {4}, many[] = {2, 2, 2, 2, 2, 2, 2, 2, 2}, huge[] = {MAX_ELEMENTS + 1};
     struct stored_tensor *s = add_stored(1, shape, 1);
     struct tensor *t;
     assert_ok(catalog_add(&c, "w", DT_U8, 1, shape, &t, &err));

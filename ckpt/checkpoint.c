@@ -58,11 +58,11 @@ const char *count_names_text(struct arena *a, const char *what, const char *cons
 
 enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name, struct error *err)
 {
-    enum { MOST_MISSING = 100000 };
-    if (g->num_missing == MOST_MISSING)
+    enum { MAX_MISSING = 100000 };
+    if (g->num_missing == MAX_MISSING)
         return fail(err, ERR_CORRUPT,
                     "%d tensors that the model should have are missing, and more; the first is %s",
-                    MOST_MISSING, g->missing[0]);
+                    MAX_MISSING, g->missing[0]);
     *ARENA_PUSH(a, g->missing, g->num_missing, g->missing_capacity) = arena_copy_text(a, name);
     return OK;
 }

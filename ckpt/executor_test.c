@@ -17,7 +17,7 @@
 
 /* ---- random targets ---- */
 
-enum { MOST_RANKS = 4 };
+enum { MAX_RANKS = 4 };
 
 /* The least --max-memory, as the refusal says it. */
 static uint64_t least_memory(const struct plan *p, const struct executor_options *options)
@@ -38,7 +38,7 @@ static void run_ranks(struct output *o, struct executor_options *options,
                       struct executor_result *result)
 {
     struct error err;
-    const char *journals[MOST_RANKS] = {NULL};
+    const char *journals[MAX_RANKS] = {NULL};
     uint64_t written = 0, read = 0;
     plan_split(&o->plan, options->num_ranks);
     for (unsigned r = options->num_ranks; r-- > 0;) {
@@ -129,7 +129,7 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
                                        .fsync = test_below(seed, 40) == 0,
                                        .direct_io = test_below(seed, 8) == 0,
                                        .digests = true,
-                                       .num_ranks = 1 + (unsigned)test_below(seed, MOST_RANKS),
+                                       .num_ranks = 1 + (unsigned)test_below(seed, MAX_RANKS),
                                        .progress = PROGRESS_NONE};
     struct executor_result result;
     uint64_t peak;

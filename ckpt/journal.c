@@ -10,7 +10,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 
-enum { HEAD = 8, NUMBERS = 13, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MOST_RUNS = 1 << 24 };
+enum { HEAD = 8, NUMBERS = 13, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MAX_RUNS = 1 << 24 };
 static const char title[] = "ferry journal 4 ";
 
 /* The numbers of a record in the order of the file. */
@@ -58,7 +58,7 @@ static size_t parse_record(const struct strbuf *text, size_t at, struct journal_
                                .non_finite = n[10],
                                .overflowed = n[11],
                                .num_runs = n[12]};
-    if (t->num_runs > MOST_RUNS || head[0] != TASK_BYTES + t->num_runs * RUN_BYTES) return 0;
+    if (t->num_runs > MAX_RUNS || head[0] != TASK_BYTES + t->num_runs * RUN_BYTES) return 0;
     *runs = malloc(t->num_runs * RUN_BYTES + 1);
     if (!*runs) return 0;
     memcpy(*runs, text->data + at + HEAD + TASK_BYTES, t->num_runs * RUN_BYTES);

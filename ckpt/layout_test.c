@@ -19,7 +19,7 @@ static struct model_config config_of(uint64_t num_layers)
 
 /* ---- pipeline stages ---- */
 
-enum { MOST_STAGES = 32 };
+enum { MAX_STAGES = 32 };
 
 struct deal_case {
     uint64_t num_layers, pp, vpp;
@@ -29,7 +29,7 @@ struct deal_case {
      * pipeline_parallel_layer_layout.py of Megatron-LM's main branch, run on these arguments. */
     struct {
         uint64_t first, count;
-    } stages[MOST_STAGES];
+    } stages[MAX_STAGES];
 };
 
 // clang-format off

@@ -4,7 +4,7 @@
 #include "ckpt/testing_param.h"
 #include "common/count.h"
 
-enum { MOST_TARGETS = 256, UNTOUCHED = 0xEE };
+enum { MAX_TARGETS = 256, UNTOUCHED = 0xEE };
 
 /* ---- random targets ---- */
 
@@ -12,11 +12,11 @@ enum { MOST_TARGETS = 256, UNTOUCHED = 0xEE };
  * element at a time. What is between the targets stays as it was. */
 struct wanted {
     size_t num_targets, num_arrays;
-    struct load_target targets[MOST_TARGETS];
+    struct load_target targets[MAX_TARGETS];
     struct {
         unsigned char *memory, *image;
         uint64_t bytes;
-    } arrays[MOST_TARGETS];
+    } arrays[MAX_TARGETS];
     uint64_t loaded_bytes;
 };
 
@@ -26,7 +26,7 @@ static unsigned char *want(struct wanted *w, const struct tensor *t, enum dtype 
 {
     const uint64_t bytes = elements * dtype_bytes(dtype);
     unsigned char *memory = malloc(bytes + 1), *image = malloc(bytes + 1);
-    assert_true(memory && image && w->num_targets + num_parts <= MOST_TARGETS);
+    assert_true(memory && image && w->num_targets + num_parts <= MAX_TARGETS);
     memset(memory, UNTOUCHED, bytes);
     memset(image, UNTOUCHED, bytes);
     w->arrays[w->num_arrays].memory = memory;
@@ -135,7 +135,7 @@ static void random_parts_are_what_the_source_has(void **state)
 static void want_shard(struct wanted *w, const struct source *s, const struct tensor *t,
                        const struct cut *c, uint64_t rank)
 {
-    static uint64_t held[MOST_SHARD_ELEMENTS];
+    static uint64_t held[MAX_SHARD_ELEMENTS];
     struct param_parts parts;
     struct error err = {0};
     uint64_t numel = held_elements(c, rank, held);

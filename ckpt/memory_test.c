@@ -8,7 +8,7 @@
 #include "ckpt/load.h"
 #include "ckpt/testing_output.h"
 
-enum { MOST_RANKS = 4, MOST_PIECES = 16 };
+enum { MAX_RANKS = 4, MAX_PIECES = 16 };
 
 /* ---- files, memory, files ---- */
 
@@ -74,9 +74,8 @@ struct held {
     struct source source;
     struct output output;
     unsigned num_ranks;
-    const void
-        *memory[SOURCE_TENSORS][MOST_PIECES]; /* of all pieces, for the process of any rank */
-    const char *journals[MOST_RANKS];
+    const void *memory[SOURCE_TENSORS][MAX_PIECES]; /* of all pieces, for the process of any rank */
+    const char *journals[MAX_RANKS];
     struct executor_options options;
 };
 
@@ -84,7 +83,7 @@ static void held_init(struct held *h, uint64_t *seed, uint64_t elements, unsigne
 {
     struct error err = {0};
     struct source *s = &h->source;
-    h->num_ranks = 2 + (unsigned)test_below(seed, MOST_RANKS - 1);
+    h->num_ranks = 2 + (unsigned)test_below(seed, MAX_RANKS - 1);
     source_init(s, seed);
     s->in_memory = 6;
     s->num_holders = h->num_ranks;
@@ -94,7 +93,7 @@ static void held_init(struct held *h, uint64_t *seed, uint64_t elements, unsigne
     output_init(&h->output, s, 1 + test_below(seed, OUTPUT_FILES));
     for (size_t i = 0; i < s->catalog.num_tensors; i++) {
         const struct tensor *t = &s->catalog.tensors[i];
-        assert_true(t->num_pieces <= MOST_PIECES);
+        assert_true(t->num_pieces <= MAX_PIECES);
         for (size_t k = 0; k < t->num_pieces; k++)
             h->memory[i][k] = t->pieces[k].memory;
         add_target(&h->output, t);
@@ -236,7 +235,7 @@ static void a_rank_that_was_killed_continues(void **state)
     for (int n = 0; n < 20; n++) {
         static struct held h;
         struct executor_result result = {0};
-        pid_t children[MOST_RANKS];
+        pid_t children[MAX_RANKS];
         held_init(&h, &seed, n % 4 ? 400 : 100000, 10);
         unsigned victim = (unsigned)test_below(&seed, h.num_ranks);
         for (unsigned r = 0; r < h.num_ranks; r++)

@@ -151,7 +151,7 @@ static enum status not_of_sections(const struct split *x, struct error *err)
 }
 
 /* Sizes of the sections of one repeat, in elements of the dimension. */
-static enum status size_sections(const struct split *x, uint64_t sizes[MOST_SECTIONS],
+static enum status size_sections(const struct split *x, uint64_t sizes[MAX_SECTIONS],
                                  struct error *err)
 {
     const struct param_spec *s = x->spec;
@@ -224,7 +224,7 @@ static enum status split_evenly(const struct split *x, struct param_parts *out, 
 
 static enum status split_sections(const struct split *x, struct param_parts *out, struct error *err)
 {
-    uint64_t sizes[MOST_SECTIONS], at = 0;
+    uint64_t sizes[MAX_SECTIONS], at = 0;
     TRY(size_sections(x, sizes, err));
     for (unsigned k = 0; k < x->spec->num_sections; at += sizes[k++]) {
         uint64_t share = sizes[k] / x->size;
@@ -239,7 +239,7 @@ static enum status share_repeat(const struct split *x, struct param_parts *out, 
 {
     const struct param_spec *s = x->spec;
     const uint64_t sharing = s->repeat ? x->size / s->repeat : 0;
-    uint64_t sizes[MOST_SECTIONS], at = 0;
+    uint64_t sizes[MAX_SECTIONS], at = 0;
     TRY(size_sections(x, sizes, err));
     if (x->size % s->repeat)
         return fail(err, ERR_UNSUPPORTED,

@@ -16,7 +16,7 @@
 
 enum param_place { PLACE_EMBEDDING, PLACE_LAYER, PLACE_LAST }; /* first stage, its layer's, last */
 enum param_group { PARAM_TP, PARAM_ETP };                      /* the ranks that split it */
-enum { MOST_SECTIONS = 8 };
+enum { MAX_SECTIONS = 8 };
 enum { STACK_LAYERS = 1, STACK_EXPERTS = 2 };
 
 struct param_section {
@@ -37,7 +37,7 @@ struct param_spec {
                                * of 0 is not known */
     uint64_t repeat;          /* the sections follow one another so many times; 0: not known */
     unsigned num_sections;    /* 0: the dimension is one section */
-    struct param_section sections[MOST_SECTIONS];
+    struct param_section sections[MAX_SECTIONS];
     bool even;   /* its sections are of one size, known or not */
     bool padded; /* the rows are a vocabulary, padded to what ranks divide */
     bool linear; /* the weight of a linear module: it has an _extra_state */
@@ -79,9 +79,9 @@ enum param_use {
  * Shared sections that follow one another are one part. */
 struct param_parts {
     unsigned count;
-    struct pair pairs[MOST_SECTIONS]; /* (flat in the whole, flat in the rank's own); nested */
-    uint64_t start[MOST_SECTIONS][MAX_AXES], extent[MOST_SECTIONS][MAX_AXES]; /* boxes of the whole
-                                                                               */
+    struct pair pairs[MAX_SECTIONS]; /* (flat in the whole, flat in the rank's own); nested */
+    uint64_t start[MAX_SECTIONS][MAX_AXES], extent[MAX_SECTIONS][MAX_AXES]; /* boxes of the whole
+                                                                             */
     uint64_t shape[MAX_AXES]; /* of the rank's own tensor */
 };
 

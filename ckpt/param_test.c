@@ -106,7 +106,7 @@ static struct param_spec random_spec(uint64_t *seed, unsigned num_dims)
 {
     struct param_spec s = {.split = (int)test_below(seed, num_dims + 1) - 1, .repeat = 1};
     if (s.split < 0 || !test_below(seed, 4)) return s;
-    s.num_sections = 1 + (unsigned)test_below(seed, MOST_SECTIONS);
+    s.num_sections = 1 + (unsigned)test_below(seed, MAX_SECTIONS);
     s.even = test_below(seed, 4) == 0;
     if (test_below(seed, 2)) s.repeat = 1 + test_below(seed, 4);
     bool shares = test_below(seed, 2);
@@ -144,7 +144,7 @@ static void shards_of_any_sections_are_what_a_plain_loop_says(void **state)
         struct param_spec s = random_spec(&seed, num_dims);
         struct cut c = random_cut(&seed, &s, num_dims);
         uint64_t numel;
-        if (!shape_numel(c.shape, num_dims, &numel) || numel > MOST_SHARD_ELEMENTS) continue;
+        if (!shape_numel(c.shape, num_dims, &numel) || numel > MAX_SHARD_ELEMENTS) continue;
         check_shards(&c);
         tried[c.use][c.size > s.repeat && any_shared(&s)]++;
     }

@@ -227,7 +227,7 @@ static enum status check_places(struct plan *p, struct error *err)
             end = 0;
         }
         if (is_memory(p, p->by_file[i])) continue;
-        if (s->numel > MOST_ELEMENTS || s->offset_bytes < end ||
+        if (s->numel > MAX_ELEMENTS || s->offset_bytes < end ||
             s->offset_bytes > p->files[file].size_bytes ||
             segment_bytes(s) > p->files[file].size_bytes - s->offset_bytes)
             return fail(err, ERR_OURS, "%s: a segment at %" PRIu64 " overlaps or lies outside",

@@ -304,10 +304,10 @@ static void a_segment_of_more_elements_than_can_be_is_found(void **state)
 {
     (void)state;
     (void)add_ordinary();
-    struct tensor *t = add_tensor("huge", DT_U8, MOST_ELEMENTS);
-    uint32_t s = add_segment_at(0, DT_U8, MOST_ELEMENTS + 1, 28);
-    fill(t, s, 0, 0, MOST_ELEMENTS);
-    fill(t, s, 0, MOST_ELEMENTS, 1);
+    struct tensor *t = add_tensor("huge", DT_U8, MAX_ELEMENTS);
+    uint32_t s = add_segment_at(0, DT_U8, MAX_ELEMENTS + 1, 28);
+    fill(t, s, 0, 0, MAX_ELEMENTS);
+    fill(t, s, 0, MAX_ELEMENTS, 1);
     p.files[0].size_bytes = UINT64_MAX;
     assert_fails(plan_finish(&p, &err), ERR_OURS, "out: a segment at 28 overlaps or lies outside");
 }

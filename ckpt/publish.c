@@ -148,10 +148,10 @@ static void add_journal(const struct publishing *p, const char *path, struct pub
 
 static const char *command_of(const struct publishing *p)
 {
-    enum { MOST_BYTES = 1 << 20 };
+    enum { MAX_BYTES = 1 << 20 };
     struct strbuf text = {0};
     const char *path = path_join(p->arena, p->staging, command_name), *out = NULL;
-    if (path_is_file(path) && !file_read_all(path, MOST_BYTES, &text, NULL) && text.length)
+    if (path_is_file(path) && !file_read_all(path, MAX_BYTES, &text, NULL) && text.length)
         out = arena_text(p->arena, text.data, strcspn(text.data, "\n"));
     strbuf_release(&text);
     return out;

@@ -15,7 +15,7 @@
 enum {
     LATE_SECONDS = 90,  /* most that a network file system keeps a file from others */
     WAITING_TURNS = 12, /* pauses, about five seconds: then it is said who is waited for */
-    MOST_NAMED = 10,    /* ranks in a message */
+    MAX_NAMED = 10,     /* ranks in a message */
 };
 
 /* What is seen of another rank. */
@@ -264,9 +264,9 @@ static const char *who_is_missing(struct rendezvous *r)
     struct strbuf text = {0};
     unsigned n = 0;
     for (unsigned i = 1; i < r->ranks.size; i++)
-        if (!r->others[i].done && n++ < MOST_NAMED)
+        if (!r->others[i].done && n++ < MAX_NAMED)
             strbuf_printf(&text, "%s%u", n > 1 ? ", " : "", i);
-    if (n > MOST_NAMED) strbuf_printf(&text, " and %u others", n - MOST_NAMED);
+    if (n > MAX_NAMED) strbuf_printf(&text, " and %u others", n - MAX_NAMED);
     const char *out = arena_text(r->publishing->arena, text.data, text.length);
     strbuf_release(&text);
     return out;

@@ -86,15 +86,15 @@ static uint64_t task_elements(const struct scan_item *item)
 
 /* ---- parts of tensors ---- */
 
-enum { MOST_COMPARED = 32 };
+enum { MAX_COMPARED = 32 };
 
 /* Many parts are taken for such that overlap. */
 static bool are_apart(const struct pair *parts, size_t num_parts)
 {
-    for (size_t i = 0; i < num_parts && num_parts <= MOST_COMPARED; i++)
+    for (size_t i = 0; i < num_parts && num_parts <= MAX_COMPARED; i++)
         for (size_t k = 0; k < i; k++)
             if (pair_overlap(&parts[i], &parts[k])) return false;
-    return num_parts <= MOST_COMPARED;
+    return num_parts <= MAX_COMPARED;
 }
 
 /* All elements from the first of any part to the last. */

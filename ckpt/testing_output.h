@@ -12,7 +12,7 @@
 #include "ckpt/testing.h"
 #include "common/checked.h"
 
-enum { OUTPUT_FILES = 5, MOST_FILLS = 1024, PATTERN = 0xA5 };
+enum { OUTPUT_FILES = 5, MAX_FILLS = 1024, PATTERN = 0xA5 };
 
 /* A box of a tensor that goes into a segment: element (i, j, ..) to first + i * stride[0] + .. */
 struct fill {
@@ -31,14 +31,14 @@ struct output {
     _Atomic unsigned finished[OUTPUT_FILES], wrong_crcs;
     struct carry_result *carries; /* what became of the plan's */
     size_t num_fills;
-    struct fill fills[MOST_FILLS];
+    struct fill fills[MAX_FILLS];
 };
 
 static inline void add_fill(struct output *o, const struct tensor *t, uint32_t segment,
                             const struct box *x, uint64_t first)
 {
     struct pair pair;
-    assert_true(o->num_fills < MOST_FILLS);
+    assert_true(o->num_fills < MAX_FILLS);
     o->fills[o->num_fills++] = (struct fill){segment, t, *x, first};
     assert_true(pair_of_box(&pair, x->num_dims, x->shape, x->start, x->extent, first, x->stride));
     plan_add_piece(&o->plan, t, segment, &pair);

@@ -7,7 +7,7 @@
 #include "ckpt/testing_view.h"
 #include "common/checked.h"
 
-enum { MOST_SHARD_ELEMENTS = 8192 };
+enum { MAX_SHARD_ELEMENTS = 8192 };
 
 /* A parameter that ranks share. */
 struct cut {
@@ -63,7 +63,7 @@ static inline bool has_line(const struct cut *c, uint64_t r, uint64_t x)
 static inline uint64_t held_elements(const struct cut *c, uint64_t r, uint64_t *out)
 {
     uint64_t numel, count = 0, behind = 1;
-    assert_true(shape_numel(c->shape, c->num_dims, &numel) && numel <= MOST_SHARD_ELEMENTS);
+    assert_true(shape_numel(c->shape, c->num_dims, &numel) && numel <= MAX_SHARD_ELEMENTS);
     for (unsigned d = c->num_dims; c->spec->split >= 0 && d-- > (unsigned)c->spec->split + 1;)
         behind *= c->shape[d];
     for (uint64_t e = 0; e < numel; e++) {
@@ -80,9 +80,9 @@ static inline enum status cut_shard(const struct cut *c, const char *name, uint6
 }
 
 /* Compares all elements of rank r's shard, and notes which it has. */
-static inline void check_shard(const struct cut *c, uint64_t r, bool seen[MOST_SHARD_ELEMENTS])
+static inline void check_shard(const struct cut *c, uint64_t r, bool seen[MAX_SHARD_ELEMENTS])
 {
-    static uint64_t expected[MOST_SHARD_ELEMENTS], whole_of[MOST_SHARD_ELEMENTS];
+    static uint64_t expected[MAX_SHARD_ELEMENTS], whole_of[MAX_SHARD_ELEMENTS];
     struct param_parts parts;
     struct error err = {0};
     uint64_t numel, count = held_elements(c, r, expected), n = 0;
@@ -111,7 +111,7 @@ static inline void check_shard(const struct cut *c, uint64_t r, bool seen[MOST_S
 /* The shards of all ranks are what they should be, and hold every element. */
 static inline void check_shards(const struct cut *c)
 {
-    static bool seen[MOST_SHARD_ELEMENTS];
+    static bool seen[MAX_SHARD_ELEMENTS];
     uint64_t numel;
     memset(seen, 0, sizeof seen);
     for (uint64_t r = 0; r < c->size; r++)

@@ -125,7 +125,7 @@ static bool is_nested(const struct pair *p)
         reach = 0;
         if (x->extent == 1) continue;
         if (x->a_stride < span || !mul_u64(x->extent - 1, x->a_stride, &reach) ||
-            reach > MOST_ELEMENTS - span)
+            reach > MAX_ELEMENTS - span)
             return false;
     }
     return true;
@@ -163,7 +163,7 @@ enum { MAX_DIGITS = 2 * MAX_AXES + 2 };
 
 /* Where strides do not divide each other, windows are looked at one by one: there are few of them,
  * or someone wants to see how long that can take. */
-enum { MOST_WINDOWS = 1 << 20 };
+enum { MAX_WINDOWS = 1 << 20 };
 
 struct digits {
     unsigned count;
@@ -341,14 +341,14 @@ static enum status join_pairs(struct join *j, const struct pair *y, const struct
 enum status pair_join(const struct pair *y, const struct pair *z, const char *name,
                       pair_visit *visit, void *context, struct error *err)
 {
-    struct join j = {name, false, visit, context, err, .windows_left = MOST_WINDOWS};
+    struct join j = {name, false, visit, context, err, .windows_left = MAX_WINDOWS};
     return join_pairs(&j, y, z);
 }
 
 enum status pair_join_nested(const struct pair *y, const struct pair *z, const char *name,
                              pair_visit *visit, void *context, struct error *err)
 {
-    struct join j = {name, true, visit, context, err, .windows_left = MOST_WINDOWS};
+    struct join j = {name, true, visit, context, err, .windows_left = MAX_WINDOWS};
     return join_pairs(&j, y, z);
 }
 
@@ -387,7 +387,7 @@ static bool overlap(const struct pair *y, const struct pair *z, uint64_t *window
 
 bool pair_overlap(const struct pair *y, const struct pair *z)
 {
-    uint64_t windows_left = MOST_WINDOWS;
+    uint64_t windows_left = MAX_WINDOWS;
     return overlap(y, z, &windows_left);
 }
 
@@ -402,7 +402,7 @@ bool pairs_tile(struct pair *pairs, size_t num_pairs, uint64_t numel, size_t *fi
 {
     if (num_pairs) qsort(pairs, num_pairs, sizeof *pairs, by_a_offset);
     *covered = 0;
-    uint64_t windows_left = MOST_WINDOWS;
+    uint64_t windows_left = MAX_WINDOWS;
     size_t begin = 0; /* pairs before it end before all that follow begin */
     for (size_t i = 0; i < num_pairs; i++) {
         struct pair *p = &pairs[i];

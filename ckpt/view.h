@@ -26,7 +26,7 @@
 enum { MAX_AXES = 8 };
 
 /* No tensor has more elements: so their spans fit int64_t, and their bytes off_t, in any dtype. */
-#define MOST_ELEMENTS (UINT64_C(1) << 58)
+#define MAX_ELEMENTS (UINT64_C(1) << 58)
 
 struct pair {
     unsigned num_axes; /* 0: one element */
@@ -54,7 +54,7 @@ bool pair_is_transposed(const struct pair *p);
 struct pair pair_onto_itself(const struct pair *p);
 void pair_swap(struct pair *p); /* a becomes b and b becomes a; see pair_nest */
 /* Drops axes of extent 1, sorts by the stride of a, joins axes that continue each other on both
- * sides. false where a's view is not nested then, or spans more than MOST_ELEMENTS. */
+ * sides. false where a's view is not nested then, or spans more than MAX_ELEMENTS. */
 bool pair_nest(struct pair *p);
 /* pair_nest(), and ERR_OURS with the tensor's name where a's view is not nested. */
 MUST_CHECK enum status pair_require_nested(struct pair *p, const char *name, struct error *err);

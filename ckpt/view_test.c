@@ -2,22 +2,22 @@
 
 #include "ckpt/testing_view.h"
 
-enum { MAX_ELEMENTS = 4096 };
+enum { VIEW_ELEMENTS = 4096 };
 
 /* What a pair says, element by element: to[x] = b's element + 1 for a's element x, 0 for none. */
-static void expand(const struct pair *p, uint64_t to[MAX_ELEMENTS])
+static void expand(const struct pair *p, uint64_t to[VIEW_ELEMENTS])
 {
-    memset(to, 0, MAX_ELEMENTS * sizeof *to);
+    memset(to, 0, VIEW_ELEMENTS * sizeof *to);
     for (uint64_t i = 0, a, b; i < pair_count(p); i++) {
         pair_element(p, i, &a, &b);
-        assert_in_range(a, 0, MAX_ELEMENTS - 1);
+        assert_in_range(a, 0, VIEW_ELEMENTS - 1);
         assert_int_equal(to[a], 0);
         to[a] = b + 1;
     }
 }
 
 struct blocks {
-    uint64_t y_to_z[MAX_ELEMENTS]; /* by y's far element */
+    uint64_t y_to_z[VIEW_ELEMENTS]; /* by y's far element */
     size_t count;
 };
 
@@ -25,9 +25,9 @@ static enum status add_block(void *context, const struct pair *p, struct error *
 {
     (void)err;
     struct blocks *blocks = context;
-    uint64_t one[MAX_ELEMENTS];
+    uint64_t one[VIEW_ELEMENTS];
     expand(p, one);
-    for (size_t i = 0; i < MAX_ELEMENTS; i++)
+    for (size_t i = 0; i < VIEW_ELEMENTS; i++)
         if (one[i]) {
             assert_int_equal(blocks->y_to_z[i], 0);
             blocks->y_to_z[i] = one[i];
@@ -38,7 +38,7 @@ static enum status add_block(void *context, const struct pair *p, struct error *
 
 static void check_join(const struct pair *y, const struct pair *z, struct blocks *blocks)
 {
-    static uint64_t of_y[MAX_ELEMENTS], of_z[MAX_ELEMENTS], want[MAX_ELEMENTS];
+    static uint64_t of_y[VIEW_ELEMENTS], of_z[VIEW_ELEMENTS], want[VIEW_ELEMENTS];
     struct error err = {0};
     memset(blocks, 0, sizeof *blocks);
     assert_ok(pair_join(y, z, "w", add_block, blocks, &err));
@@ -46,7 +46,7 @@ static void check_join(const struct pair *y, const struct pair *z, struct blocks
     expand(z, of_z);
     memset(want, 0, sizeof want);
     bool share = false;
-    for (size_t x = 0; x < MAX_ELEMENTS; x++)
+    for (size_t x = 0; x < VIEW_ELEMENTS; x++)
         if (of_y[x] && of_z[x]) {
             want[of_y[x] - 1] = of_z[x];
             share = true;

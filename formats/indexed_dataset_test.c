@@ -7,7 +7,7 @@
 #include "common/file.h"
 #include "tests/testing.h"
 
-enum { MOST_SEQUENCES = 3000, MOST_TOKENS = 4096 };
+enum { MAX_SEQUENCES = 3000, MAX_TOKENS = 4096 };
 
 static char folder[] = "/tmp/ferry-indexed-dataset-test-XXXXXX";
 static char prefix[64], index_path[64], data_path[64];
@@ -20,8 +20,8 @@ struct made {
     const char *magic; /* 9 bytes */
     uint64_t version, num_sequences, num_entries;
     unsigned code;
-    int32_t lengths[MOST_SEQUENCES];
-    int64_t offsets[MOST_SEQUENCES], entries[MOST_SEQUENCES + 1];
+    int32_t lengths[MAX_SEQUENCES];
+    int64_t offsets[MAX_SEQUENCES], entries[MAX_SEQUENCES + 1];
     size_t modes, extra; /* bytes behind */
     struct strbuf data;
 };
@@ -150,12 +150,12 @@ static void make_random(uint64_t *seed, size_t kind)
     uint64_t at = 0;
     strbuf_release(&made.data);
     made = (struct made){.magic = "MMIDIDX\0", .version = 1, .code = codes[kind].code};
-    for (size_t i = 0; i < MOST_TOKENS * bytes; i++)
+    for (size_t i = 0; i < MAX_TOKENS * bytes; i++)
         strbuf_add_char(&made.data, (char)test_random(seed));
     made.num_sequences = test_below(seed, 4) ? test_below(seed, 40) : test_below(seed, 3000);
     for (size_t i = 0; i < made.num_sequences; i++) {
         if (test_below(seed, 20) == 0) at = test_below(seed, made.data.length);
-        uint64_t n = test_below(seed, test_below(seed, 30) ? 8 : MOST_TOKENS);
+        uint64_t n = test_below(seed, test_below(seed, 30) ? 8 : MAX_TOKENS);
         if (at + n * bytes > made.data.length) at = 0;
         made.lengths[i] = (int32_t)n;
         made.offsets[i] = (int64_t)at;
@@ -226,7 +226,7 @@ static void check_random(uint64_t *seed)
 {
     struct indexed_dataset d;
     int64_t *stream;
-    uint64_t n[MOST_SEQUENCES + 1];
+    uint64_t n[MAX_SEQUENCES + 1];
     size_t kind = test_below(seed, COUNT(codes));
     make_random(seed, kind);
     write_both();

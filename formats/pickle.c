@@ -396,48 +396,12 @@ static enum status run_add_to_mark(struct pickle_reader *r, const struct pickle_
 
 /* ---- globals, calls, instances ---- */
 
-/* r->scratch is "module\nname". One value for each, however often it is named. */
-static void push_global(struct pickle_reader *r)
-{
-    size_t index;
-    const char *module = r->scratch.data;
-    if (map_get(&r->globals, module, &index)) {
-        reader_push(r, r->global_values[index]);
-        return;
-    }
-    struct arena *a = r->pool.arena;
-    char *key = arena_text(a, module, r->scratch.length);
-    map_add(&r->globals, key, r->num_globals, NULL);
-    struct value *v = pool_value(&r->pool, VALUE_GLOBAL);
-    size_t length = strcspn(key, "\n");
-    v->global = arena_alloc(a, sizeof *v->global);
-    v->global->module = arena_text(a, key, length);
-    v->global->name = key + length + 1;
-    pickle_modern_name(&v->global->module, &v->global->name);
-    *ARENA_PUSH(a, r->global_values, r->num_globals, r->globals_capacity) = v;
-    reader_push(r, v);
-}
-
-static enum status named_global(struct pickle_reader *r, const char *module, size_t module_length,
-                                const char *name, size_t name_length, struct error *err)
-{
-    if (memchr(module, '\0', module_length) || memchr(module, '\n', module_length) ||
-        memchr(name, '\0', name_length) || memchr(name, '\n', name_length))
-        return fail(err, ERR_CORRUPT, "a name with a NUL or newline");
-    strbuf_clear(&r->scratch);
-    strbuf_add(&r->scratch, module, module_length);
-    strbuf_add_char(&r->scratch, '\n');
-    strbuf_add(&r->scratch, name, name_length);
-    push_global(r);
-    return OK;
-}
-
 static enum status run_global(struct pickle_reader *r, const struct pickle_token *t,
                               struct error *err)
 {
     const char *newline = memchr(t->bytes, '\n', t->length);
     size_t length = (size_t)(newline - t->bytes);
-    return named_global(r, t->bytes, length, newline + 1, t->length - length - 1, err);
+    return pickle_push_global(r, t->bytes, length, newline + 1, t->length - length - 1, err);
 }
 
 static enum status run_stack_global(struct pickle_reader *r, const struct pickle_token *t,
@@ -448,7 +412,7 @@ static enum status run_stack_global(struct pickle_reader *r, const struct pickle
     if (name->kind != VALUE_TEXT || module->kind != VALUE_TEXT)
         return fail(err, ERR_CORRUPT, "module and name are %s and %s", kind_names[module->kind],
                     kind_names[name->kind]);
-    return named_global(r, module->text, module->count, name->text, name->count, err);
+    return pickle_push_global(r, module->text, module->count, name->text, name->count, err);
 }
 
 /* A text on top of the stack is mostly the key that the failed call's result was for. */

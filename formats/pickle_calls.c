@@ -534,7 +534,7 @@ enum status pickle_call(struct pickle_reader *r, struct value *callable, struct 
 /* ---- names ---- */
 
 /* What of CPython's Lib/_compat_pickle.py occurs; a NULL name stands for all of the module. */
-void pickle_modern_name(const char **module, const char **name)
+static void modern_name(const char **module, const char **name)
 {
     static const struct {
         const char *module, *name, *new_module, *new_name;
@@ -556,4 +556,40 @@ void pickle_modern_name(const char **module, const char **name)
         if (rows[i].new_name) *name = rows[i].new_name;
         return;
     }
+}
+
+/* r->scratch is "module\nname". One value for each, however often it is named. */
+static void push_global(struct pickle_reader *r)
+{
+    size_t index;
+    const char *module = r->scratch.data;
+    if (map_get(&r->globals, module, &index)) {
+        reader_push(r, r->global_values[index]);
+        return;
+    }
+    struct arena *a = r->pool.arena;
+    char *key = arena_text(a, module, r->scratch.length);
+    map_add(&r->globals, key, r->num_globals, NULL);
+    struct value *v = pool_value(&r->pool, VALUE_GLOBAL);
+    size_t length = strcspn(key, "\n");
+    v->global = arena_alloc(a, sizeof *v->global);
+    v->global->module = arena_text(a, key, length);
+    v->global->name = key + length + 1;
+    modern_name(&v->global->module, &v->global->name);
+    *ARENA_PUSH(a, r->global_values, r->num_globals, r->globals_capacity) = v;
+    reader_push(r, v);
+}
+
+enum status pickle_push_global(struct pickle_reader *r, const char *module, size_t module_length,
+                               const char *name, size_t name_length, struct error *err)
+{
+    if (memchr(module, '\0', module_length) || memchr(module, '\n', module_length) ||
+        memchr(name, '\0', name_length) || memchr(name, '\n', name_length))
+        return fail(err, ERR_CORRUPT, "a name with a NUL or newline");
+    strbuf_clear(&r->scratch);
+    strbuf_add(&r->scratch, module, module_length);
+    strbuf_add_char(&r->scratch, '\n');
+    strbuf_add(&r->scratch, name, name_length);
+    push_global(r);
+    return OK;
 }

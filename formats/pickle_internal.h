@@ -194,8 +194,10 @@ MUST_CHECK enum status pickle_call(struct pickle_reader *r, struct value *callab
 /* torch's persistent id. */
 MUST_CHECK enum status pickle_persistent(struct pickle_reader *r, const struct value *id,
                                          struct value **out, struct error *err);
-/* Python 3's name of a global, where Python 2 had another. */
-void pickle_modern_name(const char **module, const char **name);
+/* Pushes a global under Python 3's name, where Python 2 had another. */
+MUST_CHECK enum status pickle_push_global(struct pickle_reader *r, const char *module,
+                                          size_t module_length, const char *name,
+                                          size_t name_length, struct error *err);
 
 /* ---- writer ---- */
 

@@ -16,7 +16,7 @@ enum {
     /* A deflated data.pkl may be this and so much times its packed size: real ones are 3 to 6 times
      * that, while deflate could make a thousand times of it. */
     LEAST_INFLATED = 4 << 20,
-    MOST_INFLATED = 32,
+    MAX_INFLATED = 32,
     LARGEST_NOTE = 64, /* of the entries byteorder and version */
     HIGHEST_VERSION = 10,
     LEGACY_PROTOCOL = 1001,
@@ -170,7 +170,7 @@ static enum status read_data_pkl(struct torch_file *t, struct arena *values,
     const struct zip_entry *e = zip_find(z, "data.pkl");
     if (!e) return fail(err, ERR_UNSUPPORTED, "a zip archive without %s/data.pkl", z->folder);
     uint64_t most = LARGEST_PICKLE;
-    if (e->coding) most = min_u64(most, LEAST_INFLATED + MOST_INFLATED * e->packed_bytes);
+    if (e->coding) most = min_u64(most, LEAST_INFLATED + MAX_INFLATED * e->packed_bytes);
     TRY(zip_read_entry(e, archive, most, bytes, err));
     check_crc(t, e, bytes);
     struct zip_context context = {t, z};

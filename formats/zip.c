@@ -18,7 +18,7 @@ enum {
     LONGEST_COMMENT = 0xFFFF,
     LARGEST_DIRECTORY = 1 << 30,
     /* What deflate can make of a byte: a block of zeros of 258 in two bits. */
-    MOST_INFLATION = 1032,
+    MAX_INFLATION = 1032,
 };
 
 /* ---- the end record ---- */
@@ -213,7 +213,7 @@ static enum status check_row(const struct row *row, struct error *err)
     if (row->method == METHOD_STORED && row->packed_bytes != row->size_bytes)
         return fail(err, ERR_CORRUPT, "entry %s: stored, yet %" PRIu64 " bytes packed of %" PRIu64,
                     name, row->packed_bytes, row->size_bytes);
-    if (row->size_bytes / MOST_INFLATION > row->packed_bytes)
+    if (row->size_bytes / MAX_INFLATION > row->packed_bytes)
         return fail(err, ERR_CORRUPT,
                     "entry %s: claims %" PRIu64 " bytes, which %" PRIu64 " cannot inflate to", name,
                     row->size_bytes, row->packed_bytes);

@@ -22,7 +22,7 @@ struct param_row {
     unsigned stacks;
     int split;
     bool padded, linear;
-    struct section_row sections[MOST_SECTIONS];
+    struct section_row sections[MAX_SECTIONS];
     unsigned num_sections;
 };
 

@@ -102,8 +102,8 @@ static enum status read_sections(const struct map_loader *l, const cJSON *item,
     TRY(map_take_text(l, item, "sections_when", &row->sections_when));
     TRY(map_take_text(l, item, "repeat", &row->repeat));
     for (const cJSON *i = first; i; i = i->next) {
-        if (row->num_sections == MOST_SECTIONS)
-            return map_bad(l, arena_printf(l->a, "more than %d sections", MOST_SECTIONS));
+        if (row->num_sections == MAX_SECTIONS)
+            return map_bad(l, arena_printf(l->a, "more than %d sections", MAX_SECTIONS));
         if (!json_as_text(i))
             return map_bad(l, arena_printf(l->a, "section %s is not a string", i->string));
         row->sections[row->num_sections++] =

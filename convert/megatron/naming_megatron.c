@@ -321,7 +321,7 @@ static enum status check_output(const struct tensor *x, const struct own_output 
                                 struct arena *a, struct error *err)
 {
     uint64_t numel;
-    if (shape_numel(own->shape, own->num_dims, &numel) && numel <= MOST_ELEMENTS) return OK;
+    if (shape_numel(own->shape, own->num_dims, &numel) && numel <= MAX_ELEMENTS) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s: %s of shape %s overflows", x->name, own->name,
                 shape_text(a, own->num_dims, own->shape));
 }

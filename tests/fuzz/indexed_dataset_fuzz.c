@@ -15,7 +15,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_TOKENS = 1 << 16 }; /* that are read: sequences may overlap */
+enum { MAX_TOKENS = 1 << 16 }; /* that are read: sequences may overlap */
 
 static char folder[256];
 
@@ -50,10 +50,10 @@ static void must(enum status st, const struct error *err)
 
 static void check_stream(const struct indexed_dataset *d)
 {
-    static int64_t stream[MOST_TOKENS], sequence[MOST_TOKENS];
-    static int32_t narrow[MOST_TOKENS];
+    static int64_t stream[MAX_TOKENS], sequence[MAX_TOKENS];
+    static int32_t narrow[MAX_TOKENS];
     struct error err;
-    uint64_t length, at = 0, count = min_u64(d->num_tokens, MOST_TOKENS);
+    uint64_t length, at = 0, count = min_u64(d->num_tokens, MAX_TOKENS);
     must(indexed_dataset_read_stream(d, 0, count, DT_I64, stream, &err), &err);
     for (uint64_t i = 0; i < d->num_sequences && at < count; i++, at += length) {
         must(indexed_dataset_lengths(d, i, 1, &length, &err), &err);

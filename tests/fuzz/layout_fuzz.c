@@ -8,7 +8,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_RANKS = 16 };
+enum { MAX_RANKS = 16 };
 
 static struct arena arena, kept;
 static const struct param_table *megatron; /* of no config */
@@ -123,8 +123,8 @@ static bool make_layout(struct layout *l, const struct model_config *c)
 struct shards {
     struct cut cut;
     uint64_t numel; /* of the whole */
-    struct param_parts parts[MOST_RANKS];
-    uint64_t counts[MOST_RANKS], *values[MOST_RANKS], *held[MOST_RANKS];
+    struct param_parts parts[MAX_RANKS];
+    uint64_t counts[MAX_RANKS], *values[MAX_RANKS], *held[MAX_RANKS];
 };
 
 static struct cut cut_of(const struct param_spec *spec, const struct model_config *c,
@@ -145,8 +145,8 @@ static bool make_shards(struct shards *s, const struct cut *c, const struct mode
 {
     struct error err = {0};
     *s = (struct shards){.cut = *c};
-    if (c->size > MOST_RANKS) return false;
-    assert_true(shape_numel(c->shape, c->num_dims, &s->numel) && s->numel <= MOST_SHARD_ELEMENTS);
+    if (c->size > MAX_RANKS) return false;
+    assert_true(shape_numel(c->shape, c->num_dims, &s->numel) && s->numel <= MAX_SHARD_ELEMENTS);
     for (uint64_t r = 0; r < c->size; r++) {
         enum status st = cut_shard(c, c->spec->name, r, &s->parts[r], &err);
         if (st) {
@@ -249,7 +249,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                        d = cut_of(spec, &c, &there, PARAM_COMPUTED);
             if (!spec->num_dims || (!c.num_experts && spec->group == PARAM_ETP)) continue;
             there_and_back(&a, &b, &c);
-            if (d.size <= MOST_RANKS) check_shards(&d);
+            if (d.size <= MAX_RANKS) check_shards(&d);
         }
     arena_release(&arena);
     return 0;

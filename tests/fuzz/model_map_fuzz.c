@@ -6,7 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_TENSORS = 2000 };
+enum { MAX_TENSORS = 2000 };
 
 /* Has what the families ask for, in all their spellings. */
 static const char some_config[] =
@@ -24,7 +24,7 @@ static enum status count(void *context, const struct mapped_tensor *t, struct er
 {
     size_t *num_tensors = context;
     if (!t->num_parts || !t->name[0]) abort();
-    if (++*num_tensors < MOST_TENSORS) return OK;
+    if (++*num_tensors < MAX_TENSORS) return OK;
     return fail(err, ERR_MEMORY, "enough");
 }
 

@@ -9,7 +9,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_BYTES = 1 << 16 /* of a file that is written */ };
+enum { MAX_BYTES = 1 << 16 /* of a file that is written */ };
 
 __extension__ typedef unsigned __int128 u128;
 
@@ -44,7 +44,7 @@ static void cut_large(struct tensor *t, struct box x, unsigned cuts)
 static void add_large(void)
 {
     char name[32];
-    uint64_t shape[SOURCE_DIMS], left = MOST_ELEMENTS;
+    uint64_t shape[SOURCE_DIMS], left = MAX_ELEMENTS;
     unsigned num_dims = 1 + (unsigned)choose(SOURCE_DIMS);
     struct tensor *t;
     struct error err;
@@ -269,7 +269,7 @@ static bool segment_is_filled(uint32_t segment)
 {
     const struct plan *p = &output.plan;
     const struct segment *s = &p->segments[segment];
-    if (s->numel > MOST_BYTES) return false;
+    if (s->numel > MAX_BYTES) return false;
     bool *seen = calloc(s->numel + 1, sizeof *seen), right = true;
     uint64_t num_seen = 0;
     for (size_t i = 0; i < p->num_carries; i++)
@@ -428,7 +428,7 @@ static void carry_out(bool readable)
     struct executor_result result;
     struct error err = {0};
     for (size_t i = 0; i < output.plan.num_files; i++)
-        if (output.plan.files[i].size_bytes > MOST_BYTES) return;
+        if (output.plan.files[i].size_bytes > MAX_BYTES) return;
     make_images_of_pieces();
     source_write(&source);
     enum status st = executor_run(&output.plan, output.folder, &options, &result, &err);

@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_BYTES = 1 << 16 /* of a text that is read again: aliases make much of little */ };
+enum { MAX_BYTES = 1 << 16 /* of a text that is read again: aliases make much of little */ };
 
 static void use(const cJSON *tree)
 {
@@ -33,7 +33,7 @@ static void print_and_read_again(const cJSON *tree)
     char path[64];
     cJSON *again;
     yaml_print(&text, tree);
-    if (text.length <= MOST_BYTES) {
+    if (text.length <= MAX_BYTES) {
         int fd = file_of_bytes(text.data, text.length, path);
         if (yaml_read_file(path, text.length, &again, &err)) abort();
         yaml_print(&same, again);

@@ -4,7 +4,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_BYTES = 1 << 20 };
+enum { MAX_BYTES = 1 << 20 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (size_t i = 0; i < z.num_entries; i++) {
             const struct zip_entry *e = &z.entries[i];
             if (zip_find(&z, e->name) != e) abort();
-            if (zip_read_entry(e, &archive, MOST_BYTES, &contents, &err)) continue;
+            if (zip_read_entry(e, &archive, MAX_BYTES, &contents, &err)) continue;
             if (contents.length != e->size_bytes) abort();
         }
         zip_directory_release(&z);

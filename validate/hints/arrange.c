@@ -197,7 +197,7 @@ static bool letter(const void *context, const char *name, size_t length, int64_t
 {
     uint64_t value = length == 1 && index < 0 ? letter_value(context, *name) : 0;
     *out = (int64_t)value;
-    return value > 0 && value <= MOST_ELEMENTS;
+    return value > 0 && value <= MAX_ELEMENTS;
 }
 
 /* "{t}" and "{d}" of a text put in. */
