@@ -1,4 +1,4 @@
-/* block.h - a pair of which one side lies in a file and the other in a buffer, while it is copied.
+/* block.h - a pair between a file and a buffer, while its elements are copied or cast.
  *
  * Axes are sorted by the file's stride, largest first; a_stride is the file's, b_stride the
  * buffer's. */
@@ -25,7 +25,7 @@ bool block_is_run(const struct block *b);
 /* `extent` steps of the block's slowest axis. */
 struct block block_part(const struct block *b, uint64_t extent);
 
-/* What casts did: finite elements that became infinite are overflowed. */
+/* Counts of casts; overflowed: finite elements that became infinite. */
 struct cast_counts {
     uint64_t elements, changed, overflowed;
 };
@@ -39,15 +39,16 @@ struct casting {
     enum dtype to_dtype, from_dtype;
     struct cast_counts *counts; /* counted up; NULL: they are not counted */
 };
-/* Casts the elements that a pair has: a is the array `from`, b is `to`. Where the dtypes are one,
- * they are copied, and no cast is counted. */
+/* Casts the elements of a pair from array a, `from`, to array b, `to`. Equal dtypes are copied, and
+ * not counted as casts. */
 void cast_pair(const struct casting *c, const struct pair *p);
 
-/* Takes a block whose first element is the file's element `file` and the buffer's `buffer`, or sets
- * *taken, which is true, to false where it is too large. */
+/* Copies a block that begins at element `file` of the file and element `buffer` of the buffer, or
+ * sets *taken (true before the call) to false if the block is too large for one copy. */
 typedef enum status block_take(void *context, const struct block *b, uint64_t file, uint64_t buffer,
                                bool *taken, struct error *err);
-/* Offers the block, and as long as it is not taken its halves, in the file's order. */
+/* Calls take for the block. If it is not taken, splits it in halves and does the same for each, in
+ * the order of the file. */
 MUST_CHECK enum status block_split(const struct block *b, uint64_t file, uint64_t buffer,
                                    block_take *take, void *context, struct error *err);
 

@@ -1,8 +1,9 @@
 /* executor.c - see executor.h. Invariants:
  *
  * 1. A panel is a run [low, low + count) of one logical tensor's elements, in their order.
- * 2. A worker has its own buffers; what workers share is behind a lock or atomic.
- * 3. The sink has every byte of a segment once, and before it is counted the run that it is of. */
+ * 2. Each worker has its own buffers; state that workers share is atomic or behind a lock.
+ * 3. The sink gets every byte of a segment once, and learns of a run before its bytes are counted.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static bool is_in_memory(const struct plan *p)
     return p->num_files && !p->files[0].path;
 }
 
-/* The dtype that digests of what is written are of. */
+/* The target dtype whose elements are digested. */
 static enum dtype carry_target(const struct plan *p, const struct carry *c)
 {
     return c->num_pieces ? plan_piece_dtype(p, &c->pieces[0]) : c->source->dtype;
@@ -45,7 +46,7 @@ static struct scan_item item_of(const struct plan *p, const struct carry *c, boo
     return item;
 }
 
-/* Into memory, no more is read than goes there. */
+/* Reads only the elements that go to memory. */
 static void read_parts_alone(struct scan_item *item, const struct carry *c, struct arena *a)
 {
     struct pair *parts = arena_array(a, c->num_pieces, sizeof *parts);
@@ -85,7 +86,7 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
 enum status executor_memory(const struct plan *p, const struct executor_options *o,
                             uint64_t *peak_bytes, struct error *err)
 {
-    const struct carry *carries; /* are resident, which counts */
+    const struct carry *carries; /* stay allocated, so they count as resident */
     struct arena a;
     arena_init(&a);
     struct scan s = scan_of(p, o, &a);
@@ -115,7 +116,7 @@ static enum status count_joined(void *context, const struct pair *p, struct erro
     return OK;
 }
 
-/* How many elements of [low, low + count) of the tensor go to a piece. */
+/* How many of the tensor's elements [low, low + count) go to a piece. */
 static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint64_t count)
 {
     struct pair window = pair_whole(low, 0, count);
@@ -128,7 +129,8 @@ static bool is_held(const struct executor *x, const struct carry *c)
     return !x->sink->address && tensor_is_held(c->source);
 }
 
-/* Whether we write what of a carry goes to a file; of a held one, there is only that. */
+/* Whether this rank writes the elements of a carry that go to a file. A held carry has only the
+ * elements of this rank. */
 static bool is_ours(const struct executor *x, bool held, uint32_t file)
 {
     return held || x->plan->files[file].rank == x->options->rank;
@@ -143,9 +145,9 @@ static bool holds_any(const struct executor *x, const struct scan_task *t)
     return false;
 }
 
-/* Whether a task is ours to count. Of a held tensor each rank counts what it holds; else the rank
- * counts that writes the first of its elements, or rank 0 where none writes any. Sets w->bytes to
- * what we write. */
+/* Whether this rank counts the task in digests and casts. Each rank counts the elements that it
+ * holds of a held tensor. Any other task is counted by the rank that writes its first element, or
+ * by rank 0 if no rank writes any. Sets w->bytes to the bytes that this rank writes. */
 static bool find_share(const struct executor *x, struct worker *w, const struct scan_task *t)
 {
     const struct carry *c = &x->carries[t->item];
@@ -175,7 +177,7 @@ static enum status ask(struct executor *x, enum status (*question)(void *, struc
 }
 
 /* Asks at most once a second. */
-static enum status ask_now_and_then(struct executor *x, struct error *err)
+static enum status ask_each_second(struct executor *x, struct error *err)
 {
     int64_t now = (int64_t)(1000 * seconds_now()), next = atomic_load(&x->next_asking);
     if (now < next || !atomic_compare_exchange_strong(&x->next_asking, &next, now + 1000))
@@ -183,8 +185,8 @@ static enum status ask_now_and_then(struct executor *x, struct error *err)
     return ask(x, x->options->keep_going, err);
 }
 
-/* Skips what no segment takes, holes of files (which are there once the file has its size), and
- * what an earlier run has done. */
+/* Skips tasks that write nothing, holes of files (setting the file's size makes them), and tasks
+ * that an earlier run has done. */
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err)
 {
@@ -192,7 +194,7 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     struct worker *w = &x->workers[t->worker];
     const struct carry *c = &x->carries[t->item];
     uint64_t bytes = 0;
-    TRY(ask_now_and_then(x, err));
+    TRY(ask_each_second(x, err));
     w->read = w->written = (struct digest){{0}};
     w->casts = (struct cast_counts){0};
     w->non_finite = w->num_runs = 0;
@@ -210,7 +212,7 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     return OK;
 }
 
-/* Of several ranks: not a panel of which we neither write nor count anything. */
+/* With several ranks: whether this rank writes or counts any element of the panel. */
 static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count)
 {
     const struct executor *x = context;
@@ -225,7 +227,7 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
 
 /* ---- the journal ---- */
 
-/* Whether the files that a carry goes to are still what an earlier run has made of them. */
+/* Whether the files of a carry are still as an earlier run left them. */
 static bool is_intact(const struct executor *x, const struct carry *c)
 {
     const bool held = is_held(x, c);
@@ -269,8 +271,8 @@ static enum status check_task(const struct plan *p, const struct journal_task *t
 }
 
 /* A task of an earlier run. */
-static enum status take_task(void *context, const struct journal_task *t,
-                             const struct journal_run *runs, bool *holds, struct error *err)
+static enum status resume_task(void *context, const struct journal_task *t,
+                               const struct journal_run *runs, bool *holds, struct error *err)
 {
     struct executor *x = context;
     TRY(check_task(x->plan, t, runs, err));
@@ -278,19 +280,19 @@ static enum status take_task(void *context, const struct journal_task *t,
     if (!*holds) return OK;
     count_task(&x->tally, t);
     for (uint64_t i = 0; i < t->num_runs; i++)
-        executor_tell_run(x, &runs[i]);
+        executor_report_run(x, &runs[i]);
     return OK;
 }
 
-/* What lies in the folder and is no output file is removed: small files, which are written anew. */
+/* Removes all files of the folder that the plan does not fill: the small ones are written anew. */
 static enum status resume(struct executor *x, const struct scan *s, struct error *err)
 {
     if (!x->options->resume) return OK;
-    TRY(ledger_resume(&x->ledger, scan_count_tasks(s), take_task, x, err));
+    TRY(ledger_resume(&x->ledger, scan_count_tasks(s), resume_task, x, err));
     return x->options->rank ? OK : sink_file_remove_others(&x->files, err);
 }
 
-/* What is done, for the journal. */
+/* The journal record of a finished task. */
 static struct journal_task task_of(const struct executor *x, const struct scan_task *t,
                                    uint64_t bytes)
 {
@@ -308,8 +310,8 @@ static struct journal_task task_of(const struct executor *x, const struct scan_t
                                  .num_runs = w->num_runs};
 }
 
-/* Ends the chains of a task and tells the segments what they got: first the runs of all, since the
- * last of them to be told may complete the file. */
+/* Ends the chains of a task and counts the bytes of its segments. All runs are reported before any
+ * bytes are counted, since the last count completes the file and its CRC. */
 static enum status end_task(void *context, const struct scan_task *t, struct error *err)
 {
     struct executor *x = context;
@@ -338,9 +340,9 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     return st;
 }
 
-/* ---- the whole ---- */
+/* ---- a run of the plan ---- */
 
-/* What the journal is about to tell of. */
+/* Called before the journal records tasks: their bytes must be on disk. */
 static enum status make_durable(void *context, struct error *err)
 {
     struct executor *x = context;
@@ -392,7 +394,7 @@ static bool has_holder_from(const struct tensor *t, unsigned rank)
     return false;
 }
 
-/* Whether there are the ranks that hold what the files are made of. */
+/* Refuses tensors with elements that a rank outside of this run holds. */
 static enum status check_ranks(const struct executor *x, struct error *err)
 {
     const unsigned ranks = x->options->num_ranks ? x->options->num_ranks : 1;
@@ -404,14 +406,14 @@ static enum status check_ranks(const struct executor *x, struct error *err)
     return OK;
 }
 
-/* Folders, and what is there of them already. */
-static enum status begin(struct executor *x, const struct scan *s, struct error *err)
+/* Opens and creates the output folders, and resumes an earlier run. */
+static enum status prepare_folder(struct executor *x, const struct scan *s, struct error *err)
 {
     if (x->sink != &x->files.sink) return OK;
     TRY(check_ranks(x, err));
     TRY(held_carries(x->plan, x->options->rank, &x->arena, &x->carries, err));
     TRY(sink_file_open(&x->files, err));
-    TRY(ask(x, x->options->keep_going, err)); /* now that we hold it */
+    TRY(ask(x, x->options->keep_going, err)); /* now that the folder is open */
     TRY(sink_file_create_folders(&x->files, err));
     TRY(resume(x, s, err));
     return sink_file_complete_empty(&x->files, err);
@@ -440,20 +442,21 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     x->items = s.items;
     x->num_workers = scan_threads(&s);
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
-    TRY(begin(x, &s, err));
+    TRY(prepare_folder(x, &s, err));
     x->progress = progress_start(o->progress, o->what ? o->what : "converting", our_bytes(x));
     enum status st = scan_run(&s, read, err);
     if (!st && x->sink->finish) st = x->sink->finish(x->sink, err);
     progress_finish(x->progress, st == OK);
     if (st) return st;
-    /* other ranks read it; without them, it costs no more than time where it cannot be written */
+    /* Other ranks read the journal. Without them a journal that cannot be written costs a later
+     * run time, and nothing else. */
     st = ledger_flush(&x->ledger, err);
     return o->num_ranks > 1 ? st : OK;
 }
 
-/* After a failure: what is done is noted where it is kept anyway, or where somebody has interrupted
- * the run and not found it wrong. */
-static void note_what_is_done(struct executor *x, enum status st)
+/* After a failure: records the finished tasks if the journal has some already, if other ranks may
+ * continue, or if the run was interrupted rather than wrong. */
+static void flush_after_failure(struct executor *x, enum status st)
 {
     if (x->ledger.in_journal || x->options->num_ranks > 1 || st == ERR_INTERRUPTED)
         (void)ledger_flush(&x->ledger, NULL);
@@ -467,7 +470,7 @@ enum status executor_run(const struct plan *p, const char *folder, const struct 
     set_up(&x, p, folder, o);
     file_raise_limit();
     enum status st = run_all(&x, &read, err);
-    if (st) note_what_is_done(&x, st);
+    if (st) flush_after_failure(&x, st);
     *result = (struct executor_result){.read_bytes = read.read_bytes,
                                        .written_bytes = x.sink->written_bytes,
                                        .cast_elements = x.tally.casts.elements,
@@ -479,7 +482,7 @@ enum status executor_run(const struct plan *p, const char *folder, const struct 
     return st;
 }
 
-/* ---- of all ranks ---- */
+/* ---- the results of all ranks ---- */
 
 struct joining {
     struct tally tally;

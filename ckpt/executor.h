@@ -1,13 +1,12 @@
-/* executor.h - runs a plan: a scan of the source (scan.h) that writes each panel to the
- * target pieces that take it, in files or in memory (sink.h). So every source byte is read once and
- * every output byte written once, what is replicated is read once, and memory does not depend on
- * the model.
+/* executor.h - runs a plan: scans the source (scan.h) and writes each panel to its target pieces,
+ * in files or in memory (sink.h). Every source byte is read once, also if it goes to many files,
+ * every output byte is written once, and the memory does not depend on the size of the model.
  *
- * Of several ranks each writes the files that plan_split() gave it, and reads what these need; of
- * tensors that lie in the memory of ranks each writes what it holds (held.h). What
- * a tensor's digest and the number of its casts are is counted by one rank, task by task, and is
- * added up from their journals. Elements that a cast makes infinite are always counted, those that
- * are NaN or infinite in the source where there are digests, for which they are read anyway. */
+ * Each of several ranks writes the files that plan_split() gave it, and reads only the elements of
+ * these. Tensors in the memory of ranks (held.h) are written by the ranks that hold them. Digests
+ * and casts of a task are counted by one rank; executor_join() adds up the ranks' journals.
+ * Elements that a cast makes infinite are always counted, NaN and infinite elements of the source
+ * only with digests. */
 #ifndef FERRY_CKPT_EXECUTOR_H
 #define FERRY_CKPT_EXECUTOR_H
 
@@ -15,7 +14,7 @@
 #include "common/progress.h"
 #include "kernels/cpu/digest_sums.h"
 
-/* What became of a carry. */
+/* Digests and counts of a carry. */
 struct carry_result {
     struct digest read, written; /* written is of the target's dtype */
     uint64_t non_finite;         /* elements of the source that are NaN or infinite */
@@ -26,25 +25,25 @@ struct executor_options {
     unsigned threads;    /* 0: as many as there are CPUs */
     uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
     bool fsync;
-    bool direct_io; /* reads pass by the page cache, and what is written leaves it */
-    bool digests;   /* of what is read and written, in `carries` */
+    bool direct_io; /* reads bypass the page cache; written pages are dropped from it */
+    bool digests;   /* of the elements read and written, in `carries` */
     struct carry_result
         *carries; /* [num_carries of the plan], the caller's, is set; NULL: not wanted */
     unsigned rank, num_ranks; /* whose files; 0 of 0: all files */
-    /* The journal (journal.h) gets a record each time that journal_bytes were written, at the
-     * end, and when the run is interrupted; resume continues what an earlier run has noted there.
-     * NULL: there is no journal. Each of several ranks has its own. */
+    /* The journal (journal.h) of this rank; NULL: none. Records are appended after each
+     * journal_bytes, at the end, and when the run is interrupted. resume: skips the tasks that the
+     * journal records as done. */
     const char *journal_path;
-    const char *work; /* what the journal is of; a journal of other work is not continued */
-    uint64_t journal_bytes;
+    const char *work;       /* identifies the run; a journal of other work is not continued */
+    uint64_t journal_bytes; /* bytes written between two journal records */
     bool resume;
-    /* keep_going is asked when it begins and each second; is_ours before anything is noted: whether
-     * the folder is still ours to write to. By one thread at a time. Each may be NULL. */
+    /* Called by one thread at a time; each may be NULL. keep_going: at the start and each second.
+     * is_ours: before each journal record; fails if another process has taken over the folder. */
     enum status (*keep_going)(void *context, struct error *err);
     enum status (*is_ours)(void *context, struct error *err);
     void *asking_context;
     enum progress_style progress;
-    const char *what; /* that progress shows; NULL: "converting" */
+    const char *what; /* title of the progress bar; NULL: "converting" */
 };
 
 struct executor_result {
@@ -55,25 +54,25 @@ struct executor_result {
     bool in_journal;                          /* after a failure: there is something to continue */
 };
 
-/* Bytes that buffers will take, or ERR_MEMORY with the least --max-memory that works. To be asked
- * when the plan is complete: what is resident already counts. */
+/* Peak resident bytes of a run, or ERR_MEMORY with the least --max-memory that works. Call it when
+ * the plan is complete: memory that is resident now is part of the peak. */
 MUST_CHECK enum status executor_memory(const struct plan *p, const struct executor_options *o,
                                        uint64_t *peak_bytes, struct error *err);
 
-/* Bytes that a run without a limit allocates for a while. */
+/* Bytes that a run without a memory limit allocates until it ends. */
 uint64_t executor_own_bytes(const struct plan *p, const struct executor_options *o);
 
-/* Creates all files of the plan below `folder` (their folders too) and fills them; NULL: the plan
- * is of memory. If the folder is removed or renamed meanwhile, nothing is written to what takes its
- * place. On failure what was written stays where it is. To resume, all else that is in the folder
- * is removed first (by rank 0), but for names that begin with ".ferry-". */
+/* Creates the files of the plan and their folders below `folder` and fills them; folder NULL: fills
+ * the plan's arrays. If the folder is removed or renamed during the run, a new folder of its name
+ * stays untouched. On failure the written files stay. With resume, rank 0 first removes all other
+ * files of the folder, except names that begin with ".ferry-". */
 MUST_CHECK enum status executor_run(const struct plan *p, const char *folder,
                                     const struct executor_options *o,
                                     struct executor_result *result, struct error *err);
 
-/* Rank 0, once all ranks are done: o->carries and the result's casts are what the journals of all
- * say, and files that ranks share are completed (held.h). journals[r] is the path of rank r's.
- * ERR_RANK where a task is counted by none, or elements of a shared file were written by none. */
+/* Rank 0, once all ranks are done: sums o->carries and the result's casts over the journals of all
+ * ranks and completes the files that ranks share (held.h). journals[r] is the path of rank r's
+ * journal. ERR_RANK if no rank counted a task or wrote some elements of a shared file. */
 MUST_CHECK enum status executor_join(const struct plan *p, const char *folder,
                                      const struct executor_options *o, const char *const *journals,
                                      struct executor_result *result, struct error *err);

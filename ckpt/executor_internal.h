@@ -1,4 +1,4 @@
-/* executor_internal.h - what the files of the executor share. */
+/* executor_internal.h - types of executor.c and executor_panel.c. */
 #ifndef FERRY_CKPT_EXECUTOR_INTERNAL_H
 #define FERRY_CKPT_EXECUTOR_INTERNAL_H
 
@@ -10,26 +10,26 @@
 #include "ckpt/scan.h"
 #include "ckpt/sink_file.h"
 
-/* A run that grows while a task lasts and what it writes follows it; where no CRC is wanted, all
- * that the task writes of a piece. */
+/* A run of a segment that grows while the bytes that a task writes follow one another. If the
+ * segment wants no CRC: all bytes that the task writes to it, in any places. */
 struct chain {
     uint64_t offset, bytes;
     uint32_t crc;
 };
 
-/* What a worker has of its task: for each target piece of the carry, a chain and the bytes. */
+/* A worker and its task: a chain and the bytes to write for each target piece of the carry. */
 struct worker {
     struct chain *chains;
     uint64_t *bytes;
-    struct journal_run *runs; /* that ended, where there is a journal */
+    struct journal_run *runs; /* finished ones, if there is a journal */
     size_t num_runs, runs_capacity;
-    bool counts; /* digests and casts of this task are ours to count */
+    bool counts; /* this rank counts the task's digests and casts */
     struct digest read, written;
     struct cast_counts casts;
     uint64_t non_finite;
 };
 
-/* What is counted of all tasks that ended. */
+/* Sums over all finished tasks. */
 struct tally {
     const struct plan *plan;
     struct carry_result *carries; /* NULL: not wanted */
@@ -39,9 +39,9 @@ struct tally {
 struct executor {
     const struct plan *plan;
     const struct executor_options *options;
-    const struct carry *carries; /* of the plan, as far as they may be ours to write */
+    const struct carry *carries; /* of the plan, without pieces that other ranks hold */
     const struct scan_item *items;
-    struct sink *sink; /* one of the two */
+    struct sink *sink; /* &files.sink or &memory */
     struct sink_file files;
     struct sink memory;
     struct ledger ledger;
@@ -62,9 +62,9 @@ struct executor {
 enum status executor_write_panel(void *executor, const struct scan_panel *p, struct error *err);
 enum status executor_fill_memory(void *executor, const struct scan_panel *p, struct error *err);
 
-/* Tells the sink of what was written, and notes it for the journal. */
+/* Reports a chain to the sink and keeps it for the journal. */
 void executor_end_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c);
-/* Of shared files not: rank 0 is told of them, by the journals (executor_join). */
-void executor_tell_run(struct executor *x, const struct journal_run *run);
+/* Reports a run to the sink. Runs of shared files reach rank 0 by the journals (executor_join). */
+void executor_report_run(struct executor *x, const struct journal_run *run);
 
 #endif

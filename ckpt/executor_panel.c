@@ -1,4 +1,4 @@
-/* executor_panel.c - a panel: written to all places that it goes to, and counted. */
+/* executor_panel.c - casts a panel, writes it to its target pieces and adds it to the digests. */
 #include <libdeflate.h>
 
 #include "ckpt/digest.h"
@@ -14,7 +14,7 @@ static bool is_shared(const struct executor *x, uint64_t segment)
     return x->plan->files[x->plan->segments[segment].file].shared;
 }
 
-void executor_tell_run(struct executor *x, const struct journal_run *run)
+void executor_report_run(struct executor *x, const struct journal_run *run)
 {
     if (!is_shared(x, run->segment)) x->sink->add_run(x->sink, run);
 }
@@ -23,7 +23,7 @@ void executor_end_chain(struct executor *x, struct worker *w, uint32_t segment, 
 {
     struct journal_run run = {segment, c->offset, c->bytes, c->crc};
     if (!c->bytes) return;
-    executor_tell_run(x, &run);
+    executor_report_run(x, &run);
     *c = (struct chain){0};
     if (!x->options->journal_path) return;
     if (w->num_runs == w->runs_capacity) {
@@ -75,7 +75,7 @@ static enum status write_block(void *context, const struct block *b, uint64_t to
     const char *source = wr->panel + from * wr->element_bytes;
     uint64_t count = block_count(b);
     if (block_is_run(b)) return write_run(wr, source, to, count, err);
-    *taken = block_file_run(b) == count; /* which fit temp as they fit the panel */
+    *taken = block_file_run(b) == count; /* it fits temp as it fits the panel */
     if (!*taken) return OK;
     struct block out = *b; /* copy_axes goes from a to b */
     for (unsigned k = 0; k < out.num_axes; k++) {
@@ -94,8 +94,8 @@ static enum status write_joined(void *context, const struct pair *p, struct erro
 
 /* ---- panels ---- */
 
-/* The parts of a panel that are ours to cast and to count, with themselves: all of it, or of a held
- * tensor what we hold. */
+/* Visits the parts of a panel that this rank casts and counts, as pairs (panel, panel): all of it,
+ * or the parts that this rank holds of a held tensor. */
 static enum status visit_parts(const struct executor *x, const struct scan_panel *p,
                                pair_visit *visit, void *context, struct error *err)
 {
@@ -115,7 +115,7 @@ static enum status cast_part(void *context, const struct pair *p, struct error *
     return OK;
 }
 
-/* The panel in a dtype. */
+/* Casts the panel to a dtype, if it has another. */
 static enum status cast_panel(const struct executor *x, const struct scan_panel *p, enum dtype from,
                               enum dtype to, const char **panel, struct error *err)
 {
@@ -125,7 +125,7 @@ static enum status cast_panel(const struct executor *x, const struct scan_panel 
     return to == from ? OK : visit_parts(x, p, cast_part, &casting, err);
 }
 
-/* Sums of elements of a panel. */
+/* A digest of elements of a panel. */
 struct summing {
     struct digest *digest;
     uint64_t *non_finite; /* NULL: not counted */
@@ -161,7 +161,7 @@ static enum status sum_panel(const struct executor *x, const struct scan_panel *
     return visit_parts(x, p, sum_part, &sums, err);
 }
 
-/* What goes out in a dtype: the panel is in it. */
+/* Writes the pieces of one target dtype from a panel in that dtype. */
 static enum status write_pieces(struct executor *x, const struct scan_panel *p, enum dtype dtype,
                                 const char *panel, struct error *err)
 {
@@ -178,7 +178,7 @@ static enum status write_pieces(struct executor *x, const struct scan_panel *p, 
     return OK;
 }
 
-/* The panel is cast once for each dtype that it goes out in; digests are of the first. */
+/* Casts the panel once for each target dtype; the digest of written elements is of the first. */
 enum status executor_write_panel(void *context, const struct scan_panel *p, struct error *err)
 {
     struct executor *x = context;
@@ -187,7 +187,7 @@ enum status executor_write_panel(void *context, const struct scan_panel *p, stru
     const enum dtype from = c->source->dtype;
     const bool sums = x->options->digests && w->counts;
     const char *panel = p->elements[0];
-    uint64_t dtypes = 0; /* that are done */
+    uint64_t dtypes = 0; /* bit d: dtype d is done */
     cast_counts_join(&w->casts, &p->casts);
     if (sums) {
         struct summing read = {&w->read, &w->non_finite, from, panel, 0};
@@ -206,7 +206,7 @@ enum status executor_write_panel(void *context, const struct scan_panel *p, stru
     return OK;
 }
 
-/* What of a panel goes to one place in memory. */
+/* The elements of a panel that go to one array. */
 struct filling {
     struct casting casting;
     uint64_t elements;

@@ -1,7 +1,7 @@
-/* ledger.h - which tasks of a run are done, and its journal (journal.h) that tells of them.
+/* ledger.h - the finished tasks of a run, and the journal (journal.h) that records them.
  *
- * Tasks are entered as they end, by any thread. Once they wrote enough, what was entered is put on
- * the disk and goes to the journal, by one thread while the others work. */
+ * Any thread enters a task when it ends. After flush_bytes one thread syncs the written files and
+ * appends the entries to the journal, while the others go on. */
 #ifndef FERRY_CKPT_LEDGER_H
 #define FERRY_CKPT_LEDGER_H
 
@@ -11,12 +11,12 @@
 #include "ckpt/journal.h"
 
 struct ledger_options {
-    const char *path;     /* of the journal; NULL: there is none, and nothing is entered */
-    const char *work;     /* what it is of; a journal of other work is not continued */
-    unsigned rank;        /* whose it is */
-    uint64_t flush_bytes; /* that tasks write before it is time to flush */
+    const char *path;     /* of the journal; NULL: no journal */
+    const char *work;     /* identifies the run; a journal of other work is not continued */
+    unsigned rank;        /* of this process */
+    uint64_t flush_bytes; /* bytes written between two journal records */
     bool durable;
-    /* Called before entries go to the journal: what they tell of must be on the disk then. */
+    /* Called before entries go to the journal: syncs the files of their tasks. */
     enum status (*make_durable)(void *context, struct error *err);
     void *context;
 };
@@ -26,7 +26,7 @@ struct ledger {
     struct strbuf work; /* of this rank */
     bool *done;         /* [num_tasks] by an earlier run; NULL: none */
     size_t num_tasks;
-    bool in_journal; /* there is something to continue */
+    bool in_journal; /* the journal has a task to continue from */
 
     pthread_mutex_t lock; /* of what follows, and of in_journal */
     struct strbuf entries;
@@ -37,22 +37,22 @@ struct ledger {
 void ledger_init(struct ledger *l, const struct ledger_options *o);
 void ledger_release(struct ledger *l);
 
-/* Reads what an earlier run has entered, of num_tasks tasks, and calls take for each task: whether
- * it still holds is up to it. What does not is taken out of the journal. */
+/* Reads the journal of an earlier run of num_tasks tasks and calls take for each record, which says
+ * whether the written files still match (*holds). Other records are removed from the journal. */
 typedef enum status ledger_take(void *context, const struct journal_task *t,
                                 const struct journal_run *runs, bool *holds, struct error *err);
 MUST_CHECK enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_take *take,
                                      void *context, struct error *err);
 bool ledger_is_done(const struct ledger *l, size_t task); /* by an earlier run */
 
-/* Enters a task, unless it was done before. Whether it is time to flush. */
+/* Enters a task, unless an earlier run did it. true: time to call ledger_flush(). */
 bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct journal_run *runs);
-/* Puts what was entered into the journal, unless another thread is at it. Where that fails and
- * nobody looks, the next run does it again. */
+/* Appends the entries to the journal, unless another thread is doing so. A caller may ignore a
+ * failure: the next run repeats these tasks. */
 enum status ledger_flush(struct ledger *l, struct error *err);
 
-/* Calls count for each task that a rank's journal tells of, once for each rank. journals[r] is the
- * path of rank r's. ERR_RANK where a task is counted by none. */
+/* Calls count for each record of each rank's journal. journals[r] is the path of rank r's.
+ * ERR_RANK if no rank counted some task. */
 typedef enum status ledger_count(void *context, const struct journal_task *t,
                                  const struct journal_run *runs, struct error *err);
 MUST_CHECK enum status ledger_join(const char *const *journals, unsigned num_ranks,

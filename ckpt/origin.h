@@ -1,7 +1,7 @@
-/* origin.h - where the elements of a piece come from: a table, one row an origin.
+/* origin.h - where the elements of a piece come from: a table, one row for each origin.
  *
- * A row says how a block of a piece's elements comes into a buffer, and the little that others must
- * know of it. A new origin is a row here, a function in origin.c and a case in testing.h. */
+ * A row has the function that puts a block of a piece's elements into a buffer, and a few facts. A
+ * new origin is a row here, a function in origin.c and a case in testing.h. */
 #ifndef FERRY_CKPT_ORIGIN_H
 #define FERRY_CKPT_ORIGIN_H
 
@@ -15,7 +15,7 @@ struct block;
 struct panel_reader;
 struct piece;
 
-/* Fingerprints of plans have these numbers: a new one is the last. */
+/* Fingerprints of plans contain these numbers: add new ones at the end. */
 enum origin_id {
     ORIGIN_STORED,     /* bytes of a file */
     ORIGIN_ZERO,       /* elements of value 0: rows that are new */
@@ -26,7 +26,7 @@ enum origin_id {
     NUM_ORIGINS
 };
 
-/* A piece whose elements are fetched. */
+/* A read of a piece's elements. */
 struct fetching {
     struct panel_reader *reader; /* files, buffers, counts */
     const struct piece *piece;

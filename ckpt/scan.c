@@ -10,12 +10,13 @@
 #include "common/threads.h"
 
 enum {
-    PANEL_BYTES = 1 << 20,       /* what stays in a second-level cache, for runs and slices */
-    WIDE_PANEL_BYTES = 32 << 20, /* at most, for transposes: their runs are a panel's rows long */
+    PANEL_BYTES = 1 << 20, /* for runs and slices: fits a second-level cache */
+    WIDE_PANEL_BYTES =
+        32 << 20, /* at most, for transposes: a run has as many elements as the panel rows */
     LEAST_BUFFER = 64 << 10,
     TASK_BYTES = 64 << 20,
     STACK_BYTES = 1 << 20, /* of a thread, and what its first calls allocate */
-    SPARE_BYTES = 1 << 20, /* what may become resident between scan_memory and the run */
+    SPARE_BYTES = 1 << 20, /* memory that may become resident between scan_memory and the run */
     MAX_OPEN_FILES = 512,
 };
 
@@ -35,9 +36,9 @@ struct running {
     struct arena arena;
 };
 
-/* ---- what an item is ---- */
+/* ---- sizes of items ---- */
 
-/* The largest element that an item has on its way. */
+/* Bytes of the widest element of an item: stored, read or cast. */
 static size_t widest_element(const struct scan_item *item)
 {
     size_t bytes = item->element_bytes;
@@ -65,7 +66,7 @@ static uint64_t row_of(const struct tensor *t)
     return t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : 1;
 }
 
-/* As many elements as fit `room`, in whole rows where one fits. */
+/* How many elements fit `room`: whole rows, unless not even one fits. */
 static uint64_t whole_rows(uint64_t room, uint64_t row)
 {
     return row && row <= room ? room / row * row : room;
@@ -88,7 +89,7 @@ static uint64_t task_elements(const struct scan_item *item)
 
 enum { MAX_COMPARED = 32 };
 
-/* Many parts are taken for such that overlap. */
+/* More than MAX_COMPARED parts are not compared; they count as overlapping. */
 static bool are_apart(const struct pair *parts, size_t num_parts)
 {
     for (size_t i = 0; i < num_parts && num_parts <= MAX_COMPARED; i++)
@@ -120,7 +121,7 @@ void scan_item_read_parts(struct scan_item *item, struct pair *parts, size_t num
 
 /* ---- memory ---- */
 
-/* What buffers of a size would cost: how many a worker has, and the largest that is of use. */
+/* How many buffers each worker has, and the largest useful size of one. */
 struct need {
     unsigned buffers;
     uint64_t wanted_bytes;
@@ -159,7 +160,7 @@ unsigned scan_threads(const struct scan *s)
     return s->threads ? s->threads : threads_available();
 }
 
-/* What a run takes beside its buffers. */
+/* Bytes that a run allocates besides its buffers. */
 static uint64_t fixed_bytes(const struct scan *s, const struct need *need)
 {
     uint64_t each = STACK_BYTES + (s->direct_io ? FILE_DIRECT_BYTES : 0);
@@ -172,7 +173,7 @@ uint64_t scan_own_bytes(const struct scan *s)
     return fixed_bytes(s, &need) + scan_threads(s) * need.buffers * need.wanted_bytes;
 }
 
-/* The largest buffers that max_memory leaves room for, besides `spare` bytes. */
+/* Sets the largest buffer size for which the peak and `spare` bytes fit max_memory. */
 static enum status choose_buffers(const struct scan *s, const struct need *need, uint64_t spare,
                                   uint64_t *buffer_bytes, uint64_t *peak_bytes, struct error *err)
 {

@@ -1,9 +1,10 @@
-/* scan.h - reads tensors panel by panel, of one catalog or the same ones of two side by side, on
- * several threads, in bounded memory.
+/* scan.h - reads the tensors of one catalog, or pairs of tensors of two catalogs, panel by panel on
+ * several threads in bounded memory.
  *
  * A *panel* is a run of a tensor's elements in their order, as many as fit a buffer. A *task* is a
- * run of panels that one thread reads one after the other; where tasks begin and end depends on the
- * tensors alone, not on threads or memory. Tasks are started in their order. */
+ * run of panels that one thread reads in order. The bounds of tasks depend on the tensors alone,
+ * not on threads or memory, so a journal can name tasks. Tasks start in the order of their numbers.
+ */
 #ifndef FERRY_CKPT_SCAN_H
 #define FERRY_CKPT_SCAN_H
 
@@ -11,17 +12,17 @@
 #include "ckpt/panel.h"
 
 struct scan_item {
-    const struct tensor *tensors[2]; /* of as many elements; the second may be NULL */
-    size_t element_bytes;            /* of what the visitor makes of one, where that is more */
+    const struct tensor *tensors[2]; /* with equal numbers of elements; the second may be NULL */
+    size_t element_bytes;            /* after the visitor's cast, if larger than the tensors' */
     bool wide; /* the visitor takes elements by columns, so that panels should be large */
-    /* What is wanted of the tensors, as in panel_read_parts; panels without any of it are passed
-     * over. parts NULL: all. */
+    /* Which elements are read, as in panel_read_parts; panels without any are skipped. parts NULL:
+     * all elements. */
     const struct pair *parts;
     size_t num_parts;
 };
 
-/* Has an item read no more than these parts, which are kept and may be changed. What several of
- * them share is read once. */
+/* Restricts an item to these parts, an array that the item keeps and may change. Elements in
+ * several parts are read once. */
 void scan_item_read_parts(struct scan_item *item, struct pair *parts, size_t num_parts);
 
 struct scan_task {
@@ -45,11 +46,11 @@ struct scan {
     unsigned threads;    /* 0: as many as there are CPUs */
     uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
     bool direct_io, casts;
-    uint64_t kept_bytes; /* that the visitor allocates while it runs */
+    uint64_t kept_bytes; /* allocated by the visitor during the run */
 
-    /* What is done with a task: whether it is to be read at all, each of its panels (where `wants`
-     * says that this one is), its end. begin, wants and end may be NULL. Called from several
-     * threads, for one task by one. */
+    /* Called for each task by one thread, for several tasks at once: begin (*skip: do not read it),
+     * then for each panel wants (false: do not read it) and visit, then end. All but visit may be
+     * NULL. */
     enum status (*begin)(void *context, const struct scan_task *t, bool *skip, struct error *err);
     bool (*wants)(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
     enum status (*visit)(void *context, const struct scan_panel *p, struct error *err);
@@ -61,18 +62,18 @@ struct scan_result {
     uint64_t read_bytes;
 };
 
-unsigned scan_threads(const struct scan *s);   /* how many it will take */
-size_t scan_count_tasks(const struct scan *s); /* which are numbered from 0 */
+unsigned scan_threads(const struct scan *s);   /* number of threads of scan_run() */
+size_t scan_count_tasks(const struct scan *s); /* tasks are numbered from 0 */
 
-/* Bytes that will be resident, or ERR_MEMORY with the least --max-memory that works. What is
- * resident already counts, so ask when all else is allocated. */
+/* Peak resident bytes, or ERR_MEMORY with the least --max-memory that works. Memory that is
+ * resident now is part of the peak, so call it when all else is allocated. */
 MUST_CHECK enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error *err);
 
-/* Bytes that a run without a limit allocates, buffers and all. */
+/* Bytes that a run without a memory limit allocates, buffers included. */
 uint64_t scan_own_bytes(const struct scan *s);
 
-/* Visits all. The first failure ends it; ERR_INTERRUPTED after a signal. Messages name the tensor.
- */
+/* Visits all panels. The first failure ends the scan; ERR_INTERRUPTED after a signal. Messages name
+ * the tensor. */
 MUST_CHECK enum status scan_run(const struct scan *s, struct scan_result *result,
                                 struct error *err);
 
