@@ -36,7 +36,7 @@ struct piece {
 struct tensor {
     const char *name;
     const char *stored_name;   /* of its (first) stored tensor, for messages; may be NULL */
-    const char **stored_names; /* of all that it is made of, each once */
+    const char **stored_names; /* of all its stored tensors, each once */
     size_t num_stored_names, stored_names_capacity;
     enum dtype dtype;
     unsigned num_dims;
@@ -64,8 +64,8 @@ struct own_tensor {
 };
 
 struct catalog {
-    struct arena *arena;  /* the owner's, which holds all that is added */
-    struct stored stored; /* the files that pieces are of; none where it has no such pieces */
+    struct arena *arena;  /* the owner's; holds all added tensors */
+    struct stored stored; /* the files of stored pieces */
     struct own_tensor *own;
     size_t num_own, own_capacity;
     struct map own_names; /* see catalog_find_own */
@@ -73,7 +73,7 @@ struct catalog {
     size_t num_tensors, tensors_capacity;
     struct map names;
     struct part_index *own_index, *stored_index; /* of the tensors that were looked at last */
-    struct piece *gathered;                      /* pieces that a tensor is about to get */
+    struct piece *gathered;                      /* pieces for the tensor that is being added */
     size_t num_gathered, gathered_capacity;
 };
 
@@ -114,8 +114,8 @@ MUST_CHECK enum status catalog_own_stored(struct catalog *c, const char *name, c
 const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
                                           const char *state);
 
-/* A stored tensor as one that can be read, under its own name, in arena a. It is no part of the
- * catalog, whose names are others. */
+/* A stored tensor as a tensor that can be read, under its stored name, in arena a. It is not added
+ * to the catalog. */
 MUST_CHECK enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
                                            const struct stored_tensor *stored, struct tensor **out,
                                            struct error *err);

@@ -1,7 +1,7 @@
-/* publish.h - a destination is there whole, or not at all.
+/* publish.h - a destination appears complete, or not at all.
  *
- * What is written goes to a staging folder, .NAME.ferry-partial, beside what it will become, and is
- * moved there by one rename when it is complete and on disk. The *unit* is the destination folder
+ * Files are written to a staging folder, .NAME.ferry-partial, beside the destination, which one
+ * rename moves to its place when it is complete and on disk. The *unit* is the destination folder
  * itself, or a part of it (iter_0000010 of a root that exists, whose other parts are not touched);
  * root files (a tracker, an index) are written last, each replaced by a rename.
  *
@@ -10,12 +10,13 @@
  * model last (publish_options.last_entry).
  *
  * A lock in the staging folder (lock.h) keeps a second run out: ERR_EXISTS "busy" while its process
- * lives. What an interrupted run has left is continued by a run of the same work, also where it
- * ended between the rename and the root files; refused by a run of other work (ERR_EXISTS), if a
- * journal says that something is done; and discarded where that is asked for (restart; of other
- * work: overwrite), or where nothing is done.
+ * lives. The staging folder of an interrupted run is
  *
- * Names that begin with ".ferry-" are locks and journals, and never stay in what is published. */
+ * - continued by a run of the same work, also if it ended between the rename and the root files;
+ * - refused by a run of other work (ERR_EXISTS), if a journal has a finished task;
+ * - discarded with the option restart, by other work with overwrite, or if no task is finished.
+ *
+ * Names that begin with ".ferry-" are locks and journals, and are removed from the destination. */
 #ifndef FERRY_CKPT_PUBLISH_H
 #define FERRY_CKPT_PUBLISH_H
 
@@ -42,22 +43,22 @@ struct publish_replaced {
     uint64_t bytes;
 };
 
-/* Whether a folder that is not empty may be replaced, which removes all that is in it, and what
- * that is. ERR_EXISTS where it holds what must not be removed. */
+/* Sets *out to the contents of a folder that would be replaced, and so removed. ERR_EXISTS if they
+ * must not be removed. */
 typedef enum status publish_may_replace(void *context, const char *folder,
                                         struct publish_replaced *out, struct error *err);
 
 struct publish_options {
-    publish_may_replace *may_replace; /* NULL: what is not empty is never replaced */
-    /* Whether a folder holds what this work makes. NULL: nobody can tell, so no. */
+    publish_may_replace *may_replace; /* NULL: a folder that is not empty is never replaced */
+    /* Whether a folder holds the result of this work. NULL: never. */
     bool (*is_made)(void *context, const char *unit_folder);
     void *context;       /* of both */
-    const char *work;    /* what is done, in one line */
-    const char *command; /* that does it, as it can be typed; NULL: not known */
-    bool overwrite;      /* replace what is there, and discard an interrupted run of other work */
+    const char *work;    /* identifies the run, in one line */
+    const char *command; /* the command line of the run; NULL: not known */
+    bool overwrite;      /* replace the destination, discard an interrupted run of other work */
     bool restart;        /* discard an interrupted run of any work */
-    bool resume;         /* nothing is left to do where the destination is complete */
-    bool joins;          /* as a rank above 0, which leaves all that to rank 0 */
+    bool resume;         /* a complete destination is a success */
+    bool joins;          /* a rank above 0: rank 0 decides about all of this */
     unsigned patience;   /* with a lock of another host, as in lock.h */
     /* Of a root of units: globs, of which its names match one (NULL at the end), and what it is
      * called, as in "holds no TITLE checkpoint". */
@@ -67,11 +68,11 @@ struct publish_options {
         *last_entry; /* that makes the folder what it is, and appears last; NULL: none does */
 };
 
-/* What an interrupted run has left in the staging folder. */
+/* The staging folder of an interrupted run. */
 struct publish_left {
-    bool found; /* a journal says that something is done */
+    bool found; /* a journal has a finished task */
     bool same_work;
-    uint64_t bytes;             /* that are done */
+    uint64_t bytes;             /* written by finished tasks */
     const char *work, *command; /* its own; NULL: not known */
 };
 
@@ -100,10 +101,10 @@ struct publishing {
 
 extern const char publish_lock[], publish_journal[]; /* the names of both in the staging folder */
 
-/* Whether a name is a lock, a journal, or what they are made from: nothing that is published. */
+/* Whether a name is a lock, a journal or a temporary file of them, which are not published. */
 bool publish_is_private(const char *name);
 
-/* Where the destination and its parent would lie, for the space that is free there. In the arena.
+/* The destination or the closest existing folder above it, to ask for its free space. In the arena.
  */
 const char *publish_existing_parent(struct arena *a, const char *destination);
 
@@ -114,7 +115,7 @@ const char *publish_existing_parent(struct arena *a, const char *destination);
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
                                      const char *unit, const char *source,
                                      const struct publish_options *o, struct error *err);
-/* Whether what is left is refused, or discarded, rather than continued. */
+/* Whether the staging folder of an interrupted run is refused; is discarded. */
 bool publish_refuses_left(const struct publishing *p);
 bool publish_discards_left(const struct publishing *p);
 /* Creates the staging folder with its lock, or takes over that of an interrupted run of the same
@@ -123,9 +124,9 @@ bool publish_discards_left(const struct publishing *p);
 MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct error *err);
 /* While it is in work: ERR_EXISTS where another has taken this process for dead and continues. */
 MUST_CHECK enum status publish_check_ours(const struct publishing *p, struct error *err);
-/* Removes the journals in the staging folder, so that nobody continues what is there. */
+/* Removes the journals of the staging folder, so that no run continues it. */
 MUST_CHECK enum status publish_forget(struct publishing *p, struct error *err);
-/* Bytes of the disk that are taken already, by what is continued or discarded at the start. */
+/* Bytes on disk of the staging folder that publish_begin() will continue or discard. */
 uint64_t publish_staged_bytes(const struct publishing *p);
 /* Bytes that are done, as the journals in the staging folder say now. */
 uint64_t publish_done_bytes(const struct publishing *p);
@@ -134,7 +135,7 @@ MUST_CHECK enum status publish_commit(struct publishing *p, const struct root_fi
                                       size_t num_files, struct error *err);
 /* Removes the staging folder, and the parents that were made for it. */
 void publish_abandon(struct publishing *p);
-/* Leaves it, for a later run to continue; the lock says why. */
+/* Keeps the staging folder for a later run to continue; why goes to the lock. */
 void publish_keep(struct publishing *p, const char *why);
 
 #endif
