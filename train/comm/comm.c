@@ -1,3 +1,4 @@
+/* comm.c - groups and the end of a job for any backend; loading the library with MPI. */
 #include "train/comm/comm.h"
 
 #include <dlfcn.h>
@@ -5,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/memory.h"
@@ -61,7 +63,17 @@ enum status comm_close(struct comm *c, enum status st, struct error *err)
     return st;
 }
 
-/* Nobody has gathered anything, nothing included, before all have come. */
+void comm_print_death(char text[COMM_DEATH_TEXT], unsigned rank, int wait_status)
+{
+    if (WIFSIGNALED(wait_status))
+        (void)snprintf(text, COMM_DEATH_TEXT, "rank %u has died: signal %d (%s)", rank,
+                       WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+    else
+        (void)snprintf(text, COMM_DEATH_TEXT, "rank %u has ended too early: exit code %d", rank,
+                       WEXITSTATUS(wait_status));
+}
+
+/* all_gather returns only after all members have called it, even for 0 bytes. */
 enum status comm_barrier(struct comm_group *g, struct error *err)
 {
     return g->comm->backend->all_gather(g, NULL, NULL, 0, err);

@@ -104,6 +104,11 @@ void comm_fail(struct comm *c, const struct error *err);
  * message is empty where rank 0 has it. For ranks other than 0 of `local` it does not return. */
 enum status comm_close(struct comm *c, enum status st, struct error *err);
 
+/* "rank 1 has died: signal 9 (Killed)", or "rank 1 has ended too early: exit code 3". wait_status
+ * is what waitpid() gives. */
+enum { COMM_DEATH_TEXT = 128 };
+void comm_print_death(char text[COMM_DEATH_TEXT], unsigned rank, int wait_status);
+
 MUST_CHECK enum status comm_barrier(struct comm_group *g, struct error *err);
 
 #endif

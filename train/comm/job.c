@@ -363,13 +363,8 @@ static int wait_for_child(struct local *l, unsigned rank, double patient_until)
 /* Rank 0 alone knows how a process died, so it has the last word on it. */
 static void explain_death(struct local *l, unsigned rank, int how)
 {
-    char text[128];
-    if (WIFSIGNALED(how))
-        snprintf(text, sizeof text, "rank %u has died: signal %d (%s)", rank, WTERMSIG(how),
-                 strsignal(WTERMSIG(how)));
-    else
-        snprintf(text, sizeof text, "rank %u has ended too early: exit code %d", rank,
-                 WEXITSTATUS(how));
+    char text[COMM_DEATH_TEXT];
+    comm_print_death(text, rank, how);
     if (how) record(l, ERR_RANK, (int)rank, text);
     struct failure *f = atomic_load(&l->job->failure);
     if (f && f->died == (int)rank) snprintf(f->text, sizeof f->text, "%s", text);

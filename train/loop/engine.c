@@ -1,4 +1,4 @@
-/* engine.c - the functions of the library: ranks, model, passes. */
+/* engine.c - the functions of the library: joining a job, starting ranks, forward passes. */
 #include "train/loop/engine_internal.h"
 
 #ifdef _OPENMP
@@ -15,8 +15,6 @@
 #include "common/version.h"
 #include "train/loop/job_fingerprint.h"
 #include "train/loop/subprocess.h"
-#include "train/model/fit.h"
-#include "train/model/rope.h"
 #include "train/model/unused.h"
 
 /* ---- ranks ---- */
@@ -116,18 +114,10 @@ static enum status open_ranks(struct worker *w, struct error *err)
     return comm_local_open(&w->comm, groups_world_size(&sizes), err);
 }
 
-/* Threads of this rank: its part of what was asked for, or of the CPUs that it may run on. */
-static unsigned own_threads(const struct worker *w)
-{
-    const unsigned threads = w->q->threads ? w->q->threads : threads_available(),
-                   sharers = w->q->threads ? w->comm.host_size : w->comm.cpu_sharers;
-    return threads > sharers ? threads / sharers : 1;
-}
-
 static void share_cpus(const struct worker *w)
 {
 #ifdef _OPENMP
-    omp_set_num_threads((int)own_threads(w));
+    omp_set_num_threads((int)worker_threads(w));
 #else
     (void)w;
 #endif
@@ -151,89 +141,6 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
                     "%s: its vocabulary without padding is not known, --true-vocab-size N says it",
                     c->path);
     return unused_check(&w->opened.checkpoint, err);
-}
-
-enum { MOST_WORK = 4 };
-
-/* passes: what `f` points to. */
-static struct fit fit_of(const struct worker *w, const struct work *work, size_t count,
-                         const struct pass *passes[MOST_WORK])
-{
-    for (size_t i = 0; i < count; i++)
-        passes[i] = work[i].pass;
-    return (struct fit){&w->model, passes, count, w->keeps_results, own_threads(w)};
-}
-
-static void print_memory(FILE *out, const struct worker *w, const struct work *work, size_t count)
-{
-    struct strbuf text = {0};
-    const struct pass *passes[MOST_WORK];
-    const struct fit f = fit_of(w, work, count, passes);
-    if (w->comm.rank) return;
-    strbuf_printf(&text, "memory, each rank of %u (this is rank 0):\n", w->comm.size);
-    for (size_t i = 0; i < count; i++) {
-        if (count > 1) strbuf_printf(&text, "  %s:\n", work[i].what);
-        pass_print_memory(work[i].pass, &text);
-    }
-    fit_print(&f, &text);
-    fputs(text.data, out);
-    strbuf_release(&text);
-}
-
-enum status worker_tell_plan(const struct worker *w, const struct work *work, size_t count,
-                             bool dry_run, plan_visit *visit, void *context, struct error *err)
-{
-    struct comm_group world = w->model.groups.of[GROUP_WORLD];
-    const struct pass *passes[MOST_WORK];
-    const struct fit f = fit_of(w, work, count, passes);
-    const struct fit_memory own = fit_memory(&f);
-    if (!visit && dry_run) print_memory(stdout, w, work, count);
-    if (!visit) return OK;
-    struct fit_memory *all = must_calloc(world.size, sizeof *all);
-    enum status st = world.comm->backend->all_gather(&world, &own, all, sizeof own, err);
-    if (!st && world.index == 0) st = visit(context, all, world.size, err);
-    free(all);
-    return st;
-}
-
-void worker_note_positions(const struct worker *w, uint64_t positions)
-{
-    const uint64_t most = rope_max_positions(&w->opened.checkpoint.config);
-    if (w->comm.rank || w->q->quiet || w->q->is_known || !most || positions <= most) return;
-    const bool own = most == w->opened.checkpoint.config.max_position_embeddings;
-    fprintf(stderr,
-            "note: %" PRIu64 " positions, and the model was made for %" PRIu64
-            "%s: results past them may be poor\n",
-            positions, most, own ? " (max_position_embeddings)" : " (by its rope scaling)");
-}
-
-enum status worker_fit(struct worker *w, const struct work *work, size_t count, bool dry_run,
-                       struct error *err)
-{
-    const struct pass *passes[MOST_WORK];
-    const struct fit f = fit_of(w, work, count, passes);
-    enum status st = fit_check(&f, err);
-    if (st == ERR_MEMORY && !dry_run && !w->q->quiet) print_memory(stderr, w, work, count);
-    return st;
-}
-
-enum status worker_load(struct worker *w, struct error *err)
-{
-    struct load_options o = {.threads = own_threads(w),
-                             .progress = w->comm.rank ? PROGRESS_NONE : w->q->progress,
-                             .what = w->q->loading};
-    return model_load(&w->model, &o, err);
-}
-
-enum status worker_end(struct worker *w, const struct work *work, size_t count, enum status st,
-                       struct error *err)
-{
-    if (!st) return OK;
-    comm_fail(&w->comm, err);
-    for (size_t i = 0; i < count; i++)
-        pass_release_graphs(work[i].pass);
-    collectives_close(&w->model.collectives);
-    return st;
 }
 
 /* ---- forward ---- */
@@ -354,8 +261,8 @@ static enum status generate_here(const struct generate_request *q, struct error 
     return on_ranks(&q->model, generate_rank, q, fingerprint, err);
 }
 
-/* Whether this process forks ranks that use a GPU: it must have none open itself, now and later. */
-static bool must_be_apart(const struct engine_model *q)
+/* Whether the request forks ranks that use a GPU: then this process must never open one itself. */
+static bool needs_subprocess(const struct engine_model *q)
 {
     if (!q->on_gpu || joined) return false;
     end_threads();
@@ -364,12 +271,14 @@ static bool must_be_apart(const struct engine_model *q)
 
 static enum status forward(const struct forward_request *q, struct error *err)
 {
-    return must_be_apart(&q->model) ? apart_forward(q, forward_here, err) : forward_here(q, err);
+    return needs_subprocess(&q->model) ? subprocess_forward(q, forward_here, err)
+                                       : forward_here(q, err);
 }
 
 static enum status generate(const struct generate_request *q, struct error *err)
 {
-    return must_be_apart(&q->model) ? apart_generate(q, generate_here, err) : generate_here(q, err);
+    return needs_subprocess(&q->model) ? subprocess_generate(q, generate_here, err)
+                                       : generate_here(q, err);
 }
 
 /* Once in the life of a process. */

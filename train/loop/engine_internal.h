@@ -10,7 +10,7 @@ struct worker {
     struct comm comm;
     struct opened opened;
     struct model model;
-    bool keeps_results; /* who visits them keeps a copy of each */
+    bool keeps_results; /* the visitor keeps a copy of each result */
 };
 
 /* A pass, and what it is for: "the prompt". */
@@ -18,6 +18,9 @@ struct work {
     struct pass *pass;
     const char *what;
 };
+
+/* Threads of this rank: its share of those asked for, or of the CPUs that it may run on. */
+unsigned worker_threads(const struct worker *w);
 
 /* The plan of all ranks' memory goes to the visitor; without one it is printed for people where
  * the run is dry. */

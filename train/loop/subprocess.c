@@ -1,3 +1,4 @@
+/* subprocess.c - messages between a caller and the subprocess that carries out its request. */
 #include "train/loop/subprocess.h"
 
 #include <errno.h>
@@ -16,10 +17,10 @@
 
 enum message_kind { PLAN, OUTPUT, WEIGHTS, BATCH, TOKENS, END };
 
-/* In front of a name and data of so many bytes. */
+/* The header of a message; a name and data of these lengths follow. */
 struct message {
     enum message_kind kind;
-    uint64_t name_bytes, data_bytes; /* the name with its end */
+    uint64_t name_bytes, data_bytes; /* the name with its 0 */
     union {
         struct collected output;
         struct tensor_digest weights; /* data: the shape */
@@ -28,7 +29,7 @@ struct message {
     } of;
 };
 
-/* What the caller made of it. */
+/* What the caller's visitor returned for a message. */
 struct reply {
     enum status status;
     struct error error;
@@ -50,23 +51,23 @@ static bool write_all(int fd, const void *data, uint64_t bytes)
 
 enum { LOOK_MS = 100 };
 
-/* Until something comes. child: who is told where this process is interrupted, once a message; 0:
- * nobody. A
- * terminal interrupts both, and a second SIGINT would end it at once. */
-static void wait_for_bytes(int fd, pid_t child, bool *told)
+/* Waits until fd can be read. An interrupt of this process is passed on to the child (0: none) as
+ * SIGTERM, once a message: a terminal interrupts both, and a second SIGINT would end the child at
+ * once. */
+static void wait_for_bytes(int fd, pid_t child, bool *passed_on)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     while (poll(&p, 1, LOOK_MS) <= 0) {
-        if (child && interrupted() && !*told) (void)kill(child, SIGTERM);
-        *told |= interrupted();
+        if (child && interrupted() && !*passed_on) (void)kill(child, SIGTERM);
+        *passed_on |= interrupted();
     }
 }
 
 static bool read_all(int fd, void *data, uint64_t bytes, pid_t child)
 {
-    bool told = false;
+    bool passed_on = false;
     for (char *at = data; bytes;) {
-        wait_for_bytes(fd, child, &told);
+        wait_for_bytes(fd, child, &passed_on);
         ssize_t n = recv(fd, at, bytes, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return false;
@@ -76,54 +77,54 @@ static bool read_all(int fd, void *data, uint64_t bytes, pid_t child)
     return true;
 }
 
-/* ---- the process that computes ---- */
+/* ---- the subprocess ---- */
 
 struct child {
     int fd;
-    pid_t pid; /* of rank 0, which talks to the caller */
+    pid_t pid; /* of rank 0, the only rank that talks to the caller */
     const struct forward_request *forward;
     const struct generate_request *generate;
 };
 
-static enum status tell(const struct child *c, struct message *m, const char *name,
-                        const void *data, struct error *err)
+static enum status send_message(const struct child *c, struct message *m, const char *name,
+                                const void *data, struct error *err)
 {
     struct reply reply;
     m->name_bytes = name ? strlen(name) + 1 : 0;
     if (!write_all(c->fd, m, sizeof *m) || !write_all(c->fd, name, m->name_bytes) ||
         !write_all(c->fd, data, m->data_bytes) || !read_all(c->fd, &reply, sizeof reply, 0))
-        return fail(err, ERR_RANK, "the process that asked for it is gone");
+        return fail(err, ERR_RANK, "the process that asked for this request has ended");
     if (reply.status && err) *err = reply.error;
     return reply.status;
 }
 
-static enum status tell_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
+static enum status send_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
                              struct error *err)
 {
     struct message m = {.kind = PLAN, .data_bytes = num_ranks * sizeof *ranks};
-    return tell(context, &m, NULL, ranks, err);
+    return send_message(context, &m, NULL, ranks, err);
 }
 
-static enum status tell_output(void *context, const struct collected *o, struct error *err)
+static enum status send_output(void *context, const struct collected *o, struct error *err)
 {
     struct message m = {.kind = OUTPUT, .of.output = *o};
     m.data_bytes = o->rows * o->columns * (o->wide ? sizeof(double) : sizeof(float));
-    return tell(context, &m, o->name, o->data, err);
+    return send_message(context, &m, o->name, o->data, err);
 }
 
-static enum status tell_weights(void *context, const struct tensor_digest *d, struct error *err)
+static enum status send_weights(void *context, const struct tensor_digest *d, struct error *err)
 {
     struct message m = {
         .kind = WEIGHTS, .data_bytes = d->num_dims * sizeof *d->shape, .of.weights = *d};
-    return tell(context, &m, d->name, d->shape, err);
+    return send_message(context, &m, d->name, d->shape, err);
 }
 
-static enum status tell_tokens(void *context, const int32_t *tokens, struct error *err)
+static enum status send_tokens(void *context, const int32_t *tokens, struct error *err)
 {
     const struct child *c = context;
     struct message m = {.kind = TOKENS};
     m.data_bytes = c->generate->prompts.num_sequences * sizeof *tokens;
-    return tell(c, &m, NULL, tokens, err);
+    return send_message(c, &m, NULL, tokens, err);
 }
 
 static enum status next_batch(void *context, uint64_t number, struct batch *b, bool *more,
@@ -131,7 +132,7 @@ static enum status next_batch(void *context, uint64_t number, struct batch *b, b
 {
     const struct child *c = context;
     struct message m = {.kind = BATCH, .of.batch = number};
-    if (c->pid == getpid()) TRY(tell(c, &m, NULL, NULL, err));
+    if (c->pid == getpid()) TRY(send_message(c, &m, NULL, NULL, err));
     return c->forward->next(c->forward->context, number, b, more, err);
 }
 
@@ -144,21 +145,21 @@ struct caller {
     const struct generate_request *generate;
 };
 
-static enum status visit_plan(const struct caller *c, const struct fit_memory *ranks,
-                              unsigned num_ranks, struct error *err)
+static enum status give_plan(const struct caller *c, const struct fit_memory *ranks,
+                             unsigned num_ranks, struct error *err)
 {
     if (c->forward) return c->forward->visit_plan(c->forward->context, ranks, num_ranks, err);
     return c->generate->visit_plan(c->generate->context, ranks, num_ranks, err);
 }
 
-static enum status visit(const struct caller *c, struct message *m, char *name, void *data,
-                         struct error *err)
+static enum status give_message(const struct caller *c, struct message *m, char *name, void *data,
+                                struct error *err)
 {
     struct batch ignored = {0};
     bool more;
     switch (m->kind) {
     case PLAN:
-        return visit_plan(c, data, (unsigned)(m->data_bytes / sizeof(struct fit_memory)), err);
+        return give_plan(c, data, (unsigned)(m->data_bytes / sizeof(struct fit_memory)), err);
     case OUTPUT:
         m->of.output.name = name;
         m->of.output.data = data;
@@ -177,49 +178,55 @@ static enum status visit(const struct caller *c, struct message *m, char *name, 
     return OK;
 }
 
-/* One message; false where none comes any more. */
-static bool take(const struct caller *c, struct message *m)
+/* Handles one message; false if the subprocess has ended instead. */
+static bool handle_message(const struct caller *c, struct message *m)
 {
     struct reply reply = {0};
     if (!read_all(c->fd, m, sizeof *m, c->child)) return false;
     char *name = malloc(m->name_bytes + 1), *data = malloc(m->data_bytes + 1);
-    bool there = name && data && read_all(c->fd, name, m->name_bytes, c->child) &&
-                 read_all(c->fd, data, m->data_bytes, c->child);
-    if (there) reply.status = visit(c, m, name, data, &reply.error);
+    bool complete = name && data && read_all(c->fd, name, m->name_bytes, c->child) &&
+                    read_all(c->fd, data, m->data_bytes, c->child);
+    if (complete) reply.status = give_message(c, m, name, data, &reply.error);
     free(name);
     free(data);
-    return there && (m->kind == END || write_all(c->fd, &reply, sizeof reply));
+    return complete && (m->kind == END || write_all(c->fd, &reply, sizeof reply));
 }
 
-static enum status listen_to(const struct caller *c, struct error *err)
+/* Handles messages until the subprocess ends. */
+static enum status serve_child(const struct caller *c, struct error *err)
 {
     struct message m = {.kind = OUTPUT};
+    char death[COMM_DEATH_TEXT];
     bool alive = true;
+    int wait_status = 0;
     while (alive && m.kind != END)
-        alive = take(c, &m);
+        alive = handle_message(c, &m);
     (void)close(c->fd);
-    while (waitpid(c->child, NULL, 0) < 0 && errno == EINTR)
+    while (waitpid(c->child, &wait_status, 0) < 0 && errno == EINTR)
         continue;
-    if (!alive) return fail(err, ERR_RANK, "rank 0 has died");
+    if (!alive) {
+        comm_print_death(death, 0, wait_status);
+        return fail(err, ERR_RANK, "%s (the subprocess that uses the GPU)", death);
+    }
     if (m.of.end.code && err) *err = m.of.end;
     return m.of.end.code;
 }
 
 /* ---- both ---- */
 
-/* In the child out->child is 0. It ends with its caller. */
-static enum status split(struct caller *out, struct error *err)
+/* Forks; in the child, out->child is 0. The kernel kills the child when its caller ends. */
+static enum status fork_child(struct caller *out, struct error *err)
 {
     int fds[2];
     pid_t caller = getpid();
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
-        return fail_errno(err, ERR_MEMORY, "a process for a GPU");
+        return fail_errno(err, ERR_MEMORY, "a subprocess for the GPU");
     (void)fflush(NULL);
     out->child = fork();
     if (out->child < 0) {
         (void)close(fds[0]);
         (void)close(fds[1]);
-        return fail_errno(err, ERR_MEMORY, "a process for a GPU");
+        return fail_errno(err, ERR_MEMORY, "a subprocess for the GPU");
     }
     out->fd = fds[out->child == 0];
     (void)close(fds[out->child != 0]);
@@ -239,36 +246,38 @@ static _Noreturn void end_child(const struct child *c, enum status st, struct er
     _exit(0);
 }
 
-enum status apart_forward(const struct forward_request *q,
-                          enum status (*run)(const struct forward_request *q, struct error *err),
-                          struct error *err)
+enum status subprocess_forward(const struct forward_request *q,
+                               enum status (*run)(const struct forward_request *q,
+                                                  struct error *err),
+                               struct error *err)
 {
     struct caller caller = {.forward = q};
-    TRY(split(&caller, err));
-    if (caller.child) return listen_to(&caller, err);
+    TRY(fork_child(&caller, err));
+    if (caller.child) return serve_child(&caller, err);
     struct child c = {.fd = caller.fd, .pid = getpid(), .forward = q};
     struct forward_request own = *q;
     struct error error = {0};
     own.context = &c;
     own.next = next_batch;
-    own.visit_plan = q->visit_plan ? tell_plan : NULL;
-    own.visit = tell_output;
-    own.visit_weights = q->visit_weights ? tell_weights : NULL;
+    own.visit_plan = q->visit_plan ? send_plan : NULL;
+    own.visit = send_output;
+    own.visit_weights = q->visit_weights ? send_weights : NULL;
     end_child(&c, run(&own, &error), &error);
 }
 
-enum status apart_generate(const struct generate_request *q,
-                           enum status (*run)(const struct generate_request *q, struct error *err),
-                           struct error *err)
+enum status subprocess_generate(const struct generate_request *q,
+                                enum status (*run)(const struct generate_request *q,
+                                                   struct error *err),
+                                struct error *err)
 {
     struct caller caller = {.generate = q};
-    TRY(split(&caller, err));
-    if (caller.child) return listen_to(&caller, err);
+    TRY(fork_child(&caller, err));
+    if (caller.child) return serve_child(&caller, err);
     struct child c = {.fd = caller.fd, .pid = getpid(), .generate = q};
     struct generate_request own = *q;
     struct error error = {0};
     own.context = &c;
-    own.visit_plan = q->visit_plan ? tell_plan : NULL;
-    own.visit = tell_tokens;
+    own.visit_plan = q->visit_plan ? send_plan : NULL;
+    own.visit = send_tokens;
     end_child(&c, run(&own, &error), &error);
 }

@@ -356,7 +356,7 @@ uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps)
     const uint64_t part = row_bytes * widest / ((uint64_t)s->tp * s->cp * s->dp);
     if (m->groups.of[GROUP_WORLD].index > 0) return on_host ? 0 : part;
     uint64_t bytes = visitor_keeps ? row_bytes * all : 0;
-    if (!on_host) bytes += row_bytes * widest; /* in the process that asked (apart.c) */
+    if (!on_host) bytes += row_bytes * widest; /* in the caller (subprocess.c) */
     if (!alone) return bytes + row_bytes * widest + part;
     return bytes + row_bytes * copied_columns(p) + (on_host ? 0 : part);
 }
