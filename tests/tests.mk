@@ -29,7 +29,7 @@ $(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile t
 -include $(BUILD)/tests/gpu/cudnn_plans.cu.d
 
 # Beside the libraries, as the program is: they are what is carried to a machine with a GPU.
-GPU_TESTS = $(addprefix $(BUILD)/tests/gpu/, ops_check ops_bench collectives_check)
+GPU_TESTS = $(addprefix $(BUILD)/tests/gpu/, ops_check gpu_ops_bench collectives_check)
 GPU_TEST_PARTS = $(addprefix $(BUILD)/tests/gpu/, trial.o large_check.o)
 $(GPU_TESTS): %: %.o $(GPU_TEST_PARTS) $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
 	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(GPU_TEST_PARTS) \

@@ -1,4 +1,4 @@
-"""torch_bench.py [--rehearsal] [SECTION...] - PyTorch at the shapes of ops_bench: a line is name,
+"""torch_bench.py [--rehearsal] [SECTION...] - PyTorch at the shapes of gpu_ops_bench: a line is name,
 milliseconds. Medians, after a warm-up, of batches timed between events of the GPU, bf16, random
 operands. Attention is that of FlashAttention and that of cuDNN, and the faster one stands for PyTorch,
 also in the last line: the forward pass of a whole model of Llama-3.1-8B's shape with random weights,
@@ -45,7 +45,7 @@ def random(*shape, dtype=torch.bfloat16):
 
 
 def rotating(bytes_of_set, make):
-    """As many sets of operands as no cache holds, in turn; ops_bench does the same."""
+    """As many sets of operands as no cache holds, in turn; gpu_ops_bench does the same."""
     sets = [make() for _ in range(max(1, min(16, math.ceil(256e6 / bytes_of_set))))]
     return itertools.cycle(sets).__next__
 

@@ -1,5 +1,5 @@
-/* ops_bench - how long ops take at the shapes of Llama-3.1-8B, beside what the GPU can do: the rate
- * of a large copy, and of a large product. Random operands, warmed up, medians.
+/* gpu_ops_bench - how long ops take at the shapes of Llama-3.1-8B, beside what the GPU can do: the
+ * rate of a large copy, and of a large product. Random operands, warmed up, medians.
  *
  * A line is: name, milliseconds, TFLOP/s, GB/s, share of the ceiling that is nearer. NAME/KERNEL is
  * one of the kernels that the op chooses from. */
@@ -23,7 +23,7 @@ static double copy_rate = 1, product_rate = 1; /* bytes, FLOP per second */
 static void must(enum status st, const struct error *err)
 {
     if (!st) return;
-    (void)fprintf(stderr, "ops_bench: %s\n", err->text);
+    (void)fprintf(stderr, "gpu_ops_bench: %s\n", err->text);
     exit(1);
 }
 
@@ -538,7 +538,7 @@ int main(int argc, char **argv)
     struct error err;
     for (int i = 1; i < argc; i++)
         if (!is_known(argv[i])) {
-            fprintf(stderr, "ops_bench: there is no row %s\n", argv[i]);
+            fprintf(stderr, "gpu_ops_bench: there is no row %s\n", argv[i]);
             return 2;
         }
     if (cuda_device_load(&device, &err) || device->open(0, &err)) {
