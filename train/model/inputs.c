@@ -7,98 +7,58 @@
 
 /* ---- filling ---- */
 
-static enum status copy_numbers(const int32_t *from, const struct program_value *v, void *to,
+/* The array of a batch that an input copies; NULL: the batch has none. */
+static const int32_t *numbers_of(const struct input_data *x, const struct program_value *v)
+{
+    const uint64_t slice_rows = x->tokens.shape.rows / x->groups->sizes.tp;
+    switch ((enum input_id)v->source) {
+    case INPUT_IDS:
+        return x->tokens.ids;
+    case INPUT_TARGETS:
+        return x->tokens.targets;
+    case INPUT_POSITIONS:
+        return x->tokens.positions;
+    case INPUT_SLICE_POSITIONS:
+        return x->tokens.positions + x->groups->place.tp * slice_rows;
+    case INPUT_SPANS:
+        return x->tokens.spans[v->step];
+    case INPUT_ALL_SPANS:
+        return x->tokens.all_spans;
+    case INPUT_CACHE_ROWS:
+        return x->cache_rows;
+    case INPUT_LAST_ROWS:
+        return x->last_rows;
+    case INPUT_ROPE:
+    case INPUT_ROW_NUMBERS:
+    case NUM_INPUTS:
+        break;
+    }
+    return NULL;
+}
+
+static enum status copy_numbers(const struct input_data *x, const struct program_value *v, void *to,
                                 struct error *err)
 {
+    const int32_t *from = numbers_of(x, v);
     if (!from) return fail(err, ERR_OURS, "input %s has no numbers", v->name);
     memcpy(to, from, v->bytes);
     return OK;
 }
 
-static enum status fill_ids(const struct input_data *x, const struct program_value *v, void *to,
-                            struct error *err)
+static void number_rows(int32_t *to, uint64_t count)
 {
-    return copy_numbers(x->tokens.ids, v, to, err);
+    for (uint64_t i = 0; i < count; i++)
+        to[i] = (int32_t)i;
 }
-
-static enum status fill_targets(const struct input_data *x, const struct program_value *v, void *to,
-                                struct error *err)
-{
-    return copy_numbers(x->tokens.targets, v, to, err);
-}
-
-static enum status fill_positions(const struct input_data *x, const struct program_value *v,
-                                  void *to, struct error *err)
-{
-    return copy_numbers(x->tokens.positions, v, to, err);
-}
-
-static enum status fill_slice_positions(const struct input_data *x, const struct program_value *v,
-                                        void *to, struct error *err)
-{
-    const uint64_t rows = x->tokens.shape.rows / x->groups->sizes.tp;
-    return copy_numbers(x->tokens.positions + x->groups->place.tp * rows, v, to, err);
-}
-
-static enum status fill_rope(const struct input_data *x, const struct program_value *v, void *to,
-                             struct error *err)
-{
-    return rope_table(x->config, x->positions, v->shape[0], x->wide, to, err);
-}
-
-static enum status fill_spans(const struct input_data *x, const struct program_value *v, void *to,
-                              struct error *err)
-{
-    return copy_numbers(x->tokens.spans[v->step], v, to, err);
-}
-
-static enum status fill_all_spans(const struct input_data *x, const struct program_value *v,
-                                  void *to, struct error *err)
-{
-    return copy_numbers(x->tokens.all_spans, v, to, err);
-}
-
-static enum status fill_row_numbers(const struct input_data *x, const struct program_value *v,
-                                    void *to, struct error *err)
-{
-    (void)x, (void)err;
-    for (uint64_t i = 0; i < v->shape[0]; i++)
-        ((int32_t *)to)[i] = (int32_t)i;
-    return OK;
-}
-
-static enum status fill_cache_rows(const struct input_data *x, const struct program_value *v,
-                                   void *to, struct error *err)
-{
-    return copy_numbers(x->cache_rows, v, to, err);
-}
-
-static enum status fill_last_rows(const struct input_data *x, const struct program_value *v,
-                                  void *to, struct error *err)
-{
-    return copy_numbers(x->last_rows, v, to, err);
-}
-
-typedef enum status fill_function(const struct input_data *x, const struct program_value *v,
-                                  void *to, struct error *err);
-
-static fill_function *const fills[NUM_INPUTS] = {
-    [INPUT_IDS] = fill_ids,
-    [INPUT_TARGETS] = fill_targets,
-    [INPUT_POSITIONS] = fill_positions,
-    [INPUT_SLICE_POSITIONS] = fill_slice_positions,
-    [INPUT_ROPE] = fill_rope,
-    [INPUT_SPANS] = fill_spans,
-    [INPUT_ALL_SPANS] = fill_all_spans,
-    [INPUT_ROW_NUMBERS] = fill_row_numbers,
-    [INPUT_CACHE_ROWS] = fill_cache_rows,
-    [INPUT_LAST_ROWS] = fill_last_rows,
-};
 
 enum status input_fill(const struct input_data *x, const struct program_value *v, void *to,
                        struct error *err)
 {
-    return fills[v->source](x, v, to, err);
+    if (v->source == INPUT_ROPE)
+        return rope_table(x->config, x->positions, v->shape[0], x->wide, to, err);
+    if (v->source != INPUT_ROW_NUMBERS) return copy_numbers(x, v, to, err);
+    number_rows(to, v->shape[0]);
+    return OK;
 }
 
 bool input_is_constant(const struct program_value *v, const struct model_config *c)
