@@ -29,11 +29,6 @@ struct group_place groups_place(const struct group_sizes *s, unsigned rank)
                                 .edp = within / (s->etp * s->ep)};
 }
 
-unsigned groups_rank(const struct group_sizes *s, const struct group_place *at)
-{
-    return at->tp + s->tp * (at->cp + s->cp * (at->dp + s->dp * at->pp));
-}
-
 /* Whether two places are in one group: alike but for what varies in it. */
 static bool together(enum group_kind kind, const struct group_place *a, const struct group_place *b)
 {

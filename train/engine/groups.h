@@ -1,4 +1,4 @@
-/* groups.h - who works with whom: ranks of a job as coordinates, and the groups of Megatron-Core.
+/* groups.h - the ranks of a job as coordinates, and the groups of Megatron-Core.
  *
  * Two grids lie over the same ranks (megatron/core/parallel_state.py, order tp-cp-ep-dp-pp, the
  * first varying fastest): the dense one, rank = tp + TP * (cp + CP * (dp + DP * pp)), and that of
@@ -29,24 +29,22 @@ struct group_sizes {
     unsigned tp, cp, dp, pp, etp, ep; /* each at least 1 */
 };
 
-/* Where one rank stands. */
+/* The coordinates of one rank. */
 struct group_place {
     unsigned tp, cp, dp, pp, etp, ep, edp;
 };
 
-/* How many data-parallel ranks there must be, so that both grids cover the same ranks. */
+/* The smallest DP for which both grids have the same number of ranks. */
 unsigned groups_least_dp(const struct group_sizes *s);
 unsigned groups_world_size(const struct group_sizes *s);
 
 struct group_place groups_place(const struct group_sizes *s, unsigned rank);
-/* The rank that stands there, by tp, cp, dp and pp. */
-unsigned groups_rank(const struct group_sizes *s, const struct group_place *at);
-/* The members of rank's group, in order, to ranks[groups_world_size]; returns how many. *index is
- * the rank's place among them. */
+/* Fills ranks[groups_world_size] with the members of rank's group, in order, and returns their
+ * number. *index: the position of `rank` among them. */
 unsigned groups_members(const struct group_sizes *s, enum group_kind kind, unsigned rank,
                         unsigned *ranks, unsigned *index);
 
-/* Those of this rank, opened. */
+/* The groups of this rank, opened. */
 struct groups {
     struct group_sizes sizes;
     struct group_place place;
@@ -54,13 +52,13 @@ struct groups {
     unsigned num_open;
 };
 
-/* ERR_UNSUPPORTED where the job has another number of ranks than the sizes want. */
+/* ERR_UNSUPPORTED if the sizes take another number of ranks than the job has. */
 MUST_CHECK enum status groups_open(struct groups *g, struct comm *c, const struct group_sizes *s,
                                    struct error *err);
 void groups_close(struct groups *g);
 
-/* Those of a rank of a job that there need not be: sizes and places, to build programs with that
- * nobody runs. */
+/* Sizes and coordinates of a rank of an imagined job: to build programs that are measured and never
+ * run. */
 MUST_CHECK enum status groups_imagine(struct groups *g, const struct group_sizes *s, unsigned rank,
                                       struct error *err);
 

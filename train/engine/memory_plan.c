@@ -55,7 +55,6 @@ static uint64_t aligned(uint64_t bytes)
 
 /* Values in one place: the first of them, and the others that take it over one after the other. */
 struct place {
-    value_id first_value;
     uint32_t first, last;
     uint64_t bytes, offset;
 };
@@ -87,7 +86,7 @@ static void begin_place(const struct program *p, struct places *s, value_id id)
 {
     const struct program_value *v = &p->values[id];
     s->of_value[id] = s->count;
-    s->items[s->count++] = (struct place){id, v->first, v->last, aligned(v->bytes), 0};
+    s->items[s->count++] = (struct place){v->first, v->last, aligned(v->bytes), 0};
 }
 
 static void collect_places(const struct program *p, struct places *s, struct arena *scratch)

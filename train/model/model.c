@@ -344,15 +344,6 @@ enum status pass_run(struct pass *p, struct error *err)
                 "the results had NaN or infinity; a second pass that checked every op had none");
 }
 
-double pass_flops(const struct pass *p)
-{
-    double flops = 0;
-    for (size_t i = 0; i < p->num_chunks; i++)
-        for (size_t k = 0; k < p->chunks[i].program.num_calls; k++)
-            flops += program_cost(&p->chunks[i].program, &p->chunks[i].program.calls[k]).flops;
-    return flops;
-}
-
 void pass_print_memory(const struct pass *p, struct strbuf *out)
 {
     for (size_t i = 0; i < p->num_chunks; i++) {

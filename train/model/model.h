@@ -124,7 +124,4 @@ uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps);
 /* What the memory of a pass holds, for people. */
 void pass_print_memory(const struct pass *p, struct strbuf *out);
 
-/* Floating-point operations of a run, on this rank. */
-double pass_flops(const struct pass *p);
-
 #endif
