@@ -1,3 +1,4 @@
+/* builder.c - stages, the dense MLP, and the checks of a config; read it from its end. */
 #include "train/model/builder.h"
 
 #include <inttypes.h>
@@ -72,35 +73,43 @@ static enum status divides(struct error *err, const char *what, uint64_t n, cons
                 divisor, what, n);
 }
 
-/* What a config may say and no op computes. */
+enum { MOST_HEADS = 1 << 20, MOST_HEAD_DIM = 1 << 16 };
+
+/* Refuses features that a config can name but no op computes. */
 static enum status check_features(const struct builder *x)
 {
     const struct model_config *c = x->c;
     const char *positions = c->position_embedding_type, *norm = c->normalization;
     if (positions && strcmp(positions, "rope") != 0 && strcmp(positions, "learned_absolute") != 0 &&
         strcmp(positions, "none") != 0)
-        return fail(x->err, ERR_UNSUPPORTED, "positions of type %s", positions);
+        return fail(
+            x->err, ERR_UNSUPPORTED,
+            "position_embedding_type %s: the engine computes rope, learned_absolute and none",
+            positions);
     if (norm && strcmp(norm, "RMSNorm") != 0 && strcmp(norm, "LayerNorm") != 0)
-        return fail(x->err, ERR_UNSUPPORTED, "normalization %s", norm);
+        return fail(x->err, ERR_UNSUPPORTED,
+                    "normalization %s: the engine computes RMSNorm and LayerNorm", norm);
     if (builder_has_rope(x) && !(c->rotary_percent <= 1))
-        return fail(x->err, ERR_UNSUPPORTED, "rotary positions on %g of each head",
+        return fail(x->err, ERR_UNSUPPORTED,
+                    "rotary_percent %g: the engine rotates at most the whole head (1)",
                     c->rotary_percent);
     if (c->num_experts && (c->add_bias_linear || c->add_mlp_bias))
-        return fail(x->err, ERR_UNSUPPORTED, "experts with biases");
+        return fail(x->err, ERR_UNSUPPORTED,
+                    "experts with biases: the engine computes experts without biases only");
     if (c->qk_layernorm && builder_has_layer_norm(x))
-        return fail(x->err, ERR_UNSUPPORTED, "LayerNorm of queries and keys");
+        return fail(x->err, ERR_UNSUPPORTED,
+                    "qk_layernorm with LayerNorm: the engine computes it with RMSNorm only");
     return OK;
 }
-
-enum { MOST_HEADS = 1 << 20, MOST_HEAD_DIM = 1 << 16 };
 
 static enum status check_sizes(const struct builder *x)
 {
     const struct model_config *c = x->c;
     struct error *err = x->err;
     if (c->num_attention_heads > MOST_HEADS || c->kv_channels > MOST_HEAD_DIM)
-        return fail(err, ERR_UNSUPPORTED, "%" PRIu64 " heads of %" PRIu64, c->num_attention_heads,
-                    c->kv_channels);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%" PRIu64 " heads of %" PRIu64 " elements: the engine computes up to %d of %d",
+                    c->num_attention_heads, c->kv_channels, MOST_HEADS, MOST_HEAD_DIM);
     if (x->tp > c->num_query_groups)
         TRY(divides(err, "tensor parallel size", x->tp, "num_query_groups", c->num_query_groups));
     else
@@ -135,7 +144,7 @@ static void set_up(struct builder *x, struct built *out, const struct build *b, 
                           .branch = NO_VALUE,
                           .branch_bias = NO_VALUE,
                           .err = err};
-    /* Where there are more ranks than groups, several share one, each with some of its queries. */
+    /* With more ranks than groups, several ranks share a group; each has some of its queries. */
     const uint64_t sharing = s->tp > groups ? s->tp / groups : 1;
     x->heads = (struct head_shape){(uint32_t)(sharing > 1 ? 1 : groups / s->tp),
                                    (uint32_t)(c->num_attention_heads / groups / sharing),

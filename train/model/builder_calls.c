@@ -1,5 +1,5 @@
-/* builder_calls.c - what all parts of the builder are made of: values, parameters, collectives, the
- * calls that several blocks make, and the residual stream. */
+/* builder_calls.c - what all parts of the builder use: values, parameters, collectives, the calls
+ * that several blocks make, and the residual stream. */
 #include <string.h>
 
 #include "train/model/builder_internal.h"
@@ -12,7 +12,7 @@ const char *builder_label(struct builder *x, const char *what)
     return arena_printf(&x->p->arena, "layers.%d.%s", x->layer, what);
 }
 
-/* What stands for a value where something has failed: nobody will see it. */
+/* A placeholder after a failure; the program is never run. */
 static value_id nothing(struct builder *x)
 {
     return program_add_value(x->p, VALUE_SCRATCH, OPERAND_ELEM, 2, (uint64_t[]){1, 1}, "nothing");
@@ -67,6 +67,11 @@ const char *builder_full_name(struct builder *x, const char *name)
 {
     if (x->layer < 0) return name;
     return arena_printf(&x->p->arena, "decoder.layers.%d.%s", x->layer, name);
+}
+
+uint64_t builder_vocab_rows(const struct build *b)
+{
+    return padded_vocab_size(b->config->vocab_size, 8, b->layout->tp) / b->layout->tp;
 }
 
 bool builder_spec(struct builder *x, const char *name, const struct param_spec **spec,
@@ -168,7 +173,10 @@ static enum status activation_kind(const char *name, enum activation *kind, stru
             *kind = (enum activation)i;
             return OK;
         }
-    return fail(err, ERR_UNSUPPORTED, "activation %s", name ? name : "(none)");
+    return fail(err, ERR_UNSUPPORTED,
+                "activation %s: the engine computes silu, gelu, gelu_tanh, relu, squared_relu and "
+                "quick_gelu",
+                name ? name : "(none)");
 }
 
 value_id builder_activated(struct builder *x, value_id in, value_id counts)

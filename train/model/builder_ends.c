@@ -5,13 +5,6 @@
 #include "common/checked.h"
 #include "train/model/builder_internal.h"
 
-/* ---- the vocabulary ---- */
-
-uint64_t builder_vocab_rows(const struct build *b)
-{
-    return padded_vocab_size(b->config->vocab_size, 8, b->layout->tp) / b->layout->tp;
-}
-
 /* ---- both ends ---- */
 
 void builder_embedding(struct builder *x)

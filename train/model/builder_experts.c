@@ -1,10 +1,10 @@
-/* builder_experts.c - a router, and MLPs of which each token passes some. */
+/* builder_experts.c - a mixture of experts: the router, and the MLPs that it chooses from. */
 #include <inttypes.h>
 
 #include "common/checked.h"
 #include "train/model/builder_internal.h"
 
-/* All experts of this rank behind one another: [experts, rows, columns]. */
+/* The weights of all experts of this rank, stacked: [experts, rows, columns]. */
 static value_id expert_weights(struct builder *x, const char *name)
 {
     struct arena *a = &x->p->arena;
@@ -23,10 +23,11 @@ static value_id expert_weights(struct builder *x, const char *name)
     return builder_held(x, VALUE_PARAMETER, number);
 }
 
-/* Where tokens go, and where they are. */
+/* The choice of the router. */
 struct routed {
-    value_id rows, weights, counts; /* of each token's slots; of each expert's rows */
-    value_id tokens;                /* sorted by expert */
+    value_id rows, weights,
+        counts;      /* [tokens, topk] row and weight of each slot; rows of each expert */
+    value_id tokens; /* a row for each slot, sorted by expert */
 };
 
 static struct routed route(struct builder *x, value_id in)
@@ -49,7 +50,7 @@ static struct routed route(struct builder *x, value_id in)
     return r;
 }
 
-/* Rows to the ranks of the experts, or back; counts says how many for each. */
+/* Sends rows to the ranks of their experts, or back; counts: rows for each of them. */
 static value_id exchanged(struct builder *x, value_id in, value_id counts, uint64_t bound,
                           uint64_t num_counts, value_id *came)
 {
@@ -59,7 +60,7 @@ static value_id exchanged(struct builder *x, value_id in, value_id counts, uint6
     return y;
 }
 
-/* Tokens of this rank's experts, sorted by expert, through their MLPs (a part of each with ETP). */
+/* The MLPs of this rank's experts on rows sorted by expert; with ETP, a rank has a part of each. */
 static value_id expert_mlps(struct builder *x, value_id in, value_id counts)
 {
     value_id w1 = expert_weights(x, "linear_fc1.weight");
@@ -68,7 +69,7 @@ static value_id expert_mlps(struct builder *x, value_id in, value_id counts)
     return emit(x, OP_GROUPED_MATMUL, "fc2", IN(builder_activated(x, f, counts), w2, counts));
 }
 
-/* Tokens sorted by expert, of all experts, to the ranks that have them, and what comes back. */
+/* Sends rows to the ranks of their experts, runs the MLPs there and sends the results back. */
 static value_id distributed_experts(struct builder *x, const struct routed *r)
 {
     uint64_t here = x->c->num_experts / x->ep, sent = builder_rows_of(x, r->tokens);

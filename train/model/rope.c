@@ -81,7 +81,10 @@ enum status rope_frequencies(const struct model_config *c, uint64_t length, doub
         else if (strcmp(type, "yarn") == 0)
             inverse[i] = yarn(c, inverse[i], i);
         else if (!known)
-            return fail(err, ERR_UNSUPPORTED, "rotary positions of type %s", type);
+            return fail(
+                err, ERR_UNSUPPORTED,
+                "rope_type %s: the engine computes default, dynamic, linear, llama3 and yarn",
+                type);
     }
     return OK;
 }
