@@ -111,7 +111,7 @@ enum status comm_mpi_open(struct comm *c, struct error *err)
     comm_mpi_start_fn *start = NULL;
     void *library = open_mpi_library();
     if (!library)
-        return fail(err, ERR_UNSUPPORTED, "MPI: this build has none, or its library is gone: %s",
+        return fail(err, ERR_UNSUPPORTED, "MPI: this build has none, or its library is missing: %s",
                     dlerror());
     *(void **)&start = dlsym(library, "comm_mpi_start"); /* as POSIX has it: ISO C has no way */
     if (!start) return fail(err, ERR_UNSUPPORTED, "MPI: %s", dlerror());

@@ -62,22 +62,23 @@ struct comm_backend {
                         struct error *err);
     enum status (*receive)(struct comm_group *g, unsigned from, void *data, size_t bytes,
                            struct error *err);
-    /* OK, or what any call would fail with by now: a rank has failed, died, or was interrupted. For
-     * a rank that waits for something else than a call. */
+    /* OK, or the failure that any call would return now: a rank failed, died or was interrupted.
+     * For a rank that is blocked outside of a collective. */
     enum status (*check)(struct comm *c, struct error *err);
-    /* Tells all that this rank fails, with err's text; then everybody's calls fail. */
+    /* Reports this rank's failure, with err's text; then the calls of all ranks fail. */
     void (*fail)(struct comm *c, const struct error *err);
-    /* The end: with OK, all ranks have come here. For the rank that started others it also waits
-     * for them. */
+    /* With st OK it returns after all ranks have called it. A rank that forked others also waits
+     * for their processes. */
     enum status (*close)(struct comm *c, enum status st, struct error *err);
 };
 
 struct comm {
     const struct comm_backend *backend;
     unsigned rank, size;
-    unsigned host_size;   /* ranks on this host, this one included */
-    unsigned cpu_sharers; /* those that may run on CPUs of this one: a launcher may bind each */
-    unsigned host_rank;   /* its place among them */
+    unsigned host_size; /* ranks on this host, this one included */
+    unsigned
+        cpu_sharers; /* ranks that may run on the same CPUs: a launcher may bind each to its own */
+    unsigned host_rank; /* its place among them */
     void *own;
 };
 
@@ -96,7 +97,7 @@ MUST_CHECK enum status comm_group_open(struct comm_group *g, struct comm *c, con
                                        unsigned size, struct error *err);
 void comm_group_close(struct comm_group *g);
 
-/* This rank fails with err, and the others are to know it at once. comm_close tells it, too. */
+/* Reports this rank's failure to the others at once; comm_close with a failure does so, too. */
 void comm_fail(struct comm *c, const struct error *err);
 
 /* st is how this rank's work ended: not OK tells the others (with err's text). Returns the job's:

@@ -1,4 +1,4 @@
-/* comm_internal.h - what the backends share: what a call is, and sums. */
+/* comm_internal.h - shared by the backends: calls and their comparison, and sums. */
 #ifndef FERRY_TRAIN_COMM_COMM_INTERNAL_H
 #define FERRY_TRAIN_COMM_COMM_INTERNAL_H
 
@@ -17,7 +17,7 @@ enum comm_op {
     COMM_CLOSE,
 };
 
-/* What a rank calls: that of all members of a group is to be the same. */
+/* A call of a rank; all members of a group must make the same. */
 struct comm_call {
     enum comm_op op;
     enum comm_type type;
@@ -40,7 +40,7 @@ MUST_CHECK enum status comm_call_compare(unsigned rank, const struct comm_call *
                                          unsigned other_rank, const struct comm_call *other,
                                          struct error *err);
 
-/* ERR_RANK where a rank has other bytes for another than that expects. */
+/* ERR_RANK if `from` sends a different number of bytes than `to` expects. */
 MUST_CHECK enum status comm_expect(unsigned from, uint64_t bytes, unsigned to, uint64_t expected,
                                    struct error *err);
 

@@ -1,17 +1,16 @@
-/* comm_mpi.c - collectives over MPI, in a library of their own, libferry_mpi.so: the program runs
- * without MPI where it is not asked for. It has its own copies of common/status.c, call.c and
- * reduce.c.
+/* comm_mpi.c - collectives over MPI, in a library of their own, libferry_mpi.so, so that the
+ * program runs without MPI. The library has its own copies of common/status.c, call.c and reduce.c.
  *
  * 1. Sums are added here and not by MPI, whose order depends on the size of what is added: so they
  *    are the same bits as with any other backend.
  * 2. What collectives move goes through buffers of ours in rounds, which are shorter than 2^31
  *    bytes, as MPI wants them.
- * 3. A collective call begins by telling what it is, and a message by its size. Ranks that wait for
- *    one another in different groups, or in a message and a collective call, wait for ever.
- * 4. A rank that fails sends its message to all others. No call of ours blocks in MPI, but for the
- *    making of groups and the end: whoever waits looks for such a message, and for SIGINT. That a
- *    rank of the same host dies is seen by its process descriptor; of another, mpirun or srun sees
- *    it, and ends the job.
+ * 3. Members exchange a header when a collective call begins; a message begins with its size. Ranks
+ *    that wait for one another in different groups, or one in a message and one in a collective
+ *    call, wait for ever.
+ * 4. A rank that fails sends its message to all others. Only opening a group and closing the job
+ *    block in MPI: every other wait polls for such a message and for SIGINT. The death of a rank on
+ *    this host is seen by its pidfd; for other hosts, mpirun or srun sees it and ends the job.
  * 5. A thread, the watch, looks for such a message while the rank loads or computes. MPI is used by
  *    one thread at a time: each function of the backend holds the lock. */
 #include "train/comm/comm_mpi.h"
@@ -54,10 +53,10 @@ struct sent {
     char *data;
 };
 
-/* Another rank of this host. */
-struct mate {
+/* Another rank of this host, whose end is seen. */
+struct peer_process {
     unsigned rank;
-    int fd; /* of its process: readable once that has ended */
+    int fd; /* a pidfd: readable once the process has ended */
 };
 
 struct mpi {
@@ -65,8 +64,8 @@ struct mpi {
     struct comm_mpi_program program;
     pthread_mutex_t lock; /* of all below, and of MPI */
     struct watch watch;
-    struct mate *mates; /* [num_mates], the other ranks of this host whose processes are seen */
-    unsigned num_mates;
+    struct peer_process *peers; /* [num_peers] */
+    unsigned num_peers;
     unsigned rank, size;
     bool has_failed;
     struct failure failure;                         /* the first that this rank knows of */
@@ -76,16 +75,16 @@ struct mpi {
     struct sent *sent;                              /* [size] */
 };
 
-/* What members tell each other as a collective call begins. */
-struct greeting {
+/* What members exchange when a collective call begins. */
+struct call_header {
     struct comm_call call;
-    uint64_t most; /* bytes of all_to_all that go from one to another, or are expected to */
+    uint64_t most; /* of all_to_all: the most bytes from one member to another */
 };
 
-/* Behind a round: parts that do not come out even, and greetings of very many ranks. */
+/* Behind a round: parts that do not come out even, and call headers of very many ranks. */
 static size_t buffer_bytes(unsigned size)
 {
-    return ROUND_BYTES + size * sizeof(struct greeting);
+    return ROUND_BYTES + size * sizeof(struct call_header);
 }
 
 static struct mpi *mpi_of(const struct comm_group *g)
@@ -114,17 +113,17 @@ static MPI_Comm comm_of(const struct comm_group *g)
 
 /* ---- failures ---- */
 
-static bool has_ended(const struct mate *mate)
+static bool has_ended(const struct peer_process *peer_process)
 {
-    struct pollfd p = {.fd = mate->fd, .events = POLLIN};
+    struct pollfd p = {.fd = peer_process->fd, .events = POLLIN};
     return poll(&p, 1, 0) > 0;
 }
 
 /* What is sent to a dead rank never arrives. */
 static bool is_dead(const struct mpi *m, unsigned rank)
 {
-    for (unsigned i = 0; i < m->num_mates; i++)
-        if (m->mates[i].rank == rank) return has_ended(&m->mates[i]);
+    for (unsigned i = 0; i < m->num_peers; i++)
+        if (m->peers[i].rank == rank) return has_ended(&m->peers[i]);
     return false;
 }
 
@@ -154,10 +153,10 @@ static void set_failure(struct mpi *m, enum status st, const char *text)
 /* Processes that have ended in the middle of the job, if some have. */
 static void look_for_deaths(struct mpi *m)
 {
-    for (unsigned i = 0; i < m->num_mates; i++) {
+    for (unsigned i = 0; i < m->num_peers; i++) {
         char text[64];
-        if (!has_ended(&m->mates[i])) continue;
-        (void)snprintf(text, sizeof text, "rank %u has died", m->mates[i].rank);
+        if (!has_ended(&m->peers[i])) continue;
+        (void)snprintf(text, sizeof text, "rank %u has died", m->peers[i].rank);
         set_failure(m, ERR_RANK, text);
     }
 }
@@ -258,8 +257,8 @@ static enum status greet(const struct comm_group *g, const struct comm_call *cal
                          struct error *err)
 {
     struct mpi *m = mpi_of(g);
-    struct greeting *mine = (struct greeting *)m->out, *all = (struct greeting *)m->in;
-    *mine = (struct greeting){.call = *call, .most = *most};
+    struct call_header *mine = (struct call_header *)m->out, *all = (struct call_header *)m->in;
+    *mine = (struct call_header){.call = *call, .most = *most};
     TRY(check(m, err));
     TRY(gather_round(g, sizeof *mine, err));
     for (unsigned i = 0; i < g->size; i++) {
@@ -622,9 +621,9 @@ static enum status look_around(void *context, struct error *err)
 static void mpi_release(struct mpi *m)
 {
     pthread_mutex_destroy(&m->lock);
-    for (unsigned i = 0; i < m->num_mates; i++)
-        close(m->mates[i].fd);
-    free(m->mates);
+    for (unsigned i = 0; i < m->num_peers; i++)
+        close(m->peers[i].fd);
+    free(m->peers);
     free(m->out);
     free(m->in);
     free(m->counts);
@@ -705,14 +704,14 @@ static unsigned count_cpu_sharers(const struct whereabouts *own, const struct wh
     return sharers;
 }
 
-static void open_mates(struct mpi *m, const struct whereabouts *all, unsigned count)
+static void open_peers(struct mpi *m, const struct whereabouts *all, unsigned count)
 {
     const struct whereabouts own = own_whereabouts(m);
-    m->mates = must_calloc(count + 1, sizeof *m->mates);
+    m->peers = must_calloc(count + 1, sizeof *m->peers);
     for (unsigned i = 0; i < count; i++) {
         if (all[i].rank == m->rank || all[i].process_numbers != own.process_numbers) continue;
         int fd = (int)syscall(SYS_pidfd_open, (pid_t)all[i].process, 0);
-        if (fd >= 0) m->mates[m->num_mates++] = (struct mate){all[i].rank, fd};
+        if (fd >= 0) m->peers[m->num_peers++] = (struct peer_process){all[i].rank, fd};
     }
 }
 
@@ -726,7 +725,7 @@ static void meet_host(struct comm *c, struct mpi *m)
     MPI_Comm_rank(host, &rank);
     struct whereabouts *all = must_calloc((size_t)size, sizeof *all);
     MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, host);
-    open_mates(m, all, (unsigned)size);
+    open_peers(m, all, (unsigned)size);
     c->cpu_sharers = count_cpu_sharers(&own, all, (unsigned)size);
     free(all);
     MPI_Comm_free(&host);

@@ -1,3 +1,5 @@
+/* job.c - starts the ranks of a `local` job, waits on gates, and finds failures, deaths and
+ * deadlocks. */
 #include "train/comm/job_internal.h"
 
 #include <errno.h>
@@ -108,7 +110,7 @@ void gate_raise(struct gate *g)
     if (atomic_load(&g->asleep)) gate_wake(g);
 }
 
-/* false if nobody woke us. */
+/* Returns false after a timeout. */
 static bool gate_sleep(struct gate *g, uint32_t target)
 {
     struct timespec time = {.tv_nsec = LOOK_MS * 1000000};
@@ -136,7 +138,8 @@ static void say_awake(struct local *l)
     l->job->ranks[l->rank].wait.number++;
 }
 
-/* The ranks that wait for one another, from this one on; 0 where that is no ring back to it. */
+/* Follows "rank waits for rank" from this one; the length of the ring, or 0 if it does not lead
+ * back. */
 static unsigned follow_waits(struct local *l, unsigned ring[MOST_RANKS],
                              uint32_t numbers[MOST_RANKS])
 {
@@ -152,9 +155,8 @@ static unsigned follow_waits(struct local *l, unsigned ring[MOST_RANKS],
     return 0;
 }
 
-/* Whether each is in the same wait as when the ring was followed, and still has not got what it
- * waits for: then between the two looks all of them waited at the same time, and none of them can
- * raise another's gate any more. */
+/* Whether each rank is still in the wait that follow_waits saw. Then all of them waited at one
+ * time, between the two looks, and none can ever raise another's gate. */
 static bool ring_is_stuck(struct local *l, const unsigned *ring, const uint32_t *numbers,
                           unsigned n)
 {
@@ -233,8 +235,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* What the watch of a rank looks for. */
-static enum status look_around(void *context, struct error *err)
+static enum status check_all(void *context, struct error *err)
 {
     TRY(job_check(context, err));
     return job_check_deaths(context, err);
@@ -247,7 +248,7 @@ static enum status map_shared(struct local *l, struct error *err)
     size_t head = (sizeof *l->job + 4095) / 4096 * 4096;
     size_t channels = (size_t)l->size * l->size * sizeof *l->channels;
     l->mapped_bytes = head + channels + l->size * sizeof *l->slots;
-    /* Pages that nobody touches cost nothing; most channels are never used. */
+    /* Untouched pages cost nothing; most channels are never used. */
     char *base = mmap(NULL, l->mapped_bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
@@ -271,7 +272,7 @@ static enum status open_pipes(struct local *l, int ends[MOST_RANKS], struct erro
     return OK;
 }
 
-/* What a rank keeps is the end of its own pipe. */
+/* A rank keeps only the write end of its own pipe. */
 static void keep_own_end(struct local *l, int ends[MOST_RANKS])
 {
     l->own_end = ends[l->rank];
@@ -343,24 +344,24 @@ enum status job_open(struct local **out, unsigned size, struct error *err)
         job_release(l);
         return st;
     }
-    if (size > 1) watch_start(&l->watch, look_around, l, work_stop); /* one sees its signals */
+    if (size > 1) watch_start(&l->watch, check_all, l, work_stop); /* one sees its signals */
     *out = l;
     return OK;
 }
 
-/* How the process ended, as waitpid has it. */
-static int wait_for_child(struct local *l, unsigned rank, double patient_until)
+/* Returns the status of waitpid. After a failure, kills the child at time kill_after. */
+static int wait_for_child(struct local *l, unsigned rank, double kill_after)
 {
     int how = 0;
     while (waitpid(l->pids[rank], &how, WNOHANG) == 0) {
-        if (atomic_load(&l->job->failure) && seconds_now() > patient_until)
+        if (atomic_load(&l->job->failure) && seconds_now() > kill_after)
             kill(l->pids[rank], SIGKILL);
         usleep(1000);
     }
     return how;
 }
 
-/* Rank 0 alone knows how a process died, so it has the last word on it. */
+/* Only rank 0, the parent, knows how a process died: it replaces the text of that failure. */
 static void explain_death(struct local *l, unsigned rank, int how)
 {
     char text[COMM_DEATH_TEXT];
@@ -372,9 +373,9 @@ static void explain_death(struct local *l, unsigned rank, int how)
 
 enum status job_close(struct local *l, struct error *err)
 {
-    double patient_until = seconds_now() + JOB_PATIENCE;
+    double kill_after = seconds_now() + JOB_PATIENCE;
     for (unsigned r = 1; r < l->size; r++)
-        explain_death(l, r, wait_for_child(l, r, patient_until));
+        explain_death(l, r, wait_for_child(l, r, kill_after));
     enum status st = OK;
     const struct failure *f = atomic_load(&l->job->failure);
     if (f) st = fail(err, f->status, "%s", f->text);

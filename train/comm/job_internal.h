@@ -3,11 +3,11 @@
  *
  * 1. All that is shared is one mapping made before the fork, at the same address in all.
  * 2. A gate is a count that one rank raises and one rank waits for.
- * 3. Who waits, waits for one gate of one rank, and says so in the mapping. A ring of ranks that
- *    wait for one another is a job that will never go on: whoever is in it finds it.
- * 4. Who waits looks around every tenth of a second: for a failure, a death, a ring, SIGINT.
- * 5. So does a thread of each rank, the watch, whatever the rank does: it ends long work (work_stop
- *    of common/threads.h) once the job has failed.
+ * 3. A waiting rank waits for one gate of one other rank, and records both in the mapping. Ranks
+ *    that wait for one another in a ring are a deadlock, and each of them finds it.
+ * 4. A waiting rank checks every tenth of a second for a failure, a death, a deadlock and SIGINT.
+ * 5. A thread of each rank, the watch, checks as often while the rank works: it ends long work
+ *    (work_stop of common/threads.h) once the job has failed.
  * 6. The first failure is kept, and all calls of all ranks return it from then on. */
 #ifndef FERRY_TRAIN_COMM_JOB_INTERNAL_H
 #define FERRY_TRAIN_COMM_JOB_INTERNAL_H
@@ -47,11 +47,11 @@ struct failure {
 };
 
 struct job_rank {
-    struct failure failure; /* that it has found; it counts if it is the first of the job */
-    struct comm_call now;   /* its call; who is not in it reads it only when that waits for ever */
-    struct comm_call call;  /* its collective call, to be compared */
+    struct failure failure;   /* that it found; used if it is the first of the job */
+    struct comm_call now;     /* its present call, for messages about deadlocks */
+    struct comm_call call;    /* its collective call, which the others compare with theirs */
     uint64_t out[MOST_RANKS]; /* of all_to_all: the bytes for each member */
-    _Atomic bool has_ended;   /* as it should */
+    _Atomic bool has_ended;   /* after comm_close without a failure */
     struct {
         _Atomic uint32_t number; /* odd while it waits; another for every wait */
         _Atomic uint32_t rank, target;
@@ -62,7 +62,7 @@ struct job_rank {
 struct job {
     _Atomic(struct failure *) failure; /* the first one */
     struct job_rank ranks[MOST_RANKS];
-    struct gate arrived[MOST_RANKS][MOST_RANKS]; /* [at whom][who] */
+    struct gate arrived[MOST_RANKS][MOST_RANKS]; /* [waiting rank][arrived rank] */
 };
 
 /* One rank's view of it, in its own memory. */
@@ -89,7 +89,7 @@ enum status job_close(struct local *l, struct error *err);
 
 /* ERR_RANK and the text of the first failure, if there was one; ERR_INTERRUPTED if it was that. */
 MUST_CHECK enum status job_check(struct local *l, struct error *err);
-/* It looks for ranks that have died, too. The watch calls it, and who waits. */
+/* The same, and looks for ranks that have died. For the watch and for waits. */
 MUST_CHECK enum status job_check_deaths(struct local *l, struct error *err);
 /* This becomes the job's failure if it is the first, and all wake up. Returns what job_check does.
  */

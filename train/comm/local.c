@@ -2,13 +2,13 @@
  *
  * 1. Each rank has a slot of two halves that it alone writes and all read. Data goes through in
  *    rounds of at most a half, so any size of it goes through.
- * 2. All members of a group come to a meeting when each has told each other, through the gate of
- *    the two, that it is there, and has seen the same of the others. The gates of a pair count all
- *    its meetings, of whatever group: groups need nothing shared of their own.
- * 3. A round writes a half, meets, and reads the halves of the others. The next round writes the
- *    other half: who comes to its meeting has read the first.
- * 4. A call ends by telling that it has read, and does not wait; the next call of a rank begins by
- *    waiting for all it has not heard of yet.
+ * 2. A rendezvous of a group: each member raises a gate of each other member, then waits for its
+ * own gates. The gates of a pair of ranks count all their rendezvous, of any group, so that groups
+ *    share nothing of their own.
+ * 3. A round writes a half, makes a rendezvous, and reads the halves of the others. The next round
+ *    writes the other half: a member that reaches its rendezvous has read the first half.
+ * 4. At its end, a call raises the gates and does not wait; a rank's next call begins by waiting
+ * for the gates of all ranks.
  * 5. Messages from one rank to another go through a channel of their own for each pair and
  *    direction, which holds PIECES pieces. */
 #include <stdio.h>
@@ -31,9 +31,9 @@ static char *half_of(const struct comm_group *g, unsigned index, size_t round)
     return local_of(g)->slots[g->ranks[index]][round % 2];
 }
 
-/* ---- meetings ---- */
+/* ---- rendezvous ---- */
 
-static void tell(const struct comm_group *g)
+static void raise_gates(const struct comm_group *g)
 {
     struct local *l = local_of(g);
     for (unsigned i = 0; i < g->size; i++) {
@@ -43,7 +43,7 @@ static void tell(const struct comm_group *g)
     }
 }
 
-static enum status hear_of(struct local *l, unsigned rank, struct error *err)
+static enum status wait_for_rank(struct local *l, unsigned rank, struct error *err)
 {
     return gate_wait(l, &l->job->arrived[l->rank][rank], l->awaited[rank], rank, err);
 }
@@ -56,13 +56,13 @@ static enum status compare_with(struct local *l, unsigned rank, struct error *er
     return job_fail(l, err, ERR_RANK, "%s", why.text);
 }
 
-static enum status meet(const struct comm_group *g, struct error *err)
+static enum status rendezvous(const struct comm_group *g, struct error *err)
 {
     struct local *l = local_of(g);
-    tell(g);
+    raise_gates(g);
     for (unsigned i = 0; i < g->size; i++) {
         if (i == g->index) continue;
-        TRY(hear_of(l, g->ranks[i], err));
+        TRY(wait_for_rank(l, g->ranks[i], err));
         if (!l->compared) TRY(compare_with(l, g->ranks[i], err));
     }
     l->compared = true;
@@ -77,7 +77,7 @@ static enum status begin(const struct comm_group *g, const struct comm_call *cal
     struct job_rank *me = &l->job->ranks[l->rank];
     me->now = *call;
     for (unsigned r = 0; r < l->size; r++)
-        if (r != l->rank) TRY(hear_of(l, r, err));
+        if (r != l->rank) TRY(wait_for_rank(l, r, err));
     me->call = *call;
     l->compared = false;
     return OK;
@@ -85,7 +85,7 @@ static enum status begin(const struct comm_group *g, const struct comm_call *cal
 
 static void end(const struct comm_group *g)
 {
-    tell(g);
+    raise_gates(g);
 }
 
 /* ---- collectives ---- */
@@ -109,7 +109,7 @@ static enum status reduce_by_parts(const struct comm_group *g, size_t round, cha
     size_t first = count * g->index / g->size, next = count * (g->index + 1) / g->size;
     char *own = half_of(g, g->index, round) + first * bytes;
     reduce_halves(g, round, first * bytes, own, next - first, call);
-    TRY(meet(g, err));
+    TRY(rendezvous(g, err));
     for (unsigned i = 0; i < g->size; i++) {
         first = count * i / g->size, next = count * (i + 1) / g->size;
         copy(data + first * bytes, half_of(g, i, round) + first * bytes, (next - first) * bytes);
@@ -129,7 +129,7 @@ static enum status all_reduce(struct comm_group *g, void *data, size_t count, en
         char *part = past(data, at * bytes);
         n = at_most(count - at, HALF_BYTES / bytes);
         copy(half_of(g, g->index, round), part, n * bytes);
-        TRY(meet(g, err));
+        TRY(rendezvous(g, err));
         if (n * bytes <= SMALL_BYTES)
             reduce_halves(g, round, 0, part, n, &call);
         else
@@ -149,7 +149,7 @@ static enum status all_gather(struct comm_group *g, const void *in, void *out, s
     for (size_t at = 0, round = 0, n; round == 0 || at < bytes; at += n, round++) {
         n = at_most(bytes - at, HALF_BYTES);
         copy(half_of(g, g->index, round), past(in, at), n);
-        TRY(meet(g, err));
+        TRY(rendezvous(g, err));
         for (unsigned i = 0; i < g->size; i++)
             if (i != g->index) copy(past(out, i * bytes + at), half_of(g, i, round), n);
     }
@@ -171,7 +171,7 @@ static enum status reduce_scatter(struct comm_group *g, const void *in, void *ou
         for (unsigned p = 0; p < g->size; p++)
             copy(half_of(g, g->index, round) + p * n * bytes, past(in, (p * count + at) * bytes),
                  n * bytes);
-        TRY(meet(g, err));
+        TRY(rendezvous(g, err));
         reduce_halves(g, round, g->index * n * bytes, past(out, at * bytes), n, &call);
     }
     end(g);
@@ -240,13 +240,13 @@ static enum status all_to_all(struct comm_group *g, const void *in, const size_t
     for (unsigned i = 0; i < g->size; i++)
         l->job->ranks[l->rank].out[i] = in_bytes[i];
 
-    /* How many rounds there are is known once all have met. */
+    /* The number of rounds is known after the first rendezvous. */
     const size_t most = HALF_BYTES / g->size;
     size_t left = 1;
     for (size_t round = 0; left; round++) {
         for (unsigned i = 0; i < g->size; i++)
             part_move(&from, i, half_of(g, g->index, round) + i * most, most, true);
-        TRY(meet(g, err));
+        TRY(rendezvous(g, err));
         if (round == 0) {
             TRY(check_expected(g, out_bytes, err));
             left = most_bytes_of_a_pair(g);
@@ -344,7 +344,7 @@ static void tell_failure(struct comm *c, const struct error *why)
         (void)!job_fail(l, NULL, why->code, "rank %u: %s", l->rank, why->text);
 }
 
-static enum status meet_at_end(struct comm *c, struct error *err)
+static enum status rendezvous_at_end(struct comm *c, struct error *err)
 {
     unsigned ranks[MOST_RANKS];
     for (unsigned r = 0; r < c->size; r++)
@@ -352,14 +352,14 @@ static enum status meet_at_end(struct comm *c, struct error *err)
     struct comm_group all = {.comm = c, .size = c->size, .index = c->rank, .ranks = ranks};
     struct comm_call call = comm_call_of(&all, COMM_CLOSE, 0);
     TRY(begin(&all, &call, err));
-    return meet(&all, err);
+    return rendezvous(&all, err);
 }
 
 static enum status close_job(struct comm *c, enum status st, struct error *err)
 {
     struct local *l = c->own;
     if (!st) {
-        st = meet_at_end(c, err);
+        st = rendezvous_at_end(c, err);
     } else {
         err->code = st;
         tell_failure(c, err);

@@ -1,3 +1,4 @@
+/* reduce.c - sums and maxima of several arrays, in the order of the group. */
 #include <string.h>
 
 #include "train/comm/comm_internal.h"

@@ -11,8 +11,8 @@
 
 /* ---- operands ---- */
 
-/* What is done together. */
-struct meeting {
+/* One collective call of a program. */
+struct collective_call {
     struct collectives *c;
     const struct call *call;
     struct comm_group *group;
@@ -21,13 +21,13 @@ struct meeting {
     struct operand in[2], out[2];
 };
 
-static uint64_t bytes_of(const struct meeting *m, const struct operand *o)
+static uint64_t bytes_of(const struct collective_call *m, const struct operand *o)
 {
     return operand_numel(o) * operand_bytes_of(o->type, m->elem);
 }
 
 /* Bytes to or from each member; ERR_OURS where they are more than `bound` rows. */
-static enum status row_bytes(const struct meeting *m, const struct operand *rows,
+static enum status row_bytes(const struct collective_call *m, const struct operand *rows,
                              const int32_t *counts, uint64_t num_counts, size_t *bytes,
                              struct error *err)
 {
@@ -46,36 +46,36 @@ static enum status row_bytes(const struct meeting *m, const struct operand *rows
 }
 
 /* Bytes of all_to_all's counts for each member. */
-static uint64_t count_bytes(const struct meeting *m)
+static uint64_t count_bytes(const struct collective_call *m)
 {
     return m->in[1].shape[0] / m->group->size * sizeof(int32_t);
 }
 
-static unsigned next_member(const struct meeting *m)
+static unsigned next_member(const struct collective_call *m)
 {
     return (m->group->index + 1) % m->group->size;
 }
 
-static unsigned previous_member(const struct meeting *m)
+static unsigned previous_member(const struct collective_call *m)
 {
     return (m->group->index + m->group->size - 1) % m->group->size;
 }
 
 /* ---- by the ranks' backend, in the host's memory ---- */
 
-static const struct comm_backend *backend_of(const struct meeting *m)
+static const struct comm_backend *backend_of(const struct collective_call *m)
 {
     return m->group->comm->backend;
 }
 
-static enum comm_type comm_type_of(const struct meeting *m, enum operand_type type)
+static enum comm_type comm_type_of(const struct collective_call *m, enum operand_type type)
 {
     if (type == OPERAND_INT) return COMM_INT32;
     if (m->elem == ELEM_F64) return COMM_F64;
     return type == OPERAND_ELEM && m->elem == ELEM_BF16 ? COMM_BF16 : COMM_F32;
 }
 
-static enum status host_all_reduce(const struct meeting *m, struct error *err)
+static enum status host_all_reduce(const struct collective_call *m, struct error *err)
 {
     const struct operand *x = &m->in[0], *y = &m->out[0];
     if (y->data != x->data) memcpy(y->data, x->data, bytes_of(m, x));
@@ -83,20 +83,20 @@ static enum status host_all_reduce(const struct meeting *m, struct error *err)
                                      m->call->collective.reduction, err);
 }
 
-static enum status host_all_gather(const struct meeting *m, struct error *err)
+static enum status host_all_gather(const struct collective_call *m, struct error *err)
 {
     return backend_of(m)->all_gather(m->group, m->in[0].data, m->out[0].data,
                                      bytes_of(m, &m->in[0]), err);
 }
 
-static enum status host_reduce_scatter(const struct meeting *m, struct error *err)
+static enum status host_reduce_scatter(const struct collective_call *m, struct error *err)
 {
     return backend_of(m)->reduce_scatter(m->group, m->in[0].data, m->out[0].data,
                                          operand_numel(&m->out[0]), comm_type_of(m, m->out[0].type),
                                          err);
 }
 
-static enum status host_all_to_all(const struct meeting *m, struct error *err)
+static enum status host_all_to_all(const struct collective_call *m, struct error *err)
 {
     unsigned size = m->group->size;
     size_t *bytes = must_calloc(3 * size, sizeof *bytes), *counted = bytes + 2 * size;
@@ -113,28 +113,28 @@ static enum status host_all_to_all(const struct meeting *m, struct error *err)
     return st;
 }
 
-static enum status send_to(const struct meeting *m, unsigned peer, struct error *err)
+static enum status send_to(const struct collective_call *m, unsigned peer, struct error *err)
 {
     return backend_of(m)->send(m->group, peer, m->in[0].data, bytes_of(m, &m->in[0]), err);
 }
 
-static enum status receive_from(const struct meeting *m, unsigned peer, struct error *err)
+static enum status receive_from(const struct collective_call *m, unsigned peer, struct error *err)
 {
     return backend_of(m)->receive(m->group, peer, m->out[0].data, bytes_of(m, &m->out[0]), err);
 }
 
-static enum status host_send(const struct meeting *m, struct error *err)
+static enum status host_send(const struct collective_call *m, struct error *err)
 {
     return send_to(m, m->call->collective.peer, err);
 }
 
-static enum status host_receive(const struct meeting *m, struct error *err)
+static enum status host_receive(const struct collective_call *m, struct error *err)
 {
     return receive_from(m, m->call->collective.peer, err);
 }
 
 /* Even members send first and odd ones receive first, so that no ring waits for itself. */
-static enum status host_shift(const struct meeting *m, struct error *err)
+static enum status host_shift(const struct collective_call *m, struct error *err)
 {
     if (m->group->index % 2) {
         TRY(receive_from(m, previous_member(m), err));
@@ -146,44 +146,44 @@ static enum status host_shift(const struct meeting *m, struct error *err)
 
 /* ---- by the device ---- */
 
-static const struct device_collectives *library_of(const struct meeting *m)
+static const struct device_collectives *library_of(const struct collective_call *m)
 {
     return m->c->device->collectives;
 }
 
-static struct device_number number_of(const struct meeting *m, const struct operand *o)
+static struct device_number number_of(const struct collective_call *m, const struct operand *o)
 {
     return (struct device_number){o->type, m->elem};
 }
 
-static enum status device_all_reduce(const struct meeting *m, struct error *err)
+static enum status device_all_reduce(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->all_reduce(m->link, m->in[0].data, m->out[0].data,
                                      operand_numel(&m->in[0]), number_of(m, &m->in[0]),
                                      m->call->collective.reduction == COMM_MAX, err);
 }
 
-static enum status device_all_gather(const struct meeting *m, struct error *err)
+static enum status device_all_gather(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->all_gather(m->link, m->in[0].data, m->out[0].data, bytes_of(m, &m->in[0]),
                                      err);
 }
 
-static enum status device_reduce_scatter(const struct meeting *m, struct error *err)
+static enum status device_reduce_scatter(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->reduce_scatter(m->link, m->in[0].data, m->out[0].data,
                                          operand_numel(&m->out[0]), number_of(m, &m->out[0]), err);
 }
 
 /* What an operand on the device holds, once all before it is done. */
-static enum status fetch(const struct meeting *m, const struct operand *o, int32_t *to,
+static enum status fetch(const struct collective_call *m, const struct operand *o, int32_t *to,
                          struct error *err)
 {
     TRY(collectives_finish(m->c, err));
     return m->c->device->download(to, o->data, bytes_of(m, o), err);
 }
 
-static enum status device_rows(const struct meeting *m, int32_t *counts, size_t *bytes,
+static enum status device_rows(const struct collective_call *m, int32_t *counts, size_t *bytes,
                                struct error *err)
 {
     unsigned size = m->group->size;
@@ -197,7 +197,7 @@ static enum status device_rows(const struct meeting *m, int32_t *counts, size_t 
 }
 
 /* Counts first: how many rows come, the host has to know. */
-static enum status device_all_to_all(const struct meeting *m, struct error *err)
+static enum status device_all_to_all(const struct collective_call *m, struct error *err)
 {
     unsigned size = m->group->size;
     size_t *bytes = must_calloc(3 * size, sizeof *bytes), *counted = bytes + 2 * size;
@@ -212,19 +212,19 @@ static enum status device_all_to_all(const struct meeting *m, struct error *err)
     return st;
 }
 
-static enum status device_send(const struct meeting *m, struct error *err)
+static enum status device_send(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->send(m->link, m->call->collective.peer, m->in[0].data,
                                bytes_of(m, &m->in[0]), err);
 }
 
-static enum status device_receive(const struct meeting *m, struct error *err)
+static enum status device_receive(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->receive(m->link, m->call->collective.peer, m->out[0].data,
                                   bytes_of(m, &m->out[0]), err);
 }
 
-static enum status device_shift(const struct meeting *m, struct error *err)
+static enum status device_shift(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->exchange(m->link, next_member(m), m->in[0].data, previous_member(m),
                                    m->out[0].data, bytes_of(m, &m->in[0]), err);
@@ -232,19 +232,19 @@ static enum status device_shift(const struct meeting *m, struct error *err)
 
 /* ---- both ---- */
 
-static enum status host_slice(const struct meeting *m, struct error *err)
+static enum status host_slice(const struct collective_call *m, struct error *err)
 {
     uint64_t bytes = bytes_of(m, &m->out[0]);
     return m->c->device->copy(m->out[0].data, (const char *)m->in[0].data + m->group->index * bytes,
                               bytes, err);
 }
 
-static enum status device_slice(const struct meeting *m, struct error *err)
+static enum status device_slice(const struct collective_call *m, struct error *err)
 {
     return host_slice(m, err); /* the device copies for itself in either way */
 }
 
-typedef enum status collective_function(const struct meeting *m, struct error *err);
+typedef enum status collective_function(const struct collective_call *m, struct error *err);
 
 /* Every collective of the list has both. */
 static const struct {
@@ -292,17 +292,18 @@ enum status collectives_reserve(struct collectives *c, const struct program *p, 
 }
 
 /* Gives an operand a place in the staging memory, from *at on. */
-static void stage(const struct meeting *m, struct operand *o, char **at)
+static void stage(const struct collective_call *m, struct operand *o, char **at)
 {
     if (!o->data) return;
     o->data = *at;
     *at += ceil_div_u64(bytes_of(m, o), STAGED_ALIGNMENT) * STAGED_ALIGNMENT;
 }
 
-static enum status run_staged(const struct meeting *m, collective_function *f, struct error *err)
+static enum status run_staged(const struct collective_call *m, collective_function *f,
+                              struct error *err)
 {
     const struct device *device = m->c->device;
-    struct meeting staged = *m;
+    struct collective_call staged = *m;
     char *at = m->c->staging;
     for (unsigned i = 0; i < 2; i++) {
         stage(m, &staged.in[i], &at);
@@ -321,13 +322,13 @@ enum status collectives_run(struct collectives *c, const struct program *p, cons
                             const struct operand *in, const struct operand *out, struct error *err)
 {
     unsigned kind = call->collective.group, op = call->op - NUM_OPS;
-    struct meeting m = {.c = c,
-                        .call = call,
-                        .group = &c->groups->of[kind],
-                        .link = c->links[kind],
-                        .elem = p->elem,
-                        .in = {in[0], in[1]},
-                        .out = {out[0], out[1]}};
+    struct collective_call m = {.c = c,
+                                .call = call,
+                                .group = &c->groups->of[kind],
+                                .link = c->links[kind],
+                                .elem = p->elem,
+                                .in = {in[0], in[1]},
+                                .out = {out[0], out[1]}};
     if (is_local(call) || c->device->is_host) return functions[op].on_host(&m, err);
     if (c->linked) return functions[op].by_device(&m, err);
     return run_staged(&m, functions[op].on_host, err);
@@ -363,8 +364,8 @@ enum status collectives_finish(struct collectives *c, struct error *err)
 
 /* ---- opening ---- */
 
-/* What a rank tells the others. */
-struct presence {
+/* What ranks exchange about their devices. */
+struct rank_device {
     uint64_t device;
     bool has_library;
 };
@@ -372,37 +373,37 @@ struct presence {
 /* 0: the device's own can do it. All ranks find the same. */
 enum { NO_LIBRARY = 1, SAME_DEVICE = 2 };
 
-static int obstacle_of(const struct presence *all, unsigned size)
+static int unsupported_reason(const struct rank_device *all, unsigned size)
 {
-    int obstacle = 0;
+    int unsupported = 0;
     for (unsigned i = 0; i < size; i++) {
         for (unsigned k = 0; k < i; k++)
-            if (all[i].device == all[k].device) obstacle = SAME_DEVICE;
+            if (all[i].device == all[k].device) unsupported = SAME_DEVICE;
     }
     for (unsigned i = 0; i < size; i++)
-        if (!all[i].has_library) obstacle = NO_LIBRARY;
-    return obstacle;
+        if (!all[i].has_library) unsupported = NO_LIBRARY;
+    return unsupported;
 }
 
-static enum status find_obstacle(const struct device *d, struct groups *g, int *obstacle,
-                                 struct error *why, struct error *err)
+static enum status find_unsupported(const struct device *d, struct groups *g, int *unsupported,
+                                    struct error *why, struct error *err)
 {
     struct comm_group *world = &g->of[GROUP_WORLD];
-    struct presence own = {0}, *all = must_calloc(world->size, sizeof *all);
+    struct rank_device own = {0}, *all = must_calloc(world->size, sizeof *all);
     if (d->collectives)
         own.has_library = !d->collectives->available(why);
     else
         (void)!fail(why, ERR_UNSUPPORTED, "%s has no collectives", d->name);
     enum status st = d->identity(&own.device, err);
     if (!st) st = world->comm->backend->all_gather(world, &own, all, sizeof own, err);
-    if (!st) *obstacle = obstacle_of(all, world->size);
+    if (!st) *unsupported = unsupported_reason(all, world->size);
     free(all);
     return st;
 }
 
-static enum status refuse(int obstacle, const struct error *why, struct error *err)
+static enum status refuse(int unsupported, const struct error *why, struct error *err)
 {
-    if (obstacle == SAME_DEVICE)
+    if (unsupported == SAME_DEVICE)
         return fail(err, ERR_UNSUPPORTED,
                     "--collectives nccl: two ranks have the same GPU; staged can do that");
     return fail(err, ERR_UNSUPPORTED, "--collectives nccl: %s",
@@ -452,16 +453,16 @@ enum status collectives_open(struct collectives *c, struct groups *groups,
                              struct error *err)
 {
     struct error why = {0};
-    int obstacle;
+    int unsupported;
     *c = (struct collectives){.groups = groups, .device = device};
     if (device->is_host && way == COLLECTIVES_DEVICE)
         return fail(err, ERR_UNSUPPORTED, "--collectives nccl: there are no GPUs in --device %s",
                     device->name);
     if (device->is_host || way == COLLECTIVES_STAGED || groups->of[GROUP_WORLD].size == 1)
         return OK;
-    TRY(find_obstacle(device, groups, &obstacle, &why, err));
-    if (obstacle && way == COLLECTIVES_CHOOSE) return OK;
-    if (obstacle) return refuse(obstacle, &why, err);
+    TRY(find_unsupported(device, groups, &unsupported, &why, err));
+    if (unsupported && way == COLLECTIVES_CHOOSE) return OK;
+    if (unsupported) return refuse(unsupported, &why, err);
     return open_links(c, err);
 }
 
@@ -471,7 +472,7 @@ void collectives_close(struct collectives *c)
     free(c->staging);
     c->staging = NULL;
     if (!c->linked) return;
-    /* Where one has failed, nobody comes. */
+    /* After a failure, the others do not come. */
     bool give_up = comm_barrier(&c->groups->of[GROUP_WORLD], &ignored) != OK;
     void *links[NUM_GROUP_KINDS];
     unsigned count = 0;

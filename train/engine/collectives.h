@@ -1,9 +1,9 @@
-/* collectives.h - what ranks do together, as calls of a program: by one of three ways.
+/* collectives.h - the collective calls of a program, done in one of three ways.
  *
- *   host     values are in the host's memory: the ranks' backend (comm/comm.h) takes them there
- *   staged   they are on a device: through a buffer of the host, and the same backend. Works for
- *            ranks that share one device, too
- *   device   the device's own library moves them (kernels/device.h: NCCL), in the queue of the ops
+ *   host     values are in the host's memory, and the backend of comm/comm.h moves them
+ *   staged   values are on a device, and go through a buffer of the host and the same backend;
+ * ranks may share one device device   the device's own library (kernels/device.h: NCCL) moves them,
+ * in the queue of the ops
  */
 #ifndef FERRY_TRAIN_ENGINE_COLLECTIVES_H
 #define FERRY_TRAIN_ENGINE_COLLECTIVES_H
@@ -24,8 +24,8 @@ struct collectives {
     uint64_t staging_bytes;
 };
 
-/* All ranks call it. ERR_UNSUPPORTED where it cannot be the way that is asked for; one rank has
- * nobody to talk to, and any way will do. */
+/* All ranks call it. ERR_UNSUPPORTED where it cannot be the way that is asked for; with one
+ * rank any way will do. */
 MUST_CHECK enum status collectives_open(struct collectives *c, struct groups *groups,
                                         const struct device *device, enum collectives_way way,
                                         struct error *err);

@@ -2,7 +2,7 @@
  * without OpenBLAS, MPI and CUDA, and loads libferry_engine.so where a command computes.
  *
  * A process that mpirun or srun started joins its job first, and leaves it last; then it is one
- * rank of the layout. Where nobody has joined, these functions fork the ranks, and the caller is
+ * rank of the layout. Without a job, these functions fork the ranks, and the caller is
  * rank 0. Either way batches are asked for in all ranks, and results are given in rank 0, which
  * alone writes files and prints. */
 #ifndef FERRY_TRAIN_LOOP_ENGINE_H

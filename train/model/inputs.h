@@ -1,4 +1,4 @@
-/* inputs.h - the inputs of programs: a row each, with its shape and who fills it.
+/* inputs.h - the inputs of programs: a row each, with its name, type and shape.
  *
  * Those are numbers that a batch gives anew before each run (ids, positions, spans ..), and tables
  * that stay. */
