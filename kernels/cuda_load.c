@@ -1,3 +1,4 @@
+/* cuda_load.c - loads libferry_cuda.so and gives its device. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

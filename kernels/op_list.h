@@ -17,7 +17,10 @@
  *   tolerance  of a device's result against the CPU's, in roundings of ELEM at its largest
  *   cpu, cuda  PLAIN, or WORKSPACE where the kernel asks for one; NONE: there is no kernel
  *
- * T is the number of tokens (all sequences one behind the other), h the hidden size. */
+ * T is the number of tokens (all sequences one behind the other), h the hidden size.
+ *
+ * Tested groundwork that no builder uses yet: OP_SIGMOID_SCALE; sinks and softcap of attention;
+ * sigmoid, correction, groups, normalize and scaling of route; shift of norms. */
 #ifndef FERRY_KERNELS_OP_LIST_H
 #define FERRY_KERNELS_OP_LIST_H
 
