@@ -1,3 +1,4 @@
+/* device.cu - a GPU as a device: opening it, memory, copies, and its table of kernels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

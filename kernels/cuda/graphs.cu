@@ -1,3 +1,4 @@
+/* graphs.cu - a run of ops, captured from the stream and launched as one CUDA graph. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/device.h"
 

@@ -1,4 +1,5 @@
-/* Dense products: by cuBLASLt, by our kernels for few rows, or in plain tiles.
+// clang-format off
+/* matmul.cu - dense products: by cuBLASLt, by our kernels for few rows, or in plain tiles.
  *
  * 1. cuBLASLt counts in columns: a row-major [m, n] is its [n, m]. So c^T [n, m] = op(b)^T op(a)^T,
  *    and what it calls A is our b.
@@ -11,6 +12,7 @@
  * 4. Where cuBLASLt has no algorithm that can be run, tiles.cu computes the product.
  * 5. few_rows_sm90.cu is one of those that are timed, and is not chosen otherwise: no GPU has timed
  *    it yet. FERRY_CUDA_SM90=first chooses it untimed, whatever the file says. */
+// clang-format on
 #include <algorithm>
 #include <cublasLt.h>
 #include <stdio.h>

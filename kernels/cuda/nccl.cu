@@ -1,3 +1,4 @@
+/* nccl.cu - collectives of GPUs by NCCL, which is loaded when it is first needed. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

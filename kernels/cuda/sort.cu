@@ -1,3 +1,4 @@
+/* sort.cu - rows sorted by expert: of the slots of this rank, and of what other ranks sent. */
 #include "kernels/cuda/cuda.h"
 
 /* One expert's part of a stable sort. A block an expert: its threads own runs of slots, one behind
