@@ -83,7 +83,7 @@ fuzz-long: fuzz ## runs each of them for SECONDS=600
 	@sh tests/fuzz/run.sh $(BUILD)/fuzz $(or $(SECONDS), 600)
 
 $(BUILD)/inject.so: tests/faults/inject.c
-	$(call say,linking $@)$(CC) -std=c11 -D_GNU_SOURCE $(WARN) -O1 -shared -fPIC -o $@ $< -ldl
+	$(call say,linking $@)$(CC) -std=c11 -D_GNU_SOURCE -I. $(WARN) -O1 -shared -fPIC -o $@ $< -ldl
 
 hostile: all ## bad and odd files: each is refused, or accepted, as a table says
 	@sh tests/hostile.sh $(BUILD)/ferry
