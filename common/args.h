@@ -139,6 +139,5 @@ void args_zsh_completion(struct strbuf *out, const struct arg_program *p);
 /* As ARG_SIZE, and 0. Units go from k to P, as coreutils have them, in either case: kB is a power
  * of 1000; k and KiB are powers of 1024. */
 bool parse_size(const char *text, uint64_t *bytes);
-bool parse_u64(const char *text, uint64_t *out);
 
 #endif

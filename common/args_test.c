@@ -2,6 +2,7 @@
 #include "common/clock.h"
 #include "common/count.h"
 #include "common/json.h"
+#include "common/numbers.h"
 #include "common/progress.h"
 #include "common/result.h"
 #include "common/version.h"

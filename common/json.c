@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/args.h"
 #include "common/file.h"
 #include "common/map.h"
 #include "common/memory.h"
+#include "common/numbers.h"
 #include "common/utf8.h"
 
 enum { MAX_DEPTH = 128, MAX_NAME_SHOWN = 200 };

@@ -1,7 +1,10 @@
 #include "common/numbers.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 const char *bytes_text(uint64_t bytes)
 {
@@ -35,4 +38,14 @@ const char *grouped_text(uint64_t n)
         *--out = (char)('0' + n % 10);
     }
     return out;
+}
+
+bool parse_u64(const char *text, uint64_t *out)
+{
+    if (!*text || text[strspn(text, "0123456789")]) return false;
+    errno = 0;
+    unsigned long long v = strtoull(text, NULL, 10);
+    if (errno == ERANGE) return false;
+    *out = v;
+    return true;
 }

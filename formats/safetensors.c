@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/args.h"
 #include "common/checked.h"
 #include "common/json.h"
+#include "common/numbers.h"
 #include "formats/sniff.h"
 
 /* One entry of the header while its file is checked. */
