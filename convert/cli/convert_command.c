@@ -16,13 +16,13 @@
 #include "common/json.h"
 #include "common/numbers.h"
 #include "common/result.h"
-#include "convert/cli/arrival.h"
 #include "convert/cli/contents.h"
 #include "convert/cli/convert_commands.h"
 #include "convert/cli/integrity.h"
 #include "convert/cli/options.h"
 #include "convert/cli/record.h"
 #include "convert/cli/training_flags.h"
+#include "convert/cli/verify_written.h"
 #include "convert/format.h"
 #include "convert/megatron/megatron_args.h"
 
@@ -422,7 +422,7 @@ static bool verifies(const struct run *r, const char *how)
 }
 
 /* Reads it again, from the disk where that can be. */
-static enum status check_arrival(struct run *r, struct error *err)
+static enum status verify_staged(struct run *r, struct error *err)
 {
     struct source_options options;
     struct digest_options d = {.threads = r->executor.threads,
@@ -431,7 +431,7 @@ static enum status check_arrival(struct run *r, struct error *err)
                                .progress = r->executor.progress};
     TRY(source_options_of(&r->flags->source, NULL, &options, err));
     options.allow_missing = &r->flags->allow_missing;
-    return arrival_check(&r->target.plan, r->report.carries, r->publishing.folder, &options,
+    return verify_written(&r->target.plan, r->report.carries, r->publishing.folder, &options,
                          &r->maps, &d, err);
 }
 
@@ -441,7 +441,7 @@ static enum status write_the_rest(struct run *r, struct error *err)
     const char *folder = r->publishing.folder;
     TRY(r->target.format->target->write_small_files(&r->target, folder, err));
     if (verifies(r, "full")) {
-        enum status st = check_arrival(r, err);
+        enum status st = verify_staged(r, err);
         r->spoiled = st && st != ERR_INTERRUPTED;
         if (st) return st;
     }

@@ -1,4 +1,4 @@
-#include "convert/cli/arrival.h"
+#include "convert/cli/verify_written.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -57,10 +57,10 @@ static enum status compare(const struct plan *p, const struct carry_result *resu
     return fail(err, ERR_IO, "%s: of what was written, %zu tensors read differently", c->path, bad);
 }
 
-enum status arrival_check(const struct plan *p, const struct carry_result *results,
-                          const char *folder, const struct source_options *o,
-                          const struct model_maps *maps, const struct digest_options *d,
-                          struct error *err)
+enum status verify_written(const struct plan *p, const struct carry_result *results,
+                           const char *folder, const struct source_options *o,
+                           const struct model_maps *maps, const struct digest_options *d,
+                           struct error *err)
 {
     struct checkpoint c;
     struct source_options options = *o;
