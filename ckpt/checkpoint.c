@@ -34,6 +34,12 @@ void notes_add(struct notes *n, struct arena *a, const char *fmt, ...)
     va_end(args);
 }
 
+void notes_print(const struct notes *n)
+{
+    for (size_t i = 0; i < n->count; i++)
+        fprintf(stderr, "note: %s\n", n->lines[i]);
+}
+
 void checkpoint_note(struct checkpoint *c, const char *fmt, ...)
 {
     va_list args;

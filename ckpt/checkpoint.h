@@ -41,6 +41,8 @@ struct notes {
     size_t count, capacity;
 };
 void notes_add(struct notes *n, struct arena *a, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* On stderr, a line each. */
+void notes_print(const struct notes *n);
 
 /* Tensors, by the names that their side has for them, that a model should have and that are not
  * there, and the other way round. */

@@ -127,16 +127,15 @@ enum status inspect_open(struct checkpoint *c, const char *path, const struct so
     return OK;
 }
 
-enum status opened_open(struct opened *o, const char *path, const struct source_flags *f,
-                        bool stored_will_do, bool quiet, struct error *err)
+enum status opened_open(struct opened *o, const char *path, const struct source_options *source,
+                        const char *model_map, bool stored_will_do, bool quiet, struct error *err)
 {
-    struct source_options options;
+    struct source_options options = *source;
     enum reading reading = AS_MODEL;
     *o = (struct opened){.stored_only = false};
     checkpoint_init(&o->checkpoint, path);
-    TRY(source_options_of(f, NULL, &options, err));
     options.widest = true;
-    TRY(model_maps_load(&o->maps, f->model_map, err));
+    TRY(model_maps_load(&o->maps, model_map, err));
     checkpoint_release(&o->checkpoint);
     if (stored_will_do)
         TRY(inspect_open(&o->checkpoint, path, &options, &o->maps, &reading, err));
@@ -144,7 +143,7 @@ enum status opened_open(struct opened *o, const char *path, const struct source_
         TRY(source_open(&o->checkpoint, path, &options, &o->maps, err));
     o->reading = reading;
     o->stored_only = reading != AS_MODEL;
-    print_notes(&o->checkpoint.notes, 0, quiet);
+    if (!quiet) notes_print(&o->checkpoint.notes);
     return OK;
 }
 

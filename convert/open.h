@@ -2,7 +2,6 @@
 #ifndef FERRY_CONVERT_OPEN_H
 #define FERRY_CONVERT_OPEN_H
 
-#include "convert/cli/options.h"
 #include "convert/source.h"
 
 /* What a checkpoint was read as. */
@@ -29,9 +28,11 @@ struct opened {
     enum reading reading;
     bool stored_only; /* not AS_MODEL */
 };
-/* Opens it as the flags say, by inspect_open where stored tensors alone will do, and prints its
- * notes unless quiet. opened_close afterwards, after a failure too. */
-MUST_CHECK enum status opened_open(struct opened *o, const char *path, const struct source_flags *f,
+/* Opens path, by inspect_open where stored tensors alone will do, and prints its notes unless
+ * quiet. model_map: a file of the user (NULL: none). opened_close afterwards, after a failure too.
+ */
+MUST_CHECK enum status opened_open(struct opened *o, const char *path,
+                                   const struct source_options *source, const char *model_map,
                                    bool stored_will_do, bool quiet, struct error *err);
 void opened_close(struct opened *o);
 

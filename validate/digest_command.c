@@ -312,7 +312,9 @@ static enum status digest(void *options, const char *const *positional, size_t n
     const struct digest_flags *f = options;
     struct opened o;
     (void)num_positional;
-    enum status st = opened_open(&o, positional[0], &f->source, false, f->output.quiet, err);
+    const struct source_options source = source_options_of(&f->source);
+    enum status st =
+        opened_open(&o, positional[0], &source, f->source.model_map, false, f->output.quiet, err);
     if (!st)
         st =
             gaps_check(&o.checkpoint.gaps, o.checkpoint.path, err); /* a list is of a whole model */

@@ -308,7 +308,7 @@ static enum status compare_checkpoints(const struct verify_flags *f, const char 
     struct sides_options open = {.no_optim = f->no_optim};
     struct model_maps maps;
     struct side sides[2];
-    TRY(source_options_of(&f->forward.flags.source, NULL, &open.source, err));
+    open.source = source_options_of(&f->forward.flags.source);
     open.source.widest = true;
     sides_init(sides);
     enum status st = model_maps_load(&maps, f->forward.flags.source.model_map, err);

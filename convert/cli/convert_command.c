@@ -389,10 +389,19 @@ static enum status check_plan(struct run *r, struct error *err)
 
 /* ---- steps ---- */
 
+static enum status take_dtype(struct source_options *o, const char *torch_dtype, struct error *err)
+{
+    o->casts = torch_dtype != NULL;
+    if (torch_dtype && (!dtype_from_user(torch_dtype, &o->dtype) || !dtype_is_float(o->dtype)))
+        return fail(err, ERR_USAGE, "--torch-dtype %s: one of bfloat16, float16, float32, float64",
+                    torch_dtype);
+    return OK;
+}
+
 static enum status open_and_plan(struct run *r, const char *source, struct error *err)
 {
-    struct source_options options;
-    TRY(source_options_of(&r->flags->source, r->flags->torch_dtype, &options, err));
+    struct source_options options = source_options_of(&r->flags->source);
+    TRY(take_dtype(&options, r->flags->torch_dtype, err));
     r->opened = true;
     options.allow_missing = &r->flags->allow_missing;
     TRY(source_open(&r->source, source, &options, &r->maps, err));
@@ -400,7 +409,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     add_gaps(r, &r->source.gaps, true);
     TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
                              r->flags->output.quiet, err));
-    print_notes(&r->source.notes, 0, r->flags->output.quiet);
+    if (!r->flags->output.quiet) notes_print(&r->source.notes);
     r->gaps = (struct gaps){0};
     add_gaps(r, &r->source.gaps, false);
     TRY(check_gaps(r, err));
@@ -410,7 +419,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     r->planned = true;
     r->report.begun = &r->target;
     enum status st = target_plan(&r->target, &to, &r->source, &r->maps, err);
-    print_notes(&r->target.notes, 0, r->flags->output.quiet);
+    if (!r->flags->output.quiet) notes_print(&r->target.notes);
     add_gaps(r, &r->target.gaps, false);
     if (st && (r->gaps.num_missing || r->gaps.num_unexpected)) return check_gaps(r, err);
     return st;
@@ -424,15 +433,14 @@ static bool verifies(const struct run *r, const char *how)
 /* Reads it again, from the disk where that can be. */
 static enum status verify_staged(struct run *r, struct error *err)
 {
-    struct source_options options;
+    struct source_options options = source_options_of(&r->flags->source);
     struct digest_options d = {.threads = r->executor.threads,
                                .max_memory = r->executor.max_memory,
                                .direct_io = r->executor.fsync,
                                .progress = r->executor.progress};
-    TRY(source_options_of(&r->flags->source, NULL, &options, err));
     options.allow_missing = &r->flags->allow_missing;
     return verify_written(&r->target.plan, r->report.carries, r->publishing.folder, &options,
-                         &r->maps, &d, err);
+                          &r->maps, &d, err);
 }
 
 /* All that is beside the weights. */

@@ -579,7 +579,9 @@ static enum status inspect(void *options, const char *const *positional, size_t 
     const struct inspect_flags *f = options;
     struct opened o;
     (void)num_positional;
-    enum status st = opened_open(&o, positional[0], &f->source, true, f->output.quiet, err);
+    const struct source_options source = source_options_of(&f->source);
+    enum status st =
+        opened_open(&o, positional[0], &source, f->source.model_map, true, f->output.quiet, err);
     if (!st) st = inspect_opened(&o, f, err);
     opened_close(&o);
     return st;

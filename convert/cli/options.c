@@ -1,7 +1,5 @@
 #include "convert/cli/options.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/checked.h"
@@ -68,23 +66,11 @@ struct executor_options executor_options_of(const struct run_flags *r, const str
     return out;
 }
 
-enum status source_options_of(const struct source_flags *f, const char *torch_dtype,
-                              struct source_options *out, struct error *err)
+struct source_options source_options_of(const struct source_flags *f)
 {
-    *out = (struct source_options){.hf_config = f->hf_config,
+    return (struct source_options){.hf_config = f->hf_config,
                                    .family = f->family,
                                    .has_ckpt_step = f->ckpt_step != UINT64_MAX,
                                    .ckpt_step = f->ckpt_step,
-                                   .true_vocab_size = f->true_vocab_size,
-                                   .casts = torch_dtype != NULL};
-    if (torch_dtype && (!dtype_from_user(torch_dtype, &out->dtype) || !dtype_is_float(out->dtype)))
-        return fail(err, ERR_USAGE, "--torch-dtype %s: one of bfloat16, float16, float32, float64",
-                    torch_dtype);
-    return OK;
-}
-
-void print_notes(const struct notes *n, size_t first, bool quiet)
-{
-    for (size_t i = first; i < n->count && !quiet; i++)
-        fprintf(stderr, "note: %s\n", n->lines[i]);
+                                   .true_vocab_size = f->true_vocab_size};
 }

@@ -38,11 +38,6 @@ enum {
 
 struct executor_options executor_options_of(const struct run_flags *r,
                                             const struct output_flags *o);
-/* What --to (a dtype) and the source flags say. */
-MUST_CHECK enum status source_options_of(const struct source_flags *f, const char *torch_dtype,
-                                         struct source_options *out, struct error *err);
-
-/* Prints notes to stderr from number `first` on, a line each, unless quiet. */
-void print_notes(const struct notes *n, size_t first, bool quiet);
+struct source_options source_options_of(const struct source_flags *f);
 
 #endif

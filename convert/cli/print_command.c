@@ -354,7 +354,8 @@ static enum status print(void *options, const char *const *positional, size_t nu
     const struct print_flags *f = options;
     struct opened o;
     struct requests x = {.count = 0};
-    enum status st = opened_open(&o, positional[0], &f->source, true, true, err);
+    const struct source_options source = source_options_of(&f->source);
+    enum status st = opened_open(&o, positional[0], &source, f->source.model_map, true, true, err);
     tensor_names_init(&x.names, &o.checkpoint, &o.maps, false);
     for (size_t i = 1; i < num_positional && !st; i++)
         st = add_argument(&x, positional[i], err);

@@ -56,7 +56,8 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
     TRY(check_sizes(f, err));
     *out = (struct engine_model){
         .path = path,
-        .source = &f->source,
+        .source = source_options_of(&f->source),
+        .model_map = f->source.model_map,
         .options = {.layout = e->layout,
                     .sequence_parallel = e->sequence_parallel,
                     .cp_kind =
@@ -74,12 +75,13 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
 
 /* ---- the model ---- */
 
-enum status model_facts_read(const char *path, const struct source_flags *source,
+enum status model_facts_read(const char *path, const struct source_flags *flags,
                              bool wants_end_tokens, struct model_facts *out, struct error *err)
 {
     struct opened o;
     *out = (struct model_facts){.vocab_size = 0};
-    enum status st = opened_open(&o, path, source, false, true, err);
+    const struct source_options source = source_options_of(flags);
+    enum status st = opened_open(&o, path, &source, flags->model_map, false, true, err);
     if (!st) {
         const struct tensor *words =
             catalog_find(&o.checkpoint.catalog, "embedding.word_embeddings.weight");

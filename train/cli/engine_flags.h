@@ -3,6 +3,7 @@
 #define FERRY_TRAIN_CLI_ENGINE_FLAGS_H
 
 #include "common/args.h"
+#include "convert/cli/options.h"
 #include "convert/hf/end_tokens.h"
 #include "train/loop/engine.h"
 
@@ -39,7 +40,7 @@ struct model_facts {
     uint64_t positions;           /* that it was made for; 0: not known */
     struct end_tokens end_tokens; /* where they are wanted */
 };
-MUST_CHECK enum status model_facts_read(const char *path, const struct source_flags *source,
+MUST_CHECK enum status model_facts_read(const char *path, const struct source_flags *flags,
                                         bool wants_end_tokens, struct model_facts *out,
                                         struct error *err);
 

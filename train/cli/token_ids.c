@@ -123,11 +123,11 @@ static void settle(struct token_ids *t)
 enum status ids_read(const char *path, struct token_ids *out, struct error *err)
 {
     struct opened o;
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    const struct source_options none = {0};
     *out = (struct token_ids){.ids = NULL};
     if (!*path) return fail(err, ERR_USAGE, "the name of a file of token ids is empty");
     if (!path_exists(path)) return fail(err, ERR_IO, "%s: there is no such file", path);
-    enum status st = opened_open(&o, path, &none, true, true, err);
+    enum status st = opened_open(&o, path, &none, NULL, true, true, err);
     if (!st) {
         const struct stored_tensor *s = stored_find(&o.checkpoint.catalog.stored, "input_ids");
         st = s ? read_ids_and_mask(&o, s, out, err) : fail(err, ERR_USAGE, "no tensor input_ids");

@@ -128,7 +128,7 @@ static void share_cpus(const struct worker *w)
 static enum status open_checkpoint(struct worker *w, struct error *err)
 {
     bool quiet = w->q->quiet || w->q->is_known || job.rank > 0;
-    TRY(opened_open(&w->opened, w->q->path, w->q->source, false, quiet, err));
+    TRY(opened_open(&w->opened, w->q->path, &w->q->source, w->q->model_map, false, quiet, err));
     const struct checkpoint *c = &w->opened.checkpoint;
     TRY(source_check_beyond(c, err));
     if (model_config_check(&c->config, err))

@@ -8,14 +8,15 @@
 #ifndef FERRY_TRAIN_LOOP_ENGINE_H
 #define FERRY_TRAIN_LOOP_ENGINE_H
 
-#include "convert/cli/options.h"
+#include "convert/source.h"
 #include "train/model/fit.h"
 #include "train/model/weights.h"
 
 /* Which model, how it is cut, and on what it runs. */
 struct engine_model {
     const char *path;
-    const struct source_flags *source;
+    struct source_options source;
+    const char *model_map;        /* a file of the user; NULL: none */
     struct model_options options; /* its device is chosen by on_gpu */
     bool on_gpu;
     unsigned threads; /* of all ranks on this host together; 0: as many as there are CPUs */

@@ -68,11 +68,11 @@ static double *read_golden(struct golden *g, const char *name, uint64_t *count)
 
 static void open_golden(struct golden *g, const char *model)
 {
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    const struct source_options none = {0};
     char path[128];
     uint64_t count;
     snprintf(path, sizeof path, "tests/golden/hf/%s/logits.safetensors", model);
-    assert_ok(opened_open(&g->opened, path, &none, true, true, &err));
+    assert_ok(opened_open(&g->opened, path, &none, NULL, true, true, &err));
     double *ids = read_golden(g, "input_ids", &count);
     g->ids = calloc(count, sizeof *g->ids);
     for (uint64_t i = 0; i < count; i++)
@@ -88,8 +88,6 @@ static void close_golden(struct golden *g)
 }
 
 /* ---- runs ---- */
-
-static const struct source_flags own_source = {.ckpt_step = UINT64_MAX};
 
 /* FERRY_TEST_FEWEST, as tests/gpu/run sets it: each rank of a run opens the GPU anew, which takes
  * up to a second, so this test is to open it some 50 times and not 195. */
@@ -123,7 +121,6 @@ static struct forward_request request_of(const char *path, const struct model_op
 {
     current_batch = b;
     return (struct forward_request){.model = {.path = path,
-                                              .source = &own_source,
                                               .options = *o,
                                               .threads = 2,
                                               .on_gpu = test_on_gpu(),

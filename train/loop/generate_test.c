@@ -11,8 +11,6 @@ static struct error err;
 
 enum { SEQUENCES = 2, PROMPT = 7, NEW = 9, WHOLE = PROMPT + NEW };
 
-static const struct source_flags own_source = {.ckpt_step = UINT64_MAX};
-
 /* As in forward_test.c: each rank of a run opens the GPU anew, 11 times in place of 41. */
 static bool fewest(void)
 {
@@ -22,7 +20,6 @@ static bool fewest(void)
 static struct engine_model model_of(const char *path, const struct model_options *o)
 {
     return (struct engine_model){.path = path,
-                                 .source = &own_source,
                                  .options = *o,
                                  .on_gpu = test_on_gpu(),
                                  .threads = 2,

@@ -304,12 +304,12 @@ static void add_sum(struct strbuf *sums, const char *name, const struct strbuf *
 
 static void list_model(struct strbuf *sums, const char *model)
 {
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    const struct source_options none = {0};
     struct opened opened;
     struct error err = {0};
     char path[128], name[128];
     snprintf(path, sizeof path, "tests/golden/hf/%s", model);
-    assert_ok(opened_open(&opened, path, &none, true, true, &err));
+    assert_ok(opened_open(&opened, path, &none, NULL, true, true, &err));
     for (unsigned l = 0; l < COUNT(layouts); l++)
         for (unsigned pass = 0; pass < NUM_PASSES; pass++) {
             struct strbuf text = {0};
@@ -359,14 +359,14 @@ static void programs_are_those_that_were_recorded(void **state)
 /* Programs and parameters follow from config and layout alone. */
 static void programs_need_no_checkpoint(void **state)
 {
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    const struct source_options none = {0};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++) {
         struct opened opened;
         struct error err = {0};
         char path[128];
         snprintf(path, sizeof path, "tests/golden/hf/%s", models[i]);
-        assert_ok(opened_open(&opened, path, &none, true, true, &err));
+        assert_ok(opened_open(&opened, path, &none, NULL, true, true, &err));
         for (unsigned l = 0; l < COUNT(layouts); l++) {
             struct strbuf with = {0}, without = {0};
             struct model_options o = options_of(&opened.checkpoint.config, l, 0);

@@ -83,10 +83,10 @@ static struct opened opened;
 
 static void open_model(const char *model)
 {
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    const struct source_options none = {0};
     char path[128];
     snprintf(path, sizeof path, "tests/golden/hf/%s", model);
-    assert_ok(opened_open(&opened, path, &none, true, true, &err));
+    assert_ok(opened_open(&opened, path, &none, NULL, true, true, &err));
 }
 
 static enum status make_pass(struct model *m, struct pass *p, const struct layout_options *l,

@@ -31,7 +31,7 @@ struct subject {
 
 static void subject_open(struct subject *x, const char *name)
 {
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    const struct source_options none = {0};
     /* More than what loading takes. */
     const struct batch batch = {.num_sequences = 2, .length = 4096};
     const struct pass_options pass = {.loss = true, .trace_layer = -1};
@@ -40,7 +40,7 @@ static void subject_open(struct subject *x, const char *name)
     x->device = cpu_device;
     x->device.free_memory = made_up_memory;
     const struct model_options o = {.device = &x->device, .elem = ELEM_F32};
-    assert_ok(opened_open(&x->opened, path, &none, false, true, &err));
+    assert_ok(opened_open(&x->opened, path, &none, NULL, false, true, &err));
     assert_ok(comm_local_open(&x->comm, 1, &err));
     assert_ok(model_open(&x->model, &x->opened.checkpoint, &o, &x->comm, &err));
     assert_ok(pass_make(&x->pass, &x->model, &batch, &pass, &err));

@@ -10,7 +10,7 @@
 #include "tests/testing.h"
 
 static struct error err;
-static const struct source_flags own_source = {.ckpt_step = UINT64_MAX};
+static const struct source_options own_source = {0};
 
 struct seen {
     struct tensor_digest items[256]; /* names and shapes are the catalog's */
@@ -69,7 +69,7 @@ static void open_model(struct opened *o, const char *model)
 {
     char path[128];
     snprintf(path, sizeof path, "tests/golden/hf/%s", model);
-    assert_ok(opened_open(o, path, &own_source, false, true, &err));
+    assert_ok(opened_open(o, path, &own_source, NULL, false, true, &err));
 }
 
 static bool same_digest(const struct tensor_digest *a, const struct tensor_digest *b)

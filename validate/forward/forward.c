@@ -228,16 +228,16 @@ static enum status only_batch(void *context, uint64_t number, struct batch *b, b
     return OK;
 }
 
-/* The source flags of one side. A Hugging Face folder has its own config.json and no iterations;
+/* The source options of one side. A Hugging Face folder has its own config.json and no iterations;
  * the vocabulary size is the one that sides_open() has found. */
-static struct source_flags source_for(const char *path, const struct source_flags *flags,
-                                      const struct side *opened)
+static struct source_options source_for(const char *path, const struct source_flags *flags,
+                                        const struct side *opened)
 {
-    struct source_flags out = *flags;
+    struct source_options out = source_options_of(flags);
     const struct format *format = format_of_path(path);
     if (format && format->has & FORMAT_CONFIG_JSON) {
         out.hf_config = NULL;
-        out.ckpt_step = UINT64_MAX;
+        out.has_ckpt_step = false;
     } else if (opened) {
         out.true_vocab_size = opened->checkpoint.config.vocab_size;
     }
@@ -275,8 +275,6 @@ static enum status run_side(const struct running *r, enum forward_run run,
 {
     unsigned side = run == RUN_OF_B;
     const char *path = t->f->paths[side];
-    struct source_flags source =
-        source_for(path, &r->options->flags.source, r->sides ? &r->sides[side] : NULL);
     struct forward_request q = {.pass = r->pass,
                                 .shape = t->f->batch,
                                 .next = only_batch,
@@ -285,7 +283,7 @@ static enum status run_side(const struct running *r, enum forward_run run,
                                 .keeps_results = visitors->visit == keep,
                                 .context = t};
     TRY(engine_model_of(path, &r->options->flags, &q.model, err));
-    q.model.source = &source;
+    q.model.source = source_for(path, &r->options->flags.source, r->sides ? &r->sides[side] : NULL);
     q.model.options.elem = elem_of_run(t->f, run);
     q.model.loading = forward_loading_text(t->f, run, t->is_part);
     q.model.is_known = true;
@@ -390,8 +388,8 @@ static enum status open_a(struct forward *f, const struct source_flags *flags, b
                           struct error *err)
 {
     struct opened o;
-    struct source_flags source = source_for(f->paths[0], flags, NULL);
-    enum status st = opened_open(&o, f->paths[0], &source, false, true, err);
+    const struct source_options source = source_for(f->paths[0], flags, NULL);
+    enum status st = opened_open(&o, f->paths[0], &source, flags->model_map, false, true, err);
     *experts = !st && o.checkpoint.config.num_experts > 0;
     opened_close(&o);
     return st ? fail_in(err, "A") : OK;

@@ -16,11 +16,11 @@ static const char *const telling[] = {"logits", "final_norm", "hidden.0"};
 
 void results_open(struct results *r, const char *path, bool *found)
 {
-    struct source_flags none = {.ckpt_step = UINT64_MAX};
+    const struct source_options none = {0};
     *r = (struct results){.path = path};
     *found = false;
     r->is_open = path_is_file(path);
-    if (!r->is_open || opened_open(&r->opened, path, &none, true, true, NULL)) return;
+    if (!r->is_open || opened_open(&r->opened, path, &none, NULL, true, true, NULL)) return;
     for (size_t i = 0; i < COUNT(telling); i++)
         *found |= results_have(r, telling[i]);
 }
