@@ -10,8 +10,8 @@ static struct error err;
 
 static void llama_opened(struct opened *o)
 {
-    const struct source_flags none = {.ckpt_step = UINT64_MAX};
-    assert_ok(opened_open(o, "tests/golden/hf/llama2", &none, false, true, &err));
+    const struct source_options none = {0};
+    assert_ok(opened_open(o, "tests/golden/hf/llama2", &none, NULL, false, true, &err));
 }
 
 /* Builds the program of a config on one rank, without a checkpoint. */
@@ -62,8 +62,8 @@ static void experts_with_biases_are_refused(void **state)
 {
     struct opened o;
     (void)state;
-    const struct source_flags none = {.ckpt_step = UINT64_MAX};
-    assert_ok(opened_open(&o, "tests/golden/hf/qwen3-moe", &none, false, true, &err));
+    const struct source_options none = {0};
+    assert_ok(opened_open(&o, "tests/golden/hf/qwen3-moe", &none, NULL, false, true, &err));
     struct model_config c = o.checkpoint.config;
     c.add_mlp_bias = true;
     assert_fails(build(&c), ERR_UNSUPPORTED,
