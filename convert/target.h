@@ -69,8 +69,8 @@ extern const struct target_kind target_hf, target_torch_dist, target_torch;
 /* Bytes of the small files that are copied or made, for the disk that is needed; an estimate. */
 enum { SMALL_FILES_BYTES = 1 << 20 };
 
-/* Makes the plan. On failure release it too. ERR_UNSUPPORTED without text where tensors are missing
- * or left over that must not be: they are the target's gaps. */
+/* Makes the plan. On failure release it too. ERR_UNSUPPORTED where tensors are missing
+ * or left over and may not be: t->gaps lists them. */
 MUST_CHECK enum status target_plan(struct target *t, const struct target_options *o,
                                    const struct checkpoint *source, const struct model_maps *maps,
                                    struct error *err);

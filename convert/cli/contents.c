@@ -39,10 +39,10 @@ static bool is_companion_in(const char *folders, const char *path)
 struct walk {
     const char *root;
     struct arena *a;
-    /* is_folder: whether it is to be looked into. */
+    /* is_folder: whether to search the folder. */
     bool (*wants)(void *context, const char *path, bool is_folder);
     void *context;
-    struct name_list found, others; /* files that are wanted; what is not, folders with a slash */
+    struct name_list found, others; /* wanted files; all else, folders with a slash */
     size_t found_capacity, others_capacity;
     uint64_t bytes; /* of found */
 };
@@ -96,7 +96,7 @@ enum status contents_list(const char *folder, struct arena *a, struct name_list 
 
 /* ---- what may be replaced ---- */
 
-/* What belongs to one checkpoint. */
+/* The names that belong to one checkpoint. */
 struct belongings {
     const struct format_contents *of_format;
     struct map named; /* by its index, its ferry.json, or the plan */

@@ -12,10 +12,9 @@ MUST_CHECK enum status contents_list(const char *folder, struct arena *a, struct
                                      struct error *err);
 
 /* publish_options.may_replace; context is the struct target that is to take the folder's place.
- * ERR_EXISTS where the folder is no checkpoint of the target's format, or where it holds files or
- * folders that are no part of one: what the format's row in format.c does not name, nor the
- * folder's own index or ferry.json, nor the new plan. Folders that are no part of it are not looked
- * into. */
+ * ERR_EXISTS where the folder is no checkpoint of the target's format, or where it holds a file or
+ * folder that belongs to none: named neither by the format's row in format.c, nor by the folder's
+ * own index or ferry.json, nor by the new plan. Such folders are not searched. */
 publish_may_replace contents_may_replace;
 
 #endif

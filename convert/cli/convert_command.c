@@ -43,17 +43,19 @@ struct convert_flags {
 #define FIRST_CHOICE(name) #name
 #define NEXT_CHOICE(name) "|" #name
 #define NO_CHOICE(word, name)
+#define NO_SPELLING(name)
+#define OTHER_NAME(word, name) " " #word "=" #name
 static const struct arg convert_args[] = {
-    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination (huggingface and safetensors are hf; megatron and mcore are torch_dist; legacy and megatron_legacy are torch); default: torch_dist from Hugging Face, else the source's own"},
-    {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "names SOURCE by an option"},
-    {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "names DESTINATION by an option"},
+    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default: torch_dist from Hugging Face, else the source's own; other names:" FORMATS(NO_SPELLING, NO_SPELLING, OTHER_NAME)},
+    {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "SOURCE as an option"},
+    {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "DESTINATION as an option"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: dtypes stay as stored"},
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result even if the cast made finite values infinite"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums while converting; full: also read the written files back from the disk before they are published"},
     {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
-    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "a destination that is already complete is exit code 0, not 7, for scripts that start again; an interrupted run of the same command is continued without this option, too"},
-    {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard what an interrupted run has left, and start from the beginning"},
-    {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "bytes between journal records, which is the most that a kill or a failure costs; default 1GiB"},
+    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "exit with 0, not 7, if the destination is already complete; an interrupted run of the same command continues without this option, too"},
+    {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard the files of an interrupted run and start from the beginning"},
+    {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "bytes between journal records; a killed run repeats at most this much; default 1GiB"},
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
@@ -80,7 +82,6 @@ static const struct arg_group convert_groups[] = {
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
     {"Flags of training scripts", training_args, NUM_TRAINING_ARGS, AT(training)},
 };
-#define NO_SPELLING(name)
 #define SPELLING(word, name) {"--to", #word, #name},
 static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
 // clang-format on
@@ -109,19 +110,19 @@ struct run {
     struct executor_options executor;
     struct ranks ranks;
     struct rendezvous rendezvous;
-    const char *work; /* what must be the same for an interrupted run to be continued */
+    const char *work; /* an interrupted run is continued only if it has the same text here */
     const char
         *command; /* as it can be typed again, but for --resume and --restart; NULL: not known */
     bool waits_quietly;
     struct conversion report;
     struct executor_result result;
     bool opened, planned;
-    bool is_read;       /* what the source holds is known */
-    bool already_there; /* the destination is what the plan would make, and was not written */
-    bool spoiled;       /* what is staged is not what was written */
+    bool is_read;       /* the source is opened */
+    bool already_there; /* the destination is complete already: nothing is written */
+    bool spoiled;       /* the staged files read back differently */
 };
 
-/* ---- what is asked for ---- */
+/* ---- options ---- */
 
 static const struct format *target_format(const struct run *r)
 {
@@ -158,7 +159,7 @@ static struct target_options target_options_of(const struct run *r, const struct
     };
 }
 
-/* Options that the format of the destination has no use for. */
+/* Refuses options that the format of the destination does not use. */
 static enum status check_flags(const struct run *r, const struct target_options *to,
                                struct error *err)
 {
@@ -183,7 +184,7 @@ static enum status check_flags(const struct run *r, const struct target_options 
     return OK;
 }
 
-/* ---- what stands against it ---- */
+/* ---- checks ---- */
 
 /* Adds the names that are not allowed. */
 static void add_names(struct arena *a, const char ***to, size_t *count, size_t *capacity,
@@ -245,13 +246,13 @@ static enum status check_space(struct run *r, struct error *err)
     c->disk_needed = r->target.plan.target_bytes + SMALL_FILES_BYTES;
     c->disk_needed -= min_u64(c->disk_needed, staged);
     TRY(folder_free_bytes(publish_existing_parent(&r->arena, c->destination), &c->disk_free, err));
-    if (c->disk_needed <= c->disk_free || r->ranks.rank) return OK; /* rank 0 looks for all */
+    if (c->disk_needed <= c->disk_free || r->ranks.rank) return OK; /* rank 0 checks for all */
     return fail(err, ERR_IO, "%s: no space: %s needed, %s free, short by %s", c->destination,
                 bytes_text(c->disk_needed), bytes_text(c->disk_free),
                 bytes_text(c->disk_needed - c->disk_free));
 }
 
-/* What must be the same for an interrupted run to be continued. */
+/* An interrupted run is continued only if it has the same text here. */
 static const char *work_of(struct run *r)
 {
     char source[SHA256_TEXT];
@@ -285,11 +286,11 @@ static const char *difference_from(const struct run *r, const struct publish_lef
 static void print_command(const char *command)
 {
     for (const char *t = command; t && *t; t++)
-        if (iscntrl((unsigned char)*t)) return; /* nothing for a terminal */
+        if (iscntrl((unsigned char)*t)) return; /* a terminal must not get these */
     if (command) fprintf(stderr, "  %s\n", command);
 }
 
-/* What an interrupted run of another command has left is not discarded unless that is asked for. */
+/* Files of another interrupted command are discarded only with --restart or --overwrite. */
 static enum status check_left(const struct run *r, struct error *err)
 {
     const struct publishing *p = &r->publishing;
@@ -320,7 +321,7 @@ static enum status may_replace(void *run, const char *folder, struct publish_rep
     return contents_may_replace(&r->target, folder, out, err);
 }
 
-/* What stands there was made by this plan; is all of it there still? */
+/* The destination was made by this plan: checks that all its files still exist. */
 static enum status check_complete(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
@@ -337,7 +338,7 @@ static enum status check_complete(struct run *r, struct error *err)
     return OK;
 }
 
-/* Behind "exists and is not empty": what its record says of it. */
+/* Adds to "exists and is not empty" what the ferry.json there says. */
 static void add_what_is_there(struct run *r, struct error *err)
 {
     char why[sizeof err->text];
@@ -351,7 +352,7 @@ static void add_what_is_there(struct run *r, struct error *err)
               "the source has changed since");
 }
 
-/* All checks of a plan that is made; the first failure counts, the others show in the report. */
+/* Runs all checks of the plan and returns the first failure; the report shows all of them. */
 static enum status check_plan(struct run *r, struct error *err)
 {
     struct error later;
@@ -430,7 +431,7 @@ static bool verifies(const struct run *r, const char *how)
     return strcmp(r->flags->verify ? r->flags->verify : "digest", how) == 0;
 }
 
-/* Reads it again, from the disk where that can be. */
+/* Reads the written files back, past the page cache where the file system can. */
 static enum status verify_staged(struct run *r, struct error *err)
 {
     struct source_options options = source_options_of(&r->flags->source);
@@ -443,7 +444,7 @@ static enum status verify_staged(struct run *r, struct error *err)
                           &r->maps, &d, err);
 }
 
-/* All that is beside the weights. */
+/* Writes everything but the weights: small files, ferry.json, integrity.json. */
 static enum status write_the_rest(struct run *r, struct error *err)
 {
     const char *folder = r->publishing.folder;
@@ -459,7 +460,7 @@ static enum status write_the_rest(struct run *r, struct error *err)
     return integrity_write(folder, r->executor.threads, r->executor.fsync, err);
 }
 
-/* All is written by now, and can be published as it is by a run that continues and allows it. */
+/* All files are written by now: the same command with --allow-overflow publishes them. */
 static enum status check_overflow(const struct run *r, struct error *err)
 {
     struct strbuf names = {0};
@@ -489,7 +490,7 @@ static enum status write_all(struct run *r, struct error *err)
     return write_the_rest(r, err);
 }
 
-/* A word as a shell takes it. */
+/* Quotes the word for a shell where it needs quotes. */
 static void add_shell_word(struct strbuf *out, const char *word)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -507,7 +508,7 @@ static void add_shell_word(struct strbuf *out, const char *word)
     strbuf_add_char(out, '\'');
 }
 
-/* The command as it can be typed again; NULL where there is no /proc. In the arena. */
+/* The command line without --resume and --restart; NULL without /proc. In the arena. */
 static const char *own_command(struct arena *a)
 {
     struct strbuf text = {0};
@@ -524,7 +525,7 @@ static const char *own_command(struct arena *a)
     return out;
 }
 
-/* Says how much is kept, and how it is continued. */
+/* Prints how many bytes are kept and the command that continues. */
 static void print_kept(const struct run *r, enum status st)
 {
     const struct publishing *p = &r->publishing;
@@ -541,8 +542,8 @@ static void print_kept(const struct run *r, enum status st)
     strbuf_release(&done);
 }
 
-/* After a failure: what was done is kept where it can be continued, and where other ranks are to
- * learn of it. */
+/* After a failure: keeps the written files if a later run can continue them, and the error text if
+ * other ranks wait for it. */
 static void leave(struct run *r, enum status st, struct error *err)
 {
     struct publishing *p = &r->publishing;
@@ -564,7 +565,7 @@ static void leave(struct run *r, enum status st, struct error *err)
     if (st != ERR_EXISTS && publish_done_bytes(p)) print_kept(r, st);
 }
 
-/* Rank 0, or the only one. */
+/* The work of rank 0. */
 static enum status write_and_publish(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
@@ -580,7 +581,7 @@ static enum status write_and_publish(struct run *r, struct error *err)
     return st;
 }
 
-/* Another rank: fills its files in what rank 0 publishes. */
+/* The work of the other ranks: each writes its share of the files, rank 0 publishes them. */
 static enum status write_share(struct run *r, struct error *err)
 {
     struct rendezvous *v = &r->rendezvous;
@@ -627,14 +628,14 @@ static void print_plan(const struct run *r)
     strbuf_release(&text);
 }
 
-/* What is known of a run that failed, too. */
+/* The JSON result. A failed run has one too, of what is known. */
 static void answer(const struct run *r, enum status st)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddBoolToObject(o, "dry_run", r->flags->dry_run);
     cJSON_AddBoolToObject(o, "already_complete", r->already_there);
     report_plan_json(o, &r->report);
-    /* of a result that is not published, too, for it says of which tensors */
+    /* after an overflow too: the result names the tensors */
     if (!r->flags->dry_run && (!st || st == ERR_NUMERIC))
         report_result_json(o, &r->report, &r->result);
     result_set(o);
@@ -658,7 +659,7 @@ static void print_end(const struct run *r, bool done)
     strbuf_release(&text);
 }
 
-/* A root has iterations, and is no iteration. */
+/* The destination is the root of iterations, not the folder of one. */
 static enum status check_root(struct run *r, struct error *err)
 {
     const char *name = path_base(&r->arena, r->report.destination);
@@ -707,7 +708,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     return st;
 }
 
-/* What is given, and where it is not, what the environment says. */
+/* Rank and size by the options, or by the environment if neither option is given. */
 static enum status ranks_of(const struct convert_flags *f, struct ranks *out, struct error *err)
 {
     *out = (struct ranks){.size = (unsigned)f->world_size};
@@ -721,7 +722,7 @@ static enum status ranks_of(const struct convert_flags *f, struct ranks *out, st
                 f->world_size);
 }
 
-/* What a shell or another program would have understood otherwise. */
+/* Refuses URLs and an unexpanded ~, which would become folder names. */
 static enum status check_destination(const char *path, struct error *err)
 {
     if (strstr(path, "://"))
@@ -749,7 +750,7 @@ static enum status convert(void *options, const char *const *positional, size_t 
         fprintf(stderr, "rank 0 of %u, as the environment has it (--world-size 1 converts alone)\n",
                 r.ranks.size);
     if (r.ranks.rank && !f->output.verbose && !f->dry_run) f->output.quiet = true;
-    /* rank 0 answers for all, but where somebody asks what this one would do */
+    /* rank 0 prints the result for all, except in a dry run with --rank */
     if (r.ranks.rank && (f->rank == UINT64_MAX || !f->dry_run)) result_silence();
     enum status st = run_convert(&r, positional[0], positional[1], err);
     if (st && *err->text && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);

@@ -16,7 +16,7 @@ enum { YAML_CAP = 16 << 20, MOST_VALUE_BYTES = 4096 };
 
 static cJSON *list_json(const struct value *v);
 
-/* What JSON has no word for is Python's text of it. */
+/* A value that JSON cannot express becomes Python's text of it. */
 static cJSON *value_json(const struct value *v)
 {
     struct strbuf text = {0};
@@ -123,7 +123,7 @@ static void sort_items(cJSON *o)
     free(items);
 }
 
-/* The args of common.pt, for what was not opened as a model. */
+/* The args of common.pt, for a checkpoint that was not opened as a model. */
 static cJSON *common_file_json(const char *folder)
 {
     struct stored s;

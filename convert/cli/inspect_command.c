@@ -52,11 +52,11 @@ static void set_defaults(void *options)
     f->run.max_memory = 256 << 20;
 }
 
-/* What is answered, before it is printed. */
+/* The result, before it is printed. */
 struct answer {
     struct checkpoint *c;
     const struct inspect_flags *f;
-    bool stored_only, stored; /* no model; stored tensors are what is summed up */
+    bool stored_only, stored; /* no model; the sums are of stored tensors */
     struct named_tensor *tensors;
     size_t num_tensors;
     size_t more;           /* tensors that are not listed */
@@ -197,7 +197,7 @@ static void tensor_line(struct strbuf *out, struct arena *a, const struct named_
     strbuf_add_char(out, '\n');
 }
 
-/* A table; of what moments do not exist of, with dashes. */
+/* A table; a tensor without moments has dashes. */
 static void stats_text(struct strbuf *out, const struct answer *x)
 {
     int width = 6;
@@ -261,7 +261,7 @@ static void add_member(struct strbuf *out, const char *before, const cJSON *text
     add_name(out, json_as_text(text) ? json_as_text(text) : "(not known)");
 }
 
-/* What ferry.json says; one that cannot be read is said to be there. */
+/* The content of ferry.json; a line says so if it cannot be read. */
 static void record_text(struct strbuf *out, const struct answer *x)
 {
     if (x->record_error.code)
@@ -284,7 +284,7 @@ static void format_line(struct strbuf *out, const struct checkpoint *c)
     strbuf_printf(out, "%s\n", bytes_text(sum_up(c, true).all.bytes));
 }
 
-/* What it is made of, and by whom. */
+/* Format, files, and the program that wrote them. */
 static void origin_lines(struct strbuf *out, struct checkpoint *c)
 {
     strbuf_printf(out, "family     %s\n", c->family ? c->family : "not known");
@@ -455,7 +455,7 @@ static void record_json(cJSON *o, const cJSON *record)
             cJSON_AddItemToObject(whole, i->string, cJSON_Duplicate(i, true));
 }
 
-/* What is stored beside tensors and matches, too. */
+/* Stored objects other than tensors that match, too. */
 static cJSON *entries_json(const struct answer *x)
 {
     cJSON *list = cJSON_CreateArray();
@@ -515,7 +515,7 @@ static bool matches_object(const struct answer *x)
     return false;
 }
 
-/* Users of a file want to see its tensors; of those of a folder they say which. */
+/* A file lists its tensors by default; a folder only on request. */
 static enum status find_tensors(struct answer *x, struct tensor_names *n, bool is_file,
                                 struct error *err)
 {

@@ -23,9 +23,9 @@ cJSON *config_json(const struct model_config *m);
 
 /* ---- inspect_args.c: Megatron's args ---- */
 
-/* All args of the checkpoint, sorted by name: those of the Namespace in its common state, or where
- * it has none the values of run_config.yaml, as section.name. ERR_USAGE where it has neither. The
- * caller deletes the object, whose values are what JSON has for them, else their text. */
+/* All args of the checkpoint, sorted by name: the Namespace of its common state, else the values of
+ * run_config.yaml as section.name. ERR_USAGE if it has neither. A value that JSON cannot express is
+ * a text. The caller deletes the object. */
 MUST_CHECK enum status args_json(const struct checkpoint *c, cJSON **out, struct error *err);
 void args_lines(struct strbuf *out, const cJSON *args);
 

@@ -54,7 +54,7 @@ static enum status sum_task(void *context, size_t index, unsigned worker, struct
     return st;
 }
 
-/* Ours are not published. */
+/* Locks and journals are not published. */
 static enum status list_files(struct summing *x, struct error *err)
 {
     struct name_list list;

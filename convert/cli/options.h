@@ -7,26 +7,27 @@
 #include "convert/source.h"
 #include "convert/target.h"
 
-/* What a source may need to be told. */
+/* Options of a source: what the checkpoint does not say itself. */
 struct source_flags {
     const char *hf_config, *family, *model_map;
     uint64_t ckpt_step; /* UINT64_MAX: not given */
     uint64_t true_vocab_size;
 };
 
-/* How work is done. */
+/* Resources and file handling. */
 struct run_flags {
     uint64_t threads, max_memory;
     bool no_fsync, direct_io, overwrite;
 };
 
-/* What is shown. */
+/* Options of the output. */
 struct output_flags {
     bool json, quiet, verbose;
     const char *progress;
 };
 
-/* layout_args are of struct layout_options, but for cp and dp: no file depends on these. */
+/* layout_args are the fields of struct layout_options without cp and dp, on which no file depends.
+ */
 extern const struct arg source_args[], layout_args[], run_args[], output_args[];
 enum { NUM_READ_ARGS = 3 }; /* of run_args, for commands that write nothing */
 enum {

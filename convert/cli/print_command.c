@@ -44,7 +44,7 @@ static void set_defaults(void *options)
     ((struct print_flags *)options)->source.ckpt_step = UINT64_MAX;
 }
 
-/* What is asked for: the box [start, end) of a tensor. */
+/* The requested box [start, end) of a tensor. */
 struct slice {
     unsigned num_dims;
     uint64_t start[MAX_DIMS], end[MAX_DIMS];
@@ -141,14 +141,14 @@ static enum status add_request(struct requests *x, const struct named_tensor *t,
     return OK;
 }
 
-/* Whether what is between the last brackets can be ranges, and no part of a glob. */
+/* Whether the last brackets hold ranges rather than a part of a glob. */
 static bool may_be_ranges(const char *bracket)
 {
     return bracket && bracket[1 + strspn(bracket + 1, "0123456789:,- ")] == ']' &&
            bracket[strlen(bracket) - 1] == ']';
 }
 
-/* The tensor whose name the argument is, or begins with, before its ranges; else all that it
+/* The tensor of that name, with ranges behind the name or none; else all tensors that the argument
  * matches as a glob. */
 static enum status add_argument(struct requests *x, const char *argument, struct error *err)
 {
@@ -170,7 +170,7 @@ static enum status add_argument(struct requests *x, const char *argument, struct
 
 /* ---- values ---- */
 
-/* JSON has no word for what is not finite: texts, as protobuf's JSON has them. */
+/* JSON has no NaN and infinity: they become texts, as in protobuf's JSON. */
 static void print_element(struct strbuf *out, enum dtype dtype, const void *elements, uint64_t i,
                           bool json)
 {
@@ -243,7 +243,7 @@ static enum status print_row(struct printing *p, unsigned d, uint64_t first, str
     return print_run(p, first + end - EDGE, EDGE, false, err);
 }
 
-/* What was opened is closed after a failure, too: what has been printed of an object stays one. */
+/* Closes the brackets after a failure too, so the printed JSON is well-formed. */
 static enum status print_dim(struct printing *p, unsigned d, uint64_t first, struct error *err)
 {
     const struct slice *s = p->slice;

@@ -1,5 +1,5 @@
-/* record.h - ferry.json, which lies beside what was written and says where it comes from, what was
- * done, and the digests of all tensors (ckpt/digest.h), so that they can be checked later.
+/* record.h - ferry.json, beside the written files: source, command and the digests of all tensors
+ * (ckpt/digest.h), to check the files later.
  *
  *   {"ferry": VERSION, "written": TIME, "host", "command": [...], "source": {...}, "target": {...},
  *    "lossy": [...], "files": [PATH, ...] of all that was written, "plan": fingerprint
@@ -7,7 +7,7 @@
  *    "non_finite": {NAME: COUNT}, tensors with elements that are NaN or Inf in the source,
  *    "overflowed": {NAME: COUNT}, tensors with elements that a cast made infinite,
  *    "digest": {"*": SHA-256, "optimizer.*": ...}, "tensors": {NAME: DIGEST},
- *    "source_digest": ..., "source_tensors": ...}     the last two where a cast made others of them
+ *    "source_digest": ..., "source_tensors": ...}     the last two after a cast
  *
  * It is the only file that depends on time, host and command line. */
 #ifndef FERRY_CONVERT_CLI_RECORD_H
@@ -31,14 +31,13 @@ cJSON *record_command_line(void);
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
                         struct tensor_digest *digests, size_t count);
 
-/* ERR_EXISTS where a file that the record in folder names is not there any more, or one of the plan
- * has another size. */
+/* ERR_EXISTS if a file that the folder's record names is gone, or a file of the plan has another
+ * size. */
 MUST_CHECK enum status record_check_files(const char *folder, const struct plan *p,
                                           struct error *err);
 /* Whether a folder has a record of this run, or, where run is NULL, of this plan. */
 bool record_is_of(const char *folder, const char *run, const char *plan);
-/* To the folder that holds all that was written but this file, and `later`, whose name may be NULL.
- */
+/* Writes the record into a folder where all other files are, except `later` (may be NULL). */
 MUST_CHECK enum status record_write(const struct conversion *c, const char *folder,
                                     const char *later, bool durable, struct error *err);
 /* The ferry.json of a folder, or of the iteration that a root's link leads to; *tree is NULL where

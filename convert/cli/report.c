@@ -154,7 +154,7 @@ void report_positions(struct strbuf *out, const struct model_config *m, int widt
     strbuf_add_char(out, '\n');
 }
 
-/* What does not arrive as it was, a sentence each; the number of them. */
+/* Makes a sentence of each loss of the conversion; returns how many. */
 static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[2])
 {
     size_t n = 0;
@@ -326,7 +326,7 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
         strbuf_printf(
             out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
             r->cast_elements, dtype_infos[c->target->options.dtype].name, r->changed_elements);
-    if (c->ranks.rank) return; /* rank 0 has what all have counted */
+    if (c->ranks.rank) return; /* rank 0 has the counts of all ranks */
     counts_line(out, c, REPORT_NON_FINITE, "with NaN or Inf in the source");
     counts_line(out, c, REPORT_OVERFLOWED, "with finite elements that the cast made infinite");
 }

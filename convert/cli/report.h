@@ -12,9 +12,9 @@
 
 struct conversion {
     const struct checkpoint *source;
-    const struct gaps *gaps; /* of source and target, but for what is allowed, once it is read */
+    const struct gaps *gaps;     /* of source and target; once planned, without the allowed ones */
     const struct target *target; /* NULL: no plan was made */
-    const struct target *begun;  /* the same, also where planning it has failed; NULL: it was not */
+    const struct target *begun;  /* the target even if its plan failed; NULL: no plan was tried */
     const char *destination;
     uint64_t peak_memory, max_memory;
     uint64_t disk_needed, disk_free;
@@ -22,13 +22,13 @@ struct conversion {
     const char *run;               /* of all ranks (ckpt/lock.h) */
     struct ranks ranks;
     struct publish_left left;    /* by an interrupted run */
-    const char *left_difference; /* how that differs, after "an interrupted run"; "": it does not */
-    bool discards;               /* it is discarded */
+    const char *left_difference; /* how it differs, after "an interrupted run"; "": not at all */
+    bool discards;               /* what is left is discarded */
     bool finishes;               /* all but its last files is in place */
     struct publish_replaced replaces; /* by --overwrite */
     bool has_digests;                 /* of what was read and written, in `carries` */
     struct carry_result *carries;     /* [of the plan's], when it ran */
-    double seconds;                   /* that it took, from the start of the command */
+    double seconds;                   /* since the start of the command */
 };
 
 /* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */
@@ -46,12 +46,12 @@ void report_plan_json(cJSON *object, const struct conversion *c);
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r);
 void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r);
 
-/* "NAME (3), NAME (1) and 2 more": the tensors of which a conversion has counted elements that
- * are NaN or infinite in the source, or that a cast made infinite. How many these are. */
+/* "NAME (3), NAME (1) and 2 more": tensors with elements that are NaN or infinite in the source, or
+ * that a cast made infinite. Returns the number of these tensors. */
 enum report_count { REPORT_NON_FINITE, REPORT_OVERFLOWED };
 size_t report_counts(struct strbuf *out, const struct conversion *c, enum report_count which);
-/* {NAME: COUNT} of all of them as members "non_finite" (null where digests are not taken, and they
- * are not counted) and "overflowed". */
+/* {NAME: COUNT} of all of them as members "non_finite" (null without digests, when nothing is
+ * counted) and "overflowed". */
 void report_counts_json(cJSON *object, const struct conversion *c);
 
 /* What is known of a checkpoint's model, for inspect too: parameters and their dtypes. */

@@ -24,7 +24,7 @@ struct synth_flags {
     struct run_flags run;
     struct output_flags output;
     const char *model, *model_map, *dtype;
-    struct model_config sizes; /* 0: by default */
+    struct model_config sizes; /* 0: the default */
     uint64_t seed, max_shard_size;
     bool tied, untied, sparse;
 };
@@ -178,7 +178,7 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
     c->family = model_map_family(map);
     struct layout_options one = {0};
     enum status st = make_config(f, map, &c->arena, &c->config, err);
-    if (st == ERR_CORRUPT) return err->code = ERR_USAGE; /* of sizes that flags give */
+    if (st == ERR_CORRUPT) return err->code = ERR_USAGE; /* the sizes come from options */
     TRY(st);
     params_use(c, maps, map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));

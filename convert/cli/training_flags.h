@@ -1,8 +1,7 @@
-/* training_flags.h - flags of Megatron's training scripts that may stand on a conversion's command
- * line, too: pasted.
+/* training_flags.h - flags of Megatron's training scripts, which users paste into ferry convert.
  *
- * None of them changes what is written. What says how the model is built is compared with the
- * model; of what does not change how weights are stored, a note says so. */
+ * None of them changes the output. Flags that describe the model are compared with the model. A
+ * note names the flags that have no effect. */
 #ifndef FERRY_CONVERT_CLI_TRAINING_FLAGS_H
 #define FERRY_CONVERT_CLI_TRAINING_FLAGS_H
 
@@ -16,8 +15,8 @@ struct training_flags {
 extern const struct arg training_args[];
 enum { NUM_TRAINING_ARGS = 145 };
 
-/* ERR_USAGE with both values where a flag contradicts the model, or says another dtype than weights
- * are written in: dtype, where they are cast. Prints on stderr what was accepted, unless quiet. */
+/* ERR_USAGE with both values if a flag contradicts the model or the dtype of the written weights
+ * (`dtype` if casts, else as stored). Prints the accepted flags on stderr unless quiet. */
 MUST_CHECK enum status training_flags_check(const struct training_flags *f,
                                             const struct checkpoint *c, bool casts,
                                             enum dtype dtype, bool quiet, struct error *err);

@@ -201,7 +201,7 @@ static enum status plan_hf(struct target *t, struct error *err)
     TRY(make_config(x, err));
     TRY(t->format->naming->export(&(struct naming_export){.t = t}, add_output, x, err));
     count_cut_rows(t);
-    if (t->gaps.num_missing || t->gaps.num_unexpected) return fail(err, ERR_UNSUPPORTED, "%s", "");
+    TRY(gaps_check(&t->gaps, t->source->path, err));
     TRY(check_filled(x, err));
     TRY(lay_out_shards(x, err));
     t->facts.num_target_tensors = x->out.count;

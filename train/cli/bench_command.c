@@ -45,14 +45,14 @@ static void set_defaults(void *options)
     f->repeats = 5;
 }
 
-/* All calls of one name, of all layers. */
+/* The sum of all calls with one name, over all layers. */
 struct sum {
     const char *name, *op;
     uint64_t calls;
     double seconds, flops, bytes;
 };
 
-/* "layers.3.qkv" is one of "qkv". */
+/* The name without its layer: "qkv" of "layers.3.qkv". */
 static const char *without_layer(const struct bench_row *r)
 {
     const char *dot = r->layer < 0 ? NULL : strchr(r->label + strlen("layers."), '.');
@@ -82,7 +82,7 @@ static int slowest_first(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-/* Of what the device can do at most, in percent: of bytes or of FLOPs, whichever is nearer. */
+/* Percent of the device's measured peak in bytes or in FLOPs, whichever is higher. */
 static double share(const struct bench_result *r, double seconds, double flops, double bytes)
 {
     double of_copy = bytes / seconds / r->copy_rate, of_product = flops / seconds / r->product_rate;
@@ -149,7 +149,7 @@ static void answer(const struct bench_flags *f, const char *path, const struct b
     result_set(o);
 }
 
-/* What all ranks have been told. */
+/* The arguments of the work that every rank does. */
 struct asked {
     struct bench_flags *flags;
     const char *path;

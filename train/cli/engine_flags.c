@@ -34,7 +34,7 @@ static enum collectives_way collectives_of(const struct engine_flags *e)
     return strcmp(e->collectives, "nccl") == 0 ? COLLECTIVES_DEVICE : COLLECTIVES_STAGED;
 }
 
-/* Products of sizes are numbers of ranks, and must stay such. */
+/* Keeps the product of all sizes below the largest number of ranks. */
 static enum status check_sizes(const struct compute_flags *f, struct error *err)
 {
     const struct layout_options *l = &f->engine.layout;

@@ -7,7 +7,7 @@
 #include "convert/hf/end_tokens.h"
 #include "train/loop/engine.h"
 
-/* How a model is cut and what it is computed in. */
+/* Layout, dtype and device of a computation. */
 struct engine_flags {
     struct layout_options layout; /* by layout_args; cp and dp by engine_args */
     bool sequence_parallel;
@@ -18,10 +18,10 @@ struct engine_flags {
 
 extern const struct arg engine_args[];
 enum { NUM_ENGINE_ARGS = 9 };
-/* The first of them, for commands that have --threads among others, and no --dry-run. */
+/* The first of them, without --threads and --dry-run. */
 enum { NUM_PARALLEL_ARGS = 7 };
 
-/* What a command that computes is told. */
+/* The options of a computing command. */
 struct compute_flags {
     struct source_flags source;
     struct engine_flags engine;
@@ -34,7 +34,7 @@ void compute_defaults(struct compute_flags *f);
 MUST_CHECK enum status engine_model_of(const char *path, const struct compute_flags *f,
                                        struct engine_model *out, struct error *err);
 
-/* What a command wants to know of a model before it runs. */
+/* Facts about a model that a command needs before it runs. */
 struct model_facts {
     uint64_t vocab_size;          /* without padding; 0: not known */
     uint64_t positions;           /* that it was made for; 0: not known */

@@ -29,8 +29,8 @@ static void *load_library(struct arena *a)
     return dlopen(path_join(a, folder, "../lib/ferry/libferry_engine.so"), RTLD_NOW);
 }
 
-/* OpenBLAS takes so much address space for each CPU when it is loaded, and asks for ever where it
- * gets none. */
+/* OpenBLAS reserves this much address space per CPU when it is loaded, and retries forever if the
+ * reservation fails. */
 #define CPU_ADDRESS_SPACE ((uint64_t)128 << 20)
 
 static enum status check_address_space(struct error *err)
@@ -45,8 +45,8 @@ static enum status check_address_space(struct error *err)
         (double)left / 1e9, (double)least / 1e9);
 }
 
-/* GNU OpenMP reads it when it is loaded. Its threads spin for milliseconds before they sleep, which
- * on a machine that has other work, other ranks say, is time that those do not get. */
+/* GNU OpenMP reads the variable when it is loaded. By default its threads spin for milliseconds
+ * before they sleep, and so take CPU time from other ranks on the machine. */
 static void spin_briefly(void)
 {
     if (!getenv("OMP_WAIT_POLICY")) (void)setenv("GOMP_SPINCOUNT", "20000", false);
@@ -79,7 +79,7 @@ enum status engine_run(engine_work *work, void *context, struct error *err)
     return e->leave(st, err);
 }
 
-/* What this process was told to do, and where. */
+/* A digest of the command line and the working folder. */
 static void digest_words(char text[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();

@@ -50,15 +50,15 @@ static void set_defaults(void *options)
 
 /* ---- the file ---- */
 
-/* A safetensors file that is written as its tensors come: the header gets its place in front, and
- * is filled in at the end. */
+/* A safetensors file, written tensor by tensor. Room for the header is left in front; it is written
+ * at the end. */
 struct results {
     const struct batch *batch;
     const struct compute_flags *flags;
     struct strbuf header; /* entries so far */
     struct new_file file;
     uint64_t data_bytes, header_bytes;
-    cJSON *json, *outputs; /* what --json says of the run, and of each output */
+    cJSON *json, *outputs; /* the --json result: the run, and its outputs */
     uint64_t logits_columns;
     double started;
 };
@@ -164,14 +164,14 @@ static enum status take_plan(void *context, const struct fit_memory *ranks, unsi
     return OK;
 }
 
-/* -1: not asked for. One that no model has is refused by the engine. */
+/* -1: not given. The engine refuses a layer that the model does not have. */
 static int trace_layer_of(const struct forward_flags *f)
 {
     if (f->trace_layer == UINT64_MAX) return -1;
     return f->trace_layer > INT32_MAX ? INT32_MAX : (int)f->trace_layer;
 }
 
-/* What all ranks have been told. */
+/* The arguments of the work that every rank does. */
 struct asked {
     const struct forward_flags *flags;
     const char *path;

@@ -58,9 +58,9 @@ struct texts {
     struct strbuf *lines;
     uint64_t num_sequences, steps;
     double first_seconds, last_seconds;
-    bool stream; /* one sequence, for people: as it comes */
+    bool stream; /* one sequence, as text: print each token at once */
     const struct compute_flags *flags;
-    cJSON *json; /* what --json says of the run */
+    cJSON *json; /* the --json result */
 };
 
 static enum status take_tokens(void *context, const int32_t *tokens, struct error *err)
@@ -127,7 +127,7 @@ static enum status check_flags(const struct generate_flags *f, struct error *err
     return OK;
 }
 
-/* Those that were asked for must be the model's; of a config's own, who cares. */
+/* End tokens given by the user must be in the vocabulary; those of the config need not be. */
 static enum status choose_end_tokens(const struct generate_flags *f, const char *path,
                                      struct end_tokens *out, struct error *err)
 {
@@ -151,7 +151,7 @@ static enum status choose_end_tokens(const struct generate_flags *f, const char 
     return st ? fail_in(err, "--end-id") : OK;
 }
 
-/* What was said and changes nothing. */
+/* Notes options that have no effect. */
 static void print_unused(const struct generate_flags *f)
 {
     if (f->compute.output.quiet || f->temperature > 0) return;
@@ -160,7 +160,7 @@ static void print_unused(const struct generate_flags *f)
                         "--top-k, --top-p and --seed change nothing\n");
 }
 
-/* What all ranks have been told. */
+/* The arguments of the work that every rank does. */
 struct asked {
     const struct generate_flags *flags;
     const char *path;

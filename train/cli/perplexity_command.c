@@ -46,9 +46,9 @@ static void set_defaults(void *options)
     f->max_tokens = UINT64_MAX;
 }
 
-/* The stream of all tokens in windows of seq + 1, of which the last token of one is the first of
- * the next: each token but the first of all is foretold once. What is left behind the last whole
- * window is a window of its own length. */
+/* The stream of all tokens, cut into windows of seq + 1. The last token of a window is the first of
+ * the next, so each token except the very first is predicted once. The tokens after the last whole
+ * window form a shorter one. */
 struct windows {
     const struct perplexity_flags *flags;
     const char *model;
@@ -57,7 +57,7 @@ struct windows {
     uint64_t vocab_size;                              /* of the model */
     int32_t *tokens, *ids, *targets;                  /* [seq + 1], [batch, seq], [batch, seq] */
     double sum;
-    cJSON *json; /* what --json says of the run */
+    cJSON *json; /* the --json result */
 };
 
 static enum status bad_token(const struct windows *w, uint64_t at, int32_t id, struct error *err)
@@ -70,7 +70,7 @@ static enum status bad_token(const struct windows *w, uint64_t at, int32_t id, s
                 w->flags->data, at, sequence, element, id, w->vocab_size);
 }
 
-/* `length` foretold tokens from token `first` on, as row `row` of a batch of such rows. */
+/* Puts `length` predicted tokens from token `first` on into row `row` of the batch. */
 static enum status read_window(struct windows *w, uint64_t first, uint64_t length, uint64_t row,
                                struct error *err)
 {
@@ -103,7 +103,7 @@ static enum status next_batch(void *context, uint64_t number, struct batch *b, b
     return OK;
 }
 
-/* Losses are 0 where nothing is foretold. */
+/* Losses are 0 where nothing is predicted. */
 static enum status add_losses(void *context, const struct collected *c, struct error *err)
 {
     struct windows *w = context;
@@ -136,7 +136,7 @@ static void print_result(const struct windows *w, bool json)
 
 /* ---- the command ---- */
 
-/* A prefix without its two files, and a file of that name: of something else. */
+/* A file with the name of the prefix but without .bin and .idx is no dataset. */
 static enum status open_dataset(struct windows *w, struct error *err)
 {
     const char *path = w->flags->data;
@@ -163,8 +163,7 @@ static enum status open_data(struct windows *w, struct error *err)
                 w->num_tokens, w->num_tokens == 1 ? "" : "s");
 }
 
-/* Which tokens the model has, and how long windows are where nobody says so: its positions, as far
- * as that is sensible. */
+/* The vocabulary size, and the default window length: the positions of the model, up to a limit. */
 static enum status look_at_model(struct windows *w, struct error *err)
 {
     enum { LONGEST = 2048 };

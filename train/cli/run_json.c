@@ -52,7 +52,7 @@ bool takes_plan(const struct compute_flags *f)
     return f->output.json || (f->engine.dry_run && !f->output.verbose);
 }
 
-/* A rank on a GPU takes memory of the host, too; one on the host has all in `device`. */
+/* A rank on a GPU needs host memory as well; a rank on the CPU has all memory in `device`. */
 static void print_plan(const struct fit_memory *ranks, unsigned num_ranks)
 {
     bool on_gpu = false;
@@ -73,7 +73,7 @@ static void print_plan(const struct fit_memory *ranks, unsigned num_ranks)
                on_gpu ? bytes_text(x->host) : "", bytes_text(x->parameters), bytes_text(x->passes),
                bytes_text(x->results), bytes_text(x->loading), bytes_text(x->talking));
     }
-    (void)fflush(stdout); /* before what stderr says of it */
+    (void)fflush(stdout); /* before messages on stderr */
 }
 
 void print_that_it_fits(const struct compute_flags *f)

@@ -1,20 +1,20 @@
-/* run_json.h - what commands that compute answer with --json: fields that they have in common. */
+/* run_json.h - fields that the --json results of all computing commands have. */
 #ifndef FERRY_TRAIN_CLI_RUN_JSON_H
 #define FERRY_TRAIN_CLI_RUN_JSON_H
 
 #include "common/json.h"
 #include "train/cli/engine_flags.h"
 
-/* The object, with the model, how it is cut, and what it is computed in and on. */
+/* A new object with the model's path, layout, dtype and device. */
 cJSON *run_json_new(const char *model_path, const struct compute_flags *f);
-/* Which tokens it is computed for. */
+/* Adds the shape of the tokens. */
 void run_json_add_tokens(cJSON *o, const struct batch *shape);
-/* Whether a command takes the plan of memory: for its answer, or to print it in short. Where it
- * does not (a dry run with -v) the engine prints all of it. */
+/* Whether the command receives the memory plan, for --json or for a short table. Otherwise (a dry
+ * run with -v) the engine prints it in full. */
 bool takes_plan(const struct compute_flags *f);
-/* After a dry run that did not fail. */
+/* Prints "It fits." after a dry run that succeeded. */
 void print_that_it_fits(const struct compute_flags *f);
-/* What memory each rank takes, in bytes; of a dry run that is for people it is printed. */
+/* Adds the memory of each rank in bytes; a dry run without --json prints a table of it. */
 void run_json_add_plan(cJSON *o, const struct compute_flags *f, const struct fit_memory *ranks,
                        unsigned num_ranks);
 #endif

@@ -43,7 +43,7 @@ static enum status check_mask(const int32_t *mask, uint64_t count, struct error 
     return OK;
 }
 
-/* The stretch of ones of a row goes to its beginning. */
+/* Moves the tokens under the ones of the mask to the beginning of the row. */
 static enum status take_row(struct token_ids *t, const int32_t *mask, uint64_t row,
                             struct error *err)
 {
@@ -110,7 +110,7 @@ static enum status read_ids_and_mask(struct opened *o, const struct stored_tenso
     return st;
 }
 
-/* Lengths that are all the same are none. */
+/* Drops lengths if all rows are equally long. */
 static void settle(struct token_ids *t)
 {
     bool same = true;
@@ -139,8 +139,7 @@ enum status ids_read(const char *path, struct token_ids *out, struct error *err)
     return st;
 }
 
-/* One id, or what is wrong with it. *at moves behind it and what separates it from the next, which
- * is *behind. */
+/* Reads one id. *at moves behind the id and its separator; *behind is that separator. */
 static enum status parse_id(const char *text, const char **at, int32_t *id, char *behind,
                             struct error *err)
 {
@@ -159,7 +158,7 @@ static enum status parse_id(const char *text, const char **at, int32_t *id, char
     return OK;
 }
 
-/* Rows one behind the other become rows of the longest; filler is 0. */
+/* Spreads concatenated rows to the length of the longest; padding is 0. */
 static void spread(struct token_ids *t, uint64_t count)
 {
     int32_t *rows = must_calloc(t->batch.num_sequences * t->batch.length + 1, sizeof *rows);

@@ -1,4 +1,4 @@
-/* token_ids.h - token ids that a user gives: in a file, or on the command line. */
+/* token_ids.h - reads token ids from a file or the command line. */
 #ifndef FERRY_TRAIN_CLI_TOKEN_IDS_H
 #define FERRY_TRAIN_CLI_TOKEN_IDS_H
 
@@ -12,14 +12,14 @@ struct token_ids {
 };
 
 /* Token ids from a tensor "input_ids" [sequences, length] (or [length]) of a safetensors file,
- * whole numbers of any type. Where the file has an "attention_mask" of the same shape, a row is
- * what that has ones for, which must be one stretch. */
+ * whole numbers of any type. With an "attention_mask" of the same shape, a row is the tokens where
+ * the mask is 1, which must be contiguous. */
 MUST_CHECK enum status ids_read(const char *path, struct token_ids *out, struct error *err);
 /* Token ids "1,2,3"; sequences are separated by ";". */
 MUST_CHECK enum status ids_parse(const char *text, struct token_ids *out, struct error *err);
 void ids_release(struct token_ids *t);
 
-/* ERR_UNSUPPORTED where rows are of several lengths. */
+/* ERR_UNSUPPORTED if rows differ in length. */
 MUST_CHECK enum status ids_check_one_length(const struct token_ids *t, const char *path,
                                             struct error *err);
 
