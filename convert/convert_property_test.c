@@ -4,7 +4,7 @@
 #include "ckpt/digest.h"
 #include "ckpt/testing_layout.h"
 #include "common/count.h"
-#include "convert/cli/record.h"
+#include "convert/cli/record_write.h"
 #include "convert/testing_hf.h"
 
 enum { CASES = 500, STEPS = 4, MAX_WORDS = 40 };

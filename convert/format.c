@@ -92,7 +92,7 @@ const struct format format_torch_dist = {
     .title = "Megatron",
     .has = FORMAT_LAYOUT | FORMAT_PADDING | FORMAT_ITERATIONS | FORMAT_ARGS | FORMAT_COMMON_OBJECT,
     .naming = &naming_megatron,
-    .source = &source_megatron,
+    .source = &source_torch_dist,
     .target = &target_torch_dist,
     .contents = &megatron_contents,
     .root_signs = megatron_roots,
@@ -103,7 +103,7 @@ const struct format format_torch = {
     .title = "Megatron",
     .has = FORMAT_LAYOUT | FORMAT_PADDING | FORMAT_ITERATIONS | FORMAT_ARGS,
     .naming = &naming_megatron,
-    .source = &source_megatron,
+    .source = &source_torch,
     .target = &target_torch,
     .contents = &megatron_contents,
     .root_signs = megatron_roots,
@@ -124,10 +124,10 @@ const struct format *format_find(const char *name)
     return NULL;
 }
 
-const struct format *format_of_path(const char *path)
+const struct format *format_of_path(const char *path, const struct source_options *o)
 {
     for (size_t i = COUNT(formats); i-- > 0;)
-        if (formats[i]->source->matches(path)) return formats[i];
+        if (formats[i]->source->matches(path, o)) return formats[i];
     return NULL;
 }
 

@@ -10,7 +10,7 @@
 
 #include "ckpt/publish.h"
 #include "convert/naming.h"
-#include "convert/source.h"
+#include "convert/source_kind.h"
 #include "convert/target.h"
 
 /* FIRST(name) and NEXT(name): what --to calls a format, and the row format_NAME; ALSO(word, name):
@@ -55,7 +55,7 @@ struct format {
     unsigned has;                 /* columns */
     const struct format *becomes; /* what it is converted to where nothing is said; NULL: itself */
     const struct naming *naming;  /* what its programs call tensors */
-    const struct source_kind *source; /* those who share one are told apart when it is opened */
+    const struct source_kind *source;
     const struct target_kind *target;
     const struct format_contents *contents;
     const char *const
@@ -72,8 +72,9 @@ FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)
 
 /* The format of a name, which no other word for it is; NULL: there is none. */
 const struct format *format_find(const char *name);
-/* The format that recognises what lies at a path; NULL: none does. */
-const struct format *format_of_path(const char *path);
+/* The format that recognises what lies at a path, with these options (NULL: none); NULL: no format
+ * does. */
+const struct format *format_of_path(const char *path, const struct source_options *o);
 
 /* What publishing needs to know of the format, into *o. */
 void format_tell_publishing(const struct format *f, struct publish_options *o);

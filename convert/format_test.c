@@ -50,7 +50,7 @@ static void a_folder_is_recognised_by_what_lies_in_it(void **state)
         const char *path = path_join(&a, folder, entries[i].name);
         assert_ok(folder_create(path_parent(&a, path), &err));
         assert_ok(file_write_all(path, "{}", 2, false, &err));
-        const struct format *f = format_of_path(folder);
+        const struct format *f = format_of_path(folder, NULL);
         if (!f != !entries[i].has || (f && (f->has & entries[i].has) != entries[i].has))
             fail_msg("with %s it is %s", entries[i].name, f ? f->name : "nothing");
     }

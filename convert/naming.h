@@ -8,7 +8,7 @@
 #ifndef FERRY_CONVERT_NAMING_H
 #define FERRY_CONVERT_NAMING_H
 
-#include "convert/source.h"
+#include "convert/source_kind.h"
 #include "convert/target.h"
 
 struct naming_import {

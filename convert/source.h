@@ -1,66 +1,19 @@
-/* source.h - opens any checkpoint that Ferry knows as a catalog of logical tensors; of which
- * formats, says format.h.
+/* source.h - opens any checkpoint that Ferry knows as a catalog of logical tensors. format.h lists
+ * the formats.
  *
- * Where there is no folder ORG/NAME, the model of that name is looked for in the hub's cache. */
+ * If there is no folder ORG/NAME, the model of that name is looked up in the hub's cache. */
 #ifndef FERRY_CONVERT_SOURCE_H
 #define FERRY_CONVERT_SOURCE_H
 
-#include "ckpt/checkpoint.h"
-#include "common/args.h"
-#include "convert/map/model_map.h"
+#include "convert/source_kind.h"
 
-struct source_options {
-    /* Folder, or model in the hub's cache, with a config.json that says what the checkpoint does
-     * not. */
-    const char *hf_config;
-    const char *family; /* of the model map; NULL: found out */
-    bool has_ckpt_step;
-    uint64_t ckpt_step;
-    uint64_t true_vocab_size;             /* 0: what the checkpoint or config.json says */
-    const struct arg_list *allow_missing; /* globs; NULL: none */
-    bool casts; /* parts of a fused tensor may differ in dtype: they become `dtype` */
-    enum dtype dtype;
-    bool widest; /* or one that holds them all, where the checkpoint is only looked at */
-};
-
-/* Where there is nothing at c->path, but it is the name of a model (ORG/NAME, ORG/NAME@REVISION) in
- * the cache of the Hugging Face hub: c->path becomes its snapshot, and a note says so. */
+/* If c->path does not exist but names a model (ORG/NAME, ORG/NAME@REVISION) in the cache of the
+ * Hugging Face hub, c->path becomes the model's snapshot, with a note. */
 void source_find_in_hub_cache(struct checkpoint *c);
 
 /* Missing and unexpected tensors are listed as gaps and are no failure here. */
 MUST_CHECK enum status source_open(struct checkpoint *c, const char *path,
                                    const struct source_options *o, const struct model_maps *maps,
                                    struct error *err);
-
-/* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name). */
-MUST_CHECK enum status source_check_beyond(const struct checkpoint *c, struct error *err);
-
-/* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
- * element that differs (0 where dtype or shape do). Reads both. */
-MUST_CHECK enum status source_same_stored(const struct checkpoint *c, const struct stored_tensor *a,
-                                          const struct stored_tensor *b, bool *same, uint64_t *at,
-                                          struct error *err);
-
-/* Whether one of the globs matches the name. */
-bool globs_match(const struct arg_list *globs, const char *name);
-
-/* One way to read checkpoints; open sets the format. */
-struct source_kind {
-    bool (*matches)(const char *path);
-    enum status (*open)(struct checkpoint *c, const struct source_options *o,
-                        const struct model_maps *maps, struct error *err);
-};
-extern const struct source_kind source_hf, source_megatron;
-
-/* Reads FOLDER/config.json; the caller frees the tree. */
-MUST_CHECK enum status hf_config_read(const char *folder, cJSON **tree, struct error *err);
-
-/* The model map for a config.json: of --model where that is given, else by its model_type. */
-MUST_CHECK enum status source_choose_map(const struct source_options *o,
-                                         const struct model_maps *maps, const cJSON *hf_config,
-                                         const struct model_map **map, struct error *err);
-/* --true-vocab-size must not contradict the file that says vocab_size (0: it does not). */
-MUST_CHECK enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
-                                          const char *file, struct error *err);
 
 #endif

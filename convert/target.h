@@ -6,7 +6,6 @@
 #include "ckpt/plan.h"
 #include "ckpt/publish.h"
 #include "common/args.h"
-#include "common/sha256.h"
 #include "convert/map/model_map.h"
 
 struct target_options {
@@ -101,22 +100,5 @@ MUST_CHECK enum status target_fill(struct target *t, const struct own_output *ow
 bool is_parameter(const struct tensor *x);
 /* The dtype that tensor x gets. */
 enum dtype target_dtype(const struct target *t, const struct tensor *x);
-
-/* The key under which a config.json says its dtype ("torch_dtype" of old, "dtype" since
- * transformers 4.56; a fresh one gets the old, which both read), set to this one. */
-void hf_config_set_dtype(cJSON *config, enum dtype dtype);
-/* FROM/config.json with another dtype, to the file `to`. */
-MUST_CHECK enum status write_config_of_dtype(const char *from, const char *to, enum dtype dtype,
-                                             bool durable, struct error *err);
-
-/* Whether a file of this name travels with a model: see copy_companions. */
-/* Makes a fingerprint one of the files that travel with the model, too: their names, sizes and
- * times. folder may be NULL: none do. */
-void companions_fingerprint(const char *folder, char fingerprint[SHA256_TEXT]);
-bool is_companion(const char *name);
-/* Copies config.json and what travels with it (*.json *.model *.txt *.jinja *.py, LICENSE, README*,
- * no folders, no weights and no index of weights) from a Hugging Face folder. */
-MUST_CHECK enum status copy_companions(const char *from, const char *to, bool durable,
-                                       struct error *err);
 
 #endif

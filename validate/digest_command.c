@@ -24,7 +24,7 @@
 #include "common/memory.h"
 #include "common/result.h"
 #include "convert/cli/options.h"
-#include "convert/cli/record.h"
+#include "convert/cli/record_write.h"
 #include "convert/config_difference.h"
 #include "convert/open.h"
 #include "validate/compare/optimizer.h"

@@ -8,8 +8,9 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/map.h"
-#include "convert/cli/record.h"
+#include "convert/companions.h"
 #include "convert/format.h"
+#include "convert/record.h"
 
 enum { INDEX_CAP = 1 << 30, MOST_NAMED = 5 };
 

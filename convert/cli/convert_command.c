@@ -20,9 +20,10 @@
 #include "convert/cli/convert_commands.h"
 #include "convert/cli/integrity.h"
 #include "convert/cli/options.h"
-#include "convert/cli/record.h"
+#include "convert/cli/record_write.h"
 #include "convert/cli/training_flags.h"
 #include "convert/cli/verify_written.h"
+#include "convert/companions.h"
 #include "convert/format.h"
 #include "convert/megatron/megatron_args.h"
 

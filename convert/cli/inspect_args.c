@@ -10,7 +10,7 @@
 #include "convert/cli/inspect_internal.h"
 #include "formats/torch.h"
 
-enum { YAML_CAP = 16 << 20, MOST_VALUE_BYTES = 4096 };
+enum { MOST_VALUE_BYTES = 4096 };
 
 /* ---- of the Namespace ---- */
 
@@ -93,7 +93,7 @@ static enum status run_config_json(const struct checkpoint *c, cJSON **out, stru
     const char *path = path_join(&a, c->folder ? c->folder : c->path, "run_config.yaml");
     enum status st =
         path_exists(path)
-            ? yaml_read_file(path, YAML_CAP, &tree, err)
+            ? yaml_read_file(path, CONFIG_FILE_CAP, &tree, err)
             : fail(err, ERR_USAGE, "%s: --args: it has neither Megatron's args nor run_config.yaml",
                    c->path);
     *out = cJSON_CreateObject();

@@ -15,7 +15,7 @@
 #include "convert/cli/convert_commands.h"
 #include "convert/cli/inspect_internal.h"
 #include "convert/cli/options.h"
-#include "convert/cli/record.h"
+#include "convert/cli/record_write.h"
 #include "convert/format.h"
 #include "convert/tensor_names.h"
 

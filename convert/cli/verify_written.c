@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "convert/cli/record.h"
+#include "convert/cli/record_write.h"
 
 static void digest_text(struct strbuf *out, const struct tensor_digest *d)
 {

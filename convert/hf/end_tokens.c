@@ -3,8 +3,7 @@
 #include "common/arena.h"
 #include "common/file.h"
 #include "common/json.h"
-
-enum { CONFIG_CAP = 16 << 20 };
+#include "convert/source_kind.h"
 
 static enum status add(struct end_tokens *out, const cJSON *item, const char *path,
                        struct error *err)
@@ -37,7 +36,7 @@ static enum status read_file(struct end_tokens *out, struct arena *a, const char
     cJSON *tree;
     const char *path = path_join(a, folder, name);
     if (!path_exists(path)) return OK;
-    TRY(json_read_file(path, CONFIG_CAP, JSON_NAN, &tree, err));
+    TRY(json_read_file(path, CONFIG_FILE_CAP, JSON_NAN, &tree, err));
     enum status st = add_all(out, tree, path, err);
     if (!st && !out->count) st = add_all(out, json_get(tree, "text_config"), path, err);
     if (!st && out->count) out->from = name;

@@ -5,12 +5,11 @@
 #include "common/json.h"
 #include "convert/foreign.h"
 #include "convert/format.h"
+#include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "convert/naming.h"
 #include "formats/hf_folder.h"
-
-enum { CONFIG_CAP = 16 << 20 };
 
 struct opening {
     struct checkpoint *c;
@@ -18,21 +17,6 @@ struct opening {
     const struct model_map *map;
     bool quantised; /* by config.json */
 };
-
-enum status hf_config_read(const char *folder, cJSON **tree, struct error *err)
-{
-    struct arena a;
-    arena_init(&a);
-    const char *path = path_join(&a, folder, "config.json");
-    enum status st = path_exists(path) ? json_read_file(path, CONFIG_CAP, JSON_NAN, tree, err)
-                                       : fail(err, ERR_IO, "%s: no config.json", folder);
-    if (!st && !cJSON_IsObject(*tree)) {
-        st = fail(err, ERR_CORRUPT, "%s: not a JSON object", path);
-        cJSON_Delete(*tree);
-    }
-    arena_release(&a);
-    return st;
-}
 
 /* Quantised weights are stored under other names, in other shapes and dtypes than a map's. */
 static void note_quantised(struct opening *x, const cJSON *config)
@@ -108,8 +92,9 @@ static enum status read_config(struct opening *x, const char *folder, const stru
 }
 
 /* config.json is in many folders: without weights beside it another program's mark counts. */
-static bool matches_hf(const char *path)
+static bool matches_hf(const char *path, const struct source_options *o)
 {
+    (void)o;
     struct arena a;
     arena_init(&a);
     const char *folder = hf_folder_resolve(&a, path);
@@ -123,7 +108,6 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
                            const struct model_maps *maps, struct error *err)
 {
     struct opening x = {.c = c, .o = o};
-    c->format = &format_hf;
     c->folder = hf_folder_resolve(&c->arena, c->path);
     c->hf_folder = o->hf_config ? o->hf_config : c->folder;
     if (o->has_ckpt_step)

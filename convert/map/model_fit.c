@@ -7,6 +7,7 @@
 #include "common/count.h"
 #include "common/text.h"
 #include "convert/map/model_map_internal.h"
+#include "convert/map/params.h"
 
 /* ---- which fields a map can say ---- */
 
@@ -196,6 +197,16 @@ const char *model_fit_nearest(const struct model_maps *m, const struct model_con
         strbuf_release(&d.fields);
     }
     return nearest;
+}
+
+enum status model_fit_params(const struct model_config *c, struct arena *a,
+                             const struct param_table **out, struct error *err)
+{
+    struct model_maps maps;
+    enum status st = model_maps_load(&maps, NULL, err);
+    if (!st) st = params_make(model_fit(&maps, c), c, a, out, err);
+    model_maps_release(&maps);
+    return st;
 }
 
 /* ---- by tensors ---- */

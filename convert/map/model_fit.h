@@ -11,6 +11,7 @@
 #ifndef FERRY_CONVERT_MAP_MODEL_FIT_H
 #define FERRY_CONVERT_MAP_MODEL_FIT_H
 
+#include "ckpt/param.h"
 #include "convert/map/model_map.h"
 
 /* The map that fits; NULL where none does, or two fit equally well. */
@@ -20,6 +21,11 @@ const struct model_map *model_fit(const struct model_maps *m, const struct model
  * "qwen3, but for num_experts 8". In arena a; NULL where there are no maps. */
 const char *model_fit_nearest(const struct model_maps *m, const struct model_config *c,
                               struct arena *a);
+
+/* The parameters of the built-in map that fits c, or those of Megatron's GPT model alone. In arena
+ * a. */
+MUST_CHECK enum status model_fit_params(const struct model_config *c, struct arena *a,
+                                        const struct param_table **out, struct error *err);
 
 /* Of a config.json whose model_type no map has, and the tensors beside it. */
 struct hf_shapes {

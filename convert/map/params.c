@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "common/count.h"
-#include "convert/map/model_fit.h"
 #include "convert/map/params_internal.h"
 
 /* ---- expressions ---- */
@@ -160,16 +159,6 @@ enum status params_make(const struct model_map *map, const struct model_config *
     if (!map) return make_megatron(c, a, out, err);
     *out = param_table_of(copy_rows(a, map->params), c, a);
     return OK;
-}
-
-enum status params_for(const struct model_config *c, struct arena *a,
-                       const struct param_table **out, struct error *err)
-{
-    struct model_maps maps;
-    enum status st = model_maps_load(&maps, NULL, err);
-    if (!st) st = params_make(model_fit(&maps, c), c, a, out, err);
-    model_maps_release(&maps);
-    return st;
 }
 
 enum status params_again(const struct param_table *t, const struct model_config *c, struct arena *a,

@@ -15,9 +15,6 @@
 MUST_CHECK enum status params_make(const struct model_map *map, const struct model_config *c,
                                    struct arena *a, const struct param_table **out,
                                    struct error *err);
-/* Those of the built-in map that fits c (model_fit.h), or Megatron's alone. */
-MUST_CHECK enum status params_for(const struct model_config *c, struct arena *a,
-                                  const struct param_table **out, struct error *err);
 /* The rows of another table, for config c. */
 MUST_CHECK enum status params_again(const struct param_table *t, const struct model_config *c,
                                     struct arena *a, const struct param_table **out,

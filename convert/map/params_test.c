@@ -1,3 +1,4 @@
+#include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 
 #include <glob.h>
@@ -191,7 +192,7 @@ static void shapes_are_those_of_the_maps_of_all_golden_models(void **state)
         assert_ok(params_make(map, &c, &scratch, &x.params, &err));
         assert_ok(model_map_expand(map, &c, NULL, same_shape, &x, &err));
         assert_true(x.compared > 10);
-        assert_ok(params_for(&c, &scratch, &x.params, &err));
+        assert_ok(model_fit_params(&c, &scratch, &x.params, &err));
         assert_ok(model_map_expand(map, &c, NULL, same_shape, &x, &err));
     }
     globfree(&files);

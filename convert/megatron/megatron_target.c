@@ -1,5 +1,4 @@
 #include "convert/megatron/megatron_target.h"
-#include "convert/cli/record.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,12 +11,14 @@
 #include "common/json.h"
 #include "common/memory.h"
 #include "common/yaml.h"
+#include "convert/companions.h"
 #include "convert/config_difference.h"
 #include "convert/format.h"
-#include "convert/megatron/megatron_source.h"
+#include "convert/hf_config.h"
+#include "convert/record.h"
 #include "formats/torch.h"
 
-enum { DEFAULT_DIVISIBLE_BY = 128, MOST_MULTIPLE = 1 << 30, SMALL_FILE_CAP = 16 << 20 };
+enum { DEFAULT_DIVISIBLE_BY = 128, MOST_MULTIPLE = 1 << 30 };
 
 static bool has_args(const struct checkpoint *c)
 {
@@ -425,7 +426,7 @@ static enum status train_state_bytes(struct target *t, struct strbuf *out, struc
     const char *own = path_join(a, t->source->folder, "train_state.pt");
     if (t->options.has_iteration || !has_args(t->source) || !path_exists(own))
         return make_train_state(t, out, err);
-    return file_read_all(own, SMALL_FILE_CAP, out, err);
+    return file_read_all(own, CONFIG_FILE_CAP, out, err);
 }
 
 static enum status write_run_config(struct target *t, const char *path, struct error *err)
@@ -436,7 +437,7 @@ static enum status write_run_config(struct target *t, const char *path, struct e
     const char *own = path_join(a, t->source->folder, "run_config.yaml");
     cJSON *tree;
     if (has_args(t->source) && path_exists(own)) {
-        TRY(yaml_read_file(own, SMALL_FILE_CAP, &tree, err));
+        TRY(yaml_read_file(own, CONFIG_FILE_CAP, &tree, err));
         run_config_update(tree, &facts);
     } else {
         tree = run_config_make(&facts);
@@ -456,7 +457,7 @@ static enum status write_hf_folder(struct target *t, const char *folder, struct 
     if (!from) return OK;
     TRY(folder_create(folder, err));
     if (t->options.casts)
-        TRY(write_config_of_dtype(from, path_join(a, folder, "config.json"), t->options.dtype,
+        TRY(hf_config_write_dtype(from, path_join(a, folder, "config.json"), t->options.dtype,
                                   t->options.durable, err));
     return copy_companions(from, folder, t->options.durable, err);
 }

@@ -1,14 +1,13 @@
 /* naming_megatron.c - keys of Megatron-Core: a stack of layers and experts is taken apart, rows
  * past the true vocabulary are cut off. */
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "common/checked.h"
 #include "common/count.h"
 #include "convert/megatron/megatron_names.h"
-#include "convert/megatron/megatron_source.h"
 #include "convert/megatron/megatron_target.h"
+#include "convert/megatron/own_stack.h"
 #include "convert/naming.h"
 
 struct importing {
@@ -16,86 +15,6 @@ struct importing {
     const struct naming_import *in;
     bool *moe; /* [layers] */
 };
-
-/* An own tensor that is a parameter, or a stack of them. */
-struct stack {
-    const struct own_tensor *own;
-    struct dist_key key;
-    unsigned lead;            /* axes before the parameter's own */
-    uint64_t layers, experts; /* of the stack, 1 where it has no such axis */
-    const uint64_t *shape;    /* of one parameter */
-    unsigned num_dims;
-    uint64_t numel;
-};
-
-/* For messages: of an own tensor that ranks have cut, what the first of them holds. */
-static const char *stored_name(const struct checkpoint *c, const struct own_tensor *own)
-{
-    return c->catalog.stored.tensors[own->parts[0]->stored].name;
-}
-
-static bool is_state(const char *name)
-{
-    static const char *const states[] = {"rng_state*", "rerun_state*", "*_extra_state",
-                                         "common_state*", "modelopt*"};
-    for (size_t i = 0; i < COUNT(states); i++)
-        if (fnmatch(states[i], name, 0) == 0) return true;
-    return dist_key_is_optimizer(name);
-}
-
-static bool is_parameter_of_model(const struct own_tensor *own)
-{
-    return !own->state && !is_state(own->name);
-}
-
-/* Members that have no elements cost a file nothing. */
-static enum status check_members(const struct stack *k, const char *name, struct error *err)
-{
-    enum { MOST_EMPTY_MEMBERS = 4096 };
-    uint64_t members;
-    if (!mul_u64(k->layers, k->experts, &members)) members = UINT64_MAX;
-    if (k->numel || members <= MOST_EMPTY_MEMBERS) return OK;
-    return fail(err, ERR_CORRUPT,
-                "%s: a stack of %" PRIu64 " layers and %" PRIu64 " experts without any elements",
-                name, k->layers, k->experts);
-}
-
-static enum status make_stack(struct checkpoint *c, const struct own_tensor *own, struct stack *out,
-                              struct error *err)
-{
-    *out = (struct stack){.own = own,
-                          .key = dist_key_parse(&c->arena, own->name),
-                          .layers = 1,
-                          .experts = 1,
-                          .numel = 1};
-    out->lead = out->key.stacked_layers + out->key.stacked_experts;
-    if (own->num_dims < out->lead)
-        return fail(err, ERR_CORRUPT,
-                    "%s: %u dimensions, and %u of them should count layers and experts",
-                    stored_name(c, own), own->num_dims, out->lead);
-    if (out->key.stacked_layers) out->layers = own->shape[0];
-    if (out->key.stacked_experts) out->experts = own->shape[out->lead - 1];
-    out->shape = own->shape + out->lead;
-    out->num_dims = own->num_dims - out->lead;
-    for (unsigned d = 0; d < out->num_dims; d++)
-        out->numel *= out->shape[d];
-    return check_members(out, stored_name(c, own), err);
-}
-
-enum status evidence_add_keys(struct checkpoint *c, struct megatron_evidence *e, struct error *err)
-{
-    struct stack k;
-    for (size_t i = 0; i < c->catalog.num_own; i++) {
-        if (!is_parameter_of_model(&c->catalog.own[i])) continue;
-        TRY(make_stack(c, &c->catalog.own[i], &k, err));
-        uint64_t layers = k.key.stacked_layers ? k.layers : k.key.layer + 1;
-        uint64_t experts = k.key.stacked_experts ? k.experts : k.key.expert + 1;
-        if (k.key.in_layers) e->num_layers = max_u64(e->num_layers, layers);
-        if (k.key.of_expert) e->experts = max_u64(e->experts, experts);
-        evidence_add(e, k.key.rest, k.key.of_expert, k.key.half, k.num_dims, k.shape);
-    }
-    return OK;
-}
 
 /* Which layers have a router, where each names its own. */
 static void find_moe_layers(struct importing *x)
@@ -150,10 +69,11 @@ static enum status check_own(const struct importing *x, const struct own_tensor 
                              unsigned num_dims, struct error *err)
 {
     if (num_dims > MAX_AXES)
-        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", stored_name(x->c, own), num_dims);
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", own_stored_name(x->c, own),
+                    num_dims);
     if (dtype_is_float(own->dtype)) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64",
-                stored_name(x->c, own), dtype_infos[own->dtype].name);
+                own_stored_name(x->c, own), dtype_infos[own->dtype].name);
 }
 
 /* Adds a part of a logical tensor: part.a flat in the logical tensor of `shape`, part.b flat in
@@ -175,7 +95,7 @@ static enum status add_logical(struct importing *x, const char *logical, unsigne
     if (vocab > shape[0])
         return fail(err, ERR_UNSUPPORTED,
                     "%s has %" PRIu64 " rows; by %s the vocabulary has %" PRIu64,
-                    stored_name(c, own), shape[0],
+                    own_stored_name(c, own), shape[0],
                     x->in->o->true_vocab_size ? "--true-vocab-size"
                     : c->hf_folder            ? "config.json"
                                               : "run_config.yaml",
@@ -188,7 +108,7 @@ static enum status add_logical(struct importing *x, const char *logical, unsigne
 
 /* One parameter of a stack. A gated fc1 in halves (_w, _v) is the first or second half of its rows.
  */
-static enum status add_member(struct importing *x, const struct stack *k, const char *prefix,
+static enum status add_member(struct importing *x, const struct own_stack *k, const char *prefix,
                               uint64_t layer, uint64_t expert, uint64_t index, struct error *err)
 {
     struct arena *a = &x->c->arena;
@@ -208,26 +128,27 @@ static enum status add_member(struct importing *x, const struct stack *k, const 
 
 /* ---- stacks ---- */
 
-static enum status check_stack(const struct checkpoint *c, const struct stack *k, struct error *err)
+static enum status check_stack(const struct checkpoint *c, const struct own_stack *k,
+                               struct error *err)
 {
     uint64_t layers = c->config.num_layers, known = c->config.num_experts;
     uint64_t experts = k->key.stacked_experts ? k->experts : k->key.expert + 1;
     bool fits = k->key.stacked_experts ? experts == known : experts <= known;
     if (k->key.stacked_layers && k->layers != layers)
         return fail(err, ERR_UNSUPPORTED, "%s stacks %" PRIu64 " layers; the model has %" PRIu64,
-                    stored_name(c, k->own), k->layers, layers);
+                    own_stored_name(c, k->own), k->layers, layers);
     if (!k->key.of_expert || fits) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s holds %" PRIu64 " experts; by its args or config.json the model has %" PRIu64,
-                stored_name(c, k->own), experts, known);
+                own_stored_name(c, k->own), experts, known);
 }
 
-static enum status add_stack(struct importing *x, const struct stack *k, const char *prefix,
+static enum status add_stack(struct importing *x, const struct own_stack *k, const char *prefix,
                              struct error *err)
 {
     struct checkpoint *c = x->c;
     if (k->key.in_layers && !k->key.stacked_layers && k->key.layer >= c->config.num_layers) {
-        gaps_add_unexpected(&c->gaps, &c->arena, stored_name(c, k->own));
+        gaps_add_unexpected(&c->gaps, &c->arena, own_stored_name(c, k->own));
         return OK;
     }
     TRY(check_stack(c, k, err));
@@ -244,13 +165,13 @@ static enum status add_parameter(struct importing *x, const struct own_tensor *o
                                  struct error *err)
 {
     struct checkpoint *c = x->c;
-    struct stack k;
+    struct own_stack k;
     struct param p;
-    TRY(make_stack(c, own, &k, err));
+    TRY(own_stack_make(c, own, &k, err));
     const char *first =
         dist_key_logical(&c->arena, c->params, &k.key, k.key.layer, k.key.expert, false);
     if (param_find(c->params, first, &p)) return add_stack(x, &k, "", err);
-    gaps_add_unexpected(&c->gaps, &c->arena, stored_name(c, own));
+    gaps_add_unexpected(&c->gaps, &c->arena, own_stored_name(c, own));
     return OK;
 }
 
@@ -279,19 +200,20 @@ static enum status add_state(struct importing *x, const struct own_tensor *own, 
 {
     struct checkpoint *c = x->c;
     struct arena *a = &c->arena;
-    struct stack k;
+    struct own_stack k;
     const char *prefix = prefix_of(own->state), **unread = &c->training.optimizer.unread;
     const struct own_tensor *parameter = catalog_find_own(&c->catalog, own->name, NULL);
     if (prefix && parameter && parameter->num_dims == own->num_dims &&
         memcmp(parameter->shape, own->shape, own->num_dims * sizeof *own->shape) == 0) {
-        TRY(make_stack(c, own, &k, err));
+        TRY(own_stack_make(c, own, &k, err));
         return add_stack(x, &k, prefix, err);
     }
     if (*unread) return OK;
     if (!prefix)
-        *unread = arena_printf(a, "%s is the state of an unknown parameter", stored_name(c, own));
+        *unread =
+            arena_printf(a, "%s is the state of an unknown parameter", own_stored_name(c, own));
     else
-        *unread = arena_printf(a, "%s is %s and its parameter is %s", stored_name(c, own),
+        *unread = arena_printf(a, "%s is %s and its parameter is %s", own_stored_name(c, own),
                                shape_text(a, own->num_dims, own->shape),
                                parameter ? shape_text(a, parameter->num_dims, parameter->shape)
                                          : "not there");
@@ -306,12 +228,12 @@ static enum status import_megatron(const struct naming_import *in, struct error 
     const struct catalog *all = &in->c->catalog;
     find_moe_layers(&x);
     for (size_t i = 0; i < all->num_own; i++)
-        if (is_parameter_of_model(&all->own[i])) TRY(add_parameter(&x, &all->own[i], err));
+        if (own_is_parameter(&all->own[i])) TRY(add_parameter(&x, &all->own[i], err));
     for (size_t i = 0; i < all->num_own; i++)
         if (all->own[i].state || dist_key_is_optimizer(all->own[i].name))
             TRY(add_state(&x, &all->own[i], err));
     for (size_t i = 0; i < all->stored.num_objects; i++)
-        in->c->num_ignored += is_state(all->stored.objects[i].name);
+        in->c->num_ignored += own_name_is_state(all->stored.objects[i].name);
     return OK;
 }
 

@@ -17,6 +17,7 @@
 
 #include "common/checked.h"
 #include "common/count.h"
+#include "convert/megatron/describe.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_source.h"
@@ -671,10 +672,25 @@ static enum status open_all(struct legacy *x, struct error *err)
     return compare_copies(x, err);
 }
 
-enum status megatron_open_torch(struct megatron_source *m, struct error *err)
+static enum status read_torch(struct megatron_source *m, struct error *err)
 {
     struct legacy x = {.m = m};
     enum status st = open_all(&x, err);
     map_release(&x.seen);
     return st;
 }
+
+static bool matches_torch(const char *path, const struct source_options *o)
+{
+    bool is_dist;
+    return megatron_iteration_is_dist(path, o, &is_dist) && !is_dist;
+}
+
+static enum status open_torch(struct checkpoint *c, const struct source_options *o,
+                              const struct model_maps *maps, struct error *err)
+{
+    struct megatron_source m = {.c = c, .o = o, .maps = maps};
+    return megatron_open(&m, read_torch, err);
+}
+
+const struct source_kind source_torch = {matches_torch, open_torch};

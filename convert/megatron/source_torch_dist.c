@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "convert/megatron/describe.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_source.h"
 #include "formats/dcp.h"
@@ -96,7 +97,7 @@ static enum status own_key(struct checkpoint *c, const struct stored_tensor *s, 
     return catalog_own_stored(&c->catalog, dot + 1, state, s, err);
 }
 
-enum status megatron_open_torch_dist(struct megatron_source *m, struct error *err)
+static enum status read_torch_dist(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
     struct megatron_evidence evidence = {0};
@@ -110,3 +111,18 @@ enum status megatron_open_torch_dist(struct megatron_source *m, struct error *er
     note_optimizer(c);
     return megatron_import(m, err);
 }
+
+static bool matches_torch_dist(const char *path, const struct source_options *o)
+{
+    bool is_dist;
+    return megatron_iteration_is_dist(path, o, &is_dist) && is_dist;
+}
+
+static enum status open_torch_dist(struct checkpoint *c, const struct source_options *o,
+                                   const struct model_maps *maps, struct error *err)
+{
+    struct megatron_source m = {.c = c, .o = o, .maps = maps};
+    return megatron_open(&m, read_torch_dist, err);
+}
+
+const struct source_kind source_torch_dist = {matches_torch_dist, open_torch_dist};

@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/bind.h"
@@ -56,7 +57,7 @@ static enum status begin(struct model *m, const struct checkpoint *c, const stru
     parameters_init(&m->parameters, o->elem);
     m->config = config_of(c, o);
     TRY(c && c->params ? params_again(c->params, &m->config, &m->arena, &m->params, err)
-                       : params_for(&m->config, &m->arena, &m->params, err));
+                       : model_fit_params(&m->config, &m->arena, &m->params, err));
     if (!m->config.num_experts && (sizes->ep > 1 || sizes->etp != sizes->tp))
         return fail(err, ERR_UNSUPPORTED, "EP%u ETP%u: the model has no experts", sizes->ep,
                     sizes->etp);

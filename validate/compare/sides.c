@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "common/numbers.h"
 #include "convert/format.h"
+#include "convert/hf_config.h"
 #include "convert/open.h"
 #include "formats/hf_folder.h"
 #include "validate/compare/optimizer.h"
@@ -38,7 +39,7 @@ static bool has_own_config(const char *path)
 
 static bool has_no_iterations(const char *path)
 {
-    const struct format *format = format_of_path(path);
+    const struct format *format = format_of_path(path, NULL);
     return format && !(format->has & FORMAT_ITERATIONS);
 }
 
@@ -47,7 +48,7 @@ static struct source_options options_for(const char *path, const struct source_o
                                          uint64_t vocab_size)
 {
     struct source_options out = *o;
-    const struct format *format = format_of_path(path);
+    const struct format *format = format_of_path(path, NULL);
     if (format && format->has & FORMAT_CONFIG_JSON && has_own_config(path)) out.hf_config = NULL;
     if (has_no_iterations(path)) out.has_ckpt_step = false;
     if (vocab_size) out.true_vocab_size = vocab_size;

@@ -1,0 +1,26 @@
+/* record_write.h - writes ferry.json (convert/record.h) after a conversion. */
+#ifndef FERRY_CONVERT_CLI_RECORD_WRITE_H
+#define FERRY_CONVERT_CLI_RECORD_WRITE_H
+
+#include <cjson/cJSON.h>
+
+#include "ckpt/digest.h"
+#include "convert/cli/report.h"
+#include "convert/record.h"
+
+/* Digests of what a plan wrote (or read), when it ran with these results. In arena a. */
+void record_digests(const struct plan *p, const struct carry_result *results, bool written,
+                    struct arena *a, struct tensor_digest **out, size_t *count);
+
+/* The words of the command line. */
+cJSON *record_command_line(void);
+
+/* Members whole_name and tensors_name of an object; sorts digests. */
+void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
+                        struct tensor_digest *digests, size_t count);
+
+/* To the folder that holds all that was written but this file, and `later`, whose name may be NULL.
+ */
+MUST_CHECK enum status record_write(const struct conversion *c, const char *folder,
+                                    const char *later, bool durable, struct error *err);
+#endif

@@ -1,0 +1,263 @@
+#include "convert/megatron/describe.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/json.h"
+#include "common/yaml.h"
+#include "convert/config_difference.h"
+#include "convert/hf_config.h"
+#include "convert/map/model_fit.h"
+#include "convert/map/params.h"
+#include "convert/megatron/megatron_args.h"
+
+enum { MOST_HEADS = 1 << 20 };
+
+/* ---- args and run_config.yaml ---- */
+
+/* Takes from run_config.yaml what args have no words for, where it says what they do. */
+static void add_unsaid(struct checkpoint *c, const struct model_config *more)
+{
+    const struct checkpoint args = {.config = c->config, .config_origin = CONFIG_OF_ARGS},
+                            yaml = {.config = *more, .config_origin = CONFIG_OF_JSON};
+    struct config_difference *d;
+    size_t n = config_differences(&args, &yaml, &c->arena, &d);
+    for (size_t i = 0; i < n; i++) {
+        if (d[i].effect == EFFECT_COMPUTES)
+            checkpoint_note(
+                c, "%s is %s in the checkpoint's args, which are used, %s in run_config.yaml",
+                d[i].field, d[i].values[0], d[i].values[1]);
+        if (d[i].effect == EFFECT_UNSAID) model_config_take(&c->config, more, d[i].field);
+    }
+}
+
+/* *model: the tree's `model`, NULL where there is none; the caller frees the tree. */
+static enum status read_run_config(const struct checkpoint *c, cJSON **tree, const cJSON **model,
+                                   struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *path = path_join(&a, c->folder, "run_config.yaml");
+    enum status st = path_exists(path) ? yaml_read_file(path, CONFIG_FILE_CAP, tree, err) : OK;
+    arena_release(&a);
+    *model = json_get(*tree, "model");
+    if (!cJSON_IsObject(*model)) *model = NULL;
+    return st;
+}
+
+/* What Megatron-Bridge keeps in place of args. */
+static void use_run_config(struct megatron_source *m, const cJSON *model)
+{
+    struct checkpoint *c = m->c;
+    const char *impl = json_as_text(json_get(model, "transformer_impl"));
+    model_config_from_run_config(model, &c->arena, &c->config);
+    layout_options_from_run_config(model, &c->arena, &m->written_layout);
+    m->moe_layers_known = json_get(model, "moe_layer_freq") != NULL;
+    c->transformer_engine_names = !impl || strcmp(impl, "local");
+    c->beyond = run_config_beyond_hf(model, &c->arena);
+}
+
+static void use_args(struct megatron_source *m, const struct value *args, const cJSON *model)
+{
+    struct checkpoint *c = m->c;
+    const char *impl = value_as_text(value_get(args, "transformer_impl"));
+    struct model_config more = {.rotary_percent = 1};
+    model_config_from_args(args, &c->arena, &c->config);
+    layout_options_from_args(args, &c->arena, &m->written_layout);
+    m->moe_layers_known = value_get(args, "moe_layer_freq") != NULL;
+    c->transformer_engine_names = !impl || strcmp(impl, "local");
+    c->beyond = args_beyond_hf(args, &c->arena);
+    if (!model) return;
+    model_config_from_run_config(model, &c->arena, &more);
+    add_unsaid(c, &more);
+    if (!c->beyond) c->beyond = run_config_beyond_hf(model, &c->arena);
+}
+
+/* args of the common state, and run_config.yaml, which may say more or stand in their place. */
+static enum status read_args(struct megatron_source *m, struct error *err)
+{
+    struct checkpoint *c = m->c;
+    const struct value *args = value_get(c->training.common, "args");
+    bool found = args && args->kind == VALUE_OBJECT;
+    const cJSON *model;
+    cJSON *tree = NULL;
+    int64_t iteration;
+    TRY(read_run_config(c, &tree, &model, err));
+    if (found)
+        use_args(m, args, model);
+    else if (model)
+        use_run_config(m, model);
+    cJSON_Delete(tree);
+    c->config_origin = found || model ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
+    if (c->config_origin == CONFIG_OF_TENSORS)
+        checkpoint_note(
+            c, "%s: neither args nor run_config.yaml: the model is inferred from its tensors",
+            c->folder);
+    if (c->training.iteration < 0 &&
+        value_as_int(value_get(c->training.common, "iteration"), &iteration))
+        c->training.iteration = iteration;
+    return OK;
+}
+
+/* ---- config.json ---- */
+
+static enum status compare_sizes(const struct model_config *args, const struct model_config *hf,
+                                 const char *folder, struct error *err)
+{
+    const struct {
+        const char *name;
+        uint64_t args, hf;
+    } sizes[] = {
+#define SIZE(field) {#field, args->field, hf->field}
+        SIZE(num_layers),
+        SIZE(hidden_size),
+        SIZE(num_attention_heads),
+        SIZE(num_query_groups),
+        SIZE(kv_channels),
+        {"ffn_hidden_size", args->num_experts ? 0 : args->ffn_hidden_size, hf->ffn_hidden_size},
+        SIZE(num_experts),
+#undef SIZE
+    };
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i].args && sizes[i].args != sizes[i].hf)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s is %" PRIu64 " in the checkpoint, %" PRIu64 " by %s/config.json",
+                        sizes[i].name, sizes[i].args, sizes[i].hf, folder);
+    return OK;
+}
+
+/* What args and config.json say differently without a tensor that would show it. */
+static void note_differences(struct checkpoint *c, const struct model_config *was,
+                             const struct model_config *hf, const char *folder)
+{
+    const struct checkpoint args = {.config = *was, .config_origin = c->config_origin},
+                            json = {.config = *hf, .config_origin = CONFIG_OF_JSON};
+    struct config_difference *d;
+    size_t n = config_differences(&args, &json, &c->arena, &d);
+    for (size_t i = 0; i < n; i++)
+        if (d[i].effect == EFFECT_COMPUTES)
+            checkpoint_note(
+                c, "%s is %s in the checkpoint's args, %s in %s/config.json, which is used",
+                d[i].field, d[i].values[0], d[i].values[1], folder);
+}
+
+/* config.json counts for all that it says; sizes must be those of the checkpoint. */
+static enum status apply_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
+                                   const char *folder, struct error *err)
+{
+    struct checkpoint *c = m->c;
+    const struct model_map *map;
+    const struct model_config was = c->config;
+    struct model_config hf;
+    cJSON *tree;
+    TRY(hf_config_read(folder, &tree, err));
+    enum status st = source_choose_map(m->o, m->maps, tree, &map, err);
+    if (!st) st = model_config_from_hf(map, tree, &c->arena, &hf, err);
+    cJSON_Delete(tree);
+    if (st) return fail_in(err, "%s", folder);
+    TRY(compare_sizes(&was, &hf, folder, err));
+    if (e->output_layer && !e->head_may_be_copy && !hf.untie_embeddings_and_output_weights)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s has a head of its own (output_layer.weight); by %s/config.json "
+                    "(tie_word_embeddings) the embedding is the head",
+                    c->folder, folder);
+    TRY(source_check_vocab(m->o, hf.vocab_size, path_join(&c->arena, folder, "config.json"), err));
+    note_differences(c, &was, &hf, folder);
+    c->config = hf;
+    c->config.padded_vocab_size = was.padded_vocab_size;
+    c->config.make_vocab_size_divisible_by = was.make_vocab_size_divisible_by;
+    c->family = model_map_family(map);
+    c->hf_folder = folder;
+    c->config_origin = CONFIG_OF_JSON;
+    m->moe_layers_known = true;
+    return OK;
+}
+
+static enum status use_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
+                                 struct error *err)
+{
+    struct checkpoint *c = m->c;
+    const char *folder = m->o->hf_config;
+    const char *own = path_join(&c->arena, c->folder, "ferry-hf");
+    const struct model_map *map;
+    if (!folder && path_exists(path_join(&c->arena, own, "config.json"))) folder = own;
+    if (folder) return apply_hf_config(m, e, folder, err);
+    if (m->o->family)
+        TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
+    else /* what no field has a place for makes another family of it */
+        map = c->beyond ? NULL : model_fit(m->maps, &c->config);
+    if (map) c->family = model_map_family(map);
+    return OK;
+}
+
+/* What all that follows relies on. */
+static enum status check_config(const struct checkpoint *c, struct error *err)
+{
+    const struct model_config *m = &c->config;
+    if (!m->num_layers)
+        return fail(err, ERR_CORRUPT,
+                    "%s: it does not say how many layers the model has; --hf-config DIR can",
+                    c->folder);
+    if (!m->num_attention_heads || !m->num_query_groups)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: neither args nor run_config.yaml say how many heads the model has; "
+                    "--hf-config DIR can",
+                    c->folder);
+    if (m->num_layers > MOST_LAYERS || m->num_experts > MOST_EXPERTS ||
+        m->num_layers * m->num_experts > MOST_LAYER_EXPERTS ||
+        m->num_attention_heads > MOST_HEADS || m->num_attention_heads % m->num_query_groups)
+        return fail(err, ERR_CORRUPT,
+                    "%s: no model has %" PRIu64 " layers, %" PRIu64 " heads, %" PRIu64
+                    " key/value heads and %" PRIu64 " experts",
+                    c->folder, m->num_layers, m->num_attention_heads, m->num_query_groups,
+                    m->num_experts);
+    return OK;
+}
+
+/* Args do not say how large the vocabulary is without its padding; run_config.yaml beside them may,
+ * and counts where no config.json does. --true-vocab-size must not contradict either. */
+static enum status use_vocabulary(struct megatron_source *m, struct error *err)
+{
+    struct checkpoint *c = m->c;
+    const char *path = path_join(&c->arena, c->folder, "run_config.yaml");
+    uint64_t given = m->o->true_vocab_size, *size = &c->config.vocab_size;
+    cJSON *tree = NULL;
+    if (!*size && path_exists(path)) {
+        TRY(yaml_read_file(path, CONFIG_FILE_CAP, &tree, err));
+        const cJSON *model = json_get(tree, "model");
+        if (cJSON_IsTrue(json_get(model, "should_pad_vocab")))
+            (void)json_as_u64(json_get(model, "vocab_size"), size);
+        cJSON_Delete(tree);
+        TRY(source_check_vocab(m->o, *size, path, err));
+    }
+    if (given) *size = given;
+    return OK;
+}
+
+enum status megatron_describe(struct megatron_source *m, const struct megatron_evidence *e,
+                              struct error *err)
+{
+    struct checkpoint *c = m->c;
+    struct error why;
+    c->config = (struct model_config){.rotary_percent = 1};
+    TRY(read_args(m, err));
+    if (!m->written_layout.tp && !m->written_layout.pp) m->written_layout = e->layout;
+    if (!m->written_layout.etp) m->written_layout.etp = e->layout.etp;
+    evidence_fill_sizes(e, &m->written_layout, &c->config);
+    evidence_use(e, &c->config);
+    if (e->local_spec || e->te_spec) c->transformer_engine_names = e->te_spec;
+    TRY(use_hf_config(m, e, err));
+    TRY(use_vocabulary(m, err));
+    TRY(check_config(c, err));
+    params_use(c, m->maps, c->family ? model_map_of_family(m->maps, c->family) : NULL);
+    if (!c->config.num_experts) m->written_layout.etp = 0; /* args say it of dense models, too */
+    if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
+        struct layout_options one = {0};
+        c->layout = (struct layout){0};
+        if (e->of_ranks) return OK;
+        checkpoint_note(c, "the layout that it was written in is not understood (%s)", why.text);
+        return layout_make(&c->layout, &c->arena, &one, &c->config, err);
+    }
+    return OK;
+}

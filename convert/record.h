@@ -1,0 +1,32 @@
+/* record.h - ferry.json, which lies beside what was written: where it comes from, what was done,
+ * and the digests of all tensors (ckpt/digest.h) for later checks.
+ *
+ *   {"ferry": VERSION, "written": TIME, "host", "command": [...], "source": {...}, "target": {...},
+ *    "lossy": [...], "files": [PATH, ...] of all that was written, "plan": fingerprint
+ *    (ckpt/fingerprint.h), "run": of all ranks (ckpt/lock.h),
+ *    "non_finite": {NAME: COUNT}, tensors with elements that are NaN or Inf in the source,
+ *    "overflowed": {NAME: COUNT}, tensors with elements that a cast made infinite,
+ *    "digest": {"*": SHA-256, "optimizer.*": ...}, "tensors": {NAME: DIGEST},
+ *    "source_digest": ..., "source_tensors": ...}     the last two where a cast made others of them
+ *
+ * It is the only file that depends on time, host and command line. */
+#ifndef FERRY_CONVERT_RECORD_H
+#define FERRY_CONVERT_RECORD_H
+
+#include <cjson/cJSON.h>
+
+#include "ckpt/plan.h"
+
+extern const char record_name[]; /* "ferry.json" */
+
+/* Reads the ferry.json of a folder, or of the iteration that a root's link leads to; *tree is NULL
+ * if there is none. The caller frees it. */
+MUST_CHECK enum status record_read(const char *folder, cJSON **tree, struct error *err);
+/* Whether a folder has a record of this run, or of this plan if run is NULL. */
+bool record_is_of(const char *folder, const char *run, const char *plan);
+/* ERR_EXISTS if a file that the record in folder names is missing, or one of the plan's files has
+ * another size. */
+MUST_CHECK enum status record_check_files(const char *folder, const struct plan *p,
+                                          struct error *err);
+
+#endif

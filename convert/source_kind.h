@@ -1,0 +1,56 @@
+/* source_kind.h - the interface of a reader of checkpoints, and what all readers share. */
+#ifndef FERRY_CONVERT_SOURCE_KIND_H
+#define FERRY_CONVERT_SOURCE_KIND_H
+
+#include "ckpt/checkpoint.h"
+#include "common/args.h"
+#include "convert/map/model_map.h"
+
+/* Bytes of the largest config.json or run_config.yaml that is read. */
+enum { CONFIG_FILE_CAP = 16 << 20 };
+
+struct source_options {
+    /* Folder, or model in the hub's cache, with a config.json that says what the checkpoint does
+     * not. */
+    const char *hf_config;
+    const char *family; /* of the model map; NULL: found out */
+    bool has_ckpt_step;
+    uint64_t ckpt_step;
+    uint64_t true_vocab_size;             /* 0: what the checkpoint or config.json says */
+    const struct arg_list *allow_missing; /* globs; NULL: none */
+    bool casts; /* parts of a fused tensor may differ in dtype: they become `dtype` */
+    enum dtype dtype;
+    bool widest; /* or one that holds them all, where the checkpoint is only looked at */
+};
+
+/* One way to read checkpoints. */
+struct source_kind {
+    /* Whether it reads what lies at path with these options; o may be NULL. */
+    bool (*matches)(const char *path, const struct source_options *o);
+    /* c->format is set. */
+    enum status (*open)(struct checkpoint *c, const struct source_options *o,
+                        const struct model_maps *maps, struct error *err);
+};
+extern const struct source_kind source_hf, source_torch_dist, source_torch;
+
+/* The model map for a config.json: of --model where that is given, else by its model_type. */
+MUST_CHECK enum status source_choose_map(const struct source_options *o,
+                                         const struct model_maps *maps, const cJSON *hf_config,
+                                         const struct model_map **map, struct error *err);
+/* --true-vocab-size must not contradict the file that says vocab_size (0: it does not). */
+MUST_CHECK enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
+                                          const char *file, struct error *err);
+
+/* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name). */
+MUST_CHECK enum status source_check_beyond(const struct checkpoint *c, struct error *err);
+
+/* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
+ * element that differs (0 where dtype or shape do). Reads both. */
+MUST_CHECK enum status source_same_stored(const struct checkpoint *c, const struct stored_tensor *a,
+                                          const struct stored_tensor *b, bool *same, uint64_t *at,
+                                          struct error *err);
+
+/* Whether one of the globs matches the name. */
+bool globs_match(const struct arg_list *globs, const char *name);
+
+#endif
