@@ -48,6 +48,31 @@ void checkpoint_note(struct checkpoint *c, const char *fmt, ...)
     va_end(args);
 }
 
+void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *file,
+                        const char *name, const char *value, bool allowed)
+{
+    *ARENA_PUSH(a, u->items, u->count, u->capacity) = (struct unknown_field){
+        arena_copy_text(a, file), arena_copy_text(a, name), arena_copy_text(a, value), allowed};
+}
+
+const char *unknown_fields_text(const struct unknown_fields *u, bool all, struct arena *a)
+{
+    struct strbuf text = {0};
+    const char *file = NULL;
+    for (size_t i = 0; i < u->count; i++) {
+        const struct unknown_field *f = &u->items[i];
+        if (f->allowed && !all) continue;
+        if (file && strcmp(file, f->file) == 0)
+            strbuf_printf(&text, ", %s %s", f->name, f->value);
+        else
+            strbuf_printf(&text, "%s%s: %s %s", file ? "; " : "", f->file, f->name, f->value);
+        file = f->file;
+    }
+    const char *out = file ? arena_text(a, text.data, text.length) : NULL;
+    strbuf_release(&text);
+    return out;
+}
+
 const char *count_names_text(struct arena *a, const char *what, const char *const *names,
                              size_t count)
 {

@@ -44,6 +44,24 @@ void notes_add(struct notes *n, struct arena *a, const char *fmt, ...) PRINTF_LI
 /* On stderr, a line each. */
 void notes_print(const struct notes *n);
 
+/* A field of a config file that says something (it is not null, false, 0, "" or []) and that no row
+ * of the file's map reads: it may change what the model computes. */
+struct unknown_field {
+    const char *file;         /* "config.json", "args", "run_config.yaml" */
+    const char *name, *value; /* "rope_scaling.mrope_section", "[16,24,24]" */
+    bool allowed; /* by --allow-config: it is named, and no reason to refuse the model */
+};
+struct unknown_fields {
+    struct unknown_field *items;
+    size_t count, capacity;
+};
+/* All texts are copied into arena a. */
+void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *file,
+                        const char *name, const char *value, bool allowed);
+/* "args: qk_l2_norm True, softmax_type learnable; config.json: foo 3" of all, or of those that are
+ * not allowed; NULL: there are none. In arena a. */
+const char *unknown_fields_text(const struct unknown_fields *u, bool all, struct arena *a);
+
 /* Tensors, by the names that their side has for them, that a model should have and that are not
  * there, and the other way round. */
 struct gaps {
@@ -71,11 +89,10 @@ struct checkpoint {
     const struct param_table
         *params; /* of config, in arena (convert/map/params.h); NULL: not known */
     enum config_origin config_origin;
-    const char *beyond;   /* what args or run_config.yaml say that the config has no place for, as
-                           * "apply_layernorm_1p True"; NULL: nothing */
-    bool contradicts;     /* the config tells of other tensors than there are */
-    const char *family;   /* of the model map; NULL: not known */
-    struct layout layout; /* as found; all 1 for Hugging Face */
+    struct unknown_fields unknown; /* of config.json, args and run_config.yaml */
+    bool contradicts;              /* the config tells of other tensors than there are */
+    const char *family;            /* of the model map; NULL: not known */
+    struct layout layout;          /* as found; all 1 for Hugging Face */
     bool transformer_engine_names; /* in-memory names (legacy) or extra states say so */
     const char *hf_folder; /* where config.json and what travels with it lie; NULL: nowhere */
     struct training_state training;

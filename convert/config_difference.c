@@ -191,10 +191,12 @@ size_t config_differences(const struct checkpoint *a, const struct checkpoint *b
         take_idle(&x.by_args[i], &x.configs[1 - i]);
     }
     find(&x, true);
-    if (!text_equal(a->beyond, b->beyond))
+    const char *unknown[] = {unknown_fields_text(&a->unknown, true, arena),
+                             unknown_fields_text(&b->unknown, true, arena)};
+    if (!text_equal(unknown[0], unknown[1]))
         *ARENA_PUSH(arena, x.found, x.num_found, x.capacity) = (struct config_difference){
-            "beyond",
-            {a->beyond ? a->beyond : "nothing", b->beyond ? b->beyond : "nothing"},
+            "unknown",
+            {unknown[0] ? unknown[0] : "nothing", unknown[1] ? unknown[1] : "nothing"},
             EFFECT_COMPUTES};
     find(&x, false);
     *out = x.found;
@@ -230,7 +232,8 @@ const char *config_text(const struct checkpoint *c, bool as_args, struct arena *
     }
     for (unsigned i = 0; i < NUM_BY_LAYER; i++)
         strbuf_printf(&text, "%s %s\n", by_layer[i].name, layers_text(arena, &config, i));
-    if (c->beyond) strbuf_printf(&text, "beyond %s\n", c->beyond);
+    const char *unknown = unknown_fields_text(&c->unknown, true, arena);
+    if (unknown) strbuf_printf(&text, "unknown %s\n", unknown);
     const char *out = arena_text(arena, text.data, text.length);
     strbuf_release(&text);
     return out;

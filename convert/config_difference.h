@@ -33,8 +33,8 @@ enum config_effect {
 };
 
 struct config_difference {
-    const char *field;     /* a line of MODEL_FIELDS, "moe_layers", "window_layers", or "beyond":
-                            * what Megatron computes and no field has a place for */
+    const char *field;     /* a line of MODEL_FIELDS, "moe_layers", "window_layers", or "unknown":
+                            * fields of config files that no map knows */
     const char *values[2]; /* of a and of b, as text; "not given" where there is none */
     enum config_effect effect;
 };

@@ -131,9 +131,9 @@ static void what_no_field_has_a_place_for_is_a_difference(void **state)
 {
     (void)state;
     struct checkpoint json = said_by_json("llama", ""), args = said_by_args(&json);
-    args.beyond = "apply_layernorm_1p True";
+    unknown_fields_add(&args.unknown, &scratch, "args", "apply_layernorm_1p", "True", false);
     assert_string_equal(list(&args, &json, EFFECT_COMPUTES),
-                        "beyond apply_layernorm_1p True nothing;");
+                        "unknown args: apply_layernorm_1p True nothing;");
     assert_string_not_equal(config_text(&args, true, &scratch), config_text(&json, true, &scratch));
 }
 

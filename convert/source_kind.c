@@ -95,10 +95,14 @@ enum status source_same_stored(const struct checkpoint *c, const struct stored_t
     return st;
 }
 
-enum status source_check_beyond(const struct checkpoint *c, struct error *err)
+enum status source_check_known(const struct checkpoint *c, struct error *err)
 {
-    if (!c->beyond) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: its %s say %s, which no family with a model map here computes", c->path,
-                value_get(c->training.common, "args") ? "args" : "run_config.yaml", c->beyond);
+    struct arena a;
+    arena_init(&a);
+    const char *text = unknown_fields_text(&c->unknown, false, &a);
+    enum status st =
+        text ? fail(err, ERR_UNSUPPORTED, "%s: fields that no model map knows: %s", c->path, text)
+             : OK;
+    arena_release(&a);
+    return st;
 }

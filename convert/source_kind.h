@@ -41,8 +41,8 @@ MUST_CHECK enum status source_choose_map(const struct source_options *o,
 MUST_CHECK enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
                                           const char *file, struct error *err);
 
-/* What Megatron computes that no family of Hugging Face does (ERR_UNSUPPORTED, by its name). */
-MUST_CHECK enum status source_check_beyond(const struct checkpoint *c, struct error *err);
+/* ERR_UNSUPPORTED where a field of the config is unknown and not allowed, naming all of them. */
+MUST_CHECK enum status source_check_known(const struct checkpoint *c, struct error *err);
 
 /* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
  * element that differs (0 where dtype or shape do). Reads both. */

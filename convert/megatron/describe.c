@@ -55,7 +55,7 @@ static void use_run_config(struct megatron_source *m, const cJSON *model)
     layout_options_from_run_config(model, &c->arena, &m->written_layout);
     m->moe_layers_known = json_get(model, "moe_layer_freq") != NULL;
     c->transformer_engine_names = !impl || strcmp(impl, "local");
-    c->beyond = run_config_beyond_hf(model, &c->arena);
+    run_config_add_unknown(c, model);
 }
 
 static void use_args(struct megatron_source *m, const struct value *args, const cJSON *model)
@@ -67,11 +67,11 @@ static void use_args(struct megatron_source *m, const struct value *args, const 
     layout_options_from_args(args, &c->arena, &m->written_layout);
     m->moe_layers_known = value_get(args, "moe_layer_freq") != NULL;
     c->transformer_engine_names = !impl || strcmp(impl, "local");
-    c->beyond = args_beyond_hf(args, &c->arena);
+    args_add_unknown(c, args);
     if (!model) return;
     model_config_from_run_config(model, &c->arena, &more);
     add_unsaid(c, &more);
-    if (!c->beyond) c->beyond = run_config_beyond_hf(model, &c->arena);
+    if (!c->unknown.count) run_config_add_unknown(c, model);
 }
 
 /* args of the common state, and run_config.yaml, which may say more or stand in their place. */
@@ -186,7 +186,7 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
     if (m->o->family)
         TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
     else /* what no field has a place for makes another family of it */
-        map = c->beyond ? NULL : model_fit(m->maps, &c->config);
+        map = c->unknown.count ? NULL : model_fit(m->maps, &c->config);
     if (map) c->family = model_map_family(map);
     return OK;
 }

@@ -410,17 +410,17 @@ static const struct {
 };
 enum { NUM_BEYOND = COUNT(beyond) };
 
-/* "apply_layernorm_1p True", or the name alone of what is no text and no number. */
-static void add_beyond(struct strbuf *out, const char *name, const char *text, const double *number)
+static void add_unknown(struct checkpoint *c, const char *file, const char *name, const char *text,
+                        const double *number)
 {
-    strbuf_printf(out, "%s%s", out->length ? ", " : "", name);
-    if (text)
-        strbuf_printf(out, " %s", text);
-    else if (number)
-        strbuf_printf(out, " %.9g", *number);
+    unknown_fields_add(&c->unknown, &c->arena, file, name,
+                       text     ? text
+                       : number ? arena_printf(&c->arena, "%.9g", *number)
+                                : "...",
+                       false);
 }
 
-static void add_value(struct strbuf *out, const char *name, const struct value *v,
+static void add_value(struct checkpoint *c, const char *name, const struct value *v,
                       const char *plain)
 {
     const char *text = value_as_text(v);
@@ -428,56 +428,44 @@ static void add_value(struct strbuf *out, const char *name, const struct value *
     bool truth;
     if (!v || v->kind == VALUE_NONE) return;
     if (value_as_bool(v, &truth)) {
-        if (truth) add_beyond(out, name, "True", NULL);
+        if (truth) add_unknown(c, "args", name, "True", NULL);
     } else if (text) {
-        if (*text && (!plain || strcmp(text, plain))) add_beyond(out, name, text, NULL);
+        if (*text && (!plain || strcmp(text, plain))) add_unknown(c, "args", name, text, NULL);
     } else if (value_as_float(v, &number)) {
-        if (number < 0 || number > 0) add_beyond(out, name, NULL, &number);
+        if (number < 0 || number > 0) add_unknown(c, "args", name, NULL, &number);
     } else if (v->kind != VALUE_LIST || v->count) {
-        add_beyond(out, name, NULL, NULL);
+        add_unknown(c, "args", name, NULL, NULL);
     }
 }
 
-static void add_json(struct strbuf *out, const char *name, const cJSON *item, const char *plain)
+static void add_json(struct checkpoint *c, const char *name, const cJSON *item, const char *plain)
 {
     const char *text = json_as_text(item);
     double number;
     if (!item || cJSON_IsNull(item) || cJSON_IsFalse(item)) return;
     if (cJSON_IsTrue(item)) {
-        add_beyond(out, name, "True", NULL);
+        add_unknown(c, "run_config.yaml", name, "True", NULL);
     } else if (text) {
-        if (*text && (!plain || strcmp(text, plain))) add_beyond(out, name, text, NULL);
+        if (*text && (!plain || strcmp(text, plain)))
+            add_unknown(c, "run_config.yaml", name, text, NULL);
     } else if (json_as_double(item, &number)) {
-        if (number < 0 || number > 0) add_beyond(out, name, NULL, &number);
+        if (number < 0 || number > 0) add_unknown(c, "run_config.yaml", name, NULL, &number);
     } else {
-        add_beyond(out, name, NULL, NULL);
+        add_unknown(c, "run_config.yaml", name, NULL, NULL);
     }
 }
 
-static const char *kept(struct strbuf *text, struct arena *a)
+void args_add_unknown(struct checkpoint *c, const struct value *args)
 {
-    const char *out = text->length ? arena_text(a, text->data, text->length) : NULL;
-    strbuf_release(text);
-    return out;
-}
-
-const char *args_beyond_hf(const struct value *args, struct arena *a)
-{
-    struct strbuf text = {0};
     for (size_t i = 0; i < NUM_BEYOND; i++)
         for (size_t k = 0; k < 2 && beyond[i].args[k]; k++)
-            add_value(&text, beyond[i].args[k], value_get(args, beyond[i].args[k]),
-                      beyond[i].plain);
-    return kept(&text, a);
+            add_value(c, beyond[i].args[k], value_get(args, beyond[i].args[k]), beyond[i].plain);
 }
 
-const char *run_config_beyond_hf(const cJSON *model, struct arena *a)
+void run_config_add_unknown(struct checkpoint *c, const cJSON *model)
 {
-    struct strbuf text = {0};
     for (size_t i = 0; i < NUM_BEYOND; i++)
-        add_json(&text, beyond[i].run_config, json_get(model, beyond[i].run_config),
-                 beyond[i].plain);
-    return kept(&text, a);
+        add_json(c, beyond[i].run_config, json_get(model, beyond[i].run_config), beyond[i].plain);
 }
 
 /* ---- writing args ---- */

@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "ckpt/checkpoint.h"
 #include "ckpt/layout.h"
 #include "ckpt/model_config.h"
 #include "common/dtype.h"
@@ -18,10 +19,9 @@ void layout_options_from_args(const struct value *args, struct arena *a, struct 
 void model_config_from_run_config(const cJSON *model, struct arena *a, struct model_config *c);
 void layout_options_from_run_config(const cJSON *model, struct arena *a, struct layout_options *o);
 
-/* What args (or the `model` of a run_config.yaml) say of the model that no family of Hugging Face
- * has, as "apply_layernorm_1p True, mtp_num_layers 1"; NULL: nothing. In arena a. */
-const char *args_beyond_hf(const struct value *args, struct arena *a);
-const char *run_config_beyond_hf(const cJSON *model, struct arena *a);
+/* Lists in c the unknown fields of args, or of the `model` of a run_config.yaml. */
+void args_add_unknown(struct checkpoint *c, const struct value *args);
+void run_config_add_unknown(struct checkpoint *c, const cJSON *model);
 
 /* What a written checkpoint says of itself. */
 struct args_facts {

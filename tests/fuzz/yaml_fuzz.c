@@ -18,12 +18,12 @@ static void use(const cJSON *tree)
     const cJSON *model = json_get(tree, "model");
     struct model_config config = {0};
     struct layout_options layout = {0};
-    struct arena a;
-    arena_init(&a);
-    model_config_from_run_config(model, &a, &config);
-    layout_options_from_run_config(model, &a, &layout);
-    (void)run_config_beyond_hf(model, &a);
-    arena_release(&a);
+    struct checkpoint c;
+    checkpoint_init(&c, "fuzzed");
+    model_config_from_run_config(model, &c.arena, &config);
+    layout_options_from_run_config(model, &c.arena, &layout);
+    run_config_add_unknown(&c, model);
+    checkpoint_release(&c);
 }
 
 static void print_and_read_again(const cJSON *tree)

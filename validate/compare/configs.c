@@ -14,7 +14,7 @@ const char *const config_effect_words[] = {[EFFECT_COMPUTES] = "changes what is 
                                            [EFFECT_UNSAID] = "not given on one side"};
 
 /* Fields of config_difference.h that MODEL_FIELDS does not have. */
-static const char *const list_fields[] = {"moe_layers", "window_layers", "beyond"};
+static const char *const list_fields[] = {"moe_layers", "window_layers", "unknown"};
 
 /* ---- fields of models that Ferry knows ---- */
 
