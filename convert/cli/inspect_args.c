@@ -8,55 +8,8 @@
 #include "common/memory.h"
 #include "common/yaml.h"
 #include "convert/cli/inspect_internal.h"
+#include "convert/megatron/args_tree.h"
 #include "formats/torch.h"
-
-enum { MOST_VALUE_BYTES = 4096 };
-
-/* ---- of the Namespace ---- */
-
-static cJSON *list_json(const struct value *v);
-
-/* A value that JSON cannot express becomes Python's text of it. */
-static cJSON *value_json(const struct value *v)
-{
-    struct strbuf text = {0};
-    const char *own = value_as_text(v);
-    if (v->kind == VALUE_NONE) return cJSON_CreateNull();
-    if (v->kind == VALUE_BOOL) return cJSON_CreateBool(v->truth);
-    if (v->kind == VALUE_INT) return json_new_i64(v->integer);
-    if (v->kind == VALUE_FLOAT && isfinite(v->number)) return json_new_double(v->number);
-    if (own) return cJSON_CreateString(own);
-    cJSON *list = list_json(v);
-    if (list) return list;
-    value_print(&text, v, MOST_VALUE_BYTES);
-    cJSON *out = cJSON_CreateString(text.data ? text.data : "");
-    strbuf_release(&text);
-    return out;
-}
-
-/* A list of scalars; NULL for all else, which may be cyclic. */
-static cJSON *list_json(const struct value *v)
-{
-    if (v->kind != VALUE_LIST && v->kind != VALUE_TUPLE) return NULL;
-    for (uint32_t i = 0; i < v->count; i++)
-        if (v->items[i]->kind > VALUE_TEXT || v->items[i]->kind == VALUE_BIG_INT) return NULL;
-    cJSON *list = cJSON_CreateArray();
-    for (uint32_t i = 0; i < v->count; i++)
-        cJSON_AddItemToArray(list, value_json(v->items[i]));
-    return list;
-}
-
-static cJSON *namespace_json(const struct value *args)
-{
-    const struct value *state = args->object->state;
-    if (!state || state->kind != VALUE_DICT) return NULL;
-    cJSON *o = cJSON_CreateObject();
-    for (uint32_t i = 0; i < state->count; i++) {
-        const char *name = value_as_text(state->items[2 * (size_t)i]);
-        if (name) cJSON_AddItemToObject(o, name, value_json(state->items[2 * (size_t)i + 1]));
-    }
-    return o;
-}
 
 /* ---- of run_config.yaml ---- */
 
@@ -133,7 +86,7 @@ static cJSON *common_file_json(const char *folder)
     const char *path = path_join(&s.arena, folder, "common.pt");
     if (path_exists(path) && !torch_open(&t, &s, path, 0, UINT64_MAX, NULL)) {
         const struct value *args = value_get(t.root, "args");
-        if (args && args->kind == VALUE_OBJECT) out = namespace_json(args);
+        if (args && args->kind == VALUE_OBJECT) out = args_tree(args);
         torch_close(&t);
     }
     stored_release(&s);
@@ -143,7 +96,7 @@ static cJSON *common_file_json(const char *folder)
 enum status args_json(const struct checkpoint *c, cJSON **out, struct error *err)
 {
     const struct value *args = value_get(c->training.common, "args");
-    *out = args && args->kind == VALUE_OBJECT ? namespace_json(args)
+    *out = args && args->kind == VALUE_OBJECT ? args_tree(args)
            : !c->training.common && c->folder ? common_file_json(c->folder)
                                               : NULL;
     enum status st = *out ? OK : run_config_json(c, out, err);

@@ -12,4 +12,7 @@ struct embedded_file {
 extern const struct embedded_file embedded_models[];
 extern const size_t num_embedded_models;
 
+/* The file of a name, which the program has. */
+const struct embedded_file *embedded_file_find(const char *name);
+
 #endif

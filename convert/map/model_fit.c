@@ -24,14 +24,19 @@ static bool reads(const struct config_row *row, const char *field)
 
 static bool map_reads(const struct model_map *map, const char *field)
 {
-    for (size_t i = 0; i < map->num_config; i++)
-        if (reads(&map->config[i], field)) return true;
+    for (size_t i = 0; i < map->config.num_rows; i++)
+        if (reads(&map->config.rows[i], field)) return true;
     return false;
 }
 
 static bool counts(const struct model_field *f, const struct model_config *c)
 {
     return f->role == FIELD_MODEL && f->matters(c);
+}
+
+static bool field_counts(const char *name, const struct model_config *c)
+{
+    return counts(model_field_find(name), c);
 }
 
 /* The config as the map would say it: 0 where it has no row, and its constants. */
@@ -44,12 +49,14 @@ static struct model_config as_said(const struct model_map *map, const struct mod
     for (size_t i = 0; i < num_model_fields; i++)
         if (!map_reads(map, model_fields[i].field.name))
             field_copy(&model_fields[i].field, &said, &usual);
-    for (size_t i = 0; i < map->num_config; i++) {
-        const struct config_row *row = &map->config[i];
-        struct config_context x = {map, row, NULL, a};
-        if (!row->value || !(row->directions & IMPORT)) continue;
-        if (row->how->from_hf(&x, &said, &none)) /* an expression over sizes that are not known */
-            field_copy(&row->field->field, &said, c);
+    for (size_t i = 0; i < map->config.num_rows; i++) {
+        const struct config_row *row = &map->config.rows[i];
+        struct config_context x = {&map->config, row, NULL, a};
+        bool applies;
+        if (!row->value || !row->field || !(row->directions & IMPORT)) continue;
+        if (config_row_applies(&x, &said, &applies, &none) || !applies) continue;
+        if (row->how->from_file(&x, &said, &none)) /* an expression over sizes that are not known */
+            field_copy(row->field, &said, c);
     }
     if (!map_reads(map, "moe_layers")) said.moe_layers = NULL;
     if (!map_reads(map, "window_layers")) said.window_layers = NULL;
@@ -84,9 +91,10 @@ static void add_layers(struct distance *d, const char *name)
 static const struct config_row *partner_of(const struct model_map *map,
                                            const struct config_row *row)
 {
-    for (const struct config_row *p = map->config; p < row; p++)
-        if (p->field && p->hf && row->field && row->hf && p->how == row->how && !p->value &&
-            !row->value && p->directions & row->directions & IMPORT && strcmp(p->hf, row->hf) == 0)
+    for (const struct config_row *p = map->config.rows; p < row; p++)
+        if (p->field && p->key && row->field && row->key && p->how == row->how && !p->value &&
+            !row->value && p->directions & row->directions & IMPORT &&
+            strcmp(p->key, row->key) == 0)
             return p;
     return NULL;
 }
@@ -95,13 +103,13 @@ static const struct config_row *partner_of(const struct model_map *map,
 static void compare_partners(struct distance *d, const struct model_map *map,
                              const struct model_config *c, struct arena *a)
 {
-    for (size_t i = 0; i < map->num_config; i++) {
-        const struct config_row *row = &map->config[i], *partner = partner_of(map, row);
-        if (!partner || !counts(row->field, c) || !counts(partner->field, c)) continue;
-        const struct scalar x = field_get(&row->field->field, c),
-                            y = field_get(&partner->field->field, c);
+    for (size_t i = 0; i < map->config.num_rows; i++) {
+        const struct config_row *row = &map->config.rows[i], *partner = partner_of(map, row);
+        if (!partner || !field_counts(row->megatron, c) || !field_counts(partner->megatron, c))
+            continue;
+        const struct scalar x = field_get(row->field, c), y = field_get(partner->field, c);
         if (scalar_is_given(x) && scalar_is_given(y) && !scalar_equal(x, y))
-            add(d, c, &row->field->field, a);
+            add(d, c, row->field, a);
     }
 }
 

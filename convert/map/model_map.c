@@ -8,6 +8,14 @@
 
 enum { MAP_CAP = 4 << 20 };
 
+const struct embedded_file *embedded_file_find(const char *name)
+{
+    size_t i = 0;
+    while (strcmp(embedded_models[i].name, name))
+        i++;
+    return &embedded_models[i];
+}
+
 enum status map_bad(const struct map_loader *l, const char *what)
 {
     return fail(l->err, ERR_USAGE, "model map %s: %s: %s",
@@ -91,118 +99,12 @@ enum status map_read_sizes(const struct map_loader *l, const cJSON *from, const 
     return OK;
 }
 
-/* ---- rows of the config ---- */
-
-static enum status read_directions(const struct map_loader *l, const cJSON *item,
-                                   struct config_row *row)
-{
-    const char *only;
-    TRY(map_take_text(l, item, "only", &only));
-    row->directions = IMPORT | EXPORT;
-    if (only && strcmp(only, "import") == 0)
-        row->directions = IMPORT;
-    else if (only && strcmp(only, "export") == 0)
-        row->directions = EXPORT;
-    else if (only)
-        return map_bad(l, "only is import or export");
-    return OK;
-}
-
-/* Whether what the row names is what its `how` wants. */
-static enum status check_config_row(const struct map_loader *l, const struct config_row *row)
-{
-    const struct config_how *how = row->how;
-    if (!how->takes_field && (row->megatron || row->hf || row->value))
-        return map_bad(l, "this how takes neither megatron nor hf nor value");
-    if (!how->takes_default && row->absent) return map_bad(l, "this how takes no default");
-    if (!how->takes_field && row->null) return map_bad(l, "this how takes no null");
-    if (!how->takes_field) return OK;
-    if (!row->field) return map_bad(l, "megatron names no field of the config");
-    if (how->only_kind && row->field->field.kind != how->kind)
-        return map_bad(l,
-                       arena_printf(l->a, "how \"%s\" is for fields of another type", how->name));
-    if (how->takes_value != (row->value != NULL) || how->takes_value != !row->hf)
-        return map_bad(l, "either hf or value is wanted");
-    if (row->value && row->null) return map_bad(l, "a value has no null");
-    if (row->also && !row->hf) return map_bad(l, "also goes with hf");
-    return OK;
-}
-
-static enum status read_config_row(struct map_loader *l, const cJSON *item, struct config_row *row)
-{
-    const char *how;
-    TRY(map_check_keys(l, item, "megatron hf also how value default null only "));
-    TRY(map_take_text(l, item, "megatron", &row->megatron));
-    TRY(map_take_text(l, item, "hf", &row->hf));
-    TRY(map_take_text(l, item, "also", &row->also));
-    TRY(map_take_text(l, item, "how", &how));
-    TRY(read_directions(l, item, row));
-    row->value = json_get(item, "value");
-    row->absent = json_get(item, "default");
-    row->null = json_get(item, "null");
-    row->how = config_how_find(how ? how : row->value ? "value" : "copy");
-    if (!row->how) return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", how));
-    if (row->megatron) row->field = model_field_find(row->megatron);
-    return check_config_row(l, row);
-}
-
-/* A row of a derived map takes the place of those with its name, of which the first is *place. */
-static void drop_config_rows(struct model_map *map, const struct config_row *row, size_t inherited,
-                             size_t *place)
-{
-    size_t kept = 0;
-    *place = SIZE_MAX;
-    for (size_t i = 0; i < map->num_config; i++) {
-        const struct config_row *old = &map->config[i];
-        bool same = row->megatron ? old->megatron && strcmp(old->megatron, row->megatron) == 0
-                                  : !old->megatron && old->how == row->how;
-        if (i < inherited && same) {
-            if (*place == SIZE_MAX) *place = kept;
-            continue;
-        }
-        map->config[kept++] = *old;
-    }
-    map->num_config = kept;
-}
-
-static void place_config_row(struct map_loader *l, const struct config_row *row, size_t *first_own)
-{
-    struct model_map *map = l->map;
-    size_t before = map->num_config, place;
-    drop_config_rows(map, row, *first_own, &place);
-    *first_own -= before - map->num_config;
-    if (place == SIZE_MAX)
-        place = map->num_config;
-    else
-        ++*first_own;
-    (void)ARENA_PUSH(l->a, map->config, map->num_config, map->config_capacity);
-    memmove(map->config + place + 1, map->config + place,
-            (map->num_config - 1 - place) * sizeof *map->config);
-    map->config[place] = *row;
-}
-
 const char *map_row_name(struct map_loader *l, const char *list, size_t n, const cJSON *item,
                          const char *key)
 {
     const char *name = json_as_text(json_get(item, key));
     return name ? arena_printf(l->a, "%s[%zu] (%s)", list, n, name)
                 : arena_printf(l->a, "%s[%zu]", list, n);
-}
-
-static enum status read_config(struct map_loader *l, const cJSON *tree)
-{
-    const cJSON *rows;
-    size_t first_own = l->map->num_config, n = 0;
-    TRY(map_take_items(l, tree, "config", false, &rows));
-    for (const cJSON *i = rows; i; i = i->next, n++) {
-        struct config_row row = {0};
-        const char *key = json_get(i, "megatron") ? "megatron" : "how";
-        l->where = map_row_name(l, "config", n, i, key);
-        TRY(read_config_row(l, i, &row));
-        TRY(map_check_constants(l, &row));
-        place_config_row(l, &row, &first_own);
-    }
-    return OK;
 }
 
 static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
@@ -403,7 +305,8 @@ static enum status inherit(struct map_loader *l)
     map->items = arena_copy(l->a, base->items, base->count * sizeof *base->items);                 \
     map->count = map->capacity = base->count
     COPY(sizes, num_sizes, sizes_capacity);
-    COPY(config, num_config, config_capacity);
+    COPY(config.rows, config.num_rows, config.capacity);
+    COPY(config.inert, config.num_inert, config.inert_capacity);
     COPY(tensors, num_tensors, tensors_capacity);
     COPY(ignored, num_ignored, ignored_capacity);
 #undef COPY
@@ -421,10 +324,12 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     const char **ignored;
     unsigned num_ignored;
     l->where = "the map";
+    map->config = (struct config_map){
+        .file = {"config.json", "hf", false}, .fields = &model_config_fields, .model = map};
     if (cJSON_IsObject(tree)) TRY(map_take_text(l, tree, "family", &map->family));
     TRY(map_check_keys(l, tree,
                        "family about extends model_type architecture prefixes sizes hows "
-                       "config unsupported parameters tensors ignored "));
+                       "config inert unsupported parameters tensors ignored "));
     TRY(map_take_text(l, tree, "about", &map->about));
     TRY(map_take_text(l, tree, "extends", &map->extends));
     TRY(map_take_text(l, tree, "model_type", &map->model_type));
@@ -437,7 +342,9 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     l->own = json_get(tree, "hows");
     if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
     TRY(map_read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
-    TRY(read_config(l, tree));
+    TRY(config_rows_load(l, json_get(tree, "config"), &map->config));
+    if (!map->extends) TRY(config_inert_load(l, l->inert, &map->config));
+    TRY(config_inert_load(l, json_get(tree, "inert"), &map->config));
     TRY(read_unsupported(l, tree));
     TRY(param_rows_of_map(l, tree, map->params, &map->params));
     TRY(read_tensors(l, tree));
@@ -461,12 +368,22 @@ static enum status load_params(struct model_maps *m, struct error *err)
     return st;
 }
 
+/* What the files that are of no family say for all maps. */
+struct shared {
+    const cJSON *hows, *inert;
+};
+
 /* tree is kept already. */
-static enum status load_map(struct model_maps *m, const cJSON *tree, const cJSON *hows,
+static enum status load_map(struct model_maps *m, const cJSON *tree, const struct shared *shared,
                             struct error *err)
 {
     struct model_map *map = arena_alloc(&m->arena, sizeof *map);
-    struct map_loader l = {.maps = m, .a = &m->arena, .map = map, .hows = hows, .err = err};
+    struct map_loader l = {.maps = m,
+                           .a = &m->arena,
+                           .map = map,
+                           .hows = shared->hows,
+                           .inert = shared->inert,
+                           .err = err};
     TRY(read_map(&l, tree));
     *ARENA_PUSH(&m->arena, m->maps, m->num_maps, m->capacity) = map;
     return OK;
@@ -474,7 +391,7 @@ static enum status load_map(struct model_maps *m, const cJSON *tree, const cJSON
 
 /* Loads each of trees[0..*count) whose base is there; *count are left. */
 static enum status load_those_with_a_base(struct model_maps *m, const cJSON **trees, size_t *count,
-                                          const cJSON *hows, struct error *err)
+                                          const struct shared *shared, struct error *err)
 {
     size_t left = 0;
     for (size_t i = 0; i < *count; i++) {
@@ -482,7 +399,7 @@ static enum status load_those_with_a_base(struct model_maps *m, const cJSON **tr
         if (base && !model_map_of_family(m, base))
             trees[left++] = trees[i];
         else
-            TRY(load_map(m, trees[i], hows, err));
+            TRY(load_map(m, trees[i], shared, err));
     }
     *count = left;
     return OK;
@@ -490,23 +407,27 @@ static enum status load_those_with_a_base(struct model_maps *m, const cJSON **tr
 
 /* Bases come before what extends them, in whatever order the files are. */
 static enum status load_built_in(struct model_maps *m, const struct embedded_file *files,
-                                 size_t num_files, const cJSON **hows, struct error *err)
+                                 size_t num_files, struct shared *shared, struct error *err)
 {
     const cJSON **waiting = arena_array(&m->arena, num_files, sizeof *waiting);
     size_t count = 0;
     for (size_t i = 0; i < num_files; i++) {
         cJSON *tree;
-        if (strcmp(files[i].name, "params.json") == 0) continue; /* load_params has it */
+        if (strcmp(files[i].name, "params.json") == 0 ||
+            strcmp(files[i].name, "megatron.json") == 0)
+            continue; /* params_read.c and megatron_args.c have these */
         TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
         keep_tree(m, tree);
         if (strcmp(files[i].name, "hows.json") == 0)
-            *hows = tree;
+            shared->hows = tree;
+        else if (strcmp(files[i].name, "hf.json") == 0)
+            shared->inert = json_get(tree, "inert");
         else
             waiting[count++] = tree;
     }
     while (count) {
         size_t before = count;
-        TRY(load_those_with_a_base(m, waiting, &count, *hows, err));
+        TRY(load_those_with_a_base(m, waiting, &count, shared, err));
         if (count == before)
             return fail(err, ERR_OURS, "the built-in model map %s extends one that is not there",
                         json_as_text(json_get(waiting[0], "family")));
@@ -517,16 +438,16 @@ static enum status load_built_in(struct model_maps *m, const struct embedded_fil
 enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
                            size_t num_files, const char *extra, struct error *err)
 {
-    const cJSON *hows = NULL;
+    struct shared shared = {0};
     cJSON *tree;
     *m = (struct model_maps){0};
     arena_init(&m->arena);
     TRY(load_params(m, err));
-    TRY(load_built_in(m, files, num_files, &hows, err));
+    TRY(load_built_in(m, files, num_files, &shared, err));
     if (!extra) return OK;
     TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
     keep_tree(m, tree);
-    if (load_map(m, tree, hows, err)) return fail_in(err, "%s", extra);
+    if (load_map(m, tree, &shared, err)) return fail_in(err, "%s", extra);
     struct model_map *own = m->maps[m->num_maps - 1]; /* goes first, so that it is found first */
     memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
     m->maps[0] = own;
@@ -616,11 +537,11 @@ const char *model_map_architecture(const struct model_map *map)
 
 const char *model_map_hf_field(const struct model_map *map, const char *megatron)
 {
-    for (size_t i = 0; i < map->num_config; i++) {
-        const struct config_row *row = &map->config[i];
-        if (row->megatron && row->hf && (row->directions & IMPORT) &&
+    for (size_t i = 0; i < map->config.num_rows; i++) {
+        const struct config_row *row = &map->config.rows[i];
+        if (row->megatron && row->key && (row->directions & IMPORT) &&
             strcmp(row->megatron, megatron) == 0)
-            return row->hf;
+            return row->key;
     }
     return NULL;
 }

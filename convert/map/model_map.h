@@ -55,6 +55,10 @@ MUST_CHECK enum status model_config_from_hf(const struct model_map *map, const c
  * would then read as another model, naming the first field that does. */
 MUST_CHECK enum status model_config_to_hf(const struct model_map *map, const struct model_config *c,
                                           cJSON *hf_config, struct error *err);
+/* Calls visit for each field of config.json that is neither read nor inert (config_map.h). */
+void model_config_unknown(const struct model_map *map, const cJSON *hf_config,
+                          void (*visit)(void *context, const char *name, const char *value),
+                          void *context);
 /* The fields of c, "layernorm_epsilon, rotary_base", that such a config.json has and that nobody
  * gave (0 or NULL). In arena a; NULL: none. */
 const char *model_config_lacks(const struct model_map *map, const struct model_config *c,

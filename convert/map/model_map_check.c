@@ -2,10 +2,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/count.h"
 #include "convert/map/params_internal.h"
 
-static const struct model_config samples[] = {
+const struct model_config map_samples[NUM_MAP_SAMPLES] = {
     {.num_layers = 2,
      .hidden_size = 48,
      .ffn_hidden_size = 56,
@@ -29,14 +28,6 @@ static const struct model_config samples[] = {
      .moe_router_topk = 1,
      .moe_ffn_hidden_size = 26},
 };
-enum { NUM_SAMPLES = COUNT(samples) };
-
-const struct model_config *map_samples(size_t *count)
-{
-    *count = NUM_SAMPLES;
-    return samples;
-}
-
 enum status map_bad_in(const struct map_loader *l)
 {
     (void)!fail_in(l->err, "model map %s: %s", l->map->family, l->where);
@@ -46,24 +37,15 @@ enum status map_bad_in(const struct map_loader *l)
 
 /* ---- the config ---- */
 
-enum status map_check_constants(const struct map_loader *l, const struct config_row *row)
-{
-    struct model_config c = samples[0];
-    cJSON *hf = cJSON_CreateObject();
-    struct config_context x = {l->map, row, hf, l->a};
-    enum status st = row->absent || row->value ? row->how->from_hf(&x, &c, l->err) : OK;
-    if (!st && row->null) {
-        cJSON_AddNullToObject(hf, row->hf);
-        st = row->how->from_hf(&x, &c, l->err);
-    }
-    cJSON_Delete(hf);
-    return st ? map_bad_in(l) : OK;
-}
-
 enum status map_check_unsupported(const struct map_loader *l, const struct unsupported *u)
 {
     cJSON *hf = cJSON_CreateObject();
-    struct map_names names = {l->map, &samples[0], hf, NULL, -1, -1, 0, NULL};
+    const struct map_names names = {.map = l->map,
+                                    .config = &map_samples[0],
+                                    .file = hf,
+                                    .member = "hf",
+                                    .layer = -1,
+                                    .expert = -1};
     bool holds;
     enum status st = map_condition(&names, u->when, &holds, l->err);
     cJSON_Delete(hf);
@@ -82,7 +64,8 @@ static enum status eval_part(const struct map_loader *l, const struct tensor_row
                              unsigned part, const struct model_config *c, int64_t expert,
                              struct sample_part *out)
 {
-    struct map_names names = {l->map, c, NULL, row, row->per_layer ? 1 : -1, -1, 0, NULL};
+    struct map_names names = {
+        .map = l->map, .config = c, .row = row, .layer = row->per_layer ? 1 : -1, .expert = -1};
     struct expr_names e = map_names_for(&names);
     if (row->per_expert) names.expert = expert;
     TRY(pattern_eval(row->parts[part].megatron, &e, &out->logical, l->err));
@@ -140,12 +123,16 @@ static enum status check_tensor_row(struct map_loader *l, const struct tensor_ro
 {
     const struct param_row *param = param_row_find(l->map->params, row->megatron);
     bool applies;
-    struct map_names names = {l->map, &samples[0], NULL, row, row->per_layer ? 1 : -1, -1, 0, NULL};
+    const struct map_names names = {.map = l->map,
+                                    .config = &map_samples[0],
+                                    .row = row,
+                                    .layer = row->per_layer ? 1 : -1,
+                                    .expert = -1};
     l->where = arena_printf(l->a, "tensor %s", row->megatron);
     if (!param) return map_bad(l, "no parameter of Megatron-Core is called so");
     if (map_condition(&names, row->when, &applies, l->err)) return map_bad_in(l);
-    for (unsigned i = 0; i < NUM_SAMPLES; i++)
-        TRY(check_logical(l, row, param, &samples[i]));
+    for (unsigned i = 0; i < NUM_MAP_SAMPLES; i++)
+        TRY(check_logical(l, row, param, &map_samples[i]));
     return OK;
 }
 
@@ -237,7 +224,7 @@ static enum status check_hf(struct map_loader *l, const struct model_config *c)
 enum status map_check(struct map_loader *l)
 {
     const struct model_map *map = l->map;
-    struct map_names names = {map, &samples[0], NULL, NULL, 1, 1, 0, NULL};
+    const struct map_names names = {.map = map, .config = &map_samples[0], .layer = 1, .expert = 1};
     struct expr_names e = map_names_for(&names);
     int64_t value;
     for (size_t i = 0; i < map->num_sizes; i++) {
@@ -247,7 +234,7 @@ enum status map_check(struct map_loader *l)
     }
     for (size_t i = 0; i < map->num_tensors; i++)
         TRY(check_tensor_row(l, &map->tensors[i]));
-    for (unsigned i = 0; i < NUM_SAMPLES; i++)
-        TRY(check_hf(l, &samples[i]));
+    for (unsigned i = 0; i < NUM_MAP_SAMPLES; i++)
+        TRY(check_hf(l, &map_samples[i]));
     return OK;
 }

@@ -4,45 +4,11 @@
 #define FERRY_CONVERT_MAP_MODEL_MAP_INTERNAL_H
 
 #include "common/strbuf.h"
+#include "convert/map/config_map_internal.h"
 #include "convert/map/embedded.h"
 #include "convert/map/expr.h"
 #include "convert/map/model_map.h"
 #include "convert/map/pattern.h"
-
-enum direction { IMPORT = 1, EXPORT = 2 };
-
-/* A field of the config: Megatron's, Hugging Face's, and how one becomes the other. */
-struct config_how;
-struct config_row {
-    const char *megatron, *hf;       /* either may be NULL */
-    const char *also;                /* another spelling of hf, which is read; NULL: none */
-    const struct model_field *field; /* of megatron */
-    const struct config_how *how;
-    const cJSON *value;         /* a constant; the row names no HF field */
-    const cJSON *absent, *null; /* "default" and "null"; NULL: none */
-    unsigned directions;
-};
-
-/* What a value becomes on its way, and back. */
-struct config_context {
-    const struct model_map *map;
-    const struct config_row *row;
-    cJSON *hf; /* the whole config.json */
-    struct arena *arena;
-};
-struct config_how {
-    const char *name;
-    bool takes_field, takes_value, takes_default; /* the row names a field on both sides; ... */
-    bool only_kind;                               /* the field must be of `kind` */
-    enum field_kind kind;
-    const char *keys[3];   /* without takes_field: what it reads and writes of config.json, */
-    const char *fields[3]; /* and which fields of ours, as globs */
-    enum status (*from_hf)(const struct config_context *x, struct model_config *c,
-                           struct error *err);
-    enum status (*to_hf)(const struct config_context *x, const struct model_config *c,
-                         struct error *err);
-};
-const struct config_how *config_how_find(const char *name);
 
 /* A name that stands for an expression: a size of the map, or an override of a row. */
 struct size {
@@ -77,8 +43,7 @@ struct model_map {
     unsigned num_prefixes;
     struct size *sizes;
     size_t num_sizes, sizes_capacity;
-    struct config_row *config;
-    size_t num_config, config_capacity;
+    struct config_map config; /* of config.json */
     struct unsupported *unsupported;
     size_t num_unsupported;
     struct param_rows *params; /* Megatron's, and its own among them */
@@ -93,9 +58,10 @@ struct map_loader {
     struct model_maps *maps;
     struct arena *a;
     struct model_map *map;
-    const cJSON *hows; /* of all maps */
-    const cJSON *own;  /* of this one; NULL: none */
-    const char *where; /* "tensors[3] (NAME)", for messages */
+    const cJSON *hows;  /* of all maps */
+    const cJSON *own;   /* of this one; NULL: none */
+    const cJSON *inert; /* fields of any config.json that are */
+    const char *where;  /* "tensors[3] (NAME)", for messages */
     struct error *err;
 };
 /* As model_maps_load, of these files in place of the program's own. */
@@ -129,11 +95,17 @@ const char *map_row_name(struct map_loader *l, const char *list, size_t n, const
 /* ---- checks ---- */
 
 /* Models in which no two sizes are equal by chance, and those that one divides are divisible. */
-const struct model_config *map_samples(size_t *count);
+enum { NUM_MAP_SAMPLES = 2 };
+extern const struct model_config map_samples[NUM_MAP_SAMPLES];
 
-/* Checks that what a row says for a field that is not there, or null, is a value of the field. */
-MUST_CHECK enum status map_check_constants(const struct map_loader *l,
-                                           const struct config_row *row);
+/* ---- the config (config_map_load.c) ---- */
+
+/* Reads the rows and inert fields of a list and an object (NULL: none) into map, behind those that
+ * it has: rows of a base are replaced. */
+MUST_CHECK enum status config_rows_load(struct map_loader *l, const cJSON *list,
+                                        struct config_map *map);
+MUST_CHECK enum status config_inert_load(struct map_loader *l, const cJSON *inert,
+                                         struct config_map *map);
 MUST_CHECK enum status map_check_unsupported(const struct map_loader *l,
                                              const struct unsupported *u);
 /* Checks sizes, and that the rows, with numbers put in, tile the logical tensors and the
@@ -142,12 +114,13 @@ MUST_CHECK enum status map_check(struct map_loader *l);
 
 /* What names in a map's expressions stand for. */
 struct map_names {
-    const struct model_map *map;
-    const struct model_config *config;
-    const cJSON *hf;              /* for hf.NAME; NULL: none */
-    const struct tensor_row *row; /* for `with`; NULL: none */
-    int64_t layer, expert;        /* l and e; -1: not known here */
-    int depth;                    /* of sizes that stand for sizes */
+    const struct model_map *map;       /* for its sizes */
+    const struct model_config *config; /* for its fields; NULL: none */
+    const cJSON *file;                 /* a config file, for hf.NAME; NULL: none */
+    const char *member;                /* "hf", "args" or "run_config": what the file is */
+    const struct tensor_row *row;      /* for `with`; NULL: none */
+    int64_t layer, expert;             /* l and e; -1: not known here */
+    int depth;                         /* of sizes that stand for sizes */
     bool *varies; /* set where the value of l or e is asked for; NULL: nobody wants to know */
 };
 struct expr_names map_names_for(const struct map_names *names);

@@ -5,10 +5,10 @@
 static void print_config(struct strbuf *out, const struct model_map *map)
 {
     strbuf_add_text(out, "config\n");
-    for (size_t i = 0; i < map->num_config; i++) {
-        const struct config_row *r = &map->config[i];
+    for (size_t i = 0; i < map->config.num_rows; i++) {
+        const struct config_row *r = &map->config.rows[i];
         strbuf_printf(out, "  %-36s %-9s ", r->megatron ? r->megatron : "", r->how->name);
-        if (r->hf) strbuf_add_text(out, r->hf);
+        if (r->key) strbuf_add_text(out, r->key);
         if (r->value) json_print(out, r->value, -1);
         if (r->absent) {
             strbuf_add_text(out, "  default ");
@@ -17,6 +17,12 @@ static void print_config(struct strbuf *out, const struct model_map *map)
         if (r->null) {
             strbuf_add_text(out, "  null ");
             json_print(out, r->null, -1);
+        }
+        if (r->holds) strbuf_printf(out, "  whether %s", r->holds);
+        if (r->when) strbuf_printf(out, "  when %s", r->when);
+        if (r->otherwise) {
+            strbuf_add_text(out, "  else ");
+            json_print(out, r->otherwise, -1);
         }
         if (r->directions == IMPORT) strbuf_add_text(out, "  (import)");
         if (r->directions == EXPORT) strbuf_add_text(out, "  (export)");
@@ -96,11 +102,14 @@ static cJSON *config_row_json(const struct config_row *r)
 {
     cJSON *o = cJSON_CreateObject();
     add_text(o, "megatron", r->megatron);
-    add_text(o, "hf", r->hf);
+    add_text(o, "hf", r->key);
     add_text(o, "how", r->how->name);
     add_value(o, "value", r->value);
     add_value(o, "default", r->absent);
     add_value(o, "null", r->null);
+    add_text(o, "when", r->when);
+    add_text(o, "holds", r->holds);
+    add_value(o, "else", r->otherwise);
     if (r->directions == IMPORT) add_text(o, "only", "import");
     if (r->directions == EXPORT) add_text(o, "only", "export");
     return o;
@@ -162,8 +171,8 @@ cJSON *model_map_json(const struct model_map *map)
     for (size_t i = 0; i < map->num_sizes; i++)
         add_text(sizes, map->sizes[i].name, map->sizes[i].text);
     cJSON *config = cJSON_AddArrayToObject(o, "config");
-    for (size_t i = 0; i < map->num_config; i++)
-        cJSON_AddItemToArray(config, config_row_json(&map->config[i]));
+    for (size_t i = 0; i < map->config.num_rows; i++)
+        cJSON_AddItemToArray(config, config_row_json(&map->config.rows[i]));
     add_parameters(o, map->params);
     cJSON *tensors = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < map->num_tensors; i++)

@@ -1,5 +1,6 @@
 /* model_names.c - what names mean in a model map's expressions: the layer and the expert at hand,
- * sizes of the row and of the map, fields of the config, moe[LAYER], FIELD.TEXT, hf.FIELD. */
+ * sizes of the row and of the map, fields of the config, moe[LAYER], FIELD.TEXT, hf.FIELD,
+ * hf.FIELD.TEXT. */
 #include <string.h>
 
 #include "common/json.h"
@@ -28,21 +29,49 @@ static bool size_value(const struct map_names *names, const char *name, size_t l
         text = size_text(names->row->with, names->row->num_with, name, length);
         if (text) inner.row = NULL; /* "with": {"i": "f"}: what it says is not replaced again */
     }
-    if (!text) text = size_text(names->map->sizes, names->map->num_sizes, name, length);
+    if (!text && names->map)
+        text = size_text(names->map->sizes, names->map->num_sizes, name, length);
     if (!text) return false;
     struct expr_names e = map_names_for(&inner);
     return expr_eval(text, strlen(text), &e, out, NULL) == OK;
 }
 
-/* hf.NAME: a whole number, or whether it is there and neither false nor null. */
-static bool hf_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
+static const cJSON *item_of(const cJSON *file, const char *name, size_t length)
 {
-    if (!cJSON_IsObject(names->hf)) return false;
-    const cJSON *item = names->hf->child;
+    const cJSON *item = cJSON_IsObject(file) ? file->child : NULL;
     while (item && !equals(item->string, name, length))
         item = item->next;
-    if (!json_as_i64(item, out)) *out = item && !cJSON_IsNull(item) && !cJSON_IsFalse(item);
+    return item;
+}
+
+/* Whether an item says a text, or is true or false where the text is one of these words. */
+static bool says(const cJSON *item, const char *text, size_t length)
+{
+    const char *own = cJSON_IsTrue(item)    ? "true"
+                      : cJSON_IsFalse(item) ? "false"
+                                            : json_as_text(item);
+    return own && equals(own, text, length);
+}
+
+/* hf.NAME: a whole number, or whether it is there and neither false nor null. hf.NAME.TEXT: whether
+ * it says TEXT. */
+static bool file_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
+{
+    size_t n = strcspn(name, ".");
+    if (!cJSON_IsObject(names->file)) return false;
+    const cJSON *item = item_of(names->file, name, n < length ? n : length);
+    if (n < length)
+        *out = says(item, name + n + 1, length - n - 1);
+    else if (!json_as_i64(item, out))
+        *out = item && !cJSON_IsNull(item) && !cJSON_IsFalse(item);
     return true;
+}
+
+/* Whether a name begins with that of the file, and a dot. */
+static bool is_of_file(const struct map_names *names, const char *name, size_t length)
+{
+    size_t n = names->member ? strlen(names->member) : 0;
+    return n && length > n + 1 && memcmp(name, names->member, n) == 0 && name[n] == '.';
 }
 
 static bool scalar_as_int(struct scalar s, int64_t *out)
@@ -56,7 +85,7 @@ static bool field_value(const struct model_config *c, const char *name, size_t l
 {
     size_t n = strcspn(name, ".");
     if (n > length) n = length;
-    for (size_t i = 0; i < num_model_fields; i++) {
+    for (size_t i = 0; c && i < num_model_fields; i++) {
         if (!equals(model_fields[i].field.name, name, n)) continue;
         const struct scalar s = field_get(&model_fields[i].field, c);
         if (n == length) return scalar_as_int(s, out);
@@ -72,7 +101,7 @@ static bool value_of(const void *context, const char *name, size_t length, int64
     const struct map_names *names = context;
     if (index >= 0) {
         if (!equals("moe", name, length)) return false;
-        *out = (uint64_t)index < names->config->num_layers &&
+        *out = names->config && (uint64_t)index < names->config->num_layers &&
                model_layer_is_moe(names->config, (uint64_t)index);
         return true;
     }
@@ -81,8 +110,10 @@ static bool value_of(const void *context, const char *name, size_t length, int64
         *out = *name == 'l' ? names->layer : names->expert;
         return *out >= 0;
     }
-    if (length > 3 && memcmp(name, "hf.", 3) == 0)
-        return hf_value(names, name + 3, length - 3, out);
+    if (is_of_file(names, name, length)) {
+        const size_t n = strlen(names->member) + 1;
+        return file_value(names, name + n, length - n, out);
+    }
     return size_value(names, name, length, out) || field_value(names->config, name, length, out);
 }
 

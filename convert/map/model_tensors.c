@@ -50,7 +50,12 @@ static enum status put_numbers(struct expander *x, const struct tensor_row *row,
                                int64_t layer, int64_t expert)
 {
     bool varies = false; /* from layer to layer, or from expert to expert */
-    struct map_names names = {x->map, x->config, NULL, row, layer, expert, 0, &varies};
+    const struct map_names names = {.map = x->map,
+                                    .config = x->config,
+                                    .row = row,
+                                    .layer = layer,
+                                    .expert = expert,
+                                    .varies = &varies};
     struct expr_names in = map_names_for(&names);
     if (!e->parts) e->parts = arena_array(&x->arena, row->num_parts, sizeof *e->parts);
     for (unsigned i = 0; i < row->num_parts; i++) {
@@ -88,7 +93,8 @@ static enum status expand_row(struct expander *x, size_t index, int64_t layer, i
 static enum status row_applies(struct expander *x, size_t index, int64_t layer, bool *applies)
 {
     const struct tensor_row *row = &x->map->tensors[index];
-    struct map_names names = {x->map, x->config, NULL, row, layer, -1, 0, NULL};
+    const struct map_names names = {
+        .map = x->map, .config = x->config, .row = row, .layer = layer, .expert = -1};
     if (map_condition(&names, row->when, applies, x->err))
         return fail_in(x->err, "model map %s: %s", x->map->family, row->megatron);
     return OK;

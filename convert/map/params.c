@@ -11,7 +11,7 @@ void param_row_names(const struct param_rows *rows, const struct param_row *row,
 {
     *map = (struct model_map){.sizes = rows->sizes[row->scope].items,
                               .num_sizes = rows->sizes[row->scope].count};
-    *names = (struct map_names){map, c, NULL, NULL, -1, -1, 0, NULL};
+    *names = (struct map_names){.map = map, .config = c, .layer = -1, .expert = -1};
 }
 
 /* 0 where the config does not tell. */

@@ -216,10 +216,8 @@ static enum status check_sum(const struct map_loader *l, const struct param_spec
 static enum status check_row(const struct map_loader *l, const struct param_rows *rows,
                              const struct param_row *row)
 {
-    size_t count;
-    const struct model_config *samples = map_samples(&count);
-    for (size_t i = 0; i < 2 * count; i++) {
-        struct model_config c = samples[i / 2];
+    for (size_t i = 0; i < 2 * NUM_MAP_SAMPLES; i++) {
+        struct model_config c = map_samples[i / 2];
         struct model_map map;
         struct map_names names;
         struct param_rows one = *rows;
@@ -342,11 +340,8 @@ enum status param_rows_load(struct arena *a, cJSON **tree, struct param_rows **o
 {
     struct model_map none = {.family = "params.json"};
     struct map_loader l = {.a = a, .map = &none, .err = err};
-    size_t i = 0;
+    const struct embedded_file *file = embedded_file_find("params.json");
     *out = arena_alloc(a, sizeof **out);
-    while (i < num_embedded_models && strcmp(embedded_models[i].name, "params.json"))
-        i++;
-    if (i == num_embedded_models) return fail(err, ERR_OURS, "the program has no params.json");
-    TRY(json_parse(embedded_models[i].text, embedded_models[i].length, JSON_STRICT, tree, err));
+    TRY(json_parse(file->text, file->length, JSON_STRICT, tree, err));
     return read_megatron(&l, *tree, *out);
 }

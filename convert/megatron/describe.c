@@ -5,11 +5,13 @@
 
 #include "common/count.h"
 #include "common/json.h"
+#include "common/text.h"
 #include "common/yaml.h"
 #include "convert/config_difference.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
+#include "convert/megatron/args_tree.h"
 #include "convert/megatron/megatron_args.h"
 
 enum { MOST_HEADS = 1 << 20 };
@@ -46,32 +48,57 @@ static enum status read_run_config(const struct checkpoint *c, cJSON **tree, con
     return st;
 }
 
-/* What Megatron-Bridge keeps in place of args. */
-static void use_run_config(struct megatron_source *m, const cJSON *model)
+/* An unknown field of one of the two files. */
+struct unknown_of {
+    struct megatron_source *m;
+    const char *file;
+};
+
+static bool is_listed(const struct unknown_fields *u, const char *name)
 {
-    struct checkpoint *c = m->c;
-    const char *impl = json_as_text(json_get(model, "transformer_impl"));
-    model_config_from_run_config(model, &c->arena, &c->config);
-    layout_options_from_run_config(model, &c->arena, &m->written_layout);
-    m->moe_layers_known = json_get(model, "moe_layer_freq") != NULL;
-    c->transformer_engine_names = !impl || strcmp(impl, "local");
-    run_config_add_unknown(c, model);
+    for (size_t i = 0; i < u->count; i++)
+        if (strcmp(u->items[i].name, name) == 0) return true;
+    return false;
 }
 
-static void use_args(struct megatron_source *m, const struct value *args, const cJSON *model)
+/* run_config.yaml may say again what args say. */
+static void list_unknown(void *context, const char *name, const char *value)
+{
+    const struct unknown_of *x = context;
+    struct checkpoint *c = x->m->c;
+    if (!is_listed(&c->unknown, name))
+        unknown_fields_add(&c->unknown, &c->arena, x->file, name, value, false);
+}
+
+/* Takes the model and the layout from args, or from run_config.yaml in their place. */
+static void use_file(struct megatron_source *m, enum megatron_file file, const cJSON *tree)
 {
     struct checkpoint *c = m->c;
-    const char *impl = value_as_text(value_get(args, "transformer_impl"));
+    struct megatron_facts f = {0};
+    model_config_from_megatron(file, tree, &c->arena, &c->config);
+    facts_from_megatron(file, tree, &c->arena, &f);
+    m->written_layout = f.layout;
+    m->moe_layers_known = json_get(tree, "moe_layer_freq") != NULL;
+    c->transformer_engine_names = !text_equal(f.transformer_impl, "local");
+}
+
+/* args: NULL where there are none. */
+static void use_files(struct megatron_source *m, const struct value *args, const cJSON *model)
+{
     struct model_config more = {.rotary_percent = 1};
-    model_config_from_args(args, &c->arena, &c->config);
-    layout_options_from_args(args, &c->arena, &m->written_layout);
-    m->moe_layers_known = value_get(args, "moe_layer_freq") != NULL;
-    c->transformer_engine_names = !impl || strcmp(impl, "local");
-    args_add_unknown(c, args);
+    struct unknown_of in_args = {m, "args"}, in_yaml = {m, "run_config.yaml"};
+    if (args) {
+        cJSON *tree = args_tree(args);
+        use_file(m, MEGATRON_ARGS, tree);
+        megatron_unknown(MEGATRON_ARGS, tree, list_unknown, &in_args);
+        cJSON_Delete(tree);
+    }
     if (!model) return;
-    model_config_from_run_config(model, &c->arena, &more);
-    add_unsaid(c, &more);
-    if (!c->unknown.count) run_config_add_unknown(c, model);
+    if (!args) use_file(m, MEGATRON_RUN_CONFIG, model);
+    megatron_unknown(MEGATRON_RUN_CONFIG, model, list_unknown, &in_yaml);
+    if (!args) return;
+    model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &m->c->arena, &more);
+    add_unsaid(m->c, &more);
 }
 
 /* args of the common state, and run_config.yaml, which may say more or stand in their place. */
@@ -84,10 +111,7 @@ static enum status read_args(struct megatron_source *m, struct error *err)
     cJSON *tree = NULL;
     int64_t iteration;
     TRY(read_run_config(c, &tree, &model, err));
-    if (found)
-        use_args(m, args, model);
-    else if (model)
-        use_run_config(m, model);
+    use_files(m, found ? args : NULL, model);
     cJSON_Delete(tree);
     c->config_origin = found || model ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
     if (c->config_origin == CONFIG_OF_TENSORS)
@@ -225,9 +249,9 @@ static enum status use_vocabulary(struct megatron_source *m, struct error *err)
     cJSON *tree = NULL;
     if (!*size && path_exists(path)) {
         TRY(yaml_read_file(path, CONFIG_FILE_CAP, &tree, err));
-        const cJSON *model = json_get(tree, "model");
-        if (cJSON_IsTrue(json_get(model, "should_pad_vocab")))
-            (void)json_as_u64(json_get(model, "vocab_size"), size);
+        struct megatron_facts f = {0};
+        facts_from_megatron(MEGATRON_RUN_CONFIG, json_get(tree, "model"), &c->arena, &f);
+        if (f.should_pad_vocab) *size = f.vocab_size;
         cJSON_Delete(tree);
         TRY(source_check_vocab(m->o, *size, path, err));
     }

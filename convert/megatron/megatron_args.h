@@ -1,27 +1,49 @@
 /* megatron_args.h - the model and the layout as Megatron-LM's args say them (an argparse.Namespace
- * in the common state), and as Megatron-Bridge's run_config.yaml does. */
+ * in the common state), and as Megatron-Bridge's run_config.yaml does, by the rows of
+ * convert/models/megatron.json. */
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_ARGS_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_ARGS_H
 
 #include <cjson/cJSON.h>
 
-#include "ckpt/checkpoint.h"
 #include "ckpt/layout.h"
 #include "ckpt/model_config.h"
 #include "common/dtype.h"
 #include "formats/value.h"
 
-/* Fills what args say; what they do not say stays as it is. Texts are in arena a. */
-void model_config_from_args(const struct value *args, struct arena *a, struct model_config *c);
-/* The layout that a checkpoint with these args was written in. */
-void layout_options_from_args(const struct value *args, struct arena *a, struct layout_options *o);
-/* The same from the `model` of a run_config.yaml. */
-void model_config_from_run_config(const cJSON *model, struct arena *a, struct model_config *c);
-void layout_options_from_run_config(const cJSON *model, struct arena *a, struct layout_options *o);
+/* ---- reading ---- */
 
-/* Lists in c the unknown fields of args, or of the `model` of a run_config.yaml. */
-void args_add_unknown(struct checkpoint *c, const struct value *args);
-void run_config_add_unknown(struct checkpoint *c, const cJSON *model);
+/* What a tree is: that of args (args_tree.h), or the `model` of a run_config.yaml. */
+enum megatron_file { MEGATRON_ARGS, MEGATRON_RUN_CONFIG };
+
+/* What it says beside the model. */
+struct megatron_facts {
+    struct layout_options layout;
+    /* These follow from the layout: */
+    uint64_t transformer_pp, layers_per_chunk, chunks_per_rank, world_size;
+    uint64_t padded_vocab_size, make_vocab_size_divisible_by;
+    uint64_t vocab_size;   /* of run_config.yaml: the true one where should_pad_vocab */
+    bool should_pad_vocab; /* else that of the embedding */
+    const char *ckpt_format, *transformer_impl;
+    bool moe_grouped_gemm;
+    const char *params_dtype; /* "torch.bfloat16" */
+    bool bf16, fp16;
+};
+
+/* Fill what the file says; what it does not say stays as it is. Texts are in arena a. */
+void model_config_from_megatron(enum megatron_file file, const cJSON *tree, struct arena *a,
+                                struct model_config *c);
+void facts_from_megatron(enum megatron_file file, const cJSON *tree, struct arena *a,
+                         struct megatron_facts *f);
+/* Calls visit for each unknown field (convert/map/config_map.h). Of args, which are mostly of the
+ * training, only fields that convert/models/megatron.json lists count. */
+void megatron_unknown(enum megatron_file file, const cJSON *tree,
+                      void (*visit)(void *context, const char *name, const char *value),
+                      void *context);
+/* Whether the Namespace says moe_grouped_gemm. */
+bool args_have_grouped_gemm(const struct value *args);
+
+/* ---- writing ---- */
 
 /* What a written checkpoint says of itself. */
 struct args_facts {
@@ -39,8 +61,6 @@ struct model_config model_config_through_args(const struct model_config *c, stru
  * them from a checkpoint (megatron/training/checkpointing.py:load_args_from_checkpoint):
  * "--norm-epsilon 1e-06 --qk-layernorm". In arena a; "" where there are none. */
 const char *args_flags_beside(const struct model_config *c, struct arena *a);
-/* Whether the Namespace says moe_grouped_gemm. */
-bool args_have_grouped_gemm(const struct value *args);
 /* A fresh Namespace. */
 struct value *args_make(struct arena *a, const struct args_facts *f);
 /* Whether a tensor is somewhere in v, which then cannot be written without its bytes. */

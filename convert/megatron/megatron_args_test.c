@@ -1,5 +1,6 @@
 /* Megatron's args and run_config.yaml, of golden checkpoints and our own. */
 #include "convert/config_difference.h"
+#include "convert/megatron/args_tree.h"
 #include "convert/megatron/megatron_args.h"
 
 #include <math.h>
@@ -14,19 +15,51 @@
 
 #define GOLDEN "tests/golden/megatron/"
 
-/* What args, or the model of a run_config.yaml, say that nobody reads. */
-static const char *unknown_of_args(const struct value *args)
+static void add_unknown(void *context, const char *name, const char *value)
 {
-    struct checkpoint c = {0};
-    args_add_unknown(&c, args);
-    return unknown_fields_text(&c.unknown, true, &c.arena);
+    struct strbuf *text = context;
+    strbuf_printf(text, "%s%s %s", text->length ? ", " : "", name, value);
 }
 
-static const char *unknown_of_run_config(const cJSON *model)
+/* The unknown fields; NULL: there are none. */
+static const char *unknown_of(enum megatron_file file, const cJSON *tree)
 {
-    struct checkpoint c = {0};
-    run_config_add_unknown(&c, model);
-    return unknown_fields_text(&c.unknown, true, &c.arena);
+    struct strbuf text = {0};
+    megatron_unknown(file, tree, add_unknown, &text);
+    const char *out = text.length ? arena_text(&scratch, text.data, text.length) : NULL;
+    strbuf_release(&text);
+    return out;
+}
+
+static const char *unknown_of_args(const struct value *args)
+{
+    cJSON *tree = args_tree(args);
+    const char *out = unknown_of(MEGATRON_ARGS, tree);
+    cJSON_Delete(tree);
+    return out;
+}
+
+static void model_config_from_args(const struct value *args, struct model_config *c)
+{
+    cJSON *tree = args_tree(args);
+    model_config_from_megatron(MEGATRON_ARGS, tree, &scratch, c);
+    cJSON_Delete(tree);
+}
+
+static void layout_options_from_args(const struct value *args, struct layout_options *o)
+{
+    struct megatron_facts f = {0};
+    cJSON *tree = args_tree(args);
+    facts_from_megatron(MEGATRON_ARGS, tree, &scratch, &f);
+    cJSON_Delete(tree);
+    *o = f.layout;
+}
+
+static void layout_options_from_run_config(const cJSON *model, struct layout_options *o)
+{
+    struct megatron_facts f = {0};
+    facts_from_megatron(MEGATRON_RUN_CONFIG, model, &scratch, &f);
+    *o = f.layout;
 }
 
 static struct model_maps maps;
@@ -176,10 +209,10 @@ static void args_of_real_checkpoints_say_the_model(void **state)
         const struct value *args = golden_args(i);
         struct model_config c = {.rotary_percent = 1}, hf = hf_config(golden[i].model);
         struct layout_options layout;
-        model_config_from_args(args, &scratch, &c);
+        model_config_from_args(args, &c);
         forgive(&c, &hf, golden[i].model);
         check_same(golden[i].file, &c, &hf);
-        layout_options_from_args(args, &scratch, &layout);
+        layout_options_from_args(args, &layout);
         check_layout(golden[i].file, &layout, &golden[i].layout);
         assert_null(unknown_of_args(args));
     }
@@ -265,10 +298,10 @@ static void args_that_are_made_say_the_same(void **state)
         struct args_facts f = facts_of(&c, &l);
         const struct value *args = written(args_make(&scratch, &f));
         assert_true(value_is_instance(args, "argparse", "Namespace"));
-        model_config_from_args(args, &scratch, &back);
+        model_config_from_args(args, &back);
         back.vocab_size = c.vocab_size;
         check_back(families[i % NUM_FAMILIES], &c, &back);
-        layout_options_from_args(args, &scratch, &layout);
+        layout_options_from_args(args, &layout);
         check_layout(families[i % NUM_FAMILIES], &layout, o);
         assert_null(unknown_of_args(args));
     }
@@ -294,12 +327,12 @@ static void run_configs_that_are_made_say_the_same(void **state)
         strbuf_release(&text);
         assert_ok(yaml_read_file(path, 1 << 20, &tree, &err));
         const cJSON *model = json_get(tree, "model");
-        model_config_from_run_config(model, &scratch, &back);
+        model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &scratch, &back);
         back.padded_vocab_size = c.padded_vocab_size;
         check_back(families[i % NUM_FAMILIES], &c, &back);
-        layout_options_from_run_config(model, &scratch, &layout);
+        layout_options_from_run_config(model, &layout);
         check_layout(families[i % NUM_FAMILIES], &layout, o);
-        assert_null(unknown_of_run_config(model));
+        assert_null(unknown_of(MEGATRON_RUN_CONFIG, model));
         cJSON_Delete(tree);
     }
 }
@@ -323,11 +356,11 @@ static void windows_and_rope_survive_args_and_run_config(void **state)
         if (i == 5) c.rotary_base = 5e5, c.rotary_percent = 0.5, c.rotary_interleaved = true;
         assert_true(deal(&l, &one, &c));
         struct args_facts f = facts_of(&c, &l);
-        model_config_from_args(written(args_make(&scratch, &f)), &scratch, &back);
+        model_config_from_args(written(args_make(&scratch, &f)), &back);
         back.vocab_size = c.vocab_size;
         check_back("args", &c, &back);
         cJSON *tree = run_config_make(&f);
-        model_config_from_run_config(json_get(tree, "model"), &scratch, &again);
+        model_config_from_megatron(MEGATRON_RUN_CONFIG, json_get(tree, "model"), &scratch, &again);
         again.padded_vocab_size = c.padded_vocab_size;
         check_back("run_config", &c, &again);
         cJSON_Delete(tree);
@@ -419,11 +452,11 @@ static void updated_args_keep_all_but_the_layout(void **state)
         }
         assert_true(objects > 3); /* enums, dtypes, paths */
         assert_true(value_is_global(value_get(updated, "params_dtype"), "torch", "bfloat16"));
-        layout_options_from_args(updated, &scratch, &back);
+        layout_options_from_args(updated, &back);
         o.ep = o.etp = 1;
         check_layout(golden[i].file, &back, &o);
-        model_config_from_args(args, &scratch, &before);
-        model_config_from_args(updated, &scratch, &after);
+        model_config_from_args(args, &before);
+        model_config_from_args(updated, &after);
         before.padded_vocab_size = after.padded_vocab_size = 0;
         before.make_vocab_size_divisible_by = after.make_vocab_size_divisible_by = 0;
         check_same(golden[i].file, &before, &after);
@@ -488,7 +521,7 @@ static void what_args_do_not_say_stays(void **state)
 {
     (void)state;
     struct model_config c = {.hidden_size = 5, .rotary_percent = 1};
-    model_config_from_args(namespace_of(NULL, NULL), &scratch, &c);
+    model_config_from_args(namespace_of(NULL, NULL), &c);
     assert_int_equal(c.num_layers, 4);
     assert_int_equal(c.num_query_groups, 4);
     assert_int_equal(c.hidden_size, 5);
@@ -496,11 +529,11 @@ static void what_args_do_not_say_stays(void **state)
     assert_null(c.position_embedding_type);
     assert_true(c.layernorm_epsilon <= 0);
     /* of another type */
-    model_config_from_args(namespace_of("hidden_size", value_text(&scratch, "8")), &scratch, &c);
-    model_config_from_args(namespace_of("hidden_size", value_int(&scratch, -8)), &scratch, &c);
-    model_config_from_args(namespace_of("normalization", value_int(&scratch, 1)), &scratch, &c);
-    model_config_from_args(namespace_of("moe_layer_freq", value_text(&scratch, "1")), &scratch, &c);
-    model_config_from_args(namespace_of("window_size", value_int(&scratch, 1)), &scratch, &c);
+    model_config_from_args(namespace_of("hidden_size", value_text(&scratch, "8")), &c);
+    model_config_from_args(namespace_of("hidden_size", value_int(&scratch, -8)), &c);
+    model_config_from_args(namespace_of("normalization", value_int(&scratch, 1)), &c);
+    model_config_from_args(namespace_of("moe_layer_freq", value_text(&scratch, "1")), &c);
+    model_config_from_args(namespace_of("window_size", value_int(&scratch, 1)), &c);
     assert_int_equal(c.hidden_size, 5);
     assert_null(c.normalization);
     assert_int_equal(c.sliding_window, 0);
@@ -525,7 +558,7 @@ static void gelu_is_told_from_its_fusion(void **state)
         struct model_config c = {0};
         value_dict_set(&scratch, args->object->state, cases[i].name,
                        value_bool(&scratch, cases[i].truth));
-        model_config_from_args(args, &scratch, &c);
+        model_config_from_args(args, &c);
         assert_string_equal(c.activation_func, cases[i].activation);
     }
 }
@@ -534,8 +567,7 @@ static void args_of_before_version_3_say_tensor_parallelism_otherwise(void **sta
 {
     (void)state;
     struct layout_options o;
-    layout_options_from_args(namespace_of("model_parallel_size", value_int(&scratch, 4)), &scratch,
-                             &o);
+    layout_options_from_args(namespace_of("model_parallel_size", value_int(&scratch, 4)), &o);
     assert_int_equal(o.tp, 4);
     assert_int_equal(o.pp, 0);
 }
@@ -572,11 +604,11 @@ static void what_no_family_computes_is_named(void **state)
             assert_null(name);
     }
     cJSON *model = json_tree("{'layernorm_zero_centered_gamma':true}");
-    assert_string_equal(unknown_of_run_config(model),
-                        "run_config.yaml: layernorm_zero_centered_gamma True");
+    assert_string_equal(unknown_of(MEGATRON_RUN_CONFIG, model),
+                        "layernorm_zero_centered_gamma true");
     cJSON_Delete(model);
     model = json_tree("{'softmax_type':'vanilla','glu_linear_offset':0.0,'mtp_num_layers':null}");
-    assert_null(unknown_of_run_config(model));
+    assert_null(unknown_of(MEGATRON_RUN_CONFIG, model));
     cJSON_Delete(model);
 }
 
@@ -592,14 +624,14 @@ static void the_run_config_of_megatron_bridge_says_the_model(void **state)
     cJSON *tree;
     assert_ok(yaml_read_file(bridge, 1 << 20, &tree, &err));
     const cJSON *model = json_get(tree, "model");
-    model_config_from_run_config(model, &scratch, &c);
+    model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &scratch, &c);
     assert_int_equal(c.vocab_size, hf.vocab_size);
     c.padded_vocab_size = 48;
     forgive(&c, &hf, "llama");
     check_same("bridge", &c, &hf);
-    layout_options_from_run_config(model, &scratch, &layout);
+    layout_options_from_run_config(model, &layout);
     check_layout("bridge", &layout, &(struct layout_options){.tp = 1, .pp = 1, .ep = 1, .etp = 1});
-    assert_null(unknown_of_run_config(model));
+    assert_null(unknown_of(MEGATRON_RUN_CONFIG, model));
     cJSON_Delete(tree);
 }
 
@@ -636,10 +668,10 @@ static void an_updated_run_config_keeps_all_but_the_layout(void **state)
     const cJSON *model = json_get(tree, "model");
     /* fields that were not there come last */
     assert_int_equal(strncmp(rest_of(before), rest_of(model), strlen(rest_of(before))), 0);
-    layout_options_from_run_config(model, &scratch, &layout);
+    layout_options_from_run_config(model, &layout);
     o.ep = o.etp = 1;
     check_layout("bridge", &layout, &o);
-    model_config_from_run_config(model, &scratch, &back);
+    model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &scratch, &back);
     assert_int_equal(back.vocab_size, c.vocab_size);
     assert_int_equal(back.make_vocab_size_divisible_by, 8);
     assert_true(cJSON_IsFalse(json_get(json_get(tree, "checkpoint"), "save_optim")));

@@ -18,6 +18,7 @@
 #include "common/checked.h"
 #include "common/count.h"
 #include "convert/megatron/describe.h"
+#include "convert/megatron/args_tree.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_source.h"
@@ -519,9 +520,11 @@ static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
  * expert rank. 0: it is said, or they do not. */
 static uint64_t etp_of_names(const struct legacy *x)
 {
-    struct layout_options o = {0};
-    const struct value *args = value_get(x->m->c->training.common, "args");
-    if (args) layout_options_from_args(args, &x->m->c->arena, &o);
+    struct megatron_facts f = {0};
+    cJSON *args = args_tree(value_get(x->m->c->training.common, "args"));
+    facts_from_megatron(MEGATRON_ARGS, args, &x->m->c->arena, &f);
+    cJSON_Delete(args);
+    const struct layout_options o = f.layout;
     if (o.etp || o.ep < 2 || o.tp < 2 || o.tp > MAX_STAGES || o.ep > MAX_STAGES) return 0;
     for (uint64_t etp = o.tp; etp; etp--) {
         struct layout l = {.tp = o.tp, .ep = o.ep, .etp = etp};

@@ -13,17 +13,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_BYTES = 1 << 16 /* of a text that is read again: aliases make much of little */ };
 
+static void ignore(void *context, const char *name, const char *value)
+{
+    (void)context, (void)name, (void)value;
+}
+
 static void use(const cJSON *tree)
 {
     const cJSON *model = json_get(tree, "model");
     struct model_config config = {0};
-    struct layout_options layout = {0};
-    struct checkpoint c;
-    checkpoint_init(&c, "fuzzed");
-    model_config_from_run_config(model, &c.arena, &config);
-    layout_options_from_run_config(model, &c.arena, &layout);
-    run_config_add_unknown(&c, model);
-    checkpoint_release(&c);
+    struct megatron_facts facts = {0};
+    struct arena a;
+    arena_init(&a);
+    model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &a, &config);
+    facts_from_megatron(MEGATRON_RUN_CONFIG, model, &a, &facts);
+    megatron_unknown(MEGATRON_RUN_CONFIG, model, ignore, NULL);
+    arena_release(&a);
 }
 
 static void print_and_read_again(const cJSON *tree)

@@ -1,0 +1,273 @@
+/* config_layers.c - what differs by layer, in config.json and as Megatron's arguments: which layers
+ * have a window, which have experts. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "convert/map/model_map_internal.h"
+
+/* ---- config.json ---- */
+
+/* Qwen: sliding_window counts where use_sliding_window says so. */
+enum status window_from_file(const struct config_context *x, void *to, struct error *err)
+{
+    struct model_config *c = to;
+    const cJSON *window = json_get(x->tree, "sliding_window"),
+                *use = json_get(x->tree, "use_sliding_window");
+    c->sliding_window = 0;
+    c->window_layers = NULL;
+    if (use && !cJSON_IsNull(use) && !cJSON_IsBool(use))
+        return fail(err, ERR_CORRUPT, "config.json: use_sliding_window is neither true nor false");
+    if (!cJSON_IsTrue(use) || cJSON_IsNull(window)) return OK;
+    if (!window)
+        c->sliding_window = 4096; /* the class's default */
+    else if (!json_as_u64(window, &c->sliding_window))
+        return fail(err, ERR_CORRUPT, "config.json: sliding_window is not a whole number");
+    return OK;
+}
+
+enum status window_to_file(const struct config_context *x, const void *from, struct error *err)
+{
+    const struct model_config *c = from;
+    (void)err;
+    json_put(x->tree, "use_sliding_window", cJSON_CreateBool(c->sliding_window > 0));
+    json_put(x->tree, "sliding_window",
+             c->sliding_window ? json_new_u64(c->sliding_window) : cJSON_CreateNull());
+    return OK;
+}
+
+/* Which layers slide, by layer_types or, where that is not there, by max_window_layers: those from
+ * it on (transformers, configuration_qwen2.py). */
+static enum status find_window_layers(const struct config_context *x, const struct model_config *c,
+                                      bool *slides, struct error *err)
+{
+    const cJSON *types = json_get(x->tree, "layer_types"), *item = NULL;
+    const cJSON *max = json_get(x->tree, "max_window_layers");
+    uint64_t first = 28; /* the class's default */
+    if (max && !cJSON_IsNull(max) && !json_as_u64(max, &first))
+        return fail(err, ERR_CORRUPT, "config.json: max_window_layers is not a whole number");
+    bool listed = types && !cJSON_IsNull(types);
+    if (listed && (!cJSON_IsArray(types) || (uint64_t)cJSON_GetArraySize(types) != c->num_layers))
+        return fail(err, ERR_CORRUPT,
+                    "config.json: layer_types is not a list of one string for each of %" PRIu64
+                    " layers",
+                    c->num_layers);
+    if (listed) item = types->child;
+    for (uint64_t i = 0; i < c->num_layers; i++, item = listed ? item->next : NULL) {
+        const char *type = listed ? json_as_text(item) : NULL;
+        slides[i] = listed ? type && strcmp(type, "sliding_attention") == 0 : i >= first;
+        if (listed && !slides[i] && (!type || strcmp(type, "full_attention")))
+            return fail(err, ERR_UNSUPPORTED,
+                        "config.json: layer_types has %s; sliding_attention and full_attention "
+                        "are known",
+                        type ? type : "what is not a string");
+    }
+    return OK;
+}
+
+enum status window_by_layer_from_file(const struct config_context *x, void *to, struct error *err)
+{
+    struct model_config *c = to;
+    bool any = false, all = true;
+    TRY(window_from_file(x, c, err));
+    if (c->num_layers > MOST_LAYERS) return OK; /* refused by the check of all configs */
+    bool *slides = arena_array(x->arena, c->num_layers, sizeof *slides);
+    TRY(find_window_layers(x, c, slides, err));
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        any |= slides[i], all &= slides[i];
+    if (any && !c->sliding_window && cJSON_IsArray(json_get(x->tree, "layer_types")))
+        return fail(err, ERR_UNSUPPORTED,
+                    "config.json: layer_types has sliding_attention, and by use_sliding_window and "
+                    "sliding_window there is no window");
+    if (!any) c->sliding_window = 0;
+    if (any && !all) c->window_layers = slides;
+    return OK;
+}
+
+/* max_window_layers can say one thing alone; layer_types is read since transformers 4.53. */
+enum status window_by_layer_to_file(const struct config_context *x, const void *from,
+                                    struct error *err)
+{
+    const struct model_config *c = from;
+    uint64_t first = 0;
+    bool in_order = true;
+    cJSON *types = cJSON_CreateArray();
+    TRY(window_to_file(x, c, err));
+    while (first < c->num_layers && !model_layer_slides(c, first))
+        first++;
+    for (uint64_t i = 0; i < c->num_layers; i++) {
+        in_order &= model_layer_slides(c, i) == (i >= first);
+        cJSON_AddItemToArray(
+            types,
+            cJSON_CreateString(model_layer_slides(c, i) ? "sliding_attention" : "full_attention"));
+    }
+    json_put(x->tree, "max_window_layers", json_new_u64(first));
+    if (!in_order || json_get(x->tree, "layer_types"))
+        json_put(x->tree, "layer_types", types);
+    else
+        cJSON_Delete(types);
+    return OK;
+}
+
+/* Qwen: layer i has experts where (i + 1) % decoder_sparse_step is 0, but for mlp_only_layers. */
+enum status moe_layers_from_file(const struct config_context *x, void *to, struct error *err)
+{
+    struct model_config *c = to;
+    uint64_t step = 1, layer;
+    const cJSON *given = json_get(x->tree, "decoder_sparse_step"),
+                *only = json_get(x->tree, "mlp_only_layers");
+    if (given && (!json_as_u64(given, &step) || step == 0))
+        return fail(err, ERR_CORRUPT,
+                    "config.json: decoder_sparse_step is not a whole number above 0");
+    if (c->num_layers > MOST_LAYERS) return OK; /* refused by the check of all configs */
+    bool *moe = arena_array(x->arena, c->num_layers, sizeof *moe);
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        moe[i] = (i + 1) % step == 0;
+    for (const cJSON *i = cJSON_IsArray(only) ? only->child : NULL; i; i = i->next)
+        if (json_as_u64(i, &layer) && layer < c->num_layers) moe[layer] = false;
+    c->moe_layers = NULL;
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        if (!moe[i]) c->moe_layers = moe;
+    return OK;
+}
+
+enum status moe_layers_to_file(const struct config_context *x, const void *from, struct error *err)
+{
+    const struct model_config *c = from;
+    (void)err;
+    cJSON *only = cJSON_CreateArray();
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        if (!model_layer_is_moe(c, i)) cJSON_AddItemToArray(only, json_new_u64(i));
+    json_put(x->tree, "decoder_sparse_step", json_new_u64(1));
+    json_put(x->tree, "mlp_only_layers", only);
+    return OK;
+}
+
+/* ---- Megatron's arguments ---- */
+
+/* What they say of layers: a whole number, or a list with one a layer. */
+struct layer_numbers {
+    bool given, is_list;
+    int64_t number;
+    const int64_t *list;
+    uint64_t count;
+};
+
+static struct layer_numbers layer_numbers_of(struct arena *a, const cJSON *item)
+{
+    struct layer_numbers n = {.is_list = cJSON_IsArray(item)};
+    if (!n.is_list) {
+        n.given = json_as_i64(item, &n.number);
+        return n;
+    }
+    int64_t *list = arena_array(a, (size_t)cJSON_GetArraySize(item), sizeof *list);
+    n.given = true;
+    for (const cJSON *i = item->child; i && n.given; i = i->next)
+        n.given = json_as_i64(i, &list[n.count++]);
+    n.list = list;
+    return n;
+}
+
+/* One flag a layer: its number in the list (what is past the end counts as 1), or what `by_number`
+ * makes of the one number. NULL: they are all true. */
+static const bool *layer_flags(struct arena *a, const struct layer_numbers *n, uint64_t num_layers,
+                               bool (*by_number)(uint64_t layer, uint64_t n))
+{
+    if (!n->given || num_layers > MOST_LAYERS || (!n->is_list && n->number <= 0)) return NULL;
+    bool *flags = arena_array(a, num_layers, sizeof *flags), all = true;
+    for (uint64_t i = 0; i < num_layers; i++) {
+        flags[i] = !n->is_list ? by_number(i, (uint64_t)n->number) : i >= n->count || n->list[i];
+        all &= flags[i];
+    }
+    return all ? NULL : flags;
+}
+
+/* A list of 1 and 0. */
+static cJSON *layer_list(const struct model_config *c,
+                         bool (*has)(const struct model_config *c, uint64_t layer))
+{
+    cJSON *list = cJSON_CreateArray();
+    for (uint64_t i = 0; i < c->num_layers; i++)
+        cJSON_AddItemToArray(list, json_new_u64(has(c, i)));
+    return list;
+}
+
+/* window_attn_skip_freq N: every Nth layer, counted from 1, sees all positions
+ * (core/transformer/utils.py:is_layer_window_attention). */
+static bool slides(uint64_t layer, uint64_t n)
+{
+    return (layer + 1) % n != 0;
+}
+
+/* window_size: [positions before the current one (below 0: all), positions behind it]. */
+enum status window_size_from_file(const struct config_context *x, void *to, struct error *err)
+{
+    struct model_config *c = to;
+    const cJSON *window = json_get(x->tree, "window_size");
+    const struct layer_numbers skip =
+        layer_numbers_of(x->arena, json_get(x->tree, "window_attn_skip_freq"));
+    int64_t left = -1;
+    bool any = false;
+    if (window && !cJSON_IsNull(window) &&
+        (cJSON_GetArraySize(window) != 2 || !json_as_i64(window->child, &left)))
+        return fail(err, ERR_CORRUPT, "%s: window_size is not a pair of numbers",
+                    x->map->file.name);
+    c->sliding_window = left >= 0 ? (uint64_t)left + 1 : 0;
+    if (!c->sliding_window) return OK;
+    c->window_layers = layer_flags(x->arena, &skip, c->num_layers, slides);
+    for (uint64_t i = 0; c->window_layers && i < c->num_layers; i++)
+        any |= c->window_layers[i];
+    if (!c->window_layers || any) return OK;
+    c->window_layers = NULL;
+    c->sliding_window = 0;
+    return OK;
+}
+
+enum status window_size_to_file(const struct config_context *x, const void *from, struct error *err)
+{
+    (void)err;
+    const struct model_config *c = from;
+    cJSON *window = cJSON_CreateNull(), *skip = cJSON_CreateNull();
+    if (c->sliding_window) {
+        cJSON_Delete(window);
+        window = cJSON_CreateArray();
+        cJSON_AddItemToArray(window, json_new_u64(c->sliding_window - 1));
+        cJSON_AddItemToArray(window, json_new_u64(0));
+    }
+    if (c->sliding_window && c->window_layers) {
+        cJSON_Delete(skip);
+        skip = layer_list(c, model_layer_slides);
+    }
+    json_put(x->tree, "window_size", window);
+    json_put(x->tree, "window_attn_skip_freq", skip);
+    return OK;
+}
+
+/* moe_layer_freq N: every Nth layer from the first has experts. */
+static bool has_experts(uint64_t layer, uint64_t n)
+{
+    return layer % n == 0;
+}
+
+enum status moe_layer_freq_from_file(const struct config_context *x, void *to, struct error *err)
+{
+    struct model_config *c = to;
+    const cJSON *item = json_get(x->tree, "moe_layer_freq");
+    const struct layer_numbers freq = layer_numbers_of(x->arena, item);
+    if (item && !cJSON_IsNull(item) && !freq.given)
+        return fail(err, ERR_CORRUPT, "%s: moe_layer_freq is neither a number nor a list of them",
+                    x->map->file.name);
+    c->moe_layers = layer_flags(x->arena, &freq, c->num_layers, has_experts);
+    return OK;
+}
+
+/* Written where layers differ; else every layer has experts, which is the default. */
+enum status moe_layer_freq_to_file(const struct config_context *x, const void *from,
+                                   struct error *err)
+{
+    (void)err;
+    const struct model_config *c = from;
+    if (model_layers_differ(c))
+        json_put(x->tree, "moe_layer_freq", layer_list(c, model_layer_is_moe));
+    return OK;
+}

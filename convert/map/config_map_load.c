@@ -1,0 +1,222 @@
+/* config_map_load.c - reads the rows of a config map from JSON, and tries each on a sample. */
+#include <string.h>
+
+#include "common/json.h"
+#include "common/text.h"
+#include "convert/map/model_map_internal.h"
+
+/* ---- one row ---- */
+
+static enum status read_directions(const struct map_loader *l, const cJSON *item,
+                                   struct config_row *row)
+{
+    const char *only;
+    TRY(map_take_text(l, item, "only", &only));
+    row->directions = IMPORT | EXPORT;
+    if (only && strcmp(only, "import") == 0)
+        row->directions = IMPORT;
+    else if (only && strcmp(only, "export") == 0)
+        row->directions = EXPORT;
+    else if (only)
+        return map_bad(l, "only is import or export");
+    return OK;
+}
+
+/* Whether what the row names is what its `how` wants. */
+static enum status check_members(const struct map_loader *l, const struct config_map *map,
+                                 const struct config_row *row)
+{
+    const struct config_how *how = row->how;
+    const unsigned may = how->has | how->may;
+    const bool special = !(how->has & (ROW_FIELD | ROW_KEY));
+    if (special && (row->megatron || row->key || row->value))
+        return map_bad(l, arena_printf(l->a, "this how takes neither megatron nor %s nor value",
+                                       map->file.member));
+    if (row->absent && !(may & ROW_DEFAULT)) return map_bad(l, "this how takes no default");
+    if (row->null && special) return map_bad(l, "this how takes no null");
+    if (special) return OK;
+    if ((how->has & ROW_FIELD) && !row->field)
+        return map_bad(l, "megatron names no field of the config");
+    if (!(how->has & ROW_FIELD) && row->megatron)
+        return map_bad(l, "a constant, or what holds, has no field megatron");
+    if (how->only_kind && row->field->kind != how->kind)
+        return map_bad(l,
+                       arena_printf(l->a, "how \"%s\" is for fields of another type", how->name));
+    if (!(how->has & ROW_VALUE) != !row->value || !(how->has & ROW_KEY) != !row->key)
+        return map_bad(l, arena_printf(l->a, "either %s or value is wanted", map->file.member));
+    if (row->value && row->null) return map_bad(l, "a value has no null");
+    if (row->also && !row->key)
+        return map_bad(l, arena_printf(l->a, "also goes with %s", map->file.member));
+    if (row->otherwise && (!row->when || !row->key))
+        return map_bad(l, arena_printf(l->a, "else goes with when and %s", map->file.member));
+    return OK;
+}
+
+static enum status take_texts(const struct map_loader *l, const struct config_map *map,
+                              const cJSON *item, struct config_row *row, const char **how)
+{
+    TRY(map_take_text(l, item, "megatron", &row->megatron));
+    TRY(map_take_text(l, item, map->file.member, &row->key));
+    TRY(map_take_text(l, item, "also", &row->also));
+    TRY(map_take_text(l, item, "how", how));
+    TRY(map_take_text(l, item, "when", &row->when));
+    return map_take_text(l, item, "holds", &row->holds);
+}
+
+static enum status read_row(const struct map_loader *l, const struct config_map *map,
+                            const cJSON *item, struct config_row *row)
+{
+    const char *how;
+    TRY(take_texts(l, map, item, row, &how));
+    TRY(read_directions(l, item, row));
+    row->value = json_get(item, "value");
+    row->absent = json_get(item, "default");
+    row->null = json_get(item, "null");
+    row->otherwise = json_get(item, "else");
+    const char *usual = row->holds                   ? "holds"
+                        : !row->value                ? "copy"
+                        : row->key && !row->megatron ? "constant"
+                                                     : "value";
+    row->how = config_how_find(how ? how : usual);
+    if (!row->how) return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", how));
+    if (row->megatron) row->field = map->fields->find(row->megatron, &row->zero);
+    return check_members(l, map, row);
+}
+
+/* ---- the row with the values of a sample ---- */
+
+/* Checks that what it says for a field that is not there, or null, is a value of the field, and
+ * that its conditions have values. */
+static enum status try_row(const struct map_loader *l, const struct config_map *map,
+                           const struct config_row *row)
+{
+    void *sample = arena_copy(l->a, map->fields->sample, map->fields->size);
+    cJSON *tree = cJSON_CreateObject();
+    const struct config_context x = {map, row, tree, l->a};
+    bool applies;
+    enum status st = config_row_applies(&x, sample, &applies, l->err);
+    if (!st && row->holds) st = row->how->to_file(&x, sample, l->err);
+    if (!st && (row->absent || row->value)) st = row->how->from_file(&x, sample, l->err);
+    if (!st && row->null) {
+        cJSON_AddNullToObject(tree, row->key);
+        st = row->how->from_file(&x, sample, l->err);
+    }
+    cJSON_Delete(tree);
+    return st ? map_bad_in(l) : OK;
+}
+
+/* ---- all rows ---- */
+
+/* A row of a derived map takes the place of those with its name, of which the first is *place. */
+static void drop_rows(struct config_map *map, const struct config_row *row, size_t inherited,
+                      size_t *place)
+{
+    size_t kept = 0;
+    *place = SIZE_MAX;
+    for (size_t i = 0; i < map->num_rows; i++) {
+        const struct config_row *old = &map->rows[i];
+        bool same = row->megatron
+                        ? old->megatron && strcmp(old->megatron, row->megatron) == 0
+                        : !old->megatron && old->how == row->how && text_equal(old->key, row->key);
+        if (i < inherited && same) {
+            if (*place == SIZE_MAX) *place = kept;
+            continue;
+        }
+        map->rows[kept++] = *old;
+    }
+    map->num_rows = kept;
+}
+
+static void place_row(const struct map_loader *l, struct config_map *map,
+                      const struct config_row *row, size_t *first_own)
+{
+    size_t before = map->num_rows, place;
+    drop_rows(map, row, *first_own, &place);
+    *first_own -= before - map->num_rows;
+    if (place == SIZE_MAX)
+        place = map->num_rows;
+    else
+        ++*first_own;
+    (void)ARENA_PUSH(l->a, map->rows, map->num_rows, map->capacity);
+    memmove(map->rows + place + 1, map->rows + place,
+            (map->num_rows - 1 - place) * sizeof *map->rows);
+    map->rows[place] = *row;
+}
+
+/* Rows of a list that is for several files name the one that they are of: by its member, or by
+ * "of". Those that name none are of all. */
+static bool is_of_file(const struct config_map *map, const cJSON *item)
+{
+    static const char *const members[] = {"args", "run_config"};
+    const char *of = json_as_text(json_get(item, "of"));
+    bool named = false;
+    if (of) return strcmp(of, map->file.member) == 0;
+    if (json_get(item, map->file.member)) return true;
+    for (size_t i = 0; i < 2; i++)
+        named |= json_get(item, members[i]) != NULL;
+    return !named;
+}
+
+enum status config_rows_load(struct map_loader *l, const cJSON *list, struct config_map *map)
+{
+    static const char family[] = "megatron hf also how value default null only when else holds ";
+    static const char program[] =
+        "megatron args run_config of how value default null only when else holds ";
+    size_t first_own = map->num_rows, n = 0;
+    if (list && !cJSON_IsArray(list)) return map_bad(l, "config is not a list");
+    for (const cJSON *i = list ? list->child : NULL; i; i = i->next, n++) {
+        struct config_row row = {0};
+        l->where = map_row_name(l, "config", n, i, json_get(i, "megatron") ? "megatron" : "how");
+        TRY(map_check_keys(l, i, map->partial ? program : family));
+        if (!is_of_file(map, i)) continue;
+        TRY(read_row(l, map, i, &row));
+        TRY(try_row(l, map, &row));
+        place_row(l, map, &row, &first_own);
+    }
+    return OK;
+}
+
+/* ---- fields that are inert ---- */
+
+/* Takes the place of one of its name, which a base may have. */
+static void put_inert(const struct map_loader *l, struct config_map *map,
+                      const struct inert_field *field)
+{
+    for (size_t i = 0; i < map->num_inert; i++)
+        if (strcmp(map->inert[i].name, field->name) == 0) {
+            map->inert[i] = *field;
+            return;
+        }
+    *ARENA_PUSH(l->a, map->inert, map->num_inert, map->inert_capacity) = *field;
+}
+
+enum status config_inert_load(struct map_loader *l, const cJSON *inert, struct config_map *map)
+{
+    l->where = "inert";
+    if (inert && !cJSON_IsObject(inert)) return map_bad(l, "it is not an object");
+    for (const cJSON *i = inert ? inert->child : NULL; i; i = i->next) {
+        const bool any = text_equal(json_as_text(i), "*");
+        if (!any && !cJSON_IsArray(i))
+            return map_bad(
+                l, arena_printf(l->a, "%s is neither \"*\" nor a list of values", i->string));
+        put_inert(l, map, &(struct inert_field){i->string, any ? NULL : i});
+    }
+    return OK;
+}
+
+/* ---- maps of other files than config.json ---- */
+
+enum status config_map_make(const struct config_file *file, const struct config_fields *fields,
+                            const cJSON *list, const cJSON *inert, struct arena *a,
+                            const struct config_map **out, struct error *err)
+{
+    struct model_map *none = arena_alloc(a, sizeof *none);
+    struct config_map *map = arena_alloc(a, sizeof *map);
+    struct map_loader l = {.a = a, .map = none, .where = "the map", .err = err};
+    none->family = file->name;
+    *map = (struct config_map){.file = *file, .fields = fields, .partial = true};
+    TRY(config_rows_load(&l, list, map));
+    TRY(config_inert_load(&l, inert, map));
+    *out = map;
+    return OK;
+}

@@ -1,0 +1,240 @@
+/* config_unknown.c - which fields of a config file are neither read nor inert. */
+#include <ctype.h>
+#include <fnmatch.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "convert/map/model_map_internal.h"
+
+struct unknown_search {
+    const struct config_map *const *maps;
+    size_t num_maps;
+    const cJSON *tree;
+    struct arena arena;
+    void (*visit)(void *context, const char *name, const char *value);
+    void *context;
+};
+
+/* ---- what rows read ---- */
+
+/* Whether a condition names a field of the file: "hf.NAME" as a whole word. */
+static bool condition_names(const struct config_map *map, const char *text, const char *name)
+{
+    const char *member = map->file.member;
+    const size_t prefix = strlen(member), length = strlen(name);
+    for (const char *p = text; p && (p = strstr(p, member)); p += prefix) {
+        const char *at = p + prefix + 1;
+        if (p[prefix] != '.' || strncmp(at, name, length)) continue;
+        if (!isalnum((unsigned char)at[length]) && at[length] != '_') return true;
+    }
+    return false;
+}
+
+static const struct config_how *how_of_key(const struct config_row *row, const char *name)
+{
+    for (size_t i = 0; i < COUNT(row->how->keys); i++)
+        if (text_equal(row->how->keys[i], name)) return row->how;
+    return NULL;
+}
+
+static bool row_names(const struct config_map *map, const struct config_row *row, const char *name)
+{
+    const bool constant = row->value && row->key; /* is_constant */
+    return (!constant && text_equal(row->key, name)) || text_equal(row->also, name) ||
+           how_of_key(row, name) || condition_names(map, row->when, name);
+}
+
+/* Whether the row takes what the file says, tried on a sample. Only files that may lack something
+ * are read on after a value that a row cannot take. */
+static bool row_takes(struct unknown_search *s, const struct config_map *map,
+                      const struct config_row *row)
+{
+    void *sample = arena_copy(&s->arena, map->fields->sample, map->fields->size);
+    const struct config_context x = {map, row, (cJSON *)(uintptr_t)s->tree, &s->arena};
+    struct error why;
+    bool applies;
+    if (!map->partial || !(row->directions & IMPORT)) return true;
+    if (config_row_applies(&x, sample, &applies, &why) || !applies) return true;
+    return row->how->from_file(&x, sample, &why) == OK;
+}
+
+enum reading { NOT_NAMED, NOT_TAKEN, TAKEN };
+
+static enum reading how_map_reads(struct unknown_search *s, const struct config_map *map,
+                                  const char *name)
+{
+    enum reading best = NOT_NAMED;
+    for (size_t i = 0; i < map->num_rows; i++) {
+        if (!row_names(map, &map->rows[i], name)) continue;
+        enum reading r = row_takes(s, map, &map->rows[i]) ? TAKEN : NOT_TAKEN;
+        if (r > best) best = r;
+    }
+    for (size_t i = 0; map->model && i < map->model->num_unsupported; i++)
+        if (condition_names(map, map->model->unsupported[i].when, name)) best = TAKEN;
+    return best;
+}
+
+static enum reading how_read(struct unknown_search *s, const char *name)
+{
+    enum reading best = NOT_NAMED;
+    for (size_t i = 0; i < s->num_maps; i++) {
+        enum reading r = how_map_reads(s, s->maps[i], name);
+        if (r > best) best = r;
+    }
+    return best;
+}
+
+/* What is known of the members of an object that a row reads; NULL: all of it. */
+static const char *const *members_of(const struct unknown_search *s, const char *name)
+{
+    for (size_t i = 0; i < s->num_maps; i++)
+        for (size_t k = 0; k < s->maps[i]->num_rows; k++) {
+            const struct config_how *how = how_of_key(&s->maps[i]->rows[k], name);
+            if (how && how->members) return how->members;
+        }
+    return NULL;
+}
+
+/* ---- what is inert ---- */
+
+static bool says_nothing(const cJSON *item)
+{
+    const char *text = json_as_text(item);
+    double number;
+    if (cJSON_IsNull(item) || cJSON_IsFalse(item)) return true;
+    if (cJSON_IsArray(item) || cJSON_IsObject(item)) return !item->child;
+    if (text) return !*text;
+    return json_as_double(item, &number) && !(number < 0) && !(number > 0);
+}
+
+/* A text that is listed is a glob. */
+static bool same_value(const cJSON *listed, const cJSON *item)
+{
+    const char *glob = json_as_text(listed), *text = json_as_text(item);
+    double a, b;
+    if (glob && text) return fnmatch(glob, text, 0) == 0;
+    if (json_as_double(listed, &a) && json_as_double(item, &b)) return !(a < b) && !(a > b);
+    return cJSON_Compare(listed, item, true);
+}
+
+static bool is_listed_value(const struct inert_field *f, const cJSON *item)
+{
+    for (const cJSON *v = f->values ? f->values->child : NULL; v; v = v->next)
+        if (same_value(v, item)) return true;
+    return !f->values;
+}
+
+/* A constant that is written says nothing where it is read. */
+static bool is_constant(const struct config_map *map, const char *name, const cJSON *item)
+{
+    for (size_t i = 0; i < map->num_rows; i++)
+        if (map->rows[i].value && text_equal(map->rows[i].key, name) &&
+            same_value(map->rows[i].value, item))
+            return true;
+    return false;
+}
+
+/* Whether a path is that of a field below this one: "a.b" below "a". */
+static bool is_below(const char *path, const char *name)
+{
+    const size_t n = strlen(name);
+    return strncmp(path, name, n) == 0 && path[n] == '.';
+}
+
+/* What the maps list of a field. */
+struct listing {
+    bool named, inert; /* the field itself; with this value */
+    bool below;        /* fields below it */
+    bool true_counts;  /* true is a value that is inert: then false says something */
+};
+
+static struct listing listing_of(const struct unknown_search *s, const char *path,
+                                 const cJSON *item)
+{
+    static const cJSON truth = {.type = cJSON_True};
+    struct listing out = {.named = false};
+    for (size_t m = 0; m < s->num_maps; m++) {
+        out.inert |= is_constant(s->maps[m], path, item);
+        for (size_t i = 0; i < s->maps[m]->num_inert; i++) {
+            const struct inert_field *f = &s->maps[m]->inert[i];
+            out.below |= is_below(f->name, path);
+            if (fnmatch(f->name, path, 0)) continue;
+            out.named = true;
+            out.inert |= is_listed_value(f, item);
+            out.true_counts |= f->values && is_listed_value(f, &truth);
+        }
+    }
+    return out;
+}
+
+/* ---- all fields ---- */
+
+static const char *value_text(struct unknown_search *s, const cJSON *item)
+{
+    enum { SHOWN = 80 };
+    struct strbuf text = {0};
+    if (json_as_text(item))
+        strbuf_add_text(&text, json_as_text(item));
+    else
+        json_print(&text, item, -1);
+    const char *out = text.length <= SHOWN
+                          ? arena_text(&s->arena, text.data ? text.data : "", text.length)
+                          : arena_printf(&s->arena, "%.*s...", SHOWN, text.data);
+    strbuf_release(&text);
+    return out;
+}
+
+/* A field that no row reads. An object or a list of which the maps list what is below it is judged
+ * by that: "layer_types.*" are the items of a list. */
+static void search_unread(struct unknown_search *s, const char *path, const cJSON *item)
+{
+    const struct listing l = listing_of(s, path, item);
+    if (l.inert || (says_nothing(item) && !(cJSON_IsFalse(item) && l.true_counts))) return;
+    if (l.below && !l.named && item->child) {
+        for (const cJSON *i = item->child; i; i = i->next)
+            search_unread(
+                s, arena_printf(&s->arena, "%s.%s", path, cJSON_IsArray(item) ? "*" : i->string),
+                i);
+    } else if (l.named || !s->maps[0]->file.lists_unknown) {
+        s->visit(s->context, path, value_text(s, item));
+    }
+}
+
+/* An object of which some members are read. */
+static void search_members(struct unknown_search *s, const char *path, const cJSON *object,
+                           const char *const *members)
+{
+    for (const cJSON *i = object->child; i; i = i->next) {
+        size_t k = 0;
+        while (members[k] && strcmp(members[k], i->string))
+            k++;
+        if (!members[k]) search_unread(s, arena_printf(&s->arena, "%s.%s", path, i->string), i);
+    }
+}
+
+static void search_field(struct unknown_search *s, const cJSON *item)
+{
+    const char *name = item->string;
+    const enum reading read = how_read(s, name);
+    const char *const *members = cJSON_IsObject(item) ? members_of(s, name) : NULL;
+    if (read == NOT_NAMED)
+        search_unread(s, name, item);
+    else if (members)
+        search_members(s, name, item, members);
+    else if (read == NOT_TAKEN && !says_nothing(item))
+        s->visit(s->context, name, value_text(s, item));
+}
+
+void config_unknown(const struct config_map *const *maps, size_t num_maps, const cJSON *tree,
+                    void (*visit)(void *context, const char *name, const char *value),
+                    void *context)
+{
+    struct unknown_search s = {
+        .maps = maps, .num_maps = num_maps, .tree = tree, .visit = visit, .context = context};
+    arena_init(&s.arena);
+    for (const cJSON *i = cJSON_IsObject(tree) ? tree->child : NULL; i; i = i->next)
+        search_field(&s, i);
+    arena_release(&s.arena);
+}
