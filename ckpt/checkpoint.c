@@ -1,5 +1,7 @@
 #include "ckpt/checkpoint.h"
 
+#include <ctype.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,20 +57,62 @@ void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *f
         arena_copy_text(a, file), arena_copy_text(a, name), arena_copy_text(a, value), allowed};
 }
 
+bool unknown_fields_refused(const struct unknown_fields *u)
+{
+    for (size_t i = 0; i < u->count; i++)
+        if (!u->items[i].allowed) return true;
+    return false;
+}
+
+const struct unknown_field *unknown_fields_find(const struct unknown_fields *u, const char *name)
+{
+    for (size_t i = 0; i < u->count; i++)
+        if (strcmp(u->items[i].name, name) == 0) return &u->items[i];
+    return NULL;
+}
+
+bool unknown_fields_match(const struct unknown_fields *u, const char *glob)
+{
+    for (size_t i = 0; i < u->count; i++)
+        if (fnmatch(glob, u->items[i].name, 0) == 0) return true;
+    return false;
+}
+
+/* Names and values come from a file: they may be of any length and have control characters. */
+static void add_cut(struct strbuf *text, const char *from)
+{
+    enum { MOST_BYTES = 48, UTF8_MARK = 0xC0, UTF8_NEXT = 0x80 };
+    size_t length = strlen(from), shown = length;
+    if (length > MOST_BYTES) shown = MOST_BYTES;
+    while (shown && shown < length && ((unsigned char)from[shown] & UTF8_MARK) == UTF8_NEXT)
+        shown--;
+    for (size_t i = 0; i < shown; i++)
+        if (iscntrl((unsigned char)from[i]))
+            strbuf_printf(text, "\\x%02x", (unsigned)(unsigned char)from[i]);
+        else
+            strbuf_add_char(text, from[i]);
+    if (shown < length) strbuf_add_text(text, "..");
+}
+
 const char *unknown_fields_text(const struct unknown_fields *u, bool all, struct arena *a)
 {
+    enum { SHOWN_FIELDS = 5 };
     struct strbuf text = {0};
     const char *file = NULL;
+    size_t count = 0;
     for (size_t i = 0; i < u->count; i++) {
         const struct unknown_field *f = &u->items[i];
-        if (f->allowed && !all) continue;
-        if (file && strcmp(file, f->file) == 0)
-            strbuf_printf(&text, ", %s %s", f->name, f->value);
-        else
-            strbuf_printf(&text, "%s%s: %s %s", file ? "; " : "", f->file, f->name, f->value);
+        if ((f->allowed && !all) || count++ >= SHOWN_FIELDS) continue;
+        bool same = file && strcmp(file, f->file) == 0;
+        strbuf_add_text(&text, same ? ", " : file ? "; " : "");
+        if (!same) strbuf_printf(&text, "%s: ", f->file);
+        add_cut(&text, f->name);
+        strbuf_add_char(&text, ' ');
+        add_cut(&text, f->value);
         file = f->file;
     }
-    const char *out = file ? arena_text(a, text.data, text.length) : NULL;
+    if (count > SHOWN_FIELDS) strbuf_printf(&text, " and %zu more", count - SHOWN_FIELDS);
+    const char *out = count ? arena_text(a, text.data, text.length) : NULL;
     strbuf_release(&text);
     return out;
 }

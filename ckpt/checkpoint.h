@@ -58,8 +58,15 @@ struct unknown_fields {
 /* All texts are copied into arena a. */
 void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *file,
                         const char *name, const char *value, bool allowed);
+/* Whether there are any that are not allowed. */
+bool unknown_fields_refused(const struct unknown_fields *u);
+/* The first one of this name; NULL: none. */
+const struct unknown_field *unknown_fields_find(const struct unknown_fields *u, const char *name);
+/* Whether a glob matches the name of one. */
+bool unknown_fields_match(const struct unknown_fields *u, const char *glob);
 /* "args: qk_l2_norm True, softmax_type learnable; config.json: foo 3" of all, or of those that are
- * not allowed; NULL: there are none. In arena a. */
+ * not allowed; NULL: there are none. The first 5, and "and N more". Long values are cut, control
+ * characters escaped. In arena a. */
 const char *unknown_fields_text(const struct unknown_fields *u, bool all, struct arena *a);
 
 /* Tensors, by the names that their side has for them, that a model should have and that are not

@@ -54,6 +54,48 @@ static void notes_and_gaps_are_copied(void **state)
                  "some/where: 1 tensor that the model map does not know: w; 1 tensor missing: w");
 }
 
+static void unknown_fields_are_found_by_name_and_by_glob(void **state)
+{
+    (void)state;
+    char name[] = "qk_l2_norm";
+    assert_false(unknown_fields_refused(&c.unknown));
+    assert_null(unknown_fields_text(&c.unknown, true, &c.arena));
+    unknown_fields_add(&c.unknown, &c.arena, "args", name, "True", false);
+    unknown_fields_add(&c.unknown, &c.arena, "config.json", "rope.sections", "[1,2]", true);
+    name[0] = 'x';
+    assert_true(unknown_fields_refused(&c.unknown));
+    assert_string_equal(unknown_fields_find(&c.unknown, "qk_l2_norm")->value, "True");
+    assert_null(unknown_fields_find(&c.unknown, "qk_*"));
+    assert_true(unknown_fields_match(&c.unknown, "qk_*"));
+    assert_true(unknown_fields_match(&c.unknown, "rope.*"));
+    assert_false(unknown_fields_match(&c.unknown, "rope"));
+    c.unknown.items[0].allowed = true;
+    assert_false(unknown_fields_refused(&c.unknown));
+}
+
+static void unknown_fields_read_as_a_short_line(void **state)
+{
+    (void)state;
+    unknown_fields_add(&c.unknown, &c.arena, "args", "qk_l2_norm", "True", true);
+    unknown_fields_add(&c.unknown, &c.arena, "args", "line", "a\nb", false);
+    unknown_fields_add(&c.unknown, &c.arena, "config.json", "foo", "3", false);
+    assert_string_equal(unknown_fields_text(&c.unknown, true, &c.arena),
+                        "args: qk_l2_norm True, line a\\x0ab; config.json: foo 3");
+    assert_string_equal(unknown_fields_text(&c.unknown, false, &c.arena),
+                        "args: line a\\x0ab; config.json: foo 3");
+    /* bytes 48 and 49 are one character */
+    unknown_fields_add(&c.unknown, &c.arena, "config.json", "long",
+                       "0123456789012345678901234567890123456789\u00e9\u00e9\u00e91\u00e9\u00e9",
+                       false);
+    unknown_fields_add(&c.unknown, &c.arena, "config.json", "fifth", "5", false);
+    unknown_fields_add(&c.unknown, &c.arena, "config.json", "sixth", "6", false);
+    unknown_fields_add(&c.unknown, &c.arena, "config.json", "seventh", "7", false);
+    assert_string_equal(
+        unknown_fields_text(&c.unknown, true, &c.arena),
+        "args: qk_l2_norm True, line a\\x0ab; config.json: foo 3, long "
+        "0123456789012345678901234567890123456789\u00e9\u00e9\u00e91.., fifth 5 and 2 more");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -61,6 +103,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(missing_tensors_are_not_listed_without_end, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(notes_and_gaps_are_copied, setup, teardown),
+        cmocka_unit_test_setup_teardown(unknown_fields_are_found_by_name_and_by_glob, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(unknown_fields_read_as_a_short_line, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
