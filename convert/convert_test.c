@@ -665,8 +665,10 @@ static void norms_that_are_stored_minus_one_are_not_exported(void **state)
     add_to_common(ckpt, "args", value_instance(&scratch, "argparse", "Namespace", d), NULL);
     assert_fails(
         CONVERT(ckpt, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
-        "its args say apply_layernorm_1p True, which no family with a model map here computes");
+        "unknown fields may change what the model computes (--allow-config FIELD exports without "
+        "them): args: apply_layernorm_1p True");
     assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=torch"));
+    assert_ok(CONVERT(ckpt, in_scratch("without"), "--to=hf", "--allow-config=*_1p"));
 }
 
 static void optimizer_state_is_not_lost_in_silence(void **state)

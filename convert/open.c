@@ -141,6 +141,7 @@ enum status opened_open(struct opened *o, const char *path, const struct source_
         TRY(inspect_open(&o->checkpoint, path, &options, &o->maps, &reading, err));
     else
         TRY(source_open(&o->checkpoint, path, &options, &o->maps, err));
+    source_note_unused(&o->checkpoint, &options);
     o->reading = reading;
     o->stored_only = reading != AS_MODEL;
     if (!quiet) notes_print(&o->checkpoint.notes);

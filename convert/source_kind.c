@@ -95,14 +95,62 @@ enum status source_same_stored(const struct checkpoint *c, const struct stored_t
     return st;
 }
 
-enum status source_check_known(const struct checkpoint *c, struct error *err)
+/* ---- unknown fields ---- */
+
+void source_add_unknown(struct checkpoint *c, const struct source_options *o, const char *file,
+                        const char *name, const char *value)
 {
+    unknown_fields_add(&c->unknown, &c->arena, file, name, value,
+                       globs_match(o->allow_config, name));
+}
+
+void source_allow_unknown(struct checkpoint *c, const struct source_options *o)
+{
+    for (size_t i = 0; i < c->unknown.count; i++)
+        if (globs_match(o->allow_config, c->unknown.items[i].name))
+            c->unknown.items[i].allowed = true;
+}
+
+const char *source_unused_text(struct arena *a, const char *glob)
+{
+    return arena_printf(a, "--allow-config %s: no unknown field is called so", glob);
+}
+
+void source_note_unused(struct checkpoint *c, const struct source_options *o)
+{
+    for (size_t i = 0; o->allow_config && i < o->allow_config->count; i++)
+        if (!unknown_fields_match(&c->unknown, o->allow_config->items[i]))
+            checkpoint_note(c, "%s", source_unused_text(&c->arena, o->allow_config->items[i]));
+}
+
+/* copied: the file whose fields do not count. */
+static enum status check_unknown(const struct checkpoint *c, const char *copied, const char *does,
+                                 struct error *err)
+{
+    struct unknown_fields refused = {0};
     struct arena a;
     arena_init(&a);
-    const char *text = unknown_fields_text(&c->unknown, false, &a);
-    enum status st =
-        text ? fail(err, ERR_UNSUPPORTED, "%s: fields that no model map knows: %s", c->path, text)
-             : OK;
+    for (size_t i = 0; i < c->unknown.count; i++) {
+        const struct unknown_field *f = &c->unknown.items[i];
+        if (!f->allowed && strcmp(f->file, copied))
+            unknown_fields_add(&refused, &a, f->file, f->name, f->value, false);
+    }
+    enum status st = OK;
+    if (refused.count)
+        st = fail(err, ERR_UNSUPPORTED,
+                  "%s: unknown fields may change what the model computes (--allow-config FIELD %s "
+                  "without them): %s",
+                  c->path, does, unknown_fields_text(&refused, true, &a));
     arena_release(&a);
     return st;
+}
+
+enum status source_check_computes(const struct checkpoint *c, struct error *err)
+{
+    return check_unknown(c, "", "computes", err);
+}
+
+enum status source_check_exports(const struct checkpoint *c, struct error *err)
+{
+    return check_unknown(c, "config.json", "exports", err);
 }

@@ -18,6 +18,7 @@ struct source_options {
     uint64_t ckpt_step;
     uint64_t true_vocab_size;             /* 0: what the checkpoint or config.json says */
     const struct arg_list *allow_missing; /* globs; NULL: none */
+    const struct arg_list *allow_config;  /* globs of unknown fields' names; NULL: none */
     bool casts; /* parts of a fused tensor may differ in dtype: they become `dtype` */
     enum dtype dtype;
     bool widest; /* or one that holds them all, where the checkpoint is only looked at */
@@ -41,8 +42,21 @@ MUST_CHECK enum status source_choose_map(const struct source_options *o,
 MUST_CHECK enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
                                           const char *file, struct error *err);
 
-/* ERR_UNSUPPORTED where a field of the config is unknown and not allowed, naming all of them. */
-MUST_CHECK enum status source_check_known(const struct checkpoint *c, struct error *err);
+/* Lists an unknown field of a config file, as allowed where --allow-config says so. */
+void source_add_unknown(struct checkpoint *c, const struct source_options *o, const char *file,
+                        const char *name, const char *value);
+/* Allows what --allow-config says of the fields that are listed already. */
+void source_allow_unknown(struct checkpoint *c, const struct source_options *o);
+/* Notes each glob of --allow-config that matches no unknown field of c. */
+void source_note_unused(struct checkpoint *c, const struct source_options *o);
+/* The same text for a glob; in arena a. */
+const char *source_unused_text(struct arena *a, const char *glob);
+
+/* ERR_UNSUPPORTED, naming them, where unknown fields are not allowed: any of them, for a model that
+ * is computed; those of args and run_config.yaml, for one that is exported, since config.json goes
+ * with it as it is. */
+MUST_CHECK enum status source_check_computes(const struct checkpoint *c, struct error *err);
+MUST_CHECK enum status source_check_exports(const struct checkpoint *c, struct error *err);
 
 /* Whether two stored tensors are of one dtype and shape and hold the same bytes; *at: the first
  * element that differs (0 where dtype or shape do). Reads both. */

@@ -407,6 +407,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     r->opened = true;
     options.allow_missing = &r->flags->allow_missing;
     TRY(source_open(&r->source, source, &options, &r->maps, err));
+    source_note_unused(&r->source, &options);
     r->is_read = true;
     add_gaps(r, &r->source.gaps, true);
     TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,

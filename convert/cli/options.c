@@ -16,6 +16,7 @@ const struct arg source_args[] = {
     TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, in addition to the built-in ones"),
     {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: what the tracker file says"},
     UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary size without padding, if the checkpoint does not say it"),
+    {"--allow-config", ARG_LIST, offsetof(struct source_flags, allow_config), "FIELD", NULL, "compute and export without the unknown fields of config.json, args or run_config.yaml whose name matches (a glob)"},
 };
 
 const struct arg layout_args[] = {
@@ -72,5 +73,6 @@ struct source_options source_options_of(const struct source_flags *f)
                                    .family = f->family,
                                    .has_ckpt_step = f->ckpt_step != UINT64_MAX,
                                    .ckpt_step = f->ckpt_step,
-                                   .true_vocab_size = f->true_vocab_size};
+                                   .true_vocab_size = f->true_vocab_size,
+                                   .allow_config = &f->allow_config};
 }

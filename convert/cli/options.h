@@ -12,6 +12,7 @@ struct source_flags {
     const char *hf_config, *family, *model_map;
     uint64_t ckpt_step; /* UINT64_MAX: not given */
     uint64_t true_vocab_size;
+    struct arg_list allow_config;
 };
 
 /* Resources and file handling. */
@@ -31,7 +32,7 @@ struct output_flags {
 extern const struct arg source_args[], layout_args[], run_args[], output_args[];
 enum { NUM_READ_ARGS = 3 }; /* of run_args, for commands that write nothing */
 enum {
-    NUM_SOURCE_ARGS = 5,
+    NUM_SOURCE_ARGS = 6,
     NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
     NUM_RUN_ARGS = 5,
     NUM_OUTPUT_ARGS = 4
@@ -39,6 +40,7 @@ enum {
 
 struct executor_options executor_options_of(const struct run_flags *r,
                                             const struct output_flags *o);
+/* It points into f. */
 struct source_options source_options_of(const struct source_flags *f);
 
 #endif

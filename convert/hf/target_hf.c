@@ -198,7 +198,7 @@ static enum status plan_hf(struct target *t, struct error *err)
     struct hf_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     x->t = t;
     t->own = x;
-    TRY(source_check_known(t->source, err));
+    TRY(source_check_exports(t->source, err));
     TRY(need_config(t, &t->plan.arena, err));
     TRY(make_config(x, err));
     TRY(t->format->naming->export(&(struct naming_export){.t = t}, add_output, x, err));

@@ -205,12 +205,13 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
     const char *folder = m->o->hf_config;
     const char *own = path_join(&c->arena, c->folder, "ferry-hf");
     const struct model_map *map;
+    source_allow_unknown(c, m->o);
     if (!folder && path_exists(path_join(&c->arena, own, "config.json"))) folder = own;
     if (folder) return apply_hf_config(m, e, folder, err);
     if (m->o->family)
         TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
     else /* what no field has a place for makes another family of it */
-        map = c->unknown.count ? NULL : model_fit(m->maps, &c->config);
+        map = unknown_fields_refused(&c->unknown) ? NULL : model_fit(m->maps, &c->config);
     if (map) c->family = model_map_family(map);
     return OK;
 }

@@ -130,7 +130,7 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
     bool quiet = w->q->quiet || w->q->is_known || job.rank > 0;
     TRY(opened_open(&w->opened, w->q->path, &w->q->source, w->q->model_map, false, quiet, err));
     const struct checkpoint *c = &w->opened.checkpoint;
-    TRY(source_check_known(c, err));
+    TRY(source_check_computes(c, err));
     if (model_config_check(&c->config, err))
         return fail_in(err,
                        "%s: what it says of its model is not enough, --hf-config DIR may say "

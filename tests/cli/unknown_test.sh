@@ -1,0 +1,57 @@
+#!/bin/sh
+# unknown_test.sh - fields of a config that nothing here reads: they are named, and refused where they count.
+golden=$(cd "$(dirname "$0")/../golden/megatron" && pwd)
+. "$(dirname "$0")/lib.sh"
+
+# A checkpoint of Megatron-Bridge, and the same with a norm of queries and keys that no model map has.
+cp -r "$golden/llama-bridge-0.3.1/checkpoint" plain
+cp -r plain normed
+chmod -R u+w plain normed
+sed -i 's/^  qk_l2_norm: false/  qk_l2_norm: true/' normed/iter_0000000/run_config.yaml
+refused="normed: unknown fields may change what the model computes"
+field="run_config.yaml: qk_l2_norm True"
+
+it "a model whose run_config.yaml has an unknown field is not computed, unless --allow-config names it"
+run bench normed --seq 4 --repeats 1
+exits 3
+says "$refused (--allow-config FIELD computes without them): $field"
+for glob in qk_l2_norm 'qk_*'; do
+    run bench normed --seq 4 --repeats 1 --allow-config "$glob"
+    exits 0
+done
+run bench normed --seq 4 --repeats 1 --allow-config qk_layernorm
+exits 3
+run generate normed --prompt-ids 1,2,3 --max-new-tokens 1 --allow-config=qk_l2_norm
+exits 0
+
+it "nor is it exported, but for --allow-config"
+run convert normed out --to hf
+exits 3
+says "$refused (--allow-config FIELD exports without them): $field"
+is_not_there out
+run convert normed out --to hf --allow-config other --allow-config qk_l2_norm
+exits 0
+says "note: --allow-config other: no unknown field is called so"
+run verify plain out
+exits 0
+prints identical
+
+it "nor with the config.json of another model"
+run convert normed again --to hf --hf-config out
+exits 3
+run convert normed again --to hf --hf-config out --allow-config qk_l2_norm
+exits 0
+
+it "between formats of Megatron it goes on"
+run convert normed resharded --tp 2
+exits 0
+
+it "a field of --allow-config that is not there is noted, by every command that reads one checkpoint"
+for command in inspect digest; do
+    run $command plain --allow-config foo
+    exits 0
+    says "note: --allow-config foo: no unknown field is called so"
+    run $command normed --allow-config qk_l2_norm
+    exits 0
+    ! grep -q allow-config "$stderr" || is_wrong "$ran: $(cat "$stderr")"
+done
