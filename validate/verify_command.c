@@ -277,6 +277,17 @@ static enum status digest_for_forward(const struct verify_flags *f, const struct
     return OK;
 }
 
+/* Notes each FIELD of --allow-config that neither side has. */
+static void note_unused(struct comparison *c, const struct arg_list *allowed)
+{
+    for (size_t i = 0; i < allowed->count; i++) {
+        const char *glob = allowed->items[i];
+        if (!unknown_fields_match(&c->sides[0].checkpoint.unknown, glob) &&
+            !unknown_fields_match(&c->sides[1].checkpoint.unknown, glob))
+            compare_note(c, source_unused_text(&c->arena, glob));
+    }
+}
+
 static enum status compare_weights(const struct verify_flags *f, const struct subjects *s,
                                    struct comparison *c, struct error *err)
 {
@@ -284,6 +295,7 @@ static enum status compare_weights(const struct verify_flags *f, const struct su
     TRY(compare_options_of(f, &o, err));
     if (f->runs) TRY(digest_for_forward(f, s, &o, err));
     TRY(compare_run(c, s->sides, &o, err));
+    note_unused(c, &f->forward.flags.source.allow_config);
     return find_hints(c, err);
 }
 

@@ -288,8 +288,7 @@ static void format_line(struct strbuf *out, const struct checkpoint *c)
 static void origin_lines(struct strbuf *out, struct checkpoint *c)
 {
     strbuf_printf(out, "family     %s\n", c->family ? c->family : "not known");
-    const char *unknown = unknown_fields_text(&c->unknown, true, &c->arena);
-    if (unknown) strbuf_printf(out, "unknown    %s\n", unknown);
+    report_unknown(out, c, 11);
     if (c->training.release)
         strbuf_add_text(out, "iteration  release\n");
     else if (c->training.iteration >= 0)
@@ -470,20 +469,6 @@ static cJSON *entries_json(const struct answer *x)
     return list;
 }
 
-static cJSON *unknown_json(const struct unknown_fields *u)
-{
-    cJSON *list = cJSON_CreateArray();
-    for (size_t i = 0; i < u->count; i++) {
-        cJSON *o = cJSON_CreateObject();
-        json_add_text(o, "file", u->items[i].file);
-        json_add_text(o, "name", u->items[i].name);
-        json_add_text(o, "value", u->items[i].value);
-        cJSON_AddBoolToObject(o, "allowed", u->items[i].allowed);
-        cJSON_AddItemToArray(list, o);
-    }
-    return list;
-}
-
 static cJSON *answer_json(const struct answer *x)
 {
     static const char *const origins[] = {[CONFIG_OF_TENSORS] = "tensors",
@@ -500,7 +485,6 @@ static cJSON *answer_json(const struct answer *x)
     json_add_u64(o, "files", c->catalog.stored.num_files);
     cJSON_AddItemToObject(o, "file_list", files_json(&c->catalog.stored));
     cJSON_AddItemToObject(o, "optimizer", optimizer_json(c));
-    cJSON_AddItemToObject(o, "unknown", unknown_json(&c->unknown));
     json_add_text(o, "config_of", x->stored_only ? NULL : origins[c->config_origin]);
     cJSON_AddItemToObject(o, "config",
                           x->stored_only ? cJSON_CreateNull() : config_json(&c->config));

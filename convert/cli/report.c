@@ -154,6 +154,17 @@ void report_positions(struct strbuf *out, const struct model_config *m, int widt
     strbuf_add_char(out, '\n');
 }
 
+void report_unknown(struct strbuf *out, const struct checkpoint *c, int width)
+{
+    struct arena a;
+    arena_init(&a);
+    const char *fields = unknown_fields_text(&c->unknown, true, &a);
+    if (fields)
+        strbuf_printf(out, "%-*s%s: %s may change what the model computes\n", width, "unknown",
+                      fields, c->unknown.count == 1 ? "it" : "these");
+    arena_release(&a);
+}
+
 /* Makes a sentence of each loss of the conversion; returns how many. */
 static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[2])
 {
@@ -265,6 +276,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                   c->source->num_ignored);
     vocab_line(out, c->target);
     report_positions(out, &c->source->config, 9);
+    report_unknown(out, c->source, 9);
     flags_line(out, c->target);
     strbuf_printf(out, "memory   %s of %s\n", bytes_text(c->peak_memory),
                   bytes_text(c->max_memory));
@@ -358,6 +370,20 @@ static void notes_json(cJSON *o, const struct conversion *x)
             cJSON_AddItemToArray(all, cJSON_CreateString(of[k]->lines[i]));
 }
 
+void report_unknown_json(cJSON *object, const struct checkpoint *c)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, "unknown");
+    for (size_t i = 0; i < c->unknown.count; i++) {
+        const struct unknown_field *f = &c->unknown.items[i];
+        cJSON *o = cJSON_CreateObject();
+        json_add_text(o, "file", f->file);
+        json_add_text(o, "name", f->name);
+        json_add_text(o, "value", f->value);
+        cJSON_AddBoolToObject(o, "allowed", f->allowed);
+        cJSON_AddItemToArray(list, o);
+    }
+}
+
 static void source_json(cJSON *object, const struct conversion *x)
 {
     const struct checkpoint *c = x->source;
@@ -374,6 +400,7 @@ static void source_json(cJSON *object, const struct conversion *x)
     json_add_u64(o, "shards", count_all_pieces(x));
     add_names(o, "missing", x->gaps->missing, x->gaps->num_missing);
     add_names(o, "unexpected", x->gaps->unexpected, x->gaps->num_unexpected);
+    report_unknown_json(o, c);
     notes_json(o, x);
 }
 

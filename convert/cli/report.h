@@ -39,6 +39,8 @@ void report_sides_json(cJSON *object, const struct conversion *c);
 void report_target_json(cJSON *object, const struct conversion *c);
 /* {"tp": 2, ...} as "layout": its sizes. */
 void report_layout_json(cJSON *object, const struct layout *l);
+/* The unknown fields of its config as "unknown". */
+void report_unknown_json(cJSON *object, const struct checkpoint *c);
 void report_replaces_json(cJSON *object, const struct publish_replaced *r); /* as "replaces" */
 void report_lossy_json(cJSON *object, const struct target *t);
 void report_plan_json(cJSON *object, const struct conversion *c);
@@ -67,5 +69,7 @@ void print_count(struct strbuf *out, uint64_t n);
 /* "rope  base 500000, llama3 scaling, ...", or what else tells positions apart; the label is
  * `width` wide. */
 void report_positions(struct strbuf *out, const struct model_config *m, int width);
+/* "unknown  config.json: foo 3: these may change ..."; nothing where all fields are known. */
+void report_unknown(struct strbuf *out, const struct checkpoint *c, int width);
 
 #endif

@@ -28,6 +28,8 @@ poke() {
 }
 
 synth_model m
+cp -r "$golden/megatron/llama-bridge-0.3.1/checkpoint" unknown && chmod -R u+w unknown # with an unknown field
+sed -i 's/^  qk_l2_norm: false/  qk_l2_norm: true/' unknown/iter_0000000/run_config.yaml
 hf=$golden/hf
 trained=$golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint
 
@@ -39,6 +41,7 @@ answers 0 convert m out --tp 2 --resume
 answers 0 convert m out --pp 2 --overwrite
 answers 0 convert "$hf/llama2" stepped --iteration 5
 answers 0 convert stepped back --to hf
+answers 3 convert unknown none --to hf
 answers 2 convert m --no-such-option
 answers 2 convert m out --tp
 answers 3 convert m three --tp 3
@@ -79,6 +82,7 @@ answers 1 verify m turned
 sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 77.0/' m/config.json
 answers 1 verify m turned
 answers 0 verify "$trained" "$trained" --no-optim
+answers 0 verify unknown unknown
 answers 2 verify m out --atol nonsense
 answers 4 verify m nosuch
 
@@ -101,6 +105,7 @@ it "inspect and print answer"
 answers 0 inspect out --tensors '*norm*'
 answers 0 inspect m --tensors '*norm*' --stored
 answers 0 inspect "$trained"
+answers 0 inspect unknown
 answers 0 inspect out --stored --tensors '*fc1*' --args --stats
 answers 0 inspect m/model.safetensors
 answers 4 inspect nosuch

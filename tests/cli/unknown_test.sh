@@ -55,3 +55,28 @@ for command in inspect digest; do
     exits 0
     ! grep -q allow-config "$stderr" || is_wrong "$ran: $(cat "$stderr")"
 done
+
+it "unknown fields are named by the plan, by inspect and by verify"
+line="$field: it may change what the model computes"
+run convert normed resharded --tp 2 --overwrite
+exits 0
+says "unknown  $line"
+run convert plain out --dry-run --to hf
+! grep -q "^unknown" "$stderr" || is_wrong "$ran: $(cat "$stderr")"
+run inspect normed
+prints "unknown    $line"
+run verify normed resharded
+exits 0
+says "note: unknown fields in A and B may change what the model computes: $field"
+run verify normed resharded --allow-config qk_l2_norm --allow-config foo
+exits 0
+says "note: --allow-config foo: no unknown field is called so"
+! grep -q "allow-config qk" "$stderr" || is_wrong "$ran: $(cat "$stderr")"
+
+it "--json has them, and whether they are allowed"
+for allowed in '' '--allow-config=qk_*'; do
+    # shellcheck disable=SC2086 # no word, or one
+    run inspect normed --json $allowed
+    tr -d ' \n' <"$stdout" | grep -qF '"unknown":[{"file":"run_config.yaml","name":"qk_l2_norm","value":"True","allowed":'"$([ -n "$allowed" ] && echo true || echo false)" ||
+        is_wrong "$ran: $(cat "$stdout")"
+done

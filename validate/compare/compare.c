@@ -466,6 +466,24 @@ static void note_configs(struct comparison *c)
         compare_note(c, configs_note_text(&c->arena, &c->configs.differences[i]));
 }
 
+/* Unknown fields: noted even if both sides have the same. */
+static void note_unknown(struct comparison *c)
+{
+    const char *texts[2];
+    for (unsigned i = 0; i < 2; i++)
+        texts[i] = unknown_fields_text(&c->sides[i].checkpoint.unknown, true, &c->arena);
+    bool same = texts[0] && texts[1] && strcmp(texts[0], texts[1]) == 0;
+    for (unsigned i = 0; i < (same ? 1 : 2); i++)
+        if (texts[i])
+            compare_note(c,
+                         arena_printf(&c->arena,
+                                      "unknown fields in %s may change what the model computes: %s",
+                                      same ? "A and B"
+                                      : i  ? "B"
+                                           : "A",
+                                      texts[i]));
+}
+
 static void note_optimizer(struct comparison *c, unsigned side)
 {
     const struct side *s = &c->sides[side];
@@ -548,6 +566,7 @@ enum status compare_run(struct comparison *c, const struct side sides[2],
     TRY(pair_tensors(c, err));
     c->configs = configs_compare(sides, o->ignore_config, &c->arena);
     note_configs(c);
+    note_unknown(c);
     note_left_out(c);
     TRY(find_differing(c, err));
     TRY(count_differing(c, err));

@@ -54,6 +54,7 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
             cJSON_AddItemToObject(config, model_fields[i].field.name,
                                   field_json(&model_fields[i].field, &c->config));
     }
+    report_unknown_json(side, c);
     notes_json(side, c->notes.lines, c->notes.count);
 }
 
