@@ -1,6 +1,7 @@
 #include "convert/config_difference.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/count.h"
@@ -175,6 +176,73 @@ static void find(struct differing *x, bool computing)
     }
 }
 
+/* ---- unknown fields ---- */
+
+static bool is_of_json(const struct unknown_field *f)
+{
+    return strcmp(f->file, "config.json") == 0;
+}
+
+/* Args and run_config.yaml have fields for all that Megatron computes: one that is not given is
+ * off there. A config.json's may be of any model. */
+static enum config_effect effect_of_unknown(const struct differing *x,
+                                            const struct unknown_field *const fields[2])
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (!fields[i] && is_of_json(fields[1 - i]) && x->sides[i]->config_origin != CONFIG_OF_JSON)
+            return EFFECT_UNSAID;
+    return EFFECT_COMPUTES;
+}
+
+static const struct unknown_field *find_of(const struct unknown_fields *u, const char *name,
+                                           bool of_json)
+{
+    for (size_t i = 0; i < u->count; i++)
+        if (is_of_json(&u->items[i]) == of_json && strcmp(u->items[i].name, name) == 0)
+            return &u->items[i];
+    return NULL;
+}
+
+/* The fields of this name that are compared: of one kind of file where both sides have it. */
+static void find_pair(const struct differing *x, const char *name,
+                      const struct unknown_field *out[2])
+{
+    static const bool of_json[] = {true, false};
+    for (unsigned k = 0; k < COUNT(of_json); k++) {
+        for (unsigned i = 0; i < 2; i++)
+            out[i] = find_of(&x->sides[i]->unknown, name, of_json[k]);
+        if (out[0] && out[1]) return;
+    }
+    for (unsigned i = 0; i < 2; i++)
+        out[i] = unknown_fields_find(&x->sides[i]->unknown, name);
+}
+
+static void add_unknown(struct differing *x, const char *name, bool computing)
+{
+    const struct unknown_field *fields[2];
+    find_pair(x, name, fields);
+    if (fields[0] && fields[1] && strcmp(fields[0]->value, fields[1]->value) == 0) return;
+    enum config_effect effect = effect_of_unknown(x, fields);
+    if ((effect == EFFECT_COMPUTES) != computing) return;
+    struct config_difference d = {.field = name, .effect = effect};
+    for (unsigned i = 0; i < 2; i++)
+        d.values[i] = fields[i] ? fields[i]->value : "not given";
+    *ARENA_PUSH(x->arena, x->found, x->num_found, x->capacity) = d;
+}
+
+static void find_unknown(struct differing *x, bool computing)
+{
+    for (unsigned side = 0; side < 2; side++) {
+        const struct unknown_fields *u = &x->sides[side]->unknown;
+        for (size_t i = 0; i < u->count; i++) {
+            const char *name = u->items[i].name;
+            bool done = unknown_fields_find(u, name) != &u->items[i] ||
+                        (side && unknown_fields_find(&x->sides[0]->unknown, name));
+            if (!done) add_unknown(x, name, computing);
+        }
+    }
+}
+
 size_t config_differences(const struct checkpoint *a, const struct checkpoint *b,
                           struct arena *arena, struct config_difference **out)
 {
@@ -191,14 +259,9 @@ size_t config_differences(const struct checkpoint *a, const struct checkpoint *b
         take_idle(&x.by_args[i], &x.configs[1 - i]);
     }
     find(&x, true);
-    const char *unknown[] = {unknown_fields_text(&a->unknown, true, arena),
-                             unknown_fields_text(&b->unknown, true, arena)};
-    if (!text_equal(unknown[0], unknown[1]))
-        *ARENA_PUSH(arena, x.found, x.num_found, x.capacity) = (struct config_difference){
-            "unknown",
-            {unknown[0] ? unknown[0] : "nothing", unknown[1] ? unknown[1] : "nothing"},
-            EFFECT_COMPUTES};
+    find_unknown(&x, true);
     find(&x, false);
+    find_unknown(&x, false);
     *out = x.found;
     return x.num_found;
 }
@@ -211,6 +274,25 @@ static bool is_complete(const struct model_config *c)
     for (size_t i = 0; i < num_model_fields; i++)
         if (model_fields[i].matters(c) && !is_given(c, model_fields[i].field.name)) return false;
     return true;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct unknown_field *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* Sorted, since the order of a file's members says nothing. */
+static void add_unknown_lines(struct strbuf *text, const struct unknown_fields *u, bool of_json,
+                              struct arena *arena)
+{
+    const struct unknown_field **sorted = arena_array(arena, u->count + 1, sizeof *sorted);
+    size_t count = 0;
+    for (size_t i = 0; i < u->count; i++)
+        if (find_of(u, u->items[i].name, of_json) == &u->items[i]) sorted[count++] = &u->items[i];
+    qsort(sorted, count, sizeof *sorted, by_name);
+    for (size_t i = 0; i < count; i++)
+        strbuf_printf(text, "unknown %s %s\n", sorted[i]->name, sorted[i]->value);
 }
 
 const char *config_text(const struct checkpoint *c, bool as_args, struct arena *arena)
@@ -232,8 +314,7 @@ const char *config_text(const struct checkpoint *c, bool as_args, struct arena *
     }
     for (unsigned i = 0; i < NUM_BY_LAYER; i++)
         strbuf_printf(&text, "%s %s\n", by_layer[i].name, layers_text(arena, &config, i));
-    const char *unknown = unknown_fields_text(&c->unknown, true, arena);
-    if (unknown) strbuf_printf(&text, "unknown %s\n", unknown);
+    add_unknown_lines(&text, &c->unknown, !as_args, arena);
     const char *out = arena_text(arena, text.data, text.length);
     strbuf_release(&text);
     return out;

@@ -33,15 +33,17 @@ enum config_effect {
 };
 
 struct config_difference {
-    const char *field;     /* a line of MODEL_FIELDS, "moe_layers", "window_layers", or "unknown":
-                            * fields of config files that no map knows */
+    const char *field;     /* a line of MODEL_FIELDS, "moe_layers", "window_layers", or the name of
+                            * an unknown field */
     const char *values[2]; /* of a and of b, as text; "not given" where there is none */
     enum config_effect effect;
 };
 
-/* The fields in which a and b differ, in the order of MODEL_FIELDS: those that compute first, then
- * the others. Fields that their features make idle (rope's of a model with learned positions, the
- * experts' of a dense one) do not count, nor do sizes of the padded vocabulary. All in `arena`. */
+/* The fields in which a and b differ, in the order of MODEL_FIELDS, then unknown ones: those that
+ * compute first, then the others. An unknown field of config.json is unsaid where the other side
+ * has no config.json. Fields that their features make idle (rope's of a model with learned
+ * positions, the experts' of a dense one) do not count, nor do sizes of the padded vocabulary. All
+ * in `arena`. */
 size_t config_differences(const struct checkpoint *a, const struct checkpoint *b,
                           struct arena *arena, struct config_difference **out);
 
@@ -49,7 +51,9 @@ size_t config_differences(const struct checkpoint *a, const struct checkpoint *b
  * MODEL_FIELDS, equal for two configs that describe the same model. NULL where the checkpoint's own
  * words do not say them all: where there is no config.json, with `as_args` false; where there are
  * neither that nor args nor run_config.yaml, with `as_args` true. As args can say them: of a
- * config.json what is left of it when it goes through args and back. In `arena`. */
+ * config.json what is left of it when it goes through args and back. Then "unknown NAME VALUE" of
+ * each unknown field of config.json, or, with `as_args`, of args and run_config.yaml. In `arena`.
+ */
 const char *config_text(const struct checkpoint *c, bool as_args, struct arena *arena);
 
 #endif

@@ -127,14 +127,59 @@ static void what_old_args_do_not_hold_is_not_said(void **state)
     assert_null(config_text(&args, true, &scratch));
 }
 
-static void what_no_field_has_a_place_for_is_a_difference(void **state)
+static void add_unknown(struct checkpoint *c, const char *file, const char *name, const char *value)
+{
+    unknown_fields_add(&c->unknown, &scratch, file, name, value, false);
+}
+
+static void an_unknown_field_of_args_is_a_difference(void **state)
 {
     (void)state;
-    struct checkpoint json = said_by_json("llama", ""), args = said_by_args(&json);
-    unknown_fields_add(&args.unknown, &scratch, "args", "apply_layernorm_1p", "True", false);
-    assert_string_equal(list(&args, &json, EFFECT_COMPUTES),
-                        "unknown args: apply_layernorm_1p True nothing;");
+    struct checkpoint json = said_by_json("llama", ""), args = said_by_args(&json),
+                      yaml = said_by_args(&json);
+    add_unknown(&args, "args", "apply_layernorm_1p", "True");
+    assert_string_equal(list(&args, &json, EFFECT_COMPUTES), "apply_layernorm_1p True not given;");
+    assert_string_equal(list(&yaml, &args, EFFECT_COMPUTES), "apply_layernorm_1p not given True;");
     assert_string_not_equal(config_text(&args, true, &scratch), config_text(&json, true, &scratch));
+    assert_non_null(
+        strstr(config_text(&args, true, &scratch), "\nunknown apply_layernorm_1p True\n"));
+    /* run_config.yaml has the same fields, and beside args it counts once */
+    add_unknown(&yaml, "run_config.yaml", "apply_layernorm_1p", "True");
+    add_unknown(&args, "run_config.yaml", "apply_layernorm_1p", "True");
+    assert_string_equal(list(&yaml, &args, EFFECT_COMPUTES), "");
+    assert_string_equal(config_text(&yaml, true, &scratch), config_text(&args, true, &scratch));
+}
+
+static void an_unknown_field_of_config_json_is_a_difference_where_both_have_one(void **state)
+{
+    (void)state;
+    struct checkpoint a = said_by_json("llama", ""), b = a, args = said_by_args(&a);
+    add_unknown(&a, "config.json", "logit_scale", "0.5");
+    add_unknown(&a, "config.json", "foo", "[1]");
+    assert_string_equal(list(&a, &b, EFFECT_COMPUTES),
+                        "logit_scale 0.5 not given;foo [1] not given;");
+    assert_string_equal(list(&a, &args, EFFECT_COMPUTES), "");
+    assert_string_equal(list(&a, &args, EFFECT_UNSAID),
+                        "logit_scale 0.5 not given;foo [1] not given;");
+    assert_string_equal(list(&args, &a, EFFECT_UNSAID),
+                        "logit_scale not given 0.5;foo not given [1];");
+    assert_string_equal(config_text(&a, true, &scratch), config_text(&args, true, &scratch));
+    /* in any order */
+    add_unknown(&b, "config.json", "foo", "[1]");
+    add_unknown(&b, "config.json", "logit_scale", "0.25");
+    assert_string_equal(list(&a, &b, EFFECT_COMPUTES), "logit_scale 0.5 0.25;");
+    b.unknown.items[1].value = "0.5";
+    assert_string_equal(list(&a, &b, EFFECT_COMPUTES), "");
+    assert_string_equal(config_text(&a, false, &scratch), config_text(&b, false, &scratch));
+    assert_non_null(
+        strstr(config_text(&a, false, &scratch), "\nunknown foo [1]\nunknown logit_scale 0.5\n"));
+    /* args beside a config.json have their own; what both say is compared */
+    add_unknown(&b, "args", "foo", "True");
+    assert_string_equal(list(&a, &b, EFFECT_COMPUTES), "");
+    add_unknown(&b, "args", "qk_l2_norm", "True");
+    assert_string_equal(list(&a, &b, EFFECT_COMPUTES), "qk_l2_norm not given True;");
+    assert_string_equal(config_text(&a, false, &scratch), config_text(&b, false, &scratch));
+    assert_string_not_equal(config_text(&a, true, &scratch), config_text(&b, true, &scratch));
 }
 
 /* A checkpoint that Megatron wrote, and the model that it was made of. */
@@ -173,7 +218,8 @@ int main(void)
         TEST(fields_that_change_what_is_computed_are_told_from_those_that_do_not),
         TEST(what_args_cannot_say_is_no_difference),
         TEST(what_old_args_do_not_hold_is_not_said),
-        TEST(what_no_field_has_a_place_for_is_a_difference),
+        TEST(an_unknown_field_of_args_is_a_difference),
+        TEST(an_unknown_field_of_config_json_is_a_difference_where_both_have_one),
         TEST(golden_checkpoints_describe_the_models_that_they_were_made_of),
     };
     return cmocka_run_group_tests_name("config_difference", tests, load_maps, release_maps);

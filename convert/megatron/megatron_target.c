@@ -149,10 +149,12 @@ static enum status check_config(struct target *t, struct error *err)
                     "layers, or on q, k and v alone",
                     c->path, c->config.add_proj_bias ? "attention" : "MLP",
                     c->config.add_proj_bias ? "MLP" : "attention");
+    /* without unknown fields, which the plan names */
+    const struct checkpoint json = {.config = c->config, .config_origin = CONFIG_OF_JSON};
     struct checkpoint args = {.config_origin = CONFIG_OF_ARGS};
     struct config_difference *d;
     args.config = model_config_through_args(&c->config, &t->plan.arena);
-    size_t n = config_differences(c, &args, &t->plan.arena, &d);
+    size_t n = config_differences(&json, &args, &t->plan.arena, &d);
     for (size_t i = 0; i < n; i++)
         notes_add(&t->notes, &t->plan.arena,
                   "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "

@@ -80,3 +80,30 @@ for allowed in '' '--allow-config=qk_*'; do
     tr -d ' \n' <"$stdout" | grep -qF '"unknown":[{"file":"run_config.yaml","name":"qk_l2_norm","value":"True","allowed":'"$([ -n "$allowed" ] && echo true || echo false)" ||
         is_wrong "$ran: $(cat "$stdout")"
 done
+
+it "an unknown field is a difference of the configs, one by one, and --ignore-config leaves it out"
+run verify normed plain
+exits 1
+prints "1 field of the configs"
+grep -q "^qk_l2_norm  *True  *not given$" "$stdout" || is_wrong "$ran: $(cat "$stdout")"
+run verify plain normed
+exits 1
+grep -q "^qk_l2_norm  *not given  *True$" "$stdout" || is_wrong "$ran: $(cat "$stdout")"
+run verify normed plain --ignore-config qk_l2_norm
+exits 0
+run verify normed normed --ignore-config 'qk_l2*'
+exits 0
+run verify plain plain --ignore-config qk_l2_norm
+exits 2
+run verify normed plain --forward --allow-config qk_l2_norm --ignore-config qk_l2_norm
+exits 0
+
+it "digests of the config know unknown fields"
+for model in normed plain; do
+    run digest $model
+    exits 0
+    grep '^\*' "$stdout" >$model.tensors
+    grep '^config.args' "$stdout" >$model.config || is_wrong "$ran: no config.args"
+done
+cmp -s normed.tensors plain.tensors || is_wrong "the digests of the tensors differ"
+! cmp -s normed.config plain.config || is_wrong "the digests of the configs are the same"

@@ -14,17 +14,18 @@ const char *const config_effect_words[] = {[EFFECT_COMPUTES] = "changes what is 
                                            [EFFECT_UNSAID] = "not given on one side"};
 
 /* Fields of config_difference.h that MODEL_FIELDS does not have. */
-static const char *const list_fields[] = {"moe_layers", "window_layers", "unknown"};
+static const char *const list_fields[] = {"moe_layers", "window_layers"};
 
-/* ---- fields of models that Ferry knows ---- */
+/* ---- fields of models that Ferry knows, and unknown ones of their configs ---- */
 
-static bool matches_a_model_field(const char *glob)
+static bool matches_a_model_field(const char *glob, const struct side sides[2])
 {
     for (size_t i = 0; i < num_model_fields; i++)
         if (fnmatch(glob, model_fields[i].field.name, 0) == 0) return true;
     for (size_t i = 0; i < COUNT(list_fields); i++)
         if (fnmatch(glob, list_fields[i], 0) == 0) return true;
-    return false;
+    return unknown_fields_match(&sides[0].checkpoint.unknown, glob) ||
+           unknown_fields_match(&sides[1].checkpoint.unknown, glob);
 }
 
 /* ---- config.json of two folders that go by the names of their files ---- */
@@ -167,7 +168,7 @@ enum status configs_check_ignored(const struct arg_list *ignore, const struct si
     if (!ignore || !ignore->count) return OK;
     size_t count = list_differences(sides, a, &all);
     for (size_t i = 0; i < ignore->count; i++)
-        if (!matches_a_model_field(ignore->items[i]) &&
+        if (!matches_a_model_field(ignore->items[i], sides) &&
             !matches_a_difference(ignore->items[i], all, count))
             return fail(err, ERR_USAGE,
                         "--ignore-config %s: no field of a config is called so; `ferry verify "

@@ -134,17 +134,28 @@ static void add_name(struct strbuf *out, const char *name)
     strbuf_add_escaped(out, name, strlen(name));
 }
 
+/* Unknown fields may be of any length. */
+static void add_value(struct strbuf *out, const char *value)
+{
+    enum { SHOWN = 60 };
+    size_t length = strlen(value);
+    strbuf_add_escaped(out, value, length < SHOWN ? length : SHOWN);
+    if (length > SHOWN) strbuf_add_text(out, "..");
+}
+
 /* The fields that change what is computed; the others are notes. */
 static void configs_text(struct strbuf *out, const struct config_comparison *x)
 {
     if (x->num_computing) strbuf_printf(out, "%-30s %-18s %s\n", "config", "A", "B");
     for (size_t i = 0; i < x->num_computing; i++) {
         const struct config_difference *d = &x->differences[i];
-        struct strbuf a = {0};
-        add_name(&a, d->values[0]);
-        strbuf_printf(out, "%-30s %-18s ", d->field, a.data);
-        add_name(out, d->values[1]);
+        struct strbuf field = {0}, a = {0};
+        add_value(&field, d->field);
+        add_value(&a, d->values[0]);
+        strbuf_printf(out, "%-30s %-18s ", field.data, a.data);
+        add_value(out, d->values[1]);
         strbuf_add_char(out, '\n');
+        strbuf_release(&field);
         strbuf_release(&a);
     }
 }
