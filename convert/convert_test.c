@@ -666,7 +666,7 @@ static void norms_that_are_stored_minus_one_are_not_exported(void **state)
     assert_fails(
         CONVERT(ckpt, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
         "unknown fields may change what the model computes (--allow-config FIELD exports without "
-        "them): args: apply_layernorm_1p True");
+        "them): args: apply_layernorm_1p true");
     assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=torch"));
     assert_ok(CONVERT(ckpt, in_scratch("without"), "--to=hf", "--allow-config=*_1p"));
 }

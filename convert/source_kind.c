@@ -97,18 +97,13 @@ enum status source_same_stored(const struct checkpoint *c, const struct stored_t
 
 /* ---- unknown fields ---- */
 
-void source_add_unknown(struct checkpoint *c, const struct source_options *o, const char *file,
-                        const char *name, const char *value)
+void source_list_unknown(void *context, const char *name, const char *value)
 {
-    unknown_fields_add(&c->unknown, &c->arena, file, name, value,
-                       globs_match(o->allow_config, name));
-}
-
-void source_allow_unknown(struct checkpoint *c, const struct source_options *o)
-{
-    for (size_t i = 0; i < c->unknown.count; i++)
-        if (globs_match(o->allow_config, c->unknown.items[i].name))
-            c->unknown.items[i].allowed = true;
+    const struct unknown_of *x = context;
+    const struct unknown_field *same = unknown_fields_find(&x->c->unknown, name);
+    if (same && strcmp(same->value, value) == 0 && strcmp(x->file, "run_config.yaml") == 0) return;
+    unknown_fields_add(&x->c->unknown, &x->c->arena, x->file, name, value,
+                       globs_match(x->o->allow_config, name));
 }
 
 const char *source_unused_text(struct arena *a, const char *glob)

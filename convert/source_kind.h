@@ -42,11 +42,15 @@ MUST_CHECK enum status source_choose_map(const struct source_options *o,
 MUST_CHECK enum status source_check_vocab(const struct source_options *o, uint64_t vocab_size,
                                           const char *file, struct error *err);
 
-/* Lists an unknown field of a config file, as allowed where --allow-config says so. */
-void source_add_unknown(struct checkpoint *c, const struct source_options *o, const char *file,
-                        const char *name, const char *value);
-/* Allows what --allow-config says of the fields that are listed already. */
-void source_allow_unknown(struct checkpoint *c, const struct source_options *o);
+/* Where the unknown fields of a config file are listed. */
+struct unknown_of {
+    struct checkpoint *c;
+    const struct source_options *o;
+    const char *file; /* "config.json" */
+};
+/* Lists one of struct unknown_of (for config_unknown of convert/map/config_map.h), as allowed where
+ * --allow-config says so. run_config.yaml may say again what args say: that is listed once. */
+void source_list_unknown(void *context, const char *name, const char *value);
 /* Notes each glob of --allow-config that matches no unknown field of c. */
 void source_note_unused(struct checkpoint *c, const struct source_options *o);
 /* The same text for a glob; in arena a. */

@@ -48,28 +48,6 @@ static enum status read_run_config(const struct checkpoint *c, cJSON **tree, con
     return st;
 }
 
-/* An unknown field of one of the two files. */
-struct unknown_of {
-    struct megatron_source *m;
-    const char *file;
-};
-
-static bool is_listed(const struct unknown_fields *u, const char *name)
-{
-    for (size_t i = 0; i < u->count; i++)
-        if (strcmp(u->items[i].name, name) == 0) return true;
-    return false;
-}
-
-/* run_config.yaml may say again what args say. */
-static void list_unknown(void *context, const char *name, const char *value)
-{
-    const struct unknown_of *x = context;
-    struct checkpoint *c = x->m->c;
-    if (!is_listed(&c->unknown, name))
-        unknown_fields_add(&c->unknown, &c->arena, x->file, name, value, false);
-}
-
 /* Takes the model and the layout from args, or from run_config.yaml in their place. */
 static void use_file(struct megatron_source *m, enum megatron_file file, const cJSON *tree)
 {
@@ -86,16 +64,16 @@ static void use_file(struct megatron_source *m, enum megatron_file file, const c
 static void use_files(struct megatron_source *m, const struct value *args, const cJSON *model)
 {
     struct model_config more = {.rotary_percent = 1};
-    struct unknown_of in_args = {m, "args"}, in_yaml = {m, "run_config.yaml"};
+    struct unknown_of in_args = {m->c, m->o, "args"}, in_yaml = {m->c, m->o, "run_config.yaml"};
     if (args) {
         cJSON *tree = args_tree(args);
         use_file(m, MEGATRON_ARGS, tree);
-        megatron_unknown(MEGATRON_ARGS, tree, list_unknown, &in_args);
+        megatron_unknown(MEGATRON_ARGS, tree, source_list_unknown, &in_args);
         cJSON_Delete(tree);
     }
     if (!model) return;
     if (!args) use_file(m, MEGATRON_RUN_CONFIG, model);
-    megatron_unknown(MEGATRON_RUN_CONFIG, model, list_unknown, &in_yaml);
+    megatron_unknown(MEGATRON_RUN_CONFIG, model, source_list_unknown, &in_yaml);
     if (!args) return;
     model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &m->c->arena, &more);
     add_unsaid(m->c, &more);
@@ -178,6 +156,8 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
     TRY(hf_config_read(folder, &tree, err));
     enum status st = source_choose_map(m->o, m->maps, tree, &map, err);
     if (!st) st = model_config_from_hf(map, tree, &c->arena, &hf, err);
+    struct unknown_of in_json = {c, m->o, "config.json"};
+    if (!st) model_config_unknown(map, tree, source_list_unknown, &in_json);
     cJSON_Delete(tree);
     if (st) return fail_in(err, "%s", folder);
     TRY(compare_sizes(&was, &hf, folder, err));
@@ -205,7 +185,6 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
     const char *folder = m->o->hf_config;
     const char *own = path_join(&c->arena, c->folder, "ferry-hf");
     const struct model_map *map;
-    source_allow_unknown(c, m->o);
     if (!folder && path_exists(path_join(&c->arena, own, "config.json"))) folder = own;
     if (folder) return apply_hf_config(m, e, folder, err);
     if (m->o->family)

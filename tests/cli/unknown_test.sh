@@ -9,7 +9,7 @@ cp -r plain normed
 chmod -R u+w plain normed
 sed -i 's/^  qk_l2_norm: false/  qk_l2_norm: true/' normed/iter_0000000/run_config.yaml
 refused="normed: unknown fields may change what the model computes"
-field="run_config.yaml: qk_l2_norm True"
+field="run_config.yaml: qk_l2_norm true"
 
 it "a model whose run_config.yaml has an unknown field is not computed, unless --allow-config names it"
 run bench normed --seq 4 --repeats 1
@@ -77,7 +77,7 @@ it "--json has them, and whether they are allowed"
 for allowed in '' '--allow-config=qk_*'; do
     # shellcheck disable=SC2086 # no word, or one
     run inspect normed --json $allowed
-    tr -d ' \n' <"$stdout" | grep -qF '"unknown":[{"file":"run_config.yaml","name":"qk_l2_norm","value":"True","allowed":'"$([ -n "$allowed" ] && echo true || echo false)" ||
+    tr -d ' \n' <"$stdout" | grep -qF '"unknown":[{"file":"run_config.yaml","name":"qk_l2_norm","value":"true","allowed":'"$([ -n "$allowed" ] && echo true || echo false)" ||
         is_wrong "$ran: $(cat "$stdout")"
 done
 
@@ -85,10 +85,10 @@ it "an unknown field is a difference of the configs, one by one, and --ignore-co
 run verify normed plain
 exits 1
 prints "1 field of the configs"
-grep -q "^qk_l2_norm  *True  *not given$" "$stdout" || is_wrong "$ran: $(cat "$stdout")"
+grep -q "^qk_l2_norm  *true  *not given$" "$stdout" || is_wrong "$ran: $(cat "$stdout")"
 run verify plain normed
 exits 1
-grep -q "^qk_l2_norm  *not given  *True$" "$stdout" || is_wrong "$ran: $(cat "$stdout")"
+grep -q "^qk_l2_norm  *not given  *true$" "$stdout" || is_wrong "$ran: $(cat "$stdout")"
 run verify normed plain --ignore-config qk_l2_norm
 exits 0
 run verify normed normed --ignore-config 'qk_l2*'
