@@ -1,7 +1,11 @@
 #include "ckpt/model_config.h"
-#include "common/count.h"
 
+#include <inttypes.h>
 #include <string.h>
+
+#include "common/count.h"
+#include "common/strbuf.h"
+#include "common/text.h"
 
 /* ---- fields ---- */
 
@@ -71,4 +75,82 @@ bool model_layers_differ(const struct model_config *c)
     for (uint64_t l = 1; l < c->num_layers; l++)
         if (c->moe_layers[l] != c->moe_layers[0]) return true;
     return false;
+}
+
+/* ---- two configs ---- */
+
+const struct layer_field layer_fields[NUM_LAYER_FIELDS] = {{"moe_layers", model_layer_is_moe},
+                                                           {"window_layers", model_layer_slides}};
+
+bool layer_field_equal(unsigned i, const struct model_config *a, const struct model_config *b)
+{
+    if (a->num_layers != b->num_layers) return true; /* that is the difference */
+    for (uint64_t l = 0; l < a->num_layers; l++)
+        if (layer_fields[i].has(a, l) != layer_fields[i].has(b, l)) return false;
+    return true;
+}
+
+const char *model_config_difference(const struct model_config *a, const struct model_config *b)
+{
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (!field_equal(&model_fields[i].field, a, b)) return model_fields[i].field.name;
+    for (unsigned i = 0; i < NUM_LAYER_FIELDS; i++)
+        if (!layer_field_equal(i, a, b)) return layer_fields[i].name;
+    return NULL;
+}
+
+/* "0, 2, 5": the layers that have it. */
+static const char *layers_text(struct arena *a, const struct model_config *c, unsigned i)
+{
+    struct strbuf text = {0};
+    uint64_t count = 0;
+    for (uint64_t l = 0; l < c->num_layers; l++)
+        if (layer_fields[i].has(c, l)) strbuf_printf(&text, count++ ? ", %" PRIu64 : "%" PRIu64, l);
+    const char *out = count == 0               ? "none"
+                      : count == c->num_layers ? "all"
+                                               : arena_text(a, text.data, text.length);
+    strbuf_release(&text);
+    return out;
+}
+
+const char *model_config_text(const struct model_config *c, const char *field, struct arena *a)
+{
+    static const struct scalar_style style = {9, "true", "false", "not given"};
+    const struct model_field *f = model_field_find(field);
+    for (unsigned i = 0; i < NUM_LAYER_FIELDS && !f; i++)
+        if (strcmp(layer_fields[i].name, field) == 0) return layers_text(a, c, i);
+    return f ? scalar_text(field_get(&f->field, c), &style, a) : style.none;
+}
+
+void model_config_take(struct model_config *c, const struct model_config *from, const char *field)
+{
+    if (strcmp(field, "moe_layers") == 0)
+        c->moe_layers = from->moe_layers;
+    else if (strcmp(field, "window_layers") == 0)
+        c->window_layers = from->window_layers;
+    else
+        field_copy(&model_field_find(field)->field, c, from);
+}
+
+void model_config_take_unused(struct model_config *c, const struct model_config *other)
+{
+    const struct model_config own = *c;
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (!model_fields[i].matters(&own)) field_copy(&model_fields[i].field, c, other);
+    if (!c->rope_type) c->rope_type = "default";
+}
+
+struct model_config model_config_with_unused(const struct model_config *c,
+                                             const struct model_config *from)
+{
+    struct model_config out = *c;
+    if (!c->normalization) out.normalization = from->normalization;
+    if (!c->position_embedding_type) out.position_embedding_type = from->position_embedding_type;
+    for (size_t i = 0; i < num_model_fields; i++) {
+        const struct model_field *f = &model_fields[i];
+        if (f->role == FIELD_STORAGE || f->role == FIELD_TRAINING)
+            field_copy(&f->field, &out, from);
+    }
+    model_config_take_unused(&out, from);
+    return out;
 }

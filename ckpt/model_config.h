@@ -103,4 +103,31 @@ void model_config_join_biases(struct model_config *c);
 /* Whether some layers have experts and others do not: Megatron then names layers one by one. */
 bool model_layers_differ(const struct model_config *c);
 
+/* ---- two configs ---- */
+
+/* What a layer has or not, of which the table has no line. */
+struct layer_field {
+    const char *name; /* the member of struct model_config */
+    bool (*has)(const struct model_config *c, uint64_t layer);
+};
+enum { NUM_LAYER_FIELDS = 2 };
+extern const struct layer_field layer_fields[NUM_LAYER_FIELDS];
+/* Whether a and b have number i of them in the same layers; true where their numbers of layers
+ * differ, which is the difference then. */
+bool layer_field_equal(unsigned i, const struct model_config *a, const struct model_config *b);
+
+/* The first field in which two models differ ("moe_layers" and "window_layers" last); NULL: none.
+ * Static text. */
+const char *model_config_difference(const struct model_config *a, const struct model_config *b);
+/* Gives c the field that `from` has. */
+void model_config_take(struct model_config *c, const struct model_config *from, const char *field);
+/* Gives c what `other` has in fields that c's features leave unused (rope's of a model with learned
+ * positions, the experts' of a dense one). */
+void model_config_take_unused(struct model_config *c, const struct model_config *other);
+/* A copy of c with what `from` has in those, and in fields that change no logit (dropout ...). */
+struct model_config model_config_with_unused(const struct model_config *c,
+                                             const struct model_config *from);
+/* The value of a field, "not given" where there is none. In arena a, or static. */
+const char *model_config_text(const struct model_config *c, const char *field, struct arena *a);
+
 #endif

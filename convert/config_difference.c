@@ -1,6 +1,5 @@
 #include "convert/config_difference.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,53 +9,6 @@
 #include "convert/megatron/megatron_args.h"
 
 /* ---- fields ---- */
-
-/* What a layer has or not, of which model_fields has no line. */
-static const struct {
-    const char *name;
-    bool (*has)(const struct model_config *c, uint64_t layer);
-} by_layer[] = {{"moe_layers", model_layer_is_moe}, {"window_layers", model_layer_slides}};
-enum { NUM_BY_LAYER = COUNT(by_layer) };
-
-static bool same_layers(unsigned i, const struct model_config *a, const struct model_config *b)
-{
-    if (a->num_layers != b->num_layers) return true; /* that is the difference */
-    for (uint64_t l = 0; l < a->num_layers; l++)
-        if (by_layer[i].has(a, l) != by_layer[i].has(b, l)) return false;
-    return true;
-}
-
-const char *model_config_difference(const struct model_config *a, const struct model_config *b)
-{
-    for (size_t i = 0; i < num_model_fields; i++)
-        if (!field_equal(&model_fields[i].field, a, b)) return model_fields[i].field.name;
-    for (unsigned i = 0; i < NUM_BY_LAYER; i++)
-        if (!same_layers(i, a, b)) return by_layer[i].name;
-    return NULL;
-}
-
-/* "0, 2, 5": the layers that have it. */
-static const char *layers_text(struct arena *a, const struct model_config *c, unsigned i)
-{
-    struct strbuf text = {0};
-    uint64_t count = 0;
-    for (uint64_t l = 0; l < c->num_layers; l++)
-        if (by_layer[i].has(c, l)) strbuf_printf(&text, count++ ? ", %" PRIu64 : "%" PRIu64, l);
-    const char *out = count == 0               ? "none"
-                      : count == c->num_layers ? "all"
-                                               : arena_text(a, text.data, text.length);
-    strbuf_release(&text);
-    return out;
-}
-
-const char *model_config_text(const struct model_config *c, const char *field, struct arena *a)
-{
-    static const struct scalar_style style = {9, "true", "false", "not given"};
-    const struct model_field *f = model_field_find(field);
-    for (unsigned i = 0; i < NUM_BY_LAYER && !f; i++)
-        if (strcmp(by_layer[i].name, field) == 0) return layers_text(a, c, i);
-    return f ? scalar_text(field_get(&f->field, c), &style, a) : style.none;
-}
 
 /* Whether frequencies depend on how many positions the model was made for. */
 static bool counts_positions(const struct model_config *c)
@@ -78,46 +30,11 @@ static bool is_harmless(const struct model_config *a, const struct model_config 
     return f->role == FIELD_TRAINING;
 }
 
-/* ---- what counts ---- */
-
-void model_config_take(struct model_config *c, const struct model_config *from, const char *field)
-{
-    if (strcmp(field, "moe_layers") == 0)
-        c->moe_layers = from->moe_layers;
-    else if (strcmp(field, "window_layers") == 0)
-        c->window_layers = from->window_layers;
-    else
-        field_copy(&model_field_find(field)->field, c, from);
-}
-
-/* What c's features make idle is what `other` has. */
-static void take_idle(struct model_config *c, const struct model_config *other)
-{
-    const struct model_config own = *c;
-    for (size_t i = 0; i < num_model_fields; i++)
-        if (!model_fields[i].matters(&own)) field_copy(&model_fields[i].field, c, other);
-    if (!c->rope_type) c->rope_type = "default";
-}
-
-struct model_config model_config_essence(const struct model_config *c,
-                                         const struct model_config *other)
-{
-    struct model_config e = *c;
-    if (!c->normalization) e.normalization = other->normalization;
-    if (!c->position_embedding_type) e.position_embedding_type = other->position_embedding_type;
-    for (size_t i = 0; i < num_model_fields; i++) {
-        const struct model_field *f = &model_fields[i];
-        if (f->role == FIELD_STORAGE || f->role == FIELD_TRAINING) field_copy(&f->field, &e, other);
-    }
-    take_idle(&e, other);
-    return e;
-}
-
 /* ---- two checkpoints ---- */
 
 struct differing {
     const struct checkpoint *sides[2];
-    struct model_config configs[2], by_args[2]; /* without what is idle; what args say of them */
+    struct model_config configs[2], by_args[2]; /* without what is unused; what args say of them */
     struct arena *arena;
     struct config_difference *found;
     size_t num_found, capacity;
@@ -170,9 +87,10 @@ static void find(struct differing *x, bool computing)
         if (tensors_show(&model_fields[i]) || field_equal(f, a, b)) continue;
         add(x, f->name, same, computing);
     }
-    for (unsigned i = 0; i < NUM_BY_LAYER; i++) {
-        bool same[2] = {same_layers(i, a, &x->by_args[1]), same_layers(i, b, &x->by_args[0])};
-        if (!same_layers(i, a, b)) add(x, by_layer[i].name, same, computing);
+    for (unsigned i = 0; i < NUM_LAYER_FIELDS; i++) {
+        bool same[2] = {layer_field_equal(i, a, &x->by_args[1]),
+                        layer_field_equal(i, b, &x->by_args[0])};
+        if (!layer_field_equal(i, a, b)) add(x, layer_fields[i].name, same, computing);
     }
 }
 
@@ -248,15 +166,15 @@ size_t config_differences(const struct checkpoint *a, const struct checkpoint *b
 {
     struct differing x = {.sides = {a, b}, .arena = arena};
     x.configs[0] = a->config;
-    take_idle(&x.configs[0], &b->config);
+    model_config_take_unused(&x.configs[0], &b->config);
     x.configs[1] = b->config;
-    take_idle(&x.configs[1], &x.configs[0]);
+    model_config_take_unused(&x.configs[1], &x.configs[0]);
     for (unsigned i = 0; i < 2; i++) {
         x.by_args[i] = model_config_through_args(&x.configs[i], arena);
         if (text_equal(activation_of_args(x.by_args[i].activation_func),
                        activation_of_args(x.configs[1 - i].activation_func)))
             x.by_args[i].activation_func = x.configs[1 - i].activation_func;
-        take_idle(&x.by_args[i], &x.configs[1 - i]);
+        model_config_take_unused(&x.by_args[i], &x.configs[1 - i]);
     }
     find(&x, true);
     find_unknown(&x, true);
@@ -305,15 +223,16 @@ const char *config_text(const struct checkpoint *c, bool as_args, struct arena *
     if (!is_complete(&config)) return NULL;
     if (as_args) config = model_config_through_args(&config, arena);
     if (as_args) config.activation_func = activation_of_args(config.activation_func);
-    take_idle(&config, &nothing);
+    model_config_take_unused(&config, &nothing);
     for (size_t i = 0; i < num_model_fields; i++) {
         const char *name = model_fields[i].field.name;
         if (tensors_show(&model_fields[i]) || is_harmless(&config, &config, &model_fields[i]))
             continue;
         strbuf_printf(&text, "%s %s\n", name, model_config_text(&config, name, arena));
     }
-    for (unsigned i = 0; i < NUM_BY_LAYER; i++)
-        strbuf_printf(&text, "%s %s\n", by_layer[i].name, layers_text(arena, &config, i));
+    for (unsigned i = 0; i < NUM_LAYER_FIELDS; i++)
+        strbuf_printf(&text, "%s %s\n", layer_fields[i].name,
+                      model_config_text(&config, layer_fields[i].name, arena));
     add_unknown_lines(&text, &c->unknown, !as_args, arena);
     const char *out = arena_text(arena, text.data, text.length);
     strbuf_release(&text);

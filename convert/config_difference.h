@@ -10,22 +10,6 @@
 
 #include "ckpt/checkpoint.h"
 
-/* ---- two configs ---- */
-
-/* The first field in which two models differ ("moe_layers" and "window_layers" last); NULL: none.
- * Static text. */
-const char *model_config_difference(const struct model_config *a, const struct model_config *b);
-/* c, where what changes no logit (dropout ...), and what its features make idle (rope's fields of a
- * model with learned positions, the experts' of a dense one), is what `other` has. */
-struct model_config model_config_essence(const struct model_config *c,
-                                         const struct model_config *other);
-/* Gives c the field that `from` has. */
-void model_config_take(struct model_config *c, const struct model_config *from, const char *field);
-/* The value of a field, "not given" where there is none. In arena a, or static. */
-const char *model_config_text(const struct model_config *c, const char *field, struct arena *a);
-
-/* ---- two checkpoints ---- */
-
 enum config_effect {
     EFFECT_COMPUTES, /* the models compute different things: rope, eps, window, heads, ties ... */
     EFFECT_HARMLESS, /* no logit depends on it: dropout, initialisation, the length of a training */
@@ -41,7 +25,7 @@ struct config_difference {
 
 /* The fields in which a and b differ, in the order of MODEL_FIELDS, then unknown ones: those that
  * compute first, then the others. An unknown field of config.json is unsaid where the other side
- * has no config.json. Fields that their features make idle (rope's of a model with learned
+ * has no config.json. Fields that their features leave unused (rope's of a model with learned
  * positions, the experts' of a dense one) do not count, nor do sizes of the padded vocabulary. All
  * in `arena`. */
 size_t config_differences(const struct checkpoint *a, const struct checkpoint *b,

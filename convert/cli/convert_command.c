@@ -118,9 +118,9 @@ struct run {
     struct conversion report;
     struct executor_result result;
     bool opened, planned;
-    bool is_read;       /* the source is opened */
-    bool already_there; /* the destination is complete already: nothing is written */
-    bool spoiled;       /* the staged files read back differently */
+    bool is_read;         /* the source is opened */
+    bool already_there;   /* the destination is complete already: nothing is written */
+    bool read_back_wrong; /* the staged files read back differently */
 };
 
 /* ---- options ---- */
@@ -453,7 +453,7 @@ static enum status write_the_rest(struct run *r, struct error *err)
     TRY(r->target.format->target->write_small_files(&r->target, folder, err));
     if (verifies(r, "full")) {
         enum status st = verify_staged(r, err);
-        r->spoiled = st && st != ERR_INTERRUPTED;
+        r->read_back_wrong = st && st != ERR_INTERRUPTED;
         if (st) return st;
     }
     TRY(record_write(&r->report, folder, r->flags->integrity ? integrity_name : NULL,
@@ -549,7 +549,7 @@ static void print_kept(const struct run *r, enum status st)
 static void leave(struct run *r, enum status st, struct error *err)
 {
     struct publishing *p = &r->publishing;
-    bool done = !r->spoiled && (p->left.bytes || r->result.in_journal);
+    bool done = !r->read_back_wrong && (p->left.bytes || r->result.in_journal);
     if (st == ERR_INTERRUPTED)
         (void)!fail(err, st, done ? "interrupted" : "interrupted: nothing is kept");
     if (p->finished || p->moved) {
@@ -562,7 +562,7 @@ static void leave(struct run *r, enum status st, struct error *err)
         publish_abandon(p);
         return;
     }
-    if (r->spoiled) (void)!publish_forget(p, NULL);
+    if (r->read_back_wrong) (void)!publish_forget(p, NULL);
     publish_keep(p, err->text);
     if (st != ERR_EXISTS && publish_done_bytes(p)) print_kept(r, st);
 }

@@ -9,7 +9,6 @@
 #include "common/count.h"
 #include "common/json.h"
 #include "common/text.h"
-#include "convert/config_difference.h"
 #include "convert/map/model_map_internal.h"
 
 static const struct field *find_model_field(const char *name, enum field_zero *zero)

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "convert/config_difference.h"
 #include "convert/map/model_map_internal.h"
 
 static enum status refuse_unsupported(const struct model_map *map, const cJSON *hf,
@@ -39,7 +38,7 @@ static enum status check_written(const struct model_map *map, const struct model
     struct model_config back;
     if (model_config_from_hf(map, hf_config, a, &back, err))
         return fail_in(err, "a config.json of family %s cannot describe this model", map->family);
-    struct model_config own = model_config_essence(c, &back);
+    struct model_config own = model_config_with_unused(c, &back);
     const char *name = model_config_difference(&own, &back);
     if (!name) return OK;
     return fail(err, ERR_UNSUPPORTED,

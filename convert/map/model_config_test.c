@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "common/count.h"
-#include "convert/config_difference.h"
 #include "convert/map/model_map.h"
 #include "convert/testing_convert.h"
 

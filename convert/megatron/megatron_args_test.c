@@ -1,5 +1,4 @@
 /* Megatron's args and run_config.yaml, of golden checkpoints and our own. */
-#include "convert/config_difference.h"
 #include "convert/megatron/args_tree.h"
 #include "convert/megatron/megatron_args.h"
 

@@ -17,8 +17,8 @@
 
 #include "common/checked.h"
 #include "common/count.h"
-#include "convert/megatron/describe.h"
 #include "convert/megatron/args_tree.h"
+#include "convert/megatron/describe.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_source.h"
@@ -148,11 +148,12 @@ static void note_optimizer(struct checkpoint *c, const struct torch_file *t, con
 {
     struct stat st;
     const char *path = path_join(&c->arena, folder, "distrib_optim.pt");
-    bool apart = stat(path, &st) == 0;
-    if (apart) c->training.optimizer.size_bytes += (uint64_t)st.st_size;
-    if (!apart && !value_get(t->root, "optimizer")) return;
+    bool own_file = stat(path, &st) == 0;
+    if (own_file) c->training.optimizer.size_bytes += (uint64_t)st.st_size;
+    if (!own_file && !value_get(t->root, "optimizer")) return;
     c->training.optimizer.present = true;
-    c->training.optimizer.kind = apart ? "distributed, in distrib_optim.pt" : "in the rank files";
+    c->training.optimizer.kind =
+        own_file ? "distributed, in distrib_optim.pt" : "in the rank files";
     c->training.optimizer.unread = "the optimizer state of the legacy format is not read";
 }
 
