@@ -112,6 +112,22 @@ static cJSON *read_golden(const char *name, struct strbuf *text)
     return tree;
 }
 
+static void add_unknown(void *context, const char *name, const char *value)
+{
+    strbuf_printf(context, "%s %s;", name, value);
+}
+
+static void check_unknown(const cJSON *tree, const char *expected)
+{
+    const struct model_map *map;
+    struct strbuf found = {0};
+    assert_ok(model_map_of_config(&maps, tree, &map, &err));
+    strbuf_add_text(&found, "");
+    model_config_unknown(map, tree, add_unknown, &found);
+    assert_string_equal(found.data, expected);
+    strbuf_release(&found);
+}
+
 static void configs_of_transformers_are_read(void **state)
 {
     (void)state;
@@ -121,6 +137,7 @@ static void configs_of_transformers_are_read(void **state)
         cJSON *tree = read_golden(golden[i].file, &text);
         assert_ok(read_tree(tree, &c));
         check_same(golden[i].file, &c, &golden[i].c);
+        check_unknown(tree, "");
         cJSON_Delete(tree);
         strbuf_release(&text);
     }
@@ -721,6 +738,44 @@ static void fields_that_nobody_gave_are_listed(void **state)
                         "moe_router_topk");
 }
 
+/* What transformers computes with these was looked up, and tried, in 4.57 and 5.23. */
+static void fields_that_nobody_reads_are_unknown_or_inert(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *members, *unknown;
+    } cases[] = {
+        {"llama", "'pretraining_tp':4,'use_cache':true,'eos_token_id':[1,2],'torch_dtype':'x'", ""},
+        {"llama", "'logit_scale':0.5,'clip_qkv':null,'alibi':false", "logit_scale 0.5;"},
+        {"llama", "'rope_theta':5e5,'partial_rotary_factor':1.0", ""},
+        {"llama", "'rope_scaling':{'type':'linear','factor':2,'attn_factor':0.9,'finetuned':true}",
+         "rope_scaling.attn_factor 0.9;"},
+        {"llama", "'is_causal':true", ""},
+        {"llama", "'is_causal':false", "is_causal false;"},
+        {"llama", "'layer_types':['full_attention','full_attention']", ""},
+        {"llama", "'layer_types':['full_attention','sliding_attention']",
+         "layer_types.* sliding_attention;"},
+        {"mistral", "'layer_types':['full_attention']", "layer_types.* full_attention;"},
+        {"llama", "'sliding_window':4096", "sliding_window 4096;"},
+        {"mistral", "'sliding_window':4096", ""},
+        {"qwen2", "'use_sliding_window':false,'sliding_window':9,'max_window_layers':28", ""},
+        {"qwen2", "'attention_bias':true,'rope_scaling':{'type':'default','mrope_section':[1]}",
+         ""},
+        {"qwen3", "'use_qk_norm':true,'attention_bias':true", ""},
+        {"mixtral", "'attention_bias':true", "attention_bias true;"},
+        {"qwen3_moe", "'max_window_layers':48,'router_aux_loss_coef':0.1", ""},
+        {"gpt2", "'n_ctx':16,'summary_type':'cls_index','reorder_and_upcast_attn':true", ""},
+        {"gpt2", "'pruned_heads':{'0':[1]}", "pruned_heads {\"0\":[1]};"},
+        {"llama", "'auto_map':{'AutoModel':'x.y'}", "auto_map {\"AutoModel\":\"x.y\"};"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        cJSON *tree = json_tree(
+            arena_printf(&scratch, "{'model_type':'%s',%s}", cases[i].family, cases[i].members));
+        check_unknown(tree, cases[i].unknown);
+        cJSON_Delete(tree);
+    }
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
@@ -746,6 +801,7 @@ int main(void)
         TEST(models_that_config_json_cannot_say_are_refused),
         TEST(fields_that_change_nothing_do_not_stop_an_export),
         TEST(fields_that_nobody_gave_are_listed),
+        TEST(fields_that_nobody_reads_are_unknown_or_inert),
     };
     return cmocka_run_group_tests_name("model_config", tests, load_maps, release_maps);
 }

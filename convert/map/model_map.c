@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/text.h"
 #include "convert/map/params_internal.h"
 
 enum { MAP_CAP = 4 << 20 };
@@ -156,7 +157,7 @@ static enum status read_how(const struct map_loader *l, const char *rest, struct
 {
     const cJSON *how = json_get(l->own, row->how);
     bool has_rest = false;
-    if (!how) how = json_get(l->hows, row->how);
+    if (!how) how = json_get(l->maps->hows, row->how);
     if (!cJSON_IsArray(how) || !how->child)
         return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", row->how));
     row->parts = arena_array(l->a, (size_t)cJSON_GetArraySize(how), sizeof *row->parts);
@@ -343,7 +344,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
     TRY(map_read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
     TRY(config_rows_load(l, json_get(tree, "config"), &map->config));
-    if (!map->extends) TRY(config_inert_load(l, l->inert, &map->config));
+    if (!map->extends) TRY(config_inert_load(l, l->maps->inert, &map->config));
     TRY(config_inert_load(l, json_get(tree, "inert"), &map->config));
     TRY(read_unsupported(l, tree));
     TRY(param_rows_of_map(l, tree, map->params, &map->params));
@@ -368,22 +369,11 @@ static enum status load_params(struct model_maps *m, struct error *err)
     return st;
 }
 
-/* What the files that are of no family say for all maps. */
-struct shared {
-    const cJSON *hows, *inert;
-};
-
 /* tree is kept already. */
-static enum status load_map(struct model_maps *m, const cJSON *tree, const struct shared *shared,
-                            struct error *err)
+static enum status load_map(struct model_maps *m, const cJSON *tree, struct error *err)
 {
     struct model_map *map = arena_alloc(&m->arena, sizeof *map);
-    struct map_loader l = {.maps = m,
-                           .a = &m->arena,
-                           .map = map,
-                           .hows = shared->hows,
-                           .inert = shared->inert,
-                           .err = err};
+    struct map_loader l = {.maps = m, .a = &m->arena, .map = map, .err = err};
     TRY(read_map(&l, tree));
     *ARENA_PUSH(&m->arena, m->maps, m->num_maps, m->capacity) = map;
     return OK;
@@ -391,7 +381,7 @@ static enum status load_map(struct model_maps *m, const cJSON *tree, const struc
 
 /* Loads each of trees[0..*count) whose base is there; *count are left. */
 static enum status load_those_with_a_base(struct model_maps *m, const cJSON **trees, size_t *count,
-                                          const struct shared *shared, struct error *err)
+                                          struct error *err)
 {
     size_t left = 0;
     for (size_t i = 0; i < *count; i++) {
@@ -399,7 +389,7 @@ static enum status load_those_with_a_base(struct model_maps *m, const cJSON **tr
         if (base && !model_map_of_family(m, base))
             trees[left++] = trees[i];
         else
-            TRY(load_map(m, trees[i], shared, err));
+            TRY(load_map(m, trees[i], err));
     }
     *count = left;
     return OK;
@@ -407,7 +397,7 @@ static enum status load_those_with_a_base(struct model_maps *m, const cJSON **tr
 
 /* Bases come before what extends them, in whatever order the files are. */
 static enum status load_built_in(struct model_maps *m, const struct embedded_file *files,
-                                 size_t num_files, struct shared *shared, struct error *err)
+                                 size_t num_files, struct error *err)
 {
     const cJSON **waiting = arena_array(&m->arena, num_files, sizeof *waiting);
     size_t count = 0;
@@ -419,15 +409,15 @@ static enum status load_built_in(struct model_maps *m, const struct embedded_fil
         TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
         keep_tree(m, tree);
         if (strcmp(files[i].name, "hows.json") == 0)
-            shared->hows = tree;
+            m->hows = tree;
         else if (strcmp(files[i].name, "hf.json") == 0)
-            shared->inert = json_get(tree, "inert");
+            m->inert = json_get(tree, "inert");
         else
             waiting[count++] = tree;
     }
     while (count) {
         size_t before = count;
-        TRY(load_those_with_a_base(m, waiting, &count, shared, err));
+        TRY(load_those_with_a_base(m, waiting, &count, err));
         if (count == before)
             return fail(err, ERR_OURS, "the built-in model map %s extends one that is not there",
                         json_as_text(json_get(waiting[0], "family")));
@@ -438,16 +428,15 @@ static enum status load_built_in(struct model_maps *m, const struct embedded_fil
 enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
                            size_t num_files, const char *extra, struct error *err)
 {
-    struct shared shared = {0};
     cJSON *tree;
     *m = (struct model_maps){0};
     arena_init(&m->arena);
     TRY(load_params(m, err));
-    TRY(load_built_in(m, files, num_files, &shared, err));
+    TRY(load_built_in(m, files, num_files, err));
     if (!extra) return OK;
     TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
     keep_tree(m, tree);
-    if (load_map(m, tree, &shared, err)) return fail_in(err, "%s", extra);
+    if (load_map(m, tree, err)) return fail_in(err, "%s", extra);
     struct model_map *own = m->maps[m->num_maps - 1]; /* goes first, so that it is found first */
     memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
     m->maps[0] = own;
@@ -513,6 +502,13 @@ enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_conf
                           type, known_model_types(m, &known));
     strbuf_release(&known);
     return st;
+}
+
+bool model_maps_field_is_inert(const struct model_maps *m, const char *name)
+{
+    for (const cJSON *i = m->inert->child; i; i = i->next)
+        if (text_equal(json_as_text(i), "*") && fnmatch(i->string, name, 0) == 0) return true;
+    return false;
 }
 
 const char *model_map_family(const struct model_map *map)

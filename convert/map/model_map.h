@@ -24,6 +24,7 @@ struct model_maps {
     struct model_map **maps;
     size_t num_maps, capacity;
     struct param_rows *params; /* Megatron's */
+    const cJSON *hows, *inert; /* of hows.json; of hf.json, fields of any config.json */
     cJSON **trees;             /* what the maps' texts belong to */
     size_t num_trees, trees_capacity;
 };
@@ -59,6 +60,8 @@ MUST_CHECK enum status model_config_to_hf(const struct model_map *map, const str
 void model_config_unknown(const struct model_map *map, const cJSON *hf_config,
                           void (*visit)(void *context, const char *name, const char *value),
                           void *context);
+/* Whether a member of any config.json is inert, whatever it says (hf.json). */
+bool model_maps_field_is_inert(const struct model_maps *m, const char *name);
 /* The fields of c, "layernorm_epsilon, rotary_base", that such a config.json has and that nobody
  * gave (0 or NULL). In arena a; NULL: none. */
 const char *model_config_lacks(const struct model_map *map, const struct model_config *c,

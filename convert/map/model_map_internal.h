@@ -58,10 +58,9 @@ struct map_loader {
     struct model_maps *maps;
     struct arena *a;
     struct model_map *map;
-    const cJSON *hows;  /* of all maps */
-    const cJSON *own;   /* of this one; NULL: none */
-    const cJSON *inert; /* fields of any config.json that are */
-    const char *where;  /* "tensors[3] (NAME)", for messages */
+    const cJSON *hows; /* of all maps */
+    const cJSON *own;  /* of this one; NULL: none */
+    const char *where; /* "tensors[3] (NAME)", for messages */
     struct error *err;
 };
 /* As model_maps_load, of these files in place of the program's own. */

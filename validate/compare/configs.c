@@ -30,51 +30,25 @@ static bool matches_a_model_field(const char *glob, const struct side sides[2])
 
 /* ---- config.json of two folders that go by the names of their files ---- */
 
-/* Members of any model's config.json that no logit depends on. */
-static const char *const harmless_members[] = {
-    "transformers_version",
-    "_name_or_path",
-    "torch_dtype",
-    "dtype",
-    "architectures",
-    "auto_map",
-    "use_cache",
-    "initializer_range",
-    "*dropout*",
-    "*_pdrop",
-    "*_drop",
-    "*_token_id",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "gradient_checkpointing",
-    "pretraining_tp",
-    "*attn_implementation*",
-    "router_aux_loss_coef",
-    "output_router_logits",
-    "task_specific_params",
-    "id2label",
-    "label2id",
-    "problem_type",
-};
-
-static bool is_harmless(const char *path)
-{
-    const char *dot = strrchr(path, '.'), *member = dot ? dot + 1 : path;
-    for (size_t i = 0; i < COUNT(harmless_members); i++)
-        if (fnmatch(harmless_members[i], member, 0) == 0) return true;
-    return false;
-}
-
 /* A missing member equals null and false: most defaults switch a feature off. */
 static bool is_null_or_false(const cJSON *value)
 {
     return !value || cJSON_IsNull(value) || cJSON_IsFalse(value);
 }
 
-static enum config_effect effect_of(const char *path, const cJSON *x, const cJSON *y)
+/* Members in which two config.json differ. */
+struct members {
+    const struct model_maps *maps;
+    struct arena *a;
+    struct config_difference *list;
+    size_t count, capacity;
+};
+
+static enum config_effect effect_of(const struct members *m, const char *path, const cJSON *x,
+                                    const cJSON *y)
 {
-    if (is_harmless(path)) return EFFECT_HARMLESS;
+    const char *dot = strrchr(path, '.');
+    if (model_maps_field_is_inert(m->maps, dot ? dot + 1 : path)) return EFFECT_HARMLESS;
     return is_null_or_false(x) && is_null_or_false(y) ? EFFECT_UNSAID : EFFECT_COMPUTES;
 }
 
@@ -89,13 +63,6 @@ static const char *member_text(struct arena *a, const cJSON *value)
     return out;
 }
 
-/* Members in which two config.json differ. */
-struct members {
-    struct arena *a;
-    struct config_difference *list;
-    size_t count, capacity;
-};
-
 static void compare_objects(struct members *m, const char *prefix, const cJSON *x, const cJSON *y);
 
 static void compare_member(struct members *m, const char *path, const cJSON *x, const cJSON *y)
@@ -108,7 +75,7 @@ static void compare_member(struct members *m, const char *path, const cJSON *x, 
     *ARENA_PUSH(m->a, m->list, m->count, m->capacity) =
         (struct config_difference){.field = path,
                                    .values = {member_text(m->a, x), member_text(m->a, y)},
-                                   .effect = effect_of(path, x, y)};
+                                   .effect = effect_of(m, path, x, y)};
 }
 
 static void compare_objects(struct members *m, const char *prefix, const cJSON *x, const cJSON *y)
@@ -129,7 +96,7 @@ static bool go_by_members(const struct side sides[2])
 
 static struct members compare_members(const struct side sides[2], struct arena *a)
 {
-    struct members out = {.a = a};
+    struct members out = {.maps = sides[0].maps, .a = a};
     cJSON *x = side_config_json(&sides[0]), *y = side_config_json(&sides[1]);
     if (x && y) compare_objects(&out, "", x, y);
     cJSON_Delete(x);

@@ -62,6 +62,7 @@ static enum status open_side(struct side *s, const char *path, const struct sour
     checkpoint_release(&s->checkpoint);
     enum status st = inspect_open(&s->checkpoint, path, &own, maps, &s->reading, err);
     s->stored_only = s->reading != AS_MODEL;
+    s->maps = maps;
     return st;
 }
 

@@ -23,6 +23,7 @@ struct heads {
 
 struct side {
     struct checkpoint checkpoint;
+    const struct model_maps *maps; /* of sides_open */
     enum reading reading;
     bool stored_only;              /* not AS_MODEL */
     const struct tensor **tensors; /* those that are compared */
@@ -38,7 +39,8 @@ struct sides_options {
 };
 
 /* Opens paths[0] and paths[1]. What a map or a config.json says of the vocabulary on one side is
- * taken for the other where that does not say it. sides are to be released after a failure too. */
+ * taken for the other where that does not say it. sides are to be released after a failure too, and
+ * before maps. */
 MUST_CHECK enum status sides_open(struct side sides[2], const char *const paths[2],
                                   const struct sides_options *o, const struct model_maps *maps,
                                   struct error *err);
