@@ -192,7 +192,7 @@ static void search_unread(struct unknown_search *s, const char *path, const cJSO
 {
     const struct listing l = listing_of(s, path, item);
     if (l.inert || (says_nothing(item) && !(cJSON_IsFalse(item) && l.true_counts))) return;
-    if (l.below && !l.named && item->child) {
+    if (l.below && item->child) {
         for (const cJSON *i = item->child; i; i = i->next)
             search_unread(
                 s, arena_printf(&s->arena, "%s.%s", path, cJSON_IsArray(item) ? "*" : i->string),

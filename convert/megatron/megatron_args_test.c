@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "common/count.h"
+#include "common/text.h"
 #include "common/yaml.h"
 #include "convert/map/model_map.h"
 #include "convert/testing_convert.h"
@@ -571,44 +572,73 @@ static void args_of_before_version_3_say_tensor_parallelism_otherwise(void **sta
     assert_int_equal(o.pp, 0);
 }
 
-static void what_no_family_computes_is_named(void **state)
+static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void **state)
 {
     (void)state;
-    struct value *two[] = {value_int(&scratch, 1), value_int(&scratch, 0)};
-    const struct {
-        const char *name;
-        struct value *v;
-        bool beyond;
+#define ARGS MEGATRON_ARGS
+#define YAML MEGATRON_RUN_CONFIG
+    static const struct {
+        enum megatron_file file;
+        const char *tree, *unknown;
     } cases[] = {
-        {"apply_layernorm_1p", value_bool(&scratch, true), true},
-        {"apply_layernorm_1p", value_bool(&scratch, false), false},
-        {"mtp_num_layers", value_int(&scratch, 1), true},
-        {"mtp_num_layers", value_none(&scratch), false},
-        {"mtp_num_layers", value_int(&scratch, 0), false},
-        {"moe_router_score_function", value_text(&scratch, "sigmoid"), true},
-        {"moe_router_score_function", value_text(&scratch, "softmax"), false},
-        {"softmax_type", value_text(&scratch, "learnable"), true},
-        {"layernorm_zero_centered_gamma", value_bool(&scratch, true), true},
-        {"use_mup", value_bool(&scratch, true), true},
-        {"heterogeneous_layers_config_path", value_text(&scratch, "x"), true},
-        {"heterogeneous_layers_config_path", value_text(&scratch, ""), false},
-        {"moe_router_topk_scaling_factor", value_float(&scratch, 2.5), true},
-        {"no_rope_freq", value_list(&scratch, VALUE_LIST, 2, two), true},
+        {ARGS, "{'apply_layernorm_1p':true,'lr':0.1}", "apply_layernorm_1p true"},
+        {ARGS, "{'apply_layernorm_1p':false,'mtp_num_layers':null,'use_mup':false}", NULL},
+        {ARGS, "{'mtp_num_layers':1,'num_layers':2}", "mtp_num_layers 1"},
+        {ARGS, "{'moe_router_score_function':'sigmoid'}", "moe_router_score_function sigmoid"},
+        {ARGS, "{'moe_router_score_function':'softmax','softmax_type':'vanilla'}", NULL},
+        {ARGS, "{'moe_router_topk_scaling_factor':2.5}", "moe_router_topk_scaling_factor 2.5"},
+        {ARGS, "{'moe_router_topk_scaling_factor':1.0}", NULL},
+        {ARGS, "{'no_rope_freq':[1,0],'hybrid_layer_pattern':'M*-'}",
+         "no_rope_freq [1,0], hybrid_layer_pattern M*-"},
+        {ARGS, "{'heterogeneous_layers_config_path':'','spec':null}", NULL},
+        {ARGS, "{'spec':['megatron.core.models.gpt.gpt_layer_specs','gpt_layer_local_spec']}",
+         NULL},
+        {ARGS, "{'spec':['own','spec']}", "spec [\"own\",\"spec\"]"},
+        {ARGS, "{'moe_router_load_balancing_type':['aux_loss','seq_aux_loss']}", NULL},
+        {ARGS, "{'moe_router_load_balancing_type':'sinkhorn'}",
+         "moe_router_load_balancing_type sinkhorn"},
+        {ARGS, "{'moe_router_load_balancing_type':['aux_loss','sinkhorn']}",
+         "moe_router_load_balancing_type.* sinkhorn"},
+        {ARGS, "{'norm_epsilon':'x','rotary_base':10000}", "norm_epsilon x"},
+        {YAML, "{'layernorm_zero_centered_gamma':true}", "layernorm_zero_centered_gamma true"},
+        {YAML, "{'softmax_type':'vanilla','glu_linear_offset':0.0,'mtp_num_layers':null}", NULL},
+        {YAML, "{'any_new_field':1,'fp8':'e4m3','recompute_method':'x'}", "any_new_field 1"},
+        {YAML, "{'_target_':'megatron.bridge.models.llama.llama_provider.Llama2ModelProvider7B'}",
+         NULL},
+        {YAML, "{'_target_':'megatron.bridge.models.gemma.gemma_provider.GemmaModelProvider'}",
+         "_target_ megatron.bridge.models.gemma.gemma_provider.GemmaModelProvider"},
+        {YAML, "{'activation_func':{'_target_':'own.swish'}}",
+         "activation_func {\"_target_\":\"own.swish\"}"},
+        {YAML, "{'linear_attention_freq':4,'linear_key_head_dim':128}", "linear_attention_freq 4"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        const char *name = unknown_of_args(namespace_of(cases[i].name, cases[i].v));
-        if (cases[i].beyond)
-            assert_non_null(strstr(name, cases[i].name));
-        else
-            assert_null(name);
+        cJSON *tree = json_tree(cases[i].tree);
+        const char *unknown = unknown_of(cases[i].file, tree);
+        if (!text_equal(unknown, cases[i].unknown))
+            fail_msg("%s: unknown are %s", cases[i].tree, unknown ? unknown : "none");
+        cJSON_Delete(tree);
     }
-    cJSON *model = json_tree("{'layernorm_zero_centered_gamma':true}");
-    assert_string_equal(unknown_of(MEGATRON_RUN_CONFIG, model),
-                        "layernorm_zero_centered_gamma true");
-    cJSON_Delete(model);
-    model = json_tree("{'softmax_type':'vanilla','glu_linear_offset':0.0,'mtp_num_layers':null}");
-    assert_null(unknown_of(MEGATRON_RUN_CONFIG, model));
-    cJSON_Delete(model);
+}
+
+/* core/fusions/fused_bias_gelu.py computes by tanh. */
+static void gelu_of_run_config_is_told_from_its_fusion(void **state)
+{
+    (void)state;
+    static const char gelu[] = "{'activation_func':{'_target_':'torch.nn.functional.gelu'}%s}";
+    const struct {
+        const char *more, *activation;
+    } cases[] = {{"", "gelu"},
+                 {",'bias_activation_fusion':false", "gelu"},
+                 {",'bias_activation_fusion':true", "gelu_tanh"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct model_config c = {0};
+        const char *at = strstr(gelu, "%s");
+        cJSON *tree = json_tree(
+            arena_printf(&scratch, "%.*s%s%s", (int)(at - gelu), gelu, cases[i].more, at + 2));
+        model_config_from_megatron(MEGATRON_RUN_CONFIG, tree, &scratch, &c);
+        assert_string_equal(c.activation_func, cases[i].activation);
+        cJSON_Delete(tree);
+    }
 }
 
 /* ---- Megatron-Bridge's ---- */
@@ -700,7 +730,8 @@ int main(void)
         TEST(what_args_do_not_say_stays),
         TEST(gelu_is_told_from_its_fusion),
         TEST(args_of_before_version_3_say_tensor_parallelism_otherwise),
-        TEST(what_no_family_computes_is_named),
+        TEST(fields_that_change_the_model_and_that_nobody_reads_are_unknown),
+        TEST(gelu_of_run_config_is_told_from_its_fusion),
         TEST(the_run_config_of_megatron_bridge_says_the_model),
         TEST(an_updated_run_config_keeps_all_but_the_layout),
     };
