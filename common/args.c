@@ -274,7 +274,7 @@ static const char *set_value(const struct arg *a, void *field, const char *value
 
 /* ---- parsing ---- */
 
-enum { MOST_NAMED = 8 };
+enum { MAX_NAMED = 8 };
 
 /* A positional argument that an option gives. */
 struct named {
@@ -290,7 +290,7 @@ struct parse {
     void *options;
     const char **positional;
     size_t num_positional;
-    struct named named[MOST_NAMED];
+    struct named named[MAX_NAMED];
     struct error *err;
 };
 
@@ -343,7 +343,7 @@ MUST_CHECK static enum status take_named(struct parse *p, size_t n, struct word 
 MUST_CHECK static enum status merge_named(struct parse *p)
 {
     size_t num_named = 0, last = 0;
-    for (size_t i = 0; i < MOST_NAMED; i++)
+    for (size_t i = 0; i < MAX_NAMED; i++)
         if (p->named[i].value) num_named++, last = i;
     for (size_t i = 0; num_named && i <= last; i++) {
         const struct named *x = &p->named[i];
@@ -363,7 +363,7 @@ MUST_CHECK static enum status merge_named(struct parse *p)
 /* One word too many, where options have given some by name. */
 MUST_CHECK static enum status one_too_many(const struct parse *p, size_t n)
 {
-    for (size_t i = 0; i < MOST_NAMED && i < n; i++) {
+    for (size_t i = 0; i < MAX_NAMED && i < n; i++) {
         const struct named *x = &p->named[i];
         const struct word name = position_name(p->command, i);
         if (x->value)

@@ -9,7 +9,7 @@
 #define GPT2                                                                                       \
     "'model_type':'gpt2','n_embd':24,'n_layer':2,'n_head':4,'n_positions':16,'vocab_size':11"
 
-enum { HALVES = 2, MOST_HERE = 1 << 16 };
+enum { HALVES = 2, MAX_HERE = 1 << 16 };
 
 /* A model, and a checkpoint that stores what is exported of it: each logical tensor in two flat
  * halves, of which own tensors are made. */
@@ -118,10 +118,10 @@ static void trip_end(struct trip *x)
 /* Each element of `t` is that of the tensor that was stored as `name`. */
 static void check_elements(const struct trip *x, const struct tensor *t, const char *name)
 {
-    static bool seen[MOST_HERE];
+    static bool seen[MAX_HERE];
     size_t at;
     assert_true(map_get(&x->stored, name, &at));
-    assert_in_range(t->numel, 1, MOST_HERE);
+    assert_in_range(t->numel, 1, MAX_HERE);
     memset(seen, 0, sizeof seen);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *p = &t->pieces[i];

@@ -232,8 +232,8 @@ struct nearest {
 
 static void consider(struct nearest *x, const char *name)
 {
-    enum { MOST_LENGTH = 256 }; /* of names that are worth the time */
-    if (strlen(name) > MOST_LENGTH || strlen(x->glob) > MOST_LENGTH) return;
+    enum { MAX_LENGTH = 256 }; /* of names that are worth the time */
+    if (strlen(name) > MAX_LENGTH || strlen(x->glob) > MAX_LENGTH) return;
     size_t distance = glob_distance(x->glob, name);
     if (x->name && distance >= x->distance) return;
     x->name = name;

@@ -224,9 +224,9 @@ static void read_signatures(void)
     for (unsigned i = 0; i < NUM_ALL_OPS; i++) {
         struct op_row *row = &rows[i];
         const char *at = row->signature;
-        row->num_in = take_side(&at, row, row->in, MOST_INPUTS);
+        row->num_in = take_side(&at, row, row->in, MAX_INPUTS);
         if (!skip(&at, "->")) wrong(row->signature, at);
-        row->num_out = take_side(&at, row, row->out, MOST_OUTPUTS);
+        row->num_out = take_side(&at, row, row->out, MAX_OUTPUTS);
     }
 }
 
@@ -314,7 +314,7 @@ static enum status check_inputs(const struct op_row *row, const union op_params 
                                 const struct operand *in, struct op_sizes *s, struct error *err)
 {
     char shapes[2][128];
-    TRY(check_side(row, row->in, row->num_in, in, MOST_INPUTS, s, err));
+    TRY(check_side(row, row->in, row->num_in, in, MAX_INPUTS, s, err));
     if (!row->sizes || row->sizes(p, s)) return OK;
     for (unsigned i = 0; i < 2; i++)
         print_operand(shapes[i], sizeof shapes[i], &in[i]);
@@ -327,7 +327,7 @@ enum status op_check(unsigned op, const union op_params *p, const struct operand
 {
     const struct op_row *row = op_row(op);
     TRY(check_inputs(row, p, in, s, err));
-    return check_side(row, row->out, row->num_out, out, MOST_OUTPUTS, s, err);
+    return check_side(row, row->out, row->num_out, out, MAX_OUTPUTS, s, err);
 }
 
 /* ---- outputs ---- */

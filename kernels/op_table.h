@@ -54,7 +54,7 @@ struct op_row {
     unsigned flags;
     double tolerance;
     unsigned num_in, num_out;
-    struct op_operand in[MOST_INPUTS], out[MOST_OUTPUTS];
+    struct op_operand in[MAX_INPUTS], out[MAX_OUTPUTS];
 };
 
 #ifdef __cplusplus

@@ -75,8 +75,8 @@ static void only_the_first_output_takes_a_place(void **state)
 
 static void shapes_of_outputs_follow(void **state)
 {
-    const struct operand stream[MOST_INPUTS] = {ELEM2(8, 64), ELEM2(8, 64), {0}, ELEM1(64)};
-    struct operand out[MOST_OUTPUTS] = {0};
+    const struct operand stream[MAX_INPUTS] = {ELEM2(8, 64), ELEM2(8, 64), {0}, ELEM1(64)};
+    struct operand out[MAX_OUTPUTS] = {0};
     struct op_sizes s = {0};
     const union op_params none = {0};
     (void)state;
@@ -102,9 +102,9 @@ static void products_are_of_either_type_and_any_transposition(void **state)
     for (unsigned i = 0; i < 4; i++) {
         const bool ta = i & 1, tb = i & 2;
         const union op_params p = {.matmul = {.transpose_a = ta, .transpose_b = tb, .alpha = 1}};
-        struct operand in[MOST_INPUTS] = {ELEM2(ta ? 5 : 3, ta ? 3 : 5),
-                                          ELEM2(tb ? 7 : 5, tb ? 5 : 7), ELEM1(7)};
-        struct operand out[MOST_OUTPUTS] = {{.type = i ? OPERAND_REAL : OPERAND_ELEM}};
+        struct operand in[MAX_INPUTS] = {ELEM2(ta ? 5 : 3, ta ? 3 : 5),
+                                         ELEM2(tb ? 7 : 5, tb ? 5 : 7), ELEM1(7)};
+        struct operand out[MAX_OUTPUTS] = {{.type = i ? OPERAND_REAL : OPERAND_ELEM}};
         struct op_sizes s = {0};
         assert_ok(op_infer(OP_MATMUL, &p, in, 0, &s, out, &err));
         assert_int_equal(out[0].shape[0], 3);
@@ -124,14 +124,14 @@ static void products_are_of_either_type_and_any_transposition(void **state)
 static void rows_of_collectives_are_those_of_all_members(void **state)
 {
     const union op_params none = {0};
-    const struct operand in[MOST_INPUTS] = {{NULL, OPERAND_INT, 3, {12, 5, 2}}};
+    const struct operand in[MAX_INPUTS] = {{NULL, OPERAND_INT, 3, {12, 5, 2}}};
     static const struct {
         unsigned op;
         uint64_t rows;
     } cases[] = {{OP_ALL_GATHER, 48}, {OP_REDUCE_SCATTER, 3}, {OP_SLICE, 3}, {OP_SHIFT, 12}};
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct operand out[MOST_OUTPUTS] = {0};
+        struct operand out[MAX_OUTPUTS] = {0};
         struct op_sizes s = {0};
         assert_true(op_size_set(&s, 'G', 4));
         assert_ok(op_infer(cases[i].op, &none, in, 0, &s, out, &err));
@@ -142,7 +142,7 @@ static void rows_of_collectives_are_those_of_all_members(void **state)
         assert_int_equal(out[0].type, OPERAND_INT);
     }
     struct op_sizes s = {0};
-    struct operand out[MOST_OUTPUTS] = {0};
+    struct operand out[MAX_OUTPUTS] = {0};
     assert_true(op_size_set(&s, 'G', 5));
     assert_fails(op_infer(OP_SLICE, &none, in, 0, &s, out, &err), ERR_OURS, "slice: ");
 }
@@ -150,7 +150,7 @@ static void rows_of_collectives_are_those_of_all_members(void **state)
 static void what_does_not_fit_is_named(void **state)
 {
     const union op_params none = {0}, heads = {.rotary = {.heads = {2, 3, 8}, .rotary_dim = 6}};
-    struct operand x[MOST_INPUTS] = {ELEM2(8, 64), ELEM1(65)}, out[MOST_OUTPUTS] = {ELEM2(8, 64)};
+    struct operand x[MAX_INPUTS] = {ELEM2(8, 64), ELEM1(65)}, out[MAX_OUTPUTS] = {ELEM2(8, 64)};
     struct op_sizes s = {0};
     (void)state;
     assert_fails(op_check(OP_NORM, &none, x, out, &s, &err), ERR_OURS, "norm: weight is elem[65]");
@@ -167,9 +167,9 @@ static void what_does_not_fit_is_named(void **state)
     out[2] = (struct operand)ELEM1(3);
     s = (struct op_sizes){0};
     assert_fails(op_check(OP_NORM, &none, x, out, &s, &err), ERR_OURS, "one operand more");
-    struct operand qkv[MOST_INPUTS] = {
+    struct operand qkv[MAX_INPUTS] = {
         ELEM2(4, 80), {NULL, OPERAND_REAL, 2, {9, 6}}, {NULL, OPERAND_INT, 1, {4}}};
-    struct operand y[MOST_OUTPUTS] = {ELEM2(4, 80)};
+    struct operand y[MAX_OUTPUTS] = {ELEM2(4, 80)};
     s = (struct op_sizes){0};
     assert_ok(op_check(OP_ROTARY, &heads, qkv, y, &s, &err));
     qkv[0].shape[1] = y[0].shape[1] = 81; /* 2 groups of 3 + 2 heads of 8 are 80 */
@@ -180,8 +180,8 @@ static void what_does_not_fit_is_named(void **state)
 static void sizes_that_nothing_says_are_asked_for(void **state)
 {
     const union op_params none = {0};
-    const struct operand in[MOST_INPUTS] = {ELEM2(4, 16), {NULL, OPERAND_INT, 2, {4, 2}}};
-    struct operand out[MOST_OUTPUTS] = {0};
+    const struct operand in[MAX_INPUTS] = {ELEM2(4, 16), {NULL, OPERAND_INT, 2, {4, 2}}};
+    struct operand out[MAX_OUTPUTS] = {0};
     struct op_sizes s = {0};
     (void)state;
     assert_fails(op_infer(OP_PERMUTE, &none, in, 0, &s, out, &err), ERR_OURS,

@@ -29,7 +29,7 @@
 
 enum operand_type { OPERAND_ELEM, OPERAND_REAL, OPERAND_INT };
 
-enum { OPERAND_DIMS = 4, MOST_INPUTS = 10, MOST_OUTPUTS = 5 };
+enum { OPERAND_DIMS = 4, MAX_INPUTS = 10, MAX_OUTPUTS = 5 };
 
 struct operand {
     void *data; /* NULL: absent */

@@ -30,7 +30,7 @@
 #include "validate/compare/optimizer.h"
 #include "validate/validate_commands.h"
 
-enum { CHECK_CAP = 1 << 30, MOST_LISTED = 50 };
+enum { CHECK_CAP = 1 << 30, MAX_LISTED = 50 };
 
 struct digest_flags {
     struct source_flags source;
@@ -228,12 +228,12 @@ static void compare(struct checking *x, char *text)
 
 static void print_odd_lines(const struct checking *x)
 {
-    for (size_t i = 0; i < x->num_odd && i < MOST_LISTED; i++) {
+    for (size_t i = 0; i < x->num_odd && i < MAX_LISTED; i++) {
         const struct odd_line *l = &x->odd[i];
         fprintf(stderr, "  %s: expected %s, found %s\n", l->name,
                 l->expected ? l->expected : "nothing", l->found ? l->found : "nothing");
     }
-    if (x->num_odd > MOST_LISTED) fprintf(stderr, "  and %zu more\n", x->num_odd - MOST_LISTED);
+    if (x->num_odd > MAX_LISTED) fprintf(stderr, "  and %zu more\n", x->num_odd - MAX_LISTED);
 }
 
 /* ---- the command ---- */

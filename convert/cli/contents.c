@@ -12,7 +12,7 @@
 #include "convert/format.h"
 #include "convert/record.h"
 
-enum { INDEX_CAP = 1 << 30, MOST_NAMED = 5 };
+enum { INDEX_CAP = 1 << 30, MAX_NAMED = 5 };
 
 static bool names_folder(const char *pattern, const char *folder)
 {
@@ -166,11 +166,11 @@ static enum status refuse(const struct format *f, const char *folder, bool is_on
         strbuf_printf(&why, "%sit holds %zu %s that %s no part of %s: ", is_one ? "" : ", and ",
                       others->count, others->count == 1 ? "file or folder" : "files or folders",
                       others->count == 1 ? "is" : "are", is_one ? "a checkpoint" : "one");
-    for (size_t i = 0; i < others->count && i < MOST_NAMED; i++) {
+    for (size_t i = 0; i < others->count && i < MAX_NAMED; i++) {
         if (i) strbuf_add_text(&why, ", ");
         strbuf_add_escaped(&why, others->names[i], strlen(others->names[i]));
     }
-    if (others->count > MOST_NAMED) strbuf_add_text(&why, ", ...");
+    if (others->count > MAX_NAMED) strbuf_add_text(&why, ", ...");
     enum status st =
         fail(err, ERR_EXISTS, "%s: --overwrite does not replace it: %s", folder, why.data);
     strbuf_release(&why);

@@ -35,7 +35,7 @@ static const struct arg_group print_groups[] = {
 };
 // clang-format on
 
-enum { MAX_DIMS = 32, READ_ELEMENTS = 4096, MOST_ELEMENT_BYTES = 16, MOST_TEXT_BYTES = 1 << 16 };
+enum { MAX_DIMS = 32, READ_ELEMENTS = 4096, MAX_ELEMENT_BYTES = 16, MAX_TEXT_BYTES = 1 << 16 };
 /* As numpy's print options: past so many values, the first and last few of each dimension. */
 enum { THRESHOLD = 1000, EDGE = 3 };
 
@@ -220,7 +220,7 @@ static enum status print_run(struct printing *p, uint64_t first, uint64_t count,
         if (st) break;
         if (i > first || !begins) strbuf_add_text(&text, ", ");
         print_element(&text, p->t->dtype, p->elements, i - p->low, p->json);
-        if (text.length < MOST_TEXT_BYTES) continue;
+        if (text.length < MAX_TEXT_BYTES) continue;
         fwrite(text.data, 1, text.length, stdout);
         strbuf_clear(&text);
     }
@@ -327,7 +327,7 @@ static enum status print_request(struct printing *p, struct requests *x, const s
 static enum status print_requests(struct requests *x, const struct print_flags *f,
                                   struct error *err)
 {
-    enum { BUFFER_BYTES = READ_ELEMENTS * MOST_ELEMENT_BYTES };
+    enum { BUFFER_BYTES = READ_ELEMENTS * MAX_ELEMENT_BYTES };
     char *buffers = must_calloc(3, BUFFER_BYTES);
     struct printing p = {.json = f->output.json, .elements = buffers};
     p.reader = (struct panel_reader){

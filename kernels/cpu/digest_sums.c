@@ -63,7 +63,7 @@ enum {
     COLUMNS = 16,
     FOLD_ROWS = 13,
     BLOCK_ROWS = 128 * FOLD_ROWS, /* are added before their columns are: 104 KiB or less */
-    MOST_DIGITS = 5,
+    MAX_DIGITS = 5,
     PLAIN_BLOCK = 256,
     FEW_ELEMENTS = 128, /* fewer are added faster without vectors */
 };
@@ -100,13 +100,13 @@ static inline size_t row_bytes(unsigned bits)
 
 /* Digits of R^b in the lower halves, of q * R^b in the upper, for each of the roots. */
 struct factors {
-    int32_t digits[2][MOST_DIGITS];
+    int32_t digits[2][MAX_DIGITS];
 };
 
 struct table {
     struct factors rows[BLOCK_ROWS];
-    int64_t weights[2][MOST_DIGITS][COLUMNS]; /* base^digit * w_c */
-    uint64_t bias[2];                         /* n rows lack bias * (R^n - 1) */
+    int64_t weights[2][MAX_DIGITS][COLUMNS]; /* base^digit * w_c */
+    uint64_t bias[2];                        /* n rows lack bias * (R^n - 1) */
 };
 
 static struct table tables[NUM_LAYOUTS];
@@ -135,7 +135,7 @@ static void fill_powers(int k)
         first_powers[k][i] = power_of_root(k, i);
 }
 
-static void split_factor(int16_t digits[MOST_DIGITS], uint64_t factor, const struct layout *layout)
+static void split_factor(int16_t digits[MAX_DIGITS], uint64_t factor, const struct layout *layout)
 {
     int64_t rest = factor > P / 2 ? (int64_t)factor - (int64_t)P : (int64_t)factor;
     for (unsigned d = 0; d < layout->num_digits; d++) {
@@ -153,7 +153,7 @@ static void fill_rows(struct table *table, const struct layout *layout, int k, u
     const uint64_t step = pow_mod(roots[k], layout->row_elements);
     uint64_t factor = 1;
     for (size_t row = 0; row < BLOCK_ROWS; row++, factor = mul_mod(factor, step)) {
-        int16_t lower[MOST_DIGITS], upper[MOST_DIGITS];
+        int16_t lower[MAX_DIGITS], upper[MAX_DIGITS];
         split_factor(lower, factor, layout);
         split_factor(upper, mul_mod(factor, q), layout);
         for (unsigned d = 0; d < layout->num_digits; d++)
@@ -277,8 +277,8 @@ static void add_plain(struct digest *digest, const unsigned char *x, unsigned bi
  * into high as s >> 16. What high lacks, the lower 16 bits of every s, is below 2^32 in a block,
  * and modulo 2^32 it is low - 2^16 * high. */
 struct sums {
-    _Alignas(64) int32_t low[2][MOST_DIGITS][COLUMNS];
-    _Alignas(64) int32_t high[2][MOST_DIGITS][COLUMNS];
+    _Alignas(64) int32_t low[2][MAX_DIGITS][COLUMNS];
+    _Alignas(64) int32_t high[2][MAX_DIGITS][COLUMNS];
 };
 static_assert(BLOCK_ROWS / FOLD_ROWS + 2 < 1 << 16, "high, or what it lacks, overflows");
 
@@ -343,7 +343,7 @@ AVX2 static ALWAYS_INLINE void add_product_avx2(__m256i *s, bool is_first, __m25
     __asm__("" : "+x"(*s));
 }
 
-AVX2 static ALWAYS_INLINE void add_row_avx2(__m256i s[2][MOST_DIGITS], bool is_first,
+AVX2 static ALWAYS_INLINE void add_row_avx2(__m256i s[2][MAX_DIGITS], bool is_first,
                                             const int32_t *digits, const unsigned char *x,
                                             unsigned bits)
 {
@@ -360,7 +360,7 @@ AVX2 static ALWAYS_INLINE void add_rows_avx2(struct sums *sums, const struct fac
                                              const unsigned char *x, size_t rows, unsigned bits)
 {
     for (int k = 0; k < 2; k++) {
-        __m256i s[2][MOST_DIGITS];
+        __m256i s[2][MAX_DIGITS];
         add_row_avx2(s, true, factors[0].digits[k], x, bits);
         for (size_t row = 1; row < rows; row++)
             add_row_avx2(s, false, factors[row].digits[k], x + row * row_bytes(bits), bits);
@@ -422,7 +422,7 @@ AVX512 static ALWAYS_INLINE void add_rows_avx512(struct sums *sums, const struct
                                                  const unsigned char *x, size_t rows, unsigned bits)
 {
     const unsigned num_digits = layouts[layout_of(bits)].num_digits;
-    __m512i s[2][MOST_DIGITS];
+    __m512i s[2][MAX_DIGITS];
     for (int k = 0; k < 2; k++)
         for (unsigned d = 0; d < num_digits; d++)
             s[k][d] = _mm512_setzero_si512();

@@ -18,7 +18,7 @@
 #include "kernels/cuda/trust.h"
 
 /* Shorter ones are not worth a plan. */
-enum { SHORTEST = 64, SMALL_LENGTH = 200, MOST_PLANS = 256, WORKSPACE_ALIGNMENT = 256 };
+enum { SHORTEST = 64, SMALL_LENGTH = 200, MAX_PLANS = 256, WORKSPACE_ALIGNMENT = 256 };
 
 struct launches {
     struct cudnn_shape shape; /* of each */
@@ -34,7 +34,7 @@ struct planned {
     bool usable;
 };
 
-static struct planned plans[MOST_PLANS];
+static struct planned plans[MAX_PLANS];
 static unsigned num_plans;
 
 /* ---- whether, and how ---- */
@@ -263,7 +263,7 @@ static struct planned *prepare(const struct op_call *o)
     const struct launches l = arrange(&o->p, o->in, o->out);
     struct planned *e = find_plan(&l.shape);
     struct error err;
-    if (e || num_plans == MOST_PLANS || cuda_is_capturing()) return e;
+    if (e || num_plans == MAX_PLANS || cuda_is_capturing()) return e;
     e = &plans[num_plans++];
     *e = {};
     e->shape = l.shape;
@@ -287,8 +287,8 @@ size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS)
     if (!fits_cudnn(p, in)) return 0;
     struct op_call o = {};
     o.p = *p;
-    std::copy(in, in + MOST_INPUTS, o.in);
-    std::copy(out, out + MOST_OUTPUTS, o.out);
+    std::copy(in, in + MAX_INPUTS, o.in);
+    std::copy(out, out + MAX_OUTPUTS, o.out);
     const struct launches l = arrange(p, in, out);
     const struct planned *e = prepare(&o);
     return e && e->usable ? workspace_bytes(e, &l) : 0;

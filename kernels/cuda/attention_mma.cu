@@ -16,7 +16,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/mma.h"
 
-enum { TILE_WARPS = 4, TILE_THREADS = TILE_WARPS * WARP, MOST_SPLITS = 64, MERGE_WARPS = 4 };
+enum { TILE_WARPS = 4, TILE_THREADS = TILE_WARPS * WARP, MAX_SPLITS = 64, MERGE_WARPS = 4 };
 
 /* D: head_dim, padded by zeros. Rows in shared memory are 16 bytes longer, so that the eight that
  * ldmatrix reads at once lie in different banks. */
@@ -540,7 +540,7 @@ unsigned attention_splits(const union op_params *p, const struct operand *in)
                                               std::min(num_queries, num_spans));
     const uint64_t wanted =
         2 * (uint64_t)cuda_multiprocessors / std::max<uint64_t>(1, tiles * s.groups);
-    const uint64_t most = std::min<uint64_t>(MOST_SPLITS, in[1].shape[0] / 256);
+    const uint64_t most = std::min<uint64_t>(MAX_SPLITS, in[1].shape[0] / 256);
     return (unsigned)std::max<uint64_t>(1, std::min(wanted, most));
 }
 

@@ -102,7 +102,7 @@ template <typename E, int N> __device__ inline void copy_pack(E *to, const E *fr
 
 /* ---- threads ---- */
 
-enum { WARP = 32, MOST_THREADS = 1024 };
+enum { WARP = 32, MAX_THREADS = 1024 };
 #define ALL_LANES 0xffffffffu
 
 __device__ inline unsigned lane_id()

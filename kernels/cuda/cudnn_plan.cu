@@ -144,7 +144,7 @@ static cudnnBackendDescriptor_t add(struct maker *m, cudnnBackendDescriptorType_
 {
     cudnnBackendDescriptor_t d = NULL;
     if (m->st) return NULL;
-    if (m->plan->num_parts == CUDNN_MOST_PARTS) {
+    if (m->plan->num_parts == CUDNN_MAX_PARTS) {
         m->st = fail(m->err, ERR_OURS, "cuDNN: more than %u descriptors", m->plan->num_parts);
         return NULL;
     }
@@ -324,10 +324,10 @@ static const struct operation {
     // clang-format on
 };
 
-enum { MOST_OPERATIONS = COUNT(operations) };
+enum { MAX_OPERATIONS = COUNT(operations) };
 
 struct graph {
-    cudnnBackendDescriptor_t tensors[NUM_TENSORS], operations[MOST_OPERATIONS];
+    cudnnBackendDescriptor_t tensors[NUM_TENSORS], operations[MAX_OPERATIONS];
     int64_t num_operations;
 };
 
@@ -433,10 +433,10 @@ static cudnnBackendDescriptor_t add_graph(struct maker *m, const struct cudnn_sh
 }
 
 /* Engines for the graph, the most promising first. Returns how many. */
-enum { MOST_ENGINES = 8 };
+enum { MAX_ENGINES = 8 };
 static int64_t add_engines(struct maker *m, cudnnBackendDescriptor_t graph,
                            cudnnBackendDescriptor_t device, cudnnBackendHeurMode_t mode,
-                           cudnnBackendDescriptor_t engines[MOST_ENGINES])
+                           cudnnBackendDescriptor_t engines[MAX_ENGINES])
 {
     const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     int64_t count = 0;
@@ -444,14 +444,14 @@ static int64_t add_engines(struct maker *m, cudnnBackendDescriptor_t graph,
     set(m, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (device) set_part(m, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
     finish(m, "engines", d);
-    for (unsigned i = 0; i < MOST_ENGINES; i++)
+    for (unsigned i = 0; i < MAX_ENGINES; i++)
         engines[i] = add(m, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (!m->st)
         keep(m, "engines",
              lib.cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_ENGINES, &count,
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &count,
                                           engines));
-    return m->st ? 0 : std::min<int64_t>(count, MOST_ENGINES);
+    return m->st ? 0 : std::min<int64_t>(count, MAX_ENGINES);
 }
 
 static enum status make_plan(struct cudnn_plan *p, cudnnBackendDescriptor_t engine,
@@ -489,7 +489,7 @@ static enum status choose_engine(struct maker *m, const struct cudnn_shape *s,
                                  cudnnBackendDescriptor_t graph, cudnnBackendDescriptor_t device,
                                  cudnnBackendHeurMode_t mode)
 {
-    cudnnBackendDescriptor_t engines[MOST_ENGINES] = {};
+    cudnnBackendDescriptor_t engines[MAX_ENGINES] = {};
     const int64_t count = add_engines(m, graph, device, mode, engines);
     enum status st = m->st;
     if (!st && count == 0) st = fail(m->err, ERR_UNSUPPORTED, "cuDNN: no engine");

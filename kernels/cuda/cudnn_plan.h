@@ -31,10 +31,10 @@ struct cudnn_operands {
     float scale;
 };
 
-enum { CUDNN_MOST_PARTS = 96 };
+enum { CUDNN_MAX_PARTS = 96 };
 
 struct cudnn_plan {
-    void *parts[CUDNN_MOST_PARTS]; /* descriptors, in the order in which they were made */
+    void *parts[CUDNN_MAX_PARTS]; /* descriptors, in the order in which they were made */
     unsigned num_parts;
     void *plan; /* one of them */
     size_t workspace_bytes;

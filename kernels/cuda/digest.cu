@@ -7,7 +7,7 @@
 #include "kernels/cpu/digest_sums.h"
 #include "kernels/cuda/cuda.h"
 
-enum { SEGMENT = 64 * WARP, THREADS = 256, MOST_BLOCKS = 1024, NUM_SQUARES = 60 };
+enum { SEGMENT = 64 * WARP, THREADS = 256, MAX_BLOCKS = 1024, NUM_SQUARES = 60 };
 
 typedef unsigned __int128 u128;
 
@@ -191,7 +191,7 @@ __global__ void add_partials(const uint64_t *partials, unsigned num_partials, in
 template <typename E> size_t op_digest_workspace(WORKSPACE_ARGUMENTS)
 {
     (void)p, (void)in, (void)out;
-    return MOST_BLOCKS * 2 * sizeof(uint64_t);
+    return MAX_BLOCKS * 2 * sizeof(uint64_t);
 }
 
 template <typename E> enum status op_digest(OP_ARGUMENTS)
@@ -199,7 +199,7 @@ template <typename E> enum status op_digest(OP_ARGUMENTS)
     const struct part part = part_of(p);
     const uint64_t stride = part.row.index_stride;
     const unsigned num_blocks = (unsigned)std::min<uint64_t>(
-        (part.num_segments + THREADS / WARP - 1) / (THREADS / WARP), MOST_BLOCKS);
+        (part.num_segments + THREADS / WARP - 1) / (THREADS / WARP), MAX_BLOCKS);
     uint64_t *partials = static_cast<uint64_t *>(workspace);
     TRY(launch("digest", err, digest_segments<bits_of<E>>, dim3(num_blocks), THREADS, 0,
                data_of<bits_of<E>>(in[0]), part, powers_of(DIGEST_ROOT_1, sizeof(E), stride),

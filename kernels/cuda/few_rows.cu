@@ -88,10 +88,10 @@ template <typename E, typename C>
 static enum status launch_columns(const struct product &x, struct error *err)
 {
     typedef void kernel(const few_rows_args<E, C>);
-    static kernel *const wide[MOST_FEW_ROWS] = {
+    static kernel *const wide[MAX_FEW_ROWS] = {
         multiply_columns<E, C, WIDTH<E>, 1>, multiply_columns<E, C, WIDTH<E>, 2>,
         multiply_columns<E, C, WIDTH<E>, 3>, multiply_columns<E, C, WIDTH<E>, 4>};
-    static kernel *const narrow[MOST_FEW_ROWS] = {
+    static kernel *const narrow[MAX_FEW_ROWS] = {
         multiply_columns<E, C, 1, 1>, multiply_columns<E, C, 1, 2>, multiply_columns<E, C, 1, 3>,
         multiply_columns<E, C, 1, 4>};
     const few_rows_args<E, C> args = {static_cast<const E *>(x.a),
@@ -108,7 +108,7 @@ static enum status launch_columns(const struct product &x, struct error *err)
 
 bool few_rows_takes(const struct product &x)
 {
-    return x.m <= MOST_FEW_ROWS && x.transpose_b && !x.transpose_a && !x.accumulate;
+    return x.m <= MAX_FEW_ROWS && x.transpose_b && !x.transpose_a && !x.accumulate;
 }
 
 template <typename E> enum status multiply_few_rows(const struct product &x, struct error *err)
@@ -125,7 +125,7 @@ template enum status multiply_few_rows<bf16>(const struct product &x, struct err
 enum verdict { NOT_TRIED, TRUSTED, REFUSED };
 
 /* Each of these is a kernel of its own, or takes a branch of its own. */
-static enum verdict verdicts[MOST_FEW_ROWS][2][2]; /* of m - 1, c_is_real, whether it has a bias */
+static enum verdict verdicts[MAX_FEW_ROWS][2][2]; /* of m - 1, c_is_real, whether it has a bias */
 
 bool few_rows_sm90_takes(const struct product &x)
 {

@@ -175,7 +175,7 @@ static enum status launch_rows(const stream_args<C> &args, struct error *err)
 
 template <typename C> static enum status launch_stream(const struct product &x, struct error *err)
 {
-    static enum status (*const launches[MOST_FEW_ROWS])(const stream_args<C> &, struct error *) = {
+    static enum status (*const launches[MAX_FEW_ROWS])(const stream_args<C> &, struct error *) = {
         launch_rows<C, 1>, launch_rows<C, 2>, launch_rows<C, 3>, launch_rows<C, 4>};
     const stream_args<C> args = {static_cast<const bf16 *>(x.a),
                                  static_cast<const bf16 *>(x.b),

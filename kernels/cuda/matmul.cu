@@ -25,7 +25,7 @@
 #include "kernels/device.h"
 
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20)
-enum { BUCKETS = 256, MOST_ALGORITHMS = 8, MOST_CHOICES = MOST_ALGORITHMS + 2, TIMED_RUNS = 5 };
+enum { BUCKETS = 256, MAX_ALGORITHMS = 8, MAX_CHOICES = MAX_ALGORITHMS + 2, TIMED_RUNS = 5 };
 
 struct plan {
     struct plan_key key;
@@ -173,7 +173,7 @@ static enum status multiply(const struct plan *plan, const struct call *c,
 
 /* The likeliest first. */
 struct choices {
-    struct choice all[MOST_CHOICES];
+    struct choice all[MAX_CHOICES];
     int count;
 };
 
@@ -202,13 +202,13 @@ static enum status add_algorithms(const struct plan *plan, const struct call *c,
                                   struct choices *choices, struct error *err)
 {
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t found[MOST_ALGORITHMS];
+    cublasLtMatmulHeuristicResult_t found[MAX_ALGORITHMS];
     int num_found = 0;
     TRY(set_epilogue(plan, plan->key.has_bias && way == BY_CUBLASLT, c->x.bias, err));
     TRY(make_preference(&preference, &plan->key, err));
     const cublasStatus_t code =
         cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                       preference, MOST_ALGORITHMS, found, &num_found);
+                                       preference, MAX_ALGORITHMS, found, &num_found);
     (void)cublasLtMatmulPreferenceDestroy(preference);
     for (int i = 0; i < num_found && !code; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
@@ -286,7 +286,7 @@ static void say_way(const struct plan *plan, const struct choice *choice, const 
     static const char *const names[] = {"cuBLASLt", "few_rows", "few_rows_sm90",
                                         "cuBLASLt, bias apart", "tiles"};
     const struct plan_key *k = &plan->key;
-    if (k->m > MOST_FEW_ROWS || !sm90_has_word("say")) return;
+    if (k->m > MAX_FEW_ROWS || !sm90_has_word("say")) return;
     (void)fprintf(stderr, "matmul [%llu, %llu, %llu]: %s %s", (unsigned long long)k->m,
                   (unsigned long long)k->n, (unsigned long long)k->k, names[choice->way], what);
     if (seconds > 0) (void)fprintf(stderr, " %.1f us", seconds * 1e6);

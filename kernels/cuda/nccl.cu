@@ -36,8 +36,8 @@ static struct {
 
 static_assert((int)DEVICE_GROUP_ID_BYTES == (int)NCCL_UNIQUE_ID_BYTES, "device.h");
 
-enum { MOST_GROUPS = 64 };
-static ncclComm_t open_groups[MOST_GROUPS]; /* those that `done` asks for errors */
+enum { MAX_GROUPS = 64 };
+static ncclComm_t open_groups[MAX_GROUPS]; /* those that `done` asks for errors */
 
 static enum status nccl_status(const char *what, ncclResult_t code, struct error *err)
 {
@@ -81,9 +81,9 @@ static enum status open(void **group, const char *id, unsigned size, unsigned in
     ncclUniqueId unique;
     ncclComm_t comm;
     unsigned slot = 0;
-    while (slot < MOST_GROUPS && open_groups[slot])
+    while (slot < MAX_GROUPS && open_groups[slot])
         slot++;
-    if (slot == MOST_GROUPS) return fail(err, ERR_OURS, "NCCL: too many groups");
+    if (slot == MAX_GROUPS) return fail(err, ERR_OURS, "NCCL: too many groups");
     memcpy(unique.internal, id, DEVICE_GROUP_ID_BYTES);
     TRY(nccl_status("a group", nccl.ncclCommInitRank(&comm, (int)size, unique, (int)index), err));
     *group = open_groups[slot] = comm;
@@ -92,7 +92,7 @@ static enum status open(void **group, const char *id, unsigned size, unsigned in
 
 static void forget(void *group)
 {
-    for (unsigned i = 0; i < MOST_GROUPS; i++)
+    for (unsigned i = 0; i < MAX_GROUPS; i++)
         if (open_groups[i] == group) open_groups[i] = NULL;
 }
 
@@ -116,7 +116,7 @@ static enum status done(bool *is_done, struct error *err)
 {
     const cudaError_t code = cudaStreamQuery(cuda_stream);
     *is_done = code == cudaSuccess;
-    for (unsigned i = 0; i < MOST_GROUPS; i++) {
+    for (unsigned i = 0; i < MAX_GROUPS; i++) {
         ncclResult_t result = ncclSuccess;
         if (!open_groups[i]) continue;
         TRY(nccl_status("a group", nccl.ncclCommGetAsyncError(open_groups[i], &result), err));

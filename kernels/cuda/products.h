@@ -13,9 +13,9 @@ struct product {
     double alpha;
 };
 
-/* An a [m, k] of at most MOST_FEW_ROWS rows and a b that lies as [n, k], which is what a step of
+/* An a [m, k] of at most MAX_FEW_ROWS rows and a b that lies as [n, k], which is what a step of
  * decoding multiplies: every element of b is read once, and that is all the time it takes. */
-enum { MOST_FEW_ROWS = 4 };
+enum { MAX_FEW_ROWS = 4 };
 bool few_rows_takes(const struct product &x);
 template <typename E> enum status multiply_few_rows(const struct product &x, struct error *err);
 

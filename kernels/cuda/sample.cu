@@ -257,7 +257,7 @@ template <typename E> enum status op_sample(OP_ARGUMENTS)
     a.seed = p->sample.seed;
     a.bad_sequence = cuda_bad_sequence;
     return launch("sample", err, sample_rows<real>, dim3((unsigned)in[0].shape[0]),
-                  threads_for(a.num_ids, MOST_THREADS), 0, a);
+                  threads_for(a.num_ids, MAX_THREADS), 0, a);
 }
 
 template <typename E> size_t op_sample_workspace(WORKSPACE_ARGUMENTS)

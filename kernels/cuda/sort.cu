@@ -24,7 +24,7 @@ template <typename E> enum status op_sort_by_expert(OP_ARGUMENTS)
     (void)p, (void)workspace;
     const size_t num_slots = in[0].shape[0] * in[0].shape[1];
     return launch("sort_by_expert", err, sort_slots, dim3((unsigned)out[1].shape[0]),
-                  threads_for(num_slots, MOST_THREADS), 0, data_of<int32_t>(in[0]), num_slots,
+                  threads_for(num_slots, MAX_THREADS), 0, data_of<int32_t>(in[0]), num_slots,
                   data_of<int32_t>(out[0]), data_of<int32_t>(out[1]));
 }
 

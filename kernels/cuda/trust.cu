@@ -12,7 +12,7 @@ struct mirror {
 
 struct comparison {
     struct op_call call; /* its data are those of the mirrors */
-    struct mirror in[MOST_INPUTS], out[2][MOST_OUTPUTS];
+    struct mirror in[MAX_INPUTS], out[2][MAX_OUTPUTS];
     void *workspace;
 };
 
@@ -78,7 +78,7 @@ static enum status make_inputs(struct comparison *c, const struct op_call *shape
                                void (*set_ints)(const struct op_call *, int32_t *),
                                struct error *err)
 {
-    for (unsigned i = 0; i < MOST_INPUTS; i++) {
+    for (unsigned i = 0; i < MAX_INPUTS; i++) {
         const struct operand *o = &shapes->in[i];
         if (!o->data) continue;
         TRY(mirror_init(&c->in[i], o, err));
@@ -93,16 +93,16 @@ static enum status make_inputs(struct comparison *c, const struct op_call *shape
 }
 
 static enum status run_contender(struct comparison *c, const struct op_call *shapes,
-                                 struct mirror (&out)[MOST_OUTPUTS], const struct contender *who,
+                                 struct mirror (&out)[MAX_OUTPUTS], const struct contender *who,
                                  struct error *err)
 {
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         if (!shapes->out[i].data) continue;
         TRY(mirror_init(&out[i], &shapes->out[i], err));
         c->call.out[i].data = out[i].device;
     }
     TRY(who->run(&c->call, who->context, c->workspace, err));
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         if (shapes->out[i].data) TRY(mirror_download(&out[i], err));
     return OK;
 }
@@ -149,7 +149,7 @@ static enum status compare(struct comparison *c, const struct op_call *shapes,
     TRY(make_inputs(c, shapes, set_ints, err));
     TRY(run_contender(c, shapes, c->out[0], plain, err));
     TRY(run_contender(c, shapes, c->out[1], faster, err));
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         if (shapes->out[i].data)
             TRY(check_output(&c->out[0][i], &c->out[1][i], &shapes->out[i], i, faster->name, err));
     return OK;
@@ -167,7 +167,7 @@ enum status check_agreement(const struct op_call *shapes,
     const enum status st = compare(&c, shapes, set_ints, plain, faster, err);
     for (struct mirror &m : c.in)
         mirror_release(&m);
-    for (struct mirror(&out)[MOST_OUTPUTS] : c.out)
+    for (struct mirror(&out)[MAX_OUTPUTS] : c.out)
         for (struct mirror &m : out)
             mirror_release(&m);
     (void)cudaFree(c.workspace);

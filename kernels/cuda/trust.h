@@ -10,7 +10,7 @@
 /* An op's arguments. */
 struct op_call {
     union op_params p;
-    struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
+    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
 };
 
 /* One of the two kernels. */

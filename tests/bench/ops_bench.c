@@ -52,8 +52,8 @@ static struct operand make(const struct bench *b, enum operand_type type, unsign
 
 /* The fastest of some rounds, times `count`; frees the operands. */
 static void time_op(struct bench *b, const char *name, enum op op, size_t count,
-                    const union op_params *p, struct operand in[MOST_INPUTS],
-                    struct operand out[MOST_OUTPUTS])
+                    const union op_params *p, struct operand in[MAX_INPUTS],
+                    struct operand out[MAX_OUTPUTS])
 {
     const struct op_kernel *kernel = cpu_ops(b->elem) + op;
     void *workspace = malloc(kernel->workspace ? kernel->workspace(p, in, out) + 1 : 1);
@@ -68,9 +68,9 @@ static void time_op(struct bench *b, const char *name, enum op op, size_t count,
     printf("  %-12s %9.3f ms\n", name, best * 1e3 * (double)count);
     b->total += best * (double)count;
     free(workspace);
-    for (int i = 0; i < MOST_INPUTS; i++)
+    for (int i = 0; i < MAX_INPUTS; i++)
         free(in[i].data);
-    for (int i = 0; i < MOST_OUTPUTS; i++)
+    for (int i = 0; i < MAX_OUTPUTS; i++)
         free(out[i].data);
 }
 
@@ -78,33 +78,33 @@ static void time_matmul(struct bench *b, const char *name, size_t count, size_t 
                         enum operand_type result)
 {
     const union op_params p = {.matmul = {.transpose_b = true, .alpha = 1}};
-    struct operand in[MOST_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, k),
-                                      make(b, OPERAND_ELEM, 2, n, k),
-                                      make(b, OPERAND_ELEM, 1, n, 1)};
-    struct operand out[MOST_OUTPUTS] = {make(b, result, 2, b->tokens, n)};
+    struct operand in[MAX_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, k),
+                                     make(b, OPERAND_ELEM, 2, n, k),
+                                     make(b, OPERAND_ELEM, 1, n, 1)};
+    struct operand out[MAX_OUTPUTS] = {make(b, result, 2, b->tokens, n)};
     time_op(b, name, OP_MATMUL, count, &p, in, out);
 }
 
 static void time_norm(struct bench *b, const struct model *m)
 {
     const union op_params p = {.norm = {.layer_norm = !m->gated, .epsilon = 1e-5}};
-    struct operand in[MOST_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->h),
-                                      make(b, OPERAND_ELEM, 2, b->tokens, m->h),
-                                      {0},
-                                      make(b, OPERAND_ELEM, 1, m->h, 1),
-                                      make(b, OPERAND_ELEM, 1, m->h, 1)};
-    struct operand out[MOST_OUTPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->h),
-                                        make(b, OPERAND_ELEM, 2, b->tokens, m->h)};
+    struct operand in[MAX_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->h),
+                                     make(b, OPERAND_ELEM, 2, b->tokens, m->h),
+                                     {0},
+                                     make(b, OPERAND_ELEM, 1, m->h, 1),
+                                     make(b, OPERAND_ELEM, 1, m->h, 1)};
+    struct operand out[MAX_OUTPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->h),
+                                       make(b, OPERAND_ELEM, 2, b->tokens, m->h)};
     time_op(b, "add, norm", OP_ADD_NORM, 2 * m->layers + 1, &p, in, out);
 }
 
 static void time_rotary(struct bench *b, const struct model *m, size_t columns)
 {
     const union op_params p = {.rotary = {.heads = m->heads, .rotary_dim = m->heads.head_dim}};
-    struct operand in[MOST_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, columns),
-                                      make(b, OPERAND_REAL, 2, 1, m->heads.head_dim),
-                                      make(b, OPERAND_INT, 1, b->tokens, 1)};
-    struct operand out[MOST_OUTPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, columns)};
+    struct operand in[MAX_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, columns),
+                                     make(b, OPERAND_REAL, 2, 1, m->heads.head_dim),
+                                     make(b, OPERAND_INT, 1, b->tokens, 1)};
+    struct operand out[MAX_OUTPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, columns)};
     time_op(b, "rotary", OP_ROTARY, m->layers, &p, in, out);
 }
 
@@ -115,13 +115,13 @@ static void time_attention(struct bench *b, const struct model *m, size_t column
     p.attention.q_stride = p.attention.kv_stride = (s.queries + 2) * s.head_dim;
     p.attention.k_at = s.queries * s.head_dim;
     p.attention.v_at = p.attention.k_at + s.head_dim;
-    struct operand in[MOST_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, columns),
-                                      make(b, OPERAND_ELEM, 2, b->keys, columns),
-                                      make(b, OPERAND_INT, 2, 1, 6)};
+    struct operand in[MAX_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, columns),
+                                     make(b, OPERAND_ELEM, 2, b->keys, columns),
+                                     make(b, OPERAND_INT, 2, 1, 6)};
     const int32_t span[] = {0, (int32_t)b->tokens, (int32_t)(b->keys - b->tokens),
                             0, (int32_t)b->keys,   0};
     memcpy(in[2].data, span, sizeof span);
-    struct operand out[MOST_OUTPUTS] = {
+    struct operand out[MAX_OUTPUTS] = {
         make(b, OPERAND_ELEM, 2, b->tokens, (size_t)s.groups * s.queries * s.head_dim)};
     time_op(b, "attention", OP_ATTENTION, m->layers, &p, in, out);
 }
@@ -131,8 +131,8 @@ static void time_activation(struct bench *b, const struct model *m)
     const union op_params p = {
         .activation = {.kind = m->gated ? ACTIVATION_SILU : ACTIVATION_GELU_TANH,
                        .gated = m->gated}};
-    struct operand in[MOST_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->ffn * (1 + m->gated))};
-    struct operand out[MOST_OUTPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->ffn)};
+    struct operand in[MAX_INPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->ffn * (1 + m->gated))};
+    struct operand out[MAX_OUTPUTS] = {make(b, OPERAND_ELEM, 2, b->tokens, m->ffn)};
     time_op(b, "activation", OP_ACTIVATION, m->layers, &p, in, out);
 }
 

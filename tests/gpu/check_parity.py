@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-MOST_OF_ALL, MOST_OF_ONE = 1.1, 2
-OUTLIER, MOST_OUTLIERS = 3, 0.1
+MAX_OF_ALL, MAX_OF_ONE = 1.1, 2
+OUTLIER, MAX_OUTLIERS = 3, 0.1
 
 
 def theirs_of(folder, ids):
@@ -63,12 +63,12 @@ for folder in sys.argv[2:]:
         good = False
         continue
     sums, (mine, theirs), count = squares(sys.argv[1], folder, name)
-    good &= judge(name, sums, MOST_OF_ONE, f"; without {mine} and {theirs} of {count} tokens"
+    good &= judge(name, sums, MAX_OF_ONE, f"; without {mine} and {theirs} of {count} tokens"
                   if mine + theirs else "")
-    if mine > MOST_OUTLIERS * count:
+    if mine > MAX_OUTLIERS * count:
         print(f"FAILED parity {name}: {mine} tokens of ours are far off")
         good = False
     total += sums
 if total[2] > 0:
-    good &= judge("of all", total, MOST_OF_ALL)
+    good &= judge("of all", total, MAX_OF_ALL)
 sys.exit(not good)

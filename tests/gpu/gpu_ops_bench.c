@@ -114,10 +114,10 @@ static double median_time(void (*run)(void *), void *of)
 
 /* The same op on several sets of operands in turn, which together no cache holds: as a model has
  * it, whose every layer has weights of its own. */
-enum { MOST_SETS = 16 };
+enum { MAX_SETS = 16 };
 #define SETS_BYTES 256e6
 struct rotation {
-    struct trial sets[MOST_SETS];
+    struct trial sets[MAX_SETS];
     unsigned count, next;
 };
 
@@ -399,9 +399,9 @@ static const struct {
 static double traffic(const struct trial *t)
 {
     double bytes = 0;
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         bytes += (double)bytes_of(t, &t->device_in[i]);
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         bytes += (double)bytes_of(t, &t->device_out[i]);
     if (t->op == OP_EMBEDDING)
         bytes -= (double)bytes_of(t, &t->device_in[1]) - (double)bytes_of(t, &t->device_out[0]);
@@ -413,9 +413,9 @@ static double traffic(const struct trial *t)
 static void release(struct trial *t)
 {
     const bool in_place = t->device_out[0].data == t->device_in[0].data;
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         device->release(t->device_in[i].data);
-    for (unsigned i = 0; i < MOST_OUTPUTS && !in_place; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS && !in_place; i++)
         device->release(t->device_out[i].data);
     device->release(t->device_workspace);
 }
@@ -439,7 +439,7 @@ static void make_rotation(struct rotation *r, double (*make_op)(struct trial *),
     do {
         make_set(&r->sets[r->count++], make_op, flops);
         *bytes = traffic(&r->sets[0]);
-    } while (r->count < MOST_SETS && r->count * *bytes < SETS_BYTES);
+    } while (r->count < MAX_SETS && r->count * *bytes < SETS_BYTES);
 }
 
 static void release_rotation(struct rotation *r)

@@ -24,7 +24,7 @@ enum { TIMED_RUNS = 5 };
 
 /* On the host. */
 struct results {
-    void *of[MOST_OUTPUTS];
+    void *of[MAX_OUTPUTS];
     double seconds; /* of one run, the median */
 };
 
@@ -54,7 +54,7 @@ static enum status time_runs(const struct trial *t, const struct device *d, void
 static enum status keep_results(const struct trial *t, const struct device *d, struct results *r,
                                 struct error *err)
 {
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         const size_t bytes = operand_numel(&t->out[i]) * operand_bytes_of(t->out[i].type, t->elem);
         if (!t->out[i].data) continue;
         r->of[i] = malloc(bytes + 1);
@@ -110,7 +110,7 @@ static double worst_difference(const struct trial *t, const struct results *plai
                                const struct results *faster)
 {
     double worst = 0;
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         struct operand x = t->out[i], y = t->out[i];
         const size_t columns = x.num_dims ? x.shape[x.num_dims - 1] : 0;
         if (!x.data) continue;
@@ -139,7 +139,7 @@ static enum status compare_pair(struct trial *t, const struct pair *p, const str
     if (!st)
         *c = (struct comparison){worst_difference(t, &plain, &faster), plain.seconds,
                                  faster.seconds};
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         free(plain.of[i]);
         free(faster.of[i]);
     }
@@ -169,9 +169,9 @@ static void make_operand(struct trial *t, struct operand *o)
 
 static void make_operands(struct trial *t)
 {
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         make_operand(t, &t->in[i]);
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         make_operand(t, &t->out[i]);
 }
 

@@ -558,12 +558,12 @@ static double difference(double a, double b)
 struct way {
     const struct device_kernel *kernel; /* NULL: the op */
     char name[48];
-    void *results[MOST_OUTPUTS]; /* of the trial that is under way, on the host */
-    double worst;                /* of all trials, as a share of the tolerance */
+    void *results[MAX_OUTPUTS]; /* of the trial that is under way, on the host */
+    double worst;               /* of all trials, as a share of the tolerance */
     unsigned trials;
     bool good;
 };
-enum { MOST_WAYS = 8 };
+enum { MAX_WAYS = 8 };
 
 static unsigned find_ways(struct way *ways, const struct device *d, unsigned op,
                           enum elem_type elem)
@@ -572,7 +572,7 @@ static unsigned find_ways(struct way *ways, const struct device *d, unsigned op,
     unsigned count = 1;
     ways[0] = (struct way){.good = true};
     (void)snprintf(ways[0].name, sizeof ways[0].name, "%s", op_row(op)->name);
-    for (; k && k->name && count < MOST_WAYS; k++) {
+    for (; k && k->name && count < MAX_WAYS; k++) {
         if (k->elem != elem) continue;
         struct way *w = &ways[count++];
         *w = (struct way){.kernel = k, .good = true};
@@ -584,7 +584,7 @@ static unsigned find_ways(struct way *ways, const struct device *d, unsigned op,
 static enum status keep_results(const struct trial *t, struct way *w, const struct device *d,
                                 struct error *err)
 {
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         const size_t bytes = operand_numel(&t->out[i]) * operand_bytes_of(t->out[i].type, t->elem);
         if (!t->out[i].data) continue;
         w->results[i] = malloc(bytes + 1);
@@ -644,9 +644,9 @@ static void report_difference(const struct trial *t, const struct way *w, unsign
 {
     printf("FAILED %s %s, trial %u: output %u, element %zu: %.3g times the tolerance;", w->name,
            elem_name(t->elem), trial_number, output, at, worst);
-    print_shapes(t->in, MOST_INPUTS);
+    print_shapes(t->in, MAX_INPUTS);
     printf(" ->");
-    print_shapes(t->out, MOST_OUTPUTS);
+    print_shapes(t->out, MAX_OUTPUTS);
     printf("\n");
 }
 
@@ -659,7 +659,7 @@ static void report_failure(const struct trial *t, struct way *w, const struct er
 /* Beside what the CPU made, which is in the trial's outputs. */
 static void check_results(const struct trial *t, struct way *w)
 {
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         size_t at = 0;
         if (!w->results[i]) continue;
         const double worst = compare(t, i, w->results[i], &at);
@@ -671,7 +671,7 @@ static void check_results(const struct trial *t, struct way *w)
 
 static void free_results(struct way *w)
 {
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         free(w->results[i]);
         w->results[i] = NULL;
     }
@@ -703,7 +703,7 @@ static bool report_way(const struct way *w, enum elem_type elem)
 
 static bool check_op(unsigned op, enum elem_type elem, const struct device *d)
 {
-    struct way ways[MOST_WAYS];
+    struct way ways[MAX_WAYS];
     const unsigned num_ways = find_ways(ways, d, op, elem);
     bool good = true;
     for (trial_number = 0; trial_number < options.trials; trial_number++) {

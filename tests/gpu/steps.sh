@@ -11,7 +11,7 @@
 #    called after each step, when later steps have no output yet.
 
 # Bytes that PART.log keeps of a step: half of them from its start.
-MOST_LOG=1000000
+MAX_LOG=1000000
 
 # What compute-sanitizer and ncu say where the system does not let them use the GPU, and ncu where the
 # user may not read counters.
@@ -22,12 +22,12 @@ seconds_left() {
 }
 
 clipped() { # FILE
-    if [ "$(wc -c <"$1")" -le "$MOST_LOG" ]; then
+    if [ "$(wc -c <"$1")" -le "$MAX_LOG" ]; then
         cat "$1"
     else
-        head -c $((MOST_LOG / 2)) "$1"
+        head -c $((MAX_LOG / 2)) "$1"
         printf '\n[...]\n'
-        tail -c $((MOST_LOG / 2)) "$1"
+        tail -c $((MAX_LOG / 2)) "$1"
     fi
 }
 

@@ -108,7 +108,7 @@ void trial_make(struct trial *t, struct operand *o, enum operand_type type, unsi
 /* The input that an output lies in; -1: none. */
 static int input_of(const struct trial *t, unsigned output)
 {
-    for (int i = 0; i < MOST_INPUTS; i++)
+    for (int i = 0; i < MAX_INPUTS; i++)
         if (t->in[i].data && t->in[i].data == t->out[output].data) return i;
     return -1;
 }
@@ -131,9 +131,9 @@ static const struct op_kernel *kernel_of(const struct trial *t, const struct dev
 enum status trial_upload(struct trial *t, const struct device *d, struct error *err)
 {
     const struct op_kernel *kernel = kernel_of(t, d);
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         TRY(upload_operand(t, &t->device_in[i], &t->in[i], d, err));
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         if (input_of(t, i) >= 0)
             t->device_out[i] = t->device_in[input_of(t, i)];
         else
@@ -162,9 +162,9 @@ enum status trial_run_host(struct trial *t, struct error *err)
 
 void trial_release_device(struct trial *t, const struct device *d)
 {
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         if (input_of(t, i) < 0) d->release(t->device_out[i].data);
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         d->release(t->device_in[i].data);
     d->release(t->device_workspace);
     memset(t->device_in, 0, sizeof t->device_in);
@@ -175,9 +175,9 @@ void trial_release_device(struct trial *t, const struct device *d)
 void trial_release(struct trial *t, const struct device *d)
 {
     trial_release_device(t, d);
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         if (input_of(t, i) < 0) free(t->out[i].data);
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         free(t->in[i].data);
     free(t->host_workspace);
 }

@@ -9,9 +9,8 @@ struct trial {
     enum elem_type elem;
     const struct op_kernel *kernel; /* NULL: the device's op */
     union op_params params;
-    struct operand in[MOST_INPUTS],
-        out[MOST_OUTPUTS]; /* the host's; outputs have random contents */
-    struct operand device_in[MOST_INPUTS], device_out[MOST_OUTPUTS];
+    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS]; /* the host's; outputs have random contents */
+    struct operand device_in[MAX_INPUTS], device_out[MAX_OUTPUTS];
     void *host_workspace, *device_workspace;
     double depth; /* how many numbers are added up, at most */
 };

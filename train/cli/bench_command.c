@@ -11,7 +11,7 @@
 #include "train/cli/engine_flags.h"
 #include "train/cli/run_json.h"
 
-enum { MOST_REPEATS = 10000 };
+enum { MAX_REPEATS = 10000 };
 
 struct bench_flags {
     struct compute_flags compute;
@@ -190,8 +190,8 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
                               .visit = show,
                               .context = context};
     (void)is_rank_0;
-    if (f->repeats > MOST_REPEATS)
-        return fail(err, ERR_USAGE, "--repeats %" PRIu64 ": at most %d", f->repeats, MOST_REPEATS);
+    if (f->repeats > MAX_REPEATS)
+        return fail(err, ERR_USAGE, "--repeats %" PRIu64 ": at most %d", f->repeats, MAX_REPEATS);
     if (f->seq >= INT32_MAX || f->batch > INT32_MAX / (f->seq + 1))
         return fail(err, ERR_USAGE, "--batch %" PRIu64 " of --seq %" PRIu64 ": more than %d tokens",
                     f->batch, f->seq, INT32_MAX);

@@ -219,14 +219,14 @@ static enum status try_ring(struct one_call *o, struct error *err)
 static enum status (*const tries[])(struct one_call *, struct error *) = {
     try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all, try_ring};
 
-enum { MOST_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = COUNT(tries) };
-static const size_t counts[] = {0, 1, 7, 100, 5000, MOST_ELEMENTS}; /* at most; the last about */
+enum { MAX_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = COUNT(tries) };
+static const size_t counts[] = {0, 1, 7, 100, 5000, MAX_ELEMENTS}; /* at most; the last about */
 enum { NUM_COUNTS = COUNT(counts) };
 
 /* Every call, type and size comes; all else is drawn, in what order they come as well. */
 static enum status call_at_random(struct comm_group *groups, struct error *err)
 {
-    enum { BYTES = MOST_ELEMENTS * 8, NUM_CALLS = NUM_TRIES * NUM_COUNTS * 4 };
+    enum { BYTES = MAX_ELEMENTS * 8, NUM_CALLS = NUM_TRIES * NUM_COUNTS * 4 };
     uint64_t random = test_seed();
     size_t n = test_below(&random, NUM_CALLS);
     struct one_call o = {.in = malloc(BYTES), .out = malloc(BYTES), .want = malloc(BYTES)};

@@ -83,7 +83,7 @@ enum status job_check(struct local *l, struct error *err)
 /* A rank is dead when its pipe has no writer, and it has not said that it ends. */
 enum status job_check_deaths(struct local *l, struct error *err)
 {
-    struct pollfd pipes[MOST_RANKS];
+    struct pollfd pipes[MAX_RANKS];
     for (unsigned r = 0; r < l->size; r++)
         pipes[r] = (struct pollfd){.fd = l->alive[r]};
     if (poll(pipes, l->size, 0) <= 0) return OK;
@@ -140,8 +140,7 @@ static void say_awake(struct local *l)
 
 /* Follows "rank waits for rank" from this one; the length of the ring, or 0 if it does not lead
  * back. */
-static unsigned follow_waits(struct local *l, unsigned ring[MOST_RANKS],
-                             uint32_t numbers[MOST_RANKS])
+static unsigned follow_waits(struct local *l, unsigned ring[MAX_RANKS], uint32_t numbers[MAX_RANKS])
 {
     unsigned rank = l->rank;
     for (unsigned n = 0; n < l->size; n++) {
@@ -184,8 +183,8 @@ static enum status fail_of_ring(struct local *l, const unsigned *ring, unsigned 
 
 static enum status check_ring(struct local *l, struct error *err)
 {
-    unsigned ring[MOST_RANKS];
-    uint32_t numbers[MOST_RANKS];
+    unsigned ring[MAX_RANKS];
+    uint32_t numbers[MAX_RANKS];
     unsigned n = follow_waits(l, ring, numbers);
     if (!n || !ring_is_stuck(l, ring, numbers, n)) return OK;
     return fail_of_ring(l, ring, n, err);
@@ -261,7 +260,7 @@ static enum status map_shared(struct local *l, struct error *err)
     return OK;
 }
 
-static enum status open_pipes(struct local *l, int ends[MOST_RANKS], struct error *err)
+static enum status open_pipes(struct local *l, int ends[MAX_RANKS], struct error *err)
 {
     for (unsigned r = 0; r < l->size; r++) {
         int both[2];
@@ -273,7 +272,7 @@ static enum status open_pipes(struct local *l, int ends[MOST_RANKS], struct erro
 }
 
 /* A rank keeps only the write end of its own pipe. */
-static void keep_own_end(struct local *l, int ends[MOST_RANKS])
+static void keep_own_end(struct local *l, int ends[MAX_RANKS])
 {
     l->own_end = ends[l->rank];
     ends[l->rank] = -1;
@@ -324,15 +323,15 @@ static void kill_children(struct local *l)
 
 enum status job_open(struct local **out, unsigned size, struct error *err)
 {
-    if (size < 1 || size > MOST_RANKS)
-        return fail(err, ERR_USAGE, "%u ranks on one machine: 1 to %d can be", size, MOST_RANKS);
+    if (size < 1 || size > MAX_RANKS)
+        return fail(err, ERR_USAGE, "%u ranks on one machine: 1 to %d can be", size, MAX_RANKS);
     struct local *l = must_calloc(1, sizeof *l);
     pthread_mutex_init(&l->recording, NULL);
     l->size = size;
     l->spins = size <= threads_available() ? SPINS : 0;
     l->own_end = l->watch.end = -1;
-    int ends[MOST_RANKS];
-    for (unsigned r = 0; r < MOST_RANKS; r++)
+    int ends[MAX_RANKS];
+    for (unsigned r = 0; r < MAX_RANKS; r++)
         l->alive[r] = ends[r] = -1;
 
     enum status st = map_shared(l, err);

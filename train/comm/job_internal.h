@@ -23,7 +23,7 @@
  * written: another core reads what lies in memory, or in a cache that they share, several times as
  * fast as what lies in the writer's. */
 enum {
-    MOST_RANKS = 64,
+    MAX_RANKS = 64,
     HALF_BYTES = 1 << 20,  /* what a rank shows the others at once */
     PIECE_BYTES = 1 << 20, /* of a message from one rank to another */
     PIECES = 8,            /* that are on their way at once */
@@ -47,11 +47,11 @@ struct failure {
 };
 
 struct job_rank {
-    struct failure failure;   /* that it found; used if it is the first of the job */
-    struct comm_call now;     /* its present call, for messages about deadlocks */
-    struct comm_call call;    /* its collective call, which the others compare with theirs */
-    uint64_t out[MOST_RANKS]; /* of all_to_all: the bytes for each member */
-    _Atomic bool has_ended;   /* after comm_close without a failure */
+    struct failure failure;  /* that it found; used if it is the first of the job */
+    struct comm_call now;    /* its present call, for messages about deadlocks */
+    struct comm_call call;   /* its collective call, which the others compare with theirs */
+    uint64_t out[MAX_RANKS]; /* of all_to_all: the bytes for each member */
+    _Atomic bool has_ended;  /* after comm_close without a failure */
     struct {
         _Atomic uint32_t number; /* odd while it waits; another for every wait */
         _Atomic uint32_t rank, target;
@@ -61,8 +61,8 @@ struct job_rank {
 
 struct job {
     _Atomic(struct failure *) failure; /* the first one */
-    struct job_rank ranks[MOST_RANKS];
-    struct gate arrived[MOST_RANKS][MOST_RANKS]; /* [waiting rank][arrived rank] */
+    struct job_rank ranks[MAX_RANKS];
+    struct gate arrived[MAX_RANKS][MAX_RANKS]; /* [waiting rank][arrived rank] */
 };
 
 /* One rank's view of it, in its own memory. */
@@ -72,12 +72,12 @@ struct local {
     struct channel *channels;     /* [size * size], by sender, then receiver */
     size_t mapped_bytes;
     unsigned rank, size, spins;
-    uint32_t awaited[MOST_RANKS]; /* what arrived[rank] is to become */
-    bool compared;                /* the present call with those of the others */
-    int alive[MOST_RANKS];        /* pipes that end when that rank does; nothing is written */
-    int own_end;                  /* of this rank's pipe */
-    pid_t pids[MOST_RANKS];       /* of rank 0's children */
-    pthread_mutex_t recording;    /* this rank's failure is being written */
+    uint32_t awaited[MAX_RANKS]; /* what arrived[rank] is to become */
+    bool compared;               /* the present call with those of the others */
+    int alive[MAX_RANKS];        /* pipes that end when that rank does; nothing is written */
+    int own_end;                 /* of this rank's pipe */
+    pid_t pids[MAX_RANKS];       /* of rank 0's children */
+    pthread_mutex_t recording;   /* this rank's failure is being written */
     struct watch watch;
 };
 

@@ -94,7 +94,7 @@ static void end(const struct comm_group *g)
 static void reduce_halves(const struct comm_group *g, size_t round, size_t offset, void *out,
                           size_t count, const struct comm_call *call)
 {
-    const void *in[MOST_RANKS];
+    const void *in[MAX_RANKS];
     for (unsigned i = 0; i < g->size; i++)
         in[i] = half_of(g, i, round) + offset;
     comm_reduce(out, in, g->size, count, call->type, call->reduction);
@@ -182,8 +182,8 @@ static enum status reduce_scatter(struct comm_group *g, const void *in, void *ou
 
 /* What is left to go from one buffer of parts that lie one behind the other. */
 struct parts {
-    char *at[MOST_RANKS];
-    size_t left[MOST_RANKS];
+    char *at[MAX_RANKS];
+    size_t left[MAX_RANKS];
 };
 
 static void parts_init(struct parts *p, const void *data, const size_t *bytes, unsigned num)
@@ -346,7 +346,7 @@ static void tell_failure(struct comm *c, const struct error *why)
 
 static enum status rendezvous_at_end(struct comm *c, struct error *err)
 {
-    unsigned ranks[MOST_RANKS];
+    unsigned ranks[MAX_RANKS];
     for (unsigned r = 0; r < c->size; r++)
         ranks[r] = r;
     struct comm_group all = {.comm = c, .size = c->size, .index = c->rank, .ranks = ranks};

@@ -18,9 +18,9 @@ static void find_lives(struct program *p, struct arena *scratch)
     bool *alive = arena_array(scratch, p->num_values + 1, sizeof *alive);
     for (uint32_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
-        for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+        for (unsigned i = 0; i < MAX_OUTPUTS; i++)
             if (c->out[i] != NO_VALUE) live(&p->values[c->out[i]], k, &alive[c->out[i]]);
-        for (unsigned i = 0; i < MOST_INPUTS; i++)
+        for (unsigned i = 0; i < MAX_INPUTS; i++)
             if (c->in[i] != NO_VALUE) live(&p->values[c->in[i]], k, &alive[c->in[i]]);
         if (c->workspace != NO_VALUE) live(&p->values[c->workspace], k, &alive[c->workspace]);
     }
@@ -31,14 +31,14 @@ static void add_workspaces(struct program *p, const struct op_kernel *kernels)
 {
     static char there;
     for (size_t k = 0; k < p->num_calls; k++) {
-        struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
+        struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
         struct call *c = &p->calls[k];
         if (c->op >= NUM_OPS || !kernels[c->op].workspace) continue;
-        for (unsigned i = 0; i < MOST_INPUTS; i++) {
+        for (unsigned i = 0; i < MAX_INPUTS; i++) {
             in[i] = program_operand(p, c->in[i]);
             in[i].data = c->in[i] == NO_VALUE ? NULL : &there;
         }
-        for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+        for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
             out[i] = program_operand(p, c->out[i]);
             out[i].data = c->out[i] == NO_VALUE ? NULL : &there;
         }
@@ -77,7 +77,7 @@ static value_id taken_over(const struct program *p, uint32_t k)
     const struct program_value *a = &p->values[from], *b = &p->values[to];
     bool fits = a->class == VALUE_SCRATCH && b->class == VALUE_SCRATCH && a->last == k &&
                 a->bytes == b->bytes;
-    for (unsigned i = 0; i < MOST_INPUTS && fits; i++) /* read as another operand, too */
+    for (unsigned i = 0; i < MAX_INPUTS && fits; i++) /* read as another operand, too */
         fits = (int)i == place || c->in[i] != from;
     return fits ? from : NO_VALUE;
 }
@@ -98,8 +98,8 @@ static void collect_places(const struct program *p, struct places *s, struct are
     for (uint32_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
         value_id from = taken_over(p, k);
-        for (unsigned i = 0; i < MOST_OUTPUTS + 1; i++) {
-            value_id id = i < MOST_OUTPUTS ? c->out[i] : c->workspace;
+        for (unsigned i = 0; i < MAX_OUTPUTS + 1; i++) {
+            value_id id = i < MAX_OUTPUTS ? c->out[i] : c->workspace;
             if (id == NO_VALUE || p->values[id].class != VALUE_SCRATCH) continue;
             if (from != NO_VALUE && i == 0) {
                 s->of_value[id] = s->of_value[from];

@@ -36,9 +36,9 @@ struct call *program_add_call(struct program *p, unsigned op, const char *label,
 {
     struct call *c = ARENA_PUSH(&p->arena, p->calls, p->num_calls, p->calls_capacity);
     *c = (struct call){.op = op, .label = label, .layer = layer, .workspace = NO_VALUE};
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         c->in[i] = NO_VALUE;
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         c->out[i] = NO_VALUE;
     return c;
 }
@@ -98,10 +98,10 @@ static value_id add_output(struct program *p, const struct emission *e, unsigned
 
 enum status program_emit(struct program *p, const struct emission *e, struct error *err)
 {
-    struct operand in[MOST_INPUTS] = {0}, out[MOST_OUTPUTS] = {{.type = e->type}};
+    struct operand in[MAX_INPUTS] = {0}, out[MAX_OUTPUTS] = {{.type = e->type}};
     struct op_sizes sizes = sizes_of_group(p, e->op, &e->collective);
     unsigned wanted = 0;
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         wanted |= (unsigned)(e->out[i] != NULL) << i;
     for (unsigned i = 0; i < COUNT(e->sizes) && e->sizes[i].letter; i++)
         (void)op_size_set(&sizes, e->sizes[i].letter, e->sizes[i].size);
@@ -116,7 +116,7 @@ enum status program_emit(struct program *p, const struct emission *e, struct err
     c->collective = e->collective;
     memcpy(c->in, e->in, e->num_in * sizeof *c->in);
     /* The last output first: kept values lie in the order of their numbers, y before its sum. */
-    for (unsigned i = MOST_OUTPUTS; i-- > 0;) {
+    for (unsigned i = MAX_OUTPUTS; i-- > 0;) {
         if (!out[i].num_dims) continue;
         c->out[i] = add_output(p, e, i, &out[i], partial);
         if (e->out[i]) *e->out[i] = c->out[i];
@@ -135,11 +135,11 @@ static bool is_given(const struct program_value *v)
 static enum status check_order(const struct program *p, const struct call *c, bool *written,
                                struct error *err)
 {
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         if (c->in[i] != NO_VALUE && !written[c->in[i]])
             return fail(err, ERR_OURS, "%s: reads %s before it is written", c->label,
                         p->values[c->in[i]].name);
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         if (c->out[i] == NO_VALUE) continue;
         const struct program_value *v = &p->values[c->out[i]];
         if (v->class != VALUE_STATE && written[c->out[i]])
@@ -151,10 +151,10 @@ static enum status check_order(const struct program *p, const struct call *c, bo
 
 static enum status check_call(const struct program *p, const struct call *c, struct error *err)
 {
-    struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
+    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
     struct op_sizes sizes = sizes_of_group(p, c->op, &c->collective);
-    operands_of(p, c->in, MOST_INPUTS, in);
-    operands_of(p, c->out, MOST_OUTPUTS, out);
+    operands_of(p, c->in, MAX_INPUTS, in);
+    operands_of(p, c->out, MAX_OUTPUTS, out);
     if (op_check(c->op, &c->params, in, out, &sizes, err)) return fail_in(err, "%s", c->label);
     return OK;
 }
@@ -179,17 +179,17 @@ enum status program_check(const struct program *p, struct error *err)
 
 struct op_cost program_cost(const struct program *p, const struct call *c)
 {
-    struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
-    operands_of(p, c->in, MOST_INPUTS, in);
-    operands_of(p, c->out, MOST_OUTPUTS, out);
+    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
+    operands_of(p, c->in, MAX_INPUTS, in);
+    operands_of(p, c->out, MAX_OUTPUTS, out);
     struct op_cost cost = {.flops = op_flops(c->op, &c->params, in, out)};
     if (op_row(c->op)->flags & OP_READS_FEW_ROWS) {
         cost.bytes = 2 * (double)p->values[c->out[0]].bytes;
         return cost;
     }
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         if (c->in[i] != NO_VALUE) cost.bytes += (double)p->values[c->in[i]].bytes;
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         if (c->out[i] != NO_VALUE) cost.bytes += (double)p->values[c->out[i]].bytes;
     return cost;
 }

@@ -51,7 +51,7 @@ struct call {
     unsigned op; /* enum op */
     union op_params params;
     struct collective collective;
-    value_id in[MOST_INPUTS], out[MOST_OUTPUTS]; /* NO_VALUE: absent */
+    value_id in[MAX_INPUTS], out[MAX_OUTPUTS]; /* NO_VALUE: absent */
     value_id workspace;
     const char *label; /* "layers.3.attention", for messages and timings */
     int layer;         /* of the model; -1: none */
@@ -85,7 +85,7 @@ struct emission {
     int layer;
     union op_params params;
     struct collective collective;
-    value_id in[MOST_INPUTS]; /* NO_VALUE: absent */
+    value_id in[MAX_INPUTS]; /* NO_VALUE: absent */
     unsigned num_in;
     /* Sizes of outputs that nothing else says, by the letters of the op's signature. */
     struct {
@@ -95,7 +95,7 @@ struct emission {
     enum operand_type type; /* of an output that may be ELEM or REAL */
     /* Where the numbers of outputs go. An output that may be absent is made where this is not
      * NULL. */
-    value_id *out[MOST_OUTPUTS];
+    value_id *out[MAX_OUTPUTS];
     const value_id *into; /* the value that output 0 is written into; NULL: one of its own */
 };
 /* Adds the call, and its outputs as scratch values with the types and shapes of op_infer, called

@@ -62,7 +62,7 @@ enum status run_is_finite(const struct run *r, value_id id, bool *finite, struct
 static enum status tell_culprit(const struct run *r, const struct call *c, struct error *err)
 {
     unsigned rank = r->collectives->groups->of[GROUP_WORLD].comm->rank;
-    for (unsigned i = 0; i < MOST_INPUTS; i++) {
+    for (unsigned i = 0; i < MAX_INPUTS; i++) {
         bool finite = true;
         if (c->in[i] == NO_VALUE) continue;
         const struct program_value *v = &r->program->values[c->in[i]];
@@ -92,10 +92,10 @@ static enum status check_numbers(const struct run *r, const struct call *c, stru
 
 static enum status run_call(const struct run *r, const struct call *c, struct error *err)
 {
-    struct operand in[MOST_INPUTS], out[MOST_OUTPUTS];
-    for (unsigned i = 0; i < MOST_INPUTS; i++)
+    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
         in[i] = operand_of(r, c->in[i]);
-    for (unsigned i = 0; i < MOST_OUTPUTS; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         out[i] = operand_of(r, c->out[i]);
     if (c->op >= NUM_OPS) return collectives_run(r->collectives, r->program, c, in, out, err);
     if (!r->kernels[c->op].run)

@@ -64,9 +64,9 @@ static enum status take_samples(struct pass *p, const struct bench_request *q, s
 /* What is timed several times for its median. */
 typedef enum status timed(void *context, struct error *err);
 
-enum { CEILING_REPEATS = 9, LEAST_SIDE = 256, MOST_SIDE = 8192 };
+enum { CEILING_REPEATS = 9, LEAST_SIDE = 256, MAX_SIDE = 8192 };
 #define LEAST_COPY ((uint64_t)64 << 20) /* more than caches hold */
-#define MOST_COPY ((uint64_t)1 << 30)
+#define MAX_COPY ((uint64_t)1 << 30)
 
 /* As large as it takes to last so long, or the largest. */
 #define LONG_ENOUGH 0.02
@@ -117,7 +117,7 @@ static enum status copy_once(void *context, struct error *err)
 static enum status multiply_once(void *context, struct error *err)
 {
     struct ceiling *c = context;
-    struct operand in[MOST_INPUTS] = {0}, out[MOST_OUTPUTS] = {0};
+    struct operand in[MAX_INPUTS] = {0}, out[MAX_OUTPUTS] = {0};
     union op_params params = {.matmul = {.transpose_b = true, .alpha = 1}};
     for (unsigned i = 0; i < 2; i++)
         in[i] = (struct operand){c->memory + i * c->bytes, OPERAND_ELEM, 2, {c->side, c->side}};
@@ -145,7 +145,7 @@ static uint64_t product_workspace(const struct ceiling *c)
 {
     const union op_params params = {.matmul = {.transpose_b = true, .alpha = 1}};
     const struct operand x = {NULL, OPERAND_ELEM, 2, {c->side, c->side}};
-    const struct operand in[MOST_INPUTS] = {x, x}, out[MOST_OUTPUTS] = {x};
+    const struct operand in[MAX_INPUTS] = {x, x}, out[MAX_OUTPUTS] = {x};
     return c->kernel->workspace ? c->kernel->workspace(&params, in, out) : 0;
 }
 
@@ -179,14 +179,14 @@ static enum status measure_ceilings(const struct model *m, struct bench_result *
     struct ceiling c = {
         .device = m->device, .kernel = &m->kernels[OP_MATMUL], .elem = m->options.elem};
     double seconds = 0;
-    for (c.side = LEAST_SIDE; c.side <= MOST_SIDE && seconds < LONG_ENOUGH; c.side *= 2) {
+    for (c.side = LEAST_SIDE; c.side <= MAX_SIDE && seconds < LONG_ENOUGH; c.side *= 2) {
         enum status st = time_product(&c, &seconds, err);
         if (st == ERR_MEMORY && r->product_rate > 0) break;
         if (st) return st;
         r->product_rate = 2 * (double)c.side * (double)c.side * (double)c.side / seconds;
     }
     seconds = 0;
-    for (c.bytes = LEAST_COPY; c.bytes <= MOST_COPY && seconds < LONG_ENOUGH; c.bytes *= 2) {
+    for (c.bytes = LEAST_COPY; c.bytes <= MAX_COPY && seconds < LONG_ENOUGH; c.bytes *= 2) {
         enum status st = time_copy(&c, &seconds, err);
         if (st == ERR_MEMORY && r->copy_rate > 0) break;
         if (st) return st;

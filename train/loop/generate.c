@@ -27,9 +27,9 @@ static enum status sample(void *context, const struct collected *c, struct error
                                          .top_p = s->top_p,
                                          .top_k = (uint32_t)s->top_k,
                                          .seed = s->seed}};
-    struct operand in[MOST_INPUTS] = {{(void *)c->data, OPERAND_REAL, 2, {c->rows, c->columns}},
-                                      {&counter, OPERAND_INT, 1, {1}}};
-    struct operand out[MOST_OUTPUTS] = {{g->tokens, OPERAND_INT, 1, {c->rows}}};
+    struct operand in[MAX_INPUTS] = {{(void *)c->data, OPERAND_REAL, 2, {c->rows, c->columns}},
+                                     {&counter, OPERAND_INT, 1, {1}}};
+    struct operand out[MAX_OUTPUTS] = {{g->tokens, OPERAND_INT, 1, {c->rows}}};
     const struct op_kernel *kernel = &cpu_ops(c->wide ? ELEM_F64 : ELEM_F32)[OP_SAMPLE];
     void *workspace = NULL;
     if (kernel->workspace) workspace = must_malloc(kernel->workspace(&params, in, out) + 1);

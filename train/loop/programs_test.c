@@ -154,9 +154,9 @@ static void list_call(struct strbuf *out, const struct program *p, const struct 
             list_param(out, params[i].name, (const char *)&c->params + params[i].at,
                        params[i].kind);
     strbuf_printf(out, " <-");
-    list_operands(out, p, c->in, MOST_INPUTS);
+    list_operands(out, p, c->in, MAX_INPUTS);
     strbuf_printf(out, " ->");
-    list_operands(out, p, c->out, MOST_OUTPUTS);
+    list_operands(out, p, c->out, MAX_OUTPUTS);
     strbuf_add_char(out, '\n');
 }
 

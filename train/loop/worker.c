@@ -17,11 +17,11 @@ unsigned worker_threads(const struct worker *w)
     return threads > sharers ? threads / sharers : 1;
 }
 
-enum { MOST_WORK = 4 };
+enum { MAX_WORK = 4 };
 
 /* passes: what `f` points to. */
 static struct fit fit_of(const struct worker *w, const struct work *work, size_t count,
-                         const struct pass *passes[MOST_WORK])
+                         const struct pass *passes[MAX_WORK])
 {
     for (size_t i = 0; i < count; i++)
         passes[i] = work[i].pass;
@@ -31,7 +31,7 @@ static struct fit fit_of(const struct worker *w, const struct work *work, size_t
 static void print_memory(FILE *out, const struct worker *w, const struct work *work, size_t count)
 {
     struct strbuf text = {0};
-    const struct pass *passes[MOST_WORK];
+    const struct pass *passes[MAX_WORK];
     const struct fit f = fit_of(w, work, count, passes);
     if (w->comm.rank) return;
     strbuf_printf(&text, "memory, each rank of %u (this is rank 0):\n", w->comm.size);
@@ -48,7 +48,7 @@ enum status worker_tell_plan(const struct worker *w, const struct work *work, si
                              bool dry_run, plan_visit *visit, void *context, struct error *err)
 {
     struct comm_group world = w->model.groups.of[GROUP_WORLD];
-    const struct pass *passes[MOST_WORK];
+    const struct pass *passes[MAX_WORK];
     const struct fit f = fit_of(w, work, count, passes);
     const struct fit_memory own = fit_memory(&f);
     if (!visit && dry_run) print_memory(stdout, w, work, count);
@@ -74,7 +74,7 @@ void worker_note_positions(const struct worker *w, uint64_t positions)
 enum status worker_fit(struct worker *w, const struct work *work, size_t count, bool dry_run,
                        struct error *err)
 {
-    const struct pass *passes[MOST_WORK];
+    const struct pass *passes[MAX_WORK];
     const struct fit f = fit_of(w, work, count, passes);
     enum status st = fit_check(&f, err);
     if (st == ERR_MEMORY && !dry_run && !w->q->quiet) print_memory(stderr, w, work, count);

@@ -73,7 +73,7 @@ static enum status divides(struct error *err, const char *what, uint64_t n, cons
                 divisor, what, n);
 }
 
-enum { MOST_HEADS = 1 << 20, MOST_HEAD_DIM = 1 << 16 };
+enum { MAX_HEADS = 1 << 20, MAX_HEAD_DIM = 1 << 16 };
 
 /* Refuses features that a config can name but no op computes. */
 static enum status check_features(const struct builder *x)
@@ -106,10 +106,10 @@ static enum status check_sizes(const struct builder *x)
 {
     const struct model_config *c = x->c;
     struct error *err = x->err;
-    if (c->num_attention_heads > MOST_HEADS || c->kv_channels > MOST_HEAD_DIM)
+    if (c->num_attention_heads > MAX_HEADS || c->kv_channels > MAX_HEAD_DIM)
         return fail(err, ERR_UNSUPPORTED,
                     "%" PRIu64 " heads of %" PRIu64 " elements: the engine computes up to %d of %d",
-                    c->num_attention_heads, c->kv_channels, MOST_HEADS, MOST_HEAD_DIM);
+                    c->num_attention_heads, c->kv_channels, MAX_HEADS, MAX_HEAD_DIM);
     if (x->tp > c->num_query_groups)
         TRY(divides(err, "tensor parallel size", x->tp, "num_query_groups", c->num_query_groups));
     else

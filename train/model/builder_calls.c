@@ -27,7 +27,7 @@ value_id builder_emit(struct builder *x, unsigned op, const char *label, const s
     own.layer = x->layer;
     if (!own.out[0]) own.out[0] = &first;
     if (!x->st) x->st = program_emit(x->p, &own, x->err);
-    for (unsigned i = 0; i < MOST_OUTPUTS && x->st; i++)
+    for (unsigned i = 0; i < MAX_OUTPUTS && x->st; i++)
         if (own.out[i]) *own.out[i] = nothing(x);
     return *own.out[0];
 }

@@ -184,7 +184,7 @@ bool fit_search(const struct fit *f, struct fit_layout *out)
     const unsigned dp = (unsigned)m->options.layout.dp;
     const unsigned least = m->groups.sizes.cp * (dp ? dp : 1);
     *out = (struct fit_layout){0};
-    for (unsigned ranks = least; ranks <= FIT_MOST_RANKS; ranks *= 2)
+    for (unsigned ranks = least; ranks <= FIT_MAX_RANKS; ranks *= 2)
         for (unsigned pp = 1; pp <= ranks && !work_stopped(); pp++) {
             if (ranks % pp == 0) try_layouts(f, ranks, pp, out);
             if (out->hosts) return true;
@@ -281,7 +281,7 @@ static enum status share_advice(const struct fit *f, struct comm_group *world,
     else if (world->index == 0 && fit_search(f, &layout))
         add_layout(&text, f->model, &layout);
     else if (world->index == 0)
-        strbuf_printf(&text, "no --tp, --pp and --ep of up to %d ranks fit", FIT_MOST_RANKS);
+        strbuf_printf(&text, "no --tp, --pp and --ep of up to %d ranks fit", FIT_MAX_RANKS);
     memset(advice, 0, ADVICE_BYTES);
     if (text.data) snprintf(advice, ADVICE_BYTES, "%s", text.data);
     enum status st = world->comm->backend->all_gather(world, advice, all, ADVICE_BYTES, err);

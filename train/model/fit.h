@@ -8,7 +8,7 @@
 
 #include "train/model/model.h"
 
-enum { FIT_MOST_RANKS = 64 };
+enum { FIT_MAX_RANKS = 64 };
 
 /* What is to be held at once. */
 struct fit {
@@ -47,7 +47,7 @@ struct fit_layout {
  * whose largest rank gets what it needs; found by building the programs of its ranks. Context
  * parallelism, and data parallelism that was asked for, stay as they are; there are 1, 2, 4, ..
  * times as many ranks as these take; layers are cut evenly. false where none of up to
- * FIT_MOST_RANKS ranks fits. */
+ * FIT_MAX_RANKS ranks fits. */
 bool fit_search(const struct fit *f, struct fit_layout *out);
 
 /* ERR_MEMORY, on all ranks and with one message, where a rank needs more than is free, of its

@@ -2,7 +2,7 @@
 
 #include "tests/testing.h"
 
-enum { MOST_TOKENS = 256 };
+enum { MAX_TOKENS = 256 };
 
 /* A random batch, and how many rank layouts it goes to. */
 struct scene {
@@ -64,7 +64,7 @@ static uint64_t token_at(const struct scene *s, const struct tokens *t, uint64_t
 
 /* Counts the pairs that a table of spans has, with keys of ranks first.. of the ring. */
 static void count_pairs(struct scene *s, unsigned dp, const struct tokens *q, const int32_t *spans,
-                        unsigned first_cp, uint8_t (*pairs)[MOST_TOKENS])
+                        unsigned first_cp, uint8_t (*pairs)[MAX_TOKENS])
 {
     for (const int32_t *p = spans; p[1]; p += 6) {
         for (int32_t i = 0; i < p[1]; i++) {
@@ -83,7 +83,7 @@ static void count_pairs(struct scene *s, unsigned dp, const struct tokens *q, co
     }
 }
 
-static void check_pairs(const struct scene *s, uint8_t (*pairs)[MOST_TOKENS], uint64_t seed)
+static void check_pairs(const struct scene *s, uint8_t (*pairs)[MAX_TOKENS], uint64_t seed)
 {
     uint64_t count = s->batch.num_sequences * s->batch.length;
     for (uint64_t a = 0; a < count; a++)
@@ -98,7 +98,7 @@ static void check_pairs(const struct scene *s, uint8_t (*pairs)[MOST_TOKENS], ui
 static void each_token_sees_what_is_before_it_in_its_document_once(void **state)
 {
     (void)state;
-    static uint8_t gathered[MOST_TOKENS][MOST_TOKENS], ring[MOST_TOKENS][MOST_TOKENS];
+    static uint8_t gathered[MAX_TOKENS][MAX_TOKENS], ring[MAX_TOKENS][MAX_TOKENS];
     for (uint64_t n = 0; n < 60; n++) {
         struct scene s;
         make_scene(&s, test_seed() + n);
@@ -122,7 +122,7 @@ static void each_token_is_somebodys_once(void **state)
     (void)state;
     for (uint64_t n = 0; n < 200; n++) {
         struct scene s;
-        uint8_t seen[MOST_TOKENS] = {0};
+        uint8_t seen[MAX_TOKENS] = {0};
         make_scene(&s, test_seed() + n);
         for (unsigned rank = 0; rank < s.sizes.dp * s.sizes.cp; rank++) {
             struct tokens t = tokens_of(&s, rank / s.sizes.cp, rank % s.sizes.cp);

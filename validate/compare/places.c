@@ -9,7 +9,7 @@
 #include "common/count.h"
 #include "common/strbuf.h"
 
-enum { MOST_DIGITS = 18 };
+enum { MAX_DIGITS = 18 };
 
 /* The part of a dotted name that begins at `from`. */
 struct part {
@@ -31,7 +31,7 @@ static bool is_number(struct part p)
 {
     for (size_t i = 0; i < p.length; i++)
         if (!isdigit((unsigned char)p.text[i])) return false;
-    return p.length > 0 && p.length <= MOST_DIGITS;
+    return p.length > 0 && p.length <= MAX_DIGITS;
 }
 
 static bool mentions_expert(struct part p)

@@ -101,9 +101,9 @@ static enum status compare_weight(void *context, const struct tensor_digest *d, 
 /* Samples logits at an odd step, so that the tokens and positions are mixed. */
 static void choose_points(struct forward *f, const struct array *a, const struct array *b)
 {
-    uint64_t count = a->rows * a->columns, step = (count / MOST_POINTS + 1) | 1;
+    uint64_t count = a->rows * a->columns, step = (count / MAX_POINTS + 1) | 1;
     f->logits_columns = a->columns;
-    for (uint64_t i = 0; i < count && f->num_points < MOST_POINTS; i += step) {
+    for (uint64_t i = 0; i < count && f->num_points < MAX_POINTS; i += step) {
         f->points[f->num_points][0] = (float)array_at(a, i);
         f->points[f->num_points++][1] = (float)array_at(b, i);
     }

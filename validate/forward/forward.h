@@ -43,7 +43,7 @@ struct forward_outputs {
     size_t count, capacity;
 };
 
-enum { MOST_POINTS = 4000 };
+enum { MAX_POINTS = 4000 };
 
 /* Where the results start to differ. */
 struct divergence {
@@ -67,7 +67,7 @@ struct forward {
     struct forward_outputs outputs, ops; /* ops: of divergence.layer */
     struct logits_statistics logits;     /* rows 0: not compared */
     double losses[2];                    /* NaN: not known */
-    float points[MOST_POINTS][2];        /* some logits, A's and B's */
+    float points[MAX_POINTS][2];         /* some logits, A's and B's */
     size_t num_points;
     uint64_t logits_columns;  /* columns of the logits that the points are from */
     const char *broken;       /* why B has no results, such as NaN; else NULL */

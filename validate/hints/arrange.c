@@ -475,7 +475,7 @@ static enum status add_arranged(void *context, const struct pair *p, struct erro
     struct arranging *x = context;
     struct piece piece = *x->piece;
     piece.pair = *p;
-    if (x->out->num_pieces == MOST_ARRANGED_PIECES)
+    if (x->out->num_pieces == MAX_ARRANGED_PIECES)
         return fail(err, ERR_UNSUPPORTED, "too many pieces");
     *ARENA_PUSH(x->a, x->out->pieces, x->out->num_pieces, x->out->pieces_capacity) = piece;
     return OK;

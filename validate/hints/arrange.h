@@ -24,8 +24,8 @@ MUST_CHECK enum status arrangements(struct arena *a, const char *name, unsigned 
                                     arrangement_visit *visit, void *context, struct error *err);
 
 /* The tensor whose elements are t's by the parts, of b's shape. false where it would take more than
- * MOST_ARRANGED_PIECES pieces. */
-enum { MOST_ARRANGED_PIECES = 1 << 16 };
+ * MAX_ARRANGED_PIECES pieces. */
+enum { MAX_ARRANGED_PIECES = 1 << 16 };
 bool tensor_arranged(struct arena *a, const struct tensor *t, const struct pair *parts,
                      size_t num_parts, unsigned num_dims, const uint64_t *shape,
                      struct tensor *out);

@@ -133,7 +133,7 @@ static void an_arranged_tensor_lies_in_the_same_bytes(void **state)
 
 static void a_tensor_of_too_many_pieces_is_refused(void **state)
 {
-    enum { N = MOST_ARRANGED_PIECES + 1 };
+    enum { N = MAX_ARRANGED_PIECES + 1 };
     (void)state;
     const uint64_t shape[] = {N, 1};
     struct piece whole = {.pair = pair_whole(0, 0, N)};

@@ -13,10 +13,10 @@
 #include "validate/hints/hints_internal.h"
 
 enum {
-    MAX_CLAIMS = 4,        /* kept for one tensor */
-    LEAST_ELEMENTS = 8,    /* fewer may fit a value hint by chance */
-    MOST_SLICES = 1 << 16, /* more are not searched for a permutation */
-    SLICE_SAMPLE = 16,     /* elements in the digest of a slice */
+    MAX_CLAIMS = 4,       /* kept for one tensor */
+    LEAST_ELEMENTS = 8,   /* fewer may fit a value hint by chance */
+    MAX_SLICES = 1 << 16, /* more are not searched for a permutation */
+    SLICE_SAMPLE = 16,    /* elements in the digest of a slice */
 };
 
 /* One tensor, while one thread makes claims about it. */
@@ -413,7 +413,7 @@ static enum status try_slices(struct trying *x, struct error *err)
     const struct tensor *a = t->read[0];
     uint64_t n = a->num_dims ? a->shape[0] : 0;
     if (t->outcome != VALUES_DIFFER || !may_be_arranged(t) || has_enough(x) || n < 2 ||
-        n > MOST_SLICES)
+        n > MAX_SLICES)
         return OK;
     struct slice *slices[2] = {must_calloc(n, sizeof **slices), must_calloc(n, sizeof **slices)};
     uint64_t *from = must_calloc(n, sizeof *from);

@@ -9,7 +9,7 @@
 #include "kernels/cpu/axes.h"
 #include "kernels/cpu/cast.h"
 
-enum { BLOCK = 512, MOST_BYTES = 16 };
+enum { BLOCK = 512, MAX_BYTES = 16 };
 
 /* ---- making elements ---- */
 
@@ -163,7 +163,7 @@ static struct elements part_of(struct elements e, uint64_t from)
 bool transform_holds(enum transform t, double factor, struct elements from, struct elements to,
                      uint64_t count)
 {
-    uint64_t out[BLOCK * MOST_BYTES / sizeof(uint64_t)];
+    uint64_t out[BLOCK * MAX_BYTES / sizeof(uint64_t)];
     if (t == CAST && from.dtype == to.dtype)
         return memcmp(from.at, to.at, count * dtype_bytes(to.dtype)) == 0;
     for (uint64_t i = 0; i < count; i += BLOCK) {

@@ -230,17 +230,17 @@ static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
 /* "no hint holds for 2 tensors: A, B": which, where they are few. */
 static void no_hint_text(struct strbuf *out, const struct comparison *c)
 {
-    enum { MOST_NAMED = 3 };
-    const char *names[MOST_NAMED];
+    enum { MAX_NAMED = 3 };
+    const char *names[MAX_NAMED];
     size_t n = 0;
     for (size_t i = 0; i < c->num_tensors; i++) {
         const struct compared *t = &c->tensors[i];
         if (outcome_passes(t->outcome) || t->hint) continue;
-        if (n < MOST_NAMED) names[n] = t->name;
+        if (n < MAX_NAMED) names[n] = t->name;
         n++;
     }
     if (n) strbuf_printf(out, "  no hint holds for %zu tensor%s", n, plural(n));
-    for (size_t i = 0; i < n && n <= MOST_NAMED; i++) {
+    for (size_t i = 0; i < n && n <= MAX_NAMED; i++) {
         strbuf_add_text(out, i ? ", " : ": ");
         add_name(out, names[i]);
     }

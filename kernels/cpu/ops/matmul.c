@@ -207,14 +207,14 @@ typedef void strip_function(real *c, const uint32_t *a, const uint32_t *b, size_
 #define STRIP_ENTRY(n) [n] = multiply_##n,
 #define STRIPS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 STRIPS(STRIP_OF)
-static strip_function *const strips[MOST_PAIR_ROWS + 1] = {STRIPS(STRIP_ENTRY)};
+static strip_function *const strips[MAX_PAIR_ROWS + 1] = {STRIPS(STRIP_ENTRY)};
 
 static void multiply_packed(const struct block *b, struct blocks *to)
 {
     for (size_t j = 0; j < b->n; j += PAIR_COLUMNS)
-        for (size_t i = 0; i < b->m; i += MOST_PAIR_ROWS)
-            strips[min_size(b->m - i, MOST_PAIR_ROWS)](&to->c[i][j], to->a[i], to->b[j / SQUARE],
-                                                       divide_up(b->k, 2));
+        for (size_t i = 0; i < b->m; i += MAX_PAIR_ROWS)
+            strips[min_size(b->m - i, MAX_PAIR_ROWS)](&to->c[i][j], to->a[i], to->b[j / SQUARE],
+                                                      divide_up(b->k, 2));
 }
 #endif
 

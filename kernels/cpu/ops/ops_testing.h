@@ -113,7 +113,7 @@ static inline void test_signature(enum op op, const union op_params *p, const st
                                   const struct operand *out)
 {
     const struct op_row *row = op_row(op);
-    struct operand all_in[MOST_INPUTS] = {0}, all_out[MOST_OUTPUTS] = {0};
+    struct operand all_in[MAX_INPUTS] = {0}, all_out[MAX_OUTPUTS] = {0};
     struct op_sizes sizes = {0};
     struct error err = {0};
     memcpy(all_in, in, row->num_in * sizeof *in);
@@ -154,7 +154,7 @@ static inline void test_op(struct op_test *t, enum op op, const union op_params 
                            const struct operand *in, const struct operand *out)
 {
     struct error err = {0};
-    char *before[MOST_OUTPUTS], *first[MOST_OUTPUTS];
+    char *before[MAX_OUTPUTS], *first[MAX_OUTPUTS];
     const size_t num_outputs = op_row(op)->num_out;
     for (size_t i = 0; i < num_outputs; i++) {
         before[i] = test_alloc(t, test_bytes(t, out + i));

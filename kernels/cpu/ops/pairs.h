@@ -126,14 +126,14 @@ ALWAYS_INLINE __m512bh load_pairs(const uint32_t *from)
     return (__m512bh)_mm512_loadu_si512(from);
 }
 
-enum { MOST_PAIR_ROWS = 14 }; /* of two vectors: 28 of the 32 registers */
+enum { MAX_PAIR_ROWS = 14 }; /* of two vectors: 28 of the 32 registers */
 
 /* c [rows, PAIR_COLUMNS] += a b over so many pairs. Inlined where `rows` is a constant: only then
  * are the sums in registers. */
 ALWAYS_INLINE void multiply_pairs(float *c, size_t ldc, const uint32_t *a, size_t lda,
                                   const uint32_t *b, size_t ldb, size_t rows, size_t pairs)
 {
-    __m512 left[MOST_PAIR_ROWS], right[MOST_PAIR_ROWS];
+    __m512 left[MAX_PAIR_ROWS], right[MAX_PAIR_ROWS];
 #pragma GCC unroll 14
     for (size_t i = 0; i < rows; i++) {
         left[i] = _mm512_loadu_ps(c + i * ldc);

@@ -1,6 +1,6 @@
 #include "kernels/cpu/ops/ops_testing.h"
 
-enum { MOST_EXPERTS = 64 };
+enum { MAX_EXPERTS = 64 };
 
 static union op_params random_params(struct op_test *t, size_t num_experts)
 {
@@ -55,7 +55,7 @@ static void formula(const struct op_test *t, const union op_params *p, const str
                     size_t token, size_t *experts, double *weights)
 {
     const size_t num_experts = in[0].shape[1], topk = p->route.topk;
-    double scores[MOST_EXPERTS], choice[MOST_EXPERTS], sum = 0;
+    double scores[MAX_EXPERTS], choice[MAX_EXPERTS], sum = 0;
     for (size_t e = 0; e < num_experts; e++) {
         scores[e] = test_get(t, in, token * num_experts + e);
         if (p->route.sigmoid) scores[e] = 1 / (1 + exp(-scores[e]));
@@ -79,8 +79,8 @@ static void check_tokens(const struct op_test *t, const union op_params *p,
                          const struct operand *in, const struct operand *out)
 {
     for (size_t i = 0; i < in[0].shape[0]; i++) {
-        size_t experts[MOST_EXPERTS];
-        double weights[MOST_EXPERTS];
+        size_t experts[MAX_EXPERTS];
+        double weights[MAX_EXPERTS];
         formula(t, p, in, i, experts, weights);
         for (size_t j = 0; j < p->route.topk; j++) {
             assert_true(test_get(t, out + 1, i * p->route.topk + j) == (double)experts[j]);

@@ -11,7 +11,7 @@
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 char *emulated_shared;
 
-enum { LANES = 32, STACK_BYTES = 64 << 10, MOST_FIBERS = 1024 };
+enum { LANES = 32, STACK_BYTES = 64 << 10, MAX_FIBERS = 1024 };
 
 struct copy {
     void *to;
@@ -43,8 +43,8 @@ struct fiber {
     std::vector<std::vector<struct copy>> groups; /* not waited for */
 };
 
-static std::vector<struct fiber> fibers(MOST_FIBERS);
-static std::vector<struct warp> warps(MOST_FIBERS / LANES);
+static std::vector<struct fiber> fibers(MAX_FIBERS);
+static std::vector<struct warp> warps(MAX_FIBERS / LANES);
 static struct barrier block_barrier;
 static jmp_buf scheduler;
 static unsigned current;
@@ -210,7 +210,7 @@ static void run_block(unsigned threads)
 void emulated_launch(dim3 grid, unsigned threads, size_t shared_bytes,
                      const std::function<void()> &kernel)
 {
-    emulated_require(threads > 0 && threads <= MOST_FIBERS && threads % LANES == 0,
+    emulated_require(threads > 0 && threads <= MAX_FIBERS && threads % LANES == 0,
                      "a block is not whole warps");
     emulated_require(grid.y <= 65535 && grid.z <= 65535, "a grid is too large");
     char *shared = static_cast<char *>(aligned_alloc(128, shared_bytes / 128 * 128 + 128));

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <vector>
 
-enum { MOST_RANKS = 8, BOX_BYTES = 64 << 10, PATIENCE = 120 };
+enum { MAX_RANKS = 8, BOX_BYTES = 64 << 10, PATIENCE = 120 };
 
 struct box {
     std::atomic<uint32_t> bytes; /* 0: empty */
@@ -21,7 +21,7 @@ struct box {
 
 struct shared {
     std::atomic<int> here;
-    struct box boxes[MOST_RANKS][MOST_RANKS]; /* from, to */
+    struct box boxes[MAX_RANKS][MAX_RANKS]; /* from, to */
 };
 
 struct emulated_comm {
@@ -68,7 +68,7 @@ static bool wait_for_all(struct emulated_comm *c)
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
 {
-    if (size > MOST_RANKS) return ncclInvalidArgument;
+    if (size > MAX_RANKS) return ncclInvalidArgument;
     const int fd = shm_open(id.internal, O_CREAT | O_RDWR, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(struct shared))) return ncclSystemError;
     void *memory = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -113,7 +113,7 @@ static bool same_way(const struct message &a, const struct message &b)
 /* As much as the box takes or has; whether that was anything. */
 static bool move_some(struct message *m)
 {
-    struct box(*boxes)[MOST_RANKS] = m->comm->shared->boxes;
+    struct box(*boxes)[MAX_RANKS] = m->comm->shared->boxes;
     struct box *b = m->is_send ? &boxes[m->comm->rank][m->peer] : &boxes[m->peer][m->comm->rank];
     const size_t there = b->bytes, n = m->is_send ? std::min<size_t>(m->bytes, BOX_BYTES) : there;
     if ((there > 0) == m->is_send) return false;
