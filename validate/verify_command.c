@@ -15,6 +15,7 @@
 #include "common/result.h"
 #include "common/version.h"
 #include "convert/cli/options.h"
+#include "train/cli/engine_flags.h"
 #include "validate/hints/hints.h"
 #include "validate/report/report_html.h"
 #include "validate/validate_commands.h"
@@ -23,7 +24,8 @@ enum { USUAL_BATCH = 2 };
 #define NOT_GIVEN UINT64_MAX
 
 struct verify_flags {
-    struct forward_options forward; /* its flags have those of the source and of the output, too */
+    struct compute_flags compute;   /* source and output are those of the comparison, too */
+    struct forward_options forward; /* tokens; its model follows from `compute` */
     struct run_flags run;
     bool runs;         /* --forward */
     uint64_t max_ulp;  /* UINT64_MAX: not given */
@@ -54,18 +56,18 @@ static const struct arg forward_args[] = {
 static const struct arg_group verify_groups[] = {
     {"Comparison", verify_args, COUNT(verify_args), 0},
     {"Forward consistency", forward_args, COUNT(forward_args), 0},
-    {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(forward.flags.engine.layout)},
-    {"Engine of --forward", engine_args, NUM_PARALLEL_ARGS, AT(forward.flags.engine)},
-    {"Sources", source_args, NUM_SOURCE_ARGS, AT(forward.flags.source)},
+    {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(compute.engine.layout)},
+    {"Engine of --forward", engine_args, NUM_PARALLEL_ARGS, AT(compute.engine)},
+    {"Sources", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
     {"Work", run_args, NUM_READ_ARGS, AT(run)},
-    {"Output", output_args, NUM_OUTPUT_ARGS, AT(forward.flags.output)},
+    {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},
 };
 // clang-format on
 
 static void set_defaults(void *options)
 {
     struct verify_flags *f = options;
-    compute_defaults(&f->forward.flags);
+    compute_defaults(&f->compute);
     f->forward.num_sequences = NOT_GIVEN;
     f->run.max_memory = 256 << 20;
     f->max_ulp = UINT64_MAX;
@@ -90,7 +92,7 @@ static enum status tolerance_of(const struct verify_flags *f, struct tolerance *
 static enum status compare_options_of(const struct verify_flags *f, struct compare_options *out,
                                       struct error *err)
 {
-    struct executor_options executor = executor_options_of(&f->run, &f->forward.flags.output);
+    struct executor_options executor = executor_options_of(&f->run, &f->compute.output);
     *out = (struct compare_options){.only = &f->only,
                                     .ignore = &f->ignore,
                                     .ignore_config = &f->ignore_config,
@@ -118,7 +120,7 @@ static void print_note(const char *who, const char *text)
 
 static void print_all_notes(const struct comparison *c, const struct verify_flags *f)
 {
-    if (f->forward.flags.output.quiet) return;
+    if (f->compute.output.quiet) return;
     for (unsigned side = 0; side < 2; side++) {
         const struct checkpoint *k = &c->sides[side].checkpoint;
         for (size_t i = 0; i < k->notes.count; i++)
@@ -242,7 +244,7 @@ static enum status find_hints(struct comparison *c, struct error *err)
 static enum status tell(const struct verify_flags *f, const struct verdict *v, struct error *err)
 {
     if (v->c) print_all_notes(v->c, f);
-    print_verdict(v, &f->forward.flags.output);
+    print_verdict(v, &f->compute.output);
     if (f->report) TRY(write_report(f->report, v, err));
     if (verdict_passes(v)) return OK;
     err->text[0] = '\0'; /* the verdict was printed */
@@ -259,8 +261,10 @@ struct subjects {
 static enum status run_forward(const struct verify_flags *f, const struct subjects *s,
                                struct verdict *v, struct forward *forward, struct error *err)
 {
+    struct compute_flags compute = f->compute;
     struct forward_options o = f->forward;
-    o.flags.engine.threads = f->run.threads;
+    compute.engine.threads = f->run.threads;
+    TRY(engine_model_of(s->paths[0], &compute, &o.model, err));
     if (o.num_sequences == NOT_GIVEN) o.num_sequences = USUAL_BATCH;
     v->forward = forward;
     return forward_run(forward, s->paths, &o, s->results, v->c, err);
@@ -271,7 +275,7 @@ static enum status digest_for_forward(const struct verify_flags *f, const struct
                                       struct compare_options *o, struct error *err)
 {
     struct engine_model model;
-    TRY(engine_model_of(s->paths[0], &f->forward.flags, &model, err));
+    TRY(engine_model_of(s->paths[0], &f->compute, &model, err));
     o->digests = true;
     o->digests_of = elem_dtype(model.options.elem);
     return OK;
@@ -320,10 +324,10 @@ static enum status compare_checkpoints(const struct verify_flags *f, const char 
     struct sides_options open = {.no_optim = f->no_optim};
     struct model_maps maps;
     struct side sides[2];
-    open.source = source_options_of(&f->forward.flags.source);
+    open.source = source_options_of(&f->compute.source);
     open.source.widest = true;
     sides_init(sides);
-    enum status st = model_maps_load(&maps, f->forward.flags.source.model_map, err);
+    enum status st = model_maps_load(&maps, f->compute.source.model_map, err);
     if (!st) st = sides_open(sides, paths, &open, &maps, err);
     if (!st) st = compare_and_tell(f, &(struct subjects){paths, sides, NULL}, start, err);
     sides_release(sides);
@@ -335,7 +339,7 @@ static enum status check_flags(const struct verify_flags *f, struct error *err)
 {
     const struct forward_options *o = &f->forward;
     bool made_up = o->length || o->num_sequences != NOT_GIVEN;
-    bool given = o->input_ids || made_up || layout_is_given(&o->flags.engine.layout);
+    bool given = o->input_ids || made_up || layout_is_given(&f->compute.engine.layout);
     if (given && !f->runs)
         return fail(err, ERR_USAGE, "options of tokens and layouts need --forward");
     if (o->input_ids && made_up)

@@ -230,10 +230,10 @@ static enum status only_batch(void *context, uint64_t number, struct batch *b, b
 
 /* The source options of one side. A Hugging Face folder has its own config.json and no iterations;
  * the vocabulary size is the one that sides_open() has found. */
-static struct source_options source_for(const char *path, const struct source_flags *flags,
+static struct source_options source_for(const char *path, const struct engine_model *model,
                                         const struct side *opened)
 {
-    struct source_options out = source_options_of(flags);
+    struct source_options out = model->source;
     const struct format *format = format_of_path(path, NULL);
     if (format && format->has & FORMAT_CONFIG_JSON) {
         out.hf_config = NULL;
@@ -275,15 +275,17 @@ static enum status run_side(const struct running *r, enum forward_run run,
 {
     unsigned side = run == RUN_OF_B;
     const char *path = t->f->paths[side];
-    struct forward_request q = {.pass = r->pass,
+    const struct engine_model *model = &r->options->model;
+    struct forward_request q = {.model = *model,
+                                .pass = r->pass,
                                 .shape = t->f->batch,
                                 .next = only_batch,
                                 .visit = visitors->visit,
                                 .visit_weights = visitors->visit_weights,
                                 .keeps_results = visitors->visit == keep,
                                 .context = t};
-    TRY(engine_model_of(path, &r->options->flags, &q.model, err));
-    q.model.source = source_for(path, &r->options->flags.source, r->sides ? &r->sides[side] : NULL);
+    q.model.path = path;
+    q.model.source = source_for(path, model, r->sides ? &r->sides[side] : NULL);
     q.model.options.elem = elem_of_run(t->f, run);
     q.model.loading = forward_loading_text(t->f, run, t->is_part);
     q.model.is_known = true;
@@ -384,22 +386,22 @@ static enum dtype coarsest_of_sides(const struct side *sides)
 }
 
 /* Opens A to check it, if it was not opened to compare weights. */
-static enum status open_a(struct forward *f, const struct source_flags *flags, bool *experts,
+static enum status open_a(struct forward *f, const struct engine_model *model, bool *experts,
                           struct error *err)
 {
     struct opened o;
-    const struct source_options source = source_for(f->paths[0], flags, NULL);
-    enum status st = opened_open(&o, f->paths[0], &source, flags->model_map, false, true, err);
+    const struct source_options source = source_for(f->paths[0], model, NULL);
+    enum status st = opened_open(&o, f->paths[0], &source, model->model_map, false, true, err);
     *experts = !st && o.checkpoint.config.num_experts > 0;
     opened_close(&o);
     return st ? fail_in(err, "A") : OK;
 }
 
-static enum status choose_yardstick(struct forward *f, const struct source_flags *flags,
+static enum status choose_yardstick(struct forward *f, const struct engine_model *model,
                                     const struct side *sides, struct error *err)
 {
     bool experts = sides && sides[0].checkpoint.config.num_experts > 0;
-    if (!sides) TRY(open_a(f, flags, &experts, err));
+    if (!sides) TRY(open_a(f, model, &experts, err));
     struct sides_rounding s = {.computed = f->elem, .by_another = !sides, .experts = experts};
     if (sides)
         s.stored = coarsest_of_sides(sides);
@@ -415,15 +417,13 @@ static enum status set_up(struct forward *f, const char *const paths[2],
 {
     *f = (struct forward){.paths = {paths[0], paths[1]},
                           .results = results,
+                          .elem = o->model.options.elem,
                           .losses = {NAN, NAN},
                           .divergence = {.layer = -1}};
-    struct engine_model model;
     arena_init(&f->arena);
     loaded_init(&f->loaded);
-    TRY(engine_model_of(paths[0], &o->flags, &model, err));
-    f->elem = model.options.elem;
     if (!results) TRY(check_sides(f, sides, err));
-    TRY(choose_yardstick(f, &o->flags.source, sides, err));
+    TRY(choose_yardstick(f, &o->model, sides, err));
     return forward_tokens(f, o, sides, err);
 }
 

@@ -15,14 +15,14 @@
 
 #include <cjson/cJSON.h>
 
-#include "train/cli/engine_flags.h"
+#include "train/loop/engine.h"
 #include "validate/forward/difference.h"
 #include "validate/forward/loaded.h"
 #include "validate/forward/results.h"
 
 struct forward_options {
-    struct compute_flags flags;
-    const char *input_ids; /* a file; NULL: none */
+    struct engine_model model; /* of both: its path and its vocabulary are set for each side */
+    const char *input_ids;     /* a file; NULL: none */
     uint64_t num_sequences,
         length; /* of tokens made up; length 0: 64, or as many as there can be */
 };
