@@ -199,8 +199,8 @@ static void show_progress(struct comparing *x, size_t item, uint64_t count)
 }
 
 /* Adds the wanted tensors to the scan; returns their bytes on both sides. */
-static uint64_t take_up(struct comparing *x, struct comparison *c,
-                        bool (*wanted)(const struct compared *t))
+static uint64_t comparing_init(struct comparing *x, struct comparison *c,
+                               bool (*wanted)(const struct compared *t))
 {
     uint64_t bytes = 0;
     *x = (struct comparing){.c = c};
@@ -227,7 +227,7 @@ static uint64_t take_up(struct comparing *x, struct comparison *c,
     return bytes;
 }
 
-static void put_down(struct comparing *x)
+static void comparing_release(struct comparing *x)
 {
     for (struct partial *p = x->partials, *next; p; p = next) {
         next = p->next;
@@ -303,7 +303,7 @@ static enum status compare_bytes(void *context, const struct scan_panel *p, stru
 static enum status find_differing(struct comparison *c, struct error *err)
 {
     struct comparing x;
-    uint64_t bytes = take_up(&x, c, can_be_identical);
+    uint64_t bytes = comparing_init(&x, c, can_be_identical);
     x.scan.begin = skip_known;
     x.scan.visit = compare_bytes;
     enum status st = scan_all(&x, "comparing", bytes, err);
@@ -312,7 +312,7 @@ static enum status find_differing(struct comparison *c, struct error *err)
             x.of[i]->outcome = VALUES_DIFFER;
         else
             x.of[i]->digested = !st && is_digested(c, x.of[i]);
-    put_down(&x);
+    comparing_release(&x);
     return st;
 }
 
@@ -401,7 +401,7 @@ static void join_partials(struct comparing *x)
 
 /* Of tensors that are fused from several: which of these differ. Elements of two dtypes cannot be
  * told apart by their bytes. */
-static void take_up_parts(struct comparing *x)
+static void comparing_init_parts(struct comparing *x)
 {
     x->parts = must_calloc(2 * x->scan.num_items + 1, sizeof *x->parts);
     for (size_t i = 0; i < x->scan.num_items; i++)
@@ -442,10 +442,10 @@ static void judge(const struct comparison *c, struct compared *t)
 static enum status count_differing(struct comparison *c, struct error *err)
 {
     struct comparing x;
-    uint64_t bytes = take_up(&x, c, can_be_counted);
+    uint64_t bytes = comparing_init(&x, c, can_be_counted);
     x.scan.begin = begin_partial;
     x.scan.visit = count_panel;
-    take_up_parts(&x);
+    comparing_init_parts(&x);
     x.scan.end = end_partial;
     x.scan.kept_bytes = (bytes / (32 << 20) + x.scan.num_items) * sizeof(struct partial);
     enum status st = scan_all(&x, "measuring differences", bytes, err);
@@ -454,7 +454,7 @@ static enum status count_differing(struct comparison *c, struct error *err)
         judge(c, x.of[i]);
         conclude_parts(&x, i);
     }
-    put_down(&x);
+    comparing_release(&x);
     return st;
 }
 

@@ -65,7 +65,7 @@ static struct claim *keep_claim(const struct trying *x, const struct claim *c)
 
 /* Tests a claim on the sampled elements and keeps it if it holds. The range of factors found here
  * is dropped: the proof finds it from all elements. */
-static enum status offer(struct trying *x, const struct claim *claim, struct error *err)
+static enum status try_claim(struct trying *x, const struct claim *claim, struct error *err)
 {
     struct attempt *at = x->attempt;
     struct claim tried = *claim;
@@ -148,7 +148,7 @@ static enum status try_values(struct trying *x, struct error *err)
         struct claim claim = claim_of(t->read[0], t->read[1], h->transform, h->from);
         claim.id = h->id;
         claim.text = h->text;
-        TRY(offer(x, &claim, err));
+        TRY(try_claim(x, &claim, err));
     }
     return OK;
 }
@@ -164,7 +164,7 @@ static enum status try_casts(struct trying *x, struct error *err)
         struct claim claim = claim_of(t->read[0], t->read[1], CAST, 0);
         claim.id = "rounding";
         claim.text = "B is A in other dtypes: the same values";
-        return offer(x, &claim, err);
+        return try_claim(x, &claim, err);
     }
     for (unsigned i = 0; i < 2; i++) {
         unsigned from = widens ? i ? wide : 1 - wide : i;
@@ -174,7 +174,7 @@ static enum status try_casts(struct trying *x, struct error *err)
         claim.text = arena_printf(
             x->arena, widens && !i ? "%c is %c in %s: the same values" : "%c is %c rounded to %s",
             side_letter(1 - from), side_letter(from), to);
-        TRY(offer(x, &claim, err));
+        TRY(try_claim(x, &claim, err));
     }
     return OK;
 }
@@ -202,7 +202,7 @@ static enum status offer_arrangement(void *context, const struct arrangement *ho
     struct claim claim = claim_of(arranged, t->read[1], CAST, wider_side(t));
     claim.id = how->id;
     claim.text = how->text;
-    TRY(offer(x, &claim, err));
+    TRY(try_claim(x, &claim, err));
     return has_enough(x) ? DIFFERENT : OK; /* DIFFERENT ends the visit */
 }
 
@@ -293,7 +293,7 @@ static enum status try_extents(struct trying *x, struct error *err)
     claim.id = "padded";
     claim.text = extents_text(x, longer, d, "not all zero");
     claim.text_also = extents_text(x, longer, d, "all zero");
-    return offer(x, &claim, err);
+    return try_claim(x, &claim, err);
 }
 
 /* ---- slices ---- */
@@ -404,7 +404,7 @@ static enum status offer_slices(struct trying *x, const uint64_t *from, struct e
     struct claim claim = claim_of(arranged, x->attempt->of->read[1], CAST, 0);
     claim.id = "permuted";
     claim.text = order_text(x->arena, a->num_dims > 2 ? "slices (experts)" : "rows", from, n);
-    return offer(x, &claim, err);
+    return try_claim(x, &claim, err);
 }
 
 static enum status try_slices(struct trying *x, struct error *err)
