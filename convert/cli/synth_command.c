@@ -210,44 +210,64 @@ static void answer(const struct synth_flags *f, const struct target *t, const ch
     result_set(o);
 }
 
+/* Fills the staging folder and publishes it. */
+static enum status write_files(struct target *t, struct publishing *p,
+                               const struct executor_options *o, struct error *err)
+{
+    struct executor_result result;
+    TRY(executor_run(&t->plan, p->folder, o, &result, err));
+    TRY(t->format->target->write_small_files(t, p->folder, err));
+    return publish_commit(p, NULL, 0, err);
+}
+
+static void print_created(const struct target *t, const char *destination,
+                          const struct publishing *p, double seconds)
+{
+    fprintf(stderr, "created %s: %s, %zu tensors in %zu file%s, %s in %.2f s\n", destination,
+            t->source->family, t->facts.num_target_tensors, t->facts.num_weight_files,
+            t->facts.num_weight_files == 1 ? "" : "s", bytes_text(t->plan.target_bytes), seconds);
+    if (p->replaces.folder)
+        fprintf(stderr, "replaced %zu file%s, %s of %s\n", p->replaces.num_files,
+                p->replaces.num_files == 1 ? "" : "s", bytes_text(p->replaces.bytes),
+                p->replaces.folder);
+}
+
+static enum status write_target(const struct synth_flags *f, struct target *t,
+                                const char *destination, struct error *err)
+{
+    struct executor_options executor = executor_options_of(&f->run, &f->output);
+    struct publishing p;
+    struct publish_options how = {.may_replace = contents_may_replace,
+                                  .context = t,
+                                  .work = "synth",
+                                  .overwrite = f->run.overwrite};
+    double start = seconds_now();
+    uint64_t peak;
+    format_tell_publishing(t->format, &how);
+    TRY(publish_check(&p, &t->plan.arena, destination, NULL, "", &how, err));
+    TRY(check_space(t, destination, f->sparse, err));
+    TRY(executor_memory(&t->plan, &executor, &peak, err));
+    TRY(publish_begin(&p, executor.fsync, err));
+    enum status st = write_files(t, &p, &executor, err);
+    if (st) {
+        publish_abandon(&p);
+        return st;
+    }
+    if (!f->output.quiet) print_created(t, destination, &p, seconds_now() - start);
+    answer(f, t, destination, &p);
+    return OK;
+}
+
 static enum status write_model(const struct synth_flags *f, struct checkpoint *c,
                                const struct model_maps *maps, const char *destination,
                                struct error *err)
 {
     struct target t;
-    struct publishing p;
-    struct executor_result result;
-    struct executor_options executor = executor_options_of(&f->run, &f->output);
-    struct target_options to = {
-        .format = &format_hf, .max_shard_bytes = f->max_shard_size, .durable = executor.fsync};
-    double start = seconds_now();
-    uint64_t peak;
-    struct publish_options how = {.may_replace = contents_may_replace,
-                                  .context = &t,
-                                  .work = "synth",
-                                  .overwrite = f->run.overwrite};
-    format_tell_publishing(&format_hf, &how);
+    struct target_options to = {.format = &format_hf,
+                                .max_shard_bytes = f->max_shard_size,
+                                .durable = executor_options_of(&f->run, &f->output).fsync};
     enum status st = target_plan(&t, &to, c, maps, err);
-    if (!st) st = publish_check(&p, &c->arena, destination, NULL, "", &how, err);
-    if (!st) st = check_space(&t, destination, f->sparse, err);
-    if (!st) st = executor_memory(&t.plan, &executor, &peak, err);
-    if (!st) st = publish_begin(&p, executor.fsync, err);
-    if (!st) {
-        st = executor_run(&t.plan, p.folder, &executor, &result, err);
-        if (!st) st = t.format->target->write_small_files(&t, p.folder, err);
-        if (!st) st = publish_commit(&p, NULL, 0, err);
-        if (st) publish_abandon(&p);
-    }
-    if (!st && !f->output.quiet)
-        fprintf(stderr, "created %s: %s, %zu tensors in %zu file%s, %s in %.2f s\n", destination,
-                c->family, t.facts.num_target_tensors, t.facts.num_weight_files,
-                t.facts.num_weight_files == 1 ? "" : "s", bytes_text(t.plan.target_bytes),
-                seconds_now() - start);
-    if (!st && !f->output.quiet && p.replaces.folder)
-        fprintf(stderr, "replaced %zu file%s, %s of %s\n", p.replaces.num_files,
-                p.replaces.num_files == 1 ? "" : "s", bytes_text(p.replaces.bytes),
-                p.replaces.folder);
-    if (!st) answer(f, &t, destination, &p);
+    if (!st) st = write_target(f, &t, destination, err);
     target_release(&t);
     return st;
 }

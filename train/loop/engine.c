@@ -173,24 +173,29 @@ static enum status run_batches(struct pass *p, const struct forward_request *q, 
     }
 }
 
+/* Makes the program, loads what it needs and runs all batches, unless the run is dry. */
+static enum status run_forward(struct worker *w, const struct work *work,
+                               const struct forward_request *q, struct error *err)
+{
+    struct pass *p = work->pass;
+    TRY(pass_make(p, &w->model, &q->shape, &q->pass, err));
+    worker_note_positions(w, q->shape.length);
+    TRY(worker_tell_plan(w, work, 1, q->dry_run, q->visit_plan, q->context, err));
+    TRY(worker_fit(w, work, 1, q->dry_run, err));
+    if (q->dry_run) return OK;
+    TRY(worker_load(w, err));
+    if (q->visit_weights) TRY(weights_digest(&w->model, q->visit_weights, q->context, err));
+    TRY(pass_allocate(p, err));
+    return run_batches(p, q, err);
+}
+
 static enum status forward_rank(struct worker *w, const void *request, struct error *err)
 {
     const struct forward_request *q = request;
     struct pass p = {0};
     const struct work work = {&p, "a batch"};
     w->keeps_results = q->keeps_results;
-    enum status st = pass_make(&p, &w->model, &q->shape, &q->pass, err);
-    if (!st) worker_note_positions(w, q->shape.length);
-    if (!st) st = worker_tell_plan(w, &work, 1, q->dry_run, q->visit_plan, q->context, err);
-    if (!st) st = worker_fit(w, &work, 1, q->dry_run, err);
-    if (!q->dry_run) {
-        if (!st) st = worker_load(w, err);
-        if (!st && q->visit_weights)
-            st = weights_digest(&w->model, q->visit_weights, q->context, err);
-        if (!st) st = pass_allocate(&p, err);
-        if (!st) st = run_batches(&p, q, err);
-    }
-    st = worker_end(w, &work, 1, st, err);
+    enum status st = worker_end(w, &work, 1, run_forward(w, &work, q, err), err);
     pass_release(&p);
     return st;
 }

@@ -135,36 +135,42 @@ static enum status check_lengths(const struct worker *w, const struct batch *pro
                 c->max_position_embeddings);
 }
 
+/* Makes both programs, loads what they need and generates, unless the run is dry. */
+static enum status run_both(struct generation *g, const struct work work[2], uint64_t room,
+                            struct error *err)
+{
+    const struct generate_request *q = g->q;
+    struct batch one = {.num_sequences = q->prompts.num_sequences, .length = 1};
+    struct pass_options prompt = {
+        .logits = true, .trace_layer = -1, .last_only = true, .cache_rows = room};
+    struct pass_options decode = prompt;
+    decode.graphs = true;
+    TRY(pass_make(&g->prefill, &g->w->model, &q->prompts, &prompt, err));
+    TRY(pass_make(&g->decode, &g->w->model, &one, &decode, err));
+    worker_note_positions(g->w, room);
+    TRY(worker_tell_plan(g->w, work, 2, q->dry_run, q->visit_plan, q->context, err));
+    TRY(worker_fit(g->w, work, 2, q->dry_run, err));
+    if (q->dry_run) return OK;
+    TRY(worker_load(g->w, err));
+    TRY(pass_allocate(&g->prefill, err));
+    TRY(pass_allocate(&g->decode, err));
+    return q->max_new_tokens ? generate_all(g, err) : OK;
+}
+
 enum status generate_rank(struct worker *w, const void *request, struct error *err)
 {
     const struct generate_request *q = request;
     struct generation g = {.w = w, .q = q};
     if (q->max_new_tokens > INT32_MAX || q->prompts.length > INT32_MAX)
         return fail(err, ERR_USAGE, "%" PRIu64 " new tokens are too many", q->max_new_tokens);
-    struct batch one = {.num_sequences = q->prompts.num_sequences, .length = 1};
     uint64_t room = q->prompts.length + (q->max_new_tokens ? q->max_new_tokens - 1 : 0);
-    struct pass_options prompt = {
-        .logits = true, .trace_layer = -1, .last_only = true, .cache_rows = room};
-    struct pass_options decode = prompt;
-    decode.graphs = true;
     const struct work work[] = {{&g.prefill, "the prompt"}, {&g.decode, "a step"}};
     TRY(check_lengths(w, &q->prompts, room, err));
     TRY(check_room(&w->opened.checkpoint.config, q, room, err));
-    g.tokens = must_calloc(one.num_sequences, sizeof *g.tokens);
-    g.past = must_calloc(one.num_sequences, sizeof *g.past);
-    g.ended = must_calloc(one.num_sequences, sizeof *g.ended);
-    enum status st = pass_make(&g.prefill, &w->model, &q->prompts, &prompt, err);
-    if (!st) st = pass_make(&g.decode, &w->model, &one, &decode, err);
-    if (!st) worker_note_positions(w, room);
-    if (!st) st = worker_tell_plan(w, work, 2, q->dry_run, q->visit_plan, q->context, err);
-    if (!st) st = worker_fit(w, work, 2, q->dry_run, err);
-    if (!q->dry_run) {
-        if (!st) st = worker_load(w, err);
-        if (!st) st = pass_allocate(&g.prefill, err);
-        if (!st) st = pass_allocate(&g.decode, err);
-        if (!st && q->max_new_tokens) st = generate_all(&g, err);
-    }
-    st = worker_end(w, work, 2, st, err);
+    g.tokens = must_calloc(q->prompts.num_sequences, sizeof *g.tokens);
+    g.past = must_calloc(q->prompts.num_sequences, sizeof *g.past);
+    g.ended = must_calloc(q->prompts.num_sequences, sizeof *g.ended);
+    enum status st = worker_end(w, work, 2, run_both(&g, work, room, err), err);
     if (g.prefill.model) pass_release(&g.prefill);
     if (g.decode.model) pass_release(&g.decode);
     free(g.tokens);
