@@ -1,16 +1,11 @@
-/* device.cu - a GPU as a device: opening it, memory, copies, and its table of kernels. */
+/* device.cu - a GPU as a device: opening it, memory, copies, and its table of kernels. It calls the
+ * other files of the folder, and none of them calls it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/device.h"
-
-cudaStream_t cuda_stream;
-int cuda_multiprocessors;
-size_t cuda_shared_bytes;
-struct sm90_kernels sm90_kernels; /* zeros before any constructor runs */
-int *cuda_bad_sequence;
 
 enum { STAGES = 2 };
 #define STAGE_BYTES ((uint64_t)16 << 20)
@@ -20,15 +15,6 @@ enum { STAGES = 2 };
 static void *stages[STAGES];
 static cudaEvent_t stage_read[STAGES];
 static char description[320];
-static int capability; /* 90 is 9.0 */
-
-enum status cuda_status(const char *what, cudaError_t code, struct error *err)
-{
-    if (code == cudaSuccess) return OK;
-    (void)cudaGetLastError(); /* told here: not again by the next call */
-    return fail(err, ERR_DEVICE, "%s: %s (%s)", what, cudaGetErrorString(code),
-                cudaGetErrorName(code));
-}
 
 #define CUDA_TRY(call, what) TRY(cuda_status(what, call, err))
 
@@ -67,22 +53,11 @@ static enum status device_open(unsigned number, struct error *err)
     CUDA_TRY(cudaSetDevice(device), "choosing a GPU");
     CUDA_TRY(cudaStreamCreateWithFlags(&cuda_stream, cudaStreamNonBlocking), "a stream");
     cuda_multiprocessors = properties.multiProcessorCount;
-    capability = 10 * properties.major + properties.minor;
+    cuda_capability = 10 * properties.major + properties.minor;
     cuda_shared_bytes = properties.sharedMemPerBlockOptin;
     (void)snprintf(description, sizeof description, "%s, %.0f GB", properties.name,
                    (double)properties.totalGlobalMem / 1e9);
     return make_stages(err);
-}
-
-bool sm90_has_word(const char *word)
-{
-    const char *words = getenv("FERRY_CUDA_SM90");
-    return words && strstr(words, word);
-}
-
-bool sm90_is_on(void)
-{
-    return capability == 90 && !sm90_has_word("0");
 }
 
 /* Nothing can be done about what fails here. */
