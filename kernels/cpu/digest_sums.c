@@ -485,13 +485,12 @@ static bool have_plain(void)
 }
 
 static const struct {
-    const char *name;
     bool (*works)(void);
     add_fold_fn *add_fold;
 } kinds[NUM_DIGEST_KINDS] = {
-    [DIGEST_PLAIN] = {"plain", have_plain, NULL},
-    [DIGEST_AVX2] = {"avx2", have_avx2, add_fold_avx2},
-    [DIGEST_AVX512] = {"avx512", have_avx512, add_fold_avx512},
+    [DIGEST_PLAIN] = {have_plain, NULL},
+    [DIGEST_AVX2] = {have_avx2, add_fold_avx2},
+    [DIGEST_AVX512] = {have_avx512, add_fold_avx512},
 };
 
 /* The sums of up to BLOCK_ROWS rows, the last of which may lack elements: those are 0. */
@@ -536,11 +535,6 @@ static void add_vectors(enum digest_kind kind, struct digest *digest, const unsi
 }
 
 /* ---- the interface ---- */
-
-const char *digest_kind_name(enum digest_kind kind)
-{
-    return kinds[kind].name;
-}
 
 int digest_kind_works(enum digest_kind kind)
 {

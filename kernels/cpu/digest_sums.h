@@ -42,7 +42,6 @@ void digest_join(struct digest *d, const struct digest *other);
 
 /* The implementations, for tests and benchmarks: digest_add() takes the best that the CPU has. */
 enum digest_kind { DIGEST_PLAIN, DIGEST_AVX2, DIGEST_AVX512, NUM_DIGEST_KINDS };
-const char *digest_kind_name(enum digest_kind kind);
 int digest_kind_works(enum digest_kind kind); /* on this CPU */
 void digest_add_by(enum digest_kind kind, struct digest *d, const void *elements,
                    unsigned element_bits, uint64_t count, uint64_t first);

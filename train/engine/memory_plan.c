@@ -184,33 +184,6 @@ void memory_plan_make(struct program *p, const struct op_kernel *kernels)
     arena_release(&scratch);
 }
 
-static bool is_taken_over(const struct program *p, const struct program_value *a,
-                          const struct program_value *b)
-{
-    if (a->last != b->first) return false;
-    value_id from = taken_over(p, b->first);
-    return from != NO_VALUE && &p->values[from] == a && a->offset == b->offset;
-}
-
-enum status memory_plan_check(const struct program *p, struct error *err)
-{
-    for (size_t i = 0; i < p->num_values; i++) {
-        const struct program_value *a = &p->values[i];
-        if (a->class != VALUE_SCRATCH) continue;
-        if (a->offset + a->bytes > p->bytes[VALUE_SCRATCH])
-            return fail(err, ERR_OURS, "%s lies outside of its region", a->name);
-        for (size_t k = 0; k < p->num_values; k++) {
-            const struct program_value *b = &p->values[k];
-            if (k == i || b->class != VALUE_SCRATCH || b->last < a->first || a->last < b->first)
-                continue;
-            if (b->offset >= a->offset + a->bytes || a->offset >= b->offset + b->bytes) continue;
-            if (is_taken_over(p, a, b) || is_taken_over(p, b, a)) continue;
-            return fail(err, ERR_OURS, "%s and %s share memory", a->name, b->name);
-        }
-    }
-    return OK;
-}
-
 /* ---- for people ---- */
 
 /* Bytes at once: a value that takes another's place in this call is counted once. */

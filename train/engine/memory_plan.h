@@ -16,9 +16,6 @@ enum { MEMORY_ALIGNMENT = 256 };
  * (parameters.h), and p->bytes. */
 void memory_plan_make(struct program *p, const struct op_kernel *kernels);
 
-/* Whether no two values that live at once share a byte; what the tests ask. */
-MUST_CHECK enum status memory_plan_check(const struct program *p, struct error *err);
-
 /* The largest scratch values at the moment when most is alive, a line each. */
 void memory_plan_print(const struct program *p, struct strbuf *out);
 

@@ -1,5 +1,6 @@
 #include "train/engine/memory_plan.h"
 
+#include "kernels/op_table.h"
 #include "tests/testing.h"
 
 static struct error err;
@@ -60,6 +61,38 @@ static void run_both(const struct program *p, bool *same)
         free(regions[k]);
 }
 
+/* Whether b lies where a does, and the op that makes b may write over that input. */
+static bool takes_over(const struct program *p, const struct program_value *a,
+                       const struct program_value *b)
+{
+    const struct call *c = &p->calls[b->first];
+    const int input = op_row(c->op)->out[0].in_place;
+    return a->last == b->first && a->offset == b->offset && input >= 0 &&
+           &p->values[c->in[input]] == a;
+}
+
+static void check_pair(const struct program *p, const struct program_value *a,
+                       const struct program_value *b)
+{
+    if (a == b || b->class != VALUE_SCRATCH || b->last < a->first || a->last < b->first) return;
+    if (b->offset >= a->offset + a->bytes || a->offset >= b->offset + b->bytes) return;
+    if (!takes_over(p, a, b) && !takes_over(p, b, a))
+        fail_msg("values %zu and %zu share memory", (size_t)(a - p->values),
+                 (size_t)(b - p->values));
+}
+
+/* Any two scratch values that live at once share no byte, and all lie inside of their region. */
+static void check_plan(const struct program *p)
+{
+    for (size_t i = 0; i < p->num_values; i++) {
+        const struct program_value *a = &p->values[i];
+        if (a->class != VALUE_SCRATCH) continue;
+        assert_true(a->offset + a->bytes <= p->bytes[VALUE_SCRATCH]);
+        for (size_t k = 0; k < p->num_values; k++)
+            check_pair(p, a, &p->values[k]);
+    }
+}
+
 static void values_that_live_at_once_share_no_memory(void **state)
 {
     (void)state;
@@ -70,7 +103,7 @@ static void values_that_live_at_once_share_no_memory(void **state)
         make_random(&p, &r);
         assert_ok(program_check(&p, &err));
         memory_plan_make(&p, cpu_ops(ELEM_F32));
-        assert_ok(memory_plan_check(&p, &err));
+        check_plan(&p);
         run_both(&p, &same);
         if (!same) fail_msg("seed %lu: something is overwritten", (unsigned long)(test_seed() + n));
         program_release(&p);
