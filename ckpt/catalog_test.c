@@ -1,6 +1,6 @@
 #include "ckpt/catalog.h"
 
-#include "ckpt/testing.h"
+#include "ckpt/testing_source.h"
 #include "common/checked.h"
 
 static struct arena arena;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "ckpt/testing.h"
+#include "ckpt/testing_source.h"
 
 static void a_digest_is_dtype_shape_and_two_sums(void **state)
 {

@@ -1,6 +1,6 @@
 #include "ckpt/load.h"
 
-#include "ckpt/testing.h"
+#include "ckpt/testing_source.h"
 #include "ckpt/testing_param.h"
 #include "common/count.h"
 

@@ -1,7 +1,7 @@
 /* origin.h - where the elements of a piece come from: a table, one row for each origin.
  *
  * A row has the function that puts a block of a piece's elements into a buffer, and a few facts. A
- * new origin is a row here, a function in origin.c and a case in testing.h. */
+ * new origin is a row here, a function in origin.c and a case in testing_source.h. */
 #ifndef FERRY_CKPT_ORIGIN_H
 #define FERRY_CKPT_ORIGIN_H
 

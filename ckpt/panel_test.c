@@ -1,7 +1,7 @@
 #include "ckpt/panel.h"
 
 #include "ckpt/block.h"
-#include "ckpt/testing.h"
+#include "ckpt/testing_source.h"
 
 /* ---- panels ---- */
 

@@ -1,5 +1,5 @@
-/* testing_output.h - made-up plans for made-up sources (testing.h), and what their files should
- * hold.
+/* testing_output.h - made-up plans for made-up sources (testing_source.h), and what their files
+ * should hold.
  *
  * Where the elements of a tensor go is kept as boxes, so that what comes out is worked out one by
  * one from these, without views and joins. */
@@ -9,7 +9,7 @@
 #include <zlib.h>
 
 #include "ckpt/executor.h"
-#include "ckpt/testing.h"
+#include "ckpt/testing_source.h"
 #include "common/checked.h"
 
 enum { OUTPUT_FILES = 5, MAX_FILLS = 1024, PATTERN = 0xA5 };

@@ -77,10 +77,10 @@ fuzz: ## builds the fuzz targets, with clang
 	    CFLAGS="$(CFLAGS) $(SANITIZE) -fsanitize=fuzzer-no-link"
 
 fuzz-quick: fuzz ## runs each of them for 20 seconds
-	@sh tests/fuzz/run.sh $(BUILD)/fuzz $(or $(SECONDS), 20)
+	@sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(SECONDS), 20)
 
 fuzz-long: fuzz ## runs each of them for SECONDS=600
-	@sh tests/fuzz/run.sh $(BUILD)/fuzz $(or $(SECONDS), 600)
+	@sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(SECONDS), 600)
 
 $(BUILD)/inject.so: tests/faults/inject.c
 	$(call say,linking $@)$(CC) -std=c11 -D_GNU_SOURCE -I. $(WARN) -O1 -shared -fPIC -o $@ $< -ldl

@@ -1,11 +1,11 @@
-/* testing.h - made-up checkpoints for the tests of this folder.
+/* testing_source.h - made-up checkpoints for the tests of this folder.
  *
  * Tensors of random shapes are cut into random boxes, which lie in random bytes of real files: row
  * by row, with gaps, transposed, repeated (a stride of 0), byte-swapped, in another dtype, or in
  * memory. What
  * each element is, is worked out one by one from what a piece means, without views and joins. */
-#ifndef FERRY_CKPT_TESTING_H
-#define FERRY_CKPT_TESTING_H
+#ifndef FERRY_CKPT_TESTING_SOURCE_H
+#define FERRY_CKPT_TESTING_SOURCE_H
 
 #include <float.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh BUILD SECONDS - runs every fuzz target of a build for so long, from its corpus (and model
+# fuzz.sh BUILD SECONDS - runs every fuzz target of a build for so long, from its corpus (and model
 # maps from those of the program), JOBS at a time. What it finds stays in BUILD/findings.
 #
 # Nothing that is read is worth 64 MiB at once, nor 512 MiB in all: the inputs have a few KiB, so what
