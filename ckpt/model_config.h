@@ -68,7 +68,12 @@ struct model_config {
 };
 
 /* Past these it is no model: what they bound is counted, and allocated, layer by layer. */
-enum { MOST_LAYERS = 100000, MOST_EXPERTS = 100000, MOST_LAYER_EXPERTS = 10000000 };
+enum {
+    MOST_LAYERS = 100000,
+    MOST_EXPERTS = 100000,
+    MOST_LAYER_EXPERTS = 10000000,
+    MAX_HEADS = 1 << 20
+};
 
 enum field_role {
     FIELD_MODEL,      /* what is computed */

@@ -17,7 +17,7 @@
 #include "common/numbers.h"
 #include "common/utf8.h"
 
-enum { MAX_DEPTH = 128, MAX_NAME_SHOWN = 200 };
+enum { MAX_NAME_SHOWN = 200 };
 
 /* No UTF-8, so no string of a text that passed the scanner begins with it. */
 #define NUMBER_MARK '\xFF'
@@ -227,7 +227,7 @@ MUST_CHECK static enum status scan_member(struct scan *s)
 MUST_CHECK static enum status scan_parts(struct scan *s, enum status (*part)(struct scan *),
                                          char close, const char *comma_or_close)
 {
-    if (s->depth == MAX_DEPTH) return refuse(s, "nested more than %d deep", MAX_DEPTH);
+    if (s->depth == JSON_MAX_DEPTH) return refuse(s, "nested more than %d deep", JSON_MAX_DEPTH);
     s->depth++;
     s->at++;
     skip_blanks(s);

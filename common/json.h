@@ -17,6 +17,8 @@
 #include "common/status.h"
 #include "common/strbuf.h"
 
+enum { JSON_MAX_DEPTH = 128 }; /* of objects and lists in one another; of YAML (yaml.h), too */
+
 enum json_flags {
     JSON_STRICT = 0,
     JSON_NAN = 1, /* NaN, Infinity, -Infinity as numbers, as Python's json writes and reads them */
@@ -24,8 +26,8 @@ enum json_flags {
 
 /* The tree of text[0..length); the caller frees it with cJSON_Delete. ERR_CORRUPT "line 3 column 7:
  * ..." (characters, from 1). Refused: what RFC 8259 does not allow, a byte order mark, nesting past
- * 128, lone surrogates, a name twice in one object (after unescaping). NUL in a string (\u0000)
- * stands as C0 80. *tree is NULL after a failure. */
+ * JSON_MAX_DEPTH, lone surrogates, a name twice in one object (after unescaping). NUL in a string
+ * (\u0000) stands as C0 80. *tree is NULL after a failure. */
 MUST_CHECK enum status json_parse(const char *text, size_t length, unsigned flags, cJSON **tree,
                                   struct error *err);
 /* Reads and parses a file of at most max_bytes; err names it. Some editors put a byte order mark

@@ -21,7 +21,7 @@
 #include "common/memory.h"
 #include "common/utf8.h"
 
-enum { MAX_DEPTH = 128, MAX_NODES = 1000000 };
+enum { MAX_NODES = 1000000 };
 
 /* ---- scalars ---- */
 
@@ -183,6 +183,13 @@ MUST_CHECK static enum status refuse(const struct reader *r, const char *what)
     return refuse_at(r, &r->event.start_mark, what);
 }
 
+MUST_CHECK static enum status refuse_depth(const struct reader *r)
+{
+    char what[64];
+    (void)snprintf(what, sizeof what, "nested more than %d deep", JSON_MAX_DEPTH);
+    return refuse(r, what);
+}
+
 MUST_CHECK static enum status next_event(struct reader *r)
 {
     yaml_event_delete(&r->event);
@@ -265,7 +272,7 @@ MUST_CHECK static enum status copy_node(struct reader *r, const cJSON *item, cJS
     unsigned depth;
     r->num_nodes += count_nodes(item, &depth);
     if (r->num_nodes > MAX_NODES) return refuse(r, "more than 1,000,000 nodes");
-    if (r->depth + depth > MAX_DEPTH) return refuse(r, "nested more than 128 deep");
+    if (r->depth + depth > JSON_MAX_DEPTH) return refuse_depth(r);
     *copy = attach(parent, name, cJSON_Duplicate(item, true));
     return OK;
 }
@@ -364,7 +371,7 @@ MUST_CHECK static enum status read_mapping(struct reader *r, cJSON *mapping)
 MUST_CHECK static enum status read_collection(struct reader *r, cJSON *parent, const char *name,
                                               cJSON **node)
 {
-    if (r->depth == MAX_DEPTH) return refuse(r, "nested more than 128 deep");
+    if (r->depth == JSON_MAX_DEPTH) return refuse_depth(r);
     bool is_mapping = r->event.type == YAML_MAPPING_START_EVENT;
     *node = attach(parent, name, is_mapping ? cJSON_CreateObject() : cJSON_CreateArray());
     r->depth++;

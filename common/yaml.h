@@ -18,8 +18,8 @@
 #include "common/strbuf.h"
 
 /* ERR_CORRUPT with line and column; refused: a key twice, a key that is no scalar, a second
- * document, more than max_bytes of text, 1,000,000 nodes or nesting past 128 (aliases count as what
- * they stand for). *tree is NULL after a failure. */
+ * document, more than max_bytes of text, 1,000,000 nodes or nesting past JSON_MAX_DEPTH (aliases
+ * count as what they stand for). *tree is NULL after a failure. */
 MUST_CHECK enum status yaml_read_file(const char *path, uint64_t max_bytes, cJSON **tree,
                                       struct error *err);
 

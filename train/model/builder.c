@@ -73,7 +73,7 @@ static enum status divides(struct error *err, const char *what, uint64_t n, cons
                 divisor, what, n);
 }
 
-enum { MAX_HEADS = 1 << 20, MAX_HEAD_DIM = 1 << 16 };
+enum { MAX_HEAD_DIM = 1 << 16 };
 
 /* Refuses features that a config can name but no op computes. */
 static enum status check_features(const struct builder *x)
