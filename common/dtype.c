@@ -95,93 +95,142 @@ static double small_float(unsigned bits, int exponent, int mantissa, int bias)
     return bits >> (exponent + mantissa) & 1 ? -value : value;
 }
 
+/* ---- an element as a number: from its bits, in the lowest of these ---- */
+
+static double load_unsigned(uint64_t bits)
+{
+    return (double)bits;
+}
+
+static double load_i8(uint64_t bits)
+{
+    return (int8_t)bits;
+}
+
+static double load_i16(uint64_t bits)
+{
+    return (int16_t)bits;
+}
+
+static double load_i32(uint64_t bits)
+{
+    return (int32_t)bits;
+}
+
+static double load_i64(uint64_t bits)
+{
+    return (double)(int64_t)bits;
+}
+
+static double load_f4(uint64_t bits)
+{
+    return small_float((unsigned)bits, 2, 1, 1);
+}
+
+static double load_f6_e2m3(uint64_t bits)
+{
+    return small_float((unsigned)bits, 2, 3, 1);
+}
+
+static double load_f6_e3m2(uint64_t bits)
+{
+    return small_float((unsigned)bits, 3, 2, 3);
+}
+
 /* IEEE-like 8-bit floats differ in what they spend on infinities and NaN; see the table of types in
  * onnx/docs/docsgen/source/technical/float8.md. */
-static double load_f8(enum dtype dtype, uint8_t b)
+static double load_f8_e4m3(uint64_t bits)
 {
-    switch (dtype) {
-    case DT_F8_E4M3:
-        return (b & 0x7F) == 0x7F ? NAN : small_float(b, 4, 3, 7);
-    case DT_F8_E5M2:
-        if ((b & 0x7C) == 0x7C) return b & 3 ? NAN : b & 0x80 ? -INFINITY : INFINITY;
-        return small_float(b, 5, 2, 15);
-    case DT_F8_E4M3FNUZ:
-        return b == 0x80 ? NAN : small_float(b, 4, 3, 8);
-    case DT_F8_E5M2FNUZ:
-        return b == 0x80 ? NAN : small_float(b, 5, 2, 16);
-    default:
-        return b == 0xFF ? NAN : ldexp(1.0, b - 127); /* F8_E8M0 */
-    }
+    return (bits & 0x7F) == 0x7F ? NAN : small_float((unsigned)bits, 4, 3, 7);
 }
 
-static double load_f16(uint16_t b)
+static double load_f8_e5m2(uint64_t bits)
 {
-    if ((b & 0x7C00) == 0x7C00) return b & 0x3FF ? NAN : b & 0x8000 ? -INFINITY : INFINITY;
-    return small_float(b, 5, 10, 15);
+    if ((bits & 0x7C) == 0x7C) return bits & 3 ? NAN : bits & 0x80 ? -INFINITY : INFINITY;
+    return small_float((unsigned)bits, 5, 2, 15);
 }
 
-static float bits_to_float(uint32_t bits)
+static double load_f8_e4m3fnuz(uint64_t bits)
 {
+    return bits == 0x80 ? NAN : small_float((unsigned)bits, 4, 3, 8);
+}
+
+static double load_f8_e5m2fnuz(uint64_t bits)
+{
+    return bits == 0x80 ? NAN : small_float((unsigned)bits, 5, 2, 16);
+}
+
+static double load_f8_e8m0(uint64_t bits)
+{
+    return bits == 0xFF ? NAN : ldexp(1.0, (int)bits - 127);
+}
+
+static double load_f16(uint64_t bits)
+{
+    if ((bits & 0x7C00) == 0x7C00) return bits & 0x3FF ? NAN : bits & 0x8000 ? -INFINITY : INFINITY;
+    return small_float((unsigned)bits, 5, 10, 15);
+}
+
+static double load_f32(uint64_t bits)
+{
+    uint32_t low = (uint32_t)bits;
     float f;
+    memcpy(&f, &low, sizeof f);
+    return f;
+}
+
+static double load_bf16(uint64_t bits)
+{
+    return load_f32(bits << 16);
+}
+
+static double load_f64(uint64_t bits)
+{
+    double f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
+static double (*const loaders[NUM_DTYPES])(uint64_t bits) = {
+    [DT_BOOL] = load_unsigned,
+    [DT_F4] = load_f4,
+    [DT_F6_E2M3] = load_f6_e2m3,
+    [DT_F6_E3M2] = load_f6_e3m2,
+    [DT_U8] = load_unsigned,
+    [DT_I8] = load_i8,
+    [DT_F8_E5M2] = load_f8_e5m2,
+    [DT_F8_E4M3] = load_f8_e4m3,
+    [DT_F8_E8M0] = load_f8_e8m0,
+    [DT_F8_E4M3FNUZ] = load_f8_e4m3fnuz,
+    [DT_F8_E5M2FNUZ] = load_f8_e5m2fnuz,
+    [DT_I16] = load_i16,
+    [DT_U16] = load_unsigned,
+    [DT_F16] = load_f16,
+    [DT_BF16] = load_bf16,
+    [DT_I32] = load_i32,
+    [DT_U32] = load_unsigned,
+    [DT_F32] = load_f32,
+    [DT_C64] = load_f32,
+    [DT_F64] = load_f64,
+    [DT_I64] = load_i64,
+    [DT_U64] = load_unsigned,
+    [DT_C128] = load_f64,
+};
+
+/* Of a sub-byte type: packed from the lowest bit of each byte up. */
+static uint64_t packed_bits(unsigned bits, const uint8_t *bytes, uint64_t index)
+{
+    uint64_t at = index * bits;
+    unsigned two = bytes[at / 8];
+    if (at % 8 + bits > 8) two |= (unsigned)bytes[at / 8 + 1] << 8;
+    return two >> at % 8 & ((1u << bits) - 1);
+}
+
 double dtype_load(enum dtype dtype, const void *elements, uint64_t index)
 {
-    const uint8_t *bytes = elements;
     unsigned bits = dtype_infos[dtype].bits;
-    if (bits < 8) {
-        uint64_t at = index * bits;
-        unsigned two = bytes[at / 8];
-        if (at % 8 + bits > 8) two |= (unsigned)bytes[at / 8 + 1] << 8;
-        unsigned e = two >> at % 8 & ((1u << bits) - 1);
-        if (dtype == DT_F4) return small_float(e, 2, 1, 1);
-        return dtype == DT_F6_E2M3 ? small_float(e, 2, 3, 1) : small_float(e, 3, 2, 3);
-    }
-    bytes += index * (bits / 8);
-    union {
-        uint8_t u8;
-        int8_t i8;
-        uint16_t u16;
-        int16_t i16;
-        uint32_t u32;
-        int32_t i32;
-        uint64_t u64;
-        int64_t i64;
-        float f32;
-        double f64;
-    } x = {0};
-    memcpy(&x, bytes, bits == 128 ? 8 : bits / 8);
-    switch (dtype) {
-    case DT_BOOL:
-    case DT_U8:
-        return x.u8;
-    case DT_I8:
-        return x.i8;
-    case DT_I16:
-        return x.i16;
-    case DT_U16:
-        return x.u16;
-    case DT_F16:
-        return load_f16(x.u16);
-    case DT_BF16:
-        return bits_to_float((uint32_t)x.u16 << 16);
-    case DT_I32:
-        return x.i32;
-    case DT_U32:
-        return x.u32;
-    case DT_F32:
-    case DT_C64:
-        return x.f32;
-    case DT_F64:
-    case DT_C128:
-        return x.f64;
-    case DT_I64:
-        return (double)x.i64;
-    case DT_U64:
-        return (double)x.u64;
-    default:
-        return load_f8(dtype, x.u8);
-    }
+    if (bits < 8) return loaders[dtype](packed_bits(bits, elements, index));
+    uint64_t x = 0;
+    memcpy(&x, (const uint8_t *)elements + index * (bits / 8), bits == 128 ? 8 : bits / 8);
+    return loaders[dtype](x);
 }
