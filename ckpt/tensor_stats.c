@@ -1,6 +1,7 @@
 #include "ckpt/tensor_stats.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/memory.h"
 
@@ -30,6 +31,21 @@ static enum status note_item(void *context, const struct scan_task *t, bool *ski
     return OK;
 }
 
+/* Sets the tensors that have moments as items of the scan, and their places in the results. Returns
+ * their bytes. */
+static uint64_t choose_items(const struct tensor *const *tensors, size_t count,
+                             struct scan_item *items, size_t *place, size_t *num_items)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!moments_exist(tensors[i]->dtype)) continue;
+        place[*num_items] = i;
+        items[(*num_items)++].tensors[0] = tensors[i];
+        bytes += tensors[i]->numel * dtype_bytes(tensors[i]->dtype);
+    }
+    return bytes;
+}
+
 enum status tensor_stats(const struct catalog *c, const struct tensor *const *tensors, size_t count,
                          const struct stats_options *o, struct moments *out, struct error *err)
 {
@@ -45,18 +61,12 @@ enum status tensor_stats(const struct catalog *c, const struct tensor *const *te
                      .visit = add_panel,
                      .context = &x};
     struct scan_result result;
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < count; i++) {
-        out[i] = (struct moments){0};
-        if (!moments_exist(tensors[i]->dtype)) continue;
-        place[s.num_items] = i;
-        items[s.num_items++].tensors[0] = tensors[i];
-        bytes += tensors[i]->numel * dtype_bytes(tensors[i]->dtype);
-    }
+    uint64_t bytes = choose_items(tensors, count, items, place, &s.num_items);
     size_t tasks = scan_count_tasks(&s);
     x.of_tasks = must_calloc(tasks + 1, sizeof *x.of_tasks);
     x.item_of_task = must_calloc(tasks + 1, sizeof *x.item_of_task);
     x.progress = progress_start(o->progress, "reading", bytes);
+    memset(out, 0, count * sizeof *out);
     enum status st = scan_run(&s, &result, err);
     progress_finish(x.progress, st == OK);
     for (size_t i = 0; i < tasks && !st; i++)
