@@ -307,7 +307,7 @@ static void set_options(struct layout *l)
 enum status layout_make(struct layout *l, struct arena *a, const struct layout_options *o,
                         const struct model_config *config, struct error *err)
 {
-    enum { MOST = 1 << 20 }; /* ranks of one kind, and stages: past it, a typing error */
+    enum { MAX_SIZE = 1 << 20 }; /* ranks of one kind, and stages: past it, a typing error */
     *l = (struct layout){.tp = or_one(o->tp),
                          .pp = or_one(o->pp),
                          .ep = or_one(o->ep),
@@ -315,8 +315,9 @@ enum status layout_make(struct layout *l, struct arena *a, const struct layout_o
                          .options = *o};
     l->etp = o->etp ? o->etp : l->tp;
     TRY(count_virtual_stages(l, o, config->num_layers, err));
-    if (l->tp > MOST || l->pp > MOST || l->ep > MOST || l->etp > MOST || l->vpp > MOST / l->pp)
-        return fail(err, ERR_USAGE, "a parallel size, or the number of stages, above %d", MOST);
+    if (l->tp > MAX_SIZE || l->pp > MAX_SIZE || l->ep > MAX_SIZE || l->etp > MAX_SIZE ||
+        l->vpp > MAX_SIZE / l->pp)
+        return fail(err, ERR_USAGE, "a parallel size, or the number of stages, above %d", MAX_SIZE);
     TRY(check_sizes(l, config, err));
     TRY(deal_layers(l, a, o, config->num_layers, err));
     if (l->vpp > 1 && l->pp == 1)

@@ -87,13 +87,20 @@ struct resuming {
     bool dropped;       /* there are others */
 };
 
+static enum status no_such_task(const char *path, const struct journal_task *t, size_t num_tasks,
+                                struct error *err)
+{
+    return fail(err, ERR_OURS, "%s: records task %" PRIu64 ", the run has %zu tasks", path, t->task,
+                num_tasks);
+}
+
 static enum status take_task(void *context, const struct journal_task *t,
                              const struct journal_run *runs, struct error *err)
 {
     struct resuming *r = context;
     struct ledger *l = r->ledger;
     bool holds = false;
-    if (t->task >= l->num_tasks) return fail(err, ERR_OURS, "%s: no such task", l->options.path);
+    if (t->task >= l->num_tasks) return no_such_task(l->options.path, t, l->num_tasks, err);
     if (!l->done[t->task] && r->take(r->context, t, runs, &holds, err))
         return fail_in(err, "%s", l->options.path);
     if (!holds) {
@@ -137,7 +144,7 @@ static enum status join_task(void *context, const struct journal_task *t,
                              const struct journal_run *runs, struct error *err)
 {
     struct joining *j = context;
-    if (t->task >= j->num_tasks) return fail(err, ERR_OURS, "%s: no such task", j->path);
+    if (t->task >= j->num_tasks) return no_such_task(j->path, t, j->num_tasks, err);
     if (j->seen[t->task]) return OK;
     j->seen[t->task] = true;
     j->num_counted += t->counts && !j->counted[t->task];

@@ -120,7 +120,7 @@ static enum status check_holes(const struct tensor *t, struct error *err)
 {
     for (size_t i = 0; i < t->num_pieces; i++)
         if (piece_origin(&t->pieces[i])->is_hole != tensor_is_hole(t))
-            return fail(err, ERR_OURS, "%s: a hole beside what is none", t->name);
+            return fail(err, ERR_OURS, "%s: some of its pieces are holes, others are not", t->name);
     return OK;
 }
 
@@ -146,7 +146,7 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
         const struct segment *s = &p->segments[c->pieces[i].segment];
         struct pair *pair = &c->pieces[i].pair;
         if (tensor_is_hole(t) && p->files[s->file].path && (s->wants_crc || s->dtype != t->dtype))
-            return fail(err, ERR_OURS, "%s: a hole with a CRC or a cast", t->name);
+            return fail(err, ERR_OURS, "%s: a hole cannot have a CRC or a cast", t->name);
         TRY(pair_require_nested(pair, t->name, err));
         if (pair_count(pair) &&
             (pair->a_offset > t->numel || pair_a_span(pair) > t->numel - pair->a_offset))

@@ -237,10 +237,10 @@ static void holes_have_neither_crc_nor_cast(void **state)
     t->pieces[0].origin = ORIGIN_HOLE;
     assert_ok(plan_finish(&p, &err));
     p.segments[0].wants_crc = true;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole with a CRC or a cast");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole cannot have a CRC");
     p.segments[0].wants_crc = false;
     p.segments[0].dtype = DT_F32;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole with a CRC or a cast");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole cannot have a CRC");
 }
 
 static void two_tensors_of_one_name_are_refused(void **state)
@@ -262,10 +262,10 @@ static void a_hole_beside_what_is_none_is_refused(void **state)
     tensor_add_piece(c.arena, t, &rest);
     assert_ok(plan_finish(&p, &err));
     t->pieces[0].origin = ORIGIN_HOLE;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole beside what is none");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: some of its pieces are holes");
     t->pieces[0].origin = ORIGIN_STORED;
     t->pieces[1].origin = ORIGIN_HOLE;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: a hole beside what is none");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: some of its pieces are holes");
     t->pieces[0].origin = ORIGIN_HOLE;
     assert_ok(plan_finish(&p, &err));
 }

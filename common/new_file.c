@@ -107,7 +107,7 @@ enum status new_file_open(struct new_file *f, const char *path, bool nameless, s
     struct arena a;
     enum status st = OK;
     *f = (struct new_file){.fd = -1, .path = path};
-    if (path_exists(path)) return fail(err, ERR_EXISTS, "%s: is there already", path);
+    if (path_exists(path)) return fail(err, ERR_EXISTS, "%s: exists already", path);
     arena_init(&a);
     const char *folder = path_parent(&a, path), *temp = temp_name(path, &a);
     if (!path_is_folder(folder))

@@ -71,7 +71,7 @@ static void what_is_there_is_never_replaced(void **state)
         new_file_close(&f);
         assert_text(in_folder("out"), "first");
         assert_fails(new_file_open(&f, in_folder("out"), nameless, &err), ERR_EXISTS,
-                     "is there already");
+                     "exists already");
         new_file_close(&f);
         assert_int_equal(count_files(), 1);
         assert_int_equal(unlink(in_folder("out")), 0);

@@ -71,10 +71,11 @@ static const char *name_copy(struct arena *a, const char *name, size_t length)
 /* `text` as it may stand in a message, cut where it is very long. In the arena. */
 static const char *shown(struct arena *a, const char *text, size_t length)
 {
-    enum { MOST = 200 };
+    enum { MAX_SHOWN = 200 };
     struct strbuf s = {0};
-    strbuf_add_escaped(&s, text, length < MOST ? length : MOST);
-    const char *copy = arena_printf(a, "%s%s", s.data ? s.data : "", length > MOST ? "..." : "");
+    strbuf_add_escaped(&s, text, length < MAX_SHOWN ? length : MAX_SHOWN);
+    const char *copy =
+        arena_printf(a, "%s%s", s.data ? s.data : "", length > MAX_SHOWN ? "..." : "");
     strbuf_release(&s);
     return copy;
 }

@@ -110,7 +110,9 @@ static enum status attention_plain(const attention_args<E> &a, struct error *err
 {
     const size_t bytes = row_bytes<real_of<E>>(a.head_dim);
     const unsigned warps = (unsigned)std::min<size_t>(4, PLAIN_SHARED_BYTES / bytes);
-    if (warps == 0) return fail(err, ERR_UNSUPPORTED, "attention heads of %u", a.head_dim);
+    if (warps == 0)
+        return fail(err, ERR_UNSUPPORTED, "heads of %u elements are more than a GPU attends with",
+                    a.head_dim);
     const size_t items = (size_t)a.num_queries * a.groups * a.queries;
     return launch("attention", err, attend_rows<E>, dim3(blocks_for(items, warps)), warps * WARP,
                   warps * bytes, a);

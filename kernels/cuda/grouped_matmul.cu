@@ -354,7 +354,8 @@ enum status op_grouped_matmul(OP_ARGUMENTS)
     (void)p, (void)workspace;
     const struct grouped_args<E> a = args_of<E>(in, out);
     if (a.num_experts > MAX_EXPERTS)
-        return fail(err, ERR_UNSUPPORTED, "%u experts on a GPU", a.num_experts);
+        return fail(err, ERR_UNSUPPORTED, "%u experts: a GPU multiplies for up to %d",
+                    a.num_experts, MAX_EXPERTS);
     return launch_best(a, in[0].shape[0], err);
 }
 

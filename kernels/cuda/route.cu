@@ -187,7 +187,8 @@ template <typename E> enum status op_route(OP_ARGUMENTS)
     const size_t bytes = choice_bytes<real>(a.num_experts);
     const unsigned warps = bytes * 8 <= PLAIN_SHARED_BYTES ? 8 : 1;
     if (bytes > PLAIN_SHARED_BYTES)
-        return fail(err, ERR_UNSUPPORTED, "%u experts on a GPU", a.num_experts);
+        return fail(err, ERR_UNSUPPORTED, "%u experts are more than a GPU chooses from",
+                    a.num_experts);
     return launch("route", err, route_tokens<real>, dim3(blocks_for(a.num_tokens, warps)),
                   warps * WARP, warps * bytes, a);
 }

@@ -34,7 +34,7 @@ rm -f o2
 it "what is there is not overwritten, and nothing is left behind by a failure"
 run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --out o
 exits 7
-says "is there already"
+says "exists already"
 run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --out o3 --tp 3
 exits 3
 is_not_there o3 o3.ferry-partial

@@ -46,7 +46,7 @@ for ranks in 2 4; do
     run_ranks $ranks forward "$model" --input-ids "$model/logits.safetensors" --out "o$ranks" \
         --tp 2 --dp $((ranks / 2))
     exits 7
-    says_once "o$ranks: is there already"
+    says_once "o$ranks: exists already"
     cmp -s "alone$ranks" "o$ranks" || is_wrong "it has changed"
 
     it "perplexity: one line, as of one process ($ranks ranks)"

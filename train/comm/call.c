@@ -70,8 +70,8 @@ enum status comm_call_compare(unsigned rank, const struct comm_call *mine, unsig
         return fail(err, ERR_RANK, "rank %u calls %s, rank %u %s", other_rank, other_text, rank,
                     text);
     if (mine->group_hash != other->group_hash)
-        return fail(err, ERR_RANK, "rank %u and rank %u call %s, and mean other ranks", other_rank,
-                    rank, text);
+        return fail(err, ERR_RANK, "rank %u and rank %u call %s, each for another group",
+                    other_rank, rank, text);
     return OK;
 }
 

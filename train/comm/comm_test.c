@@ -526,7 +526,7 @@ static void ranks_that_disagree_are_told_how(void **state)
         {2, reduce_12, reduce_12_max, "all_reduce of 12 bytes of f32 ", "of f32 (max)"},
         {2, reduce_12, reduce_12_int, "of f32", "of int32"},
         {3, gather_1000000, gather_1000001, "of 1000000 bytes", "of 1000001 bytes"},
-        {3, gather_8, gather_8_backwards, "rank 2", "mean other ranks"},
+        {3, gather_8, gather_8_backwards, "rank 2", "each for another group"},
         {2, exchange_5_for_6, exchange_5_for_6, "has 5 bytes for rank", "which expects 6"},
         {2, receive_4_of_next, send_5_to_next, "rank 1 has 5 bytes for rank 0", "which expects 4"},
         {4, gather_8, receive_4_of_next, "in receive of 4 bytes from rank 0", "in all_gather of 8"},

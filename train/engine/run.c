@@ -99,7 +99,8 @@ static enum status run_call(const struct run *r, const struct call *c, struct er
         out[i] = operand_of(r, c->out[i]);
     if (c->op >= NUM_OPS) return collectives_run(r->collectives, r->program, c, in, out, err);
     if (!r->kernels[c->op].run)
-        return fail(err, ERR_UNSUPPORTED, "%s has no %s", r->device->name, op_row(c->op)->name);
+        return fail(err, ERR_UNSUPPORTED, "the device %s has no kernel for %s", r->device->name,
+                    op_row(c->op)->name);
     void *workspace = c->workspace == NO_VALUE ? NULL : run_data(r, c->workspace);
     return r->kernels[c->op].run(&c->params, in, out, workspace, err);
 }
