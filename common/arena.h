@@ -1,7 +1,7 @@
-/* arena.h - memory for what describes: names, shapes, plans. It is freed all at once.
+/* arena.h - memory for descriptions: names, shapes, plans. It is freed all at once.
  *
- * Allocation never returns NULL: a process that cannot get a few more kilobytes for a description
- * says so and ends with ERR_MEMORY. Tensor bytes never live in an arena. Not thread-safe. */
+ * Allocation never returns NULL: a process that cannot get a few more kilobytes prints a message
+ * and ends with ERR_MEMORY. Tensor bytes never live in an arena. Not thread-safe. */
 #ifndef FERRY_COMMON_ARENA_H
 #define FERRY_COMMON_ARENA_H
 
@@ -14,8 +14,8 @@ struct arena_block;
 
 struct arena {
     struct arena_block *newest;
-    char *at, *end;     /* what is free of the newest block */
-    size_t total_bytes; /* asked for since arena_init */
+    char *at, *end;     /* the free part of the newest block */
+    size_t total_bytes; /* allocated since arena_init */
 };
 
 void arena_init(struct arena *a);
@@ -23,7 +23,7 @@ void arena_release(struct arena *a); /* frees all blocks; the arena can be used 
 
 /* Zeroed memory, aligned for any type. */
 void *arena_alloc(struct arena *a, size_t bytes);
-/* The same for count elements; ends the process where count * bytes overflows. */
+/* The same for count elements; ends the process if count * bytes overflows. */
 void *arena_array(struct arena *a, size_t count, size_t bytes);
 void *arena_copy(struct arena *a, const void *data, size_t bytes);
 /* A NUL-terminated copy of text[0..length). */

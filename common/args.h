@@ -1,11 +1,11 @@
 /* args.h - command lines as tables: one table gives parsing, --help, man page and completion.
  *
- * An option has one or more spellings ("--tensor-model-parallel-size --tp"), the first is the one
- * shown. `_` is taken for `-` in what a user types, "--name=value" and "--name value" are the same,
- * "--" ends the options, and options may stand anywhere; given twice, the last one holds. A value
- * that begins with "--" must be written with "=". An unknown option is ERR_USAGE with the nearest
- * known one, or with what a table of hints says of it. A positional argument may have options that
- * give it by name (ARG_POSITIONAL); words fill the positions that no option gives.
+ * An option has one or more spellings ("--tensor-model-parallel-size --tp"); help shows the first.
+ * In what a user types, `_` counts as `-`, "--name=value" and "--name value" are the same, "--"
+ * ends the options, and options may stand anywhere. If one is given twice, the last value counts. A
+ * value that begins with "--" must be written with "=". An unknown option is ERR_USAGE; the message
+ * has the table's hint for it or the nearest known option. A positional argument can also be given
+ * by an option (ARG_POSITIONAL); the other words fill the remaining positions.
  *
  * Longer texts are paragraphs: an empty line ends one, line ends within it are blanks, and lines
  * that begin with a blank are examples, shown as they stand. */
@@ -29,9 +29,9 @@ enum arg_kind {
     ARG_CHOICE,     /* const char *, one of choices */
     ARG_LIST,       /* struct arg_list; may be given several times */
     ARG_POSITIONAL, /* the positional argument number `offset`; twice is an error */
-    ARG_NOTED,      /* struct arg_list of pairs: the option's `names`, and its value (NULL where
-                     * `value` is); for options that a command takes note of only */
-    ARG_IGNORED     /* accepted with its value (if value is not NULL) and without effect */
+    ARG_NOTED,  /* struct arg_list of pairs: the option's `names`, and its value (NULL if `value`
+                 * is NULL); for options that a command only reports */
+    ARG_IGNORED /* accepted with its value (if value is not NULL) and without effect */
 };
 
 struct arg_list {
@@ -45,7 +45,7 @@ struct arg {
     size_t offset;       /* of the field in the command's options struct */
     const char *value;   /* what the value is called: "N", "DIR"; NULL for flags and choices */
     const char *choices; /* "bar|plain"; for ARG_CHOICE */
-    const char *help;    /* a phrase; what the default is. NULL: accepted, but shown nowhere */
+    const char *help;    /* a phrase with the default. NULL: accepted, but not shown */
 };
 
 /* Options that stand together, and that several commands may share. */
@@ -77,7 +77,7 @@ struct command {
                        struct error *err);
 };
 
-/* What is said of a word that is no command or option here, but is one elsewhere. */
+/* The message for a word that is a command or an option of another program. */
 struct arg_hint {
     const char *words; /* separated by a blank: "import", "--load --save" */
     const char *text;
@@ -87,30 +87,30 @@ struct arg_hint {
 struct arg_alias {
     const char *name, *command;
     const char *adds; /* options in front of those that are typed: "--to hf"; NULL */
-    /* What its own users call options otherwise, in pairs: "--hf-model --hf-config". NULL */
+    /* Options that have another name under this alias, in pairs: "--hf-model --hf-config". NULL */
     const char *renames;
 };
 
 /* A part of the manual page, after the commands: "EXIT STATUS", paragraphs. */
 struct arg_section {
     const char *title, *text;
-    const char *help_title; /* it stands in --help, too, below this title; NULL: it does not */
+    const char *help_title; /* its title in --help; NULL: not shown there */
 };
 
 struct arg_program {
     const char *name, *version;
-    const char
-        *about; /* what stands behind "ferry - ", then an empty line and paragraphs, if any */
+    /* The text behind "ferry - "; paragraphs may follow after an empty line. */
+    const char *about;
     const struct command *const *commands;
     size_t num_commands;
     const struct arg_alias *aliases;
     size_t num_aliases;
     const struct arg_section *sections;
     size_t num_sections;
-    /* What can stand for a value that is called so ("FAMILY"), separated by blanks; for completion.
-     * May be NULL. */
+    /* Adds the possible values of an option whose `value` is "FAMILY", say, separated by blanks,
+     * for completion. May be NULL. */
     void (*add_values)(struct strbuf *out, const char *value);
-    const struct arg_hint *hints; /* in front of the nearest known word */
+    const struct arg_hint *hints; /* used instead of the nearest known word */
     size_t num_hints;
 };
 
@@ -124,20 +124,20 @@ void args_release(const struct command *c, void *options);
 
 /* The program's main: `ferry COMMAND ...`, `ferry --help`, `ferry --version` or `ferry version`,
  * `ferry help COMMAND`.
- * Parses, runs, and prints on stderr what went wrong ("ferry convert: ..."), nothing where a
- * command failed without a text. Of processes that one launcher started (ranks.h) rank 0 has time
- * to be the first that says what is wrong with the command line: the launcher then ends the others.
- * Returns the exit code; ERR_IO also where stdout could not be written. */
+ * Parses, runs, and prints the error on stderr ("ferry convert: ..."), unless its text is empty. If
+ * a launcher started several processes (ranks.h), the others wait before they print an error of the
+ * command line: rank 0 prints it first, and the launcher then ends them. Returns the exit code;
+ * ERR_IO also if stdout could not be written. */
 int args_main(const struct arg_program *p, int argc, char **argv);
 
-/* What is generated from the tables. */
+/* Texts made from the tables. */
 void args_help(struct strbuf *out, const char *program, const struct command *c);
 void args_man_page(struct strbuf *out, const struct arg_program *p);
 void args_bash_completion(struct strbuf *out, const struct arg_program *p);
 void args_zsh_completion(struct strbuf *out, const struct arg_program *p);
 
-/* As ARG_SIZE, and 0. Units go from k to P, as coreutils have them, in either case: kB is a power
- * of 1000; k and KiB are powers of 1024. */
+/* Reads a size as ARG_SIZE does; 0 is allowed. Units are those of coreutils, k to P in upper or
+ * lower case: kB is a power of 1000; k and KiB are powers of 1024. */
 bool parse_size(const char *text, uint64_t *bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* clock.h - time for measuring, by a clock that nobody sets. */
+/* clock.h - time for measurements, by the monotonic clock. */
 #ifndef FERRY_COMMON_CLOCK_H
 #define FERRY_COMMON_CLOCK_H
 

@@ -4,10 +4,10 @@
  * up, and a tensor of them must fill whole bytes; their shape counts elements. A complex element is
  * its real part, then its imaginary part.
  *
- * Names: safetensors' as in its reference (tensor.rs:Dtype), whose order of rows is also the order
- * in which its writer sorts tensors, descending; torch's as in `torch.NAME`; storage: the legacy
- * storage class of module `torch`, NULL for dtypes that torch saves through UntypedStorage and
- * _rebuild_tensor_v3 (torch/storage.py:_dtype_to_storage_type_map). */
+ * Columns: the name in safetensors (tensor.rs:Dtype; its writer sorts tensors by the order of these
+ * rows, descending); the name in torch (`torch.NAME`); the legacy storage class of module `torch`,
+ * NULL if torch saves the dtype through UntypedStorage and _rebuild_tensor_v3
+ * (torch/storage.py:_dtype_to_storage_type_map). */
 #ifndef FERRY_COMMON_DTYPE_H
 #define FERRY_COMMON_DTYPE_H
 
@@ -53,28 +53,29 @@ enum dtype {
 
 struct dtype_info {
     unsigned bits;
-    const char *name; /* the id as text, which is safetensors' name where that has one */
+    const char *name; /* the id as text; also the name in safetensors, if it has one */
     const char *safetensors, *torch, *storage; /* NULL where there is none */
 };
 extern const struct dtype_info dtype_infos[NUM_DTYPES];
 
-/* Rows by a name of either kind; false where no row has it. Case-sensitive. */
+/* Find a dtype by one of its names; false if no row has it. Case-sensitive. */
 bool dtype_from_safetensors(const char *name, enum dtype *dtype);
 bool dtype_from_torch(const char *name, enum dtype *dtype);   /* "bfloat16" */
 bool dtype_from_storage(const char *name, enum dtype *dtype); /* "BFloat16Storage" */
-/* What a user types: either spelling, upper or lower case, also bf16, fp16, fp32, half, float. */
+/* A name as a user types it: of safetensors or torch, upper or lower case, or bf16, fp16, fp32,
+ * half, float. */
 bool dtype_from_user(const char *name, enum dtype *dtype);
 
-/* Whether it is a real floating-point type that casts go between: F16, BF16, F32, F64. */
+/* Whether it is one of the types that can be cast into one another: F16, BF16, F32, F64. */
 bool dtype_is_float(enum dtype dtype);
 
-/* Bytes of one element; 0 for sub-byte types, which have no address of their own. */
+/* Bytes of one element; 0 for types of less than a byte. */
 static inline size_t dtype_bytes(enum dtype dtype)
 {
     return dtype_infos[dtype].bits / 8;
 }
 
-/* Bytes of numel elements. false where that overflows or is no whole number of bytes. */
+/* Bytes of numel elements. false if that overflows or is not a whole number of bytes. */
 bool dtype_size_bytes(enum dtype dtype, uint64_t numel, uint64_t *bytes);
 
 /* Element `index` of packed elements as a number, for printing and comparing: exact for all but

@@ -1,7 +1,7 @@
 /* file.h - files and folders: whole reads and writes, durable renames, messages that name the path.
  *
- * Offsets and sizes are in bytes. Reads and writes retry EINTR and go on after a short count. All
- * failures are ERR_IO unless told. */
+ * Offsets and sizes are in bytes. Reads and writes are retried after EINTR and continued after a
+ * short count. Failures are ERR_IO if nothing else is said. */
 #ifndef FERRY_COMMON_FILE_H
 #define FERRY_COMMON_FILE_H
 
@@ -13,14 +13,14 @@
 #include "common/status.h"
 #include "common/strbuf.h"
 
-/* What tells a changed file from an unchanged one. */
+/* A file that was changed has another stamp. */
 struct file_stamp {
     uint64_t size_bytes;
     int64_t mtime_ns;
     uint64_t device, inode;
 };
 
-/* Lets the process have as many files open as it ever may. */
+/* Raises the limit of open files to the hard limit. */
 void file_raise_limit(void);
 
 /* Opens a regular file for reading and stamps it (stamp may be NULL). A folder, a pipe or a device
@@ -28,19 +28,19 @@ void file_raise_limit(void);
 enum status file_open(const char *path, int *fd, struct file_stamp *stamp, struct error *err);
 /* Creates a new file for writing (and reading), which must not exist. */
 enum status file_create(const char *path, int *fd, struct error *err);
-/* The same relative to an open folder, which may have been renamed or removed since; may_exist: or
- * opens what is there. path is for messages. */
+/* The same relative to an open folder, which may have been renamed or removed since. may_exist:
+ * opens the file if it exists. path is for messages. */
 enum status file_create_at(int folder, const char *relative, const char *path, bool may_exist,
                            int *fd, struct error *err);
 enum status file_stamp(const char *path, struct file_stamp *stamp, struct error *err);
 bool file_stamp_equal(const struct file_stamp *a, const struct file_stamp *b);
 
-/* bytes from offset; ERR_CORRUPT "ends at" where the file is shorter. path is for messages. */
+/* Reads `bytes` at offset; ERR_CORRUPT "ends at" if the file is shorter. path is for messages. */
 enum status file_read(int fd, const char *path, void *to, size_t bytes, uint64_t offset,
                       struct error *err);
-/* Lets reads of fd pass by the page cache (O_DIRECT); false where the file system cannot, and then
- * nothing has changed. Such an fd is read by file_read_direct alone, which needs up to
- * FILE_DIRECT_BYTES of memory of its own. */
+/* Makes reads of fd bypass the page cache (O_DIRECT); false, with nothing changed, if the file
+ * system cannot. Then read fd by file_read_direct() only, which allocates up to
+ * FILE_DIRECT_BYTES. */
 #define FILE_DIRECT_BYTES ((size_t)1 << 20)
 bool file_set_direct(int fd);
 enum status file_read_direct(int fd, const char *path, void *to, size_t bytes, uint64_t offset,
@@ -49,39 +49,39 @@ enum status file_write(int fd, const char *path, const void *from, size_t bytes,
                        struct error *err);
 enum status file_sync(int fd, const char *path, struct error *err);
 
-/* The whole of a small file; ERR_CORRUPT where it is larger than max_bytes. */
+/* Reads a whole small file; ERR_CORRUPT if it is larger than max_bytes. */
 enum status file_read_all(const char *path, uint64_t max_bytes, struct strbuf *out,
                           struct error *err);
-/* Creates path with these bytes; fsync where durable. */
+/* Creates path with these bytes; durable: fsync. */
 enum status file_write_all(const char *path, const void *data, size_t bytes, bool durable,
                            struct error *err);
-/* Replaces path by these bytes: a temporary sibling, then rename, so that a reader sees the old or
- * the new one. */
+/* Replaces path by these bytes: writes a temporary file beside it and renames that, so a reader
+ * sees the old or the new contents. */
 enum status file_replace_all(const char *path, const void *data, size_t bytes, bool durable,
                              struct error *err);
 /* Copies a regular file of any size. */
 enum status file_copy(const char *from, const char *to, bool durable, struct error *err);
 
-bool path_exists(const char *path);    /* whatever it is; a dangling link exists */
+bool path_exists(const char *path);    /* of any type; a dangling link exists */
 bool path_is_folder(const char *path); /* links followed */
 bool path_is_file(const char *path);   /* a regular file, links followed */
-/* a/b, without doubling the slash; b alone where a is "" or ".". In the arena. */
+/* "folder/name" with one slash; name alone if folder is "" or ".". In the arena. */
 char *path_join(struct arena *a, const char *folder, const char *name);
-/* The last component without trailing slashes, and what lies before it ("." for none). In the
- * arena. */
+/* The last component, without trailing slashes; the path of its folder ("." if path has none). In
+ * the arena. */
 char *path_base(struct arena *a, const char *path);
 char *path_parent(struct arena *a, const char *path);
-/* Whether a name that came from a file is one plain path component or a relative path that stays
- * below its folder: not empty, not absolute, no "..", no NUL, no backslash. */
+/* Whether a name from a file is a relative path that stays below its folder: not empty, not
+ * absolute, no "..", no NUL, no backslash. */
 bool path_is_safe(const char *relative);
-/* The absolute path with links resolved, of something that exists. NULL where it does not. */
+/* The absolute path with links resolved; NULL if path does not exist. */
 char *path_real(struct arena *a, const char *path);
 
 enum status folder_create(const char *path, struct error *err); /* and its parents; may exist */
 enum status folder_sync(const char *path, struct error *err);
-/* Removes a file or a whole tree; nothing there is no failure. Never follows links. */
+/* Removes a file or a whole tree; OK if path does not exist. Never follows links. */
 enum status path_remove(const char *path, struct error *err);
-/* rename() that fails with ERR_EXISTS where `to` exists. */
+/* rename() that fails with ERR_EXISTS if `to` exists. */
 enum status path_rename_new(const char *from, const char *to, struct error *err);
 
 /* The names in a folder, sorted bytewise, without . and .. */
@@ -92,9 +92,9 @@ struct name_list {
 enum status folder_list(const char *path, struct arena *a, struct name_list *out,
                         struct error *err);
 
-/* Bytes of the disk that the files of a tree take; 0 where there is none. */
+/* Bytes on disk of the files of a tree; 0 if there is none. */
 uint64_t folder_allocated_bytes(const char *path);
-/* Bytes free for us on the file system of path (which exists). */
+/* Bytes that this user can still write to the file system of path, which exists. */
 enum status folder_free_bytes(const char *path, uint64_t *bytes, struct error *err);
 
 #endif

@@ -1,22 +1,22 @@
-/* host_memory.h - what memory this process could still get, in bytes. */
+/* host_memory.h - how much memory this process can still get, in bytes. */
 #ifndef FERRY_COMMON_HOST_MEMORY_H
 #define FERRY_COMMON_HOST_MEMORY_H
 
 #include <stdint.h>
 
-/* The less that these leave, UINT64_MAX where none says anything: the host (MemAvailable: without
- * swapping, file pages given up), and the memory cgroups that the process is in (version 1 and 2:
- * containers, Slurm, systemd). */
+/* The smallest of: what the host has (MemAvailable: without swapping, counting file pages that can
+ * be dropped), and what each memory cgroup of the process leaves (version 1 and 2: containers,
+ * Slurm, systemd). UINT64_MAX if none of them is known. */
 uint64_t host_memory_available(void);
 
-/* The same with root before /proc and /sys, for tests. */
+/* The same with `root` in front of /proc and /sys, for tests. */
 uint64_t host_memory_available_in(const char *root);
 
-/* What its limit leaves the process of address space (ulimit -v), which libraries take more of than
- * they ever use; UINT64_MAX where there is no limit. */
+/* Address space that ulimit -v leaves; libraries reserve more of it than they use. UINT64_MAX if
+ * there is no limit. */
 uint64_t host_memory_address_space(void);
 
-/* What is resident of this process: code, libraries, heap. */
+/* Resident bytes of this process: code, libraries, heap. */
 uint64_t host_memory_resident(void);
 
 #endif

@@ -1,11 +1,11 @@
 /* json.h - JSON by cJSON, made strict and exact.
  *
- * cJSON alone takes what must be refused (control characters in strings, invalid UTF-8, numbers
- * such as 01 or 1.e5, text behind the value in its plain call, names given twice, ...) and keeps
- * every number as a double, so that 2^53 + 1 and the spelling 1e-05 are lost. Here the text is
- * checked against RFC 8259 first, and in the tree every number is a cJSON_Raw item whose
- * valuestring is the number's own text: integers are exact, and printing gives back what was read.
- * Trees that are built have their numbers from json_new_..., never from cJSON. */
+ * cJSON alone accepts text that must be refused (control characters in strings, invalid UTF-8,
+ * numbers such as 01 or 1.e5, text behind the value, a name twice in an object) and keeps every
+ * number as a double, which loses 2^53 + 1 and the spelling 1e-05. Here the text is checked against
+ * RFC 8259 first, and every number of a tree is a cJSON_Raw item whose valuestring is the number's
+ * text: integers are exact, and printing gives back what was read. Code that builds trees makes
+ * numbers by json_new_..., never by cJSON. */
 #ifndef FERRY_COMMON_JSON_H
 #define FERRY_COMMON_JSON_H
 
@@ -30,38 +30,38 @@ enum json_flags {
  * (\u0000) stands as C0 80. *tree is NULL after a failure. */
 MUST_CHECK enum status json_parse(const char *text, size_t length, unsigned flags, cJSON **tree,
                                   struct error *err);
-/* Reads and parses a file of at most max_bytes; err names it. Some editors put a byte order mark
- * first: it is passed over. */
+/* Reads and parses a file of at most max_bytes; err names it. A byte order mark at its
+ * beginning, which some editors write, is skipped. */
 MUST_CHECK enum status json_read_file(const char *path, uint64_t max_bytes, unsigned flags,
                                       cJSON **tree, struct error *err);
 
-/* Item `name` of an object; NULL where object is none or has none. It searches from the first item
- * on, so the items of a large object are better walked: for (c = object->child; c; c = c->next). */
+/* Item `name` of an object; NULL if it has none or is not an object. The search is linear: to visit
+ * all items of a large object use for (c = object->child; c; c = c->next). */
 cJSON *json_get(const cJSON *object, const char *name);
 bool json_is_number(const cJSON *item);
-/* Exact values; false where item (NULL allowed) is no such number. Whole floats below 2^53 are
- * whole numbers: 32.0, 1e3. -0 is one for json_as_i64 only. */
+/* Exact values; false if item (NULL allowed) is not a number of that kind. Whole floats below 2^53
+ * are whole numbers: 32.0, 1e3. -0 is one for json_as_i64 only. */
 bool json_as_u64(const cJSON *item, uint64_t *out);
 bool json_as_i64(const cJSON *item, int64_t *out);
 bool json_as_double(const cJSON *item, double *out); /* any number, finite or not */
-const char *json_as_text(const cJSON *item);         /* NULL where it is no string */
+const char *json_as_text(const cJSON *item);         /* NULL if it is not a string */
 
-/* Number items for trees that are built. A double is written in the fewest digits that read back
- * to it, as Python does: 1e-05, 0.1, 10000.0, NaN, -Infinity. */
+/* Number items for new trees. A double is written with the fewest digits that read back to it, as
+ * Python does: 1e-05, 0.1, 10000.0, NaN, -Infinity. */
 cJSON *json_new_u64(uint64_t v);
 cJSON *json_new_i64(int64_t v);
 cJSON *json_new_double(double v);
 
-/* Fields of objects that are built. */
+/* Add fields to a new object. */
 void json_add_u64(cJSON *object, const char *name, uint64_t n);
 void json_add_number(cJSON *object, const char *name, double x);       /* null: NaN or infinite */
 void json_add_text(cJSON *object, const char *name, const char *text); /* null: NULL */
-/* Replaces item `name`, in its place, or adds it. */
+/* Replaces item `name` where it stands, or adds it at the end. */
 void json_put(cJSON *object, const char *name, cJSON *item);
 
 /* Appends the text of the tree: indent spaces a level, byte for byte as Python's
- * json.dump(indent=N, ensure_ascii=False) writes it; indent < 0: on one line, without a blank. No
- * line end behind it. */
+ * json.dump(indent=N, ensure_ascii=False) writes it; indent < 0: on one line, without blanks. No
+ * line end is added. */
 void json_print(struct strbuf *out, const cJSON *tree, int indent);
 /* Appends one string as JSON, with its quotes. Bytes that are no UTF-8 become U+FFFD. */
 void json_print_text(struct strbuf *out, const char *text);

@@ -1,6 +1,6 @@
-/* map.h - names to numbers: a hash table of texts that the caller keeps.
+/* map.h - names to numbers: a hash table whose keys are texts of the caller.
  *
- * Values are what the caller likes, as an index into an array. Not thread-safe while adding. */
+ * Values are any numbers, such as indices into an array. Not thread-safe while adding. */
 #ifndef FERRY_COMMON_MAP_H
 #define FERRY_COMMON_MAP_H
 
@@ -19,13 +19,13 @@ struct map {
 };
 
 void map_release(struct map *m);
-/* Adds key, which must outlive the map, with value. false where it is there already; then *old (if
- * not NULL) is its value, and nothing changes. */
+/* Adds key, which must outlive the map, with value. false if the key is there already; then *old
+ * (if not NULL) is its value, and nothing changes. */
 bool map_add(struct map *m, const char *key, size_t value, size_t *old);
 bool map_get(const struct map *m, const char *key, size_t *value);
 
-/* FNV-1a from a start that is drawn anew for each process, so that a file cannot be made whose
- * names all fall into one slot. Never to be stored. */
+/* FNV-1a with a random start for each process, so that nobody can make a file whose names all fall
+ * into one slot. Do not store it. */
 uint64_t hash_bytes(const void *data, size_t bytes);
 
 #endif

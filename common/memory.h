@@ -1,6 +1,6 @@
-/* memory.h - malloc and friends that do not return NULL: a process that cannot get a few kilobytes
- * for a description says so and ends with ERR_MEMORY. What is large and bounded (buffers of the
- * executor) is allocated with plain malloc by who can report it better. */
+/* memory.h - malloc and the like that never return NULL: a process that cannot get a few kilobytes
+ * prints a message and ends with ERR_MEMORY. Large buffers, as those of the executor, are allocated
+ * with malloc, and their owner reports the failure. */
 #ifndef FERRY_COMMON_MEMORY_H
 #define FERRY_COMMON_MEMORY_H
 

@@ -1,13 +1,13 @@
-/* progress.h - what long work shows while it runs, on stderr.
+/* progress.h - shows on stderr how far long work is.
  *
  *   bar     one line that rewrites itself: percent, GB done, GB/s, time left (a terminal)
  *   plain   a line each 10 seconds and one at the end (not a terminal)
  *   json    {"event":"progress","what":"converting","done_bytes":..,"total_bytes":..,"seconds":..,
  *            "bytes_per_second":..,"file":".."} a line each second, and the last with
  *            "event":"done" or "stopped"
- * Units are decimal. Rates are of the last few seconds, in the last line of the whole time; time
- * left is from the rate since the start. A total of 0 is not known: then percent and time left are
- * not shown. */
+ * Units are decimal. The rate is that of the last few seconds, in the last line that of the whole
+ * time; time left is computed from the rate since the start. A total of 0 means that it is not
+ * known: then percent and time left are not shown. */
 #ifndef FERRY_COMMON_PROGRESS_H
 #define FERRY_COMMON_PROGRESS_H
 
@@ -23,27 +23,28 @@ struct progress;
 /* `what` ("converting", not copied) and the total are shown. AUTO is bar on a terminal, else plain.
  * Nothing is shown before the work has taken half a second (bar) or 10 seconds (plain). */
 struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes);
-/* From any thread, cheap. NULL p is allowed everywhere. */
+/* Cheap; any thread may call it. p may be NULL in all these calls. */
 void progress_add(struct progress *p, uint64_t bytes);
-/* What is there from an earlier run, without work: done, but not counted in rates and time left. */
+/* Adds bytes that an earlier run has written: they are done, but do not count for rates and time
+ * left. */
 void progress_skip(struct progress *p, uint64_t bytes);
-void progress_file(struct progress *p, const char *name); /* the file in work; not copied */
+void progress_file(struct progress *p, const char *name); /* the present file; not copied */
 void progress_finish(struct progress *p, bool ok);        /* frees p */
 
 enum progress_event { PROGRESS_RUNNING, PROGRESS_DONE, PROGRESS_STOPPED };
 
-/* What one line tells. */
+/* The contents of one line. */
 struct progress_view {
     const char *what, *file; /* file may be NULL */
     uint64_t done_bytes, total_bytes;
-    uint64_t skipped_bytes; /* of those that are done */
+    uint64_t skipped_bytes; /* part of done_bytes: by an earlier run */
     double seconds, bytes_per_second;
     enum progress_event event;
 };
 
-/* "12.3 of 29.1 GB", or "12.3 GB" where the total is 0 or reached. */
+/* "12.3 of 29.1 GB"; "12.3 GB" if the total is 0 or reached. */
 void progress_bytes(struct strbuf *out, uint64_t done_bytes, uint64_t total_bytes);
-/* The text of a line in a style, without what moves the cursor or ends the line. */
+/* The text of a line in a style, without control characters and line end. */
 void progress_text(struct strbuf *out, enum progress_style style, const struct progress_view *v);
 
 #endif

@@ -7,17 +7,18 @@
 
 enum status {
     OK = 0,
-    DIFFERENT = 1,         /* compared, and different */
-    ERR_USAGE = 2,         /* the command line */
-    ERR_UNSUPPORTED = 3,   /* unsupported, unmapped or missing tensors, shapes against the config */
-    ERR_IO = 4,            /* input/output, permissions, space */
+    DIFFERENT = 1, /* compared, and different */
+    ERR_USAGE = 2, /* the command line */
+    ERR_UNSUPPORTED =
+        3,      /* unsupported, unmapped or missing tensors; shapes that contradict the config */
+    ERR_IO = 4, /* input/output, permissions, space */
     ERR_CORRUPT = 5,       /* the source breaks the rules of its format */
-    ERR_MEMORY = 6,        /* not enough memory, or a budget of it that cannot be met */
+    ERR_MEMORY = 6,        /* not enough memory, or a limit of it that is too low */
     ERR_EXISTS = 7,        /* the destination exists or is busy */
     ERR_DEVICE = 8,        /* a GPU */
     ERR_RANK = 9,          /* a rank was lost or disagrees */
     ERR_NUMERIC = 10,      /* NaN or Inf */
-    ERR_OURS = 70,         /* our own mistake */
+    ERR_OURS = 70,         /* a bug of Ferry */
     ERR_INTERRUPTED = 130, /* SIGINT or SIGTERM */
 };
 
@@ -33,23 +34,23 @@ struct error {
 extern "C" {
 #endif
 
-/* Fills err and returns code. err may be NULL where the caller wants the code only. */
+/* Fills err and returns code. err may be NULL if the caller wants the code only. */
 MUST_CHECK enum status fail(struct error *err, enum status code, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
-/* The same with ": " and what errno says behind the text. ENOMEM becomes ERR_MEMORY whatever code
- * is; everything else is `code`. */
+/* The same with ": " and the text of errno at the end. The code is ERR_MEMORY for ENOMEM, else
+ * `code`. */
 MUST_CHECK enum status fail_errno(struct error *err, enum status code, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
-/* Puts context and ": " in front of what err already says, and returns its code. */
+/* Puts the text and ": " in front of the message that err has, and returns its code. */
 MUST_CHECK enum status fail_in(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #ifdef __cplusplus
 }
 #endif
 
-/* Runs the call and leaves the function with its status where that is not OK. */
+/* Returns the status of the call from the function if it is not OK. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         enum status try_status_ = (call);                                                          \

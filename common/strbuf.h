@@ -7,7 +7,7 @@
 #include "common/status.h"
 
 struct strbuf {
-    char *data; /* always NUL-terminated once something was added; NULL before */
+    char *data; /* NUL-terminated; NULL until something was added */
     size_t length, capacity;
 };
 
@@ -18,7 +18,7 @@ void strbuf_add_text(struct strbuf *s, const char *text);
 void strbuf_add_char(struct strbuf *s, char c);
 void strbuf_add_repeated(struct strbuf *s, char c, size_t count);
 void strbuf_printf(struct strbuf *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Text as it may stand in a message: control characters, quotes and broken UTF-8 escaped. */
+/* Adds text for a message: control characters, quotes and broken UTF-8 are escaped. */
 void strbuf_add_escaped(struct strbuf *s, const char *text, size_t length);
 
 #endif

@@ -1,4 +1,4 @@
-/* text.h - small questions about texts. */
+/* text.h - comparisons of texts. */
 #ifndef FERRY_COMMON_TEXT_H
 #define FERRY_COMMON_TEXT_H
 
@@ -22,7 +22,7 @@ static inline bool text_ends_with(const char *text, const char *suffix)
     return n >= m && strcmp(text + n - m, suffix) == 0;
 }
 
-/* Moves *text behind the prefix where it starts with it. */
+/* Moves *text behind the prefix if it starts with it. */
 static inline bool text_skip_prefix(const char **text, const char *prefix)
 {
     if (!text_starts_with(*text, prefix)) return false;

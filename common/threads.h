@@ -1,4 +1,5 @@
-/* threads.h - many tasks on a few threads; how a signal, or a failure elsewhere, ends long work. */
+/* threads.h - runs many tasks on a few threads; ends long work after a signal or a failure of
+ * another process. */
 #ifndef FERRY_COMMON_THREADS_H
 #define FERRY_COMMON_THREADS_H
 
@@ -7,10 +8,10 @@
 
 #include "common/status.h"
 
-/* Runs task(context, index, worker, err) for index 0..num_tasks-1, handed out in order, on
- * num_threads threads (at least 1; the calling one is among them). worker counts them from 0. The
- * first failure (by time) is returned once all threads have stopped; no further task starts after
- * it, nor where work_check fails. */
+/* Runs task(context, index, worker, err) for index 0..num_tasks-1, in this order, on num_threads
+ * threads (at least 1, the calling one included). worker is the thread's number, from 0. Returns
+ * the first failure, when all threads have stopped; no task starts after a failure or while
+ * work_check() fails. */
 MUST_CHECK enum status threads_run(unsigned num_threads, size_t num_tasks,
                                    enum status (*task)(void *context, size_t index, unsigned worker,
                                                        struct error *err),
@@ -18,19 +19,19 @@ MUST_CHECK enum status threads_run(unsigned num_threads, size_t num_tasks,
 
 unsigned threads_available(void); /* CPUs that this process may use */
 
-/* SIGINT, SIGTERM and SIGHUP set a flag that long work looks at; the second SIGINT ends the process
- * at once, with a line (exit code 130). Those that are ignored when the process starts, as SIGHUP
- * under nohup, stay so. SIGPIPE is ignored. */
+/* Makes SIGINT, SIGTERM and SIGHUP set a flag that long work checks; the second SIGINT ends the
+ * process at once, with a line on stderr (exit code 130). Signals that are ignored when the process
+ * starts, as SIGHUP under nohup, stay ignored. SIGPIPE is ignored. */
 void interrupt_install(void);
 bool interrupted(void);
 
-/* Another thread has found that this process works for nothing: work_check fails with `why` from
- * now on, until work_resume. The first of several counts. */
+/* For a thread that learns that the work is useless: work_check() fails with `why` until
+ * work_resume(). Of several calls the first counts. */
 void work_stop(const struct error *why);
 void work_resume(void);
-/* Long work asks it between two steps: OK, or ERR_INTERRUPTED after a signal, or what work_stop was
- * told. work_stopped is for loops that have no way to fail: what they leave undone is thrown away,
- * as the next work_check fails. */
+/* Long work calls it between steps: OK; ERR_INTERRUPTED after a signal; the failure of work_stop().
+ * work_stopped() is for loops that cannot return a status: they may stop early, since the next
+ * work_check() fails and their results are not used. */
 MUST_CHECK enum status work_check(struct error *err);
 bool work_stopped(void);
 

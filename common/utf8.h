@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes of the first character of text[0..length), 1 to 4; 0 where it is broken or length is 0. */
+/* Bytes of the first character of text[0..length), 1 to 4; 0 if it is broken or length is 0. */
 size_t utf8_sequence(const char *text, size_t length);
 
 /* Whether all of text is well-formed; if not, *bad is the offset of the first byte that is not. */

@@ -25,7 +25,7 @@ struct bytes_kind {
      * window; they lie within the window. */
     enum status (*read)(const struct bytes *b, uint64_t at, void *to, size_t count,
                         struct error *err);
-    void (*expect)(const struct bytes *b, uint64_t at, uint64_t count); /* NULL: no use */
+    void (*expect)(const struct bytes *b, uint64_t at, uint64_t count); /* NULL: does nothing */
     void (*release)(struct bytes *b);                                   /* NULL: nothing is held */
 };
 
@@ -40,28 +40,28 @@ struct bytes {
     } from;
 };
 
-/* How the bytes of a run lie in what holds them. */
+/* How bytes are packed in the file that holds them. */
 enum bytes_coding { BYTES_PLAIN, BYTES_DEFLATED /* raw deflate data (RFC 1951) */ };
 
 /* Opens a regular file and stamps it (stamp may be NULL). */
 MUST_CHECK enum status bytes_open(struct bytes *b, const char *path, struct file_stamp *stamp,
                                   struct error *err);
-/* A file that is open already; the caller closes the fd, or calls bytes_release(), which does. */
+/* An open file. The caller closes fd, or lets bytes_release() close it. */
 struct bytes bytes_of_file(int fd, const char *path, uint64_t size_bytes);
-/* From now on reads pass by the page cache where the file system can (file_read_direct). */
+/* Makes reads bypass the page cache, if the file system can do that (file_read_direct). */
 void bytes_set_direct(struct bytes *file);
 struct bytes bytes_of_memory(const void *data, size_t size_bytes);
-/* Bytes [offset, offset + size_bytes) of b, which must have them. */
+/* Bytes [offset, offset + size_bytes) of b, which must lie inside of b. */
 struct bytes bytes_range(const struct bytes *b, uint64_t offset, uint64_t size_bytes);
 
 /* The contents (size_bytes of them) of `packed`, by a coding that is not BYTES_PLAIN. `packed` is
- * borrowed; it may be assigned again between reads, when its file was opened anew. A decoder goes
- * forward only: a read at an earlier offset than where the last one ended starts at byte 0. */
+ * borrowed; between reads the caller may assign it again, after opening its file anew. A decoder
+ * only goes forward: a read before the end of the last read starts again at byte 0. */
 void bytes_decode(struct bytes *b, enum bytes_coding coding, const struct bytes *packed,
                   uint64_t size_bytes);
 
-/* The same bytes with the first and last kilobyte read at once and kept, in *ends: in a small
- * archive, such as an item of a .distcp, all that describes lies there, and costs two reads. */
+/* The same bytes, of which the first and the last kilobyte are read at once and kept in *ends. They
+ * hold all headers of a small archive, such as an item of a .distcp, so it costs two reads. */
 struct bytes_ends {
     struct bytes whole;
     size_t num_head, num_tail;
@@ -72,11 +72,11 @@ MUST_CHECK enum status bytes_keep_ends(struct bytes *b, struct bytes_ends *ends,
 
 MUST_CHECK enum status bytes_read(const struct bytes *b, uint64_t offset, void *to, size_t count,
                                   struct error *err);
-/* Says that these bytes are read next, so that the system may fetch them beforehand. */
+/* Tells the system that these bytes are read next. */
 void bytes_expect(const struct bytes *b, uint64_t offset, uint64_t count);
-/* Where they lie in memory; NULL: they are not there. */
+/* Their address if they are in memory; else NULL. */
 const void *bytes_in_memory(const struct bytes *b);
-/* Sets *b to {0}, which may be released again. */
+/* Also sets *b to {0}, which may be released again. */
 void bytes_release(struct bytes *b);
 
 #endif

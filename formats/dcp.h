@@ -20,19 +20,20 @@
 #include "formats/stored.h"
 #include "formats/value.h"
 
-/* Reads folder/.metadata and, for each chunk, its item's zip directory and pickle, and adds all
- * tensors (pieces proven to tile them, sorted by start) and objects to s. Where read_items is false
- * the items are not opened: pieces then say which item only (offset_bytes of the item, no strides),
- * for a listing. `all_local_plans` is skipped. Refused by name: what dcp-fsdp.md 9 lists. */
+/* Reads folder/.metadata and the zip directory and pickle of each chunk's item. Adds all tensors
+ * and objects to s; pieces are sorted by start and tile their tensor. read_items false, for a
+ * listing: does not open the items, so that a piece only has the offset of its item and no strides.
+ * `all_local_plans` is skipped. Refused with a message: overlapping or missing chunks, unknown
+ * dtypes, transformed items, items outside of the folder. */
 MUST_CHECK enum status dcp_open(struct stored *s, const char *folder, bool read_items,
                                 struct error *err);
 
-/* Loads one object (a list of one value in Megatron's files) into arena a. Who needs the bytes of
- * tensors in it opens it by torch_open() instead, at offset_bytes and size_bytes of its file. */
+/* Loads one object (a list of one value in Megatron's files) into arena a, without the bytes of
+ * tensors in it; torch_open() at offset_bytes and size_bytes of its file gives these too. */
 MUST_CHECK enum status dcp_read_object(struct stored *s, const struct stored_object *o,
                                        struct arena *a, struct value **out, struct error *err);
 
-/* What is written: chunks of tensors and objects, with the place of each in its file. */
+/* A .metadata to write: chunks of tensors, and objects, with their places in the files. */
 struct dcp_chunk {
     const uint64_t *offsets, *sizes;     /* [num_dims] */
     uint32_t file;                       /* index into paths */

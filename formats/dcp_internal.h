@@ -1,11 +1,11 @@
-/* dcp_internal.h - what .metadata says, for dcp.c. */
+/* dcp_internal.h - the contents of .metadata, for dcp.c. */
 #ifndef FERRY_FORMATS_DCP_INTERNAL_H
 #define FERRY_FORMATS_DCP_INTERNAL_H
 
 #include "common/map.h"
 #include "formats/dcp.h"
 
-/* What stands for an object of torch; all such structs begin with it. */
+/* The first member of each struct that stands for an object of torch. */
 enum meta_kind { META_CHUNK, META_PROPERTIES, META_TENSOR, META_BYTES, META_INDEX, META_PLACE };
 
 /* ChunkStorageMetadata: a box of a tensor. bounds: num_dims offsets, then num_dims sizes. */
@@ -15,7 +15,7 @@ struct meta_chunk {
     uint64_t bounds[];
 };
 
-/* TensorProperties. unknown: NULL, or torch's name of a dtype that we do not have. */
+/* TensorProperties. unknown: torch's name of a dtype that Ferry does not know; else NULL. */
 struct meta_properties {
     enum meta_kind kind;
     enum dtype dtype;
@@ -75,8 +75,9 @@ struct dcp_metadata {
     size_t num_items, items_capacity;
     uint32_t *slots; /* hash table of item + 1 by index */
     size_t num_slots;
-    uint64_t chunks_left; /* how many more may be listed: at most one a byte of the file */
-    uint64_t seed;        /* of hashes: a file must not know what its keys hash to */
+    uint64_t
+        chunks_left; /* chunks that may still be listed: at most one for each byte of the file */
+    uint64_t seed;   /* of hashes: nobody can make a file whose keys collide */
 };
 
 /* Reads .metadata at path. err names it. */

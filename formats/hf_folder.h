@@ -5,23 +5,23 @@
  *   2. model.safetensors.index.json  {"metadata": {...}, "weight_map": {tensor: file}}
  *   3. model-0000k-of-0000n.safetensors, k = 1..n all there, without an index
  *   4. the same three as pytorch_model.bin: files of torch.save
- * Other *.safetensors in the folder are none of our business. Files may be links (a hub cache). */
+ * Other *.safetensors in the folder are ignored. Files may be links (a hub cache). */
 #ifndef FERRY_FORMATS_HF_FOLDER_H
 #define FERRY_FORMATS_HF_FOLDER_H
 
 #include "common/status.h"
 #include "formats/stored.h"
 
-/* Whether the folder holds weights in one of these ways; those, or config.json. */
+/* Whether the folder has weights in one of these forms; the second: or a config.json. */
 bool hf_folder_has_weights(const char *folder);
 bool hf_folder_matches(const char *folder);
 
-/* The folder that a user means by `path`: itself; the snapshot that refs/main names, where path is
- * a model of a hub cache (models--ORG--NAME); or that of a model's name, where there is nothing at
- * path (hub_cache.h). In arena a. */
+/* The folder that a user means by `path`: if path is a model of a hub cache (models--ORG--NAME),
+ * the snapshot that refs/main names; if path does not exist and is the name of a cached model, its
+ * snapshot (hub_cache.h); else path itself. In arena a. */
 const char *hf_folder_resolve(struct arena *a, const char *path);
 
-/* Adds all tensors to s. Names in the index and in the files must be the same. *num_files may be
+/* Adds all tensors to s. The index must name the tensors that are in the files. num_files may be
  * NULL. */
 MUST_CHECK enum status hf_folder_open(struct stored *s, const char *folder, size_t *num_files,
                                       struct error *err);

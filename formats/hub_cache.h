@@ -1,4 +1,4 @@
-/* hub_cache.h - models of the Hugging Face hub that lie on this machine, by their names.
+/* hub_cache.h - finds models in the local cache of the Hugging Face hub by their names.
  *
  * The cache is the first of $HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub,
  * $XDG_CACHE_HOME/huggingface/hub and ~/.cache/huggingface/hub that is set
@@ -18,15 +18,15 @@ struct hub_name {
     const char *model;    /* "ORG/NAME" */
     const char *revision; /* "main", a branch or tag, a commit */
 };
-/* Whether a text can be one. */
+/* false if the text cannot be such a name. */
 bool hub_name_parse(struct arena *a, const char *text, struct hub_name *out);
 
-/* The folder models--ORG--NAME; NULL where the cache has none. */
+/* The folder models--ORG--NAME; NULL if the cache has none. */
 const char *hub_cache_model(struct arena *a, const struct hub_name *name);
-/* The snapshot of its revision; NULL where the cache has none. */
+/* The snapshot of the revision; NULL if the cache has none. */
 const char *hub_cache_find(struct arena *a, const struct hub_name *name);
-/* The commit that the model's folder calls `revision`, a commit itself or one of refs; NULL where
- * it knows none of the name, or has no snapshot of it. */
+/* The commit of a revision (a commit, or a name in refs) of a model's folder; NULL if the revision
+ * is not known there or has no snapshot. */
 const char *hub_cache_snapshot(struct arena *a, const char *model_folder, const char *revision);
 
 #endif

@@ -13,9 +13,12 @@
  *   9.      i8[S]    mode of each sequence, if the dataset is multimodal; else the file ends
  *
  * PREFIX.bin holds elements and nothing else; a raw file of U16 or U32 is read as a dataset of one
- * document that is one sequence. Both files stay on disk: what is kept in memory is a number for
- * each 1024 sequences. All is checked at open, and again what is used later, since the files may
- * have changed. Reading changes nothing here, so that many threads may. */
+ * document that is one sequence. Both files stay on disk; memory holds one number for each 1024
+ * sequences. Everything is checked at open, and again when it is used, since the files may have
+ * changed. Several threads may read at once.
+ *
+ * `ferry perplexity` reads the stream; the functions on sequences and documents are groundwork for
+ * training. */
 #ifndef FERRY_FORMATS_INDEXED_DATASET_H
 #define FERRY_FORMATS_INDEXED_DATASET_H
 
@@ -38,11 +41,11 @@ struct indexed_dataset {
     uint64_t *starts;         /* [windows + 1] tokens before each 1024th sequence, on the heap */
 };
 
-/* path: PREFIX, PREFIX.idx or PREFIX.bin. ERR_CORRUPT names the file, the byte, what was expected
- * and what is there; ERR_UNSUPPORTED where elements are floating-point numbers. */
+/* path: PREFIX, PREFIX.idx or PREFIX.bin. ERR_CORRUPT names the file, the byte, the expected and
+ * the found value; ERR_UNSUPPORTED if elements are floating-point numbers. */
 MUST_CHECK enum status indexed_dataset_open(struct indexed_dataset *d, const char *path,
                                             struct error *err);
-/* A file of nothing but ids; dtype: U16 or U32. */
+/* A file of token ids only; dtype: U16 or U32. */
 MUST_CHECK enum status token_file_open(struct indexed_dataset *d, const char *path,
                                        enum dtype dtype, struct error *err);
 void indexed_dataset_close(struct indexed_dataset *d);
@@ -51,14 +54,14 @@ void indexed_dataset_close(struct indexed_dataset *d);
 MUST_CHECK enum status indexed_dataset_lengths(const struct indexed_dataset *d, uint64_t first,
                                                uint64_t count, uint64_t *lengths,
                                                struct error *err);
-/* The first sequence of documents [first, first + count), of which document num_documents is the
- * end of the last. */
+/* The first sequence of each of documents [first, first + count); for document num_documents: the
+ * number of sequences. */
 MUST_CHECK enum status indexed_dataset_documents(const struct indexed_dataset *d, uint64_t first,
                                                  uint64_t count, uint64_t *sequences,
                                                  struct error *err);
 
-/* Tokens [first, first + count) of a sequence, or of all sequences one behind the other, as I32 or
- * I64. ERR_CORRUPT where one is no I32; ERR_OURS where there are not so many. */
+/* Tokens [first, first + count) of a sequence, or of all sequences one after the other, as I32 or
+ * I64. ERR_CORRUPT if a token does not fit I32; ERR_OURS if there are fewer tokens. */
 MUST_CHECK enum status indexed_dataset_read(const struct indexed_dataset *d, uint64_t sequence,
                                             uint64_t first, uint64_t count, enum dtype as,
                                             void *tokens, struct error *err);
@@ -66,7 +69,7 @@ MUST_CHECK enum status indexed_dataset_read_stream(const struct indexed_dataset 
                                                    uint64_t count, enum dtype as, void *tokens,
                                                    struct error *err);
 
-/* Which token of which sequence a token of the stream is. */
+/* The sequence of a token of the stream, and its index in that sequence. */
 MUST_CHECK enum status indexed_dataset_locate(const struct indexed_dataset *d, uint64_t token,
                                               uint64_t *sequence, uint64_t *at, struct error *err);
 

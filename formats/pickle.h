@@ -1,9 +1,9 @@
 /* pickle.h - Python's pickle, read as data and written for torch.load(weights_only=True).
  *
- * The reader is a closed-world interpreter of the opcodes of protocols 0 to 5: a stack, a memo, no
- * import, no call. What it knows by name (rebuild functions of tensors, OrderedDict, torch.Size,
- * bytes ...) becomes the kind it stands for; all else becomes a VALUE_GLOBAL or VALUE_OBJECT. Input
- * passes through a window, so a file of any size costs what is kept of it only.
+ * The reader interprets the opcodes of protocols 0 to 5 with a stack and a memo; it imports and
+ * calls nothing. Names that it knows (rebuild functions of tensors, OrderedDict, torch.Size, bytes
+ * ...) become values of their kind; all others become a VALUE_GLOBAL or VALUE_OBJECT. Input passes
+ * through a window, so memory depends on the values that are kept, not on the size of the file.
  *
  * Limits: memory at most 64 bytes for each byte read, beyond the first MiB; memo index at most the
  * number of opcodes so far; lengths at most what is left of the input; nesting bounded by the stack
@@ -20,27 +20,27 @@
 #include "formats/bytes.h"
 #include "formats/value.h"
 
-/* What a caller does with instances while they are built, so that a .metadata of a hundred thousand
- * chunks costs what its chunks do and not what its Python objects do. Each may be NULL. */
+/* Callbacks while instances are built, so that a .metadata of a hundred thousand chunks takes the
+ * memory of its chunks and not of its Python objects. Each may be NULL. */
 struct pickle_hooks {
     void *context;
-    /* Called when an instance is put into a container or is the result: class name (module dropped)
-     * and the value. What it returns, if not NULL, stands in the instance's place as the `native`
-     * of a VALUE_NATIVE; what only the instance held is used again, so the hook must copy what it
-     * keeps. With this hook the stream is read two or three times, the first ones to learn which
-     * memo entries matter. */
+    /* Called with the class name (without module) and the value of an instance when it is put into
+     * a container or is the result. If it does not return NULL, a VALUE_NATIVE with the returned
+     * pointer replaces the instance, whose memory is used again: the hook must copy what it keeps.
+     * With this hook the stream is read two or three times, first to learn which memo entries are
+     * needed. */
     void *(*built)(void *context, const char *class_name, const struct value *v);
-    size_t collect_bytes; /* how many bytes of values make it worth looking; 0: 4 MiB */
-    /* With `built`: text keys of dicts whose values need not be built: mostly VALUE_SKIPPED. If
-     * something that is kept refers into one, the stream is read again without skipping. */
+    size_t collect_bytes; /* bytes of new values after which unused ones are looked for; 0: 4 MiB */
+    /* With `built`: keys of dicts whose values need not be built; they become VALUE_SKIPPED. If a
+     * kept value refers into one, the stream is read again without skipping. */
     const char *const *skip_attributes;
     size_t num_skip_attributes;
-    /* Called for each persistent id of a torch storage, while the position is still known for a
-     * message. numel is that of the root storage. */
+    /* Called for each persistent id of a torch storage; its failures get the position in the
+     * stream. numel is that of the root storage. */
     enum status (*storage)(void *context, const struct value_storage *storage, struct error *err);
 };
 
-/* Reads one pickle that starts at `offset` of the input and sets *end (may be NULL) to the byte
+/* Reads one pickle that starts at `offset` of the input and sets *end (may be NULL) to the offset
  * behind its STOP. The values are in arena a. hooks may be NULL. Storages of persistent ids appear
  * as VALUE_STORAGE. */
 MUST_CHECK enum status pickle_read(struct arena *a, const struct bytes *in, uint64_t offset,
@@ -51,13 +51,14 @@ MUST_CHECK enum status pickle_read(struct arena *a, const struct bytes *in, uint
 MUST_CHECK enum status pickle_read_bytes(struct arena *a, const void *data, size_t bytes,
                                          struct value **out, struct error *err);
 
-/* Appends the pickle of v, protocol 2: only opcodes that the weights_only unpickler of torch knows.
- * Objects, globals and dtypes come out as they were read. Shared values and cycles are memoised.
- * ERR_UNSUPPORTED where a value has no such form (SKIPPED, NATIVE, an int past 255 bytes, a text
- * that is no UTF-8, a tuple that contains itself). */
+/* Appends the pickle of v in protocol 2, with opcodes that torch's weights_only unpickler knows.
+ * Objects, globals and dtypes are written as they were read. Shared values and cycles are memoised.
+ * ERR_UNSUPPORTED for values that cannot be written (SKIPPED, NATIVE, an int of more than 255
+ * bytes, a text that is not UTF-8, a tuple that contains itself). */
 MUST_CHECK enum status pickle_write(struct strbuf *out, const struct value *v, struct error *err);
 
-/* Pieces of a protocol-2 stream, for writers that never hold the whole value (.metadata). */
+/* Parts of a protocol-2 stream, for writers that never have the whole value in memory (.metadata).
+ */
 void pickle_put_int(struct strbuf *out, int64_t v);
 void pickle_put_text(struct strbuf *out, const char *text); /* C0 80 becomes NUL */
 void pickle_put_global(struct strbuf *out, const char *module, const char *name);

@@ -1,10 +1,10 @@
 /* pickle_internal.h - the parts of the pickle reader and writer; for formats/pickle*.c and torch.c.
  *
  *   lexer   bytes to opcodes with their arguments         pickle_lex.c
- *   survey  what a first pass learns for the hooks        pickle_survey.c
- *   pool    memory of values, given back while reading    pickle_pool.c
+ *   survey  a first pass over the stream, for the hooks   pickle_survey.c
+ *   pool    memory of values, reused while reading        pickle_pool.c
  *   reader  the stack machine                             pickle.c, pickle_scalars.c
- *   calls   what known calls become                       pickle_calls.c
+ *   calls   values of known calls                         pickle_calls.c
  *   writer                                                pickle_write.c */
 #ifndef FERRY_FORMATS_PICKLE_INTERNAL_H
 #define FERRY_FORMATS_PICKLE_INTERNAL_H
@@ -32,20 +32,21 @@ enum pickle_argument {
     ARG_BYTES_U64,
 };
 
-/* `pops` of opcodes that take everything above the last mark, and the mark; and one below it. */
+/* `pops` of opcodes that take all values above the last mark; the second: and the value below it.
+ */
 enum { TO_MARK = -1, TO_MARK_AND_BELOW = -2 };
 
 struct pickle_reader;
 struct pickle_token;
 
-/* What an opcode does, once its argument is read and the stack has what it pops. */
+/* Runs an opcode. Its argument is read, and the stack has as many values as it pops. */
 typedef enum status pickle_run(struct pickle_reader *r, const struct pickle_token *t,
                                struct error *err);
 
 struct pickle_opcode {
     const char *name; /* NULL: no such opcode */
     enum pickle_argument argument;
-    signed char pops, pushes; /* what it does to the stack; MARK and POP tell for themselves */
+    signed char pops, pushes; /* values of the stack; MARK and POP count them themselves */
     pickle_run *run;
     enum value_kind kind; /* of the container that it makes or adds to */
 };
@@ -66,7 +67,7 @@ struct pickle_lexer {
     size_t at, end;
     uint64_t base;       /* offset of data[0] in the stream */
     uint64_t size_bytes; /* of the stream */
-    char *buffer;        /* what data is where `in` is not in memory */
+    char *buffer;        /* where data lies if `in` is not in memory */
     size_t capacity;
 };
 
@@ -77,7 +78,7 @@ static inline uint64_t lexer_offset(const struct pickle_lexer *x)
 {
     return x->base + x->at;
 }
-/* The next opcode and its argument, whose bytes are passed over where there are more than
+/* Reads the next opcode and its argument. Skips the argument's bytes if there are more than
  * keep_bytes. */
 MUST_CHECK enum status lexer_next(struct pickle_lexer *x, struct pickle_token *t, size_t keep_bytes,
                                   struct error *err);
@@ -102,7 +103,7 @@ struct pickle_survey {
     size_t num_words, num_fetched;
 };
 
-/* Whatever is broken in the stream ends a pass; the reader will come to it and say so. */
+/* An error in the stream ends a pass without a message: the reader reports it later. */
 MUST_CHECK enum status survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
                                          const struct pickle_hooks *hooks, struct error *err);
 MUST_CHECK enum status survey_find_fetched(struct pickle_survey *s, struct pickle_lexer *x,
@@ -115,9 +116,9 @@ void survey_release(struct pickle_survey *s);
 
 enum { POOL_CLASSES = 40 };
 
-/* Memory of values. Where `collects`, what nothing refers to any more is found by marking from the
- * roots and used again; else all of it stays until the arena goes. GLOBAL, STORAGE, TENSOR and the
- * constants are never collected. */
+/* Memory of values. collects: values that no root refers to any more are found by marking and used
+ * again; else all stay until the arena is released. GLOBAL, STORAGE, TENSOR and the constants are
+ * never collected. */
 struct value_pool {
     struct arena *arena;
     bool collects;
@@ -125,7 +126,7 @@ struct value_pool {
     struct value *free_values;
     struct pool_free *free_payloads[POOL_CLASSES];
     size_t allocated, threshold; /* bytes since the last collection, and when the next is due */
-    size_t least;                /* that threshold is */
+    size_t least;                /* the lowest threshold */
     size_t num_cells;            /* of all blocks */
     struct value **gray;         /* marked, their parts not yet */
     size_t num_gray, gray_capacity;
@@ -133,14 +134,14 @@ struct value_pool {
 
 /* collect_bytes: see pickle_hooks. */
 void pool_init(struct value_pool *p, struct arena *a, bool collects, size_t collect_bytes);
-void pool_release(struct value_pool *p); /* what is not in the arena */
+void pool_release(struct value_pool *p); /* frees memory outside of the arena */
 struct value *pool_value(struct value_pool *p, enum value_kind kind);
-/* Memory that exactly one value refers to; `bytes` again when it is given back. */
+/* Memory that exactly one value refers to. pool_payload_free() is told its size again. */
 void *pool_payload(struct value_pool *p, size_t bytes);
 void pool_payload_free(struct value_pool *p, void *payload, size_t bytes);
-/* Frees what v refers to (and not v), as where v becomes something else. */
+/* Frees the memory that v refers to, before v becomes another kind; not v itself. */
 void pool_value_clear(struct value_pool *p, struct value *v);
-/* Mark every root, then sweep, telling how many there were. */
+/* Call pool_mark() for every root, then pool_sweep() with their number. */
 void pool_mark(struct value_pool *p, struct value *root);
 void pool_sweep(struct value_pool *p, size_t num_roots);
 
@@ -187,21 +188,22 @@ pickle_run pickle_run_none, pickle_run_true, pickle_run_false, pickle_run_int, p
 
 /* ---- calls ---- */
 
-/* What callable(*args) is where that is known, else NULL. ERR_CORRUPT where a tensor is rebuilt
- * from arguments that are none. */
+/* Sets *out to the value of callable(*args) if the callable is known, else to NULL. ERR_CORRUPT if
+ * the arguments of a tensor's rebuild function are not valid. */
 MUST_CHECK enum status pickle_call(struct pickle_reader *r, struct value *callable,
                                    struct value *args, struct value **out, struct error *err);
 /* torch's persistent id. */
 MUST_CHECK enum status pickle_persistent(struct pickle_reader *r, const struct value *id,
                                          struct value **out, struct error *err);
-/* Pushes a global under Python 3's name, where Python 2 had another. */
+/* Pushes a global; a name of Python 2 is replaced by that of Python 3. */
 MUST_CHECK enum status pickle_push_global(struct pickle_reader *r, const char *module,
                                           size_t module_length, const char *name,
                                           size_t name_length, struct error *err);
 
 /* ---- writer ---- */
 
-/* pickle_write() that tells of each storage as its first tensor is written (may be NULL). */
+/* pickle_write() that calls `storage` (NULL: nothing) when the first tensor of a storage is
+ * written. */
 MUST_CHECK enum status pickle_write_storages(struct strbuf *out, const struct value *v,
                                              enum status (*storage)(void *context,
                                                                     const struct value_storage *s,

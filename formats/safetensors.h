@@ -4,10 +4,10 @@
  *   1.  0     8 bytes  N, little-endian: bytes of the header, at most 100,000,000
  *   2.  8     N bytes  header: a JSON object in UTF-8, name -> {dtype, shape, data_offsets}, and
  *                      perhaps __metadata__, an object of texts; padded with blanks
- *   3.  8+N   rest     data; data_offsets are [begin, end) in it; no hole, no overlap, no rest
+ *   3.  8+N   rest     data; data_offsets are [begin, end) in it; no gap, no overlap, no rest
  *
- * Stricter than the reference where two readers could see different files: a name twice, an entry
- * that is an array, a dtype that is an object. */
+ * Refused although the reference accepts them, since two readers could see different tensors: a
+ * name twice, an entry that is an array, a dtype that is an object. */
 #ifndef FERRY_FORMATS_SAFETENSORS_H
 #define FERRY_FORMATS_SAFETENSORS_H
 
@@ -25,7 +25,7 @@ struct safetensors_info {
                      * shards under the whole tensor's name */
 };
 
-/* Whether the file begins like one: a header length within the cap, then JSON. */
+/* Whether the first bytes are those of such a file: a header length within the cap, then JSON. */
 bool safetensors_matches(const uint8_t *head, size_t bytes);
 
 /* Reads the header of path and adds its tensors to s. ERR_CORRUPT "m.safetensors: tensor x: ...".
@@ -45,7 +45,7 @@ struct safetensors_out {
 /* Lays out a file: sorts tensors as the reference writer does (dtype by its rank descending, then
  * name), places them and makes the bytes before the data, with {"format":"pt"} as metadata. The
  * header is a multiple of 8 bytes long, so every tensor is aligned to its element size.
- * ERR_UNSUPPORTED where a dtype has no name here or the header passes the cap. */
+ * ERR_UNSUPPORTED if safetensors has no name for a dtype or the header is larger than the cap. */
 MUST_CHECK enum status safetensors_layout(struct safetensors_out *tensors, size_t num_tensors,
                                           struct strbuf *head, uint64_t *file_bytes,
                                           struct error *err);

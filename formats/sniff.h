@@ -1,4 +1,4 @@
-/* sniff.h - what a file that is not what it should be is instead, for messages. */
+/* sniff.h - names the kind of a file that no reader accepts, for messages. */
 #ifndef FERRY_FORMATS_SNIFF_H
 #define FERRY_FORMATS_SNIFF_H
 
@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 /* "a Git LFS pointer (the file itself was not downloaded: git lfs pull)", "an HTML page", "a zip
- * (torch.save)", ... by the first bytes (16 are enough); NULL: nothing known. */
+ * (torch.save)", ... by the first bytes (16 are enough); NULL: not known. */
 const char *sniff_name(const uint8_t *head, size_t bytes);
-/* The same for a file that should be torch's, by its first bytes (262 are enough): "a tar file:
- * torch before 0.2, or something else", ... */
+/* The same for a file that should be of torch.save, by its first bytes (262 are enough): "a tar
+ * file: torch before 0.2, or something else", ... */
 const char *sniff_not_torch(const uint8_t *head, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
-/* stored.h - what the reader of any format gives: named tensors, and where their bytes lie.
+/* stored.h - the result of the reader of any format: named tensors, and where their bytes lie.
  *
- * A *stored* tensor is named and shaped as its format has it; nothing here knows what it is for.
+ * A *stored* tensor has the name and shape of its file; nothing here knows its purpose.
  * Opening reads headers and indexes only; tensor bytes are read later, through stored_read().
  * Shapes, boxes and strides are in elements, slowest dimension first; what is in bytes says so. */
 #ifndef FERRY_FORMATS_STORED_H
@@ -45,12 +45,12 @@ struct stored_tensor {
     const uint64_t *shape;       /* [num_dims]; numel and bytes are known not to overflow */
     struct stored_piece *pieces; /* they tile the tensor: no hole, no overlap */
     size_t num_pieces;
-    /* DCP: where it stood in the nested state dict, keys and list positions joined by '\x1f';
-     * NULL: not told, the name is one key. */
+    /* DCP: its path in the nested state dict, keys and list positions joined by '\x1f'; NULL: not
+     * known, the name is one key. */
     const char *nested_path;
 };
 
-/* A value that is no tensor (torch_dist's and DCP's bytes items): a torch file inside a file. */
+/* A value that is not a tensor (bytes items of torch_dist and DCP): a torch file inside a file. */
 struct stored_object {
     const char *name;
     uint32_t file;
@@ -58,7 +58,7 @@ struct stored_object {
     const char *nested_path; /* as a tensor's */
 };
 
-/* All that one opened checkpoint stores. Everything is in the arena and lives until release. */
+/* The contents of an opened checkpoint. Everything is in the arena and lives until release. */
 struct stored {
     struct arena arena;
     struct stored_file *files;
@@ -68,22 +68,22 @@ struct stored {
     struct stored_object *objects;
     size_t num_objects, objects_capacity;
     struct map names; /* of tensors -> index */
-    char **warnings;  /* what is odd and harmless, one line each, for whoever opened it to print */
+    char **warnings;  /* harmless oddities, a line each, for the caller to print */
     size_t num_warnings, warnings_capacity;
 };
 
 void stored_init(struct stored *s);
 void stored_release(struct stored *s);
 
-/* Adds a file; it is stamped already. Returns its index. */
+/* Adds a file with its stamp. Returns its index. */
 uint32_t stored_add_file(struct stored *s, const char *path, const struct file_stamp *stamp);
-/* Adds the contents (size_bytes of them) of the packed data at [offset, offset + packed_bytes) of
- * files[file], which has them, as a file of its own, and returns its index. */
+/* Adds the contents, size_bytes long, of the packed data at [offset, offset + packed_bytes) of
+ * files[file] as a file of its own, and returns its index. The range must lie in the file. */
 uint32_t stored_add_packed(struct stored *s, uint32_t file, enum bytes_coding coding,
                            uint64_t offset, uint64_t packed_bytes, uint64_t size_bytes);
 /* Adds a tensor with no pieces; name and shape are copied. A NUL of the name is stored as C0 80,
- * and C0 80 is taken for one. ERR_CORRUPT where the name is no UTF-8, is there already (err says in
- * which file), or where numel or bytes overflow. *out is valid until the next tensor is added. */
+ * and C0 80 is read as NUL. ERR_CORRUPT if the name is not UTF-8 or exists already (err says in
+ * which file), or if numel or bytes overflow. *out is valid until the next tensor is added. */
 MUST_CHECK enum status stored_add_tensor(struct stored *s, const char *name, size_t name_length,
                                          enum dtype dtype, unsigned num_dims, const uint64_t *shape,
                                          struct stored_tensor **out, struct error *err);
@@ -95,19 +95,19 @@ const struct stored_tensor *stored_find(const struct stored *s, const char *name
 uint64_t stored_numel(const struct stored_tensor *t);
 uint64_t stored_tensor_bytes(const struct stored_tensor *t);
 
-/* Reads bytes of files[] by many threads. Keeps at most max_open files open. A file whose stamp is
- * no longer that of the open is ERR_IO "changed while it was read". */
+/* Reads bytes of files[], for many threads. Keeps at most max_open files open. If the stamp of a
+ * file has changed since the open: ERR_IO "changed while it was read". */
 struct stored_reader;
 struct stored_reader *stored_reader_create(const struct stored *s, unsigned max_open);
-/* From now on the page cache is passed by where the file system can; a read then needs up to
- * FILE_DIRECT_BYTES of memory of its own. Before the first read. */
+/* Makes reads bypass the page cache, if the file system can do that; then a read allocates up to
+ * FILE_DIRECT_BYTES. Call it before the first read. */
 void stored_reader_set_direct(struct stored_reader *r);
 void stored_reader_free(struct stored_reader *r);
 MUST_CHECK enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes,
                                    void *to, size_t bytes, struct error *err);
-/* Says that much of these bytes is read next, so that they are fetched together beforehand. */
+/* Tells the system that most of these bytes are read next. */
 void stored_expect(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, uint64_t bytes);
-/* Whether every file is still what it was when it was opened; for the end of a long read. */
+/* ERR_IO if a file has changed since it was opened; for the end of a long read. */
 MUST_CHECK enum status stored_unchanged(const struct stored *s, struct error *err);
 
 #endif

@@ -1,8 +1,9 @@
 /* torch.h - files of torch.save: the zip container (1.6 and later) and the legacy stream.
  *
- * Decided by content, never by name. The pickle is data (see pickle.h). Byte layouts: zip.h, and
- * for the legacy stream: five pickles (magic, 1001, system info, object, storage keys), then for
- * each key i64 count and count * element size bytes (torch/serialization.py:_legacy_load). */
+ * The kind is detected by content, not by name. The pickle is data (see pickle.h). Byte layouts:
+ * zip.h, and for the legacy stream: five pickles (magic, 1001, system info, object, storage keys),
+ * then for each key i64 count and count * element size bytes (torch/serialization.py:_legacy_load).
+ */
 #ifndef FERRY_FORMATS_TORCH_H
 #define FERRY_FORMATS_TORCH_H
 
@@ -28,7 +29,7 @@ struct torch_file {
     const char *path;
     uint32_t file; /* index in the `stored` that it was opened into */
     bool byte_swapped;
-    const char **warnings; /* without the path; torch_open() hands them to the `stored` */
+    const char **warnings; /* without the path; torch_open() adds them to the `stored` */
     size_t num_warnings, warnings_capacity;
 };
 
@@ -36,27 +37,27 @@ struct torch_file {
 bool torch_matches(const uint8_t *head, size_t bytes);
 
 /* Opens bytes [offset, offset + size_bytes) of path (0, UINT64_MAX: all of it), which must be a
- * complete torch.save archive, and checks every storage and every tensor's view of it. The file
- * (and each deflated storage) is added to s->files; no tensor is added yet. s->warnings gets what
- * is odd and harmless: a wrong CRC, a missing version. A file without any tensor is none of our
- * business here. Where it fails, t needs no torch_close(). */
+ * complete torch.save archive, and checks every storage and every tensor's view of it. Adds the
+ * file (and each deflated storage) to s->files, and no tensor yet. Adds warnings on harmless
+ * oddities: a wrong CRC, a missing version. A file without tensors is no failure. After a failure t
+ * needs no torch_close(). */
 MUST_CHECK enum status torch_open(struct torch_file *t, struct stored *s, const char *path,
                                   uint64_t offset, uint64_t size_bytes, struct error *err);
 void torch_close(struct torch_file *t);
 
-/* Adds one tensor value of t to s under name: shape, dtype and one piece, strided where it is not
- * row-major. ERR_UNSUPPORTED where it is no plain tensor (sparse, quantised, nested, on no device),
- * naming what made it. */
+/* Adds one tensor value of t to s under name: shape, dtype and one piece, with strides if it is not
+ * row-major. ERR_UNSUPPORTED, naming the function that rebuilds it, if it is not a plain tensor
+ * (sparse, quantised, nested, on no device). */
 MUST_CHECK enum status torch_add_tensor(struct torch_file *t, struct stored *s, const char *name,
                                         const struct value *tensor, struct error *err);
-/* Adds every tensor below v, named prefix + path (value_walk). ERR_UNSUPPORTED where none is. */
+/* Adds every tensor below v, named prefix + path (value_walk). ERR_UNSUPPORTED if there is none. */
 MUST_CHECK enum status torch_add_tensors(struct torch_file *t, struct stored *s,
                                          const struct value *v, const char *prefix,
                                          struct error *err);
 
 /* A file to be written: its pickle is root, whose tensors' storages become entries data/KEY in
- * order of first appearance. After torch_layout() the offset of each storage is known; when their
- * bytes are in place and the CRC-32 of each is set, torch_emit() gives everything else. */
+ * order of first appearance. After torch_layout() the offset of each storage is known; when its
+ * bytes are written and its CRC-32 is set, torch_emit() gives all other bytes. */
 struct torch_out_storage {
     const char *key;
     uint64_t size_bytes, data_offset; /* from the start of the archive */
@@ -70,11 +71,11 @@ struct torch_out {
     struct zip_out zip;
     struct strbuf pickle;
 };
-/* folder: "archive", or what torch.save would take from the file's name: "common". Storages of one
- * key are one. Where it fails, t needs no release. */
+/* folder: "archive", or the name of the file without ending, as torch.save has it: "common".
+ * Storages of one key are one storage. After a failure t needs no release. */
 MUST_CHECK enum status torch_layout(struct torch_out *t, const char *folder,
                                     const struct value *root, struct error *err);
-/* Calls put in order of offset for all bytes but those of the storages. */
+/* Calls put, in order of offset, for all bytes outside of the storages. */
 MUST_CHECK enum status torch_emit(struct torch_out *t,
                                   enum status (*put)(void *context, uint64_t offset,
                                                      const void *bytes, size_t count,
@@ -82,21 +83,22 @@ MUST_CHECK enum status torch_emit(struct torch_out *t,
                                   void *context, struct error *err);
 void torch_out_release(struct torch_out *t);
 
-/* Appends the whole bytes of an archive whose storages are all given in memory (small files:
- * common.pt, train_state.pt, bytes items): data[i] for storages[i], or NULL where root has no
- * tensor. */
+/* Appends a whole archive, for small files (common.pt, train_state.pt, bytes items). data[i] has
+ * the bytes of storages[i]; data is NULL if root has no tensor. */
 MUST_CHECK enum status torch_to_bytes(struct strbuf *out, const char *folder,
                                       const struct value *root, const void *const *data,
                                       struct error *err);
 
-/* The archive of one contiguous tensor, as in DCP items, in one go: millions of them are laid out.
- * The same bytes as torch_layout("archive") of that tensor gives. torch must have the dtype. */
+/* The archive of one contiguous tensor, as a DCP item has it: a quick way to the same bytes as
+ * torch_layout("archive") of that tensor, since a checkpoint may have millions of them. torch must
+ * have the dtype. */
 struct torch_item {
     uint64_t data_offset, total_bytes;
 };
 void torch_item_layout(struct torch_item *item, enum dtype dtype, unsigned num_dims,
                        const uint64_t *shape);
-/* Appends its bytes before the data (at 0) and behind it (at data_offset + data bytes). */
+/* Appends the bytes before the data (from 0) and those behind it (from data_offset + data bytes).
+ */
 void torch_item_emit(enum dtype dtype, unsigned num_dims, const uint64_t *shape, uint32_t crc,
                      struct strbuf *before, struct strbuf *after);
 

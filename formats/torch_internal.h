@@ -4,17 +4,17 @@
 
 #include "formats/torch.h"
 
-/* A root storage: what all views of one key share. */
+/* A root storage, which all views of one key share. */
 struct torch_storage {
     const char *key, *class_name;
-    uint64_t numel; /* as its persistent id has it */
+    uint64_t numel; /* of its persistent id */
     uint64_t size_bytes;
     /* Of its data, packed or not: in the archive after torch_parse(), in the file after
-     * torch_open(), which makes it 0 of a file of its own where it is packed. */
+     * torch_open(). Packed data becomes a file of its own there, with offset 0. */
     uint64_t offset_bytes;
     uint64_t packed_bytes;
     enum bytes_coding coding;
-    bool placed;   /* the legacy stream's list has named it */
+    bool placed;   /* it was found in the list of a legacy stream */
     uint32_t file; /* index in a `stored`, set by torch_open */
 };
 
@@ -25,9 +25,9 @@ struct torch_place {
     const uint64_t *stride; /* NULL: row-major */
 };
 
-/* torch_open() of an archive wherever it lies, touching no `stored`: t->file and storages[].file
- * are not set, and offsets count from the archive's start. The values are in arena `values`, or t's
- * own where that is NULL. err does not name path. */
+/* torch_open() of an archive in any bytes, without a `stored`: t->file and storages[].file are not
+ * set, and offsets count from the archive's start. Values are in arena `values`, or in t's own if
+ * that is NULL. err does not name the path. */
 MUST_CHECK enum status torch_parse(struct torch_file *t, struct arena *values,
                                    const struct bytes *archive, struct error *err);
 struct torch_place torch_place_of(const struct torch_file *t, const struct value_tensor *tensor);

@@ -1,11 +1,12 @@
-/* value_internal.h - what the makers, readers and writers of values share; for formats/ only. */
+/* value_internal.h - shared by the files that make, read and write values; for formats/ only. */
 #ifndef FERRY_FORMATS_VALUE_INTERNAL_H
 #define FERRY_FORMATS_VALUE_INTERNAL_H
 
 #include "formats/value.h"
 
-/* How many items (DICT: pairs) the array of a LIST, SET or DICT of `count` of them has room for. It
- * follows from count alone, so that no value has to store it: an array grows when count is one. */
+/* The capacity of the array of a LIST, SET or DICT with `count` items (DICT: pairs). It follows
+ * from count, so values do not store it: an array that is full, count == value_capacity(count),
+ * grows. */
 static inline size_t value_capacity(size_t count)
 {
     size_t capacity = count ? 4 : 0;
@@ -14,10 +15,10 @@ static inline size_t value_capacity(size_t count)
     return capacity;
 }
 
-/* Row-major strides of shape. As torch has it, dimensions of size 0 count as 1. */
+/* Row-major strides of shape; as in torch, dimensions of size 0 count as 1. */
 void value_strides(const uint64_t *shape, unsigned num_dims, uint64_t *stride);
 
-/* A table of pointers seen, each with a number. On the heap. */
+/* A hash table of pointers, each with a number. On the heap. */
 struct pointer_map {
     struct pointer_slot {
         const void *key; /* NULL: free */
@@ -25,16 +26,16 @@ struct pointer_map {
     } * slots;
     size_t count, num_slots; /* a power of two */
 };
-/* The number of key, which is 0 where it was not there; *added (may be NULL) says which. */
+/* The number of key. A new key is added with 0; *added (may be NULL) tells whether it is new. */
 uint64_t *pointer_map_at(struct pointer_map *m, const void *key, bool *added);
 void pointer_map_release(struct pointer_map *m);
 
-/* Which of torch's rebuild functions made v, which is no plain tensor: sparse, quantised, nested
- * ... NULL: none. */
+/* The rebuild function of torch that made v, if v is a tensor but not a plain one (sparse,
+ * quantised, nested ...); else NULL. */
 const struct value_global *value_rebuilt_by(const struct value *v);
 
-/* value_walk() with more say: whether visit is also called for values that value_rebuilt_by()
- * knows, which are then not entered. */
+/* value_walk() with an option. rebuilt: also calls visit for values that value_rebuilt_by() knows,
+ * and does not enter them. */
 MUST_CHECK enum status value_walk_all(const struct value *v, const char *path, bool rebuilt,
                                       enum status (*visit)(void *context, const char *path,
                                                            const struct value *v,

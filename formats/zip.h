@@ -1,13 +1,13 @@
 /* zip.h - zip archives as torch writes and reads them: the directory for random access, and a
  * layout that is known before the first byte of data.
  *
- * Reading. Sizes, CRC and offsets come from the central directory; the local header gives the
- * lengths that lead to the data and must agree by name. Stored and deflated entries; a deflated one
- * is inflated once at open, without keeping it, to prove its size. All entries lie under one
- * folder. Refused, each by name (ERR_CORRUPT): no end record, other disks, encryption, other
- * methods, overlapping or escaping entries, sizes or names that disagree, the same name twice or in
- * two cases, bytes before the first header or behind the end record that are no comment, counts and
- * offsets beyond the file.
+ * Reading. Sizes, CRC and offsets are those of the central directory; the local header has the
+ * lengths that lead to the data, and must have the same name. Entries are stored or deflated; a
+ * deflated one is inflated once at open, without keeping it, to prove its size. All entries lie
+ * under one folder. Refused with a message (ERR_CORRUPT): no end record, several disks, encryption,
+ * other methods, entries that overlap or leave the folder, sizes or names that disagree, a name
+ * twice or in two cases, bytes before the first header, bytes behind the end record that are not a
+ * comment, counts and offsets outside of the file.
  *
  * Writing. Stored entries only, in the order given, data at multiples of 64 bytes by an "FB" extra
  * field, real CRC-32 and sizes in the local header, no descriptors; zip64 where a size or an offset
@@ -49,13 +49,13 @@ MUST_CHECK enum status zip_read_directory(struct zip_directory *z, struct arena 
                                           const struct bytes *archive, struct error *err);
 void zip_directory_release(struct zip_directory *z);
 const struct zip_entry *zip_find(const struct zip_directory *z, const char *name);
-/* The whole contents of a small entry, inflated; ERR_CORRUPT past max_bytes. */
+/* The whole contents of a small entry, inflated; ERR_CORRUPT if it has more than max_bytes. */
 MUST_CHECK enum status zip_read_entry(const struct zip_entry *e, const struct bytes *archive,
                                       uint64_t max_bytes, struct strbuf *out, struct error *err);
 
 /* An archive to be written. Add all entries, then zip_layout(); then every data_offset and
- * total_bytes are known. When the data is in place and crc of each entry is set, zip_emit() gives
- * all bytes that are no data. Offsets are relative to the archive's start. */
+ * total_bytes are known. When the data is written and crc of each entry is set, zip_emit() gives
+ * all other bytes. Offsets are relative to the archive's start. */
 struct zip_out_entry {
     const char *name; /* with the folder; borrowed until zip_emit */
     uint64_t size_bytes, header_offset, data_offset;
