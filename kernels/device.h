@@ -1,9 +1,9 @@
-/* device.h - where the values of a program lie, and who computes with them: the host's CPU, or a
- * GPU. One table of functions each; a process uses one device.
+/* device.h - a device holds the values of a program and computes with them: the host's CPU, or a
+ * GPU. Each is a table of functions; a process uses one device.
  *
- * Calls of ops are put in a queue and carried out in order; upload, download and copy are in the
- * same queue. An upload has read its source when it returns, a download has happened. A failure of
- * a kernel may be told by a later call (ERR_DEVICE), at the latest by synchronize. */
+ * Calls of ops, uploads, downloads and copies go into one queue and run in its order. When an
+ * upload returns, its source was read; when a download returns, it is done. The failure of a kernel
+ * may be returned by a later call (ERR_DEVICE), at the latest by synchronize. */
 #ifndef FERRY_KERNELS_DEVICE_H
 #define FERRY_KERNELS_DEVICE_H
 
@@ -12,67 +12,68 @@
 struct device {
     const char *name; /* "cpu", "cuda" */
     bool is_host;     /* its memory is the host's: upload and download are copies */
-    /* Takes the number'th device of this host, counted round where there are fewer. */
+    /* Opens device `number` of this host, modulo the number of devices. */
     enum status (*open)(unsigned number, struct error *err);
     void (*close)(void);
     /* Zeroed, aligned to 256 bytes. ERR_MEMORY says how much is free. */
     enum status (*allocate)(void **out, uint64_t bytes, const char *what, struct error *err);
     void (*release)(void *memory);
-    /* A number that no other device of a job has. The CPUs of a host are one device. */
+    /* A number that is unique among the devices of a job. The CPUs of a host are one device. */
     enum status (*identity)(uint64_t *id, struct error *err);
-    /* What each of so many ranks of this host can have, if all have none yet: they take its devices
-     * in turn, as open does. UINT64_MAX where nobody knows. */
+    /* Bytes that each of `ranks` ranks of this host can allocate, before any of them has: they use
+     * its devices in turn, as in open. UINT64_MAX if that is not known. */
     enum status (*free_memory)(unsigned ranks, uint64_t *bytes, struct error *err);
     enum status (*upload)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*download)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*copy)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*synchronize)(struct error *err);
-    /* [NUM_OPS]; run is NULL where it has none. */
+    /* [NUM_OPS]; run is NULL if the device has no kernel for the op. */
     const struct op_kernel *(*ops)(enum elem_type elem);
-    /* The kernels that an op chooses from, behind the last a row without a name. NULL: none. */
+    /* The kernels that an op chooses from; a row without a name ends them. NULL: none. */
     const struct device_kernel *(*kernels)(unsigned op);
     const char *(*describe)(void); /* "NVIDIA H200, 141 GB", for people */
     const struct device_timers *timers;
-    const struct device_graphs *graphs;           /* NULL: each call is made when it is asked for */
-    const struct device_collectives *collectives; /* NULL: ranks talk through the host's memory */
+    const struct device_graphs *graphs; /* NULL: each call runs by itself */
+    const struct device_collectives
+        *collectives; /* NULL: ranks communicate through the host's memory */
 };
 
-/* One of several kernels for an op, by name: for who compares them. */
+/* One of several kernels for an op, for the programs that compare them. */
 struct device_kernel {
-    const char *name; /* "few_rows"; names that end in _sm90 are for compute capability 9.0 alone */
+    const char *name; /* "few_rows"; names that end in _sm90 need compute capability 9.0 */
     enum elem_type elem;
-    /* Whether it is there and can do this. Its workspace was asked for before. */
+    /* Whether it is there and takes these operands. Call its workspace function first. */
     bool (*takes)(const union op_params *p, const struct operand *in, const struct operand *out);
     struct op_kernel kernel;
 };
 
-/* Marks in the queue. A mark is reached when all that was queued before it is done. The time from
- * one mark to another is the device's: the host need not wait for either. Where the device waited
- * for the host in between, that counts. Marks are not for graphs. */
+/* Marks in the queue. A mark is reached when everything queued before it is done. The time between
+ * two marks is measured by the device, without a wait of the host; it includes the time in which
+ * the device waited for the host. Marks cannot be in graphs. */
 struct device_timers {
     enum status (*create)(void **timer, size_t num_marks, struct error *err);
     void (*free)(void *timer);
-    /* Puts a mark into the queue. Marks count from 0; each may be put there again. */
+    /* Queues a mark. Marks count from 0; each may be queued again. */
     enum status (*mark)(void *timer, size_t mark, struct error *err);
-    /* From one mark to another. Both must have been reached: synchronize first. */
+    /* Between two marks that were reached: synchronize first. */
     enum status (*seconds)(void *timer, size_t from, size_t to, double *seconds, struct error *err);
 };
 
-/* Ops, copies and collectives of the device that were queued once, to be queued again as one: with
- * the same operands, which may hold other numbers. Upload, download and synchronize are not for
- * graphs. Each op is to have run once before: it may choose its kernel, or ask for room, then. */
+/* Graphs: ops, copies and collectives that are recorded once and then queued as one, with the same
+ * operands, whose contents may change. Upload, download and synchronize cannot be in graphs. Each
+ * op must have run once before, since its first run may choose a kernel or allocate memory. */
 struct device_graphs {
-    enum status (*begin)(struct error *err); /* what is queued now is recorded, and not done */
+    enum status (*begin)(struct error *err); /* from now on calls are recorded, and not run */
     enum status (*end)(void **graph, struct error *err);
-    void (*cancel)(void); /* in place of end, after a failure */
+    void (*cancel)(void); /* instead of end, after a failure */
     enum status (*replay)(void *graph, struct error *err);
     void (*release)(void *graph);
 };
 
-/* Ranks whose devices talk without the host, each with a device of its own. A group is of several
- * processes; all members make the same calls in the same order, in the queue of the ops. What
- * train/comm/comm.h says of in, out and orders holds here; sums are in the order that the library
- * has. */
+/* Collectives between devices without the host; each rank has a device of its own. A group has
+ * several processes; all members make the same calls in the same order, in the queue of the ops.
+ * The rules of train/comm/comm.h on in, out and order hold here, but the library chooses the order
+ * of sums. */
 enum { DEVICE_GROUP_ID_BYTES = 128 };
 struct device_number {
     enum operand_type type;
@@ -80,14 +81,14 @@ struct device_number {
 };
 struct device_collectives {
     const char *name; /* "nccl" */
-    /* ERR_UNSUPPORTED, with the reason, where the library is not here. */
+    /* ERR_UNSUPPORTED, with the reason, if the library is not there. */
     enum status (*available)(struct error *err);
-    /* By one member, for all to open with; each group has one of its own. */
+    /* One member makes the id of a group, and all members open the group with it. */
     enum status (*new_id)(char id[DEVICE_GROUP_ID_BYTES], struct error *err);
     enum status (*open)(void **group, const char *id, unsigned size, unsigned index,
                         struct error *err);
-    /* give_up: a member may be gone. Then all that are open are to be closed at once: what is under
-     * way in one waits for those that are under way in others. */
+    /* give_up: a member may have died. Then close all open groups in one call, since a collective
+     * in one of them may wait for one in another. */
     void (*close)(void *const *groups, unsigned count, bool give_up);
     enum status (*all_reduce)(void *group, const void *in, void *out, uint64_t count,
                               struct device_number number, bool max, struct error *err);
@@ -101,14 +102,14 @@ struct device_collectives {
                         struct error *err);
     enum status (*receive)(void *group, unsigned from, void *data, uint64_t bytes,
                            struct error *err);
-    /* The two at once. */
+    /* Sends and receives at once. */
     enum status (*exchange)(void *group, unsigned to, const void *in, unsigned from, void *out,
                             uint64_t bytes, struct error *err);
-    /* Whether all that is queued is done; ERR_DEVICE where a member is gone. Does not wait. */
+    /* Whether the queue is empty; ERR_DEVICE if a member has died. Does not wait. */
     enum status (*done)(bool *done, struct error *err);
 };
 
-/* FNV-1a: what identity() makes of a name or a number of the device. */
+/* FNV-1a, by which identity() makes a number of a device's name. */
 static inline uint64_t device_hash(const void *data, size_t bytes)
 {
     uint64_t hash = 14695981039346656037u;
@@ -123,8 +124,8 @@ extern "C" {
 
 extern const struct device cpu_device;
 
-/* The GPU's, from libferry_cuda.so beside libferry_engine.so; ERR_DEVICE where there is no such
- * library, no driver or no GPU. */
+/* The GPU, by libferry_cuda.so beside libferry_engine.so; ERR_DEVICE if there is no such library,
+ * no driver or no GPU. */
 MUST_CHECK enum status cuda_device_load(const struct device **out, struct error *err);
 #define CUDA_DEVICE_SYMBOL "ferry_cuda_device" /* a const struct device * */
 

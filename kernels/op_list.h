@@ -12,7 +12,7 @@
  *              "?" may be absent; "=INPUT" may lie where this input does; "-inf" may hold -infinity
  *   sizes      the function that finds letters from params and other letters; NULL: none
  *   flops      the function that counts floating-point operations; NULL: one an element of outputs
- *   rebuild    how backward gets its outputs, where it needs them (enum op_rebuild of op_table.h)
+ *   rebuild    how backward gets outputs that it needs (enum op_rebuild of op_table.h)
  *   flags      of enum op_flags
  *   tolerance  of a device's result against the CPU's, in roundings of ELEM at its largest
  *   cpu, cuda  PLAIN, or WORKSPACE where the kernel asks for one; NONE: there is no kernel
@@ -209,7 +209,7 @@ union op_params {
     } embedding;
     struct {
         bool layer_norm;       /* else RMS */
-        double epsilon, shift; /* shift is added to the weight: 1 where it is stored less one */
+        double epsilon, shift; /* shift is added to the weight: 1 if weights are stored minus one */
     } norm;
     struct {
         bool transpose_a, transpose_b, accumulate;
@@ -230,11 +230,11 @@ union op_params {
         double scale, softcap;
         uint32_t window;
         bool causal;
-        /* What the spans are known to be, for who cannot read them: not 0 where Tq is Tk, the rows
-         * of q and kv are those of so many sequences of one length, one behind the other, and the
-         * spans are one a sequence: all its queries, all its keys, both from one position on. */
+        /* For kernels that do not read spans. Not 0: the rows of q and kv are this many sequences
+         * of one length, one after the other, and each sequence has one span, of all its queries
+         * and all its keys, both from the same position on. */
         uint32_t uniform_sequences;
-        double pairs; /* queries and keys that meet, about: for its cost alone */
+        double pairs; /* about how many pairs of query and key attend: for the cost only */
     } attention;
     struct {
         uint32_t head_dim;

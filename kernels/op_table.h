@@ -1,5 +1,5 @@
-/* op_table.h - what the list of ops (op_list.h) says of each: its operands, and how their shapes
- * follow from one another and from the op's parameters. */
+/* op_table.h - the rows of the list of ops (op_list.h) as data: the operands of each op, and how
+ * their shapes follow from one another and from its parameters. */
 #ifndef FERRY_KERNELS_OP_TABLE_H
 #define FERRY_KERNELS_OP_TABLE_H
 
@@ -10,16 +10,15 @@
 enum op_rebuild {
     REBUILD_NEVER,     /* it is saved */
     REBUILD_SELECTIVE, /* it is computed again where selective recomputation is on */
-    REBUILD_ALWAYS     /* it is only moved data: it is made again from what it was moved from */
+    REBUILD_ALWAYS     /* it only moves data: it is computed again from its inputs */
 };
 
 enum op_flags {
-    OP_READS_FEW_ROWS = 1, /* of what may be large: counted as what is written */
-    OP_PARTIAL_ROWS = 2,   /* rows of outputs behind those that counts say are not written; where
-                              `counts` may be absent: where it is there */
-    OP_PARTIAL_OF_PARTIAL = 4, /* such rows of the first input are such rows of the output */
-    OP_WAITS_FOR_HOST = 8,     /* the host must know numbers that only the device has */
-    OP_IS_LOCAL = 16           /* of collectives: nobody talks */
+    OP_READS_FEW_ROWS = 1, /* of a large input: as many bytes as it writes are counted */
+    OP_PARTIAL_ROWS = 2,   /* only the rows that `counts` gives are written, if `counts` is there */
+    OP_PARTIAL_OF_PARTIAL = 4, /* unwritten rows of the first input are unwritten in the output */
+    OP_WAITS_FOR_HOST = 8,     /* the host needs numbers that the device computes */
+    OP_IS_LOCAL = 16           /* of collectives: no communication */
 };
 
 /* One operand of a signature. */
@@ -31,7 +30,7 @@ struct op_operand {
     char dims[OPERAND_DIMS];  /* letters and digits */
     bool has_tail;            /* ".." */
     bool optional, may_be_infinite;
-    int in_place; /* of outputs: the input that it may lie where; -1: none */
+    int in_place; /* of outputs: the input whose place it may take; -1: none */
 };
 
 /* The sizes that letters stand for. */
@@ -41,14 +40,15 @@ struct op_sizes {
     bool tail_known;
     unsigned num_tail;
     uint64_t tail[OPERAND_DIMS];
-    enum operand_type any; /* what the first operand of any type is */
+    enum operand_type any; /* the type of the first operand of type `any` */
 };
-/* false: the letter stands for another size already. */
+/* false if the letter has another size already. */
 bool op_size_set(struct op_sizes *s, char letter, uint64_t size);
 
 struct op_row {
     const char *name, *signature;
-    bool (*sizes)(const union op_params *p, struct op_sizes *s); /* NULL; false: they do not fit */
+    bool (*sizes)(const union op_params *p,
+                  struct op_sizes *s); /* may be NULL; false: they do not fit */
     double (*flops)(const union op_params *p, const struct operand *in, const struct operand *out);
     enum op_rebuild rebuild;
     unsigned flags;
@@ -64,15 +64,15 @@ extern "C" {
 /* op: below NUM_ALL_OPS. */
 const struct op_row *op_row(unsigned op);
 
-/* An operand without dimensions is absent; data is not looked at. s: letters that are known
- * beforehand (G of collectives, or none), and all of them afterwards. ERR_OURS names the operand,
- * what it is and what it should be. */
+/* Checks the operands of a call. An operand without dimensions is absent; data is not read. s has
+ * the known letters (G of collectives, or none) before, and all of them after the call. ERR_OURS
+ * names the operand, its shape and the signature. */
 MUST_CHECK enum status op_check(unsigned op, const union op_params *p, const struct operand *in,
                                 const struct operand *out, struct op_sizes *s, struct error *err);
 
-/* Types and shapes of the outputs that `wanted` (a bit each) names, and of all that may not be
- * absent. out[i].type says which, where the list leaves it open. ERR_OURS where inputs do not fit,
- * or nothing says how large an output is. */
+/* Sets types and shapes of the outputs in `wanted` (a bit each) and of all outputs that must be
+ * there. If the list leaves the type open, out[i].type has it before the call. ERR_OURS if inputs
+ * do not fit, or the size of an output does not follow from them. */
 MUST_CHECK enum status op_infer(unsigned op, const union op_params *p, const struct operand *in,
                                 unsigned wanted, struct op_sizes *s, struct operand *out,
                                 struct error *err);

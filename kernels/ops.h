@@ -1,17 +1,17 @@
 /* ops.h - operations on buffers, for every device. op_list.h lists and defines them, with their
- * parameters; here are operands, and what a device has for each op.
+ * parameters; here are operands and kernels.
  *
  * An op takes *operands*: dense row-major arrays of one of three types.
  *
- *   ELEM  what parameters and activations are stored as: f32, f64 or bf16, one for a whole program
- *   REAL  what is computed in: f64 where ELEM is f64, else f32
+ *   ELEM  the type in which parameters and activations are stored: f32, f64 or bf16, one a program
+ *   REAL  the type in which ops compute: f64 if ELEM is f64, else f32
  *   INT   int32_t
  *
- * Every op computes in REAL and rounds once, where it stores an ELEM. An absent operand has no data
- * (NULL). Where two operands may be one buffer the list says so; all others do not overlap. Sizes
- * that depend on data are bounds: how many rows count is in an INT operand, rows behind them are
- * neither read nor written. Nothing allocates: what an op needs beside its operands it says by its
- * workspace.
+ * Every op computes in REAL and rounds once, when it stores an ELEM. An absent operand has no data
+ * (NULL). Operands do not overlap, unless the list says that two may be one buffer. A size that
+ * depends on data is an upper bound: an INT operand has the number of valid rows, and the rows
+ * behind them are neither read nor written. Ops allocate nothing: memory that they need beside
+ * their operands is their workspace.
  *
  * Query, key and value of a token lie as Megatron has them: for each of `groups` groups its
  * `queries` query heads, its key head and its value head, of head_dim elements: [T, groups *
@@ -55,7 +55,7 @@ struct op_kernel {
     /* ERR_NUMERIC, ERR_DEVICE or ERR_OURS. workspace is as large as asked for. */
     enum status (*run)(const union op_params *p, const struct operand *in,
                        const struct operand *out, void *workspace, struct error *err);
-    /* Bytes, from shapes alone (data is not looked at, but for whether it is there). NULL: 0 */
+    /* Its bytes, from shapes and from which operands are absent; data is not read. NULL: 0 */
     size_t (*workspace)(const union op_params *p, const struct operand *in,
                         const struct operand *out);
 };
@@ -83,7 +83,7 @@ extern "C" {
 
 /* The CPU's: [NUM_OPS], with the instructions that this machine has. */
 const struct op_kernel *cpu_ops(enum elem_type elem);
-/* Which these are, for people: "CPU, AVX2, AVX-512 BF16 for bf16". */
+/* Their names for people: "CPU, AVX2, AVX-512 BF16 for bf16". */
 const char *cpu_instructions(void);
 
 #ifdef __cplusplus

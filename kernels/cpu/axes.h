@@ -1,4 +1,4 @@
-/* axes.h - copies between two arrays in which the same elements lie by different strides.
+/* axes.h - copies elements between two arrays with different strides.
  *
  * Slices, transposes, interleaving and their inverses are all this one copy. Strides and extents
  * are in elements. */
@@ -14,9 +14,9 @@ struct axis {
 };
 
 /* For every index i of the block: b[sum i[k] * b_stride[k]] = a[sum i[k] * a_stride[k]], elements
- * of 1, 2, 4, 8 or 16 bytes, neither pointer aligned. num_axes 0 is one element. Runs that lie
- * alike on both sides go by memcpy; where the fast axis of one side is a slow one of the other, in
- * tiles, so that each cache line is touched once. a and b do not overlap. */
+ * of 1, 2, 4, 8 or 16 bytes, neither pointer aligned. num_axes 0 is one element. Runs that are
+ * contiguous on both sides are copied by memcpy. If the fast axis of one side is a slow one of the
+ * other, the copy goes in tiles, so that each cache line is loaded once. a and b do not overlap. */
 void copy_axes(void *b, const void *a, size_t element_bytes, unsigned num_axes,
                const struct axis *axes);
 

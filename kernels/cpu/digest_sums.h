@@ -1,5 +1,5 @@
-/* digest_sums.h - sums that tell whether two arrays hold the same elements, whoever holds which
- * part.
+/* digest_sums.h - sums that tell whether two arrays have the same elements, however they are split
+ * into parts.
  *
  * With p = 2^61 - 1 and e_i the bits of element i of a tensor (i from 0, in row-major order) read
  * as an unsigned little-endian integer:
@@ -15,7 +15,7 @@
  *     e = [int.from_bytes(b[i:i+2], "little") for i in range(0, len(b), 2)]
  *     D = [sum(x * pow(r_k, i, p) for i, x in enumerate(e)) % p for r_k in r]
  *
- * It is no cryptographic hash: who wants to can make two tensors of one digest. */
+ * It is not a cryptographic hash: two tensors with the same digest can be made on purpose. */
 #ifndef FERRY_KERNELS_CPU_DIGEST_SUMS_H
 #define FERRY_KERNELS_CPU_DIGEST_SUMS_H
 
@@ -32,8 +32,8 @@ struct digest {
 
 /* Adds the elements first, first + 1, ..., first + count - 1 of a tensor. element_bits: 4, 8, 16,
  * 32 or 64; with 4, first is even. Any alignment. Thread-safe: nothing is shared but constant
- * tables. A call takes about 0.25 us and the time of its elements: one of 1 KiB has a quarter of
- * the speed of one of 1 MiB. */
+ * tables. A call has a cost of about 0.25 us: one of 1 KiB runs at a quarter of the speed of one
+ * of 1 MiB. */
 void digest_add(struct digest *d, const void *elements, unsigned element_bits, uint64_t count,
                 uint64_t first);
 

@@ -7,10 +7,10 @@
 
 #include "common/dtype.h"
 
-/* Of n elements that are NaN or infinite, of any alignment; 0 of types that have neither, of
- * complex ones, and of those below 8 bits. Little slower than reading them. A cast makes nothing
- * finite that was not (cast.h), so that the difference between after and before it is what became
- * infinite. */
+/* How many of n elements are NaN or infinite; any alignment. 0 for types without such values, for
+ * complex ones, and for those of less than 8 bits. Hardly slower than reading them. A cast (cast.h)
+ * never makes such an element finite, so the count after a cast minus the count before it is the
+ * number of elements that became infinite. */
 uint64_t count_non_finite(enum dtype dtype, const void *elements, size_t n);
 
 #endif

@@ -1,5 +1,5 @@
-/* random.h - numbers for models that are made up: a function of stream and index alone, so that any
- * thread can make any part of a tensor. */
+/* random.h - random numbers as a function of stream and index only, so that any thread can make any
+ * part of a tensor of a made-up model. */
 #ifndef FERRY_KERNELS_CPU_RANDOM_H
 #define FERRY_KERNELS_CPU_RANDOM_H
 

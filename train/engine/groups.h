@@ -57,8 +57,8 @@ MUST_CHECK enum status groups_open(struct groups *g, struct comm *c, const struc
                                    struct error *err);
 void groups_close(struct groups *g);
 
-/* Sizes and coordinates of a rank of an imagined job: to build programs that are measured and never
- * run. */
+/* Sizes and coordinates of a rank of a job that does not exist: to build programs that are measured
+ * and never run. */
 MUST_CHECK enum status groups_imagine(struct groups *g, const struct group_sizes *s, unsigned rank,
                                       struct error *err);
 

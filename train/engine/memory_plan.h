@@ -1,8 +1,8 @@
-/* memory_plan.h - where each value of a program lies, known before the first op runs.
+/* memory_plan.h - plans the place of each value of a program, before the first op runs.
  *
- * Each class of values is a region of memory of its own. In that of scratch values two share bytes
- * only where their lives do not meet; an output takes the place of an input that dies with the
- * call, where its op allows that. Offsets are multiples of MEMORY_ALIGNMENT. */
+ * Each class of values has a region of memory. In the region of scratch values two values share
+ * bytes only if they do not live at the same time; an output takes the place of an input that is
+ * not read again, if the op allows that. Offsets are multiples of MEMORY_ALIGNMENT. */
 #ifndef FERRY_TRAIN_ENGINE_MEMORY_PLAN_H
 #define FERRY_TRAIN_ENGINE_MEMORY_PLAN_H
 
@@ -16,7 +16,7 @@ enum { MEMORY_ALIGNMENT = 256 };
  * (parameters.h), and p->bytes. */
 void memory_plan_make(struct program *p, const struct op_kernel *kernels);
 
-/* The largest scratch values at the moment when most is alive, a line each. */
+/* The largest scratch values at the call that needs most memory, a line each. */
 void memory_plan_print(const struct program *p, struct strbuf *out);
 
 #endif

@@ -2,10 +2,10 @@
  * on one rank, with all shapes known.
  *
  * The builder (builder.h) makes it, the memory plan (memory_plan.h) gives each value its place, and
- * run.h carries it out. Nothing allocates while it runs.
+ * run.h runs it, without allocating memory.
  *
- * A value is written once, by one call, but for STATE, which lives across programs and is changed
- * in place. Its rows are tokens or whatever the builder means; the program knows shapes only. */
+ * A value is written once, by one call. Only a STATE, which lives across programs, is changed in
+ * place. The program knows shapes, not the meaning of rows and columns. */
 #ifndef FERRY_TRAIN_ENGINE_PROGRAM_H
 #define FERRY_TRAIN_ENGINE_PROGRAM_H
 
@@ -34,7 +34,7 @@ struct program_value {
     uint64_t shape[OPERAND_DIMS];
     uint32_t source; /* of parameters and states; of inputs their row of inputs.h */
     uint32_t step;   /* of the spans of a ring */
-    bool is_partial; /* rows behind those that count are never written */
+    bool is_partial; /* rows behind the valid ones are never written */
 
     uint64_t bytes, offset; /* in the region of its class; offset by the memory plan */
     uint32_t first, last;   /* the calls between which it lives */
@@ -74,8 +74,7 @@ void program_release(struct program *p);
 /* A value that no call has written yet. Names are copied. */
 value_id program_add_value(struct program *p, enum value_class class, enum operand_type type,
                            unsigned num_dims, const uint64_t *shape, const char *name);
-/* Adds a call. A mistake in its operands' number, types or shapes is ours: it is kept and told by
- * program_check. */
+/* Adds a call. Wrong operands are a bug of Ferry, which program_check() reports. */
 struct call *program_add_call(struct program *p, unsigned op, const char *label, int layer);
 
 /* A call to be added, with the values that it makes. */
@@ -87,14 +86,13 @@ struct emission {
     struct collective collective;
     value_id in[MAX_INPUTS]; /* NO_VALUE: absent */
     unsigned num_in;
-    /* Sizes of outputs that nothing else says, by the letters of the op's signature. */
+    /* Sizes of outputs that do not follow from the inputs, by the letters of the op's signature. */
     struct {
         char letter;
         uint64_t size;
     } sizes[4];
     enum operand_type type; /* of an output that may be ELEM or REAL */
-    /* Where the numbers of outputs go. An output that may be absent is made where this is not
-     * NULL. */
+    /* Set to the numbers of the outputs. An optional output is made if its pointer is not NULL. */
     value_id *out[MAX_OUTPUTS];
     const value_id *into; /* the value that output 0 is written into; NULL: one of its own */
 };
@@ -102,7 +100,7 @@ struct emission {
  * LABEL, or LABEL.OUTPUT where there are several. ERR_OURS where operands do not fit. */
 MUST_CHECK enum status program_emit(struct program *p, const struct emission *e, struct error *err);
 
-/* All calls, by the list of ops; each value is written before it is read, and once. ERR_OURS. */
+/* Checks all calls by the list of ops, and that each value is written once, before it is read. */
 MUST_CHECK enum status program_check(const struct program *p, struct error *err);
 
 struct op_cost {

@@ -1,7 +1,7 @@
-/* run.h - carries a program out, call by call, on a device.
+/* run.h - runs a program, call by call, on a device.
  *
- * A program that runs many times can be run as *graphs* where the device has them: all calls
- * between two that wait for the host are queued as one. The first run is made without them. */
+ * A program that runs many times can run as *graphs*, if the device has them: the calls between two
+ * that wait for the host are queued as one. The first run is made without graphs. */
 #ifndef FERRY_TRAIN_ENGINE_RUN_H
 #define FERRY_TRAIN_ENGINE_RUN_H
 
@@ -15,21 +15,21 @@ struct run {
     const struct op_kernel *kernels; /* [NUM_OPS] of the device */
     /* Where the values of each class lie. Parameters and states are in one region. */
     void *regions[NUM_VALUE_CLASSES];
-    double *seconds;    /* [num_calls] added up, by the device's timers; NULL: none are wanted */
-    bool check_numbers; /* after each call: the first that makes NaN or infinities is ERR_NUMERIC */
+    double *seconds;       /* [num_calls] added up, by the device's timers; NULL: none are wanted */
+    bool check_numbers;    /* checks outputs after each call: NaN or infinity is ERR_NUMERIC */
     struct graphs *graphs; /* run.c's; NULL: none */
 };
 
-/* Clocks and checks of numbers go without graphs. */
+/* With timers or checks of numbers the run is made without graphs. */
 MUST_CHECK enum status run_program(const struct run *r, struct error *err);
 
-/* From the second run on; run_release_graphs before memory is released. */
+/* Uses graphs from the second run on. Call run_release_graphs() before memory is released. */
 void run_use_graphs(struct run *r);
 void run_release_graphs(struct run *r);
-/* How many there are now; *refused: why there are none, or not all; NULL. */
+/* The number of graphs; *refused: why some or all could not be made, or NULL. */
 unsigned run_count_graphs(const struct run *r, const char **refused);
 
-void *run_data(const struct run *r, value_id id); /* where it lies on the device */
+void *run_data(const struct run *r, value_id id); /* its address on the device */
 
 /* Whether all elements of a value are finite. */
 MUST_CHECK enum status run_is_finite(const struct run *r, value_id id, bool *finite,

@@ -1,4 +1,4 @@
-/* ops_internal.h - the kernels of this folder, and what they share. */
+/* ops_internal.h - declares the kernels of this folder; functions that they share. */
 #ifndef FERRY_KERNELS_CPU_OPS_INTERNAL_H
 #define FERRY_KERNELS_CPU_OPS_INTERNAL_H
 
@@ -25,10 +25,10 @@ OPS(DECLARE)
 #undef DECLARE_PLAIN
 #undef DECLARE_WORKSPACE
 
-/* Loops over fewer elements than this are done before other threads have woken up. */
+/* A loop over fewer elements ends before other threads have woken up. */
 enum { WORTH_THREADS = 1 << 14 };
 
-/* How many threads a workspace is cut for: the same whenever it is asked for. */
+/* The number of threads that a workspace has room for: the same in all calls. */
 static inline size_t most_workers(void)
 {
     long n = sysconf(_SC_NPROCESSORS_CONF);
@@ -59,7 +59,7 @@ static inline size_t qkv_columns(const struct head_shape *s)
     return (size_t)s->groups * (s->queries + 2) * s->head_dim;
 }
 
-/* The rows that hold something: all, where nobody counts. */
+/* The number of valid rows: all, without counts. */
 static inline size_t counted_rows(const struct operand *counts, size_t rows)
 {
     size_t sum = 0;

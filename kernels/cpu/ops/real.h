@@ -1,6 +1,6 @@
 /* real.h - the types that an op is compiled for. Each op's file is compiled once for every type of
- * element and every set of instructions (OP_VARIANTS of the Makefile); all that it does not keep
- * static is named by NAME(). */
+ * element and every set of instructions (OP_VARIANTS of the Makefile); NAME() makes
+ * the names of functions that are not static. */
 #ifndef FERRY_KERNELS_CPU_OPS_REAL_H
 #define FERRY_KERNELS_CPU_OPS_REAL_H
 
