@@ -1,14 +1,13 @@
-/* comm.h - how the ranks of a job talk.
+/* comm.h - communication between the ranks of a job.
  *
  * Each rank is a process that runs the same program; all calls on a group are made by all its
  * members, in the same order. A *group* is a list of ranks; `index` is one's place in it. Sums are
  * added in the order of the group, in f32 for bf16, so that they do not depend on time.
  *
- * When a rank fails, ends, or calls something else than the others (another operation, another
- * size), every call of all the others returns ERR_RANK within seconds, with one message that says
- * which rank and why; comm_fail() is how a rank tells. After SIGINT they return ERR_INTERRUPTED. A
- * rank that makes no call learns of it, too: work_check() of common/threads.h fails in it. A
- * communicator is used by one thread at a time. */
+ * When a rank fails (comm_fail), ends, or makes another call than the others (another operation or
+ * size), every call of all other ranks returns ERR_RANK within seconds, with one message that names
+ * the rank and the cause. After SIGINT they return ERR_INTERRUPTED. In a rank that makes no call,
+ * work_check() of common/threads.h fails. Only one thread at a time may use a communicator. */
 #ifndef FERRY_TRAIN_COMM_COMM_H
 #define FERRY_TRAIN_COMM_COMM_H
 
@@ -30,8 +29,8 @@ struct comm_group {
     void *own;             /* the backend's */
 };
 
-/* Bytes of memory that a rank talks through, at most. Ranks of one host may share them: its own are
- * its part, so that those of all ranks add up to what there is. */
+/* The most memory for communication of a rank, in bytes. `all`: that it uses; ranks of one host may
+ * share it. `own`: its part, so that the sum over all ranks is the memory of the job. */
 struct comm_memory {
     uint64_t all, own;
 };
@@ -51,18 +50,18 @@ struct comm_backend {
      * lie at its place in in. */
     enum status (*reduce_scatter)(struct comm_group *g, const void *in, void *out, size_t count,
                                   enum comm_type type, struct error *err);
-    /* Member i gets in_bytes[i] bytes of in, which lie one behind the other, and so they arrive in
-     * out. out_bytes is what is expected of each: ERR_RANK where it is something else. */
+    /* Member i gets in_bytes[i] bytes of in. in and out are the members' parts one after the other.
+     * out_bytes are the bytes expected from each: ERR_RANK if one sends another number. */
     enum status (*all_to_all)(struct comm_group *g, const void *in, const size_t *in_bytes,
                               void *out, const size_t *out_bytes, struct error *err);
-    /* Between two members, in order. send may wait until it is received, but for a message of at
-     * most COMM_SENT_AHEAD bytes where all before it are: so all ranks of a ring may send that much
-     * to the next, and then receive. */
+    /* Between two members, in order. send may wait until the message is received. It does not wait
+     * if earlier messages were received and this one has at most COMM_SENT_AHEAD bytes, so all
+     * ranks of a ring can send that much to the next and then receive. */
     enum status (*send)(struct comm_group *g, unsigned to, const void *data, size_t bytes,
                         struct error *err);
     enum status (*receive)(struct comm_group *g, unsigned from, void *data, size_t bytes,
                            struct error *err);
-    /* OK, or the failure that any call would return now: a rank failed, died or was interrupted.
+    /* The failure that any call would return now (a rank failed, died or was interrupted), or OK.
      * For a rank that is blocked outside of a collective. */
     enum status (*check)(struct comm *c, struct error *err);
     /* Reports this rank's failure, with err's text; then the calls of all ranks fail. */
@@ -76,23 +75,24 @@ struct comm {
     const struct comm_backend *backend;
     unsigned rank, size;
     unsigned host_size; /* ranks on this host, this one included */
-    unsigned
-        cpu_sharers; /* ranks that may run on the same CPUs: a launcher may bind each to its own */
-    unsigned host_rank; /* its place among them */
+    /* Ranks of this host that may run on the CPUs of this one: 1 if a launcher binds each to its
+     * own */
+    unsigned cpu_sharers;
+    unsigned host_rank; /* its index among the ranks of this host */
     void *own;
 };
 
-/* `local`: this process becomes rank 0 and forks the others, which return from this call, too, as
- * ranks 1..size-1; so it is to be called before threads are started. size 1 forks nothing; 64 is
- * the most. A rank other than 0 ends its process when it has called comm_close, with its status as
- * exit code. They talk through shared memory and end when rank 0's process does. Those that still
- * compute a second after rank 0 has come to comm_close with a failure are killed. */
+/* `local`: this process becomes rank 0 and forks ranks 1..size-1, which return from this call, too.
+ * Call it before any thread is started. size: 1 (nothing is forked) to 64. A rank other than 0 ends
+ * its process in comm_close(), with its status as exit code. Ranks communicate through shared
+ * memory and end when rank 0's process does. Ranks that still compute a second after rank 0 has
+ * called comm_close() with a failure are killed. */
 MUST_CHECK enum status comm_local_open(struct comm *c, unsigned size, struct error *err);
 
-/* `mpi`: the ranks that mpirun or srun started. ERR_UNSUPPORTED where this build has no MPI. */
+/* `mpi`: the ranks that mpirun or srun started. ERR_UNSUPPORTED if this build has no MPI. */
 MUST_CHECK enum status comm_mpi_open(struct comm *c, struct error *err);
 
-/* The group of these ranks of the job (copied), of which this one is a member. */
+/* Opens the group of these ranks of the job (copied), which include this one. */
 MUST_CHECK enum status comm_group_open(struct comm_group *g, struct comm *c, const unsigned *ranks,
                                        unsigned size, struct error *err);
 void comm_group_close(struct comm_group *g);
@@ -100,9 +100,9 @@ void comm_group_close(struct comm_group *g);
 /* Reports this rank's failure to the others at once; comm_close with a failure does so, too. */
 void comm_fail(struct comm *c, const struct error *err);
 
-/* st is how this rank's work ended: not OK tells the others (with err's text). Returns the job's:
- * the first failure of any rank, whose message err then is; of `mpi`, for ranks other than 0 the
- * message is empty where rank 0 has it. For ranks other than 0 of `local` it does not return. */
+/* st: the status of this rank's work; a failure is reported to the others with err's text. Returns
+ * the first failure of any rank, with its message in err, or OK. `mpi`: the message is empty on
+ * other ranks if rank 0 has it. `local`: does not return on other ranks than 0. */
 enum status comm_close(struct comm *c, enum status st, struct error *err);
 
 /* "rank 1 has died: signal 9 (Killed)", or "rank 1 has ended too early: exit code 3". wait_status

@@ -17,14 +17,14 @@ enum comm_op {
     COMM_CLOSE,
 };
 
-/* A call of a rank; all members of a group must make the same. */
+/* A call of a rank, which must be the same on all members of the group. */
 struct comm_call {
     enum comm_op op;
     enum comm_type type;
     enum comm_reduction reduction;
     unsigned group_size, peer; /* peer: of send and receive, a rank of the job */
     uint64_t group_hash;       /* of the ranks in their order */
-    uint64_t bytes;            /* 0 for all_to_all, whose are uneven */
+    uint64_t bytes;            /* 0 for all_to_all, which sends each member another number */
 };
 
 /* A collective call of g. */
@@ -51,7 +51,7 @@ size_t comm_type_bytes(enum comm_type type);
 void comm_reduce(void *out, const void *const *in, unsigned num_in, size_t count,
                  enum comm_type type, enum comm_reduction reduction);
 
-/* Of no bytes a caller may give NULL, which memcpy and pointer arithmetic may not be given. */
+/* Both allow NULL with 0 bytes, which memcpy and pointer arithmetic do not. */
 static inline void copy(void *to, const void *from, size_t bytes)
 {
     if (bytes && to != from) memcpy(to, from, bytes);

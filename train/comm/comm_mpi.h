@@ -6,7 +6,7 @@
 
 #include "train/comm/comm.h"
 
-/* Of common/threads.h, as the program has them. */
+/* Functions of the program's copy of common/threads.h. */
 struct comm_mpi_program {
     bool (*interrupted)(void);
     void (*work_stop)(const struct error *why);

@@ -19,14 +19,14 @@
 #include "train/comm/comm_internal.h"
 #include "train/comm/watch.h"
 
-/* A half and a piece are as large as a core's own cache, so that they leave it while they are
- * written: another core reads what lies in memory, or in a cache that they share, several times as
- * fast as what lies in the writer's. */
+/* A half and a piece are as large as a core's own cache, so that they are evicted from it while
+ * they are written: another core reads data in memory, or in a shared cache, several times faster
+ * than data in the writer's cache. */
 enum {
     MAX_RANKS = 64,
-    HALF_BYTES = 1 << 20,  /* what a rank shows the others at once */
+    HALF_BYTES = 1 << 20,  /* that a rank shows the others at once */
     PIECE_BYTES = 1 << 20, /* of a message from one rank to another */
-    PIECES = 8,            /* that are on their way at once */
+    PIECES = 8,            /* of a message, at most, that are sent and not yet received */
 };
 
 struct gate {
@@ -42,7 +42,7 @@ struct channel {
 
 struct failure {
     enum status status;
-    int died; /* the rank whose death it is, or -1 */
+    int died; /* the rank that died, or -1 */
     char text[sizeof((struct error *)NULL)->text];
 };
 
@@ -72,7 +72,7 @@ struct local {
     struct channel *channels;     /* [size * size], by sender, then receiver */
     size_t mapped_bytes;
     unsigned rank, size, spins;
-    uint32_t awaited[MAX_RANKS]; /* what arrived[rank] is to become */
+    uint32_t awaited[MAX_RANKS]; /* the counts that arrived[rank] must reach */
     bool compared;               /* the present call with those of the others */
     int alive[MAX_RANKS];        /* pipes that end when that rank does; nothing is written */
     int own_end;                 /* of this rank's pipe */
@@ -91,13 +91,13 @@ enum status job_close(struct local *l, struct error *err);
 MUST_CHECK enum status job_check(struct local *l, struct error *err);
 /* The same, and looks for ranks that have died. For the watch and for waits. */
 MUST_CHECK enum status job_check_deaths(struct local *l, struct error *err);
-/* This becomes the job's failure if it is the first, and all wake up. Returns what job_check does.
- */
+/* Records a failure, which is the job's if it is the first, and wakes all ranks. Returns that of
+ * job_check(). */
 MUST_CHECK enum status job_fail(struct local *l, struct error *err, enum status status,
                                 const char *fmt, ...) PRINTF_LIKE(4, 5);
 
 void gate_raise(struct gate *g);
-/* Until `rank` has raised the gate to target. */
+/* Waits until `rank` has raised the gate to target. */
 MUST_CHECK enum status gate_wait(struct local *l, struct gate *g, uint32_t target, unsigned rank,
                                  struct error *err);
 

@@ -13,7 +13,7 @@ struct worker {
     bool keeps_results; /* the visitor keeps a copy of each result */
 };
 
-/* A pass, and what it is for: "the prompt". */
+/* A pass and its purpose: "the prompt". */
 struct work {
     struct pass *pass;
     const char *what;
@@ -22,27 +22,26 @@ struct work {
 /* Threads of this rank: its share of those asked for, or of the CPUs that it may run on. */
 unsigned worker_threads(const struct worker *w);
 
-/* The plan of all ranks' memory goes to the visitor; without one it is printed for people where
- * the run is dry. */
+/* Gives the memory plan of all ranks to the visitor. Without a visitor, a dry run prints it. */
 MUST_CHECK enum status worker_tell_plan(const struct worker *w, const struct work *work,
                                         size_t count, bool dry_run, plan_visit *visit,
                                         void *context, struct error *err);
-/* A note, on rank 0, where so many rotary positions are more than the model was made for. */
+/* Prints a note, on rank 0, if the model was made for fewer rotary positions. */
 void worker_note_positions(const struct worker *w, uint64_t positions);
-/* ERR_MEMORY where the parameters that these passes want, and what they take themselves, are more
- * than a rank's memory; then the plan is on stderr (that of a dry run is on stdout already). Before
+/* ERR_MEMORY if the passes and their parameters do not fit a rank's memory; then the plan is
+ * printed on stderr, unless the run is dry, which prints it on stdout anyway. Call it before
  * anything is allocated. */
 MUST_CHECK enum status worker_fit(struct worker *w, const struct work *work, size_t count,
                                   bool dry_run, struct error *err);
-/* Reads the parameters that the passes made so far want. */
+/* Loads the parameters of all passes made so far. */
 MUST_CHECK enum status worker_load(struct worker *w, struct error *err);
-/* To be called with what the work has come to, before memory is released: tells the others of a
- * failure, and ends what the device does with them, for which releasing it would wait: graphs
- * first, as what they hold is in use. Returns st. */
+/* Ends work whose status is st, before memory is released: reports a failure to the other ranks,
+ * then releases graphs and ends the device's collectives, for which releasing memory would wait.
+ * Returns st. */
 MUST_CHECK enum status worker_end(struct worker *w, const struct work *work, size_t count,
                                   enum status st, struct error *err);
 
-/* What each rank does for a request of the table in engine.h. */
+/* The work of each rank for a request of engine.h. */
 MUST_CHECK enum status generate_rank(struct worker *w, const void *request, struct error *err);
 MUST_CHECK enum status bench_rank(struct worker *w, const void *request, struct error *err);
 

@@ -1,15 +1,15 @@
-/* job_fingerprint.h - digests of what all ranks of a job must have been given alike: ranks that run
- * different programs wait for one another for ever, or take a sum for another. */
+/* job_fingerprint.h - digests of the inputs that must be the same on all ranks of a job: ranks with
+ * different programs would wait for one another for ever, or mix up their sums. */
 #ifndef FERRY_TRAIN_LOOP_JOB_FINGERPRINT_H
 #define FERRY_TRAIN_LOOP_JOB_FINGERPRINT_H
 
 #include "common/sha256.h"
 #include "train/loop/engine.h"
 
-/* Of a model's config and of its parameters' names and shapes; not of what they hold. */
+/* Of a model's config and the names and shapes of its parameters, not of their elements. */
 void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT]);
 
-/* Of a request: how the model is cut and what is computed, for which tokens. */
+/* Of a request: the layout, the options of the passes, and the tokens. */
 void fingerprint_forward(const struct forward_request *q, char text[SHA256_TEXT]);
 void fingerprint_generate(const struct generate_request *q, char text[SHA256_TEXT]);
 void fingerprint_bench(const struct bench_request *q, char text[SHA256_TEXT]);

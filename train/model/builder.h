@@ -6,8 +6,9 @@
  * its part of every tensor, and the collectives that make one model of all.
  *
  * The residual stream is [rows, hidden_size], with sequence parallelism [rows / TP, hidden_size].
- * What a block adds to it is added by the next norm, in one op. Experts always work on rows / TP:
- * without sequence parallelism each rank takes its slice of them, and all gather what comes out. */
+ * The output of a block is added to it by the next norm, in one op. Experts always work on rows /
+ * TP: without sequence parallelism each rank takes its slice of the rows, and the results are
+ * gathered. */
 #ifndef FERRY_TRAIN_MODEL_BUILDER_H
 #define FERRY_TRAIN_MODEL_BUILDER_H
 
@@ -19,7 +20,7 @@
 
 enum cp_kind { CP_ALL_GATHER, CP_RING };
 
-/* What a program is for. */
+/* The shapes and outputs of a program. */
 struct forward_shape {
     struct token_shape tokens;
     uint64_t num_positions; /* rows of the table of rotary positions */
@@ -27,25 +28,26 @@ struct forward_shape {
     enum cp_kind cp;
     uint64_t cache_rows; /* of each layer's cache of keys and values; 0: none */
     uint64_t last_rows;  /* logits are wanted of so many rows only (input "last_rows"); 0: of all */
-    bool logits, loss;   /* what comes out at the end */
-    bool hidden;         /* and what enters each layer, and the final norm */
-    int trace_layer; /* and what each op of this layer makes, where it means something; -1: none */
+    bool logits, loss;   /* outputs at the end */
+    bool hidden;         /* outputs: the input of each layer, and the final norm */
+    int trace_layer;     /* outputs: the results of the ops of this layer; -1: none */
 };
 
-/* How the rows and columns of an output lie over ranks. */
+/* An output: how ranks share its rows and columns. */
 struct output {
     value_id value;
     const char *name; /* "hidden.3", "logits", "layers.3.attention" */
     bool slice;       /* of rows: this rank has its TP part of them */
     bool last;        /* rows are those of last_rows */
     bool shard;       /* of columns: this rank has its TP part of `columns` */
-    /* The last columns of a shard that so many TP ranks in turn have a copy of; 0: none are. */
+    /* The last `copied` columns of a shard are copies: `sharers` TP ranks in turn have the same. 0:
+     * no column is. */
     uint64_t copied;
     unsigned sharers;
-    uint64_t columns; /* of all ranks together, padding included, copies once */
+    uint64_t columns; /* of all ranks together, with padding; copies count once */
 };
 
-/* The program of one stage, and what it gives. */
+/* The program of one stage, and its outputs. */
 struct built {
     struct program program;
     struct output *outputs;
@@ -57,19 +59,20 @@ struct build {
     const struct param_table *params; /* of config */
     const struct layout *layout;
     const struct groups *groups;
-    struct parameters *parameters; /* those that are not there are added */
+    struct parameters *parameters; /* missing ones are added */
     struct forward_shape shape;
     enum elem_type elem;
 };
 
-/* Stages [first, first + count) of the layout, one behind the other, receiving from the stage
- * before and sending to the one behind. ERR_UNSUPPORTED where a size does not divide what it must,
- * or the model has what no op does. built_release afterwards, after a failure too. */
+/* Makes the program of stages [first, first + count) of the layout, which receives from the stage
+ * before and sends to the stage behind. ERR_UNSUPPORTED if a size does not divide another as it
+ * must, or no op computes a feature of the model. Call built_release() afterwards, also after a
+ * failure. */
 MUST_CHECK enum status builder_make(struct built *out, const struct build *b, uint64_t first,
                                     uint64_t count, struct error *err);
 void built_release(struct built *b);
 
-/* Rows of the vocabulary that each TP rank has: the last ones are padding. */
+/* Rows of the vocabulary on each TP rank; the last ones may be padding. */
 uint64_t builder_vocab_rows(const struct build *b);
 
 #endif

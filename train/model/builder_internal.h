@@ -1,10 +1,9 @@
 /* builder_internal.h - what the files of the builder share: builder.c (stages, the dense MLP),
- * builder_attention.c, builder_experts.c, builder_ends.c, and builder_calls.c, which has what they
- * are made of.
+ * builder_attention.c, builder_experts.c, builder_ends.c, and builder_calls.c with the functions
+ * that all of them use.
  *
- * Functions that return a value_id add what makes the value and return it; those that ask for a
- * parameter or an input add it where it is not there yet. In a layer names get "layers.N." in
- * front. */
+ * Functions that return a value_id add the calls that make the value; a parameter or an input is
+ * added when it is asked for the first time. In a layer, names begin with "layers.N.". */
 #ifndef FERRY_TRAIN_MODEL_BUILDER_INTERNAL_H
 #define FERRY_TRAIN_MODEL_BUILDER_INTERNAL_H
 
@@ -12,8 +11,7 @@
 
 #include "train/model/inputs.h"
 
-/* Everything that is added to a program goes through here; the first failure is kept, and what is
- * added after it is nonsense that nobody sees. */
+/* Adds to a program. `st` keeps the first failure; calls that are added after it are never used. */
 struct builder {
     struct built *out;
     struct program *p;
@@ -22,9 +20,9 @@ struct builder {
     const struct forward_shape *shape;
     unsigned tp, cp, etp, ep;
     struct head_shape heads; /* of this rank */
-    uint64_t rows, slice;    /* tokens of this rank; of its TP part of them */
+    uint64_t rows, slice;    /* tokens of this rank; of its TP part of these */
     int layer;
-    /* The residual stream, and what is still to be added to it. */
+    /* The residual stream; the block's output and bias that the next norm will add to it. */
     value_id stream, branch, branch_bias;
     enum status st;
     struct error *err;
@@ -45,7 +43,7 @@ const char *builder_label(struct builder *x, const char *what); /* "layers.3.WHA
 #define OUT(...) .out = {__VA_ARGS__}
 value_id builder_emit(struct builder *x, unsigned op, const char *label, const struct emission *e);
 
-/* An input of the program, the same each time it is asked for. step: of spans, 0 for others. */
+/* An input of the program; each call returns the same value. step: of spans; 0 for others. */
 value_id builder_input(struct builder *x, enum input_id id, unsigned step);
 
 static inline uint64_t builder_rows_of(const struct builder *x, value_id id)
@@ -63,28 +61,28 @@ static inline uint64_t builder_columns_of(const struct builder *x, value_id id)
 const char *builder_full_name(struct builder *x, const char *name); /* with the layer's */
 /* The number of a parameter or state as a value. */
 value_id builder_held(struct builder *x, enum value_class class, uint32_t number);
-/* A parameter, of this layer or of none, as this rank holds it: shape and split are its spec's.
- * optional: NO_VALUE where it is not there. */
+/* A parameter, of this layer or of none: this rank's part, by its spec. builder_optional: NO_VALUE
+ * if not `there`. */
 value_id builder_parameter(struct builder *x, const char *name);
 value_id builder_optional(struct builder *x, bool there, const char *name);
 /* The spec of a parameter by its full name, and this rank's part of it. */
 bool builder_spec(struct builder *x, const char *full_name, const struct param_spec **spec,
                   struct cut *cut);
 
-/* ---- what is kept ---- */
+/* ---- outputs ---- */
 
 void builder_keep(struct builder *x, value_id id, bool wanted, struct output o, const char *name);
-/* Keeps what an op of the layer that is traced makes. */
+/* Makes a value of the traced layer an output. */
 void builder_trace(struct builder *x, value_id id, bool slice, bool shard, const char *name);
 
 /* ---- collectives ---- */
 
-/* What it makes of `in`; that itself where a rank is alone in the group. */
+/* The result of a collective on `in`; `in` itself if the group has one rank. */
 value_id builder_collective(struct builder *x, unsigned op, enum group_kind group, value_id in,
                             const char *label);
-/* Rows of the stream as a column-split layer wants them: all. */
+/* All rows of the stream, for a column-split layer. */
 value_id builder_gathered(struct builder *x, value_id in);
-/* What the ranks' parts of a row-split layer sum up to, as the stream has it. */
+/* The sum of the ranks' outputs of a row-split layer, with the rows of the stream. */
 value_id builder_reduced(struct builder *x, value_id in);
 
 /* ---- calls of several blocks ---- */
@@ -92,7 +90,7 @@ value_id builder_reduced(struct builder *x, value_id in);
 /* in * w transposed + bias */
 value_id builder_product(struct builder *x, enum operand_type type, value_id in, value_id w,
                          value_id bias, const char *label);
-/* counts: of rows that hold something, NO_VALUE: all. */
+/* counts: the number of valid rows; NO_VALUE: all are. */
 value_id builder_activated(struct builder *x, value_id in, value_id counts);
 
 /* ---- the residual stream ---- */
@@ -102,17 +100,17 @@ static inline bool builder_has_layer_norm(const struct builder *x)
     return x->c->normalization && strcmp(x->c->normalization, "LayerNorm") == 0;
 }
 
-/* What a block gives is added when the stream is read next. */
+/* Sets the output of a block, which is added when the stream is read next. */
 static inline void builder_branch(struct builder *x, value_id branch, value_id bias)
 {
     x->branch = branch;
     x->branch_bias = bias;
 }
 
-/* The stream normed by NAMEweight (and bias); what is to be added is added first. */
+/* Adds the branch to the stream, and returns the stream normed by the weight (and bias). */
 value_id builder_normed(struct builder *x, const char *weight_name, const char *bias_name,
                         const char *label);
-/* The stream with all added. */
+/* Adds the branch to the stream, and returns it. */
 value_id builder_settled(struct builder *x);
 
 /* ---- blocks and ends ---- */

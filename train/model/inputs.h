@@ -1,7 +1,7 @@
 /* inputs.h - the inputs of programs: a row each, with its name, type and shape.
  *
- * Those are numbers that a batch gives anew before each run (ids, positions, spans ..), and tables
- * that stay. */
+ * Inputs are numbers of a batch, set before each run (ids, positions, spans ..), and tables that do
+ * not change. */
 #ifndef FERRY_TRAIN_MODEL_INPUTS_H
 #define FERRY_TRAIN_MODEL_INPUTS_H
 
@@ -15,7 +15,7 @@
     /* of this rank's part of the rows */                                                      \
     X(INPUT_SLICE_POSITIONS, "positions.slice", OPERAND_INT,  SIZE_SLICE, SIZE_NONE)          \
     X(INPUT_ROPE,            "rope",            OPERAND_REAL, SIZE_POSITIONS, SIZE_ROPE)      \
-    /* who attends to whom: of one step of a ring, and of all context parallel ranks */        \
+    /* which keys each query attends to: of one step of a ring; of all CP ranks */        \
     X(INPUT_SPANS,           "spans",           OPERAND_INT,  SIZE_SPANS, SIZE_SPAN)          \
     X(INPUT_ALL_SPANS,       "all_spans",       OPERAND_INT,  SIZE_SPANS, SIZE_SPAN)          \
     X(INPUT_ROW_NUMBERS,     "row_numbers",     OPERAND_INT,  SIZE_ROWS, SIZE_NONE)           \
@@ -36,7 +36,7 @@ enum input_size {
     SIZE_NONE,
     SIZE_ROWS,       /* tokens of this rank */
     SIZE_SLICE,      /* of its part of them, with sequence parallelism */
-    SIZE_LOGIT_ROWS, /* those that logits are wanted of */
+    SIZE_LOGIT_ROWS, /* rows with logits */
     SIZE_LAST_ROWS,
     SIZE_SPANS,
     SIZE_SPAN,      /* the numbers of a span */
@@ -51,16 +51,16 @@ struct input_row {
 };
 const struct input_row *input_row(enum input_id id);
 
-/* The shape of an input; its number of dimensions. */
+/* Sets the shape of an input; returns its number of dimensions. */
 unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2]);
 
-/* What a batch gives to the inputs of this rank's programs. */
+/* The numbers of a batch for the inputs of this rank's programs. */
 struct input_data {
     const struct model_config *config;
     const struct groups *groups;
     bool wide; /* REAL is double */
     struct tokens tokens;
-    uint64_t positions;              /* of the longest sequence, those in the cache among them */
+    uint64_t positions;              /* of the longest sequence, with those in the cache */
     uint64_t room;                   /* positions that a sequence's cache has room for; 0: none */
     int32_t *cache_rows, *last_rows; /* [rows], [sequences]; NULL: not wanted */
 };
@@ -71,7 +71,7 @@ void input_data_make(struct input_data *x, struct arena *a, const struct batch *
 /* Fills an input, v->bytes at `to` in the host's memory. */
 MUST_CHECK enum status input_fill(const struct input_data *x, const struct program_value *v,
                                   void *to, struct error *err);
-/* Whether an input that was filled once needs no other numbers for the next batch. */
+/* Whether an input has the same numbers for all batches. */
 bool input_is_constant(const struct program_value *v, const struct model_config *c);
 
 #endif

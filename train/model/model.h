@@ -1,11 +1,11 @@
-/* model.h - a model that runs, of a checkpoint or of a config alone: this rank's part of it, in
- * memory, and the programs over it.
+/* model.h - a model of a checkpoint or of a config alone that can run: this rank's part of it in
+ * memory, and its programs.
  *
  *   model_open      config and layout; nothing is read yet
- *   pass_make       a program for a batch of some shape; it may be several
- *   model_load      the parameters that the passes want
+ *   pass_make       the programs for batches of one shape
+ *   model_load      loads the parameters of the passes
  *   pass_run        computes
- *   pass_collect    brings what came out to rank 0
+ *   pass_collect    brings the outputs to rank 0
  *
  * All ranks make the same calls. */
 #ifndef FERRY_TRAIN_MODEL_MODEL_H
@@ -17,13 +17,13 @@
 
 struct model_options {
     const struct device *device;  /* NULL: cpu_device */
-    struct layout_options layout; /* etp not given is tp; dp: as few as there can be */
+    struct layout_options layout; /* default of etp: tp; of dp: the smallest possible */
     bool sequence_parallel;
     enum cp_kind cp_kind;
     enum elem_type elem;
     enum collectives_way collectives;
-    /* Of a model without a checkpoint: its programs can be made and measured, and nothing fills its
-     * parameters. NULL: the checkpoint's. */
+    /* For a model without a checkpoint, whose programs can be made and measured, but not run. NULL:
+     * the checkpoint's config. */
     const struct model_config *config;
 };
 
@@ -43,17 +43,17 @@ struct model {
     bool is_imagined; /* its passes are measured and never run */
 };
 
-/* Positions that a model has learned, and there are no others; 0: it has another kind. */
+/* The number of learned positions; 0: the model has another kind of positions. */
 uint64_t model_learned_positions(const struct model_config *c);
 
-/* The sizes that the options ask for, with what they leave open. */
+/* The sizes of the options, with defaults for those that are not given. */
 struct group_sizes model_group_sizes(const struct model_options *o);
 
-/* c: NULL where there is options.config. */
+/* c: NULL if o has a config. */
 MUST_CHECK enum status model_open(struct model *m, const struct checkpoint *c,
                                   const struct model_options *o, struct comm *comm,
                                   struct error *err);
-/* The same of a rank of a job that there need not be: for passes that are made to be measured. */
+/* The same as any rank of a job that does not exist, for passes that are measured and never run. */
 MUST_CHECK enum status model_imagine(struct model *m, const struct checkpoint *c,
                                      const struct model_options *o, unsigned rank,
                                      struct error *err);
@@ -61,10 +61,10 @@ void model_close(struct model *m);
 
 MUST_CHECK enum status model_load(struct model *m, const struct load_options *o, struct error *err);
 
-/* What is computed for a batch. */
+/* The outputs of a pass, and how it runs. */
 struct pass_options {
     bool logits, loss, hidden;
-    int trace_layer;     /* whose ops' results come out, too; -1: none */
+    int trace_layer;     /* the results of its ops are outputs, too; -1: none */
     uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
     bool last_only;      /* logits of each sequence's last token only */
     bool graphs;         /* it runs many times: run.h */
@@ -78,32 +78,33 @@ struct pass {
     struct built *chunks;
     size_t num_chunks;
     struct run *runs; /* [num_chunks] */
-    bool has_tables;  /* inputs that stay the same are filled */
+    bool has_tables;  /* constant inputs are filled */
 };
 
-/* Programs for batches of b's shape (its ids are not looked at; starts are, and hold for all). */
+/* Makes programs for batches of b's shape. ids are not read; starts are, and hold for all batches.
+ */
 MUST_CHECK enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
                                  const struct pass_options *o, struct error *err);
 void pass_release(struct pass *p);
 void pass_release_graphs(struct pass *p);
 
-/* What pass_allocate allocates. */
+/* Bytes that pass_allocate() allocates. */
 uint64_t pass_bytes(const struct pass *p);
 
-/* Memory for the values of all programs; after it the pass can run. */
+/* Allocates memory for the values of all programs; then the pass can run. */
 MUST_CHECK enum status pass_allocate(struct pass *p, struct error *err);
 
-/* The tokens of the next run. */
+/* Sets the tokens of the next run. */
 MUST_CHECK enum status pass_set(struct pass *p, const struct batch *b, struct error *err);
 
-/* ERR_NUMERIC, on all ranks, where an output has NaN or infinities: the message names the op that
- * made them first, its layer and its rank. */
+/* ERR_NUMERIC, on all ranks, if an output has NaN or infinities: the message names the op that made
+ * them first, its layer and its rank. */
 MUST_CHECK enum status pass_run(struct pass *p, struct error *err);
 
 /* Whether all outputs of the last run are finite, on every rank; all ranks call it. */
 MUST_CHECK enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err);
 
-/* An output of all ranks, put together. */
+/* An output, put together from all ranks. */
 struct collected {
     const char *name;
     uint64_t rows, columns; /* rows: sequence by sequence; without padding */
@@ -116,12 +117,12 @@ typedef enum status pass_visit(void *context, const struct collected *c, struct 
 MUST_CHECK enum status pass_collect(struct pass *p, pass_visit *visit, void *context,
                                     struct error *err);
 
-/* Memory of the host that this rank takes for it, beside where the outputs lie; on rank 0 with what
- * the visitor takes where it keeps a copy of each output. Without those of trace_layer, which are
- * about as large as activations. */
+/* Memory of the host that pass_collect() allocates on this rank. visitor_keeps: on rank 0, includes
+ * the visitor's copies of all outputs but those of trace_layer, which are about as large as
+ * activations. */
 uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps);
 
-/* What the memory of a pass holds, for people. */
+/* The parts of a pass's memory, as text. */
 void pass_print_memory(const struct pass *p, struct strbuf *out);
 
 #endif

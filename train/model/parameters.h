@@ -1,10 +1,9 @@
-/* parameters.h - the parameters of a model that one rank holds, and the states that live beside
- * them: what all programs of a model share.
+/* parameters.h - the parameters of a model on one rank, and the states beside them. All programs of
+ * a model share them.
  *
- * A parameter is made from config and layout alone: an array in the rank's memory, the logical
- * tensor that it is a shard of (or all of its experts' tensors, one behind the other), and how that
- * is cut. What fills it comes afterwards: parameters_bind (bind.h) finds its tensors in a
- * checkpoint.
+ * A parameter follows from config and layout: an array in the rank's memory, the logical tensor
+ * that it is a shard of (or the tensors of all its experts, one after the other), and how that is
+ * split. Later parameters_bind() (bind.h) finds its tensors in a checkpoint.
  */
 #ifndef FERRY_TRAIN_MODEL_PARAMETERS_H
 #define FERRY_TRAIN_MODEL_PARAMETERS_H
@@ -14,13 +13,13 @@
 #include "ckpt/param.h"
 #include "kernels/device.h"
 
-/* Which part of a tensor a rank has. */
+/* The part of a tensor that a rank has. */
 struct cut {
     unsigned rank, size; /* of the group that splits it */
-    uint64_t rows;       /* of all ranks together, of a vocabulary that is padded */
+    uint64_t rows;       /* of all ranks together, if the vocabulary is padded */
 };
 
-/* What fills some elements of a parameter. */
+/* A tensor that fills some elements of a parameter. */
 struct parameter_part {
     const struct tensor *tensor;
     struct pair part; /* a: flat in the tensor; b: element of the parameter */
@@ -45,17 +44,17 @@ struct parameters {
     struct parameter *items;
     size_t count, capacity;
     struct map names;
-    size_t num_bound; /* of items, from the first on */
+    size_t num_bound; /* the first so many items are bound */
     uint64_t bytes;   /* of the region; of each parameter a multiple of MEMORY_ALIGNMENT */
 };
 
 void parameters_init(struct parameters *p, enum elem_type elem);
 void parameters_release(struct parameters *p);
 
-/* The number of the parameter `name`, added if it is not there: a rank's part of the logical tensor
- * of that name, as the spec says. ERR_UNSUPPORTED where the config does not say its shape, or it
- * does not divide. A stack is that of `count` tensors, one behind the other, with a dimension in
- * front: [count, shape..]. Names are copied. */
+/* Sets *out to the number of the parameter `name`, and adds it first if it is not there: this
+ * rank's part of the logical tensor, by the spec. ERR_UNSUPPORTED if the config does not give its
+ * shape, or the shape cannot be split. A stack is an array [count, shape..] of the parts of `count`
+ * tensors. Names are copied. */
 MUST_CHECK enum status parameters_add(struct parameters *p, const char *name,
                                       const struct param_spec *spec, const struct cut *cut,
                                       uint32_t *out, struct error *err);
@@ -64,24 +63,24 @@ MUST_CHECK enum status parameters_add_stack(struct parameters *p, const char *na
                                             const struct param_spec *spec, const struct cut *cut,
                                             uint32_t *out, struct error *err);
 
-/* Room for a state of these elements behind what is there; the number of one that is there already.
- * States have no parts. */
+/* Adds a state of this shape, unless there is one of that name, and returns its number. States have
+ * no parts. */
 uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned num_dims,
                               const uint64_t *shape);
 
-/* Fills all parameters in `region` [bytes] of the device, which is zeroed: states stay so. To
- * another device than the host they go through a buffer, as many at a time as fit it. */
+/* Loads all parameters into `region` [bytes] of the device, which is zeroed; states stay zero. If
+ * the device is not the host, parameters go through a buffer, as many at a time as fit it. */
 MUST_CHECK enum status parameters_load(struct parameters *p, const struct checkpoint *c,
                                        const struct device *device, void *region,
                                        const struct load_options *o, struct error *err);
 
-/* Memory of the host that parameters_load takes for a while, beside the region. */
+/* Memory of the host that parameters_load() allocates until it ends, beside the region. */
 MUST_CHECK enum status parameters_load_bytes(const struct parameters *p,
                                              const struct device *device,
                                              const struct load_options *o, uint64_t *bytes,
                                              struct error *err);
 
-/* What ELEM is in files. */
+/* The dtype of ELEM. */
 static inline enum dtype elem_dtype(enum elem_type elem)
 {
     return elem == ELEM_F64 ? DT_F64 : elem == ELEM_BF16 ? DT_BF16 : DT_F32;

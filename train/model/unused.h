@@ -1,14 +1,14 @@
-/* unused.h - whether the program of a model takes what its checkpoint has, all of it.
+/* unused.h - checks that the program of a model uses all tensors of its checkpoint.
  *
- * A head's bias, say, that the builder does not know, is left out by no mistake that would show:
- * what comes out is the result of another model. */
+ * If the builder ignored a head's bias, say, nothing would fail: the results would silently be
+ * those of another model. */
 #ifndef FERRY_TRAIN_MODEL_UNUSED_H
 #define FERRY_TRAIN_MODEL_UNUSED_H
 
 #include "ckpt/checkpoint.h"
 
-/* ERR_UNSUPPORTED, with the names of some, where tensors are missing, where stored ones have no
- * place in the model, and where no op takes a parameter; and where no program can be built. */
+/* ERR_UNSUPPORTED, with some names, if tensors are missing, if stored tensors are not part of the
+ * model, or if no op reads a parameter; also if no program can be built. */
 MUST_CHECK enum status unused_check(const struct checkpoint *c, struct error *err);
 
 #endif

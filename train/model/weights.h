@@ -1,7 +1,7 @@
-/* weights.h - the tensors of a model as the memory of its ranks holds them: digested there, after
- * loading, each rank its parts, and put together on rank 0.
+/* weights.h - digests of the loaded tensors: each rank digests its parts in memory, and rank 0 adds
+ * them up.
  *
- * So what came into memory can be compared with files and with other runs, at any layout and on any
+ * Weights in memory can so be compared with files and with other runs, at any layout and on any
  * device. */
 #ifndef FERRY_TRAIN_MODEL_WEIGHTS_H
 #define FERRY_TRAIN_MODEL_WEIGHTS_H
@@ -13,8 +13,8 @@
 typedef enum status weights_visit(void *context, const struct tensor_digest *d, struct error *err);
 
 /* Calls visit on rank 0 for each tensor that the ranks hold, in the order of the catalog. All ranks
- * call it, after model_load. ERR_RANK where two ranks hold copies of one part that differ: the
- * message names the tensor and both. ERR_OURS where an element of a tensor is on no rank, or in two
+ * call it, after model_load. ERR_RANK if two ranks have different copies of one part: the message
+ * names the tensor and both ranks. ERR_OURS if an element of a tensor is on no rank, or in two
  * parts. */
 MUST_CHECK enum status weights_digest(struct model *m, weights_visit *visit, void *context,
                                       struct error *err);
