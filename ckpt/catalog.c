@@ -65,7 +65,7 @@ struct tensor *catalog_find(const struct catalog *c, const char *name)
     return map_get(&c->names, name, &i) ? &c->tensors[i] : NULL;
 }
 
-/* What a name stands for, here and elsewhere. */
+/* The dtype and shape of a tensor or an own tensor. */
 struct kind {
     enum dtype dtype;
     unsigned num_dims;
@@ -126,7 +126,7 @@ void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *pie
 
 /* ---- own tensors ---- */
 
-/* What is in the map of own names: states are few and short. */
+/* The key of the map of own names: states are few and short. */
 static const char *own_key(struct strbuf *room, const char *name, const char *state)
 {
     if (!state) return name;
@@ -419,7 +419,8 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Those that may meet a view, in the order in which they were added: x->met[0..returned). */
+/* Sets x->met[0..returned) to the parts that may share elements with a view, in the order in which
+ * they were added. */
 static size_t find_met(struct part_index *x, const struct pair *view)
 {
     const uint64_t end = view->a_offset + pair_a_span(view);

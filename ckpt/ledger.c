@@ -7,7 +7,7 @@
 #include "common/file.h"
 #include "common/memory.h"
 
-/* What a rank's journal is of. */
+/* The work in the first line of a rank's journal. */
 static struct strbuf work_of(const char *work, unsigned rank)
 {
     struct strbuf text = {0};

@@ -32,8 +32,9 @@ struct lock {
 
 /* ---- who we are ---- */
 
-/* Start time of a process in clock ticks since boot; 0: there is none, or nobody has asked yet how
- * it ended (a zombie). */
+/* Start time of a process in clock ticks since boot; 0: there is no such process, or it is a
+ * zombie.
+ */
 static unsigned long long start_time(long pid)
 {
     char path[64], text[1024];
@@ -218,8 +219,8 @@ enum status lock_watch_until_sure(struct lock_watch *w, const char *path, enum l
 
 /* ---- holding ---- */
 
-/* Writes our record where it still is ours. Where there is none, another has removed the folder.
- * Behind mutex. */
+/* Writes our record if the lock still is ours. If there is no file, another process has removed the
+ * folder. The caller holds the mutex. */
 static void beat(struct lock *l)
 {
     char text[LOCK_BYTES];
@@ -270,7 +271,7 @@ static void new_run(char run[17])
     snprintf(run, 17, "%016" PRIx64, bits);
 }
 
-/* Whether nobody has taken what we have seen to be free. ERR_EXISTS, ERR_IO. */
+/* ERR_EXISTS if another process took the lock since it was seen free; ERR_IO. */
 static enum status check_still_free(int folder, const char *name, const struct lock_watch *w,
                                     struct error *err)
 {

@@ -98,7 +98,7 @@ bool param_of_expert(const struct param_spec *s)
 
 /* ---- sections ---- */
 
-/* What is split, and into what. */
+/* A parameter, and the rank whose part of it is wanted. */
 struct split {
     const struct param_spec *spec;
     const char *name;

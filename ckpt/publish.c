@@ -157,8 +157,8 @@ static const char *command_of(const struct publishing *p)
     return out;
 }
 
-/* What there is in the staging folder, whose lock w has found free. Where nothing is done, the lock
- * says of which work it is. */
+/* What an interrupted run has left in the staging folder, whose lock w has found free. If no task
+ * is done, the lock tells the work. */
 static struct publish_left find_left(const struct publishing *p, const struct lock_watch *w)
 {
     struct publish_left left = {.found = false};
@@ -204,8 +204,8 @@ static bool may_be_there(const struct publishing *p)
     return p->options.joins && !p->options.overwrite && is_made(p, p->unit_folder);
 }
 
-/* What stands there may be replaced where that is asked for, or it is what an interrupted run has
- * left, and is to be discarded. */
+/* Whether an existing folder is replaced: with --overwrite, or if an interrupted run has left it
+ * and that is discarded. */
 static bool is_to_replace(const struct publishing *p)
 {
     if (!p->options.may_replace) return false;
@@ -214,7 +214,7 @@ static bool is_to_replace(const struct publishing *p)
            (is_unfinished(p, p->final) || is_unfinished(p, p->destination));
 }
 
-/* What stands where the unit will be. */
+/* Checks what exists at the place of the unit. */
 static enum status check_final(struct publishing *p, struct error *err)
 {
     bool empty;
@@ -335,7 +335,7 @@ static const char *fresh_name(const struct publishing *p, const char *prefix, lo
     return arena_printf(p->arena, "%s%ld.ferry-partial", prefix, pid);
 }
 
-/* What take_staging() has put into it. A folder that holds anything else is somebody's. */
+/* Whether the folder only has files of take_staging(); other files are the user's. */
 static bool holds_only_ours(const struct publishing *p, const char *path)
 {
     struct name_list list;
@@ -388,7 +388,7 @@ static enum status busy(const struct publishing *p, const char *folder, struct e
                 lock_of(p, folder));
 }
 
-/* Sees to it that nobody works in a folder: w is what there is of a lock. */
+/* Fails if a process is at work in a folder; w: its lock. */
 static enum status see_free(const struct publishing *p, const char *folder, struct lock_watch *w,
                             struct error *err)
 {
@@ -462,8 +462,8 @@ static enum status write_command(const struct publishing *p, const char *folder,
                           false, err);
 }
 
-/* A staging folder appears with its lock in it, by a rename: nobody sees one that has none yet.
- * old: what was seen of the lock of the one that is there, which is removed. */
+/* A staging folder appears by a rename, with its lock in it: no process sees one without a lock.
+ * old: the lock of an existing staging folder, which is removed. */
 static enum status take_staging(struct publishing *p, const struct lock_watch *old,
                                 struct error *err)
 {
@@ -486,7 +486,7 @@ static enum status take_staging(struct publishing *p, const struct lock_watch *o
     return st;
 }
 
-/* Those that others use by now are not empty, and stay. */
+/* Folders that others use by now are not empty, and stay. */
 static void remove_new_parents(const struct publishing *p)
 {
     const char *path = path_parent(p->arena, p->staging);
@@ -601,7 +601,7 @@ static enum status sync_tree(const char *folder, struct error *err)
     return st;
 }
 
-/* What is made of it lies in the unit first, where nobody else writes. */
+/* A root file is written to the unit first, where no other process writes. */
 static enum status put_root_file(const struct publishing *p, const char *unit, const char *folder,
                                  const struct root_file *f, struct error *err)
 {
@@ -711,8 +711,8 @@ static enum status remove_private(const struct publishing *p, const char *folder
     return path_remove(lock_of(p, folder), err);
 }
 
-/* What is left when the folder is in its place. The lock moved with it, and goes last: where it is
- * found there, a later run knows that this was not done. */
+/* Last steps, when the folder is in its place. The lock, which moved with it, is removed last: a
+ * run that finds it there knows that these steps were not done. */
 static enum status finish(const struct publishing *p, const struct root_file *files,
                           size_t num_files, struct error *err)
 {

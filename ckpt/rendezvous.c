@@ -18,7 +18,7 @@ enum {
     MAX_NAMED = 10,     /* ranks in a message */
 };
 
-/* What is seen of another rank. */
+/* What this process knows of another rank. */
 struct rendezvous_other {
     struct lock_watch watch;
     struct lock_record old; /* what an earlier process said there */
@@ -106,7 +106,7 @@ static bool is_done(const struct rendezvous *r, unsigned rank, const struct lock
            journal.size_bytes >= strtoull(w->record.state + strlen("done"), NULL, 10);
 }
 
-/* What is done is not touched again: rank 0 may be publishing it. */
+/* A finished rank changes nothing any more: rank 0 may be publishing. */
 static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
     struct lock_watch w = {.patience = r->publishing->options.patience};

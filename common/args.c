@@ -100,7 +100,7 @@ static void guess_word(struct guess *g, struct word w)
     g->prefix = prefix;
 }
 
-/* What a table says of a word; NULL: nothing. p may be NULL. */
+/* The hint for a word; NULL: there is none. p may be NULL. */
 static const char *hint_of(const struct arg_program *p, struct word typed)
 {
     for (size_t i = 0; p && i < p->num_hints; i++) {
@@ -294,7 +294,7 @@ struct parse {
     struct error *err;
 };
 
-/* What an alias calls otherwise. */
+/* The option that an alias has under another name. */
 static struct word renamed(const struct arg_alias *alias, struct word typed)
 {
     const char *pairs = alias && alias->renames ? alias->renames : "";
@@ -559,8 +559,7 @@ MUST_CHECK static enum status words_failed(enum status st, struct error *err)
     return st && rank_0_speaks(err) ? ERR_INTERRUPTED : st;
 }
 
-/* What an alias adds stands in front of what was typed, and takes no effect where that says
- * otherwise. */
+/* The words that an alias adds come before those that were typed, which so win. */
 static size_t put_words(char **out, char *added, int argc, char **argv)
 {
     size_t n = 0;

@@ -99,7 +99,7 @@ static const char *value_name(const struct arg *a)
     return a->kind == ARG_CHOICE ? a->choices : a->value;
 }
 
-/* What an option does, and its other spellings. */
+/* The help of an option, and its other spellings. */
 static void add_phrase(struct strbuf *out, const struct arg *a)
 {
     const char *names = a->names, *sep = "; also ";
@@ -130,7 +130,7 @@ static void add_aliases(struct strbuf *out, const struct arg_program *p, const s
     }
 }
 
-/* What is said once of a kind of value, behind the options; NULL: nothing. */
+/* The explanation of a kind of value, printed once behind the options; NULL: none. */
 static const char *value_text(const struct command *c)
 {
     const struct arg_group *group;

@@ -64,7 +64,7 @@ static bool number_of(const char *root, const struct cgroup_version *v, const ch
     return n > 0 && (size_t)n < sizeof path && find_number(root, path, word, out);
 }
 
-/* What one group leaves. A limit that is no number is none. */
+/* The memory that one group leaves. A limit that is not a number means no limit. */
 static uint64_t left_in_group(const char *root, const struct cgroup_version *v, const char *group)
 {
     uint64_t limit, usage, file_pages = 0, pages;

@@ -223,7 +223,7 @@ MUST_CHECK static enum status scan_member(struct scan *s)
     return scan_value(s);
 }
 
-/* What stands between brackets: nothing, or parts with commas between them. */
+/* Checks the contents of brackets: nothing, or parts with commas between them. */
 MUST_CHECK static enum status scan_parts(struct scan *s, enum status (*part)(struct scan *),
                                          char close, const char *comma_or_close)
 {
@@ -308,8 +308,8 @@ static int by_hash(const void *a, const void *b)
     return order ? order : x->number < y->number ? -1 : 1;
 }
 
-/* The number of a name that repeats one since `first`, 0 for none. Sorting stays n log n whatever
- * the names are; a hash table can be made quadratic by who chooses them. */
+/* The number of a name that repeats an earlier one since `first`; 0: none does. Names are sorted,
+ * which always takes n log n; names of a hostile file could make a hash table quadratic. */
 static size_t repeated_name(struct names *n, size_t first)
 {
     if (n->count - first < 2) return 0;

@@ -61,8 +61,8 @@ static bool is_partial(const char *file, const char *name)
            strcmp(file + length - end, suffix) == 0;
 }
 
-/* Those of the same path whose processes hold no lock on them any more. Where there are no locks,
- * one that has this process's name is of a dead one that had its number. */
+/* Removes files of the same path on which no process holds a lock. On a file system without locks:
+ * a file with the number of this process is that of a dead one. */
 static void remove_left(const char *path, const char *temp, const char *folder, struct arena *a)
 {
     struct name_list names;
@@ -80,7 +80,7 @@ static void remove_left(const char *path, const char *temp, const char *folder, 
     }
 }
 
-/* Somebody may have taken it for left behind before it was locked. */
+/* Another process may have removed it as left behind, before it was locked. */
 static bool still_has_name(const struct new_file *f)
 {
     struct stat by_fd, by_name;

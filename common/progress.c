@@ -53,7 +53,7 @@ struct progress {
 
 /* ---- text ---- */
 
-/* What was done by work. */
+/* Bytes done by this run. */
 static uint64_t worked_bytes(const struct progress_view *v)
 {
     return v->done_bytes - v->skipped_bytes;

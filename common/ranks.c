@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* What each launcher sets. Of Slurm's, the size is that of a step: a batch script, which is one
- * process, has the job's only. */
+/* The variables of each launcher. Slurm's size is that of a step: a batch script, which is a single
+ * process, only has the size of the job. */
 static const struct {
     const char *rank, *size;
     bool shares_output;

@@ -12,8 +12,8 @@
 
 typedef enum status task_fn(void *context, size_t index, unsigned worker, struct error *err);
 
-/* What the threads of one threads_run share. Tasks are handed out under the lock, so that none is
- * after a failure was recorded. */
+/* Shared by the threads of one threads_run(). A thread takes a task under the lock, so none is
+ * taken after a failure was recorded. */
 struct run {
     pthread_mutex_t lock;
     size_t next, num_tasks;

@@ -1,6 +1,5 @@
-/* What a plain scalar is, decide the regular expressions of PyYAML's resolver
- * (pyyaml: lib/yaml/resolver.py), the same for reading and for printing: text that one of them
- * takes is quoted. */
+/* The type of a plain scalar follows from the regular expressions of PyYAML's resolver
+ * (pyyaml: lib/yaml/resolver.py), for reading and for printing: text that matches one is quoted. */
 #include "common/yaml.h"
 
 #include <errno.h>
@@ -215,7 +214,7 @@ static const char *scalar_text(const struct reader *r, struct strbuf *out)
     return out->data;
 }
 
-/* What the scalar in hand is, `text` being its text. */
+/* The kind of the present scalar, whose text is `text`. */
 static enum scalar scalar_kind(const struct reader *r, const char *text)
 {
     const char *tag = (const char *)r->event.data.scalar.tag;
@@ -380,8 +379,8 @@ MUST_CHECK static enum status read_collection(struct reader *r, cJSON *parent, c
     return OK;
 }
 
-/* The node that the event in hand begins, put below parent before its own nodes are read, so that
- * whatever happens all is freed with the root. */
+/* The node that the present event begins. It is added to its parent before its own nodes are read,
+ * so that the root frees it after any failure. */
 static enum status read_node(struct reader *r, cJSON *parent, const char *name, cJSON **node)
 {
     if (r->event.type == YAML_ALIAS_EVENT) return read_alias(r, parent, name, node);

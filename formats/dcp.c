@@ -37,7 +37,7 @@ struct open {
     struct dcp_metadata meta;
     struct arena arena;
     const char **paths;        /* of meta.paths */
-    struct file_stamp *stamps; /* size_bytes UINT64_MAX: nobody has asked */
+    struct file_stamp *stamps; /* size_bytes UINT64_MAX: not known yet */
     struct open_tensor *tensors;
     size_t num_tensors;
     struct item *items;

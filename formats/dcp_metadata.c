@@ -1,5 +1,5 @@
-/* Reading .metadata: each of torch's objects becomes, as soon as it is built, a struct that holds
- * what matters of it; what is left of the pickle is dicts and lists of those. */
+/* Reads .metadata: as soon as an object of torch is built, a struct with its important members
+ * takes its place, so that the pickle becomes dicts and lists of such structs. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static uint32_t intern(struct text_table *t, struct arena *a, const struct value
 
 /* ---- objects ---- */
 
-/* What a hostile file could repeat cheaply: a tuple of a million sizes, a state of as many keys. */
+/* Limits of parts that a hostile file could repeat cheaply: sizes of a tuple, keys of a state. */
 enum { MAX_DIMS = 64, MAX_ATTRIBUTES = 64 };
 
 static const struct value *attribute(const struct value *v, const char *name)
@@ -335,7 +335,7 @@ enum status dcp_metadata_read(struct dcp_metadata *m, const char *path, struct e
     static const char *const skipped[] = {"all_local_plans"};
     struct bytes file;
     struct value *root;
-    struct arena values; /* what is left of the pickle */
+    struct arena values; /* of the pickle */
     *m = (struct dcp_metadata){.seed = dcp_random()};
     arena_init(&m->arena);
     arena_init(&values);

@@ -1,7 +1,7 @@
 /* The stack machine. Invariants:
  *
- * 1. An opcode finds on the stack, above the last open MARK, what its row in the table says that
- *    it pops; step() has checked that before the opcode's function runs.
+ * 1. When an opcode's function runs, step() has checked that the values that its row pops are on
+ *    the stack, above the last open MARK.
  * 2. Nothing on the stack, in the memo or in a container is NULL. Constants and globals are shared
  *    and never changed; BUILD and the like change lists, sets, dicts and objects only.
  * 3. An object that the hook has replaced is a VALUE_NATIVE in its place, so all that refer to
@@ -246,8 +246,8 @@ static void memo_set(struct pickle_reader *r, uint64_t index, struct value *v)
     r->memo[place] = v;
 }
 
-/* What MEMOIZE's index is depends on how many entries there are, which a survey that keeps some
- * only cannot tell where PUTs set some twice. Python never mixes them. */
+/* The index of MEMOIZE is the number of entries. A survey keeps only some entries, and cannot count
+ * them if PUT sets one twice. So the two opcodes may not be mixed; Python never does that. */
 static enum status not_mixed(const struct pickle_reader *r, struct error *err)
 {
     if (!r->memo_by_put || !r->memo_by_order) return OK;
@@ -496,8 +496,8 @@ static enum status run_obj(struct pickle_reader *r, const struct pickle_token *t
     return call(r, class, reader_items(r, VALUE_TUPLE, items + 1, count - 1), err);
 }
 
-/* What has no room for a state loses it: the attributes of a state dict (_metadata) or of a tensor.
- * A global, which is shared, becomes an object of its own. */
+/* A value without a place for a state drops it: the attributes of a state dict (_metadata) or of a
+ * tensor. A global, which is shared, becomes an object of its own. */
 static enum status run_build(struct pickle_reader *r, const struct pickle_token *t,
                              struct error *err)
 {

@@ -1,4 +1,4 @@
-/* What calls become: a table of the callables that are known by name. Nothing is called. */
+/* The values of calls: a table of the callables that are known by name. Nothing is called. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -262,7 +262,7 @@ static enum status make_tensor(struct pickle_reader *r, const struct value *args
     return check_view(r, t, err);
 }
 
-/* What the rebuild functions of plain tensors have in common. A storage that is itself an opaque
+/* Shared by the rebuild functions of plain tensors. A storage that is itself an opaque
  * object (_load_from_bytes in a plain pickle), or of quantised elements, makes an opaque object;
  * so does a lazy conjugate or negative (the metadata's 'conj', 'neg'). */
 static enum status check_rebuild(struct pickle_reader *r, const struct value *args, size_t num_args,
@@ -533,7 +533,8 @@ enum status pickle_call(struct pickle_reader *r, struct value *callable, struct 
 
 /* ---- names ---- */
 
-/* What of CPython's Lib/_compat_pickle.py occurs; a NULL name stands for all of the module. */
+/* The names of CPython's Lib/_compat_pickle.py that occur; a NULL name stands for the whole module.
+ */
 static void modern_name(const char **module, const char **name)
 {
     static const struct {

@@ -187,7 +187,7 @@ void pool_mark(struct value_pool *p, struct value *root)
         mark_parts(p, p->gray[--p->num_gray]);
 }
 
-/* What it took counts towards the next threshold, so that all the work stays linear. */
+/* The work of a collection counts for the next threshold, so that the total stays linear. */
 void pool_sweep(struct value_pool *p, size_t num_roots)
 {
     size_t live = 0;

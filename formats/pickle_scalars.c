@@ -207,7 +207,7 @@ static void add_utf8(struct strbuf *out, uint32_t c)
     strbuf_add(out, b, n);
 }
 
-/* What Python's repr() of a str of Python 2 escapes. */
+/* The escapes of repr() of a str in Python 2. */
 enum status pickle_run_quoted(struct pickle_reader *r, const struct pickle_token *t,
                               struct error *err)
 {

@@ -43,7 +43,8 @@ static void push_mark(struct shape *s)
     s->marks[s->num_marks++] = s->depth;
 }
 
-/* What t does to the stack; *low is the lowest place that it changes. false: it underflows. */
+/* Does to the stack what t does; *low is the lowest place that changes. false: the stack
+ * underflows. */
 static bool shape_step(struct shape *s, const struct pickle_token *t, size_t *low)
 {
     const struct pickle_opcode *op = t->opcode;
@@ -122,7 +123,7 @@ static void candidate_step(struct candidate *c, struct pickle_survey *s,
     }
 }
 
-/* What is wrong with the stream is for the reader to say; that it cannot be read is not. */
+/* The reader reports an error in the stream; a failure to read it is returned here. */
 static enum status but_for_corrupt(enum status st)
 {
     return st == ERR_CORRUPT ? OK : st;

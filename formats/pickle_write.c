@@ -188,8 +188,8 @@ enum status pickle_put_tensor(struct strbuf *out, enum dtype dtype, unsigned num
 
 /* ---- who refers to what ---- */
 
-/* What the table says of a value: how often it is referred to (2: more than once), then whether it
- * is being written, then its memo entry. */
+/* The number of a value in the table: first how often it is referred to (2: more than once), then
+ * that it is being written, then its memo entry. */
 enum { ONCE = 1, SHARED = 2, BEGUN = 3, FIRST_MEMO = 4 };
 
 struct frame {

@@ -208,8 +208,8 @@ void stored_reader_free(struct stored_reader *r)
     free(r);
 }
 
-/* Closes the file that nobody has used for the longest time. All may be in use by other threads;
- * then there are for a moment more of them open than max_open. */
+/* Closes the file that was unused for the longest time. If other threads use all of them, more than
+ * max_open files are open for a moment. */
 static void close_oldest(struct stored_reader *r)
 {
     struct open_file *oldest = NULL;

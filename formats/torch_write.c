@@ -15,7 +15,7 @@ static const char BYTEORDER[] = "little", VERSION[] = "3\n";
 /* Entries before and behind the storages. */
 enum { ENTRIES_BEFORE = 2, ENTRIES_BEHIND = 1 };
 
-/* What stands in entry i of n, where that is no storage; NULL where it is one. */
+/* The contents of entry i of n; NULL if it is a storage. */
 static const void *contents(const struct strbuf *pickle, size_t i, size_t n, size_t *bytes)
 {
     if (i == 0) {

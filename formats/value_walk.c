@@ -252,8 +252,8 @@ static enum status fail_name(struct walk *w, struct error *err)
     return st;
 }
 
-/* What _rebuild_wrapper_subclass makes (DTensor ...) has no data but in its attributes, which are
- * walked. */
+/* Values of _rebuild_wrapper_subclass (DTensor ...) only have data in their attributes, which are
+ * visited. */
 const struct value_global *value_rebuilt_by(const struct value *v)
 {
     if (v->kind != VALUE_OBJECT) return NULL;

@@ -17,7 +17,7 @@
 enum {
     LONGEST_COMMENT = 0xFFFF,
     LARGEST_DIRECTORY = 1 << 30,
-    /* What deflate can make of a byte: a block of zeros of 258 in two bits. */
+    /* The most bytes that deflate makes of one: 258 zeros take two bits. */
     MAX_INFLATION = 1032,
 };
 

@@ -15,7 +15,7 @@
 #include "common/progress.h"
 #include "kernels/device.h"
 
-/* In front of what is given lies a page that says how much it is. */
+/* A page in front of the memory has its size. */
 enum { PAGE = 4096 };
 
 static enum status open_host(unsigned number, struct error *err)
@@ -29,8 +29,8 @@ static void close_host(void)
 {
 }
 
-/* What OpenBLAS takes of address space for each thread, and asks for over and over where it gets
- * none, and malloc beside it. Little of that is ever used. */
+/* Address space that OpenBLAS and malloc reserve for each thread; little of it is used. OpenBLAS
+ * retries forever if it gets none. */
 #define THREAD_ADDRESS_SPACE ((uint64_t)256 << 20)
 
 static unsigned count_threads(void)

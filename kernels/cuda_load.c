@@ -21,8 +21,9 @@ static void own_folder(char folder[PATH_BYTES])
                    slash ? info.dli_fname : ".");
 }
 
-/* The one that FERRY_CUDA_LIBRARY names. Beside it, where it was built; in ../lib/ferry, where it
- * is installed. What dlerror() says is of the one that is there. */
+/* The library that FERRY_CUDA_LIBRARY names, or the one beside the program (where it was built) or
+ * in
+ * ../lib/ferry (where it is installed). dlerror() then tells of the one that exists. */
 static void *load_library(void)
 {
     char folder[PATH_BYTES], path[PATH_BYTES + 64];

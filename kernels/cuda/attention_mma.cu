@@ -215,7 +215,7 @@ __device__ inline void load_queries(bf16 *to, const attention_args<bf16> &a, con
 
 /* ---- one block of keys ---- */
 
-/* What a lane has of its warp's rows. */
+/* A lane's part of the rows of its warp. */
 template <int D, int M> struct rows_state {
     float o[M][D / 8][4];
     float max[M][2], sum[M][2]; /* sums of this lane's columns alone */

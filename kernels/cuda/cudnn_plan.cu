@@ -128,7 +128,7 @@ void cudnn_close(void)
 
 /* ---- descriptors ---- */
 
-/* What is set and finished through it keeps the first failure; what follows it does nothing. */
+/* Makes descriptors of a plan. It keeps the first failure; calls after that do nothing. */
 struct maker {
     struct cudnn_plan *plan;
     enum status st;

@@ -142,7 +142,7 @@ __device__ inline struct segment segment_of(const struct part &part, uint64_t i)
     return s;
 }
 
-/* What a lane's elements of a segment add to both sums. */
+/* The part of a lane's elements of a segment in both sums. */
 template <typename B>
 __device__ inline void add_segment(uint64_t (&sums)[2], const B *x, const struct part &part,
                                    const struct segment &s, const struct powers &p,

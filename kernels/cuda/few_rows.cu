@@ -172,14 +172,14 @@ static enum status run_small_case(const struct op_call *call, const void *contex
     return context ? sm90_kernels.few_rows(x, err) : multiply_few_rows<bf16>(x, err);
 }
 
-/* What keeps it from being tried at all, such as too little memory, is no verdict. */
+/* A reason why it cannot be tried, such as too little memory, is not a verdict. */
 static enum verdict verdict_of(enum status st)
 {
     if (st == ERR_NUMERIC || st == ERR_DEVICE) return REFUSED;
     return st ? NOT_TRIED : TRUSTED;
 }
 
-/* What CUDA says is told always: its errors may stay, and then all that follows fails. */
+/* Errors of CUDA are always returned: they may persist, and then all later calls fail. */
 static enum verdict try_out(const struct product &x)
 {
     const struct op_call call = small_case(x);

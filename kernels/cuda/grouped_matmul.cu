@@ -298,7 +298,7 @@ static enum status launch_stages(const grouped_args<bf16> &a, size_t rows, struc
                   a);
 }
 
-/* What a block has beside its stages: the schedule, and the sums that it is made with. */
+/* Shared memory of a block beside its stages: the schedule, and sums to make it. */
 enum { SCHEDULE_BYTES = 5 << 10 };
 static_assert(sizeof(struct schedule) + 4 * WARP * sizeof(int) <= SCHEDULE_BYTES, "");
 

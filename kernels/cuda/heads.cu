@@ -1,5 +1,5 @@
-/* What is done to the heads of query, key and value. A result that is not where x is starts as a
- * copy of it, so that kernels change in place. */
+/* Ops on the heads of query, key and value. A result that has a place of its own starts as a copy
+ * of x, so that kernels change it in place. */
 #include "kernels/cuda/cuda.h"
 
 enum { HEAD_WARPS = 8 };

@@ -94,7 +94,7 @@ static enum status set_epilogue(const struct plan *plan, bool adds_bias, const v
     return set_attribute(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err);
 }
 
-/* What lies row-major as [rows, columns] is cuBLASLt's [columns, rows]. */
+/* A row-major [rows, columns] is cuBLASLt's [columns, rows]. */
 static enum status make_layout(cublasLtMatrixLayout_t *out, uint64_t type, uint64_t rows,
                                uint64_t columns, struct error *err)
 {
@@ -125,7 +125,7 @@ static enum status make_preference(cublasLtMatmulPreference_t *out, const struct
                                    struct error *err)
 {
     const size_t bytes = MATMUL_WORKSPACE_BYTES;
-    /* What is added up from parts is added up in REAL. */
+    /* Sums of parts are added in REAL. */
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
@@ -196,8 +196,8 @@ static void add_few_rows(const struct plan *plan, const struct product &x, struc
     if (!first && tune && can_be_few_rows_sm90(&plan->key, x)) add_own(choices, BY_FEW_ROWS_SM90);
 }
 
-/* Those of cuBLASLt: none where it returns an error. What it lists in another state than success
- * cannot be run. */
+/* The algorithms of cuBLASLt; none if it returns an error. Those whose state is not success cannot
+ * run. */
 static enum status add_algorithms(const struct plan *plan, const struct call *c, enum way way,
                                   struct choices *choices, struct error *err)
 {
@@ -293,7 +293,7 @@ static void say_way(const struct plan *plan, const struct choice *choice, const 
     (void)fprintf(stderr, "\n");
 }
 
-/* Those that fail are not chosen. Where all do, the tiles are: they take everything. */
+/* A way that fails is not chosen. If all others fail, tiles are chosen: they take every product. */
 static enum status keep_fastest(struct plan *plan, const struct call *c,
                                 const struct choices *choices, struct error *err)
 {

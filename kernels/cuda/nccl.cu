@@ -181,7 +181,7 @@ static enum status receive(void *group, unsigned from, void *data, uint64_t byte
                        err);
 }
 
-/* What is between them happens at once, in whatever order: no member waits for another's turn. */
+/* Calls between these two run at once, in any order: no member waits for the turn of another. */
 static enum status group_start(struct error *err)
 {
     return nccl_status("a group of messages", nccl.ncclGroupStart(), err);

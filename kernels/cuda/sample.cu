@@ -240,7 +240,7 @@ template <typename R> __global__ void sample_rows(const struct sample_args<R> a)
     if (id < 0) *(volatile int *)a.bad_sequence = (int)blockIdx.x;
 }
 
-/* That logits are no numbers is told by the next call that waits for the GPU. */
+/* Logits that are not finite are reported by the next call that waits for the GPU. */
 template <typename E> enum status op_sample(OP_ARGUMENTS)
 {
     typedef real_of<E> real;

@@ -4,7 +4,7 @@
 
 enum { TILE = 64, DEPTH = 16, THREADS = 256 };
 
-/* What is multiplied along `depth`: element (i, d) lies at i * step + d * depth_step. */
+/* A factor, multiplied along `depth`: element (i, d) lies at i * step + d * depth_step. */
 template <typename E> struct factor {
     const E *data;
     size_t size, step, depth_step;

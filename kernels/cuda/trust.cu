@@ -28,7 +28,7 @@ static size_t bytes_of(const struct operand *o)
     return o->data ? operand_numel(o) * operand_bytes_of(o->type, ELEM_BF16) : 0;
 }
 
-/* What no kernel writes is NaN. */
+/* Elements that no kernel writes are NaN. */
 static enum status mirror_init(struct mirror *m, const struct operand *o, struct error *err)
 {
     m->bytes = bytes_of(o);

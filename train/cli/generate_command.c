@@ -53,7 +53,7 @@ static void set_defaults(void *options)
     f->top_p = 1;
 }
 
-/* What was generated so far: [num_sequences] lists. */
+/* The generated tokens: [num_sequences] lists. */
 struct texts {
     struct strbuf *lines;
     uint64_t num_sequences, steps;
@@ -103,7 +103,7 @@ static void print_texts(const struct texts *t)
 {
     if (t->stream) {
         putchar('\n');
-        (void)fflush(stdout); /* before what stderr has to say */
+        (void)fflush(stdout); /* before anything goes to stderr */
         return;
     }
     for (uint64_t i = 0; i < t->num_sequences; i++)

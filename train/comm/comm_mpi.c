@@ -1,10 +1,9 @@
 /* comm_mpi.c - collectives over MPI, in a library of their own, libferry_mpi.so, so that the
  * program runs without MPI. The library has its own copies of common/status.c, call.c and reduce.c.
  *
- * 1. Sums are added here and not by MPI, whose order depends on the size of what is added: so they
- *    are the same bits as with any other backend.
- * 2. What collectives move goes through buffers of ours in rounds, which are shorter than 2^31
- *    bytes, as MPI wants them.
+ * 1. Sums are computed here and not by MPI, which orders them by the size of the data: so they have
+ *    the same bits as with any other backend.
+ * 2. Collectives move their data through buffers in rounds of fewer than 2^31 bytes, MPI's limit.
  * 3. Members exchange a header when a collective call begins; a message begins with its size. Ranks
  *    that wait for one another in different groups, or one in a message and one in a collective
  *    call, wait for ever.
@@ -75,7 +74,7 @@ struct mpi {
     struct sent *sent;                              /* [size] */
 };
 
-/* What members exchange when a collective call begins. */
+/* The header that members exchange when a collective call begins. */
 struct call_header {
     struct comm_call call;
     uint64_t most; /* of all_to_all: the most bytes from one member to another */
@@ -119,7 +118,7 @@ static bool has_ended(const struct peer_process *peer_process)
     return poll(&p, 1, 0) > 0;
 }
 
-/* What is sent to a dead rank never arrives. */
+/* A message to a dead rank never arrives. */
 static bool is_dead(const struct mpi *m, unsigned rank)
 {
     for (unsigned i = 0; i < m->num_peers; i++)
@@ -402,7 +401,7 @@ static enum status check_expected(const struct comm_group *g, const size_t *in_b
     return OK;
 }
 
-/* What of each share comes in the round that begins at `at`: counts and offsets. */
+/* The part of each share in the round that begins at `at`: counts and offsets. */
 static void set_round(const struct comm_group *g, const size_t *bytes, size_t at, size_t most,
                       int *counts, int *offsets)
 {
@@ -608,7 +607,7 @@ static bool wait_for_rank_0(struct mpi *m)
     return there;
 }
 
-/* What the watch looks for. Whoever holds the lock looks itself. */
+/* The look of the watch. A thread that holds the lock looks itself. */
 static enum status look_around(void *context, struct error *err)
 {
     struct mpi *m = context;

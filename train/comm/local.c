@@ -180,7 +180,7 @@ static enum status reduce_scatter(struct comm_group *g, const void *in, void *ou
 
 /* ---- all to all ---- */
 
-/* What is left to go from one buffer of parts that lie one behind the other. */
+/* The rest of one buffer of parts that lie one after the other. */
 struct parts {
     char *at[MAX_RANKS];
     size_t left[MAX_RANKS];

@@ -175,7 +175,7 @@ static enum status device_reduce_scatter(const struct collective_call *m, struct
                                          operand_numel(&m->out[0]), number_of(m, &m->out[0]), err);
 }
 
-/* What an operand on the device holds, once all before it is done. */
+/* Copies an operand from the device, when the queue before it is done. */
 static enum status fetch(const struct collective_call *m, const struct operand *o, int32_t *to,
                          struct error *err)
 {
@@ -364,7 +364,7 @@ enum status collectives_finish(struct collectives *c, struct error *err)
 
 /* ---- opening ---- */
 
-/* What ranks exchange about their devices. */
+/* Facts about a rank's device, which ranks exchange. */
 struct rank_device {
     uint64_t device;
     bool has_library;

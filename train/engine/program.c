@@ -61,7 +61,7 @@ static void operands_of(const struct program *p, const value_id *ids, unsigned c
         to[i] = program_operand(p, ids[i]);
 }
 
-/* What is known of sizes before any operand is looked at. */
+/* Sizes that are known before any operand is read. */
 static struct op_sizes sizes_of_group(const struct program *p, unsigned op,
                                       const struct collective *c)
 {

@@ -134,8 +134,8 @@ static enum status add_seconds(const struct run *r, void *timer, struct error *e
     return OK;
 }
 
-/* Nobody waits between calls: what a launch takes is hidden behind the call before it, as it is
- * without clocks. */
+/* The host does not wait between calls: the time of a launch overlaps with the call before it, as
+ * in a run without timers. */
 static enum status run_timed(const struct run *r, struct error *err)
 {
     const struct device_timers *timers = r->device->timers;

@@ -130,7 +130,8 @@ static void an_op_that_a_device_lacks_is_named(void **state)
     (void)state;
     make_sums(&t, &x, &w, &z);
     t.run.kernels = none;
-    assert_fails(run_program(&t.run, &err), ERR_UNSUPPORTED, "first: the device cpu has no kernel for add");
+    assert_fails(run_program(&t.run, &err), ERR_UNSUPPORTED,
+                 "first: the device cpu has no kernel for add");
     assert_ok(test_run_close(&t, OK));
 }
 

@@ -61,14 +61,14 @@ static enum status take_samples(struct pass *p, const struct bench_request *q, s
 
 /* ---- ceilings ---- */
 
-/* What is timed several times for its median. */
+/* Work that is timed several times, for the median. */
 typedef enum status timed(void *context, struct error *err);
 
 enum { CEILING_REPEATS = 9, LEAST_SIDE = 256, MAX_SIDE = 8192 };
 #define LEAST_COPY ((uint64_t)64 << 20) /* more than caches hold */
 #define MAX_COPY ((uint64_t)1 << 30)
 
-/* As large as it takes to last so long, or the largest. */
+/* Sizes grow until one run takes so many seconds, or to the largest. */
 #define LONG_ENOUGH 0.02
 
 /* Mark i stands before run i, so that the last one stands behind the last run. */

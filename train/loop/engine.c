@@ -58,7 +58,7 @@ static enum status join(unsigned *rank, struct error *err)
     return check_job(&ranks, err);
 }
 
-/* What rank 0 has found by itself is told as it is; what another has, with its number. */
+/* A message of rank 0 is printed unchanged; that of another rank with its number. */
 static enum status end_ranks(struct comm *c, enum status st, struct error *err)
 {
     struct error own = *err;

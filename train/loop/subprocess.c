@@ -29,7 +29,7 @@ struct message {
     } of;
 };
 
-/* What the caller's visitor returned for a message. */
+/* The status that the caller's visitor returned for a message. */
 struct reply {
     enum status status;
     struct error error;

@@ -98,7 +98,7 @@ static value_id attend_ring(struct builder *x, value_id qkv)
     return o;
 }
 
-/* What earlier tokens have left of this layer, and these tokens: keys and values. */
+/* The keys and values of this layer: those of earlier tokens in the cache, and of these tokens. */
 static value_id kept_kv(struct builder *x, value_id qkv)
 {
     const uint64_t columns = (uint64_t)x->heads.groups * 2 * x->heads.head_dim;

@@ -247,7 +247,7 @@ static enum status receive_part(const struct collecting *x, struct whole *w, uns
     return st;
 }
 
-/* What rank 0 has itself of a stage. */
+/* A stage on rank 0 itself. */
 struct own {
     const struct built *built; /* NULL: it has none of it */
     const struct run *run;

@@ -210,7 +210,7 @@ static void add_layout(struct strbuf *out, const struct model *m, const struct f
     strbuf_add_char(out, ')');
 }
 
-/* What each rank tells all: of its own, and of the whole memory that others may share. */
+/* Sent by each rank to all: its needs, and the free memory, which others may share. */
 struct need {
     uint64_t bytes, memory, free; /* memory: the same number for those that share it */
 };

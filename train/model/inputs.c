@@ -101,7 +101,7 @@ unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2])
 
 /* ---- what a batch gives ---- */
 
-/* What one sequence of this rank has, of the batch. */
+/* The number of a sequence's tokens in the batch, and of its positions in the cache. */
 struct stretch {
     uint64_t length, past;
 };

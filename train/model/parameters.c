@@ -103,8 +103,8 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned n
     return (uint32_t)(p->count - 1);
 }
 
-/* What of parameters [first, end) goes where in memory that begins with the first of them (NULL:
- * none yet); on the heap. */
+/* The load targets of parameters [first, end), in memory that begins with the first of them (NULL:
+ * not allocated yet); on the heap. */
 static struct load_target *list_targets(const struct parameters *p, size_t first, size_t end,
                                         char *memory, size_t *count)
 {

@@ -114,7 +114,7 @@ static void make_spans(int32_t *spans, const struct batch *b, const struct token
     uint64_t count = 0;
     for (uint64_t i = 0; i < num_runs(shape); i++) {
         struct run q = run_of(b, shape, at, i);
-        if (q.filler) continue; /* nobody looks at what it gives */
+        if (q.filler) continue; /* its results are dropped */
         for (uint64_t from = q.position, to; from < q.position + q.count; from = to) {
             to = document_end(b, &q, from);
             for (unsigned c = 0; c < num_cp; c++) {

@@ -11,7 +11,7 @@
 
 _Static_assert((int)DIGEST_AXES >= (int)MAX_AXES, "a part has more axes than the op takes");
 
-/* What one rank holds of a tensor, as it is sent to rank 0. */
+/* One rank's part of a tensor, as it is sent to rank 0. */
 struct weight_part {
     uint64_t tensor; /* number in the catalog */
     struct pair view;

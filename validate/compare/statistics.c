@@ -8,8 +8,7 @@
 
 enum { BLOCK = 512 }; /* elements that are looked at at once, in the first-level cache */
 
-/* Two lanes, which is what every processor of ours can do at once; a comparison gives all ones or
- * zeros. */
+/* Two lanes, as all supported processors have; a comparison gives all ones or zeros. */
 typedef double two_values __attribute__((vector_size(2 * sizeof(double))));
 typedef int64_t two_masks __attribute__((vector_size(2 * sizeof(int64_t))));
 enum { NUM_TWOS = NUM_LANES / 2 };
@@ -44,7 +43,7 @@ void statistics_init(struct statistics *s)
 
 /* ---- bits ---- */
 
-/* What is counted of the bits of a block. */
+/* Counts and sums over the bits of a block. */
 struct bit_counts {
     uint64_t equal, both_zero, zeros[2], bits[2];
 };
@@ -53,7 +52,7 @@ struct bit_counts {
  * of the type, so it is kept in the upper bits. */
 #define MIX(x) ((x) * ((x) + 0x5B))
 
-/* 16 bytes at once, then what is left of the block; counts fit the type, as a block is small. */
+/* 16 bytes at once, then the rest of the block; counts fit the type, as a block is small. */
 #define DEFINE_COUNT_BITS(name, type)                                                              \
     typedef type name##_vector __attribute__((vector_size(16)));                                   \
     static void name(const struct block *k, struct bit_counts *out)                                \
@@ -484,7 +483,7 @@ void statistics_join(struct statistics *s, const struct statistics *later)
     }
 }
 
-/* ---- what they say ---- */
+/* ---- results ---- */
 
 static double sum_of(const double values[NUM_LANES])
 {

@@ -31,7 +31,7 @@ const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t 
 
 /* ---- many names in one ---- */
 
-/* What all names begin with, up to the end of a word. */
+/* The common beginning of all names, up to the end of a word. */
 static size_t common_start(const char *const *names, size_t n)
 {
     size_t length = strlen(names[0]);
@@ -46,7 +46,7 @@ static size_t common_start(const char *const *names, size_t n)
     return length;
 }
 
-/* What they end with, behind `start`, from the end of a word on. */
+/* Their common end, behind `start`, from the end of a word on. */
 static size_t common_end(const char *const *names, size_t n, size_t start)
 {
     size_t all = strlen(names[0]), length = all - start;

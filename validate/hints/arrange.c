@@ -132,7 +132,7 @@ enum { NUM_ROWS = COUNT(rows), NUM_ORDERS = COUNT(orders), NUM_SWAPS = COUNT(swa
 static const uint64_t rank_sizes[] = {2, 4, 8, 16};
 enum { NUM_RANK_SIZES = COUNT(rank_sizes) };
 
-/* Those of common models, for tensors of which no config tells. */
+/* The heads of common models, for tensors without a config. */
 static const uint64_t common_head_dims[] = {64, 128, 96, 80, 256, 32, 16};
 static const uint64_t common_queries[] = {1, 4, 8, 2, 3, 5, 6, 7, 16};
 

@@ -258,7 +258,7 @@ static void tell_layers(struct telling *t)
     free(run);
 }
 
-/* What is told of the experts of one layer: units [first, first + count). */
+/* A line on the experts of one layer: units [first, first + count). */
 struct expert_line {
     const char *text;
     size_t first, count;

@@ -1,7 +1,7 @@
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 
-/* What is left of each part, and the lse of both. Where neither has a key nothing is left. */
+/* The factors of both parts, and the lse of the result. They are 0 if neither part has a key. */
 static real merge_lse(real a, real b, real *weight_a, real *weight_b)
 {
     const real top = a > b ? a : b;

@@ -23,7 +23,7 @@ struct run {
     uint64_t index, count; /* index: of the first, in the tensor */
 };
 
-/* What is left of the last axis from the part's element i on. */
+/* The elements of the last axis from the part's element i on. */
 static struct run run_from(const union op_params *p, const elem *x, uint64_t i)
 {
     const struct digest_axis last = last_axis(p);

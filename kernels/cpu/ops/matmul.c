@@ -227,7 +227,7 @@ static void pack_a(const struct product *x, const struct block *b, struct blocks
             copy_pairs(to->a[i], a_at(x, b) + i * a_stride(x), b->k);
 }
 
-/* What lies behind column n of b and c is multiplied too, and never looked at. */
+/* Columns behind n of b and c are multiplied too, and never read. */
 static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
 {
     pack_a(x, b, to);
@@ -306,7 +306,8 @@ static void multiply_tiles(const struct product *x, void *workspace)
     const size_t tiles_m = divide_up(x->m, TILE_M), tiles_n = divide_up(x->n, tile_n);
 #pragma omp parallel for num_threads(workers()) schedule(dynamic)
     for (size_t tile = 0; tile < tiles_m * tiles_n; tile++) {
-        if (work_stopped()) continue; /* an op may take minutes, and nobody wants it any more */
+        if (work_stopped())
+            continue; /* an op may take minutes, and its result is not needed any more */
         const size_t i = tile % tiles_m * TILE_M, j = tile / tiles_m * tile_n;
         multiply_tile(x, i, j, min_size(x->m - i, TILE_M), min_size(x->n - j, tile_n), workspace);
     }

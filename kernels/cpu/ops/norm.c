@@ -1,6 +1,6 @@
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* What both norms share: y, [stats] of rows of h elements. */
+/* Shared by both norms: y and stats (if wanted) of rows of h elements. */
 struct norm {
     const elem *weight, *bias; /* [h]; bias may be NULL */
     elem *y;
