@@ -1,7 +1,7 @@
 #include "ckpt/load.h"
 
-#include "ckpt/testing_source.h"
 #include "ckpt/testing_param.h"
+#include "ckpt/testing_source.h"
 #include "common/count.h"
 
 enum { MAX_TARGETS = 256, UNTOUCHED = 0xEE };

@@ -1,3 +1,4 @@
+/* args_docs.c - help, manual page and completions, made from the tables of args.h. */
 #include <string.h>
 
 #include "common/args_internal.h"

@@ -1,3 +1,4 @@
+/* activation.cu - OP_ACTIVATION, and OP_SIGMOID_SCALE. */
 #include "kernels/cuda/cuda.h"
 
 template <typename R> __device__ inline R sigmoid(R x)

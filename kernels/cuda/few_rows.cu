@@ -1,3 +1,5 @@
+/* few_rows.cu - products of up to four rows, at the speed of memory (products.h), and when they are
+ * used. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* engine_open.c - loads libferry_engine.so; joins and leaves a job around a command's work. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdbool.h>

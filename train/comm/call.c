@@ -1,3 +1,4 @@
+/* call.c - a rank's call as text, and whether all ranks make the same. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

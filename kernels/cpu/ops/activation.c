@@ -1,3 +1,4 @@
+/* activation.c - OP_ACTIVATION, and OP_SIGMOID_SCALE. */
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 

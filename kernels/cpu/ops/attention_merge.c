@@ -1,3 +1,4 @@
+/* attention_merge.c - OP_ATTENTION_MERGE: attention over two sets of keys, merged. */
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 

@@ -1,3 +1,4 @@
+/* digest_op.c - OP_DIGEST: the sums of digest_sums.h over a part of a tensor. */
 #include "kernels/cpu/digest_sums.h"
 #include "kernels/cpu/ops/ops_internal.h"
 

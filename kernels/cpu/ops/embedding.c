@@ -1,3 +1,4 @@
+/* embedding.c - OP_EMBEDDING and OP_POSITIONS: rows of a table. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"

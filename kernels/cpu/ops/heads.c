@@ -1,3 +1,5 @@
+/* heads.c - OP_HEAD_NORM, OP_ROTARY and OP_CACHE_WRITE: ops on the heads of query, key and value.
+ */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"

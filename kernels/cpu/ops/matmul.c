@@ -1,3 +1,4 @@
+/* matmul.c - OP_MATMUL and OP_GROUPED_MATMUL: by BLAS, and by kernels for few rows and for bf16. */
 #include <cblas.h>
 #include <limits.h>
 

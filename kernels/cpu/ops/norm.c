@@ -1,3 +1,4 @@
+/* norm.c - OP_NORM, OP_ADD_NORM and OP_ADD. */
 #include "kernels/cpu/ops/ops_internal.h"
 
 /* Shared by both norms: y and stats (if wanted) of rows of h elements. */

@@ -1,3 +1,4 @@
+/* permute.c - rows by expert: the ops that sort, permute, unpermute and gather rows. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"

@@ -1,3 +1,4 @@
+/* route.c - OP_ROUTE: the experts of each token, and their weights. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"

@@ -1,3 +1,4 @@
+/* sample.c - OP_SAMPLE: the next token of each row of logits. */
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/random.h"
 

@@ -1,3 +1,5 @@
+/* vocab.c - cross entropy over columns of several ranks: OP_VOCAB_MAX, OP_VOCAB_SUM, OP_TOKEN_LOSS.
+ */
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 
