@@ -6,13 +6,13 @@
 #include <emmintrin.h>
 #endif
 
-enum { MAX_AXES = 16 };
+enum { MAX_BLOCK_AXES = 16 };
 
 /* A block while it is copied: what is left of the axes, the two fastest last. */
 struct copy {
     size_t bytes; /* of an element */
     unsigned num_axes;
-    struct axis axes[MAX_AXES];
+    struct axis axes[MAX_BLOCK_AXES];
 };
 
 /* Where transposing, a tile of this many elements each way stays in the first-level cache. */
