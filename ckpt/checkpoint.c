@@ -81,9 +81,9 @@ bool unknown_fields_match(const struct unknown_fields *u, const char *glob)
 /* Names and values come from a file: they may be of any length and have control characters. */
 static void add_cut(struct strbuf *text, const char *from)
 {
-    enum { MOST_BYTES = 48, UTF8_MARK = 0xC0, UTF8_NEXT = 0x80 };
+    enum { MAX_BYTES = 48, UTF8_MARK = 0xC0, UTF8_NEXT = 0x80 };
     size_t length = strlen(from), shown = length;
-    if (length > MOST_BYTES) shown = MOST_BYTES;
+    if (length > MAX_BYTES) shown = MAX_BYTES;
     while (shown && shown < length && ((unsigned char)from[shown] & UTF8_MARK) == UTF8_NEXT)
         shown--;
     for (size_t i = 0; i < shown; i++)

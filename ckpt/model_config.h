@@ -69,9 +69,9 @@ struct model_config {
 
 /* Past these it is no model: what they bound is counted, and allocated, layer by layer. */
 enum {
-    MOST_LAYERS = 100000,
-    MOST_EXPERTS = 100000,
-    MOST_LAYER_EXPERTS = 10000000,
+    MAX_LAYERS = 100000,
+    MAX_EXPERTS = 100000,
+    MAX_LAYER_EXPERTS = 10000000,
     MAX_HEADS = 1 << 20
 };
 

@@ -23,7 +23,7 @@ static bool parse(const char *text, unsigned *n)
     errno = 0;
     unsigned long value = strtoul(text, &end, 10);
     *n = (unsigned)value;
-    return *text >= '0' && *text <= '9' && !*end && !errno && value <= MOST_RANKS_OF_A_JOB;
+    return *text >= '0' && *text <= '9' && !*end && !errno && value <= MAX_RANKS_OF_A_JOB;
 }
 
 enum status ranks_from_environment(struct ranks *out, struct error *err)

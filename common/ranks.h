@@ -13,7 +13,7 @@ struct ranks {
     bool share_output;
 };
 
-enum { MOST_RANKS_OF_A_JOB = 1 << 16 };
+enum { MAX_RANKS_OF_A_JOB = 1 << 16 };
 
 /* Reads RANK and WORLD_SIZE (torchrun, or set by hand), else the variables of Open MPI, MPICH and
  * its relatives, or Slurm's srun (the table `launchers`). Rank 0 of 1 if none is set. ERR_USAGE if

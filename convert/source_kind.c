@@ -38,15 +38,14 @@ enum status source_check_vocab(const struct source_options *o, uint64_t vocab_si
 
 /* ---- two tensors ---- */
 
-enum { COMPARE_ELEMENTS = 1 << 16, MOST_ELEMENT_BYTES = 8 };
+enum { COMPARE_ELEMENTS = 1 << 16, MAX_ELEMENT_BYTES = 8 };
 
 /* buffers: four of COMPARE_ELEMENTS. */
 static enum status compare_elements(const struct catalog *c, const struct tensor *a,
                                     const struct tensor *b, char *buffers, bool *same, uint64_t *at,
                                     struct error *err)
 {
-    const size_t room = (size_t)COMPARE_ELEMENTS * MOST_ELEMENT_BYTES,
-                 bytes = dtype_bytes(a->dtype);
+    const size_t room = (size_t)COMPARE_ELEMENTS * MAX_ELEMENT_BYTES, bytes = dtype_bytes(a->dtype);
     char *x = buffers, *y = buffers + room;
     struct stored_reader *reader = stored_reader_create(&c->stored, 2);
     struct panel_reader r = {.reader = reader,
@@ -74,7 +73,7 @@ static enum status compare_stored(const struct catalog *c, const struct stored_t
     struct tensor *x, *y;
     TRY(catalog_wrap_stored(c, arena, a, &x, err));
     TRY(catalog_wrap_stored(c, arena, b, &y, err));
-    char *buffers = must_calloc(4 * COMPARE_ELEMENTS, MOST_ELEMENT_BYTES);
+    char *buffers = must_calloc(4 * COMPARE_ELEMENTS, MAX_ELEMENT_BYTES);
     enum status st = compare_elements(c, x, y, buffers, same, at, err);
     free(buffers);
     return st;

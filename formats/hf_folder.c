@@ -15,8 +15,6 @@
 #include "formats/safetensors.h"
 #include "formats/torch.h"
 
-enum { INDEX_CAP = 256 << 20 };
-
 /* The two spellings of the same thing. */
 struct spelling {
     const char *single, *index, *prefix, *suffix;
@@ -225,7 +223,7 @@ static enum status open_shards(struct index *x, struct error *err)
 static enum status open_index(struct folder *f, const char *name, struct error *err)
 {
     struct index x = {.f = f, .name = path_join(f->a, f->path, name)};
-    TRY(json_read_file(x.name, INDEX_CAP, JSON_STRICT, &x.tree, err));
+    TRY(json_read_file(x.name, HF_INDEX_CAP, JSON_STRICT, &x.tree, err));
     enum status st = collect_files(&x, err);
     if (!st) st = open_shards(&x, err);
     map_release(&x.shards);

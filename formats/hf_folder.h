@@ -12,6 +12,9 @@
 #include "common/status.h"
 #include "formats/stored.h"
 
+/* Bytes of the largest index of shards that is read. */
+enum { HF_INDEX_CAP = 256 << 20 };
+
 /* Whether the folder has weights in one of these forms; the second: or a config.json. */
 bool hf_folder_has_weights(const char *folder);
 bool hf_folder_matches(const char *folder);

@@ -58,7 +58,7 @@ static void set_defaults(void *options)
 {
     struct digest_flags *f = options;
     f->source.ckpt_step = UINT64_MAX;
-    f->run.max_memory = 256 << 20;
+    f->run.max_memory = DEFAULT_MAX_MEMORY;
 }
 
 /* ---- the list of --check ---- */

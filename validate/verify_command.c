@@ -69,7 +69,7 @@ static void set_defaults(void *options)
     struct verify_flags *f = options;
     compute_defaults(&f->compute);
     f->forward.num_sequences = NOT_GIVEN;
-    f->run.max_memory = 256 << 20;
+    f->run.max_memory = DEFAULT_MAX_MEMORY;
     f->max_ulp = UINT64_MAX;
     f->atol = f->rtol = NAN;
 }
@@ -299,7 +299,7 @@ static enum status compare_weights(const struct verify_flags *f, const struct su
     TRY(compare_options_of(f, &o, err));
     if (f->runs) TRY(digest_for_forward(f, s, &o, err));
     TRY(compare_run(c, s->sides, &o, err));
-    note_unused(c, &f->forward.flags.source.allow_config);
+    note_unused(c, &f->compute.source.allow_config);
     return find_hints(c, err);
 }
 

@@ -11,8 +11,9 @@
 #include "convert/companions.h"
 #include "convert/format.h"
 #include "convert/record.h"
+#include "formats/hf_folder.h"
 
-enum { INDEX_CAP = 1 << 30, MAX_NAMED = 5 };
+enum { MAX_NAMED = 5 };
 
 static bool names_folder(const char *pattern, const char *folder)
 {
@@ -125,7 +126,7 @@ static void add_name(struct belongings *b, struct arena *a, const char *path)
 static void add_indexed(struct belongings *b, struct arena *a, const char *path)
 {
     cJSON *tree;
-    if (json_read_file(path, INDEX_CAP, JSON_NAN, &tree, NULL)) return;
+    if (json_read_file(path, HF_INDEX_CAP, JSON_NAN, &tree, NULL)) return;
     const cJSON *files = json_get(tree, "weight_map");
     for (const cJSON *c = files ? files->child : NULL; c; c = c->next)
         add_name(b, a, json_as_text(c));

@@ -91,7 +91,7 @@ static void set_defaults(void *options)
 {
     struct convert_flags *f = options;
     f->source.ckpt_step = f->iteration = UINT64_MAX;
-    f->run.max_memory = 256 << 20;
+    f->run.max_memory = DEFAULT_MAX_MEMORY;
     f->journal_every = 1 << 30;
     f->rank = UINT64_MAX;
     f->timeout = 600;
@@ -719,7 +719,7 @@ static enum status ranks_of(const struct convert_flags *f, struct ranks *out, st
     if (f->rank == UINT64_MAX || !f->world_size)
         return fail(err, ERR_USAGE, "--rank and --world-size belong together");
     out->rank = (unsigned)f->rank;
-    if (f->rank < f->world_size && f->world_size <= MOST_RANKS_OF_A_JOB) return OK;
+    if (f->rank < f->world_size && f->world_size <= MAX_RANKS_OF_A_JOB) return OK;
     return fail(err, ERR_USAGE, "--rank %" PRIu64 " --world-size %" PRIu64 " is no rank", f->rank,
                 f->world_size);
 }

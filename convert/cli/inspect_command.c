@@ -19,7 +19,7 @@
 #include "convert/format.h"
 #include "convert/tensor_names.h"
 
-enum { LISTED_OF_FILE = 40, MOST_PARTNERS = 4 };
+enum { LISTED_OF_FILE = 40, MAX_PARTNERS = 4 };
 
 struct inspect_flags {
     struct source_flags source;
@@ -49,7 +49,7 @@ static void set_defaults(void *options)
 {
     struct inspect_flags *f = options;
     f->source.ckpt_step = UINT64_MAX;
-    f->run.max_memory = 256 << 20;
+    f->run.max_memory = DEFAULT_MAX_MEMORY;
 }
 
 /* The result, before it is printed. */
@@ -66,25 +66,6 @@ struct answer {
     cJSON *record;         /* ferry.json; NULL: none */
     struct error record_error;
 };
-
-void add_count(struct strbuf *out, uint64_t n, const char *one, const char *many)
-{
-    strbuf_printf(out, "%s %s", grouped_text(n), n == 1 ? one : many);
-}
-
-void add_name(struct strbuf *out, const char *name)
-{
-    strbuf_add_escaped(out, name, strlen(name));
-}
-
-void add_row_name(struct strbuf *out, const char *name, int width)
-{
-    size_t start = out->length;
-    strbuf_add_text(out, "  ");
-    add_name(out, name);
-    size_t used = out->length - start;
-    strbuf_add_repeated(out, ' ', used + 1 < (size_t)width ? (size_t)width - used : 1);
-}
 
 /* ---- groups of tensors ---- */
 
@@ -179,12 +160,12 @@ static void sums_text(struct strbuf *out, const struct sums *s)
 static void partners_text(struct strbuf *out, const struct named_tensor *t)
 {
     if (t->num_partners == 1 && strcmp(t->name, t->partners[0]) == 0) return;
-    for (size_t i = 0; i < t->num_partners && i < MOST_PARTNERS; i++) {
+    for (size_t i = 0; i < t->num_partners && i < MAX_PARTNERS; i++) {
         strbuf_add_text(out, i ? ", " : t->kind == NAME_LOGICAL ? "  <- " : "  -> ");
         add_name(out, t->partners[i]);
     }
-    if (t->num_partners > MOST_PARTNERS)
-        strbuf_printf(out, " and %s more", grouped_text(t->num_partners - MOST_PARTNERS));
+    if (t->num_partners > MAX_PARTNERS)
+        strbuf_printf(out, " and %s more", grouped_text(t->num_partners - MAX_PARTNERS));
 }
 
 static void tensor_line(struct strbuf *out, struct arena *a, const struct named_tensor *t)

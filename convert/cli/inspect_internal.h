@@ -5,6 +5,8 @@
 #include "convert/cli/report.h"
 #include "convert/open.h"
 
+/* ---- inspect_lines.c: pieces of lines ---- */
+
 /* "1 file", "2,000 files" */
 void add_count(struct strbuf *out, uint64_t n, const char *one, const char *many);
 /* A name as it may stand in a line. */

@@ -21,6 +21,9 @@ struct run_flags {
     bool no_fsync, direct_io, overwrite;
 };
 
+/* --max-memory where it is not given. */
+enum { DEFAULT_MAX_MEMORY = 256 << 20 };
+
 /* Options of the output. */
 struct output_flags {
     bool json, quiet, verbose;

@@ -296,15 +296,15 @@ static uint64_t count_of(const struct carry_result *r, enum report_count which)
 size_t report_counts(struct strbuf *out, const struct conversion *c, enum report_count which)
 {
     const struct plan *p = &c->target->plan;
-    enum { MOST_NAMED = 5 };
+    enum { MAX_NAMED = 5 };
     size_t tensors = 0;
     for (size_t i = 0; i < p->num_carries; i++) {
         uint64_t n = count_of(&c->carries[i], which);
-        if (!n || tensors++ >= MOST_NAMED) continue;
+        if (!n || tensors++ >= MAX_NAMED) continue;
         strbuf_printf(out, "%s%s (%" PRIu64 ")", tensors > 1 ? ", " : "",
                       p->carries[i].source->name, n);
     }
-    if (tensors > MOST_NAMED) strbuf_printf(out, " and %zu more", tensors - MOST_NAMED);
+    if (tensors > MAX_NAMED) strbuf_printf(out, " and %zu more", tensors - MAX_NAMED);
     return tensors;
 }
 

@@ -83,7 +83,7 @@ static void set_defaults(void *options)
     f->dtype = "bf16";
     f->seed = 1;
     f->max_shard_size = 5000000000;
-    f->run.max_memory = 256 << 20;
+    f->run.max_memory = DEFAULT_MAX_MEMORY;
 }
 
 /* ---- config.json ---- */

@@ -11,9 +11,9 @@ static enum status add(struct end_tokens *out, const cJSON *item, const char *pa
     int64_t id;
     if (!json_as_i64(item, &id) || id > INT32_MAX || id < INT32_MIN)
         return fail(err, ERR_CORRUPT, "%s: eos_token_id is not a token id", path);
-    if (out->count == MOST_END_TOKENS)
+    if (out->count == MAX_END_TOKENS)
         return fail(err, ERR_CORRUPT, "%s: eos_token_id has more than %d ids", path,
-                    MOST_END_TOKENS);
+                    MAX_END_TOKENS);
     if (id >= 0) out->ids[out->count++] = (int32_t)id; /* -1 is none, here and there */
     return OK;
 }

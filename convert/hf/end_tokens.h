@@ -7,10 +7,10 @@
 
 #include "common/status.h"
 
-enum { MOST_END_TOKENS = 64 };
+enum { MAX_END_TOKENS = 64 };
 
 struct end_tokens {
-    int32_t ids[MOST_END_TOKENS];
+    int32_t ids[MAX_END_TOKENS];
     size_t count;
     const char *from; /* the name of the file that has them; NULL: none has */
 };

@@ -66,7 +66,7 @@ static void what_is_no_token_is_refused(void **state)
                      "config.json: eos_token_id is not a token id");
     }
     struct strbuf many = {0};
-    for (int i = 0; i <= MOST_END_TOKENS; i++)
+    for (int i = 0; i <= MAX_END_TOKENS; i++)
         strbuf_printf(&many, "%s%d", i ? "," : "{\"eos_token_id\":[", i);
     strbuf_add_text(&many, "]}");
     put("config.json", many.data);

@@ -70,7 +70,7 @@ enum status window_by_layer_from_file(const struct config_context *x, void *to, 
     struct model_config *c = to;
     bool any = false, all = true;
     TRY(window_from_file(x, c, err));
-    if (c->num_layers > MOST_LAYERS) return OK; /* refused by the check of all configs */
+    if (c->num_layers > MAX_LAYERS) return OK; /* refused by the check of all configs */
     bool *slides = arena_array(x->arena, c->num_layers, sizeof *slides);
     TRY(find_window_layers(x, c, slides, err));
     for (uint64_t i = 0; i < c->num_layers; i++)
@@ -119,7 +119,7 @@ enum status moe_layers_from_file(const struct config_context *x, void *to, struc
     if (given && (!json_as_u64(given, &step) || step == 0))
         return fail(err, ERR_CORRUPT,
                     "config.json: decoder_sparse_step is not a whole number above 0");
-    if (c->num_layers > MOST_LAYERS) return OK; /* refused by the check of all configs */
+    if (c->num_layers > MAX_LAYERS) return OK; /* refused by the check of all configs */
     bool *moe = arena_array(x->arena, c->num_layers, sizeof *moe);
     for (uint64_t i = 0; i < c->num_layers; i++)
         moe[i] = (i + 1) % step == 0;
@@ -173,7 +173,7 @@ static struct layer_numbers layer_numbers_of(struct arena *a, const cJSON *item)
 static const bool *layer_flags(struct arena *a, const struct layer_numbers *n, uint64_t num_layers,
                                bool (*by_number)(uint64_t layer, uint64_t n))
 {
-    if (!n->given || num_layers > MOST_LAYERS || (!n->is_list && n->number <= 0)) return NULL;
+    if (!n->given || num_layers > MAX_LAYERS || (!n->is_list && n->number <= 0)) return NULL;
     bool *flags = arena_array(a, num_layers, sizeof *flags), all = true;
     for (uint64_t i = 0; i < num_layers; i++) {
         flags[i] = !n->is_list ? by_number(i, (uint64_t)n->number) : i >= n->count || n->list[i];

@@ -100,7 +100,7 @@ static enum status in_range(const char *name, uint64_t n, uint64_t most, struct 
 enum status model_config_check(const struct model_config *c, struct error *err)
 {
     const uint64_t most = (uint64_t)1 << 40;
-    TRY(in_range("num_layers", c->num_layers, MOST_LAYERS, err));
+    TRY(in_range("num_layers", c->num_layers, MAX_LAYERS, err));
     TRY(in_range("hidden_size", c->hidden_size, most, err));
     TRY(in_range("ffn_hidden_size", c->ffn_hidden_size, most, err));
     TRY(in_range("num_attention_heads", c->num_attention_heads, most, err));
@@ -122,8 +122,8 @@ enum status model_config_check(const struct model_config *c, struct error *err)
     if (!(c->rotary_percent <= 1))
         return fail(err, ERR_CORRUPT, "rotary positions on %g of each head", c->rotary_percent);
     if (!c->num_experts) return OK;
-    TRY(in_range("num_experts", c->num_experts, MOST_EXPERTS, err));
-    TRY(in_range("num_layers * num_experts", c->num_layers * c->num_experts, MOST_LAYER_EXPERTS,
+    TRY(in_range("num_experts", c->num_experts, MAX_EXPERTS, err));
+    TRY(in_range("num_layers * num_experts", c->num_layers * c->num_experts, MAX_LAYER_EXPERTS,
                  err));
     TRY(in_range("moe_ffn_hidden_size", c->moe_ffn_hidden_size, most, err));
     return in_range("moe_router_topk", c->moe_router_topk, c->num_experts, err);

@@ -75,8 +75,8 @@ static void add(struct distance *d, const struct model_config *c, const struct f
                 struct arena *a)
 {
     static const struct scalar_style style = {6, "true", "false", "not given"};
-    enum { MOST_NAMED = 5 };
-    if (d->count++ >= MOST_NAMED) return;
+    enum { MAX_NAMED = 5 };
+    if (d->count++ >= MAX_NAMED) return;
     strbuf_printf(&d->fields, "%s%s %s", d->fields.length ? ", " : "", f->name,
                   scalar_text(field_get(f, c), &style, a));
 }

@@ -14,8 +14,6 @@
 #include "convert/megatron/args_tree.h"
 #include "convert/megatron/megatron_args.h"
 
-enum { MOST_HEADS = 1 << 20 };
-
 /* ---- args and run_config.yaml ---- */
 
 /* Takes from run_config.yaml what args have no words for, where it says what they do. */
@@ -208,9 +206,9 @@ static enum status check_config(const struct checkpoint *c, struct error *err)
                     "%s: neither args nor run_config.yaml say how many heads the model has; "
                     "--hf-config DIR can",
                     c->folder);
-    if (m->num_layers > MOST_LAYERS || m->num_experts > MOST_EXPERTS ||
-        m->num_layers * m->num_experts > MOST_LAYER_EXPERTS ||
-        m->num_attention_heads > MOST_HEADS || m->num_attention_heads % m->num_query_groups)
+    if (m->num_layers > MAX_LAYERS || m->num_experts > MAX_EXPERTS ||
+        m->num_layers * m->num_experts > MAX_LAYER_EXPERTS || m->num_attention_heads > MAX_HEADS ||
+        m->num_attention_heads % m->num_query_groups)
         return fail(err, ERR_CORRUPT,
                     "%s: no model has %" PRIu64 " layers, %" PRIu64 " heads, %" PRIu64
                     " key/value heads and %" PRIu64 " experts",

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DIGITS = 9 }; /* of a layer's or an expert's number */
+enum { MAX_DIGITS = 9 }; /* of a layer's or an expert's number */
 
 /* "12.rest": 12, and *text behind the dot. */
 static bool take_number(const char **text, uint64_t *number)
@@ -14,7 +14,7 @@ static bool take_number(const char **text, uint64_t *number)
     char *end;
     if (!isdigit((unsigned char)**text)) return false;
     *number = strtoull(*text, &end, 10);
-    if (*end != '.' || end - *text > MOST_DIGITS) return false;
+    if (*end != '.' || end - *text > MAX_DIGITS) return false;
     *text = end + 1;
     return true;
 }
@@ -139,7 +139,7 @@ static void parse_expert(struct arena *a, const char *rest, struct memory_name *
         size_t n = strlen(rest), name = n;
         while (name > 0 && isdigit((unsigned char)rest[name - 1]))
             name--;
-        m->kind = name < n && n - name <= MOST_DIGITS ? MEMORY_PARAM : MEMORY_UNKNOWN;
+        m->kind = name < n && n - name <= MAX_DIGITS ? MEMORY_PARAM : MEMORY_UNKNOWN;
         m->expert = strtoull(rest + name, NULL, 10);
         m->rest = arena_text(a, rest, name);
     }

@@ -18,7 +18,7 @@
 #include "convert/record.h"
 #include "formats/torch.h"
 
-enum { DEFAULT_DIVISIBLE_BY = 128, MOST_MULTIPLE = 1 << 30 };
+enum { DEFAULT_DIVISIBLE_BY = 128, MAX_MULTIPLE = 1 << 30 };
 
 static bool has_args(const struct checkpoint *c)
 {
@@ -123,7 +123,7 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
     uint64_t rows, multiple;
     TRY(vocabulary_rows(t->source, &rows, err));
     if (!rows) return OK;
-    if (!mul_u64(divisible_by(t), t->layout.tp, &multiple) || multiple > MOST_MULTIPLE)
+    if (!mul_u64(divisible_by(t), t->layout.tp, &multiple) || multiple > MAX_MULTIPLE)
         return fail(err, ERR_USAGE, "--make-vocab-size-divisible-by %" PRIu64 " is too large",
                     divisible_by(t));
     t->facts.padded_vocab = padded_vocab_size(rows, divisible_by(t), t->layout.tp);

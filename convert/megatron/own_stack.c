@@ -28,10 +28,10 @@ bool own_is_parameter(const struct own_tensor *own)
 /* Members that have no elements cost a file nothing. */
 static enum status check_members(const struct own_stack *k, const char *name, struct error *err)
 {
-    enum { MOST_EMPTY_MEMBERS = 4096 };
+    enum { MAX_EMPTY_MEMBERS = 4096 };
     uint64_t members;
     if (!mul_u64(k->layers, k->experts, &members)) members = UINT64_MAX;
-    if (k->numel || members <= MOST_EMPTY_MEMBERS) return OK;
+    if (k->numel || members <= MAX_EMPTY_MEMBERS) return OK;
     return fail(err, ERR_CORRUPT,
                 "%s: a stack of %" PRIu64 " layers and %" PRIu64 " experts without any elements",
                 name, k->layers, k->experts);

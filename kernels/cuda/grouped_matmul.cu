@@ -12,7 +12,7 @@
 #include "kernels/cuda/mma.h"
 #include "kernels/device.h"
 
-enum { GROUPED_THREADS = 256, MAX_EXPERTS = 512, PLAIN_TILE = 64, PLAIN_DEPTH = 16 };
+enum { GROUPED_THREADS = 256, MAX_GROUPED_EXPERTS = 512, PLAIN_TILE = 64, PLAIN_DEPTH = 16 };
 enum { DEPTH = 64, STRIDE = DEPTH + 8, COLUMNS = 128 }; /* of tensor core tiles */
 
 template <typename E> struct grouped_args {
@@ -25,7 +25,7 @@ template <typename E> struct grouped_args {
 
 /* In shared memory: of each expert, and behind the last. */
 struct schedule {
-    int first_row[MAX_EXPERTS + 1], first_tile[MAX_EXPERTS + 1];
+    int first_row[MAX_GROUPED_EXPERTS + 1], first_tile[MAX_GROUPED_EXPERTS + 1];
 };
 
 struct grouped_tile {
@@ -353,9 +353,9 @@ enum status op_grouped_matmul(OP_ARGUMENTS)
 {
     (void)p, (void)workspace;
     const struct grouped_args<E> a = args_of<E>(in, out);
-    if (a.num_experts > MAX_EXPERTS)
+    if (a.num_experts > MAX_GROUPED_EXPERTS)
         return fail(err, ERR_UNSUPPORTED, "%u experts: a GPU multiplies for up to %d",
-                    a.num_experts, MAX_EXPERTS);
+                    a.num_experts, MAX_GROUPED_EXPERTS);
     return launch_best(a, in[0].shape[0], err);
 }
 
@@ -367,7 +367,7 @@ template <int ROWS, int STAGES> static bool takes_stages(WORKSPACE_ARGUMENTS)
 {
     const struct grouped_args<bf16> a = args_of<bf16>(in, out);
     (void)p;
-    return a.num_experts <= MAX_EXPERTS && fits_tiles(a) && has_room_for<ROWS>(STAGES);
+    return a.num_experts <= MAX_GROUPED_EXPERTS && fits_tiles(a) && has_room_for<ROWS>(STAGES);
 }
 
 template <int ROWS, int STAGES> static enum status multiply_by(OP_ARGUMENTS)

@@ -42,8 +42,8 @@ static enum status check_sizes(const struct compute_flags *f, struct error *err)
     uint64_t ranks = 1;
     for (size_t i = 0; i < COUNT(sizes); i++) {
         ranks *= sizes[i] ? sizes[i] : 1;
-        if (sizes[i] > MOST_RANKS_OF_A_JOB || ranks > MOST_RANKS_OF_A_JOB)
-            return fail(err, ERR_USAGE, "a layout of more than %d ranks", MOST_RANKS_OF_A_JOB);
+        if (sizes[i] > MAX_RANKS_OF_A_JOB || ranks > MAX_RANKS_OF_A_JOB)
+            return fail(err, ERR_USAGE, "a layout of more than %d ranks", MAX_RANKS_OF_A_JOB);
     }
     return OK;
 }

@@ -137,9 +137,9 @@ static enum status choose_end_tokens(const struct generate_flags *f, const char 
     *out = m.end_tokens;
     if (!f->end_ids) return OK;
     enum status st = ids_parse(f->end_ids, &t, err);
-    if (!st && (t.batch.num_sequences > 1 || t.batch.length > MOST_END_TOKENS))
+    if (!st && (t.batch.num_sequences > 1 || t.batch.length > MAX_END_TOKENS))
         st = fail(err, ERR_USAGE, "\"%s\": at most %d token ids are written as 1,2,3", f->end_ids,
-                  MOST_END_TOKENS);
+                  MAX_END_TOKENS);
     out->count = st ? 0 : t.batch.length;
     for (size_t i = 0; i < out->count && !st; i++) {
         out->ids[i] = t.ids[i];
