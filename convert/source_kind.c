@@ -96,13 +96,26 @@ enum status source_same_stored(const struct checkpoint *c, const struct stored_t
 
 /* ---- unknown fields ---- */
 
+enum { MAX_UNKNOWN = 10000 };
+
 void source_list_unknown(void *context, const char *name, const char *value)
 {
-    const struct unknown_of *x = context;
-    const struct unknown_field *same = unknown_fields_find(&x->c->unknown, name);
-    if (same && strcmp(same->value, value) == 0 && strcmp(x->file, "run_config.yaml") == 0) return;
-    unknown_fields_add(&x->c->unknown, &x->c->arena, x->file, name, value,
+    struct unknown_of *x = context;
+    struct unknown_fields *u = &x->c->unknown;
+    if (x->count++ >= MAX_UNKNOWN) return;
+    if (strcmp(x->file, "run_config.yaml") == 0) {
+        const struct unknown_field *same = unknown_fields_find(u, name);
+        if (same && strcmp(same->value, value) == 0) return;
+    }
+    unknown_fields_add(u, &x->c->arena, x->file, name, value,
                        globs_match(x->o->allow_config, name));
+}
+
+enum status source_check_listed(const struct unknown_of *x, struct error *err)
+{
+    if (x->count <= MAX_UNKNOWN) return OK;
+    return fail(err, ERR_CORRUPT, "%s: %s: it has %zu fields that nobody knows", x->c->path,
+                x->file, x->count);
 }
 
 const char *source_unused_text(struct arena *a, const char *glob)

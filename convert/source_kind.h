@@ -47,10 +47,13 @@ struct unknown_of {
     struct checkpoint *c;
     const struct source_options *o;
     const char *file; /* "config.json" */
+    size_t count;     /* that were found */
 };
 /* Lists one of struct unknown_of (for config_unknown of convert/map/config_map.h), as allowed where
  * --allow-config says so. run_config.yaml may say again what args say: that is listed once. */
 void source_list_unknown(void *context, const char *name, const char *value);
+/* ERR_CORRUPT where there are more than 10,000: no config file has as many fields. */
+MUST_CHECK enum status source_check_listed(const struct unknown_of *x, struct error *err);
 /* Notes each glob of --allow-config that matches no unknown field of c. */
 void source_note_unused(struct checkpoint *c, const struct source_options *o);
 /* The same text for a glob; in arena a. */

@@ -84,8 +84,9 @@ static enum status read_config(struct opening *x, const char *folder, const stru
     if (st == ERR_UNSUPPORTED) st = with_nearest_map(x->c->folder, maps, config, err);
     if (!st) x->c->family = model_map_family(x->map);
     if (!st) st = model_config_from_hf(x->map, config, &x->c->arena, &x->c->config, err);
-    struct unknown_of in_json = {x->c, x->o, "config.json"};
-    if (!st) model_config_unknown(x->map, config, source_list_unknown, &in_json);
+    struct unknown_of unknown = {.c = x->c, .o = x->o, .file = "config.json"};
+    if (!st) model_config_unknown(x->map, config, source_list_unknown, &unknown);
+    if (!st) st = source_check_listed(&unknown, err);
     cJSON_Delete(config);
     if (st) return fail_in(err, "%s", folder);
     x->c->config_origin = CONFIG_OF_JSON;

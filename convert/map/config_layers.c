@@ -119,6 +119,8 @@ enum status moe_layers_from_file(const struct config_context *x, void *to, struc
     if (given && (!json_as_u64(given, &step) || step == 0))
         return fail(err, ERR_CORRUPT,
                     "config.json: decoder_sparse_step is not a whole number above 0");
+    if (only && !cJSON_IsNull(only) && !cJSON_IsArray(only))
+        return fail(err, ERR_CORRUPT, "config.json: mlp_only_layers is not a list");
     if (c->num_layers > MAX_LAYERS) return OK; /* refused by the check of all configs */
     bool *moe = arena_array(x->arena, c->num_layers, sizeof *moe);
     for (uint64_t i = 0; i < c->num_layers; i++)
@@ -153,19 +155,32 @@ struct layer_numbers {
     uint64_t count;
 };
 
-static struct layer_numbers layer_numbers_of(struct arena *a, const cJSON *item)
+static bool as_number(const cJSON *item, int64_t *out)
 {
-    struct layer_numbers n = {.is_list = cJSON_IsArray(item)};
-    if (!n.is_list) {
-        n.given = json_as_i64(item, &n.number);
-        return n;
-    }
-    int64_t *list = arena_array(a, (size_t)cJSON_GetArraySize(item), sizeof *list);
-    n.given = true;
-    for (const cJSON *i = item->child; i && n.given; i = i->next)
-        n.given = json_as_i64(i, &list[n.count++]);
-    n.list = list;
-    return n;
+    *out = cJSON_IsTrue(item);
+    return cJSON_IsBool(item) || json_as_i64(item, out);
+}
+
+static bool list_numbers(struct arena *a, const cJSON *list, struct layer_numbers *out)
+{
+    int64_t *numbers = arena_array(a, (size_t)cJSON_GetArraySize(list), sizeof *numbers);
+    out->list = numbers;
+    for (const cJSON *i = list->child; i; i = i->next)
+        if (!as_number(i, &numbers[out->count++])) return false;
+    return true;
+}
+
+/* ERR_CORRUPT where it is neither. */
+static enum status layer_numbers_of(const struct config_context *x, const char *name,
+                                    struct layer_numbers *out, struct error *err)
+{
+    const cJSON *item = json_get(x->tree, name);
+    *out = (struct layer_numbers){.is_list = cJSON_IsArray(item)};
+    if (!item || cJSON_IsNull(item)) return OK;
+    out->given = out->is_list ? list_numbers(x->arena, item, out) : as_number(item, &out->number);
+    if (out->given) return OK;
+    return fail(err, ERR_CORRUPT, "%s: %s is neither a number nor a list of them",
+                x->map->file.name, name);
 }
 
 /* One flag a layer: its number in the list (what is past the end counts as 1), or what `by_number`
@@ -204,12 +219,12 @@ enum status window_size_from_file(const struct config_context *x, void *to, stru
 {
     struct model_config *c = to;
     const cJSON *window = json_get(x->tree, "window_size");
-    const struct layer_numbers skip =
-        layer_numbers_of(x->arena, json_get(x->tree, "window_attn_skip_freq"));
+    struct layer_numbers skip;
     int64_t left = -1;
     bool any = false;
+    TRY(layer_numbers_of(x, "window_attn_skip_freq", &skip, err));
     if (window && !cJSON_IsNull(window) &&
-        (cJSON_GetArraySize(window) != 2 || !json_as_i64(window->child, &left)))
+        (cJSON_GetArraySize(window) != 2 || !as_number(window->child, &left)))
         return fail(err, ERR_CORRUPT, "%s: window_size is not a pair of numbers",
                     x->map->file.name);
     c->sliding_window = left >= 0 ? (uint64_t)left + 1 : 0;
@@ -252,11 +267,8 @@ static bool has_experts(uint64_t layer, uint64_t n)
 enum status moe_layer_freq_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
-    const cJSON *item = json_get(x->tree, "moe_layer_freq");
-    const struct layer_numbers freq = layer_numbers_of(x->arena, item);
-    if (item && !cJSON_IsNull(item) && !freq.given)
-        return fail(err, ERR_CORRUPT, "%s: moe_layer_freq is neither a number nor a list of them",
-                    x->map->file.name);
+    struct layer_numbers freq;
+    TRY(layer_numbers_of(x, "moe_layer_freq", &freq, err));
     c->moe_layers = layer_flags(x->arena, &freq, c->num_layers, has_experts);
     return OK;
 }

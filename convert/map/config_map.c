@@ -445,7 +445,7 @@ enum status config_rows_write(const struct config_map *map, const void *from, cJ
     struct arena a;
     enum status st = OK;
     arena_init(&a);
-    for (size_t i = 0; i < map->num_rows && !st; i++) {
+    for (size_t i = 0; i < map->num_rows && (!st || map->partial); i++) {
         const struct config_context x = {map, &map->rows[i], tree, &a};
         if (map->rows[i].directions & EXPORT) st = write_row(&x, from, err);
     }

@@ -50,12 +50,19 @@ void config_map_read(const struct config_map *map, const cJSON *tree, struct are
 /* Sets in tree, an object, what the rows say of `from`. */
 void config_map_write(const struct config_map *map, const void *from, cJSON *tree);
 
+/* A map, and what config_map_read made of a file. */
+struct config_read {
+    const struct config_map *map;
+    const void *record;
+};
 /* Calls visit for each unknown field of a tree that these maps read together: its name, with dots
- * between those of objects ("rope_scaling.mrope_section"), and its value as text. Null, false, 0,
- * "" and empty lists and objects are never unknown. Of files that say less than a model has, a
- * value that a row could not take is unknown, too. */
-void config_unknown(const struct config_map *const *maps, size_t num_maps, const cJSON *tree,
+ * between those of objects ("rope_scaling.mrope_section"), and its value as text. What says nothing
+ * is never unknown. Of a file that may say less than a model has, a field that what is computed
+ * depends on is unknown, too, if it is of another type than its row takes. */
+void config_unknown(const struct config_read *reads, size_t num_reads, const cJSON *tree,
                     void (*visit)(void *context, const char *name, const char *value),
                     void *context);
+/* Whether an item is null, false, 0, "" or an empty list or object. */
+bool config_says_nothing(const cJSON *item);
 
 #endif

@@ -34,6 +34,7 @@ static enum status check_members(const struct map_loader *l, const struct config
                                        map->file.member));
     if (row->absent && !(may & ROW_DEFAULT)) return map_bad(l, "this how takes no default");
     if (row->null && special) return map_bad(l, "this how takes no null");
+    if (special && !map->fields->is_model) return map_bad(l, "this how is for fields of a model");
     if (special) return OK;
     if ((how->has & ROW_FIELD) && !row->field)
         return map_bad(l, "megatron names no field of the config");

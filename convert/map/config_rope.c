@@ -126,6 +126,8 @@ enum status rope_from_file(const struct config_context *x, void *to, struct erro
     struct model_config other = *c;
     if (!has_five && four && !has_four && !cJSON_IsNull(four))
         return fail(err, ERR_CORRUPT, "config.json: rope_scaling is not an object");
+    if (five && !has_five && !cJSON_IsNull(five))
+        return fail(err, ERR_CORRUPT, "config.json: rope_parameters is not an object");
     TRY(read_rope(x, theta, has_five ? five : has_four ? four : NULL, c, err));
     TRY(read_rope(x, other_theta, has_four ? four : has_five ? five : NULL, &other, err));
     for (size_t i = 0; i < num_model_fields; i++)

@@ -9,8 +9,8 @@
 #include "convert/map/model_map_internal.h"
 
 struct unknown_search {
-    const struct config_map *const *maps;
-    size_t num_maps;
+    const struct config_read *reads;
+    size_t num_reads;
     const cJSON *tree;
     struct arena arena;
     void (*visit)(void *context, const char *name, const char *value);
@@ -18,6 +18,14 @@ struct unknown_search {
 };
 
 /* ---- what rows read ---- */
+
+/* What rows make of a field; of several rows the highest counts. */
+enum reading {
+    NOT_NAMED, /* no row names it */
+    UNUSED,    /* a row that does not apply, or is written only, or a condition names it */
+    NOT_TAKEN, /* a row should read it, and its value is of another type */
+    TAKEN
+};
 
 /* Whether a condition names a field of the file: "hf.NAME" as a whole word. */
 static bool condition_names(const struct config_map *map, const char *text, const char *name)
@@ -39,49 +47,66 @@ static const struct config_how *how_of_key(const struct config_row *row, const c
     return NULL;
 }
 
-static bool row_names(const struct config_map *map, const struct config_row *row, const char *name)
+static bool row_names(const struct config_row *row, const char *name)
 {
     const bool constant = row->value && row->key; /* is_constant */
     return (!constant && text_equal(row->key, name)) || text_equal(row->also, name) ||
-           how_of_key(row, name) || condition_names(map, row->when, name);
+           how_of_key(row, name);
 }
 
-/* Whether the row takes what the file says, tried on a sample. Only files that may lack something
- * are read on after a value that a row cannot take. */
-static bool row_takes(struct unknown_search *s, const struct config_map *map,
-                      const struct config_row *row)
+/* A flag is a bool, or a number as Python takes it for one. */
+static enum reading how_flag_reads(const cJSON *item)
 {
-    void *sample = arena_copy(&s->arena, map->fields->sample, map->fields->size);
-    const struct config_context x = {map, row, (cJSON *)(uintptr_t)s->tree, &s->arena};
+    return cJSON_IsBool(item) || json_is_number(item) ? UNUSED : NOT_TAKEN;
+}
+
+/* Whether what is computed depends on what the row reads. */
+static bool row_matters(const struct config_map *map, const struct config_row *row)
+{
+    const struct model_field *f = row->megatron ? model_field_find(row->megatron) : NULL;
+    return map->fields->is_model && !(f && f->role == FIELD_TRAINING);
+}
+
+/* Tries the row on a copy of what was read. A file that is not partial was refused at the first
+ * value that a row could not take. */
+static enum reading how_row_reads(struct unknown_search *s, const struct config_read *r,
+                                  const struct config_row *row, const cJSON *item)
+{
+    const struct config_context x = {r->map, row, (cJSON *)(uintptr_t)s->tree, &s->arena};
     struct error why;
     bool applies;
-    if (!map->partial || !(row->directions & IMPORT)) return true;
-    if (config_row_applies(&x, sample, &applies, &why) || !applies) return true;
-    return row->how->from_file(&x, sample, &why) == OK;
+    if (!r->map->partial) return TAKEN;
+    if (row->holds) return how_flag_reads(item);
+    if (!(row->directions & IMPORT) || !row_matters(r->map, row)) return UNUSED;
+    void *copy = arena_copy(&s->arena, r->record, r->map->fields->size);
+    if (config_row_applies(&x, copy, &applies, &why) || !applies) return UNUSED;
+    return row->how->from_file(&x, copy, &why) ? NOT_TAKEN : TAKEN;
 }
 
-enum reading { NOT_NAMED, NOT_TAKEN, TAKEN };
-
-static enum reading how_map_reads(struct unknown_search *s, const struct config_map *map,
-                                  const char *name)
+static enum reading how_map_reads(struct unknown_search *s, const struct config_read *r,
+                                  const cJSON *item)
 {
+    const struct model_map *model = r->map->model;
+    const char *name = item->string;
     enum reading best = NOT_NAMED;
-    for (size_t i = 0; i < map->num_rows; i++) {
-        if (!row_names(map, &map->rows[i], name)) continue;
-        enum reading r = row_takes(s, map, &map->rows[i]) ? TAKEN : NOT_TAKEN;
-        if (r > best) best = r;
+    for (size_t i = 0; i < r->map->num_rows; i++) {
+        const struct config_row *row = &r->map->rows[i];
+        enum reading one = row_names(row, name) ? how_row_reads(s, r, row, item)
+                           : condition_names(r->map, row->when, name) ? UNUSED
+                                                                      : NOT_NAMED;
+        if (one > best) best = one;
     }
-    for (size_t i = 0; map->model && i < map->model->num_unsupported; i++)
-        if (condition_names(map, map->model->unsupported[i].when, name)) best = TAKEN;
+    for (size_t i = 0; model && i < model->num_unsupported; i++)
+        if (condition_names(r->map, model->unsupported[i].when, name)) best = TAKEN;
     return best;
 }
 
-static enum reading how_read(struct unknown_search *s, const char *name)
+static enum reading how_read(struct unknown_search *s, const cJSON *item)
 {
     enum reading best = NOT_NAMED;
-    for (size_t i = 0; i < s->num_maps; i++) {
-        enum reading r = how_map_reads(s, s->maps[i], name);
-        if (r > best) best = r;
+    for (size_t i = 0; i < s->num_reads; i++) {
+        enum reading one = how_map_reads(s, &s->reads[i], item);
+        if (one > best) best = one;
     }
     return best;
 }
@@ -89,9 +114,9 @@ static enum reading how_read(struct unknown_search *s, const char *name)
 /* What is known of the members of an object that a row reads; NULL: all of it. */
 static const char *const *members_of(const struct unknown_search *s, const char *name)
 {
-    for (size_t i = 0; i < s->num_maps; i++)
-        for (size_t k = 0; k < s->maps[i]->num_rows; k++) {
-            const struct config_how *how = how_of_key(&s->maps[i]->rows[k], name);
+    for (size_t i = 0; i < s->num_reads; i++)
+        for (size_t k = 0; k < s->reads[i].map->num_rows; k++) {
+            const struct config_how *how = how_of_key(&s->reads[i].map->rows[k], name);
             if (how && how->members) return how->members;
         }
     return NULL;
@@ -99,7 +124,7 @@ static const char *const *members_of(const struct unknown_search *s, const char 
 
 /* ---- what is inert ---- */
 
-static bool says_nothing(const cJSON *item)
+bool config_says_nothing(const cJSON *item)
 {
     const char *text = json_as_text(item);
     double number;
@@ -155,10 +180,10 @@ static struct listing listing_of(const struct unknown_search *s, const char *pat
 {
     static const cJSON truth = {.type = cJSON_True};
     struct listing out = {.named = false};
-    for (size_t m = 0; m < s->num_maps; m++) {
-        out.inert |= is_constant(s->maps[m], path, item);
-        for (size_t i = 0; i < s->maps[m]->num_inert; i++) {
-            const struct inert_field *f = &s->maps[m]->inert[i];
+    for (size_t m = 0; m < s->num_reads; m++) {
+        out.inert |= is_constant(s->reads[m].map, path, item);
+        for (size_t i = 0; i < s->reads[m].map->num_inert; i++) {
+            const struct inert_field *f = &s->reads[m].map->inert[i];
             out.below |= is_below(f->name, path);
             if (fnmatch(f->name, path, 0)) continue;
             out.named = true;
@@ -171,35 +196,38 @@ static struct listing listing_of(const struct unknown_search *s, const char *pat
 
 /* ---- all fields ---- */
 
-static const char *value_text(struct unknown_search *s, const cJSON *item)
+static void tell(struct unknown_search *s, const char *path, const cJSON *item)
 {
-    enum { SHOWN = 80 };
     struct strbuf text = {0};
     if (json_as_text(item))
         strbuf_add_text(&text, json_as_text(item));
     else
         json_print(&text, item, -1);
-    const char *out = text.length <= SHOWN
-                          ? arena_text(&s->arena, text.data ? text.data : "", text.length)
-                          : arena_printf(&s->arena, "%.*s...", SHOWN, text.data);
+    s->visit(s->context, path, text.data ? text.data : "");
     strbuf_release(&text);
-    return out;
+}
+
+/* Whether each item of a list is one that the maps list as "NAME.*". */
+static bool items_are_inert(struct unknown_search *s, const char *path, const cJSON *list)
+{
+    const char *below = arena_printf(&s->arena, "%s.*", path);
+    for (const cJSON *i = list->child; i; i = i->next)
+        if (!config_says_nothing(i) && !listing_of(s, below, i).inert) return false;
+    return true;
 }
 
 /* A field that no row reads. An object or a list of which the maps list what is below it is judged
- * by that: "layer_types.*" are the items of a list. */
+ * by that. */
 static void search_unread(struct unknown_search *s, const char *path, const cJSON *item)
 {
     const struct listing l = listing_of(s, path, item);
-    if (l.inert || (says_nothing(item) && !(cJSON_IsFalse(item) && l.true_counts))) return;
-    if (l.below && item->child) {
+    if (l.inert || (config_says_nothing(item) && !(cJSON_IsFalse(item) && l.true_counts))) return;
+    if (l.below && cJSON_IsArray(item) && items_are_inert(s, path, item)) return;
+    if (l.below && cJSON_IsObject(item))
         for (const cJSON *i = item->child; i; i = i->next)
-            search_unread(
-                s, arena_printf(&s->arena, "%s.%s", path, cJSON_IsArray(item) ? "*" : i->string),
-                i);
-    } else if (l.named || !s->maps[0]->file.lists_unknown) {
-        s->visit(s->context, path, value_text(s, item));
-    }
+            search_unread(s, arena_printf(&s->arena, "%s.%s", path, i->string), i);
+    else if (l.named || l.below || !s->reads[0].map->file.lists_unknown)
+        tell(s, path, item);
 }
 
 /* An object of which some members are read. */
@@ -216,23 +244,22 @@ static void search_members(struct unknown_search *s, const char *path, const cJS
 
 static void search_field(struct unknown_search *s, const cJSON *item)
 {
-    const char *name = item->string;
-    const enum reading read = how_read(s, name);
-    const char *const *members = cJSON_IsObject(item) ? members_of(s, name) : NULL;
+    const enum reading read = how_read(s, item);
+    const char *const *members = cJSON_IsObject(item) ? members_of(s, item->string) : NULL;
     if (read == NOT_NAMED)
-        search_unread(s, name, item);
+        search_unread(s, item->string, item);
     else if (members)
-        search_members(s, name, item, members);
-    else if (read == NOT_TAKEN && !says_nothing(item))
-        s->visit(s->context, name, value_text(s, item));
+        search_members(s, item->string, item, members);
+    else if (read == NOT_TAKEN && !config_says_nothing(item))
+        tell(s, item->string, item);
 }
 
-void config_unknown(const struct config_map *const *maps, size_t num_maps, const cJSON *tree,
+void config_unknown(const struct config_read *reads, size_t num_reads, const cJSON *tree,
                     void (*visit)(void *context, const char *name, const char *value),
                     void *context)
 {
     struct unknown_search s = {
-        .maps = maps, .num_maps = num_maps, .tree = tree, .visit = visit, .context = context};
+        .reads = reads, .num_reads = num_reads, .tree = tree, .visit = visit, .context = context};
     arena_init(&s.arena);
     for (const cJSON *i = cJSON_IsObject(tree) ? tree->child : NULL; i; i = i->next)
         search_field(&s, i);

@@ -70,8 +70,8 @@ void model_config_unknown(const struct model_map *map, const cJSON *hf_config,
                           void (*visit)(void *context, const char *name, const char *value),
                           void *context)
 {
-    const struct config_map *maps[] = {&map->config};
-    config_unknown(maps, 1, hf_config, visit, context);
+    const struct config_read read = {&map->config, NULL}; /* which is not partial */
+    config_unknown(&read, 1, hf_config, visit, context);
 }
 
 const char *model_config_lacks(const struct model_map *map, const struct model_config *c,

@@ -30,6 +30,19 @@ static void print_config(struct strbuf *out, const struct model_map *map)
     }
 }
 
+static void print_inert(struct strbuf *out, const struct config_map *config)
+{
+    strbuf_add_text(out, "inert\n");
+    for (size_t i = 0; i < config->num_inert; i++) {
+        strbuf_printf(out, "  %-36s ", config->inert[i].name);
+        if (config->inert[i].values)
+            json_print(out, config->inert[i].values, -1);
+        else
+            strbuf_add_text(out, "any value");
+        strbuf_add_char(out, '\n');
+    }
+}
+
 static void print_tensor(struct strbuf *out, const struct tensor_row *r)
 {
     strbuf_printf(out, "  %s", r->megatron);
@@ -78,6 +91,7 @@ void model_map_print(struct strbuf *out, const struct model_map *map)
     for (size_t i = 0; i < map->num_sizes; i++)
         strbuf_printf(out, "  %s = %s\n", map->sizes[i].name, map->sizes[i].text);
     print_config(out, map);
+    print_inert(out, &map->config);
     print_parameters(out, map->params);
     strbuf_add_text(out, "tensors\n");
     for (size_t i = 0; i < map->num_tensors; i++)
@@ -112,6 +126,17 @@ static cJSON *config_row_json(const struct config_row *r)
     add_value(o, "else", r->otherwise);
     if (r->directions == IMPORT) add_text(o, "only", "import");
     if (r->directions == EXPORT) add_text(o, "only", "export");
+    return o;
+}
+
+static cJSON *inert_json(const struct config_map *config)
+{
+    cJSON *o = cJSON_CreateObject();
+    for (size_t i = 0; i < config->num_inert; i++) {
+        const struct inert_field *f = &config->inert[i];
+        cJSON_AddItemToObject(
+            o, f->name, f->values ? cJSON_Duplicate(f->values, true) : cJSON_CreateString("*"));
+    }
     return o;
 }
 
@@ -173,6 +198,7 @@ cJSON *model_map_json(const struct model_map *map)
     cJSON *config = cJSON_AddArrayToObject(o, "config");
     for (size_t i = 0; i < map->config.num_rows; i++)
         cJSON_AddItemToArray(config, config_row_json(&map->config.rows[i]));
+    cJSON_AddItemToObject(o, "inert", inert_json(&map->config));
     add_parameters(o, map->params);
     cJSON *tensors = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < map->num_tensors; i++)

@@ -44,17 +44,18 @@ static const cJSON *item_of(const cJSON *file, const char *name, size_t length)
     return item;
 }
 
-/* Whether an item says a text, or is true or false where the text is one of these words. */
+/* Whether an item says a text. "true" and "false": whether it is there, and says something or
+ * nothing. */
 static bool says(const cJSON *item, const char *text, size_t length)
 {
-    const char *own = cJSON_IsTrue(item)    ? "true"
-                      : cJSON_IsFalse(item) ? "false"
-                                            : json_as_text(item);
+    const char *own = json_as_text(item);
+    if (equals("true", text, length)) return item && !config_says_nothing(item);
+    if (equals("false", text, length)) return item && config_says_nothing(item);
     return own && equals(own, text, length);
 }
 
-/* hf.NAME: a whole number, or whether it is there and neither false nor null. hf.NAME.TEXT: whether
- * it says TEXT. */
+/* hf.NAME: a whole number, or whether it is there and says something. hf.NAME.TEXT: whether it says
+ * TEXT. */
 static bool file_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
 {
     size_t n = strcspn(name, ".");
@@ -63,7 +64,7 @@ static bool file_value(const struct map_names *names, const char *name, size_t l
     if (n < length)
         *out = says(item, name + n + 1, length - n - 1);
     else if (!json_as_i64(item, out))
-        *out = item && !cJSON_IsNull(item) && !cJSON_IsFalse(item);
+        *out = item && !config_says_nothing(item);
     return true;
 }
 

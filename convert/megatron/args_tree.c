@@ -5,61 +5,83 @@
 
 #include "common/json.h"
 
-/* Bytes of a text of a value, and items of lists of all args together: a list may be shared by
- * many. */
-enum { MAX_VALUE_BYTES = 4096, MAX_LIST_ITEMS = 1 << 20 };
+/* Bytes of a text of a value; bytes of all such texts, and items of all lists, together: a value
+ * may be shared by many attributes. */
+enum { MAX_VALUE_BYTES = 4096, MAX_TEXT_BYTES = 16 << 20, MAX_LIST_ITEMS = 1 << 20 };
 
 /* ---- to a tree ---- */
 
-static cJSON *list_json(const struct value *v, size_t *room);
+struct room {
+    size_t text_bytes, list_items;
+};
 
-static cJSON *text_json(const struct value *v)
+static cJSON *text_json(const struct value *v, struct room *room)
 {
     struct strbuf text = {0};
+    if (room->text_bytes < MAX_VALUE_BYTES) return cJSON_CreateString("...");
     value_print(&text, v, MAX_VALUE_BYTES);
+    room->text_bytes -= text.length < MAX_VALUE_BYTES ? text.length : MAX_VALUE_BYTES;
     cJSON *out = cJSON_CreateString(text.data ? text.data : "");
     strbuf_release(&text);
     return out;
 }
 
-/* room: how many items lists may have. */
-static cJSON *value_json(const struct value *v, size_t *room)
+/* NULL where v is no scalar. */
+static cJSON *scalar_json_of(const struct value *v)
 {
-    const char *layout = v->kind == VALUE_OBJECT ? value_as_text(value_get(v, "input_data")) : NULL;
-    const char *text = layout ? layout : value_as_text(v);
     int64_t integer;
     double number;
+    bool truth;
     if (v->kind == VALUE_NONE) return cJSON_CreateNull();
-    if (v->kind == VALUE_BOOL) return cJSON_CreateBool(v->truth);
+    if (value_as_bool(v, &truth)) return cJSON_CreateBool(truth);
     if (value_as_int(v, &integer)) return json_new_i64(integer);
     if (value_as_float(v, &number) && isfinite(number)) return json_new_double(number);
-    if (text) return cJSON_CreateString(text);
-    cJSON *list = list_json(v, room);
-    return list ? list : text_json(v);
+    return value_as_text(v) ? cJSON_CreateString(value_as_text(v)) : NULL;
 }
 
 /* A list of scalars; NULL for all else, which may be cyclic. */
-static cJSON *list_json(const struct value *v, size_t *room)
+static cJSON *list_json(const struct value *v, struct room *room)
 {
-    if ((v->kind != VALUE_LIST && v->kind != VALUE_TUPLE) || v->count > *room) return NULL;
-    for (uint32_t i = 0; i < v->count; i++)
-        if (v->items[i]->kind > VALUE_TEXT || v->items[i]->kind == VALUE_BIG_INT) return NULL;
-    *room -= v->count;
+    if (v->kind != VALUE_LIST && v->kind != VALUE_TUPLE) return NULL;
+    if (v->count > room->list_items) return NULL;
+    room->list_items -= v->count;
     cJSON *list = cJSON_CreateArray();
-    for (uint32_t i = 0; i < v->count; i++)
-        cJSON_AddItemToArray(list, value_json(v->items[i], room));
+    for (uint32_t i = 0; i < v->count; i++) {
+        cJSON *item = scalar_json_of(v->items[i]);
+        if (!item) {
+            cJSON_Delete(list);
+            return NULL;
+        }
+        cJSON_AddItemToArray(list, item);
+    }
     return list;
+}
+
+static cJSON *value_json(const struct value *v, struct room *room)
+{
+    const struct value *layout = v->kind == VALUE_OBJECT ? value_get(v, "input_data") : NULL;
+    if (layout) v = layout;
+    cJSON *out = scalar_json_of(v);
+    if (!out) out = list_json(v, room);
+    return out ? out : text_json(v, room);
+}
+
+/* The attributes of a Namespace; NULL where there are none. A state may be (dict, slots). */
+static const struct value *attributes_of(const struct value *args)
+{
+    const struct value *state = args && args->kind == VALUE_OBJECT ? args->object->state : args;
+    if (state && state->kind == VALUE_TUPLE && state->count) state = state->items[0];
+    return state && state->kind == VALUE_DICT ? state : NULL;
 }
 
 cJSON *args_tree(const struct value *args)
 {
-    const struct value *state = args && args->kind == VALUE_OBJECT ? args->object->state : args;
-    size_t room = MAX_LIST_ITEMS;
+    const struct value *d = attributes_of(args);
+    struct room room = {MAX_TEXT_BYTES, MAX_LIST_ITEMS};
     cJSON *o = cJSON_CreateObject();
-    for (uint32_t i = 0; state && state->kind == VALUE_DICT && i < state->count; i++) {
-        const char *name = value_as_text(state->items[2 * (size_t)i]);
-        if (name)
-            cJSON_AddItemToObject(o, name, value_json(state->items[2 * (size_t)i + 1], &room));
+    for (uint32_t i = 0; d && i < d->count; i++) {
+        const char *name = value_as_text(d->items[2 * (size_t)i]);
+        if (name) cJSON_AddItemToObject(o, name, value_json(d->items[2 * (size_t)i + 1], &room));
     }
     return o;
 }
@@ -70,7 +92,7 @@ static struct value *number_value(struct arena *a, const cJSON *item)
 {
     int64_t integer;
     double number = 0;
-    if (!strpbrk(item->valuestring, ".eEnI") && json_as_i64(item, &integer))
+    if (item->valuestring && !strpbrk(item->valuestring, ".eEnI") && json_as_i64(item, &integer))
         return value_int(a, integer);
     (void)json_as_double(item, &number);
     return value_float(a, number);

@@ -57,6 +57,43 @@ static void values_become_json(void **state)
         assert_string_equal(tree_of(cases[i].v), arena_printf(a, "{\"x\":%s}", cases[i].json));
 }
 
+/* As numpy pickles np.bool_(True) and np.int64(3). */
+static struct value *numpy_scalar(const char *code, const char *bytes, size_t n)
+{
+    struct arena *a = &scratch;
+    struct value *args[] = {value_text(a, code), value_bool(a, false), value_bool(a, true)};
+    struct value *parts[] = {value_int(a, 3), value_text(a, n == 1 ? "|" : "<")};
+    struct value *dtype = value_instance(a, "numpy", "dtype", value_list(a, VALUE_TUPLE, 2, parts));
+    struct value *v = value_instance(a, "numpy._core.multiarray", "scalar", NULL);
+    struct value *both[] = {dtype, value_bytes(a, bytes, n)};
+    dtype->object->args = value_list(a, VALUE_TUPLE, 3, args);
+    v->object->args = value_list(a, VALUE_TUPLE, 2, both);
+    return v;
+}
+
+static void numpy_scalars_are_what_they_hold(void **state)
+{
+    (void)state;
+    struct value *truth = numpy_scalar("b1", "\1", 1);
+    struct value *three = numpy_scalar("i8", "\3\0\0\0\0\0\0\0", 8);
+    struct value *two[] = {three, truth};
+    assert_string_equal(tree_of(truth), "{\"x\":true}");
+    assert_string_equal(tree_of(three), "{\"x\":3}");
+    assert_string_equal(tree_of(value_list(&scratch, VALUE_TUPLE, 2, two)), "{\"x\":[3,true]}");
+}
+
+/* copyreg's state of a class with __slots__. */
+static void a_state_may_be_a_dict_and_slots(void **state)
+{
+    (void)state;
+    struct value *d = value_dict(&scratch), *both[] = {d, value_dict(&scratch)};
+    value_dict_set(&scratch, d, "x", value_int(&scratch, 1));
+    cJSON *tree = args_tree(value_instance(&scratch, "argparse", "Namespace",
+                                           value_list(&scratch, VALUE_TUPLE, 2, both)));
+    assert_string_equal(printed(tree), "{\"x\":1}");
+    cJSON_Delete(tree);
+}
+
 static void what_is_no_namespace_is_an_empty_tree(void **state)
 {
     (void)state;
@@ -118,6 +155,8 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
     const struct CMUnitTest tests[] = {
         TEST(values_become_json),
+        TEST(numpy_scalars_are_what_they_hold),
+        TEST(a_state_may_be_a_dict_and_slots),
         TEST(what_is_no_namespace_is_an_empty_tree),
         TEST(lists_have_room_for_a_million_items_together),
         TEST(json_becomes_values),

@@ -46,35 +46,54 @@ static enum status read_run_config(const struct checkpoint *c, cJSON **tree, con
     return st;
 }
 
-/* Takes the model and the layout from args, or from run_config.yaml in their place. */
-static void use_file(struct megatron_source *m, enum megatron_file file, const cJSON *tree)
+/* What one of the two files says. */
+struct said {
+    struct model_config config;
+    struct megatron_facts facts;
+    bool moe_layers;
+};
+
+/* Lists the file's unknown fields, too. config: what is known already. */
+static enum status read_file(struct megatron_source *m, enum megatron_file file, const cJSON *tree,
+                             const struct model_config *config, struct said *out, struct error *err)
 {
-    struct checkpoint *c = m->c;
-    struct megatron_facts f = {0};
-    model_config_from_megatron(file, tree, &c->arena, &c->config);
-    facts_from_megatron(file, tree, &c->arena, &f);
-    m->written_layout = f.layout;
-    m->moe_layers_known = json_get(tree, "moe_layer_freq") != NULL;
-    c->transformer_engine_names = !text_equal(f.transformer_impl, "local");
+    static const char *const names[] = {"args", "run_config.yaml"};
+    struct unknown_of unknown = {.c = m->c, .o = m->o, .file = names[file]};
+    *out = (struct said){.config = *config, .moe_layers = json_get(tree, "moe_layer_freq") != NULL};
+    model_config_from_megatron(file, tree, &m->c->arena, &out->config);
+    facts_from_megatron(file, tree, &m->c->arena, &out->facts);
+    megatron_unknown(file, tree, &out->config, &out->facts, source_list_unknown, &unknown);
+    return source_check_listed(&unknown, err);
 }
 
-/* args: NULL where there are none. */
-static void use_files(struct megatron_source *m, const struct value *args, const cJSON *model)
+static void use_file(struct megatron_source *m, const struct said *said)
 {
-    struct model_config more = {.rotary_percent = 1};
-    struct unknown_of in_args = {m->c, m->o, "args"}, in_yaml = {m->c, m->o, "run_config.yaml"};
+    m->c->config = said->config;
+    m->written_layout = said->facts.layout;
+    m->moe_layers_known = said->moe_layers;
+    m->c->transformer_engine_names = !text_equal(said->facts.transformer_impl, "local");
+}
+
+/* args or model is NULL where there are none. */
+static enum status use_files(struct megatron_source *m, const struct value *args,
+                             const cJSON *model, struct error *err)
+{
+    const struct model_config nothing = {.rotary_percent = 1};
+    struct said said;
+    enum status st = OK;
     if (args) {
         cJSON *tree = args_tree(args);
-        use_file(m, MEGATRON_ARGS, tree);
-        megatron_unknown(MEGATRON_ARGS, tree, source_list_unknown, &in_args);
+        st = read_file(m, MEGATRON_ARGS, tree, &m->c->config, &said, err);
         cJSON_Delete(tree);
+        use_file(m, &said);
     }
-    if (!model) return;
-    if (!args) use_file(m, MEGATRON_RUN_CONFIG, model);
-    megatron_unknown(MEGATRON_RUN_CONFIG, model, source_list_unknown, &in_yaml);
-    if (!args) return;
-    model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &m->c->arena, &more);
-    add_unsaid(m->c, &more);
+    if (st || !model) return st;
+    TRY(read_file(m, MEGATRON_RUN_CONFIG, model, args ? &nothing : &m->c->config, &said, err));
+    if (args)
+        add_unsaid(m->c, &said.config);
+    else
+        use_file(m, &said);
+    return OK;
 }
 
 /* args of the common state, and run_config.yaml, which may say more or stand in their place. */
@@ -87,8 +106,9 @@ static enum status read_args(struct megatron_source *m, struct error *err)
     cJSON *tree = NULL;
     int64_t iteration;
     TRY(read_run_config(c, &tree, &model, err));
-    use_files(m, found ? args : NULL, model);
+    enum status st = use_files(m, found ? args : NULL, model, err);
     cJSON_Delete(tree);
+    if (st) return st;
     c->config_origin = found || model ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
     if (c->config_origin == CONFIG_OF_TENSORS)
         checkpoint_note(
@@ -154,8 +174,9 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
     TRY(hf_config_read(folder, &tree, err));
     enum status st = source_choose_map(m->o, m->maps, tree, &map, err);
     if (!st) st = model_config_from_hf(map, tree, &c->arena, &hf, err);
-    struct unknown_of in_json = {c, m->o, "config.json"};
-    if (!st) model_config_unknown(map, tree, source_list_unknown, &in_json);
+    struct unknown_of unknown = {.c = c, .o = m->o, .file = "config.json"};
+    if (!st) model_config_unknown(map, tree, source_list_unknown, &unknown);
+    if (!st) st = source_check_listed(&unknown, err);
     cJSON_Delete(tree);
     if (st) return fail_in(err, "%s", folder);
     TRY(compare_sizes(&was, &hf, folder, err));

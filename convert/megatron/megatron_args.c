@@ -122,14 +122,15 @@ void facts_from_megatron(enum megatron_file file, const cJSON *tree, struct aren
     keep_pipeline_layout(&f->layout);
 }
 
-void megatron_unknown(enum megatron_file file, const cJSON *tree,
+void megatron_unknown(enum megatron_file file, const cJSON *tree, const struct model_config *c,
+                      const struct megatron_facts *f,
                       void (*visit)(void *context, const char *name, const char *value),
                       void *context)
 {
-    const struct config_map *maps[NUM_LISTS];
+    struct config_read reads[NUM_LISTS];
     for (unsigned k = 0; k < NUM_LISTS; k++)
-        maps[k] = map_of(file, k);
-    config_unknown(maps, NUM_LISTS, tree, visit, context);
+        reads[k] = (struct config_read){map_of(file, k), k == LIST_MODEL ? (const void *)c : f};
+    config_unknown(reads, NUM_LISTS, tree, visit, context);
 }
 
 bool args_have_grouped_gemm(const struct value *args)
@@ -178,15 +179,12 @@ static struct megatron_facts facts_of(const struct args_facts *f, char dtype[40]
     return out;
 }
 
-static void write_facts(enum megatron_file file, const struct args_facts *f, bool dtype,
+static void write_facts(enum megatron_file file, enum list list, const struct args_facts *f,
                         cJSON *tree)
 {
-    char name[40];
-    const struct megatron_facts out = facts_of(f, name);
-    if (dtype && file == MEGATRON_ARGS) config_map_write(map_of(file, LIST_DTYPE), &out, tree);
-    config_map_write(map_of(file, LIST_LAYOUT), &out, tree);
-    if (dtype && file == MEGATRON_RUN_CONFIG)
-        config_map_write(map_of(file, LIST_DTYPE), &out, tree);
+    char dtype[40];
+    const struct megatron_facts out = facts_of(f, dtype);
+    config_map_write(map_of(file, list), &out, tree);
 }
 
 /* ---- args ---- */
@@ -210,7 +208,8 @@ struct value *args_make(struct arena *a, const struct args_facts *f)
     cJSON *tree = cJSON_CreateObject();
     config_map_write(map_of(MEGATRON_ARGS, LIST_MODEL), f->config, tree);
     config_map_write(map_of(MEGATRON_ARGS, LIST_NEW), &no_facts, tree);
-    write_facts(MEGATRON_ARGS, f, true, tree);
+    write_facts(MEGATRON_ARGS, LIST_DTYPE, f, tree);
+    write_facts(MEGATRON_ARGS, LIST_LAYOUT, f, tree);
     add_items(a, d, tree);
     set_iteration(a, d, f);
     return value_instance(a, "argparse", "Namespace", d);
@@ -238,7 +237,8 @@ struct value *args_update(struct arena *a, const struct value *args, const struc
             value_dict_set(a, d, name, state->items[2 * i + 1]);
     }
     cJSON *tree = cJSON_CreateObject();
-    write_facts(MEGATRON_ARGS, f, f->casts, tree);
+    write_facts(MEGATRON_ARGS, LIST_LAYOUT, f, tree);
+    if (f->casts) write_facts(MEGATRON_ARGS, LIST_DTYPE, f, tree);
     add_items(a, d, tree);
     if (value_get(args, "iteration")) set_iteration(a, d, f);
     return value_instance(a, "argparse", "Namespace", d);
@@ -325,14 +325,18 @@ cJSON *run_config_make(const struct args_facts *f)
     cJSON_AddStringToObject(model, "_target_",
                             "megatron.bridge.models.gpt_provider.GPTModelProvider");
     config_map_write(map_of(MEGATRON_RUN_CONFIG, LIST_MODEL), f->config, model);
-    write_facts(MEGATRON_RUN_CONFIG, f, true, model);
+    write_facts(MEGATRON_RUN_CONFIG, LIST_LAYOUT, f, model);
+    write_facts(MEGATRON_RUN_CONFIG, LIST_DTYPE, f, model);
     return o;
 }
 
 void run_config_update(cJSON *tree, const struct args_facts *f)
 {
     cJSON *model = json_get(tree, "model"), *checkpoint = json_get(tree, "checkpoint");
-    if (cJSON_IsObject(model)) write_facts(MEGATRON_RUN_CONFIG, f, f->casts, model);
+    if (cJSON_IsObject(model)) {
+        write_facts(MEGATRON_RUN_CONFIG, LIST_LAYOUT, f, model);
+        if (f->casts) write_facts(MEGATRON_RUN_CONFIG, LIST_DTYPE, f, model);
+    }
     if (!cJSON_IsObject(checkpoint)) return;
     json_put(checkpoint, "save_optim", cJSON_CreateFalse());
     json_put(checkpoint, "save_rng", cJSON_CreateFalse());

@@ -35,9 +35,11 @@ void model_config_from_megatron(enum megatron_file file, const cJSON *tree, stru
                                 struct model_config *c);
 void facts_from_megatron(enum megatron_file file, const cJSON *tree, struct arena *a,
                          struct megatron_facts *f);
-/* Calls visit for each unknown field (convert/map/config_map.h). Of args, which are mostly of the
- * training, only fields that convert/models/megatron.json lists count. */
-void megatron_unknown(enum megatron_file file, const cJSON *tree,
+/* Calls visit for each unknown field (convert/map/config_map.h) of a tree from which c and f were
+ * filled. Of args, which are mostly of the training, only fields that convert/models/megatron.json
+ * lists count. */
+void megatron_unknown(enum megatron_file file, const cJSON *tree, const struct model_config *c,
+                      const struct megatron_facts *f,
                       void (*visit)(void *context, const char *name, const char *value),
                       void *context);
 /* Whether the Namespace says moe_grouped_gemm. */

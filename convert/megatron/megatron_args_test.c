@@ -25,7 +25,11 @@ static void add_unknown(void *context, const char *name, const char *value)
 static const char *unknown_of(enum megatron_file file, const cJSON *tree)
 {
     struct strbuf text = {0};
-    megatron_unknown(file, tree, add_unknown, &text);
+    struct model_config c = {.rotary_percent = 1};
+    struct megatron_facts f = {0};
+    model_config_from_megatron(file, tree, &scratch, &c);
+    facts_from_megatron(file, tree, &scratch, &f);
+    megatron_unknown(file, tree, &c, &f, add_unknown, &text);
     const char *out = text.length ? arena_text(&scratch, text.data, text.length) : NULL;
     strbuf_release(&text);
     return out;
@@ -598,7 +602,7 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
         {ARGS, "{'moe_router_load_balancing_type':'sinkhorn'}",
          "moe_router_load_balancing_type sinkhorn"},
         {ARGS, "{'moe_router_load_balancing_type':['aux_loss','sinkhorn']}",
-         "moe_router_load_balancing_type.* sinkhorn"},
+         "moe_router_load_balancing_type [\"aux_loss\",\"sinkhorn\"]"},
         {ARGS, "{'norm_epsilon':'x','rotary_base':10000}", "norm_epsilon x"},
         {YAML, "{'layernorm_zero_centered_gamma':true}", "layernorm_zero_centered_gamma true"},
         {YAML, "{'softmax_type':'vanilla','glu_linear_offset':0.0,'mtp_num_layers':null}", NULL},
@@ -618,6 +622,73 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
             fail_msg("%s: unknown are %s", cases[i].tree, unknown ? unknown : "none");
         cJSON_Delete(tree);
     }
+}
+
+/* What args or run_config.yaml say of one thing, and what is unknown of it. */
+static void check_said(enum megatron_file file, const char *text, struct model_config *c,
+                       const char *unknown)
+{
+    cJSON *tree = json_tree(text);
+    *c = (struct model_config){.num_layers = 4, .num_attention_heads = 8};
+    model_config_from_megatron(file, tree, &scratch, c);
+    const char *found = unknown_of(file, tree);
+    if (!text_equal(found, unknown)) fail_msg("%s: unknown are %s", text, found ? found : "none");
+    cJSON_Delete(tree);
+}
+
+/* None, 0, '' and [] are false, as in Python; what is no flag is unknown. */
+static void flags_are_those_of_python(void **state)
+{
+    (void)state;
+    struct model_config c;
+    check_said(MEGATRON_ARGS, "{'swiglu':null}", &c, NULL);
+    assert_string_equal(c.activation_func, "gelu_tanh");
+    check_said(MEGATRON_ARGS, "{'swiglu':false,'bias_gelu_fusion':null}", &c, NULL);
+    assert_string_equal(c.activation_func, "gelu");
+    check_said(MEGATRON_ARGS, "{'use_rope_scaling':[],'num_query_groups':2}", &c, NULL);
+    assert_string_equal(c.rope_type, "default");
+    assert_int_equal(c.num_query_groups, 2);
+    check_said(MEGATRON_ARGS, "{'group_query_attention':null,'num_query_groups':2}", &c, NULL);
+    assert_int_equal(c.num_query_groups, 8);
+    check_said(MEGATRON_ARGS, "{'num_query_groups':0}", &c, NULL);
+    assert_int_equal(c.num_query_groups, 8);
+    check_said(MEGATRON_ARGS, "{'swiglu':'x','use_rope_scaling':'y'}", &c,
+               "swiglu x, use_rope_scaling y");
+    check_said(MEGATRON_RUN_CONFIG, "{'rope_scaling':{'a':1}}", &c, "rope_scaling {\"a\":1}");
+}
+
+/* A row is tried on what was read, and a field that only a training depends on may be of any type.
+ */
+static void values_of_another_type_are_unknown_where_they_count(void **state)
+{
+    (void)state;
+    struct model_config c;
+    check_said(MEGATRON_ARGS, "{'use_rope_scaling':true,'rope_scaling_factor':'8'}", &c,
+               "rope_scaling_factor 8");
+    check_said(MEGATRON_ARGS, "{'rope_scaling_factor':'8'}", &c, NULL);
+    check_said(MEGATRON_ARGS, "{'moe_layer_freq':'[1]*2'}", &c, NULL);
+    check_said(MEGATRON_ARGS, "{'num_experts':4,'moe_layer_freq':'[1]*2'}", &c,
+               "moe_layer_freq [1]*2");
+    check_said(MEGATRON_ARGS, "{'moe_aux_loss_coeff':[0.01],'params_dtype':5}", &c, NULL);
+    check_said(MEGATRON_ARGS, "{'window_size':[4,0],'window_attn_skip_freq':'2'}", &c,
+               "window_size [4,0], window_attn_skip_freq 2");
+    check_said(MEGATRON_ARGS, "{'window_size':[4,0],'window_attn_skip_freq':[true,false]}", &c,
+               NULL);
+    assert_int_equal(c.sliding_window, 5);
+    assert_true(c.window_layers[0] && !c.window_layers[1]);
+}
+
+/* Megatron scales twice, which nobody else has a word for. */
+static void two_scalings_of_rope_are_not_one_of_them(void **state)
+{
+    (void)state;
+    struct model_config c;
+    check_said(MEGATRON_ARGS, "{'use_rope_scaling':true,'rotary_seq_len_interpolation_factor':2}",
+               &c, NULL);
+    assert_string_equal(c.rope_type, "llama3 and linear");
+    check_said(MEGATRON_RUN_CONFIG, "{'rope_scaling':true,'seq_len_interpolation_factor':2.0}", &c,
+               NULL);
+    assert_string_equal(c.rope_type, "llama3 and linear");
 }
 
 /* core/fusions/fused_bias_gelu.py computes by tanh. */
@@ -731,6 +802,9 @@ int main(void)
         TEST(gelu_is_told_from_its_fusion),
         TEST(args_of_before_version_3_say_tensor_parallelism_otherwise),
         TEST(fields_that_change_the_model_and_that_nobody_reads_are_unknown),
+        TEST(flags_are_those_of_python),
+        TEST(values_of_another_type_are_unknown_where_they_count),
+        TEST(two_scalings_of_rope_are_not_one_of_them),
         TEST(gelu_of_run_config_is_told_from_its_fusion),
         TEST(the_run_config_of_megatron_bridge_says_the_model),
         TEST(an_updated_run_config_keeps_all_but_the_layout),

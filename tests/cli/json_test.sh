@@ -119,6 +119,9 @@ answers 0 models -q --show gpt2
 answers 0 models --show qwen3_moe
 cat >mixer.json <<'JSON'
 {"family": "mixer", "extends": "llama", "model_type": "mixer", "architecture": "Mixer",
+ "config": [
+  {"megatron": "softmax_scale", "hf": "scale", "when": "hf.scale", "else": null},
+  {"hf": "gated", "holds": "gated_linear_unit"}],
  "parameters": [
   {"name": "decoder.layers.{l}.mixer.weight", "shape": "g*s h", "split": 0, "repeat": "g", "shared": "key",
    "sections": {"query": "s - d", "key": "d"}, "sections_when": "gated_linear_unit"}]}

@@ -88,3 +88,27 @@ done
 cmp -s scaled.args plain.args || is_wrong "config.args differ"
 cmp -s scaled.config megatron.config || is_wrong "config differs between formats"
 ! cmp -s scaled.config plain.config || is_wrong "config does not know the field"
+
+it "lists and long values are compared whole"
+with_field early layer_types '["sliding_attention", "full_attention"]'
+with_field late layer_types '["full_attention", "sliding_attention"]'
+run verify early late
+exits 1
+says "layer_types"
+ones=$(yes 1, | head -n 200 | tr -d '\n')
+with_field long_1 zz "[${ones}1]"
+with_field long_2 zz "[${ones}2]"
+run verify long_1 long_2
+exits 1
+run digest long_1
+grep '^config	' "$stdout" >long_1.config
+run digest long_2
+! grep -qxFf long_1.config "$stdout" || is_wrong "digests of two configs are equal"
+
+it "more fields than any config has are refused"
+cp -r plain many
+seq 10001 | sed 's/.*/"f&": 1,/' | tr -d '\n' >fields
+sed -i "1s/{/{$(cat fields)/" many/config.json
+run inspect many
+exits 5
+says "many: config.json: it has 10001 fields that nobody knows"

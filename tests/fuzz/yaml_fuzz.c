@@ -27,7 +27,7 @@ static void use(const cJSON *tree)
     arena_init(&a);
     model_config_from_megatron(MEGATRON_RUN_CONFIG, model, &a, &config);
     facts_from_megatron(MEGATRON_RUN_CONFIG, model, &a, &facts);
-    megatron_unknown(MEGATRON_RUN_CONFIG, model, ignore, NULL);
+    megatron_unknown(MEGATRON_RUN_CONFIG, model, &config, &facts, ignore, NULL);
     arena_release(&a);
 }
 
