@@ -28,6 +28,13 @@ static enum status count(void *context, const struct mapped_tensor *t, struct er
     return fail(err, ERR_MEMORY, "enough");
 }
 
+/* An unknown field has a name and a value. */
+static void unknown(void *context, const char *name, const char *value)
+{
+    (void)context;
+    if (!name[0] || !value) abort();
+}
+
 static void use(const struct model_map *map, const cJSON *config)
 {
     struct model_config c = {0};
@@ -37,6 +44,7 @@ static void use(const struct model_map *map, const cJSON *config)
     arena_init(&a);
     if (!model_config_from_hf(map, config, &a, &c, &err) && !model_config_check(&c, &err)) {
         cJSON *back = cJSON_CreateObject();
+        model_config_unknown(map, config, unknown, NULL);
         (void)!model_map_expand(map, &c, NULL, count, &num_tensors, &err);
         (void)!model_config_to_hf(map, &c, back, &err);
         cJSON_Delete(back);
