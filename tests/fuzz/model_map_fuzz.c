@@ -32,7 +32,7 @@ static enum status count(void *context, const struct mapped_tensor *t, struct er
 static void unknown(void *context, const char *name, const char *value)
 {
     (void)context;
-    if (!name[0] || !value) abort();
+    if (!name || !value) abort();
 }
 
 static void use(const struct model_map *map, const cJSON *config)
