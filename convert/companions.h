@@ -9,13 +9,12 @@
 #include "common/status.h"
 
 /* Whether a file of this name travels with a model: *.json *.model *.txt *.jinja *.py, LICENSE*,
- * README*; no index of weights, and neither ferry.json nor integrity.json. */
+ * README*; but no index of weights, no ferry.json and no integrity.json. */
 bool is_companion(const char *name);
 /* Copies all companions of one folder to another; files that are there already stay. */
 MUST_CHECK enum status copy_companions(const char *from, const char *to, bool durable,
                                        struct error *err);
-/* Mixes the names, sizes and times of a folder's companions into a fingerprint. A folder that is
- * NULL has none. */
+/* The SHA-256 of the names, sizes and times of a folder's companions. A NULL folder has none. */
 void companions_fingerprint(const char *folder, char fingerprint[SHA256_TEXT]);
 
 #endif

@@ -10,14 +10,14 @@
 
 /* ---- fields ---- */
 
-/* Whether frequencies depend on how many positions the model was made for. */
+/* Whether rope's frequencies depend on the number of positions that the model was trained for. */
 static bool counts_positions(const struct model_config *c)
 {
     return text_equal(c->position_embedding_type, "rope") && !c->rope_original_max_position &&
            (text_equal(c->rope_type, "dynamic") || text_equal(c->rope_type, "yarn"));
 }
 
-/* How the vocabulary is stored. */
+/* Whether the field only says how the vocabulary is stored: tensors show it. */
 static bool tensors_show(const struct model_field *f)
 {
     return f->role == FIELD_STORAGE || f->role == FIELD_VOCABULARY;
@@ -34,7 +34,8 @@ static bool is_harmless(const struct model_config *a, const struct model_config 
 
 struct differing {
     const struct checkpoint *sides[2];
-    struct model_config configs[2], by_args[2]; /* without what is unused; what args say of them */
+    struct model_config configs[2], by_args[2]; /* without fields that the model does not use; the
+                                                   same configs as args express them */
     struct arena *arena;
     struct config_difference *found;
     size_t num_found, capacity;
@@ -46,14 +47,14 @@ static bool is_given(const struct model_config *c, const char *field)
     return !f || f->zero != ZERO_UNKNOWN || scalar_is_given(field_get(&f->field, c));
 }
 
-/* Args say that it is a GELU; whether by tanh hangs on a fusion (bias_gelu_fusion), and on how the
- * model is built. */
+/* Args only say that the activation is a GELU. Whether it is computed by tanh depends on a fusion
+ * (bias_gelu_fusion) and on how the model is built. */
 static const char *activation_of_args(const char *activation)
 {
     return text_equal(activation, "gelu_tanh") ? "gelu" : activation;
 }
 
-/* same[0]: whether side 1, said by args, reads as side 0 does; same[1]: the other way round. */
+/* same[0]: whether side 1, as args express it, equals side 0; same[1]: the other way round. */
 static enum config_effect effect_of(const struct differing *x, const char *field,
                                     const bool same[2])
 {
@@ -101,8 +102,8 @@ static bool is_of_json(const struct unknown_field *f)
     return strcmp(f->file, "config.json") == 0;
 }
 
-/* Args and run_config.yaml have fields for all that Megatron computes: one that is not given is
- * off there. A config.json's may be of any model. */
+/* Args and run_config.yaml have a field for each feature of Megatron, so a field that is not given
+ * means that the feature is off. A config.json may describe any model. */
 static enum config_effect effect_of_unknown(const struct differing *x,
                                             const struct unknown_field *const fields[2])
 {
@@ -121,7 +122,7 @@ static const struct unknown_field *find_of(const struct unknown_fields *u, const
     return NULL;
 }
 
-/* The fields of this name that are compared: of one kind of file where both sides have it. */
+/* The two fields of this name to compare: from the same kind of file if both sides have it. */
 static void find_pair(const struct differing *x, const char *name,
                       const struct unknown_field *out[2])
 {
@@ -200,7 +201,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* Sorted, since the order of a file's members says nothing. */
+/* The lines are sorted, since the order of members in a file has no meaning. */
 static void add_unknown_lines(struct strbuf *text, const struct unknown_fields *u, bool of_json,
                               struct arena *arena)
 {

@@ -1,10 +1,10 @@
-/* config_difference.h - in which fields two checkpoints describe different models, and what a
- * config says of what is computed as text that can be digested.
+/* config_difference.h - compares the models that two checkpoints describe, field by field; and
+ * writes a config as text that can be digested.
  *
- * A checkpoint says of its model what its format has words for: config.json nearly all, Megatron's
- * args and run_config.yaml less (no yarn, no relu), tensors alone only sizes. A field that one side
- * cannot say is told as such and is no difference: its side reads as what is left of the other
- * side's config when that goes through args and back. */
+ * A checkpoint can only describe its model in the words of its format: config.json has nearly all,
+ * Megatron's args and run_config.yaml have fewer (no yarn, no relu), tensors alone show only sizes.
+ * A field that one side has no word for is reported as such and is no difference. To compare the
+ * other fields, a config.json's config is first written as args and read back. */
 #ifndef FERRY_CONVERT_CONFIG_DIFFERENCE_H
 #define FERRY_CONVERT_CONFIG_DIFFERENCE_H
 
@@ -12,8 +12,8 @@
 
 enum config_effect {
     EFFECT_COMPUTES, /* the models compute different things: rope, eps, window, heads, ties ... */
-    EFFECT_HARMLESS, /* no logit depends on it: dropout, initialisation, the length of a training */
-    EFFECT_UNSAID,   /* one of the two sides cannot say it, or does not */
+    EFFECT_HARMLESS, /* no logit depends on it: dropout, initialisation, max_position_embeddings */
+    EFFECT_UNSAID,   /* one side has no word for it, or does not give it */
 };
 
 struct config_difference {
@@ -23,21 +23,22 @@ struct config_difference {
     enum config_effect effect;
 };
 
-/* The fields in which a and b differ, in the order of MODEL_FIELDS, then unknown ones: those that
- * compute first, then the others. An unknown field of config.json is unsaid where the other side
- * has no config.json. Fields that their features leave unused (rope's of a model with learned
- * positions, the experts' of a dense one) do not count, nor do sizes of the padded vocabulary. All
- * in `arena`. */
+/* The fields in which a and b differ, those of EFFECT_COMPUTES first; among these and among the
+ * others in the order of MODEL_FIELDS, then unknown fields. An unknown field of config.json has
+ * EFFECT_UNSAID if the other side has no config.json. Not compared: fields that the model does not
+ * use (rope's with learned positions, experts' in a dense model), and sizes of the padded
+ * vocabulary. All texts are in `arena`. */
 size_t config_differences(const struct checkpoint *a, const struct checkpoint *b,
                           struct arena *arena, struct config_difference **out);
 
 /* "num_layers 4\nhidden_size 64\n...": the fields that change what is computed, in the order of
- * MODEL_FIELDS, equal for two configs that describe the same model. NULL where the checkpoint's own
- * words do not say them all: where there is no config.json, with `as_args` false; where there are
- * neither that nor args nor run_config.yaml, with `as_args` true. As args can say them: of a
- * config.json what is left of it when it goes through args and back. Then "unknown NAME VALUE" of
- * each unknown field of config.json, or, with `as_args`, of args and run_config.yaml. In `arena`.
- */
+ * MODEL_FIELDS; two configs that describe the same model have the same text. Then a line
+ * "unknown NAME VALUE" for each unknown field.
+ *
+ * as_args false: the fields and the unknown fields of config.json; NULL if there is no config.json.
+ * as_args true: the fields as args can express them (a config.json is written as args and read
+ * back), and the unknown fields of args and run_config.yaml; NULL if there is no config.json, no
+ * args and no run_config.yaml. In `arena`. */
 const char *config_text(const struct checkpoint *c, bool as_args, struct arena *arena);
 
 #endif

@@ -1,5 +1,5 @@
-/* In which fields two checkpoints describe other models; golden checkpoints of Megatron beside the
- * config.json of the models that they were made of. */
+/* Compares golden Megatron checkpoints with the config.json of the models that they were made from,
+ * and small made-up configs with one another. */
 #include "common/count.h"
 #include "convert/config_difference.h"
 #include "convert/map/testing_models.h"
@@ -8,7 +8,7 @@
 
 #define MEGATRON "tests/golden/megatron/"
 
-/* A catalog that says what a family's config.json with these members says. */
+/* A checkpoint whose config is that of a family's config.json with these members. */
 static struct checkpoint said_by_json(const char *family, const char *members)
 {
     struct checkpoint c = {.config_origin = CONFIG_OF_JSON};
@@ -31,7 +31,7 @@ static struct checkpoint said_by_args(const struct checkpoint *json)
     return c;
 }
 
-/* "FIELD A B;" of those with this effect. */
+/* "FIELD A B;" for each difference with this effect. */
 static const char *list(const struct checkpoint *a, const struct checkpoint *b,
                         enum config_effect effect)
 {
@@ -103,10 +103,10 @@ static void what_args_cannot_say_is_no_difference(void **state)
     assert_non_null(strstr(list(&args, &scaled, EFFECT_UNSAID), "rope_type default yarn;"));
     assert_string_equal(list(&gpt2, &gpt2_args, EFFECT_COMPUTES), "");
     assert_string_equal(list(&gpt2, &gpt2_args, EFFECT_UNSAID), "activation_func relu gelu;");
-    /* what they can say counts */
+    /* fields that args can express are compared */
     assert_string_equal(list(&llama, &other_args, EFFECT_COMPUTES), "rotary_base 10000 2;");
     assert_string_equal(list(&other_args, &llama, EFFECT_COMPUTES), "rotary_base 2 10000;");
-    /* and as they would say it, both are the same text */
+    /* as args express them, both are the same text */
     assert_null(config_text(&args, false, &scratch));
     assert_string_equal(config_text(&scaled, true, &scratch), config_text(&args, true, &scratch));
     assert_string_equal(config_text(&gpt2, true, &scratch),
@@ -173,7 +173,8 @@ static void an_unknown_field_of_config_json_is_a_difference_where_both_have_one(
     assert_string_equal(config_text(&a, false, &scratch), config_text(&b, false, &scratch));
     assert_non_null(
         strstr(config_text(&a, false, &scratch), "\nunknown foo [1]\nunknown logit_scale 0.5\n"));
-    /* args beside a config.json have their own; what both say is compared */
+    /* args beside a config.json have unknown fields of their own; fields that both sides' args have
+     * are compared */
     add_unknown(&b, "args", "foo", "True");
     assert_string_equal(list(&a, &b, EFFECT_COMPUTES), "");
     add_unknown(&b, "args", "qk_l2_norm", "True");
@@ -182,7 +183,7 @@ static void an_unknown_field_of_config_json_is_a_difference_where_both_have_one(
     assert_string_not_equal(config_text(&a, true, &scratch), config_text(&b, true, &scratch));
 }
 
-/* A checkpoint that Megatron wrote, and the model that it was made of. */
+/* A checkpoint that Megatron wrote, and the Hugging Face model that it was made from. */
 static void golden_checkpoints_describe_the_models_that_they_were_made_of(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Random models through random formats, layouts and names and back: the digests are the same all
- * the way, and at its end the files are, byte by byte. FERRY_TEST_SEED and FERRY_TEST_CASES vary
- * it, FERRY_TEST_CASE picks one. */
+/* Converts random models through random formats, layouts and names and back. The digests are the
+ * same all the way, and the files at the end equal those at the start, byte by byte.
+ * FERRY_TEST_SEED and FERRY_TEST_CASES vary the cases, FERRY_TEST_CASE picks one. */
 #include "ckpt/digest.h"
 #include "ckpt/testing_layout.h"
 #include "common/count.h"
@@ -14,13 +14,13 @@ static struct model_maps maps;
 /* ---- models ---- */
 
 struct random_case {
-    uint64_t seed; /* what is drawn from */
+    uint64_t seed; /* state of the random numbers */
     size_t family;
     const struct model_map *map;
     cJSON *config;
     struct model_config c;
     enum dtype dtypes[2];
-    int mixing; /* how dtypes are spread over the tensors */
+    int mixing; /* how the dtypes of tensors are chosen */
     struct strbuf story;
 };
 
@@ -39,7 +39,7 @@ static void set_flag(struct random_case *x, const char *name, bool truth)
     cJSON_AddBoolToObject(x->config, name, truth);
 }
 
-/* Sizes that a layout may divide, or not. */
+/* A size that the sizes of a layout may or may not divide. */
 static uint64_t random_size(struct random_case *x)
 {
     return draw(x, 3) ? 12 * (1 + draw(x, 2)) : 1 + draw(x, 30);
@@ -185,12 +185,12 @@ static bool fits(const struct random_case *x, const struct layout_options *o, bo
 enum tried_format { HF, TORCH_DIST, TORCH, NUM_FORMATS };
 static const char *const format_names[] = {"hf", "torch_dist", "torch"};
 
-/* One conversion; all that can be said of a target. */
+/* One conversion: the target, with all its options. */
 struct step {
     enum tried_format format;
     struct layout_options layout;
     bool te, grouped, object;
-    uint64_t divisible_by, iteration, max_shard; /* 0: not said */
+    uint64_t divisible_by, iteration, max_shard; /* 0: not given */
 };
 
 static struct step random_step(struct random_case *x)
@@ -208,8 +208,8 @@ static struct step random_step(struct random_case *x)
     return s;
 }
 
-/* What a step that is taken again must say, so that its result does not depend on where it starts.
- */
+/* Sets the options that a repeated step must give, so that its result does not depend on where the
+ * step starts. */
 static void say_all(struct step *s)
 {
     if (!s->divisible_by) s->divisible_by = 8;
@@ -284,7 +284,7 @@ static void check_same_file_of(const char *a, const char *b, const char *name)
     check_same_file(path_join(&scratch, a, name), path_join(&scratch, b, name));
 }
 
-/* Two folders hold the same files of the same bytes, but for ferry.json. */
+/* Checks that two folders hold the same files with the same bytes, except ferry.json. */
 static void check_same_folder(const char *a, const char *b)
 {
     struct name_list ours, theirs;
@@ -303,7 +303,7 @@ static void check_same_folder(const char *a, const char *b)
 
 /* ---- a chain of conversions ---- */
 
-/* What the cases had to do with: a test of 500 that never met a format would be none. */
+/* What the cases covered: 500 cases that never met some format would prove nothing of it. */
 struct tally {
     unsigned refused, formats[NUM_FORMATS][NUM_FORMATS], families[32];
 };
@@ -313,7 +313,7 @@ static void fail_step(enum status st)
     fail_msg("status %d: %s", (int)st, err.text);
 }
 
-/* A step that fits, after others that do not, which must be refused. */
+/* Makes random steps until one fits; those that do not fit must be refused. */
 static struct step take_step(struct random_case *x, const char *from, const char *to, bool again,
                              struct tally *tally)
 {
@@ -326,7 +326,7 @@ static struct step take_step(struct random_case *x, const char *from, const char
         tally->refused++;
         s = random_step(x);
     }
-    if (!step_fits(x, &s)) /* as every model does */
+    if (!step_fits(x, &s)) /* a step that leaves the layout open fits every model */
         s = (struct step){.format = TORCH_DIST, .layout = {.tp = 1, .pp = 1, .ep = 1, .etp = 1}};
     if (again) say_all(&s);
     enum status st = convert(x, &s, from, to);
@@ -350,7 +350,7 @@ static void begin_case(struct random_case *x, uint64_t number)
     strbuf_add_char(&x->story, '\n');
 }
 
-/* Where a case is, for who wants to know why it failed. */
+/* The case that is running, printed if it fails. */
 static struct random_case current;
 
 /* From Hugging Face to a source, there, to two more, back to the source, and to Hugging Face. */
@@ -406,14 +406,14 @@ static void random_models_survive_random_conversions(void **state)
             assert_true(tally.formats[from][to]);
 }
 
-/* A check that fails does not return, so the story of its case is still there. */
+/* A failed check does not return, so the steps of its case can still be printed here. */
 static int end_cases(void **state)
 {
     if (current.story.data) fputs(current.story.data, stderr);
     return scratch_end(state);
 }
 
-/* Thousands of small files are made: in memory, where that is so easy. */
+/* Thousands of small files are made: in memory (/dev/shm), if it is there. */
 static int load_maps(void **state)
 {
     (void)state;

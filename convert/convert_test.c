@@ -1,5 +1,5 @@
-/* ferry convert as a whole: what it refuses, what it leaves out and says, and what it never loses.
- */
+/* ferry convert as a whole: refusals, tensors that it leaves out with a note, tensors that it never
+ * loses. */
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -124,7 +124,7 @@ static void unexpected_tensors_are_refused_by_name(void **state)
     assert_ok(CONVERT(hf, in_scratch("o2"), "--allow-unexpected=model.layers.1.*"));
 }
 
-/* A converter that drops what its table lacks is the worst of all. */
+/* A converter must not silently drop tensors that its table lacks. */
 static void parameters_that_the_family_has_no_name_for_are_not_dropped(void **state)
 {
     (void)state;

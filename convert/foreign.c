@@ -6,7 +6,7 @@
 #include "common/count.h"
 #include "common/file.h"
 
-/* What one program writes has several marks: a row each, with the same words. */
+/* One program's checkpoints are recognised by several names: a row for each, with the same text. */
 #define DEEPSPEED                                                                                  \
     .is_folder = true, .is = "a DeepSpeed checkpoint",                                             \
     .way = "zero_to_fp32.py, which DeepSpeed leaves beside it, makes a pytorch_model.bin of it; "  \

@@ -1,4 +1,5 @@
-/* foreign.h - what other programs write, known by the names of its files: for messages. */
+/* foreign.h - recognises checkpoints of other programs by the names of their files, for messages
+ * that say what the folder is and how to convert it. */
 #ifndef FERRY_CONVERT_FOREIGN_H
 #define FERRY_CONVERT_FOREIGN_H
 
@@ -7,18 +8,18 @@
 #include "common/status.h"
 
 struct foreign {
-    const char *names[2]; /* globs: each matches a name in the folder, or the file's own name */
+    const char *names[2]; /* globs; each must match a name in the folder, or the file's own name */
     bool is_file, is_folder;
     const char *is;     /* "a DeepSpeed checkpoint" */
-    const char *way;    /* how its model comes to be one that is read here */
-    const char *beside; /* what is said of it where a model's weights are beside; NULL: nothing */
-    bool has_tensors;   /* a file that is read, though it is no model: inspect shows its tensors */
+    const char *way;    /* how to make a checkpoint from it that Ferry reads */
+    const char *beside; /* the note if a model's weights lie beside it and are read; NULL: none */
+    bool has_tensors; /* a file whose tensors can be shown (ferry inspect), though it is no model */
 };
 
-/* The row that fits what is at path; NULL: none does, or nothing can be read there. */
+/* The first row that fits the file or folder at path; NULL if none fits or path cannot be read. */
 const struct foreign *foreign_find(const char *path);
 
-/* ERR_UNSUPPORTED "PATH: this is ...". */
+/* Fails with ERR_UNSUPPORTED, "PATH: this is ...". */
 MUST_CHECK enum status foreign_refuse(const struct foreign *f, const char *path, struct error *err);
 
 #endif

@@ -23,7 +23,7 @@ static const char *const hf_paths[] = {
     "chat_template.json",
     "chat_template.jinja",
     "preprocessor_config.json",
-    "configuration_*.py", /* code that comes with a model */
+    "configuration_*.py", /* Python code of the model */
     "modeling_*.py",
     "tokenization_*.py",
     "README.md",

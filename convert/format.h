@@ -1,6 +1,6 @@
-/* format.h - the formats of checkpoints, a row each: how one is recognised and opened, what it is
- * made of, and how it is written. Who needs to know of a checkpoint's format more than how to call
- * it asks a column, not the name.
+/* format.h - the formats of checkpoints, a row each: how a checkpoint is recognised, opened and
+ * written, which files it is made of, and which properties the format has. Code whose behaviour
+ * depends on the format reads a column of this row; it never compares the name.
  *
  *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
@@ -13,9 +13,9 @@
 #include "convert/source_kind.h"
 #include "convert/target.h"
 
-/* FIRST(name) and NEXT(name): what --to calls a format, and the row format_NAME; ALSO(word, name):
- * another word for it. Of several formats that recognise a path the last counts: config.json, by
- * which the first is known, is in many folders. */
+/* FIRST(name) and NEXT(name): the format's name for --to; its row is format_NAME. ALSO(word, name):
+ * another name for it. If several formats recognise a path, the last one is taken: hf, the first,
+ * is recognised by config.json, which many folders have. */
 #define FORMATS(FIRST, NEXT, ALSO)                                                                 \
     FIRST(hf)                                                                                      \
     NEXT(torch_dist)                                                                               \
@@ -27,41 +27,43 @@
     ALSO(legacy, torch)                                                                            \
     ALSO(megatron_legacy, torch)
 
-/* What a format has. */
+/* Properties of a format. */
 enum format_column {
     FORMAT_LAYOUT = 1 << 0,        /* its files follow a parallel layout */
     FORMAT_PADDING = 1 << 1,       /* vocabularies are padded, by that layout */
-    FORMAT_ITERATIONS = 1 << 2,    /* a root holds any number, and says which one counts */
-    FORMAT_ARGS = 1 << 3,          /* the arguments of the program that trains it */
-    FORMAT_COMMON_OBJECT = 1 << 4, /* these may lie in an object beside the weights */
-    FORMAT_CONFIG_JSON = 1 << 5,   /* config.json, which says what model it is */
-    FORMAT_SHARDS = 1 << 6         /* weights are dealt to files of a size that can be asked for */
+    FORMAT_ITERATIONS = 1 << 2,    /* a root holds iterations, and a tracker names the latest */
+    FORMAT_ARGS = 1 << 3,          /* has the arguments of the program that trains the model */
+    FORMAT_COMMON_OBJECT = 1 << 4, /* the common state may be an object beside the weights */
+    FORMAT_CONFIG_JSON = 1 << 5,   /* has a config.json that describes the model */
+    FORMAT_SHARDS = 1 << 6         /* weights are split into files, up to --max-shard-size each */
 };
 
-/* What a checkpoint of a format is made of. Paths are globs below its folder: a row of two
- * components says that the folder is one of its own; what lies deeper belongs to none. */
+/* The files that a checkpoint of a format is made of, so that --overwrite removes no others. Paths
+ * are globs relative to its folder. A path of two components also says that the folder belongs to
+ * the checkpoint; deeper files never belong. */
 struct format_contents {
     const char *const *paths;
     size_t num_paths;
-    const char *const *signs[2];   /* each a list, NULL at its end, of which one name must be there;
-                                    * the second may be NULL */
-    const char *lacks;             /* what a folder without them has none of */
-    const char *companion_folders; /* where what travels with a Hugging Face model lies; or NULL */
+    const char *const *signs[2];   /* lists that end with NULL: a folder is a checkpoint if it has a
+                                      name of each; the second may be NULL */
+    const char *lacks;             /* the noun for messages if a sign is missing */
+    const char *companion_folders; /* glob of the folders that hold companions
+                                      (convert/companions.h); or NULL */
 };
 
 struct format {
     const char *name;
     const char *title;            /* "Megatron", as in "holds no Megatron checkpoint" */
-    unsigned has;                 /* columns */
-    const struct format *becomes; /* what it is converted to where nothing is said; NULL: itself */
-    const struct naming *naming;  /* what its programs call tensors */
+    unsigned has;                 /* bits of enum format_column */
+    const struct format *becomes; /* the target format without --to; NULL: the same format */
+    const struct naming *naming;  /* the tensor names that its programs use */
     const struct source_kind *source;
     const struct target_kind *target;
     const struct format_contents *contents;
-    const char *const
-        *root_signs; /* FORMAT_ITERATIONS: globs, of which a root has one; NULL ends */
-    const char
-        *last_entry; /* the file that makes a folder such a checkpoint; NULL: no single one */
+    const char *const *root_signs; /* FORMAT_ITERATIONS: globs; a root has a name that matches one;
+                                      NULL at the end */
+    const char *
+        last_entry; /* written last: the file without which a folder is no checkpoint; NULL: none */
 };
 
 #define FORMAT_ROW(name) extern const struct format format_##name;
@@ -70,13 +72,13 @@ FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)
 #undef FORMAT_ROW
 #undef FORMAT_WORD
 
-/* The format of a name, which no other word for it is; NULL: there is none. */
+/* The format with this name (not its other names); NULL: none. */
 const struct format *format_find(const char *name);
-/* The format that recognises what lies at a path, with these options (NULL: none); NULL: no format
- * does. */
+/* The format that recognises the file or folder at path, opened with options o (may be NULL); NULL:
+ * none. */
 const struct format *format_of_path(const char *path, const struct source_options *o);
 
-/* What publishing needs to know of the format, into *o. */
+/* Sets the members of *o that depend on the format. */
 void format_tell_publishing(const struct format *f, struct publish_options *o);
 
 #endif

@@ -13,12 +13,14 @@ static void every_name_that_is_offered_finds_its_row(void **state)
     assert_ptr_equal(format_find(#row), &format_##row);                                            \
     assert_string_equal(format_##row.name, #row);                                                  \
     assert_true(format_##row.source &&format_##row.target &&format_##row.contents);
-#define WORD(word, row) assert_null(format_find(#word)); /* the command line makes a name of it */
+#define WORD(word, row)                                                                            \
+    assert_null(format_find(#word)); /* the command line maps the other name to the format's name  \
+                                      */
     FORMATS(ROW, ROW, WORD)
     assert_null(format_find("safetensor"));
 }
 
-/* Without signs no root could be told from a folder of the user's. */
+/* Without root_signs, a root could not be told from a folder of the user's. */
 static void formats_with_iterations_tell_their_roots(void **state)
 {
     (void)state;
@@ -28,7 +30,8 @@ static void formats_with_iterations_tell_their_roots(void **state)
     FORMATS(TELLS, TELLS, NOTHING)
 }
 
-/* What is laid into a folder one after the other, and what that is then. */
+/* Files are added to a folder one after the other. Each row: the next
+ * file, and properties of the format that the folder is recognised as then. */
 static void a_folder_is_recognised_by_what_lies_in_it(void **state)
 {
     (void)state;
@@ -38,7 +41,7 @@ static void a_folder_is_recognised_by_what_lies_in_it(void **state)
     } entries[] = {
         {"README.txt", 0},
         {"config.json", FORMAT_CONFIG_JSON},
-        {"adapter_config.json", 0}, /* without weights it is another program's */
+        {"adapter_config.json", 0}, /* without weights, the folder belongs to another program */
         {"model.safetensors", FORMAT_CONFIG_JSON},
         {"mp_rank_00/model_optim_rng.pt", FORMAT_ARGS | FORMAT_ITERATIONS},
     };

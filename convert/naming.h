@@ -1,10 +1,11 @@
-/* naming.h - what programs call tensors: own ones (ckpt/catalog.h) become logical ones, and back.
+/* naming.h - translates between a program's own tensors (ckpt/catalog.h) and logical tensors, in
+ * both directions.
  *
  *   hf        Hugging Face's names, by the rows of a family's model map
  *   megatron  keys of Megatron-Core: layers and experts stacked or not (megatron_names.h)
  *
- * Names know nothing of files: what makes own tensors of these is a source_kind, what deals them to
- * files a target_kind. */
+ * A naming knows no files. A source_kind makes own tensors from the stored ones of a format; a
+ * target_kind distributes own tensors to the files of a format. */
 #ifndef FERRY_CONVERT_NAMING_H
 #define FERRY_CONVERT_NAMING_H
 
@@ -12,19 +13,19 @@
 #include "convert/target.h"
 
 struct naming_import {
-    struct checkpoint *c; /* its own tensors are there, its config and params are known */
+    struct checkpoint *c; /* has own tensors, config and params */
     const struct source_options *o;
-    const struct model_map *map; /* of the family; hf alone wants it */
-    bool quantised;              /* by config.json: shapes may be other than the map's */
+    const struct model_map *map; /* the family's; used by hf only */
+    bool quantised;              /* config.json says so: shapes may differ from the map's */
     bool moe_layers_known;       /* the config says which layers have experts */
 };
 
 struct naming_export {
-    struct target *t; /* megatron: its layout is known, and rows of padding are made */
+    struct target *t; /* megatron: after megatron_begin() */
     unsigned stacks;  /* megatron: STACK_* (ckpt/param.h), the axes that own tensors have */
 };
 
-/* What one logical tensor gives of an own one that is written. */
+/* The part of a written own tensor whose elements come from one logical tensor. */
 struct own_output {
     const char *name;
     enum dtype dtype;
@@ -39,12 +40,12 @@ struct own_output {
 typedef enum status export_visit(void *context, const struct own_output *own, struct error *err);
 
 struct naming {
-    /* Makes logical tensors of own ones; lists what is unexpected, and of what the naming knows to
-     * be wanted what is missing. */
+    /* Adds the logical tensors to the catalog. Lists unexpected own tensors in c->gaps, and missing
+     * logical tensors if the naming knows which there should be. */
     enum status (*import)(const struct naming_import *x, struct error *err);
-    /* Calls visit for what each parameter gives of each own tensor, in the order in which the
-     * naming's program has parameters; lists gaps of the target. What is passed is valid during the
-     * call. */
+    /* Calls visit for each pair of a parameter and an own tensor that holds elements of it, in the
+     * order in which the naming's program lists parameters. Lists gaps of the target. The arguments
+     * of visit are valid during the call only. */
     enum status (*export)(const struct naming_export *x, export_visit *visit, void *context,
                           struct error *err);
 };

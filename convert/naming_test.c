@@ -1,5 +1,6 @@
-/* What a naming exports it imports again: each logical tensor of a model becomes elements of own
- * ones, and these the same logical tensor, element by element, however the own ones are cut. */
+/* Namings there and back: each logical tensor of a model is exported as elements of own tensors,
+ * and importing these gives the same logical tensor, element by element, however the own tensors
+ * are stored. */
 #include "common/count.h"
 #include "convert/format.h"
 #include "convert/map/testing_models.h"
@@ -11,13 +12,13 @@
 
 enum { HALVES = 2, MAX_HERE = 1 << 16 };
 
-/* A model, and a checkpoint that stores what is exported of it: each logical tensor in two flat
- * halves, of which own tensors are made. */
+/* A model, and a checkpoint made from its export: each logical tensor is stored as two flat halves,
+ * from which own tensors are made. */
 struct trip {
     struct checkpoint model, copy;
     struct target target;
     struct map stored; /* logical name -> its first half */
-    const char *state; /* that each own tensor has beside its parameter; NULL: none */
+    const char *state; /* an optimizer state that each own tensor has too; NULL: none */
 };
 
 static void store(struct trip *x, const struct tensor *t)
@@ -115,7 +116,7 @@ static void trip_end(struct trip *x)
 
 /* ---- and back ---- */
 
-/* Each element of `t` is that of the tensor that was stored as `name`. */
+/* Checks that each element of `t` is that of the tensor stored as `name`. */
 static void check_elements(const struct trip *x, const struct tensor *t, const char *name)
 {
     static bool seen[MAX_HERE];

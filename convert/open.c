@@ -14,7 +14,7 @@
 #include "formats/sniff.h"
 #include "formats/torch.h"
 
-/* What has tensors and is no model. */
+/* Pseudo formats: files and folders that have tensors and are no model. */
 static const struct format torch_file = {.name = "torch.save file"},
                            safetensors_file = {.name = "safetensors file"},
                            dcp_folder = {.name = "DCP folder"},
@@ -41,8 +41,8 @@ static enum status open_safetensors(struct checkpoint *c, struct error *err)
     return OK;
 }
 
-/* A file that is called .safetensors or .pt and is something else is refused, with what it is; of
- * other names the content decides. */
+/* If the name says safetensors or torch.save, a file of another kind is refused with a message that
+ * says what it is. For other names the content decides. */
 static enum status open_file(struct checkpoint *c, struct error *err)
 {
     static const char *const torch_names[] = {".pt", ".pth", ".bin", ".ckpt"};
@@ -82,8 +82,8 @@ static void note_warnings(struct checkpoint *c)
         checkpoint_note(c, "%s", c->catalog.stored.warnings[i]);
 }
 
-/* The tensors of a folder that is no model for the reason in err, which stays where there are none.
- * Of a Megatron root it is the iteration that was chosen. */
+/* Opens a folder that is no model as stored tensors; of a Megatron root, the chosen iteration. err:
+ * why it is no model, kept if there are no tensors either. */
 static enum status open_as_stored(struct checkpoint *c, const char *path, struct error *err)
 {
     struct error none;
@@ -102,7 +102,7 @@ static enum status open_as_stored(struct checkpoint *c, const char *path, struct
     return OK;
 }
 
-/* Of what source_open did not support. */
+/* Why source_open() did not read it as a model. */
 static enum reading why_stored(const struct checkpoint *c)
 {
     if (c->contradicts) return AS_CONTRADICTS;

@@ -1,15 +1,17 @@
-/* record.h - ferry.json, which lies beside what was written: where it comes from, what was done,
- * and the digests of all tensors (ckpt/digest.h) for later checks.
+/* record.h - ferry.json, the record beside a written checkpoint: its source, the command, and the
+ * digests of all tensors (ckpt/digest.h) for later checks.
  *
  *   {"ferry": VERSION, "written": TIME, "host", "command": [...], "source": {...}, "target": {...},
- *    "lossy": [...], "files": [PATH, ...] of all that was written, "plan": fingerprint
- *    (ckpt/fingerprint.h), "run": of all ranks (ckpt/lock.h),
- *    "non_finite": {NAME: COUNT}, tensors with elements that are NaN or Inf in the source,
- *    "overflowed": {NAME: COUNT}, tensors with elements that a cast made infinite,
+ *    "lossy": [...],
+ *    "files": [PATH, ...]          all written files
+ *    "plan": fingerprint           ckpt/fingerprint.h
+ *    "run":                        identifies the run of all ranks (ckpt/lock.h)
+ *    "non_finite": {NAME: COUNT}   tensors with elements that are NaN or Inf in the source
+ *    "overflowed": {NAME: COUNT}   tensors with elements that a cast made infinite
  *    "digest": {"*": SHA-256, "optimizer.*": ...}, "tensors": {NAME: DIGEST},
- *    "source_digest": ..., "source_tensors": ...}     the last two where a cast made others of them
+ *    "source_digest": ..., "source_tensors": ...}   only after a cast, which changes digests
  *
- * It is the only file that depends on time, host and command line. */
+ * No other written file depends on time, host and command line. */
 #ifndef FERRY_CONVERT_RECORD_H
 #define FERRY_CONVERT_RECORD_H
 

@@ -1,6 +1,6 @@
-/* save_test.c - what a trainer does: ranks load their shards of a Hugging Face model into memory,
- * and save them together as one Hugging Face folder, which has the bytes that a conversion of the
- * files has. */
+/* save_test.c - as a trainer does: ranks load their shards of a Hugging Face model into memory and
+ * save them together as one Hugging Face folder. Its bytes equal those of a conversion of the
+ * files. */
 #include "ckpt/executor.h"
 #include "ckpt/load.h"
 #include "convert/format.h"
@@ -16,8 +16,8 @@ struct saving {
 
 static const struct target_options to_hf = {.format = &format_hf, .max_shard_bytes = 400};
 
-/* Which elements of a parameter a rank holds: shards of what is split, padded as Megatron does, an
- * expert whole, in turn, and of what is replicated all on rank 0. */
+/* The elements of a parameter that a rank holds: its shard of a split parameter, padded as Megatron
+ * does; whole experts, dealt in turn; and on rank 0 all of a replicated parameter. */
 static void shards_of(const struct checkpoint *c, const struct tensor *t, unsigned rank,
                       struct param_parts *out)
 {
@@ -31,14 +31,15 @@ static void shards_of(const struct checkpoint *c, const struct tensor *t, unsign
     if (whole && rank != (of_expert ? p.expert % RANKS : 0)) out->count = 0;
 }
 
-/* What a rank holds of a tensor is added to that of x, and loaded where the rank is this one. */
+/* Context that adds the elements of a tensor that `rank` holds to x, and loads them if this process
+ * is that rank. */
 struct holding {
     struct saving *x;
     const struct checkpoint *c;
     const struct tensor *from;
     struct tensor *to;
     unsigned rank;
-    void *memory; /* NULL: of another rank */
+    void *memory; /* NULL: the rank is another process */
 };
 
 static enum status hold_part(void *context, const struct pair *part, struct error *e)
@@ -116,7 +117,7 @@ static void convert_files(const struct checkpoint *c, const char *folder)
     target_release(&t);
 }
 
-/* loses: a file that both have written is gone before it is completed. */
+/* loses: a file that both ranks have written is removed before it is completed. */
 static void save_and_compare(const char *name, const char *members, bool loses)
 {
     const struct source_options none = {0};
@@ -173,7 +174,7 @@ static void a_file_that_is_gone_is_not_made_anew(void **state)
     save_and_compare("llama", LLAMA, true);
 }
 
-/* What nobody has written is not taken for saved. */
+/* Elements that no rank has written are an error. */
 static void a_rank_that_has_not_written_is_missed(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@ void source_find_in_hub_cache(struct checkpoint *c)
                     found);
 }
 
-/* The name of a model that is not here: the command that downloads it. */
+/* Fails with the command that downloads the model of this name. */
 static enum status not_downloaded(struct arena *a, const char *path, const struct hub_name *name,
                                   struct error *err)
 {
@@ -50,7 +50,7 @@ static enum status not_there(const char *path, struct error *err)
     return st;
 }
 
-/* What no reader here is for. */
+/* Fails for a path that no format recognises. */
 static enum status refuse_unknown(const char *path, struct error *err)
 {
     const struct foreign *f = foreign_find(path);
@@ -69,7 +69,7 @@ static enum status refuse_unknown(const char *path, struct error *err)
                 path);
 }
 
-/* What other programs left in a folder whose weights were read. */
+/* Notes files of other programs in a folder whose weights were read. */
 static void note_beside(struct checkpoint *c)
 {
     const struct foreign *f = foreign_find(c->folder);
@@ -80,7 +80,8 @@ enum status source_open(struct checkpoint *c, const char *path, const struct sou
                         const struct model_maps *maps, struct error *err)
 {
     checkpoint_init(c, path);
-    params_use(c, maps, NULL); /* for names; again when the config is known */
+    params_use(c, maps,
+               NULL); /* for the names of parameters; called again once the config is known */
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
     const struct format *format = format_of_path(c->path, o);

@@ -11,7 +11,9 @@
  * Hugging Face hub, c->path becomes the model's snapshot, with a note. */
 void source_find_in_hub_cache(struct checkpoint *c);
 
-/* Missing and unexpected tensors are listed as gaps and are no failure here. */
+/* Opens the checkpoint at path. Missing and unexpected tensors are listed in c->gaps and are no
+ * failure here. ERR_UNSUPPORTED if no format recognises path, ERR_CORRUPT if a file contradicts
+ * itself or another, ERR_IO. */
 MUST_CHECK enum status source_open(struct checkpoint *c, const char *path,
                                    const struct source_options *o, const struct model_maps *maps,
                                    struct error *err);

@@ -130,7 +130,7 @@ void source_note_unused(struct checkpoint *c, const struct source_options *o)
             checkpoint_note(c, "%s", source_unused_text(&c->arena, o->allow_config->items[i]));
 }
 
-/* copied: the file whose fields do not count. */
+/* copied: a file that is copied as it is, so its fields are no reason to refuse. */
 static enum status check_unknown(const struct checkpoint *c, const char *copied, const char *does,
                                  struct error *err)
 {

@@ -1,4 +1,5 @@
-/* target.h - makes the plan for a format and a layout, and the small files that go with it. */
+/* target.h - makes the plan for a target format and layout, and writes the small files beside the
+ * weights. */
 #ifndef FERRY_CONVERT_TARGET_H
 #define FERRY_CONVERT_TARGET_H
 
@@ -10,66 +11,70 @@
 
 struct target_options {
     const struct format *format;  /* convert/format.h */
-    struct layout_options layout; /* of Megatron's formats */
+    struct layout_options layout; /* used by Megatron's formats */
     bool casts;
-    enum dtype dtype;      /* that floating-point weights get, where casts */
+    enum dtype dtype;      /* new dtype of floating-point weights, if casts */
     uint64_t divisible_by; /* --make-vocab-size-divisible-by; 0: the source's, else 128 */
     bool has_iteration;
     uint64_t iteration;
     bool transformer_engine;  /* names and extra states: TE's, else the local spec's */
-    bool grouped_gemm;        /* in args, and for the names of experts in legacy files */
-    bool common_as_object;    /* torch_dist: the common state in an object, not common.pt */
+    bool grouped_gemm;        /* written to args; names experts in legacy files */
+    bool common_as_object;    /* torch_dist: the common state is an object, not common.pt */
     uint64_t max_shard_bytes; /* hf */
     bool durable;
-    /* Globs; NULL: none. What may be missing is left out of the destination, what may be unexpected
-     * of the source. */
+    /* Globs; NULL: none. Tensors that the source may lack are left out of the destination;
+     * unexpected tensors of the source are left out too. */
     const struct arg_list *allow_missing, *allow_unexpected;
 };
 
-/* What a target has to say of itself in the plan's report. */
+/* Facts for the plan's report. */
 struct target_facts {
-    uint64_t padded_vocab;                     /* rows that are written; 0: not padded */
-    uint64_t new_rows, carried_rows, cut_rows; /* of padding: zero, from the source, left out */
-    bool per_layer_names;                      /* torch_dist, where layers differ */
+    uint64_t padded_vocab; /* rows that are written; 0: not padded */
+    uint64_t new_rows, carried_rows,
+        cut_rows;         /* rows of padding: zero, from the source, left out */
+    bool per_layer_names; /* torch_dist: layers differ, so each has its own keys */
     size_t num_target_tensors, num_weight_files;
     uint64_t cast_tensors;
-    const char *flags; /* Megatron-LM's, beside --use-checkpoint-args; NULL or "": none */
+    const char
+        *flags; /* flags that Megatron-LM needs beside --use-checkpoint-args; NULL or "": none */
 };
 
 struct target {
     struct target_options options;
     const struct format *format;
     const struct checkpoint *source;
-    const struct model_map *map;   /* of the family; NULL: not known, and not needed */
+    const struct model_map *map;   /* the family's; NULL: not known, and not needed */
     const struct model_maps *maps; /* borrowed */
     struct layout layout;
     struct plan plan;
     struct target_facts facts;
     struct notes notes; /* what the user should know; in the plan's arena */
-    struct gaps gaps;   /* what the source lacks, and what of it has no place in the target */
-    const char *unit; /* what is published within a root, "iter_0000010"; NULL: the folder itself */
-    void *own;        /* the kind's */
+    struct gaps gaps; /* tensors that the source lacks; tensors of the source that have no place in
+                         the target */
+    const char *unit; /* the folder that is published within a root, "iter_0000010"; NULL: the
+                         destination is no root */
+    void *own;        /* state of the target_kind */
 };
 
-/* One way to write checkpoints. */
+/* A writer of one format. */
 struct target_kind {
     /* Adds files, segments and pieces to t->plan; lists gaps and notes. */
     enum status (*plan)(struct target *t, struct error *err);
-    /* Writes the small files of the unit into folder, when the weights are there. */
+    /* Writes the small files of the unit into folder, after the weights are written. */
     enum status (*write_small_files)(struct target *t, const char *folder, struct error *err);
-    /* The files of the root that say which unit counts, in the order in which they are to appear.
-     * In the plan's arena. NULL: there are none. */
+    /* The files of the root that name the current unit (trackers), in the order in which they must
+     * appear. In the plan's arena. NULL: the format has none. */
     enum status (*root_files)(struct target *t, struct root_file **files, size_t *num_files,
                               struct error *err);
-    void (*release)(struct target *t); /* of t->own, where that was set; NULL: nothing to do */
+    void (*release)(struct target *t); /* frees t->own if it was set; NULL: nothing to free */
 };
 extern const struct target_kind target_hf, target_torch_dist, target_torch;
 
-/* Bytes of the small files that are copied or made, for the disk that is needed; an estimate. */
+/* An estimate of the small files' size in bytes, added to the disk space that is needed. */
 enum { SMALL_FILES_BYTES = 1 << 20 };
 
-/* Makes the plan. On failure release it too. ERR_UNSUPPORTED where tensors are missing
- * or left over and may not be: t->gaps lists them. */
+/* Makes the plan. To be released after a failure too. ERR_UNSUPPORTED if tensors are missing or
+ * unexpected and not allowed to be: t->gaps lists them. */
 MUST_CHECK enum status target_plan(struct target *t, const struct target_options *o,
                                    const struct checkpoint *source, const struct model_maps *maps,
                                    struct error *err);
@@ -81,7 +86,7 @@ struct out_tensor {
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
-    uint64_t numel, filled; /* filled: elements that there are, counted by the target */
+    uint64_t numel, filled; /* filled: elements planned so far, counted by the target_kind */
 };
 struct out_tensors {
     struct out_tensor *items;
@@ -89,16 +94,18 @@ struct out_tensors {
     struct map names;
 };
 struct own_output;
-/* The index of an own tensor, which is added, into arena a, where it is not there. */
+/* The index of an own tensor in `all`; adds it first if it is not there. In arena a. */
 size_t out_tensors_add(struct out_tensors *all, struct arena *a, const struct own_output *own);
 
-/* Fills elements of a segment: pair is (flat in the own tensor, nested; element of the segment). */
+/* Plans elements of a segment from source: pair maps (flat in the own tensor, nested) to elements
+ * of the segment. */
 MUST_CHECK enum status target_fill(struct target *t, const struct own_output *own,
                                    const struct pair *pair, uint32_t segment, struct error *err);
 
-/* Whether a logical tensor is a parameter: no moment, no padding of the vocabulary. */
+/* Whether a logical tensor is a parameter, not a moment of the optimizer or padding of the
+ * vocabulary. */
 bool is_parameter(const struct tensor *x);
-/* The dtype that tensor x gets. */
+/* The dtype of tensor x in the target. */
 enum dtype target_dtype(const struct target *t, const struct tensor *x);
 
 #endif

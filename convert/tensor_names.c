@@ -8,7 +8,7 @@
 #include "common/memory.h"
 #include "convert/format.h"
 
-/* What names are compared with. */
+/* A name or glob that is looked for. */
 struct wanted {
     const char *text;
     bool exact; /* else a glob */
@@ -55,7 +55,8 @@ static size_t index_of_stored(const struct stored *s, const char *name)
     return (size_t)(stored_find(s, name) - s->tensors);
 }
 
-/* Which logical tensors each stored one is a part of: counted, then filled in. */
+/* Makes the list of logical tensors that have elements of each stored tensor: counts them, then
+ * fills in the names. */
 static void make_partners(struct tensor_names *n)
 {
     const struct checkpoint *c = n->checkpoint;
@@ -198,8 +199,8 @@ bool tensor_names_find(struct tensor_names *n, const char *name, struct named_te
 
 /* ---- the nearest ---- */
 
-/* Row by row of the usual table of edits; a '*' takes any number of characters for nothing, a '?'
- * any one. */
+/* Computes the usual table of edit distances row by row. A '*' matches any number of characters at
+ * no cost, a '?' any one. */
 size_t glob_distance(const char *glob, const char *name)
 {
     size_t n = strlen(name);
@@ -232,7 +233,7 @@ struct nearest {
 
 static void consider(struct nearest *x, const char *name)
 {
-    enum { MAX_LENGTH = 256 }; /* of names that are worth the time */
+    enum { MAX_LENGTH = 256 }; /* longer names are not compared */
     if (strlen(name) > MAX_LENGTH || strlen(x->glob) > MAX_LENGTH) return;
     size_t distance = glob_distance(x->glob, name);
     if (x->name && distance >= x->distance) return;
@@ -273,7 +274,7 @@ struct adding {
     const struct piece *piece;
 };
 
-/* Elements of a file that are elements of the tensor. */
+/* Adds a piece: elements of a file that are elements of the tensor. */
 static enum status add_piece(void *context, const struct pair *p, struct error *err)
 {
     struct adding *x = context;
@@ -321,6 +322,6 @@ enum status tensor_names_open(struct tensor_names *n, const struct named_tensor 
                          .shape = named->shape,
                          .numel = 1};
     for (unsigned d = 0; d < t->num_dims; d++)
-        t->numel *= t->shape[d]; /* of a checkpoint that was opened: it does not overflow */
+        t->numel *= t->shape[d]; /* cannot overflow: opening the checkpoint checked the shape */
     return read_hf(n, named->hf, t, err);
 }

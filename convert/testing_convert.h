@@ -1,5 +1,5 @@
-/* testing_convert.h - what the tests of this folder share: a scratch folder, and ferry's commands
- * called in this process. */
+/* testing_convert.h - for the tests of this folder: a scratch folder, and ferry's commands called
+ * in this process. */
 #ifndef FERRY_CONVERT_TESTING_CONVERT_H
 #define FERRY_CONVERT_TESTING_CONVERT_H
 
@@ -49,7 +49,7 @@ static inline const char *write_scratch(const char *name, const char *text)
     return path;
 }
 
-/* JSON with ' for ", as C likes it. */
+/* JSON from a text with ' in place of ". */
 static inline char *json_text(const char *quoted)
 {
     char *text = arena_printf(&scratch, "%s", quoted);
@@ -66,7 +66,7 @@ static inline cJSON *json_tree(const char *quoted)
     return tree;
 }
 
-/* What the last command wrote to stdout and stderr. */
+/* The output of the last command, stdout and stderr. */
 static char said[1 << 16];
 
 /* Runs a command as the program does, with words[0..n), of which NULL ones are left out. */
@@ -102,7 +102,7 @@ static inline enum status run_command(const struct command *c, size_t n, const c
 #define RUN(command, ...)                                                                          \
     run_command(&command, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *),       \
                 (const char *const[]){__VA_ARGS__})
-/* convert with what tests always want; NOTED is not quiet. */
+/* CONVERT runs ferry convert quietly; NOTED prints notes too. */
 #define CONVERT(...) NOTED("-q", __VA_ARGS__)
 #define NOTED(...)                                                                                 \
     RUN(command_convert, "--no-fsync", "--threads=1", "--max-memory=4GiB", __VA_ARGS__)

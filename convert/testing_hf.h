@@ -1,5 +1,5 @@
-/* testing_hf.h - Hugging Face models for the tests of this folder: made of random bits, and
- * compared with others bit by bit. */
+/* testing_hf.h - makes Hugging Face models of random bits for the tests of this folder, and
+ * compares models bit by bit. */
 #ifndef FERRY_CONVERT_TESTING_HF_H
 #define FERRY_CONVERT_TESTING_HF_H
 
@@ -60,7 +60,7 @@ static inline void open_hf_folder(struct checkpoint *c, const char *folder)
     assert_ok(hf_folder_open(&c->catalog.stored, folder, NULL, &err));
 }
 
-/* The weights of two Hugging Face folders are the same tensors, bit by bit. */
+/* Checks that two Hugging Face folders hold the same tensors, bit by bit. */
 static inline void check_same_weights(const char *folder, const char *expected)
 {
     struct checkpoint a, b;

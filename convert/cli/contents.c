@@ -101,7 +101,7 @@ enum status contents_list(const char *folder, struct arena *a, struct name_list 
 /* The names that belong to one checkpoint. */
 struct belongings {
     const struct format_contents *of_format;
-    struct map named; /* by its index, its ferry.json, or the plan */
+    struct map named; /* names in its index, its ferry.json, or the plan */
 };
 
 static bool belongs(void *context, const char *path, bool is_folder)

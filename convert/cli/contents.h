@@ -12,9 +12,10 @@ MUST_CHECK enum status contents_list(const char *folder, struct arena *a, struct
                                      struct error *err);
 
 /* publish_options.may_replace; context is the struct target that is to take the folder's place.
- * ERR_EXISTS where the folder is no checkpoint of the target's format, or where it holds a file or
- * folder that belongs to none: named neither by the format's row in format.c, nor by the folder's
- * own index or ferry.json, nor by the new plan. Such folders are not searched. */
+ * ERR_EXISTS if the folder is no checkpoint of the target's format, or holds a file or folder that
+ * does not belong to one: such an entry is named neither by the format's row in format.c, nor by
+ * the folder's own index or ferry.json, nor by the new plan. Folders that do not belong are not
+ * searched. */
 publish_may_replace contents_may_replace;
 
 #endif

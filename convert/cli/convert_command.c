@@ -105,15 +105,14 @@ struct run {
     struct model_maps maps;
     struct arena arena;
     struct checkpoint source;
-    struct gaps gaps; /* of source and target, without what is allowed */
+    struct gaps gaps; /* the source's and the target's, without the allowed ones */
     struct target target;
     struct publishing publishing;
     struct executor_options executor;
     struct ranks ranks;
     struct rendezvous rendezvous;
-    const char *work; /* an interrupted run is continued only if it has the same text here */
-    const char
-        *command; /* as it can be typed again, but for --resume and --restart; NULL: not known */
+    const char *work;    /* an interrupted run is continued only if it has the same text here */
+    const char *command; /* the command line without --resume and --restart; NULL: not known */
     bool waits_quietly;
     struct conversion report;
     struct executor_result result;
@@ -287,7 +286,7 @@ static const char *difference_from(const struct run *r, const struct publish_lef
 static void print_command(const char *command)
 {
     for (const char *t = command; t && *t; t++)
-        if (iscntrl((unsigned char)*t)) return; /* a terminal must not get these */
+        if (iscntrl((unsigned char)*t)) return; /* control characters must not reach a terminal */
     if (command) fprintf(stderr, "  %s\n", command);
 }
 
@@ -630,7 +629,7 @@ static void print_plan(const struct run *r)
     strbuf_release(&text);
 }
 
-/* The JSON result. A failed run has one too, of what is known. */
+/* The JSON result. That of a failed run has the members that are known. */
 static void answer(const struct run *r, enum status st)
 {
     cJSON *o = cJSON_CreateObject();

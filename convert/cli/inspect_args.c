@@ -1,4 +1,4 @@
-/* inspect_args.c - what a Megatron checkpoint was made with: its args. */
+/* inspect_args.c - the args of the program that wrote a Megatron checkpoint. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 /* ---- of run_config.yaml ---- */
 
-/* YAML's .nan and .inf are no numbers of JSON: texts. */
+/* JSON has no NaN and infinity, so YAML's .nan and .inf become texts. */
 static cJSON *without_infinity(cJSON *item)
 {
     double x;

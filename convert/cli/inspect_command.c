@@ -56,11 +56,11 @@ static void set_defaults(void *options)
 struct answer {
     struct checkpoint *c;
     const struct inspect_flags *f;
-    bool stored_only, stored; /* no model; the sums are of stored tensors */
+    bool stored_only, stored; /* stored_only: no model; stored: sums are of stored tensors */
     struct named_tensor *tensors;
     size_t num_tensors;
     size_t more;           /* tensors that are not listed */
-    bool is_listed;        /* tensors were asked for, or it is a file */
+    bool is_listed;        /* tensors were asked for, or SOURCE is a file */
     struct moments *stats; /* [num_tensors]; NULL: not asked for */
     cJSON *args;           /* NULL: not asked for */
     cJSON *record;         /* ferry.json; NULL: none */
@@ -100,7 +100,7 @@ struct sum {
     uint64_t bytes;
 };
 
-/* Tensors and bytes by group, by dtype, and by what of the optimizer they are. */
+/* Tensors and bytes by group, by dtype, and by kind of optimizer state. */
 enum { NUM_MOMENTS = 3 };
 static const char *const moments[NUM_MOMENTS] = {"param", "exp_avg", "exp_avg_sq"};
 struct sums {
@@ -435,7 +435,7 @@ static void record_json(cJSON *o, const cJSON *record)
             cJSON_AddItemToObject(whole, i->string, cJSON_Duplicate(i, true));
 }
 
-/* Stored objects other than tensors that match, too. */
+/* Also lists stored objects that are no tensors and match. */
 static cJSON *entries_json(const struct answer *x)
 {
     cJSON *list = cJSON_CreateArray();

@@ -1,4 +1,4 @@
-/* inspect_config.c - what a model's config says, for people and as JSON. */
+/* inspect_config.c - a model's config, as text and as JSON. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static uint64_t count_layers(const struct model_config *m,
     return n;
 }
 
-/* " in 16 of 32 layers", where it is not all of them. */
+/* " in 16 of 32 layers"; nothing if all layers have it. */
 static void add_layers(struct strbuf *out, const struct model_config *m,
                        bool (*has)(const struct model_config *m, uint64_t layer))
 {
@@ -50,7 +50,7 @@ static void vocabulary_line(struct strbuf *out, const struct model_config *m)
                   grouped_text(m->max_position_embeddings));
 }
 
-/* Whether attention's scores are scaled by anything but 1 / sqrt(kv_channels). */
+/* Whether the softmax scale is anything but 1 / sqrt(kv_channels). */
 static bool scale_is_unusual(const struct model_config *m)
 {
     return m->softmax_scale > 0 && fabs(m->softmax_scale * sqrt((double)m->kv_channels) - 1) > 1e-6;

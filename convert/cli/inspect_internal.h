@@ -1,4 +1,4 @@
-/* inspect_internal.h - the parts of what ferry inspect answers, as text and as JSON. */
+/* inspect_internal.h - the parts of the answer of ferry inspect, as text and as JSON. */
 #ifndef FERRY_CONVERT_CLI_INSPECT_INTERNAL_H
 #define FERRY_CONVERT_CLI_INSPECT_INTERNAL_H
 
@@ -16,7 +16,7 @@ void add_row_name(struct strbuf *out, const char *name, int width);
 
 /* ---- inspect_config.c: what the config says ---- */
 
-/* Its lines: sizes, experts, vocabulary, positions, attention, mlp, norm. */
+/* The lines of a config: sizes, experts, vocabulary, positions, attention, mlp, norm. */
 void config_lines(struct strbuf *out, const struct model_config *m);
 /* All fields, a line each; "-" where a field is not set. */
 void config_field_lines(struct strbuf *out, const struct model_config *m);

@@ -7,7 +7,7 @@
 #include "convert/source.h"
 #include "convert/target.h"
 
-/* Options of a source: what the checkpoint does not say itself. */
+/* Options of a source, for facts that the checkpoint does not say. */
 struct source_flags {
     const char *hf_config, *family, *model_map;
     uint64_t ckpt_step; /* UINT64_MAX: not given */
@@ -21,7 +21,7 @@ struct run_flags {
     bool no_fsync, direct_io, overwrite;
 };
 
-/* --max-memory where it is not given. */
+/* --max-memory if the option is not given, in bytes. */
 enum { DEFAULT_MAX_MEMORY = 256 << 20 };
 
 /* Options of the output. */
@@ -30,10 +30,9 @@ struct output_flags {
     const char *progress;
 };
 
-/* layout_args are the fields of struct layout_options without cp and dp, on which no file depends.
- */
+/* layout_args: the fields of struct layout_options except cp and dp, which change no file. */
 extern const struct arg source_args[], layout_args[], run_args[], output_args[];
-enum { NUM_READ_ARGS = 3 }; /* of run_args, for commands that write nothing */
+enum { NUM_READ_ARGS = 3 }; /* the first rows of run_args, for commands that write nothing */
 enum {
     NUM_SOURCE_ARGS = 6,
     NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
@@ -43,7 +42,7 @@ enum {
 
 struct executor_options executor_options_of(const struct run_flags *r,
                                             const struct output_flags *o);
-/* It points into f. */
+/* The result points into f. */
 struct source_options source_options_of(const struct source_flags *f);
 
 #endif

@@ -36,7 +36,8 @@ static const struct arg_group print_groups[] = {
 // clang-format on
 
 enum { MAX_DIMS = 32, READ_ELEMENTS = 4096, MAX_ELEMENT_BYTES = 16, MAX_TEXT_BYTES = 1 << 16 };
-/* As numpy's print options: past so many values, the first and last few of each dimension. */
+/* As numpy's print options: of more than THRESHOLD values, only the first and last EDGE of each
+ * dimension are printed. */
 enum { THRESHOLD = 1000, EDGE = 3 };
 
 static void set_defaults(void *options)
@@ -50,7 +51,7 @@ struct slice {
     uint64_t start[MAX_DIMS], end[MAX_DIMS];
 };
 
-/* The index text[0..n) of a range: digits, that count from the end where a minus is before them. */
+/* The index text[0..n) of a range: digits. A minus sign counts from the end. */
 static enum status parse_index(const char *range, const char *text, size_t n, uint64_t extent,
                                uint64_t *out, struct error *err)
 {
@@ -91,7 +92,7 @@ static enum status parse_range(const char *text, uint64_t extent, uint64_t *star
     return OK;
 }
 
-/* The ranges "[0:4,0:8]" of a tensor; dimensions that are not named are whole. */
+/* The ranges "[0:4,0:8]" of a tensor; dimensions without a range are whole. */
 static enum status parse_ranges(struct arena *a, const char *text, unsigned num_dims,
                                 const uint64_t *shape, struct slice *s, struct error *err)
 {
@@ -148,8 +149,8 @@ static bool may_be_ranges(const char *bracket)
            bracket[strlen(bracket) - 1] == ']';
 }
 
-/* The tensor of that name, with ranges behind the name or none; else all tensors that the argument
- * matches as a glob. */
+/* Adds the tensor whose name is the argument, with or without ranges behind it; if there is none,
+ * all tensors whose names match the argument as a glob. */
 static enum status add_argument(struct requests *x, const char *argument, struct error *err)
 {
     const char *bracket = strrchr(argument, '[');
@@ -191,11 +192,11 @@ struct printing {
     const struct slice *slice;
     bool elides;
     char *elements;      /* READ_ELEMENTS of them */
-    uint64_t low, count; /* which ones they are */
+    uint64_t low, count; /* the flat indices of these elements: [low, low + count) */
     bool json;
 };
 
-/* Reads from element `first` on, as much as there is room for: rows are often short. */
+/* Reads as many elements as the buffer holds, from `first` on: rows are often short. */
 static enum status fill(struct printing *p, uint64_t first, struct error *err)
 {
     p->low = first;
@@ -315,7 +316,7 @@ static enum status print_request(struct printing *p, struct requests *x, const s
     if (t->dtype == DT_C64 || t->dtype == DT_C128)
         return fail(err, ERR_UNSUPPORTED, "%s: complex numbers (%s) are not printed", t->name,
                     dtype_infos[t->dtype].name);
-    if (!f->output.quiet && !p->json) /* of several tensors, values need their name beside them */
+    if (!f->output.quiet && !p->json) /* with several tensors, values need their name beside them */
         fprintf(x->count > 1 ? stdout : stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
                 shape_text(&x->names.arena, t->num_dims, t->shape));
     if (p->json) print_json_head(&r->tensor, &r->slice);

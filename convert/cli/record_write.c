@@ -75,7 +75,7 @@ void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_na
     strbuf_release(&text);
 }
 
-/* Of the folder, and of what comes after them. */
+/* Adds the files of the folder, and `later`, which is written after them. */
 static enum status add_files(cJSON *o, const char *folder, const char *later, struct arena *a,
                              struct error *err)
 {

@@ -8,7 +8,8 @@
 #include "convert/cli/report.h"
 #include "convert/record.h"
 
-/* Digests of what a plan wrote (or read), when it ran with these results. In arena a. */
+/* Digests of the tensors that plan p wrote (or read, if not `written`) in a run with these results.
+ * In arena a. */
 void record_digests(const struct plan *p, const struct carry_result *results, bool written,
                     struct arena *a, struct tensor_digest **out, size_t *count);
 
@@ -19,8 +20,8 @@ cJSON *record_command_line(void);
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
                         struct tensor_digest *digests, size_t count);
 
-/* To the folder that holds all that was written but this file, and `later`, whose name may be NULL.
- */
+/* Writes ferry.json into the folder of the written files, and lists them: all that are there, and
+ * `later` (may be NULL), a file that is written afterwards. */
 MUST_CHECK enum status record_write(const struct conversion *c, const char *folder,
                                     const char *later, bool durable, struct error *err);
 #endif

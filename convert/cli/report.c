@@ -63,7 +63,7 @@ static size_t count_pieces(const struct catalog *c)
     return n;
 }
 
-/* Of the source, and of what the target adds to it. */
+/* Pieces of the source's tensors and of the tensors that the target makes. */
 static size_t count_all_pieces(const struct conversion *c)
 {
     size_t made = c->begun ? count_pieces(&c->begun->plan.made) : 0;
@@ -237,7 +237,7 @@ static void left_line(struct strbuf *out, const struct conversion *c)
     }
 }
 
-/* The iteration that a root's readers take may change, back as well as forth. */
+/* The conversion may change which iteration readers of the root load, to a lower number too. */
 static void tracker_line(struct strbuf *out, const struct conversion *c)
 {
     struct arena a;
@@ -355,12 +355,13 @@ static void add_names(cJSON *object, const char *name, const char *const *names,
 void report_layout_json(cJSON *object, const struct layout *l)
 {
     cJSON *o = cJSON_AddObjectToObject(object, "layout");
-#define ADD(kind, name) json_add_u64(o, #name, max_u64(l->name, 1)); /* 0: it has no layout */
+#define ADD(kind, name)                                                                            \
+    json_add_u64(o, #name, max_u64(l->name, 1)); /* 0: the format has no layout */
     LAYOUT_SIZES(ADD)
 #undef ADD
 }
 
-/* Those of the source, then those of the target. */
+/* The source's notes, then the target's. */
 static void notes_json(cJSON *o, const struct conversion *x)
 {
     const struct notes none = {0}, *of[] = {&x->source->notes, x->begun ? &x->begun->notes : &none};

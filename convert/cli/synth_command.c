@@ -88,7 +88,8 @@ static void set_defaults(void *options)
 
 /* ---- config.json ---- */
 
-/* The sizes that are given, and defaults; the family's own defaults fill the rest. */
+/* The sizes that options give, and defaults for the others; the family's own defaults fill the
+ * rest. */
 static struct model_config wanted_sizes(const struct synth_flags *f)
 {
     struct model_config c = f->sizes;

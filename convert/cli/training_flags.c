@@ -10,7 +10,8 @@
 #include "convert/cli/report.h"
 
 // clang-format off
-/* What the model must have: option, what its value is called (NULL: none), field, the value that a flag stands for. */
+/* Flags that the model must agree with: option, placeholder of its value in help (NULL: a flag
+ * without a value), field, the value that such a flag stands for. */
 #define MODEL_FLAGS(X) \
     X("--num-layers", "N", "num_layers", NULL) \
     X("--hidden-size", "N", "hidden_size", NULL) \
@@ -214,7 +215,7 @@ static void print_given(const struct arg_list *l, const char *what)
 
 /* ---- the model ---- */
 
-/* Numbers by their value: 1e-5 is 1e-05. */
+/* Compares numbers by value: 1e-5 equals 1e-05. */
 static bool same_value(const char *a, const char *b)
 {
     char *end_a, *end_b;
@@ -244,7 +245,7 @@ static enum status check_model(const struct given *g, const struct checkpoint *c
 
 /* ---- dtypes ---- */
 
-/* The one of all parameters; false where they have several. */
+/* The dtype of all parameters; false if they have several. */
 static bool only_dtype(const struct checkpoint *c, enum dtype *out)
 {
     struct parameter_count n;

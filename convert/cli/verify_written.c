@@ -14,7 +14,7 @@ static void digest_text(struct strbuf *out, const struct tensor_digest *d)
         strbuf_add_text(out, "not there");
 }
 
-/* Both lists sorted by name; the number of names at which they differ. */
+/* The number of names whose digests differ. Both lists are sorted by name. */
 static size_t list_differences(const struct tensor_digest *wrote, size_t num_wrote,
                                const struct tensor_digest *found, size_t num_found)
 {
@@ -64,7 +64,7 @@ enum status verify_written(const struct plan *p, const struct carry_result *resu
 {
     struct checkpoint c;
     struct source_options options = *o;
-    options.has_ckpt_step = false; /* of the source */
+    options.has_ckpt_step = false; /* an option of the source, not of the written files */
     options.casts = false;
     enum status st = source_open(&c, folder, &options, maps, err);
     if (!st) st = compare(p, results, &c, d, err);

@@ -14,11 +14,11 @@ static enum status add(struct end_tokens *out, const cJSON *item, const char *pa
     if (out->count == MAX_END_TOKENS)
         return fail(err, ERR_CORRUPT, "%s: eos_token_id has more than %d ids", path,
                     MAX_END_TOKENS);
-    if (id >= 0) out->ids[out->count++] = (int32_t)id; /* -1 is none, here and there */
+    if (id >= 0) out->ids[out->count++] = (int32_t)id; /* some files write -1 for no token */
     return OK;
 }
 
-/* What an object says of it; nothing where that is null, or not there. */
+/* Adds the ids of an object's eos_token_id; none if it is null or absent. */
 static enum status add_all(struct end_tokens *out, const cJSON *object, const char *path,
                            struct error *err)
 {

@@ -1,4 +1,4 @@
-/* end_tokens.h - which tokens end a text, as the folder of a Hugging Face model says. */
+/* end_tokens.h - the tokens that end a text, by the files of a Hugging Face folder. */
 #ifndef FERRY_CONVERT_HF_END_TOKENS_H
 #define FERRY_CONVERT_HF_END_TOKENS_H
 
@@ -12,12 +12,12 @@ enum { MAX_END_TOKENS = 64 };
 struct end_tokens {
     int32_t ids[MAX_END_TOKENS];
     size_t count;
-    const char *from; /* the name of the file that has them; NULL: none has */
+    const char *from; /* the name of the file that gives them; NULL: none does */
 };
 
-/* eos_token_id, a number or a list of them: of generation_config.json, else of config.json, else of
- * its text_config. None where no file has it, or hf_folder is NULL. ERR_CORRUPT where it is
- * something else than numbers, or more of them. */
+/* Reads eos_token_id, a number or a list of numbers, from the first of these that has it:
+ * generation_config.json, config.json, text_config of config.json. No tokens if none has it or
+ * hf_folder is NULL. ERR_CORRUPT if it is anything but token ids, or more than MAX_END_TOKENS. */
 MUST_CHECK enum status end_tokens_read(const char *hf_folder, struct end_tokens *out,
                                        struct error *err);
 

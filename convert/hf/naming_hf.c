@@ -1,5 +1,5 @@
-/* naming_hf.c - Hugging Face's names: the rows of a model map make logical tensors of own ones, and
- * the other way round. */
+/* naming_hf.c - Hugging Face's names: by the rows of a model map, own tensors become logical ones,
+ * and logical ones own ones. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 struct importing {
     struct checkpoint *c;
     const struct naming_import *in;
-    uint64_t *taken;    /* [own tensors] elements that rows have taken of each */
+    uint64_t *taken;    /* [own tensors] number of elements that rows have taken */
     size_t num_widened; /* tensors whose parts differ in dtype */
     const char *first_widened;
 };
@@ -60,14 +60,15 @@ static enum status check_part(const struct importing *x, const struct mapped_par
     return OK;
 }
 
-/* The smallest that has all values of both: of F16 and BF16 neither does. */
+/* The smaller dtype that can hold all values of both; neither F16 nor BF16 can. */
 static enum dtype wider_dtype(enum dtype a, enum dtype b)
 {
     if (dtype_bytes(a) != dtype_bytes(b)) return dtype_bytes(a) > dtype_bytes(b) ? a : b;
     return a == b ? a : DT_F32;
 }
 
-/* The dtype of a logical tensor: that of its parts, or what they are all cast to. */
+/* The dtype of a logical tensor: that of its parts if they agree, else the dtype that all are cast
+ * to. */
 static enum status common_dtype(struct importing *x, const struct mapped_tensor *t,
                                 enum dtype *dtype, struct error *err)
 {
@@ -91,7 +92,7 @@ static enum status common_dtype(struct importing *x, const struct mapped_tensor 
     return OK;
 }
 
-/* Lists the parts that are not there. */
+/* Lists the parts of the tensor that are missing. */
 static enum status note_missing(const struct importing *x, const struct mapped_tensor *t,
                                 bool *missing, struct error *err)
 {
@@ -111,8 +112,8 @@ static void take(const struct importing *x, const struct own_tensor *own, const 
     x->taken[own - x->c->catalog.own] += pair_count(part);
 }
 
-/* Of an incomplete tensor whose other parts may be missing, what is there can go nowhere, so it is
- * listed as unexpected; where they may not, they alone are worth a line. */
+/* Parts of an incomplete tensor belong nowhere. If the missing parts are allowed to be missing, the
+ * present ones are listed as unexpected; if not, the missing ones alone are reported. */
 static void leave_parts(const struct importing *x, const struct mapped_tensor *t)
 {
     bool allowed = true;
@@ -170,12 +171,11 @@ static enum status find_name(void *context, const struct mapped_tensor *t, struc
     return OK;
 }
 
-/* The own tensor of a logical name; NULL where the files have none. */
+/* The own tensor of a logical name; NULL if the files have none. */
 static const struct own_tensor *own_of(const struct importing *x, const char *logical)
 {
     struct head_search search = {.logical = logical};
-    struct model_config one =
-        x->c->config; /* what stands outside the layers is the same with one */
+    struct model_config one = x->c->config; /* one layer is enough for tensors outside of layers */
     struct hf_names names = {has_own, x};
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
@@ -184,7 +184,7 @@ static const struct own_tensor *own_of(const struct importing *x, const char *lo
     return find_own(x, search.name);
 }
 
-/* A head that is stored although it is tied must equal the embedding; then nobody needs it. */
+/* A head that is stored although it is tied must equal the embedding; then it is ignored. */
 static enum status check_tied_head(struct importing *x, struct error *err)
 {
     struct checkpoint *c = x->c;
@@ -261,7 +261,7 @@ struct exporting {
     void *context;
 };
 
-/* Whether a logical tensor that is not there may be missing, by its own name or that of a part. */
+/* Whether a missing logical tensor is allowed to be missing, by its own name or that of a part. */
 static bool may_be_missing(const struct target *t, const struct mapped_tensor *m)
 {
     bool allowed = globs_match(t->options.allow_missing, m->name);
@@ -298,7 +298,7 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
     return OK;
 }
 
-/* Parameters that the family has no name for must not get lost. */
+/* Parameters without a name in the family must be reported, not lost. */
 static void list_left_over(struct exporting *x)
 {
     const struct catalog *all = &x->t->source->catalog;

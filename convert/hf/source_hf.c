@@ -1,5 +1,5 @@
-/* source_hf.c - a Hugging Face folder: config.json picks the model map; each tensor of the files is
- * an own one. */
+/* source_hf.c - opens a Hugging Face folder: config.json selects the model map; each stored tensor
+ * is an own tensor. */
 #include <string.h>
 
 #include "common/json.h"
@@ -15,14 +15,14 @@ struct opening {
     struct checkpoint *c;
     const struct source_options *o;
     const struct model_map *map;
-    bool quantised; /* by config.json */
+    bool quantised; /* config.json says so */
 };
 
 /* Quantised weights are stored under other names, in other shapes and dtypes than a map's. */
 static void note_quantised(struct opening *x, const cJSON *config)
 {
     const cJSON *q = json_get(config, "quantization_config");
-    if (!cJSON_IsObject(q)) q = json_get(config, "quantization"); /* MLX's word */
+    if (!cJSON_IsObject(q)) q = json_get(config, "quantization"); /* MLX writes this key */
     const char *method = json_as_text(json_get(q, "quant_method"));
     if (!cJSON_IsObject(q) || strcmp(x->c->hf_folder, x->c->folder)) return;
     x->quantised = true;
@@ -44,8 +44,8 @@ static bool find_shape(const void *context, const char *name, unsigned *num_dims
     return true;
 }
 
-/* ERR_UNSUPPORTED of an unknown model_type, with the map that comes nearest by the names and shapes
- * of the tensors in folder. */
+/* Completes the error for an unknown model_type: names the map that fits the names and shapes of
+ * the folder's tensors best. */
 static enum status with_nearest_map(const char *folder, const struct model_maps *maps,
                                     const cJSON *config, struct error *err)
 {
@@ -94,7 +94,8 @@ static enum status read_config(struct opening *x, const char *folder, const stru
                               path_join(&x->c->arena, folder, "config.json"), err);
 }
 
-/* config.json is in many folders: without weights beside it another program's mark counts. */
+/* Many folders have a config.json. Without weights beside it, a folder that another program's files
+ * mark is not recognised. */
 static bool matches_hf(const char *path, const struct source_options *o)
 {
     (void)o;

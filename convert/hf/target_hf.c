@@ -1,5 +1,5 @@
-/* target_hf.c - a Hugging Face folder: safetensors shards, their index, config.json and what
- * travels with it. */
+/* target_hf.c - writes a Hugging Face folder: safetensors shards, their index, config.json and its
+ * companions. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "formats/hf_folder.h"
 #include "formats/safetensors.h"
 
-/* What a logical tensor gives of a tensor of the output. */
+/* The part of an output tensor whose elements come from one logical tensor. */
 struct part {
     size_t out;
     struct own_source source;
@@ -29,7 +29,7 @@ struct hf_target {
     struct part *parts;
     size_t num_parts, parts_capacity;
     size_t num_shards;
-    cJSON *config; /* made here; NULL: the source's own goes on */
+    cJSON *config; /* made here; NULL: the source's config.json is copied */
 };
 
 static uint64_t bytes_of(const struct out_tensor *o)
@@ -54,7 +54,7 @@ static enum status add_output(void *context, const struct own_output *own, struc
     return OK;
 }
 
-/* Rows of padding stay behind. */
+/* Rows of vocabulary padding are not written. */
 static void count_cut_rows(struct target *t)
 {
     const char *const name = "embedding.word_embeddings.weight.padding";
@@ -141,7 +141,7 @@ static enum status lay_out_shards(struct hf_target *x, struct error *err)
 
 /* ---- the plan ---- */
 
-/* One message for all that config.json needs and nobody said. */
+/* One message that names all fields that config.json needs and no source gives. */
 static enum status need_config(const struct target *t, struct arena *a, struct error *err)
 {
     const struct checkpoint *c = t->source;
@@ -166,8 +166,8 @@ static enum status need_config(const struct target *t, struct arena *a, struct e
                 c->path, lacks);
 }
 
-/* A config.json of what is known of the model, where none came with it. Made before anything is
- * written, since the family may not be able to say it. */
+/* Makes a config.json from the config of the model if the source has none. This comes before
+ * anything is written, since the family may have no words for the config. */
 static enum status make_config(struct hf_target *x, struct error *err)
 {
     const struct target *t = x->t;
@@ -181,7 +181,7 @@ static enum status make_config(struct hf_target *x, struct error *err)
     return OK;
 }
 
-/* Each tensor of the output is a segment. */
+/* Plans a segment for each output tensor. */
 static enum status fill_segments(struct hf_target *x, struct error *err)
 {
     for (size_t i = 0; i < x->num_parts; i++) {
@@ -219,7 +219,7 @@ static int by_name(const void *a, const void *b, void *out)
     return strcmp(all[*(const size_t *)a].name, all[*(const size_t *)b].name);
 }
 
-/* As transformers writes it: keys sorted, indented by 2. */
+/* Written as transformers does: keys sorted, indented by 2. */
 static enum status write_index(const struct hf_target *x, const char *path, struct error *err)
 {
     struct arena a;
@@ -247,7 +247,7 @@ static enum status write_index(const struct hf_target *x, const char *path, stru
     return st;
 }
 
-/* The dtype that most bytes have. */
+/* The dtype of most bytes. */
 static enum dtype main_dtype(const struct hf_target *x)
 {
     uint64_t bytes[NUM_DTYPES] = {0};
@@ -259,7 +259,8 @@ static enum dtype main_dtype(const struct hf_target *x)
     return (enum dtype)most;
 }
 
-/* Whether a config.json says a dtype that weights are not of, or a quantisation that they lost. */
+/* Whether a config.json says another dtype than the weights have, or a quantisation that they
+ * lost. */
 static bool says_other_weights(const cJSON *config, enum dtype dtype)
 {
     const char *now = json_as_text(json_get(config, "dtype"));
@@ -268,8 +269,8 @@ static bool says_other_weights(const cJSON *config, enum dtype dtype)
            (now && strcmp(now, "auto") && strcmp(now, dtype_infos[dtype].torch));
 }
 
-/* The config.json that came with the model is copied byte for byte, with its companions, unless it
- * describes other weights. */
+/* The source's config.json is copied byte for byte, with its companions, unless it says another
+ * dtype or a quantisation. */
 static enum status write_config(const struct hf_target *x, const char *path, struct error *err)
 {
     const struct target *t = x->t;

@@ -1,5 +1,5 @@
-/* config_layers.c - what differs by layer, in config.json and as Megatron's arguments: which layers
- * have a window, which have experts. */
+/* config_layers.c - hows for features that differ by layer, in config.json and in Megatron's
+ * arguments: windows, and layers with experts. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -36,8 +36,8 @@ enum status window_to_file(const struct config_context *x, const void *from, str
     return OK;
 }
 
-/* Which layers slide, by layer_types or, where that is not there, by max_window_layers: those from
- * it on (transformers, configuration_qwen2.py). */
+/* Finds the layers with a sliding window: by layer_types, or else all layers from max_window_layers
+ * on (transformers, configuration_qwen2.py). */
 static enum status find_window_layers(const struct config_context *x, const struct model_config *c,
                                       bool *slides, struct error *err)
 {
@@ -84,7 +84,8 @@ enum status window_by_layer_from_file(const struct config_context *x, void *to, 
     return OK;
 }
 
-/* max_window_layers can say one thing alone; layer_types is read since transformers 4.53. */
+/* max_window_layers can only express "all layers from this one on". layer_types is read since
+ * transformers 4.53. */
 enum status window_by_layer_to_file(const struct config_context *x, const void *from,
                                     struct error *err)
 {
@@ -109,7 +110,8 @@ enum status window_by_layer_to_file(const struct config_context *x, const void *
     return OK;
 }
 
-/* Qwen: layer i has experts where (i + 1) % decoder_sparse_step is 0, but for mlp_only_layers. */
+/* Qwen: layer i has experts if (i + 1) % decoder_sparse_step is 0 and mlp_only_layers does not list
+ * it. */
 enum status moe_layers_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
@@ -147,7 +149,7 @@ enum status moe_layers_to_file(const struct config_context *x, const void *from,
 
 /* ---- Megatron's arguments ---- */
 
-/* What they say of layers: a whole number, or a list with one a layer. */
+/* Value of an argument about layers: a whole number, or a list with a number for each layer. */
 struct layer_numbers {
     bool given, is_list;
     int64_t number;
@@ -183,8 +185,8 @@ static enum status layer_numbers_of(const struct config_context *x, const char *
                 x->map->file.name, name);
 }
 
-/* One flag a layer: its number in the list (what is past the end counts as 1), or what `by_number`
- * makes of the one number. NULL: they are all true. */
+/* A flag for each layer: its number in the list (1 past the end of the list), or by_number(layer,
+ * the one number). NULL if all are true. */
 static const bool *layer_flags(struct arena *a, const struct layer_numbers *n, uint64_t num_layers,
                                bool (*by_number)(uint64_t layer, uint64_t n))
 {
@@ -197,7 +199,7 @@ static const bool *layer_flags(struct arena *a, const struct layer_numbers *n, u
     return all ? NULL : flags;
 }
 
-/* A list of 1 and 0. */
+/* Writes flags of layers as a list of 1 and 0. */
 static cJSON *layer_list(const struct model_config *c,
                          bool (*has)(const struct model_config *c, uint64_t layer))
 {
@@ -207,14 +209,14 @@ static cJSON *layer_list(const struct model_config *c,
     return list;
 }
 
-/* window_attn_skip_freq N: every Nth layer, counted from 1, sees all positions
- * (core/transformer/utils.py:is_layer_window_attention). */
+/* Whether a layer has the window. window_attn_skip_freq N: every Nth layer, counted from 1, sees
+ * all positions (core/transformer/utils.py:is_layer_window_attention). */
 static bool slides(uint64_t layer, uint64_t n)
 {
     return (layer + 1) % n != 0;
 }
 
-/* window_size: [positions before the current one (below 0: all), positions behind it]. */
+/* window_size: [positions before the current one (below 0: all), positions after it]. */
 enum status window_size_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
@@ -273,7 +275,7 @@ enum status moe_layer_freq_from_file(const struct config_context *x, void *to, s
     return OK;
 }
 
-/* Written where layers differ; else every layer has experts, which is the default. */
+/* Only written if layers differ: the default is that every layer has experts. */
 enum status moe_layer_freq_to_file(const struct config_context *x, const void *from,
                                    struct error *err)
 {

@@ -1,5 +1,5 @@
-/* config_map.c - a config file there and back by the rows of its map: single fields, and all rows.
- */
+/* config_map.c - reads and writes a config file by the rows of its map. First the hows of single
+ * fields, at the end the loops over all rows. */
 #include "convert/map/config_map.h"
 
 #include <inttypes.h>
@@ -69,7 +69,7 @@ enum status config_row_applies(const struct config_context *x, const void *recor
 
 /* ---- from the file ---- */
 
-/* A text for a number is an expression over what is known so far. */
+/* A default that is a text, for a number, is an expression over the members set so far. */
 static enum status eval_default(const struct config_context *x, const void *record,
                                 const char *text, uint64_t *out, struct error *err)
 {
@@ -105,7 +105,8 @@ static enum status set_field(const struct config_context *x, const cJSON *item, 
     return s.kind == FIELD_REAL && !isfinite(s.real) ? config_bad_value(x, wrong[s.kind], err) : OK;
 }
 
-/* The row's item of the file, or what stands for it: "null" for null, "default" for none. */
+/* The row's field in the file. If it is null, the row's "null"; if it is absent, the row's
+ * "default": then *constant is true. */
 static const cJSON *item_of(const struct config_context *x, bool *constant)
 {
     const cJSON *item = json_get(x->tree, config_key(x));
@@ -201,7 +202,7 @@ static enum status not_to(const struct config_context *x, const void *from, stru
     return OK;
 }
 
-/* A real number that is whole becomes an integer, for arguments whose type is int. */
+/* Writes a whole real number as an integer, for arguments whose type is int. */
 static enum status whole_to(const struct config_context *x, const void *from, struct error *err)
 {
     const double real = config_scalar(x, from).real;
@@ -245,7 +246,8 @@ static enum status set_text(const struct config_context *x, void *to, const char
     return OK;
 }
 
-/* What Hugging Face calls them (activations.py:ACT2CLS); the first is written. */
+/* Hugging Face's names for activations (activations.py:ACT2CLS); of several names for one, the
+ * first is written. */
 static const struct activation {
     const char *theirs, *ours;
 } activations[] = {
@@ -288,7 +290,7 @@ static enum status activation_to(const struct config_context *x, const void *fro
     return OK;
 }
 
-/* Their names in Python. */
+/* Names of activation functions in Python. */
 static const struct activation functions[] = {
     {"torch.nn.functional.silu", "silu"},
     {"torch.nn.functional.gelu", "gelu"},
@@ -420,7 +422,7 @@ static bool mentioned(const struct config_context *x)
     return there;
 }
 
-/* Whether config.json says it already, in whichever spelling. */
+/* Whether the field already has this meaning in config.json, in any spelling. */
 static bool means_the_same(const struct config_context *x, const struct model_config *c)
 {
     struct model_config there = *c;

@@ -1,10 +1,10 @@
-/* config_map.h - one kind of config file as rows: which of its fields is which member of a struct
- * of ours, there and back. config.json of a family, Megatron's args and run_config.yaml are such
- * files, each a tree of JSON. convert/models/README.md has the language of the rows.
+/* config_map.h - one kind of config file as rows: each row connects a field of the file with a
+ * member of a struct of ours, in both directions. Kinds are config.json of a family, Megatron's
+ * args and run_config.yaml; a file is a tree of JSON. convert/models/README.md has the language of
+ * the rows.
  *
- * Each field of a file is one of three: a row reads it; it is inert (whatever it says, or with the
- * values that the map lists, it does not change what is computed from the same weights); or it is
- * unknown. */
+ * A field of a file is read (by a row), inert (with any value, or with the values that the map
+ * lists, it does not change what the same weights compute) or unknown. */
 #ifndef FERRY_CONVERT_MAP_CONFIG_MAP_H
 #define FERRY_CONVERT_MAP_CONFIG_MAP_H
 
@@ -19,35 +19,38 @@ struct config_map;
 
 /* The struct whose members the rows of a map name. */
 struct config_fields {
-    /* The member of a name; *zero: what 0 in it means. NULL: there is none. */
+    /* The member with this name, and in *zero the meaning of its value 0; NULL: none. */
     const struct field *(*find)(const char *name, enum field_zero *zero);
-    const void *sample; /* one that has values, to try rows with */
+    const void *sample; /* a struct with values, to try rows with */
     size_t size;        /* of the struct, in bytes */
-    bool is_model;      /* it is a struct model_config, whose members expressions can name */
+    bool is_model;      /* the struct is a struct model_config: expressions can name its members */
 };
 extern const struct config_fields model_config_fields;
 
-/* A file that is not Hugging Face's: rows are filled in by how it is called. */
+/* A kind of file other than config.json. */
 struct config_file {
     const char *name;   /* "args", for messages */
-    const char *member; /* what rows call its fields, "args"; "args.NAME" in expressions */
-    bool lists_unknown; /* unknown are only fields that the map's "watched" names; else all that it
-                           does not name */
+    const char *member; /* "args": the member of a row that names a field of the file; expressions
+                           write "args.NAME" */
+    bool lists_unknown; /* true: only the fields that `watched` lists can be unknown; false: all
+                           fields can */
 };
 
-/* Makes a map of the rows `list` (and the fields `watched` or `inert`, an object; NULL: none) that
- * say something of the file. Such a file may say less than a model has: what it lacks, or says by a
- * value of another type, stays as it is when it is read; a whole number that is 0 is written as
- * null. The trees must live as long as the map, which lies in arena a. ERR_USAGE names the row that
- * is wrong. */
+/* Makes a map for a kind of file, in arena a, from the rows of `list` that are of this file.
+ * `watched` or `inert`: an object of field names and values; NULL: none. The trees must outlive the
+ * map. ERR_USAGE names a wrong row.
+ *
+ * Such a file need not describe the whole model: members without a field, or whose field has a
+ * value of another type, keep their value when the file is read. A whole number that is 0 is
+ * written as null. */
 MUST_CHECK enum status config_map_make(const struct config_file *file,
                                        const struct config_fields *fields, const cJSON *list,
                                        const cJSON *inert, struct arena *a,
                                        const struct config_map **out, struct error *err);
 
-/* Fills `to` from the tree of such a file. Texts are in arena a. */
+/* Sets the members of the struct `to` from the tree of a file. Texts are in arena a. */
 void config_map_read(const struct config_map *map, const cJSON *tree, struct arena *a, void *to);
-/* Sets in tree, an object, what the rows say of `from`. */
+/* Sets the fields of tree, an object, from the struct `from`. */
 void config_map_write(const struct config_map *map, const void *from, cJSON *tree);
 
 /* A map, and what config_map_read made of a file. */

@@ -8,39 +8,39 @@ enum direction { IMPORT = 1, EXPORT = 2 };
 
 struct model_map;
 
-/* One field of the file, one of ours, and how one becomes the other. */
+/* One field of the file, one member of ours, and how to convert between them. */
 struct config_row {
-    const char *megatron, *key; /* our name, the file's; either may be NULL */
-    const char *also;           /* another spelling of key, which is read; NULL: none */
+    const char *megatron, *key; /* the member's name; the field's name; either may be NULL */
+    const char *also;           /* another name of the field, only read; NULL: none */
     const struct field *field;  /* of megatron */
     enum field_zero zero;       /* of field */
     const struct config_how *how;
-    const char *when;   /* a condition without which the row does not apply; NULL: none */
-    const char *holds;  /* a condition: the key is written true where it holds */
-    const cJSON *value; /* a constant: of the field where there is no key, else of the key */
+    const char *when;   /* the row applies only if this condition holds; NULL: always */
+    const char *holds;  /* a condition: the field is written true if it holds */
+    const cJSON *value; /* a constant: of the member if key is NULL, else of the file's field */
     const cJSON *absent, *null; /* "default" and "null"; NULL: none */
-    const cJSON *otherwise;     /* "else": written where `when` does not hold; NULL: nothing */
+    const cJSON *otherwise;     /* "else": written if `when` does not hold; NULL: nothing */
     unsigned directions;
 };
 
 /* Fields that are inert. */
 struct inert_field {
     const char *name;    /* a glob */
-    const cJSON *values; /* a list, in which a text is a glob; NULL: any value */
+    const cJSON *values; /* the inert values; texts are globs; NULL: any value */
 };
 
 struct config_map {
     struct config_file file;
     const struct config_fields *fields;
-    bool partial;                  /* the file may say less than there is to say: config_map_make */
-    const struct model_map *model; /* whose sizes expressions can name, and its conditions */
+    bool partial; /* the file need not describe the whole model: config_map_make() */
+    const struct model_map *model; /* expressions can name its sizes and conditions; NULL: none */
     struct config_row *rows;
     size_t num_rows, capacity;
     struct inert_field *inert;
     size_t num_inert, inert_capacity;
 };
 
-/* What a value becomes on its way, and back. */
+/* Arguments of the functions of a how: the row and the file at hand. */
 struct config_context {
     const struct config_map *map;
     const struct config_row *row;
@@ -48,7 +48,7 @@ struct config_context {
     struct arena *arena;
 };
 
-/* What a row of this how has (must have all of `has`, and may have `may`). */
+/* Members of a row. A row with a how must have those in `has` and may have those in `may`. */
 enum row_member {
     ROW_FIELD = 1,
     ROW_KEY = 2,
@@ -62,8 +62,9 @@ struct config_how {
     unsigned has, may;
     bool only_kind; /* the field must be of `kind` */
     enum field_kind kind;
-    /* Without ROW_FIELD and ROW_KEY: what it reads and writes of the file, and which fields of
-     * ours, as globs. members: what is known of a key that is an object; NULL: all of it. */
+    /* For a how without ROW_FIELD and ROW_KEY: the fields of the file and the members of ours
+     * (globs) that it reads and writes. members: if a field is an object, the names in it that are
+     * read; NULL: all. */
     const char *keys[5], *fields[4];
     const char *const *members;
     enum status (*from_file)(const struct config_context *x, void *to, struct error *err);
@@ -75,9 +76,9 @@ const struct config_how *config_how_find(const char *name);
 
 /* ---- one field (config_map.c) ---- */
 
-/* The name of the row's field in this file, of its spellings. */
+/* The name that the row's field has in this file: `key` or `also`. */
 const char *config_key(const struct config_context *x);
-/* "config.json: NAME WHAT" */
+/* Fails with "config.json: NAME WHAT". */
 MUST_CHECK enum status config_bad_value(const struct config_context *x, const char *what,
                                         struct error *err);
 MUST_CHECK enum status config_copy_from(const struct config_context *x, void *to,
@@ -85,9 +86,9 @@ MUST_CHECK enum status config_copy_from(const struct config_context *x, void *to
 MUST_CHECK enum status config_copy_to(const struct config_context *x, const void *from,
                                       struct error *err);
 struct scalar config_scalar(const struct config_context *x, const void *from);
-/* Whether 0 is a value that the field has, which the file says by null. */
+/* Whether 0 is a value of the member that the file writes as null. */
 bool config_null_is_zero(const struct config_row *row);
-/* Whether the row applies to what is in the file and in the struct. */
+/* Sets *out to whether the condition of the row holds for the file and the struct. */
 MUST_CHECK enum status config_row_applies(const struct config_context *x, const void *record,
                                           bool *out, struct error *err);
 
@@ -114,8 +115,8 @@ LAYER_HOW(moe_layer_freq);
 
 /* ---- all rows ---- */
 
-/* As config_map_read and config_map_write. Of a file that is not partial, the first field that is
- * missing, or has a value that it cannot have, is an error. */
+/* As config_map_read() and config_map_write(), with errors: in a map that is not partial, the first
+ * field that is missing or has an impossible value is an error. */
 MUST_CHECK enum status config_rows_read(const struct config_map *map, const cJSON *tree,
                                         struct arena *a, void *to, struct error *err);
 MUST_CHECK enum status config_rows_write(const struct config_map *map, const void *from,

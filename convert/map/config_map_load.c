@@ -22,7 +22,7 @@ static enum status read_directions(const struct map_loader *l, const cJSON *item
     return OK;
 }
 
-/* Whether what the row names is what its `how` wants. */
+/* Checks that the row has the members that its `how` needs and no others. */
 static enum status check_members(const struct map_loader *l, const struct config_map *map,
                                  const struct config_row *row)
 {
@@ -86,8 +86,8 @@ static enum status read_row(const struct map_loader *l, const struct config_map 
 
 /* ---- the row with the values of a sample ---- */
 
-/* Checks that what it says for a field that is not there, or null, is a value of the field, and
- * that its conditions have values. */
+/* Checks that the row's "default" and "null" are values of its member, and that its conditions can
+ * be evaluated. */
 static enum status try_row(const struct map_loader *l, const struct config_map *map,
                            const struct config_row *row)
 {
@@ -108,7 +108,8 @@ static enum status try_row(const struct map_loader *l, const struct config_map *
 
 /* ---- all rows ---- */
 
-/* A row of a derived map takes the place of those with its name, of which the first is *place. */
+/* A row of a derived map replaces the inherited rows with its name; *place is the position of the
+ * first. */
 static void drop_rows(struct config_map *map, const struct config_row *row, size_t inherited,
                       size_t *place)
 {
@@ -144,8 +145,8 @@ static void place_row(const struct map_loader *l, struct config_map *map,
     map->rows[place] = *row;
 }
 
-/* Rows of a list that is for several files name the one that they are of: by its member, or by
- * "of". Those that name none are of all. */
+/* Whether a row is of the map's file. In a list for several files, a row names its file by a field
+ * of it or by "of"; a row that does neither is of all files. */
 static bool is_of_file(const struct config_map *map, const cJSON *item)
 {
     static const char *const members[] = {"args", "run_config"};
@@ -179,7 +180,7 @@ enum status config_rows_load(struct map_loader *l, const cJSON *list, struct con
 
 /* ---- fields that are inert ---- */
 
-/* Takes the place of one of its name, which a base may have. */
+/* Adds an inert field; it replaces one with the same name of a base map. */
 static void put_inert(const struct map_loader *l, struct config_map *map,
                       const struct inert_field *field)
 {

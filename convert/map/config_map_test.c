@@ -1,4 +1,4 @@
-/* Config maps: rows there and back, and which fields of a file nobody reads. */
+/* Config maps: rows in both directions, and unknown fields. */
 #include "convert/map/config_map.h"
 
 #include "common/count.h"
@@ -23,7 +23,7 @@ static const char rows[] =
     " {'megatron':'attention_dropout','args':'new','only':'export'},"
     " {'args':'fixed','value':3}]";
 
-/* What maps are made of, until the end of a test. */
+/* The trees of the maps of a test, freed at its end. */
 static cJSON *trees[64];
 static size_t num_trees;
 
@@ -91,7 +91,7 @@ static void rows_are_read_in_their_order_where_their_conditions_hold(void **stat
     assert_true(c.hidden_dropout > 0);
     c = read_from(map, "{'factor':4,'kind':false,'dtype':'torch.bfloat16'}");
     assert_null(c.rope_type);
-    assert_true(c.rope_factor <= 0); /* it does not apply */
+    assert_true(c.rope_factor <= 0); /* the row does not apply */
     assert_string_equal(c.activation_func, "gelu");
     assert_string_equal(c.normalization, "torch.bfloat16");
     assert_string_equal(read_from(map, "{'kind':'relu'}").activation_func, "relu");
@@ -177,10 +177,10 @@ static void what_rows_name_is_known(void **state)
     check_unknown(
         map, "{'layers':2,'scaled':true,'factor':4,'base':1.5,'kind':'tanh','old':1,'new':1}", "");
     check_unknown(map, "{'depth':2,'kin':1,'kinds':1}", "depth 2;kin 1;kinds 1;");
-    /* constants are inert with their value; what a row cannot take is not read */
+    /* constants are inert with their value; a value that a row cannot take is unknown */
     check_unknown(map, "{'fixed':3,'layers':'x'}", "layers x;");
     check_unknown(map, "{'fixed':4,'layers':-1,'width':1.5}", "fixed 4;layers -1;width 1.5;");
-    check_unknown(map, "{'new':'x'}", ""); /* which is written only */
+    check_unknown(map, "{'new':'x'}", ""); /* a row that is only written makes its field known */
 }
 
 static void inert_fields_are_known_by_name_value_or_glob(void **state)

@@ -7,7 +7,7 @@
 #include "common/json.h"
 #include "convert/map/model_map_internal.h"
 
-/* What rope_scaling and rope_parameters have. */
+/* The members of rope_scaling and rope_parameters that are read. */
 const char *const rope_members[] = {"rope_type",
                                     "type",
                                     "rope_theta",
@@ -36,7 +36,7 @@ static enum status rope_number(const cJSON *from, const char *name, double fallb
     return fail(err, ERR_CORRUPT, "config.json: %s is not a finite number above 0", name);
 }
 
-/* The same where 0 says as much as nothing does. */
+/* Like rope_number(), but 0 means the same as an absent number. */
 static enum status rope_number_or_0(const cJSON *from, const char *name, double fallback,
                                     double *out, struct error *err)
 {
@@ -60,14 +60,14 @@ static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *
                 type ? type : "(no text)");
 }
 
-/* What cosines and sines are multiplied by for each of yarn's mscale
- * (transformers, modeling_rope_utils.py:_compute_yarn_parameters). */
+/* The factor of cosines and sines for an mscale of yarn (transformers,
+ * modeling_rope_utils.py:_compute_yarn_parameters). */
 static double yarn_factor(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-/* What yarn may be told beside its factor, and what it is where nobody says. */
+/* Reads yarn's optional members, with their defaults. */
 static enum status read_yarn(const cJSON *scaling, struct model_config *c, struct error *err)
 {
     double mscale, all, attention;
@@ -85,7 +85,7 @@ static enum status read_yarn(const cJSON *scaling, struct model_config *c, struc
     return rope_number(scaling, "attention_factor", attention, &c->rope_attention_factor, err);
 }
 
-/* theta: the object that has rope_theta; scaling: NULL, rope_scaling or rope_parameters. */
+/* theta: the object with rope_theta; scaling: rope_scaling or rope_parameters; NULL: neither. */
 static enum status read_rope(const struct config_context *x, const cJSON *theta,
                              const cJSON *scaling, struct model_config *c, struct error *err)
 {
@@ -113,8 +113,8 @@ static enum status read_rope(const struct config_context *x, const cJSON *theta,
     return OK;
 }
 
-/* Where both spellings are there, releases of transformers differ in which one they take: they must
- * say the same. */
+/* If a config has both rope_scaling and rope_parameters, releases of transformers differ in which
+ * one they read, so the two must agree. */
 enum status rope_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
@@ -159,7 +159,7 @@ static cJSON *rope_object(const struct model_config *c)
     return o;
 }
 
-/* A fresh config.json gets both spellings, which both generations of transformers read. */
+/* A new config.json gets both spellings, so that transformers 4 and 5 read it. */
 enum status rope_to_file(const struct config_context *x, const void *from, struct error *err)
 {
     const struct model_config *c = from;

@@ -1,4 +1,4 @@
-/* config_unknown.c - which fields of a config file are neither read nor inert. */
+/* config_unknown.c - finds the fields of a config file that are neither read nor inert. */
 #include <ctype.h>
 #include <fnmatch.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static enum reading how_read(struct unknown_search *s, const cJSON *item)
     return best;
 }
 
-/* What is known of the members of an object that a row reads; NULL: all of it. */
+/* The members that a row reads of an object in the file; NULL: all of them. */
 static const char *const *members_of(const struct unknown_search *s, const char *name)
 {
     for (size_t i = 0; i < s->num_reads; i++)
@@ -134,7 +134,7 @@ bool config_says_nothing(const cJSON *item)
     return json_as_double(item, &number) && !(number < 0) && !(number > 0);
 }
 
-/* A text that is listed is a glob. */
+/* Whether a value is the listed one; a listed text is a glob. */
 static bool same_value(const cJSON *listed, const cJSON *item)
 {
     const char *glob = json_as_text(listed), *text = json_as_text(item);
@@ -151,7 +151,7 @@ static bool is_listed_value(const struct inert_field *f, const cJSON *item)
     return !f->values;
 }
 
-/* A constant that is written says nothing where it is read. */
+/* Whether a row writes this field with this constant: then it is inert. */
 static bool is_constant(const struct config_map *map, const char *name, const cJSON *item)
 {
     for (size_t i = 0; i < map->num_rows; i++)
@@ -161,18 +161,18 @@ static bool is_constant(const struct config_map *map, const char *name, const cJ
     return false;
 }
 
-/* Whether a path is that of a field below this one: "a.b" below "a". */
+/* Whether a path is below a name: "a.b" is below "a". */
 static bool is_below(const char *path, const char *name)
 {
     const size_t n = strlen(name);
     return strncmp(path, name, n) == 0 && path[n] == '.';
 }
 
-/* What the maps list of a field. */
+/* The inert (or watched) entries of the maps for a field. */
 struct listing {
-    bool named, inert; /* the field itself; with this value */
-    bool below;        /* fields below it */
-    bool true_counts;  /* true is a value that is inert: then false says something */
+    bool named, inert; /* the field is listed; it is listed with this value */
+    bool below;        /* fields below it are listed */
+    bool true_counts;  /* true is listed as inert, so false is a value that says something */
 };
 
 static struct listing listing_of(const struct unknown_search *s, const char *path,
@@ -230,7 +230,7 @@ static void search_unread(struct unknown_search *s, const char *path, const cJSO
         tell(s, path, item);
 }
 
-/* An object of which some members are read. */
+/* Visits the unknown members of an object whose `members` are read. */
 static void search_members(struct unknown_search *s, const char *path, const cJSON *object,
                            const char *const *members)
 {

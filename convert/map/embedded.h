@@ -12,7 +12,7 @@ struct embedded_file {
 extern const struct embedded_file embedded_models[];
 extern const size_t num_embedded_models;
 
-/* The file of a name, which the program has. */
+/* The embedded file with this name; the program must have it. */
 const struct embedded_file *embedded_file_find(const char *name);
 
 #endif

@@ -14,14 +14,15 @@
 
 #include "common/status.h"
 
-/* The value of a name, or of name[index] (index -1: none). false: not known. */
+/* Looks up the value of name, or of name[index] (index -1: no index). Returns false if the name is
+ * not known. */
 struct expr_names {
     bool (*value)(const void *context, const char *name, size_t length, int64_t index,
                   int64_t *out);
     const void *context;
 };
 
-/* Evaluates text[0..length). ERR_USAGE names what is wrong and where: an unknown name, an uneven
+/* Evaluates text[0..length). ERR_USAGE names the mistake and its place: an unknown name, an uneven
  * division, an overflow, a syntax error. */
 MUST_CHECK enum status expr_eval(const char *text, size_t length, const struct expr_names *names,
                                  int64_t *out, struct error *err);

@@ -1,5 +1,5 @@
-/* model_config_hf.c - a whole config.json there and back: its rows, what no family can have, and
- * what any model must fulfil. */
+/* model_config_hf.c - reads and writes a whole config.json by the rows of a map, refuses models
+ * that the map marks as unsupported, and checks what holds for any model. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -31,7 +31,7 @@ enum status model_config_from_hf(const struct model_map *map, const cJSON *hf_co
 
 /* ---- what config.json does not say ---- */
 
-/* Whoever reads config.json must see the same model. */
+/* Reads the written config.json again: it must describe the same model. */
 static enum status check_written(const struct model_map *map, const struct model_config *c,
                                  const cJSON *hf_config, struct arena *a, struct error *err)
 {
@@ -58,7 +58,7 @@ enum status model_config_to_hf(const struct model_map *map, const struct model_c
     return st;
 }
 
-/* Whether it is 0 or NULL and config.json has no word for that. */
+/* Whether the row's member is 0 or NULL and config.json has no way to say that. */
 static bool is_not_given(const struct config_row *row, const struct model_config *c)
 {
     const struct scalar s = field_get(row->field, c);

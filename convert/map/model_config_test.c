@@ -1,5 +1,5 @@
-/* config.json to the config and back, by the maps. tests/golden/config holds those that
- * transformers 4.57 wrote for small models of each family. */
+/* config.json to the config and back, by the maps. tests/golden/config has the config.json files
+ * that transformers 4.57 wrote for small models of each family. */
 #include <math.h>
 
 #include "common/count.h"
@@ -28,12 +28,12 @@ static enum status read_tree(const cJSON *tree, struct model_config *c)
     return st ? st : model_config_from_hf(map, tree, &scratch, c, &err);
 }
 
-/* Of any family: every field that it must have. */
+/* The fields that a config.json of any family must have. */
 static const char complete[] =
     "{'model_type':'%s','n_embd':24,'n_layer':2,'n_head':4,'n_positions':16,'vocab_size':9,"
     "'hidden_size':24,'intermediate_size':20,'num_hidden_layers':2,'num_attention_heads':4}";
 
-/* A family's config in which these members take the place of those that it must have. */
+/* A config.json with the required fields of a family, replaced or extended by these members. */
 static cJSON *tree_with(const char *family, const char *members)
 {
     char *text = arena_alloc(&scratch, sizeof complete + strlen(family));
@@ -303,7 +303,7 @@ static void both_spellings_of_rope_say_the_same(void **state)
     assert_ok(read_with("llama", "'rope_scaling':{'type':'linear','factor':2.5}", &old));
     assert_string_equal(old.rope_type, "linear");
     assert_float_equal(old.rope_factor, 2.5, 0);
-    /* where both stand, they must agree */
+    /* both are given, so they must agree */
     assert_fails(read_with("llama", "'rope_theta':5,'rope_parameters':{'rope_theta':6}", &five),
                  ERR_CORRUPT, "rope_parameters say something else");
     assert_fails(read_with("llama",
@@ -535,8 +535,7 @@ static void experts_of_qwen_stand_in_the_layers_that_it_says(void **state)
 
 /* ---- refusals ---- */
 
-/* As the rows hf/config-* of the hostile cases, and more; each member replaces one that is right.
- */
+/* As the rows hf/config-* of the hostile cases, and more; each member replaces a correct one. */
 static const struct {
     const char *family, *members;
     enum status status;
@@ -646,7 +645,7 @@ static void models_that_config_json_cannot_say_are_refused(void **state)
 {
     (void)state;
     static const struct {
-        const char *name; /* of the field */
+        const char *name; /* name of the field */
         const char *message;
         struct model_config with;
     } cases[] = {
@@ -738,7 +737,7 @@ static void fields_that_nobody_gave_are_listed(void **state)
                         "moe_router_topk");
 }
 
-/* What transformers computes with these was looked up, and tried, in 4.57 and 5.23. */
+/* The effect of these fields was looked up in transformers 4.57 and 5.23, and tried. */
 static void fields_that_nobody_reads_are_unknown_or_inert(void **state)
 {
     (void)state;

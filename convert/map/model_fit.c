@@ -11,7 +11,7 @@
 
 /* ---- which fields a map can say ---- */
 
-/* Whether a row, which is no constant, reads a field. */
+/* Whether a row reads a field of the file into `field`; a constant does not. */
 static bool reads(const struct config_row *row, const char *field)
 {
     const char *const *fields = row->how->fields;
@@ -39,7 +39,8 @@ static bool field_counts(const char *name, const struct model_config *c)
     return counts(model_field_find(name), c);
 }
 
-/* The config as the map would say it: 0 where it has no row, and its constants. */
+/* The config after the map has written and read it: 0 for fields without a row, and the map's
+ * constants. */
 static struct model_config as_said(const struct model_map *map, const struct model_config *c,
                                    struct arena *a)
 {
@@ -55,7 +56,7 @@ static struct model_config as_said(const struct model_map *map, const struct mod
         bool applies;
         if (!row->value || !row->field || !(row->directions & IMPORT)) continue;
         if (config_row_applies(&x, &said, &applies, &none) || !applies) continue;
-        if (row->how->from_file(&x, &said, &none)) /* an expression over sizes that are not known */
+        if (row->how->from_file(&x, &said, &none)) /* an expression over unknown sizes */
             field_copy(row->field, &said, c);
     }
     if (!map_reads(map, "moe_layers")) said.moe_layers = NULL;
@@ -87,7 +88,7 @@ static void add_layers(struct distance *d, const char *name)
     strbuf_printf(&d->fields, "%s%s", d->fields.length ? ", " : "", name);
 }
 
-/* Another row of the map that reads row's name of config.json for another field. */
+/* Another row of the map that reads the same name of config.json into another field. */
 static const struct config_row *partner_of(const struct model_map *map,
                                            const struct config_row *row)
 {
@@ -99,7 +100,7 @@ static const struct config_row *partner_of(const struct model_map *map,
     return NULL;
 }
 
-/* One name of config.json cannot say two values. */
+/* Counts fields that differ but share a name in config.json, which has one value. */
 static void compare_partners(struct distance *d, const struct model_map *map,
                              const struct model_config *c, struct arena *a)
 {
@@ -137,7 +138,7 @@ static bool fits(const struct model_map *map, const struct model_config *c, stru
     return count == 0;
 }
 
-/* Features that the map has rows for and the model has not. */
+/* Counts features that the map has rows for and the model does not use. */
 static size_t unused(const struct model_map *map, const struct model_config *c)
 {
     size_t n = 0;
@@ -151,7 +152,7 @@ static size_t unused(const struct model_map *map, const struct model_config *c)
 
 /* ---- the best of them ---- */
 
-/* Whether another map, a user's, has taken its place. */
+/* Whether a user's map has replaced this one. */
 static bool is_replaced(const struct model_maps *m, const struct model_map *map)
 {
     return model_map_of_family(m, map->family) != map;
@@ -232,8 +233,8 @@ static bool is_there(const void *context, const char *name)
     return t->find(t->context, name, &num_dims, &shape);
 }
 
-/* A config may ask for millions of tensors that are not there: it is enough to have asked for twice
- * as many as there are. */
+/* A config may ask for millions of tensors that are not there: counting stops at twice the number
+ * of existing tensors. */
 static enum status count_parts(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct tensor_count *n = context;
@@ -250,7 +251,7 @@ static enum status count_parts(void *context, const struct mapped_tensor *t, str
     return fail(err, DIFFERENT, "more tensors than there are");
 }
 
-/* How many of the tensors have the names and shapes that the map expects. */
+/* Counts the tensors that have names and shapes that the map expects. */
 static size_t count_tensors(const struct model_map *map, const cJSON *hf_config,
                             const struct hf_shapes *tensors, struct arena *a)
 {

@@ -54,7 +54,8 @@ static void families_are_told_from_their_features(void **state)
     }
 }
 
-/* What no map can say makes another family of it, and is named. */
+/* A model with features that no map can express is of no family; the nearest map and the features
+ * are named. */
 static void what_no_family_has_is_named_beside_the_nearest(void **state)
 {
     (void)state;
@@ -98,7 +99,7 @@ static void layers_of_their_own_need_a_family_that_can_say_them(void **state)
                                        .window_layers = layers},
                               moe = {LLAMA, .num_layers = 4, .num_experts = 2,
                                      .moe_layers = layers};
-    assert_null(model_fit(&maps, &slide)); /* mistral's window is that of all layers */
+    assert_null(model_fit(&maps, &slide)); /* mistral can only give a window to all layers */
     assert_null(model_fit(&maps, &moe));
 }
 
@@ -130,7 +131,7 @@ static void the_map_with_the_most_names_and_shapes_is_the_nearest(void **state)
         "model.layers.0.self_attn.q_proj.weight",
         "model.layers.0.self_attn.q_norm.weight",
         "model.layers.0.mlp.down_proj.weight",
-        "model.layers.0.self_attn.k_proj.weight", /* of another shape */
+        "model.layers.0.self_attn.k_proj.weight", /* its shape is another one */
         "model.layers.0.odd.weight",
     };
     static const uint64_t shapes[][2] = {{90, 8}, {8, 8}, {4}, {8, 12}, {5, 8}, {1}};

@@ -34,7 +34,7 @@ enum status map_take_text(const struct map_loader *l, const cJSON *from, const c
     return OK;
 }
 
-/* A text, or a list of texts. */
+/* Reads a text or a list of texts. */
 enum status map_take_texts(const struct map_loader *l, const cJSON *item, const char ***out,
                            unsigned *count)
 {
@@ -53,8 +53,8 @@ enum status map_take_texts(const struct map_loader *l, const cJSON *item, const 
     return OK;
 }
 
-/* The items of member `name` of the map, which is a list (or an object, where named); NULL: there
- * are none. */
+/* Sets *out to the first item of member `name`, which must be a list (an object for some names);
+ * NULL if it is absent or empty. */
 enum status map_take_items(const struct map_loader *l, const cJSON *from, const char *name,
                            bool object, const cJSON **first)
 {
@@ -67,7 +67,7 @@ enum status map_take_items(const struct map_loader *l, const cJSON *from, const 
     return OK;
 }
 
-/* known: the keys, a blank behind each. */
+/* known: the allowed keys, a blank after each. */
 enum status map_check_keys(const struct map_loader *l, const cJSON *item, const char *known)
 {
     if (!cJSON_IsObject(item)) return map_bad(l, "no object");
@@ -186,7 +186,7 @@ static enum status read_parts(const struct map_loader *l, const cJSON *item, str
     return OK;
 }
 
-/* Only {l}, {e} and, in Hugging Face's names, {p} stand for something. */
+/* Placeholders are {l}, {e} and, in Hugging Face's names, {p}. */
 enum status map_check_name(const struct map_loader *l, const char *name, bool prefix)
 {
     for (const char *p = name; (p = strchr(p, '{')); p++) {
@@ -197,7 +197,7 @@ enum status map_check_name(const struct map_loader *l, const char *name, bool pr
     return OK;
 }
 
-/* Each name is used by a part, and each part has a name. */
+/* Checks that each name is used by a part and each part has a name. */
 static enum status check_names(const struct map_loader *l, const struct tensor_row *row)
 {
     unsigned used = 0;
@@ -252,7 +252,8 @@ static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t
     map->num_tensors = kept;
 }
 
-/* Behind the row that `after` names, in place of a row that is replaced, or at the end. */
+/* Inserts the row after the row that `after` names; a row with the name of an inherited one
+ * replaces it; others go to the end. */
 static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
                                     const struct tensor_row *row, size_t *first_own, size_t *next)
 {
@@ -369,7 +370,7 @@ static enum status load_params(struct model_maps *m, struct error *err)
     return st;
 }
 
-/* tree is kept already. */
+/* Loads one map; m already owns the tree. */
 static enum status load_map(struct model_maps *m, const cJSON *tree, struct error *err)
 {
     struct model_map *map = arena_alloc(&m->arena, sizeof *map);
@@ -379,7 +380,8 @@ static enum status load_map(struct model_maps *m, const cJSON *tree, struct erro
     return OK;
 }
 
-/* Loads each of trees[0..*count) whose base is there; *count are left. */
+/* Loads each of trees[0..*count) whose base is loaded; *count becomes the number of those that are
+ * left. */
 static enum status load_those_with_a_base(struct model_maps *m, const cJSON **trees, size_t *count,
                                           struct error *err)
 {
@@ -395,7 +397,7 @@ static enum status load_those_with_a_base(struct model_maps *m, const cJSON **tr
     return OK;
 }
 
-/* Bases come before what extends them, in whatever order the files are. */
+/* Loads bases before the maps that extend them, whatever the order of the files. */
 static enum status load_built_in(struct model_maps *m, const struct embedded_file *files,
                                  size_t num_files, struct error *err)
 {
@@ -405,7 +407,7 @@ static enum status load_built_in(struct model_maps *m, const struct embedded_fil
         cJSON *tree;
         if (strcmp(files[i].name, "params.json") == 0 ||
             strcmp(files[i].name, "megatron.json") == 0)
-            continue; /* params_read.c and megatron_args.c have these */
+            continue; /* read by params_read.c and megatron_args.c */
         TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
         keep_tree(m, tree);
         if (strcmp(files[i].name, "hows.json") == 0)
@@ -437,7 +439,8 @@ enum status map_load_files(struct model_maps *m, const struct embedded_file *fil
     TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
     keep_tree(m, tree);
     if (load_map(m, tree, err)) return fail_in(err, "%s", extra);
-    struct model_map *own = m->maps[m->num_maps - 1]; /* goes first, so that it is found first */
+    struct model_map *own =
+        m->maps[m->num_maps - 1]; /* moved to the front, so that it is found first */
     memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
     m->maps[0] = own;
     return OK;
@@ -457,7 +460,7 @@ void model_maps_release(struct model_maps *m)
 
 /* ---- finding ---- */
 
-/* qwen3-moe is qwen3_moe. */
+/* Compares family names; '-' equals '_': qwen3-moe is qwen3_moe. */
 static bool same_family(const char *a, const char *b)
 {
     for (; *a && *b; a++, b++)
@@ -472,7 +475,7 @@ const struct model_map *model_map_of_family(const struct model_maps *m, const ch
     return NULL;
 }
 
-/* "gpt2, llama, mistral", or as many as a message has room for. */
+/* "gpt2, llama, mistral": the known model types, as many as a message has room for. */
 static const char *known_model_types(const struct model_maps *m, struct strbuf *out)
 {
     enum { ROOM = 300 };

@@ -1,4 +1,5 @@
-/* model_map_check.c - proves a model map when it is loaded: every row with numbers put in. */
+/* model_map_check.c - checks a model map when it is loaded: evaluates every row with the sizes of
+ * sample models. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -87,7 +88,7 @@ static uint64_t view_numel(const struct pattern_view *v)
     return numel;
 }
 
-/* Pairs whose a sides should tile a tensor. */
+/* Checks that the a sides of pairs tile a tensor. */
 static enum status check_tiling(const struct map_loader *l, struct pair *pairs, size_t num_pairs,
                                 const char *tensor, uint64_t numel)
 {
@@ -100,7 +101,7 @@ static enum status check_tiling(const struct map_loader *l, struct pair *pairs, 
                                    covered, numel, tensor));
 }
 
-/* The parts of one row tile its logical tensor. */
+/* Checks that the parts of one row tile its logical tensor. */
 static enum status check_logical(const struct map_loader *l, const struct tensor_row *row,
                                  const struct param_row *param, const struct model_config *c)
 {
@@ -138,9 +139,9 @@ static enum status check_tensor_row(struct map_loader *l, const struct tensor_ro
 
 /* ---- Hugging Face's tensors ---- */
 
-/* What rows take of one Hugging Face tensor, of one layer. */
+/* The elements of one Hugging Face tensor of one layer that rows take. */
 struct hf_cover {
-    const struct tensor_row *row; /* the first */
+    const struct tensor_row *row; /* the first row that takes elements of it */
     const char *hf;
     struct pattern_view view;
     struct pair *pairs; /* a: flat in the Hugging Face tensor */
@@ -165,7 +166,8 @@ static enum status cover_part(const struct map_loader *l, const struct tensor_ro
     return OK;
 }
 
-/* Adds what a row takes of its hf name k: a tensor of all experts is taken expert by expert. */
+/* Adds the elements that a row takes of its hf name k; of a tensor of all experts, expert by
+ * expert. */
 static enum status cover_hf(const struct map_loader *l, const struct tensor_row *row, unsigned k,
                             const struct model_config *c, struct hf_cover *to)
 {
@@ -184,7 +186,7 @@ static bool cover_tiles(const struct hf_cover *x)
     return pairs_tile(x->pairs, x->num_pairs, view_numel(&x->view), &bad_pair, &covered);
 }
 
-/* Tensors of which a row takes a part only. */
+/* The tensors of which a row takes only a part. */
 struct hf_covers {
     struct hf_cover *items;
     size_t count, capacity;
@@ -204,7 +206,8 @@ static enum status check_hf_name(struct map_loader *l, const struct tensor_row *
     return OK;
 }
 
-/* A row takes all of its Hugging Face tensors, or rows that share one take all of it together. */
+/* Checks that a row takes all elements of its Hugging Face tensors, or that the rows that share a
+ * tensor take all of it together. */
 static enum status check_hf(struct map_loader *l, const struct model_config *c)
 {
     struct hf_covers partial = {0};

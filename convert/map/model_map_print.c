@@ -1,4 +1,4 @@
-/* model_map_print.c - a map's rows, as they are once loaded: for people and for programs. */
+/* model_map_print.c - the rows of a loaded map, as text and as JSON. */
 #include "common/json.h"
 #include "convert/map/params_internal.h"
 
@@ -66,7 +66,7 @@ static void print_sections(struct strbuf *out, const struct param_row *r)
     strbuf_add_char(out, '\n');
 }
 
-/* A map's own rows: Megatron's are those of all maps. */
+/* Prints the map's own rows only: Megatron's are the same for all maps. */
 static void print_parameters(struct strbuf *out, const struct param_rows *rows)
 {
     if (rows->sizes[SCOPE_MAP].count) strbuf_add_text(out, "parameters\n");
@@ -175,7 +175,7 @@ static cJSON *param_row_json(const struct param_row *r)
     return o;
 }
 
-/* Of maps that have some of their own. */
+/* Adds the map's own rows, if it has any. */
 static void add_parameters(cJSON *o, const struct param_rows *rows)
 {
     if (!rows->sizes[SCOPE_MAP].count) return;

@@ -24,7 +24,7 @@ static int release_maps(void **state)
 
 /* ---- a map against the formulas of model-mappings 1.4, written as loops ---- */
 
-/* One Hugging Face tensor of a model, and who claims its elements. */
+/* One Hugging Face tensor of a model, and the logical tensor that has claimed each element. */
 struct hf_tensor {
     const char *name;
     uint64_t numel;
@@ -39,7 +39,7 @@ struct checking {
     size_t count, capacity, num_logical;
 };
 
-/* Where element (row, column) of a logical tensor stands on Hugging Face's side. */
+/* The Hugging Face tensor and position of an element (row, column) of a logical tensor. */
 struct place {
     const char *name; /* without what stands before the layer's own name */
     uint64_t row, column, columns;
@@ -69,7 +69,8 @@ static struct place gpt2_qkv_place(const struct model_config *c, const char *kin
     return (struct place){"attn.c_attn.weight", column, at, 3 * c->hidden_size};
 }
 
-/* Tables T-LLAMA, T-QKNORM, T-MOE, 2.3 and 2.18, for what is renamed only; T: transposed. */
+/* Tensors that are only renamed or transposed (T), from tables T-LLAMA, T-QKNORM, T-MOE, 2.3 and
+ * 2.18. */
 static const char *const renamed[][3] = {
     {"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight", ""},
     {"self_attention.linear_proj.weight", "self_attn.o_proj.weight", ""},
@@ -246,7 +247,7 @@ static enum status check_tensor(void *context, const struct mapped_tensor *t, st
     return OK;
 }
 
-/* Sizes drawn so that nothing is equal by chance alone; what families fix is fixed. */
+/* Random sizes of which no two are equal by chance; sizes that a family fixes are fixed. */
 static struct model_config random_model(const char *family, uint64_t *seed)
 {
     static const uint64_t heads[] = {1, 2, 3, 4, 6, 9};
@@ -484,7 +485,7 @@ static void sizes_hows_and_ignored_names_can_be_added(void **state)
     model_maps_release(&m);
 }
 
-/* Sizes of layer l of the model's own sizes, by a size that names one that names l. */
+/* Checks sizes that depend on layer l through another size. */
 static enum status check_layer_sizes(void *context, const struct mapped_tensor *t,
                                      struct error *error)
 {
@@ -551,7 +552,7 @@ static void a_map_of_a_known_family_takes_its_place(void **state)
     model_maps_release(&m);
 }
 
-/* A row of tensors that is right, but for what `members` say besides. */
+/* A correct row of tensors, to which further members are added. */
 #define FC2 "'megatron':'decoder.layers.{l}.mlp.linear_fc2.weight'"
 #define ROW(members) "'tensors':[{" members "}]"
 #define CONFIG(members) "'config':[{" members "}]"
@@ -783,7 +784,7 @@ static void unknown_model_types_are_refused_with_those_that_are_known(void **sta
     cJSON_Delete(none);
 }
 
-/* As many maps as one has; each but the first extends the one behind it. */
+/* Many maps, each but the first extending the one after it. */
 enum { MANY = 150 };
 
 static struct embedded_file *chain_of_maps(void)
@@ -812,7 +813,7 @@ static void there_may_be_any_number_of_maps(void **state)
     cJSON *first = json_tree("{'model_type':'type_number_0'}"),
           *none = json_tree("{'model_type':'zzz'}");
     assert_ok(map_load_files(&m, chain_of_maps(), num_embedded_models + MANY, NULL, &err));
-    assert_int_equal(m.num_maps, MANY + num_embedded_models - 4); /* those of no family */
+    assert_int_equal(m.num_maps, MANY + num_embedded_models - 4); /* the four files of no family */
     assert_ok(model_map_of_config(&m, first, &map, &err));
     assert_string_equal(model_map_family(map), "family_number_0");
     assert_fails(model_map_of_config(&m, none, &map, &err), ERR_UNSUPPORTED,

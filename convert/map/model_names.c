@@ -1,4 +1,4 @@
-/* model_names.c - what names mean in a model map's expressions: the layer and the expert at hand,
+/* model_names.c - looks up names in a model map's expressions: l and e (the layer and the expert),
  * sizes of the row and of the map, fields of the config, moe[LAYER], FIELD.TEXT, hf.FIELD,
  * hf.FIELD.TEXT. */
 #include <string.h>
@@ -19,7 +19,8 @@ static const char *size_text(const struct size *sizes, size_t count, const char 
     return NULL;
 }
 
-/* A size is an expression over other names; one that stands for itself is cut off by its depth. */
+/* Evaluates a size, an expression over other names. The depth limit ends sizes that refer to
+ * themselves. */
 static bool size_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
 {
     const char *text = NULL;
@@ -27,7 +28,7 @@ static bool size_value(const struct map_names *names, const char *name, size_t l
     if (++inner.depth > 16) return false;
     if (names->row) {
         text = size_text(names->row->with, names->row->num_with, name, length);
-        if (text) inner.row = NULL; /* "with": {"i": "f"}: what it says is not replaced again */
+        if (text) inner.row = NULL; /* "with": {"i": "f"}: its expression is not overridden again */
     }
     if (!text && names->map)
         text = size_text(names->map->sizes, names->map->num_sizes, name, length);
@@ -68,7 +69,7 @@ static bool file_value(const struct map_names *names, const char *name, size_t l
     return true;
 }
 
-/* Whether a name begins with that of the file, and a dot. */
+/* Whether a name begins with the kind of the file and a dot. */
 static bool is_of_file(const struct map_names *names, const char *name, size_t length)
 {
     size_t n = names->member ? strlen(names->member) : 0;

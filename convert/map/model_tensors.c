@@ -1,12 +1,12 @@
-/* model_tensors.c - the rows of a model map, for all layers and experts of one model. */
+/* model_tensors.c - expands the rows of a model map for all layers and experts of one model. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/strbuf.h"
 #include "convert/map/model_map_internal.h"
 
-/* What one row comes to, for one layer and expert. Patterns are put into numbers once, unless they
- * differ from layer to layer. */
+/* One row, evaluated for one layer and expert. Patterns are evaluated once, unless they differ from
+ * layer to layer. */
 struct expanded {
     bool valid;
     struct mapped_tensor tensor;
@@ -49,7 +49,7 @@ static void put_name(struct strbuf *out, const char *pattern, const char *prefix
 static enum status put_numbers(struct expander *x, const struct tensor_row *row, struct expanded *e,
                                int64_t layer, int64_t expert)
 {
-    bool varies = false; /* from layer to layer, or from expert to expert */
+    bool varies = false; /* differs between layers or experts */
     const struct map_names names = {.map = x->map,
                                     .config = x->config,
                                     .row = row,
@@ -100,7 +100,8 @@ static enum status row_applies(struct expander *x, size_t index, int64_t layer, 
     return OK;
 }
 
-/* The rows [first, end) of one layer; neighbours with experts go expert by expert. */
+/* Visits the rows [first, end) of one layer; consecutive rows of experts are visited expert by
+ * expert. */
 static enum status expand_layer(struct expander *x, size_t first, size_t end, int64_t layer)
 {
     for (size_t i = first, next; i < end; i = next) {
@@ -140,7 +141,7 @@ static enum status expand_rows(struct expander *x)
     return OK;
 }
 
-/* The prefix under which the first tensor that has one is there. */
+/* Chooses the prefix under which the first tensor with {p} exists. */
 static const char *choose_prefix(struct expander *x)
 {
     const struct model_map *map = x->map;

@@ -1,4 +1,4 @@
-/* params.c - tables of parameters for one config, out of their rows. */
+/* params.c - evaluates rows of parameters for one config. */
 #include <string.h>
 
 #include "common/count.h"
@@ -14,7 +14,7 @@ void param_row_names(const struct param_rows *rows, const struct param_row *row,
     *names = (struct map_names){.map = map, .config = c, .layer = -1, .expert = -1};
 }
 
-/* 0 where the config does not tell. */
+/* The value of an expression; 0 if the config lacks a size. */
 static uint64_t size_of(const struct map_names *names, const char *text, size_t length)
 {
     const struct expr_names e = map_names_for(names);
@@ -113,7 +113,7 @@ static const struct param_spelling *copy_spellings(struct arena *a,
     return to;
 }
 
-/* The rows with all their texts. */
+/* A copy of the rows and all their texts. */
 static const struct param_rows *copy_rows(struct arena *a, const struct param_rows *from)
 {
     struct param_rows *to = arena_copy(a, from, sizeof *from);

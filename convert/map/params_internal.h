@@ -1,12 +1,13 @@
-/* params_internal.h - rows of parameters as they are written, shared by their reading and use. */
+/* params_internal.h - rows of parameters as JSON has them; shared by params_read.c, which reads
+ * them, and params.c, which evaluates them. */
 #ifndef FERRY_CONVERT_MAP_PARAMS_INTERNAL_H
 #define FERRY_CONVERT_MAP_PARAMS_INTERNAL_H
 
 #include "convert/map/model_map_internal.h"
 #include "convert/map/params.h"
 
-/* What names of sizes mean: Megatron's rows have those of params.json, a map's rows its own in
- * front of these. */
+/* The sizes that expressions of a row can name: SCOPE_MEGATRON those of params.json; SCOPE_MAP
+ * those of the map, then those of params.json. */
 enum param_scope { SCOPE_MEGATRON, SCOPE_MAP, NUM_SCOPES };
 
 struct section_row {
@@ -36,20 +37,21 @@ struct param_rows {
     struct param_spellings spellings;
 };
 
-/* Reads params.json of the program; its texts belong to *tree, which the caller deletes. */
+/* Reads the embedded params.json. *tree owns its texts; the caller deletes it. */
 MUST_CHECK enum status param_rows_load(struct arena *a, cJSON **tree, struct param_rows **out,
                                        struct error *err);
-/* The rows of l->map: those of `base`, where its member "parameters" puts others in their place or
- * adds some. Each of these is checked with numbers put in. */
+/* The rows of l->map: those of `base`, of which the map's member "parameters" replaces some and to
+ * which it adds others. Checks each of the map's rows for sample models. */
 MUST_CHECK enum status param_rows_of_map(struct map_loader *l, const cJSON *tree,
                                          struct param_rows *base, struct param_rows **out);
-/* The row of a logical name, with {l} and {e} or with numbers; NULL: none. */
+/* The row for a logical name, which has {l} and {e} or numbers; NULL: none. */
 const struct param_row *param_row_find(const struct param_rows *rows, const char *name);
 
-/* A table of the rows, which it points to. */
+/* The table whose rows these are. */
 const struct param_table *param_table_of(const struct param_rows *rows,
                                          const struct model_config *c, struct arena *a);
-/* What names mean in the expressions of a row; map is filled and lies as long as *names is used. */
+/* Makes the scope for the expressions of a row. Fills *map, which must live as long as *names is
+ * used. */
 void param_row_names(const struct param_rows *rows, const struct param_row *row,
                      const struct model_config *c, struct model_map *map, struct map_names *names);
 

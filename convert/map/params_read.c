@@ -1,5 +1,5 @@
-/* params_read.c - reads rows of parameters, of params.json and of model maps, and checks those of
- * maps with numbers put in. */
+/* params_read.c - reads rows of parameters from params.json and from model maps; checks those of
+ * maps for sample models. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ static enum status find_word(const struct map_loader *l, const char *member, con
     return map_bad(l, arena_printf(l->a, "%s \"%s\" is not known", member, text));
 }
 
-/* A member that is one of the words; `absent` where it is not there. */
+/* Reads a member that must be one of the words; `absent` if it is not there. */
 static enum status take_word(const struct map_loader *l, const cJSON *item, const char *member,
                              const struct word *words, int absent, int *out)
 {
@@ -117,7 +117,7 @@ static enum status read_sections(const struct map_loader *l, const cJSON *item,
     return OK;
 }
 
-/* What members say of one another. */
+/* Checks that the members of a row do not contradict one another. */
 static enum status check_members(const struct map_loader *l, const struct param_row *row)
 {
     static const char layers[] = "decoder.layers.{l}.",
@@ -196,7 +196,7 @@ static enum status check_expressions(const struct map_loader *l, const struct pa
     return OK;
 }
 
-/* Sections of a known size fill the dimension. */
+/* Checks that sections of known sizes fill the dimension. */
 static enum status check_sum(const struct map_loader *l, const struct param_spec *s)
 {
     uint64_t sum = 0, known = 1;
@@ -248,7 +248,7 @@ const struct param_row *param_row_find(const struct param_rows *rows, const char
     return row;
 }
 
-/* Rows of one list: each in place of that of its name, or behind all. */
+/* Reads the rows of a list: a row replaces the row with its name, or goes to the end. */
 static enum status read_rows(struct map_loader *l, const cJSON *tree, struct param_rows *rows,
                              enum param_scope scope)
 {
@@ -270,7 +270,7 @@ static enum status read_rows(struct map_loader *l, const cJSON *tree, struct par
     return OK;
 }
 
-/* The map's sizes, then Megatron's: what is found first counts. */
+/* Puts the map's sizes before Megatron's: the first with a name counts. */
 static void join_sizes(const struct map_loader *l, struct param_rows *rows)
 {
     const struct model_map *map = l->map;
@@ -285,7 +285,7 @@ static void join_sizes(const struct map_loader *l, struct param_rows *rows)
 enum status param_rows_of_map(struct map_loader *l, const cJSON *tree, struct param_rows *base,
                               struct param_rows **out)
 {
-    bool inherits = base->sizes[SCOPE_MAP].count > 0; /* from a map with rows of its own */
+    bool inherits = base->sizes[SCOPE_MAP].count > 0; /* inherits from a map with rows of its own */
     *out = base;
     if (!json_get(tree, "parameters") && !inherits) return OK;
     struct param_rows *rows = *out = arena_copy(l->a, base, sizeof *base);

@@ -111,7 +111,7 @@ static void sizes_are_those_of_the_config(void **state)
     assert_string_equal(fc1->name, spec_of(t, L1 "mlp.linear_fc1.weight")->name);
 }
 
-/* As when args do not say how wide the MLP is: gate and up are halves all the same. */
+/* If args do not give the size of the MLP, gate and up are halves all the same. */
 static void gate_and_up_are_halves_whatever_the_config_says(void **state)
 {
     (void)state;
@@ -252,14 +252,14 @@ static void a_map_alone_adds_parameters_of_any_sections(void **state)
         check_own(t, L1 "mixer.out_proj.weight", size);
         check_own(t, L1 "self_attention.linear_qgkv.weight", 2 * size);
     }
-    /* a row of a known name takes its place; the others are as they were */
+    /* a row with a known name replaces that row; the others stay */
     const struct param_spec *fc2 = spec_of(t, L1 "mlp.linear_fc2.weight");
     assert_int_equal(fc2->split, -1);
     assert_int_equal(fc2 - t->specs, spec_of(base, L1 "mlp.linear_fc2.weight") - base->specs);
     assert_int_equal(spec_of(t, L1 "mlp.linear_fc1.weight")->shape[0], 20);
 }
 
-/* The sizes of a map that it redefines are those of its own rows, and not of Megatron's. */
+/* A size that a map redefines applies to the map's rows, not to Megatron's. */
 static void rows_of_a_map_go_by_its_sizes(void **state)
 {
     (void)state;
@@ -270,7 +270,7 @@ static void rows_of_a_map_go_by_its_sizes(void **state)
     assert_int_equal(spec_of(t, L1 "mlp.linear_fc1.weight")->shape[0], 20);
 }
 
-/* Megatron's own rows would be taken from a map: their sections and shapes agree. */
+/* Megatron's rows pass the checks of a map's rows: their sections and shapes agree. */
 static void the_programs_rows_pass_the_checks_of_a_map(void **state)
 {
     (void)state;

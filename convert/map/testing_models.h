@@ -1,4 +1,4 @@
-/* testing_models.h - small models of random weights, as folders of Hugging Face, for tests of whole
+/* testing_models.h - Hugging Face folders with small models of random weights, for tests of whole
  * conversions. */
 #ifndef FERRY_CONVERT_MAP_TESTING_MODELS_H
 #define FERRY_CONVERT_MAP_TESTING_MODELS_H
@@ -54,7 +54,7 @@ static inline enum dtype by_expert(void *context, const char *logical)
     return strstr(logical, "experts.experts.1.") ? DT_F16 : DT_BF16;
 }
 
-/* A model folder NAME with these members of config.json. */
+/* Makes a model folder NAME whose config.json has these members; returns its path. */
 static inline const char *make(const char *name, const char *members, dtype_choice *choose)
 {
     uint64_t seed = 7;
@@ -67,8 +67,8 @@ static inline const char *make(const char *name, const char *members, dtype_choi
     return folder;
 }
 
-/* Takes `prefix` off the names of a folder's tensors, as a base model's save_pretrained has them.
- */
+/* Removes `prefix` from the names of a folder's tensors, as save_pretrained() of a base model
+ * writes them. */
 static inline void take_off(const char *folder, const char *prefix)
 {
     struct strbuf text = {0};
