@@ -2,7 +2,7 @@
  * still does.
  *
  * Behind the lists of ckpt/digest.h stand up to two lines about the config, each the SHA-256 of a
- * text of config_text() (convert/config_difference.h):
+ * text of config_text() (convert/megatron/config_difference.h):
  *
  *     config.args  what Megatron's args can say of it: the same in every format
  *     config       all that config.json says; of a checkpoint that has one
@@ -25,7 +25,7 @@
 #include "common/result.h"
 #include "convert/cli/options.h"
 #include "convert/cli/record_write.h"
-#include "convert/config_difference.h"
+#include "convert/megatron/config_difference.h"
 #include "convert/open.h"
 #include "validate/compare/optimizer.h"
 #include "validate/validate_commands.h"

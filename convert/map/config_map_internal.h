@@ -92,14 +92,14 @@ bool config_null_is_zero(const struct config_row *row);
 MUST_CHECK enum status config_row_applies(const struct config_context *x, const void *record,
                                           bool *out, struct error *err);
 
-/* ---- rotary positions (config_rope.c) ---- */
+/* ---- rotary positions (config_hows.c) ---- */
 
 extern const char *const rope_members[];
 MUST_CHECK enum status rope_from_file(const struct config_context *x, void *to, struct error *err);
 MUST_CHECK enum status rope_to_file(const struct config_context *x, const void *from,
                                     struct error *err);
 
-/* ---- what differs by layer (config_layers.c) ---- */
+/* ---- what differs by layer (config_hows.c) ---- */
 
 #define LAYER_HOW(name)                                                                            \
     MUST_CHECK enum status name##_from_file(const struct config_context *x, void *to,              \

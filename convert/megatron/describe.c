@@ -7,11 +7,11 @@
 #include "common/json.h"
 #include "common/text.h"
 #include "common/yaml.h"
-#include "convert/config_difference.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "convert/megatron/args_tree.h"
+#include "convert/megatron/config_difference.h"
 #include "convert/megatron/megatron_args.h"
 
 /* ---- args and run_config.yaml ---- */

@@ -12,9 +12,9 @@
 #include "common/memory.h"
 #include "common/yaml.h"
 #include "convert/companions.h"
-#include "convert/config_difference.h"
 #include "convert/format.h"
 #include "convert/hf_config.h"
+#include "convert/megatron/config_difference.h"
 #include "convert/record.h"
 #include "formats/torch.h"
 

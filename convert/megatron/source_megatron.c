@@ -1,11 +1,116 @@
+/* source_megatron.c - what the readers of Megatron's two formats share: the iteration is found,
+ * read, and missing parameters are listed. */
 #include "convert/megatron/megatron_source.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/file.h"
+#include "common/text.h"
 #include "convert/format.h"
 #include "convert/megatron/find_iteration.h"
-#include "convert/megatron/missing.h"
 #include "convert/naming.h"
 #include "formats/pickle.h"
+
+/* ---- missing parameters ---- */
+
+/* Names of one layer's tensors behind the layer's number, for layers with experts and without;
+ * those of experts with {e} in place of the expert's number. */
+struct layer_names {
+    struct map rests[2];
+};
+
+static const char of_experts[] = "mlp.experts.experts.";
+
+static bool layer_of(const char *name, uint64_t *layer, const char **rest)
+{
+    char *end;
+    if (!text_starts_with(name, "decoder.layers.")) return false;
+    *layer = strtoull(name + strlen("decoder.layers."), &end, 10);
+    *rest = end + 1;
+    return true;
+}
+
+static void collect_rests(struct checkpoint *c, struct layer_names *names)
+{
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        uint64_t layer;
+        const char *rest;
+        if (!layer_of(c->catalog.tensors[i].name, &layer, &rest) || layer >= c->config.num_layers)
+            continue;
+        if (text_starts_with(rest, of_experts))
+            rest = arena_printf(&c->arena, "%s{e}%s", of_experts,
+                                rest + strlen(of_experts) +
+                                    strspn(rest + strlen(of_experts), "0123456789"));
+        (void)map_add(&names->rests[model_layer_is_moe(&c->config, layer)], rest, 0, NULL);
+    }
+}
+
+/* What a layer of these names lacks. */
+static enum status add_missing(struct checkpoint *c, uint64_t layer, const char *rest,
+                               struct error *err)
+{
+    const char *expert = strstr(rest, "{e}");
+    int before = expert ? (int)(expert - rest) : (int)strlen(rest);
+    for (uint64_t e = 0; e < (expert ? c->config.num_experts : 1); e++) {
+        const char *number = expert ? arena_printf(&c->arena, "%" PRIu64, e) : "";
+        const char *name = arena_printf(&c->arena, "decoder.layers.%" PRIu64 ".%.*s%s%s", layer,
+                                        before, rest, number, expert ? expert + 3 : "");
+        if (!catalog_find(&c->catalog, name)) TRY(gaps_add_missing(&c->gaps, &c->arena, name, err));
+    }
+    return OK;
+}
+
+static enum status compare_layers(struct checkpoint *c, const struct layer_names *names,
+                                  struct error *err)
+{
+    for (uint64_t l = 0; l < c->config.num_layers; l++) {
+        const struct map *rests = &names->rests[model_layer_is_moe(&c->config, l)];
+        for (size_t i = 0; i < rests->num_slots; i++) {
+            if (rests->slots[i].key) TRY(add_missing(c, l, rests->slots[i].key, err));
+        }
+    }
+    return OK;
+}
+
+/* A parameter that the model map knows must be there, and of the shape that the config tells. */
+static enum status check_mapped(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    struct checkpoint *c = context;
+    const struct tensor *own = catalog_find(&c->catalog, t->name);
+    if (!own) return gaps_add_missing(&c->gaps, &c->arena, t->name, err);
+    if (own->num_dims == t->num_dims &&
+        memcmp(own->shape, t->shape, own->num_dims * sizeof *own->shape) == 0)
+        return OK;
+    c->contradicts = true;
+    return fail(err, ERR_UNSUPPORTED, "%s: %s is %s; by its %s it should be %s", c->folder,
+                own->stored_name ? own->stored_name : own->name,
+                shape_text(&c->arena, own->num_dims, own->shape),
+                c->config_origin == CONFIG_OF_JSON ? "config.json" : "args or run_config.yaml",
+                shape_text(&c->arena, t->num_dims, t->shape));
+}
+
+/* Lists missing parameters as gaps. The model map of the family names all of them, and their shapes
+ * must be the map's; without a family, a layer must have what another layer of its kind has. */
+static enum status find_missing(struct megatron_source *m, struct error *err)
+{
+    struct checkpoint *c = m->c;
+    const struct model_map *map = c->family ? model_map_of_family(m->maps, c->family) : NULL;
+    struct model_config config = c->config;
+    if (!config.vocab_size) config.vocab_size = config.padded_vocab_size; /* all rows are kept */
+    if (map && config.vocab_size) return model_map_expand(map, &config, NULL, check_mapped, c, err);
+    struct layer_names names = {0};
+    collect_rests(c, &names);
+    enum status st = compare_layers(c, &names, err);
+    map_release(&names.rests[0]);
+    map_release(&names.rests[1]);
+    if (!st && !catalog_find(&c->catalog, "embedding.word_embeddings.weight"))
+        st = gaps_add_missing(&c->gaps, &c->arena, "embedding.word_embeddings.weight", err);
+    return st;
+}
+
+/* ---- opening ---- */
 
 bool megatron_iteration_is_dist(const char *path, const struct source_options *o, bool *is_dist)
 {
@@ -30,7 +135,7 @@ enum status megatron_open(struct megatron_source *m, megatron_reader *read, stru
     c->training.release = found.release;
     c->training.iteration = found.number;
     TRY(read(m, err));
-    TRY(megatron_find_missing(m, err));
+    TRY(find_missing(m, err));
     return catalog_check(&c->catalog, err);
 }
 

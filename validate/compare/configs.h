@@ -8,7 +8,7 @@
 #define FERRY_VALIDATE_COMPARE_CONFIGS_H
 
 #include "common/args.h"
-#include "convert/config_difference.h"
+#include "convert/megatron/config_difference.h"
 #include "validate/compare/sides.h"
 
 struct config_comparison {

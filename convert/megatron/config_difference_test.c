@@ -1,8 +1,8 @@
 /* Compares golden Megatron checkpoints with the config.json of the models that they were made from,
  * and small made-up configs with one another. */
 #include "common/count.h"
-#include "convert/config_difference.h"
 #include "convert/map/testing_models.h"
+#include "convert/megatron/config_difference.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/source.h"
 

@@ -5,8 +5,8 @@
  * Megatron's args and run_config.yaml have fewer (no yarn, no relu), tensors alone show only sizes.
  * A field that one side has no word for is reported as such and is no difference. To compare the
  * other fields, a config.json's config is first written as args and read back. */
-#ifndef FERRY_CONVERT_CONFIG_DIFFERENCE_H
-#define FERRY_CONVERT_CONFIG_DIFFERENCE_H
+#ifndef FERRY_CONVERT_MEGATRON_CONFIG_DIFFERENCE_H
+#define FERRY_CONVERT_MEGATRON_CONFIG_DIFFERENCE_H
 
 #include "ckpt/checkpoint.h"
 

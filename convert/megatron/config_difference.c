@@ -1,4 +1,4 @@
-#include "convert/config_difference.h"
+#include "convert/megatron/config_difference.h"
 
 #include <stdlib.h>
 #include <string.h>
