@@ -37,7 +37,7 @@ struct casting {
     void *to;
     const void *from;
     enum dtype to_dtype, from_dtype;
-    struct cast_counts *counts; /* counted up; NULL: they are not counted */
+    struct cast_counts *counts; /* increased; NULL: not counted */
 };
 /* Casts the elements of a pair from array a, `from`, to array b, `to`. Equal dtypes are copied, and
  * not counted as casts. */

@@ -84,7 +84,7 @@ static void casts_are_those_of_each_element(void **state)
         check_cast(&seed, 700);
 }
 
-/* Takes what has at most two elements, and writes down where they lie. */
+/* Takes blocks of at most two elements, and records their places. */
 struct taking {
     uint64_t count, last;
     bool in_order;

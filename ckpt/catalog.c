@@ -15,7 +15,7 @@ void catalog_init(struct catalog *c, struct arena *a)
     stored_init(&c->stored);
 }
 
-/* Frees what making tensors has left behind. */
+/* Frees the indexes that adding tensors has made. */
 static void end_reading(struct catalog *c)
 {
     free(c->own_index);
@@ -226,14 +226,14 @@ enum status catalog_own_stored(struct catalog *c, const char *name, const char *
 /* ---- what a tensor is made of, by where it lies ---- */
 
 /* The parts of an own tensor, or the pieces of a stored one, as pairs (flat in the tensor, elements
- * of the part), by where they begin; so the few that meet a view are found without looking at all.
- */
+ * of the part), sorted by their beginning, so that the few that meet a view are found without
+ * looking at all. */
 struct indexed_part {
     struct pair pair;
-    size_t part; /* of the tensor's */
+    size_t part; /* index among the tensor's parts */
 };
 struct part_index {
-    size_t tensor, num_parts; /* which tensor it is of, and how many parts it had */
+    size_t tensor, num_parts; /* the tensor, and the number of parts that it had */
     uint64_t longest_span;
     size_t count, capacity;
     size_t *met; /* [capacity], behind parts */
@@ -252,7 +252,7 @@ static bool is_index_of(const struct part_index *x, size_t tensor, size_t num_pa
     return x && x->tensor == tensor && x->num_parts == num_parts;
 }
 
-/* Makes *index an empty one with room for num_parts; it is of no tensor yet. */
+/* Makes *index an empty index with room for num_parts; it belongs to no tensor yet. */
 static enum status begin_index(struct part_index **index, size_t num_parts, const char *name,
                                struct error *err)
 {
@@ -394,7 +394,7 @@ static void add_stored_name(struct catalog *c, struct tensor *t, const char *nam
     *ARENA_PUSH(c->arena, t->stored_names, t->num_stored_names, t->stored_names_capacity) = name;
 }
 
-/* Adds what `pair` (logical, stored) has of the stored tensor x->stored. */
+/* Adds the elements of the stored tensor x->stored that `pair` (logical, stored) has. */
 static enum status add_stored(void *context, const struct pair *pair, struct error *err)
 {
     struct adding *x = context;
@@ -437,7 +437,7 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct o
 {
     struct pair by_own = *part;
     TRY(pair_turn(&by_own, t->name, err));
-    c->num_gathered = 0; /* of one that failed */
+    c->num_gathered = 0; /* left by a tensor that failed */
     TRY(index_own(c, own, err));
     for (size_t i = 0, n = find_met(c->own_index, &by_own); i < n; i++) {
         const struct own_part *p = own->parts[c->own_index->met[i]];
@@ -446,12 +446,14 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct o
         TRY(pair_join(&by_own, &pair, t->name, add_stored, &x, err));
     }
     take_gathered(c, t);
-    for (size_t i = 0; i < own->num_parts && !pair_count(part); i++) /* empty, but of these */
+    for (size_t i = 0; i < own->num_parts && !pair_count(part);
+         i++) /* an empty part still has stored names */
         add_stored_name(c, t, c->stored.tensors[own->parts[i]->stored].name);
     return OK;
 }
 
-/* The same tensors, of which a reader can make others in an arena of its own. */
+/* A copy of the catalog's list of own tensors, from which a reader makes tensors in its own
+ * arena. */
 static struct catalog reading_of(const struct catalog *c, struct arena *a)
 {
     struct catalog reading = *c;

@@ -19,17 +19,18 @@
 #include "common/map.h"
 #include "formats/stored.h"
 
-/* A part of a logical tensor and where its elements lie. pair.a is flat in the logical tensor,
- * pair.b counts elements from offset_bytes of the file (ORIGIN_RANDOM*: of the stream of numbers
+/* A part of a logical tensor and the place of its elements. pair.a is flat in the logical tensor,
+ * pair.b counts elements from offset_bytes of the file (ORIGIN_RANDOM*: of the random stream number
  * `file`; ORIGIN_MEMORY: of `memory`). */
 struct piece {
     enum origin_id origin;
-    enum dtype dtype; /* as stored; the tensor's, but for tensors fused from several dtypes */
+    enum dtype
+        dtype; /* as stored; differs from the tensor's only if that is fused from several dtypes */
     uint32_t file;
     bool byte_swapped;
     uint64_t offset_bytes;
     const void *memory; /* ORIGIN_MEMORY: the holder's; NULL in other processes */
-    unsigned holder; /* the rank that writes it, where the tensor has pieces in memory (held.h) */
+    unsigned holder;    /* the rank that writes it, if the tensor has pieces in memory (held.h) */
     struct pair pair;
 };
 
@@ -48,13 +49,14 @@ struct tensor {
 
 struct own_part {
     size_t stored;    /* index into catalog.stored.tensors */
-    struct pair pair; /* a: flat in the own tensor, nested; b: flat in the stored one; there is
-                       * memory for as many axes as it has, so that it is never copied whole */
+    struct pair pair; /* a: flat in the own tensor, nested; b: flat in the stored one. Allocated
+                         with the axes that it has only, so never copy the struct */
 };
 
 struct own_tensor {
     const char *name;
-    const char *state; /* "exp_avg" and the like: of the optimizer; NULL: a parameter, a buffer */
+    const char
+        *state; /* the optimizer state "exp_avg" and the like; NULL: a parameter or a buffer */
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
@@ -72,16 +74,17 @@ struct catalog {
     struct tensor *tensors;
     size_t num_tensors, tensors_capacity;
     struct map names;
-    struct part_index *own_index, *stored_index; /* of the tensors that were looked at last */
-    struct piece *gathered;                      /* pieces for the tensor that is being added */
+    struct part_index *own_index,
+        *stored_index;      /* index of the parts of the tensor that was used last */
+    struct piece *gathered; /* pieces of the tensor that is being added */
     size_t num_gathered, gathered_capacity;
 };
 
 void catalog_init(struct catalog *c, struct arena *a);
 void catalog_release(struct catalog *c);
 
-/* Adds a tensor without pieces (name and shape are copied), or returns the one that is there if its
- * dtype and shape are the same; ERR_CORRUPT where they are not, or where it has more than
+/* Adds a tensor without pieces (name and shape are copied), or returns the existing one of this
+ * name if dtype and shape are equal. ERR_CORRUPT if they differ, or the tensor has more than
  * MAX_ELEMENTS. *out is valid until the next tensor is added. */
 MUST_CHECK enum status catalog_add(struct catalog *c, const char *name, enum dtype dtype,
                                    unsigned num_dims, const uint64_t *shape, struct tensor **out,
@@ -89,17 +92,17 @@ MUST_CHECK enum status catalog_add(struct catalog *c, const char *name, enum dty
 struct tensor *catalog_find(const struct catalog *c, const char *name);
 /* Adds a piece to a tensor, in arena a; pair.a must be nested. */
 void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece);
-/* Adds the part of an own tensor that `part` picks: part.a is flat in the logical tensor t, part.b
- * flat in the own one (both row-major). Joined with the own tensor's parts, and these with the
- * stored pieces; quick for a tensor of many parts or pieces that is taken apart into many logical
- * ones, one after the other. */
+/* Adds the part of an own tensor that `part` selects: part.a is flat in the logical tensor t,
+ * part.b flat in the own one (both row-major). It is joined with the parts of the own tensor, and
+ * these with the stored pieces. Fast for a tensor of many parts or pieces that is taken apart into
+ * many logical ones, one after the other. */
 MUST_CHECK enum status catalog_add_part(struct catalog *c, struct tensor *t,
                                         const struct own_tensor *own, const struct pair *part,
                                         struct error *err);
 
-/* Adds an own tensor without parts, or returns the one of this state and name, as catalog_add does.
- * name and state are kept, and must live as long as the catalog; *out is valid until the next one
- * is added. */
+/* Adds an own tensor without parts, or returns the existing one of this state and name, as
+ * catalog_add() does. The catalog keeps the pointers name and state. *out is valid until the next
+ * one is added. */
 MUST_CHECK enum status catalog_add_own(struct catalog *c, const char *name, const char *state,
                                        enum dtype dtype, unsigned num_dims, const uint64_t *shape,
                                        struct own_tensor **out, struct error *err);
@@ -108,7 +111,7 @@ MUST_CHECK enum status catalog_add_own(struct catalog *c, const char *name, cons
 MUST_CHECK enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
                                             const struct stored_tensor *stored,
                                             const struct pair *pair, struct error *err);
-/* Adds an own tensor that is the whole of a stored one, and of its dtype and shape. */
+/* Adds an own tensor that is a whole stored tensor, with its dtype and shape. */
 MUST_CHECK enum status catalog_own_stored(struct catalog *c, const char *name, const char *state,
                                           const struct stored_tensor *stored, struct error *err);
 const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
@@ -119,11 +122,13 @@ const struct own_tensor *catalog_find_own(const struct catalog *c, const char *n
 MUST_CHECK enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
                                            const struct stored_tensor *stored, struct tensor **out,
                                            struct error *err);
-/* Checks that the pieces of each tensor tile it: ERR_CORRUPT naming the first that do not. */
+/* Checks that the pieces of each tensor tile it. ERR_CORRUPT names the first tensor that they do
+ * not tile. */
 MUST_CHECK enum status catalog_check(const struct catalog *c, struct error *err);
 MUST_CHECK enum status tensor_check(const struct tensor *t, struct error *err);
 
-/* What a logical name says: rows past the true vocabulary; a moment or a master weight. */
+/* By a logical name: whether it is of rows past the true vocabulary; of a moment or a master
+ * weight. */
 bool name_is_padding(const char *name);
 bool name_is_optimizer(const char *name);
 

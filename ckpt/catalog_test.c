@@ -83,7 +83,7 @@ static void shapes_are_written_as_lists(void **state)
 
 /* ---- stored tensors ---- */
 
-/* What a logical tensor is made of, by element: 1 + element of a file, file by file. */
+/* For each element of a logical tensor: 1 + its element of a file, counted file by file. */
 enum { MAX_ELEMENTS_HERE = 8192 };
 
 static void expand(const struct tensor *t, uint64_t at[MAX_ELEMENTS_HERE])
@@ -104,7 +104,7 @@ static void expand(const struct tensor *t, uint64_t at[MAX_ELEMENTS_HERE])
     }
 }
 
-/* Where element e of a stored tensor lies, in the same numbers. */
+/* The place of element e of a stored tensor, in the same numbers. */
 static uint64_t stored_at(const struct stored_tensor *s, uint64_t e)
 {
     for (size_t i = 0; i < s->num_pieces; i++) {

@@ -1,7 +1,7 @@
-/* checkpoint.h - what is known of one checkpoint: its tensors, its model, and how it was written.
+/* checkpoint.h - one checkpoint: its tensors, its model, and how it was written.
  *
  * Opening one (convert/source.h) reads headers and indexes, never the bytes of tensors, and fills
- * it; from then on it does not change, but for notes. What a conversion makes is in the plan
+ * the struct; from then on only notes change. Tensors that a conversion makes are in the plan
  * (plan.h). */
 #ifndef FERRY_CKPT_CHECKPOINT_H
 #define FERRY_CKPT_CHECKPOINT_H
@@ -12,15 +12,15 @@
 #include "ckpt/param.h"
 #include "formats/value.h"
 
-/* What a file says of its optimizer; moments are tensors of the catalog where they can be. */
+/* The optimizer state of a checkpoint; moments are tensors of the catalog if they can be. */
 struct optimizer_info {
     bool present;
     const char *kind; /* "distributed, fully_reshardable", for people */
     uint64_t size_bytes;
-    const char *unread; /* why not all of it became tensors of the catalog; NULL: it did */
+    const char *unread; /* why some of it is not in the catalog; NULL: all of it is */
 };
 
-/* How far it was trained, and with what. */
+/* The state of the training. */
 struct training_state {
     int64_t iteration;    /* -1: none */
     bool release;         /* chosen by the tracker word "release" */
@@ -28,28 +28,28 @@ struct training_state {
     struct optimizer_info optimizer;
 };
 
-/* Who says what the config has. */
+/* The source of the config. */
 enum config_origin {
     CONFIG_OF_TENSORS, /* their names and shapes alone */
     CONFIG_OF_ARGS,    /* Megatron's args, or run_config.yaml */
     CONFIG_OF_JSON     /* config.json */
 };
 
-/* What the user should know, a line each. */
+/* Notes for the user, a line each. */
 struct notes {
     const char **lines;
     size_t count, capacity;
 };
 void notes_add(struct notes *n, struct arena *a, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* On stderr, a line each. */
+/* Prints the notes on stderr. */
 void notes_print(const struct notes *n);
 
-/* A field of a config file that says something (it is not null, false, 0, "" or []) and that no row
- * of the file's map reads: it may change what the model computes. */
+/* An unknown field of a config file: its value says something (it is not null, false, 0, "" or [])
+ * and no row of the file's map reads it. It may change what the model computes. */
 struct unknown_field {
     const char *file;         /* "config.json", "args", "run_config.yaml" */
     const char *name, *value; /* "rope_scaling.mrope_section", "[16,24,24]" */
-    bool allowed; /* by --allow-config: it is named, and no reason to refuse the model */
+    bool allowed; /* by --allow-config: named in messages, but no reason to refuse the model */
 };
 struct unknown_fields {
     struct unknown_field *items;
@@ -58,29 +58,30 @@ struct unknown_fields {
 /* All texts are copied into arena a. */
 void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *file,
                         const char *name, const char *value, bool allowed);
-/* Whether there are any that are not allowed. */
+/* Whether any of them is not allowed. */
 bool unknown_fields_refused(const struct unknown_fields *u);
 /* The first one of this name; NULL: none. */
 const struct unknown_field *unknown_fields_find(const struct unknown_fields *u, const char *name);
-/* Whether a glob matches the name of one. */
+/* Whether a glob matches the name of any. */
 bool unknown_fields_match(const struct unknown_fields *u, const char *glob);
-/* "args: qk_l2_norm True, softmax_type learnable; config.json: foo 3" of all, or of those that are
- * not allowed; NULL: there are none. The first 5, and "and N more". Long values are cut, control
+/* "args: qk_l2_norm True, softmax_type learnable; config.json: foo 3": all fields, or the ones that
+ * are not allowed; NULL: none. Lists the first 5, then "and N more". Long values are cut, control
  * characters escaped. In arena a. */
 const char *unknown_fields_text(const struct unknown_fields *u, bool all, struct arena *a);
 
-/* Tensors, by the names that their side has for them, that a model should have and that are not
- * there, and the other way round. */
+/* Names of missing tensors, which the model should have, and of unexpected ones, which it has no
+ * place for; each as its side calls it. */
 struct gaps {
     const char **missing, **unexpected;
     size_t num_missing, missing_capacity, num_unexpected, unexpected_capacity;
 };
-/* Lists a name, which is copied. ERR_CORRUPT where 100,000 are missing already: a config of a few
- * hundred bytes may ask for millions that are not there. */
+/* Adds a name (copied). ERR_CORRUPT if 100,000 are missing already: a config of a few hundred bytes
+ * may ask for millions of tensors. */
 MUST_CHECK enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name,
                                         struct error *err);
 void gaps_add_unexpected(struct gaps *g, struct arena *a, const char *name);
-/* ERR_UNSUPPORTED where there are any: how many, and the first of them. path: of the checkpoint. */
+/* ERR_UNSUPPORTED with the number of gaps and the first names, if there are any. path: the
+ * checkpoint's. */
 MUST_CHECK enum status gaps_check(const struct gaps *g, const char *path, struct error *err);
 
 struct format;
@@ -89,23 +90,23 @@ struct checkpoint {
     struct arena arena;
     struct catalog catalog;
     const char *path;            /* as the user gave it */
-    const char *folder;          /* where the files lie: the iteration's folder, or path */
+    const char *folder;          /* the folder of the files: the iteration's, or path */
     const struct format *format; /* a row of the reader's (convert/format.h) */
 
     struct model_config config;
     const struct param_table
-        *params; /* of config, in arena (convert/map/params.h); NULL: not known */
+        *params; /* the parameters of config, in arena (convert/map/params.h); NULL: not known */
     enum config_origin config_origin;
     struct unknown_fields unknown; /* of config.json, args and run_config.yaml */
-    bool contradicts;              /* the config tells of other tensors than there are */
+    bool contradicts;              /* the config does not fit the tensors */
     const char *family;            /* of the model map; NULL: not known */
     struct layout layout;          /* as found; all 1 for Hugging Face */
-    bool transformer_engine_names; /* in-memory names (legacy) or extra states say so */
-    const char *hf_folder; /* where config.json and what travels with it lie; NULL: nowhere */
+    bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */
+    const char *hf_folder; /* the folder of config.json and its companions; NULL: there is none */
     struct training_state training;
     struct notes notes;
-    struct gaps gaps;   /* opening lists all; who needs the model whole refuses */
-    size_t num_ignored; /* stored tensors and objects that nobody needs */
+    struct gaps gaps;   /* listed by opening; commands that need the whole model refuse them */
+    size_t num_ignored; /* stored tensors and objects that no model needs */
 };
 
 void checkpoint_init(struct checkpoint *c, const char *path);

@@ -20,8 +20,8 @@
 #include "common/strbuf.h"
 #include "kernels/cpu/digest_sums.h"
 
-/* Adds elements first, first + 1, ... of a tensor of this dtype. Those of 16 bytes are four of 4.
- */
+/* Adds elements first, first + 1, ... of a tensor of this dtype. An element of 16 bytes counts as
+ * four of 4. */
 void digest_add_elements(struct digest *d, enum dtype dtype, const void *elements, uint64_t count,
                          uint64_t first);
 
@@ -35,19 +35,19 @@ struct tensor_digest {
 
 /* "BF16[2048,512]:..." */
 void digest_print(struct strbuf *out, const struct tensor_digest *d);
-/* The lists; digests are sorted. whole: the sums of the lines "*" and "optimizer.*", the second
- * empty where there is no optimizer; may be NULL. */
+/* Prints the lists; sorts `digests`. whole: set to the sums of the lines "*" and "optimizer.*", the
+ * second empty without an optimizer; may be NULL. */
 void digest_print_all(struct strbuf *out, struct tensor_digest *digests, size_t count,
                       char whole[2][SHA256_TEXT]);
 
-/* Digests of all tensors of a catalog but padding, in its order, by one reading of it. *out is in
- * arena a. */
+/* Computes the digests of all tensors of a catalog except padding, in its order, by one reading.
+ * *out is in arena a. */
 struct digest_options {
     unsigned threads;
     uint64_t max_memory;
     bool direct_io;
     enum progress_style progress;
-    bool no_optim; /* the optimizer's tensors are left out, too */
+    bool no_optim; /* leaves out the optimizer's tensors too */
 };
 MUST_CHECK enum status digest_catalog(const struct catalog *c, const struct digest_options *o,
                                       struct arena *a, struct tensor_digest **out, size_t *count,

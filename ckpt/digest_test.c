@@ -1,4 +1,4 @@
-/* Lists of digests: their text, their order, their sum; and that they do not depend on pieces. */
+/* Lists of digests: their text, order and sum; digests do not depend on the pieces of a tensor. */
 #include "ckpt/digest.h"
 
 #include <string.h>

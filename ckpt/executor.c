@@ -46,7 +46,7 @@ static struct scan_item item_of(const struct plan *p, const struct carry *c, boo
     return item;
 }
 
-/* Reads only the elements that go to memory. */
+/* Restricts the item to the elements that go to memory. */
 static void read_parts_alone(struct scan_item *item, const struct carry *c, struct arena *a)
 {
     struct pair *parts = arena_array(a, c->num_pieces, sizeof *parts);
@@ -413,7 +413,7 @@ static enum status prepare_folder(struct executor *x, const struct scan *s, stru
     TRY(check_ranks(x, err));
     TRY(held_carries(x->plan, x->options->rank, &x->arena, &x->carries, err));
     TRY(sink_file_open(&x->files, err));
-    TRY(ask(x, x->options->keep_going, err)); /* now that the folder is open */
+    TRY(ask(x, x->options->keep_going, err)); /* once more, now that the folder is open */
     TRY(sink_file_create_folders(&x->files, err));
     TRY(resume(x, s, err));
     return sink_file_complete_empty(&x->files, err);

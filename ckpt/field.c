@@ -29,8 +29,9 @@ static bool copy_text(struct arena *a, const char *text, const char **out)
 }
 
 // clang-format off
-/* Each kind: its member of struct scalar, and expressions that compare scalars x and y, make a
- * text, a JSON item or a Python value of scalar s in arena a, and read s from item or from v. */
+/* For each kind: its member of struct scalar; expressions that compare scalars x and y, that make a
+ * text, a JSON item or a Python value of scalar s in arena a, and that read s from item or from
+ * v. */
 #define KINDS(X)                                                                                   \
     X(UINT, number,                                                                                \
       /* equal       */ x.number == y.number,                                                          \

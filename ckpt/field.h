@@ -1,8 +1,7 @@
-/* field.h - members of a struct as rows of a table, each read and written as one tagged scalar.
+/* field.h - members of a struct as rows of a table; each is read and written as one tagged scalar.
  *
- * A table (MODEL_FIELDS of model_config.h, LAYOUT_FIELDS of layout.h) says where members lie and of
- * which kind they are. What a kind is in C, as text, in JSON and in Python is one row of field.c.
- */
+ * A table (MODEL_FIELDS of model_config.h, LAYOUT_FIELDS of layout.h) has the offset and the kind
+ * of each member. A row of field.c has what a kind is in C, as text, in JSON and in Python. */
 #ifndef FERRY_CKPT_FIELD_H
 #define FERRY_CKPT_FIELD_H
 
@@ -48,34 +47,35 @@ struct scalar {
 /* ---- fields ---- */
 
 struct scalar field_get(const struct field *f, const void *from);
-/* s is of the field's kind. */
+/* Sets the field of the struct `to`; s has the field's kind. */
 void field_set(const struct field *f, void *to, struct scalar s);
 void field_copy(const struct field *f, void *to, const void *from);
 bool field_equal(const struct field *f, const void *a, const void *b);
-/* Sets the field where item (NULL allowed) is of its kind; false where it is not. A whole number is
- * a real one too; in Python, a bool is a whole one. Texts are copied into arena a. */
+/* Sets the field if item (NULL allowed) has its kind, else returns false. A whole number is also a
+ * real one; in Python, a bool is also a whole number. Texts are copied into arena a. */
 bool field_set_json(const struct field *f, void *to, const struct cJSON *item, struct arena *a);
 bool field_set_value(const struct field *f, void *to, const struct value *v, struct arena *a);
 
 /* ---- scalars ---- */
 
-/* Two of one kind. NaN equals any number: it is neither less nor more. */
+/* Whether two scalars of one kind are equal. NaN equals any number, since it is neither less nor
+ * more. */
 bool scalar_equal(struct scalar x, struct scalar y);
 /* Whether s is 0, false or NULL. */
 bool scalar_is_zero(struct scalar s);
-/* A number that is 0 and a text that is NULL are not given; false is. */
+/* Whether s is given: 0 and NULL are not given, false is. */
 bool scalar_is_given(struct scalar s);
 
 /* How scalar_text writes a scalar. */
 struct scalar_style {
-    int digits; /* significant ones, of a real number */
+    int digits; /* significant digits of a real number */
     const char *yes, *no, *none;
 };
-/* In arena a, or borrowed from s and style. */
+/* s as text, in arena a or borrowed from s and style. */
 const char *scalar_text(struct scalar s, const struct scalar_style *style, struct arena *a);
-/* A new item, null for a text that is NULL; the caller frees it. */
+/* s as a new item, null for a text that is NULL; the caller frees it. */
 struct cJSON *scalar_json(struct scalar s);
-/* In arena a; None for a text that is NULL. */
+/* s as a Python value in arena a, None for a text that is NULL. */
 struct value *scalar_value(struct scalar s, struct arena *a);
 
 #endif

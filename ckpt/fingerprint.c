@@ -25,7 +25,8 @@ static void add_pair(struct sha256 *s, const struct pair *p)
     sha256_add(s, n, count * sizeof *n);
 }
 
-/* A path as the source has it, so that it may be reached by another one. */
+/* The path relative to the source's folder, so that the same source under another path has the same
+ * fingerprint. */
 static const char *within(const char *folder, const char *path)
 {
     size_t n = strlen(folder);

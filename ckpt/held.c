@@ -42,7 +42,7 @@ struct pair *held_parts(const struct tensor *t, unsigned rank, struct arena *a, 
     return parts;
 }
 
-/* A carry that gets the target pieces of what a rank holds. */
+/* A carry that gets the target pieces of the parts that a rank holds. */
 struct restricting {
     struct carry *carry;
     struct arena *arena;

@@ -51,7 +51,8 @@ static enum status wrong(struct error *err, const char *what, uint64_t n, const 
 
 enum { LONGEST_LAYOUT = 1 << 20 }; /* letters of a pipeline layout once it is unrolled */
 
-/* Megatron's two rewritings: (..)*n to n times what is inside, then x*n to n times x. */
+/* Megatron's two rewritings of a pipeline layout: (..)*n becomes n times the content, then x*n
+ * becomes n times x. */
 static enum status unroll_groups(struct strbuf *out, const char *text, struct error *err)
 {
     for (const char *p = text; *p; p++) {
@@ -127,7 +128,7 @@ static enum status count_stages(struct deal *d, struct arena *a, const char *unr
     return OK;
 }
 
-/* Commas are for the eye. */
+/* Commas have no meaning. */
 static void add_without_commas(struct strbuf *out, const char *text)
 {
     strbuf_add_text(out, "");
@@ -151,8 +152,8 @@ static enum status deal_as_written(struct deal *d, struct arena *a, const char *
     return st;
 }
 
-/* Layers of each pipeline rank, then dealt to its chunks; the first and the last rank may have
- * their own number. */
+/* Deals layers to pipeline ranks, then to their chunks; the first and the last rank may have their
+ * own number. */
 static enum status deal_by_number(struct deal *d, const struct layout *l, uint64_t num_layers,
                                   struct error *err)
 {
@@ -274,7 +275,7 @@ static uint64_t or_one(uint64_t n)
     return n ? n : 1;
 }
 
-/* vpp from the layers of a chunk, as Megatron's arguments.py has it. */
+/* Computes vpp from the layers of a chunk, as Megatron's arguments.py does. */
 static enum status count_virtual_stages(struct layout *l, const struct layout_options *o,
                                         uint64_t num_layers, struct error *err)
 {
@@ -307,7 +308,7 @@ static void set_options(struct layout *l)
 enum status layout_make(struct layout *l, struct arena *a, const struct layout_options *o,
                         const struct model_config *config, struct error *err)
 {
-    enum { MAX_SIZE = 1 << 20 }; /* ranks of one kind, and stages: past it, a typing error */
+    enum { MAX_SIZE = 1 << 20 }; /* limit of sizes and stages; more is a typing error */
     *l = (struct layout){.tp = or_one(o->tp),
                          .pp = or_one(o->pp),
                          .ep = or_one(o->ep),

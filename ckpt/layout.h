@@ -1,5 +1,5 @@
-/* layout.h - the sizes of a parallel layout, and which layers each of its stages has. What ranks
- * hold of one parameter: param.h.
+/* layout.h - the sizes of a parallel layout, and the layers of each of its stages. The shards of a
+ * parameter: param.h.
  *
  * Sizes after Megatron-Core: tensor (tp), pipeline (pp) with virtual stages (vpp), expert (ep) and
  * expert tensor (etp) parallel. A *stage* is one model chunk; stages are numbered in the order of
@@ -7,9 +7,8 @@
  * be empty. How layers are dealt: megatron/core/transformer/transformer_layer.py
  * (get_transformer_layer_offset) and pipeline_parallel_layer_layout.py.
  *
- * Ranks within a pipeline stage: rank = tp + tp_size * dp for dense parameters, and
- * rank = etp + etp_size * (ep + ep_size * edp) for experts (parallel_state.py, order
- * tp-cp-ep-dp-pp). */
+ * Ranks within a pipeline stage: rank = tp + tp_size * dp for dense parameters, and rank = etp +
+ * etp_size * (ep + ep_size * edp) for experts (parallel_state.py, order tp-cp-ep-dp-pp). */
 #ifndef FERRY_CKPT_LAYOUT_H
 #define FERRY_CKPT_LAYOUT_H
 
@@ -23,7 +22,7 @@ struct stage {
 };
 
 // clang-format off
-/* How a layout is asked for. 0, false and NULL: not given. */
+/* The fields by which a user or a file gives a layout. 0, false and NULL: not given. */
 #define LAYOUT_FIELDS(X)                                                                           \
     X(UINT, tp)                                                                                    \
     X(UINT, pp)                                                                                    \
@@ -32,7 +31,7 @@ struct stage {
     X(UINT, cp)                       /* ranks of context parallelism hold the same parameters, */ \
     X(UINT, dp)                       /* and so do those of data parallelism */                    \
     X(UINT, virtual_stages)           /* chunks a rank (vpp) */                                    \
-    X(UINT, layers_per_virtual_stage) /* the other way to say it */                                \
+    X(UINT, layers_per_virtual_stage) /* the same, given by layers of a chunk */                   \
     X(UINT, first_layers)             /* of the first pipeline rank; 0: by rule */                 \
     X(UINT, last_layers)                                                                           \
     X(BOOL, count_embedding)          /* as a layer when layers are dealt */                       \
@@ -54,25 +53,25 @@ extern const struct field layout_fields[NUM_LAYOUT_FIELDS]; /* of struct layout_
 struct layout {
     LAYOUT_SIZES(FIELD_MEMBER)
     struct stage *stages;          /* [vpp * pp] */
-    struct layout_options options; /* complete: layout_make of them gives this layout */
+    struct layout_options options; /* complete options: layout_make() makes this layout from them */
 };
 
-/* Whether o gives any field. */
+/* Whether any field of o is given. */
 bool layout_is_given(const struct layout_options *o);
-/* Fills what o does not give from l: the sizes, and how layers are dealt unless o says anything of
- * pipeline stages. etp stays open where o gives tp. */
+/* Sets the fields that o does not give from l: the sizes, and, unless o gives any field about
+ * pipeline stages, how layers are dealt. etp stays open if o gives tp. */
 void layout_options_complete(struct layout_options *o, const struct layout *l);
 
-/* The layout of o for this model; etp not given is tp. ERR_UNSUPPORTED where the layers cannot be
- * dealt so, or a size does not divide what it must (naming both). Stages lie in arena a. */
+/* The layout of o for this model; if etp is not given, it is tp. ERR_UNSUPPORTED if the layers
+ * cannot be dealt so or a size does not divide another; names both. Stages lie in arena a. */
 MUST_CHECK enum status layout_make(struct layout *l, struct arena *a,
                                    const struct layout_options *o,
                                    const struct model_config *config, struct error *err);
 /* The stages of pipeline rank p are p, p + pp, p + 2 pp, ... */
 const struct stage *layout_stage(const struct layout *l, uint64_t chunk, uint64_t pp_rank);
-/* "TP2 PP4 VPP2 EP8 ETP1"; behind TP, sizes of 1 are left out, and ETP where it is TP. */
+/* "TP2 PP4 VPP2 EP8 ETP1"; sizes of 1 after TP are left out, and ETP if it equals TP. */
 const char *layout_text(const struct layout *l, struct arena *a);
-/* Ranks of one pipeline stage: the fewest that tp and ep * etp both divide. */
+/* The number of ranks of one pipeline stage: the least common multiple of tp and ep * etp. */
 uint64_t layout_stage_ranks(const struct layout *l);
 /* Whether a rank of a stage is tensor parallel rank tp and expert parallel rank ep. */
 bool layout_has_rank(const struct layout *l, uint64_t tp, uint64_t ep);

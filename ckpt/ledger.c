@@ -47,7 +47,7 @@ bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct j
     return enough;
 }
 
-/* Takes the entries out; false where there are none, or another thread writes such. */
+/* Takes the entries out; false if there are none or another thread is writing entries. */
 static bool begin_flush(struct ledger *l, struct strbuf *entries)
 {
     pthread_mutex_lock(&l->lock);
@@ -120,7 +120,7 @@ enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_take *take,
     l->num_tasks = num_tasks;
     l->done = must_calloc(num_tasks + 1, sizeof *l->done);
     enum status st = journal_read(o->path, l->work.data, true, take_task, &r, err);
-    if (!st && r.dropped) { /* before the files that they tell of are made again */
+    if (!st && r.dropped) { /* before the files of the dropped records are written again */
         st = path_remove(o->path, err);
         if (!st) st = journal_append(o->path, l->work.data, &r.kept, o->durable, err);
     }
@@ -138,8 +138,8 @@ struct joining {
     void *context;
 };
 
-/* A task that was entered twice, by two processes that both were this rank, counts once. Of tensors
- * that ranks hold, each of them counts its part. */
+/* A task that two processes of one rank have entered counts once. Of a held tensor, each rank
+ * counts its part. */
 static enum status join_task(void *context, const struct journal_task *t,
                              const struct journal_run *runs, struct error *err)
 {

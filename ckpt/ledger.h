@@ -28,17 +28,18 @@ struct ledger {
     size_t num_tasks;
     bool in_journal; /* the journal has a task to continue from */
 
-    pthread_mutex_t lock; /* of what follows, and of in_journal */
+    pthread_mutex_t lock; /* protects the members below, and in_journal */
     struct strbuf entries;
-    uint64_t bytes; /* that the tasks of `entries` wrote */
+    uint64_t bytes; /* bytes that the tasks of `entries` wrote */
     bool busy;
 };
 
 void ledger_init(struct ledger *l, const struct ledger_options *o);
 void ledger_release(struct ledger *l);
 
-/* Reads the journal of an earlier run of num_tasks tasks and calls take for each record, which says
- * whether the written files still match (*holds). Other records are removed from the journal. */
+/* Reads the journal of an earlier run of num_tasks tasks. Calls take for each record; it sets
+ * *holds to whether the written files still match. Records for which it is false are removed from
+ * the journal. */
 typedef enum status ledger_take(void *context, const struct journal_task *t,
                                 const struct journal_run *runs, bool *holds, struct error *err);
 MUST_CHECK enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_take *take,

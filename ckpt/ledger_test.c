@@ -11,7 +11,7 @@ static char folder[] = "/tmp/ferry-ledger-test-XXXXXX";
 static char paths[2][64]; /* of two ranks' journals */
 
 static unsigned times_durable;
-static enum status disk; /* what the disk says */
+static enum status disk; /* the status of writes to the disk */
 
 static enum status make_durable(void *context, struct error *err)
 {
@@ -140,7 +140,7 @@ static void ranks_count_every_task_once(void **state)
     unsigned counted[TASKS] = {0};
     write_journal();
     struct ledger l = ledger_of(1);
-    (void)enter(&l, 3, false, 1); /* of which rank 0 counts what it holds */
+    (void)enter(&l, 3, false, 1); /* rank 0 counts the part that it holds */
     (void)enter(&l, 4, true, 1);
     (void)enter(&l, 4, true, 1);
     assert_ok(ledger_flush(&l, &err));

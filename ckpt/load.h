@@ -1,9 +1,9 @@
 /* load.h - loads the parts of a catalog's tensors that this process needs into its arrays.
  *
  * A target maps elements of a logical tensor to elements of an array and gives the array's dtype.
- * load_run() makes a plan of arrays and runs it. Elements of no target are not read, except gaps of
- * a few kilobytes, and elements between the first and the last of targets that overlap in a tensor.
- */
+ * load_run() makes a plan of arrays and runs it. It also reads elements without a target in two
+ * cases: gaps of a few kilobytes, and all elements between the first and the last of targets that
+ * overlap in a tensor. */
 #ifndef FERRY_CKPT_LOAD_H
 #define FERRY_CKPT_LOAD_H
 

@@ -8,8 +8,8 @@ enum { MAX_TARGETS = 256, UNTOUCHED = 0xEE };
 
 /* ---- random targets ---- */
 
-/* Arrays to load into, the targets that fill them, and what they should hold then, worked out one
- * element at a time. What is between the targets stays as it was. */
+/* Arrays to load into, the targets that fill them, and the expected contents, computed one element
+ * at a time. Elements outside of targets must not change. */
 struct wanted {
     size_t num_targets, num_arrays;
     struct load_target targets[MAX_TARGETS];

@@ -21,7 +21,7 @@
 #include "common/threads.h"
 
 struct lock {
-    int folder; /* which may be renamed */
+    int folder; /* stays the same folder if it is renamed */
     char *name;
     struct lock_record record;
     pthread_t thread;
@@ -91,7 +91,7 @@ static void print_record(char text[LOCK_BYTES], const struct lock_record *r)
     memset(text, ' ', LOCK_BYTES);
     int n = snprintf(text, LOCK_BYTES, "%s %ld %llu %s %s %020llu %llu\n%s\n%s\n", r->host, r->pid,
                      r->start, r->scope, r->run, r->beat, r->since, r->work, r->state);
-    if (n < LOCK_BYTES) text[n] = ' '; /* which snprintf has ended */
+    if (n < LOCK_BYTES) text[n] = ' '; /* snprintf wrote a '\0' there */
     text[LOCK_BYTES - 1] = '\n';
 }
 
@@ -127,7 +127,7 @@ static bool parse_record(const char *text, struct lock_record *r)
 
 enum reading {
     NOT_THERE,
-    EMPTY, /* nothing that is a record: who wrote it was killed */
+    EMPTY, /* no complete record: its writer was killed */
     READ,
     UNREADABLE,
 };
@@ -160,7 +160,7 @@ static bool has_ended(const struct lock_record *r)
     return strncmp(r->state, "ended", 5) == 0 || strncmp(r->state, "failed", 6) == 0;
 }
 
-/* A process of another host or container: by its beat, of which a look a second counts. */
+/* Judges a process of another host or container by its beat, of which one look a second counts. */
 static enum lock_life watch_beat(struct lock_watch *w, bool same, unsigned long long before)
 {
     double now = seconds_now();
@@ -290,7 +290,7 @@ bool lock_is_still_free(const struct lock_watch *w, const char *path)
     return check_still_free(AT_FDCWD, path, w, NULL) == OK;
 }
 
-/* Behind flock of the folder, so that of two who do this one sees the other's record. */
+/* Holds flock of the folder, so that of two processes one sees the other's record. */
 static enum status write_first(const struct lock *l, const char *folder, const struct lock_watch *w,
                                struct error *err)
 {
@@ -347,7 +347,7 @@ const char *lock_run(const struct lock *l)
 
 const char *lock_state(const struct lock *l)
 {
-    return l->record.state; /* which only its owner changes */
+    return l->record.state; /* only the owner of the lock changes it */
 }
 
 bool lock_is_lost(struct lock *l)

@@ -59,7 +59,7 @@ enum lock_life lock_look(struct lock_watch *w, const char *path);
 MUST_CHECK enum status lock_watch_until_sure(struct lock_watch *w, const char *path,
                                              enum lock_life *life, struct error *err);
 
-/* " since 2026-11-22 14:02:11 UTC", for a message; "" where that is not known. In the arena. */
+/* " since 2026-11-22 14:02:11 UTC", for a message; "" if not known. In the arena. */
 const char *lock_since(struct arena *a, const struct lock_record *r);
 
 /* Whether the lock is unchanged since w saw it free. */
@@ -75,7 +75,7 @@ MUST_CHECK enum status lock_take(struct lock **out, const char *folder, const ch
                                  struct error *err);
 const char *lock_run(const struct lock *l);
 const char *lock_state(const struct lock *l);
-/* Whether another process has taken the lock, which it believed dead. */
+/* Whether another process has taken the lock because it believed this one dead. */
 bool lock_is_lost(struct lock *l);
 void lock_say(struct lock *l, const char *state);
 /* Releases the lock; the file stays, with this state unless it is NULL. l may be NULL. */

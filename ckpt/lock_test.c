@@ -1,4 +1,4 @@
-/* Locks: who holds one, and how that is found out. */
+/* Locks: their holder, and how others find out whether it lives. */
 #include "ckpt/lock.h"
 
 #include <pthread.h>
@@ -103,7 +103,7 @@ static void one_that_is_cut_off_is_free(void **state)
     assert_int_equal(look_once(), LOCK_FREE);
 }
 
-/* As another host would, ten beats in a second. */
+/* Beats like a process of another host, ten times a second. */
 static atomic_bool stop;
 static void *beat_elsewhere(void *unused)
 {
@@ -148,7 +148,7 @@ static void who_was_taken_for_dead_learns_of_it(void **state)
     assert_false(lock_is_lost(l));
     put("elsewhere 1 2 boot-space 0123456789abcdef 7\nw\nat work\n");
     assert_true(lock_is_lost(l));
-    lock_drop(l, "ended"); /* which is not ours to say any more */
+    lock_drop(l, "ended"); /* no longer our lock, so its state stays */
     assert_int_equal(look_once(), LOCK_UNSURE);
 }
 

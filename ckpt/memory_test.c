@@ -1,5 +1,5 @@
-/* memory_test.c - from files into memory and back, and files that several ranks write out of what
- * each of them holds in its memory. */
+/* memory_test.c - from files into memory and back, and files that several ranks write together from
+ * their memory. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ enum { MAX_RANKS = 4, MAX_PIECES = 16 };
 
 /* ---- files, memory, files ---- */
 
-/* All of a source's tensors, read into arrays and from there known as another source. */
+/* Reads all tensors of a source into arrays, which become another source. */
 static void load_all(struct source *s, struct source *loaded)
 {
     static struct load_target targets[SOURCE_TENSORS];
@@ -74,7 +74,7 @@ struct held {
     struct source source;
     struct output output;
     unsigned num_ranks;
-    const void *memory[SOURCE_TENSORS][MAX_PIECES]; /* of all pieces, for the process of any rank */
+    const void *memory[SOURCE_TENSORS][MAX_PIECES]; /* [tensor][piece] the memory of all pieces */
     const char *journals[MAX_RANKS];
     struct executor_options options;
 };
@@ -118,7 +118,7 @@ static void held_release(struct held *h)
     source_release(&h->source);
 }
 
-/* As it is in the process of a rank, which knows no other's memory. */
+/* Makes h what it is in the process of a rank, which does not know the memory of others. */
 static struct executor_options be_rank(struct held *h, unsigned rank)
 {
     struct executor_options o = h->options;

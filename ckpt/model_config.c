@@ -84,7 +84,7 @@ const struct layer_field layer_fields[NUM_LAYER_FIELDS] = {{"moe_layers", model_
 
 bool layer_field_equal(unsigned i, const struct model_config *a, const struct model_config *b)
 {
-    if (a->num_layers != b->num_layers) return true; /* that is the difference */
+    if (a->num_layers != b->num_layers) return true; /* the numbers of layers are the difference */
     for (uint64_t l = 0; l < a->num_layers; l++)
         if (layer_fields[i].has(a, l) != layer_fields[i].has(b, l)) return false;
     return true;

@@ -1,10 +1,10 @@
-/* model_config.h - what one needs to know of a model to lay it out, to name its parts, and to run
- * it.
+/* model_config.h - the facts of a model that are needed to lay it out, to name its parts, and to
+ * run it.
  *
- * Members are named as Megatron-LM's arguments. The model map of a family fills it from
- * config.json, a Megatron checkpoint from its args; the table below is the one list of its members,
- * from which reading, writing and printing go. A number that is 0, a text that is NULL: not given.
- */
+ * Members have the names of Megatron-LM's arguments. A family's model map fills the struct from
+ * config.json, a Megatron checkpoint from its args. The table below is the only list of its
+ * members; reading, writing and printing use it. A number that is 0 and a text that is NULL are not
+ * given. */
 #ifndef FERRY_CKPT_MODEL_CONFIG_H
 #define FERRY_CKPT_MODEL_CONFIG_H
 
@@ -28,7 +28,7 @@
     X(REAL, layernorm_epsilon,                   MODEL,      UNKNOWN, true)                                                                        \
     X(TEXT, activation_func,                     MODEL,      UNKNOWN, true) /* silu, gelu, gelu_tanh, relu, squared_relu, quick_gelu */            \
     X(BOOL, gated_linear_unit,                   MODEL,      VALUE,   true)                                                                        \
-    X(BOOL, add_bias_linear,                     MODEL,      VALUE,   true) /* Megatron's word for the next three together */                      \
+    X(BOOL, add_bias_linear,                     MODEL,      VALUE,   true) /* Megatron's argument for the next three together */                  \
     X(BOOL, add_qkv_bias,                        MODEL,      VALUE,   true)                                                                        \
     X(BOOL, add_proj_bias,                       MODEL,      VALUE,   true)                                                                        \
     X(BOOL, add_mlp_bias,                        MODEL,      VALUE,   true)                                                                        \
@@ -62,12 +62,12 @@
 
 struct model_config {
     MODEL_FIELDS(FIELD_MEMBER)
-    const bool *moe_layers; /* [num_layers] which layers have experts; NULL: all, if any */
-    const bool
-        *window_layers; /* [num_layers] which layers slide, where sliding_window; NULL: all */
+    const bool *moe_layers; /* [num_layers] true: the layer has experts; NULL: all, if any */
+    const bool *
+        window_layers; /* [num_layers] true: the layer has the window, if there is one; NULL: all */
 };
 
-/* Past these it is no model: what they bound is counted, and allocated, layer by layer. */
+/* Limits: layers and experts are counted, and memory is allocated for each. */
 enum {
     MAX_LAYERS = 100000,
     MAX_EXPERTS = 100000,
@@ -76,17 +76,17 @@ enum {
 };
 
 enum field_role {
-    FIELD_MODEL,      /* what is computed */
-    FIELD_LENGTH,     /* how many positions it was made for; rope's frequencies may need it */
-    FIELD_VOCABULARY, /* how many tokens; tensors show it */
+    FIELD_MODEL,      /* changes what is computed */
+    FIELD_LENGTH,     /* the number of positions in training; rope's frequencies may depend on it */
+    FIELD_VOCABULARY, /* the number of tokens; tensors show it */
     FIELD_STORAGE,    /* how tensors are stored */
-    FIELD_TRAINING,   /* what only a training depends on */
+    FIELD_TRAINING,   /* only used in training */
 };
 
-/* What 0 or NULL means. */
+/* The meaning of 0 or NULL. */
 enum field_zero {
-    ZERO_VALUE,   /* a value as any other: no dropout, no window, the default */
-    ZERO_UNKNOWN, /* not known: every model has another value */
+    ZERO_VALUE,   /* an ordinary value: no dropout, no window, the default */
+    ZERO_UNKNOWN, /* not known: a model always has another value */
     ZERO_OMITTED, /* not given: config.json is written without it */
 };
 
@@ -103,36 +103,38 @@ const struct model_field *model_field_find(const char *name);
 
 bool model_layer_is_moe(const struct model_config *c, uint64_t layer);
 bool model_layer_slides(const struct model_config *c, uint64_t layer);
-/* Completes add_bias_linear and the three biases that it stands for, of what is known of either. */
+/* Sets add_bias_linear from the three biases that it stands for, or these from it, as far as they
+ * are known. */
 void model_config_join_biases(struct model_config *c);
 /* Whether some layers have experts and others do not: Megatron then names layers one by one. */
 bool model_layers_differ(const struct model_config *c);
 
 /* ---- two configs ---- */
 
-/* What a layer has or not, of which the table has no line. */
+/* A feature that each layer has or has not; such features are no rows of the table. */
 struct layer_field {
     const char *name; /* the member of struct model_config */
     bool (*has)(const struct model_config *c, uint64_t layer);
 };
 enum { NUM_LAYER_FIELDS = 2 };
 extern const struct layer_field layer_fields[NUM_LAYER_FIELDS];
-/* Whether a and b have number i of them in the same layers; true where their numbers of layers
- * differ, which is the difference then. */
+/* Whether a and b have feature i in the same layers. True if their numbers of layers differ, since
+ * that is reported as the difference. */
 bool layer_field_equal(unsigned i, const struct model_config *a, const struct model_config *b);
 
 /* The first field in which two models differ ("moe_layers" and "window_layers" last); NULL: none.
  * Static text. */
 const char *model_config_difference(const struct model_config *a, const struct model_config *b);
-/* Gives c the field that `from` has. */
+/* Copies one field from `from` to c. */
 void model_config_take(struct model_config *c, const struct model_config *from, const char *field);
-/* Gives c what `other` has in fields that c's features leave unused (rope's of a model with learned
- * positions, the experts' of a dense one). */
+/* Copies the fields that c does not use (rope's of a model with learned positions, experts' of a
+ * dense one) from `other`. */
 void model_config_take_unused(struct model_config *c, const struct model_config *other);
-/* A copy of c with what `from` has in those, and in fields that change no logit (dropout ...). */
+/* A copy of c, with the fields that it does not use, and those that change no logit (dropout ...),
+ * from `from`. */
 struct model_config model_config_with_unused(const struct model_config *c,
                                              const struct model_config *from);
-/* The value of a field, "not given" where there is none. In arena a, or static. */
+/* The value of a field as text; "not given" if it is not given. In arena a, or static. */
 const char *model_config_text(const struct model_config *c, const char *field, struct arena *a);
 
 #endif

@@ -5,8 +5,8 @@
 #include "kernels/cpu/random.h"
 
 enum {
-    CALL_BYTES = 4 << 10,  /* what one more system call costs, in bytes copied */
-    SEEK_BYTES = 64 << 10, /* what one more access costs, in bytes that come from a disk */
+    CALL_BYTES = 4 << 10,  /* cost of one more system call, */
+    SEEK_BYTES = 64 << 10, /* cost of one more access, */
 };
 
 /* ---- files ---- */
@@ -31,7 +31,7 @@ static enum status read_bytes(const struct fetching *f, uint64_t from, void *to,
     return OK;
 }
 
-/* Runs that are read one behind the other. */
+/* Runs that are read one after the other. */
 struct packing {
     const struct fetching *fetching;
     char *to;
@@ -95,8 +95,8 @@ static enum status read_block(void *context, const struct block *b, uint64_t fro
     return OK;
 }
 
-/* Runs with gaps between them that a disk would rather read than pass by are fetched at once; what
- * is copied of them is read_block's decision. */
+/* Prefetches runs and the small gaps between them at once, which is cheaper on a disk than skipping
+ * the gaps. read_block() decides what is copied. */
 static void expect_block(const struct fetching *f, const struct block *b, uint64_t from)
 {
     size_t element = dtype_bytes(f->dtype);
@@ -130,7 +130,7 @@ static enum status fetch_memory(const struct fetching *f, const struct block *b,
 
 /* ---- numbers ---- */
 
-/* Numbers from..: runs of the stream that are runs of the buffer. */
+/* Makes numbers from..: */
 static enum status make_run(void *context, const struct block *b, uint64_t from, uint64_t to,
                             bool *taken, struct error *err)
 {

@@ -30,7 +30,7 @@ enum origin_id {
 struct fetching {
     struct panel_reader *reader; /* files, buffers, counts */
     const struct piece *piece;
-    enum dtype dtype; /* of its elements, as they are fetched */
+    enum dtype dtype; /* of the elements when fetched */
     char *buffer;
 };
 
@@ -38,7 +38,7 @@ struct origin {
     bool is_stored; /* the bytes are those of a file of the catalog */
     bool has_dtype; /* elements come in the piece's dtype; else they are made in the tensor's */
     bool is_memory; /* of one rank's process, which writes it */
-    bool is_hole;   /* nothing is read or written of it, and it is all that its tensor has */
+    bool is_hole;   /* no element is read or written, and its tensor has no other piece */
     /* Puts the elements of a block (a: the piece, from element `from`; b: the buffer, from element
      * `to`) into the buffer. NULL: they are all zero. */
     enum status (*fetch)(const struct fetching *f, const struct block *b, uint64_t from,
@@ -46,7 +46,7 @@ struct origin {
 };
 
 const struct origin *piece_origin(const struct piece *piece);
-/* The dtype in which the elements of a piece are fetched, for a tensor of a dtype. */
+/* The dtype in which the elements of a piece are fetched, if its tensor has tensor_dtype. */
 enum dtype piece_dtype(const struct piece *piece, enum dtype tensor_dtype);
 
 #endif

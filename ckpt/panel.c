@@ -19,7 +19,7 @@ struct reading {
     char *panel; /* the caller's */
 };
 
-/* Casts what was fetched of a block, p.b, to its place in the panel. */
+/* Casts the fetched elements of a block, p.b, to their place in the panel. */
 static void cast_fetched(const struct reading *r, const struct pair *p)
 {
     const struct fetching *f = &r->fetching;
@@ -62,7 +62,7 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
     return OK;
 }
 
-/* Elements of the panel, p.a, that a part has. */
+/* Reads the elements of the panel, p.a, that a part has. */
 static enum status read_part(void *context, const struct pair *p, struct error *err)
 {
     const struct filling *f = context;

@@ -64,7 +64,7 @@ static void elements_come_from_wherever_they_lie(void **state)
         check_random_source(&seed, 60000, 8);
 }
 
-/* Bytes that a reader reads of the file are counted, so that how it reads shows. */
+/* Counts the bytes that a reader reads from the file, to see how it reads. */
 static uint64_t bytes_fetched(const struct pair *pair, uint64_t count, size_t buffer_elements)
 {
     uint64_t seed = test_seed();
@@ -100,7 +100,7 @@ static void close_runs_are_read_at_once_and_far_ones_alone(void **state)
     assert_int_equal(bytes_fetched(&close, 64000, 1 << 20), 999 * 128 + 64);
     const struct pair far = {.num_axes = 2, .axes = {{10, 64, 65536}, {64, 1, 1}}};
     assert_int_equal(bytes_fetched(&far, 640, 1 << 20), 640);
-    /* What does not fit the buffer is halved: gaps between halves are not read. */
+    /* A block that does not fit the buffer is halved: gaps between halves are not read. */
     assert_int_equal(bytes_fetched(&close, 64000, 64000), 998 * 128 + 2 * 64);
     /* A transpose of single bytes. */
     const struct pair columns = {.num_axes = 2, .axes = {{100, 50, 1}, {50, 1, 100}}};

@@ -10,7 +10,7 @@
 
 /* ---- names ---- */
 
-/* Where the number in a name ends: digits between dots, or {l} or {e}; text itself where none
+/* The end of the number at text (digits between dots, or {l} or {e}); text itself if no number
  * begins there. */
 static const char *behind_number(const char *text)
 {
@@ -98,7 +98,7 @@ bool param_of_expert(const struct param_spec *s)
 
 /* ---- sections ---- */
 
-/* A parameter, and the rank whose part of it is wanted. */
+/* A parameter, and the rank whose part is asked for. */
 struct split {
     const struct param_spec *spec;
     const char *name;
@@ -194,7 +194,7 @@ static enum status make_pairs(const struct split *x, struct param_parts *out, st
     return OK;
 }
 
-/* A part of the split dimension; behind the one before if both are of one run. */
+/* Adds a part of the split dimension; merges it with the previous one if they are consecutive. */
 static void add_part(const struct split *x, struct param_parts *out, uint64_t start,
                      uint64_t extent, bool continues)
 {
@@ -234,7 +234,7 @@ static enum status split_sections(const struct split *x, struct param_parts *out
     return OK;
 }
 
-/* Of the repeat that `sharing` ranks have, the part of one. */
+/* The part that one rank has of a repeat that several ranks share. */
 static enum status share_repeat(const struct split *x, struct param_parts *out, struct error *err)
 {
     const struct param_spec *s = x->spec;
@@ -256,8 +256,8 @@ static enum status share_repeat(const struct split *x, struct param_parts *out, 
     return OK;
 }
 
-/* Whether ranks take whole repeats, and share one where they are more: repeats as such, or a single
- * one of which some sections are copied. */
+/* Whether ranks take whole repeats, and share a repeat if there are more ranks than repeats. True
+ * for several repeats, or one with shared sections. */
 static bool goes_by_repeats(const struct param_spec *s)
 {
     bool shares = false;

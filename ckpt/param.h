@@ -1,13 +1,14 @@
-/* param.h - the parameters of a model as ranks hold them: in which stage each is, which dimension
- * is split, and of which sections that dimension is made.
+/* param.h - the parameters of a model as ranks hold them: the stage of each, the dimension that is
+ * split, and the sections of that dimension.
  *
- * Here is the arithmetic alone. The rows are data: convert/models/params.json for Megatron-Core's
- * own, a model map for those of one family; convert/map/params.h makes a table of them by a config.
+ * This module only does the arithmetic. The rows are data: convert/models/params.json for
+ * Megatron-Core's parameters, a model map for those of one family; convert/map/params.h makes a
+ * table of them for a config.
  *
  * A *section* is a part of the split dimension that ranks split by itself: each rank holds its part
  * of gate and its part of up, not a half of [gate; up]. A *repeat* is a group of sections that
- * comes again and again, as query heads, key and value come once a query group; ranks take whole
- * repeats. All sizes are in elements. */
+ * occurs several times, as query heads, key and value occur once for each query group; ranks take
+ * whole repeats. All sizes are in elements. */
 #ifndef FERRY_CKPT_PARAM_H
 #define FERRY_CKPT_PARAM_H
 
@@ -35,7 +36,7 @@ struct param_spec {
     unsigned num_dims;        /* 0: the row gives no shape */
     uint64_t shape[MAX_AXES]; /* of the logical tensor, by the config, without padding; a dimension
                                * of 0 is not known */
-    uint64_t repeat;          /* the sections follow one another so many times; 0: not known */
+    uint64_t repeat;          /* number of repeats; 0: not known */
     unsigned num_sections;    /* 0: the dimension is one section */
     struct param_section sections[MAX_SECTIONS];
     bool even;   /* its sections are of one size, known or not */
@@ -47,32 +48,33 @@ struct param_table {
     const struct param_spec *specs; /* in the order in which files have them */
     size_t count;
     const struct param_spec **by_name; /* in the order of param_name_compare */
-    const struct param_rows *rows;     /* what it was made of (convert/map/params.h); may be NULL */
+    const struct param_rows
+        *rows; /* the rows that it was made from (convert/map/params.h); may be NULL */
 };
 
 struct param {
     const struct param_spec *spec;
     uint64_t layer, expert; /* 0 where the name has none */
-    const char *rest;       /* of the name, behind the layer's number, or the whole name */
+    const char *rest;       /* the name behind the layer's number, or the whole name */
 };
 
 /* The spec, layer and expert of a logical name; false where no spec fits, or t is NULL. Moments
  * (optimizer.exp_avg.NAME) have the spec of NAME. Numbers are written one way: no 017. */
 bool param_find(const struct param_table *t, const char *name, struct param *out);
-/* Sets by_name, which has room for count. */
+/* Sorts the specs into by_name, an array of `count`. */
 void param_table_sort(struct param_table *t);
 /* The order of by_name: any number, {l} and {e} are alike. */
 int param_name_compare(const char *a, const char *b);
 
-/* Whether it is one expert's: a name with {e}. */
+/* Whether the parameter is one expert's: its name has {e}. */
 bool param_of_expert(const struct param_spec *s);
 
-/* What a rank's part is for. Both are the same but where more ranks split a parameter than it has
+/* The purpose of a rank's part. The two differ only if more ranks split a parameter than it has
  * repeats. */
 enum param_use {
     PARAM_STORED,  /* as Megatron stores it: an even split of the dimension, through sections */
-    PARAM_COMPUTED /* as it is computed with: size / repeat ranks share each repeat, with a part
-                    * each of its sections and a copy of those that are shared */
+    PARAM_COMPUTED /* for computing: size / repeat ranks share each repeat; each has its part of the
+                      repeat's sections and a copy of the shared ones */
 };
 
 /* The parts of a parameter that one rank holds, in the order in which they lie in its own tensor.
@@ -85,10 +87,10 @@ struct param_parts {
     uint64_t shape[MAX_AXES]; /* of the rank's own tensor */
 };
 
-/* The parts of a parameter of `shape` (all of it, padding too) that rank `rank` of `size` holds.
- * One rank alone holds it whole, whatever its sections. Only the proportions of sections count: the
- * dimension is repeat * their sum * any whole number. ERR_UNSUPPORTED, by `name`, where it is not,
- * or size does not divide a section. */
+/* The parts of a parameter of `shape` (with padding) that rank `rank` of `size` holds. A single
+ * rank holds it whole, whatever its sections. Only the proportions of sections count: the dimension
+ * must be repeat * (sum of the sections) * a whole number. ERR_UNSUPPORTED, with `name`, if it is
+ * not, or size does not divide a section. */
 MUST_CHECK enum status param_shard(const struct param_spec *s, const char *name, unsigned num_dims,
                                    const uint64_t *shape, uint64_t rank, uint64_t size,
                                    enum param_use use, struct param_parts *out, struct error *err);
@@ -104,9 +106,9 @@ MUST_CHECK enum status param_whole_shape(const struct param_spec *s, const char 
  * calculate_padded_vocab_size). */
 uint64_t padded_vocab_size(uint64_t vocab_size, uint64_t divisible_by, uint64_t tp);
 
-/* The shape with `rows` in place of the vocabulary's where the parameter is padded; else the same.
- * What lies behind the true rows is clipped by pair_clip with the elements of the logical tensor.
- */
+/* For a padded parameter: the shape with `rows` in place of the vocabulary size; for others the
+ * same shape. The pairs of a shard then reach past the true rows; pair_clip() cuts them to the
+ * elements of the logical tensor. */
 void param_padded_shape(const struct param_spec *s, unsigned num_dims, const uint64_t *shape,
                         uint64_t rows, uint64_t *out);
 

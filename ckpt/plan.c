@@ -115,7 +115,7 @@ static enum status check_segment(const struct plan *p, struct filling *f, size_t
                 p->files[s->file].path, f->name, covered, s->numel);
 }
 
-/* Of a hole nothing is read or written, so it has neither a CRC nor a cast, and no other pieces. */
+/* A hole is neither read nor written, so it has no CRC, no cast and no other pieces. */
 static enum status check_holes(const struct tensor *t, struct error *err)
 {
     for (size_t i = 0; i < t->num_pieces; i++)

@@ -1,10 +1,12 @@
-/* plan.h - the output files of a conversion and the source of each byte, before any is written.
+/* plan.h - the output files of a conversion and the source of each byte, complete before any byte
+ * is written.
  *
- * The target is output *files*; each has *segments*, runs of bytes that hold a target tensor
- * (row-major), and bytes between them (headers, pickles, directories) that its format writes when
- * the segments are done and their CRC-32s known. A target piece maps elements of a logical tensor
- * to elements of a segment. The copies are the joins of source and target pieces of a tensor. The
- * executor joins them panel by panel, so a plan only has as many pieces as were added. */
+ * The target is output *files*. Each has *segments*, runs of bytes that hold a target tensor
+ * (row-major), and bytes between them (headers, pickles, directories), which its format writes when
+ * the segments are complete and their CRC-32s known. A target piece maps elements of a logical
+ * tensor to elements of a segment. The copies are the joins of source and target pieces of a
+ * tensor; the executor joins them panel by panel, so a plan only holds the pieces that were
+ * added. */
 #ifndef FERRY_CKPT_PLAN_H
 #define FERRY_CKPT_PLAN_H
 
@@ -45,7 +47,7 @@ struct output_file {
     const char *path; /* relative to the destination; NULL: an array in memory */
     void *memory;     /* the caller's array; its segments may stay incomplete */
     uint64_t size_bytes;
-    unsigned rank;     /* that writes it; set by plan_split, or by plan_finish if held */
+    unsigned rank;     /* the rank that writes it; set by plan_split, or by plan_finish if held */
     bool held, shared; /* set by plan_finish: a rank holds elements of it; several do (held.h) */
     uint32_t first_segment, num_segments; /* of plan->by_file */
     /* Writes the bytes between the segments. Called once, when all segments are complete. NULL: no

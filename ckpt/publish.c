@@ -18,7 +18,8 @@
 #include "common/strbuf.h"
 
 const char publish_lock[] = ".ferry-lock", publish_journal[] = ".ferry-journal";
-static const char command_name[] = ".ferry-command"; /* that made the staging folder, as text */
+static const char command_name[] =
+    ".ferry-command"; /* the command line that made the staging folder, as text */
 
 /* ---- what is there ---- */
 
@@ -35,7 +36,7 @@ bool publish_is_private(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0;
 }
 
-/* What we stage. */
+/* Whether a name is one that staging uses. */
 static bool is_ours(const char *name)
 {
     static const char *const ours[] = {".*.ferry-partial", ".*.ferry-old"};
@@ -55,7 +56,8 @@ static enum status is_empty(const char *folder, bool but_for_ours, bool *empty, 
     return st;
 }
 
-/* Whether a folder is a root of units: it has a tracker or iterations, or only what we stage. */
+/* Whether a folder is a root of units: it has a name that a sign matches, or only staging
+ * folders. */
 static enum status is_root(const char *folder, const char *const *signs, bool *root,
                            struct error *err)
 {
@@ -91,7 +93,8 @@ static bool lies_in(const char *path, const char *folder)
     return strncmp(path, folder, n) == 0 && (!path[n] || path[n] == '/' || folder[n - 1] == '/');
 }
 
-/* Both as they will be: of a destination that is not there yet, what there is of its parents. */
+/* ERR_USAGE if one of source and destination lies in the other. Paths that do not exist yet are
+ * resolved by their existing parents. */
 static enum status check_source(const struct publishing *p, const char *source, struct error *err)
 {
     const char *from = path_real(p->arena, source), *to = path_real(p->arena, p->destination);
@@ -111,7 +114,7 @@ static const char *lock_of(const struct publishing *p, const char *folder)
     return path_join(p->arena, folder, publish_lock);
 }
 
-/* A run that was ended after its rename has left its lock in what it published. */
+/* A run that ended after its rename has left its lock in the published folder. */
 static bool is_unfinished(const struct publishing *p, const char *folder)
 {
     struct lock_watch w = {.found = false};
@@ -123,8 +126,8 @@ static bool is_made(const struct publishing *p, const char *unit_folder)
     return p->options.is_made && p->options.is_made(p->options.context, unit_folder);
 }
 
-/* Whether a run of the same work was ended so late that its unit stands in its place; then *final
- * is the folder that it has moved there. A root that it had created was moved as a whole. */
+/* Whether a run of the same work ended after it had moved its unit into place; then *final is the
+ * folder that it moved. If it had created the root, it moved the whole root. */
 static bool is_in_place(const struct publishing *p, const char *root, const char *unit_folder,
                         const char **final)
 {
@@ -132,7 +135,8 @@ static bool is_in_place(const struct publishing *p, const char *root, const char
     return path_is_folder(unit_folder) && is_unfinished(p, *final) && is_made(p, unit_folder);
 }
 
-/* Adds what a journal tells. Ranks have journals of their own, of "WORK, rank R". */
+/* Adds the finished bytes of a journal. Each rank has its own journal, whose work is "WORK, rank
+ * R". */
 static void add_journal(const struct publishing *p, const char *path, struct publish_left *left)
 {
     struct journal_summary s = journal_summarize(path, p->arena);
@@ -157,8 +161,8 @@ static const char *command_of(const struct publishing *p)
     return out;
 }
 
-/* What an interrupted run has left in the staging folder, whose lock w has found free. If no task
- * is done, the lock tells the work. */
+/* Looks at the staging folder of an interrupted run, whose lock w has found free. Without a
+ * finished task, the lock has the work. */
 static struct publish_left find_left(const struct publishing *p, const struct lock_watch *w)
 {
     struct publish_left left = {.found = false};
@@ -172,7 +176,8 @@ static struct publish_left find_left(const struct publishing *p, const struct lo
     return left;
 }
 
-/* A lock that may yet turn out to be held is not looked at for long: publish_begin() does. */
+/* Looks for an interrupted run. Does not wait until it is sure that a lock is free: publish_begin()
+ * does. */
 static void look_for_left(struct publishing *p)
 {
     struct lock_watch w = {.patience = p->options.patience};
@@ -196,8 +201,7 @@ static bool is_complete(const struct publishing *p)
            is_made(p, p->unit_folder);
 }
 
-/* A rank above 0 may come when rank 0 has published what they have done together, or is about to
- * end that. */
+/* For a rank above 0: rank 0 may have published the common work already, or be about to. */
 static bool may_be_there(const struct publishing *p)
 {
     if (p->finished || (p->complete && p->options.resume)) return true;
@@ -214,7 +218,7 @@ static bool is_to_replace(const struct publishing *p)
            (is_unfinished(p, p->final) || is_unfinished(p, p->destination));
 }
 
-/* Checks what exists at the place of the unit. */
+/* Checks the existing folder or file at the place of the unit. */
 static enum status check_final(struct publishing *p, struct error *err)
 {
     bool empty;
@@ -241,8 +245,8 @@ static enum status check_final(struct publishing *p, struct error *err)
     return fail(err, ERR_EXISTS, "%s: exists and is not empty; --overwrite replaces it", p->final);
 }
 
-/* The path under which a folder can be renamed: without trailing slashes, and where it is a link,
- * "." or "..", what that stands for. */
+/* The path by which a folder can be renamed: without trailing slashes; a link, "." or ".."
+ * resolved. */
 static const char *renamable(struct arena *a, const char *path)
 {
     struct stat s;
@@ -302,8 +306,8 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
 
 /* ---- staging ---- */
 
-/* Removes a staging folder of a process that is dead. Of two who want to, one gets the flock; when
- * the other gets it, the path is another folder. */
+/* Removes a staging folder of a dead process. flock lets one of two processes do it; when the other
+ * gets the lock, the path is another folder. */
 static enum status remove_stale(const struct publishing *p, const char *staging,
                                 const struct lock_watch *seen, struct error *err)
 {
@@ -320,8 +324,8 @@ static enum status remove_stale(const struct publishing *p, const char *staging,
     return st;
 }
 
-/* The folder that becomes staging lies beside it, and is named after its process:
- * ".HOST.SCOPE.PID.ferry-partial". This is what such names of this host begin with. */
+/* The prefix of names that take_staging() of this host uses for a folder before it becomes staging:
+ * ".HOST.SCOPE.PID.ferry-partial". */
 static const char *fresh_prefix(const struct publishing *p)
 {
     char host[256] = "", scope[64];
@@ -358,8 +362,9 @@ static bool is_stillborn(const struct publishing *p, const char *path, const cha
     if (pid <= 0 || strcmp(name, fresh_name(p, prefix, pid))) return false;
     if (lstat(path, &s) || !S_ISDIR(s.st_mode) || !holds_only_ours(p, path)) return false;
     if (lock_look(w, lock_of(p, path)) != LOCK_FREE) return false;
-    if (*w->record.host) return true;                  /* and that process is dead */
-    return kill((pid_t)pid, 0) != 0 && errno == ESRCH; /* before it could write its lock */
+    if (*w->record.host) return true; /* it has a lock, whose process is dead */
+    return kill((pid_t)pid, 0) != 0 &&
+           errno == ESRCH; /* or it died before it could write its lock */
 }
 
 static void remove_stillborn(const struct publishing *p, const char *parent)
@@ -398,7 +403,7 @@ static enum status see_free(const struct publishing *p, const char *folder, stru
     return life == LOCK_HELD ? busy(p, folder, err) : OK;
 }
 
-/* What lies in the staging folder, which another who takes over may be removing. */
+/* Lists the staging folder, which another process that takes over may be removing. */
 static enum status list_staging(const struct publishing *p, struct name_list *list,
                                 struct error *err)
 {
@@ -411,7 +416,7 @@ static enum status list_staging(const struct publishing *p, struct name_list *li
     return path_is_folder(p->staging) ? st : OK;
 }
 
-/* Sees to it that no rank of an earlier run is left that might still write to its files. */
+/* Checks that no rank of an earlier run is alive, which might still write to its files. */
 static enum status see_no_ranks(const struct publishing *p, struct error *err)
 {
     struct name_list list;
@@ -430,7 +435,7 @@ static enum status see_no_ranks(const struct publishing *p, struct error *err)
     return OK;
 }
 
-/* Makes a folder of a dead run ours, of whose lock w is what was seen. */
+/* Takes over the folder of a dead run; w: the look at its lock. */
 static enum status take_over(struct publishing *p, const char *folder, const struct lock_watch *w,
                              struct error *err)
 {
@@ -486,7 +491,7 @@ static enum status take_staging(struct publishing *p, const struct lock_watch *o
     return st;
 }
 
-/* Folders that others use by now are not empty, and stay. */
+/* Removes the parents that were created, unless another process has put files there. */
 static void remove_new_parents(const struct publishing *p)
 {
     const char *path = path_parent(p->arena, p->staging);
@@ -494,7 +499,7 @@ static void remove_new_parents(const struct publishing *p)
         path = path_parent(p->arena, path);
 }
 
-/* A staging folder of ours: that of an interrupted run of the same work, or a new one. */
+/* Takes over the staging folder of an interrupted run of the same work, or creates one. */
 static enum status take_or_create_staging(struct publishing *p, struct error *err)
 {
     struct lock_watch w;
@@ -580,7 +585,8 @@ enum status publish_forget(struct publishing *p, struct error *err)
 
 uint64_t publish_staged_bytes(const struct publishing *p)
 {
-    return p->staging ? folder_allocated_bytes(p->staging) : 0; /* NULL where it was refused */
+    return p->staging ? folder_allocated_bytes(p->staging)
+                      : 0; /* NULL if publish_check() refused */
 }
 
 /* ---- the move ---- */
@@ -622,7 +628,7 @@ static enum status put_root_files(const struct publishing *p, const char *unit, 
     return OK;
 }
 
-/* The folder of what was moved, and those above it that publish_begin() has made. */
+/* Syncs the folder of the moved entries and the parents that publish_begin() created. */
 static enum status sync_parents(const struct publishing *p, const char *parent, struct error *err)
 {
     TRY(folder_sync(parent, err));
@@ -633,7 +639,7 @@ static enum status sync_parents(const struct publishing *p, const char *parent, 
     return OK;
 }
 
-/* Moves the entries of staging up; that which makes them a model goes last. */
+/* Moves the entries of staging up, last_entry last. */
 static enum status move_entries_up(struct publishing *p, struct error *err)
 {
     const char *last = p->options.last_entry;
@@ -662,21 +668,21 @@ static enum status move_entries_up(struct publishing *p, struct error *err)
 static enum status move_into_folder(struct publishing *p, struct error *err)
 {
     TRY(check_final(p, err));    /* again: much time has passed */
-    TRY(publish_forget(p, err)); /* what is moved up cannot be continued */
+    TRY(publish_forget(p, err)); /* moved entries cannot be continued */
     TRY(move_entries_up(p, err));
     p->moved = true;
     if (p->durable) TRY(folder_sync(p->final, err));
     return path_remove(p->staging, err);
 }
 
-/* Where what is replaced lies until the new one is in its place. */
+/* The path of the replaced folder until the new one is in place. */
 static const char *aside_of(const struct publishing *p)
 {
     return arena_printf(p->arena, "%s/.%s.ferry-old", path_parent(p->arena, p->final),
                         path_base(p->arena, p->final));
 }
 
-/* Renames staging to its final place; what stands there goes aside first, and is deleted last. */
+/* Renames staging to its final place; a folder there is moved aside first, and deleted last. */
 static enum status move_into_place(struct publishing *p, struct error *err)
 {
     const char *parent = path_parent(p->arena, p->final);

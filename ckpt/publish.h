@@ -33,18 +33,18 @@ struct root_file {
     const char *name;
     const void *bytes;
     size_t num_bytes;
-    const char *link; /* what a symbolic link of this name points to */
+    const char *link; /* the target of a symbolic link of this name */
 };
 
-/* A folder that is replaced. */
+/* A folder that will be replaced. */
 struct publish_replaced {
     const char *folder; /* NULL: none is */
     size_t num_files;
     uint64_t bytes;
 };
 
-/* Sets *out to the contents of a folder that would be replaced, and so removed. ERR_EXISTS if they
- * must not be removed. */
+/* Sets *out to the contents of a folder that would be removed and replaced. ERR_EXISTS if it must
+ * not be removed. */
 typedef enum status publish_may_replace(void *context, const char *folder,
                                         struct publish_replaced *out, struct error *err);
 
@@ -52,7 +52,7 @@ struct publish_options {
     publish_may_replace *may_replace; /* NULL: a folder that is not empty is never replaced */
     /* Whether a folder holds the result of this work. NULL: never. */
     bool (*is_made)(void *context, const char *unit_folder);
-    void *context;       /* of both */
+    void *context;       /* the context of both functions */
     const char *work;    /* identifies the run, in one line */
     const char *command; /* the command line of the run; NULL: not known */
     bool overwrite;      /* replace the destination, discard an interrupted run of other work */
@@ -60,12 +60,12 @@ struct publish_options {
     bool resume;         /* a complete destination is a success */
     bool joins;          /* a rank above 0: rank 0 decides about all of this */
     unsigned patience;   /* with a lock of another host, as in lock.h */
-    /* Of a root of units: globs, of which its names match one (NULL at the end), and what it is
-     * called, as in "holds no TITLE checkpoint". */
+    /* For a root of units: globs (NULL at the end), of which one must match a name in the root; and
+     * the title of the format, as in "holds no TITLE checkpoint". */
     const char *const *root_signs;
     const char *root_title;
     const char
-        *last_entry; /* that makes the folder what it is, and appears last; NULL: none does */
+        *last_entry; /* the file that makes the folder a checkpoint, moved last; NULL: none */
 };
 
 /* The staging folder of an interrupted run. */
@@ -80,11 +80,11 @@ struct publishing {
     struct arena *arena;
     const char *destination;
     const char *unit;        /* NULL: the destination itself */
-    const char *staging;     /* the folder that is renamed */
+    const char *staging;     /* the staging folder, which is renamed */
     const char *folder;      /* where the unit's files are to be written, or are (finished) */
     const char *unit_folder; /* where these files will lie at the end */
-    const char *final;       /* what staging becomes */
-    const char *old_parent;  /* the folder above it that was there before publish_begin() */
+    const char *final;       /* the path that staging is renamed to */
+    const char *old_parent;  /* the nearest parent of final that existed before publish_begin() */
     bool unit_in_root;       /* the root exists: staging is the unit */
     bool stays;              /* the destination stays: staging is inside, its entries move up */
     struct publish_options options;
@@ -92,8 +92,8 @@ struct publishing {
     struct publish_left left;
     bool durable, moved;
     bool continues; /* the staging folder of an interrupted run is ours now */
-    /* All is in place but root files, from an interrupted run of the same work: publish_begin() and
-     * publish_commit() are left to be done. */
+    /* An interrupted run of the same work has moved everything but root files into place: only
+     * publish_begin() and publish_commit() are left to do. */
     bool finished;
     bool complete;     /* the destination is what this work makes */
     struct lock *lock; /* from publish_begin() on */
@@ -101,41 +101,40 @@ struct publishing {
 
 extern const char publish_lock[], publish_journal[]; /* the names of both in the staging folder */
 
-/* Whether a name is a lock, a journal or a temporary file of them, which are not published. */
+/* Whether a name is a lock, a journal or a temporary file of one; these are not published. */
 bool publish_is_private(const char *name);
 
-/* The destination or the closest existing folder above it, to ask for its free space. In the arena.
- */
+/* The destination or its nearest existing parent, to ask for its free space. In the arena. */
 const char *publish_existing_parent(struct arena *a, const char *destination);
 
-/* Refuses, with nothing touched: a destination that exists and is not empty (the unit, where unit
- * is not NULL; ERR_EXISTS) unless it may be replaced; a folder that is no root of such units; a
- * source and a destination of which one lies in the other (ERR_USAGE). Sets p->left; that it is
- * refused is said by publish_begin(). Does not create anything. */
+/* Checks the destination without changing anything. ERR_EXISTS: it (or the unit, if unit is not
+ * NULL) exists, is not empty and may not be replaced; or the root is no root of such units.
+ * ERR_USAGE: one of source and destination lies in the other. Sets p->left; if an interrupted run
+ * must be refused, publish_begin() does that. */
 MUST_CHECK enum status publish_check(struct publishing *p, struct arena *a, const char *destination,
                                      const char *unit, const char *source,
                                      const struct publish_options *o, struct error *err);
-/* Whether the staging folder of an interrupted run is refused; is discarded. */
+/* Whether publish_begin() will refuse the staging folder of an interrupted run; will discard it. */
 bool publish_refuses_left(const struct publishing *p);
 bool publish_discards_left(const struct publishing *p);
 /* Creates the staging folder with its lock, or takes over that of an interrupted run of the same
  * work. ERR_EXISTS while a rank of another run is at work there. One of publish_commit, _abandon
  * and _keep must follow, the last two also where publish_commit failed. */
 MUST_CHECK enum status publish_begin(struct publishing *p, bool durable, struct error *err);
-/* While it is in work: ERR_EXISTS where another has taken this process for dead and continues. */
+/* During the work: ERR_EXISTS if another process believed this one dead and has taken over. */
 MUST_CHECK enum status publish_check_ours(const struct publishing *p, struct error *err);
 /* Removes the journals of the staging folder, so that no run continues it. */
 MUST_CHECK enum status publish_forget(struct publishing *p, struct error *err);
 /* Bytes on disk of the staging folder that publish_begin() will continue or discard. */
 uint64_t publish_staged_bytes(const struct publishing *p);
-/* Bytes that are done, as the journals in the staging folder say now. */
+/* Bytes that finished tasks have written, by the journals in the staging folder. */
 uint64_t publish_done_bytes(const struct publishing *p);
-/* Moves the unit to its place, then the root files, in their order. */
+/* Moves the unit into place, then the root files, in their order. */
 MUST_CHECK enum status publish_commit(struct publishing *p, const struct root_file *files,
                                       size_t num_files, struct error *err);
 /* Removes the staging folder, and the parents that were made for it. */
 void publish_abandon(struct publishing *p);
-/* Keeps the staging folder for a later run to continue; why goes to the lock. */
+/* Keeps the staging folder, so that a later run can continue. why: written to the lock. */
 void publish_keep(struct publishing *p, const char *why);
 
 #endif

@@ -527,7 +527,7 @@ static void check_lock(const char *lock, bool held)
     assert_ok(path_remove(in(".out.ferry-partial"), &err));
 }
 
-/* As one that was stopped for long, and goes on. */
+/* A process that was stopped for a long time, then continues. */
 static void who_was_taken_for_dead_touches_nothing_any_more(void **state)
 {
     (void)state;
@@ -568,8 +568,8 @@ static void only_what_a_dead_process_left_is_taken_over(void **state)
     check_lock(alive, true);
 }
 
-/* In a process of its own: takes the destination, tells how that ended, and keeps what it has until
- * the other pipe is closed. */
+/* In a child process: takes the destination, writes the outcome to the pipe `tell`, and holds the
+ * destination until the other pipe is closed. */
 static _Noreturn void compete(int tell, int wait_for)
 {
     struct publishing p;
@@ -624,7 +624,7 @@ static const char *fresh_prefix(void)
     return arena_printf(&a, ".%s.%s.", host(), scope);
 }
 
-/* Processes that were killed before they could rename what they had made for a destination. */
+/* Processes that were killed before they could rename their new staging folder. */
 static void what_a_run_has_left_that_died_at_once_is_removed(void **state)
 {
     (void)state;

@@ -13,17 +13,17 @@
 #include "common/threads.h"
 
 enum {
-    LATE_SECONDS = 90,  /* most that a network file system keeps a file from others */
-    WAITING_TURNS = 12, /* pauses, about five seconds: then it is said who is waited for */
+    LATE_SECONDS = 90,  /* the longest time in which a network file system shows a new file late */
+    WAITING_TURNS = 12, /* pauses, about five seconds, before the missing ranks are printed */
     MAX_NAMED = 10,     /* ranks in a message */
 };
 
-/* What this process knows of another rank. */
+/* The state of another rank as this process last saw it. */
 struct rendezvous_other {
     struct lock_watch watch;
-    struct lock_record old; /* what an earlier process said there */
+    struct lock_record old; /* the lock of an earlier process of this rank */
     bool done, told, is_alone;
-    double alone_since; /* since when it shows no life */
+    double alone_since; /* when it last showed life */
 };
 
 static const char *staged(struct rendezvous *r, const char *name, unsigned rank)
@@ -53,7 +53,7 @@ void rendezvous_init(struct rendezvous *r)
 
 /* ---- waiting ---- */
 
-/* A moment, longer each time up to a second. */
+/* Pauses, longer each time, up to a second. */
 static enum status pause_a_moment(unsigned *turn, struct error *err)
 {
     const long ms = 10 << (*turn < 6 ? *turn : 6);
@@ -63,7 +63,7 @@ static enum status pause_a_moment(unsigned *turn, struct error *err)
     return interrupted() ? fail(err, ERR_INTERRUPTED, "interrupted") : OK;
 }
 
-/* Whether a rank has shown no life for so long that it is given up. */
+/* Whether a rank has shown no life for the whole timeout. */
 static bool is_given_up(const struct rendezvous *r, struct rendezvous_other *o, bool alive)
 {
     double now = seconds_now();
@@ -90,13 +90,13 @@ static enum status rank_failed(unsigned rank, const struct lock_watch *w, struct
 
 /* ---- a rank above 0 ---- */
 
-/* Its lock goes with what is published, and goes last. */
+/* Whether rank 0 has published. Its lock moves with the published folder and is removed last. */
 static bool is_published(const struct rendezvous *r, const char *run)
 {
     return !path_exists(r->final_lock) && r->is_there(r->publishing->unit_folder, run, r->plan);
 }
 
-/* Whether a rank has said that it is done, and all of its journal is seen from here. */
+/* Whether a rank has marked itself done and its whole journal is visible here. */
 static bool is_done(const struct rendezvous *r, unsigned rank, const struct lock_watch *w,
                     const char *run)
 {
@@ -106,7 +106,8 @@ static bool is_done(const struct rendezvous *r, unsigned rank, const struct lock
            journal.size_bytes >= strtoull(w->record.state + strlen("done"), NULL, 10);
 }
 
-/* A finished rank changes nothing any more: rank 0 may be publishing. */
+/* Takes this rank's lock, unless the rank is finished: then nothing may change, since rank 0 may be
+ * publishing. */
 static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
     struct lock_watch w = {.patience = r->publishing->options.patience};
@@ -122,8 +123,8 @@ static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, 
                      r->work, err);
 }
 
-/* Whether rank 0 has published what this rank was to do. What is to be replaced may be what this
- * plan makes, too: then its run tells, or that rank 0 does not come any more. */
+/* Whether rank 0 has published the work of this rank. A folder that is to be replaced may have the
+ * same contents; then the run in its record decides, or that rank 0 is given up. */
 static bool is_published_by_now(const struct rendezvous *r, const char *last_run, bool given_up)
 {
     if (r->others[0].watch.found) return false;
@@ -168,11 +169,12 @@ enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, st
 {
     enum status st = join(r, left, err);
     if (st != ERR_IO || path_exists(r->publishing->staging)) return st;
-    *left = LEFT_WAITING; /* rank 0 has just published what this rank had done before it died */
+    *left = LEFT_WAITING; /* rank 0 has just published the files that this rank finished before it
+                             died */
     return OK;
 }
 
-/* Whether rank 0 is still at what we have joined. */
+/* Checks that rank 0 is still in the run that this rank has joined. */
 static enum status check_same_run(const struct rendezvous *r, const struct lock_watch *w,
                                   struct error *err)
 {
@@ -219,7 +221,7 @@ enum status rendezvous_wait_published(struct rendezvous *r, struct error *err)
 
 void rendezvous_leave(struct rendezvous *r, const char *why)
 {
-    /* what is done stays done, whatever becomes of this process */
+    /* a rank that is done stays done */
     bool done = r->lock && strncmp(lock_state(r->lock), "done", 4) == 0;
     lock_drop(r->lock, done ? NULL : arena_printf(r->publishing->arena, "failed: %s", why));
     r->lock = NULL;
@@ -239,7 +241,7 @@ void rendezvous_end_together(const struct rendezvous *r)
 
 /* ---- rank 0 ---- */
 
-/* Looks whether a rank is done, that is, whether all of its journal is seen from here. */
+/* Looks whether a rank is done, with its whole journal visible here. */
 static enum status look_at(struct rendezvous *r, unsigned rank, bool *alive, struct error *err)
 {
     struct rendezvous_other *o = &r->others[rank];
@@ -282,7 +284,7 @@ static enum status rank_lost(const struct rendezvous *r, unsigned rank, struct e
                 rank, r->ranks.size, who, r->timeout_seconds);
 }
 
-/* Looks at all that are not done; how many these are. */
+/* Looks at all ranks that are not done; sets their number. */
 static enum status look_at_all(struct rendezvous *r, unsigned *missing, struct error *err)
 {
     *missing = 0;
@@ -299,7 +301,7 @@ static enum status look_at_all(struct rendezvous *r, unsigned *missing, struct e
 
 static enum status wait_until_done(struct rendezvous *r, struct error *err)
 {
-    enum { SOON = 5 /* turns, before it is told */ };
+    enum { SOON = 5 /* turns before the missing ranks are printed */ };
     unsigned turn = 0, missing, told = 0;
     TRY(look_at_all(r, &missing, err));
     while (missing) {

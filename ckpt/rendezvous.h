@@ -35,37 +35,39 @@ struct rendezvous {
     const char *final_lock;          /* the path of rank 0's lock after its rename */
     const char **locks, **journals;  /* [size] */
     struct rendezvous_other *others; /* [size], the state of the other ranks as last seen */
-    struct lock *lock;               /* of a rank above 0 that has files left to write */
-    char run[17];                    /* of a rank above 0, from rendezvous_join() on */
+    struct lock *lock; /* this rank's lock, if it is above 0 and has files left to write */
+    char run[17];      /* rank 0's run, in ranks above 0, from rendezvous_join() on */
 };
 
-/* To be called before publish_begin(). */
+/* Sets the members below. Call it before publish_begin(). */
 void rendezvous_init(struct rendezvous *r);
 
-/* A rank above 0, first: waits for rank 0 and takes its own lock. *left: LEFT_WAITING if this rank
- * was done before, LEFT_NOTHING if rank 0 has published. ERR_RANK; ERR_EXISTS if another process is
+/* Called first by a rank above 0: waits for rank 0 and takes its own lock. *left: LEFT_WAITING if
+ * this rank finished its files in an earlier run, LEFT_NOTHING if rank 0 has published, else
+ * LEFT_SHARE. ERR_RANK if a rank failed or the timeout passed; ERR_EXISTS if another process is
  * this rank. */
 enum rendezvous_left { LEFT_SHARE, LEFT_WAITING, LEFT_NOTHING };
 MUST_CHECK enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left,
                                        struct error *err);
-/* A rank above 0, when its files are on disk: marks itself done and returns OK when the destination
- * exists. */
+/* Called by a rank above 0 when its files are on disk: marks itself done, and returns OK when the
+ * destination exists. */
 MUST_CHECK enum status rendezvous_wait_published(struct rendezvous *r, struct error *err);
-/* A rank above 0 that fails or stops waiting. */
+/* Called by a rank above 0 that fails or stops waiting; why: written to its lock. */
 void rendezvous_leave(struct rendezvous *r, const char *why);
 
-/* Each interrupted rank, after it has released its lock: waits up to a second until the other ranks
- * have released theirs, since a launcher kills all processes when the first ends. */
+/* Called by each interrupted rank after it has released its lock: waits up to a second until the
+ * other ranks have released theirs, since a launcher kills all processes when the first ends. */
 void rendezvous_end_together(const struct rendezvous *r);
 
-/* Each rank during its work (executor_options.keep_going): ERR_RANK or ERR_EXISTS if another rank
- * failed or started anew, or another process is this rank. */
+/* Called by each rank during its work (executor_options.keep_going): ERR_RANK or ERR_EXISTS if
+ * another rank failed or started anew, or another process is this rank. */
 MUST_CHECK enum status rendezvous_keep_going(void *rendezvous, struct error *err);
-/* Only the last of these checks (executor_options.is_ours). */
+/* The last check of rendezvous_keep_going() alone: whether another process is this rank
+ * (executor_options.is_ours). */
 MUST_CHECK enum status rendezvous_is_ours(void *rendezvous, struct error *err);
 
-/* Rank 0, when its files are on disk: returns OK when all ranks are done and all files of the plan
- * have their sizes. ERR_RANK names the rank and its message. */
+/* Called by rank 0 when its files are on disk: returns OK when all ranks are done and all files of
+ * the plan have their sizes. ERR_RANK names the rank and its message. */
 MUST_CHECK enum status rendezvous_wait_ranks(struct rendezvous *r, const struct plan *p,
                                              struct error *err);
 

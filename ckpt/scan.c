@@ -10,13 +10,13 @@
 #include "common/threads.h"
 
 enum {
-    PANEL_BYTES = 1 << 20, /* for runs and slices: fits a second-level cache */
+    PANEL_BYTES = 1 << 20, /* for runs and slices: fits the second-level cache */
     WIDE_PANEL_BYTES =
         32 << 20, /* at most, for transposes: a run has as many elements as the panel rows */
     LEAST_BUFFER = 64 << 10,
     TASK_BYTES = 64 << 20,
     STACK_BYTES = 1 << 20, /* of a thread, and what its first calls allocate */
-    SPARE_BYTES = 1 << 20, /* memory that may become resident between scan_memory and the run */
+    SPARE_BYTES = 1 << 20, /* memory that may become resident between scan_memory() and the run */
     MAX_OPEN_FILES = 512,
 };
 

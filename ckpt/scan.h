@@ -13,9 +13,10 @@
 
 struct scan_item {
     const struct tensor *tensors[2]; /* with equal numbers of elements; the second may be NULL */
-    size_t element_bytes;            /* after the visitor's cast, if larger than the tensors' */
-    bool wide; /* the visitor takes elements by columns, so that panels should be large */
-    /* Which elements are read, as in panel_read_parts; panels without any are skipped. parts NULL:
+    size_t element_bytes; /* size of an element after the visitor's cast, if larger than the
+                             tensors' */
+    bool wide;            /* the visitor reads elements by columns, so panels should be large */
+    /* The elements to read, as in panel_read_parts(); panels without any are skipped. parts NULL:
      * all elements. */
     const struct pair *parts;
     size_t num_parts;
@@ -34,9 +35,9 @@ struct scan_task {
 struct scan_panel {
     const struct scan_task *task;
     uint64_t low, count;
-    void *elements[2];        /* in the tensors' dtypes; the visitor's until it returns */
-    void *temp, *cast;        /* as large, for the visitor; cast is NULL unless it casts */
-    struct cast_counts casts; /* from what is stored to the tensors' dtypes */
+    void *elements[2]; /* in the tensors' dtypes; the visitor may change them until it returns */
+    void *temp, *cast; /* buffers of the same size for the visitor; cast is NULL unless it casts */
+    struct cast_counts casts; /* casts from the stored dtypes to the tensors' */
 };
 
 struct scan {
@@ -48,9 +49,9 @@ struct scan {
     bool direct_io, casts;
     uint64_t kept_bytes; /* allocated by the visitor during the run */
 
-    /* Called for each task by one thread, for several tasks at once: begin (*skip: do not read it),
-     * then for each panel wants (false: do not read it) and visit, then end. All but visit may be
-     * NULL. */
+    /* Called by several threads at once, but for one task by one thread, in this order: begin (sets
+     * *skip if the task need not be read); for each panel, wants (false: do not read it) and visit;
+     * end. All but visit may be NULL. */
     enum status (*begin)(void *context, const struct scan_task *t, bool *skip, struct error *err);
     bool (*wants)(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
     enum status (*visit)(void *context, const struct scan_panel *p, struct error *err);

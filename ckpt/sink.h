@@ -15,8 +15,8 @@ struct sink {
     const struct plan *plan;
     _Atomic uint64_t written_bytes;
 
-    /* The first byte of a segment in memory; NULL for sinks that take runs of bytes by the
-     * functions below, which are NULL otherwise. */
+    /* The address of a segment's first byte in memory. NULL in sinks that take runs of bytes by the
+     * functions below; in sinks with addresses those are NULL. */
     void *(*address)(const struct sink *s, uint32_t segment);
 
     enum status (*write)(struct sink *s, uint32_t segment, uint64_t offset, const void *from,
@@ -25,7 +25,7 @@ struct sink {
     void (*add_run)(struct sink *s, const struct journal_run *run);
     /* Counts written bytes of a segment, after add_run() for their runs. */
     enum status (*count)(struct sink *s, uint32_t segment, uint64_t bytes, struct error *err);
-    /* At the end. ERR_OURS if bytes are missing. */
+    /* Called at the end. ERR_OURS if bytes are missing. */
     enum status (*finish)(struct sink *s, struct error *err);
 };
 

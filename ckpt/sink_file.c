@@ -27,7 +27,7 @@ struct run {
 struct filled_segment {
     _Atomic uint64_t bytes_left;
     struct run *runs; /* behind the sink's lock */
-    uint32_t crc;     /* of a complete one that wants it */
+    uint32_t crc;     /* of a complete segment that wants a CRC */
 };
 
 struct filled_file {
@@ -60,7 +60,7 @@ void sink_file_release(struct sink_file *s)
     arena_release(&s->arena);
 }
 
-/* Ours alone. */
+/* Whether only this rank writes the file. */
 static bool is_ours(const struct sink_file *s, uint32_t file)
 {
     const struct output_file *f = &s->sink.plan->files[file];
@@ -115,7 +115,8 @@ enum status sink_file_remove_others(struct sink_file *s, struct error *err)
 
 /* ---- writing ---- */
 
-/* Opens the file at its first use. Its size is set at once, so that nobody sees it grow. */
+/* Opens the file at its first use. Its size is set at once, so that no other process sees it
+ * grow. */
 static enum status file_fd(struct sink_file *s, uint32_t file, int *fd, struct error *err)
 {
     struct filled_file *f = &s->files[file];
@@ -133,7 +134,7 @@ static enum status file_fd(struct sink_file *s, uint32_t file, int *fd, struct e
     return st;
 }
 
-/* Starts the writeback of what gathered in a file, so that fsync at the end finds little to do. */
+/* Starts the writeback of dirty bytes of a file, so that fsync at the end finds little to do. */
 static void start_writeback(struct sink_file *s, uint32_t file, uint64_t bytes)
 {
     struct filled_file *f = &s->files[file];
@@ -284,7 +285,7 @@ static enum status finish_file(void *context, size_t index, unsigned worker, str
     return close(fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
 }
 
-/* Whether the bytes of all its segments are counted. */
+/* Checks that the bytes of all its segments are counted. */
 static enum status check_counts(const struct sink_file *s, uint32_t file, struct error *err)
 {
     const struct output_file *f = &s->sink.plan->files[file];

@@ -19,21 +19,22 @@ struct sink_file_options {
 };
 
 struct sink_file {
-    struct sink sink; /* finish: closes our files, durably */
+    struct sink sink; /* its function finish closes the files of this rank, durably */
     struct sink_file_options options;
     const char *folder;
-    int folder_fd; /* writes go to this folder even if it is renamed */
+    int folder_fd; /* the open folder: writes go to it even if it is renamed */
     struct filled_segment *segments;
     struct filled_file *files;
     struct arena arena;
-    pthread_mutex_t lock; /* of runs, and of their arena */
+    pthread_mutex_t lock; /* protects runs and their arena */
 };
 
-/* Memory that a sink takes: before the first write; for the runs of segments, an estimate. */
+/* Bytes of memory that a sink needs: before the first write; for the runs of segments, an
+ * estimate. */
 uint64_t sink_file_state_bytes(const struct plan *p);
 uint64_t sink_file_run_bytes(const struct plan *p);
 
-/* Creates nothing yet. Plan and folder are the caller's. */
+/* Creates no file yet. The sink borrows plan and folder. */
 void sink_file_init(struct sink_file *s, const struct plan *p, const char *folder,
                     const struct sink_file_options *o);
 void sink_file_release(struct sink_file *s);
@@ -51,7 +52,7 @@ MUST_CHECK enum status sink_file_complete_empty(struct sink_file *s, struct erro
 /* Completes the shared files, durably; the folder need not be open. ERR_RANK if a file is gone or
  * some of its bytes were not counted. */
 MUST_CHECK enum status sink_file_complete_shared(struct sink_file *s, struct error *err);
-/* Waits until the disk has what was written so far. */
+/* Waits until all bytes written so far are on disk. */
 MUST_CHECK enum status sink_file_sync(struct sink_file *s, struct error *err);
 
 #endif

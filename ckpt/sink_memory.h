@@ -4,7 +4,7 @@
 
 #include "ckpt/sink.h"
 
-/* There is nothing to release. */
+/* Needs no release. */
 void sink_memory_init(struct sink *s, const struct plan *p);
 
 #endif

@@ -7,7 +7,8 @@
 
 struct counting {
     const struct scan_item *items;
-    struct moments *of_tasks; /* joined in their order: sums round the same whoever adds them up */
+    struct moments *of_tasks; /* joined in the order of tasks, so that sums are rounded the same way
+                                 for any number of threads */
     size_t *item_of_task;
     struct progress *progress;
 };
@@ -50,7 +51,7 @@ enum status tensor_stats(const struct catalog *c, const struct tensor *const *te
                          const struct stats_options *o, struct moments *out, struct error *err)
 {
     struct scan_item *items = must_calloc(count + 1, sizeof *items);
-    size_t *place = must_calloc(count + 1, sizeof *place); /* of an item in out */
+    size_t *place = must_calloc(count + 1, sizeof *place); /* [items] index in out */
     struct counting x = {.items = items};
     struct scan s = {.catalogs = {c, NULL},
                      .items = items,

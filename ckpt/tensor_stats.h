@@ -13,8 +13,8 @@ struct stats_options {
     enum progress_style progress;
 };
 
-/* out[i] of tensors[i], which are of catalog c; of those whose dtype moments_exist does not have,
- * nothing. The numbers do not depend on threads. */
+/* Sets out[i] to the moments of tensors[i], a tensor of catalog c. If moments_exist() is false for
+ * its dtype, out[i] is not set. The numbers do not depend on the number of threads. */
 MUST_CHECK enum status tensor_stats(const struct catalog *c, const struct tensor *const *tensors,
                                     size_t count, const struct stats_options *o,
                                     struct moments *out, struct error *err);

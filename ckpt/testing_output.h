@@ -1,8 +1,8 @@
-/* testing_output.h - made-up plans for made-up sources (testing_source.h), and what their files
- * should hold.
+/* testing_output.h - random plans for random sources (testing_source.h), and the expected contents
+ * of their files.
  *
- * Where the elements of a tensor go is kept as boxes, so that what comes out is worked out one by
- * one from these, without views and joins. */
+ * The places of a tensor's elements are kept as boxes, and the expected bytes are computed from
+ * these one by one, without views and joins. */
 #ifndef FERRY_CKPT_TESTING_OUTPUT_H
 #define FERRY_CKPT_TESTING_OUTPUT_H
 
@@ -26,10 +26,10 @@ struct output {
     struct source *source;
     struct plan plan;
     char folder[160];
-    unsigned char *images[OUTPUT_FILES]; /* what the files should hold */
+    unsigned char *images[OUTPUT_FILES]; /* the expected contents of the files */
     bool finishes[OUTPUT_FILES];         /* the bytes between segments are written, as PATTERN */
     _Atomic unsigned finished[OUTPUT_FILES], wrong_crcs;
-    struct carry_result *carries; /* what became of the plan's */
+    struct carry_result *carries; /* the results of the plan's carries */
     size_t num_fills;
     struct fill fills[MAX_FILLS];
 };
@@ -85,7 +85,7 @@ static inline void interleave(struct output *o, const struct tensor *t, enum dty
     }
 }
 
-/* Rank r of n has part r of the first half, then part r of the second. */
+/* A segment for each rank r of n: part r of the first half, then part r of the second. */
 static inline void split_gated(struct output *o, const struct tensor *t, enum dtype dtype,
                                uint64_t n)
 {
@@ -102,7 +102,7 @@ static inline void split_gated(struct output *o, const struct tensor *t, enum dt
     }
 }
 
-/* Behind what the last segment has, if it has this dtype. */
+/* Appends t to the last segment, if that has this dtype. */
 static inline void append(struct output *o, const struct tensor *t, enum dtype dtype)
 {
     struct box x = box_of_tensor(t);
@@ -114,7 +114,7 @@ static inline void append(struct output *o, const struct tensor *t, enum dtype d
     o->plan.segments[segment].numel += t->numel;
 }
 
-/* Only some rows, as where a vocabulary is cut. */
+/* Only some rows, as when a vocabulary is cut. */
 static inline void some_rows(struct output *o, const struct tensor *t, enum dtype dtype)
 {
     struct box x = box_of_tensor(t);
@@ -250,7 +250,7 @@ static inline void output_release(struct output *o)
     assert_ok(path_remove(o->folder, &err));
 }
 
-/* Where the results of the plan's carries go, which are all made. */
+/* An array for the results of all carries of the plan. */
 static inline struct carry_result *output_results(struct output *o)
 {
     free(o->carries);

@@ -1,5 +1,5 @@
-/* testing_param.h - which elements of a parameter a rank holds, told line by line of the split
- * dimension and worked out one element at a time. */
+/* testing_param.h - computes the elements of a parameter that a rank holds, line by line of the
+ * split dimension, one element at a time. */
 #ifndef FERRY_CKPT_TESTING_PARAM_H
 #define FERRY_CKPT_TESTING_PARAM_H
 
@@ -108,7 +108,7 @@ static inline void check_shard(const struct cut *c, uint64_t r, bool seen[MAX_SH
     }
 }
 
-/* The shards of all ranks are what they should be, and hold every element. */
+/* Checks the shards of all ranks, and that together they hold every element. */
 static inline void check_shards(const struct cut *c)
 {
     static bool seen[MAX_SHARD_ELEMENTS];

@@ -1,9 +1,9 @@
-/* testing_source.h - made-up checkpoints for the tests of this folder.
+/* testing_source.h - random checkpoints for the tests of this folder.
  *
  * Tensors of random shapes are cut into random boxes, which lie in random bytes of real files: row
  * by row, with gaps, transposed, repeated (a stride of 0), byte-swapped, in another dtype, or in
- * memory. What
- * each element is, is worked out one by one from what a piece means, without views and joins. */
+ * memory. The expected value of each element is computed from the meaning of its piece, without
+ * views and joins. */
 #ifndef FERRY_CKPT_TESTING_SOURCE_H
 #define FERRY_CKPT_TESTING_SOURCE_H
 
@@ -24,14 +24,16 @@ struct source {
     struct catalog catalog;
     char folder[128];
     uint64_t *seed;
-    unsigned in_memory, num_holders; /* of 8 pieces; ranks that hold them */
+    unsigned in_memory,
+        num_holders; /* number of pieces in memory, of 8; number of ranks that hold them */
     struct {
         unsigned char *bytes;
         uint64_t size, capacity;
     } files[SOURCE_FILES];
     unsigned char *values[SOURCE_TENSORS]; /* of each tensor: its elements, row-major */
     uint64_t cast_elements;                /* elements that are stored in another dtype */
-    /* Of each tensor: stored elements that are NaN or infinite, and what became so in its dtype. */
+    /* For each tensor: stored elements that are NaN or infinite; elements that the cast to its
+     * dtype made infinite. */
     uint64_t non_finite[SOURCE_TENSORS], overflowed[SOURCE_TENSORS];
 };
 
@@ -129,7 +131,7 @@ static inline void fill_random(uint64_t *seed, unsigned char *to, uint64_t bytes
     }
 }
 
-/* Room for bytes at the end of a file, a few bytes behind what is there. Returns its offset. */
+/* Reserves bytes at the end of a file, after a small gap. Returns their offset. */
 static inline uint64_t source_reserve(struct source *s, uint32_t file, uint64_t bytes)
 {
     uint64_t offset = s->files[file].size + test_below(s->seed, 8), end = offset + bytes;
@@ -273,7 +275,8 @@ static inline struct tensor *source_new_tensor(struct source *s, enum dtype dtyp
     return t;
 }
 
-/* Shape and cut at random, of about `elements` at most; pieces in several dtypes, or made up. */
+/* Adds a tensor with a random shape and cut, of about `elements` at most; pieces have several
+ * dtypes, or are made up. */
 static inline struct tensor *source_add_random(struct source *s, uint64_t elements)
 {
     uint64_t shape[SOURCE_DIMS];

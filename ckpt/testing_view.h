@@ -1,4 +1,4 @@
-/* testing_view.h - what a pair says, one element at a time. */
+/* testing_view.h - evaluates a pair one element at a time. */
 #ifndef FERRY_CKPT_TESTING_VIEW_H
 #define FERRY_CKPT_TESTING_VIEW_H
 

@@ -161,8 +161,8 @@ struct digit {
 };
 enum { MAX_DIGITS = 2 * MAX_AXES + 2 };
 
-/* Where strides do not divide each other, windows are looked at one by one: there are few of them,
- * or someone wants to see how long that can take. */
+/* If strides do not divide each other, windows are compared one by one. There are few of them,
+ * unless someone tries how long that can take. */
 enum { MAX_WINDOWS = 1 << 20 };
 
 struct digits {
@@ -334,7 +334,7 @@ static enum status join_pairs(struct join *j, const struct pair *y, const struct
 {
     if (!pair_count(y) || !pair_count(z)) return OK;
     if (z->a_offset >= y->a_offset + pair_a_span(y) || y->a_offset >= z->a_offset + pair_a_span(z))
-        return OK; /* most of those that a tensor of many pieces is asked for */
+        return OK; /* the usual case for a tensor of many pieces */
     return join(j, digits_of(y), digits_of(z), (int64_t)(z->a_offset - y->a_offset));
 }
 

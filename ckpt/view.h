@@ -50,15 +50,16 @@ uint64_t pair_count(const struct pair *p); /* elements; 0 for an empty one */
 uint64_t pair_a_span(const struct pair *p);
 /* Whether the fast axis of a is a slow one of b. */
 bool pair_is_transposed(const struct pair *p);
-/* What p has of a, with itself. */
+/* The elements of a that p has, paired with themselves. */
 struct pair pair_onto_itself(const struct pair *p);
 void pair_swap(struct pair *p); /* a becomes b and b becomes a; see pair_nest */
 /* Drops axes of extent 1, sorts by the stride of a, joins axes that continue each other on both
- * sides. false where a's view is not nested then, or spans more than MAX_ELEMENTS. */
+ * sides. Returns false if a's view is not nested then, or spans more than MAX_ELEMENTS. */
 bool pair_nest(struct pair *p);
-/* pair_nest(), and ERR_OURS with the tensor's name where a's view is not nested. */
+/* pair_nest(); ERR_OURS with the tensor's name if a's view is not nested. */
 MUST_CHECK enum status pair_require_nested(struct pair *p, const char *name, struct error *err);
-/* Swaps a and b and requires a nested view of the new a, so that it can be joined on it. */
+/* Swaps a and b, and nests the new a so that pairs can be joined on it; ERR_OURS if it cannot be
+ * nested. */
 MUST_CHECK enum status pair_turn(struct pair *p, const char *name, struct error *err);
 
 /* Called for each block of a join. */
@@ -76,13 +77,13 @@ MUST_CHECK enum status pair_join_nested(const struct pair *y, const struct pair 
                                         const char *name, pair_visit *visit, void *context,
                                         struct error *err);
 
-/* What p has of elements [first, first + count) of a, as nested pairs (element counted from first,
- * p.b). p.a must be nested. */
+/* The part of p in elements [first, first + count) of a, as nested pairs (element counted from
+ * first, p.b). p.a must be nested. */
 MUST_CHECK enum status pair_clip(const struct pair *p, uint64_t first, uint64_t count,
                                  const char *name, pair_visit *visit, void *context,
                                  struct error *err);
 
-/* Whether y.a and z.a share an element, or it would take too long to tell. */
+/* Whether y.a and z.a share an element; also true if finding out would take too long. */
 bool pair_overlap(const struct pair *y, const struct pair *z);
 
 /* Whether the a sides of pairs[] tile [0, numel): each element in exactly one. If not, *first_bad

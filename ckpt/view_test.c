@@ -4,7 +4,7 @@
 
 enum { VIEW_ELEMENTS = 4096 };
 
-/* What a pair says, element by element: to[x] = b's element + 1 for a's element x, 0 for none. */
+/* Evaluates a pair element by element: to[x] = b's element + 1 for a's element x, 0 for none. */
 static void expand(const struct pair *p, uint64_t to[VIEW_ELEMENTS])
 {
     memset(to, 0, VIEW_ELEMENTS * sizeof *to);
