@@ -1,17 +1,17 @@
-/* digest_command.c - ferry digest: what a checkpoint holds, in a line a tensor, and whether it
- * still does.
+/* digest_command.c - ferry digest: prints a digest of each tensor, and checks a checkpoint against
+ * such a list.
  *
- * Behind the lists of ckpt/digest.h stand up to two lines about the config, each the SHA-256 of a
+ * After the lists of ckpt/digest.h come up to two lines about the config, each the SHA-256 of a
  * text of config_text() (convert/megatron/config_difference.h):
  *
- *     config.args  what Megatron's args can say of it: the same in every format
- *     config       all that config.json says; of a checkpoint that has one
+ *   config.args  the fields that Megatron's args can express: the same in every format
+ *   config       all fields of config.json, if the checkpoint has one
  *
- * A checkpoint whose format does not say them lacks them; so they are outside of "*", and --check
- * compares them only where both sides have them.
+ * A checkpoint whose format cannot express them lacks these lines; so they are outside of "*", and
+ * --check compares them only if both sides have them.
  *
- * A list is of a whole model: where tensors are missing, or unexpected ones would be left out,
- * there is none. */
+ * A list is of a whole model: if tensors are missing, or unexpected ones would be left out, the
+ * command fails. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static void set_defaults(void *options)
 /* ---- the list of --check ---- */
 
 struct known {
-    char *text; /* what names and digests point into */
+    char *text; /* the text that names and digests point into */
     struct map names;
     const char **lines; /* NAME, DIGEST, NAME, DIGEST, ... */
     size_t count, capacity;
@@ -174,7 +174,7 @@ static enum status find_all(struct found *x, const struct checkpoint *c,
 
 /* ---- comparing ---- */
 
-/* A line that differs from the list; NULL: missing on that side. */
+/* A line that differs from the list; a NULL digest: missing on that side. */
 struct odd_line {
     const char *name, *expected, *found;
 };

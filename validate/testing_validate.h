@@ -1,5 +1,5 @@
-/* testing_validate.h - what the tests of this folder share: small checkpoints made in memory,
- * written as safetensors files, and compared. */
+/* testing_validate.h - for the tests of this folder: small checkpoints made in memory, written as
+ * safetensors files, and compared. */
 #ifndef FERRY_VALIDATE_TESTING_VALIDATE_H
 #define FERRY_VALIDATE_TESTING_VALIDATE_H
 
@@ -12,7 +12,7 @@
 
 enum { MAX_MADE = 256, MADE_DIMS = 4 };
 
-/* One side: tensors, of which each keeps its elements in memory. */
+/* One tensor of a side, with its elements in memory. */
 struct made_tensor {
     const char *name;
     enum dtype dtype;
@@ -57,7 +57,7 @@ static inline struct made_tensor *made_add(struct made *m, const char *name, enu
         __VA_ARGS__                                                                                \
     }
 
-/* About normal, with a standard deviation of 1. */
+/* A random number, about normal, with a standard deviation of 1. */
 static inline double random_normal(uint64_t *seed)
 {
     double sum = -6;

@@ -1,4 +1,5 @@
-/* verify_command.c - ferry verify: are two checkpoints the same, and if not, where and why not? */
+/* verify_command.c - ferry verify: compares two checkpoints, and reports where and why they
+ * differ. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,8 +25,8 @@ enum { USUAL_BATCH = 2 };
 #define NOT_GIVEN UINT64_MAX
 
 struct verify_flags {
-    struct compute_flags compute;   /* source and output are those of the comparison, too */
-    struct forward_options forward; /* tokens; its model follows from `compute` */
+    struct compute_flags compute;   /* its source and output options are the comparison's too */
+    struct forward_options forward; /* options of tokens; its model is set from `compute` */
     struct run_flags run;
     bool runs;         /* --forward */
     uint64_t max_ulp;  /* UINT64_MAX: not given */
@@ -106,7 +107,7 @@ static enum status compare_options_of(const struct verify_flags *f, struct compa
 
 /* ---- what is said ---- */
 
-/* Names of files may stand in it. */
+/* Prints a note, which may contain names of files. */
 static void print_note(const char *who, const char *text)
 {
     fprintf(stderr, "note: %s", who);
@@ -167,7 +168,7 @@ static enum status check_report(const char *path, struct error *err)
     return fail(err, ERR_EXISTS, "--report %s: it exists and is not a report", path);
 }
 
-/* The words of our own command line, as a shell would take them. */
+/* This process's command line, quoted for a shell. */
 static const char *command_line(struct arena *a)
 {
     struct strbuf text = {0};
@@ -232,7 +233,7 @@ static void print_verdict(const struct verdict *v, const struct output_flags *o)
     strbuf_release(&text);
 }
 
-/* The verdict stands without hints, too. */
+/* A failure to find hints does not change the verdict. */
 static enum status find_hints(struct comparison *c, struct error *err)
 {
     enum status st = hints_find(c, err);

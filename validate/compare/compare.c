@@ -43,7 +43,7 @@ void compare_note(struct comparison *c, const char *text)
 
 /* ---- which tensors belong together ---- */
 
-/* How many of the stored tensors that t is made of match. */
+/* The number of stored tensors of t that match. */
 static size_t num_parts_matched(const struct arg_list *globs, const struct tensor *t)
 {
     size_t n = 0;
@@ -181,7 +181,7 @@ struct comparing {
     struct compared **of;     /* items[i] belongs to of[i] */
     atomic_bool *differs;     /* [items] */
     struct partial **current; /* [workers] */
-    struct parts *parts;      /* [2 * items]: of A and of B; tensor NULL: not looked at */
+    struct parts *parts;      /* [2 * items]: of A and of B; tensor NULL: not compared */
     struct partial *partials; /* behind lock */
     size_t num_partials;
     pthread_mutex_t lock;
@@ -318,7 +318,8 @@ static enum status find_differing(struct comparison *c, struct error *err)
 
 /* ---- the second scan: how far apart ---- */
 
-/* Tensors of another shape with as many elements are summed up only: statistics.bits. */
+/* Whether elements can be compared one by one. For tensors of different shapes with equally many
+ * elements, only the bits are summed: statistics.bits. */
 static bool can_be_counted(const struct compared *t)
 {
     const struct tensor *a = t->read[0], *b = t->read[1];
@@ -399,8 +400,8 @@ static void join_partials(struct comparing *x)
     free(sorted);
 }
 
-/* Of tensors that are fused from several: which of these differ. Elements of two dtypes cannot be
- * told apart by their bytes. */
+/* For tensors that are fused from several: finds which of these differ. Not done for two dtypes,
+ * whose elements cannot be compared by their bytes. */
 static void comparing_init_parts(struct comparing *x)
 {
     x->parts = must_calloc(2 * x->scan.num_items + 1, sizeof *x->parts);

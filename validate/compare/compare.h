@@ -1,7 +1,7 @@
-/* compare.h - two checkpoints, tensor by tensor. Nothing is printed here.
+/* compare.h - compares two checkpoints tensor by tensor. Nothing is printed here.
  *
- * A first scan of both sides compares bytes and nothing else, and leaves a tensor at the first that
- * differs. A second one goes over those that differed, and counts: statistics.h. */
+ * The first scan of both sides only compares bytes, and leaves a tensor at the first difference.
+ * The second scan goes over the tensors that differ and counts: statistics.h. */
 #ifndef FERRY_VALIDATE_COMPARE_COMPARE_H
 #define FERRY_VALIDATE_COMPARE_COMPARE_H
 
@@ -31,32 +31,32 @@ struct hint;
 struct compared {
     const char *name;
     struct place place;
-    const struct tensor *tensors[2]; /* NULL where that side has none */
-    const struct tensor *read[2];    /* what is read for them: tensor_in_bytes() */
+    const struct tensor *tensors[2]; /* NULL if that side has none */
+    const struct tensor *read[2];    /* the tensors that are read: tensor_in_bytes() */
     enum outcome outcome;
-    bool counted; /* statistics hold, of elements of the same place; else at most their sums of
-                   * bits do */
+    bool counted; /* statistics are of elements at equal positions; else only their sums of bits may
+                     be set */
     bool summed;
     struct statistics statistics;
-    bool digested; /* it is identical, and this is the digest of both: */
+    bool digested; /* the tensor is identical and `digest` is set */
     struct digest digest;
-    /* Of each stored name of a side's tensor, the first element of the logical tensor that differs
-     * and lies there; UINT64_MAX: none. NULL: not known. */
+    /* For each stored name of a side's tensor: the first element of the logical tensor that lies in
+     * it and differs; UINT64_MAX: none. NULL: not known. */
     const uint64_t *first_in[2];
-    const struct hint *hint;           /* what explains the difference; NULL: nothing is known */
-    const struct compared *moved_from; /* B's tensor is A's of this one */
+    const struct hint *hint;           /* the explanation of the difference; NULL: none */
+    const struct compared *moved_from; /* B's tensor equals this tensor of A */
 };
 
 struct compare_options {
     struct tolerance tolerance;
     const struct arg_list *only, *ignore; /* globs; NULL: none */
     const struct arg_list *ignore_config; /* globs of fields; NULL: none */
-    bool no_optim;                        /* the sides were opened without */
+    bool no_optim;                        /* the sides were opened without the optimizer */
     unsigned threads;
     uint64_t max_memory;
     bool direct_io;
     enum progress_style progress;
-    bool digests; /* of identical tensors of this dtype, while they are read */
+    bool digests; /* digests identical tensors of this dtype while they are read */
     enum dtype digests_of;
 };
 
@@ -71,15 +71,15 @@ struct comparison {
     struct arena arena;
     const struct side *sides; /* [2] */
     struct compare_options options;
-    struct compared *tensors; /* in the order of A, then what B alone has */
+    struct compared *tensors; /* in the order of A, then tensors that only B has */
     size_t num_tensors, capacity;
-    const char *main_stack; /* of the first layer that there is */
+    const char *main_stack; /* the stack of the first layer */
 
     struct config_comparison configs;
     size_t counts[NUM_OUTCOMES];
-    size_t num_left_out; /* by --only and --ignore */
+    size_t num_left_out; /* tensors left out by --only and --ignore */
     uint64_t bytes[2];   /* of the tensors compared */
-    uint64_t read_bytes; /* in all, of both sides */
+    uint64_t read_bytes; /* of both sides together */
     const char **notes;
     size_t num_notes, notes_capacity;
 
@@ -87,15 +87,15 @@ struct comparison {
     size_t num_hints, hints_capacity;
 };
 
-/* Compares all that the sides list. Where nothing fits --only it is ERR_USAGE. The comparison is to
- * be released after a failure too. */
+/* Compares all tensors that the sides list. ERR_USAGE if no tensor matches --only. Release the
+ * comparison after a failure too. */
 MUST_CHECK enum status compare_run(struct comparison *c, const struct side sides[2],
                                    const struct compare_options *o, struct error *err);
 void compare_release(struct comparison *c);
-/* What the user should know; text is in c->arena. */
+/* Adds a note for the user; text is in c->arena. */
 void compare_note(struct comparison *c, const char *text);
 
-/* Which dtypes the parts of a tensor are stored in: bits 1 << DT_*. One that is fused from several
+/* The dtypes in which the parts of a tensor are stored: bits 1 << DT_*. A tensor fused from several
  * is read in the widest. */
 uint64_t stored_dtypes(const struct tensor *t);
 
@@ -121,13 +121,14 @@ static inline bool outcome_passes(enum outcome o)
     return o == IDENTICAL || o == WITHIN;
 }
 bool compare_tensors_pass(const struct comparison *c);
-/* Whether the configs differ in nothing that changes what is computed. */
+/* Whether the configs differ in no field that changes what is computed. */
 bool compare_configs_pass(const struct comparison *c);
 size_t compare_num_different(const struct comparison *c);
 
-/* How bad a tensor is, to sort by: its relative error, and more than any where it has none. */
+/* The badness of a tensor, to sort by: its relative error; without one, more than any relative
+ * error. */
 double compared_badness(const struct compared *t);
-/* Those that do not pass, the worst first; in c->arena. */
+/* The tensors that do not pass, the worst first; in c->arena. */
 const struct compared **compare_worst(struct comparison *c, size_t *count);
 
 #endif

@@ -158,7 +158,7 @@ static void two_dtypes_pass_within_bounds_only(void **state)
     }
 }
 
-/* Steps of 0 are steps all the same. */
+/* A distance of 0 steps is known, too. */
 static void the_same_values_in_two_dtypes_are_no_steps_apart(void **state)
 {
     (void)state;

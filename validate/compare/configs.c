@@ -36,7 +36,7 @@ static bool is_null_or_false(const cJSON *value)
     return !value || cJSON_IsNull(value) || cJSON_IsFalse(value);
 }
 
-/* Members in which two config.json differ. */
+/* The members in which two config.json files differ. */
 struct members {
     const struct model_maps *maps;
     struct arena *a;
@@ -87,7 +87,8 @@ static void compare_objects(struct members *m, const char *prefix, const cJSON *
             compare_member(m, arena_printf(m->a, "%s%s", prefix, i->string), NULL, i);
 }
 
-/* Whether the members of two config.json are compared: two folders, one without a model map. */
+/* Whether config.json files are compared member by member: both sides are folders, and one has no
+ * model map. */
 static bool go_by_members(const struct side sides[2])
 {
     if (sides[0].reading == AS_FILE || sides[1].reading == AS_FILE) return false;

@@ -14,23 +14,23 @@
 struct config_comparison {
     struct config_difference *differences; /* those that change what is computed come first */
     size_t count;
-    size_t num_computing; /* how many change what is computed */
+    size_t num_computing; /* the number of those that change what is computed */
 };
 
 extern const char *const config_effect_ids[]; /* "computes", "harmless", "unsaid" */
 extern const char *const config_effect_words[];
 
-/* Whether each glob of --ignore-config (NULL: none) matches a field: ERR_USAGE naming the first
+/* Checks that each glob of --ignore-config (NULL: none) matches a field. ERR_USAGE names the first
  * that does not. */
 MUST_CHECK enum status configs_check_ignored(const struct arg_list *ignore,
                                              const struct side sides[2], struct arena *a,
                                              struct error *err);
 
-/* ignore: globs of fields; NULL: none. In arena a. */
+/* Compares the configs of both sides. ignore: globs of fields; NULL: none. In arena a. */
 struct config_comparison configs_compare(const struct side sides[2], const struct arg_list *ignore,
                                          struct arena *a);
 
-/* The note on a difference that does not change what is computed; in the arena. */
+/* The text of the note on a difference that does not change what is computed; in the arena. */
 const char *configs_note_text(struct arena *a, const struct config_difference *d);
 
 #endif

@@ -4,7 +4,7 @@
 
 /* ---- where an element lies ---- */
 
-/* The element of b that is element `index` of a; false where the view has none. */
+/* Sets *out to the element of b that is element `index` of a; false if the pair has none. */
 static bool find_in_b(const struct pair *p, uint64_t index, uint64_t *out)
 {
     if (index < p->a_offset) return false;
@@ -34,8 +34,8 @@ static uint64_t stride_of(const struct stored_tensor *t, const struct stored_pie
     return stride;
 }
 
-/* The dimension of the largest stride below `limit`; num_dims where there is none. Those of one
- * step have no say. */
+/* The dimension with the largest stride below `limit`; num_dims if there is none. Dimensions of
+ * extent 1 do not count. */
 static unsigned next_dim(const struct stored_tensor *t, const struct stored_piece *s,
                          uint64_t limit)
 {
@@ -56,7 +56,8 @@ static uint64_t row_of(const struct stored_tensor *t, unsigned d)
     return n;
 }
 
-/* Which element of the stored tensor is element `at` of its piece; false where that is not told. */
+/* Sets *index to the element of the stored tensor that is element `at` of its piece; false if that
+ * cannot be told. */
 static bool index_in_stored(const struct stored_tensor *t, const struct stored_piece *s,
                             uint64_t at, uint64_t *out)
 {
@@ -73,7 +74,7 @@ static bool index_in_stored(const struct stored_tensor *t, const struct stored_p
     }
 }
 
-/* The piece of a stored tensor that a piece of a logical one is of; NULL: none. */
+/* The piece of a stored tensor that contains a piece of a logical one; NULL: none. */
 static const struct stored_piece *stored_piece_of(const struct stored_tensor *t,
                                                   const struct piece *p)
 {
@@ -83,7 +84,7 @@ static const struct stored_piece *stored_piece_of(const struct stored_tensor *t,
     return NULL;
 }
 
-/* The index of the stored name whose tensor the piece is of; SIZE_MAX: not known. */
+/* The index of the stored name of the tensor that the piece is from; SIZE_MAX: not known. */
 static size_t name_of_piece(const struct checkpoint *c, const struct tensor *t,
                             const struct piece *p)
 {
@@ -123,7 +124,7 @@ void parts_init(struct parts *p, struct arena *a, const struct checkpoint *c,
         p->name_of_piece[i] = name_of_piece(c, t, &t->pieces[i]);
 }
 
-/* A panel of both sides, and the part that is looked at. */
+/* A panel of both sides, and the part of it that is compared. */
 struct looking {
     const char *a, *b;
     size_t element_bytes;
@@ -138,7 +139,7 @@ static void lower(_Atomic uint64_t *first, uint64_t to)
         ;
 }
 
-/* Whether elements [at, at + count) of the panel differ; takes up the first that does. */
+/* Whether elements [at, at + count) of the panel differ; records the first that does. */
 static bool run_differs(const struct looking *x, uint64_t at, uint64_t count)
 {
     const char *a = x->a + at * x->element_bytes, *b = x->b + at * x->element_bytes;

@@ -1,4 +1,4 @@
-/* places.h - where in a model a tensor stands, told from its name alone, logical or stored:
+/* places.h - the place of a tensor in a model, from its name alone, logical or stored:
  *
  *   decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight
  *   stack "decoder.layers", layer 3, kind "mlp.experts.experts.*.linear_fc1.weight", expert 7
@@ -6,8 +6,8 @@
  *   transformer.h.11.attn.c_attn.weight
  *   stack "transformer.h", layer 11, kind "attn.c_attn.weight"
  *
- * The layer is the first part of the name that is a number, the expert the first behind it that
- * follows a part with "expert" in it. */
+ * The layer is the first part of the name that is a number. The expert is the first number after it
+ * that follows a part with "expert" in it. */
 #ifndef FERRY_VALIDATE_COMPARE_PLACES_H
 #define FERRY_VALIDATE_COMPARE_PLACES_H
 
@@ -21,23 +21,24 @@ enum region { REGION_EMBEDDINGS, REGION_LAYER, REGION_HEAD, REGION_OTHER, NUM_RE
 struct place {
     enum region region;
     const char *stack;     /* NULL outside of layers */
-    const char *kind;      /* the same for the tensors that layers and experts have one each of */
+    const char *kind;      /* equal for the tensors that each layer or expert has one of */
     int64_t layer, expert; /* -1: none */
 };
 
-/* Texts are in arena a. */
+/* The place of a name. Texts are in arena a. */
 struct place place_of(struct arena *a, const char *name);
 
-/* Whether they differ in layer and expert at most. */
+/* Whether two places differ at most in layer and expert. */
 bool place_same_kind(const struct place *x, const struct place *y);
-/* In the order of a model: embeddings, layers by stack and number, the rest, the head. */
+/* Compares in the order of a model: embeddings, layers by stack and number, the rest, the head. */
 int place_compare(const struct place *x, const struct place *y);
-/* "embeddings", "layer 3", "model.encoder.layers.3" where `main` is another stack; in arena a. */
+/* "embeddings"; "layer 3"; "model.encoder.layers.3" if that is not of the stack main_stack. In
+ * arena a. */
 const char *place_text(struct arena *a, const struct place *p, const char *main_stack);
 /* "layers 3 to 5" of the stack of `like`, or "layer 3" alone. */
 const char *layers_range_text(struct arena *a, const struct place *like, int64_t first,
                               int64_t last, const char *main_stack);
-/* The kind, with the stack in front where that is not `main`; in arena a. */
+/* The kind; its stack is put in front unless it is main_stack. In arena a. */
 const char *place_kind_text(struct arena *a, const struct place *p, const char *main_stack);
 
 #endif

@@ -99,7 +99,8 @@ static uint64_t rotary_dim(uint64_t head_dim, double part)
     return n % 2 ? head_dim : n;
 }
 
-/* From config.json of a model without a map; many nest the text model's under text_config. */
+/* The heads by the config.json of a model without a map. Many nest the text model's fields under
+ * text_config. */
 static struct heads heads_of_json(const cJSON *config)
 {
     static const char *const query_heads[] = {"num_attention_heads", "n_head", NULL};
@@ -208,7 +209,7 @@ static bool have_a_name_in_common(const struct side sides[2])
     return found;
 }
 
-/* Why a side is compared by stored names: the last note of its opening. */
+/* The reason for comparing a side by stored names: its last note. */
 static const char *reason(const struct side *s)
 {
     const struct checkpoint *c = &s->checkpoint;

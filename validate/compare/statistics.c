@@ -6,7 +6,7 @@
 #include "common/checked.h"
 #include "kernels/cpu/cast.h"
 
-enum { BLOCK = 512 }; /* elements that are looked at at once, in the first-level cache */
+enum { BLOCK = 512 }; /* elements handled at once; they fit the first-level cache */
 
 /* Two lanes, as all supported processors have; a comparison gives all ones or zeros. */
 typedef double two_values __attribute__((vector_size(2 * sizeof(double))));
@@ -19,7 +19,7 @@ struct block {
     uint64_t first; /* index in the tensor */
     const char *at[2];
     enum dtype dtype[2];
-    size_t num_different; /* and have a distance, if any has */
+    size_t num_different; /* different elements; those with a distance, if any has one */
     double value[2][BLOCK];
     uint64_t ulps[BLOCK], max_ulp;
     bool has_distances, has_ulps, some_taken_out;
@@ -284,7 +284,7 @@ static void take_out(struct statistics *s, struct block *k, size_t i)
     k->ulps[i] = 0;
 }
 
-/* A block in which something is infinite or no number. */
+/* Takes all elements without a distance out of a block that has infinities or NaN. */
 static void take_out_all(struct statistics *s, struct block *k)
 {
     k->some_taken_out = true;
@@ -296,7 +296,7 @@ static void take_out_all(struct statistics *s, struct block *k)
         k->max_ulp = max_u64(k->max_ulp, k->ulps[i]);
 }
 
-/* Sums of each lane, and the largest distance. */
+/* The sums of each lane, and the largest distance. */
 struct lane_sums {
     double differences[NUM_LANES], products[NUM_LANES], squares[2][NUM_LANES], largest;
 };
@@ -364,7 +364,7 @@ static struct lane_sums add_lanes(const struct statistics *s, const struct block
     return sums;
 }
 
-/* Whether a sum is still a number: then no element was infinite or none. */
+/* Whether all sums are finite: then no element was infinite or NaN. */
 static bool is_finite(const struct lane_sums *sums)
 {
     double sum = sums->largest;
@@ -387,7 +387,7 @@ static void add_distances(struct statistics *s, struct block *k)
 {
     struct lane_sums sums = add_lanes(s, k);
     s->finite += k->count;
-    if (!is_finite(&sums)) { /* or what was so large that its square overflowed */
+    if (!is_finite(&sums)) { /* or a square overflowed */
         take_out_all(s, k);
         sums = add_lanes(s, k);
     }
@@ -425,7 +425,7 @@ static void add_block(struct statistics *s, struct block *k, const struct tolera
     load(k, &counts);
     if (k->has_distances) look_for_another_value(s, k);
     add_counts(s, k, &counts);
-    if (k->has_distances) add_distances(s, k); /* takes what has no distance out */
+    if (k->has_distances) add_distances(s, k); /* also takes out elements without a distance */
     if (k->num_different) add_tolerance(s, k, t);
 }
 

@@ -1,16 +1,16 @@
-/* statistics.h - numbers of two runs of elements: how many are equal, and how far apart the others
- * are.
+/* statistics.h - statistics of two runs of elements: how many are equal, and how far apart the
+ * others are.
  *
- * Elements of one dtype are equal where their bits are, elements of two floating-point dtypes where
- * their values are. Distances are counted for F16, BF16, F32 and F64, in F64, over the elements
- * that are finite on both sides; of other dtypes only equality is known.
+ * Elements of one dtype are equal if their bits are; elements of two floating-point dtypes if their
+ * values are. Distances are counted for F16, BF16, F32 and F64, in F64, over the elements that are
+ * finite on both sides; for other dtypes only equality is known.
  *
- * A NaN, and an infinity that meets anything but itself, has no distance: it is counted as
- * `unpaired` and is outside of any tolerance; NaN against NaN is inside of any. +0 and -0 differ in
- * bits and are 0 apart.
+ * A NaN, and an infinity whose partner is not the same infinity, has no distance: it counts as
+ * `unpaired` and is outside of any tolerance. NaN with NaN is inside of any. +0 and -0 differ in
+ * bits and have distance 0.
  *
  * Sums are kept in lanes by the index of the element, so that they do not depend on how a tensor is
- * cut into runs, as long as the runs of one struct come in their order. */
+ * cut into runs, if the runs of one struct come in their order. */
 #ifndef FERRY_VALIDATE_COMPARE_STATISTICS_H
 #define FERRY_VALIDATE_COMPARE_STATISTICS_H
 
@@ -19,7 +19,7 @@
 
 #include "common/dtype.h"
 
-/* What is near enough: within either of the two. */
+/* A difference passes if it is within either of the two. */
 struct tolerance {
     bool by_ulps, by_bounds;
     uint64_t max_ulp;  /* of one dtype only */
@@ -30,25 +30,24 @@ enum { NUM_LANES = 8 };
 
 struct statistics {
     uint64_t elements, equal;
-    uint64_t outside;             /* of the tolerance */
-    uint64_t first, last;         /* indices of those that differ; first > last: none */
+    uint64_t outside;     /* elements outside of the tolerance */
+    uint64_t first, last; /* indices of the first and last different element; first > last: none */
     uint64_t nan[2], infinite[2]; /* elements of a, of b */
     uint64_t unpaired;
-    uint64_t zeros[2]; /* of those that differ, the ones where a (b) is zero and the other is not */
-    uint64_t zero_signs, nan_bits; /* the ones where both are 0, where both are NaN */
+    uint64_t zeros[2]; /* different elements of which a's (b's) is zero and the other is not */
+    uint64_t zero_signs, nan_bits; /* different elements that are both 0; that are both NaN */
     uint64_t both_zero;
-    uint64_t max_ulp; /* where both are of one floating-point dtype */
+    uint64_t max_ulp; /* if both sides have one floating-point dtype */
     double max_difference;
-    uint64_t max_at;  /* its index */
+    uint64_t max_at;  /* index of the element with the largest distance */
     uint64_t finite;  /* elements that have a distance */
-    double value[2];  /* of the first element */
-    bool varies[2];   /* whether another one has another value, or none has one */
-    uint64_t bits[2]; /* a sum over the bits of all elements: the same for the same elements
-                       * in another order */
+    double value[2];  /* value of the first element */
+    bool varies[2];   /* whether some element has another value, or values are not known */
+    uint64_t bits[2]; /* a sum over the bits of all elements that does not depend on their order */
     double differences[NUM_LANES], products[NUM_LANES], squares[2][NUM_LANES];
 };
 
-/* Elements of one run: a tensor's dtype and where they are. */
+/* Elements of one run: the tensor's dtype and a pointer to them. */
 struct elements {
     enum dtype dtype;
     const void *at;
@@ -60,13 +59,13 @@ bool statistics_have_distances(enum dtype a, enum dtype b);
 bool statistics_exist(enum dtype a, enum dtype b);
 
 void statistics_init(struct statistics *s);
-/* Adds elements [first, first + count) of a tensor, which are a and b. tolerance may be NULL. */
+/* Adds elements [first, first + count) of a tensor: a's and b's. tolerance may be NULL. */
 void statistics_add(struct statistics *s, struct elements a, struct elements b, uint64_t first,
                     uint64_t count, const struct tolerance *tolerance);
-/* Adds those of a later part of the same tensor. */
+/* Adds the statistics of a later part of the same tensor. */
 void statistics_join(struct statistics *s, const struct statistics *later);
 
-/* Whether the largest distance, the relative error and the cosine are those of all elements. */
+/* Whether the largest distance, the relative error and the cosine cover all elements. */
 static inline bool statistics_cover_all(const struct statistics *s)
 {
     return s->unpaired == 0;
@@ -77,10 +76,10 @@ static inline uint64_t statistics_different(const struct statistics *s)
     return s->elements - s->equal;
 }
 
-/* The norm of a - b by the norm of b; 0 where both are 0, infinite where only b's is, NaN where it
- * is not known: nothing was finite, or the sums overflowed. */
+/* The norm of a - b divided by the norm of b; 0 if both are 0, infinite if only b's is 0, NaN if it
+ * is not known: no element was finite, or the sums overflowed. */
 double statistics_relative_error(const struct statistics *s);
-/* NaN where a norm is 0 or not known. */
+/* The cosine between a and b; NaN if a norm is 0 or not known. */
 double statistics_cosine(const struct statistics *s);
 /* Whether both sides may hold the same elements, each in another order. */
 bool statistics_same_elements(const struct statistics *s);

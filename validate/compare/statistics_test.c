@@ -6,7 +6,8 @@
 #include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
-/* What the numbers are by their definitions, one element after the other, in long double. */
+/* The expected numbers, computed by their definitions, one element after the other, in long
+ * double. */
 struct expected {
     uint64_t equal, first, last, unpaired, max_ulp;
     double max_difference, relative_error, cosine;

@@ -92,7 +92,7 @@ static bool part_differs(const struct compared *t, unsigned side, size_t i)
     return t->first_in[side] && t->first_in[side][i] != UINT64_MAX;
 }
 
-/* The stored names of a side: all, or those that differ. How many there are. */
+/* Lists the stored names of a side: all, or those of tensors that differ. Returns their number. */
 static size_t list_names(const struct compared *t, unsigned side, bool differing, const char **out)
 {
     const struct tensor *x = t->tensors[side];
@@ -102,7 +102,8 @@ static size_t list_names(const struct compared *t, unsigned side, bool differing
     return n;
 }
 
-/* Makes a name one of many tensors, as with * for the number of the layer; or leaves it. */
+/* Makes the name of one tensor a pattern for many, such as with * for the layer's number; or
+ * returns it unchanged. */
 typedef const char *generalise(struct arena *a, const struct compared *t, const char *name);
 
 static const char *leave(struct arena *a, const struct compared *t, const char *name)

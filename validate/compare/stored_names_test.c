@@ -1,5 +1,5 @@
-/* stored_names_test.c - tensors that differ are told under the names of the files, with the stored
- * tensors that differ and where. */
+/* stored_names_test.c - tensors that differ are reported under the names in the files, with the
+ * stored tensors that differ and the position of the first difference. */
 #include "validate/compare/parts.h"
 #include "validate/compare/stored_names.h"
 #include "validate/report/verdict.h"
@@ -87,7 +87,7 @@ static void each_element_is_found_in_its_stored_tensor(void **state)
     (void)state;
     uint64_t seed = test_seed();
     struct made *m = llama(&seed);
-    for (size_t i = 0; i < m->count; i++) /* its number, unlike any other's */
+    for (size_t i = 0; i < m->count; i++) /* a value that no other element has */
         for (uint64_t k = 0; k < m->tensors[i].numel; k++)
             ((uint16_t *)m->tensors[i].elements)[k] = (uint16_t)(k | i << 10);
     struct compared_sides x;
@@ -113,7 +113,8 @@ static void each_element_is_found_in_its_stored_tensor(void **state)
     release_sides(&x);
 }
 
-/* One element of each stored tensor in turn: it alone is told, with its place. */
+/* Changes one element of each stored tensor in turn: only that tensor is reported, with the
+ * position. */
 static void one_element_is_told_where_it_is_stored(void **state)
 {
     (void)state;
@@ -156,7 +157,7 @@ static void fused_tensors_are_told_with_the_parts_that_differ(void **state)
     release_sides(&x);
 }
 
-/* Where layers differ in other parts, they are not told together. */
+/* Layers that differ in different parts are reported on separate lines. */
 static void names_are_shortened_only_where_they_are_alike(void **state)
 {
     (void)state;

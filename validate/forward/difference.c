@@ -109,9 +109,10 @@ double dtype_unit(enum dtype d)
     return units[d];
 }
 
-/* One side's weights, or its results, were rounded to a coarser dtype. A in f32 or bf16, whose
- * activations are rounded, too, is further away than that; of a dtype that the engine does not
- * compute in, as much further as its roundings are coarser than those of bf16. */
+/* If the weights or results of one side were rounded to a coarser dtype: a run of A in that dtype,
+ * whose activations are rounded too, has a larger distance than the rounding of the weights. For a
+ * dtype that the engine does not compute in, the distance in bf16 is scaled by the ratio of their
+ * roundings. */
 static struct yardstick yardstick_of_stored(enum dtype stored)
 {
     const enum elem_type elem = stored == DT_F32 ? ELEM_F32 : ELEM_BF16;
@@ -218,7 +219,7 @@ struct rounding rounding_of(const struct yardstick *y, const struct difference *
 
 /* ---- logits ---- */
 
-/* The logarithm of the sum of exp over a row, and the place of its largest element. */
+/* The logarithm of the sum of exp over a row; *top is the index of its largest element. */
 static double log_sum_exp(const struct array *a, uint64_t row, uint64_t *top)
 {
     uint64_t first = row * a->columns;

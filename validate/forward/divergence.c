@@ -1,4 +1,4 @@
-/* divergence.c - which layer, and which op of it, is the first to differ. */
+/* divergence.c - finds the first layer that differs, and the first op of it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ const char *forward_op_text(const char *name)
     return "";
 }
 
-/* The layer that "hidden.N" comes out of; -1: none. */
+/* The layer whose output is "hidden.N"; -1: none. */
 static int layer_before(const char *name)
 {
     return strncmp(name, "hidden.", 7) == 0 ? atoi(name + 7) - 1 : -1;
@@ -44,7 +44,7 @@ static const struct forward_output *first_that_disagrees(const struct forward_ou
     return NULL;
 }
 
-/* Whether B has the output just before it, which agrees: so the difference starts here. */
+/* Whether B has the output just before `o` and it agrees: then the difference starts at o. */
 static bool is_pinned(const struct forward *f, const struct forward_output *o)
 {
     return o == f->outputs.items || o[-1].compared;

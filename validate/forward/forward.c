@@ -12,7 +12,7 @@
 #include "common/progress.h"
 #include "validate/forward/forward_internal.h"
 
-/* Where the outputs of a run go: context of the visitors. */
+/* The context of the visitors of a run's outputs. */
 struct taking {
     struct forward *f;
     struct forward_outputs *to;
@@ -244,7 +244,7 @@ static struct source_options source_for(const char *path, const struct engine_mo
     return out;
 }
 
-/* One side, or A a second time. */
+/* One run: of A, of A a second time, or of B. */
 struct running {
     const struct engine *engine;
     const struct forward_options *options;

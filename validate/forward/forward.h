@@ -1,14 +1,13 @@
-/* forward.h - do two checkpoints compute the same? Nothing is printed here.
+/* forward.h - runs two checkpoints and compares the results. Nothing is printed here. The weights
+ * in memory are compared too: loaded.h.
  *
- * What both have in memory is compared, too: loaded.h.
+ *   1. A runs in f32 (or the type of --dtype); its hidden states and logits are kept.
+ *   2. A runs a second time with another element type: the distance between the two runs shows how
+ *      much rounding explains, output by output (difference.h).
+ *   3. B runs, or its stored results are read; each output is compared when it arrives.
+ *   4. If a layer differs first, all three run again for the results of its ops.
  *
- *   1. A runs in f32 (or what --dtype says); its hidden states and logits are kept.
- *   2. A runs a second time in another type of element: how far that is away says what rounding
- *      explains, output by output (difference.h).
- *   3. B runs, or its stored results are read; each output is compared as it comes.
- *   4. Where a layer is the first to differ, the three run again for what its ops make.
- *
- * Memory: a model at a time, as `ferry forward` has it, and A's outputs: tokens * (hidden_size *
+ * Memory: one model at a time, as in `ferry forward`, and A's outputs: tokens * (hidden_size *
  * (layers + 2) + vocabulary) elements. */
 #ifndef FERRY_VALIDATE_FORWARD_FORWARD_H
 #define FERRY_VALIDATE_FORWARD_FORWARD_H
@@ -21,17 +20,17 @@
 #include "validate/forward/results.h"
 
 struct forward_options {
-    struct engine_model model; /* of both: its path and its vocabulary are set for each side */
+    struct engine_model model; /* options of both runs; path and vocabulary are set for each side */
     const char *input_ids;     /* a file; NULL: none */
-    uint64_t num_sequences,
-        length; /* of tokens made up; length 0: 64, or as many as there can be */
+    uint64_t num_sequences, length; /* number and length of random sequences; length 0: 64, or the
+                                       model's maximum if that is less */
 };
 
 /* One output of A, and its differences from the second run and from B. */
 struct forward_output {
     const char *name; /* "hidden.3", "logits", "loss"; "layers.3.qkv" */
     struct array a;
-    void *values; /* a's, on the heap; NULL again once B was compared */
+    void *values; /* A's values, on the heap; NULL after the comparison with B */
     struct difference second_run, b;
     struct rounding rounding;
     bool compared; /* B has it: b and agreement hold */
@@ -45,7 +44,7 @@ struct forward_outputs {
 
 enum { MAX_POINTS = 4000 };
 
-/* Where the results start to differ. */
+/* The place where the results start to differ. */
 struct divergence {
     const struct forward_output *first; /* the first output of the model that disagrees */
     const struct forward_output *op;    /* the first of its layer's ops; NULL: not known */
@@ -60,30 +59,31 @@ struct forward {
     struct batch batch;
     int32_t *ids;        /* [num_sequences, length], on the heap */
     const char *ids_are; /* "at random, seed 1" */
-    enum elem_type elem; /* that both are computed in */
+    enum elem_type elem; /* the type that both are computed in */
     struct yardstick yardstick;
     uint64_t outliers;                   /* tokens of an output that may exceed the rounding */
-    struct loaded loaded;                /* the weights of both */
-    struct forward_outputs outputs, ops; /* ops: of divergence.layer */
+    struct loaded loaded;                /* compares the weights in memory */
+    struct forward_outputs outputs, ops; /* ops: the ops of divergence.layer */
     struct logits_statistics logits;     /* rows 0: not compared */
     double losses[2];                    /* NaN: not known */
-    float points[MAX_POINTS][2];         /* some logits, A's and B's */
+    float points[MAX_POINTS][2];         /* a sample of logits, A's and B's */
     size_t num_points;
     uint64_t logits_columns;  /* columns of the logits that the points are from */
     const char *broken;       /* why B has no results, such as NaN; else NULL */
-    enum agreement agreement; /* of the outputs */
+    enum agreement agreement; /* agreement of the outputs */
     struct divergence divergence;
     double seconds;
 };
 
-/* results: B's, or NULL. weights: both checkpoints, opened and compared, where it is NULL. f is to
- * be released after a failure too. Differences are no failure: see forward_agreement(). */
+/* Runs both and compares. results: B's stored results, or NULL. weights: the comparison of both
+ * checkpoints, if results is NULL. Release f after a failure too. Differences are no failure: see
+ * forward_agreement(). */
 MUST_CHECK enum status forward_run(struct forward *f, const char *const paths[2],
                                    const struct forward_options *o, struct results *results,
                                    const struct comparison *weights, struct error *err);
 void forward_release(struct forward *f);
 
-/* Of the outputs, and of the weights in memory. */
+/* The agreement of the outputs and of the weights in memory together. */
 enum agreement forward_agreement(const struct forward *f);
 
 /* Text: "forward: identical: ..", and tables if DIFFERENT; verbose: always with tables. */

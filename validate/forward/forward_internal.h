@@ -1,22 +1,23 @@
-/* forward_internal.h - what the files of forward.h share. */
+/* forward_internal.h - functions that the files of forward.h share. */
 #ifndef FERRY_VALIDATE_FORWARD_FORWARD_INTERNAL_H
 #define FERRY_VALIDATE_FORWARD_FORWARD_INTERNAL_H
 
 #include "validate/forward/forward.h"
 
-/* Fills f->batch: with --input-ids, else B's own, else with tokens made up. */
+/* Sets the tokens in f: those of --input-ids, else B's own, else random ones. */
 MUST_CHECK enum status forward_tokens(struct forward *f, const struct forward_options *o,
                                       const struct side *sides, struct error *err);
 
-/* The runs in their order: A, A once more in the yardstick's type of element, B where it is run. */
+/* The runs in their order: A, A again with the yardstick's element type, B unless it is stored
+ * results. */
 enum forward_run { FIRST_OF_A, SECOND_OF_A, RUN_OF_B };
-/* "loading 1 of 3: A in f32"; for_ops: a second time round, for the ops of the layer that differs.
+/* "loading 1 of 3: A in f32"; for_ops: in the second round, for the ops of the layer that differs.
  * In f's arena. */
 const char *forward_loading_text(struct forward *f, enum forward_run run, bool for_ops);
 
-/* Fills f->divergence.first and .layer, once all outputs were compared. */
+/* Sets f->divergence.first and .layer. Call it after all outputs were compared. */
 void divergence_find(struct forward *f);
-/* Then, once the ops of that layer were, too: .op and .text. */
+/* Sets f->divergence.op and .text. Call it after the ops of that layer were compared. */
 void divergence_tell(struct forward *f);
 
 #endif

@@ -1,4 +1,4 @@
-/* forward_tokens.c - the tokens that both sides run on. */
+/* forward_tokens.c - chooses the tokens that both sides run on. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* forward_verdict.c - what running both sides has shown, as text and as JSON. */
+/* forward_verdict.c - the result of running both sides, as text and as JSON. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -33,7 +33,7 @@ const char *forward_id(const struct forward *f)
 
 /* ---- text ---- */
 
-/* "6 results"; "2 of 6 results" where B has no others. */
+/* "6 results"; "2 of 6 results" if B only has these. */
 static void count_text(struct strbuf *out, const struct forward *f)
 {
     size_t compared = 0;
@@ -58,7 +58,7 @@ void forward_line(struct strbuf *out, const struct forward *f)
                   f->batch.length, elem_names[f->elem], f->seconds);
 }
 
-/* Of the output that has most of them, where all agrees. */
+/* The outliers of the output that has most, if all outputs agree. */
 static void outliers_text(struct strbuf *out, const struct forward *f)
 {
     const struct forward_output *most = NULL;
@@ -105,7 +105,7 @@ static void output_text(struct strbuf *out, const struct forward_output *o)
     strbuf_add_char(out, '\n');
 }
 
-/* From the last that agrees on. */
+/* The table of outputs, from the last before the first difference on. */
 static void outputs_text(struct strbuf *out, const struct forward *f,
                          const struct forward_outputs *list, const char *title, bool verbose)
 {

@@ -1,4 +1,4 @@
-/* What ranks hold in memory, made up, beside comparisons of files. */
+/* Judges made-up weights in the memory of ranks beside comparisons of files. */
 #include "validate/forward/loaded.h"
 
 #include "validate/testing_validate.h"
@@ -109,7 +109,7 @@ static void what_differs_in_files_passes_where_these_pass(void **state)
     release_sides(&x);
 }
 
-/* Memory is f32: what B's file rounded to bf16 is another number there. */
+/* Memory is f32: a value that B's file rounded to bf16 is another number there. */
 static void another_dtype_explains_what_a_cast_makes_and_no_more(void **state)
 {
     (void)state;

@@ -24,14 +24,15 @@ void results_open(struct results *r, const char *path, bool *found);
 void results_close(struct results *r);
 
 bool results_have(const struct results *r, const char *name);
-/* Whether a tensor of this name is what a model computes: "hidden.3", "final_norm", "logits". */
+/* Whether a tensor of this name is an output of a model: "hidden.3", "final_norm", "logits". */
 bool results_is_output(const char *name);
-/* What the results were rounded to, by how they are stored or by what the numbers are: computed in
- * bf16 and written by .float(), say. Embeddings ("hidden.0") are numbers of the weights' dtype
- * whatever was computed in; of the others, one that is finer tells that all were computed so. */
+/* Sets *out to the dtype that the results were rounded to: the stored dtype, or a coarser one that
+ * represents all numbers (computed in bf16 and written by .float(), say). Embeddings ("hidden.0")
+ * only have the weights' dtype, whatever was computed in; if any other output needs a finer dtype,
+ * all were computed in that. */
 MUST_CHECK enum status results_dtype(struct results *r, enum dtype *out, struct error *err);
-/* All of it, on the heap. `columns` must be its last dimension, or, where that is 0, it has one
- * element. ERR_UNSUPPORTED where its shape is another. */
+/* Reads a whole tensor, on the heap. `columns` must be its last dimension; if columns is 0, it must
+ * have one element. ERR_UNSUPPORTED if it has another shape. */
 MUST_CHECK enum status results_read(struct results *r, const char *name, uint64_t rows,
                                     uint64_t columns, double **values, struct error *err);
 

@@ -29,9 +29,9 @@ enum scope {
     HEADS,      /* for each g, r and d */
 };
 
-/* "A has SUBJECT FIRST, B SECOND": what the first patterns have, and what the second. A row is
- * tried both ways, and then A has the second. Without a subject `first` says what B is of A, and
- * the row is tried as it stands. */
+/* "A has SUBJECT FIRST, B SECOND": words for the first patterns, and for the second. A row is tried
+ * both ways; the other way, A has the second patterns. Without a subject, `first` says what B is,
+ * and the row is tried one way only. */
 struct row {
     const char *id;
     enum scope scope;
@@ -94,7 +94,7 @@ static const struct row rows[] = {
      {{"L (g r d) m", "L (r g d) m"}}},
 };
 
-/* Orders of q, k and v in one tensor; each is tried against each. */
+/* Orders of q, k and v in one tensor; all pairs of them are tried. */
 static const struct order {
     const char *text;
     bool by_rank; /* for several t; the others for t = 1 */
@@ -113,11 +113,11 @@ static const struct order {
      {"L (t (y r d)[0 of y*s]) m",        "L (t (y d)[y*r*d of y*s]) m",        "L (t (y d)[y*r*d + y*d of y*s]) m"}},
 };
 
-/* Names of q, k and v exchanged, in each of the orders. Where there are fewer k and v than q heads,
- * the first fits alone. */
+/* Exchanged names of q, k and v, in each of the orders. With fewer k and v than q heads, only the
+ * first fits. */
 static const struct swap {
     const char *text;
-    unsigned from[3]; /* which part of A is B's q, k and v */
+    unsigned from[3]; /* the parts of A that are B's q, k and v */
 } swaps[] = {
     {"k and v are swapped",                     {0, 2, 1}},
     {"q and k are swapped",                     {1, 0, 2}},
@@ -141,7 +141,7 @@ static const uint64_t common_queries[] = {1, 4, 8, 2, 3, 5, 6, 7, 16};
 struct sizes {
     unsigned num_dims;
     const uint64_t *shape;
-    unsigned dim; /* which is n */
+    unsigned dim; /* the dimension n */
     uint64_t ranks;
     struct heads heads;
 };
@@ -154,7 +154,7 @@ static uint64_t product(const uint64_t *shape, unsigned from, unsigned to)
     return n;
 }
 
-/* a / b, 0 where that is no whole number. */
+/* a / b, or 0 if that is no whole number. */
 static uint64_t divided(uint64_t a, uint64_t b)
 {
     return b && a % b == 0 ? a / b : 0;
@@ -200,7 +200,7 @@ static bool letter(const void *context, const char *name, size_t length, int64_t
     return value > 0 && value <= MAX_ELEMENTS;
 }
 
-/* "{t}" and "{d}" of a text put in. */
+/* Adds a text with numbers in place of "{t}" and "{d}". */
 static void add_text(struct strbuf *out, const char *text, const struct sizes *x)
 {
     for (const char *p = text; *p; p++) {
@@ -230,7 +230,7 @@ static uint64_t view_numel(const struct pattern_view *v)
     return product(v->shape, 0, v->num_dims);
 }
 
-/* Whether the patterns fit the tensor; then the pair of them. */
+/* Sets *out to the pair of two patterns; false if they do not fit the tensor. */
 static bool pair_of(const struct finding *f, const char *first, const char *second,
                     struct pair *out)
 {
@@ -241,7 +241,8 @@ static bool pair_of(const struct finding *f, const char *first, const char *seco
            !pattern_pair(&a, &b, out, NULL);
 }
 
-/* Parts of nothing, as what is not rotated where all is, are left out. */
+/* Whether a part has no elements, such as the unrotated rows if all are rotated. Such parts are
+ * left out. */
 static bool is_empty(const struct finding *f, const char *pattern)
 {
     const struct heads *h = &f->sizes.heads;
@@ -354,7 +355,7 @@ static enum status offer_by_ranks(struct finding *f, const struct row *row)
     return st;
 }
 
-/* Pairs of which at least one is by rank, for each number of ranks; the others once. */
+/* Offers pairs of orders: those with an order by rank for each number of ranks, the others once. */
 static enum status offer_all_orders(struct finding *f, bool by_rank)
 {
     for (unsigned i = 0; i < NUM_ORDERS; i++)

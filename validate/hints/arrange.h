@@ -1,12 +1,12 @@
-/* arrange.h - the other orders in which the elements of a tensor are found in practice, one row
- * each, as pairs of patterns (convert/map/pattern.h); and a tensor seen in another order. */
+/* arrange.h - the other orders in which a tensor's elements occur in practice, a row each, as pairs
+ * of patterns (convert/map/pattern.h); and tensors seen in another order. */
 #ifndef FERRY_VALIDATE_HINTS_ARRANGE_H
 #define FERRY_VALIDATE_HINTS_ARRANGE_H
 
 #include "ckpt/checkpoint.h"
 #include "validate/compare/sides.h"
 
-/* What b has to be of a: elements of a's order and of b's. */
+/* One arrangement: how b is ordered relative to a. */
 struct arrangement {
     const char *id;              /* "transposed" */
     const char *text;            /* "B is A transposed", in arena a of the call */
@@ -14,17 +14,17 @@ struct arrangement {
     unsigned num_parts;
 };
 
-/* Calls visit for each arrangement that fits tensors of shape `shape`, the likeliest first: some
- * are the same for some shapes, and the name tells which is meant. visit ends it with another
- * status than OK. heads: of the attention; all 0: those of common models are tried. */
+/* Calls visit for each arrangement that fits tensors of shape `shape`, the likeliest first: for
+ * some shapes several are equal, and the first name is reported. Any status other than OK from
+ * visit ends the calls. heads: the attention's; all 0: the heads of common models are tried. */
 typedef enum status arrangement_visit(void *context, const struct arrangement *x,
                                       struct error *err);
 MUST_CHECK enum status arrangements(struct arena *a, const char *name, unsigned num_dims,
                                     const uint64_t *shape, const struct heads *heads,
                                     arrangement_visit *visit, void *context, struct error *err);
 
-/* The tensor whose elements are t's by the parts, of b's shape. false where it would take more than
- * MAX_ARRANGED_PIECES pieces. */
+/* Makes a tensor of b's shape whose elements are t's, rearranged by the parts. False if it needs
+ * more than MAX_ARRANGED_PIECES pieces. */
 enum { MAX_ARRANGED_PIECES = 1 << 16 };
 bool tensor_arranged(struct arena *a, const struct tensor *t, const struct pair *parts,
                      size_t num_parts, unsigned num_dims, const uint64_t *shape,

@@ -75,8 +75,8 @@ static const char *proven_text(struct comparison *c, const struct claim *claim)
                         from);
 }
 
-/* Takes the result of the current claim, of which all elements were read: tries its next factor,
- * makes it the hint of the tensor, or goes on to the next claim. */
+/* Uses the result of the current claim after all elements were read: tries its next factor, makes
+ * it the hint of the tensor, or goes on to the next claim. */
 static void take_result(struct comparison *c, struct attempt *a)
 {
     struct claim *claim = next_claim(a);

@@ -24,7 +24,7 @@ static uint64_t row_of(const struct tensor *t)
     return t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : t->numel;
 }
 
-/* Whether the claim holds for elements [first, first + count), which are a and b. */
+/* Whether the claim holds for elements [first, first + count): a's and b's. */
 static bool holds_for(struct claim *c, struct elements a, struct elements b, uint64_t first,
                       uint64_t count)
 {

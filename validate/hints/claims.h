@@ -15,7 +15,7 @@ struct claim {
     const struct tensor *tensors[2]; /* of A and of B, of equal element count and order */
     unsigned from; /* the side to transform (0: A); the result is compared with the other */
     enum transform transform;
-    double factor;           /* SCALE: valid if factor_chosen */
+    double factor;           /* SCALE: the factor, if factor_chosen */
     bool factor_chosen;      /* SCALE: `factor` is chosen and remains to be proven */
     unsigned num_candidates; /* SCALE: number of factors tried so far */
     const char *root_of;     /* SCALE: the config field whose square root is the factor; or NULL */
@@ -36,7 +36,7 @@ struct sampler {
 };
 enum { SAMPLE_ELEMENTS = 32, SAMPLE_BYTES = 64 << 10 };
 
-/* The readers are of catalogs A and B, and are the caller's. Memory is on the heap. */
+/* readers: of the catalogs of A and B, borrowed. Memory is on the heap. */
 void sampler_init(struct sampler *s, struct stored_reader *const readers[2]);
 void sampler_release(struct sampler *s);
 

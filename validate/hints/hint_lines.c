@@ -7,7 +7,9 @@
 #include "common/strbuf.h"
 #include "validate/hints/hints_internal.h"
 
-enum { MAX_KIND_LINES = 4 /* of one hint; more kinds of tensors are told in one line */ };
+enum {
+    MAX_KIND_LINES = 4 /* lines of one hint; if there are more kinds of tensors, one line has all */
+};
 
 const char moved_id[] = "moved";
 
@@ -107,7 +109,7 @@ static bool same_hint(const struct compared *x, const struct compared *y)
     return strcmp(x->hint->id, y->hint->id) == 0 && strcmp(x->hint->text, y->hint->text) == 0;
 }
 
-/* The end of a run of tensors that are alike, from the first on. */
+/* The end of the run of tensors that are like the first. */
 static size_t end_of_hint(const struct compared *const *t, size_t n)
 {
     size_t end = 1;
@@ -132,7 +134,8 @@ static size_t num_kinds(const struct compared *const *t, size_t n)
     return kinds;
 }
 
-/* "in 32 of 32 layers, KIND", "in 4 of 4 layers, KIND (32 tensors)", or the name of the one. */
+/* "in 32 of 32 layers, KIND", "in 4 of 4 layers, KIND (32 tensors)"; the name of a single
+ * tensor. */
 static const char *where_text(struct comparison *c, const struct compared *const *t, size_t n)
 {
     struct arena *a = &c->arena;
@@ -157,7 +160,8 @@ static const char *kinds_text(struct comparison *c, const struct compared *const
                         place_kind_text(&c->arena, &t[second]->place, c->main_stack), kinds - 2, n);
 }
 
-/* Whether a hint has numbers of rows, of a tensor that is stored in parts: they are in no file. */
+/* Whether a hint gives row numbers of a tensor that is stored in parts: no file has these
+ * numbers. */
 static bool has_rows_of_its_own(const struct compared *t)
 {
     const char *text = t->hint->text;

@@ -228,7 +228,7 @@ static enum status try_arrangements(struct trying *x, struct error *err)
 
 /* ---- extents ---- */
 
-/* The one dimension in which the shapes differ; num_dims where they differ in several or none. */
+/* The only dimension in which the shapes differ; num_dims if they differ in several or none. */
 static unsigned odd_dim(const struct tensor *a, const struct tensor *b)
 {
     unsigned odd = a->num_dims;

@@ -1,5 +1,5 @@
-/* hints.c - finds the hints of all tensors that differ: what the counts prove first, then claims.
- */
+/* hints.c - finds the hints of all tensors that differ: first hints that the counts prove, then
+ * claims. */
 #include "validate/hints/hints.h"
 
 #include <inttypes.h>

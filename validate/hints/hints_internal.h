@@ -1,5 +1,5 @@
-/* hints_internal.h - what the files of hints.h share. Calls go downwards in this order: hints.c,
- * moves.c, hint_tries.c and attempts_prove.c, move_lines.c, hint_lines.c. */
+/* hints_internal.h - functions that the files of hints.h share. Calls go downwards in this order:
+ * hints.c, moves.c, hint_tries.c and attempts_prove.c, move_lines.c, hint_lines.c. */
 #ifndef FERRY_VALIDATE_HINTS_HINTS_INTERNAL_H
 #define FERRY_VALIDATE_HINTS_HINTS_INTERNAL_H
 

@@ -1,8 +1,8 @@
-/* hints_test.c - each hint is told where it holds, and is not where one element is another. */
+/* hints_test.c - each hint is reported if it holds, and is not after one element is changed. */
 #include "common/count.h"
 #include "validate/testing_validate.h"
 
-/* Not told is what is told of nothing, or something else. */
+/* Whether the tensor has the hint `id` with a text that contains `part`. */
 static bool tells(const struct compared *t, const char *id, const char *part)
 {
     return t->hint && strcmp(t->hint->id, id) == 0 && strstr(t->hint->text, part);
@@ -25,7 +25,7 @@ static void check_tensor(const struct made *a, const struct made *b, const char 
     release_sides(&x);
 }
 
-/* The hint is told of the one tensor, and is not once an element of B is another. */
+/* Checks that the single tensor gets the hint, and does not after one element of B is changed. */
 static void check_hint(const struct made *a, const struct made *b, const char *id, const char *part,
                        uint64_t *seed)
 {
@@ -56,7 +56,7 @@ static const char mha[] = "{'num_attention_heads': 32, 'head_dim': 128}";
 static const char mqa[] = "{'num_attention_heads': 32, 'num_key_value_heads': 1, "
                           "'head_dim': 128}";
 
-/* Which element of A is element i of B. `s` is A's shape. */
+/* The element of A that is element i of B. `s` is A's shape. */
 typedef uint64_t source_of(const uint64_t *s, uint64_t i);
 
 #define ROWS(name, expression)                                                                     \
@@ -134,7 +134,8 @@ ROWS(version_1_of_groups, r / 24 * 24 + r % 3 * 8 + r % 24 / 3)
 ROWS(groups_of_version_1, r / 24 * 24 + r % 8 * 3 + r % 24 / 8)
 ROWS(heads_by_place, (r / 8 % 2 * 4 + r / 16) * 8 + r % 8)
 
-/* Of real models, heads of 128 rows: q_heads of them, a k and a v in each group. B's k is A's v. */
+/* As in real models: heads of 128 rows, q_heads query heads, a k and a v in each group. B's k is
+ * A's v. */
 static uint64_t kv_swapped(uint64_t r, uint64_t q_heads)
 {
     uint64_t group = (q_heads + 2) * 128, in = r % group;
@@ -295,7 +296,7 @@ static void permuted_slices_are_told(void **state)
     }
 }
 
-/* What stays where it was is not told of. */
+/* Rows that did not move are not reported. */
 static void a_permutation_is_told_from_the_first_row_that_moves(void **state)
 {
     (void)state;
@@ -448,7 +449,7 @@ static const struct {
     const char *id, *part;
     enum dtype a, b;
     double (*make)(double);
-    bool reversed; /* A is made of B */
+    bool reversed; /* A is made from B */
 } value_cases[] = {
     {"rounding", "A is B in F32: the same values", DT_F32, DT_BF16, as_it_is, true},
     {"rounding", "B is A rounded to BF16", DT_F32, DT_BF16, as_it_is, false},
@@ -507,7 +508,8 @@ static void a_factor_of_each_row_is_told(void **state)
     check_hint(a, b, "row-scale", "each row of B is that of A", &seed);
 }
 
-/* Of one element of each row anything is a factor; of the last bit of a few, too. */
+/* If one element of each row differs, any factor explains it; also if the last bit of a few
+ * differs. */
 static void a_factor_that_explains_anything_is_not_told(void **state)
 {
     (void)state;
@@ -588,7 +590,7 @@ static void other_bits_of_zero_and_nan_are_told(void **state)
             made_set(&a->tensors[0], k, -0.0);
         check_hint(a, b, "same-number", "wherever they differ both are NaN, of other bits", &seed);
     }
-    /* Zeros of one side that are numbers on the other are told as before. */
+    /* If one side has zeros and the other numbers, the hint is still reported. */
     struct made *a = one("w", DT_F32, (uint64_t[3]){20, 20}, NULL), *b;
     made_fill(&a->tensors[0], &seed);
     b = made_copy(a);
@@ -599,7 +601,7 @@ static void other_bits_of_zero_and_nan_are_told(void **state)
     check_tensor(a, b, "w", "same-number", "", false);
 }
 
-/* Casts that lose nothing have no element that differs. */
+/* A cast without loss leaves no different element. */
 static void of_equal_values_no_sign_is_told(void **state)
 {
     (void)state;
@@ -661,7 +663,7 @@ static const char *layer_name(int layer, const char *rest)
     return arena_printf(&scratch, "model.layers.%d.%s", layer, rest);
 }
 
-/* B's tensor becomes A's of another name. */
+/* B's tensor `to` becomes A's tensor `from`. */
 static void move(struct made *b, const char *to, struct made *a, const char *from)
 {
     struct made_tensor *x = made_find(b, to), *y = made_find(a, from);
@@ -676,7 +678,7 @@ static bool has_line(const struct comparison *c, const char *text)
     return false;
 }
 
-/* Exactly these sentences are told. */
+/* Checks that exactly these sentences are reported. */
 static void check_lines(const struct made *a, const struct made *b, size_t n,
                         const char *const *lines)
 {
@@ -717,7 +719,7 @@ static void layers_off_by_some_are_told(void **state)
     check_lines(a, b,
                 LINES("layers 1 to 2 of B are layers 3 to 4 of A",
                       "layers 3 to 4 of B are layers 1 to 2 of A"));
-    /* One tensor of them is another: the layers are not the same, the other tensors are. */
+    /* One tensor of the layer is changed: the layer did not move, but the other tensors did. */
     made_set(made_find(b, layer_name(3, kinds[5])), 17, 7.25);
     struct compared_sides x;
     struct compare_options o = plain_options();
@@ -739,7 +741,7 @@ static void a_layer_that_is_another_once_more_is_told(void **state)
     check_lines(a, b, LINES("layer 5 of B is layer 4 of A"));
 }
 
-/* Where some tensors stay, it is a layer that moved only if they are alike in both. */
+/* A layer with tensors that did not move counts as moved only if these are equal in both layers. */
 static void a_layer_moved_if_all_of_it_did(void **state)
 {
     (void)state;
@@ -791,7 +793,7 @@ static void permuted_experts_are_told(void **state)
     check_lines(a, b,
                 LINES("in 6 of 6 layers, the experts are permuted: 0 1 2 3 of B are 2 3 0 1 "
                       "of A"));
-    /* In one layer one is another. */
+    /* In one layer one tensor is changed. */
     made_set(made_find(b, layer_name(2, kinds[4])), 17, 7.25);
     made_set(made_find(b, layer_name(2, kinds[8])), 17, 7.25);
     check_lines(a, b,

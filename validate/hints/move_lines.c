@@ -22,7 +22,7 @@ struct telling {
     bool *told;               /* of each tensor of c */
     struct unit *units;
     size_t num_units;
-    struct claim **claims; /* tensors that did not move: those of both units must be equal */
+    struct claim **claims; /* claims that a tensor that did not move is equal in both units */
     size_t *unit_of;       /* of each claim */
     size_t num_claims;
 };
@@ -355,7 +355,7 @@ static int by_kinds(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Whether both are of one kind and come from another one, each in its layer. */
+/* Whether both are of one kind and equal tensors of one other kind, each in its own layer. */
 static bool moved_alike(const struct compared *x, const struct compared *y)
 {
     const struct compared *both[] = {x, y};

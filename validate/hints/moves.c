@@ -1,6 +1,6 @@
 /* moves.c - finds tensors of B that equal tensors of A with other names: shifted layers, permuted
- * experts, exchanged names. The key of a tensor is a digest of a few elements; all elements are
- * compared of pairs with equal keys. */
+ * experts, exchanged names. The key of a tensor is a digest of a few elements; pairs with equal
+ * keys are compared in full. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,7 @@ enum { BLOCK = 512, MAX_BYTES = 16 };
 
 /* ---- making elements ---- */
 
-/* n elements of one side, and the buffer for what they become; both at most BLOCK. */
+/* n elements of one side, and the buffer for the transformed ones; n is at most BLOCK. */
 struct making {
     enum dtype from, to;
     const void *in;
@@ -194,9 +194,9 @@ static double neighbour(enum dtype dtype, const char *at, int step)
     return dtype_load(dtype, &bits, 0);
 }
 
-/* The numbers that are rounded to the finite element at `at`, and a little more: 16 bits are
- * rounded from F32, and a quotient of these numbers is rounded too. Of F64, whose halves F64 does
- * not have, those up to its neighbours. */
+/* The numbers that are rounded to the finite element at `at`, and a little more: 16-bit elements
+ * are rounded from F32, and quotients of these numbers are rounded too. For F64, whose half steps
+ * F64 cannot express, the numbers up to its neighbours. */
 static struct factors rounded_to(enum dtype dtype, const char *at)
 {
     double y = dtype_load(dtype, at, 0), up = neighbour(dtype, at, 1),
@@ -213,7 +213,7 @@ static struct factors rounded_to(enum dtype dtype, const char *at)
 static void narrow_by(struct factors *f, double x, struct elements to, uint64_t i)
 {
     double y = dtype_load(to.dtype, to.at, i);
-    if (!isfinite(x) || !isfinite(y)) return; /* what becomes of them shows in the proof */
+    if (!isfinite(x) || !isfinite(y)) return; /* the proof checks them */
     if (x == 0) {
         if (y != 0) *f = (struct factors){1, 0};
         return;
@@ -224,9 +224,9 @@ static void narrow_by(struct factors *f, double x, struct elements to, uint64_t 
     f->high = fmin(f->high, fmax(low, high));
 }
 
-/* Whether factors next to both ends take the elements where they should go: then all in between do,
- * and the elements narrow them by next to nothing. It is so for most, once a few have. At the ends
- * themselves half of the elements are rounded the other way. */
+/* Whether factors near both ends turn the elements into the right ones. Then all factors in between
+ * do, and the elements hardly narrow the range. After a few elements this holds for most. The ends
+ * themselves are avoided: there half of the elements are rounded the other way. */
 static bool both_ends_hold(const struct factors *f, struct elements from, struct elements to,
                            uint64_t count)
 {
@@ -263,7 +263,7 @@ double factors_candidate(const struct factors *f, unsigned number)
 {
     if (!(f->low <= f->high) || isinf(f->low) || isinf(f->high)) return 0;
     double middle = f->low + (f->high - f->low) / 2, margin = (f->high - f->low) / 8;
-    switch (number) { /* who scaled a tensor had his factor in F32, most likely */
+    switch (number) { /* a program that scales a tensor most likely has the factor in F32 */
     case 0:
         return shortest(f->low + margin, f->high - margin);
     case 1:
@@ -294,7 +294,7 @@ static bool row_holds(struct elements from, struct elements to, uint64_t count,
 {
     struct factors f = factors_all();
     factors_narrow(&f, from, to, count);
-    if (isinf(f.low) && isinf(f.high)) /* zeros, which tell nothing of a factor */
+    if (isinf(f.low) && isinf(f.high)) /* only zeros, which fit any factor */
         return transform_holds(SCALE, 1, from, to, count);
     double factor = factor_of(from, to, count, &f);
     if (factor == 0) return false;

@@ -1,4 +1,4 @@
-/* report_forward.c - the section of the report on what both sides compute. */
+/* report_forward.c - the section of the report on the forward pass. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 enum {
     CHART_WIDTH = 1110,
     CHART_HEIGHT = 320,
-    CHART_LEFT = 62,   /* of the numbers beside the axis */
-    CHART_BOTTOM = 64, /* for names, in up to three lines */
+    CHART_LEFT = 62,   /* room for the numbers beside the axis */
+    CHART_BOTTOM = 64, /* room for names, in up to three lines */
     CHART_TOP = 14,
     SCATTER_SIZE = 400,
     SCATTER_MARGIN = 48,
@@ -39,7 +39,7 @@ void report_forward_line(const struct page *p, bool with_word)
 
 /* ---- error by layer ---- */
 
-/* Logarithms of relative errors; what is smaller than the axis is drawn at its end. */
+/* A logarithmic axis of relative errors; smaller ones are drawn at its end. */
 struct log_axis {
     double low, high; /* powers of ten */
 };
@@ -142,7 +142,7 @@ static void add_dot(const struct page *p, const struct forward_outputs *list, si
                   agreement_names[o->agreement], error, relative_rounding(o));
 }
 
-/* "hidden.12" is 12; others go by what stands behind their last dot. */
+/* "hidden.12" becomes 12; other names their part after the last dot. */
 static const char *short_name(const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -168,7 +168,7 @@ static void add_name(const struct page *p, const struct forward_outputs *list, s
     page_add(p, "</text>");
 }
 
-/* Layers as many as there is room for; what stands behind them, one below the other. */
+/* Names of as many layers as fit; the outputs after the layers one below the other. */
 static void add_names(const struct page *p, const struct forward_outputs *list)
 {
     size_t step = (size_t)ceil(26 / fmax(step_of(list), 0.1));
@@ -242,7 +242,7 @@ static double scatter_at(const struct range *r, double v)
     return (v - r->low) / (r->high - r->low) * SCATTER_SIZE;
 }
 
-/* A step of 1, 2 or 5 times a power of ten, of which some five are in the range. */
+/* A step of 1, 2 or 5 times a power of ten; about five steps fit the range. */
 static double tick_step(const struct range *r)
 {
     double raw = (r->high - r->low) / 5, power = pow(10, floor(log10(raw)));

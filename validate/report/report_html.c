@@ -222,9 +222,9 @@ struct cell {
 };
 
 struct kind {
-    struct place place; /* of the first */
+    struct place place; /* place of the first tensor */
     const char *label;
-    struct cell *cells; /* [num_layers]; one outside of layers */
+    struct cell *cells; /* [num_layers]; one cell for tensors outside of layers */
 };
 
 struct heat_map {
@@ -234,8 +234,8 @@ struct heat_map {
 };
 
 enum {
-    MAX_COLUMNS = 512, /* layers of a heat map; what is numbered higher is shown in the last */
-    MAX_KINDS = 500,   /* rows of it */
+    MAX_COLUMNS = 512, /* layers of a heat map; higher numbers share the last column */
+    MAX_KINDS = 500,   /* rows of a heat map */
     LABEL_CHARS = 52,
     CHAR_WIDTH = 7,
     ROW_HEIGHT = 19,
@@ -269,7 +269,7 @@ static void add_to_cell(struct cell *cell, const struct compared *t)
     if (worse) cell->worst = t;
 }
 
-/* Kinds in the order in which the model has them: that of their first tensor. */
+/* Sorts kinds in the order of the model: by their first tensor. */
 static int by_first_tensor(const void *a, const void *b)
 {
     const struct kind *x = a, *y = b;
@@ -443,7 +443,7 @@ static void add_number_cell(const struct page *p, bool known, double value, cons
         strbuf_printf(p->out, "<td class=\"n\" data-v=\"%.9g\">%s</td>", value, text);
 }
 
-/* No number covers all elements: sorted with the worst. */
+/* Without a number that covers all elements, the cell sorts with the worst. */
 static void add_distance_cell(const struct page *p, bool known, const struct statistics *s,
                               double value, const char *text)
 {

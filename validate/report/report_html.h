@@ -1,7 +1,7 @@
-/* report_html.h - a comparison as one page that needs nothing else: no network, no other file.
+/* report_html.h - a comparison as one HTML page that needs no network and no other file.
  *
- * Verdict, both sides and their configs, hints, a heat map of layers by kinds of tensors, a table
- * of all tensors, and where and how it was made. Light or dark as the reader's system is. */
+ * The verdict, both sides and their configs, hints, a heat map of layers by kinds of tensors, a
+ * table of all tensors, and the command and time. Light or dark as the reader's system is. */
 #ifndef FERRY_VALIDATE_REPORT_REPORT_HTML_H
 #define FERRY_VALIDATE_REPORT_REPORT_HTML_H
 

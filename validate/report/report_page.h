@@ -1,4 +1,4 @@
-/* report_page.h - what the sections of the report share. */
+/* report_page.h - functions that the sections of the report share. */
 #ifndef FERRY_VALIDATE_REPORT_REPORT_PAGE_H
 #define FERRY_VALIDATE_REPORT_REPORT_PAGE_H
 
@@ -7,20 +7,20 @@
 struct page {
     struct strbuf *out;
     const struct verdict *v;
-    struct comparison *c; /* NULL: there is none, B is a file of results */
+    struct comparison *c; /* NULL: B is a file of results */
     struct arena *a;
-    bool plain; /* all is identical: there are no numbers to show */
+    bool plain; /* all tensors are identical: there are no numbers to show */
 };
 
 void page_add(const struct page *p, const char *html);
-/* Text of a file or a user: what is markup is escaped, what is no character becomes U+FFFD. */
+/* Adds text of a file or a user: markup is escaped, invalid bytes become U+FFFD. */
 void page_add_escaped(const struct page *p, const char *text);
-/* A row of a list of terms, and a cell of a table; the text is escaped. */
+/* Add a row of a list of terms, a cell of a table; the text is escaped. */
 void page_add_row(const struct page *p, const char *term, const char *text);
 void page_add_text_cell(const struct page *p, const char *class, const char *text);
 
-/* The part of --forward in the banner: its colour, its line, with the word of its verdict or
- * without; and its charts and tables. */
+/* The part of --forward in the report: the colour of the banner; its line, with or without the word
+ * of the verdict; its charts and tables. */
 const char *report_forward_class(const struct forward *f);
 void report_forward_line(const struct page *p, bool with_word);
 void report_forward(const struct page *p);

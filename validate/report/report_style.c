@@ -61,8 +61,8 @@ const char *const report_style[] = {
     NULL,
 };
 
-/* All tables are sorted by a click on a title; those of tensors have a filter by name, and equal ones
- * are hidden or shown. */
+/* A click on a title sorts a table. Tables of tensors have a filter by name, and equal tensors can
+ * be hidden or shown. */
 const char *const report_script[] = {
     "(function(){",
     "function value(row,i){var c=row.cells[i];if(!c)return'';var v=c.getAttribute('data-v');",

@@ -1,5 +1,5 @@
-/* report_style.h - what report_html.c puts into the head and the end of its page, line by line;
- * NULL ends it. */
+/* report_style.h - the lines of the style and the script of the report's page, each list ended by
+ * NULL. */
 #ifndef FERRY_VALIDATE_REPORT_REPORT_STYLE_H
 #define FERRY_VALIDATE_REPORT_REPORT_STYLE_H
 

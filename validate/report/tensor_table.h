@@ -1,5 +1,5 @@
-/* tensor_table.h - the tensors that differ, as text: a line each, and what their names are in the
- * files. Columns that do not fit into TABLE_WIDTH are shown by -v. */
+/* tensor_table.h - tables of the tensors that differ, and of their names in the files, as text.
+ * Columns that do not fit into TABLE_WIDTH are only shown with -v. */
 #ifndef FERRY_VALIDATE_REPORT_TENSOR_TABLE_H
 #define FERRY_VALIDATE_REPORT_TENSOR_TABLE_H
 
@@ -8,10 +8,10 @@
 
 enum { TABLE_WIDTH = 100 };
 
-/* The worst first, and those of a kind that have no numbers (one side has no such tensor, or of
- * another shape) together; verbose: each of them, and all columns. */
+/* Adds the table, the worst tensor first. Tensors of one kind without numbers (only on one side, or
+ * with different shapes) share a line. verbose: a line for each, and all columns. */
 void tensor_table_text(struct strbuf *out, struct comparison *c, bool verbose);
-/* The names of the same tensors in the files of A and B, kind by kind; nothing where these are the
+/* Adds the names of these tensors in the files of A and B, kind by kind; nothing if these equal the
  * names in the table. */
 void stored_names_table_text(struct strbuf *out, struct comparison *c, bool verbose);
 

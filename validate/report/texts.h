@@ -4,9 +4,10 @@
 
 #include "validate/compare/compare.h"
 
-/* "1.23e-05", "inf"; "-" for NaN, which stands for a number that is not known. */
+/* "1.23e-05", "inf"; "-" for NaN, which means not known. */
 const char *number_text(struct arena *a, double x);
-/* How far a tensor is off: its relative error, or "shape", "only in A", "dtype", "bits". */
+/* The difference of a tensor in a few characters: its relative error, or "shape", "only in A",
+ * "dtype", "bits". */
 const char *badness_text(struct arena *a, const struct compared *t);
 /* "BF16", "BF16 and F32": the dtypes in which the parts of a tensor are stored. */
 const char *dtypes_text(struct arena *a, const struct tensor *t);

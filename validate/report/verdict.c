@@ -169,7 +169,7 @@ static void sides_text(struct strbuf *out, struct comparison *c)
     }
 }
 
-/* Layers that follow one another and differ in as many tensors each. */
+/* Consecutive layers with equally many different tensors. */
 struct place_run {
     const struct place_sum *first;
     size_t num_places, num_tensors, num_different;
@@ -227,7 +227,7 @@ static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
         strbuf_printf(out, "and %zu more (-v)\n", shown - SHOWN_PLACES);
 }
 
-/* "no hint holds for 2 tensors: A, B": which, where they are few. */
+/* "no hint holds for 2 tensors: A, B"; the names only if they are few. */
 static void no_hint_text(struct strbuf *out, const struct comparison *c)
 {
     enum { MAX_NAMED = 3 };

@@ -1,4 +1,4 @@
-/* verdict.h - what a comparison says, as text and as JSON. report_html.h says it as a page. */
+/* verdict.h - the verdict of a comparison, as text and as JSON. report_html.h: as a page. */
 #ifndef FERRY_VALIDATE_REPORT_VERDICT_H
 #define FERRY_VALIDATE_REPORT_VERDICT_H
 
@@ -7,40 +7,41 @@
 #include "validate/forward/forward.h"
 
 struct verdict {
-    struct comparison *c; /* of the weights; NULL where B has none, and is stored results */
-    double seconds;       /* that it took, from the start of the command */
+    struct comparison *c;          /* of the weights; NULL if B is stored results */
+    double seconds;                /* since the start of the command */
     const struct forward *forward; /* NULL: not asked for */
-    bool coloured;                 /* words of the text */
+    bool coloured;                 /* whether words of the text are coloured */
 };
 
-/* Whether the exit code is 0. The forward pass asks whether the sides compute the same, of the same
- * weights: forward_agreement(). It tries a few tokens only, and so does not outweigh what the
- * configs say. */
+/* Whether the exit code is 0. With a forward pass: whether the sides compute the same with the same
+ * weights (forward_agreement()), and the configs pass: a forward pass tries a few tokens only, so
+ * it does not outweigh configs that differ. */
 bool verdict_passes(const struct verdict *v);
-/* Whether the forward pass says otherwise than the weights, and so decides. */
+/* Whether the forward pass contradicts the weights, and so decides. */
 bool verdict_is_by_forward(const struct verdict *v);
-/* Of weights and configs: "identical", "within tolerance", "CONFIGS DIFFER", "DIFFERENT" */
+/* The verdict on weights and configs: "identical", "within tolerance", "CONFIGS DIFFER",
+ * "DIFFERENT" */
 const char *verdict_word(const struct comparison *c);
 /* "DIFFERENT: 3 of 291 tensors, 2.47 GB, 1.02 s" */
 void weights_line(struct strbuf *out, const struct verdict *v);
-/* The same, behind "DIFFERENT: the forward pass; weights " where that decides. */
+/* The same line; if the forward pass decides, after "DIFFERENT: the forward pass; weights ". */
 void verdict_line(struct strbuf *out, const struct verdict *v);
-/* The line, in which fields the configs differ, and what explains the tensors; verbose: all tensors
- * and hints, not the most important ones. */
+/* The whole text: the line, the fields in which the configs differ, and the hints on the tensors;
+ * verbose: all tensors and hints, else the most important ones. */
 void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose);
-/* What --json says of it. */
+/* The verdict for --json. */
 cJSON *verdict_json(const struct verdict *v);
 
 /* "hf, llama, iteration 1000, TP2 PP4, 2.47 GB, BF16"; in the comparison's arena. */
 const char *side_text(struct comparison *c, unsigned side);
 
-/* What differs in a layer, in the embeddings, in the head. */
+/* The differences in a layer, in the embeddings or in the head. */
 struct place_sum {
     struct place place;
     size_t num_tensors, num_different;
-    const struct compared *worst; /* NULL where none differs */
+    const struct compared *worst; /* NULL if none differs */
 };
-/* In the order of the model; in the comparison's arena. */
+/* Sums up the differences by place, in the order of the model; in the comparison's arena. */
 struct place_sum *sum_places(struct comparison *c, size_t *count);
 
 #endif

@@ -101,7 +101,7 @@ static void stored_names_json(cJSON *o, const struct compared *t)
     }
 }
 
-/* Stored tensors that differ, and where first; none where it is not known which do. */
+/* The stored tensors that differ, and the first position in each; none if not known. */
 static void stored_differences_json(cJSON *o, struct comparison *c, const struct compared *t)
 {
     cJSON *both = cJSON_AddObjectToObject(o, "stored_differences");
@@ -139,7 +139,7 @@ static void statistics_json(cJSON *o, const struct compared *t)
     two_json(o, "infinite", s->infinite[0], s->infinite[1]);
 }
 
-/* Where they are several. */
+/* Added only if there are several. */
 static void stored_dtypes_json(cJSON *o, const char *name, const struct tensor *t)
 {
     uint64_t dtypes = stored_dtypes(t);
@@ -212,7 +212,7 @@ static void configs_json(cJSON *o, const struct config_comparison *x)
     }
 }
 
-/* As the word of the text, in small letters. */
+/* The word of the text verdict in small letters. */
 static const char *verdict_id(const struct comparison *c)
 {
     if (!compare_tensors_pass(c)) return "different";
