@@ -48,7 +48,7 @@ struct unknown_of {
     struct checkpoint *c;
     const struct source_options *o;
     const char *file; /* "config.json" */
-    size_t count;     /* that were found */
+    size_t count;     /* unknown fields that were found */
 };
 /* Adds an unknown field to the checkpoint, as allowed if --allow-config matches it. A visitor for
  * config_unknown() of convert/map/config_map.h; context is a struct unknown_of. A field that both

@@ -48,7 +48,7 @@ struct target {
     struct layout layout;
     struct plan plan;
     struct target_facts facts;
-    struct notes notes; /* what the user should know; in the plan's arena */
+    struct notes notes; /* notes for the user; in the plan's arena */
     struct gaps gaps; /* tensors that the source lacks; tensors of the source that have no place in
                          the target */
     const char *unit; /* the folder that is published within a root, "iter_0000010"; NULL: the

@@ -1,4 +1,5 @@
-/* inspect_command.c - ferry inspect: what is this? */
+/* inspect_command.c - ferry inspect: prints the format, model, config and tensors of a checkpoint
+ * or file. */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-/* report.h - what a conversion will do, or did, for people and as JSON. */
+/* report.h - the plan and the result of a conversion, as text and as JSON. */
 #ifndef FERRY_CONVERT_CLI_REPORT_H
 #define FERRY_CONVERT_CLI_REPORT_H
 

@@ -1,5 +1,5 @@
-/* config_hows.c - what several fields of a config file say together: rotary positions, and what
- * differs by layer (windows, experts), in config.json and as Megatron's arguments. */
+/* config_hows.c - hows that read and write several fields of a config file together: rotary
+ * positions; windows and experts of layers; in config.json and in Megatron's arguments. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -179,7 +179,7 @@ enum status rope_to_file(const struct config_context *x, const void *from, struc
 
 /* ---- layers of config.json ---- */
 
-/* Qwen: sliding_window counts where use_sliding_window says so. */
+/* Qwen: sliding_window counts only if use_sliding_window is true. */
 enum status window_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;

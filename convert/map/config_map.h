@@ -53,15 +53,16 @@ void config_map_read(const struct config_map *map, const cJSON *tree, struct are
 /* Sets the fields of tree, an object, from the struct `from`. */
 void config_map_write(const struct config_map *map, const void *from, cJSON *tree);
 
-/* A map, and what config_map_read made of a file. */
+/* A map, and the struct that config_map_read() has filled from a file. */
 struct config_read {
     const struct config_map *map;
     const void *record;
 };
-/* Calls visit for each unknown field of a tree that these maps read together: its name, with dots
- * between those of objects ("rope_scaling.mrope_section"), and its value as text. What says nothing
- * is never unknown. Of a file that may say less than a model has, a field that what is computed
- * depends on is unknown, too, if it is of another type than its row takes. */
+/* Calls visit for each unknown field of a tree that these maps read together. name: with dots for
+ * fields of objects ("rope_scaling.mrope_section"); value: as text. A value that says nothing
+ * (config_says_nothing) is never unknown. In a file that need not describe the whole model, a field
+ * that changes what is computed and whose value has another type than its row takes is unknown
+ * too. */
 void config_unknown(const struct config_read *reads, size_t num_reads, const cJSON *tree,
                     void (*visit)(void *context, const char *name, const char *value),
                     void *context);

@@ -19,11 +19,11 @@ struct unknown_search {
 
 /* ---- what rows read ---- */
 
-/* What rows make of a field; of several rows the highest counts. */
+/* How rows read a field; of several rows the highest value counts. */
 enum reading {
     NOT_NAMED, /* no row names it */
-    UNUSED,    /* a row that does not apply, or is written only, or a condition names it */
-    NOT_TAKEN, /* a row should read it, and its value is of another type */
+    UNUSED,    /* named by a condition, or by a row that does not apply or is only written */
+    NOT_TAKEN, /* its row takes values of another type */
     TAKEN
 };
 
@@ -54,21 +54,21 @@ static bool row_names(const struct config_row *row, const char *name)
            how_of_key(row, name);
 }
 
-/* A flag is a bool, or a number as Python takes it for one. */
+/* How a flag reads an item: a flag takes a bool, or a number as Python does. */
 static enum reading how_flag_reads(const cJSON *item)
 {
     return cJSON_IsBool(item) || json_is_number(item) ? UNUSED : NOT_TAKEN;
 }
 
-/* Whether what is computed depends on what the row reads. */
+/* Whether the row's member changes what is computed. */
 static bool row_matters(const struct config_map *map, const struct config_row *row)
 {
     const struct model_field *f = row->megatron ? model_field_find(row->megatron) : NULL;
     return map->fields->is_model && !(f && f->role == FIELD_TRAINING);
 }
 
-/* Tries the row on a copy of what was read. A file that is not partial was refused at the first
- * value that a row could not take. */
+/* Reads the field once more into a copy of the struct. In a file that is not partial, every row has
+ * taken its value. */
 static enum reading how_row_reads(struct unknown_search *s, const struct config_read *r,
                                   const struct config_row *row, const cJSON *item)
 {
@@ -207,7 +207,7 @@ static void tell(struct unknown_search *s, const char *path, const cJSON *item)
     strbuf_release(&text);
 }
 
-/* Whether each item of a list is one that the maps list as "NAME.*". */
+/* Whether each item of a list is listed as "NAME.*". */
 static bool items_are_inert(struct unknown_search *s, const char *path, const cJSON *list)
 {
     const char *below = arena_printf(&s->arena, "%s.*", path);
@@ -216,8 +216,8 @@ static bool items_are_inert(struct unknown_search *s, const char *path, const cJ
     return true;
 }
 
-/* A field that no row reads. An object or a list of which the maps list what is below it is judged
- * by that. */
+/* Visits a field that no row reads, if it is unknown. If the maps list fields below an object or a
+ * list, its items are judged instead. */
 static void search_unread(struct unknown_search *s, const char *path, const cJSON *item)
 {
     const struct listing l = listing_of(s, path, item);

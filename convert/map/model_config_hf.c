@@ -70,7 +70,7 @@ void model_config_unknown(const struct model_map *map, const cJSON *hf_config,
                           void (*visit)(void *context, const char *name, const char *value),
                           void *context)
 {
-    const struct config_read read = {&map->config, NULL}; /* which is not partial */
+    const struct config_read read = {&map->config, NULL}; /* a map of config.json is not partial */
     config_unknown(&read, 1, hf_config, visit, context);
 }
 

@@ -5,8 +5,8 @@
 
 #include "common/json.h"
 
-/* Bytes of a text of a value; bytes of all such texts, and items of all lists, together: a value
- * may be shared by many attributes. */
+/* Limits: bytes of the text of one value; bytes of all such texts together; items of all lists
+ * together. Many attributes may share one value. */
 enum { MAX_VALUE_BYTES = 4096, MAX_TEXT_BYTES = 16 << 20, MAX_LIST_ITEMS = 1 << 20 };
 
 /* ---- to a tree ---- */
@@ -26,7 +26,7 @@ static cJSON *text_json(const struct value *v, struct room *room)
     return out;
 }
 
-/* NULL where v is no scalar. */
+/* A scalar as JSON; NULL if v is none. */
 static cJSON *scalar_json_of(const struct value *v)
 {
     int64_t integer;
@@ -39,7 +39,7 @@ static cJSON *scalar_json_of(const struct value *v)
     return value_as_text(v) ? cJSON_CreateString(value_as_text(v)) : NULL;
 }
 
-/* A list of scalars; NULL for all else, which may be cyclic. */
+/* A list of scalars as JSON; NULL for any other value, since it may be cyclic. */
 static cJSON *list_json(const struct value *v, struct room *room)
 {
     if (v->kind != VALUE_LIST && v->kind != VALUE_TUPLE) return NULL;
@@ -66,7 +66,7 @@ static cJSON *value_json(const struct value *v, struct room *room)
     return out ? out : text_json(v, room);
 }
 
-/* The attributes of a Namespace; NULL where there are none. A state may be (dict, slots). */
+/* The attributes of a Namespace; NULL if args is none. A pickled state may be (dict, slots). */
 static const struct value *attributes_of(const struct value *args)
 {
     const struct value *state = args && args->kind == VALUE_OBJECT ? args->object->state : args;
@@ -98,7 +98,7 @@ static struct value *number_value(struct arena *a, const cJSON *item)
     return value_float(a, number);
 }
 
-/* "torch.bfloat16": module and name. */
+/* The Python reference "torch.bfloat16": its module and name. */
 static struct value *reference_value(struct arena *a, const char *target)
 {
     const char *dot = strrchr(target, '.');

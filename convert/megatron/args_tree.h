@@ -1,4 +1,5 @@
-/* args_tree.h - a Namespace of Python's as a tree of JSON, and values of the tree as Python's. */
+/* args_tree.h - converts Megatron-LM's args, a Python Namespace, to a tree of JSON, and values of
+ * such a tree to Python values. */
 #ifndef FERRY_CONVERT_MEGATRON_ARGS_TREE_H
 #define FERRY_CONVERT_MEGATRON_ARGS_TREE_H
 
@@ -6,13 +7,14 @@
 
 #include "formats/value.h"
 
-/* An object of what a Namespace says: scalars and lists of scalars as they are (tuples are lists),
- * a pipeline layout as its text, all else as Python's text of it ("torch.bfloat16", "<AttnBackend:
- * 5>"). Empty where args (NULL allowed) are none. The caller frees it. */
+/* The attributes of a Namespace as an object: scalars and lists of scalars as they are (tuples
+ * become lists), a pipeline layout as its text, any other value as its text in Python
+ * ("torch.bfloat16", "<AttnBackend: 5>"). Empty if args is NULL or no Namespace. The caller frees
+ * it. */
 cJSON *args_tree(const struct value *args);
 
-/* The value of item `name` of such a tree, in arena a: {"_target_": "torch.bfloat16"} is the name
- * in Python, window_size a tuple, as argparse makes it. */
+/* The Python value of item `name` of such a tree, in arena a: {"_target_": "torch.bfloat16"}
+ * becomes a Python reference, window_size a tuple, as argparse makes it. */
 struct value *args_value(struct arena *a, const char *name, const cJSON *item);
 
 #endif

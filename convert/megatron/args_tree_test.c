@@ -1,4 +1,4 @@
-/* A Namespace as a tree of JSON, and values of the tree as Python's. */
+/* Converts Namespaces to trees of JSON, and values of trees to Python values. */
 #include "convert/megatron/args_tree.h"
 
 #include <math.h>
@@ -104,7 +104,7 @@ static void what_is_no_namespace_is_an_empty_tree(void **state)
     cJSON_Delete(text);
 }
 
-/* A list that is shared by many attributes is not copied for each of them. */
+/* A list that many attributes share is not copied for each. */
 static void lists_have_room_for_a_million_items_together(void **state)
 {
     (void)state;

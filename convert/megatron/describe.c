@@ -16,7 +16,8 @@
 
 /* ---- args and run_config.yaml ---- */
 
-/* Takes from run_config.yaml what args have no words for, where it says what they do. */
+/* Takes fields from run_config.yaml that args have no words for. Notes fields that both give, with
+ * different values. */
 static void add_unsaid(struct checkpoint *c, const struct model_config *more)
 {
     const struct checkpoint args = {.config = c->config, .config_origin = CONFIG_OF_ARGS},
@@ -32,7 +33,7 @@ static void add_unsaid(struct checkpoint *c, const struct model_config *more)
     }
 }
 
-/* *model: the tree's `model`, NULL where there is none; the caller frees the tree. */
+/* Sets *model to the tree's `model`, NULL if there is none; the caller frees the tree. */
 static enum status read_run_config(const struct checkpoint *c, cJSON **tree, const cJSON **model,
                                    struct error *err)
 {
@@ -46,14 +47,14 @@ static enum status read_run_config(const struct checkpoint *c, cJSON **tree, con
     return st;
 }
 
-/* What one of the two files says. */
+/* The model and the facts that one of the two files gives. */
 struct said {
     struct model_config config;
     struct megatron_facts facts;
     bool moe_layers;
 };
 
-/* Lists the file's unknown fields, too. config: what is known already. */
+/* Reads one file and lists its unknown fields. config: the fields that are known already. */
 static enum status read_file(struct megatron_source *m, enum megatron_file file, const cJSON *tree,
                              const struct model_config *config, struct said *out, struct error *err)
 {
@@ -74,7 +75,7 @@ static void use_file(struct megatron_source *m, const struct said *said)
     m->c->transformer_engine_names = !text_equal(said->facts.transformer_impl, "local");
 }
 
-/* args or model is NULL where there are none. */
+/* args, model: NULL if the checkpoint has none. */
 static enum status use_files(struct megatron_source *m, const struct value *args,
                              const cJSON *model, struct error *err)
 {
@@ -96,7 +97,8 @@ static enum status use_files(struct megatron_source *m, const struct value *args
     return OK;
 }
 
-/* args of the common state, and run_config.yaml, which may say more or stand in their place. */
+/* Reads args of the common state and run_config.yaml. run_config.yaml adds fields to args, or
+ * replaces them if there are none. */
 static enum status read_args(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
@@ -147,7 +149,7 @@ static enum status compare_sizes(const struct model_config *args, const struct m
     return OK;
 }
 
-/* What args and config.json say differently without a tensor that would show it. */
+/* Notes the fields in which args and config.json differ and that no tensor shows. */
 static void note_differences(struct checkpoint *c, const struct model_config *was,
                              const struct model_config *hf, const char *folder)
 {
@@ -162,7 +164,7 @@ static void note_differences(struct checkpoint *c, const struct model_config *wa
                 d[i].field, d[i].values[0], d[i].values[1], folder);
 }
 
-/* config.json counts for all that it says; sizes must be those of the checkpoint. */
+/* Takes the whole config from config.json; its sizes must agree with the checkpoint. */
 static enum status apply_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
                                    const char *folder, struct error *err)
 {
@@ -208,13 +210,13 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
     if (folder) return apply_hf_config(m, e, folder, err);
     if (m->o->family)
         TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
-    else /* what no field has a place for makes another family of it */
+    else /* a model with unknown fields may be of another family */
         map = unknown_fields_refused(&c->unknown) ? NULL : model_fit(m->maps, &c->config);
     if (map) c->family = model_map_family(map);
     return OK;
 }
 
-/* What all that follows relies on. */
+/* Checks the config before later code relies on it. */
 static enum status check_config(const struct checkpoint *c, struct error *err)
 {
     const struct model_config *m = &c->config;
@@ -238,8 +240,8 @@ static enum status check_config(const struct checkpoint *c, struct error *err)
     return OK;
 }
 
-/* Args do not say how large the vocabulary is without its padding; run_config.yaml beside them may,
- * and counts where no config.json does. --true-vocab-size must not contradict either. */
+/* Args have no vocabulary size without padding. run_config.yaml beside them may have one, which is
+ * used if there is no config.json. --true-vocab-size must contradict neither. */
 static enum status use_vocabulary(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
@@ -274,7 +276,7 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     TRY(use_vocabulary(m, err));
     TRY(check_config(c, err));
     params_use(c, m->maps, c->family ? model_map_of_family(m->maps, c->family) : NULL);
-    if (!c->config.num_experts) m->written_layout.etp = 0; /* args say it of dense models, too */
+    if (!c->config.num_experts) m->written_layout.etp = 0; /* args give it for dense models too */
     if (layout_make(&c->layout, &c->arena, &m->written_layout, &c->config, &why)) {
         struct layout_options one = {0};
         c->layout = (struct layout){0};

@@ -18,7 +18,7 @@ void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert,
     if (text_starts_with(rest, "self_attention.q_layernorm.")) e->qk_norm = true;
     if (strcmp(rest, "decoder.final_layernorm.bias") == 0) e->layer_norm_bias = true;
     if (text_starts_with(rest, "pre_mlp_layernorm."))
-        e->te_spec = true; /* on disk: beside a router */
+        e->te_spec = true; /* the name on disk, beside a router */
     if (strcmp(rest, "decoder.final_layernorm.weight") == 0 && num_dims) e->hidden_size = shape[0];
     if (strcmp(rest, "self_attention.linear_proj.weight") == 0 && num_dims > 1)
         e->proj_columns = shape[1];

@@ -20,7 +20,8 @@ static bool has(struct arena *a, const char *folder, const char *name)
     return path_exists(path_join(a, folder, name));
 }
 
-/* Whether metadata.json describes a distributed checkpoint: other programs use the name, too. */
+/* Whether metadata.json describes a distributed checkpoint; other programs use this file name
+ * too. */
 static bool has_backend(struct arena *a, const char *folder, bool *of_torch_dist)
 {
     cJSON *tree;
@@ -110,7 +111,7 @@ static enum status read_bridge_step(const char *path, int64_t *step, struct erro
 
 /* ---- Megatron-LM's tracker: a number, or the word release ---- */
 
-/* text is written to. */
+/* Sets *name to the folder that the tracker's text names. Modifies text. */
 static enum status parse_tracker(struct arena *a, char *text, const char *path, const char **name,
                                  struct error *err)
 {

@@ -59,7 +59,7 @@ static const struct {
 
 static const struct {
     struct config_file file;
-    const char *fields; /* the list of its fields that are watched, or inert */
+    const char *fields; /* the member of megatron.json with its watched or inert fields */
 } files[] = {
     [MEGATRON_ARGS] = {{"args", "args", true}, "watched_args"},
     [MEGATRON_RUN_CONFIG] = {{"run_config.yaml", "run_config", false}, "inert_run_config"}};
@@ -67,7 +67,7 @@ enum { NUM_FILES = COUNT(files) };
 
 static const struct config_map *loaded[NUM_FILES][NUM_LISTS];
 
-/* The maps are part of the program, and read once; a row that is wrong is our own mistake. */
+/* Loads the embedded maps, once; a wrong row is a bug. */
 static void load_maps(void)
 {
     static struct arena a;
@@ -101,7 +101,8 @@ void model_config_from_megatron(enum megatron_file file, const cJSON *tree, stru
     model_config_join_biases(c);
 }
 
-/* A pipeline layout says how all layers are dealt; other fields must not say it again. */
+/* A pipeline layout gives the layers of all stages, so the other fields about stages are
+ * cleared. */
 static void keep_pipeline_layout(struct layout_options *o)
 {
     if (!o->pipeline_layout) return;
@@ -141,7 +142,7 @@ bool args_have_grouped_gemm(const struct value *args)
 
 /* ---- what is written ---- */
 
-/* How layers are dealt in Megatron's words: sizes of chunks, or their number. */
+/* Sets Megatron's fields about virtual stages: the layers of a chunk, or the number of chunks. */
 static void deal_layers(struct megatron_facts *out, const struct args_facts *f)
 {
     const struct layout *l = f->layout;
@@ -153,7 +154,7 @@ static void deal_layers(struct megatron_facts *out, const struct args_facts *f)
         out->layers_per_chunk = f->config->num_layers / l->pp / l->vpp;
 }
 
-/* dtype: the text of params_dtype. */
+/* dtype: a buffer for the text of params_dtype. */
 static struct megatron_facts facts_of(const struct args_facts *f, char dtype[40])
 {
     const struct layout *l = f->layout;
@@ -189,7 +190,7 @@ static void write_facts(enum megatron_file file, enum list list, const struct ar
 
 /* ---- args ---- */
 
-/* Puts the items of a tree into a dict, and frees the tree. */
+/* Moves the items of a tree into a dict, and frees the tree. */
 static void add_items(struct arena *a, struct value *d, cJSON *tree)
 {
     for (const cJSON *i = tree->child; i; i = i->next)

@@ -185,7 +185,8 @@ static const struct value *golden_args(size_t i)
     return path_is_folder(path) ? args_of_object(path) : args_of_file(path);
 }
 
-/* Of a config from args: what config.json says and args do not, or in another way. */
+/* Sets the fields of a config from args that args lack, or express differently, to
+ * config.json's. */
 static void forgive(struct model_config *c, const struct model_config *hf, const char *model)
 {
     c->vocab_size = hf->vocab_size; /* args have the padded one */
@@ -198,7 +199,7 @@ static void forgive(struct model_config *c, const struct model_config *hf, const
     c->moe_aux_loss_coeff = hf->moe_aux_loss_coeff;
     if (!hf->num_experts) c->moe_router_topk = c->moe_ffn_hidden_size = 0;
     if (strcmp(model, "gpt2") == 0) {
-        /* the maker ran it with tanh whatever args say: without the fusion that is the exact gelu
+        /* the maker of the file computed GELU by tanh; args without the fusion mean the exact gelu
          */
         assert_string_equal(c->activation_func, "gelu");
         c->activation_func = "gelu_tanh";
@@ -280,7 +281,8 @@ static bool deal(struct layout *l, const struct layout_options *o, const struct 
     return layout_make(l, &scratch, o, c, &err) == OK;
 }
 
-/* What neither args nor run_config.yaml hold. */
+/* Compares a config that was written and read back, without fields that neither args nor
+ * run_config.yaml hold. */
 static void check_back(const char *what, const struct model_config *c, struct model_config *back)
 {
     if (!c->num_experts) back->moe_router_topk = 0;
@@ -532,7 +534,7 @@ static void what_args_do_not_say_stays(void **state)
     assert_null(c.activation_func);
     assert_null(c.position_embedding_type);
     assert_true(c.layernorm_epsilon <= 0);
-    /* of another type */
+    /* a value of another type */
     model_config_from_args(namespace_of("hidden_size", value_text(&scratch, "8")), &c);
     model_config_from_args(namespace_of("hidden_size", value_int(&scratch, -8)), &c);
     model_config_from_args(namespace_of("normalization", value_int(&scratch, 1)), &c);
@@ -624,7 +626,7 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
     }
 }
 
-/* What args or run_config.yaml say of one thing, and what is unknown of it. */
+/* One field of args or run_config.yaml, and the unknown fields that it makes. */
 static void check_said(enum megatron_file file, const char *text, struct model_config *c,
                        const char *unknown)
 {
@@ -657,8 +659,8 @@ static void flags_are_those_of_python(void **state)
     check_said(MEGATRON_RUN_CONFIG, "{'rope_scaling':{'a':1}}", &c, "rope_scaling {\"a\":1}");
 }
 
-/* A row is tried on what was read, and a field that only a training depends on may be of any type.
- */
+/* A row is tried on the struct that was read; a field that is only used in training may have any
+ * type. */
 static void values_of_another_type_are_unknown_where_they_count(void **state)
 {
     (void)state;
@@ -678,7 +680,7 @@ static void values_of_another_type_are_unknown_where_they_count(void **state)
     assert_true(c.window_layers[0] && !c.window_layers[1]);
 }
 
-/* Megatron scales twice, which nobody else has a word for. */
+/* Megatron scales twice; no other config can express that. */
 static void two_scalings_of_rope_are_not_one_of_them(void **state)
 {
     (void)state;
@@ -735,7 +737,7 @@ static void the_run_config_of_megatron_bridge_says_the_model(void **state)
     cJSON_Delete(tree);
 }
 
-/* The members of an object as lines, without those that an update may change. */
+/* The members of an object as lines, without the members that an update may change. */
 static const char *rest_of(const cJSON *model)
 {
     struct strbuf out = {0};
@@ -766,7 +768,7 @@ static void an_updated_run_config_keeps_all_but_the_layout(void **state)
     struct args_facts f = facts_of(&c, &l);
     run_config_update(tree, &f);
     const cJSON *model = json_get(tree, "model");
-    /* fields that were not there come last */
+    /* new fields come last */
     assert_int_equal(strncmp(rest_of(before), rest_of(model), strlen(rest_of(before))), 0);
     layout_options_from_run_config(model, &layout);
     o.ep = o.etp = 1;
@@ -781,7 +783,7 @@ static void an_updated_run_config_keeps_all_but_the_layout(void **state)
     assert_true(cJSON_IsTrue(json_get(json_get(tree, "model"), "fp16")));
     cJSON_Delete(before);
     cJSON_Delete(tree);
-    tree = json_tree("[1]"); /* what is no run config is left alone */
+    tree = json_tree("[1]"); /* a tree that is no run config stays as it is */
     run_config_update(tree, &f);
     cJSON_Delete(tree);
 }

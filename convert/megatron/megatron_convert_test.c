@@ -1,5 +1,5 @@
-/* ferry convert from and to Megatron's formats: ranks and experts that are missing, what args and
- * run_config.yaml say and what they cannot. */
+/* ferry convert from and to Megatron's formats: missing ranks and experts; facts from args and
+ * run_config.yaml, and facts that these lack. */
 #include "common/count.h"
 #include "convert/map/testing_models.h"
 
@@ -152,7 +152,7 @@ static void run_config_says_the_vocabulary_that_args_do_not(void **state)
                  "it does not say how large the vocabulary is without its padding (256 rows");
 }
 
-/* Args of before expert tensor parallelism had a size of its own. */
+/* Args from before expert tensor parallelism had a size of its own. */
 static void folders_tell_expert_tensor_parallelism(void **state)
 {
     (void)state;

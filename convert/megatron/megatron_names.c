@@ -8,7 +8,7 @@
 
 enum { MAX_DIGITS = 9 }; /* of a layer's or an expert's number */
 
-/* "12.rest": 12, and *text behind the dot. */
+/* Parses "12.rest": *number is 12, *text points behind the dot. */
 static bool take_number(const char **text, uint64_t *number)
 {
     char *end;
@@ -47,7 +47,7 @@ bool dist_key_is_optimizer(const char *key)
            fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0;
 }
 
-/* A name with the spelling of a layer that has a router, or of one that has none. */
+/* The name as a layer with a router spells it (moe), or as one without. */
 static const char *beside_router(struct arena *a, const struct param_table *t, const char *rest,
                                  bool moe)
 {
@@ -79,7 +79,7 @@ const char *dist_key_logical(struct arena *a, const struct param_table *t, const
     return logical_of(a, t, k->in_layers, k->of_expert, k->rest, layer, expert, moe);
 }
 
-/* What follows "mlp.experts.experts.E." */
+/* The name behind "mlp.experts.experts.E." */
 static const char *behind_expert(const struct param *p)
 {
     const char *rest = p->rest;
@@ -145,7 +145,7 @@ static void parse_expert(struct arena *a, const char *rest, struct memory_name *
     }
 }
 
-/* Our name for one that begins as one of the spellings; NULL: none does. */
+/* Our name for a name that begins with one of the spellings; NULL if it begins with none. */
 static const char *respell(struct arena *a, const struct param_spelling *items, size_t count,
                            const char *name, const struct param_spelling **spelling)
 {

@@ -16,7 +16,8 @@ static int begin(void **state)
 #define L3 "decoder.layers.3."
 #define E7 "mlp.experts.experts.7."
 
-/* A key, which member of it (its own layer and expert where it names them), and what that is. */
+/* A key, the layer and expert of a member (those in the key, if it names them), and the logical
+ * name of that member. */
 static const struct {
     const char *key;
     uint64_t layer, expert;
@@ -80,7 +81,7 @@ static void numbers_that_none_can_be_are_no_numbers(void **state)
 {
     (void)state;
     struct dist_key k = dist_key_parse(&scratch, "decoder.layers.18446744073709551615.a.weight");
-    assert_true(k.stacked_layers); /* and so no parameter that is known */
+    assert_true(k.stacked_layers); /* so it is no known parameter */
     k = dist_key_parse(&scratch, "decoder.layers.1.mlp.experts.experts.18446744073709551615.a");
     assert_true(k.stacked_experts);
     k = dist_key_parse(&scratch, "decoder.layers.12x.a");
@@ -92,13 +93,13 @@ static void numbers_that_none_can_be_are_no_numbers(void **state)
 
 /* ---- names in memory ---- */
 
-/* A legacy name, how it is to be read, and what it is: its layer 1 is layer 3, its expert 2 is 7.
- */
+/* A legacy name, its kind, and its logical name: local layer 1 is layer 3, local expert 2 is expert
+ * 7. */
 static const struct {
     const char *name;
     enum memory_kind kind;
     bool fused_qkv, local_spec, moe;
-    const char *logical; /* NULL: nothing of ours */
+    const char *logical; /* NULL: no parameter */
 } names[] = {
 #define OLD "language_model."
 #define OLD1 OLD "encoder.layers.1."
@@ -154,7 +155,7 @@ static const struct {
      L3 "mlp.linear_fc1.layer_norm_weight"},
     {OLD1 "mlp.dense_h_to_4h.weight", MEMORY_PARAM, 0, 1, 0, L3 "mlp.linear_fc1.weight"},
     {OLD1 "mlp.dense_4h_to_h.bias", MEMORY_PARAM, 0, 1, 0, L3 "mlp.linear_fc2.bias"},
-    /* nothing of ours */
+    /* no parameters */
     {NEW1 "mlp.linear_fc1._extra_state", MEMORY_SKIP, 0, 0, 0, NULL},
     {"word_embeddings_for_head.weight", MEMORY_SKIP, 0, 0, 0, NULL},
     {"rotary_pos_emb.inv_freq", MEMORY_SKIP, 0, 0, 0, NULL},
@@ -202,7 +203,7 @@ static const char *name_of_spec(const struct param_spec *r)
     return arena_printf(&scratch, L3 "%.*s7%s", (int)(expert - rest), rest, expert + 3);
 }
 
-/* Whether a spec is of a layer with experts: then what the local spec calls alike is told apart. */
+/* Whether a spec is of a layer with experts, where the local spec uses one name for two norms. */
 static bool needs_moe(const struct param_spec *r)
 {
     return param_of_expert(r) || strstr(r->name, "router") || strstr(r->name, "pre_mlp_layernorm");

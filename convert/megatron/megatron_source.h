@@ -1,4 +1,4 @@
-/* megatron_source.h - what the readers of Megatron's two formats share. */
+/* megatron_source.h - functions that the readers of Megatron's two formats share. */
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_SOURCE_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_SOURCE_H
 
@@ -8,11 +8,12 @@ struct megatron_source {
     struct checkpoint *c; /* c->folder is the iteration's folder */
     const struct source_options *o;
     const struct model_maps *maps;
-    struct layout_options written_layout; /* of args or run_config.yaml */
-    bool moe_layers_known;                /* by args, run_config.yaml or config.json */
+    struct layout_options written_layout; /* from args or run_config.yaml */
+    bool moe_layers_known; /* args, run_config.yaml or config.json say which layers have experts */
 };
 
-/* Whether path is a Megatron checkpoint; *is_dist: of torch_dist, not of legacy rank files. */
+/* Whether path is a Megatron checkpoint; sets *is_dist to whether it is torch_dist, not legacy rank
+ * files. */
 bool megatron_iteration_is_dist(const char *path, const struct source_options *o, bool *is_dist);
 
 /* Reads the files of c->folder: sets the common state, config and layout (megatron_describe), adds
@@ -22,8 +23,8 @@ typedef enum status megatron_reader(struct megatron_source *m, struct error *err
 MUST_CHECK enum status megatron_open(struct megatron_source *m, megatron_reader *read,
                                      struct error *err);
 
-/* Makes logical tensors of own ones, which have names of torch_dist keys. If nothing says which
- * layers have experts, the routers show it. */
+/* Makes logical tensors from own ones, whose names are torch_dist keys. If no file says which
+ * layers have experts, routers show it. */
 MUST_CHECK enum status megatron_import(struct megatron_source *m, struct error *err);
 
 /* A copy of a value in another arena. */

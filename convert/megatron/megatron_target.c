@@ -60,7 +60,7 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
     return OK;
 }
 
-/* The rows of padding that the target has: the source's, as far as there is room, then zeros. */
+/* Makes the target's rows of padding: the source's as far as they fit, then zeros. */
 static enum status make_padding(struct target *t, const struct tensor *x, struct error *err)
 {
     struct catalog *made = &t->plan.made;
@@ -96,8 +96,8 @@ static bool is_of_vocabulary(const struct checkpoint *c, const struct tensor *x)
     return is_parameter(x) && x->num_dims && param_find(c->params, x->name, &p) && p.spec->padded;
 }
 
-/* The rows that all tensors of the vocabulary have: its size, or all that are stored where that is
- * not known. */
+/* The rows of all tensors of the vocabulary: the vocabulary size, or all stored rows if that is not
+ * known. */
 static enum status vocabulary_rows(const struct checkpoint *c, uint64_t *rows, struct error *err)
 {
     const struct tensor *first = NULL;
@@ -117,7 +117,8 @@ static enum status vocabulary_rows(const struct checkpoint *c, uint64_t *rows, s
     return OK;
 }
 
-/* With a known vocabulary as Megatron pads it; else all stored rows are kept, and rounded up. */
+/* Pads a known vocabulary as Megatron does; if its size is not known, keeps all stored rows and
+ * rounds up. */
 static enum status pad_vocabulary(struct target *t, struct error *err)
 {
     uint64_t rows, multiple;
@@ -134,12 +135,12 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
     return OK;
 }
 
-/* What args cannot say of a model. */
+/* Refuses or notes the features of the model that args have no words for. */
 static enum status check_config(struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
     const char *flags = args_flags_beside(&c->config, &t->plan.arena);
-    bool trained = t->options.iteration || t->options.has_iteration; /* else a release */
+    bool trained = t->options.iteration || t->options.has_iteration; /* else it is a release */
     t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags, *flags && trained ? " " : "",
                                   trained ? "--no-load-optim --no-load-rng" : "");
     if (c->config_origin != CONFIG_OF_JSON) return OK;
@@ -149,7 +150,7 @@ static enum status check_config(struct target *t, struct error *err)
                     "layers, or on q, k and v alone",
                     c->path, c->config.add_proj_bias ? "attention" : "MLP",
                     c->config.add_proj_bias ? "MLP" : "attention");
-    /* without unknown fields, which the plan names */
+    /* without unknown fields: the plan names these */
     const struct checkpoint json = {.config = c->config, .config_origin = CONFIG_OF_JSON};
     struct checkpoint args = {.config_origin = CONFIG_OF_ARGS};
     struct config_difference *d;
@@ -163,7 +164,7 @@ static enum status check_config(struct target *t, struct error *err)
     return OK;
 }
 
-/* Layers dealt by numbers may run out; a layout that is written out says itself where none are. */
+/* Notes stages without layers. A written pipeline layout shows them itself. */
 static void note_empty_stages(struct target *t)
 {
     const struct layout *l = &t->layout;
@@ -237,7 +238,8 @@ static enum status visit_ranks(void *context, const struct own_output *own, stru
     const struct tensor *x = own->parts[0].logical;
     struct megatron_part p = {.tensor = x, .num_dims = x->num_dims, .own = own};
     p.whole = own->shape + own->num_dims - x->num_dims;
-    (void)param_find(t->source->params, x->name, &p.param); /* else it had no key */
+    (void)param_find(t->source->params, x->name,
+                     &p.param); /* cannot fail: a tensor without a spec has no key */
     p.tp_size = p.param.spec->group == PARAM_ETP ? t->layout.etp : t->layout.tp;
     if (param_of_expert(p.param.spec))
         p.ep_rank = p.param.expert / (t->source->config.num_experts / t->layout.ep);
@@ -251,7 +253,7 @@ struct placed {
     bool known;
 };
 
-/* By place, layer, row of the table, expert; what is in no row comes last. */
+/* Sorts by place, layer, row of the table, expert; tensors without a row come last. */
 static int by_place(const void *a, const void *b)
 {
     const struct placed *x = a, *y = b;
@@ -376,8 +378,9 @@ enum status megatron_common_state(struct target *t, bool per_layer, struct value
 
 /* ---- small files ---- */
 
-/* Megatron-Bridge's train_state: a dict of 0-dim tensors, all eight keys of which must be there
- * (training/state.py:TrainState.load_state_dict); its own are int32 as far as that holds them. */
+/* Megatron-Bridge's train_state: a dict of 0-dim tensors. All eight keys must be there
+ * (training/state.py:TrainState.load_state_dict). Bridge writes int32; a number that int32 does not
+ * hold is int64. */
 static enum status make_train_state(struct target *t, struct strbuf *out, struct error *err)
 {
     static const char *const ints[] = {"step", "consumed_train_samples", "skipped_train_samples",
@@ -421,7 +424,8 @@ static enum status make_train_state(struct target *t, struct strbuf *out, struct
     return st;
 }
 
-/* The source's own where it has one and the iteration stays; else one made of its args. */
+/* The source's train_state.pt if it has one and the iteration is the same; else one made from its
+ * args. */
 static enum status train_state_bytes(struct target *t, struct strbuf *out, struct error *err)
 {
     struct arena *a = &t->plan.arena;
@@ -451,7 +455,7 @@ static enum status write_run_config(struct target *t, const char *path, struct e
     return st;
 }
 
-/* config.json and the tokenizer; the config gets the dtype that weights were cast to. */
+/* Writes config.json and its companions; after a cast, config.json gets the new dtype. */
 static enum status write_hf_folder(struct target *t, const char *folder, struct error *err)
 {
     struct arena *a = &t->plan.arena;
@@ -478,8 +482,8 @@ enum status megatron_small_files(struct target *t, const char *folder, struct er
     return write_hf_folder(t, path_join(a, folder, "ferry-hf"), err);
 }
 
-/* Weights that no training has touched are a "release": Megatron-LM then asks for nothing else, in
- * any version; Megatron-Bridge reads the number in its own tracker. */
+/* Weights without training are a "release": then Megatron-LM, in any version, asks for nothing
+ * else. Megatron-Bridge reads the number in its own tracker. */
 static bool is_release(const struct target *t)
 {
     return t->options.iteration == 0 && !t->options.has_iteration;

@@ -1,5 +1,5 @@
-/* naming_megatron.c - keys of Megatron-Core: a stack of layers and experts is taken apart, rows
- * past the true vocabulary are cut off. */
+/* naming_megatron.c - keys of Megatron-Core: takes stacks of layers and experts apart, and cuts off
+ * rows past the true vocabulary; and back. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct importing {
     bool *moe; /* [layers] */
 };
 
-/* Which layers have a router, where each names its own. */
+/* Finds the layers with a router, if each layer has its own keys. */
 static void find_moe_layers(struct importing *x)
 {
     struct checkpoint *c = x->c;
@@ -49,7 +49,8 @@ static enum status add_part(void *context, const struct pair *part, struct error
     return catalog_add_part(x->catalog, x->t, x->own, part, err);
 }
 
-/* Adds what `part` has of rows [first_row, first_row + rows) to the tensor `name` of these rows. */
+/* Adds the elements of `part` in rows [first_row, first_row + rows) to the tensor `name`, which has
+ * these rows. */
 static enum status add_rows(struct catalog *c, const char *name, uint64_t rows,
                             const uint64_t *shape, unsigned num_dims, uint64_t first_row,
                             const struct own_tensor *own, const struct pair *part,
@@ -106,8 +107,8 @@ static enum status add_logical(struct importing *x, const char *logical, unsigne
                     shape, num_dims, vocab, own, part, err);
 }
 
-/* One parameter of a stack. A gated fc1 in halves (_w, _v) is the first or second half of its rows.
- */
+/* Adds one parameter of a stack. Halves of a gated fc1 (_w, _v) become the first and the second
+ * half of its rows. */
 static enum status add_member(struct importing *x, const struct own_stack *k, const char *prefix,
                               uint64_t layer, uint64_t expert, uint64_t index, struct error *err)
 {
@@ -177,7 +178,8 @@ static enum status add_parameter(struct importing *x, const struct own_tensor *o
 
 /* ---- the optimizer ---- */
 
-/* States that have their parameter's shape become logical tensors; the prefix of ours. */
+/* Optimizer states that have their parameter's shape become logical tensors; the prefix of their
+ * logical names. */
 static const struct {
     const char *state, *ours;
 } states[] = {
@@ -194,8 +196,8 @@ static const char *prefix_of(const char *state)
     return NULL;
 }
 
-/* The dtype of moments may be any float's, and their shape must be the parameter's: flattened ones
- * (fully_sharded_model_space) are not. */
+/* Moments may have any float dtype but must have their parameter's shape: flattened ones
+ * (fully_sharded_model_space) do not. */
 static enum status add_state(struct importing *x, const struct own_tensor *own, struct error *err)
 {
     struct checkpoint *c = x->c;
@@ -248,7 +250,7 @@ static enum status check_output(const struct tensor *x, const struct own_output 
                 shape_text(a, own->num_dims, own->shape));
 }
 
-/* A parameter is one member of a stack; behind its own elements there are those of its padding. */
+/* A parameter is one member of a stack; its rows of padding follow its own elements. */
 static enum status export_parameter(const struct naming_export *out, const struct tensor *x,
                                     export_visit *visit, void *context, struct error *err)
 {

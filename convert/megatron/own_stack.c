@@ -25,7 +25,8 @@ bool own_is_parameter(const struct own_tensor *own)
     return !own->state && !own_name_is_state(own->name);
 }
 
-/* Members that have no elements cost a file nothing. */
+/* A file can claim any number of members without elements at no cost, so their number is
+ * limited. */
 static enum status check_members(const struct own_stack *k, const char *name, struct error *err)
 {
     enum { MAX_EMPTY_MEMBERS = 4096 };

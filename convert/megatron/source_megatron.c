@@ -1,5 +1,5 @@
-/* source_megatron.c - what the readers of Megatron's two formats share: the iteration is found,
- * read, and missing parameters are listed. */
+/* source_megatron.c - shared by the readers of Megatron's two formats: finds the iteration, calls
+ * the reader, lists missing parameters. */
 #include "convert/megatron/megatron_source.h"
 
 #include <inttypes.h>
@@ -15,8 +15,8 @@
 
 /* ---- missing parameters ---- */
 
-/* Names of one layer's tensors behind the layer's number, for layers with experts and without;
- * those of experts with {e} in place of the expert's number. */
+/* Names of a layer's tensors behind the layer's number: [1] of layers with experts, [0] of others.
+ * {e} stands for the expert's number. */
 struct layer_names {
     struct map rests[2];
 };
@@ -47,7 +47,8 @@ static void collect_rests(struct checkpoint *c, struct layer_names *names)
     }
 }
 
-/* What a layer of these names lacks. */
+/* Lists the tensor `rest` of a layer as missing if it is not there; if it is an expert's, for all
+ * experts. */
 static enum status add_missing(struct checkpoint *c, uint64_t layer, const char *rest,
                                struct error *err)
 {
@@ -74,7 +75,7 @@ static enum status compare_layers(struct checkpoint *c, const struct layer_names
     return OK;
 }
 
-/* A parameter that the model map knows must be there, and of the shape that the config tells. */
+/* Checks that a parameter of the model map is there, with the shape that the config gives. */
 static enum status check_mapped(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct checkpoint *c = context;
@@ -91,14 +92,16 @@ static enum status check_mapped(void *context, const struct mapped_tensor *t, st
                 shape_text(&c->arena, t->num_dims, t->shape));
 }
 
-/* Lists missing parameters as gaps. The model map of the family names all of them, and their shapes
- * must be the map's; without a family, a layer must have what another layer of its kind has. */
+/* Lists missing parameters as gaps. For a known family, its model map names all parameters, and
+ * their shapes must match (ERR_UNSUPPORTED); without a family, a layer must have each parameter
+ * that another layer of its kind has. */
 static enum status find_missing(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
     const struct model_map *map = c->family ? model_map_of_family(m->maps, c->family) : NULL;
     struct model_config config = c->config;
-    if (!config.vocab_size) config.vocab_size = config.padded_vocab_size; /* all rows are kept */
+    if (!config.vocab_size)
+        config.vocab_size = config.padded_vocab_size; /* then all rows are kept */
     if (map && config.vocab_size) return model_map_expand(map, &config, NULL, check_mapped, c, err);
     struct layer_names names = {0};
     collect_rests(c, &names);
@@ -120,7 +123,7 @@ bool megatron_iteration_is_dist(const char *path, const struct source_options *o
     if (!iteration_is_below(path)) return false;
     arena_init(&a);
     enum status st = iteration_find(&a, path, o ? o : &none, &found, NULL);
-    /* If there is none, the open of torch_dist tells why. */
+    /* Without an iteration, opening it as torch_dist gives the reason. */
     *is_dist = st || path_exists(path_join(&a, found.folder, "metadata.json"));
     arena_release(&a);
     return true;

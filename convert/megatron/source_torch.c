@@ -1,13 +1,13 @@
-/* source_torch.c - Megatron-LM's legacy format: one file of torch.save a model-parallel rank, with
- * the rank's own tensors under their names in memory.
+/* source_torch.c - reads Megatron-LM's legacy format: a torch.save file for each model-parallel
+ * rank, with the rank's shards under their names in memory.
  *
- *   iter_NNNNNNN/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt    PPP where pp > 1, EEE where ep > 1
+ *   iter_NNNNNNN/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt    PPP if pp > 1, EEE if ep > 1
  *   {args, checkpoint_version, iteration, model | model0, model1, ... (virtual stages), optimizer,
- * ...}
+ *   ...}
  *
- * checkpoint_version of before 2.0 orders the rows of query_key_value in other ways
- * (megatron/training/checkpointing.py:fix_query_key_value_ordering); later ones are as linear_qkv
- * is. */
+ * checkpoint_version before 2.0: the rows of query_key_value have other orders
+ * (megatron/training/checkpointing.py:fix_query_key_value_ordering); from 2.0 on, the order of
+ * linear_qkv. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,23 +28,23 @@ enum { MAX_CHUNKS = 1024, MAX_STAGES = 1 << 20 };
 
 struct rank {
     const char *folder;  /* mp_rank_... */
-    uint64_t numbers[3]; /* in its name */
+    uint64_t numbers[3]; /* the numbers in its name */
     unsigned num_numbers;
     uint64_t tp, pp, ep;
 };
 
 /* One tensor of one rank's file. */
 struct shard {
-    size_t stored; /* index */
+    size_t stored; /* index of the stored tensor */
     const struct rank *rank;
     uint64_t chunk;
     struct memory_name name;
 };
 
-/* A tensor that every tensor parallel rank holds whole, of another rank than the one that counts.
- */
+/* A tensor that several tensor parallel ranks hold whole: the one of a rank other than the first,
+ * whose copy is used. */
 struct copy {
-    size_t stored, first; /* indices */
+    size_t stored, first; /* indices of stored tensors */
 };
 
 struct legacy {
@@ -157,7 +157,7 @@ static void note_optimizer(struct checkpoint *c, const struct torch_file *t, con
     c->training.optimizer.unread = "the optimizer state of the legacy format is not read";
 }
 
-/* The first rank's common state: everything but the model and the optimizer. */
+/* Keeps the first rank's common state: everything but the model and the optimizer. */
 static enum status keep_common(struct legacy *x, const struct torch_file *t, struct error *err)
 {
     static const char *const keys[] = {"args",
@@ -199,7 +199,7 @@ static enum status open_rank(struct legacy *x, const struct rank *r, struct erro
 
 /* ---- which rank is which ---- */
 
-/* The rank of expert tensor parallelism follows from that of tensor parallelism, where it can. */
+/* The expert tensor parallel rank of a rank file, if etp divides tp. */
 static uint64_t etp_rank(const struct layout *l, const struct rank *r)
 {
     return r->tp % l->etp;
@@ -226,7 +226,7 @@ static enum status place_ranks(struct legacy *x, struct error *err)
 
 /* ---- stages ---- */
 
-/* The layers that each stage has, by the names in the ranks' files. */
+/* The number of layers of each stage, by the names in the rank files. */
 static uint64_t *count_layers(const struct legacy *x, uint64_t pp, uint64_t vpp)
 {
     uint64_t *layers = arena_array(&x->m->c->arena, pp * vpp, sizeof *layers);
@@ -261,7 +261,7 @@ static const char *layout_of_stages(struct arena *a, const uint64_t *layers, uin
     return kept;
 }
 
-/* Args may not say how layers are dealt, or be of another run. What the files hold counts. */
+/* Sets the layers of each stage from the files: args may lack them, or be of another run. */
 static enum status use_stages(struct legacy *x, const struct megatron_evidence *e,
                               struct error *err)
 {
@@ -289,14 +289,14 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
         *l = by_files;
         return OK;
     }
-    if (l->stages) return OK; /* what is missing is named later */
+    if (l->stages) return OK; /* missing layers are named later */
     return layout_make(l, &c->arena, written, &c->config, err);
 }
 
 /* ---- own tensors: the parameters of the model ---- */
 
-/* The rows of query_key_value in the order that the version has, as pairs (our order, theirs), of
- * one rank's tensor: n heads of d, 3 tensors, `columns` elements a row. */
+/* Pairs (our order, the version's) of the rows of query_key_value in one rank's tensor: n heads of
+ * d rows, 3 tensors, `columns` elements a row. */
 static struct pair qkv_order(double version, uint64_t heads, uint64_t d, uint64_t columns)
 {
     uint64_t head = 3 * d * columns, third = d * columns;
@@ -327,19 +327,19 @@ static enum status add_reordered(void *context, const struct pair *p, struct err
     return catalog_add_own_part(x->c, x->own, x->stored, p, err);
 }
 
-/* Adds one shard's part of a parameter: (whole, local) joined with (local, as it is stored). */
+/* Adds one shard's part of a parameter: joins (whole, local) with (local, stored). */
 static enum status add_part(struct placing *to, const struct pair *part, const struct pair *order,
                             struct error *err)
 {
     struct pair by_local = *part;
     TRY(pair_turn(&by_local, to->own->name, err));
-    if (!pair_count(&by_local)) return add_reordered(to, part, err); /* its name alone */
+    if (!pair_count(&by_local)) return add_reordered(to, part, err); /* adds the name only */
     return pair_join(&by_local, order, to->own->name, add_reordered, to, err);
 }
 
-/* Adds a rank's shard to the own tensor `name`, a parameter of the model; local_shape is the
- * shard's, order how its elements lie in the stored tensor. Of what several ranks hold alike, the
- * first one's counts. */
+/* Adds a rank's shard to the own tensor `name`, a parameter. local_shape: the shard's shape; order:
+ * its elements in the stored tensor. If several ranks hold the same elements, the first rank's are
+ * used. */
 static enum status add_param(struct legacy *x, const struct shard *s, const char *name,
                              unsigned num_dims, const uint64_t *local_shape,
                              const struct pair *order, struct error *err)
@@ -374,8 +374,9 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     return OK;
 }
 
-/* GroupedMLP keeps its experts in one tensor, [experts, hidden, rows] and [experts, columns,
- * hidden] in memory whatever its shape says, so each is the transpose of a sequential expert's. */
+/* GroupedMLP keeps its experts in one tensor, in memory [experts, hidden, rows] or [experts,
+ * columns, hidden], whatever its shape says. So each is the transpose of a sequential expert's
+ * tensor. */
 static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t layer,
                                struct error *err)
 {
@@ -416,8 +417,8 @@ static enum status global_layer(const struct legacy *x, const struct shard *s, u
                 x->m->c->catalog.stored.tensors[s->stored].name, stage ? stage->num_layers : 0);
 }
 
-/* The embedding's copy that the last stage of a tied model keeps as its head, where the first stage
- * is another one. */
+/* Whether a shard is the copy of the embedding that the last stage of a tied model keeps as its
+ * head, if that is not the first stage. */
 static bool is_tied_copy(const struct legacy *x, const struct shard *s)
 {
     const struct layout *l = &x->m->c->layout;
@@ -435,8 +436,8 @@ static const struct shard *embedding_of(const struct legacy *x, uint64_t tp)
     return NULL;
 }
 
-/* What a last stage of a tied model holds as its head must be what the first has: a head that was
- * trained apart would be lost. */
+/* The head on the last stage of a tied model must equal the embedding on the first: otherwise the
+ * two were trained apart, and one would be lost. */
 static enum status check_tied_copies(struct legacy *x, struct error *err)
 {
     struct checkpoint *c = x->m->c;
@@ -488,7 +489,7 @@ static enum status add_own(struct legacy *x, const struct shard *s, const bool *
 
 /* ---- all ---- */
 
-/* What folders and files are called tells a layout too: mp_rank_TT, mp_rank_TT_PPP. */
+/* The layout that the names of folders and files show: mp_rank_TT, mp_rank_TT_PPP. */
 static void layout_of_names(const struct legacy *x, struct layout_options *o)
 {
     *o = (struct layout_options){.tp = 1, .pp = 1};
@@ -501,7 +502,7 @@ static void layout_of_names(const struct legacy *x, struct layout_options *o)
         if (x->shards[i].chunk >= o->virtual_stages) o->virtual_stages = x->shards[i].chunk + 1;
 }
 
-/* Whether the folders are those of this layout, whose stages have tensor and expert ranks. */
+/* Whether the folders are those that this layout has for its tensor and expert parallel ranks. */
 static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
 {
     bool same = true;
@@ -516,9 +517,9 @@ static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
     return same;
 }
 
-/* Args of before Megatron-Core 0.9 have no expert tensor parallel size. Where experts are on
- * several ranks, the folders show it: with that of tensor parallelism, every tensor rank has every
- * expert rank. 0: it is said, or they do not. */
+/* Args from before Megatron-Core 0.9 have no expert tensor parallel size. With several expert
+ * parallel ranks, the folders show it: if etp is tp, every tensor parallel rank has a folder for
+ * every expert parallel rank. 0: args have the size, or the folders do not show it. */
 static uint64_t etp_of_names(const struct legacy *x)
 {
     struct megatron_facts f = {0};
@@ -549,7 +550,7 @@ static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
     }
 }
 
-/* Experts of one rank, all of which its names must be. */
+/* Sets the number of experts of one rank; no name may have a higher number. */
 static enum status count_experts(struct legacy *x, const struct megatron_evidence *e,
                                  struct error *err)
 {
@@ -563,8 +564,8 @@ static enum status count_experts(struct legacy *x, const struct megatron_evidenc
                 c->folder, e->experts, x->experts_a_rank, c->config.num_experts, c->layout.ep);
 }
 
-/* A head is a tied model's copy where args say so. Without args, nobody can tell it where there are
- * several stages: then it is taken for a head, which gives the same logits. */
+/* Tells whether the head is the copy of a tied model: args say it. Without args and with several
+ * stages it cannot be known; then it is read as a head, which gives the same logits. */
 static void tell_tied(struct legacy *x, struct megatron_evidence *e)
 {
     const struct value *args = value_get(x->m->c->training.common, "args");
@@ -575,8 +576,8 @@ static void tell_tied(struct legacy *x, struct megatron_evidence *e)
         e->head_may_be_copy = e->layout.pp > 1;
 }
 
-/* Norms, routers, biases: what ranks hold alike they may have trained apart, which a conversion
- * cannot keep. */
+/* Notes tensors that all ranks hold (norms, routers, biases) and in which they differ: a conversion
+ * keeps one. */
 static enum status compare_copies(struct legacy *x, struct error *err)
 {
     struct checkpoint *c = x->m->c;
@@ -627,8 +628,8 @@ static bool has_expert_rank(const struct legacy *x, uint64_t etp, uint64_t ep, u
     return false;
 }
 
-/* Every rank that the layout has must be there, or tensors would have holes and experts be missing:
- * one for each part that tensor parallelism makes, one for each part of the experts. */
+/* Every rank of the layout must be there, or parts of tensors and experts would be missing: a rank
+ * for each part of tensor parallelism, and one for each part of the experts. */
 static enum status check_ranks(struct legacy *x, struct error *err)
 {
     const struct checkpoint *c = x->m->c;

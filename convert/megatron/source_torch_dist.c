@@ -1,5 +1,5 @@
-/* source_torch_dist.c - Megatron-Core's distributed checkpoint: a DCP folder whose keys are names
- * of parameters and of their optimizer state, beside objects of everything else. */
+/* source_torch_dist.c - reads Megatron-Core's distributed checkpoint: a DCP folder. Its keys are
+ * names of parameters and of their optimizer state; everything else is in objects. */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
@@ -35,7 +35,8 @@ static enum status check_backend(struct megatron_source *m, struct error *err)
     return st;
 }
 
-/* The common state: common.pt, else the object of newer releases, element 0 of its list. */
+/* Reads the common state: common.pt, else the object of newer releases, a list whose element 0 it
+ * is. */
 static enum status read_common(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
@@ -86,7 +87,7 @@ static void note_optimizer(struct checkpoint *c)
 
 /* ---- all ---- */
 
-/* A key as an own tensor; its state apart, of optimizer.state.STATE.NAME. */
+/* Adds a key as an own tensor; of optimizer.state.STATE.NAME, NAME with this state. */
 static enum status own_key(struct checkpoint *c, const struct stored_tensor *s, struct error *err)
 {
     static const char begin[] = "optimizer.state.";

@@ -1,9 +1,9 @@
-/* target_torch.c - Megatron-LM's legacy format, as source_torch.c reads it: one file a
- * model-parallel rank, loaded strictly under the names in memory.
+/* target_torch.c - writes Megatron-LM's legacy format, which source_torch.c reads: a file for each
+ * model-parallel rank. Megatron-LM loads it strictly by the names in memory.
  *
- * A file is named by tensor, pipeline and expert rank; the expert tensor rank must follow from
- * them, which it does where etp divides tp: then it is tp_rank % etp. Of all (tensor, expert) rank
- * pairs those exist that some rank of a stage has. */
+ * A file is named by tensor, pipeline and expert parallel rank. The expert tensor parallel rank
+ * must follow from these: it is tp_rank % etp, if etp divides tp. The files are those of the
+ * (tensor, expert) rank pairs that some rank of a stage has. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,7 @@
 #include "convert/megatron/megatron_target.h"
 #include "formats/torch.h"
 
-/* A state dict under construction: there may be tens of thousands of names, so each is looked up in
- * a map. */
+/* A state dict that is being filled; a map finds names, since there may be tens of thousands. */
 struct state_dict {
     struct value **names, **values; /* side by side */
     size_t num_names, num_values, names_capacity, values_capacity;
@@ -25,7 +24,7 @@ struct state_dict {
 struct rank_file {
     uint64_t tp, pp, ep;
     struct state_dict *chunks; /* [vpp] */
-    uint32_t *segments;        /* of storage keys "0", "1", ... */
+    uint32_t *segments;        /* of the storages "0", "1", ... */
     size_t num_segments, segments_capacity;
     struct torch_out out;
     bool laid_out;
@@ -35,7 +34,7 @@ struct legacy_target {
     struct target *t;
     struct rank_file *files; /* one each file of the plan */
     size_t num_files, files_capacity;
-    uint32_t **by_place; /* [pp] files of each pipeline rank */
+    uint32_t **by_place; /* [pp] the files of each pipeline rank */
     size_t *num_by_place;
 };
 
@@ -47,7 +46,7 @@ static bool state_dict_has(const struct state_dict *d, const char *name)
     return map_get(&d->seen, name, &at);
 }
 
-/* Adds a name that is not there yet. */
+/* Adds a new name. */
 static void state_dict_add(struct arena *a, struct state_dict *d, const char *name, struct value *v)
 {
     struct value *key = value_text(a, name);
@@ -58,7 +57,7 @@ static void state_dict_add(struct arena *a, struct state_dict *d, const char *na
 
 static struct value *state_dict_value(struct arena *a, const struct state_dict *d)
 {
-    size_t capacity = 4; /* of pairs, a power of two: formats/value.h */
+    size_t capacity = 4; /* number of pairs, a power of two: formats/value.h */
     while (capacity < d->num_names)
         capacity *= 2;
     struct value *dict = value_dict(a);
@@ -147,8 +146,8 @@ static struct value *new_tensor(struct legacy_target *x, uint32_t file, enum dty
     return value_tensor(a, key, dtype, num_dims, shape);
 }
 
-/* Linears have an extra state in memory too: empty under Transformer Engine, None under the local
- * spec. One a grouped linear layer stands for all its experts. */
+/* Linear layers have an extra state in memory too: empty under Transformer Engine, None under the
+ * local spec. A grouped linear layer has one for all its experts. */
 static void add_extra_state(struct legacy_target *x, uint32_t file, struct state_dict *model,
                             const struct megatron_part *p, const char *name)
 {

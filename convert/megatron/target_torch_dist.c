@@ -1,12 +1,12 @@
-/* target_torch_dist.c - Megatron-Core's distributed checkpoint.
+/* target_torch_dist.c - writes Megatron-Core's distributed checkpoint.
  *
- *   __R_0.distcp   the items that global rank R would write: one archive of torch.save a chunk
- *   .metadata      which chunk of which key lies where
- *   common.pt      the common state (or an object of that name), metadata.json the mark of
- * completeness
+ *   __R_0.distcp   the items that global rank R would write: a torch.save archive for each chunk
+ *   .metadata      the file and offset of each chunk of each key
+ *   common.pt      the common state (or an object of that name); metadata.json marks the checkpoint
+ *                  as complete
  *
- * Layers are stacked on a leading axis unless they differ in what they have, its shape or its
- * dtype. A key's chunks are what ranks hold, sections apart. */
+ * Layers are stacked on a leading axis unless they differ in their tensors, shapes or dtypes. The
+ * chunks of a key are the shards of the ranks, with each section apart. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 
 /* One archive in a .distcp file. */
 struct item {
-    uint64_t offset; /* in the file */
+    uint64_t offset; /* offset in the file */
     uint32_t segment;
     enum dtype dtype;
     uint8_t num_dims;
@@ -30,7 +30,7 @@ struct item {
 
 struct dist_file {
     uint64_t rank;
-    uint64_t bytes; /* laid out so far */
+    uint64_t bytes; /* bytes laid out so far */
     struct item *items;
     size_t num_items, items_capacity;
 };
@@ -42,12 +42,12 @@ struct chunks {
 
 struct dist_target {
     struct target *t;
-    unsigned stacks;         /* STACK_*, the axes of keys */
+    unsigned stacks;         /* STACK_*, the axes along which keys are stacked */
     struct dist_file *files; /* one each file of the plan */
     size_t num_files, files_capacity;
     struct map by_rank; /* "RANK" -> file */
     struct out_tensors keys;
-    struct chunks *chunks; /* of each key */
+    struct chunks *chunks; /* [keys] the chunks of each key */
     size_t num_chunks, chunks_capacity;
     struct dcp_object *objects;
     size_t num_objects, objects_capacity;
@@ -57,12 +57,12 @@ struct dist_target {
 
 /* ---- stacked or layer by layer ---- */
 
-/* What the first layer's tensor of a key is like. */
+/* Dtype and shape of the first tensor that goes to a key. */
 struct like {
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
-    uint64_t count, members; /* that there are; that the stack has */
+    uint64_t count, members; /* tensors found; members of the whole stack */
 };
 
 static bool same_like(const struct like *a, enum dtype dtype, const struct tensor *x)
@@ -118,7 +118,7 @@ static size_t file_of_rank(struct dist_target *x, uint64_t rank)
     return at;
 }
 
-/* The index of a key, whose chunks stand beside it. */
+/* The index of a key in x->keys and of its chunks in x->chunks. */
 static size_t key_of(struct dist_target *x, const struct own_output *own)
 {
     struct arena *a = &x->t->plan.arena;
@@ -129,7 +129,7 @@ static size_t key_of(struct dist_target *x, const struct own_output *own)
 
 /* ---- chunks ---- */
 
-/* Puts one chunk of a key behind what the file has. */
+/* Adds one chunk of a key at the end of a file. */
 static void add_item(struct dist_target *x, size_t file, size_t key, const uint64_t *offsets,
                      const uint64_t *sizes, uint32_t segment)
 {
@@ -161,7 +161,7 @@ static enum status check_key(const struct megatron_part *p, const struct out_ten
     return OK;
 }
 
-/* The box of the key that a part is, with one step along each axis in front of its own. */
+/* The box of the key that a part of a parameter fills: one step along each leading axis. */
 static void box_in_key(struct dist_target *x, const struct megatron_part *p, unsigned part,
                        uint64_t *offsets, uint64_t *sizes)
 {
@@ -179,7 +179,7 @@ static enum status add_chunk(struct dist_target *x, const struct megatron_part *
     struct arena *a = &x->t->plan.arena;
     const size_t key = key_of(x, p->own);
     struct out_tensor *k = &x->keys.items[key];
-    struct pair pair; /* each box is a tensor of its own here */
+    struct pair pair; /* here each box is a tensor of its own */
     TRY(check_key(p, k, err));
     uint64_t *offsets = arena_array(a, k->num_dims, sizeof *offsets);
     uint64_t *sizes = arena_array(a, k->num_dims, sizeof *sizes);
@@ -225,13 +225,13 @@ static enum status common_archive(struct dist_target *x, struct error *err)
     return torch_to_bytes(&x->common, object ? "archive" : "common", common, NULL, err);
 }
 
-/* Bytes of the common state in the first file. */
+/* Bytes of the common state, if it is an object in the first file. */
 static size_t common_length(const struct dist_target *x)
 {
     return x->t->options.common_as_object ? x->common.length : 0;
 }
 
-/* The first file begins with the archives that objects refer to. */
+/* Puts the archives of objects at the beginning of the first file. */
 static enum status begin_first_file(struct dist_target *x, struct error *err)
 {
     TRY(none_archive(x, err));
@@ -247,8 +247,8 @@ static void add_object(struct dist_target *x, const char *name, uint64_t offset,
         (struct dcp_object){name, 0, offset, length};
 }
 
-/* MODULE._extra_state/shard_PLACE_SIZES, where the place is the layer's (and the expert's) in a
- * stack (transformer/utils.py:_get_extra_state_offsets). */
+/* Adds the object MODULE._extra_state/shard_PLACE_SIZES; the place is the layer's (and the
+ * expert's) in a stack (transformer/utils.py:_get_extra_state_offsets). */
 static void add_extra_state(struct dist_target *x, const struct param *p, const char *module)
 {
     struct arena *a = &x->t->plan.arena;
@@ -269,8 +269,9 @@ static bool is_norm_module(const char *module)
     return last && strstr(last, "norm");
 }
 
-/* More extra states than any one release asks for: those that are asked for and absent stop a load,
- * others are ignored. Linears have one in each, norms in TE 2, core_attention up to 0.14. */
+/* Adds the extra states of all releases: a missing one that a release asks for stops its load,
+ * others are ignored. Linear layers have one in each release, norms in TE 2, core_attention up to
+ * 0.14. */
 static void add_extra_states(struct dist_target *x)
 {
     struct arena *a = &x->t->plan.arena;
@@ -293,7 +294,8 @@ static void add_extra_states(struct dist_target *x)
 
 /* ---- writing ---- */
 
-/* The bytes between items' data: the end of one archive and the beginning of the next go in one. */
+/* Writes the bytes between the data of items: the end of one archive and the beginning of the next
+ * in one call. */
 static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
                              const struct file_writer *writer, struct error *err)
 {
@@ -361,8 +363,8 @@ static enum status write_small_files(struct target *t, const char *folder, struc
                           t->options.durable, err);
 }
 
-/* Chunks never overlap, so that a key is whole where they hold as many elements as it has: Megatron
- * leaves at random what no chunk fills, and does not say so. */
+/* Checks that the chunks of each key, which never overlap, hold as many elements as the key:
+ * Megatron would leave elements that no chunk has undefined, without an error. */
 static enum status check_keys(const struct dist_target *x, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
