@@ -99,7 +99,7 @@ static void parts_of_an_incomplete_tensor_are_not_dropped_in_silence(void **stat
                  "0 tensors missing, 2 unexpected: model.layers.1.self_attn.q_proj.weight, ...");
     assert_said(
         "note: model.layers.1.self_attn.q_proj.weight cannot be converted: it is one part of "
-        "decoder.layers.1.self_attention.linear_qkv.weight, of which others are missing\n");
+        "decoder.layers.1.self_attention.linear_qkv.weight, and other parts are missing\n");
     assert_ok(CONVERT(less, out, "--to=hf", "--allow-missing=*k_proj*",
                       "--allow-unexpected=*layers.1.self_attn*"));
     check_same_weights(out, make_without("rest", less, "layers.1.self_attn.q_proj") ? out : out);
@@ -240,10 +240,11 @@ static void experts_that_differ_in_dtype_have_no_place_in_torch_dist(void **stat
 {
     (void)state;
     const char *hf = make("hf", MIXTRAL, by_expert), *legacy = in_scratch("legacy");
-    assert_fails(CONVERT(hf, in_scratch("out")), ERR_UNSUPPORTED,
-                 "decoder.layers.0.mlp.experts.experts.1.linear_fc1.weight is F16, others that are "
-                 "one tensor with it, decoder.layers.0.mlp.experts.experts.linear_fc1.weight, are "
-                 "BF16; --torch-dtype casts them");
+    assert_fails(
+        CONVERT(hf, in_scratch("out")), ERR_UNSUPPORTED,
+        "decoder.layers.0.mlp.experts.experts.1.linear_fc1.weight is F16, but other "
+        "parts of its stacked tensor, decoder.layers.0.mlp.experts.experts.linear_fc1.weight, "
+        "are BF16; --torch-dtype casts them");
     assert_ok(CONVERT(hf, in_scratch("cast"), "--torch-dtype=float32"));
     assert_ok(CONVERT(hf, legacy, "--to=torch", "--ep=2"));
     assert_ok(CONVERT(legacy, in_scratch("back"), "--to=hf"));
@@ -278,14 +279,15 @@ static void exporting_without_a_config_says_all_that_is_wanted_at_once(void **st
     const char *out = in_scratch("out");
     assert_fails(
         CONVERT(golden, out, "--to=hf"), ERR_UNSUPPORTED,
-        "no family of models is what its args or run_config.yaml say; the nearest is llama, "
-        "but for position_embedding_type not given; --hf-config DIR takes all from a "
+        "its args or run_config.yaml fit no family of models; the nearest is llama, "
+        "but for position_embedding_type not given; --hf-config DIR takes the config from a "
         "config.json");
     assert_fails(CONVERT(golden, out, "--to=hf", "--model=llama"), ERR_UNSUPPORTED,
-                 "neither its args nor run_config.yaml say: vocab_size, activation_func, "
-                 "layernorm_epsilon, rotary_base; --hf-config DIR takes all from a config.json");
+                 "neither its args nor run_config.yaml have: vocab_size, activation_func, "
+                 "layernorm_epsilon, rotary_base; --hf-config DIR takes the config from a "
+                 "config.json");
     assert_fails(CONVERT(golden, out, "--to=hf", "--model=llama", "--true-vocab-size=43"),
-                 ERR_UNSUPPORTED, "say: activation_func, layernorm_epsilon, rotary_base; --hf-c");
+                 ERR_UNSUPPORTED, "have: activation_func, layernorm_epsilon, rotary_base; --hf-c");
     const char *full = "tests/golden/megatron/llama-0.12.0-tp2pp2/checkpoint";
     assert_fails(CONVERT(full, out, "--to=hf"), ERR_UNSUPPORTED,
                  "it does not say how large the vocabulary is without its padding (48 rows are "

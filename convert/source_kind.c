@@ -114,8 +114,8 @@ void source_list_unknown(void *context, const char *name, const char *value)
 enum status source_check_listed(const struct unknown_of *x, struct error *err)
 {
     if (x->count <= MAX_UNKNOWN) return OK;
-    return fail(err, ERR_CORRUPT, "%s: %s: it has %zu fields that nobody knows", x->c->path,
-                x->file, x->count);
+    return fail(err, ERR_CORRUPT, "%s: %s: it has %zu unknown fields", x->c->path, x->file,
+                x->count);
 }
 
 const char *source_unused_text(struct arena *a, const char *glob)

@@ -33,7 +33,7 @@ struct inspect_flags {
 // clang-format off
 #define AT(field) offsetof(struct inspect_flags, field)
 static const struct arg inspect_args[] = {
-    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*': logical names; where none matches, those of the files; where none does, those that Hugging Face has for them. Exit code 2 where no tensor matches"},
+    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*': logical names; if none matches, names in the files; if none matches either, Hugging Face's names. Exit code 2 if no tensor matches"},
     {"--stored", ARG_FLAG, AT(stored), NULL, NULL, "list tensors as the files name and shard them"},
     {"--stats", ARG_FLAG, AT(stats), NULL, NULL, "read the listed tensors, all without --tensors: min, max, mean and standard deviation (as numpy.std) of their finite elements, how many are NaN, infinite and zero"},
     {"--args", ARG_FLAG, AT(args), NULL, NULL, "list the args of a Megatron checkpoint, or the values of its run_config.yaml"},

@@ -11,7 +11,7 @@
 #define TEXT(type, names, field, value, help) {names, ARG_TEXT, offsetof(type, field), value, NULL, help}
 
 const struct arg source_args[] = {
-    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the config.json (and tokenizer) of the model, for what the checkpoint does not say"),
+    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the config.json (and tokenizer) of the model, for fields that the checkpoint lacks"),
     TEXT(struct source_flags, "--model", family, "FAMILY", "model family (see ferry models); default: as the checkpoint says"),
     TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, in addition to the built-in ones"),
     {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: what the tracker file says"},

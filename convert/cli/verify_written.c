@@ -54,7 +54,8 @@ static enum status compare(const struct plan *p, const struct carry_result *resu
     strbuf_release(&text);
     arena_release(&a);
     if (!bad) return st;
-    return fail(err, ERR_IO, "%s: of what was written, %zu tensors read differently", c->path, bad);
+    return fail(err, ERR_IO, "%s: %zu tensors read back differ from what was written", c->path,
+                bad);
 }
 
 enum status verify_written(const struct plan *p, const struct carry_result *results,

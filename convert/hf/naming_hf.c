@@ -125,7 +125,7 @@ static void leave_parts(const struct importing *x, const struct mapped_tensor *t
         if (part && !allowed) take(x, part, &t->parts[i].pair);
         if (part && allowed)
             checkpoint_note(
-                x->c, "%s cannot be converted: it is one part of %s, of which others are missing",
+                x->c, "%s cannot be converted: it is one part of %s, and other parts are missing",
                 part->name, t->name);
     }
 }

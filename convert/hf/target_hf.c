@@ -150,9 +150,9 @@ static enum status need_config(const struct target *t, struct arena *a, struct e
     if (c->hf_folder && t->map && c->config.vocab_size) return OK;
     if (!t->map)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: no family of models is what its args or run_config.yaml say; the nearest "
-                    "is %s; --hf-config DIR takes all from a config.json, --model FAMILY names the "
-                    "family where args say the rest (see `ferry models`)",
+                    "%s: its args or run_config.yaml fit no family of models; the nearest is %s; "
+                    "--hf-config DIR takes the config from a config.json, --model FAMILY names the "
+                    "family if args have everything else (see `ferry models`)",
                     c->path, model_fit_nearest(t->maps, &c->config, a));
     if (vocab)
         return fail(err, ERR_UNSUPPORTED,
@@ -161,8 +161,8 @@ static enum status need_config(const struct target *t, struct arena *a, struct e
                     c->path, c->config.padded_vocab_size);
     if (!lacks) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: for config.json these are wanted, which neither its args nor run_config.yaml "
-                "say: %s; --hf-config DIR takes all from a config.json",
+                "%s: config.json needs fields that neither its args nor run_config.yaml have: %s; "
+                "--hf-config DIR takes the config from a config.json",
                 c->path, lacks);
 }
 

@@ -231,7 +231,7 @@ static enum status find_window_layers(const struct config_context *x, const stru
             return fail(err, ERR_UNSUPPORTED,
                         "config.json: layer_types has %s; sliding_attention and full_attention "
                         "are known",
-                        type ? type : "what is not a string");
+                        type ? type : "a value that is not a string");
     }
     return OK;
 }

@@ -632,7 +632,7 @@ static const struct {
     {PARAM(XW ",'shape':1"), "shape is not a string"},
     {PARAM(XW ",'linear':1"), "linear is neither true nor false"},
     {PARAM(XW ",'padded':true,'split':1"), "padded rows are those of dimension 0"},
-    {PARAM(XW ",'stacks':'experts'"), "stacks along what the name does not count"},
+    {PARAM(XW ",'stacks':'experts'"), "stacks along an axis that the name does not count"},
     {PARAM(XW ",'stacks':['rows']"), "stacks \"rows\" is not known"},
     {PARAM(XW ",'local':'x'"), "{l} is in one name and not in the other"},
     {PARAM(XW ",'sections':{'a':'h'}"), "sections go with split"},

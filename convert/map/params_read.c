@@ -66,7 +66,8 @@ static enum status read_stacks(const struct map_loader *l, const cJSON *item, st
         TRY(find_word(l, "stacks", texts[i], axes, &axis));
         row->stacks |= (unsigned)axis;
     }
-    if (row->stacks & ~possible) return map_bad(l, "stacks along what the name does not count");
+    if (row->stacks & ~possible)
+        return map_bad(l, "stacks along an axis that the name does not count");
     return OK;
 }
 

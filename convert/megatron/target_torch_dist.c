@@ -151,11 +151,11 @@ static enum status check_key(const struct megatron_part *p, const struct out_ten
                              struct error *err)
 {
     if (k->dtype != p->own->dtype)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s is %s, others that are one tensor with it, %s, are %s; --torch-dtype casts "
-                    "them",
-                    p->tensor->name, dtype_infos[p->own->dtype].name, k->name,
-                    dtype_infos[k->dtype].name);
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s is %s, but other parts of its stacked tensor, %s, are %s; --torch-dtype casts "
+            "them",
+            p->tensor->name, dtype_infos[p->own->dtype].name, k->name, dtype_infos[k->dtype].name);
     if (k->num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, p->num_dims);
     return OK;

@@ -261,8 +261,8 @@ touched unnamed diffusion_pytorch_model.safetensors config.json
 touched files keras.h5 flax.msgpack model.onnx weights.npz
 cp m/config.json trt
 cp m/config.json accelerate
-foreign "a LoRA adapter of diffusers: language models are what is read here" lora_of_diffusers
-foreign "a pipeline of diffusers: language models are what is read here" pipeline
+foreign "a LoRA adapter of diffusers: Ferry reads language models only" lora_of_diffusers
+foreign "a pipeline of diffusers: Ferry reads language models only" pipeline
 foreign "a cache of the Hugging Face hub: give the name of one of its models" cache
 foreign "a checkpoint of FSDP as verl writes it: python -m verl.model_merger" verl
 foreign "a checkpoint of FSDP as accelerate writes it: accelerate merge-weights" accelerate
