@@ -62,7 +62,7 @@ it "what a checkpoint does not say of its model is asked for"
 megatron=$root/tests/golden/megatron
 run forward "$megatron/llama-0.16.1-tp2/checkpoint" --input-ids "$golden/llama2/logits.safetensors" --out o3
 exits 5
-says "--hf-config DIR may say more"
+says "does not describe its model completely; --hf-config DIR can"
 run generate "$megatron/llama-HEAD-torch-tp2pp2vpp2/checkpoint" --prompt-ids 1,2,3
 exits 3
 says "--true-vocab-size N says it"
@@ -261,7 +261,7 @@ exits 5
 says "twos: attention_mask: element 1 is 2; 0 and 1 are known"
 run forward "$golden/qwen3" --input-ids right --out padded
 exits 3
-says "attention_mask leaves rows of several lengths"
+says "attention_mask leaves rows of different lengths"
 run forward "$golden/qwen3" --input-ids all --out padded
 exits 0
 

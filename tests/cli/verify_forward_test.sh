@@ -237,7 +237,7 @@ if [ -n "$python" ]; then
     diverges llama2 model.norm.weight "the final norm differs"
     diverges llama2 lm_head.weight "the output layer differs"
     diverges llama2 model.embed_tokens.weight "the embedding differs"
-    diverges gpt2 transformer.h.1.mlp.c_proj.bias "layer 1 diverges (in what is added after its MLP)"
+    diverges gpt2 transformer.h.1.mlp.c_proj.bias "layer 1 diverges (in the residual sum after its MLP)"
     diverges gpt2 transformer.h.0.attn.c_proj.bias "layer 0 diverges in mlp_norm"
     diverges qwen3 model.layers.1.self_attn.k_norm.weight "layer 1 diverges in qk_norm"
     diverges mixtral model.layers.1.block_sparse_moe.gate.weight "layer 1 diverges in router"
@@ -315,7 +315,7 @@ exits 0
 prints "forward: identical: 6 results"
 compare "$golden/llama2" own.safetensors
 exits 2
-says "own.safetensors has no input_ids, which its results are of: --input-ids"
+says "own.safetensors has no input_ids: give the tokens of its results by --input-ids"
 if [ -n "$python" ]; then
     "$python" -c 'data = open("own.safetensors", "rb").read()
 open("deeper.safetensors", "wb").write(data.replace(b"\"hidden.1\"", b"\"hidden.9\""))'
@@ -371,7 +371,7 @@ exits 2
 says "no tensor input_ids"
 compare "$golden/gpt2" "$golden/gpt2/logits.safetensors" --input-ids "$golden/mistral/logits.safetensors"
 exits 2
-says "are of other tokens than --input-ids has"
+says "are for other tokens than --input-ids has"
 compare "$golden/gpt2/logits.safetensors" "$golden/gpt2"
 exits 3
 compare "$golden/gpt2" nosuch.safetensors

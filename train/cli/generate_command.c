@@ -118,8 +118,7 @@ static enum status check_flags(const struct generate_flags *f, struct error *err
         return fail(err, ERR_USAGE, "--prompt-ids and --input-ids are two prompts: give one");
     if (f->end_ids && f->ignore_eos)
         return fail(err, ERR_USAGE,
-                    "--end-id says where sequences end, and --ignore-eos that "
-                    "they do not");
+                    "--end-id ends sequences and --ignore-eos never does: give one");
     if (f->temperature < 0) return fail(err, ERR_USAGE, "--temperature is negative");
     if (!(f->top_p > 0 && f->top_p <= 1))
         return fail(err, ERR_USAGE, "--top-p is %g; it must be above 0 and at most 1", f->top_p);

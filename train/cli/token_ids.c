@@ -199,5 +199,5 @@ enum status ids_check_one_length(const struct token_ids *t, const char *path, st
 {
     if (!t->batch.lengths) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: attention_mask leaves rows of several lengths, and all must be of one", path);
+                "%s: attention_mask leaves rows of different lengths; all must be equal", path);
 }

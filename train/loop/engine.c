@@ -132,9 +132,7 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
     const struct checkpoint *c = &w->opened.checkpoint;
     TRY(source_check_computes(c, err));
     if (model_config_check(&c->config, err))
-        return fail_in(err,
-                       "%s: what it says of its model is not enough, --hf-config DIR may say "
-                       "more",
+        return fail_in(err, "%s: it does not describe its model completely; --hf-config DIR can",
                        c->path);
     if (!c->config.vocab_size)
         return fail(err, ERR_UNSUPPORTED,

@@ -75,7 +75,7 @@ static const char *layer_text(struct forward *f)
 {
     const struct divergence *d = &f->divergence;
     const char *why =
-        f->results ? "B has no results for its ops" : "in what is added after its MLP";
+        f->results ? "B has no results for its ops" : "in the residual sum after its MLP";
     if (!d->op)
         return arena_printf(&f->arena, "layer %d diverges (%s)%s", d->layer, why,
                             rows_text(f, d->first));

@@ -87,7 +87,7 @@ static enum status check_same_ids(const struct forward *f, struct error *err)
                 memcmp(t.ids, f->ids, b->num_sequences * b->length * sizeof *t.ids) == 0;
     ids_release(&t);
     if (st || same) return st;
-    return fail(err, ERR_USAGE, "the results in %s are of other tokens than --input-ids has",
+    return fail(err, ERR_USAGE, "the results in %s are for other tokens than --input-ids has",
                 f->results->path);
 }
 
@@ -100,6 +100,7 @@ enum status forward_tokens(struct forward *f, const struct forward_options *o,
     }
     if (!f->results) return make_up(f, o, sides, err);
     if (results_have(f->results, "input_ids")) return read_file(f, f->results->path, err);
-    return fail(err, ERR_USAGE, "%s has no input_ids, which its results are of: --input-ids",
+    return fail(err, ERR_USAGE,
+                "%s has no input_ids: give the tokens of its results by --input-ids",
                 f->results->path);
 }

@@ -98,7 +98,7 @@ static void a_layer_and_its_first_op_are_named(void **state)
     f = made_forward();
     differ_from(f, 1);
     add_op(f, "layers.0.mlp", AGREE_BUT_FOR_ROUNDING);
-    assert_told(f, 0, "layer 0 diverges (in what is added after its MLP)");
+    assert_told(f, 0, "layer 0 diverges (in the residual sum after its MLP)");
 }
 
 static void tokens_are_named_where_not_all_differ(void **state)
