@@ -6,20 +6,11 @@
 
 #include "common/json.h"
 #include "common/text.h"
-#include "formats/value.h"
 
 static bool json_as_bool(const cJSON *item, bool *out)
 {
     *out = cJSON_IsTrue(item);
     return cJSON_IsBool(item);
-}
-
-static bool value_as_uint(const struct value *v, uint64_t *out)
-{
-    int64_t integer;
-    if (!value_as_int(v, &integer) || integer < 0) return false;
-    *out = (uint64_t)integer;
-    return true;
 }
 
 static bool copy_text(struct arena *a, const char *text, const char **out)
@@ -30,46 +21,35 @@ static bool copy_text(struct arena *a, const char *text, const char **out)
 
 // clang-format off
 /* For each kind: its member of struct scalar; expressions that compare scalars x and y, that make a
- * text, a JSON item or a Python value of scalar s in arena a, and that read s from item or from
- * v. */
+ * text or a JSON item of scalar s (texts in arena a), and that read s from item. */
 #define KINDS(X)                                                                                   \
     X(UINT, number,                                                                                \
       /* equal       */ x.number == y.number,                                                          \
       /* text        */ arena_printf(a, "%" PRIu64, s.number),                                         \
       /* JSON        */ json_new_u64(s.number),                                                        \
-      /* Python      */ value_int(a, (int64_t)s.number),                                               \
-      /* from JSON   */ json_as_u64(item, &s.number),                                                  \
-      /* from Python */ value_as_uint(v, &s.number))                                                   \
+      /* from JSON   */ json_as_u64(item, &s.number))                                                   \
     X(REAL, real,                                                                                  \
       /* equal       */ !(x.real < y.real) && !(x.real > y.real),                                      \
       /* text        */ arena_printf(a, "%.*g", style->digits, s.real),                                \
       /* JSON        */ json_new_double(s.real),                                                       \
-      /* Python      */ value_float(a, s.real),                                                        \
-      /* from JSON   */ json_as_double(item, &s.real),                                                 \
-      /* from Python */ value_as_float(v, &s.real))                                                    \
+      /* from JSON   */ json_as_double(item, &s.real))                                                   \
     X(BOOL, truth,                                                                                 \
       /* equal       */ x.truth == y.truth,                                                            \
       /* text        */ s.truth ? style->yes : style->no,                                              \
       /* JSON        */ cJSON_CreateBool(s.truth),                                                     \
-      /* Python      */ value_bool(a, s.truth),                                                        \
-      /* from JSON   */ json_as_bool(item, &s.truth),                                                  \
-      /* from Python */ value_as_bool(v, &s.truth))                                                    \
+      /* from JSON   */ json_as_bool(item, &s.truth))                                                   \
     X(TEXT, text,                                                                                  \
       /* equal       */ text_equal(x.text, y.text),                                                     \
       /* text        */ s.text ? s.text : style->none,                                                 \
       /* JSON        */ s.text ? cJSON_CreateString(s.text) : cJSON_CreateNull(),                      \
-      /* Python      */ s.text ? value_text(a, s.text) : value_none(a),                                \
-      /* from JSON   */ copy_text(a, json_as_text(item), &s.text),                                     \
-      /* from Python */ copy_text(a, value_as_text(v), &s.text))
+      /* from JSON   */ copy_text(a, json_as_text(item), &s.text))
 
 /* One column, as the rows of an array or the cases of a switch. */
 #define SIZES(kind, member, ...)                                  [FIELD_##kind] = sizeof((struct scalar *)0)->member,
 #define EQUAL(kind, member, equal, ...)                           case FIELD_##kind: return equal;
 #define TEXT(kind, member, equal, text, ...)                      case FIELD_##kind: return text;
 #define JSON(kind, member, equal, text, json, ...)                case FIELD_##kind: return json;
-#define PYTHON(kind, member, equal, text, json, python, ...)      case FIELD_##kind: return python;
-#define FROM_JSON(kind, member, equal, text, json, python, is, ...) case FIELD_##kind: found = is; break;
-#define FROM_PYTHON(kind, member, equal, text, json, python, j, is) case FIELD_##kind: found = is; break;
+#define FROM_JSON(kind, member, equal, text, json, is)            case FIELD_##kind: found = is; break;
 // clang-format on
 
 /* ---- fields ---- */
@@ -109,17 +89,6 @@ bool field_set_json(const struct field *f, void *to, const cJSON *item, struct a
     return found;
 }
 
-bool field_set_value(const struct field *f, void *to, const struct value *v, struct arena *a)
-{
-    struct scalar s = {.kind = f->kind};
-    bool found = false;
-    switch (s.kind) {
-        KINDS(FROM_PYTHON)
-    }
-    if (found) field_set(f, to, s);
-    return found;
-}
-
 /* ---- scalars ---- */
 
 bool scalar_equal(struct scalar x, struct scalar y)
@@ -152,14 +121,6 @@ cJSON *scalar_json(struct scalar s)
 {
     switch (s.kind) {
         KINDS(JSON)
-    }
-    return NULL;
-}
-
-struct value *scalar_value(struct scalar s, struct arena *a)
-{
-    switch (s.kind) {
-        KINDS(PYTHON)
     }
     return NULL;
 }

@@ -1,7 +1,7 @@
 /* field.h - members of a struct as rows of a table; each is read and written as one tagged scalar.
  *
  * A table (MODEL_FIELDS of model_config.h, LAYOUT_FIELDS of layout.h) has the offset and the kind
- * of each member. A row of field.c has what a kind is in C, as text, in JSON and in Python. */
+ * of each member. A row of field.c has what a kind is in C, as text and in JSON. */
 #ifndef FERRY_CKPT_FIELD_H
 #define FERRY_CKPT_FIELD_H
 
@@ -12,7 +12,6 @@
 #include "common/arena.h"
 
 struct cJSON;
-struct value;
 
 enum field_kind { FIELD_UINT, FIELD_REAL, FIELD_BOOL, FIELD_TEXT };
 
@@ -52,9 +51,8 @@ void field_set(const struct field *f, void *to, struct scalar s);
 void field_copy(const struct field *f, void *to, const void *from);
 bool field_equal(const struct field *f, const void *a, const void *b);
 /* Sets the field if item (NULL allowed) has its kind, else returns false. A whole number is also a
- * real one; in Python, a bool is also a whole number. Texts are copied into arena a. */
+ * real one. Texts are copied into arena a. */
 bool field_set_json(const struct field *f, void *to, const struct cJSON *item, struct arena *a);
-bool field_set_value(const struct field *f, void *to, const struct value *v, struct arena *a);
 
 /* ---- scalars ---- */
 
@@ -75,7 +73,5 @@ struct scalar_style {
 const char *scalar_text(struct scalar s, const struct scalar_style *style, struct arena *a);
 /* s as a new item, null for a text that is NULL; the caller frees it. */
 struct cJSON *scalar_json(struct scalar s);
-/* s as a Python value in arena a, None for a text that is NULL. */
-struct value *scalar_value(struct scalar s, struct arena *a);
 
 #endif

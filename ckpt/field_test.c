@@ -6,7 +6,6 @@
 #include "ckpt/model_config.h"
 #include "common/count.h"
 #include "common/json.h"
-#include "formats/value.h"
 #include "tests/testing.h"
 
 // clang-format off
@@ -128,48 +127,21 @@ static void json_of_another_type_sets_nothing(void **state)
     assert_false(field_set_json(&fields[TEXT], NULL, NULL, &arena));
 }
 
-static void check_value(const struct value *v, const char *const texts[NUM_FIELDS])
-{
-    for (size_t i = 0; i < NUM_FIELDS; i++) {
-        struct thing t = something;
-        assert_int_equal(field_set_value(&fields[i], &t, v, &arena), texts[i] != NULL);
-        assert_int_equal(field_equal(&fields[i], &t, &something), texts[i] == NULL);
-        if (texts[i])
-            assert_string_equal(scalar_text(field_get(&fields[i], &t), &style, &arena), texts[i]);
-    }
-}
-
-static void in_python_a_bool_is_a_number(void **state)
-{
-    (void)state;
-    struct arena *a = &arena;
-    check_value(value_bool(a, false), (const char *[]){"no", "no", "0", "0", NULL});
-    check_value(value_int(a, 7), (const char *[]){NULL, NULL, "7", "7", NULL});
-    check_value(value_int(a, -7), (const char *[]){NULL, NULL, NULL, "-7", NULL});
-    check_value(value_float(a, 7.5), (const char *[]){NULL, NULL, NULL, "7.5", NULL});
-    check_value(value_text(a, "7"), (const char *[]){NULL, NULL, NULL, NULL, "7"});
-    check_value(value_none(a), (const char *[]){NULL, NULL, NULL, NULL, NULL});
-    check_value(NULL, (const char *[]){NULL, NULL, NULL, NULL, NULL});
-}
-
 static void what_is_written_is_what_is_read(void **state)
 {
     (void)state;
     const struct thing full = {true, true, 1 << 20, 0.1, "x"};
     for (size_t i = 0; i < NUM_FIELDS; i++) {
-        struct thing of_json = nothing, of_value = nothing;
+        struct thing of_json = nothing;
         const struct scalar s = field_get(&fields[i], &full);
         cJSON *item = scalar_json(s);
         assert_true(field_set_json(&fields[i], &of_json, item, &arena));
-        assert_true(field_set_value(&fields[i], &of_value, scalar_value(s, &arena), &arena));
         assert_true(field_equal(&fields[i], &of_json, &full));
-        assert_true(field_equal(&fields[i], &of_value, &full));
         cJSON_Delete(item);
     }
     cJSON *null = scalar_json(field_get(&fields[TEXT], &nothing));
     assert_true(cJSON_IsNull(null));
     cJSON_Delete(null);
-    assert_int_equal(scalar_value(field_get(&fields[TEXT], &nothing), &arena)->kind, VALUE_NONE);
 }
 
 /* ---- those of models ---- */
@@ -221,7 +193,6 @@ int main(void)
         cmocka_unit_test(scalars_are_equal_by_value),
         cmocka_unit_test(a_text_is_in_the_style_of_its_reader),
         cmocka_unit_test(json_of_another_type_sets_nothing),
-        cmocka_unit_test(in_python_a_bool_is_a_number),
         cmocka_unit_test(what_is_written_is_what_is_read),
         cmocka_unit_test(what_features_make_idle_does_not_matter),
     };

@@ -361,7 +361,7 @@ static enum status scale_weights_to(const struct config_context *x, const void *
 }
 
 // clang-format off
-const struct config_how config_hows[] = {
+static const struct config_how config_hows[] = {
     {"copy",       .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .from_file = config_copy_from, .to_file = config_copy_to},
     {"value",      .has = ROW_FIELD | ROW_VALUE, .from_file = value_from, .to_file = nothing_to},
     {"constant",   .has = ROW_KEY | ROW_VALUE, .from_file = nothing_from, .to_file = constant_to},
@@ -383,11 +383,10 @@ const struct config_how config_hows[] = {
     {"moe-layer-freq", .keys = {"moe_layer_freq"}, .fields = {"moe_layers"}, .from_file = moe_layer_freq_from_file, .to_file = moe_layer_freq_to_file},
 };
 // clang-format on
-const size_t num_config_hows = COUNT(config_hows);
 
 const struct config_how *config_how_find(const char *name)
 {
-    for (size_t i = 0; i < num_config_hows; i++)
+    for (size_t i = 0; i < COUNT(config_hows); i++)
         if (strcmp(config_hows[i].name, name) == 0) return &config_hows[i];
     return NULL;
 }

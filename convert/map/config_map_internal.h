@@ -70,8 +70,6 @@ struct config_how {
     enum status (*from_file)(const struct config_context *x, void *to, struct error *err);
     enum status (*to_file)(const struct config_context *x, const void *from, struct error *err);
 };
-extern const struct config_how config_hows[];
-extern const size_t num_config_hows;
 const struct config_how *config_how_find(const char *name);
 
 /* ---- one field (config_map.c) ---- */
