@@ -1,0 +1,136 @@
+/* training.h - the state of a training run beside its tensors: step, samples seen, parameter
+ * groups, schedule, loss scale.
+ *
+ * Members are named as in Megatron-LM's args, its opt_param_scheduler and its param_groups. The
+ * tables below are the only list of members; reading, writing, printing and comparing use them. A
+ * source fills what it has; what it does not have stays "not given": 0 for a count, NaN for a real
+ * number, NULL for a text (training_init, param_group_init). */
+#ifndef FERRY_CKPT_TRAINING_H
+#define FERRY_CKPT_TRAINING_H
+
+#include <cjson/cJSON.h>
+
+#include "ckpt/field.h"
+#include "common/status.h"
+
+// clang-format off
+/* Kind, name, part (enum training_part). */
+#define TRAINING_FIELDS(X)                                                                                          \
+    X(UINT, iteration,                PROGRESS)   /* of the training loop; the name of a checkpoint */              \
+    X(UINT, step,                     PROGRESS)   /* of the optimizer: updates that were made */                    \
+    X(UINT, consumed_train_samples,   PROGRESS)                                                                     \
+    X(UINT, skipped_train_samples,    PROGRESS)                                                                     \
+    X(UINT, consumed_valid_samples,   PROGRESS)                                                                     \
+    X(UINT, consumed_tokens,          PROGRESS)                                                                     \
+    X(REAL, floating_point_operations, PROGRESS)  /* num_floating_point_operations_so_far */                        \
+    X(TEXT, optimizer,                OPTIMIZER)  /* "adam", "sgd", "muon": args.optimizer */                       \
+    X(REAL, max_lr,                   SCHEDULE)                                                                     \
+    X(REAL, min_lr,                   SCHEDULE)                                                                     \
+    X(TEXT, lr_decay_style,           SCHEDULE)   /* constant, linear, cosine, inverse-square-root, WSD */          \
+    X(UINT, lr_warmup_steps,          SCHEDULE)   /* in samples, as the three below */                              \
+    X(UINT, lr_decay_steps,           SCHEDULE)                                                                     \
+    X(UINT, num_steps,                SCHEDULE)   /* where the schedule stands */                                   \
+    X(REAL, start_wd,                 SCHEDULE)                                                                     \
+    X(REAL, end_wd,                   SCHEDULE)                                                                     \
+    X(TEXT, wd_incr_style,            SCHEDULE)                                                                     \
+    X(UINT, wd_incr_steps,            SCHEDULE)                                                                     \
+    X(REAL, loss_scale,               LOSS_SCALE)                                                                   \
+    X(UINT, growth_tracker,           LOSS_SCALE) /* good steps since the scale changed last */                     \
+    X(UINT, hysteresis_tracker,       LOSS_SCALE) /* overflows that are still left before it is lowered */
+
+/* Kind, name. Of a group of parameters. */
+#define GROUP_FIELDS(X)                                                                            \
+    X(TEXT, members)               /* which parameters: a row of group_members[] */                \
+    X(BOOL, is_expert_parallel)    /* of these, the experts that are split over ranks, or the rest */ \
+    X(UINT, step)                                                                                  \
+    X(REAL, lr)                                                                                    \
+    X(REAL, max_lr)                                                                                \
+    X(REAL, min_lr)                                                                                \
+    X(REAL, lr_mult)                                                                               \
+    X(REAL, beta1)                                                                                 \
+    X(REAL, beta2)                                                                                 \
+    X(REAL, eps)                                                                                   \
+    X(REAL, momentum)                                                                              \
+    X(REAL, weight_decay)                                                                          \
+    X(REAL, wd_mult)                                                                               \
+    X(BOOL, decoupled_weight_decay)                                                                \
+    X(BOOL, amsgrad)                                                                               \
+    X(BOOL, is_decoupled_lr)
+// clang-format on
+
+/* The parts of the state that a target carries or loses together. */
+enum training_part {
+    TRAINING_PROGRESS,
+    TRAINING_OPTIMIZER,
+    TRAINING_SCHEDULE,
+    TRAINING_LOSS_SCALE,
+    TRAINING_GROUPS,
+    TRAINING_RNG, /* no fields: only formats know what it is */
+    NUM_TRAINING_PARTS
+};
+extern const char *const training_part_names[NUM_TRAINING_PARTS]; /* "progress", "loss scale" */
+
+struct param_group {
+    GROUP_FIELDS(FIELD_MEMBER)
+};
+
+struct training {
+    TRAINING_FIELDS(FIELD_MEMBER)
+    struct param_group *groups;
+    size_t num_groups, groups_capacity;
+    bool has_rng; /* states of random number generators are there */
+};
+
+struct training_field {
+    struct field field;
+    enum training_part part;
+};
+extern const struct training_field training_fields[];
+extern const size_t num_training_fields;
+extern const struct field group_fields[];
+extern const size_t num_group_fields;
+
+/* Values of param_group.members, and whether a parameter belongs to them. Megatron's rule for weight
+ * decay (megatron/core/optimizer/__init__.py:_get_param_groups): none for biases and for
+ * parameters of one dimension. */
+struct group_member_rule {
+    const char *name; /* "all", "matrices", "vectors", "embeddings" ... */
+    bool (*has)(const char *logical, unsigned num_dims);
+};
+extern const struct group_member_rule group_members[];
+extern const size_t num_group_members;
+const struct group_member_rule *group_members_find(const char *name); /* NULL: none */
+
+void training_init(struct training *t);
+void param_group_init(struct param_group *g);
+/* Adds a group without fields, in arena a. */
+struct param_group *training_add_group(struct training *t, struct arena *a);
+/* Whether any field of the part is given. */
+bool training_has(const struct training *t, enum training_part part);
+/* Whether the field is given. */
+bool training_field_given(const struct field *f, const void *of);
+
+/* {"iteration": 10, "step": 2, "groups": [{"members": "matrices", "lr": 0.01, ...}], ...}: the
+ * fields that are given. The caller frees it. */
+cJSON *training_json(const struct training *t);
+/* Reads that. ERR_CORRUPT, naming the member, if one has another kind, members is no known rule, or
+ * there are more than 10,000 groups; unknown members are named in *unknown ("a, b"; NULL: none). In
+ * arena a. */
+MUST_CHECK enum status training_from_json(struct training *t, const cJSON *tree, struct arena *a,
+                                          const char **unknown, struct error *err);
+
+/* A field that two states both have, with different values. */
+struct training_difference {
+    const char *field;     /* "step", "groups[1].lr" */
+    const char *values[2]; /* texts */
+};
+/* All differences, in arena a. Groups are matched by members and is_expert_parallel; a group of one
+ * side alone is a difference only if both sides have groups. Real numbers are compared exactly. */
+size_t training_differences(const struct training *x, const struct training *y, struct arena *a,
+                            struct training_difference **out);
+
+/* Lines for people: "step 2, iteration 10, 40 samples", "adam, 2 groups: lr 0.01, ...", "schedule
+ * cosine 0.005 to 0.0005 ...". In arena a; one for each part that is given. */
+size_t training_lines(const struct training *t, struct arena *a, const char ***out);
+
+#endif
