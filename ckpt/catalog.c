@@ -47,6 +47,16 @@ bool name_is_optimizer(const char *name)
     return strncmp(name, begin, sizeof begin - 1) == 0;
 }
 
+const char *name_of_state(const char *name, const char **state, size_t *length)
+{
+    if (!name_is_optimizer(name)) return NULL;
+    const char *begin = name + strlen("optimizer."), *dot = strchr(begin, '.');
+    if (!dot || dot == begin || !dot[1]) return NULL;
+    if (state) *state = begin;
+    if (length) *length = (size_t)(dot - begin);
+    return dot + 1;
+}
+
 const char *shape_text(struct arena *a, unsigned num_dims, const uint64_t *shape)
 {
     struct strbuf s = {0};

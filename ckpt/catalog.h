@@ -6,9 +6,10 @@
  * it: named as Megatron-Core names it on disk under the Transformer-Engine layer spec, with the
  * global layer number, one tensor an expert
  * (decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight); weights are [out, in], linear_qkv in
- * Megatron's group order, linear_fc1 [gate; up] of the whole parameter. A moment of the optimizer
- * is optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME, a master weight optimizer.param.NAME. A
- * tied head is no tensor. Rows past the true vocabulary are NAME.padding. */
+ * Megatron's group order, linear_fc1 [gate; up] of the whole parameter. A state of the
+ * optimizer is optimizer.STATE.NAME: optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME, the master
+ * weight optimizer.param.NAME; a weight of F32 is its own master. A tied head is no tensor. Rows
+ * past the true vocabulary are NAME.padding. */
 #ifndef FERRY_CKPT_CATALOG_H
 #define FERRY_CKPT_CATALOG_H
 
@@ -39,6 +40,8 @@ struct tensor {
     const char *stored_name;   /* of its (first) stored tensor, for messages; may be NULL */
     const char **stored_names; /* of all its stored tensors, each once */
     size_t num_stored_names, stored_names_capacity;
+    const char *same_as; /* the logical name of the tensor whose pieces these are: a weight that is
+                            its own master; else NULL */
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
@@ -131,6 +134,9 @@ MUST_CHECK enum status tensor_check(const struct tensor *t, struct error *err);
  * weight. */
 bool name_is_padding(const char *name);
 bool name_is_optimizer(const char *name);
+/* NAME in "optimizer.STATE.NAME"; STATE is the *length bytes at *state (both may be NULL). NULL:
+ * the name is of no state. */
+const char *name_of_state(const char *name, const char **state, size_t *length);
 
 /* "[2048, 512]" */
 const char *shape_text(struct arena *a, unsigned num_dims, const uint64_t *shape);

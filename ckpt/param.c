@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/catalog.h"
 #include "common/checked.h"
 #include "common/strbuf.h"
-#include "common/text.h"
 
 /* ---- names ---- */
 
@@ -72,9 +72,8 @@ static bool matches(const struct param_spec *s, const char *name, struct param *
 
 bool param_find(const struct param_table *t, const char *name, struct param *out)
 {
-    (void)(text_skip_prefix(&name, "optimizer.exp_avg_sq.") ||
-           text_skip_prefix(&name, "optimizer.exp_avg.") ||
-           text_skip_prefix(&name, "optimizer.param."));
+    const char *of = name_of_state(name, NULL, NULL);
+    if (of) name = of;
     size_t low = 0, high = t ? t->count : 0;
     while (low < high) {
         size_t middle = (low + high) / 2;

@@ -58,8 +58,9 @@ struct param {
     const char *rest;       /* the name behind the layer's number, or the whole name */
 };
 
-/* The spec, layer and expert of a logical name; false where no spec fits, or t is NULL. Moments
- * (optimizer.exp_avg.NAME) have the spec of NAME. Numbers are written one way: no 017. */
+/* The spec, layer and expert of a logical name; false where no spec fits, or t is NULL. States of
+ * the optimizer (optimizer.exp_avg.NAME) have the spec of NAME. Numbers are written one way: no
+ * 017. */
 bool param_find(const struct param_table *t, const char *name, struct param *out);
 /* Sorts the specs into by_name, an array of `count`. */
 void param_table_sort(struct param_table *t);

@@ -90,8 +90,8 @@ extern const size_t num_training_fields;
 extern const struct field group_fields[];
 extern const size_t num_group_fields;
 
-/* Values of param_group.members, and whether a parameter belongs to them. Megatron's rule for weight
- * decay (megatron/core/optimizer/__init__.py:_get_param_groups): none for biases and for
+/* Values of param_group.members, and whether a parameter belongs to them. Megatron's rule for
+ * weight decay (megatron/core/optimizer/__init__.py:_get_param_groups): none for biases and for
  * parameters of one dimension. */
 struct group_member_rule {
     const char *name; /* "all", "matrices", "vectors", "embeddings" ... */

@@ -35,7 +35,8 @@ enum format_column {
     FORMAT_ARGS = 1 << 3,          /* has the arguments of the program that trains the model */
     FORMAT_COMMON_OBJECT = 1 << 4, /* the common state may be an object beside the weights */
     FORMAT_CONFIG_JSON = 1 << 5,   /* has a config.json that describes the model */
-    FORMAT_SHARDS = 1 << 6         /* weights are split into files, up to --max-shard-size each */
+    FORMAT_ASKS_OPTIM = 1 << 7, /* the optimizer's state is only written if the user asks for it */
+    FORMAT_SHARDS = 1 << 6      /* weights are split into files, up to --max-shard-size each */
 };
 
 /* The files that a checkpoint of a format is made of, so that --overwrite removes no others. Paths

@@ -28,6 +28,7 @@ struct naming_export {
 /* The part of a written own tensor whose elements come from one logical tensor. */
 struct own_output {
     const char *name;
+    const char *state; /* the optimizer state "exp_avg" and the like; NULL: the parameter itself */
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape; /* of the whole own tensor */
@@ -43,8 +44,12 @@ struct naming {
     /* Adds the logical tensors to the catalog. Lists unexpected own tensors in c->gaps, and missing
      * logical tensors if the naming knows which there should be. */
     enum status (*import)(const struct naming_import *x, struct error *err);
+    /* Then adds the logical tensors of own tensors with a state. Calls states_unread()
+     * (convert/states.h) for those that it cannot read. */
+    enum status (*import_states)(const struct naming_import *x, struct error *err);
     /* Calls visit for each pair of a parameter and an own tensor that holds elements of it, in the
-     * order in which the naming's program lists parameters. Lists gaps of the target. The arguments
+     * order in which the naming's program lists parameters; after it for the states of the
+     * parameter that the target has (target_state). Lists gaps of the target. The arguments
      * of visit are valid during the call only. */
     enum status (*export)(const struct naming_export *x, export_visit *visit, void *context,
                           struct error *err);

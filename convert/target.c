@@ -2,6 +2,20 @@
 
 #include "convert/format.h"
 #include "convert/naming.h"
+#include "convert/states.h"
+
+#include <string.h>
+
+#define OPTIM_NAME(name) [OPTIM_##name] = #name,
+const char *const optim_format_names[NUM_OPTIM_FORMATS] = {OPTIM_FORMATS(OPTIM_NAME, OPTIM_NAME)};
+
+enum optim_format optim_format_find(const char *name)
+{
+    unsigned i = NUM_OPTIM_FORMATS;
+    while (--i && strcmp(optim_format_names[i], name)) {
+    }
+    return (enum optim_format)i;
+}
 
 bool is_parameter(const struct tensor *x)
 {
@@ -10,7 +24,89 @@ bool is_parameter(const struct tensor *x)
 
 enum dtype target_dtype(const struct target *t, const struct tensor *x)
 {
+    if (name_is_optimizer(x->name))
+        return t->widens_states && dtype_bytes(x->dtype) < dtype_bytes(DT_F32) ? DT_F32 : x->dtype;
     return t->options.casts && dtype_is_float(x->dtype) ? t->options.dtype : x->dtype;
+}
+
+/* ---- the optimizer ---- */
+
+const struct tensor *target_state(struct target *t, const struct tensor *x, size_t i)
+{
+    const char *name = state_name(&t->plan.arena, t->states[i], x->name);
+    const struct tensor *stored = catalog_find(&t->source->catalog, name);
+    return stored ? stored : catalog_find(&t->plan.made, name);
+}
+
+static bool has_states(struct target *t, const struct tensor *x)
+{
+    for (size_t i = 0; i < t->num_states; i++)
+        if (target_state(t, x, i)) return true;
+    return false;
+}
+
+/* Makes a tensor of the elements of x, under another name. */
+static enum status make_same(struct target *t, const struct tensor *x, const char *name,
+                             struct error *err)
+{
+    struct tensor *made;
+    TRY(catalog_add(&t->plan.made, name, x->dtype, x->num_dims, x->shape, &made, err));
+    made->stored_name = x->stored_name;
+    for (size_t i = 0; i < x->num_pieces; i++)
+        tensor_add_piece(&t->plan.arena, made, &x->pieces[i]);
+    return OK;
+}
+
+/* Makes the master of each parameter, and of its padding, that has states but no master. */
+static enum status make_masters(struct target *t, struct error *err)
+{
+    const struct catalog *all = &t->source->catalog;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        const struct tensor *x = &all->tensors[i];
+        const char *name = state_name(&t->plan.arena, master_state, x->name);
+        if (name_is_optimizer(x->name) || catalog_find(all, name) || !has_states(t, x)) continue;
+        TRY(make_same(t, x, name, err));
+        t->facts.made_masters += !name_is_padding(x->name);
+    }
+    return OK;
+}
+
+const struct tensor *target_weight(const struct target *t, const struct tensor *x)
+{
+    const struct tensor *made = catalog_find(&t->plan.made, x->name);
+    return made ? made : x;
+}
+
+/* Makes the weight, or the padding of one, anew from its master if it is to be cast. */
+static enum status make_weights(struct target *t, struct error *err)
+{
+    const struct catalog *all = &t->source->catalog;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        const struct tensor *x = &all->tensors[i];
+        const char *name = state_name(&t->plan.arena, master_state, x->name);
+        const struct tensor *master = catalog_find(all, name);
+        if (name_is_optimizer(x->name) || !master || target_dtype(t, x) == x->dtype) continue;
+        TRY(make_same(t, master, x->name, err));
+        t->facts.cast_masters += !name_is_padding(x->name);
+    }
+    return OK;
+}
+
+enum status target_take_states(struct target *t, bool masters, struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    if (!t->options.optimizer) return OK;
+    t->num_states = states_list(&t->source->catalog, a, &t->states);
+    TRY(make_weights(t, err));
+    if (!masters || !t->num_states) return OK;
+    TRY(make_masters(t, err));
+    if (strcmp(t->states[0], master_state) == 0 || !t->facts.made_masters) return OK;
+    const char **with = arena_array(a, t->num_states + 1, sizeof *with);
+    with[0] = master_state;
+    memcpy(with + 1, t->states, t->num_states * sizeof *with);
+    t->states = with;
+    t->num_states++;
+    return OK;
 }
 
 enum status target_plan(struct target *t, const struct target_options *o,
@@ -23,20 +119,24 @@ enum status target_plan(struct target *t, const struct target_options *o,
     TRY(t->format->target->plan(t, err));
     for (size_t i = 0; i < t->plan.num_carries; i++) {
         const struct tensor *x = t->plan.carries[i].source;
-        t->facts.cast_tensors += target_dtype(t, x) != x->dtype;
+        const bool differs = target_dtype(t, x) != x->dtype;
+        uint64_t *count =
+            name_is_optimizer(x->name) ? &t->facts.widened_states : &t->facts.cast_tensors;
+        *count += differs;
     }
     return plan_finish(&t->plan, err);
 }
 
 /* ---- own tensors ---- */
 
-size_t out_tensors_add(struct out_tensors *all, struct arena *a, const struct own_output *own)
+size_t out_tensors_add(struct out_tensors *all, struct arena *a, const char *name,
+                       const struct own_output *own)
 {
     size_t at = all->count;
-    if (map_get(&all->names, own->name, &at)) return at;
+    if (map_get(&all->names, name, &at)) return at;
     struct out_tensor *o = ARENA_PUSH(a, all->items, all->count, all->capacity);
     *o = (struct out_tensor){
-        .name = arena_copy_text(a, own->name),
+        .name = arena_copy_text(a, name),
         .dtype = own->dtype,
         .num_dims = own->num_dims,
         .shape = arena_copy(a, own->shape, own->num_dims * sizeof *own->shape),

@@ -9,6 +9,18 @@
 #include "common/args.h"
 #include "convert/map/model_map.h"
 
+/* How a format of Megatron keeps the states of the optimizer: its name is
+ * the option's value. */
+#define OPTIM_FORMATS(FIRST, NEXT)                                                                 \
+    FIRST(fully_reshardable)                                                                       \
+    NEXT(fully_sharded_model_space)                                                                \
+    NEXT(distributed)                                                                              \
+    NEXT(not_distributed)
+#define OPTIM_ENUM(name) OPTIM_##name,
+enum optim_format { OPTIM_DEFAULT, OPTIM_FORMATS(OPTIM_ENUM, OPTIM_ENUM) NUM_OPTIM_FORMATS };
+extern const char *const optim_format_names[NUM_OPTIM_FORMATS]; /* the default's is NULL */
+enum optim_format optim_format_find(const char *name);
+
 struct target_options {
     const struct format *format;  /* convert/format.h */
     struct layout_options layout; /* used by Megatron's formats */
@@ -22,6 +34,8 @@ struct target_options {
     bool common_as_object;    /* torch_dist: the common state is an object, not common.pt */
     uint64_t max_shard_bytes; /* hf */
     bool durable;
+    bool optimizer; /* the states of the optimizer are written, if the source has any */
+    enum optim_format optim_format;
     /* Globs; NULL: none. Tensors that the source may lack are left out of the destination;
      * unexpected tensors of the source are left out too. */
     const struct arg_list *allow_missing, *allow_unexpected;
@@ -34,7 +48,10 @@ struct target_facts {
         cut_rows;         /* rows of padding: zero, from the source, left out */
     bool per_layer_names; /* torch_dist: layers differ, so each has its own keys */
     size_t num_target_tensors, num_weight_files;
-    uint64_t cast_tensors;
+    uint64_t cast_tensors;   /* weights */
+    uint64_t cast_masters;   /* weights that are cast from their masters */
+    uint64_t made_masters;   /* of weights that have states but no master */
+    uint64_t widened_states; /* written as F32 */
     const char
         *flags; /* flags that Megatron-LM needs beside --use-checkpoint-args; NULL or "": none */
 };
@@ -47,6 +64,10 @@ struct target {
     const struct model_maps *maps; /* borrowed */
     struct layout layout;
     struct plan plan;
+    bool widens_states;  /* the format has states in F32: narrower ones are widened */
+    const char **states; /* of the optimizer that are written, the master first (convert/states.h);
+                            set by target_take_states() */
+    size_t num_states;
     struct target_facts facts;
     struct notes notes; /* notes for the user; in the plan's arena */
     struct gaps gaps; /* tensors that the source lacks; tensors of the source that have no place in
@@ -94,18 +115,32 @@ struct out_tensors {
     struct map names;
 };
 struct own_output;
-/* The index of an own tensor in `all`; adds it first if it is not there. In arena a. */
-size_t out_tensors_add(struct out_tensors *all, struct arena *a, const struct own_output *own);
+/* The index of an own tensor in `all`, under the name that its file gives it; adds it first if it
+ * is not there. In arena a. */
+size_t out_tensors_add(struct out_tensors *all, struct arena *a, const char *name,
+                       const struct own_output *own);
 
 /* Plans elements of a segment from source: pair maps (flat in the own tensor, nested) to elements
  * of the segment. */
 MUST_CHECK enum status target_fill(struct target *t, const struct own_output *own,
                                    const struct pair *pair, uint32_t segment, struct error *err);
 
-/* Whether a logical tensor is a parameter, not a moment of the optimizer or padding of the
+/* Sets t->states to the source's, unless options leave the optimizer out. masters: the format wants
+ * one of each parameter that has states; those that the source lacks are made of the weights, in
+ * t->plan.made. A target_kind that writes states calls it before its export. */
+MUST_CHECK enum status target_take_states(struct target *t, bool masters, struct error *err);
+/* The tensor of the source, or one that was made, that parameter x is written from: where weights
+ * are cast and masters are carried, a weight is its master cast. */
+const struct tensor *target_weight(const struct target *t, const struct tensor *x);
+/* State i of t->states of parameter x: the source's tensor, or the one that was made; NULL: the
+ * parameter has none. */
+const struct tensor *target_state(struct target *t, const struct tensor *x, size_t i);
+
+/* Whether a logical tensor is a parameter, not a state of the optimizer or padding of the
  * vocabulary. */
 bool is_parameter(const struct tensor *x);
-/* The dtype of tensor x in the target. */
+/* The dtype of tensor x in the target: --torch-dtype casts weights, never states; these become F32
+ * where the format wants them so. */
 enum dtype target_dtype(const struct target *t, const struct tensor *x);
 
 #endif

@@ -32,11 +32,12 @@ struct convert_flags {
     struct layout_options layout;
     struct run_flags run;
     struct output_flags output;
-    const char *to, *torch_dtype, *transformer_impl, *common_state, *verify;
+    const char *to, *torch_dtype, *transformer_impl, *common_state, *verify, *optim_format;
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     struct training_flags training;
-    bool grouped_gemm, no_optim, dry_run, resume, integrity, allow_overflow, restart;
+    bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
+        allow_overflow, restart;
 };
 
 // clang-format off
@@ -66,7 +67,10 @@ static const struct arg convert_args[] = {
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "largest size of a safetensors file; default 5GB"},
     {"--allow-missing", ARG_LIST, AT(allow_missing), "GLOB", NULL, "tensors that may be missing in the source, such as '*.bias'"},
     {"--allow-unexpected", ARG_LIST, AT(allow_unexpected), "GLOB", NULL, "tensors of the source that may be left out"},
+    {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the optimizer state too; default for Megatron's formats, if the source has any"},
     {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
+    {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "how Megatron's formats keep it. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: as args say"},
+    {"--dist-ckpt-optim-fully-reshardable", ARG_FLAG, AT(fully_reshardable), NULL, NULL, "--optim-format fully_reshardable"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
 static const struct arg ranks_args[] = {
@@ -131,6 +135,12 @@ static const struct format *target_format(const struct run *r)
     return own->becomes ? own->becomes : own;
 }
 
+static enum optim_format optim_format_of(const struct convert_flags *f)
+{
+    if (f->fully_reshardable) return OPTIM_fully_reshardable;
+    return f->optim_format ? optim_format_find(f->optim_format) : OPTIM_DEFAULT;
+}
+
 static struct target_options target_options_of(const struct run *r, const struct source_options *s)
 {
     const struct convert_flags *f = r->flags;
@@ -154,6 +164,8 @@ static struct target_options target_options_of(const struct run *r, const struct
         .common_as_object = f->common_state && strcmp(f->common_state, "object") == 0,
         .max_shard_bytes = f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
         .durable = !f->run.no_fsync,
+        .optimizer = r->source.training.optimizer.present && !f->no_optim,
+        .optim_format = optim_format_of(f),
         .allow_missing = &f->allow_missing,
         .allow_unexpected = &f->allow_unexpected,
     };
@@ -171,6 +183,7 @@ static enum status check_flags(const struct run *r, const struct target_options 
     } flags[] = {
         {"a parallel layout", layout_is_given(&f->layout), FORMAT_LAYOUT},
         {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
+        {"--optim-format", optim_format_of(f) != OPTIM_DEFAULT, FORMAT_ARGS},
         {"--make-vocab-size-divisible-by", f->divisible_by > 0, FORMAT_PADDING},
         {"--transformer-impl", f->transformer_impl != NULL, FORMAT_ARGS},
         {"--moe-grouped-gemm", f->grouped_gemm, FORMAT_ARGS},
@@ -231,12 +244,26 @@ static enum status check_gaps(struct run *r, struct error *err)
                 g->num_missing, g->num_unexpected, first_of(r));
 }
 
+/* The states are carried, or left out because the user says so; never passed over. */
 static enum status check_optimizer(const struct run *r, struct error *err)
 {
-    if (!r->source.training.optimizer.present || r->flags->no_optim) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s holds optimizer state (%s), which would be lost; --no-optim leaves it out",
-                r->source.path, r->source.training.optimizer.kind);
+    const struct optimizer_info *has = &r->source.training.optimizer;
+    const struct convert_flags *f = r->flags;
+    if (f->optim && !has->present)
+        return fail(err, ERR_UNSUPPORTED, "--optim: %s holds no optimizer state", r->source.path);
+    if (!has->present || f->no_optim) return OK;
+    if (has->unread)
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s holds optimizer state (%s) that cannot be read: %s; --no-optim leaves it out",
+            r->source.path, has->kind, has->unread);
+    if (target_format(r)->has & FORMAT_ASKS_OPTIM && !f->optim)
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s holds optimizer state (%s): --optim writes it beside the weights, --no-optim "
+            "leaves it out",
+            r->source.path, has->kind);
+    return OK;
 }
 
 static enum status check_space(struct run *r, struct error *err)
@@ -745,6 +772,8 @@ static enum status convert(void *options, const char *const *positional, size_t 
     arena_init(&r.arena);
     if (f->resume && f->restart)
         return fail(err, ERR_USAGE, "--resume and --restart exclude each other");
+    if (f->optim && f->no_optim)
+        return fail(err, ERR_USAGE, "--optim and --no-optim exclude each other");
     TRY(check_destination(positional[1], err));
     TRY(ranks_of(f, &r.ranks, err));
     if (r.ranks.size > 1 && !r.ranks.rank && f->rank == UINT64_MAX && !f->output.quiet)

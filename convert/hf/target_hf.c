@@ -41,7 +41,7 @@ static enum status add_output(void *context, const struct own_output *own, struc
 {
     struct hf_target *x = context;
     struct arena *a = &x->t->plan.arena;
-    size_t at = out_tensors_add(&x->out, a, own);
+    size_t at = out_tensors_add(&x->out, a, own->name, own);
     struct out_tensor *o = &x->out.items[at];
     if (o->dtype != own->dtype)
         return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --torch-dtype casts both",

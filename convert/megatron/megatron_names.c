@@ -41,12 +41,6 @@ struct dist_key dist_key_parse(struct arena *a, const char *key)
     return k;
 }
 
-bool dist_key_is_optimizer(const char *key)
-{
-    return strncmp(key, "optimizer.", strlen("optimizer.")) == 0 ||
-           fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0;
-}
-
 /* The name as a layer with a router spells it (moe), or as one without. */
 static const char *beside_router(struct arena *a, const struct param_table *t, const char *rest,
                                  bool moe)

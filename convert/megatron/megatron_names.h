@@ -52,8 +52,6 @@ const char *dist_key_of(struct arena *a, const struct param_table *t, const stru
 enum { MAX_LEAD = 2 };
 unsigned dist_key_lead(const struct model_config *c, const struct param *p, unsigned stacks,
                        uint64_t sizes[MAX_LEAD], uint64_t at[MAX_LEAD]);
-/* Whether a key is of the optimizer. */
-bool dist_key_is_optimizer(const char *key);
 
 /* The module of a linear's weight key: "decoder.layers.mlp.linear_fc1" of "...linear_fc1.weight".
  */

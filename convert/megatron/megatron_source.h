@@ -26,6 +26,8 @@ MUST_CHECK enum status megatron_open(struct megatron_source *m, megatron_reader 
 /* Makes logical tensors from own ones, whose names are torch_dist keys. If no file says which
  * layers have experts, routers show it. */
 MUST_CHECK enum status megatron_import(struct megatron_source *m, struct error *err);
+/* Then makes those of the optimizer from own tensors with a state. */
+MUST_CHECK enum status megatron_import_states(struct megatron_source *m, struct error *err);
 
 /* A copy of a value in another arena. */
 MUST_CHECK enum status value_copy(struct arena *a, const struct value *v, struct value **out,

@@ -60,14 +60,21 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
     return OK;
 }
 
+/* The rows of padding that the source has of tensor x, or that were made with x; NULL: none. */
+static const struct tensor *padding_of(struct target *t, const struct tensor *x)
+{
+    const char *name = arena_printf(&t->plan.arena, "%s.padding", x->name);
+    const struct tensor *made = catalog_find(&t->plan.made, name);
+    return made ? made : catalog_find(&t->source->catalog, name);
+}
+
 /* Makes the target's rows of padding: the source's as far as they fit, then zeros. */
 static enum status make_padding(struct target *t, const struct tensor *x, struct error *err)
 {
     struct catalog *made = &t->plan.made;
     uint64_t shape[MAX_AXES], row = x->numel / x->shape[0],
                               rows = t->facts.padded_vocab - x->shape[0];
-    const struct tensor *old =
-        catalog_find(&t->source->catalog, arena_printf(&t->plan.arena, "%s.padding", x->name));
+    const struct tensor *old = padding_of(t, x);
     uint64_t stored = old ? old->shape[0] : 0, carried = min_u64(stored, rows);
     t->facts.carried_rows = carried;
     t->facts.new_rows = rows - carried;
@@ -88,6 +95,19 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
                          .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
     if (rows > carried) tensor_add_piece(made->arena, clip.to, &zero);
     return OK;
+}
+
+/* Of a parameter and its states. A tensor is copied, since making one may move the others. */
+static enum status make_paddings(struct target *t, const struct tensor *x, struct error *err)
+{
+    for (size_t i = 0; i < t->num_states; i++) {
+        const struct tensor *state = target_state(t, x, i);
+        if (!state) continue;
+        const struct tensor copy = *state;
+        TRY(make_padding(t, &copy, err));
+    }
+    const struct tensor weight = *target_weight(t, x);
+    return make_padding(t, &weight, err);
 }
 
 static bool is_of_vocabulary(const struct checkpoint *c, const struct tensor *x)
@@ -130,7 +150,7 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
     t->facts.padded_vocab = padded_vocab_size(rows, divisible_by(t), t->layout.tp);
     for (size_t i = 0; i < t->source->catalog.num_tensors; i++) {
         const struct tensor *x = &t->source->catalog.tensors[i];
-        if (is_of_vocabulary(t->source, x)) TRY(make_padding(t, x, err));
+        if (is_of_vocabulary(t->source, x)) TRY(make_paddings(t, x, err));
     }
     return OK;
 }
@@ -184,6 +204,8 @@ enum status megatron_begin(struct target *t, struct error *err)
                                                      : 0;
     t->options.iteration = iteration;
     t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, iteration);
+    t->widens_states = true;
+    TRY(target_take_states(t, true, err));
     TRY(check_config(t, err));
     note_empty_stages(t);
     return pad_vocabulary(t, err);

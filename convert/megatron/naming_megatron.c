@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "common/checked.h"
-#include "common/count.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/own_stack.h"
 #include "convert/naming.h"
+#include "convert/states.h"
 
 struct importing {
     struct checkpoint *c;
@@ -178,47 +178,54 @@ static enum status add_parameter(struct importing *x, const struct own_tensor *o
 
 /* ---- the optimizer ---- */
 
-/* Optimizer states that have their parameter's shape become logical tensors; the prefix of their
- * logical names. */
-static const struct {
-    const char *state, *ours;
-} states[] = {
-    {"exp_avg", "optimizer.exp_avg."},
-    {"exp_avg_sq", "optimizer.exp_avg_sq."},
-    {"param", "optimizer.param."},
-    {"fp32_param", "optimizer.param."},
-};
-
-static const char *prefix_of(const char *state)
+static bool has_rows(struct checkpoint *c, const struct tensor *parameter, uint64_t rows)
 {
-    for (size_t i = 0; state && i < COUNT(states); i++)
-        if (strcmp(states[i].state, state) == 0) return states[i].ours;
-    return NULL;
+    const char *name = arena_printf(&c->arena, "%s.padding", parameter->name);
+    const struct tensor *padding = catalog_find(&c->catalog, name);
+    return parameter->shape[0] + (padding ? padding->shape[0] : 0) == rows;
 }
 
-/* Moments may have any float dtype but must have their parameter's shape: flattened ones
- * (fully_sharded_model_space) do not. */
-static enum status add_state(struct importing *x, const struct own_tensor *own, struct error *err)
+/* Whether a member of a stack of states has the shape of its parameter, with its padding. */
+static bool has_shape_of(struct checkpoint *c, const struct own_stack *k,
+                         const struct tensor *parameter)
+{
+    if (k->num_dims != parameter->num_dims) return false;
+    for (unsigned d = 1; d < k->num_dims; d++)
+        if (k->shape[d] != parameter->shape[d]) return false;
+    return !k->num_dims || has_rows(c, parameter, k->key.half ? 2 * k->shape[0] : k->shape[0]);
+}
+
+/* Why the states of a stack cannot be read; NULL: they can. */
+static const char *unreadable(struct importing *x, const struct own_stack *k)
 {
     struct checkpoint *c = x->c;
     struct arena *a = &c->arena;
+    const char *stored = own_stored_name(c, k->own);
+    const bool moe =
+        k->key.in_layers && k->key.layer < c->config.num_layers && x->moe[k->key.layer];
+    const char *name = dist_key_logical(a, c->params, &k->key, k->key.layer, k->key.expert, moe);
+    const struct tensor *parameter = catalog_find(&c->catalog, name);
+    if (!dtype_is_float(k->own->dtype))
+        return arena_printf(a, "%s is of dtype %s; a state is F16, BF16, F32 or F64", stored,
+                            dtype_infos[k->own->dtype].name);
+    if (!parameter)
+        return arena_printf(a, "%s is the state of %s, which is not there", stored, name);
+    if (has_shape_of(c, k, parameter)) return NULL;
+    return arena_printf(a, "%s is %s and its parameter is %s", stored,
+                        shape_text(a, k->num_dims, k->shape),
+                        shape_text(a, parameter->num_dims, parameter->shape));
+}
+
+/* Adds the states of a stack of parameters. They may have any float dtype, but must have their
+ * parameters' shape. */
+static enum status add_state(struct importing *x, const struct own_tensor *own, struct error *err)
+{
+    struct checkpoint *c = x->c;
     struct own_stack k;
-    const char *prefix = prefix_of(own->state), **unread = &c->training.optimizer.unread;
-    const struct own_tensor *parameter = catalog_find_own(&c->catalog, own->name, NULL);
-    if (prefix && parameter && parameter->num_dims == own->num_dims &&
-        memcmp(parameter->shape, own->shape, own->num_dims * sizeof *own->shape) == 0) {
-        TRY(own_stack_make(c, own, &k, err));
-        return add_stack(x, &k, prefix, err);
-    }
-    if (*unread) return OK;
-    if (!prefix)
-        *unread =
-            arena_printf(a, "%s is the state of an unknown parameter", own_stored_name(c, own));
-    else
-        *unread = arena_printf(a, "%s is %s and its parameter is %s", own_stored_name(c, own),
-                               shape_text(a, own->num_dims, own->shape),
-                               parameter ? shape_text(a, parameter->num_dims, parameter->shape)
-                                         : "not there");
+    TRY(own_stack_make(c, own, &k, err));
+    const char *why = unreadable(x, &k);
+    if (!why) return add_stack(x, &k, state_name(&c->arena, own->state, ""), err);
+    states_unread(c, "%s", why);
     return OK;
 }
 
@@ -231,11 +238,18 @@ static enum status import_megatron(const struct naming_import *in, struct error 
     find_moe_layers(&x);
     for (size_t i = 0; i < all->num_own; i++)
         if (own_is_parameter(&all->own[i])) TRY(add_parameter(&x, &all->own[i], err));
-    for (size_t i = 0; i < all->num_own; i++)
-        if (all->own[i].state || dist_key_is_optimizer(all->own[i].name))
-            TRY(add_state(&x, &all->own[i], err));
     for (size_t i = 0; i < all->stored.num_objects; i++)
         in->c->num_ignored += own_name_is_state(all->stored.objects[i].name);
+    return OK;
+}
+
+static enum status import_states_megatron(const struct naming_import *in, struct error *err)
+{
+    struct importing x = {.c = in->c, .in = in};
+    const struct catalog *all = &in->c->catalog;
+    find_moe_layers(&x);
+    for (size_t i = 0; i < all->num_own; i++)
+        if (all->own[i].state) TRY(add_state(&x, &all->own[i], err));
     return OK;
 }
 
@@ -250,23 +264,19 @@ static enum status check_output(const struct tensor *x, const struct own_output 
                 shape_text(a, own->num_dims, own->shape));
 }
 
-/* A parameter is one member of a stack; its rows of padding follow its own elements. */
-static enum status export_parameter(const struct naming_export *out, const struct tensor *x,
-                                    export_visit *visit, void *context, struct error *err)
+/* A logical tensor is one member of a stack; its rows of padding follow its own elements. state:
+ * NULL, or the state of the parameter that it is. */
+static enum status export_tensor(const struct naming_export *out, const struct tensor *x,
+                                 const struct param *p, const char *state, export_visit *visit,
+                                 void *context, struct error *err)
 {
     struct target *t = out->t;
-    const struct checkpoint *c = t->source;
-    struct param p;
     uint64_t shape[MAX_LEAD + MAX_AXES], at[MAX_LEAD] = {0}, place = 0, numel = 1;
-    if (!param_find(c->params, x->name, &p))
-        return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core", x->name);
-    if (param_of_expert(p.spec) && p.expert >= c->config.num_experts)
-        return fail(err, ERR_UNSUPPORTED, "%s: the model has %" PRIu64 " experts", x->name,
-                    c->config.num_experts);
-    const unsigned lead = dist_key_lead(&c->config, &p, out->stacks, shape, at);
-    param_padded_shape(p.spec, x->num_dims, x->shape, t->facts.padded_vocab, shape + lead);
-    struct own_output own = {.name = dist_key_of(&t->plan.arena, c->params, &p, out->stacks,
+    const unsigned lead = dist_key_lead(&t->source->config, p, out->stacks, shape, at);
+    param_padded_shape(p->spec, x->num_dims, x->shape, t->facts.padded_vocab, shape + lead);
+    struct own_output own = {.name = dist_key_of(&t->plan.arena, t->source->params, p, out->stacks,
                                                  !t->options.transformer_engine),
+                             .state = state,
                              .dtype = target_dtype(t, x),
                              .num_dims = lead + x->num_dims,
                              .shape = shape,
@@ -277,11 +287,29 @@ static enum status export_parameter(const struct naming_export *out, const struc
     for (unsigned d = lead; d < own.num_dims; d++)
         numel *= shape[d];
     own.parts[0] = (struct own_source){x, pair_whole(0, place * numel, x->numel)};
-    const struct tensor *padding = p.spec->padded ? megatron_padding_of(t, x) : NULL;
+    const struct tensor *padding = p->spec->padded ? megatron_padding_of(t, x) : NULL;
     if (padding)
         own.parts[own.num_parts++] =
             (struct own_source){padding, pair_whole(0, place * numel + x->numel, padding->numel)};
     return visit(context, &own, err);
+}
+
+static enum status export_parameter(const struct naming_export *out, const struct tensor *x,
+                                    export_visit *visit, void *context, struct error *err)
+{
+    const struct checkpoint *c = out->t->source;
+    struct param p;
+    if (!param_find(c->params, x->name, &p))
+        return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core", x->name);
+    if (param_of_expert(p.spec) && p.expert >= c->config.num_experts)
+        return fail(err, ERR_UNSUPPORTED, "%s: the model has %" PRIu64 " experts", x->name,
+                    c->config.num_experts);
+    TRY(export_tensor(out, target_weight(out->t, x), &p, NULL, visit, context, err));
+    for (size_t i = 0; i < out->t->num_states; i++) {
+        const struct tensor *state = target_state(out->t, x, i);
+        if (state) TRY(export_tensor(out, state, &p, out->t->states[i], visit, context, err));
+    }
+    return OK;
 }
 
 static enum status export_megatron(const struct naming_export *out, export_visit *visit,
@@ -294,4 +322,4 @@ static enum status export_megatron(const struct naming_export *out, export_visit
     return OK;
 }
 
-const struct naming naming_megatron = {import_megatron, export_megatron};
+const struct naming naming_megatron = {import_megatron, import_states_megatron, export_megatron};

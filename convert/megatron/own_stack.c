@@ -5,6 +5,7 @@
 
 #include "common/checked.h"
 #include "common/count.h"
+#include "convert/megatron/optim/dist_states.h"
 
 const char *own_stored_name(const struct checkpoint *c, const struct own_tensor *own)
 {

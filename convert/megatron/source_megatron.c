@@ -11,6 +11,7 @@
 #include "convert/format.h"
 #include "convert/megatron/find_iteration.h"
 #include "convert/naming.h"
+#include "convert/states.h"
 #include "formats/pickle.h"
 
 /* ---- missing parameters ---- */
@@ -142,11 +143,22 @@ enum status megatron_open(struct megatron_source *m, megatron_reader *read, stru
     return catalog_check(&c->catalog, err);
 }
 
+static struct naming_import import_of(const struct megatron_source *m)
+{
+    return (struct naming_import){.c = m->c, .o = m->o, .moe_layers_known = m->moe_layers_known};
+}
+
 enum status megatron_import(struct megatron_source *m, struct error *err)
 {
-    const struct naming_import import = {
-        .c = m->c, .o = m->o, .moe_layers_known = m->moe_layers_known};
+    const struct naming_import import = import_of(m);
     return m->c->format->naming->import(&import, err);
+}
+
+enum status megatron_import_states(struct megatron_source *m, struct error *err)
+{
+    const struct naming_import import = import_of(m);
+    TRY(m->c->format->naming->import_states(&import, err));
+    return states_complete(m->c, err);
 }
 
 enum status value_copy(struct arena *a, const struct value *v, struct value **out,

@@ -673,6 +673,7 @@ static enum status open_all(struct legacy *x, struct error *err)
     for (size_t i = 0; i < x->num_shards; i++)
         TRY(add_own(x, &x->shards[i], moe, err));
     TRY(megatron_import(x->m, err));
+    TRY(megatron_import_states(x->m, err));
     TRY(check_tied_copies(x, err));
     return compare_copies(x, err);
 }

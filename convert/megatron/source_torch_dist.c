@@ -8,6 +8,7 @@
 #include "convert/megatron/describe.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_source.h"
+#include "convert/megatron/optim/dist_states.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -87,15 +88,12 @@ static void note_optimizer(struct checkpoint *c)
 
 /* ---- all ---- */
 
-/* Adds a key as an own tensor; of optimizer.state.STATE.NAME, NAME with this state. */
-static enum status own_key(struct checkpoint *c, const struct stored_tensor *s, struct error *err)
+/* Adds a key that is not of the optimizer as an own tensor. */
+static enum status own_key(struct checkpoint *c, size_t i, struct error *err)
 {
-    static const char begin[] = "optimizer.state.";
-    const size_t n = sizeof begin - 1;
-    const char *dot = strncmp(s->name, begin, n) == 0 ? strchr(s->name + n, '.') : NULL;
-    if (!dot) return catalog_own_stored(&c->catalog, s->name, NULL, s, err);
-    const char *state = arena_text(&c->arena, s->name + n, (size_t)(dot - s->name) - n);
-    return catalog_own_stored(&c->catalog, dot + 1, state, s, err);
+    const struct stored_tensor *s = &c->catalog.stored.tensors[i];
+    if (dist_key_is_optimizer(s->name)) return OK;
+    return catalog_own_stored(&c->catalog, s->name, NULL, s, err);
 }
 
 static enum status read_torch_dist(struct megatron_source *m, struct error *err)
@@ -106,11 +104,13 @@ static enum status read_torch_dist(struct megatron_source *m, struct error *err)
     TRY(dcp_open(&c->catalog.stored, c->folder, true, err));
     TRY(read_common(m, err));
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        TRY(own_key(c, &c->catalog.stored.tensors[i], err));
+        TRY(own_key(c, i, err));
     TRY(evidence_add_keys(c, &evidence, err));
     TRY(megatron_describe(m, &evidence, err));
     note_optimizer(c);
-    return megatron_import(m, err);
+    TRY(megatron_import(m, err));
+    TRY(dist_states_add(c, err));
+    return megatron_import_states(m, err);
 }
 
 static bool matches_torch_dist(const char *path, const struct source_options *o)

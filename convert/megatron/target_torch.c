@@ -270,6 +270,8 @@ static enum status plan_torch(struct target *t, struct error *err)
                     "--moe-grouped-gemm with the local spec: no release of Megatron-Core after "
                     "0.16 has such experts");
     TRY(megatron_begin(t, err));
+    if (t->num_states)
+        return fail(err, ERR_UNSUPPORTED, "the optimizer in the legacy format: not written yet");
     TRY(add_rank_files(x, err));
     TRY(megatron_each_part(t, 0, add_part, x, err));
     add_head_states(x);

@@ -16,6 +16,7 @@
 #include "common/file.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
+#include "convert/megatron/optim/dist_states.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -77,10 +78,22 @@ static uint64_t members_of(const struct checkpoint *c, const struct param_spec *
            (s->stacks & STACK_EXPERTS ? c->config.num_experts : 1);
 }
 
+/* The key in which the tensor would be stacked; NULL: it is outside of layers. */
+static const char *stack_of(const struct target *t, struct arena *a, const struct tensor *x,
+                            struct param *p)
+{
+    const char *state;
+    size_t length;
+    const bool is_state = name_of_state(x->name, &state, &length) != NULL;
+    if (is_state && !t->num_states) return NULL;
+    if (!param_find(t->source->params, x->name, p) || p->spec->place != PLACE_LAYER) return NULL;
+    const char *key = dist_key_of(a, t->source->params, p, STACK_LAYERS | STACK_EXPERTS, false);
+    return is_state ? arena_printf(a, "%.*s.%s", (int)length, state, key) : key;
+}
+
 /* Whether every layer (and expert) has the same tensors, in shape and dtype. */
 static bool layers_are_alike(const struct target *t, struct arena *a)
 {
-    const unsigned all_axes = STACK_LAYERS | STACK_EXPERTS;
     const struct checkpoint *c = t->source;
     struct map names = {0};
     struct like *likes = arena_array(a, c->catalog.num_tensors, sizeof *likes);
@@ -90,11 +103,10 @@ static bool layers_are_alike(const struct target *t, struct arena *a)
         const struct tensor *x = &c->catalog.tensors[i];
         struct param p;
         size_t at = count;
-        if (!param_find(c->params, x->name, &p) || p.spec->place != PLACE_LAYER ||
-            strncmp(x->name, "optimizer.", 10) == 0)
-            continue;
+        const char *stack = stack_of(t, a, x, &p);
+        if (!stack) continue;
         enum dtype dtype = target_dtype(t, x);
-        if (map_add(&names, dist_key_of(a, c->params, &p, all_axes, false), count, &at))
+        if (map_add(&names, stack, count, &at))
             likes[count++] = (struct like){dtype, x->num_dims, x->shape, 0, members_of(c, p.spec)};
         alike = same_like(&likes[at], dtype, x);
         likes[at].count++;
@@ -122,7 +134,9 @@ static size_t file_of_rank(struct dist_target *x, uint64_t rank)
 static size_t key_of(struct dist_target *x, const struct own_output *own)
 {
     struct arena *a = &x->t->plan.arena;
-    size_t at = out_tensors_add(&x->keys, a, own);
+    const char *name = own->name;
+    if (own->state) name = dist_state_key(a, own->state, own->name, false);
+    size_t at = out_tensors_add(&x->keys, a, name, own);
     if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
     return at;
 }

@@ -1,10 +1,10 @@
 /* buckets.h - where each parameter lies in the flat buffers of Megatron's distributed optimizer.
  *
  * Every rank puts the parameters that it trains into flat *buffers*: one for each model chunk,
- * dtype and kind (dense, or experts that are split over expert parallel ranks). A buffer is cut into
- * *buckets*. Parameters stand in the reverse order of their registration in the model; each starts
- * at a multiple of 64 elements, each bucket at a multiple of lcm(dp, 128), or of 2^16 too. The
- * formats that hold flat buffers leave out the padding at the ends of buckets, so positions are
+ * dtype and kind (dense, or experts that are split over expert parallel ranks). A buffer is cut
+ * into *buckets*. Parameters stand in the reverse order of their registration in the model; each
+ * starts at a multiple of 64 elements, each bucket at a multiple of lcm(dp, 128), or of 2^16 too.
+ * The formats that hold flat buffers leave out the padding at the ends of buckets, so positions are
  * given both ways. No file records them: whoever reads a file must prove them.
  *
  * Sources: megatron/core/distributed/param_and_grad_buffer.py (_ParamAndGradBuffer.__init__),
@@ -32,26 +32,26 @@ struct bucket_rules {
     uint64_t dp, expert_dp;  /* ranks that share a dense buffer, an expert buffer; at least 1 */
     bool transformer_engine; /* the spec whose order of registration counts */
     bool grouped_gemm;       /* experts are one grouped module: order by weight, then by expert */
-    uint64_t bucket_size;    /* elements after which a bucket ends (overlapped gradient reduction), on
-                              * the first pipeline rank's first chunk only; 0: one bucket */
-    bool high_bandwidth;     /* bucket ends are multiples of 2^16 too */
+    uint64_t bucket_size; /* elements after which a bucket ends (overlapped gradient reduction), on
+                           * the first pipeline rank's first chunk only; 0: one bucket */
+    bool high_bandwidth;  /* bucket ends are multiples of 2^16 too */
 };
 
 /* The ranks that have the same flat buffers but for data parallelism. */
 struct bucket_cell {
-    bool experts;                  /* buffers of experts. Only where ep > 1: else experts are in the
-                                    * dense buffers */
+    bool experts; /* buffers of experts. Only where ep > 1: else experts are in the
+                   * dense buffers */
     uint64_t pp_rank;
-    uint64_t tp_rank;              /* of experts: expert tensor parallel rank */
-    uint64_t ep_rank;              /* of experts; else 0 */
+    uint64_t tp_rank;                 /* of experts: expert tensor parallel rank */
+    uint64_t ep_rank;                 /* of experts; else 0 */
     uint64_t first_chunk, num_chunks; /* the model chunks of this optimizer; num_chunks 0: all */
 };
 
 struct placed_param {
     const struct trained_param *of;
-    bool is_tied_head;   /* the last stage's copy of a tied embedding */
-    uint64_t numel;      /* of this rank's shard */
-    uint64_t start;      /* in the buffer, with the padding of buckets */
+    bool is_tied_head;       /* the last stage's copy of a tied embedding */
+    uint64_t numel;          /* of this rank's shard */
+    uint64_t start;          /* in the buffer, with the padding of buckets */
     uint64_t start_unpadded; /* in the buffer without it, as files have it */
     size_t bucket;
 };
@@ -84,17 +84,16 @@ struct bucket_sizes {
  * buffers; then the rules for their ends are not used. ERR_UNSUPPORTED if a parameter has no place
  * in the order of registration, or cannot be split so; ERR_CORRUPT if known sizes do not add up:
  * names buffer, bucket, parameter, expected and found. */
-MUST_CHECK enum status buckets_place(const struct trained_param *params, size_t num_params,
-                                     const struct layout *layout, const struct model_config *config,
-                                     const struct bucket_rules *rules,
-                                     const struct bucket_cell *cell,
-                                     const struct bucket_sizes *known, size_t num_known,
-                                     struct arena *a, struct param_buffer **out, size_t *count,
-                                     struct error *err);
+MUST_CHECK enum status
+buckets_place(const struct trained_param *params, size_t num_params, const struct layout *layout,
+              const struct model_config *config, const struct bucket_rules *rules,
+              const struct bucket_cell *cell, const struct bucket_sizes *known, size_t num_known,
+              struct arena *a, struct param_buffer **out, size_t *count, struct error *err);
 
 /* The number of a dense cell, or of a cell of experts, in keys (dp_group_idx):
  * megatron/core/parallel_state.py, the ranks of the tensor (or expert) and pipeline parallel group,
- * tensor parallel ranks first. And back: sets the ranks of *cell; false if there is no such cell. */
+ * tensor parallel ranks first. And back: sets the ranks of *cell; false if there is no such cell.
+ */
 uint64_t bucket_cell_number(const struct layout *l, const struct bucket_cell *cell);
 bool bucket_cell_of_number(const struct layout *l, bool experts, uint64_t number,
                            struct bucket_cell *cell);

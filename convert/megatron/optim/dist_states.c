@@ -1,0 +1,114 @@
+#include "convert/megatron/optim/dist_states.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/text.h"
+#include "convert/states.h"
+
+static const char low_precision_master[] = "fp32_param", prefix[] = "optimizer.state.";
+
+bool dist_key_is_optimizer(const char *key)
+{
+    return text_starts_with(key, "optimizer.") ||
+           fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0;
+}
+
+const char *dist_state_key(struct arena *a, const char *state, const char *key, bool flattened)
+{
+    if (flattened && strcmp(state, master_state) == 0) state = low_precision_master;
+    return arena_printf(a, "%s%s.%s", prefix, state, key);
+}
+
+/* The parameter's key in that of a state; *state in arena a. NULL: the key is of another form. */
+static const char *parse_key(struct arena *a, const char *key, const char **state)
+{
+    const char *chained = strstr(key, ".optimizer.");
+    if (fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0) key = chained + 1;
+    if (!text_skip_prefix(&key, prefix)) return NULL;
+    const char *dot = strchr(key, '.');
+    if (!dot) return NULL;
+    *state = arena_text(a, key, (size_t)(dot - key));
+    if (strcmp(*state, low_precision_master) == 0) *state = master_state;
+    return dot + 1;
+}
+
+/* ---- flattened states ---- */
+
+/* A parameter that is stored in fragments. */
+struct fragments {
+    const struct stored_tensor *whole, *flat;
+    uint64_t size[MAX_AXES]; /* of a fragment */
+    uint64_t numel;          /* of a fragment */
+};
+
+static bool is_flattened(const struct stored_tensor *whole, const struct stored_tensor *state)
+{
+    return whole && state->num_dims == whole->num_dims + 1 && whole->num_dims <= MAX_AXES;
+}
+
+static bool find_fragments(struct fragments *f)
+{
+    const unsigned n = f->whole->num_dims;
+    f->numel = 1;
+    for (unsigned d = 0; d < n; d++) {
+        const uint64_t parts = f->flat->shape[d];
+        if (!parts || f->whole->shape[d] % parts) return false;
+        f->size[d] = f->whole->shape[d] / parts;
+        f->numel *= f->size[d];
+    }
+    return f->numel == f->flat->shape[n];
+}
+
+/* Sets start to that of fragment i, the last dimension fastest. */
+static void start_of(const struct fragments *f, uint64_t i, uint64_t *start)
+{
+    for (unsigned d = f->whole->num_dims; d-- > 0;) {
+        start[d] = i % f->flat->shape[d] * f->size[d];
+        i /= f->flat->shape[d];
+    }
+}
+
+static enum status add_flattened(struct checkpoint *c, const char *key, const char *state,
+                                 struct fragments *f, struct error *err)
+{
+    struct own_tensor *own;
+    uint64_t start[MAX_AXES], count = 1;
+    if (!find_fragments(f))
+        return fail(err, ERR_CORRUPT, "%s is %s: no fragments of its parameter, which is %s",
+                    f->flat->name, shape_text(&c->arena, f->flat->num_dims, f->flat->shape),
+                    shape_text(&c->arena, f->whole->num_dims, f->whole->shape));
+    TRY(catalog_add_own(&c->catalog, key, state, f->flat->dtype, f->whole->num_dims,
+                        f->whole->shape, &own, err));
+    for (unsigned d = 0; d < f->whole->num_dims; d++)
+        count *= f->flat->shape[d];
+    for (uint64_t i = 0; i < count && f->numel; i++) {
+        struct pair pair;
+        start_of(f, i, start);
+        if (!pair_of_box(&pair, f->whole->num_dims, f->whole->shape, start, f->size, i * f->numel,
+                         NULL))
+            return fail(err, ERR_UNSUPPORTED, "%s: too many dimensions", f->flat->name);
+        TRY(catalog_add_own_part(&c->catalog, own, f->flat, &pair, err));
+    }
+    return OK;
+}
+
+/* ---- all ---- */
+
+static enum status add_state(struct checkpoint *c, size_t stored, struct error *err)
+{
+    const struct stored_tensor *s = &c->catalog.stored.tensors[stored];
+    const char *state, *key = parse_key(&c->arena, s->name, &state);
+    if (!key) return OK;
+    const struct stored_tensor *whole = stored_find(&c->catalog.stored, key);
+    if (!is_flattened(whole, s)) return catalog_own_stored(&c->catalog, key, state, s, err);
+    return add_flattened(c, key, state, &(struct fragments){.whole = whole, .flat = s}, err);
+}
+
+enum status dist_states_add(struct checkpoint *c, struct error *err)
+{
+    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
+        TRY(add_state(c, i, err));
+    return OK;
+}

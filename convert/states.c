@@ -1,0 +1,123 @@
+#include "convert/states.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char master_state[] = "param";
+
+const char *state_name(struct arena *a, const char *state, const char *parameter)
+{
+    return arena_printf(a, "optimizer.%s.%s", state, parameter);
+}
+
+static bool is_among(const char *const *list, size_t count, const char *state, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(list[i], state, length) == 0 && !list[i][length]) return true;
+    return false;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
+    const bool master_x = strcmp(x, master_state) == 0, master_y = strcmp(y, master_state) == 0;
+    return master_x != master_y ? master_y - master_x : strcmp(x, y);
+}
+
+size_t states_list(const struct catalog *c, struct arena *a, const char ***out)
+{
+    size_t count = 0, capacity = 0, length;
+    const char **list = NULL, *state;
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        if (!name_of_state(c->tensors[i].name, &state, &length)) continue;
+        if (!is_among(list, count, state, length))
+            *ARENA_PUSH(a, list, count, capacity) = arena_text(a, state, length);
+    }
+    if (count) qsort(list, count, sizeof *list, by_rank);
+    *out = list;
+    return count;
+}
+
+void states_unread(struct checkpoint *c, const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    if (c->training.optimizer.unread) return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    c->training.optimizer.unread = arena_copy_text(&c->arena, text);
+}
+
+/* ---- completing ---- */
+
+/* The number of states of the list that the parameter has. */
+static size_t count_states(const struct catalog *c, struct arena *scratch, const char *parameter,
+                           const char *const *states, size_t num_states)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < num_states; i++)
+        n += catalog_find(c, state_name(scratch, states[i], parameter)) != NULL;
+    return n;
+}
+
+/* Adds a tensor of the same elements as the catalog's tensor i, as its master. */
+static enum status add_master(struct checkpoint *c, size_t i, struct error *err)
+{
+    struct tensor *master;
+    const struct tensor *weight = &c->catalog.tensors[i];
+    const char *name = state_name(&c->arena, master_state, weight->name);
+    TRY(catalog_add(&c->catalog, name, weight->dtype, weight->num_dims, weight->shape, &master,
+                    err));
+    weight = &c->catalog.tensors[i]; /* the array may have moved */
+    master->same_as = weight->name;
+    master->stored_name = weight->stored_name;
+    for (size_t k = 0; k < weight->num_pieces; k++)
+        tensor_add_piece(&c->arena, master, &weight->pieces[k]);
+    return OK;
+}
+
+struct completing {
+    struct checkpoint *c;
+    struct arena scratch;
+    const char **states;
+    size_t num_states;
+    const char *first_without;
+    size_t without;
+};
+
+static bool has_master(struct completing *x, const char *parameter)
+{
+    return catalog_find(&x->c->catalog, state_name(&x->scratch, master_state, parameter)) != NULL;
+}
+
+/* Completes the states of a parameter, or of its rows of padding. */
+static enum status complete(struct completing *x, size_t i, struct error *err)
+{
+    const struct tensor *t = &x->c->catalog.tensors[i];
+    const size_t has = count_states(&x->c->catalog, &x->scratch, t->name, x->states, x->num_states);
+    if (!has && !name_is_padding(t->name)) {
+        if (!x->without++) x->first_without = t->name;
+    }
+    if (has && t->dtype == DT_F32 && !has_master(x, t->name)) return add_master(x->c, i, err);
+    return OK;
+}
+
+enum status states_complete(struct checkpoint *c, struct error *err)
+{
+    struct completing x = {.c = c};
+    const size_t count = c->catalog.num_tensors;
+    enum status st = OK;
+    arena_init(&x.scratch);
+    x.num_states = states_list(&c->catalog, &x.scratch, &x.states);
+    for (size_t i = 0; i < count && x.num_states && !st; i++)
+        if (!name_is_optimizer(c->catalog.tensors[i].name)) st = complete(&x, i, err);
+    if (x.without && !st)
+        checkpoint_note(c, "%zu parameter%s no optimizer state, as frozen ones have: %s%s",
+                        x.without, x.without == 1 ? " has" : "s have", x.first_without,
+                        x.without > 1 ? ", ..." : "");
+    arena_release(&x.scratch);
+    return st;
+}

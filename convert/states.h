@@ -1,0 +1,25 @@
+/* states.h - the states that an optimizer has for each parameter: moments and master weights, as
+ * logical tensors optimizer.STATE.NAME of the parameter's shape. */
+#ifndef FERRY_CONVERT_STATES_H
+#define FERRY_CONVERT_STATES_H
+
+#include "ckpt/checkpoint.h"
+
+/* The state that is a parameter's master weight. */
+extern const char master_state[]; /* "param" */
+
+/* The states that any tensor of the catalog is of, each once: the master first, then by name. In
+ * arena a. */
+size_t states_list(const struct catalog *c, struct arena *a, const char ***out);
+/* The logical name; in arena a. */
+const char *state_name(struct arena *a, const char *state, const char *parameter);
+
+/* Completes the states of a checkpoint whose tensors are all added: a weight of F32 that has other
+ * states, but no master, is its own master, so a tensor of the same elements is added for it. Notes
+ * parameters without states that others have (frozen, or lost). */
+MUST_CHECK enum status states_complete(struct checkpoint *c, struct error *err);
+
+/* Sets c->training.optimizer.unread if it is not set yet: why a state cannot be read. */
+void states_unread(struct checkpoint *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+#endif
