@@ -3,15 +3,20 @@
  *
  * Members are named as in Megatron-LM's args, its opt_param_scheduler and its param_groups. The
  * tables below are the only list of members; reading, writing, printing and comparing use them. A
- * source fills what it has; what it does not have stays "not given": 0 for a count, NaN for a real
- * number, NULL for a text (training_init, param_group_init). */
+ * source fills what it has; the other members stay "not given": 0 for a count, NaN for a real
+ * number, NULL for a text. A boolean is always given. training_init and param_group_init make
+ * states in which nothing is given. An infinite number is as good as none: no JSON has it. */
 #ifndef FERRY_CKPT_TRAINING_H
 #define FERRY_CKPT_TRAINING_H
 
 #include <cjson/cJSON.h>
 
 #include "ckpt/field.h"
+#include "common/arena.h"
 #include "common/status.h"
+
+/* A hostile file may name any number of groups, and groups are compared in pairs. */
+enum { MAX_PARAM_GROUPS = 1000 };
 
 // clang-format off
 /* Kind, name, part (enum training_part). */
@@ -27,7 +32,7 @@
     X(REAL, max_lr,                   SCHEDULE)                                                                     \
     X(REAL, min_lr,                   SCHEDULE)                                                                     \
     X(TEXT, lr_decay_style,           SCHEDULE)   /* constant, linear, cosine, inverse-square-root, WSD */          \
-    X(UINT, lr_warmup_steps,          SCHEDULE)   /* in samples, as the three below */                              \
+    X(REAL, lr_warmup_steps,          SCHEDULE)   /* in samples, as all steps here; a fraction of them may be meant */ \
     X(UINT, lr_decay_steps,           SCHEDULE)                                                                     \
     X(UINT, num_steps,                SCHEDULE)   /* where the schedule stands */                                   \
     X(REAL, start_wd,                 SCHEDULE)                                                                     \
@@ -40,8 +45,8 @@
 
 /* Kind, name. Of a group of parameters. */
 #define GROUP_FIELDS(X)                                                                            \
-    X(TEXT, members)               /* which parameters: a row of group_members[] */                \
-    X(BOOL, is_expert_parallel)    /* of these, the experts that are split over ranks, or the rest */ \
+    X(TEXT, members)                /* which parameters: a row of group_members[]; NULL: not known */ \
+    X(BOOL, is_expert_parallel)     /* of these, the experts that are split over ranks; else the others */ \
     X(UINT, step)                                                                                  \
     X(REAL, lr)                                                                                    \
     X(REAL, max_lr)                                                                                \
@@ -53,7 +58,7 @@
     X(REAL, momentum)                                                                              \
     X(REAL, weight_decay)                                                                          \
     X(REAL, wd_mult)                                                                               \
-    X(BOOL, decoupled_weight_decay)                                                                \
+    X(BOOL, decoupled_weight_decay) /* true unless a source says otherwise: AdamW, not Adam */      \
     X(BOOL, amsgrad)                                                                               \
     X(BOOL, is_decoupled_lr)
 // clang-format on
@@ -65,7 +70,7 @@ enum training_part {
     TRAINING_SCHEDULE,
     TRAINING_LOSS_SCALE,
     TRAINING_GROUPS,
-    TRAINING_RNG, /* no fields: only formats know what it is */
+    TRAINING_RNG, /* no fields, has_rng: only formats know what it is */
     NUM_TRAINING_PARTS
 };
 extern const char *const training_part_names[NUM_TRAINING_PARTS]; /* "progress", "loss scale" */
@@ -90,11 +95,13 @@ extern const size_t num_training_fields;
 extern const struct field group_fields[];
 extern const size_t num_group_fields;
 
-/* Values of param_group.members, and whether a parameter belongs to them. Megatron's rule for
- * weight decay (megatron/core/optimizer/__init__.py:_get_param_groups): none for biases and for
- * parameters of one dimension. */
+/* Values of param_group.members, and whether a parameter belongs to them. A parameter that several
+ * rules have belongs to the first of these, in the order of the table, that a group of the state
+ * names. The rules are Megatron's (megatron/core/optimizer/__init__.py:_get_param_groups): no
+ * weight decay for biases and for parameters of one dimension, with --apply-wd-to-qk-layernorm but
+ * for the norms of queries and keys; --decoupled-lr for embedding and output layer. */
 struct group_member_rule {
-    const char *name; /* "all", "matrices", "vectors", "embeddings" ... */
+    const char *name; /* "embeddings", "matrices", "vectors", "all" ... */
     bool (*has)(const char *logical, unsigned num_dims);
 };
 extern const struct group_member_rule group_members[];
@@ -105,17 +112,21 @@ void training_init(struct training *t);
 void param_group_init(struct param_group *g);
 /* Adds a group without fields, in arena a. */
 struct param_group *training_add_group(struct training *t, struct arena *a);
-/* Whether any field of the part is given. */
+/* The group that a parameter belongs to; NULL if no group of known members has it. If there are
+ * groups of unknown members, a parameter may belong to one of these all the same. */
+const struct param_group *training_group_of(const struct training *t, const char *logical,
+                                            unsigned num_dims, bool is_expert_parallel);
+/* Whether any field of the part is given; of the groups, whether there is one. */
 bool training_has(const struct training *t, enum training_part part);
-/* Whether the field is given. */
+/* Whether the field of a struct training or param_group is given. */
 bool training_field_given(const struct field *f, const void *of);
 
 /* {"iteration": 10, "step": 2, "groups": [{"members": "matrices", "lr": 0.01, ...}], ...}: the
- * fields that are given. The caller frees it. */
+ * fields that are given, without the states of random number generators. The caller frees it. */
 cJSON *training_json(const struct training *t);
-/* Reads that. ERR_CORRUPT, naming the member, if one has another kind, members is no known rule, or
- * there are more than 10,000 groups; unknown members are named in *unknown ("a, b"; NULL: none). In
- * arena a. */
+/* Reads that into a new state. ERR_CORRUPT, naming the member, if one has another kind, members is
+ * no known rule, or there are more than MAX_PARAM_GROUPS groups; unknown members are named in
+ * *unknown ("a, groups[0].b"; NULL: none). In arena a. */
 MUST_CHECK enum status training_from_json(struct training *t, const cJSON *tree, struct arena *a,
                                           const char **unknown, struct error *err);
 
@@ -124,13 +135,18 @@ struct training_difference {
     const char *field;     /* "step", "groups[1].lr" */
     const char *values[2]; /* texts */
 };
-/* All differences, in arena a. Groups are matched by members and is_expert_parallel; a group of one
- * side alone is a difference only if both sides have groups. Real numbers are compared exactly. */
+/* All differences, in arena a. Groups are matched by members and is_expert_parallel, several equal
+ * ones in order, and are named by their place in x, groups that only y has by their place in y. A
+ * group of one side alone is a difference only if both sides have groups. Real numbers are compared
+ * exactly. */
 size_t training_differences(const struct training *x, const struct training *y, struct arena *a,
                             struct training_difference **out);
 
-/* Lines for people: "step 2, iteration 10, 40 samples", "adam, 2 groups: lr 0.01, ...", "schedule
- * cosine 0.005 to 0.0005 ...". In arena a; one for each part that is given. */
+/* Lines for people, in arena a, one for each of these that is given:
+ * "step 2, iteration 10, 40 samples",
+ * "adam, 2 groups: matrices (lr 0.01, weight decay 0.1), vectors (lr 0.01, weight decay 0)",
+ * "schedule: cosine, lr 0.005 to 0.0005, warmup of 32 samples, decay over 160, at sample 80",
+ * "loss scale 65536", "states of random number generators". */
 size_t training_lines(const struct training *t, struct arena *a, const char ***out);
 
 #endif
