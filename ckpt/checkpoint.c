@@ -10,6 +10,7 @@
 void checkpoint_init(struct checkpoint *c, const char *path)
 {
     *c = (struct checkpoint){.training.iteration = -1};
+    training_init(&c->training.run);
     arena_init(&c->arena);
     catalog_init(&c->catalog, &c->arena);
     c->path = c->folder = arena_copy_text(&c->arena, path);

@@ -10,6 +10,7 @@
 #include "ckpt/layout.h"
 #include "ckpt/model_config.h"
 #include "ckpt/param.h"
+#include "ckpt/training.h"
 #include "formats/value.h"
 
 /* The optimizer state of a checkpoint; moments are tensors of the catalog if they can be. */
@@ -26,6 +27,7 @@ struct training_state {
     bool release;         /* chosen by the tracker word "release" */
     struct value *common; /* Megatron's common state (a dict with args), in arena; NULL: none */
     struct optimizer_info optimizer;
+    struct training run; /* step, groups, schedule: what the files say */
 };
 
 /* The source of the config. */

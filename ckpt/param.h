@@ -16,7 +16,7 @@
 #include "common/status.h"
 
 enum param_place { PLACE_EMBEDDING, PLACE_LAYER, PLACE_LAST }; /* first stage, its layer's, last */
-enum param_group { PARAM_TP, PARAM_ETP };                      /* the ranks that split it */
+enum split_group { PARAM_TP, PARAM_ETP };                      /* the ranks that split it */
 enum { MAX_SECTIONS = 8 };
 enum { STACK_LAYERS = 1, STACK_EXPERTS = 2 };
 
@@ -30,7 +30,7 @@ struct param_spec {
     const char *name;  /* logical: decoder.layers.{l}.mlp.experts.experts.{e}.linear_fc1.weight */
     const char *local; /* in memory under Megatron's local spec where that differs; else NULL */
     enum param_place place;
-    enum param_group group;
+    enum split_group group;
     unsigned stacks;          /* STACK_*: which leading axes a format may stack it along */
     int split;                /* dimension; -1: every rank holds it whole */
     unsigned num_dims;        /* 0: the row gives no shape */

@@ -18,7 +18,7 @@ struct section_row {
 struct param_row {
     const char *name, *local, *shape, *repeat, *sections_when; /* all but name may be NULL */
     enum param_place place;
-    enum param_group group;
+    enum split_group group;
     enum param_scope scope;
     unsigned stacks;
     int split;

@@ -154,7 +154,7 @@ static enum status read_row(const struct map_loader *l, const cJSON *item, struc
     TRY(take_word(l, item, "group", groups, of_expert ? PARAM_ETP : PARAM_TP, &group));
     if (place < 0) return map_bad(l, "place is wanted: \"embedding\" or \"last\"");
     row->place = (enum param_place)place;
-    row->group = (enum param_group)group;
+    row->group = (enum split_group)group;
     TRY(read_stacks(l, item, row));
     TRY(read_split(l, item, row));
     TRY(read_sections(l, item, row));
