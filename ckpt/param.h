@@ -20,6 +20,16 @@ enum split_group { PARAM_TP, PARAM_ETP };                      /* the ranks that
 enum { MAX_SECTIONS = 8 };
 enum { STACK_LAYERS = 1, STACK_EXPERTS = 2 };
 
+/* Specs of modules: Megatron's own, and Transformer Engine's, whose linears have the norm before
+ * them. Models of the two register their parameters in different orders. */
+enum param_order { ORDER_LOCAL, ORDER_TE, NUM_PARAM_ORDERS };
+
+/* Where a model registers a parameter. */
+struct param_registered {
+    unsigned module; /* number of its module among those of a model, from 1; 0: not known */
+    unsigned number; /* of the parameter in its module */
+};
+
 struct param_section {
     const char *name;
     uint64_t size; /* rows of one repeat, by the config; 0: not known */
@@ -42,6 +52,8 @@ struct param_spec {
     bool even;   /* its sections are of one size, known or not */
     bool padded; /* the rows are a vocabulary, padded to what ranks divide */
     bool linear; /* the weight of a linear module: it has an _extra_state */
+    bool buffer; /* a buffer of its module: never trained, so no optimizer has it */
+    struct param_registered registered[NUM_PARAM_ORDERS]; /* [enum param_order] */
 };
 
 struct param_table {

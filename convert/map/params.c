@@ -47,6 +47,32 @@ static void set_sections(struct param_spec *s, const struct param_row *row,
     }
 }
 
+/* The number of a text in a list, from 1; 0: it is not there. */
+static unsigned number_in(const char *const *texts, unsigned count, const char *text, size_t length)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (strncmp(texts[i], text, length) == 0 && !texts[i][length]) return i + 1;
+    return 0;
+}
+
+/* The place of a name MODULE.PARAMETER. */
+static struct param_registered registered(const struct param_registration *r, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    if (!dot) return (struct param_registered){0};
+    unsigned module = number_in(r->modules, r->num_modules, name, (size_t)(dot - name));
+    unsigned number = number_in(r->parameters, r->num_parameters, dot + 1, strlen(dot + 1));
+    return module && number ? (struct param_registered){module, number}
+                            : (struct param_registered){0};
+}
+
+static void set_registered(struct param_spec *s, const struct param_registration *r)
+{
+    if (s->buffer) return;
+    s->registered[ORDER_TE] = registered(r, s->name);
+    s->registered[ORDER_LOCAL] = registered(r, s->local ? s->local : s->name);
+}
+
 static struct param_spec spec_of(const struct param_rows *rows, const struct param_row *row,
                                  const struct model_config *c)
 {
@@ -58,12 +84,14 @@ static struct param_spec spec_of(const struct param_rows *rows, const struct par
                            .split = row->split,
                            .repeat = 1,
                            .padded = row->padded,
-                           .linear = row->linear};
+                           .linear = row->linear,
+                           .buffer = row->buffer};
     struct model_map map;
     struct map_names names;
     param_row_names(rows, row, c, &map, &names);
     set_shape(&s, &names, row->shape);
     set_sections(&s, row, &names);
+    set_registered(&s, &rows->registration);
     return s;
 }
 
@@ -113,11 +141,20 @@ static const struct param_spelling *copy_spellings(struct arena *a,
     return to;
 }
 
+static const char **copy_texts(struct arena *a, const char **from, unsigned count)
+{
+    const char **to = arena_copy(a, from, count * sizeof *from);
+    for (unsigned i = 0; i < count; i++)
+        to[i] = copy_text(a, to[i]);
+    return to;
+}
+
 /* A copy of the rows and all their texts. */
 static const struct param_rows *copy_rows(struct arena *a, const struct param_rows *from)
 {
     struct param_rows *to = arena_copy(a, from, sizeof *from);
     struct param_spellings *s = &to->spellings;
+    struct param_registration *r = &to->registration;
     to->items = arena_array(a, from->count, sizeof *to->items);
     for (size_t i = 0; i < from->count; i++)
         to->items[i] = copy_row(a, &from->items[i]);
@@ -131,9 +168,9 @@ static const struct param_rows *copy_rows(struct arena *a, const struct param_ro
     s->in_layers = copy_spellings(a, s->in_layers, s->num_in_layers);
     s->beside_router = copy_spellings(a, s->beside_router, s->num_beside_router);
     s->outside = copy_spellings(a, s->outside, s->num_outside);
-    s->layers = arena_copy(a, s->layers, s->num_layers * sizeof *s->layers);
-    for (unsigned i = 0; i < s->num_layers; i++)
-        s->layers[i] = copy_text(a, s->layers[i]);
+    s->layers = copy_texts(a, s->layers, s->num_layers);
+    r->modules = copy_texts(a, r->modules, r->num_modules);
+    r->parameters = copy_texts(a, r->parameters, r->num_parameters);
     return to;
 }
 

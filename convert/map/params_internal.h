@@ -22,9 +22,16 @@ struct param_row {
     enum param_scope scope;
     unsigned stacks;
     int split;
-    bool padded, linear;
+    bool padded, linear, buffer;
     struct section_row sections[MAX_SECTIONS];
     unsigned num_sections;
+};
+
+/* The order in which a model registers its parameters: the modules in their order, and the
+ * parameters of any module in theirs. A module with {l} or {e} stands for all of them. */
+struct param_registration {
+    const char **modules, **parameters;
+    unsigned num_modules, num_parameters;
 };
 
 struct param_rows {
@@ -35,6 +42,7 @@ struct param_rows {
         size_t count, capacity;
     } sizes[NUM_SCOPES];
     struct param_spellings spellings;
+    struct param_registration registration;
 };
 
 /* Reads the embedded params.json. *tree owns its texts; the caller deletes it. */

@@ -143,7 +143,7 @@ static enum status read_row(const struct map_loader *l, const cJSON *item, struc
     int place = -1, group = 0;
     TRY(map_check_keys(l, item,
                        "name local place group shape split repeat sections sections_when shared "
-                       "padded linear stacks "));
+                       "padded linear buffer stacks "));
     TRY(map_take_text(l, item, "name", &row->name));
     if (!row->name) return map_bad(l, "name is wanted");
     bool in_layer = strstr(row->name, "{l}") != NULL, of_expert = strstr(row->name, "{e}") != NULL;
@@ -160,6 +160,7 @@ static enum status read_row(const struct map_loader *l, const cJSON *item, struc
     TRY(read_sections(l, item, row));
     TRY(take_bool(l, item, "padded", &row->padded));
     TRY(take_bool(l, item, "linear", &row->linear));
+    TRY(take_bool(l, item, "buffer", &row->buffer));
     return check_members(l, row);
 }
 
@@ -319,15 +320,25 @@ static enum status read_spellings(const struct map_loader *l, const cJSON *from,
     return OK;
 }
 
+static enum status read_registration(struct map_loader *l, const cJSON *from,
+                                     struct param_registration *r)
+{
+    l->where = "registration";
+    TRY(map_check_keys(l, from, "modules parameters "));
+    TRY(map_take_texts(l, json_get(from, "modules"), &r->modules, &r->num_modules));
+    return map_take_texts(l, json_get(from, "parameters"), &r->parameters, &r->num_parameters);
+}
+
 static enum status read_megatron(struct map_loader *l, const cJSON *tree, struct param_rows *rows)
 {
     const cJSON *spellings = json_get(tree, "spellings");
     struct param_spellings *s = &rows->spellings;
     l->where = "the file";
-    TRY(map_check_keys(l, tree, "sizes parameters spellings "));
+    TRY(map_check_keys(l, tree, "sizes parameters registration spellings "));
     TRY(map_read_sizes(l, tree, "sizes", &rows->sizes[SCOPE_MEGATRON].items,
                        &rows->sizes[SCOPE_MEGATRON].count, &rows->sizes[SCOPE_MEGATRON].capacity));
     TRY(read_rows(l, tree, rows, SCOPE_MEGATRON));
+    TRY(read_registration(l, json_get(tree, "registration"), &rows->registration));
     l->where = "spellings";
     TRY(map_check_keys(l, spellings, "layers in_layers beside_router outside "));
     TRY(map_take_texts(l, json_get(spellings, "layers"), &s->layers, &s->num_layers));

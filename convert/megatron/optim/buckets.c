@@ -1,0 +1,433 @@
+/* buckets.c - places the parameters of a cell in three steps: those that the cell has are collected
+ * and sorted by their registration; each dtype of a chunk becomes a buffer, in reverse order; each
+ * buffer is cut into buckets. */
+#include "convert/megatron/optim/buckets.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+
+enum { PARAM_ALIGNMENT = 64, BUCKET_ALIGNMENT = 128, BANDWIDTH_ALIGNMENT = 1 << 16 };
+
+/* A parameter of the cell, with what decides its place in the order of registration. */
+struct member {
+    const struct trained_param *of;
+    bool is_tied_head;
+    bool expert_by_expert; /* an expert registers all its modules before the next expert */
+    enum param_place place;
+    struct param_registered registered;
+    uint64_t chunk;
+};
+
+struct placing {
+    const struct layout *layout;
+    const struct model_config *config;
+    const struct bucket_rules *rules;
+    const struct bucket_cell *cell;
+    const struct bucket_sizes *known; /* NULL: by the rules */
+    size_t num_known;
+    uint64_t bucket_divisor;
+    struct arena *a;
+    struct error *err;
+    struct member *members; /* in the order of registration */
+    size_t num_members, members_capacity;
+    struct param_buffer *buffers;
+    size_t num_buffers, buffers_capacity;
+};
+
+/* ---- the parameters of a cell ---- */
+
+static bool is_tied_embedding(const struct placing *x, const struct trained_param *p)
+{
+    return !x->config->untie_embeddings_and_output_weights &&
+           strcmp(p->param.spec->name, "embedding.word_embeddings.weight") == 0;
+}
+
+/* Whether ranks of the cell have the expert, or the dense parameter. */
+static bool cell_has(const struct placing *x, const struct trained_param *p)
+{
+    const uint64_t ep = x->layout->ep;
+    const bool of_expert = param_of_expert(p->param.spec) && ep > 1;
+    if (of_expert != x->cell->experts) return false;
+    return !of_expert || p->param.expert / (x->config->num_experts / ep) == x->cell->ep_rank;
+}
+
+static bool stage_has(const struct stage *s, enum param_place place, uint64_t layer)
+{
+    return place == PLACE_EMBEDDING ? s->embedding
+           : place == PLACE_LAST
+               ? s->loss
+               : layer >= s->first_layer && layer - s->first_layer < s->num_layers;
+}
+
+/* The chunk of the cell that has a parameter of this place; false if none has. */
+static bool find_chunk(const struct placing *x, enum param_place place, uint64_t layer,
+                       uint64_t *chunk)
+{
+    const struct bucket_cell *c = x->cell;
+    uint64_t left = c->num_chunks ? c->num_chunks : x->layout->vpp;
+    for (*chunk = c->first_chunk; *chunk < x->layout->vpp && left; ++*chunk, left--)
+        if (stage_has(layout_stage(x->layout, *chunk, c->pp_rank), place, layer)) return true;
+    return false;
+}
+
+static struct param_registered registered(const struct placing *x, const struct trained_param *p)
+{
+    return p->param.spec->registered[x->rules->transformer_engine ? ORDER_TE : ORDER_LOCAL];
+}
+
+static enum status check_order(const struct placing *x, const struct trained_param *p)
+{
+    const struct param_spec *s = p->param.spec;
+    if (!registered(x, p).module)
+        return fail(x->err, ERR_UNSUPPORTED,
+                    "%s: %s, so its place in the flat buffers of the optimizer is not known",
+                    p->name,
+                    s->buffer ? "it is never trained" : "its order of registration is not known");
+    if (param_of_expert(s) && x->rules->grouped_gemm && !x->rules->transformer_engine)
+        return fail(x->err, ERR_UNSUPPORTED,
+                    "%s: the grouped experts of Megatron's local spec are one parameter of several "
+                    "experts, whose moments cannot be read from flat buffers",
+                    p->name);
+    return OK;
+}
+
+static void add_member(struct placing *x, const struct trained_param *p, uint64_t chunk)
+{
+    const struct param_spec *s = p->param.spec;
+    *ARENA_PUSH(x->a, x->members, x->num_members, x->members_capacity) =
+        (struct member){.of = p,
+                        .expert_by_expert = param_of_expert(s) && !x->rules->grouped_gemm,
+                        .place = s->place,
+                        .registered = registered(x, p),
+                        .chunk = chunk};
+}
+
+/* The head is the last that a model registers. */
+static void add_tied_head(struct placing *x, const struct trained_param *p, uint64_t chunk)
+{
+    *ARENA_PUSH(x->a, x->members, x->num_members, x->members_capacity) =
+        (struct member){.of = p,
+                        .is_tied_head = true,
+                        .place = PLACE_LAST,
+                        .registered = {.module = UINT32_MAX},
+                        .chunk = chunk};
+}
+
+static enum status add_param(struct placing *x, const struct trained_param *p)
+{
+    const struct param_spec *s = p->param.spec;
+    uint64_t chunk;
+    if (!cell_has(x, p)) return OK;
+    if (find_chunk(x, s->place, p->param.layer, &chunk)) {
+        TRY(check_order(x, p));
+        add_member(x, p, chunk);
+    }
+    if (x->layout->pp > 1 && is_tied_embedding(x, p) && find_chunk(x, PLACE_LAST, 0, &chunk))
+        add_tied_head(x, p, chunk);
+    return OK;
+}
+
+/* ---- the order of registration ---- */
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+/* The modules of experts are neighbours in the order of modules, so this is an order whether
+ * expert or module counts first. */
+static int by_registration(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    int order = compare_u64(x->chunk, y->chunk);
+    if (!order) order = compare_u64(x->place, y->place);
+    if (!order) order = compare_u64(x->of->param.layer, y->of->param.layer);
+    if (!order && x->expert_by_expert && y->expert_by_expert)
+        order = compare_u64(x->of->param.expert, y->of->param.expert);
+    if (!order) order = compare_u64(x->registered.module, y->registered.module);
+    if (!order) order = compare_u64(x->of->param.expert, y->of->param.expert);
+    return order ? order : compare_u64(x->registered.number, y->registered.number);
+}
+
+static enum status sort_members(struct placing *x)
+{
+    if (x->num_members) qsort(x->members, x->num_members, sizeof *x->members, by_registration);
+    for (size_t i = 1; i < x->num_members; i++)
+        if (by_registration(&x->members[i - 1], &x->members[i]) == 0)
+            return fail(x->err, ERR_CORRUPT, "%s and %s are one parameter of the model",
+                        x->members[i - 1].of->name, x->members[i].of->name);
+    return OK;
+}
+
+/* ---- buffers ---- */
+
+/* The elements of one rank's shard. All ranks have as many. */
+static enum status count_elements(const struct placing *x, const struct trained_param *p,
+                                  uint64_t *numel)
+{
+    const struct param_spec *s = p->param.spec;
+    const uint64_t size = s->group == PARAM_ETP ? x->layout->etp : x->layout->tp;
+    struct param_parts parts;
+    TRY(param_shard(s, p->name, p->num_dims, p->shape, 0, size, PARAM_STORED, &parts, x->err));
+    if (!shape_numel(parts.shape, p->num_dims, numel) || !*numel || *numel > MAX_ELEMENTS)
+        return fail(x->err, ERR_CORRUPT, "%s: a shape that no parameter has", p->name);
+    return OK;
+}
+
+/* Adds the buffer of a dtype with `count` of the members [begin, end). */
+static enum status add_buffer(struct placing *x, size_t begin, size_t end, enum dtype dtype,
+                              size_t count)
+{
+    struct param_buffer *b = ARENA_PUSH(x->a, x->buffers, x->num_buffers, x->buffers_capacity);
+    *b = (struct param_buffer){.chunk = x->members[begin].chunk, .dtype = dtype};
+    b->params = arena_array(x->a, count, sizeof *b->params);
+    for (size_t i = end; i-- > begin;) {
+        const struct member *m = &x->members[i];
+        if (m->of->dtype != dtype) continue;
+        struct placed_param *p = &b->params[b->num_params++];
+        *p = (struct placed_param){.of = m->of, .is_tied_head = m->is_tied_head};
+        TRY(count_elements(x, m->of, &p->numel));
+    }
+    return OK;
+}
+
+/* Makes the buffers of a chunk: of its dtypes in the order in which members have them first. */
+static enum status make_buffers(struct placing *x, size_t begin, size_t end)
+{
+    enum dtype dtypes[NUM_DTYPES];
+    size_t counts[NUM_DTYPES] = {0}, num_dtypes = 0;
+    for (size_t i = begin; i < end; i++)
+        if (!counts[x->members[i].of->dtype]++) dtypes[num_dtypes++] = x->members[i].of->dtype;
+    for (size_t k = 0; k < num_dtypes; k++)
+        TRY(add_buffer(x, begin, end, dtypes[k], counts[dtypes[k]]));
+    return OK;
+}
+
+/* ---- buckets ---- */
+
+/* A buffer that is being cut. */
+struct cutting {
+    const struct placing *x;
+    struct param_buffer *b;
+    size_t capacity;
+    size_t in_bucket; /* parameters of the open bucket, which begins at b->numel */
+    uint64_t at;      /* the end of the last parameter */
+};
+
+static uint64_t round_up(uint64_t n, uint64_t divisor)
+{
+    return ceil_div_u64(n, divisor) * divisor;
+}
+
+static enum status too_large(const struct cutting *c)
+{
+    return fail(c->x->err, ERR_UNSUPPORTED, "%s: the buffer that has it is larger than any",
+                c->b->params[0].of->name);
+}
+
+/* Ends the open bucket at `end`, without padding. */
+static enum status end_bucket(struct cutting *c, uint64_t end)
+{
+    struct param_buffer *b = c->b;
+    const uint64_t padded = round_up(end, c->x->bucket_divisor);
+    if (padded > MAX_ELEMENTS) return too_large(c);
+    *ARENA_PUSH(c->x->a, b->buckets, b->num_buckets, c->capacity) =
+        (struct param_bucket){.start = b->numel,
+                              .numel = padded - b->numel,
+                              .start_unpadded = b->numel_unpadded,
+                              .numel_unpadded = end - b->numel};
+    b->numel_unpadded += end - b->numel;
+    b->numel = c->at = padded;
+    c->in_bucket = 0;
+    return OK;
+}
+
+/* Puts the parameter into the open bucket. */
+static enum status place(struct cutting *c, struct placed_param *p)
+{
+    p->start = round_up(c->at, PARAM_ALIGNMENT);
+    p->start_unpadded = c->b->numel_unpadded + p->start - c->b->numel;
+    p->bucket = c->b->num_buckets;
+    c->at = p->start + p->numel;
+    c->in_bucket++;
+    return c->at > MAX_ELEMENTS ? too_large(c) : OK;
+}
+
+/* The two copies of a tied embedding are in buckets of their own, so that both stages split them
+ * over data parallel ranks alike. */
+static bool has_own_bucket(const struct placing *x, const struct placed_param *p)
+{
+    return x->layout->pp > 1 && is_tied_embedding(x, p->of);
+}
+
+static enum status cut_by_rules(struct cutting *c)
+{
+    const struct placing *x = c->x;
+    const uint64_t limit = x->cell->pp_rank == 0 && c->b->chunk == 0 ? x->rules->bucket_size : 0;
+    for (size_t i = 0; i < c->b->num_params; i++) {
+        struct placed_param *p = &c->b->params[i];
+        const bool own = has_own_bucket(x, p);
+        if (own && c->in_bucket) TRY(end_bucket(c, round_up(c->at, PARAM_ALIGNMENT)));
+        TRY(place(c, p));
+        if (own || (limit && c->at - c->b->numel >= limit)) TRY(end_bucket(c, c->at));
+    }
+    return c->in_bucket ? end_bucket(c, c->at) : OK;
+}
+
+static enum status wrong_size(const struct cutting *c, const struct bucket_sizes *known,
+                              const struct placed_param *last)
+{
+    const size_t buffer = (size_t)(c->b - c->x->buffers), bucket = c->b->num_buckets;
+    return fail(c->x->err, ERR_CORRUPT,
+                "buffer %zu: bucket %zu of %zu has %" PRIu64
+                " elements, but the last parameter in it, %s, ends at %" PRIu64,
+                buffer, bucket, known->count, known->numel[bucket], last->of->name,
+                c->at - c->b->numel);
+}
+
+static enum status no_bucket(const struct cutting *c, const struct bucket_sizes *known,
+                             const struct placed_param *p)
+{
+    const size_t buffer = (size_t)(c->b - c->x->buffers), bucket = c->b->num_buckets;
+    if (bucket == known->count)
+        return fail(c->x->err, ERR_CORRUPT,
+                    "buffer %zu: its %zu buckets have no room for %s of %" PRIu64 " elements",
+                    buffer, known->count, p->of->name, p->numel);
+    return fail(c->x->err, ERR_CORRUPT,
+                "buffer %zu: bucket %zu of %zu has %" PRIu64
+                " elements, but begins with %s, which has %" PRIu64,
+                buffer, bucket, known->count, known->numel[bucket], p->of->name, p->numel);
+}
+
+/* Ends the bucket that parameter `last` is the last of. A bucket that a tied embedding ended has
+ * the alignment of a parameter behind its last one. */
+static enum status end_known(struct cutting *c, const struct bucket_sizes *known,
+                             const struct placed_param *last, const struct placed_param *next)
+{
+    const uint64_t end = c->b->numel + known->numel[c->b->num_buckets];
+    if (end != c->at &&
+        !(next && has_own_bucket(c->x, next) && end == round_up(c->at, PARAM_ALIGNMENT)))
+        return wrong_size(c, known, last);
+    return end_bucket(c, end);
+}
+
+/* Whether the parameter, which begins after `at`, ends within the open bucket. */
+static bool fits(const struct cutting *c, const struct bucket_sizes *known,
+                 const struct placed_param *p)
+{
+    const size_t bucket = c->b->num_buckets;
+    const uint64_t end = round_up(c->at, PARAM_ALIGNMENT) + p->numel;
+    return bucket < known->count && end - c->b->numel <= known->numel[bucket];
+}
+
+static enum status cut_as_known(struct cutting *c, const struct bucket_sizes *known)
+{
+    const size_t n = c->b->num_params;
+    for (size_t i = 0; i < n; i++) {
+        struct placed_param *p = &c->b->params[i];
+        if (c->in_bucket && !fits(c, known, p)) TRY(end_known(c, known, p - 1, p));
+        if (!fits(c, known, p)) return no_bucket(c, known, p);
+        TRY(place(c, p));
+    }
+    TRY(end_known(c, known, &c->b->params[n - 1], NULL));
+    if (c->b->num_buckets == known->count) return OK;
+    return fail(c->x->err, ERR_CORRUPT,
+                "buffer %zu: %zu buckets, of which the parameters of the model fill %zu",
+                (size_t)(c->b - c->x->buffers), known->count, c->b->num_buckets);
+}
+
+static enum status cut_buffers(struct placing *x)
+{
+    if (x->known && x->num_known != x->num_buffers)
+        return fail(x->err, ERR_CORRUPT, "%zu flat buffers, where the parameters are of %zu",
+                    x->num_known, x->num_buffers);
+    for (size_t i = 0; i < x->num_buffers; i++) {
+        struct cutting c = {.x = x, .b = &x->buffers[i]};
+        TRY(x->known ? cut_as_known(&c, &x->known[i]) : cut_by_rules(&c));
+    }
+    return OK;
+}
+
+/* ---- a cell ---- */
+
+static enum status set_divisor(struct placing *x)
+{
+    const uint64_t dp = x->cell->experts ? x->rules->expert_dp : x->rules->dp;
+    const uint64_t alignment = x->rules->high_bandwidth ? BANDWIDTH_ALIGNMENT : BUCKET_ALIGNMENT;
+    const uint64_t common = dp & -dp; /* of a power of two and dp */
+    if (!dp || dp > UINT32_MAX)
+        return fail(x->err, ERR_UNSUPPORTED, "data parallel size %" PRIu64, dp);
+    x->bucket_divisor = dp / (common < alignment ? common : alignment) * alignment;
+    return OK;
+}
+
+static enum status collect(struct placing *x, const struct trained_param *params, size_t count)
+{
+    const uint64_t ep = x->layout->ep;
+    if (x->cell->experts && ep > 1 && x->config->num_experts < ep)
+        return fail(x->err, ERR_UNSUPPORTED, "%" PRIu64 " experts on expert parallel size %" PRIu64,
+                    x->config->num_experts, ep);
+    for (size_t i = 0; i < count; i++)
+        TRY(add_param(x, &params[i]));
+    return sort_members(x);
+}
+
+static enum status make_all_buffers(struct placing *x)
+{
+    for (size_t begin = 0, end; begin < x->num_members; begin = end) {
+        for (end = begin + 1; end < x->num_members; end++)
+            if (x->members[end].chunk != x->members[begin].chunk) break;
+        TRY(make_buffers(x, begin, end));
+    }
+    return OK;
+}
+
+enum status buckets_place(const struct trained_param *params, size_t num_params,
+                          const struct layout *layout, const struct model_config *config,
+                          const struct bucket_rules *rules, const struct bucket_cell *cell,
+                          const struct bucket_sizes *known, size_t num_known, struct arena *a,
+                          struct param_buffer **out, size_t *count, struct error *err)
+{
+    struct arena own; /* what only the sorting needs */
+    struct placing x = {.layout = layout,
+                        .config = config,
+                        .rules = rules,
+                        .cell = cell,
+                        .known = known,
+                        .num_known = num_known,
+                        .a = &own,
+                        .err = err};
+    TRY(set_divisor(&x));
+    arena_init(&own);
+    enum status st = collect(&x, params, num_params);
+    x.a = a;
+    if (!st) st = make_all_buffers(&x);
+    if (!st) st = cut_buffers(&x);
+    arena_release(&own);
+    *out = x.buffers;
+    *count = x.num_buffers;
+    return st;
+}
+
+/* ---- numbers of cells ---- */
+
+uint64_t bucket_cell_number(const struct layout *l, const struct bucket_cell *cell)
+{
+    if (!cell->experts) return cell->tp_rank + l->tp * cell->pp_rank;
+    return cell->tp_rank + l->etp * (cell->ep_rank + l->ep * cell->pp_rank);
+}
+
+bool bucket_cell_of_number(const struct layout *l, bool experts, uint64_t number,
+                           struct bucket_cell *cell)
+{
+    const uint64_t tp = experts ? l->etp : l->tp, ep = experts ? l->ep : 1;
+    if (experts && ep == 1) return false;
+    cell->experts = experts;
+    cell->tp_rank = number % tp;
+    cell->ep_rank = number / tp % ep;
+    cell->pp_rank = number / tp / ep;
+    return cell->pp_rank < l->pp;
+}
