@@ -18,6 +18,8 @@ struct optimizer_info {
     bool present;
     const char *kind; /* "distributed, fully_reshardable", for people */
     uint64_t size_bytes;
+    bool inferred; /* no file says which elements are which parameter's: weights that are their master
+                      weights rounded prove it (ckpt/masters.h) */
     const char *unread; /* why some of it is not in the catalog; NULL: all of it is */
 };
 

@@ -1,6 +1,5 @@
 /* source_torch_dist.c - reads Megatron-Core's distributed checkpoint: a DCP folder. Its keys are
  * names of parameters and of their optimizer state; everything else is in objects. */
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_source.h"
 #include "convert/megatron/optim/dist_states.h"
+#include "convert/megatron/optim/flat_place.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -63,27 +63,45 @@ static enum status read_common(struct megatron_source *m, struct error *err)
 
 /* ---- the optimizer ---- */
 
-static const char *optimizer_kind(struct checkpoint *c)
+/* How the optimizer's state is kept, for people: as the common state says, else as keys show. */
+static const char *optimizer_kind(struct checkpoint *c, bool flat, bool objects)
 {
     const struct value *content = value_get(c->training.common, "content_metadata");
     const char *kind = value_as_text(value_get(content, "distrib_optim_sharding_type"));
     if (kind) return arena_printf(&c->arena, "distributed, %s", kind);
-    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        if (fnmatch("*optimizer.distributed.*", c->catalog.stored.tensors[i].name, 0) == 0)
-            return "distributed, dp_reshardable";
+    if (flat) return objects ? "distributed, dp_zero_gather_scatter" : "distributed, dp_reshardable";
     return "not distributed, or fully_sharded_model_space";
 }
 
 static void note_optimizer(struct checkpoint *c)
 {
-    for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        if (dist_key_is_optimizer(c->catalog.stored.tensors[i].name))
-            c->training.optimizer.size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
-    for (size_t i = 0; i < c->catalog.stored.num_objects; i++)
-        if (fnmatch("*optimizer.distributed.*", c->catalog.stored.objects[i].name, 0) == 0)
-            c->training.optimizer.size_bytes += c->catalog.stored.objects[i].size_bytes;
-    c->training.optimizer.present = c->training.optimizer.size_bytes > 0;
-    if (c->training.optimizer.present) c->training.optimizer.kind = optimizer_kind(c);
+    struct optimizer_info *o = &c->training.optimizer;
+    const struct stored *s = &c->catalog.stored;
+    bool flat = false, objects = false;
+    for (size_t i = 0; i < s->num_tensors; i++)
+        if (dist_key_is_optimizer(s->tensors[i].name)) {
+            o->size_bytes += stored_tensor_bytes(&s->tensors[i]);
+            flat |= dist_key_is_flat(s->tensors[i].name);
+        }
+    for (size_t i = 0; i < s->num_objects; i++)
+        if (dist_key_is_flat(s->objects[i].name)) {
+            o->size_bytes += s->objects[i].size_bytes;
+            objects |= strstr(s->objects[i].name, ".param_state/") != NULL;
+        }
+    o->present = o->size_bytes > 0;
+    if (o->present) o->kind = optimizer_kind(c, flat || objects, objects);
+}
+
+/* Adds the states, in whatever form keys have them. */
+static enum status read_states(struct megatron_source *m, struct flat_states *flat,
+                               struct error *err)
+{
+    struct checkpoint *c = m->c;
+    TRY(dist_states_add(c, err));
+    TRY(flat_states_add_keys(flat, c, err));
+    TRY(flat_states_place(flat, c, err));
+    TRY(megatron_import_states(m, err));
+    return flat_states_prove(flat, c, err);
 }
 
 /* ---- all ---- */
@@ -109,8 +127,10 @@ static enum status read_torch_dist(struct megatron_source *m, struct error *err)
     TRY(megatron_describe(m, &evidence, err));
     note_optimizer(c);
     TRY(megatron_import(m, err));
-    TRY(dist_states_add(c, err));
-    return megatron_import_states(m, err);
+    struct flat_states flat = {0};
+    enum status st = read_states(m, &flat, err);
+    flat_states_release(&flat);
+    return st;
 }
 
 static bool matches_torch_dist(const char *path, const struct source_options *o)

@@ -15,6 +15,11 @@ bool dist_key_is_optimizer(const char *key)
            fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0;
 }
 
+bool dist_key_is_flat(const char *key)
+{
+    return fnmatch("*optimizer.distributed.*", key, 0) == 0;
+}
+
 const char *dist_state_key(struct arena *a, const char *state, const char *key, bool flattened)
 {
     if (flattened && strcmp(state, master_state) == 0) state = low_precision_master;
@@ -100,6 +105,8 @@ static enum status add_state(struct checkpoint *c, size_t stored, struct error *
 {
     const struct stored_tensor *s = &c->catalog.stored.tensors[stored];
     const char *state, *key = parse_key(&c->arena, s->name, &state);
+    if (!key && dist_key_is_optimizer(s->name) && !dist_key_is_flat(s->name))
+        states_unread(c, "%s is no state of a parameter", s->name);
     if (!key) return OK;
     const struct stored_tensor *whole = stored_find(&c->catalog.stored, key);
     if (!is_flattened(whole, s)) return catalog_own_stored(&c->catalog, key, state, s, err);

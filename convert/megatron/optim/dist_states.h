@@ -18,6 +18,8 @@
 
 /* Whether a key is of the optimizer, in any of its formats. */
 bool dist_key_is_optimizer(const char *key);
+/* Whether it is of flat buffers (flat_states.h). */
+bool dist_key_is_flat(const char *key);
 /* Adds the stored states of such keys as own tensors with a state, of their parameter's key and
  * shape. ERR_CORRUPT, naming the key, if a flattened one does not fit its parameter. */
 MUST_CHECK enum status dist_states_add(struct checkpoint *c, struct error *err);
