@@ -1,0 +1,400 @@
+/* param_groups_write.c - the training state as Megatron's Python values. */
+#include <math.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/text.h"
+#include "convert/megatron/optim/param_groups_internal.h"
+
+/* Megatron's defaults (--adam-beta1 ...), for what is not known. */
+static const double default_beta1 = 0.9, default_beta2 = 0.999, default_eps = 1e-8;
+
+static double or_default(double x, double otherwise)
+{
+    return isfinite(x) ? x : otherwise;
+}
+
+/* ---- fields as values ---- */
+
+/* A number as Python has it where a whole one is meant: an int if it is whole. */
+static struct value *step_value(struct arena *a, double x)
+{
+    if (x >= 0 && x < 9e15 && !((double)(int64_t)x < x)) return value_int(a, (int64_t)x);
+    return value_float(a, x);
+}
+
+static struct value *count_value(struct arena *a, uint64_t n)
+{
+    return n <= INT64_MAX ? value_int(a, (int64_t)n) : value_float(a, (double)n);
+}
+
+static struct value *field_value(struct arena *a, const struct field *f, const void *of)
+{
+    const struct scalar s = field_get(f, of);
+    switch (s.kind) {
+    case FIELD_UINT:
+        return count_value(a, s.number);
+    case FIELD_REAL:
+        if (!isfinite(s.real)) return value_none(a);
+        return text_ends_with(f->name, "_steps") ? step_value(a, s.real) : value_float(a, s.real);
+    case FIELD_BOOL:
+        return value_bool(a, s.truth);
+    case FIELD_TEXT:
+        return s.text ? value_text(a, s.text) : value_none(a);
+    }
+    return value_none(a);
+}
+
+static bool is_real(const struct value *v, double x)
+{
+    double number;
+    return value_as_float(v, &number) && number >= x && number <= x;
+}
+
+/* Whether v holds what the field does. */
+static bool holds(const struct value *v, const struct field *f, const void *of)
+{
+    const struct scalar s = field_get(f, of);
+    int64_t integer;
+    bool truth;
+    switch (s.kind) {
+    case FIELD_UINT:
+        if (value_as_int(v, &integer)) return integer >= 0 && (uint64_t)integer == s.number;
+        return is_real(v, (double)s.number);
+    case FIELD_REAL:
+        return is_real(v, s.real);
+    case FIELD_BOOL:
+        return value_as_bool(v, &truth) && truth == s.truth;
+    case FIELD_TEXT:
+        return text_equal(value_as_text(v), s.text);
+    }
+    return false;
+}
+
+/* ---- what is kept of a source's dict ---- */
+
+enum { MAX_KEPT_DEPTH = 4, MAX_KEPT_VALUES = 1000 };
+
+/* Whether v is plain data: numbers, texts, lists and dicts of such, and torch's dtypes. Instances
+ * of classes are code for whoever loads them, and a tensor's bytes stay behind. */
+static bool is_plain(const struct value *v, unsigned depth, unsigned *room)
+{
+    if (depth > MAX_KEPT_DEPTH || !*room) return false;
+    --*room;
+    switch (v->kind) {
+    case VALUE_NONE:
+    case VALUE_BOOL:
+    case VALUE_INT:
+    case VALUE_FLOAT:
+    case VALUE_TEXT:
+        return true;
+    case VALUE_GLOBAL:
+        return text_equal(v->global->module, "torch");
+    case VALUE_LIST:
+    case VALUE_TUPLE:
+    case VALUE_DICT:
+        for (size_t i = 0, n = v->kind == VALUE_DICT ? 2 * (size_t)v->count : v->count; i < n; i++)
+            if (!is_plain(v->items[i], depth + 1, room)) return false;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A copy of a dict's plain values. Key `without` is left out. */
+static struct value *plain_copy(const struct value *own, const char *without, struct arena *a)
+{
+    struct value *out = value_dict(a);
+    for (size_t i = 0; i < own->count; i++) {
+        const char *key = value_as_text(own->items[2 * i]);
+        unsigned room = MAX_KEPT_VALUES;
+        if (!key || strcmp(key, "params") == 0 || text_equal(key, without)) continue;
+        if (is_plain(own->items[2 * i + 1], 0, &room))
+            value_dict_set(a, out, key, own->items[2 * i + 1]);
+    }
+    return out;
+}
+
+/* Sets the key of a field, under the spelling that the dict has, if it holds another value. */
+static void set_field(struct value *dict, const struct spelt_field *f, const void *of,
+                      struct arena *a)
+{
+    const char *key = spelt_key(f, dict);
+    if (key && holds(value_get(dict, key), &f->field, of)) return;
+    value_dict_set(a, dict, key ? key : f->keys[0], field_value(a, &f->field, of));
+}
+
+/* ---- groups ---- */
+
+/* A group that will be written. */
+struct group_writer {
+    const struct training *t;
+    const struct optimizer_form *form;
+    struct arena *arena;
+};
+
+static const struct value *own_group(const struct group_writer *w, size_t i)
+{
+    return w->form->own && i < w->t->num_groups ? w->form->own[i] : NULL;
+}
+
+static bool is_torch_adam(const struct group_writer *w)
+{
+    const struct value *own = own_group(w, 0);
+    return own ? !value_get(own, "bias_correction") : w->form->torch_adam;
+}
+
+/* PyTorch's optimizers have the step beside each parameter, and Megatron puts it into the groups of
+ * the distributed optimizer alone. */
+static bool step_in_groups(const struct group_writer *w)
+{
+    return w->form->wrapper == OPTIMIZER_DISTRIBUTED || !is_torch_adam(w);
+}
+
+static struct value *pair_value(struct arena *a, double x, double y)
+{
+    struct value *both[] = {value_float(a, x), value_float(a, y)};
+    return value_list(a, VALUE_TUPLE, 2, both);
+}
+
+static void add_number(struct value *dict, const char *key, double x, struct arena *a)
+{
+    if (isfinite(x)) value_dict_add(a, dict, key, value_float(a, x));
+}
+
+/* What PyTorch's AdamW has beside betas, eps and weight_decay. */
+static void add_torch_settings(struct value *dict, const struct param_group *g, struct arena *a)
+{
+    value_dict_add(a, dict, "amsgrad", value_bool(a, g->amsgrad));
+    value_dict_add(a, dict, "maximize", value_bool(a, false));
+    value_dict_add(a, dict, "foreach", value_none(a));
+    value_dict_add(a, dict, "capturable", value_bool(a, false));
+    value_dict_add(a, dict, "differentiable", value_bool(a, false));
+    value_dict_add(a, dict, "fused", value_none(a));
+    value_dict_add(a, dict, "decoupled_weight_decay", value_bool(a, g->decoupled_weight_decay));
+}
+
+static void add_adam_settings(struct value *dict, const struct param_group *g, bool torch_adam,
+                              struct arena *a)
+{
+    if (!torch_adam) value_dict_add(a, dict, "bias_correction", value_bool(a, true));
+    value_dict_add(
+        a, dict, "betas",
+        pair_value(a, or_default(g->beta1, default_beta1), or_default(g->beta2, default_beta2)));
+    value_dict_add(a, dict, "eps", value_float(a, or_default(g->eps, default_eps)));
+    add_number(dict, "weight_decay", g->weight_decay, a);
+    if (torch_adam) add_torch_settings(dict, g, a);
+}
+
+/* A group made from nothing, in the order of Megatron's keys. */
+static struct value *new_group(const struct group_writer *w, const struct param_group *g)
+{
+    struct arena *a = w->arena;
+    struct value *dict = value_dict(a);
+    const bool vectors = g->members && text_starts_with(g->members, "vectors");
+    value_dict_add(a, dict, "is_expert_parallel", value_bool(a, g->is_expert_parallel));
+    value_dict_add(a, dict, "default_config", value_bool(a, !g->is_decoupled_lr));
+    value_dict_add(a, dict, "wd_mult", value_float(a, or_default(g->wd_mult, vectors ? 0 : 1)));
+    value_dict_add(a, dict, "lr_mult", value_float(a, or_default(g->lr_mult, 1)));
+    value_dict_add(a, dict, "is_decoupled_lr", value_bool(a, g->is_decoupled_lr));
+    add_number(dict, "max_lr", g->max_lr, a);
+    add_number(dict, "min_lr", g->min_lr, a);
+    add_number(dict, "lr", g->lr, a);
+    if (!isfinite(g->momentum) || isfinite(g->beta1)) {
+        add_adam_settings(dict, g, is_torch_adam(w), a);
+    } else {
+        value_dict_add(a, dict, "momentum", value_float(a, g->momentum));
+        add_number(dict, "weight_decay", g->weight_decay, a);
+    }
+    return dict;
+}
+
+static void set_betas(struct value *dict, const struct param_group *g, struct arena *a)
+{
+    const struct value *old = value_get(dict, "betas");
+    if (!isfinite(g->beta1) || !isfinite(g->beta2)) return;
+    const bool pair =
+        old && (old->kind == VALUE_TUPLE || old->kind == VALUE_LIST) && old->count == 2;
+    if (pair && is_real(old->items[0], g->beta1) && is_real(old->items[1], g->beta2)) return;
+    value_dict_set(a, dict, "betas", pair_value(a, g->beta1, g->beta2));
+}
+
+/* A group that was read from Megatron, with the fields that changed. */
+static struct value *changed_group(const struct group_writer *w, const struct param_group *g,
+                                   const struct value *own)
+{
+    struct value *dict = plain_copy(own, step_in_groups(w) ? NULL : "step", w->arena);
+    for (size_t i = 0; i < num_group_keys; i++) {
+        const struct spelt_field *f = &group_keys[i];
+        const bool is_step = strcmp(f->field.name, "step") == 0;
+        if (is_step || !training_field_given(&f->field, g)) continue;
+        if (i < NUM_IDENTIFYING || value_get(own, f->keys[0]) || f->field.kind == FIELD_REAL)
+            set_field(dict, f, g, w->arena);
+    }
+    set_betas(dict, g, w->arena);
+    return dict;
+}
+
+/* Megatron wants one step in all groups, those without parameters too. Its type is kept. */
+static void set_step(const struct group_writer *w, struct value *dict, const struct param_group *g)
+{
+    const struct value *old = value_get(dict, "step");
+    const uint64_t step = w->t->step ? w->t->step : g->step;
+    const bool as_float = old ? old->kind == VALUE_FLOAT : is_torch_adam(w);
+    if (old && is_real(old, (double)step)) return;
+    value_dict_set(w->arena, dict, "step",
+                   as_float ? value_float(w->arena, (double)step) : count_value(w->arena, step));
+}
+
+static void add_group(const struct group_writer *w, struct value *list, size_t i, bool experts)
+{
+    const struct value *own = own_group(w, i);
+    struct param_group g = w->t->groups[i];
+    g.is_expert_parallel = experts;
+    struct value *dict = own ? changed_group(w, &g, own) : new_group(w, &g);
+    if (step_in_groups(w)) set_step(w, dict, &g);
+    value_append(w->arena, list, dict);
+}
+
+/* ---- which groups ---- */
+
+static bool has_expert_groups(const struct training *t)
+{
+    for (size_t i = 0; i < t->num_groups; i++)
+        if (t->groups[i].is_expert_parallel) return true;
+    return false;
+}
+
+/* Whether experts that are split now need a group like this one. */
+static bool needs_twin(const struct optimizer_form *form, const struct param_group *g)
+{
+    if (!g->members) return !(g->wd_mult <= 0) || form->expert_vectors;
+    if (text_starts_with(g->members, "vectors")) return form->expert_vectors;
+    return !text_equal(g->members, "embeddings");
+}
+
+/* Whether Megatron cannot tell two groups but for is_expert_parallel. */
+static bool same_identity(const struct param_group *x, const struct param_group *y)
+{
+    for (size_t i = 0; i < NUM_IDENTIFYING; i++) {
+        const struct field *f = &group_keys[i].field;
+        if (strcmp(f->name, "is_expert_parallel") && !field_equal(f, x, y)) return false;
+    }
+    return true;
+}
+
+/* Whether group i, of experts that are no longer split, has a dense one, or one of experts before
+ * it that becomes dense. */
+static bool has_dense(const struct training *t, size_t i)
+{
+    for (size_t k = 0; k < t->num_groups; k++)
+        if ((!t->groups[k].is_expert_parallel || k < i) &&
+            same_identity(&t->groups[k], &t->groups[i]))
+            return true;
+    return false;
+}
+
+static bool is_wanted(const struct group_writer *w, size_t i, bool experts)
+{
+    const struct param_group *g = &w->t->groups[i];
+    if (!w->form->experts_split) return !experts && (!g->is_expert_parallel || !has_dense(w->t, i));
+    if (experts && !has_expert_groups(w->t)) return needs_twin(w->form, g);
+    return g->is_expert_parallel == experts;
+}
+
+struct value *param_groups_value(const struct training *t, const struct optimizer_form *form,
+                                 bool experts, struct arena *a)
+{
+    const struct group_writer w = {t, form, a};
+    struct value *list = value_list(a, VALUE_LIST, 0, NULL);
+    for (size_t i = 0; i < t->num_groups; i++)
+        if (is_wanted(&w, i, experts)) add_group(&w, list, i, experts);
+    return list;
+}
+
+/* ---- optimizers ---- */
+
+/* A tensor of one f32, and its bytes in data. */
+static struct value *number_tensor(struct tensor_data *data, float x, unsigned num_dims,
+                                   struct arena *a)
+{
+    static const uint64_t one = 1;
+    const char *key = arena_printf(a, "%zu", data->count);
+    *ARENA_PUSH(a, data->data, data->count, data->capacity) = arena_copy(a, &x, sizeof x);
+    return value_tensor(a, key, DT_F32, num_dims, &one);
+}
+
+struct value *grad_scaler_value(const struct training *t, struct tensor_data *data, struct arena *a)
+{
+    if (!isfinite(t->loss_scale)) return NULL;
+    struct value *dict = value_dict(a);
+    value_dict_add(a, dict, "scale", number_tensor(data, (float)t->loss_scale, 1, a));
+    value_dict_add(a, dict, "growth_tracker", count_value(a, t->growth_tracker));
+    value_dict_add(a, dict, "hysteresis_tracker", count_value(a, t->hysteresis_tracker));
+    return dict;
+}
+
+/* What chained optimizers share, in the order in which it appears; NULL: none. */
+struct shared_values {
+    struct value *common_step, *grad_scaler;
+};
+
+/* {state, param_groups} of an optimizer that is not distributed; {param_groups} of one that is. */
+static struct value *inner_value(const struct group_writer *w, const struct shared_values *shared,
+                                 bool experts)
+{
+    struct value *inner = value_dict(w->arena), *state = value_dict(w->arena);
+    if (shared->common_step) value_dict_add(w->arena, state, "common_step", shared->common_step);
+    if (w->form->wrapper != OPTIMIZER_DISTRIBUTED) value_dict_add(w->arena, inner, "state", state);
+    value_dict_add(w->arena, inner, "param_groups",
+                   param_groups_value(w->t, w->form, experts, w->arena));
+    return inner;
+}
+
+static struct value *single_value(const struct group_writer *w, const struct shared_values *shared,
+                                  bool experts)
+{
+    struct value *inner = inner_value(w, shared, experts);
+    if (w->form->wrapper == OPTIMIZER_FP32) return inner;
+    struct value *outer = value_dict(w->arena);
+    value_dict_add(w->arena, outer, "optimizer", inner);
+    if (shared->grad_scaler) value_dict_add(w->arena, outer, "grad_scaler", shared->grad_scaler);
+    if (w->form->wrapper == OPTIMIZER_DISTRIBUTED && w->form->sharding_type)
+        value_dict_add(w->arena, outer, "param_state_sharding_type",
+                       value_text(w->arena, w->form->sharding_type));
+    return outer;
+}
+
+/* {0: dense, 1: experts} */
+static struct value *chained_value(const struct group_writer *w, const struct shared_values *shared)
+{
+    struct value *chain = value_dict(w->arena);
+    for (unsigned i = 0; i < 2; i++) {
+        value_dict_add(w->arena, chain, "", single_value(w, shared, i == 1));
+        chain->items[2 * i] = value_int(w->arena, i);
+    }
+    return chain;
+}
+
+struct value *optimizer_value(const struct training *t, const struct optimizer_form *form,
+                              struct tensor_data *data, struct arena *a)
+{
+    const struct group_writer w = {t, form, a};
+    struct shared_values shared = {NULL, NULL};
+    if (!step_in_groups(&w) && t->step)
+        shared.common_step = number_tensor(data, (float)t->step, 0, a);
+    if (form->wrapper != OPTIMIZER_FP32) shared.grad_scaler = grad_scaler_value(t, data, a);
+    return form->experts_split ? chained_value(&w, &shared) : single_value(&w, &shared, false);
+}
+
+/* ---- the schedule ---- */
+
+struct value *schedule_value(const struct training *t, const struct value *own, struct arena *a)
+{
+    struct value *dict = own ? plain_copy(own, NULL, a) : value_dict(a);
+    for (size_t i = 0; i < num_schedule_keys; i++) {
+        const struct spelt_field *f = &schedule_keys[i];
+        if (training_field_given(&f->field, t) || !spelt_key(f, dict)) set_field(dict, f, t, a);
+    }
+    return dict;
+}
