@@ -18,8 +18,8 @@ struct optimizer_info {
     bool present;
     const char *kind; /* "distributed, fully_reshardable", for people */
     uint64_t size_bytes;
-    bool inferred; /* no file says which elements are which parameter's: weights that are their master
-                      weights rounded prove it (ckpt/masters.h) */
+    bool inferred;      /* no file says which elements are which parameter's: weights that are their
+                           master      weights rounded prove it (ckpt/masters.h) */
     const char *unread; /* why some of it is not in the catalog; NULL: all of it is */
 };
 
@@ -30,6 +30,10 @@ struct training_state {
     struct value *common; /* Megatron's common state (a dict with args), in arena; NULL: none */
     struct optimizer_info optimizer;
     struct training run; /* step, groups, schedule: what the files say */
+    /* Megatron's own dicts of these (convert/megatron/optim/param_groups.h), in arena; NULL: none
+     */
+    const struct value **own_groups; /* [run.num_groups] */
+    const struct value *own_schedule;
 };
 
 /* The source of the config. */

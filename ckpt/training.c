@@ -121,6 +121,19 @@ void param_group_init(struct param_group *g)
         clear_real(&group_fields[i], g);
 }
 
+struct training training_copy(const struct training *from, struct arena *a)
+{
+    struct training t = *from;
+    t.groups = arena_copy(a, from->groups, from->num_groups * sizeof *t.groups);
+    t.groups_capacity = t.num_groups;
+    return t;
+}
+
+void training_given_init(struct training_given *g)
+{
+    *g = (struct training_given){NAN, NAN, NAN, NAN, NAN, NAN, NULL, NAN, NAN};
+}
+
 struct param_group *training_add_group(struct training *t, struct arena *a)
 {
     struct param_group *g = ARENA_PUSH(a, t->groups, t->num_groups, t->groups_capacity);

@@ -108,8 +108,18 @@ extern const struct group_member_rule group_members[];
 extern const size_t num_group_members;
 const struct group_member_rule *group_members_find(const char *name); /* NULL: none */
 
+/* What a user gives to complete a state. NaN and NULL: not given. */
+struct training_given {
+    double lr, min_lr, weight_decay, adam_beta1, adam_beta2, adam_eps;
+    const char *lr_decay_style;
+    double lr_warmup, lr_decay; /* samples */
+};
+void training_given_init(struct training_given *g);
+
 void training_init(struct training *t);
 void param_group_init(struct param_group *g);
+/* A copy of `from`, with groups of its own in arena a. */
+struct training training_copy(const struct training *from, struct arena *a);
 /* Adds a group without fields, in arena a. */
 struct param_group *training_add_group(struct training *t, struct arena *a);
 /* The group that a parameter belongs to; NULL if no group of known members has it. If there are

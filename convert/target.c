@@ -115,6 +115,7 @@ enum status target_plan(struct target *t, const struct target_options *o,
 {
     *t = (struct target){.options = *o, .source = source, .format = o->format, .maps = maps};
     plan_init(&t->plan, &source->catalog);
+    t->training = training_copy(&source->training.run, &t->plan.arena);
     if (source->family) t->map = model_map_of_family(maps, source->family);
     TRY(t->format->target->plan(t, err));
     for (size_t i = 0; i < t->plan.num_carries; i++) {

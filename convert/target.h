@@ -36,6 +36,7 @@ struct target_options {
     bool durable;
     bool optimizer; /* the states of the optimizer are written, if the source has any */
     enum optim_format optim_format;
+    struct training_given given; /* for what the source does not say of the training */
     /* Globs; NULL: none. Tensors that the source may lack are left out of the destination;
      * unexpected tensors of the source are left out too. */
     const struct arg_list *allow_missing, *allow_unexpected;
@@ -56,6 +57,13 @@ struct target_facts {
         *flags; /* flags that Megatron-LM needs beside --use-checkpoint-args; NULL or "": none */
 };
 
+/* What becomes of a part of the training state. */
+enum fate { FATE_NONE, FATE_CARRIED, FATE_TRANSLATED, FATE_MADE, FATE_DROPPED };
+struct training_fate {
+    enum fate fate;
+    const char *why; /* of FATE_DROPPED and FATE_MADE; may be NULL */
+};
+
 struct target {
     struct target_options options;
     const struct format *format;
@@ -68,6 +76,8 @@ struct target {
     const char **states; /* of the optimizer that are written, the master first (convert/states.h);
                             set by target_take_states() */
     size_t num_states;
+    struct training training; /* the source's, completed for the target */
+    struct training_fate fates[NUM_TRAINING_PARTS];
     struct target_facts facts;
     struct notes notes; /* notes for the user; in the plan's arena */
     struct gaps gaps; /* tensors that the source lacks; tensors of the source that have no place in

@@ -36,6 +36,7 @@ struct convert_flags {
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     struct training_flags training;
+    struct training_given given;
     bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
         allow_overflow, restart;
 };
@@ -99,6 +100,7 @@ static void set_defaults(void *options)
     f->journal_every = 1 << 30;
     f->rank = UINT64_MAX;
     f->timeout = 600;
+    training_given_init(&f->given);
 }
 
 static const uint64_t MAX_SHARD_BYTES = 5000000000;
@@ -166,6 +168,7 @@ static struct target_options target_options_of(const struct run *r, const struct
         .durable = !f->run.no_fsync,
         .optimizer = r->source.training.optimizer.present && !f->no_optim,
         .optim_format = optim_format_of(f),
+        .given = f->given,
         .allow_missing = &f->allow_missing,
         .allow_unexpected = &f->allow_unexpected,
     };

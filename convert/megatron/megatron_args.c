@@ -203,6 +203,28 @@ static void set_iteration(struct arena *a, struct value *d, const struct args_fa
     value_dict_set(a, d, "iteration", value_int(a, (int64_t)f->iteration));
 }
 
+/* Sets what args say about the training state beside them. */
+static void set_training(struct arena *a, struct value *d, const struct args_facts *f)
+{
+    static const char *const counts[] = {"consumed_train_samples", "skipped_train_samples",
+                                         "consumed_valid_samples"};
+    const struct training *t = f->training;
+    if (!t) return;
+    const uint64_t given[] = {t->consumed_train_samples, t->skipped_train_samples,
+                              t->consumed_valid_samples};
+    for (size_t i = 0; i < COUNT(counts); i++)
+        if (given[i]) value_dict_set(a, d, counts[i], value_int(a, (int64_t)given[i]));
+    if (f->has_rng) value_dict_set(a, d, "no_save_rng", value_bool(a, false));
+    if (!f->has_optimizer) return;
+    value_dict_set(a, d, "no_save_optim", value_bool(a, false));
+    value_dict_set(a, d, "use_distributed_optimizer", value_bool(a, f->is_distributed));
+    value_dict_set(a, d, "dist_ckpt_optim_fully_reshardable",
+                   value_bool(a, f->is_distributed && !f->is_model_space));
+    if (f->is_model_space) value_dict_set(a, d, "ckpt_fully_parallel_save", value_bool(a, true));
+    if (!value_get(d, "optimizer"))
+        value_dict_set(a, d, "optimizer", value_text(a, t->optimizer ? t->optimizer : "adam"));
+}
+
 struct value *args_make(struct arena *a, const struct args_facts *f)
 {
     struct value *d = value_dict(a);
@@ -213,6 +235,7 @@ struct value *args_make(struct arena *a, const struct args_facts *f)
     write_facts(MEGATRON_ARGS, LIST_LAYOUT, f, tree);
     add_items(a, d, tree);
     set_iteration(a, d, f);
+    set_training(a, d, f);
     return value_instance(a, "argparse", "Namespace", d);
 }
 
@@ -228,20 +251,65 @@ bool value_holds_tensor(const struct value *v)
     return value_walk(v, "", stop_at_tensor, NULL, NULL) != OK;
 }
 
-struct value *args_update(struct arena *a, const struct value *args, const struct args_facts *f)
+/* Classes that Megatron-Core lets every release load in args (core/safe_globals.py): a file with
+ * another one, of a newer release, could not be loaded at all by an older one. */
+static bool is_known_class(const struct value_global *g)
 {
+    static const char *const modules[] = {"torch", "argparse", "types", "pathlib", "builtins"};
+    static const char *const enums[] = {"AttnBackend", "ModelType"};
+    for (size_t i = 0; i < COUNT(modules); i++)
+        if (strcmp(g->module, modules[i]) == 0) return true;
+    for (size_t i = 0; i < COUNT(enums); i++)
+        if (strcmp(g->name, enums[i]) == 0) return text_starts_with(g->module, "megatron.core.");
+    return false;
+}
+
+/* Whether a value has no class but those. depth: how far to look. */
+static bool is_loadable(const struct value *v, unsigned depth)
+{
+    if (!v) return true;
+    if (!depth) return false;
+    if (v->kind == VALUE_GLOBAL) return is_known_class(v->global);
+    const size_t items = v->kind == VALUE_DICT ? 2 * (size_t)v->count
+                         : v->kind == VALUE_LIST || v->kind == VALUE_TUPLE || v->kind == VALUE_SET
+                             ? v->count
+                             : 0;
+    for (size_t i = 0; i < items; i++)
+        if (!is_loadable(v->items[i], depth - 1)) return false;
+    if (v->kind != VALUE_OBJECT) return true;
+    return is_loadable(v->object->callable, depth - 1) && is_loadable(v->object->args, depth - 1) &&
+           is_loadable(v->object->state, depth - 1);
+}
+
+/* Copies the attributes that can be written and loaded; returns the names of the others. */
+static const char *copy_attributes(struct arena *a, const struct value *args, struct value *d)
+{
+    enum { DEPTH = 8 };
     const struct value *state = args->kind == VALUE_OBJECT ? args->object->state : args;
-    struct value *d = value_dict(a);
+    const char *left_out = NULL;
     for (uint32_t i = 0; state && state->kind == VALUE_DICT && i < state->count; i++) {
         const char *name = value_as_text(state->items[2 * i]);
-        if (name && !value_holds_tensor(state->items[2 * i + 1]))
+        if (!name) continue;
+        if (is_loadable(state->items[2 * i + 1], DEPTH) &&
+            !value_holds_tensor(state->items[2 * i + 1]))
             value_dict_set(a, d, name, state->items[2 * i + 1]);
+        else
+            left_out = left_out ? arena_printf(a, "%s, %s", left_out, name) : name;
     }
+    return left_out;
+}
+
+struct value *args_update(struct arena *a, const struct value *args, const struct args_facts *f,
+                          const char **left_out)
+{
+    struct value *d = value_dict(a);
+    *left_out = copy_attributes(a, args, d);
     cJSON *tree = cJSON_CreateObject();
     write_facts(MEGATRON_ARGS, LIST_LAYOUT, f, tree);
     if (f->casts) write_facts(MEGATRON_ARGS, LIST_DTYPE, f, tree);
     add_items(a, d, tree);
     if (value_get(args, "iteration")) set_iteration(a, d, f);
+    set_training(a, d, f);
     return value_instance(a, "argparse", "Namespace", d);
 }
 
@@ -320,8 +388,8 @@ cJSON *run_config_make(const struct args_facts *f)
                             "megatron.bridge.training.config.CheckpointConfig");
     cJSON_AddStringToObject(checkpoint, "ckpt_format", "torch_dist");
     cJSON_AddBoolToObject(checkpoint, "fully_parallel_save", true);
-    cJSON_AddBoolToObject(checkpoint, "save_optim", false);
-    cJSON_AddBoolToObject(checkpoint, "save_rng", false);
+    cJSON_AddBoolToObject(checkpoint, "save_optim", f->has_optimizer);
+    cJSON_AddBoolToObject(checkpoint, "save_rng", f->has_rng);
     cJSON *model = cJSON_AddObjectToObject(o, "model");
     cJSON_AddStringToObject(model, "_target_",
                             "megatron.bridge.models.gpt_provider.GPTModelProvider");
@@ -339,6 +407,6 @@ void run_config_update(cJSON *tree, const struct args_facts *f)
         if (f->casts) write_facts(MEGATRON_RUN_CONFIG, LIST_DTYPE, f, model);
     }
     if (!cJSON_IsObject(checkpoint)) return;
-    json_put(checkpoint, "save_optim", cJSON_CreateFalse());
-    json_put(checkpoint, "save_rng", cJSON_CreateFalse());
+    json_put(checkpoint, "save_optim", cJSON_CreateBool(f->has_optimizer));
+    json_put(checkpoint, "save_rng", cJSON_CreateBool(f->has_rng));
 }

@@ -8,6 +8,7 @@
 
 #include "ckpt/layout.h"
 #include "ckpt/model_config.h"
+#include "ckpt/training.h"
 #include "common/dtype.h"
 #include "formats/value.h"
 
@@ -56,6 +57,10 @@ struct args_facts {
     bool transformer_engine, grouped_gemm;
     uint64_t padded_vocab, divisible_by, iteration;
     const char *ckpt_format;
+    const struct training *training; /* the samples that were consumed; NULL: not known */
+    bool has_optimizer, has_rng;     /* states of it, of random number generators, are there */
+    bool is_distributed;             /* the optimizer is */
+    bool is_model_space;             /* its format is fully_sharded_model_space */
 };
 /* The config after it was written as args and read back; fields that tensors show are kept. */
 struct model_config model_config_through_args(const struct model_config *c, struct arena *a);
@@ -68,8 +73,10 @@ struct value *args_make(struct arena *a, const struct args_facts *f);
 /* Whether v contains a tensor. Such a value cannot be written without the tensor's bytes. */
 bool value_holds_tensor(const struct value *v);
 /* A copy of a Namespace with the layout of f and the fields that depend on it. Other attributes are
- * kept, unless they contain a tensor. */
-struct value *args_update(struct arena *a, const struct value *args, const struct args_facts *f);
+ * kept, unless they contain a tensor, or a class that not every release of Megatron-Core can load;
+ * *left_out names these ("a, b"; NULL: none). */
+struct value *args_update(struct arena *a, const struct value *args, const struct args_facts *f,
+                          const char **left_out);
 /* The tree of a run_config.yaml; the caller frees it. */
 cJSON *run_config_make(const struct args_facts *f);
 /* Sets the layout of f, and the fields that depend on it, in the tree of a run_config.yaml. */

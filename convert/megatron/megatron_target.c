@@ -1,6 +1,7 @@
 #include "convert/megatron/megatron_target.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "convert/format.h"
 #include "convert/hf_config.h"
 #include "convert/megatron/config_difference.h"
+#include "convert/megatron/optim/training_target.h"
 #include "convert/record.h"
 #include "formats/torch.h"
 
@@ -161,8 +163,9 @@ static enum status check_config(struct target *t, struct error *err)
     const struct checkpoint *c = t->source;
     const char *flags = args_flags_beside(&c->config, &t->plan.arena);
     bool trained = t->options.iteration || t->options.has_iteration; /* else it is a release */
-    t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags, *flags && trained ? " " : "",
-                                  trained ? "--no-load-optim --no-load-rng" : "");
+    t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags,
+                                  *flags && trained && !t->num_states ? " " : "",
+                                  trained && !t->num_states ? "--no-load-optim --no-load-rng" : "");
     if (c->config_origin != CONFIG_OF_JSON) return OK;
     if (c->config.add_proj_bias != c->config.add_mlp_bias)
         return fail(err, ERR_UNSUPPORTED,
@@ -199,13 +202,11 @@ enum status megatron_begin(struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
     TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
-    uint64_t iteration = t->options.has_iteration    ? t->options.iteration
-                         : c->training.iteration > 0 ? (uint64_t)c->training.iteration
-                                                     : 0;
-    t->options.iteration = iteration;
-    t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, iteration);
     t->widens_states = true;
     TRY(target_take_states(t, true, err));
+    training_target_begin(t, false, "not carried");
+    t->options.iteration = training_target_iteration(t);
+    t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, t->options.iteration);
     TRY(check_config(t, err));
     note_empty_stages(t);
     return pad_vocabulary(t, err);
@@ -350,6 +351,11 @@ static struct args_facts facts_of(const struct target *t)
         .divisible_by = divisible_by(t),
         .iteration = t->options.iteration,
         .ckpt_format = t->format->name,
+        .training = &t->training,
+        .has_optimizer = t->num_states > 0,
+        .is_distributed = training_target_is_distributed(t),
+        .is_model_space = t->options.optim_format == OPTIM_fully_sharded_model_space,
+        .has_rng = t->fates[TRAINING_RNG].fate == FATE_CARRIED,
     };
 }
 
@@ -374,17 +380,27 @@ static void copy_common(struct target *t, struct value *to)
     }
 }
 
-enum status megatron_common_state(struct target *t, bool per_layer, struct value **out,
-                                  struct error *err)
+static struct value *args_of(struct target *t, const struct args_facts *facts)
+{
+    struct arena *a = &t->plan.arena;
+    const struct value *args = value_get(t->source->training.common, "args");
+    const char *left_out;
+    if (!args || args->kind != VALUE_OBJECT) return args_make(a, facts);
+    struct value *updated = args_update(a, args, facts, &left_out);
+    if (left_out)
+        notes_add(&t->notes, a,
+                  "args: left out, since they hold tensors or classes that not every release of "
+                  "Megatron-Core can load: %s",
+                  left_out);
+    return updated;
+}
+
+struct value *megatron_common_state(struct target *t, bool per_layer, struct tensor_data *data)
 {
     struct arena *a = &t->plan.arena;
     struct args_facts facts = facts_of(t);
-    const struct value *from = t->source->training.common, *args = value_get(from, "args");
     struct value *d = value_dict(a), *content = value_dict(a);
-    (void)err;
-    value_dict_set(a, d, "args",
-                   args && args->kind == VALUE_OBJECT ? args_update(a, args, &facts)
-                                                      : args_make(a, &facts));
+    value_dict_set(a, d, "args", args_of(t, &facts));
     copy_common(t, d);
     value_dict_set(a, d, "checkpoint_version", value_float(a, 3.0));
     value_dict_set(a, d, "iteration", value_int(a, (int64_t)t->options.iteration));
@@ -393,9 +409,9 @@ enum status megatron_common_state(struct target *t, bool per_layer, struct value
     value_dict_set(a, content, "singleton_local_shards", value_bool(a, false));
     value_dict_set(a, content, "chained_optim_avoid_prefix", value_bool(a, true));
     if (per_layer) value_dict_set(a, content, "non_homogeneous_layers", value_bool(a, true));
+    training_target_common(t, d, content, data);
     value_dict_set(a, d, "content_metadata", content);
-    *out = d;
-    return OK;
+    return d;
 }
 
 /* ---- small files ---- */
@@ -417,13 +433,15 @@ static enum status make_train_state(struct target *t, struct strbuf *out, struct
     size_t n = 0;
     char key[8];
     bool wide = false;
-    const struct value *common = t->source->training.common, *args = value_get(common, "args");
+    const struct training *run = &t->training;
+    numbers[1] = (int64_t)run->consumed_train_samples;
+    numbers[2] = (int64_t)run->skipped_train_samples;
+    numbers[3] = (int64_t)run->consumed_valid_samples;
     for (size_t i = 0; i < 4; i++) {
-        if (i) (void)value_as_int(value_get(args, ints[i]), &numbers[i]);
         wide |= numbers[i] < INT32_MIN || numbers[i] > INT32_MAX;
         small[i] = (int32_t)numbers[i];
     }
-    (void)value_as_float(value_get(common, "num_floating_point_operations_so_far"), &operations);
+    if (isfinite(run->floating_point_operations)) operations = run->floating_point_operations;
     const float few = (float)operations;
     arena_init(&a);
     struct value *d = value_dict(&a);
@@ -508,7 +526,7 @@ enum status megatron_small_files(struct target *t, const char *folder, struct er
  * else. Megatron-Bridge reads the number in its own tracker. */
 static bool is_release(const struct target *t)
 {
-    return t->options.iteration == 0 && !t->options.has_iteration;
+    return t->options.iteration == 0 && !t->options.has_iteration && !t->num_states;
 }
 
 const char *megatron_tracker(const struct target *t, struct arena *a)

@@ -3,6 +3,7 @@
 #define FERRY_CONVERT_MEGATRON_MEGATRON_TARGET_H
 
 #include "convert/megatron/megatron_args.h"
+#include "convert/megatron/optim/param_groups.h"
 #include "convert/naming.h"
 #include "formats/value.h"
 
@@ -38,11 +39,10 @@ MUST_CHECK enum status megatron_each_part(struct target *t, unsigned stacks,
                                                                struct error *err),
                                           void *context, struct error *err);
 
-/* The common state to write: the source's if it is Megatron's (without optimizer, scheduler and
- * RNG), with args of the new layout. In the plan's arena. per_layer: each layer has its own
- * keys. */
-MUST_CHECK enum status megatron_common_state(struct target *t, bool per_layer, struct value **out,
-                                             struct error *err);
+/* The common state to write: the source's if it is Megatron's, with args of the new layout and the
+ * training state of the target. In the plan's arena, as the bytes of its tensors in *data.
+ * per_layer: each layer has its own keys. */
+struct value *megatron_common_state(struct target *t, bool per_layer, struct tensor_data *data);
 
 /* Writes train_state.pt, run_config.yaml, and ferry-hf/ with config.json and its companions. */
 MUST_CHECK enum status megatron_small_files(struct target *t, const char *folder,

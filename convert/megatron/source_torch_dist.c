@@ -9,6 +9,7 @@
 #include "convert/megatron/megatron_source.h"
 #include "convert/megatron/optim/dist_states.h"
 #include "convert/megatron/optim/flat_place.h"
+#include "convert/megatron/optim/training_source.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -69,7 +70,8 @@ static const char *optimizer_kind(struct checkpoint *c, bool flat, bool objects)
     const struct value *content = value_get(c->training.common, "content_metadata");
     const char *kind = value_as_text(value_get(content, "distrib_optim_sharding_type"));
     if (kind) return arena_printf(&c->arena, "distributed, %s", kind);
-    if (flat) return objects ? "distributed, dp_zero_gather_scatter" : "distributed, dp_reshardable";
+    if (flat)
+        return objects ? "distributed, dp_zero_gather_scatter" : "distributed, dp_reshardable";
     return "not distributed, or fully_sharded_model_space";
 }
 
@@ -90,6 +92,59 @@ static void note_optimizer(struct checkpoint *c)
         }
     o->present = o->size_bytes > 0;
     if (o->present) o->kind = optimizer_kind(c, flat || objects, objects);
+}
+
+/* Whether an object is of this kind: "[chained_K.]optimizer.distributed.dp_group_idx_N.KIND/shard".
+ */
+static bool is_object(const struct stored_object *o, const char *kind)
+{
+    const char *slash = strrchr(o->name, '/'), *dot = slash;
+    while (dot && dot > o->name && *dot != '.')
+        dot--;
+    return dot && dist_key_is_flat(o->name) && slash - dot - 1 == (ptrdiff_t)strlen(kind) &&
+           strncmp(dot + 1, kind, strlen(kind)) == 0;
+}
+
+/* Reads the groups, or the loss scale, that each cell of ranks has as an object: a list of it. */
+static enum status read_cells(struct training_source *training, const char *kind, struct error *err)
+{
+    struct stored *s = &training->c->catalog.stored;
+    for (size_t i = 0; i < s->num_objects; i++) {
+        const struct stored_object *o = &s->objects[i];
+        struct value *list;
+        if (!is_object(o, kind)) continue;
+        TRY(dcp_read_object(s, o, &training->c->arena, &list, err));
+        const struct value *v = list->kind == VALUE_LIST && list->count ? list->items[0] : list;
+        const char *path = s->files[o->file].path;
+        if (strcmp(kind, "optimizer") == 0)
+            training_source_optimizer(training, v, path, o->offset_bytes, o->size_bytes);
+        else
+            training_source_scaler(training, v, path, o->offset_bytes, o->size_bytes);
+    }
+    return OK;
+}
+
+static enum status read_training(struct megatron_source *m, struct error *err)
+{
+    struct checkpoint *c = m->c;
+    struct training_source training;
+    const struct stored_object *common = NULL;
+    training_source_begin(&training, c);
+    for (size_t i = 0; i < c->catalog.stored.num_objects; i++) {
+        const struct stored_object *o = &c->catalog.stored.objects[i];
+        if (strcmp(o->name, "common_state/shard_0_1") == 0) common = o;
+        c->training.run.has_rng |= strncmp(o->name, "rng_state/", strlen("rng_state/")) == 0;
+    }
+    const char *path = path_join(&c->arena, c->folder, "common.pt");
+    if (path_exists(path) || !common)
+        training_source_common(&training, path, 0, UINT64_MAX);
+    else
+        training_source_common(&training, c->catalog.stored.files[common->file].path,
+                               common->offset_bytes, common->size_bytes);
+    enum status st = read_cells(&training, "optimizer", err);
+    if (!st) st = read_cells(&training, "grad_scaler", err);
+    training_source_end(&training);
+    return st;
 }
 
 /* Adds the states, in whatever form keys have them. */
@@ -126,6 +181,7 @@ static enum status read_torch_dist(struct megatron_source *m, struct error *err)
     TRY(evidence_add_keys(c, &evidence, err));
     TRY(megatron_describe(m, &evidence, err));
     note_optimizer(c);
+    TRY(read_training(m, err));
     TRY(megatron_import(m, err));
     struct flat_states flat = {0};
     enum status st = read_states(m, &flat, err);

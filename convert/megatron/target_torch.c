@@ -262,7 +262,7 @@ static enum status lay_out_file(struct legacy_target *x, uint32_t file, const st
 static enum status plan_torch(struct target *t, struct error *err)
 {
     struct legacy_target *x = arena_alloc(&t->plan.arena, sizeof *x);
-    struct value *common;
+    struct tensor_data data = {0};
     x->t = t;
     t->own = x;
     if (t->options.grouped_gemm && !t->options.transformer_engine)
@@ -275,7 +275,7 @@ static enum status plan_torch(struct target *t, struct error *err)
     TRY(add_rank_files(x, err));
     TRY(megatron_each_part(t, 0, add_part, x, err));
     add_head_states(x);
-    TRY(megatron_common_state(t, false, &common, err));
+    const struct value *common = megatron_common_state(t, false, &data);
     for (size_t i = 0; i < x->num_files; i++)
         TRY(lay_out_file(x, (uint32_t)i, common, err));
     for (size_t i = 0; i < x->num_files; i++)

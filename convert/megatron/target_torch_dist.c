@@ -232,11 +232,11 @@ static enum status none_archive(struct dist_target *x, struct error *err)
 
 static enum status common_archive(struct dist_target *x, struct error *err)
 {
-    struct value *common;
     bool object = x->t->options.common_as_object;
-    TRY(megatron_common_state(x->t, !(x->stacks & STACK_LAYERS), &common, err));
+    struct tensor_data data = {0};
+    struct value *common = megatron_common_state(x->t, !(x->stacks & STACK_LAYERS), &data);
     if (object) common = value_list(&x->t->plan.arena, VALUE_LIST, 1, &common);
-    return torch_to_bytes(&x->common, object ? "archive" : "common", common, NULL, err);
+    return torch_to_bytes(&x->common, object ? "archive" : "common", common, data.data, err);
 }
 
 /* Bytes of the common state, if it is an object in the first file. */

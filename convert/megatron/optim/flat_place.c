@@ -190,8 +190,8 @@ static bool expected_numel(const struct cell_states *s, const struct flat_state 
     if (item->bucket == WHOLE_BUFFER)
         *numel = b->numel_unpadded;
     else if (item->bucket < b->num_buckets)
-        *numel = item->padded ? b->buckets[item->bucket].numel
-                              : b->buckets[item->bucket].numel_unpadded;
+        *numel =
+            item->padded ? b->buckets[item->bucket].numel : b->buckets[item->bucket].numel_unpadded;
     else
         return false;
     return true;
@@ -262,7 +262,8 @@ static const char *check_chunks(struct placing *x, const struct cell_states *s)
     for (size_t i = 0; i < items_of_state(s); i++) {
         const struct flat_state *item = s->items[i];
         const struct param_buffer *b = &s->buffers[item->buffer];
-        for (size_t k = 0; item->bucket != WHOLE_BUFFER && !item->padded && k < b->num_params; k++) {
+        for (size_t k = 0; item->bucket != WHOLE_BUFFER && !item->padded && k < b->num_params;
+             k++) {
             const struct placed_param *p = &b->params[k];
             const uint64_t at = p->start - b->buckets[p->bucket].start;
             if (p->bucket != item->bucket || chunk_begins(stored_of(x, item), at)) continue;
@@ -281,7 +282,8 @@ static bool share_storage(struct placing *x, const struct param_buffer *b,
 {
     const char *storage = NULL;
     for (size_t k = 0; k < b->num_params; k++) {
-        const char *name = b->params[k].is_tied_head ? "output_layer.weight" : b->params[k].of->name;
+        const char *name =
+            b->params[k].is_tied_head ? "output_layer.weight" : b->params[k].of->name;
         const struct weight_place *w = flat_states_weight(x->f, &x->scratch, name, cell);
         if (!w || (storage && strcmp(storage, w->storage))) return false;
         storage = w->storage;
@@ -325,11 +327,10 @@ static const char *place_cell(struct placing *x, struct cell_states *s,
     struct error why;
     size_t num_known = 0;
     const struct bucket_sizes *known = known_sizes(x, s, &num_known);
-    const enum status st = buckets_place(
-        x->params, x->num_params, &x->c->layout, &x->c->config, rules, &s->items[0]->cell, known,
-        num_known, &x->scratch, &s->buffers, &s->num_buffers, &why);
-    if (st)
-        return arena_printf(&x->scratch, "%s: %s", cell_text(x, &s->items[0]->cell), why.text);
+    const enum status st = buckets_place(x->params, x->num_params, &x->c->layout, &x->c->config,
+                                         rules, &s->items[0]->cell, known, num_known, &x->scratch,
+                                         &s->buffers, &s->num_buffers, &why);
+    if (st) return arena_printf(&x->scratch, "%s: %s", cell_text(x, &s->items[0]->cell), why.text);
     return check_cell(x, s);
 }
 
@@ -388,10 +389,8 @@ static const char *find_missing(struct placing *x, bool experts)
     const struct layout *l = &x->c->layout;
     const uint64_t tp = experts ? l->etp : l->tp, ep = experts ? l->ep : 1;
     for (uint64_t i = 0; i < tp * ep * l->pp; i++) {
-        const struct bucket_cell cell = {.experts = experts,
-                                         .tp_rank = i % tp,
-                                         .ep_rank = i / tp % ep,
-                                         .pp_rank = i / tp / ep};
+        const struct bucket_cell cell = {
+            .experts = experts, .tp_rank = i % tp, .ep_rank = i / tp % ep, .pp_rank = i / tp / ep};
         const char *held = has_cell(x, &cell) ? NULL : held_by(x, &cell);
         if (held)
             return arena_printf(&x->scratch, "the states of %s are missing: those of %s",
@@ -420,8 +419,8 @@ static enum status add_part(struct placing *x, const struct cell_states *s,
     const struct layout *l = &x->c->layout;
     const uint64_t ranks = t->param.spec->group == PARAM_ETP ? l->etp : l->tp;
     const uint64_t rank = cell->experts ? cell->tp_rank : cell->tp_rank % ranks;
-    const uint64_t start = item->bucket == WHOLE_BUFFER ? p->start_unpadded
-                                                        : p->start - b->buckets[p->bucket].start;
+    const uint64_t start =
+        item->bucket == WHOLE_BUFFER ? p->start_unpadded : p->start - b->buckets[p->bucket].start;
     struct param_parts parts;
     struct own_tensor *own;
     (void)s;

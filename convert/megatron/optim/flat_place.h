@@ -1,10 +1,10 @@
 /* flat_place.h - makes own tensors of the states that lie in flat buffers: which elements are which
  * parameter's.
  *
- * That follows from the rules of buckets.h, and is proved by the witnesses that there are: the sizes
- * of buckets; chunks of .metadata, which begin where parameters do; the storage offsets of a rank's
- * weights, which are views of the buffer itself; and in the end weights, which must be their master
- * weights rounded (ckpt/masters.h). */
+ * That follows from the rules of buckets.h, and is proved by the witnesses that there are: the
+ * sizes of buckets; chunks of .metadata, which begin where parameters do; the storage offsets of a
+ * rank's weights, which are views of the buffer itself; and in the end weights, which must be their
+ * master weights rounded (ckpt/masters.h). */
 #ifndef FERRY_CONVERT_MEGATRON_OPTIM_FLAT_PLACE_H
 #define FERRY_CONVERT_MEGATRON_OPTIM_FLAT_PLACE_H
 
@@ -24,7 +24,6 @@ struct bucket_rules bucket_rules_of_args(const struct value *args, bool transfor
 
 /* The parameters of the catalog that are trained, with their padding; in arena a. */
 MUST_CHECK enum status trained_params(const struct checkpoint *c, struct arena *a,
-                                      struct trained_param **out, size_t *count,
-                                      struct error *err);
+                                      struct trained_param **out, size_t *count, struct error *err);
 
 #endif

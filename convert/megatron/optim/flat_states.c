@@ -37,8 +37,8 @@ static void choose_optimizer(const struct layout *l, unsigned optimizer, unsigne
     cell->num_chunks = optimizer ? l->vpp - 1 : 1;
 }
 
-static struct bucket_cell cell_of_rank(const struct layout *l, uint64_t tp, uint64_t pp, uint64_t ep,
-                                       unsigned optimizer, unsigned chained)
+static struct bucket_cell cell_of_rank(const struct layout *l, uint64_t tp, uint64_t pp,
+                                       uint64_t ep, unsigned optimizer, unsigned chained)
 {
     struct bucket_cell cell = {.pp_rank = pp, .tp_rank = tp};
     choose_optimizer(l, optimizer, chained, &cell);
@@ -281,7 +281,8 @@ enum status flat_states_add_keys(struct flat_states *f, struct checkpoint *c, st
     for (size_t i = 0; i < tensors; i++)
         add_bucket_key(f, c, i, chained);
     for (size_t i = 0; i < objects; i++)
-        if (dist_key_is_flat(c->catalog.stored.objects[i].name)) TRY(add_object(f, c, i, chained, err));
+        if (dist_key_is_flat(c->catalog.stored.objects[i].name))
+            TRY(add_object(f, c, i, chained, err));
     return OK;
 }
 

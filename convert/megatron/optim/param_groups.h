@@ -77,21 +77,13 @@ void training_reader_finish(struct training_reader *r);
 
 /* ---- complete ---- */
 
-/* What a user gives. NaN and NULL: not given. */
-struct optimizer_flags {
-    double lr, min_lr, weight_decay, adam_beta1, adam_beta2, adam_eps;
-    const char *lr_decay_style;
-    double lr_warmup, lr_decay; /* samples */
-};
-void optimizer_flags_init(struct optimizer_flags *f);
-
 /* Fills the fields of t that Megatron needs: from the flags, which replace what is there; from
  * other fields (a group's max_lr is the schedule's); and what Megatron has no flag for by its
  * defaults. from_megatron: t has Megatron's own groups. If not, groups are made, as Megatron would:
  * "matrices", and "vectors" without weight decay, of each group "all" or if there is none. Returns
  * the names of fields that are still unknown ("max_lr, eps"), in arena a; NULL: none. Of these
  * Megatron's defaults are written for beta1, beta2 and eps. */
-const char *training_complete(struct training *t, const struct optimizer_flags *f,
+const char *training_complete(struct training *t, const struct training_given *f,
                               bool from_megatron, struct arena *a);
 
 /* ---- write ---- */

@@ -7,11 +7,6 @@
 #include "common/text.h"
 #include "convert/megatron/optim/param_groups_internal.h"
 
-void optimizer_flags_init(struct optimizer_flags *f)
-{
-    *f = (struct optimizer_flags){NAN, NAN, NAN, NAN, NAN, NAN, NULL, NAN, NAN};
-}
-
 /* Sets *to if x is given. */
 static void replace(double *to, double x)
 {
@@ -68,7 +63,7 @@ static void replace_rate(double *of_group, double of_schedule, double flag)
 }
 
 /* old: the schedule before flags were applied. */
-static void flag_group(struct param_group *g, const struct optimizer_flags *f,
+static void flag_group(struct param_group *g, const struct training_given *f,
                        const struct training *old)
 {
     fill(&g->wd_mult, is_of_vectors(g) ? 0 : 1);
@@ -92,7 +87,7 @@ static void fill_group(struct param_group *g, const struct training *t)
 
 /* ---- the schedule ---- */
 
-static void flag_schedule(struct training *t, const struct optimizer_flags *f)
+static void flag_schedule(struct training *t, const struct training_given *f)
 {
     replace(&t->max_lr, f->lr);
     replace(&t->min_lr, f->min_lr);
@@ -172,7 +167,7 @@ static const char *unknown_fields(const struct training *t, struct arena *a)
 
 /* ---- all ---- */
 
-const char *training_complete(struct training *t, const struct optimizer_flags *f,
+const char *training_complete(struct training *t, const struct training_given *f,
                               bool from_megatron, struct arena *a)
 {
     if (!from_megatron || !t->num_groups) make_groups(t, a);

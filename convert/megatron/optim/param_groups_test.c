@@ -551,15 +551,15 @@ static void a_cell_of_megatron_is_read(void **state)
 static void flags_complete_an_empty_state(void **state)
 {
     (void)state;
-    struct optimizer_flags f;
-    optimizer_flags_init(&f);
+    struct training_given f;
+    training_given_init(&f);
     assert_string_equal(training_complete(&training, &f, false, &scratch),
                         "max_lr, min_lr, lr_decay_style, lr_warmup_steps, lr_decay_steps, start_wd,"
                         " end_wd, lr, beta1, beta2, eps, weight_decay");
     restart();
     training.step = 3;
     training.consumed_train_samples = 12;
-    f = (struct optimizer_flags){0.5, 0.25, 0.1, 0.9, 0.95, 1e-8, "linear", 0, 100};
+    f = (struct training_given){0.5, 0.25, 0.1, 0.9, 0.95, 1e-8, "linear", 0, 100};
     assert_null(training_complete(&training, &f, false, &scratch));
     const struct param_group *g = training.groups;
     assert_int_equal(training.num_groups, 2);
@@ -578,8 +578,8 @@ static void flags_complete_an_empty_state(void **state)
 static void flags_replace_what_is_there(void **state)
 {
     (void)state;
-    struct optimizer_flags f;
-    optimizer_flags_init(&f);
+    struct training_given f;
+    training_given_init(&f);
     f.lr = 0.5;
     f.weight_decay = 0.2;
     assert_ok(training_reader_common(
@@ -603,8 +603,8 @@ static void flags_replace_what_is_there(void **state)
 static void a_group_of_all_is_divided_for_megatron_unless_it_is_its_own(void **state)
 {
     (void)state;
-    struct optimizer_flags f;
-    optimizer_flags_init(&f);
+    struct training_given f;
+    training_given_init(&f);
     for (int own = 0; own < 2; own++) {
         training_init(&training);
         struct param_group *g = training_add_group(&training, &scratch);
@@ -624,7 +624,7 @@ static const struct optimizer_form distributed = {.sharding_type = "fully_reshar
 /* A state of two groups. */
 static void make_state(void)
 {
-    const struct optimizer_flags f = {0.5, 0.25, 0.125, 0.9, 0.95, 1e-8, "linear", 4, 100};
+    const struct training_given f = {0.5, 0.25, 0.125, 0.9, 0.95, 1e-8, "linear", 4, 100};
     training_init(&training);
     training.step = 3;
     training.num_steps = 12;

@@ -1,0 +1,114 @@
+#include "convert/megatron/optim/training_target.h"
+
+#include "convert/format.h"
+
+bool training_target_is_distributed(const struct target *t)
+{
+    bool is_distributed = true;
+    if (t->options.optim_format != OPTIM_DEFAULT)
+        return t->options.optim_format != OPTIM_not_distributed;
+    if (t->format->has & FORMAT_COMMON_OBJECT) return true; /* torch_dist */
+    (void)value_as_bool(
+        value_get(value_get(t->source->training.common, "args"), "use_distributed_optimizer"),
+        &is_distributed);
+    return is_distributed;
+}
+
+uint64_t training_target_iteration(const struct target *t)
+{
+    const struct training_state *s = &t->source->training;
+    if (t->options.has_iteration) return t->options.iteration;
+    if (s->iteration > 0) return (uint64_t)s->iteration;
+    if (!t->num_states) return 0;
+    return s->run.iteration ? s->run.iteration : s->run.step;
+}
+
+/* ---- what becomes of each part ---- */
+
+static bool is_from_megatron(const struct target *t)
+{
+    return t->source->training.own_groups != NULL;
+}
+
+static void set_fates(struct target *t, bool rng, const char *no_rng)
+{
+    const struct training *had = &t->source->training.run;
+    const enum fate kept = is_from_megatron(t) ? FATE_CARRIED : FATE_TRANSLATED;
+    for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++) {
+        const bool is = training_has(&t->training, (enum training_part)p);
+        if (training_has(had, (enum training_part)p))
+            t->fates[p].fate = kept;
+        else if (is)
+            t->fates[p].fate = FATE_MADE;
+    }
+    t->fates[TRAINING_RNG] = (struct training_fate){FATE_NONE, NULL};
+    if (had->has_rng) t->fates[TRAINING_RNG].fate = rng ? FATE_CARRIED : FATE_DROPPED;
+    if (had->has_rng && !rng) t->fates[TRAINING_RNG].why = no_rng;
+}
+
+void training_target_begin(struct target *t, bool rng, const char *no_rng)
+{
+    struct arena *a = &t->plan.arena;
+    if (!t->num_states) return;
+    const char *unknown =
+        training_complete(&t->training, &t->options.given, is_from_megatron(t), a);
+    if (unknown)
+        notes_add(
+            &t->notes, a,
+            "nothing says %s of the optimizer: give them as the next run will have them (--lr, "
+            "--min-lr, ...), since Megatron-LM finds groups of parameters by max_lr and min_lr",
+            unknown);
+    if (!t->training.step)
+        notes_add(&t->notes, a,
+                  "nothing says how many steps the optimizer has made: it is written as 0");
+    set_fates(t, rng, no_rng);
+}
+
+/* ---- values ---- */
+
+static bool is_torch_adam(const struct training_state *s)
+{
+    for (size_t i = 0; i < s->run.num_groups && s->own_groups; i++)
+        if (s->own_groups[i]) return value_get(s->own_groups[i], "foreach") != NULL;
+    return false;
+}
+
+/* Experts may have biases: then a group of them has these. */
+static bool have_expert_vectors(const struct checkpoint *c)
+{
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        struct param p;
+        const struct tensor *x = &c->catalog.tensors[i];
+        if (x->num_dims == 1 && param_find(c->params, x->name, &p) && param_of_expert(p.spec))
+            return true;
+    }
+    return false;
+}
+
+void training_target_common(struct target *t, struct value *common, struct value *content,
+                            struct tensor_data *data)
+{
+    struct arena *a = &t->plan.arena;
+    const struct training_state *s = &t->source->training;
+    const bool model_space = t->options.optim_format == OPTIM_fully_sharded_model_space;
+    const bool distributed = training_target_is_distributed(t);
+    const char *type =
+        optim_format_names[model_space ? OPTIM_fully_sharded_model_space : OPTIM_fully_reshardable];
+    if (!t->num_states) return;
+    const struct optimizer_form form = {
+        .wrapper = distributed ? OPTIMIZER_DISTRIBUTED : OPTIMIZER_MIXED,
+        .sharding_type = distributed && t->format->has & FORMAT_COMMON_OBJECT ? type : NULL,
+        .torch_adam = is_torch_adam(s),
+        .experts_split = t->layout.ep > 1,
+        .expert_vectors = have_expert_vectors(t->source),
+        .own = s->own_groups,
+    };
+    value_dict_set(a, common, "optimizer", optimizer_value(&t->training, &form, data, a));
+    value_dict_set(a, common, "opt_param_scheduler",
+                   schedule_value(&t->training, s->own_schedule, a));
+    if (!form.sharding_type) return;
+    value_dict_set(a, content, "distrib_optim_sharding_type", value_text(a, type));
+    if (!model_space)
+        value_dict_set(a, content, "distrib_optim_fully_reshardable_mem_efficient",
+                       value_bool(a, false));
+}
