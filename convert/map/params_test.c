@@ -2,6 +2,7 @@
 #include "convert/map/params.h"
 
 #include <glob.h>
+#include <limits.h>
 
 #include "ckpt/testing_param.h"
 #include "convert/map/model_map_internal.h"
@@ -81,6 +82,44 @@ static void rows_keep_to_what_the_code_counts_on(void **state)
         if (strstr(s->name, "bias")) assert_true(s->split <= 0);
         if (s->linear) assert_true(s->split >= 0);
     }
+}
+
+/* The order of registration of all rows that are trained, and the experts' modules, which are
+ * neighbours: the placing of experts relies on it (convert/megatron/optim/buckets.c). */
+static void every_row_has_its_place_in_both_orders(void **state)
+{
+    (void)state;
+    const struct param_table *t = megatron(&small);
+    for (int order = 0; order < NUM_PARAM_ORDERS; order++) {
+        unsigned first = UINT_MAX, last = 0;
+        for (size_t i = 0; i < t->count; i++) {
+            const struct param_spec *s = &t->specs[i];
+            const unsigned module = s->registered[order].module;
+            assert_int_equal(module == 0, s->buffer);
+            assert_int_equal(s->buffer, strstr(s->name, "expert_bias") != NULL);
+            if (!param_of_expert(s)) continue;
+            first = module < first ? module : first;
+            last = module > last ? module : last;
+        }
+        for (size_t i = 0; i < t->count; i++) {
+            const unsigned module = t->specs[i].registered[order].module;
+            assert_int_equal(param_of_expert(&t->specs[i]), module >= first && module <= last);
+        }
+    }
+}
+
+/* The local spec has norms as modules of their own; the one of attention is its layer's first. */
+static void the_local_spec_registers_the_first_norm_first(void **state)
+{
+    (void)state;
+    const struct param_table *t = megatron(&small);
+    const struct param_spec *norm = spec_of(t, L1 "self_attention.linear_qkv.layer_norm_weight"),
+                            *qkv = spec_of(t, L1 "self_attention.linear_qkv.weight"),
+                            *proj = spec_of(t, L1 "self_attention.linear_proj.weight");
+    assert_true(norm->registered[ORDER_LOCAL].module < proj->registered[ORDER_LOCAL].module);
+    assert_int_equal(norm->registered[ORDER_TE].module, qkv->registered[ORDER_TE].module);
+    assert_true(norm->registered[ORDER_TE].number < qkv->registered[ORDER_TE].number);
+    assert_true(proj->registered[ORDER_TE].module < qkv->registered[ORDER_TE].module);
 }
 
 /* Experts have a size of their own, query groups repeat, and only gated MLPs have sections. */
@@ -292,6 +331,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_row_is_found_by_its_names),
         TEST(rows_keep_to_what_the_code_counts_on),
+        TEST(every_row_has_its_place_in_both_orders),
+        TEST(the_local_spec_registers_the_first_norm_first),
         TEST(sizes_are_those_of_the_config),
         TEST(gate_and_up_are_halves_whatever_the_config_says),
         TEST(shards_of_every_row_are_what_a_plain_loop_says),

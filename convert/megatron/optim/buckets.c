@@ -45,13 +45,19 @@ static bool is_tied_embedding(const struct placing *x, const struct trained_para
            strcmp(p->param.spec->name, "embedding.word_embeddings.weight") == 0;
 }
 
+bool buckets_split_experts(const struct layout *l, const struct bucket_rules *rules)
+{
+    return l->ep > 1 || (rules->experts_apart_by_etp && l->etp != l->tp);
+}
+
 /* Whether ranks of the cell have the expert, or the dense parameter. */
 static bool cell_has(const struct placing *x, const struct trained_param *p)
 {
-    const uint64_t ep = x->layout->ep;
-    const bool of_expert = param_of_expert(p->param.spec) && ep > 1;
+    const bool of_expert =
+        param_of_expert(p->param.spec) && buckets_split_experts(x->layout, x->rules);
     if (of_expert != x->cell->experts) return false;
-    return !of_expert || p->param.expert / (x->config->num_experts / ep) == x->cell->ep_rank;
+    return !of_expert ||
+           p->param.expert / (x->config->num_experts / x->layout->ep) == x->cell->ep_rank;
 }
 
 static bool stage_has(const struct stage *s, enum param_place place, uint64_t layer)
@@ -116,10 +122,24 @@ static void add_tied_head(struct placing *x, const struct trained_param *p, uint
                         .chunk = chunk};
 }
 
+static enum status check_numbers(const struct placing *x, const struct trained_param *p)
+{
+    const struct model_config *c = x->config;
+    if (p->param.spec->place == PLACE_LAYER && p->param.layer >= c->num_layers)
+        return fail(x->err, ERR_CORRUPT, "%s: the model has %" PRIu64 " layers", p->name,
+                    c->num_layers);
+    if (param_of_expert(p->param.spec) &&
+        (p->param.expert >= c->num_experts || x->layout->ep > c->num_experts))
+        return fail(x->err, ERR_CORRUPT, "%s: the model has %" PRIu64 " experts", p->name,
+                    c->num_experts);
+    return OK;
+}
+
 static enum status add_param(struct placing *x, const struct trained_param *p)
 {
     const struct param_spec *s = p->param.spec;
     uint64_t chunk;
+    TRY(check_numbers(x, p));
     if (!cell_has(x, p)) return OK;
     if (find_chunk(x, s->place, p->param.layer, &chunk)) {
         TRY(check_order(x, p));
@@ -171,9 +191,10 @@ static enum status count_elements(const struct placing *x, const struct trained_
     const struct param_spec *s = p->param.spec;
     const uint64_t size = s->group == PARAM_ETP ? x->layout->etp : x->layout->tp;
     struct param_parts parts;
+    if (!shape_numel(p->shape, p->num_dims, numel) || !*numel || *numel > MAX_ELEMENTS)
+        return fail(x->err, ERR_CORRUPT, "%s: no parameter has such a shape", p->name);
     TRY(param_shard(s, p->name, p->num_dims, p->shape, 0, size, PARAM_STORED, &parts, x->err));
-    if (!shape_numel(parts.shape, p->num_dims, numel) || !*numel || *numel > MAX_ELEMENTS)
-        return fail(x->err, ERR_CORRUPT, "%s: a shape that no parameter has", p->name);
+    (void)shape_numel(parts.shape, p->num_dims, numel); /* a part of the whole */
     return OK;
 }
 
@@ -366,10 +387,6 @@ static enum status set_divisor(struct placing *x)
 
 static enum status collect(struct placing *x, const struct trained_param *params, size_t count)
 {
-    const uint64_t ep = x->layout->ep;
-    if (x->cell->experts && ep > 1 && x->config->num_experts < ep)
-        return fail(x->err, ERR_UNSUPPORTED, "%" PRIu64 " experts on expert parallel size %" PRIu64,
-                    x->config->num_experts, ep);
     for (size_t i = 0; i < count; i++)
         TRY(add_param(x, &params[i]));
     return sort_members(x);
@@ -424,7 +441,6 @@ bool bucket_cell_of_number(const struct layout *l, bool experts, uint64_t number
                            struct bucket_cell *cell)
 {
     const uint64_t tp = experts ? l->etp : l->tp, ep = experts ? l->ep : 1;
-    if (experts && ep == 1) return false;
     cell->experts = experts;
     cell->tp_rank = number % tp;
     cell->ep_rank = number / tp % ep;

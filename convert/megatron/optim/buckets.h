@@ -9,8 +9,9 @@
  *
  * Sources: megatron/core/distributed/param_and_grad_buffer.py (_ParamAndGradBuffer.__init__),
  * distributed_data_parallel.py (which parameters are in which buffer, the size of buckets),
- * optimizer/distrib_optimizer.py (the flat formats), Megatron-Core 0.8 to 0.19. The order of
- * registration: `registration` of convert/models/params.json. */
+ * optimizer/distrib_optimizer.py (the flat formats; in 0.18 and later also the places),
+ * Megatron-Core 0.8 to 0.19. The order of registration: `registration` of
+ * convert/models/params.json. */
 #ifndef FERRY_CONVERT_MEGATRON_OPTIM_BUCKETS_H
 #define FERRY_CONVERT_MEGATRON_OPTIM_BUCKETS_H
 
@@ -35,16 +36,23 @@ struct bucket_rules {
     uint64_t bucket_size; /* elements after which a bucket ends (overlapped gradient reduction), on
                            * the first pipeline rank's first chunk only; 0: one bucket */
     bool high_bandwidth;  /* bucket ends are multiples of 2^16 too */
+    bool experts_apart_by_etp; /* since Megatron-Core 0.19: see buckets_split_experts() */
 };
 
-/* The ranks that have the same flat buffers but for data parallelism. */
+/* Whether experts are in buffers of their own, which other ranks share: if ep > 1; by
+ * experts_apart_by_etp also if etp differs from tp. Else they are in the dense buffers. */
+bool buckets_split_experts(const struct layout *l, const struct bucket_rules *rules);
+
+/* The ranks that have the same flat buffers but for data parallelism. All tensor parallel ranks
+ * have their parameters at the same positions, so buffers need not be made again for each. */
 struct bucket_cell {
-    bool experts; /* buffers of experts. Only where ep > 1: else experts are in the
-                   * dense buffers */
+    bool experts; /* the buffers of experts; there are none unless buckets_split_experts() */
     uint64_t pp_rank;
     uint64_t tp_rank;                 /* of experts: expert tensor parallel rank */
     uint64_t ep_rank;                 /* of experts; else 0 */
-    uint64_t first_chunk, num_chunks; /* the model chunks of this optimizer; num_chunks 0: all */
+    uint64_t first_chunk, num_chunks; /* the model chunks of this optimizer; num_chunks 0: all. With
+                                       * overlap_param_gather_with_optimizer_step the first chunk
+                                       * has a dense optimizer of its own, and no bucket_size */
 };
 
 struct placed_param {

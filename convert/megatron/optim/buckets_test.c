@@ -2,6 +2,7 @@
 
 #include <glob.h>
 
+#include "common/count.h"
 #include "common/map.h"
 #include "convert/map/params.h"
 #include "convert/testing_convert.h"
@@ -47,6 +48,7 @@ static void read_head(struct run *r)
         .transformer_engine = cJSON_IsTrue(json_get(rules, "transformer_engine")),
         .grouped_gemm = cJSON_IsTrue(json_get(rules, "grouped_gemm")),
         .bucket_size = number_of(json_get(rules, "bucket_size")),
+        .experts_apart_by_etp = cJSON_IsTrue(json_get(rules, "experts_apart_by_etp")),
         .high_bandwidth = cJSON_IsTrue(json_get(rules, "high_bandwidth"))};
 }
 
@@ -254,11 +256,254 @@ static void every_parameter_lies_where_megatron_puts_it(void **state)
     globfree(&files);
 }
 
+/* ---- several optimizers ---- */
+
+/* With overlap_param_gather_with_optimizer_step the first chunk has an optimizer of its own. */
+static void chunks_may_have_optimizers_of_their_own(void **state)
+{
+    (void)state;
+    struct run r = read_run("tests/golden/buckets/qwen-tied-vpp2-buckets.json");
+    struct param_buffer *all, *some;
+    size_t count;
+    for (uint64_t pp = 0; pp < 2; pp++)
+        for (uint64_t chunk = 0; chunk < 2; chunk++) {
+            struct bucket_cell cell = {.pp_rank = pp};
+            assert_ok(place(&r, &cell, NULL, 0, &all, &count));
+            assert_int_equal(count, 2);
+            cell.first_chunk = chunk;
+            cell.num_chunks = chunk ? 0 : 1;
+            assert_ok(place(&r, &cell, NULL, 0, &some, &count));
+            assert_int_equal(count, 1);
+            assert_int_equal(some->chunk, chunk);
+            assert_int_equal(some->num_params, all[chunk].num_params);
+            assert_int_equal(some->num_buckets, all[chunk].num_buckets);
+            assert_int_equal(some->numel, all[chunk].numel);
+        }
+    cJSON_Delete(r.tree);
+}
+
+/* ---- numbers of cells ---- */
+
+static void cells_have_numbers_without_gaps(void **state)
+{
+    (void)state;
+    const struct layout l = {.tp = 3, .pp = 4, .vpp = 1, .ep = 5, .etp = 2};
+    for (int experts = 0; experts < 2; experts++) {
+        const uint64_t count = experts ? 2 * 5 * 4 : 3 * 4;
+        struct bucket_cell cell;
+        for (uint64_t n = 0; n < count; n++) {
+            assert_true(bucket_cell_of_number(&l, experts, n, &cell));
+            assert_int_equal(bucket_cell_number(&l, &cell), n);
+        }
+        assert_false(bucket_cell_of_number(&l, experts, count, &cell));
+        assert_false(bucket_cell_of_number(&l, experts, UINT64_MAX, &cell));
+    }
+}
+
+/* ---- refusals ---- */
+
+#define LLAMA "tests/golden/buckets/llama-tp2pp2.json"
+#define TIED "tests/golden/buckets/qwen-tied-tp2pp2-dp2.json"
+
+static enum status place_first(const struct run *r, const struct bucket_sizes *known, size_t count)
+{
+    const struct bucket_cell first = {0};
+    struct param_buffer *buffers;
+    size_t num_buffers;
+    return place(r, &first, known, count, &buffers, &num_buffers);
+}
+
+struct sizes_case {
+    const char *file;
+    size_t num_buffers;
+    struct bucket_sizes sizes;
+    const char *message;
+};
+
+// clang-format off
+/* Llama's first rank has one bucket, of 2272 elements; the last two parameters end at 1752 and 2272. */
+#define SIZES(...)                                                                                 \
+    {(const uint64_t[]){__VA_ARGS__}, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t)}
+static const struct sizes_case sizes_cases[] = {
+    {LLAMA, 1, SIZES(2273), "buffer 0: bucket 0 of 1 has 2273 elements, but the last parameter in it, embedding.word_embeddings.weight, ends at 2272"},
+    {LLAMA, 1, SIZES(2271), "buffer 0: bucket 0 of 1 has 2271 elements, but the last parameter in it, decoder.layers.0.self_attention.linear_qkv.layer_norm_weight, ends at 1752"},
+    {LLAMA, 1, SIZES(1752), "buffer 0: its 1 buckets have no room for embedding.word_embeddings.weight of 480 elements"},
+    {LLAMA, 2, SIZES(1792, 480), "2 flat buffers, where the parameters are of 1"},
+    {LLAMA, 1, SIZES(1792, 480), "has 1792 elements, but the last parameter in it"},
+    {LLAMA, 1, SIZES(239, 2000), "bucket 0 of 2 has 239 elements, but begins with decoder.layers.0.mlp.linear_fc2.weight, which has 240"},
+    {LLAMA, 1, SIZES(240, 0), "bucket 1 of 2 has 0 elements, but begins with"},
+    {LLAMA, 1, SIZES(2272, 10), "2 buckets, of which the parameters of the model fill 1"},
+    {LLAMA, 1, SIZES(UINT64_MAX), "bucket 0 of 1 has 18446744073709551615 elements"},
+    {LLAMA, 0, SIZES(2272), "0 flat buffers, where the parameters are of 1"},
+    {LLAMA, 1, {NULL, 0}, "its 0 buckets have no room for"},
+    {TIED, 1, SIZES(2316), "buffer 0: bucket 0 of 1 has 2316 elements"},
+};
+// clang-format on
+
+static void sizes_that_do_not_add_up_are_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(sizes_cases); i++) {
+        const struct sizes_case *c = &sizes_cases[i];
+        const struct bucket_sizes known[] = {c->sizes, c->sizes};
+        struct run r = read_run(c->file);
+        assert_fails(place_first(&r, known, c->num_buffers), ERR_CORRUPT, c->message);
+        cJSON_Delete(r.tree);
+    }
+}
+
+static struct trained_param *param_named(struct run *r, const char *name)
+{
+    for (size_t i = 0; i < r->num_params; i++)
+        if (strcmp(r->params[i].name, name) == 0) return &r->params[i];
+    fail_msg("%s is not there", name);
+    return NULL;
+}
+
+#define L0 "decoder.layers.0."
+
+static void rename_param(struct run *r, const char *from, const char *to)
+{
+    struct trained_param *p = param_named(r, from);
+    p->name = to;
+    assert_true(param_find(r->table, to, &p->param));
+}
+
+static void parameters_without_a_place_are_refused(void **state)
+{
+    (void)state;
+    struct run r = read_run(LLAMA);
+    rename_param(&r, L0 "self_attention.linear_proj.weight", L0 "mlp.router.expert_bias");
+    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED,
+                 L0 "mlp.router.expert_bias: it is never trained");
+    struct param_spec unknown = {.name = L0 "mixer.weight", .place = PLACE_LAYER};
+    struct trained_param *p = param_named(&r, L0 "mlp.router.expert_bias");
+    p->name = unknown.name;
+    p->param.spec = &unknown;
+    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED,
+                 L0 "mixer.weight: its order of registration is not known");
+    cJSON_Delete(r.tree);
+}
+
+static void parameters_that_contradict_the_model_are_refused(void **state)
+{
+    (void)state;
+    struct run r = read_run(LLAMA);
+    rename_param(&r, L0 "self_attention.linear_proj.weight", L0 "input_layernorm.weight");
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "are one parameter of the model");
+    rename_param(&r, L0 "input_layernorm.weight", "decoder.layers.2.mlp.linear_fc2.weight");
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT,
+                 "decoder.layers.2.mlp.linear_fc2.weight: the model has 2 layers");
+    rename_param(&r, "decoder.layers.2.mlp.linear_fc2.weight",
+                 L0 "mlp.experts.experts.0.linear_fc2.weight");
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "the model has 0 experts");
+    cJSON_Delete(r.tree);
+}
+
+static void shapes_and_sizes_beyond_any_are_refused(void **state)
+{
+    (void)state;
+    struct run r = read_run(LLAMA);
+    struct trained_param *p = param_named(&r, L0 "self_attention.linear_proj.weight"),
+                         *other = param_named(&r, L0 "mlp.linear_fc2.weight");
+    const uint64_t odd[] = {24, 25}, none[] = {0, 24}, huge[] = {UINT64_C(1) << 57, 4},
+                   most[] = {UINT64_C(1) << 57, 2};
+    const uint64_t *const kept[] = {p->shape, other->shape};
+    p->shape = odd;
+    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED, "25 columns are not divisible");
+    p->shape = none;
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "no parameter has such a shape");
+    p->shape = huge;
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "no parameter has such a shape");
+    p->shape = other->shape = most;
+    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED, "is larger than any");
+    p->shape = kept[0];
+    other->shape = kept[1];
+    r.rules.dp = 0;
+    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED, "data parallel size 0");
+    r.rules.dp = UINT64_MAX;
+    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED, "data parallel size");
+    cJSON_Delete(r.tree);
+}
+
+static void grouped_experts_of_the_local_spec_are_refused(void **state)
+{
+    (void)state;
+    struct run r = read_run("tests/golden/buckets/moe-ep2-etp1-tp2.json");
+    const struct bucket_cell experts = {.experts = true};
+    struct param_buffer *buffers;
+    size_t count;
+    r.rules.grouped_gemm = true;
+    assert_fails(place(&r, &experts, NULL, 0, &buffers, &count), ERR_UNSUPPORTED,
+                 "the grouped experts of Megatron's local spec");
+    cJSON_Delete(r.tree);
+}
+
+/* ---- large models ---- */
+
+static void add_expert_weight(struct run *r, const char *name)
+{
+    struct trained_param *p = ARENA_PUSH(&scratch, r->params, r->num_params, r->capacity);
+    *p = (struct trained_param){.name = name, .dtype = DT_BF16, .num_dims = 2};
+    assert_true(param_find(r->table, p->name, &p->param));
+    p->shape = p->param.spec->shape;
+}
+
+/* 48 layers of 512 experts. */
+static struct run large_run(void)
+{
+    struct run r = {.config = {.num_layers = 48,
+                               .hidden_size = 64,
+                               .moe_ffn_hidden_size = 32,
+                               .num_attention_heads = 4,
+                               .num_query_groups = 4,
+                               .num_experts = 512,
+                               .gated_linear_unit = true},
+                    .rules = {.dp = 8, .expert_dp = 1, .transformer_engine = true}};
+    const struct layout_options o = {.pp = 4, .ep = 8};
+    assert_ok(layout_make(&r.layout, &scratch, &o, &r.config, &err));
+    assert_ok(params_make(NULL, &r.config, &scratch, &r.table, &err));
+    for (unsigned i = 0; i < 48 * 512 * 2; i++)
+        add_expert_weight(
+            &r,
+            arena_printf(&scratch, "decoder.layers.%u.mlp.experts.experts.%u.linear_fc%u.weight",
+                         i / 2 / 512, i / 2 % 512, 1 + i % 2));
+    return r;
+}
+
+/* Those of a cell follow one another without gaps, since sizes are multiples of 64. */
+static void many_parameters_are_placed_once_each(void **state)
+{
+    (void)state;
+    struct run r = large_run();
+    uint64_t seed = test_seed(), placed = 0;
+    struct bucket_cell cell = {0};
+    shuffle(r.params, r.num_params, &seed);
+    for (uint64_t n = 0; bucket_cell_of_number(&r.layout, true, n, &cell); n++) {
+        struct param_buffer *b;
+        size_t count;
+        assert_ok(place(&r, &cell, NULL, 0, &b, &count));
+        assert_int_equal(count, 1);
+        for (size_t i = 1; i < b->num_params; i++)
+            assert_int_equal(b->params[i].start, b->params[i - 1].start + b->params[i - 1].numel);
+        placed += b->num_params;
+    }
+    assert_int_equal(placed, r.num_params);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
     const struct CMUnitTest tests[] = {
         TEST(every_parameter_lies_where_megatron_puts_it),
+        TEST(chunks_may_have_optimizers_of_their_own),
+        TEST(cells_have_numbers_without_gaps),
+        TEST(sizes_that_do_not_add_up_are_refused),
+        TEST(parameters_without_a_place_are_refused),
+        TEST(parameters_that_contradict_the_model_are_refused),
+        TEST(shapes_and_sizes_beyond_any_are_refused),
+        TEST(grouped_experts_of_the_local_spec_are_refused),
+        TEST(many_parameters_are_placed_once_each),
     };
     return cmocka_run_group_tests_name("buckets", tests, NULL, NULL);
 }

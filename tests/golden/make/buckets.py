@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Writes where the real Megatron-Core puts each parameter in the flat buffers of its distributed optimizer.
 
-    buckets.py OUT [CASE]...       (needs torch and megatron-core; 0.16.1 wrote what is there)
+    buckets.py OUT [CASE]...       (needs torch and megatron-core)
+
+0.16.1 wrote what is there; HEAD of 2026 (d98e8a64ddf3) the file with that name: it agrees in all other cases.
 
 OUT/CASE.json has the model (`config`, under the names of ckpt/model_config.h), `layout`, the rules of the run, and
 `cells`: the buffers of one rank for each set of ranks that have the same ones, as DistributedDataParallel made them:
@@ -12,6 +14,7 @@ Each rank is a process with a process group that does nothing, and builds a real
 Transformer Engine's, which needs a GPU, its linears are stood in for by Megatron's own, with the parameters in the order
 in which transformer_engine/pytorch/module/*.py registers them; all modules around them are the real ones.
 """
+import functools
 import json
 import os
 import re
@@ -22,13 +25,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from packaging.version import Version
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 torch.cuda.current_device = lambda: torch.device("cpu")
 torch.Tensor.cuda = lambda self, *args, **kwargs: self
-torch.cuda.Stream = lambda *args, **kwargs: None
+torch.cuda.Stream = type("Stream", (), {"__init__": lambda self, *args, **kwargs: None})
 os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
 
+import megatron.core
 from megatron.core import parallel_state as mpu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt import GPTModel
@@ -103,6 +108,15 @@ class NormColumnParallelLinear(ColumnParallelLinear):
         self._parameters.update(own)
 
 
+# Since 0.19 experts are in buffers of their own where etp differs from tp, too.
+ETP_COUNTS = Version(megatron.core.__version__) >= Version("0.19")
+
+
+def experts_apart(config):
+    return config.expert_model_parallel_size > 1 or (
+        ETP_COUNTS and config.expert_tensor_parallel_size != config.tensor_model_parallel_size)
+
+
 class GroupedLinear(torch.nn.Module):
     """te.pytorch.GroupedLinear: weight0, bias0, weight1, bias1, ..."""
 
@@ -115,8 +129,19 @@ class GroupedLinear(torch.nn.Module):
         for i in range(num_gemms):
             for k, name in enumerate(["weight", "bias"][:1 + bias]):
                 p = torch.nn.Parameter(torch.zeros(shape[k]))
-                p.allreduce = config.expert_model_parallel_size == 1
+                p.allreduce = not experts_apart(config)
                 setattr(self, name + str(i), p)
+
+
+def submodules_of(part):
+    """Of a ModuleSpec or, after 0.18, of a partial."""
+    return part.keywords["submodules"] if hasattr(part, "keywords") else part.submodules
+
+
+def with_submodules(like, module, submodules):
+    if hasattr(like, "keywords"):
+        return functools.partial(module, submodules=submodules)
+    return ModuleSpec(module=module, submodules=submodules)
 
 
 def layer_spec(model, rules, moe):
@@ -126,13 +151,14 @@ def layer_spec(model, rules, moe):
     layer = spec.submodules
     if rules.get("transformer_engine"):
         layer.input_layernorm = IdentityOp
-        layer.self_attention.submodules.linear_qkv = NormColumnParallelLinear
+        submodules_of(layer.self_attention).linear_qkv = NormColumnParallelLinear
         if not moe:
             layer.pre_mlp_layernorm = IdentityOp
-            layer.mlp.submodules.linear_fc1 = NormColumnParallelLinear
+            submodules_of(layer.mlp).linear_fc1 = NormColumnParallelLinear
     if moe and rules.get("grouped_gemm"):
-        layer.mlp.submodules.experts = ModuleSpec(
-            module=TEGroupedMLP, submodules=MLPSubmodules(linear_fc1=GroupedLinear, linear_fc2=GroupedLinear))
+        mlp = submodules_of(layer.mlp)
+        mlp.experts = with_submodules(mlp.experts, TEGroupedMLP,
+                                      MLPSubmodules(linear_fc1=GroupedLinear, linear_fc2=GroupedLinear))
     return spec
 
 
@@ -228,7 +254,7 @@ def rank_result(model, layout, rules, rank, world):
     if mpu.get_tensor_model_parallel_rank() == layout["tp"] - 1:
         cells.append({"experts": False, "number": mpu.get_model_parallel_group().rank(), "pp_rank": pp_rank,
                       "tp_rank": layout["tp"] - 1, "ep_rank": 0, "buffers": dense})
-    if layout["ep"] > 1 and mpu.get_expert_tensor_parallel_rank() == layout["etp"] - 1:
+    if experts and mpu.get_expert_tensor_parallel_rank() == layout["etp"] - 1:
         cells.append({"experts": True, "pp_rank": pp_rank, "tp_rank": layout["etp"] - 1,
                       "number": mpu.get_expert_tensor_model_pipeline_parallel_group().rank(),
                       "ep_rank": mpu.get_expert_model_parallel_rank(), "buffers": experts})
@@ -276,6 +302,8 @@ def write_case(out, name):
             old = cells.setdefault((cell["experts"], cell["number"]), cell)
             assert old == cell, "ranks of one cell differ"
     rules = dict({k: v for k, v in rules.items() if k != "float32"}, **sizes)
+    if ETP_COUNTS:
+        rules["experts_apart_by_etp"] = True
     members = ["  %s: %s" % (json.dumps(k), json.dumps(v))
                for k, v in (("config", model), ("layout", layout), ("rules", rules))]
     members.append('  "cells": [\n%s]' % ",\n".join(cell_text(cells[k]) for k in sorted(cells)))
