@@ -89,9 +89,11 @@ struct bucket_sizes {
 
 /* The buffers of a cell, in the order of their numbers (gbuf_idx), in arena a. params: all trained
  * parameters of the model, in any order. `known`: NULL, or the sizes of the buckets of num_known
- * buffers; then the rules for their ends are not used. ERR_UNSUPPORTED if a parameter has no place
- * in the order of registration, or cannot be split so; ERR_CORRUPT if known sizes do not add up:
- * names buffer, bucket, parameter, expected and found. */
+ * buffers; then buckets end where these say, and of the rules for their ends only the padding
+ * counts, for `start`. ERR_UNSUPPORTED if a parameter has no place in the order of registration,
+ * or cannot be split so; ERR_CORRUPT if known sizes do not add up: names buffer, bucket, parameter,
+ * expected and found; or if a name is of no layer or expert of the model, or two are of one
+ * parameter. Takes n log n. */
 MUST_CHECK enum status
 buckets_place(const struct trained_param *params, size_t num_params, const struct layout *layout,
               const struct model_config *config, const struct bucket_rules *rules,

@@ -2,6 +2,7 @@
 
 #include <glob.h>
 
+#include "common/checked.h"
 #include "common/count.h"
 #include "common/map.h"
 #include "convert/map/params.h"
@@ -256,6 +257,36 @@ static void every_parameter_lies_where_megatron_puts_it(void **state)
     globfree(&files);
 }
 
+/* ---- padding ---- */
+
+static void check_padding(const struct param_buffer *b, uint64_t dp, uint64_t alignment)
+{
+    for (size_t i = 0; i < b->num_buckets; i++) {
+        const struct param_bucket *k = &b->buckets[i];
+        uint64_t end = ceil_div_u64(k->start + k->numel_unpadded, alignment) * alignment;
+        while (end % dp)
+            end += alignment;
+        assert_int_equal(k->start + k->numel, end);
+    }
+}
+
+/* With any number of ranks a bucket ends at the next multiple of it and of the alignment. */
+static void buckets_end_where_all_ranks_have_a_share(void **state)
+{
+    (void)state;
+    struct run r = read_run("tests/golden/buckets/llama-buckets-dp3.json");
+    const struct bucket_cell cell = {0};
+    for (r.rules.dp = 1; r.rules.dp <= 600; r.rules.dp++) {
+        struct param_buffer *b;
+        size_t count;
+        r.rules.high_bandwidth = r.rules.dp % 50 == 0;
+        assert_ok(place(&r, &cell, NULL, 0, &b, &count));
+        assert_true(b->num_buckets > 1);
+        check_padding(b, r.rules.dp, r.rules.high_bandwidth ? 1 << 16 : 128);
+    }
+    cJSON_Delete(r.tree);
+}
+
 /* ---- several optimizers ---- */
 
 /* With overlap_param_gather_with_optimizer_step the first chunk has an optimizer of its own. */
@@ -496,6 +527,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_begin, scratch_end)
     const struct CMUnitTest tests[] = {
         TEST(every_parameter_lies_where_megatron_puts_it),
+        TEST(buckets_end_where_all_ranks_have_a_share),
         TEST(chunks_may_have_optimizers_of_their_own),
         TEST(cells_have_numbers_without_gaps),
         TEST(sizes_that_do_not_add_up_are_refused),

@@ -3,7 +3,8 @@
 
     buckets.py OUT [CASE]...       (needs torch and megatron-core)
 
-0.16.1 wrote what is there; HEAD of 2026 (d98e8a64ddf3) the file with that name: it agrees in all other cases.
+0.16.1 wrote what is there. HEAD of 2026 (d98e8a64ddf3) wrote HEAD-moe-ep1-etp1-tp2.json; it agrees in all other cases.
+HEAD-torch and HEAD-dp-reshardable are not from here, but read off checkpoints of llama models, as their `from` says.
 
 OUT/CASE.json has the model (`config`, under the names of ckpt/model_config.h), `layout`, the rules of the run, and
 `cells`: the buffers of one rank for each set of ranks that have the same ones, as DistributedDataParallel made them:
@@ -68,6 +69,7 @@ CASES = {
     "llama-tp2pp2": ({}, dict(tp=2, pp=2), {}),
     "llama-dp3": ({}, dict(dp=3), {}),
     "llama-buckets-dp3": (dict(num_layers=3), dict(dp=3), dict(bucket_size=1500)),
+    "llama-buckets-exact": ({}, {}, dict(bucket_size=960)),  # the elements of the head
     "llama-busbw-dp3": ({}, dict(dp=3), dict(high_bandwidth=True, bucket_size=2500)),
     "llama-te-tp2": (dict(qk_layernorm=True), dict(tp=2, dp=2), TE),
     "llama-mixed": (dict(num_layers=3), dict(pp=1, dp=2), dict(float32=["layernorm", "layers.1.mlp"])),
@@ -81,6 +83,7 @@ CASES = {
     "llama-stages": (TIED, dict(pp=3, pipeline_layout="E|tt|L", dp=3), dict(bucket_size=1)),
     "moe-ep1-etp1-tp2": (MOE, dict(tp=2, etp=1, dp=2), {}),
     "moe-ep2-etp1-tp2": (MOE, dict(tp=2, ep=2, etp=1, dp=2), {}),
+    "moe-ep3-dp3": (dict(MOE, num_layers=1, num_experts=3), dict(ep=3, dp=3), {}),
     "moe-ep2-etp2-pp2": (MOE, dict(tp=2, pp=2, ep=2, etp=2, dp=2), {}),
     "moe-biased-ep2-pp2": (BIASED_MOE, dict(pp=2, ep=2, dp=2), {}),
     "moe-ep4-buckets-dp8": (MOE, dict(ep=4, dp=8), dict(bucket_size=1200)),
