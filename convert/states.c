@@ -1,9 +1,12 @@
 #include "convert/states.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "ckpt/masters.h"
 
 const char master_state[] = "param";
 
@@ -120,4 +123,17 @@ enum status states_complete(struct checkpoint *c, struct error *err)
                         x.without > 1 ? ", ..." : "");
     arena_release(&x.scratch);
     return st;
+}
+
+enum status states_prove(struct checkpoint *c, struct error *err)
+{
+    struct masters_result r;
+    if (!c->training.optimizer.inferred || c->training.optimizer.unread) return OK;
+    TRY(masters_compare(&c->catalog, &(struct masters_options){0}, &r, err));
+    if (r.differ)
+        states_unread(c,
+                      "%zu of %zu weights are not their master weights rounded (%s at element "
+                      "%" PRIu64 "), so it is not known which states are whose",
+                      r.differ, r.compared, r.first, r.at);
+    return OK;
 }

@@ -19,6 +19,11 @@ const char *state_name(struct arena *a, const char *state, const char *parameter
  * parameters without states that others have (frozen, or lost). */
 MUST_CHECK enum status states_complete(struct checkpoint *c, struct error *err);
 
+/* Where the places of states are inferred (c->training.optimizer.inferred): compares some hundred
+ * elements of each weight with its master, and makes the states unread if one is not its master
+ * rounded. */
+MUST_CHECK enum status states_prove(struct checkpoint *c, struct error *err);
+
 /* Sets c->training.optimizer.unread if it is not set yet: why a state cannot be read. */
 void states_unread(struct checkpoint *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 

@@ -22,6 +22,10 @@
 #include "convert/megatron/megatron_args.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_source.h"
+#include "convert/megatron/optim/flat_place.h"
+#include "convert/megatron/optim/rank_states.h"
+#include "convert/megatron/optim/training_source.h"
+#include "convert/states.h"
 #include "formats/torch.h"
 
 enum { MAX_CHUNKS = 1024, MAX_STAGES = 1 << 20 };
@@ -33,12 +37,15 @@ struct rank {
     uint64_t tp, pp, ep;
 };
 
-/* One tensor of one rank's file. */
+/* One tensor of one rank's file: a weight, or a state of one. */
 struct shard {
     size_t stored; /* index of the stored tensor */
     const struct rank *rank;
     uint64_t chunk;
     struct memory_name name;
+    const char *state;   /* of the optimizer; NULL: a weight */
+    const char *storage; /* of a weight: identifies the storage that it is a view of, */
+    uint64_t offset;     /* and its first element there */
 };
 
 /* A tensor that several tensor parallel ranks hold whole: the one of a rank other than the first,
@@ -58,6 +65,9 @@ struct legacy {
     struct map seen; /* "NAME:RANK" of shards that were added -> index */
     struct copy *copies;
     size_t num_copies, copies_capacity;
+    struct rank_states states; /* of optimizers in the rank files, */
+    struct flat_states flat;   /* and in distrib_optim.pt beside them */
+    struct training_source training;
 };
 
 /* ---- rank files ---- */
@@ -117,8 +127,14 @@ static enum status add_shard(void *context, const char *path, const struct value
     const char *stored = arena_printf(&c->arena, "%s%s", w->prefix, path);
     if (name.kind == MEMORY_SKIP) return OK;
     TRY(torch_add_tensor(w->t, &c->catalog.stored, stored, tensor, err));
-    *ARENA_PUSH(&c->arena, w->x->shards, w->x->num_shards, w->x->shards_capacity) =
-        (struct shard){c->catalog.stored.num_tensors - 1, w->rank, w->chunk, name};
+    const struct value_tensor *view = tensor->tensor;
+    *ARENA_PUSH(&c->arena, w->x->shards, w->x->num_shards, w->x->shards_capacity) = (struct shard){
+        .stored = c->catalog.stored.num_tensors - 1,
+        .rank = w->rank,
+        .chunk = w->chunk,
+        .name = name,
+        .storage = arena_printf(&c->arena, "%s:%s", w->rank->folder, view->storage->key),
+        .offset = view->offset};
     return OK;
 }
 
@@ -144,17 +160,48 @@ static enum status walk_models(struct walking *w, struct error *err)
     return fail(err, ERR_CORRUPT, "%s: neither model nor model0", w->t->path);
 }
 
-static void note_optimizer(struct checkpoint *c, const struct torch_file *t, const char *folder)
+static const char *flat_path(struct legacy *x, const struct rank *r)
 {
+    struct arena *a = &x->m->c->arena;
+    return path_join(a, path_join(a, x->m->c->folder, r->folder), "distrib_optim.pt");
+}
+
+/* Adds the states of the optimizer in a rank file, and what it says of the training. */
+static enum status read_optimizer(struct legacy *x, struct torch_file *t, const struct rank *r,
+                                  struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    struct optimizer_info *o = &c->training.optimizer;
+    struct value *outline;
+    const struct value *optimizer = value_get(t->root, "optimizer");
+    const char *prefix = arena_printf(&c->arena, "%s/optimizer", r->folder);
+    const size_t before = c->catalog.stored.num_tensors;
     struct stat st;
-    const char *path = path_join(&c->arena, folder, "distrib_optim.pt");
-    bool own_file = stat(path, &st) == 0;
-    if (own_file) c->training.optimizer.size_bytes += (uint64_t)st.st_size;
-    if (!own_file && !value_get(t->root, "optimizer")) return;
-    c->training.optimizer.present = true;
-    c->training.optimizer.kind =
-        own_file ? "distributed, in distrib_optim.pt" : "in the rank files";
-    c->training.optimizer.unread = "the optimizer state of the legacy format is not read";
+    const bool flat = stat(flat_path(x, r), &st) == 0;
+    if (flat) o->size_bytes += (uint64_t)st.st_size;
+    if (!flat && !optimizer) return OK;
+    o->present = true;
+    if (flat || !o->kind)
+        o->kind = flat ? "distributed, in distrib_optim.pt" : "not distributed, in the rank files";
+    if (!optimizer) return OK;
+    TRY(value_copy(&c->arena, rank_states_outline(optimizer, &t->arena), &outline, err));
+    training_source_optimizer(&x->training, outline, t->path, 0, UINT64_MAX);
+    if (!flat)
+        TRY(rank_states_add(&x->states, c, t, optimizer, (size_t)(r - x->ranks), prefix, err));
+    for (size_t i = before; i < c->catalog.stored.num_tensors; i++)
+        o->size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
+    return OK;
+}
+
+/* All rank files are of one iteration. */
+static enum status check_iteration(struct legacy *x, const struct torch_file *t, struct error *err)
+{
+    int64_t first, own;
+    if (!value_as_int(value_get(x->m->c->training.common, "iteration"), &first) ||
+        !value_as_int(value_get(t->root, "iteration"), &own) || own == first)
+        return OK;
+    return fail(err, ERR_CORRUPT, "iteration %" PRId64 "; %s is of iteration %" PRId64, own,
+                x->ranks[0].folder, first);
 }
 
 /* Keeps the first rank's common state: everything but the model and the optimizer. */
@@ -164,6 +211,7 @@ static enum status keep_common(struct legacy *x, const struct torch_file *t, str
                                        "checkpoint_version",
                                        "iteration",
                                        "opt_param_scheduler",
+                                       "lr_scheduler",
                                        "num_floating_point_operations_so_far",
                                        "content_metadata"};
     struct checkpoint *c = x->m->c;
@@ -176,6 +224,8 @@ static enum status keep_common(struct legacy *x, const struct torch_file *t, str
         value_dict_set(&c->arena, common, keys[i], copy);
     }
     c->training.common = common;
+    c->training.run.has_rng = value_get(t->root, "rng_state") != NULL;
+    training_source_common(&x->training, t->path, 0, UINT64_MAX);
     (void)value_as_float(value_get(common, "checkpoint_version"), &x->version);
     return OK;
 }
@@ -187,12 +237,10 @@ static enum status open_rank(struct legacy *x, const struct rank *r, struct erro
     struct checkpoint *c = x->m->c;
     const char *path = rank_file(x, r);
     TRY(torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err));
-    enum status st = c->training.common ? OK : keep_common(x, &t, err);
+    enum status st = c->training.common ? check_iteration(x, &t, err) : keep_common(x, &t, err);
     if (!st) st = walk_models(&w, err);
-    if (st)
-        st = fail_in(err, "%s", path);
-    else
-        note_optimizer(c, &t, path_parent(&c->arena, path));
+    if (!st) st = read_optimizer(x, &t, r, err);
+    if (st) st = fail_in(err, "%s", path);
     torch_close(&t);
     return st;
 }
@@ -337,6 +385,19 @@ static enum status add_part(struct placing *to, const struct pair *part, const s
     return pair_join(&by_local, order, to->own->name, add_reordered, to, err);
 }
 
+/* Tells where a weight lies in its storage: in the buffer of a distributed optimizer, if that is
+ * it. */
+static void tell_place(struct legacy *x, const struct shard *s, const char *name,
+                       const struct param *p)
+{
+    const struct layout *l = &x->m->c->layout;
+    const unsigned chained = l->ep > 1 || l->etp != l->tp ? 2 : 1;
+    const unsigned optimizer = chained > 1 && p->spec && param_of_expert(p->spec);
+    const struct bucket_cell cell =
+        flat_cell_of_rank(l, s->rank->tp, s->rank->pp, s->rank->ep, optimizer, chained);
+    flat_states_add_weight(&x->flat, x->m->c, name, &cell, s->storage, s->offset);
+}
+
 /* Adds a rank's shard to the own tensor `name`, a parameter. local_shape: the shard's shape; order:
  * its elements in the stored tensor. If several ranks hold the same elements, the first rank's are
  * used. */
@@ -357,10 +418,12 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     bool by_etp = p.spec->group == PARAM_ETP;
     uint64_t ranks = by_etp ? l->etp : l->tp;
     uint64_t rank = by_etp ? etp_rank(l, s->rank) : s->rank->tp;
-    const char *key = arena_printf(&c->arena, "%s:%" PRIu64, name, p.spec->split < 0 ? 0 : rank);
+    const char *key = arena_printf(&c->arena, "%s:%s:%" PRIu64, s->state ? s->state : "", name,
+                                   p.spec->split < 0 ? 0 : rank);
     size_t first = s->stored;
+    if (!s->state) tell_place(x, s, name, &p);
     if (!map_add(&x->seen, key, s->stored, &first)) {
-        if (p.spec->split < 0)
+        if (p.spec->split < 0 && !s->state)
             *ARENA_PUSH(&c->arena, x->copies, x->num_copies, x->copies_capacity) =
                 (struct copy){s->stored, first};
         return OK;
@@ -368,7 +431,7 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     TRY(param_whole_shape(p.spec, stored->name, num_dims, local_shape, ranks, shape, err));
     TRY(param_shard(p.spec, name, num_dims, shape, rank, ranks, PARAM_STORED, &parts, err));
     struct placing to = {.c = &c->catalog, .stored = stored};
-    TRY(catalog_add_own(to.c, name, NULL, stored->dtype, num_dims, shape, &to.own, err));
+    TRY(catalog_add_own(to.c, name, s->state, stored->dtype, num_dims, shape, &to.own, err));
     for (unsigned i = 0; i < parts.count; i++)
         TRY(add_part(&to, &parts.pairs[i], order, err));
     return OK;
@@ -470,7 +533,11 @@ static enum status add_own(struct legacy *x, const struct shard *s, const bool *
         return OK;
     }
     if (s->name.in_layers) TRY(global_layer(x, s, &layer, err));
-    if (is_tied_copy(x, s)) return OK;
+    if (is_tied_copy(x, s)) {
+        const struct param none = {0};
+        if (!s->state) tell_place(x, s, "output_layer.weight", &none);
+        return OK;
+    }
     if (s->name.kind != MEMORY_PARAM) return add_grouped(x, s, layer, err);
     struct pair order = pair_whole(0, 0, stored_numel(t));
     if (s->name.fused_qkv && x->version < 2) {
@@ -653,6 +720,116 @@ static enum status check_ranks(struct legacy *x, struct error *err)
     return OK;
 }
 
+/* ---- the optimizer ---- */
+
+/* Whether a weight is a parameter that is trained. */
+static bool is_trained(const struct legacy *x, const struct shard *s)
+{
+    struct param p;
+    if (s->state || s->name.kind == MEMORY_UNKNOWN) return false;
+    const struct checkpoint *c = x->m->c;
+    struct arena scratch;
+    arena_init(&scratch);
+    const char *name = memory_name_logical(&scratch, c->params, &s->name, 0, 0, false);
+    const bool trained = !param_find(c->params, name, &p) || !p.spec->buffer;
+    arena_release(&scratch);
+    return trained;
+}
+
+/* Lists the trained weights of a rank, in the order of its file. */
+static size_t list_params(struct legacy *x, const struct rank *r, size_t num_weights,
+                          struct rank_param *params, size_t *shards)
+{
+    const struct layout *l = &x->m->c->layout;
+    size_t count = 0;
+    for (size_t i = 0; i < num_weights; i++) {
+        const struct shard *s = &x->shards[i];
+        const struct stored_tensor *t = &x->m->c->catalog.stored.tensors[s->stored];
+        if (s->rank != r || !is_trained(x, s)) continue;
+        params[count] = (struct rank_param){.name = t->name,
+                                            .of_experts = (s->name.of_expert ||
+                                                           s->name.kind == MEMORY_GROUPED_FC1 ||
+                                                           s->name.kind == MEMORY_GROUPED_FC2) &&
+                                                          (l->ep > 1 || l->etp != l->tp),
+                                            .dtype = t->dtype,
+                                            .num_dims = t->num_dims,
+                                            .shape = t->shape};
+        shards[count++] = i;
+    }
+    return count;
+}
+
+/* Adds the states of one rank's file as shards, of the weights that they belong to. */
+static enum status add_rank_states(struct legacy *x, size_t rank, size_t num_weights,
+                                   struct arena *scratch, struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    struct rank_param *params = arena_array(scratch, num_weights, sizeof *params);
+    size_t *shards = arena_array(scratch, num_weights, sizeof *shards);
+    size_t *numbers = arena_array(scratch, x->states.count, sizeof *numbers);
+    const size_t count = list_params(x, &x->ranks[rank], num_weights, params, shards);
+    const char *why = rank_states_resolve(&x->states, c, rank, params, count, numbers, scratch);
+    if (why) states_unread(c, "%s", why);
+    for (size_t i = 0; i < x->states.count && !why; i++) {
+        if (x->states.items[i].rank != rank) continue;
+        struct shard s = x->shards[shards[numbers[i]]];
+        s.stored = x->states.items[i].stored;
+        s.state = x->states.items[i].state;
+        *ARENA_PUSH(&c->arena, x->shards, x->num_shards, x->shards_capacity) = s;
+    }
+    (void)err;
+    return OK;
+}
+
+/* Makes own tensors of the states in the rank files. */
+static enum status add_states(struct legacy *x, const bool *moe, struct error *err)
+{
+    const size_t num_weights = x->num_shards;
+    struct arena scratch;
+    enum status st = OK;
+    if (!x->states.count) return OK;
+    arena_init(&scratch);
+    for (size_t r = 0; r < x->num_ranks && !st; r++)
+        st = add_rank_states(x, r, num_weights, &scratch, err);
+    arena_release(&scratch);
+    for (size_t i = num_weights; i < x->num_shards && !x->m->c->training.optimizer.unread && !st;
+         i++)
+        st = add_own(x, &x->shards[i], moe, err);
+    return st;
+}
+
+/* Adds the flat states of each distrib_optim.pt. */
+static enum status open_flat_states(struct legacy *x, struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    for (size_t i = 0; i < x->num_ranks; i++) {
+        const struct rank *r = &x->ranks[i];
+        const char *path = flat_path(x, r);
+        struct torch_file t;
+        if (!path_exists(path)) continue;
+        if (torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err)) {
+            states_unread(c, "%s", err->text);
+            continue;
+        }
+        const char *prefix = arena_printf(&c->arena, "%s/distrib_optim", r->folder);
+        enum status st = flat_states_add_file(&x->flat, c, &t, r->tp, r->pp, r->ep, prefix, err);
+        torch_close(&t);
+        TRY(st);
+    }
+    return OK;
+}
+
+static enum status read_states(struct legacy *x, const bool *moe, struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    TRY(open_flat_states(x, err));
+    TRY(flat_states_place(&x->flat, c, err));
+    TRY(add_states(x, moe, err));
+    TRY(megatron_import_states(x->m, err));
+    c->training.optimizer.inferred |= x->states.count > 0;
+    return states_prove(c, err);
+}
+
 static enum status open_all(struct legacy *x, struct error *err)
 {
     struct megatron_evidence evidence = {0};
@@ -673,7 +850,7 @@ static enum status open_all(struct legacy *x, struct error *err)
     for (size_t i = 0; i < x->num_shards; i++)
         TRY(add_own(x, &x->shards[i], moe, err));
     TRY(megatron_import(x->m, err));
-    TRY(megatron_import_states(x->m, err));
+    TRY(read_states(x, moe, err));
     TRY(check_tied_copies(x, err));
     return compare_copies(x, err);
 }
@@ -681,7 +858,10 @@ static enum status open_all(struct legacy *x, struct error *err)
 static enum status read_torch(struct megatron_source *m, struct error *err)
 {
     struct legacy x = {.m = m};
+    training_source_begin(&x.training, m->c);
     enum status st = open_all(&x, err);
+    training_source_end(&x.training);
+    flat_states_release(&x.flat);
     map_release(&x.seen);
     return st;
 }

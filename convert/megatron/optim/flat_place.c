@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/masters.h"
 #include "common/checked.h"
 #include "convert/states.h"
 
@@ -469,9 +468,12 @@ static enum status place_all(struct placing *x, struct error *err)
         unread = why.text;
     else {
         sort_into_cells(x);
+        x->rules.experts_apart_by_etp =
+            x->num_cells && x->cells[x->num_cells - 1].items[0]->cell.experts;
         unread = place_cells(x);
         if (!unread) unread = find_missing(x, false);
-        if (!unread && experts_have_cells(&x->c->layout)) unread = find_missing(x, true);
+        if (!unread && buckets_split_experts(&x->c->layout, &x->rules))
+            unread = find_missing(x, true);
     }
     if (unread) states_unread(x->c, "%s", unread);
     for (size_t i = 0; i < x->num_cells && !unread; i++)
@@ -487,22 +489,7 @@ enum status flat_states_place(const struct flat_states *f, struct checkpoint *c,
     x.rules = bucket_rules_of_args(args, c->transformer_engine_names);
     arena_init(&x.scratch);
     enum status st = place_all(&x, err);
+    c->training.optimizer.inferred = true;
     arena_release(&x.scratch);
     return st;
-}
-
-enum status flat_states_prove(const struct flat_states *f, struct checkpoint *c, struct error *err)
-{
-    struct masters_result r;
-    if (!f->count || c->training.optimizer.unread) return OK;
-    c->training.optimizer.inferred = true;
-    TRY(masters_compare(&c->catalog, &(struct masters_options){0}, &r, err));
-    if (r.differ)
-        states_unread(c,
-                      "%zu of %zu weights are not their master weights rounded (%s at element "
-                      "%" PRIu64 "), so the places of parameters in the flat buffers are not known",
-                      r.differ, r.compared, r.first, r.at);
-    else if (!r.compared)
-        states_unread(c, "no master weights prove the places of parameters in the flat buffers");
-    return OK;
 }

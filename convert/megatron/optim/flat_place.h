@@ -15,10 +15,6 @@
  * of them, and sets unread (convert/states.h). */
 MUST_CHECK enum status flat_states_place(const struct flat_states *f, struct checkpoint *c,
                                          struct error *err);
-/* After the import of states, if any were placed: unread if a weight is not its master rounded. */
-MUST_CHECK enum status flat_states_prove(const struct flat_states *f, struct checkpoint *c,
-                                         struct error *err);
-
 /* What a run with these args (a Namespace; may be NULL) does that changes its buckets. */
 struct bucket_rules bucket_rules_of_args(const struct value *args, bool transformer_engine);
 

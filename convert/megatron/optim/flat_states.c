@@ -18,11 +18,6 @@ void flat_states_release(struct flat_states *f)
     map_release(&f->by_name);
 }
 
-bool experts_have_cells(const struct layout *l)
-{
-    return l->ep > 1;
-}
-
 /* ---- cells ---- */
 
 /* An optimizer of a chain: dense ones first, one or two (the first chunk apart, where its
@@ -30,15 +25,16 @@ bool experts_have_cells(const struct layout *l)
 static void choose_optimizer(const struct layout *l, unsigned optimizer, unsigned chained,
                              struct bucket_cell *cell)
 {
-    cell->experts = experts_have_cells(l) && chained > 1 && optimizer == chained - 1;
-    const unsigned dense = chained - (experts_have_cells(l) && chained > 1);
+    const bool experts_apart = chained > 1 && (l->ep > 1 || l->etp != l->tp);
+    const unsigned dense = chained - experts_apart;
+    cell->experts = experts_apart && optimizer == dense;
     if (cell->experts || dense < 2) return;
     cell->first_chunk = optimizer;
     cell->num_chunks = optimizer ? l->vpp - 1 : 1;
 }
 
-static struct bucket_cell cell_of_rank(const struct layout *l, uint64_t tp, uint64_t pp,
-                                       uint64_t ep, unsigned optimizer, unsigned chained)
+struct bucket_cell flat_cell_of_rank(const struct layout *l, uint64_t tp, uint64_t pp, uint64_t ep,
+                                     unsigned optimizer, unsigned chained)
 {
     struct bucket_cell cell = {.pp_rank = pp, .tp_rank = tp};
     choose_optimizer(l, optimizer, chained, &cell);
@@ -150,7 +146,7 @@ enum status flat_states_add_file(struct flat_states *f, struct checkpoint *c, st
     const unsigned chained = is_chain ? (unsigned)root->count : 1;
     if (chained > MAX_CHAINED) states_unread(c, "%s: %u optimizers", t->path, chained);
     for (unsigned k = 0; k < chained && chained <= MAX_CHAINED; k++) {
-        w.at = (struct flat_state){.cell = cell_of_rank(&c->layout, tp, pp, ep, k, chained)};
+        w.at = (struct flat_state){.cell = flat_cell_of_rank(&c->layout, tp, pp, ep, k, chained)};
         w.prefix = is_chain ? arena_printf(&c->arena, "%s.%u", prefix, k) : prefix;
         TRY(add_cell(&w, is_chain ? root->items[k] : root, err));
     }

@@ -69,7 +69,8 @@ void flat_states_add_weight(struct flat_states *f, struct checkpoint *c, const c
 const struct weight_place *flat_states_weight(const struct flat_states *f, struct arena *a,
                                               const char *name, const struct bucket_cell *cell);
 
-/* Whether a cell has buffers of experts of its own: experts are split over ranks. */
-bool experts_have_cells(const struct layout *l);
+/* The cell of an optimizer of a chain of `chained`, for rank (tp, pp, ep). */
+struct bucket_cell flat_cell_of_rank(const struct layout *l, uint64_t tp, uint64_t pp, uint64_t ep,
+                                     unsigned optimizer, unsigned chained);
 
 #endif

@@ -1,0 +1,325 @@
+#include "convert/megatron/optim/rank_states.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/text.h"
+#include "convert/states.h"
+
+enum { MAX_CHAINED = 16, MAX_GROUPS = 1000 };
+
+/* One optimizer of a file. */
+struct walking {
+    struct rank_states *s;
+    struct checkpoint *c;
+    struct torch_file *file;
+    const char *prefix;
+    struct rank_state at;
+};
+
+/* ---- the dicts of an optimizer ---- */
+
+/* The dict with state and param_groups of one optimizer. */
+static const struct value *inner_of(const struct value *v)
+{
+    const struct value *inner = value_get(v, "optimizer");
+    if (!inner) inner = value_get(v, "optimizer_state_dict");
+    return inner ? inner : v;
+}
+
+static const struct value *masters_of(const struct value *v)
+{
+    const struct value *masters = value_get(v, "fp32_from_fp16_params");
+    return masters ? masters : value_get(v, "fp32_from_fp16");
+}
+
+static const struct value *chained_item(const struct value *optimizer, unsigned i)
+{
+    return optimizer->kind == VALUE_LIST ? optimizer->items[i] : optimizer;
+}
+
+static unsigned count_chained(const struct value *optimizer)
+{
+    return optimizer->kind == VALUE_LIST ? (unsigned)optimizer->count : 1;
+}
+
+/* The value of a number in a dict that mostly has 0, 1, 2, ... in order. */
+static const struct value *find_number(const struct value *dict, int64_t number)
+{
+    int64_t key;
+    if (dict && dict->kind == VALUE_DICT && number >= 0 && number < dict->count &&
+        value_as_int(dict->items[2 * number], &key) && key == number)
+        return dict->items[2 * number + 1];
+    for (uint32_t i = 0; dict && dict->kind == VALUE_DICT && i < dict->count; i++)
+        if (value_as_int(dict->items[2 * i], &key) && key == number) return dict->items[2 * i + 1];
+    return NULL;
+}
+
+/* ---- collecting ---- */
+
+static enum status add_tensor(const struct walking *w, uint64_t number, const char *state,
+                              const struct value *tensor, bool of_low_precision, struct error *err)
+{
+    struct checkpoint *c = w->c;
+    const char *name = arena_printf(&c->arena, "%s.%u.%u.%" PRIu64 ".%s", w->prefix,
+                                    w->at.optimizer, w->at.group, number, state);
+    struct rank_state s = w->at;
+    TRY(torch_add_tensor(w->file, &c->catalog.stored, name, tensor, err));
+    s.number = number;
+    s.state = state;
+    s.of_low_precision = of_low_precision;
+    s.stored = c->catalog.stored.num_tensors - 1;
+    *ARENA_PUSH(&c->arena, w->s->items, w->s->count, w->s->capacity) = s;
+    return OK;
+}
+
+/* Adds the states of one parameter: {STATE: tensor}; `step` is in the outline. */
+static enum status add_states(const struct walking *w, uint64_t number, const struct value *states,
+                              struct error *err)
+{
+    for (uint32_t i = 0; states && states->kind == VALUE_DICT && i < states->count; i++) {
+        const char *state = value_as_text(states->items[2 * i]);
+        const struct value *tensor = states->items[2 * i + 1];
+        if (!state || strcmp(state, "step") == 0 || tensor->kind == VALUE_NONE) continue;
+        if (strcmp(state, "master_param") == 0) state = master_state;
+        if (tensor->kind == VALUE_TENSOR)
+            TRY(add_tensor(w, number, arena_copy_text(&w->c->arena, state), tensor, false, err));
+        else
+            states_unread(w->c, "%s: the state %s of a parameter is no tensor", w->file->path,
+                          state);
+    }
+    return OK;
+}
+
+static void add_group(const struct walking *w, const struct value *group, uint64_t count)
+{
+    double decay = 1;
+    struct rank_group g = {
+        .rank = w->at.rank, .optimizer = w->at.optimizer, .group = w->at.group, .count = count};
+    (void)(value_as_float(value_get(group, "wd_mult"), &decay) ||
+           value_as_float(value_get(group, "pre_wd_mult"), &decay) ||
+           value_as_float(value_get(group, "weight_decay"), &decay));
+    g.without_decay = !(decay > 0);
+    (void)value_as_bool(value_get(group, "is_decoupled_lr"), &g.decoupled_lr);
+    *ARENA_PUSH(&w->c->arena, w->s->groups, w->s->num_groups, w->s->groups_capacity) = g;
+}
+
+/* Adds the states of a group's parameters. */
+static enum status add_params(const struct walking *w, const struct value *group,
+                              const struct value *state, struct error *err)
+{
+    const struct value *params = value_get(group, "params");
+    int64_t number;
+    if (!params || params->kind != VALUE_LIST) {
+        states_unread(w->c, "%s: a group without a list of parameters", w->file->path);
+        return OK;
+    }
+    add_group(w, group, params->count);
+    for (uint32_t i = 0; i < params->count; i++)
+        if (value_as_int(params->items[i], &number))
+            TRY(add_states(w, i, find_number(state, number), err));
+    return OK;
+}
+
+static enum status add_masters(struct walking *w, const struct value *masters, struct error *err)
+{
+    for (uint32_t g = 0; masters && masters->kind == VALUE_LIST && g < masters->count; g++) {
+        const struct value *list = masters->items[g];
+        w->at.group = g;
+        for (uint32_t i = 0; list->kind == VALUE_LIST && i < list->count; i++)
+            if (list->items[i]->kind == VALUE_TENSOR)
+                TRY(add_tensor(w, i, master_state, list->items[i], true, err));
+    }
+    return OK;
+}
+
+static enum status add_optimizer(struct walking *w, const struct value *v, struct error *err)
+{
+    const struct value *inner = inner_of(v), *groups = value_get(inner, "param_groups");
+    const struct value *state = value_get(inner, "state"), *masters = masters_of(v);
+    if (!groups || groups->kind != VALUE_LIST || groups->count > MAX_GROUPS) {
+        states_unread(w->c, "%s: the optimizer has no list of parameter groups", w->file->path);
+        return OK;
+    }
+    if (masters && (masters->kind != VALUE_LIST || masters->count != groups->count)) {
+        states_unread(w->c, "%s: master weights of %u groups; the optimizer has %u", w->file->path,
+                      masters->kind == VALUE_LIST ? (unsigned)masters->count : 0,
+                      (unsigned)groups->count);
+        return OK;
+    }
+    for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
+        TRY(add_params(w, groups->items[w->at.group], state, err));
+    return add_masters(w, masters, err);
+}
+
+enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct torch_file *t,
+                            const struct value *optimizer, size_t rank, const char *prefix,
+                            struct error *err)
+{
+    struct walking w = {.s = s, .c = c, .file = t, .prefix = prefix};
+    const unsigned chained = count_chained(optimizer);
+    if (chained > MAX_CHAINED) {
+        states_unread(c, "%s: %u optimizers", t->path, chained);
+        return OK;
+    }
+    for (unsigned k = 0; k < chained; k++) {
+        w.at = (struct rank_state){.rank = rank, .optimizer = k, .chained = chained};
+        if (chained_item(optimizer, k)->kind == VALUE_NONE) continue;
+        TRY(add_optimizer(&w, chained_item(optimizer, k), err));
+    }
+    return OK;
+}
+
+/* ---- the outline ---- */
+
+/* The step of the first parameter that has one. */
+static const struct value *first_step(const struct value *state)
+{
+    for (uint32_t i = 0; state && state->kind == VALUE_DICT && i < state->count; i++) {
+        const struct value *step = value_get(state->items[2 * i + 1], "step");
+        if (step) return step;
+    }
+    return NULL;
+}
+
+static struct value *outline_of(const struct value *v, struct arena *a)
+{
+    const struct value *inner = inner_of(v);
+    struct value *out = value_dict(a), *brief = value_dict(a), *state = value_dict(a);
+    struct value *groups = value_get(inner, "param_groups"), *scaler = value_get(v, "grad_scaler");
+    const struct value *step = first_step(value_get(inner, "state"));
+    if (step) value_dict_set(a, state, "common_step", (struct value *)step);
+    if (step) value_dict_set(a, brief, "state", state);
+    if (groups) value_dict_set(a, brief, "param_groups", groups);
+    if (inner == v) return brief;
+    value_dict_set(a, out, "optimizer", brief);
+    if (scaler) value_dict_set(a, out, "grad_scaler", scaler);
+    return out;
+}
+
+struct value *rank_states_outline(const struct value *optimizer, struct arena *a)
+{
+    if (optimizer->kind != VALUE_LIST) return outline_of(optimizer, a);
+    struct value **items = arena_array(a, optimizer->count, sizeof *items);
+    for (uint32_t i = 0; i < optimizer->count; i++)
+        items[i] = outline_of(optimizer->items[i], a);
+    return value_list(a, VALUE_LIST, optimizer->count, items);
+}
+
+/* ---- which parameter is which ---- */
+
+static bool is_vector(const struct rank_param *p)
+{
+    return p->num_dims == 1 || text_ends_with(p->name, ".bias");
+}
+
+static bool is_embedding(const struct rank_param *p)
+{
+    return strstr(p->name, "embedding") || strstr(p->name, "output_layer.");
+}
+
+/* A group of one rank's optimizer, and its members. */
+struct resolving {
+    const struct rank_states *s;
+    const struct rank_param *params;
+    size_t num_params;
+    struct arena *arena;
+    const struct rank_group *group; /* NULL: none yet */
+    size_t *members, *low_members;  /* [num_params] indices; of low precision alone */
+    size_t num_members, num_low_members;
+};
+
+/* Groups of one optimizer may differ in weight decay, and in whether their learning rate is that of
+ * embeddings. */
+struct differences {
+    bool decay, rate;
+};
+
+static struct differences differences_beside(const struct rank_states *s,
+                                             const struct rank_group *group)
+{
+    struct differences d = {false, false};
+    for (size_t i = 0; i < s->num_groups; i++) {
+        const struct rank_group *g = &s->groups[i];
+        if (g->rank != group->rank || g->optimizer != group->optimizer) continue;
+        d.decay |= g->without_decay != group->without_decay;
+        d.rate |= g->decoupled_lr != group->decoupled_lr;
+    }
+    return d;
+}
+
+static void list_members(struct resolving *x, const struct rank_group *group, bool of_experts)
+{
+    const struct differences d = differences_beside(x->s, group);
+    x->group = group;
+    x->num_members = x->num_low_members = 0;
+    for (size_t i = 0; i < x->num_params; i++) {
+        const struct rank_param *p = &x->params[i];
+        if (p->of_experts != of_experts || (d.decay && group->without_decay != is_vector(p)) ||
+            (d.rate && group->decoupled_lr != is_embedding(p)))
+            continue;
+        x->members[x->num_members++] = i;
+        if (dtype_bytes(p->dtype) < dtype_bytes(DT_F32)) x->low_members[x->num_low_members++] = i;
+    }
+}
+
+static const struct rank_group *group_of(const struct rank_states *s,
+                                         const struct rank_state *state)
+{
+    for (size_t i = 0; i < s->num_groups; i++) {
+        const struct rank_group *g = &s->groups[i];
+        if (g->rank == state->rank && g->optimizer == state->optimizer && g->group == state->group)
+            return g;
+    }
+    return NULL;
+}
+
+static bool same_shape(const struct stored_tensor *t, const struct rank_param *p)
+{
+    return t->num_dims == p->num_dims &&
+           memcmp(t->shape, p->shape, t->num_dims * sizeof *t->shape) == 0;
+}
+
+static const char *resolve(struct resolving *x, const struct checkpoint *c,
+                           const struct rank_state *s, size_t *number)
+{
+    const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
+    const struct rank_group *g = x->group;
+    const size_t *list = s->of_low_precision ? x->low_members : x->members;
+    if (!g || s->number >= (s->of_low_precision ? x->num_low_members : x->num_members) ||
+        g->count != x->num_members)
+        return arena_printf(
+            x->arena,
+            "%s: its group has %" PRIu64
+            " parameters; by Megatron's rule it should have %zu, %zu of low precision",
+            t->name, g ? g->count : 0, x->num_members, x->num_low_members);
+    *number = list[s->number];
+    if (same_shape(t, &x->params[*number])) return NULL;
+    return arena_printf(
+        x->arena, "%s is %s; by Megatron's order it is of %s, which is %s", t->name,
+        shape_text(x->arena, t->num_dims, t->shape), x->params[*number].name,
+        shape_text(x->arena, x->params[*number].num_dims, x->params[*number].shape));
+}
+
+const char *rank_states_resolve(const struct rank_states *s, const struct checkpoint *c,
+                                size_t rank, const struct rank_param *params, size_t num_params,
+                                size_t *numbers, struct arena *a)
+{
+    struct resolving x = {.s = s, .params = params, .num_params = num_params, .arena = a};
+    const char *why = NULL;
+    x.members = arena_array(a, num_params, sizeof *x.members);
+    x.low_members = arena_array(a, num_params, sizeof *x.low_members);
+    for (size_t i = 0; i < s->count && !why; i++) {
+        const struct rank_state *state = &s->items[i];
+        if (state->rank != rank) continue;
+        const struct rank_group *g = x.group;
+        if (!g || g->optimizer != state->optimizer || g->group != state->group) {
+            g = group_of(s, state);
+            if (g)
+                list_members(&x, g, state->chained > 1 && state->optimizer + 1 == state->chained);
+        }
+        why = resolve(&x, c, state, &numbers[i]);
+    }
+    return why;
+}
