@@ -15,14 +15,20 @@
 #include "formats/safetensors.h"
 #include "formats/torch.h"
 
-/* The two spellings of the same thing. */
+const char hf_model[] = "model", hf_optimizer[] = "optimizer";
+
+/* The names of a set of files. */
 struct spelling {
     const char *single, *index, *prefix, *suffix;
 };
-static const struct spelling spellings[] = {
-    {"model.safetensors", "model.safetensors.index.json", "model-", ".safetensors"},
-    {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-", ".bin"},
-};
+#define SPELLING(base, suffix)                                                                     \
+    {                                                                                              \
+        base suffix, base suffix ".index.json", base "-", suffix                                   \
+    }
+/* The two spellings of the same thing. */
+static const struct spelling spellings[] = {SPELLING("model", ".safetensors"),
+                                            SPELLING("pytorch_model", ".bin")};
+static const struct spelling of_optimizer = SPELLING("optimizer", ".safetensors");
 enum { NUM_SPELLINGS = COUNT(spellings) };
 
 struct folder {
@@ -172,7 +178,8 @@ static enum status collect_files(struct index *x, struct error *err)
     return x->num_files ? OK : fail(err, ERR_CORRUPT, "%s: weight_map is empty", x->name);
 }
 
-/* Every name of the index is in the file it says, and the files hold no other. */
+/* Every name of the index is in the file it says, and the files hold no other. Tensors before
+ * first_tensor are of other files. */
 static enum status compare_names(const struct index *x, const size_t *file_of_tensor,
                                  size_t first_tensor, struct error *err)
 {
@@ -181,7 +188,7 @@ static enum status compare_names(const struct index *x, const size_t *file_of_te
     for (const cJSON *i = x->map->child; i; i = i->next, count++) {
         size_t t, file = 0;
         (void)map_get(&x->shards, i->valuestring, &file);
-        if (!map_get(&s->names, i->string, &t))
+        if (!map_get(&s->names, i->string, &t) || t < first_tensor)
             return fail(err, ERR_CORRUPT, "%s: %s is in %s by the index, and in no file", x->name,
                         i->string, i->valuestring);
         if (file_of_tensor[t - first_tensor] != file)
@@ -311,6 +318,16 @@ static enum status open_spelling(struct folder *f, const struct spelling *sp, bo
     return count ? open_unindexed(f, sp, names, count, err) : OK;
 }
 
+enum status hf_folder_open_optimizer(struct stored *s, const char *folder, size_t *num_files,
+                                     struct error *err)
+{
+    struct folder f = {.s = s, .a = &s->arena, .path = folder};
+    bool found;
+    enum status st = open_spelling(&f, &of_optimizer, &found, err);
+    *num_files = f.num_files;
+    return st;
+}
+
 enum status hf_folder_open(struct stored *s, const char *folder, size_t *num_files,
                            struct error *err)
 {
@@ -353,8 +370,13 @@ size_t hf_split_shards(const uint64_t *bytes, size_t num_tensors, uint64_t max_b
     return closed;
 }
 
-const char *hf_shard_name(struct arena *a, size_t shard, size_t num_shards)
+const char *hf_shard_name(struct arena *a, const char *base, size_t shard, size_t num_shards)
 {
-    if (num_shards == 1) return "model.safetensors";
-    return arena_printf(a, "model-%05zu-of-%05zu.safetensors", shard + 1, num_shards);
+    if (num_shards == 1) return arena_printf(a, "%s.safetensors", base);
+    return arena_printf(a, "%s-%05zu-of-%05zu.safetensors", base, shard + 1, num_shards);
+}
+
+const char *hf_index_name(struct arena *a, const char *base)
+{
+    return arena_printf(a, "%s.safetensors.index.json", base);
 }

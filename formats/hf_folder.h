@@ -1,10 +1,12 @@
-/* hf_folder.h - the weights of a Hugging Face model folder: which files they are, found as
- * transformers finds them (modeling_utils.py:_get_resolved_checkpoint_files), and how they are cut.
+/* hf_folder.h - the weights of a Hugging Face model folder and the states of their optimizer: which
+ * files they are, found as transformers finds weights
+ * (modeling_utils.py:_get_resolved_checkpoint_files), and how they are cut.
  *
  *   1. model.safetensors             (an index beside it is not looked at, with a warning)
  *   2. model.safetensors.index.json  {"metadata": {...}, "weight_map": {tensor: file}}
  *   3. model-0000k-of-0000n.safetensors, k = 1..n all there, without an index
  *   4. the same three as pytorch_model.bin: files of torch.save
+ * The states are in optimizer.safetensors, by the rules of 1 to 3. Transformers knows no such file.
  * Other *.safetensors in the folder are ignored. Files may be links (a hub cache). */
 #ifndef FERRY_FORMATS_HF_FOLDER_H
 #define FERRY_FORMATS_HF_FOLDER_H
@@ -29,6 +31,13 @@ const char *hf_folder_resolve(struct arena *a, const char *path);
 MUST_CHECK enum status hf_folder_open(struct stored *s, const char *folder, size_t *num_files,
                                       struct error *err);
 
+/* The same for the states of the optimizer; *num_files is 0 if the folder has none. */
+MUST_CHECK enum status hf_folder_open_optimizer(struct stored *s, const char *folder,
+                                                size_t *num_files, struct error *err);
+
+/* Base names of the files of a folder. */
+extern const char hf_model[], hf_optimizer[]; /* "model", "optimizer" */
+
 /* Cuts tensors, in the order given, into shards as huggingface_hub does
  * (serialization/_base.py:split_state_dict_into_shards_factory): a shard is closed when the next
  * tensor would pass max_bytes; a tensor larger than that gets a shard of its own at once, in front
@@ -37,7 +46,9 @@ MUST_CHECK enum status hf_folder_open(struct stored *s, const char *folder, size
 size_t hf_split_shards(const uint64_t *bytes, size_t num_tensors, uint64_t max_bytes,
                        uint32_t *shard);
 
-/* "model.safetensors", or "model-00002-of-00007.safetensors" for shard 1 of 7. In arena a. */
-const char *hf_shard_name(struct arena *a, size_t shard, size_t num_shards);
+/* "model.safetensors", or "model-00002-of-00007.safetensors" for shard 1 of 7; the name of their
+ * index. In arena a. */
+const char *hf_shard_name(struct arena *a, const char *base, size_t shard, size_t num_shards);
+const char *hf_index_name(struct arena *a, const char *base);
 
 #endif

@@ -176,6 +176,82 @@ static void nothing_or_half_a_download_is_said_so(void **state)
     is_refused(ERR_IO, "only abc.incomplete: a download that did not finish");
 }
 
+/* ---- the optimizer ---- */
+
+/* Opens the model, then the states beside it; these add num_tensors. */
+static enum status open_both(struct stored *s, size_t num_tensors, size_t num_files)
+{
+    size_t model, files = 99;
+    stored_init(s);
+    assert_ok(hf_folder_open(s, folder, NULL, &err));
+    model = s->num_tensors;
+    TRY(hf_folder_open_optimizer(s, folder, &files, &err));
+    assert_int_equal(files, num_files);
+    assert_int_equal(s->num_tensors - model, num_tensors);
+    return OK;
+}
+
+static void states_are(size_t num_tensors, size_t num_files)
+{
+    struct stored s;
+    assert_ok(open_both(&s, num_tensors, num_files));
+    stored_release(&s);
+}
+
+static void states_are_refused(enum status status, const char *why)
+{
+    struct stored s;
+    assert_fails(open_both(&s, 0, 0), status, why);
+    stored_release(&s);
+}
+
+static void states_are_found_as_weights_are(void **state)
+{
+    (void)state;
+    write_tensors("model.safetensors", "ab");
+    states_are(0, 0);
+    write_tensors("optimizer-00001-of-00002.safetensors", "x");
+    states_are_refused(ERR_CORRUPT, "shard 2 of 2 is not there, nor optimizer.safetensors.index");
+    write_tensors("optimizer-00002-of-00002.safetensors", "yz");
+    states_are(3, 2);
+    write_text("optimizer.safetensors.index.json",
+               "{\"weight_map\":{\"x\":\"optimizer-00001-of-00002.safetensors\"}}");
+    states_are(1, 1);
+    unlink(in_folder("optimizer-00001-of-00002.safetensors"));
+    states_are_refused(ERR_IO, "not there, but named by");
+    write_tensors("optimizer.safetensors", "x");
+    states_are(1, 1);
+    unlink(in_folder("optimizer.safetensors"));
+    unlink(in_folder("optimizer.safetensors.index.json"));
+    states_are_refused(ERR_CORRUPT, "shard 1 of 2 is not there");
+}
+
+static void an_index_of_states_names_no_weights(void **state)
+{
+    (void)state;
+    write_tensors("model.safetensors", "ab");
+    write_tensors("states.safetensors", "x");
+    write_text("optimizer.safetensors.index.json",
+               "{\"weight_map\":{\"x\":\"states.safetensors\",\"a\":\"states.safetensors\"}}");
+    states_are_refused(ERR_CORRUPT, "a is in states.safetensors by the index, and in no file");
+    unlink(in_folder("optimizer.safetensors.index.json"));
+    write_text("optimizer.safetensors.index.json",
+               "{\"weight_map\":{\"a\":\"model.safetensors\"}}");
+    states_are_refused(ERR_CORRUPT, "tensor a: a second one of that name; the first is in");
+    unlink(in_folder("optimizer.safetensors.index.json"));
+    write_text("optimizer.safetensors.index.json",
+               "{\"weight_map\":{\"a\":\"../optimizer.safetensors\"}}");
+    states_are_refused(ERR_CORRUPT, "leaves the folder");
+}
+
+static void states_alone_are_no_model(void **state)
+{
+    (void)state;
+    write_tensors("optimizer.safetensors", "x");
+    assert_false(hf_folder_has_weights(folder));
+    is_refused(ERR_IO, "its weights are missing");
+}
+
 static void a_hub_cache_is_followed_to_its_snapshot(void **state)
 {
     (void)state;
@@ -211,8 +287,9 @@ static void shards_are_cut_as_hugging_face_cuts_them(void **state)
     assert_int_equal(hf_split_shards(bytes, 0, 10, shard), 0);
     struct arena a;
     arena_init(&a);
-    assert_string_equal(hf_shard_name(&a, 1, 7), "model-00002-of-00007.safetensors");
-    assert_string_equal(hf_shard_name(&a, 0, 1), "model.safetensors");
+    assert_string_equal(hf_shard_name(&a, hf_model, 1, 7), "model-00002-of-00007.safetensors");
+    assert_string_equal(hf_shard_name(&a, hf_optimizer, 0, 1), "optimizer.safetensors");
+    assert_string_equal(hf_index_name(&a, hf_model), "model.safetensors.index.json");
     arena_release(&a);
 }
 
@@ -241,6 +318,9 @@ int main(void)
         FRESH(names_that_leave_the_folder_are_refused),
         FRESH(broken_indexes_are_refused),
         FRESH(nothing_or_half_a_download_is_said_so),
+        FRESH(states_are_found_as_weights_are),
+        FRESH(an_index_of_states_names_no_weights),
+        FRESH(states_alone_are_no_model),
         FRESH(a_hub_cache_is_followed_to_its_snapshot),
         FRESH(shards_are_cut_as_hugging_face_cuts_them),
     };

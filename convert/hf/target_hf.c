@@ -91,7 +91,8 @@ static enum status lay_out_shard(struct hf_target *x, size_t shard, const size_t
 {
     struct plan *plan = &x->t->plan;
     struct safetensors_out *tensors = arena_array(&plan->arena, n, sizeof *tensors);
-    uint32_t file = plan_add_file(plan, hf_shard_name(&plan->arena, shard, x->num_shards));
+    uint32_t file =
+        plan_add_file(plan, hf_shard_name(&plan->arena, hf_model, shard, x->num_shards));
     for (size_t i = 0; i < n; i++) {
         const struct out_tensor *o = &x->out.items[of[i]];
         tensors[i] = (struct safetensors_out){o->name, o->dtype, o->num_dims, o->shape, 0};
@@ -238,7 +239,8 @@ static enum status write_index(const struct hf_target *x, const char *path, stru
     for (size_t i = 0; i < x->out.count; i++) {
         strbuf_add_text(&text, i ? ",\n    " : "\n    ");
         json_print_text(&text, x->out.items[order[i]].name);
-        strbuf_printf(&text, ": \"%s\"", hf_shard_name(&a, x->shards[order[i]], x->num_shards));
+        strbuf_printf(&text, ": \"%s\"",
+                      hf_shard_name(&a, hf_model, x->shards[order[i]], x->num_shards));
     }
     strbuf_add_text(&text, "\n  }\n}\n");
     enum status st = file_write_all(path, text.data, text.length, x->t->options.durable, err);
