@@ -12,8 +12,12 @@ bool is_companion(const char *name)
 {
     static const char *const with[] = {"*.json", "*.model",  "*.txt",  "*.jinja",
                                        "*.py",   "LICENSE*", "README*"};
-    static const char *const without[] = {"*.safetensors.index.json", "*.bin.index.json",
-                                          "ferry.json", "integrity.json", ".*"};
+    static const char *const without[] = {"*.safetensors.index.json",
+                                          "*.bin.index.json",
+                                          "training.json", /* of the optimizer beside it */
+                                          "ferry.json",
+                                          "integrity.json",
+                                          ".*"};
     for (size_t i = 0; i < COUNT(without); i++)
         if (fnmatch(without[i], name, 0) == 0) return false;
     for (size_t i = 0; i < COUNT(with); i++)

@@ -9,7 +9,7 @@
 #include "common/status.h"
 
 /* Whether a file of this name travels with a model: *.json *.model *.txt *.jinja *.py, LICENSE*,
- * README*; but no index of weights, no ferry.json and no integrity.json. */
+ * README*; but no index of weights, no training.json, no ferry.json and no integrity.json. */
 bool is_companion(const char *name);
 /* Copies all companions of one folder to another; files that are there already stay. */
 MUST_CHECK enum status copy_companions(const char *from, const char *to, bool durable,

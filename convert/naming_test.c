@@ -192,6 +192,7 @@ static void what_is_exported_is_imported_again(void **state)
     for (size_t i = 0; i < COUNT(models); i++) {
         const char *folder = make(arena_printf(&scratch, "hf%zu", i), models[i], NULL);
         go(folder, &naming_hf, 0, true, NULL);
+        go(folder, &naming_hf, 0, true, "exp_avg");
         for (unsigned stacks = 0; stacks < 4; stacks++)
             for (unsigned k = 0; k < 4; k++)
                 go(folder, &naming_megatron, stacks, k % 2, k / 2 ? "exp_avg" : NULL);

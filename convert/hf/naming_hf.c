@@ -4,7 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "convert/hf/states_hf.h"
 #include "convert/naming.h"
+#include "convert/states.h"
+
+enum { MAX_STATES = 32 }; /* different ones of one optimizer that are read */
 
 struct importing {
     struct checkpoint *c;
@@ -14,14 +18,16 @@ struct importing {
     const char *first_widened;
 };
 
-static const struct own_tensor *find_own(const struct importing *x, const char *name)
+/* state: NULL, or the state of the parameter. */
+static const struct own_tensor *find_own(const struct importing *x, const char *name,
+                                         const char *state)
 {
-    return catalog_find_own(&x->c->catalog, name, NULL);
+    return catalog_find_own(&x->c->catalog, name, state);
 }
 
 static bool has_own(const void *context, const char *name)
 {
-    return find_own(context, name) != NULL;
+    return find_own(context, name, NULL) != NULL;
 }
 
 static const struct stored_tensor *stored_of(const struct importing *x,
@@ -30,13 +36,15 @@ static const struct stored_tensor *stored_of(const struct importing *x,
     return &x->c->catalog.stored.tensors[own->parts[0]->stored];
 }
 
-/* "model.safetensors: tensor NAME" */
 static const char *place_of(const struct importing *x, const struct own_tensor *own)
 {
-    const struct stored_tensor *s = stored_of(x, own);
-    const char *path =
-        s->num_pieces ? x->c->catalog.stored.files[s->pieces[0].file].path : x->c->folder;
-    return arena_printf(&x->c->arena, "%s: tensor %s", path, own->name);
+    return hf_place_of(x->c, stored_of(x, own));
+}
+
+static bool has_shape(const struct own_tensor *own, const struct mapped_part *part)
+{
+    return own->num_dims == part->num_dims &&
+           memcmp(own->shape, part->shape, own->num_dims * sizeof *own->shape) == 0;
 }
 
 static enum status check_part(const struct importing *x, const struct mapped_part *part,
@@ -47,8 +55,7 @@ static enum status check_part(const struct importing *x, const struct mapped_par
                           ? "; config.json says that the weights are quantised, which is not "
                             "supported: dequantise them first"
                           : "";
-    bool same = s->num_dims == part->num_dims &&
-                memcmp(s->shape, part->shape, s->num_dims * sizeof *s->shape) == 0;
+    bool same = has_shape(s, part);
     x->c->contradicts = !same && !x->in->quantised;
     if (!same)
         return fail(err, ERR_UNSUPPORTED, "%s is %s; by config.json it should be %s%s",
@@ -68,27 +75,30 @@ static enum dtype wider_dtype(enum dtype a, enum dtype b)
 }
 
 /* The dtype of a logical tensor: that of its parts if they agree, else the dtype that all are cast
- * to. */
+ * to. Parts of a state are read as the widest: --torch-dtype is for weights. */
 static enum status common_dtype(struct importing *x, const struct mapped_tensor *t,
-                                enum dtype *dtype, struct error *err)
+                                const char *state, enum dtype *dtype, struct error *err)
 {
-    const struct own_tensor *first = find_own(x, t->parts[0].hf_name);
+    const struct source_options *o = x->in->o;
+    const struct own_tensor *first = find_own(x, t->parts[0].hf_name, state);
+    const bool casts = o->casts && !state;
     bool widened = false;
     *dtype = first->dtype;
     for (size_t i = 1; i < t->num_parts; i++) {
-        const struct own_tensor *other = find_own(x, t->parts[i].hf_name);
+        const struct own_tensor *other = find_own(x, t->parts[i].hf_name, state);
         if (other->dtype == first->dtype) continue;
-        if (!x->in->o->casts && !x->in->o->widest)
+        if (!casts && !o->widest && !state)
             return fail(
                 err, ERR_UNSUPPORTED,
                 "%s is %s and %s is %s: they become one tensor, %s; --torch-dtype casts both",
                 first->name, dtype_infos[first->dtype].name, other->name,
                 dtype_infos[other->dtype].name, t->name);
-        *dtype = x->in->o->casts ? x->in->o->dtype : wider_dtype(*dtype, other->dtype);
-        widened = !x->in->o->casts;
+        *dtype = casts ? o->dtype : wider_dtype(*dtype, other->dtype);
+        widened = !casts;
     }
     if (widened && x->num_widened++ == 0)
-        x->first_widened = arena_printf(&x->c->arena, "%s", t->name);
+        x->first_widened = state ? state_name(&x->c->arena, state, t->name)
+                                 : arena_copy_text(&x->c->arena, t->name);
     return OK;
 }
 
@@ -100,7 +110,7 @@ static enum status note_missing(const struct importing *x, const struct mapped_t
     for (size_t i = 0; i < t->num_parts; i++) {
         const char *name = t->parts[i].hf_name;
         bool again = i > 0 && strcmp(name, t->parts[i - 1].hf_name) == 0;
-        if (find_own(x, name)) continue;
+        if (find_own(x, name, NULL)) continue;
         if (!again) TRY(gaps_add_missing(&x->c->gaps, &x->c->arena, name, err));
         *missing = true;
     }
@@ -118,10 +128,10 @@ static void leave_parts(const struct importing *x, const struct mapped_tensor *t
 {
     bool allowed = true;
     for (size_t i = 0; i < t->num_parts; i++)
-        allowed &= find_own(x, t->parts[i].hf_name) ||
+        allowed &= find_own(x, t->parts[i].hf_name, NULL) ||
                    globs_match(x->in->o->allow_missing, t->parts[i].hf_name);
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct own_tensor *part = find_own(x, t->parts[i].hf_name);
+        const struct own_tensor *part = find_own(x, t->parts[i].hf_name, NULL);
         if (part && !allowed) take(x, part, &t->parts[i].pair);
         if (part && allowed)
             checkpoint_note(
@@ -130,32 +140,41 @@ static void leave_parts(const struct importing *x, const struct mapped_tensor *t
     }
 }
 
-static enum status add_mapped(void *context, const struct mapped_tensor *t, struct error *err)
+/* Adds a logical tensor of the parts: the parameter, or a state of it. */
+static enum status add_logical(struct importing *x, const struct mapped_tensor *t,
+                               const char *state, struct error *err)
 {
-    struct importing *x = context;
+    struct checkpoint *c = x->c;
     struct tensor *logical;
     enum dtype dtype;
-    bool missing;
+    const char *name = state ? state_name(&c->arena, state, t->name) : t->name;
+    TRY(common_dtype(x, t, state, &dtype, err));
+    TRY(catalog_add(&c->catalog, name, dtype, t->num_dims, t->shape, &logical, err));
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct own_tensor *part = find_own(x, t->parts[i].hf_name);
-        if (part) TRY(check_part(x, &t->parts[i], part, err));
-    }
-    TRY(note_missing(x, t, &missing, err));
-    if (missing) {
-        leave_parts(x, t);
-        return OK;
-    }
-    TRY(common_dtype(x, t, &dtype, err));
-    TRY(catalog_add(&x->c->catalog, t->name, dtype, t->num_dims, t->shape, &logical, err));
-    for (size_t i = 0; i < t->num_parts; i++) {
-        const struct own_tensor *part = find_own(x, t->parts[i].hf_name);
+        const struct own_tensor *part = find_own(x, t->parts[i].hf_name, state);
         take(x, part, &t->parts[i].pair);
-        TRY(catalog_add_part(&x->c->catalog, logical, part, &t->parts[i].pair, err));
+        TRY(catalog_add_part(&c->catalog, logical, part, &t->parts[i].pair, err));
     }
     return OK;
 }
 
+static enum status add_mapped(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    struct importing *x = context;
+    bool missing;
+    for (size_t i = 0; i < t->num_parts; i++) {
+        const struct own_tensor *part = find_own(x, t->parts[i].hf_name, NULL);
+        if (part) TRY(check_part(x, &t->parts[i], part, err));
+    }
+    TRY(note_missing(x, t, &missing, err));
+    if (!missing) return add_logical(x, t, NULL, err);
+    leave_parts(x, t);
+    return OK;
+}
+
 /* ---- tied heads ---- */
+
+static const char head_name[] = "output_layer.weight";
 
 struct head_search {
     const char *logical;
@@ -171,8 +190,8 @@ static enum status find_name(void *context, const struct mapped_tensor *t, struc
     return OK;
 }
 
-/* The own tensor of a logical name; NULL if the files have none. */
-static const struct own_tensor *own_of(const struct importing *x, const char *logical)
+/* The name of a tensor outside of layers in Hugging Face; "" if the family has none. */
+static struct head_search name_of(const struct importing *x, const char *logical)
 {
     struct head_search search = {.logical = logical};
     struct model_config one = x->c->config; /* one layer is enough for tensors outside of layers */
@@ -180,20 +199,21 @@ static const struct own_tensor *own_of(const struct importing *x, const char *lo
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
-    if (model_map_expand(x->in->map, &one, &names, find_name, &search, NULL)) return NULL;
-    return find_own(x, search.name);
+    if (model_map_expand(x->in->map, &one, &names, find_name, &search, NULL)) search.name[0] = '\0';
+    return search;
 }
 
 /* A head that is stored although it is tied must equal the embedding; then it is ignored. */
 static enum status check_tied_head(struct importing *x, struct error *err)
 {
     struct checkpoint *c = x->c;
-    const struct own_tensor *head = own_of(x, "output_layer.weight");
+    const struct head_search search = name_of(x, head_name);
+    const struct own_tensor *head = find_own(x, search.name, NULL);
     const struct tensor *embedding = catalog_find(&c->catalog, "embedding.word_embeddings.weight");
     bool same;
     uint64_t at;
     if (c->config.untie_embeddings_and_output_weights || !head || !embedding) return OK;
-    const struct own_tensor *embedded = find_own(x, embedding->stored_name);
+    const struct own_tensor *embedded = find_own(x, embedding->stored_name, NULL);
     x->taken[head - c->catalog.own] = head->numel;
     c->num_ignored++;
     TRY(source_same_stored(c, stored_of(x, head), stored_of(x, embedded), &same, &at, err));
@@ -219,6 +239,7 @@ static enum status note_unexpected(const struct importing *x, struct error *err)
     struct checkpoint *c = x->c;
     for (size_t i = 0; i < c->catalog.num_own; i++) {
         const struct own_tensor *s = &c->catalog.own[i];
+        if (s->state) continue;
         if (x->taken[i] && x->taken[i] != s->numel)
             return fail(err, ERR_UNSUPPORTED,
                         "%s: the model map %s takes %" PRIu64 " of its %" PRIu64
@@ -252,9 +273,124 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
     return note_unexpected(&x, err);
 }
 
+/* ---- the optimizer ---- */
+
+struct importing_states {
+    struct importing x;
+    const char *states[MAX_STATES];
+    size_t num_states;
+};
+
+static bool is_listed(const struct importing_states *s, const char *state)
+{
+    for (size_t i = 0; i < s->num_states; i++)
+        if (strcmp(s->states[i], state) == 0) return true;
+    return false;
+}
+
+/* Lists the states that own tensors are of; false if there are too many. */
+static bool list_states(struct importing_states *s)
+{
+    const struct catalog *all = &s->x.c->catalog;
+    for (size_t i = 0; i < all->num_own; i++) {
+        const char *state = all->own[i].state;
+        if (!state || is_listed(s, state)) continue;
+        if (s->num_states == MAX_STATES) {
+            states_unread(s->x.c, "%s is of one state more than the %d that are read",
+                          place_of(&s->x, &all->own[i]), MAX_STATES);
+            return false;
+        }
+        s->states[s->num_states++] = state;
+    }
+    return true;
+}
+
+/* Why a part of a state cannot be read; NULL: it can. */
+static const char *unreadable_part(const struct importing *x, const struct mapped_part *part,
+                                   const struct own_tensor *own)
+{
+    struct arena *a = &x->c->arena;
+    if (!has_shape(own, part))
+        return arena_printf(a, "%s is %s and its parameter is %s", place_of(x, own),
+                            shape_text(a, own->num_dims, own->shape),
+                            shape_text(a, part->num_dims, part->shape));
+    if (!dtype_is_float(own->dtype))
+        return arena_printf(a, "%s is of dtype %s; a state is F16, BF16, F32 or F64",
+                            place_of(x, own), dtype_infos[own->dtype].name);
+    return NULL;
+}
+
+/* Why the state of a mapped tensor cannot be read, of which there is a part; NULL: it can. */
+static const char *unreadable_state(const struct importing *x, const struct mapped_tensor *t,
+                                    const char *state)
+{
+    struct arena *a = &x->c->arena;
+    const struct own_tensor *there = NULL;
+    const char *missing = NULL, *why = NULL;
+    for (size_t i = 0; i < t->num_parts && !why; i++) {
+        const struct own_tensor *own = find_own(x, t->parts[i].hf_name, state);
+        if (own)
+            why = unreadable_part(x, &t->parts[i], there = own);
+        else
+            missing = t->parts[i].hf_name;
+    }
+    if (why) return why;
+    if (missing)
+        return arena_printf(a, "%s is there, and %s is not: they become one tensor, %s",
+                            place_of(x, there), hf_state_name(a, state, missing), t->name);
+    if (catalog_find(&x->c->catalog, t->name)) return NULL;
+    return arena_printf(a, "%s is the state of %s, which is not whole", place_of(x, there),
+                        t->name);
+}
+
+/* Adds a state of a parameter, if there is any part of it. */
+static enum status add_state(struct importing *x, const struct mapped_tensor *t, const char *state,
+                             struct error *err)
+{
+    size_t there = 0;
+    for (size_t i = 0; i < t->num_parts; i++)
+        there += find_own(x, t->parts[i].hf_name, state) != NULL;
+    if (!there) return OK;
+    const char *why = unreadable_state(x, t, state);
+    if (!why) return add_logical(x, t, state, err);
+    states_unread(x->c, "%s", why);
+    return OK;
+}
+
+static enum status add_states(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    struct importing_states *s = context;
+    for (size_t i = 0; i < s->num_states; i++)
+        TRY(add_state(&s->x, t, s->states[i], err));
+    return OK;
+}
+
+/* States that no row of the map has taken must be reported, not lost. */
+static void report_untaken(const struct importing *x)
+{
+    const struct catalog *all = &x->c->catalog;
+    const bool tied = !x->c->config.untie_embeddings_and_output_weights;
+    const struct head_search head = name_of(x, head_name);
+    for (size_t i = 0; i < all->num_own; i++) {
+        const struct own_tensor *own = &all->own[i];
+        if (!own->state || x->taken[i]) continue;
+        states_unread(x->c, "%s is the state of %s, which is %s", place_of(x, own), own->name,
+                      tied && strcmp(own->name, head.name) == 0
+                          ? "tied to the embedding (tie_word_embeddings)"
+                          : "no parameter of the model");
+        return;
+    }
+}
+
 static enum status import_states_hf(const struct naming_import *in, struct error *err)
 {
-    (void)in, (void)err;
+    struct importing_states s = {.x = {.c = in->c, .in = in}};
+    struct hf_names names = {has_own, &s.x};
+    if (!list_states(&s) || !s.num_states) return OK;
+    s.x.taken = arena_array(&in->c->arena, in->c->catalog.num_own, sizeof *s.x.taken);
+    TRY(model_map_expand(in->map, &in->c->config, &names, add_states, &s, err));
+    note_widened(&s.x);
+    report_untaken(&s.x);
     return OK;
 }
 
@@ -276,6 +412,24 @@ static bool may_be_missing(const struct target *t, const struct mapped_tensor *m
     return allowed;
 }
 
+/* Exports a logical tensor: the parameter, or a state of it. */
+static enum status export_tensor(struct exporting *x, const struct mapped_tensor *m,
+                                 const struct tensor *logical, const char *state, struct error *err)
+{
+    for (size_t i = 0; i < m->num_parts; i++) {
+        const struct mapped_part *part = &m->parts[i];
+        const struct own_output own = {.name = part->hf_name,
+                                       .state = state,
+                                       .dtype = target_dtype(x->t, logical),
+                                       .num_dims = part->num_dims,
+                                       .shape = part->shape,
+                                       .parts = {{logical, part->pair}},
+                                       .num_parts = 1};
+        TRY(x->visit(x->context, &own, err));
+    }
+    return OK;
+}
+
 static enum status export_mapped(void *context, const struct mapped_tensor *m, struct error *err)
 {
     struct exporting *x = context;
@@ -291,15 +445,10 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
                     shape_text(a, logical->num_dims, logical->shape),
                     shape_text(a, m->num_dims, m->shape));
     x->carried[logical - all->tensors] = true;
-    for (size_t i = 0; i < m->num_parts; i++) {
-        const struct mapped_part *part = &m->parts[i];
-        const struct own_output own = {.name = part->hf_name,
-                                       .dtype = target_dtype(x->t, logical),
-                                       .num_dims = part->num_dims,
-                                       .shape = part->shape,
-                                       .parts = {{logical, part->pair}},
-                                       .num_parts = 1};
-        TRY(x->visit(x->context, &own, err));
+    TRY(export_tensor(x, m, target_weight(x->t, logical), NULL, err));
+    for (size_t i = 0; i < x->t->num_states; i++) {
+        const struct tensor *state = target_state(x->t, logical, i);
+        if (state) TRY(export_tensor(x, m, state, x->t->states[i], err));
     }
     return OK;
 }

@@ -1,14 +1,16 @@
 /* source_hf.c - opens a Hugging Face folder: config.json selects the model map; each stored tensor
- * is an own tensor. */
+ * is an own tensor, with a state if it is one of the optimizer's. */
 #include <string.h>
 
 #include "common/json.h"
 #include "convert/foreign.h"
 #include "convert/format.h"
+#include "convert/hf/states_hf.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "convert/naming.h"
+#include "convert/states.h"
 #include "formats/hf_folder.h"
 
 struct opening {
@@ -122,12 +124,15 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
         TRY(catalog_own_stored(&c->catalog, c->catalog.stored.tensors[i].name, NULL,
                                &c->catalog.stored.tensors[i], err));
+    TRY(hf_states_open(c, err));
 
     struct layout_options one = {0};
     params_use(c, maps, x.map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
     const struct naming_import import = {.c = c, .o = o, .map = x.map, .quantised = x.quantised};
     TRY(c->format->naming->import(&import, err));
+    TRY(c->format->naming->import_states(&import, err));
+    TRY(states_complete(c, err));
     return catalog_check(&c->catalog, err);
 }
 

@@ -1,5 +1,5 @@
-/* target_hf.c - writes a Hugging Face folder: safetensors shards, their index, config.json and its
- * companions. */
+/* target_hf.c - writes a Hugging Face folder: safetensors shards of the weights, and of the states
+ * of the optimizer, their indexes, config.json and its companions. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "common/yaml.h"
 #include "convert/companions.h"
 #include "convert/format.h"
+#include "convert/hf/states_hf.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/megatron/megatron_args.h"
@@ -22,13 +23,20 @@ struct part {
     struct own_source source;
 };
 
-struct hf_target {
+/* The tensors of one set of files, cut into shards. */
+struct shard_set {
     struct target *t;
+    const char *base; /* of the files' names */
     struct out_tensors out;
     uint32_t *shards, *segments; /* [out.count] */
     struct part *parts;
     size_t num_parts, parts_capacity;
     size_t num_shards;
+};
+
+struct hf_target {
+    struct target *t;
+    struct shard_set model, optimizer;
     cJSON *config; /* made here; NULL: the source's config.json is copied */
 };
 
@@ -40,15 +48,18 @@ static uint64_t bytes_of(const struct out_tensor *o)
 static enum status add_output(void *context, const struct own_output *own, struct error *err)
 {
     struct hf_target *x = context;
+    struct shard_set *set = own->state ? &x->optimizer : &x->model;
     struct arena *a = &x->t->plan.arena;
-    size_t at = out_tensors_add(&x->out, a, own->name, own);
-    struct out_tensor *o = &x->out.items[at];
+    const char *name = own->state ? hf_state_name(a, own->state, own->name) : own->name;
+    size_t at = out_tensors_add(&set->out, a, name, own);
+    struct out_tensor *o = &set->out.items[at];
     if (o->dtype != own->dtype)
-        return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --torch-dtype casts both",
-                    o->name, dtype_infos[o->dtype].name, dtype_infos[own->dtype].name);
+        return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s%s", o->name,
+                    dtype_infos[o->dtype].name, dtype_infos[own->dtype].name,
+                    own->state ? "; --no-optim leaves it out" : "; --torch-dtype casts both");
     for (unsigned i = 0; i < own->num_parts; i++) {
         o->filled += pair_count(&own->parts[i].pair);
-        *ARENA_PUSH(a, x->parts, x->num_parts, x->parts_capacity) =
+        *ARENA_PUSH(a, set->parts, set->num_parts, set->parts_capacity) =
             (struct part){at, own->parts[i]};
     }
     return OK;
@@ -62,12 +73,13 @@ static void count_cut_rows(struct target *t)
     if (padding) t->facts.cut_rows = padding->shape[0];
 }
 
-/* A tensor of which some parts are missing (a stack of experts) cannot be written. */
-static enum status check_filled(const struct hf_target *x, struct error *err)
+/* A tensor of which some parts are missing (a stack of experts) cannot be written; nor two states
+ * that get one name. */
+static enum status check_filled(const struct shard_set *set, struct error *err)
 {
-    for (size_t i = 0; i < x->out.count; i++) {
-        const struct out_tensor *o = &x->out.items[i];
-        if (o->filled < o->numel)
+    for (size_t i = 0; i < set->out.count; i++) {
+        const struct out_tensor *o = &set->out.items[i];
+        if (o->filled != o->numel)
             return fail(err, ERR_UNSUPPORTED,
                         "%s: of its %" PRIu64 " elements the source has %" PRIu64, o->name,
                         o->numel, o->filled);
@@ -77,66 +89,89 @@ static enum status check_filled(const struct hf_target *x, struct error *err)
 
 /* ---- shards ---- */
 
-static enum status emit_head(const struct plan *plan, uint32_t file, void *context,
-                             const struct file_writer *writer, struct error *err)
+/* The bytes of a shard that are of no parameter: its header and, in one of the optimizer, the step,
+ * which is a small number and no tensor of the source. */
+struct own_bytes {
+    struct strbuf head;
+    bool has_step;
+    uint64_t step_offset;
+    int64_t step;
+};
+
+static enum status emit_own(const struct plan *plan, uint32_t file, void *context,
+                            const struct file_writer *writer, struct error *err)
 {
-    const struct strbuf *head = context;
+    const struct own_bytes *own = context;
     (void)plan, (void)file;
-    return writer->put(writer->context, 0, head->data, head->length, err);
+    TRY(writer->put(writer->context, 0, own->head.data, own->head.length, err));
+    if (!own->has_step) return OK;
+    return writer->put(writer->context, own->step_offset, &own->step, sizeof own->step, err);
+}
+
+/* Adds the tensor of a shard: a segment, or the step. */
+static void place_tensor(struct shard_set *set, uint32_t file, struct own_bytes *own,
+                         const struct safetensors_out *tensor)
+{
+    struct plan *plan = &set->t->plan;
+    size_t at = 0;
+    (void)map_get(&set->out.names, tensor->name, &at);
+    const struct out_tensor *o = &set->out.items[at];
+    if (strcmp(set->base, hf_optimizer) == 0 && strcmp(o->name, hf_step) == 0) {
+        own->has_step = true;
+        own->step_offset = tensor->offset_bytes;
+        own->step = (int64_t)set->t->source->training.run.step;
+        return;
+    }
+    set->segments[at] = plan_add_segment(plan, file, o->dtype, o->numel, false);
+    plan->segments[set->segments[at]].offset_bytes = tensor->offset_bytes;
 }
 
 /* Lays out the shard whose tensors are out[of[0..n)]. */
-static enum status lay_out_shard(struct hf_target *x, size_t shard, const size_t *of, size_t n,
+static enum status lay_out_shard(struct shard_set *set, size_t shard, const size_t *of, size_t n,
                                  struct error *err)
 {
-    struct plan *plan = &x->t->plan;
-    struct safetensors_out *tensors = arena_array(&plan->arena, n, sizeof *tensors);
-    uint32_t file =
-        plan_add_file(plan, hf_shard_name(&plan->arena, hf_model, shard, x->num_shards));
+    struct plan *plan = &set->t->plan;
+    struct arena *a = &plan->arena;
+    struct safetensors_out *tensors = arena_array(a, n, sizeof *tensors);
+    struct own_bytes *own = arena_alloc(a, sizeof *own);
+    uint32_t file = plan_add_file(plan, hf_shard_name(a, set->base, shard, set->num_shards));
     for (size_t i = 0; i < n; i++) {
-        const struct out_tensor *o = &x->out.items[of[i]];
+        const struct out_tensor *o = &set->out.items[of[i]];
         tensors[i] = (struct safetensors_out){o->name, o->dtype, o->num_dims, o->shape, 0};
     }
     struct strbuf head = {0};
     enum status st = safetensors_layout(tensors, n, &head, &plan->files[file].size_bytes, err);
-    if (!st) {
-        struct strbuf *kept = arena_alloc(&plan->arena, sizeof *kept);
-        *kept = (struct strbuf){arena_copy(&plan->arena, head.data, head.length), head.length, 0};
-        plan->files[file].finish = emit_head;
-        plan->files[file].finish_context = kept;
-    }
-    for (size_t i = 0; i < n && !st; i++) {
-        size_t out = 0;
-        (void)map_get(&x->out.names, tensors[i].name, &out);
-        const struct out_tensor *o = &x->out.items[out];
-        x->segments[out] = plan_add_segment(plan, file, o->dtype, o->numel, false);
-        plan->segments[x->segments[out]].offset_bytes = tensors[i].offset_bytes;
-    }
+    if (!st) own->head = (struct strbuf){arena_copy(a, head.data, head.length), head.length, 0};
     strbuf_release(&head);
-    return st;
+    TRY(st);
+    plan->files[file].finish = emit_own;
+    plan->files[file].finish_context = own;
+    for (size_t i = 0; i < n; i++)
+        place_tensor(set, file, own, &tensors[i]);
+    return OK;
 }
 
-static enum status lay_out_shards(struct hf_target *x, struct error *err)
+static enum status lay_out_shards(struct shard_set *set, struct error *err)
 {
-    struct arena *a = &x->t->plan.arena;
-    const size_t count = x->out.count;
+    struct arena *a = &set->t->plan.arena;
+    const size_t count = set->out.count;
     uint64_t *bytes = arena_array(a, count, sizeof *bytes);
     size_t *of = arena_array(a, count, sizeof *of);
-    x->shards = arena_array(a, count, sizeof *x->shards);
-    x->segments = arena_array(a, count, sizeof *x->segments);
+    set->shards = arena_array(a, count, sizeof *set->shards);
+    set->segments = arena_array(a, count, sizeof *set->segments);
     for (size_t i = 0; i < count; i++)
-        bytes[i] = bytes_of(&x->out.items[i]);
-    x->num_shards = hf_split_shards(bytes, count, x->t->options.max_shard_bytes, x->shards);
-    size_t *first = arena_array(a, x->num_shards + 1, sizeof *first);
+        bytes[i] = bytes_of(&set->out.items[i]);
+    set->num_shards = hf_split_shards(bytes, count, set->t->options.max_shard_bytes, set->shards);
+    size_t *first = arena_array(a, set->num_shards + 1, sizeof *first);
     for (size_t i = 0; i < count; i++)
-        first[x->shards[i] + 1]++;
-    for (size_t k = 0; k < x->num_shards; k++)
+        first[set->shards[i] + 1]++;
+    for (size_t k = 0; k < set->num_shards; k++)
         first[k + 1] += first[k];
-    size_t *next = arena_copy(a, first, x->num_shards * sizeof *next);
+    size_t *next = arena_copy(a, first, set->num_shards * sizeof *next);
     for (size_t i = 0; i < count; i++)
-        of[next[x->shards[i]]++] = i;
-    for (size_t k = 0; k < x->num_shards; k++)
-        TRY(lay_out_shard(x, k, of + first[k], first[k + 1] - first[k], err));
+        of[next[set->shards[i]]++] = i;
+    for (size_t k = 0; k < set->num_shards; k++)
+        TRY(lay_out_shard(set, k, of + first[k], first[k + 1] - first[k], err));
     return OK;
 }
 
@@ -182,34 +217,54 @@ static enum status make_config(struct hf_target *x, struct error *err)
     return OK;
 }
 
-/* Plans a segment for each output tensor. */
-static enum status fill_segments(struct hf_target *x, struct error *err)
+/* Plans the elements of each output tensor. */
+static enum status fill_segments(struct shard_set *set, struct error *err)
 {
-    for (size_t i = 0; i < x->num_parts; i++) {
-        const struct part *part = &x->parts[i];
+    for (size_t i = 0; i < set->num_parts; i++) {
+        const struct part *part = &set->parts[i];
         const struct own_output own = {.parts = {part->source}, .num_parts = 1};
-        const struct pair whole = pair_whole(0, 0, x->out.items[part->out].numel);
-        TRY(target_fill(x->t, &own, &whole, x->segments[part->out], err));
+        const struct pair whole = pair_whole(0, 0, set->out.items[part->out].numel);
+        TRY(target_fill(set->t, &own, &whole, set->segments[part->out], err));
     }
     return OK;
+}
+
+static enum status plan_set(struct shard_set *set, struct error *err)
+{
+    TRY(check_filled(set, err));
+    TRY(lay_out_shards(set, err));
+    set->t->facts.num_target_tensors += set->out.count;
+    set->t->facts.num_weight_files += set->num_shards;
+    return fill_segments(set, err);
+}
+
+/* The step is the first tensor of the optimizer's files, where the source knows it. */
+static void add_step(struct hf_target *x)
+{
+    const struct own_output step = {.dtype = DT_I64};
+    const uint64_t number = x->t->source->training.run.step;
+    if (!x->t->num_states || !number || number > INT64_MAX) return;
+    size_t at = out_tensors_add(&x->optimizer.out, &x->t->plan.arena, hf_step, &step);
+    x->optimizer.out.items[at].filled = 1; /* by emit_own() */
 }
 
 static enum status plan_hf(struct target *t, struct error *err)
 {
     struct hf_target *x = arena_alloc(&t->plan.arena, sizeof *x);
-    x->t = t;
+    x->t = x->model.t = x->optimizer.t = t;
+    x->model.base = hf_model;
+    x->optimizer.base = hf_optimizer;
     t->own = x;
     TRY(source_check_exports(t->source, err));
     TRY(need_config(t, &t->plan.arena, err));
     TRY(make_config(x, err));
+    TRY(target_take_states(t, false, err));
+    add_step(x);
     TRY(t->format->naming->export(&(struct naming_export){.t = t}, add_output, x, err));
     count_cut_rows(t);
     TRY(gaps_check(&t->gaps, t->source->path, err));
-    TRY(check_filled(x, err));
-    TRY(lay_out_shards(x, err));
-    t->facts.num_target_tensors = x->out.count;
-    t->facts.num_weight_files = x->num_shards;
-    return fill_segments(x, err);
+    TRY(plan_set(&x->model, err));
+    return plan_set(&x->optimizer, err);
 }
 
 /* ---- small files ---- */
@@ -221,31 +276,50 @@ static int by_name(const void *a, const void *b, void *out)
 }
 
 /* Written as transformers does: keys sorted, indented by 2. */
-static enum status write_index(const struct hf_target *x, const char *path, struct error *err)
+static void index_text(const struct shard_set *set, struct arena *a, struct strbuf *text)
+{
+    const struct out_tensors *out = &set->out;
+    uint64_t total = 0;
+    size_t *order = arena_array(a, out->count, sizeof *order);
+    for (size_t i = 0; i < out->count; i++)
+        order[i] = i;
+    qsort_r(order, out->count, sizeof *order, by_name, out->items);
+    for (size_t i = 0; i < out->count; i++)
+        total += bytes_of(&out->items[i]);
+    strbuf_printf(
+        text, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {",
+        total);
+    for (size_t i = 0; i < out->count; i++) {
+        const char *file = hf_shard_name(a, set->base, set->shards[order[i]], set->num_shards);
+        strbuf_add_text(text, i ? ",\n    " : "\n    ");
+        json_print_text(text, out->items[order[i]].name);
+        strbuf_printf(text, ": \"%s\"", file);
+    }
+    strbuf_add_text(text, "\n  }\n}\n");
+}
+
+/* One file needs no index. */
+static enum status write_index(const struct shard_set *set, const char *folder, struct error *err)
 {
     struct arena a;
     struct strbuf text = {0};
+    if (set->num_shards <= 1) return OK;
     arena_init(&a);
-    size_t *order = arena_array(&a, x->out.count, sizeof *order);
-    for (size_t i = 0; i < x->out.count; i++)
-        order[i] = i;
-    qsort_r(order, x->out.count, sizeof *order, by_name, x->out.items);
-    uint64_t total = 0;
-    for (size_t i = 0; i < x->out.count; i++)
-        total += bytes_of(&x->out.items[i]);
-    strbuf_printf(
-        &text, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {",
-        total);
-    for (size_t i = 0; i < x->out.count; i++) {
-        strbuf_add_text(&text, i ? ",\n    " : "\n    ");
-        json_print_text(&text, x->out.items[order[i]].name);
-        strbuf_printf(&text, ": \"%s\"",
-                      hf_shard_name(&a, hf_model, x->shards[order[i]], x->num_shards));
-    }
-    strbuf_add_text(&text, "\n  }\n}\n");
-    enum status st = file_write_all(path, text.data, text.length, x->t->options.durable, err);
+    index_text(set, &a, &text);
+    enum status st = file_write_all(path_join(&a, folder, hf_index_name(&a, set->base)), text.data,
+                                    text.length, set->t->options.durable, err);
     strbuf_release(&text);
     arena_release(&a);
+    return st;
+}
+
+static enum status write_json(const cJSON *tree, const char *path, bool durable, struct error *err)
+{
+    struct strbuf text = {0};
+    json_print(&text, tree, 2);
+    strbuf_add_char(&text, '\n');
+    enum status st = file_write_all(path, text.data, text.length, durable, err);
+    strbuf_release(&text);
     return st;
 }
 
@@ -254,8 +328,8 @@ static enum dtype main_dtype(const struct hf_target *x)
 {
     uint64_t bytes[NUM_DTYPES] = {0};
     int most = DT_F32;
-    for (size_t i = 0; i < x->out.count; i++)
-        bytes[x->out.items[i].dtype] += bytes_of(&x->out.items[i]);
+    for (size_t i = 0; i < x->model.out.count; i++)
+        bytes[x->model.out.items[i].dtype] += bytes_of(&x->model.out.items[i]);
     for (int i = 0; i < NUM_DTYPES; i++)
         if (bytes[i] > bytes[most]) most = i;
     return (enum dtype)most;
@@ -277,7 +351,6 @@ static enum status write_config(const struct hf_target *x, const char *path, str
 {
     const struct target *t = x->t;
     enum dtype dtype = t->options.casts ? t->options.dtype : main_dtype(x);
-    struct strbuf text = {0};
     cJSON *read = NULL;
     if (t->source->hf_folder) {
         TRY(hf_config_read(t->source->hf_folder, &read, err));
@@ -292,11 +365,19 @@ static enum status write_config(const struct hf_target *x, const char *path, str
     }
     cJSON *config = read ? read : x->config;
     hf_config_set_dtype(config, dtype);
-    json_print(&text, config, 2);
-    strbuf_add_char(&text, '\n');
-    enum status st = file_write_all(path, text.data, text.length, t->options.durable, err);
-    strbuf_release(&text);
+    enum status st = write_json(config, path, t->options.durable, err);
     cJSON_Delete(read);
+    return st;
+}
+
+/* The state of the training goes with the states of the optimizer, and only with them. */
+static enum status write_training(const struct hf_target *x, const char *path, struct error *err)
+{
+    const struct target *t = x->t;
+    if (!t->num_states) return OK;
+    cJSON *tree = training_json(&t->source->training.run);
+    enum status st = tree->child ? write_json(tree, path, t->options.durable, err) : OK;
+    cJSON_Delete(tree);
     return st;
 }
 
@@ -308,8 +389,9 @@ static enum status write_small_files(struct target *t, const char *folder, struc
     enum status st = write_config(x, path_join(&a, folder, "config.json"), err);
     if (!st && t->source->hf_folder)
         st = copy_companions(t->source->hf_folder, folder, t->options.durable, err);
-    if (!st && x->num_shards > 1)
-        st = write_index(x, path_join(&a, folder, "model.safetensors.index.json"), err);
+    if (!st) st = write_training(x, path_join(&a, folder, hf_training_file), err);
+    if (!st) st = write_index(&x->model, folder, err);
+    if (!st) st = write_index(&x->optimizer, folder, err);
     arena_release(&a);
     return st;
 }
@@ -318,7 +400,8 @@ static void release_hf(struct target *t)
 {
     struct hf_target *x = t->own;
     cJSON_Delete(x->config);
-    map_release(&x->out.names);
+    map_release(&x->model.out.names);
+    map_release(&x->optimizer.out.names);
 }
 
 const struct target_kind target_hf = {plan_hf, write_small_files, NULL, release_hf};

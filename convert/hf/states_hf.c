@@ -1,0 +1,174 @@
+#include "convert/hf/states_hf.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "convert/record.h"
+#include "convert/source_kind.h"
+#include "convert/states.h"
+#include "formats/hf_folder.h"
+
+const char hf_step[] = "step", hf_training_file[] = "training.json";
+static const char master[] = "fp32", older_master[] = "master";
+
+const char *hf_state_name(struct arena *a, const char *state, const char *name)
+{
+    return arena_printf(a, "%s.%s", strcmp(state, master_state) ? state : master, name);
+}
+
+/* The parameter's name in that of a state; *state in arena a. NULL: the name has another form. */
+static const char *parse_name(struct arena *a, const char *stored, const char **state)
+{
+    const char *dot = strchr(stored, '.');
+    if (!dot || dot == stored || !dot[1]) return NULL;
+    *state = arena_text(a, stored, (size_t)(dot - stored));
+    if (strcmp(*state, master) == 0 || strcmp(*state, older_master) == 0) *state = master_state;
+    return dot + 1;
+}
+
+const char *hf_place_of(struct checkpoint *c, const struct stored_tensor *s)
+{
+    const char *path = s->num_pieces ? c->catalog.stored.files[s->pieces[0].file].path : c->folder;
+    return arena_printf(&c->arena, "%s: tensor %s", path, s->name);
+}
+
+/* ---- the state of the training ---- */
+
+static enum status read_training(struct checkpoint *c, struct error *err)
+{
+    const char *path = path_join(&c->arena, c->folder, hf_training_file), *unknown;
+    cJSON *tree;
+    if (!path_exists(path)) return OK;
+    TRY(json_read_file(path, CONFIG_FILE_CAP, JSON_NAN, &tree, err));
+    enum status st = training_from_json(&c->training.run, tree, &c->arena, &unknown, err);
+    cJSON_Delete(tree);
+    if (st) return fail_in(err, "%s", path);
+    if (unknown) checkpoint_note(c, "%s: unknown members are not read: %s", path, unknown);
+    return OK;
+}
+
+static enum status read_number(const struct stored *s, const struct stored_tensor *t, int64_t *out,
+                               struct error *err)
+{
+    struct stored_reader *r = stored_reader_create(s, 1);
+    enum status st =
+        stored_read(r, t->pieces[0].file, t->pieces[0].offset_bytes, out, sizeof *out, err);
+    stored_reader_free(r);
+    return st;
+}
+
+static enum status step_unread(struct checkpoint *c, const char *why)
+{
+    c->training.optimizer.present = true;
+    states_unread(c, "%s", why);
+    return OK;
+}
+
+/* The step goes before that of training.json: it is in the file of the states. */
+static enum status read_step(struct checkpoint *c, const struct stored_tensor *s, struct error *err)
+{
+    struct arena *a = &c->arena;
+    const char *place = hf_place_of(c, s);
+    uint64_t *known = &c->training.run.step;
+    int64_t step;
+    if (s->dtype != DT_I64 || s->num_dims)
+        return step_unread(c, arena_printf(a, "%s is %s %s; it should be I64 []", place,
+                                           dtype_infos[s->dtype].name,
+                                           shape_text(a, s->num_dims, s->shape)));
+    TRY(read_number(&c->catalog.stored, s, &step, err));
+    if (step < 0) return step_unread(c, arena_printf(a, "%s is %" PRId64, place, step));
+    if (*known && *known != (uint64_t)step)
+        checkpoint_note(c, "%s is %" PRId64 ", and is taken; %s says %" PRIu64, place, step,
+                        hf_training_file, *known);
+    *known = (uint64_t)step;
+    return OK;
+}
+
+/* ---- files beside the folder ---- */
+
+/* Whether a tensor of another file is the step, or a state of a parameter of c. */
+static bool is_of_model(struct checkpoint *c, const struct stored_tensor *s)
+{
+    const char *state, *name = parse_name(&c->arena, s->name, &state);
+    const struct own_tensor *own = name ? catalog_find_own(&c->catalog, name, NULL) : NULL;
+    if (strcmp(s->name, hf_step) == 0) return true;
+    return own && own->num_dims == s->num_dims &&
+           memcmp(own->shape, s->shape, s->num_dims * sizeof *s->shape) == 0;
+}
+
+/* Whether a folder has files of states that are all of this model; if some are not, why. */
+static bool has_our_states(struct checkpoint *c, const char *folder, const char **why)
+{
+    struct stored s;
+    struct error e;
+    size_t num_files = 0;
+    stored_init(&s);
+    if (hf_folder_open_optimizer(&s, folder, &num_files, &e))
+        *why = arena_copy_text(&c->arena, e.text);
+    for (size_t i = 0; i < s.num_tensors && !*why; i++)
+        if (!is_of_model(c, &s.tensors[i]))
+            *why = arena_printf(&c->arena, "%s: tensor %s is no state of a parameter of this model",
+                                s.files[0].path, s.tensors[i].name);
+    stored_release(&s);
+    return num_files && !*why;
+}
+
+/* Whether states beside a folder are not its own: it is a staging folder, which is hidden, or Ferry
+ * wrote it, with or without states; or the files are those of a model above it. */
+static bool takes_none(struct arena *a, const char *folder, const char *beside)
+{
+    return path_base(a, folder)[0] == '.' || path_exists(path_join(a, folder, record_name)) ||
+           hf_folder_has_weights(beside);
+}
+
+static enum status open_beside(struct checkpoint *c, size_t *num_files, struct error *err)
+{
+    struct arena *a = &c->arena;
+    const char *folder = path_real(a, c->folder), *why = NULL;
+    if (!folder) return OK;
+    const char *beside = path_parent(a, folder);
+    if (takes_none(a, folder, beside)) return OK;
+    bool ours = has_our_states(c, beside, &why);
+    if (why) checkpoint_note(c, "optimizer state beside the folder is not read: %s", why);
+    if (!ours) return OK;
+    checkpoint_note(c, "optimizer state is read from beside the folder, from %s", beside);
+    return hf_folder_open_optimizer(&c->catalog.stored, beside, num_files, err);
+}
+
+/* ---- all ---- */
+
+static enum status add_tensor(struct checkpoint *c, size_t stored, struct error *err)
+{
+    const struct stored_tensor *s = &c->catalog.stored.tensors[stored];
+    const char *state, *name = parse_name(&c->arena, s->name, &state);
+    if (strcmp(s->name, hf_step) == 0) return read_step(c, s, err);
+    c->training.optimizer.present = true;
+    c->training.optimizer.size_bytes += stored_tensor_bytes(s);
+    if (!name)
+        states_unread(c, "%s has no name of a state, STATE.NAME", hf_place_of(c, s));
+    else if (catalog_find_own(&c->catalog, name, state))
+        states_unread(c, "%s is a second master weight of %s", hf_place_of(c, s), name);
+    else
+        return catalog_own_stored(&c->catalog, name, state, s, err);
+    return OK;
+}
+
+enum status hf_states_open(struct checkpoint *c, struct error *err)
+{
+    struct stored *s = &c->catalog.stored;
+    const size_t first = s->num_tensors, first_file = s->num_files;
+    size_t num_files;
+    TRY(hf_folder_open_optimizer(s, c->folder, &num_files, err));
+    if (num_files)
+        TRY(read_training(c, err));
+    else
+        TRY(open_beside(c, &num_files, err));
+    for (size_t i = first; i < s->num_tensors; i++)
+        TRY(add_tensor(c, i, err));
+    if (num_files)
+        c->training.optimizer.kind =
+            arena_printf(&c->arena, "in %s%s", path_base(&c->arena, s->files[first_file].path),
+                         num_files > 1 ? ", ..." : "");
+    return OK;
+}
