@@ -256,7 +256,7 @@ bool value_holds_tensor(const struct value *v)
 static bool is_known_class(const struct value_global *g)
 {
     static const char *const modules[] = {"torch",   "argparse", "types",
-                                           "pathlib", "builtins", "signal"};
+                                          "pathlib", "builtins", "signal"};
     static const char *const enums[] = {"AttnBackend", "ModelType"};
     for (size_t i = 0; i < COUNT(modules); i++)
         if (strcmp(g->module, modules[i]) == 0) return true;
