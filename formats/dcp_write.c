@@ -233,6 +233,29 @@ static void put_storage_data(struct writer *w, const char *const *paths,
     end_dict(w, count);
 }
 
+/* mcore_data: {fqn: {nd_reformulated_orig_global_shape: shape}} of the flattened tensors; nothing if
+ * there are none (megatron/core/dist_checkpointing/strategies/resharding.py at core_v0.14.0). */
+static void put_original_shapes(struct writer *w, const struct dcp_tensor *tensors,
+                                size_t num_tensors)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < num_tensors; i++) {
+        const struct dcp_tensor *t = &tensors[i];
+        if (!t->original_shape) continue;
+        if (!count) {
+            pickle_put_text(&w->out, "mcore_data");
+            put(w, "}");
+        }
+        next_entry(w, &count);
+        pickle_put_text(&w->out, t->name);
+        put(w, "}(");
+        pickle_put_text(&w->out, "nd_reformulated_orig_global_shape");
+        put_size(w, t->original_shape, t->num_original_dims);
+        put(w, "u");
+    }
+    end_dict(w, count);
+}
+
 static enum status check_dtypes(const struct dcp_tensor *tensors, size_t num_tensors,
                                 struct error *err)
 {
@@ -264,6 +287,7 @@ enum status dcp_write_metadata(const char *path, const char *const *paths,
     put(&w, "N");
     pickle_put_text(&w.out, "version");
     pickle_put_text(&w.out, "1.0.0");
+    put_original_shapes(&w, tensors, num_tensors);
     put(&w, "ub.");
     flush(&w);
     strbuf_release(&w.out);

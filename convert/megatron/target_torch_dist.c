@@ -39,6 +39,8 @@ struct dist_file {
 struct chunks {
     struct dcp_chunk *items;
     size_t count, capacity;
+    const uint64_t *original_shape; /* of a key whose tensor is flattened; else NULL */
+    unsigned num_original_dims;
 };
 
 struct dist_target {
@@ -130,12 +132,18 @@ static size_t file_of_rank(struct dist_target *x, uint64_t rank)
     return at;
 }
 
+/* Whether a state is written as fully_sharded_model_space has it (optim/dist_states.h). */
+static bool is_flattened(const struct dist_target *x, const struct own_output *own)
+{
+    return own->state && x->t->options.optim_format == OPTIM_fully_sharded_model_space;
+}
+
 /* The index of a key in x->keys and of its chunks in x->chunks. */
 static size_t key_of(struct dist_target *x, const struct own_output *own)
 {
     struct arena *a = &x->t->plan.arena;
     const char *name = own->name;
-    if (own->state) name = dist_state_key(a, own->state, own->name, false);
+    if (own->state) name = dist_state_key(a, own->state, own->name, is_flattened(x, own));
     size_t at = out_tensors_add(&x->keys, a, name, own);
     if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
     return at;
@@ -187,19 +195,57 @@ static void box_in_key(struct dist_target *x, const struct megatron_part *p, uns
     memcpy(sizes + lead, p->parts->extent[part], p->num_dims * sizeof *sizes);
 }
 
+/* Flattens a key, and the box that a chunk is of it: every box must be a fragment, of one size. */
+static enum status flatten(struct dist_target *x, const struct megatron_part *p,
+                           struct own_output *own, uint64_t **offsets, uint64_t **sizes,
+                           struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const unsigned n = own->num_dims;
+    uint64_t *shape = arena_array(a, n + 1, sizeof *shape), *at = arena_array(a, n + 1, sizeof *at),
+             *one = arena_array(a, n + 1, sizeof *one), numel = 1;
+    if (n + 1 > MAX_AXES)
+        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, n + 1);
+    for (unsigned d = 0; d < n; d++) {
+        const uint64_t size = (*sizes)[d];
+        if (!size || own->shape[d] % size || (*offsets)[d] % size)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: its shards are no fragments of one size, which "
+                        "fully_sharded_model_space wants",
+                        p->tensor->name);
+        shape[d] = own->shape[d] / size;
+        at[d] = (*offsets)[d] / size;
+        one[d] = 1;
+        numel *= size;
+    }
+    shape[n] = one[n] = numel;
+    own->shape = shape;
+    own->num_dims = n + 1;
+    *offsets = at;
+    *sizes = one;
+    return OK;
+}
+
 static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned part,
                              size_t file, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
-    const size_t key = key_of(x, p->own);
-    struct out_tensor *k = &x->keys.items[key];
+    struct own_output own = *p->own;
     struct pair pair; /* here each box is a tensor of its own */
-    TRY(check_key(p, k, err));
-    uint64_t *offsets = arena_array(a, k->num_dims, sizeof *offsets);
-    uint64_t *sizes = arena_array(a, k->num_dims, sizeof *sizes);
+    uint64_t *offsets = arena_array(a, own.num_dims, sizeof *offsets);
+    uint64_t *sizes = arena_array(a, own.num_dims, sizeof *sizes);
     box_in_key(x, p, part, offsets, sizes);
-    if (!pair_of_box(&pair, k->num_dims, k->shape, offsets, sizes, 0, NULL))
+    if (!pair_of_box(&pair, own.num_dims, own.shape, offsets, sizes, 0, NULL))
         return fail(err, ERR_OURS, "%s: a shard that is not a view", p->tensor->name);
+    if (is_flattened(x, &own)) TRY(flatten(x, p, &own, &offsets, &sizes, err));
+    const size_t key = key_of(x, &own);
+    struct out_tensor *k = &x->keys.items[key];
+    TRY(check_key(p, k, err));
+    if (is_flattened(x, &own) && !x->chunks[key].original_shape) {
+        x->chunks[key].original_shape =
+            arena_copy(a, p->own->shape, p->own->num_dims * sizeof *p->own->shape);
+        x->chunks[key].num_original_dims = p->own->num_dims;
+    }
     const uint64_t numel = pair_count(&pair);
     uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, k->dtype, numel, true);
     add_item(x, file, key, offsets, sizes, segment);
@@ -356,7 +402,9 @@ static enum status write_metadata(struct dist_target *x, const char *folder, str
                                          .num_dims = k->num_dims,
                                          .shape = k->shape,
                                          .chunks = x->chunks[i].items,
-                                         .num_chunks = x->chunks[i].count};
+                                         .num_chunks = x->chunks[i].count,
+                                         .original_shape = x->chunks[i].original_shape,
+                                         .num_original_dims = x->chunks[i].num_original_dims};
     }
     return dcp_write_metadata(path_join(a, folder, ".metadata"), paths, tensors, x->keys.count,
                               x->objects, x->num_objects, x->t->options.durable, err);
