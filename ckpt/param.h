@@ -74,6 +74,11 @@ struct param {
  * the optimizer (optimizer.exp_avg.NAME) have the spec of NAME. Numbers are written one way: no
  * 017. */
 bool param_find(const struct param_table *t, const char *name, struct param *out);
+/* The order in which a model registers two parameters of one stage: < 0 if x comes first. Experts
+ * come one by one, or by module if they are grouped. Parameters whose place is not known come last,
+ * in the order of the table. */
+int param_registered_compare(const struct param *x, const struct param *y, enum param_order order,
+                             bool grouped);
 /* Sorts the specs into by_name, an array of `count`. */
 void param_table_sort(struct param_table *t);
 /* The order of by_name: any number, {l} and {e} are alike. */

@@ -46,7 +46,8 @@ struct dcp_tensor {
     const uint64_t *shape;
     const struct dcp_chunk *chunks;
     size_t num_chunks;
-    /* Of a tensor that Megatron-Core before 0.16 has flattened: the shape before. NULL: it is not. */
+    /* Of a tensor that Megatron-Core before 0.16 has flattened: the shape before. NULL: it is not.
+     */
     const uint64_t *original_shape;
     unsigned num_original_dims;
 };

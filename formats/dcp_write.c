@@ -233,8 +233,8 @@ static void put_storage_data(struct writer *w, const char *const *paths,
     end_dict(w, count);
 }
 
-/* mcore_data: {fqn: {nd_reformulated_orig_global_shape: shape}} of the flattened tensors; nothing if
- * there are none (megatron/core/dist_checkpointing/strategies/resharding.py at core_v0.14.0). */
+/* mcore_data: {fqn: {nd_reformulated_orig_global_shape: shape}} of the flattened tensors; nothing
+ * if there are none (megatron/core/dist_checkpointing/strategies/resharding.py at core_v0.14.0). */
 static void put_original_shapes(struct writer *w, const struct dcp_tensor *tensors,
                                 size_t num_tensors)
 {

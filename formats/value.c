@@ -173,12 +173,17 @@ void value_append(struct arena *a, struct value *list, struct value *item)
     list->items[list->count++] = item;
 }
 
-void value_dict_add(struct arena *a, struct value *dict, const char *key, struct value *v)
+void value_dict_put(struct arena *a, struct value *dict, struct value *key, struct value *v)
 {
     grow(a, dict, 2);
-    dict->items[2 * (size_t)dict->count] = value_text(a, key);
+    dict->items[2 * (size_t)dict->count] = key;
     dict->items[2 * (size_t)dict->count + 1] = v;
     dict->count++;
+}
+
+void value_dict_add(struct arena *a, struct value *dict, const char *key, struct value *v)
+{
+    value_dict_put(a, dict, value_text(a, key), v);
 }
 
 void value_dict_set(struct arena *a, struct value *dict, const char *key, struct value *v)

@@ -113,7 +113,9 @@ struct value *value_instance(struct arena *a, const char *module, const char *na
 struct value *value_tensor(struct arena *a, const char *key, enum dtype dtype, unsigned num_dims,
                            const uint64_t *shape);
 
-/* Adds a pair to a DICT that does not have the key yet. */
+/* Adds a pair to a DICT that does not have the key yet, a value of any kind. */
+void value_dict_put(struct arena *a, struct value *dict, struct value *key, struct value *v);
+/* The same with a text as key. */
 void value_dict_add(struct arena *a, struct value *dict, const char *key, struct value *v);
 /* Replaces the value of the key in place, or adds the pair. Searches all keys first. */
 void value_dict_set(struct arena *a, struct value *dict, const char *key, struct value *v);

@@ -276,18 +276,17 @@ struct placed {
     bool known;
 };
 
-/* Sorts by place, layer, row of the table, expert; tensors without a row come last. */
-static int by_place(const void *a, const void *b)
+/* Sorts as the target's models register parameters; tensors without a row come last. */
+static int by_registration(const void *a, const void *b, void *target)
 {
     const struct placed *x = a, *y = b;
-    const struct param *p = &x->param, *q = &y->param;
+    const struct target *t = target;
     if (!x->known || !y->known)
         return x->known != y->known ? y->known - x->known
                                     : strcmp(x->tensor->name, y->tensor->name);
-    if (p->spec->place != q->spec->place) return p->spec->place < q->spec->place ? -1 : 1;
-    if (p->layer != q->layer) return p->layer < q->layer ? -1 : 1;
-    if (p->spec != q->spec) return p->spec < q->spec ? -1 : 1;
-    return p->expert < q->expert ? -1 : p->expert > q->expert;
+    return param_registered_compare(&x->param, &y->param,
+                                    t->options.transformer_engine ? ORDER_TE : ORDER_LOCAL,
+                                    t->options.grouped_gemm);
 }
 
 const struct tensor **megatron_parameters(struct target *t, size_t *count)
@@ -304,7 +303,7 @@ const struct tensor **megatron_parameters(struct target *t, size_t *count)
         x->known = param_find(c->params, x->tensor->name, &x->param);
         ++*count;
     }
-    qsort(placed, *count, sizeof *placed, by_place);
+    qsort_r(placed, *count, sizeof *placed, by_registration, t);
     for (size_t i = 0; i < *count; i++)
         all[i] = placed[i].tensor;
     free(placed);

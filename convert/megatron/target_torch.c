@@ -12,7 +12,11 @@
 #include "common/file.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
-#include "formats/torch.h"
+#include "convert/megatron/optim/flat_write.h"
+#include "convert/megatron/optim/rank_write.h"
+#include "convert/megatron/optim/training_target.h"
+#include "convert/states.h"
+#include "convert/torch_archive.h"
 
 /* A state dict that is being filled; a map finds names, since there may be tens of thousands. */
 struct state_dict {
@@ -23,19 +27,22 @@ struct state_dict {
 
 struct rank_file {
     uint64_t tp, pp, ep;
+    const char *folder;        /* mp_rank_... */
     struct state_dict *chunks; /* [vpp] */
-    uint32_t *segments;        /* of the storages "0", "1", ... */
-    size_t num_segments, segments_capacity;
-    struct torch_out out;
-    bool laid_out;
+    struct torch_archive archive;
+    struct rank_write states;
 };
 
 struct legacy_target {
     struct target *t;
-    struct rank_file *files; /* one each file of the plan */
+    struct rank_file **files;
     size_t num_files, files_capacity;
-    uint32_t **by_place; /* [pp] the files of each pipeline rank */
+    struct rank_file ***by_place; /* [pp] the files of each pipeline rank */
     size_t *num_by_place;
+    struct value *common;
+    struct tensor_data data; /* of tensors in common */
+    struct flat_write flat;
+    bool is_distributed; /* the optimizer's states are flat, in files of their own */
 };
 
 /* ---- state dicts ---- */
@@ -72,20 +79,25 @@ static struct value *state_dict_value(struct arena *a, const struct state_dict *
 
 /* ---- rank files ---- */
 
+/* Begins a rank's file. Tensors of the common state are its first storages. */
 static void add_rank_file(struct legacy_target *x, uint64_t tp, uint64_t pp, uint64_t ep)
 {
     struct arena *a = &x->t->plan.arena;
     const struct layout *l = &x->t->layout;
+    const uint64_t one = 1;
     struct strbuf name = {0};
     strbuf_printf(&name, "mp_rank_%02" PRIu64, tp);
     if (l->pp > 1) strbuf_printf(&name, "_%03" PRIu64, pp);
     if (l->ep > 1) strbuf_printf(&name, "_%03" PRIu64, ep);
-    strbuf_add_text(&name, "/model_optim_rng.pt");
-    x->by_place[pp][x->num_by_place[pp]++] = plan_add_file(&x->t->plan, name.data);
+    struct rank_file *f = arena_alloc(a, sizeof *f);
+    *f = (struct rank_file){.tp = tp, .pp = pp, .ep = ep, .folder = arena_copy_text(a, name.data)};
     strbuf_release(&name);
-    struct rank_file *f = ARENA_PUSH(a, x->files, x->num_files, x->files_capacity);
-    *f = (struct rank_file){.tp = tp, .pp = pp, .ep = ep};
+    archive_begin(&f->archive, &x->t->plan, arena_printf(a, "%s/model_optim_rng.pt", f->folder));
+    for (size_t i = 0; i < x->data.count; i++)
+        (void)archive_bytes(&f->archive, DT_F32, 1, &one, x->data.data[i]);
     f->chunks = arena_array(a, l->vpp, sizeof *f->chunks);
+    *ARENA_PUSH(a, x->files, x->num_files, x->files_capacity) = f;
+    x->by_place[pp][x->num_by_place[pp]++] = f;
 }
 
 static enum status add_rank_files(struct legacy_target *x, struct error *err)
@@ -131,24 +143,9 @@ static const char *name_of(const struct legacy_target *x, const struct megatron_
                           x->t->options.grouped_gemm);
 }
 
-static struct value *new_tensor(struct legacy_target *x, uint32_t file, enum dtype dtype,
-                                unsigned num_dims, const uint64_t *shape, uint32_t *segment)
-{
-    struct arena *a = &x->t->plan.arena;
-    struct rank_file *f = &x->files[file];
-    uint64_t numel = 1;
-    char key[24];
-    for (unsigned d = 0; d < num_dims; d++)
-        numel *= shape[d];
-    *segment = plan_add_segment(&x->t->plan, file, dtype, numel, true);
-    snprintf(key, sizeof key, "%zu", f->num_segments);
-    *ARENA_PUSH(a, f->segments, f->num_segments, f->segments_capacity) = *segment;
-    return value_tensor(a, key, dtype, num_dims, shape);
-}
-
 /* Linear layers have an extra state in memory too: empty under Transformer Engine, None under the
  * local spec. A grouped linear layer has one for all its experts. */
-static void add_extra_state(struct legacy_target *x, uint32_t file, struct state_dict *model,
+static void add_extra_state(struct legacy_target *x, struct rank_file *f, struct state_dict *model,
                             const struct megatron_part *p, const char *name)
 {
     static const uint64_t empty[] = {0};
@@ -157,30 +154,67 @@ static void add_extra_state(struct legacy_target *x, uint32_t file, struct state
     uint32_t segment;
     if (!p->param.spec->linear || state_dict_has(model, key)) return;
     state_dict_add(a, model, key,
-                   x->t->options.transformer_engine ? new_tensor(x, file, DT_U8, 1, empty, &segment)
-                                                    : value_none(a));
+                   x->t->options.transformer_engine
+                       ? archive_tensor(&f->archive, DT_U8, 1, empty, &segment)
+                       : value_none(a));
 }
 
-static enum status add_to_file(struct legacy_target *x, uint32_t file, uint64_t chunk,
-                               const struct megatron_part *p, const char *name, struct error *err)
+/* Adds a tensor of a rank's file, of the part's shape. */
+static enum status add_tensor(struct legacy_target *x, struct rank_file *f,
+                              const struct megatron_part *p, struct value **out, struct error *err)
 {
     uint32_t segment;
-    struct state_dict *model = &x->files[file].chunks[chunk];
-    state_dict_add(&x->t->plan.arena, model, name,
-                   new_tensor(x, file, p->own->dtype, p->num_dims, p->parts->shape, &segment));
+    *out = archive_tensor(&f->archive, p->own->dtype, p->num_dims, p->parts->shape, &segment);
     for (unsigned i = 0; i < p->parts->count; i++)
         TRY(target_fill(x->t, p->own, &p->parts->pairs[i], segment, err));
-    add_extra_state(x, file, model, p, name);
     return OK;
 }
 
-static enum status add_to_stage(struct legacy_target *x, uint64_t pp, uint64_t chunk,
-                                const struct megatron_part *p, const char *name, struct error *err)
+/* A weight, or a state of the weight before it. */
+struct legacy_part {
+    const struct megatron_part *part;
+    uint64_t chunk;
+    const char *name, *logical; /* in memory; logical, or of a tied head */
+};
+
+static size_t state_of(const struct target *t, const char *state)
+{
+    size_t i = 0;
+    while (strcmp(t->states[i], state))
+        i++;
+    return i;
+}
+
+/* Whether a state is the master of a weight that is its own: of F32. Then no file has it. */
+static bool is_weight_itself(const struct rank_file *f, const char *state)
+{
+    return state && strcmp(state, master_state) == 0 &&
+           dtype_bytes(f->states.items[f->states.count - 1].dtype) >= dtype_bytes(DT_F32);
+}
+
+static enum status add_to_file(struct legacy_target *x, struct rank_file *f,
+                               const struct legacy_part *l, struct error *err)
+{
+    struct state_dict *model = &f->chunks[l->chunk];
+    struct value *tensor;
+    if (is_weight_itself(f, l->part->own->state)) return OK;
+    TRY(add_tensor(x, f, l->part, &tensor, err));
+    if (!l->part->own->state) {
+        state_dict_add(&x->t->plan.arena, model, l->name, tensor);
+        rank_write_weight(&f->states, x->t, l->logical, l->part);
+        add_extra_state(x, f, model, l->part, l->name);
+        return OK;
+    }
+    rank_write_state(&f->states, state_of(x->t, l->part->own->state), tensor);
+    return OK;
+}
+
+static enum status add_to_stage(struct legacy_target *x, uint64_t pp, const struct legacy_part *l,
+                                struct error *err)
 {
     for (size_t i = 0; i < x->num_by_place[pp]; i++) {
-        uint32_t file = x->by_place[pp][i];
-        if (holds(&x->t->layout, &x->files[file], p))
-            TRY(add_to_file(x, file, chunk, p, name, err));
+        struct rank_file *f = x->by_place[pp][i];
+        if (holds(&x->t->layout, f, l->part)) TRY(add_to_file(x, f, l, err));
     }
     return OK;
 }
@@ -190,20 +224,24 @@ static enum status add_to_stage(struct legacy_target *x, uint64_t pp, uint64_t c
 static enum status add_tied_head(struct legacy_target *x, const struct megatron_part *p,
                                  struct error *err)
 {
+    static const char head[] = "output_layer.weight";
     const struct layout *l = &x->t->layout;
     if (x->t->source->config.untie_embeddings_and_output_weights ||
         strcmp(p->param.rest, "embedding.word_embeddings.weight"))
         return OK;
     for (uint64_t s = 0; s < l->pp * l->vpp; s++)
         if (l->stages[s].loss && !l->stages[s].embedding)
-            return add_to_stage(x, s % l->pp, s / l->pp, p, "output_layer.weight", err);
+            return add_to_stage(x, s % l->pp, &(struct legacy_part){p, s / l->pp, head, head}, err);
     return OK;
 }
 
 static enum status add_part(void *context, const struct megatron_part *p, struct error *err)
 {
     struct legacy_target *x = context;
-    TRY(add_to_stage(x, p->pp_rank, p->chunk, p, name_of(x, p), err));
+    if (p->own->state && x->is_distributed)
+        return flat_write_part(&x->flat, p, state_of(x->t, p->own->state), err);
+    const struct legacy_part l = {p, p->chunk, name_of(x, p), p->tensor->name};
+    TRY(add_to_stage(x, p->pp_rank, &l, err));
     return add_tied_head(x, p, err);
 }
 
@@ -214,72 +252,79 @@ static void add_head_states(struct legacy_target *x)
     struct arena *a = &x->t->plan.arena;
     for (uint64_t s = 0; s < l->pp * l->vpp; s++)
         for (size_t i = 0; l->stages[s].loss && i < x->num_by_place[s % l->pp]; i++)
-            state_dict_add(a, &x->files[x->by_place[s % l->pp][i]].chunks[s / l->pp],
+            state_dict_add(a, &x->by_place[s % l->pp][i]->chunks[s / l->pp],
                            "output_layer._extra_state", value_none(a));
 }
 
 /* ---- containers ---- */
 
-static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
-                             const struct file_writer *writer, struct error *err)
-{
-    struct legacy_target *x = context;
-    struct rank_file *f = &x->files[file];
-    (void)plan;
-    for (size_t i = 0; i < f->out.num_storages; i++) {
-        size_t number = strtoull(f->out.storages[i].key, NULL, 10);
-        f->out.storages[i].crc = writer->crc(writer->context, f->segments[number]);
-    }
-    return torch_emit(&f->out, writer->put, writer->context, err);
-}
-
-static enum status lay_out_file(struct legacy_target *x, uint32_t file, const struct value *common,
-                                struct error *err)
+static enum status lay_out_file(struct legacy_target *x, struct rank_file *f, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
-    struct rank_file *f = &x->files[file];
     struct value *root = value_dict(a);
-    for (uint32_t i = 0; i < common->count; i++) {
-        const char *key = value_as_text(common->items[2 * i]);
-        if (strcmp(key, "content_metadata")) value_dict_set(a, root, key, common->items[2 * i + 1]);
+    for (uint32_t i = 0; i < x->common->count; i++) {
+        const char *key = value_as_text(x->common->items[2 * i]);
+        struct value *v = x->common->items[2 * i + 1];
+        if (strcmp(key, "content_metadata") == 0) continue;
+        if (strcmp(key, "optimizer") == 0 && !x->is_distributed)
+            v = rank_write_value(&f->states, x->t, v, &f->archive);
+        value_dict_set(a, root, key, v);
     }
     for (uint64_t v = 0; v < x->t->layout.vpp; v++)
         value_dict_set(a, root,
                        x->t->layout.vpp == 1 ? "model" : arena_printf(a, "model%" PRIu64, v),
                        state_dict_value(a, &f->chunks[v]));
-    TRY(torch_layout(&f->out, "model_optim_rng", root, err));
-    f->laid_out = true;
-    for (size_t i = 0; i < f->out.num_storages; i++) {
-        size_t number = strtoull(f->out.storages[i].key, NULL, 10);
-        x->t->plan.segments[f->segments[number]].offset_bytes = f->out.storages[i].data_offset;
+    return archive_lay_out(&f->archive, "model_optim_rng", root, err);
+}
+
+/* Plans the files of a distributed optimizer, if its states are written. */
+static enum status begin_flat(struct legacy_target *x, struct error *err)
+{
+    x->is_distributed = x->t->num_states && training_target_is_distributed(x->t);
+    if (!x->is_distributed) return OK;
+    TRY(flat_write_begin(&x->flat, x->t, value_get(x->common, "args"), err));
+    for (size_t i = 0; i < x->num_files; i++) {
+        const struct rank_file *f = x->files[i];
+        TRY(flat_write_add_rank(&x->flat, f->folder, f->tp, f->pp, f->ep, err));
     }
-    x->t->plan.files[file].size_bytes = f->out.total_bytes;
-    x->t->plan.files[file].finish = emit_file;
-    x->t->plan.files[file].finish_context = x;
-    return OK;
+    return flat_write_gaps(&x->flat, err);
+}
+
+static enum status lay_out_files(struct legacy_target *x, struct error *err)
+{
+    for (size_t i = 0; i < x->num_files; i++)
+        TRY(lay_out_file(x, x->files[i], err));
+    return x->is_distributed ? flat_write_lay_out(&x->flat, err) : OK;
+}
+
+static enum status check_options(const struct target *t, struct error *err)
+{
+    const enum optim_format f = t->options.optim_format;
+    if (t->options.grouped_gemm && !t->options.transformer_engine)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--moe-grouped-gemm with the local spec: no release of Megatron-Core after "
+                    "0.16 has such experts");
+    if (f == OPTIM_DEFAULT || f == OPTIM_distributed || f == OPTIM_not_distributed) return OK;
+    return fail(err, ERR_USAGE,
+                "--optim-format %s: the legacy format has distributed and not_distributed",
+                optim_format_names[f]);
 }
 
 static enum status plan_torch(struct target *t, struct error *err)
 {
     struct legacy_target *x = arena_alloc(&t->plan.arena, sizeof *x);
-    struct tensor_data data = {0};
     x->t = t;
     t->own = x;
-    if (t->options.grouped_gemm && !t->options.transformer_engine)
-        return fail(err, ERR_UNSUPPORTED,
-                    "--moe-grouped-gemm with the local spec: no release of Megatron-Core after "
-                    "0.16 has such experts");
+    TRY(check_options(t, err));
     TRY(megatron_begin(t, err));
-    if (t->num_states)
-        return fail(err, ERR_UNSUPPORTED, "the optimizer in the legacy format: not written yet");
+    x->common = megatron_common_state(t, false, &x->data);
     TRY(add_rank_files(x, err));
+    TRY(begin_flat(x, err));
     TRY(megatron_each_part(t, 0, add_part, x, err));
     add_head_states(x);
-    const struct value *common = megatron_common_state(t, false, &data);
+    TRY(lay_out_files(x, err));
     for (size_t i = 0; i < x->num_files; i++)
-        TRY(lay_out_file(x, (uint32_t)i, common, err));
-    for (size_t i = 0; i < x->num_files; i++)
-        t->facts.num_target_tensors += x->files[i].num_segments;
+        t->facts.num_target_tensors += x->files[i]->archive.num_storages - x->data.count;
     t->facts.num_weight_files = x->num_files;
     return OK;
 }
@@ -287,10 +332,11 @@ static enum status plan_torch(struct target *t, struct error *err)
 static void release_torch(struct target *t)
 {
     struct legacy_target *x = t->own;
+    flat_write_release(&x->flat);
     for (size_t i = 0; i < x->num_files; i++) {
-        if (x->files[i].laid_out) torch_out_release(&x->files[i].out);
+        archive_release(&x->files[i]->archive);
         for (uint64_t v = 0; v < t->layout.vpp; v++)
-            map_release(&x->files[i].chunks[v].seen);
+            map_release(&x->files[i]->chunks[v].seen);
     }
 }
 

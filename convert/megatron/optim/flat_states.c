@@ -284,8 +284,7 @@ enum status flat_states_add_keys(struct flat_states *f, struct checkpoint *c, st
 
 /* ---- places of weights ---- */
 
-/* A name and a cell as the key of a map. */
-static const char *place_key(struct arena *a, const char *name, const struct bucket_cell *cell)
+const char *flat_key(struct arena *a, const char *name, const struct bucket_cell *cell)
 {
     return arena_printf(a, "%s %d:%" PRIu64 ":%" PRIu64 ":%" PRIu64, name, cell->experts,
                         cell->pp_rank, cell->tp_rank, cell->ep_rank);
@@ -295,7 +294,7 @@ void flat_states_add_weight(struct flat_states *f, struct checkpoint *c, const c
                             const struct bucket_cell *cell, const char *storage, uint64_t offset)
 {
     const size_t at = f->num_places;
-    if (!map_add(&f->by_name, place_key(&c->arena, name, cell), at, NULL)) return;
+    if (!map_add(&f->by_name, flat_key(&c->arena, name, cell), at, NULL)) return;
     *ARENA_PUSH(&c->arena, f->places, f->num_places, f->places_capacity) =
         (struct weight_place){name, storage, offset};
 }
@@ -304,5 +303,5 @@ const struct weight_place *flat_states_weight(const struct flat_states *f, struc
                                               const char *name, const struct bucket_cell *cell)
 {
     size_t at;
-    return map_get(&f->by_name, place_key(a, name, cell), &at) ? &f->places[at] : NULL;
+    return map_get(&f->by_name, flat_key(a, name, cell), &at) ? &f->places[at] : NULL;
 }

@@ -65,6 +65,8 @@ MUST_CHECK enum status flat_states_add_file(struct flat_states *f, struct checkp
 void flat_states_add_weight(struct flat_states *f, struct checkpoint *c, const char *name,
                             const struct bucket_cell *cell, const char *storage, uint64_t offset);
 
+/* A parameter and a cell as the key of a map; in arena a. */
+const char *flat_key(struct arena *a, const char *name, const struct bucket_cell *cell);
 /* NULL: it was not told. */
 const struct weight_place *flat_states_weight(const struct flat_states *f, struct arena *a,
                                               const char *name, const struct bucket_cell *cell);

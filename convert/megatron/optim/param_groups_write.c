@@ -369,10 +369,8 @@ static struct value *single_value(const struct group_writer *w, const struct sha
 static struct value *chained_value(const struct group_writer *w, const struct shared_values *shared)
 {
     struct value *chain = value_dict(w->arena);
-    for (unsigned i = 0; i < 2; i++) {
-        value_dict_add(w->arena, chain, "", single_value(w, shared, i == 1));
-        chain->items[2 * i] = value_int(w->arena, i);
-    }
+    for (unsigned i = 0; i < 2; i++)
+        value_dict_put(w->arena, chain, value_int(w->arena, i), single_value(w, shared, i == 1));
     return chain;
 }
 

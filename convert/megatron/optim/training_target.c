@@ -85,6 +85,17 @@ static bool have_expert_vectors(const struct checkpoint *c)
     return false;
 }
 
+/* Whether weights are narrower than their masters. */
+static bool is_mixed(const struct target *t)
+{
+    const struct catalog *c = &t->source->catalog;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (is_parameter(&c->tensors[i]) &&
+            dtype_bytes(target_dtype(t, &c->tensors[i])) < dtype_bytes(DT_F32))
+            return true;
+    return false;
+}
+
 void training_target_common(struct target *t, struct value *common, struct value *content,
                             struct tensor_data *data)
 {
@@ -96,7 +107,9 @@ void training_target_common(struct target *t, struct value *common, struct value
         optim_format_names[model_space ? OPTIM_fully_sharded_model_space : OPTIM_fully_reshardable];
     if (!t->num_states) return;
     const struct optimizer_form form = {
-        .wrapper = distributed ? OPTIMIZER_DISTRIBUTED : OPTIMIZER_MIXED,
+        .wrapper = distributed   ? OPTIMIZER_DISTRIBUTED
+                   : is_mixed(t) ? OPTIMIZER_MIXED
+                                 : OPTIMIZER_FP32,
         .sharding_type = distributed && t->format->has & FORMAT_COMMON_OBJECT ? type : NULL,
         .torch_adam = is_torch_adam(s),
         .experts_split = t->layout.ep > 1,

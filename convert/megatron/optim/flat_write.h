@@ -1,0 +1,61 @@
+/* flat_write.h - writes the distrib_optim.pt of each rank: the flat buffers of a distributed
+ * optimizer (flat_states.h has the layout, buckets.h the places of parameters).
+ *
+ * A flat tensor is a segment that runs of many parameters fill; the gaps between them are zeros. */
+#ifndef FERRY_CONVERT_MEGATRON_OPTIM_FLAT_WRITE_H
+#define FERRY_CONVERT_MEGATRON_OPTIM_FLAT_WRITE_H
+
+#include "convert/megatron/megatron_target.h"
+#include "convert/megatron/optim/buckets.h"
+#include "convert/torch_archive.h"
+
+/* One cell of ranks, and its part of a file. */
+struct flat_cell {
+    struct bucket_cell cell;
+    struct param_buffer *buffers;
+    size_t num_buffers;
+    uint32_t *segments;  /* [num_buffers * states] */
+    struct value *value; /* {buckets_coalesced: True, 0: {...}} */
+};
+
+struct flat_file {
+    struct torch_archive archive;
+    struct flat_cell *dense, *experts; /* NULL: another rank's file has it */
+};
+
+/* A place in a cell. */
+struct flat_spot {
+    const struct flat_cell *cell;
+    size_t buffer;
+    uint64_t start; /* element of the flat tensor */
+};
+
+struct flat_write {
+    struct target *t;
+    struct bucket_rules rules;
+    struct trained_param *params;
+    size_t num_params;
+    bool experts_split;
+    struct flat_file **files;
+    size_t num_files, files_capacity;
+    struct flat_spot *spots;
+    size_t num_spots, spots_capacity;
+    struct map by_name; /* flat_key -> spots */
+};
+
+/* args: the Namespace that is written. ERR_UNSUPPORTED if a parameter lacks a state that others
+ * have, or has one wider than F32. */
+MUST_CHECK enum status flat_write_begin(struct flat_write *w, struct target *t,
+                                        const struct value *args, struct error *err);
+/* Adds the file in the folder of a rank, if it is the one that Megatron writes. */
+MUST_CHECK enum status flat_write_add_rank(struct flat_write *w, const char *folder, uint64_t tp,
+                                           uint64_t pp, uint64_t ep, struct error *err);
+/* Plans the gaps, when all ranks are added, before any part. */
+MUST_CHECK enum status flat_write_gaps(struct flat_write *w, struct error *err);
+/* Plans one part of a state for all cells that hold it. state: its index in t->states. */
+MUST_CHECK enum status flat_write_part(struct flat_write *w, const struct megatron_part *p,
+                                       size_t state, struct error *err);
+MUST_CHECK enum status flat_write_lay_out(struct flat_write *w, struct error *err);
+void flat_write_release(struct flat_write *w);
+
+#endif

@@ -1,0 +1,146 @@
+#include "convert/megatron/optim/rank_write.h"
+
+#include <string.h>
+
+#include "common/text.h"
+#include "convert/states.h"
+
+void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
+                       const struct megatron_part *p)
+{
+    struct arena *a = &t->plan.arena;
+    *ARENA_PUSH(a, w->items, w->count, w->capacity) =
+        (struct rank_written){.name = name,
+                              .param = p->param,
+                              .dtype = p->own->dtype,
+                              .num_dims = p->num_dims,
+                              .states = arena_array(a, t->num_states, sizeof(struct value *))};
+}
+
+void rank_write_state(struct rank_write *w, size_t state, struct value *tensor)
+{
+    w->items[w->count - 1].states[state] = tensor;
+}
+
+/* ---- the value ---- */
+
+/* Makes one optimizer of a chain. */
+struct making {
+    const struct rank_write *w;
+    struct target *t;
+    struct torch_archive *archive;
+    struct arena *a;
+    bool experts, experts_split;
+    bool steps_are_tensors; /* as PyTorch's AdamW has them */
+    int64_t next;           /* number of the next parameter */
+    struct value *state, *groups, *masters;
+};
+
+static bool has_states(const struct making *m, const struct rank_written *x)
+{
+    for (size_t i = 0; i < m->t->num_states; i++)
+        if (x->states[i]) return true;
+    return false;
+}
+
+/* Whether Megatron's rule puts the parameter in the group; groups differ as the list of them shows.
+ */
+static bool is_member(const struct making *m, const struct value *group,
+                      const struct rank_written *x)
+{
+    double decay = 1;
+    bool decoupled = false;
+    const bool of_expert = m->experts_split && param_of_expert(x->param.spec);
+    const bool vector = x->num_dims == 1 || text_ends_with(x->name, ".bias");
+    const bool embedding = strstr(x->name, "embedding") || strstr(x->name, "output_layer.");
+    if (of_expert != m->experts || !has_states(m, x)) return false;
+    (void)(value_as_float(value_get(group, "wd_mult"), &decay) ||
+           value_as_float(value_get(group, "pre_wd_mult"), &decay));
+    (void)value_as_bool(value_get(group, "is_decoupled_lr"), &decoupled);
+    return (m->groups->count == 1 || !(decay > 0) == vector) && (!decoupled || embedding);
+}
+
+/* {step, exp_avg, exp_avg_sq, ...} of a parameter; its master is apart. */
+static struct value *states_of(const struct making *m, const struct rank_written *x)
+{
+    const float step = (float)m->t->training.step;
+    struct value *d = value_dict(m->a);
+    if (m->steps_are_tensors)
+        value_dict_add(
+            m->a, d, "step",
+            archive_bytes(m->archive, DT_F32, 0, NULL, arena_copy(m->a, &step, sizeof step)));
+    for (size_t i = 0; i < m->t->num_states; i++)
+        if (x->states[i] && strcmp(m->t->states[i], master_state))
+            value_dict_add(m->a, d, m->t->states[i], x->states[i]);
+    return d;
+}
+
+static struct value *master_of(const struct making *m, const struct rank_written *x)
+{
+    for (size_t i = 0; i < m->t->num_states; i++)
+        if (strcmp(m->t->states[i], master_state) == 0) return x->states[i];
+    return NULL;
+}
+
+/* A copy of a group with the numbers of its parameters. Adds their states. */
+static struct value *number_group(struct making *m, const struct value *group)
+{
+    struct value *out = value_dict(m->a), *params = value_list(m->a, VALUE_LIST, 0, NULL),
+                 *masters = value_list(m->a, VALUE_LIST, 0, NULL);
+    for (size_t i = 0; i < m->w->count; i++) {
+        const struct rank_written *x = &m->w->items[i];
+        if (!is_member(m, group, x)) continue;
+        value_dict_put(m->a, m->state, value_int(m->a, m->next), states_of(m, x));
+        value_append(m->a, params, value_int(m->a, m->next++));
+        if (dtype_bytes(x->dtype) < dtype_bytes(DT_F32) && master_of(m, x))
+            value_append(m->a, masters, master_of(m, x));
+    }
+    for (uint32_t i = 0; i < group->count; i++)
+        value_dict_put(m->a, out, group->items[2 * i], group->items[2 * i + 1]);
+    value_dict_add(m->a, out, "params", params);
+    value_append(m->a, m->masters, masters);
+    return out;
+}
+
+/* Completes the dict of one optimizer, as optim/param_groups.h writes it. */
+static struct value *complete(struct making *m, const struct value *outline)
+{
+    struct value *inner = value_get(outline, "optimizer"), *out = value_dict(m->a),
+                 *own = value_dict(m->a), *groups = value_list(m->a, VALUE_LIST, 0, NULL);
+    const struct value *from = inner ? inner : outline;
+    m->state = value_dict(m->a);
+    m->masters = value_list(m->a, VALUE_LIST, 0, NULL);
+    m->next = 0;
+    m->groups = value_get(from, "param_groups");
+    for (uint32_t i = 0; m->groups && i < m->groups->count; i++)
+        value_append(m->a, groups, number_group(m, m->groups->items[i]));
+    value_dict_add(m->a, own, "state", m->state);
+    value_dict_add(m->a, own, "param_groups", groups);
+    if (!inner) return own;
+    value_dict_add(m->a, out, "optimizer", own);
+    if (value_get(outline, "grad_scaler"))
+        value_dict_add(m->a, out, "grad_scaler", value_get(outline, "grad_scaler"));
+    value_dict_add(m->a, out, "fp32_from_fp16_params", m->masters);
+    return out;
+}
+
+struct value *rank_write_value(const struct rank_write *w, struct target *t,
+                               const struct value *optimizer, struct torch_archive *archive)
+{
+    struct arena *a = &t->plan.arena;
+    int64_t number;
+    const bool chained = optimizer->kind == VALUE_DICT && optimizer->count == 2 &&
+                         value_as_int(optimizer->items[0], &number);
+    struct making m = {.w = w, .t = t, .archive = archive, .a = a, .experts_split = chained};
+    const struct value *first = chained ? optimizer->items[1] : optimizer;
+    const struct value *inner = value_get(first, "optimizer");
+    const struct value *groups = value_get(inner ? inner : first, "param_groups");
+    m.steps_are_tensors = groups && groups->count && value_get(groups->items[0], "foreach") != NULL;
+    if (!chained) return complete(&m, optimizer);
+    struct value *both[2];
+    for (unsigned i = 0; i < 2; i++) {
+        m.experts = i == 1;
+        both[i] = complete(&m, optimizer->items[2 * i + 1]);
+    }
+    return value_list(a, VALUE_LIST, 2, both);
+}

@@ -1,0 +1,32 @@
+/* rank_write.h - the value `optimizer` of a rank file for an optimizer that is not distributed
+ * (rank_states.h has its layout). */
+#ifndef FERRY_CONVERT_MEGATRON_OPTIM_RANK_WRITE_H
+#define FERRY_CONVERT_MEGATRON_OPTIM_RANK_WRITE_H
+
+#include "convert/megatron/megatron_target.h"
+#include "convert/torch_archive.h"
+
+/* The states of the parameters of one rank file, in the order in which its model has them. */
+struct rank_write {
+    struct rank_written {
+        const char *name; /* logical; of the copy of a tied head, output_layer.weight */
+        struct param param;
+        enum dtype dtype; /* of the weight */
+        unsigned num_dims;
+        struct value **states; /* [t->num_states]; NULL: none */
+    } * items;
+    size_t count, capacity;
+};
+
+/* Tells of a weight of the file. Its states follow, with rank_write_state(). */
+void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
+                       const struct megatron_part *p);
+/* state: its index in t->states. */
+void rank_write_state(struct rank_write *w, size_t state, struct value *tensor);
+
+/* The value, from the groups of the common state's `optimizer`. archive: of the file, for numbers
+ * that are tensors. In the plan's arena. */
+struct value *rank_write_value(const struct rank_write *w, struct target *t,
+                               const struct value *optimizer, struct torch_archive *archive);
+
+#endif
