@@ -36,7 +36,7 @@ struct target_options {
     bool durable;
     bool optimizer; /* the states of the optimizer are written, if the source has any */
     enum optim_format optim_format;
-    struct training_given given; /* for what the source does not say of the training */
+    const struct training_given *given; /* what the user says of the training; NULL: nothing */
     /* Globs; NULL: none. Tensors that the source may lack are left out of the destination;
      * unexpected tensors of the source are left out too. */
     const struct arg_list *allow_missing, *allow_unexpected;

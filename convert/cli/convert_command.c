@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt/executor.h"
+#include "ckpt/masters.h"
 #include "ckpt/publish.h"
 #include "ckpt/rendezvous.h"
 #include "common/checked.h"
@@ -36,7 +37,6 @@ struct convert_flags {
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     struct training_flags training;
-    struct training_given given;
     bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
         allow_overflow, restart;
 };
@@ -100,7 +100,6 @@ static void set_defaults(void *options)
     f->journal_every = 1 << 30;
     f->rank = UINT64_MAX;
     f->timeout = 600;
-    training_given_init(&f->given);
 }
 
 static const uint64_t MAX_SHARD_BYTES = 5000000000;
@@ -112,6 +111,7 @@ struct run {
     struct arena arena;
     struct checkpoint source;
     struct gaps gaps; /* the source's and the target's, without the allowed ones */
+    struct training_given given;
     struct target target;
     struct publishing publishing;
     struct executor_options executor;
@@ -168,7 +168,6 @@ static struct target_options target_options_of(const struct run *r, const struct
         .durable = !f->run.no_fsync,
         .optimizer = r->source.training.optimizer.present && !f->no_optim,
         .optim_format = optim_format_of(f),
-        .given = f->given,
         .allow_missing = &f->allow_missing,
         .allow_unexpected = &f->allow_unexpected,
     };
@@ -201,6 +200,11 @@ static enum status check_flags(const struct run *r, const struct target_options 
 }
 
 /* ---- checks ---- */
+
+static bool verifies(const struct run *r, const char *how)
+{
+    return strcmp(r->flags->verify ? r->flags->verify : "digest", how) == 0;
+}
 
 /* Adds the names that are not allowed. */
 static void add_names(struct arena *a, const char ***to, size_t *count, size_t *capacity,
@@ -266,6 +270,30 @@ static enum status check_optimizer(const struct run *r, struct error *err)
             "%s holds optimizer state (%s): --optim writes it beside the weights, --no-optim "
             "leaves it out",
             r->source.path, has->kind);
+    return OK;
+}
+
+/* Compares weights with their masters: some hundred elements of each, or all with --verify full.
+ * Where a format says which states are whose, a difference is only noted. */
+static enum status check_masters(struct run *r, bool all, struct error *err)
+{
+    const struct masters_options o = {.all = all,
+                                      .threads = (unsigned)r->flags->run.threads,
+                                      .max_memory = r->flags->run.max_memory};
+    struct masters_result m;
+    TRY(masters_compare(&r->source.catalog, &o, &m, err));
+    if (!m.differ) return OK;
+    const char *what = arena_printf(
+        &r->arena,
+        "%zu of %zu weights are not their master weights rounded: %s at element %" PRIu64 "%s",
+        m.differ, m.compared, m.first, m.at, m.differ > 1 ? ", ..." : "");
+    if (r->source.training.optimizer.inferred)
+        return fail(
+            err, ERR_CORRUPT,
+            "%s: %s; so it is not known which optimizer states are whose; --no-optim leaves "
+            "them out",
+            r->source.path, what);
+    checkpoint_note(&r->source, "%s: each is carried as it is", what);
     return OK;
 }
 
@@ -439,27 +467,28 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     source_note_unused(&r->source, &options);
     r->is_read = true;
     add_gaps(r, &r->source.gaps, true);
+    const bool optimizer = r->source.training.optimizer.present && !r->flags->no_optim;
     TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
-                             r->flags->output.quiet, err));
+                             optimizer, r->flags->output.quiet, err));
+    enum status st = check_optimizer(r, err);
+    if (!st && optimizer)
+        st = check_masters(r, verifies(r, "full") && !r->flags->dry_run && !r->ranks.rank, err);
     if (!r->flags->output.quiet) notes_print(&r->source.notes);
     r->gaps = (struct gaps){0};
     add_gaps(r, &r->source.gaps, false);
     TRY(check_gaps(r, err));
-    TRY(check_optimizer(r, err));
+    TRY(st);
     struct target_options to = target_options_of(r, &options);
     TRY(check_flags(r, &to, err));
+    TRY(training_flags_given(&r->flags->training, &r->given, err));
+    to.given = &r->given;
     r->planned = true;
     r->report.begun = &r->target;
-    enum status st = target_plan(&r->target, &to, &r->source, &r->maps, err);
+    st = target_plan(&r->target, &to, &r->source, &r->maps, err);
     if (!r->flags->output.quiet) notes_print(&r->target.notes);
     add_gaps(r, &r->target.gaps, false);
     if (st && (r->gaps.num_missing || r->gaps.num_unexpected)) return check_gaps(r, err);
     return st;
-}
-
-static bool verifies(const struct run *r, const char *how)
-{
-    return strcmp(r->flags->verify ? r->flags->verify : "digest", how) == 0;
 }
 
 /* Reads the written files back, past the page cache where the file system can. */

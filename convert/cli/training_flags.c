@@ -44,6 +44,31 @@
     X("--fp16", NULL, "fp16") \
     X("--params-dtype", "DTYPE", NULL)
 
+/* What the optimizer is written with, if its states are: option, placeholder, member of struct
+ * training_given, and what the value counts. The schedule counts samples. */
+#define OPTIMIZER_FLAGS(X) \
+    X("--lr", "X", lr, NUMBER) \
+    X("--min-lr", "X", min_lr, NUMBER) \
+    X("--weight-decay", "X", weight_decay, NUMBER) \
+    X("--adam-beta1", "X", adam_beta1, NUMBER) \
+    X("--adam-beta2", "X", adam_beta2, NUMBER) \
+    X("--adam-eps", "X", adam_eps, NUMBER) \
+    X("--lr-decay-style", "NAME", lr_decay_style, NAME) \
+    X("--lr-warmup-samples", "N", lr_warmup, NUMBER) \
+    X("--lr-warmup-iters", "N", lr_warmup, ITERATIONS) \
+    X("--lr-decay-samples", "N", lr_decay, NUMBER) \
+    X("--lr-decay-iters", "N", lr_decay, ITERATIONS)
+
+static const struct optimizer_flag {
+    const char *names;
+    size_t offset; /* in struct training_given */
+    enum { NUMBER, NAME, ITERATIONS } counts;
+} optimizer_flags[] = {
+#define X(names, value, member, counts) {names, offsetof(struct training_given, member), counts},
+    OPTIMIZER_FLAGS(X)
+#undef X
+};
+
 static const struct model_flag {
     const char *names, *field, *stands_for;
 } model_flags[] = {
@@ -68,6 +93,9 @@ const struct arg training_args[] = {
 #undef X
 #define X(names, value, stands_for) {names, ARG_NOTED, AT(dtypes), value, NULL, NULL},
     DTYPE_FLAGS(X)
+#undef X
+#define X(names, value, member, counts) {names, ARG_NOTED, AT(optimizer), value, NULL, NULL},
+    OPTIMIZER_FLAGS(X)
 #undef X
     UNUSED("--use-distributed-optimizer", NULL)
     UNUSED("--context-parallel-size --cp", "N")
@@ -101,20 +129,9 @@ const struct arg training_args[] = {
     UNUSED("--finetune", NULL)
     UNUSED("--train-iters", "N")
     UNUSED("--train-samples", "N")
-    UNUSED("--lr", "X")
-    UNUSED("--min-lr", "X")
-    UNUSED("--lr-decay-style", "NAME")
-    UNUSED("--lr-decay-iters", "N")
-    UNUSED("--lr-decay-samples", "N")
-    UNUSED("--lr-warmup-iters", "N")
     UNUSED("--lr-warmup-fraction", "X")
-    UNUSED("--lr-warmup-samples", "N")
     UNUSED("--lr-warmup-init", "X")
-    UNUSED("--weight-decay", "X")
     UNUSED("--clip-grad", "X")
-    UNUSED("--adam-beta1", "X")
-    UNUSED("--adam-beta2", "X")
-    UNUSED("--adam-eps", "X")
     UNUSED("--optimizer", "NAME")
     UNUSED("--data-path", "PATH")
     UNUSED("--data-cache-path", "PATH")
@@ -279,8 +296,61 @@ static enum status check_dtype(const struct given *g, const struct checkpoint *c
                 dtype_infos[wanted].torch);
 }
 
+/* ---- the optimizer ---- */
+
+/* Sets *size to --global-batch-size; false if it is not given. */
+static bool batch_size(const struct training_flags *f, double *size)
+{
+    for (size_t i = 0; 2 * i < f->unused.count; i++) {
+        const struct given g = given_at(&f->unused, i);
+        if (strcmp(g.names, "--global-batch-size") == 0 && sscanf(g.value, "%lf", size) == 1)
+            return true;
+    }
+    return false;
+}
+
+static enum status set_given(const struct training_flags *f, const struct given *g,
+                             struct training_given *out, struct error *err)
+{
+    const struct optimizer_flag *flag = optimizer_flags;
+    char *end;
+    double batch = 1;
+    while (strcmp(flag->names, g->names))
+        flag++;
+    void *to = (char *)out + flag->offset;
+    if (flag->counts == NAME) {
+        *(const char **)to = g->value;
+        return OK;
+    }
+    const double x = strtod(g->value, &end);
+    if (end == g->value || *end || !isfinite(x) || x < 0)
+        return fail(err, ERR_USAGE, "%.*s %s: not a number from 0 on", g->length, g->names,
+                    g->value);
+    if (flag->counts == ITERATIONS && !batch_size(f, &batch))
+        return fail(err, ERR_USAGE,
+                    "%.*s %s: the schedule counts samples; --global-batch-size N says how many an "
+                    "iteration has",
+                    g->length, g->names, g->value);
+    *(double *)to = x * batch;
+    return OK;
+}
+
+enum status training_flags_given(const struct training_flags *f, struct training_given *out,
+                                 struct error *err)
+{
+    training_given_init(out);
+    for (size_t i = 0; 2 * i < f->optimizer.count; i++) {
+        const struct given g = given_at(&f->optimizer, i);
+        TRY(set_given(f, &g, out, err));
+    }
+    return OK;
+}
+
+/* ---- all ---- */
+
 enum status training_flags_check(const struct training_flags *f, const struct checkpoint *c,
-                                 bool casts, enum dtype dtype, bool quiet, struct error *err)
+                                 bool casts, enum dtype dtype, bool optimizer, bool quiet,
+                                 struct error *err)
 {
     for (size_t i = 0; 2 * i < f->model.count; i++) {
         const struct given g = given_at(&f->model, i);
@@ -292,6 +362,8 @@ enum status training_flags_check(const struct training_flags *f, const struct ch
     }
     if (quiet) return OK;
     print_given(&f->unused, "the weights do not depend on that");
+    print_given(&f->optimizer, optimizer ? "the optimizer is written with that"
+                                         : "the weights do not depend on that");
     print_given(&f->model, "as the model has it");
     print_given(&f->dtypes, "weights are written in that dtype");
     return OK;

@@ -49,9 +49,11 @@ static void set_fates(struct target *t, bool rng, const char *no_rng)
 void training_target_begin(struct target *t, bool rng, const char *no_rng)
 {
     struct arena *a = &t->plan.arena;
+    struct training_given nothing;
     if (!t->num_states) return;
-    const char *unknown =
-        training_complete(&t->training, &t->options.given, is_from_megatron(t), a);
+    training_given_init(&nothing);
+    const char *unknown = training_complete(
+        &t->training, t->options.given ? t->options.given : &nothing, is_from_megatron(t), a);
     if (unknown)
         notes_add(
             &t->notes, a,
