@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "common/json.h"
+
 static void add_u64(struct sha256 *s, uint64_t n)
 {
     sha256_add(s, &n, sizeof n);
@@ -101,4 +103,17 @@ void plan_fingerprint(const struct plan *p, const char *path, char fingerprint[S
     for (size_t i = 0; i < p->num_carries; i++)
         add_carry(s, &p->carries[i]);
     sha256_finish(s, fingerprint);
+}
+
+void training_fingerprint(const struct training *t, char fingerprint[SHA256_TEXT])
+{
+    struct strbuf text = {0};
+    cJSON *tree = training_json(t);
+    json_print(&text, tree, -1);
+    struct sha256 *s = sha256_start();
+    sha256_add(s, fingerprint, strlen(fingerprint));
+    sha256_add(s, text.data, text.length);
+    sha256_finish(s, fingerprint);
+    strbuf_release(&text);
+    cJSON_Delete(tree);
 }

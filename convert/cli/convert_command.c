@@ -752,6 +752,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     r->report.target = &r->target;
     plan_fingerprint(&r->target.plan, r->source.path, r->report.fingerprint);
     companions_fingerprint(r->source.hf_folder, r->report.fingerprint);
+    if (r->target.num_states) training_fingerprint(&r->target.training, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
     r->report.carries = r->executor.carries =
         arena_array(&r->target.plan.arena, r->target.plan.num_carries, sizeof *r->report.carries);

@@ -14,9 +14,11 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/memory.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/optim/dist_states.h"
+#include "convert/megatron/optim/training_target.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -56,6 +58,7 @@ struct dist_target {
     size_t num_objects, objects_capacity;
     struct strbuf none_item; /* the archive of [None], which all extra states share */
     struct strbuf common;    /* the archive of the common state, a file or an object */
+    struct strbuf rng;       /* the archives of the states of random number generators */
 };
 
 /* ---- stacked or layer by layer ---- */
@@ -291,20 +294,42 @@ static size_t common_length(const struct dist_target *x)
     return x->t->options.common_as_object ? x->common.length : 0;
 }
 
+static void add_object(struct dist_target *x, const char *name, uint64_t offset, uint64_t length)
+{
+    *ARENA_PUSH(&x->t->plan.arena, x->objects, x->num_objects, x->objects_capacity) =
+        (struct dcp_object){name, 0, offset, length};
+}
+
+/* Copies the source's states of random number generators, archives of some kilobytes each, behind
+ * the other objects of the first file. */
+static enum status copy_rng(struct dist_target *x, uint64_t offset, struct error *err)
+{
+    const struct stored *s = &x->t->source->catalog.stored;
+    struct stored_reader *r = stored_reader_create(s, 1);
+    enum status st = OK;
+    for (size_t i = 0; i < s->num_objects && !st; i++) {
+        const struct stored_object *o = &s->objects[i];
+        if (!training_object_is_rng(o->name)) continue;
+        char *bytes = must_calloc(o->size_bytes + 1, 1);
+        st = stored_read(r, o->file, o->offset_bytes, bytes, o->size_bytes, err);
+        if (!st) add_object(x, o->name, offset + x->rng.length, o->size_bytes);
+        strbuf_add(&x->rng, bytes, o->size_bytes);
+        free(bytes);
+    }
+    stored_reader_free(r);
+    return st;
+}
+
 /* Puts the archives of objects at the beginning of the first file. */
 static enum status begin_first_file(struct dist_target *x, struct error *err)
 {
     TRY(none_archive(x, err));
     TRY(common_archive(x, err));
     size_t first = file_of_rank(x, 0);
-    x->files[first].bytes = x->none_item.length + common_length(x);
+    const uint64_t end = x->none_item.length + common_length(x);
+    if (x->t->fates[TRAINING_RNG].fate == FATE_CARRIED) TRY(copy_rng(x, end, err));
+    x->files[first].bytes = end + x->rng.length;
     return OK;
-}
-
-static void add_object(struct dist_target *x, const char *name, uint64_t offset, uint64_t length)
-{
-    *ARENA_PUSH(&x->t->plan.arena, x->objects, x->num_objects, x->objects_capacity) =
-        (struct dcp_object){name, 0, offset, length};
 }
 
 /* Adds the object MODULE._extra_state/shard_PLACE_SIZES; the place is the layer's (and the
@@ -367,6 +392,7 @@ static enum status emit_file(const struct plan *plan, uint32_t file, void *conte
     if (file == 0) {
         strbuf_add(&between, x->none_item.data, x->none_item.length);
         strbuf_add(&between, x->common.data, common_length(x));
+        strbuf_add(&between, x->rng.data, x->rng.length);
     }
     for (size_t i = 0; i < f->num_items && !st; i++) {
         const struct item *item = &f->items[i];
@@ -445,8 +471,14 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
 {
     struct dist_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     struct arena scratch;
+    const enum optim_format f = t->options.optim_format;
     x->t = t;
     t->own = x;
+    if (f == OPTIM_distributed || f == OPTIM_not_distributed)
+        return fail(err, ERR_USAGE,
+                    "--optim-format %s: torch_dist has fully_reshardable and "
+                    "fully_sharded_model_space",
+                    optim_format_names[f]);
     TRY(megatron_begin(t, err));
     arena_init(&scratch);
     x->stacks = STACK_EXPERTS | (layers_are_alike(t, &scratch) ? STACK_LAYERS : 0);
@@ -473,6 +505,7 @@ static void release_torch_dist(struct target *t)
     map_release(&x->keys.names);
     strbuf_release(&x->none_item);
     strbuf_release(&x->common);
+    strbuf_release(&x->rng);
 }
 
 const struct target_kind target_torch_dist = {plan_torch_dist, write_small_files,

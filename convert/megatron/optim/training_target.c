@@ -1,5 +1,8 @@
 #include "convert/megatron/optim/training_target.h"
 
+#include <inttypes.h>
+
+#include "common/text.h"
 #include "convert/format.h"
 
 bool training_target_is_distributed(const struct target *t)
@@ -30,7 +33,34 @@ static bool is_from_megatron(const struct target *t)
     return t->source->training.own_groups != NULL;
 }
 
-static void set_fates(struct target *t, bool rng, const char *no_rng)
+bool training_object_is_rng(const char *name)
+{
+    return text_starts_with(name, "rng_state/");
+}
+
+static const char *of_sizes(struct target *t, const char *what, uint64_t from, uint64_t to)
+{
+    return from == to ? NULL
+                      : arena_printf(&t->plan.arena, "%s %" PRIu64 " -> %" PRIu64, what, from, to);
+}
+
+/* Why the states of random number generators are not written; NULL: they are. There is one for each
+ * tensor and pipeline parallel rank, and with --data-parallel-random-init one for each rank. */
+static const char *no_rng(struct target *t)
+{
+    const struct layout *from = &t->source->layout, *to = &t->layout;
+    bool each_rank = false;
+    const struct value *args = value_get(t->source->training.common, "args");
+    if (t->source->format != t->format || !(t->format->has & FORMAT_COMMON_OBJECT))
+        return "they are only carried within torch_dist";
+    const char *why = of_sizes(t, "tp", from->tp, to->tp);
+    if (!why) why = of_sizes(t, "pp", from->pp, to->pp);
+    if (!why) why = of_sizes(t, "ep", from->ep, to->ep);
+    (void)value_as_bool(value_get(args, "data_parallel_random_init"), &each_rank);
+    return why || !each_rank ? why : "they are those of each data parallel rank";
+}
+
+static void set_fates(struct target *t)
 {
     const struct training *had = &t->source->training.run;
     const enum fate kept = is_from_megatron(t) ? FATE_CARRIED : FATE_TRANSLATED;
@@ -42,11 +72,12 @@ static void set_fates(struct target *t, bool rng, const char *no_rng)
             t->fates[p].fate = FATE_MADE;
     }
     t->fates[TRAINING_RNG] = (struct training_fate){FATE_NONE, NULL};
-    if (had->has_rng) t->fates[TRAINING_RNG].fate = rng ? FATE_CARRIED : FATE_DROPPED;
-    if (had->has_rng && !rng) t->fates[TRAINING_RNG].why = no_rng;
+    if (!had->has_rng) return;
+    const char *why = no_rng(t);
+    t->fates[TRAINING_RNG] = (struct training_fate){why ? FATE_DROPPED : FATE_CARRIED, why};
 }
 
-void training_target_begin(struct target *t, bool rng, const char *no_rng)
+void training_target_begin(struct target *t)
 {
     struct arena *a = &t->plan.arena;
     struct training_given nothing;
@@ -63,7 +94,7 @@ void training_target_begin(struct target *t, bool rng, const char *no_rng)
     if (!t->training.step)
         notes_add(&t->notes, a,
                   "nothing says how many steps the optimizer has made: it is written as 0");
-    set_fates(t, rng, no_rng);
+    set_fates(t);
 }
 
 /* ---- values ---- */

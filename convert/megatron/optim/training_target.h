@@ -9,9 +9,12 @@
  * args do. */
 bool training_target_is_distributed(const struct target *t);
 
-/* Completes t->training for Megatron, if states are written, and sets t->fates. rng: whether states
- * of random number generators are written; no_rng: why not. Notes what stays unknown. */
-void training_target_begin(struct target *t, bool rng, const char *no_rng);
+/* Completes t->training for Megatron, if states are written, and sets t->fates. Notes what stays
+ * unknown. t->layout is known. */
+void training_target_begin(struct target *t);
+
+/* Whether an object of torch_dist is a state of random number generators. */
+bool training_object_is_rng(const char *name);
 
 /* Adds optimizer and opt_param_scheduler to the common state, and what content_metadata says of the
  * optimizer to content. The bytes of tensors are added to data. In the plan's arena. */
