@@ -67,6 +67,7 @@ struct legacy {
     size_t num_copies, copies_capacity;
     struct rank_states states; /* of optimizers in the rank files, */
     struct flat_states flat;   /* and in distrib_optim.pt beside them */
+    bool has_flat; /* there is one beside any rank file */
     struct training_source training;
 };
 
@@ -85,6 +86,12 @@ static bool parse_rank(const char *name, struct rank *r)
     return *at == '\0' && r->num_numbers;
 }
 
+static const char *flat_path(struct legacy *x, const struct rank *r)
+{
+    struct arena *a = &x->m->c->arena;
+    return path_join(a, path_join(a, x->m->c->folder, r->folder), "distrib_optim.pt");
+}
+
 static enum status list_ranks(struct legacy *x, struct error *err)
 {
     struct arena *a = &x->m->c->arena;
@@ -94,6 +101,8 @@ static enum status list_ranks(struct legacy *x, struct error *err)
     for (size_t i = 0; i < list.count; i++)
         if (parse_rank(list.names[i], &r))
             *ARENA_PUSH(a, x->ranks, x->num_ranks, x->ranks_capacity) = r;
+    for (size_t i = 0; i < x->num_ranks; i++)
+        x->has_flat |= path_exists(flat_path(x, &x->ranks[i]));
     if (x->num_ranks) return OK;
     return fail(err, ERR_IO, "%s: no folder mp_rank_*", x->m->c->folder);
 }
@@ -160,12 +169,6 @@ static enum status walk_models(struct walking *w, struct error *err)
     return fail(err, ERR_CORRUPT, "%s: neither model nor model0", w->t->path);
 }
 
-static const char *flat_path(struct legacy *x, const struct rank *r)
-{
-    struct arena *a = &x->m->c->arena;
-    return path_join(a, path_join(a, x->m->c->folder, r->folder), "distrib_optim.pt");
-}
-
 /* Adds the states of the optimizer in a rank file, and what it says of the training. */
 static enum status read_optimizer(struct legacy *x, struct torch_file *t, const struct rank *r,
                                   struct error *err)
@@ -177,16 +180,14 @@ static enum status read_optimizer(struct legacy *x, struct torch_file *t, const 
     const char *prefix = arena_printf(&c->arena, "%s/optimizer", r->folder);
     const size_t before = c->catalog.stored.num_tensors;
     struct stat st;
-    const bool flat = stat(flat_path(x, r), &st) == 0;
-    if (flat) o->size_bytes += (uint64_t)st.st_size;
-    if (!flat && !optimizer) return OK;
+    if (stat(flat_path(x, r), &st) == 0) o->size_bytes += (uint64_t)st.st_size;
+    if (!x->has_flat && !optimizer) return OK;
     o->present = true;
-    if (flat || !o->kind)
-        o->kind = flat ? "distributed, in distrib_optim.pt" : "not distributed, in the rank files";
+    o->kind = x->has_flat ? "distributed, in distrib_optim.pt" : "not distributed, in the rank files";
     if (!optimizer) return OK;
     TRY(value_copy(&c->arena, rank_states_outline(optimizer, &t->arena), &outline, err));
     training_source_optimizer(&x->training, outline, t->path, 0, UINT64_MAX);
-    if (!flat)
+    if (!x->has_flat)
         TRY(rank_states_add(&x->states, c, t, optimizer, (size_t)(r - x->ranks), prefix, err));
     for (size_t i = before; i < c->catalog.stored.num_tensors; i++)
         o->size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
