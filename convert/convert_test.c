@@ -677,10 +677,10 @@ static void optimizer_state_is_not_lost_in_silence(void **state)
 {
     (void)state;
     const char *golden = "tests/golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint";
-    assert_fails(CONVERT(golden, in_scratch("out"), "--to=torch"), ERR_UNSUPPORTED,
-                 "holds optimizer state (distributed, fully_reshardable), which would be lost; "
-                 "--no-optim leaves it out");
-    assert_ok(CONVERT(golden, in_scratch("out"), "--to=torch", "--no-optim"));
+    assert_fails(CONVERT(golden, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
+                 "holds optimizer state (distributed, fully_reshardable): --optim writes it beside "
+                 "the weights, --no-optim leaves it out");
+    assert_ok(CONVERT(golden, in_scratch("out"), "--to=torch"));
 }
 
 /* ---- bad configs, with tensors beside them ---- */
@@ -736,7 +736,7 @@ static void tensors_that_a_map_takes_a_part_of_are_refused(void **state)
     uint64_t seed = 7;
     cJSON *config = json_tree("{" LLAMA "}");
     assert_ok(model_maps_load(&own, map, &err));
-    make_hf(hf, own.maps[0], config, all_bf16, NULL, &seed);
+    make_hf(hf, own.maps[0], config, all_bf16, NULL, false, &seed);
     assert_fails(CONVERT(hf, in_scratch("out"), option), ERR_UNSUPPORTED,
                  "tensor x.0: the model map own takes 8 of its 16 elements");
     cJSON_Delete(config);

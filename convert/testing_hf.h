@@ -9,6 +9,7 @@
 #include "convert/testing_convert.h"
 #include "formats/hf_folder.h"
 #include "formats/safetensors.h"
+#include "kernels/cpu/cast.h"
 
 /* ---- reading ---- */
 
@@ -117,9 +118,68 @@ static inline enum status add_hf_tensor(void *context, const struct mapped_tenso
     return OK;
 }
 
-/* Writes a model of random bits with this config.json to the new folder. */
+static inline void write_file(const char *folder, const char *name, const struct strbuf *bytes)
+{
+    assert_ok(
+        file_write_all(path_join(&scratch, folder, name), bytes->data, bytes->length, false, &err));
+}
+
+static inline void add_random(struct strbuf *file, uint64_t bytes, uint64_t *seed)
+{
+    while (file->length < bytes) {
+        uint64_t random = test_random(seed);
+        strbuf_add(file, &random, bytes - file->length < 8 ? bytes - file->length : 8);
+    }
+}
+
+/* Sets a master to the value of its weight in `model`. */
+static inline void set_master(struct strbuf *file, const struct safetensors_out *master,
+                              const struct making_hf *m, const struct strbuf *model)
+{
+    for (size_t k = 0; k < m->count; k++) {
+        const struct safetensors_out *t = &m->tensors[k];
+        uint64_t numel = 1;
+        if (strcmp(t->name, master->name + strlen("fp32."))) continue;
+        for (unsigned d = 0; d < t->num_dims; d++)
+            numel *= t->shape[d];
+        (void)cast_elements(file->data + master->offset_bytes, DT_F32,
+                            model->data + t->offset_bytes, t->dtype, numel);
+    }
+}
+
+/* Writes optimizer.safetensors beside the weights in `model`: moments of random bits, and for
+ * weights that are narrower than F32 masters of their value. */
+static inline void make_optimizer(const char *folder, const struct making_hf *m,
+                                  const struct strbuf *model, uint64_t *seed)
+{
+    static const char *const states[] = {"exp_avg", "exp_avg_sq", "fp32"};
+    struct safetensors_out *all = arena_array(&scratch, 3 * m->count + 1, sizeof *all);
+    struct strbuf file = {0};
+    const int64_t step = 7;
+    uint64_t bytes;
+    size_t n = 0;
+    for (size_t i = 0; i < m->count; i++)
+        for (size_t k = 0; k < 2u + (dtype_bytes(m->tensors[i].dtype) < 4); k++) {
+            all[n] = m->tensors[i];
+            all[n].dtype = DT_F32;
+            all[n++].name = arena_printf(&scratch, "%s.%s", states[k], m->tensors[i].name);
+        }
+    all[n++] = (struct safetensors_out){.name = "step", .dtype = DT_I64};
+    assert_ok(safetensors_layout(all, n, &file, &bytes, &err));
+    add_random(&file, bytes, seed);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(all[i].name, "step") == 0)
+            memcpy(file.data + all[i].offset_bytes, &step, sizeof step);
+        if (strncmp(all[i].name, "fp32.", 5) == 0) set_master(&file, &all[i], m, model);
+    }
+    write_file(folder, "optimizer.safetensors", &file);
+    strbuf_release(&file);
+}
+
+/* Writes a model of random bits with this config.json to the new folder; trained: with the states
+ * of an optimizer. */
 static inline void make_hf(const char *folder, const struct model_map *map, const cJSON *config,
-                           dtype_choice *choose, void *context, uint64_t *seed)
+                           dtype_choice *choose, void *context, bool trained, uint64_t *seed)
 {
     struct making_hf *m = arena_alloc(&scratch, sizeof *m);
     struct strbuf text = {0}, file = {0};
@@ -130,16 +190,12 @@ static inline void make_hf(const char *folder, const struct model_map *map, cons
     assert_ok(model_config_from_hf(map, config, &scratch, &c, &err));
     assert_ok(model_map_expand(map, &c, NULL, add_hf_tensor, m, &err));
     assert_ok(safetensors_layout(m->tensors, m->count, &file, &bytes, &err));
-    while (file.length < bytes) {
-        uint64_t random = test_random(seed);
-        strbuf_add(&file, &random, bytes - file.length < 8 ? bytes - file.length : 8);
-    }
+    add_random(&file, bytes, seed);
     json_print(&text, config, 2);
     assert_ok(folder_create(folder, &err));
-    assert_ok(file_write_all(path_join(&scratch, folder, "model.safetensors"), file.data,
-                             file.length, false, &err));
-    assert_ok(file_write_all(path_join(&scratch, folder, "config.json"), text.data, text.length,
-                             false, &err));
+    write_file(folder, "model.safetensors", &file);
+    write_file(folder, "config.json", &text);
+    if (trained) make_optimizer(folder, m, &file, seed);
     strbuf_release(&text);
     strbuf_release(&file);
 }

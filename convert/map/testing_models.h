@@ -62,7 +62,7 @@ static inline const char *make(const char *name, const char *members, dtype_choi
     const char *folder = in_scratch(name);
     cJSON *config = json_tree(arena_printf(&scratch, "{%s}", members));
     assert_ok(model_map_of_config(&maps, config, &map, &err));
-    make_hf(folder, map, config, choose ? choose : all_bf16, NULL, &seed);
+    make_hf(folder, map, config, choose ? choose : all_bf16, NULL, false, &seed);
     cJSON_Delete(config);
     return folder;
 }

@@ -358,24 +358,33 @@ static struct args_facts facts_of(const struct target *t)
     };
 }
 
+/* Keys of the common state that are made, or not carried. */
+static bool is_made(const struct target *t, const char *key)
+{
+    static const char *const made[] = {
+        "args",      "checkpoint_version", "iteration", "num_floating_point_operations_so_far",
+        "optimizer", "content_metadata",   "rng_state", "rerun_state_machine"};
+    static const char *const schedules[] = {"opt_param_scheduler", "lr_scheduler"};
+    for (size_t i = 0; i < COUNT(made); i++)
+        if (strcmp(made[i], key) == 0) return true;
+    for (size_t i = 0; t->num_states && i < COUNT(schedules); i++)
+        if (strcmp(schedules[i], key) == 0) return true;
+    return false;
+}
+
+/* Copies what else the source's common state has. */
 static void copy_common(struct target *t, struct value *to)
 {
-    struct arena *a = &t->plan.arena;
     const struct value *from = t->source->training.common;
-    static const char *const dropped[] = {"args", "optimizer", "rng_state", "rerun_state_machine",
-                                          "content_metadata"};
     for (uint32_t i = 0; from && from->kind == VALUE_DICT && i < from->count; i++) {
         const char *key = value_as_text(from->items[2 * i]);
-        bool drop = !key;
-        for (size_t k = 0; k < COUNT(dropped) && !drop; k++)
-            drop = strcmp(dropped[k], key) == 0;
-        const struct value *v = from->items[2 * i + 1];
-        if (!drop && value_holds_tensor(v)) {
+        struct value *v = from->items[2 * i + 1];
+        if (!key || is_made(t, key)) continue;
+        if (value_holds_tensor(v))
             notes_add(&t->notes, &t->plan.arena, "common state: %s holds tensors and is left out",
                       key);
-            drop = true;
-        }
-        if (!drop) value_dict_set(a, to, key, from->items[2 * i + 1]);
+        else
+            value_dict_set(&t->plan.arena, to, key, v);
     }
 }
 
@@ -396,15 +405,16 @@ static struct value *args_of(struct target *t, const struct args_facts *facts)
 
 struct value *megatron_common_state(struct target *t, bool per_layer, struct tensor_data *data)
 {
+    static const char operations[] = "num_floating_point_operations_so_far";
     struct arena *a = &t->plan.arena;
     struct args_facts facts = facts_of(t);
     struct value *d = value_dict(a), *content = value_dict(a);
+    struct value *done = value_get(t->source->training.common, operations);
     value_dict_set(a, d, "args", args_of(t, &facts));
-    copy_common(t, d);
     value_dict_set(a, d, "checkpoint_version", value_float(a, 3.0));
     value_dict_set(a, d, "iteration", value_int(a, (int64_t)t->options.iteration));
-    if (!value_get(d, "num_floating_point_operations_so_far"))
-        value_dict_set(a, d, "num_floating_point_operations_so_far", value_int(a, 0));
+    value_dict_set(a, d, operations, done && !value_holds_tensor(done) ? done : value_int(a, 0));
+    copy_common(t, d);
     value_dict_set(a, content, "singleton_local_shards", value_bool(a, false));
     value_dict_set(a, content, "chained_optim_avoid_prefix", value_bool(a, true));
     if (per_layer) value_dict_set(a, content, "non_homogeneous_layers", value_bool(a, true));

@@ -67,7 +67,7 @@ struct legacy {
     size_t num_copies, copies_capacity;
     struct rank_states states; /* of optimizers in the rank files, */
     struct flat_states flat;   /* and in distrib_optim.pt beside them */
-    bool has_flat; /* there is one beside any rank file */
+    bool has_flat;             /* there is one beside any rank file */
     struct training_source training;
 };
 
@@ -183,7 +183,8 @@ static enum status read_optimizer(struct legacy *x, struct torch_file *t, const 
     if (stat(flat_path(x, r), &st) == 0) o->size_bytes += (uint64_t)st.st_size;
     if (!x->has_flat && !optimizer) return OK;
     o->present = true;
-    o->kind = x->has_flat ? "distributed, in distrib_optim.pt" : "not distributed, in the rank files";
+    o->kind =
+        x->has_flat ? "distributed, in distrib_optim.pt" : "not distributed, in the rank files";
     if (!optimizer) return OK;
     TRY(value_copy(&c->arena, rank_states_outline(optimizer, &t->arena), &outline, err));
     training_source_optimizer(&x->training, outline, t->path, 0, UINT64_MAX);
@@ -509,7 +510,7 @@ static enum status check_tied_copies(struct legacy *x, struct error *err)
         const struct shard *s = &x->shards[i], *embedding = embedding_of(x, s->rank->tp);
         bool same = true;
         uint64_t at;
-        if (!is_tied_copy(x, s) || !embedding) continue;
+        if (s->state || !is_tied_copy(x, s) || !embedding) continue;
         const struct stored_tensor *head = &c->catalog.stored.tensors[s->stored],
                                    *first = &c->catalog.stored.tensors[embedding->stored];
         TRY(source_same_stored(c, head, first, &same, &at, err));

@@ -266,8 +266,9 @@ static enum status lay_out_file(struct legacy_target *x, struct rank_file *f, st
         const char *key = value_as_text(x->common->items[2 * i]);
         struct value *v = x->common->items[2 * i + 1];
         if (strcmp(key, "content_metadata") == 0) continue;
-        if (strcmp(key, "optimizer") == 0 && !x->is_distributed)
-            v = rank_write_value(&f->states, x->t, v, &f->archive);
+        if (strcmp(key, "optimizer") == 0)
+            v = x->is_distributed ? rank_write_chain(v, a)
+                                  : rank_write_value(&f->states, x->t, v, &f->archive);
         value_dict_set(a, root, key, v);
     }
     for (uint64_t v = 0; v < x->t->layout.vpp; v++)

@@ -101,6 +101,24 @@ static bool is_plain(const struct value *v, unsigned depth, unsigned *room)
     }
 }
 
+/* A copy of plain data that shares nothing with the value: a pickle shows what is shared. */
+static struct value *deep_copy(const struct value *v, struct arena *a)
+{
+    if (v->kind == VALUE_TEXT) return value_text(a, v->text);
+    struct value *out = arena_copy(a, v, sizeof *v);
+    if (v->kind == VALUE_DICT) {
+        out = value_dict(a);
+        for (size_t i = 0; i < v->count; i++)
+            value_dict_put(a, out, deep_copy(v->items[2 * i], a),
+                           deep_copy(v->items[2 * i + 1], a));
+    } else if (v->kind == VALUE_LIST || v->kind == VALUE_TUPLE) {
+        out = value_list(a, v->kind, v->count, v->items);
+        for (size_t i = 0; i < v->count; i++)
+            out->items[i] = deep_copy(v->items[i], a);
+    }
+    return out;
+}
+
 /* A copy of a dict's plain values. Key `without` is left out. */
 static struct value *plain_copy(const struct value *own, const char *without, struct arena *a)
 {
@@ -110,7 +128,7 @@ static struct value *plain_copy(const struct value *own, const char *without, st
         unsigned room = MAX_KEPT_VALUES;
         if (!key || strcmp(key, "params") == 0 || text_equal(key, without)) continue;
         if (is_plain(own->items[2 * i + 1], 0, &room))
-            value_dict_set(a, out, key, own->items[2 * i + 1]);
+            value_dict_set(a, out, key, deep_copy(own->items[2 * i + 1], a));
     }
     return out;
 }

@@ -34,14 +34,25 @@ static const struct value *masters_of(const struct value *v)
     return masters ? masters : value_get(v, "fp32_from_fp16");
 }
 
-static const struct value *chained_item(const struct value *optimizer, unsigned i)
+/* A chain is a list, or a dict by 0, 1, ... */
+static bool is_chain_dict(const struct value *optimizer)
 {
-    return optimizer->kind == VALUE_LIST ? optimizer->items[i] : optimizer;
+    int64_t number;
+    return optimizer->kind == VALUE_DICT && optimizer->count &&
+           value_as_int(optimizer->items[0], &number);
+}
+
+static struct value *chained_item(const struct value *optimizer, unsigned i)
+{
+    if (optimizer->kind == VALUE_LIST) return optimizer->items[i];
+    return is_chain_dict(optimizer) ? optimizer->items[2 * (size_t)i + 1]
+                                    : (struct value *)optimizer;
 }
 
 static unsigned count_chained(const struct value *optimizer)
 {
-    return optimizer->kind == VALUE_LIST ? (unsigned)optimizer->count : 1;
+    return optimizer->kind == VALUE_LIST || is_chain_dict(optimizer) ? (unsigned)optimizer->count
+                                                                     : 1;
 }
 
 /* The value of a number in a dict that mostly has 0, 1, 2, ... in order. */
@@ -112,8 +123,9 @@ static enum status add_params(const struct walking *w, const struct value *group
     const struct value *params = value_get(group, "params");
     int64_t number;
     if (!params || params->kind != VALUE_LIST) {
-        states_unread(w->c, "%s: a group has no list of parameters, as those of a distributed "
-                            "optimizer, whose states are in distrib_optim.pt: no rank has it",
+        states_unread(w->c,
+                      "%s: a group has no list of parameters, as those of a distributed "
+                      "optimizer, whose states are in distrib_optim.pt: no rank has it",
                       w->file->path);
         return OK;
     }
@@ -202,10 +214,10 @@ static struct value *outline_of(const struct value *v, struct arena *a)
 
 struct value *rank_states_outline(const struct value *optimizer, struct arena *a)
 {
-    if (optimizer->kind != VALUE_LIST) return outline_of(optimizer, a);
+    if (optimizer->kind != VALUE_LIST && !is_chain_dict(optimizer)) return outline_of(optimizer, a);
     struct value **items = arena_array(a, optimizer->count, sizeof *items);
     for (uint32_t i = 0; i < optimizer->count; i++)
-        items[i] = outline_of(optimizer->items[i], a);
+        items[i] = outline_of(chained_item(optimizer, i), a);
     return value_list(a, VALUE_LIST, optimizer->count, items);
 }
 

@@ -124,23 +124,34 @@ static struct value *complete(struct making *m, const struct value *outline)
     return out;
 }
 
+struct value *rank_write_chain(struct value *optimizer, struct arena *a)
+{
+    int64_t number;
+    struct value *list = value_list(a, VALUE_LIST, 0, NULL);
+    if (optimizer->kind != VALUE_DICT || !optimizer->count ||
+        !value_as_int(optimizer->items[0], &number))
+        return optimizer;
+    for (uint32_t i = 0; i < optimizer->count; i++)
+        value_append(a, list, optimizer->items[2 * i + 1]);
+    return list;
+}
+
 struct value *rank_write_value(const struct rank_write *w, struct target *t,
-                               const struct value *optimizer, struct torch_archive *archive)
+                               struct value *optimizer, struct torch_archive *archive)
 {
     struct arena *a = &t->plan.arena;
-    int64_t number;
-    const bool chained = optimizer->kind == VALUE_DICT && optimizer->count == 2 &&
-                         value_as_int(optimizer->items[0], &number);
+    const struct value *chain = rank_write_chain(optimizer, a);
+    const bool chained = chain->kind == VALUE_LIST;
     struct making m = {.w = w, .t = t, .archive = archive, .a = a, .experts_split = chained};
-    const struct value *first = chained ? optimizer->items[1] : optimizer;
+    const struct value *first = chained ? chain->items[0] : optimizer;
     const struct value *inner = value_get(first, "optimizer");
     const struct value *groups = value_get(inner ? inner : first, "param_groups");
     m.steps_are_tensors = groups && groups->count && value_get(groups->items[0], "foreach") != NULL;
     if (!chained) return complete(&m, optimizer);
-    struct value *both[2];
-    for (unsigned i = 0; i < 2; i++) {
-        m.experts = i == 1;
-        both[i] = complete(&m, optimizer->items[2 * i + 1]);
+    struct value *list = value_list(a, VALUE_LIST, 0, NULL);
+    for (uint32_t i = 0; i < chain->count; i++) {
+        m.experts = i + 1 == chain->count;
+        value_append(a, list, complete(&m, chain->items[i]));
     }
-    return value_list(a, VALUE_LIST, 2, both);
+    return list;
 }

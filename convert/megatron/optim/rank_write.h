@@ -24,9 +24,12 @@ void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
 /* state: its index in t->states. */
 void rank_write_state(struct rank_write *w, size_t state, struct value *tensor);
 
+/* A chain by 0, 1, ..., as the common state of torch_dist has it, as a list; another value as it
+ * is. In arena a. */
+struct value *rank_write_chain(struct value *optimizer, struct arena *a);
 /* The value, from the groups of the common state's `optimizer`. archive: of the file, for numbers
  * that are tensors. In the plan's arena. */
 struct value *rank_write_value(const struct rank_write *w, struct target *t,
-                               const struct value *optimizer, struct torch_archive *archive);
+                               struct value *optimizer, struct torch_archive *archive);
 
 #endif
