@@ -17,7 +17,9 @@
 #include "convert/cli/inspect_internal.h"
 #include "convert/cli/options.h"
 #include "convert/cli/record_write.h"
+#include "convert/cli/report_training.h"
 #include "convert/format.h"
+#include "convert/states.h"
 #include "convert/tensor_names.h"
 
 enum { LISTED_OF_FILE = 40, MAX_PARTNERS = 4 };
@@ -132,9 +134,11 @@ static struct sums sum_up(const struct checkpoint *c, bool stored)
         add_tensor(&s, t->name, t->dtype, stored_tensor_bytes(t));
     }
     for (size_t i = 0; !stored && i < c->catalog.num_tensors; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
         uint64_t bytes = 0;
-        (void)dtype_size_bytes(c->catalog.tensors[i].dtype, c->catalog.tensors[i].numel, &bytes);
-        add_tensor(&s, c->catalog.tensors[i].name, c->catalog.tensors[i].dtype, bytes);
+        if (t->same_as) continue; /* stored once, as a weight */
+        (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
+        add_tensor(&s, t->name, t->dtype, bytes);
     }
     return s;
 }
@@ -169,13 +173,27 @@ static void partners_text(struct strbuf *out, const struct named_tensor *t)
         strbuf_printf(out, " and %s more", grouped_text(t->num_partners - MAX_PARTNERS));
 }
 
-static void tensor_line(struct strbuf *out, struct arena *a, const struct named_tensor *t)
+/* The weight that a listed master weight is, without being stored again; NULL: it is stored. */
+static const char *same_as(const struct checkpoint *c, const struct named_tensor *t)
 {
+    const struct tensor *logical =
+        t->kind == NAME_LOGICAL ? catalog_find(&c->catalog, t->name) : NULL;
+    return logical ? logical->same_as : NULL;
+}
+
+static void tensor_line(struct strbuf *out, struct checkpoint *c, const struct named_tensor *t)
+{
+    const char *weight = same_as(c, t);
     strbuf_add_text(out, "  ");
     add_name(out, t->name);
-    strbuf_printf(out, "  %s %s", dtype_infos[t->dtype].name, shape_text(a, t->num_dims, t->shape));
-    if (t->num_shards > 1) strbuf_printf(out, "  %zu shards", t->num_shards);
-    partners_text(out, t);
+    strbuf_printf(out, "  %s %s", dtype_infos[t->dtype].name,
+                  shape_text(&c->arena, t->num_dims, t->shape));
+    if (t->num_shards > 1 && !weight) strbuf_printf(out, "  %zu shards", t->num_shards);
+    if (weight) strbuf_add_text(out, "  = ");
+    if (weight)
+        add_name(out, weight);
+    else
+        partners_text(out, t);
     strbuf_add_char(out, '\n');
 }
 
@@ -212,7 +230,7 @@ static void tensors_text(struct strbuf *out, const struct answer *x)
                                          [NAME_HF] = "tensors, as Hugging Face names them\n"};
     strbuf_add_text(out, titles[x->num_tensors ? x->tensors[0].kind : NAME_STORED]);
     for (size_t i = 0; !x->stats && i < x->num_tensors; i++)
-        tensor_line(out, &x->c->arena, &x->tensors[i]);
+        tensor_line(out, x->c, &x->tensors[i]);
     if (x->stats) stats_text(out, x);
     const struct stored *s = &x->c->catalog.stored;
     for (size_t i = 0; x->f->tensors && x->stored && i < s->num_objects; i++) {
@@ -293,18 +311,59 @@ static void parameters_line(struct strbuf *out, const struct checkpoint *c)
     strbuf_add_char(out, '\n');
 }
 
-static void optimizer_lines(struct strbuf *out, const struct checkpoint *c, const struct sums *s)
+/* The weights that have a master of their own. */
+static size_t count_masters(struct checkpoint *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
+        if (!is_parameter(t) || !t->numel) continue;
+        const char *name = state_name(&c->arena, master_state, t->name);
+        const struct tensor *master = catalog_find(&c->catalog, name);
+        n += master && !master->same_as;
+    }
+    return n;
+}
+
+/* Where no file says which elements are whose, and all states were read: the number of weights that
+ * prove it, since they are their masters rounded. */
+static size_t num_witnesses(struct checkpoint *c)
 {
     const struct optimizer_info *o = &c->training.optimizer;
+    return o->inferred && !o->unread ? count_masters(c) : 0;
+}
+
+static void optimizer_line(struct strbuf *out, struct checkpoint *c)
+{
+    const struct optimizer_info *o = &c->training.optimizer;
+    const struct state_sums states = states_of_catalog(&c->catalog, &c->arena);
+    const size_t witnesses = num_witnesses(c);
     strbuf_printf(out, "optimizer  %s", o->present ? o->kind : "none");
     if (o->present) strbuf_printf(out, ", %s", bytes_text(o->size_bytes));
-    for (int i = 0; i < NUM_MOMENTS; i++) {
-        if (!s->moments[i].tensors) continue;
-        strbuf_printf(out, ", %s of ", moments[i]);
-        add_count(out, s->moments[i].tensors, "tensor", "tensors");
+    if (states.count) strbuf_add_text(out, ", ");
+    states_text(out, &states);
+    if (states.own_masters) {
+        strbuf_add_text(out, "; ");
+        add_count(out, states.own_masters, "weight is its own master",
+                  "weights are their own masters");
+    }
+    if (witnesses) {
+        strbuf_add_text(out, "; their places are inferred, and proved by ");
+        add_count(out, witnesses, "weight", "weights");
     }
     if (o->unread) strbuf_printf(out, "; not read: %s", o->unread);
     strbuf_add_char(out, '\n');
+}
+
+static void training_text(struct strbuf *out, struct checkpoint *c)
+{
+    const char **lines;
+    const size_t count = training_lines(&c->training.run, &c->arena, &lines);
+    for (size_t i = 0; i < count; i++) {
+        strbuf_printf(out, "%-11s", i ? "" : "training");
+        add_name(out, lines[i]);
+        strbuf_add_char(out, '\n');
+    }
 }
 
 static void files_text(struct strbuf *out, const struct stored *s)
@@ -323,11 +382,11 @@ static void answer_text(struct strbuf *out, const struct answer *x)
     struct sums sums = sum_up(c, x->stored);
     format_line(out, c);
     if (!x->stored_only) {
-        struct sums logical = sum_up(c, false);
         origin_lines(out, c);
         config_lines(out, &c->config);
         parameters_line(out, c);
-        optimizer_lines(out, c, &logical);
+        optimizer_line(out, c);
+        training_text(out, c);
         record_text(out, x);
     }
     sums_text(out, &sums);
@@ -349,8 +408,9 @@ static cJSON *names_json(const char *const *names, size_t count)
     return list;
 }
 
-static cJSON *tensor_json(const struct named_tensor *t)
+static cJSON *tensor_json(const struct checkpoint *c, const struct named_tensor *t)
 {
+    const char *weight = same_as(c, t);
     cJSON *o = cJSON_CreateObject(), *dims = cJSON_CreateArray();
     const char *own[] = {t->name};
     json_add_text(o, "name", t->name);
@@ -364,7 +424,8 @@ static cJSON *tensor_json(const struct named_tensor *t)
     for (unsigned d = 0; d < t->num_dims; d++)
         cJSON_AddItemToArray(dims, json_new_u64(t->shape[d]));
     cJSON_AddItemToObject(o, "shape", dims);
-    json_add_u64(o, "shards", t->num_shards);
+    json_add_u64(o, "shards", weight ? 0 : t->num_shards);
+    if (weight) json_add_text(o, "same_as", weight);
     return o;
 }
 
@@ -400,17 +461,32 @@ static void sums_json(cJSON *o, const struct sums *s)
         sum_json(of_groups, groups[i].group, &s->groups[i]);
 }
 
-static cJSON *optimizer_json(const struct checkpoint *c)
+static cJSON *optimizer_json(struct checkpoint *c)
 {
-    if (!c->training.optimizer.present) return cJSON_CreateNull();
+    const struct optimizer_info *info = &c->training.optimizer;
+    if (!info->present) return cJSON_CreateNull();
     struct sums s = sum_up(c, false);
+    const struct state_sums states = states_of_catalog(&c->catalog, &c->arena);
     cJSON *o = cJSON_CreateObject();
-    json_add_text(o, "kind", c->training.optimizer.kind);
-    json_add_u64(o, "bytes", c->training.optimizer.size_bytes);
-    json_add_text(o, "not_read", c->training.optimizer.unread);
+    json_add_text(o, "kind", info->kind);
+    json_add_u64(o, "bytes", info->size_bytes);
+    json_add_text(o, "not_read", info->unread);
+    states_json(o, "states", &states);
+    json_add_u64(o, "own_masters", states.own_masters);
+    cJSON_AddBoolToObject(o, "inferred", info->inferred);
+    json_add_u64(o, "proved_by", num_witnesses(c));
     for (int i = 0; i < NUM_MOMENTS; i++)
         sum_json(o, moments[i], &s.moments[i]);
     return o;
+}
+
+/* The training state; null if nothing is known of it. */
+static cJSON *run_json(const struct checkpoint *c)
+{
+    cJSON *o = training_json(&c->training.run);
+    if (o->child) return o;
+    cJSON_Delete(o);
+    return cJSON_CreateNull();
 }
 
 static cJSON *files_json(const struct stored *s)
@@ -457,7 +533,7 @@ static cJSON *answer_json(const struct answer *x)
                                           [CONFIG_OF_ARGS] = "args",
                                           [CONFIG_OF_JSON] = "config.json"};
     cJSON *o = cJSON_CreateObject();
-    const struct checkpoint *c = x->c;
+    struct checkpoint *c = x->c;
     struct conversion report = {.source = c, .gaps = &c->gaps};
     struct sums sums = sum_up(c, x->stored);
     report_plan_json(o, &report);
@@ -467,6 +543,7 @@ static cJSON *answer_json(const struct answer *x)
     json_add_u64(o, "files", c->catalog.stored.num_files);
     cJSON_AddItemToObject(o, "file_list", files_json(&c->catalog.stored));
     cJSON_AddItemToObject(o, "optimizer", optimizer_json(c));
+    cJSON_AddItemToObject(o, "training", run_json(c));
     json_add_text(o, "config_of", x->stored_only ? NULL : origins[c->config_origin]);
     cJSON_AddItemToObject(o, "config",
                           x->stored_only ? cJSON_CreateNull() : config_json(&c->config));
@@ -477,7 +554,7 @@ static cJSON *answer_json(const struct answer *x)
     if (x->stored) cJSON_AddItemToObject(o, "entries", entries_json(x));
     cJSON *list = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < x->num_tensors; i++) {
-        cJSON *t = tensor_json(&x->tensors[i]);
+        cJSON *t = tensor_json(c, &x->tensors[i]);
         if (x->stats)
             cJSON_AddItemToObject(t, "stats", stats_json(x->tensors[i].dtype, &x->stats[i]));
         cJSON_AddItemToArray(list, t);

@@ -10,11 +10,34 @@
 #include "common/version.h"
 #include "convert/cli/contents.h"
 #include "convert/cli/options.h"
+#include "convert/states.h"
+
+/* Adds the master of each weight of F32 whose other states are listed and whose master is not: who
+ * reads the files takes the weight for its own master (convert/states.h). `all` has room for as
+ * many again. */
+static void add_own_masters(struct tensor_digest *all, size_t *count, struct arena *a)
+{
+    struct map names = {0}, with_states = {0};
+    const size_t listed = *count;
+    for (size_t i = 0; i < listed; i++) {
+        const char *parameter = name_of_state(all[i].name, NULL, NULL);
+        (void)map_add(&names, all[i].name, i, NULL);
+        if (parameter) (void)map_add(&with_states, parameter, i, NULL);
+    }
+    for (size_t i = 0; i < listed; i++) {
+        if (all[i].dtype != DT_F32 || !map_get(&with_states, all[i].name, NULL)) continue;
+        struct tensor_digest master = all[i];
+        master.name = state_name(a, master_state, all[i].name);
+        if (!map_get(&names, master.name, NULL)) all[(*count)++] = master;
+    }
+    map_release(&names);
+    map_release(&with_states);
+}
 
 void record_digests(const struct plan *p, const struct carry_result *results, bool written,
                     struct arena *a, struct tensor_digest **out, size_t *count)
 {
-    *out = arena_array(a, p->num_carries, sizeof **out);
+    *out = arena_array(a, 2 * p->num_carries, sizeof **out);
     *count = 0;
     for (size_t i = 0; i < p->num_carries; i++) {
         const struct carry *c = &p->carries[i];
@@ -29,6 +52,7 @@ void record_digests(const struct plan *p, const struct carry_result *results, bo
                                    .shape = t->shape,
                                    .sums = written ? results[i].written : results[i].read};
     }
+    add_own_masters(*out, count, a);
 }
 
 /* The words of the command line, as the system keeps them. */

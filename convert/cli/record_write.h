@@ -8,8 +8,9 @@
 #include "convert/cli/report.h"
 #include "convert/record.h"
 
-/* Digests of the tensors that plan p wrote (or read, if not `written`) in a run with these results.
- * In arena a. */
+/* Digests of the tensors that plan p wrote (or read, if not `written`) in a run with these results:
+ * of the tensors that a reader finds in the files, who takes a weight of F32 with other states for
+ * its own master. In arena a. */
 void record_digests(const struct plan *p, const struct carry_result *results, bool written,
                     struct arena *a, struct tensor_digest **out, size_t *count);
 

@@ -9,6 +9,7 @@
 #include "common/json.h"
 #include "common/numbers.h"
 #include "convert/cli/options.h"
+#include "convert/cli/report_training.h"
 #include "convert/format.h"
 #include "convert/megatron/megatron_target.h"
 
@@ -55,11 +56,12 @@ void print_count(struct strbuf *out, uint64_t n)
                   x, units[unit]);
 }
 
+/* A weight that is its own master is stored once. */
 static size_t count_pieces(const struct catalog *c)
 {
     size_t n = 0;
     for (size_t i = 0; i < c->num_tensors; i++)
-        n += c->tensors[i].num_pieces;
+        if (!c->tensors[i].same_as) n += c->tensors[i].num_pieces;
     return n;
 }
 
@@ -72,8 +74,9 @@ static size_t count_all_pieces(const struct conversion *c)
 
 /* ---- the plan for people ---- */
 
-static void source_line(struct strbuf *out, const struct checkpoint *c)
+static void source_line(struct strbuf *out, const struct conversion *x)
 {
+    const struct checkpoint *c = x->source;
     struct arena a;
     struct parameter_count n;
     arena_init(&a);
@@ -90,8 +93,9 @@ static void source_line(struct strbuf *out, const struct checkpoint *c)
     strbuf_printf(out, " parameters  %s  ", bytes_text(n.bytes));
     print_dtypes(out, &n);
     if (c->training.optimizer.present)
-        strbuf_printf(out, "  optimizer: %s (%s, left out)", c->training.optimizer.kind,
-                      bytes_text(c->training.optimizer.size_bytes));
+        strbuf_printf(out, "  optimizer: %s (%s%s)", c->training.optimizer.kind,
+                      bytes_text(c->training.optimizer.size_bytes),
+                      x->target && optimizer_is_left_out(x->target) ? ", left out" : "");
     strbuf_add_char(out, '\n');
     arena_release(&a);
 }
@@ -165,15 +169,18 @@ void report_unknown(struct strbuf *out, const struct checkpoint *c, int width)
     arena_release(&a);
 }
 
+/* Casts, the optimizer, and parts of the training state. */
+enum { MAX_LOSSES = 2 + NUM_TRAINING_PARTS };
+
 /* Makes a sentence of each loss of the conversion; returns how many. */
-static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[2])
+static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[MAX_LOSSES])
 {
     size_t n = 0;
     if (t->facts.cast_tensors)
         steps[n++] = arena_printf(a, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
                                   dtype_infos[t->options.dtype].name);
-    if (t->source->training.optimizer.present) steps[n++] = "the optimizer is left out";
-    return n;
+    if (optimizer_is_left_out(t)) steps[n++] = "the optimizer is left out";
+    return n + training_losses(t, a, steps + n);
 }
 
 static void flags_line(struct strbuf *out, const struct target *t)
@@ -186,7 +193,7 @@ static void flags_line(struct strbuf *out, const struct target *t)
 static void lossy_line(struct strbuf *out, const struct target *t)
 {
     struct arena a;
-    const char *steps[2];
+    const char *steps[MAX_LOSSES];
     arena_init(&a);
     size_t n = lossy_steps(t, &a, steps);
     strbuf_add_text(out, "lossy    ");
@@ -259,7 +266,7 @@ static void tracker_line(struct strbuf *out, const struct conversion *c)
 
 void report_plan(struct strbuf *out, const struct conversion *c)
 {
-    source_line(out, c->source);
+    source_line(out, c);
     if (!c->target) return;
     target_line(out, c);
     ranks_line(out, c);
@@ -277,6 +284,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     vocab_line(out, c->target);
     report_positions(out, &c->source->config, 9);
     report_unknown(out, c->source, 9);
+    report_training(out, c->target);
     flags_line(out, c->target);
     strbuf_printf(out, "memory   %s of %s\n", bytes_text(c->peak_memory),
                   bytes_text(c->max_memory));
@@ -318,6 +326,17 @@ static void counts_line(struct strbuf *out, const struct conversion *c, enum rep
     strbuf_release(&names);
 }
 
+/* --torch-dtype casts weights; states of the optimizer are widened to F32. */
+static void cast_line(struct strbuf *out, const struct target *t, const struct executor_result *r)
+{
+    const char *dtype = t->options.casts ? dtype_infos[t->options.dtype].name : "F32";
+    const bool both = t->options.casts && t->facts.widened_states && t->options.dtype != DT_F32;
+    if (!r->cast_elements) return;
+    strbuf_printf(out,
+                  "cast %" PRIu64 " elements to %s%s; %" PRIu64 " of them changed their value\n",
+                  r->cast_elements, dtype, both ? ", states to F32" : "", r->changed_elements);
+}
+
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r)
 {
     struct rusage usage;
@@ -334,10 +353,7 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
                       c->replaces.folder);
     if (r->resumed_bytes)
         strbuf_printf(out, "%s were there from an interrupted run\n", bytes_text(r->resumed_bytes));
-    if (r->cast_elements)
-        strbuf_printf(
-            out, "cast %" PRIu64 " elements to %s; %" PRIu64 " of them changed their value\n",
-            r->cast_elements, dtype_infos[c->target->options.dtype].name, r->changed_elements);
+    cast_line(out, c->target, r);
     if (c->ranks.rank) return; /* rank 0 has the counts of all ranks */
     counts_line(out, c, REPORT_NON_FINITE, "with NaN or Inf in the source");
     counts_line(out, c, REPORT_OVERFLOWED, "with finite elements that the cast made infinite");
@@ -427,16 +443,29 @@ void report_target_json(cJSON *object, const struct conversion *c)
     json_add_u64(o, "cast_tensors", t->facts.cast_tensors);
 }
 
+/* The optimizer of the source, where there is one, and what becomes of it. */
+static void training_of_sides_json(cJSON *object, const struct conversion *c)
+{
+    const struct optimizer_info *has = &c->source->training.optimizer;
+    if (!has->present) return;
+    cJSON *o = cJSON_AddObjectToObject(json_get(object, "source"), "optimizer");
+    json_add_text(o, "kind", has->kind);
+    json_add_u64(o, "bytes", has->size_bytes);
+    report_training_json(json_get(object, "target"), c->target);
+}
+
 void report_sides_json(cJSON *object, const struct conversion *c)
 {
     source_json(object, c);
-    if (c->target) report_target_json(object, c);
+    if (!c->target) return;
+    report_target_json(object, c);
+    training_of_sides_json(object, c);
 }
 
 void report_lossy_json(cJSON *object, const struct target *t)
 {
     struct arena a;
-    const char *steps[2];
+    const char *steps[MAX_LOSSES];
     arena_init(&a);
     add_names(object, "lossy", steps, lossy_steps(t, &a, steps));
     arena_release(&a);

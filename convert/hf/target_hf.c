@@ -248,6 +248,21 @@ static void add_step(struct hf_target *x)
     x->optimizer.out.items[at].filled = 1; /* by emit_own() */
 }
 
+/* What becomes of the training state: training.json holds all of it but the states of random number
+ * generators. */
+static void set_fates(struct target *t)
+{
+    const struct training *had = &t->source->training.run;
+    const bool from_hf = t->source->format->has & FORMAT_CONFIG_JSON;
+    if (!t->num_states) return;
+    for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++)
+        if (training_has(had, (enum training_part)p))
+            t->fates[p].fate = from_hf ? FATE_CARRIED : FATE_TRANSLATED;
+    if (had->has_rng)
+        t->fates[TRAINING_RNG] =
+            (struct training_fate){FATE_DROPPED, "a Hugging Face folder has no place for it"};
+}
+
 static enum status plan_hf(struct target *t, struct error *err)
 {
     struct hf_target *x = arena_alloc(&t->plan.arena, sizeof *x);
@@ -259,6 +274,7 @@ static enum status plan_hf(struct target *t, struct error *err)
     TRY(need_config(t, &t->plan.arena, err));
     TRY(make_config(x, err));
     TRY(target_take_states(t, false, err));
+    set_fates(t);
     add_step(x);
     TRY(t->format->naming->export(&(struct naming_export){.t = t}, add_output, x, err));
     count_cut_rows(t);

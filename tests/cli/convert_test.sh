@@ -1,5 +1,7 @@
 #!/bin/sh
 # convert_test.sh - round trips: every family, through layouts and formats, comes back as it was.
+here=$(realpath "$(dirname "$0")")
+trained=$here/../golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint
 . "$(dirname "$0")/lib.sh"
 
 there_and_back() { # MODEL OPTION...: to Megatron with these options, and back
@@ -142,3 +144,56 @@ exits 0
 run convert padded x --to hf --dry-run
 exits 0
 says "24 rows of padding cut"
+
+it "the plan says what becomes of the optimizer and of the training state"
+run convert "$trained" out --tp 2 --dry-run
+exits 0
+says "  optimizer: distributed, fully_reshardable (42.8 kB)"
+says "optim    param, exp_avg, exp_avg_sq of 9 parameters in F32, as fully_reshardable"
+says "training step 2, iteration 10, 40 samples"
+says "         schedule: constant, lr 0.01 to 0.001, decay over 400, at sample 40"
+says "         carried: progress, optimizer, schedule, parameter groups"
+if grep -q "kB, left out" "$stderr"; then is_wrong "$(grep "left out" "$stderr")"; fi
+run convert "$trained" out --optim-format fully_sharded_model_space --torch-dtype float16 --dry-run
+says ", as fully_sharded_model_space; 9 weights are cast from their masters"
+says "lossy    9 tensors are cast to F16"
+run convert "$trained" out --no-optim --dry-run
+exits 0
+says "  optimizer: distributed, fully_reshardable (42.8 kB, left out)"
+says "lossy    the optimizer is left out"
+if grep -qE "^(optim|training) " "$stderr"; then is_wrong "a training state that is not written: $(cat "$stderr")"; fi
+
+it "so it says of a Hugging Face folder, which has no place for random number states"
+run convert "$trained" trained-hf --to hf --optim --hf-config "$(dirname "$trained")/expected"
+exits 0
+says "optim    param, exp_avg, exp_avg_sq of 9 parameters in F32, in optimizer.safetensors"
+says "         translated: progress, optimizer, schedule, parameter groups; dropped: random number states (a Hugging Face folder has no place for it)"
+says "lossy    dropped: random number states (a Hugging Face folder has no place for it)"
+run convert trained-hf out --dry-run
+says "translated: progress, optimizer, schedule, parameter groups"
+says "lossy    nothing"
+run convert trained-hf out --to hf --optim --dry-run
+says "carried: progress, optimizer, schedule, parameter groups"
+says "lossy    nothing"
+
+it "masters that are made, and states that are widened, are counted"
+if command -v python3 >/dev/null; then
+    python3 "$here/strip_tensors.py" trained-hf/optimizer.safetensors 'fp32\.' || is_wrong "strip_tensors.py"
+    run convert trained-hf made --tp 2
+    exits 0
+    says "optim    param, exp_avg, exp_avg_sq of 9 parameters in F32, as fully_reshardable; 9 masters are made of their weights"
+    says " elements to F32; 0 of them changed their value"
+    python3 - made/iter_0000010/ferry.json 2>checked <<'SCRIPT' || is_wrong "$(cat checked)"
+import json, sys
+record = json.load(open(sys.argv[1]))
+assert record["lossy"] == [], record["lossy"]
+assert record["source"]["optimizer"]["kind"] == "in optimizer.safetensors", record["source"]
+o = record["target"]["optimizer"]
+assert o["format"] == "fully_reshardable" and (o["made_masters"], o["widened_states"]) == (9, 0), o
+assert o["states"]["param"] == {"parameters": 9, "bytes": 40896, "dtypes": ["F32"]}, o
+assert record["target"]["training"]["step"] == 2, record["target"]["training"]
+assert record["target"]["training_parts"]["schedule"] == {"fate": "translated", "why": None}, record["target"]
+SCRIPT
+else
+    skip "no python3"
+fi

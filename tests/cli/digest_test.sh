@@ -1,5 +1,6 @@
 #!/bin/sh
 # digest_test.sh - digests: the same from every format and layout, recorded, and checked.
+here=$(realpath "$(dirname "$0")")
 golden=$(cd "$(dirname "$0")/../golden/megatron" && pwd)
 . "$(dirname "$0")/lib.sh"
 synth_model m --layers 4
@@ -115,6 +116,43 @@ says "legacy: its optimizer state (distributed, in distrib_optim.pt; 9 B) cannot
 says "--no-optim leaves it out"
 run digest legacy --no-optim --check m.digest
 exits 0
+
+it "a weight that is its own master has the lines of one that is stored beside it"
+if [ -n "$python" ]; then
+    run convert "$trained" stored --to hf --optim --torch-dtype float32 --hf-config "$(dirname "$trained")/expected"
+    exits 0
+    cp -r stored own
+    "$python" "$here/strip_tensors.py" own/optimizer.safetensors 'fp32\.' || is_wrong "strip_tensors.py"
+    run digest stored
+    cp "$stdout" stored.digest
+    grep -q '^optimizer.param.decoder.final_layernorm.weight' stored.digest || is_wrong "no masters: $(cat stored.digest)"
+    run digest own --check stored.digest
+    exits 0
+    says "all $(wc -l <stored.digest) lines are as stored.digest has them"
+    rm own/ferry.json
+    run convert own rounded --to hf --optim --torch-dtype bfloat16 --verify full
+    exits 0
+    run digest rounded --check rounded/ferry.json
+    exits 0
+else
+    skip "no python3"
+fi
+
+it "ferry.json has the masters that are the weights themselves, though they are not written"
+if [ -n "$python" ]; then
+    run convert "$trained" narrow --to hf --optim --hf-config "$(dirname "$trained")/expected"
+    exits 0
+    "$python" "$here/strip_tensors.py" narrow/optimizer.safetensors 'fp32\.' || is_wrong "strip_tensors.py"
+    run convert narrow widened --to hf --optim --torch-dtype float32 --verify full
+    exits 0
+    if grep -q 'fp32\.' widened/optimizer.safetensors; then is_wrong "masters are written"; fi
+    run digest widened --check widened/ferry.json
+    exits 0
+    run inspect widened
+    prints "9 weights are their own masters"
+else
+    skip "no python3"
+fi
 
 it "what is written keeps its digests in ferry.json, and inspect shows them"
 run convert m out --tp 2

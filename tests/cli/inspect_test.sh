@@ -1,6 +1,7 @@
 #!/bin/sh
 # inspect_test.sh - inspect, print and models.
-golden=$(realpath "$(dirname "$0")/../golden")
+here=$(realpath "$(dirname "$0")")
+golden=$here/../golden
 . "$(dirname "$0")/lib.sh"
 synth_model m
 "$ferry" convert -q m ckpt --tp 2 --pp 2
@@ -54,7 +55,55 @@ grep -qE '^  m/model.safetensors +[0-9.]+ kB$' "$stdout" || is_wrong "no file: $
 
 it "inspect says of an optimizer what kind it is, and what it holds"
 run inspect "$golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint"
-prints "optimizer  distributed, fully_reshardable, 42.8 kB, param of 9 tensors, exp_avg of 9 tensors, exp_avg_sq of 9 tensors"
+prints "optimizer  distributed, fully_reshardable, 42.8 kB, param, exp_avg, exp_avg_sq of 9 parameters in F32"
+run inspect m
+prints "optimizer  none"
+if grep -q '^training' "$stdout"; then is_wrong "a training state of a model that was not trained"; fi
+
+it "inspect says how far the training is, and with what settings"
+run inspect "$golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint"
+prints "training   step 2, iteration 10, 40 samples"
+prints "           adam, 2 groups: matrices (lr 0.01, weight decay 0.01), vectors (lr 0.01, weight decay 0)"
+prints "           schedule: constant, lr 0.01 to 0.001, decay over 400, at sample 40"
+prints "           states of random number generators"
+
+# A folder of weights in F32 with moments and without masters: own.
+own_masters() {
+    "$ferry" convert -q "$golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint" own --to hf --optim \
+        --torch-dtype float32 --hf-config "$golden/megatron/llama-HEAD-fully-reshardable-dp2/expected" 2>"$stderr" &&
+        python3 "$here/strip_tensors.py" own/optimizer.safetensors 'fp32\.' || is_wrong "no folder own"
+}
+
+it "a weight that is its own master is not counted as stored twice"
+if command -v python3 >/dev/null; then
+    own_masters
+    run inspect own
+    exits 0
+    prints "exp_avg, exp_avg_sq of 9 parameters in F32; 9 weights are their own masters"
+    prints "  optimizer                    18 tensors     27.3 kB"
+    prints "  F32                          27 tensors     40.9 kB"
+    run inspect own --tensors '*final_layernorm*'
+    prints "  optimizer.param.decoder.final_layernorm.weight  F32 [16]  = decoder.final_layernorm.weight"
+    prints "  optimizer.exp_avg.decoder.final_layernorm.weight  F32 [16]  <- exp_avg.model.norm.weight"
+    run inspect own --json --tensors '*final_layernorm*'
+    python3 - "$stdout" 2>checked <<'SCRIPT' || is_wrong "$(cat checked)"
+import json, sys
+t = json.load(open(sys.argv[1]))
+o = t["optimizer"]
+assert o["own_masters"] == 9 and set(o["states"]) == {"exp_avg", "exp_avg_sq"}, o
+assert o["states"]["exp_avg"] == {"parameters": 9, "bytes": 13632, "dtypes": ["F32"]}, o
+assert o["exp_avg"] == {"tensors": 9, "bytes": 13632} and "param" not in o, o
+assert (o["inferred"], o["proved_by"]) == (False, 0), o
+assert t["training"]["step"] == 2 and t["training"]["groups"][1]["weight_decay"] == 0, t["training"]
+assert t["groups"]["optimizer"]["tensors"] == 18, t["groups"]
+same = {x["name"]: (x["same_as"], x["shards"], x["stored_names"]) for x in t["tensors"] if "same_as" in x}
+assert same == {"optimizer.param.decoder.final_layernorm.weight": ("decoder.final_layernorm.weight", 0, [])}, same
+SCRIPT
+    run print own 'optimizer.param.decoder.final_layernorm.weight[0:4]' --json
+    exits 0
+else
+    skip "no python3"
+fi
 
 it "inspect --args lists what Megatron was run with, of a Namespace or of run_config.yaml"
 run inspect ckpt --args

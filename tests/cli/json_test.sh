@@ -41,6 +41,8 @@ answers 0 convert m out --tp 2 --resume
 answers 0 convert m out --pp 2 --overwrite
 answers 0 convert "$hf/llama2" stepped --iteration 5
 answers 0 convert stepped back --to hf
+answers 0 convert "$trained" trained-hf --to hf --optim --hf-config "$(dirname "$trained")/expected"
+answers 0 convert "$trained" none --no-optim --dry-run
 answers 3 convert unknown none --to hf
 answers 2 convert m --no-such-option
 answers 2 convert m out --tp
@@ -105,6 +107,9 @@ it "inspect and print answer"
 answers 0 inspect out --tensors '*norm*'
 answers 0 inspect m --tensors '*norm*' --stored
 answers 0 inspect "$trained"
+answers 0 convert trained-hf wide --to hf --optim --torch-dtype float32
+python3 "$root/tests/cli/strip_tensors.py" wide/optimizer.safetensors 'fp32\.' || is_wrong "strip_tensors.py"
+answers 0 inspect wide --tensors '*'
 answers 0 inspect unknown
 answers 0 inspect out --stored --tensors '*fc1*' --args --stats
 answers 0 inspect m/model.safetensors

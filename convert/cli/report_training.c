@@ -1,0 +1,281 @@
+#include "convert/cli/report_training.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/json.h"
+#include "convert/format.h"
+#include "convert/megatron/optim/training_target.h"
+#include "convert/states.h"
+
+/* ---- counting ---- */
+
+static struct state_sums sums_of(const char *const *states, size_t count, struct arena *a)
+{
+    struct state_sums s = {arena_array(a, count, sizeof *s.items), count, 0};
+    for (size_t i = 0; i < count; i++)
+        s.items[i].name = states[i];
+    return s;
+}
+
+static struct state_sum *sum_of(const struct state_sums *s, const char *state, size_t length)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (strncmp(s->items[i].name, state, length) == 0 && !s->items[i].name[length])
+            return &s->items[i];
+    return NULL;
+}
+
+/* Counts a tensor if it is a state. */
+static void add_state(struct state_sums *s, const struct tensor *t, enum dtype dtype)
+{
+    const char *state;
+    size_t length;
+    uint64_t bytes = 0;
+    struct state_sum *sum =
+        name_of_state(t->name, &state, &length) ? sum_of(s, state, length) : NULL;
+    if (!sum) return;
+    (void)dtype_size_bytes(dtype, t->numel, &bytes);
+    sum->parameters += !name_is_padding(t->name);
+    sum->bytes += bytes;
+    sum->dtypes |= UINT64_C(1) << dtype;
+}
+
+struct state_sums states_of_catalog(const struct catalog *c, struct arena *a)
+{
+    const char **states;
+    const size_t count = states_list(c, a, &states);
+    struct state_sums s = sums_of(states, count, a);
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const struct tensor *t = &c->tensors[i];
+        if (t->same_as)
+            s.own_masters += !name_is_padding(t->name);
+        else
+            add_state(&s, t, t->dtype);
+    }
+    return s;
+}
+
+struct state_sums states_of_plan(const struct target *t, struct arena *a)
+{
+    struct state_sums s = sums_of(t->states, t->num_states, a);
+    for (size_t i = 0; i < t->plan.num_carries; i++) {
+        const struct tensor *x = t->plan.carries[i].source;
+        add_state(&s, x, target_dtype(t, x));
+    }
+    return s;
+}
+
+/* ---- states as text and JSON ---- */
+
+static bool are_alike(const struct state_sum *x, const struct state_sum *y)
+{
+    return x->parameters == y->parameters && x->dtypes == y->dtypes;
+}
+
+static void add_dtypes(struct strbuf *out, uint64_t dtypes)
+{
+    const char *separator = " in ";
+    for (int d = NUM_DTYPES - 1; d >= 0; d--) {
+        if (!(dtypes >> d & 1)) continue;
+        strbuf_printf(out, "%s%s", separator, dtype_infos[d].name);
+        separator = " and ";
+    }
+}
+
+void states_text(struct strbuf *out, const struct state_sums *s)
+{
+    const struct state_sum *before = NULL;
+    for (size_t i = 0; i < s->count; i++) {
+        const struct state_sum *x = &s->items[i];
+        if (!x->parameters) continue;
+        if (before) strbuf_add_text(out, are_alike(before, x) ? ", " : "; ");
+        strbuf_add_escaped(out, x->name, strlen(x->name));
+        before = x;
+        if (i + 1 < s->count && are_alike(x, x + 1)) continue;
+        strbuf_printf(out, " of %zu parameter%s", x->parameters, x->parameters == 1 ? "" : "s");
+        add_dtypes(out, x->dtypes);
+    }
+}
+
+void states_json(cJSON *object, const char *name, const struct state_sums *s)
+{
+    cJSON *all = cJSON_AddObjectToObject(object, name);
+    for (size_t i = 0; i < s->count; i++) {
+        const struct state_sum *x = &s->items[i];
+        if (!x->parameters) continue;
+        cJSON *o = cJSON_AddObjectToObject(all, x->name);
+        json_add_u64(o, "parameters", x->parameters);
+        json_add_u64(o, "bytes", x->bytes);
+        cJSON *dtypes = cJSON_AddArrayToObject(o, "dtypes");
+        for (int d = NUM_DTYPES - 1; d >= 0; d--)
+            if (x->dtypes >> d & 1)
+                cJSON_AddItemToArray(dtypes, cJSON_CreateString(dtype_infos[d].name));
+    }
+}
+
+/* ---- the optimizer in the plan ---- */
+
+bool optimizer_is_left_out(const struct target *t)
+{
+    return t->source->training.optimizer.present && !t->options.optimizer;
+}
+
+/* The name of the format in which the states are written. */
+static const char *optim_format_text(const struct target *t)
+{
+    const unsigned has = t->format->has;
+    const enum optim_format asked = t->options.optim_format;
+    if (!(has & FORMAT_ARGS)) return "optimizer.safetensors";
+    if (has & FORMAT_COMMON_OBJECT)
+        return optim_format_names[asked == OPTIM_DEFAULT ? OPTIM_fully_reshardable : asked];
+    return optim_format_names[training_target_is_distributed(t) ? OPTIM_distributed
+                                                                : OPTIM_not_distributed];
+}
+
+/* States of the source that are written as F32. Masters that are made of their weights count as
+ * made. */
+static uint64_t count_widened(const struct target *t)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < t->plan.num_carries; i++) {
+        const struct tensor *x = t->plan.carries[i].source;
+        n += name_is_optimizer(x->name) && target_dtype(t, x) != x->dtype &&
+             !catalog_find(&t->plan.made, x->name);
+    }
+    return n;
+}
+
+static void add_fact(struct strbuf *out, uint64_t count, const char *one, const char *many)
+{
+    if (count) strbuf_printf(out, "; %" PRIu64 " %s", count, count == 1 ? one : many);
+}
+
+static void optim_line(struct strbuf *out, const struct target *t, struct arena *a)
+{
+    const struct state_sums s = states_of_plan(t, a);
+    strbuf_add_text(out, "optim    ");
+    states_text(out, &s);
+    strbuf_printf(out, ", %s %s", t->format->has & FORMAT_ARGS ? "as" : "in", optim_format_text(t));
+    add_fact(out, t->facts.made_masters, "master is made of its weight",
+             "masters are made of their weights");
+    add_fact(out, t->facts.cast_masters, "weight is cast from its master",
+             "weights are cast from their masters");
+    add_fact(out, count_widened(t), "tensor of a state is widened to F32",
+             "tensors of states are widened to F32");
+    strbuf_add_char(out, '\n');
+}
+
+static void optimizer_json(cJSON *target, const struct target *t, struct arena *a)
+{
+    const struct state_sums s = states_of_plan(t, a);
+    cJSON *o = cJSON_AddObjectToObject(target, "optimizer");
+    json_add_text(o, "format", optim_format_text(t));
+    states_json(o, "states", &s);
+    json_add_u64(o, "made_masters", t->facts.made_masters);
+    json_add_u64(o, "cast_masters", t->facts.cast_masters);
+    json_add_u64(o, "widened_states", count_widened(t));
+}
+
+/* ---- the training state in the plan ---- */
+
+static const char *const fate_names[] = {[FATE_NONE] = "none",
+                                         [FATE_CARRIED] = "carried",
+                                         [FATE_TRANSLATED] = "translated",
+                                         [FATE_MADE] = "made",
+                                         [FATE_DROPPED] = "dropped"};
+
+/* The training state as it is written. */
+static struct training written_training(const struct target *t)
+{
+    struct training out = t->training;
+    out.has_rng = t->fates[TRAINING_RNG].fate == FATE_CARRIED;
+    return out;
+}
+
+/* "dropped: random number states (tp 2 -> 4)", after "; " unless it is the first. */
+static void add_parts(struct strbuf *out, const struct target *t, enum fate fate, bool *begun)
+{
+    const char *separator = NULL;
+    for (int p = 0; p < NUM_TRAINING_PARTS; p++) {
+        if (t->fates[p].fate != fate) continue;
+        if (separator)
+            strbuf_add_text(out, separator);
+        else
+            strbuf_printf(out, "%s%s: ", *begun ? "; " : "", fate_names[fate]);
+        strbuf_add_text(out, training_part_names[p]);
+        if (t->fates[p].why) strbuf_printf(out, " (%s)", t->fates[p].why);
+        separator = ", ";
+        *begun = true;
+    }
+}
+
+static void training_text(struct strbuf *out, const struct target *t, struct arena *a)
+{
+    const char **lines;
+    bool begun = false;
+    const struct training written = written_training(t);
+    const size_t count = training_lines(&written, a, &lines);
+    struct strbuf parts = {0};
+    for (int fate = FATE_CARRIED; fate <= FATE_DROPPED; fate++)
+        add_parts(&parts, t, (enum fate)fate, &begun);
+    for (size_t i = 0; i < count; i++) {
+        strbuf_printf(out, "%-9s", i ? "" : "training");
+        strbuf_add_escaped(out, lines[i], strlen(lines[i]));
+        strbuf_add_char(out, '\n');
+    }
+    if (begun) strbuf_printf(out, "%-9s%s\n", count ? "" : "training", parts.data);
+    strbuf_release(&parts);
+}
+
+static void parts_json(cJSON *target, const struct target *t)
+{
+    cJSON *parts = cJSON_AddObjectToObject(target, "training_parts");
+    for (int p = 0; p < NUM_TRAINING_PARTS; p++) {
+        if (t->fates[p].fate == FATE_NONE) continue;
+        cJSON *o = cJSON_AddObjectToObject(parts, training_part_names[p]);
+        json_add_text(o, "fate", fate_names[t->fates[p].fate]);
+        json_add_text(o, "why", t->fates[p].why);
+    }
+}
+
+/* ---- both ---- */
+
+void report_training(struct strbuf *out, const struct target *t)
+{
+    struct arena a;
+    if (!t->num_states) return;
+    arena_init(&a);
+    optim_line(out, t, &a);
+    training_text(out, t, &a);
+    arena_release(&a);
+}
+
+void report_training_json(cJSON *target, const struct target *t)
+{
+    struct arena a;
+    if (!t->source->training.optimizer.present) return;
+    if (!t->num_states) {
+        cJSON_AddNullToObject(target, "optimizer");
+        return;
+    }
+    arena_init(&a);
+    optimizer_json(target, t, &a);
+    cJSON_AddItemToObject(target, "training", training_json(&t->training));
+    parts_json(target, t);
+    arena_release(&a);
+}
+
+size_t training_losses(const struct target *t, struct arena *a,
+                       const char *lines[NUM_TRAINING_PARTS])
+{
+    size_t n = 0;
+    for (int p = 0; p < NUM_TRAINING_PARTS; p++) {
+        const char *why = t->fates[p].why;
+        if (t->fates[p].fate != FATE_DROPPED) continue;
+        lines[n++] = why ? arena_printf(a, "dropped: %s (%s)", training_part_names[p], why)
+                         : arena_printf(a, "dropped: %s", training_part_names[p]);
+    }
+    return n;
+}
