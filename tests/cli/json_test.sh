@@ -84,6 +84,9 @@ answers 1 verify m turned
 sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 77.0/' m/config.json
 answers 1 verify m turned
 answers 0 verify "$trained" "$trained" --no-optim
+cp -r trained-hf later
+sed -i 's/"num_steps": 40/"num_steps": 60/' later/training.json
+answers 1 verify trained-hf later
 answers 0 verify unknown unknown
 answers 2 verify m out --atol nonsense
 answers 4 verify m nosuch

@@ -1,7 +1,8 @@
 #!/bin/sh
 # verify_test.sh - verify: checkpoints that are the same in any format and layout, what is said of
 # those that are not, and why.
-golden=$(cd "$(dirname "$0")/../golden/megatron" && pwd)
+here=$(realpath "$(dirname "$0")")
+golden=$here/../golden/megatron
 . "$(dirname "$0")/lib.sh"
 synth_model m
 synth_model other --seed 2
@@ -151,6 +152,89 @@ done
 run verify without unread
 exits 0
 says "the optimizer in B (distributed, in distrib_optim.pt) is not compared: the other side has none"
+
+it "masters that are the weights themselves are compared as those that are stored"
+expected=$golden/llama-HEAD-fully-reshardable-dp2/expected
+if [ -n "$python" ]; then
+    "$ferry" convert -q "$trained" stored --to hf --optim --torch-dtype float32 --hf-config "$expected" 2>"$stderr" ||
+        is_wrong "convert stored"
+    cp -r stored own
+    "$python" "$here/strip_tensors.py" own/optimizer.safetensors 'fp32\.' || is_wrong "strip_tensors.py"
+    for pair in "own stored" "stored own"; do
+        # shellcheck disable=SC2086 # words
+        run verify $pair
+        exits 0
+        prints "identical: 36 tensors"
+    done
+    "$ferry" convert -q own own-tp2 --tp 2 2>"$stderr" || is_wrong "convert own"
+    run verify own-tp2 own
+    exits 0
+    prints "identical: 36 tensors"
+else
+    skip "no python3"
+fi
+
+it "states that one side lacks are different"
+if [ -n "$python" ]; then
+    for states in 'exp_avg_sq\.:9' 'exp_avg_sq\.model\.norm\.:1' '(exp_avg|exp_avg_sq)\.model\.norm\.:3'; do
+        rm -rf less
+        cp -r own less
+        "$python" "$here/strip_tensors.py" less/optimizer.safetensors "${states%:*}" || is_wrong "strip_tensors.py"
+        run verify own less
+        exits 1
+        prints "DIFFERENT: ${states##*:} of 36 tensors"
+        prints "only in A: F32 "
+        run verify less own
+        exits 1
+        run verify own less --no-optim
+        exits 0
+    done
+else
+    skip "no python3"
+fi
+
+it "training states that differ are different, where states of the optimizer are compared"
+"$ferry" convert -q "$trained" run --to hf --optim --hf-config "$expected" 2>"$stderr" || is_wrong "convert run"
+run verify run "$trained"
+exits 0
+prints "identical: 36 tensors"
+cp -r run later
+sed -i 's/"num_steps": 40/"num_steps": 60/; s/"lr": 0.01/"lr": 0.02/; s/"iteration": 10/"iteration": 12/' later/training.json
+run verify run later
+exits 1
+prints "TRAINING DIFFERS: 3 fields of the training state, 0 of 36 tensors"
+prints "training: num_steps 40 in A, 60 in B"
+prints "training: groups[1].lr 0.01 in A, 0.02 in B"
+says "note: the iterations differ: 10 in A, 12 in B"
+for options in --no-optim "--only decoder*"; do
+    # shellcheck disable=SC2086 # words
+    run verify run later $options
+    exits 0
+    prints "identical: "
+done
+run verify later without
+exits 0
+prints "identical: 9 tensors"
+if [ -n "$python" ]; then
+    run verify run later --json --report later_page
+    exits 1
+    "$python" - "$stdout" 2>parsed <<'PYTHON' || is_wrong "$(cat parsed)"
+import json, sys
+t = json.load(open(sys.argv[1]))
+assert t["verdict"] == "training differs" and t["counts"]["identical"] == 36, t["verdict"]
+assert {"field": "num_steps", "a": "40", "b": "60"} in t["training_differences"], t["training_differences"]
+assert len(t["training_differences"]) == 3, t["training_differences"]
+PYTHON
+    grep -q '<td class="t">groups\[0\].lr</td><td class="s">0.01</td><td class="s">0.02</td>' later_page ||
+        is_wrong "the page does not have groups[0].lr"
+    grep -q '<b>TRAINING DIFFERS</b>' later_page || is_wrong "$(grep verdict later_page)"
+    rm later_page
+fi
+sed -i 's/"iteration": 12/"iteration": 10/; s/"num_steps": 60/"num_steps": 40/; s/"lr": 0.02/"lr": 0.01/' later/training.json
+"$ferry" convert -q later numbered --iteration 77 2>"$stderr" || is_wrong "convert later"
+run verify later numbered
+exits 0
+prints "identical: 36 tensors"
 
 it "padding of the vocabulary is left out, and said to be"
 run verify m ckpt

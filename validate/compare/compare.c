@@ -552,6 +552,23 @@ static void note_left_out(struct comparison *c)
         note_parts(c, c->options.ignore->items[i]);
 }
 
+/* Whether tensors of the optimizer of both sides are compared. */
+static bool states_are_compared(const struct comparison *c)
+{
+    bool has[2] = {false, false};
+    for (size_t i = 0; i < c->num_tensors; i++)
+        for (unsigned side = 0; side < 2; side++)
+            has[side] |= c->tensors[i].tensors[side] && name_is_optimizer(c->tensors[i].name);
+    return has[0] && has[1] && !c->sides[0].stored_only && !c->sides[1].stored_only;
+}
+
+static void compare_training(struct comparison *c)
+{
+    if (!states_are_compared(c)) return;
+    c->training = training_states_compare(c->sides, &c->arena);
+    if (c->training.iterations) compare_note(c, c->training.iterations);
+}
+
 static void count_outcomes(struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++)
@@ -569,6 +586,7 @@ enum status compare_run(struct comparison *c, const struct side sides[2],
     note_configs(c);
     note_unknown(c);
     note_left_out(c);
+    compare_training(c);
     TRY(find_differing(c, err));
     TRY(count_differing(c, err));
     count_outcomes(c);
@@ -588,6 +606,11 @@ bool compare_tensors_pass(const struct comparison *c)
 bool compare_configs_pass(const struct comparison *c)
 {
     return c->configs.num_computing == 0;
+}
+
+bool compare_settings_pass(const struct comparison *c)
+{
+    return compare_configs_pass(c) && c->training.count == 0;
 }
 
 size_t compare_num_different(const struct comparison *c)

@@ -12,6 +12,7 @@
 #include "validate/compare/places.h"
 #include "validate/compare/sides.h"
 #include "validate/compare/statistics.h"
+#include "validate/compare/training_states.h"
 
 enum outcome {
     IDENTICAL,
@@ -76,6 +77,7 @@ struct comparison {
     const char *main_stack; /* the stack of the first layer */
 
     struct config_comparison configs;
+    struct training_comparison training; /* compared if states of both optimizers are */
     size_t counts[NUM_OUTCOMES];
     size_t num_left_out; /* tensors left out by --only and --ignore */
     uint64_t bytes[2];   /* of the tensors compared */
@@ -123,6 +125,8 @@ static inline bool outcome_passes(enum outcome o)
 bool compare_tensors_pass(const struct comparison *c);
 /* Whether the configs differ in no field that changes what is computed. */
 bool compare_configs_pass(const struct comparison *c);
+/* Whether configs and training states differ in nothing that counts. */
+bool compare_settings_pass(const struct comparison *c);
 size_t compare_num_different(const struct comparison *c);
 
 /* The badness of a tensor, to sort by: its relative error; without one, more than any relative

@@ -32,14 +32,14 @@ static const char *count_text(struct arena *a, uint64_t n)
 
 static const char *verdict_class(const struct comparison *c)
 {
-    bool passes = compare_tensors_pass(c) && compare_configs_pass(c);
+    bool passes = compare_tensors_pass(c) && compare_settings_pass(c);
     return !passes ? "bad" : c->counts[WITHIN] ? "mid" : "ok";
 }
 
-/* Whether the forward pass decides: configs that differ outweigh it. */
+/* Whether the forward pass decides: configs and training states that differ outweigh it. */
 static bool is_by_forward(const struct verdict *v)
 {
-    return v->forward && (!v->c || compare_configs_pass(v->c));
+    return v->forward && (!v->c || compare_settings_pass(v->c));
 }
 
 static void add_weights_line(const struct page *p)
@@ -135,6 +135,22 @@ static void add_computing_fields(const struct page *p)
     begin_fields(p);
     for (size_t i = 0; i < x->num_computing; i++)
         add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
+    page_add(p, "</tbody></table></div>\n");
+}
+
+static void add_training_fields(const struct page *p)
+{
+    const struct training_comparison *x = &p->c->training;
+    if (!x->count) return;
+    begin_fields(p);
+    for (size_t i = 0; i < x->count; i++) {
+        page_add(p, "<tr class=\"differs\">");
+        page_add_text_cell(p, "t", x->differences[i].field);
+        page_add_text_cell(p, "s", x->differences[i].values[0]);
+        page_add_text_cell(p, "s", x->differences[i].values[1]);
+        page_add_text_cell(p, "s", "of the training state");
+        page_add(p, "</tr>\n");
+    }
     page_add(p, "</tbody></table></div>\n");
 }
 
@@ -659,6 +675,7 @@ void report_html(struct strbuf *out, const struct verdict *v, const struct repor
     add_banner(&p);
     if (v->c) {
         add_computing_fields(&p);
+        add_training_fields(&p);
         add_hints(&p);
     }
     add_comparison(&p);

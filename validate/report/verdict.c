@@ -11,26 +11,27 @@
 #include "validate/report/tensor_table.h"
 #include "validate/report/texts.h"
 
-enum { SHOWN_HINTS = 20, SHOWN_PLACES = 40 };
+enum { SHOWN_HINTS = 20, SHOWN_FIELDS = 20, SHOWN_PLACES = 40 };
 
 /* ---- texts ---- */
 
 bool verdict_passes(const struct verdict *v)
 {
-    if (v->c && !compare_configs_pass(v->c)) return false;
+    if (v->c && !compare_settings_pass(v->c)) return false;
     return v->forward ? forward_agreement(v->forward) != DISAGREE : compare_tensors_pass(v->c);
 }
 
 bool verdict_is_by_forward(const struct verdict *v)
 {
     if (!v->c) return true;
-    return verdict_passes(v) != (compare_tensors_pass(v->c) && compare_configs_pass(v->c));
+    return verdict_passes(v) != (compare_tensors_pass(v->c) && compare_settings_pass(v->c));
 }
 
 const char *verdict_word(const struct comparison *c)
 {
     if (!compare_tensors_pass(c)) return "DIFFERENT";
     if (!compare_configs_pass(c)) return "CONFIGS DIFFER";
+    if (!compare_settings_pass(c)) return "TRAINING DIFFERS";
     return c->counts[WITHIN] ? "within tolerance" : "identical";
 }
 
@@ -112,11 +113,14 @@ void weights_line(struct strbuf *out, const struct verdict *v)
 {
     const struct comparison *c = v->c;
     size_t different = compare_num_different(c), fields = c->configs.num_computing;
+    const size_t of_training = c->training.count;
     uint64_t bytes = c->bytes[0] > c->bytes[1] ? c->bytes[0] : c->bytes[1];
     strbuf_printf(out, "%s: ", verdict_word(c));
     if (fields)
         strbuf_printf(out, "%zu %s of the configs, ", fields, fields > 1 ? "fields" : "field");
-    if (different || fields) strbuf_printf(out, "%zu of ", different);
+    if (of_training)
+        strbuf_printf(out, "%zu field%s of the training state, ", of_training, plural(of_training));
+    if (different || fields || of_training) strbuf_printf(out, "%zu of ", different);
     strbuf_printf(out, "%zu tensors", c->num_tensors);
     if (c->counts[WITHIN]) strbuf_printf(out, ", %zu within tolerance", c->counts[WITHIN]);
     strbuf_printf(out, ", %s, %.2f s\n", bytes_text(bytes), v->seconds);
@@ -158,6 +162,22 @@ static void configs_text(struct strbuf *out, const struct config_comparison *x)
         strbuf_release(&field);
         strbuf_release(&a);
     }
+}
+
+/* "training: step 10 in A, 2 in B", a line for each field. */
+static void training_text(struct strbuf *out, const struct training_comparison *x, bool verbose)
+{
+    const size_t shown = verbose || x->count < SHOWN_FIELDS ? x->count : SHOWN_FIELDS;
+    for (size_t i = 0; i < shown; i++) {
+        const struct training_difference *d = &x->differences[i];
+        strbuf_printf(out, "training: %s ", d->field);
+        add_value(out, d->values[0]);
+        strbuf_add_text(out, " in A, ");
+        add_value(out, d->values[1]);
+        strbuf_add_text(out, " in B\n");
+    }
+    if (shown < x->count)
+        strbuf_printf(out, "training: %zu more (-v, or --json)\n", x->count - shown);
 }
 
 static void sides_text(struct strbuf *out, struct comparison *c)
@@ -280,6 +300,7 @@ static void comparison_text(struct strbuf *out, const struct verdict *v, bool ve
 {
     coloured_line(out, v);
     configs_text(out, &v->c->configs);
+    training_text(out, &v->c->training, verbose);
     sides_text(out, v->c);
     if (compare_tensors_pass(v->c)) return;
     places_text(out, v->c, verbose);

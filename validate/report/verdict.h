@@ -14,20 +14,20 @@ struct verdict {
 };
 
 /* Whether the exit code is 0. With a forward pass: whether the sides compute the same with the same
- * weights (forward_agreement()), and the configs pass: a forward pass tries a few tokens only, so
- * it does not outweigh configs that differ. */
+ * weights (forward_agreement()), and configs and training states pass: a forward pass tries a few
+ * tokens only, so it does not outweigh these. */
 bool verdict_passes(const struct verdict *v);
 /* Whether the forward pass contradicts the weights, and so decides. */
 bool verdict_is_by_forward(const struct verdict *v);
-/* The verdict on weights and configs: "identical", "within tolerance", "CONFIGS DIFFER",
- * "DIFFERENT" */
+/* The verdict on tensors, configs and training states: "identical", "within tolerance", "TRAINING
+ * DIFFERS", "CONFIGS DIFFER", "DIFFERENT" */
 const char *verdict_word(const struct comparison *c);
 /* "DIFFERENT: 3 of 291 tensors, 2.47 GB, 1.02 s" */
 void weights_line(struct strbuf *out, const struct verdict *v);
 /* The same line; if the forward pass decides, after "DIFFERENT: the forward pass; weights ". */
 void verdict_line(struct strbuf *out, const struct verdict *v);
-/* The whole text: the line, the fields in which the configs differ, and the hints on the tensors;
- * verbose: all tensors and hints, else the most important ones. */
+/* The whole text: the line, the fields in which configs and training states differ, and the hints
+ * on the tensors; verbose: all tensors and hints, else the most important ones. */
 void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose);
 /* The verdict for --json. */
 cJSON *verdict_json(const struct verdict *v);

@@ -212,11 +212,27 @@ static void configs_json(cJSON *o, const struct config_comparison *x)
     }
 }
 
+/* Null if the training states are not compared. */
+static void training_differences_json(cJSON *o, const struct training_comparison *x)
+{
+    cJSON *list = x->compared ? cJSON_CreateArray() : cJSON_CreateNull();
+    for (size_t i = 0; i < x->count; i++) {
+        const struct training_difference *d = &x->differences[i];
+        cJSON *field = cJSON_CreateObject();
+        json_add_text(field, "field", d->field);
+        json_add_text(field, "a", d->values[0]);
+        json_add_text(field, "b", d->values[1]);
+        cJSON_AddItemToArray(list, field);
+    }
+    cJSON_AddItemToObject(o, "training_differences", list);
+}
+
 /* The word of the text verdict in small letters. */
 static const char *verdict_id(const struct comparison *c)
 {
     if (!compare_tensors_pass(c)) return "different";
-    return compare_configs_pass(c) ? verdict_word(c) : "configs differ";
+    if (!compare_configs_pass(c)) return "configs differ";
+    return compare_settings_pass(c) ? verdict_word(c) : "training differs";
 }
 
 static void comparison_json(cJSON *o, const struct verdict *v)
@@ -224,6 +240,7 @@ static void comparison_json(cJSON *o, const struct verdict *v)
     const struct comparison *c = v->c;
     if (v->forward) json_add_text(o, "weights_verdict", verdict_id(c));
     configs_json(o, &c->configs);
+    training_differences_json(o, &c->training);
     json_add_u64(o, "read_bytes", c->read_bytes);
     side_json(o, "a", &c->sides[0], c->bytes[0]);
     side_json(o, "b", &c->sides[1], c->bytes[1]);
