@@ -44,7 +44,7 @@ static const struct arg verify_args[] = {
     {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "Y of --atol; default 0. Floats of two dtypes are compared by their values"},
     {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare only the tensors whose name matches, or the name of a stored tensor that they are made of"},
     {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose name matches, or the names of all stored tensors that they are made of"},
-    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out on both sides"},
+    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer and the training state out on both sides"},
     {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "leave out the fields of the configs whose name matches (a glob), as rotary_base or 'rope_*'"},
     {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write a report as an HTML page; a report of that name is replaced"},
 };
@@ -414,7 +414,9 @@ const struct command command_verify = {
     .text =
         "Exit code 0: both sides have the same tensors, with the same dtype, shape and bits, and "
         "no field of the configs differs that changes what is computed (rotary_base, "
-        "layernorm_epsilon, heads, ...). Exit code 1: they differ; then it is shown where, by how "
+        "layernorm_epsilon, heads, ...), nor, if states of both optimizers are compared, a field "
+        "of the training states (step, schedule, learning rates, ...; iterations do not count). "
+        "Exit code 1: they differ; then it is shown where, by how "
         "much, and, if it can be proven, why: transposed, q, k and v in another order or swapped, "
         "gate and up swapped, rows added, one added, only rounding, ... A hint is shown only if "
         "all elements confirm it.\n\n"
@@ -430,8 +432,9 @@ const struct command command_verify = {
         "With --forward both are also run on the same tokens. The inputs of each layer, the final "
         "norm, the logits and the loss are compared, and so are the weights in the memory of the "
         "ranks that run them (of a GPU with --device cuda). Exit code 0: the results are identical "
-        "or differ by no more than rounding explains, the configs do not differ, and weights in "
-        "memory differ only as their files do: in dtype, or within the tolerance. How much "
+        "or differ by no more than rounding explains, configs and training states do not differ, "
+        "and weights in memory differ only as their files do: in dtype, or within the tolerance. "
+        "How much "
         "rounding explains is measured: A is computed a second time in a finer type (or, if the "
         "sides are stored in two dtypes, in a coarser one). In models with experts a few tokens "
         "may differ more, as they do in that second run. If the results differ, the first layer "
