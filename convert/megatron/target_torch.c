@@ -22,6 +22,8 @@
 struct state_dict {
     struct value **names, **values; /* side by side */
     size_t num_names, num_values, names_capacity, values_capacity;
+    size_t tied_head; /* index of the head that copies the embedding, the last that a model
+                         registers; SIZE_MAX: none */
     struct map seen;
 };
 
@@ -70,9 +72,11 @@ static struct value *state_dict_value(struct arena *a, const struct state_dict *
     struct value *dict = value_dict(a);
     dict->items = arena_array(a, 2 * capacity, sizeof *dict->items);
     dict->count = (uint32_t)d->num_names;
-    for (size_t i = 0; i < d->num_names; i++) {
-        dict->items[2 * i] = d->names[i];
-        dict->items[2 * i + 1] = d->values[i];
+    for (size_t i = 0, at = 0; i <= d->num_names; i++) {
+        const size_t from = i < d->num_names ? i : d->tied_head;
+        if (i == d->tied_head || from == SIZE_MAX) continue;
+        dict->items[2 * at] = d->names[from];
+        dict->items[2 * at++ + 1] = d->values[from];
     }
     return dict;
 }
@@ -96,6 +100,8 @@ static void add_rank_file(struct legacy_target *x, uint64_t tp, uint64_t pp, uin
     for (size_t i = 0; i < x->data.count; i++)
         (void)archive_bytes(&f->archive, DT_F32, 1, &one, x->data.data[i]);
     f->chunks = arena_array(a, l->vpp, sizeof *f->chunks);
+    for (uint64_t v = 0; v < l->vpp; v++)
+        f->chunks[v].tied_head = SIZE_MAX;
     *ARENA_PUSH(a, x->files, x->num_files, x->files_capacity) = f;
     x->by_place[pp][x->num_by_place[pp]++] = f;
 }
@@ -175,6 +181,7 @@ struct legacy_part {
     const struct megatron_part *part;
     uint64_t chunk;
     const char *name, *logical; /* in memory; logical, or of a tied head */
+    bool is_tied_head;
 };
 
 static size_t state_of(const struct target *t, const char *state)
@@ -200,8 +207,9 @@ static enum status add_to_file(struct legacy_target *x, struct rank_file *f,
     if (is_weight_itself(f, l->part->own->state)) return OK;
     TRY(add_tensor(x, f, l->part, &tensor, err));
     if (!l->part->own->state) {
+        if (l->is_tied_head) model->tied_head = model->num_names;
         state_dict_add(&x->t->plan.arena, model, l->name, tensor);
-        rank_write_weight(&f->states, x->t, l->logical, l->part);
+        rank_write_weight(&f->states, x->t, l->logical, l->part, l->chunk, l->is_tied_head);
         add_extra_state(x, f, model, l->part, l->name);
         return OK;
     }
@@ -231,7 +239,8 @@ static enum status add_tied_head(struct legacy_target *x, const struct megatron_
         return OK;
     for (uint64_t s = 0; s < l->pp * l->vpp; s++)
         if (l->stages[s].loss && !l->stages[s].embedding)
-            return add_to_stage(x, s % l->pp, &(struct legacy_part){p, s / l->pp, head, head}, err);
+            return add_to_stage(x, s % l->pp, &(struct legacy_part){p, s / l->pp, head, head, true},
+                                err);
     return OK;
 }
 
@@ -240,7 +249,7 @@ static enum status add_part(void *context, const struct megatron_part *p, struct
     struct legacy_target *x = context;
     if (p->own->state && x->is_distributed)
         return flat_write_part(&x->flat, p, state_of(x->t, p->own->state), err);
-    const struct legacy_part l = {p, p->chunk, name_of(x, p), p->tensor->name};
+    const struct legacy_part l = {p, p->chunk, name_of(x, p), p->tensor->name, false};
     TRY(add_to_stage(x, p->pp_rank, &l, err));
     return add_tied_head(x, p, err);
 }

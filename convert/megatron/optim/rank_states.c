@@ -263,14 +263,17 @@ static struct differences differences_beside(const struct rank_states *s,
     return d;
 }
 
-static void list_members(struct resolving *x, const struct rank_group *group, bool of_experts)
+/* Lists the members of the group of an optimizer of a chain. */
+static void list_members(struct resolving *x, const struct rank_group *group, unsigned chained)
 {
+    const bool of_experts = chained > 1 && group->optimizer + 1 == chained;
     const struct differences d = differences_beside(x->s, group);
     x->group = group;
     x->num_members = x->num_low_members = 0;
     for (size_t i = 0; i < x->num_params; i++) {
         const struct rank_param *p = &x->params[i];
-        if (p->of_experts != of_experts || (d.decay && group->without_decay != is_vector(p)) ||
+        if ((chained > 1 && p->of_experts != of_experts) ||
+            (d.decay && group->without_decay != is_vector(p)) ||
             (d.rate && group->decoupled_lr != is_embedding(p)))
             continue;
         x->members[x->num_members++] = i;
@@ -330,8 +333,7 @@ const char *rank_states_resolve(const struct rank_states *s, const struct checkp
         const struct rank_group *g = x.group;
         if (!g || g->optimizer != state->optimizer || g->group != state->group) {
             g = group_of(s, state);
-            if (g)
-                list_members(&x, g, state->chained > 1 && state->optimizer + 1 == state->chained);
+            if (g) list_members(&x, g, state->chained);
         }
         why = resolve(&x, c, state, &numbers[i]);
     }

@@ -1,25 +1,38 @@
 #include "convert/megatron/optim/rank_write.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/text.h"
 #include "convert/states.h"
 
 void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
-                       const struct megatron_part *p)
+                       const struct megatron_part *p, uint64_t chunk, bool is_tied_head)
 {
     struct arena *a = &t->plan.arena;
+    const size_t told = w->count;
     *ARENA_PUSH(a, w->items, w->count, w->capacity) =
         (struct rank_written){.name = name,
                               .param = p->param,
                               .dtype = p->own->dtype,
                               .num_dims = p->num_dims,
+                              .chunk = chunk,
+                              .is_tied_head = is_tied_head,
+                              .told = told,
                               .states = arena_array(a, t->num_states, sizeof(struct value *))};
 }
 
 void rank_write_state(struct rank_write *w, size_t state, struct value *tensor)
 {
     w->items[w->count - 1].states[state] = tensor;
+}
+
+static int by_model(const void *a, const void *b)
+{
+    const struct rank_written *x = a, *y = b;
+    if (x->chunk != y->chunk) return x->chunk < y->chunk ? -1 : 1;
+    if (x->is_tied_head != y->is_tied_head) return x->is_tied_head ? 1 : -1;
+    return x->told < y->told ? -1 : x->told > y->told;
 }
 
 /* ---- the value ---- */
@@ -136,8 +149,8 @@ struct value *rank_write_chain(struct value *optimizer, struct arena *a)
     return list;
 }
 
-struct value *rank_write_value(const struct rank_write *w, struct target *t,
-                               struct value *optimizer, struct torch_archive *archive)
+struct value *rank_write_value(struct rank_write *w, struct target *t, struct value *optimizer,
+                               struct torch_archive *archive)
 {
     struct arena *a = &t->plan.arena;
     const struct value *chain = rank_write_chain(optimizer, a);
@@ -146,6 +159,7 @@ struct value *rank_write_value(const struct rank_write *w, struct target *t,
     const struct value *first = chained ? chain->items[0] : optimizer;
     const struct value *inner = value_get(first, "optimizer");
     const struct value *groups = value_get(inner ? inner : first, "param_groups");
+    if (w->count) qsort(w->items, w->count, sizeof *w->items, by_model);
     m.steps_are_tensors = groups && groups->count && value_get(groups->items[0], "foreach") != NULL;
     if (!chained) return complete(&m, optimizer);
     struct value *list = value_list(a, VALUE_LIST, 0, NULL);
