@@ -135,11 +135,14 @@ static enum status make_run(void *context, const struct block *b, uint64_t from,
                             bool *taken, struct error *err)
 {
     const struct fetching *f = context;
+    char *target = f->buffer + to * dtype_bytes(f->dtype);
     (void)err;
     *taken = block_is_run(b);
-    if (*taken)
-        random_elements(f->buffer + to * dtype_bytes(f->dtype), f->dtype, f->piece->file,
-                        f->piece->origin == ORIGIN_RANDOM_ONE, from, block_count(b));
+    if (*taken && f->piece->origin == ORIGIN_RANDOM_SQUARE)
+        random_squares(target, f->dtype, f->piece->file, from, block_count(b));
+    else if (*taken)
+        random_elements(target, f->dtype, f->piece->file, f->piece->origin == ORIGIN_RANDOM_ONE,
+                        from, block_count(b));
     return OK;
 }
 
@@ -157,6 +160,7 @@ static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_RANDOM_ONE] = {.fetch = fetch_random},
     [ORIGIN_HOLE] = {.is_hole = true},
     [ORIGIN_MEMORY] = {.is_memory = true, .has_dtype = true, .fetch = fetch_memory},
+    [ORIGIN_RANDOM_SQUARE] = {.fetch = fetch_random},
 };
 
 const struct origin *piece_origin(const struct piece *piece)

@@ -17,12 +17,13 @@ struct piece;
 
 /* Fingerprints of plans contain these numbers: add new ones at the end. */
 enum origin_id {
-    ORIGIN_STORED,     /* bytes of a file */
-    ORIGIN_ZERO,       /* elements of value 0: rows that are new */
-    ORIGIN_RANDOM,     /* numbers made from a seed (ferry synth), about 0 */
-    ORIGIN_RANDOM_ONE, /* the same about 1 */
-    ORIGIN_HOLE,       /* no bytes at all: a sparse file (ferry synth --sparse) */
-    ORIGIN_MEMORY,     /* an array in this process, or in that of another rank */
+    ORIGIN_STORED,        /* bytes of a file */
+    ORIGIN_ZERO,          /* elements of value 0: rows that are new */
+    ORIGIN_RANDOM,        /* numbers made from a seed (ferry synth), about 0 */
+    ORIGIN_RANDOM_ONE,    /* the same about 1 */
+    ORIGIN_HOLE,          /* no bytes at all: a sparse file (ferry synth --sparse) */
+    ORIGIN_MEMORY,        /* an array in this process, or in that of another rank */
+    ORIGIN_RANDOM_SQUARE, /* the squares of the numbers about 0 */
     NUM_ORIGINS
 };
 

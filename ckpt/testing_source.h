@@ -190,6 +190,8 @@ static inline void keep_value(struct source *s, const struct tensor *t, const st
     unsigned char *value = s->values[i] + a * bytes, stored[16];
     if (piece->origin == ORIGIN_ZERO || piece->origin == ORIGIN_HOLE) {
         memset(value, 0, bytes);
+    } else if (piece->origin == ORIGIN_RANDOM_SQUARE) {
+        random_squares(value, t->dtype, piece->file, b, 1);
     } else if (!piece_origin(piece)->has_dtype) {
         random_elements(value, t->dtype, piece->file, piece->origin == ORIGIN_RANDOM_ONE, b, 1);
     } else {
@@ -292,7 +294,9 @@ static inline struct tensor *source_add_random(struct source *s, uint64_t elemen
     enum dtype dtype = random_dtype(s->seed);
     struct tensor *t = source_new_tensor(s, dtype, num_dims, shape);
     if (dtype_is_float(dtype) && t->numel && test_below(s->seed, 8) == 0) {
-        struct piece made = {.origin = test_below(s->seed, 2) ? ORIGIN_RANDOM : ORIGIN_RANDOM_ONE,
+        static const enum origin_id random[] = {ORIGIN_RANDOM, ORIGIN_RANDOM_ONE,
+                                                ORIGIN_RANDOM_SQUARE};
+        struct piece made = {.origin = random[test_below(s->seed, COUNT(random))],
                              .dtype = dtype,
                              .file = (uint32_t)test_random(s->seed),
                              .pair = pair_whole(0, test_below(s->seed, 100), t->numel)};

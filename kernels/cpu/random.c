@@ -1,6 +1,6 @@
 #include "kernels/cpu/random.h"
 
-#include <string.h>
+#include <stdbool.h>
 
 #include "kernels/cpu/cast.h"
 
@@ -33,8 +33,8 @@ static void make_words(float *to, uint32_t stream, float mean, uint64_t first_wo
     }
 }
 
-void random_elements(void *to, enum dtype dtype, uint32_t stream, float mean, uint64_t first,
-                     size_t count)
+static void make_elements(void *to, enum dtype dtype, uint32_t stream, float mean, bool squares,
+                          uint64_t first, size_t count)
 {
     float block[BLOCK];
     char *out = to;
@@ -42,9 +42,22 @@ void random_elements(void *to, enum dtype dtype, uint32_t stream, float mean, ui
         uint64_t at = first + done, skip = at % LANES;
         size_t n = BLOCK - skip < count - done ? BLOCK - skip : count - done;
         make_words(block, stream, mean, at / LANES, (skip + n + LANES - 1) / LANES);
+        for (size_t i = skip; squares && i < skip + n; i++)
+            block[i] *= block[i];
         (void)cast_elements(out + done * dtype_bytes(dtype), dtype, block + skip, DT_F32, n);
         done += n;
     }
+}
+
+void random_elements(void *to, enum dtype dtype, uint32_t stream, float mean, uint64_t first,
+                     size_t count)
+{
+    make_elements(to, dtype, stream, mean, false, first, count);
+}
+
+void random_squares(void *to, enum dtype dtype, uint32_t stream, uint64_t first, size_t count)
+{
+    make_elements(to, dtype, stream, 0, true, first, count);
 }
 
 double random_uniform(uint64_t seed, uint64_t index)

@@ -15,6 +15,8 @@ uint32_t random_stream(uint64_t seed, const char *name);
  * standard deviation of 0.02, which is how models are initialised (norms about 1). */
 void random_elements(void *to, enum dtype dtype, uint32_t stream, float mean, uint64_t first,
                      size_t count);
+/* The squares of these elements about 0. */
+void random_squares(void *to, enum dtype dtype, uint32_t stream, uint64_t first, size_t count);
 
 /* Number `index` of a seed, uniform in [0, 1): a multiple of 2^-53. */
 double random_uniform(uint64_t seed, uint64_t index);

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "common/count.h"
+#include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
 static void parts_are_those_of_the_whole(void **state)
@@ -28,6 +30,37 @@ static void numbers_have_their_mean_and_deviation(void **state)
         sum += (double)x[i] - 1, squares += ((double)x[i] - 1) * ((double)x[i] - 1);
     assert_true(fabs(sum / (1 << 16)) < 5e-4);
     assert_true(fabs(sqrt(squares / (1 << 16)) - 0.02) < 5e-4);
+}
+
+static void narrow_elements_are_the_f32_ones_rounded(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    static const enum dtype dtypes[] = {DT_F16, DT_BF16, DT_F64};
+    static float wide[N];
+    static double narrow[N], rounded[N];
+    uint32_t stream = random_stream(3, "a");
+    for (size_t i = 0; i < 2 * COUNT(dtypes); i++) {
+        enum dtype dtype = dtypes[i / 2];
+        random_elements(wide, DT_F32, stream, (float)(i % 2), 5, N);
+        random_elements(narrow, dtype, stream, (float)(i % 2), 5, N);
+        (void)cast_elements(rounded, dtype, wide, DT_F32, N);
+        assert_memory_equal(narrow, rounded, N * dtype_bytes(dtype));
+    }
+}
+
+static void squares_are_those_of_the_elements(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    static float x[N], squares[N];
+    uint32_t stream = random_stream(3, "a");
+    random_elements(x, DT_F32, stream, 0, 7, N);
+    random_squares(squares, DT_F32, stream, 7, N);
+    for (size_t i = 0; i < N; i++) {
+        assert_true(squares[i] > 0);
+        assert_true(squares[i] == x[i] * x[i]);
+    }
 }
 
 static void seeds_and_names_make_other_streams(void **state)
@@ -57,6 +90,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_those_of_the_whole),
         cmocka_unit_test(numbers_have_their_mean_and_deviation),
+        cmocka_unit_test(narrow_elements_are_the_f32_ones_rounded),
+        cmocka_unit_test(squares_are_those_of_the_elements),
         cmocka_unit_test(seeds_and_names_make_other_streams),
         cmocka_unit_test(uniform_numbers_depend_on_seed_and_index),
     };
