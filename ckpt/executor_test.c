@@ -441,6 +441,49 @@ static void holes_leave_a_sparse_file(void **state)
     source_release(&s);
 }
 
+/* Segments of a stored tensor and a hole: one behind the other, alone, and in turns. */
+static void holes_have_their_crc(void **state)
+{
+    (void)state;
+    enum { N = 1000, SEGMENTS = 4 };
+    static const struct {
+        int64_t stored, hole; /* first elements; -1: not there */
+        uint64_t step;
+    } segments[SEGMENTS] = {{0, N, 1}, {N, 0, 1}, {-1, 0, 1}, {1, 0, 2}};
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    (void)one_tensor(&s, DT_BF16, N);
+    struct tensor *hole = source_new_tensor(&s, DT_BF16, 1, (const uint64_t[]){N});
+    const struct tensor *t = &s.catalog.tensors[0];
+    struct piece piece = {.origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, N)};
+    tensor_add_piece(&s.arena, hole, &piece);
+    memset(s.values[1], 0, N * 2);
+    output_init(&o, &s, 1);
+    o.finishes[0] = true;
+    o.plan.files[0].finish = finish_file;
+    o.plan.files[0].finish_context = &o;
+    for (int i = 0; i < SEGMENTS; i++) {
+        struct box x = box_of_tensor(t);
+        uint32_t segment = plan_add_segment(&o.plan, 0, DT_BF16, 0, true);
+        x.stride[0] = segments[i].step;
+        if (segments[i].stored >= 0) add_fill(&o, t, segment, &x, (uint64_t)segments[i].stored);
+        add_fill(&o, hole, segment, &x, (uint64_t)segments[i].hole);
+        o.plan.segments[segment].numel = segments[i].stored >= 0 ? 2 * N : N;
+        o.plan.segments[segment].offset_bytes = (uint64_t)i * 8 * N;
+    }
+    o.plan.files[0].size_bytes = SEGMENTS * 8 * N;
+    make_images(&o);
+    assert_ok(plan_finish(&o.plan, &err));
+    assert_ok(executor_run(&o.plan, o.folder, &two_threads, &r, &err));
+    check_file(&o, 0);
+    assert_int_equal(o.finished[0], 1);
+    assert_int_equal(o.wrong_crcs, 0);
+    output_release(&o);
+    source_release(&s);
+}
+
 static void more_files_are_open_than_are_usual(void **state)
 {
     (void)state;
@@ -858,6 +901,7 @@ int main(void)
         cmocka_unit_test(casts_are_counted_and_what_they_change),
         cmocka_unit_test(files_without_segments_are_finished_too),
         cmocka_unit_test(holes_leave_a_sparse_file),
+        cmocka_unit_test(holes_have_their_crc),
         cmocka_unit_test(more_files_are_open_than_are_usual),
         cmocka_unit_test(a_source_that_changed_is_named),
         cmocka_unit_test(what_cannot_be_written_is_an_error_that_names_it),

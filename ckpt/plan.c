@@ -115,7 +115,7 @@ static enum status check_segment(const struct plan *p, struct filling *f, size_t
                 p->files[s->file].path, f->name, covered, s->numel);
 }
 
-/* A hole is neither read nor written, so it has no CRC, no cast and no other pieces. */
+/* A hole is neither read nor written, so it has no cast and no other pieces. */
 static enum status check_holes(const struct tensor *t, struct error *err)
 {
     for (size_t i = 0; i < t->num_pieces; i++)
@@ -143,10 +143,11 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
     TRY(check_casts(p, c, err));
     TRY(check_holes(t, err));
     for (size_t i = 0; i < c->num_pieces; i++) {
-        const struct segment *s = &p->segments[c->pieces[i].segment];
+        struct segment *s = &p->segments[c->pieces[i].segment];
         struct pair *pair = &c->pieces[i].pair;
-        if (tensor_is_hole(t) && p->files[s->file].path && (s->wants_crc || s->dtype != t->dtype))
-            return fail(err, ERR_OURS, "%s: a hole cannot have a CRC or a cast", t->name);
+        s->has_holes |= tensor_is_hole(t);
+        if (tensor_is_hole(t) && p->files[s->file].path && s->dtype != t->dtype)
+            return fail(err, ERR_OURS, "%s: a hole cannot have a cast", t->name);
         TRY(pair_require_nested(pair, t->name, err));
         if (pair_count(pair) &&
             (pair->a_offset > t->numel || pair_a_span(pair) > t->numel - pair->a_offset))

@@ -16,6 +16,7 @@ struct segment {
     uint32_t file;
     enum dtype dtype;
     bool wants_crc;        /* by output_file.finish */
+    bool has_holes;        /* elements that nobody writes: zeros; set by plan_finish */
     uint64_t offset_bytes; /* in the file */
     uint64_t numel;
 };

@@ -176,10 +176,31 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The CRC-32 of a complete segment from those of its runs, which must tile it. */
+/* The CRC-32 of count zero bytes, from those of 1, 2, 4, ... */
+static uint32_t crc_of_zeros(uint64_t count)
+{
+    uint32_t crc = 0, part = (uint32_t)crc32(0, (const unsigned char[]){0}, 1);
+    for (uint64_t bytes = 1; count; bytes *= 2, count /= 2) {
+        if (count & 1) crc = (uint32_t)crc32_combine(crc, part, (off_t)bytes);
+        part = (uint32_t)crc32_combine(part, part, (off_t)bytes);
+    }
+    return crc;
+}
+
+/* Adds zeros to what reaches to *end, up to `to`, if the segment has holes: plan_finish has checked
+ * that something fills each element. */
+static void add_hole(const struct segment *s, uint64_t to, uint32_t *crc, uint64_t *end)
+{
+    if (!s->has_holes || to <= *end) return;
+    *crc = (uint32_t)crc32_combine(*crc, crc_of_zeros(to - *end), (off_t)(to - *end));
+    *end = to;
+}
+
+/* The CRC-32 of a complete segment from those of its runs, which must tile it but for holes. */
 static enum status combine_runs(struct sink_file *x, uint32_t segment, struct error *err)
 {
     const struct segment *s = &x->sink.plan->segments[segment];
+    const uint64_t bytes = s->numel * dtype_bytes(s->dtype);
     uint64_t end = 0;
     size_t n = 0;
     if (!s->wants_crc) return OK;
@@ -192,15 +213,18 @@ static enum status combine_runs(struct sink_file *x, uint32_t segment, struct er
         runs[n++] = r;
     if (n) qsort(runs, n, sizeof *runs, by_offset);
     uint32_t crc = 0;
-    for (size_t i = 0; i < n && runs[i]->offset == end; i++) {
+    for (size_t i = 0; i < n; i++) {
+        add_hole(s, runs[i]->offset, &crc, &end);
+        if (runs[i]->offset != end) break;
         crc = (uint32_t)crc32_combine(crc, runs[i]->crc, (off_t)runs[i]->bytes);
         end += runs[i]->bytes;
     }
+    add_hole(s, bytes, &crc, &end);
     free(runs);
     x->segments[segment].crc = crc;
-    if (end == s->numel * dtype_bytes(s->dtype)) return OK;
+    if (end == bytes) return OK;
     return fail(err, ERR_OURS, "%s: a segment was written to byte %" PRIu64 " of %" PRIu64,
-                x->files[s->file].path, end, s->numel * dtype_bytes(s->dtype));
+                x->files[s->file].path, end, bytes);
 }
 
 struct finishing {

@@ -2,8 +2,8 @@
  *
  * A file is created at its first write, with its full size. The thread that counts the last bytes
  * of its last segment also calls output_file.finish. If a segment wants a CRC-32, its runs are
- * added with theirs before their bytes are counted; the runs of a complete segment must tile it. A
- * shared file is completed by rank 0, which counts the bytes of all ranks. */
+ * added with theirs before their bytes are counted; the runs of a complete segment and its holes
+ * must tile it. A shared file is completed by rank 0, which counts the bytes of all ranks. */
 #ifndef FERRY_CKPT_SINK_FILE_H
 #define FERRY_CKPT_SINK_FILE_H
 

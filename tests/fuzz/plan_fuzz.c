@@ -127,7 +127,7 @@ static void spoil_source(void)
     struct piece *piece = &t->pieces[choose(t->num_pieces)], copy = *piece;
     /* one run of numbers; an array, whose bounds nobody checks */
     bool fixed = copy.origin == ORIGIN_RANDOM || copy.origin == ORIGIN_RANDOM_ONE ||
-                 copy.origin == ORIGIN_MEMORY;
+                 copy.origin == ORIGIN_RANDOM_SQUARE || copy.origin == ORIGIN_MEMORY;
     switch (choose(fixed ? 2 : 4)) {
     case 0:
         *piece = t->pieces[--t->num_pieces];
@@ -254,8 +254,7 @@ static bool carry_is_right(const struct carry *c, bool *readable)
         const struct segment *s = &p->segments[c->pieces[i].segment];
         uint64_t count = count_at_most(pair, t->numel);
         right = count <= t->numel && casts_exist(t, s->dtype);
-        if (t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE)
-            right &= !s->wants_crc && s->dtype == t->dtype;
+        if (t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE) right &= s->dtype == t->dtype;
         for (uint64_t n = 0, a, b; n < count && right; n++) {
             pair_element(pair, n, &a, &b);
             right = a < t->numel && b < s->numel;
