@@ -1,5 +1,5 @@
 /* synth_command.c - ferry synth: a model made up of random numbers, of any supported architecture
- * and size.
+ * and size, in any format; with the state of an optimizer, if that is asked for.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,15 +18,19 @@
 #include "convert/cli/report.h"
 #include "convert/format.h"
 #include "convert/map/params.h"
+#include "convert/megatron/optim/param_groups.h"
+#include "convert/record.h"
+#include "convert/states.h"
 #include "kernels/cpu/random.h"
 
 struct synth_flags {
     struct run_flags run;
     struct output_flags output;
-    const char *model, *model_map, *dtype;
+    struct layout_options layout;
+    const char *model, *model_map, *dtype, *to;
     struct model_config sizes; /* 0: the default */
     uint64_t seed, max_shard_size;
-    bool tied, untied, sparse;
+    bool tied, untied, sparse, optim;
 };
 
 // clang-format off
@@ -47,6 +51,11 @@ struct synth_flags {
     X("--topk --moe-router-topk",         moe_router_topk,         2,                                                       "experts per token; default 2")                                                    \
     X("--moe-ffn-hidden-size",            moe_ffn_hidden_size,     (c.hidden_size + 1) / 2,                                 "FFN size of one expert; default: half of hidden")
 
+#define FIRST_CHOICE(name) #name
+#define NEXT_CHOICE(name) "|" #name
+#define NO_CHOICE(word, name)
+#define NO_SPELLING(name)
+#define SPELLING(word, name) {"--to", #word, #name},
 #define SIZE_ARG(names, field, usual, help) {names, ARG_UINT, AT(sizes.field), "N", NULL, help},
 static const struct arg synth_args[] = {
     {"--model", ARG_TEXT, AT(model), "FAMILY", NULL, "architecture (see ferry models)"},
@@ -56,14 +65,19 @@ static const struct arg synth_args[] = {
     {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "do not tie the output layer"},
     {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "default bf16"},
     {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "default 1"},
-    {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "default 5GB"},
+    {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "also the state of an AdamW run after 1000 steps: moments, master weights in float32, step, groups, schedule"},
+    {"--to", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format; default hf"},
+    {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "largest size of a safetensors file; default 5GB"},
     {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "sparse files with real headers and no data (all zeros), which take no disk space"},
 };
 static const struct arg_group synth_groups[] = {
     {"Model", synth_args, COUNT(synth_args), 0},
+    {"Layout of Megatron's formats (default: one rank)", layout_args, NUM_LAYOUT_ARGS, AT(layout)},
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
+
+static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
 
 /* Where config.json has one name for two sizes, the first default and the last given value count.
  * So the FFN of experts stands before the dense one. */
@@ -82,9 +96,10 @@ static void set_defaults(void *options)
     struct synth_flags *f = options;
     f->dtype = "bf16";
     f->seed = 1;
-    f->max_shard_size = 5000000000;
     f->run.max_memory = DEFAULT_MAX_MEMORY;
 }
+
+static const uint64_t MAX_SHARD_BYTES = 5000000000;
 
 /* ---- config.json ---- */
 
@@ -144,20 +159,64 @@ struct making {
     enum dtype dtype;
 };
 
-static enum status add_random(void *context, const struct mapped_tensor *m, struct error *err)
+/* Adds a tensor of a mapped one's shape, of the numbers of a stream. */
+static enum status add_random(struct making *x, const struct mapped_tensor *m, const char *name,
+                              enum dtype dtype, enum origin_id origin, const char *stream,
+                              struct error *err)
 {
-    struct making *x = context;
     struct tensor *t;
-    TRY(catalog_add(&x->checkpoint->catalog, m->name, x->dtype, m->num_dims, m->shape, &t, err));
-    bool norm = strstr(m->name, "norm") && strstr(m->name, "weight");
-    struct piece piece = {.origin = x->flags->sparse ? ORIGIN_HOLE
-                                    : norm           ? ORIGIN_RANDOM_ONE
-                                                     : ORIGIN_RANDOM,
-                          .dtype = x->dtype,
-                          .file = random_stream(x->flags->seed, m->name),
+    TRY(catalog_add(&x->checkpoint->catalog, name, dtype, m->num_dims, m->shape, &t, err));
+    struct piece piece = {.origin = x->flags->sparse ? ORIGIN_HOLE : origin,
+                          .dtype = dtype,
+                          .file = random_stream(x->flags->seed, stream),
                           .pair = pair_whole(0, 0, t->numel)};
     tensor_add_piece(&x->checkpoint->arena, t, &piece);
     return OK;
+}
+
+/* Adds the states of a parameter. Its master weight has the same numbers, so the weight is its
+ * master rounded; one of F32 is its own master. The second moment is the square of the first, so
+ * the next step of the optimizer is of an ordinary size. */
+static enum status add_states(struct making *x, const struct mapped_tensor *m,
+                              enum origin_id weight, struct error *err)
+{
+    struct arena *a = &x->checkpoint->arena;
+    const char *first = state_name(a, "exp_avg", m->name);
+    const char *second = state_name(a, "exp_avg_sq", m->name);
+    const char *master = state_name(a, master_state, m->name);
+    if (x->dtype != DT_F32) TRY(add_random(x, m, master, DT_F32, weight, m->name, err));
+    TRY(add_random(x, m, first, DT_F32, ORIGIN_RANDOM, first, err));
+    return add_random(x, m, second, DT_F32, ORIGIN_RANDOM_SQUARE, first, err);
+}
+
+static enum status add_parameter(void *context, const struct mapped_tensor *m, struct error *err)
+{
+    struct making *x = context;
+    bool norm = strstr(m->name, "norm") && strstr(m->name, "weight");
+    const enum origin_id origin = norm ? ORIGIN_RANDOM_ONE : ORIGIN_RANDOM;
+    TRY(add_random(x, m, m->name, x->dtype, origin, m->name, err));
+    return x->flags->optim ? add_states(x, m, origin, err) : OK;
+}
+
+/* The state of an AdamW run with a constant learning rate. */
+static void make_training(struct checkpoint *c)
+{
+    enum { STEPS = 1000, BATCH = 256 };
+    static const struct training_given given = {.lr = 3e-4,
+                                                .min_lr = 3e-5,
+                                                .weight_decay = 0.1,
+                                                .adam_beta1 = 0.9,
+                                                .adam_beta2 = 0.95,
+                                                .adam_eps = 1e-8,
+                                                .lr_decay_style = "constant",
+                                                .lr_decay = 2 * STEPS * BATCH};
+    struct training *t = &c->training.run;
+    c->training.optimizer = (struct optimizer_info){.present = true, .kind = "made up"};
+    t->iteration = t->step = STEPS;
+    t->consumed_train_samples = STEPS * BATCH;
+    t->floating_point_operations = 0;
+    t->optimizer = "adam";
+    (void)training_complete(t, &given, false, &c->arena);
 }
 
 static const struct format synthetic = {.name = "synth"};
@@ -176,6 +235,7 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
                     f->dtype);
     if (f->tied && f->untied) return fail(err, ERR_USAGE, "--tied and --untied exclude each other");
     c->format = &synthetic;
+    c->config_origin = CONFIG_OF_JSON;
     c->family = model_map_family(map);
     struct layout_options one = {0};
     enum status st = make_config(f, map, &c->arena, &c->config, err);
@@ -183,7 +243,8 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
     TRY(st);
     params_use(c, maps, map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
-    return model_map_expand(map, &c->config, NULL, add_random, &x, err);
+    if (f->optim) make_training(c);
+    return model_map_expand(map, &c->config, NULL, add_parameter, &x, err);
 }
 
 /* ---- the command ---- */
@@ -211,14 +272,30 @@ static void answer(const struct synth_flags *f, const struct target *t, const ch
     result_set(o);
 }
 
+/* The files of the root but for the record: a model that is made up has none. */
+static enum status root_files(struct target *t, struct root_file **files, size_t *num_files,
+                              struct error *err)
+{
+    size_t count = 0;
+    *num_files = 0;
+    if (!t->format->target->root_files) return OK;
+    TRY(t->format->target->root_files(t, files, &count, err));
+    for (size_t i = 0; i < count; i++)
+        if (strcmp((*files)[i].name, record_name)) (*files)[(*num_files)++] = (*files)[i];
+    return OK;
+}
+
 /* Fills the staging folder and publishes it. */
 static enum status write_files(struct target *t, struct publishing *p,
                                const struct executor_options *o, struct error *err)
 {
     struct executor_result result;
+    struct root_file *files = NULL;
+    size_t num_files;
     TRY(executor_run(&t->plan, p->folder, o, &result, err));
     TRY(t->format->target->write_small_files(t, p->folder, err));
-    return publish_commit(p, NULL, 0, err);
+    TRY(root_files(t, &files, &num_files, err));
+    return publish_commit(p, files, num_files, err);
 }
 
 static void print_created(const struct target *t, const char *destination,
@@ -245,7 +322,7 @@ static enum status write_target(const struct synth_flags *f, struct target *t,
     double start = seconds_now();
     uint64_t peak;
     format_tell_publishing(t->format, &how);
-    TRY(publish_check(&p, &t->plan.arena, destination, NULL, "", &how, err));
+    TRY(publish_check(&p, &t->plan.arena, destination, t->unit, "", &how, err));
     TRY(check_space(t, destination, f->sparse, err));
     TRY(executor_memory(&t->plan, &executor, &peak, err));
     TRY(publish_begin(&p, executor.fsync, err));
@@ -259,15 +336,32 @@ static enum status write_target(const struct synth_flags *f, struct target *t,
     return OK;
 }
 
+/* Refuses options that the format does not use. */
+static enum status check_flags(const struct synth_flags *f, const struct format *format,
+                               struct error *err)
+{
+    const bool layout = layout_is_given(&f->layout) && !(format->has & FORMAT_LAYOUT);
+    if (!layout && (!f->max_shard_size || format->has & FORMAT_SHARDS)) return OK;
+    return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
+                layout ? "a parallel layout" : "--max-shard-size", format->name);
+}
+
 static enum status write_model(const struct synth_flags *f, struct checkpoint *c,
                                const struct model_maps *maps, const char *destination,
                                struct error *err)
 {
     struct target t;
-    struct target_options to = {.format = &format_hf,
-                                .max_shard_bytes = f->max_shard_size,
-                                .durable = executor_options_of(&f->run, &f->output).fsync};
+    struct target_options to = {.format = f->to ? format_find(f->to) : &format_hf,
+                                .layout = f->layout,
+                                .transformer_engine = true,
+                                .max_shard_bytes =
+                                    f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
+                                .durable = executor_options_of(&f->run, &f->output).fsync,
+                                .optimizer = f->optim};
+    training_given_init(&to.given);
+    TRY(check_flags(f, to.format, err));
     enum status st = target_plan(&t, &to, c, maps, err);
+    if (!f->output.quiet) notes_print(&t.notes);
     if (!st) st = write_target(f, &t, destination, err);
     target_release(&t);
     return st;
@@ -291,14 +385,16 @@ static enum status synth(void *options, const char *const *positional, size_t nu
 
 const struct command command_synth = {
     .name = "synth",
-    .summary =
-        "create a Hugging Face model of random weights, of any supported architecture and size",
+    .summary = "create a model of random weights, of any supported architecture, size and format",
     .positional = "DESTINATION",
     .text = "For tests and benchmarks: the same options give the same bytes.\n\n"
             "  ferry synth --model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 "
-            "--ffn-hidden-size 8192 --vocab-size 128256 --tied out",
+            "--ffn-hidden-size 8192 --vocab-size 128256 --tied out\n"
+            "  ferry synth --model llama --optim --to torch_dist --tp 8 out",
     .groups = synth_groups,
     .num_groups = COUNT(synth_groups),
+    .spellings = spellings,
+    .num_spellings = COUNT(spellings),
     .options_bytes = sizeof(struct synth_flags),
     .defaults = set_defaults,
     .run = synth,
