@@ -136,6 +136,9 @@ bench: all ## wall time and memory beside cp and the peers (bench-quick: smaller
 bench-quick: all
 	@sh tests/bench/bench.sh $(BUILD)/ferry quick
 
+bench-optimizer: all ## conversions with the state of an optimizer, beside cp (20 GB of disk)
+	@sh tests/bench/bench.sh $(BUILD)/ferry optimizer
+
 $(BUILD)/tests/bench/ops_bench: FLAGS += $(OPENMP)
 $(BUILD)/tests/bench/ops_bench: $(BUILD)/tests/bench/ops_bench.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a
 	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(LIBS)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench.sh FERRY [quick] - how fast conversions are, beside cp of the same files and beside the
+# bench.sh FERRY [quick|optimizer] - how fast conversions are, beside cp of the same files and beside the
 # programs that people use otherwise, in the same run on the same disk (that of TMPDIR).
 #
 # Before each run its output is removed and the disk synced; runs of ferry and of cp alternate; the
@@ -137,6 +137,36 @@ conversions() { # TITLE MODEL-OPTION...
     rm -rf tp4pp2
 }
 
+# Weights of BF16 with masters and moments of F32. dp_reshardable is what Megatron-Core writes by
+# default, and cannot load in another layout.
+optimizer_states() {
+    pairs=3
+    head_of_table "0.5 B Llama with the state of Adam"
+    "$ferry" synth -q adam --model llama --layers 24 --hidden 1024 --heads 16 --kv-heads 8 --ffn-hidden-size 4096 \
+        --vocab-size 128256 --tied --optim --to torch_dist --tp 8
+    beside_cp "TP8 -> TP2 PP2" adam --tp 2 --pp 2
+    beside_cp "TP8 -> HF" adam --to hf --optim
+    if [ -x "$python" ]; then
+        "$python" -W ignore "$here/dp_reshardable.py" adam/iter_0001000 flat/iter_0001000
+        rm -rf adam
+        beside_cp "dp_reshardable -> fully_reshardable" flat/iter_0001000
+    else
+        echo "dp_reshardable: skipped (make interop installs what writes it)"
+    fi
+    cold_states
+    rm -rf adam flat
+}
+
+cold_states() {
+    [ -w /proc/sys/vm/drop_caches ] || return 0
+    from=adam/iter_0001000
+    [ -d adam ] || from=flat/iter_0001000
+    forget='clear_output out; echo 3 >/proc/sys/vm/drop_caches'
+    head_of_table "with a cold cache"
+    versus "TP8 -> TP2 PP2" "$(gigabytes $from)" "$forget" "$ferry convert $from out -q --tp 2 --pp 2" \
+        "cp --reflink=never -r $from out && sync -f out"
+}
+
 # What the engine computes on this CPU, beside transformers.
 forward_passes() {
     "$ferry" synth -q gpt2-124M --model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 --vocab-size 50257
@@ -152,6 +182,10 @@ forward_passes() {
 echo "$("$ferry" --version), $(uname -m), $(nproc) CPUs, $(awk '/MemTotal/ {printf "%.0f", $2 / 1e6}' /proc/meminfo) GB of memory"
 echo "disk: $(df -PT . | awk 'NR == 2 {print $2}'), $(free_gb) GB free; load: $(cut -d ' ' -f 1-3 /proc/loadavg)"
 
+if [ "$mode" = optimizer ]; then
+    optimizer_states
+    exit
+fi
 if [ "$mode" = quick ]; then
     pairs=3
     conversions "a small Llama, bf16" --layers 2 --vocab-size 32000 --tied
@@ -173,6 +207,7 @@ fi
 
 if [ "$mode" != quick ] && [ "$(free_gb)" -ge 30 ]; then
     rm -rf hf
+    optimizer_states
     pairs=1 # what it is to show is the memory
     conversions "10 GB Llama, bf16" --layers 72 --vocab-size 128256 --tied
 fi
