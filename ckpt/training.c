@@ -387,7 +387,8 @@ static void progress_line(struct line *l, const struct training *t, struct arena
     ADD_COUNT(l, a, "%" PRIu64 " skipped", t->skipped_train_samples);
     ADD_COUNT(l, a, "%" PRIu64 " of validation", t->consumed_valid_samples);
     ADD_COUNT(l, a, "%" PRIu64 " tokens", t->consumed_tokens);
-    ADD_REAL(l, a, "%.6g floating point operations", t->floating_point_operations);
+    if (t->floating_point_operations > 0)
+        ADD_REAL(l, a, "%.6g floating point operations", t->floating_point_operations);
 }
 
 static void add_group(struct line *l, const struct param_group *g, struct arena *a)

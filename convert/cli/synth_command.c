@@ -358,7 +358,6 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
                                     f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
                                 .durable = executor_options_of(&f->run, &f->output).fsync,
                                 .optimizer = f->optim};
-    training_given_init(&to.given);
     TRY(check_flags(f, to.format, err));
     enum status st = target_plan(&t, &to, c, maps, err);
     if (!f->output.quiet) notes_print(&t.notes);
