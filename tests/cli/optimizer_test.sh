@@ -22,8 +22,8 @@ it "they are the same behind every format and layout"
 for to in "torch_dist --tp 4 --pp 2" "torch_dist --optim-format fully_sharded_model_space --tp 2" \
     "torch --optim-format distributed --tp 2 --pp 2 --vpp 2" "torch --optim-format not_distributed --pp 4" \
     "hf --optim"; do
-    # shellcheck disable=SC2086 # words
     rm -rf out
+    # shellcheck disable=SC2086 # words
     run convert first out --verify full --to $to
     exits 0
     run digest out --check want
@@ -41,8 +41,8 @@ exits 0
 prints "optimizer  not distributed"
 "$ferry" digest "$plain" >want.f32
 for to in "torch_dist --tp 2" "torch --tp 2" "torch --optim-format distributed --pp 2" "hf --optim"; do
-    # shellcheck disable=SC2086 # words
     rm -rf out
+    # shellcheck disable=SC2086 # words
     run convert "$plain" out --verify full --true-vocab-size 128 --to $to
     exits 0
     run digest out --check want.f32
