@@ -24,7 +24,8 @@ TEST_PACKAGES = $(PACKAGES) libcmocka-dev procps python3 time
 CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-dev clang-format shellcheck \
                  valgrind strace python3-venv ca-certificates
 
-FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert/megatron convert/megatron/optim convert/cli \
+FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert/megatron \
+          convert/megatron/optim convert/cli convert/cli/inspect \
           validate validate/compare validate/hints validate/forward validate/report train/cli
 # of libferry_engine.so, which the program loads when it computes
 ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/model train/loop

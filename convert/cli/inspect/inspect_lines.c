@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "common/numbers.h"
-#include "convert/cli/inspect_internal.h"
+#include "convert/cli/inspect/inspect_internal.h"
 
 void add_count(struct strbuf *out, uint64_t n, const char *one, const char *many)
 {

@@ -7,7 +7,7 @@
 #include "common/json.h"
 #include "common/memory.h"
 #include "common/yaml.h"
-#include "convert/cli/inspect_internal.h"
+#include "convert/cli/inspect/inspect_internal.h"
 #include "convert/megatron/args_tree.h"
 #include "formats/torch.h"
 

@@ -1,6 +1,6 @@
 /* inspect_internal.h - the parts of the answer of ferry inspect, as text and as JSON. */
-#ifndef FERRY_CONVERT_CLI_INSPECT_INTERNAL_H
-#define FERRY_CONVERT_CLI_INSPECT_INTERNAL_H
+#ifndef FERRY_CONVERT_CLI_INSPECT_INSPECT_INTERNAL_H
+#define FERRY_CONVERT_CLI_INSPECT_INSPECT_INTERNAL_H
 
 #include "convert/cli/report.h"
 #include "convert/open.h"

@@ -14,7 +14,7 @@
 #include "common/numbers.h"
 #include "common/result.h"
 #include "convert/cli/convert_commands.h"
-#include "convert/cli/inspect_internal.h"
+#include "convert/cli/inspect/inspect_internal.h"
 #include "convert/cli/options.h"
 #include "convert/cli/record_write.h"
 #include "convert/cli/report_training.h"

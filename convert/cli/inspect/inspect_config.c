@@ -5,7 +5,7 @@
 
 #include "common/json.h"
 #include "common/numbers.h"
-#include "convert/cli/inspect_internal.h"
+#include "convert/cli/inspect/inspect_internal.h"
 #include "convert/cli/options.h"
 
 /* ---- lines ---- */
