@@ -1,7 +1,8 @@
 """interop.py FERRY [--peers FOLDER] [--megatron-lm TREE] [--only TEXT] [--keep FOLDER] - checks ferry against transformers and
 Megatron-Core: what it writes is read by them, and what they write is read by it.
 
-Each line is PASS, FAIL or skipped, the case, and what was done. The last line has the sums."""
+Each line is PASS, FAIL or skipped, the case, and what was done. The last line has the sums. The cases of
+optimizer states are in optimizer.py."""
 
 import argparse
 import concurrent.futures
@@ -11,16 +12,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 
 import digests
 import expected
 import megatron_files
 import models
+import optimizer
 import safetensors.torch
 import torch
-from megatron_files import Wrong, require, require_equal
+from checks import Report, layout_parser, run_program
+from megatron_files import require, require_equal
 
 # model, format, and ferry's own options for the layout
 CASES = """
@@ -67,25 +69,12 @@ qwen3-v132      torch_dist  --tp 2
 qwen3_moe-v132  torch_dist  --pp 2
 """
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--tp", type=int, default=1)
-parser.add_argument("--pp", type=int, default=1)
-parser.add_argument("--vpp", type=int, default=1)
-parser.add_argument("--ep", type=int, default=1)
-parser.add_argument("--etp", type=int)
-parser.add_argument("--decoder-first-pipeline-num-layers", dest="first", type=int)
-parser.add_argument("--decoder-last-pipeline-num-layers", dest="last", type=int)
-parser.add_argument("--pipeline-model-parallel-layout", dest="stages")
-parser.add_argument("--make-vocab-size-divisible-by", dest="divisor", type=int, default=128)
-parser.add_argument("--transformer-impl", dest="names", default="te")
-parser.add_argument("--moe-grouped-gemm", dest="grouped", action="store_true")
-
 
 class Case:
     def __init__(self, line):
         self.model, self.format, options = line.split(None, 2)
         self.options = shlex.split(options)
-        self.layout = parser.parse_args(self.options)
+        self.layout = layout_parser.parse_args(self.options)
         if self.layout.stages:
             self.layout.vpp = len(self.layout.stages.split("|")) // self.layout.pp
         self.name = " ".join(line.split())
@@ -108,43 +97,6 @@ class Case:
             *("--dp", str(dense), "--vocab-divisor", str(lay.divisor)),
             *("--spec", "local" if lay.names == "local" else "te-names"),
         ]
-
-
-class Report:
-    def __init__(self):
-        self.counts = {"PASS": 0, "FAIL": 0, "skipped": 0}
-
-    def line(self, verdict, case, what, said=""):
-        self.counts[verdict] += 1
-        print(f"{verdict:8}{case}: {what}{': ' + said if said else ''}", flush=True)
-
-    def attempt(self, case, what, function, *args):
-        """What went wrong, None where nothing did."""
-        try:
-            said = function(*args)
-            self.line("PASS", case, what, said or "")
-        except Exception as error:
-            if not isinstance(error, Wrong):
-                traceback.print_exc()
-            return str(error).strip().splitlines() or [type(error).__name__]
-
-    def check(self, case, what, function, *args):
-        wrong = self.attempt(case, what, function, *args)
-        if wrong:
-            self.line("FAIL", case, what, wrong[0][:200])
-            for more in wrong[1:20]:
-                print("        " + more)
-
-
-def run_program(*command):
-    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, timeout=600)
-    text = (done.stdout + done.stderr).strip()
-    require(
-        done.returncode == 0,
-        f"{Path(command[0]).name} {shlex.join(map(str, command[1:]))}: exit code "
-        f"{done.returncode}\n{text[-1500:]}",
-    )
-    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
 
 class Interop:
@@ -338,12 +290,13 @@ def main():
     options.add_argument("--keep", type=Path, metavar="FOLDER", help="work there, and leave all files")
     args = options.parse_args()
     torch.set_num_threads(1)
-    megatron_files.start()
     models.transformers.utils.logging.set_verbosity_error()
     models.transformers.utils.logging.disable_progress_bar()
     report = Report()
     work = args.keep or Path(tempfile.mkdtemp(prefix="ferry-interop-"))
     try:
+        optimizer.run(args, work / "optimizer", report)  # first: its ranks are forks of this process
+        megatron_files.start()
         run(args, work, report)
     finally:
         if not args.keep:

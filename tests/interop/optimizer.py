@@ -1,0 +1,475 @@
+"""Optimizer states in Megatron's formats: checks ferry against megatron-core itself, on CPU ranks.
+
+Of each case real GPTModels are trained for some steps and saved in every format that megatron-core writes.
+What ferry makes of each, for another layout, must hold what the live optimizer held, bit for bit; and
+megatron-core must load it there and take the same next step as the original run. Then files are damaged:
+ferry must refuse each, and say why."""
+
+import copy
+import dataclasses
+import json
+import pickle
+import queue
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import expected
+import gpt_model
+import megatron_files
+import models
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from checks import layout_parser, run_program
+from megatron.core import dist_checkpointing
+from megatron.core import parallel_state as mpu
+from megatron_files import require, require_equal
+from megatron_ranks import run_ranks
+
+# model, dtype, optimizer, layout that is saved / layout that ferry makes of it
+CASES = """
+llama      bfloat16 distributed --tp 2 --dp 2                     / --pp 2 --dp 2
+llama-tied bfloat16 distributed --pp 2 --dp 2                     / --tp 2
+llama      float32  distributed --tp 2 --pp 2 --vpp 2             / --dp 2
+llama      bfloat16 distributed --dp 2 --bucket-size 20000        / --tp 2
+llama-tied bfloat16 distributed --pp 2 --dp 2 --bucket-size 20000 / --pp 2 --vpp 2
+qwen2      bfloat16 distributed --pp 3 --first 3 --last 2         / --tp 2
+llama      bfloat16 distributed --dp 3                            / --tp 4 --divisor 64
+gpt2       float16  distributed --tp 2 --dp 2                     / --pp 2
+qwen3_moe  bfloat16 distributed --tp 2 --ep 2 --etp 1             / --tp 2 --ep 2 --etp 1
+mixtral    bfloat16 distributed --tp 2 --ep 2 --dp 2              / --ep 4 --dp 4
+qwen3_moe  float32  distributed --ep 2 --dp 2 --pp 2 --vpp 2      / --tp 2
+mixtral    bfloat16 distributed --dp 2 --bucket-size 60000        / --tp 2 --ep 2 --etp 1
+llama      bfloat16 plain       --tp 2 --pp 2                     / --dp 2
+gpt2       float32  plain       --tp 2 --dp 2                     / --pp 2 --vpp 2
+mixtral    bfloat16 plain       --ep 2 --dp 2                     / --pp 2 --ep 2 --dp 2
+qwen3_moe  float32  plain       --tp 2 --ep 2 --etp 1             / --pp 2
+"""
+STEPS = 2  # before the checkpoint is saved; then one more
+KINDS = {
+    "distributed": ("fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter", "torch"),
+    "plain": ("torch_dist", "torch"),
+}
+# |difference| / |change by the step| of the tensors after the step: ranks add gradients in another order. A
+# wrong state makes it 1; at the same layout nothing may differ. In 16 bits a token that rounds otherwise may be sent to another expert.
+TOLERANCE = {"float32": 5e-3, "bfloat16": 0.1, "float16": 0.1}
+TOLERANCE_OF_EXPERTS = {"float32": 5e-3, "bfloat16": 0.5}
+
+# The case that is damaged, one of its kinds, what is done to it (a function below), and the words in which
+# ferry must say why it is not read. Each is also converted without its optimizer.
+DAMAGES = """
+llama bfloat16 distributed --tp 2 --dp 2        | torch             | take_later_file   | not their master weights
+llama bfloat16 distributed --tp 2 --dp 2        | torch             | take_shorter_file | mp_rank_01 should have
+llama bfloat16 distributed --tp 2 --dp 2        | torch             | swap_flat_files   | not their master weights
+llama bfloat16 distributed --tp 2 --dp 2        | torch             | change_master     | not their master weights
+llama bfloat16 distributed --tp 2 --dp 2        | dp_reshardable    | swap_cells        | not their master weights
+llama bfloat16 distributed --dp 2 --bucket      | dp_reshardable    | swap_buckets      | bucket elements
+llama bfloat16 plain                            | torch             | lose_group        | mp_rank_01 groups
+llama bfloat16 plain                            | torch             | swap_parameters   | mp_rank_01 by Megatron's order
+"""
+
+parser = copy.deepcopy(layout_parser)
+parser.add_argument("--dp", type=int, default=1)
+for name in ("first", "last", "divisor"):  # ferry's are longer
+    parser.add_argument("--" + name, type=int, default=parser.get_default(name))
+parser.add_argument("--bucket-size", type=int)
+parser.set_defaults(names="local")
+
+
+class Case:
+    def __init__(self, line):
+        self.name = " ".join(line.split())
+        saved, made = line.split("/")
+        self.model, self.dtype, self.optimizer, options = saved.split(None, 3)
+        self.layout, self.target = (parser.parse_args(shlex.split(x)) for x in (options, made))
+        self.torch_dtype = getattr(torch, self.dtype)
+        self.kinds = KINDS[self.optimizer]
+        if self.layout.bucket_size:  # 0.16.1 saves wrong elements so: it has to be refused
+            self.kinds = tuple(k for k in self.kinds if k != "fully_reshardable")
+        self.slug = self.name.replace(" / ", "_to").replace(" ", "_").replace("--", "")
+
+
+def ferry_options(layout):
+    names = dict(tp="--tp", pp="--pp", vpp="--vpp", ep="--ep", etp="--etp")
+    names.update(first="--decoder-first-pipeline-num-layers", last="--decoder-last-pipeline-num-layers")
+    names.update(divisor="--make-vocab-size-divisible-by")
+    return [x for k, option in names.items() if getattr(layout, k) for x in (option, getattr(layout, k))]
+
+
+# ---- on the ranks ----
+
+
+class Run:
+    """A model, its optimizer and schedule on this rank."""
+
+    def __init__(self, m, case, layout, distributed):
+        self.m, self.case, self.layout, self.distributed = m, case, layout, distributed
+        self.common_state = None
+        gpt_model.start_parallel(layout)
+        self.chunks = gpt_model.build_chunks(m, layout, case.torch_dtype)
+        self.wrapped, self.optimizer = gpt_model.make_optimizer(
+            self.chunks, layout, case.torch_dtype, distributed, layout.bucket_size
+        )
+        self.scheduler = gpt_model.make_scheduler(self.optimizer)
+
+    def step(self, number):
+        gpt_model.train_step(self.m, self.layout, self.wrapped, self.optimizer, number)
+        self.scheduler.step(gpt_model.BATCH)
+
+    def write_tensors(self, path):
+        whole = gpt_model.gather(self.chunks, self.optimizer)
+        whole["loss_scale"] = self.optimizer.get_loss_scale().cpu().clone()
+        whole["lr"] = torch.tensor(sorted({g["lr"] for g in self.optimizer.param_groups}))
+        if dist.get_rank() == 0:
+            torch.save(whole, path)
+
+    # -- the formats --
+
+    def common(self):
+        args = megatron_files.args_of(self.m, self.layout)
+        vars(args).update(
+            world_size=gpt_model.world_of(self.layout),
+            data_parallel_size=self.layout.dp,
+            context_parallel_size=1,
+            use_distributed_optimizer=self.distributed,
+            overlap_grad_reduce=bool(self.layout.bucket_size),
+            ddp_bucket_size=self.layout.bucket_size,
+            optimizer="adam",
+            params_dtype=self.case.torch_dtype,
+            bf16=self.case.dtype == "bfloat16",
+            fp16=self.case.dtype == "float16",
+            sequence_parallel=bool(self.m.experts) and self.layout.tp > 1,
+            **gpt_model.ADAM,
+        )
+        state = {"args": args, "checkpoint_version": 3.0, "iteration": STEPS}
+        return {**state, "opt_param_scheduler": self.scheduler.state_dict()}
+
+    def model_state(self, metadata):
+        names = gpt_model.chunk_names(self.chunks)
+        return {n: c.sharded_state_dict(metadata=metadata) for n, c in zip(names, self.chunks, strict=True)}
+
+    def metadata(self, content):
+        return dict(content, dp_cp_group=mpu.get_data_parallel_group(with_context_parallel=True))
+
+    def save_torch_dist(self, folder, sharding):
+        from megatron.core.dist_checkpointing.strategies import filesystem_async
+        from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+
+        # In place of one in another process, which takes seconds to start.
+        filesystem_async._results_queue = filesystem_async._results_queue or queue.Queue()
+        content = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
+        if sharding:
+            content["distrib_optim_sharding_type"] = sharding
+            content["distrib_optim_fully_reshardable_mem_efficient"] = False
+        metadata = self.metadata(content)
+        model = self.model_state(metadata)
+        state = {**self.common(), **model}
+        state["optimizer"] = self.optimizer.sharded_state_dict(model, metadata=metadata)
+        strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
+        dist_checkpointing.save(state, str(folder), strategy, content_metadata=content)
+
+    def rank_name(self):
+        name = f"mp_rank_{mpu.get_tensor_model_parallel_rank():02d}"
+        name += f"_{mpu.get_pipeline_model_parallel_rank():03d}" if self.layout.pp > 1 else ""
+        return name + (f"_{mpu.get_expert_model_parallel_rank():03d}" if self.layout.ep > 1 else "")
+
+    def save_torch(self, folder):
+        """As Megatron-LM's save_checkpoint() does."""
+        mine = folder / self.rank_name()
+        mine.mkdir(exist_ok=True)
+        dist.barrier()
+        if self.distributed:
+            self.optimizer.save_parameter_state(str(mine / "distrib_optim.pt"))
+        if mpu.get_expert_data_parallel_rank() == 0:
+            state = self.common()
+            for name, chunk in zip(gpt_model.chunk_names(self.chunks), self.chunks, strict=True):
+                state[name] = chunk.state_dict_for_save_checkpoint()
+            state["optimizer"] = self.optimizer.state_dict()
+            torch.save(state, mine / "model_optim_rng.pt")
+
+    def save(self, root, kind):
+        folder = root / f"iter_{STEPS:07d}"
+        if dist.get_rank() == 0:
+            folder.mkdir(parents=True)
+            (root / "latest_checkpointed_iteration.txt").write_text(str(STEPS))
+        dist.barrier()
+        if kind == "torch":
+            self.save_torch(folder)
+        else:
+            self.save_torch_dist(folder, None if kind == "torch_dist" else kind)
+
+    def load(self, folder):
+        """Loads all but the schedule, which sets the groups' learning rate, too: that comes with go_on()."""
+        self.scheduler = gpt_model.make_scheduler(self.optimizer)
+        self.common_state = common = dist_checkpointing.load_common_state_dict(str(folder))
+        metadata = self.metadata(common["content_metadata"])
+        state = self.model_state(metadata)
+        state["optimizer"] = self.optimizer.sharded_state_dict(state, is_loading=True, metadata=metadata)
+        state = dist_checkpointing.load(state, str(folder))
+        for name, chunk in zip(gpt_model.chunk_names(self.chunks), self.chunks, strict=True):
+            chunk.load_state_dict(state[name], strict=True)
+        self.optimizer.load_state_dict(state["optimizer"])
+        # 0.16.1 gives all parameters one tensor, which each then counts up.
+        for one in gpt_model.each(self.optimizer):
+            for states in one.optimizer.state.values():
+                states["step"] = states["step"].clone()
+
+    def go_on(self):
+        self.scheduler.load_state_dict(self.common_state["opt_param_scheduler"])
+        self.step(STEPS)
+
+
+def train_and_save(m, case, work):
+    run = Run(m, case, case.layout, case.optimizer == "distributed")
+    for step in range(STEPS):
+        run.step(step)
+    run.write_tensors(work / "saved.pt")
+    for kind in KINDS[case.optimizer]:
+        run.save(work / kind, kind)
+    run.step(STEPS)
+    run.write_tensors(work / "stepped.pt")
+    run.save(work / "later", "torch")
+
+
+def load_and_step(m, case, work):
+    run = Run(m, case, case.target, True)
+    for one in gpt_model.each(run.optimizer):
+        one._init_optimizer_states_with_dummy_values()  # torch's AdamW has none before a step
+    for kind in case.kinds:
+        run.load(megatron_files.iteration_folder(work / f"{kind}_converted"))
+        run.write_tensors(work / f"{kind}_loaded.pt")
+        run.go_on()
+        run.write_tensors(work / f"{kind}_stepped.pt")
+
+
+# ---- comparisons ----
+
+
+def read_plain(folder):
+    """Every tensor of a torch_dist folder, by plain torch.distributed.checkpoint."""
+    reader = dcp.FileSystemReader(folder)
+    there = reader.read_metadata().state_dict_metadata
+    state = {k: torch.empty(v.size, dtype=v.properties.dtype) for k, v in there.items() if hasattr(v, "size")}
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    return state
+
+
+def without_padding(m, key, tensor):
+    vocabulary = key.endswith(("embedding.word_embeddings.weight", "output_layer.weight"))
+    return tensor[: m.vocab] if vocabulary else tensor
+
+
+def require_tensors(m, got, want, what):
+    require(got.keys() == want.keys(), f"{what}: {sorted(got.keys() ^ want.keys())[:4]}")
+    for key, tensor in want.items():
+        have = got[key]
+        if have.shape != tensor.shape:
+            have, tensor = without_padding(m, key, have), without_padding(m, key, tensor)
+        require_equal(f"{what}: {key}", have, tensor)
+
+
+def worst_difference(m, got, want, before):
+    """The largest |difference| / |change| of the tensors, and whose it is."""
+    worst = (0.0, "")
+    require(got.keys() == want.keys(), f"{sorted(got.keys() ^ want.keys())[:4]}")
+    for key, tensor in want.items():
+        x, y, z = (without_padding(m, key, t[key]).double() for t in (got, want, before))
+        change = (y - z).norm().item()
+        difference = (x - y).norm().item()
+        if difference:
+            worst = max(worst, (difference / change if change else float("inf"), key))
+    return worst
+
+
+# ---- damage: each is done to an iteration's folder ----
+
+
+def change(file, function):
+    value = torch.load(file, weights_only=False)
+    function(value)
+    torch.save(value, file)
+
+
+def flat_of(value):
+    """The first dict {STATE: flat tensor} of a distrib_optim.pt."""
+    return next(iter(value[0].values()))
+
+
+def lose_flat_file(folder):
+    (folder / "mp_rank_01" / "distrib_optim.pt").unlink()
+
+
+def take_later_file(folder):
+    later = megatron_files.iteration_folder(folder.parent.parent / "later")
+    shutil.copy(later / "mp_rank_01" / "distrib_optim.pt", folder / "mp_rank_01")
+
+
+def take_shorter_file(folder):
+    def shorten(value):
+        flat = flat_of(value)
+        flat.update({k: v[:-64].clone() for k, v in flat.items() if k != "numel_unpadded"})
+
+    change(folder / "mp_rank_01" / "distrib_optim.pt", shorten)
+
+
+def swap_flat_files(folder):
+    a, b = (folder / rank / "distrib_optim.pt" for rank in ("mp_rank_00", "mp_rank_01"))
+    a.rename(folder / "aside")
+    b.rename(a)
+    (folder / "aside").rename(b)
+
+
+def change_master(folder):
+    def add(value):
+        flat_of(value)["param"][0] *= 1.02
+
+    change(folder / "mp_rank_00" / "distrib_optim.pt", add)
+
+
+def lose_group(folder):
+    def lose(state):
+        del state["optimizer"]["optimizer"]["param_groups"][1]
+
+    change(next(folder.glob("mp_rank_01*")) / "model_optim_rng.pt", lose)
+
+
+def swap_parameters(folder):
+    """Two numbers of a group, whose tensors are of different shapes."""
+
+    def swap(state):
+        states = state["optimizer"]["optimizer"]["state"]
+        states[0], states[1] = states[1], states[0]
+
+    change(next(folder.glob("mp_rank_01*")) / "model_optim_rng.pt", swap)
+
+
+def swap_keys(folder, one, other):
+    """Renames ONE in keys to OTHER, and the other way round."""
+    file = folder / ".metadata"
+    metadata = pickle.loads(file.read_bytes())
+
+    def renamed(key):
+        return key.replace(one, "?").replace(other, one).replace("?", other)
+
+    metadata.state_dict_metadata = {renamed(k): v for k, v in metadata.state_dict_metadata.items()}
+    metadata.storage_data = {
+        dataclasses.replace(k, fqn=renamed(k.fqn)): v for k, v in metadata.storage_data.items()
+    }
+    file.write_bytes(pickle.dumps(metadata))
+
+
+def swap_cells(folder):
+    swap_keys(folder, "dp_group_idx_0.", "dp_group_idx_1.")
+
+
+def swap_buckets(folder):
+    swap_keys(folder, "bucket_idx_0.", "bucket_idx_1.")
+
+
+def leave(folder):
+    pass
+
+
+class Damage:
+    def __init__(self, line):
+        self.case, self.kind, function, words = (x.strip() for x in line.split("|"))
+        self.function, self.words = globals()[function], words
+
+
+class Optimizers:
+    def __init__(self, ferry, work):
+        self.ferry, self.work = ferry, work
+
+    def run_ferry(self, *args):
+        return run_program(self.ferry, *args)
+
+    def model(self, case):
+        folder = self.work / "hf" / case.model
+        if not folder.exists():
+            models.make(case.model, folder)
+        return expected.Model(folder)
+
+    def folder(self, case):
+        return self.work / case.slug
+
+    def tensors(self, case, name):
+        return torch.load(self.folder(case) / f"{name}.pt")
+
+    def saved(self, case):
+        self.folder(case).mkdir(parents=True)
+        m = self.model(case)
+        run_ranks(gpt_model.world_of(case.layout), train_and_save, m, case, self.folder(case))
+        return f"{len(self.tensors(case, 'saved'))} tensors"
+
+    def inspected(self, case, kind):
+        said = json.loads(
+            subprocess.run(
+                [self.ferry, "inspect", self.folder(case) / kind, "--json"], capture_output=True, text=True
+            ).stdout
+        )
+        optimizer = said.get("optimizer") or {}
+        require(optimizer and not optimizer.get("not_read"), json.dumps(optimizer or said)[:300])
+        return optimizer["kind"]
+
+    def converted(self, case, kind):
+        m, out = self.model(case), self.folder(case) / f"{kind}_converted"
+        options = ferry_options(case.target)
+        self.run_ferry("convert", self.folder(case) / kind, out, "--to", "torch_dist", *options)
+        want = {k: t for k, t in self.tensors(case, "saved").items() if k not in ("loss_scale", "lr")}
+        require_tensors(m, read_plain(megatron_files.iteration_folder(out)), want, kind)
+        return f"{len(want)} tensors"
+
+    def loaded(self, case):
+        m = self.model(case)
+        run_ranks(gpt_model.world_of(case.target), load_and_step, m, case, self.folder(case))
+        saved, stepped = self.tensors(case, "saved"), self.tensors(case, "stepped")
+        worst = (0.0, "")
+        for kind in case.kinds:
+            require_tensors(m, self.tensors(case, f"{kind}_loaded"), saved, f"{kind}, loaded")
+            got = self.tensors(case, f"{kind}_stepped")
+            for key in ("loss_scale", "lr"):
+                require_equal(key, got[key], stepped[key])
+            worst = max(worst, worst_difference(m, got, stepped, saved))
+        same = ferry_options(case.layout) == ferry_options(case.target) and case.layout.dp == case.target.dp
+        tolerance = 0 if same and case.optimizer == "distributed" else (TOLERANCE_OF_EXPERTS if m.experts else TOLERANCE)[case.dtype]
+        require(worst[0] <= tolerance, f"after a step {worst[1]} differs by {worst[0]:.2g} of its change")
+        return f"{len(case.kinds)} formats; after a step they differ by {worst[0]:.2g} of the change"
+
+
+    def refused(self, case, damage):
+        name = f"{damage.kind}_{damage.function.__name__}"
+        bad, out = (self.folder(case) / f"{name}{x}" for x in ("", "_converted"))
+        shutil.copytree(self.folder(case) / damage.kind, bad)
+        damage.function(megatron_files.iteration_folder(bad))
+        done = subprocess.run([self.ferry, "convert", bad, out], capture_output=True, text=True)
+        require(done.returncode in (3, 5), f"exit code {done.returncode}")
+        why = subprocess.run([self.ferry, "inspect", bad, "--json"], capture_output=True, text=True)
+        why = json.loads(why.stdout)["optimizer"].get("not_read")
+        require(why and why in done.stderr, f"inspect: {why}; convert: {done.stderr}")
+        missing = [word for word in damage.words.split() if word not in why]
+        require(not missing, f"{missing} not in: {why}")
+        self.run_ferry("convert", bad, out, "--no-optim", "--to", "torch_dist")
+        return why
+
+
+def run(args, work, report):
+    o = Optimizers(args.ferry, work)
+    for case in map(Case, CASES.strip().splitlines()):
+        if args.only not in case.name:
+            continue
+        report.check(case.name, "megatron-core trains and saves it", o.saved, case)
+        if not (o.folder(case) / "stepped.pt").exists():
+            continue
+        for kind in case.kinds:
+            report.check(case.name, f"{kind}: ferry inspects it", o.inspected, case, kind)
+            what = f"{kind}: ferry converts it, every state bit for bit"
+            report.check(case.name, what, o.converted, case, kind)
+        report.check(case.name, "megatron-core goes on with what ferry wrote", o.loaded, case)
+        for damage in map(Damage, DAMAGES.strip().splitlines()):
+            if case.name.startswith(damage.case):
+                what = f"{damage.kind}: ferry refuses it after {damage.function.__name__}()"
+                report.check(case.name, what, o.refused, case, damage)
+        if not args.keep:
+            shutil.rmtree(o.folder(case))
