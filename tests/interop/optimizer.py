@@ -44,6 +44,7 @@ qwen3_moe  float32  distributed --ep 2 --dp 2 --pp 2 --vpp 2      / --tp 2
 mixtral    bfloat16 distributed --dp 2 --bucket-size 60000        / --tp 2 --ep 2 --etp 1
 llama      bfloat16 plain       --tp 2 --pp 2                     / --dp 2
 gpt2       float32  plain       --tp 2 --dp 2                     / --pp 2 --vpp 2
+qwen2      float16  plain       --pp 2                            / --tp 2
 mixtral    bfloat16 plain       --ep 2 --dp 2                     / --pp 2 --ep 2 --dp 2
 qwen3_moe  float32  plain       --tp 2 --ep 2 --etp 1             / --pp 2
 """
