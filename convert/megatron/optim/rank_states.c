@@ -123,10 +123,11 @@ static enum status add_params(const struct walking *w, const struct value *group
     const struct value *params = value_get(group, "params");
     int64_t number;
     if (!params || params->kind != VALUE_LIST) {
-        states_unread(w->c,
-                      "%s: a group has no list of parameters, as those of a distributed "
-                      "optimizer, whose states are in distrib_optim.pt: no rank has it",
-                      w->file->path);
+        states_unread(
+            w->c,
+            "%s: its optimizer lists no parameters, as if it were distributed, but beside "
+            "it is no distrib_optim.pt",
+            w->file->path);
         return OK;
     }
     add_group(w, group, params->count);
