@@ -68,6 +68,9 @@ llama bfloat16 distributed --tp 2 --dp 2        | torch             | swap_flat_
 llama bfloat16 distributed --tp 2 --dp 2        | torch             | change_master     | not their master weights
 llama bfloat16 distributed --tp 2 --dp 2        | dp_reshardable    | swap_cells        | not their master weights
 llama bfloat16 distributed --dp 2 --bucket      | dp_reshardable    | swap_buckets      | bucket elements
+llama bfloat16 distributed --dp 2 --bucket      | fully_reshardable | leave             | overlap_grad_reduce
+llama-tied bfloat16 distributed --pp 2 --dp 2 --bucket | fully_reshardable | leave      | overlap_grad_reduce
+mixtral bfloat16 distributed --dp 2 --bucket    | fully_reshardable | leave             | overlap_grad_reduce
 llama bfloat16 plain                            | torch             | lose_group        | mp_rank_01 groups
 llama bfloat16 plain                            | torch             | swap_parameters   | mp_rank_01 by Megatron's order
 """
