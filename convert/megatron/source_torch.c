@@ -788,8 +788,10 @@ static enum status add_states(struct legacy *x, const bool *moe, struct error *e
 {
     const size_t num_weights = x->num_shards;
     struct arena scratch;
+    const struct value *args = value_get(x->m->c->training.common, "args");
     enum status st = OK;
     if (!x->states.count) return OK;
+    (void)value_as_bool(value_get(args, "apply_wd_to_qk_layernorm"), &x->states.decays_qk_norms);
     arena_init(&scratch);
     for (size_t r = 0; r < x->num_ranks && !st; r++)
         st = add_rank_states(x, r, num_weights, &scratch, err);

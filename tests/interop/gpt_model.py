@@ -172,7 +172,7 @@ def set_states(self, model_param, tensors):
             state.copy_(tensors[name])
 
 
-def make_optimizer(chunks, layout, dtype, distributed, bucket_size):
+def make_optimizer(chunks, layout, dtype, distributed):
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.distributed import finalize_model_grads
     from megatron.core.optimizer import OptimizerConfig, distrib_optimizer, get_megatron_optimizer
@@ -181,8 +181,9 @@ def make_optimizer(chunks, layout, dtype, distributed, bucket_size):
     ddp = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=distributed,
-        overlap_grad_reduce=bool(bucket_size),
-        bucket_size=bucket_size,
+        overlap_grad_reduce=bool(layout.bucket_size),
+        bucket_size=layout.bucket_size,
+        pad_buckets_for_high_nccl_busbw=layout.high_bandwidth,
     )
     wrapped = [
         DistributedDataParallel(chunk.config, ddp, chunk, disable_bucketing=i > 0)
@@ -196,6 +197,8 @@ def make_optimizer(chunks, layout, dtype, distributed, bucket_size):
         initial_loss_scale=1024.0,
         use_distributed_optimizer=distributed,
         clip_grad=0.0,
+        decoupled_lr=ADAM["lr"] / 3 if layout.decoupled_lr else None,
+        apply_wd_to_qk_layernorm=layout.decay_qk_norms,
         **ADAM,
     )
     optimizer = get_megatron_optimizer(config, wrapped)
@@ -203,7 +206,7 @@ def make_optimizer(chunks, layout, dtype, distributed, bucket_size):
     for chunk in wrapped:
         chunk.config.finalize_model_grads_func = finalize_model_grads
         chunk.config.grad_scale_func = optimizer.scale_loss
-        if bucket_size:
+        if layout.bucket_size:
             no_sync = [w.no_sync for w in wrapped]
             chunk.config.no_sync_func = no_sync if len(wrapped) > 1 else no_sync[0]
         chunk.train()

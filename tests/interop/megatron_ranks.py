@@ -6,6 +6,7 @@ ranks alone: the process that starts them stays as it is."""
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -109,6 +110,7 @@ def rank_main(rank, world, meeting, function, args, results):
     os.environ.update(GLOO_SOCKET_IFNAME="lo", CUDA_DEVICE_MAX_CONNECTIONS="1", TORCHDYNAMO_DISABLE="1")
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank outlives the parent
     os.setpgid(0, 0)  # so that the helper processes of a save end with their rank
+    logging.disable(logging.WARNING)
     said = None
     try:
         stand_in_for_cuda()

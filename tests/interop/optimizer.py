@@ -42,11 +42,14 @@ qwen3_moe  bfloat16 distributed --tp 2 --ep 2 --etp 1             / --tp 2 --ep 
 mixtral    bfloat16 distributed --tp 2 --ep 2 --dp 2              / --ep 4 --dp 4
 qwen3_moe  float32  distributed --ep 2 --dp 2 --pp 2 --vpp 2      / --tp 2
 mixtral    bfloat16 distributed --dp 2 --bucket-size 60000        / --tp 2 --ep 2 --etp 1
+qwen3      bfloat16 distributed --dp 2 --bucket-size 70000 --high-bandwidth --decoupled-lr / --tp 2 --decoupled-lr
 llama      bfloat16 plain       --tp 2 --pp 2                     / --dp 2
 gpt2       float32  plain       --tp 2 --dp 2                     / --pp 2 --vpp 2
 qwen2      float16  plain       --pp 2                            / --tp 2
 mixtral    bfloat16 plain       --ep 2 --dp 2                     / --pp 2 --ep 2 --dp 2
 qwen3_moe  float32  plain       --tp 2 --ep 2 --etp 1             / --pp 2
+gpt2       bfloat16 plain       --pp 2 --decoupled-lr             / --tp 2 --decoupled-lr
+qwen3      bfloat16 plain       --tp 2 --decay-qk-norms           / --pp 2 --decay-qk-norms
 """
 STEPS = 2  # before the checkpoint is saved; then one more
 KINDS = {
@@ -80,6 +83,8 @@ parser.add_argument("--dp", type=int, default=1)
 for name in ("first", "last", "divisor"):  # ferry's are longer
     parser.add_argument("--" + name, type=int, default=parser.get_default(name))
 parser.add_argument("--bucket-size", type=int)
+for name in ("high-bandwidth", "decoupled-lr", "decay-qk-norms"):
+    parser.add_argument("--" + name, action="store_true")
 parser.set_defaults(names="local")
 
 
@@ -115,7 +120,7 @@ class Run:
         gpt_model.start_parallel(layout)
         self.chunks = gpt_model.build_chunks(m, layout, case.torch_dtype)
         self.wrapped, self.optimizer = gpt_model.make_optimizer(
-            self.chunks, layout, case.torch_dtype, distributed, layout.bucket_size
+            self.chunks, layout, case.torch_dtype, distributed
         )
         self.scheduler = gpt_model.make_scheduler(self.optimizer)
 
@@ -130,6 +135,11 @@ class Run:
         if dist.get_rank() == 0:
             torch.save(whole, path)
 
+    def write_groups(self, path):
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
+        if dist.get_rank() == 0:
+            torch.save(groups, path)
+
     # -- the formats --
 
     def common(self):
@@ -141,6 +151,10 @@ class Run:
             use_distributed_optimizer=self.distributed,
             overlap_grad_reduce=bool(self.layout.bucket_size),
             ddp_bucket_size=self.layout.bucket_size,
+            ddp_pad_buckets_for_high_nccl_busbw=self.layout.high_bandwidth,
+            decoupled_lr=gpt_model.ADAM["lr"] / 3 if self.layout.decoupled_lr else None,
+            decoupled_min_lr=None,
+            apply_wd_to_qk_layernorm=self.layout.decay_qk_norms,
             optimizer="adam",
             params_dtype=self.case.torch_dtype,
             bf16=self.case.dtype == "bfloat16",
@@ -231,6 +245,7 @@ def train_and_save(m, case, work):
     for step in range(STEPS):
         run.step(step)
     run.write_tensors(work / "saved.pt")
+    run.write_groups(work / "groups.pt")
     for kind in KINDS[case.optimizer]:
         run.save(work / kind, kind)
     run.step(STEPS)
@@ -273,6 +288,23 @@ def require_tensors(m, got, want, what):
         if have.shape != tensor.shape:
             have, tensor = without_padding(m, key, have), without_padding(m, key, tensor)
         require_equal(f"{what}: {key}", have, tensor)
+
+
+def require_groups(common, want, split):
+    """The groups in a common state. Where experts were split over ranks on one side alone, theirs are equal
+    to dense ones."""
+    optimizer = common["optimizer"]
+    chained = [optimizer[k] for k in sorted(optimizer)] if 0 in optimizer else [optimizer]
+    got = [group for one in chained for group in one["optimizer"]["param_groups"]]
+    steps = {group.pop("step") for group in got}
+    require(steps == {STEPS}, f"steps: {steps}")
+
+    def plain(groups):
+        left_out = ("step", *(() if split else ("is_expert_parallel",)))
+        texts = [str(sorted((k, v) for k, v in g.items() if k not in left_out)) for g in groups]
+        return sorted(texts if split else set(texts))
+
+    require(plain(got) == plain(want), f"groups: {plain(got)}, wanted {plain(want)}")
 
 
 def worst_difference(m, got, want, before):
@@ -423,7 +455,11 @@ class Optimizers:
         options = ferry_options(case.target)
         self.run_ferry("convert", self.folder(case) / kind, out, "--to", "torch_dist", *options)
         want = {k: t for k, t in self.tensors(case, "saved").items() if k not in ("loss_scale", "lr")}
-        require_tensors(m, read_plain(megatron_files.iteration_folder(out)), want, kind)
+        folder = megatron_files.iteration_folder(out)
+        require_tensors(m, read_plain(folder), want, kind)
+        common = torch.load(folder / "common.pt", weights_only=False)
+        groups = torch.load(self.folder(case) / "groups.pt")
+        require_groups(common, groups, (case.layout.ep > 1) == (case.target.ep > 1))
         return f"{len(want)} tensors"
 
     def loaded(self, case):
@@ -432,7 +468,12 @@ class Optimizers:
         saved, stepped = self.tensors(case, "saved"), self.tensors(case, "stepped")
         worst = (0.0, "")
         for kind in case.kinds:
-            require_tensors(m, self.tensors(case, f"{kind}_loaded"), saved, f"{kind}, loaded")
+            loaded = self.tensors(case, f"{kind}_loaded")
+            if case.layout.decoupled_lr:  # 0.16.1 takes one of its two groups for the other
+                loaded["lr"] = saved["lr"]
+            require_tensors(m, loaded, saved, f"{kind}, loaded")
+            if case.layout.decoupled_lr:
+                continue
             got = self.tensors(case, f"{kind}_stepped")
             for key in ("loss_scale", "lr"):
                 require_equal(key, got[key], stepped[key])

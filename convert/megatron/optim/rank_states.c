@@ -106,6 +106,7 @@ static enum status add_states(const struct walking *w, uint64_t number, const st
 static void add_group(const struct walking *w, const struct value *group, uint64_t count)
 {
     double decay = 1;
+    bool is_default = true; /* since 0.16: of the learning rate that most have */
     struct rank_group g = {
         .rank = w->at.rank, .optimizer = w->at.optimizer, .group = w->at.group, .count = count};
     (void)(value_as_float(value_get(group, "wd_mult"), &decay) ||
@@ -113,6 +114,8 @@ static void add_group(const struct walking *w, const struct value *group, uint64
            value_as_float(value_get(group, "weight_decay"), &decay));
     g.without_decay = !(decay > 0);
     (void)value_as_bool(value_get(group, "is_decoupled_lr"), &g.decoupled_lr);
+    (void)value_as_bool(value_get(group, "default_config"), &is_default);
+    g.decoupled_lr |= !is_default;
     *ARENA_PUSH(&w->c->arena, w->s->groups, w->s->num_groups, w->s->groups_capacity) = g;
 }
 
@@ -224,14 +227,17 @@ struct value *rank_states_outline(const struct value *optimizer, struct arena *a
 
 /* ---- which parameter is which ---- */
 
-static bool is_vector(const struct rank_param *p)
+static bool is_without_decay(const struct rank_states *s, const struct rank_param *p)
 {
+    const bool is_qk_norm = strstr(p->name, "q_layernorm.") || strstr(p->name, "k_layernorm.");
+    if (s->decays_qk_norms && is_qk_norm) return false;
     return p->num_dims == 1 || text_ends_with(p->name, ".bias");
 }
 
+/* Whether --decoupled-lr is of it. Not of position embeddings. */
 static bool is_embedding(const struct rank_param *p)
 {
-    return strstr(p->name, "embedding") || strstr(p->name, "output_layer.");
+    return strstr(p->name, "word_embeddings") || strstr(p->name, "output_layer.");
 }
 
 /* A group of one rank's optimizer, and its members. */
@@ -274,7 +280,7 @@ static void list_members(struct resolving *x, const struct rank_group *group, un
     for (size_t i = 0; i < x->num_params; i++) {
         const struct rank_param *p = &x->params[i];
         if ((chained > 1 && p->of_experts != of_experts) ||
-            (d.decay && group->without_decay != is_vector(p)) ||
+            (d.decay && group->without_decay != is_without_decay(x->s, p)) ||
             (d.rate && group->decoupled_lr != is_embedding(p)))
             continue;
         x->members[x->num_members++] = i;

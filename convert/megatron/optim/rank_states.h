@@ -43,6 +43,7 @@ struct rank_states {
     size_t count, capacity;
     struct rank_group *groups;
     size_t num_groups, groups_capacity;
+    bool decays_qk_norms; /* --apply-wd-to-qk-layernorm */
 };
 
 /* Adds the states of the value `optimizer` of an open rank file. Their stored tensors are named
