@@ -330,8 +330,28 @@ def pieces_of(chunks, optimizer):
 
 def gather(chunks, optimizer):
     """{key: whole tensor} on rank 0. Ranks that hold the same elements must agree."""
+    return gather_pieces(pieces_of(chunks, optimizer))
+
+
+def gather_flattened(chunks, optimizer):
+    """The states as fully_sharded_model_space has them: {key: tensor of shape P + [n]}; its leading
+    coordinates select a part of the whole tensor, as a rank holds it, the last axis has its elements."""
+
+    def flattened():
+        for key, shape, box, tensor in pieces_of(chunks, optimizer):
+            if key.startswith("optimizer."):
+                sizes = [part.stop - part.start for part in box]
+                parts = tuple(whole // size for whole, size in zip(shape, sizes, strict=True))
+                at = tuple(slice(b.start // n, b.start // n + 1) for b, n in zip(box, sizes, strict=True))
+                key = key.replace("optimizer.state.param.", "optimizer.state.fp32_param.")
+                yield key, (*parts, tensor.numel()), (*at, slice(None)), tensor.flatten()
+
+    return gather_pieces(flattened())
+
+
+def gather_pieces(pieces):
     every = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object([(k, s, b, t.clone()) for k, s, b, t in pieces_of(chunks, optimizer)], every)
+    dist.gather_object([(k, s, b, t.clone()) for k, s, b, t in pieces], every)
     whole = {}
     for key, shape, box, tensor in (piece for rank in every or [] for piece in rank):
         if key not in whole:

@@ -43,7 +43,7 @@ mixtral    bfloat16 distributed --tp 2 --ep 2 --dp 2              / --ep 4 --dp 
 qwen3_moe  float32  distributed --ep 2 --dp 2 --pp 2 --vpp 2      / --tp 2
 mixtral    bfloat16 distributed --dp 2 --bucket-size 60000        / --tp 2 --ep 2 --etp 1
 qwen3      bfloat16 distributed --dp 2 --bucket-size 70000 --high-bandwidth --decoupled-lr / --tp 2 --decoupled-lr
-llama      bfloat16 plain       --tp 2 --pp 2                     / --dp 2
+llama      bfloat16 plain       --tp 2 --pp 2 --vpp 2             / --dp 2
 gpt2       float32  plain       --tp 2 --dp 2                     / --pp 2 --vpp 2
 qwen2      float16  plain       --pp 2                            / --tp 2
 mixtral    bfloat16 plain       --ep 2 --dp 2                     / --pp 2 --ep 2 --dp 2
@@ -53,7 +53,13 @@ qwen3      bfloat16 plain       --tp 2 --decay-qk-norms           / --pp 2 --dec
 """
 STEPS = 2  # before the checkpoint is saved; then one more
 KINDS = {
-    "distributed": ("fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter", "torch"),
+    "distributed": (
+        "fully_reshardable",
+        "dp_reshardable",
+        "dp_zero_gather_scatter",
+        "fully_sharded_model_space",
+        "torch",
+    ),
     "plain": ("torch_dist", "torch"),
 }
 # |difference| / |change by the step| of the tensors after the step: ranks add gradients in another order. A
@@ -189,6 +195,20 @@ class Run:
         strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
         dist_checkpointing.save(state, str(folder), strategy, content_metadata=content)
 
+    def save_model_space(self, folder):
+        """As Megatron-Core 0.8 to 0.15 did, which 0.16.1 no longer does: put together here."""
+        like = folder.parent.parent / "fully_reshardable" / folder.name
+        weights = gpt_model.gather(self.chunks, self.optimizer)
+        states = gpt_model.gather_flattened(self.chunks, self.optimizer)
+        if dist.get_rank() > 0:
+            return
+        weights = {k: v for k, v in weights.items() if not k.startswith("optimizer.")}
+        dcp.save({**weights, **states}, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+        common = torch.load(like / "common.pt", weights_only=False)
+        common["content_metadata"]["distrib_optim_sharding_type"] = folder.parent.name
+        torch.save(common, folder / "common.pt")
+        shutil.copy(like / "metadata.json", folder)
+
     def rank_name(self):
         name = f"mp_rank_{mpu.get_tensor_model_parallel_rank():02d}"
         name += f"_{mpu.get_pipeline_model_parallel_rank():03d}" if self.layout.pp > 1 else ""
@@ -216,6 +236,8 @@ class Run:
         dist.barrier()
         if kind == "torch":
             self.save_torch(folder)
+        elif kind == "fully_sharded_model_space":
+            self.save_model_space(folder)
         else:
             self.save_torch_dist(folder, None if kind == "torch_dist" else kind)
 
