@@ -182,11 +182,12 @@ def make_optimizer(chunks, layout, dtype, distributed):
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=distributed,
         overlap_grad_reduce=bool(layout.bucket_size),
+        overlap_param_gather=layout.step_first_chunk,
         bucket_size=layout.bucket_size,
         pad_buckets_for_high_nccl_busbw=layout.high_bandwidth,
     )
     wrapped = [
-        DistributedDataParallel(chunk.config, ddp, chunk, disable_bucketing=i > 0)
+        DistributedDataParallel(chunk.config, ddp, chunk, disable_bucketing=i > 0 or layout.step_first_chunk)
         for i, chunk in enumerate(chunks)
     ]
     config = OptimizerConfig(
@@ -197,6 +198,7 @@ def make_optimizer(chunks, layout, dtype, distributed):
         initial_loss_scale=1024.0,
         use_distributed_optimizer=distributed,
         clip_grad=0.0,
+        overlap_param_gather_with_optimizer_step=layout.step_first_chunk,
         decoupled_lr=ADAM["lr"] / 3 if layout.decoupled_lr else None,
         apply_wd_to_qk_layernorm=layout.decay_qk_norms,
         **ADAM,
@@ -261,6 +263,8 @@ def train_step(m, layout, wrapped, optimizer, step):
         forward_only=False,
     )
     assert optimizer.step()[0], "the step was skipped"
+    for chunk in wrapped if layout.step_first_chunk else ():  # the next forward pass would do it
+        chunk.start_param_sync(force_sync=True)
 
 
 def each(optimizer):

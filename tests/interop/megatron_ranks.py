@@ -99,6 +99,13 @@ def add_collectives():
         output.copy_(parts[dist.get_rank(group)].view_as(output))
         return Nothing() if async_op else None
 
+    gather = dist.all_gather_into_tensor
+
+    def all_gather_into_tensor(output, input, group=None, async_op=False):
+        gather(output, input, group=group)
+        return Nothing() if async_op else None
+
+    dist.all_gather_into_tensor = dist._all_gather_base = all_gather_into_tensor
     dist.all_reduce = dist.distributed_c10d.all_reduce = all_reduce
     dist.reduce_scatter_tensor = dist._reduce_scatter_base = reduce_scatter_tensor
     dist._coalescing_manager = lambda *args, **kwargs: Nothing()

@@ -35,7 +35,8 @@ struct bucket_rules bucket_rules_of_args(const struct value *args, bool transfor
                                  flag_of(args, "ddp_pad_buckets_for_high_nccl_busbw")};
     r.dp = max_u64(world / tp / pp, 1);
     r.expert_dp = max_u64(world / etp / ep / pp, 1);
-    if (flag_of(args, "overlap_grad_reduce"))
+    if (flag_of(args, "overlap_grad_reduce") &&
+        !flag_of(args, "overlap_param_gather_with_optimizer_step"))
         r.bucket_size =
             count_of(args, "ddp_bucket_size", max_u64(usual_bucket, usual_of_rank * r.dp));
     return r;
