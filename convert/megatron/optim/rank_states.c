@@ -103,20 +103,39 @@ static enum status add_states(const struct walking *w, uint64_t number, const st
     return OK;
 }
 
-static void add_group(const struct walking *w, const struct value *group, uint64_t count)
+struct group_rule group_rule_of(const struct value *group)
 {
     double decay = 1;
-    bool is_default = true; /* since 0.16: of the learning rate that most have */
-    struct rank_group g = {
-        .rank = w->at.rank, .optimizer = w->at.optimizer, .group = w->at.group, .count = count};
+    bool is_default = true;
+    struct group_rule rule = {false, false};
     (void)(value_as_float(value_get(group, "wd_mult"), &decay) ||
            value_as_float(value_get(group, "pre_wd_mult"), &decay) ||
            value_as_float(value_get(group, "weight_decay"), &decay));
-    g.without_decay = !(decay > 0);
-    (void)value_as_bool(value_get(group, "is_decoupled_lr"), &g.decoupled_lr);
+    rule.without_decay = !(decay > 0);
+    (void)value_as_bool(value_get(group, "is_decoupled_lr"), &rule.decoupled_lr);
     (void)value_as_bool(value_get(group, "default_config"), &is_default);
-    g.decoupled_lr |= !is_default;
-    *ARENA_PUSH(&w->c->arena, w->s->groups, w->s->num_groups, w->s->groups_capacity) = g;
+    rule.decoupled_lr |= !is_default;
+    return rule;
+}
+
+struct group_rule group_rule_for(const char *name, unsigned num_dims, bool decays_qk_norms)
+{
+    const bool is_qk_norm = strstr(name, "q_layernorm.") || strstr(name, "k_layernorm.");
+    return (struct group_rule){
+        .without_decay =
+            (num_dims == 1 || text_ends_with(name, ".bias")) && !(decays_qk_norms && is_qk_norm),
+        .decoupled_lr = strstr(name, "word_embeddings") || strstr(name, "output_layer."),
+    };
+}
+
+static void add_group(const struct walking *w, const struct value *group, uint64_t count)
+{
+    *ARENA_PUSH(&w->c->arena, w->s->groups, w->s->num_groups, w->s->groups_capacity) =
+        (struct rank_group){.rank = w->at.rank,
+                            .optimizer = w->at.optimizer,
+                            .group = w->at.group,
+                            .rule = group_rule_of(group),
+                            .count = count};
 }
 
 /* Adds the states of a group's parameters. */
@@ -227,19 +246,6 @@ struct value *rank_states_outline(const struct value *optimizer, struct arena *a
 
 /* ---- which parameter is which ---- */
 
-static bool is_without_decay(const struct rank_states *s, const struct rank_param *p)
-{
-    const bool is_qk_norm = strstr(p->name, "q_layernorm.") || strstr(p->name, "k_layernorm.");
-    if (s->decays_qk_norms && is_qk_norm) return false;
-    return p->num_dims == 1 || text_ends_with(p->name, ".bias");
-}
-
-/* Whether --decoupled-lr is of it. Not of position embeddings. */
-static bool is_embedding(const struct rank_param *p)
-{
-    return strstr(p->name, "word_embeddings") || strstr(p->name, "output_layer.");
-}
-
 /* A group of one rank's optimizer, and its members. */
 struct resolving {
     const struct rank_states *s;
@@ -264,8 +270,8 @@ static struct differences differences_beside(const struct rank_states *s,
     for (size_t i = 0; i < s->num_groups; i++) {
         const struct rank_group *g = &s->groups[i];
         if (g->rank != group->rank || g->optimizer != group->optimizer) continue;
-        d.decay |= g->without_decay != group->without_decay;
-        d.rate |= g->decoupled_lr != group->decoupled_lr;
+        d.decay |= g->rule.without_decay != group->rule.without_decay;
+        d.rate |= g->rule.decoupled_lr != group->rule.decoupled_lr;
     }
     return d;
 }
@@ -279,9 +285,10 @@ static void list_members(struct resolving *x, const struct rank_group *group, un
     x->num_members = x->num_low_members = 0;
     for (size_t i = 0; i < x->num_params; i++) {
         const struct rank_param *p = &x->params[i];
+        const struct group_rule r = group_rule_for(p->name, p->num_dims, x->s->decays_qk_norms);
         if ((chained > 1 && p->of_experts != of_experts) ||
-            (d.decay && group->without_decay != is_without_decay(x->s, p)) ||
-            (d.rate && group->decoupled_lr != is_embedding(p)))
+            (d.decay && group->rule.without_decay != r.without_decay) ||
+            (d.rate && group->rule.decoupled_lr != r.decoupled_lr))
             continue;
         x->members[x->num_members++] = i;
         if (dtype_bytes(p->dtype) < dtype_bytes(DT_F32)) x->low_members[x->num_low_members++] = i;

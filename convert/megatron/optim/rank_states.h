@@ -30,11 +30,21 @@ struct rank_state {
     size_t stored;         /* index of the stored tensor */
 };
 
+/* What tells the groups of an optimizer apart, by Megatron's rule. */
+struct group_rule {
+    bool without_decay; /* biases, parameters of one dimension */
+    bool decoupled_lr;  /* embeddings and output layer, with --decoupled-lr */
+};
+/* That of a group's dict; of a parameter with this name. decays_qk_norms:
+ * --apply-wd-to-qk-layernorm. */
+struct group_rule group_rule_of(const struct value *group);
+struct group_rule group_rule_for(const char *name, unsigned num_dims, bool decays_qk_norms);
+
 /* A group of a file. */
 struct rank_group {
     size_t rank;
     unsigned optimizer, group;
-    bool without_decay, decoupled_lr;
+    struct group_rule rule;
     uint64_t count; /* of parameters */
 };
 

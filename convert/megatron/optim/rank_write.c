@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "convert/megatron/optim/rank_states.h"
 #include "convert/states.h"
 
 void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
@@ -43,7 +43,7 @@ struct making {
     struct target *t;
     struct torch_archive *archive;
     struct arena *a;
-    bool experts, experts_split;
+    bool experts, experts_split, decays_qk_norms;
     bool steps_are_tensors; /* as PyTorch's AdamW has them */
     int64_t next;           /* number of the next parameter */
     struct value *state, *groups, *masters;
@@ -56,21 +56,22 @@ static bool has_states(const struct making *m, const struct rank_written *x)
     return false;
 }
 
-/* Whether Megatron's rule puts the parameter in the group; groups differ as the list of them shows.
- */
+/* Whether Megatron's rule puts the parameter in the group: by what its groups differ in. */
 static bool is_member(const struct making *m, const struct value *group,
                       const struct rank_written *x)
 {
-    double decay = 1;
-    bool decoupled = false;
-    const bool of_expert = m->experts_split && param_of_expert(x->param.spec);
-    const bool vector = x->num_dims == 1 || text_ends_with(x->name, ".bias");
-    const bool embedding = strstr(x->name, "embedding") || strstr(x->name, "output_layer.");
-    if (of_expert != m->experts || !has_states(m, x)) return false;
-    (void)(value_as_float(value_get(group, "wd_mult"), &decay) ||
-           value_as_float(value_get(group, "pre_wd_mult"), &decay));
-    (void)value_as_bool(value_get(group, "is_decoupled_lr"), &decoupled);
-    return (m->groups->count == 1 || !(decay > 0) == vector) && (!decoupled || embedding);
+    const struct group_rule own = group_rule_of(group),
+                            rule = group_rule_for(x->name, x->num_dims, m->decays_qk_norms);
+    bool decay = false, rate = false;
+    if ((m->experts_split && param_of_expert(x->param.spec)) != m->experts || !has_states(m, x))
+        return false;
+    for (uint32_t i = 0; i < m->groups->count; i++) {
+        const struct group_rule other = group_rule_of(m->groups->items[i]);
+        decay |= other.without_decay != own.without_decay;
+        rate |= other.decoupled_lr != own.decoupled_lr;
+    }
+    return (!decay || own.without_decay == rule.without_decay) &&
+           (!rate || own.decoupled_lr == rule.decoupled_lr);
 }
 
 /* {step, exp_avg, exp_avg_sq, ...} of a parameter; its master is apart. */
@@ -159,6 +160,9 @@ struct value *rank_write_value(struct rank_write *w, struct target *t, struct va
     const struct value *first = chained ? chain->items[0] : optimizer;
     const struct value *inner = value_get(first, "optimizer");
     const struct value *groups = value_get(inner ? inner : first, "param_groups");
+    (void)value_as_bool(
+        value_get(value_get(t->source->training.common, "args"), "apply_wd_to_qk_layernorm"),
+        &m.decays_qk_norms);
     if (w->count) qsort(w->items, w->count, sizeof *w->items, by_model);
     m.steps_are_tensors = groups && groups->count && value_get(groups->items[0], "foreach") != NULL;
     if (!chained) return complete(&m, optimizer);
