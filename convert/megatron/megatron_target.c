@@ -411,7 +411,7 @@ struct value *megatron_common_state(struct target *t, bool per_layer, struct ten
     struct value *d = value_dict(a), *content = value_dict(a);
     const double made = t->training.floating_point_operations;
     struct value *done = value_get(t->source->training.common, operations);
-    if (!done && isfinite(made)) done = value_float(a, made);
+    if (!done && isfinite(made) && made > 0) done = value_float(a, made);
     value_dict_set(a, d, "args", args_of(t, &facts));
     value_dict_set(a, d, "checkpoint_version", value_float(a, 3.0));
     value_dict_set(a, d, "iteration", value_int(a, (int64_t)t->options.iteration));
