@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "ckpt/masters.h"
 #include "common/json.h"
 #include "convert/megatron/describe.h"
 #include "convert/megatron/megatron_names.h"
@@ -149,35 +148,6 @@ static enum status read_training(struct megatron_source *m, struct error *err)
     return st;
 }
 
-/* Whether weights are their master weights rounded, to the precision of their dtype: not so where
- * they were rounded to eight bits, or where masters have fewer than 32. */
-static bool masters_are_exact(const struct value *args)
-{
-    bool fewer_bits = false;
-    (void)value_as_bool(value_get(args, "use_precision_aware_optimizer"), &fewer_bits);
-    return !fewer_bits && !value_as_text(value_get(args, "fp8")) &&
-           !value_as_text(value_get(args, "fp4"));
-}
-
-/* Proves states of which keys say whose they are. Megatron-Core 0.16 stores wrong elements as
- * fully_reshardable if a buffer has several buckets: it takes positions with the padding of buckets
- * in a tensor without (sharded_param_state_fully_reshardable in distrib_optimizer.py). */
-static enum status prove_named(struct checkpoint *c, struct error *err)
-{
-    struct masters_result r;
-    if (c->training.optimizer.inferred || c->training.optimizer.unread ||
-        !masters_are_exact(value_get(c->training.common, "args")))
-        return OK;
-    TRY(masters_compare(&c->catalog, &(struct masters_options){0}, &r, err));
-    if (r.differ)
-        states_unread(c,
-                      "%zu of %zu weights are not their master weights rounded (%s at element "
-                      "%" PRIu64 "). Megatron-Core 0.16 saves such states as fully_reshardable if "
-                      "gradients are reduced in several buckets (overlap_grad_reduce)",
-                      r.differ, r.compared, r.first, r.at);
-    return OK;
-}
-
 /* Adds the states, in whatever form keys have them. */
 static enum status read_states(struct megatron_source *m, struct flat_states *flat,
                                struct error *err)
@@ -187,7 +157,6 @@ static enum status read_states(struct megatron_source *m, struct flat_states *fl
     TRY(flat_states_add_keys(flat, c, err));
     TRY(flat_states_place(flat, c, err));
     TRY(megatron_import_states(m, err));
-    TRY(prove_named(c, err));
     return states_prove(c, err);
 }
 

@@ -56,8 +56,18 @@ void training_source_scaler(struct training_source *s, const struct value *v, co
     tell(s, training_reader_scaler(&s->reader, v, path, &err), &err);
 }
 
+/* Whether weights were rounded to eight bits or fewer, or masters have fewer than 32. */
+static bool is_approximate(const struct value *args)
+{
+    bool fewer_bits = false;
+    (void)value_as_bool(value_get(args, "use_precision_aware_optimizer"), &fewer_bits);
+    return fewer_bits || value_as_text(value_get(args, "fp8")) ||
+           value_as_text(value_get(args, "fp4"));
+}
+
 void training_source_end(struct training_source *s)
 {
+    s->c->training.optimizer.approximate = is_approximate(value_get(s->c->training.common, "args"));
     training_reader_finish(&s->reader);
     s->c->training.own_groups = s->reader.own_groups;
     s->c->training.own_schedule = s->reader.own_schedule;
