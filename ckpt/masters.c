@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/scan.h"
+#include "common/checked.h"
 #include "common/memory.h"
 #include "kernels/cpu/cast.h"
 
@@ -69,33 +70,46 @@ static bool same_number(double a, double b)
     return (isnan(a) && isnan(b)) || !(a < b || a > b || isnan(a) || isnan(b));
 }
 
-/* Whether the elements [from, from + count) of two arrays of one dtype are equal; if not, *at is
- * the first that differs. All NaN are equal. */
-static bool same_elements(const void *a, const void *b, enum dtype dtype, uint64_t from,
-                          uint64_t count, uint64_t *at)
+/* A panel of a weight and of its master. */
+struct both {
+    const struct scan_panel *panel;
+    enum dtype weight, master;
+};
+
+static const void *at_element(const void *elements, enum dtype dtype, uint64_t i)
 {
-    const size_t bytes = dtype_bytes(dtype);
-    if (memcmp((const char *)a + from * bytes, (const char *)b + from * bytes, count * bytes) == 0)
-        return true;
-    for (*at = from; *at < from + count; ++*at)
-        if (!same_number(number(a, *at, dtype), number(b, *at, dtype))) return false;
+    return (const char *)elements + i * dtype_bytes(dtype);
+}
+
+/* Whether elements [from, from + count) of the panel's weight are those of its master rounded; if
+ * not, *at is the first that differs. All NaN are equal. */
+static bool same_elements(const struct both *b, uint64_t from, uint64_t count, uint64_t *at)
+{
+    const void *weight = at_element(b->panel->elements[0], b->weight, from);
+    const void *rounded = at_element(b->panel->elements[1], b->master, from);
+    if (b->weight != b->master) {
+        (void)cast_elements(b->panel->cast, b->weight, rounded, b->master, count);
+        rounded = b->panel->cast;
+    }
+    if (memcmp(weight, rounded, count * dtype_bytes(b->weight)) == 0) return true;
+    for (uint64_t i = 0; i < count; i++) {
+        *at = from + i;
+        if (!same_number(number(weight, i, b->weight), number(rounded, i, b->weight))) return false;
+    }
     return true;
 }
 
 /* Calls same_elements() for the runs of the sample that lie in the panel. */
-static bool same_sample(const struct pair *part, const struct scan_panel *p, const void *rounded,
-                        enum dtype dtype, uint64_t *at)
+static bool same_sample(const struct pair *part, const struct both *b, uint64_t *at)
 {
     const struct axis *runs = &part->axes[0];
     const uint64_t length = part->num_axes == 2 ? part->axes[1].extent : runs->extent,
                    count = part->num_axes == 2 ? runs->extent : 1;
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t begin = part->a_offset + i * runs->a_stride, end = begin + length;
-        const uint64_t low = begin > p->low ? begin : p->low,
-                       high = end < p->low + p->count ? end : p->low + p->count;
-        if (low < high &&
-            !same_elements(p->elements[0], rounded, dtype, low - p->low, high - low, at))
-            return false;
+        const uint64_t begin = part->a_offset + i * runs->a_stride;
+        const uint64_t low = max_u64(begin, b->panel->low),
+                       high = min_u64(begin + length, b->panel->low + b->panel->count);
+        if (low < high && !same_elements(b, low - b->panel->low, high - low, at)) return false;
     }
     return true;
 }
@@ -104,17 +118,12 @@ static enum status compare_panel(void *context, const struct scan_panel *p, stru
 {
     struct comparing *x = context;
     const struct scan_item *item = &x->items[p->task->item];
-    const enum dtype dtype = item->tensors[0]->dtype, from = item->tensors[1]->dtype;
-    const void *rounded = p->elements[1];
+    const struct both b = {p, item->tensors[0]->dtype, item->tensors[1]->dtype};
     uint64_t at;
     (void)err;
-    if (dtype != from) {
-        (void)cast_elements(p->cast, dtype, rounded, from, p->count);
-        rounded = p->cast;
-    }
-    const bool same = x->all ? same_elements(p->elements[0], rounded, dtype, 0, p->count, &at)
-                             : same_sample(&x->parts[p->task->item], p, rounded, dtype, &at);
-    if (same) return OK;
+    if (x->all ? same_elements(&b, 0, p->count, &at)
+               : same_sample(&x->parts[p->task->item], &b, &at))
+        return OK;
     pthread_mutex_lock(&x->lock);
     if (p->low + at < x->first[p->task->item]) x->first[p->task->item] = p->low + at;
     pthread_mutex_unlock(&x->lock);
