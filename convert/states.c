@@ -8,7 +8,15 @@
 
 #include "ckpt/masters.h"
 
+enum { MAX_STATE_BYTES = 64 };
+
 const char master_state[] = "param";
+
+bool state_is_valid(const char *state)
+{
+    const size_t length = strlen(state);
+    return length && length <= MAX_STATE_BYTES && !strchr(state, '.');
+}
 
 const char *state_name(struct arena *a, const char *state, const char *parameter)
 {
@@ -33,7 +41,7 @@ size_t states_list(const struct catalog *c, struct arena *a, const char ***out)
 {
     size_t count = 0, capacity = 0, length;
     const char **list = NULL, *state;
-    for (size_t i = 0; i < c->num_tensors; i++) {
+    for (size_t i = 0; i < c->num_tensors && count <= MAX_STATES; i++) {
         if (!name_of_state(c->tensors[i].name, &state, &length)) continue;
         if (!is_among(list, count, state, length))
             *ARENA_PUSH(a, list, count, capacity) = arena_text(a, state, length);
@@ -56,14 +64,13 @@ void states_unread(struct checkpoint *c, const char *fmt, ...)
 
 /* ---- completing ---- */
 
-/* The number of states of the list that the parameter has. */
-static size_t count_states(const struct catalog *c, struct arena *scratch, const char *parameter,
-                           const char *const *states, size_t num_states)
+/* Whether the parameter has any state of the list. */
+static bool has_states(const struct catalog *c, struct arena *scratch, const char *parameter,
+                       const char *const *states, size_t num_states)
 {
-    size_t n = 0;
     for (size_t i = 0; i < num_states; i++)
-        n += catalog_find(c, state_name(scratch, states[i], parameter)) != NULL;
-    return n;
+        if (catalog_find(c, state_name(scratch, states[i], parameter))) return true;
+    return false;
 }
 
 /* Adds a tensor of the same elements as the catalog's tensor i, as its master. */
@@ -100,7 +107,7 @@ static bool has_master(struct completing *x, const char *parameter)
 static enum status complete(struct completing *x, size_t i, struct error *err)
 {
     const struct tensor *t = &x->c->catalog.tensors[i];
-    const size_t has = count_states(&x->c->catalog, &x->scratch, t->name, x->states, x->num_states);
+    const bool has = has_states(&x->c->catalog, &x->scratch, t->name, x->states, x->num_states);
     if (!has && !name_is_padding(t->name)) {
         if (!x->without++) x->first_without = t->name;
     }
@@ -115,6 +122,11 @@ enum status states_complete(struct checkpoint *c, struct error *err)
     enum status st = OK;
     arena_init(&x.scratch);
     x.num_states = states_list(&c->catalog, &x.scratch, &x.states);
+    if (x.num_states > MAX_STATES) {
+        states_unread(c, "more than %d states of a parameter, such as %s and %s", MAX_STATES,
+                      x.states[0], x.states[1]);
+        x.num_states = 0;
+    }
     for (size_t i = 0; i < count && x.num_states && !st; i++)
         if (!name_is_optimizer(c->catalog.tensors[i].name)) st = complete(&x, i, err);
     if (x.without && !st)

@@ -8,15 +8,21 @@
 /* The state that is a parameter's master weight. */
 extern const char master_state[]; /* "param" */
 
+/* The most different states of one optimizer that are read; AdamW has 3. */
+enum { MAX_STATES = 32 };
+/* Whether a text can be the name of a state: not empty, of at most 64 bytes, no dot. */
+bool state_is_valid(const char *state);
+
 /* The states that any tensor of the catalog is of, each once: the master first, then by name. In
- * arena a. */
+ * arena a. Of more than MAX_STATES, it lists MAX_STATES + 1. */
 size_t states_list(const struct catalog *c, struct arena *a, const char ***out);
 /* The logical name; in arena a. */
 const char *state_name(struct arena *a, const char *state, const char *parameter);
 
 /* Completes the states of a checkpoint whose tensors are all added: a weight of F32 that has other
  * states, but no master, is its own master, so a tensor of the same elements is added for it. Notes
- * parameters without states that others have (frozen, or lost). */
+ * parameters without states that others have (frozen, or lost). More than MAX_STATES states are
+ * unread. */
 MUST_CHECK enum status states_complete(struct checkpoint *c, struct error *err);
 
 /* Where the places of states are inferred (c->training.optimizer.inferred): compares some hundred

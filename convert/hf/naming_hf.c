@@ -8,8 +8,6 @@
 #include "convert/naming.h"
 #include "convert/states.h"
 
-enum { MAX_STATES = 32 }; /* different ones of one optimizer that are read */
-
 struct importing {
     struct checkpoint *c;
     const struct naming_import *in;
