@@ -5,86 +5,9 @@
 
 #include "common/count.h"
 #include "common/text.h"
-#include "convert/testing_convert.h"
-#include "formats/torch.h"
+#include "convert/megatron/optim/testing_values.h"
 
 #define GOLDEN "tests/golden/megatron-training/"
-
-/* ---- values from a short notation ---- */
-
-/* Parses text like Python: numbers, 'str', True, False, None, [...], (...), {...}. T is a tensor of
- * one element, whose number number_of_tensor() knows; X is an instance of a class. */
-static struct value *parse(const char **p);
-
-static struct value *parse_list(const char **p, enum value_kind kind, char end)
-{
-    struct value *items[32];
-    size_t n = 0;
-    for (++*p; **p != end;) {
-        items[n++] = parse(p);
-        if (**p == ',') ++*p;
-    }
-    ++*p;
-    return value_list(&scratch, kind, n, items);
-}
-
-static struct value *parse_dict(const char **p)
-{
-    struct value *dict = value_dict(&scratch);
-    for (++*p; **p != '}';) {
-        struct value *key = parse(p);
-        assert_int_equal(**p, ':');
-        ++*p;
-        value_dict_add(&scratch, dict, "", parse(p));
-        dict->items[2 * (size_t)(dict->count - 1)] = key;
-        if (**p == ',') ++*p;
-        while (**p == ' ')
-            ++*p;
-    }
-    ++*p;
-    return dict;
-}
-
-static struct value *parse_number(const char **p)
-{
-    char *end;
-    double number = strtod(*p, &end);
-    const size_t n = (size_t)(end - *p);
-    const char *text = arena_text(&scratch, *p, n);
-    assert_int_not_equal(n, 0);
-    *p = end;
-    return strpbrk(text, ".en") ? value_float(&scratch, number)
-                                : value_int(&scratch, (int64_t)number);
-}
-
-static struct value *parse_word(const char **p)
-{
-    if (text_skip_prefix(p, "None")) return value_none(&scratch);
-    if (text_skip_prefix(p, "True")) return value_bool(&scratch, true);
-    if (text_skip_prefix(p, "False")) return value_bool(&scratch, false);
-    if (text_skip_prefix(p, "T")) return value_tensor(&scratch, "0", DT_F32, 0, NULL);
-    if (text_skip_prefix(p, "X"))
-        return value_instance(&scratch, "pkg.optim", "Wrapper", value_dict(&scratch));
-    return parse_number(p);
-}
-
-static struct value *parse(const char **p)
-{
-    while (**p == ' ')
-        ++*p;
-    if (**p == '[') return parse_list(p, VALUE_LIST, ']');
-    if (**p == '(') return parse_list(p, VALUE_TUPLE, ')');
-    if (**p == '{') return parse_dict(p);
-    if (**p != '\'') return parse_word(p);
-    const char *begin = ++*p;
-    *p = strchr(begin, '\'') + 1;
-    return value_text(&scratch, arena_text(&scratch, begin, (size_t)(*p - 1 - begin)));
-}
-
-static struct value *python(const char *text)
-{
-    return parse(&text);
-}
 
 static const char *printed(const struct value *v)
 {

@@ -1,13 +1,23 @@
 #include "convert/megatron/optim/rank_states.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/count.h"
 #include "common/text.h"
 #include "convert/states.h"
 
-enum { MAX_CHAINED = 16, MAX_GROUPS = 1000 };
+/* A short pickle may have one list or dict in many places, so what they are walked for is bounded.
+ */
+enum { MAX_CHAINED = 16, MAX_GROUPS = 1000, MAX_PARAMS = 1 << 20 };
+
+/* The states of a number. */
+struct numbered {
+    int64_t number;
+    const struct value *states;
+    bool used; /* by a parameter of a group */
+};
 
 /* One optimizer of a file. */
 struct walking {
@@ -16,6 +26,10 @@ struct walking {
     struct torch_file *file;
     const char *prefix;
     struct rank_state at;
+    struct numbered *numbered; /* sorted by number; in scratch */
+    size_t num_numbered;
+    uint64_t num_params; /* of all groups so far */
+    struct arena scratch;
 };
 
 /* ---- the dicts of an optimizer ---- */
@@ -55,16 +69,35 @@ static unsigned count_chained(const struct value *optimizer)
                                                                      : 1;
 }
 
-/* The value of a number in a dict that mostly has 0, 1, 2, ... in order. */
-static const struct value *find_number(const struct value *dict, int64_t number)
+/* ---- the states by number ---- */
+
+static int by_number(const void *a, const void *b)
 {
-    int64_t key;
-    if (dict && dict->kind == VALUE_DICT && number >= 0 && number < dict->count &&
-        value_as_int(dict->items[2 * number], &key) && key == number)
-        return dict->items[2 * number + 1];
-    for (uint32_t i = 0; dict && dict->kind == VALUE_DICT && i < dict->count; i++)
-        if (value_as_int(dict->items[2 * i], &key) && key == number) return dict->items[2 * i + 1];
-    return NULL;
+    const int64_t x = ((const struct numbered *)a)->number,
+                  y = ((const struct numbered *)b)->number;
+    return (x > y) - (x < y);
+}
+
+static void sort_by_number(struct walking *w, const struct value *dict)
+{
+    w->num_numbered = 0;
+    if (!dict || dict->kind != VALUE_DICT || !dict->count) return;
+    w->numbered = arena_array(&w->scratch, dict->count, sizeof *w->numbered);
+    for (size_t i = 0; i < dict->count; i++) {
+        struct numbered *n = &w->numbered[w->num_numbered];
+        *n = (struct numbered){.states = dict->items[2 * i + 1]};
+        w->num_numbered += value_as_int(dict->items[2 * i], &n->number);
+    }
+    qsort(w->numbered, w->num_numbered, sizeof *w->numbered, by_number);
+}
+
+/* NULL: the number has no states. */
+static struct numbered *find_number(const struct walking *w, int64_t number)
+{
+    const struct numbered key = {.number = number};
+    return w->num_numbered
+               ? bsearch(&key, w->numbered, w->num_numbered, sizeof *w->numbered, by_number)
+               : NULL;
 }
 
 /* ---- collecting ---- */
@@ -85,21 +118,33 @@ static enum status add_tensor(const struct walking *w, uint64_t number, const ch
     return OK;
 }
 
+/* Adds one state of a parameter. */
+static enum status add_state(const struct walking *w, uint64_t number, const struct value *key,
+                             const struct value *tensor, struct error *err)
+{
+    const char *state = value_as_text(key);
+    if (!state || strcmp(state, "step") == 0 || tensor->kind == VALUE_NONE) return OK;
+    if (strcmp(state, "master_param") == 0) state = master_state;
+    if (tensor->kind == VALUE_TENSOR && state_is_valid(state))
+        return add_tensor(w, number, arena_copy_text(&w->c->arena, state), tensor, false, err);
+    states_unread(w->c, "%s: %.64s of a parameter is no %s", w->file->path, state,
+                  tensor->kind == VALUE_TENSOR ? "name of a state" : "tensor");
+    return OK;
+}
+
 /* Adds the states of one parameter: {STATE: tensor}; `step` is in the outline. */
-static enum status add_states(const struct walking *w, uint64_t number, const struct value *states,
+static enum status add_states(const struct walking *w, uint64_t number, struct numbered *of,
                               struct error *err)
 {
-    for (uint32_t i = 0; states && states->kind == VALUE_DICT && i < states->count; i++) {
-        const char *state = value_as_text(states->items[2 * i]);
-        const struct value *tensor = states->items[2 * i + 1];
-        if (!state || strcmp(state, "step") == 0 || tensor->kind == VALUE_NONE) continue;
-        if (strcmp(state, "master_param") == 0) state = master_state;
-        if (tensor->kind == VALUE_TENSOR)
-            TRY(add_tensor(w, number, arena_copy_text(&w->c->arena, state), tensor, false, err));
-        else
-            states_unread(w->c, "%s: the state %s of a parameter is no tensor", w->file->path,
-                          state);
+    if (!of || of->states->kind != VALUE_DICT) return OK;
+    if (of->used || of->states->count > MAX_STATES) {
+        states_unread(w->c, "%s: parameter %" PRId64 " %s", w->file->path, of->number,
+                      of->used ? "is in the groups twice" : "has too many states");
+        return OK;
     }
+    of->used = true;
+    for (uint32_t i = 0; i < of->states->count; i++)
+        TRY(add_state(w, number, of->states->items[2 * i], of->states->items[2 * i + 1], err));
     return OK;
 }
 
@@ -139,8 +184,7 @@ static void add_group(const struct walking *w, const struct value *group, uint64
 }
 
 /* Adds the states of a group's parameters. */
-static enum status add_params(const struct walking *w, const struct value *group,
-                              const struct value *state, struct error *err)
+static enum status add_params(struct walking *w, const struct value *group, struct error *err)
 {
     const struct value *params = value_get(group, "params");
     int64_t number;
@@ -152,29 +196,40 @@ static enum status add_params(const struct walking *w, const struct value *group
             w->file->path);
         return OK;
     }
+    w->num_params += params->count;
+    if (w->num_params > MAX_PARAMS) {
+        states_unread(w->c, "%s: %" PRIu64 " parameters in the groups", w->file->path,
+                      w->num_params);
+        return OK;
+    }
     add_group(w, group, params->count);
     for (uint32_t i = 0; i < params->count; i++)
         if (value_as_int(params->items[i], &number))
-            TRY(add_states(w, i, find_number(state, number), err));
+            TRY(add_states(w, i, find_number(w, number), err));
     return OK;
 }
 
-static enum status add_masters(struct walking *w, const struct value *masters, struct error *err)
+/* Adds the master weights of a group. */
+static enum status add_masters(struct walking *w, const struct value *group,
+                               const struct value *list, struct error *err)
 {
-    for (uint32_t g = 0; masters && masters->kind == VALUE_LIST && g < masters->count; g++) {
-        const struct value *list = masters->items[g];
-        w->at.group = g;
-        for (uint32_t i = 0; list->kind == VALUE_LIST && i < list->count; i++)
-            if (list->items[i]->kind == VALUE_TENSOR)
-                TRY(add_tensor(w, i, master_state, list->items[i], true, err));
+    const struct value *params = value_get(group, "params");
+    if (list->kind != VALUE_LIST) return OK;
+    if (list->count > params->count) {
+        states_unread(w->c, "%s: %" PRIu32 " master weights of a group of %" PRIu32 " parameters",
+                      w->file->path, list->count, params->count);
+        return OK;
     }
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->items[i]->kind == VALUE_TENSOR)
+            TRY(add_tensor(w, i, master_state, list->items[i], true, err));
     return OK;
 }
 
 static enum status add_optimizer(struct walking *w, const struct value *v, struct error *err)
 {
     const struct value *inner = inner_of(v), *groups = value_get(inner, "param_groups");
-    const struct value *state = value_get(inner, "state"), *masters = masters_of(v);
+    const struct value *masters = masters_of(v);
     if (!groups || groups->kind != VALUE_LIST || groups->count > MAX_GROUPS) {
         states_unread(w->c, "%s: the optimizer has no list of parameter groups", w->file->path);
         return OK;
@@ -185,9 +240,14 @@ static enum status add_optimizer(struct walking *w, const struct value *v, struc
                       (unsigned)groups->count);
         return OK;
     }
+    w->num_params = 0;
+    sort_by_number(w, value_get(inner, "state"));
     for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
-        TRY(add_params(w, groups->items[w->at.group], state, err));
-    return add_masters(w, masters, err);
+        TRY(add_params(w, groups->items[w->at.group], err));
+    if (!masters || w->c->training.optimizer.unread) return OK;
+    for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
+        TRY(add_masters(w, groups->items[w->at.group], masters->items[w->at.group], err));
+    return OK;
 }
 
 enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct torch_file *t,
@@ -196,16 +256,20 @@ enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct 
 {
     struct walking w = {.s = s, .c = c, .file = t, .prefix = prefix};
     const unsigned chained = count_chained(optimizer);
+    enum status st = OK;
+    if (c->training.optimizer.unread) return OK;
     if (chained > MAX_CHAINED) {
         states_unread(c, "%s: %u optimizers", t->path, chained);
         return OK;
     }
-    for (unsigned k = 0; k < chained; k++) {
+    arena_init(&w.scratch);
+    for (unsigned k = 0; k < chained && !st; k++) {
         w.at = (struct rank_state){.rank = rank, .optimizer = k, .chained = chained};
-        if (chained_item(optimizer, k)->kind == VALUE_NONE) continue;
-        TRY(add_optimizer(&w, chained_item(optimizer, k), err));
+        if (chained_item(optimizer, k)->kind != VALUE_NONE)
+            st = add_optimizer(&w, chained_item(optimizer, k), err);
     }
-    return OK;
+    arena_release(&w.scratch);
+    return st;
 }
 
 /* ---- the outline ---- */
@@ -214,7 +278,10 @@ enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct 
 static const struct value *first_step(const struct value *state)
 {
     for (uint32_t i = 0; state && state->kind == VALUE_DICT && i < state->count; i++) {
-        const struct value *step = value_get(state->items[2 * i + 1], "step");
+        const struct value *states = state->items[2 * i + 1];
+        const struct value *step = states->kind == VALUE_DICT && states->count <= MAX_STATES
+                                       ? value_get(states, "step")
+                                       : NULL;
         if (step) return step;
     }
     return NULL;
@@ -237,11 +304,13 @@ static struct value *outline_of(const struct value *v, struct arena *a)
 
 struct value *rank_states_outline(const struct value *optimizer, struct arena *a)
 {
+    struct value *items[MAX_CHAINED];
+    unsigned count = count_chained(optimizer);
     if (optimizer->kind != VALUE_LIST && !is_chain_dict(optimizer)) return outline_of(optimizer, a);
-    struct value **items = arena_array(a, optimizer->count, sizeof *items);
-    for (uint32_t i = 0; i < optimizer->count; i++)
+    if (count > MAX_CHAINED) count = MAX_CHAINED; /* more are unread */
+    for (unsigned i = 0; i < count; i++)
         items[i] = outline_of(chained_item(optimizer, i), a);
-    return value_list(a, VALUE_LIST, optimizer->count, items);
+    return value_list(a, VALUE_LIST, count, items);
 }
 
 /* ---- which parameter is which ---- */
