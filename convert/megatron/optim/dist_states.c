@@ -7,6 +7,8 @@
 #include "common/text.h"
 #include "convert/states.h"
 
+enum { FEW_FRAGMENTS = 1024 };
+
 static const char low_precision_master[] = "fp32_param", prefix[] = "optimizer.state.";
 
 bool dist_key_is_optimizer(const char *key)
@@ -33,7 +35,7 @@ static const char *parse_key(struct arena *a, const char *key, const char **stat
     if (fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0) key = chained + 1;
     if (!text_skip_prefix(&key, prefix)) return NULL;
     const char *dot = strchr(key, '.');
-    if (!dot) return NULL;
+    if (!dot || dot == key) return NULL;
     *state = arena_text(a, key, (size_t)(dot - key));
     if (strcmp(*state, low_precision_master) == 0) *state = master_state;
     return dot + 1;
@@ -88,6 +90,9 @@ static enum status add_flattened(struct checkpoint *c, const char *key, const ch
                         f->whole->shape, &own, err));
     for (unsigned d = 0; d < f->whole->num_dims; d++)
         count *= f->flat->shape[d];
+    if (count > FEW_FRAGMENTS && count > f->flat->num_pieces)
+        return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " fragments in %zu chunks", f->flat->name,
+                    count, f->flat->num_pieces);
     for (uint64_t i = 0; i < count && f->numel; i++) {
         struct pair pair;
         start_of(f, i, start);

@@ -21,7 +21,8 @@ bool dist_key_is_optimizer(const char *key);
 /* Whether it is of flat buffers (flat_states.h). */
 bool dist_key_is_flat(const char *key);
 /* Adds the stored states of such keys as own tensors with a state, of their parameter's key and
- * shape. ERR_CORRUPT, naming the key, if a flattened one does not fit its parameter. */
+ * shape. ERR_CORRUPT, naming the key, if a flattened one does not fit its parameter, or has more
+ * fragments than a file that is written so could have: one chunk for each at least. */
 MUST_CHECK enum status dist_states_add(struct checkpoint *c, struct error *err);
 /* The key of a state: "optimizer.state.exp_avg.KEY". flattened: of fully_sharded_model_space. In
  * arena a. */

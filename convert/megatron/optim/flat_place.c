@@ -220,6 +220,31 @@ static const char *check_item(struct placing *x, const struct cell_states *s,
     return NULL;
 }
 
+static bool same_place(const struct flat_state *a, const struct flat_state *b)
+{
+    return a->buffer == b->buffer && a->bucket == b->bucket && strcmp(a->state, b->state) == 0;
+}
+
+static bool is_whole(const struct flat_state *s)
+{
+    return s->bucket == WHOLE_BUFFER;
+}
+
+/* Items are sorted: each place has one of each state. n: the items of a state. */
+static const char *check_order(struct placing *x, const struct cell_states *s, size_t i, size_t n)
+{
+    const struct flat_state *item = s->items[i];
+    const char *name = stored_of(x, item)->name;
+    if (i && same_place(s->items[i - 1], item))
+        return arena_printf(&x->scratch, "%s and %s are in one place",
+                            stored_of(x, s->items[i - 1])->name, name);
+    if (is_whole(item) != is_whole(s->items[0]))
+        return arena_printf(&x->scratch, "%s is a bucket beside whole buffers", name);
+    if (strcmp(item->state, s->items[i - i % n]->state))
+        return arena_printf(&x->scratch, "%s: its states are of different buffers", name);
+    return NULL;
+}
+
 /* Every buffer and bucket must have each state. */
 static const char *check_items(struct placing *x, const struct cell_states *s)
 {
@@ -233,12 +258,21 @@ static const char *check_items(struct placing *x, const struct cell_states *s)
                             cell_text(x, &s->items[0]->cell), n, s->items[0]->state, wanted);
     for (size_t i = 0; i < s->count; i++) {
         const char *why = check_item(x, s, s->items[i]);
-        if (!why && strcmp(s->items[i]->state, s->items[i - i % n]->state))
-            why = arena_printf(&x->scratch, "%s: its states are of different buffers",
-                               stored_of(x, s->items[i])->name);
+        if (!why) why = check_order(x, s, i, n);
         if (why) return why;
     }
     return NULL;
+}
+
+/* The item of a bucket, of the state whose items begin at `from`. They are complete, and in the
+ * order of buffers and buckets. */
+static const struct flat_state *item_of(const struct cell_states *s, size_t from, size_t buffer,
+                                        size_t bucket)
+{
+    if (s->items[from]->bucket == WHOLE_BUFFER) return s->items[from + buffer];
+    for (size_t b = 0; b < buffer; b++)
+        from += s->buffers[b].num_buckets;
+    return s->items[from + bucket];
 }
 
 /* Whether a chunk of the stored tensor begins at the element. Pieces are sorted by their start. */
@@ -259,14 +293,15 @@ static bool chunk_begins(const struct stored_tensor *t, uint64_t element)
 
 static const char *check_chunks(struct placing *x, const struct cell_states *s)
 {
-    for (size_t i = 0; i < items_of_state(s); i++) {
-        const struct flat_state *item = s->items[i];
-        const struct param_buffer *b = &s->buffers[item->buffer];
-        for (size_t k = 0; item->bucket != WHOLE_BUFFER && !item->padded && k < b->num_params;
-             k++) {
+    for (size_t i = 0; i < s->num_buffers; i++) {
+        const struct param_buffer *b = &s->buffers[i];
+        for (size_t k = 0; k < b->num_params; k++) {
             const struct placed_param *p = &b->params[k];
+            const struct flat_state *item = item_of(s, 0, i, p->bucket);
             const uint64_t at = p->start - b->buckets[p->bucket].start;
-            if (p->bucket != item->bucket || chunk_begins(stored_of(x, item), at)) continue;
+            if (item->bucket == WHOLE_BUFFER || item->padded ||
+                chunk_begins(stored_of(x, item), at))
+                continue;
             return arena_printf(&x->scratch,
                                 "%s: %s should begin at element %" PRIu64
                                 ", where no chunk of .metadata begins",
@@ -399,16 +434,6 @@ static const char *find_missing(struct placing *x, bool experts)
     return NULL;
 }
 
-static const struct flat_state *item_of(const struct cell_states *s, size_t from, size_t n,
-                                        size_t buffer, size_t bucket)
-{
-    for (size_t i = from; i < from + n; i++)
-        if (s->items[i]->buffer == buffer &&
-            (s->items[i]->bucket == WHOLE_BUFFER || s->items[i]->bucket == bucket))
-            return s->items[i];
-    return NULL;
-}
-
 /* Adds one parameter's part of one state. */
 static enum status add_part(struct placing *x, const struct cell_states *s,
                             const struct param_buffer *b, const struct placed_param *p,
@@ -454,8 +479,8 @@ static enum status add_cell(struct placing *x, const struct cell_states *s, stru
         for (size_t i = 0; i < s->num_buffers; i++)
             for (size_t k = 0; k < s->buffers[i].num_params; k++) {
                 const struct placed_param *p = &s->buffers[i].params[k];
-                const struct flat_state *item = item_of(s, from, n, i, p->bucket);
-                if (item && !is_copy(&x->c->layout, p, &item->cell))
+                const struct flat_state *item = item_of(s, from, i, p->bucket);
+                if (!is_copy(&x->c->layout, p, &item->cell))
                     TRY(add_part(x, s, &s->buffers[i], p, item, err));
             }
     return OK;

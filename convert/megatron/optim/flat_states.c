@@ -9,7 +9,9 @@
 #include "convert/megatron/optim/dist_states.h"
 #include "convert/states.h"
 
-enum { MAX_CHAINED = 16, MAX_DIGITS = 9 };
+/* MAX_STEPS: dicts, buckets and states of one file: a short pickle may have one dict in many
+ * places. */
+enum { MAX_CHAINED = 16, MAX_DIGITS = 9, MAX_STEPS = 1 << 18 };
 
 static const char numel_unpadded[] = "numel_unpadded";
 
@@ -58,16 +60,31 @@ struct walking {
     struct torch_file *file;
     const char *prefix;
     struct flat_state at; /* cell, buffer and so on, as far as the walk has come */
+    uint64_t steps;
 };
 
+/* Whether the walk may go on with `count` more items. */
+static bool take_steps(struct walking *w, uint64_t count)
+{
+    w->steps += count;
+    if (w->steps > MAX_STEPS)
+        states_unread(w->c, "%s: more than %d flat tensors and dicts", w->file->path, MAX_STEPS);
+    return w->steps <= MAX_STEPS;
+}
+
 /* Adds the flat tensors of a dict {STATE: tensor, numel_unpadded: int}. */
-static enum status add_tensors(const struct walking *w, const struct value *d, struct error *err)
+static enum status add_tensors(struct walking *w, const struct value *d, struct error *err)
 {
     struct checkpoint *c = w->c;
+    if (!take_steps(w, d->count)) return OK;
     for (uint32_t i = 0; i < d->count; i++) {
         const char *state = value_as_text(d->items[2 * i]);
         const struct value *tensor = d->items[2 * i + 1];
         if (!state || strcmp(state, numel_unpadded) == 0) continue;
+        if (!state_is_valid(state)) {
+            states_unread(c, "%s: %s.%.64s is no name of a state", w->file->path, w->prefix, state);
+            continue;
+        }
         const char *name = arena_printf(&c->arena, "%s.%s", w->prefix, state);
         if (tensor->kind != VALUE_TENSOR) {
             states_unread(c, "%s: %s is no tensor", w->file->path, name);
@@ -101,7 +118,7 @@ static enum status add_dtype(struct walking *w, const struct value *v, struct er
         return OK;
     }
     const char *prefix = w->prefix;
-    for (uint32_t b = 0; b < v->count; b++) {
+    for (uint32_t b = 0; b < v->count && take_steps(w, 1); b++) {
         if (v->items[b]->kind != VALUE_DICT) continue;
         w->at.bucket = b;
         w->at.padded = true;
@@ -122,7 +139,7 @@ static enum status add_cell(struct walking *w, const struct value *v, struct err
         if (!value_as_int(v->items[2 * i], &buffer) || buffer < 0 || dtypes->kind != VALUE_DICT)
             continue;
         w->at.buffer = (uint64_t)buffer;
-        for (uint32_t k = 0; k < dtypes->count; k++) {
+        for (uint32_t k = 0; k < dtypes->count && take_steps(w, 1); k++) {
             w->at.of_weights = dtype_of_key(dtypes->items[2 * k]);
             w->prefix = arena_printf(&w->c->arena, "%s.%" PRId64 ".%" PRIu32, prefix, buffer, k);
             TRY(add_dtype(w, dtypes->items[2 * k + 1], err));
@@ -199,7 +216,7 @@ static bool parse_bucket(struct arena *a, const char *rest, struct flat_state *s
     if (!rest++ || !take_numbered(&rest, ".bucket_idx_", &s->bucket) || *rest++ != '.')
         return false;
     s->state = arena_copy_text(a, rest);
-    return *rest && !strchr(rest, '.');
+    return state_is_valid(rest);
 }
 
 static bool find_cell(struct checkpoint *c, const struct flat_key *key, unsigned chained,
