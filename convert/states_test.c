@@ -154,6 +154,8 @@ static void more_states_than_any_optimizer_has_are_unread(void **state)
     add_many(20000);
     assert_ok(states_complete(&c, &err));
     assert_non_null(strstr(c.training.optimizer.unread, "more than 32 states of a parameter"));
+    const char **list;
+    assert_int_equal(states_list(&c.catalog, &c.arena, &list), MAX_STATES + 1);
     assert_null(catalog_find(&c.catalog, "optimizer.param.a"));
 }
 
