@@ -29,6 +29,7 @@ struct walking {
     struct numbered *numbered; /* sorted by number; in scratch */
     size_t num_numbered;
     uint64_t num_params; /* of all groups so far */
+    size_t first_group;  /* of this optimizer, in s->groups */
     struct arena scratch;
 };
 
@@ -220,6 +221,7 @@ static enum status add_masters(struct walking *w, const struct value *group,
                       w->file->path, list->count, params->count);
         return OK;
     }
+    w->s->groups[w->first_group + w->at.group].masters = list->count;
     for (uint32_t i = 0; i < list->count; i++)
         if (list->items[i]->kind == VALUE_TENSOR)
             TRY(add_tensor(w, i, master_state, list->items[i], true, err));
@@ -241,6 +243,7 @@ static enum status add_optimizer(struct walking *w, const struct value *v, struc
         return OK;
     }
     w->num_params = 0;
+    w->first_group = w->s->num_groups;
     sort_by_number(w, value_get(inner, "state"));
     for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
         TRY(add_params(w, groups->items[w->at.group], err));
@@ -394,6 +397,11 @@ static const char *resolve(struct resolving *x, const struct checkpoint *c,
             "%s: its group has %" PRIu64
             " parameters; by Megatron's rule it should have %zu, %zu of low precision",
             t->name, g ? g->count : 0, x->num_members, x->num_low_members);
+    if (s->of_low_precision && g->masters != x->num_low_members)
+        return arena_printf(x->arena,
+                            "%s: its group has %" PRIu64 " master weights; of its parameters %zu "
+                            "are of low precision",
+                            t->name, g->masters, x->num_low_members);
     *number = list[s->number];
     if (same_shape(t, &x->params[*number])) return NULL;
     return arena_printf(

@@ -45,7 +45,8 @@ struct rank_group {
     size_t rank;
     unsigned optimizer, group;
     struct group_rule rule;
-    uint64_t count; /* of parameters */
+    uint64_t count;   /* of parameters */
+    uint64_t masters; /* in the list of master weights beside the groups */
 };
 
 struct rank_states {

@@ -208,8 +208,13 @@ static void what_contradicts_the_rule_is_named(void **state)
     assert_string_equal(
         resolved_of("{'optimizer': {'param_groups': [{'params': [0,1,2,3,4]}]},"
                     "'fp32_from_fp16_params': [[T[2,3],T[3],T[2,3],T[2,3],T[2,3]]]}"),
-        "rank 0.0.0.4.param: its group has 5 parameters; by Megatron's rule it should have 5, 4 of "
-        "low precision");
+        "rank 0.0.0.0.param: its group has 5 master weights; of its parameters 4 are of low "
+        "precision");
+    assert_string_equal(
+        resolved_of("{'optimizer': {'param_groups': [{'params': [0,1,2,3,4]}]},"
+                    "'fp32_from_fp16_params': [[T[2,3],T[3],T[2,3]]]}"),
+        "rank 0.0.0.0.param: its group has 3 master weights; of its parameters 4 are of low "
+        "precision");
 }
 
 /* ---- what is no such optimizer ---- */
