@@ -3,11 +3,18 @@
 #include "convert/states.h"
 #include "formats/torch.h"
 
+/* Each reads the archive's pickle again; a real one has four: a step and a loss scale. */
+enum { MAX_SCALARS = 64 };
+
 static bool read_scalar(void *context, const struct value *tensor, double *out)
 {
-    const struct training_source *s = context;
+    struct training_source *s = context;
     struct error why;
-    return s->path && !torch_scalar(s->path, s->offset, s->size, tensor, out, &why);
+    if (++s->num_scalars > MAX_SCALARS && s->c->training.optimizer.present)
+        states_unread(s->c, "%s: more than %d numbers of the training are tensors", s->path,
+                      MAX_SCALARS);
+    return s->path && s->num_scalars <= MAX_SCALARS &&
+           !torch_scalar(s->path, s->offset, s->size, tensor, out, &why);
 }
 
 void training_source_begin(struct training_source *s, struct checkpoint *c)
@@ -27,6 +34,7 @@ static void tell(struct training_source *s, enum status st, const struct error *
 
 static void use_archive(struct training_source *s, const char *path, uint64_t offset, uint64_t size)
 {
+    s->num_scalars = 0;
     s->path = path;
     s->offset = offset;
     s->size = size;

@@ -12,6 +12,7 @@ struct training_source {
     /* The archive of the values that are being read, for numbers in tensors: bytes of a file. */
     const char *path;
     uint64_t offset, size;
+    unsigned num_scalars; /* numbers in tensors that were read of it */
 };
 
 void training_source_begin(struct training_source *s, struct checkpoint *c);
