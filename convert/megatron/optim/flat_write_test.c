@@ -32,9 +32,9 @@ static void check_buffer(struct opened *f, const struct value *states, const str
                          const struct bucket_cell *cell)
 {
     static const char *const names[] = {"param", "exp_avg", "exp_avg_sq"};
-    int64_t said = 0;
-    assert_true(value_as_int(value_get(states, "numel_unpadded"), &said));
-    assert_int_equal(said, b->numel_unpadded);
+    int64_t unpadded = 0;
+    assert_true(value_as_int(value_get(states, "numel_unpadded"), &unpadded));
+    assert_int_equal(unpadded, b->numel_unpadded);
     assert_int_equal(states->count, 4);
     for (unsigned i = 0; i < 3; i++) {
         uint64_t numel;
