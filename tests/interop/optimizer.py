@@ -72,7 +72,7 @@ TOLERANCE_OF_EXPERTS = {"float32": 5e-3, "bfloat16": 0.5}
 # The case that is damaged, one of its kinds, what is done to it (a function below), and the words in which
 # ferry must say why it is not read. Each is also converted without its optimizer.
 DAMAGES = """
-llama bfloat16 distributed --tp 2 --dp 2               | torch | lose_flat_file | mp_rank_01 distrib_optim.pt
+llama bfloat16 distributed --tp 2 --dp 2               | torch | lose_flat_file | tensor rank 1 missing
 llama bfloat16 distributed --tp 2 --dp 2               | torch | take_later_file | not their master weights
 llama bfloat16 distributed --tp 2 --dp 2               | torch | take_shorter_file | mp_rank_01 should have
 llama bfloat16 distributed --tp 2 --dp 2               | torch | swap_flat_files | not their master weights
