@@ -76,6 +76,8 @@ def transformer_config(m, layout, dtype):
 def start_parallel(layout):
     from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
+    if mpu.model_parallel_is_initialized():
+        return
     mpu.initialize_model_parallel(
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
