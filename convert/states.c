@@ -94,13 +94,31 @@ struct completing {
     struct arena scratch;
     const char **states;
     size_t num_states;
-    const char *first_without;
-    size_t without;
+    const char *first_without, *first_partly;
+    size_t without, partly; /* parameters without states, and with some of them only */
 };
+
+/* Whether a parameter with states lacks one, other than the master. */
+static bool lacks_some(struct completing *x, const char *parameter)
+{
+    for (size_t i = 0; i < x->num_states; i++)
+        if (strcmp(x->states[i], master_state) &&
+            !catalog_find(&x->c->catalog, state_name(&x->scratch, x->states[i], parameter)))
+            return true;
+    return false;
+}
 
 static bool has_master(struct completing *x, const char *parameter)
 {
     return catalog_find(&x->c->catalog, state_name(&x->scratch, master_state, parameter)) != NULL;
+}
+
+/* Whether a parameter, not a buffer nor rows of padding. */
+static bool is_trained(const struct checkpoint *c, const char *name)
+{
+    struct param p;
+    return !name_is_padding(name) &&
+           !(c->params && param_find(c->params, name, &p) && p.spec->buffer);
 }
 
 /* Completes the states of a parameter, or of its rows of padding. */
@@ -108,9 +126,10 @@ static enum status complete(struct completing *x, size_t i, struct error *err)
 {
     const struct tensor *t = &x->c->catalog.tensors[i];
     const bool has = has_states(&x->c->catalog, &x->scratch, t->name, x->states, x->num_states);
-    if (!has && !name_is_padding(t->name)) {
+    if (!has && is_trained(x->c, t->name))
         if (!x->without++) x->first_without = t->name;
-    }
+    if (has && is_trained(x->c, t->name) && lacks_some(x, t->name))
+        if (!x->partly++) x->first_partly = t->name;
     if (has && t->dtype == DT_F32 && !has_master(x, t->name)) return add_master(x->c, i, err);
     return OK;
 }
@@ -129,7 +148,13 @@ enum status states_complete(struct checkpoint *c, struct error *err)
     }
     for (size_t i = 0; i < count && x.num_states && !st; i++)
         if (!name_is_optimizer(c->catalog.tensors[i].name)) st = complete(&x, i, err);
-    if (x.without && !st)
+    if (!x.num_states && c->training.optimizer.present)
+        states_unread(c, "nothing in it is the state of a parameter");
+    if (x.partly && !st)
+        checkpoint_note(c, "%zu parameter%s some of the optimizer's states: %s%s", x.partly,
+                        x.partly == 1 ? " lacks" : "s lack", x.first_partly,
+                        x.partly > 1 ? ", ..." : "");
+    if (x.without && x.num_states && !st)
         checkpoint_note(c, "%zu parameter%s no optimizer state, as frozen ones have: %s%s",
                         x.without, x.without == 1 ? " has" : "s have", x.first_without,
                         x.without > 1 ? ", ..." : "");

@@ -86,7 +86,7 @@ static const struct arg_group convert_groups[] = {
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Several processes, on one host or many", ranks_args, COUNT(ranks_args), 0},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
-    {"Flags of training scripts", training_args, NUM_TRAINING_ARGS, AT(training)},
+    {"Flags of training scripts: what the optimizer is written with", training_args, NUM_TRAINING_ARGS, AT(training)},
 };
 #define SPELLING(word, name) {"--to", #word, #name},
 static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
@@ -468,6 +468,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
 {
     struct source_options options = source_options_of(&r->flags->source);
     TRY(take_dtype(&options, r->flags->torch_dtype, err));
+    TRY(training_flags_given(&r->flags->training, &r->given, err));
     r->opened = true;
     options.allow_missing = &r->flags->allow_missing;
     TRY(source_open(&r->source, source, &options, &r->maps, err));
@@ -476,10 +477,10 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     add_gaps(r, &r->source.gaps, true);
     const bool optimizer = r->source.training.optimizer.present && !r->flags->no_optim;
     TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
-                             optimizer, r->flags->output.quiet, err));
+                             optimizer && target_format(r)->has & FORMAT_ARGS,
+                             r->flags->output.quiet, err));
     enum status st = check_optimizer(r, err);
-    if (!st && optimizer)
-        st = check_masters(r, verifies(r, "full") && !r->flags->dry_run && !r->ranks.rank, err);
+    if (!st && optimizer) st = check_masters(r, verifies(r, "full") && !r->flags->dry_run, err);
     if (!r->flags->output.quiet) notes_print(&r->source.notes);
     r->gaps = (struct gaps){0};
     add_gaps(r, &r->source.gaps, false);
@@ -487,7 +488,6 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     TRY(st);
     struct target_options to = target_options_of(r, &options);
     TRY(check_flags(r, &to, err));
-    TRY(training_flags_given(&r->flags->training, &r->given, err));
     to.given = &r->given;
     r->planned = true;
     r->report.begun = &r->target;
@@ -814,6 +814,10 @@ static enum status convert(void *options, const char *const *positional, size_t 
         return fail(err, ERR_USAGE, "--resume and --restart exclude each other");
     if (f->optim && f->no_optim)
         return fail(err, ERR_USAGE, "--optim and --no-optim exclude each other");
+    if (f->fully_reshardable && f->optim_format &&
+        optim_format_find(f->optim_format) != OPTIM_fully_reshardable)
+        return fail(err, ERR_USAGE, "--dist-ckpt-optim-fully-reshardable and --optim-format %s",
+                    f->optim_format);
     TRY(check_destination(positional[1], err));
     TRY(ranks_of(f, &r.ranks, err));
     if (r.ranks.size > 1 && !r.ranks.rank && f->rank == UINT64_MAX && !f->output.quiet)
@@ -853,8 +857,10 @@ const struct command command_convert = {
         "  ferry convert SOURCE DESTINATION --tp 8 --rank 2 --world-size 4\n\n"
         "If all have ended, the same command with as many processes continues.\n\n"
         "Flags of a training script are accepted: those that say how the model is built "
-        "(--num-layers, --swiglu, ...) are compared with it, others (--use-distributed-optimizer, "
-        "--cp, ...) change nothing, and a note names them.",
+        "(--num-layers, --swiglu, ...) are compared with it, those of the optimizer (--lr, "
+        "--min-lr, "
+        "...) replace what the source says of it, others (--use-distributed-optimizer, --cp, ...) "
+        "change nothing, and a note names them.",
     .groups = convert_groups,
     .num_groups = COUNT(convert_groups),
     .spellings = spellings,

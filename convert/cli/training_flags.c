@@ -45,26 +45,27 @@
     X("--params-dtype", "DTYPE", NULL)
 
 /* What the optimizer is written with, if its states are: option, placeholder, member of struct
- * training_given, and what the value counts. The schedule counts samples. */
+ * training_given, what the value counts (the schedule counts samples), help. */
 #define OPTIMIZER_FLAGS(X) \
-    X("--lr", "X", lr, NUMBER) \
-    X("--min-lr", "X", min_lr, NUMBER) \
-    X("--weight-decay", "X", weight_decay, NUMBER) \
-    X("--adam-beta1", "X", adam_beta1, NUMBER) \
-    X("--adam-beta2", "X", adam_beta2, NUMBER) \
-    X("--adam-eps", "X", adam_eps, NUMBER) \
-    X("--lr-decay-style", "NAME", lr_decay_style, NAME) \
-    X("--lr-warmup-samples", "N", lr_warmup, NUMBER) \
-    X("--lr-warmup-iters", "N", lr_warmup, ITERATIONS) \
-    X("--lr-decay-samples", "N", lr_decay, NUMBER) \
-    X("--lr-decay-iters", "N", lr_decay, ITERATIONS)
+    X("--lr", "X", lr, NUMBER, "largest learning rate") \
+    X("--min-lr", "X", min_lr, NUMBER, "smallest learning rate") \
+    X("--weight-decay", "X", weight_decay, NUMBER, "weight decay") \
+    X("--adam-beta1", "X", adam_beta1, NUMBER, "beta1 of Adam") \
+    X("--adam-beta2", "X", adam_beta2, NUMBER, "beta2 of Adam") \
+    X("--adam-eps", "X", adam_eps, NUMBER, "epsilon of Adam") \
+    X("--lr-decay-style", "NAME", lr_decay_style, NAME, "shape of the schedule, such as cosine") \
+    X("--lr-warmup-samples", "N", lr_warmup, NUMBER, "samples until the learning rate is the largest") \
+    X("--lr-warmup-iters", "N", lr_warmup, ITERATIONS, "the same in iterations; needs --global-batch-size") \
+    X("--lr-decay-samples", "N", lr_decay, NUMBER, "samples until the learning rate is the smallest") \
+    X("--lr-decay-iters", "N", lr_decay, ITERATIONS, "the same in iterations; needs --global-batch-size")
 
 static const struct optimizer_flag {
     const char *names;
     size_t offset; /* in struct training_given */
     enum { NUMBER, NAME, ITERATIONS } counts;
 } optimizer_flags[] = {
-#define X(names, value, member, counts) {names, offsetof(struct training_given, member), counts},
+#define X(names, value, member, counts, help) \
+    {names, offsetof(struct training_given, member), counts},
     OPTIMIZER_FLAGS(X)
 #undef X
 };
@@ -94,7 +95,8 @@ const struct arg training_args[] = {
 #define X(names, value, stands_for) {names, ARG_NOTED, AT(dtypes), value, NULL, NULL},
     DTYPE_FLAGS(X)
 #undef X
-#define X(names, value, member, counts) {names, ARG_NOTED, AT(optimizer), value, NULL, NULL},
+#define X(names, value, member, counts, help) \
+    {names, ARG_NOTED, AT(optimizer), value, NULL, help},
     OPTIMIZER_FLAGS(X)
 #undef X
     UNUSED("--use-distributed-optimizer", NULL)
@@ -363,7 +365,7 @@ enum status training_flags_check(const struct training_flags *f, const struct ch
     if (quiet) return OK;
     print_given(&f->unused, "the weights do not depend on that");
     print_given(&f->optimizer, optimizer ? "the optimizer is written with that"
-                                         : "the weights do not depend on that");
+                                         : "nothing that is written depends on that");
     print_given(&f->model, "as the model has it");
     print_given(&f->dtypes, "weights are written in that dtype");
     return OK;

@@ -35,17 +35,31 @@ const char *hf_place_of(struct checkpoint *c, const struct stored_tensor *s)
 
 /* ---- the state of the training ---- */
 
-static enum status read_training(struct checkpoint *c, struct error *err)
+/* Steps of groups that differ from the optimizer's are named. */
+static void compare_steps(struct checkpoint *c, const char *path)
 {
-    const char *path = path_join(&c->arena, c->folder, hf_training_file), *unknown;
-    cJSON *tree;
-    if (!path_exists(path)) return OK;
-    TRY(json_read_file(path, CONFIG_FILE_CAP, JSON_NAN, &tree, err));
-    enum status st = training_from_json(&c->training.run, tree, &c->arena, &unknown, err);
-    cJSON_Delete(tree);
-    if (st) return fail_in(err, "%s", path);
+    const struct training *t = &c->training.run;
+    for (size_t i = 0; i < t->num_groups; i++)
+        if (t->groups[i].step && t->step && t->groups[i].step != t->step)
+            checkpoint_note(c,
+                            "%s: groups[%zu] has made %" PRIu64 " steps, the optimizer %" PRIu64
+                            ": Megatron has one number for all",
+                            path, i, t->groups[i].step, t->step);
+}
+
+/* A file that cannot be read is no reason to refuse the weights. */
+static void read_training(struct checkpoint *c)
+{
+    const char *path = path_join(&c->arena, c->folder, hf_training_file), *unknown = NULL;
+    struct error why;
+    cJSON *tree = NULL;
+    if (!path_exists(path)) return;
+    enum status st = json_read_file(path, CONFIG_FILE_CAP, JSON_NAN, &tree, &why);
+    if (!st) st = training_from_json(&c->training.run, tree, &c->arena, &unknown, &why);
+    if (tree) cJSON_Delete(tree);
+    if (st) states_unread(c, "%s: %s", hf_training_file, why.text);
     if (unknown) checkpoint_note(c, "%s: unknown members are not read: %s", path, unknown);
-    return OK;
+    compare_steps(c, path);
 }
 
 static enum status read_number(const struct stored *s, const struct stored_tensor *t, int64_t *out,
@@ -154,14 +168,30 @@ static enum status add_tensor(struct checkpoint *c, size_t stored, struct error 
     return OK;
 }
 
+/* Files of states that cannot be read are no reason to refuse the weights: what they have added is
+ * left out again. */
+static void open_files(struct checkpoint *c, size_t *num_files)
+{
+    struct stored *s = &c->catalog.stored;
+    struct error why;
+    const size_t first = s->num_tensors;
+    if (!hf_folder_open_optimizer(s, c->folder, num_files, &why)) return;
+    s->num_tensors = first;
+    *num_files = 1;
+    c->training.optimizer.present = true;
+    c->training.optimizer.kind = "in optimizer.safetensors";
+    states_unread(c, "%s", why.text);
+}
+
 enum status hf_states_open(struct checkpoint *c, struct error *err)
 {
     struct stored *s = &c->catalog.stored;
     const size_t first = s->num_tensors, first_file = s->num_files;
     size_t num_files;
-    TRY(hf_folder_open_optimizer(s, c->folder, &num_files, err));
+    open_files(c, &num_files);
+    if (c->training.optimizer.unread) return OK;
     if (num_files)
-        TRY(read_training(c, err));
+        read_training(c);
     else
         TRY(open_beside(c, &num_files, err));
     for (size_t i = first; i < s->num_tensors; i++)

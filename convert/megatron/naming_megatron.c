@@ -195,6 +195,15 @@ static bool has_shape_of(struct checkpoint *c, const struct own_stack *k,
     return !k->num_dims || has_rows(c, parameter, k->key.half ? 2 * k->shape[0] : k->shape[0]);
 }
 
+/* The elements that the parts of an own tensor hold. */
+static uint64_t count_held(const struct own_tensor *own)
+{
+    uint64_t held = 0;
+    for (size_t i = 0; i < own->num_parts; i++)
+        held += pair_count(&own->parts[i]->pair);
+    return held;
+}
+
 /* Why the states of a stack cannot be read; NULL: they can. */
 static const char *unreadable(struct importing *x, const struct own_stack *k)
 {
@@ -210,10 +219,15 @@ static const char *unreadable(struct importing *x, const struct own_stack *k)
                             dtype_infos[k->own->dtype].name);
     if (!parameter)
         return arena_printf(a, "%s is the state of %s, which is not there", stored, name);
-    if (has_shape_of(c, k, parameter)) return NULL;
-    return arena_printf(a, "%s is %s and its parameter is %s", stored,
-                        shape_text(a, k->num_dims, k->shape),
-                        shape_text(a, parameter->num_dims, parameter->shape));
+    if (!has_shape_of(c, k, parameter))
+        return arena_printf(a, "%s is %s and its parameter is %s", stored,
+                            shape_text(a, k->num_dims, k->shape),
+                            shape_text(a, parameter->num_dims, parameter->shape));
+    if (count_held(k->own) != k->own->numel)
+        return arena_printf(a,
+                            "%s: of the %" PRIu64 " elements of %s of %s the ranks hold %" PRIu64,
+                            stored, k->own->numel, k->own->state, name, count_held(k->own));
+    return NULL;
 }
 
 /* Adds the states of a stack of parameters. They may have any float dtype, but must have their

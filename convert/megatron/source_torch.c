@@ -68,6 +68,8 @@ struct legacy {
     struct rank_states states; /* of optimizers in the rank files, */
     struct flat_states flat;   /* and in distrib_optim.pt beside them */
     bool has_flat;             /* there is one beside any rank file */
+    size_t num_optimizers;     /* rank files with an optimizer */
+    const char *without;       /* path of a rank file that has none; NULL: none */
     struct training_source training;
 };
 
@@ -181,11 +183,18 @@ static enum status read_optimizer(struct legacy *x, struct torch_file *t, const 
     const size_t before = c->catalog.stored.num_tensors;
     struct stat st;
     if (stat(flat_path(x, r), &st) == 0) o->size_bytes += (uint64_t)st.st_size;
-    if (!x->has_flat && !optimizer) return OK;
+    if (!x->has_flat && !optimizer) {
+        x->without = arena_copy_text(&c->arena, t->path);
+        return OK;
+    }
     o->present = true;
     o->kind =
         x->has_flat ? "distributed, in distrib_optim.pt" : "not distributed, in the rank files";
-    if (!optimizer) return OK;
+    if (!optimizer || optimizer->kind == VALUE_NONE) {
+        x->without = arena_copy_text(&c->arena, t->path);
+        return OK;
+    }
+    x->num_optimizers++;
     TRY(value_copy(&c->arena, rank_states_outline(optimizer, &t->arena), &outline, err));
     training_source_optimizer(&x->training, outline, t->path, 0, UINT64_MAX);
     if (!x->has_flat)
@@ -762,15 +771,16 @@ static size_t list_params(struct legacy *x, const struct rank *r, size_t num_wei
 }
 
 /* Adds the states of one rank's file as shards, of the weights that they belong to. */
-static enum status add_rank_states(struct legacy *x, size_t rank, size_t num_weights,
-                                   struct arena *scratch, struct error *err)
+static void add_rank_states(struct legacy *x, size_t rank, size_t num_weights)
 {
     struct checkpoint *c = x->m->c;
-    struct rank_param *params = arena_array(scratch, num_weights, sizeof *params);
-    size_t *shards = arena_array(scratch, num_weights, sizeof *shards);
-    size_t *numbers = arena_array(scratch, x->states.count, sizeof *numbers);
+    struct arena scratch;
+    arena_init(&scratch);
+    struct rank_param *params = arena_array(&scratch, num_weights, sizeof *params);
+    size_t *shards = arena_array(&scratch, num_weights, sizeof *shards);
+    size_t *numbers = arena_array(&scratch, x->states.count, sizeof *numbers);
     const size_t count = list_params(x, &x->ranks[rank], num_weights, params, shards);
-    const char *why = rank_states_resolve(&x->states, c, rank, params, count, numbers, scratch);
+    const char *why = rank_states_resolve(&x->states, c, rank, params, count, numbers, &scratch);
     if (why) states_unread(c, "%s", why);
     for (size_t i = 0; i < x->states.count && !why; i++) {
         if (x->states.items[i].rank != rank) continue;
@@ -779,23 +789,19 @@ static enum status add_rank_states(struct legacy *x, size_t rank, size_t num_wei
         s.state = x->states.items[i].state;
         *ARENA_PUSH(&c->arena, x->shards, x->num_shards, x->shards_capacity) = s;
     }
-    (void)err;
-    return OK;
+    arena_release(&scratch);
 }
 
 /* Makes own tensors of the states in the rank files. */
 static enum status add_states(struct legacy *x, const bool *moe, struct error *err)
 {
     const size_t num_weights = x->num_shards;
-    struct arena scratch;
     const struct value *args = value_get(x->m->c->training.common, "args");
     enum status st = OK;
     if (!x->states.count) return OK;
     (void)value_as_bool(value_get(args, "apply_wd_to_qk_layernorm"), &x->states.decays_qk_norms);
-    arena_init(&scratch);
-    for (size_t r = 0; r < x->num_ranks && !st; r++)
-        st = add_rank_states(x, r, num_weights, &scratch, err);
-    arena_release(&scratch);
+    for (size_t r = 0; r < x->num_ranks; r++)
+        add_rank_states(x, r, num_weights);
     for (size_t i = num_weights; i < x->num_shards && !x->m->c->training.optimizer.unread && !st;
          i++)
         st = add_own(x, &x->shards[i], moe, err);
@@ -826,6 +832,8 @@ static enum status open_flat_states(struct legacy *x, struct error *err)
 static enum status read_states(struct legacy *x, const bool *moe, struct error *err)
 {
     struct checkpoint *c = x->m->c;
+    if (x->num_optimizers && x->without)
+        states_unread(c, "%s has no optimizer, and other rank files have one", x->without);
     TRY(open_flat_states(x, err));
     TRY(flat_states_place(&x->flat, c, err));
     TRY(add_states(x, moe, err));

@@ -320,6 +320,25 @@ static enum status check_options(const struct target *t, struct error *err)
                 optim_format_names[f]);
 }
 
+/* Parameters are found by their places among all, so that each must have all states. */
+static enum status check_states(struct target *t, struct error *err)
+{
+    struct param p;
+    const struct catalog *c = &t->source->catalog;
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const struct tensor *x = &c->tensors[i];
+        if (!is_parameter(x) || (param_find(t->source->params, x->name, &p) && p.spec->buffer))
+            continue;
+        for (size_t k = 0; k < t->num_states; k++)
+            if (!target_state(t, x, k))
+                return fail(err, ERR_UNSUPPORTED,
+                            "%s has no %s: the legacy format cannot say which parameters are "
+                            "frozen; --to torch_dist can, --no-optim leaves the states out",
+                            x->name, t->states[k]);
+    }
+    return OK;
+}
+
 static enum status plan_torch(struct target *t, struct error *err)
 {
     struct legacy_target *x = arena_alloc(&t->plan.arena, sizeof *x);
@@ -327,6 +346,7 @@ static enum status plan_torch(struct target *t, struct error *err)
     t->own = x;
     TRY(check_options(t, err));
     TRY(megatron_begin(t, err));
+    TRY(check_states(t, err));
     x->common = megatron_common_state(t, false, &x->data);
     TRY(add_rank_files(x, err));
     TRY(begin_flat(x, err));

@@ -15,6 +15,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/memory.h"
+#include "common/numbers.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/optim/dist_states.h"
@@ -300,8 +301,10 @@ static void add_object(struct dist_target *x, const char *name, uint64_t offset,
         (struct dcp_object){name, 0, offset, length};
 }
 
-/* Copies the source's states of random number generators, archives of some kilobytes each, behind
- * the other objects of the first file. */
+static const uint64_t MAX_RNG_BYTES = 1 << 20; /* a state of each generator is some kilobytes */
+
+/* Copies the source's states of random number generators behind the other objects of the first
+ * file. */
 static enum status copy_rng(struct dist_target *x, uint64_t offset, struct error *err)
 {
     const struct stored *s = &x->t->source->catalog.stored;
@@ -310,6 +313,13 @@ static enum status copy_rng(struct dist_target *x, uint64_t offset, struct error
     for (size_t i = 0; i < s->num_objects && !st; i++) {
         const struct stored_object *o = &s->objects[i];
         if (!training_object_is_rng(o->name)) continue;
+        if (o->size_bytes > MAX_RNG_BYTES) {
+            st = fail(err, ERR_UNSUPPORTED,
+                      "%s: the state of random number generators %s has %s; --no-optim leaves it "
+                      "out",
+                      s->files[o->file].path, o->name, bytes_text(o->size_bytes));
+            break;
+        }
         char *bytes = must_calloc(o->size_bytes + 1, 1);
         st = stored_read(r, o->file, o->offset_bytes, bytes, o->size_bytes, err);
         if (!st) add_object(x, o->name, offset + x->rng.length, o->size_bytes);

@@ -74,6 +74,8 @@ run convert "$dp_reshardable" out2 --optim-format distributed
 exits 2
 run convert "$dp_reshardable" out2 --to torch --optim-format fully_reshardable
 exits 2
+run convert "$dp_reshardable" out2 --dist-ckpt-optim-fully-reshardable --optim-format fully_sharded_model_space
+exits 2
 run convert "$dp_reshardable" out2 --lr much
 exits 2
 says "--lr much: not a number from 0 on"
@@ -113,6 +115,42 @@ is_refused 3 "weights are not their master weights rounded"
 legacy
 cp legacy/iter_0000010/mp_rank_00_000/distrib_optim.pt legacy/iter_0000010/mp_rank_00_001/
 is_refused 3 "has 9984 elements; by the parameters of tensor rank 0, pipeline rank 1 it should have 10016"
+
+it "rank files without an optimizer beside others that have one are named"
+"$ferry" convert -q "$plain" legacy --overwrite --to torch --tp 2 --true-vocab-size 128 --no-optim
+"$ferry" convert -q "$plain" ranks --to torch --tp 2 --true-vocab-size 128
+cp ranks/iter_*/mp_rank_00/model_optim_rng.pt legacy/iter_*/mp_rank_00/
+is_refused 3 "mp_rank_01/model_optim_rng.pt has no optimizer, and other rank files have one"
+
+it "frozen parameters are noted, and kept where a format can say which they are"
+"$ferry" convert -q "$dp_reshardable" frozen --to hf --hf-config "$truth" --optim
+python3 - frozen/optimizer.safetensors <<'PYTHON' || skip "no python3"
+import json, struct, sys
+path = sys.argv[1]
+data = open(path, "rb").read()
+length, = struct.unpack("<Q", data[:8])
+header = json.loads(data[8:8 + length])
+out, body = {}, b""
+for name, t in header.items():
+    if name.endswith("model.norm.weight"):
+        continue
+    if name != "__metadata__":
+        begin, end = t["data_offsets"]
+        t["data_offsets"] = [len(body), len(body) + end - begin]
+        body += data[8 + length + begin:8 + length + end]
+    out[name] = t
+text = json.dumps(out).encode()
+open(path, "wb").write(struct.pack("<Q", len(text)) + text + body)
+PYTHON
+run convert frozen frozen2 --tp 2 --verify full
+exits 0
+says "1 parameter has no optimizer state, as frozen ones have: decoder.final_layernorm.weight"
+for format in distributed not_distributed; do
+    run convert frozen out5 --to torch --optim-format "$format"
+    exits 3
+    says "decoder.final_layernorm.weight has no "
+    [ ! -e out5 ] || is_wrong "out5 is there"
+done
 
 it "a file that cannot be read is named"
 legacy

@@ -435,9 +435,9 @@ static const char *find_missing(struct placing *x, bool experts)
 }
 
 /* Adds one parameter's part of one state. */
-static enum status add_part(struct placing *x, const struct cell_states *s,
-                            const struct param_buffer *b, const struct placed_param *p,
-                            const struct flat_state *item, struct error *err)
+static enum status add_part(struct placing *x, const struct param_buffer *b,
+                            const struct placed_param *p, const struct flat_state *item,
+                            struct error *err)
 {
     const struct trained_param *t = p->of;
     const struct bucket_cell *cell = &item->cell;
@@ -448,7 +448,6 @@ static enum status add_part(struct placing *x, const struct cell_states *s,
         item->bucket == WHOLE_BUFFER ? p->start_unpadded : p->start - b->buckets[p->bucket].start;
     struct param_parts parts;
     struct own_tensor *own;
-    (void)s;
     TRY(param_shard(t->param.spec, t->name, t->num_dims, t->shape, rank, ranks, PARAM_STORED,
                     &parts, err));
     TRY(catalog_add_own(&x->c->catalog, t->name, item->state, stored_of(x, item)->dtype,
@@ -481,7 +480,7 @@ static enum status add_cell(struct placing *x, const struct cell_states *s, stru
                 const struct placed_param *p = &s->buffers[i].params[k];
                 const struct flat_state *item = item_of(s, from, i, p->bucket);
                 if (!is_copy(&x->c->layout, p, &item->cell))
-                    TRY(add_part(x, s, &s->buffers[i], p, item, err));
+                    TRY(add_part(x, &s->buffers[i], p, item, err));
             }
     return OK;
 }

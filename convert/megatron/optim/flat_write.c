@@ -10,26 +10,19 @@ static const char tied_head[] = "output_layer.weight", gaps_name[] = "flat buffe
 
 /* ---- the parameters ---- */
 
-/* Adds a parameter of the source if it has states: all of them. */
+/* Adds a parameter of the source. */
 static enum status add_param(struct flat_write *w, const struct tensor *x, struct error *err)
 {
     struct target *t = w->t;
     struct param p;
-    size_t has = 0;
-    const char *lacks = NULL;
     for (size_t i = 0; i < t->num_states; i++) {
         const struct tensor *state = target_state(t, x, i);
-        has += state != NULL;
-        if (!state) lacks = t->states[i];
         if (state && dtype_bytes(state->dtype) > dtype_bytes(DT_F32))
             return fail(err, ERR_UNSUPPORTED, "%s is %s; the flat buffers of the optimizer are F32",
                         state->name, dtype_infos[state->dtype].name);
     }
-    if (!has) return OK;
-    if (lacks)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s has no %s, which the flat buffers of the optimizer want", x->name, lacks);
     (void)param_find(t->source->params, x->name, &p);
+    if (p.spec->buffer) return OK;
     uint64_t *shape = arena_array(&t->plan.arena, x->num_dims, sizeof *shape);
     param_padded_shape(p.spec, x->num_dims, x->shape, t->facts.padded_vocab, shape);
     w->params[w->num_params++] = (struct trained_param){.name = x->name,

@@ -43,8 +43,8 @@ struct flat_write {
     struct map by_name; /* flat_key -> spots */
 };
 
-/* args: the Namespace that is written. ERR_UNSUPPORTED if a parameter lacks a state that others
- * have, or has one wider than F32. */
+/* args: the Namespace that is written. Each parameter has all states. ERR_UNSUPPORTED if one is
+ * wider than F32. */
 MUST_CHECK enum status flat_write_begin(struct flat_write *w, struct target *t,
                                         const struct value *args, struct error *err);
 /* Adds the file in the folder of a rank, if it is the one that Megatron writes. */

@@ -137,10 +137,13 @@ static enum status add_state(const struct walking *w, uint64_t number, const str
 static enum status add_states(const struct walking *w, uint64_t number, struct numbered *of,
                               struct error *err)
 {
-    if (!of || of->states->kind != VALUE_DICT) return OK;
-    if (of->used || of->states->count > MAX_STATES) {
+    if (!of) return OK;
+    const bool is_dict = of->states->kind == VALUE_DICT;
+    if (of->used || !is_dict || of->states->count > MAX_STATES) {
         states_unread(w->c, "%s: parameter %" PRId64 " %s", w->file->path, of->number,
-                      of->used ? "is in the groups twice" : "has too many states");
+                      of->used   ? "is in the groups twice"
+                      : !is_dict ? "has no dict of states"
+                                 : "has too many states");
         return OK;
     }
     of->used = true;
@@ -228,6 +231,21 @@ static enum status add_masters(struct walking *w, const struct value *group,
     return OK;
 }
 
+/* Refuses states that are of no parameter of a group. */
+static void name_unused(const struct walking *w, const struct value *dict)
+{
+    const size_t count = dict && dict->kind == VALUE_DICT ? dict->count : 0;
+    if (w->num_numbered < count)
+        states_unread(w->c, "%s: states of %zu parameters have no number", w->file->path,
+                      count - w->num_numbered);
+    for (size_t i = 0; i < w->num_numbered; i++)
+        if (!w->numbered[i].used) {
+            states_unread(w->c, "%s: the groups have no parameter %" PRId64 ", which has states",
+                          w->file->path, w->numbered[i].number);
+            return;
+        }
+}
+
 static enum status add_optimizer(struct walking *w, const struct value *v, struct error *err)
 {
     const struct value *inner = inner_of(v), *groups = value_get(inner, "param_groups");
@@ -247,6 +265,7 @@ static enum status add_optimizer(struct walking *w, const struct value *v, struc
     sort_by_number(w, value_get(inner, "state"));
     for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
         TRY(add_params(w, groups->items[w->at.group], err));
+    name_unused(w, value_get(inner, "state"));
     if (!masters || w->c->training.optimizer.unread) return OK;
     for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
         TRY(add_masters(w, groups->items[w->at.group], masters->items[w->at.group], err));

@@ -227,7 +227,7 @@ static void other_optimizers_are_unread(void **state)
     } cases[] = {
         {"{'state': {}}", "the optimizer has no list of parameter groups"},
         {"{'param_groups': {}}", "the optimizer has no list of parameter groups"},
-        {"{'param_groups': [{'step': 1}]}", "a group has no list of parameters"},
+        {"{'param_groups': [{'step': 1}]}", "its optimizer lists no parameters"},
         {"{'optimizer': {'param_groups': [{'params': []}]}, 'fp32_from_fp16_params': []}",
          "master weights of 0 groups; the optimizer has 1"},
         {"{'optimizer': {'param_groups': []}, 'fp32_from_fp16_params': {}}",
@@ -242,8 +242,12 @@ static void other_optimizers_are_unread(void **state)
         {"{'state': {5: {'m': T[2]}}, 'param_groups': [{'params': [5]},{'params': [0,5]}]}",
          "parameter 5 is in the groups twice"},
         {"[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]", "17 optimizers"},
-        {"{'state': {0: {'m': None}, 1: T, 'x': {}}, 'param_groups': [{'params': [0,1,'x']}]}",
-         "read"},
+        {"{'state': {0: T}, 'param_groups': [{'params': [0]}]}", "parameter 0 has no dict"},
+        {"{'state': {0: {}, 'x': {}}, 'param_groups': [{'params': [0,'x']}]}",
+         "states of 1 parameters have no number"},
+        {"{'state': {0: {}, 7: {}}, 'param_groups': [{'params': [0]}]}",
+         "the groups have no parameter 7, which has states"},
+        {"{'state': {0: {'m': None}, 1: {}}, 'param_groups': [{'params': [0,1,'x']}]}", "read"},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         if (!strstr(unread_of(cases[i].optimizer), cases[i].why))

@@ -1,6 +1,7 @@
 #include "convert/megatron/optim/training_target.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "common/text.h"
 #include "convert/format.h"
@@ -77,19 +78,35 @@ static void set_fates(struct target *t)
     t->fates[TRAINING_RNG] = (struct training_fate){why ? FATE_DROPPED : FATE_CARRIED, why};
 }
 
+/* Megatron has no weight decay for biases and parameters of one dimension. */
+static void note_lost_decay(struct target *t)
+{
+    const struct training *run = &t->source->training.run;
+    for (size_t i = 0; i < run->num_groups && !is_from_megatron(t); i++) {
+        const struct param_group *g = &run->groups[i];
+        if (g->members && strcmp(g->members, "all") == 0 && g->weight_decay > 0)
+            notes_add(&t->notes, &t->plan.arena,
+                      "weight decay %g is of all parameters; Megatron has none for biases and "
+                      "parameters of one dimension, whose group is written without",
+                      g->weight_decay);
+    }
+}
+
 void training_target_begin(struct target *t)
 {
     struct arena *a = &t->plan.arena;
     struct training_given nothing;
     if (!t->num_states) return;
     training_given_init(&nothing);
+    note_lost_decay(t);
     const char *unknown = training_complete(
         &t->training, t->options.given ? t->options.given : &nothing, is_from_megatron(t), a);
     if (unknown)
         notes_add(
             &t->notes, a,
             "nothing says %s of the optimizer: give them as the next run will have them (--lr, "
-            "--min-lr, ...), since Megatron-LM finds groups of parameters by max_lr and min_lr",
+            "--min-lr, ...), since Megatron-LM finds groups of parameters by max_lr and min_lr; a "
+            "schedule that is not complete it takes with --override-opt_param-scheduler",
             unknown);
     if (!t->training.step)
         notes_add(&t->notes, a,
