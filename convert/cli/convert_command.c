@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "ckpt/executor.h"
-#include "ckpt/masters.h"
 #include "ckpt/publish.h"
 #include "ckpt/rendezvous.h"
 #include "common/checked.h"
@@ -17,6 +16,7 @@
 #include "common/json.h"
 #include "common/numbers.h"
 #include "common/result.h"
+#include "convert/cli/check_states.h"
 #include "convert/cli/contents.h"
 #include "convert/cli/convert_commands.h"
 #include "convert/cli/integrity.h"
@@ -251,59 +251,6 @@ static enum status check_gaps(struct run *r, struct error *err)
                 g->num_missing, g->num_unexpected, first_of(r));
 }
 
-/* The states are carried, or left out because the user says so; never passed over. */
-static enum status check_optimizer(const struct run *r, struct error *err)
-{
-    const struct optimizer_info *has = &r->source.training.optimizer;
-    const struct convert_flags *f = r->flags;
-    if (f->optim && !has->present)
-        return fail(err, ERR_UNSUPPORTED, "--optim: %s holds no optimizer state", r->source.path);
-    if (!has->present || f->no_optim) return OK;
-    if (has->unread)
-        return fail(
-            err, ERR_UNSUPPORTED,
-            "%s holds optimizer state (%s) that cannot be read: %s; --no-optim leaves it out",
-            r->source.path, has->kind, has->unread);
-    if (target_format(r)->has & FORMAT_ASKS_OPTIM && !f->optim)
-        return fail(
-            err, ERR_UNSUPPORTED,
-            "%s holds optimizer state (%s): --optim writes it beside the weights, --no-optim "
-            "leaves it out",
-            r->source.path, has->kind);
-    return OK;
-}
-
-/* Compares weights with their masters: some hundred elements of each, or all with --verify full.
- * Where a format says which states are whose, a difference is only noted. */
-static enum status check_masters(struct run *r, bool all, struct error *err)
-{
-    const struct optimizer_info *has = &r->source.training.optimizer;
-    const struct masters_options o = {.all = all,
-                                      .threads = (unsigned)r->flags->run.threads,
-                                      .max_memory = r->flags->run.max_memory};
-    struct masters_result m;
-    if (has->approximate && !has->inferred) return OK;
-    TRY(masters_compare(&r->source.catalog, &o, &m, err));
-    if (!m.differ) return OK;
-    const char *what = arena_printf(
-        &r->arena,
-        "%zu of %zu weights are not their master weights rounded: %s at element %" PRIu64 "%s",
-        m.differ, m.compared, m.first, m.at, m.differ > 1 ? ", ..." : "");
-    if (has->inferred)
-        return fail(
-            err, ERR_CORRUPT,
-            "%s: %s; so it is not known which optimizer states are whose; --no-optim leaves "
-            "them out",
-            r->source.path, what);
-    checkpoint_note(
-        &r->source,
-        "%s; they are carried as they are. So they are if states were changed by hand, or "
-        "saved wrong: Megatron-Core 0.16 does that as fully_reshardable where gradients "
-        "are reduced in several buckets (overlap_grad_reduce)",
-        what);
-    return OK;
-}
-
 static enum status check_space(struct run *r, struct error *err)
 {
     struct conversion *c = &r->report;
@@ -479,8 +426,13 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
                              optimizer && target_format(r)->has & FORMAT_ARGS,
                              r->flags->output.quiet, err));
-    enum status st = check_optimizer(r, err);
-    if (!st && optimizer) st = check_masters(r, verifies(r, "full") && !r->flags->dry_run, err);
+    const struct states_wanted wanted = {
+        .to = target_format(r), .optim = r->flags->optim, .no_optim = r->flags->no_optim};
+    const struct masters_options how = {.all = verifies(r, "full") && !r->flags->dry_run,
+                                        .threads = (unsigned)r->flags->run.threads,
+                                        .max_memory = r->flags->run.max_memory};
+    enum status st = check_states(&r->source, &wanted, err);
+    if (!st && optimizer) st = check_masters(&r->source, &how, err);
     if (!r->flags->output.quiet) notes_print(&r->source.notes);
     r->gaps = (struct gaps){0};
     add_gaps(r, &r->source.gaps, false);
@@ -555,41 +507,6 @@ static enum status write_all(struct run *r, struct error *err)
     }
     TRY(check_overflow(r, err));
     return write_the_rest(r, err);
-}
-
-/* Quotes the word for a shell where it needs quotes. */
-static void add_shell_word(struct strbuf *out, const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "_-./=:,+@%";
-    if (*word && !word[strspn(word, plain)]) {
-        strbuf_add_text(out, word);
-        return;
-    }
-    strbuf_add_char(out, '\'');
-    for (; *word; word++)
-        if (*word == '\'')
-            strbuf_add_text(out, "'\\''");
-        else
-            strbuf_add_char(out, *word);
-    strbuf_add_char(out, '\'');
-}
-
-/* The command line without --resume and --restart; NULL without /proc. In the arena. */
-static const char *own_command(struct arena *a)
-{
-    struct strbuf text = {0};
-    cJSON *words = record_command_line();
-    for (const cJSON *c = words->child; c; c = c->next) {
-        const char *word = json_as_text(c);
-        if (!word || strcmp(word, "--restart") == 0 || strcmp(word, "--resume") == 0) continue;
-        if (text.length) strbuf_add_char(&text, ' ');
-        add_shell_word(&text, word);
-    }
-    const char *out = text.length ? arena_text(a, text.data, text.length) : NULL;
-    cJSON_Delete(words);
-    strbuf_release(&text);
-    return out;
 }
 
 /* Prints how many bytes are kept and the command that continues. */
@@ -764,7 +681,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     r->report.carries = r->executor.carries =
         arena_array(&r->target.plan.arena, r->target.plan.num_carries, sizeof *r->report.carries);
     r->work = work_of(r);
-    r->command = own_command(&r->arena);
+    r->command = record_command_text(&r->arena);
     st = check_root(r, err);
     if (!st) st = check_plan(r, err);
     bool goes_on = !st && !r->already_there;

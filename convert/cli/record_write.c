@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,6 +68,40 @@ cJSON *record_command_line(void)
     if (f) fclose(f);
     free(word);
     return list;
+}
+
+/* Quotes the word for a shell where it needs quotes. */
+static void add_shell_word(struct strbuf *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-./=:,+@%";
+    if (*word && !word[strspn(word, plain)]) {
+        strbuf_add_text(out, word);
+        return;
+    }
+    strbuf_add_char(out, '\'');
+    for (; *word; word++)
+        if (*word == '\'')
+            strbuf_add_text(out, "'\\''");
+        else
+            strbuf_add_char(out, *word);
+    strbuf_add_char(out, '\'');
+}
+
+const char *record_command_text(struct arena *a)
+{
+    struct strbuf text = {0};
+    cJSON *words = record_command_line();
+    for (const cJSON *c = words->child; c; c = c->next) {
+        const char *word = json_as_text(c);
+        if (!word || strcmp(word, "--restart") == 0 || strcmp(word, "--resume") == 0) continue;
+        if (text.length) strbuf_add_char(&text, ' ');
+        add_shell_word(&text, word);
+    }
+    const char *out = text.length ? arena_text(a, text.data, text.length) : NULL;
+    cJSON_Delete(words);
+    strbuf_release(&text);
+    return out;
 }
 
 static void add_time_and_place(cJSON *o)

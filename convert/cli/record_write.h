@@ -16,6 +16,9 @@ void record_digests(const struct plan *p, const struct carry_result *results, bo
 
 /* The words of the command line. */
 cJSON *record_command_line(void);
+/* The same as text for a shell, without --resume and --restart; NULL without /proc. In the arena.
+ */
+const char *record_command_text(struct arena *a);
 
 /* Members whole_name and tensors_name of an object; sorts digests. */
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,

@@ -431,12 +431,6 @@ enum status buckets_place(const struct trained_param *params, size_t num_params,
 
 /* ---- numbers of cells ---- */
 
-uint64_t bucket_cell_number(const struct layout *l, const struct bucket_cell *cell)
-{
-    if (!cell->experts) return cell->tp_rank + l->tp * cell->pp_rank;
-    return cell->tp_rank + l->etp * (cell->ep_rank + l->ep * cell->pp_rank);
-}
-
 bool bucket_cell_of_number(const struct layout *l, bool experts, uint64_t number,
                            struct bucket_cell *cell)
 {

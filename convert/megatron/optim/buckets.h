@@ -100,11 +100,9 @@ buckets_place(const struct trained_param *params, size_t num_params, const struc
               const struct bucket_cell *cell, const struct bucket_sizes *known, size_t num_known,
               struct arena *a, struct param_buffer **out, size_t *count, struct error *err);
 
-/* The number of a dense cell, or of a cell of experts, in keys (dp_group_idx):
- * megatron/core/parallel_state.py, the ranks of the tensor (or expert) and pipeline parallel group,
- * tensor parallel ranks first. And back: sets the ranks of *cell; false if there is no such cell.
- */
-uint64_t bucket_cell_number(const struct layout *l, const struct bucket_cell *cell);
+/* Sets the ranks of the dense cell, or the cell of experts, that has this number in keys
+ * (dp_group_idx): megatron/core/parallel_state.py, the ranks of the tensor (or expert) and pipeline
+ * parallel group, tensor parallel ranks first. false: there is no such cell. */
 bool bucket_cell_of_number(const struct layout *l, bool experts, uint64_t number,
                            struct bucket_cell *cell);
 

@@ -1,7 +1,7 @@
-#include "convert/megatron/optim/flat_write.h"
+#include "convert/megatron/legacy/flat_write.h"
 
+#include "convert/megatron/legacy/testing_legacy.h"
 #include "convert/megatron/optim/flat_place.h"
-#include "convert/megatron/optim/testing_legacy.h"
 
 /* Puts a parameter's state where its shard lies in the buffer. */
 static void put_param(float *buffer, const struct placed_param *p, const struct bucket_cell *cell,

@@ -1,4 +1,4 @@
-#include "convert/megatron/optim/rank_states.h"
+#include "convert/megatron/legacy/rank_states.h"
 
 #include "common/count.h"
 #include "convert/megatron/optim/testing_values.h"

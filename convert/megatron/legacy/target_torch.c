@@ -10,10 +10,10 @@
 #include <string.h>
 
 #include "common/file.h"
+#include "convert/megatron/legacy/flat_write.h"
+#include "convert/megatron/legacy/rank_write.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
-#include "convert/megatron/optim/flat_write.h"
-#include "convert/megatron/optim/rank_write.h"
 #include "convert/megatron/optim/training_target.h"
 #include "convert/states.h"
 #include "convert/torch_archive.h"

@@ -1,4 +1,4 @@
-#include "convert/megatron/optim/flat_write.h"
+#include "convert/megatron/legacy/flat_write.h"
 
 #include <inttypes.h>
 #include <string.h>

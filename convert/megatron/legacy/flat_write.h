@@ -2,8 +2,8 @@
  * optimizer (flat_states.h has the layout, buckets.h the places of parameters).
  *
  * A flat tensor is a segment that runs of many parameters fill; the gaps between them are zeros. */
-#ifndef FERRY_CONVERT_MEGATRON_OPTIM_FLAT_WRITE_H
-#define FERRY_CONVERT_MEGATRON_OPTIM_FLAT_WRITE_H
+#ifndef FERRY_CONVERT_MEGATRON_LEGACY_FLAT_WRITE_H
+#define FERRY_CONVERT_MEGATRON_LEGACY_FLAT_WRITE_H
 
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/optim/buckets.h"

@@ -13,8 +13,8 @@
  *
  * Sources: megatron/core/optimizer/optimizer.py (Float16OptimizerWithFloat16Params, FP32Optimizer,
  * ChainedOptimizer), torch/optim/optimizer.py (state_dict). */
-#ifndef FERRY_CONVERT_MEGATRON_OPTIM_RANK_STATES_H
-#define FERRY_CONVERT_MEGATRON_OPTIM_RANK_STATES_H
+#ifndef FERRY_CONVERT_MEGATRON_LEGACY_RANK_STATES_H
+#define FERRY_CONVERT_MEGATRON_LEGACY_RANK_STATES_H
 
 #include "ckpt/checkpoint.h"
 #include "formats/torch.h"

@@ -1,7 +1,7 @@
 /* testing_legacy.h - a small model with the states of an optimizer, written as a legacy checkpoint,
  * and its files. */
-#ifndef FERRY_CONVERT_MEGATRON_OPTIM_TESTING_LEGACY_H
-#define FERRY_CONVERT_MEGATRON_OPTIM_TESTING_LEGACY_H
+#ifndef FERRY_CONVERT_MEGATRON_LEGACY_TESTING_LEGACY_H
+#define FERRY_CONVERT_MEGATRON_LEGACY_TESTING_LEGACY_H
 
 #include "convert/map/testing_models.h"
 #include "formats/torch.h"

@@ -1,7 +1,7 @@
-#include "convert/megatron/optim/rank_write.h"
+#include "convert/megatron/legacy/rank_write.h"
 
 #include "common/text.h"
-#include "convert/megatron/optim/testing_legacy.h"
+#include "convert/megatron/legacy/testing_legacy.h"
 
 /* ---- one optimizer of a file ---- */
 

@@ -1,7 +1,7 @@
 /* rank_write.h - the value `optimizer` of a rank file for an optimizer that is not distributed
  * (rank_states.h has its layout). */
-#ifndef FERRY_CONVERT_MEGATRON_OPTIM_RANK_WRITE_H
-#define FERRY_CONVERT_MEGATRON_OPTIM_RANK_WRITE_H
+#ifndef FERRY_CONVERT_MEGATRON_LEGACY_RANK_WRITE_H
+#define FERRY_CONVERT_MEGATRON_LEGACY_RANK_WRITE_H
 
 #include "convert/megatron/megatron_target.h"
 #include "convert/torch_archive.h"

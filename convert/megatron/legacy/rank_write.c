@@ -1,9 +1,9 @@
-#include "convert/megatron/optim/rank_write.h"
+#include "convert/megatron/legacy/rank_write.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "convert/megatron/optim/rank_states.h"
+#include "convert/megatron/legacy/rank_states.h"
 #include "convert/states.h"
 
 void rank_write_weight(struct rank_write *w, struct target *t, const char *name,

@@ -1,4 +1,4 @@
-#include "convert/megatron/optim/rank_states.h"
+#include "convert/megatron/legacy/rank_states.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
