@@ -585,8 +585,7 @@ enum status publish_forget(struct publishing *p, struct error *err)
 
 uint64_t publish_staged_bytes(const struct publishing *p)
 {
-    return p->staging ? folder_allocated_bytes(p->staging)
-                      : 0; /* NULL if publish_check() refused */
+    return p->staging ? path_allocated_bytes(p->staging) : 0; /* NULL if publish_check() refused */
 }
 
 /* ---- the move ---- */

@@ -401,26 +401,23 @@ enum status folder_list(const char *path, struct arena *a, struct name_list *out
     return OK;
 }
 
-static uint64_t allocated_below(struct arena *a, const char *path)
+static uint64_t allocated(struct arena *a, const char *path)
 {
     struct name_list list;
-    uint64_t bytes = 0;
-    if (folder_list(path, a, &list, NULL)) return 0;
-    for (size_t i = 0; i < list.count; i++) {
-        struct stat s;
-        const char *entry = path_join(a, path, list.names[i]);
-        if (lstat(entry, &s)) continue;
-        if (S_ISDIR(s.st_mode)) bytes += allocated_below(a, entry);
-        if (S_ISREG(s.st_mode)) bytes += (uint64_t)s.st_blocks * 512;
-    }
+    struct stat s;
+    if (lstat(path, &s)) return 0;
+    uint64_t bytes = S_ISREG(s.st_mode) ? (uint64_t)s.st_blocks * 512 : 0;
+    if (!S_ISDIR(s.st_mode) || folder_list(path, a, &list, NULL)) return bytes;
+    for (size_t i = 0; i < list.count; i++)
+        bytes += allocated(a, path_join(a, path, list.names[i]));
     return bytes;
 }
 
-uint64_t folder_allocated_bytes(const char *path)
+uint64_t path_allocated_bytes(const char *path)
 {
     struct arena a;
     arena_init(&a);
-    uint64_t bytes = allocated_below(&a, path);
+    uint64_t bytes = allocated(&a, path);
     arena_release(&a);
     return bytes;
 }

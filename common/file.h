@@ -92,8 +92,8 @@ struct name_list {
 enum status folder_list(const char *path, struct arena *a, struct name_list *out,
                         struct error *err);
 
-/* Bytes on disk of the files of a tree; 0 if there is none. */
-uint64_t folder_allocated_bytes(const char *path);
+/* Bytes on disk of a file, or of the files of a tree; 0 if there is none. */
+uint64_t path_allocated_bytes(const char *path);
 /* Bytes that this user can still write to the file system of path, which exists. */
 enum status folder_free_bytes(const char *path, uint64_t *bytes, struct error *err);
 

@@ -11,7 +11,7 @@
     .is_folder = true, .is = "a DeepSpeed checkpoint",                                             \
     .way = "zero_to_fp32.py, which DeepSpeed leaves beside it, makes a pytorch_model.bin of it; "  \
            "with the model's config.json that is a Hugging Face folder",                           \
-    .beside = "the state of DeepSpeed in it is not read"
+    .optimizer = "of DeepSpeed", .beside = "the state of DeepSpeed in it is not read"
 #define LORA                                                                                       \
     .is_folder = true, .is = "a LoRA adapter, not a whole model",                                  \
     .way = "merge it first: merge_and_unload() of peft, then save_pretrained()",                   \
@@ -66,7 +66,8 @@ static const struct foreign rows[] = {
     {{"pytorch_model_fsdp_[0-9]*"}, .is_folder = true, .is = "a checkpoint of FSDP as accelerate writes it",
      .way = "accelerate merge-weights makes one file of its folder pytorch_model_fsdp_0; with the model's config.json that is a Hugging Face folder"},
     {{"trainer_state.json", "optimizer.pt"}, .is_folder = true, .is = "what transformers' Trainer saves, without the model's weights",
-     .way = "give a folder that has them", .beside = "the Trainer's optimizer in it (optimizer.pt) is not read"},
+     .way = "give a folder that has them", .optimizer = "of transformers' Trainer",
+     .beside = "the Trainer's optimizer in it (optimizer.pt) is not read"},
     {{"consolidated.*.pth"}, .is_folder = true, META},
     {{"consolidated.*.pth"}, .is_file = true, META, .has_tensors = true},
     {{"consolidated*.safetensors", "params.json"}, .is_folder = true, .is = "a model in Mistral's own format",
@@ -133,6 +134,24 @@ const struct foreign *foreign_find(const char *path)
             if (row_fits(&rows[i], is_folder, &names)) found = &rows[i];
     arena_release(&a);
     return found;
+}
+
+uint64_t foreign_bytes(const struct foreign *f, const char *folder)
+{
+    struct arena a;
+    struct name_list names;
+    uint64_t bytes = 0;
+    arena_init(&a);
+    if (!folder_list(folder, &a, &names, NULL))
+        for (size_t i = 0; i < names.count; i++) {
+            const struct name_list one = {&names.names[i], 1};
+            bool fits = false;
+            for (size_t k = 0; k < COUNT(f->names); k++)
+                fits |= f->names[k] && any_matches(f->names[k], &one);
+            if (fits) bytes += path_allocated_bytes(path_join(&a, folder, names.names[i]));
+        }
+    arena_release(&a);
+    return bytes;
 }
 
 enum status foreign_refuse(const struct foreign *f, const char *path, struct error *err)

@@ -5,6 +5,7 @@
 #include "convert/foreign.h"
 #include "convert/format.h"
 #include "convert/map/params.h"
+#include "convert/states.h"
 #include "formats/hf_folder.h"
 #include "formats/hub_cache.h"
 
@@ -69,11 +70,18 @@ static enum status refuse_unknown(const char *path, struct error *err)
                 path);
 }
 
-/* Notes files of other programs in a folder whose weights were read. */
+/* Notes files of other programs in a folder whose weights were read. An optimizer among them is one
+ * that cannot be read. */
 static void note_beside(struct checkpoint *c)
 {
     const struct foreign *f = foreign_find(c->folder);
+    struct optimizer_info *o = &c->training.optimizer;
     if (f && f->beside) checkpoint_note(c, "%s: %s", c->path, f->beside);
+    if (!f || !f->optimizer || o->present) return;
+    o->present = true;
+    o->kind = f->optimizer;
+    o->size_bytes = foreign_bytes(f, c->folder);
+    states_unread(c, "it is another program's");
 }
 
 enum status source_open(struct checkpoint *c, const char *path, const struct source_options *o,

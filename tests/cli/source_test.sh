@@ -363,6 +363,13 @@ touch beside/optimizer.pt beside/rank0.pt
 run verify m beside
 exits 0
 says "beside: the Trainer's optimizer in it (optimizer.pt) is not read"
+run convert beside out --tp 2
+exits 3
+says "beside holds optimizer state (of transformers' Trainer) that cannot be read: it is another program's; --no-optim leaves it out"
+run inspect beside
+prints "optimizer  of transformers' Trainer, "
+run convert beside beside-tp2 --tp 2 --no-optim
+exits 0
 rm beside/trainer_state.json beside/optimizer.pt
 touched beside original/consolidated.00.pth model.onnx consolidated.safetensors params.json
 run verify m beside
