@@ -68,7 +68,8 @@ static const char *write_file(struct fixture *x, const struct value *root)
 static double number_of(const char *path, const struct torch_file *t, const char *key)
 {
     double out;
-    assert_ok(torch_scalar(path, 0, UINT64_MAX, value_get(t->root, key), &out, &err));
+    const struct value *tensor = value_get(t->root, key);
+    assert_ok(torch_numbers(path, 0, UINT64_MAX, &tensor, 1, &out, &err));
     return out;
 }
 

@@ -453,32 +453,35 @@ enum status torch_add_tensors(struct torch_file *t, struct stored *s, const stru
     return st ? fail_in(err, "%s", t->path) : OK;
 }
 
-static enum status read_scalar(struct torch_file *t, struct stored *s, const struct value *tensor,
+static enum status read_number(struct torch_file *t, struct stored *s, struct stored_reader *r,
                                double *out, struct error *err)
 {
     char bytes[8];
-    TRY(torch_add_tensor(t, s, "scalar", tensor, err));
-    const struct stored_tensor *x = stored_find(s, "scalar");
+    const struct stored_tensor *x = &s->tensors[s->num_tensors - 1];
     if (stored_numel(x) != 1 || !dtype_bytes(x->dtype) || dtype_bytes(x->dtype) > sizeof bytes)
         return fail(err, ERR_CORRUPT, "%s: a tensor of %" PRIu64 " elements of %s is no number",
                     t->path, stored_numel(x), dtype_infos[x->dtype].name);
-    struct stored_reader *r = stored_reader_create(s, 1);
-    enum status st =
-        stored_read(r, x->pieces->file, x->pieces->offset_bytes, bytes, dtype_bytes(x->dtype), err);
-    stored_reader_free(r);
-    if (!st) *out = dtype_load(x->dtype, bytes, 0);
-    return st;
+    TRY(stored_read(r, x->pieces->file, x->pieces->offset_bytes, bytes, dtype_bytes(x->dtype),
+                    err));
+    *out = dtype_load(x->dtype, bytes, 0);
+    return OK;
 }
 
-enum status torch_scalar(const char *path, uint64_t offset, uint64_t size_bytes,
-                         const struct value *tensor, double *out, struct error *err)
+enum status torch_numbers(const char *path, uint64_t offset, uint64_t size_bytes,
+                          const struct value *const *tensors, size_t count, double *out,
+                          struct error *err)
 {
     struct torch_file t;
     struct stored s;
     stored_init(&s);
     enum status st = torch_open(&t, &s, path, offset, size_bytes, err);
     if (!st) {
-        st = read_scalar(&t, &s, tensor, out, err);
+        struct stored_reader *r = stored_reader_create(&s, 1);
+        for (size_t i = 0; i < count && !st; i++) {
+            st = torch_add_tensor(&t, &s, arena_printf(&t.arena, "%zu", i), tensors[i], err);
+            if (!st) st = read_number(&t, &s, r, &out[i], err);
+        }
+        stored_reader_free(r);
         torch_close(&t);
     }
     stored_release(&s);

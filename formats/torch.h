@@ -55,10 +55,11 @@ MUST_CHECK enum status torch_add_tensors(struct torch_file *t, struct stored *s,
                                          const struct value *v, const char *prefix,
                                          struct error *err);
 
-/* Reads the number in a tensor of one element, a value of the archive at these bytes of path
- * (0, UINT64_MAX: all of it). ERR_CORRUPT if it has not one element, or is not of real numbers. */
-MUST_CHECK enum status torch_scalar(const char *path, uint64_t offset, uint64_t size_bytes,
-                                    const struct value *tensor, double *out, struct error *err);
+/* Reads the numbers in tensors of one element, values of the archive at these bytes of path
+ * (0, UINT64_MAX: all of it). ERR_CORRUPT if one has not one element, or is not of real numbers. */
+MUST_CHECK enum status torch_numbers(const char *path, uint64_t offset, uint64_t size_bytes,
+                                     const struct value *const *tensors, size_t count, double *out,
+                                     struct error *err);
 
 /* A file to be written: its pickle is root, whose tensors' storages become entries data/KEY in
  * order of first appearance. After torch_layout() the offset of each storage is known; when its

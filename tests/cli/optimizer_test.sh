@@ -124,24 +124,7 @@ is_refused 3 "mp_rank_01/model_optim_rng.pt has no optimizer, and other rank fil
 
 it "frozen parameters are noted, and kept where a format can say which they are"
 "$ferry" convert -q "$dp_reshardable" frozen --to hf --hf-config "$truth" --optim
-python3 - frozen/optimizer.safetensors <<'PYTHON' || skip "no python3"
-import json, struct, sys
-path = sys.argv[1]
-data = open(path, "rb").read()
-length, = struct.unpack("<Q", data[:8])
-header = json.loads(data[8:8 + length])
-out, body = {}, b""
-for name, t in header.items():
-    if name.endswith("model.norm.weight"):
-        continue
-    if name != "__metadata__":
-        begin, end = t["data_offsets"]
-        t["data_offsets"] = [len(body), len(body) + end - begin]
-        body += data[8 + length + begin:8 + length + end]
-    out[name] = t
-text = json.dumps(out).encode()
-open(path, "wb").write(struct.pack("<Q", len(text)) + text + body)
-PYTHON
+python3 "$here/strip_tensors.py" frozen/optimizer.safetensors '.*model\.norm\.weight' || skip "no python3"
 run convert frozen frozen2 --tp 2 --verify full
 exits 0
 says "1 parameter has no optimizer state, as frozen ones have: decoder.final_layernorm.weight"

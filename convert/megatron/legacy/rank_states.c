@@ -1,6 +1,7 @@
 #include "convert/megatron/legacy/rank_states.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,13 @@ struct walking {
     size_t num_numbered;
     uint64_t num_params; /* of all groups so far */
     size_t first_group;  /* of this optimizer, in s->groups */
+    struct steps {       /* of parameters: those that are tensors, */
+        const struct value **tensors;
+        size_t count, capacity;
+        double first; /* and what the first one is; NaN: none yet */
+        size_t differ;
+        double other; /* the first that differs */
+    } steps;
     struct arena scratch;
 };
 
@@ -119,12 +127,58 @@ static enum status add_tensor(const struct walking *w, uint64_t number, const ch
     return OK;
 }
 
+/* ---- steps ---- */
+
+static void compare_step(struct steps *s, double step)
+{
+    if (isnan(s->first)) s->first = step;
+    if (step >= s->first && step <= s->first) return;
+    if (!s->differ++) s->other = step;
+}
+
+static void take_step(struct walking *w, const struct value *step)
+{
+    struct steps *s = &w->steps;
+    double number;
+    if (step->kind == VALUE_TENSOR)
+        *ARENA_PUSH(&w->scratch, s->tensors, s->count, s->capacity) = step;
+    else if (value_as_float(step, &number))
+        compare_step(s, number);
+}
+
+/* Notes steps of parameters that differ: Megatron's other formats have one for all. */
+static void name_steps(struct walking *w)
+{
+    struct steps *s = &w->steps;
+    struct error why;
+    double *numbers = arena_array(&w->scratch, s->count, sizeof *numbers);
+    if (s->count &&
+        torch_numbers(w->file->path, 0, UINT64_MAX, s->tensors, s->count, numbers, &why)) {
+        states_unread(w->c, "%s", why.text);
+        return;
+    }
+    for (size_t i = 0; i < s->count; i++)
+        compare_step(s, numbers[i]);
+    if (s->differ)
+        checkpoint_note(w->c,
+                        "%s: %zu parameter%s made another number of steps than the first: %g, "
+                        "not %g; one number is kept for all",
+                        w->file->path, s->differ, s->differ == 1 ? " has" : "s have", s->other,
+                        s->first);
+}
+
+/* ---- states ---- */
+
 /* Adds one state of a parameter. */
-static enum status add_state(const struct walking *w, uint64_t number, const struct value *key,
+static enum status add_state(struct walking *w, uint64_t number, const struct value *key,
                              const struct value *tensor, struct error *err)
 {
     const char *state = value_as_text(key);
-    if (!state || strcmp(state, "step") == 0 || tensor->kind == VALUE_NONE) return OK;
+    if (!state || tensor->kind == VALUE_NONE) return OK;
+    if (strcmp(state, "step") == 0) {
+        take_step(w, tensor);
+        return OK;
+    }
     if (strcmp(state, "master_param") == 0) state = master_state;
     if (tensor->kind == VALUE_TENSOR && state_is_valid(state))
         return add_tensor(w, number, arena_copy_text(&w->c->arena, state), tensor, false, err);
@@ -133,8 +187,8 @@ static enum status add_state(const struct walking *w, uint64_t number, const str
     return OK;
 }
 
-/* Adds the states of one parameter: {STATE: tensor}; `step` is in the outline. */
-static enum status add_states(const struct walking *w, uint64_t number, struct numbered *of,
+/* Adds the states of one parameter: {STATE: tensor}. */
+static enum status add_states(struct walking *w, uint64_t number, struct numbered *of,
                               struct error *err)
 {
     if (!of) return OK;
@@ -261,11 +315,13 @@ static enum status add_optimizer(struct walking *w, const struct value *v, struc
         return OK;
     }
     w->num_params = 0;
+    w->steps = (struct steps){.first = NAN};
     w->first_group = w->s->num_groups;
     sort_by_number(w, value_get(inner, "state"));
     for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
         TRY(add_params(w, groups->items[w->at.group], err));
     name_unused(w, value_get(inner, "state"));
+    name_steps(w);
     if (!masters || w->c->training.optimizer.unread) return OK;
     for (w->at.group = 0; w->at.group < groups->count; w->at.group++)
         TRY(add_masters(w, groups->items[w->at.group], masters->items[w->at.group], err));

@@ -217,6 +217,35 @@ static void what_contradicts_the_rule_is_named(void **state)
         "precision");
 }
 
+/* ---- steps ---- */
+
+static void steps_that_differ_are_noted(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *states, *note;
+    } cases[] = {
+        {"{0: {'step': 3}, 1: {'step': 3.0}}", NULL},
+        {"{0: {'step': T}, 1: {'step': T}, 2: {'step': 0}}", NULL},
+        {"{0: {'step': 3}, 1: {'step': 4}, 2: {'step': 5}}",
+         "2 parameters have made another number of steps than the first: 4, not 3"},
+        {"{0: {'step': 3}, 1: {'step': T}}",
+         "1 parameter has made another number of steps than the first: 0, not 3"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        restart();
+        add(arena_printf(&scratch, "{'state': %s, 'param_groups': [{'params': [0,1,2]}]}",
+                         cases[i].states),
+            0);
+        assert_null(c.training.optimizer.unread);
+        assert_int_equal(c.notes.count, cases[i].note != NULL);
+        if (cases[i].note) assert_non_null(strstr(c.notes.lines[0], cases[i].note));
+    }
+    restart();
+    add("{'state': {0: {'step': T[2]}}, 'param_groups': [{'params': [0]}]}", 0);
+    assert_non_null(strstr(c.training.optimizer.unread, "a tensor of 2 elements of F32 is no"));
+}
+
 /* ---- what is no such optimizer ---- */
 
 static void other_optimizers_are_unread(void **state)
@@ -351,6 +380,7 @@ int main(void)
         TEST(experts_are_of_the_last_optimizer_of_a_chain),
         TEST(ranks_do_not_mix),
         TEST(what_contradicts_the_rule_is_named),
+        TEST(steps_that_differ_are_noted),
         TEST(other_optimizers_are_unread),
         TEST(a_dict_of_states_in_many_places_is_unread),
         TEST(a_list_of_parameters_in_many_groups_is_unread),

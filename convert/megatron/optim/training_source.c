@@ -14,7 +14,7 @@ static bool read_scalar(void *context, const struct value *tensor, double *out)
         states_unread(s->c, "%s: more than %d numbers of the training are tensors", s->path,
                       MAX_SCALARS);
     return s->path && s->num_scalars <= MAX_SCALARS &&
-           !torch_scalar(s->path, s->offset, s->size, tensor, out, &why);
+           !torch_numbers(s->path, s->offset, s->size, &tensor, 1, out, &why);
 }
 
 void training_source_begin(struct training_source *s, struct checkpoint *c)
