@@ -73,14 +73,13 @@ static bool has_states(const struct catalog *c, struct arena *scratch, const cha
     return false;
 }
 
-/* Adds a tensor of the same elements as the catalog's tensor i, as its master. */
-static enum status add_master(struct checkpoint *c, size_t i, struct error *err)
+/* Adds a tensor of the same elements as the catalog's tensor i, in dtype, as its master. */
+static enum status add_master(struct checkpoint *c, size_t i, enum dtype dtype, struct error *err)
 {
     struct tensor *master;
     const struct tensor *weight = &c->catalog.tensors[i];
     const char *name = state_name(&c->arena, master_state, weight->name);
-    TRY(catalog_add(&c->catalog, name, weight->dtype, weight->num_dims, weight->shape, &master,
-                    err));
+    TRY(catalog_add(&c->catalog, name, dtype, weight->num_dims, weight->shape, &master, err));
     weight = &c->catalog.tensors[i]; /* the array may have moved */
     master->same_as = weight->name;
     master->stored_name = weight->stored_name;
@@ -130,7 +129,8 @@ static enum status complete(struct completing *x, size_t i, struct error *err)
         if (!x->without++) x->first_without = t->name;
     if (has && is_trained(x->c, t->name) && lacks_some(x, t->name))
         if (!x->partly++) x->first_partly = t->name;
-    if (has && t->dtype == DT_F32 && !has_master(x, t->name)) return add_master(x->c, i, err);
+    if (has && t->dtype == DT_F32 && !has_master(x, t->name))
+        return add_master(x->c, i, DT_F32, err);
     return OK;
 }
 
@@ -159,6 +159,31 @@ enum status states_complete(struct checkpoint *c, struct error *err)
                         x.without, x.without == 1 ? " has" : "s have", x.first_without,
                         x.without > 1 ? ", ..." : "");
     arena_release(&x.scratch);
+    return st;
+}
+
+enum status states_widen(struct checkpoint *c, const struct catalog *other, size_t *num_made,
+                         struct error *err)
+{
+    struct arena scratch;
+    const char **states;
+    const size_t count = c->catalog.num_tensors;
+    enum status st = OK;
+    arena_init(&scratch);
+    const size_t num_states = states_list(&c->catalog, &scratch, &states);
+    *num_made = 0;
+    for (size_t i = 0; i < count && !st; i++) {
+        const struct tensor *t = &c->catalog.tensors[i];
+        const char *name = state_name(&scratch, master_state, t->name);
+        const struct tensor *master = catalog_find(other, name);
+        if (!master || dtype_bytes(master->dtype) <= dtype_bytes(t->dtype) ||
+            catalog_find(&c->catalog, name) ||
+            !has_states(&c->catalog, &scratch, t->name, states, num_states))
+            continue;
+        st = add_master(c, i, master->dtype, err);
+        ++*num_made;
+    }
+    arena_release(&scratch);
     return st;
 }
 

@@ -25,6 +25,11 @@ const char *state_name(struct arena *a, const char *state, const char *parameter
  * unread. */
 MUST_CHECK enum status states_complete(struct checkpoint *c, struct error *err);
 
+/* Where `other` has a master of a parameter, and c has other states of it but no master: adds the
+ * weight in the dtype of other's master, as a conversion makes it. Counts them. */
+MUST_CHECK enum status states_widen(struct checkpoint *c, const struct catalog *other,
+                                    size_t *num_made, struct error *err);
+
 /* Where the places of states are inferred (c->training.optimizer.inferred): compares some hundred
  * elements of each weight with its master, and makes the states unread if one is not its master
  * rounded. */

@@ -193,6 +193,38 @@ to_hf bad none --optim
 exits 3
 says "they become one tensor"
 
+it "what groups of another program have and Megatron does not is named"
+"$ferry" synth -q --model llama --layers 2 --optim lost
+echo '{"step": 3, "consumed_tokens": 9, "groups": [{"members": "all", "lr": 0.1, "weight_decay": 0.5, "amsgrad": true,
+    "decoupled_weight_decay": false}]}' >lost/training.json
+run convert lost lost-tp2 --tp 2 --lr 0.1 --min-lr 0
+exits 0
+says "weight decay 0.5 is of all parameters; Megatron has none for biases"
+says "amsgrad is not written"
+says "decoupled_weight_decay: false"
+says "consumed_tokens is not written"
+
+it "masters that are made of weights are the widened weights, to verify too"
+"$ferry" synth -q --model llama --layers 2 --optim moments
+if python3 "$here/strip_tensors.py" moments/optimizer.safetensors 'fp32\.'; then
+    run convert moments masters --tp 2 --verify full
+    exits 0
+    says "15 masters are made of their weights"
+    run verify moments masters
+    exits 0
+    prints "identical: 60 tensors"
+    says "A: it has no master weights of 15 parameters: their weights are compared, widened"
+    run verify masters moments
+    exits 0
+    "$ferry" synth -q --model llama --layers 2 --optim --seed 2 other-seed
+    "$ferry" convert -q other-seed other-made --tp 2
+    run verify moments other-made
+    exits 1
+    prints "DIFFERENT: 60 of 60 tensors"
+else
+    skip "no python3"
+fi
+
 it "reads states that lie beside the folder if they are of the model"
 mkdir beside
 cp -r plain beside/expected

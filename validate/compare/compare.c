@@ -87,11 +87,19 @@ uint64_t stored_dtypes(const struct tensor *t)
     return dtypes ? dtypes : UINT64_C(1) << t->dtype;
 }
 
+/* Whether a tensor is the master weight that a conversion makes of a weight (states_widen). */
+static bool is_widened(const struct tensor *t)
+{
+    return t->same_as && stored_dtypes(t) != UINT64_C(1) << t->dtype;
+}
+
 /* Whether each element is stored in the same dtype on both sides. */
 static bool same_dtypes(const struct tensor *a, const struct tensor *b)
 {
     uint64_t dtypes = stored_dtypes(a);
-    if (a->dtype != b->dtype || dtypes != stored_dtypes(b)) return false;
+    if (a->dtype != b->dtype) return false;
+    if (is_widened(a) || is_widened(b)) return true;
+    if (dtypes != stored_dtypes(b)) return false;
     if ((dtypes & (dtypes - 1)) == 0) return true;
     for (size_t i = 0; i < a->num_pieces; i++)
         for (size_t k = 0; k < b->num_pieces; k++)

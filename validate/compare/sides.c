@@ -9,6 +9,7 @@
 #include "convert/format.h"
 #include "convert/hf_config.h"
 #include "convert/open.h"
+#include "convert/states.h"
 #include "formats/hf_folder.h"
 #include "validate/compare/optimizer.h"
 
@@ -287,6 +288,22 @@ static enum status choose_optimizer(const struct side sides[2], bool *optimizer,
     return OK;
 }
 
+/* A side may have masters that a conversion made of the weights of the other. */
+static enum status make_masters(struct side sides[2], struct error *err)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        size_t made;
+        struct checkpoint *c = &sides[i].checkpoint;
+        TRY(states_widen(c, &sides[1 - i].checkpoint.catalog, &made, err));
+        if (made)
+            checkpoint_note(c,
+                            "it has no master weights of %zu parameters: their weights are "
+                            "compared, widened, with the master weights of %s",
+                            made, sides[1 - i].checkpoint.path);
+    }
+    return OK;
+}
+
 static enum status list_tensors(struct side sides[2], bool no_optim, struct error *err)
 {
     bool optimizer = false;
@@ -294,6 +311,7 @@ static enum status list_tensors(struct side sides[2], bool no_optim, struct erro
     if (sides[0].stored_only || sides[1].stored_only)
         return list_by_stored_names(sides, !no_optim, err);
     if (!no_optim) TRY(choose_optimizer(sides, &optimizer, err));
+    if (optimizer) TRY(make_masters(sides, err));
     for (unsigned i = 0; i < 2; i++)
         TRY(list_logical(&sides[i], optimizer, err));
     return OK;

@@ -78,18 +78,35 @@ static void set_fates(struct target *t)
     t->fates[TRAINING_RNG] = (struct training_fate){why ? FATE_DROPPED : FATE_CARRIED, why};
 }
 
-/* Megatron has no weight decay for biases and parameters of one dimension. */
-static void note_lost_decay(struct target *t)
+/* Names what groups of another program have and those that are made for Megatron do not. */
+static void note_lost(struct target *t)
 {
+    struct arena *a = &t->plan.arena;
     const struct training *run = &t->source->training.run;
-    for (size_t i = 0; i < run->num_groups && !is_from_megatron(t); i++) {
+    double decay = 0;
+    bool amsgrad = false, coupled = false;
+    if (is_from_megatron(t)) return;
+    for (size_t i = 0; i < run->num_groups; i++) {
         const struct param_group *g = &run->groups[i];
-        if (g->members && strcmp(g->members, "all") == 0 && g->weight_decay > 0)
-            notes_add(&t->notes, &t->plan.arena,
-                      "weight decay %g is of all parameters; Megatron has none for biases and "
-                      "parameters of one dimension, whose group is written without",
-                      g->weight_decay);
+        const bool of_all = g->members && strcmp(g->members, "all") == 0;
+        if (of_all && g->weight_decay > 0) decay = g->weight_decay;
+        amsgrad |= g->amsgrad;
+        coupled |= !g->decoupled_weight_decay;
     }
+    if (decay > 0)
+        notes_add(&t->notes, a,
+                  "weight decay %g is of all parameters; Megatron has none for biases and "
+                  "parameters of one dimension, whose group is written without",
+                  decay);
+    if (amsgrad)
+        notes_add(&t->notes, a, "amsgrad is not written: Megatron's groups have no such key");
+    if (coupled)
+        notes_add(
+            &t->notes, a,
+            "weight decay is part of the gradient (decoupled_weight_decay: false), and groups "
+            "are written as those of AdamW, which is Megatron's default");
+    if (run->consumed_tokens)
+        notes_add(&t->notes, a, "consumed_tokens is not written: Megatron counts samples");
 }
 
 void training_target_begin(struct target *t)
@@ -98,7 +115,7 @@ void training_target_begin(struct target *t)
     struct training_given nothing;
     if (!t->num_states) return;
     training_given_init(&nothing);
-    note_lost_decay(t);
+    note_lost(t);
     const char *unknown = training_complete(
         &t->training, t->options.given ? t->options.given : &nothing, is_from_megatron(t), a);
     if (unknown)
