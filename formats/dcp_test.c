@@ -78,7 +78,7 @@ static void write_folder(const uint64_t shape[2], const struct box *boxes, size_
     strbuf_clear(&data_file);
     for (size_t i = 0; i < count; i++)
         chunks[i] = add_item(&boxes[i]);
-    struct dcp_tensor t = {"model.w", DT_F32, 2, shape, chunks, count};
+    struct dcp_tensor t = {"model.w", DT_F32, 2, shape, chunks, count, NULL, 0};
     assert_ok(path_remove(in_folder(".metadata"), &err));
     assert_ok(path_remove(in_folder(paths[0]), &err));
     assert_ok(file_write_all(in_folder(paths[0]), data_file.data, data_file.length, false, &err));
@@ -224,7 +224,7 @@ static void items_that_hold_something_else_are_refused(void **state)
         struct file_stamp stamp;
         assert_ok(file_stamp(in_folder(paths[0]), &stamp, &err));
         struct dcp_chunk c = {zero, rows[i].sizes, 0, 0, stamp.size_bytes};
-        struct dcp_tensor t = {"w", rows[i].dtype, rows[i].num_dims, rows[i].sizes, &c, 1};
+        struct dcp_tensor t = {"w", rows[i].dtype, rows[i].num_dims, rows[i].sizes, &c, 1, NULL, 0};
         assert_ok(path_remove(in_folder(".metadata"), &err));
         assert_ok(dcp_write_metadata(in_folder(".metadata"), paths, &t, 1, NULL, 0, true, &err));
         if (rows[i].message) {
@@ -287,7 +287,7 @@ static void objects_are_read_and_may_share_bytes(void **state)
 static void dtypes_that_torch_has_not_are_not_written(void **state)
 {
     (void)state;
-    struct dcp_tensor t = {"w", DT_F6_E2M3, 1, (const uint64_t[]){4}, NULL, 0};
+    struct dcp_tensor t = {"w", DT_F6_E2M3, 1, (const uint64_t[]){4}, NULL, 0, NULL, 0};
     assert_fails(dcp_write_metadata(in_folder(".metadata"), NULL, &t, 1, NULL, 0, false, &err),
                  ERR_UNSUPPORTED, "w: torch's checkpoints have no F6_E2M3 tensors");
     assert_false(path_exists(in_folder(".metadata")));
@@ -478,7 +478,7 @@ static void a_tensor_of_more_elements_than_there_are_is_refused(void **state)
 {
     (void)state;
     static const uint64_t huge[] = {(uint64_t)1 << 40, (uint64_t)1 << 40};
-    struct dcp_tensor t = {"w", DT_U8, 2, huge, NULL, 0};
+    struct dcp_tensor t = {"w", DT_U8, 2, huge, NULL, 0, NULL, 0};
     assert_ok(dcp_write_metadata(in_folder(".metadata"), NULL, &t, 1, NULL, 0, false, &err));
     assert_fails(open_folder(), ERR_CORRUPT, "w: too many elements");
 }
