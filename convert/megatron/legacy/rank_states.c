@@ -470,7 +470,8 @@ static const char *resolve(struct resolving *x, const struct checkpoint *c,
         return arena_printf(
             x->arena,
             "%s: its group has %" PRIu64
-            " parameters; by Megatron's rule it should have %zu, %zu of low precision",
+            " parameters; by Megatron's rule it should have %zu, %zu of low precision (rank files "
+            "do not say which parameters were frozen: such a run's optimizer cannot be read)",
             t->name, g ? g->count : 0, x->num_members, x->num_low_members);
     if (s->of_low_precision && g->masters != x->num_low_members)
         return arena_printf(x->arena,

@@ -200,7 +200,8 @@ static void what_contradicts_the_rule_is_named(void **state)
     assert_string_equal(resolved_of("{'state': {0: {'m': T[2,3]}}, 'param_groups':"
                                     "[{'params': [0,1,2,3]}]}"),
                         "rank 0.0.0.0.m: its group has 4 parameters; by Megatron's rule it should "
-                        "have 5, 4 of low precision");
+                        "have 5, 4 of low precision (rank files do not say which parameters were "
+                        "frozen: such a run's optimizer cannot be read)");
     assert_string_equal(resolved_of("{'state': {0: {'m': T[3,2]}}, 'param_groups':"
                                     "[{'params': [0,1,2,3,4]}]}"),
                         "rank 0.0.0.0.m is [3, 2]; by Megatron's order it is of "

@@ -28,17 +28,20 @@ struct bucket_rules bucket_rules_of_args(const struct value *args, bool transfor
                    tp = count_of(args, "tensor_model_parallel_size", 1),
                    pp = count_of(args, "pipeline_model_parallel_size", 1),
                    ep = count_of(args, "expert_model_parallel_size", 1),
-                   etp = count_of(args, "expert_tensor_parallel_size", tp);
+                   etp = count_of(args, "expert_tensor_parallel_size", tp),
+                   instances = count_of(args, "num_distributed_optimizer_instances", 1);
     struct bucket_rules r = {.transformer_engine = transformer_engine,
                              .grouped_gemm = flag_of(args, "moe_grouped_gemm"),
                              .high_bandwidth =
                                  flag_of(args, "ddp_pad_buckets_for_high_nccl_busbw")};
-    r.dp = max_u64(world / tp / pp, 1);
-    r.expert_dp = max_u64(world / etp / ep / pp, 1);
+    /* each instance of the optimizer has the whole buffer */
+    r.dp = max_u64(world / tp / pp / instances, 1);
+    r.expert_dp = max_u64(world / etp / ep / pp / instances, 1);
     if (flag_of(args, "overlap_grad_reduce") &&
         !flag_of(args, "overlap_param_gather_with_optimizer_step"))
         r.bucket_size =
-            count_of(args, "ddp_bucket_size", max_u64(usual_bucket, usual_of_rank * r.dp));
+            count_of(args, "ddp_bucket_size",
+                     max_u64(usual_bucket, usual_of_rank * max_u64(world / tp / pp, 1)));
     return r;
 }
 
@@ -211,7 +214,8 @@ static const char *check_item(struct placing *x, const struct cell_states *s,
     if (t->num_dims != 1 || stored_numel(t) != numel)
         return arena_printf(&x->scratch,
                             "%s has %" PRIu64 " elements; by the parameters of %s it should have "
-                            "%" PRIu64,
+                            "%" PRIu64 " (flat states of a run with frozen parameters cannot be "
+                            "read)",
                             t->name, stored_numel(t), cell_text(x, &item->cell), numel);
     if (item->of_weights != NUM_DTYPES && item->of_weights != s->buffers[item->buffer].dtype)
         return arena_printf(&x->scratch, "%s is of %s weights; by the model's it should be of %s",

@@ -67,6 +67,40 @@ static struct param_buffer *placed(unsigned cell)
     return buffers[cell];
 }
 
+/* ---- rules of args ---- */
+
+/* Buffers are of the ranks that share them: of one instance of the distributed optimizer. The usual
+ * size of buckets goes by all data parallel ranks (megatron/training/training.py). */
+static void rules_are_those_of_args(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *args;
+        uint64_t dp, expert_dp, bucket_size;
+    } cases[] = {
+        {"{}", 1, 1, 0},
+        {"{'world_size': 8, 'tensor_model_parallel_size': 2}", 4, 4, 0},
+        {"{'world_size': 16, 'tensor_model_parallel_size': 2, 'expert_model_parallel_size': 4, "
+         "'expert_tensor_parallel_size': 1, 'pipeline_model_parallel_size': 2}",
+         4, 2, 0},
+        {"{'world_size': 16, 'num_distributed_optimizer_instances': 2}", 8, 8, 0},
+        {"{'world_size': 16, 'num_distributed_optimizer_instances': 2, "
+         "'expert_model_parallel_size': 4, 'overlap_grad_reduce': True}",
+         8, 2, 40000000},
+        {"{'world_size': 128, 'num_distributed_optimizer_instances': 4, "
+         "'overlap_grad_reduce': True}",
+         32, 32, 128000000},
+        {"{'world_size': 2, 'overlap_grad_reduce': True, 'ddp_bucket_size': 7}", 2, 2, 7},
+        {"{'world_size': 2, 'ddp_bucket_size': 7}", 2, 2, 0},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct bucket_rules r = bucket_rules_of_args(python(cases[i].args), false);
+        assert_int_equal(r.dp, cases[i].dp);
+        assert_int_equal(r.expert_dp, cases[i].expert_dp);
+        assert_int_equal(r.bucket_size, cases[i].bucket_size);
+    }
+}
+
 /* ---- stored tensors ---- */
 
 static void add_chunk(struct stored_tensor *t, uint64_t start, uint64_t end)
@@ -362,6 +396,7 @@ static void keys_that_cannot_be_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(rules_are_those_of_args),
         TEST(every_element_of_every_state_has_its_place),
         TEST(of_copies_the_first_ranks_are_taken),
         TEST(sizes_are_a_witness),
