@@ -418,7 +418,7 @@ struct value *megatron_common_state(struct target *t, bool per_layer, struct ten
     value_dict_set(a, d, operations, done && !value_holds_tensor(done) ? done : value_int(a, 0));
     copy_common(t, d);
     value_dict_set(a, content, "singleton_local_shards", value_bool(a, false));
-    value_dict_set(a, content, "chained_optim_avoid_prefix", value_bool(a, true));
+    value_dict_set(a, content, "chained_optim_avoid_prefix", value_bool(a, !facts.is_model_space));
     if (per_layer) value_dict_set(a, content, "non_homogeneous_layers", value_bool(a, true));
     training_target_common(t, d, content, data);
     value_dict_set(a, d, "content_metadata", content);

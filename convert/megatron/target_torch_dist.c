@@ -142,12 +142,22 @@ static bool is_flattened(const struct dist_target *x, const struct own_output *o
     return own->state && x->t->options.optim_format == OPTIM_fully_sharded_model_space;
 }
 
-/* The index of a key in x->keys and of its chunks in x->chunks. */
-static size_t key_of(struct dist_target *x, const struct own_output *own)
+/* The optimizer of a chain that has a parameter; -1: there is one only, or keys do not say it. */
+static int chained_optimizer(const struct dist_target *x, const struct megatron_part *p)
+{
+    return is_flattened(x, p->own) && x->t->layout.ep > 1 ? param_of_expert(p->param.spec) : -1;
+}
+
+/* The index of the key of a part in x->keys and of its chunks in x->chunks. own: its output, which
+ * may be flattened. */
+static size_t key_of(struct dist_target *x, const struct megatron_part *p,
+                     const struct own_output *own)
 {
     struct arena *a = &x->t->plan.arena;
     const char *name = own->name;
-    if (own->state) name = dist_state_key(a, own->state, own->name, is_flattened(x, own));
+    if (own->state)
+        name =
+            dist_state_key(a, own->state, own->name, is_flattened(x, own), chained_optimizer(x, p));
     size_t at = out_tensors_add(&x->keys, a, name, own);
     if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
     return at;
@@ -230,6 +240,22 @@ static enum status flatten(struct dist_target *x, const struct megatron_part *p,
     return OK;
 }
 
+/* Megatron flattens gate and up apart, on a single rank too, which otherwise holds them as one part
+ * (transformer/mlp.py:apply_swiglu_sharded_factory). */
+static void split_sections(const struct param_spec *s, struct param_parts *parts)
+{
+    const unsigned count = s->num_sections;
+    if (parts->count != 1 || s->split < 0 || s->repeat != 1 || count < 2 || !s->even) return;
+    const uint64_t rows = parts->extent[0][s->split] / count;
+    parts->extent[0][s->split] = rows;
+    for (unsigned i = 1; i < count; i++) {
+        memcpy(parts->start[i], parts->start[0], sizeof parts->start[0]);
+        memcpy(parts->extent[i], parts->extent[0], sizeof parts->extent[0]);
+        parts->start[i][s->split] += i * rows;
+    }
+    parts->count = count;
+}
+
 static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned part,
                              size_t file, struct error *err)
 {
@@ -242,7 +268,7 @@ static enum status add_chunk(struct dist_target *x, const struct megatron_part *
     if (!pair_of_box(&pair, own.num_dims, own.shape, offsets, sizes, 0, NULL))
         return fail(err, ERR_OURS, "%s: a shard that is not a view", p->tensor->name);
     if (is_flattened(x, &own)) TRY(flatten(x, p, &own, &offsets, &sizes, err));
-    const size_t key = key_of(x, &own);
+    const size_t key = key_of(x, p, &own);
     struct out_tensor *k = &x->keys.items[key];
     TRY(check_key(p, k, err));
     if (is_flattened(x, &own) && !x->chunks[key].original_shape) {
@@ -263,8 +289,12 @@ static enum status add_part(void *context, const struct megatron_part *p, struct
     const struct layout *l = &x->t->layout;
     uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
     size_t file = file_of_rank(x, rank);
-    for (unsigned i = 0; i < p->parts->count; i++)
-        TRY(add_chunk(x, p, i, file, err));
+    struct param_parts parts = *p->parts;
+    struct megatron_part own = *p;
+    own.parts = &parts;
+    if (is_flattened(x, p->own)) split_sections(p->param.spec, &parts);
+    for (unsigned i = 0; i < parts.count; i++)
+        TRY(add_chunk(x, &own, i, file, err));
     return OK;
 }
 

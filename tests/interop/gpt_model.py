@@ -84,6 +84,7 @@ def start_parallel(layout):
         virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
         expert_model_parallel_size=layout.ep,
         expert_tensor_parallel_size=layout.etp,
+        num_distributed_optimizer_instances=layout.instances,
     )
     model_parallel_cuda_manual_seed(1)
 
@@ -187,6 +188,7 @@ def make_optimizer(chunks, layout, dtype, distributed):
         overlap_param_gather=layout.step_first_chunk,
         bucket_size=layout.bucket_size,
         pad_buckets_for_high_nccl_busbw=layout.high_bandwidth,
+        num_distributed_optimizer_instances=layout.instances if distributed else 1,
     )
     wrapped = [
         DistributedDataParallel(chunk.config, ddp, chunk, disable_bucketing=i > 0 or layout.step_first_chunk)
@@ -341,15 +343,21 @@ def gather(chunks, optimizer):
 
 def gather_flattened(chunks, optimizer):
     """The states as fully_sharded_model_space has them: {key: tensor of shape P + [n]}; its leading
-    coordinates select a part of the whole tensor, as a rank holds it, the last axis has its elements."""
+    coordinates select a part of the whole tensor, as a rank holds it, the last axis has its elements.
+    Keys are those of Megatron-Core before 0.14, which names the optimizer where experts have their own."""
+    experts_apart = any(group["is_expert_parallel"] for group in optimizer.param_groups)
 
     def flattened():
-        for key, shape, box, tensor in pieces_of(chunks, optimizer):
-            if key.startswith("optimizer."):
+        for one in each(optimizer):
+            number = int(one.param_groups[0]["is_expert_parallel"])
+            chain = f"chained_{number}." if experts_apart else ""
+            for key, shape, box, tensor in pieces_of(chunks, one):
+                if not key.startswith("optimizer."):
+                    continue
                 sizes = [part.stop - part.start for part in box]
                 parts = tuple(whole // size for whole, size in zip(shape, sizes, strict=True))
                 at = tuple(slice(b.start // n, b.start // n + 1) for b, n in zip(box, sizes, strict=True))
-                key = key.replace("optimizer.state.param.", "optimizer.state.fp32_param.")
+                key = chain + key.replace("optimizer.state.param.", "optimizer.state.fp32_param.")
                 yield key, (*parts, tensor.numel()), (*at, slice(None)), tensor.flatten()
 
     return gather_pieces(flattened())

@@ -36,6 +36,7 @@ llama      float32  distributed --tp 2 --pp 2 --vpp 2             / --dp 2
 llama      bfloat16 distributed --dp 2 --bucket-size 20000        / --tp 2
 llama-tied bfloat16 distributed --pp 2 --dp 2 --bucket-size 20000 --divisor 1 / --pp 2 --vpp 2 --divisor 1
 qwen2      bfloat16 distributed --pp 3 --first 3 --last 2         / --tp 2
+llama      bfloat16 distributed --dp 4 --instances 2             / --tp 2 --dp 2
 llama      bfloat16 distributed --dp 3                            / --tp 4 --divisor 64
 gpt2       float16  distributed --tp 2 --dp 2                     / --pp 2
 qwen3_moe  bfloat16 distributed --tp 2 --ep 2 --etp 1             / --tp 2 --ep 2 --etp 1
@@ -103,6 +104,7 @@ parser.add_argument("--dp", type=int, default=1)
 for name in ("first", "last", "divisor"):  # ferry's are longer
     parser.add_argument("--" + name, type=int, default=parser.get_default(name))
 parser.add_argument("--bucket-size", type=int)
+parser.add_argument("--instances", type=int, default=1)  # of the distributed optimizer
 for name in ("high-bandwidth", "decoupled-lr", "decay-qk-norms", "step-first-chunk"):
     parser.add_argument("--" + name, action="store_true")
 parser.set_defaults(names="local")
@@ -174,6 +176,11 @@ class Run:
         if dist.get_rank() == 0:
             torch.save(groups, path)
 
+    def write_flattened(self, path):
+        whole = gpt_model.gather_flattened(self.chunks, self.optimizer)
+        if dist.get_rank() == 0:
+            torch.save(whole, path)
+
     # -- the formats --
 
     def common(self):
@@ -191,6 +198,7 @@ class Run:
             overlap_param_gather_with_optimizer_step=self.layout.step_first_chunk,
             apply_wd_to_qk_layernorm=self.layout.decay_qk_norms,
             optimizer="adam",
+            num_distributed_optimizer_instances=self.layout.instances,
             params_dtype=self.case.torch_dtype,
             bf16=self.case.dtype == "bfloat16",
             fp16=self.case.dtype == "float16",
@@ -335,6 +343,8 @@ def load_and_step(m, case, work):
             run.load(megatron_files.iteration_folder(work / f"{kind}_converted"))
             run.write_tensors(work / f"{kind}_loaded.pt")
             run.write_groups(work / f"{kind}_groups.pt")
+            if kind == case.kinds[0] and distributed:
+                run.write_flattened(work / "flattened.pt")
             run.go_on()
             run.write_tensors(work / f"{kind}_stepped.pt")
 
@@ -583,6 +593,16 @@ class Optimizers:
         worst = max(self.went_on(case, m, kind) for kind in kinds)
         return f"{len(kinds)} formats; after a step they differ by {worst:.2g} of the change"
 
+    def flattened(self, case):
+        """As Megatron-Core 0.8 to 0.15 wants the states where ferry's other files were loaded."""
+        m, out = self.model(case), self.folder(case) / "flattened"
+        saved, options = self.folder(case) / case.kinds[0], ferry_options(case.target)
+        self.run_ferry("convert", saved, out, "--optim-format", "fully_sharded_model_space", *options)
+        got = read_plain(megatron_files.iteration_folder(out))
+        got = {k: v for k, v in got.items() if "optimizer." in k}
+        require_tensors(m, got, self.tensors(case, "flattened"), "flattened")
+        return f"{len(got)} tensors"
+
     def noted(self, case):
         """0.16.1 saves wrong elements as fully_reshardable where there are several buckets: ferry carries
         them as they are, and says so."""
@@ -623,6 +643,9 @@ def run(args, work, report):
         for how in case.written:
             report.check(case.name, f"{how}: ferry writes it", o.written, case, how)
         report.check(case.name, "megatron-core goes on with what ferry wrote", o.loaded, case)
+        if case.loads(True):
+            what = "fully_sharded_model_space: ferry writes every state where Megatron has it"
+            report.check(case.name, what, o.flattened, case)
         if case.saves_wrong():
             report.check(case.name, "fully_reshardable: ferry says that it is saved wrong", o.noted, case)
         for damage in map(Damage, DAMAGES.strip().splitlines()):

@@ -33,6 +33,20 @@ static enum status add_param(struct flat_write *w, const struct tensor *x, struc
     return OK;
 }
 
+/* Megatron-LM does not take these flags from a checkpoint, and finds the states by them. */
+static void note_buckets(struct target *t, const struct bucket_rules *r)
+{
+    struct arena *a = &t->plan.arena;
+    if (!r->bucket_size && !r->high_bandwidth) return;
+    const char *size =
+        arena_printf(a, " --overlap-grad-reduce --ddp-bucket-size %" PRIu64, r->bucket_size);
+    notes_add(&t->notes, a,
+              "distrib_optim.pt has the buckets that args say; Megatron-LM finds its states only "
+              "with the same flags:%s%s",
+              r->bucket_size ? size : "",
+              r->high_bandwidth ? " --ddp-pad-buckets-for-high-nccl-busbw" : "");
+}
+
 enum status flat_write_begin(struct flat_write *w, struct target *t, const struct value *args,
                              struct error *err)
 {
@@ -40,6 +54,7 @@ enum status flat_write_begin(struct flat_write *w, struct target *t, const struc
     *w = (struct flat_write){.t = t};
     w->rules = bucket_rules_of_args(args, t->options.transformer_engine);
     w->rules.grouped_gemm = t->options.grouped_gemm;
+    note_buckets(t, &w->rules);
     w->experts_split = buckets_split_experts(&t->layout, &w->rules);
     const struct tensor **all = megatron_parameters(t, &count);
     w->params = arena_array(&t->plan.arena, count, sizeof *w->params);

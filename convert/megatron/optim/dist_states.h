@@ -24,8 +24,10 @@ bool dist_key_is_flat(const char *key);
  * shape. ERR_CORRUPT, naming the key, if a flattened one does not fit its parameter, or has more
  * fragments than a file that is written so could have: one chunk for each at least. */
 MUST_CHECK enum status dist_states_add(struct checkpoint *c, struct error *err);
-/* The key of a state: "optimizer.state.exp_avg.KEY". flattened: of fully_sharded_model_space. In
+/* The key of a state: "optimizer.state.exp_avg.KEY". flattened: of fully_sharded_model_space.
+ * chained: the number of its optimizer in a chain, which is in front of the key; -1: it is not. In
  * arena a. */
-const char *dist_state_key(struct arena *a, const char *state, const char *key, bool flattened);
+const char *dist_state_key(struct arena *a, const char *state, const char *key, bool flattened,
+                           int chained);
 
 #endif

@@ -56,11 +56,16 @@ static void keys_are_told_apart(void **state)
         assert_int_equal(dist_key_is_optimizer(cases[i].key), cases[i].optimizer);
         assert_int_equal(dist_key_is_flat(cases[i].key), cases[i].flat);
     }
-    assert_string_equal(dist_state_key(&c.arena, "param", "w", false), "optimizer.state.param.w");
-    assert_string_equal(dist_state_key(&c.arena, "param", "w", true),
+    assert_string_equal(dist_state_key(&c.arena, "param", "w", false, -1),
+                        "optimizer.state.param.w");
+    assert_string_equal(dist_state_key(&c.arena, "param", "w", true, -1),
                         "optimizer.state.fp32_param.w");
-    assert_string_equal(dist_state_key(&c.arena, "exp_avg", "a.w", true),
+    assert_string_equal(dist_state_key(&c.arena, "exp_avg", "a.w", true, -1),
                         "optimizer.state.exp_avg.a.w");
+    assert_string_equal(dist_state_key(&c.arena, "exp_avg", "a.w", true, 0),
+                        "chained_0.optimizer.state.exp_avg.a.w");
+    assert_string_equal(dist_state_key(&c.arena, "param", "a.w", true, 1),
+                        "chained_1.optimizer.state.fp32_param.a.w");
 }
 
 static void whole_states_have_their_parameters_key(void **state)

@@ -5,6 +5,7 @@
 
 #include "common/text.h"
 #include "convert/format.h"
+#include "convert/states.h"
 
 bool training_target_is_distributed(const struct target *t)
 {
@@ -109,6 +110,24 @@ static void note_lost(struct target *t)
         notes_add(&t->notes, a, "consumed_tokens is not written: Megatron counts samples");
 }
 
+/* Names the states that Megatron's distributed optimizer, which takes Adam only, passes over
+ * (megatron/core/optimizer/distrib_optimizer.py). */
+static void note_passed_over(struct target *t)
+{
+    struct arena *a = &t->plan.arena;
+    const char *names = "";
+    if (!training_target_is_distributed(t)) return;
+    for (size_t i = 0; i < t->num_states; i++)
+        if (strcmp(t->states[i], "exp_avg") && strcmp(t->states[i], "exp_avg_sq") &&
+            strcmp(t->states[i], master_state))
+            names = arena_printf(a, "%s%s%s", names, *names ? ", " : "", t->states[i]);
+    if (*names)
+        notes_add(&t->notes, a,
+                  "%s: the states are written for a distributed optimizer, and Megatron's reads "
+                  "Adam's only; --to torch --optim-format not_distributed is for all",
+                  names);
+}
+
 void training_target_begin(struct target *t)
 {
     struct arena *a = &t->plan.arena;
@@ -116,6 +135,7 @@ void training_target_begin(struct target *t)
     if (!t->num_states) return;
     training_given_init(&nothing);
     note_lost(t);
+    note_passed_over(t);
     const char *unknown = training_complete(
         &t->training, t->options.given ? t->options.given : &nothing, is_from_megatron(t), a);
     if (unknown)
