@@ -19,7 +19,7 @@ struct optimizer_info {
     const char *kind; /* "distributed, fully_reshardable", for people */
     uint64_t size_bytes;
     bool inferred;      /* no file says which elements are which parameter's: weights that are their
-                           master      weights rounded prove it (ckpt/masters.h) */
+                           master weights rounded prove it (ckpt/masters.h) */
     bool approximate;   /* weights need not be their masters rounded to their dtype: they or these
                            had fewer bits in training */
     const char *unread; /* why some of it is not in the catalog; NULL: all of it is */

@@ -625,24 +625,6 @@ static void layouts_that_do_not_divide_are_refused(void **state)
 
 /* ---- odd contents ---- */
 
-/* Replaces common.pt of iteration 0 by a dict with one more member. */
-static void add_to_common(const char *ckpt, const char *name, struct value *v, const void *data)
-{
-    struct stored s;
-    struct torch_file t;
-    struct strbuf file = {0};
-    const char *path = path_join(&scratch, ckpt, "iter_0000000/common.pt");
-    stored_init(&s);
-    assert_ok(torch_open(&t, &s, path, 0, UINT64_MAX, &err));
-    value_dict_set(&scratch, t.root, name, v);
-    assert_ok(torch_to_bytes(&file, "common", t.root, &data, &err));
-    torch_close(&t);
-    stored_release(&s);
-    assert_ok(path_remove(path, &err));
-    assert_ok(file_write_all(path, file.data, file.length, false, &err));
-    strbuf_release(&file);
-}
-
 static void tensors_in_the_common_state_do_not_stop_a_conversion(void **state)
 {
     (void)state;
@@ -650,7 +632,8 @@ static void tensors_in_the_common_state_do_not_stop_a_conversion(void **state)
     const uint64_t two = 2;
     const float data[] = {1, 2};
     assert_ok(CONVERT(hf, ckpt));
-    add_to_common(ckpt, "ema", value_tensor(&scratch, "0", DT_F32, 1, &two), data);
+    set_common(path_join(&scratch, ckpt, "iter_0000000"), false, "ema",
+               value_tensor(&scratch, "0", DT_F32, 1, &two), data);
     assert_ok(NOTED(ckpt, out, "--tp=2"));
     assert_said("note: common state: ema holds tensors and is left out\n");
     assert_ok(CONVERT(out, in_scratch("back"), "--to=hf"));
@@ -664,7 +647,8 @@ static void norms_that_are_stored_minus_one_are_not_exported(void **state)
     assert_ok(CONVERT(hf, ckpt));
     struct value *d = value_dict(&scratch);
     value_dict_set(&scratch, d, "apply_layernorm_1p", value_bool(&scratch, true));
-    add_to_common(ckpt, "args", value_instance(&scratch, "argparse", "Namespace", d), NULL);
+    set_common(path_join(&scratch, ckpt, "iter_0000000"), false, "args",
+               value_instance(&scratch, "argparse", "Namespace", d), NULL);
     assert_fails(
         CONVERT(ckpt, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
         "unknown fields may change what the model computes (--allow-config FIELD exports without "

@@ -4,6 +4,7 @@
 #define FERRY_CONVERT_MAP_TESTING_MODELS_H
 
 #include "convert/testing_hf.h"
+#include "formats/torch.h"
 
 static struct model_maps maps;
 
@@ -93,6 +94,36 @@ static inline void rewrite(const char *folder, const char *name, const char *tex
     const char *path = path_join(&scratch, folder, name);
     assert_ok(path_remove(path, &err));
     assert_ok(file_write_all(path, text, strlen(text), false, &err));
+}
+
+/* Makes an HF folder of a small model and its states; model and tied: options of ferry synth. */
+static inline const char *make_trained(const char *name, const char *model, const char *tied)
+{
+    const char *folder = in_scratch(name);
+    assert_ok(RUN(command_synth, "-q", "--no-fsync", "--optim", model, tied, "--layers=2",
+                  "--hidden=8", "--heads=4", "--kv-heads=2", "--ffn-hidden-size=6",
+                  "--vocab-size=11", folder));
+    return folder;
+}
+
+/* Sets a member of the dict in a folder's common.pt, or of its args. data: of a tensor. */
+static inline void set_common(const char *folder, bool in_args, const char *name, struct value *v,
+                              const void *data)
+{
+    struct stored s;
+    struct torch_file t;
+    struct strbuf file = {0};
+    const char *path = path_join(&scratch, folder, "common.pt");
+    stored_init(&s);
+    assert_ok(torch_open(&t, &s, path, 0, UINT64_MAX, &err));
+    struct value *to = in_args ? value_get(t.root, "args")->object->state : t.root;
+    value_dict_set(&scratch, to, name, v);
+    assert_ok(torch_to_bytes(&file, "common", t.root, &data, &err));
+    torch_close(&t);
+    stored_release(&s);
+    assert_ok(path_remove(path, &err));
+    assert_ok(file_write_all(path, file.data, file.length, false, &err));
+    strbuf_release(&file);
 }
 
 static inline const char *read_text(const char *path)

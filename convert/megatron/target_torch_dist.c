@@ -18,6 +18,7 @@
 #include "common/numbers.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
+#include "convert/megatron/optim/buckets.h"
 #include "convert/megatron/optim/dist_states.h"
 #include "convert/megatron/optim/training_target.h"
 #include "formats/dcp.h"
@@ -145,7 +146,8 @@ static bool is_flattened(const struct dist_target *x, const struct own_output *o
 /* The optimizer of a chain that has a parameter; -1: there is one only, or keys do not say it. */
 static int chained_optimizer(const struct dist_target *x, const struct megatron_part *p)
 {
-    return is_flattened(x, p->own) && x->t->layout.ep > 1 ? param_of_expert(p->param.spec) : -1;
+    if (!is_flattened(x, p->own) || !buckets_split_experts(&x->t->layout, false)) return -1;
+    return param_of_expert(p->param.spec);
 }
 
 /* The index of the key of a part in x->keys and of its chunks in x->chunks. own: its output, which
@@ -241,7 +243,7 @@ static enum status flatten(struct dist_target *x, const struct megatron_part *p,
 }
 
 /* Megatron flattens gate and up apart, on a single rank too, which otherwise holds them as one part
- * (transformer/mlp.py:apply_swiglu_sharded_factory). */
+ * (transformer/mlp.py:apply_swiglu_sharded_factory). Sets the boxes in the whole, not the pairs. */
 static void split_sections(const struct param_spec *s, struct param_parts *parts)
 {
     const unsigned count = s->num_sections;

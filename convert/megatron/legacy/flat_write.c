@@ -55,7 +55,7 @@ enum status flat_write_begin(struct flat_write *w, struct target *t, const struc
     w->rules = bucket_rules_of_args(args, t->options.transformer_engine);
     w->rules.grouped_gemm = t->options.grouped_gemm;
     note_buckets(t, &w->rules);
-    w->experts_split = buckets_split_experts(&t->layout, &w->rules);
+    w->experts_split = buckets_split_experts(&t->layout, w->rules.experts_apart_by_etp);
     const struct tensor **all = megatron_parameters(t, &count);
     w->params = arena_array(&t->plan.arena, count, sizeof *w->params);
     for (size_t i = 0; i < count; i++)

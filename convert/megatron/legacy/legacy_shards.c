@@ -57,7 +57,7 @@ static void tell_place(struct legacy *x, const struct shard *s, const char *name
                        const struct param *p)
 {
     const struct layout *l = &x->m->c->layout;
-    const unsigned chained = l->ep > 1 || l->etp != l->tp ? 2 : 1;
+    const unsigned chained = buckets_split_experts(l, true) ? 2 : 1;
     const unsigned optimizer = chained > 1 && p->spec && param_of_expert(p->spec);
     const struct bucket_cell cell =
         flat_cell_of_rank(l, s->rank->tp, s->rank->pp, s->rank->ep, optimizer, chained);

@@ -73,7 +73,7 @@ static size_t list_params(struct legacy *x, const struct rank *r, size_t num_wei
                                             .of_experts = (s->name.of_expert ||
                                                            s->name.kind == MEMORY_GROUPED_FC1 ||
                                                            s->name.kind == MEMORY_GROUPED_FC2) &&
-                                                          (l->ep > 1 || l->etp != l->tp),
+                                                          buckets_split_experts(l, true),
                                             .dtype = t->dtype,
                                             .num_dims = t->num_dims,
                                             .shape = t->shape};

@@ -2,9 +2,9 @@
  * not distributed: a tensor for each parameter of the rank, of its shape, found by its number.
  *
  *   optimizer: a dict, or a list of them where optimizers are chained (dense, experts), each
- *     mixed precision {optimizer: {state: {NUMBER: {STATE: tensor}}, param_groups: [{params:
- * [NUMBER,
- *                     ...], ...}]}, fp32_from_fp16_params: [[tensor, ...] of each group]}
+ *     mixed precision {optimizer: {state: {NUMBER: {STATE: tensor}},
+ *                                  param_groups: [{params: [NUMBER, ...], ...}]},
+ *                      fp32_from_fp16_params: [[tensor, ...] of each group]}
  *     fp32            {state, param_groups}
  *   old names: optimizer_state_dict, fp32_from_fp16
  *

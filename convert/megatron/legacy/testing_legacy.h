@@ -14,10 +14,7 @@ static inline void open_both(const char *model, const char *tied, const char *op
                              const char *layout)
 {
     const struct source_options o = {.true_vocab_size = 11};
-    const char *from = in_scratch("hf"), *to = in_scratch("legacy");
-    assert_ok(RUN(command_synth, "-q", "--no-fsync", "--optim", model, tied, "--layers=2",
-                  "--hidden=8", "--heads=4", "--kv-heads=2", "--ffn-hidden-size=6",
-                  "--vocab-size=11", from));
+    const char *from = make_trained("hf", model, tied), *to = in_scratch("legacy");
     assert_ok(CONVERT(from, to, "--to=torch", "--optim", "--make-vocab-size-divisible-by=1",
                       optim_format, layout, "--tp=2"));
     assert_ok(source_open(&hf, from, &(struct source_options){0}, &maps, &err));

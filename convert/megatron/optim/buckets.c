@@ -45,16 +45,16 @@ static bool is_tied_embedding(const struct placing *x, const struct trained_para
            strcmp(p->param.spec->name, "embedding.word_embeddings.weight") == 0;
 }
 
-bool buckets_split_experts(const struct layout *l, const struct bucket_rules *rules)
+bool buckets_split_experts(const struct layout *l, bool apart_by_etp)
 {
-    return l->ep > 1 || (rules->experts_apart_by_etp && l->etp != l->tp);
+    return l->ep > 1 || (apart_by_etp && l->etp != l->tp);
 }
 
 /* Whether ranks of the cell have the expert, or the dense parameter. */
 static bool cell_has(const struct placing *x, const struct trained_param *p)
 {
-    const bool of_expert =
-        param_of_expert(p->param.spec) && buckets_split_experts(x->layout, x->rules);
+    const bool of_expert = param_of_expert(p->param.spec) &&
+                           buckets_split_experts(x->layout, x->rules->experts_apart_by_etp);
     if (of_expert != x->cell->experts) return false;
     return !of_expert ||
            p->param.expert / (x->config->num_experts / x->layout->ep) == x->cell->ep_rank;

@@ -39,9 +39,10 @@ struct bucket_rules {
     bool experts_apart_by_etp; /* since Megatron-Core 0.19: see buckets_split_experts() */
 };
 
-/* Whether experts are in buffers of their own, which other ranks share: if ep > 1; by
- * experts_apart_by_etp also if etp differs from tp. Else they are in the dense buffers. */
-bool buckets_split_experts(const struct layout *l, const struct bucket_rules *rules);
+/* Whether experts are in buffers, and have an optimizer, of their own, which other ranks share: if
+ * ep > 1; since Megatron-Core 0.19 (apart_by_etp) also if etp differs from tp. Else they are in the
+ * dense buffers. Readers, which do not know the release, take either by what a file has. */
+bool buckets_split_experts(const struct layout *l, bool apart_by_etp);
 
 /* The ranks that have the same flat buffers but for data parallelism. All tensor parallel ranks
  * have their parameters at the same positions, so buffers need not be made again for each. */

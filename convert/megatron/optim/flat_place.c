@@ -34,14 +34,14 @@ struct bucket_rules bucket_rules_of_args(const struct value *args, bool transfor
                              .grouped_gemm = flag_of(args, "moe_grouped_gemm"),
                              .high_bandwidth =
                                  flag_of(args, "ddp_pad_buckets_for_high_nccl_busbw")};
+    const uint64_t dp = max_u64(world / tp / pp, 1);
     /* each instance of the optimizer has the whole buffer */
-    r.dp = max_u64(world / tp / pp / instances, 1);
+    r.dp = max_u64(dp / instances, 1);
     r.expert_dp = max_u64(world / etp / ep / pp / instances, 1);
     if (flag_of(args, "overlap_grad_reduce") &&
         !flag_of(args, "overlap_param_gather_with_optimizer_step"))
         r.bucket_size =
-            count_of(args, "ddp_bucket_size",
-                     max_u64(usual_bucket, usual_of_rank * max_u64(world / tp / pp, 1)));
+            count_of(args, "ddp_bucket_size", max_u64(usual_bucket, usual_of_rank * dp));
     return r;
 }
 
@@ -501,7 +501,7 @@ static enum status place_all(struct placing *x, struct error *err)
             x->num_cells && x->cells[x->num_cells - 1].items[0]->cell.experts;
         unread = place_cells(x);
         if (!unread) unread = find_missing(x, false);
-        if (!unread && buckets_split_experts(&x->c->layout, &x->rules))
+        if (!unread && buckets_split_experts(&x->c->layout, x->rules.experts_apart_by_etp))
             unread = find_missing(x, true);
     }
     if (unread) states_unread(x->c, "%s", unread);

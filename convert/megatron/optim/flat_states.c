@@ -27,7 +27,7 @@ void flat_states_release(struct flat_states *f)
 static void choose_optimizer(const struct layout *l, unsigned optimizer, unsigned chained,
                              struct bucket_cell *cell)
 {
-    const bool experts_apart = chained > 1 && (l->ep > 1 || l->etp != l->tp);
+    const bool experts_apart = chained > 1 && buckets_split_experts(l, true);
     const unsigned dense = chained - experts_apart;
     cell->experts = experts_apart && optimizer == dense;
     if (cell->experts || dense < 2) return;

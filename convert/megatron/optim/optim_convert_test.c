@@ -3,16 +3,6 @@
 #include "common/count.h"
 #include "convert/map/testing_models.h"
 #include "formats/dcp.h"
-#include "formats/torch.h"
-
-/* Makes a Hugging Face folder of a small model and its states. */
-static const char *make_trained(const char *name, const char *model)
-{
-    const char *folder = in_scratch(name);
-    assert_ok(RUN(command_synth, "-q", "--no-fsync", "--optim", model, "--layers=2", "--hidden=8",
-                  "--heads=4", "--kv-heads=2", "--ffn-hidden-size=6", "--vocab-size=11", folder));
-    return folder;
-}
 
 static void check_key(const char *ckpt, const char *key, const char *shape)
 {
@@ -30,8 +20,9 @@ static void check_key(const char *ckpt, const char *key, const char *shape)
 static void states_are_flattened_as_megatron_core_before_0_14_reads_them(void **state)
 {
     (void)state;
-    const char *llama = make_trained("llama", "--model=llama"),
-               *mixtral = make_trained("mixtral", "--model=mixtral"), *ckpt = in_scratch("llama1");
+    const char *llama = make_trained("llama", "--model=llama", "--tied"),
+               *mixtral = make_trained("mixtral", "--model=mixtral", "--tied"),
+               *ckpt = in_scratch("llama1");
     assert_ok(CONVERT(llama, ckpt, "--optim-format=fully_sharded_model_space", "--iteration=3"));
     check_key(ckpt, "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight",
               "[2, 2, 1, 48]");
@@ -54,36 +45,18 @@ static void states_are_flattened_as_megatron_core_before_0_14_reads_them(void **
               "[2, 8, 2, 1, 48]");
 }
 
-/* Sets members of args in a checkpoint of iteration 3. */
-static void set_args(const char *ckpt, const char *const *flags, size_t num_flags)
-{
-    struct stored s;
-    struct torch_file t;
-    struct strbuf file = {0};
-    const char *path = path_join(&scratch, ckpt, "iter_0000003/common.pt");
-    stored_init(&s);
-    assert_ok(torch_open(&t, &s, path, 0, UINT64_MAX, &err));
-    for (size_t i = 0; i < num_flags; i++)
-        value_dict_set(&scratch, value_get(t.root, "args")->object->state, flags[i],
-                       value_bool(&scratch, true));
-    assert_ok(torch_to_bytes(&file, "common", t.root, NULL, &err));
-    torch_close(&t);
-    stored_release(&s);
-    assert_ok(path_remove(path, &err));
-    assert_ok(file_write_all(path, file.data, file.length, false, &err));
-    strbuf_release(&file);
-}
-
 static void flags_that_buckets_follow_from_are_told(void **state)
 {
     (void)state;
     static const char *const flags[] = {"overlap_grad_reduce",
                                         "ddp_pad_buckets_for_high_nccl_busbw"};
     const char *ckpt = in_scratch("ckpt"), *torch = in_scratch("torch");
-    assert_ok(CONVERT(make_trained("hf", "--model=llama"), ckpt, "--iteration=3"));
+    assert_ok(CONVERT(make_trained("hf", "--model=llama", "--tied"), ckpt, "--iteration=3"));
     assert_ok(NOTED(ckpt, torch, "--to=torch", "--dry-run"));
     assert_null(strstr(said, "distrib_optim.pt has the buckets"));
-    set_args(ckpt, flags, COUNT(flags));
+    for (size_t i = 0; i < COUNT(flags); i++)
+        set_common(path_join(&scratch, ckpt, "iter_0000003"), true, flags[i],
+                   value_bool(&scratch, true), NULL);
     assert_ok(NOTED(ckpt, torch, "--to=torch", "--dry-run"));
     assert_said("note: distrib_optim.pt has the buckets that args say; Megatron-LM finds its "
                 "states only with the same flags: --overlap-grad-reduce --ddp-bucket-size "
@@ -110,7 +83,7 @@ static void states_that_megatron_passes_over_are_told(void **state)
     (void)state;
     static const char note[] =
         "note: momenta, momenta_sq: the states are written for a distributed";
-    const char *hf = make_trained("hf", "--model=llama"), *ckpt = in_scratch("ckpt");
+    const char *hf = make_trained("hf", "--model=llama", "--tied"), *ckpt = in_scratch("ckpt");
     assert_ok(NOTED(hf, ckpt, "--dry-run"));
     assert_null(strstr(said, "for a distributed"));
     replace(path_join(&scratch, hf, "optimizer.safetensors"), "\"exp_avg", "\"momenta");

@@ -5,6 +5,7 @@
 
 #include "common/text.h"
 #include "convert/format.h"
+#include "convert/megatron/optim/buckets.h"
 #include "convert/states.h"
 
 bool training_target_is_distributed(const struct target *t)
@@ -199,7 +200,7 @@ void training_target_common(struct target *t, struct value *common, struct value
                                  : OPTIMIZER_FP32,
         .sharding_type = distributed && t->format->has & FORMAT_COMMON_OBJECT ? type : NULL,
         .torch_adam = is_torch_adam(s),
-        .experts_split = t->layout.ep > 1,
+        .experts_split = buckets_split_experts(&t->layout, false),
         .expert_vectors = have_expert_vectors(t->source),
         .own = s->own_groups,
     };
