@@ -596,7 +596,8 @@ static enum status meet_at_end(struct comm *c, struct error *err)
 }
 
 /* mpirun ends the whole job once one process has ended with a failure, so rank 0, which says why,
- * is waited for. Whether it knows of the failure. */
+ * is waited for: until it knows of the failure, and then until it has ended, so that what it prints
+ * is not lost. Whether it knows of the failure. */
 static bool wait_for_rank_0(struct mpi *m)
 {
     double until = seconds_now() + PATIENCE;
@@ -604,6 +605,8 @@ static bool wait_for_rank_0(struct mpi *m)
     if (m->rank == 0) send_to_all(m, NULL, 0, TAG_BYE);
     while (!there && seconds_now() < until)
         MPI_Iprobe(0, TAG_BYE, m->world, &there, MPI_STATUS_IGNORE);
+    while (there && m->rank && !is_dead(m, 0) && seconds_now() < until)
+        (void)poll(NULL, 0, 1);
     return there;
 }
 
