@@ -23,21 +23,16 @@ static void *field_of(void *options, const struct arg_group *group, const struct
     return (char *)options + group->offset + a->offset;
 }
 
-static char fold(char c)
-{
-    return c == '_' ? '-' : c;
-}
-
 static bool is_spelling(struct word name, struct word typed)
 {
     if (name.length != typed.length) return false;
     for (size_t i = 0; i < name.length; i++)
-        if (name.text[i] != fold(typed.text[i])) return false;
+        if (name.text[i] != args_fold(typed.text[i])) return false;
     return true;
 }
 
-static const struct arg *find_arg(const struct command *c, struct word typed,
-                                  const struct arg_group **group)
+const struct arg *args_find(const struct command *c, struct word typed,
+                            const struct arg_group **group)
 {
     const struct arg *a;
     for (size_t i = 0; (a = arg_at(c, i, group)); i++) {
@@ -49,56 +44,6 @@ static const struct arg *find_arg(const struct command *c, struct word typed,
 }
 
 /* ---- what a user may have meant ---- */
-
-enum { LONGEST_GUESS = 64 };
-
-struct guess {
-    struct word typed, best; /* best is empty while nothing is near enough */
-    size_t distance;         /* of best */
-    size_t prefix;           /* that best and typed have in common: decides between equals */
-};
-
-static size_t common_prefix(struct word a, struct word b)
-{
-    size_t n = 0;
-    while (n < a.length && n < b.length && fold(a.text[n]) == fold(b.text[n]))
-        n++;
-    return n;
-}
-
-/* Levenshtein's, one row at a time. */
-static size_t edit_distance(struct word a, struct word b)
-{
-    size_t row[LONGEST_GUESS + 1];
-    for (size_t j = 0; j <= b.length; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= a.length; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b.length; j++) {
-            size_t change = diagonal + (fold(a.text[i - 1]) != fold(b.text[j - 1]));
-            diagonal = row[j];
-            row[j] = min_u64(change, min_u64(row[j], row[j - 1]) + 1);
-        }
-    }
-    return row[b.length];
-}
-
-/* Takes w for the guess if it is nearer. One character in three may be wrong; the beginning of a
- * long name counts as one mistake. */
-static void guess_word(struct guess *g, struct word w)
-{
-    if (g->typed.length > LONGEST_GUESS || w.length > LONGEST_GUESS) return;
-    size_t prefix = common_prefix(g->typed, w);
-    bool is_beginning = prefix == g->typed.length && prefix > 4;
-    size_t distance = is_beginning ? 1 : edit_distance(g->typed, w);
-    if (distance > g->typed.length / 3) return;
-    if (g->best.length && distance > g->distance) return;
-    if (g->best.length && distance == g->distance && prefix <= g->prefix) return;
-    g->best = w;
-    g->distance = distance;
-    g->prefix = prefix;
-}
 
 /* The hint for a word; NULL: there is none. p may be NULL. */
 static const char *hint_of(const struct arg_program *p, struct word typed)
@@ -112,7 +57,7 @@ static const char *hint_of(const struct arg_program *p, struct word typed)
 }
 
 MUST_CHECK static enum status unknown(const struct arg_program *p, const char *what,
-                                      const struct guess *g, struct error *err)
+                                      const struct args_guess *g, struct error *err)
 {
     const char *hint = hint_of(p, g->typed);
     if (hint)
@@ -131,15 +76,15 @@ MUST_CHECK static enum status unknown(const struct arg_program *p, const char *w
 MUST_CHECK static enum status unknown_option(const struct arg_program *p, const struct command *c,
                                              struct word typed, struct error *err)
 {
-    struct guess g = {.typed = typed};
+    struct args_guess g = {.typed = typed};
     const struct arg_group *group;
     const struct arg *a;
     for (size_t i = 0; (a = arg_at(c, i, &group)); i++) {
-        const char *names = a->help ? a->names : "";
+        const char *names = a->help || a->kind == ARG_NAMED ? a->names : "";
         for (struct word name; next_word(&names, ' ', &name);)
-            guess_word(&g, name);
+            args_guess(&g, name);
     }
-    guess_word(&g, (struct word){"--help", strlen("--help")});
+    args_guess(&g, (struct word){"--help", strlen("--help")});
     return unknown(p, "option", &g, err);
 }
 
@@ -241,6 +186,9 @@ static const char *set_value(const struct arg *a, void *field, const char *value
     case ARG_FLAG:
         *(bool *)field = true;
         return NULL;
+    case ARG_FLAG_OFF:
+        *(bool *)field = false;
+        return NULL;
     case ARG_UINT:
         return parse_between(value, 1, field) ? NULL : "a whole number from 1 to " INT64_MAX_TEXT;
     case ARG_UINT_OR_0:
@@ -258,7 +206,15 @@ static const char *set_value(const struct arg *a, void *field, const char *value
     case ARG_TEXT:
         *(const char **)field = value;
         return NULL;
+    case ARG_CONFIG:
+        ((struct arg_config *)field)->path = value;
+        return NULL;
+    case ARG_WORDS:
+        ((struct arg_list *)field)->count = 0;
+        list_add(field, value);
+        return NULL;
     case ARG_LIST:
+    case ARG_NAMED:
         list_add(field, value);
         return NULL;
     case ARG_NOTED:
@@ -375,19 +331,27 @@ MUST_CHECK static enum status one_too_many(const struct parse *p, size_t n)
     return fail(p->err, ERR_USAGE, "\"%s\" is one argument too many", p->positional[n]);
 }
 
-/* The option *p->at, which moves behind it and its value. */
+/* The words behind the first value. */
+static void take_words(struct parse *p, const struct arg *a, void *field)
+{
+    for (; p->at < p->end && is_value(*p->at); p->at++)
+        if (a->kind == ARG_WORDS) list_add(field, *p->at);
+}
+
+/* The option *p->at, which moves behind it and its values. */
 MUST_CHECK static enum status parse_option(struct parse *p)
 {
     const char *text = *p->at++;
     struct word typed = {text, strcspn(text, "=")};
     const char *value = text[typed.length] ? text + typed.length + 1 : NULL;
     const struct arg_group *group;
-    const struct arg *a = find_arg(p->command, renamed(p->alias, typed), &group);
+    const struct arg *a = args_find(p->command, renamed(p->alias, typed), &group);
     if (is_spelling((struct word){"--help", 6}, typed))
         return fail(p->err, ERR_USAGE, "--help takes no value");
     if (!a) return unknown_option(p->program, p->command, typed, p->err);
 
     int length = (int)typed.length;
+    const bool goes_on = !value && takes_several(a);
     if (value && !takes_value(a))
         return fail(p->err, ERR_USAGE, "%.*s takes no value", length, text);
     if (!value && takes_value(a)) {
@@ -399,7 +363,9 @@ MUST_CHECK static enum status parse_option(struct parse *p)
     }
     value = spelled(p->command, a, value);
     if (a->kind == ARG_POSITIONAL) return take_named(p, a->offset, typed, value);
-    const char *must_be = set_value(a, field_of(p->options, group, a), value);
+    void *field = field_of(p->options, group, a);
+    const char *must_be = set_value(a, field, a->kind == ARG_NAMED ? text : value);
+    if (!must_be && goes_on) take_words(p, a, field);
     if (!must_be) return OK;
     return fail(p->err, ERR_USAGE, "%.*s: \"%s\" is not %s%s", length, text, value,
                 a->kind == ARG_CHOICE ? "one of " : "", must_be);
@@ -438,10 +404,42 @@ MUST_CHECK static enum status check_positional(const struct parse *p)
     return OK;
 }
 
+/* The file that the line names last, and the field where its words are kept; NULL: none. */
+MUST_CHECK static enum status find_config(struct parse *p, struct arg_config **x)
+{
+    *x = NULL;
+    for (char **at = p->at; at < p->end && strcmp(*at, "--"); at++) {
+        const struct word typed = {*at, strcspn(*at, "=")};
+        const struct arg_group *group;
+        const struct arg *a = (*at)[0] == '-' ? args_find(p->command, typed, &group) : NULL;
+        if (!a || a->kind != ARG_CONFIG) continue;
+        *x = field_of(p->options, group, a);
+        (*x)->path = (*at)[typed.length] ? *at + typed.length + 1 : at + 1 < p->end ? at[1] : NULL;
+        if (!(*x)->path) return fail(p->err, ERR_USAGE, "%s needs a value", *at);
+    }
+    return OK;
+}
+
+/* The options of a file come before those of the line, which so win. */
+MUST_CHECK static enum status parse_config(struct parse *p)
+{
+    struct arg_config *x;
+    TRY(find_config(p, &x));
+    if (!x) return OK;
+    TRY(args_config_read(p->command, x, p->err));
+    struct parse file = *p;
+    file.at = x->words;
+    file.end = x->words + x->num_words;
+    file.alias = NULL;
+    if (parse_words(&file)) return fail_in(p->err, "%s", x->path);
+    return OK;
+}
+
 MUST_CHECK static enum status parse_all(struct parse *p, size_t *num_positional)
 {
     memset(p->options, 0, p->command->options_bytes);
     if (p->command->defaults) p->command->defaults(p->options);
+    TRY(parse_config(p));
     TRY(parse_words(p));
     TRY(merge_named(p));
     *num_positional = p->num_positional;
@@ -460,12 +458,19 @@ enum status args_parse(const struct command *c, int argc, char **argv, void *opt
     return parse_all(&p, num_positional);
 }
 
+static bool is_list(const struct arg *a)
+{
+    return a->kind == ARG_LIST || a->kind == ARG_WORDS || a->kind == ARG_NOTED ||
+           a->kind == ARG_NAMED;
+}
+
 void args_release(const struct command *c, void *options)
 {
     const struct arg_group *group;
     const struct arg *a;
     for (size_t i = 0; (a = arg_at(c, i, &group)); i++) {
-        if (a->kind != ARG_LIST && a->kind != ARG_NOTED) continue;
+        if (a->kind == ARG_CONFIG) args_config_release(field_of(options, group, a));
+        if (!is_list(a)) continue;
         struct arg_list *list = field_of(options, group, a);
         free(list->items);
         *list = (struct arg_list){0};
@@ -499,18 +504,18 @@ MUST_CHECK static enum status find_command(const struct arg_program *p, const ch
 {
     *alias = NULL;
     struct word w = {typed, strlen(typed)};
-    struct guess g = {.typed = w};
+    struct args_guess g = {.typed = w};
     for (size_t i = 0; i < p->num_commands; i++) {
         struct word name = {p->commands[i]->name, strlen(p->commands[i]->name)};
         if (is_spelling(name, w)) {
             *c = p->commands[i];
             return OK;
         }
-        guess_word(&g, name);
+        args_guess(&g, name);
     }
     for (size_t i = 0; i < p->num_aliases; i++) {
         struct word name = {p->aliases[i].name, strlen(p->aliases[i].name)};
-        guess_word(&g, name);
+        args_guess(&g, name);
         if (!is_spelling(name, w)) continue;
         *alias = &p->aliases[i];
         *c = command_named(p, p->aliases[i].command);
@@ -531,7 +536,7 @@ static void begin_result(const struct command *c, int argc, char **argv)
 {
     static const struct word json = {"--json", 6};
     const struct arg_group *group;
-    const struct arg *a = find_arg(c, json, &group);
+    const struct arg *a = args_find(c, json, &group);
     if (!a || a->kind != ARG_FLAG || is_another_rank()) return;
     for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
         if (strcmp(argv[i], "--json") == 0) result_begin(c->name);

@@ -21,6 +21,7 @@
 
 enum arg_kind {
     ARG_FLAG,       /* bool; no value */
+    ARG_FLAG_OFF,   /* the same, and sets it to false: "--no-save-rng" */
     ARG_UINT,       /* uint64_t, decimal, from 1 to INT64_MAX: 0 in the field is "not given" */
     ARG_UINT_OR_0,  /* the same from 0, where 0 means something: UINT64_MAX is "not given" */
     ARG_SIZE,       /* uint64_t bytes, from 1: 4096, 5GB (5 * 10^9), 1.5GiB or 1.5G (1.5 * 2^30) */
@@ -28,9 +29,16 @@ enum arg_kind {
     ARG_TEXT,       /* const char * */
     ARG_CHOICE,     /* const char *, one of choices */
     ARG_LIST,       /* struct arg_list; may be given several times */
+    ARG_WORDS,      /* struct arg_list; all the words up to the next option, at least one. A word
+                     * that begins with "-" and a digit is a number. The last time counts */
+    ARG_CONFIG,     /* struct arg_config; a file with options of the same command, which count as
+                     * if they stood before those of the line */
     ARG_POSITIONAL, /* the positional argument number `offset`; twice is an error */
     ARG_NOTED,  /* struct arg_list of pairs: the option's `names`, and its value (NULL if `value`
                  * is NULL); for options that a command only reports */
+    ARG_NAMED,  /* struct arg_list: the option as it was typed ("--fp8_margin=0"), without its value
+                 * if that is a word of its own. `names` may be many options that one message is
+                 * about; a mistyped one of them is guessed though help does not show it */
     ARG_IGNORED /* accepted with its value (if value is not NULL) and without effect */
 };
 
@@ -39,11 +47,20 @@ struct arg_list {
     size_t count;
 };
 
+/* What ARG_CONFIG read: the words stand in for a command line. On the heap; args_release. */
+struct arg_config {
+    const char *path; /* NULL: none */
+    char **words;
+    size_t num_words;
+};
+
 struct arg {
     const char *names; /* separated by a blank, all with their dashes; also "-q" */
     enum arg_kind kind;
-    size_t offset;       /* of the field in the command's options struct */
-    const char *value;   /* what the value is called: "N", "DIR"; NULL for flags and choices */
+    size_t offset; /* of the field in the command's options struct */
+    /* What the value is called: "N", "DIR"; NULL for flags and choices. ARG_WORDS, ARG_NOTED and
+     * ARG_NAMED: "NAME..." takes several words. */
+    const char *value;
     const char *choices; /* "bar|plain"; for ARG_CHOICE */
     const char *help;    /* a phrase with the default. NULL: accepted, but not shown */
 };
@@ -135,6 +152,10 @@ void args_help(struct strbuf *out, const char *program, const struct command *c)
 void args_man_page(struct strbuf *out, const struct arg_program *p);
 void args_bash_completion(struct strbuf *out, const struct arg_program *p);
 void args_zsh_completion(struct strbuf *out, const struct arg_program *p);
+
+/* A file of ARG_CONFIG is YAML, a mapping of options to values: keys are the names with or without
+ * dashes in front, `_` counts as `-`; a flag has true (false and null: not given), several words
+ * are a list. Errors name the file; unknown keys are refused as on the line. */
 
 /* Reads a size as ARG_SIZE does; 0 is allowed. Units are those of coreutils, k to P in upper or
  * lower case: kB is a power of 1000; k and KiB are powers of 1024. */

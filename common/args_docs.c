@@ -416,6 +416,13 @@ static void add_zsh_text(struct strbuf *out, const char *text, size_t length)
     }
 }
 
+/* Whether its value may be the name of a file. */
+static bool is_text(const struct arg *a)
+{
+    return a->kind == ARG_TEXT || a->kind == ARG_POSITIONAL || a->kind == ARG_WORDS ||
+           a->kind == ARG_CONFIG;
+}
+
 /* '--tp[tensor parallel ranks]:N:' for each name. */
 static void zsh_option(struct strbuf *out, const struct arg_program *p, const struct arg *a)
 {
@@ -433,8 +440,7 @@ static void zsh_option(struct strbuf *out, const struct arg_program *p, const st
             if (choices.length)
                 strbuf_printf(out, ":(%s)", choices.data);
             else
-                strbuf_add_text(out, a->kind == ARG_TEXT || a->kind == ARG_POSITIONAL ? ":_files"
-                                                                                      : ": ");
+                strbuf_add_text(out, is_text(a) ? ":_files" : ": ");
         }
         strbuf_add_text(out, "' \\\n");
     }

@@ -360,6 +360,11 @@ enum status path_remove(const char *path, struct error *err)
     return remove_at(AT_FDCWD, path, path, err);
 }
 
+bool path_exchange(const char *a, const char *b)
+{
+    return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
+}
+
 enum status path_rename_new(const char *from, const char *to, struct error *err)
 {
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return OK;

@@ -81,6 +81,9 @@ enum status folder_create(const char *path, struct error *err); /* and its paren
 enum status folder_sync(const char *path, struct error *err);
 /* Removes a file or a whole tree; OK if path does not exist. Never follows links. */
 enum status path_remove(const char *path, struct error *err);
+/* Makes two existing paths of one file system change places, in one step. false, with nothing
+ * changed, if the file system cannot. */
+bool path_exchange(const char *a, const char *b);
 /* rename() that fails with ERR_EXISTS if `to` exists. */
 enum status path_rename_new(const char *from, const char *to, struct error *err);
 

@@ -271,6 +271,18 @@ static void a_rename_never_replaces_anything(void **state)
     assert_message(": No such file or directory", "x");
 }
 
+static void two_paths_change_places(void **state)
+{
+    (void)state;
+    put("f", "f");
+    put("g", "g");
+    if (!path_exchange(in_folder("f"), in_folder("g"))) skip(); /* the file system cannot */
+    assert_holds("f", "g");
+    assert_holds("g", "f");
+    assert_false(path_exchange(in_folder("f"), in_folder("none")));
+    assert_holds("f", "g");
+}
+
 static void free_space_is_told(void **state)
 {
     (void)state;
@@ -301,6 +313,7 @@ int main(void)
         T(a_folder_lists_its_names_in_byte_order),
         T(a_tree_is_removed_but_not_what_its_links_point_to),
         T(a_rename_never_replaces_anything),
+        T(two_paths_change_places),
         T(free_space_is_told),
     };
     return cmocka_run_group_tests_name("file", tests, NULL, NULL);

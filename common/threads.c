@@ -95,12 +95,13 @@ unsigned threads_available(void)
     return (unsigned)CPU_COUNT_S(sizeof sets, sets);
 }
 
-static atomic_bool interrupt_seen, sigint_seen;
+static atomic_bool interrupt_seen, sigint_seen, interrupt_held;
 
 static void on_signal(int number)
 {
     static const char text[] = "\nended at once by a second interrupt\n";
-    if (number == SIGINT && atomic_exchange(&sigint_seen, true)) {
+    const bool again = interrupt_held && interrupt_seen; /* of any kind */
+    if (again || (number == SIGINT && atomic_exchange(&sigint_seen, true))) {
         (void)!write(STDERR_FILENO, text, sizeof text - 1);
         _exit(ERR_INTERRUPTED);
     }
@@ -120,9 +121,19 @@ void interrupt_install(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-bool interrupted(void)
+bool interrupt_pending(void)
 {
     return atomic_load_explicit(&interrupt_seen, memory_order_relaxed);
+}
+
+bool interrupted(void)
+{
+    return interrupt_pending() && !atomic_load_explicit(&interrupt_held, memory_order_relaxed);
+}
+
+void interrupt_hold(bool held)
+{
+    atomic_store(&interrupt_held, held);
 }
 
 /* ---- work that is for nothing ---- */

@@ -24,6 +24,11 @@ unsigned threads_available(void); /* CPUs that this process may use */
  * starts, as SIGHUP under nohup, stay ignored. SIGPIPE is ignored. */
 void interrupt_install(void);
 bool interrupted(void);
+/* While it is held, interrupted() is false and the first signal ends no work: the holder asks
+ * interrupt_pending(), and ends by itself. The second one, of any kind, ends the process at once.
+ */
+bool interrupt_pending(void);
+void interrupt_hold(bool held);
 
 /* For a thread that learns that the work is useless: work_check() fails with `why` until
  * work_resume(). Of several calls the first counts. */
