@@ -28,7 +28,7 @@ FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert
           convert/megatron/optim convert/megatron/legacy convert/cli convert/cli/inspect \
           validate validate/compare validate/hints validate/forward validate/report train/cli
 # of libferry_engine.so, which the program loads when it computes
-ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/model train/loop
+ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/backward train/data train/model train/loop train/trainer
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \
        -Wmissing-prototypes -Wwrite-strings
 # CFLAGS and LDFLAGS are the user's
@@ -44,10 +44,10 @@ compiling = $(call say,compiling $(if $(filter %_test.c, $(1)),the tests of )$(c
 SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
-# Ops are compiled for each type of element and for what CPUs have: any (v1); of x86-64 ones AVX2 and FMA;
+# Ops are compiled for each type of element and for what CPUs have: any (v1); of x86-64 ones AVX2, FMA and F16C;
 # AVX-512 with instructions for bf16; AMX beside these.
 OPS = $(filter-out %_test.c, $(wildcard kernels/cpu/ops/*.c))
-OP_VARIANTS = f32.v1 f64.v1 bf16.v1 $(if $(filter x86_64-%, $(MACHINE)), f32.v3 f64.v3 bf16.v3 bf16.v4 bf16.amx)
+OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f16.v1 $(if $(filter x86_64-%, $(MACHINE)), f32.v3 f64.v3 bf16.v3 f16.v3 bf16.v4 bf16.amx)
 ENGINE_SOURCES = $(filter-out %_test.c %_mpi.c, $(foreach f, $(ENGINE_FOLDERS:kernels/cpu/ops=), \
                    $(wildcard $(f)/*.c)))
 ENGINE_OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
@@ -64,7 +64,7 @@ FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/
 
 .PHONY: all help deps deps-build deps-test test tests tests-built test-all asan fuzz fuzzers fuzz-quick \
         fuzz-long hostile faults kills late valgrind bare deps-aarch64 aarch64 aarch64-test interop \
-        bench bench-quick bench-optimizer bench-ops demo docs install uninstall fmt fmt-check clean cuda-libs no-cuda gpu-tests
+        bench bench-quick bench-optimizer bench-train bench-ops demo docs install uninstall fmt fmt-check clean cuda-libs no-cuda gpu-tests
 .SECONDARY:
 .DEFAULT_GOAL = all
 
@@ -121,10 +121,10 @@ $(BUILD)/libferry_mpi.so: $(MPI_SOURCES) $(wildcard train/comm/*.h common/*.h) M
 
 $(ENGINE_OBJECTS): FLAGS += -fPIC $(OPENMP)
 
-# No op looks at the flags that a comparison with NaN raises; NaN itself is kept.
-OP_FLAGS.v1 = -fno-trapping-math
-OP_FLAGS.v3 = -fno-trapping-math -march=x86-64-v3 -ffp-contract=fast
-OP_FLAGS.v4 = -fno-trapping-math -march=x86-64-v4 -mavx512bf16 -ffp-contract=fast
+# No op looks at the flags that a comparison with NaN raises, nor at errno; NaN itself is kept.
+OP_FLAGS.v1 = -fno-trapping-math -fno-math-errno
+OP_FLAGS.v3 = $(OP_FLAGS.v1) -march=x86-64-v3 -ffp-contract=fast
+OP_FLAGS.v4 = $(OP_FLAGS.v1) -march=x86-64-v4 -mavx512bf16 -ffp-contract=fast
 OP_FLAGS.amx = $(OP_FLAGS.v4) -mamx-tile -mamx-bf16
 define op_rule
 $(BUILD)/kernels/cpu/ops/%.$(1).$(2).o: kernels/cpu/ops/%.c Makefile

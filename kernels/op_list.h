@@ -45,9 +45,9 @@
     /* c = a + b + bias; c may lie where b does, too */ \
     X(OP_ADD, add, none, "a[T,h] b[T,h] bias[h]? -> c[T,h]=a", \
       NULL, NULL, REBUILD_NEVER, 0, 1, PLAIN, PLAIN) \
-    /* c = alpha op(a) op(b) + bias (+ c where accumulate); op(a) is [m, k]: a, or a [k, \
-     * m] transposed; op(b) is [k, n] */ \
-    X(OP_MATMUL, matmul, matmul, "a[i,j] b[k,l] bias[n]? -> c:float[m,n]", \
+    /* y = alpha op(a) op(b) + bias + c, which is of y's type; op(a) is [m, k]: a, or a \
+     * [k, m] transposed; op(b) is [k, n] */ \
+    X(OP_MATMUL, matmul, matmul, "a[i,j] b[k,l] bias[n]? c:float[m,n]? -> y:float[m,n]=c", \
       matmul_sizes, matmul_flops, REBUILD_NEVER, 0, 2, WORKSPACE, WORKSPACE) \
     /* y = qkv with each query and key head RMS-normed by itself */ \
     X(OP_HEAD_NORM, head_norm, head_norm, "qkv[T,w] q_weight[d] k_weight[d] -> y[T,w]=qkv", \
@@ -69,9 +69,11 @@
      * with q_count 0 ends them. Rows of q in no span, or with no key at all, give 0 \
      * (lse -INFINITY), sinks or not. score = scale * q.k, then softcap * tanh(score / \
      * softcap) where softcap is not 0; a sink is one more score without a value. lse is \
-     * the natural log of the sum of exp(score). c = heads * head_dim */ \
+     * the natural log of the sum of exp(score). c = heads * head_dim. Where dropout is \
+     * not 0, a weight exp(score - lse) is multiplied by what op_dropout.h gives for \
+     * tokens[query], first_head + head and the position of the key */ \
     X(OP_ATTENTION, attention, attention, \
-      "q[T,q] kv[K,k] spans:int[S,6] sinks[n]? -> o[T,c] lse:real[T,n]?-inf", \
+      "q[T,q] kv[K,k] spans:int[S,6] sinks[n]? tokens:int[T,2]? -> o[T,c] lse:real[T,n]?-inf", \
       attention_sizes, attention_flops, REBUILD_SELECTIVE, 0, 4, WORKSPACE, WORKSPACE) \
     /* attention over two sets of keys, merged; lse may lie where lse_a does, too */ \
     X(OP_ATTENTION_MERGE, attention_merge, attention_merge, \
@@ -142,6 +144,102 @@
      * the largest of them infinite */ \
     X(OP_SAMPLE, sample, sample, "logits:real[n,V] counter:int[1] -> ids:int[n]", \
       NULL, NULL, REBUILD_NEVER, 0, 0, WORKSPACE, WORKSPACE) \
+    /* ---- training ---- \
+     * \
+     * Gradients of what NAME holds are called dNAME. Where an input NAME_sum is there, the \
+     * gradient is added to it; it has the type of the gradient. */ \
+    /* y = (x + bias) times what op_dropout.h gives for tokens[t] and first_column + \
+     * column. Its own backward, without the bias. tokens: the low and the high word of a \
+     * number that each token of a run has for itself */ \
+    X(OP_DROPOUT, dropout, dropout, "x[T,h] bias[h]? tokens:int[T,2] -> y[T,h]=x", \
+      NULL, NULL, REBUILD_NEVER, 0, 1, PLAIN, PLAIN) \
+    /* y = x, in another type */ \
+    X(OP_CAST, cast, none, "x:float[n] -> y:float[n]", \
+      NULL, NULL, REBUILD_NEVER, 0, 0.5, PLAIN, PLAIN) \
+    /* y[c] = the sum over rows of x */ \
+    X(OP_COLUMN_SUM, column_sum, none, "x[T,h] y_sum:float[h]? -> y:float[h]=y_sum", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+    /* of norm, and of add_norm, whose x is its sum. dx: plus the gradient that reaches x \
+     * on other ways */ \
+    X(OP_NORM_BACKWARD, norm_backward, norm, \
+      "x[T,h] weight[h] stats:real[T,2] dy[T,h] other[T,h]? dweight_sum:float[h]? dbias_sum:float[h]? -> " \
+      "dx[T,h]=dy dweight:float[h] dbias:float[h]?", \
+      NULL, norm_backward_flops, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+    X(OP_HEAD_NORM_BACKWARD, head_norm_backward, head_norm, \
+      "qkv[T,w] q_weight[d] k_weight[d] dy[T,w] dq_sum:float[d]? dk_sum:float[d]? -> " \
+      "dqkv[T,w]=dy dq_weight:float[d] dk_weight:float[d]", \
+      head_norm_sizes, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+    /* o and lse: of the whole softmax. Where dkv is absent, q and kv are one array, and the \
+     * gradients of keys and values lie in dq where keys and values lie in q. Elements of dq \
+     * and dkv that belong to no query, key or value head are 0. The gradient of sinks is \
+     * not made */ \
+    X(OP_ATTENTION_BACKWARD, attention_backward, attention, \
+      "q[T,q] kv[K,k] spans:int[S,6] tokens:int[T,2]? o[T,c] lse:real[T,n] do[T,c] -> dq[T,q] dkv[K,k]?", \
+      attention_sizes, attention_backward_flops, REBUILD_NEVER, 0, 8, WORKSPACE, WORKSPACE) \
+    X(OP_ACTIVATION_BACKWARD, activation_backward, activation, \
+      "x[T,w] dy[T,n] counts:int[E]? -> dx[T,w]=x", \
+      activation_sizes, NULL, REBUILD_NEVER, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
+    /* experts: those that route chose. Where counts (rows of each expert) are there, scale \
+     * times the gradient of balance_loss is added */ \
+    X(OP_ROUTE_BACKWARD, route_backward, route, \
+      "logits:real[T,E] experts:int[T,k] dweights:real[T,k] counts:int[E]? scale:real[1]? -> dlogits[T,E]", \
+      route_sizes, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, PLAIN) \
+    /* loss = balance * sum over e of counts[e] * (sum over t of softmax(logits[t])[e]): \
+     * Megatron-Core's aux_loss (moe_utils.py: switch_load_balancing_loss_func) without its \
+     * coefficient, where balance is E / (k T^2) */ \
+    X(OP_BALANCE_LOSS, balance_loss, route, \
+      "logits:real[T,E] counts:int[E] loss_sum:real[1]? -> loss:real[1]=loss_sum", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+    /* of unpermute. y: its input, for dweights */ \
+    X(OP_UNPERMUTE_BACKWARD, unpermute_backward, none, \
+      "dx[T,h] rows:int[T,k] weights:real[T,k]? y[R,h]? -> dy[R,h] dweights:real[T,k]?", \
+      NULL, NULL, REBUILD_NEVER, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
+    /* of grouped_matmul: dx = dy w[e]; dw[e] = dy^T x over the rows of expert e */ \
+    X(OP_GROUPED_DGRAD, grouped_dgrad, none, "dy[R,n] w[E,n,k] counts:int[E] -> dx[R,k]", \
+      NULL, grouped_dgrad_flops, REBUILD_NEVER, OP_PARTIAL_ROWS, 2, WORKSPACE, PLAIN) \
+    X(OP_GROUPED_WGRAD, grouped_wgrad, none, \
+      "dy[R,n] x[R,k] counts:int[E] dw_sum:float[E,n,k]? -> dw:float[E,n,k]=dw_sum", \
+      NULL, grouped_wgrad_flops, REBUILD_NEVER, 0, 2, WORKSPACE, PLAIN) \
+    /* of embedding, and of positions with ids = positions: dtable[ids[t] - first_row] is the \
+     * sum of scale * dx[t]. order: the numbers of all tokens sorted by id, of equal ids the \
+     * lower number first */ \
+    X(OP_EMBEDDING_BACKWARD, embedding_backward, embedding, \
+      "dx[T,h] ids:int[T] order:int[T] dtable_sum:float[R,h]? -> dtable:float[R,h]=dtable_sum", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+    /* of the losses of token_loss, each times dloss[t] * scale. 0 in columns behind valid, and \
+     * where the target is negative. In place only where ELEM is REAL */ \
+    X(OP_VOCAB_BACKWARD, vocab_backward, vocab, \
+      "logits:real[T,V] max:real[T] sums:real[T,2] targets:int[T] dloss:real[T] scale:real[1] -> dlogits[T,V]=logits", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+    /* the sum of x[t] * weights[t] */ \
+    X(OP_WEIGHTED_SUM, weighted_sum, none, "x:real[T] weights:real[T] y_sum:real[1]? -> y:real[1]=y_sum", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+    /* sums: of squares of the finite elements; how many are not finite; how many are 0 */ \
+    X(OP_SQUARE_SUM, square_sum, none, "x:float[n] sums_sum:real[3]? -> sums:real[3]=sums_sum", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, WORKSPACE) \
+    /* What a step of the optimizer multiplies with. control: learning rate, weight decay, \
+     * 1 / (1 - beta1^t), 1 / (1 - beta2^t), factor of the gradients, largest norm (0: any). \
+     * sums: of square_sum over all gradients. scalars: the first four of control; factor * \
+     * min(1, largest / (norm + 1e-6)); 1 where a gradient is not finite, else 0; norm = factor \
+     * * sqrt(sums[0]); sums[2]. Megatron-Core's clip_grads.py */ \
+    X(OP_STEP_SCALARS, step_scalars, none, "sums:real[3] control:real[6] -> scalars:real[8]", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+    /* A step of AdamW as torch.optim.AdamW has it, by scalars of step_scalars: g = factor * \
+     * grad; w = master, or weight where that is absent; m = beta1 m + (1 - beta1) g; v = beta2 v \
+     * + (1 - beta2) g^2; w = w (1 - lr * lr_mult * wd * wd_mult) - lr * lr_mult * (m c1) / \
+     * (sqrt(v c2) + epsilon), c1 and c2 being scalars 2 and 3. Nothing changes where a gradient \
+     * is not finite. */ \
+    X(OP_ADAM, adam, optimizer, \
+      "grad:float[n] scalars:real[8] weight[n] m:real[n] v:real[n] master:real[n]? -> " \
+      "new_weight[n]=weight new_m:real[n]=m new_v:real[n]=v new_master:real[n]?=master", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+    /* A step of torch.optim.SGD: g = factor * grad + wd * wd_mult * w; m = momentum m + g; w = w - \
+     * lr * lr_mult * m (g where m is absent). Nothing changes where a gradient is not finite */ \
+    X(OP_SGD, sgd, optimizer, \
+      "grad:float[n] scalars:real[8] weight[n] m:real[n]? master:real[n]? -> " \
+      "new_weight[n]=weight new_m:real[n]?=m new_master:real[n]?=master", \
+      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+    /* ---- for checks ---- */ \
     /* Of x a part is some elements of a larger tensor: element (i0, i1, ..) of its axes \
      * lies in x at `at` + sum of i[k] * stride[k], and is the tensor's element `first` \
      * + sum of i[k] * index_stride[k]. Fastest where both are 1 for the last axis. \
@@ -196,6 +294,13 @@ struct head_shape {
     uint32_t groups, queries, head_dim; /* queries: a group */
 };
 
+/* Which elements dropout keeps: op_dropout.h. */
+struct dropout {
+    double probability; /* of being 0; 0: there is no dropout */
+    uint64_t seed;
+    uint32_t stream; /* each place of a model has its own */
+};
+
 enum { DIGEST_AXES = 8 };
 
 struct digest_axis {
@@ -212,7 +317,7 @@ union op_params {
         double epsilon, shift; /* shift is added to the weight: 1 if weights are stored minus one */
     } norm;
     struct {
-        bool transpose_a, transpose_b, accumulate;
+        bool transpose_a, transpose_b;
         double alpha;
     } matmul;
     struct {
@@ -235,6 +340,8 @@ union op_params {
          * and all its keys, both from the same position on. */
         uint32_t uniform_sequences;
         double pairs; /* about how many pairs of query and key attend: for the cost only */
+        struct dropout dropout;
+        uint64_t first_head; /* of all ranks' heads: the number of head 0 here */
     } attention;
     struct {
         uint32_t head_dim;
@@ -250,6 +357,7 @@ union op_params {
         uint32_t topk, num_groups, topk_groups;
         bool sigmoid, after_choice, normalize;
         double scaling;
+        double balance; /* of balance_loss, times its coefficient */
     } route;
     struct {
         uint64_t senders_per_block, rows_per_block;
@@ -257,6 +365,14 @@ union op_params {
     struct {
         uint64_t first_column, valid;
     } vocab;
+    struct {
+        struct dropout dropout;
+        uint64_t first_column; /* of all ranks' columns: the number of column 0 here */
+    } dropout;
+    struct {
+        double beta1, beta2, epsilon, momentum;
+        double lr_mult, wd_mult;
+    } optimizer;
     struct {
         double temperature, top_p;
         uint32_t top_k;

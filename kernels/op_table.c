@@ -114,6 +114,34 @@ static double attention_flops(const union op_params *p, const struct operand *in
     return 4 * p->attention.pairs * h.groups * h.queries * h.head_dim;
 }
 
+static double norm_backward_flops(const union op_params *p, const struct operand *in,
+                                  const struct operand *out)
+{
+    (void)p, (void)out;
+    return 10 * (double)operand_numel(&in[0]);
+}
+
+/* Five products of the forward's two. */
+static double attention_backward_flops(const union op_params *p, const struct operand *in,
+                                       const struct operand *out)
+{
+    return 2.5 * attention_flops(p, in, out);
+}
+
+static double grouped_dgrad_flops(const union op_params *p, const struct operand *in,
+                                  const struct operand *out)
+{
+    (void)p, (void)out;
+    return 2 * (double)operand_numel(&in[0]) * (double)in[1].shape[2];
+}
+
+static double grouped_wgrad_flops(const union op_params *p, const struct operand *in,
+                                  const struct operand *out)
+{
+    (void)p, (void)out;
+    return 2 * (double)operand_numel(&in[0]) * (double)in[1].shape[1];
+}
+
 /* ---- the table ---- */
 
 static struct op_row rows[NUM_ALL_OPS] = {

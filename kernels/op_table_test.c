@@ -60,15 +60,17 @@ static void every_signature_is_read_as_it_is_written(void **state)
 }
 
 /* Inputs may not take an output's place, nor an operand of another size; memory_plan asks for
- * output 0 alone. */
+ * output 0 alone. Other outputs may lie where inputs do only if both are held values, which the
+ * optimizer changes in place. */
 static void only_the_first_output_takes_a_place(void **state)
 {
     (void)state;
     for (unsigned op = 0; op < NUM_ALL_OPS; op++) {
         const struct op_row *row = op_row(op);
+        const bool updates = op == OP_ADAM || op == OP_SGD;
         for (unsigned i = 0; i < row->num_in; i++)
             assert_int_equal(row->in[i].in_place, -1);
-        for (unsigned i = 1; i < row->num_out; i++)
+        for (unsigned i = 1; i < row->num_out && !updates; i++)
             assert_int_equal(row->out[i].in_place, -1);
     }
 }

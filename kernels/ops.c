@@ -10,7 +10,8 @@
 #endif
 
 /* kernels/cpu/ops/table.c, once for each of OP_VARIANTS */
-extern const struct op_kernel ops_f32_v1[NUM_OPS], ops_f64_v1[NUM_OPS], ops_bf16_v1[NUM_OPS];
+extern const struct op_kernel ops_f32_v1[NUM_OPS], ops_f64_v1[NUM_OPS], ops_bf16_v1[NUM_OPS],
+    ops_f16_v1[NUM_OPS];
 
 static bool any(void)
 {
@@ -18,11 +19,13 @@ static bool any(void)
 }
 
 #if defined(__x86_64__)
-extern const struct op_kernel ops_f32_v3[NUM_OPS], ops_f64_v3[NUM_OPS], ops_bf16_v3[NUM_OPS];
+extern const struct op_kernel ops_f32_v3[NUM_OPS], ops_f64_v3[NUM_OPS], ops_bf16_v3[NUM_OPS],
+    ops_f16_v3[NUM_OPS];
 extern const struct op_kernel ops_bf16_v4[NUM_OPS], ops_bf16_amx[NUM_OPS];
 
 static bool has_v3(void)
 {
+    /* no processor has AVX2 without F16C */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
@@ -59,12 +62,15 @@ struct level {
 
 /* From the lowest to the highest. */
 static const struct level levels[] = {
-    /* f32, f64, bf16 */
-    {"v1", INSTRUCTIONS_OF_ALL, any, {ops_f32_v1, ops_f64_v1, ops_bf16_v1}},
+    /* f32, f64, bf16, f16 */
+    {"v1", INSTRUCTIONS_OF_ALL, any, {ops_f32_v1, ops_f64_v1, ops_bf16_v1, ops_f16_v1}},
 #if defined(__x86_64__)
-    {"v3", "CPU, AVX2, no bf16 instructions", has_v3, {ops_f32_v3, ops_f64_v3, ops_bf16_v3}},
-    {"v4", "CPU, AVX2, AVX-512 BF16 for bf16", has_v4, {NULL, NULL, ops_bf16_v4}},
-    {"amx", "CPU, AVX2, AMX for bf16", has_amx, {NULL, NULL, ops_bf16_amx}},
+    {"v3",
+     "CPU, AVX2, no bf16 instructions",
+     has_v3,
+     {ops_f32_v3, ops_f64_v3, ops_bf16_v3, ops_f16_v3}},
+    {"v4", "CPU, AVX2, AVX-512 BF16 for bf16", has_v4, {NULL, NULL, ops_bf16_v4, NULL}},
+    {"amx", "CPU, AVX2, AMX for bf16", has_amx, {NULL, NULL, ops_bf16_amx, NULL}},
 #endif
 };
 

@@ -3,9 +3,8 @@
  *
  * An op takes *operands*: dense row-major arrays of one of three types.
  *
- *   ELEM  the type in which parameters and activations are stored: f32, f64 or bf16, one a program
- *   REAL  the type in which ops compute: f64 if ELEM is f64, else f32
- *   INT   int32_t
+ *   ELEM  the type in which parameters and activations are stored: f32, f64, bf16 or f16, one a
+ * program REAL  the type in which ops compute: f64 if ELEM is f64, else f32 INT   int32_t
  *
  * Every op computes in REAL and rounds once, when it stores an ELEM. An absent operand has no data
  * (NULL). Operands do not overlap, unless the list says that two may be one buffer. A size that
@@ -60,13 +59,13 @@ struct op_kernel {
                         const struct operand *out);
 };
 
-enum elem_type { ELEM_F32, ELEM_F64, ELEM_BF16, NUM_ELEM_TYPES };
+enum elem_type { ELEM_F32, ELEM_F64, ELEM_BF16, ELEM_F16, NUM_ELEM_TYPES };
 
 static inline size_t operand_bytes_of(enum operand_type type, enum elem_type program)
 {
     if (type == OPERAND_INT) return 4;
     if (program == ELEM_F64) return 8;
-    return type == OPERAND_ELEM && program == ELEM_BF16 ? 2 : 4;
+    return type == OPERAND_ELEM && program != ELEM_F32 ? 2 : 4;
 }
 
 static inline uint64_t operand_numel(const struct operand *o)

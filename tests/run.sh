@@ -11,7 +11,9 @@ reporter=
 trap '[ -z "$reporter" ] || kill "$reporter" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 FERRY_EMULATOR=${FERRY_EMULATOR-}
-export ferry work FERRY_EMULATOR
+# More golden files than the repository has, where they lie beside it.
+FERRY_FIXTURES=${FERRY_FIXTURES:-$(pwd)/../shared/fixtures}
+export ferry work FERRY_EMULATOR FERRY_FIXTURES
 
 progress() { # SECONDS PROGRAMS
     codes=$(cat "$work"/*.code 2>/dev/null)
@@ -41,8 +43,8 @@ reporter=$!
 printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$jobs" -I '{}' sh -c '
     said=$work/$(echo "$1" | tr / _)
     case $1 in
-    *.sh) timeout 300 sh "$1" "$ferry" ;;
-    *) timeout 300 $FERRY_EMULATOR "$1" ;;
+    *.sh) timeout 600 sh "$1" "$ferry" ;;
+    *) timeout 600 $FERRY_EMULATOR "$1" ;;
     esac >"$said" 2>&1 </dev/null
     echo $? >"$said.code"' - '{}'
 kill "$reporter"

@@ -28,9 +28,17 @@ $(BUILD)/tests/gpu/driver/libcuda.so.1: tests/gpu/emulator/driver.cpp Makefile t
 
 -include $(BUILD)/tests/gpu/cudnn_plans.cu.d
 
+# Programs of the engine that tests run.
+ENGINE_PROGRAMS = $(BUILD)/tests/trainer/resave
+$(ENGINE_PROGRAMS): %: %.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a
+	$(call say,linking the tests)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(BUILD)/libferry_engine.a \
+	    $(BUILD)/libferry.a $(LIBS) $(OPENMP) $(ENGINE_LIBS) -ldl
+
+-include $(ENGINE_PROGRAMS:=.d)
+
 # Beside the libraries, as the program is: they are what is carried to a machine with a GPU.
 GPU_TESTS = $(addprefix $(BUILD)/tests/gpu/, ops_check gpu_ops_bench collectives_check)
-GPU_TEST_PARTS = $(addprefix $(BUILD)/tests/gpu/, trial.o large_check.o)
+GPU_TEST_PARTS = $(addprefix $(BUILD)/tests/gpu/, trial.o makers.o makers_training.o large_check.o)
 $(GPU_TESTS): %: %.o $(GPU_TEST_PARTS) $(BUILD)/libferry.a $(BUILD)/libferry_engine.so
 	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< $(GPU_TEST_PARTS) \
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive -L$(BUILD) -l:libferry_engine.so \
@@ -56,7 +64,7 @@ test: ## installs what unit tests and those of the command line need, and runs t
 	@$(MAKE) deps-test
 	@$(MAKE) tests
 
-tests-built: all $(UNIT_TESTS)
+tests-built: all $(UNIT_TESTS) $(ENGINE_PROGRAMS)
 
 tests: tests-built $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS)
 	@sh tests/run.sh $(BUILD)/ferry $(SHELL_TESTS) $(UNIT_TESTS) # those that take longest first
@@ -91,8 +99,9 @@ hostile: all ## bad and odd files: each is refused, or accepted, as a table says
 kills: all ## kills COUNT=1000 conversions at random moments, and goes on with them
 	@sh tests/faults/kills.sh $(BUILD)/ferry $(or $(COUNT), 1000)
 
-faults: all $(BUILD)/inject.so ## makes each EVERY=1st system call of a conversion fail
+faults: all $(BUILD)/inject.so $(ENGINE_PROGRAMS) ## makes each EVERY=1st system call of a conversion, or of a run's save, fail
 	@sh tests/faults/faults.sh $(BUILD)/ferry $(BUILD)/inject.so $(or $(EVERY), 1)
+	@FERRY_TEST_EVERY=$(or $(EVERY), 1) sh tests/trainer/save_test.sh $(BUILD)/ferry
 
 late: all $(BUILD)/inject.so ## two processes that see each other's files late
 	@sh tests/faults/late.sh $(BUILD)/ferry $(BUILD)/inject.so
@@ -114,10 +123,11 @@ aarch64: deps-aarch64 ## program, engine and unit tests for aarch64, by a cross 
 	@$(MAKE) tests-built BUILD=$(AARCH64) CC="aarch64-linux-gnu-gcc --sysroot=$(abspath $(SYSROOT))" \
 	    AR=aarch64-linux-gnu-ar CXX= NVCC= MPI_LIBRARY=
 
-# What takes under a minute under an emulator that is 10 to 20 times as slow as a CPU. publish_test needs to know when
-# a process was started, which the emulator answers wrongly.
+# What takes under a minute under an emulator that is 10 to 20 times as slow as a CPU; so not the gradients of whole
+# models. publish_test needs to know when a process was started, which the emulator answers wrongly.
+NOT_EMULATED = %/publish_test %/backward_test %/recompute_test %/attention_backward_test
 AARCH64_TESTS = tests/aarch64.sh $(foreach t, convert verify digest inspect, tests/cli/$(t)_test.sh) \
-                $(patsubst $(BUILD)/%, $(AARCH64)/%, $(filter-out %/publish_test, $(UNIT_TESTS)))
+                $(patsubst $(BUILD)/%, $(AARCH64)/%, $(filter-out $(NOT_EMULATED), $(UNIT_TESTS)))
 
 aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## runs that under an emulator, and compares what it writes and computes with this CPU's
 	@printf '#!/bin/sh\nexec %s "$$(dirname "$$0")/ferry" "$$@"\n' '$(EMULATOR)' > $(AARCH64)/ferry.emulated
@@ -127,7 +137,7 @@ aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## runs that un
 
 # ---- beside other programs ----
 
-interop: all ## transformers and Megatron-Core read what we write, and we read what they write
+interop: all $(ENGINE_PROGRAMS) ## transformers and Megatron-Core read what we write, and we read what they write
 	@sh tests/interop.sh $(BUILD)/ferry
 
 bench: all ## wall time and memory beside cp and the peers (bench-quick: smaller models)
@@ -138,6 +148,9 @@ bench-quick: all
 
 bench-optimizer: all ## conversions with the state of an optimizer, beside cp (20 GB of disk)
 	@sh tests/bench/bench.sh $(BUILD)/ferry optimizer
+
+bench-train: all ## steps of training GPT-2 124M on this CPU, beside PyTorch (2.5 GB of memory for each)
+	@sh tests/bench/bench.sh $(BUILD)/ferry train
 
 $(BUILD)/tests/bench/ops_bench: FLAGS += $(OPENMP)
 $(BUILD)/tests/bench/ops_bench: $(BUILD)/tests/bench/ops_bench.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a

@@ -5,72 +5,39 @@
 #include <immintrin.h>
 #endif
 
+#include "common/half.h"
 #include "kernels/cpu/finite.h"
 
 /* Everything passes through blocks of F32 or F64 that stay in the first-level cache. */
 enum { BLOCK = 512 };
 
-static uint32_t bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static float float_of(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
 static void bf16_to_f32(float *to, const uint16_t *from, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        to[i] = float_of((uint32_t)from[i] << 16);
+        to[i] = half_float_of((uint32_t)from[i] << 16);
 }
 
 static void f32_to_bf16(uint16_t *to, const float *from, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t u = bits_of(from[i]);
+        uint32_t u = half_bits_of(from[i]);
         uint32_t rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16;
         uint32_t nan = u >> 16 | 0x40;
         to[i] = (uint16_t)((u & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
     }
 }
 
-/* The scalar ways between F16 and F32, for processors without F16C. */
-static float f16_load(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7FFF;
-    if (rest >= 0x7C00) /* infinite, or NaN made quiet */
-        return float_of(sign | 0x7F800000 | rest << 13 | (rest > 0x7C00 ? 0x400000u : 0));
-    if (rest >= 0x400) return float_of(sign | ((rest << 13) + 0x38000000));
-    float f = (float)rest * 0x1p-24f;
-    return sign ? -f : f;
-}
-
-static uint16_t f16_store(float f)
-{
-    uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFF;
-    if (rest > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (rest >> 13 & 0x3FF));
-    if (rest >= 0x477FF000) return (uint16_t)(sign | 0x7C00); /* from 65520 on */
-    if (rest < 0x38800000) /* subnormal: the addition rounds at 2^-24 */
-        return (uint16_t)(sign | (bits_of(float_of(rest) + 0.5f) - bits_of(0.5f)));
-    return (uint16_t)(sign | (rest - 0x38000000 + 0xFFF + (rest >> 13 & 1)) >> 13);
-}
-
+/* For processors without F16C, and for less than a vector. */
 static void f16_to_f32_plain(float *to, const uint16_t *from, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        to[i] = f16_load(from[i]);
+        to[i] = half_load(from[i]);
 }
 
 static void f32_to_f16_plain(uint16_t *to, const float *from, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        to[i] = f16_store(from[i]);
+        to[i] = half_store(from[i]);
 }
 
 #if defined(__x86_64__)

@@ -1,5 +1,6 @@
 #include "kernels/cpu/random.h"
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "kernels/cpu/cast.h"
@@ -14,12 +15,17 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-uint32_t random_stream(uint64_t seed, const char *name)
+uint64_t random_seed_of(uint64_t seed, const char *name)
 {
     uint64_t h = mix(seed + 0x9E3779B97F4A7C15u);
     for (; *name; name++)
         h = mix(h ^ (unsigned char)*name);
-    return (uint32_t)(h >> 32);
+    return h;
+}
+
+uint32_t random_stream(uint64_t seed, const char *name)
+{
+    return (uint32_t)(random_seed_of(seed, name) >> 32);
 }
 
 /* Four 16-bit numbers of one word each become elements 4 * word .. 4 * word + 3. */
@@ -64,4 +70,11 @@ double random_uniform(uint64_t seed, uint64_t index)
 {
     const uint64_t golden = 0x9E3779B97F4A7C15u;
     return (double)(mix(mix(seed + golden) + index * golden) >> 11) * 0x1p-53;
+}
+
+double random_normal(uint64_t seed, uint64_t index)
+{
+    const double turn = 6.28318530717958647693;
+    const double u = 1 - random_uniform(seed, 2 * index); /* not 0 */
+    return sqrt(-2 * log(u)) * cos(turn * random_uniform(seed, 2 * index + 1));
 }

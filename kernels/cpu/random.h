@@ -21,4 +21,10 @@ void random_squares(void *to, enum dtype dtype, uint32_t stream, uint64_t first,
 /* Number `index` of a seed, uniform in [0, 1): a multiple of 2^-53. */
 double random_uniform(uint64_t seed, uint64_t index);
 
+/* A seed of the numbers of one tensor. */
+uint64_t random_seed_of(uint64_t seed, const char *name);
+/* Number `index` of a seed, normal with mean 0 and deviation 1 (Box and Muller 1958): of the
+ * uniform numbers 2 index and 2 index + 1. */
+double random_normal(uint64_t seed, uint64_t index);
+
 #endif

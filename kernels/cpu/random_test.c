@@ -85,6 +85,29 @@ static void uniform_numbers_depend_on_seed_and_index(void **state)
     assert_true(random_uniform(7, 3) != random_uniform(8, 3));
 }
 
+/* Shares of a normal distribution within one and within two deviations. */
+static void normal_numbers_are_distributed_normally(void **state)
+{
+    enum { N = 200000 };
+    const uint64_t seed = random_seed_of(7, "a");
+    double sum = 0, square = 0, product = 0, last = 0;
+    unsigned one = 0, two = 0;
+    (void)state;
+    for (uint64_t i = 0; i < N; i++) {
+        const double x = random_normal(seed, i);
+        sum += x, square += x * x, product += x * last;
+        one += fabs(x) < 1, two += fabs(x) < 2;
+        last = x;
+    }
+    assert_true(fabs(sum / N) < 0.01 && fabs(product / N) < 0.01);
+    assert_true(fabs(square / N - 1) < 0.015);
+    assert_true(fabs((double)one / N - 0.6827) < 0.005);
+    assert_true(fabs((double)two / N - 0.9545) < 0.003);
+    assert_true(random_normal(seed, 3) == random_normal(seed, 3));
+    assert_true(random_normal(seed, 3) != random_normal(random_seed_of(7, "b"), 3));
+    assert_true(random_normal(seed, 3) != random_normal(random_seed_of(8, "a"), 3));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +117,7 @@ int main(void)
         cmocka_unit_test(squares_are_those_of_the_elements),
         cmocka_unit_test(seeds_and_names_make_other_streams),
         cmocka_unit_test(uniform_numbers_depend_on_seed_and_index),
+        cmocka_unit_test(normal_numbers_are_distributed_normally),
     };
     return cmocka_run_group_tests_name("random", tests, NULL, NULL);
 }

@@ -7,6 +7,8 @@
 template <typename R> struct row_state {
     R *q, *o;   /* [head_dim]; q times scale */
     R *weights; /* [WARP] of the keys at hand */
+    size_t row; /* of q */
+    unsigned head;
     R max, sum; /* of the scores so far; of exp(score - max) */
 };
 
@@ -31,10 +33,11 @@ struct larger {
     }
 };
 
-/* Keys [at, min(at + WARP, end)) of a span, whose heads begin at kv; a lane scores one of them. */
+/* Keys [at, min(at + WARP, end)) of a span, whose heads begin at kv and positions at k_position; a
+ * lane scores one of them. */
 template <typename E>
 __device__ inline void attend_keys(const attention_args<E> &a, struct row_state<real_of<E>> &r,
-                                   const E *kv, int at, int end)
+                                   const E *kv, int k_position, int at, int end)
 {
     typedef real_of<E> real;
     const int count = end - at < WARP ? end - at : WARP, lane = (int)lane_id();
@@ -46,7 +49,7 @@ __device__ inline void attend_keys(const attention_args<E> &a, struct row_state<
     const real weight = lane < count ? exp(score - shift) : 0;
     r.sum = r.sum * before + warp_reduce(weight, add_up());
     r.max = top;
-    r.weights[lane] = weight;
+    r.weights[lane] = weight * kept_share(a, r.row, r.head, (int64_t)k_position + at + lane);
     __syncwarp();
     for (unsigned d = lane_id(); d < a.head_dim; d += WARP) {
         real sum = r.o[d] * before;
@@ -88,6 +91,8 @@ template <typename E> __global__ void attend_rows(const attention_args<E> a)
     r.weights = r.o + a.head_dim;
     r.max = -real(INFINITY);
     r.sum = 0;
+    r.row = (size_t)row;
+    r.head = head;
     const E *q = a.q + row * a.q_columns + group * a.q_stride + head % a.queries * a.head_dim;
     for (unsigned d = lane_id(); d < a.head_dim; d += WARP) {
         r.q[d] = a.scale * to_real(q[d]);
@@ -100,7 +105,7 @@ template <typename E> __global__ void attend_rows(const attention_args<E> a)
         const struct interval keys = keys_of(a, s, row - s.q_begin);
         const E *kv = a.kv + s.k_begin * a.kv_columns + group * a.kv_stride;
         for (int at = keys.begin; at < keys.end; at += WARP)
-            attend_keys(a, r, kv, at, keys.end);
+            attend_keys(a, r, kv, s.k_position, at, keys.end);
     }
     finish_row(a, r, item, head);
 }
@@ -121,30 +126,11 @@ static enum status attention_plain(const attention_args<E> &a, struct error *err
 template <typename E>
 static struct attention_args<E>
 attention_args_of(const union op_params *p, const struct operand *in, const struct operand *out) {
-    struct attention_args<E> a = {
-    };
-    a.q = data_of<E>(in[0]);
-    a.kv = data_of<E>(in[1]);
-    a.spans = data_of<struct span>(in[2]);
+    struct attention_args<E> a = attention_inputs_of<E>(p, in);
     a.sinks = data_of<E>(in[3]);
+    a.tokens = data_of<int32_t>(in[4]);
     a.o = data_of<E>(out[0]);
     a.lse = data_of<real_of<E>>(out[1]);
-    a.num_queries = (unsigned)in[0].shape[0];
-    a.num_spans = (unsigned)in[2].shape[0];
-    a.groups = p->attention.heads.groups;
-    a.queries = p->attention.heads.queries;
-    a.head_dim = p->attention.heads.head_dim;
-    a.splits = 1;
-    a.q_columns = in[0].shape[1];
-    a.kv_columns = in[1].shape[1];
-    a.q_stride = p->attention.q_stride;
-    a.kv_stride = p->attention.kv_stride;
-    a.k_at = p->attention.k_at;
-    a.v_at = p->attention.v_at;
-    a.scale = (real_of<E>)p->attention.scale;
-    a.softcap = (real_of<E>)p->attention.softcap;
-    a.window = p->attention.window;
-    a.causal = p->attention.causal;
     return a;
 }
 

@@ -7,6 +7,7 @@
 #define FERRY_KERNELS_CUDA_ATTENTION_H
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/op_dropout.h"
 
 struct span {
     int q_begin, q_count, q_position, k_begin, k_count, k_position;
@@ -25,7 +26,52 @@ template <typename E> struct attention_args {
     real_of<E> scale, softcap;
     unsigned window;
     bool causal;
+    const int32_t *tokens; /* for dropout; without it dropout.probability is 0 */
+    struct dropout dropout;
+    uint64_t first_head;
 };
+
+/* What attention and its backward have in common: q, kv, spans and parameters. */
+template <typename E>
+static inline struct attention_args<E> attention_inputs_of(const union op_params *p,
+                                                           const struct operand *in) {
+    struct attention_args<E> a = {
+    };
+    a.q = data_of<E>(in[0]);
+    a.kv = data_of<E>(in[1]);
+    a.spans = data_of<struct span>(in[2]);
+    a.num_queries = (unsigned)in[0].shape[0];
+    a.num_spans = (unsigned)in[2].shape[0];
+    a.groups = p->attention.heads.groups;
+    a.queries = p->attention.heads.queries;
+    a.head_dim = p->attention.heads.head_dim;
+    a.splits = 1;
+    a.q_columns = in[0].shape[1];
+    a.kv_columns = in[1].shape[1];
+    a.q_stride = p->attention.q_stride;
+    a.kv_stride = p->attention.kv_stride;
+    a.k_at = p->attention.k_at;
+    a.v_at = p->attention.v_at;
+    a.scale = (real_of<E>)p->attention.scale;
+    a.softcap = (real_of<E>)p->attention.softcap;
+    a.window = p->attention.window;
+    a.causal = p->attention.causal;
+    a.dropout = p->attention.dropout;
+    a.first_head = p->attention.first_head;
+    return a;
+}
+
+/* What dropout multiplies the weight of a key with: of the query in this row, for this head. */
+template <typename E>
+__device__ inline real_of<E> kept_share(const attention_args<E> &a, size_t row, unsigned head,
+                                        int64_t k_position)
+{
+    if (a.dropout.probability == 0) return 1;
+    const uint64_t token = dropout_token(&a.dropout, a.tokens + 2 * row);
+    const uint64_t begin = dropout_head(token, a.first_head + head);
+    const bool keeps = dropout_keeps(begin, (uint64_t)k_position, dropout_limit(&a.dropout));
+    return keeps ? (real_of<E>)(1 / (1 - a.dropout.probability)) : 0;
+}
 
 /* Keys [begin, end) of a span. */
 struct interval {
@@ -80,6 +126,20 @@ __device__ inline struct spans_found spans_of_query(const attention_args<E> &a, 
         if (live != ALL_LANES) break;
     }
     return f;
+}
+
+/* Queries [begin, end) of a span that may attend to its key number `key`. */
+template <typename E>
+__device__ inline struct interval queries_of(const attention_args<E> &a, const struct span &s,
+                                             int key)
+{
+    const int64_t k = (int64_t)s.k_position + key - s.q_position;
+    int64_t begin = 0, end = s.q_count;
+    if (a.causal && k > 0) begin = k;
+    if (a.window && k + (int64_t)a.window < end) end = k + (int64_t)a.window;
+    if (begin > s.q_count) begin = s.q_count;
+    struct interval queries = {(int)begin, (int)(end > begin ? end : begin)};
+    return queries;
 }
 
 /* A sink is one more score: what is left of all others' sum. */

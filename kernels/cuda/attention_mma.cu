@@ -1,82 +1,23 @@
 /* Attention of bf16 heads on tensor cores, after FlashAttention-2 (Dao 2023).
  *
- * 1. The queries of one range of spans and one group are rows, row = query * queries + head: the
- *    heads of a group share keys and values. A block has a tile of them, a warp 16 * M; tiles with
- *    the most keys come first.
- * 2. Keys come in blocks, one behind the other through all spans of the range. While a block's
- *    scores are made its values arrive; while they are weighed the next block's keys do.
- * 3. A lane has rows g and g + 8 of each 16 (mma.h), a quarter of their columns; the four lanes of
- *    a row agree on its maximum at once, on its sum at the end.
- * 4. Where there are fewer tiles than the GPU has room for, the blocks of keys of a tile are split
+ * 1. Rows, tiles and blocks of keys are those of attention_tiles.h. While a block's scores are made
+ *    its values arrive; while they are weighed the next block's keys do.
+ * 2. The four lanes of a row agree on its maximum at once, on its sum at the end.
+ * 3. Where there are fewer tiles than the GPU has room for, the blocks of keys of a tile are split
  *    among several blocks, whose results another kernel merges.
- * 5. How many tiles there are is known on the device alone, so more blocks are launched; those
- *    without a tile clear the rows that no span has. */
+ * 4. Blocks that are launched without a tile clear the rows that no span has. */
 #include <algorithm>
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/attention_tiles.h"
 
-enum { TILE_WARPS = 4, TILE_THREADS = TILE_WARPS * WARP, MAX_SPLITS = 64, MERGE_WARPS = 4 };
+enum { MAX_SPLITS = 64, MERGE_WARPS = 4 };
 
-/* D: head_dim, padded by zeros. Rows in shared memory are 16 bytes longer, so that the eight that
- * ldmatrix reads at once lie in different banks. */
 template <int D, int M> struct tile_shape {
     static const int ROWS = 16 * M * TILE_WARPS, KEYS = D > 128 ? 32 : 64, STRIDE = D + 8;
     static const size_t BYTES = (ROWS + 2 * KEYS) * STRIDE * sizeof(bf16);
 };
 
-struct tile {
-    unsigned first_span, num_spans; /* 0: the block has no tile, but number first_row of num_rows */
-    int first_row, num_rows;        /* of the range */
-    bool all_covered;               /* every row of q is in a span */
-};
-
-/* ---- which tile ---- */
-
-/* Every warp of the block finds the same. */
-template <int ROWS>
-__device__ inline struct tile find_tile(const attention_args<bf16> &a, int number, int num_blocks)
-{
-    int tiles_before = 0, covered = 0;
-    struct tile t = {0, 0, 0, 0, false};
-    for (unsigned base = 0; base < a.num_spans; base += WARP) {
-        const unsigned i = base + lane_id();
-        const struct span s = i < a.num_spans ? a.spans[i] : no_span();
-        const unsigned live = live_lanes(s);
-        const bool starts =
-            (live >> lane_id() & 1) && (i == 0 || a.spans[i - 1].q_begin != s.q_begin);
-        const int own = starts ? (int)((s.q_count * (int64_t)a.queries + ROWS - 1) / ROWS) : 0;
-        int upto = own;
-        for (unsigned distance = 1; distance < WARP; distance *= 2) {
-            const int left = __shfl_up_sync(ALL_LANES, upto, distance);
-            if (lane_id() >= distance) upto += left;
-        }
-        const unsigned after = __ballot_sync(ALL_LANES, number < tiles_before + upto);
-        if (after) {
-            const int lane = __ffs((int)after) - 1;
-            const int last = tiles_before + __shfl_sync(ALL_LANES, upto, lane) - 1;
-            t.first_span = base + (unsigned)lane;
-            t.num_spans = 1;
-            t.first_row = (last - number) * ROWS;
-            break;
-        }
-        tiles_before += __shfl_sync(ALL_LANES, upto, WARP - 1);
-        covered += warp_reduce(starts ? s.q_count : 0, add_up());
-        if (live != ALL_LANES) break;
-    }
-    if (t.num_spans == 0) {
-        t.first_row = number - tiles_before;
-        t.num_rows = num_blocks - tiles_before;
-        t.all_covered = covered == (int)a.num_queries;
-        return t;
-    }
-    const struct span s = a.spans[t.first_span];
-    const int left = (int)(s.q_count * (int64_t)a.queries) - t.first_row;
-    t.num_rows = left < ROWS ? left : ROWS;
-    for (unsigned i = t.first_span + 1; i < a.num_spans; i++, t.num_spans++)
-        if (a.spans[i].q_count <= 0 || a.spans[i].q_begin != s.q_begin) break;
-    return t;
-}
+/* ---- rows without keys ---- */
 
 /* A row that no span has, or whose part of the keys is empty. */
 __device__ inline void clear_head(const attention_args<bf16> &a, size_t item, unsigned split)
@@ -103,116 +44,6 @@ __device__ inline void clear_uncovered(const attention_args<bf16> &a, const stru
     }
 }
 
-/* ---- which keys ---- */
-
-/* A block of keys: [at, min(at + KEYS, end)) of a span, where `end` is that of the keys that some
- * row of the tile may attend to. The span is read again where it is needed: registers are scarce.
- */
-struct place {
-    unsigned number; /* of the span, from the tile's first */
-    int at, end;
-};
-
-__device__ inline int query_at(const attention_args<bf16> &a, int row)
-{
-    return row / (int)a.queries;
-}
-
-__device__ inline struct span span_of(const attention_args<bf16> &a, const struct tile &t,
-                                      const struct place &p)
-{
-    return a.spans[t.first_span + p.number];
-}
-
-/* The first block of keys of a span. */
-__device__ inline struct place span_start(const attention_args<bf16> &a, const struct tile &t,
-                                          unsigned number)
-{
-    struct place p;
-    p.number = number;
-    const struct span s = span_of(a, t, p);
-    p.at = keys_of(a, s, query_at(a, t.first_row)).begin;
-    p.end = keys_of(a, s, query_at(a, t.first_row + t.num_rows - 1)).end;
-    return p;
-}
-
-/* From p on to the end of its span. */
-template <int KEYS> __device__ inline int blocks_of(const struct place &p)
-{
-    return p.at < p.end ? (p.end - p.at + KEYS - 1) / KEYS : 0;
-}
-
-template <int KEYS>
-__device__ inline int count_blocks(const attention_args<bf16> &a, const struct tile &t)
-{
-    int n = 0;
-    for (unsigned i = 0; i < t.num_spans; i++)
-        n += blocks_of<KEYS>(span_start(a, t, i));
-    return n;
-}
-
-/* Block number `block`, which there is. */
-template <int KEYS>
-__device__ inline struct place seek(const attention_args<bf16> &a, const struct tile &t, int block)
-{
-    struct place p = span_start(a, t, 0);
-    for (int n; block >= (n = blocks_of<KEYS>(p)); block -= n)
-        p = span_start(a, t, p.number + 1);
-    p.at += block * KEYS;
-    return p;
-}
-
-/* The block behind p, which there is. */
-template <int KEYS>
-__device__ inline struct place next_block(const attention_args<bf16> &a, const struct tile &t,
-                                          struct place p)
-{
-    p.at += KEYS;
-    while (p.at >= p.end)
-        p = span_start(a, t, p.number + 1);
-    return p;
-}
-
-/* ---- into shared memory ---- */
-
-/* `rows` rows, of which `there` are; D / 8 runs of 16 bytes each, zeros behind head_dim. */
-template <int D, int KEYS>
-__device__ inline void load_block(bf16 *to, const bf16 *from, size_t columns, unsigned head_dim,
-                                  int there)
-{
-    const int runs = D / 8;
-#pragma unroll 4
-    for (int i = (int)threadIdx.x; i < KEYS * runs; i += TILE_THREADS) {
-        const int row = i / runs, d = i % runs * 8;
-        const bool is_there = row < there && d < (int)head_dim;
-        copy_16_bytes(to + row * (D + 8) + d, is_there ? from + row * columns + d : from, is_there);
-    }
-}
-
-template <int D, int KEYS>
-__device__ inline void load_heads(bf16 *to, const attention_args<bf16> &a, const struct tile &t,
-                                  const struct place &p, unsigned group, unsigned head_at)
-{
-    const size_t row = (size_t)(span_of(a, t, p).k_begin + p.at);
-    load_block<D, KEYS>(to, a.kv + row * a.kv_columns + group * a.kv_stride + head_at, a.kv_columns,
-                        a.head_dim, p.end - p.at);
-}
-
-template <int D, int ROWS>
-__device__ inline void load_queries(bf16 *to, const attention_args<bf16> &a, const struct tile &t,
-                                    unsigned group)
-{
-    const int runs = D / 8, q_begin = a.spans[t.first_span].q_begin;
-    for (int i = (int)threadIdx.x; i < ROWS * runs; i += TILE_THREADS) {
-        const int row = i / runs, d = i % runs * 8, of_range = t.first_row + row;
-        const bool there = row < t.num_rows && d < (int)a.head_dim;
-        const int query = query_at(a, of_range), head = of_range - query * (int)a.queries;
-        const bf16 *from = a.q + group * a.q_stride;
-        if (there) from += (size_t)(q_begin + query) * a.q_columns + head * a.head_dim + d;
-        copy_16_bytes(to + row * (D + 8) + d, from, there);
-    }
-}
-
 /* ---- one block of keys ---- */
 
 /* A lane's part of the rows of its warp. */
@@ -220,36 +51,6 @@ template <int D, int M> struct rows_state {
     float o[M][D / 8][4];
     float max[M][2], sum[M][2]; /* sums of this lane's columns alone */
 };
-
-/* scores = q k^T */
-template <int D, int M, int KEYS>
-__device__ inline void make_scores(float (&scores)[M][KEYS / 8][4], const bf16 *q, const bf16 *k)
-{
-    const int lane = (int)lane_id(), stride = D + 8;
-    const bf16 *q_row = q + lane % 16 * stride + lane / 16 * 8;
-    const bf16 *k_row = k + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int j = 0; j < KEYS / 8; j++)
-            scores[m][j][0] = scores[m][j][1] = scores[m][j][2] = scores[m][j][3] = 0;
-#pragma unroll
-    for (int d = 0; d < D; d += 16) {
-        uint32_t left[M][4], right[4];
-#pragma unroll
-        for (int m = 0; m < M; m++)
-            load_matrices(left[m], q_row + m * 16 * stride + d);
-#pragma unroll
-        for (int j = 0; j < KEYS / 16; j++) {
-            load_matrices(right, k_row + j * 16 * stride + d);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                mma_bf16(scores[m][2 * j], left[m], right[0], right[1]);
-                mma_bf16(scores[m][2 * j + 1], left[m], right[2], right[3]);
-            }
-        }
-    }
-}
 
 template <int M, int KEYS>
 __device__ inline void cap_scores(float (&scores)[M][KEYS / 8][4], float scale, float softcap)
@@ -325,34 +126,6 @@ __device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state
         }
 }
 
-/* o += weights v. Two neighbours of C as they lie are one of A. */
-template <int D, int M, int KEYS>
-__device__ inline void add_values(struct rows_state<D, M> &r,
-                                  const float (&weights)[M][KEYS / 8][4], const bf16 *v)
-{
-    const int lane = (int)lane_id(), stride = D + 8;
-    const bf16 *v_row = v + lane % 16 * stride + lane / 16 * 8;
-#pragma unroll
-    for (int j = 0; j < KEYS / 16; j++) {
-        uint32_t left[M][4], right[4];
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                left[m][n] = pack_bf16(weights[m][2 * j + n / 2][n % 2 * 2],
-                                       weights[m][2 * j + n / 2][n % 2 * 2 + 1]);
-#pragma unroll
-        for (int d = 0; d < D / 16; d++) {
-            load_matrices_transposed(right, v_row + j * 16 * stride + d * 16);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                mma_bf16(r.o[m][2 * d], left[m], right[0], right[1]);
-                mma_bf16(r.o[m][2 * d + 1], left[m], right[2], right[3]);
-            }
-        }
-    }
-}
-
 /* ---- the end ---- */
 
 /* One row of the lane: row `row` of the range is `item` of o. */
@@ -418,16 +191,6 @@ template <int D, int M> __device__ inline void start_rows(struct rows_state<D, M
     }
 }
 
-/* Whether every row of the tile may attend to every key of the block. */
-template <int KEYS>
-__device__ inline bool needs_no_mask(const attention_args<bf16> &a, const struct tile &t,
-                                     const struct place &p)
-{
-    const struct span s = span_of(a, t, p);
-    return p.at + KEYS <= keys_of(a, s, query_at(a, t.first_row)).end &&
-           p.at >= keys_of(a, s, query_at(a, t.first_row + t.num_rows - 1)).begin;
-}
-
 /* Blocks in x are tiles of all groups, those of one tile beside one another; in y, splits. */
 template <int D, int M>
 __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_args<bf16> a)
@@ -452,7 +215,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
     struct rows_state<D, M> r;
     struct place p = {};
     start_rows(r);
-    load_queries<D, ROWS>(q, a, t, group);
+    load_queries<D, ROWS>(q, a.q + group * a.q_stride, a.q_columns, a, t);
     if (first < end) {
         p = seek<KEYS>(a, t, first);
         load_heads<D, KEYS>(k, a, t, p, group, a.k_at);
@@ -479,7 +242,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
             mask_scores<M, KEYS>(scores, a, span_of(a, t, now), now.at,
                                  t.first_row + warp_row + (int)lane_id() / 4);
         soften<D, M, KEYS>(scores, r, factor);
-        add_values<D, M, KEYS>(r, scores, v);
+        add_values<D, D, M, KEYS>(r.o, scores, v);
     }
     copies_wait<0>();
     if (has_rows) finish_rows<D, M>(a, t, r, warp_row, group, split);
@@ -521,7 +284,8 @@ bool attention_fits_mma(const union op_params *p, const struct operand *in)
     const struct head_shape s = p->attention.heads;
     const uint64_t runs = s.head_dim | in[0].shape[1] | in[1].shape[1] | p->attention.q_stride |
                           p->attention.kv_stride | p->attention.k_at | p->attention.v_at;
-    return s.head_dim <= 256 && runs % 8 == 0 && p->attention.scale > 0;
+    return s.head_dim <= 256 && runs % 8 == 0 && p->attention.scale > 0 &&
+           p->attention.dropout.probability == 0;
 }
 
 /* Tiles of 64 rows, rather than of 128, where ranges have few. */

@@ -241,6 +241,10 @@ template <typename T> T *data_of(const struct operand &o)
     return static_cast<T *>(o.data);
 }
 
+/* The variant of a function<E, G> for an operand of type `float`: G is the type of its elements. */
+#define BY_TYPE(function, E, operand)                                                              \
+    ((operand).type == OPERAND_REAL ? function<E, real_of<E>> : function<E, E>)
+
 /* Elements of one token of query, key and value. */
 static inline size_t qkv_columns(const struct head_shape &s)
 {
@@ -269,6 +273,7 @@ static inline size_t qkv_columns(const struct head_shape &s)
 #define DECLARE_WORKSPACE(op)                                                                      \
     DECLARE_PLAIN(op)                                                                              \
     template <typename E> size_t op##_workspace(WORKSPACE_ARGUMENTS);
+#define DECLARE_NONE(op)
 #define DECLARE(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)   \
     DECLARE_##cuda(op_##name)
 OPS(DECLARE)
@@ -292,9 +297,9 @@ bool sm90_has_word(const char *word);
 
 /* ---- what the device has ---- */
 
-/* What ops choose from, by name (kernels/device.h): in matmul.cu, attention.cu, grouped_matmul.cu.
- */
-extern const struct device_kernel matmul_kernels[], attention_kernels[], grouped_kernels[];
+/* What ops choose from, by name (kernels/device.h): each in the file of its op. */
+extern const struct device_kernel matmul_kernels[], attention_kernels[],
+    attention_backward_kernels[], grouped_kernels[];
 
 /* Whether what is queued now becomes part of a graph: then nothing may wait for the GPU. */
 bool cuda_is_capturing(void);

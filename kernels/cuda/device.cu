@@ -202,6 +202,7 @@ template <typename E> static struct op_table make_table()
     struct op_table t = {};
 #define ROW_PLAIN(id, op) t.rows[id].run = op<E>;
 #define ROW_WORKSPACE(id, op) t.rows[id].run = op<E>, t.rows[id].workspace = op##_workspace<E>;
+#define ROW_NONE(id, op)
 #define ROW(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
     ROW_##cuda(id, op_##name)
     OPS(ROW)
@@ -211,16 +212,20 @@ template <typename E> static struct op_table make_table()
 static const struct op_kernel *device_ops(enum elem_type elem)
 {
     static const struct op_table f32 = make_table<float>(), f64 = make_table<double>(),
-                                 bf16_table = make_table<bf16>();
-    return elem == ELEM_F64 ? f64.rows : elem == ELEM_BF16 ? bf16_table.rows : f32.rows;
+                                 bf16_table = make_table<bf16>(), none = {};
+    return elem == ELEM_F64    ? f64.rows
+           : elem == ELEM_BF16 ? bf16_table.rows
+           : elem == ELEM_F32  ? f32.rows
+                               : none.rows;
 }
 
 static const struct device_kernel *device_kernels(unsigned op)
 {
-    return op == OP_MATMUL           ? matmul_kernels
-           : op == OP_ATTENTION      ? attention_kernels
-           : op == OP_GROUPED_MATMUL ? grouped_kernels
-                                     : NULL;
+    return op == OP_MATMUL               ? matmul_kernels
+           : op == OP_ATTENTION          ? attention_kernels
+           : op == OP_ATTENTION_BACKWARD ? attention_backward_kernels
+           : op == OP_GROUPED_MATMUL     ? grouped_kernels
+                                         : NULL;
 }
 
 static const char *device_describe(void)

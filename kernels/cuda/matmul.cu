@@ -493,7 +493,7 @@ static struct product product_of(const union op_params *p, const struct operand 
     x.c_is_real = out[0].type == OPERAND_REAL;
     x.transpose_a = p->matmul.transpose_a;
     x.transpose_b = p->matmul.transpose_b;
-    x.accumulate = p->matmul.accumulate;
+    x.accumulate = in[3].data != nullptr;
     x.m = out[0].shape[0];
     x.n = out[0].shape[1];
     x.k = in[0].shape[!x.transpose_a];
@@ -538,6 +538,19 @@ static enum status multiply_own(uint64_t way, const struct product &x, struct er
     return way == BY_FEW_ROWS ? multiply_few_rows<E>(x, err) : multiply_tiles<E>(x, err);
 }
 
+/* What the product is added to lies where the result does. */
+template <typename E>
+static enum status place_c(const struct operand *in, const struct operand *out, struct error *err)
+{
+    const size_t bytes =
+        operand_numel(&out[0]) * (out[0].type == OPERAND_REAL ? sizeof(real_of<E>) : sizeof(E));
+    if (!in[3].data || in[3].data == out[0].data) return OK;
+    return cuda_status(
+        "matmul",
+        cudaMemcpyAsync(out[0].data, in[3].data, bytes, cudaMemcpyDeviceToDevice, cuda_stream),
+        err);
+}
+
 template <typename E> enum status op_matmul(OP_ARGUMENTS)
 {
     struct plan *plan;
@@ -547,6 +560,7 @@ template <typename E> enum status op_matmul(OP_ARGUMENTS)
     c.multiply_own = multiply_own<E>;
     c.add_bias = add_bias<E>;
     if (c.x.m == 0 || c.x.n == 0) return OK;
+    TRY(place_c<E>(in, out, err));
     const struct plan_key key = key_of<E>(c.x);
     set_scales(&c, key.elem_type == CUDA_R_64F);
     TRY(find_plan(&plan, &key, &c, err));
@@ -583,6 +597,7 @@ static bool takes_all(WORKSPACE_ARGUMENTS)
 template <typename E, enum way W> static enum status multiply_by(OP_ARGUMENTS)
 {
     (void)workspace;
+    TRY(place_c<E>(in, out, err));
     return multiply_own<E>(W, product_of(p, in, out), err);
 }
 

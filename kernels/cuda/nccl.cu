@@ -131,7 +131,8 @@ static ncclDataType_t type_of(struct device_number n)
 {
     if (n.type == OPERAND_INT) return ncclInt32;
     if (n.elem == ELEM_F64) return ncclFloat64;
-    return n.type == OPERAND_ELEM && n.elem == ELEM_BF16 ? ncclBfloat16 : ncclFloat32;
+    if (n.type == OPERAND_REAL || n.elem == ELEM_F32) return ncclFloat32;
+    return n.elem == ELEM_BF16 ? ncclBfloat16 : ncclFloat16;
 }
 
 static enum status all_reduce(void *group, const void *in, void *out, uint64_t count,

@@ -165,16 +165,12 @@ template <typename R> __global__ void route_tokens(const struct route_args<R> a)
     if (lane_id() == 0) scale_weights(a, weights);
 }
 
-template <typename E> enum status op_route(OP_ARGUMENTS)
-{
-    typedef real_of<E> real;
-    (void)workspace;
-    struct route_args<real> a = {
+/* Parameters and logits, which the backward has, too. */
+template <typename R>
+static struct route_args<R> route_args_of(const union op_params *p, const struct operand *in) {
+    struct route_args<R> a = {
     };
-    a.logits = data_of<real>(in[0]);
-    a.correction = data_of<real>(in[1]);
-    a.weights = data_of<real>(out[0]);
-    a.experts = data_of<int32_t>(out[1]);
+    a.logits = data_of<R>(in[0]);
     a.num_tokens = in[0].shape[0];
     a.num_experts = (unsigned)in[0].shape[1];
     a.topk = p->route.topk;
@@ -183,7 +179,19 @@ template <typename E> enum status op_route(OP_ARGUMENTS)
     a.sigmoid = p->route.sigmoid;
     a.after_choice = p->route.after_choice;
     a.normalize = p->route.normalize;
-    a.scaling = (real)p->route.scaling;
+    a.scaling = (R)p->route.scaling;
+    return a;
+}
+
+template <typename E>
+enum status op_route(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    (void)workspace;
+    struct route_args<real> a = route_args_of<real>(p, in);
+    a.correction = data_of<real>(in[1]);
+    a.weights = data_of<real>(out[0]);
+    a.experts = data_of<int32_t>(out[1]);
     const size_t bytes = choice_bytes<real>(a.num_experts);
     const unsigned warps = bytes * 8 <= PLAIN_SHARED_BYTES ? 8 : 1;
     if (bytes > PLAIN_SHARED_BYTES)
@@ -193,4 +201,228 @@ template <typename E> enum status op_route(OP_ARGUMENTS)
                   warps * WARP, warps * bytes, a);
 }
 
+/* ---- backward ---- */
+
+template <typename E> struct route_backward_args {
+    struct route_args<real_of<E>> route; /* parameters, logits and sizes */
+    const int32_t *experts, *counts;     /* counts and scale may be NULL */
+    const real_of<E> *dweights, *scale;
+    real_of<E> balance;
+    E *dlogits;
+};
+
+/* One warp's, in shared memory. */
+template <typename R> struct route_slopes {
+    R *scores;  /* [num_experts] as route makes them; then softmax of the logits */
+    R *dlogits; /* [num_experts] */
+    R *chosen;  /* [topk] weights before they are normalized */
+    R *dchosen; /* [topk] */
+};
+
+template <typename R>
+__host__ __device__ inline size_t route_slopes_bytes(unsigned num_experts, unsigned topk)
+{
+    return 2 * ((size_t)num_experts + topk) * sizeof(R);
+}
+
+/* One lane's: the gradient of the chosen before they were scaled, normalized and, after the choice,
+ * made a softmax of. */
+template <typename R>
+__device__ inline void unscale_weights(const struct route_args<R> &a, const route_slopes<R> &s,
+                                       const R *dweights)
+{
+    R divisor = 1, mean = 0, dot = 0;
+    if (a.after_choice) {
+        R top = -R(INFINITY), sum = 0;
+        for (unsigned j = 0; j < a.topk; j++)
+            top = above()(s.chosen[j], top);
+        for (unsigned j = 0; j < a.topk; j++)
+            sum += s.chosen[j] = exp(s.chosen[j] - top);
+        for (unsigned j = 0; j < a.topk; j++)
+            s.chosen[j] /= sum;
+    }
+    if (a.normalize) {
+        divisor = R(1e-20);
+        for (unsigned j = 0; j < a.topk; j++) {
+            divisor += s.chosen[j];
+            mean += dweights[j] * s.chosen[j];
+        }
+        mean /= divisor;
+    }
+    for (unsigned j = 0; j < a.topk; j++) {
+        s.dchosen[j] = (dweights[j] - mean) / divisor * a.scaling;
+        dot += s.chosen[j] * s.dchosen[j];
+    }
+    for (unsigned j = 0; j < a.topk && a.after_choice; j++)
+        s.dchosen[j] = s.chosen[j] * (s.dchosen[j] - dot);
+}
+
+/* d becomes x (d - sum of x d): what a softmax x makes of its gradient. */
+template <typename R> __device__ inline void softmax_backward(const R *x, R *d, unsigned n)
+{
+    R dot = 0;
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        dot += x[e] * d[e];
+    dot = warp_reduce(dot, add_up());
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        d[e] = x[e] * (d[e] - dot);
+    __syncwarp();
+}
+
+/* dlogits of what the weights of a token depend on. */
+template <typename R>
+__device__ inline void unroute_token(const struct route_args<R> &a, const route_slopes<R> &s,
+                                     const R *logits, const int32_t *experts, const R *dweights)
+{
+    const bool softens = !a.sigmoid && !a.after_choice;
+    for (unsigned e = lane_id(); e < a.num_experts; e += WARP) {
+        s.scores[e] = a.sigmoid && !a.after_choice ? 1 / (1 + exp(-logits[e])) : logits[e];
+        s.dlogits[e] = 0;
+    }
+    __syncwarp();
+    if (softens) softmax(s.scores, a.num_experts);
+    for (unsigned j = lane_id(); j < a.topk; j += WARP)
+        s.chosen[j] = s.scores[experts[j]];
+    __syncwarp();
+    if (lane_id() == 0) unscale_weights(a, s, dweights);
+    __syncwarp();
+    for (unsigned j = lane_id(); j < a.topk; j += WARP) {
+        const R slope = a.sigmoid ? s.chosen[j] * (1 - s.chosen[j]) : 1;
+        s.dlogits[experts[j]] = s.dchosen[j] * slope;
+    }
+    __syncwarp();
+    if (softens) softmax_backward(s.scores, s.dlogits, a.num_experts);
+}
+
+/* The gradient of the loss of balance: softmax(logits)[e] (counts[e] - their mean). */
+template <typename R>
+__device__ inline void add_balance(const route_slopes<R> &s, const R *logits, const int32_t *counts,
+                                   unsigned n, R factor)
+{
+    R mean = 0;
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        s.scores[e] = logits[e];
+    __syncwarp();
+    softmax(s.scores, n);
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        mean += s.scores[e] * R(counts[e]);
+    mean = warp_reduce(mean, add_up());
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        s.dlogits[e] += factor * s.scores[e] * (R(counts[e]) - mean);
+    __syncwarp();
+}
+
+/* A warp a token. */
+template <typename E> __global__ void route_backward_tokens(const route_backward_args<E> b)
+{
+    typedef real_of<E> real;
+    DYNAMIC_SHARED(shared);
+    const struct route_args<real> &a = b.route;
+    const size_t t = (size_t)blockIdx.x * (blockDim.x / WARP) + warp_id();
+    if (t >= a.num_tokens) return;
+    const real *logits = a.logits + t * a.num_experts;
+    route_slopes<real> s;
+    s.scores = reinterpret_cast<real *>(
+        shared + warp_id() * route_slopes_bytes<real>(a.num_experts, a.topk));
+    s.dlogits = s.scores + a.num_experts;
+    s.chosen = s.dlogits + a.num_experts;
+    s.dchosen = s.chosen + a.topk;
+    unroute_token(a, s, logits, b.experts + t * a.topk, b.dweights + t * a.topk);
+    if (b.counts)
+        add_balance(s, logits, b.counts, a.num_experts, b.balance * (b.scale ? b.scale[0] : 1));
+    for (unsigned e = lane_id(); e < a.num_experts; e += WARP)
+        b.dlogits[t * a.num_experts + e] = from_real<E>(s.dlogits[e]);
+}
+
+template <typename E> enum status op_route_backward(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    (void)workspace;
+    route_backward_args<E> b = {};
+    b.route = route_args_of<real>(p, in);
+    b.experts = data_of<int32_t>(in[1]);
+    b.dweights = data_of<real>(in[2]);
+    b.counts = data_of<int32_t>(in[3]);
+    b.scale = data_of<real>(in[4]);
+    b.balance = (real)p->route.balance;
+    b.dlogits = data_of<E>(out[0]);
+    const size_t bytes = route_slopes_bytes<real>(b.route.num_experts, b.route.topk);
+    const unsigned warps = bytes * 8 <= PLAIN_SHARED_BYTES ? 8 : 1;
+    if (bytes > PLAIN_SHARED_BYTES)
+        return fail(err, ERR_UNSUPPORTED, "%u experts are more than a GPU chooses from",
+                    b.route.num_experts);
+    return launch("route_backward", err, route_backward_tokens<E>,
+                  dim3(blocks_for(b.route.num_tokens, warps)), warps * WARP, warps * bytes, b);
+}
+
+/* ---- the loss of balance ---- */
+
+enum { BALANCE_WARPS = 8, BALANCE_TOKENS = 64 }; /* of a block */
+
+template <typename R> struct balance_args {
+    const R *logits;
+    const int32_t *counts;
+    double *parts; /* a block each */
+    size_t num_tokens;
+    unsigned num_experts;
+};
+
+/* The sum over experts of counts[e] * softmax(logits)[e]: a warp's. */
+template <typename R> __device__ inline R expected_count(const balance_args<R> &a, const R *logits)
+{
+    R top = -R(INFINITY), sum = 0, counted = 0;
+    for (unsigned e = lane_id(); e < a.num_experts; e += WARP)
+        top = above()(logits[e], top);
+    top = warp_reduce(top, above());
+    for (unsigned e = lane_id(); e < a.num_experts; e += WARP) {
+        const R x = exp(logits[e] - top);
+        sum += x;
+        counted += x * R(a.counts[e]);
+    }
+    return warp_reduce(counted, add_up()) / warp_reduce(sum, add_up());
+}
+
+template <typename R> __global__ void balance_parts(const balance_args<R> a)
+{
+    const size_t begin = (size_t)blockIdx.x * BALANCE_TOKENS;
+    const size_t end = min(a.num_tokens, begin + BALANCE_TOKENS);
+    double sum = 0;
+    for (size_t t = begin + warp_id(); t < end; t += BALANCE_WARPS)
+        sum += (double)expected_count(a, a.logits + t * a.num_experts);
+    sum = block_sum(lane_id() == 0 ? sum : 0);
+    if (threadIdx.x == 0) a.parts[blockIdx.x] = sum;
+}
+
+template <typename R>
+__global__ void add_balance_parts(const double *parts, unsigned num_parts, double balance,
+                                  const R *loss_sum, R *loss)
+{
+    double sum = 0;
+    for (unsigned i = threadIdx.x; i < num_parts; i += blockDim.x)
+        sum += parts[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) loss[0] = R((loss_sum ? (double)loss_sum[0] : 0) + balance * sum);
+}
+
+template <typename E> enum status op_balance_loss(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    const balance_args<real> a = {data_of<real>(in[0]), data_of<int32_t>(in[1]),
+                                  static_cast<double *>(workspace), in[0].shape[0],
+                                  (unsigned)in[0].shape[1]};
+    const unsigned parts = blocks_for(a.num_tokens, BALANCE_TOKENS);
+    TRY(launch("balance_loss", err, balance_parts<real>, dim3(parts), BALANCE_WARPS * WARP, 0, a));
+    return launch("balance_loss", err, add_balance_parts<real>, dim3(1), threads_for(parts, 256), 0,
+                  a.parts, parts, p->route.balance, data_of<real>(in[2]), data_of<real>(out[0]));
+}
+
+template <typename E> size_t op_balance_loss_workspace(WORKSPACE_ARGUMENTS)
+{
+    (void)p, (void)out;
+    return blocks_for(in[0].shape[0], BALANCE_TOKENS) * sizeof(double);
+}
+
 FOR_ALL_TYPES(op_route)
+FOR_ALL_TYPES(op_route_backward)
+FOR_ALL_TYPES(op_balance_loss)
+WORKSPACE_FOR_ALL_TYPES(op_balance_loss_workspace)

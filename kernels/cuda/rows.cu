@@ -46,6 +46,81 @@ template <typename E> enum status op_embedding(OP_ARGUMENTS)
                   p->embedding.first_row, in[1].shape[0], x, h, p->embedding.scale);
 }
 
+/* What of dtable no token adds to: dtable_sum, or 0. */
+template <typename E, typename G>
+static enum status start_table(const struct operand &sum, const struct operand &table,
+                               struct error *err)
+{
+    const size_t bytes = table.shape[0] * table.shape[1] * sizeof(G);
+    if (sum.data == table.data) return OK;
+    return cuda_status("embedding_backward",
+                       sum.data ? cudaMemcpyAsync(table.data, sum.data, bytes,
+                                                  cudaMemcpyDeviceToDevice, cuda_stream)
+                                : cudaMemsetAsync(table.data, 0, bytes, cuda_stream),
+                       err);
+}
+
+enum { SCATTER_THREADS = 128 };
+
+template <typename E, typename G> struct scatter_args {
+    const E *dx;
+    const int32_t *ids, *order;
+    G *table; /* [num_rows, h]: from first_row on */
+    size_t num_tokens, num_rows, h;
+    uint64_t first_row;
+    real_of<E> scale;
+};
+
+/* A block for each place of `order` and, in y, some columns. The block of the first of a run of
+ * equal ids adds up the run, in its order. */
+template <typename E, typename G, int N> __global__ void scatter_runs(const scatter_args<E, G> a)
+{
+    const size_t first = blockIdx.x, at = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
+    const int32_t id = a.ids[a.order[first]];
+    const uint64_t row = (uint64_t)(int64_t)id - a.first_row; /* wraps: no such row */
+    if (row >= a.num_rows || at >= a.h) return;
+    if (first > 0 && a.ids[a.order[first - 1]] == id) return;
+    real_of<E> sum[N] = {}, v[N];
+    for (size_t i = first; i < a.num_tokens && a.ids[a.order[i]] == id; i++) {
+        load_reals<E, N>(v, a.dx + (size_t)a.order[i] * a.h + at);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            sum[j] += v[j];
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        G *const to = a.table + row * a.h + at + j;
+        *to = from_real<G>(to_real(*to) + a.scale * sum[j]);
+    }
+}
+
+template <typename E, typename G> static enum status scatter(OP_ARGUMENTS)
+{
+    struct scatter_args<E, G> a = {
+    };
+    (void)workspace;
+    a.dx = data_of<E>(in[0]);
+    a.ids = data_of<int32_t>(in[1]);
+    a.order = data_of<int32_t>(in[2]);
+    a.table = data_of<G>(out[0]);
+    a.num_tokens = in[0].shape[0];
+    a.h = in[0].shape[1];
+    a.num_rows = out[0].shape[0];
+    a.first_row = p->embedding.first_row;
+    a.scale = (real_of<E>)p->embedding.scale;
+    TRY((start_table<E, G>(in[3], out[0], err)));
+    const bool wide = fits_width<E>(a.h, {a.dx});
+    const size_t columns = (size_t)SCATTER_THREADS * (wide ? WIDTH<E> : 1);
+    return launch("embedding_backward", err,
+                  wide ? scatter_runs<E, G, WIDTH<E>> : scatter_runs<E, G, 1>,
+                  dim3((unsigned)a.num_tokens, blocks_for(a.h, columns)), SCATTER_THREADS, 0, a);
+}
+
+template <typename E> enum status op_embedding_backward(OP_ARGUMENTS)
+{
+    return BY_TYPE(scatter, E, out[0])(p, in, out, workspace, err);
+}
+
 template <typename E, int N>
 __global__ void add_positions(const E *x, const E *table, const int32_t *positions, E *y, size_t h)
 {
@@ -145,8 +220,66 @@ template <typename E> enum status op_unpermute(OP_ARGUMENTS)
                   data_of<int32_t>(in[1]), data_of<real_of<E>>(in[2]), k, x, h);
 }
 
+template <typename E> struct unpermute_backward_args {
+    const E *dx, *y; /* y: where dweights is */
+    const int32_t *rows;
+    const real_of<E> *weights; /* may be NULL */
+    E *dy;
+    real_of<E> *dweights; /* may be NULL */
+    size_t k, h;
+};
+
+/* A block a slot. */
+template <typename E, int N>
+__global__ void unpermute_backward_rows(const unpermute_backward_args<E> a)
+{
+    const int32_t row = a.rows[blockIdx.x];
+    const E *dx = a.dx + blockIdx.x / a.k * a.h;
+    real_of<E> v[N], y[N], dot = 0;
+    if (row >= 0) {
+        const real_of<E> weight = a.weights ? a.weights[blockIdx.x] : 1;
+        for (size_t i = threadIdx.x * N; i < a.h; i += blockDim.x * N) {
+            load_reals<E, N>(v, dx + i);
+            if (a.dweights) {
+                load_reals<E, N>(y, a.y + (size_t)row * a.h + i);
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    dot += v[j] * y[j];
+            }
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                v[j] *= weight;
+            store_reals<E, N>(a.dy + (size_t)row * a.h + i, v);
+        }
+    }
+    if (!a.dweights) return;
+    dot = block_sum(dot);
+    if (threadIdx.x == 0) a.dweights[blockIdx.x] = dot;
+}
+
+template <typename E> enum status op_unpermute_backward(OP_ARGUMENTS)
+{
+    unpermute_backward_args<E> a = {};
+    (void)p, (void)workspace;
+    a.dx = data_of<E>(in[0]);
+    a.rows = data_of<int32_t>(in[1]);
+    a.weights = data_of<real_of<E>>(in[2]);
+    a.y = data_of<E>(in[3]);
+    a.dy = data_of<E>(out[0]);
+    a.dweights = data_of<real_of<E>>(out[1]);
+    a.k = in[1].shape[1];
+    a.h = in[0].shape[1];
+    if (a.dweights && !a.y)
+        return fail(err, ERR_OURS, "unpermute_backward: dweights are wanted, but y is absent");
+    const bool wide = fits_width<E>(a.h, {a.dx, a.y, a.dy});
+    return launch("unpermute_backward", err, BY_WIDTH(unpermute_backward_rows, E, wide),
+                  dim3((unsigned)(in[1].shape[0] * a.k)), row_threads<E>(a.h, wide), 0, a);
+}
+
 FOR_ALL_TYPES(op_embedding)
+FOR_ALL_TYPES(op_embedding_backward)
 FOR_ALL_TYPES(op_positions)
 FOR_ALL_TYPES(op_gather_rows)
 FOR_ALL_TYPES(op_permute)
 FOR_ALL_TYPES(op_unpermute)
+FOR_ALL_TYPES(op_unpermute_backward)

@@ -1,7 +1,7 @@
 /* Attention in tiles, with an online softmax (Dao 2022, FlashAttention).
  *
- * 1. The queries of one range of spans and one group are rows, row = query * queries + head; a tile
- *    has TILE_ROWS of them. Each tile of each group is computed by one thread, in one order.
+ * 1. A tile has TILE_ROWS rows (spans.h). Each tile of each group is computed by one thread, in one
+ *    order.
  * 2. Keys come in blocks of TILE_KEYS, transposed, with as many values. Both are packed as REAL,
  *    with head_dim and the keys padded by zeros to what multiply_strip() wants; queries and keys as
  *    pairs of bf16, where the CPU multiplies these.
@@ -10,22 +10,15 @@
 #include <assert.h>
 
 #include "common/threads.h"
-#include "kernels/cpu/ops/ops_internal.h"
-#include "kernels/cpu/ops/real_math.h"
-#include "kernels/cpu/ops/strip.h"
+#include "kernels/cpu/ops/spans.h"
 #ifdef __AVX512BF16__
 #define PAIRS
 #include "kernels/cpu/ops/pairs.h"
 #endif
 
-enum { TILE_ROWS = 16 * STRIP_ROWS, TILE_KEYS = 128 };
-
-struct span {
-    int32_t q_begin, q_count, q_position, k_begin, k_count, k_position;
-};
-
 struct attention {
     const elem *q, *kv, *sinks;
+    const int32_t *tokens; /* for dropout */
     const struct span *spans;
     size_t num_spans;
     elem *o;
@@ -53,16 +46,6 @@ struct tile {
     real *sum;    /* [TILE_ROWS] of exp(score - max) */
 };
 
-/* Keys [begin, end) of a block. */
-struct interval {
-    size_t begin, end;
-};
-
-static size_t pad(size_t n)
-{
-    return (n + STRIP_COLUMNS - 1) / STRIP_COLUMNS * STRIP_COLUMNS;
-}
-
 static size_t tile_reals(size_t padded_dim)
 {
     return 2 * (TILE_ROWS + TILE_KEYS) * padded_dim + STRIP_ROWS * TILE_KEYS + 2 * TILE_ROWS;
@@ -79,11 +62,6 @@ static struct tile tile_at(const struct attention *a, size_t number)
     t.q = (packed *)(void *)(t.sum + TILE_ROWS);
     t.keys = t.q + TILE_ROWS * a->padded_dim;
     return t;
-}
-
-static size_t query_of(const struct attention *a, const struct span *s, size_t row)
-{
-    return (size_t)s->q_begin + row / a->queries;
 }
 
 static size_t head_of(const struct attention *a, const struct tile *t, size_t row)
@@ -135,14 +113,9 @@ static void pack_query(const struct attention *a, const elem *q, packed *to)
         to[d] = scale * load(q[d]);
 }
 
-/* LANES keys at a time: so many rows are read along, and as many elements written at once. */
 static void pack_keys(const struct attention *a, const elem *k, size_t count, packed *keys)
 {
-    for (size_t j = 0; j < pad(count); j += LANES)
-        for (size_t d = 0; d < a->head_dim; d++)
-            for (size_t lane = 0; lane < LANES; lane++)
-                keys[d * TILE_KEYS + j + lane] =
-                    j + lane < count ? load(k[(j + lane) * a->kv_columns + d]) : 0;
+    pack_across(keys, k, a->kv_columns, count, a->head_dim);
 }
 
 /* Scores of a strip of rows, which are zeros, and keys [begin, end) */
@@ -158,7 +131,7 @@ static void start_tile(const struct attention *a, const struct span *s, struct t
 {
     for (size_t i = 0; i < t->num_rows; i++) {
         const size_t row = t->first_row + i;
-        const elem *q = a->q + query_of(a, s, row) * a->q_columns +
+        const elem *q = a->q + query_of(a->p, s, row) * a->q_columns +
                         t->group * a->p->attention.q_stride + row % a->queries * a->head_dim;
         pack_query(a, q, t->q + i * a->padded_dim);
         t->max[i] = -INFINITY;
@@ -167,48 +140,14 @@ static void start_tile(const struct attention *a, const struct span *s, struct t
     memset(t->o, 0, t->num_rows * a->padded_dim * sizeof *t->o);
 }
 
-/* Which of all keys of a span the query at row may attend to; none where they end before they
- * begin. Both ends never go down from one row to the next. */
-static struct interval keys_of(const struct attention *a, const struct span *s, size_t row)
-{
-    const int64_t q = (int64_t)s->q_position + (int64_t)(row / a->queries) - s->k_position;
-    const int64_t count = s->k_count, window = a->p->attention.window;
-    const int64_t begin = window && q + 1 > window ? q + 1 - window : 0;
-    const int64_t end = a->p->attention.causal && q + 1 < count ? q + 1 : count;
-    return (struct interval){(size_t)(begin < count ? begin : count), (size_t)(end > 0 ? end : 0)};
-}
-
-/* The part of keys within the block at `first`, counted from there. */
-static struct interval part_of(struct interval keys, size_t first, size_t count)
-{
-    const size_t begin = keys.begin > first ? keys.begin - first : 0;
-    const size_t end = keys.end > first ? min_size(keys.end - first, count) : 0;
-    return begin < end ? (struct interval){begin, end} : (struct interval){0, 0};
-}
-
-static void pack_values(const struct attention *a, const elem *v, size_t count, real *values)
-{
-    for (size_t j = 0; j < count; j++) {
-        for (size_t d = 0; d < a->head_dim; d++)
-            values[j * a->padded_dim + d] = load(v[j * a->kv_columns + d]);
-        for (size_t d = a->head_dim; d < a->padded_dim; d++)
-            values[j * a->padded_dim + d] = 0;
-    }
-}
-
 static void load_block(const struct attention *a, const struct span *s, const struct tile *t,
                        size_t first, size_t count)
 {
     const elem *kv =
         a->kv + ((size_t)s->k_begin + first) * a->kv_columns + t->group * a->p->attention.kv_stride;
     pack_keys(a, kv + a->p->attention.k_at, count, t->keys);
-    pack_values(a, kv + a->p->attention.v_at, count, t->values);
-}
-
-static void cap(real *scores, size_t n, real softcap)
-{
-    for (size_t i = 0; i < n; i++)
-        scores[i] = softcap * real_tanh(scores[i] / softcap);
+    pack_rows(t->values, a->padded_dim, kv + a->p->attention.v_at, a->kv_columns, count,
+              a->head_dim);
 }
 
 /* Scores become exp(score - max). Returns what everything before is worth now that max may be
@@ -231,8 +170,9 @@ static real soften(real *scores, size_t n, real *max, real *sum)
     return before;
 }
 
-static void soften_row(const struct attention *a, const struct tile *t, size_t row, real *scores,
-                       size_t n)
+/* A row's scores become weights, n keys from `first` of the span on. */
+static void weigh_row(const struct attention *a, const struct span *s, const struct tile *t,
+                      size_t row, real *scores, size_t first, size_t n)
 {
     const real softcap = (real)a->p->attention.softcap;
     if (softcap != 0) cap(scores, n, softcap);
@@ -241,61 +181,42 @@ static void soften_row(const struct attention *a, const struct tile *t, size_t r
     if (before != 1)
         for (size_t d = 0; d < a->padded_dim; d++)
             o[d] *= before;
-}
-
-static void add_values(const struct attention *a, const struct tile *t, size_t row, size_t rows,
-                       const real *scores, size_t begin, size_t end)
-{
-    if (begin < end)
-        multiply_strip(t->o + row * a->padded_dim, a->padded_dim, scores + begin, TILE_KEYS,
-                       t->values + begin * a->padded_dim, a->padded_dim, rows, a->padded_dim,
-                       end - begin);
-}
-
-/* Keys that all rows of the strip attend to at once, those at the edges row by row. */
-static void add_strip(const struct attention *a, const struct tile *t, size_t row, size_t rows,
-                      const struct interval *keys)
-{
-    struct interval all = keys[0];
-    for (size_t i = 1; i < rows; i++) {
-        if (keys[i].begin > all.begin) all.begin = keys[i].begin;
-        if (keys[i].end < all.end) all.end = keys[i].end;
-    }
-    if (all.begin >= all.end) all = (struct interval){TILE_KEYS, TILE_KEYS};
-    for (size_t i = 0; i < rows; i++) {
-        const real *scores = t->scores + i * TILE_KEYS;
-        add_values(a, t, row + i, 1, scores, keys[i].begin, min_size(all.begin, keys[i].end));
-        add_values(a, t, row + i, 1, scores, all.end, keys[i].end);
-    }
-    add_values(a, t, row, rows, t->scores, all.begin, all.end);
+    if (!has_dropout(a->p)) return;
+    real factors[TILE_KEYS];
+    dropout_factors(a->p, a->tokens, s, t->first_row + row, t->group, first, n, factors);
+    for (size_t j = 0; j < n; j++)
+        scores[j] *= factors[j];
 }
 
 /* Rows [row, row + rows) of the tile attend to the block of keys at `first`. */
 static void attend_strip(const struct attention *a, const struct span *s, const struct tile *t,
                          size_t row, size_t rows, size_t first, size_t count)
 {
-    struct interval keys[STRIP_ROWS], any = {TILE_KEYS, 0};
-    for (size_t i = 0; i < rows; i++) {
-        keys[i] = part_of(keys_of(a, s, t->first_row + row + i), first, count);
-        if (keys[i].begin >= keys[i].end) continue;
-        any.begin = min_size(any.begin, keys[i].begin);
-        any.end = keys[i].end > any.end ? keys[i].end : any.end;
-    }
+    struct interval keys[STRIP_ROWS];
+    for (size_t i = 0; i < rows; i++)
+        keys[i] = part_of(keys_of(a->p, s, t->first_row + row + i), first, count);
+    const struct interval any = hull_of(keys, rows);
     if (any.begin >= any.end) return;
-    any.begin = any.begin / STRIP_COLUMNS * STRIP_COLUMNS;
     memset(t->scores, 0, STRIP_ROWS * TILE_KEYS * sizeof *t->scores);
-    score_strip(a, t, row, rows, any.begin, pad(any.end));
+    score_strip(a, t, row, rows, any.begin / STRIP_COLUMNS * STRIP_COLUMNS, pad(any.end));
     for (size_t i = 0; i < rows; i++)
         if (keys[i].begin < keys[i].end)
-            soften_row(a, t, row + i, t->scores + i * TILE_KEYS + keys[i].begin,
-                       keys[i].end - keys[i].begin);
-    add_strip(a, t, row, rows, keys);
+            weigh_row(a, s, t, row + i, t->scores + i * TILE_KEYS + keys[i].begin,
+                      first + keys[i].begin, keys[i].end - keys[i].begin);
+    const struct strips values = {.c = t->o + row * a->padded_dim,
+                                  .a = t->scores,
+                                  .b = t->values,
+                                  .ldc = a->padded_dim,
+                                  .lda = TILE_KEYS,
+                                  .ldb = a->padded_dim,
+                                  .columns = a->padded_dim};
+    multiply_ragged(&values, 0, rows, keys);
 }
 
 static void attend_span(const struct attention *a, const struct span *s, const struct tile *t)
 {
-    const struct interval begins = keys_of(a, s, t->first_row);
-    const struct interval ends = keys_of(a, s, t->first_row + t->num_rows - 1);
+    const struct interval begins = keys_of(a->p, s, t->first_row);
+    const struct interval ends = keys_of(a->p, s, t->first_row + t->num_rows - 1);
     for (size_t first = begins.begin; first < ends.end; first += TILE_KEYS) {
         const size_t count = min_size(ends.end - first, TILE_KEYS);
         load_block(a, s, t, first, count);
@@ -317,7 +238,8 @@ static real add_sink(real sink, real *max, real *sum)
 static void finish_row(const struct attention *a, const struct span *s, const struct tile *t,
                        size_t i)
 {
-    const size_t query = query_of(a, s, t->first_row + i), head = head_of(a, t, t->first_row + i);
+    const size_t query = query_of(a->p, s, t->first_row + i),
+                 head = head_of(a, t, t->first_row + i);
     const size_t at = query * a->groups * a->queries + head;
     const bool empty = t->sum[i] == 0;
     real scale = 1;
@@ -326,15 +248,6 @@ static void finish_row(const struct attention *a, const struct span *s, const st
     for (size_t d = 0; d < a->head_dim; d++)
         a->o[at * a->head_dim + d] = store(scale * t->o[i * a->padded_dim + d]);
     if (a->lse) a->lse[at] = empty ? -INFINITY : t->max[i] + real_log(t->sum[i]);
-}
-
-/* How many spans from s on, of those before end, are of its queries. */
-static size_t spans_of_range(const struct span *s, const struct span *end)
-{
-    size_t n = 1;
-    while (s + n < end && s[n].q_count > 0 && s[n].q_begin == s->q_begin)
-        n++;
-    return n;
 }
 
 static void attend_tile(const struct attention *a, const struct span *s, size_t num_spans,
@@ -402,6 +315,7 @@ static struct attention attention_of(const union op_params *p, const struct oper
                               .kv = in[1].data,
                               .spans = in[2].data,
                               .sinks = in[3].data,
+                              .tokens = in[4].data,
                               .num_spans = in[2].shape[0],
                               .o = out[0].data,
                               .lse = out[1].data,
@@ -423,6 +337,7 @@ enum status NAME(attention)(const union op_params *p, const struct operand *in,
     const struct attention a = attention_of(p, in, out, workspace);
     const struct span *end = a.spans + a.num_spans;
     assert(spans_are_as_said(&a, in[1].shape[0]));
+    assert(a.tokens || !has_dropout(p));
     clear_rest(&a);
 #pragma omp parallel num_threads(workers())
     {

@@ -1,91 +1,4 @@
-#include "kernels/cpu/ops/ops_testing.h"
-
-/* Operands and sizes of one call; query and key are one fused array in some of them. */
-struct call {
-    struct operand in[4], out[2];
-    union op_params p;
-    size_t num_queries, num_keys, heads, head_dim;
-};
-
-static void random_shape(struct op_test *t, struct call *c)
-{
-    static const uint32_t head_dims[] = {1, 5, 16, 64, 80, 128, 256};
-    struct head_shape *s = &c->p.attention.heads;
-    s->groups = (uint32_t)test_between(t, 1, 3);
-    s->queries = (uint32_t)test_between(t, 1, 5);
-    s->head_dim = head_dims[test_below(&t->seed, 7)];
-    c->heads = (size_t)s->groups * s->queries;
-    c->head_dim = s->head_dim;
-    c->p.attention.scale = 1 / sqrt((double)s->head_dim);
-    c->p.attention.causal = test_coin(t);
-    c->p.attention.window = test_coin(t) ? 0 : (uint32_t)test_between(t, 1, 60);
-    c->p.attention.softcap = test_coin(t) ? 0 : 1.5;
-}
-
-/* Queries within rows of query, key and value; keys from the same rows or from a cache. */
-static void make_operands(struct op_test *t, struct call *c)
-{
-    const struct head_shape s = c->p.attention.heads;
-    const uint32_t fused = (s.queries + 2) * s.head_dim;
-    c->in[0] = ELEMS(c->num_queries, s.groups * fused);
-    c->p.attention.q_stride = fused;
-    c->in[1] = ELEMS(c->num_keys, s.groups * 2 * s.head_dim);
-    c->p.attention.kv_stride = 2 * s.head_dim;
-    c->p.attention.v_at = s.head_dim;
-    if (test_coin(t)) {
-        c->in[1] = ELEMS(c->num_keys, s.groups * fused);
-        c->p.attention.kv_stride = fused;
-        c->p.attention.k_at = s.queries * s.head_dim;
-        c->p.attention.v_at = c->p.attention.k_at + s.head_dim;
-    }
-    if (test_coin(t)) c->in[3] = ELEMS(c->heads);
-    c->out[0] = ELEMS(c->num_queries, c->heads * s.head_dim);
-    if (test_coin(t)) c->out[1] = REALS(c->num_queries, c->heads);
-}
-
-static double query(const struct op_test *t, const struct call *c, size_t row, size_t head,
-                    size_t d)
-{
-    const uint32_t queries = c->p.attention.heads.queries;
-    return test_get(t, c->in,
-                    row * c->in[0].shape[1] + head / queries * c->p.attention.q_stride +
-                        head % queries * c->head_dim + d);
-}
-
-static double key_or_value(const struct op_test *t, const struct call *c, uint32_t at, size_t row,
-                           size_t head, size_t d)
-{
-    const size_t group = head / c->p.attention.heads.queries;
-    return test_get(t, c->in + 1,
-                    row * c->in[1].shape[1] + group * c->p.attention.kv_stride + at + d);
-}
-
-/* The span's field, of (q_begin, q_count, q_position, k_begin, k_count, k_position). */
-static int64_t field(const struct op_test *t, const struct call *c, size_t span, size_t i)
-{
-    return (int64_t)test_get(t, c->in + 2, span * 6 + i);
-}
-
-static bool attends(const struct op_test *t, const struct call *c, size_t span, int64_t row,
-                    int64_t key)
-{
-    const int64_t i = row - field(t, c, span, 0), j = key - field(t, c, span, 3);
-    const int64_t d = field(t, c, span, 2) + i - field(t, c, span, 5) - j;
-    return i >= 0 && i < field(t, c, span, 1) && j >= 0 && j < field(t, c, span, 4) &&
-           (d >= 0 || !c->p.attention.causal) &&
-           (c->p.attention.window == 0 || d < (int64_t)c->p.attention.window);
-}
-
-static double score(const struct op_test *t, const struct call *c, size_t row, size_t key,
-                    size_t head)
-{
-    const double softcap = c->p.attention.softcap;
-    double sum = 0;
-    for (size_t d = 0; d < c->head_dim; d++)
-        sum += query(t, c, row, head, d) * key_or_value(t, c, c->p.attention.k_at, key, head, d);
-    sum *= c->p.attention.scale;
-    return softcap != 0 ? softcap * tanh(sum / softcap) : sum;
-}
+#include "kernels/cpu/ops/attention_testing.h"
 
 /* One query's head after the definition: all scores first (none of them is large), then the sums.
  */
@@ -96,9 +9,10 @@ static void check_head(const struct op_test *t, const struct call *c, size_t row
         for (size_t key = 0; key < c->num_keys; key++) {
             if (!attends(t, c, span, (int64_t)row, (int64_t)key)) continue;
             const double e = exp(score(t, c, row, key, head));
+            const double kept = dropout(t, c, span, row, key, head);
             total += e;
             for (size_t d = 0; d < c->head_dim; d++)
-                o[d] += e * key_or_value(t, c, c->p.attention.v_at, key, head, d);
+                o[d] += kept * e * key_or_value(t, c, c->p.attention.v_at, key, head, d);
         }
     if (total != 0 && c->in[3].data) total += exp(test_get(t, c->in + 3, head));
     for (size_t d = 0; d < c->head_dim; d++)
@@ -113,12 +27,6 @@ static void run_and_check(struct op_test *t, struct call *c)
     for (size_t row = 0; row < c->num_queries; row++)
         for (size_t head = 0; head < c->heads; head++)
             check_head(t, c, row, head);
-}
-
-static void set_span(struct op_test *t, struct call *c, size_t span, const size_t fields[6])
-{
-    for (size_t i = 0; i < 6; i++)
-        test_set(t, c->in + 2, span * 6 + i, (double)fields[i]);
 }
 
 OP_TEST(a_sequence_attends_to_itself, 12)

@@ -1,4 +1,6 @@
-/* matmul.c - OP_MATMUL and OP_GROUPED_MATMUL: by BLAS, and by kernels for few rows and for bf16. */
+/* matmul.c - OP_MATMUL, OP_GROUPED_MATMUL and its gradients: by BLAS, and by kernels for few rows
+ * and for 16-bit types. */
+#include <assert.h>
 #include <cblas.h>
 #include <limits.h>
 
@@ -12,7 +14,7 @@
 #include "kernels/cpu/ops/amx.h"
 #endif
 
-/* c [m, n] = alpha op(a) op(b) + bias (+ c where it accumulates) */
+/* y [m, n] = alpha op(a) op(b) + bias + c; where it accumulates, c lies in y. */
 struct product {
     const elem *a, *b, *bias; /* bias may be NULL */
     void *c;
@@ -89,12 +91,6 @@ static void add_elems(real *restrict to, const elem *restrict from, size_t n)
         to[i] += load(from[i]);
 }
 
-static void store_elems(elem *restrict to, const real *restrict from, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        to[i] = store(from[i]);
-}
-
 /* n elements of row i of c, from column j on, become their sums with alpha, the bias and what they
  * are added to. Changes the sums. */
 static void store_row(const struct product *x, size_t i, size_t j, real *sums, size_t n)
@@ -132,23 +128,33 @@ static void multiply_few_rows(const struct product *x)
 
 /* Everything larger is cut into tiles of c by its shape alone, each for one thread: BLAS, left to
  * divide a product among threads, sums in another order for another number of them. */
-enum { TILE_M = 256, TILE_N = 256 }; /* at most */
+struct tiling {
+    size_t m, n; /* of a tile */
+};
+
+/* The number of tiles is a multiple of so many: two, four or eight threads get the same. */
+enum { EVEN_TILES = 8 };
 
 static size_t divide_up(size_t n, size_t by)
 {
     return (n + by - 1) / by;
 }
 
-/* A product of few tiles has narrower ones, so that two, four or eight threads get the same. */
-static size_t tile_columns(const struct product *x)
+static size_t round_up(size_t n, size_t unit)
 {
-    const size_t even = divide_up(x->m, TILE_M) < 8 ? 8 : 1, unit = 16;
-    const size_t tiles = divide_up(divide_up(x->n, TILE_N), even) * even;
-    return divide_up(divide_up(x->n, tiles), unit) * unit;
+    return divide_up(n, unit) * unit;
 }
 
-#ifdef ELEM_bf16
-enum { BLOCK_K = 256 };
+#ifdef ELEM_IS_16_BITS
+enum { BLOCK_K = 256, TILE_M = 256, TILE_N = 256 }; /* at most */
+
+/* A product of few tiles has narrower ones. */
+static struct tiling tiling_of(const struct product *x)
+{
+    const size_t even = divide_up(x->m, TILE_M) < EVEN_TILES ? EVEN_TILES : 1, unit = 16;
+    const size_t tiles = round_up(divide_up(x->n, TILE_N), even);
+    return (struct tiling){TILE_M, round_up(divide_up(x->n, tiles), unit)};
+}
 
 /* A block of op(a) [m, k] and one of op(b) [k, n], that begin at row i, column j and l along k. */
 struct block {
@@ -244,8 +250,7 @@ struct blocks {
 static void widen(real *to, const elem *from, size_t stride, size_t rows, size_t columns)
 {
     for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < columns; j++)
-            to[i * columns + j] = load(from[i * stride + j]);
+        load_elems(to + i * columns, from + i * stride, columns);
 }
 
 static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
@@ -280,6 +285,36 @@ static size_t blocks_bytes(void)
     return 0;
 }
 
+/* Elements of c in a tile, where there are more than EVEN_TILES; what its sides are multiples of.
+ */
+enum { TILE_NUMEL = 1 << 19, ROW_UNIT = 8, COLUMN_UNIT = 16 };
+
+static struct tiling cut_into(const struct product *x, size_t tiles_m, size_t tiles_n)
+{
+    return (struct tiling){round_up(divide_up(x->m, tiles_m), ROW_UNIT),
+                           round_up(divide_up(x->n, tiles_n), COLUMN_UNIT)};
+}
+
+/* What BLAS copies for all tiles, in elements along k: the rows of a once for each column of tiles,
+ * and the columns of b, which takes more time, once for each row. */
+static double copies_of(const struct product *x, struct tiling t)
+{
+    return (double)divide_up(x->n, t.n) * (double)x->m +
+           1.5 * (double)divide_up(x->m, t.m) * (double)x->n;
+}
+
+/* Large tiles, of the shape for which the least is copied. */
+static struct tiling tiling_of(const struct product *x)
+{
+    const size_t tiles = round_up(divide_up(x->m * x->n, TILE_NUMEL), EVEN_TILES);
+    struct tiling best = cut_into(x, 1, tiles);
+    for (size_t tiles_m = 2; tiles_m <= tiles; tiles_m++) {
+        const struct tiling t = cut_into(x, tiles_m, tiles / tiles_m);
+        if (tiles % tiles_m == 0 && copies_of(x, t) < copies_of(x, best)) best = t;
+    }
+    return best;
+}
+
 /* The tile starts as what the product is added to. */
 static void start_with_bias(const struct product *x, real *c, const elem *bias, size_t m, size_t n)
 {
@@ -303,14 +338,14 @@ static void multiply_tile(const struct product *x, size_t i0, size_t j0, size_t 
 /* Always with all threads: in a parallel region OpenBLAS does not divide the tile once more. */
 static void multiply_tiles(const struct product *x, void *workspace)
 {
-    const size_t tile_n = tile_columns(x);
-    const size_t tiles_m = divide_up(x->m, TILE_M), tiles_n = divide_up(x->n, tile_n);
+    const struct tiling t = tiling_of(x);
+    const size_t tiles_m = divide_up(x->m, t.m), tiles_n = divide_up(x->n, t.n);
 #pragma omp parallel for num_threads(workers()) schedule(dynamic)
     for (size_t tile = 0; tile < tiles_m * tiles_n; tile++) {
         if (work_stopped())
             continue; /* an op may take minutes, and its result is not needed any more */
-        const size_t i = tile % tiles_m * TILE_M, j = tile / tiles_m * tile_n;
-        multiply_tile(x, i, j, min_size(x->m - i, TILE_M), min_size(x->n - j, tile_n), workspace);
+        const size_t i = tile % tiles_m * t.m, j = tile / tiles_m * t.n;
+        multiply_tile(x, i, j, min_size(x->m - i, t.m), min_size(x->n - j, t.n), workspace);
     }
 }
 
@@ -327,29 +362,104 @@ static enum status multiply(const struct product *x, void *workspace, struct err
     return OK;
 }
 
+/* ---- long sums ---- */
+
+/* A product with few elements, each a long sum, is cut along k by its shape alone. Of small tiles,
+ * which it had else, BLAS copies more than it multiplies. */
+enum { PARTS = EVEN_TILES, DEEP_K = 8192, DEEP_NUMEL = 1 << 20 };
+
+#ifdef ELEM_IS_16_BITS
+static bool is_deep(const struct product *x)
+{
+    (void)x;
+    return false;
+}
+
+static void multiply_parts(const struct product *x, real *parts)
+{
+    (void)x, (void)parts;
+}
+#else
+static bool is_deep(const struct product *x)
+{
+    const size_t numel = x->m * x->n;
+    return x->k >= DEEP_K && x->k <= INT_MAX && numel > 0 && numel <= DEEP_NUMEL &&
+           !has_few_rows(x);
+}
+
+/* A part is all of c, summed over elements [first, first + k). */
+static void multiply_part(const struct product *x, real *part, size_t first, size_t k)
+{
+    call_gemm(x, x->m, x->n, k, 1, x->a + (x->transpose_a ? first * x->m : first),
+              x->transpose_a ? x->m : x->k, x->b + (x->transpose_b ? first : first * x->n),
+              x->transpose_b ? x->k : x->n, 0, part, x->n);
+}
+
+static void add_parts(const struct product *x, real *parts)
+{
+    const size_t numel = x->m * x->n;
+#pragma omp parallel for if (numel >= WORTH_THREADS)
+    for (size_t i = 0; i < x->m; i++) {
+        real *sums = parts + i * x->n;
+        for (size_t part = 1; part < PARTS; part++)
+            add_reals(sums, sums + part * numel, x->n);
+        store_row(x, i, 0, sums, x->n);
+    }
+}
+
+static void multiply_parts(const struct product *x, real *parts)
+{
+    const size_t each = divide_up(x->k, PARTS);
+#pragma omp parallel for num_threads(workers()) schedule(dynamic)
+    for (size_t part = 0; part < PARTS; part++) {
+        const size_t first = part * each;
+        if (!work_stopped())
+            multiply_part(x, parts + part * x->m * x->n, first, min_size(x->k - first, each));
+    }
+    add_parts(x, parts);
+}
+#endif
+
+/* y begins as c, which may lie there. */
+static void start_as(const struct operand *y, const struct operand *c)
+{
+    const size_t bytes = y->type == OPERAND_REAL ? sizeof(real) : sizeof(elem);
+    if (c->data && c->data != y->data) memcpy(y->data, c->data, operand_numel(y) * bytes);
+}
+
+static struct product product_of(const union op_params *p, const struct operand *in,
+                                 const struct operand *out)
+{
+    return (struct product){.a = in[0].data,
+                            .b = in[1].data,
+                            .bias = in[2].data,
+                            .c = out[0].data,
+                            .m = out[0].shape[0],
+                            .n = out[0].shape[1],
+                            .k = in[0].shape[!p->matmul.transpose_a],
+                            .transpose_a = p->matmul.transpose_a,
+                            .transpose_b = p->matmul.transpose_b,
+                            .accumulate = in[3].data != NULL,
+                            .c_is_real = out[0].type == OPERAND_REAL,
+                            .alpha = (real)p->matmul.alpha};
+}
+
 enum status NAME(matmul)(const union op_params *p, const struct operand *in,
                          const struct operand *out, void *workspace, struct error *err)
 {
-    const struct product x = {.a = in[0].data,
-                              .b = in[1].data,
-                              .bias = in[2].data,
-                              .c = out[0].data,
-                              .m = out[0].shape[0],
-                              .n = out[0].shape[1],
-                              .k = in[0].shape[!p->matmul.transpose_a],
-                              .transpose_a = p->matmul.transpose_a,
-                              .transpose_b = p->matmul.transpose_b,
-                              .accumulate = p->matmul.accumulate,
-                              .c_is_real = out[0].type == OPERAND_REAL,
-                              .alpha = (real)p->matmul.alpha};
-    return multiply(&x, workspace, err);
+    const struct product x = product_of(p, in, out);
+    assert(!in[3].data || in[3].type == out[0].type);
+    start_as(out, in + 3);
+    if (!is_deep(&x)) return multiply(&x, workspace, err);
+    multiply_parts(&x, workspace);
+    return OK;
 }
 
 size_t NAME(matmul_workspace)(const union op_params *p, const struct operand *in,
                               const struct operand *out)
 {
-    (void)p, (void)in, (void)out;
-    return blocks_bytes();
+    const struct product x = product_of(p, in, out);
+    return is_deep(&x) ? PARTS * x.m * x.n * sizeof(real) : blocks_bytes();
 }
 
 enum status NAME(grouped_matmul)(const union op_params *p, const struct operand *in,
@@ -376,6 +486,72 @@ enum status NAME(grouped_matmul)(const union op_params *p, const struct operand 
 
 size_t NAME(grouped_matmul_workspace)(const union op_params *p, const struct operand *in,
                                       const struct operand *out)
+{
+    (void)p, (void)in, (void)out;
+    return blocks_bytes();
+}
+
+enum status NAME(grouped_dgrad)(const union op_params *p, const struct operand *in,
+                                const struct operand *out, void *workspace, struct error *err)
+{
+    (void)p;
+    const elem *dy = in[0].data, *w = in[1].data;
+    const int32_t *counts = in[2].data;
+    elem *dx = out[0].data;
+    const size_t num_experts = in[1].shape[0], n = in[1].shape[1], k = in[1].shape[2];
+    for (size_t e = 0, row = 0; e < num_experts; row += (size_t)counts[e], e++) {
+        const struct product one = {.a = dy + row * n,
+                                    .b = w + e * n * k,
+                                    .c = dx + row * k,
+                                    .m = (size_t)counts[e],
+                                    .n = k,
+                                    .k = n,
+                                    .alpha = 1};
+        TRY(multiply(&one, workspace, err));
+    }
+    return OK;
+}
+
+size_t NAME(grouped_dgrad_workspace)(const union op_params *p, const struct operand *in,
+                                     const struct operand *out)
+{
+    (void)p, (void)in, (void)out;
+    return blocks_bytes();
+}
+
+/* dw of an expert without rows is 0, or what it is added to: BLAS does not promise that. */
+enum status NAME(grouped_wgrad)(const union op_params *p, const struct operand *in,
+                                const struct operand *out, void *workspace, struct error *err)
+{
+    (void)p;
+    const elem *dy = in[0].data, *x = in[1].data;
+    const int32_t *counts = in[2].data;
+    const bool is_real = out[0].type == OPERAND_REAL;
+    const size_t num_experts = out[0].shape[0], n = out[0].shape[1], k = out[0].shape[2];
+    const size_t bytes = n * k * (is_real ? sizeof(real) : sizeof(elem));
+    start_as(out, in + 3);
+    for (size_t e = 0, row = 0; e < num_experts; row += (size_t)counts[e], e++) {
+        char *dw = (char *)out[0].data + e * bytes;
+        const struct product one = {.a = dy + row * n,
+                                    .b = x + row * k,
+                                    .c = dw,
+                                    .m = n,
+                                    .n = k,
+                                    .k = (size_t)counts[e],
+                                    .transpose_a = true,
+                                    .accumulate = in[3].data != NULL,
+                                    .c_is_real = is_real,
+                                    .alpha = 1};
+        if (counts[e] > 0)
+            TRY(multiply(&one, workspace, err));
+        else if (!in[3].data)
+            memset(dw, 0, bytes);
+    }
+    return OK;
+}
+
+size_t NAME(grouped_wgrad_workspace)(const union op_params *p, const struct operand *in,
+                                     const struct operand *out)
 {
     (void)p, (void)in, (void)out;
     return blocks_bytes();

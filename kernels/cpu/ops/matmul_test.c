@@ -1,8 +1,8 @@
 #include "common/count.h"
-#include "kernels/cpu/ops/ops_testing.h"
+#include "kernels/cpu/ops/gradient_testing.h"
 
 struct matrices {
-    struct operand in[3], out[1], before;
+    struct operand in[4], out[1], before;
     size_t m, n, k;
 };
 
@@ -15,6 +15,9 @@ static struct matrices matrices_of(struct op_test *t, const union op_params *p, 
     if (test_coin(t)) x.in[2] = ELEMS(n);
     x.out[0] = test_coin(t) ? REALS(m, n) : ELEMS(m, n);
     x.before = test_copy(t, x.out);
+    if (test_coin(t)) x.in[3] = test_coin(t) ? x.out[0] : x.before;
+    if (x.in[3].data != x.out[0].data) /* y is not read: NaN */
+        memset(x.out[0].data, 0xFF, test_bytes(t, x.out));
     return x;
 }
 
@@ -27,7 +30,7 @@ static double formula(const struct op_test *t, const union op_params *p, const s
                test_get(t, x->in + 1, p->matmul.transpose_b ? j * x->k + l : l * x->n + j);
     sum *= p->matmul.alpha;
     if (x->in[2].data) sum += test_get(t, x->in + 2, j);
-    if (p->matmul.accumulate) sum += test_get(t, &x->before, i * x->n + j);
+    if (x->in[3].data) sum += test_get(t, &x->before, i * x->n + j);
     return sum;
 }
 
@@ -36,17 +39,17 @@ static union op_params random_params(struct op_test *t)
     union op_params p = {.matmul = {.alpha = test_coin(t) ? 1 : -0.375}};
     p.matmul.transpose_a = test_coin(t);
     p.matmul.transpose_b = test_coin(t);
-    p.matmul.accumulate = test_coin(t);
     return p;
 }
 
 /* Elements are in [-1, 1), so the sum of k products grows to about sqrt(k) / 3, and the roundings
  * on the way, which are random, come to a standard deviation of 6e-9 k in f32. test_tolerance()
- * times sqrt(k) / 4 is five of them at k = 1030, the largest here. */
+ * times sqrt(k) / 4 is five of them at k = 1030, as is k / 128, which is more from there on. */
 static void check(struct op_test *t, const union op_params *p, const struct matrices *x, size_t i,
                   size_t j)
 {
-    test_near(t, x->out, i * x->n + j, formula(t, p, x, i, j), sqrt((double)x->k) / 4);
+    const double k = (double)x->k;
+    test_near(t, x->out, i * x->n + j, formula(t, p, x, i, j), fmax(sqrt(k) / 4, k / 128));
 }
 
 static void check_all(struct op_test *t, const union op_params *p, const struct matrices *x)
@@ -99,10 +102,20 @@ OP_TEST(products_are_larger_than_a_block, 2)
     check_some(t, &p, &x);
 }
 
-OP_TEST(any_number_of_threads_gives_the_same_bits, 2)
+/* Cut along k, the last part being shorter, and not of an even length. */
+OP_TEST(long_sums_of_few_elements, 4)
 {
     const union op_params p = random_params(t);
-    const struct matrices x = matrices_of(t, &p, edge(t), 300, 300);
+    const struct matrices x =
+        matrices_of(t, &p, test_between(t, 5, 12), test_between(t, 1, 20), 8192 + edge(t));
+    test_op(t, OP_MATMUL, &p, x.in, x.out);
+    check_all(t, &p, &x);
+}
+
+OP_TEST(any_number_of_threads_gives_the_same_bits, 4)
+{
+    const union op_params p = random_params(t);
+    const struct matrices x = matrices_of(t, &p, edge(t), 300, t->seed % 2 ? 300 : 8200);
     const size_t bytes = test_bytes(t, x.out);
     struct operand first = {0};
     struct error err = {0};
@@ -160,16 +173,110 @@ OP_TEST(each_expert_multiplies_its_rows, 10)
         assert_true(test_get(t, out, i) == test_get(t, &before, i));
 }
 
+/* x, w and counts of grouped_matmul, and dy; there are `bound` rows, `rows` of which count. */
+struct groups {
+    struct operand x, w, counts, dy;
+    size_t num_experts, n, k, bound, rows;
+};
+
+static struct groups groups_of(struct op_test *t, size_t most_rows)
+{
+    struct groups g = {.num_experts = test_between(t, 1, 5)};
+    g.n = test_between(t, 1, 40), g.k = test_between(t, 1, 40);
+    g.counts = INTS(g.num_experts);
+    for (size_t e = 0; e < g.num_experts; e++) {
+        const size_t count = test_coin(t) ? test_below(&t->seed, most_rows) : e % 2;
+        test_set(t, &g.counts, e, (double)count);
+        g.rows += count;
+    }
+    g.bound = g.rows + 2;
+    g.x = ELEMS(g.bound, g.k), g.w = ELEMS(g.num_experts, g.n, g.k), g.dy = ELEMS(g.bound, g.n);
+    return g;
+}
+
+static size_t expert_of(const struct op_test *t, const struct groups *g, size_t row)
+{
+    size_t e = 0;
+    for (double end = test_get(t, &g->counts, 0); (double)row >= end;)
+        end += test_get(t, &g->counts, ++e);
+    return e;
+}
+
+static void check_gradient(struct op_test *t, const struct groups *g, size_t input,
+                           const struct operand *gradient)
+{
+    struct forward f = {.op = OP_GROUPED_MATMUL,
+                        .in = {g->x, g->w, g->counts},
+                        .out = {ELEMS(g->bound, g->n)},
+                        .dout = {test_copy(t, &g->dy)}};
+    const union op_params p = {0};
+    f.params = &p;
+    for (size_t i = 0; i < test_count(&g->dy); i++) {
+        if (i < g->rows * g->n) continue;
+        test_set(t, f.out, i, 0);
+        test_set(t, f.dout, i, 0);
+    }
+    test_forward_gradient(t, &f, input, gradient);
+}
+
+OP_TEST(gradients_of_rows_by_their_experts, 8)
+{
+    const struct groups g = groups_of(t, 30);
+    const union op_params p = {0};
+    const struct operand in[] = {g.dy, g.w, g.counts}, dx = ELEMS(g.bound, g.k);
+    struct operand before = test_copy(t, &dx);
+    test_op(t, OP_GROUPED_DGRAD, &p, in, &dx);
+    for (size_t i = 0; i < g.rows * g.k; i++) {
+        const size_t row = i / g.k, e = expert_of(t, &g, row);
+        double sum = 0;
+        for (size_t j = 0; j < g.n; j++)
+            sum += test_get(t, &g.dy, row * g.n + j) *
+                   test_get(t, &g.w, (e * g.n + j) * g.k + i % g.k);
+        test_near(t, &dx, i, sum, 2);
+        test_set(t, &before, i, 0);
+    }
+    for (size_t i = g.rows * g.k; i < g.bound * g.k; i++) {
+        assert_true(test_get(t, &dx, i) == test_get(t, &before, i));
+        test_set(t, &dx, i, 0);
+    }
+    check_gradient(t, &g, 0, &dx);
+}
+
+OP_TEST(gradients_of_experts_by_their_rows, 10)
+{
+    const struct groups g = groups_of(t, t->seed % 4 ? 20 : 700);
+    const union op_params p = {0};
+    const struct operand dw = FLOATS(g.num_experts, g.n, g.k);
+    struct operand before;
+    const struct operand in[] = {g.dy, g.x, g.counts, test_sum(t, &dw, &before)};
+    double *want = test_alloc(t, test_count(&dw) * sizeof *want);
+    for (size_t i = 0; i < test_count(&dw); i++)
+        want[i] = test_get(t, &before, i);
+    test_op(t, OP_GROUPED_WGRAD, &p, in, &dw);
+    for (size_t row = 0; row < g.rows; row++) {
+        const size_t first = expert_of(t, &g, row) * g.n * g.k;
+        for (size_t i = 0; i < g.n * g.k; i++)
+            want[first + i] +=
+                test_get(t, &g.dy, row * g.n + i / g.k) * test_get(t, &g.x, row * g.k + i % g.k);
+    }
+    for (size_t i = 0; i < test_count(&dw); i++)
+        test_near(t, &dw, i, want[i], 1 + sqrt((double)g.rows) / 4);
+    if (!in[3].data) check_gradient(t, &g, 1, &dw);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_have_every_shape),
         cmocka_unit_test(products_end_at_every_edge),
         cmocka_unit_test(products_are_larger_than_a_block),
+        cmocka_unit_test(long_sums_of_few_elements),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(nan_reaches_its_row_only),
         cmocka_unit_test(subnormal_numbers_do_no_harm),
         cmocka_unit_test(each_expert_multiplies_its_rows),
+        cmocka_unit_test(gradients_of_rows_by_their_experts),
+        cmocka_unit_test(gradients_of_experts_by_their_rows),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
 }

@@ -18,12 +18,14 @@
                              const struct operand *out, void *workspace, struct error *err);       \
     size_t NAME(kernel##_workspace)(const union op_params *p, const struct operand *in,            \
                                     const struct operand *out);
+#define DECLARE_NONE(kernel)
 #define DECLARE(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)   \
     DECLARE_##cpu(name)
 OPS(DECLARE)
 #undef DECLARE
 #undef DECLARE_PLAIN
 #undef DECLARE_WORKSPACE
+#undef DECLARE_NONE
 
 /* A loop over fewer elements ends before other threads have woken up. */
 enum { WORTH_THREADS = 1 << 14 };
@@ -71,6 +73,42 @@ static inline size_t counted_rows(const struct operand *counts, size_t rows)
 static inline size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+/* The gradient of a parameter, an array of ELEM or REAL. `sum`, of the same type, is what it is
+ * added to: NULL, or in most programs the array itself. */
+struct gradient {
+    void *to;
+    const void *sum;
+    bool is_real;
+};
+
+static inline struct gradient gradient_of(const struct operand *to, const struct operand *sum)
+{
+    return (struct gradient){to->data, sum->data, to->type == OPERAND_REAL};
+}
+
+/* Elements [at, at + n) of the gradient become x, or sum + x, rounded once. */
+static inline void gradient_store(const struct gradient *g, size_t at, const real *x, size_t n)
+{
+    real *to_real = (real *)g->to + at;
+    elem *to_elem = (elem *)g->to + at;
+    const real *sum_real = (const real *)g->sum + at;
+    const elem *sum_elem = (const elem *)g->sum + at;
+    if (g->is_real && g->sum)
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            to_real[i] = sum_real[i] + x[i];
+    else if (g->is_real)
+        memcpy(to_real, x, n * sizeof *x);
+    else if (g->sum)
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            to_elem[i] = store(load(sum_elem[i]) + x[i]);
+    else
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            to_elem[i] = store(x[i]);
 }
 
 #endif

@@ -10,6 +10,7 @@
 #endif
 
 #include "common/count.h"
+#include "common/half.h"
 #include "kernels/op_table.h"
 #include "tests/testing.h"
 
@@ -43,25 +44,23 @@ static inline double test_get(const struct op_test *t, const struct operand *o, 
     if (o->type == OPERAND_INT) return ((const int32_t *)o->data)[i];
     if (t->elem == ELEM_F64) return ((const double *)o->data)[i];
     if (t->elem == ELEM_F32 || o->type == OPERAND_REAL) return (double)((const float *)o->data)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)o->data)[i] << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return (double)f;
+    const uint16_t bits = ((const uint16_t *)o->data)[i];
+    return (double)(t->elem == ELEM_F16 ? half_load(bits) : half_float_of((uint32_t)bits << 16));
 }
 
 static inline void test_set(const struct op_test *t, const struct operand *o, size_t i, double x)
 {
     const float f = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
     if (o->type == OPERAND_INT)
         ((int32_t *)o->data)[i] = (int32_t)x;
     else if (t->elem == ELEM_F64)
         ((double *)o->data)[i] = x;
     else if (t->elem == ELEM_F32 || o->type == OPERAND_REAL)
         ((float *)o->data)[i] = f;
+    else if (t->elem == ELEM_F16)
+        ((uint16_t *)o->data)[i] = half_store(f);
     else
-        ((uint16_t *)o->data)[i] = (uint16_t)(bits >> 16 | (isnan(x) ? 0x40 : 0));
+        ((uint16_t *)o->data)[i] = (uint16_t)(half_bits_of(f) >> 16 | (isnan(x) ? 0x40 : 0));
 }
 
 /* In [-1, 1) */
@@ -178,16 +177,24 @@ static inline void test_op(struct op_test *t, enum op op, const union op_params 
 static inline double test_tolerance(const struct op_test *t, const struct operand *o)
 {
     if (t->elem == ELEM_F64) return 2e-14;
-    return t->elem == ELEM_BF16 && o->type == OPERAND_ELEM ? 0x1.02p-8 : 4e-6;
+    if (t->elem == ELEM_F32 || o->type == OPERAND_REAL) return 4e-6;
+    return t->elem == ELEM_BF16 ? 0x1.02p-8 : 0x1.04p-11;
+}
+
+/* Halves below 2^-14 are 2^-24 apart, however small: this far are they rounded. */
+static inline double test_floor(const struct op_test *t, const struct operand *o)
+{
+    return t->elem == ELEM_F16 && o->type == OPERAND_ELEM ? 0x1.04p-25 : 0;
 }
 
 static inline void test_near(const struct op_test *t, const struct operand *o, size_t i,
                              double want, double magnitude)
 {
-    static const char *const names[] = {"f32", "f64", "bf16"};
+    static const char *const names[] = {"f32", "f64", "bf16", "f16"};
     const double got = test_get(t, o, i);
     const double off = fabs(got - want), size = fabs(want) + magnitude;
-    const bool same = isnan(want) ? isnan(got) : got == want || off <= size * test_tolerance(t, o);
+    const double allowed = size * test_tolerance(t, o) + test_floor(t, o);
+    const bool same = isnan(want) ? isnan(got) : got == want || off <= allowed;
     if (!same)
         fail_msg("element %zu is %.17g, not %.17g (%s, %s, seed %llu)", i, got, want,
                  names[t->elem], t->cpu, (unsigned long long)t->first_seed);

@@ -110,6 +110,42 @@ void NAME(unpermute)(const union op_params *p, const struct operand *in, const s
                      weights ? weights + t * k : NULL, k);
 }
 
+/* to = weight * dx; returns the sum of dx * y where y is there. */
+static real spread_row(elem *to, const elem *dx, const elem *y, size_t h, real weight)
+{
+    real sum = 0;
+    for (size_t i = 0; i < h; i++)
+        to[i] = store(weight * load(dx[i]));
+    if (!y) return 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < h; i++)
+        sum += load(dx[i]) * load(y[i]);
+    return sum;
+}
+
+void NAME(unpermute_backward)(const union op_params *p, const struct operand *in,
+                              const struct operand *out)
+{
+    (void)p;
+    const elem *dx = in[0].data, *y = out[1].data ? in[3].data : NULL;
+    const int32_t *rows = in[1].data;
+    const real *weights = in[2].data;
+    elem *dy = out[0].data;
+    real *dweights = out[1].data;
+    const size_t h = in[0].shape[1], k = in[1].shape[1], slots = in[1].shape[0] * k;
+    assert(y || !dweights);
+#pragma omp parallel for if (slots * h >= WORTH_THREADS)
+    for (size_t i = 0; i < slots; i++) {
+        assert(rows[i] < 0 || (uint64_t)rows[i] < out[0].shape[0]);
+        const size_t at = rows[i] < 0 ? 0 : (size_t)rows[i] * h;
+        real sum = 0;
+        if (rows[i] >= 0)
+            sum =
+                spread_row(dy + at, dx + i / k * h, y ? y + at : NULL, h, weights ? weights[i] : 1);
+        if (dweights) dweights[i] = sum;
+    }
+}
+
 void NAME(gather_rows)(const union op_params *p, const struct operand *in,
                        const struct operand *out)
 {

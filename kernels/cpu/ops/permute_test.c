@@ -1,4 +1,4 @@
-#include "kernels/cpu/ops/ops_testing.h"
+#include "kernels/cpu/ops/gradient_testing.h"
 
 OP_TEST(slots_are_sorted_by_expert, 10)
 {
@@ -112,6 +112,60 @@ OP_TEST(rows_are_summed_where_they_came_from, 15)
     }
 }
 
+/* Rows that no slot has keep what they hold. */
+static void check_unpermute_backward(struct op_test *t, const struct operand *in,
+                                     const struct operand *out, const struct operand *before)
+{
+    const size_t h = in[0].shape[1], k = in[1].shape[1], slots = in[1].shape[0] * k;
+    for (size_t i = 0; i < slots; i++) {
+        const double row = test_get(t, in + 1, i);
+        double sum = 0, size = 0;
+        for (size_t j = 0; j < h && row >= 0; j++) {
+            const double dx = test_get(t, in, i / k * h + j);
+            const double weight = in[2].data ? test_get(t, in + 2, i) : 1;
+            test_near(t, out, (size_t)row * h + j, weight * dx, 0);
+            test_set(t, before, (size_t)row * h + j, test_get(t, out, (size_t)row * h + j));
+            if (out[1].data) sum += dx * test_get(t, in + 3, (size_t)row * h + j);
+            if (out[1].data) size += fabs(dx * test_get(t, in + 3, (size_t)row * h + j));
+        }
+        if (out[1].data) test_near(t, out + 1, i, sum, size);
+    }
+    for (size_t i = 0; i < test_count(out); i++)
+        assert_true(test_get(t, out, i) == test_get(t, before, i));
+}
+
+OP_TEST(gradients_go_where_rows_came_from, 15)
+{
+    const size_t n = test_between(t, 1, 40), k = test_between(t, 1, 3), h = test_between(t, 1, 600);
+    const union op_params p = {0};
+    struct operand in[] = {ELEMS(n, h), INTS(n, k), test_coin(t) ? REALS(n, k) : ABSENT, ABSENT};
+    struct operand out[] = {ELEMS(n * k, h), ABSENT};
+    if (test_coin(t)) in[3] = ELEMS(n * k, h);
+    if (in[3].data && test_coin(t)) out[1] = REALS(n, k);
+    const struct operand before = test_copy(t, out);
+    shuffle(t, in + 1, n * k);
+    forget_some(t, in + 1, n * k);
+    test_op(t, OP_UNPERMUTE_BACKWARD, &p, in, out);
+    check_unpermute_backward(t, in, out, &before);
+}
+
+OP_TEST(unpermute_has_the_gradients_of_differences, 4)
+{
+    const size_t n = test_between(t, 1, 20), k = test_between(t, 1, 3), h = test_between(t, 1, 90);
+    const union op_params p = {0};
+    struct forward f = {.op = OP_UNPERMUTE, .params = &p};
+    f.in[0] = ELEMS(n * k, h), f.in[1] = INTS(n, k), f.in[2] = REALS(n, k);
+    f.out[0] = ELEMS(n, h), f.dout[0] = ELEMS(n, h);
+    shuffle(t, f.in + 1, n * k);
+    forget_some(t, f.in + 1, n * k);
+    const struct operand in[] = {f.dout[0], f.in[1], f.in[2], f.in[0]};
+    const struct operand out[] = {ELEMS(n * k, h), REALS(n, k)};
+    memset(out[0].data, 0, test_bytes(t, out));
+    test_op(t, OP_UNPERMUTE_BACKWARD, &p, in, out);
+    test_forward_gradient(t, &f, 0, out);
+    test_forward_gradient(t, &f, 2, out + 1);
+}
+
 OP_TEST(rows_are_gathered, 6)
 {
     const size_t n = test_between(t, 1, 40), rows = 20, h = test_between(t, 1, 90);
@@ -134,6 +188,8 @@ int main(void)
         cmocka_unit_test(received_rows_are_sorted_by_expert),
         cmocka_unit_test(rows_are_permuted),
         cmocka_unit_test(rows_are_summed_where_they_came_from),
+        cmocka_unit_test(gradients_go_where_rows_came_from),
+        cmocka_unit_test(unpermute_has_the_gradients_of_differences),
         cmocka_unit_test(rows_are_gathered),
     };
     return cmocka_run_group_tests_name("permute", tests, NULL, NULL);

@@ -7,6 +7,11 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#if defined ELEM_f16 && defined __F16C__
+#include <immintrin.h>
+#endif
+
+#include "common/half.h"
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -18,7 +23,8 @@ typedef double real;
 #elif defined ELEM_f32
 typedef float elem;
 typedef float real;
-#elif defined ELEM_bf16
+#elif defined ELEM_bf16 || defined ELEM_f16
+#define ELEM_IS_16_BITS
 typedef struct {
     uint16_t bits;
 } elem;
@@ -42,6 +48,16 @@ static inline elem store(real x)
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return (elem){(uint16_t)(x == x ? rounded : (bits >> 16) | 0x40)};
 }
+#elif defined ELEM_f16
+static inline real load(elem x)
+{
+    return half_load(x.bits);
+}
+
+static inline elem store(real x)
+{
+    return (elem){half_store(x)};
+}
 #else
 static inline real load(elem x)
 {
@@ -53,6 +69,32 @@ static inline elem store(real x)
     return x;
 }
 #endif
+
+/* load() and store() of n elements in a row. F16C converts eight halves at once, but compilers do
+ * not vectorise loops with its scalar form. */
+static inline void load_elems(real *restrict to, const elem *restrict from, size_t n)
+{
+    size_t i = 0;
+#if defined ELEM_f16 && defined __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(
+            to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from + i))));
+#endif
+    for (; i < n; i++)
+        to[i] = load(from[i]);
+}
+
+static inline void store_elems(elem *restrict to, const real *restrict from, size_t n)
+{
+    size_t i = 0;
+#if defined ELEM_f16 && defined __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(to + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < n; i++)
+        to[i] = store(from[i]);
+}
 
 #ifdef ELEM_f64
 #define real_sqrt sqrt

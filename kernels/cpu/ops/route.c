@@ -1,8 +1,13 @@
-/* route.c - OP_ROUTE: the experts of each token, and their weights. */
+/* route.c - OP_ROUTE: the experts of each token, and their weights; its backward, and the loss that
+ * keeps experts equally busy. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
+
+/* LINE: reals, so that workers have cache lines of their own. SUM_TOKENS: tokens that are added up
+ * one after the other. */
+enum { LINE = 64 / sizeof(real), SUM_TOKENS = 256 };
 
 /* One token's, in the workspace; each has num_experts elements. */
 struct choice {
@@ -145,4 +150,169 @@ size_t NAME(route_workspace)(const union op_params *p, const struct operand *in,
 {
     (void)p, (void)out;
     return most_workers() * choice_bytes(in[0].shape[1]);
+}
+
+/* ---- backward ---- */
+
+/* One token's, in the workspace; each has num_experts elements. */
+struct slope {
+    real *scores;   /* as route makes them; then softmax of the logits */
+    real *d_logits; /* what becomes of them */
+    real *chosen;   /* weights before they are normalized */
+    real *d_chosen;
+};
+
+static size_t slope_reals(size_t num_experts)
+{
+    return (4 * num_experts + LINE - 1) / LINE * LINE;
+}
+
+static struct slope slope_at(real *workspace, size_t num_experts)
+{
+    return (struct slope){.scores = workspace,
+                          .d_logits = workspace + num_experts,
+                          .chosen = workspace + 2 * num_experts,
+                          .d_chosen = workspace + 3 * num_experts};
+}
+
+static real dot(const real *a, const real *b, size_t n)
+{
+    real sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* d becomes x (d - sum of x d): the gradient of y = softmax before it, x being y. */
+static void softmax_backward(const real *x, real *d, size_t n)
+{
+    const real mean = dot(x, d, n);
+    for (size_t i = 0; i < n; i++)
+        d[i] = x[i] * (d[i] - mean);
+}
+
+/* The gradient of weights becomes that of what was normalized and scaled. */
+static void unscale_weights(const struct slope *s, const union op_params *p, const real *d_weights)
+{
+    const size_t topk = p->route.topk;
+    real divisor = 1, mean = 0;
+    if (p->route.normalize) {
+        divisor = (real)1e-20;
+        for (size_t j = 0; j < topk; j++)
+            divisor += s->chosen[j];
+        mean = dot(d_weights, s->chosen, topk) / divisor;
+    }
+    for (size_t j = 0; j < topk; j++)
+        s->d_chosen[j] = (d_weights[j] - mean) / divisor * (real)p->route.scaling;
+}
+
+/* d_logits of what the weights depend on. */
+static void unroute_token(const struct slope *s, const union op_params *p, const real *logits,
+                          const int32_t *experts, const real *d_weights, size_t num_experts)
+{
+    const size_t topk = p->route.topk;
+    score(s->scores, p, logits, num_experts);
+    for (size_t j = 0; j < topk; j++)
+        s->chosen[j] = s->scores[experts[j]];
+    if (p->route.after_choice) softmax(s->chosen, topk);
+    unscale_weights(s, p, d_weights);
+    if (p->route.after_choice) softmax_backward(s->chosen, s->d_chosen, topk);
+    memset(s->d_logits, 0, num_experts * sizeof *s->d_logits);
+    for (size_t j = 0; j < topk; j++) {
+        assert(experts[j] >= 0 && (size_t)experts[j] < num_experts);
+        const real slope = p->route.sigmoid ? s->chosen[j] * (1 - s->chosen[j]) : 1;
+        s->d_logits[experts[j]] = s->d_chosen[j] * slope;
+    }
+    if (!p->route.sigmoid && !p->route.after_choice)
+        softmax_backward(s->scores, s->d_logits, num_experts);
+}
+
+/* d_logits += scale * balance * softmax(logits)[e] (counts[e] - what these are on average) */
+static void add_balance(const struct slope *s, const real *logits, const int32_t *counts,
+                        size_t num_experts, real scale)
+{
+    real mean = 0;
+    memcpy(s->scores, logits, num_experts * sizeof *logits);
+    softmax(s->scores, num_experts);
+    for (size_t e = 0; e < num_experts; e++)
+        mean += s->scores[e] * (real)counts[e];
+    for (size_t e = 0; e < num_experts; e++)
+        s->d_logits[e] += scale * s->scores[e] * ((real)counts[e] - mean);
+}
+
+enum status NAME(route_backward)(const union op_params *p, const struct operand *in,
+                                 const struct operand *out, void *workspace, struct error *err)
+{
+    (void)err;
+    const real *logits = in[0].data, *d_weights = in[2].data, *scale = in[4].data;
+    const int32_t *experts = in[1].data, *counts = in[3].data;
+    const real balance = (real)p->route.balance * (scale ? *scale : 1);
+    elem *d_logits = out[0].data;
+    const size_t num_tokens = in[0].shape[0], num_experts = in[0].shape[1], topk = p->route.topk;
+#pragma omp parallel for num_threads(workers()) if (num_tokens * num_experts >= WORTH_THREADS)
+    for (size_t t = 0; t < num_tokens; t++) {
+        const struct slope s =
+            slope_at((real *)workspace + worker() * slope_reals(num_experts), num_experts);
+        unroute_token(&s, p, logits + t * num_experts, experts + t * topk, d_weights + t * topk,
+                      num_experts);
+        if (counts) add_balance(&s, logits + t * num_experts, counts, num_experts, balance);
+        for (size_t e = 0; e < num_experts; e++)
+            d_logits[t * num_experts + e] = store(s.d_logits[e]);
+    }
+    return OK;
+}
+
+size_t NAME(route_backward_workspace)(const union op_params *p, const struct operand *in,
+                                      const struct operand *out)
+{
+    (void)p, (void)out;
+    return most_workers() * slope_reals(in[0].shape[1]) * sizeof(real);
+}
+
+/* ---- the loss of balance ---- */
+
+/* The sum over e of counts[e] * softmax(logits)[e] */
+static real expected_count(const real *logits, const int32_t *counts, size_t num_experts)
+{
+    real top = -INFINITY, sum = 0, counted = 0;
+    for (size_t e = 0; e < num_experts; e++)
+        top = is_above(logits[e], top) ? logits[e] : top;
+    for (size_t e = 0; e < num_experts; e++) {
+        const real x = real_exp(logits[e] - top);
+        sum += x;
+        counted += x * (real)counts[e];
+    }
+    return counted / sum;
+}
+
+static size_t num_sums(const struct operand *logits)
+{
+    return (logits->shape[0] + SUM_TOKENS - 1) / SUM_TOKENS;
+}
+
+enum status NAME(balance_loss)(const union op_params *p, const struct operand *in,
+                               const struct operand *out, void *workspace, struct error *err)
+{
+    (void)err;
+    const real *logits = in[0].data, *loss_sum = in[2].data;
+    const int32_t *counts = in[1].data;
+    const size_t num_tokens = in[0].shape[0], num_experts = in[0].shape[1], n = num_sums(in);
+    real *sums = workspace, all = 0;
+#pragma omp parallel for if (num_tokens * num_experts >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++) {
+        sums[i] = 0;
+        for (size_t t = i * SUM_TOKENS; t < min_size((i + 1) * SUM_TOKENS, num_tokens); t++)
+            sums[i] += expected_count(logits + t * num_experts, counts, num_experts);
+    }
+    for (size_t i = 0; i < n; i++)
+        all += sums[i];
+    *(real *)out[0].data = (loss_sum ? *loss_sum : 0) + (real)p->route.balance * all;
+    return OK;
+}
+
+size_t NAME(balance_loss_workspace)(const union op_params *p, const struct operand *in,
+                                    const struct operand *out)
+{
+    (void)p, (void)out;
+    return num_sums(in) * sizeof(real);
 }

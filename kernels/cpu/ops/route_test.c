@@ -1,4 +1,4 @@
-#include "kernels/cpu/ops/ops_testing.h"
+#include "kernels/cpu/ops/gradient_testing.h"
 
 enum { MAX_EXPERTS = 64 };
 
@@ -126,12 +126,164 @@ OP_TEST(nan_is_chosen_and_seen, 6)
     assert_true(seen);
 }
 
+/* Operands of route_backward, which route's results belong to. */
+struct backward {
+    union op_params p;
+    struct operand in[5], out[1], weights;
+};
+
+/* Logits of a token are so far from one another that a small change of one does not change the
+ * choice. */
+static struct backward backward_of(struct op_test *t, size_t n, size_t num_experts)
+{
+    struct backward b = {.p = random_params(t, num_experts)};
+    b.p.route.num_groups = b.p.route.topk_groups = 1;
+    b.p.route.balance = 0.75;
+    b.in[0] = REALS(n, num_experts);
+    for (size_t i = 0; i < n * num_experts; i++) {
+        const size_t step = (i + i / num_experts * 7) % num_experts;
+        const double place = (double)step + 0.5 * test_uniform(t);
+        test_set(t, b.in, i, 4 * place / (double)num_experts - 2);
+    }
+    b.in[1] = INTS(n, b.p.route.topk), b.in[2] = REALS(n, b.p.route.topk);
+    b.out[0] = ELEMS(n, num_experts), b.weights = REALS(n, b.p.route.topk);
+    if (test_coin(t)) {
+        b.in[3] = INTS(num_experts);
+        for (size_t e = 0; e < num_experts; e++)
+            test_set(t, b.in + 3, e, (double)test_below(&t->seed, 9));
+        if (test_coin(t)) b.in[4] = REALS(1);
+    }
+    const struct operand in[] = {b.in[0], ABSENT}, out[] = {b.weights, b.in[1]};
+    test_op(t, OP_ROUTE, &b.p, in, out);
+    return b;
+}
+
+/* What v of chosen expert `chosen` grows by with the logit of expert e. softmax: over all experts
+ * or the chosen ones, so that it is 0 for those that are not in it. */
+static double slope_of_score(const union op_params *p, const double *softmax, double score,
+                             size_t chosen, size_t e)
+{
+    if (p->route.sigmoid) return chosen == e ? score * (1 - score) : 0;
+    return softmax[chosen] * ((chosen == e ? 1 : 0) - softmax[e]);
+}
+
+struct token {
+    double all[MAX_EXPERTS];  /* softmax over all experts */
+    double some[MAX_EXPERTS]; /* and over those that weights are from */
+    double v[MAX_EXPERTS];    /* of the chosen ones, before they are normalized */
+    double divisor;           /* of v; 1 where they are not normalized */
+    size_t experts[MAX_EXPERTS];
+};
+
+/* What weight j of the chosen ones grows by with v of i. */
+static double slope_of_weight(const union op_params *p, const struct token *x, size_t j, size_t i)
+{
+    const double own = j == i ? 1 : 0, others = x->v[j] / x->divisor;
+    return p->route.scaling / x->divisor * (own - (p->route.normalize ? others : 0));
+}
+
+static struct token token_of(const struct op_test *t, const struct backward *b, size_t i)
+{
+    struct token x = {.divisor = b->p.route.normalize ? 1e-20 : 1};
+    const size_t num_experts = b->in[0].shape[1], topk = b->p.route.topk;
+    double sum = 0;
+    for (size_t e = 0; e < num_experts; e++)
+        x.all[e] = test_get(t, b->in, i * num_experts + e);
+    softmax(x.all, num_experts);
+    for (size_t j = 0; j < topk; j++) {
+        x.experts[j] = (size_t)test_get(t, b->in + 1, i * topk + j);
+        sum += x.all[x.experts[j]];
+    }
+    for (size_t e = 0; !b->p.route.after_choice && e < num_experts; e++)
+        x.some[e] = x.all[e];
+    for (size_t j = 0; b->p.route.after_choice && j < topk; j++)
+        x.some[x.experts[j]] = x.all[x.experts[j]] / sum;
+    for (size_t j = 0; j < topk; j++) {
+        const double logit = test_get(t, b->in, i * num_experts + x.experts[j]);
+        x.v[j] = b->p.route.sigmoid ? 1 / (1 + exp(-logit)) : x.some[x.experts[j]];
+        x.divisor += b->p.route.normalize ? x.v[j] : 0;
+    }
+    return x;
+}
+
+static void check_token(struct op_test *t, const struct backward *b, size_t i)
+{
+    const size_t num_experts = b->in[0].shape[1], topk = b->p.route.topk;
+    const struct token x = token_of(t, b, i);
+    const double scale = b->in[4].data ? test_get(t, b->in + 4, 0) : 1;
+    for (size_t e = 0; e < num_experts; e++) {
+        double sum = 0, size = 0;
+        for (size_t n = 0; n < topk * topk; n++) {
+            const double dw = test_get(t, b->in + 2, i * topk + n / topk), v = x.v[n % topk];
+            sum += dw * slope_of_weight(&b->p, &x, n / topk, n % topk) *
+                   slope_of_score(&b->p, x.some, v, x.experts[n % topk], e);
+            size += fabs(dw) * b->p.route.scaling / x.divisor * v;
+        }
+        for (size_t other = 0; b->in[3].data && other < num_experts; other++) {
+            const double part = b->p.route.balance * scale * test_get(t, b->in + 3, other) *
+                                x.all[e] * ((other == e ? 1 : 0) - x.all[other]);
+            sum += part;
+            size += fabs(part);
+        }
+        test_near(t, b->out, i * num_experts + e, sum, size);
+    }
+}
+
+struct losses {
+    struct forward route, balance;
+};
+
+static double both_losses(struct op_test *t, void *context)
+{
+    struct losses *l = context;
+    return forward_loss(t, &l->route) + (l->balance.in[1].data ? forward_loss(t, &l->balance) : 0);
+}
+
+OP_TEST(gradients_of_weights_and_balance, 30)
+{
+    const size_t n = test_between(t, 1, 12);
+    const struct backward b = backward_of(t, n, 4 * test_between(t, 1, 16));
+    test_op(t, OP_ROUTE_BACKWARD, &b.p, b.in, b.out);
+    for (size_t i = 0; i < n; i++)
+        check_token(t, &b, i);
+    struct losses l = {.route = {.op = OP_ROUTE, .params = &b.p, .in = {b.in[0]}},
+                       .balance = {.op = OP_BALANCE_LOSS, .params = &b.p, .in = {b.in[0]}}};
+    l.route.out[0] = b.weights, l.route.out[1] = test_copy(t, b.in + 1), l.route.dout[0] = b.in[2];
+    l.balance.in[1] = b.in[3], l.balance.out[0] = REALS(1), l.balance.dout[0] = REALS(1);
+    test_set(t, l.balance.dout, 0, b.in[4].data ? test_get(t, b.in + 4, 0) : 1);
+    test_gradient(t, both_losses, &l, b.in, b.out);
+}
+
+OP_TEST(balance_is_lost_over_all_tokens, 10)
+{
+    const size_t n = test_between(t, 1, 700), num_experts = test_between(t, 1, 40);
+    const union op_params p = {.route = {.balance = 0.01}};
+    struct operand loss = REALS(1), before;
+    const struct operand in[] = {REALS(n, num_experts), INTS(num_experts),
+                                 test_sum(t, &loss, &before)};
+    double want = 0;
+    for (size_t e = 0; e < num_experts; e++)
+        test_set(t, in + 1, e, (double)test_below(&t->seed, 50));
+    for (size_t i = 0; i < n; i++) {
+        double x[MAX_EXPERTS];
+        for (size_t e = 0; e < num_experts; e++)
+            x[e] = test_get(t, in, i * num_experts + e);
+        softmax(x, num_experts);
+        for (size_t e = 0; e < num_experts; e++)
+            want += p.route.balance * x[e] * test_get(t, in + 1, e);
+    }
+    test_op(t, OP_BALANCE_LOSS, &p, in, &loss);
+    test_near(t, &loss, 0, want + test_get(t, &before, 0), want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_go_to_their_best_experts),
         cmocka_unit_test(of_equals_the_lower_number_comes_first),
         cmocka_unit_test(nan_is_chosen_and_seen),
+        cmocka_unit_test(gradients_of_weights_and_balance),
+        cmocka_unit_test(balance_is_lost_over_all_tokens),
     };
     return cmocka_run_group_tests_name("route", tests, NULL, NULL);
 }

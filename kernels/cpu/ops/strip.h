@@ -29,12 +29,12 @@ static inline void store_vector(real *to, vector v)
     memcpy(to, &v, sizeof v);
 }
 
-/* c [rows, STRIP_COLUMNS] += a [rows, k] b [k, STRIP_COLUMNS]; a row begins lda, ldb, ldc behind
- * the one before it. Inlined where `rows` is a constant. */
-__attribute__((always_inline)) static inline void multiply_columns(real *c, size_t ldc,
-                                                                   const real *a, size_t lda,
-                                                                   const real *b, size_t ldb,
-                                                                   size_t rows, size_t k)
+/* c [rows, STRIP_COLUMNS] += a [rows, k] b [k, STRIP_COLUMNS]; a row begins ldb, ldc behind the one
+ * before it; a's element (i, l) lies at i * a_row + l * a_step. Inlined where `rows` and one of a's
+ * strides are constants. */
+__attribute__((always_inline)) static inline void
+multiply_columns(real *c, size_t ldc, const real *a, size_t a_row, size_t a_step, const real *b,
+                 size_t ldb, size_t rows, size_t k)
 {
     vector left[STRIP_ROWS], right[STRIP_ROWS];
 #pragma GCC unroll 6
@@ -46,8 +46,8 @@ __attribute__((always_inline)) static inline void multiply_columns(real *c, size
         const vector b_left = load_vector(b + l * ldb), b_right = load_vector(b + l * ldb + LANES);
 #pragma GCC unroll 6
         for (size_t i = 0; i < rows; i++) {
-            left[i] += a[i * lda + l] * b_left;
-            right[i] += a[i * lda + l] * b_right;
+            left[i] += a[i * a_row + l * a_step] * b_left;
+            right[i] += a[i * a_row + l * a_step] * b_right;
         }
     }
 #pragma GCC unroll 6
@@ -63,11 +63,25 @@ static inline void multiply_strip(real *c, size_t ldc, const real *a, size_t lda
 {
     if (rows == STRIP_ROWS)
         for (size_t j = 0; j < columns; j += STRIP_COLUMNS)
-            multiply_columns(c + j, ldc, a, lda, b + j, ldb, STRIP_ROWS, k);
+            multiply_columns(c + j, ldc, a, lda, 1, b + j, ldb, STRIP_ROWS, k);
     else
         for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < columns; j += STRIP_COLUMNS)
-                multiply_columns(c + i * ldc + j, ldc, a + i * lda, lda, b + j, ldb, 1, k);
+                multiply_columns(c + i * ldc + j, ldc, a + i * lda, lda, 1, b + j, ldb, 1, k);
+}
+
+/* The same, but a is [k, rows], a row beginning lda behind the one before it. */
+static inline void multiply_strip_across(real *c, size_t ldc, const real *a, size_t lda,
+                                         const real *b, size_t ldb, size_t rows, size_t columns,
+                                         size_t k)
+{
+    if (rows == STRIP_ROWS)
+        for (size_t j = 0; j < columns; j += STRIP_COLUMNS)
+            multiply_columns(c + j, ldc, a, 1, lda, b + j, ldb, STRIP_ROWS, k);
+    else
+        for (size_t i = 0; i < rows; i++)
+            for (size_t j = 0; j < columns; j += STRIP_COLUMNS)
+                multiply_columns(c + i * ldc + j, ldc, a + i, 1, lda, b + j, ldb, 1, k);
 }
 
 #endif

@@ -10,6 +10,7 @@
         return OK;                                                                                 \
     }
 #define RUN_WORKSPACE(kernel)
+#define RUN_NONE(kernel)
 #define RUN(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
     RUN_##cpu(name)
 OPS(RUN)
@@ -23,6 +24,10 @@ extern const struct op_kernel NAME(ops)[NUM_OPS];
 #define ROW_WORKSPACE(kernel)                                                                      \
     {                                                                                              \
         NAME(kernel), NAME(kernel##_workspace)                                                     \
+    }
+#define ROW_NONE(kernel)                                                                           \
+    {                                                                                              \
+        NULL, NULL                                                                                 \
     }
 #define ROW(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
     [id] = ROW_##cpu(name),

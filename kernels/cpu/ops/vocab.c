@@ -1,5 +1,7 @@
-/* vocab.c - cross entropy over columns of several ranks: OP_VOCAB_MAX, OP_VOCAB_SUM, OP_TOKEN_LOSS.
- */
+/* vocab.c - cross entropy over columns of several ranks: OP_VOCAB_MAX, OP_VOCAB_SUM, OP_TOKEN_LOSS
+ * and OP_VOCAB_BACKWARD. */
+#include <assert.h>
+
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 
@@ -62,4 +64,37 @@ void NAME(token_loss)(const union op_params *p, const struct operand *in, const 
     real *loss = out[0].data;
     for (size_t t = 0; t < out[0].shape[0]; t++)
         loss[t] = targets[t] < 0 ? 0 : real_log(sums[2 * t]) - sums[2 * t + 1];
+}
+
+/* The gradient of a row, `by` times (softmax - 1 at the target, which may be in no column). dlogits
+ * may be logits, where ELEM is REAL. */
+static void row_backward(elem *dlogits, const real *logits, size_t valid, real max, real sum,
+                         uint64_t target, real by)
+{
+    const real softmax_by = by / sum;
+    const real of_target = target < valid ? real_exp(logits[target] - max) / sum : 0;
+#pragma omp simd
+    for (size_t i = 0; i < valid; i++)
+        dlogits[i] = store(real_exp(logits[i] - max) * softmax_by);
+    if (target < valid) dlogits[target] = store((of_target - 1) * by);
+}
+
+void NAME(vocab_backward)(const union op_params *p, const struct operand *in,
+                          const struct operand *out)
+{
+    const real *logits = in[0].data, *max = in[1].data, *sums = in[2].data, *dloss = in[4].data;
+    const int32_t *targets = in[3].data;
+    const real scale = *(const real *)in[5].data;
+    elem *dlogits = out[0].data;
+    const size_t num_tokens = in[0].shape[0], columns = in[0].shape[1];
+    assert(in[0].data != out[0].data || sizeof(elem) == sizeof(real));
+#pragma omp parallel for if (num_tokens * columns >= WORTH_THREADS)
+    for (size_t t = 0; t < num_tokens; t++) {
+        const size_t valid = targets[t] < 0 ? 0 : p->vocab.valid; /* no loss, and no gradient */
+        const uint64_t target = (uint64_t)(int64_t)targets[t] - p->vocab.first_column;
+        elem *row = dlogits + t * columns;
+        row_backward(row, logits + t * columns, valid, max[t], sums[2 * t], target,
+                     dloss[t] * scale);
+        memset(row + valid, 0, (columns - valid) * sizeof *row);
+    }
 }
