@@ -43,6 +43,19 @@ lists_ops() {
     [ "$(awk '$1 == "ok" && $3 == "f32" { print $2 }' "$work/output" | tr '\n' ' ')" = "add digest " ]
 }
 
+# Steps of training on both devices: the same losses and norms.
+trains_alike() { # MODEL LIMIT OPTION...
+    model=$1 limit=$2
+    shift 2
+    for device in cpu cuda; do
+        rm -f "$work/$device.jsonl"
+        "$ferry" train --load "tests/golden/hf/$model" --mock-data --seq-length 16 --micro-batch-size 2 \
+            --global-batch-size 4 --train-iters 2 --lr 1e-3 --log-params-norm \
+            --log-jsonl "$work/$device.jsonl" --device "$device" "$@" || return 1
+    done
+    python3 tests/trainer/same_run.py steps "$work/cpu.jsonl" "$work/cuda.jsonl" "$limit" "$limit"
+}
+
 lacks() { # TEXT FILE
     ! grep "$1" "$2"
 }
@@ -97,12 +110,14 @@ compute() { # OPTION...
 check "ops beside the CPU's" "$build/tests/gpu/ops_check" --small --trials 5
 check "but for a list of them" lists_ops
 check "an op that there is not" fails 2 "usage: ops_check" "$build/tests/gpu/ops_check" --only matmull
+check "a dtype without kernels is refused" fails 3 "^ferry bench: the device cuda has no kernels for float16" \
+    "$ferry" bench "$golden" --device cuda --dtype fp16
 check "large attention is for cuDNN" says "^skipped: attention \[1 x 8192, 32/8, 128\]: no cuDNN" \
     "$build/tests/gpu/ops_check" --large
 EMULATED_SHARED=101376
 export EMULATED_SHARED
 check "and where a block has 99 KB of shared memory" "$build/tests/gpu/ops_check" --small --trials 5 \
-    --only attention,grouped_matmul
+    --only attention,attention_backward,grouped_matmul,grouped_dgrad,grouped_wgrad
 unset EMULATED_SHARED
 for less in nothing no-bias refuses errs; do
     check "products where cuBLASLt knows less: $less" env EMULATED_CUBLASLT="$less" \
@@ -145,6 +160,10 @@ check "and no product hides it" says "^FAILED matmul *bf16" cat "$work/products"
 unset EMULATED_SM90
 check "models and layouts, staged through the host" engine_test forward_test
 check "generation, as graphs" engine_test generate_test
+check "training, of GPT-2 with dropout" trains_alike gpt2 1e-5 --hidden-dropout 0.1 --attention-dropout 0.1
+check "training, of experts, all recomputed" trains_alike mixtral 1e-5 --moe-aux-loss-coeff 0.01 \
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+check "training, of norms of heads, in bf16" trains_alike qwen3 0.02 --bf16
 check "several runs of several ranks, from one process" \
     "$ferry" verify "$golden" "$golden" --forward --device cuda --tp 2
 check "ranks of one GPU cannot have NCCL" fails 3 "two ranks have the same GPU" \

@@ -362,6 +362,112 @@ static double make_digest(struct trial *t)
     return 0;
 }
 
+/* ---- training ---- */
+
+static double make_norm_backward(struct trial *t)
+{
+    t->op = OP_NORM_BACKWARD;
+    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_in[1], OPERAND_ELEM, HIDDEN);
+    MAKE(t->device_in[2], OPERAND_REAL, PREFILL, 2);
+    MAKE(t->device_in[3], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_in[4], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_out[1], OPERAND_REAL, HIDDEN);
+    return 0;
+}
+
+static double make_silu_backward(struct trial *t)
+{
+    t->op = OP_ACTIVATION_BACKWARD;
+    t->params.activation.kind = ACTIVATION_SILU;
+    t->params.activation.gated = true;
+    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, 2 * FFN);
+    MAKE(t->device_in[1], OPERAND_ELEM, PREFILL, FFN);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, 2 * FFN);
+    return 0;
+}
+
+/* Five products, of which ours makes two twice. */
+static double make_attention_backward(struct trial *t)
+{
+    const double forward = attention_of(t, 1, PREFILL, PREFILL);
+    t->op = OP_ATTENTION_BACKWARD;
+    t->device_in[4] = t->device_out[0];
+    MAKE(t->device_in[5], OPERAND_REAL, PREFILL, GROUPS * QUERIES);
+    MAKE(t->device_in[6], OPERAND_ELEM, PREFILL, GROUPS * QUERIES * HEAD_DIM);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, QKV);
+    MAKE(t->device_out[1], OPERAND_ELEM, PREFILL, GROUPS * 2 * HEAD_DIM);
+    return 2.5 * forward;
+}
+
+static double make_vocab_backward(struct trial *t)
+{
+    t->op = OP_VOCAB_BACKWARD;
+    t->params.vocab.valid = VOCAB;
+    MAKE(t->device_in[0], OPERAND_REAL, PREFILL, VOCAB);
+    MAKE(t->device_in[1], OPERAND_REAL, PREFILL);
+    MAKE(t->device_in[2], OPERAND_REAL, PREFILL, 2);
+    MAKE(t->device_in[3], OPERAND_INT, PREFILL);
+    MAKE(t->device_in[4], OPERAND_REAL, PREFILL);
+    MAKE(t->device_in[5], OPERAND_REAL, 1);
+    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, VOCAB);
+    set_ints(&t->device_in[3], any_id);
+    return 0;
+}
+
+static double make_grouped_dgrad(struct trial *t)
+{
+    const uint64_t rows = PREFILL * TOPK;
+    t->op = OP_GROUPED_DGRAD;
+    MAKE(t->device_in[0], OPERAND_ELEM, rows, 2 * EXPERT_FFN);
+    MAKE(t->device_in[1], OPERAND_ELEM, EXPERTS, 2 * EXPERT_FFN, MOE_HIDDEN);
+    MAKE(t->device_in[2], OPERAND_INT, EXPERTS);
+    MAKE(t->device_out[0], OPERAND_ELEM, rows, MOE_HIDDEN);
+    set_ints(&t->device_in[2], prefill_count);
+    return 2.0 * (double)rows * MOE_HIDDEN * 2 * EXPERT_FFN;
+}
+
+static double make_grouped_wgrad(struct trial *t)
+{
+    const uint64_t rows = PREFILL * TOPK;
+    t->op = OP_GROUPED_WGRAD;
+    MAKE(t->device_in[0], OPERAND_ELEM, rows, 2 * EXPERT_FFN);
+    MAKE(t->device_in[1], OPERAND_ELEM, rows, MOE_HIDDEN);
+    MAKE(t->device_in[2], OPERAND_INT, EXPERTS);
+    MAKE(t->device_out[0], OPERAND_REAL, EXPERTS, 2 * EXPERT_FFN, MOE_HIDDEN);
+    set_ints(&t->device_in[2], prefill_count);
+    return 2.0 * (double)rows * MOE_HIDDEN * 2 * EXPERT_FFN;
+}
+
+static double make_square_sum(struct trial *t)
+{
+    t->op = OP_SQUARE_SUM;
+    MAKE(t->device_in[0], OPERAND_REAL, HIDDEN * FFN);
+    MAKE(t->device_out[0], OPERAND_REAL, 3);
+    return 0;
+}
+
+/* bf16 weights, a master and a gradient of f32. */
+static double make_adam(struct trial *t)
+{
+    t->op = OP_ADAM;
+    t->params.optimizer.beta1 = t->params.optimizer.beta2 = 0.9;
+    t->params.optimizer.epsilon = t->params.optimizer.lr_mult = t->params.optimizer.wd_mult = 1;
+    MAKE(t->device_in[0], OPERAND_REAL, HIDDEN * FFN);
+    MAKE(t->device_in[1], OPERAND_REAL, 8);
+    MAKE(t->device_in[2], OPERAND_ELEM, HIDDEN * FFN);
+    MAKE(t->device_out[0], OPERAND_ELEM, HIDDEN * FFN);
+    for (unsigned i = 0; i < 3; i++) {
+        MAKE(t->device_in[3 + i], OPERAND_REAL, HIDDEN * FFN);
+        MAKE(t->device_out[1 + i], OPERAND_REAL, HIDDEN * FFN);
+    }
+    const float scalars[] = {1e-3f, 0.1f, 1, 1, 1, 0, 1, 0};
+    struct error err;
+    must(device->upload(t->device_in[1].data, scalars, sizeof scalars, &err), &err);
+    return 0;
+}
+
 /* The FLOP of an op whose operands are made; 0 where bytes are all it costs. */
 static const struct {
     const char *name;
@@ -393,6 +499,14 @@ static const struct {
     {"decode_64_grouped_matmul", make_grouped_64},
     {"decode_64_greedy", make_greedy},
     {"decode_64_top_p", make_top_p},
+    {"norm_backward", make_norm_backward},
+    {"silu_backward", make_silu_backward},
+    {"attention_backward", make_attention_backward},
+    {"vocab_backward", make_vocab_backward},
+    {"grouped_dgrad", make_grouped_dgrad},
+    {"grouped_wgrad", make_grouped_wgrad},
+    {"square_sum", make_square_sum},
+    {"adam", make_adam},
 };
 
 /* What is read and written at least: of tables and experts only the rows that are used. */

@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "common/half.h"
+
 enum { MAX_RANKS = 8, BOX_BYTES = 64 << 10, PATIENCE = 120 };
 
 struct box {
@@ -43,7 +45,10 @@ static std::vector<struct message> group_messages;
 
 static size_t bytes_of(ncclDataType_t type)
 {
-    return type == ncclInt8 ? 1 : type == ncclBfloat16 ? 2 : type == ncclFloat64 ? 8 : 4;
+    return type == ncclInt8                              ? 1
+           : type == ncclBfloat16 || type == ncclFloat16 ? 2
+           : type == ncclFloat64                         ? 8
+                                                         : 4;
 }
 
 /* ---- groups ---- */
@@ -202,6 +207,7 @@ static double load(const char *data, ncclDataType_t type, size_t i)
     if (type == ncclInt32) return ((const int32_t *)data)[i];
     if (type == ncclFloat64) return ((const double *)data)[i];
     if (type == ncclFloat32) return ((const float *)data)[i];
+    if (type == ncclFloat16) return half_load(((const uint16_t *)data)[i]);
     return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
 }
 
@@ -213,6 +219,8 @@ static void store(char *data, ncclDataType_t type, size_t i, double x)
         ((double *)data)[i] = x;
     else if (type == ncclFloat32)
         ((float *)data)[i] = (float)x;
+    else if (type == ncclFloat16)
+        ((uint16_t *)data)[i] = half_store((float)x);
     else
         ((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn((float)x);
 }

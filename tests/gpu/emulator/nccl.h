@@ -19,6 +19,7 @@ typedef enum {
 typedef enum {
     ncclInt8 = 0,
     ncclInt32 = 2,
+    ncclFloat16 = 6,
     ncclFloat32 = 7,
     ncclFloat64 = 8,
     ncclBfloat16 = 9

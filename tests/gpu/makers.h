@@ -1,0 +1,56 @@
+/* makers.h - random operands of every op: small, odd and large shapes, optional operands there and
+ * not, outputs in place. makers.c has those of inference, makers_training.c those of training. */
+#ifndef FERRY_TESTS_GPU_MAKERS_H
+#define FERRY_TESTS_GPU_MAKERS_H
+
+#include "tests/gpu/trial.h"
+
+/* What shapes depend on. */
+extern struct making {
+    bool small;     /* an emulated GPU has no time */
+    unsigned trial; /* its number */
+} making;
+
+/* A maker for every op that a GPU has. */
+#define X(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)         \
+    void make_##name(struct trial *t);
+OPS(X)
+#undef X
+
+/* ---- for makers ---- */
+
+#define DIMS(...)                                                                                  \
+    (sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t)), (uint64_t[])                           \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define MAKE(operand, type, ...) trial_make(t, &(operand), type, DIMS(__VA_ARGS__))
+#define ELEM OPERAND_ELEM
+#define REAL OPERAND_REAL
+#define INT OPERAND_INT
+
+bool coin(void);
+/* Every third size is odd, every third a multiple of 64. */
+uint64_t size_up_to(uint64_t most_small, uint64_t most_large);
+uint64_t tokens(void);
+struct head_shape some_heads(void);
+uint64_t columns_of(struct head_shape s);
+void set_ints(struct operand *o, int64_t low, int64_t high);
+/* 0 .. n - 1 in any order. */
+void set_permutation(int32_t *to, size_t n);
+/* An output of the shape of an input, in its place every other time. */
+void make_like(struct trial *t, struct operand *out, struct operand *in);
+/* rows INT [T, k]: each of T * k rows once, some of them left out. */
+void make_rows(struct trial *t, struct operand *o, uint64_t num_tokens, uint64_t k);
+/* Parameters of route, for k distinct experts a token; returns how many experts there are. */
+uint64_t make_route_params(struct trial *t);
+struct dropout some_dropout(void);
+/* tokens INT [T, 2] of dropout. */
+void make_token_numbers(struct trial *t, struct operand *o, uint64_t num_tokens);
+/* q, kv, spans and parameters of attention; dropout of its weights now and then. */
+void make_attention_inputs(struct trial *t);
+void make_attention_dropout(struct trial *t, struct operand *token_numbers);
+/* Spans of attention; returns how many. */
+size_t make_spans(int32_t (*spans)[6], size_t most, int64_t num_queries, int64_t num_keys);
+
+#endif
