@@ -5,8 +5,11 @@
 
 #include "train/comm/comm_internal.h"
 
-static const char *const type_names[] = {
-    [COMM_F32] = "f32", [COMM_F64] = "f64", [COMM_BF16] = "bf16", [COMM_INT32] = "int32"};
+static const char *const type_names[] = {[COMM_F32] = "f32",
+                                         [COMM_F64] = "f64",
+                                         [COMM_BF16] = "bf16",
+                                         [COMM_F16] = "f16",
+                                         [COMM_INT32] = "int32"};
 
 // clang-format off
 static const struct op {

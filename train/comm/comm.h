@@ -2,7 +2,7 @@
  *
  * Each rank is a process that runs the same program; all calls on a group are made by all its
  * members, in the same order. A *group* is a list of ranks; `index` is one's place in it. Sums are
- * added in the order of the group, in f32 for bf16, so that they do not depend on time.
+ * added in the order of the group, in f32 for bf16 and f16, so that they do not depend on time.
  *
  * When a rank fails (comm_fail), ends, or makes another call than the others (another operation or
  * size), every call of all other ranks returns ERR_RANK within seconds, with one message that names
@@ -16,7 +16,7 @@
 
 #include "common/status.h"
 
-enum comm_type { COMM_F32, COMM_F64, COMM_BF16, COMM_INT32 };
+enum comm_type { COMM_F32, COMM_F64, COMM_BF16, COMM_F16, COMM_INT32 };
 enum comm_reduction { COMM_SUM, COMM_MAX }; /* sums of int32 wrap; a maximum with a NaN is NaN */
 enum { COMM_SENT_AHEAD = 8 << 20 };
 

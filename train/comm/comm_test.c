@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "common/count.h"
+#include "common/half.h"
 #include "common/threads.h"
 #include "tests/testing.h"
 
@@ -38,7 +39,7 @@ static enum status open_world(struct comm_group *g, struct comm *c, struct error
 /* ---- sums, beside which those of the job are put ---- */
 
 static const size_t type_bytes[] = {
-    [COMM_F32] = 4, [COMM_F64] = 8, [COMM_BF16] = 2, [COMM_INT32] = 4};
+    [COMM_F32] = 4, [COMM_F64] = 8, [COMM_BF16] = 2, [COMM_F16] = 2, [COMM_INT32] = 4};
 
 static float bf16_load(uint16_t x)
 {
@@ -65,7 +66,7 @@ static double element(unsigned rank, uint64_t salt, size_t k)
     return ldexp(x, (int)(test_random(&state) % 24));
 }
 
-/* All types' values are doubles, too. */
+/* All types' values are doubles, too. Sums of halves may become infinite. */
 static double rounded(enum comm_type type, double x)
 {
     switch (type) {
@@ -75,6 +76,8 @@ static double rounded(enum comm_type type, double x)
         return x;
     case COMM_BF16:
         return bf16_load(bf16_store((float)x));
+    case COMM_F16:
+        return half_load(half_store((float)x * 0x1p-8f));
     case COMM_INT32:
         return (int32_t)(x * 128);
     }
@@ -94,6 +97,7 @@ static void store(void *data, enum comm_type type, size_t k, double x)
     if (type == COMM_F32) ((float *)data)[k] = (float)x;
     if (type == COMM_F64) ((double *)data)[k] = x;
     if (type == COMM_BF16) ((uint16_t *)data)[k] = bf16_store((float)x);
+    if (type == COMM_F16) ((uint16_t *)data)[k] = half_store((float)x);
     if (type == COMM_INT32) ((int32_t *)data)[k] = (int32_t)x;
 }
 
@@ -226,7 +230,7 @@ enum { NUM_COUNTS = COUNT(counts) };
 /* Every call, type and size comes; all else is drawn, in what order they come as well. */
 static enum status call_at_random(struct comm_group *groups, struct error *err)
 {
-    enum { BYTES = MAX_ELEMENTS * 8, NUM_CALLS = NUM_TRIES * NUM_COUNTS * 4 };
+    enum { BYTES = MAX_ELEMENTS * 8, NUM_CALLS = NUM_TRIES * NUM_COUNTS * COUNT(type_bytes) };
     uint64_t random = test_seed();
     size_t n = test_below(&random, NUM_CALLS);
     struct one_call o = {.in = malloc(BYTES), .out = malloc(BYTES), .want = malloc(BYTES)};

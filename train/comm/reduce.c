@@ -1,6 +1,7 @@
 /* reduce.c - sums and maxima of several arrays, in the order of the group. */
 #include <string.h>
 
+#include "common/half.h"
 #include "train/comm/comm_internal.h"
 
 static float f32_of_bf16(uint16_t x)
@@ -26,7 +27,7 @@ enum { BLOCK = 1024 }; /* elements that are added up at once: they stay in the f
 #define ADD(a, b) ((a) + (b))
 #define LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
-/* A block goes through sum[], so bf16 is rounded once, and out may be one of in. */
+/* A block goes through sum[], so bf16 and f16 are rounded once, and out may be one of in. */
 #define DEFINE_REDUCE(name, elem, real, load, store, combine)                                      \
     static void name(void *to, const void *const *in, unsigned num_in, size_t at, size_t n)        \
     {                                                                                              \
@@ -52,6 +53,8 @@ DEFINE_REDUCE(f64_sum,   double,   double,   AS_IT_IS,    AS_IT_IS,    ADD)
 DEFINE_REDUCE(f64_max,   double,   double,   AS_IT_IS,    AS_IT_IS,    LARGER)
 DEFINE_REDUCE(bf16_sum,  uint16_t, float,    f32_of_bf16, bf16_of_f32, ADD)
 DEFINE_REDUCE(bf16_max,  uint16_t, float,    f32_of_bf16, bf16_of_f32, LARGER)
+DEFINE_REDUCE(f16_sum,   uint16_t, float,    half_load,   half_store,  ADD)
+DEFINE_REDUCE(f16_max,   uint16_t, float,    half_load,   half_store,  LARGER)
 DEFINE_REDUCE(int32_sum, uint32_t, uint32_t, AS_IT_IS,    AS_IT_IS,    ADD) /* it wraps */
 DEFINE_REDUCE(int32_max, int32_t,  int32_t,  AS_IT_IS,    AS_IT_IS,    LARGER)
 
@@ -62,6 +65,7 @@ static const struct type {
     [COMM_F32]   = {4, {[COMM_SUM] = f32_sum,   [COMM_MAX] = f32_max}},
     [COMM_F64]   = {8, {[COMM_SUM] = f64_sum,   [COMM_MAX] = f64_max}},
     [COMM_BF16]  = {2, {[COMM_SUM] = bf16_sum,  [COMM_MAX] = bf16_max}},
+    [COMM_F16]   = {2, {[COMM_SUM] = f16_sum,   [COMM_MAX] = f16_max}},
     [COMM_INT32] = {4, {[COMM_SUM] = int32_sum, [COMM_MAX] = int32_max}},
 };
 // clang-format on

@@ -72,7 +72,8 @@ static enum comm_type comm_type_of(const struct collective_call *m, enum operand
 {
     if (type == OPERAND_INT) return COMM_INT32;
     if (m->elem == ELEM_F64) return COMM_F64;
-    return type == OPERAND_ELEM && m->elem == ELEM_BF16 ? COMM_BF16 : COMM_F32;
+    if (type == OPERAND_REAL || m->elem == ELEM_F32) return COMM_F32;
+    return m->elem == ELEM_BF16 ? COMM_BF16 : COMM_F16;
 }
 
 static enum status host_all_reduce(const struct collective_call *m, struct error *err)

@@ -84,13 +84,34 @@ static bool is_partial(const struct program *p, const struct emission *e)
     return row->flags & OP_PARTIAL_ROWS && has_counts;
 }
 
+static bool has_home(const struct emission *e, unsigned i)
+{
+    return e->into[i] && *e->into[i] != NO_VALUE;
+}
+
+/* Before outputs are inferred: types, and the sizes that values to be written into have. */
+static void prepare_outputs(const struct program *p, const struct emission *e,
+                            struct op_sizes *sizes, struct operand *out, unsigned *wanted)
+{
+    const struct op_row *row = op_row(e->op);
+    for (unsigned i = 0; i < row->num_out; i++) {
+        out[i].type = e->type;
+        *wanted |= (unsigned)(e->out[i] != NULL || has_home(e, i)) << i;
+        if (!has_home(e, i)) continue;
+        const struct program_value *v = &p->values[*e->into[i]];
+        out[i].type = v->type;
+        for (unsigned d = 0; d < row->out[i].num_dims && d < v->num_dims; d++)
+            (void)op_size_set(sizes, row->out[i].dims[d], v->shape[d]);
+    }
+}
+
 static value_id add_output(struct program *p, const struct emission *e, unsigned i,
                            const struct operand *o, bool partial)
 {
     const struct op_row *row = op_row(e->op);
     const char *name =
         row->num_out == 1 ? e->label : arena_printf(&p->arena, "%s.%s", e->label, row->out[i].name);
-    if (i == 0 && e->into) return *e->into;
+    if (has_home(e, i)) return *e->into[i];
     value_id id = program_add_value(p, VALUE_SCRATCH, o->type, o->num_dims, o->shape, name);
     p->values[id].is_partial = partial;
     return id;
@@ -98,15 +119,12 @@ static value_id add_output(struct program *p, const struct emission *e, unsigned
 
 enum status program_emit(struct program *p, const struct emission *e, struct error *err)
 {
-    struct operand in[MAX_INPUTS] = {0}, out[MAX_OUTPUTS] = {{.type = e->type}};
+    struct operand in[MAX_INPUTS] = {0}, out[MAX_OUTPUTS] = {0};
     struct op_sizes sizes = sizes_of_group(p, e->op, &e->collective);
     unsigned wanted = 0;
-    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-        wanted |= (unsigned)(e->out[i] != NULL) << i;
     for (unsigned i = 0; i < COUNT(e->sizes) && e->sizes[i].letter; i++)
         (void)op_size_set(&sizes, e->sizes[i].letter, e->sizes[i].size);
-    if (e->into)
-        (void)op_size_set(&sizes, op_row(e->op)->out[0].dims[0], p->values[*e->into].shape[0]);
+    prepare_outputs(p, e, &sizes, out, &wanted);
     operands_of(p, e->in, e->num_in, in);
     if (op_infer(e->op, &e->params, in, wanted, &sizes, out, err))
         return fail_in(err, "%s", e->label);
@@ -129,7 +147,7 @@ enum status program_emit(struct program *p, const struct emission *e, struct err
 /* Whether a value may be read before any call of this program has written it. */
 static bool is_given(const struct program_value *v)
 {
-    return v->class == VALUE_PARAMETER || v->class == VALUE_INPUT || v->class == VALUE_STATE;
+    return value_is_held(v->class) || v->class == VALUE_INPUT;
 }
 
 static enum status check_order(const struct program *p, const struct call *c, bool *written,
@@ -142,7 +160,7 @@ static enum status check_order(const struct program *p, const struct call *c, bo
     for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         if (c->out[i] == NO_VALUE) continue;
         const struct program_value *v = &p->values[c->out[i]];
-        if (v->class != VALUE_STATE && written[c->out[i]])
+        if (!value_is_held(v->class) && written[c->out[i]])
             return fail(err, ERR_OURS, "%s: %s is written twice", c->label, v->name);
         written[c->out[i]] = true;
     }

@@ -4,8 +4,9 @@
  * The builder (builder.h) makes it, the memory plan (memory_plan.h) gives each value its place, and
  * run.h runs it, without allocating memory.
  *
- * A value is written once, by one call. Only a STATE, which lives across programs, is changed in
- * place. The program knows shapes, not the meaning of rows and columns. */
+ * A value is written once, by one call. Only *held* values, which live across programs (parameters,
+ * gradients, what the optimizer has, states), are changed in place, and may be written by several
+ * calls. The program knows shapes, not the meaning of rows and columns. */
 #ifndef FERRY_TRAIN_ENGINE_PROGRAM_H
 #define FERRY_TRAIN_ENGINE_PROGRAM_H
 
@@ -14,14 +15,26 @@
 #include "train/comm/comm.h"
 #include "train/engine/groups.h"
 
+/* Held classes have their places from the model (train/model/parameters.h). A parameter, its
+ * gradient, its master and its moments begin at the same element of their regions; so one value may
+ * stand for many parameters at once. */
 enum value_class {
     VALUE_PARAMETER, /* of the model; `source` is its number in parameters.h */
+    VALUE_GRADIENT,  /* of a parameter, summed over micro-batches */
+    VALUE_MASTER,    /* REAL, where parameters are rounded */
+    VALUE_MOMENT_1,  /* REAL: of Adam the mean of gradients, of SGD the momentum */
+    VALUE_MOMENT_2,  /* REAL: of Adam the mean of their squares */
+    VALUE_STATE,     /* kept across runs and programs: a cache of keys and values */
     VALUE_INPUT,     /* set before each run: ids, positions, spans, tables */
     VALUE_OUTPUT,    /* kept until the next run */
-    VALUE_STATE,     /* kept across runs and programs: a cache of keys and values */
     VALUE_SCRATCH,   /* lives from the call that writes it to the last that reads it */
     NUM_VALUE_CLASSES
 };
+
+static inline bool value_is_held(enum value_class class)
+{
+    return class <= VALUE_STATE;
+}
 
 typedef uint32_t value_id;
 #define NO_VALUE UINT32_MAX
@@ -91,10 +104,11 @@ struct emission {
         char letter;
         uint64_t size;
     } sizes[4];
-    enum operand_type type; /* of an output that may be ELEM or REAL */
+    enum operand_type type; /* of outputs that may be ELEM or REAL and have no value yet */
     /* Set to the numbers of the outputs. An optional output is made if its pointer is not NULL. */
     value_id *out[MAX_OUTPUTS];
-    const value_id *into; /* the value that output 0 is written into; NULL: one of its own */
+    const value_id *into[MAX_OUTPUTS]; /* the held values that outputs are written into; NULL or
+                                        * NO_VALUE: values of their own */
 };
 /* Adds the call, and its outputs as scratch values with the types and shapes of op_infer, called
  * LABEL, or LABEL.OUTPUT where there are several. ERR_OURS where operands do not fit. */

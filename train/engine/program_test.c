@@ -88,7 +88,7 @@ static void a_state_is_written_into(void **state)
                          .in = {qkv, rows},
                          .num_in = 2,
                          .out = {&out},
-                         .into = &cache};
+                         .into = {&cache}};
     for (unsigned i = 0; i < 2; i++) { /* a state may be written twice */
         assert_ok(program_emit(&p, &e, &err));
         assert_int_equal(out, cache);

@@ -28,7 +28,8 @@ static uint64_t bytes_of(const struct run *r, const struct operand *o)
 
 static bool numbers_are_finite(const struct operand *o, enum elem_type elem)
 {
-    uint64_t n = operand_numel(o);
+    const uint64_t n = operand_numel(o);
+    const uint16_t infinite = elem == ELEM_F16 ? 0x7c00 : 0x7f80; /* of 16 bits */
     bool finite = true;
     if (o->type == OPERAND_INT) return true;
     if (operand_bytes_of(o->type, elem) == 8)
@@ -39,7 +40,7 @@ static bool numbers_are_finite(const struct operand *o, enum elem_type elem)
             finite &= isfinite(((const float *)o->data)[i]) != 0;
     else
         for (uint64_t i = 0; i < n; i++)
-            finite &= (((const uint16_t *)o->data)[i] & 0x7f80) != 0x7f80;
+            finite &= (((const uint16_t *)o->data)[i] & infinite) != infinite;
     return finite;
 }
 
@@ -120,6 +121,17 @@ static enum status run_calls(const struct run *r, size_t first, size_t end, void
         if (r->check_numbers) TRY(check_numbers(r, c, err));
     }
     return OK;
+}
+
+enum status run_queue(const struct run *r, size_t first, size_t end, struct error *err)
+{
+    return run_calls(r, first, end, NULL, err);
+}
+
+enum status run_wait(const struct run *r, struct error *err)
+{
+    TRY(work_check(err));
+    return collectives_finish(r->collectives, err);
 }
 
 /* ---- clocks ---- */

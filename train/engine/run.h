@@ -13,7 +13,8 @@ struct run {
     struct collectives *collectives;
     const struct device *device;
     const struct op_kernel *kernels; /* [NUM_OPS] of the device */
-    /* Where the values of each class lie. Parameters and states are in one region. */
+    /* Where the values of each class lie. Parameters and states are in one region; classes that the
+     * program does not use have none. */
     void *regions[NUM_VALUE_CLASSES];
     double *seconds;       /* [num_calls] added up, by the device's timers; NULL: none are wanted */
     bool check_numbers;    /* checks outputs after each call: NaN or infinity is ERR_NUMERIC */
@@ -22,6 +23,11 @@ struct run {
 
 /* With timers or checks of numbers the run is made without graphs. */
 MUST_CHECK enum status run_program(const struct run *r, struct error *err);
+
+/* Queues calls [first, end) alone, without graphs or timers; run_wait() waits until they are done.
+ */
+MUST_CHECK enum status run_queue(const struct run *r, size_t first, size_t end, struct error *err);
+MUST_CHECK enum status run_wait(const struct run *r, struct error *err);
 
 /* Uses graphs from the second run on. Call run_release_graphs() before memory is released. */
 void run_use_graphs(struct run *r);

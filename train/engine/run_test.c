@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "common/count.h"
 #include "train/loop/testing_run.h"
 
 enum { N = 16 };
@@ -122,6 +123,36 @@ static void what_may_be_infinite_is_no_mistake(void **state)
     assert_ok(test_run_close(&t, OK));
 }
 
+/* The largest half is no infinity; its bits are in bf16, and those of an infinite half, too. */
+static void types_of_16_bits_have_infinities_of_their_own(void **state)
+{
+    static const struct {
+        enum elem_type elem;
+        uint16_t bits;
+        bool finite;
+    } cases[] = {
+        {ELEM_F16, 0x7bff, true},  {ELEM_F16, 0xfc00, false},  {ELEM_F16, 0x7e00, false},
+        {ELEM_BF16, 0x7c00, true}, {ELEM_BF16, 0x7f80, false}, {ELEM_BF16, 0xffc0, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct test_run t;
+        bool finite;
+        test_run_open(&t, 1);
+        t.program.elem = cases[i].elem;
+        value_id x = test_run_input(&t, OPERAND_ELEM, 3, N, "x");
+        value_id y = test_run_emit(
+            &t, (struct emission){.op = OP_ADD, .label = "sum", .in = {x, x}, .num_in = 2});
+        test_run_allocate(&t);
+        uint16_t *bits = run_data(&t.run, y);
+        memset(bits, 0, 3 * N * sizeof *bits);
+        bits[2 * N] = cases[i].bits;
+        assert_ok(run_is_finite(&t.run, y, &finite, &err));
+        assert_int_equal(finite, cases[i].finite);
+        assert_ok(test_run_close(&t, OK));
+    }
+}
+
 static void an_op_that_a_device_lacks_is_named(void **state)
 {
     static const struct op_kernel none[NUM_OPS];
@@ -143,6 +174,7 @@ int main(void)
         cmocka_unit_test(the_first_bad_number_is_named),
         cmocka_unit_test(rows_behind_those_that_count_are_not_checked),
         cmocka_unit_test(what_may_be_infinite_is_no_mistake),
+        cmocka_unit_test(types_of_16_bits_have_infinities_of_their_own),
         cmocka_unit_test(an_op_that_a_device_lacks_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,8 +39,8 @@ static void a_name_is_one_parameter(void **state)
     assert_int_equal(add(&p, &gated, half), 0);
     assert_int_equal(add(&p, &rows, half), 1);
     assert_int_equal(add(&p, &gated, half), 0);
-    assert_int_equal(parameters_add_state(&p, "cache", 2, cache), 2);
-    assert_int_equal(parameters_add_state(&p, "cache", 2, cache), 2);
+    assert_int_equal(parameters_add_state(&p, "cache", OPERAND_ELEM, 2, cache), 2);
+    assert_int_equal(parameters_add_state(&p, "cache", OPERAND_ELEM, 2, cache), 2);
     assert_fails(parameters_add(&p, "c", &unknown, &half, &number, &err), ERR_UNSUPPORTED,
                  "c: the config does not say its shape");
     assert_fails(parameters_add(&p, "d", &gated, &(struct cut){.size = 3}, &number, &err),

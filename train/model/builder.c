@@ -22,7 +22,7 @@ static void mlp_block(struct builder *x)
     w = builder_parameter(x, "mlp.linear_fc2.weight");
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, a, w, NO_VALUE, "fc2"));
     builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "mlp");
-    builder_branch(x, y, builder_optional(x, biased, "mlp.linear_fc2.bias"));
+    builder_branch(x, y, builder_optional(x, biased, "mlp.linear_fc2.bias"), DROPOUT_AFTER_MLP);
 }
 
 /* ---- stages ---- */
@@ -152,17 +152,41 @@ static void set_up(struct builder *x, struct built *out, const struct build *b, 
     x->slice = b->shape.sequence_parallel ? x->rows / s->tp : x->rows;
 }
 
+static value_id find_input(const struct builder *x, enum input_id id)
+{
+    for (size_t i = 0; i < x->p->num_values; i++)
+        if (x->p->values[i].class == VALUE_INPUT && x->p->values[i].source == (uint32_t)id)
+            return (value_id)i;
+    return NO_VALUE;
+}
+
+/* Inputs that backward alone reads. */
+static void add_backward_inputs(struct builder *x)
+{
+    struct training_values *t = &x->out->train;
+    const char *type = x->c->position_embedding_type;
+    const bool learned = type && strcmp(type, "learned_absolute") == 0;
+    t->ids = find_input(x, INPUT_IDS);
+    if (t->ids != NO_VALUE) t->id_order = builder_input(x, INPUT_ID_ORDER, 0);
+    if (learned) t->positions = find_input(x, INPUT_POSITIONS);
+    if (t->positions != NO_VALUE) t->position_order = builder_input(x, INPUT_POSITION_ORDER, 0);
+    t->loss_scale = builder_input(x, INPUT_LOSS_SCALE, 0);
+    if (t->balance_sum != NO_VALUE) t->balance_scale = builder_input(x, INPUT_BALANCE_SCALE, 0);
+}
+
 enum status builder_make(struct built *out, const struct build *b, uint64_t first, uint64_t count,
                          struct error *err)
 {
     struct builder x;
     memset(out, 0, sizeof *out);
+    memset(&out->train, 0xff, sizeof out->train); /* NO_VALUE */
     program_init(&out->program, b->elem, b->groups);
     set_up(&x, out, b, err);
     TRY(check_features(&x));
     TRY(check_sizes(&x));
     for (uint64_t i = 0; i < count; i++)
         stage(&x, &b->layout->stages[first + i], i == 0, i + 1 == count);
+    if (x.shape->train) add_backward_inputs(&x);
     if (x.st) return x.st;
     return program_check(&out->program, err);
 }

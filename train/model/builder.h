@@ -31,6 +31,20 @@ struct forward_shape {
     bool logits, loss;   /* outputs at the end */
     bool hidden;         /* outputs: the input of each layer, and the final norm */
     int trace_layer;     /* outputs: the results of the ops of this layer; -1: none */
+    /* NULL: no training. Else calls also give what backward reads (statistics, lse), and the loss
+     * of all tokens is summed up. */
+    const struct training_shape *train;
+};
+
+/* Of the program of a training step. */
+struct training_shape {
+    bool accumulates; /* sums (of losses, and gradients) are added to those of micro-batches before
+                       */
+    double hidden_dropout, attention_dropout; /* probabilities; 0: none */
+    uint64_t dropout_seed;
+    /* Of the load-balancing loss of experts, by which gradients see it; 0: none (Megatron-Core's
+     * moe_aux_loss_coeff). */
+    double balance_coefficient;
 };
 
 /* An output: how ranks share its rows and columns. */
@@ -47,11 +61,21 @@ struct output {
     uint64_t columns; /* of all ranks together, with padding; copies count once */
 };
 
+/* What backward and the optimizer need to know of a program; NO_VALUE: there is none. */
+struct training_values {
+    value_id loss;                      /* [T] of each token */
+    value_id loss_sum, balance_sum;     /* states [1]: sums over tokens, and over layers */
+    value_id loss_weights;              /* input [T]: what each loss counts */
+    value_id loss_scale, balance_scale; /* inputs [1]: of the gradients of both losses */
+    value_id ids, id_order, positions, position_order; /* inputs [T] */
+};
+
 /* The program of one stage, and its outputs. */
 struct built {
     struct program program;
     struct output *outputs;
     size_t num_outputs, outputs_capacity;
+    struct training_values train; /* where the shape has it */
 };
 
 struct build {
@@ -62,6 +86,9 @@ struct build {
     struct parameters *parameters; /* missing ones are added */
     struct forward_shape shape;
     enum elem_type elem;
+    /* Rows of the vocabulary that the softmax counts, padding of a checkpoint included; 0: those of
+     * the config. */
+    uint64_t vocab_rows;
 };
 
 /* Makes the program of stages [first, first + count) of the layout, which receives from the stage

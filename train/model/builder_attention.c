@@ -61,8 +61,15 @@ static value_id attend(struct builder *x, value_id qkv, value_id kv, value_id sp
     const struct head_shape h = x->heads;
     const bool own = kv == qkv;
     const uint32_t row = (h.queries + 2) * h.head_dim, k_at = own ? h.queries * h.head_dim : 0;
-    value_id o;
-    emit(x, OP_ATTENTION, "attention", IN(qkv, kv, spans), OUT(&o, lse),
+    value_id o, own_lse, tokens = NO_VALUE;
+    struct dropout dropout = {0};
+    const struct training_shape *t = x->shape->train;
+    if (t && !lse) lse = &own_lse;
+    if (t && t->attention_dropout > 0) {
+        dropout = builder_dropout(x, DROPOUT_ATTENTION, t->attention_dropout);
+        tokens = builder_input(x, INPUT_TOKENS, 0);
+    }
+    emit(x, OP_ATTENTION, "attention", IN(qkv, kv, spans, NO_VALUE, tokens), OUT(&o, lse),
          .params.attention = {
              .heads = h,
              .q_stride = row,
@@ -74,6 +81,8 @@ static value_id attend(struct builder *x, value_id qkv, value_id kv, value_id sp
              .causal = true,
              .uniform_sequences = own ? x->shape->tokens.uniform_sequences : 0,
              .pairs = pairs_of(x),
+             .dropout = dropout,
+             .first_head = (uint64_t)x->b->groups->place.tp * h.groups * h.queries,
          });
     return o;
 }
@@ -102,11 +111,12 @@ static value_id attend_ring(struct builder *x, value_id qkv)
 static value_id kept_kv(struct builder *x, value_id qkv)
 {
     const uint64_t columns = (uint64_t)x->heads.groups * 2 * x->heads.head_dim;
-    uint32_t number = parameters_add_state(x->b->parameters, builder_label(x, "cache"), 2,
-                                           (uint64_t[]){x->shape->cache_rows, columns});
+    uint32_t number =
+        parameters_add_state(x->b->parameters, builder_label(x, "cache"), OPERAND_ELEM, 2,
+                             (uint64_t[]){x->shape->cache_rows, columns});
     value_id cache = builder_held(x, VALUE_STATE, number);
     return emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_CACHE_ROWS, 0)),
-                .params.cache_write.heads = x->heads, .into = &cache);
+                .params.cache_write.heads = x->heads, .into = {&cache});
 }
 
 static value_id core_attention(struct builder *x, value_id qkv)
@@ -163,5 +173,6 @@ void builder_attention(struct builder *x)
     value_id w = builder_parameter(x, "self_attention.linear_proj.weight");
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, o, w, NO_VALUE, "projection"));
     builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "projection");
-    builder_branch(x, y, builder_optional(x, biased, "self_attention.linear_proj.bias"));
+    builder_branch(x, y, builder_optional(x, biased, "self_attention.linear_proj.bias"),
+                   DROPOUT_AFTER_ATTENTION);
 }

@@ -57,7 +57,7 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
     const struct parameter *q = &x->b->parameters->items[number];
     for (size_t i = 0; i < x->p->num_values; i++)
         if (x->p->values[i].class == class && x->p->values[i].source == number) return (value_id)i;
-    value_id id = program_add_value(x->p, class, OPERAND_ELEM, q->num_dims, q->shape, q->name);
+    value_id id = program_add_value(x->p, class, q->type, q->num_dims, q->shape, q->name);
     x->p->values[id].source = number;
     x->p->values[id].offset = q->offset;
     return id;
@@ -71,7 +71,8 @@ const char *builder_full_name(struct builder *x, const char *name)
 
 uint64_t builder_vocab_rows(const struct build *b)
 {
-    return padded_vocab_size(b->config->vocab_size, 8, b->layout->tp) / b->layout->tp;
+    const uint64_t rows = b->vocab_rows ? b->vocab_rows : b->config->vocab_size;
+    return padded_vocab_size(rows, 8, b->layout->tp) / b->layout->tp;
 }
 
 bool builder_spec(struct builder *x, const char *name, const struct param_spec **spec,
@@ -188,7 +189,41 @@ value_id builder_activated(struct builder *x, value_id in, value_id counts)
                 .params.activation = {.kind = kind, .gated = gated});
 }
 
+/* ---- training ---- */
+
+struct dropout builder_dropout(const struct builder *x, enum dropout_place place,
+                               double probability)
+{
+    /* Embeddings, which have no layer, have the first stream. */
+    uint32_t stream = x->layer < 0 ? 0 : 1 + (uint32_t)x->layer * DROPOUT_PLACES + place;
+    return (struct dropout){probability, x->shape->train->dropout_seed, stream};
+}
+
+value_id builder_dropped(struct builder *x, value_id in, value_id *bias, enum dropout_place place)
+{
+    if (!x->shape->train || x->shape->train->hidden_dropout == 0) return in;
+    value_id tokens = builder_input(x, INPUT_TOKENS, 0);
+    value_id y =
+        emit(x, OP_DROPOUT, "dropout", IN(in, *bias, tokens),
+             .params.dropout.dropout = builder_dropout(x, place, x->shape->train->hidden_dropout));
+    *bias = NO_VALUE;
+    return y;
+}
+
+value_id builder_sum(struct builder *x, const char *name)
+{
+    return builder_held(
+        x, VALUE_STATE,
+        parameters_add_state(x->b->parameters, name, OPERAND_REAL, 1, (uint64_t[]){1}));
+}
+
 /* ---- the residual stream ---- */
+
+void builder_branch(struct builder *x, value_id branch, value_id bias, enum dropout_place place)
+{
+    x->branch = builder_dropped(x, branch, &bias, place);
+    x->branch_bias = bias;
+}
 
 value_id builder_normed(struct builder *x, const char *weight_name, const char *bias_name,
                         const char *label)
@@ -197,10 +232,14 @@ value_id builder_normed(struct builder *x, const char *weight_name, const char *
     value_id bias = builder_optional(x, builder_has_layer_norm(x), bias_name);
     union op_params p = {
         .norm = {.layer_norm = builder_has_layer_norm(x), .epsilon = x->c->layernorm_epsilon}};
-    if (x->branch == NO_VALUE) return emit(x, OP_NORM, label, IN(x->stream, w, bias), .params = p);
+    value_id stats, *wanted = x->shape->train ? &stats : NULL;
+    if (x->branch == NO_VALUE) {
+        emit(x, OP_NORM, label, IN(x->stream, w, bias), .params = p, OUT(&y, wanted));
+        return y;
+    }
     emit(x, OP_ADD_NORM, label, IN(x->stream, x->branch, x->branch_bias, w, bias), .params = p,
-         OUT(&x->stream, &y));
-    builder_branch(x, NO_VALUE, NO_VALUE);
+         OUT(&x->stream, &y, wanted));
+    x->branch = x->branch_bias = NO_VALUE;
     return y;
 }
 
@@ -208,6 +247,6 @@ value_id builder_settled(struct builder *x)
 {
     if (x->branch == NO_VALUE) return x->stream;
     x->stream = emit(x, OP_ADD, "add", IN(x->stream, x->branch, x->branch_bias));
-    builder_branch(x, NO_VALUE, NO_VALUE);
+    x->branch = x->branch_bias = NO_VALUE;
     return x->stream;
 }

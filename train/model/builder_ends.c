@@ -16,16 +16,31 @@ void builder_embedding(struct builder *x)
              .params.embedding = {.first_row = x->b->groups->place.tp * builder_vocab_rows(x->b),
                                   .scale = 1});
     x->stream = builder_reduced(x, y);
-    if (!type || strcmp(type, "learned_absolute") != 0) return;
-    bool sliced = x->shape->sequence_parallel && x->tp > 1;
-    value_id table = builder_parameter(x, "embedding.position_embeddings.weight");
-    value_id at = builder_input(x, sliced ? INPUT_SLICE_POSITIONS : INPUT_POSITIONS, 0);
-    x->stream = emit(x, OP_POSITIONS, "positions", IN(x->stream, table, at));
+    if (type && strcmp(type, "learned_absolute") == 0) {
+        bool sliced = x->shape->sequence_parallel && x->tp > 1;
+        value_id table = builder_parameter(x, "embedding.position_embeddings.weight");
+        value_id at = builder_input(x, sliced ? INPUT_SLICE_POSITIONS : INPUT_POSITIONS, 0);
+        x->stream = emit(x, OP_POSITIONS, "positions", IN(x->stream, table, at));
+    }
+    value_id none = NO_VALUE;
+    x->stream = builder_dropped(x, x->stream, &none, DROPOUT_AFTER_MLP);
+}
+
+static void sum_losses(struct builder *x, value_id losses)
+{
+    struct training_values *t = &x->out->train;
+    value_id sum = builder_sum(x, "loss");
+    t->loss = losses;
+    t->loss_weights = builder_input(x, INPUT_LOSS_WEIGHTS, 0);
+    t->loss_sum = emit(x, OP_WEIGHTED_SUM, "loss_sum",
+                       IN(losses, t->loss_weights, x->shape->train->accumulates ? sum : NO_VALUE),
+                       .into = {&sum});
 }
 
 static void loss(struct builder *x, value_id logits)
 {
-    uint64_t all = x->c->vocab_size, first = x->b->groups->place.tp * builder_vocab_rows(x->b);
+    uint64_t all = x->b->vocab_rows ? x->b->vocab_rows : x->c->vocab_size,
+             first = x->b->groups->place.tp * builder_vocab_rows(x->b);
     union op_params vocab = {
         .vocab = {first, first < all ? min_u64(all - first, builder_columns_of(x, logits)) : 0}};
     value_id targets = builder_input(x, INPUT_TARGETS, 0);
@@ -36,6 +51,7 @@ static void loss(struct builder *x, value_id logits)
     sums = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, sums, "sums");
     value_id y = emit(x, OP_TOKEN_LOSS, "loss", IN(sums, targets));
     builder_keep(x, y, true, (struct output){.columns = 1}, "loss");
+    if (x->shape->train) sum_losses(x, y);
 }
 
 static value_id only_last_rows(struct builder *x, value_id in)

@@ -30,11 +30,25 @@ struct routed {
     value_id tokens; /* a row for each slot, sorted by expert */
 };
 
+/* The load-balancing loss without its coefficient, added to that of other layers. */
+static void add_balance_loss(struct builder *x, value_id logits, value_id counts, double balance)
+{
+    value_id sum = builder_sum(x, "balance_loss");
+    const bool adds = x->balance_begun || x->shape->train->accumulates;
+    x->balance_begun = true;
+    x->out->train.balance_sum = emit(
+        x, OP_BALANCE_LOSS, "balance_loss", IN(logits, counts, adds ? sum : NO_VALUE),
+        .params.route.balance = balance / x->shape->train->balance_coefficient, .into = {&sum});
+}
+
 static struct routed route(struct builder *x, value_id in)
 {
     struct routed r;
     value_id chosen;
     uint64_t n = builder_rows_of(x, in), k = x->c->moe_router_topk, experts = x->c->num_experts;
+    const struct training_shape *t = x->shape->train;
+    const double balance =
+        t ? t->balance_coefficient * (double)experts / ((double)k * (double)n * (double)n) : 0;
     value_id w = builder_parameter(x, "mlp.router.weight");
     value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
     builder_trace(x, logits, x->tp > 1, false, "router");
@@ -43,9 +57,11 @@ static struct routed route(struct builder *x, value_id in)
                           .num_groups = 1,
                           .topk_groups = 1,
                           .after_choice = !x->c->moe_router_pre_softmax,
-                          .scaling = 1});
+                          .scaling = 1,
+                          .balance = balance});
     emit(x, OP_SORT_BY_EXPERT, "sort", IN(chosen), OUT(&r.rows, &r.counts),
          .sizes = {{'E', experts}});
+    if (balance > 0) add_balance_loss(x, logits, r.counts, balance);
     r.tokens = emit(x, OP_PERMUTE, "permute", IN(in, r.rows), .sizes = {{'R', n * k}});
     return r;
 }
@@ -105,5 +121,5 @@ void builder_experts(struct builder *x)
     builder_trace(x, y, sliced, false, "mlp");
     if (!x->shape->sequence_parallel)
         y = builder_collective(x, OP_ALL_GATHER, GROUP_TP, y, "gather");
-    builder_branch(x, y, NO_VALUE);
+    builder_branch(x, y, NO_VALUE, DROPOUT_AFTER_MLP);
 }

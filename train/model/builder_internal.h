@@ -24,6 +24,7 @@ struct builder {
     int layer;
     /* The residual stream; the block's output and bias that the next norm will add to it. */
     value_id stream, branch, branch_bias;
+    bool balance_begun; /* a layer of this program has written its load-balancing loss */
     enum status st;
     struct error *err;
 };
@@ -100,12 +101,21 @@ static inline bool builder_has_layer_norm(const struct builder *x)
     return x->c->normalization && strcmp(x->c->normalization, "LayerNorm") == 0;
 }
 
-/* Sets the output of a block, which is added when the stream is read next. */
-static inline void builder_branch(struct builder *x, value_id branch, value_id bias)
-{
-    x->branch = branch;
-    x->branch_bias = bias;
-}
+/* Places of a layer where dropout is; each has a stream of random numbers of its own. */
+enum dropout_place {
+    DROPOUT_ATTENTION,
+    DROPOUT_AFTER_ATTENTION,
+    DROPOUT_AFTER_MLP,
+    DROPOUT_PLACES
+};
+/* Sets the output of a block, which is added, with dropout, when the stream is read next. */
+void builder_branch(struct builder *x, value_id branch, value_id bias, enum dropout_place place);
+struct dropout builder_dropout(const struct builder *x, enum dropout_place place,
+                               double probability);
+/* x + bias with dropout; x if there is none and no bias. */
+value_id builder_dropped(struct builder *x, value_id in, value_id *bias, enum dropout_place place);
+/* A state [1] of REAL, to which a training step adds. */
+value_id builder_sum(struct builder *x, const char *name);
 
 /* Adds the branch to the stream, and returns the stream normed by the weight (and bias). */
 value_id builder_normed(struct builder *x, const char *weight_name, const char *bias_name,

@@ -123,8 +123,8 @@ struct whole {
 
 static enum dtype dtype_of(const struct collecting *x, const struct part *part)
 {
-    enum elem_type elem = x->pass->model->options.elem;
-    return elem == ELEM_F64 ? DT_F64 : elem == ELEM_BF16 && !part->real ? DT_BF16 : DT_F32;
+    const enum dtype elem = elem_dtype(x->pass->model->options.elem);
+    return elem == DT_F64 || !part->real ? elem : DT_F32;
 }
 
 /* Which row of the whole a row of a rank's part is; UINT64_MAX: none. */
@@ -339,7 +339,8 @@ static void count_columns(const struct pass *p, uint64_t *widest, uint64_t *all)
  * padding behind them. */
 static uint64_t copied_columns(const struct pass *p)
 {
-    const bool padded = vocab_size(p) % 8 != 0, cast = p->model->options.elem == ELEM_BF16;
+    const bool padded = vocab_size(p) % 8 != 0,
+               cast = operand_bytes_of(OPERAND_ELEM, p->model->options.elem) == 2;
     uint64_t columns = p->options.logits && padded ? vocab_size(p) : 0;
     return p->options.hidden && cast ? max_u64(columns, p->model->config.hidden_size) : columns;
 }

@@ -75,6 +75,29 @@ static uint64_t bytes_at(const struct subject *x, struct layout_options layout, 
 
 /* ---- tests ---- */
 
+static const struct op_kernel *no_f16(enum elem_type elem)
+{
+    static const struct op_kernel none[NUM_OPS];
+    return elem == ELEM_F16 ? none : cpu_ops(elem);
+}
+
+static void a_dtype_that_the_device_lacks_is_refused(void **state)
+{
+    struct subject x;
+    struct model m;
+    (void)state;
+    subject_open(&x, "llama3.1");
+    x.device.ops = no_f16;
+    struct model_options o = x.model.options;
+    assert_ok(model_imagine(&m, x.model.checkpoint, &o, 0, &err));
+    model_close(&m);
+    o.elem = ELEM_F16;
+    assert_fails(model_imagine(&m, x.model.checkpoint, &o, 0, &err), ERR_UNSUPPORTED,
+                 "the device cpu has no kernels for float16");
+    model_close(&m);
+    subject_close(&x);
+}
+
 static void what_is_needed_is_what_is_allocated(void **state)
 {
     struct subject x;
@@ -211,6 +234,7 @@ static void a_rank_that_lacks_memory_is_told_with_a_layout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_dtype_that_the_device_lacks_is_refused),
         cmocka_unit_test(what_is_needed_is_what_is_allocated),
         cmocka_unit_test(what_the_host_needs_beside_a_device_is_judged),
         cmocka_unit_test(the_layout_of_the_fewest_ranks_is_found),

@@ -28,8 +28,17 @@ static const int32_t *numbers_of(const struct input_data *x, const struct progra
         return x->cache_rows;
     case INPUT_LAST_ROWS:
         return x->last_rows;
+    case INPUT_ID_ORDER:
+        return x->tokens.id_order;
+    case INPUT_POSITION_ORDER:
+        return x->tokens.position_order;
+    case INPUT_TOKENS:
+        return x->tokens.numbers;
     case INPUT_ROPE:
     case INPUT_ROW_NUMBERS:
+    case INPUT_LOSS_WEIGHTS:
+    case INPUT_LOSS_SCALE:
+    case INPUT_BALANCE_SCALE:
     case NUM_INPUTS:
         break;
     }
@@ -51,9 +60,23 @@ static void number_rows(int32_t *to, uint64_t count)
         to[i] = (int32_t)i;
 }
 
+static enum status copy_reals(const struct input_data *x, const double *from, uint64_t count,
+                              void *to)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (x->wide)
+            ((double *)to)[i] = from[i];
+        else
+            ((float *)to)[i] = (float)from[i];
+    return OK;
+}
+
 enum status input_fill(const struct input_data *x, const struct program_value *v, void *to,
                        struct error *err)
 {
+    if (v->source == INPUT_LOSS_SCALE) return copy_reals(x, &x->loss_scale, 1, to);
+    if (v->source == INPUT_BALANCE_SCALE) return copy_reals(x, &x->balance_scale, 1, to);
+    if (v->source == INPUT_LOSS_WEIGHTS) return copy_reals(x, x->tokens.weights, v->shape[0], to);
     if (v->source == INPUT_ROPE)
         return rope_table(x->config, x->positions, v->shape[0], x->wide, to, err);
     if (v->source != INPUT_ROW_NUMBERS) return copy_numbers(x, v, to, err);
@@ -92,6 +115,8 @@ unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2])
         [SIZE_SPAN] = 6,
         [SIZE_POSITIONS] = s->num_positions,
         [SIZE_ROPE] = rope_dim(b->config),
+        [SIZE_ONE] = 1,
+        [SIZE_TWO] = 2,
     };
     unsigned n = 0;
     for (; n < 2 && rows[id].dims[n] != SIZE_NONE; n++)

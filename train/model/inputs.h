@@ -22,7 +22,16 @@
     /* where each token's key and value go in the cache */                                     \
     X(INPUT_CACHE_ROWS,      "cache_rows",      OPERAND_INT,  SIZE_ROWS, SIZE_NONE)           \
     /* each sequence's last token */                                                           \
-    X(INPUT_LAST_ROWS,       "last_rows",       OPERAND_INT,  SIZE_LAST_ROWS, SIZE_NONE)
+    X(INPUT_LAST_ROWS,       "last_rows",       OPERAND_INT,  SIZE_LAST_ROWS, SIZE_NONE)       \
+    /* of training: what each token's loss counts; what gradients are multiplied by */         \
+    X(INPUT_LOSS_WEIGHTS,    "loss_weights",    OPERAND_REAL, SIZE_ROWS, SIZE_NONE)            \
+    X(INPUT_LOSS_SCALE,      "loss_scale",      OPERAND_REAL, SIZE_ONE, SIZE_NONE)             \
+    X(INPUT_BALANCE_SCALE,   "balance_scale",   OPERAND_REAL, SIZE_ONE, SIZE_NONE)             \
+    /* rows sorted by id, and by position */                                                   \
+    X(INPUT_ID_ORDER,        "id_order",        OPERAND_INT,  SIZE_ROWS, SIZE_NONE)            \
+    X(INPUT_POSITION_ORDER,  "position_order",  OPERAND_INT,  SIZE_ROWS, SIZE_NONE)            \
+    /* a number of each token of the run, low word first, for dropout */                       \
+    X(INPUT_TOKENS,          "tokens",          OPERAND_INT,  SIZE_ROWS, SIZE_TWO)
 // clang-format on
 
 enum input_id {
@@ -41,7 +50,9 @@ enum input_size {
     SIZE_SPANS,
     SIZE_SPAN,      /* the numbers of a span */
     SIZE_POSITIONS, /* rows of the table of rotary positions */
-    SIZE_ROPE       /* its columns */
+    SIZE_ROPE,      /* its columns */
+    SIZE_ONE,
+    SIZE_TWO
 };
 
 struct input_row {
@@ -63,6 +74,7 @@ struct input_data {
     uint64_t positions;              /* of the longest sequence, with those in the cache */
     uint64_t room;                   /* positions that a sequence's cache has room for; 0: none */
     int32_t *cache_rows, *last_rows; /* [rows], [sequences]; NULL: not wanted */
+    double loss_scale, balance_scale;
 };
 /* In arena a. with_cache: cache_rows and last_rows, too. */
 void input_data_make(struct input_data *x, struct arena *a, const struct batch *b,

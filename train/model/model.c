@@ -55,6 +55,9 @@ static enum status begin(struct model *m, const struct checkpoint *c, const stru
         .checkpoint = c, .options = *o, .device = device, .kernels = device->ops(o->elem)};
     arena_init(&m->arena);
     parameters_init(&m->parameters, o->elem);
+    if (!m->kernels[OP_MATMUL].run)
+        return fail(err, ERR_UNSUPPORTED, "the device %s has no kernels for %s", device->name,
+                    dtype_infos[elem_dtype(o->elem)].torch);
     m->config = config_of(c, o);
     TRY(c && c->params ? params_again(c->params, &m->config, &m->arena, &m->params, err)
                        : model_fit_params(&m->config, &m->arena, &m->params, err));

@@ -20,21 +20,25 @@ void parameters_release(struct parameters *p)
     arena_release(&p->arena);
 }
 
+static void take_room(struct parameters *p, struct parameter *x)
+{
+    uint64_t bytes = x->numel * operand_bytes_of(x->type, p->elem);
+    x->offset = p->bytes;
+    p->bytes += ceil_div_u64(bytes, MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT;
+}
+
 /* Room behind what is there. */
-static struct parameter *place(struct parameters *p, const char *name, unsigned num_dims,
-                               const uint64_t *shape)
+static struct parameter *place(struct parameters *p, const char *name, enum operand_type type,
+                               unsigned num_dims, const uint64_t *shape)
 {
     struct parameter *x = ARENA_PUSH(&p->arena, p->items, p->count, p->capacity);
-    *x = (struct parameter){.name = arena_copy_text(&p->arena, name),
-                            .num_dims = num_dims,
-                            .numel = 1,
-                            .offset = p->bytes};
+    *x = (struct parameter){
+        .name = arena_copy_text(&p->arena, name), .type = type, .num_dims = num_dims, .numel = 1};
     for (unsigned d = 0; d < num_dims; d++) {
         x->shape[d] = shape[d];
         x->numel *= shape[d];
     }
-    uint64_t bytes = x->numel * operand_bytes_of(OPERAND_ELEM, p->elem);
-    p->bytes += ceil_div_u64(bytes, MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT;
+    take_room(p, x);
     (void)map_add(&p->names, x->name, p->count - 1, NULL);
     return x;
 }
@@ -69,7 +73,7 @@ static enum status add(struct parameters *p, const char *name, const char *const
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", name, spec->num_dims);
     TRY(cut_tensor(p, name, spec, cut, &parts, err));
     memcpy(shape + is_stack, parts->shape, spec->num_dims * sizeof *shape);
-    struct parameter *x = place(p, name, spec->num_dims + is_stack, shape);
+    struct parameter *x = place(p, name, OPERAND_ELEM, spec->num_dims + is_stack, shape);
     const char **copies = arena_array(&p->arena, count, sizeof *copies);
     for (uint64_t i = 0; i < count; i++)
         copies[i] = arena_copy_text(&p->arena, tensors[i]);
@@ -94,13 +98,35 @@ enum status parameters_add_stack(struct parameters *p, const char *name, const c
     return add(p, name, tensors, count, true, spec, cut, out, err);
 }
 
-uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned num_dims,
-                              const uint64_t *shape)
+uint32_t parameters_add_state(struct parameters *p, const char *name, enum operand_type type,
+                              unsigned num_dims, const uint64_t *shape)
 {
     size_t there;
     if (map_get(&p->names, name, &there)) return (uint32_t)there;
-    (void)place(p, name, num_dims, shape);
+    (void)place(p, name, type, num_dims, shape);
     return (uint32_t)(p->count - 1);
+}
+
+void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x))
+{
+    struct parameter *before = p->items;
+    const size_t count = p->count;
+    unsigned last = 0;
+    p->items = arena_array(&p->arena, p->capacity, sizeof *p->items);
+    p->count = 0;
+    p->bytes = 0;
+    map_release(&p->names);
+    p->names = (struct map){0};
+    for (size_t i = 0; i < count; i++)
+        if (before[i].tensors) last = rank(&before[i]) > last ? rank(&before[i]) : last;
+    for (unsigned r = 0; r <= last + 1; r++)
+        for (size_t i = 0; i < count; i++) {
+            if ((before[i].tensors ? rank(&before[i]) : last + 1) != r) continue;
+            struct parameter *x = &p->items[p->count++];
+            *x = before[i];
+            take_room(p, x);
+            (void)map_add(&p->names, x->name, p->count - 1, NULL);
+        }
 }
 
 /* The load targets of parameters [first, end), in memory that begins with the first of them (NULL:

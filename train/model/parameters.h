@@ -27,6 +27,7 @@ struct parameter_part {
 
 struct parameter {
     const char *name;
+    enum operand_type type; /* of parameters ELEM */
     unsigned num_dims;
     uint64_t shape[OPERAND_DIMS];
     uint64_t numel, offset;     /* offset: bytes, in the region */
@@ -65,8 +66,14 @@ MUST_CHECK enum status parameters_add_stack(struct parameters *p, const char *na
 
 /* Adds a state of this shape, unless there is one of that name, and returns its number. States have
  * no parts. */
-uint32_t parameters_add_state(struct parameters *p, const char *name, unsigned num_dims,
-                              const uint64_t *shape);
+uint32_t parameters_add_state(struct parameters *p, const char *name, enum operand_type type,
+                              unsigned num_dims, const uint64_t *shape);
+
+/* Numbers and places all parameters anew: those of rank 0 first, then those of rank 1 .., in each
+ * rank as they were added, and states behind them. Programs made before are void. Parameter i
+ * begins at element offset / (bytes of ELEM) of its region, and at the same element of regions of
+ * other types. */
+void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x));
 
 /* Loads all parameters into `region` [bytes] of the device, which is zeroed; states stay zero. If
  * the device is not the host, parameters go through a buffer, as many at a time as fit it. */
@@ -83,7 +90,10 @@ MUST_CHECK enum status parameters_load_bytes(const struct parameters *p,
 /* The dtype of ELEM. */
 static inline enum dtype elem_dtype(enum elem_type elem)
 {
-    return elem == ELEM_F64 ? DT_F64 : elem == ELEM_BF16 ? DT_BF16 : DT_F32;
+    return elem == ELEM_F64    ? DT_F64
+           : elem == ELEM_BF16 ? DT_BF16
+           : elem == ELEM_F16  ? DT_F16
+                               : DT_F32;
 }
 
 #endif

@@ -1,5 +1,6 @@
 #include "train/model/tokens.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/checked.h"
@@ -12,6 +13,7 @@ struct run {
 
 static bool documents_are_sequences(const struct batch *b)
 {
+    if (b->any_starts) return false;
     for (uint64_t i = 0; b->starts && i < b->num_sequences * b->length; i++)
         if (b->starts[i] && i % b->length) return false;
     return true;
@@ -25,7 +27,8 @@ struct token_shape tokens_shape(const struct batch *b, const struct group_sizes 
     t.chunk = ceil_div_u64(b->length, t.num_chunks);
     uint64_t runs = t.sequences * (s->cp > 1 ? 2 : 1), parts = runs;
     t.rows = ceil_div_u64(runs * t.chunk, multiple) * multiple;
-    for (uint64_t i = 0; b->starts && i < b->num_sequences * b->length; i++)
+    if (b->any_starts) parts = t.rows;
+    for (uint64_t i = 0; b->starts && !b->any_starts && i < b->num_sequences * b->length; i++)
         parts += b->starts[i]; /* each cuts at most one run in two */
     t.num_spans = parts * t.num_chunks + 1;
     if (s->cp == 1 && b->num_sequences % s->dp == 0 && t.rows == t.sequences * t.chunk &&
@@ -133,6 +136,14 @@ static void make_spans(int32_t *spans, const struct batch *b, const struct token
     add_span(spans, &count, 0, 0, 0, 0, 0, 0);
 }
 
+static void set_number(struct tokens *t, const struct batch *b, uint64_t row, uint64_t sequence,
+                       uint64_t position)
+{
+    const uint64_t number = (b->samples ? b->samples[sequence] : sequence) * b->length + position;
+    t->numbers[2 * row] = (int32_t)(uint32_t)number;
+    t->numbers[2 * row + 1] = (int32_t)(uint32_t)(number >> 32);
+}
+
 static void fill_rows(struct tokens *t, const struct batch *b, const struct group_place *at)
 {
     for (uint64_t i = 0; i < num_runs(&t->shape); i++) {
@@ -142,11 +153,33 @@ static void fill_rows(struct tokens *t, const struct batch *b, const struct grou
             uint64_t in_batch = r.sequence * b->length + min_u64(position, b->length - 1);
             bool real = position < b->length;
             t->ids[row] = b->ids[in_batch];
-            t->positions[row] = (int32_t)(min_u64(position, b->length - 1) -
-                                          document_start(b, r.sequence, position));
+            t->positions[row] = b->positions ? b->positions[in_batch]
+                                             : (int32_t)(min_u64(position, b->length - 1) -
+                                                         document_start(b, r.sequence, position));
             if (real && !r.filler && b->targets) t->targets[row] = b->targets[in_batch];
+            if (real && !r.filler && b->weights) t->weights[row] = b->weights[in_batch];
+            set_number(t, b, row, r.sequence, position);
         }
     }
+}
+
+/* ---- orders ---- */
+
+static int by_value(const void *a, const void *b, void *values)
+{
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b, *of = values;
+    if (of[x] != of[y]) return of[x] < of[y] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* The rows, sorted by a number of each. */
+static int32_t *order_of(struct arena *a, const struct tokens *t, int32_t *values)
+{
+    int32_t *order = arena_array(a, t->shape.rows, sizeof *order);
+    for (uint64_t i = 0; i < t->shape.rows; i++)
+        order[i] = (int32_t)i;
+    qsort_r(order, t->shape.rows, sizeof *order, by_value, values);
+    return order;
 }
 
 void tokens_make(struct tokens *t, struct arena *a, const struct batch *b,
@@ -158,7 +191,11 @@ void tokens_make(struct tokens *t, struct arena *a, const struct batch *b,
     t->positions = arena_array(a, rows, sizeof *t->positions);
     t->targets = arena_array(a, rows, sizeof *t->targets);
     memset(t->targets, 0xff, rows * sizeof *t->targets); /* -1 */
+    t->weights = arena_array(a, rows, sizeof *t->weights);
+    t->numbers = arena_array(a, rows * 2, sizeof *t->numbers);
     fill_rows(t, b, at);
+    t->id_order = b->weights ? order_of(a, t, t->ids) : NULL;
+    t->position_order = b->weights ? order_of(a, t, t->positions) : NULL;
     t->origins = tokens_origins(a, b, at, &t->shape);
     t->all_spans = arena_array(a, spans, sizeof *t->all_spans);
     make_spans(t->all_spans, b, &t->shape, at, 0, s->cp);

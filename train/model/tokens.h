@@ -24,6 +24,15 @@ struct batch {
     /* starts[s * length + i] is true at the first token of a document. A token attends to its own
      * document only, and its position counts from the document's start. NULL: a sequence is one. */
     const bool *starts;
+    /* For training. positions: of each token, [num_sequences, length]; NULL: they count from the
+     * document's start. weights: what the loss of each token counts; NULL: there are none. samples:
+     * the number of each sequence in the run; NULL: none. */
+    const int32_t *positions;
+    const double *weights;
+    const uint64_t *samples;
+    /* Documents may begin anywhere, and elsewhere in every batch: `starts` is then not the shape's.
+     */
+    bool any_starts;
     /* For passes with a cache, of each sequence: the number of its tokens in ids, with filler
      * behind them (NULL: `length`); the number of its positions in the cache (NULL: none). */
     const uint64_t *lengths, *past;
@@ -51,7 +60,11 @@ struct token_origin {
 
 struct tokens {
     struct token_shape shape;
-    int32_t *ids, *positions, *targets; /* [rows]; positions count from the document's start */
+    int32_t *ids, *positions, *targets; /* [rows] */
+    double *weights;                    /* [rows]; of filler 0 */
+    int32_t *numbers; /* [rows, 2] of each token in the run: low word, high word */
+    int32_t *id_order, *position_order; /* [rows] rows sorted by id and by position; NULL without
+                                         * weights */
     struct token_origin *origins;       /* [rows] */
     /* Spans (kernels/op_list.h) of this rank's queries with keys of: */
     int32_t **

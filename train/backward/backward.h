@@ -1,0 +1,39 @@
+/* backward.h - adds to a program the calls that compute gradients.
+ *
+ * The program's calls are walked in reverse. The rule of each op (rules.c: a row an op) takes a
+ * call and the gradients of its outputs, and adds the calls that make the gradients of its inputs.
+ * A value that several calls read gets the sum of their gradients.
+ *
+ * Gradients of activations are ELEM; those of parameters are held values (VALUE_GRADIENT), to which
+ * the calls of several micro-batches, or of a parameter that is used twice, add. What a rule reads
+ * of the forward calls simply lives longer; recompute.h makes it anew instead.
+ *
+ * The walk begins at the losses of tokens: their gradients are loss_weights times loss_scale. */
+#ifndef FERRY_TRAIN_BACKWARD_BACKWARD_H
+#define FERRY_TRAIN_BACKWARD_BACKWARD_H
+
+#include "train/engine/program.h"
+
+/* A table that rows are looked up in by ids: the input with the ids, and the one with the rows in
+ * their order. */
+struct lookup {
+    value_id ids, order;
+};
+
+struct backward {
+    value_id loss;            /* [T], of OP_TOKEN_LOSS */
+    value_id loss_weights;    /* REAL [T] */
+    value_id loss_scale;      /* REAL [1] */
+    value_id balance_scale;   /* REAL [1], of the load-balancing loss of experts; NO_VALUE: none */
+    struct lookup lookups[2]; /* those without ids are unused */
+    bool accumulates; /* gradients are added to what their region holds; else the first call that
+                       * makes the gradient of a parameter writes it */
+    enum operand_type gradient_type; /* of parameters: REAL, or ELEM */
+};
+
+/* Adds the calls. *forward_calls: where they begin. ERR_UNSUPPORTED names an op without a rule;
+ * ERR_OURS if a parameter on the way has no gradient. */
+MUST_CHECK enum status backward_make(struct program *p, const struct backward *b,
+                                     size_t *forward_calls, struct error *err);
+
+#endif

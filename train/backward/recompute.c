@@ -1,0 +1,182 @@
+#include "train/backward/recompute.h"
+
+#include <string.h>
+
+/* The rewriting of a program. Arrays are [num_values], of the values before it. */
+struct rewrite {
+    struct program *p;
+    struct call *before; /* the calls, [num_before] */
+    size_t num_before, num_values;
+    bool *dropped;
+    value_id *again; /* what takes the place of a dropped value; NO_VALUE: not made yet */
+    uint32_t *maker; /* the forward call that writes a value; UINT32_MAX: none */
+};
+
+/* ---- what is dropped ---- */
+
+static void drop_output(struct rewrite *w, const struct call *c, unsigned output)
+{
+    value_id id = c->out[output];
+    if (id != NO_VALUE && w->p->values[id].class == VALUE_SCRATCH) w->dropped[id] = true;
+}
+
+static void drop_modules(struct rewrite *w, const struct call *c, unsigned modules)
+{
+    if (c->op == OP_ATTENTION && modules & RECOMPUTE_CORE_ATTENTION) {
+        drop_output(w, c, 0);
+        drop_output(w, c, 1);
+    }
+    if (c->op == OP_NORM && modules & RECOMPUTE_NORMS) drop_output(w, c, 0);
+    if (c->op == OP_ADD_NORM && modules & RECOMPUTE_NORMS) drop_output(w, c, 1);
+    if (c->op == OP_ACTIVATION && modules & RECOMPUTE_ACTIVATIONS) drop_output(w, c, 0);
+}
+
+/* Whether the layer is computed again; *begins: it is the first of its group. */
+static bool is_in_group(const struct recompute_options *o, int layer, bool *begins)
+{
+    *begins = o->method == RECOMPUTE_BLOCK || (uint64_t)layer % o->num_layers == 0;
+    return layer >= 0 && (o->method == RECOMPUTE_UNIFORM || (uint64_t)layer < o->num_layers);
+}
+
+static void drop_layers(struct rewrite *w, size_t forward_calls, const struct recompute_options *o)
+{
+    int last = -1; /* the layer of the call before */
+    for (size_t k = 0; k < forward_calls; k++) {
+        const struct call *c = &w->before[k];
+        bool begins, is_first = c->layer != last;
+        last = c->layer;
+        if (!is_in_group(o, c->layer, &begins)) continue;
+        for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+            if (!(is_first && begins && c->op == OP_ADD_NORM && i == 0)) drop_output(w, c, i);
+    }
+}
+
+static bool is_stream_norm(const struct call *c)
+{
+    return c->op == OP_NORM || c->op == OP_ADD_NORM;
+}
+
+/* The calls of each layer behind its second norm. */
+static void drop_mlps(struct rewrite *w, size_t forward_calls)
+{
+    int layer = -1;
+    unsigned norms = 0;
+    for (size_t k = 0; k < forward_calls; k++) {
+        const struct call *c = &w->before[k];
+        if (c->layer != layer) norms = 0;
+        layer = c->layer;
+        for (unsigned i = 0; i < MAX_OUTPUTS && norms == 2 && layer >= 0; i++)
+            drop_output(w, c, i);
+        norms += is_stream_norm(c);
+    }
+}
+
+static void choose(struct rewrite *w, size_t forward_calls, const struct recompute_options *o)
+{
+    if (o->granularity == RECOMPUTE_SELECTIVE && o->modules & RECOMPUTE_MLP)
+        drop_mlps(w, forward_calls);
+    if (o->granularity == RECOMPUTE_FULL) drop_layers(w, forward_calls, o);
+    for (size_t k = 0; k < forward_calls && o->granularity == RECOMPUTE_SELECTIVE; k++)
+        if (w->before[k].layer >= 0) drop_modules(w, &w->before[k], o->modules);
+}
+
+/* ---- making it again ---- */
+
+static value_id copy_value(struct rewrite *w, value_id id)
+{
+    const struct program_value v = w->p->values[id];
+    const char *name = arena_printf(&w->p->arena, "%s again", v.name);
+    value_id copy = program_add_value(w->p, VALUE_SCRATCH, v.type, v.num_dims, v.shape, name);
+    w->p->values[copy].is_partial = v.is_partial;
+    return copy;
+}
+
+/* The norm of a sum that was kept. */
+static struct call as_norm(const struct call *c)
+{
+    struct call norm = *c;
+    norm.op = OP_NORM;
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
+        norm.in[i] = NO_VALUE;
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+        norm.out[i] = NO_VALUE;
+    norm.in[0] = c->out[0];
+    norm.in[1] = c->in[3];
+    norm.in[2] = c->in[4];
+    norm.out[0] = c->out[1];
+    norm.out[1] = c->out[2];
+    return norm;
+}
+
+static value_id made_again(struct rewrite *w, value_id id);
+
+/* Outputs that were not dropped are not written again: nobody reads the copies. */
+static void make_again(struct rewrite *w, value_id id)
+{
+    const struct call *made = &w->before[w->maker[id]];
+    struct call c = *made;
+    if (c.op == OP_ADD_NORM && !w->dropped[c.out[0]]) c = as_norm(made);
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
+        c.in[i] = made_again(w, c.in[i]);
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
+        if (c.out[i] == NO_VALUE) continue;
+        value_id copy = copy_value(w, c.out[i]);
+        if (w->dropped[c.out[i]]) w->again[c.out[i]] = copy;
+        c.out[i] = copy;
+    }
+    c.label = arena_printf(&w->p->arena, "%s.again", made->label);
+    *program_add_call(w->p, c.op, c.label, c.layer) = c;
+}
+
+/* What to read in place of a value. */
+static value_id made_again(struct rewrite *w, value_id id)
+{
+    if (id == NO_VALUE || id >= w->num_values || !w->dropped[id]) return id;
+    if (w->again[id] == NO_VALUE) make_again(w, id);
+    return w->again[id];
+}
+
+/* ---- the whole ---- */
+
+static void find_makers(struct rewrite *w, size_t forward_calls)
+{
+    memset(w->maker, 0xff, w->num_values * sizeof *w->maker);
+    for (size_t k = 0; k < forward_calls; k++)
+        for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+            if (w->before[k].out[i] != NO_VALUE) w->maker[w->before[k].out[i]] = (uint32_t)k;
+}
+
+static void rewrite_backward(struct rewrite *w, size_t forward_calls)
+{
+    w->p->num_calls = forward_calls;
+    for (size_t k = forward_calls; k < w->num_before; k++) {
+        struct call c = w->before[k];
+        for (unsigned i = 0; i < MAX_INPUTS; i++)
+            c.in[i] = made_again(w, c.in[i]);
+        *program_add_call(w->p, c.op, c.label, c.layer) = c;
+    }
+}
+
+enum status recompute(struct program *p, const struct recompute_options *o, size_t forward_calls,
+                      struct error *err)
+{
+    struct arena scratch;
+    if (o->granularity == RECOMPUTE_NONE) return OK;
+    if (o->granularity == RECOMPUTE_FULL && o->num_layers == 0)
+        return fail(err, ERR_USAGE, "--recompute-num-layers: 0 layers");
+    arena_init(&scratch);
+    struct rewrite w = {.p = p,
+                        .num_before = p->num_calls,
+                        .num_values = p->num_values,
+                        .before = arena_array(&scratch, p->num_calls + 1, sizeof(struct call)),
+                        .dropped = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
+                        .again = arena_array(&scratch, p->num_values + 1, sizeof(value_id)),
+                        .maker = arena_array(&scratch, p->num_values + 1, sizeof(uint32_t))};
+    memcpy(w.before, p->calls, p->num_calls * sizeof *w.before);
+    memset(w.again, 0xff, p->num_values * sizeof *w.again); /* NO_VALUE */
+    choose(&w, forward_calls, o);
+    find_makers(&w, forward_calls);
+    rewrite_backward(&w, forward_calls);
+    arena_release(&scratch);
+    return program_check(p, err);
+}
