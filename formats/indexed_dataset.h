@@ -17,8 +17,7 @@
  * sequences. Everything is checked at open, and again when it is used, since the files may have
  * changed. Several threads may read at once.
  *
- * `ferry perplexity` reads the stream; the functions on sequences and documents are groundwork for
- * training. */
+ * `ferry perplexity` reads the stream; train/data reads sequences. */
 #ifndef FERRY_FORMATS_INDEXED_DATASET_H
 #define FERRY_FORMATS_INDEXED_DATASET_H
 

@@ -1,0 +1,31 @@
+/* data_internal.h - a kind of data behind data.h. */
+#ifndef FERRY_TRAIN_DATA_DATA_INTERNAL_H
+#define FERRY_TRAIN_DATA_DATA_INTERNAL_H
+
+#include "common/arena.h"
+#include "train/data/data.h"
+
+struct data_kind {
+    /* Opens the data by d->options and sets d->state, d->num_samples; `close` follows a failure,
+     * too, if d->state is set. */
+    enum status (*open)(struct data *d, struct error *err);
+    void (*close)(struct data *d);
+    /* One sample; row has the pointers of its row. */
+    enum status (*read)(const struct data *d, enum data_split split, uint64_t sample,
+                        struct data_rows *row, struct error *err);
+};
+
+struct data {
+    const struct data_kind *kind;
+    struct data_options options; /* with texts in the arena */
+    struct arena arena;
+    uint64_t num_samples[NUM_SPLITS];
+    void *state; /* of the kind */
+};
+
+extern const struct data_kind data_kind_gpt, data_kind_packed, data_kind_mock;
+
+/* Says something through the note of the options. */
+void data_note(const struct data *d, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+#endif
