@@ -25,6 +25,14 @@ struct optimizer_info {
     const char *unread; /* why some of it is not in the catalog; NULL: all of it is */
 };
 
+/* A run without such generators has its states of random number generators made from its seed,
+ * where a format keeps them. */
+struct rng_made {
+    bool wanted;
+    uint64_t seed;
+    bool on_host; /* the device's generators are those of the CPU: a run without GPUs */
+};
+
 /* The state of the training. */
 struct training_state {
     int64_t iteration;    /* -1: none */
@@ -32,6 +40,7 @@ struct training_state {
     struct value *common; /* Megatron's common state (a dict with args), in arena; NULL: none */
     struct optimizer_info optimizer;
     struct training run; /* step, groups, schedule: what the files say */
+    struct rng_made rng; /* of a run that is saved */
     /* Megatron's own dicts of these (convert/megatron/optim/param_groups.h), in arena; NULL: none
      */
     const struct value **own_groups; /* [run.num_groups] */

@@ -681,7 +681,23 @@ static const char *aside_of(const struct publishing *p)
                         path_base(p->arena, p->final));
 }
 
-/* Renames staging to its final place; a folder there is moved aside first, and deleted last. */
+/* Staging takes the place of a folder, which is moved aside: in one step, so that a complete one is
+ * there at any moment; in two where the file system cannot. A run that is killed in between leaves
+ * the old one as a staging folder without a lock, which the next run removes. */
+static enum status replace(const struct publishing *p, const char *aside, struct error *err)
+{
+    TRY(path_remove(aside, err));
+    if (path_exchange(p->staging, p->final)) {
+        if (rename(p->staging, aside)) (void)path_remove(p->staging, NULL);
+        return OK;
+    }
+    TRY(path_rename_new(p->final, aside, err));
+    enum status st = path_rename_new(p->staging, p->final, err);
+    if (st) (void)rename(aside, p->final);
+    return st;
+}
+
+/* Renames staging to its final place; a folder there is deleted last. */
 static enum status move_into_place(struct publishing *p, struct error *err)
 {
     const char *parent = path_parent(p->arena, p->final);
@@ -690,17 +706,10 @@ static enum status move_into_place(struct publishing *p, struct error *err)
     TRY(check_final(p, err)); /* again: much time has passed */
     if (path_is_folder(p->final)) {
         TRY(is_empty(p->final, false, &empty, err));
-        if (empty) {
-            if (rmdir(p->final)) return fail_errno(err, ERR_IO, "%s", p->final);
-        } else {
-            TRY(path_remove(aside, err));
-            TRY(path_rename_new(p->final, aside, err));
-            replaced = true;
-        }
+        if (empty && rmdir(p->final)) return fail_errno(err, ERR_IO, "%s", p->final);
+        replaced = !empty;
     }
-    enum status st = path_rename_new(p->staging, p->final, err);
-    if (st && replaced) (void)rename(aside, p->final);
-    if (st) return st;
+    TRY(replaced ? replace(p, aside, err) : path_rename_new(p->staging, p->final, err));
     p->moved = true;
     if (p->durable) TRY(sync_parents(p, parent, err));
     return replaced || p->options.overwrite ? path_remove(aside, err) : OK; /* also a dead run's */

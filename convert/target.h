@@ -37,6 +37,7 @@ struct target_options {
     bool optimizer; /* the states of the optimizer are written, if the source has any */
     enum optim_format optim_format;
     const struct training_given *given; /* what the user says of the training; NULL: nothing */
+    const cJSON *args; /* attributes of Megatron's args that are set, by name; NULL: none */
     /* Globs; NULL: none. Tensors that the source may lack are left out of the destination;
      * unexpected tensors of the source are left out too. */
     const struct arg_list *allow_missing, *allow_unexpected;

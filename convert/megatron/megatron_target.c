@@ -15,6 +15,7 @@
 #include "convert/companions.h"
 #include "convert/format.h"
 #include "convert/hf_config.h"
+#include "convert/megatron/args_tree.h"
 #include "convert/megatron/config_difference.h"
 #include "convert/megatron/optim/training_target.h"
 #include "convert/record.h"
@@ -354,7 +355,8 @@ static struct args_facts facts_of(const struct target *t)
         .has_optimizer = t->num_states > 0,
         .is_distributed = training_target_is_distributed(t),
         .is_model_space = t->options.optim_format == OPTIM_fully_sharded_model_space,
-        .has_rng = t->fates[TRAINING_RNG].fate == FATE_CARRIED,
+        .has_rng =
+            t->fates[TRAINING_RNG].fate == FATE_CARRIED || t->fates[TRAINING_RNG].fate == FATE_MADE,
     };
 }
 
@@ -388,7 +390,8 @@ static void copy_common(struct target *t, struct value *to)
     }
 }
 
-static struct value *args_of(struct target *t, const struct args_facts *facts)
+/* The source's, brought up to date, or new ones. */
+static struct value *begin_args(struct target *t, const struct args_facts *facts)
 {
     struct arena *a = &t->plan.arena;
     const struct value *args = value_get(t->source->training.common, "args");
@@ -401,6 +404,15 @@ static struct value *args_of(struct target *t, const struct args_facts *facts)
                   "Megatron-Core can load: %s",
                   left_out);
     return updated;
+}
+
+static struct value *args_of(struct target *t, const struct args_facts *facts)
+{
+    struct arena *a = &t->plan.arena;
+    struct value *args = begin_args(t, facts);
+    for (const cJSON *i = t->options.args ? t->options.args->child : NULL; i; i = i->next)
+        value_dict_set(a, args->object->state, i->string, args_value(a, i->string, i));
+    return args;
 }
 
 struct value *megatron_common_state(struct target *t, bool per_layer, struct tensor_data *data)

@@ -20,6 +20,7 @@
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/optim/buckets.h"
 #include "convert/megatron/optim/dist_states.h"
+#include "convert/megatron/optim/rng_states.h"
 #include "convert/megatron/optim/training_target.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
@@ -61,6 +62,13 @@ struct dist_target {
     struct strbuf none_item; /* the archive of [None], which all extra states share */
     struct strbuf common;    /* the archive of the common state, a file or an object */
     struct strbuf rng;       /* the archives of the states of random number generators */
+};
+
+/* The bytes of tensors of an archive: of the storage "0", "1", ... */
+struct rng_bytes {
+    struct arena *arena;
+    const void **data;
+    size_t count, capacity;
 };
 
 /* ---- stacked or layer by layer ---- */
@@ -362,6 +370,45 @@ static enum status copy_rng(struct dist_target *x, uint64_t offset, struct error
     return st;
 }
 
+static struct value *add_rng_tensor(void *list, const void *bytes, uint64_t count)
+{
+    struct rng_bytes *r = list;
+    char key[24];
+    snprintf(key, sizeof key, "%zu", r->count);
+    *ARENA_PUSH(r->arena, r->data, r->count, r->capacity) = bytes;
+    return value_tensor(r->arena, key, DT_U8, 1, &count);
+}
+
+/* Adds the object of one pipeline and tensor parallel rank: a list of the list. */
+static enum status make_rng_of(struct dist_target *x, uint64_t offset, const struct rng_place *at,
+                               struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const struct layout *l = &x->t->layout;
+    struct rng_bytes list = {.arena = a};
+    const uint64_t from = x->rng.length;
+    struct value *states =
+        rng_states_value(&x->t->source->training.rng, at, add_rng_tensor, &list, a);
+    states = value_list(a, VALUE_LIST, 1, &states);
+    TRY(torch_to_bytes(&x->rng, "archive", states, list.data, err));
+    add_object(x,
+               arena_printf(a, "rng_state/shard_%" PRIu64 ".%" PRIu64 "_%" PRIu64 ".%" PRIu64,
+                            at->pp_rank, at->tp_rank, l->pp, l->tp),
+               offset + from, x->rng.length - from);
+    return OK;
+}
+
+static enum status make_rng(struct dist_target *x, uint64_t offset, struct error *err)
+{
+    const struct layout *l = &x->t->layout;
+    for (uint64_t pp = 0; pp < l->pp; pp++)
+        for (uint64_t tp = 0; tp < l->tp; tp++) {
+            const struct rng_place at = {.pp_rank = pp, .tp_rank = tp, .etp_rank = tp % l->etp};
+            TRY(make_rng_of(x, offset, &at, err));
+        }
+    return OK;
+}
+
 /* Puts the archives of objects at the beginning of the first file. */
 static enum status begin_first_file(struct dist_target *x, struct error *err)
 {
@@ -370,6 +417,7 @@ static enum status begin_first_file(struct dist_target *x, struct error *err)
     size_t first = file_of_rank(x, 0);
     const uint64_t end = x->none_item.length + common_length(x);
     if (x->t->fates[TRAINING_RNG].fate == FATE_CARRIED) TRY(copy_rng(x, end, err));
+    if (x->t->fates[TRAINING_RNG].fate == FATE_MADE) TRY(make_rng(x, end, err));
     x->files[first].bytes = end + x->rng.length;
     return OK;
 }

@@ -84,13 +84,13 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
 /* ---- what rounding explains ---- */
 
 const char *const elem_names[NUM_ELEM_TYPES] = {
-    [ELEM_F32] = "f32", [ELEM_F64] = "f64", [ELEM_BF16] = "bf16"};
+    [ELEM_F32] = "f32", [ELEM_F64] = "f64", [ELEM_BF16] = "bf16", [ELEM_F16] = "fp16"};
 
 /* The rounding of arithmetic in a type is measured as the difference to a run in `beside`, a finer
  * type; for f64, a coarser one whose difference is scaled. Sums in another order may differ more,
- * so the difference is multiplied by a factor. In bf16 a factor of 8 would hide errors, since all
- * results differ by some per cent: A differs from the exact result by one difference, and another
- * program by up to two. */
+ * so the difference is multiplied by a factor. In types of 16 bits a factor of 8 would hide errors,
+ * since all results differ by per cent or tenths of them: A differs from the exact result by one
+ * difference, and another program by up to two. */
 static const struct {
     enum elem_type beside;
     double scale, factor, by_another, unit;
@@ -98,6 +98,7 @@ static const struct {
     [ELEM_F32] = {ELEM_F64, 1, 8, 8, 0x1p-24},
     [ELEM_F64] = {ELEM_F32, 0x1p-29, 8, 8, 0x1p-53},
     [ELEM_BF16] = {ELEM_F32, 1, 2, 3, 0x1p-8},
+    [ELEM_F16] = {ELEM_F32, 1, 2, 3, 0x1p-11},
 };
 
 double dtype_unit(enum dtype d)
@@ -110,9 +111,9 @@ double dtype_unit(enum dtype d)
 }
 
 /* If the weights or results of one side were rounded to a coarser dtype: a run of A in that dtype,
- * whose activations are rounded too, has a larger distance than the rounding of the weights. For a
- * dtype that the engine does not compute in, the distance in bf16 is scaled by the ratio of their
- * roundings. */
+ * whose activations are rounded too, has a larger distance than the rounding of the weights. For
+ * F16, which only CPUs compute in, and for any other dtype the distance in bf16 is scaled by the
+ * ratio of their roundings. */
 static struct yardstick yardstick_of_stored(enum dtype stored)
 {
     const enum elem_type elem = stored == DT_F32 ? ELEM_F32 : ELEM_BF16;
@@ -161,12 +162,17 @@ static void allow_for_experts(struct yardstick *y)
              y->max, y->rms);
 }
 
+static bool is_16_bits(enum elem_type elem)
+{
+    return operand_bytes_of(OPERAND_ELEM, elem) == 2;
+}
+
 struct yardstick yardstick_choose(const struct sides_rounding *s)
 {
     bool is_stored = dtype_unit(s->stored) > arithmetic[s->computed].unit;
     struct yardstick y = is_stored ? yardstick_of_stored(s->stored)
                                    : yardstick_of_arithmetic(s->computed, s->by_another);
-    if (s->experts && (y.elem == ELEM_BF16 || s->computed == ELEM_BF16)) allow_for_experts(&y);
+    if (s->experts && (is_16_bits(y.elem) || is_16_bits(s->computed))) allow_for_experts(&y);
     return y;
 }
 

@@ -113,6 +113,13 @@ static void arithmetic_is_measured_by_a_finer_type(void **state)
     y = choose(ELEM_BF16, DT_BF16, false);
     assert_int_equal(y.elem, ELEM_F32);
     assert_true(near(y.max, 2));
+    y = choose(ELEM_F16, DT_F16, false);
+    assert_int_equal(y.elem, ELEM_F32);
+    assert_true(near(y.max, 2) && y.least == 0x1p-10 && !y.experts);
+    assert_string_equal(y.text, "2 times the difference between A in fp16 and A in f32");
+    y = choose(ELEM_F16, DT_BF16, true);
+    assert_true(y.elem == ELEM_BF16 && y.least == 0x1p-7 && y.experts);
+    assert_true(choose(ELEM_F16, DT_F32, true).experts);
 }
 
 static void a_coarser_dtype_is_measured_by_bf16(void **state)

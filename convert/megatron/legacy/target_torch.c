@@ -14,6 +14,7 @@
 #include "convert/megatron/legacy/rank_write.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
+#include "convert/megatron/optim/rng_states.h"
 #include "convert/megatron/optim/training_target.h"
 #include "convert/states.h"
 #include "convert/torch_archive.h"
@@ -267,6 +268,21 @@ static void add_head_states(struct legacy_target *x)
 
 /* ---- containers ---- */
 
+static struct value *rng_tensor_of(void *archive, const void *bytes, uint64_t count)
+{
+    return archive_bytes(archive, DT_U8, 1, &count, bytes);
+}
+
+static void add_rng(struct legacy_target *x, struct rank_file *f, struct value *root)
+{
+    struct arena *a = &x->t->plan.arena;
+    const struct rng_place at = {f->pp, f->tp, f->ep, f->tp % x->t->layout.etp};
+    if (x->t->fates[TRAINING_RNG].fate != FATE_MADE) return;
+    value_dict_set(
+        a, root, "rng_state",
+        rng_states_value(&x->t->source->training.rng, &at, rng_tensor_of, &f->archive, a));
+}
+
 static enum status lay_out_file(struct legacy_target *x, struct rank_file *f, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
@@ -284,6 +300,7 @@ static enum status lay_out_file(struct legacy_target *x, struct rank_file *f, st
         value_dict_set(a, root,
                        x->t->layout.vpp == 1 ? "model" : arena_printf(a, "model%" PRIu64, v),
                        state_dict_value(a, &f->chunks[v]));
+    add_rng(x, f, root);
     return archive_lay_out(&f->archive, "model_optim_rng", root, err);
 }
 

@@ -63,6 +63,16 @@ static const char *no_rng(struct target *t)
     return why || !each_rank ? why : "they are those of each data parallel rank";
 }
 
+static void set_rng_fate(struct target *t)
+{
+    const struct training_state *had = &t->source->training;
+    struct training_fate *fate = &t->fates[TRAINING_RNG];
+    *fate = (struct training_fate){had->rng.wanted ? FATE_MADE : FATE_NONE, NULL};
+    if (had->rng.wanted || !had->run.has_rng) return;
+    const char *why = no_rng(t);
+    *fate = (struct training_fate){why ? FATE_DROPPED : FATE_CARRIED, why};
+}
+
 static void set_fates(struct target *t)
 {
     const struct training *had = &t->source->training.run;
@@ -74,10 +84,7 @@ static void set_fates(struct target *t)
         else if (is)
             t->fates[p].fate = FATE_MADE;
     }
-    t->fates[TRAINING_RNG] = (struct training_fate){FATE_NONE, NULL};
-    if (!had->has_rng) return;
-    const char *why = no_rng(t);
-    t->fates[TRAINING_RNG] = (struct training_fate){why ? FATE_DROPPED : FATE_CARRIED, why};
+    set_rng_fate(t);
 }
 
 /* Names what groups of another program have and those that are made for Megatron do not. */

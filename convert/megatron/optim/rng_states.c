@@ -1,0 +1,157 @@
+#include "convert/megatron/optim/rng_states.h"
+
+#include <string.h>
+
+/* ---- the generator that Python, numpy and torch share: MT19937 ---- */
+
+enum { WORDS = 624 };
+
+/* numpy and torch. */
+static void seed_by_number(uint32_t words[WORDS], uint32_t seed)
+{
+    words[0] = seed;
+    for (uint32_t i = 1; i < WORDS; i++)
+        words[i] = 1812433253u * (words[i - 1] ^ (words[i - 1] >> 30)) + i;
+}
+
+/* Python: by the 32-bit digits of the number. */
+static void seed_by_digits(uint32_t words[WORDS], uint64_t seed)
+{
+    const uint32_t digits[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const unsigned count = digits[1] ? 2 : 1;
+    unsigned i = 1, j = 0;
+    seed_by_number(words, 19650218u);
+    for (unsigned k = 0; k < WORDS; k++) {
+        words[i] = (words[i] ^ ((words[i - 1] ^ (words[i - 1] >> 30)) * 1664525u)) + digits[j] + j;
+        j = (j + 1) % count;
+        if (++i == WORDS) words[0] = words[WORDS - 1], i = 1;
+    }
+    for (unsigned k = 0; k < WORDS - 1; k++) {
+        words[i] = (words[i] ^ ((words[i - 1] ^ (words[i - 1] >> 30)) * 1566083941u)) - i;
+        if (++i == WORDS) words[0] = words[WORDS - 1], i = 1;
+    }
+    words[0] = 0x80000000u;
+}
+
+static void put_bytes(unsigned char *to, uint64_t number, unsigned bytes)
+{
+    for (unsigned i = 0; i < bytes; i++)
+        to[i] = (unsigned char)(number >> 8 * i);
+}
+
+/* ---- values of Python ---- */
+
+static struct value *python_state(struct arena *a, uint64_t seed)
+{
+    uint32_t words[WORDS];
+    struct value *items[WORDS + 1], *parts[3] = {value_int(a, 3)};
+    seed_by_digits(words, seed);
+    for (unsigned i = 0; i < WORDS; i++)
+        items[i] = value_int(a, words[i]);
+    items[WORDS] = value_int(a, WORDS);
+    parts[1] = value_list(a, VALUE_TUPLE, WORDS + 1, items);
+    parts[2] = value_none(a);
+    return value_list(a, VALUE_TUPLE, 3, parts);
+}
+
+/* callable(args), then BUILD with state. */
+static struct value *made_by(struct arena *a, struct value *callable, struct value *args,
+                             struct value *state)
+{
+    struct value *v = arena_alloc(a, sizeof *v);
+    struct value_object *o = arena_alloc(a, sizeof *o);
+    *o = (struct value_object){.callable = callable, .args = args, .state = state};
+    *v = (struct value){.kind = VALUE_OBJECT, .object = o};
+    return v;
+}
+
+/* numpy.dtype("u4", False, True), little-endian. */
+static struct value *numpy_uint32(struct arena *a)
+{
+    struct value *args[] = {value_text(a, "u4"), value_bool(a, false), value_bool(a, true)};
+    struct value *none = value_none(a);
+    struct value *state[] = {value_int(a, 3),  value_text(a, "<"), none,           none, none,
+                             value_int(a, -1), value_int(a, -1),   value_int(a, 0)};
+    return made_by(a, value_global(a, "numpy", "dtype"), value_list(a, VALUE_TUPLE, 3, args),
+                   value_list(a, VALUE_TUPLE, 8, state));
+}
+
+/* The name of before numpy 2, which newer releases know too. */
+static struct value *numpy_words(struct arena *a, const uint32_t words[WORDS])
+{
+    unsigned char bytes[4 * WORDS];
+    struct value *zero = value_int(a, 0), *count = value_int(a, WORDS);
+    for (unsigned i = 0; i < WORDS; i++)
+        put_bytes(bytes + 4 * (size_t)i, words[i], 4);
+    struct value *args[] = {value_global(a, "numpy", "ndarray"),
+                            value_list(a, VALUE_TUPLE, 1, &zero), value_bytes(a, "b", 1)};
+    struct value *state[] = {value_int(a, 1), value_list(a, VALUE_TUPLE, 1, &count),
+                             numpy_uint32(a), value_bool(a, false),
+                             value_bytes(a, bytes, sizeof bytes)};
+    return made_by(a, value_global(a, "numpy.core.multiarray", "_reconstruct"),
+                   value_list(a, VALUE_TUPLE, 3, args), value_list(a, VALUE_TUPLE, 5, state));
+}
+
+static struct value *numpy_state(struct arena *a, uint64_t seed)
+{
+    uint32_t words[WORDS];
+    seed_by_number(words, (uint32_t)seed);
+    struct value *parts[] = {value_text(a, "MT19937"), numpy_words(a, words), value_int(a, WORDS),
+                             value_int(a, 0), value_float(a, 0)};
+    return value_list(a, VALUE_TUPLE, 5, parts);
+}
+
+/* ---- torch's states, as bytes ---- */
+
+struct making {
+    const struct rng_made *made;
+    rng_tensor *tensor;
+    void *context;
+    struct arena *arena;
+};
+
+/* at::CPUGeneratorImplState: seed, words left until the next twist (1), seeded, next word (0), the
+ * words in 64 bits each, and no normal number that is kept. */
+static struct value *torch_state(const struct making *m, uint64_t seed)
+{
+    enum { BYTES = 5056, SEED = 0, LEFT = 8, SEEDED = 12, STATE = 24 };
+    unsigned char *bytes = arena_alloc(m->arena, BYTES);
+    uint32_t words[WORDS];
+    memset(bytes, 0, BYTES);
+    seed_by_number(words, (uint32_t)seed);
+    put_bytes(bytes + SEED, seed, 8);
+    put_bytes(bytes + LEFT, 1, 4);
+    put_bytes(bytes + SEEDED, 1, 4);
+    for (unsigned i = 0; i < WORDS; i++)
+        put_bytes(bytes + STATE + 8 * (size_t)i, words[i], 8);
+    return m->tensor(m->context, bytes, BYTES);
+}
+
+/* at::CUDAGeneratorImpl: seed, and Philox's offset. */
+static struct value *device_state(const struct making *m, uint64_t seed)
+{
+    enum { BYTES = 16 };
+    if (m->made->on_host) return torch_state(m, seed);
+    unsigned char *bytes = arena_alloc(m->arena, BYTES);
+    memset(bytes, 0, BYTES);
+    put_bytes(bytes, seed, 8);
+    return m->tensor(m->context, bytes, BYTES);
+}
+
+struct value *rng_states_value(const struct rng_made *made, const struct rng_place *at,
+                               rng_tensor *tensor, void *context, struct arena *a)
+{
+    const struct making m = {made, tensor, context, a};
+    const uint64_t seed = made->seed + 100 * at->pp_rank;
+    struct value *d = value_dict(a), *tracked = value_dict(a);
+    value_dict_add(a, d, "random_rng_state", python_state(a, seed));
+    value_dict_add(a, d, "np_rng_state", numpy_state(a, seed));
+    value_dict_add(a, d, "torch_rng_state", torch_state(&m, seed));
+    value_dict_add(a, d, "cuda_rng_state", device_state(&m, seed));
+    value_dict_add(a, tracked, "data-parallel-rng", device_state(&m, seed));
+    value_dict_add(a, tracked, "model-parallel-rng", device_state(&m, seed + 2718 + at->tp_rank));
+    value_dict_add(a, tracked, "expert-parallel-rng",
+                   device_state(&m, seed + 1024 + 100 * at->ep_rank + at->etp_rank));
+    value_dict_add(a, d, "rng_tracker_states", tracked);
+    return value_list(a, VALUE_LIST, 1, &d);
+}
