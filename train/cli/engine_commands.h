@@ -1,9 +1,10 @@
-/* engine_commands.h - the commands that compute, for the table in ferry.c. */
+/* engine_commands.h - the commands that compute or train, for the table in ferry.c. */
 #ifndef FERRY_TRAIN_CLI_ENGINE_COMMANDS_H
 #define FERRY_TRAIN_CLI_ENGINE_COMMANDS_H
 
 #include "common/args.h"
 
-extern const struct command command_forward, command_generate, command_perplexity, command_bench;
+extern const struct command command_forward, command_generate, command_perplexity, command_bench,
+    command_data, command_train;
 
 #endif

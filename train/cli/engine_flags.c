@@ -13,7 +13,7 @@ const struct arg engine_args[] = {
     {"--data-parallel-size --dp",      ARG_UINT,   AT(layout.dp), "N", NULL, "data parallel ranks; default: the fewest that --ep needs"},
     {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "split norms and residuals by tokens over the tensor parallel ranks"},
     {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values are exchanged between context parallel ranks; default all_gather"},
-    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32"},
+    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|fp16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32. fp16: on CPUs only"},
     {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "compute device; default cpu. Ranks of one host share its GPUs"},
     {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "how ranks on GPUs communicate: through the host (staged; GPUs may be shared) or with NCCL (one GPU per rank); default auto"},
     {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "CPU threads of all ranks on this host together; default: number of CPUs"},
@@ -64,6 +64,7 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
                         e->cp_kind && strcmp(e->cp_kind, "p2p") == 0 ? CP_RING : CP_ALL_GATHER,
                     .elem = strcmp(e->dtype, "f64") == 0    ? ELEM_F64
                             : strcmp(e->dtype, "bf16") == 0 ? ELEM_BF16
+                            : strcmp(e->dtype, "fp16") == 0 ? ELEM_F16
                                                             : ELEM_F32,
                     .collectives = collectives_of(e)},
         .on_gpu = e->device && strcmp(e->device, "cuda") == 0,

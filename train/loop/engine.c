@@ -292,8 +292,20 @@ static enum status bench(const struct bench_request *q, struct error *err)
     return on_ranks(&q->model, bench_rank, q, fingerprint, err);
 }
 
+/* One rank alone so far. */
+static enum status train_here(const struct train_request *q,
+                              void (*ended)(void *context, const struct train_summary *s),
+                              void *context, struct error *err)
+{
+    if (joined)
+        return fail(err, ERR_UNSUPPORTED,
+                    "a launcher started %u ranks: training runs on one rank so far", job.size);
+    end_threads();
+    return trainer_run(q, ended, context, err);
+}
+
 extern const struct engine ferry_engine;
 extern const char *const ferry_engine_version;
 
-const struct engine ferry_engine = {join, agree, leave, forward, generate, bench};
+const struct engine ferry_engine = {join, agree, leave, forward, generate, bench, train_here};
 const char *const ferry_engine_version = FERRY_VERSION;

@@ -11,6 +11,7 @@
 #include "convert/source.h"
 #include "train/model/fit.h"
 #include "train/model/weights.h"
+#include "train/trainer/trainer.h"
 
 /* A model, its layout, and the device that it runs on. */
 struct engine_model {
@@ -112,6 +113,10 @@ struct engine {
     enum status (*forward)(const struct forward_request *q, struct error *err);
     enum status (*generate)(const struct generate_request *q, struct error *err);
     enum status (*bench)(const struct bench_request *q, struct error *err);
+    /* trainer_run() of train/trainer/trainer.h. */
+    enum status (*train)(const struct train_request *q,
+                         void (*ended)(void *context, const struct train_summary *s), void *context,
+                         struct error *err);
 };
 
 /* The library's table of functions; it stays loaded. ERR_UNSUPPORTED if it is not installed or

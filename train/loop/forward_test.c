@@ -221,12 +221,11 @@ static void write_logits(const struct outputs *o, const char *model)
     }
 }
 
-/* 8 bits a number, over a few layers. A rounding may send a token to another expert. */
-static void bf16_is_as_far_from_f32_as_its_rounding(void **state)
+/* The golden models in a type of 16 bits, beside what transformers computed in f32. */
+static void run_rounded(enum elem_type elem, double tolerance)
 {
-    (void)state;
     for (unsigned k = 0; k < NUM_MODELS; k++) {
-        struct model_options o = {.elem = ELEM_BF16};
+        struct model_options o = {.elem = elem};
         struct outputs out = {0};
         struct golden g;
         char path[128];
@@ -234,11 +233,26 @@ static void bf16_is_as_far_from_f32_as_its_rounding(void **state)
         snprintf(path, sizeof path, "tests/golden/hf/%s", models[k]);
         struct forward_request q = request_of(path, &o, &g.batch, &out);
         assert_ok(ferry_engine.forward(&q, &err));
-        assert_true(compare_golden(&g, &out, models[k], true, 0.1) >= 4);
-        write_logits(&out, models[k]);
+        assert_true(compare_golden(&g, &out, models[k], true, tolerance) >= 4);
+        if (elem == ELEM_BF16) write_logits(&out, models[k]);
         release_outputs(&out);
         close_golden(&g);
     }
+}
+
+/* 8 bits a number, over a few layers. A rounding may send a token to another expert. */
+static void bf16_is_as_far_from_f32_as_its_rounding(void **state)
+{
+    (void)state;
+    run_rounded(ELEM_BF16, 0.1);
+}
+
+/* 11 bits a number */
+static void f16_is_eight_times_as_near(void **state)
+{
+    (void)state;
+    if (test_on_gpu()) skip();
+    run_rounded(ELEM_F16, 0.0125);
 }
 
 /* ---- parallel layouts ---- */
@@ -522,6 +536,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_hidden_states_are_those_of_transformers),
         cmocka_unit_test(bf16_is_as_far_from_f32_as_its_rounding),
+        cmocka_unit_test(f16_is_eight_times_as_near),
         cmocka_unit_test(layouts_compute_what_one_rank_computes),
         cmocka_unit_test(all_layouts_compute_what_one_rank_computes),
         cmocka_unit_test(layouts_in_f32_are_as_near_as_f32_is),

@@ -43,7 +43,6 @@ static const struct {
     P(OP_ADD_NORM, norm, shift, NUMBER),
     P(OP_MATMUL, matmul, transpose_a, FLAG),
     P(OP_MATMUL, matmul, transpose_b, FLAG),
-    P(OP_MATMUL, matmul, accumulate, FLAG),
     P(OP_MATMUL, matmul, alpha, NUMBER),
     P(OP_HEAD_NORM, head_norm, heads, HEADS),
     P(OP_HEAD_NORM, head_norm, epsilon, NUMBER),

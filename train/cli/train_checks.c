@@ -1,0 +1,377 @@
+/* train_checks.c - what a line can contradict itself in. Each check looks at one thing and reports
+ * it; a line is refused with all that were found. Most are those of megatron/training/arguments.py
+ * (validate_args) and of core/optimizer_param_scheduler.py. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+#include "common/text.h"
+#include "train/cli/train_finish.h"
+
+/* ---- precision ---- */
+
+static void check_precision(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const char *flag = o->bf16 ? "bf16" : "fp16";
+    if (o->bf16 && o->fp16)
+        train_problem(x, "bfloat16 and float16 both (--bf16, --fp16, --dtype)");
+    else if ((o->bf16 || o->fp16) && strcmp(o->dtype, flag) != 0)
+        train_problem(x, "--%s, but --dtype %s", flag, o->dtype);
+    if (o->loss_scale <= 0) train_problem(x, "--loss-scale %g is not above 0", o->loss_scale);
+    if (o->min_loss_scale <= 0 || o->initial_loss_scale < o->min_loss_scale)
+        train_problem(x, "--initial-loss-scale %g is below --min-loss-scale %g",
+                      o->initial_loss_scale, o->min_loss_scale);
+}
+
+/* ---- length of the run ---- */
+
+static void check_length(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (!o->train_iters && !o->train_samples)
+        train_problem(x, "the length of the run is missing: --train-iters or --train-samples");
+    if (o->train_iters && o->train_samples)
+        train_problem(x, "--train-iters and --train-samples: a run has one of them");
+    if (o->train_iters && (o->lr_decay_samples || o->lr_warmup_samples || o->lr_wsd_decay_samples))
+        train_problem(x, "--train-iters, but a schedule in samples (--lr-decay-samples, "
+                         "--lr-warmup-samples, --lr-wsd-decay-samples)");
+    if (o->train_samples && (o->lr_decay_iters || o->lr_warmup_iters || o->lr_wsd_decay_iters))
+        train_problem(x, "--train-samples, but a schedule in iterations (--lr-decay-iters, "
+                         "--lr-warmup-iters, --lr-wsd-decay-iters)");
+}
+
+/* ---- batches ---- */
+
+static void check_divides(struct train_finish *x, const char *name, uint64_t size,
+                          const char *micro_name, uint64_t micro)
+{
+    const uint64_t dp = x->o->layout.dp ? x->o->layout.dp : 1;
+    uint64_t unit;
+    if (!micro || !size) return;
+    if (!mul_u64(micro, dp, &unit) || size % unit)
+        train_problem(x,
+                      "%s %" PRIu64 " is no multiple of %s %" PRIu64 " times %" PRIu64
+                      " data parallel rank%s",
+                      name, size, micro_name, micro, dp, dp == 1 ? "" : "s");
+}
+
+static void check_batches(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (!o->micro_batch_size) train_problem(x, "--micro-batch-size is missing");
+    if (o->step_batch_size_schedule && o->is_global_batch_size_given)
+        train_problem(x, "--step-batch-size-schedule and --global-batch-size: one of them");
+    for (size_t i = 0; i < o->num_batch_size_steps; i++)
+        check_divides(x, "--step-batch-size-schedule: a size of",
+                      o->batch_size_steps[i].global_batch_size, "--micro-batch-size",
+                      o->micro_batch_size);
+    if (o->num_batch_size_steps == 0)
+        check_divides(x, "--global-batch-size", o->global_batch_size, "--micro-batch-size",
+                      o->micro_batch_size);
+    if (o->eval_global_batch_size != o->global_batch_size ||
+        o->eval_micro_batch_size != o->micro_batch_size)
+        check_divides(x, "--eval-global-batch-size", o->eval_global_batch_size,
+                      "--eval-micro-batch-size", o->eval_micro_batch_size);
+}
+
+/* ---- schedule ---- */
+
+static void check_lr(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (isnan(o->lr)) train_problem(x, "--lr is missing");
+    if (o->lr < 0 || o->min_lr < 0 || o->lr_warmup_init < 0)
+        train_problem(x, "a learning rate below 0");
+    if (o->min_lr > o->lr) train_problem(x, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
+    if (o->lr_warmup_init > o->lr)
+        train_problem(x, "--lr-warmup-init %g is above --lr %g", o->lr_warmup_init, o->lr);
+    if (o->override_opt_param_scheduler && o->use_checkpoint_opt_param_scheduler)
+        train_problem(x, "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler: "
+                         "one of them");
+}
+
+/* Warmup is part of the decay, and ends before it. */
+static void check_warmup(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const bool by_samples = o->train_samples && !o->train_iters;
+    const char *unit = by_samples ? "samples" : "iters";
+    const uint64_t warmup = by_samples ? o->lr_warmup_samples : o->lr_warmup_iters;
+    const uint64_t whole = by_samples ? o->train_samples : o->train_iters;
+    const uint64_t given = by_samples ? o->lr_decay_samples : o->lr_decay_iters;
+    const uint64_t decay = given ? given : whole;
+    if (warmup && decay && warmup >= decay)
+        train_problem(x, "--lr-warmup-%s %" PRIu64 " is not below --lr-decay-%s %" PRIu64, unit,
+                      warmup, unit, decay);
+    if (isnan(o->lr_warmup_fraction)) return;
+    if (o->lr_warmup_iters || o->lr_warmup_samples)
+        train_problem(x, "--lr-warmup-fraction and --lr-warmup-%s: one of them",
+                      o->lr_warmup_iters ? "iters" : "samples");
+    if (o->lr_warmup_fraction < 0 || o->lr_warmup_fraction >= 1)
+        train_problem(x, "--lr-warmup-fraction %g is not from 0 to below 1", o->lr_warmup_fraction);
+}
+
+static void check_wsd(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const bool is_wsd = strcmp(o->lr_decay_style, "WSD") == 0;
+    if (is_wsd && !o->lr_wsd_decay_iters && !o->lr_wsd_decay_samples)
+        train_problem(x, "--lr-decay-style WSD: --lr-wsd-decay-%s is missing",
+                      o->train_samples ? "samples" : "iters");
+}
+
+static void check_weight_decay(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (o->weight_decay < 0 || o->start_weight_decay < 0)
+        train_problem(x, "a weight decay below 0");
+    if (o->end_weight_decay < o->start_weight_decay)
+        train_problem(x, "--end-weight-decay %g is below --start-weight-decay %g",
+                      o->end_weight_decay, o->start_weight_decay);
+}
+
+/* ---- ranges ---- */
+
+static void check_ranges(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const struct {
+        const char *name;
+        double value;
+    } below_1[] = {{"--adam-beta1", o->adam_beta1},
+                   {"--adam-beta2", o->adam_beta2},
+                   {"--sgd-momentum", o->sgd_momentum},
+                   {"--hidden-dropout", o->hidden_dropout},
+                   {"--attention-dropout", o->attention_dropout}},
+      from_0[] = {{"--adam-eps", o->adam_eps},
+                  {"--clip-grad", o->clip_grad},
+                  {"--init-method-std", o->init_method_std},
+                  {"--moe-aux-loss-coeff", o->moe_aux_loss_coeff},
+                  {"--mid-level-dataset-surplus", o->mid_level_dataset_surplus}};
+    for (size_t i = 0; i < COUNT(below_1); i++)
+        if (!(below_1[i].value >= 0 && below_1[i].value < 1))
+            train_problem(x, "%s %g is not from 0 to below 1", below_1[i].name, below_1[i].value);
+    for (size_t i = 0; i < COUNT(from_0); i++)
+        if (from_0[i].value < 0)
+            train_problem(x, "%s %g is below 0", from_0[i].name, from_0[i].value);
+    if (strcmp(o->optimizer, "adam") != 0 && strcmp(o->optimizer, "sgd") != 0)
+        train_problem(x, "--optimizer %s: it can be adam (AdamW) or sgd", o->optimizer);
+}
+
+/* ---- recompute ---- */
+
+static void check_modules(struct train_finish *x)
+{
+    static const char *const known[] = {"core_attn", "layernorm", "mlp", "moe_act", "moe"};
+    const struct arg_list *l = &x->o->recompute_modules;
+    for (size_t i = 0; i < l->count; i++) {
+        bool is_known = false;
+        for (size_t k = 0; k < COUNT(known); k++)
+            is_known = is_known || strcmp(l->items[i], known[k]) == 0;
+        if (!is_known)
+            train_problem(x,
+                          "--recompute-modules %s: it can be core_attn, layernorm, mlp, moe_act or "
+                          "moe",
+                          l->items[i]);
+    }
+}
+
+static void check_recompute(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const char *granularity = o->recompute_granularity;
+    const bool is_full = text_equal(granularity, "full");
+    if (!granularity && (o->recompute_method || o->recompute_num_layers))
+        train_problem(x, "%s without --recompute-granularity full",
+                      o->recompute_method ? "--recompute-method" : "--recompute-num-layers");
+    if (text_equal(granularity, "selective") && (o->recompute_method || o->recompute_num_layers))
+        train_problem(x, "--recompute-granularity selective takes --recompute-modules: no "
+                         "--recompute-method, no --recompute-num-layers");
+    if (is_full && !(o->recompute_method && o->recompute_num_layers))
+        train_problem(x, "--recompute-granularity full: --recompute-method and "
+                         "--recompute-num-layers are needed");
+    if (o->recompute_modules.count && !text_equal(granularity, "selective"))
+        train_problem(x, "--recompute-modules without --recompute-granularity selective");
+    if (is_full && (o->recompute_activations || o->moe_layer_recompute))
+        train_problem(x, "--recompute-granularity full and %s",
+                      o->recompute_activations ? "--recompute-activations"
+                                               : "--moe-layer-recompute");
+    check_modules(x);
+}
+
+/* ---- data ---- */
+
+static bool is_split(const char *text)
+{
+    int parts = 0;
+    double sum = 0;
+    for (const char *at = text; *at && parts < 4; parts++) {
+        char number[32] = "";
+        double part;
+        const size_t length = strcspn(at, ",/");
+        if (length >= sizeof number) return false;
+        memcpy(number, at, length);
+        char *end;
+        part = strtod(number, &end);
+        if (end == number || end[strspn(end, " ")] || !(part >= 0)) return false;
+        sum += part;
+        at += length + (at[length] ? 1 : 0);
+    }
+    return parts >= 1 && parts <= 3 && sum > 0 && isfinite(sum);
+}
+
+static void check_data(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const bool by_part =
+        o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
+    const char *data = o->data_path.count ? "--data-path" : "--train-data-path";
+    if (!o->data_path.count && !by_part && !o->mock_data && !o->dry_run)
+        train_problem(x, "no data: --data-path, --train-data-path or --mock-data");
+    if (o->data_path.count && by_part)
+        train_problem(x, "--data-path and datasets of parts (--train-data-path, --valid-data-path, "
+                         "--test-data-path)");
+    if (o->mock_data && (o->data_path.count || by_part))
+        train_problem(x, "--mock-data and %s", data);
+    if (by_part && !o->train_data_path.count)
+        train_problem(x, "--train-data-path is missing beside those of validation and test");
+    if (by_part && o->split)
+        train_problem(x, "--split divides --data-path: datasets of parts have none");
+    if (o->split && !is_split(o->split))
+        train_problem(x, "--split: \"%s\" is not three numbers such as 969,30,1", o->split);
+}
+
+/* ---- lengths and positions ---- */
+
+static void check_positions(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const struct model_line *l = &o->line;
+    const bool has_rope =
+        l->use_rotary_position_embeddings || strcmp(l->position_embedding_type, "rope") == 0;
+    if (!o->seq_length) train_problem(x, "--seq-length is missing");
+    if (o->has_model && !l->max_position_embeddings)
+        train_problem(x, "--max-position-embeddings is missing");
+    if (o->has_model && l->max_position_embeddings && o->seq_length > l->max_position_embeddings &&
+        strcmp(l->position_embedding_type, "learned_absolute") == 0 && !has_rope)
+        train_problem(x, "--seq-length %" PRIu64 " is above --max-position-embeddings %" PRIu64,
+                      o->seq_length, l->max_position_embeddings);
+    if (o->has_model && !l->add_position_embedding && !has_rope)
+        train_problem(x, "--no-position-embedding: it is --position-embedding-type none");
+    if (o->layout.cp > 1 && o->seq_length % 2)
+        train_problem(x, "--seq-length %" PRIu64 " is no multiple of 2 times --cp", o->seq_length);
+    else if (o->layout.cp > 1 && o->seq_length / 2 % o->layout.cp)
+        train_problem(x, "--seq-length %" PRIu64 " is no multiple of 2 times --cp", o->seq_length);
+}
+
+/* ---- model ---- */
+
+static void check_heads(struct train_finish *x)
+{
+    const struct model_line *l = &x->o->line;
+    if (!l->hidden_size) train_problem(x, "--hidden-size is missing");
+    if (!l->num_attention_heads) {
+        train_problem(x, "--num-attention-heads is missing");
+        return;
+    }
+    if (!l->kv_channels && l->hidden_size % l->num_attention_heads)
+        train_problem(x,
+                      "--hidden-size %" PRIu64 " is no multiple of --num-attention-heads %" PRIu64,
+                      l->hidden_size, l->num_attention_heads);
+    if (l->group_query_attention && l->num_attention_heads % l->num_query_groups)
+        train_problem(
+            x, "--num-attention-heads %" PRIu64 " is no multiple of --num-query-groups %" PRIu64,
+            l->num_attention_heads, l->num_query_groups);
+}
+
+static void check_mlp(struct train_finish *x)
+{
+    const struct model_line *l = &x->o->line;
+    if (l->swiglu + l->squared_relu + l->quick_geglu + l->openai_gelu > 1)
+        train_problem(x, "more than one activation of --swiglu, --squared-relu, --quick-geglu, "
+                         "--openai-gelu");
+    if (l->swiglu && !l->ffn_hidden_size && l->hidden_size && l->hidden_size < 24)
+        train_problem(x, "--ffn-hidden-size is missing: 8/3 of --hidden-size is below 64");
+    if (l->num_experts && l->moe_router_topk > l->num_experts)
+        train_problem(x, "--moe-router-topk %" PRIu64 " is above --num-experts %" PRIu64,
+                      l->moe_router_topk, l->num_experts);
+}
+
+static void check_vocabulary(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const uint64_t padded = o->line.padded_vocab_size;
+    if (padded && o->vocab_size > padded)
+        train_problem(x, "--vocab-size %" PRIu64 " is above --padded-vocab-size %" PRIu64,
+                      o->vocab_size, padded);
+    if (!padded && !o->vocab_size && !o->load) train_problem(x, "--vocab-size is missing");
+}
+
+static void check_model(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (!o->load && !o->hf_config && !o->line.num_layers)
+        train_problem(x, "no model: --load, --hf-config or --num-layers");
+    if (o->use_checkpoint_args && !o->load)
+        train_problem(x, "--use-checkpoint-args without --load");
+    if (o->has_model && o->hf_config)
+        train_problem(x, "--hf-config and --num-layers: both describe the model");
+    if (!o->has_model) return;
+    check_heads(x);
+    check_mlp(x);
+    check_vocabulary(x);
+}
+
+/* ---- layout ---- */
+
+static void check_layout(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const struct layout_options *l = &o->layout;
+    if (!!l->virtual_stages + !!l->layers_per_virtual_stage + !!l->pipeline_layout > 1)
+        train_problem(x,
+                      "more than one of --num-virtual-stages-per-pipeline-rank, "
+                      "--num-layers-per-virtual-pipeline-stage, --pipeline-model-parallel-layout");
+    if (l->ep > 1 && o->has_model && !o->line.num_experts)
+        train_problem(x, "--ep %" PRIu64 " without --num-experts", l->ep);
+    else if (l->ep > 1 && o->has_model && o->line.num_experts % l->ep)
+        train_problem(x, "--num-experts %" PRIu64 " is no multiple of --ep %" PRIu64,
+                      o->line.num_experts, l->ep);
+    if (o->num_distributed_optimizer_instances > 1 && !o->use_distributed_optimizer)
+        train_problem(x, "--num-distributed-optimizer-instances without "
+                         "--use-distributed-optimizer");
+    for (size_t i = 0; i < o->cp_comm_type.count; i++)
+        if (strcmp(o->cp_comm_type.items[i], "p2p") &&
+            strcmp(o->cp_comm_type.items[i], "all_gather"))
+            train_problem(x, "--cp-comm-type %s: it can be p2p or all_gather",
+                          o->cp_comm_type.items[i]);
+}
+
+/* ---- checkpoints ---- */
+
+static void check_checkpoints(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (o->ckpt_step != UINT64_MAX && !o->load) train_problem(x, "--ckpt-step without --load");
+    if (o->save_retain_interval &&
+        (!o->save_interval || o->save_retain_interval % o->save_interval))
+        train_problem(x, "--save-retain-interval %" PRIu64 " is no multiple of --save-interval",
+                      o->save_retain_interval);
+    if (o->save && !o->save_interval)
+        train_note(x, "no --save-interval: saved at the end of the run only");
+}
+
+void train_check(struct train_finish *x)
+{
+    static void (*const checks[])(struct train_finish *) = {
+        check_model,     check_positions, check_data,   check_length,       check_batches,
+        check_lr,        check_warmup,    check_wsd,    check_weight_decay, check_ranges,
+        check_precision, check_recompute, check_layout, check_checkpoints,
+    };
+    for (size_t i = 0; i < COUNT(checks); i++)
+        checks[i](x);
+}

@@ -1,0 +1,82 @@
+/* train_command.c - ferry train: pretraining and fine-tuning, with Megatron-LM's options. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/result.h"
+#include "train/cli/engine_commands.h"
+#include "train/cli/train_options.h"
+#include "train/loop/engine.h"
+
+static struct train_request request_of(const struct train_options *o)
+{
+    return (struct train_request){.options = o,
+                                  .source = {.hf_config = NULL,
+                                             .family = o->family,
+                                             .true_vocab_size = o->true_vocab_size,
+                                             .allow_config = &o->allow_config},
+                                  .model_map = o->model_map,
+                                  .threads =
+                                      o->threads > UINT16_MAX ? UINT16_MAX : (unsigned)o->threads,
+                                  .progress = o->quiet ? PROGRESS_NONE : PROGRESS_AUTO};
+}
+
+static void take_summary(void *context, const struct train_summary *s)
+{
+    (void)context;
+    if (!result_is_wanted()) return;
+    cJSON *o = cJSON_CreateObject();
+    json_add_u64(o, "iteration", s->iteration);
+    json_add_u64(o, "consumed_samples", s->consumed_samples);
+    json_add_u64(o, "skipped_iterations", s->skipped_iterations);
+    json_add_number(o, "loss", s->loss);
+    json_add_text(o, "saved", s->saved);
+    result_set(o);
+}
+
+static enum status train(void *context, const struct engine *engine, bool is_rank_0,
+                         struct error *err)
+{
+    const struct train_request q = request_of(context);
+    (void)is_rank_0;
+    return engine->train(&q, take_summary, NULL, err);
+}
+
+static enum status run(void *options, const char *const *positional, size_t num_positional,
+                       struct error *err)
+{
+    struct train_options *o = options;
+    struct strbuf notes = {0};
+    (void)positional, (void)num_positional;
+    enum status st = train_options_finish(o, &notes, err);
+    if (!st && !o->quiet && notes.length) (void)fputs(notes.data, stderr);
+    strbuf_release(&notes);
+    if (!st) st = engine_run(train, o, err);
+    train_options_release(o);
+    return st;
+}
+
+const struct command command_train = {
+    .name = "train",
+    .summary = "pretrain, resume or fine-tune a model, with Megatron-LM's options",
+    .positional = "",
+    .text =
+        "Takes a command line of Megatron-LM's pretrain_gpt.py as it is. --load is any checkpoint "
+        "that convert can read: a Hugging Face folder to fine-tune, or a Megatron run of any "
+        "layout to go on with, optimizer, schedule and position in the data included. Prints "
+        "Megatron-LM's lines on stdout, all else on stderr.\n\n"
+        "  ferry train --load Llama-3.2-1B --save ckpt --data-path text_document --split 969,30,1 "
+        "--seq-length 4096 --micro-batch-size 1 --global-batch-size 8 --train-iters 1000 "
+        "--lr 1e-5 --lr-warmup-iters 20 --bf16\n\n"
+        "ferry data writes datasets. With --num-layers the options describe the model, as they do "
+        "in Megatron-LM; without it the folder does. A run whose --save has a checkpoint goes on "
+        "from it. A signal ends the run after its iteration, which is saved.",
+    .groups = train_groups,
+    .num_groups = NUM_TRAIN_GROUPS,
+    .options_bytes = sizeof(struct train_options),
+    .defaults = train_options_defaults,
+    .run = run,
+};

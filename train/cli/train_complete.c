@@ -1,0 +1,238 @@
+/* train_complete.c - what follows from other options, as Megatron-LM's validate_args has it. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+#include "common/text.h"
+#include "train/cli/train_finish.h"
+
+static void default_to(const char **text, const char *other)
+{
+    if (!*text) *text = other;
+}
+
+static void default_uint(uint64_t *n, uint64_t not_given, uint64_t other)
+{
+    if (*n == not_given) *n = other;
+}
+
+static void complete_model(struct train_finish *x)
+{
+    struct train_options *o = x->o;
+    o->has_model = o->line.num_layers && !o->use_checkpoint_args;
+    o->is_hidden_dropout_given = !isnan(o->hidden_dropout);
+    o->is_attention_dropout_given = !isnan(o->attention_dropout);
+    const double dropout = o->has_model ? 0.1 : 0;
+    if (!o->is_hidden_dropout_given) o->hidden_dropout = dropout;
+    if (!o->is_attention_dropout_given) o->attention_dropout = dropout;
+    if (!o->has_model && !(o->is_hidden_dropout_given && o->is_attention_dropout_given))
+        train_note(x, "the model is that of the folder: %s 0, unless given",
+                   o->is_hidden_dropout_given ? "--attention-dropout is"
+                   : o->is_attention_dropout_given
+                       ? "--hidden-dropout is"
+                       : "--hidden-dropout and --attention-dropout are");
+}
+
+static void complete_precision(struct train_finish *x)
+{
+    struct train_options *o = x->o;
+    default_to(&o->dtype, o->bf16 ? "bf16" : o->fp16 ? "fp16" : "f32");
+    if (strcmp(o->dtype, "bf16") == 0) o->bf16 = true;
+    if (strcmp(o->dtype, "fp16") == 0) o->fp16 = true;
+    if (o->loss_scale >= 0 && o->loss_scale <= 0) o->loss_scale = NAN; /* 0: dynamic */
+    if (o->bf16) o->accumulate_allreduce_grads_in_fp32 = true;
+    if (o->fp16 && isnan(o->loss_scale)) o->check_for_nan_in_loss_and_grad = false;
+}
+
+/* --recompute-activations is an older name of selective. */
+static void complete_recompute(struct train_options *o)
+{
+    if (o->recompute_activations || o->moe_layer_recompute)
+        default_to(&o->recompute_granularity, "selective");
+}
+
+static void complete_training(struct train_options *o)
+{
+    const uint64_t dp = o->layout.dp ? o->layout.dp : 1;
+    uint64_t least;
+    o->is_global_batch_size_given = o->global_batch_size > 0;
+    if (!o->global_batch_size && mul_u64(o->micro_batch_size, dp, &least))
+        o->global_batch_size = least;
+    default_uint(&o->eval_global_batch_size, 0, o->global_batch_size);
+    default_uint(&o->eval_micro_batch_size, 0, o->micro_batch_size);
+    o->is_eval_iters_given = o->eval_iters != UINT64_MAX;
+    default_uint(&o->eval_iters, UINT64_MAX, 100);
+    o->is_seed_given = o->seed != UINT64_MAX;
+    default_uint(&o->seed, UINT64_MAX, 1234);
+}
+
+/* "969, 30, 1" may be one word or three. */
+static const char *split_of(struct train_options *o)
+{
+    struct strbuf text = {0};
+    for (size_t i = 0; i < o->split_words.count; i++) {
+        const bool has_comma = !i || text_ends_with(text.data, ",");
+        strbuf_printf(&text, "%s%s", has_comma ? "" : ",", o->split_words.items[i]);
+    }
+    const char *split = text.length ? arena_copy_text(&o->arena, text.data) : NULL;
+    strbuf_release(&text);
+    return split;
+}
+
+static void complete_data(struct train_finish *x)
+{
+    struct train_options *o = x->o;
+    o->split = split_of(o);
+    const bool by_part =
+        o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
+    if (o->data_path.count && !o->split && !by_part) {
+        o->split = "969, 30, 1";
+        train_note(x, "no --split: 969,30,1, as Megatron-LM assumes");
+    }
+    if (o->rampup_batch_size.count)
+        train_note(x, "--rampup-batch-size is ignored, as Megatron-LM ignores it: "
+                      "--step-batch-size-schedule is what it has instead");
+}
+
+/* Weight decay is constant unless a style says else; then both ends are given. */
+static void complete_weight_decay(struct train_finish *x)
+{
+    struct train_options *o = x->o;
+    const bool is_constant = strcmp(o->weight_decay_incr_style, "constant") == 0;
+    const bool has_start = !isnan(o->start_weight_decay), has_end = !isnan(o->end_weight_decay);
+    if (is_constant && (has_start || has_end))
+        train_problem(x, "%s: it takes --weight-decay-incr-style linear or cosine",
+                      has_start ? "--start-weight-decay" : "--end-weight-decay");
+    if (!is_constant && !(has_start && has_end))
+        train_problem(x,
+                      "--weight-decay-incr-style %s: --start-weight-decay and "
+                      "--end-weight-decay are missing",
+                      o->weight_decay_incr_style);
+    if (!has_start) o->start_weight_decay = o->weight_decay;
+    if (!has_end) o->end_weight_decay = o->weight_decay;
+}
+
+static void complete_experts(struct train_finish *x)
+{
+    struct train_options *o = x->o;
+    const struct arg_list *kinds = &o->moe_router_load_balancing_types;
+    const struct arg_list *coeffs = &o->moe_aux_loss_coeffs;
+    char *end = NULL;
+    o->moe_router_load_balancing_type = kinds->count ? kinds->items[0] : "aux_loss";
+    if (kinds->count > 1 || (strcmp(o->moe_router_load_balancing_type, "aux_loss") &&
+                             strcmp(o->moe_router_load_balancing_type, "none")))
+        train_problem(x, "--moe-router-load-balancing-type %s%s: it can be aux_loss or none",
+                      o->moe_router_load_balancing_type, kinds->count > 1 ? " ..." : "");
+    if (coeffs->count > 1) train_problem(x, "--moe-aux-loss-coeff: one coefficient, of aux_loss");
+    if (!coeffs->count) return;
+    o->moe_aux_loss_coeff = strtod(coeffs->items[0], &end);
+    if (end == coeffs->items[0] || *end || !isfinite(o->moe_aux_loss_coeff))
+        train_problem(x, "--moe-aux-loss-coeff: \"%s\" is not a number", coeffs->items[0]);
+}
+
+static void complete_layout(struct train_finish *x)
+{
+    struct train_options *o = x->o;
+    if (o->sequence_parallel && o->layout.tp <= 1) {
+        o->sequence_parallel = false;
+        train_note(x, "--sequence-parallel needs --tp of more than 1: it is off");
+    }
+    default_uint(&o->num_distributed_optimizer_instances, 0, 1);
+    if (!o->device && text_equal(o->distributed_backend, "gloo")) o->device = "cpu";
+}
+
+/* ---- --step-batch-size-schedule (core/num_microbatches_calculator.py) ---- */
+
+/* "250B", "1.5k"; *at moves behind it. */
+static bool take_amount(const char **at, uint64_t *out)
+{
+    static const struct {
+        const char *suffix;
+        double factor;
+    } units[] = {{"kK", 1e3}, {"mM", 1e6}, {"bB", 1e9}, {"tT", 1e12}};
+    char *end;
+    if (!strchr("0123456789.", **at) || !**at) return false;
+    double n = strtod(*at, &end);
+    for (size_t i = 0; i < COUNT(units) && *end; i++)
+        if (strchr(units[i].suffix, *end)) {
+            n *= units[i].factor;
+            end++;
+            break;
+        }
+    if (end == *at || !(n >= 0 && n < 9e18)) return false;
+    *at = end;
+    *out = (uint64_t)n;
+    return true;
+}
+
+/* One "T:N"; its threshold in samples. */
+static bool take_step(const char **at, uint64_t seq_length, struct batch_size_step *s)
+{
+    uint64_t tokens;
+    if (!take_amount(at, &tokens) || *(*at)++ != ':') return false;
+    if (!take_amount(at, &s->global_batch_size) || !s->global_batch_size) return false;
+    s->from_sample = tokens / (seq_length ? seq_length : 1);
+    return !**at || strchr(", ", **at);
+}
+
+static int by_sample(const void *a, const void *b)
+{
+    const struct batch_size_step *x = a, *y = b;
+    return (x->from_sample > y->from_sample) - (x->from_sample < y->from_sample);
+}
+
+static bool read_steps(struct train_options *o)
+{
+    const char *at = o->step_batch_size_schedule;
+    struct batch_size_step *steps = NULL;
+    size_t n = 0, capacity = 0;
+    for (at += strspn(at, ", "); *at; at += strspn(at, ", ")) {
+        struct batch_size_step s;
+        if (!take_step(&at, o->seq_length, &s)) return false;
+        *ARENA_PUSH(&o->arena, steps, n, capacity) = s;
+    }
+    if (n) qsort(steps, n, sizeof *steps, by_sample);
+    o->batch_size_steps = steps;
+    o->num_batch_size_steps = n;
+    return n > 0;
+}
+
+static void complete_schedule(struct train_finish *x)
+{
+    struct train_options *o = x->o;
+    const char *text = o->step_batch_size_schedule;
+    if (!text) return;
+    if (!read_steps(o)) {
+        train_problem(x,
+                      "--step-batch-size-schedule: \"%s\" is not a list of TOKENS:SIZE such as "
+                      "0:768,250B:1536",
+                      text);
+        o->num_batch_size_steps = 0;
+        return;
+    }
+    const struct batch_size_step *s = o->batch_size_steps;
+    if (s[0].from_sample)
+        train_problem(x, "--step-batch-size-schedule %s: the first size must be from 0 tokens on",
+                      text);
+    for (size_t i = 1; i < o->num_batch_size_steps; i++)
+        if (s[i].from_sample == s[i - 1].from_sample)
+            train_problem(x, "--step-batch-size-schedule %s: two sizes from sample %" PRIu64 " on",
+                          text, s[i].from_sample);
+    if (!o->is_global_batch_size_given) o->global_batch_size = s[0].global_batch_size;
+}
+
+void train_complete(struct train_finish *x)
+{
+    complete_model(x);
+    complete_precision(x);
+    complete_recompute(x->o);
+    complete_training(x->o);
+    complete_schedule(x);
+    complete_data(x);
+    complete_weight_decay(x);
+    complete_experts(x);
+    complete_layout(x);
+}

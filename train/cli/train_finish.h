@@ -1,0 +1,35 @@
+/* train_finish.h - the parts of train_options_finish(). */
+#ifndef FERRY_TRAIN_CLI_TRAIN_FINISH_H
+#define FERRY_TRAIN_CLI_TRAIN_FINISH_H
+
+#include <cjson/cJSON.h>
+
+#include "train/cli/train_options.h"
+
+/* A line that is being completed. */
+struct train_finish {
+    struct train_options *o;
+    struct strbuf *notes;   /* a line each */
+    struct strbuf problems; /* a line each; more than a message holds are counted */
+    size_t num_problems, num_shown;
+};
+
+void train_problem(struct train_finish *x, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void train_note(struct train_finish *x, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* Sets what follows from other options; problems of what cannot be read as meant. */
+void train_complete(struct train_finish *x);
+/* Sets o->model. */
+void train_make_model(struct train_finish *x);
+/* Appends the options that describe a model and differ from their defaults, each with a blank
+ * behind it. */
+void train_add_model_options(struct strbuf *out, const struct train_options *o);
+/* Contradictions. */
+void train_check(struct train_finish *x);
+
+/* Reads which layers have a feature, as Megatron-LM's moe_freq_type does: "N", or a list such as
+ * "([0]+[1]*2)*3", into a new number or array; NULL: it is neither, or has more than MAX_LAYERS
+ * items. */
+cJSON *train_layer_pattern(const char *text);
+
+#endif

@@ -1,0 +1,115 @@
+/* checkpoint.h - the state of a training run, from a checkpoint into arrays and back.
+ *
+ * Weights, masters and moments of all parameters lie in flat *regions* of one order: in each,
+ * parameter i begins at the same element, parameters->items[i].offset / bytes of a weight. What is
+ * between parameters is not read. All arrays are the caller's, and on the host.
+ *
+ * Reading takes any checkpoint that source_open() opens, of any layout and format; writing is a
+ * plan of convert/target.h whose tensors lie in memory. A checkpoint appears complete or not at all
+ * (ckpt/publish.h), the root's tracker last. */
+#ifndef FERRY_TRAIN_TRAINER_CHECKPOINT_H
+#define FERRY_TRAIN_TRAINER_CHECKPOINT_H
+
+#include "convert/format.h"
+#include "convert/source.h"
+#include "train/model/parameters.h"
+
+/* What a region holds. exp_avg is SGD's momentum too. */
+enum held_kind { HELD_WEIGHT, HELD_MASTER, HELD_EXP_AVG, HELD_EXP_AVG_SQ, NUM_HELD };
+
+struct train_state {
+    const struct parameters *parameters;
+    void *data[NUM_HELD];       /* NULL: the run has no such region */
+    enum dtype dtype[NUM_HELD]; /* of the elements; that of weights is parameters->elem's */
+    uint64_t padded_rows; /* rows of the vocabulary that all ranks hold, with padding; 0: no more
+                             than the config's */
+    const struct model_config *config;
+    /* The checkpoint that the run began with. Saving takes its table of parameters, family,
+     * config.json with companions, and args; a run from scratch makes one without tensors. */
+    const struct checkpoint *origin;
+
+    /* To save: */
+    const struct training *training; /* complete; iteration is the one that is written */
+    const cJSON *args; /* attributes of Megatron's args beside the origin's and those that follow
+                          from the model, by name ("lr": 0.01); NULL: none */
+    struct layout_options layout; /* that is written; all 0: one rank */
+    uint64_t seed;                /* --seed: states of random number generators are made from it */
+    bool on_host;                 /* the run has no GPU */
+    bool local_spec;              /* --transformer-impl local: names, and args */
+};
+
+/* ---- which checkpoint ---- */
+
+struct checkpoint_found {
+    bool found;
+    const char *path;  /* to be opened by source_open(); in the arena */
+    int64_t iteration; /* -1: none, a model */
+    const struct format *format;
+};
+
+/* Finds the checkpoint at `path`: Megatron's root or one of its iterations, a Hugging Face folder,
+ * a root of Hugging Face folders iter_N (the newest is taken), or a model in the hub's cache.
+ * has_step: that iteration. Nothing there, or a folder without any, is no failure: then found is
+ * false. ERR_IO or ERR_CORRUPT if a tracker or step names an iteration that is not there or cannot
+ * be read. In arena a. */
+MUST_CHECK enum status checkpoint_find(struct checkpoint_found *out, const char *path,
+                                       bool has_step, uint64_t step, struct arena *a,
+                                       struct error *err);
+/* The same for --load: ERR_IO where nothing is found. */
+MUST_CHECK enum status checkpoint_find_to_load(struct checkpoint_found *out, const char *path,
+                                               bool has_step, uint64_t step, struct arena *a,
+                                               struct error *err);
+
+/* ---- load ---- */
+
+struct checkpoint_load_options {
+    struct load_options load;
+    bool no_optimizer; /* --no-load-optim, --finetune: masters and moments are made */
+};
+
+struct checkpoint_loaded {
+    struct training training;    /* what the checkpoint says; in arena `a` of the call */
+    bool has_optimizer;          /* states of it were loaded */
+    uint64_t made[NUM_HELD];     /* parameters (one a logical tensor) whose state was made */
+    const char *first[NUM_HELD]; /* the first of them */
+    const char *note;            /* what was made and why, a line for the user; NULL: nothing was */
+};
+
+/* Fills the regions of s from c, which source_open() has opened, for the parameters of s that have
+ * tensors. A state that c lacks is made: the master is the loaded weight, a moment is 0. A weight
+ * that c stores in another dtype is its master cast, where c has one. Rows of padding come from c
+ * as far as it stores them; others keep the weight that the caller put there, with a master like it
+ * and moments of 0. ERR_UNSUPPORTED if c lacks a weight, has one of another shape, or has an
+ * optimizer that cannot be read, unless it is left out. */
+MUST_CHECK enum status checkpoint_load(const struct train_state *s, const struct checkpoint *c,
+                                       const struct checkpoint_load_options *o,
+                                       struct checkpoint_loaded *out, struct arena *a,
+                                       struct error *err);
+
+/* ---- save ---- */
+
+struct checkpoint_target {
+    const char *dir;
+    const struct format *format; /* torch_dist, torch: DIR is the root; hf: DIR/iter_N */
+    bool overwrite;              /* replace the iteration if it is there */
+    bool no_optimizer;           /* weights alone */
+    uint64_t keep_last;          /* older iterations that stay, this one counted; 0: all */
+    unsigned threads;            /* 0: as many as there are CPUs */
+    bool fsync;
+    bool quiet; /* notes of the plan are not printed */
+    const struct model_maps *maps;
+};
+
+/* Writes DIR/iter_NNNNNNN, and for Megatron's formats the tracker. s may be a snapshot, which
+ * another thread writes: it and what it points to must not change until the call returns. Older
+ * iterations are removed only when the new one is complete; a message says so if that fails.
+ * ERR_EXISTS if the iteration is there and overwrite is not set; ERR_IO, naming the file, if the
+ * disk is full: what was written is removed, and what was there before is as it was. */
+MUST_CHECK enum status checkpoint_save(const struct train_state *s,
+                                       const struct checkpoint_target *to, struct error *err);
+
+/* Checks, without writing, that iteration can be saved: ERR_EXISTS as above. */
+MUST_CHECK enum status checkpoint_check_target(const struct checkpoint_target *to,
+                                               uint64_t iteration, struct error *err);
+
+#endif

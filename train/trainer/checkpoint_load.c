@@ -1,0 +1,228 @@
+/* checkpoint_load.c - a run's state from any checkpoint: load targets for the weights, then for the
+ * states that are there; what is not there is made of the loaded weights. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+#include "convert/states.h"
+#include "kernels/cpu/cast.h"
+#include "train/trainer/checkpoint_internal.h"
+
+struct loading {
+    const struct train_state *s;
+    const struct checkpoint *c;
+    const struct checkpoint_load_options *o;
+    bool has_states; /* that are loaded */
+    bool sgd;
+    struct load_target *targets; /* on the heap */
+    size_t num_targets, capacity;
+    struct checkpoint_loaded *out;
+    struct arena *arena; /* names */
+};
+
+/* ---- targets ---- */
+
+struct adding {
+    struct loading *l;
+    const struct tensor *tensor;
+    enum dtype dtype;
+    void *memory;
+};
+
+static enum status add_target(void *context, const struct pair *part, struct error *err)
+{
+    const struct adding *x = context;
+    struct loading *l = x->l;
+    (void)err;
+    if (l->num_targets == l->capacity) {
+        l->capacity = 2 * l->capacity + 64;
+        l->targets = must_realloc(l->targets, l->capacity * sizeof *l->targets);
+    }
+    l->targets[l->num_targets++] = (struct load_target){x->tensor, *part, x->dtype, x->memory};
+    return OK;
+}
+
+/* Elements of the padded tensor from `first` on, as many as `from` has of the `count` that the run
+ * wants, into a region. */
+static enum status add_targets(struct loading *l, const struct held_tensor *t,
+                               const struct tensor *from, enum held_kind kind, uint64_t first,
+                               uint64_t count, struct error *err)
+{
+    struct adding x = {l, from, l->s->dtype[kind], held_at(l->s, kind, t->first)};
+    for (unsigned k = 0; k < t->of->cut->count; k++)
+        TRY(pair_clip(&t->of->cut->pairs[k], first, min_u64(count, from->numel), from->name,
+                      add_target, &x, err));
+    return OK;
+}
+
+static const struct tensor *find(struct loading *l, const struct held_tensor *t, const char *state,
+                                 bool padding)
+{
+    return catalog_find(&l->c->catalog, held_name(t, state, padding, l->arena));
+}
+
+static enum status check_shape(struct loading *l, const struct held_tensor *t,
+                               const struct tensor *x, struct error *err)
+{
+    const struct param_spec *spec = t->of->spec;
+    if (x->num_dims == spec->num_dims &&
+        memcmp(x->shape, spec->shape, x->num_dims * sizeof *x->shape) == 0)
+        return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: %s has shape %s, the model wants %s", l->c->path,
+                x->name, shape_text(l->arena, x->num_dims, x->shape),
+                shape_text(l->arena, spec->num_dims, spec->shape));
+}
+
+/* Where the rows of padding are stored, those too. */
+static enum status add_tensor(struct loading *l, const struct held_tensor *t,
+                              const struct tensor *from, const char *state, enum held_kind kind,
+                              struct error *err)
+{
+    TRY(check_shape(l, t, from, err));
+    TRY(add_targets(l, t, from, kind, 0, t->numel, err));
+    const struct tensor *padding = t->padding_numel ? find(l, t, state, true) : NULL;
+    if (!padding && t->padding_numel && kind == HELD_WEIGHT) padding = find(l, t, NULL, true);
+    if (!padding) return OK;
+    return add_targets(l, t, padding, kind, t->numel, t->padding_numel, err);
+}
+
+/* The tensor that a weight is loaded from: its master, if the stored weight would be cast. */
+static enum status add_weight(void *context, const struct held_tensor *t, struct error *err)
+{
+    struct loading *l = context;
+    const struct tensor *weight = find(l, t, NULL, false);
+    if (!weight)
+        return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no tensor %s", l->c->path,
+                    t->name);
+    const bool cast = weight->dtype != l->s->dtype[HELD_WEIGHT];
+    const struct tensor *master = l->has_states && cast ? find(l, t, master_state, false) : NULL;
+    return master ? add_tensor(l, t, master, master_state, HELD_WEIGHT, err)
+                  : add_tensor(l, t, weight, NULL, HELD_WEIGHT, err);
+}
+
+static void count_made(struct loading *l, const struct held_tensor *t, enum held_kind kind)
+{
+    if (!l->out->made[kind]++) l->out->first[kind] = t->name;
+}
+
+static enum status add_states(void *context, const struct held_tensor *t, struct error *err)
+{
+    struct loading *l = context;
+    for (int k = HELD_MASTER; k < NUM_HELD; k++) {
+        const enum held_kind kind = (enum held_kind)k;
+        const char *state = held_state(kind, l->sgd);
+        if (!l->s->data[k] || !held_is_trained(t)) continue;
+        const struct tensor *from = l->has_states ? find(l, t, state, false) : NULL;
+        if (from)
+            TRY(add_tensor(l, t, from, state, kind, err));
+        else
+            count_made(l, t, kind);
+    }
+    return OK;
+}
+
+static enum status run(struct loading *l, struct error *err)
+{
+    struct load_result result;
+    enum status st =
+        load_run(&l->c->catalog, l->targets, l->num_targets, &l->o->load, &result, err);
+    l->num_targets = 0;
+    return st;
+}
+
+/* ---- what is made ---- */
+
+/* Before states are loaded: those that are not there stay so. */
+static enum status make_states(void *context, const struct held_tensor *t, struct error *err)
+{
+    const struct loading *l = context;
+    const struct train_state *s = l->s;
+    (void)err;
+    if (s->data[HELD_MASTER])
+        (void)cast_elements(held_at(s, HELD_MASTER, t->first), s->dtype[HELD_MASTER],
+                            held_at(s, HELD_WEIGHT, t->first), s->dtype[HELD_WEIGHT], t->own_numel);
+    for (int k = HELD_EXP_AVG; k < NUM_HELD; k++)
+        if (s->data[k])
+            memset(held_at(s, (enum held_kind)k, t->first), 0,
+                   t->own_numel * dtype_bytes(s->dtype[k]));
+    return OK;
+}
+
+static const char *why_made(const struct loading *l)
+{
+    if (l->o->no_optimizer) return "the optimizer is not loaded";
+    return l->has_states ? "the checkpoint lacks them" : "the checkpoint has no optimizer";
+}
+
+/* "the checkpoint has no optimizer: masters are the weights, moments are 0"; with parameters where
+ * some have states. */
+static const char *note_made(const struct loading *l)
+{
+    static const char *const what[NUM_HELD] = {
+        [HELD_MASTER] = "masters are the weights",
+        [HELD_EXP_AVG] = "first moments are 0",
+        [HELD_EXP_AVG_SQ] = "second moments are 0",
+    };
+    const char *text = NULL;
+    for (int k = HELD_MASTER; k < NUM_HELD; k++) {
+        const uint64_t n = l->out->made[k];
+        if (!n) continue;
+        const char *of =
+            l->has_states ? arena_printf(l->arena, " of %" PRIu64 " parameter%s (%s%s)", n,
+                                         n == 1 ? "" : "s", l->out->first[k], n == 1 ? "" : ", ...")
+                          : "";
+        text = text ? arena_printf(l->arena, "%s, %s%s", text, what[k], of)
+                    : arena_printf(l->arena, "%s: %s%s", why_made(l), what[k], of);
+    }
+    return text;
+}
+
+/* ---- all ---- */
+
+static enum status check_optimizer(const struct loading *l, struct error *err)
+{
+    const struct optimizer_info *has = &l->c->training.optimizer;
+    if (!has->present || !has->unread || l->o->no_optimizer) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: its optimizer (%s) cannot be read: %s; --no-load-optim leaves it out",
+                l->c->path, has->kind ? has->kind : "of unknown kind", has->unread);
+}
+
+static enum status load(struct loading *l, struct error *err)
+{
+    TRY(check_optimizer(l, err));
+    TRY(held_each(l->s, add_weight, l, err));
+    TRY(run(l, err));
+    TRY(held_each(l->s, make_states, l, err));
+    TRY(held_each(l->s, add_states, l, err));
+    return l->num_targets ? run(l, err) : OK;
+}
+
+/* The step of the loop is in one of two places. */
+static void take_training(struct loading *l)
+{
+    struct checkpoint_loaded *out = l->out;
+    out->training = training_copy(&l->c->training.run, l->arena);
+    if (!out->training.iteration && l->c->training.iteration > 0)
+        out->training.iteration = (uint64_t)l->c->training.iteration;
+}
+
+enum status checkpoint_load(const struct train_state *s, const struct checkpoint *c,
+                            const struct checkpoint_load_options *o, struct checkpoint_loaded *out,
+                            struct arena *a, struct error *err)
+{
+    const struct training *run_of = s->training ? s->training : &c->training.run;
+    struct loading l = {.s = s, .c = c, .o = o, .out = out, .arena = a};
+    *out = (struct checkpoint_loaded){.has_optimizer = false};
+    l.has_states = c->training.optimizer.present && !o->no_optimizer;
+    l.sgd = held_is_sgd(run_of);
+    enum status st = load(&l, err);
+    free(l.targets);
+    if (st) return st;
+    out->has_optimizer = l.has_states;
+    out->note = note_made(&l);
+    take_training(&l);
+    return OK;
+}

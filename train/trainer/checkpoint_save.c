@@ -1,0 +1,365 @@
+/* checkpoint_save.c - the state of a run as a checkpoint in memory, and the plan that writes it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/executor.h"
+#include "ckpt/publish.h"
+#include "common/checked.h"
+#include "common/file.h"
+#include "common/numbers.h"
+#include "common/text.h"
+#include "convert/cli/contents.h"
+#include "convert/map/params.h"
+#include "convert/megatron/megatron_args.h"
+#include "convert/record.h"
+#include "convert/states.h"
+#include "train/trainer/checkpoint_internal.h"
+
+/* ---- tensors in memory ---- */
+
+struct holding {
+    const struct train_state *s;
+    struct checkpoint *c; /* that is made */
+    bool sgd;
+};
+
+/* The part of a tensor, or of its padding, that this rank holds. */
+struct holding_part {
+    struct checkpoint *c;
+    struct tensor *tensor;
+    enum dtype dtype;
+    const void *memory;
+};
+
+static enum status add_piece(void *context, const struct pair *part, struct error *err)
+{
+    const struct holding_part *h = context;
+    const struct piece piece = {
+        .origin = ORIGIN_MEMORY, .dtype = h->dtype, .memory = h->memory, .pair = *part};
+    (void)err;
+    tensor_add_piece(&h->c->arena, h->tensor, &piece);
+    return OK;
+}
+
+/* Adds elements [first, first + count) of the padded tensor under a name. from: the region. */
+static enum status add_tensor(const struct holding *h, const struct held_tensor *t,
+                              const char *name, enum held_kind from, bool padding,
+                              struct error *err)
+{
+    const struct param_spec *spec = t->of->spec;
+    struct holding_part part = {h->c, NULL, h->s->dtype[from], held_at(h->s, from, t->first)};
+    uint64_t shape[MAX_AXES];
+    memcpy(shape, spec->shape, spec->num_dims * sizeof *shape);
+    if (padding) shape[0] = h->s->padded_rows - spec->shape[0];
+    TRY(catalog_add(&h->c->catalog, name, part.dtype, spec->num_dims, shape, &part.tensor, err));
+    for (unsigned k = 0; k < t->of->cut->count; k++)
+        TRY(pair_clip(&t->of->cut->pairs[k], padding ? t->numel : 0,
+                      padding ? t->padding_numel : t->numel, name, add_piece, &part, err));
+    return OK;
+}
+
+static enum status add_state(const struct holding *h, const struct held_tensor *t,
+                             const char *state, enum held_kind from, struct error *err)
+{
+    struct arena *a = &h->c->arena;
+    TRY(add_tensor(h, t, held_name(t, state, false, a), from, false, err));
+    if (!t->padding_numel) return OK;
+    return add_tensor(h, t, held_name(t, state, true, a), from, true, err);
+}
+
+/* A run without any state, as plain SGD in one precision, writes its weights as masters: so its
+ * schedule and groups are there, which formats keep with states only. */
+static bool writes_itself_as_master(const struct train_state *s)
+{
+    return !s->data[HELD_MASTER] && !s->data[HELD_EXP_AVG];
+}
+
+static enum status hold_tensor(void *context, const struct held_tensor *t, struct error *err)
+{
+    const struct holding *h = context;
+    TRY(add_state(h, t, NULL, HELD_WEIGHT, err));
+    if (!h->c->training.optimizer.present || !held_is_trained(t)) return OK;
+    for (int k = HELD_MASTER; k < NUM_HELD; k++)
+        if (h->s->data[k])
+            TRY(add_state(h, t, held_state((enum held_kind)k, h->sgd), (enum held_kind)k, err));
+    return writes_itself_as_master(h->s) ? add_state(h, t, master_state, HELD_WEIGHT, err) : OK;
+}
+
+/* ---- the run as a checkpoint ---- */
+
+/* Of the origin's common state only args are the run's too. */
+static struct value *common_of(const struct checkpoint *origin, struct arena *a)
+{
+    struct value *args = value_get(origin->training.common, "args"), *common = value_dict(a);
+    if (!args) return NULL;
+    value_dict_set(a, common, "args", args);
+    return common;
+}
+
+/* Groups that were read from Megatron keep the keys that Ferry does not know. */
+static void keep_own_groups(struct checkpoint *c, const struct training_state *from)
+{
+    const struct training *run = &c->training.run, *had = &from->run;
+    if (!from->own_groups || run->num_groups != had->num_groups) return;
+    for (size_t i = 0; i < run->num_groups; i++)
+        if (!text_equal(run->groups[i].members, had->groups[i].members) ||
+            run->groups[i].is_expert_parallel != had->groups[i].is_expert_parallel)
+            return;
+    c->training.own_groups = from->own_groups;
+    c->training.own_schedule = from->own_schedule;
+}
+
+static enum status hold(struct checkpoint *c, const struct train_state *s, bool optimizer,
+                        struct error *err)
+{
+    static const struct format in_memory = {.name = "memory", .title = "memory"};
+    const struct checkpoint *from = s->origin;
+    struct holding h = {s, c, held_is_sgd(s->training)};
+    checkpoint_init(c, "the run");
+    c->folder = "";
+    c->format = &in_memory;
+    c->config = *s->config;
+    c->config_origin = from->config_origin;
+    c->unknown = from->unknown;
+    c->family = from->family;
+    c->hf_folder = from->hf_folder;
+    c->transformer_engine_names = !s->local_spec;
+    c->training = (struct training_state){
+        .iteration = (int64_t)s->training->iteration,
+        .common = common_of(from, &c->arena),
+        .optimizer = {.present = optimizer, .kind = "of the run"},
+        .run = training_copy(s->training, &c->arena),
+        .rng = {.wanted = true, .seed = s->seed, .on_host = s->on_host},
+    };
+    keep_own_groups(c, &from->training);
+    TRY(params_again(from->params, &c->config, &c->arena, &c->params, err));
+    TRY(held_each(s, hold_tensor, &h, err));
+    return catalog_check(&c->catalog, err);
+}
+
+/* ---- the plan ---- */
+
+/* Rows are written as the run holds them: one with padding would count it in softmax, one without
+ * would not. --make-vocab-size-divisible-by is kept where it says the same. */
+static uint64_t divisible_by(const struct train_state *s)
+{
+    const uint64_t rows = s->config->vocab_size, tp = s->layout.tp ? s->layout.tp : 1,
+                   held = s->padded_rows > rows ? s->padded_rows : rows,
+                   own = s->config->make_vocab_size_divisible_by;
+    if (!rows) return 1;
+    if (own && padded_vocab_size(rows, own, tp) == held) return own;
+    return held == rows || held % tp ? 1 : held / tp;
+}
+
+static const uint64_t MAX_SHARD_BYTES = 5000000000;
+
+static struct target_options options_of(const struct train_state *s,
+                                        const struct checkpoint_target *to)
+{
+    return (struct target_options){
+        .format = to->format,
+        .layout = s->layout,
+        .casts = true,
+        .dtype = s->dtype[HELD_WEIGHT],
+        .divisible_by = divisible_by(s),
+        .has_iteration = true,
+        .iteration = s->training->iteration,
+        .transformer_engine = !s->local_spec,
+        .grouped_gemm =
+            !s->local_spec && args_have_grouped_gemm(value_get(s->origin->training.common, "args")),
+        .max_shard_bytes = MAX_SHARD_BYTES,
+        .durable = to->fsync,
+        .optimizer = !to->no_optimizer,
+        .args = s->args,
+    };
+}
+
+/* ---- the destination ---- */
+
+static enum status may_replace(void *target, const char *folder, struct publish_replaced *out,
+                               struct error *err)
+{
+    return contents_may_replace(target, folder, out, err);
+}
+
+/* Anything that an interrupted save has left is of no use: the run writes it anew. */
+static bool is_ours(void *context, const char *unit_folder)
+{
+    (void)context, (void)unit_folder;
+    return true;
+}
+
+/* A root may hold other files too, such as logs. */
+static enum status check_destination(struct publishing *p, struct arena *a, struct target *t,
+                                     const struct checkpoint_target *to, uint64_t iteration,
+                                     struct error *err)
+{
+    static const char *const any[] = {"*", NULL};
+    const char *name = arena_printf(a, "iter_%07" PRIu64, iteration);
+    const bool has_root = to->format->has & FORMAT_ITERATIONS;
+    struct publish_options how = {.may_replace = may_replace,
+                                  .is_made = is_ours,
+                                  .context = t,
+                                  .work = "train",
+                                  .overwrite = to->overwrite,
+                                  .restart = true};
+    format_tell_publishing(to->format, &how);
+    how.root_signs = any;
+    return publish_check(p, a, has_root ? to->dir : path_join(a, to->dir, name),
+                         has_root ? name : NULL, "", &how, err);
+}
+
+enum status checkpoint_check_target(const struct checkpoint_target *to, uint64_t iteration,
+                                    struct error *err)
+{
+    struct arena a;
+    struct publishing p;
+    struct target t = {.format = to->format};
+    arena_init(&a);
+    enum status st = check_destination(&p, &a, &t, to, iteration, err);
+    arena_release(&a);
+    return st;
+}
+
+static enum status check_space(const struct target *t, const struct publishing *p,
+                               const struct checkpoint_target *to, struct error *err)
+{
+    uint64_t needed = t->plan.target_bytes + SMALL_FILES_BYTES, there;
+    TRY(folder_free_bytes(publish_existing_parent(p->arena, to->dir), &there, err));
+    needed -= min_u64(needed, publish_staged_bytes(p));
+    if (needed <= there) return OK;
+    return fail(err, ERR_IO, "%s: no space for iteration %" PRIu64 ": %s needed, %s free", to->dir,
+                t->options.iteration, bytes_text(needed), bytes_text(there));
+}
+
+/* ---- writing ---- */
+
+/* The files of the root but for the record, which a run does not write. */
+static enum status root_files(struct target *t, struct root_file **files, size_t *num_files,
+                              struct error *err)
+{
+    size_t count = 0;
+    *num_files = 0;
+    if (!t->format->target->root_files) return OK;
+    TRY(t->format->target->root_files(t, files, &count, err));
+    for (size_t i = 0; i < count; i++)
+        if (strcmp((*files)[i].name, record_name)) (*files)[(*num_files)++] = (*files)[i];
+    return OK;
+}
+
+static enum status write_files(struct target *t, struct publishing *p,
+                               const struct checkpoint_target *to, struct error *err)
+{
+    const struct executor_options o = {
+        .threads = to->threads, .fsync = to->fsync, .progress = PROGRESS_NONE};
+    struct executor_result result;
+    struct root_file *files = NULL;
+    size_t num_files;
+    TRY(executor_run(&t->plan, p->folder, &o, &result, err));
+    TRY(t->format->target->write_small_files(t, p->folder, err));
+    TRY(root_files(t, &files, &num_files, err));
+    return publish_commit(p, files, num_files, err);
+}
+
+static enum status write_and_publish(struct target *t, const struct checkpoint_target *to,
+                                     struct error *err)
+{
+    struct publishing p;
+    TRY(check_destination(&p, &t->plan.arena, t, to, t->options.iteration, err));
+    TRY(check_space(t, &p, to, err));
+    TRY(publish_begin(&p, to->fsync, err));
+    enum status st = write_files(t, &p, to, err);
+    if (st) publish_abandon(&p);
+    return st;
+}
+
+/* ---- older iterations ---- */
+
+static int by_number(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : -(x > y); /* the newest first */
+}
+
+/* The numbers of the iterations up to `newest` in DIR, the newest first; in arena a. */
+static enum status list_iterations(const char *dir, uint64_t newest, struct arena *a,
+                                   uint64_t **out, size_t *count, struct error *err)
+{
+    struct name_list list;
+    TRY(folder_list(dir, a, &list, err));
+    *out = arena_array(a, list.count + 1, sizeof **out);
+    *count = 0;
+    for (size_t i = 0; i < list.count; i++) {
+        uint64_t n;
+        int end = 0;
+        if (sscanf(list.names[i], "iter_%" SCNu64 "%n", &n, &end) != 1 || list.names[i][end] ||
+            n > newest || !path_is_folder(path_join(a, dir, list.names[i])))
+            continue;
+        if (strcmp(list.names[i], arena_printf(a, "iter_%07" PRIu64, n)) == 0)
+            (*out)[(*count)++] = n;
+    }
+    if (*count) qsort(*out, *count, sizeof **out, by_number);
+    return OK;
+}
+
+/* A folder gets another name first, so that none is there in part; one that a killed run has not
+ * finished removing goes too. */
+static enum status remove_iteration(const char *dir, uint64_t n, struct arena *a, struct error *err)
+{
+    const char *folder = path_join(a, dir, arena_printf(a, "iter_%07" PRIu64, n));
+    const char *removed =
+        path_join(a, dir, arena_printf(a, ".iter_%07" PRIu64 ".ferry-removed", n));
+    TRY(path_remove(removed, err));
+    TRY(path_rename_new(folder, removed, err));
+    return path_remove(removed, err);
+}
+
+static enum status remove_removed(const char *dir, struct arena *a, struct error *err)
+{
+    struct name_list list;
+    TRY(folder_list(dir, a, &list, err));
+    for (size_t i = 0; i < list.count; i++)
+        if (text_starts_with(list.names[i], ".iter_") &&
+            text_ends_with(list.names[i], ".ferry-removed"))
+            TRY(path_remove(path_join(a, dir, list.names[i]), err));
+    return OK;
+}
+
+static enum status remove_older(const struct checkpoint_target *to, uint64_t newest,
+                                struct error *err)
+{
+    struct arena a;
+    uint64_t *numbers;
+    size_t count;
+    if (!to->keep_last) return OK;
+    arena_init(&a);
+    enum status st = remove_removed(to->dir, &a, err);
+    if (!st) st = list_iterations(to->dir, newest, &a, &numbers, &count, err);
+    for (size_t i = to->keep_last; !st && i < count; i++)
+        st = remove_iteration(to->dir, numbers[i], &a, err);
+    arena_release(&a);
+    if (!st) return OK;
+    return fail_in(err, "%s: iteration %" PRIu64 " is saved, but an older one cannot be removed",
+                   to->dir, newest);
+}
+
+enum status checkpoint_save(const struct train_state *s, const struct checkpoint_target *to,
+                            struct error *err)
+{
+    struct checkpoint held;
+    struct target t = {.format = NULL};
+    const struct target_options o = options_of(s, to);
+    bool planned = false;
+    enum status st = hold(&held, s, !to->no_optimizer, err);
+    if (!st) {
+        planned = true;
+        st = target_plan(&t, &o, &held, to->maps, err);
+    }
+    if (!st && !to->quiet) notes_print(&t.notes);
+    if (!st) st = write_and_publish(&t, to, err);
+    if (planned) target_release(&t);
+    checkpoint_release(&held);
+    return st ? st : remove_older(to, s->training->iteration, err);
+}

@@ -1,0 +1,115 @@
+/* step.h - one training step: micro-batches whose gradients are summed, then an update.
+ *
+ *   step_make        programs, and where all parameters lie; nothing is allocated yet
+ *   step_allocate    memory; then parameters are loaded into it (step_region, checkpoint.h)
+ *   step_begin       masters that are not loaded become the weights
+ *   for each step:
+ *     step_micro_batch   for each micro-batch: queues forward and backward
+ *     step_update        queues clipping and the optimizer
+ *     step_wait          waits for both, and returns their numbers
+ *
+ * Programs share one memory: of the first micro-batch, which writes the gradients, of the later
+ * ones, which add to them, and of the update; of evaluations where training has dropout. Gradients,
+ * masters and moments are regions in which parameter i begins at the same element as in the region
+ * of parameters; parameters with weight decay come first. So the norm of all gradients is one call,
+ * and the optimizer is two.
+ *
+ * What changes from step to step is an input of the update. All ranks make the same calls. */
+#ifndef FERRY_TRAIN_TRAINER_STEP_H
+#define FERRY_TRAIN_TRAINER_STEP_H
+
+#include "common/strbuf.h"
+#include "train/backward/recompute.h"
+#include "train/model/model.h"
+
+enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_SGD };
+
+struct step_options {
+    struct batch shape;             /* of every micro-batch; of `starts` only any_starts counts */
+    struct training_shape training; /* accumulates is not read */
+    struct recompute_options recompute;
+    enum optimizer_kind optimizer;
+    double beta1, beta2, epsilon; /* of Adam */
+    double momentum;              /* of SGD */
+    bool gradients_are_elem;      /* not REAL: where parameters are rounded */
+    bool params_norm;             /* wanted after each update */
+    uint64_t vocab_rows; /* rows of the vocabulary that count, with padding; 0: the config's */
+};
+
+/* What an update multiplies with. */
+struct step_control {
+    double lr, weight_decay;
+    uint64_t update; /* the number of this update, from 1: Adam's t */
+    double factor;   /* of the gradients: 1 / (loss scale * tokens) or the like */
+    double clip;     /* largest norm; 0: any */
+};
+
+struct step_result {
+    double loss;        /* the sum over all micro-batches of weights times losses */
+    double balance;     /* of the load-balancing losses of all micro-batches and layers */
+    double grad_norm;   /* of all gradients times factor, before clipping */
+    double params_norm; /* after the update; 0 where it is not wanted */
+    uint64_t num_zeros; /* elements of gradients that are 0 */
+    bool skipped;       /* a gradient was not finite: nothing was changed */
+};
+
+/* Programs of micro-batches: of the first one of a step, and of later ones; the same, forward and
+ * without dropout, for evaluations. */
+enum { MICRO_FIRST, MICRO_LATER, MICRO_EVALUATES, MICRO_PROGRAMS = 4 };
+
+struct step {
+    struct model *model;
+    struct arena arena;
+    struct step_options options;
+    struct built micro[MICRO_PROGRAMS];
+    unsigned num_micro; /* 2 where there is no dropout: evaluations then run forward calls alone */
+    size_t forward_calls; /* of the first two: backward begins there */
+    struct program update;
+    struct run runs[MICRO_PROGRAMS], update_run;
+    const struct run *last_run; /* of micro-batches; NULL: there was none */
+    uint64_t numel;       /* elements of a region of gradients, with gaps between parameters */
+    uint64_t num_decayed; /* the first so many have weight decay */
+    uint64_t num_gaps;
+    value_id control, scalars, params_sums; /* of the update */
+    void *regions[NUM_VALUE_CLASSES];
+    uint64_t region_bytes[NUM_VALUE_CLASSES];
+    bool has_tables; /* constant inputs are filled */
+};
+
+/* m: opened, without passes. ERR_UNSUPPORTED where it has several ranks, or an op without a
+ * gradient.
+ */
+MUST_CHECK enum status step_make(struct step *s, struct model *m, const struct step_options *o,
+                                 struct error *err);
+void step_release(struct step *s);
+
+MUST_CHECK enum status step_allocate(struct step *s, struct error *err);
+/* Bytes that it allocates. */
+uint64_t step_bytes(const struct step *s);
+/* The parts of its memory, as text. */
+void step_print_memory(const struct step *s, struct strbuf *out);
+
+/* Whether there are masters, since parameters are rounded. */
+bool step_has_masters(const struct step *s);
+/* loaded: masters are there; else they become the weights. */
+MUST_CHECK enum status step_begin(struct step *s, bool loaded, struct error *err);
+
+struct micro_batch {
+    struct batch batch; /* ids, targets, weights of the losses, and what options.shape says of it */
+    double loss_scale;  /* gradients of the losses are multiplied by it */
+    double balance_scale; /* and those of the load-balancing loss, with its coefficient, by this */
+    bool first;           /* of this step */
+    bool evaluates;       /* forward only, without dropout: no gradient changes */
+};
+MUST_CHECK enum status step_micro_batch(struct step *s, const struct micro_batch *b,
+                                        struct error *err);
+MUST_CHECK enum status step_update(struct step *s, const struct step_control *c, struct error *err);
+MUST_CHECK enum status step_wait(struct step *s, struct step_result *out, struct error *err);
+/* The loss alone, after micro-batches that evaluate. */
+MUST_CHECK enum status step_wait_loss(struct step *s, double *loss, struct error *err);
+
+/* Runs the last micro-batch again, checking the result of each call: ERR_NUMERIC names the first
+ * that has NaN or infinity. Gradients are void afterwards. */
+MUST_CHECK enum status step_find_nan(struct step *s, struct error *err);
+
+#endif

@@ -1,0 +1,178 @@
+/* testing_step.h - the steps of a small model in f64, f32 or bf16 on one rank of the CPU. Tests
+ * only.
+ *
+ * The model is a folder of tests/golden/hf with its weights; or its config, changed, with weights
+ * that a hash of their places gives. */
+#ifndef FERRY_TRAIN_TRAINER_TESTING_STEP_H
+#define FERRY_TRAIN_TRAINER_TESTING_STEP_H
+
+#include <string.h>
+
+#include "convert/open.h"
+#include "kernels/cpu/random.h"
+#include "tests/testing.h"
+#include "train/trainer/step.h"
+
+static struct error err;
+
+struct test_session {
+    struct opened opened;
+    struct comm comm;
+    struct model_config config; /* the folder's, changed */
+    struct model model;
+    struct step step;
+};
+
+typedef void test_change(struct model_config *c);
+
+static inline struct step_options test_step_options(uint64_t num_sequences, uint64_t length)
+{
+    return (struct step_options){.shape = {.num_sequences = num_sequences, .length = length},
+                                 .optimizer = OPTIMIZER_ADAM,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.95,
+                                 .epsilon = 1e-8,
+                                 .params_norm = true};
+}
+
+/* ---- numbers of any type ---- */
+
+static inline bool test_is_elem(const struct step *s, enum value_class class)
+{
+    return class == VALUE_PARAMETER || (class == VALUE_GRADIENT && s->options.gradients_are_elem);
+}
+
+static inline double test_get(const struct step *s, enum value_class class, uint64_t i)
+{
+    const enum elem_type elem = s->model->options.elem;
+    const void *from = s->regions[class];
+    if (elem == ELEM_F64) return ((const double *)from)[i];
+    if (elem == ELEM_F32 || !test_is_elem(s, class)) return (double)((const float *)from)[i];
+    const uint32_t bits = (uint32_t)((const uint16_t *)from)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return (double)x;
+}
+
+static inline void test_set_weight(const struct step *s, uint64_t i, double x)
+{
+    const float narrow = (float)x;
+    void *to = s->regions[VALUE_PARAMETER];
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    switch (s->model->options.elem) {
+    case ELEM_F64:
+        ((double *)to)[i] = x;
+        break;
+    case ELEM_F32:
+        ((float *)to)[i] = narrow;
+        break;
+    default:
+        ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* Where a parameter begins in each region. */
+static inline uint64_t test_first(const struct step *s, const struct parameter *x)
+{
+    return x->offset / operand_bytes_of(OPERAND_ELEM, s->model->options.elem);
+}
+
+/* Weights of norms about 1, all others about 0. */
+static inline void test_fill_weights(const struct step *s)
+{
+    const struct parameters *p = &s->model->parameters;
+    for (size_t i = 0; i < p->count; i++) {
+        const struct parameter *x = &p->items[i];
+        if (!x->tensors) continue;
+        const bool is_norm = strstr(x->name, "norm") && !strstr(x->name, "bias");
+        const uint64_t seed = random_stream(1, x->name);
+        for (uint64_t e = 0; e < x->numel; e++)
+            test_set_weight(s, test_first(s, x) + e,
+                            is_norm + 0.6 * (random_uniform(seed, e) - 0.5));
+    }
+}
+
+/* ---- sessions ---- */
+
+/* change: NULL for the folder's own weights. */
+static inline void test_session_open(struct test_session *s, const char *model, enum elem_type elem,
+                                     const struct step_options *o, test_change *change)
+{
+    const struct source_options own_source = {0};
+    const struct load_options load = {.threads = 1, .progress = PROGRESS_NONE};
+    struct model_options options = {.elem = elem};
+    char path[128];
+    *s = (struct test_session){0};
+    snprintf(path, sizeof path, "tests/golden/hf/%s", model);
+    assert_ok(opened_open(&s->opened, path, &own_source, NULL, false, true, &err));
+    s->config = s->opened.checkpoint.config;
+    if (change) {
+        change(&s->config);
+        options.config = &s->config;
+    }
+    assert_ok(comm_local_open(&s->comm, 1, &err));
+    assert_ok(
+        model_open(&s->model, change ? NULL : &s->opened.checkpoint, &options, &s->comm, &err));
+    assert_ok(step_make(&s->step, &s->model, o, &err));
+    assert_ok(step_allocate(&s->step, &err));
+    if (change)
+        test_fill_weights(&s->step);
+    else
+        assert_ok(parameters_load(&s->model.parameters, &s->opened.checkpoint, s->model.device,
+                                  s->step.regions[VALUE_PARAMETER], &load, &err));
+    assert_ok(step_begin(&s->step, false, &err));
+}
+
+static inline void test_session_close(struct test_session *s)
+{
+    step_release(&s->step);
+    model_close(&s->model);
+    assert_ok(comm_close(&s->comm, OK, &err));
+    opened_close(&s->opened);
+}
+
+/* ---- tokens ---- */
+
+enum { TEST_TOKENS = 512 };
+
+struct test_tokens {
+    int32_t ids[TEST_TOKENS], targets[TEST_TOKENS], positions[TEST_TOKENS];
+    bool starts[TEST_TOKENS];
+    double weights[TEST_TOKENS];
+    uint64_t samples[16];
+};
+
+/* Random tokens, as a batch of b's shape whose losses all count `weight`. first: the number of the
+ * first sample, of which tokens are a function. */
+static inline struct batch test_tokens_make(struct test_tokens *t, const struct test_session *s,
+                                            uint64_t num_sequences, uint64_t first, double weight)
+{
+    const uint64_t length = s->step.options.shape.length;
+    assert_true(num_sequences * length <= TEST_TOKENS);
+    for (uint64_t k = 0; k < num_sequences; k++)
+        for (uint64_t i = 0; i < length; i++) {
+            const uint64_t at = (first + k) * (length + 1) + i;
+            const double n = (double)s->model.config.vocab_size;
+            t->ids[k * length + i] = (int32_t)(random_uniform(7, at) * n);
+            t->targets[k * length + i] = (int32_t)(random_uniform(7, at + 1) * n);
+            t->weights[k * length + i] = weight;
+            t->samples[k] = first + k;
+        }
+    return (struct batch){.num_sequences = num_sequences,
+                          .length = length,
+                          .ids = t->ids,
+                          .targets = t->targets,
+                          .weights = t->weights,
+                          .samples = t->samples};
+}
+
+/* A sum that micro-batches add to. */
+static inline double test_sum(const struct step *s, value_id id)
+{
+    const void *at = id == NO_VALUE ? NULL : run_data(&s->runs[0], id);
+    if (!at) return 0;
+    return s->model->options.elem == ELEM_F64 ? *(const double *)at : (double)*(const float *)at;
+}
+
+#endif

@@ -1,0 +1,168 @@
+/* train_options.h - what a training run is told, as plain data.
+ *
+ * Members have the names of Megatron-LM's args where it has them. The command line
+ * (train/cli/train_options.h) fills the struct; the trainer reads it. Lengths are in tokens, batch
+ * sizes in samples, times in what the name says. A count that is 0, a real number that is NaN, and
+ * a text that is NULL are not given, unless the member says otherwise; members that have a default
+ * of Megatron's have it. Texts are borrowed from the command line, or lie in `arena`. */
+#ifndef FERRY_TRAIN_TRAINER_TRAIN_OPTIONS_H
+#define FERRY_TRAIN_TRAINER_TRAIN_OPTIONS_H
+
+#include "ckpt/layout.h"
+#include "ckpt/model_config.h"
+#include "common/arena.h"
+#include "common/args.h"
+
+/* What the line says of the model, as it stands there; `model` of struct train_options is made of
+ * it. */
+struct model_line {
+    uint64_t num_layers; /* 0: the line does not describe the model */
+    uint64_t hidden_size, ffn_hidden_size, num_attention_heads, kv_channels;
+    bool group_query_attention;
+    uint64_t num_query_groups; /* counts only with group_query_attention */
+    uint64_t max_position_embeddings;
+    const char *position_embedding_type; /* learned_absolute, rope, none */
+    bool add_position_embedding; /* false: --no-position-embedding, of old lines with rope */
+    bool use_rotary_position_embeddings, rotary_interleaved, use_rope_scaling;
+    double rotary_base, rotary_percent, rope_scaling_factor;
+    uint64_t rotary_seq_len_interpolation_factor;
+    uint64_t make_vocab_size_divisible_by, padded_vocab_size;
+    bool pad_vocab_size;
+    const char *normalization; /* LayerNorm, RMSNorm */
+    double norm_epsilon;
+    bool qk_layernorm, swiglu, openai_gelu, squared_relu, quick_geglu, bias_gelu_fusion;
+    bool add_bias_linear, add_qkv_bias, untie_embeddings_and_output_weights;
+    uint64_t num_experts;       /* 0: dense */
+    const char *moe_layer_freq; /* "2", "([0]+[1]*23)" */
+    uint64_t moe_ffn_hidden_size, moe_router_topk;
+    bool moe_router_pre_softmax;
+    const char *window_size, *window_attn_skip_freq; /* "128,0"; as moe_layer_freq */
+};
+
+/* From this sample on a global batch has that size. */
+struct batch_size_step {
+    uint64_t from_sample, global_batch_size;
+};
+
+struct train_options {
+    struct arena arena;
+
+    /* ---- model ---- */
+    struct model_line line;
+    bool has_model;            /* the line describes the model: `model`. Else the folder does */
+    struct model_config model; /* vocab_size, padded_vocab_size 0: the line does not say them */
+    const char *hf_config;     /* folder or file with the config of a model to train from scratch */
+    double hidden_dropout, attention_dropout; /* 0.1 with has_model, else 0, unless given */
+    bool is_hidden_dropout_given, is_attention_dropout_given;
+    double init_method_std, embedding_init_method_std; /* 0.02; NaN: as the other */
+    bool perform_initialization;                       /* true */
+    double padding_rows_value; /* of the rows that has_model adds to the folder's embedding; 0 */
+    uint64_t vocab_size;       /* true size, without padding */
+    const char *tokenizer_type;
+
+    /* ---- training ---- */
+    uint64_t micro_batch_size, global_batch_size; /* not given: micro_batch_size * dp */
+    bool is_global_batch_size_given;
+    const char *step_batch_size_schedule;
+    struct batch_size_step *batch_size_steps; /* [num_batch_size_steps] the first from sample 0 */
+    size_t num_batch_size_steps;              /* 0: always global_batch_size */
+    struct arg_list rampup_batch_size;        /* ignored, as Megatron does */
+    uint64_t train_iters, train_samples;      /* one of them */
+    uint64_t exit_interval, exit_duration_in_mins; /* 0: never */
+    uint64_t eval_iters;                           /* of one evaluation, 100. 0: none */
+    bool is_eval_iters_given; /* without data only then there is an evaluation */
+    uint64_t eval_interval;   /* 0: none while training */
+    uint64_t start_eval_at_iter;
+    uint64_t eval_global_batch_size, eval_micro_batch_size; /* not given: as in training */
+    uint64_t seq_length;
+    bool calculate_per_token_loss;
+
+    /* ---- optimizer ---- */
+    const char *optimizer;      /* adam, sgd */
+    double lr, min_lr;          /* min_lr 0 */
+    const char *lr_decay_style; /* constant, linear, cosine, inverse-square-root, WSD */
+    uint64_t lr_decay_iters, lr_decay_samples;   /* not given: train_iters, train_samples */
+    uint64_t lr_warmup_iters, lr_warmup_samples; /* 0 */
+    double lr_warmup_fraction, lr_warmup_init;   /* NaN; 0 */
+    const char *lr_wsd_decay_style;              /* exponential, linear, cosine, minus_sqrt */
+    uint64_t lr_wsd_decay_iters, lr_wsd_decay_samples;
+    double weight_decay;                         /* 0.01 */
+    double start_weight_decay, end_weight_decay; /* never NaN: weight_decay if it is constant */
+    const char *weight_decay_incr_style;         /* constant, linear, cosine */
+    double adam_beta1, adam_beta2, adam_eps;     /* 0.9, 0.999, 1e-8 */
+    double sgd_momentum;                         /* 0.9 */
+    double clip_grad;                            /* 1.0; 0: no clipping */
+    bool override_opt_param_scheduler, use_checkpoint_opt_param_scheduler;
+
+    /* ---- precision ---- */
+    bool bf16, fp16;
+    const char *dtype; /* f32, f64, bf16, fp16: never NULL, it follows --bf16 and --fp16 */
+    double loss_scale; /* NaN: dynamic in fp16, none else */
+    double initial_loss_scale, min_loss_scale; /* 2^32, 1 */
+    uint64_t loss_scale_window, hysteresis;    /* 1000 steps, 2 */
+    bool accumulate_allreduce_grads_in_fp32;   /* with bf16 always */
+    bool check_for_nan_in_loss_and_grad;       /* false for fp16 with a dynamic scale */
+
+    /* ---- recompute ---- */
+    const char *recompute_granularity, *recompute_method; /* full, selective; uniform, block */
+    uint64_t recompute_num_layers;
+    struct arg_list recompute_modules;               /* none given: core_attn, if selective */
+    bool recompute_activations, moe_layer_recompute; /* older names: selective; its module moe */
+
+    /* ---- data ---- */
+    struct arg_list data_path, train_data_path, valid_data_path, test_data_path;
+    bool mock_data;
+    const char *split; /* "969, 30, 1" with data_path, unless given */
+    const char *data_cache_path;
+    uint64_t seed; /* 1234 */
+    bool is_seed_given;
+    bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    bool create_attention_mask_in_dataloader; /* true; false: reset_attention_mask has no effect */
+    uint64_t eod_id;                          /* UINT64_MAX: the trainer finds one */
+    uint64_t null_tokenizer_eod_id;           /* UINT64_MAX: vocab_size - 1, of NullTokenizer */
+    double mid_level_dataset_surplus;         /* 0.005 */
+
+    /* ---- checkpoints ---- */
+    const char *load, *save, *save_hf;
+    uint64_t save_interval, save_retain_interval;
+    const char *ckpt_format; /* torch_dist, torch */
+    uint64_t ckpt_step;      /* UINT64_MAX: the newest */
+    bool finetune, no_load_optim, no_load_rng, no_save_optim, no_save_rng, async_save;
+    bool use_checkpoint_args; /* the checkpoint describes the model, not the line */
+    uint64_t keep_last;       /* 0: all */
+    bool overwrite;
+
+    /* ---- logging ---- */
+    uint64_t log_interval; /* 100 */
+    bool log_params_norm, log_throughput, log_num_zeros_in_grad, progress;
+    const char *log_jsonl, *tensorboard_dir;
+    uint64_t tensorboard_log_interval; /* 1 */
+
+    /* ---- parallel ---- */
+    struct layout_options layout; /* 0: 1 */
+    bool sequence_parallel, use_distributed_optimizer;
+    struct arg_list cp_comm_type;
+    uint64_t num_distributed_optimizer_instances;
+
+    /* ---- experts ---- */
+    const char *moe_router_load_balancing_type;  /* aux_loss, none */
+    double moe_aux_loss_coeff, moe_z_loss_coeff; /* 0; NaN: none */
+    const char *moe_router_dtype;                /* fp32, fp64; NULL: that of the activations */
+
+    /* ---- this process ---- */
+    const char *device; /* cpu, cuda; NULL: by distributed_backend, and what is there */
+    const char *distributed_backend; /* gloo: the CPU, if device is not given; nccl */
+    uint64_t threads;
+    bool dry_run, quiet, json;      /* json: lines of training go to stderr */
+    const char *model_map, *family; /* how folders are opened: convert/source_kind.h */
+    uint64_t true_vocab_size;
+    struct arg_list allow_config;
+    struct arg_config config; /* the recipe; it is part of the line already */
+
+    /* ---- for train_options_finish(): options with several values; what has no meaning here, what
+     * is refused, what can have only some of its values ---- */
+    struct arg_list split_words, moe_router_load_balancing_types, moe_aux_loss_coeffs;
+    struct arg_list no_effect, refused, limited;
+};
+
+#endif

@@ -1,0 +1,192 @@
+/* trainer.c - the life of a run: everything is checked and planned before anything is loaded. */
+#include "train/trainer/trainer.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/host_memory.h"
+#include "common/threads.h"
+#include "train/trainer/trainer_internal.h"
+
+/* ---- the programs ---- */
+
+static const struct {
+    const char *name;
+    unsigned bit;
+} modules[] = {
+    {"core_attn", RECOMPUTE_CORE_ATTENTION},
+    {"layernorm", RECOMPUTE_NORMS},
+    {"moe_act", RECOMPUTE_ACTIVATIONS},
+    {"mlp", RECOMPUTE_MLP},
+    {"moe", RECOMPUTE_MLP},
+};
+
+static enum status add_module(struct recompute_options *r, const char *name, struct error *err)
+{
+    for (size_t i = 0; i < COUNT(modules); i++)
+        if (strcmp(modules[i].name, name) == 0) {
+            r->modules |= modules[i].bit;
+            return OK;
+        }
+    return fail(err, ERR_UNSUPPORTED,
+                "--recompute-modules %s: there are core_attn, layernorm, moe_act, mlp and moe",
+                name);
+}
+
+static enum status recompute_of(const struct train_options *o, struct recompute_options *r,
+                                struct error *err)
+{
+    *r = (struct recompute_options){.num_layers = 1};
+    if (!o->recompute_granularity) return OK;
+    if (strcmp(o->recompute_granularity, "full") == 0) {
+        r->granularity = RECOMPUTE_FULL;
+        r->method = o->recompute_method && strcmp(o->recompute_method, "block") == 0
+                        ? RECOMPUTE_BLOCK
+                        : RECOMPUTE_UNIFORM;
+        if (o->recompute_num_layers) r->num_layers = o->recompute_num_layers;
+        return OK;
+    }
+    r->granularity = RECOMPUTE_SELECTIVE;
+    for (size_t i = 0; i < o->recompute_modules.count; i++)
+        TRY(add_module(r, o->recompute_modules.items[i], err));
+    if (o->moe_layer_recompute) r->modules |= RECOMPUTE_MLP;
+    if (!r->modules) r->modules = RECOMPUTE_CORE_ATTENTION;
+    return OK;
+}
+
+/* Whether attention boundaries differ from sample to sample. */
+static bool has_boundaries(const struct train_options *o)
+{
+    return o->reset_attention_mask || trainer_data_is_packed(o);
+}
+
+static enum status make_step(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    const bool balances = t->model.config.num_experts && o->moe_router_load_balancing_type &&
+                          strcmp(o->moe_router_load_balancing_type, "aux_loss") == 0;
+    struct step_options s = {
+        .shape = {.num_sequences = o->micro_batch_size,
+                  .length = o->seq_length,
+                  .any_starts = has_boundaries(o)},
+        .training = {.hidden_dropout = o->hidden_dropout,
+                     .attention_dropout = o->attention_dropout,
+                     .dropout_seed = o->seed,
+                     .balance_coefficient = balances ? o->moe_aux_loss_coeff : 0},
+        .optimizer = strcmp(o->optimizer, "sgd") == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAM,
+        .beta1 = o->adam_beta1,
+        .beta2 = o->adam_beta2,
+        .epsilon = o->adam_eps,
+        .momentum = o->sgd_momentum,
+        .gradients_are_elem = o->fp16 && !o->accumulate_allreduce_grads_in_fp32,
+        .params_norm = o->log_params_norm,
+        .vocab_rows = t->vocab_rows};
+    TRY(recompute_of(o, &s.recompute, err));
+    const uint64_t learned = model_learned_positions(&t->model.config);
+    if (learned && o->seq_length > learned)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--seq-length %" PRIu64 ": the model has learned %" PRIu64 " positions",
+                    o->seq_length, learned);
+    t->flops = flops_of_model(&t->model.config,
+                              t->vocab_rows ? t->vocab_rows : t->model.config.vocab_size);
+    return step_make(&t->step, &t->model, &s, err);
+}
+
+/* ---- the plan ---- */
+
+static void print_plan(const struct trainer *t)
+{
+    struct strbuf text = {0};
+    const struct train_options *o = t->o;
+    strbuf_printf(&text,
+                  "model: %" PRIu64 " layers, hidden size %" PRIu64 ", vocabulary %" PRIu64
+                  "; %.1f M parameters, %s\n",
+                  t->model.config.num_layers, t->model.config.hidden_size,
+                  t->model.config.vocab_size, (double)(t->step.numel - t->step.num_gaps) / 1e6,
+                  o->dtype);
+    strbuf_printf(&text,
+                  "steps: %" PRIu64 " iterations of %" PRIu64 " sequences of %" PRIu64
+                  " tokens, %" PRIu64 " at a time\n",
+                  t->train_iters, batch_size_last(&t->batch), o->seq_length, o->micro_batch_size);
+    strbuf_printf(&text, "reads: %s%s\n", t->origin == &t->scratch ? "nothing, from scratch" : "",
+                  t->origin == &t->scratch ? "" : t->origin->path);
+    strbuf_printf(&text, "writes: %s%s%s\n", o->save ? o->save : "",
+                  o->save && o->save_hf ? ", " : "",
+                  o->save_hf ? o->save_hf : (o->save ? "" : "nothing"));
+    strbuf_printf(&text, "memory:\n");
+    step_print_memory(&t->step, &text);
+    fputs(text.data, stdout);
+    strbuf_release(&text);
+}
+
+static enum status check_memory(const struct trainer *t, struct error *err)
+{
+    uint64_t free_bytes = UINT64_MAX;
+    TRY(t->model.device->free_memory(1, &free_bytes, err));
+    if (step_bytes(&t->step) <= free_bytes) return OK;
+    return fail(err, ERR_MEMORY,
+                "the run needs %.2f GB and %.2f GB are free: a smaller --micro-batch-size or "
+                "--recompute-granularity full takes less (--dry-run shows the parts)",
+                (double)step_bytes(&t->step) / 1e9, (double)free_bytes / 1e9);
+}
+
+/* ---- the whole ---- */
+
+static enum status run(struct trainer *t, struct error *err)
+{
+    struct checkpoint_loaded loaded;
+    TRY(trainer_set_up(t, NULL, err));
+    TRY(trainer_open_model(t, err));
+    TRY(trainer_check_targets(t, err));
+    TRY(make_step(t, err));
+    if (t->o->dry_run) print_plan(t);
+    TRY(check_memory(t, err));
+    if (t->o->dry_run) return OK;
+    TRY(trainer_open_data(t, err));
+    TRY(step_allocate(&t->step, err));
+    TRY(trainer_load(t, &loaded, err));
+    TRY(trainer_set_up(t, &loaded, err));
+    TRY(trainer_open_logs(t, err));
+    return trainer_loop(t, err);
+}
+
+static void close_all(struct trainer *t, enum status st)
+{
+    struct error ignored;
+    (void)!trainer_finish_save(t, &ignored);
+    trainer_close_logs(t);
+    trainer_close_data(t);
+    step_release(&t->step);
+    model_close(&t->model);
+    if (t->has_device && t->model.device) t->model.device->close();
+    if (t->comm.backend) (void)!comm_close(&t->comm, st, &ignored);
+    if (t->origin == &t->scratch) checkpoint_release(&t->scratch);
+    if (t->is_open) opened_close(&t->opened);
+}
+
+enum status trainer_run(const struct train_request *q,
+                        void (*ended)(void *context, const struct train_summary *s), void *context,
+                        struct error *err)
+{
+    struct trainer t = {.q = q, .o = q->options, .last_loss = NAN};
+#ifdef _OPENMP
+    omp_set_num_threads((int)(q->threads ? q->threads : threads_available()));
+#endif
+    arena_init(&t.arena);
+    enum status st = run(&t, err);
+    const struct train_summary summary = {.iteration = t.iteration,
+                                          .consumed_samples = t.consumed,
+                                          .skipped_iterations = t.skipped_iterations,
+                                          .loss = t.last_loss,
+                                          .saved = t.saved};
+    if (!st || st == ERR_INTERRUPTED) ended(context, &summary);
+    close_all(&t, st);
+    arena_release(&t.arena);
+    return st;
+}

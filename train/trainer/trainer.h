@@ -1,0 +1,34 @@
+/* trainer.h - a training run: it loads, makes steps, evaluates, logs and saves.
+ *
+ * The rules are Megatron-LM's (megatron/training/training.py). A run of several ranks is not made
+ * yet: trainer_run() is one rank alone. */
+#ifndef FERRY_TRAIN_TRAINER_TRAINER_H
+#define FERRY_TRAIN_TRAINER_TRAINER_H
+
+#include "common/progress.h"
+#include "convert/source.h"
+#include "train/trainer/train_options.h"
+
+struct train_request {
+    const struct train_options *options; /* complete: train_options_finish() */
+    struct source_options source;        /* how folders are opened */
+    const char *model_map;               /* a file of the user; NULL: none */
+    unsigned threads;                    /* 0: as many as there are CPUs */
+    enum progress_style progress;
+};
+
+/* How a run ended, for --json. */
+struct train_summary {
+    uint64_t iteration, consumed_samples, skipped_iterations;
+    double loss;       /* of the last good iteration; NaN: there was none */
+    const char *saved; /* the last checkpoint's folder; NULL: none was written. The caller's until
+                        * trainer_run() returns */
+};
+
+/* ERR_USAGE, ERR_UNSUPPORTED, ERR_IO (no model at --load), ERR_EXISTS, ERR_MEMORY, ERR_NUMERIC (a
+ * loss or gradient was not finite), ERR_INTERRUPTED after a signal, when all was saved. */
+MUST_CHECK enum status trainer_run(const struct train_request *q,
+                                   void (*ended)(void *context, const struct train_summary *s),
+                                   void *context, struct error *err);
+
+#endif

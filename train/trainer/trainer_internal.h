@@ -1,0 +1,132 @@
+/* trainer_internal.h - the parts of a run: trainer.c (its life), trainer_open.c (which model and
+ * state), trainer_data.c (micro-batches), trainer_loop.c (iterations), trainer_log.c. */
+#ifndef FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
+#define FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
+
+#include "convert/open.h"
+#include "train/data/prefetch.h"
+#include "train/trainer/batch_size.h"
+#include "train/trainer/checkpoint.h"
+#include "train/trainer/events.h"
+#include "train/trainer/flops.h"
+#include "train/trainer/log_jsonl.h"
+#include "train/trainer/loss_scale.h"
+#include "train/trainer/lr_schedule.h"
+#include "train/trainer/step.h"
+#include "train/trainer/trainer.h"
+
+/* A loss over some iterations or micro-batches. */
+struct loss_total {
+    double sum;    /* of the losses of tokens that count */
+    double tokens; /* that count */
+};
+
+struct trainer {
+    const struct train_request *q;
+    const struct train_options *o;
+    struct arena arena;
+
+    /* ---- model: trainer_open.c ---- */
+    struct opened opened;            /* the checkpoint that the run began with */
+    bool is_open, resumes;           /* resumes: it is one of this very run, at --save */
+    struct checkpoint scratch;       /* of a run from scratch: a model without tensors */
+    const struct checkpoint *origin; /* &opened.checkpoint, or &scratch */
+    uint64_t vocab_rows;             /* rows that count in the softmax; 0: those of the config */
+    struct comm comm;
+    struct model model;
+    struct step step;
+    bool has_device, on_gpu;
+
+    /* ---- data: trainer_data.c ---- */
+    struct data *data;
+    struct prefetch *prefetch;
+    struct sampler sampler;
+    double *weights;   /* [micro_batch_size, seq_length] of the micro-batch under way */
+    uint64_t *samples; /* [micro_batch_size] */
+
+    /* ---- where the run is ---- */
+    struct lr_schedule schedule;
+    struct loss_scale scale;
+    struct batch_size batch;
+    uint64_t iteration, train_iters; /* done, and to be done in all */
+    uint64_t start_iteration;        /* of this process */
+    uint64_t consumed, skipped_samples, consumed_valid;
+    uint64_t updates; /* of the optimizer */
+    uint64_t skipped_iterations;
+    double flops_so_far;
+    double started; /* clock */
+
+    /* ---- logs: trainer_log.c ---- */
+    struct log_line lines;
+    struct log_jsonl jsonl;
+    struct events events;
+    bool has_jsonl, has_events;
+    struct flops flops;
+    double last_loss;
+
+    const char *saved; /* the last checkpoint */
+    uint64_t saved_iteration;
+    bool said_exhausted;   /* that gradients overflow at the smallest loss scale */
+    struct saving *saving; /* one that is written in the background; trainer_save.c's */
+};
+
+/* ---- trainer_open.c ---- */
+
+/* Finds and opens what --save, --load or --hf-config name, and the model of it. */
+MUST_CHECK enum status trainer_open_model(struct trainer *t, struct error *err);
+/* Schedules, counters, loss scale, batch size: of the options (loaded: NULL), then of what was
+ * loaded. */
+MUST_CHECK enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *loaded,
+                                      struct error *err);
+/* Weights and states into the step's memory. */
+MUST_CHECK enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded,
+                                    struct error *err);
+
+/* The run's regions as arrays on the host; of a GPU they are copies, which `end` copies back and
+ * frees. */
+MUST_CHECK enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool download,
+                                           struct error *err);
+MUST_CHECK enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upload,
+                                         struct error *err);
+
+/* ---- trainer_save.c ---- */
+
+MUST_CHECK enum status trainer_check_targets(struct trainer *t, struct error *err);
+/* With --async-save it returns when the state is copied; a failure is then returned by the next
+ * call, or by trainer_finish_save(), which waits until all is written. */
+MUST_CHECK enum status trainer_save(struct trainer *t, struct error *err);
+MUST_CHECK enum status trainer_finish_save(struct trainer *t, struct error *err);
+
+/* ---- trainer_data.c ---- */
+
+MUST_CHECK enum status trainer_open_data(struct trainer *t, struct error *err);
+void trainer_close_data(struct trainer *t);
+/* Whether --data-path is documents for fine-tuning, packed into samples. */
+bool trainer_data_is_packed(const struct train_options *o);
+/* The next micro-batch of a sampler's stream; its arrays stay until the next call. *tokens: how
+ * many count. */
+MUST_CHECK enum status trainer_next(struct trainer *t, struct prefetch *from, struct sampler *s,
+                                    struct batch *b, double *tokens, struct error *err);
+/* The mean loss over a split; nothing is done where there are no data for it. */
+MUST_CHECK enum status trainer_evaluate(struct trainer *t, enum data_split split, double *loss,
+                                        bool *there, struct error *err);
+
+/* ---- trainer_loop.c ---- */
+
+MUST_CHECK enum status trainer_loop(struct trainer *t, struct error *err);
+
+/* ---- trainer_log.c ---- */
+
+MUST_CHECK enum status trainer_open_logs(struct trainer *t, struct error *err);
+void trainer_close_logs(struct trainer *t);
+/* An iteration that is over. */
+MUST_CHECK enum status trainer_log_step(struct trainer *t, const struct step_record *r,
+                                        struct error *err);
+/* The live line of --progress. */
+void trainer_show_progress(const struct trainer *t, const struct step_record *r);
+MUST_CHECK enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
+                                              struct error *err);
+/* A line on stderr for the user. */
+void trainer_say(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+#endif

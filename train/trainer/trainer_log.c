@@ -1,0 +1,102 @@
+/* trainer_log.c - what a run prints and writes of its iterations: stdout has Megatron-LM's lines
+ * and nothing else. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "train/trainer/trainer_internal.h"
+
+static struct timespec now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return t;
+}
+
+static enum status print(struct strbuf *text, bool json, struct error *err)
+{
+    FILE *to = json ? stderr : stdout;
+    const bool good = fputs(text->data ? text->data : "", to) >= 0 && fflush(to) == 0;
+    strbuf_release(text);
+    return good ? OK : fail(err, ERR_IO, "the lines of training: %s", strerror(errno));
+}
+
+enum status trainer_open_logs(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    const struct events_options events = {.interval = o->tensorboard_log_interval};
+    t->lines = (struct log_line){.train_iters = t->train_iters,
+                                 .log_interval = o->log_interval,
+                                 .world_size = 1,
+                                 .log_throughput = o->log_throughput};
+    if (o->log_jsonl) {
+        t->has_jsonl = true;
+        TRY(log_jsonl_open(&t->jsonl, o->log_jsonl, t->iteration, 1, 0, err));
+    }
+    if (!o->tensorboard_dir) return OK;
+    t->has_events = true;
+    return events_open(&t->events, o->tensorboard_dir, &events, now(), err);
+}
+
+void trainer_close_logs(struct trainer *t)
+{
+    if (t->has_jsonl) log_jsonl_close(&t->jsonl);
+    if (t->has_events) events_close(&t->events);
+}
+
+/* A log that cannot be written is said once, and the run goes on. */
+static void drop_jsonl(struct trainer *t, const struct error *why)
+{
+    trainer_say(t, "%s: --log-jsonl is not written any more", why->text);
+    log_jsonl_close(&t->jsonl);
+    t->has_jsonl = false;
+}
+
+static void flush_events(struct trainer *t)
+{
+    struct error why;
+    if (!events_flush(&t->events, &why)) return;
+    trainer_say(t, "%s: --tensorboard-dir is not written any more", why.text);
+    events_close(&t->events);
+    t->has_events = false;
+}
+
+enum status trainer_log_step(struct trainer *t, const struct step_record *r, struct error *err)
+{
+    struct strbuf text = {0};
+    struct error why;
+    const struct timespec when = now();
+    const bool due = log_line_add(&t->lines, r, when, &text);
+    if (t->has_jsonl && log_jsonl_add(&t->jsonl, r, &why)) drop_jsonl(t, &why);
+    if (t->has_events) {
+        events_add_step(&t->events, r, &t->lines, due, when);
+        flush_events(t);
+    }
+    return print(&text, t->o->json, err);
+}
+
+void trainer_show_progress(const struct trainer *t, const struct step_record *r)
+{
+    const double done = (double)(t->iteration - t->start_iteration),
+                 left = (double)(t->train_iters - t->iteration),
+                 each = (seconds_now() - t->started) / done;
+    (void)fprintf(stderr,
+                  "\riteration %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  %.0f s left   %s",
+                  t->iteration, t->train_iters, r->loss.value, (double)r->tokens / r->seconds,
+                  left * each, t->iteration == t->train_iters ? "\n" : "");
+}
+
+enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
+                                   struct error *err)
+{
+    const struct named_loss named = {"lm loss", loss};
+    struct strbuf text = {0};
+    log_line_add_evaluation(t->iteration, where, &named, 1, &text);
+    if (t->has_events) {
+        events_add_evaluation(&t->events, t->iteration, t->consumed, &named, 1, now());
+        flush_events(t);
+    }
+    return print(&text, t->o->json, err);
+}

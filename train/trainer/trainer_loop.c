@@ -1,0 +1,232 @@
+/* trainer_loop.c - the iterations of a run. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/threads.h"
+#include "train/trainer/trainer_internal.h"
+
+/* ---- one iteration ---- */
+
+/* What the micro-batches of an iteration share. */
+struct iteration {
+    uint64_t batch_size, micro_batches;
+    double tokens; /* that count, so far */
+};
+
+/* Without --calculate-per-token-loss each micro-batch has the mean of its losses, divided by their
+ * number (Megatron-LM: schedules.py, forward_step). */
+static enum status queue_micro_batch(struct trainer *t, struct iteration *i, bool first,
+                                     struct error *err)
+{
+    const double scale = (double)t->scale.scale, count = (double)i->micro_batches;
+    struct micro_batch m = {.first = first};
+    double tokens;
+    TRY(trainer_next(t, t->prefetch, &t->sampler, &m.batch, &tokens, err));
+    const bool per_token = t->o->calculate_per_token_loss;
+    m.loss_scale = per_token ? scale : scale / (tokens > 1 ? tokens : 1) / count;
+    m.balance_scale =
+        per_token ? scale * (double)(m.batch.num_sequences * m.batch.length) : scale / count;
+    i->tokens += tokens;
+    return step_micro_batch(&t->step, &m, err);
+}
+
+static struct step_control control_of(const struct trainer *t, const struct iteration *i)
+{
+    const double tokens = i->tokens > 1 ? i->tokens : 1;
+    return (struct step_control){
+        .lr = t->schedule.lr,
+        .weight_decay = t->schedule.weight_decay,
+        .update = t->updates + 1,
+        .factor = 1 / ((double)t->scale.scale * (t->o->calculate_per_token_loss ? tokens : 1)),
+        .clip = t->o->clip_grad};
+}
+
+static enum status run_iteration(struct trainer *t, struct iteration *i, struct step_result *r,
+                                 struct error *err)
+{
+    for (uint64_t m = 0; m < i->micro_batches; m++)
+        TRY(queue_micro_batch(t, i, m == 0, err));
+    const struct step_control c = control_of(t, i);
+    TRY(step_update(&t->step, &c, err));
+    return step_wait(&t->step, r, err);
+}
+
+/* ---- what is not a number ---- */
+
+static enum status check_numbers(struct trainer *t, const struct step_result *r, struct error *err)
+{
+    const bool loss = isfinite(r->loss), dynamic = t->scale.dynamic;
+    if ((loss && !r->skipped) || (dynamic && !t->o->check_for_nan_in_loss_and_grad)) return OK;
+    if (!t->o->check_for_nan_in_loss_and_grad) return OK;
+    if (step_find_nan(&t->step, err)) return fail_in(err, "iteration %" PRIu64, t->iteration + 1);
+    return fail(err, ERR_NUMERIC, "iteration %" PRIu64 ": %s", t->iteration + 1,
+                loss ? "a gradient is not finite" : "the loss is not finite");
+}
+
+static enum status check_scale(struct trainer *t, struct error *err)
+{
+    if (!t->scale.dynamic || !loss_scale_is_exhausted(&t->scale) || t->said_exhausted) return OK;
+    t->said_exhausted = true;
+    trainer_say(t,
+                "iteration %" PRIu64 ": gradients overflow at the smallest loss scale, %g: every "
+                "such step is skipped",
+                t->iteration, (double)t->scale.scale);
+    (void)err;
+    return OK;
+}
+
+/* ---- counters and logs ---- */
+
+static struct step_record record_of(const struct trainer *t, const struct iteration *i,
+                                    const struct step_result *r, double seconds)
+{
+    const double flops = flops_of_batch(&t->flops, i->batch_size, t->o->seq_length);
+    struct step_record s = {.iteration = t->iteration + 1,
+                            .batch_size = i->batch_size,
+                            .tokens = i->batch_size * t->o->seq_length,
+                            .lr = t->schedule.lr,
+                            .weight_decay = t->schedule.weight_decay,
+                            .loss = {"lm loss", r->loss / (i->tokens > 1 ? i->tokens : 1)},
+                            .skipped = r->skipped,
+                            .has_grad_norm = !r->skipped,
+                            .grad_norm = r->grad_norm,
+                            .has_params_norm = t->o->log_params_norm,
+                            .params_norm = r->params_norm,
+                            .has_num_zeros = t->o->log_num_zeros_in_grad && !r->skipped,
+                            .num_zeros = (double)r->num_zeros,
+                            .seconds = seconds,
+                            .flops = flops};
+    if (t->step.micro[0].train.balance_sum != NO_VALUE) {
+        uint64_t layers = 0;
+        for (uint64_t l = 0; l < t->model.config.num_layers; l++)
+            layers += model_layer_is_moe(&t->model.config, l);
+        const double count = (double)(i->micro_batches * (layers ? layers : 1));
+        s.router_losses[s.num_router_losses++] =
+            (struct named_loss){"load_balancing_loss", r->balance / count};
+    }
+    return s;
+}
+
+/* As Megatron-LM: samples are consumed by skipped iterations too, the schedule stands still. */
+static void advance(struct trainer *t, const struct iteration *i, struct step_record *s)
+{
+    t->iteration++;
+    t->consumed += i->batch_size;
+    t->flops_so_far += s->flops;
+    loss_scale_update(&t->scale, s->skipped);
+    if (s->skipped) {
+        t->skipped_samples += i->batch_size;
+        t->skipped_iterations++;
+    } else {
+        t->updates++;
+        t->last_loss = s->loss.value;
+        lr_schedule_step(&t->schedule, i->batch_size);
+    }
+    s->consumed_samples = t->consumed;
+    s->skipped_samples = t->skipped_samples;
+    s->logged_lr = t->schedule.lr;
+    s->loss_scale = (double)t->scale.scale;
+}
+
+static enum status iterate(struct trainer *t, struct error *err)
+{
+    struct iteration i = {.batch_size = batch_size_at(&t->batch, t->consumed)};
+    struct step_result r;
+    i.micro_batches = i.batch_size / t->o->micro_batch_size;
+    const double begun = seconds_now();
+    TRY(run_iteration(t, &i, &r, err));
+    TRY(check_numbers(t, &r, err));
+    struct step_record s = record_of(t, &i, &r, seconds_now() - begun);
+    advance(t, &i, &s);
+    TRY(trainer_log_step(t, &s, err));
+    if (t->o->progress && !t->o->quiet) trainer_show_progress(t, &s);
+    return check_scale(t, err);
+}
+
+/* ---- between iterations ---- */
+
+static enum status evaluate(struct trainer *t, enum data_split split, const char *where,
+                            struct error *err)
+{
+    double loss;
+    bool there;
+    TRY(trainer_evaluate(t, split, &loss, &there, err));
+    return there ? trainer_log_evaluation(t, where, loss, err) : OK;
+}
+
+static bool is_multiple(uint64_t iteration, uint64_t interval)
+{
+    return interval && iteration % interval == 0;
+}
+
+/* A full disk ends no run: the checkpoint before stays. */
+static enum status or_say(struct trainer *t, enum status st, const struct error *err)
+{
+    if (st != ERR_IO) return st;
+    trainer_say(t, "%s", err->text);
+    return OK;
+}
+
+static enum status save_or_say(struct trainer *t, struct error *err)
+{
+    TRY(or_say(t, trainer_finish_save(t, err), err));
+    return or_say(t, trainer_save(t, err), err);
+}
+
+/* *ends: the run ends here, by one of --exit-*. */
+static enum status after_iteration(struct trainer *t, bool *ends, struct error *err)
+{
+    const struct train_options *o = t->o;
+    if (is_multiple(t->iteration, o->eval_interval) && t->iteration >= o->start_eval_at_iter)
+        TRY(evaluate(t, SPLIT_VALID, "", err));
+    if (is_multiple(t->iteration, o->save_interval)) TRY(save_or_say(t, err));
+    const double minutes = (seconds_now() - t->started) / 60;
+    *ends = is_multiple(t->iteration, o->exit_interval) ||
+            (o->exit_duration_in_mins && minutes > (double)o->exit_duration_in_mins);
+    if (*ends)
+        trainer_say(t, "the run ends at iteration %" PRIu64 ", as --exit-%s says", t->iteration,
+                    is_multiple(t->iteration, o->exit_interval) ? "interval" : "duration-in-mins");
+    return OK;
+}
+
+/* The last iteration, unless it is saved; once more, if that has failed. */
+static enum status save_at_end(struct trainer *t, struct error *err)
+{
+    TRY(or_say(t, trainer_finish_save(t, err), err));
+    if (t->saved_iteration == t->iteration || t->iteration == t->start_iteration) return OK;
+    TRY(trainer_save(t, err));
+    return trainer_finish_save(t, err);
+}
+
+/* The last losses are printed even if the weights could not be saved. */
+static enum status finish(struct trainer *t, bool ends, bool *stopped, struct error *err)
+{
+    struct error why;
+    const enum status saved = save_at_end(t, &why);
+    *stopped = interrupt_pending();
+    if (!*stopped && !ends) {
+        TRY(evaluate(t, SPLIT_VALID, " on validation set", err));
+        TRY(evaluate(t, SPLIT_TEST, " on test set", err));
+    }
+    if (saved) *err = why;
+    return saved;
+}
+
+enum status trainer_loop(struct trainer *t, struct error *err)
+{
+    bool ends = false, stopped = false;
+    t->started = seconds_now();
+    interrupt_hold(true);
+    enum status st = OK;
+    while (!st && !ends && t->iteration < t->train_iters && !interrupt_pending()) {
+        st = iterate(t, err);
+        if (!st) st = after_iteration(t, &ends, err);
+    }
+    if (!st) st = finish(t, ends, &stopped, err);
+    interrupt_hold(false);
+    if (st || !stopped) return st;
+    return fail(err, ERR_INTERRUPTED, "a signal ended the run after iteration %" PRIu64 "%s",
+                t->iteration, t->o->save || t->o->save_hf ? ", which is saved" : "");
+}

@@ -1,0 +1,422 @@
+/* trainer_open.c - which model a run has, and its state at the start. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/clock.h"
+#include "convert/hf_config.h"
+#include "convert/map/model_fit.h"
+#include "convert/map/params.h"
+#include "train/model/unused.h"
+#include "train/trainer/initial_weights.h"
+#include "train/trainer/trainer_internal.h"
+
+void trainer_say(const struct trainer *t, const char *fmt, ...)
+{
+    va_list args;
+    if (t->o->quiet) return;
+    va_start(args, fmt);
+    (void)fputs("note: ", stderr);
+    (void)vfprintf(stderr, fmt, args);
+    (void)fputc('\n', stderr);
+    va_end(args);
+}
+
+/* ---- which checkpoint ---- */
+
+static bool loads_from_save(const struct train_options *o)
+{
+    return o->load && o->save && strcmp(o->load, o->save) == 0;
+}
+
+/* --finetune and --no-load-optim are meant for --load: a run that goes on from its own checkpoint
+ * has begun so already. */
+static bool is_start(const struct trainer *t)
+{
+    return !t->resumes || loads_from_save(t->o);
+}
+
+/* A run goes on from its own checkpoint; --load is only the start. */
+static enum status find(struct trainer *t, struct checkpoint_found *f, struct error *err)
+{
+    const struct train_options *o = t->o;
+    const bool same = loads_from_save(o), has_step = o->ckpt_step != UINT64_MAX;
+    *f = (struct checkpoint_found){0};
+    if (o->save) TRY(checkpoint_find(f, o->save, false, 0, &t->arena, err));
+    t->resumes = f->found && f->iteration >= 0 && !(same && o->finetune);
+    if (t->resumes && !same)
+        trainer_say(t, "the run goes on from %s, iteration %" PRId64, f->path, f->iteration);
+    if (t->resumes && !(same && has_step)) return OK;
+    f->found = false;
+    if (!o->load) return OK;
+    return checkpoint_find_to_load(f, o->load, has_step, o->ckpt_step, &t->arena, err);
+}
+
+static enum status open_found(struct trainer *t, const struct checkpoint_found *f,
+                              struct error *err)
+{
+    struct source_options source = t->q->source;
+    if (!source.hf_config) source.hf_config = t->o->hf_config;
+    TRY(opened_open(&t->opened, f->path, &source, t->q->model_map, false, t->o->quiet, err));
+    t->is_open = true;
+    t->origin = &t->opened.checkpoint;
+    const struct checkpoint *c = t->origin;
+    TRY(source_check_computes(c, err));
+    if (model_config_check(&c->config, err))
+        return fail_in(err, "%s: it does not describe its model completely; --hf-config DIR can",
+                       c->path);
+    return unused_check(c, err);
+}
+
+/* ---- a model without a checkpoint ---- */
+
+static enum status scratch_of_hf(struct trainer *t, const char *folder, struct error *err)
+{
+    struct checkpoint *c = &t->scratch;
+    const struct model_map *map;
+    cJSON *tree;
+    TRY(hf_config_read(folder, &tree, err));
+    enum status st = source_choose_map(&t->q->source, &t->opened.maps, tree, &map, err);
+    if (!st) st = model_config_from_hf(map, tree, &c->arena, &c->config, err);
+    cJSON_Delete(tree);
+    if (st) return fail_in(err, "%s", folder);
+    c->family = model_map_family(map);
+    c->hf_folder = folder;
+    c->config_origin = CONFIG_OF_JSON;
+    params_use(c, &t->opened.maps, map);
+    return OK;
+}
+
+static enum status scratch_of_line(struct trainer *t, struct error *err)
+{
+    struct checkpoint *c = &t->scratch;
+    c->config = t->o->model;
+    if (!c->config.vocab_size) c->config.vocab_size = t->o->vocab_size;
+    if (!c->config.vocab_size)
+        return fail(err, ERR_USAGE, "--vocab-size is needed to train a model from scratch");
+    const struct model_map *map = model_fit(&t->opened.maps, &c->config);
+    c->family = map ? model_map_family(map) : NULL;
+    c->config_origin = CONFIG_OF_ARGS;
+    params_use(c, &t->opened.maps, map);
+    return OK;
+}
+
+static enum status make_scratch(struct trainer *t, struct error *err)
+{
+    TRY(model_maps_load(&t->opened.maps, t->q->model_map, err));
+    t->is_open = true;
+    checkpoint_init(&t->opened.checkpoint, "");
+    checkpoint_init(&t->scratch, "");
+    t->origin = &t->scratch;
+    if (t->o->hf_config) return scratch_of_hf(t, t->o->hf_config, err);
+    return scratch_of_line(t, err);
+}
+
+/* ---- the model ---- */
+
+/* Padding that a Megatron checkpoint stores, or that the line makes, is counted and trained. */
+static void count_vocabulary(struct trainer *t, struct model_config *c)
+{
+    static const char name[] = "embedding.word_embeddings.weight";
+    const struct tensor *words = catalog_find(&t->origin->catalog, name);
+    const struct tensor *padding =
+        catalog_find(&t->origin->catalog, arena_printf(&t->arena, "%s.padding", name));
+    if (words) c->vocab_size = words->shape[0];
+    if (padding) t->vocab_rows = c->vocab_size + padding->shape[0];
+    if (padding || !t->o->has_model) return;
+    const uint64_t tp = t->o->layout.tp ? t->o->layout.tp : 1;
+    const uint64_t given = t->o->model.padded_vocab_size;
+    const uint64_t by = t->o->line.make_vocab_size_divisible_by;
+    t->vocab_rows = given ? given : padded_vocab_size(c->vocab_size, by ? by : 128, tp);
+}
+
+static struct model_options model_options_of(struct trainer *t, struct model_config *config)
+{
+    const char *dtype = t->o->dtype;
+    *config = t->o->has_model ? t->o->model : t->origin->config;
+    config->vocab_size = t->origin->config.vocab_size;
+    count_vocabulary(t, config);
+    return (struct model_options){.layout = t->o->layout,
+                                  .config = config,
+                                  .elem = strcmp(dtype, "f64") == 0    ? ELEM_F64
+                                          : strcmp(dtype, "bf16") == 0 ? ELEM_BF16
+                                          : strcmp(dtype, "fp16") == 0 ? ELEM_F16
+                                                                       : ELEM_F32};
+}
+
+static bool differs(double x, double y)
+{
+    return !isnan(x) && fabs(x - y) > 0;
+}
+
+static enum status check_supported(const struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    if (differs(o->moe_z_loss_coeff, 0))
+        return fail(err, ERR_UNSUPPORTED, "--moe-z-loss-coeff %g: no z-loss is computed",
+                    o->moe_z_loss_coeff);
+    if (o->moe_router_dtype && strcmp(o->moe_router_dtype, "fp64") == 0 &&
+        strcmp(o->dtype, "f64") != 0)
+        return fail(err, ERR_UNSUPPORTED, "--moe-router-dtype fp64: routers compute in fp32");
+    if (differs(o->mid_level_dataset_surplus, 0.005))
+        return fail(err, ERR_UNSUPPORTED, "--mid-level-dataset-surplus %g: it is 0.005",
+                    o->mid_level_dataset_surplus);
+    if (o->save_retain_interval)
+        trainer_say(t,
+                    "without effect here: --save-retain-interval (--keep-last N keeps the last N)");
+    if (o->no_load_rng || o->no_save_rng)
+        trainer_say(t, "without effect here: --no-load-rng, --no-save-rng: random numbers follow "
+                       "from --seed");
+    return OK;
+}
+
+static enum status check_layout(const struct trainer *t, struct error *err)
+{
+    const struct layout_options *l = &t->o->layout;
+    const uint64_t sizes[] = {l->tp, l->pp, l->ep, l->etp, l->cp, l->dp};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] > 1)
+            return fail(err, ERR_UNSUPPORTED,
+                        "a layout of several ranks: training runs on one rank so far");
+    return OK;
+}
+
+/* Whether --device, or --distributed-backend, says that the CPU computes. */
+static bool wants_cpu(const struct train_options *o)
+{
+    if (o->device) return strcmp(o->device, "cpu") == 0;
+    return o->distributed_backend && strcmp(o->distributed_backend, "gloo") == 0;
+}
+
+/* The first GPU of this host. */
+static enum status open_gpu(struct trainer *t, const struct device **device, struct error *err)
+{
+    TRY(cuda_device_load(device, err));
+    TRY((*device)->open(0, err));
+    t->on_gpu = true;
+    return OK;
+}
+
+static enum status open_device(struct trainer *t, const struct device **device, struct error *err)
+{
+    struct error none;
+    enum status st = ERR_DEVICE;
+    if (!wants_cpu(t->o)) st = open_gpu(t, device, t->o->device ? err : &none);
+    if (st && t->o->device && !wants_cpu(t->o)) return st;
+    if (st) {
+        *device = &cpu_device;
+        TRY((*device)->open(0, err));
+    }
+    t->has_device = true;
+    return OK;
+}
+
+enum status trainer_open_model(struct trainer *t, struct error *err)
+{
+    struct checkpoint_found f;
+    TRY(check_layout(t, err));
+    TRY(check_supported(t, err));
+    TRY(find(t, &f, err));
+    TRY(f.found ? open_found(t, &f, err) : make_scratch(t, err));
+    struct model_config *config = arena_array(&t->arena, 1, sizeof *config);
+    struct model_options options = model_options_of(t, config);
+    TRY(comm_local_open(&t->comm, 1, err));
+    TRY(open_device(t, &options.device, err));
+    return model_open(&t->model, f.found ? t->origin : NULL, &options, &t->comm, err);
+}
+
+/* ---- weights and states ---- */
+
+static enum dtype real_dtype(const struct trainer *t)
+{
+    return t->model.options.elem == ELEM_F64 ? DT_F64 : DT_F32;
+}
+
+/* Regions on the host: those of the CPU, or copies of the device's. */
+static enum status host_regions(struct trainer *t, struct train_state *s, struct error *err)
+{
+    static const enum value_class classes[NUM_HELD] = {
+        [HELD_WEIGHT] = VALUE_PARAMETER,
+        [HELD_MASTER] = VALUE_MASTER,
+        [HELD_EXP_AVG] = VALUE_MOMENT_1,
+        [HELD_EXP_AVG_SQ] = VALUE_MOMENT_2,
+    };
+    for (unsigned k = 0; k < NUM_HELD; k++) {
+        const uint64_t bytes = t->step.region_bytes[classes[k]];
+        s->dtype[k] = k == HELD_WEIGHT ? elem_dtype(t->model.options.elem) : real_dtype(t);
+        if (!bytes) continue;
+        s->data[k] = t->model.device->is_host ? t->step.regions[classes[k]] : calloc(1, bytes);
+        if (!s->data[k])
+            return fail(err, ERR_MEMORY, "no memory for a copy of the run's state (%.2f GB)",
+                        (double)bytes / 1e9);
+    }
+    return OK;
+}
+
+enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool download,
+                                struct error *err)
+{
+    static const enum value_class classes[NUM_HELD] = {VALUE_PARAMETER, VALUE_MASTER,
+                                                       VALUE_MOMENT_1, VALUE_MOMENT_2};
+    *s = (struct train_state){.parameters = &t->model.parameters,
+                              .padded_rows = t->vocab_rows,
+                              .config = &t->model.config,
+                              .origin = t->origin,
+                              .seed = t->o->seed,
+                              .on_host = !t->on_gpu};
+    s->local_spec = t->origin->format && t->origin->format != &format_hf &&
+                    !t->origin->transformer_engine_names;
+    TRY(host_regions(t, s, err));
+    for (unsigned k = 0; k < NUM_HELD && download && !t->model.device->is_host; k++)
+        if (s->data[k])
+            TRY(t->model.device->download(s->data[k], t->step.regions[classes[k]],
+                                          t->step.region_bytes[classes[k]], err));
+    return OK;
+}
+
+enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upload,
+                              struct error *err)
+{
+    static const enum value_class classes[NUM_HELD] = {VALUE_PARAMETER, VALUE_MASTER,
+                                                       VALUE_MOMENT_1, VALUE_MOMENT_2};
+    enum status st = OK;
+    for (unsigned k = 0; k < NUM_HELD && !t->model.device->is_host; k++) {
+        if (upload && s->data[k] && !st)
+            st = t->model.device->upload(t->step.regions[classes[k]], s->data[k],
+                                         t->step.region_bytes[classes[k]], err);
+        free(s->data[k]);
+    }
+    return st;
+}
+
+static enum status fill(struct trainer *t, const struct train_state *s,
+                        struct checkpoint_loaded *loaded, struct error *err)
+{
+    const struct train_options *o = t->o;
+    const struct initial_weights initial = {
+        .std = o->init_method_std,
+        .embedding_std = o->embedding_init_method_std,
+        .padding = t->origin == &t->scratch ? NAN : o->padding_rows_value,
+        .seed = o->seed};
+    training_init(&loaded->training);
+    /* Rows of padding that a checkpoint lacks keep what they begin with. */
+    if (t->origin == &t->scratch || t->vocab_rows > t->model.config.vocab_size)
+        TRY(initial_weights_make(&t->model.parameters, &t->model.config, &initial,
+                                 s->data[HELD_WEIGHT], err));
+    if (t->origin == &t->scratch) return OK;
+    const struct checkpoint_load_options options = {
+        .load = {.threads = t->q->threads, .progress = t->q->progress},
+        .no_optimizer = is_start(t) && (o->no_load_optim || o->finetune)};
+    return checkpoint_load(s, t->origin, &options, loaded, &t->arena, err);
+}
+
+enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded, struct error *err)
+{
+    struct train_state s;
+    struct error ignored;
+    *loaded = (struct checkpoint_loaded){0};
+    enum status st = trainer_state_begin(t, &s, false, err);
+    if (!st) st = fill(t, &s, loaded, err);
+    if (st)
+        (void)!trainer_state_end(t, &s, false, &ignored);
+    else
+        st = trainer_state_end(t, &s, true, err);
+    if (st) return st;
+    if (loaded->note && !(is_start(t) && (t->o->finetune || t->o->no_load_optim)))
+        trainer_say(t, "%s", loaded->note);
+    return step_begin(&t->step, t->origin != &t->scratch, err);
+}
+
+/* ---- schedules and counters ---- */
+
+static enum status start_schedule(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    const struct lr_lengths lengths = {
+        .train_iters = o->train_samples ? 0 : o->train_iters,
+        .train_samples = o->train_samples,
+        .decay_iters = o->lr_decay_iters,
+        .decay_samples = o->lr_decay_samples,
+        .warmup_iters = o->lr_warmup_iters,
+        .warmup_samples = o->lr_warmup_samples,
+        .warmup_fraction = o->lr_warmup_fraction,
+        .wsd_decay_iters = o->lr_wsd_decay_iters,
+        .wsd_decay_samples = o->lr_wsd_decay_samples,
+    };
+    t->schedule = (struct lr_schedule){.init_lr = o->lr_warmup_init,
+                                       .max_lr = o->lr,
+                                       .min_lr = o->min_lr,
+                                       .decay_style = o->lr_decay_style,
+                                       .wsd_style = o->lr_wsd_decay_style,
+                                       .start_wd = o->start_weight_decay,
+                                       .end_wd = o->end_weight_decay,
+                                       .wd_incr_style = o->weight_decay_incr_style};
+    TRY(lr_schedule_set_lengths(&t->schedule, &lengths, batch_size_last(&t->batch), err));
+    return lr_schedule_start(&t->schedule, err);
+}
+
+static enum status start_scale(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    if (!o->fp16 || !isnan(o->loss_scale))
+        return loss_scale_start_constant(&t->scale, isnan(o->loss_scale) ? 1 : o->loss_scale, err);
+    return loss_scale_start_dynamic(&t->scale, o->initial_loss_scale, o->min_loss_scale,
+                                    o->loss_scale_window, o->hysteresis, err);
+}
+
+static enum status start_batches(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    if (o->step_batch_size_schedule)
+        TRY(batch_size_parse(&t->batch, o->step_batch_size_schedule, o->seq_length, &t->arena,
+                             err));
+    else
+        TRY(batch_size_constant(&t->batch, o->global_batch_size, o->micro_batch_size, 1, false,
+                                &t->arena, err));
+    t->train_iters = o->train_iters;
+    if (o->train_samples)
+        TRY(batch_size_iterations(&t->batch, o->train_samples, &t->train_iters, err));
+    return OK;
+}
+
+static enum status resume(struct trainer *t, const struct checkpoint_loaded *loaded,
+                          struct error *err)
+{
+    const struct training *s = &loaded->training;
+    const struct train_options *o = t->o;
+    t->iteration = training_field_given(&training_fields[0].field, s) ? s->iteration : 0;
+    t->consumed = s->consumed_train_samples;
+    t->skipped_samples = s->skipped_train_samples;
+    t->consumed_valid = s->consumed_valid_samples;
+    t->flops_so_far = isnan(s->floating_point_operations) ? 0 : s->floating_point_operations;
+    if (!loaded->has_optimizer) {
+        if (t->iteration) trainer_say(t, "the schedule of the learning rate begins anew");
+        return OK;
+    }
+    t->updates = s->step;
+    TRY(loss_scale_load(&t->scale, s, err));
+    return lr_schedule_load(&t->schedule, s,
+                            o->override_opt_param_scheduler         ? LR_CONFLICT_USES_GIVEN
+                            : o->use_checkpoint_opt_param_scheduler ? LR_CONFLICT_USES_CHECKPOINT
+                                                                    : LR_CONFLICT_FAILS,
+                            err);
+}
+
+enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *loaded,
+                           struct error *err)
+{
+    if (!loaded) { /* before anything is loaded */
+        TRY(start_batches(t, err));
+        TRY(start_schedule(t, err));
+        return start_scale(t, err);
+    }
+    const bool goes_on = t->origin != &t->scratch && !(t->o->finetune && is_start(t));
+    if (goes_on) TRY(resume(t, loaded, err));
+    t->start_iteration = t->iteration;
+    t->sampler = (struct sampler){t->consumed, t->o->micro_batch_size, 0, 1};
+    return batch_size_check(&t->batch, t->consumed, t->o->micro_batch_size, 1, err);
+}
