@@ -1,12 +1,13 @@
 #!/bin/sh
-# bench.sh FERRY [quick|optimizer] - how fast conversions are, beside cp of the same files and beside the
+# bench.sh FERRY [quick|optimizer|train] - how fast conversions are, beside cp of the same files and beside the
 # programs that people use otherwise, in the same run on the same disk (that of TMPDIR).
 #
 # Before each run its output is removed and the disk synced; runs of ferry and of cp alternate; the
 # first of each warms up (the first writes to fresh blocks can be much slower) and does not count. The
 # ratio is that of the minima. ferry waits until the disk has it all, and so does cp, by sync -f.
 #
-# How fast models are computed, beside transformers, is measured by forward.py.
+# How fast models are computed, beside transformers, is measured by forward.py; how fast they are trained, beside
+# PyTorch, by train_speed.py.
 set -eu
 ferry=$(realpath "$1")
 mode=${2:-full}
@@ -179,11 +180,24 @@ forward_passes() {
     rm -rf gpt2-124M mixtral-8x llama
 }
 
+# Steps of training on this CPU, beside PyTorch.
+training_steps() {
+    "$ferry" synth -q gpt2-124M --model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 \
+        --vocab-size 50257 --dtype f32
+    "$python" -W ignore "$here/train_speed.py" "$ferry" gpt2-124M
+    rm -rf gpt2-124M
+}
+
 echo "$("$ferry" --version), $(uname -m), $(nproc) CPUs, $(awk '/MemTotal/ {printf "%.0f", $2 / 1e6}' /proc/meminfo) GB of memory"
 echo "disk: $(df -PT . | awk 'NR == 2 {print $2}'), $(free_gb) GB free; load: $(cut -d ' ' -f 1-3 /proc/loadavg)"
 
 if [ "$mode" = optimizer ]; then
     optimizer_states
+    exit
+fi
+if [ "$mode" = train ]; then
+    [ -x "$python" ] || { echo "skipped (make interop installs PyTorch)"; exit; }
+    training_steps
     exit
 fi
 if [ "$mode" = quick ]; then
@@ -201,6 +215,7 @@ if [ -x "$python" ]; then
     done
     rm -rf megatron
     forward_passes
+    training_steps
 else
     printf '\nother programs: skipped (make interop installs them)\n'
 fi

@@ -1,6 +1,6 @@
 /* Times each op of a model's forward pass on the CPU: what all layers together spend in it.
  *
- *   ops_bench [f32|f64|bf16] [tokens] [keys]
+ *   ops_bench [f32|f64|bf16|f16] [tokens] [keys]
  *
  * keys, if there are more than tokens, are those of a cache that the last `tokens` attend to. */
 #include <stdio.h>
@@ -157,7 +157,7 @@ static void time_model(struct bench *b, const struct model *m)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"f32", "f64", "bf16"};
+    static const char *const names[] = {"f32", "f64", "bf16", "f16"};
     struct bench b = {.tokens = argc > 2 ? strtoul(argv[2], NULL, 10) : 256};
     b.keys = argc > 3 ? strtoul(argv[3], NULL, 10) : b.tokens;
     for (int i = 0; i < NUM_ELEM_TYPES; i++)

@@ -158,13 +158,16 @@ answers 4 perplexity "$hf/llama2" --data nosuch
 answers 0 bench "$hf/llama2" --seq 8 --repeats 1
 answers 0 bench "$hf/llama2" --seq 8 --repeats 1 --decode
 answers 2 bench "$hf/llama2" --repeats 0
+echo '{"ids": [1, 2], "loss_mask": [0, 1]}' >ids.jsonl
+answers 0 data ids.jsonl tokens
+answers 7 data ids.jsonl tokens
 
 it "help with --json is help"
 run convert --json --help
 exits 0
 prints "usage: ferry convert"
 
-for command in convert verify digest inspect print models synth forward generate perplexity bench; do
+for command in convert verify digest inspect print models synth forward generate perplexity bench data; do
     it "JSON.md names what $command prints, and nothing else"
     python3 "$root/tests/cli/json_check.py" page "$root/JSON.md" "$command" "answers/$command" >checked 2>&1 ||
         is_wrong "$(cat checked)"

@@ -74,7 +74,7 @@ for model in $models; do
     prints "top-1 the same for 40 of 40 tokens"
 done
 
-it "and so they do at other layouts, and in f64"
+it "and so they do at other layouts, in f64 and in fp16"
 for layout in "--tp 2 --sp" "--pp 2" "--cp 2" "--dp 2"; do
     # shellcheck disable=SC2086 # words
     compare "$golden/gpt2" "$golden/gpt2/logits.safetensors" $layout
@@ -82,6 +82,9 @@ for layout in "--tp 2 --sp" "--pp 2" "--cp 2" "--dp 2"; do
 done
 compare "$golden/qwen3-moe" "$golden/qwen3-moe/logits.safetensors" --ep 2
 exits 0
+compare "$golden/llama3.2" "$golden/llama3.2/logits.safetensors" --dtype fp16 --tp 2
+exits 0
+prints "rounding  3 times the difference between A in fp16 and A in f32"
 
 it "what transformers computed in bf16 is that, however it is stored, and computed in what"
 for model in $models; do

@@ -1,6 +1,7 @@
 /* inject.c - a library to be put in front of libc (LD_PRELOAD) that makes one call fail.
  *
- *     FERRY_FAULT=pwrite:ENOSPC:17     the 17th pwrite fails; SHORT does half of it, EINTR nothing
+ *     FERRY_FAULT=pwrite:ENOSPC:17     the 17th pwrite fails; SHORT does half of it, EINTR nothing,
+ * and KILL ends the process before it
  *     FERRY_FAULT_COUNT=FILE           at exit, "NAME CALLS" of each function to FILE
  *     FERRY_LATE=PATTERN:SECONDS       for so long, files of such a name are not seen to be there,
  * as on a network file system that keeps what it was told before
@@ -11,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -34,17 +36,18 @@ enum call {
     RENAME,
     MKDIR,
     SYMLINK,
+    UNLINK,
     CLOSE,
     CALLS
 };
 static const char *const names[CALLS] = {"pread",     "read",    "pwrite",    "open",
                                          "ftruncate", "fsync",   "fdatasync", "rename",
-                                         "mkdir",     "symlink", "close"};
+                                         "mkdir",     "symlink", "unlink",    "close"};
 static atomic_uint counts[CALLS];
 static int armed = -1, error_number;
 static unsigned at;
 
-enum { SHORT = -1 };
+enum { SHORT = -1, KILL = -2 };
 
 static void *next(const char *name)
 {
@@ -56,8 +59,8 @@ __attribute__((constructor)) static void arm(void)
     static const struct {
         const char *name;
         int number;
-    } errors[] = {{"EIO", EIO},     {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT},
-                  {"EINTR", EINTR}, {"EACCES", EACCES}, {"SHORT", SHORT}};
+    } errors[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EINTR", EINTR},
+                  {"EACCES", EACCES}, {"SHORT", SHORT},   {"KILL", KILL}};
     char name[32], error[32];
     const char *fault = getenv("FERRY_FAULT");
     if (!fault || sscanf(fault, "%31[^:]:%31[^:]:%u", name, error, &at) != 3) return;
@@ -81,6 +84,7 @@ static int fails(enum call call)
 {
     unsigned number = atomic_fetch_add(&counts[call], 1) + 1;
     if ((int)call != armed || number != at) return 0;
+    if (error_number == KILL) (void)kill(getpid(), SIGKILL);
     if (error_number != SHORT) errno = error_number;
     return 1;
 }
@@ -231,6 +235,20 @@ int symlink(const char *target, const char *path)
     static int (*real)(const char *, const char *);
     if (!real) *(void **)(&real) = next("symlink");
     return fails(SYMLINK) ? -1 : real(target, path);
+}
+
+int unlinkat(int folder, const char *path, int flags)
+{
+    static int (*real)(int, const char *, int);
+    if (!real) *(void **)(&real) = next("unlinkat");
+    return fails(UNLINK) ? -1 : real(folder, path, flags);
+}
+
+int unlink(const char *path)
+{
+    static int (*real)(const char *);
+    if (!real) *(void **)(&real) = next("unlink");
+    return fails(UNLINK) ? -1 : real(path);
 }
 
 int close(int fd)

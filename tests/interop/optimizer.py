@@ -10,6 +10,7 @@ import dataclasses
 import json
 import pickle
 import queue
+import random
 import shlex
 import shutil
 import subprocess
@@ -19,12 +20,15 @@ import expected
 import gpt_model
 import megatron_files
 import models
+import numpy
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from checks import layout_parser, run_program
 from megatron.core import dist_checkpointing
 from megatron.core import parallel_state as mpu
+from megatron.core import tensor_parallel
+from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron_files import require, require_equal
 from megatron_ranks import run_ranks
 
@@ -73,7 +77,8 @@ TOLERANCE_OF_EXPERTS = {"float32": 5e-3, "bfloat16": 0.5}
 
 # What ferry writes of a case's first kind beside torch_dist: rank files with an --optim-format, and a Hugging Face
 # folder that torch_dist is made of again, also without its training.json. That folder has no vocabulary padding,
-# which takes part in the loss: such a case has none (--divisor 1).
+# which takes part in the loss: such a case has none (--divisor 1). resaved: what a training run of ferry saves
+# that begins with it, on one rank (tests/trainer/resave.c).
 WRITTEN = """
 llama bfloat16 distributed --tp 2 --dp 2               | distributed
 llama-tied bfloat16 distributed --pp 2 --dp 2 --bucket | distributed not_distributed hf hf_without_training
@@ -83,6 +88,9 @@ qwen3_moe float32 distributed                          | distributed not_distrib
 llama bfloat16 plain --dp 2                            | distributed not_distributed
 gpt2 float32 plain                                     | distributed not_distributed
 mixtral bfloat16 plain                                 | distributed not_distributed hf
+llama float32 distributed --tp 2 --pp 2                | resaved resaved_torch
+llama bfloat16 plain --tp 2 --pp 2                     | resaved
+qwen3_moe bfloat16 distributed --pp 2 --vpp 2 --ep 2   | resaved resaved_torch
 """
 
 # The case that is damaged, one of its kinds, what is done to it (a function below), and the words in which
@@ -310,6 +318,23 @@ class Run:
             chunk.load_state_dict(state[name], strict=True)
         self.optimizer.load_state_dict(state["optimizer"])
 
+    def load_rng(self, folder):
+        """As Megatron-LM's load_checkpoint() does, which refuses a checkpoint without."""
+        if (folder / "metadata.json").exists():
+            rng = ShardedObject("rng_state", None, (1, 1), (0, 0), replica_id=dist.get_rank())
+            rng = dist_checkpointing.load({"rng_state": rng}, str(folder))["rng_state"]
+        else:
+            rng = self.common_state["rng_state"]
+        (rng,) = rng
+        random.setstate(rng["random_rng_state"])
+        numpy.random.set_state(rng["np_rng_state"])
+        torch.set_rng_state(rng["torch_rng_state"])
+        torch.cuda.set_rng_state(rng["cuda_rng_state"])
+        require(rng["rng_tracker_states"], "no states of the tracker")
+        tensor_parallel.get_cuda_rng_tracker().set_states(rng["rng_tracker_states"])
+        with tensor_parallel.get_cuda_rng_tracker().fork():
+            torch.rand(1)
+
     def go_on(self):
         schedule = self.common_state["opt_param_scheduler"]
         if schedule["lr_decay_style"]:
@@ -340,7 +365,10 @@ def load_and_step(m, case, work):
         for one in gpt_model.each(run.optimizer) if distributed else ():
             one._init_optimizer_states_with_dummy_values()  # torch's AdamW has none before a step
         for kind in case.loads(distributed):
-            run.load(megatron_files.iteration_folder(work / f"{kind}_converted"))
+            folder = megatron_files.iteration_folder(work / f"{kind}_converted")
+            run.load(folder)
+            if kind.startswith("resaved"):
+                run.load_rng(folder)
             run.write_tensors(work / f"{kind}_loaded.pt")
             run.write_groups(work / f"{kind}_groups.pt")
             if kind == case.kinds[0] and distributed:
@@ -549,6 +577,11 @@ class Optimizers:
         """Writes it, and nothing else: only megatron-core reads these files."""
         saved, out = self.folder(case) / case.kinds[0], self.folder(case) / f"{how}_converted"
         options = ferry_options(case.target)
+        if how.startswith("resaved"):
+            resave = self.ferry.parent / "tests" / "trainer" / "resave"
+            elem = {"float32": "f32", "bfloat16": "bf16"}[case.dtype]
+            format = "torch" if how.endswith("_torch") else "torch_dist"
+            return run_program(resave, saved, out, "--elem", elem, "--format", format)
         if not how.startswith("hf"):
             return self.run_ferry("convert", saved, out, "--to", "torch", "--optim-format", how, *options)
         hf, config = self.folder(case) / how, self.work / "hf" / case.model

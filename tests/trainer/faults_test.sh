@@ -1,0 +1,287 @@
+#!/bin/sh
+# faults_test.sh FERRY - what ferry train refuses, with exit code and message, and what it says and goes on.
+tests_folder=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=train_lib.sh
+. "$tests_folder/trainer/train_lib.sh"
+llama=$models/llama
+enter faults
+ln -s "$data/wide.bin" "$data/wide.idx" .
+
+# The golden run from its model, and nothing else in this folder but data: starts OPTION...
+starts() {
+    rm -rf cache out log.jsonl
+    trains_as fp32 --load "$llama" --save out --log-jsonl log.jsonl "$@"
+}
+
+# Refused before anything was written.
+refused() { # EXIT_CODE MESSAGE
+    exits "$1"
+    says "$2"
+    prints_nothing
+    is_not_there out log.jsonl
+}
+
+it "--load without a model is refused, and not a random start"
+starts --load nowhere
+refused 4 "--load nowhere: there is no such folder"
+mkdir empty
+starts --load empty
+refused 4 "--load empty: holds no model"
+starts --load "$tests_folder/golden/megatron-training/fp32-plain-optimizer" --ckpt-step 7
+exits 4
+says "7"
+
+it "an iteration that is not of this run is refused before anything is loaded, or replaced with --overwrite"
+for at in 10 20; do
+    starts --save hf --save-hf out --exit-interval 1
+    rm -rf hf && mkdir hf
+    mv out/iter_0000001 hf/iter_00000$at
+    starts --save-hf hf
+    refused 7 "hf/iter_00000$at: exists and is not empty; --overwrite replaces it"
+    starts --save-hf hf --overwrite
+    exits 0
+    same_checkpoints hf/iter_00000$at out/iter_00000$at --no-optim
+    rm -r hf
+done
+starts --save-interval 20
+mv out theirs
+starts --load theirs --save theirs --finetune
+refused 7 "theirs/iter_0000020: exists and is not empty; --overwrite replaces it"
+rm -r theirs
+mkdir -p own/iter_0000010
+echo text >own/iter_0000010/notes
+starts --save own --overwrite
+refused 7 "own/iter_0000010: --overwrite does not replace it"
+[ "$(cat own/iter_0000010/notes)" = text ] || is_wrong "the file of a user"
+
+it "a dataset that is cut off is refused by name, before weights are loaded"
+head -c 1000 u16.bin >short.bin
+cp u16.idx short.idx
+starts --data-path short
+refused 5 "sequence 15 is 490 bytes at 816 of short.bin, which has 1000"
+head -c 100 u16.idx >short.idx
+starts --data-path short
+refused 5 "short.idx"
+starts --data-path gone
+refused 4 "gone.idx: No such file or directory"
+
+it "an id beyond the vocabulary is refused, and its document named"
+starts --data-path wide --split 8,1,1
+exits 5
+says "wide.bin: document 29 (sequence of the index), element 73 is 56689: the model has 128 tokens"
+is_not_there out
+
+it "samples longer than the positions that the model has learned are refused"
+starts --load "$models/gpt2" --seq-length 128 --max-position-embeddings 128
+exits 3
+is_not_there out
+rm -rf cache
+train --load "$models/gpt2" --seq-length 128 --micro-batch-size 2 --train-iters 3 --lr 1e-3 --data-path u16
+refused 3 "--seq-length 128: the model has learned 64 positions"
+
+# nan_in TENSOR ELEMENT - the model with one weight that is no number
+nan_in() {
+    rm -rf nan
+    cp -r "$llama" nan && chmod -R u+w nan
+    python3 - "$@" <<'EOF'
+import json, struct, sys
+file = open("nan/model.safetensors", "r+b")
+size = struct.unpack("<Q", file.read(8))[0]
+begin = json.loads(file.read(size))[sys.argv[1]]["data_offsets"][0]
+file.seek(8 + size + begin + 4 * int(sys.argv[2]))
+file.write(struct.pack("<f", float("nan")))
+EOF
+}
+
+it "a weight that is no number is exit code 10, and the op is named"
+nan_in model.layers.2.mlp.up_proj.weight 10
+starts --load nan
+exits 10
+says "iteration 1: decoder.layers.2.mlp.linear_fc1.weight: has NaN or infinity (seen in layers.2.fc1"
+is_not_there out
+starts --load nan --no-check-for-nan-in-loss-and-grad --exit-interval 3
+exits 0
+prints "number of nan iterations:"
+
+it "a loss that explodes is exit code 10, the checkpoint before it stays"
+starts --lr 1e30 --clip-grad 0 --save-interval 1 --weight-decay 0 --start-weight-decay 0 --end-weight-decay 0
+exits 10
+says "ferry train: iteration "
+says " makes NaN or infinity of finite numbers"
+is_there out/iter_0000001 out/latest_checkpointed_iteration.txt
+
+mount_tmpfs() {
+    mkdir "$1" && mount -t tmpfs -o "$2" ferry-test "$1" 2>/dev/null
+}
+
+# Steps and lines of the golden run, whatever became of its saves.
+trained_all_the_same() {
+    matches steps "$runs/fp32/steps.jsonl" log.jsonl 1e-5 1e-5
+    matches lines "$runs/fp32/log.txt" "$stdout" 1e-5
+}
+
+it "a disk without space ends no run: it is said, and the last save is exit code 4"
+if mount_tmpfs small size=700k; then
+    starts --save small/out
+    exits 4
+    says "note: iteration 10 is not saved: small/out: no space for iteration 10"
+    says "ferry train: iteration 20 is not saved: small/out: no space for iteration 20"
+    trained_all_the_same
+    [ -z "$(ls -A small)" ] || is_wrong "left behind: $(ls -A small)"
+else
+    skip "cannot mount a tmpfs"
+fi
+
+it "a disk that is full after the first save keeps that one"
+if mount_tmpfs filled size=2400k; then
+    starts --save filled/out --save-interval 5
+    exits 4
+    says "note: iteration 10 is not saved: filled/out: no space"
+    trained_all_the_same
+    [ "$(cat filled/out/latest_checkpointed_iteration.txt)" = 5 ] || is_wrong "the tracker"
+    starts --exit-interval 5
+    exits 0
+    same_checkpoints filled/out out
+else
+    skip "cannot mount a tmpfs"
+fi
+
+it "a save that fails in its middle is said, the run goes on and saves the next"
+if can_inject; then
+    counts=$PWD/calls
+    starts --save-interval 5 --exit-interval 5
+    counts=''
+    fault="pwrite:ENOSPC:$(($(calls_of pwrite calls) + 3))"
+    for how in "" --async-save; do
+        # shellcheck disable=SC2086 # a word or none
+        starts --save-interval 5 --eval-interval 10 $how
+        exits 0
+        says "note: iteration 10 is not saved: "
+        says "No space left on device"
+        trained_all_the_same
+        is_there out/iter_0000005 out/iter_0000015 out/iter_0000020
+        is_not_there out/iter_0000010
+    done
+    fault=''
+else
+    skip "no inject.so"
+fi
+
+it "--async-save writes the same checkpoints"
+starts
+mv out at-once
+starts --async-save
+exits 0
+for at in 10 20; do same_checkpoints at-once/iter_00000$at out/iter_00000$at; done
+rm -r at-once
+
+it "a model of another shape is refused by the name of a tensor"
+starts --num-layers 5
+refused 3 "decoder.layers.4.self_attention.linear_qkv.weight"
+starts --hidden-size 64
+refused 3 "embedding.word_embeddings.weight: has shape [128, 32], the config says [128, 64]"
+starts --load "$models/gpt2"
+refused 3 "decoder.layers.0.self_attention.linear_qkv.weight"
+starts --save-interval 20
+mv out of-llama
+trains_as gpt2 --load "$models/gpt2" --save of-llama
+exits 3
+says "of-llama"
+
+it "unknown options are exit code 2, with the nearest one"
+starts --trian-iters 5
+refused 2 "unknown option --trian-iters (did you mean --train-iters?)"
+
+it "all contradictions are in one message"
+starts --num-attention-heads 5 --bf16 --fp16 --train-samples 55 --min-lr 1 --global-batch-size 7
+refused 2 "the options do not fit together:"
+says "  --num-attention-heads 5 is no multiple of --num-query-groups 2"
+says "  --train-iters and --train-samples: a run has one of them"
+says "  --global-batch-size 7 is no multiple of --micro-batch-size 2 times 1 data parallel rank"
+says "  --min-lr 1 is above --lr 0.005"
+says "  bfloat16 and float16 both"
+
+it "a layout of several ranks is refused"
+for option in --tp --pp --dp --ep --cp; do
+    starts $option 2 --micro-batch-size 1 --seq-length 32
+    [ "$code" -eq 2 ] || [ "$code" -eq 3 ] || is_wrong "$option 2: exit code $code"
+    is_not_there out log.jsonl
+done
+starts --tp 2
+refused 3 "training runs on one rank so far"
+
+it "ranks of mpirun are refused"
+if command -v mpirun >/dev/null && [ -e "$(dirname "$ferry")/libferry_mpi.so" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    rm -rf out log.jsonl
+    # shellcheck disable=SC2046 # words
+    LD_LIBRARY_PATH="$(dirname "$ferry")" ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" \
+        run_program timeout 60 mpirun -np 2 "$ferry" train $(line_of fp32) --load "$llama" --save out
+    exits 3
+    says "a launcher started 2 ranks: training runs on one rank so far"
+    is_not_there out
+else
+    skip "no mpirun, or no libferry_mpi.so"
+fi
+
+it "a checkpoint without optimizer is continued, and it is said"
+starts --no-save-optim --exit-interval 5
+exits 0
+rm log.jsonl
+trains_as fp32 --save out --log-jsonl log.jsonl
+exits 0
+says "the run goes on from out/iter_0000005, iteration 5"
+says "the checkpoint has no optimizer: first moments are 0, second moments are 0"
+says "the schedule of the learning rate begins anew"
+
+it "another learning rate than the checkpoint's is refused, unless it is said which counts"
+starts --exit-interval 5
+mv out half
+starts --load half --lr 0.125
+exits 2
+says "learning rate: 0.125 is given, the checkpoint has 0.005; --override-opt_param-scheduler takes"
+starts --load half --lr 0.125 --override-opt_param-scheduler
+exits 0
+starts --load half --lr 0.125 --use-checkpoint-opt_param-scheduler
+exits 0
+matches steps "$runs/fp32/steps.jsonl" log.jsonl 1e-5 1e-5 6
+
+it "--finetune takes the weights only, and begins at the first iteration"
+starts --load half --finetune --exit-interval 3
+exits 0
+[ "$(cat out/latest_checkpointed_iteration.txt)" = 3 ] || is_wrong "the tracker"
+prints " iteration        1/      20 | consumed samples:            8 |"
+rm -r half
+
+it "--dry-run prints the plan, and writes nothing"
+starts --dry-run
+exits 0
+prints "model: 4 layers, hidden size 32, vocabulary 128"
+prints "steps: 20 iterations of 8 sequences of 32 tokens, 2 at a time"
+prints "reads: $llama"
+prints "writes: out"
+prints "  parameters              0.16 MB"
+is_not_there out log.jsonl cache
+
+it "--json prints the result, and lines of training go to stderr"
+starts --json
+exits 0
+says " iteration       20/      20 | consumed samples:          160 |"
+python3 - "$stdout" <<'EOF' || is_wrong "the result: $(cat "$stdout")"
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert (r["iteration"], r["consumed_samples"], r["skipped_iterations"]) == (20, 160, 0), r
+assert abs(r["loss"] - 4.378863) < 1e-5 and r["saved"] == "out" and r["exit_code"] == 0, r
+EOF
+starts --json --load nowhere
+exits 4
+prints '"error": "--load nowhere: there is no such folder"'
+
+it "args of a checkpoint say how it was trained"
+starts
+run inspect out --args
+for line in "lr                                        0.005" "min_lr                                    0.0005" \
+    "seq_length                                32" "global_batch_size                         8" \
+    "train_iters                               20" "seed                                      1234"; do
+    prints "  $line"
+done

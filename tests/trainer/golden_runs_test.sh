@@ -1,0 +1,73 @@
+#!/bin/sh
+# golden_runs_test.sh FERRY - runs of Megatron-LM again from their own command lines, step by step: learning
+# rate and weight decay exactly, losses, norms, lines on stdout, final weights.
+tests_folder=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=train_lib.sh
+. "$tests_folder/trainer/train_lib.sh"
+
+# Relative errors of loss and gradient norm, and what a final weight may differ by.
+limits_of() {
+    case $1 in
+    bf16*) loss=1e-3 norm=1e-2 weight=0.01 ;;
+    fp16*) loss=5e-2 norm=1e-2 weight=0.02 ;;
+    *) loss=1e-5 norm=1e-5 weight=1e-5 ;;
+    esac
+}
+
+# The bias of keys has no gradient but by rounding, which Adam makes updates of.
+same_final() {
+    case $1 in
+    gpt2*)
+        same_checkpoints checkpoint "$runs/$1/final" --no-optim --atol $weight --ignore '*linear_qkv.bias'
+        same_checkpoints checkpoint "$runs/$1/final" --no-optim --atol 0.01 --only '*linear_qkv.bias'
+        ;;
+    *) same_checkpoints checkpoint "$runs/$1/final" --no-optim --atol $weight ;;
+    esac
+}
+
+repeats() { # NAME
+    limits_of "$1"
+    model=$(model_of "$1")
+    [ -n "$model" ] || { skip "its model is not in $more" && return; }
+    enter "$1"
+    trains_as "$1" --load "$model" --log-jsonl log.jsonl
+    exits 0
+    [ "$code" -eq 0 ] || return
+    matches steps "$runs/$1/steps.jsonl" log.jsonl $loss $norm
+    matches lines "$runs/$1/log.txt" "$stdout" $norm
+    [ ! -e "$runs/$1/final" ] || same_final "$1"
+}
+
+for run_name in fp32 bf16 gpt2 moe fp32-batch-schedule fp32-blend fp32-per-token-loss-eod \
+    fp32-plain-optimizer; do
+    it "one rank: $run_name"
+    repeats $run_name
+done
+
+# What Megatron-LM computed on several ranks is the same on one. Not fp32-tp2-padded-vocab: how many
+# rows of padding there are depends on the ranks.
+for run_name in fp32-dp2 fp32-eod-mask-dp2 fp32-pp2-vpp2 fp32-tp2-dp2 fp32-tp2-pp2 fp32-tp2-sp bf16-dp2 \
+    moe-ep2 qwen2-tied-pp2; do
+    it "its layout replaced by one rank: $run_name"
+    repeats $run_name
+done
+
+# Which iterations overflow is a matter of rounding.
+it "one rank: fp16-overflow"
+enter fp16-overflow
+trains_as fp16-overflow --load "$models/llama" --log-jsonl log.jsonl
+exits 0
+matches scales "$runs/fp16-overflow/steps.jsonl" log.jsonl 5e-2 13 5 2
+
+# transformers with torch's AdamW made these ten steps in f64. More families: train/trainer/step_test.c.
+it "a stream of random tokens, beside transformers"
+enter peer
+for type in "f64 1e-10" "f32 1e-5"; do
+    rm -f log.jsonl
+    train --load "$tests_folder/golden/hf/gpt2" --mock-data --dtype "${type% *}" --seq-length 16 \
+        --micro-batch-size 2 --global-batch-size 2 --train-iters 10 --lr 1e-3 --min-lr 1e-4 \
+        --lr-decay-style cosine --lr-warmup-iters 2 --lr-decay-iters 10 --weight-decay 0.1 \
+        --adam-beta2 0.95 --log-params-norm --log-jsonl log.jsonl
+    exits 0
+    matches peer "$tests_folder/golden/hf/gpt2/train.jsonl" log.jsonl "${type#* }"
+done
