@@ -52,6 +52,13 @@ for run_name in fp32-dp2 fp32-eod-mask-dp2 fp32-pp2-vpp2 fp32-tp2-dp2 fp32-tp2-p
     repeats $run_name
 done
 
+# Two ranks make 256 rows of 128, which begin as 0.25.
+it "rows of padding count and are trained: fp32-tp2-padded-vocab"
+enter fp32-tp2-padded-vocab
+trains_as fp32-tp2-padded-vocab --load "$models/llama" --make-vocab-size-divisible-by 256 --padding-rows-value 0.25 --log-jsonl log.jsonl
+exits 0
+matches steps "$runs/fp32-tp2-padded-vocab/steps.jsonl" log.jsonl 1e-5 1e-5
+
 # Which iterations overflow is a matter of rounding.
 it "one rank: fp16-overflow"
 enter fp16-overflow

@@ -34,7 +34,7 @@ model_of() {
 
 # A folder of its own with the data, which is where a run is.
 enter() {
-    mkdir -p "$scratch/work/$1" && cd "$scratch/work/$1" || exit 1
+    mkdir -p "$scratch/runs/$1" && cd "$scratch/runs/$1" || exit 1
     for file in u16 i32; do ln -sf "$data/$file.bin" "$data/$file.idx" .; done
 }
 

@@ -69,6 +69,7 @@ struct filling {
     uint64_t seed;  /* of the tensor */
     uint64_t numel; /* of the tensor without padding, which lies behind */
     double padding;
+    bool padding_only;
     const struct pair *pair;
     char *to; /* where the rank's own part begins */
     enum dtype dtype;
@@ -88,6 +89,7 @@ static double number_at(const struct filling *f, uint64_t a)
 {
     const struct distribution *d = &f->distribution;
     if (a >= f->numel && !isnan(f->padding)) return f->padding;
+    if (a < f->numel && f->padding_only) return 0;
     return d->std > 0 ? d->mean + d->std * random_normal(f->seed, a) : d->mean;
 }
 
@@ -126,6 +128,7 @@ static enum status fill_tensor(const struct parameters *p, const struct paramete
     struct filling f = {.seed = random_seed_of(w->seed, x->tensors[i]),
                         .numel = 1,
                         .padding = w->padding,
+                        .padding_only = w->padding_only,
                         .dtype = dtype};
     TRY(distribution_of(&f.distribution, x->tensors[i], c, w, err));
     for (unsigned d = 0; d < x->spec->num_dims; d++)
@@ -138,11 +141,16 @@ static enum status fill_tensor(const struct parameters *p, const struct paramete
     return work_check(err);
 }
 
+static bool is_filled(const struct parameter *x, const struct initial_weights *w)
+{
+    return x->tensors && (x->spec->padded || !w->padding_only);
+}
+
 enum status initial_weights_make(const struct parameters *p, const struct model_config *c,
                                  const struct initial_weights *w, void *region, struct error *err)
 {
     for (size_t i = 0; i < p->count; i++)
-        for (uint64_t k = 0; p->items[i].tensors && k < p->items[i].num_tensors; k++)
+        for (uint64_t k = 0; is_filled(&p->items[i], w) && k < p->items[i].num_tensors; k++)
             TRY(fill_tensor(p, &p->items[i], k, c, w, region, err));
     return OK;
 }

@@ -22,12 +22,13 @@
 struct initial_weights {
     double std;           /* --init-method-std */
     double embedding_std; /* --embedding-init-method-std; NaN: as std */
-    double padding; /* rows of the vocabulary behind the true ones; NaN: normal as these are */
-    uint64_t seed;  /* --seed */
+    double padding;    /* rows of the vocabulary behind the true ones; NaN: normal as these are */
+    uint64_t seed;     /* --seed */
+    bool padding_only; /* a checkpoint gives all but the padding: 0 stands for it until then */
 };
 
-/* Fills all parameters that have tensors in `region` [p->bytes], on the host. ERR_UNSUPPORTED names
- * a parameter without a rule. */
+/* Fills all parameters that have tensors (those with padding, where only that is wanted) in
+ * `region` [p->bytes], on the host. ERR_UNSUPPORTED names a parameter without a rule. */
 MUST_CHECK enum status initial_weights_make(const struct parameters *p,
                                             const struct model_config *c,
                                             const struct initial_weights *w, void *region,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/training.h"
 #include "common/checked.h"
 #include "common/memory.h"
 #include "train/backward/backward.h"
@@ -17,13 +18,10 @@ enum { SCALAR_SKIPPED = 5, SCALAR_NORM, SCALAR_ZEROS, NUM_SCALARS };
 
 /* ---- parameters ---- */
 
-/* Megatron-Core: no weight decay for biases and for parameters of one dimension
- * (megatron/core/optimizer/__init__.py). */
+/* Those without weight decay come last: the parameter group "vectors" (ckpt/training.h). */
 static unsigned rank_of(const struct parameter *x)
 {
-    const size_t n = strlen(x->tensors[0]);
-    const bool is_bias = n > 5 && strcmp(x->tensors[0] + n - 5, ".bias") == 0;
-    return is_bias || x->spec->num_dims == 1;
+    return group_members_find("vectors")->has(x->tensors[0], x->spec->num_dims);
 }
 
 static size_t elem_bytes(const struct step *s)
@@ -247,7 +245,6 @@ enum status step_make(struct step *s, struct model *m, const struct step_options
 {
     const unsigned ranks = groups_world_size(&m->groups.sizes);
     *s = (struct step){.model = m, .options = *o};
-    arena_init(&s->arena);
     program_init(&s->update, m->options.elem, &m->groups);
     if (ranks > 1)
         return fail(err, ERR_UNSUPPORTED, "%u ranks: no gradients are summed over ranks", ranks);
@@ -266,7 +263,6 @@ void step_release(struct step *s)
     for (unsigned i = 0; i < s->num_micro; i++)
         built_release(&s->micro[i]);
     program_release(&s->update);
-    arena_release(&s->arena);
 }
 
 uint64_t step_bytes(const struct step *s)
@@ -277,14 +273,20 @@ uint64_t step_bytes(const struct step *s)
     return bytes;
 }
 
+/* States lie in the region of parameters. */
+static const char *const region_names[NUM_VALUE_CLASSES] = {
+    [VALUE_PARAMETER] = "parameters",    [VALUE_GRADIENT] = "gradients",
+    [VALUE_MASTER] = "masters",          [VALUE_MOMENT_1] = "first moments",
+    [VALUE_MOMENT_2] = "second moments", [VALUE_INPUT] = "inputs",
+    [VALUE_OUTPUT] = "kept outputs",     [VALUE_SCRATCH] = "activations",
+};
+
 void step_print_memory(const struct step *s, struct strbuf *out)
 {
-    static const char *const names[NUM_VALUE_CLASSES] = {
-        "parameters", "gradients", "masters",      "first moments", "second moments",
-        NULL,         "inputs",    "kept outputs", "activations"};
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
-        if (names[k] && s->region_bytes[k])
-            strbuf_printf(out, "  %-15s %12.2f MB\n", names[k], (double)s->region_bytes[k] / 1e6);
+        if (s->region_bytes[k])
+            strbuf_printf(out, "  %-15s %12.2f MB\n", region_names[k],
+                          (double)s->region_bytes[k] / 1e6);
     strbuf_printf(out, "  %-15s %12.2f MB\n", "together", (double)step_bytes(s) / 1e6);
 }
 
@@ -303,15 +305,12 @@ static struct run run_of(const struct step *s, const struct program *p)
 
 enum status step_allocate(struct step *s, struct error *err)
 {
-    static const char *const names[NUM_VALUE_CLASSES] = {
-        "parameters", "gradients", "masters", "first moments", "second moments",
-        "states",     "inputs",    "outputs", "activations"};
     const struct device *device = s->model->device;
     for (unsigned i = 0; i < s->num_micro; i++)
         TRY(collectives_reserve(&s->model->collectives, &s->micro[i].program, err));
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
-        if (k != VALUE_STATE && s->region_bytes[k])
-            TRY(device->allocate(&s->regions[k], s->region_bytes[k], names[k], err));
+        if (s->region_bytes[k])
+            TRY(device->allocate(&s->regions[k], s->region_bytes[k], region_names[k], err));
     s->regions[VALUE_STATE] = s->regions[VALUE_PARAMETER];
     for (unsigned i = 0; i < s->num_micro; i++)
         s->runs[i] = run_of(s, &s->micro[i].program);

@@ -59,7 +59,6 @@ enum { MICRO_FIRST, MICRO_LATER, MICRO_EVALUATES, MICRO_PROGRAMS = 4 };
 
 struct step {
     struct model *model;
-    struct arena arena;
     struct step_options options;
     struct built micro[MICRO_PROGRAMS];
     unsigned num_micro; /* 2 where there is no dropout: evaluations then run forward calls alone */

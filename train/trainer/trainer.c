@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "common/count.h"
-#include "common/host_memory.h"
 #include "common/threads.h"
 #include "train/trainer/trainer_internal.h"
 

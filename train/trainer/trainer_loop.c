@@ -65,16 +65,14 @@ static enum status check_numbers(struct trainer *t, const struct step_result *r,
                 loss ? "a gradient is not finite" : "the loss is not finite");
 }
 
-static enum status check_scale(struct trainer *t, struct error *err)
+static void tell_exhausted(struct trainer *t)
 {
-    if (!t->scale.dynamic || !loss_scale_is_exhausted(&t->scale) || t->said_exhausted) return OK;
+    if (!t->scale.dynamic || !loss_scale_is_exhausted(&t->scale) || t->said_exhausted) return;
     t->said_exhausted = true;
     trainer_say(t,
                 "iteration %" PRIu64 ": gradients overflow at the smallest loss scale, %g: every "
                 "such step is skipped",
                 t->iteration, (double)t->scale.scale);
-    (void)err;
-    return OK;
 }
 
 /* ---- counters and logs ---- */
@@ -142,7 +140,8 @@ static enum status iterate(struct trainer *t, struct error *err)
     advance(t, &i, &s);
     TRY(trainer_log_step(t, &s, err));
     if (t->o->progress && !t->o->quiet) trainer_show_progress(t, &s);
-    return check_scale(t, err);
+    tell_exhausted(t);
+    return OK;
 }
 
 /* ---- between iterations ---- */

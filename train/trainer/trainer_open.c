@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "common/checked.h"
-#include "common/clock.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
@@ -236,15 +235,17 @@ static enum dtype real_dtype(const struct trainer *t)
     return t->model.options.elem == ELEM_F64 ? DT_F64 : DT_F32;
 }
 
+/* The class of values in each region. */
+static const enum value_class classes[NUM_HELD] = {
+    [HELD_WEIGHT] = VALUE_PARAMETER,
+    [HELD_MASTER] = VALUE_MASTER,
+    [HELD_EXP_AVG] = VALUE_MOMENT_1,
+    [HELD_EXP_AVG_SQ] = VALUE_MOMENT_2,
+};
+
 /* Regions on the host: those of the CPU, or copies of the device's. */
 static enum status host_regions(struct trainer *t, struct train_state *s, struct error *err)
 {
-    static const enum value_class classes[NUM_HELD] = {
-        [HELD_WEIGHT] = VALUE_PARAMETER,
-        [HELD_MASTER] = VALUE_MASTER,
-        [HELD_EXP_AVG] = VALUE_MOMENT_1,
-        [HELD_EXP_AVG_SQ] = VALUE_MOMENT_2,
-    };
     for (unsigned k = 0; k < NUM_HELD; k++) {
         const uint64_t bytes = t->step.region_bytes[classes[k]];
         s->dtype[k] = k == HELD_WEIGHT ? elem_dtype(t->model.options.elem) : real_dtype(t);
@@ -260,8 +261,6 @@ static enum status host_regions(struct trainer *t, struct train_state *s, struct
 enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool download,
                                 struct error *err)
 {
-    static const enum value_class classes[NUM_HELD] = {VALUE_PARAMETER, VALUE_MASTER,
-                                                       VALUE_MOMENT_1, VALUE_MOMENT_2};
     *s = (struct train_state){.parameters = &t->model.parameters,
                               .padded_rows = t->vocab_rows,
                               .config = &t->model.config,
@@ -281,8 +280,6 @@ enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool d
 enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upload,
                               struct error *err)
 {
-    static const enum value_class classes[NUM_HELD] = {VALUE_PARAMETER, VALUE_MASTER,
-                                                       VALUE_MOMENT_1, VALUE_MOMENT_2};
     enum status st = OK;
     for (unsigned k = 0; k < NUM_HELD && !t->model.device->is_host; k++) {
         if (upload && s->data[k] && !st)
@@ -301,7 +298,8 @@ static enum status fill(struct trainer *t, const struct train_state *s,
         .std = o->init_method_std,
         .embedding_std = o->embedding_init_method_std,
         .padding = t->origin == &t->scratch ? NAN : o->padding_rows_value,
-        .seed = o->seed};
+        .seed = o->seed,
+        .padding_only = t->origin != &t->scratch};
     training_init(&loaded->training);
     /* Rows of padding that a checkpoint lacks keep what they begin with. */
     if (t->origin == &t->scratch || t->vocab_rows > t->model.config.vocab_size)
