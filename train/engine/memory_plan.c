@@ -1,5 +1,6 @@
 #include "train/engine/memory_plan.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +14,36 @@ static void live(struct program_value *v, uint32_t call, bool *alive)
     v->last = call;
 }
 
+/* A base lives as long as its views. */
+static void live_at(struct program *p, value_id id, uint32_t call, bool *alive)
+{
+    if (id == NO_VALUE) return;
+    const value_id home = program_home(p, id);
+    live(&p->values[home], call, &alive[home]);
+}
+
 static void find_lives(struct program *p, struct arena *scratch)
 {
     bool *alive = arena_array(scratch, p->num_values + 1, sizeof *alive);
     for (uint32_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
         for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-            if (c->out[i] != NO_VALUE) live(&p->values[c->out[i]], k, &alive[c->out[i]]);
+            live_at(p, c->out[i], k, alive);
         for (unsigned i = 0; i < MAX_INPUTS; i++)
-            if (c->in[i] != NO_VALUE) live(&p->values[c->in[i]], k, &alive[c->in[i]]);
-        if (c->workspace != NO_VALUE) live(&p->values[c->workspace], k, &alive[c->workspace]);
+            live_at(p, c->in[i], k, alive);
+        live_at(p, c->workspace, k, alive);
+    }
+}
+
+/* What the first part makes and the second one reads. An output is that of the last run, so it
+ * cannot be such a value. */
+static void save_values(struct program *p)
+{
+    for (size_t i = 0; i < p->num_values; i++) {
+        struct program_value *v = &p->values[i];
+        const bool crosses = v->first < p->second_part && v->last >= p->second_part;
+        assert(!crosses || v->class != VALUE_OUTPUT);
+        if (crosses && v->class == VALUE_SCRATCH) v->class = VALUE_SAVED;
     }
 }
 
@@ -78,7 +99,7 @@ static value_id taken_over(const struct program *p, uint32_t k)
     bool fits = a->class == VALUE_SCRATCH && b->class == VALUE_SCRATCH && a->last == k &&
                 a->bytes == b->bytes;
     for (unsigned i = 0; i < MAX_INPUTS && fits; i++) /* read as another operand, too */
-        fits = (int)i == place || c->in[i] != from;
+        fits = (int)i == place || c->in[i] == NO_VALUE || program_home(p, c->in[i]) != from;
     return fits ? from : NO_VALUE;
 }
 
@@ -100,7 +121,9 @@ static void collect_places(const struct program *p, struct places *s, struct are
         value_id from = taken_over(p, k);
         for (unsigned i = 0; i < MAX_OUTPUTS + 1; i++) {
             value_id id = i < MAX_OUTPUTS ? c->out[i] : c->workspace;
+            if (id != NO_VALUE) id = program_home(p, id);
             if (id == NO_VALUE || p->values[id].class != VALUE_SCRATCH) continue;
+            if (s->of_value[id] != SIZE_MAX) continue; /* another view of it was written before */
             if (from != NO_VALUE && i == 0) {
                 s->of_value[id] = s->of_value[from];
                 s->items[s->of_value[from]].last = p->values[id].last;
@@ -174,9 +197,10 @@ void memory_plan_make(struct program *p, const struct op_kernel *kernels)
     memset(p->bytes, 0, sizeof p->bytes);
     add_workspaces(p, kernels);
     find_lives(p, &scratch);
+    save_values(p);
     for (size_t i = 0; i < p->num_values; i++) {
         struct program_value *v = &p->values[i];
-        if (v->class != VALUE_INPUT && v->class != VALUE_OUTPUT) continue;
+        if (v->class < VALUE_INPUT || v->class > VALUE_SAVED) continue;
         v->offset = p->bytes[v->class];
         p->bytes[v->class] += aligned(v->bytes);
     }

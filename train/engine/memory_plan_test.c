@@ -1,5 +1,6 @@
 #include "train/engine/memory_plan.h"
 
+#include "common/checked.h"
 #include "kernels/op_table.h"
 #include "tests/testing.h"
 
@@ -8,57 +9,116 @@ static struct error err;
 /* Groups of one rank each: enough for programs that do not talk. */
 static const struct groups alone;
 
-/* A random program of sums: each call adds two values that are there. */
-static void make_random(struct program *p, uint64_t *r)
+enum { ROWS = 4, COLUMNS = 100, NUMBERS = ROWS * COLUMNS, MOST_VALUES = 256, SLOTS = 3 };
+
+static const uint64_t sum_shape[] = {ROWS, COLUMNS};
+
+static void add_sum(struct program *p, value_id a, value_id b, value_id y)
 {
-    program_init(p, ELEM_F32, &alone);
-    value_id values[64];
-    size_t count = 2;
-    for (size_t i = 0; i < 2; i++)
-        values[i] =
-            program_add_value(p, VALUE_INPUT, OPERAND_ELEM, 2, (uint64_t[]){4, 100}, "input");
-    while (count < 60) {
-        bool last = test_below(r, 6) == 0;
-        value_id y = program_add_value(p, last ? VALUE_OUTPUT : VALUE_SCRATCH, OPERAND_ELEM, 2,
-                                       (uint64_t[]){4, 100}, "y");
-        struct call *c = program_add_call(p, OP_ADD, "add", -1);
-        c->in[0] = values[test_below(r, count)];
-        c->in[1] = values[count - 1 - test_below(r, count < 5 ? count : 5)];
-        c->out[0] = y;
-        values[count++] = y;
+    struct call *c = program_add_call(p, OP_ADD, "add", -1);
+    c->in[0] = a;
+    c->in[1] = b;
+    c->out[0] = y;
+}
+
+/* The same sum in two calls, of the upper and of the lower rows; `views` says whose. */
+static void add_sum_of_views(struct program *p, value_id a, value_id b, value_id y, uint64_t views)
+{
+    const value_id whole[] = {a, b, y};
+    const uint64_t cut = 1 + views % (ROWS - 1);
+    value_id part[3];
+    for (unsigned half = 0; half < 2; half++) {
+        const uint64_t first = half ? cut : 0, count = half ? ROWS - cut : cut;
+        for (unsigned i = 0; i < 3; i++)
+            part[i] = program_add_view(p, whole[i], first, count, "view");
+        add_sum(p, part[0], part[1], part[2]);
     }
 }
 
-/* Runs sums in the planned memory and by themselves: nothing may be overwritten too early. */
-static void run_both(const struct program *p, bool *same)
+/* A random program of sums: each call adds two values that are there, or rows of them. */
+static void make_random(struct program *p, uint64_t *r)
 {
-    static float alone_values[128][400];
-    char *regions[NUM_VALUE_CLASSES];
-    for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
-        regions[k] = calloc(1, p->bytes[k] + 1);
-    for (size_t i = 0; i < p->num_values; i++) {
-        const struct program_value *v = &p->values[i];
-        if (v->class != VALUE_INPUT) continue;
-        float *data = (float *)(void *)(regions[v->class] + v->offset);
-        for (unsigned k = 0; k < 400; k++)
-            alone_values[i][k] = data[k] = (float)(i * 1000 + k);
+    program_init(p, ELEM_F32, &alone);
+    value_id values[40];
+    size_t count = 2;
+    for (size_t i = 0; i < 2; i++)
+        values[i] = program_add_value(p, VALUE_INPUT, OPERAND_ELEM, 2, sum_shape, "input");
+    while (count < 40) {
+        bool last = test_below(r, 6) == 0;
+        value_id y = program_add_value(p, last ? VALUE_OUTPUT : VALUE_SCRATCH, OPERAND_ELEM, 2,
+                                       sum_shape, "y");
+        const value_id a = values[test_below(r, count)],
+                       b = values[count - 1 - test_below(r, count < 5 ? count : 5)];
+        if (!last && test_below(r, 3) == 0)
+            add_sum_of_views(p, a, b, y, test_below(r, 9));
+        else
+            add_sum(p, a, b, y);
+        if (!last) values[count++] = y;
     }
-    *same = true;
-    for (size_t n = 0; n < p->num_calls; n++) {
-        const struct call *c = &p->calls[n];
-        const struct program_value *a = &p->values[c->in[0]], *b = &p->values[c->in[1]];
-        const struct program_value *y = &p->values[c->out[0]];
-        const float *pa = (float *)(void *)(regions[a->class] + a->offset);
-        const float *pb = (float *)(void *)(regions[b->class] + b->offset);
-        float *py = (float *)(void *)(regions[y->class] + y->offset);
-        for (unsigned k = 0; k < 400; k++) {
-            alone_values[c->out[0]][k] = alone_values[c->in[0]][k] + alone_values[c->in[1]][k];
-            py[k] = pa[k] + pb[k];
-            *same &= py[k] == alone_values[c->out[0]][k];
+}
+
+/* A place for each value: planned memory, or memory of its own. */
+struct memory {
+    const struct program *p;
+    char *regions[NUM_VALUE_CLASSES];
+    float own[MOST_VALUES][NUMBERS];
+};
+
+static float *planned_at(const struct memory *m, value_id id)
+{
+    const struct program_value *v = &m->p->values[id];
+    const struct program_value *home = &m->p->values[program_home(m->p, id)];
+    char *at = m->regions[home->class] + home->offset + (v == home ? 0 : v->offset);
+    return (float *)(void *)at;
+}
+
+static float *own_at(struct memory *m, value_id id)
+{
+    const struct program_value *v = &m->p->values[id];
+    const value_id home = program_home(m->p, id);
+    return m->own[home] + (home == id ? 0 : v->offset / sizeof(float));
+}
+
+/* Runs calls [first, end) in planned memory and by themselves: nothing may be overwritten too
+ * early. */
+static bool run_both(struct memory *m, size_t first, size_t end)
+{
+    bool same = true;
+    for (size_t n = first; n < end; n++) {
+        const struct call *c = &m->p->calls[n];
+        const float *a = planned_at(m, c->in[0]), *b = planned_at(m, c->in[1]);
+        const float *own_a = own_at(m, c->in[0]), *own_b = own_at(m, c->in[1]);
+        float *y = planned_at(m, c->out[0]), *own_y = own_at(m, c->out[0]);
+        for (uint64_t k = 0; k < m->p->values[c->out[0]].bytes / sizeof(float); k++) {
+            own_y[k] = own_a[k] + own_b[k];
+            y[k] = a[k] + b[k];
+            same &= y[k] == own_y[k];
         }
     }
-    for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
-        free(regions[k]);
+    return same;
+}
+
+/* Runs have inputs and saved values of their own, and share all else. */
+static void open_memory(struct memory m[SLOTS], const struct program *p)
+{
+    assert_true(p->num_values <= MOST_VALUES);
+    for (unsigned s = 0; s < SLOTS; s++) {
+        m[s].p = p;
+        for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
+            m[s].regions[k] = s == 0 || k == VALUE_INPUT || k == VALUE_SAVED
+                                  ? calloc(1, p->bytes[k] + 1)
+                                  : m[0].regions[k];
+        for (value_id i = 0; i < p->num_values; i++)
+            for (unsigned k = 0; k < NUMBERS && p->values[i].class == VALUE_INPUT; k++)
+                own_at(&m[s], i)[k] = planned_at(&m[s], i)[k] = (float)(s + i * 1000 + k);
+    }
+}
+
+static void close_memory(const struct memory m[SLOTS])
+{
+    for (unsigned s = 0; s < SLOTS; s++)
+        for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
+            if (s == 0 || k == VALUE_INPUT || k == VALUE_SAVED) free(m[s].regions[k]);
 }
 
 /* Whether b lies where a does, and the op that makes b may write over that input. */
@@ -95,17 +155,43 @@ static void check_plan(const struct program *p)
 
 static void values_that_live_at_once_share_no_memory(void **state)
 {
+    static struct memory m[SLOTS];
     (void)state;
     for (uint64_t n = 0; n < 200; n++) {
         struct program p;
         uint64_t r = test_seed() + n;
-        bool same;
         make_random(&p, &r);
         assert_ok(program_check(&p, &err));
         memory_plan_make(&p, cpu_ops(ELEM_F32));
         check_plan(&p);
-        run_both(&p, &same);
+        open_memory(m, &p);
+        if (!run_both(&m[0], 0, p.num_calls))
+            fail_msg("seed %lu: something is overwritten", (unsigned long)(test_seed() + n));
+        close_memory(m);
+        program_release(&p);
+    }
+}
+
+/* First parts of several runs, then their second parts, in another order. */
+static void parts_of_several_runs_may_be_mixed(void **state)
+{
+    static struct memory m[SLOTS];
+    (void)state;
+    for (uint64_t n = 0; n < 100; n++) {
+        struct program p;
+        uint64_t r = test_seed() + n;
+        bool same = true;
+        make_random(&p, &r);
+        p.second_part = 1 + test_below(&r, p.num_calls - 1);
+        memory_plan_make(&p, cpu_ops(ELEM_F32));
+        check_plan(&p);
+        open_memory(m, &p);
+        for (unsigned s = 0; s < SLOTS; s++)
+            same &= run_both(&m[s], 0, p.second_part);
+        for (unsigned s = 0; s < SLOTS; s++)
+            same &= run_both(&m[(s + 2) % SLOTS], p.second_part, p.num_calls);
         if (!same) fail_msg("seed %lu: something is overwritten", (unsigned long)(test_seed() + n));
+        close_memory(m);
         program_release(&p);
     }
 }
@@ -135,6 +221,29 @@ static void a_chain_takes_as_little_as_it_can(void **state)
         assert_int_equal(p.bytes[VALUE_SCRATCH], cases[k].places * 8 * 64 * 4);
         program_release(&p);
     }
+}
+
+/* y = x + x, w = y + rows of y, out = w + x: w must not overwrite what is read as rows. */
+static void a_base_has_one_place_until_its_views_are_read(void **state)
+{
+    struct program p;
+    (void)state;
+    program_init(&p, ELEM_F32, &alone);
+    value_id values[4];
+    for (unsigned i = 0; i < 4; i++)
+        values[i] = program_add_value(&p,
+                                      i == 0   ? VALUE_INPUT
+                                      : i == 3 ? VALUE_OUTPUT
+                                               : VALUE_SCRATCH,
+                                      OPERAND_ELEM, 2, sum_shape, "value");
+    add_sum_of_views(&p, values[0], values[0], values[1], 1);
+    add_sum(&p, values[1], program_add_view(&p, values[1], 0, ROWS, "all rows"), values[2]);
+    add_sum(&p, values[2], values[0], values[3]);
+    memory_plan_make(&p, cpu_ops(ELEM_F32));
+    assert_true(p.values[values[1]].offset != p.values[values[2]].offset);
+    assert_int_equal(p.bytes[VALUE_SCRATCH],
+                     2 * ceil_div_u64(NUMBERS * 4, MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT);
+    program_release(&p);
 }
 
 static void a_wrong_operand_is_named(void **state)
@@ -193,6 +302,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_that_live_at_once_share_no_memory),
+        cmocka_unit_test(parts_of_several_runs_may_be_mixed),
+        cmocka_unit_test(a_base_has_one_place_until_its_views_are_read),
         cmocka_unit_test(what_takes_a_place_is_counted_once),
         cmocka_unit_test(a_chain_takes_as_little_as_it_can),
         cmocka_unit_test(a_wrong_operand_is_named),

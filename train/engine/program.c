@@ -1,6 +1,8 @@
 #include "train/engine/program.h"
+#include "common/checked.h"
 #include "common/count.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,6 +32,34 @@ value_id program_add_value(struct program *p, enum value_class class, enum opera
         v->bytes *= shape[d];
     }
     return id;
+}
+
+/* Bytes of one row. */
+static uint64_t row_bytes(const struct program_value *v)
+{
+    return v->shape[0] ? v->bytes / v->shape[0] : 0;
+}
+
+value_id program_add_view(struct program *p, value_id of, uint64_t first, uint64_t count,
+                          const char *name)
+{
+    struct program_value v = p->values[of];
+    const value_id base = program_home(p, of);
+    v.shape[0] = count;
+    value_id id = program_add_value(p, VALUE_VIEW, v.type, v.num_dims, v.shape, name);
+    p->values[id].base = base;
+    p->values[id].offset = (of == base ? 0 : v.offset) + first * row_bytes(&p->values[of]);
+    p->values[id].is_partial = v.is_partial;
+    return id;
+}
+
+void program_make_view(struct program *p, value_id id, value_id base, uint64_t first)
+{
+    struct program_value *v = &p->values[id];
+    assert(v->class == VALUE_SCRATCH && p->values[base].class != VALUE_VIEW);
+    v->class = VALUE_VIEW;
+    v->base = base;
+    v->offset = first * row_bytes(&p->values[base]);
 }
 
 struct call *program_add_call(struct program *p, unsigned op, const char *label, int layer)
@@ -150,21 +180,67 @@ static bool is_given(const struct program_value *v)
     return value_is_held(v->class) || v->class == VALUE_INPUT;
 }
 
-static enum status check_order(const struct program *p, const struct call *c, bool *written,
-                               struct error *err)
+/* What has been written so far: values, and by way of their views. */
+struct written {
+    const struct program *p;
+    bool *whole;     /* [num_values] a call has written it */
+    value_id *views; /* [num_values] of a base its first view, of a view the next; NO_VALUE: none */
+};
+
+/* The bytes of a view in its base; of a base all of them. */
+static struct program_value extent_of(const struct program *p, value_id id)
 {
+    struct program_value v = p->values[id];
+    if (v.class != VALUE_VIEW) v.offset = 0;
+    return v;
+}
+
+/* Bytes of `id` that calls have written: its home as a whole, or views of that. Those of a base lie
+ * apart, or they were not written: each byte is counted once. */
+static uint64_t written_bytes(const struct written *w, value_id id)
+{
+    const value_id home = program_home(w->p, id);
+    const struct program_value v = extent_of(w->p, id);
+    uint64_t bytes = 0;
+    if (w->whole[home]) return v.bytes;
+    for (value_id k = w->views[home]; k != NO_VALUE; k = w->views[k]) {
+        const struct program_value *o = &w->p->values[k];
+        const uint64_t begin = max_u64(o->offset, v.offset),
+                       end = min_u64(o->offset + o->bytes, v.offset + v.bytes);
+        if (w->whole[k] && begin < end) bytes += end - begin;
+    }
+    return bytes;
+}
+
+static enum status check_order(const struct call *c, struct written *w, struct error *err)
+{
+    const struct program_value *values = w->p->values;
     for (unsigned i = 0; i < MAX_INPUTS; i++)
-        if (c->in[i] != NO_VALUE && !written[c->in[i]])
+        if (c->in[i] != NO_VALUE && written_bytes(w, c->in[i]) < values[c->in[i]].bytes)
             return fail(err, ERR_OURS, "%s: reads %s before it is written", c->label,
-                        p->values[c->in[i]].name);
+                        values[c->in[i]].name);
     for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
-        if (c->out[i] == NO_VALUE) continue;
-        const struct program_value *v = &p->values[c->out[i]];
-        if (!value_is_held(v->class) && written[c->out[i]])
-            return fail(err, ERR_OURS, "%s: %s is written twice", c->label, v->name);
-        written[c->out[i]] = true;
+        const value_id id = c->out[i];
+        if (id == NO_VALUE || value_is_held(values[program_home(w->p, id)].class)) continue;
+        if (w->whole[id] || written_bytes(w, id) > 0)
+            return fail(err, ERR_OURS, "%s: %s is written twice", c->label, values[id].name);
+        w->whole[id] = true;
     }
     return OK;
+}
+
+static void begin_written(struct written *w, struct arena *a)
+{
+    const size_t n = w->p->num_values;
+    w->whole = arena_array(a, n + 1, sizeof *w->whole);
+    w->views = arena_array(a, n + 1, sizeof *w->views);
+    memset(w->views, 0xff, n * sizeof *w->views); /* NO_VALUE */
+    for (value_id i = 0; i < n; i++) {
+        w->whole[i] = is_given(&w->p->values[i]);
+        if (w->p->values[i].class != VALUE_VIEW) continue;
+        w->views[i] = w->views[w->p->values[i].base];
+        w->views[w->p->values[i].base] = i;
+    }
 }
 
 static enum status check_call(const struct program *p, const struct call *c, struct error *err)
@@ -180,13 +256,12 @@ static enum status check_call(const struct program *p, const struct call *c, str
 enum status program_check(const struct program *p, struct error *err)
 {
     struct arena scratch;
+    struct written w = {.p = p};
     enum status st = OK;
     arena_init(&scratch);
-    bool *written = arena_array(&scratch, p->num_values + 1, sizeof *written);
-    for (size_t i = 0; i < p->num_values; i++)
-        written[i] = is_given(&p->values[i]);
+    begin_written(&w, &scratch);
     for (size_t i = 0; i < p->num_calls && !st; i++) {
-        st = check_order(p, &p->calls[i], written, err);
+        st = check_order(&p->calls[i], &w, err);
         if (!st) st = check_call(p, &p->calls[i], err);
     }
     arena_release(&scratch);

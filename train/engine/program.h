@@ -6,7 +6,13 @@
  *
  * A value is written once, by one call. Only *held* values, which live across programs (parameters,
  * gradients, what the optimizer has, states), are changed in place, and may be written by several
- * calls. The program knows shapes, not the meaning of rows and columns. */
+ * calls. A *view* is some rows of another value, its base: calls read and write it as any value,
+ * and a base may be written by way of its views, each row once. The program knows shapes, not the
+ * meaning of rows and columns.
+ *
+ * A program may have two *parts*, forward and backward, between which the first part runs for other
+ * inputs: what the second part reads of the first is then saved. Inputs and saved values of one run
+ * lie in a *slot*: a program has as many slots as runs can be between their two parts. */
 #ifndef FERRY_TRAIN_ENGINE_PROGRAM_H
 #define FERRY_TRAIN_ENGINE_PROGRAM_H
 
@@ -27,8 +33,10 @@ enum value_class {
     VALUE_STATE,     /* kept across runs and programs: a cache of keys and values */
     VALUE_INPUT,     /* set before each run: ids, positions, spans, tables */
     VALUE_OUTPUT,    /* kept until the next run */
+    VALUE_SAVED,     /* made by the first part of a program and read by the second */
     VALUE_SCRATCH,   /* lives from the call that writes it to the last that reads it */
-    NUM_VALUE_CLASSES
+    NUM_VALUE_CLASSES,
+    VALUE_VIEW = NUM_VALUE_CLASSES /* has no memory of its own: it lies in its base */
 };
 
 static inline bool value_is_held(enum value_class class)
@@ -48,9 +56,11 @@ struct program_value {
     uint32_t source; /* of parameters and states; of inputs their row of inputs.h */
     uint32_t step;   /* of the spans of a ring */
     bool is_partial; /* rows behind the valid ones are never written */
+    value_id base;   /* of a view; it is none itself */
 
-    uint64_t bytes, offset; /* in the region of its class; offset by the memory plan */
-    uint32_t first, last;   /* the calls between which it lives */
+    uint64_t bytes,
+        offset; /* in the region of its class, by the memory plan; of a view in its base */
+    uint32_t first, last; /* the calls between which it lives, or a view of it */
 };
 
 /* Of the ops of COLLECTIVES (kernels/op_list.h). */
@@ -78,7 +88,8 @@ struct program {
     size_t num_values, values_capacity;
     struct call *calls;
     size_t num_calls, calls_capacity;
-    uint64_t bytes[NUM_VALUE_CLASSES]; /* of each region; set by the memory plan */
+    size_t second_part; /* the call that it begins with; 0: the program has one part */
+    uint64_t bytes[NUM_VALUE_CLASSES]; /* of each region, or of a slot; set by the memory plan */
 };
 
 void program_init(struct program *p, enum elem_type elem, const struct groups *groups);
@@ -87,6 +98,17 @@ void program_release(struct program *p);
 /* A value that no call has written yet. Names are copied. */
 value_id program_add_value(struct program *p, enum value_class class, enum operand_type type,
                            unsigned num_dims, const uint64_t *shape, const char *name);
+/* A view of rows [first, first + count) of a value, or of what that is a view of. */
+value_id program_add_view(struct program *p, value_id of, uint64_t first, uint64_t count,
+                          const char *name);
+/* Makes a scratch value that is no view, and has none, rows of another value, from row `first` on:
+ * what is written to it, also by calls that are there, is written there. */
+void program_make_view(struct program *p, value_id id, value_id base, uint64_t first);
+/* The value that has the memory: the base of a view, or the value itself. */
+static inline value_id program_home(const struct program *p, value_id id)
+{
+    return p->values[id].class == VALUE_VIEW ? p->values[id].base : id;
+}
 /* Adds a call. Wrong operands are a bug of Ferry, which program_check() reports. */
 struct call *program_add_call(struct program *p, unsigned op, const char *label, int layer);
 
@@ -107,14 +129,15 @@ struct emission {
     enum operand_type type; /* of outputs that may be ELEM or REAL and have no value yet */
     /* Set to the numbers of the outputs. An optional output is made if its pointer is not NULL. */
     value_id *out[MAX_OUTPUTS];
-    const value_id *into[MAX_OUTPUTS]; /* the held values that outputs are written into; NULL or
-                                        * NO_VALUE: values of their own */
+    const value_id *into[MAX_OUTPUTS]; /* the held values and views that outputs are written into;
+                                        * NULL or NO_VALUE: values of their own */
 };
 /* Adds the call, and its outputs as scratch values with the types and shapes of op_infer, called
  * LABEL, or LABEL.OUTPUT where there are several. ERR_OURS where operands do not fit. */
 MUST_CHECK enum status program_emit(struct program *p, const struct emission *e, struct error *err);
 
-/* Checks all calls by the list of ops, and that each value is written once, before it is read. */
+/* Checks all calls by the list of ops, and that each row of a value is written once, before it is
+ * read. */
 MUST_CHECK enum status program_check(const struct program *p, struct error *err);
 
 struct op_cost {

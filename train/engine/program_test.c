@@ -157,6 +157,69 @@ static void values_are_written_once_and_before_they_are_read(void **state)
     program_release(&p);
 }
 
+/* y = x + x, of rows [first, first + count) of both. */
+static void add_rows(struct program *p, value_id x, value_id y, uint64_t first, uint64_t count)
+{
+    const value_id of_x = program_add_view(p, x, first, count, "rows of x"),
+                   of_y = program_add_view(p, y, first, count, "rows of y");
+    const struct emission e = {
+        .op = OP_ADD, .label = "add rows", .in = {of_x, of_x}, .num_in = 2, .into = {&of_y}};
+    assert_ok(program_emit(p, &e, &err));
+}
+
+static void each_row_of_a_base_is_written_once(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    value_id z;
+    (void)state;
+    program_init(&p, ELEM_F32, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 8, 16);
+    value_id y = program_add_value(&p, VALUE_SCRATCH, OPERAND_ELEM, 2, (uint64_t[]){8, 16}, "y");
+    add_rows(&p, x, y, 0, 3);
+    add_rows(&p, x, y, 5, 3);
+    assert_ok(program_check(&p, &err));
+    /* Rows 3 and 4 are missing: y cannot be read, rows that are there can. */
+    struct emission e = {.op = OP_ADD, .label = "whole", .in = {x, y}, .num_in = 2, .out = {&z}};
+    assert_ok(program_emit(&p, &e, &err));
+    assert_fails(program_check(&p, &err), ERR_OURS, "whole: reads y before it is written");
+    p.num_calls--;
+    const value_id there = program_add_view(&p, y, 6, 2, "there");
+    e = (struct emission){
+        .op = OP_ADD, .label = "rows", .in = {there, there}, .num_in = 2, .out = {&z}};
+    assert_ok(program_emit(&p, &e, &err));
+    assert_ok(program_check(&p, &err));
+    add_rows(&p, x, y, 3, 3); /* row 5 again */
+    assert_fails(program_check(&p, &err), ERR_OURS, "add rows: rows of y is written twice");
+    p.num_calls--;
+    add_rows(&p, x, y, 3, 2);
+    e = (struct emission){.op = OP_ADD, .label = "whole", .in = {x, y}, .num_in = 2, .out = {&z}};
+    assert_ok(program_emit(&p, &e, &err));
+    assert_ok(program_check(&p, &err));
+    program_release(&p);
+}
+
+static void views_lie_in_their_base(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    (void)state;
+    program_init(&p, ELEM_BF16, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 8, 16);
+    value_id rows = program_add_view(&p, x, 2, 5, "rows"),
+             of_rows = program_add_view(&p, rows, 1, 3, "3");
+    assert_int_equal(p.values[rows].offset, 2 * 16 * 2);
+    assert_int_equal(p.values[rows].bytes, 5 * 16 * 2);
+    assert_int_equal(program_home(&p, of_rows), x);
+    assert_int_equal(p.values[of_rows].offset, 3 * 16 * 2);
+    assert_int_equal(p.values[of_rows].shape[0], 3);
+    value_id y = program_add_value(&p, VALUE_SCRATCH, OPERAND_ELEM, 2, (uint64_t[]){3, 16}, "y");
+    program_make_view(&p, y, x, 4);
+    assert_int_equal(program_home(&p, y), x);
+    assert_int_equal(p.values[y].offset, 4 * 16 * 2);
+    program_release(&p);
+}
+
 static void costs_are_what_is_read_and_written(void **state)
 {
     struct program p;
@@ -193,6 +256,8 @@ int main(void)
         cmocka_unit_test(a_state_is_written_into),
         cmocka_unit_test(partial_values_are_known),
         cmocka_unit_test(values_are_written_once_and_before_they_are_read),
+        cmocka_unit_test(each_row_of_a_base_is_written_once),
+        cmocka_unit_test(views_lie_in_their_base),
         cmocka_unit_test(costs_are_what_is_read_and_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,8 @@
 void *run_data(const struct run *r, value_id id)
 {
     const struct program_value *v = &r->program->values[id];
-    return (char *)r->regions[v->class] + v->offset;
+    const struct program_value *home = &r->program->values[program_home(r->program, id)];
+    return (char *)r->regions[home->class] + home->offset + (v == home ? 0 : v->offset);
 }
 
 static struct operand operand_of(const struct run *r, value_id id)

@@ -278,7 +278,8 @@ static const char *const region_names[NUM_VALUE_CLASSES] = {
     [VALUE_PARAMETER] = "parameters",    [VALUE_GRADIENT] = "gradients",
     [VALUE_MASTER] = "masters",          [VALUE_MOMENT_1] = "first moments",
     [VALUE_MOMENT_2] = "second moments", [VALUE_INPUT] = "inputs",
-    [VALUE_OUTPUT] = "kept outputs",     [VALUE_SCRATCH] = "activations",
+    [VALUE_OUTPUT] = "kept outputs",     [VALUE_SAVED] = "saved activations",
+    [VALUE_SCRATCH] = "activations",
 };
 
 void step_print_memory(const struct step *s, struct strbuf *out)
