@@ -91,17 +91,41 @@ value_id walk_call(struct walk *w, unsigned op, const char *suffix, struct emiss
 
 /* ---- the walk ---- */
 
-static bool has_gradient(const struct walk *w, const struct call *c)
+/* The gradient of a value of which views were read: those of the views are its rows. */
+static void join_views(struct walk *w, value_id base)
 {
-    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-        if (walk_output(w, c, i) != NO_VALUE) return true;
-    return c->op == OP_TOKEN_LOSS && c->out[0] == w->b->loss;
+    const struct program_value v = w->p->values[base];
+    value_id whole = NO_VALUE;
+    for (value_id i = 0; i < w->num_values; i++) {
+        const struct program_value view = w->p->values[i];
+        const value_id part = walk_so_far(w, i);
+        if (view.class != VALUE_VIEW || view.base != base || part == NO_VALUE) continue;
+        if (whole == NO_VALUE)
+            whole = program_add_value(w->p, VALUE_SCRATCH, OPERAND_ELEM, v.num_dims, v.shape,
+                                      arena_printf(&w->p->arena, "gradient of %s", v.name));
+        if (w->p->values[part].class != VALUE_SCRATCH)
+            walk_fail(w, ERR_OURS, "two views have one gradient");
+        else
+            program_make_view(w->p, part, whole, view.offset * v.shape[0] / v.bytes);
+    }
+    walk_give(w, base, whole);
 }
 
-static void walk_back(struct walk *w)
+static bool has_gradient(struct walk *w, const struct call *c)
 {
-    for (size_t k = w->num_calls; k-- > 0 && !w->st;) {
-        w->call = w->p->calls[k];
+    bool has = c->op == OP_WEIGHTED_SUM;
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
+        if (c->out[i] != NO_VALUE) join_views(w, c->out[i]);
+        has |= walk_output(w, c, i) != NO_VALUE;
+    }
+    return has;
+}
+
+/* Forward calls [first, end) */
+static void walk_back(struct walk *w, size_t first, size_t end)
+{
+    for (size_t k = end; k-- > first && !w->st;) {
+        w->call = w->calls[k];
         if (!has_gradient(w, &w->call)) continue;
         rule_function *rule = backward_rule(w->call.op);
         if (rule)
@@ -109,6 +133,18 @@ static void walk_back(struct walk *w)
         else
             w->st = fail(w->err, ERR_UNSUPPORTED, "%s: %s has no gradient", w->call.label,
                          op_row(w->call.op)->name);
+    }
+}
+
+/* The calls of each chunk, and behind them their gradients. */
+static void walk_head(struct walk *w)
+{
+    const size_t head = w->b->head, chunk = (w->num_calls - head) / w->b->head_chunks;
+    w->p->num_calls = head;
+    for (size_t first = head; first < w->num_calls; first += chunk) {
+        for (size_t k = first; k < first + chunk; k++)
+            *program_add_call(w->p, w->calls[k].op, w->calls[k].label, -1) = w->calls[k];
+        walk_back(w, first, first + chunk);
     }
 }
 
@@ -129,12 +165,14 @@ enum status backward_make(struct program *p, const struct backward *b, size_t *f
                      .b = b,
                      .num_values = p->num_values,
                      .num_calls = p->num_calls,
+                     .calls = arena_copy(&scratch, p->calls, p->num_calls * sizeof *p->calls),
                      .gradients = arena_array(&scratch, p->num_values + 1, sizeof(value_id)),
                      .written = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
                      .err = err};
     memset(w.gradients, 0xff, p->num_values * sizeof *w.gradients); /* NO_VALUE */
-    *forward_calls = p->num_calls;
-    walk_back(&w);
+    *forward_calls = b->head;
+    walk_head(&w);
+    walk_back(&w, 0, b->head);
     check_parameters(&w);
     arena_release(&scratch);
     return w.st ? w.st : program_check(p, err);

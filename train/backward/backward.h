@@ -8,7 +8,10 @@
  * the calls of several micro-batches, or of a parameter that is used twice, add. What a rule reads
  * of the forward calls simply lives longer; recompute.h makes it anew instead.
  *
- * The walk begins at the losses of tokens: their gradients are loss_weights times loss_scale. */
+ * The walk begins at the weighted sums of losses (OP_WEIGHTED_SUM): the gradient of a loss is its
+ * weight times loss_scale. That is known beforehand. So the calls of the head, which make logits
+ * and losses, move behind all other forward calls, and each chunk of them is followed by its
+ * gradients: the logits of one chunk are in memory at a time. */
 #ifndef FERRY_TRAIN_BACKWARD_BACKWARD_H
 #define FERRY_TRAIN_BACKWARD_BACKWARD_H
 
@@ -21,8 +24,8 @@ struct lookup {
 };
 
 struct backward {
-    value_id loss;            /* [T], of OP_TOKEN_LOSS */
-    value_id loss_weights;    /* REAL [T] */
+    size_t head;              /* calls [head, num_calls) are those of the head: .. */
+    unsigned head_chunks;     /* .. so many times the same calls, on rows of their own */
     value_id loss_scale;      /* REAL [1] */
     value_id balance_scale;   /* REAL [1], of the load-balancing loss of experts; NO_VALUE: none */
     struct lookup lookups[2]; /* those without ids are unused */
@@ -31,8 +34,9 @@ struct backward {
     enum operand_type gradient_type; /* of parameters: REAL, or ELEM */
 };
 
-/* Adds the calls. *forward_calls: where they begin. ERR_UNSUPPORTED names an op without a rule;
- * ERR_OURS if a parameter on the way has no gradient. */
+/* Adds the calls. *forward_calls: where they begin, with those of the head; all before them is
+ * forward. ERR_UNSUPPORTED names an op without a rule; ERR_OURS if a parameter on the way has no
+ * gradient. */
 MUST_CHECK enum status backward_make(struct program *p, const struct backward *b,
                                      size_t *forward_calls, struct error *err);
 

@@ -8,10 +8,11 @@
 struct walk {
     struct program *p;
     const struct backward *b;
-    value_id *gradients; /* [num_values at the start] of forward values; NO_VALUE: none yet */
-    bool *written;       /* [the same] of parameters: this program has written their gradient */
+    value_id *gradients; /* [num_values] of forward values; NO_VALUE: none yet */
+    bool *written;       /* [num_values] of parameters: this program has written their gradient */
+    const struct call *calls;     /* [num_calls] a copy of the forward program's */
     size_t num_values, num_calls; /* of the forward program */
-    struct call call;             /* a copy of the one whose rule runs */
+    struct call call;             /* the one whose rule runs */
     enum status st;
     struct error *err;
 };

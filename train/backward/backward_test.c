@@ -190,7 +190,7 @@ static void compare_model(const char *model, enum elem_type elem)
     const struct step_control control = {.lr = 0, .update = 1, .factor = 1};
     const struct micro_batch b = {.batch = open_golden(&g, model), .loss_scale = 1, .first = true};
     test_session_open(&s, model, elem, &o, NULL);
-    assert_ok(step_micro_batch(&s.step, &b, &err));
+    test_micro_batch(&s.step, &b);
     assert_ok(step_update(&s.step, &control, &err));
     assert_ok(step_wait(&s.step, &r, &err));
     begin_gradients(&ours, &s.opened.checkpoint.catalog.stored);
@@ -323,11 +323,12 @@ static struct batch variant_batch(struct test_tokens *t, const struct test_sessi
     return b;
 }
 
-/* The loss that gradients are of, by the forward calls alone. */
+/* The loss that gradients are of; gradients are made anew on the way. */
 static double total_loss(struct test_session *s)
 {
     const struct training_values *t = &s->step.micro[0].train;
-    assert_ok(run_queue(&s->step.runs[0], 0, s->step.forward_calls, &err));
+    const struct run *r = &s->step.slots[0].runs[MICRO_FIRST];
+    assert_ok(run_queue(r, 0, r->program->num_calls, &err));
     return test_sum(&s->step, t->loss_sum) +
            s->step.options.training.balance_coefficient * test_sum(&s->step, t->balance_sum);
 }
@@ -375,7 +376,7 @@ static void check_variant(const struct variant *v)
     test_session_open(&s, v->model, ELEM_F64, &o, v->change);
     const struct micro_batch b = {
         .batch = variant_batch(&t, &s, v), .loss_scale = 1, .balance_scale = 1, .first = true};
-    assert_ok(step_micro_batch(&s.step, &b, &err));
+    test_micro_batch(&s.step, &b);
     double *gradients = malloc(s.step.numel * sizeof *gradients);
     memcpy(gradients, s.step.regions[VALUE_GRADIENT], s.step.numel * sizeof *gradients);
     for (size_t i = 0; i < s.model.parameters.count; i++)
@@ -408,7 +409,7 @@ static double *gradients_of(enum elem_type elem, bool are_elem, double scale, ui
                                       .loss_scale = scale,
                                       .balance_scale = scale,
                                       .first = k == 0};
-        assert_ok(step_micro_batch(&s.step, &b, &err));
+        test_micro_batch(&s.step, &b);
     }
     *count = s.step.numel;
     double *gradients = malloc(*count * sizeof *gradients);
@@ -477,16 +478,16 @@ static enum status make_backward(struct program *p, const struct groups *groups,
              scale = program_add_value(p, VALUE_INPUT, OPERAND_REAL, 1, (uint64_t[]){1}, "scale");
     if (has_unused) (void)program_add_value(p, VALUE_PARAMETER, OPERAND_ELEM, 2, rows, "unused");
     if (scaled) x = emit(p, OP_SIGMOID_SCALE, (struct emission){IN(x, gate)});
+    const struct backward b = {
+        .head = p->num_calls, .head_chunks = 1, .loss_scale = scale, .balance_scale = NO_VALUE};
     value_id logits = emit(p, OP_MATMUL,
                            (struct emission){IN(x, w), .type = OPERAND_REAL,
                                              .params.matmul = {.transpose_b = true, .alpha = 1}});
     value_id max = emit(p, OP_VOCAB_MAX, (struct emission){IN(logits), .params = vocab});
     value_id sums =
         emit(p, OP_VOCAB_SUM, (struct emission){IN(logits, max, targets), .params = vocab});
-    const struct backward b = {.loss = emit(p, OP_TOKEN_LOSS, (struct emission){IN(sums, targets)}),
-                               .loss_weights = weights,
-                               .loss_scale = scale,
-                               .balance_scale = NO_VALUE};
+    value_id loss = emit(p, OP_TOKEN_LOSS, (struct emission){IN(sums, targets)});
+    (void)emit(p, OP_WEIGHTED_SUM, (struct emission){IN(loss, weights)});
     return backward_make(p, &b, &forward_calls, &err);
 }
 

@@ -159,21 +159,12 @@ static void positions_rule(struct walk *w, const struct call *c)
 
 /* ---- experts ---- */
 
-/* The call that makes a value. */
-static const struct call *maker_of(const struct walk *w, value_id id)
-{
-    for (size_t k = 0; k < w->num_calls; k++)
-        for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-            if (w->p->calls[k].out[i] == id) return &w->p->calls[k];
-    return NULL;
-}
-
 /* The counts of the experts that a route chose. */
 static value_id counts_of(const struct walk *w, value_id experts)
 {
     for (size_t k = 0; k < w->num_calls; k++)
-        if (w->p->calls[k].op == OP_SORT_BY_EXPERT && w->p->calls[k].in[0] == experts)
-            return w->p->calls[k].out[1];
+        if (w->calls[k].op == OP_SORT_BY_EXPERT && w->calls[k].in[0] == experts)
+            return w->calls[k].out[1];
     return NO_VALUE;
 }
 
@@ -207,6 +198,21 @@ static void unpermute_rule(struct walk *w, const struct call *c)
 
 /* ---- the loss ---- */
 
+/* The scale of the whole loss comes in by vocab_backward. */
+static void weighted_sum_rule(struct walk *w, const struct call *c)
+{
+    walk_replace(w, c->in[0], c->in[1]);
+}
+
+/* The call that makes a value. */
+static const struct call *maker_of(const struct walk *w, value_id id)
+{
+    for (size_t k = 0; k < w->num_calls; k++)
+        for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+            if (w->calls[k].out[i] == id) return &w->calls[k];
+    return NULL;
+}
+
 /* Of cross entropy as a whole: the gradient of logits follows from the sums of all ranks. */
 static void token_loss_rule(struct walk *w, const struct call *c)
 {
@@ -220,7 +226,7 @@ static void token_loss_rule(struct walk *w, const struct call *c)
     const value_id logits = sum->in[0], max = sum->in[1], targets = sum->in[2];
     walk_replace(w, logits,
                  CALL(w, OP_VOCAB_BACKWARD, "dlogits",
-                      IN(logits, max, c->in[0], targets, w->b->loss_weights, w->b->loss_scale),
+                      IN(logits, max, c->in[0], targets, walk_output(w, c, 0), w->b->loss_scale),
                       .params = sum->params));
 }
 
@@ -243,6 +249,7 @@ static rule_function *const rules[NUM_ALL_OPS] = {
     [OP_UNPERMUTE] = unpermute_rule,
     [OP_GROUPED_MATMUL] = grouped_matmul_rule,
     [OP_TOKEN_LOSS] = token_loss_rule,
+    [OP_WEIGHTED_SUM] = weighted_sum_rule,
 };
 
 rule_function *backward_rule(unsigned op)

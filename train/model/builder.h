@@ -45,6 +45,7 @@ struct training_shape {
     /* Of the load-balancing loss of experts, by which gradients see it; 0: none (Megatron-Core's
      * moe_aux_loss_coeff). */
     double balance_coefficient;
+    uint64_t head_rows; /* logits are made of so many tokens at once; 0: of all */
 };
 
 /* An output: how ranks share its rows and columns. */
@@ -63,11 +64,13 @@ struct output {
 
 /* What backward and the optimizer need to know of a program; NO_VALUE: there is none. */
 struct training_values {
-    value_id loss;                      /* [T] of each token */
     value_id loss_sum, balance_sum;     /* states [1]: sums over tokens, and over layers */
-    value_id loss_weights;              /* input [T]: what each loss counts */
     value_id loss_scale, balance_scale; /* inputs [1]: of the gradients of both losses */
     value_id ids, id_order, positions, position_order; /* inputs [T] */
+    /* Calls [head, num_calls) make logits and losses: head_chunks times the same calls, of some
+     * rows each. */
+    size_t head;
+    unsigned head_chunks;
 };
 
 /* The program of one stage, and its outputs. */

@@ -26,32 +26,66 @@ void builder_embedding(struct builder *x)
     x->stream = builder_dropped(x, x->stream, &none, DROPOUT_AFTER_MLP);
 }
 
-static void sum_losses(struct builder *x, value_id losses)
-{
-    struct training_values *t = &x->out->train;
-    value_id sum = builder_sum(x, "loss");
-    t->loss = losses;
-    t->loss_weights = builder_input(x, INPUT_LOSS_WEIGHTS, 0);
-    t->loss_sum = emit(x, OP_WEIGHTED_SUM, "loss_sum",
-                       IN(losses, t->loss_weights, x->shape->train->accumulates ? sum : NO_VALUE),
-                       .into = {&sum});
-}
-
-static void loss(struct builder *x, value_id logits)
+/* The loss of each token. into: where it is written; NO_VALUE: a value of its own. */
+static value_id losses_of(struct builder *x, value_id logits, value_id targets, value_id into)
 {
     uint64_t all = x->b->vocab_rows ? x->b->vocab_rows : x->c->vocab_size,
              first = x->b->groups->place.tp * builder_vocab_rows(x->b);
     union op_params vocab = {
         .vocab = {first, first < all ? min_u64(all - first, builder_columns_of(x, logits)) : 0}};
-    value_id targets = builder_input(x, INPUT_TARGETS, 0);
     value_id max = emit(x, OP_VOCAB_MAX, "max", IN(logits), .params = vocab);
     if (x->tp > 1)
         max = emit(x, OP_ALL_REDUCE, "max", IN(max), .collective = {GROUP_TP, COMM_MAX, 0});
     value_id sums = emit(x, OP_VOCAB_SUM, "sums", IN(logits, max, targets), .params = vocab);
     sums = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, sums, "sums");
-    value_id y = emit(x, OP_TOKEN_LOSS, "loss", IN(sums, targets));
+    return emit(x, OP_TOKEN_LOSS, "loss", IN(sums, targets), .into = {&into});
+}
+
+static value_id logits_of(struct builder *x, value_id in)
+{
+    bool untied = x->c->untie_embeddings_and_output_weights;
+    value_id w =
+        builder_parameter(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
+    return builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "logits");
+}
+
+/* Logits and losses of rows [first, first + count), and the sum of these losses. */
+static void train_rows(struct builder *x, value_id in, value_id losses, uint64_t first,
+                       uint64_t count)
+{
+    const value_id whole[] = {in, builder_input(x, INPUT_TARGETS, 0), losses,
+                              builder_input(x, INPUT_LOSS_WEIGHTS, 0)};
+    value_id rows[4], sum = builder_sum(x, "loss");
+    for (unsigned i = 0; i < 4; i++)
+        rows[i] = program_add_view(x->p, whole[i], first, count, x->p->values[whole[i]].name);
+    losses_of(x, logits_of(x, rows[0]), rows[1], rows[2]);
+    const bool adds = first > 0 || x->shape->train->accumulates;
+    x->out->train.loss_sum = emit(x, OP_WEIGHTED_SUM, "loss_sum",
+                                  IN(rows[2], rows[3], adds ? sum : NO_VALUE), .into = {&sum});
+}
+
+/* The logits of all tokens may be more than all activations: they are made of some at a time. */
+static void train_head(struct builder *x, value_id in)
+{
+    struct training_values *t = &x->out->train;
+    const uint64_t rows = builder_rows_of(x, in), most = x->shape->train->head_rows;
+    const uint64_t at_once = most && most < rows ? most : rows;
+    value_id losses = program_add_value(x->p, VALUE_SCRATCH, OPERAND_REAL, 1, &rows, "loss");
+    t->head = x->p->num_calls;
+    t->head_chunks = 0;
+    for (uint64_t first = 0; first < rows && !x->st; first += at_once, t->head_chunks++)
+        train_rows(x, in, losses, first, min_u64(at_once, rows - first));
+    builder_keep(x, losses, true, (struct output){.columns = 1}, "loss");
+}
+
+static void infer_head(struct builder *x, value_id in)
+{
+    value_id logits = logits_of(x, in);
+    builder_keep(x, logits, x->shape->logits,
+                 (struct output){.shard = x->tp > 1, .last = x->shape->last_rows > 0}, "logits");
+    if (!x->shape->loss) return;
+    value_id y = losses_of(x, logits, builder_input(x, INPUT_TARGETS, 0), NO_VALUE);
     builder_keep(x, y, true, (struct output){.columns = 1}, "loss");
-    if (x->shape->train) sum_losses(x, y);
 }
 
 static value_id only_last_rows(struct builder *x, value_id in)
@@ -70,11 +104,8 @@ void builder_head(struct builder *x)
     builder_keep(x, y, x->shape->hidden, (struct output){.slice = sliced}, "final_norm");
     if (!x->shape->logits && !x->shape->loss) return;
     y = only_last_rows(x, builder_gathered(x, y));
-    bool untied = x->c->untie_embeddings_and_output_weights;
-    value_id w =
-        builder_parameter(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
-    value_id logits = builder_product(x, OPERAND_REAL, y, w, NO_VALUE, "logits");
-    builder_keep(x, logits, x->shape->logits,
-                 (struct output){.shard = x->tp > 1, .last = x->shape->last_rows > 0}, "logits");
-    if (x->shape->loss) loss(x, logits);
+    if (x->shape->train)
+        train_head(x, y);
+    else
+        infer_head(x, y);
 }

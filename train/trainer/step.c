@@ -77,9 +77,12 @@ static struct build build_of(const struct step *s, const struct training_shape *
     return b;
 }
 
-static bool has_dropout(const struct step *s)
+/* Rows of logits at once: parts of one size, as far as they go. */
+static uint64_t head_rows(const struct step *s, const struct build *b)
 {
-    return s->options.training.hidden_dropout > 0 || s->options.training.attention_dropout > 0;
+    const uint64_t rows = b->shape.tokens.rows, row = builder_vocab_rows(b) * real_bytes(s);
+    const uint64_t most = max_u64(STEP_LOGIT_BYTES / row, 1);
+    return ceil_div_u64(rows, ceil_div_u64(rows, most));
 }
 
 /* number: of MICRO_PROGRAMS. */
@@ -90,6 +93,7 @@ static enum status build_forward(struct built *out, const struct step *s, unsign
     training.accumulates = number % MICRO_EVALUATES == MICRO_LATER;
     if (number >= MICRO_EVALUATES) training.hidden_dropout = training.attention_dropout = 0;
     const struct build b = build_of(s, &training);
+    if (!training.head_rows) training.head_rows = head_rows(s, &b);
     return builder_make(out, &b, 0, s->model->layout.pp * s->model->layout.vpp, err);
 }
 
@@ -98,14 +102,15 @@ static enum status add_backward(struct step *s, struct built *b, bool accumulate
 {
     const struct training_values *t = &b->train;
     const struct backward backward = {
-        .loss = t->loss,
-        .loss_weights = t->loss_weights,
+        .head = t->head,
+        .head_chunks = t->head_chunks,
         .loss_scale = t->loss_scale,
         .balance_scale = t->balance_scale,
         .lookups = {{t->ids, t->id_order}, {t->positions, t->position_order}},
         .accumulates = accumulates,
         .gradient_type = s->options.gradients_are_elem ? OPERAND_ELEM : OPERAND_REAL};
     TRY(backward_make(&b->program, &backward, &s->forward_calls, err));
+    if (s->num_slots > 1) b->program.second_part = s->forward_calls;
     return recompute(&b->program, &s->options.recompute, s->forward_calls, err);
 }
 
@@ -118,8 +123,7 @@ static enum status make_micro_batches(struct step *s, struct error *err)
     if (st) return st;
     parameters_arrange(&s->model->parameters, rank_of);
     measure_parameters(s);
-    s->num_micro = has_dropout(s) ? MICRO_PROGRAMS : MICRO_EVALUATES;
-    for (unsigned i = 0; i < s->num_micro; i++) {
+    for (unsigned i = 0; i < MICRO_PROGRAMS; i++) {
         TRY(build_forward(&s->micro[i], s, i, err));
         if (i < MICRO_EVALUATES) TRY(add_backward(s, &s->micro[i], i == MICRO_LATER, err));
         memory_plan_make(&s->micro[i].program, s->model->kernels);
@@ -221,6 +225,21 @@ static enum status make_update(struct step *s, struct error *err)
 
 /* ---- the whole ---- */
 
+/* Whether each slot has values of this class for itself. */
+static bool is_in_slots(unsigned class)
+{
+    return class == VALUE_INPUT || class == VALUE_SAVED;
+}
+
+/* Of a region: what slots have in common, or one of them. */
+static uint64_t slot_bytes(const struct step *s, unsigned class)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
+        bytes = max_u64(bytes, s->micro[i].program.bytes[class]);
+    return bytes;
+}
+
 /* Inputs of micro-batches, then those of the update; outputs likewise. */
 static void measure_regions(struct step *s)
 {
@@ -233,8 +252,7 @@ static void measure_regions(struct step *s)
     bytes[VALUE_MOMENT_1] = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0 ? reals : 0;
     bytes[VALUE_MOMENT_2] = o->optimizer == OPTIMIZER_ADAM ? reals : 0;
     for (unsigned k = VALUE_INPUT; k < NUM_VALUE_CLASSES; k++)
-        for (unsigned i = 0; i < s->num_micro; i++)
-            bytes[k] = max_u64(bytes[k], s->micro[i].program.bytes[k]);
+        bytes[k] = slot_bytes(s, k) * (is_in_slots(k) ? s->num_slots : 1);
     bytes[VALUE_INPUT] += s->update.bytes[VALUE_INPUT];
     bytes[VALUE_OUTPUT] += s->update.bytes[VALUE_OUTPUT];
     bytes[VALUE_SCRATCH] = max_u64(bytes[VALUE_SCRATCH], s->update.bytes[VALUE_SCRATCH]);
@@ -244,7 +262,9 @@ enum status step_make(struct step *s, struct model *m, const struct step_options
                       struct error *err)
 {
     const unsigned ranks = groups_world_size(&m->groups.sizes);
-    *s = (struct step){.model = m, .options = *o};
+    *s = (struct step){.model = m, .options = *o, .num_slots = o->num_slots ? o->num_slots : 1};
+    arena_init(&s->arena);
+    s->slots = arena_array(&s->arena, s->num_slots, sizeof *s->slots);
     program_init(&s->update, m->options.elem, &m->groups);
     if (ranks > 1)
         return fail(err, ERR_UNSUPPORTED, "%u ranks: no gradients are summed over ranks", ranks);
@@ -260,9 +280,10 @@ void step_release(struct step *s)
     if (!s->model) return;
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
         if (s->regions[k] && k != VALUE_STATE) s->model->device->release(s->regions[k]);
-    for (unsigned i = 0; i < s->num_micro; i++)
+    for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
         built_release(&s->micro[i]);
     program_release(&s->update);
+    arena_release(&s->arena);
 }
 
 uint64_t step_bytes(const struct step *s)
@@ -291,7 +312,6 @@ void step_print_memory(const struct step *s, struct strbuf *out)
     strbuf_printf(out, "  %-15s %12.2f MB\n", "together", (double)step_bytes(s) / 1e6);
 }
 
-/* The update's inputs and outputs lie behind those of micro-batches. */
 static struct run run_of(const struct step *s, const struct program *p)
 {
     struct run r = {.program = p,
@@ -299,23 +319,40 @@ static struct run run_of(const struct step *s, const struct program *p)
                     .device = s->model->device,
                     .kernels = s->model->kernels};
     memcpy(r.regions, s->regions, sizeof r.regions);
-    for (unsigned k = VALUE_INPUT; p == &s->update && k <= VALUE_OUTPUT; k++)
-        r.regions[k] = (char *)s->regions[k] + s->region_bytes[k] - p->bytes[k];
     return r;
+}
+
+static void set_slot(struct step *s, unsigned slot)
+{
+    for (unsigned i = 0; i < MICRO_PROGRAMS; i++) {
+        struct run *r = &s->slots[slot].runs[i];
+        *r = run_of(s, &s->micro[i].program);
+        for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
+            if (is_in_slots(k) && r->regions[k])
+                r->regions[k] = (char *)s->regions[k] + slot * slot_bytes(s, k);
+    }
+}
+
+/* The update's inputs and outputs lie behind those of micro-batches. */
+static void set_update(struct step *s)
+{
+    s->update_run = run_of(s, &s->update);
+    for (unsigned k = VALUE_INPUT; k <= VALUE_OUTPUT; k++)
+        s->update_run.regions[k] = (char *)s->regions[k] + s->region_bytes[k] - s->update.bytes[k];
 }
 
 enum status step_allocate(struct step *s, struct error *err)
 {
     const struct device *device = s->model->device;
-    for (unsigned i = 0; i < s->num_micro; i++)
+    for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
         TRY(collectives_reserve(&s->model->collectives, &s->micro[i].program, err));
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
         if (s->region_bytes[k])
             TRY(device->allocate(&s->regions[k], s->region_bytes[k], region_names[k], err));
     s->regions[VALUE_STATE] = s->regions[VALUE_PARAMETER];
-    for (unsigned i = 0; i < s->num_micro; i++)
-        s->runs[i] = run_of(s, &s->micro[i].program);
-    s->update_run = run_of(s, &s->update);
+    for (unsigned i = 0; i < s->num_slots; i++)
+        set_slot(s, i);
+    set_update(s);
     return OK;
 }
 
@@ -337,57 +374,67 @@ static enum status upload(const struct run *r, value_id id, const void *data, st
     return r->device->upload(run_data(r, id), data, r->program->values[id].bytes, err);
 }
 
-static enum status set_inputs(struct step *s, const struct run *r, const struct input_data *x,
+static enum status set_inputs(const struct run *r, const struct input_data *x, bool has_tables,
                               struct error *err)
 {
     const struct program *p = r->program;
     for (size_t k = 0; k < p->num_values; k++) {
         const struct program_value *v = &p->values[k];
-        if (v->class != VALUE_INPUT || (s->has_tables && input_is_constant(v, x->config))) continue;
+        if (v->class != VALUE_INPUT || (has_tables && input_is_constant(v, x->config))) continue;
         void *numbers = must_malloc(v->bytes + 1);
         enum status st = input_fill(x, v, numbers, err);
         if (!st) st = upload(r, (value_id)k, numbers, err);
         free(numbers);
         if (st) return st;
     }
-    s->has_tables = true;
     return OK;
 }
 
-/* Which of the programs runs a micro-batch. Those of evaluations have other inputs, in other
- * places: tables are filled anew where the kind changes. */
-static const struct run *choose_run(struct step *s, const struct micro_batch *b)
+/* The first of the runs whose inputs lie in the same places: those of evaluations have others. */
+static const struct run *first_of_kind(const struct step_slot *slot, const struct micro_batch *b)
 {
-    unsigned number = b->first ? MICRO_FIRST : MICRO_LATER;
-    if (b->evaluates && s->num_micro > MICRO_EVALUATES) number += MICRO_EVALUATES;
-    const bool evaluated = s->last_run && s->last_run - s->runs >= MICRO_EVALUATES;
-    if (evaluated != (number >= MICRO_EVALUATES)) s->has_tables = false;
-    return &s->runs[number];
+    return &slot->runs[b->evaluates ? MICRO_EVALUATES : 0];
 }
 
-enum status step_micro_batch(struct step *s, const struct micro_batch *b, struct error *err)
+/* Inputs of a micro-batch, into its slot. */
+static enum status fill_slot(struct step *s, struct step_slot *slot, const struct micro_batch *b,
+                             struct error *err)
 {
-    const struct run *r = choose_run(s, b);
     struct model *m = s->model;
+    const struct run *first = first_of_kind(slot, b);
     struct input_data x = {.config = &m->config,
                            .wide = m->options.elem == ELEM_F64,
                            .loss_scale = b->loss_scale,
                            .balance_scale = b->balance_scale};
     struct arena scratch;
-    s->last_run = r;
+    slot->run = first + (b->first ? MICRO_FIRST : MICRO_LATER);
     arena_init(&scratch);
     input_data_make(&x, &scratch, &b->batch, &m->groups, 0, false);
-    enum status st = set_inputs(s, r, &x, err);
+    enum status st = set_inputs(slot->run, &x, slot->tables == first, err);
+    slot->tables = st ? NULL : first;
     arena_release(&scratch);
-    if (st) return st;
-    const bool half = b->evaluates && r - s->runs < MICRO_EVALUATES;
-    return run_queue(r, 0, half ? s->forward_calls : r->program->num_calls, err);
+    return st;
+}
+
+enum status step_forward(struct step *s, unsigned slot, const struct micro_batch *b,
+                         struct error *err)
+{
+    struct step_slot *x = &s->slots[slot];
+    TRY(fill_slot(s, x, b, err));
+    s->last_slot = x;
+    return run_queue(x->run, 0, b->evaluates ? x->run->program->num_calls : s->forward_calls, err);
+}
+
+enum status step_backward(struct step *s, unsigned slot, struct error *err)
+{
+    const struct run *r = s->slots[slot].run;
+    return run_queue(r, s->forward_calls, r->program->num_calls, err);
 }
 
 enum status step_find_nan(struct step *s, struct error *err)
 {
-    if (!s->last_run) return OK;
-    struct run r = *s->last_run;
+    if (!s->last_slot) return OK;
+    struct run r = *s->last_slot->run;
     r.check_numbers = true;
     return run_queue(&r, 0, r.program->num_calls, err);
 }
@@ -435,8 +482,8 @@ static enum status download_reals(const struct run *r, value_id id, double *to, 
 
 enum status step_wait_loss(struct step *s, double *loss, struct error *err)
 {
-    TRY(run_wait(&s->runs[0], err));
-    return download_reals(&s->runs[0], s->micro[0].train.loss_sum, loss, 1, err);
+    TRY(run_wait(&s->update_run, err));
+    return download_reals(&s->slots[0].runs[0], s->micro[0].train.loss_sum, loss, 1, err);
 }
 
 enum status step_wait(struct step *s, struct step_result *out, struct error *err)
@@ -444,7 +491,7 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     double scalars[NUM_SCALARS], params[1] = {0};
     *out = (struct step_result){0};
     TRY(step_wait_loss(s, &out->loss, err));
-    TRY(download_reals(&s->runs[0], s->micro[0].train.balance_sum, &out->balance, 1, err));
+    TRY(download_reals(&s->slots[0].runs[0], s->micro[0].train.balance_sum, &out->balance, 1, err));
     TRY(download_reals(&s->update_run, s->scalars, scalars, NUM_SCALARS, err));
     TRY(download_reals(&s->update_run, s->params_sums, params, 1, err));
     out->grad_norm = scalars[SCALAR_NORM];

@@ -4,15 +4,17 @@
  *   step_allocate    memory; then parameters are loaded into it (step_region, checkpoint.h)
  *   step_begin       masters that are not loaded become the weights
  *   for each step:
- *     step_micro_batch   for each micro-batch: queues forward and backward
+ *     step_forward       for each micro-batch: queues its forward part
+ *     step_backward      and, some time later, its backward part
  *     step_update        queues clipping and the optimizer
- *     step_wait          waits for both, and returns their numbers
+ *     step_wait          waits for all, and returns their numbers
  *
- * Programs share one memory: of the first micro-batch, which writes the gradients, of the later
- * ones, which add to them, and of the update; of evaluations where training has dropout. Gradients,
- * masters and moments are regions in which parameter i begins at the same element as in the region
- * of parameters; parameters with weight decay come first. So the norm of all gradients is one call,
- * and the optimizer is two.
+ * A micro-batch lies in a *slot* from its forward to its backward part, so there are as many slots
+ * as a schedule has micro-batches under way. Programs share one memory: of the first micro-batch,
+ * which writes the gradients, of the later ones, which add to them, of evaluations and of the
+ * update. Gradients, masters and moments are regions in which parameter i begins at the same
+ * element as in the region of parameters; parameters with weight decay come first. So the norm of
+ * all gradients is one call, and the optimizer is two.
  *
  * What changes from step to step is an input of the update. All ranks make the same calls. */
 #ifndef FERRY_TRAIN_TRAINER_STEP_H
@@ -25,8 +27,10 @@
 enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_SGD };
 
 struct step_options {
-    struct batch shape;             /* of every micro-batch; of `starts` only any_starts counts */
-    struct training_shape training; /* accumulates is not read */
+    struct batch shape; /* of every micro-batch; of `starts` only any_starts counts */
+    /* accumulates is not read; head_rows 0: as many as take STEP_LOGIT_BYTES */
+    struct training_shape training;
+    unsigned num_slots; /* 0: 1. Of one slot, what is saved gives way to backward's own values */
     struct recompute_options recompute;
     enum optimizer_kind optimizer;
     double beta1, beta2, epsilon; /* of Adam */
@@ -53,26 +57,36 @@ struct step_result {
     bool skipped;       /* a gradient was not finite: nothing was changed */
 };
 
+/* The most memory that logits take at once. */
+enum { STEP_LOGIT_BYTES = 1 << 30 };
+
 /* Programs of micro-batches: of the first one of a step, and of later ones; the same, forward and
  * without dropout, for evaluations. */
 enum { MICRO_FIRST, MICRO_LATER, MICRO_EVALUATES, MICRO_PROGRAMS = 4 };
 
+struct step_slot {
+    struct run runs[MICRO_PROGRAMS];
+    const struct run *run;    /* of the micro-batch that is in it; NULL: there was none */
+    const struct run *tables; /* constant inputs are filled for the runs of its kind; NULL: none */
+};
+
 struct step {
     struct model *model;
     struct step_options options;
+    struct arena arena;
     struct built micro[MICRO_PROGRAMS];
-    unsigned num_micro; /* 2 where there is no dropout: evaluations then run forward calls alone */
     size_t forward_calls; /* of the first two: backward begins there */
     struct program update;
-    struct run runs[MICRO_PROGRAMS], update_run;
-    const struct run *last_run; /* of micro-batches; NULL: there was none */
+    struct step_slot *slots; /* [num_slots] */
+    unsigned num_slots;
+    struct run update_run;
+    const struct step_slot *last_slot; /* of the last micro-batch; NULL: there was none */
     uint64_t numel;       /* elements of a region of gradients, with gaps between parameters */
     uint64_t num_decayed; /* the first so many have weight decay */
     uint64_t num_gaps;
     value_id control, scalars, params_sums; /* of the update */
     void *regions[NUM_VALUE_CLASSES];
     uint64_t region_bytes[NUM_VALUE_CLASSES];
-    bool has_tables; /* constant inputs are filled */
 };
 
 /* m: opened, without passes. ERR_UNSUPPORTED where it has several ranks, or an op without a
@@ -100,8 +114,10 @@ struct micro_batch {
     bool first;           /* of this step */
     bool evaluates;       /* forward only, without dropout: no gradient changes */
 };
-MUST_CHECK enum status step_micro_batch(struct step *s, const struct micro_batch *b,
-                                        struct error *err);
+/* slot: below num_slots, without a micro-batch that waits for its backward part. */
+MUST_CHECK enum status step_forward(struct step *s, unsigned slot, const struct micro_batch *b,
+                                    struct error *err);
+MUST_CHECK enum status step_backward(struct step *s, unsigned slot, struct error *err);
 MUST_CHECK enum status step_update(struct step *s, const struct step_control *c, struct error *err);
 MUST_CHECK enum status step_wait(struct step *s, struct step_result *out, struct error *err);
 /* The loss alone, after micro-batches that evaluate. */

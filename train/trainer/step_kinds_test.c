@@ -1,4 +1,5 @@
-/* Evaluations between training steps, updates that are skipped, and what no step can be made of. */
+/* Evaluations between training steps, micro-batches that wait for their backward part, logits of
+ * some tokens at a time, updates that are skipped, and what no step can be made of. */
 #include "train/trainer/step.h"
 
 #include <math.h>
@@ -15,15 +16,22 @@ static struct step_options options_of(double dropout)
     return o;
 }
 
+static struct micro_batch make_micro_batch(struct test_tokens *t, const struct test_session *s,
+                                           uint64_t number, bool first, bool evaluates)
+{
+    return (struct micro_batch){
+        .batch = test_tokens_make(t, s, SEQUENCES, number * SEQUENCES, 1.0 / LENGTH),
+        .loss_scale = 1,
+        .balance_scale = 1,
+        .first = first,
+        .evaluates = evaluates};
+}
+
 static void run_micro_batch(struct test_session *s, uint64_t number, bool first, bool evaluates)
 {
     struct test_tokens t;
-    const struct micro_batch b = {
-        .batch = test_tokens_make(&t, s, SEQUENCES, number * SEQUENCES, 1.0 / LENGTH),
-        .loss_scale = 1,
-        .first = first,
-        .evaluates = evaluates};
-    assert_ok(step_micro_batch(&s->step, &b, &err));
+    const struct micro_batch b = make_micro_batch(&t, s, number, first, evaluates);
+    test_micro_batch(&s->step, &b);
 }
 
 static struct step_result update(struct test_session *s, uint64_t number)
@@ -88,6 +96,141 @@ static void evaluations_change_no_training(void **state)
     }
 }
 
+/* ---- slots ---- */
+
+enum { MICRO_BATCHES = 5 };
+
+/* The schedule of a stage with `under_way` micro-batches between forward and backward part. */
+static void run_schedule(struct test_session *s, unsigned under_way)
+{
+    const unsigned slots = s->step.num_slots;
+    for (unsigned i = 0; i < MICRO_BATCHES + under_way; i++) {
+        struct test_tokens t;
+        const struct micro_batch b = make_micro_batch(&t, s, i, i == 0, false);
+        if (i >= under_way) assert_ok(step_backward(&s->step, (i - under_way) % slots, &err));
+        if (i < MICRO_BATCHES) assert_ok(step_forward(&s->step, i % slots, &b, &err));
+    }
+}
+
+/* Micro-batches in turn, each with its backward part at once, and in slots: the same bits. */
+static void compare_schedules(const char *model, const struct step_options *o, unsigned slots)
+{
+    struct test_session a, b;
+    struct step_options in_slots = *o;
+    in_slots.num_slots = slots;
+    test_session_open(&a, model, ELEM_F32, o, NULL);
+    test_session_open(&b, model, ELEM_F32, &in_slots, NULL);
+    assert_int_equal(a.step.region_bytes[VALUE_SAVED], 0);
+    assert_true(b.step.region_bytes[VALUE_SAVED] > 0);
+    for (uint64_t i = 1; i < 3; i++) {
+        for (unsigned k = 0; k < MICRO_BATCHES; k++)
+            run_micro_batch(&a, k, k == 0, false);
+        run_schedule(&b, slots);
+        if (memcmp(a.step.regions[VALUE_GRADIENT], b.step.regions[VALUE_GRADIENT],
+                   a.step.region_bytes[VALUE_GRADIENT]))
+            fail_msg("%s in %u slots: gradients differ", model, slots);
+        const struct step_result x = update(&a, i), y = update(&b, i);
+        assert_true(x.loss == y.loss && x.balance == y.balance && x.grad_norm == y.grad_norm);
+    }
+    test_session_close(&a);
+    test_session_close(&b);
+}
+
+static void micro_batches_may_wait_for_their_backward_part(void **state)
+{
+    static const char *const models[] = {"gpt2", "qwen3-moe"};
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        struct step_options o = options_of(0.2);
+        o.training.balance_coefficient = 0.1;
+        o.training.head_rows = 7;
+        compare_schedules(models[k], &o, 2);
+        o.recompute = (struct recompute_options){.granularity = RECOMPUTE_FULL, .num_layers = 1};
+        compare_schedules(models[k], &o, 4);
+    }
+}
+
+/* ---- the head ---- */
+
+static void many_tokens(struct model_config *c)
+{
+    c->vocab_size = 5000;
+    c->num_layers = 1;
+}
+
+/* The result of two micro-batches; gradients are on the heap. */
+static double *gradients_by_rows(const char *model, uint64_t rows, struct step_result *r,
+                                 uint64_t *count, uint64_t *activations)
+{
+    struct step_options o = options_of(0);
+    struct test_session s;
+    o.training.head_rows = rows;
+    test_session_open(&s, model, ELEM_F64, &o, many_tokens);
+    run_micro_batch(&s, 0, true, false);
+    run_micro_batch(&s, 1, false, false);
+    *count = s.step.numel;
+    *activations = s.step.region_bytes[VALUE_SCRATCH];
+    double *gradients = malloc(*count * sizeof *gradients);
+    memcpy(gradients, s.step.regions[VALUE_GRADIENT], *count * sizeof *gradients);
+    *r = update(&s, 1);
+    const double loss = evaluate(&s);
+    assert_true(fabs(loss - evaluate(&s)) == 0 && loss > 0);
+    test_session_close(&s);
+    return gradients;
+}
+
+static void logits_of_some_tokens_at_a_time_give_the_same(void **state)
+{
+    static const char *const models[] = {"gpt2", "llama3.1"}; /* tied, and not */
+    static const uint64_t rows[] = {12, 7, 1};                /* of 24: the last chunk is smaller */
+    (void)state;
+    for (size_t m = 0; m < 2; m++) {
+        struct step_result all, some;
+        uint64_t count, bytes, fewer;
+        double *want = gradients_by_rows(models[m], 0, &all, &count, &bytes);
+        for (size_t k = 0; k < 3; k++) {
+            double *got = gradients_by_rows(models[m], rows[k], &some, &count, &fewer);
+            if (k == 0) assert_true(fewer < bytes * 3 / 4); /* else attention needs most */
+            assert_true(fabs(all.loss - some.loss) <= 1e-12 * all.loss);
+            assert_true(fabs(all.grad_norm - some.grad_norm) <= 1e-12 * all.grad_norm);
+            for (uint64_t i = 0; i < count; i++)
+                if (!(fabs(got[i] - want[i]) <= 1e-12 * all.grad_norm))
+                    fail_msg("%s, %u rows: element %u is %g, not %g", models[m], (unsigned)rows[k],
+                             (unsigned)i, got[i], want[i]);
+            free(got);
+        }
+        free(want);
+    }
+}
+
+static void logits_are_limited_in_memory(void **state)
+{
+    const struct source_options own_source = {0};
+    struct model_options options = {.elem = ELEM_F32};
+    const struct step_options o = test_step_options(5, 100); /* 2 GB of logits */
+    struct model_config config;
+    struct opened opened;
+    struct model m;
+    struct step s;
+    (void)state;
+    assert_ok(opened_open(&opened, "tests/golden/hf/gpt2", &own_source, NULL, false, true, &err));
+    config = opened.checkpoint.config;
+    config.max_position_embeddings = 128;
+    config.vocab_size = 1 << 20;
+    config.num_layers = 1;
+    options.config = &config;
+    assert_ok(model_imagine(&m, NULL, &options, 0, &err));
+    assert_ok(step_make(&s, &m, &o, &err));
+    assert_int_equal(s.micro[0].train.head_chunks, 2);
+    assert_true(s.region_bytes[VALUE_SCRATCH] >= (uint64_t)STEP_LOGIT_BYTES * 9 / 10);
+    assert_true(s.region_bytes[VALUE_SCRATCH] < (uint64_t)STEP_LOGIT_BYTES * 11 / 10);
+    step_release(&s);
+    model_close(&m);
+    opened_close(&opened);
+}
+
+/* ---- what is no number ---- */
+
 /* Where a weight is not a number, the update changes nothing, and the op is found. */
 static void an_update_of_nan_is_skipped(void **state)
 {
@@ -138,6 +281,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_have_no_dropout),
         cmocka_unit_test(evaluations_change_no_training),
+        cmocka_unit_test(micro_batches_may_wait_for_their_backward_part),
+        cmocka_unit_test(logits_of_some_tokens_at_a_time_give_the_same),
+        cmocka_unit_test(logits_are_limited_in_memory),
         cmocka_unit_test(an_update_of_nan_is_skipped),
         cmocka_unit_test(several_ranks_are_refused),
     };

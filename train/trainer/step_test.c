@@ -99,7 +99,7 @@ static void train_beside_golden(const char *model, enum elem_type elem, int32_t 
         const struct step_control c = {steps[i].lr, 0.1, i + 1, 1, 1};
         next_tokens(&x, s.model.config.vocab_size, &t);
         const struct micro_batch b = {.batch = batch_of(&t), .loss_scale = 1, .first = true};
-        assert_ok(step_micro_batch(&s.step, &b, &err));
+        test_micro_batch(&s.step, &b);
         if (pad >= 0) forget_row(&s, pad);
         assert_ok(step_update(&s.step, &c, &err));
         assert_ok(step_wait(&s.step, &r, &err));

@@ -167,10 +167,17 @@ static inline struct batch test_tokens_make(struct test_tokens *t, const struct 
                           .samples = t->samples};
 }
 
+/* All of a micro-batch, in slot 0. */
+static inline void test_micro_batch(struct step *s, const struct micro_batch *b)
+{
+    assert_ok(step_forward(s, 0, b, &err));
+    if (!b->evaluates) assert_ok(step_backward(s, 0, &err));
+}
+
 /* A sum that micro-batches add to. */
 static inline double test_sum(const struct step *s, value_id id)
 {
-    const void *at = id == NO_VALUE ? NULL : run_data(&s->runs[0], id);
+    const void *at = id == NO_VALUE ? NULL : run_data(&s->slots[0].runs[0], id);
     if (!at) return 0;
     return s->model->options.elem == ELEM_F64 ? *(const double *)at : (double)*(const float *)at;
 }

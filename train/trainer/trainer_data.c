@@ -147,7 +147,7 @@ static enum status add_losses(struct trainer *t, struct prefetch *p, struct samp
         struct micro_batch m = {.loss_scale = 0, .first = true, .evaluates = true};
         double tokens, loss;
         TRY(trainer_next(t, p, s, &m.batch, &tokens, err));
-        TRY(step_micro_batch(&t->step, &m, err));
+        TRY(step_forward(&t->step, 0, &m, err));
         TRY(step_wait_loss(&t->step, &loss, err));
         total->sum += loss;
         total->tokens += tokens;

@@ -29,7 +29,8 @@ static enum status queue_micro_batch(struct trainer *t, struct iteration *i, boo
     m.balance_scale =
         per_token ? scale * (double)(m.batch.num_sequences * m.batch.length) : scale / count;
     i->tokens += tokens;
-    return step_micro_batch(&t->step, &m, err);
+    TRY(step_forward(&t->step, 0, &m, err));
+    return step_backward(&t->step, 0, err);
 }
 
 static struct step_control control_of(const struct trainer *t, const struct iteration *i)
