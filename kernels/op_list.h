@@ -275,7 +275,7 @@
       NULL, NULL, REBUILD_NEVER, 0, 0, NONE, NONE) \
     /* x is the same for all members; y: one's own rows. No communication */ \
     X(OP_SLICE, slice, none, "x:any[S,..] -> y:any[R,..]", \
-      scattered_sizes, NULL, REBUILD_ALWAYS, OP_IS_LOCAL, 0, NONE, NONE)
+      scattered_sizes, NULL, REBUILD_NEVER, OP_IS_LOCAL, 0, NONE, NONE)
 // clang-format on
 
 /* ---- parameters ---- */

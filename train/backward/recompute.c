@@ -51,6 +51,20 @@ static void drop_layers(struct rewrite *w, size_t forward_calls, const struct re
     }
 }
 
+/* Copies of numbers that forward calls read, too; what backward calls alone read is made once. */
+static void drop_copies(struct rewrite *w, size_t forward_calls)
+{
+    for (size_t k = 0; k < forward_calls; k++)
+        for (unsigned i = 0; i < MAX_INPUTS; i++) {
+            const value_id id = w->before[k].in[i];
+            const uint32_t maker = id == NO_VALUE ? UINT32_MAX : w->maker[id];
+            if (maker == UINT32_MAX) continue;
+            if (op_row(w->before[maker].op)->rebuild == REBUILD_ALWAYS)
+                for (unsigned o = 0; o < MAX_OUTPUTS; o++)
+                    drop_output(w, &w->before[maker], o);
+        }
+}
+
 static bool is_stream_norm(const struct call *c)
 {
     return c->op == OP_NORM || c->op == OP_ADD_NORM;
@@ -78,6 +92,7 @@ static void choose(struct rewrite *w, size_t forward_calls, const struct recompu
     if (o->granularity == RECOMPUTE_FULL) drop_layers(w, forward_calls, o);
     for (size_t k = 0; k < forward_calls && o->granularity == RECOMPUTE_SELECTIVE; k++)
         if (w->before[k].layer >= 0) drop_modules(w, &w->before[k], o->modules);
+    drop_copies(w, forward_calls);
 }
 
 /* ---- making it again ---- */
@@ -128,10 +143,23 @@ static void make_again(struct rewrite *w, value_id id)
     *program_add_call(w->p, c.op, c.label, c.layer) = c;
 }
 
+static value_id view_again(struct rewrite *w, value_id id)
+{
+    const struct program_value view = w->p->values[id], base = w->p->values[view.base];
+    const value_id again = made_again(w, view.base);
+    if (again != view.base && w->again[id] == NO_VALUE)
+        w->again[id] = program_add_view(w->p, again, view.offset * base.shape[0] / base.bytes,
+                                        view.shape[0], view.name);
+    return again == view.base ? id : w->again[id];
+}
+
 /* What to read in place of a value. */
 static value_id made_again(struct rewrite *w, value_id id)
 {
-    if (id == NO_VALUE || id >= w->num_values || !w->dropped[id]) return id;
+    if (id == NO_VALUE || id >= w->num_values) return id;
+    if (w->p->values[id].class == VALUE_VIEW && w->p->values[id].base < w->num_values)
+        return view_again(w, id);
+    if (!w->dropped[id]) return id;
     if (w->again[id] == NO_VALUE) make_again(w, id);
     return w->again[id];
 }
@@ -161,7 +189,6 @@ enum status recompute(struct program *p, const struct recompute_options *o, size
                       struct error *err)
 {
     struct arena scratch;
-    if (o->granularity == RECOMPUTE_NONE) return OK;
     if (o->granularity == RECOMPUTE_FULL && o->num_layers == 0)
         return fail(err, ERR_USAGE, "--recompute-num-layers: 0 layers");
     arena_init(&scratch);
@@ -174,8 +201,8 @@ enum status recompute(struct program *p, const struct recompute_options *o, size
                         .maker = arena_array(&scratch, p->num_values + 1, sizeof(uint32_t))};
     memcpy(w.before, p->calls, p->num_calls * sizeof *w.before);
     memset(w.again, 0xff, p->num_values * sizeof *w.again); /* NO_VALUE */
-    choose(&w, forward_calls, o);
     find_makers(&w, forward_calls);
+    choose(&w, forward_calls, o);
     rewrite_backward(&w, forward_calls);
     arena_release(&scratch);
     return program_check(p, err);

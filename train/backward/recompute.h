@@ -5,6 +5,8 @@
  * dropped value that a copy needs is made again in the same way. So every policy is a set of
  * dropped values:
  *
+ *   always     what ops made that only move numbers (REBUILD_ALWAYS of kernels/op_table.h): rows in
+ *              the order of experts, rows gathered from other ranks
  *   selective  the results of some ops: core attention, norms, activations, all of the MLP
  *   full       all values of some layers, but for the residual stream that a group of layers
  *              begins with. An add_norm whose sum is kept is made again as the norm of its sum,

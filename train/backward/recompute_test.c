@@ -166,6 +166,27 @@ static void recomputed_activations_take_no_memory(void **state)
     }
 }
 
+/* Rows in the order of experts: a copy of what is kept anyway. */
+static void what_only_moves_numbers_is_not_kept(void **state)
+{
+    const struct step_options o = test_step_options(SEQUENCES, LENGTH);
+    struct test_session s;
+    unsigned copies = 0;
+    (void)state;
+    test_session_open(&s, "mixtral", ELEM_F32, &o, NULL);
+    const struct program *p = &s.step.micro[MICRO_FIRST].program;
+    for (size_t k = 0; k < p->num_calls; k++) {
+        const struct call *c = &p->calls[k];
+        if (op_row(c->op)->rebuild != REBUILD_ALWAYS) continue;
+        const bool is_forward = k < s.step.forward_calls;
+        copies += is_forward ? 1 : 0x10000;
+        if (is_forward && p->values[c->out[0]].last >= s.step.forward_calls)
+            fail_msg("%s is kept", p->values[c->out[0]].name);
+    }
+    assert_true(copies > 0 && copies % 0x10000 == copies / 0x10000); /* as often in backward */
+    test_session_close(&s);
+}
+
 static void groups_of_no_layers_are_refused(void **state)
 {
     const struct recompute_options o = {.granularity = RECOMPUTE_FULL};
@@ -224,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recomputed_steps_have_the_same_bits),
         cmocka_unit_test(recomputed_activations_take_no_memory),
+        cmocka_unit_test(what_only_moves_numbers_is_not_kept),
         cmocka_unit_test(groups_of_no_layers_are_refused),
         cmocka_unit_test(gradients_are_summed_over_micro_batches),
     };
