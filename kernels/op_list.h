@@ -273,6 +273,10 @@
     /* from a member of the group */ \
     X(OP_RECEIVE, receive, none, "-> y[R,h]", \
       NULL, NULL, REBUILD_NEVER, 0, 0, NONE, NONE) \
+    /* y is x, which is the same for all members, each of which goes on by itself from here: so \
+     * each has a part of the gradient of y. No communication, and no copy */ \
+    X(OP_REPLICATE, replicate, none, "x:any[..] -> y:any[..]", \
+      NULL, NULL, REBUILD_NEVER, OP_IS_LOCAL | OP_IS_ALIAS, 0, NONE, NONE) \
     /* x is the same for all members; y: one's own rows. No communication */ \
     X(OP_SLICE, slice, none, "x:any[S,..] -> y:any[R,..]", \
       scattered_sizes, NULL, REBUILD_NEVER, OP_IS_LOCAL, 0, NONE, NONE)

@@ -18,7 +18,8 @@ enum op_flags {
     OP_PARTIAL_ROWS = 2,   /* only the rows that `counts` gives are written, if `counts` is there */
     OP_PARTIAL_OF_PARTIAL = 4, /* unwritten rows of the first input are unwritten in the output */
     OP_WAITS_FOR_HOST = 8,     /* the host needs numbers that the device computes */
-    OP_IS_LOCAL = 16           /* of collectives: no communication */
+    OP_IS_LOCAL = 16,          /* of collectives: no communication */
+    OP_IS_ALIAS = 32           /* the output is a view of the first input: nothing is done */
 };
 
 /* One operand of a signature. */

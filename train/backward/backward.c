@@ -32,6 +32,67 @@ void walk_give(struct walk *w, value_id input, value_id gradient)
     walk_replace(w, input, gradient);
 }
 
+/* ---- what tensor parallel ranks do alike ---- */
+
+/* Rows are what the value is that they are rows of. */
+static bool is_apart(const struct walk *w, value_id id)
+{
+    const struct program_value *v = &w->p->values[id];
+    return w->apart[id] || (v->class == VALUE_VIEW && is_apart(w, v->rows_of));
+}
+
+/* Whether an operand other than a parameter is apart. */
+static bool works_apart(const struct walk *w, const struct call *c)
+{
+    bool apart = false;
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
+        if (c->in[i] != NO_VALUE && !walk_is_parameter(w, c->in[i])) apart |= is_apart(w, c->in[i]);
+    return apart;
+}
+
+/* What reads a rank's part of a parameter gives its ranks parts of a gradient. */
+static bool reads_parts(const struct walk *w, const struct call *c)
+{
+    bool parts = false;
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
+        parts |= walk_is_parameter(w, c->in[i]) && w->p->values[c->in[i]].is_apart;
+    return parts;
+}
+
+static bool gives_apart(const struct walk *w, const struct call *c)
+{
+    const bool over_tp = c->op >= NUM_OPS && c->collective.group == GROUP_TP;
+    if (over_tp && c->op == OP_ALL_REDUCE) return false;
+    if (over_tp && c->op == OP_ALL_GATHER) return !c->collective.alike;
+    return over_tp || works_apart(w, c) || reads_parts(w, c);
+}
+
+/* Whether a value that a call has made is an operand. */
+static bool reads_made(const struct walk *w, const struct call *c)
+{
+    bool made = false;
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
+        if (c->in[i] != NO_VALUE)
+            made |= w->p->values[program_home(w->p, c->in[i])].class >= VALUE_OUTPUT;
+    return made;
+}
+
+/* In front of each call whose ranks go on by themselves there is a collective, by which the
+ * gradient becomes whole again. */
+static void find_apart(struct walk *w)
+{
+    for (size_t i = 0; i < w->num_values; i++)
+        w->apart[i] = w->p->values[i].class == VALUE_INPUT && w->p->values[i].is_apart;
+    for (size_t k = 0; k < w->num_calls; k++) {
+        const struct call *c = &w->calls[k];
+        w->call = *c;
+        if (reads_parts(w, c) && reads_made(w, c) && !works_apart(w, c))
+            walk_fail(w, ERR_OURS, "parts of a gradient are not summed up");
+        for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+            if (c->out[i] != NO_VALUE) w->apart[c->out[i]] = gives_apart(w, c);
+    }
+}
+
 /* ---- gradients of parameters ---- */
 
 static value_id find_held(const struct walk *w, uint32_t source)
@@ -56,12 +117,27 @@ static value_id add_held(struct walk *w, value_id parameter)
     return id;
 }
 
+/* Of the call whose rule runs: a parameter that each rank has whole has the whole gradient only
+ * where all ranks do the same with it. */
+static unsigned sums_of(const struct walk *w, value_id parameter)
+{
+    const struct program_value *v = &w->p->values[parameter];
+    const bool is_part = !v->is_apart && works_apart(w, &w->call);
+    return v->sums | (unsigned)(is_part && v->sums & 1u << GROUP_DP) << GROUP_TP;
+}
+
 struct held_gradient walk_parameter(struct walk *w, value_id parameter)
 {
     struct held_gradient g = {NO_VALUE, NO_VALUE};
     if (!walk_is_parameter(w, parameter)) return g;
+    const unsigned sums = sums_of(w, parameter);
     g.into = find_held(w, w->p->values[parameter].source);
-    if (g.into == NO_VALUE) g.into = add_held(w, parameter);
+    if (g.into == NO_VALUE) {
+        g.into = add_held(w, parameter);
+        w->p->values[g.into].sums = sums;
+    }
+    if (w->p->values[g.into].sums != sums)
+        walk_fail(w, ERR_OURS, "a parameter has a whole gradient here, and a part elsewhere");
     if (w->b->accumulates || w->written[parameter]) g.sum = g.into;
     w->written[parameter] = true;
     return g;
@@ -92,23 +168,24 @@ value_id walk_call(struct walk *w, unsigned op, const char *suffix, struct emiss
 /* ---- the walk ---- */
 
 /* The gradient of a value of which views were read: those of the views are its rows. */
-static void join_views(struct walk *w, value_id base)
+static void join_views(struct walk *w, value_id id)
 {
-    const struct program_value v = w->p->values[base];
+    const struct program_value v = w->p->values[id];
+    const uint64_t first = v.class == VALUE_VIEW ? v.offset : 0;
     value_id whole = NO_VALUE;
     for (value_id i = 0; i < w->num_values; i++) {
         const struct program_value view = w->p->values[i];
         const value_id part = walk_so_far(w, i);
-        if (view.class != VALUE_VIEW || view.base != base || part == NO_VALUE) continue;
+        if (view.class != VALUE_VIEW || view.rows_of != id || part == NO_VALUE) continue;
         if (whole == NO_VALUE)
             whole = program_add_value(w->p, VALUE_SCRATCH, OPERAND_ELEM, v.num_dims, v.shape,
                                       arena_printf(&w->p->arena, "gradient of %s", v.name));
         if (w->p->values[part].class != VALUE_SCRATCH)
             walk_fail(w, ERR_OURS, "two views have one gradient");
         else
-            program_make_view(w->p, part, whole, view.offset * v.shape[0] / v.bytes);
+            program_make_view(w->p, part, whole, (view.offset - first) * v.shape[0] / v.bytes);
     }
-    walk_give(w, base, whole);
+    walk_give(w, id, whole);
 }
 
 static bool has_gradient(struct walk *w, const struct call *c)
@@ -121,18 +198,25 @@ static bool has_gradient(struct walk *w, const struct call *c)
     return has;
 }
 
+/* Gives the gradients of the call's outputs on to its inputs. */
+static void apply_rule(struct walk *w)
+{
+    rule_function *rule = backward_rule(w->call.op);
+    if (rule)
+        rule(w, &w->call);
+    else
+        w->st = fail(w->err, ERR_UNSUPPORTED, "%s: %s has no gradient", w->call.label,
+                     op_row(w->call.op)->name);
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+        if (w->call.out[i] != NO_VALUE) walk_replace(w, w->call.out[i], NO_VALUE);
+}
+
 /* Forward calls [first, end) */
 static void walk_back(struct walk *w, size_t first, size_t end)
 {
     for (size_t k = end; k-- > first && !w->st;) {
         w->call = w->calls[k];
-        if (!has_gradient(w, &w->call)) continue;
-        rule_function *rule = backward_rule(w->call.op);
-        if (rule)
-            rule(w, &w->call);
-        else
-            w->st = fail(w->err, ERR_UNSUPPORTED, "%s: %s has no gradient", w->call.label,
-                         op_row(w->call.op)->name);
+        if (has_gradient(w, &w->call)) apply_rule(w);
     }
 }
 
@@ -168,9 +252,11 @@ enum status backward_make(struct program *p, const struct backward *b, size_t *f
                      .calls = arena_copy(&scratch, p->calls, p->num_calls * sizeof *p->calls),
                      .gradients = arena_array(&scratch, p->num_values + 1, sizeof(value_id)),
                      .written = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
+                     .apart = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
                      .err = err};
     memset(w.gradients, 0xff, p->num_values * sizeof *w.gradients); /* NO_VALUE */
     *forward_calls = b->head;
+    find_apart(&w);
     walk_head(&w);
     walk_back(&w, 0, b->head);
     check_parameters(&w);

@@ -10,6 +10,9 @@ struct walk {
     const struct backward *b;
     value_id *gradients; /* [num_values] of forward values; NO_VALUE: none yet */
     bool *written;       /* [num_values] of parameters: this program has written their gradient */
+    /* [num_values] Members of the tensor parallel group have numbers of their own, or go on by
+     * themselves with the same numbers: so each has a part of the gradients before that. */
+    bool *apart;
     const struct call *calls;     /* [num_calls] a copy of the forward program's */
     size_t num_values, num_calls; /* of the forward program */
     struct call call;             /* the one whose rule runs */

@@ -196,6 +196,51 @@ static void unpermute_rule(struct walk *w, const struct call *c)
     if (weighted) walk_replace(w, weights, dweights); /* one call alone reads them */
 }
 
+/* ---- ranks ---- */
+
+/* A collective that gives the gradient of the first operand. */
+static void by_collective(struct walk *w, const struct call *c, unsigned op)
+{
+    walk_give(w, c->in[0],
+              CALL(w, op, "dx", IN(walk_output(w, c, 0)), .collective.group = c->collective.group));
+}
+
+/* All ranks do the same with the sum of their parts: each has the whole gradient. */
+static void all_reduce_rule(struct walk *w, const struct call *c)
+{
+    walk_give(w, c->in[0], walk_output(w, c, 0));
+}
+
+static void replicate_rule(struct walk *w, const struct call *c)
+{
+    by_collective(w, c, OP_ALL_REDUCE);
+}
+
+static void all_gather_rule(struct walk *w, const struct call *c)
+{
+    by_collective(w, c, c->collective.alike ? OP_SLICE : OP_REDUCE_SCATTER);
+}
+
+static void reduce_scatter_rule(struct walk *w, const struct call *c)
+{
+    by_collective(w, c, OP_ALL_GATHER);
+}
+
+static void slice_rule(struct walk *w, const struct call *c)
+{
+    by_collective(w, c, OP_ALL_GATHER);
+}
+
+/* Rows go back to where they came from. */
+static void all_to_all_rule(struct walk *w, const struct call *c)
+{
+    const struct program_value *x = &w->p->values[c->in[0]], *counts = &w->p->values[c->in[1]];
+    value_id dx, ignored;
+    CALL(w, OP_ALL_TO_ALL, "dx", IN(walk_output(w, c, 0), c->out[1]), .out = {&dx, &ignored},
+         .collective = c->collective, .sizes = {{'Q', x->shape[0]}, {'U', counts->shape[0]}});
+    walk_give(w, c->in[0], dx);
+}
+
 /* ---- the loss ---- */
 
 /* The scale of the whole loss comes in by vocab_backward. */
@@ -250,6 +295,12 @@ static rule_function *const rules[NUM_ALL_OPS] = {
     [OP_GROUPED_MATMUL] = grouped_matmul_rule,
     [OP_TOKEN_LOSS] = token_loss_rule,
     [OP_WEIGHTED_SUM] = weighted_sum_rule,
+    [OP_ALL_REDUCE] = all_reduce_rule,
+    [OP_REPLICATE] = replicate_rule,
+    [OP_ALL_GATHER] = all_gather_rule,
+    [OP_REDUCE_SCATTER] = reduce_scatter_rule,
+    [OP_SLICE] = slice_rule,
+    [OP_ALL_TO_ALL] = all_to_all_rule,
 };
 
 rule_function *backward_rule(unsigned op)

@@ -44,6 +44,11 @@ static float scattered(unsigned r, uint64_t row, uint64_t column)
     return sum_of(2 * r + row, column);
 }
 
+static float same(unsigned r, uint64_t row, uint64_t column)
+{
+    return number(r, row, column);
+}
+
 static float sliced(unsigned r, uint64_t row, uint64_t column)
 {
     return number(r, 2 * r + row, column);
@@ -63,6 +68,7 @@ static const struct {
     {OP_ALL_REDUCE, COMM_SUM, 8, reduced},   {OP_ALL_REDUCE, COMM_MAX, 8, largest},
     {OP_ALL_GATHER, COMM_SUM, 32, gathered}, {OP_REDUCE_SCATTER, COMM_SUM, 2, scattered},
     {OP_SLICE, COMM_SUM, 2, sliced},         {OP_SHIFT, COMM_SUM, 8, shifted},
+    {OP_REPLICATE, COMM_SUM, 8, same},
 };
 enum { CASES = COUNT(cases) };
 
@@ -202,7 +208,7 @@ static void who_waits_for_the_host(void **state)
     (void)state;
     for (unsigned op = 0; op < NUM_ALL_OPS; op++) {
         const struct call c = {.op = op};
-        const bool moves = op >= NUM_OPS && op != OP_SLICE;
+        const bool moves = op >= NUM_OPS && op != OP_SLICE && op != OP_REPLICATE;
         assert_int_equal(collectives_wait_for_host(&staged, &c), moves);
         assert_int_equal(collectives_wait_for_host(&linked, &c), op == OP_ALL_TO_ALL);
     }

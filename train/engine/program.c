@@ -48,6 +48,7 @@ value_id program_add_view(struct program *p, value_id of, uint64_t first, uint64
     v.shape[0] = count;
     value_id id = program_add_value(p, VALUE_VIEW, v.type, v.num_dims, v.shape, name);
     p->values[id].base = base;
+    p->values[id].rows_of = of;
     p->values[id].offset = (of == base ? 0 : v.offset) + first * row_bytes(&p->values[of]);
     p->values[id].is_partial = v.is_partial;
     return id;
@@ -58,7 +59,7 @@ void program_make_view(struct program *p, value_id id, value_id base, uint64_t f
     struct program_value *v = &p->values[id];
     assert(v->class == VALUE_SCRATCH && p->values[base].class != VALUE_VIEW);
     v->class = VALUE_VIEW;
-    v->base = base;
+    v->base = v->rows_of = base;
     v->offset = first * row_bytes(&p->values[base]);
 }
 
@@ -142,6 +143,8 @@ static value_id add_output(struct program *p, const struct emission *e, unsigned
     const char *name =
         row->num_out == 1 ? e->label : arena_printf(&p->arena, "%s.%s", e->label, row->out[i].name);
     if (has_home(e, i)) return *e->into[i];
+    if (row->flags & OP_IS_ALIAS)
+        return program_add_view(p, e->in[0], 0, p->values[e->in[0]].shape[0], name);
     value_id id = program_add_value(p, VALUE_SCRATCH, o->type, o->num_dims, o->shape, name);
     p->values[id].is_partial = partial;
     return id;
@@ -219,7 +222,7 @@ static enum status check_order(const struct call *c, struct written *w, struct e
         if (c->in[i] != NO_VALUE && written_bytes(w, c->in[i]) < values[c->in[i]].bytes)
             return fail(err, ERR_OURS, "%s: reads %s before it is written", c->label,
                         values[c->in[i]].name);
-    for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
+    for (unsigned i = 0; i < MAX_OUTPUTS && !(op_row(c->op)->flags & OP_IS_ALIAS); i++) {
         const value_id id = c->out[i];
         if (id == NO_VALUE || value_is_held(values[program_home(w->p, id)].class)) continue;
         if (w->whole[id] || written_bytes(w, id) > 0)

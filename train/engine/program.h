@@ -53,10 +53,16 @@ struct program_value {
     enum operand_type type;
     unsigned num_dims;
     uint64_t shape[OPERAND_DIMS];
-    uint32_t source; /* of parameters and states; of inputs their row of inputs.h */
-    uint32_t step;   /* of the spans of a ring */
-    bool is_partial; /* rows behind the valid ones are never written */
-    value_id base;   /* of a view; it is none itself */
+    uint32_t source;  /* of parameters and states; of inputs their row of inputs.h */
+    uint32_t step;    /* of the spans of a ring */
+    bool is_partial;  /* rows behind the valid ones are never written */
+    value_id base;    /* of a view: the value that has the memory */
+    value_id rows_of; /* of a view: the value that it is rows of, which may be a view, too */
+    /* Of parameters and inputs: members of the tensor parallel group have different parts. */
+    bool is_apart;
+    /* Of parameters and their gradients: a bit 1 << enum group_kind for each group over which the
+     * members' gradients are summed. */
+    unsigned sums;
 
     uint64_t bytes,
         offset; /* in the region of its class, by the memory plan; of a view in its base */
@@ -68,6 +74,9 @@ struct collective {
     enum group_kind group;
     enum comm_reduction reduction;
     unsigned peer; /* of send and receive: a member of the group */
+    /* Of all_gather: all members compute the same with the result, so each has its whole gradient;
+     * else each has a part of it. */
+    bool alike;
 };
 
 struct call {

@@ -40,7 +40,8 @@ static inline value_id test_run_emit(struct test_run *t, struct emission e)
     value_id y = NO_VALUE;
     if (!e.out[0]) e.out[0] = &y;
     assert_ok(program_emit(&t->program, &e, &err));
-    t->program.values[*e.out[0]].class = VALUE_OUTPUT;
+    struct program_value *v = &t->program.values[*e.out[0]];
+    if (v->class != VALUE_VIEW) v->class = VALUE_OUTPUT;
     return *e.out[0];
 }
 

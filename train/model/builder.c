@@ -110,6 +110,11 @@ static enum status check_sizes(const struct builder *x)
         return fail(err, ERR_UNSUPPORTED,
                     "%" PRIu64 " heads of %" PRIu64 " elements: the engine computes up to %d of %d",
                     c->num_attention_heads, c->kv_channels, MAX_HEADS, MAX_HEAD_DIM);
+    if (x->tp > c->num_query_groups && x->shape->train)
+        return fail(err, ERR_UNSUPPORTED,
+                    "tensor parallel size %u is more than num_query_groups, %" PRIu64
+                    ": in training no ranks share a key and a value",
+                    x->tp, c->num_query_groups);
     if (x->tp > c->num_query_groups)
         TRY(divides(err, "tensor parallel size", x->tp, "num_query_groups", c->num_query_groups));
     else
@@ -166,10 +171,13 @@ static void add_backward_inputs(struct builder *x)
     struct training_values *t = &x->out->train;
     const char *type = x->c->position_embedding_type;
     const bool learned = type && strcmp(type, "learned_absolute") == 0;
+    const bool sliced = x->shape->sequence_parallel && x->tp > 1;
     t->ids = find_input(x, INPUT_IDS);
     if (t->ids != NO_VALUE) t->id_order = builder_input(x, INPUT_ID_ORDER, 0);
-    if (learned) t->positions = find_input(x, INPUT_POSITIONS);
-    if (t->positions != NO_VALUE) t->position_order = builder_input(x, INPUT_POSITION_ORDER, 0);
+    if (learned) t->positions = find_input(x, sliced ? INPUT_SLICE_POSITIONS : INPUT_POSITIONS);
+    if (t->positions != NO_VALUE)
+        t->position_order =
+            builder_input(x, sliced ? INPUT_SLICE_POSITION_ORDER : INPUT_POSITION_ORDER, 0);
     t->loss_scale = builder_input(x, INPUT_LOSS_SCALE, 0);
     if (t->balance_sum != NO_VALUE) t->balance_scale = builder_input(x, INPUT_BALANCE_SCALE, 0);
 }

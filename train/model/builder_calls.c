@@ -46,10 +46,18 @@ value_id builder_input(struct builder *x, enum input_id id, unsigned step)
     value_id y = program_add_value(x->p, VALUE_INPUT, row->type, num_dims, shape, name);
     x->p->values[y].source = id;
     x->p->values[y].step = step;
+    x->p->values[y].is_apart = input_is_of_slice(id) && x->tp > 1;
     return y;
 }
 
 /* ---- parameters ---- */
+
+/* The groups over which gradients of a parameter are summed in any case: ranks with other tokens.
+ */
+static unsigned sums_of(const struct param_spec *s)
+{
+    return s->group == PARAM_ETP ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP;
+}
 
 value_id builder_held(struct builder *x, enum value_class class, uint32_t number)
 {
@@ -60,6 +68,9 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
     value_id id = program_add_value(x->p, class, q->type, q->num_dims, q->shape, q->name);
     x->p->values[id].source = number;
     x->p->values[id].offset = q->offset;
+    x->p->values[id].is_apart =
+        q->spec && q->spec->group == PARAM_TP && q->spec->split >= 0 && x->tp > 1;
+    x->p->values[id].sums = q->spec ? sums_of(q->spec) : 0;
     return id;
 }
 
@@ -139,9 +150,9 @@ value_id builder_collective(struct builder *x, unsigned op, enum group_kind grou
 
 value_id builder_gathered(struct builder *x, value_id in)
 {
-    return x->shape->sequence_parallel
-               ? builder_collective(x, OP_ALL_GATHER, GROUP_TP, in, "gather")
-               : in;
+    if (x->shape->sequence_parallel)
+        return builder_collective(x, OP_ALL_GATHER, GROUP_TP, in, "gather");
+    return x->shape->train ? builder_collective(x, OP_REPLICATE, GROUP_TP, in, "replicate") : in;
 }
 
 value_id builder_reduced(struct builder *x, value_id in)
@@ -202,7 +213,8 @@ struct dropout builder_dropout(const struct builder *x, enum dropout_place place
 value_id builder_dropped(struct builder *x, value_id in, value_id *bias, enum dropout_place place)
 {
     if (!x->shape->train || x->shape->train->hidden_dropout == 0) return in;
-    value_id tokens = builder_input(x, INPUT_TOKENS, 0);
+    const bool sliced = x->shape->sequence_parallel && x->tp > 1;
+    value_id tokens = builder_input(x, sliced ? INPUT_SLICE_TOKENS : INPUT_TOKENS, 0);
     value_id y =
         emit(x, OP_DROPOUT, "dropout", IN(in, *bias, tokens),
              .params.dropout.dropout = builder_dropout(x, place, x->shape->train->hidden_dropout));

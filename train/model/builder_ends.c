@@ -35,7 +35,8 @@ static value_id losses_of(struct builder *x, value_id logits, value_id targets, 
         .vocab = {first, first < all ? min_u64(all - first, builder_columns_of(x, logits)) : 0}};
     value_id max = emit(x, OP_VOCAB_MAX, "max", IN(logits), .params = vocab);
     if (x->tp > 1)
-        max = emit(x, OP_ALL_REDUCE, "max", IN(max), .collective = {GROUP_TP, COMM_MAX, 0});
+        max = emit(x, OP_ALL_REDUCE, "max", IN(max),
+                   .collective = {.group = GROUP_TP, .reduction = COMM_MAX});
     value_id sums = emit(x, OP_VOCAB_SUM, "sums", IN(logits, max, targets), .params = vocab);
     sums = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, sums, "sums");
     return emit(x, OP_TOKEN_LOSS, "loss", IN(sums, targets), .into = {&into});

@@ -119,7 +119,8 @@ void builder_experts(struct builder *x)
         x->ep == 1 && x->etp == 1 ? expert_mlps(x, r.tokens, r.counts) : distributed_experts(x, &r);
     y = emit(x, OP_UNPERMUTE, "unpermute", IN(y, r.rows, r.weights));
     builder_trace(x, y, sliced, false, "mlp");
-    if (!x->shape->sequence_parallel)
-        y = builder_collective(x, OP_ALL_GATHER, GROUP_TP, y, "gather");
+    if (!x->shape->sequence_parallel && x->tp > 1)
+        y = emit(x, OP_ALL_GATHER, "gather", IN(y),
+                 .collective = {.group = GROUP_TP, .alike = true});
     builder_branch(x, y, NO_VALUE, DROPOUT_AFTER_MLP);
 }

@@ -10,7 +10,7 @@
 /* The array of a batch that an input copies; NULL: the batch has none. */
 static const int32_t *numbers_of(const struct input_data *x, const struct program_value *v)
 {
-    const uint64_t slice_rows = x->tokens.shape.rows / x->groups->sizes.tp;
+    const uint64_t slice = x->tokens.shape.rows / x->groups->sizes.tp * x->groups->place.tp;
     switch ((enum input_id)v->source) {
     case INPUT_IDS:
         return x->tokens.ids;
@@ -19,7 +19,7 @@ static const int32_t *numbers_of(const struct input_data *x, const struct progra
     case INPUT_POSITIONS:
         return x->tokens.positions;
     case INPUT_SLICE_POSITIONS:
-        return x->tokens.positions + x->groups->place.tp * slice_rows;
+        return x->tokens.positions + slice;
     case INPUT_SPANS:
         return x->tokens.spans[v->step];
     case INPUT_ALL_SPANS:
@@ -32,8 +32,12 @@ static const int32_t *numbers_of(const struct input_data *x, const struct progra
         return x->tokens.id_order;
     case INPUT_POSITION_ORDER:
         return x->tokens.position_order;
+    case INPUT_SLICE_POSITION_ORDER:
+        return x->tokens.slice_position_order;
     case INPUT_TOKENS:
         return x->tokens.numbers;
+    case INPUT_SLICE_TOKENS:
+        return x->tokens.numbers + 2 * slice;
     case INPUT_ROPE:
     case INPUT_ROW_NUMBERS:
     case INPUT_LOSS_WEIGHTS:
@@ -100,6 +104,11 @@ static const struct input_row rows[NUM_INPUTS] = {
 const struct input_row *input_row(enum input_id id)
 {
     return &rows[id];
+}
+
+bool input_is_of_slice(enum input_id id)
+{
+    return rows[id].dims[0] == SIZE_SLICE;
 }
 
 unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2])

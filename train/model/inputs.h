@@ -30,8 +30,10 @@
     /* rows sorted by id, and by position */                                                   \
     X(INPUT_ID_ORDER,        "id_order",        OPERAND_INT,  SIZE_ROWS, SIZE_NONE)            \
     X(INPUT_POSITION_ORDER,  "position_order",  OPERAND_INT,  SIZE_ROWS, SIZE_NONE)            \
+    X(INPUT_SLICE_POSITION_ORDER, "position_order.slice", OPERAND_INT, SIZE_SLICE, SIZE_NONE)  \
     /* a number of each token of the run, low word first, for dropout */                       \
-    X(INPUT_TOKENS,          "tokens",          OPERAND_INT,  SIZE_ROWS, SIZE_TWO)
+    X(INPUT_TOKENS,          "tokens",          OPERAND_INT,  SIZE_ROWS, SIZE_TWO)             \
+    X(INPUT_SLICE_TOKENS,    "tokens.slice",    OPERAND_INT,  SIZE_SLICE, SIZE_TWO)
 // clang-format on
 
 enum input_id {
@@ -85,5 +87,7 @@ MUST_CHECK enum status input_fill(const struct input_data *x, const struct progr
                                   void *to, struct error *err);
 /* Whether an input has the same numbers for all batches. */
 bool input_is_constant(const struct program_value *v, const struct model_config *c);
+/* Whether it is about the tensor parallel rank's part of the rows. */
+bool input_is_of_slice(enum input_id id);
 
 #endif

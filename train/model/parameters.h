@@ -34,6 +34,8 @@ struct parameter {
     const char *const *tensors; /* [num_tensors] logical names; NULL: a state, which has none */
     uint64_t num_tensors;
     const struct param_spec *spec; /* of each of them, numel / num_tensors elements; the caller's */
+    unsigned sums; /* bits 1 << enum group_kind: over these groups its gradients are summed. Set by
+                    * what trains it (backward.h) */
     const struct param_parts *cut; /* pairs: (flat in the padded tensor, flat in the rank's own) */
     struct parameter_part *parts;  /* of parameters that are bound */
     size_t num_parts, capacity;

@@ -172,14 +172,22 @@ static int by_value(const void *a, const void *b, void *values)
     return x < y ? -1 : x > y;
 }
 
-/* The rows, sorted by a number of each. */
-static int32_t *order_of(struct arena *a, const struct tokens *t, int32_t *values)
+/* Rows 0 to count, sorted by a number of each. */
+static int32_t *order_of(struct arena *a, int32_t *values, uint64_t count)
 {
-    int32_t *order = arena_array(a, t->shape.rows, sizeof *order);
-    for (uint64_t i = 0; i < t->shape.rows; i++)
+    int32_t *order = arena_array(a, count, sizeof *order);
+    for (uint64_t i = 0; i < count; i++)
         order[i] = (int32_t)i;
-    qsort_r(order, t->shape.rows, sizeof *order, by_value, values);
+    qsort_r(order, count, sizeof *order, by_value, values);
     return order;
+}
+
+static void sort_rows(struct tokens *t, struct arena *a, unsigned tp, unsigned tp_rank)
+{
+    const uint64_t rows = t->shape.rows, slice = rows / tp;
+    t->id_order = order_of(a, t->ids, rows);
+    t->position_order = order_of(a, t->positions, rows);
+    t->slice_position_order = order_of(a, t->positions + tp_rank * slice, slice);
 }
 
 void tokens_make(struct tokens *t, struct arena *a, const struct batch *b,
@@ -194,8 +202,8 @@ void tokens_make(struct tokens *t, struct arena *a, const struct batch *b,
     t->weights = arena_array(a, rows, sizeof *t->weights);
     t->numbers = arena_array(a, rows * 2, sizeof *t->numbers);
     fill_rows(t, b, at);
-    t->id_order = b->weights ? order_of(a, t, t->ids) : NULL;
-    t->position_order = b->weights ? order_of(a, t, t->positions) : NULL;
+    t->id_order = t->position_order = t->slice_position_order = NULL;
+    if (b->weights) sort_rows(t, a, s->tp, at->tp);
     t->origins = tokens_origins(a, b, at, &t->shape);
     t->all_spans = arena_array(a, spans, sizeof *t->all_spans);
     make_spans(t->all_spans, b, &t->shape, at, 0, s->cp);

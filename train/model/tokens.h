@@ -63,9 +63,10 @@ struct tokens {
     int32_t *ids, *positions, *targets; /* [rows] */
     double *weights;                    /* [rows]; of filler 0 */
     int32_t *numbers; /* [rows, 2] of each token in the run: low word, high word */
-    int32_t *id_order, *position_order; /* [rows] rows sorted by id and by position; NULL without
-                                         * weights */
-    struct token_origin *origins;       /* [rows] */
+    /* Rows sorted by id and by position, NULL without weights: [rows]; of the tensor parallel
+     * rank's part of the rows, counted from its first one. */
+    int32_t *id_order, *position_order, *slice_position_order;
+    struct token_origin *origins; /* [rows] */
     /* Spans (kernels/op_list.h) of this rank's queries with keys of: */
     int32_t **
         spans; /* [CP][num_spans][6]: step i, the keys of the rank i places before it in the ring */

@@ -219,9 +219,41 @@ static void chunks_are_dealt_so_that_all_have_as_much_to_do(void **state)
     arena_release(&s.arena);
 }
 
+/* order: [count] rows of `numbers`, by number, of equal ones the lower row first. */
+static void check_order(const int32_t *order, const int32_t *numbers, uint64_t count)
+{
+    for (uint64_t i = 1; i < count; i++) {
+        const int32_t a = order[i - 1], b = order[i];
+        assert_true((uint64_t)b < count);
+        assert_true(numbers[a] < numbers[b] || (numbers[a] == numbers[b] && a < b));
+    }
+}
+
+static void rows_are_sorted_for_gradients_of_tables(void **state)
+{
+    (void)state;
+    for (uint64_t n = 0; n < 100; n++) {
+        struct scene s;
+        make_scene(&s, test_seed() + n);
+        const uint64_t count = s.batch.num_sequences * s.batch.length;
+        s.batch.weights = arena_array(&s.arena, count, sizeof *s.batch.weights);
+        for (unsigned tp = 0; tp < s.sizes.tp; tp++) {
+            const struct group_place at = {.tp = tp};
+            struct tokens t;
+            tokens_make(&t, &s.arena, &s.batch, &s.sizes, &at, s.multiple);
+            const uint64_t rows = t.shape.rows, slice = rows / s.sizes.tp;
+            check_order(t.id_order, t.ids, rows);
+            check_order(t.position_order, t.positions, rows);
+            check_order(t.slice_position_order, t.positions + tp * slice, slice);
+        }
+        arena_release(&s.arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_sorted_for_gradients_of_tables),
         cmocka_unit_test(each_token_sees_what_is_before_it_in_its_document_once),
         cmocka_unit_test(each_token_is_somebodys_once),
         cmocka_unit_test(spans_fit_their_table),

@@ -1,59 +1,19 @@
-#include "train/trainer/step.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/training.h"
 #include "common/checked.h"
 #include "common/memory.h"
 #include "train/backward/backward.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/bind.h"
 #include "train/model/inputs.h"
-
-enum { LR, WEIGHT_DECAY, CORRECTION_1, CORRECTION_2, FACTOR, CLIP, NUM_CONTROLS };
-enum { SCALAR_SKIPPED = 5, SCALAR_NORM, SCALAR_ZEROS, NUM_SCALARS };
-
-/* ---- parameters ---- */
-
-/* Those without weight decay come last: the parameter group "vectors" (ckpt/training.h). */
-static unsigned rank_of(const struct parameter *x)
-{
-    return group_members_find("vectors")->has(x->tensors[0], x->spec->num_dims);
-}
-
-static size_t elem_bytes(const struct step *s)
-{
-    return operand_bytes_of(OPERAND_ELEM, s->model->options.elem);
-}
-
-static size_t real_bytes(const struct step *s)
-{
-    return operand_bytes_of(OPERAND_REAL, s->model->options.elem);
-}
+#include "train/trainer/step_internal.h"
 
 bool step_has_masters(const struct step *s)
 {
-    return elem_bytes(s) < real_bytes(s);
-}
-
-/* Elements of parameters of a rank, and where those behind them begin. */
-static void measure_parameters(struct step *s)
-{
-    const struct parameters *p = &s->model->parameters;
-    uint64_t numel = 0;
-    s->numel = s->num_decayed = 0;
-    for (size_t i = 0; i < p->count; i++) {
-        const struct parameter *x = &p->items[i];
-        if (!x->tensors) continue;
-        const uint64_t bytes = ceil_div_u64(x->numel * elem_bytes(s), MEMORY_ALIGNMENT);
-        s->numel = x->offset / elem_bytes(s) + bytes * MEMORY_ALIGNMENT / elem_bytes(s);
-        if (rank_of(x) == 0) s->num_decayed = s->numel;
-        numel += x->numel;
-    }
-    s->num_gaps = s->numel - numel;
+    return step_elem_bytes(s) < step_real_bytes(s);
 }
 
 /* ---- programs ---- */
@@ -71,6 +31,8 @@ static struct build build_of(const struct step *s, const struct training_shape *
     b.shape = (struct forward_shape){
         .tokens = tokens_shape(&s->options.shape, &m->groups.sizes, m->groups.sizes.tp),
         .num_positions = s->options.shape.length,
+        .sequence_parallel = m->options.sequence_parallel && m->groups.sizes.tp > 1,
+        .cp = m->options.cp_kind,
         .loss = true,
         .trace_layer = -1,
         .train = training};
@@ -80,7 +42,7 @@ static struct build build_of(const struct step *s, const struct training_shape *
 /* Rows of logits at once: parts of one size, as far as they go. */
 static uint64_t head_rows(const struct step *s, const struct build *b)
 {
-    const uint64_t rows = b->shape.tokens.rows, row = builder_vocab_rows(b) * real_bytes(s);
+    const uint64_t rows = b->shape.tokens.rows, row = builder_vocab_rows(b) * step_real_bytes(s);
     const uint64_t most = max_u64(STEP_LOGIT_BYTES / row, 1);
     return ceil_div_u64(rows, ceil_div_u64(rows, most));
 }
@@ -114,15 +76,32 @@ static enum status add_backward(struct step *s, struct built *b, bool accumulate
     return recompute(&b->program, &s->options.recompute, s->forward_calls, err);
 }
 
-/* A first program is made to learn which parameters there are; then they get their places. */
-static enum status make_micro_batches(struct step *s, struct error *err)
+/* Over which groups gradients are summed. */
+static void note_sums(struct parameters *p, const struct program *probe)
 {
+    for (size_t i = 0; i < probe->num_values; i++)
+        if (probe->values[i].class == VALUE_GRADIENT)
+            p->items[probe->values[i].source].sums = probe->values[i].sums;
+}
+
+/* A first program is made to learn which parameters there are; then they get their places. */
+static enum status arrange_parameters(struct step *s, struct error *err)
+{
+    struct parameters *p = &s->model->parameters;
     struct built probe = {0};
     enum status st = build_forward(&probe, s, MICRO_FIRST, err);
+    if (!st) st = add_backward(s, &probe, false, err);
+    if (!st) note_sums(p, &probe.program);
     built_release(&probe);
     if (st) return st;
-    parameters_arrange(&s->model->parameters, rank_of);
-    measure_parameters(s);
+    parameters_arrange(p, step_place_of);
+    step_find_ranges(s);
+    return OK;
+}
+
+static enum status make_micro_batches(struct step *s, struct error *err)
+{
+    TRY(arrange_parameters(s, err));
     for (unsigned i = 0; i < MICRO_PROGRAMS; i++) {
         TRY(build_forward(&s->micro[i], s, i, err));
         if (i < MICRO_EVALUATES) TRY(add_backward(s, &s->micro[i], i == MICRO_LATER, err));
@@ -130,97 +109,6 @@ static enum status make_micro_batches(struct step *s, struct error *err)
     }
     return s->model->checkpoint ? parameters_bind(&s->model->parameters, s->model->checkpoint, err)
                                 : OK;
-}
-
-/* ---- the update ---- */
-
-/* Elements [first, end) of a region. */
-static value_id part_of(struct step *s, enum value_class class, uint64_t first, uint64_t end)
-{
-    const bool is_elem =
-        class == VALUE_PARAMETER || (class == VALUE_GRADIENT && s->options.gradients_are_elem);
-    const uint64_t count = end - first;
-    static const char *const names[] = {"parameters", "gradients", "masters", "moments", "squares"};
-    value_id id = program_add_value(&s->update, class, is_elem ? OPERAND_ELEM : OPERAND_REAL, 1,
-                                    &count, names[class]);
-    s->update.values[id].source = UINT32_MAX;
-    s->update.values[id].offset = first * (is_elem ? elem_bytes(s) : real_bytes(s));
-    return id;
-}
-
-static value_id add_value(struct step *s, enum value_class class, uint64_t count, const char *name)
-{
-    return program_add_value(&s->update, class, OPERAND_REAL, 1, &count, name);
-}
-
-#define IN(...) .in = {__VA_ARGS__}, .num_in = sizeof((value_id[]){__VA_ARGS__}) / sizeof(value_id)
-
-/* One call for parameters [first, end). */
-static enum status add_optimizer(struct step *s, uint64_t first, uint64_t end, double wd_mult,
-                                 struct error *err)
-{
-    const struct step_options *o = &s->options;
-    if (first == end) return OK;
-    const value_id gradient = part_of(s, VALUE_GRADIENT, first, end),
-                   weight = part_of(s, VALUE_PARAMETER, first, end),
-                   master = step_has_masters(s) ? part_of(s, VALUE_MASTER, first, end) : NO_VALUE;
-    const bool has_momentum = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0;
-    const value_id moment = has_momentum ? part_of(s, VALUE_MOMENT_1, first, end) : NO_VALUE;
-    union op_params p = {.optimizer = {.beta1 = o->beta1,
-                                       .beta2 = o->beta2,
-                                       .epsilon = o->epsilon,
-                                       .momentum = o->momentum,
-                                       .lr_mult = 1,
-                                       .wd_mult = wd_mult}};
-    struct emission e = {.label = "optimizer", .layer = -1, .params = p};
-    if (o->optimizer == OPTIMIZER_SGD) {
-        e.op = OP_SGD;
-        memcpy(e.in, (value_id[]){gradient, s->scalars, weight, moment, master}, 5 * sizeof *e.in);
-        e.num_in = 5;
-        e.into[0] = &weight, e.into[1] = &moment, e.into[2] = &master;
-        return program_emit(&s->update, &e, err);
-    }
-    const value_id squares = part_of(s, VALUE_MOMENT_2, first, end);
-    e.op = OP_ADAM;
-    memcpy(e.in, (value_id[]){gradient, s->scalars, weight, moment, squares, master},
-           6 * sizeof *e.in);
-    e.num_in = 6;
-    e.into[0] = &weight, e.into[1] = &moment, e.into[2] = &squares, e.into[3] = &master;
-    return program_emit(&s->update, &e, err);
-}
-
-static enum status emit(struct step *s, unsigned op, const char *label, struct emission e,
-                        struct error *err)
-{
-    e.op = op;
-    e.label = label;
-    e.layer = -1;
-    return program_emit(&s->update, &e, err);
-}
-
-static enum status make_update(struct step *s, struct error *err)
-{
-    value_id sums;
-    program_init(&s->update, s->model->options.elem, &s->model->groups);
-    s->control = add_value(s, VALUE_INPUT, NUM_CONTROLS, "control");
-    TRY(emit(s, OP_SQUARE_SUM, "gradient_norm",
-             (struct emission){IN(part_of(s, VALUE_GRADIENT, 0, s->numel)), .out = {&sums}}, err));
-    TRY(emit(s, OP_STEP_SCALARS, "scalars",
-             (struct emission){IN(sums, s->control), .out = {&s->scalars}}, err));
-    s->update.values[s->scalars].class = VALUE_OUTPUT;
-    TRY(add_optimizer(s, 0, s->num_decayed, 1, err));
-    TRY(add_optimizer(s, s->num_decayed, s->numel, 0, err));
-    s->params_sums = NO_VALUE;
-    if (s->options.params_norm) {
-        const enum value_class class = step_has_masters(s) ? VALUE_MASTER : VALUE_PARAMETER;
-        TRY(emit(s, OP_SQUARE_SUM, "params_norm",
-                 (struct emission){IN(part_of(s, class, 0, s->numel)), .out = {&s->params_sums}},
-                 err));
-        s->update.values[s->params_sums].class = VALUE_OUTPUT;
-    }
-    TRY(program_check(&s->update, err));
-    memory_plan_make(&s->update, s->model->kernels);
-    return OK;
 }
 
 /* ---- the whole ---- */
@@ -245,9 +133,9 @@ static void measure_regions(struct step *s)
 {
     const struct step_options *o = &s->options;
     uint64_t *bytes = s->region_bytes;
-    const uint64_t reals = s->numel * real_bytes(s);
+    const uint64_t reals = s->numel * step_real_bytes(s);
     bytes[VALUE_PARAMETER] = s->model->parameters.bytes;
-    bytes[VALUE_GRADIENT] = o->gradients_are_elem ? s->numel * elem_bytes(s) : reals;
+    bytes[VALUE_GRADIENT] = o->gradients_are_elem ? s->numel * step_elem_bytes(s) : reals;
     bytes[VALUE_MASTER] = step_has_masters(s) ? reals : 0;
     bytes[VALUE_MOMENT_1] = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0 ? reals : 0;
     bytes[VALUE_MOMENT_2] = o->optimizer == OPTIMIZER_ADAM ? reals : 0;
@@ -258,19 +146,30 @@ static void measure_regions(struct step *s)
     bytes[VALUE_SCRATCH] = max_u64(bytes[VALUE_SCRATCH], s->update.bytes[VALUE_SCRATCH]);
 }
 
+/* Ways to split a model that no step of training is made of yet. */
+static enum status check_ranks(const struct step *s, struct error *err)
+{
+    const struct group_sizes *sizes = &s->model->groups.sizes;
+    if (sizes->pp > 1)
+        return fail(err, ERR_UNSUPPORTED, "%u pipeline stages: training has no schedule",
+                    sizes->pp);
+    if (groups_world_size(sizes) > 1 && s->options.training.balance_coefficient > 0)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%u ranks: the load-balancing loss of experts is of the tokens of one rank",
+                    groups_world_size(sizes));
+    return OK;
+}
+
 enum status step_make(struct step *s, struct model *m, const struct step_options *o,
                       struct error *err)
 {
-    const unsigned ranks = groups_world_size(&m->groups.sizes);
     *s = (struct step){.model = m, .options = *o, .num_slots = o->num_slots ? o->num_slots : 1};
     arena_init(&s->arena);
     s->slots = arena_array(&s->arena, s->num_slots, sizeof *s->slots);
     program_init(&s->update, m->options.elem, &m->groups);
-    if (ranks > 1)
-        return fail(err, ERR_UNSUPPORTED, "%u ranks: no gradients are summed over ranks", ranks);
+    TRY(check_ranks(s, err));
     TRY(make_micro_batches(s, err));
-    program_release(&s->update);
-    TRY(make_update(s, err));
+    TRY(step_make_update(s, err));
     measure_regions(s);
     return OK;
 }
@@ -341,11 +240,29 @@ static void set_update(struct step *s)
         s->update_run.regions[k] = (char *)s->regions[k] + s->region_bytes[k] - s->update.bytes[k];
 }
 
+static enum status upload(const struct run *r, value_id id, const void *data, struct error *err)
+{
+    return r->device->upload(run_data(r, id), data, r->program->values[id].bytes, err);
+}
+
+/* An input of the update. */
+static enum status upload_reals(struct step *s, value_id id, const double *from, unsigned count,
+                                struct error *err)
+{
+    float narrow[NUM_CONTROLS];
+    if (s->model->options.elem == ELEM_F64) return upload(&s->update_run, id, from, err);
+    for (unsigned i = 0; i < count; i++)
+        narrow[i] = (float)from[i];
+    return upload(&s->update_run, id, narrow, err);
+}
+
 enum status step_allocate(struct step *s, struct error *err)
 {
+    double sums[NUM_SUMS];
     const struct device *device = s->model->device;
     for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
         TRY(collectives_reserve(&s->model->collectives, &s->micro[i].program, err));
+    TRY(collectives_reserve(&s->model->collectives, &s->update, err));
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
         if (s->region_bytes[k])
             TRY(device->allocate(&s->regions[k], s->region_bytes[k], region_names[k], err));
@@ -353,7 +270,8 @@ enum status step_allocate(struct step *s, struct error *err)
     for (unsigned i = 0; i < s->num_slots; i++)
         set_slot(s, i);
     set_update(s);
-    return OK;
+    step_first_sums(s, sums);
+    return upload_reals(s, s->first_sums, sums, NUM_SUMS, err);
 }
 
 enum status step_begin(struct step *s, bool loaded, struct error *err)
@@ -368,11 +286,6 @@ enum status step_begin(struct step *s, bool loaded, struct error *err)
 }
 
 /* ---- micro-batches ---- */
-
-static enum status upload(const struct run *r, value_id id, const void *data, struct error *err)
-{
-    return r->device->upload(run_data(r, id), data, r->program->values[id].bytes, err);
-}
 
 static enum status set_inputs(const struct run *r, const struct input_data *x, bool has_tables,
                               struct error *err)
@@ -441,16 +354,6 @@ enum status step_find_nan(struct step *s, struct error *err)
 
 /* ---- updates ---- */
 
-static enum status upload_reals(struct step *s, value_id id, const double *from, unsigned count,
-                                struct error *err)
-{
-    float narrow[NUM_CONTROLS];
-    if (s->model->options.elem == ELEM_F64) return upload(&s->update_run, id, from, err);
-    for (unsigned i = 0; i < count; i++)
-        narrow[i] = (float)from[i];
-    return upload(&s->update_run, id, narrow, err);
-}
-
 enum status step_update(struct step *s, const struct step_control *c, struct error *err)
 {
     const double t = (double)c->update, numbers[NUM_CONTROLS] = {
@@ -480,10 +383,22 @@ static enum status download_reals(const struct run *r, value_id id, double *to, 
     return OK;
 }
 
+/* Of ranks with other tokens. */
+static enum status sum_over_data(const struct step *s, double *x, struct error *err)
+{
+    static const enum group_kind kinds[] = {GROUP_DP, GROUP_CP};
+    for (unsigned i = 0; i < 2; i++) {
+        struct comm_group *g = &s->model->groups.of[kinds[i]];
+        if (g->size > 1) TRY(g->comm->backend->all_reduce(g, x, 1, COMM_F64, COMM_SUM, err));
+    }
+    return OK;
+}
+
 enum status step_wait_loss(struct step *s, double *loss, struct error *err)
 {
     TRY(run_wait(&s->update_run, err));
-    return download_reals(&s->slots[0].runs[0], s->micro[0].train.loss_sum, loss, 1, err);
+    TRY(download_reals(&s->slots[0].runs[0], s->micro[0].train.loss_sum, loss, 1, err));
+    return sum_over_data(s, loss, err);
 }
 
 enum status step_wait(struct step *s, struct step_result *out, struct error *err)
@@ -497,7 +412,7 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     out->grad_norm = scalars[SCALAR_NORM];
     out->params_norm = sqrt(params[0]);
     /* Rounded, where there are very many. */
-    out->num_zeros = (uint64_t)fmax(scalars[SCALAR_ZEROS] - (double)s->num_gaps, 0);
+    out->num_zeros = (uint64_t)fmax(scalars[SCALAR_ZEROS], 0);
     out->skipped = scalars[SCALAR_SKIPPED] != 0;
     return OK;
 }

@@ -13,8 +13,13 @@
  * as a schedule has micro-batches under way. Programs share one memory: of the first micro-batch,
  * which writes the gradients, of the later ones, which add to them, of evaluations and of the
  * update. Gradients, masters and moments are regions in which parameter i begins at the same
- * element as in the region of parameters; parameters with weight decay come first. So the norm of
- * all gradients is one call, and the optimizer is two.
+ * element as in the region of parameters; those that an update treats alike follow one another. So
+ * on one rank the norm of all gradients is one call, and the optimizer is two: with weight decay
+ * and without.
+ *
+ * Several ranks (TP, SP, DP, EP, ETP) make one step: gradients are summed over the groups that
+ * backward says (backward.h), each element counts once in the norm, and losses are those of all
+ * tokens.
  *
  * What changes from step to step is an input of the update. All ranks make the same calls. */
 #ifndef FERRY_TRAIN_TRAINER_STEP_H
@@ -70,6 +75,17 @@ struct step_slot {
     const struct run *tables; /* constant inputs are filled for the runs of its kind; NULL: none */
 };
 
+/* Parameters that an update treats alike, one behind the other. */
+struct param_range {
+    uint64_t first, end; /* elements of a region, with gaps */
+    uint64_t num_params; /* without gaps */
+    bool decays;
+    /* Bits 1 << enum group_kind of groups of several ranks: over which gradients are summed, and
+     * whose members have the same elements. */
+    unsigned sums, copies;
+};
+enum { STEP_MAX_RANGES = 16 };
+
 struct step {
     struct model *model;
     struct step_options options;
@@ -81,17 +97,17 @@ struct step {
     unsigned num_slots;
     struct run update_run;
     const struct step_slot *last_slot; /* of the last micro-batch; NULL: there was none */
-    uint64_t numel;       /* elements of a region of gradients, with gaps between parameters */
-    uint64_t num_decayed; /* the first so many have weight decay */
-    uint64_t num_gaps;
-    value_id control, scalars, params_sums; /* of the update */
+    uint64_t numel;      /* elements of a region of gradients, with gaps between parameters */
+    uint64_t num_params; /* without them */
+    struct param_range ranges[STEP_MAX_RANGES]; /* of all parameters, in their order */
+    unsigned num_ranges;
+    value_id control, first_sums, scalars, params_sums; /* of the update */
     void *regions[NUM_VALUE_CLASSES];
     uint64_t region_bytes[NUM_VALUE_CLASSES];
 };
 
-/* m: opened, without passes. ERR_UNSUPPORTED where it has several ranks, or an op without a
- * gradient.
- */
+/* m: opened, without passes. ERR_UNSUPPORTED where it has pipeline stages, or an op without a
+ * gradient, which context parallelism has, too. */
 MUST_CHECK enum status step_make(struct step *s, struct model *m, const struct step_options *o,
                                  struct error *err);
 void step_release(struct step *s);

@@ -259,21 +259,36 @@ static void an_update_of_nan_is_skipped(void **state)
     test_session_close(&s);
 }
 
-static void several_ranks_are_refused(void **state)
+static void layouts_without_steps_are_refused(void **state)
 {
+    static const struct {
+        const char *model;
+        struct layout_options layout;
+        const char *message;
+    } cases[] = {
+        {"gpt2", {.pp = 2}, "2 pipeline stages: training has no schedule"},
+        {"llama3.1", {.tp = 4}, "tensor parallel size 4 is more than num_query_groups, 2"},
+        {"llama3.1", {.cp = 2}, "layers.2.cache: cache_write has no gradient"},
+        {"mixtral", {.dp = 2}, "2 ranks: the load-balancing loss of experts"},
+    };
     const struct source_options own_source = {0};
-    const struct model_options two = {.elem = ELEM_F32, .layout = {.dp = 2}};
-    const struct step_options o = options_of(0);
-    struct opened opened;
-    struct model m;
-    struct step s;
+    struct step_options o = options_of(0);
     (void)state;
-    assert_ok(opened_open(&opened, "tests/golden/hf/gpt2", &own_source, NULL, false, true, &err));
-    assert_ok(model_imagine(&m, &opened.checkpoint, &two, 0, &err));
-    assert_fails(step_make(&s, &m, &o, &err), ERR_UNSUPPORTED, "2 ranks");
-    step_release(&s);
-    model_close(&m);
-    opened_close(&opened);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct model_options options = {.elem = ELEM_F32, .layout = cases[i].layout};
+        struct opened opened;
+        char path[128];
+        struct model m;
+        struct step s;
+        o.training.balance_coefficient = strcmp(cases[i].model, "mixtral") == 0 ? 0.1 : 0;
+        snprintf(path, sizeof path, "tests/golden/hf/%s", cases[i].model);
+        assert_ok(opened_open(&opened, path, &own_source, NULL, false, true, &err));
+        assert_ok(model_imagine(&m, &opened.checkpoint, &options, 0, &err));
+        assert_fails(step_make(&s, &m, &o, &err), ERR_UNSUPPORTED, cases[i].message);
+        step_release(&s);
+        model_close(&m);
+        opened_close(&opened);
+    }
 }
 
 int main(void)
@@ -285,7 +300,7 @@ int main(void)
         cmocka_unit_test(logits_of_some_tokens_at_a_time_give_the_same),
         cmocka_unit_test(logits_are_limited_in_memory),
         cmocka_unit_test(an_update_of_nan_is_skipped),
-        cmocka_unit_test(several_ranks_are_refused),
+        cmocka_unit_test(layouts_without_steps_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

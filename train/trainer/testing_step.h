@@ -1,5 +1,4 @@
-/* testing_step.h - the steps of a small model in f64, f32 or bf16 on one rank of the CPU. Tests
- * only.
+/* testing_step.h - the steps of a small model in f64, f32 or bf16 on the CPU. Tests only.
  *
  * The model is a folder of tests/golden/hf with its weights; or its config, changed, with weights
  * that a hash of their places gives. */
@@ -95,41 +94,62 @@ static inline void test_fill_weights(const struct step *s)
 
 /* ---- sessions ---- */
 
-/* change: NULL for the folder's own weights. */
-static inline void test_session_open(struct test_session *s, const char *model, enum elem_type elem,
-                                     const struct step_options *o, test_change *change)
+/* The model in memory. has_weights: the folder's own. */
+static inline enum status test_session_start(struct test_session *s,
+                                             const struct model_options *options,
+                                             const struct step_options *o, bool has_weights)
+{
+    const struct load_options load = {.threads = 1, .progress = PROGRESS_NONE};
+    TRY(model_open(&s->model, has_weights ? &s->opened.checkpoint : NULL, options, &s->comm, &err));
+    TRY(step_make(&s->step, &s->model, o, &err));
+    TRY(step_allocate(&s->step, &err));
+    if (has_weights)
+        TRY(parameters_load(&s->model.parameters, &s->opened.checkpoint, s->model.device,
+                            s->step.regions[VALUE_PARAMETER], &load, &err));
+    else
+        test_fill_weights(&s->step);
+    return step_begin(&s->step, false, &err);
+}
+
+/* Opens the folder, on one rank. */
+static inline void test_session_read(struct test_session *s, const char *model)
 {
     const struct source_options own_source = {0};
-    const struct load_options load = {.threads = 1, .progress = PROGRESS_NONE};
-    struct model_options options = {.elem = elem};
     char path[128];
     *s = (struct test_session){0};
     snprintf(path, sizeof path, "tests/golden/hf/%s", model);
     assert_ok(opened_open(&s->opened, path, &own_source, NULL, false, true, &err));
     s->config = s->opened.checkpoint.config;
+}
+
+/* change: NULL for the folder's own weights. */
+static inline void test_session_open(struct test_session *s, const char *model, enum elem_type elem,
+                                     const struct step_options *o, test_change *change)
+{
+    struct model_options options = {.elem = elem};
+    test_session_read(s, model);
     if (change) {
         change(&s->config);
         options.config = &s->config;
     }
     assert_ok(comm_local_open(&s->comm, 1, &err));
-    assert_ok(
-        model_open(&s->model, change ? NULL : &s->opened.checkpoint, &options, &s->comm, &err));
-    assert_ok(step_make(&s->step, &s->model, o, &err));
-    assert_ok(step_allocate(&s->step, &err));
-    if (change)
-        test_fill_weights(&s->step);
-    else
-        assert_ok(parameters_load(&s->model.parameters, &s->opened.checkpoint, s->model.device,
-                                  s->step.regions[VALUE_PARAMETER], &load, &err));
-    assert_ok(step_begin(&s->step, false, &err));
+    assert_ok(test_session_start(s, &options, o, !change));
+}
+
+/* st: whether this rank is content. Ranks other than 0 end here. */
+static inline enum status test_session_end(struct test_session *s, enum status st)
+{
+    if (st) comm_fail(&s->comm, &err);
+    step_release(&s->step);
+    model_close(&s->model);
+    st = comm_close(&s->comm, st, &err);
+    opened_close(&s->opened);
+    return st;
 }
 
 static inline void test_session_close(struct test_session *s)
 {
-    step_release(&s->step);
-    model_close(&s->model);
-    assert_ok(comm_close(&s->comm, OK, &err));
-    opened_close(&s->opened);
+    assert_ok(test_session_end(s, OK));
 }
 
 /* ---- tokens ---- */

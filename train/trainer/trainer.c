@@ -107,8 +107,7 @@ static void print_plan(const struct trainer *t)
                   "model: %" PRIu64 " layers, hidden size %" PRIu64 ", vocabulary %" PRIu64
                   "; %.1f M parameters, %s\n",
                   t->model.config.num_layers, t->model.config.hidden_size,
-                  t->model.config.vocab_size, (double)(t->step.numel - t->step.num_gaps) / 1e6,
-                  o->dtype);
+                  t->model.config.vocab_size, (double)t->step.num_params / 1e6, o->dtype);
     strbuf_printf(&text,
                   "steps: %" PRIu64 " iterations of %" PRIu64 " sequences of %" PRIu64
                   " tokens, %" PRIu64 " at a time\n",

@@ -1,0 +1,271 @@
+/* Steps of several ranks beside those of one, in f64: losses, norms, and every weight afterwards.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "ckpt/testing_view.h"
+#include "common/count.h"
+#include "train/trainer/testing_step.h"
+
+enum { SEQUENCES = 6, LENGTH = 11, STEPS = 3, MICRO_BATCHES = 2, MAX_TENSORS = 256 };
+
+static const double tolerance = 1e-10;
+
+/* ---- what one rank computes ---- */
+
+/* A tensor after the last step; on the heap. */
+struct trained {
+    const char *name;
+    uint64_t numel;
+    double *values;
+};
+
+struct reference {
+    struct step_result results[STEPS];
+    struct trained tensors[MAX_TENSORS];
+    size_t count;
+};
+
+static enum status run_steps(struct test_session *s, struct step_result results[STEPS])
+{
+    for (unsigned step = 0; step < STEPS; step++) {
+        const struct step_control c = {
+            .lr = 1e-2, .weight_decay = 0.1, .update = step + 1, .factor = 1, .clip = 0.5};
+        for (unsigned k = 0; k < MICRO_BATCHES; k++) {
+            struct test_tokens t;
+            const uint64_t first = (step * MICRO_BATCHES + k) * SEQUENCES;
+            const double weight = 1.0 / (SEQUENCES * LENGTH * MICRO_BATCHES);
+            const struct micro_batch b = {.batch =
+                                              test_tokens_make(&t, s, SEQUENCES, first, weight),
+                                          .loss_scale = 1,
+                                          .first = k == 0};
+            TRY(step_forward(&s->step, 0, &b, &err));
+            TRY(step_backward(&s->step, 0, &err));
+        }
+        TRY(step_update(&s->step, &c, &err));
+        TRY(step_wait(&s->step, &results[step], &err));
+    }
+    return OK;
+}
+
+/* Element i of a parameter of this rank. */
+static double weight_of(const struct test_session *s, const struct parameter *x, uint64_t i)
+{
+    return test_get(&s->step, VALUE_PARAMETER, test_first(&s->step, x) + i);
+}
+
+static void keep_weights(struct reference *r, const struct test_session *s)
+{
+    const struct parameters *p = &s->model.parameters;
+    uint64_t a, b;
+    for (size_t i = 0; i < p->count; i++)
+        for (size_t k = 0; k < p->items[i].num_parts; k++) {
+            const struct parameter_part *part = &p->items[i].parts[k];
+            struct trained *t = &r->tensors[r->count++];
+            assert_true(r->count < MAX_TENSORS);
+            *t = (struct trained){strdup(part->tensor->name), part->tensor->numel,
+                                  calloc(part->tensor->numel + 1, sizeof(double))};
+            for (uint64_t e = 0; e < pair_count(&part->part); e++) {
+                pair_element(&part->part, e, &a, &b);
+                t->values[a] = weight_of(s, &p->items[i], b);
+            }
+        }
+}
+
+static void make_reference(struct reference *r, const char *model, const struct step_options *o)
+{
+    struct test_session s;
+    r->count = 0;
+    test_session_open(&s, model, ELEM_F64, o, NULL);
+    assert_ok(run_steps(&s, r->results));
+    keep_weights(r, &s);
+    test_session_close(&s);
+    assert_true(r->results[0].loss != r->results[STEPS - 1].loss);
+}
+
+static void release_reference(struct reference *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        free((char *)(uintptr_t)r->tensors[i].name);
+        free(r->tensors[i].values);
+    }
+}
+
+/* ---- the comparison ---- */
+
+static bool near(double got, double want)
+{
+    return fabs(got - want) <= tolerance * fabs(want);
+}
+
+/* Elements of rows that fill up the vocabulary, whose gradients are 0. */
+static uint64_t padding_of(const struct model_config *c, uint64_t tp)
+{
+    const uint64_t rows = padded_vocab_size(c->vocab_size, 8, tp) - c->vocab_size;
+    return rows * c->hidden_size * (c->untie_embeddings_and_output_weights ? 2 : 1);
+}
+
+/* Gradients of keys' biases are 0 but for rounding, and some are 0 by it. */
+static bool same_zeros(uint64_t got, uint64_t want)
+{
+    return got + 8 >= want && got <= want + 8;
+}
+
+static enum status compare_results(const struct test_session *s, const struct step_result *got,
+                                   const struct step_result *want)
+{
+    const struct model_config *c = &s->opened.checkpoint.config;
+    const uint64_t more = padding_of(c, s->model.groups.sizes.tp) - padding_of(c, 1);
+    for (unsigned i = 0; i < STEPS; i++)
+        if (!near(got[i].loss, want[i].loss) || !near(got[i].grad_norm, want[i].grad_norm) ||
+            !near(got[i].params_norm, want[i].params_norm) || got[i].skipped ||
+            !same_zeros(got[i].num_zeros, want[i].num_zeros + more))
+            return fail(&err, DIFFERENT,
+                        "step %u: loss %.15g, norm %.15g, of parameters %.15g, %lu zeros; of one "
+                        "rank: %.15g, %.15g, %.15g, %lu",
+                        i + 1, got[i].loss, got[i].grad_norm, got[i].params_norm,
+                        (unsigned long)got[i].num_zeros, want[i].loss, want[i].grad_norm,
+                        want[i].params_norm, (unsigned long)want[i].num_zeros);
+    return OK;
+}
+
+static enum status compare_part(const struct reference *r, const struct test_session *s,
+                                const struct parameter *x, const struct parameter_part *part)
+{
+    size_t k = 0;
+    uint64_t a, b;
+    while (k < r->count && strcmp(r->tensors[k].name, part->tensor->name) != 0)
+        k++;
+    if (k == r->count) return fail(&err, DIFFERENT, "%s: one rank has none", part->tensor->name);
+    for (uint64_t e = 0; e < pair_count(&part->part); e++) {
+        pair_element(&part->part, e, &a, &b);
+        const double got = weight_of(s, x, b), want = r->tensors[k].values[a];
+        if (!(fabs(got - want) <= tolerance))
+            return fail(&err, DIFFERENT, "rank %u: %s[%lu] is %.15g, not %.15g", s->comm.rank,
+                        part->tensor->name, (unsigned long)a, got, want);
+    }
+    return OK;
+}
+
+static enum status compare_weights(const struct reference *r, const struct test_session *s)
+{
+    const struct parameters *p = &s->model.parameters;
+    for (size_t i = 0; i < p->count; i++)
+        for (size_t k = 0; k < p->items[i].num_parts; k++)
+            TRY(compare_part(r, s, &p->items[i], &p->items[i].parts[k]));
+    return OK;
+}
+
+static enum status train_ranks(const struct reference *r, const char *model,
+                               const struct step_options *o, const struct model_options *options)
+{
+    const struct group_sizes sizes = model_group_sizes(options);
+    struct step_result results[STEPS];
+    struct test_session s;
+    test_session_read(&s, model);
+    assert_ok(comm_local_open(&s.comm, groups_world_size(&sizes), &err));
+    enum status st = test_session_start(&s, options, o, true);
+    if (!st) st = run_steps(&s, results);
+    if (!st) st = compare_results(&s, results, r->results);
+    if (!st) st = compare_weights(r, &s);
+    return test_session_end(&s, st);
+}
+
+/* ---- layouts ---- */
+
+struct layout_case {
+    const char *name;
+    struct layout_options layout;
+    bool sequence_parallel;
+};
+
+/* 6 sequences of 11 tokens: on two ranks a part of the tokens begins within a sequence, and four
+ * data parallel ranks are filled up. */
+static const struct layout_case dense[] = {
+    {.name = "tp2", .layout = {.tp = 2}},
+    {.name = "tp2 sp", .layout = {.tp = 2}, .sequence_parallel = true},
+    {.name = "dp2", .layout = {.dp = 2}},
+    {.name = "dp4", .layout = {.dp = 4}},
+    {.name = "tp2 dp2", .layout = {.tp = 2, .dp = 2}},
+    {.name = "tp2 sp dp2", .layout = {.tp = 2, .dp = 2}, .sequence_parallel = true},
+    {.name = "tp2 sp dp4", .layout = {.tp = 2, .dp = 4}, .sequence_parallel = true},
+};
+
+static const struct layout_case of_four_groups[] = {
+    {.name = "tp4", .layout = {.tp = 4}},
+    {.name = "tp4 sp", .layout = {.tp = 4}, .sequence_parallel = true},
+    {.name = "tp4 sp dp2", .layout = {.tp = 4, .dp = 2}, .sequence_parallel = true},
+};
+
+static const struct layout_case of_experts[] = {
+    {.name = "ep2", .layout = {.ep = 2, .dp = 2}},
+    {.name = "ep4", .layout = {.ep = 4, .dp = 4}},
+    {.name = "ep2 dp4", .layout = {.ep = 2, .dp = 4}},
+    {.name = "tp2 etp2", .layout = {.tp = 2, .etp = 2}},
+    {.name = "tp2 sp etp2", .layout = {.tp = 2, .etp = 2}, .sequence_parallel = true},
+    {.name = "tp2 etp1", .layout = {.tp = 2, .etp = 1}},
+    {.name = "tp2 ep2 etp1", .layout = {.tp = 2, .ep = 2, .etp = 1}},
+    {.name = "tp2 sp ep2 etp1", .layout = {.tp = 2, .ep = 2, .etp = 1}, .sequence_parallel = true},
+    {.name = "tp2 ep2 etp2 dp2", .layout = {.tp = 2, .ep = 2, .etp = 2, .dp = 2}},
+    {.name = "tp2 sp ep4 etp1 dp4",
+     .layout = {.tp = 2, .ep = 4, .etp = 1, .dp = 4},
+     .sequence_parallel = true},
+    {.name = "etp2 dp2", .layout = {.etp = 2, .dp = 2}},
+};
+
+static void compare_layouts(const char *model, const struct layout_case *cases, size_t count)
+{
+    static const struct recompute_options policies[] = {
+        {.granularity = RECOMPUTE_NONE},
+        {.granularity = RECOMPUTE_FULL, .num_layers = 1},
+        {.granularity = RECOMPUTE_SELECTIVE, .modules = RECOMPUTE_NORMS | RECOMPUTE_MLP},
+    };
+    struct step_options o = test_step_options(SEQUENCES, LENGTH);
+    static struct reference r;
+    o.training.hidden_dropout = o.training.attention_dropout = 0.1;
+    make_reference(&r, model, &o);
+    for (size_t i = 0; i < count; i++) {
+        const struct model_options options = {.elem = ELEM_F64,
+                                              .layout = cases[i].layout,
+                                              .sequence_parallel = cases[i].sequence_parallel};
+        o.recompute = policies[i % COUNT(policies)];
+        o.training.head_rows = i % 2 ? 10 : 0;
+        const enum status st = train_ranks(&r, model, &o, &options);
+        if (st) fail_msg("%s, %s: %s", model, cases[i].name, err.text);
+    }
+    release_reference(&r);
+}
+
+static void dense_models_train_alike_at_any_layout(void **state)
+{
+    static const char *const models[] = {"gpt2", "llama3.1", "qwen2.5", "qwen3", "mistral"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(models); i++)
+        compare_layouts(models[i], dense, COUNT(dense));
+    compare_layouts("gpt2", of_four_groups, COUNT(of_four_groups));
+    compare_layouts("llama2", of_four_groups, COUNT(of_four_groups));
+}
+
+static void experts_train_alike_at_any_layout(void **state)
+{
+    static const char *const models[] = {"mixtral", "qwen3-moe"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(models); i++)
+        compare_layouts(models[i], of_experts, COUNT(of_experts));
+}
+
+int main(void)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(1); /* ranks are forked */
+#endif
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dense_models_train_alike_at_any_layout),
+        cmocka_unit_test(experts_train_alike_at_any_layout),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,256 @@
+/* step_update.c - the update of a step: gradients are summed over ranks, then their norm is made,
+ * then the optimizer runs. Each of these is a call for each range of parameters that it treats
+ * alike. */
+#include <string.h>
+
+#include "ckpt/training.h"
+#include "common/checked.h"
+#include "train/engine/memory_plan.h"
+#include "train/trainer/step_internal.h"
+
+/* ---- which parameters are alike ---- */
+
+/* Those without weight decay come last: the parameter group "vectors" (ckpt/training.h). */
+static bool decays(const struct parameter *x)
+{
+    return !group_members_find("vectors")->has(x->tensors[0], x->spec->num_dims);
+}
+
+/* The groups whose members all have the same elements of a parameter. */
+static unsigned copies_of(const struct parameter *x)
+{
+    const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
+    const unsigned data = is_expert ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP;
+    return data | (unsigned)is_whole << (is_expert ? GROUP_ETP : GROUP_TP);
+}
+
+unsigned step_place_of(const struct parameter *x)
+{
+    const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
+    const bool is_part = x->sums & 1u << GROUP_TP;
+    return (decays(x) ? 0u : 8u) + (is_expert ? 4u : 0u) + (is_whole ? 2u : 0u) +
+           (is_part ? 1u : 0u);
+}
+
+/* Bits of groups that have several members. */
+static unsigned real_groups(const struct step *s, unsigned groups)
+{
+    unsigned real = 0;
+    for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
+        if (s->model->groups.of[k].size > 1) real |= groups & 1u << k;
+    return real;
+}
+
+/* The range of a parameter: the last one, if that is of its kind. */
+static struct param_range *range_of(struct step *s, const struct parameter *x)
+{
+    const struct param_range r = {.first = s->numel,
+                                  .decays = decays(x),
+                                  .sums = real_groups(s, x->sums),
+                                  .copies = real_groups(s, copies_of(x))};
+    struct param_range *last = s->num_ranges ? &s->ranges[s->num_ranges - 1] : NULL;
+    if (last && last->decays == r.decays && last->sums == r.sums && last->copies == r.copies)
+        return last;
+    s->ranges[s->num_ranges] = r;
+    return &s->ranges[s->num_ranges++];
+}
+
+void step_find_ranges(struct step *s)
+{
+    const struct parameters *p = &s->model->parameters;
+    const size_t elem = step_elem_bytes(s);
+    s->numel = s->num_params = s->num_ranges = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        const struct parameter *x = &p->items[i];
+        if (!x->tensors) continue;
+        struct param_range *r = range_of(s, x);
+        const uint64_t blocks = ceil_div_u64(x->numel * elem, MEMORY_ALIGNMENT);
+        r->end = s->numel = x->offset / elem + blocks * MEMORY_ALIGNMENT / elem;
+        r->num_params += x->numel;
+        s->num_params += x->numel;
+    }
+}
+
+/* Of elements that several ranks have the first of these counts. */
+static bool counts_here(const struct step *s, const struct param_range *r)
+{
+    for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
+        if (r->copies & 1u << k && s->model->groups.of[k].index > 0) return false;
+    return true;
+}
+
+void step_first_sums(const struct step *s, double sums[NUM_SUMS])
+{
+    memset(sums, 0, NUM_SUMS * sizeof *sums);
+    for (unsigned i = 0; i < s->num_ranges; i++) {
+        const struct param_range *r = &s->ranges[i];
+        if (counts_here(s, r)) sums[SUM_ZEROS] -= (double)(r->end - r->first - r->num_params);
+    }
+}
+
+/* ---- ranges as values ---- */
+
+/* The longest range from `first` on in which all do alike; *next: the one behind it. */
+static struct param_range joined(const struct step *s, unsigned first, unsigned *next,
+                                 bool (*alike)(const struct step *s, const struct param_range *a,
+                                               const struct param_range *b))
+{
+    struct param_range r = s->ranges[first];
+    for (*next = first + 1; *next < s->num_ranges && alike(s, &r, &s->ranges[*next]); ++*next)
+        r.end = s->ranges[*next].end;
+    return r;
+}
+
+static bool sum_alike(const struct step *s, const struct param_range *a,
+                      const struct param_range *b)
+{
+    (void)s;
+    return a->sums == b->sums;
+}
+
+static bool count_alike(const struct step *s, const struct param_range *a,
+                        const struct param_range *b)
+{
+    return counts_here(s, a) == counts_here(s, b);
+}
+
+static bool decay_alike(const struct step *s, const struct param_range *a,
+                        const struct param_range *b)
+{
+    (void)s;
+    return a->decays == b->decays;
+}
+
+/* The elements of a range in a region. */
+static value_id part_of(struct step *s, enum value_class class, const struct param_range *r)
+{
+    const bool is_elem =
+        class == VALUE_PARAMETER || (class == VALUE_GRADIENT && s->options.gradients_are_elem);
+    const uint64_t count = r->end - r->first;
+    static const char *const names[] = {"parameters", "gradients", "masters", "moments", "squares"};
+    value_id id = program_add_value(&s->update, class, is_elem ? OPERAND_ELEM : OPERAND_REAL, 1,
+                                    &count, names[class]);
+    s->update.values[id].source = UINT32_MAX;
+    s->update.values[id].offset = r->first * (is_elem ? step_elem_bytes(s) : step_real_bytes(s));
+    return id;
+}
+
+static value_id add_input(struct step *s, uint64_t count, const char *name)
+{
+    return program_add_value(&s->update, VALUE_INPUT, OPERAND_REAL, 1, &count, name);
+}
+
+#define IN(...) .in = {__VA_ARGS__}, .num_in = sizeof((value_id[]){__VA_ARGS__}) / sizeof(value_id)
+
+static enum status emit(struct step *s, unsigned op, const char *label, struct emission e,
+                        struct error *err)
+{
+    e.op = op;
+    e.label = label;
+    e.layer = -1;
+    return program_emit(&s->update, &e, err);
+}
+
+/* ---- sums over ranks ---- */
+
+/* Ranks with other tokens first, as in Megatron-Core (finalize_model_grads.py). */
+static const enum group_kind sum_order[] = {GROUP_DP, GROUP_CP, GROUP_EDP, GROUP_TP};
+
+static enum status sum_gradients(struct step *s, struct error *err)
+{
+    for (unsigned i = 0, next; i < s->num_ranges; i = next) {
+        const struct param_range r = joined(s, i, &next, sum_alike);
+        for (unsigned k = 0; k < sizeof sum_order / sizeof *sum_order; k++) {
+            if (!(r.sums & 1u << sum_order[k])) continue;
+            const value_id part = part_of(s, VALUE_GRADIENT, &r);
+            TRY(emit(s, OP_ALL_REDUCE, "gradients",
+                     (struct emission){IN(part), .collective.group = sum_order[k], .into = {&part}},
+                     err));
+        }
+    }
+    return OK;
+}
+
+/* Sums of square_sum over all parameters of all ranks. */
+static enum status sum_squares(struct step *s, enum value_class class, const char *label,
+                               value_id *sums, struct error *err)
+{
+    *sums = s->first_sums;
+    for (unsigned i = 0, next; i < s->num_ranges; i = next) {
+        const struct param_range r = joined(s, i, &next, count_alike);
+        if (!counts_here(s, &r)) continue;
+        TRY(emit(s, OP_SQUARE_SUM, label,
+                 (struct emission){IN(part_of(s, class, &r), *sums), .out = {sums}}, err));
+    }
+    if (s->model->groups.of[GROUP_WORLD].size == 1) return OK;
+    return emit(s, OP_ALL_REDUCE, label,
+                (struct emission){IN(*sums), .collective.group = GROUP_WORLD, .out = {sums}}, err);
+}
+
+/* ---- the optimizer ---- */
+
+static enum status add_optimizer(struct step *s, const struct param_range *r, struct error *err)
+{
+    const struct step_options *o = &s->options;
+    const value_id gradient = part_of(s, VALUE_GRADIENT, r),
+                   weight = part_of(s, VALUE_PARAMETER, r),
+                   master = step_has_masters(s) ? part_of(s, VALUE_MASTER, r) : NO_VALUE;
+    const bool has_momentum = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0;
+    const value_id moment = has_momentum ? part_of(s, VALUE_MOMENT_1, r) : NO_VALUE;
+    const union op_params p = {.optimizer = {.beta1 = o->beta1,
+                                             .beta2 = o->beta2,
+                                             .epsilon = o->epsilon,
+                                             .momentum = o->momentum,
+                                             .lr_mult = 1,
+                                             .wd_mult = r->decays ? 1 : 0}};
+    if (o->optimizer == OPTIMIZER_SGD)
+        return emit(s, OP_SGD, "optimizer",
+                    (struct emission){IN(gradient, s->scalars, weight, moment, master),
+                                      .into = {&weight, &moment, &master}, .params = p},
+                    err);
+    const value_id squares = part_of(s, VALUE_MOMENT_2, r);
+    return emit(s, OP_ADAM, "optimizer",
+                (struct emission){IN(gradient, s->scalars, weight, moment, squares, master),
+                                  .into = {&weight, &moment, &squares, &master}, .params = p},
+                err);
+}
+
+static enum status add_optimizers(struct step *s, struct error *err)
+{
+    for (unsigned i = 0, next; i < s->num_ranges; i = next) {
+        const struct param_range r = joined(s, i, &next, decay_alike);
+        TRY(add_optimizer(s, &r, err));
+    }
+    return OK;
+}
+
+/* ---- the whole ---- */
+
+static enum status add_params_norm(struct step *s, struct error *err)
+{
+    const enum value_class class = step_has_masters(s) ? VALUE_MASTER : VALUE_PARAMETER;
+    s->params_sums = NO_VALUE;
+    if (!s->options.params_norm) return OK;
+    TRY(sum_squares(s, class, "params_norm", &s->params_sums, err));
+    s->update.values[s->params_sums].class = VALUE_OUTPUT;
+    return OK;
+}
+
+enum status step_make_update(struct step *s, struct error *err)
+{
+    value_id sums;
+    program_release(&s->update);
+    program_init(&s->update, s->model->options.elem, &s->model->groups);
+    s->control = add_input(s, NUM_CONTROLS, "control");
+    s->first_sums = add_input(s, NUM_SUMS, "first_sums");
+    TRY(sum_gradients(s, err));
+    TRY(sum_squares(s, VALUE_GRADIENT, "gradient_norm", &sums, err));
+    TRY(emit(s, OP_STEP_SCALARS, "scalars",
+             (struct emission){IN(sums, s->control), .out = {&s->scalars}}, err));
+    s->update.values[s->scalars].class = VALUE_OUTPUT;
+    TRY(add_optimizers(s, err));
+    TRY(add_params_norm(s, err));
+    TRY(program_check(&s->update, err));
+    memory_plan_make(&s->update, s->model->kernels);
+    return OK;
+}
