@@ -1,7 +1,7 @@
 /* op_list.h - the one list of ops: what programs of the engine are made of. The enum, the table of
  * op_table.c, the CPU's and the GPU's tables of kernels and the check of devices derive from it.
  *
- *   X(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)
+ *   X(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda)
  *
  *   name       of its kernels, and for people
  *   params     its member of union op_params, below; `none`: it has none
@@ -12,7 +12,6 @@
  *              "?" may be absent; "=INPUT" may lie where this input does; "-inf" may hold -infinity
  *   sizes      the function that finds letters from params and other letters; NULL: none
  *   flops      the function that counts floating-point operations; NULL: one an element of outputs
- *   rebuild    how backward gets outputs that it needs (enum op_rebuild of op_table.h)
  *   flags      of enum op_flags
  *   tolerance  of a device's result against the CPU's, in roundings of ELEM at its largest
  *   cpu, cuda  PLAIN, or WORKSPACE where the kernel asks for one; NONE: there is no kernel
@@ -31,33 +30,33 @@
 #define OPS(X) \
     /* x: row ids[t] - first_row of the table, times scale; 0 where the table has none */ \
     X(OP_EMBEDDING, embedding, embedding, "ids:int[T] table[R,h] -> x[T,h]", \
-      NULL, NULL, REBUILD_NEVER, OP_READS_FEW_ROWS, 0.5, PLAIN, PLAIN) \
+      NULL, NULL, OP_READS_FEW_ROWS, 0.5, PLAIN, PLAIN) \
     /* y = x[t] + table[positions[t]] */ \
     X(OP_POSITIONS, positions, none, "x[T,h] table[P,h] positions:int[T] -> y[T,h]=x", \
-      NULL, NULL, REBUILD_NEVER, 0, 1, PLAIN, PLAIN) \
+      NULL, NULL, 0, 1, PLAIN, PLAIN) \
     /* stats: mean (0 for RMS) and 1 / sqrt(variance + epsilon) */ \
     X(OP_NORM, norm, norm, "x[T,h] weight[h] bias[h]? -> y[T,h] stats:real[T,2]?", \
-      NULL, NULL, REBUILD_SELECTIVE, 0, 2, PLAIN, PLAIN) \
+      NULL, NULL, 0, 2, PLAIN, PLAIN) \
     /* sum = stream + branch + branch_bias, rounded; y = the norm of sum */ \
     X(OP_ADD_NORM, add_norm, norm, \
       "stream[T,h] branch[T,h] branch_bias[h]? weight[h] bias[h]? -> sum[T,h]=stream y[T,h] stats:real[T,2]?", \
-      NULL, NULL, REBUILD_SELECTIVE, 0, 2, PLAIN, PLAIN) \
+      NULL, NULL, 0, 2, PLAIN, PLAIN) \
     /* c = a + b + bias; c may lie where b does, too */ \
     X(OP_ADD, add, none, "a[T,h] b[T,h] bias[h]? -> c[T,h]=a", \
-      NULL, NULL, REBUILD_NEVER, 0, 1, PLAIN, PLAIN) \
+      NULL, NULL, 0, 1, PLAIN, PLAIN) \
     /* y = alpha op(a) op(b) + bias + c, which is of y's type; op(a) is [m, k]: a, or a \
      * [k, m] transposed; op(b) is [k, n] */ \
     X(OP_MATMUL, matmul, matmul, "a[i,j] b[k,l] bias[n]? c:float[m,n]? -> y:float[m,n]=c", \
-      matmul_sizes, matmul_flops, REBUILD_NEVER, 0, 2, WORKSPACE, WORKSPACE) \
+      matmul_sizes, matmul_flops, 0, 2, WORKSPACE, WORKSPACE) \
     /* y = qkv with each query and key head RMS-normed by itself */ \
     X(OP_HEAD_NORM, head_norm, head_norm, "qkv[T,w] q_weight[d] k_weight[d] -> y[T,w]=qkv", \
-      head_norm_sizes, NULL, REBUILD_SELECTIVE, 0, 2, PLAIN, PLAIN) \
+      head_norm_sizes, NULL, 0, 2, PLAIN, PLAIN) \
     /* A row of the table is rotary_dim / 2 cosines, then as many sines. y = qkv with \
      * the first rotary_dim elements (x, y in pairs i and i + rotary_dim / 2; 2i and 2i \
      * + 1 where interleaved) of each query and key head made (x cos - y sin, y cos + x \
      * sin); the other way round where inverse */ \
     X(OP_ROTARY, rotary, rotary, "qkv[T,w] table:real[P,d] positions:int[T] -> y[T,w]=qkv", \
-      rotary_sizes, NULL, REBUILD_NEVER, 0, 2, PLAIN, PLAIN) \
+      rotary_sizes, NULL, 0, 2, PLAIN, PLAIN) \
     /* The query heads of group g lie in q from element g * q_stride of a row, its key \
      * head in kv from g * kv_stride + k_at, its value head from g * kv_stride + v_at. A \
      * span (q_begin, q_count, q_position, k_begin, k_count, k_position) says that \
@@ -74,19 +73,19 @@
      * tokens[query], first_head + head and the position of the key */ \
     X(OP_ATTENTION, attention, attention, \
       "q[T,q] kv[K,k] spans:int[S,6] sinks[n]? tokens:int[T,2]? -> o[T,c] lse:real[T,n]?-inf", \
-      attention_sizes, attention_flops, REBUILD_SELECTIVE, 0, 4, WORKSPACE, WORKSPACE) \
+      attention_sizes, attention_flops, 0, 4, WORKSPACE, WORKSPACE) \
     /* attention over two sets of keys, merged; lse may lie where lse_a does, too */ \
     X(OP_ATTENTION_MERGE, attention_merge, attention_merge, \
       "o_a[T,c] lse_a:real[T,n] o_b[T,c] lse_b:real[T,n] -> o[T,c]=o_a lse:real[T,n]", \
-      attention_merge_sizes, NULL, REBUILD_SELECTIVE, 0, 2, PLAIN, PLAIN) \
+      attention_merge_sizes, NULL, 0, 2, PLAIN, PLAIN) \
     /* key and value of token t in row rows[t] of the cache (not where that is \
      * negative); all other rows stay */ \
     X(OP_CACHE_WRITE, cache_write, cache_write, "qkv[T,w] rows:int[T] -> cache[R,c]", \
-      cache_write_sizes, NULL, REBUILD_ALWAYS, 0, 0, PLAIN, PLAIN) \
+      cache_write_sizes, NULL, OP_IS_COPY, 0, PLAIN, PLAIN) \
     /* y = f(x), or f(gate) * up where gated: x is gate, then up. counts: only the first \
      * sum(counts) rows count */ \
     X(OP_ACTIVATION, activation, activation, "x[T,w] counts:int[E]? -> y[T,n]", \
-      activation_sizes, NULL, REBUILD_SELECTIVE, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
+      activation_sizes, NULL, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
     /* In the order of choice. Scores: softmax or sigmoid of the logits before the \
      * choice; or the logits, and softmax of the chosen after it (after_choice). Experts \
      * are chosen by score + correction, the largest first, the lower number of equals; \
@@ -95,47 +94,47 @@
      * corrected. normalize: weights divided by their sum (+ 1e-20); then times scaling */ \
     X(OP_ROUTE, route, route, \
       "logits:real[T,E] correction:real[E]? -> weights:real[T,k] experts:int[T,k]", \
-      route_sizes, NULL, REBUILD_NEVER, 0, 2, WORKSPACE, PLAIN) \
+      route_sizes, NULL, 0, 2, WORKSPACE, PLAIN) \
     /* rows: where slot (t, j) goes when slots are sorted by expert, then t, then j; \
      * counts: how many slots each expert has */ \
     X(OP_SORT_BY_EXPERT, sort_by_expert, none, "experts:int[T,k] -> rows:int[T,k] counts:int[E]", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, PLAIN, PLAIN) \
+      NULL, NULL, 0, 0, PLAIN, PLAIN) \
     /* counts: rows that came from each of S senders, for each of E experts, in that \
      * order; those of senders_per_block senders one behind the other, each block of \
      * senders from a multiple of rows_per_block on. rows: where each row goes when they \
      * are sorted by expert, then by sender, -1 for rows that nobody sent. R is a bound */ \
     X(OP_SORT_RECEIVED, sort_received, sort_received, \
       "counts:int[S] -> rows:int[R,1] totals:int[E]", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, PLAIN, PLAIN) \
+      NULL, NULL, 0, 0, PLAIN, PLAIN) \
     /* y[rows[t, j]] = x[t], where that is not negative */ \
     X(OP_PERMUTE, permute, none, "x[T,h] rows:int[T,k] -> y[R,h]", \
-      NULL, NULL, REBUILD_ALWAYS, OP_PARTIAL_ROWS, 0, PLAIN, PLAIN) \
+      NULL, NULL, OP_IS_COPY | OP_PARTIAL_ROWS, 0, PLAIN, PLAIN) \
     /* x[t] = sum over j of weights[t, j] * y[rows[t, j]] (in that order; weight 1 where \
      * absent; 0 for negative rows) */ \
     X(OP_UNPERMUTE, unpermute, none, "y[R,h] rows:int[T,k] weights:real[T,k]? -> x[T,h]", \
-      NULL, NULL, REBUILD_NEVER, 0, 2, PLAIN, PLAIN) \
+      NULL, NULL, 0, 2, PLAIN, PLAIN) \
     /* of the counts[e] rows of expert e, which follow those of e - 1, y = x w[e]^T */ \
     X(OP_GROUPED_MATMUL, grouped_matmul, none, "x[R,k] w[E,n,k] counts:int[E] -> y[R,n]", \
-      NULL, grouped_matmul_flops, REBUILD_NEVER, OP_PARTIAL_ROWS, 2, WORKSPACE, PLAIN) \
+      NULL, grouped_matmul_flops, OP_PARTIAL_ROWS, 2, WORKSPACE, PLAIN) \
     /* y = sigmoid(gate[t]) * x */ \
     X(OP_SIGMOID_SCALE, sigmoid_scale, none, "x[T,n] gate[T,1] -> y[T,n]=x", \
-      NULL, NULL, REBUILD_SELECTIVE, 0, 2, PLAIN, PLAIN) \
+      NULL, NULL, 0, 2, PLAIN, PLAIN) \
     /* y[i] = x[rows[i]], 0 where rows[i] < 0 */ \
     X(OP_GATHER_ROWS, gather_rows, none, "x[T,h] rows:int[n] -> y[n,h]", \
-      NULL, NULL, REBUILD_ALWAYS, OP_READS_FEW_ROWS, 0, PLAIN, PLAIN) \
+      NULL, NULL, OP_IS_COPY | OP_READS_FEW_ROWS, 0, PLAIN, PLAIN) \
     /* Cross entropy over columns that several ranks hold: a rank has columns \
      * first_column.. first_column + valid of all; columns behind `valid` are padding. \
      * max: of each row */ \
     X(OP_VOCAB_MAX, vocab_max, vocab, "logits:real[T,V] -> max:real[T]-inf", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, PLAIN, PLAIN) \
+      NULL, NULL, 0, 0, PLAIN, PLAIN) \
     /* max: of all ranks. sums: sum of exp(logit - max); logit - max of the target, 0 if \
      * not ours */ \
     X(OP_VOCAB_SUM, vocab_sum, vocab, \
       "logits:real[T,V] max:real[T] targets:int[T] -> sums:real[T,2]", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+      NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* sums: of all ranks. loss: 0 where target < 0 */ \
     X(OP_TOKEN_LOSS, token_loss, none, "sums:real[T,2] targets:int[T] -> loss:real[T]", \
-      NULL, NULL, REBUILD_NEVER, 0, 2, PLAIN, PLAIN) \
+      NULL, NULL, 0, 2, PLAIN, PLAIN) \
     /* temperature 0: the largest (the lowest id of equals); else drawn from \
      * softmax(logits / temperature) of the top_k largest (0: all), of these the fewest \
      * whose probabilities reach top_p (1: all): the first id, in ascending order, up to \
@@ -143,7 +142,7 @@
      * random_uniform() of kernels/cpu/random.h. ERR_NUMERIC where a logit is NaN, or \
      * the largest of them infinite */ \
     X(OP_SAMPLE, sample, sample, "logits:real[n,V] counter:int[1] -> ids:int[n]", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, WORKSPACE, WORKSPACE) \
+      NULL, NULL, 0, 0, WORKSPACE, WORKSPACE) \
     /* ---- training ---- \
      * \
      * Gradients of what NAME holds are called dNAME. Where an input NAME_sum is there, the \
@@ -152,78 +151,78 @@
      * column. Its own backward, without the bias. tokens: the low and the high word of a \
      * number that each token of a run has for itself */ \
     X(OP_DROPOUT, dropout, dropout, "x[T,h] bias[h]? tokens:int[T,2] -> y[T,h]=x", \
-      NULL, NULL, REBUILD_NEVER, 0, 1, PLAIN, PLAIN) \
+      NULL, NULL, 0, 1, PLAIN, PLAIN) \
     /* y = x, in another type */ \
     X(OP_CAST, cast, none, "x:float[n] -> y:float[n]", \
-      NULL, NULL, REBUILD_NEVER, 0, 0.5, PLAIN, PLAIN) \
+      NULL, NULL, 0, 0.5, PLAIN, PLAIN) \
     /* y[c] = the sum over rows of x */ \
     X(OP_COLUMN_SUM, column_sum, none, "x[T,h] y_sum:float[h]? -> y:float[h]=y_sum", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+      NULL, NULL, 0, 4, WORKSPACE, WORKSPACE) \
     /* of norm, and of add_norm, whose x is its sum. dx: plus the gradient that reaches x \
      * on other ways */ \
     X(OP_NORM_BACKWARD, norm_backward, norm, \
       "x[T,h] weight[h] stats:real[T,2] dy[T,h] other[T,h]? dweight_sum:float[h]? dbias_sum:float[h]? -> " \
       "dx[T,h]=dy dweight:float[h] dbias:float[h]?", \
-      NULL, norm_backward_flops, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+      NULL, norm_backward_flops, 0, 4, WORKSPACE, WORKSPACE) \
     X(OP_HEAD_NORM_BACKWARD, head_norm_backward, head_norm, \
       "qkv[T,w] q_weight[d] k_weight[d] dy[T,w] dq_sum:float[d]? dk_sum:float[d]? -> " \
       "dqkv[T,w]=dy dq_weight:float[d] dk_weight:float[d]", \
-      head_norm_sizes, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+      head_norm_sizes, NULL, 0, 4, WORKSPACE, WORKSPACE) \
     /* o and lse: of the whole softmax. Where dkv is absent, q and kv are one array, and the \
      * gradients of keys and values lie in dq where keys and values lie in q. Elements of dq \
      * and dkv that belong to no query, key or value head are 0. The gradient of sinks is \
      * not made */ \
     X(OP_ATTENTION_BACKWARD, attention_backward, attention, \
       "q[T,q] kv[K,k] spans:int[S,6] tokens:int[T,2]? o[T,c] lse:real[T,n] do[T,c] -> dq[T,q] dkv[K,k]?", \
-      attention_sizes, attention_backward_flops, REBUILD_NEVER, 0, 8, WORKSPACE, WORKSPACE) \
+      attention_sizes, attention_backward_flops, 0, 8, WORKSPACE, WORKSPACE) \
     X(OP_ACTIVATION_BACKWARD, activation_backward, activation, \
       "x[T,w] dy[T,n] counts:int[E]? -> dx[T,w]=x", \
-      activation_sizes, NULL, REBUILD_NEVER, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
+      activation_sizes, NULL, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
     /* experts: those that route chose. Where counts (rows of each expert) are there, scale \
      * times the gradient of balance_loss is added */ \
     X(OP_ROUTE_BACKWARD, route_backward, route, \
       "logits:real[T,E] experts:int[T,k] dweights:real[T,k] counts:int[E]? scale:real[1]? -> dlogits[T,E]", \
-      route_sizes, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, PLAIN) \
+      route_sizes, NULL, 0, 4, WORKSPACE, PLAIN) \
     /* loss = balance * sum over e of counts[e] * (sum over t of softmax(logits[t])[e]): \
      * Megatron-Core's aux_loss (moe_utils.py: switch_load_balancing_loss_func) without its \
      * coefficient, where balance is E / (k T^2) */ \
     X(OP_BALANCE_LOSS, balance_loss, route, \
       "logits:real[T,E] counts:int[E] loss_sum:real[1]? -> loss:real[1]=loss_sum", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, WORKSPACE, WORKSPACE) \
+      NULL, NULL, 0, 4, WORKSPACE, WORKSPACE) \
     /* of unpermute. y: its input, for dweights */ \
     X(OP_UNPERMUTE_BACKWARD, unpermute_backward, none, \
       "dx[T,h] rows:int[T,k] weights:real[T,k]? y[R,h]? -> dy[R,h] dweights:real[T,k]?", \
-      NULL, NULL, REBUILD_NEVER, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
+      NULL, NULL, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
     /* of grouped_matmul: dx = dy w[e]; dw[e] = dy^T x over the rows of expert e */ \
     X(OP_GROUPED_DGRAD, grouped_dgrad, none, "dy[R,n] w[E,n,k] counts:int[E] -> dx[R,k]", \
-      NULL, grouped_dgrad_flops, REBUILD_NEVER, OP_PARTIAL_ROWS, 2, WORKSPACE, PLAIN) \
+      NULL, grouped_dgrad_flops, OP_PARTIAL_ROWS, 2, WORKSPACE, PLAIN) \
     X(OP_GROUPED_WGRAD, grouped_wgrad, none, \
       "dy[R,n] x[R,k] counts:int[E] dw_sum:float[E,n,k]? -> dw:float[E,n,k]=dw_sum", \
-      NULL, grouped_wgrad_flops, REBUILD_NEVER, 0, 2, WORKSPACE, PLAIN) \
+      NULL, grouped_wgrad_flops, 0, 2, WORKSPACE, PLAIN) \
     /* of embedding, and of positions with ids = positions: dtable[ids[t] - first_row] is the \
      * sum of scale * dx[t]. order: the numbers of all tokens sorted by id, of equal ids the \
      * lower number first */ \
     X(OP_EMBEDDING_BACKWARD, embedding_backward, embedding, \
       "dx[T,h] ids:int[T] order:int[T] dtable_sum:float[R,h]? -> dtable:float[R,h]=dtable_sum", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+      NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* of the losses of token_loss, each times dloss[t] * scale. 0 in columns behind valid, and \
      * where the target is negative. In place only where ELEM is REAL */ \
     X(OP_VOCAB_BACKWARD, vocab_backward, vocab, \
       "logits:real[T,V] max:real[T] sums:real[T,2] targets:int[T] dloss:real[T] scale:real[1] -> dlogits[T,V]=logits", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+      NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* the sum of x[t] * weights[t] */ \
     X(OP_WEIGHTED_SUM, weighted_sum, none, "x:real[T] weights:real[T] y_sum:real[1]? -> y:real[1]=y_sum", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+      NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* sums: of squares of the finite elements; how many are not finite; how many are 0 */ \
     X(OP_SQUARE_SUM, square_sum, none, "x:float[n] sums_sum:real[3]? -> sums:real[3]=sums_sum", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, WORKSPACE) \
+      NULL, NULL, 0, 4, PLAIN, WORKSPACE) \
     /* What a step of the optimizer multiplies with. control: learning rate, weight decay, \
      * 1 / (1 - beta1^t), 1 / (1 - beta2^t), factor of the gradients, largest norm (0: any). \
      * sums: of square_sum over all gradients. scalars: the first four of control; factor * \
      * min(1, largest / (norm + 1e-6)); 1 where a gradient is not finite, else 0; norm = factor \
      * * sqrt(sums[0]); sums[2]. Megatron-Core's clip_grads.py */ \
     X(OP_STEP_SCALARS, step_scalars, none, "sums:real[3] control:real[6] -> scalars:real[8]", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+      NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* A step of AdamW as torch.optim.AdamW has it, by scalars of step_scalars: g = factor * \
      * grad; w = master, or weight where that is absent; m = beta1 m + (1 - beta1) g; v = beta2 v \
      * + (1 - beta2) g^2; w = w (1 - lr * lr_mult * wd * wd_mult) - lr * lr_mult * (m c1) / \
@@ -232,13 +231,13 @@
     X(OP_ADAM, adam, optimizer, \
       "grad:float[n] scalars:real[8] weight[n] m:real[n] v:real[n] master:real[n]? -> " \
       "new_weight[n]=weight new_m:real[n]=m new_v:real[n]=v new_master:real[n]?=master", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+      NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* A step of torch.optim.SGD: g = factor * grad + wd * wd_mult * w; m = momentum m + g; w = w - \
      * lr * lr_mult * m (g where m is absent). Nothing changes where a gradient is not finite */ \
     X(OP_SGD, sgd, optimizer, \
       "grad:float[n] scalars:real[8] weight[n] m:real[n]? master:real[n]? -> " \
       "new_weight[n]=weight new_m:real[n]?=m new_master:real[n]?=master", \
-      NULL, NULL, REBUILD_NEVER, 0, 4, PLAIN, PLAIN) \
+      NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* ---- for checks ---- */ \
     /* Of x a part is some elements of a larger tensor: element (i0, i1, ..) of its axes \
      * lies in x at `at` + sum of i[k] * stride[k], and is the tensor's element `first` \
@@ -246,40 +245,40 @@
      * sums: what these elements add to the two sums of kernels/cpu/digest_sums.h, the low \
      * word of each first */ \
     X(OP_DIGEST, digest, digest, "x[n] -> sums:int[4]", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, PLAIN, WORKSPACE)
+      NULL, NULL, 0, 0, PLAIN, WORKSPACE)
 
 /* What ranks of a group do together. G is the number of members; rows (the first dimension) are what
  * is gathered and scattered. Programs alone have them: train/engine/collectives.h. */
 #define COLLECTIVES(X) \
     /* of all members' x */ \
     X(OP_ALL_REDUCE, all_reduce, none, "x:any[..] -> y:any[..]=x", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, NONE, NONE) \
+      NULL, NULL, 0, 0, NONE, NONE) \
     /* member by member */ \
     X(OP_ALL_GATHER, all_gather, none, "x:any[R,..] -> y:any[S,..]", \
-      gathered_sizes, NULL, REBUILD_ALWAYS, OP_PARTIAL_OF_PARTIAL, 0, NONE, NONE) \
+      gathered_sizes, NULL, OP_IS_COPY | OP_PARTIAL_OF_PARTIAL, 0, NONE, NONE) \
     /* one's own rows of the sum */ \
     X(OP_REDUCE_SCATTER, reduce_scatter, none, "x:any[S,..] -> y:any[R,..]", \
-      scattered_sizes, NULL, REBUILD_NEVER, 0, 0, NONE, NONE) \
+      scattered_sizes, NULL, 0, 0, NONE, NONE) \
     /* x has the rows for each member (and each of its E experts), in the order of \
      * counts, y and came likewise what comes from each member. R and Q are bounds */ \
     X(OP_ALL_TO_ALL, all_to_all, none, "x[R,h] counts:int[S] -> y[Q,h] came:int[U]", \
-      NULL, NULL, REBUILD_NEVER, OP_PARTIAL_ROWS | OP_WAITS_FOR_HOST, 0, NONE, NONE) \
+      NULL, NULL, OP_PARTIAL_ROWS | OP_WAITS_FOR_HOST, 0, NONE, NONE) \
     /* y: x of the member before, while ours goes to the one behind */ \
     X(OP_SHIFT, shift, none, "x:any[..] -> y:any[..]", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, NONE, NONE) \
+      NULL, NULL, 0, 0, NONE, NONE) \
     /* to a member of the group */ \
     X(OP_SEND, send, none, "x:any[..] ->", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, NONE, NONE) \
+      NULL, NULL, 0, 0, NONE, NONE) \
     /* from a member of the group */ \
     X(OP_RECEIVE, receive, none, "-> y[R,h]", \
-      NULL, NULL, REBUILD_NEVER, 0, 0, NONE, NONE) \
+      NULL, NULL, 0, 0, NONE, NONE) \
     /* y is x, which is the same for all members, each of which goes on by itself from here: so \
      * each has a part of the gradient of y. No communication, and no copy */ \
     X(OP_REPLICATE, replicate, none, "x:any[..] -> y:any[..]", \
-      NULL, NULL, REBUILD_NEVER, OP_IS_LOCAL | OP_IS_ALIAS, 0, NONE, NONE) \
+      NULL, NULL, OP_IS_LOCAL | OP_IS_ALIAS, 0, NONE, NONE) \
     /* x is the same for all members; y: one's own rows. No communication */ \
     X(OP_SLICE, slice, none, "x:any[S,..] -> y:any[R,..]", \
-      scattered_sizes, NULL, REBUILD_NEVER, OP_IS_LOCAL, 0, NONE, NONE)
+      scattered_sizes, NULL, OP_IS_LOCAL, 0, NONE, NONE)
 // clang-format on
 
 /* ---- parameters ---- */

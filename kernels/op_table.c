@@ -145,12 +145,11 @@ static double grouped_wgrad_flops(const union op_params *p, const struct operand
 /* ---- the table ---- */
 
 static struct op_row rows[NUM_ALL_OPS] = {
-#define X(id, called, params, operands, find, count, how, bits, roundings, cpu, cuda)              \
+#define X(id, called, params, operands, find, count, bits, roundings, cpu, cuda)                   \
     [id] = {.name = #called,                                                                       \
             .signature = operands,                                                                 \
             .sizes = find,                                                                         \
             .flops = count,                                                                        \
-            .rebuild = how,                                                                        \
             .flags = bits,                                                                         \
             .tolerance = roundings},
     OPS(X) COLLECTIVES(X)

@@ -5,21 +5,14 @@
 
 #include "kernels/ops.h"
 
-/* How the backward pass gets an output that it needs. Megatron-Core's --recompute-granularity
- * selective names core attention, norms and activations. */
-enum op_rebuild {
-    REBUILD_NEVER,     /* it is saved */
-    REBUILD_SELECTIVE, /* it is computed again where selective recomputation is on */
-    REBUILD_ALWAYS     /* it only moves data: it is computed again from its inputs */
-};
-
 enum op_flags {
     OP_READS_FEW_ROWS = 1, /* of a large input: as many bytes as it writes are counted */
     OP_PARTIAL_ROWS = 2,   /* only the rows that `counts` gives are written, if `counts` is there */
     OP_PARTIAL_OF_PARTIAL = 4, /* unwritten rows of the first input are unwritten in the output */
     OP_WAITS_FOR_HOST = 8,     /* the host needs numbers that the device computes */
     OP_IS_LOCAL = 16,          /* of collectives: no communication */
-    OP_IS_ALIAS = 32           /* the output is a view of the first input: nothing is done */
+    OP_IS_ALIAS = 32,          /* the output is a view of the first input: nothing is done */
+    OP_IS_COPY = 64            /* it only moves numbers: backward makes outputs again from inputs */
 };
 
 /* One operand of a signature. */
@@ -51,7 +44,6 @@ struct op_row {
     bool (*sizes)(const union op_params *p,
                   struct op_sizes *s); /* may be NULL; false: they do not fit */
     double (*flops)(const union op_params *p, const struct operand *in, const struct operand *out);
-    enum op_rebuild rebuild;
     unsigned flags;
     double tolerance;
     unsigned num_in, num_out;

@@ -274,7 +274,7 @@ static inline size_t qkv_columns(const struct head_shape &s)
     DECLARE_PLAIN(op)                                                                              \
     template <typename E> size_t op##_workspace(WORKSPACE_ARGUMENTS);
 #define DECLARE_NONE(op)
-#define DECLARE(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)   \
+#define DECLARE(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda)            \
     DECLARE_##cuda(op_##name)
 OPS(DECLARE)
 #undef DECLARE

@@ -203,7 +203,7 @@ template <typename E> static struct op_table make_table()
 #define ROW_PLAIN(id, op) t.rows[id].run = op<E>;
 #define ROW_WORKSPACE(id, op) t.rows[id].run = op<E>, t.rows[id].workspace = op##_workspace<E>;
 #define ROW_NONE(id, op)
-#define ROW(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
+#define ROW(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda)                \
     ROW_##cuda(id, op_##name)
     OPS(ROW)
     return t;

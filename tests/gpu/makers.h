@@ -12,7 +12,7 @@ extern struct making {
 } making;
 
 /* A maker for every op that a GPU has. */
-#define X(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)         \
+#define X(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda)                  \
     void make_##name(struct trial *t);
 OPS(X)
 #undef X

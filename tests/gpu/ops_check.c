@@ -27,7 +27,7 @@ static struct {
 #define MAKER_WORKSPACE(id, maker) [id] = maker,
 #define MAKER_NONE(id, maker)
 static void (*const makers[NUM_OPS])(struct trial *) = {
-#define X(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)         \
+#define X(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda)                  \
     MAKER_##cuda(id, make_##name)
     OPS(X)
 #undef X

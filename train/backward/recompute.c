@@ -59,7 +59,7 @@ static void drop_copies(struct rewrite *w, size_t forward_calls)
             const value_id id = w->before[k].in[i];
             const uint32_t maker = id == NO_VALUE ? UINT32_MAX : w->maker[id];
             if (maker == UINT32_MAX) continue;
-            if (op_row(w->before[maker].op)->rebuild == REBUILD_ALWAYS)
+            if (op_row(w->before[maker].op)->flags & OP_IS_COPY)
                 for (unsigned o = 0; o < MAX_OUTPUTS; o++)
                     drop_output(w, &w->before[maker], o);
         }

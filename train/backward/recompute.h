@@ -5,7 +5,7 @@
  * dropped value that a copy needs is made again in the same way. So every policy is a set of
  * dropped values:
  *
- *   always     what ops made that only move numbers (REBUILD_ALWAYS of kernels/op_table.h): rows in
+ *   always     what ops made that only move numbers (OP_IS_COPY of kernels/op_table.h): rows in
  *              the order of experts, rows gathered from other ranks
  *   selective  the results of some ops: core attention, norms, activations, all of the MLP
  *   full       all values of some layers, but for the residual stream that a group of layers

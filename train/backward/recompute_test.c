@@ -213,7 +213,7 @@ static void count_copies(const struct layout_case *l, unsigned *once, unsigned *
     const struct program *p = &s.step.micro[MICRO_FIRST].program;
     for (size_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
-        if (op_row(c->op)->rebuild != REBUILD_ALWAYS || c->layer < 0) continue;
+        if (!(op_row(c->op)->flags & OP_IS_COPY) || c->layer < 0) continue;
         *again += strstr(c->label, ".again") != NULL;
         if (k >= s.step.forward_calls || p->values[c->out[0]].type == OPERAND_INT) continue;
         *once += 1;

@@ -19,7 +19,7 @@
     size_t NAME(kernel##_workspace)(const union op_params *p, const struct operand *in,            \
                                     const struct operand *out);
 #define DECLARE_NONE(kernel)
-#define DECLARE(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)   \
+#define DECLARE(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda)            \
     DECLARE_##cpu(name)
 OPS(DECLARE)
 #undef DECLARE

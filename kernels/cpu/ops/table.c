@@ -11,8 +11,7 @@
     }
 #define RUN_WORKSPACE(kernel)
 #define RUN_NONE(kernel)
-#define RUN(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
-    RUN_##cpu(name)
+#define RUN(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda) RUN_##cpu(name)
 OPS(RUN)
 
 extern const struct op_kernel NAME(ops)[NUM_OPS];
@@ -29,6 +28,6 @@ extern const struct op_kernel NAME(ops)[NUM_OPS];
     {                                                                                              \
         NULL, NULL                                                                                 \
     }
-#define ROW(id, name, params, signature, sizes, flops, rebuild, flags, tolerance, cpu, cuda)       \
+#define ROW(id, name, params, signature, sizes, flops, flags, tolerance, cpu, cuda)                \
     [id] = ROW_##cpu(name),
 const struct op_kernel NAME(ops)[NUM_OPS] = {OPS(ROW)};
