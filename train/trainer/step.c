@@ -39,12 +39,14 @@ static struct build build_of(const struct step *s, const struct training_shape *
     return b;
 }
 
-/* Rows of logits at once: parts of one size, as far as they go. */
+/* Rows of logits at once: chunks of one size, as far as they go. All begin at a multiple of
+ * MEMORY_ALIGNMENT, also in arrays of one number a row. */
 static uint64_t head_rows(const struct step *s, const struct build *b)
 {
+    enum { UNIT = MEMORY_ALIGNMENT / 4 };
     const uint64_t rows = b->shape.tokens.rows, row = builder_vocab_rows(b) * step_real_bytes(s);
-    const uint64_t most = max_u64(STEP_LOGIT_BYTES / row, 1);
-    return ceil_div_u64(rows, ceil_div_u64(rows, most));
+    const uint64_t most = max_u64(STEP_LOGIT_BYTES / row / UNIT, 1) * UNIT;
+    return ceil_div_u64(ceil_div_u64(rows, ceil_div_u64(rows, most)), UNIT) * UNIT;
 }
 
 /* number: of MICRO_PROGRAMS. */

@@ -207,7 +207,7 @@ static void logits_are_limited_in_memory(void **state)
 {
     const struct source_options own_source = {0};
     struct model_options options = {.elem = ELEM_F32};
-    const struct step_options o = test_step_options(5, 100); /* 2 GB of logits */
+    const struct step_options o = test_step_options(5, 100); /* 2 GiB of logits */
     struct model_config config;
     struct opened opened;
     struct model m;
@@ -216,7 +216,7 @@ static void logits_are_limited_in_memory(void **state)
     assert_ok(opened_open(&opened, "tests/golden/hf/gpt2", &own_source, NULL, false, true, &err));
     config = opened.checkpoint.config;
     config.max_position_embeddings = 128;
-    config.vocab_size = 1 << 20;
+    config.vocab_size = 1 << 20; /* 256 rows are 1 GiB */
     config.num_layers = 1;
     options.config = &config;
     assert_ok(model_imagine(&m, NULL, &options, 0, &err));
