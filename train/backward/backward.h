@@ -25,7 +25,7 @@ struct lookup {
 
 struct backward {
     size_t head;              /* calls [head, num_calls) are those of the head: .. */
-    unsigned head_chunks;     /* .. so many times the same calls, on rows of their own */
+    unsigned head_chunks;     /* .. so many times (at least 1) the same calls, on other rows each */
     value_id loss_scale;      /* REAL [1] */
     value_id balance_scale;   /* REAL [1], of the load-balancing loss of experts; NO_VALUE: none */
     struct lookup lookups[2]; /* those without ids are unused */
