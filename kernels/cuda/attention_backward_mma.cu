@@ -375,13 +375,6 @@ bool attention_backward_fits_mma(const union op_params *p, const struct operand 
            (head_dim <= 128 ? MOST_BYTES<128> : MOST_BYTES<256>) <= cuda_shared_bytes;
 }
 
-static enum status allow_shared(void (*kernel)(backward_args), size_t bytes, struct error *err)
-{
-    return cuda_status(
-        "attention_backward",
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), err);
-}
-
 /* Of tiles at least as many as there can be. */
 template <int D> static enum status launch_backward(const backward_args &b, struct error *err)
 {
@@ -390,8 +383,8 @@ template <int D> static enum status launch_backward(const backward_args &b, stru
     const attention_args<bf16> &a = b.a;
     static bool is_set; /* that they may have so much shared memory */
     if (!is_set) {
-        TRY(allow_shared(dq_tiles<D>, dq::BYTES, err));
-        TRY(allow_shared(dkv_tiles<D>, dkv::BYTES, err));
+        TRY(allow_shared("attention_backward", dq_tiles<D>, dq::BYTES, err));
+        TRY(allow_shared("attention_backward", dkv_tiles<D>, dkv::BYTES, err));
     }
     is_set = true;
     const unsigned tiles = (unsigned)((uint64_t)a.num_queries * a.queries / dq::ROWS) +

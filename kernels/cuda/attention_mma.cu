@@ -314,12 +314,7 @@ static enum status launch_tiles(const attention_args<bf16> &a, struct error *err
 {
     typedef tile_shape<D, M> shape;
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set)
-        TRY(cuda_status("attention",
-                        cudaFuncSetAttribute(attend_tiles<D, M>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)shape::BYTES),
-                        err));
+    if (!is_set) TRY(allow_shared("attention", attend_tiles<D, M>, shape::BYTES, err));
     is_set = true;
     const unsigned tiles = (unsigned)((uint64_t)a.num_queries * a.queries / shape::ROWS) +
                            std::min(a.num_spans, a.num_queries) + 1;

@@ -206,6 +206,17 @@ MUST_CHECK enum status launch(const char *op, struct error *err, void (*kernel)(
     return cuda_status(op, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), err);
 }
 
+/* So much dynamic shared memory for the blocks of a kernel, where it is more than
+ * PLAIN_SHARED_BYTES. */
+template <typename... P>
+MUST_CHECK enum status allow_shared(const char *op, void (*kernel)(P...), size_t bytes,
+                                    struct error *err)
+{
+    return cuda_status(
+        op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+        err);
+}
+
 /* Threads of a block that has `items` to do. */
 static inline unsigned threads_for(size_t items, unsigned most)
 {

@@ -160,12 +160,7 @@ template <typename C, int M>
 static enum status launch_rows(const stream_args<C> &args, struct error *err)
 {
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set)
-        TRY(cuda_status("matmul",
-                        cudaFuncSetAttribute(stream_columns<C, M>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)SHARED_BYTES),
-                        err));
+    if (!is_set) TRY(allow_shared("matmul", stream_columns<C, M>, SHARED_BYTES, err));
     is_set = true;
     const unsigned blocks =
         std::min((unsigned)cuda_multiprocessors, blocks_for(args.n, WARPS * COLUMNS));

@@ -77,15 +77,6 @@ static enum status launch_dgrad_plain(const grouped_dgrad_args<E> &a, size_t row
                   GROUPED_THREADS, 0, a);
 }
 
-template <typename... P>
-static enum status allow_shared(const char *op, void (*kernel)(P...), size_t bytes,
-                                struct error *err)
-{
-    return cuda_status(
-        op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-        err);
-}
-
 template <int ROWS, int STAGES>
 static enum status launch_dgrad_stages(const grouped_dgrad_args<bf16> &a, size_t rows,
                                        struct error *err)

@@ -76,12 +76,7 @@ static enum status launch_stages(const grouped_args<bf16> &a, size_t rows, struc
 {
     const size_t bytes = STAGES * forward_shape<ROWS>::STAGE_BYTES;
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set)
-        TRY(cuda_status("grouped_matmul",
-                        cudaFuncSetAttribute(multiply_groups<ROWS, STAGES>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)bytes),
-                        err));
+    if (!is_set) TRY(allow_shared("grouped_matmul", multiply_groups<ROWS, STAGES>, bytes, err));
     is_set = true;
     return launch("grouped_matmul", err, multiply_groups<ROWS, STAGES>,
                   grouped_grid(rows, (size_t)a.n, a.num_experts, ROWS, COLUMNS), GROUPED_THREADS,
