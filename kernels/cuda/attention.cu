@@ -134,26 +134,19 @@ attention_args_of(const union op_params *p, const struct operand *in, const stru
     return a;
 }
 
+/* ---- which of them ---- */
+
 template <typename E>
-enum status op_attention(OP_ARGUMENTS)
+static bool takes_mma(WORKSPACE_ARGUMENTS)
 {
-    (void)workspace;
-    return attention_plain(attention_args_of<E>(p, in, out), err);
+    (void)out;
+    return attention_fits_mma(p, in) && fits_width<E>(WIDTH<E>, {in[0].data, in[1].data});
 }
 
-template <typename E> size_t op_attention_workspace(WORKSPACE_ARGUMENTS)
+template <typename E> enum status attention_own(OP_ARGUMENTS)
 {
-    (void)p, (void)in, (void)out;
-    return 0;
-}
-
-/* ---- bf16 ---- */
-
-enum status attention_own(OP_ARGUMENTS)
-{
-    struct attention_args<bf16> a = attention_args_of<bf16>(p, in, out);
-    if (!attention_fits_mma(p, in) || !fits_width<bf16>(WIDTH<bf16>, {a.q, a.kv}))
-        return attention_plain(a, err);
+    struct attention_args<E> a = attention_args_of<E>(p, in, out);
+    if (!takes_mma<E>(p, in, out)) return attention_plain(a, err);
     a.splits = attention_splits(p, in);
     a.part_o = static_cast<float *>(workspace);
     a.part_lse = a.part_o + (size_t)a.splits * a.num_queries * a.groups * a.queries * a.head_dim;
@@ -168,29 +161,32 @@ size_t attention_own_workspace(const union op_params *p, const struct operand *i
     return splits * in[0].shape[0] * s.groups * s.queries * (s.head_dim + 1) * sizeof(float);
 }
 
-template <>
-enum status op_attention<bf16>(OP_ARGUMENTS) {
-    if (attention_cudnn_takes(p, in, out)) return attention_cudnn(p, in, out, workspace, err);
-    return attention_own(p, in, out, workspace, err);
-}
-
-template <> size_t op_attention_workspace<bf16>(WORKSPACE_ARGUMENTS)
+template <typename E> enum status op_attention(OP_ARGUMENTS)
 {
-    return std::max(attention_own_workspace(p, in), attention_cudnn_workspace(p, in, out));
+    if constexpr (HAS_MMA<E>) {
+        if (attention_cudnn_takes<E>(p, in, out))
+            return attention_cudnn<E>(p, in, out, workspace, err);
+        return attention_own<E>(p, in, out, workspace, err);
+    } else {
+        (void)workspace;
+        return attention_plain(attention_args_of<E>(p, in, out), err);
+    }
 }
 
-template enum status op_attention<float>(OP_ARGUMENTS);
-template enum status op_attention<double>(OP_ARGUMENTS);
-template size_t op_attention_workspace<float>(WORKSPACE_ARGUMENTS);
-template size_t op_attention_workspace<double>(WORKSPACE_ARGUMENTS);
+template <typename E> size_t op_attention_workspace(WORKSPACE_ARGUMENTS)
+{
+    if constexpr (HAS_MMA<E>)
+        return std::max(attention_own_workspace(p, in), attention_cudnn_workspace<E>(p, in, out));
+    (void)p, (void)in, (void)out;
+    return 0;
+}
+
+template enum status attention_own<bf16>(OP_ARGUMENTS);
+template enum status attention_own<f16>(OP_ARGUMENTS);
+FOR_ALL_TYPES(op_attention)
+WORKSPACE_FOR_ALL_TYPES(op_attention_workspace)
 
 /* ---- by name ---- */
-
-static bool takes_mma(WORKSPACE_ARGUMENTS)
-{
-    (void)out;
-    return attention_fits_mma(p, in) && fits_width<bf16>(WIDTH<bf16>, {in[0].data, in[1].data});
-}
 
 static size_t own_workspace(WORKSPACE_ARGUMENTS)
 {
@@ -198,8 +194,12 @@ static size_t own_workspace(WORKSPACE_ARGUMENTS)
     return attention_own_workspace(p, in);
 }
 
+// clang-format off
 const struct device_kernel attention_kernels[] = {
-    {"mma", ELEM_BF16, takes_mma, {attention_own, own_workspace}},
-    {"cudnn", ELEM_BF16, attention_cudnn_takes, {attention_cudnn, attention_cudnn_workspace}},
+    {"mma", ELEM_BF16, takes_mma<bf16>, {attention_own<bf16>, own_workspace}},
+    {"mma", ELEM_F16, takes_mma<f16>, {attention_own<f16>, own_workspace}},
+    {"cudnn", ELEM_BF16, attention_cudnn_takes<bf16>, {attention_cudnn<bf16>, attention_cudnn_workspace<bf16>}},
+    {"cudnn", ELEM_F16, attention_cudnn_takes<f16>, {attention_cudnn<f16>, attention_cudnn_workspace<f16>}},
     {},
 };
+// clang-format on

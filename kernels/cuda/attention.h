@@ -1,6 +1,6 @@
 /* attention.h - what the ways to attention share: attention.cu takes everything, a warp a query
- * head of a token; attention_mma.cu bf16 heads of up to 256 on tensor cores; attention_cudnn.cu
- * whole sequences of bf16, where there is cuDNN.
+ * head of a token; attention_mma.cu bf16 and f16 heads of up to 256 on tensor cores;
+ * attention_cudnn.cu whole sequences of these types, where there is cuDNN.
  *
  * Spans are read on the device, by whole warps: nobody waits for the host. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_H
@@ -155,16 +155,16 @@ template <typename R> __device__ inline R add_sink(R sink, R *max, R *sum)
  * keys, and the launch. */
 bool attention_fits_mma(const union op_params *p, const struct operand *in);
 unsigned attention_splits(const union op_params *p, const struct operand *in);
-enum status attention_mma(const attention_args<bf16> &a, struct error *err);
+template <typename E> enum status attention_mma(const attention_args<E> &a, struct error *err);
 
-/* In attention.cu: by our own kernels, whichever takes it. */
-enum status attention_own(OP_ARGUMENTS);
+/* In attention.cu, for bf16 and f16: by our own kernels, whichever takes it. */
+template <typename E> enum status attention_own(OP_ARGUMENTS);
 size_t attention_own_workspace(const union op_params *p, const struct operand *in);
 
-/* In attention_cudnn.cu: 0, and false, where it does not take an op. It takes those only whose
- * workspace was asked for. */
-size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS);
-bool attention_cudnn_takes(WORKSPACE_ARGUMENTS);
-enum status attention_cudnn(OP_ARGUMENTS);
+/* In attention_cudnn.cu, for bf16 and f16: 0, and false, where it does not take an op. It takes
+ * those only whose workspace was asked for. */
+template <typename E> size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS);
+template <typename E> bool attention_cudnn_takes(WORKSPACE_ARGUMENTS);
+template <typename E> enum status attention_cudnn(OP_ARGUMENTS);
 
 #endif

@@ -282,11 +282,10 @@ static enum status start_backward(const attention_backward_args<E> &b, const str
                   DELTA_WARPS * WARP, 0, b);
 }
 
-static bool takes_mma(WORKSPACE_ARGUMENTS)
+template <typename E> static bool takes_mma(WORKSPACE_ARGUMENTS)
 {
     return attention_backward_fits_mma(p, in) &&
-           fits_width<bf16>(WIDTH<bf16>,
-                            {in[0].data, in[1].data, in[6].data, out[0].data, out[1].data});
+           fits_width<E>(WIDTH<E>, {in[0].data, in[1].data, in[6].data, out[0].data, out[1].data});
 }
 
 template <typename E> static enum status run_plain(OP_ARGUMENTS)
@@ -296,22 +295,18 @@ template <typename E> static enum status run_plain(OP_ARGUMENTS)
     return backward_plain(b, err);
 }
 
-static enum status run_mma(OP_ARGUMENTS)
+template <typename E> static enum status run_mma(OP_ARGUMENTS)
 {
-    const attention_backward_args<bf16> b = backward_args_of<bf16>(p, in, out, workspace, err);
+    const attention_backward_args<E> b = backward_args_of<E>(p, in, out, workspace, err);
     TRY(start_backward(b, out, err));
     return attention_backward_mma(b, err);
 }
 
 template <typename E> enum status op_attention_backward(OP_ARGUMENTS)
 {
+    if constexpr (HAS_MMA<E>)
+        if (takes_mma<E>(p, in, out)) return run_mma<E>(p, in, out, workspace, err);
     return run_plain<E>(p, in, out, workspace, err);
-}
-
-template <>
-enum status op_attention_backward<bf16>(OP_ARGUMENTS) {
-    return takes_mma(p, in, out) ? run_mma(p, in, out, workspace, err)
-                                 : run_plain<bf16>(p, in, out, workspace, err);
 }
 
 template <typename E> size_t op_attention_backward_workspace(WORKSPACE_ARGUMENTS)
@@ -320,13 +315,15 @@ template <typename E> size_t op_attention_backward_workspace(WORKSPACE_ARGUMENTS
     return operand_numel(&in[5]) * sizeof(real_of<E>);
 }
 
-template enum status op_attention_backward<float>(OP_ARGUMENTS);
-template enum status op_attention_backward<double>(OP_ARGUMENTS);
+FOR_ALL_TYPES(op_attention_backward)
 WORKSPACE_FOR_ALL_TYPES(op_attention_backward_workspace)
 
 /* ---- by name ---- */
 
+// clang-format off
 const struct device_kernel attention_backward_kernels[] = {
-    {"mma", ELEM_BF16, takes_mma, {run_mma, op_attention_backward_workspace<bf16>}},
+    {"mma", ELEM_BF16, takes_mma<bf16>, {run_mma<bf16>, op_attention_backward_workspace<bf16>}},
+    {"mma", ELEM_F16, takes_mma<f16>, {run_mma<f16>, op_attention_backward_workspace<f16>}},
     {},
 };
+// clang-format on

@@ -1,5 +1,5 @@
 /* attention_backward.h - what the ways to the backward of attention share: attention_backward.cu
- * takes everything, attention_backward_mma.cu bf16 heads on tensor cores.
+ * takes everything, attention_backward_mma.cu bf16 and f16 heads on tensor cores.
  *
  * Of a query and a key let x = scale * q.k, score = x or softcap * tanh(x / softcap), p = exp(score
  * - lse), and m what dropout multiplies p with. Then
@@ -26,6 +26,7 @@ template <typename E> struct attention_backward_args {
 /* In attention_backward_mma.cu: whether it takes these shapes, and the two launches. delta is
  * there, and dq and dkv are zeros. */
 bool attention_backward_fits_mma(const union op_params *p, const struct operand *in);
-enum status attention_backward_mma(const attention_backward_args<bf16> &b, struct error *err);
+template <typename E>
+enum status attention_backward_mma(const attention_backward_args<E> &b, struct error *err);
 
 #endif

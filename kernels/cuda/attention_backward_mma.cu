@@ -1,15 +1,19 @@
-/* attention_backward_mma.cu - the backward of attention for bf16 heads of up to 256 on tensor
- * cores, after FlashAttention-2 (Dao 2023).
+/* attention_backward_mma.cu - the backward of attention for bf16 and f16 heads of up to 256 on
+ * tensor cores, after FlashAttention-2 (Dao 2023).
  *
  * 1. dq: a block has a tile of rows, as attention_tiles.h has them, and goes over its blocks of
  *    keys: three products each.
  * 2. dk and dv: a block has KEYS rows of kv, a warp 16, and goes over all spans that share keys
- * with them, the query heads of the group, and tiles of queries: four products each. Scores are
- * made with keys as rows, so that they are the left side of the products that follow. Scores are
- * made twice in all; in return no gradient is added by several blocks, and bits do not depend on
+ *    with them, the query heads of the group, and tiles of queries: four products each. Scores are
+ *    made with keys as rows, so that they are the left side of the products that follow. Scores are
+ *    made twice in all; in return no gradient is added by several blocks, and bits do not depend on
  *    which block is first.
  * 3. What comes next is loaded into the other of two stages while this one is computed with.
- * 4. Heads of more than 128: a block has OUT of the columns of dk and dv, for registers are few. */
+ * 4. Heads of more than 128: a block has OUT of the columns of dk and dv, for registers are few.
+ * 5. p and ds are rounded to E for the products that follow, whose sums are f32. In f16 both keep
+ *    fewer digits below 2^-14. A ds that is too large for f16 makes dq and dk infinite or NaN,
+ * though their own sums might not be: then the step is skipped and the loss scale falls, as where a
+ *    gradient itself overflows. */
 #include <algorithm>
 
 #include "kernels/cuda/attention_backward.h"
@@ -17,13 +21,14 @@
 
 #define LOG2_E 1.44269504f
 
-typedef attention_backward_args<bf16> backward_args;
+template <typename E> using backward_args = attention_backward_args<E>;
 
 /* ---- a query and a key ---- */
 
 /* Scores become p, and dov becomes ds. lse is times log2(e). A pair that does not attend has 0s. */
-__device__ inline void weigh_pair(const attention_args<bf16> &a, float &score, float &dov,
-                                  float lse, float delta, bool attends)
+template <typename E>
+__device__ inline void weigh_pair(const attention_args<E> &a, float &score, float &dov, float lse,
+                                  float delta, bool attends)
 {
     float slope = 1, exponent = score * (a.scale * LOG2_E);
     if (a.softcap != 0) {
@@ -44,9 +49,10 @@ template <int N> __device__ inline void clear(float (&x)[1][N][4])
 }
 
 /* Two elements of a head; d is even, and so is head_dim. */
-__device__ inline void store_pair(bf16 *head, int d, unsigned head_dim, float x, float y)
+template <typename E>
+__device__ inline void store_pair(E *head, int d, unsigned head_dim, float x, float y)
 {
-    if (d < (int)head_dim) store_reals<bf16, 2>(head + d, {x, y});
+    if (d < (int)head_dim) store_reals<E, 2>(head + d, {x, y});
 }
 
 /* ---- dq ---- */
@@ -54,7 +60,7 @@ __device__ inline void store_pair(bf16 *head, int d, unsigned head_dim, float x,
 template <int D> struct dq_shape {
     static const int ROWS = 16 * TILE_WARPS, KEYS = D > 64 ? 32 : 64, STRIDE = D + 8;
     static const int STAGE = 2 * KEYS * STRIDE; /* keys, then values */
-    static const size_t BYTES = (2 * ROWS * STRIDE + 2 * STAGE) * sizeof(bf16);
+    static const size_t BYTES = (2 * ROWS * STRIDE + 2 * STAGE) * MMA_ELEM_BYTES;
 };
 
 /* Rows g and g + 8 of a lane. */
@@ -62,10 +68,11 @@ struct dq_rows {
     float lse[2], delta[2];
 };
 
-__device__ inline struct dq_rows load_dq_rows(const backward_args &b, const struct tile &t,
+template <typename E>
+__device__ inline struct dq_rows load_dq_rows(const backward_args<E> &b, const struct tile &t,
                                               int warp_row, unsigned group)
 {
-    const attention_args<bf16> &a = b.a;
+    const attention_args<E> &a = b.a;
     const int q_begin = a.spans[t.first_span].q_begin;
     struct dq_rows r;
 #pragma unroll
@@ -82,9 +89,9 @@ __device__ inline struct dq_rows load_dq_rows(const backward_args &b, const stru
 }
 
 /* first_row: the lane's first, of the range. */
-template <int KEYS>
+template <int KEYS, typename E>
 __device__ inline void weigh_keys(float (&scores)[1][KEYS / 8][4], float (&dov)[1][KEYS / 8][4],
-                                  const attention_args<bf16> &a, const struct span &s, int at,
+                                  const attention_args<E> &a, const struct span &s, int at,
                                   int first_row, const struct dq_rows &r)
 {
     const int column = at + (int)lane_id() % 4 * 2;
@@ -102,17 +109,17 @@ __device__ inline void weigh_keys(float (&scores)[1][KEYS / 8][4], float (&dov)[
     }
 }
 
-template <int D>
-__device__ inline void store_dq(const backward_args &b, const struct tile &t,
+template <int D, typename E>
+__device__ inline void store_dq(const backward_args<E> &b, const struct tile &t,
                                 const float (&dq)[1][D / 8][4], int warp_row, unsigned group)
 {
-    const attention_args<bf16> &a = b.a;
+    const attention_args<E> &a = b.a;
     const int q_begin = a.spans[t.first_span].q_begin;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = warp_row + half * 8 + (int)lane_id() / 4, of_range = t.first_row + row;
         const int query = query_at(a, of_range), head = of_range - query * (int)a.queries;
-        bf16 *to =
+        E *to =
             b.dq + (size_t)(q_begin + query) * a.q_columns + group * a.q_stride + head * a.head_dim;
         if (row >= t.num_rows) continue;
 #pragma unroll
@@ -122,8 +129,8 @@ __device__ inline void store_dq(const backward_args &b, const struct tile &t,
     }
 }
 
-template <int D>
-__device__ inline void load_keys(bf16 *stage, const attention_args<bf16> &a, const struct tile &t,
+template <int D, typename E>
+__device__ inline void load_keys(E *stage, const attention_args<E> &a, const struct tile &t,
                                  const struct place &p, unsigned group)
 {
     typedef dq_shape<D> shape;
@@ -132,14 +139,15 @@ __device__ inline void load_keys(bf16 *stage, const attention_args<bf16> &a, con
 }
 
 /* Blocks are tiles of all groups, those of one tile beside one another. */
-template <int D> __global__ void __launch_bounds__(TILE_THREADS) dq_tiles(const backward_args b)
+template <int D, typename E>
+__global__ void __launch_bounds__(TILE_THREADS) dq_tiles(const backward_args<E> b)
 {
     typedef dq_shape<D> shape;
     const int ROWS = shape::ROWS, KEYS = shape::KEYS;
     DYNAMIC_SHARED(shared);
-    const attention_args<bf16> &a = b.a;
-    bf16 *q = reinterpret_cast<bf16 *>(shared), *d_o = q + ROWS * shape::STRIDE;
-    bf16 *const stages = d_o + ROWS * shape::STRIDE;
+    const attention_args<E> &a = b.a;
+    E *q = reinterpret_cast<E *>(shared), *d_o = q + ROWS * shape::STRIDE;
+    E *const stages = d_o + ROWS * shape::STRIDE;
     const unsigned group = blockIdx.x % a.groups;
     const struct tile t =
         find_tile<ROWS>(a, (int)(blockIdx.x / a.groups), (int)(gridDim.x / a.groups));
@@ -160,7 +168,7 @@ template <int D> __global__ void __launch_bounds__(TILE_THREADS) dq_tiles(const 
     for (int block = 0; block < num_blocks; block++) {
         float scores[1][KEYS / 8][4], dov[1][KEYS / 8][4];
         const struct place now = p;
-        const bf16 *const k = stages + block % 2 * shape::STAGE, *v = k + KEYS * shape::STRIDE;
+        const E *const k = stages + block % 2 * shape::STAGE, *v = k + KEYS * shape::STRIDE;
         copies_wait<0>();
         __syncthreads(); /* this block is here, and all are done with the one before */
         if (block + 1 < num_blocks) {
@@ -185,7 +193,7 @@ template <int D> struct dkv_shape {
     static const int KEYS = 16 * TILE_WARPS, ROWS = D > 64 ? 32 : 64, STRIDE = D + 8;
     static const int OUT = D > 128 ? 128 : D, PARTS = D / OUT;
     static const int STAGE = 2 * ROWS * STRIDE; /* queries, then do */
-    static const size_t COPIED = (2 * KEYS * STRIDE + 2 * STAGE) * sizeof(bf16);
+    static const size_t COPIED = (2 * KEYS * STRIDE + 2 * STAGE) * MMA_ELEM_BYTES;
     static const size_t BYTES = COPIED + 4 * ROWS * sizeof(float); /* lse and delta of stages */
 };
 
@@ -196,9 +204,8 @@ struct query_tile {
 };
 
 /* The first tile of the spans from `span` on that share keys with rows [row, row + KEYS) of kv. */
-template <int KEYS>
-__device__ inline struct query_tile first_tile(const attention_args<bf16> &a, unsigned span,
-                                               int row)
+template <int KEYS, typename E>
+__device__ inline struct query_tile first_tile(const attention_args<E> &a, unsigned span, int row)
 {
     struct query_tile t = {a.num_spans, 0, 0, 0, 0};
     for (unsigned i = span; i < a.num_spans; i++) {
@@ -216,8 +223,8 @@ __device__ inline struct query_tile first_tile(const attention_args<bf16> &a, un
     return t;
 }
 
-template <int KEYS, int ROWS>
-__device__ inline struct query_tile next_tile(const attention_args<bf16> &a, struct query_tile t,
+template <int KEYS, int ROWS, typename E>
+__device__ inline struct query_tile next_tile(const attention_args<E> &a, struct query_tile t,
                                               int row)
 {
     t.at += ROWS;
@@ -227,12 +234,12 @@ __device__ inline struct query_tile next_tile(const attention_args<bf16> &a, str
     return first_tile<KEYS>(a, t.number + 1, row);
 }
 
-template <int D>
-__device__ inline void load_tile(bf16 *stage, const backward_args &b, const struct query_tile &t,
+template <int D, typename E>
+__device__ inline void load_tile(E *stage, const backward_args<E> &b, const struct query_tile &t,
                                  unsigned group)
 {
     typedef dkv_shape<D> shape;
-    const attention_args<bf16> &a = b.a;
+    const attention_args<E> &a = b.a;
     const size_t row = (size_t)(a.spans[t.number].q_begin + t.at);
     const size_t columns = (size_t)a.groups * a.queries * a.head_dim;
     const unsigned head = group * a.queries + t.head;
@@ -249,11 +256,11 @@ struct query_numbers {
     float lse, delta;
 };
 
-template <int ROWS>
-__device__ inline struct query_numbers load_numbers(const backward_args &b,
+template <int ROWS, typename E>
+__device__ inline struct query_numbers load_numbers(const backward_args<E> &b,
                                                     const struct query_tile &t, unsigned group)
 {
-    const attention_args<bf16> &a = b.a;
+    const attention_args<E> &a = b.a;
     struct query_numbers n = {INFINITY, 0};
     const int query = t.at + (int)threadIdx.x;
     if (threadIdx.x >= ROWS || query >= t.end) return n;
@@ -272,9 +279,9 @@ template <int ROWS> __device__ inline void keep_numbers(float *to, const struct 
 }
 
 /* row: the lane's first, of kv. numbers: lse of the tile's queries, then delta. */
-template <int ROWS>
+template <int ROWS, typename E>
 __device__ inline void weigh_queries(float (&scores)[1][ROWS / 8][4], float (&dov)[1][ROWS / 8][4],
-                                     const attention_args<bf16> &a, const struct query_tile &t,
+                                     const attention_args<E> &a, const struct query_tile &t,
                                      int row, const float *numbers)
 {
     const struct span s = a.spans[t.number];
@@ -296,8 +303,8 @@ __device__ inline void weigh_queries(float (&scores)[1][ROWS / 8][4], float (&do
 }
 
 /* OUT columns from out_at on of the lane's rows: of dk where factor is scale, or of dv. */
-template <int OUT>
-__device__ inline void store_dkv(const backward_args &b, const float (&sums)[1][OUT / 8][4],
+template <int OUT, typename E>
+__device__ inline void store_dkv(const backward_args<E> &b, const float (&sums)[1][OUT / 8][4],
                                  int row, unsigned group, unsigned head_at, int out_at,
                                  float factor)
 {
@@ -305,7 +312,7 @@ __device__ inline void store_dkv(const backward_args &b, const float (&sums)[1][
     for (int half = 0; half < 2; half++) {
         const int at = row + half * 8;
         if (at >= (int)b.num_keys) continue;
-        bf16 *to = b.dkv + (size_t)at * b.a.kv_columns + group * b.a.kv_stride + head_at;
+        E *to = b.dkv + (size_t)at * b.a.kv_columns + group * b.a.kv_stride + head_at;
 #pragma unroll
         for (int j = 0; j < OUT / 8; j++)
             store_pair(to, out_at + j * 8 + (int)lane_id() % 4 * 2, b.a.head_dim,
@@ -315,19 +322,20 @@ __device__ inline void store_dkv(const backward_args &b, const float (&sums)[1][
 
 /* Blocks in x are KEYS rows of kv of all groups, those of the same rows beside one another; in y,
  * parts of the columns. */
-template <int D> __global__ void __launch_bounds__(TILE_THREADS) dkv_tiles(const backward_args b)
+template <int D, typename E>
+__global__ void __launch_bounds__(TILE_THREADS) dkv_tiles(const backward_args<E> b)
 {
     typedef dkv_shape<D> shape;
     const int KEYS = shape::KEYS, ROWS = shape::ROWS, OUT = shape::OUT;
     DYNAMIC_SHARED(shared);
-    const attention_args<bf16> &a = b.a;
-    bf16 *k = reinterpret_cast<bf16 *>(shared), *v = k + KEYS * shape::STRIDE;
-    bf16 *const stages = v + KEYS * shape::STRIDE;
+    const attention_args<E> &a = b.a;
+    E *k = reinterpret_cast<E *>(shared), *v = k + KEYS * shape::STRIDE;
+    E *const stages = v + KEYS * shape::STRIDE;
     float *const numbers = reinterpret_cast<float *>(shared + shape::COPIED);
     const unsigned group = blockIdx.x % a.groups;
     const int first = (int)(blockIdx.x / a.groups) * KEYS, warp_row = (int)warp_id() * 16;
     const int out_at = (int)blockIdx.y * OUT, lane_row = first + warp_row + (int)lane_id() / 4;
-    const bf16 *const kv = a.kv + (size_t)first * a.kv_columns + group * a.kv_stride;
+    const E *const kv = a.kv + (size_t)first * a.kv_columns + group * a.kv_stride;
     float dk[1][OUT / 8][4], dv[1][OUT / 8][4];
     struct query_tile t = first_tile<KEYS>(a, 0, first);
     clear(dk);
@@ -341,7 +349,7 @@ template <int D> __global__ void __launch_bounds__(TILE_THREADS) dkv_tiles(const
     copies_commit();
     for (int stage = 0; t.number < a.num_spans; stage ^= 1) {
         float scores[1][ROWS / 8][4], dov[1][ROWS / 8][4];
-        const bf16 *const q = stages + stage * shape::STAGE, *d_o = q + ROWS * shape::STRIDE;
+        const E *const q = stages + stage * shape::STAGE, *d_o = q + ROWS * shape::STRIDE;
         const struct query_tile now = t;
         struct query_numbers next = {0, 0};
         copies_wait<0>();
@@ -376,27 +384,29 @@ bool attention_backward_fits_mma(const union op_params *p, const struct operand 
 }
 
 /* Of tiles at least as many as there can be. */
-template <int D> static enum status launch_backward(const backward_args &b, struct error *err)
+template <int D, typename E>
+static enum status launch_backward(const backward_args<E> &b, struct error *err)
 {
     typedef dq_shape<D> dq;
     typedef dkv_shape<D> dkv;
-    const attention_args<bf16> &a = b.a;
+    const attention_args<E> &a = b.a;
     static bool is_set; /* that they may have so much shared memory */
     if (!is_set) {
-        TRY(allow_shared("attention_backward", dq_tiles<D>, dq::BYTES, err));
-        TRY(allow_shared("attention_backward", dkv_tiles<D>, dkv::BYTES, err));
+        TRY(allow_shared("attention_backward", dq_tiles<D, E>, dq::BYTES, err));
+        TRY(allow_shared("attention_backward", dkv_tiles<D, E>, dkv::BYTES, err));
     }
     is_set = true;
     const unsigned tiles = (unsigned)((uint64_t)a.num_queries * a.queries / dq::ROWS) +
                            std::min(a.num_spans, a.num_queries);
-    TRY(launch("attention_backward", err, dq_tiles<D>, dim3(tiles * a.groups), TILE_THREADS,
+    TRY(launch("attention_backward", err, dq_tiles<D, E>, dim3(tiles * a.groups), TILE_THREADS,
                dq::BYTES, b));
-    return launch("attention_backward", err, dkv_tiles<D>,
+    return launch("attention_backward", err, dkv_tiles<D, E>,
                   dim3(blocks_for(b.num_keys, dkv::KEYS) * a.groups, dkv::PARTS), TILE_THREADS,
                   dkv::BYTES, b);
 }
 
-enum status attention_backward_mma(const backward_args &b, struct error *err)
+template <typename E>
+enum status attention_backward_mma(const backward_args<E> &b, struct error *err)
 {
     const unsigned head_dim = b.a.head_dim;
     return head_dim <= 64    ? launch_backward<64>(b, err)
@@ -404,3 +414,6 @@ enum status attention_backward_mma(const backward_args &b, struct error *err)
            : head_dim <= 128 ? launch_backward<128>(b, err)
                              : launch_backward<256>(b, err);
 }
+
+template enum status attention_backward_mma(const backward_args<bf16> &b, struct error *err);
+template enum status attention_backward_mma(const backward_args<f16> &b, struct error *err);

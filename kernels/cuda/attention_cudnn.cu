@@ -1,4 +1,4 @@
-/* Attention of bf16 through cuDNN, where the caller says what the spans are.
+/* Attention of bf16 and f16 through cuDNN, where the caller says what the spans are.
  *
  * 1. Spans are on the GPU, and a plan of cuDNN wants shapes on the host: so this is for calls with
  *    uniform_sequences, without what cuDNN's pattern has no place for.
@@ -70,8 +70,8 @@ static size_t stats_of_launch(const struct cudnn_shape *s)
            (WORKSPACE_ALIGNMENT / 4);
 }
 
-static struct launches arrange(const union op_params *p, const struct operand *in,
-                               const struct operand *out)
+static struct launches arrange(enum elem_type elem, const union op_params *p,
+                               const struct operand *in, const struct operand *out)
 {
     const struct head_shape h = p->attention.heads;
     const int64_t d = h.head_dim, sequences = p->attention.uniform_sequences;
@@ -88,6 +88,7 @@ static struct launches arrange(const union op_params *p, const struct operand *i
     s.head_dim = d;
     s.causal = p->attention.causal;
     s.stats = out[1].data != NULL;
+    s.f16 = elem == ELEM_F16;
     s.batch = by_sequence ? h.groups : sequences;
     s.heads = one_stride ? h.groups * h.queries : h.queries;
     s.kv_heads = one_stride ? h.groups : 1;
@@ -130,6 +131,12 @@ __global__ void unpack_stats(float *lse, const float *stats, size_t items, unsig
                       head % queries * length + row % length];
 }
 
+/* Element i of what has two bytes each. */
+static char *element(const struct operand &o, size_t i)
+{
+    return data_of<char>(o) + 2 * i;
+}
+
 static enum status run_launches(const union op_params *p, const struct operand *in,
                                 const struct operand *out, const struct planned *e,
                                 const struct launches *l, void *workspace, struct error *err)
@@ -138,12 +145,11 @@ static enum status run_launches(const union op_params *p, const struct operand *
     const struct cudnn_shape &s = l->shape;
     float *stats = reinterpret_cast<float *>(static_cast<char *>(workspace) + plan_bytes(e));
     for (unsigned i = 0; i < l->count; i++) {
-        const bf16 *kv = data_of<bf16>(in[1]) + i * l->kv_step;
         struct cudnn_operands o = {};
-        o.q = data_of<bf16>(in[0]) + i * l->q_step;
-        o.k = kv + p->attention.k_at;
-        o.v = kv + p->attention.v_at;
-        o.o = data_of<bf16>(out[0]) + i * l->o_step;
+        o.q = element(in[0], i * l->q_step);
+        o.k = element(in[1], i * l->kv_step + p->attention.k_at);
+        o.v = element(in[1], i * l->kv_step + p->attention.v_at);
+        o.o = element(out[0], i * l->o_step);
         o.stats = s.stats ? stats + i * stats_of_launch(&s) : NULL;
         o.scale = (float)p->attention.scale;
         TRY(cudnn_plan_run(&e->plan, &s, &o, workspace, err));
@@ -191,7 +197,9 @@ static enum status run_own(const struct op_call *call, const void *context, void
                            struct error *err)
 {
     (void)context;
-    return attention_own(&call->p, call->in, call->out, workspace, err);
+    return call->elem == ELEM_F16
+               ? attention_own<f16>(&call->p, call->in, call->out, workspace, err)
+               : attention_own<bf16>(&call->p, call->in, call->out, workspace, err);
 }
 
 struct cudnn_run {
@@ -228,10 +236,10 @@ static struct planned *find_plan(const struct cudnn_shape *s)
 static void say(const struct cudnn_shape *s, const char *what)
 {
     if (!says_why()) return;
-    (void)fprintf(stderr, "cuDNN %u: attention [%lld, %lld/%lld, %lld, %lld]%s%s: %s\n",
+    (void)fprintf(stderr, "cuDNN %u: attention [%lld, %lld/%lld, %lld, %lld] %s%s%s: %s\n",
                   cudnn_version(), (long long)s->batch, (long long)s->heads, (long long)s->kv_heads,
-                  (long long)s->length, (long long)s->head_dim, s->causal ? " causal" : "",
-                  s->stats ? " lse" : "", what);
+                  (long long)s->length, (long long)s->head_dim, s->f16 ? "f16" : "bf16",
+                  s->causal ? " causal" : "", s->stats ? " lse" : "", what);
 }
 
 static struct planned *prepare(const struct op_call *o);
@@ -241,7 +249,7 @@ static enum status approve(const struct op_call *o, const struct planned *e,
                            const struct launches *l, struct error *err)
 {
     const struct op_call small = small_case(o);
-    const struct launches of_small = arrange(&small.p, small.in, small.out);
+    const struct launches of_small = arrange(o->elem, &small.p, small.in, small.out);
     if (memcmp(&of_small.shape, &l->shape, sizeof l->shape) == 0)
         return compare_with_own(o, e, l, err);
     const struct planned *like = prepare(&small);
@@ -260,7 +268,7 @@ static enum status make_planned(struct planned *e, const struct op_call *o,
  * a graph is being recorded. */
 static struct planned *prepare(const struct op_call *o)
 {
-    const struct launches l = arrange(&o->p, o->in, o->out);
+    const struct launches l = arrange(o->elem, &o->p, o->in, o->out);
     struct planned *e = find_plan(&l.shape);
     struct error err;
     if (e || num_plans == MAX_PLANS || cuda_is_capturing()) return e;
@@ -282,29 +290,38 @@ void attention_close(void)
 
 /* ---- the op ---- */
 
-size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS)
+template <typename E> size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS)
 {
     if (!fits_cudnn(p, in)) return 0;
     struct op_call o = {};
+    o.elem = ELEM_OF<E>;
     o.p = *p;
     std::copy(in, in + MAX_INPUTS, o.in);
     std::copy(out, out + MAX_OUTPUTS, o.out);
-    const struct launches l = arrange(p, in, out);
+    const struct launches l = arrange(ELEM_OF<E>, p, in, out);
     const struct planned *e = prepare(&o);
     return e && e->usable ? workspace_bytes(e, &l) : 0;
 }
 
-bool attention_cudnn_takes(WORKSPACE_ARGUMENTS)
+template <typename E> bool attention_cudnn_takes(WORKSPACE_ARGUMENTS)
 {
-    if (!fits_cudnn(p, in) || !fits_width<bf16>(WIDTH<bf16>, {in[0].data, in[1].data, out[0].data}))
+    if (!fits_cudnn(p, in) || !fits_width<E>(WIDTH<E>, {in[0].data, in[1].data, out[0].data}))
         return false;
-    const struct launches l = arrange(p, in, out);
+    const struct launches l = arrange(ELEM_OF<E>, p, in, out);
     const struct planned *e = find_plan(&l.shape);
     return e && e->usable;
 }
 
-enum status attention_cudnn(OP_ARGUMENTS)
+template <typename E> enum status attention_cudnn(OP_ARGUMENTS)
 {
-    const struct launches l = arrange(p, in, out);
+    const struct launches l = arrange(ELEM_OF<E>, p, in, out);
     return run_launches(p, in, out, find_plan(&l.shape), &l, workspace, err);
 }
+
+#define FOR_TYPE(E)                                                                                \
+    template size_t attention_cudnn_workspace<E>(WORKSPACE_ARGUMENTS);                             \
+    template bool attention_cudnn_takes<E>(WORKSPACE_ARGUMENTS);                                   \
+    template enum status attention_cudnn<E>(OP_ARGUMENTS);
+FOR_TYPE(bf16)
+FOR_TYPE(f16)
+#undef FOR_TYPE

@@ -1,11 +1,14 @@
-/* Attention of bf16 heads on tensor cores, after FlashAttention-2 (Dao 2023).
+/* Attention of bf16 and f16 heads on tensor cores, after FlashAttention-2 (Dao 2023).
  *
  * 1. Rows, tiles and blocks of keys are those of attention_tiles.h. While a block's scores are made
  *    its values arrive; while they are weighed the next block's keys do.
  * 2. The four lanes of a row agree on its maximum at once, on its sum at the end.
  * 3. Where there are fewer tiles than the GPU has room for, the blocks of keys of a tile are split
  *    among several blocks, whose results another kernel merges.
- * 4. Blocks that are launched without a tile clear the rows that no span has. */
+ * 4. Blocks that are launched without a tile clear the rows that no span has.
+ * 5. A weight exp(score - max) is at most 1. It is rounded to E for the product with values; all
+ * sums are f32. In f16 a weight below 2^-25 is 0: over 2^14 keys that takes less than 2^-11 of the
+ *    largest value, which is how far f16 rounds it. */
 #include <algorithm>
 
 #include "kernels/cuda/attention_tiles.h"
@@ -14,13 +17,14 @@ enum { MAX_SPLITS = 64, MERGE_WARPS = 4 };
 
 template <int D, int M> struct tile_shape {
     static const int ROWS = 16 * M * TILE_WARPS, KEYS = D > 128 ? 32 : 64, STRIDE = D + 8;
-    static const size_t BYTES = (ROWS + 2 * KEYS) * STRIDE * sizeof(bf16);
+    static const size_t BYTES = (ROWS + 2 * KEYS) * STRIDE * MMA_ELEM_BYTES;
 };
 
 /* ---- rows without keys ---- */
 
 /* A row that no span has, or whose part of the keys is empty. */
-__device__ inline void clear_head(const attention_args<bf16> &a, size_t item, unsigned split)
+template <typename E>
+__device__ inline void clear_head(const attention_args<E> &a, size_t item, unsigned split)
 {
     if (a.splits > 1) {
         if (lane_id() == 0)
@@ -28,11 +32,12 @@ __device__ inline void clear_head(const attention_args<bf16> &a, size_t item, un
         return;
     }
     for (unsigned d = lane_id(); d < a.head_dim; d += WARP)
-        a.o[item * a.head_dim + d] = from_real<bf16>(0);
+        a.o[item * a.head_dim + d] = from_real<E>(0);
     if (a.lse && lane_id() == 0) a.lse[item] = -INFINITY;
 }
 
-__device__ inline void clear_uncovered(const attention_args<bf16> &a, const struct tile &t,
+template <typename E>
+__device__ inline void clear_uncovered(const attention_args<E> &a, const struct tile &t,
                                        unsigned group, unsigned split)
 {
     const int first = t.first_row * TILE_WARPS + (int)warp_id(), step = t.num_rows * TILE_WARPS;
@@ -65,8 +70,8 @@ __device__ inline void cap_scores(float (&scores)[M][KEYS / 8][4], float scale, 
 }
 
 /* first_row: the lane's first, of the range. */
-template <int M, int KEYS>
-__device__ inline void mask_scores(float (&scores)[M][KEYS / 8][4], const attention_args<bf16> &a,
+template <int M, int KEYS, typename E>
+__device__ inline void mask_scores(float (&scores)[M][KEYS / 8][4], const attention_args<E> &a,
                                    const struct span &s, int at, int first_row)
 {
     const int column = at + (int)lane_id() % 4 * 2;
@@ -129,8 +134,8 @@ __device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state
 /* ---- the end ---- */
 
 /* One row of the lane: row `row` of the range is `item` of o. */
-template <int D, int M>
-__device__ inline void finish_row(const attention_args<bf16> &a, const struct rows_state<D, M> &r,
+template <int D, int M, typename E>
+__device__ inline void finish_row(const attention_args<E> &a, const struct rows_state<D, M> &r,
                                   int m, int half, size_t item, unsigned head, unsigned split)
 {
     const size_t heads = (size_t)a.num_queries * a.groups * a.queries;
@@ -151,15 +156,15 @@ __device__ inline void finish_row(const attention_args<bf16> &a, const struct ro
         if (a.splits > 1)
             store_reals<float, 2>(a.part_o + (split * heads + item) * a.head_dim + d, {x, y});
         else
-            store_reals<bf16, 2>(a.o + item * a.head_dim + d, {x, y});
+            store_reals<E, 2>(a.o + item * a.head_dim + d, {x, y});
     }
     if (first != 0) return;
     if (a.splits > 1) a.part_lse[split * heads + item] = lse;
     if (a.splits == 1 && a.lse) a.lse[item] = lse;
 }
 
-template <int D, int M>
-__device__ inline void finish_rows(const attention_args<bf16> &a, const struct tile &t,
+template <int D, int M, typename E>
+__device__ inline void finish_rows(const attention_args<E> &a, const struct tile &t,
                                    const struct rows_state<D, M> &r, int warp_row, unsigned group,
                                    unsigned split)
 {
@@ -192,14 +197,14 @@ template <int D, int M> __device__ inline void start_rows(struct rows_state<D, M
 }
 
 /* Blocks in x are tiles of all groups, those of one tile beside one another; in y, splits. */
-template <int D, int M>
-__global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_args<bf16> a)
+template <int D, int M, typename E>
+__global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_args<E> a)
 {
     typedef tile_shape<D, M> shape;
     const int ROWS = shape::ROWS, KEYS = shape::KEYS;
     DYNAMIC_SHARED(shared);
-    bf16 *q = reinterpret_cast<bf16 *>(shared);
-    bf16 *k = q + ROWS * shape::STRIDE, *v = k + KEYS * shape::STRIDE;
+    E *q = reinterpret_cast<E *>(shared);
+    E *k = q + ROWS * shape::STRIDE, *v = k + KEYS * shape::STRIDE;
     const unsigned group = blockIdx.x % a.groups, split = blockIdx.y;
     const struct tile t =
         find_tile<ROWS>(a, (int)(blockIdx.x / a.groups), (int)(gridDim.x / a.groups));
@@ -250,7 +255,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
 
 /* ---- merging splits: a warp a query head of a token ---- */
 
-__global__ void merge_splits(const attention_args<bf16> a)
+template <typename E> __global__ void merge_splits(const attention_args<E> a)
 {
     const size_t heads = (size_t)a.num_queries * a.groups * a.queries;
     const size_t item = (size_t)blockIdx.x * MERGE_WARPS + warp_id();
@@ -272,7 +277,7 @@ __global__ void merge_splits(const attention_args<bf16> a)
             if (lse == -INFINITY) continue; /* its part of o was never written */
             x += expf(lse - shift) * a.part_o[(s * heads + item) * a.head_dim + d];
         }
-        a.o[item * a.head_dim + d] = from_real<bf16>(scale * x);
+        a.o[item * a.head_dim + d] = from_real<E>(scale * x);
     }
     if (a.lse && lane_id() == 0) a.lse[item] = empty ? -INFINITY : max + logf(sum);
 }
@@ -309,27 +314,28 @@ unsigned attention_splits(const union op_params *p, const struct operand *in)
 }
 
 /* One block more than there can be tiles of each group, to clear what no span has. */
-template <int D, int M>
-static enum status launch_tiles(const attention_args<bf16> &a, struct error *err)
+template <int D, int M, typename E>
+static enum status launch_tiles(const attention_args<E> &a, struct error *err)
 {
     typedef tile_shape<D, M> shape;
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set) TRY(allow_shared("attention", attend_tiles<D, M>, shape::BYTES, err));
+    if (!is_set) TRY(allow_shared("attention", attend_tiles<D, M, E>, shape::BYTES, err));
     is_set = true;
     const unsigned tiles = (unsigned)((uint64_t)a.num_queries * a.queries / shape::ROWS) +
                            std::min(a.num_spans, a.num_queries) + 1;
-    return launch("attention", err, attend_tiles<D, M>, dim3(tiles * a.groups, a.splits),
+    return launch("attention", err, attend_tiles<D, M, E>, dim3(tiles * a.groups, a.splits),
                   TILE_THREADS, shape::BYTES, a);
 }
 
-typedef enum status launch_function(const attention_args<bf16> &a, struct error *err);
+template <typename E>
+using launch_function = enum status(const attention_args<E> &a, struct error *err);
 
 /* The variant with the smallest head that a's fits into. */
-static launch_function *variant_for(const attention_args<bf16> &a)
+template <typename E> static launch_function<E> *variant_for(const attention_args<E> &a)
 {
     static const struct {
         unsigned head_dim;
-        launch_function *few_rows, *many_rows;
+        launch_function<E> *few_rows, *many_rows;
     } variants[] = {{64, launch_tiles<64, 1>, launch_tiles<64, 2>},
                     {80, launch_tiles<128, 1>, launch_tiles<80, 2>},
                     {96, launch_tiles<128, 1>, launch_tiles<96, 2>},
@@ -342,12 +348,15 @@ static launch_function *variant_for(const attention_args<bf16> &a)
                                                                   : variants[i].many_rows;
 }
 
-enum status attention_mma(const attention_args<bf16> &a, struct error *err)
+template <typename E> enum status attention_mma(const attention_args<E> &a, struct error *err)
 {
     if (a.num_queries == 0) return OK;
     TRY(variant_for(a)(a, err));
     if (a.splits == 1) return OK;
     const size_t heads = (size_t)a.num_queries * a.groups * a.queries;
-    return launch("attention", err, merge_splits, dim3(blocks_for(heads, MERGE_WARPS)),
+    return launch("attention", err, merge_splits<E>, dim3(blocks_for(heads, MERGE_WARPS)),
                   MERGE_WARPS * WARP, 0, a);
 }
+
+template enum status attention_mma(const attention_args<bf16> &a, struct error *err);
+template enum status attention_mma(const attention_args<f16> &a, struct error *err);

@@ -27,8 +27,8 @@ struct tile {
 /* ---- which tile ---- */
 
 /* Every warp of the block finds the same. */
-template <int ROWS>
-__device__ inline struct tile find_tile(const attention_args<bf16> &a, int number, int num_blocks)
+template <int ROWS, typename E>
+__device__ inline struct tile find_tile(const attention_args<E> &a, int number, int num_blocks)
 {
     int tiles_before = 0, covered = 0;
     struct tile t = {0, 0, 0, 0, false};
@@ -81,19 +81,21 @@ struct place {
     int at, end;
 };
 
-__device__ inline int query_at(const attention_args<bf16> &a, int row)
+template <typename E> __device__ inline int query_at(const attention_args<E> &a, int row)
 {
     return row / (int)a.queries;
 }
 
-__device__ inline struct span span_of(const attention_args<bf16> &a, const struct tile &t,
+template <typename E>
+__device__ inline struct span span_of(const attention_args<E> &a, const struct tile &t,
                                       const struct place &p)
 {
     return a.spans[t.first_span + p.number];
 }
 
 /* The first block of keys of a span. */
-__device__ inline struct place span_start(const attention_args<bf16> &a, const struct tile &t,
+template <typename E>
+__device__ inline struct place span_start(const attention_args<E> &a, const struct tile &t,
                                           unsigned number)
 {
     struct place p;
@@ -110,8 +112,8 @@ template <int KEYS> __device__ inline int blocks_of(const struct place &p)
     return p.at < p.end ? (p.end - p.at + KEYS - 1) / KEYS : 0;
 }
 
-template <int KEYS>
-__device__ inline int count_blocks(const attention_args<bf16> &a, const struct tile &t)
+template <int KEYS, typename E>
+__device__ inline int count_blocks(const attention_args<E> &a, const struct tile &t)
 {
     int n = 0;
     for (unsigned i = 0; i < t.num_spans; i++)
@@ -120,8 +122,8 @@ __device__ inline int count_blocks(const attention_args<bf16> &a, const struct t
 }
 
 /* Block number `block`, which there is. */
-template <int KEYS>
-__device__ inline struct place seek(const attention_args<bf16> &a, const struct tile &t, int block)
+template <int KEYS, typename E>
+__device__ inline struct place seek(const attention_args<E> &a, const struct tile &t, int block)
 {
     struct place p = span_start(a, t, 0);
     for (int n; block >= (n = blocks_of<KEYS>(p)); block -= n)
@@ -131,8 +133,8 @@ __device__ inline struct place seek(const attention_args<bf16> &a, const struct 
 }
 
 /* The block behind p, which there is. */
-template <int KEYS>
-__device__ inline struct place next_block(const attention_args<bf16> &a, const struct tile &t,
+template <int KEYS, typename E>
+__device__ inline struct place next_block(const attention_args<E> &a, const struct tile &t,
                                           struct place p)
 {
     p.at += KEYS;
@@ -144,8 +146,8 @@ __device__ inline struct place next_block(const attention_args<bf16> &a, const s
 /* ---- into shared memory ---- */
 
 /* `rows` rows, of which `there` are; D / 8 runs of 16 bytes each, zeros behind head_dim. */
-template <int D, int KEYS>
-__device__ inline void load_block(bf16 *to, const bf16 *from, size_t columns, unsigned head_dim,
+template <int D, int KEYS, typename E>
+__device__ inline void load_block(E *to, const E *from, size_t columns, unsigned head_dim,
                                   int there)
 {
     const int runs = D / 8;
@@ -157,8 +159,8 @@ __device__ inline void load_block(bf16 *to, const bf16 *from, size_t columns, un
     }
 }
 
-template <int D, int KEYS>
-__device__ inline void load_heads(bf16 *to, const attention_args<bf16> &a, const struct tile &t,
+template <int D, int KEYS, typename E>
+__device__ inline void load_heads(E *to, const attention_args<E> &a, const struct tile &t,
                                   const struct place &p, unsigned group, unsigned head_at)
 {
     const size_t row = (size_t)(span_of(a, t, p).k_begin + p.at);
@@ -167,16 +169,16 @@ __device__ inline void load_heads(bf16 *to, const attention_args<bf16> &a, const
 }
 
 /* Of an array like q whose rows have `columns` elements, from the first head of the group on. */
-template <int D, int ROWS>
-__device__ inline void load_queries(bf16 *to, const bf16 *heads, size_t columns,
-                                    const attention_args<bf16> &a, const struct tile &t)
+template <int D, int ROWS, typename E>
+__device__ inline void load_queries(E *to, const E *heads, size_t columns,
+                                    const attention_args<E> &a, const struct tile &t)
 {
     const int runs = D / 8, q_begin = a.spans[t.first_span].q_begin;
     for (int i = (int)threadIdx.x; i < ROWS * runs; i += TILE_THREADS) {
         const int row = i / runs, d = i % runs * 8, of_range = t.first_row + row;
         const bool there = row < t.num_rows && d < (int)a.head_dim;
         const int query = query_at(a, of_range), head = of_range - query * (int)a.queries;
-        const bf16 *from = heads;
+        const E *from = heads;
         if (there) from += (size_t)(q_begin + query) * columns + head * a.head_dim + d;
         copy_16_bytes(to + row * (D + 8) + d, from, there);
     }
@@ -185,12 +187,12 @@ __device__ inline void load_queries(bf16 *to, const bf16 *heads, size_t columns,
 /* ---- products ---- */
 
 /* scores = q k^T */
-template <int D, int M, int KEYS>
-__device__ inline void make_scores(float (&scores)[M][KEYS / 8][4], const bf16 *q, const bf16 *k)
+template <int D, int M, int KEYS, typename E>
+__device__ inline void make_scores(float (&scores)[M][KEYS / 8][4], const E *q, const E *k)
 {
     const int lane = (int)lane_id(), stride = D + 8;
-    const bf16 *q_row = q + lane % 16 * stride + lane / 16 * 8;
-    const bf16 *k_row = k + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
+    const E *q_row = q + lane % 16 * stride + lane / 16 * 8;
+    const E *k_row = k + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -207,20 +209,20 @@ __device__ inline void make_scores(float (&scores)[M][KEYS / 8][4], const bf16 *
             load_matrices(right, k_row + j * 16 * stride + d);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                mma_bf16(scores[m][2 * j], left[m], right[0], right[1]);
-                mma_bf16(scores[m][2 * j + 1], left[m], right[2], right[3]);
+                mma<E>(scores[m][2 * j], left[m], right[0], right[1]);
+                mma<E>(scores[m][2 * j + 1], left[m], right[2], right[3]);
             }
         }
     }
 }
 
 /* o += weights v, OUT columns of it, of rows of D. Two neighbours of C as they lie are one of A. */
-template <int D, int OUT, int M, int KEYS>
+template <int D, int OUT, int M, int KEYS, typename E>
 __device__ inline void add_values(float (&o)[M][OUT / 8][4], const float (&weights)[M][KEYS / 8][4],
-                                  const bf16 *v)
+                                  const E *v)
 {
     const int lane = (int)lane_id(), stride = D + 8;
-    const bf16 *v_row = v + lane % 16 * stride + lane / 16 * 8;
+    const E *v_row = v + lane % 16 * stride + lane / 16 * 8;
 #pragma unroll
     for (int j = 0; j < KEYS / 16; j++) {
         uint32_t left[M][4], right[4];
@@ -228,23 +230,23 @@ __device__ inline void add_values(float (&o)[M][OUT / 8][4], const float (&weigh
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int n = 0; n < 4; n++)
-                left[m][n] = pack_bf16(weights[m][2 * j + n / 2][n % 2 * 2],
-                                       weights[m][2 * j + n / 2][n % 2 * 2 + 1]);
+                left[m][n] = pack_two<E>(weights[m][2 * j + n / 2][n % 2 * 2],
+                                         weights[m][2 * j + n / 2][n % 2 * 2 + 1]);
 #pragma unroll
         for (int d = 0; d < OUT / 16; d++) {
             load_matrices_transposed(right, v_row + j * 16 * stride + d * 16);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                mma_bf16(o[m][2 * d], left[m], right[0], right[1]);
-                mma_bf16(o[m][2 * d + 1], left[m], right[2], right[3]);
+                mma<E>(o[m][2 * d], left[m], right[0], right[1]);
+                mma<E>(o[m][2 * d + 1], left[m], right[2], right[3]);
             }
         }
     }
 }
 
 /* Whether every row of the tile may attend to every key of the block. */
-template <int KEYS>
-__device__ inline bool needs_no_mask(const attention_args<bf16> &a, const struct tile &t,
+template <int KEYS, typename E>
+__device__ inline bool needs_no_mask(const attention_args<E> &a, const struct tile &t,
                                      const struct place &p)
 {
     const struct span s = span_of(a, t, p);

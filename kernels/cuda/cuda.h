@@ -11,6 +11,7 @@
 #define FERRY_KERNELS_CUDA_CUDA_H
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <initializer_list>
 #include <math.h>
@@ -30,6 +31,7 @@ MUST_CHECK enum status cuda_status(const char *what, cudaError_t code, struct er
 /* ---- elements ---- */
 
 typedef __nv_bfloat16 bf16;
+typedef __half f16;
 
 template <typename E> struct real_type {
     typedef float type;
@@ -40,6 +42,14 @@ template <> struct real_type<double> {
 template <typename E> using real_of = typename real_type<E>::type;
 
 template <typename E> constexpr int WIDTH = 16 / sizeof(E);
+
+/* Whether tensor cores multiply it: bf16 and f16 (mma.h). */
+template <typename E> constexpr bool HAS_MMA = sizeof(E) == 2;
+
+template <typename E> constexpr elem_type ELEM_OF = ELEM_F32;
+template <> constexpr elem_type ELEM_OF<double> = ELEM_F64;
+template <> constexpr elem_type ELEM_OF<bf16> = ELEM_BF16;
+template <> constexpr elem_type ELEM_OF<f16> = ELEM_F16;
 
 __device__ inline float to_real(float x)
 {
@@ -56,6 +66,11 @@ __device__ inline float to_real(bf16 x)
     return __bfloat162float(x);
 }
 
+__device__ inline float to_real(f16 x)
+{
+    return __half2float(x);
+}
+
 template <typename E> __device__ inline E from_real(real_of<E> x)
 {
     return x;
@@ -64,6 +79,11 @@ template <typename E> __device__ inline E from_real(real_of<E> x)
 template <> __device__ inline bf16 from_real<bf16>(float x)
 {
     return __float2bfloat16_rn(x);
+}
+
+template <> __device__ inline f16 from_real<f16>(float x)
+{
+    return __float2half_rn(x);
 }
 
 template <typename E, int N> struct alignas(N * sizeof(E)) pack {
@@ -274,11 +294,13 @@ static inline size_t qkv_columns(const struct head_shape &s)
 #define FOR_ALL_TYPES(op)                                                                          \
     template enum status op<float>(OP_ARGUMENTS);                                                  \
     template enum status op<double>(OP_ARGUMENTS);                                                 \
-    template enum status op<bf16>(OP_ARGUMENTS);
+    template enum status op<bf16>(OP_ARGUMENTS);                                                   \
+    template enum status op<f16>(OP_ARGUMENTS);
 #define WORKSPACE_FOR_ALL_TYPES(size)                                                              \
     template size_t size<float>(WORKSPACE_ARGUMENTS);                                              \
     template size_t size<double>(WORKSPACE_ARGUMENTS);                                             \
-    template size_t size<bf16>(WORKSPACE_ARGUMENTS);
+    template size_t size<bf16>(WORKSPACE_ARGUMENTS);                                               \
+    template size_t size<f16>(WORKSPACE_ARGUMENTS);
 
 #define DECLARE_PLAIN(op) template <typename E> enum status op(OP_ARGUMENTS);
 #define DECLARE_WORKSPACE(op)                                                                      \
@@ -297,7 +319,7 @@ OPS(DECLARE)
  * kernel is trusted after it agreed with the portable one (trust.h). */
 struct product;
 struct sm90_kernels {
-    enum status (*few_rows)(const struct product &x, struct error *err); /* bf16: products.h */
+    enum status (*few_rows)(const struct product &x, struct error *err); /* products.h */
 };
 extern struct sm90_kernels sm90_kernels;
 

@@ -196,6 +196,9 @@ enum tensor_id {
     NUM_TENSORS
 };
 
+/* Of the table: the shape's own. */
+#define ELEM_TYPE CUDNN_DATA_BFLOAT16
+
 enum extent { QUERIES, KEYS, VALUES, OUTPUTS, PAIRS, ROWS, ONE };
 enum storage { STORED, BY_VALUE, VIRTUAL };
 
@@ -206,10 +209,10 @@ static const struct tensor {
     enum storage storage;
 } tensors[] = {
     // clang-format off
-    {Q,              QUERIES, CUDNN_DATA_BFLOAT16, STORED},
-    {K,              KEYS,    CUDNN_DATA_BFLOAT16, STORED},
-    {V,              VALUES,  CUDNN_DATA_BFLOAT16, STORED},
-    {O,              OUTPUTS, CUDNN_DATA_BFLOAT16, STORED},
+    {Q,              QUERIES, ELEM_TYPE,           STORED},
+    {K,              KEYS,    ELEM_TYPE,           STORED},
+    {V,              VALUES,  ELEM_TYPE,           STORED},
+    {O,              OUTPUTS, ELEM_TYPE,           STORED},
     {STATS,          ROWS,    CUDNN_DATA_FLOAT,    STORED},
     {SCALE,          ONE,     CUDNN_DATA_FLOAT,    BY_VALUE},
     {MINUS_INFINITY, ONE,     CUDNN_DATA_FLOAT,    BY_VALUE},
@@ -224,7 +227,7 @@ static const struct tensor {
     {EXP,            PAIRS,   CUDNN_DATA_FLOAT,    VIRTUAL},
     {SUM,            ROWS,    CUDNN_DATA_FLOAT,    VIRTUAL},
     {LOG_SUM,        ROWS,    CUDNN_DATA_FLOAT,    VIRTUAL},
-    {WEIGHTS,        PAIRS,   CUDNN_DATA_BFLOAT16, VIRTUAL},
+    {WEIGHTS,        PAIRS,   ELEM_TYPE,           VIRTUAL},
     // clang-format on
 };
 
@@ -281,9 +284,10 @@ static cudnnBackendDescriptor_t add_tensor(struct maker *m, const struct cudnn_s
     const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     const struct layout l = layout_of(s, t->extent);
     const int64_t id = t->id, alignment = 16;
+    const cudnnDataType_t type = t->type == ELEM_TYPE && s->f16 ? CUDNN_DATA_HALF : t->type;
     const bool is_virtual = t->storage == VIRTUAL || (t->id == STATS && !s->stats);
     const bool by_value = t->storage == BY_VALUE;
-    set(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &t->type);
+    set(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     set(m, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, DIMS, l.shape);
     set(m, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, DIMS, l.strides);
     set(m, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);

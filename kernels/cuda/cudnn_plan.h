@@ -22,6 +22,7 @@ struct cudnn_shape {
     int64_t batch, heads, kv_heads, length, head_dim;
     struct cudnn_strides q, kv, o;
     int64_t causal, stats; /* booleans */
+    int64_t f16;           /* a boolean: f16, else bf16 */
 };
 
 struct cudnn_operands {

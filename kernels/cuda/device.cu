@@ -212,11 +212,11 @@ template <typename E> static struct op_table make_table()
 static const struct op_kernel *device_ops(enum elem_type elem)
 {
     static const struct op_table f32 = make_table<float>(), f64 = make_table<double>(),
-                                 bf16_table = make_table<bf16>(), none = {};
+                                 bf16_table = make_table<bf16>(), f16_table = make_table<f16>();
     return elem == ELEM_F64    ? f64.rows
            : elem == ELEM_BF16 ? bf16_table.rows
-           : elem == ELEM_F32  ? f32.rows
-                               : none.rows;
+           : elem == ELEM_F16  ? f16_table.rows
+                               : f32.rows;
 }
 
 static const struct device_kernel *device_kernels(unsigned op)

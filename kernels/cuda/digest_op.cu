@@ -79,6 +79,9 @@ template <> struct bits_type<double> {
 template <> struct bits_type<bf16> {
     typedef uint16_t type;
 };
+template <> struct bits_type<f16> {
+    typedef uint16_t type;
+};
 template <typename E> using bits_of = typename bits_type<E>::type;
 
 __device__ inline uint64_t number_of(uint32_t bits, const struct powers &)

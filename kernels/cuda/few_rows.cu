@@ -121,17 +121,20 @@ template <typename E> enum status multiply_few_rows(const struct product &x, str
 template enum status multiply_few_rows<float>(const struct product &x, struct error *err);
 template enum status multiply_few_rows<double>(const struct product &x, struct error *err);
 template enum status multiply_few_rows<bf16>(const struct product &x, struct error *err);
+template enum status multiply_few_rows<f16>(const struct product &x, struct error *err);
 
 /* ---- that of compute capability 9.0 ---- */
 
 enum verdict { NOT_TRIED, TRUSTED, REFUSED };
 
 /* Each of these is a kernel of its own, or takes a branch of its own. */
-static enum verdict verdicts[MAX_FEW_ROWS][2][2]; /* of m - 1, c_is_real, whether it has a bias */
+static enum verdict verdicts[NUM_ELEM_TYPES][MAX_FEW_ROWS][2]
+                            [2]; /* of elem, m - 1, c_is_real, whether it has a bias */
 
 bool few_rows_sm90_takes(const struct product &x)
 {
-    return sm90_kernels.few_rows && sm90_is_on() && few_rows_takes(x) && x.k > 0 &&
+    const bool has_type = x.elem == ELEM_BF16 || x.elem == ELEM_F16;
+    return sm90_kernels.few_rows && sm90_is_on() && has_type && few_rows_takes(x) && x.k > 0 &&
            fits_width<bf16>(x.k, {x.a, x.b});
 }
 
@@ -146,6 +149,7 @@ static struct op_call small_case(const struct product &x)
 {
     const uint64_t n = 40 * (uint64_t)cuda_multiprocessors + 3, k = 1544;
     struct op_call call = {};
+    call.elem = x.elem;
     call.p.matmul.transpose_b = true;
     call.p.matmul.alpha = 0.5;
     call.in[0] = {const_cast<void *>(x.a), OPERAND_ELEM, 2, {x.m, k}};
@@ -161,6 +165,7 @@ static enum status run_small_case(const struct op_call *call, const void *contex
     const struct operand *in = call->in, *out = call->out;
     struct product x = {};
     (void)workspace;
+    x.elem = call->elem;
     x.a = in[0].data;
     x.b = in[1].data;
     x.bias = in[2].data;
@@ -171,7 +176,8 @@ static enum status run_small_case(const struct op_call *call, const void *contex
     x.n = out[0].shape[1];
     x.k = in[0].shape[1];
     x.alpha = call->p.matmul.alpha;
-    return context ? sm90_kernels.few_rows(x, err) : multiply_few_rows<bf16>(x, err);
+    if (context) return sm90_kernels.few_rows(x, err);
+    return x.elem == ELEM_F16 ? multiply_few_rows<f16>(x, err) : multiply_few_rows<bf16>(x, err);
 }
 
 /* A reason why it cannot be tried, such as too little memory, is not a verdict. */
@@ -189,15 +195,17 @@ static enum verdict try_out(const struct product &x)
     const struct contender faster = {"few_rows_sm90", 0, run_small_case, &sm90_kernels};
     struct error err;
     const enum status st = check_agreement(&call, NULL, &plain, &faster, &err);
+    const char *elem = x.elem == ELEM_F16 ? "f16" : "bf16";
     if (st == ERR_DEVICE || sm90_has_word("say"))
-        (void)fprintf(stderr, "few_rows_sm90: %s, %zu rows%s: %s\n", x.c_is_real ? "f32" : "bf16",
-                      x.m, x.bias ? ", bias" : "", st ? err.text : "agrees");
+        (void)fprintf(stderr, "few_rows_sm90: %s into %s, %zu rows%s: %s\n", elem,
+                      x.c_is_real ? "f32" : elem, x.m, x.bias ? ", bias" : "",
+                      st ? err.text : "agrees");
     return verdict_of(st);
 }
 
 bool few_rows_sm90_is_trusted(const struct product &x)
 {
-    enum verdict *const v = &verdicts[x.m - 1][x.c_is_real][x.bias != NULL];
+    enum verdict *const v = &verdicts[x.elem][x.m - 1][x.c_is_real][x.bias != NULL];
     if (*v == NOT_TRIED) *v = try_out(x);
     return *v == TRUSTED;
 }

@@ -1,4 +1,4 @@
-/* few_rows.cu's products of bf16 for compute capability 9.0, where bulk copies bring w.
+/* few_rows.cu's products of bf16 and f16 for compute capability 9.0, where bulk copies bring w.
  *
  * 1. There are as many blocks as multiprocessors, and they stay. A warp makes COLUMNS columns of c
  *    at a time, and skips those that the other warps of the grid make meanwhile.
@@ -18,10 +18,10 @@
  * (4.3 TB/s times 0.8 us is 26 KB a multiprocessor), and the rest left as a cache for a. */
 enum { COLUMNS = 2, CHUNK = 1024, STAGES = 3, WARPS = 8 };
 enum { PACK = 8, PACKS = CHUNK / (WARP * PACK), STAGE = COLUMNS * CHUNK };
-#define SHARED_BYTES (WARPS * STAGES * STAGE * sizeof(bf16))
+template <typename E> constexpr size_t SHARED_BYTES = WARPS *STAGES *STAGE * sizeof(E);
 
-template <typename C> struct stream_args {
-    const bf16 *a, *w, *bias;
+template <typename E, typename C> struct stream_args {
+    const E *a, *w, *bias;
     C *c;
     size_t n, k;
     float alpha;
@@ -29,8 +29,8 @@ template <typename C> struct stream_args {
 
 /* A warp's stages, in turn: that of `index` is read in the phase of `parity`, then filled again
  * with what begins at element `at` of row `column` of w. */
-struct ring {
-    bf16 *stages;
+template <typename E> struct ring {
+    E *stages;
     barrier *arrived; /* [STAGES] */
     unsigned index, parity;
     size_t column, at;
@@ -38,10 +38,10 @@ struct ring {
 };
 
 /* By lane 0. A row behind the last is the last one again. */
-template <typename C>
-__device__ inline void ask_for_stage(const stream_args<C> &x, const struct ring &r)
+template <typename E, typename C>
+__device__ inline void ask_for_stage(const stream_args<E, C> &x, const ring<E> &r)
 {
-    const uint32_t bytes = (uint32_t)(min(x.k - r.at, (size_t)CHUNK) * sizeof(bf16));
+    const uint32_t bytes = (uint32_t)(min(x.k - r.at, (size_t)CHUNK) * sizeof(E));
     barrier *const arrived = r.arrived + r.index;
     barrier_expect(arrived, COLUMNS * bytes);
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ inline void ask_for_stage(const stream_args<C> &x, const struct ring 
 }
 
 /* Fills the stage that all lanes have read, if more is to come, and goes on to the next one. */
-template <typename C>
-__device__ inline void advance_ring(const stream_args<C> &x, struct ring *r, size_t next_columns)
+template <typename E, typename C>
+__device__ inline void advance_ring(const stream_args<E, C> &x, ring<E> *r, size_t next_columns)
 {
     if (lane_id() == 0 && r->column < x.n) ask_for_stage(x, *r);
     r->index = r->index + 1 == STAGES ? 0 : r->index + 1;
@@ -63,12 +63,12 @@ __device__ inline void advance_ring(const stream_args<C> &x, struct ring *r, siz
 }
 
 /* A lane's elements [.., at + PACK) of each row of a. */
-template <int M> struct row_packs {
-    pack<bf16, PACK> of[PACKS][M];
+template <typename E, int M> struct row_packs {
+    pack<E, PACK> of[PACKS][M];
 };
 
-template <typename C, int M>
-__device__ inline void load_rows(struct row_packs<M> *to, const stream_args<C> &x, size_t at)
+template <typename E, typename C, int M>
+__device__ inline void load_rows(struct row_packs<E, M> *to, const stream_args<E, C> &x, size_t at)
 {
 #pragma unroll
     for (int u = 0; u < PACKS; u++) {
@@ -76,13 +76,13 @@ __device__ inline void load_rows(struct row_packs<M> *to, const stream_args<C> &
         if (place >= x.k) break;
 #pragma unroll
         for (int i = 0; i < M; i++)
-            to->of[u][i] = load_pack<bf16, PACK>(x.a + i * x.k + place);
+            to->of[u][i] = load_pack<E, PACK>(x.a + i * x.k + place);
     }
 }
 
-template <typename C, int M>
-__device__ inline void add_products(float (&sums)[COLUMNS][M], const struct row_packs<M> &a,
-                                    const bf16 *stage, const stream_args<C> &x, size_t at)
+template <typename E, typename C, int M>
+__device__ inline void add_products(float (&sums)[COLUMNS][M], const struct row_packs<E, M> &a,
+                                    const E *stage, const stream_args<E, C> &x, size_t at)
 {
 #pragma unroll
     for (int u = 0; u < PACKS; u++) {
@@ -91,7 +91,7 @@ __device__ inline void add_products(float (&sums)[COLUMNS][M], const struct row_
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
             float w[PACK];
-            load_reals<bf16, PACK>(w, stage + j * CHUNK + local);
+            load_reals<E, PACK>(w, stage + j * CHUNK + local);
 #pragma unroll
             for (int i = 0; i < M; i++)
 #pragma unroll
@@ -101,8 +101,8 @@ __device__ inline void add_products(float (&sums)[COLUMNS][M], const struct row_
     }
 }
 
-template <typename C, int M>
-__device__ inline void store_sums(const stream_args<C> &x, const float (&sums)[COLUMNS][M],
+template <typename E, typename C, int M>
+__device__ inline void store_sums(const stream_args<E, C> &x, const float (&sums)[COLUMNS][M],
                                   size_t first)
 {
 #pragma unroll
@@ -116,11 +116,11 @@ __device__ inline void store_sums(const stream_args<C> &x, const float (&sums)[C
         }
 }
 
-template <typename C>
-__device__ inline struct ring start_ring(const stream_args<C> &x, bf16 *stages, barrier *arrived,
-                                         size_t first, size_t next_columns)
+template <typename E, typename C>
+__device__ inline ring<E> start_ring(const stream_args<E, C> &x, E *stages, barrier *arrived,
+                                     size_t first, size_t next_columns)
 {
-    struct ring r = {stages, arrived, 0, 0, first, 0, read_once()};
+    ring<E> r = {stages, arrived, 0, 0, first, 0, read_once()};
     if (lane_id() == 0)
         for (int i = 0; i < STAGES; i++)
             barrier_init(&arrived[i]);
@@ -131,19 +131,19 @@ __device__ inline struct ring start_ring(const stream_args<C> &x, bf16 *stages, 
     return r;
 }
 
-template <typename C, int M>
-__global__ void __launch_bounds__(WARPS *WARP, 1) stream_columns(const stream_args<C> x)
+template <typename E, typename C, int M>
+__global__ void __launch_bounds__(WARPS *WARP, 1) stream_columns(const stream_args<E, C> x)
 {
     DYNAMIC_SHARED(shared);
     __shared__ barrier arrived[WARPS][STAGES];
-    bf16 *const stages = reinterpret_cast<bf16 *>(shared) + warp_id() * STAGES * STAGE;
+    E *const stages = reinterpret_cast<E *>(shared) + warp_id() * STAGES * STAGE;
     const size_t first = ((size_t)blockIdx.x * WARPS + warp_id()) * COLUMNS;
     const size_t next_columns = (size_t)gridDim.x * WARPS * COLUMNS;
-    struct ring r = start_ring(x, stages, arrived[warp_id()], first, next_columns);
+    ring<E> r = start_ring(x, stages, arrived[warp_id()], first, next_columns);
     for (size_t column = first; column < x.n; column += next_columns) {
         float sums[COLUMNS][M] = {};
         for (size_t at = 0; at < x.k; at += CHUNK) {
-            struct row_packs<M> a;
+            struct row_packs<E, M> a;
             load_rows(&a, x, at); /* while w is on its way */
             barrier_wait(r.arrived + r.index, r.parity);
             add_products(sums, a, r.stages + r.index * STAGE, x, at);
@@ -156,35 +156,42 @@ __global__ void __launch_bounds__(WARPS *WARP, 1) stream_columns(const stream_ar
     }
 }
 
-template <typename C, int M>
-static enum status launch_rows(const stream_args<C> &args, struct error *err)
+template <typename E, typename C, int M>
+static enum status launch_rows(const stream_args<E, C> &args, struct error *err)
 {
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set) TRY(allow_shared("matmul", stream_columns<C, M>, SHARED_BYTES, err));
+    if (!is_set) TRY(allow_shared("matmul", stream_columns<E, C, M>, SHARED_BYTES<E>, err));
     is_set = true;
     const unsigned blocks =
         std::min((unsigned)cuda_multiprocessors, blocks_for(args.n, WARPS * COLUMNS));
-    return launch("matmul", err, stream_columns<C, M>, dim3(blocks), WARPS * WARP, SHARED_BYTES,
-                  args);
+    return launch("matmul", err, stream_columns<E, C, M>, dim3(blocks), WARPS * WARP,
+                  SHARED_BYTES<E>, args);
 }
 
-template <typename C> static enum status launch_stream(const struct product &x, struct error *err)
+template <typename E, typename C>
+static enum status launch_stream(const struct product &x, struct error *err)
 {
-    static enum status (*const launches[MAX_FEW_ROWS])(const stream_args<C> &, struct error *) = {
-        launch_rows<C, 1>, launch_rows<C, 2>, launch_rows<C, 3>, launch_rows<C, 4>};
-    const stream_args<C> args = {static_cast<const bf16 *>(x.a),
-                                 static_cast<const bf16 *>(x.b),
-                                 static_cast<const bf16 *>(x.bias),
-                                 static_cast<C *>(x.c),
-                                 x.n,
-                                 x.k,
-                                 (float)x.alpha};
+    static enum status (*const launches[MAX_FEW_ROWS])(
+        const stream_args<E, C> &, struct error *) = {launch_rows<E, C, 1>, launch_rows<E, C, 2>,
+                                                      launch_rows<E, C, 3>, launch_rows<E, C, 4>};
+    const stream_args<E, C> args = {static_cast<const E *>(x.a),
+                                    static_cast<const E *>(x.b),
+                                    static_cast<const E *>(x.bias),
+                                    static_cast<C *>(x.c),
+                                    x.n,
+                                    x.k,
+                                    (float)x.alpha};
     return launches[x.m - 1](args, err);
+}
+
+template <typename E> static enum status launch_type(const struct product &x, struct error *err)
+{
+    return x.c_is_real ? launch_stream<E, float>(x, err) : launch_stream<E, E>(x, err);
 }
 
 static enum status multiply_few_rows_sm90(const struct product &x, struct error *err)
 {
-    return x.c_is_real ? launch_stream<float>(x, err) : launch_stream<bf16>(x, err);
+    return x.elem == ELEM_F16 ? launch_type<f16>(x, err) : launch_type<bf16>(x, err);
 }
 
 static const struct entry {

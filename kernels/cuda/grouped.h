@@ -102,17 +102,15 @@ template <int SIZE, bool ALONG> struct side {
 };
 
 /* From depth `at` on, of `depth`; zeros behind that and behind `size`. */
-template <int SIZE, bool ALONG>
-__device__ inline void load_side(bf16 *to, const bf16 *from, size_t stride, int at, int depth,
-                                 int size)
+template <int SIZE, bool ALONG, typename E>
+__device__ inline void load_side(E *to, const E *from, size_t stride, int at, int depth, int size)
 {
     const int runs = (ALONG ? DEPTH : SIZE) / 8;
 #pragma unroll
     for (int i = (int)threadIdx.x; i < SIZE * DEPTH / 8; i += GROUPED_THREADS) {
         const int row = i / runs, run = i % runs * 8;
         const bool there = ALONG ? row < size && at + run < depth : at + row < depth && run < size;
-        const bf16 *source =
-            ALONG ? from + row * stride + at + run : from + (at + row) * stride + run;
+        const E *source = ALONG ? from + row * stride + at + run : from + (at + row) * stride + run;
         copy_16_bytes(to + row * side<SIZE, ALONG>::STRIDE + run, there ? source : from, there);
     }
 }
@@ -123,12 +121,12 @@ template <int ROWS, bool A_ALONG, bool B_ALONG> struct grouped_shape {
     static const int M = ROWS / WARPS_DOWN / 16, N = COLUMNS / WARPS_ACROSS / 8; /* of a warp */
     static const int B_AT = side<ROWS, A_ALONG>::ELEMENTS;
     static const int STAGE = B_AT + side<COLUMNS, B_ALONG>::ELEMENTS;
-    static const size_t STAGE_BYTES = STAGE * sizeof(bf16);
+    static const size_t STAGE_BYTES = STAGE * MMA_ELEM_BYTES;
 };
 
 /* Of a: 16 rows from `row` on, 16 deep from d on. */
-template <int ROWS, bool ALONG>
-__device__ inline void load_left(uint32_t (&left)[4], const bf16 *a, int row, int d)
+template <int ROWS, bool ALONG, typename E>
+__device__ inline void load_left(uint32_t (&left)[4], const E *a, int row, int d)
 {
     const int lane = (int)lane_id(), stride = side<ROWS, ALONG>::STRIDE;
     if constexpr (ALONG)
@@ -139,8 +137,8 @@ __device__ inline void load_left(uint32_t (&left)[4], const bf16 *a, int row, in
 }
 
 /* Of b: 16 columns from `column` on, 16 deep from d on: two products of 8. */
-template <bool ALONG>
-__device__ inline void load_right(uint32_t (&right)[4], const bf16 *b, int column, int d)
+template <bool ALONG, typename E>
+__device__ inline void load_right(uint32_t (&right)[4], const E *b, int column, int d)
 {
     const int lane = (int)lane_id(), stride = side<COLUMNS, ALONG>::STRIDE;
     if constexpr (ALONG)
@@ -151,10 +149,10 @@ __device__ inline void load_right(uint32_t (&right)[4], const bf16 *b, int colum
 }
 
 /* The warp's part of a stage, from (row, column) on. */
-template <int ROWS, bool A_ALONG, bool B_ALONG, int M, int N>
-__device__ inline void multiply_stage(float (&sum)[M][N][4], const bf16 *stage, int row, int column)
+template <int ROWS, bool A_ALONG, bool B_ALONG, int M, int N, typename E>
+__device__ inline void multiply_stage(float (&sum)[M][N][4], const E *stage, int row, int column)
 {
-    const bf16 *const b = stage + grouped_shape<ROWS, A_ALONG, B_ALONG>::B_AT;
+    const E *const b = stage + grouped_shape<ROWS, A_ALONG, B_ALONG>::B_AT;
 #pragma unroll
     for (int d = 0; d < DEPTH; d += 16) {
         uint32_t left[M][4], right[4];
@@ -166,22 +164,22 @@ __device__ inline void multiply_stage(float (&sum)[M][N][4], const bf16 *stage, 
             load_right<B_ALONG>(right, b, column + j * 16, d);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                mma_bf16(sum[m][2 * j], left[m], right[0], right[1]);
-                mma_bf16(sum[m][2 * j + 1], left[m], right[2], right[3]);
+                mma<E>(sum[m][2 * j], left[m], right[0], right[1]);
+                mma<E>(sum[m][2 * j + 1], left[m], right[2], right[3]);
             }
         }
     }
 }
 
 /* A product of one expert: `rows` rows of a, `columns` columns of b, and where they begin. */
-struct grouped_product {
-    const bf16 *a, *b;
+template <typename E> struct grouped_product {
+    const E *a, *b;
     size_t a_stride, b_stride;
     int rows, columns, depth;
 };
 
-template <int ROWS, bool A_ALONG, bool B_ALONG>
-__device__ inline void load_stage(bf16 *stage, const struct grouped_product &p, int at)
+template <int ROWS, bool A_ALONG, bool B_ALONG, typename E>
+__device__ inline void load_stage(E *stage, const grouped_product<E> &p, int at)
 {
     if (at < p.depth) {
         load_side<ROWS, A_ALONG>(stage, p.a, p.a_stride, at, p.depth, p.rows);
@@ -203,9 +201,8 @@ template <typename SHAPE> __device__ inline int warp_column()
 }
 
 /* sum: the warp's part of the tile. */
-template <int ROWS, int STAGES, bool A_ALONG, bool B_ALONG, int M, int N>
-__device__ inline void multiply_tile(float (&sum)[M][N][4], bf16 *stages,
-                                     const struct grouped_product &p)
+template <int ROWS, int STAGES, bool A_ALONG, bool B_ALONG, int M, int N, typename E>
+__device__ inline void multiply_tile(float (&sum)[M][N][4], E *stages, const grouped_product<E> &p)
 {
     typedef grouped_shape<ROWS, A_ALONG, B_ALONG> shape;
     const int row = warp_row<shape>(), column = warp_column<shape>();
@@ -241,13 +238,14 @@ __device__ inline void each_pair(const float (&sum)[M][N][4], F f)
 }
 
 /* Two neighbours of a row of n elements. */
-__device__ inline void store_two(bf16 *y, int column, int n, float first, float second)
+template <typename E>
+__device__ inline void store_two(E *y, int column, int n, float first, float second)
 {
     if (n % 2 == 0 && column < n)
-        store_reals<bf16, 2>(y + column, {first, second});
+        store_reals<E, 2>(y + column, {first, second});
     else {
-        if (column < n) y[column] = from_real<bf16>(first);
-        if (column + 1 < n) y[column + 1] = from_real<bf16>(second);
+        if (column < n) y[column] = from_real<E>(first);
+        if (column + 1 < n) y[column + 1] = from_real<E>(second);
     }
 }
 

@@ -2,7 +2,7 @@
  *
  * dx = dy w[e] has tiles as the forward has them, found on the device. dw[e] = dy^T x has as many
  * tiles as its shape says, a block each, which sums over the rows of its expert in one order. Both
- * are on tensor cores for bf16 with n and k multiples of 8, else plain tiles. */
+ * are on tensor cores for bf16 and f16 with n and k multiples of 8, else plain tiles. */
 #include "kernels/cuda/grouped.h"
 
 template <typename E> struct grouped_dgrad_args {
@@ -25,8 +25,8 @@ template <typename E, typename G> struct grouped_wgrad_args {
 
 template <int ROWS> using dgrad_shape = grouped_shape<ROWS, true, false>;
 
-template <int ROWS, int STAGES>
-__global__ void __launch_bounds__(GROUPED_THREADS) dgrad_groups(const grouped_dgrad_args<bf16> a)
+template <int ROWS, int STAGES, typename E>
+__global__ void __launch_bounds__(GROUPED_THREADS) dgrad_groups(const grouped_dgrad_args<E> a)
 {
     typedef dgrad_shape<ROWS> shape;
     DYNAMIC_SHARED(shared);
@@ -34,16 +34,16 @@ __global__ void __launch_bounds__(GROUPED_THREADS) dgrad_groups(const grouped_dg
     make_schedule(&s, a.counts, a.num_experts, a.k, ROWS, COLUMNS);
     for (int i = (int)blockIdx.x; i < s.first_tile[a.num_experts]; i += (int)gridDim.x) {
         const struct grouped_tile t = find_tile(&s, a.num_experts, i, ROWS, COLUMNS);
-        const bf16 *w = a.w + (size_t)t.expert * a.n * a.k + t.column;
-        const struct grouped_product p = {a.dy + (size_t)t.row * a.n,
-                                          w,
-                                          (size_t)a.n,
-                                          (size_t)a.k,
-                                          t.num_rows,
-                                          a.k - t.column,
-                                          a.n};
+        const E *w = a.w + (size_t)t.expert * a.n * a.k + t.column;
+        const grouped_product<E> p = {a.dy + (size_t)t.row * a.n,
+                                      w,
+                                      (size_t)a.n,
+                                      (size_t)a.k,
+                                      t.num_rows,
+                                      a.k - t.column,
+                                      a.n};
         float sum[shape::M][shape::N][4] = {};
-        multiply_tile<ROWS, STAGES, true, false>(sum, reinterpret_cast<bf16 *>(shared), p);
+        multiply_tile<ROWS, STAGES, true, false>(sum, reinterpret_cast<E *>(shared), p);
         each_pair<shape>(sum, [&](int row, int column, float first, float second) {
             if (row < t.num_rows)
                 store_two(a.dx + (size_t)(t.row + row) * a.k, t.column + column, a.k, first,
@@ -77,21 +77,21 @@ static enum status launch_dgrad_plain(const grouped_dgrad_args<E> &a, size_t row
                   GROUPED_THREADS, 0, a);
 }
 
-template <int ROWS, int STAGES>
-static enum status launch_dgrad_stages(const grouped_dgrad_args<bf16> &a, size_t rows,
+template <int ROWS, int STAGES, typename E>
+static enum status launch_dgrad_stages(const grouped_dgrad_args<E> &a, size_t rows,
                                        struct error *err)
 {
     const size_t bytes = STAGES * dgrad_shape<ROWS>::STAGE_BYTES;
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set) TRY(allow_shared("grouped_dgrad", dgrad_groups<ROWS, STAGES>, bytes, err));
+    if (!is_set) TRY(allow_shared("grouped_dgrad", dgrad_groups<ROWS, STAGES, E>, bytes, err));
     is_set = true;
-    return launch("grouped_dgrad", err, dgrad_groups<ROWS, STAGES>,
+    return launch("grouped_dgrad", err, dgrad_groups<ROWS, STAGES, E>,
                   grouped_grid(rows, (size_t)a.k, a.num_experts, ROWS, COLUMNS), GROUPED_THREADS,
                   bytes, a);
 }
 
-template <int ROWS>
-static enum status launch_dgrad_tiles(const grouped_dgrad_args<bf16> &a, size_t rows,
+template <int ROWS, typename E>
+static enum status launch_dgrad_tiles(const grouped_dgrad_args<E> &a, size_t rows,
                                       struct error *err)
 {
     return has_room_for<dgrad_shape<ROWS>>(3) ? launch_dgrad_stages<ROWS, 3>(a, rows, err)
@@ -99,22 +99,20 @@ static enum status launch_dgrad_tiles(const grouped_dgrad_args<bf16> &a, size_t 
 }
 
 template <typename E>
-static enum status launch_dgrad(const grouped_dgrad_args<E> &a, size_t rows, struct error *err)
-{
-    return launch_dgrad_plain(a, rows, err);
-}
-
 static bool fits_tiles(int n, int k, std::initializer_list<const void *> places)
 {
-    return n % 8 == 0 && fits_width<bf16>((size_t)k, places);
+    return n % 8 == 0 && fits_width<E>((size_t)k, places);
 }
 
 /* Low tiles where experts have few rows each, as in the forward. */
-static enum status launch_dgrad(const grouped_dgrad_args<bf16> &a, size_t rows, struct error *err)
+template <typename E>
+static enum status launch_dgrad(const grouped_dgrad_args<E> &a, size_t rows, struct error *err)
 {
-    if (!fits_tiles(a.n, a.k, {a.dy, a.w, a.dx})) return launch_dgrad_plain(a, rows, err);
-    return rows <= 64 * (size_t)a.num_experts ? launch_dgrad_tiles<32>(a, rows, err)
-                                              : launch_dgrad_tiles<128>(a, rows, err);
+    if constexpr (HAS_MMA<E>)
+        if (fits_tiles<E>(a.n, a.k, {a.dy, a.w, a.dx}))
+            return rows <= 64 * (size_t)a.num_experts ? launch_dgrad_tiles<32>(a, rows, err)
+                                                      : launch_dgrad_tiles<128>(a, rows, err);
+    return launch_dgrad_plain(a, rows, err);
 }
 
 template <typename E> enum status op_grouped_dgrad(OP_ARGUMENTS)
@@ -159,21 +157,21 @@ __device__ inline struct wgrad_tile wgrad_tile_of(const int32_t *counts, int n, 
 
 typedef grouped_shape<128, false, false> wgrad_shape;
 
-template <typename G, int STAGES>
-__global__ void __launch_bounds__(GROUPED_THREADS) wgrad_groups(const grouped_wgrad_args<bf16, G> a)
+template <int STAGES, typename E, typename G>
+__global__ void __launch_bounds__(GROUPED_THREADS) wgrad_groups(const grouped_wgrad_args<E, G> a)
 {
     const int ROWS = 128;
     DYNAMIC_SHARED(shared);
     const struct wgrad_tile t = wgrad_tile_of(a.counts, a.n, a.k, ROWS, COLUMNS);
-    const struct grouped_product p = {a.dy + t.first_row * a.n + t.row,
-                                      a.x + t.first_row * a.k + t.column,
-                                      (size_t)a.n,
-                                      (size_t)a.k,
-                                      a.n - t.row,
-                                      a.k - t.column,
-                                      t.depth};
+    const grouped_product<E> p = {a.dy + t.first_row * a.n + t.row,
+                                  a.x + t.first_row * a.k + t.column,
+                                  (size_t)a.n,
+                                  (size_t)a.k,
+                                  a.n - t.row,
+                                  a.k - t.column,
+                                  t.depth};
     float sum[wgrad_shape::M][wgrad_shape::N][4] = {};
-    multiply_tile<ROWS, STAGES, false, false>(sum, reinterpret_cast<bf16 *>(shared), p);
+    multiply_tile<ROWS, STAGES, false, false>(sum, reinterpret_cast<E *>(shared), p);
     each_pair<wgrad_shape>(sum, [&](int row, int column, float first, float second) {
         const size_t at = (t.expert * a.n + t.row + row) * a.k + t.column + column;
         float before[2] = {0, 0};
@@ -210,15 +208,15 @@ static enum status launch_wgrad_plain(const grouped_wgrad_args<E, G> &a, size_t 
                   wgrad_grid(num_experts, a.n, a.k, PLAIN_TILE, PLAIN_TILE), GROUPED_THREADS, 0, a);
 }
 
-template <typename G, int STAGES>
-static enum status launch_wgrad_stages(const grouped_wgrad_args<bf16, G> &a, size_t num_experts,
+template <int STAGES, typename E, typename G>
+static enum status launch_wgrad_stages(const grouped_wgrad_args<E, G> &a, size_t num_experts,
                                        struct error *err)
 {
     const size_t bytes = STAGES * wgrad_shape::STAGE_BYTES;
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set) TRY(allow_shared("grouped_wgrad", wgrad_groups<G, STAGES>, bytes, err));
+    if (!is_set) TRY(allow_shared("grouped_wgrad", wgrad_groups<STAGES, E, G>, bytes, err));
     is_set = true;
-    return launch("grouped_wgrad", err, wgrad_groups<G, STAGES>,
+    return launch("grouped_wgrad", err, wgrad_groups<STAGES, E, G>,
                   wgrad_grid(num_experts, a.n, a.k, 128, COLUMNS), GROUPED_THREADS, bytes, a);
 }
 
@@ -226,17 +224,11 @@ template <typename E, typename G>
 static enum status launch_wgrad(const grouped_wgrad_args<E, G> &a, size_t num_experts,
                                 struct error *err)
 {
+    if constexpr (HAS_MMA<E>)
+        if (fits_tiles<E>(a.n, a.k, {a.dy, a.x, a.dw, a.dw_sum}))
+            return has_room_for<wgrad_shape>(3) ? launch_wgrad_stages<3>(a, num_experts, err)
+                                                : launch_wgrad_stages<2>(a, num_experts, err);
     return launch_wgrad_plain(a, num_experts, err);
-}
-
-template <typename G>
-static enum status launch_wgrad(const grouped_wgrad_args<bf16, G> &a, size_t num_experts,
-                                struct error *err)
-{
-    if (!fits_tiles(a.n, a.k, {a.dy, a.x, a.dw, a.dw_sum}))
-        return launch_wgrad_plain(a, num_experts, err);
-    return has_room_for<wgrad_shape>(3) ? launch_wgrad_stages<G, 3>(a, num_experts, err)
-                                        : launch_wgrad_stages<G, 2>(a, num_experts, err);
 }
 
 template <typename E, typename G> static enum status run_wgrad(OP_ARGUMENTS)

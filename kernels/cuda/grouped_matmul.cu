@@ -1,8 +1,8 @@
 /* grouped_matmul.cu - OP_GROUPED_MATMUL: products of the rows of each expert with its own matrix,
  * in one launch.
  *
- * 1. bf16 with k a multiple of 8: tiles on tensor cores. They have three stages, or two where a
- *    block cannot have as much shared memory (99 KB on compute capability 8.6, 8.9, 12.0).
+ * 1. bf16 and f16 with k a multiple of 8: tiles on tensor cores. They have three stages, or two
+ * where a block cannot have as much shared memory (99 KB on compute capability 8.6, 8.9, 12.0).
  * 2. Everything else: a plain tile, 4 x 4 elements a thread. */
 #include "kernels/cuda/grouped.h"
 #include "kernels/device.h"
@@ -19,8 +19,8 @@ template <typename E> struct grouped_args {
 
 template <int ROWS> using forward_shape = grouped_shape<ROWS, true, true>;
 
-template <int ROWS, int STAGES>
-__global__ void __launch_bounds__(GROUPED_THREADS) multiply_groups(const grouped_args<bf16> a)
+template <int ROWS, int STAGES, typename E>
+__global__ void __launch_bounds__(GROUPED_THREADS) multiply_groups(const grouped_args<E> a)
 {
     typedef forward_shape<ROWS> shape;
     DYNAMIC_SHARED(shared);
@@ -28,16 +28,16 @@ __global__ void __launch_bounds__(GROUPED_THREADS) multiply_groups(const grouped
     make_schedule(&s, a.counts, a.num_experts, a.n, ROWS, COLUMNS);
     for (int i = (int)blockIdx.x; i < s.first_tile[a.num_experts]; i += (int)gridDim.x) {
         const struct grouped_tile t = find_tile(&s, a.num_experts, i, ROWS, COLUMNS);
-        const bf16 *w = a.w + ((size_t)t.expert * a.n + t.column) * a.k;
-        const struct grouped_product p = {a.x + (size_t)t.row * a.k,
-                                          w,
-                                          (size_t)a.k,
-                                          (size_t)a.k,
-                                          t.num_rows,
-                                          a.n - t.column,
-                                          a.k};
+        const E *w = a.w + ((size_t)t.expert * a.n + t.column) * a.k;
+        const grouped_product<E> p = {a.x + (size_t)t.row * a.k,
+                                      w,
+                                      (size_t)a.k,
+                                      (size_t)a.k,
+                                      t.num_rows,
+                                      a.n - t.column,
+                                      a.k};
         float sum[shape::M][shape::N][4] = {};
-        multiply_tile<ROWS, STAGES, true, true>(sum, reinterpret_cast<bf16 *>(shared), p);
+        multiply_tile<ROWS, STAGES, true, true>(sum, reinterpret_cast<E *>(shared), p);
         each_pair<shape>(sum, [&](int row, int column, float first, float second) {
             if (row < t.num_rows)
                 store_two(a.y + (size_t)(t.row + row) * a.n, t.column + column, a.n, first, second);
@@ -71,43 +71,40 @@ static enum status launch_plain(const grouped_args<E> &a, size_t rows, struct er
                   GROUPED_THREADS, 0, a);
 }
 
-template <int ROWS, int STAGES>
-static enum status launch_stages(const grouped_args<bf16> &a, size_t rows, struct error *err)
+template <int ROWS, int STAGES, typename E>
+static enum status launch_stages(const grouped_args<E> &a, size_t rows, struct error *err)
 {
     const size_t bytes = STAGES * forward_shape<ROWS>::STAGE_BYTES;
     static bool is_set; /* that it may have so much shared memory */
-    if (!is_set) TRY(allow_shared("grouped_matmul", multiply_groups<ROWS, STAGES>, bytes, err));
+    if (!is_set) TRY(allow_shared("grouped_matmul", multiply_groups<ROWS, STAGES, E>, bytes, err));
     is_set = true;
-    return launch("grouped_matmul", err, multiply_groups<ROWS, STAGES>,
+    return launch("grouped_matmul", err, multiply_groups<ROWS, STAGES, E>,
                   grouped_grid(rows, (size_t)a.n, a.num_experts, ROWS, COLUMNS), GROUPED_THREADS,
                   bytes, a);
 }
 
-template <int ROWS>
-static enum status launch_tiles(const grouped_args<bf16> &a, size_t rows, struct error *err)
+template <int ROWS, typename E>
+static enum status launch_tiles(const grouped_args<E> &a, size_t rows, struct error *err)
 {
     return has_room_for<forward_shape<ROWS>>(3) ? launch_stages<ROWS, 3>(a, rows, err)
                                                 : launch_stages<ROWS, 2>(a, rows, err);
 }
 
-template <typename E>
-static enum status launch_best(const grouped_args<E> &a, size_t rows, struct error *err)
-{
-    return launch_plain(a, rows, err);
-}
-
-static bool fits_tiles(const grouped_args<bf16> &a)
+template <typename E> static bool fits_tiles(const grouped_args<E> &a)
 {
     return (((uintptr_t)a.x | (uintptr_t)a.w) % 16 == 0) && a.k % 8 == 0 && (uintptr_t)a.y % 4 == 0;
 }
 
 /* Low tiles where experts have few rows each, so that what is read of matrices is not waited for.
  */
-static enum status launch_best(const grouped_args<bf16> &a, size_t rows, struct error *err)
+template <typename E>
+static enum status launch_best(const grouped_args<E> &a, size_t rows, struct error *err)
 {
-    if (!fits_tiles(a)) return launch_plain(a, rows, err);
-    return rows <= 64 * (size_t)a.num_experts ? launch_tiles<32>(a, rows, err)
-                                              : launch_tiles<128>(a, rows, err);
+    if constexpr (HAS_MMA<E>)
+        if (fits_tiles(a))
+            return rows <= 64 * (size_t)a.num_experts ? launch_tiles<32>(a, rows, err)
+                                                      : launch_tiles<128>(a, rows, err);
+    return launch_plain(a, rows, err);
 }
 
 template <typename E>
@@ -139,24 +136,28 @@ FOR_ALL_TYPES(op_grouped_matmul)
 
 /* ---- by name ---- */
 
-template <int ROWS, int STAGES> static bool takes_stages(WORKSPACE_ARGUMENTS)
+template <typename E, int ROWS, int STAGES> static bool takes_stages(WORKSPACE_ARGUMENTS)
 {
-    const struct grouped_args<bf16> a = args_of<bf16>(in, out);
+    const struct grouped_args<E> a = args_of<E>(in, out);
     (void)p;
     return a.num_experts <= MAX_GROUPED_EXPERTS && fits_tiles(a) &&
            has_room_for<forward_shape<ROWS>>(STAGES);
 }
 
-template <int ROWS, int STAGES> static enum status multiply_by(OP_ARGUMENTS)
+template <typename E, int ROWS, int STAGES> static enum status multiply_by(OP_ARGUMENTS)
 {
     (void)p, (void)workspace;
-    return launch_stages<ROWS, STAGES>(args_of<bf16>(in, out), in[0].shape[0], err);
+    return launch_stages<ROWS, STAGES>(args_of<E>(in, out), in[0].shape[0], err);
 }
 
 const struct device_kernel grouped_kernels[] = {
-    {"low_2_stages", ELEM_BF16, takes_stages<32, 2>, {multiply_by<32, 2>, NULL}},
-    {"low_3_stages", ELEM_BF16, takes_stages<32, 3>, {multiply_by<32, 3>, NULL}},
-    {"high_2_stages", ELEM_BF16, takes_stages<128, 2>, {multiply_by<128, 2>, NULL}},
-    {"high_3_stages", ELEM_BF16, takes_stages<128, 3>, {multiply_by<128, 3>, NULL}},
+    {"low_2_stages", ELEM_BF16, takes_stages<bf16, 32, 2>, {multiply_by<bf16, 32, 2>, NULL}},
+    {"low_3_stages", ELEM_BF16, takes_stages<bf16, 32, 3>, {multiply_by<bf16, 32, 3>, NULL}},
+    {"high_2_stages", ELEM_BF16, takes_stages<bf16, 128, 2>, {multiply_by<bf16, 128, 2>, NULL}},
+    {"high_3_stages", ELEM_BF16, takes_stages<bf16, 128, 3>, {multiply_by<bf16, 128, 3>, NULL}},
+    {"low_2_stages", ELEM_F16, takes_stages<f16, 32, 2>, {multiply_by<f16, 32, 2>, NULL}},
+    {"low_3_stages", ELEM_F16, takes_stages<f16, 32, 3>, {multiply_by<f16, 32, 3>, NULL}},
+    {"high_2_stages", ELEM_F16, takes_stages<f16, 128, 2>, {multiply_by<f16, 128, 2>, NULL}},
+    {"high_3_stages", ELEM_F16, takes_stages<f16, 128, 3>, {multiply_by<f16, 128, 3>, NULL}},
     {},
 };

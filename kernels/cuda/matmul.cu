@@ -182,18 +182,18 @@ static void add_own(struct choices *choices, enum way way)
     choices->all[choices->count++] = {(uint64_t)way, {}};
 }
 
-static bool can_be_few_rows_sm90(const struct plan_key *key, const struct product &x)
+static bool can_be_few_rows_sm90(const struct product &x)
 {
-    return key->elem_type == CUDA_R_16BF && few_rows_sm90_takes(x) && few_rows_sm90_is_trusted(x);
+    return few_rows_sm90_takes(x) && few_rows_sm90_is_trusted(x);
 }
 
-static void add_few_rows(const struct plan *plan, const struct product &x, struct choices *choices)
+static void add_few_rows(const struct product &x, struct choices *choices)
 {
     const bool first = sm90_has_word("first");
     if (!few_rows_takes(x)) return;
-    if (first && can_be_few_rows_sm90(&plan->key, x)) add_own(choices, BY_FEW_ROWS_SM90);
+    if (first && can_be_few_rows_sm90(x)) add_own(choices, BY_FEW_ROWS_SM90);
     add_own(choices, BY_FEW_ROWS);
-    if (!first && tune && can_be_few_rows_sm90(&plan->key, x)) add_own(choices, BY_FEW_ROWS_SM90);
+    if (!first && tune && can_be_few_rows_sm90(x)) add_own(choices, BY_FEW_ROWS_SM90);
 }
 
 /* The algorithms of cuBLASLt; none if it returns an error. Those whose state is not success cannot
@@ -220,7 +220,7 @@ static enum status find_choices(const struct plan *plan, const struct call *c,
                                 struct choices *choices, struct error *err)
 {
     choices->count = 0;
-    add_few_rows(plan, c->x, choices);
+    add_few_rows(c->x, choices);
     TRY(add_algorithms(plan, c, BY_CUBLASLT, choices, err));
     if (choices->count == 0 && plan->key.has_bias)
         TRY(add_algorithms(plan, c, BY_CUBLASLT_BIAS_APART, choices, err));
@@ -325,9 +325,9 @@ static void keep_first(struct plan *plan, const struct call *c, const struct cho
     }
 }
 
-static bool sm90_is_first(const struct plan_key *key, const struct product &x)
+static bool sm90_is_first(const struct product &x)
 {
-    return sm90_has_word("first") && can_be_few_rows_sm90(key, x);
+    return sm90_has_word("first") && can_be_few_rows_sm90(x);
 }
 
 /* A product that is added to c can be carried out once only, and one that becomes part of a graph
@@ -344,7 +344,7 @@ static enum status choose(struct plan *plan, const struct call *c, struct error 
     plan->choice = choices.all[0];
     if (!can_try(plan)) return OK;
     plan->choice = {BY_TILES, {}}; /* they take everything: if they fail, the product does */
-    if (tune && !sm90_is_first(&plan->key, c->x)) return keep_fastest(plan, c, &choices, err);
+    if (tune && !sm90_is_first(c->x)) return keep_fastest(plan, c, &choices, err);
     keep_first(plan, c, &choices);
     return OK;
 }
@@ -355,7 +355,7 @@ static bool can_be(const struct plan *plan, const struct call *c, const struct c
     cublasLtMatmulHeuristicResult_t result;
     if (choice->way == BY_TILES) return true;
     if (choice->way == BY_FEW_ROWS) return few_rows_takes(c->x);
-    if (choice->way == BY_FEW_ROWS_SM90) return can_be_few_rows_sm90(&plan->key, c->x);
+    if (choice->way == BY_FEW_ROWS_SM90) return can_be_few_rows_sm90(c->x);
     if (!is_cublaslt(choice)) return false;
     if (set_epilogue(plan, plan->key.has_bias && choice->way == BY_CUBLASLT, c->x.bias, NULL))
         return false;
@@ -405,7 +405,7 @@ static enum status make_plan(struct plan **out, const struct plan_key *key, cons
     if (!plan) return fail(err, ERR_MEMORY, "matmul: no memory for a plan");
     plan->key = *key;
     enum status st = describe(plan, err);
-    if (!st && (sm90_is_first(key, c->x) || !take_cached(plan, c))) st = choose(plan, c, err);
+    if (!st && (sm90_is_first(c->x) || !take_cached(plan, c))) st = choose(plan, c, err);
     if (st) {
         release(plan);
         return st;
@@ -454,6 +454,9 @@ template <> struct lt_type<double> {
 template <> struct lt_type<bf16> {
     static const cudaDataType_t value = CUDA_R_16BF;
 };
+template <> struct lt_type<f16> {
+    static const cudaDataType_t value = CUDA_R_16F;
+};
 
 static uint64_t alignment_of(const void *place)
 {
@@ -482,10 +485,12 @@ template <typename E> static struct plan_key key_of(const struct product &x)
     return k;
 }
 
+template <typename E>
 static struct product product_of(const union op_params *p, const struct operand *in,
                                  const struct operand *out)
 {
     struct product x = {};
+    x.elem = ELEM_OF<E>;
     x.a = in[0].data;
     x.b = in[1].data;
     x.bias = in[2].data;
@@ -555,7 +560,7 @@ template <typename E> enum status op_matmul(OP_ARGUMENTS)
 {
     struct plan *plan;
     struct call c = {};
-    c.x = product_of(p, in, out);
+    c.x = product_of<E>(p, in, out);
     c.workspace = workspace;
     c.multiply_own = multiply_own<E>;
     c.add_bias = add_bias<E>;
@@ -578,14 +583,14 @@ WORKSPACE_FOR_ALL_TYPES(op_matmul_workspace)
 
 /* ---- by name ---- */
 
-static bool takes_few_rows(WORKSPACE_ARGUMENTS)
+template <typename E> static bool takes_few_rows(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_takes(product_of(p, in, out));
+    return few_rows_takes(product_of<E>(p, in, out));
 }
 
-static bool takes_few_rows_sm90(WORKSPACE_ARGUMENTS)
+template <typename E> static bool takes_few_rows_sm90(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_sm90_takes(product_of(p, in, out));
+    return few_rows_sm90_takes(product_of<E>(p, in, out));
 }
 
 static bool takes_all(WORKSPACE_ARGUMENTS)
@@ -598,16 +603,21 @@ template <typename E, enum way W> static enum status multiply_by(OP_ARGUMENTS)
 {
     (void)workspace;
     TRY(place_c<E>(in, out, err));
-    return multiply_own<E>(W, product_of(p, in, out), err);
+    return multiply_own<E>(W, product_of<E>(p, in, out), err);
 }
 
+// clang-format off
 const struct device_kernel matmul_kernels[] = {
-    {"few_rows", ELEM_F32, takes_few_rows, {multiply_by<float, BY_FEW_ROWS>, NULL}},
-    {"few_rows", ELEM_F64, takes_few_rows, {multiply_by<double, BY_FEW_ROWS>, NULL}},
-    {"few_rows", ELEM_BF16, takes_few_rows, {multiply_by<bf16, BY_FEW_ROWS>, NULL}},
-    {"few_rows_sm90", ELEM_BF16, takes_few_rows_sm90, {multiply_by<bf16, BY_FEW_ROWS_SM90>, NULL}},
+    {"few_rows", ELEM_F32, takes_few_rows<float>, {multiply_by<float, BY_FEW_ROWS>, NULL}},
+    {"few_rows", ELEM_F64, takes_few_rows<double>, {multiply_by<double, BY_FEW_ROWS>, NULL}},
+    {"few_rows", ELEM_BF16, takes_few_rows<bf16>, {multiply_by<bf16, BY_FEW_ROWS>, NULL}},
+    {"few_rows", ELEM_F16, takes_few_rows<f16>, {multiply_by<f16, BY_FEW_ROWS>, NULL}},
+    {"few_rows_sm90", ELEM_BF16, takes_few_rows_sm90<bf16>, {multiply_by<bf16, BY_FEW_ROWS_SM90>, NULL}},
+    {"few_rows_sm90", ELEM_F16, takes_few_rows_sm90<f16>, {multiply_by<f16, BY_FEW_ROWS_SM90>, NULL}},
     {"tiles", ELEM_F32, takes_all, {multiply_by<float, BY_TILES>, NULL}},
     {"tiles", ELEM_F64, takes_all, {multiply_by<double, BY_TILES>, NULL}},
     {"tiles", ELEM_BF16, takes_all, {multiply_by<bf16, BY_TILES>, NULL}},
+    {"tiles", ELEM_F16, takes_all, {multiply_by<f16, BY_TILES>, NULL}},
     {},
 };
+// clang-format on

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 
 struct product {
+    enum elem_type elem;      /* E */
     const void *a, *b, *bias; /* of E; bias [n] or NULL */
     void *c;                  /* of REAL, or of E */
     bool c_is_real, transpose_a, transpose_b, accumulate;
@@ -19,8 +20,8 @@ enum { MAX_FEW_ROWS = 4 };
 bool few_rows_takes(const struct product &x);
 template <typename E> enum status multiply_few_rows(const struct product &x, struct error *err);
 
-/* The same of bf16 by few_rows_sm90.cu: whether it is there and can do this; whether one like it
- * came out as that of few_rows.cu on this GPU, which is tried once. */
+/* The same of bf16 and f16 by few_rows_sm90.cu: whether it is there and can do this; whether one
+ * like it came out as that of few_rows.cu on this GPU, which is tried once. */
 bool few_rows_sm90_takes(const struct product &x);
 bool few_rows_sm90_is_trusted(const struct product &x);
 void few_rows_close(void);

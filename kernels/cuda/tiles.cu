@@ -102,3 +102,4 @@ template <typename E> enum status multiply_tiles(const struct product &x, struct
 template enum status multiply_tiles<float>(const struct product &x, struct error *err);
 template enum status multiply_tiles<double>(const struct product &x, struct error *err);
 template enum status multiply_tiles<bf16>(const struct product &x, struct error *err);
+template enum status multiply_tiles<f16>(const struct product &x, struct error *err);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/half.h"
+
 /* Memory of the GPU and what the host has of it. */
 struct mirror {
     void *host, *device;
@@ -23,9 +25,15 @@ static enum status gpu_status(cudaError_t code, struct error *err)
     return fail(err, ERR_MEMORY, "no memory on the GPU for a comparison");
 }
 
+/* Of bf16 and f16 alike. */
+static size_t element_bytes(enum operand_type type)
+{
+    return operand_bytes_of(type, ELEM_BF16);
+}
+
 static size_t bytes_of(const struct operand *o)
 {
-    return o->data ? operand_numel(o) * operand_bytes_of(o->type, ELEM_BF16) : 0;
+    return o->data ? operand_numel(o) * element_bytes(o->type) : 0;
 }
 
 /* Elements that no kernel writes are NaN. */
@@ -59,10 +67,20 @@ static enum status mirror_download(const struct mirror *m, struct error *err)
 
 /* ---- operands ---- */
 
-/* Uniform in [-3, 3): products that differ by more than rounding, values of both signs. */
-static void fill_random(const struct mirror *m, enum operand_type type, uint64_t seed)
+static uint16_t elem_bits(enum elem_type elem, float x)
 {
-    const size_t count = m->bytes / operand_bytes_of(type, ELEM_BF16);
+    const bf16 rounded = __float2bfloat16_rn(x);
+    uint16_t bits;
+    if (elem == ELEM_F16) return half_store(x);
+    memcpy(&bits, &rounded, sizeof bits);
+    return bits;
+}
+
+/* Uniform in [-3, 3): products that differ by more than rounding, values of both signs. */
+static void fill_random(const struct mirror *m, enum operand_type type, enum elem_type elem,
+                        uint64_t seed)
+{
+    const size_t count = m->bytes / element_bytes(type);
     uint64_t state = seed;
     for (size_t i = 0; i < count; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
@@ -70,7 +88,7 @@ static void fill_random(const struct mirror *m, enum operand_type type, uint64_t
         if (type == OPERAND_REAL)
             static_cast<float *>(m->host)[i] = x;
         else
-            static_cast<bf16 *>(m->host)[i] = __float2bfloat16_rn(x);
+            static_cast<uint16_t *>(m->host)[i] = elem_bits(elem, x);
     }
 }
 
@@ -85,7 +103,7 @@ static enum status make_inputs(struct comparison *c, const struct op_call *shape
         if (o->type == OPERAND_INT)
             set_ints(shapes, static_cast<int32_t *>(c->in[i].host));
         else
-            fill_random(&c->in[i], o->type, i + 1);
+            fill_random(&c->in[i], o->type, shapes->elem, i + 1);
         TRY(mirror_upload(&c->in[i], err));
         c->call.in[i].data = c->in[i].device;
     }
@@ -109,32 +127,34 @@ static enum status run_contender(struct comparison *c, const struct op_call *sha
 
 /* ---- what differs ---- */
 
-static float value_of(const struct mirror *m, enum operand_type type, size_t i)
+static float value_of(const struct mirror *m, enum operand_type type, enum elem_type elem, size_t i)
 {
     if (type == OPERAND_REAL) return static_cast<const float *>(m->host)[i];
-    uint16_t half;
-    memcpy(&half, static_cast<const bf16 *>(m->host) + i, sizeof half);
-    const uint32_t bits = (uint32_t)half << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    const uint16_t bits = static_cast<const uint16_t *>(m->host)[i];
+    return elem == ELEM_F16 ? half_load(bits) : half_float_of((uint32_t)bits << 16);
 }
 
-/* ELEM may differ by four roundings of the largest number, since attention's weights are rounded
- * too; REAL by what sums in another order and approximations of exp and log do. A NaN differs. */
-static enum status check_output(const struct mirror *plain, const struct mirror *faster,
-                                const struct operand *o, unsigned number, const char *who,
-                                struct error *err)
+/* As a share of the largest number: of ELEM four roundings, since attention's weights are rounded,
+ * too; of REAL what sums in another order and approximations of exp and log make. */
+static float allowed(enum operand_type type, enum elem_type elem)
 {
-    const size_t count = plain->bytes / operand_bytes_of(o->type, ELEM_BF16);
+    return type == OPERAND_REAL ? 0x1p-12f : elem == ELEM_F16 ? 0x1p-9f : 0x1p-6f;
+}
+
+/* A NaN differs. */
+static enum status check_output(const struct mirror *plain, const struct mirror *faster,
+                                const struct operand *o, enum elem_type elem, unsigned number,
+                                const char *who, struct error *err)
+{
+    const size_t count = plain->bytes / element_bytes(o->type);
     float largest = 0, off = 0;
     for (size_t i = 0; i < count; i++) {
-        const float x = value_of(plain, o->type, i), y = value_of(faster, o->type, i);
+        const float x = value_of(plain, o->type, elem, i), y = value_of(faster, o->type, elem, i);
         largest = fmaxf(largest, fabsf(x));
         if (!(fabsf(x - y) <= off)) off = fabsf(x - y);
         if (off != off) break;
     }
-    if (off <= largest * (o->type == OPERAND_ELEM ? 0x1p-6f : 0x1p-12f)) return OK;
+    if (off <= largest * allowed(o->type, elem)) return OK;
     return fail(err, ERR_NUMERIC, "%s: output %u is off by %g, of at most %g", who, number,
                 (double)off, (double)largest);
 }
@@ -151,7 +171,8 @@ static enum status compare(struct comparison *c, const struct op_call *shapes,
     TRY(run_contender(c, shapes, c->out[1], faster, err));
     for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         if (shapes->out[i].data)
-            TRY(check_output(&c->out[0][i], &c->out[1][i], &shapes->out[i], i, faster->name, err));
+            TRY(check_output(&c->out[0][i], &c->out[1][i], &shapes->out[i], shapes->elem, i,
+                             faster->name, err));
     return OK;
 }
 

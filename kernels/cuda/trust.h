@@ -1,7 +1,7 @@
 /* trust.h - a faster kernel is trusted after it agreed with a plain one once, on this GPU.
  *
  * Some kernels cannot be run where they are built and tested: those of other people's libraries,
- * those of one architecture. Both kernels compute a small case, of bf16. */
+ * those of one architecture. Both kernels compute a small case, of bf16 or f16. */
 #ifndef FERRY_KERNELS_CUDA_TRUST_H
 #define FERRY_KERNELS_CUDA_TRUST_H
 
@@ -9,6 +9,7 @@
 
 /* An op's arguments. */
 struct op_call {
+    enum elem_type elem;
     union op_params p;
     struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
 };

@@ -56,6 +56,20 @@ trains_alike() { # MODEL LIMIT OPTION...
     python3 tests/trainer/same_run.py steps "$work/cpu.jsonl" "$work/cuda.jsonl" "$limit" "$limit"
 }
 
+# A search for products of f16 finds none of those of bf16 in the file, and both stay.
+types_have_lines_of_their_own() {
+    lines=''
+    for dtype in bf16 fp16 bf16; do
+        FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE="$work/types" "$ferry" bench "$golden" --device cuda --dtype "$dtype" \
+            --seq 8 --repeats 1 || return 1
+        lines="$lines $(wc -l <"$work/types")"
+    done
+    echo "lines:$lines"
+    # shellcheck disable=SC2086 # words
+    set -- $lines
+    [ "$1" -gt 0 ] && [ "$2" -eq $((2 * $1)) ] && [ "$3" -eq "$2" ]
+}
+
 lacks() { # TEXT FILE
     ! grep "$1" "$2"
 }
@@ -110,9 +124,7 @@ compute() { # OPTION...
 check "ops beside the CPU's" "$build/tests/gpu/ops_check" --small --trials 5
 check "but for a list of them" lists_ops
 check "an op that there is not" fails 2 "usage: ops_check" "$build/tests/gpu/ops_check" --only matmull
-check "a dtype without kernels is refused" fails 3 "^ferry bench: the device cuda has no kernels for float16" \
-    "$ferry" bench "$golden" --device cuda --dtype fp16
-check "large attention is for cuDNN" says "^skipped: attention \[1 x 8192, 32/8, 128\]: no cuDNN" \
+check "large attention is for cuDNN" says "^skipped: attention \[1 x 8192, 32/8, 128\] f16: no cuDNN" \
     "$build/tests/gpu/ops_check" --large
 EMULATED_SHARED=101376
 export EMULATED_SHARED
@@ -128,6 +140,7 @@ check "its file is read" searched FERRY_CUDA_TUNE=0
 check "and spares what fails" lacks "cannot be run" "$work/searched"
 check "without either the next one is taken" searched FERRY_CUDA_CACHE=/dev/null
 check "once the first has failed" says "cannot be run" cat "$work/searched"
+check "the file of a search has bf16 and f16 apart" types_have_lines_of_their_own
 check "kernels of compute capability 9.0 are not for others" \
     says "^skipped: few_rows_sm90: not for" "$build/tests/gpu/ops_check" --sm90
 EMULATED_SM90=right
@@ -143,14 +156,20 @@ check "but for one that is to be the first" with_sm90 0 "^matmul .*: few_rows_sm
     FERRY_CUDA_SM90=first,say FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE="$work/portable"
 check "and is not used untimed" with_sm90 0 "^ok *matmul/few_rows_sm90" FERRY_CUDA_SM90=say
 check "nor looked at" lacks "^few_rows_sm90:" "$work/products"
-check "it computes what the portable one does" says "^ok *few_rows_sm90 worst" "$build/tests/gpu/ops_check" --sm90 --small
+for type in bf16 f16; do
+    check "it computes what the portable one does: $type" says "^ok *few_rows_sm90 $type worst" \
+        "$build/tests/gpu/ops_check" --sm90 --small
+done
 check "unless they are turned off" \
     says "^skipped: few_rows_sm90" env FERRY_CUDA_SM90=0 "$build/tests/gpu/ops_check" --sm90
 EMULATED_SM90=wrong
-check "one that does not agree is not used" with_sm90 1 "few_rows_sm90: .*: output 0 is off by" \
-    FERRY_CUDA_SM90=first,say
-check "products are right without it" says "^ok *matmul *bf16" cat "$work/products"
-check "and its own check fails" fails 1 "^FAILED few_rows_sm90 worst" "$build/tests/gpu/ops_check" --sm90 --small
+for type in bf16 f16; do
+    check "one that does not agree is not used: $type" with_sm90 1 "few_rows_sm90: $type .*: output 0 is off by" \
+        FERRY_CUDA_SM90=first,say
+    check "products are right without it: $type" says "^ok *matmul *$type" cat "$work/products"
+    check "and its own check fails: $type" fails 1 "^FAILED few_rows_sm90 $type worst" \
+        "$build/tests/gpu/ops_check" --sm90 --small
+done
 EMULATED_SM90=fails
 check "one that fails says so" with_sm90 1 "^few_rows_sm90: .*: matmul: an emulated error" FERRY_CUDA_SM90=first
 check "and is not used" says "^ok *matmul *bf16" cat "$work/products"

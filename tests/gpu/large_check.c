@@ -85,9 +85,9 @@ static enum status run_kernel(struct trial *t, const struct device_kernel *k,
 /* ---- two of them ---- */
 
 /* Sums in another order, and weights that are rounded: of REAL 2^-12, of ELEM four roundings. */
-static double limit_of(enum operand_type type)
+static double limit_of(const struct trial *t, enum operand_type type)
 {
-    return type == OPERAND_ELEM ? 0x1p-6 : 0x1p-12;
+    return type == OPERAND_REAL ? 0x1p-12 : t->elem == ELEM_F16 ? 0x1p-9 : 0x1p-6;
 }
 
 /* The largest difference in a row, as a share of what the row's largest number allows: rows differ
@@ -102,7 +102,7 @@ static double row_difference(const struct trial *t, const struct operand *x,
         off = isfinite(a) && isfinite(b) ? fmax(off, fabs(a - b)) : (double)INFINITY;
         if (isinf(off)) return off;
     }
-    return off > 0 ? off / (largest * limit_of(x->type)) : 0;
+    return off > 0 ? off / (largest * limit_of(t, x->type)) : 0;
 }
 
 /* Of all rows of all outputs. */
@@ -175,16 +175,23 @@ static void make_operands(struct trial *t)
         make_operand(t, &t->out[i]);
 }
 
+static const char *elem_name(enum elem_type elem)
+{
+    return elem == ELEM_F16 ? "f16" : "bf16";
+}
+
 /* ---- attention of a prefill ---- */
 
 static const struct prefill {
+    enum elem_type elem;
     uint32_t sequences, length;
     struct head_shape heads;
     bool lse;
 } prefills[] = {
-    {1, 8192, {8, 4, 128}, false},
-    {2, 4096, {8, 4, 128}, true},
-    {1, 8192, {8, 5, 96}, false},
+    {ELEM_BF16, 1, 8192, {8, 4, 128}, false},
+    {ELEM_BF16, 2, 4096, {8, 4, 128}, true},
+    {ELEM_BF16, 1, 8192, {8, 5, 96}, false},
+    {ELEM_F16, 1, 8192, {8, 4, 128}, true},
 };
 
 static void shape_prefill(struct trial *t, const struct prefill *p)
@@ -231,41 +238,41 @@ static void report_prefill(const struct prefill *p, const struct pair *kernels,
            c->worst);
 }
 
-static bool check_prefill(const struct prefill *p, const struct pair *kernels,
-                          const struct device *d)
+static bool check_prefill(const struct prefill *p, const struct device *d)
 {
-    struct trial t = {.op = OP_ATTENTION, .elem = ELEM_BF16};
+    const struct pair kernels = {find_kernel(d, OP_ATTENTION, p->elem, "mma"),
+                                 find_kernel(d, OP_ATTENTION, p->elem, "cudnn")};
+    struct trial t = {.op = OP_ATTENTION, .elem = p->elem};
     struct comparison c = {.worst = 0};
     struct error err;
     char what[64];
     shape_prefill(&t, p);
-    (void)snprintf(what, sizeof what, "attention [%u x %u, %u/%u, %u]", p->sequences, p->length,
-                   p->heads.groups * p->heads.queries, p->heads.groups, p->heads.head_dim);
-    if (!takes_shapes(&t, kernels->plain) || !takes_shapes(&t, kernels->faster)) {
+    (void)snprintf(what, sizeof what, "attention [%u x %u, %u/%u, %u] %s", p->sequences, p->length,
+                   p->heads.groups * p->heads.queries, p->heads.groups, p->heads.head_dim,
+                   elem_name(p->elem));
+    if (!takes_shapes(&t, kernels.plain) || !takes_shapes(&t, kernels.faster)) {
         printf("skipped: %s: no cuDNN that takes it on %s\n", what, d->describe());
         return true;
     }
     make_operands(&t);
     set_spans(p, t.in[2].data);
-    const enum status st = compare_pair(&t, kernels, d, &c, &err);
+    const enum status st = compare_pair(&t, &kernels, d, &c, &err);
     const bool good = !st && c.worst <= 1;
     printf("%-6s %s ", good ? "ok" : "FAILED", what);
     if (st)
         printf("%s\n", err.text);
     else
-        report_prefill(p, kernels, &c);
+        report_prefill(p, &kernels, &c);
     trial_release(&t, d);
     return good;
 }
 
 bool check_large(const struct device *d)
 {
-    const struct pair kernels = {find_kernel(d, OP_ATTENTION, ELEM_BF16, "mma"),
-                                 find_kernel(d, OP_ATTENTION, ELEM_BF16, "cudnn")};
     bool good = true;
     random_start(1);
     for (size_t i = 0; i < COUNT(prefills); i++)
-        good &= check_prefill(&prefills[i], &kernels, d);
+        good &= check_prefill(&prefills[i], d);
     return good;
 }
 
@@ -305,10 +312,12 @@ static void shape_few_rows(struct trial *t, unsigned number, bool small)
 
 static const struct sm90_row {
     unsigned op;
+    enum elem_type elem;
     const char *plain, *faster;
     void (*shape)(struct trial *t, unsigned number, bool small); /* number: of the trial, from 0 */
 } sm90_rows[] = {
-    {OP_MATMUL, "few_rows", "few_rows_sm90", shape_few_rows},
+    {OP_MATMUL, ELEM_BF16, "few_rows", "few_rows_sm90", shape_few_rows},
+    {OP_MATMUL, ELEM_F16, "few_rows", "few_rows_sm90", shape_few_rows},
 };
 
 /* Trials of one kernel. What it leaves to the portable one is none. */
@@ -322,7 +331,7 @@ struct sm90_trials {
 static bool check_sm90_trial(struct sm90_trials *s, const struct device *d, unsigned number,
                              bool small)
 {
-    struct trial t = {.op = s->row->op, .elem = ELEM_BF16};
+    struct trial t = {.op = s->row->op, .elem = s->row->elem};
     struct comparison c = {.worst = 0};
     struct error err;
     s->row->shape(&t, number, small);
@@ -331,7 +340,7 @@ static bool check_sm90_trial(struct sm90_trials *s, const struct device *d, unsi
     const enum status st = compare_pair(&t, &s->kernels, d, &c, &err);
     const bool good = !st && c.worst <= 1;
     if (!good)
-        printf("FAILED %s [%llu, %llu, %llu]: ", s->row->faster,
+        printf("FAILED %s %s [%llu, %llu, %llu]: ", s->row->faster, elem_name(t.elem),
                (unsigned long long)t.out[0].shape[0], (unsigned long long)t.out[0].shape[1],
                (unsigned long long)t.in[0].shape[1]);
     if (st)
@@ -348,18 +357,19 @@ static bool check_sm90_kernel(const struct sm90_row *row, const struct device *d
                               unsigned trials, bool small)
 {
     struct sm90_trials s = {.row = row,
-                            .kernels = {find_kernel(d, row->op, ELEM_BF16, row->plain),
-                                        find_kernel(d, row->op, ELEM_BF16, row->faster)}};
+                            .kernels = {find_kernel(d, row->op, row->elem, row->plain),
+                                        find_kernel(d, row->op, row->elem, row->faster)}};
     bool good = true;
     for (unsigned i = 0; i < trials; i++) {
         random_start(seed << 32 | i);
         good &= check_sm90_trial(&s, d, i, small);
     }
     if (s.done > 0)
-        printf("%-6s %s worst difference from %s %.3f of the tolerance, %u trials\n",
-               good ? "ok" : "FAILED", row->faster, row->plain, s.worst, s.done);
+        printf("%-6s %s %s worst difference from %s %.3f of the tolerance, %u trials\n",
+               good ? "ok" : "FAILED", row->faster, elem_name(row->elem), row->plain, s.worst,
+               s.done);
     else
-        printf("skipped: %s: not for %s\n", row->faster, d->describe());
+        printf("skipped: %s: not for %s (%s)\n", row->faster, d->describe(), elem_name(row->elem));
     return good;
 }
 

@@ -39,11 +39,34 @@ void make_dropout(struct trial *t)
     make_like(t, &t->out[0], &t->in[0]);
 }
 
+/* Halfway between two numbers of f16 or bf16 in [1, 2), or of f16 below 2^-14: which of the two it
+ * becomes shows, since they are further apart than what is allowed. */
+static void set_ties(struct trial *t, struct operand *o)
+{
+    static const double units[] = {0x1p-8, 0x1p-11, 0x1p-25};
+    const unsigned kind = (unsigned)random_between(0, 2);
+    const double unit = units[kind], base = kind < 2 ? 1 : 0;
+    for (size_t i = 0; i < operand_numel(o); i++)
+        operand_set(t, o, i, base + unit * (double)(2 * random_between(0, 100) + 1));
+}
+
+/* From less than the smallest number of f16 to more than its largest one, and what is none. */
+static void set_far_apart(struct trial *t, struct operand *o)
+{
+    static const double odd[] = {INFINITY, -INFINITY, NAN, 65519, 65520, -65520, 0x1p-25};
+    for (size_t i = 0; i < operand_numel(o); i++)
+        operand_set(t, o, i, ldexp(1 + random_double(), (int)random_between(0, 60) - 30));
+    for (size_t i = 0; i < operand_numel(o); i += 5)
+        operand_set(t, o, i, odd[random_between(0, 6)]);
+}
+
 void make_cast(struct trial *t)
 {
     const uint64_t n = size_up_to(3000, 200000);
     MAKE(t->in[0], coin() ? ELEM : REAL, n);
     MAKE(t->out[0], coin() ? ELEM : REAL, n);
+    if (making.trial % 3 == 1) set_ties(t, &t->in[0]);
+    if (making.trial % 3 == 2) set_far_apart(t, &t->in[0]);
 }
 
 /* Enough rows for several parts. */
@@ -60,7 +83,7 @@ void make_column_sum(struct trial *t)
     t->depth = (double)rows;
 }
 
-/* Rows of up to 8192 elements of bf16 fit into registers; now and then longer ones. */
+/* Rows of up to 8192 elements of 16 bits fit into registers; now and then longer ones. */
 static uint64_t norm_columns(void)
 {
     if (random_between(0, 3) == 0) return size_up_to(300, 9000);
@@ -145,7 +168,7 @@ void make_vocab_backward(struct trial *t)
     set_ints(&t->in[3], -1, (int64_t)(t->params.vocab.first_column + columns));
     MAKE(t->in[4], REAL, num_tokens);
     MAKE(t->in[5], REAL, 1);
-    if (t->elem != ELEM_BF16)
+    if (operand_bytes_of(ELEM, t->elem) == operand_bytes_of(REAL, t->elem))
         make_like(t, &t->out[0], &t->in[0]);
     else
         MAKE(t->out[0], ELEM, num_tokens, columns);

@@ -35,18 +35,21 @@ static void (*const makers[NUM_OPS])(struct trial *) = {
 
 /* ---- comparing ---- */
 
-static double rounding_of(const struct trial *t, enum operand_type type)
+/* What a number of an operand's type is rounded by. Those of f16 below 2^-14 are as far from one
+ * another as those above. */
+static double rounding_at(const struct trial *t, enum operand_type type, double x)
 {
     const size_t bytes = operand_bytes_of(type, t->elem);
-    return bytes == 2 ? 0x1p-8 : bytes == 4 ? 0x1p-24 : 0x1p-53;
+    if (bytes == 2 && t->elem == ELEM_F16) return 0x1p-11 * fmax(x, 0x1p-14);
+    return x * (bytes == 2 ? 0x1p-8 : bytes == 4 ? 0x1p-24 : 0x1p-53);
 }
 
 /* Roundings of its type at the largest value, and what sums in another order may differ by. */
 static double allowed(const struct trial *t, const struct operand *o, double largest)
 {
     if (o->type == OPERAND_INT) return 0;
-    return largest * (op_row(t->op)->tolerance * rounding_of(t, o->type) +
-                      2 * sqrt(t->depth) * rounding_of(t, OPERAND_REAL));
+    return op_row(t->op)->tolerance * rounding_at(t, o->type, largest) +
+           2 * sqrt(t->depth) * rounding_at(t, OPERAND_REAL, largest);
 }
 
 static double largest_of(const struct trial *t, const struct operand *o)
@@ -137,7 +140,8 @@ static double compare(const struct trial *t, unsigned output, void *result, size
 
 static const char *elem_name(enum elem_type elem)
 {
-    return elem == ELEM_F64 ? "f64" : elem == ELEM_BF16 ? "bf16" : "f32";
+    static const char *const names[NUM_ELEM_TYPES] = {"f32", "f64", "bf16", "f16"};
+    return names[elem];
 }
 
 static void print_shapes(const struct operand *o, unsigned count)
@@ -309,7 +313,7 @@ static bool check_ops(const struct device *d)
         const char *name = op_row(op)->name;
         if (options.only && !list_has(options.only, name)) continue;
         if (list_has(options.without, name) || !makers[op]) continue;
-        for (unsigned elem = 0; elem <= ELEM_BF16; elem++) /* f16 is the CPU's alone */
+        for (unsigned elem = 0; elem < NUM_ELEM_TYPES; elem++)
             good &= check_op(op, (enum elem_type)elem, d);
     }
     return good;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/half.h"
 #include "kernels/op_table.h"
 
 static uint64_t random_state;
@@ -47,20 +48,16 @@ static size_t bytes_of(const struct trial *t, const struct operand *o)
     return operand_numel(o) * operand_bytes_of(o->type, t->elem);
 }
 
-static double bf16_get(const void *data, size_t i)
+static float bf16_load(uint16_t bits)
 {
-    uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return (double)f;
+    return half_float_of((uint32_t)bits << 16);
 }
 
-/* Numbers here are finite. */
-static void bf16_set(void *data, size_t i, float x)
+/* A NaN without a payload stays one. */
+static uint16_t bf16_store(float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    ((uint16_t *)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    const uint32_t bits = half_bits_of(x);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 double operand_get(const struct trial *t, const struct operand *o, size_t i)
@@ -68,7 +65,7 @@ double operand_get(const struct trial *t, const struct operand *o, size_t i)
     if (o->type == OPERAND_INT) return ((const int32_t *)o->data)[i];
     switch (operand_bytes_of(o->type, t->elem)) {
     case 2:
-        return bf16_get(o->data, i);
+        return (double)(t->elem == ELEM_F16 ? half_load : bf16_load)(((uint16_t *)o->data)[i]);
     case 4:
         return (double)((const float *)o->data)[i];
     default:
@@ -84,7 +81,7 @@ void operand_set(const struct trial *t, struct operand *o, size_t i, double x)
     }
     switch (operand_bytes_of(o->type, t->elem)) {
     case 2:
-        bf16_set(o->data, i, (float)x);
+        ((uint16_t *)o->data)[i] = (t->elem == ELEM_F16 ? half_store : bf16_store)((float)x);
         return;
     case 4:
         ((float *)o->data)[i] = (float)x;

@@ -251,7 +251,6 @@ static void bf16_is_as_far_from_f32_as_its_rounding(void **state)
 static void f16_is_eight_times_as_near(void **state)
 {
     (void)state;
-    if (test_on_gpu()) skip();
     run_rounded(ELEM_F16, 0.0125);
 }
 

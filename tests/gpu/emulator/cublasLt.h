@@ -11,11 +11,12 @@
 #define FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef enum { CUDA_R_32F, CUDA_R_64F, CUDA_R_16BF } cudaDataType_t;
+typedef enum { CUDA_R_32F, CUDA_R_64F, CUDA_R_16BF, CUDA_R_16F } cudaDataType_t;
 typedef enum {
     CUBLAS_STATUS_SUCCESS,
     CUBLAS_STATUS_EXECUTION_FAILED,
@@ -178,6 +179,7 @@ static inline double emulated_load(const void *x, cudaDataType_t type, uint64_t 
 {
     if (type == CUDA_R_64F) return static_cast<const double *>(x)[i];
     if (type == CUDA_R_32F) return static_cast<const float *>(x)[i];
+    if (type == CUDA_R_16F) return __half2float(static_cast<const __half *>(x)[i]);
     return __bfloat162float(static_cast<const __nv_bfloat16 *>(x)[i]);
 }
 
@@ -187,6 +189,8 @@ static inline void emulated_store(void *x, cudaDataType_t type, uint64_t i, doub
         static_cast<double *>(x)[i] = value;
     else if (type == CUDA_R_32F)
         static_cast<float *>(x)[i] = (float)value;
+    else if (type == CUDA_R_16F)
+        static_cast<__half *>(x)[i] = __float2half_rn((float)value);
     else
         static_cast<__nv_bfloat16 *>(x)[i] = __float2bfloat16_rn((float)value);
 }

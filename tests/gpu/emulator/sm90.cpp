@@ -21,7 +21,7 @@ static enum status multiply(const struct product &x, struct error *err)
     if (traps || emulated_sm90_is("fails"))
         return cuda_status("matmul", cudaErrorLaunchFailure, err);
     if (emulated_sm90_is("wrong")) y.alpha *= 1.0625;
-    return multiply_few_rows<bf16>(y, err);
+    return y.elem == ELEM_F16 ? multiply_few_rows<f16>(y, err) : multiply_few_rows<bf16>(y, err);
 }
 
 static const struct entry {
