@@ -35,10 +35,15 @@ static inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint3
     const emulated_fragments own = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
     const char(*all)[LANE_BYTES] = emulated_exchange(&own, sizeof own);
     const unsigned lane = threadIdx.x % 32;
+    float rows[2][16], columns[2][16];
+    for (unsigned i = 0; i < 2; i++)
+        for (unsigned k = 0; k < 16; k++) {
+            rows[i][k] = emulated_a<E>(all, lane / 4 + i * 8, k);
+            columns[i][k] = emulated_b<E>(all, k, lane % 4 * 2 + i);
+        }
     for (unsigned i = 0; i < 4; i++)
         for (unsigned k = 0; k < 16; k++)
-            c[i] += emulated_a<E>(all, lane / 4 + i / 2 * 8, k) *
-                    emulated_b<E>(all, k, lane % 4 * 2 + i % 2);
+            c[i] += rows[i / 2][k] * columns[i % 2][k];
 }
 
 void emulated_require(bool holds, const char *what);
