@@ -40,6 +40,11 @@ static enum status sum_of_bf16(void)
     return all_reduce_of(OPERAND_ELEM, ELEM_BF16, 2, false);
 }
 
+static enum status sum_of_f16(void)
+{
+    return all_reduce_of(OPERAND_ELEM, ELEM_F16, 2, false);
+}
+
 static enum status largest_of_f64(void)
 {
     return all_reduce_of(OPERAND_REAL, ELEM_F64, 8, true);
@@ -76,9 +81,9 @@ static const struct {
     const char *name;
     enum status (*run)(void);
 } collectives[] = {
-    {"sum of f32", sum_of_f32},    {"sum of bf16", sum_of_bf16}, {"largest of f64", largest_of_f64},
-    {"sum of int32", sum_of_ints}, {"all_gather", all_gather},   {"reduce_scatter", reduce_scatter},
-    {"all_to_all", all_to_all},    {"exchange", exchange},
+    {"sum of f32", sum_of_f32},         {"sum of bf16", sum_of_bf16},  {"sum of f16", sum_of_f16},
+    {"largest of f64", largest_of_f64}, {"sum of int32", sum_of_ints}, {"all_gather", all_gather},
+    {"reduce_scatter", reduce_scatter}, {"all_to_all", all_to_all},    {"exchange", exchange},
 };
 
 /* ---- running ---- */
@@ -133,7 +138,8 @@ static void open_all(const float *numbers)
     must(device->upload(in, numbers, COUNT * sizeof(float), &err));
 }
 
-/* As f32, as two bf16, as half an f64 and as int32 they are finite numbers. */
+/* As f32, as two bf16 or f16, as half an f64 and as int32 they are finite numbers: of 11 bits, so
+ * that the lower half is that of few. */
 int main(void)
 {
     static float numbers[COUNT];
@@ -143,7 +149,7 @@ int main(void)
         return 0;
     }
     for (size_t i = 0; i < COUNT; i++)
-        numbers[i] = (float)(i * 2654435761u % 2001) / 1000 - 1;
+        numbers[i] = (float)(i * 2654435761u % 2048) / 1024 - 1;
     open_all(numbers);
     for (size_t i = 0; i < COUNT(collectives); i++)
         failed += check(i, numbers);

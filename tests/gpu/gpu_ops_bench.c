@@ -469,44 +469,52 @@ static double make_adam(struct trial *t)
 }
 
 /* The FLOP of an op whose operands are made; 0 where bytes are all it costs. */
-static const struct {
+static const struct row {
     const char *name;
+    enum elem_type elem;
     double (*make)(struct trial *t);
 } rows[] = {
-    {"embedding", make_embedding},
-    {"norm", make_norm},
-    {"add_norm", make_add_norm},
-    {"rotary", make_rotary},
-    {"silu", make_silu},
-    {"attention", make_attention},
-    {"attention_own", make_attention_own},
-    {"matmul_qkv", make_qkv},
-    {"matmul_projection", make_projection},
-    {"matmul_gate_up", make_gate_up},
-    {"matmul_down", make_down},
-    {"matmul_head", make_head},
-    {"vocab_sum", make_vocab_sum},
-    {"grouped_matmul", make_grouped},
-    {"digest", make_digest},
-    {"decode_1_matmul_qkv", make_qkv_1},
-    {"decode_1_matmul_gate_up", make_gate_up_1},
-    {"decode_1_matmul_down", make_down_1},
-    {"decode_1_matmul_head", make_head_1},
-    {"decode_1_attention", make_attention_1},
-    {"decode_64_matmul_gate_up", make_gate_up_64},
-    {"decode_64_matmul_down", make_down_64},
-    {"decode_64_attention", make_attention_64},
-    {"decode_64_grouped_matmul", make_grouped_64},
-    {"decode_64_greedy", make_greedy},
-    {"decode_64_top_p", make_top_p},
-    {"norm_backward", make_norm_backward},
-    {"silu_backward", make_silu_backward},
-    {"attention_backward", make_attention_backward},
-    {"vocab_backward", make_vocab_backward},
-    {"grouped_dgrad", make_grouped_dgrad},
-    {"grouped_wgrad", make_grouped_wgrad},
-    {"square_sum", make_square_sum},
-    {"adam", make_adam},
+    {"embedding", ELEM_BF16, make_embedding},
+    {"norm", ELEM_BF16, make_norm},
+    {"add_norm", ELEM_BF16, make_add_norm},
+    {"rotary", ELEM_BF16, make_rotary},
+    {"silu", ELEM_BF16, make_silu},
+    {"attention", ELEM_BF16, make_attention},
+    {"attention_own", ELEM_BF16, make_attention_own},
+    {"matmul_qkv", ELEM_BF16, make_qkv},
+    {"matmul_projection", ELEM_BF16, make_projection},
+    {"matmul_gate_up", ELEM_BF16, make_gate_up},
+    {"matmul_down", ELEM_BF16, make_down},
+    {"matmul_head", ELEM_BF16, make_head},
+    {"vocab_sum", ELEM_BF16, make_vocab_sum},
+    {"grouped_matmul", ELEM_BF16, make_grouped},
+    {"digest", ELEM_BF16, make_digest},
+    {"decode_1_matmul_qkv", ELEM_BF16, make_qkv_1},
+    {"decode_1_matmul_gate_up", ELEM_BF16, make_gate_up_1},
+    {"decode_1_matmul_down", ELEM_BF16, make_down_1},
+    {"decode_1_matmul_head", ELEM_BF16, make_head_1},
+    {"decode_1_attention", ELEM_BF16, make_attention_1},
+    {"decode_64_matmul_gate_up", ELEM_BF16, make_gate_up_64},
+    {"decode_64_matmul_down", ELEM_BF16, make_down_64},
+    {"decode_64_attention", ELEM_BF16, make_attention_64},
+    {"decode_64_grouped_matmul", ELEM_BF16, make_grouped_64},
+    {"decode_64_greedy", ELEM_BF16, make_greedy},
+    {"decode_64_top_p", ELEM_BF16, make_top_p},
+    {"norm_backward", ELEM_BF16, make_norm_backward},
+    {"silu_backward", ELEM_BF16, make_silu_backward},
+    {"attention_backward", ELEM_BF16, make_attention_backward},
+    {"vocab_backward", ELEM_BF16, make_vocab_backward},
+    {"grouped_dgrad", ELEM_BF16, make_grouped_dgrad},
+    {"grouped_wgrad", ELEM_BF16, make_grouped_wgrad},
+    {"square_sum", ELEM_BF16, make_square_sum},
+    {"adam", ELEM_BF16, make_adam},
+    {"f16_attention", ELEM_F16, make_attention},
+    {"f16_attention_own", ELEM_F16, make_attention_own},
+    {"f16_matmul_gate_up", ELEM_F16, make_gate_up},
+    {"f16_grouped_matmul", ELEM_F16, make_grouped},
+    {"f16_decode_1_matmul_gate_up", ELEM_F16, make_gate_up_1},
+    {"f16_attention_backward", ELEM_F16, make_attention_backward},
+    {"f16_grouped_wgrad", ELEM_F16, make_grouped_wgrad},
 };
 
 /* What is read and written at least: of tables and experts only the rows that are used. */
@@ -534,11 +542,11 @@ static void release(struct trial *t)
     device->release(t->device_workspace);
 }
 
-static void make_set(struct trial *t, double (*make_op)(struct trial *), double *flops)
+static void make_set(struct trial *t, const struct row *row, double *flops)
 {
     struct error err;
-    t->elem = ELEM_BF16;
-    *flops = make_op(t);
+    t->elem = row->elem;
+    *flops = row->make(t);
     const struct op_kernel *kernel = &device->ops(t->elem)[t->op];
     if (kernel->workspace)
         must(device->allocate(&t->device_workspace,
@@ -547,11 +555,10 @@ static void make_set(struct trial *t, double (*make_op)(struct trial *), double 
              &err);
 }
 
-static void make_rotation(struct rotation *r, double (*make_op)(struct trial *), double *flops,
-                          double *bytes)
+static void make_rotation(struct rotation *r, const struct row *row, double *flops, double *bytes)
 {
     do {
-        make_set(&r->sets[r->count++], make_op, flops);
+        make_set(&r->sets[r->count++], row, flops);
         *bytes = traffic(&r->sets[0]);
     } while (r->count < MAX_SETS && r->count * *bytes < SETS_BYTES);
 }
@@ -591,13 +598,13 @@ static void bench_kernels(const char *name, struct rotation *r, double flops, do
 }
 
 /* The op, then each of the kernels that it chooses from. */
-static void bench_op(const char *name, double (*make_op)(struct trial *))
+static void bench_op(const struct row *row)
 {
     struct rotation r = {.count = 0};
     double flops, bytes;
-    make_rotation(&r, make_op, &flops, &bytes);
-    report(name, NULL, median_time(run_trial, &r), flops, bytes);
-    bench_kernels(name, &r, flops, bytes);
+    make_rotation(&r, row, &flops, &bytes);
+    report(row->name, NULL, median_time(run_trial, &r), flops, bytes);
+    bench_kernels(row->name, &r, flops, bytes);
     release_rotation(&r);
 }
 
@@ -626,7 +633,7 @@ static void measure_ceilings(void)
     copy_rate = 2 * (double)b.bytes / median_time(run_copy, &b);
     device->release(b.to);
     device->release(b.from);
-    make_rotation(&r, make_square, &flops, &bytes);
+    make_rotation(&r, &(struct row){"a product", ELEM_BF16, make_square}, &flops, &bytes);
     product_rate = flops / median_time(run_trial, &r);
     release_rotation(&r);
     printf("# copy %.0f GB/s (read and written), 8192^3 product %.0f TFLOP/s\n", copy_rate * 1e-9,
@@ -661,10 +668,11 @@ int main(int argc, char **argv)
     }
     must(device->timers->create(&timer, 2, &err), &err);
     random_start(1);
-    printf("# %s, bf16: name, ms, TFLOP/s, GB/s, %% of the ceiling\n", device->describe());
+    printf("# %s, bf16 (f16 where a name says so): name, ms, TFLOP/s, GB/s, %% of the ceiling\n",
+           device->describe());
     measure_ceilings();
     for (size_t i = 0; i < COUNT(rows); i++)
-        if (is_wanted(rows[i].name, argc - 1, argv + 1)) bench_op(rows[i].name, rows[i].make);
+        if (is_wanted(rows[i].name, argc - 1, argv + 1)) bench_op(&rows[i]);
     device->timers->free(timer);
     device->close();
     return 0;
