@@ -56,6 +56,18 @@ trains_alike() { # MODEL LIMIT OPTION...
     python3 tests/trainer/same_run.py steps "$work/cpu.jsonl" "$work/cuda.jsonl" "$limit" "$limit"
 }
 
+# A run of Megatron-LM again, up to its second update: what overflows there does here, and the loss scale
+# follows.
+overflows_alike() {
+    head -n 16 tests/golden/train/fp16-overflow/steps.jsonl >"$work/steps.jsonl"
+    # shellcheck disable=SC2046 # words
+    "$ferry" train $(sed -n 's/^fp16-overflow	pretrain_gpt.py //p' tests/golden/train/commands.txt) \
+        --load tests/golden/train/models/llama --data-path tests/golden/megatron-data/u16 \
+        --data-cache-path "$work/indices" --save "$work/trained" --exit-interval 16 --eval-interval 100 \
+        --log-jsonl "$work/log.jsonl" --device cuda &&
+        python3 tests/trainer/same_run.py scales "$work/steps.jsonl" "$work/log.jsonl" 5e-2 13 5 2
+}
+
 # A search for products of f16 finds none of those of bf16 in the file, and both stay.
 types_have_lines_of_their_own() {
     lines=''
@@ -179,10 +191,16 @@ check "and no product hides it" says "^FAILED matmul *bf16" cat "$work/products"
 unset EMULATED_SM90
 check "models and layouts, staged through the host" engine_test forward_test
 check "generation, as graphs" engine_test generate_test
+check "logits in fp16 are those of transformers" says "^forward: within rounding" "$ferry" verify \
+    tests/golden/hf/llama3.2 tests/golden/hf/llama3.2/logits.safetensors --forward --dtype fp16 --device cuda --tp 2
 check "training, of GPT-2 with dropout" trains_alike gpt2 1e-5 --hidden-dropout 0.1 --attention-dropout 0.1
 check "training, of experts, all recomputed" trains_alike mixtral 1e-5 --moe-aux-loss-coeff 0.01 \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
 check "training, of norms of heads, in bf16" trains_alike qwen3 0.02 --bf16
+check "training, of experts, in fp16" trains_alike mixtral 1e-3 --fp16 --initial-loss-scale 4096
+check "training, in fp16 with gradients in f32" trains_alike qwen3 3e-3 --fp16 --loss-scale 1024 \
+    --accumulate-allreduce-grads-in-fp32
+check "training, in fp16 that overflows" overflows_alike
 check "several runs of several ranks, from one process" \
     "$ferry" verify "$golden" "$golden" --forward --device cuda --tp 2
 check "ranks of one GPU cannot have NCCL" fails 3 "two ranks have the same GPU" \
@@ -200,6 +218,7 @@ EMULATED_GPUS=8
 check "collectives of one rank" "$build/tests/gpu/collectives_check"
 check "models and layouts, by NCCL" engine_test forward_test
 check "a step of decoding is one graph" graphs_are 1
+check "in fp16, too" graphs_are 1 --dtype fp16
 check "by NCCL it still is" graphs_are 1 --tp 2
 FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE=/dev/null EMULATED_SM90=right
 export FERRY_CUDA_TUNE FERRY_CUDA_CACHE EMULATED_SM90
