@@ -59,17 +59,20 @@ static void check_divides(struct train_finish *x, const char *name, uint64_t siz
                       name, size, micro_name, micro, dp, dp == 1 ? "" : "s");
 }
 
+/* Of a schedule the last size, which every run reaches: the trainer checks those before it where
+ * the run begins, which a checkpoint says. */
 static void check_batches(struct train_finish *x)
 {
     const struct train_options *o = x->o;
+    const size_t steps = o->num_batch_size_steps;
     if (!o->micro_batch_size) train_problem(x, "--micro-batch-size is missing");
     if (o->step_batch_size_schedule && o->is_global_batch_size_given)
         train_problem(x, "--step-batch-size-schedule and --global-batch-size: one of them");
-    for (size_t i = 0; i < o->num_batch_size_steps; i++)
+    if (steps)
         check_divides(x, "--step-batch-size-schedule: a size of",
-                      o->batch_size_steps[i].global_batch_size, "--micro-batch-size",
+                      o->batch_size_steps[steps - 1].global_batch_size, "--micro-batch-size",
                       o->micro_batch_size);
-    if (o->num_batch_size_steps == 0)
+    else
         check_divides(x, "--global-batch-size", o->global_batch_size, "--micro-batch-size",
                       o->micro_batch_size);
     if (o->eval_global_batch_size != o->global_batch_size ||

@@ -61,13 +61,34 @@ static void schedules_that_contradict_themselves(void **state)
             "missing");
     refused(GOOD "--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler",
             "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler: one of them");
-    refused(GOOD "--step-batch-size-schedule 0:4,x:8",
-            "--step-batch-size-schedule: \"0:4,x:8\" is not a list of TOKENS:SIZE such as "
-            "0:768,250B:1536");
+}
+
+static void batch_sizes_that_are_no_schedule(void **state)
+{
+    (void)state;
+    static const char *const schedules[] = {
+        ",",         "0:4,x:8",    "0:4,8",      "0:4,8:",  "0:4,:8",   "0:4,-8:8",  "0:4,inf:8",
+        "0:4,0x8:8", "0:4,1e20:8", "0:4,64:8:9", "0:4,K:8", "0:4,64:0", "0:4,64:0.5"};
+    for (size_t i = 0; i < COUNT(schedules); i++) {
+        char line[400], message[200];
+        snprintf(line, sizeof line, GOOD "--step-batch-size-schedule %s", schedules[i]);
+        snprintf(message, sizeof message,
+                 "--step-batch-size-schedule: \"%s\" is not a list of TOKENS:SIZE such as "
+                 "0:768,250B:1536",
+                 schedules[i]);
+        refused(line, message);
+    }
     refused(GOOD "--step-batch-size-schedule 16:4,32:8",
             "--step-batch-size-schedule 16:4,32:8: the first size must be from 0 tokens on");
+    refused(GOOD "--step-batch-size-schedule 0:4,17:8,31:16",
+            "--step-batch-size-schedule 0:4,17:8,31:16: two sizes from sample 1 on");
     refused(GOOD "--step-batch-size-schedule 0:4 --global-batch-size 4",
             "--step-batch-size-schedule and --global-batch-size: one of them");
+    refused(
+        GOOD "--step-batch-size-schedule 0:2,64:5",
+        "--step-batch-size-schedule: a size of 5 is no multiple of --micro-batch-size 2 times 1 "
+        "data parallel rank");
+    line_free(good_line(GOOD "--step-batch-size-schedule 0:1,64:4")); /* a run may begin behind 1 */
 }
 
 static void recompute_data_and_model_that_contradict_themselves(void **state)
@@ -325,6 +346,7 @@ int main(void)
         cmocka_unit_test(all_contradictions_are_in_one_message),
         cmocka_unit_test(more_than_a_message_holds_is_counted),
         cmocka_unit_test(schedules_that_contradict_themselves),
+        cmocka_unit_test(batch_sizes_that_are_no_schedule),
         cmocka_unit_test(recompute_data_and_model_that_contradict_themselves),
         cmocka_unit_test(defaults_of_a_line_are_those_of_pretrain_gpt),
         cmocka_unit_test(activations_of_a_line),

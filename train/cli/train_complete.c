@@ -1,11 +1,9 @@
 /* train_complete.c - what follows from other options, as Megatron-LM's validate_args has it. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/checked.h"
-#include "common/count.h"
 #include "common/text.h"
 #include "train/cli/train_finish.h"
 
@@ -144,93 +142,13 @@ static void complete_layout(struct train_finish *x)
     if (!o->device && text_equal(o->distributed_backend, "gloo")) o->device = "cpu";
 }
 
-/* ---- --step-batch-size-schedule (core/num_microbatches_calculator.py) ---- */
-
-/* "250B", "1.5k"; *at moves behind it. */
-static bool take_amount(const char **at, uint64_t *out)
-{
-    static const struct {
-        const char *suffix;
-        double factor;
-    } units[] = {{"kK", 1e3}, {"mM", 1e6}, {"bB", 1e9}, {"tT", 1e12}};
-    char *end;
-    if (!strchr("0123456789.", **at) || !**at) return false;
-    double n = strtod(*at, &end);
-    for (size_t i = 0; i < COUNT(units) && *end; i++)
-        if (strchr(units[i].suffix, *end)) {
-            n *= units[i].factor;
-            end++;
-            break;
-        }
-    if (end == *at || !(n >= 0 && n < 9e18)) return false;
-    *at = end;
-    *out = (uint64_t)n;
-    return true;
-}
-
-/* One "T:N"; its threshold in samples. */
-static bool take_step(const char **at, uint64_t seq_length, struct batch_size_step *s)
-{
-    uint64_t tokens;
-    if (!take_amount(at, &tokens) || *(*at)++ != ':') return false;
-    if (!take_amount(at, &s->global_batch_size) || !s->global_batch_size) return false;
-    s->from_sample = tokens / (seq_length ? seq_length : 1);
-    return !**at || strchr(", ", **at);
-}
-
-static int by_sample(const void *a, const void *b)
-{
-    const struct batch_size_step *x = a, *y = b;
-    return (x->from_sample > y->from_sample) - (x->from_sample < y->from_sample);
-}
-
-static bool read_steps(struct train_options *o)
-{
-    const char *at = o->step_batch_size_schedule;
-    struct batch_size_step *steps = NULL;
-    size_t n = 0, capacity = 0;
-    for (at += strspn(at, ", "); *at; at += strspn(at, ", ")) {
-        struct batch_size_step s;
-        if (!take_step(&at, o->seq_length, &s)) return false;
-        *ARENA_PUSH(&o->arena, steps, n, capacity) = s;
-    }
-    if (n) qsort(steps, n, sizeof *steps, by_sample);
-    o->batch_size_steps = steps;
-    o->num_batch_size_steps = n;
-    return n > 0;
-}
-
-static void complete_schedule(struct train_finish *x)
-{
-    struct train_options *o = x->o;
-    const char *text = o->step_batch_size_schedule;
-    if (!text) return;
-    if (!read_steps(o)) {
-        train_problem(x,
-                      "--step-batch-size-schedule: \"%s\" is not a list of TOKENS:SIZE such as "
-                      "0:768,250B:1536",
-                      text);
-        o->num_batch_size_steps = 0;
-        return;
-    }
-    const struct batch_size_step *s = o->batch_size_steps;
-    if (s[0].from_sample)
-        train_problem(x, "--step-batch-size-schedule %s: the first size must be from 0 tokens on",
-                      text);
-    for (size_t i = 1; i < o->num_batch_size_steps; i++)
-        if (s[i].from_sample == s[i - 1].from_sample)
-            train_problem(x, "--step-batch-size-schedule %s: two sizes from sample %" PRIu64 " on",
-                          text, s[i].from_sample);
-    if (!o->is_global_batch_size_given) o->global_batch_size = s[0].global_batch_size;
-}
-
 void train_complete(struct train_finish *x)
 {
     complete_model(x);
     complete_precision(x);
     complete_recompute(x->o);
     complete_training(x->o);
-    complete_schedule(x);
+    train_complete_batch_schedule(x);
     complete_data(x);
     complete_weight_decay(x);
     complete_experts(x);

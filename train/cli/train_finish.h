@@ -19,6 +19,9 @@ void train_note(struct train_finish *x, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Sets what follows from other options; problems of what cannot be read as meant. */
 void train_complete(struct train_finish *x);
+/* The part of it that parses --step-batch-size-schedule into o->batch_size_steps; the line has its
+ * sequence length already. */
+void train_complete_batch_schedule(struct train_finish *x);
 /* Sets o->model. */
 void train_make_model(struct train_finish *x);
 /* Appends the options that describe a model and differ from their defaults, each with a blank

@@ -205,6 +205,31 @@ static void precision_of_golden_runs(void **state)
     line_free(x);
 }
 
+static void steps_of_batch_sizes_are_whole_samples_in_any_order(void **state)
+{
+    (void)state;
+    struct line *x = good_line(GOOD "--step-batch-size-schedule 1.5K:8,0:2,,63:4");
+    static const struct batch_size_step few[] = {{0, 2}, {3, 4}, {93, 8}};
+    assert_int_equal(x->o.num_batch_size_steps, COUNT(few));
+    assert_memory_equal(x->o.batch_size_steps, few, sizeof few);
+    line_free(x);
+    /* A word with blanks, as a shell passes it. */
+    struct train_options o;
+    struct strbuf notes = {0};
+    struct train_finish f = {.o = &o, .notes = &notes};
+    train_options_defaults(&o);
+    o.seq_length = 4096;
+    o.step_batch_size_schedule = " 0:768 250B:1536\t500b:3K 1T:2e4 ";
+    train_complete_batch_schedule(&f);
+    static const struct batch_size_step many[] = {
+        {0, 768}, {61035156, 1536}, {122070312, 3000}, {244140625, 20000}};
+    assert_int_equal(f.num_problems, 0);
+    assert_int_equal(o.num_batch_size_steps, COUNT(many));
+    assert_memory_equal(o.batch_size_steps, many, sizeof many);
+    assert_int_equal(o.global_batch_size, 768);
+    train_options_release(&o);
+}
+
 static void batches_of_golden_runs(void **state)
 {
     (void)state;
@@ -407,6 +432,7 @@ int main(void)
         cmocka_unit_test(model_of_a_llama_is_that_of_args),
         cmocka_unit_test(models_of_other_families),
         cmocka_unit_test(precision_of_golden_runs),
+        cmocka_unit_test(steps_of_batch_sizes_are_whole_samples_in_any_order),
         cmocka_unit_test(batches_of_golden_runs),
         cmocka_unit_test(every_name_of_megatron_is_known),
         cmocka_unit_test(options_without_effect_are_named_once),

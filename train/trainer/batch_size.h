@@ -6,34 +6,22 @@
 #ifndef FERRY_TRAIN_TRAINER_BATCH_SIZE_H
 #define FERRY_TRAIN_TRAINER_BATCH_SIZE_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "common/arena.h"
 #include "common/status.h"
-
-struct batch_step {
-    uint64_t from_samples; /* consumed samples from which on it holds */
-    uint64_t batch_size;
-};
+#include "train/trainer/train_options.h"
 
 struct batch_size {
-    struct batch_step *steps; /* [num_steps], ascending, the first from 0; in an arena */
+    const struct batch_size_step *steps; /* [num_steps], ascending, the first from sample 0 */
     size_t num_steps;
     bool is_schedule; /* Megatron-LM counts the iterations of a constant size otherwise */
 };
 
-/* --global-batch-size. decrease: as --decrease-batch-size-if-needed, the largest multiple of
- * micro_batch_size * dp_size that is not above it. ERR_USAGE unless it is such a multiple. */
+/* --global-batch-size. ERR_USAGE unless it is a multiple of micro_batch_size * dp_size. */
 MUST_CHECK enum status batch_size_constant(struct batch_size *b, uint64_t global_batch_size,
                                            uint64_t micro_batch_size, uint64_t dp_size,
-                                           bool decrease, struct arena *a, struct error *err);
-/* "0:4,1536:8" or "0:768 250B:1536": THRESHOLD:BATCH_SIZE, separated by commas or blanks, in any
- * order. Thresholds are in tokens and count whole samples of seq_length; K, M, B and T are powers
- * of 1000, "1.5K" is 1500. ERR_USAGE names the entry: not of that form, no first threshold of 0,
- * two thresholds of one sample, a batch size of 0. */
-MUST_CHECK enum status batch_size_parse(struct batch_size *b, const char *schedule,
-                                        uint64_t seq_length, struct arena *a, struct error *err);
+                                           struct arena *a, struct error *err);
+/* --step-batch-size-schedule, as the command line has parsed it; steps are borrowed. */
+void batch_size_schedule(struct batch_size *b, const struct batch_size_step *steps,
+                         size_t num_steps);
 
 /* The samples of the iteration that begins at consumed_samples. */
 uint64_t batch_size_at(const struct batch_size *b, uint64_t consumed_samples);
@@ -58,11 +46,5 @@ MUST_CHECK enum status batch_size_iterations(const struct batch_size *b, uint64_
                                              uint64_t *iterations, struct error *err);
 /* The samples that the first `iterations` iterations consume, UINT64_MAX if more than fit. */
 uint64_t batch_size_samples(const struct batch_size *b, uint64_t iterations);
-
-/* --rampup-batch-size START INCREMENT SAMPLES: Megatron-LM (d98e8a64ddf3) takes it and ignores it,
- * and so do we. ERR_USAGE unless the three texts are whole numbers; else the caller says
- * batch_rampup_note. */
-MUST_CHECK enum status batch_rampup_check(const char *const texts[3], struct error *err);
-extern const char batch_rampup_note[];
 
 #endif

@@ -64,12 +64,13 @@ struct train_options {
     uint64_t micro_batch_size, global_batch_size; /* not given: micro_batch_size * dp */
     bool is_global_batch_size_given;
     const char *step_batch_size_schedule;
-    struct batch_size_step *batch_size_steps; /* [num_batch_size_steps] the first from sample 0 */
-    size_t num_batch_size_steps;              /* 0: always global_batch_size */
-    struct arg_list rampup_batch_size;        /* ignored, as Megatron does */
-    uint64_t train_iters, train_samples;      /* one of them */
-    uint64_t exit_interval, exit_duration_in_mins; /* 0: never */
-    uint64_t eval_iters;                           /* of one evaluation, 100. 0: none */
+    const struct batch_size_step *batch_size_steps; /* the schedule: [num_batch_size_steps],
+                                                       ascending, the first from sample 0 */
+    size_t num_batch_size_steps;                    /* 0: always global_batch_size */
+    struct arg_list rampup_batch_size;              /* ignored, as Megatron does */
+    uint64_t train_iters, train_samples;            /* one of them */
+    uint64_t exit_interval, exit_duration_in_mins;  /* 0: never */
+    uint64_t eval_iters;                            /* of one evaluation, 100. 0: none */
     bool is_eval_iters_given; /* without data only then there is an evaluation */
     uint64_t eval_interval;   /* 0: none while training */
     uint64_t start_eval_at_iter;

@@ -133,7 +133,7 @@ static enum status iterate(struct trainer *t, struct error *err)
 {
     struct iteration i = {.batch_size = batch_size_at(&t->batch, t->consumed)};
     struct step_result r;
-    i.micro_batches = i.batch_size / t->o->micro_batch_size;
+    i.micro_batches = batch_size_micro_batches(&t->batch, t->consumed, t->o->micro_batch_size, 1);
     const double begun = seconds_now();
     TRY(run_iteration(t, &i, &r, err));
     TRY(check_numbers(t, &r, err));

@@ -369,12 +369,11 @@ static enum status start_scale(struct trainer *t, struct error *err)
 static enum status start_batches(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
-    if (o->step_batch_size_schedule)
-        TRY(batch_size_parse(&t->batch, o->step_batch_size_schedule, o->seq_length, &t->arena,
-                             err));
+    if (o->num_batch_size_steps)
+        batch_size_schedule(&t->batch, o->batch_size_steps, o->num_batch_size_steps);
     else
-        TRY(batch_size_constant(&t->batch, o->global_batch_size, o->micro_batch_size, 1, false,
-                                &t->arena, err));
+        TRY(batch_size_constant(&t->batch, o->global_batch_size, o->micro_batch_size, 1, &t->arena,
+                                err));
     t->train_iters = o->train_iters;
     if (o->train_samples)
         TRY(batch_size_iterations(&t->batch, o->train_samples, &t->train_iters, err));
