@@ -332,6 +332,20 @@ grep -q "alive in" "$stderr" && is_wrong "-q prints the plan"
 [ $(($(date +%s) - started)) -lt 20 ] || is_wrong "it took longer than a plan does"
 rm -r big
 
+it "products use the instructions of this CPU, whether or not OpenBLAS knows its model number"
+core=''
+grep -qw fma /proc/cpuinfo && grep -qw GenuineIntel /proc/cpuinfo && core=Haswell
+grep -qw avx512bw /proc/cpuinfo && core=SkylakeX
+run_program env OPENBLAS_VERBOSE=2 "$ferry" bench "$golden/gpt2" --seq 16 --repeats 1
+exits 0
+if [ -n "$core" ] && grep -q "^Core: " "$stderr"; then
+    says "Core: $core"
+    OPENBLAS_CORETYPE=Nehalem run_program env OPENBLAS_VERBOSE=2 "$ferry" bench "$golden/gpt2" --seq 16 --repeats 1
+    says "Core: Nehalem"
+else
+    skip "another CPU, or an OpenBLAS for one kind of CPU"
+fi
+
 it "what a limit of address space leaves is judged before it is computed"
 # shellcheck disable=SC3045 # dash knows it
 if [ "$(ulimit -v)" != unlimited ] || [ "$(nproc)" -gt 8 ] || nm -D "$ferry" | grep -q __asan; then

@@ -53,11 +53,29 @@ static void spin_briefly(void)
     if (!getenv("OMP_WAIT_POLICY")) (void)setenv("GOMP_SPINCOUNT", "20000", false);
 }
 
+/* OpenBLAS reads the variable when it is loaded. It knows CPUs by their model numbers, and computes
+ * on one that is newer than itself with the instructions of 2004: it is told the kernels for those
+ * that are there. AMD's are known by their instructions already. */
+static void name_instructions(void)
+{
+#ifdef __x86_64__
+    const char *core = NULL;
+    if (__builtin_cpu_is("intel") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma"))
+        core = "Haswell";
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+        core = "SkylakeX";
+    if (core) (void)setenv("OPENBLAS_CORETYPE", core, false);
+#endif
+}
+
 enum status engine_open(const struct engine **out, struct error *err)
 {
     struct arena a;
     TRY(check_address_space(err));
     spin_briefly();
+    name_instructions();
     arena_init(&a);
     void *library = load_library(&a);
     arena_release(&a);
