@@ -3,6 +3,7 @@
 #ifndef FERRY_KERNELS_OP_TABLE_H
 #define FERRY_KERNELS_OP_TABLE_H
 
+#include "common/dtype.h"
 #include "kernels/ops.h"
 
 enum op_flags {
@@ -77,5 +78,14 @@ double op_flops(unsigned op, const union op_params *p, const struct operand *in,
 #ifdef __cplusplus
 }
 #endif
+
+/* The dtype of ELEM. */
+static inline enum dtype elem_dtype(enum elem_type elem)
+{
+    return elem == ELEM_F64    ? DT_F64
+           : elem == ELEM_BF16 ? DT_BF16
+           : elem == ELEM_F16  ? DT_F16
+                               : DT_F32;
+}
 
 #endif

@@ -15,7 +15,7 @@ import re
 import sys
 
 EXACT = ("iteration", "consumed_samples", "lr", "weight_decay", "logged_lr", "loss_scale", "skipped")
-TIMES = ("elapsed_ms", "tokens_per_s", "tflops", "mfu")
+TIMES = ("elapsed_ms", "tokens_per_s", "tflops", "mfu", "peak_tflops")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E[+-]\d+)?")
 wrong = []
 

@@ -12,6 +12,7 @@
 #include "ckpt/load.h"
 #include "ckpt/param.h"
 #include "kernels/device.h"
+#include "kernels/op_table.h"
 
 /* The part of a tensor that a rank has. */
 struct cut {
@@ -88,14 +89,5 @@ MUST_CHECK enum status parameters_load_bytes(const struct parameters *p,
                                              const struct device *device,
                                              const struct load_options *o, uint64_t *bytes,
                                              struct error *err);
-
-/* The dtype of ELEM. */
-static inline enum dtype elem_dtype(enum elem_type elem)
-{
-    return elem == ELEM_F64    ? DT_F64
-           : elem == ELEM_BF16 ? DT_BF16
-           : elem == ELEM_F16  ? DT_F16
-                               : DT_F32;
-}
 
 #endif

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,10 +77,9 @@ static enum status cut(struct log_jsonl *l, uint64_t resumed, struct error *err)
 }
 
 enum status log_jsonl_open(struct log_jsonl *l, const char *path, uint64_t resumed,
-                           uint64_t world_size, double peak_tflops, struct error *err)
+                           uint64_t world_size, struct peak peak, struct error *err)
 {
-    *l = (struct log_jsonl){
-        .fd = -1, .path = path, .world_size = world_size, .peak_tflops = peak_tflops};
+    *l = (struct log_jsonl){.fd = -1, .path = path, .world_size = world_size, .peak = peak};
     l->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (l->fd < 0) return fail_errno(err, ERR_IO, "%s", path);
     return cut(l, resumed, err);
@@ -94,11 +94,6 @@ void log_jsonl_close(struct log_jsonl *l)
 
 /* ---- a line ---- */
 
-static void add_null(cJSON *object, const char *name)
-{
-    cJSON_AddNullToObject(object, name);
-}
-
 static void add_losses(cJSON *object, const struct step_record *s)
 {
     json_add_number(object, "loss", s->loss.value);
@@ -108,24 +103,22 @@ static void add_losses(cJSON *object, const struct step_record *s)
 
 static void add_norms(cJSON *object, const struct step_record *s)
 {
-    if (s->has_grad_norm && !s->skipped)
-        json_add_number(object, "grad_norm", s->grad_norm);
-    else
-        add_null(object, "grad_norm");
+    const bool is_known = s->has_grad_norm && !s->skipped;
+    json_add_number(object, "grad_norm", is_known ? s->grad_norm : NAN);
     if (s->has_params_norm) json_add_number(object, "params_norm", s->params_norm);
 }
 
 static void add_speed(cJSON *object, const struct log_jsonl *l, const struct step_record *s)
 {
-    const double tflops = s->flops / (s->seconds * 1e12 * (double)l->world_size);
+    const double tflops = s->flops / (s->seconds * 1e12 * (double)l->world_size),
+                 peak = l->peak.tflops > 0 ? l->peak.tflops : NAN; /* null */
     json_add_number(object, "elapsed_ms", s->seconds * 1e3);
     json_add_number(object, "tokens_per_s", (double)s->tokens / s->seconds);
     json_add_number(object, "tflops", tflops);
-    if (l->peak_tflops > 0)
-        json_add_number(object, "mfu", tflops / l->peak_tflops);
-    else
-        add_null(object, "mfu");
     json_add_text(object, "flops_counted", FLOPS_COUNTED);
+    json_add_number(object, "mfu", tflops / peak);
+    json_add_number(object, "peak_tflops", peak);
+    json_add_text(object, "peak_counted", l->peak.counted);
 }
 
 static void print_line(struct log_jsonl *l, const struct step_record *s)

@@ -13,8 +13,10 @@
  *   elapsed_ms         of this iteration, no evaluation and no saving in it
  *   tokens_per_s       all tokens, padding too, over that time
  *   tflops             of the model, a rank and second
- *   mfu                tflops over the peak of a rank; null if no peak is known
  *   flops_counted      how: a text
+ *   mfu                tflops over peak_tflops
+ *   peak_tflops        of a rank
+ *   peak_counted       how: a text; these three are null if no peak is known
  *
  * A number that is not finite is null. Each line is written by one call, so it is in the file when
  * log_jsonl_add returns, and a line is never mixed with another one. */
@@ -24,12 +26,18 @@
 #include "common/strbuf.h"
 #include "train/trainer/step_record.h"
 
+/* The most that the device of a rank can do. */
+struct peak {
+    double tflops;       /* 0: not known */
+    const char *counted; /* how; NULL: not known */
+};
+
 struct log_jsonl {
     int fd;           /* -1: no file */
-    const char *path; /* the caller's */
+    const char *path; /* the caller's, as peak.counted */
     uint64_t size_bytes;
     uint64_t world_size;
-    double peak_tflops; /* of a rank; 0: not known */
+    struct peak peak;
     struct strbuf line; /* reused */
 };
 
@@ -38,7 +46,7 @@ struct log_jsonl {
  * ERR_CORRUPT if another line is not one of this log: the file is another one, and is left as it
  * is. ERR_IO. Call log_jsonl_close afterwards, also after a failure. */
 MUST_CHECK enum status log_jsonl_open(struct log_jsonl *l, const char *path, uint64_t resumed,
-                                      uint64_t world_size, double peak_tflops, struct error *err);
+                                      uint64_t world_size, struct peak peak, struct error *err);
 /* Adds a line. ERR_IO, with the file as it was before: the caller decides whether to go on, and
  * may call again. */
 MUST_CHECK enum status log_jsonl_add(struct log_jsonl *l, const struct step_record *s,

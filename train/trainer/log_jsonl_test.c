@@ -7,6 +7,8 @@
 #include "tests/folder.h"
 #include "train/trainer/flops.h"
 
+static const struct peak unknown;
+
 static struct step_record record(uint64_t iteration)
 {
     return (struct step_record){.iteration = iteration,
@@ -35,7 +37,7 @@ static const char *contents(const char *path)
 static void add_lines(const char *path, uint64_t resumed, uint64_t last)
 {
     struct log_jsonl l;
-    assert_ok(log_jsonl_open(&l, path, resumed, 1, 0, &err));
+    assert_ok(log_jsonl_open(&l, path, resumed, 1, unknown, &err));
     for (uint64_t i = resumed + 1; i <= last; i++) {
         const struct step_record s = record(i);
         assert_ok(log_jsonl_add(&l, &s, &err));
@@ -64,7 +66,7 @@ static void a_line_has_all_members(void **state)
     const char *path = in_folder("log.jsonl");
     struct log_jsonl l;
     struct step_record s = record(3);
-    assert_ok(log_jsonl_open(&l, path, 0, 2, 40, &err));
+    assert_ok(log_jsonl_open(&l, path, 0, 2, (struct peak){40, "in a test"}, &err));
     s.has_params_norm = true;
     s.params_norm = 23.25;
     assert_ok(log_jsonl_add(&l, &s, &err));
@@ -73,7 +75,8 @@ static void a_line_has_all_members(void **state)
         "{\"iteration\":3,\"consumed_samples\":24,\"lr\":0.00125,\"weight_decay\":0.1,"
         "\"logged_lr\":1e-05,\"loss\":4.964262008666992,\"grad_norm\":1.5,\"params_norm\":23.25,"
         "\"loss_scale\":1.0,\"skipped\":false,\"elapsed_ms\":500.0,\"tokens_per_s\":512.0,"
-        "\"tflops\":4.0,\"mfu\":0.1,\"flops_counted\":\"" FLOPS_COUNTED "\"}\n");
+        "\"tflops\":4.0,\"flops_counted\":\"" FLOPS_COUNTED
+        "\",\"mfu\":0.1,\"peak_tflops\":40.0,\"peak_counted\":\"in a test\"}\n");
     log_jsonl_close(&l);
 }
 
@@ -83,7 +86,7 @@ static void a_skipped_iteration_has_no_grad_norm(void **state)
     const char *path = in_folder("log.jsonl");
     struct log_jsonl l;
     struct step_record s = record(1);
-    assert_ok(log_jsonl_open(&l, path, 0, 1, 0, &err));
+    assert_ok(log_jsonl_open(&l, path, 0, 1, unknown, &err));
     s.skipped = true;
     s.loss.value = NAN;
     s.num_router_losses = 1;
@@ -92,7 +95,7 @@ static void a_skipped_iteration_has_no_grad_norm(void **state)
     const char *line = contents(path);
     assert_non_null(strstr(line, "\"loss\":null,\"load_balancing_loss\":1.5,\"grad_norm\":null,"
                                  "\"loss_scale\":1.0,\"skipped\":true,"));
-    assert_non_null(strstr(line, "\"mfu\":null,"));
+    assert_non_null(strstr(line, "\"mfu\":null,\"peak_tflops\":null,\"peak_counted\":null}"));
     log_jsonl_close(&l);
 }
 
@@ -133,7 +136,7 @@ static void another_file_is_refused_and_kept(void **state)
     struct log_jsonl l;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         assert_ok(file_replace_all(path, others[i], strlen(others[i]), false, &err));
-        assert_fails(log_jsonl_open(&l, path, 5, 1, 0, &err), ERR_CORRUPT,
+        assert_fails(log_jsonl_open(&l, path, 5, 1, unknown, &err), ERR_CORRUPT,
                      "notes is no log of training steps: line ");
         log_jsonl_close(&l);
         assert_string_equal(contents(path), others[i]);
@@ -145,9 +148,9 @@ static void what_cannot_be_written_is_an_error_each_time(void **state)
     (void)state;
     struct log_jsonl l;
     const struct step_record s = record(1);
-    assert_fails(log_jsonl_open(&l, in_folder("no/log"), 0, 1, 0, &err), ERR_IO, "/no/log: ");
+    assert_fails(log_jsonl_open(&l, in_folder("no/log"), 0, 1, unknown, &err), ERR_IO, "/no/log: ");
     log_jsonl_close(&l);
-    assert_ok(log_jsonl_open(&l, "/dev/full", 0, 1, 0, &err));
+    assert_ok(log_jsonl_open(&l, "/dev/full", 0, 1, unknown, &err));
     for (int i = 0; i < 2; i++)
         assert_fails(log_jsonl_add(&l, &s, &err), ERR_IO, "/dev/full: No space left");
     log_jsonl_close(&l);
@@ -162,7 +165,7 @@ static void a_part_of_a_line_is_taken_back(void **state)
     struct rlimit old, small;
     struct step_record s = record(2);
     add_lines(path, 0, 1);
-    assert_ok(log_jsonl_open(&l, path, 1, 1, 0, &err));
+    assert_ok(log_jsonl_open(&l, path, 1, 1, unknown, &err));
     getrlimit(RLIMIT_FSIZE, &old);
     small = (struct rlimit){strlen(contents(path)) + 10, old.rlim_max};
     signal(SIGXFSZ, SIG_IGN);

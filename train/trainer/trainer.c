@@ -146,6 +146,7 @@ static enum status run(struct trainer *t, struct error *err)
     if (t->o->dry_run) print_plan(t);
     TRY(check_memory(t, err));
     if (t->o->dry_run) return OK;
+    trainer_find_peak(t);
     TRY(trainer_open_data(t, err));
     TRY(step_allocate(&t->step, err));
     TRY(trainer_load(t, &loaded, err));

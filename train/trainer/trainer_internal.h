@@ -61,6 +61,7 @@ struct trainer {
     struct log_jsonl jsonl;
     struct events events;
     bool has_jsonl, has_events;
+    struct peak peak; /* of the device; unknown where no log counts with it */
     struct flops flops;
     double last_loss;
 
@@ -117,6 +118,9 @@ MUST_CHECK enum status trainer_loop(struct trainer *t, struct error *err);
 
 /* ---- trainer_log.c ---- */
 
+/* What --log-jsonl compares speeds with: measured on a CPU, while its memory is free; published of
+ * a GPU. One that is not known is said. */
+void trainer_find_peak(struct trainer *t);
 MUST_CHECK enum status trainer_open_logs(struct trainer *t, struct error *err);
 void trainer_close_logs(struct trainer *t);
 /* An iteration that is over. */

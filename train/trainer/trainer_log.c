@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "kernels/ceilings.h"
 #include "train/trainer/trainer_internal.h"
 
 static struct timespec now(void)
@@ -23,6 +24,48 @@ static enum status print(struct strbuf *text, bool json, struct error *err)
     return good ? OK : fail(err, ERR_IO, "the lines of training: %s", strerror(errno));
 }
 
+/* ---- the peak that mfu counts ---- */
+
+/* Few, so that it takes less than a second. */
+enum { PEAK_REPEATS = 3 };
+
+static void take_published(struct trainer *t)
+{
+    const char *gpu = t->model.device->describe();
+    const double rate = ceiling_published(gpu, t->model.options.elem);
+    if (rate > 0)
+        t->peak = (struct peak){rate / 1e12,
+                                arena_printf(&t->arena,
+                                             "published, of products in %s, without sparsity: %s",
+                                             t->o->dtype, gpu)};
+    else
+        trainer_say(t, "%s: no peak in %s is known: mfu of --log-jsonl is null", gpu, t->o->dtype);
+}
+
+static void measure(struct trainer *t)
+{
+    const struct model *m = &t->model;
+    struct error why;
+    double rate;
+    if (ceiling_of_products(m->device, m->options.elem, PEAK_REPEATS, &rate, &why))
+        trainer_say(t, "%s: mfu of --log-jsonl is null", why.text);
+    else
+        t->peak = (struct peak){rate / 1e12,
+                                arena_printf(&t->arena, "measured, of a large product in %s: %s",
+                                             t->o->dtype, m->device->describe())};
+}
+
+void trainer_find_peak(struct trainer *t)
+{
+    if (!t->o->log_jsonl) return;
+    if (t->model.device->is_host)
+        measure(t);
+    else
+        take_published(t);
+}
+
+/* ---- logs ---- */
+
 enum status trainer_open_logs(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
@@ -33,7 +76,7 @@ enum status trainer_open_logs(struct trainer *t, struct error *err)
                                  .log_throughput = o->log_throughput};
     if (o->log_jsonl) {
         t->has_jsonl = true;
-        TRY(log_jsonl_open(&t->jsonl, o->log_jsonl, t->iteration, 1, 0, err));
+        TRY(log_jsonl_open(&t->jsonl, o->log_jsonl, t->iteration, 1, t->peak, err));
     }
     if (!o->tensorboard_dir) return OK;
     t->has_events = true;
