@@ -263,6 +263,63 @@ prints "writes: out"
 prints "  parameters              0.16 MB"
 is_not_there out log.jsonl cache
 
+# limited KILOBYTES OPTION... - in so much address space
+limited() {
+    # shellcheck disable=SC2016,SC2086,SC3045 # for the inner shell; words; dash knows it
+    run_program sh -c 'ulimit -v "$1"; shift; exec timeout 120 "$@"' - "$1" "$ferry" train --threads 1 --load deep \
+        --mock-data --seq-length 256 --micro-batch-size 4 --train-iters 1 --lr 1e-3 --save deep-out $fitting
+}
+
+it "a run that does not fit the memory is refused with its plan, and with a run that fits"
+# shellcheck disable=SC3045 # dash knows it
+if [ "$(ulimit -v)" != unlimited ] || [ "$(nproc)" -gt 8 ] || nm -D "$ferry" | grep -q __asan; then
+    skip "another limit, many CPUs, or sanitizers, which take all of it"
+else
+    "$ferry" synth -q deep --model gpt2 --layers 16 --hidden 128 --heads 4 --ffn-hidden-size 512 --vocab-size 512 \
+        --dtype f32
+    advices='' libraries=$((($(nproc) + 1) * 131072))
+    for over in $(seq 150000 15000 420000) 600000; do
+        fitting=
+        limited $((libraries + over))
+        advice=$(sed -n 's/^ferry train: the run needs .* GB are free; \(.*\)/\1/p' "$stderr")
+        case $code in
+        0)
+            advices="$advices|none"
+            break
+            ;;
+        6)
+            says "steps: 1 iterations of 4 sequences of 256 tokens, 4 at a time"
+            says "  activations "
+            is_not_there deep-out
+            advices="$advices|$advice"
+            case "$advice" in --*) fitting=${advice%% fits*} ;; esac
+            ;;
+        *) is_wrong "with $over KB: exit code $code: $(tail -n 1 "$stderr")" ;;
+        esac
+        if [ -n "$fitting" ]; then
+            limited $((libraries + over))
+            exits 0
+            prints " | global batch size:     4 |"
+        fi
+        rm -rf deep-out
+    done
+    for wanted in "no smaller --micro-batch-size and no --recompute-granularity fits (at least 0.08 GB)" "|none" \
+        "|--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 fits (0.09 GB)" \
+        "|--micro-batch-size 1 --global-batch-size 4 fits (0.11 GB)" \
+        "|--micro-batch-size 2 --global-batch-size 4 fits (0.14 GB)"; do
+        case "$advices" in
+        *"$wanted"*) ;;
+        *) is_wrong "at no limit it says '$wanted': $advices" ;;
+        esac
+    done
+    rm -rf deep-out
+    fitting=--async-save
+    limited $((libraries + over))
+    exits 6
+    says "  copy of states         42.0"
+    says " GB are free; without --async-save it fits (0.21 GB)"
+fi
+
 it "--json prints the result, and lines of training go to stderr"
 starts --json
 exits 0

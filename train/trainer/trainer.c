@@ -99,7 +99,7 @@ static enum status make_step(struct trainer *t, struct error *err)
 
 /* ---- the plan ---- */
 
-static void print_plan(const struct trainer *t)
+static void print_plan(const struct trainer *t, FILE *to)
 {
     struct strbuf text = {0};
     const struct train_options *o = t->o;
@@ -118,20 +118,17 @@ static void print_plan(const struct trainer *t)
                   o->save && o->save_hf ? ", " : "",
                   o->save_hf ? o->save_hf : (o->save ? "" : "nothing"));
     strbuf_printf(&text, "memory:\n");
-    step_print_memory(&t->step, &text);
-    fputs(text.data, stdout);
+    trainer_print_memory(t, &text);
+    (void)fputs(text.data, to);
     strbuf_release(&text);
 }
 
+/* The plan is on stdout already where the run is dry. */
 static enum status check_memory(const struct trainer *t, struct error *err)
 {
-    uint64_t free_bytes = UINT64_MAX;
-    TRY(t->model.device->free_memory(1, &free_bytes, err));
-    if (step_bytes(&t->step) <= free_bytes) return OK;
-    return fail(err, ERR_MEMORY,
-                "the run needs %.2f GB and %.2f GB are free: a smaller --micro-batch-size or "
-                "--recompute-granularity full takes less (--dry-run shows the parts)",
-                (double)step_bytes(&t->step) / 1e9, (double)free_bytes / 1e9);
+    enum status st = trainer_check_memory(t, err);
+    if (st == ERR_MEMORY && !t->o->dry_run && !t->o->quiet) print_plan(t, stderr);
+    return st;
 }
 
 /* ---- the whole ---- */
@@ -143,12 +140,12 @@ static enum status run(struct trainer *t, struct error *err)
     TRY(trainer_open_model(t, err));
     TRY(trainer_check_targets(t, err));
     TRY(make_step(t, err));
-    if (t->o->dry_run) print_plan(t);
+    if (t->o->dry_run) print_plan(t, stdout);
     TRY(check_memory(t, err));
     if (t->o->dry_run) return OK;
     trainer_find_peak(t);
-    TRY(trainer_open_data(t, err));
     TRY(step_allocate(&t->step, err));
+    TRY(trainer_open_data(t, err));
     TRY(trainer_load(t, &loaded, err));
     TRY(trainer_set_up(t, &loaded, err));
     TRY(trainer_open_logs(t, err));

@@ -1,5 +1,6 @@
 /* trainer_internal.h - the parts of a run: trainer.c (its life), trainer_open.c (which model and
- * state), trainer_data.c (micro-batches), trainer_loop.c (iterations), trainer_log.c. */
+ * state), trainer_fit.c (memory), trainer_data.c (micro-batches), trainer_loop.c (iterations),
+ * trainer_save.c, trainer_log.c. */
 #ifndef FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
 #define FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
 
@@ -83,12 +84,22 @@ MUST_CHECK enum status trainer_set_up(struct trainer *t, const struct checkpoint
 MUST_CHECK enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded,
                                     struct error *err);
 
+/* Of weights, masters and moments. */
+uint64_t trainer_state_bytes(const struct trainer *t);
 /* The run's regions as arrays on the host; of a GPU they are copies, which `end` copies back and
  * frees. */
 MUST_CHECK enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool download,
                                            struct error *err);
 MUST_CHECK enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upload,
                                          struct error *err);
+
+/* ---- trainer_fit.c ---- */
+
+/* The parts of the memory that the run takes. */
+void trainer_print_memory(const struct trainer *t, struct strbuf *out);
+/* ERR_MEMORY if the run takes more than is free on its device and its host; the message has what
+ * would fit: a smaller micro-batch, or activations computed again. Nothing is allocated yet. */
+MUST_CHECK enum status trainer_check_memory(const struct trainer *t, struct error *err);
 
 /* ---- trainer_save.c ---- */
 

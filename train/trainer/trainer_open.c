@@ -243,6 +243,14 @@ static const enum value_class classes[NUM_HELD] = {
     [HELD_EXP_AVG_SQ] = VALUE_MOMENT_2,
 };
 
+uint64_t trainer_state_bytes(const struct trainer *t)
+{
+    uint64_t bytes = 0;
+    for (unsigned k = 0; k < NUM_HELD; k++)
+        bytes += t->step.region_bytes[classes[k]];
+    return bytes;
+}
+
 /* Regions on the host: those of the CPU, or copies of the device's. */
 static enum status host_regions(struct trainer *t, struct train_state *s, struct error *err)
 {

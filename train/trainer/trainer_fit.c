@@ -1,0 +1,152 @@
+/* trainer_fit.c - whether a run fits the memory, and which one would: all is planned before
+ * anything is allocated. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+#include "common/host_memory.h"
+#include "train/trainer/trainer_internal.h"
+
+/* For the data, and for reading and writing checkpoints, whatever the model. */
+#define BUFFER_BYTES ((uint64_t)16 << 20)
+
+/* What a run holds beside the memory of its steps, on the host. */
+static uint64_t copies_bytes(const struct trainer *t)
+{
+    return t->o->async_save || !t->model.device->is_host ? trainer_state_bytes(t) : 0;
+}
+
+void trainer_print_memory(const struct trainer *t, struct strbuf *out)
+{
+    const uint64_t copies = copies_bytes(t);
+    step_print_memory(&t->step, out);
+    strbuf_printf(out, "  %-15s %12.2f MB\n", "buffers", (double)BUFFER_BYTES / 1e6);
+    if (copies)
+        strbuf_printf(out, "  %-15s %12.2f MB%s\n", "copy of states", (double)copies / 1e6,
+                      t->model.device->is_host ? ", for --async-save" : " of the host");
+}
+
+/* ---- what would fit ---- */
+
+static double gb(uint64_t bytes)
+{
+    return (double)bytes / 1e9;
+}
+
+/* Makes the programs of such a step. */
+static enum status measure(const struct trainer *t, const struct step_options *o, uint64_t *bytes,
+                           struct error *err)
+{
+    struct model m;
+    struct step s = {.model = NULL};
+    enum status st = model_imagine(&m, t->model.checkpoint, &t->model.options, 0, err);
+    if (!st) st = step_make(&s, &m, o, err);
+    if (!st) *bytes = step_bytes(&s);
+    step_release(&s);
+    model_close(&m);
+    return st;
+}
+
+/* Policies that keep less than the one before; the first is the run's own. */
+struct policy {
+    struct recompute_options recompute;
+    const char *options; /* that ask for it */
+};
+
+enum { MAX_POLICIES = 3, MAX_PARTS = 1024 };
+
+static unsigned list_policies(const struct recompute_options *own, struct policy list[MAX_POLICIES])
+{
+    static const struct policy known[] = {
+        {{.granularity = RECOMPUTE_SELECTIVE, .modules = RECOMPUTE_CORE_ATTENTION, .num_layers = 1},
+         "--recompute-granularity selective"},
+        {{.granularity = RECOMPUTE_FULL, .method = RECOMPUTE_UNIFORM, .num_layers = 1},
+         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
+    };
+    unsigned n = 0;
+    list[n++] = (struct policy){*own, ""};
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (known[i].recompute.granularity > own->granularity ||
+            known[i].recompute.granularity == RECOMPUTE_FULL)
+            list[n++] = known[i];
+    return n;
+}
+
+/* A global batch that is not given would shrink with its micro-batch. */
+static void print_candidate(const struct trainer *t, uint64_t size, const struct policy *p,
+                            uint64_t bytes, struct strbuf *out)
+{
+    const struct train_options *o = t->o;
+    if (size < o->micro_batch_size) {
+        strbuf_printf(out, "--micro-batch-size %" PRIu64, size);
+        if (!o->is_global_batch_size_given && !o->num_batch_size_steps)
+            strbuf_printf(out, " --global-batch-size %" PRIu64, o->global_batch_size);
+    }
+    strbuf_printf(out, "%s%s fits (%.2f GB)", out->length && *p->options ? " " : "", p->options,
+                  gb(bytes));
+}
+
+/* Micro-batches of fewer sequences first, since they compute nothing twice; each policy with all
+ * sizes that divide the given one. *least: what the smallest takes. */
+static bool find_fitting(const struct trainer *t, uint64_t extra, uint64_t there,
+                         struct strbuf *out, uint64_t *least)
+{
+    struct policy policies[MAX_POLICIES];
+    struct step_options o = t->step.options;
+    const uint64_t given = t->o->micro_batch_size;
+    const unsigned n = list_policies(&o.recompute, policies);
+    *least = step_bytes(&t->step) + extra;
+    for (unsigned i = 0; i < n; i++)
+        for (uint64_t parts = 1; parts <= given && parts <= MAX_PARTS; parts++) {
+            const uint64_t size = given / parts;
+            struct error ignored;
+            uint64_t bytes;
+            o.recompute = policies[i].recompute;
+            o.shape.num_sequences = size;
+            if (given % parts || measure(t, &o, &bytes, &ignored)) continue;
+            bytes += extra;
+            *least = min_u64(*least, bytes);
+            if (bytes > there) continue;
+            print_candidate(t, size, &policies[i], bytes, out);
+            return true;
+        }
+    return false;
+}
+
+/* extra: bytes that no option but --async-save changes. */
+static void advise(const struct trainer *t, uint64_t extra, uint64_t there, struct strbuf *out)
+{
+    const uint64_t own = step_bytes(&t->step) + BUFFER_BYTES;
+    uint64_t least;
+    if (own <= there)
+        strbuf_printf(out, "without --async-save it fits (%.2f GB)", gb(own));
+    else if (!find_fitting(t, extra, there, out, &least))
+        strbuf_printf(out,
+                      "no smaller --micro-batch-size and no --recompute-granularity fits (at least "
+                      "%.2f GB)",
+                      gb(least));
+}
+
+enum status trainer_check_memory(const struct trainer *t, struct error *err)
+{
+    const struct device *device = t->model.device;
+    const uint64_t copies = copies_bytes(t), host = host_memory_available(),
+                   extra = BUFFER_BYTES + (device->is_host ? copies : 0),
+                   needed = step_bytes(&t->step) + extra;
+    uint64_t there = UINT64_MAX;
+    TRY(device->free_memory(1, &there, err));
+    if (needed > there) {
+        struct strbuf advice = {0};
+        advise(t, extra, there, &advice);
+        (void)!fail(err, ERR_MEMORY, "the run needs %.2f GB of memory, and %.2f GB are free; %s",
+                    gb(needed), gb(there), advice.data);
+        strbuf_release(&advice);
+        return ERR_MEMORY;
+    }
+    if (device->is_host || copies <= host) return OK;
+    return fail(
+        err, ERR_MEMORY,
+        "a copy of the run's state needs %.2f GB of the host's memory, and %.2f GB are free",
+        gb(copies), gb(host));
+}
