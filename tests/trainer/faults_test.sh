@@ -110,6 +110,16 @@ says "ferry train: iteration "
 says " makes NaN or infinity of finite numbers"
 is_there out/iter_0000001 out/latest_checkpointed_iteration.txt
 
+it "gradients that overflow at the smallest loss scale are said once, and change nothing"
+starts --fp16 --initial-loss-scale 4294967296 --min-loss-scale 2147483648 --hysteresis 1 \
+    --exit-interval 6 --save-interval 1
+exits 0
+[ "$(grep -c overflow "$stderr")" = 1 ] || is_wrong "$ran: said $(grep -c overflow "$stderr") times: $(cat "$stderr")"
+says "note: iteration 2: gradients overflow at the smallest loss scale, 2.14748e+09: every such step is skipped"
+[ "$(grep '"grad_norm":null,' log.jsonl | grep -c '"loss_scale":2147483648.0,"skipped":true')" = 6 ] ||
+    is_wrong "$ran: $(cat log.jsonl)"
+same_checkpoints out/iter_0000001 out/iter_0000006 --no-optim
+
 mount_tmpfs() {
     mkdir "$1" && mount -t tmpfs -o "$2" ferry-test "$1" 2>/dev/null
 }

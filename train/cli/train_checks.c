@@ -154,6 +154,7 @@ static void check_ranges(struct train_finish *x)
                   {"--clip-grad", o->clip_grad},
                   {"--init-method-std", o->init_method_std},
                   {"--moe-aux-loss-coeff", o->moe_aux_loss_coeff},
+                  {"--exit-duration-in-mins", o->exit_duration_in_mins},
                   {"--mid-level-dataset-surplus", o->mid_level_dataset_surplus}};
     for (size_t i = 0; i < COUNT(below_1); i++)
         if (!(below_1[i].value >= 0 && below_1[i].value < 1))

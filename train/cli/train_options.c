@@ -96,7 +96,7 @@ static const struct arg training_args[] = {
     UINT("--train-samples", train_samples, "samples of the run, in place of --train-iters"),
     UINT("--seq-length --encoder-seq-length", seq_length, "tokens of a sample"),
     UINT_OR_0("--exit-interval", exit_interval, "save and exit after a step that N divides"),
-    UINT_OR_0("--exit-duration-in-mins", exit_duration_in_mins, "save and exit after N minutes"),
+    REAL("--exit-duration-in-mins", exit_duration_in_mins, "save and exit after the step in which the run is X minutes old, such as 0.5"),
     UINT_OR_0("--eval-interval", eval_interval, "evaluate every N steps; default: never while training"),
     UINT_OR_0("--eval-iters", eval_iters, "steps of an evaluation; default 100, none without --data-path"),
     UINT_OR_0("--start-eval-at-iter", start_eval_at_iter, "no evaluation before step N"),

@@ -69,7 +69,8 @@ struct train_options {
     size_t num_batch_size_steps;                    /* 0: always global_batch_size */
     struct arg_list rampup_batch_size;              /* ignored, as Megatron does */
     uint64_t train_iters, train_samples;            /* one of them */
-    uint64_t exit_interval, exit_duration_in_mins;  /* 0: never */
+    uint64_t exit_interval;                         /* 0: never */
+    double exit_duration_in_mins;                   /* since the run was started; 0: never */
     uint64_t eval_iters;                            /* of one evaluation, 100. 0: none */
     bool is_eval_iters_given; /* without data only then there is an evaluation */
     uint64_t eval_interval;   /* 0: none while training */

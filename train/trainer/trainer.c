@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/count.h"
 #include "common/threads.h"
 #include "train/trainer/trainer_internal.h"
@@ -170,7 +171,7 @@ enum status trainer_run(const struct train_request *q,
                         void (*ended)(void *context, const struct train_summary *s), void *context,
                         struct error *err)
 {
-    struct trainer t = {.q = q, .o = q->options, .last_loss = NAN};
+    struct trainer t = {.q = q, .o = q->options, .last_loss = NAN, .begun = seconds_now()};
 #ifdef _OPENMP
     omp_set_num_threads((int)(q->threads ? q->threads : threads_available()));
 #endif

@@ -55,7 +55,7 @@ struct trainer {
     uint64_t updates; /* of the optimizer */
     uint64_t skipped_iterations;
     double flops_so_far;
-    double started; /* clock */
+    double begun, started; /* clock: of the run in this process; of its first iteration */
 
     /* ---- logs: trainer_log.c ---- */
     struct log_line lines;

@@ -182,9 +182,9 @@ static enum status after_iteration(struct trainer *t, bool *ends, struct error *
     if (is_multiple(t->iteration, o->eval_interval) && t->iteration >= o->start_eval_at_iter)
         TRY(evaluate(t, SPLIT_VALID, "", err));
     if (is_multiple(t->iteration, o->save_interval)) TRY(save_or_say(t, err));
-    const double minutes = (seconds_now() - t->started) / 60;
+    const double minutes = (seconds_now() - t->begun) / 60;
     *ends = is_multiple(t->iteration, o->exit_interval) ||
-            (o->exit_duration_in_mins && minutes > (double)o->exit_duration_in_mins);
+            (o->exit_duration_in_mins > 0 && minutes > o->exit_duration_in_mins);
     if (*ends)
         trainer_say(t, "the run ends at iteration %" PRIu64 ", as --exit-%s says", t->iteration,
                     is_multiple(t->iteration, o->exit_interval) ? "interval" : "duration-in-mins");
