@@ -185,6 +185,22 @@ exits 0
 for at in 10 20; do same_checkpoints at-once/iter_00000$at out/iter_00000$at; done
 rm -r at-once
 
+it "--async-save writes at the lowest priority while steps are computed, and at once when none is left"
+if command -v strace >/dev/null; then
+    for saves in 0 1; do
+        rm -rf out
+        [ $saves -eq 0 ] || behind=--async-save
+        # shellcheck disable=SC2046,SC2086 # words
+        run_program strace -qq -f -E ASAN_OPTIONS=detect_leaks=0 -o calls -e trace=setpriority "$ferry" train --threads 1 \
+            $(line_of fp32) --load "$llama" --save out ${behind-}
+        exits 0
+        is_there out/iter_0000010 out/iter_0000020
+        [ "$(grep -c 'setpriority(PRIO_PROCESS, 0, 19) *= 0' calls)" -eq $saves ] || is_wrong "$ran: $(cat calls)"
+    done
+else
+    skip "no strace"
+fi
+
 it "a model of another shape is refused by the name of a tensor"
 starts --num-layers 5
 refused 3 "decoder.layers.4.self_attention.linear_qkv.weight"

@@ -146,6 +146,7 @@ static enum status run(struct trainer *t, struct error *err)
     if (t->o->dry_run) return OK;
     trainer_find_peak(t);
     TRY(step_allocate(&t->step, err));
+    TRY(trainer_open_saves(t, err));
     TRY(trainer_open_data(t, err));
     TRY(trainer_load(t, &loaded, err));
     TRY(trainer_set_up(t, &loaded, err));
@@ -159,6 +160,7 @@ static void close_all(struct trainer *t, enum status st)
     (void)!trainer_finish_save(t, &ignored);
     trainer_close_logs(t);
     trainer_close_data(t);
+    trainer_close_saves(t);
     step_release(&t->step);
     model_close(&t->model);
     if (t->has_device && t->model.device) t->model.device->close();

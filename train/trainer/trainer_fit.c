@@ -14,7 +14,11 @@
 /* What a run holds beside the memory of its steps, on the host. */
 static uint64_t copies_bytes(const struct trainer *t)
 {
-    return t->o->async_save || !t->model.device->is_host ? trainer_state_bytes(t) : 0;
+    uint64_t bytes = 0;
+    if (t->model.device->is_host && !trainer_saves_behind(t)) return 0;
+    for (int k = 0; k < NUM_HELD; k++)
+        bytes += trainer_region_bytes(t, (enum held_kind)k);
+    return bytes;
 }
 
 void trainer_print_memory(const struct trainer *t, struct strbuf *out)

@@ -68,8 +68,9 @@ struct trainer {
 
     const char *saved; /* the last checkpoint */
     uint64_t saved_iteration;
-    bool said_exhausted;   /* that gradients overflow at the smallest loss scale */
-    struct saving *saving; /* one that is written in the background; trainer_save.c's */
+    bool said_exhausted;    /* that gradients overflow at the smallest loss scale */
+    struct saving *saving;  /* one that is written in the background; trainer_save.c's */
+    void *copies[NUM_HELD]; /* of the regions, on the host; NULL without --async-save */
 };
 
 /* ---- trainer_open.c ---- */
@@ -84,8 +85,8 @@ MUST_CHECK enum status trainer_set_up(struct trainer *t, const struct checkpoint
 MUST_CHECK enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded,
                                     struct error *err);
 
-/* Of weights, masters and moments. */
-uint64_t trainer_state_bytes(const struct trainer *t);
+/* 0: the run has no such region. */
+uint64_t trainer_region_bytes(const struct trainer *t, enum held_kind kind);
 /* The run's regions as arrays on the host; of a GPU they are copies, which `end` copies back and
  * frees. */
 MUST_CHECK enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool download,
@@ -104,9 +105,16 @@ MUST_CHECK enum status trainer_check_memory(const struct trainer *t, struct erro
 /* ---- trainer_save.c ---- */
 
 MUST_CHECK enum status trainer_check_targets(struct trainer *t, struct error *err);
-/* With --async-save it returns when the state is copied; a failure is then returned by the next
- * call, or by trainer_finish_save(), which waits until all is written. */
-MUST_CHECK enum status trainer_save(struct trainer *t, struct error *err);
+/* Whether checkpoints are written while training goes on. */
+bool trainer_saves_behind(const struct trainer *t);
+/* Memory for the copies of --async-save, as long as the run: it is there when the first save comes,
+ * and no save waits for its pages. */
+MUST_CHECK enum status trainer_open_saves(struct trainer *t, struct error *err);
+void trainer_close_saves(struct trainer *t);
+/* With --async-save it returns when the state is copied, unless it `waits`, since no step is left
+ * to compute meanwhile. A failure is then returned by the next call, or by trainer_finish_save(),
+ * which waits until all is written. */
+MUST_CHECK enum status trainer_save(struct trainer *t, bool waits, struct error *err);
 MUST_CHECK enum status trainer_finish_save(struct trainer *t, struct error *err);
 
 /* ---- trainer_data.c ---- */

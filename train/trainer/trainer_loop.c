@@ -172,7 +172,7 @@ static enum status or_say(struct trainer *t, enum status st, const struct error 
 static enum status save_or_say(struct trainer *t, struct error *err)
 {
     TRY(or_say(t, trainer_finish_save(t, err), err));
-    return or_say(t, trainer_save(t, err), err);
+    return or_say(t, trainer_save(t, t->iteration == t->train_iters, err), err);
 }
 
 /* *ends: the run ends here, by one of --exit-*. */
@@ -196,8 +196,7 @@ static enum status save_at_end(struct trainer *t, struct error *err)
 {
     TRY(or_say(t, trainer_finish_save(t, err), err));
     if (t->saved_iteration == t->iteration || t->iteration == t->start_iteration) return OK;
-    TRY(trainer_save(t, err));
-    return trainer_finish_save(t, err);
+    return trainer_save(t, true, err);
 }
 
 /* The last losses are printed even if the weights could not be saved. */

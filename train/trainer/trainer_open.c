@@ -243,22 +243,25 @@ static const enum value_class classes[NUM_HELD] = {
     [HELD_EXP_AVG_SQ] = VALUE_MOMENT_2,
 };
 
-uint64_t trainer_state_bytes(const struct trainer *t)
+uint64_t trainer_region_bytes(const struct trainer *t, enum held_kind kind)
 {
-    uint64_t bytes = 0;
-    for (unsigned k = 0; k < NUM_HELD; k++)
-        bytes += t->step.region_bytes[classes[k]];
-    return bytes;
+    return t->step.region_bytes[classes[kind]];
 }
 
-/* Regions on the host: those of the CPU, or copies of the device's. */
+/* Where region k lies on the host: that of the CPU itself, or room for a copy of the device's. */
+static void *host_region(const struct trainer *t, unsigned k)
+{
+    if (t->model.device->is_host) return t->step.regions[classes[k]];
+    return t->copies[k] ? t->copies[k] : calloc(1, t->step.region_bytes[classes[k]]);
+}
+
 static enum status host_regions(struct trainer *t, struct train_state *s, struct error *err)
 {
     for (unsigned k = 0; k < NUM_HELD; k++) {
         const uint64_t bytes = t->step.region_bytes[classes[k]];
         s->dtype[k] = k == HELD_WEIGHT ? elem_dtype(t->model.options.elem) : real_dtype(t);
         if (!bytes) continue;
-        s->data[k] = t->model.device->is_host ? t->step.regions[classes[k]] : calloc(1, bytes);
+        s->data[k] = host_region(t, k);
         if (!s->data[k])
             return fail(err, ERR_MEMORY, "no memory for a copy of the run's state (%.2f GB)",
                         (double)bytes / 1e9);
@@ -293,7 +296,7 @@ enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upl
         if (upload && s->data[k] && !st)
             st = t->model.device->upload(t->step.regions[classes[k]], s->data[k],
                                          t->step.region_bytes[classes[k]], err);
-        free(s->data[k]);
+        if (s->data[k] != t->copies[k]) free(s->data[k]);
     }
     return st;
 }

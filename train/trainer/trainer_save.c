@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "common/checked.h"
 #include "common/json.h"
 #include "common/memory.h"
 #include "convert/format.h"
@@ -116,6 +118,51 @@ static cJSON *args_of(const struct trainer *t)
     return args;
 }
 
+/* ---- copies of the state ---- */
+
+bool trainer_saves_behind(const struct trainer *t)
+{
+    return t->o->async_save && (t->o->save || t->o->save_hf);
+}
+
+enum { COPY_BLOCK = 1 << 20 };
+
+static void copy(char *to, const char *from, uint64_t bytes)
+{
+#pragma omp parallel for
+    for (uint64_t at = 0; at < bytes; at += COPY_BLOCK)
+        memcpy(to + at, from + at, min_u64(bytes - at, COPY_BLOCK));
+}
+
+/* All pages are touched, which takes longer than copying into them. */
+enum status trainer_open_saves(struct trainer *t, struct error *err)
+{
+    if (!trainer_saves_behind(t)) return OK;
+    for (int k = 0; k < NUM_HELD; k++) {
+        const uint64_t bytes = trainer_region_bytes(t, (enum held_kind)k);
+        if (!bytes) continue;
+        TRY(cpu_device.allocate(&t->copies[k], bytes, "the copy of --async-save", err));
+        memset(t->copies[k], 0, bytes);
+    }
+    return OK;
+}
+
+void trainer_close_saves(struct trainer *t)
+{
+    for (int k = 0; k < NUM_HELD; k++)
+        if (t->copies[k]) cpu_device.release(t->copies[k]);
+}
+
+/* Those of a device are in the copies already. */
+static void copy_regions(const struct trainer *t, struct train_state *s)
+{
+    for (int k = 0; k < NUM_HELD; k++) {
+        if (!s->data[k] || s->data[k] == t->copies[k]) continue;
+        copy(t->copies[k], s->data[k], trainer_region_bytes(t, (enum held_kind)k));
+        s->data[k] = t->copies[k];
+    }
+}
+
 /* ---- writing ---- */
 
 /* One save: all that it reads is its own, but for the origin and the list of parameters, which do
@@ -125,7 +172,6 @@ struct saving {
     struct train_state state;
     struct training training;
     cJSON *args;
-    void *copies[NUM_HELD]; /* of the regions, where training goes on meanwhile */
     struct checkpoint_target targets[2];
     unsigned num_targets;
     pthread_t thread;
@@ -141,19 +187,13 @@ static void *write_all(void *context)
     return NULL;
 }
 
-static enum status copy_regions(const struct trainer *t, struct saving *s, struct error *err)
+/* Steps have the CPUs first, and the threads that write take what they leave: with as much weight
+ * they would make all threads of an op wait for the one whose CPU they have. On Linux a priority is
+ * that of a thread, and of those that it starts. */
+static void *write_behind(void *context)
 {
-    const uint64_t numel = t->step.numel;
-    for (unsigned k = 0; k < NUM_HELD; k++) {
-        const uint64_t bytes = numel * dtype_bytes(s->state.dtype[k]);
-        if (!s->state.data[k]) continue;
-        s->copies[k] = malloc(bytes);
-        if (!s->copies[k])
-            return fail(err, ERR_MEMORY, "--async-save: no memory for a copy of the state");
-        memcpy(s->copies[k], s->state.data[k], bytes);
-        s->state.data[k] = s->copies[k];
-    }
-    return OK;
+    (void)setpriority(PRIO_PROCESS, 0, 19);
+    return write_all(context);
 }
 
 static enum status begin(struct trainer *t, struct saving *s, struct error *err)
@@ -168,19 +208,13 @@ static enum status begin(struct trainer *t, struct saving *s, struct error *err)
     /* A run that was killed may have left an iteration behind the tracker. */
     for (unsigned i = 0; i < s->num_targets; i++)
         s->targets[i].overwrite = s->targets[i].overwrite || t->resumes;
-    if (t->o->async_save && t->model.device->is_host) return copy_regions(t, s, err);
     return OK;
 }
 
-/* Copies of a device's regions are the state's own; those of the host are ours. */
 static void end(struct trainer *t, struct saving *s)
 {
     struct error ignored;
-    if (t->model.device->is_host)
-        for (unsigned k = 0; k < NUM_HELD; k++)
-            free(s->copies[k]);
-    else
-        (void)!trainer_state_end(t, &s->state, false, &ignored);
+    (void)!trainer_state_end(t, &s->state, false, &ignored);
     cJSON_Delete(s->args);
     arena_release(&s->arena);
     free(s);
@@ -209,7 +243,7 @@ enum status trainer_finish_save(struct trainer *t, struct error *err)
     return conclude(t, s, err);
 }
 
-enum status trainer_save(struct trainer *t, struct error *err)
+enum status trainer_save(struct trainer *t, bool waits, struct error *err)
 {
     if (!t->o->save && !t->o->save_hf) return OK;
     TRY(trainer_finish_save(t, err));
@@ -219,9 +253,11 @@ enum status trainer_save(struct trainer *t, struct error *err)
         end(t, s);
         return st;
     }
-    if (t->o->async_save && !pthread_create(&s->thread, NULL, write_all, s)) {
+    if (trainer_saves_behind(t) && !waits) {
+        copy_regions(t, &s->state);
         t->saving = s;
-        return OK;
+        if (!pthread_create(&s->thread, NULL, write_behind, s)) return OK;
+        t->saving = NULL;
     }
     (void)write_all(s);
     return conclude(t, s, err);
