@@ -149,8 +149,8 @@ bench-quick: all
 bench-optimizer: all ## conversions with the state of an optimizer, beside cp (20 GB of disk)
 	@sh tests/bench/bench.sh $(BUILD)/ferry optimizer
 
-bench-train: all ## steps of training GPT-2 124M on this CPU, beside PyTorch (2.5 GB of memory for each)
-	@sh tests/bench/bench.sh $(BUILD)/ferry train
+bench-train: all ## steps of training GPT-2 124M on this CPU, beside PyTorch (LLMC=TREE: and llm.c), and what saves cost (10 GB of memory, 4 GB of disk)
+	@sh tests/bench/bench.sh $(BUILD)/ferry train $(LLMC)
 
 $(BUILD)/tests/bench/ops_bench: FLAGS += $(OPENMP)
 $(BUILD)/tests/bench/ops_bench: $(BUILD)/tests/bench/ops_bench.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a

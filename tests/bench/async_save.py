@@ -1,4 +1,4 @@
-"""async_save.py FERRY FOLDER [--rounds 3] [--seq 64] [--threads N] [--options TEXT] - what a save costs a training run:
+"""async_save.py FERRY FOLDER [--rounds 3] [--seq 64] [--threads N] [--options=TEXT] - what a save costs a training run:
 steps without saves, with --save, and with --save --async-save, as runs in turns. TEXT: more options of ferry train.
 
     step ms    median of the steps that ran while nothing was written

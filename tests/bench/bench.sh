@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench.sh FERRY [quick|optimizer|train] - how fast conversions are, beside cp of the same files and beside the
+# bench.sh FERRY [quick|optimizer|train [LLM.C]] - how fast conversions are, beside cp of the same files and beside the
 # programs that people use otherwise, in the same run on the same disk (that of TMPDIR).
 #
 # Before each run its output is removed and the disk synced; runs of ferry and of cp alternate; the
@@ -7,10 +7,11 @@
 # ratio is that of the minima. ferry waits until the disk has it all, and so does cp, by sync -f.
 #
 # How fast models are computed, beside transformers, is measured by forward.py; how fast they are trained, beside
-# PyTorch, by train_speed.py.
+# PyTorch and llm.c (a checkout of it, LLM.C), by train_speed.py; what saves cost a training run, by async_save.py.
 set -eu
 ferry=$(realpath "$1")
 mode=${2:-full}
+llmc=${3:+$(realpath "$3")}
 here=$(realpath "$(dirname "$0")")
 python=${FERRY_VENV:-$HOME/.cache/ferry-interop}/bin/python
 work=$(mktemp -d "${TMPDIR:-/tmp}/ferry-bench.XXXXXX")
@@ -180,11 +181,21 @@ forward_passes() {
     rm -rf gpt2-124M mixtral-8x llama
 }
 
-# Steps of training on this CPU, beside PyTorch.
+# Steps of training on this CPU, beside other programs.
 training_steps() {
+    if [ -x "$python" ]; then
+        "$python" -W ignore "$here/train_speed.py" "$ferry" gpt2-124M ${llmc:+--llmc "$llmc"}
+    else
+        echo "PyTorch and llm.c: skipped (make interop installs PyTorch)"
+    fi
+}
+
+training() {
     "$ferry" synth -q gpt2-124M --model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 \
         --vocab-size 50257 --dtype f32
-    "$python" -W ignore "$here/train_speed.py" "$ferry" gpt2-124M
+    training_steps
+    echo
+    python3 "$here/async_save.py" "$ferry" gpt2-124M
     rm -rf gpt2-124M
 }
 
@@ -196,8 +207,7 @@ if [ "$mode" = optimizer ]; then
     exit
 fi
 if [ "$mode" = train ]; then
-    [ -x "$python" ] || { echo "skipped (make interop installs PyTorch)"; exit; }
-    training_steps
+    training
     exit
 fi
 if [ "$mode" = quick ]; then
@@ -215,7 +225,7 @@ if [ -x "$python" ]; then
     done
     rm -rf megatron
     forward_passes
-    training_steps
+    training
 else
     printf '\nother programs: skipped (make interop installs them)\n'
 fi
