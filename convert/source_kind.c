@@ -154,7 +154,10 @@ static enum status check_unknown(const struct checkpoint *c, const char *copied,
 
 enum status source_check_computes(const struct checkpoint *c, struct error *err)
 {
-    return check_unknown(c, "", "computes", err);
+    TRY(check_unknown(c, "", "computes", err));
+    if (!model_config_check(&c->config, err)) return OK;
+    return fail_in(err, "%s: it does not describe its model completely; --hf-config DIR can",
+                   c->path);
 }
 
 enum status source_check_exports(const struct checkpoint *c, struct error *err)

@@ -63,7 +63,7 @@ const char *source_unused_text(struct arena *a, const char *glob);
 
 /* ERR_UNSUPPORTED, naming the unknown fields that are not allowed: all of them for commands that
  * compute; only those of args and run_config.yaml for an export, since config.json is copied as it
- * is. */
+ * is. What computes needs the whole config, too. */
 MUST_CHECK enum status source_check_computes(const struct checkpoint *c, struct error *err);
 MUST_CHECK enum status source_check_exports(const struct checkpoint *c, struct error *err);
 

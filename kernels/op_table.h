@@ -3,6 +3,8 @@
 #ifndef FERRY_KERNELS_OP_TABLE_H
 #define FERRY_KERNELS_OP_TABLE_H
 
+#include <string.h>
+
 #include "common/dtype.h"
 #include "kernels/ops.h"
 
@@ -78,6 +80,15 @@ double op_flops(unsigned op, const union op_params *p, const struct operand *in,
 #ifdef __cplusplus
 }
 #endif
+
+/* ELEM as --dtype names it: f32, f64, bf16, fp16. */
+static inline enum elem_type elem_of(const char *name)
+{
+    return strcmp(name, "f64") == 0    ? ELEM_F64
+           : strcmp(name, "bf16") == 0 ? ELEM_BF16
+           : strcmp(name, "fp16") == 0 ? ELEM_F16
+                                       : ELEM_F32;
+}
 
 /* The dtype of ELEM. */
 static inline enum dtype elem_dtype(enum elem_type elem)

@@ -49,12 +49,6 @@ static bool take_value(struct options *o, const char *word, const char *value)
     return number || text;
 }
 
-static enum elem_type elem_of(const char *name)
-{
-    if (is_option(name, "bf16")) return ELEM_BF16;
-    return is_option(name, "f64") ? ELEM_F64 : ELEM_F32;
-}
-
 static bool parse(struct options *o, int argc, char **argv)
 {
     *o = (struct options){.format = "torch_dist", .elem = "f32", .count = 1, .first = UINT64_MAX};

@@ -62,10 +62,7 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
                     .sequence_parallel = e->sequence_parallel,
                     .cp_kind =
                         e->cp_kind && strcmp(e->cp_kind, "p2p") == 0 ? CP_RING : CP_ALL_GATHER,
-                    .elem = strcmp(e->dtype, "f64") == 0    ? ELEM_F64
-                            : strcmp(e->dtype, "bf16") == 0 ? ELEM_BF16
-                            : strcmp(e->dtype, "fp16") == 0 ? ELEM_F16
-                                                            : ELEM_F32,
+                    .elem = elem_of(e->dtype),
                     .collectives = collectives_of(e)},
         .on_gpu = e->device && strcmp(e->device, "cuda") == 0,
         .threads = e->threads > UINT16_MAX ? UINT16_MAX : (unsigned)e->threads,

@@ -170,7 +170,9 @@ static void check_ranges(struct train_finish *x)
 
 static void check_modules(struct train_finish *x)
 {
-    static const char *const known[] = {"core_attn", "layernorm", "mlp", "moe_act", "moe"};
+#define NAME(name, bits) name,
+    static const char *const known[] = {TRAIN_RECOMPUTE_MODULES(NAME)};
+#undef NAME
     const struct arg_list *l = &x->o->recompute_modules;
     for (size_t i = 0; i < l->count; i++) {
         bool is_known = false;

@@ -131,9 +131,6 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
     TRY(opened_open(&w->opened, w->q->path, &w->q->source, w->q->model_map, false, quiet, err));
     const struct checkpoint *c = &w->opened.checkpoint;
     TRY(source_check_computes(c, err));
-    if (model_config_check(&c->config, err))
-        return fail_in(err, "%s: it does not describe its model completely; --hf-config DIR can",
-                       c->path);
     if (!c->config.vocab_size)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: its vocabulary without padding is not known, --true-vocab-size N says it",

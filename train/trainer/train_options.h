@@ -39,6 +39,14 @@ struct model_line {
     const char *window_size, *window_attn_skip_freq; /* "128,0"; as moe_layer_freq */
 };
 
+/* What --recompute-modules can name, and the bits of train/backward/recompute.h for it. */
+#define TRAIN_RECOMPUTE_MODULES(X)                                                                 \
+    X("core_attn", RECOMPUTE_CORE_ATTENTION)                                                       \
+    X("layernorm", RECOMPUTE_NORMS)                                                                \
+    X("mlp", RECOMPUTE_MLP)                                                                        \
+    X("moe_act", RECOMPUTE_ACTIVATIONS)                                                            \
+    X("moe", RECOMPUTE_MLP)
+
 /* From this sample on a global batch has that size. */
 struct batch_size_step {
     uint64_t from_sample, global_batch_size;

@@ -10,54 +10,38 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/count.h"
+#include "common/text.h"
 #include "common/threads.h"
 #include "train/trainer/trainer_internal.h"
 
 /* ---- the programs ---- */
 
-static const struct {
-    const char *name;
-    unsigned bit;
-} modules[] = {
-    {"core_attn", RECOMPUTE_CORE_ATTENTION},
-    {"layernorm", RECOMPUTE_NORMS},
-    {"moe_act", RECOMPUTE_ACTIVATIONS},
-    {"mlp", RECOMPUTE_MLP},
-    {"moe", RECOMPUTE_MLP},
-};
-
-static enum status add_module(struct recompute_options *r, const char *name, struct error *err)
+/* The command line has refused other names. */
+static unsigned module_bits(const char *name)
 {
-    for (size_t i = 0; i < COUNT(modules); i++)
-        if (strcmp(modules[i].name, name) == 0) {
-            r->modules |= modules[i].bit;
-            return OK;
-        }
-    return fail(err, ERR_UNSUPPORTED,
-                "--recompute-modules %s: there are core_attn, layernorm, moe_act, mlp and moe",
-                name);
+#define ROW(known, bits)                                                                           \
+    if (strcmp(name, known) == 0) return bits;
+    TRAIN_RECOMPUTE_MODULES(ROW)
+#undef ROW
+    return 0;
 }
 
-static enum status recompute_of(const struct train_options *o, struct recompute_options *r,
-                                struct error *err)
+static struct recompute_options recompute_of(const struct train_options *o)
 {
-    *r = (struct recompute_options){.num_layers = 1};
-    if (!o->recompute_granularity) return OK;
+    struct recompute_options r = {.num_layers = 1};
+    if (!o->recompute_granularity) return r;
     if (strcmp(o->recompute_granularity, "full") == 0) {
-        r->granularity = RECOMPUTE_FULL;
-        r->method = o->recompute_method && strcmp(o->recompute_method, "block") == 0
-                        ? RECOMPUTE_BLOCK
-                        : RECOMPUTE_UNIFORM;
-        if (o->recompute_num_layers) r->num_layers = o->recompute_num_layers;
-        return OK;
+        r.granularity = RECOMPUTE_FULL;
+        r.method = text_equal(o->recompute_method, "block") ? RECOMPUTE_BLOCK : RECOMPUTE_UNIFORM;
+        if (o->recompute_num_layers) r.num_layers = o->recompute_num_layers;
+        return r;
     }
-    r->granularity = RECOMPUTE_SELECTIVE;
+    r.granularity = RECOMPUTE_SELECTIVE;
     for (size_t i = 0; i < o->recompute_modules.count; i++)
-        TRY(add_module(r, o->recompute_modules.items[i], err));
-    if (o->moe_layer_recompute) r->modules |= RECOMPUTE_MLP;
-    if (!r->modules) r->modules = RECOMPUTE_CORE_ATTENTION;
-    return OK;
+        r.modules |= module_bits(o->recompute_modules.items[i]);
+    if (o->moe_layer_recompute) r.modules |= RECOMPUTE_MLP;
+    if (!r.modules) r.modules = RECOMPUTE_CORE_ATTENTION;
+    return r;
 }
 
 /* Whether attention boundaries differ from sample to sample. */
@@ -79,6 +63,7 @@ static enum status make_step(struct trainer *t, struct error *err)
                      .attention_dropout = o->attention_dropout,
                      .dropout_seed = o->seed,
                      .balance_coefficient = balances ? o->moe_aux_loss_coeff : 0},
+        .recompute = recompute_of(o),
         .optimizer = strcmp(o->optimizer, "sgd") == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAM,
         .beta1 = o->adam_beta1,
         .beta2 = o->adam_beta2,
@@ -87,7 +72,6 @@ static enum status make_step(struct trainer *t, struct error *err)
         .gradients_are_elem = o->fp16 && !o->accumulate_allreduce_grads_in_fp32,
         .params_norm = o->log_params_norm,
         .vocab_rows = t->vocab_rows};
-    TRY(recompute_of(o, &s.recompute, err));
     const uint64_t learned = model_learned_positions(&t->model.config);
     if (learned && o->seq_length > learned)
         return fail(err, ERR_UNSUPPORTED,

@@ -63,12 +63,8 @@ static enum status open_found(struct trainer *t, const struct checkpoint_found *
     TRY(opened_open(&t->opened, f->path, &source, t->q->model_map, false, t->o->quiet, err));
     t->is_open = true;
     t->origin = &t->opened.checkpoint;
-    const struct checkpoint *c = t->origin;
-    TRY(source_check_computes(c, err));
-    if (model_config_check(&c->config, err))
-        return fail_in(err, "%s: it does not describe its model completely; --hf-config DIR can",
-                       c->path);
-    return unused_check(c, err);
+    TRY(source_check_computes(t->origin, err));
+    return unused_check(t->origin, err);
 }
 
 /* ---- a model without a checkpoint ---- */
@@ -135,16 +131,11 @@ static void count_vocabulary(struct trainer *t, struct model_config *c)
 
 static struct model_options model_options_of(struct trainer *t, struct model_config *config)
 {
-    const char *dtype = t->o->dtype;
     *config = t->o->has_model ? t->o->model : t->origin->config;
     config->vocab_size = t->origin->config.vocab_size;
     count_vocabulary(t, config);
-    return (struct model_options){.layout = t->o->layout,
-                                  .config = config,
-                                  .elem = strcmp(dtype, "f64") == 0    ? ELEM_F64
-                                          : strcmp(dtype, "bf16") == 0 ? ELEM_BF16
-                                          : strcmp(dtype, "fp16") == 0 ? ELEM_F16
-                                                                       : ELEM_F32};
+    return (struct model_options){
+        .layout = t->o->layout, .config = config, .elem = elem_of(t->o->dtype)};
 }
 
 static bool differs(double x, double y)
