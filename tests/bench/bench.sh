@@ -194,8 +194,10 @@ training() {
     "$ferry" synth -q gpt2-124M --model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 \
         --vocab-size 50257 --dtype f32
     training_steps
-    echo
-    python3 "$here/async_save.py" "$ferry" gpt2-124M
+    if [ "$mode" = train ]; then
+        echo
+        python3 "$here/async_save.py" "$ferry" gpt2-124M
+    fi
     rm -rf gpt2-124M
 }
 
