@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import time
 
-STEPS, INTERVAL, WARM_UP = 15, 5, 2
+STEPS, INTERVAL, WARM_UP = 25, 10, 2  # a save waits for the one before it
 MODES = {"no save": [], "--save": ["--save", "out"], "--async-save": ["--save", "out", "--async-save"]}
 
 
