@@ -54,50 +54,18 @@ static struct value *python_state(struct arena *a, uint64_t seed)
     return value_list(a, VALUE_TUPLE, 3, parts);
 }
 
-/* callable(args), then BUILD with state. */
-static struct value *made_by(struct arena *a, struct value *callable, struct value *args,
-                             struct value *state)
-{
-    struct value *v = arena_alloc(a, sizeof *v);
-    struct value_object *o = arena_alloc(a, sizeof *o);
-    *o = (struct value_object){.callable = callable, .args = args, .state = state};
-    *v = (struct value){.kind = VALUE_OBJECT, .object = o};
-    return v;
-}
-
-/* numpy.dtype("u4", False, True), little-endian. */
-static struct value *numpy_uint32(struct arena *a)
-{
-    struct value *args[] = {value_text(a, "u4"), value_bool(a, false), value_bool(a, true)};
-    struct value *none = value_none(a);
-    struct value *state[] = {value_int(a, 3),  value_text(a, "<"), none,           none, none,
-                             value_int(a, -1), value_int(a, -1),   value_int(a, 0)};
-    return made_by(a, value_global(a, "numpy", "dtype"), value_list(a, VALUE_TUPLE, 3, args),
-                   value_list(a, VALUE_TUPLE, 8, state));
-}
-
-/* The name of before numpy 2, which newer releases know too. */
-static struct value *numpy_words(struct arena *a, const uint32_t words[WORDS])
-{
-    unsigned char bytes[4 * WORDS];
-    struct value *zero = value_int(a, 0), *count = value_int(a, WORDS);
-    for (unsigned i = 0; i < WORDS; i++)
-        put_bytes(bytes + 4 * (size_t)i, words[i], 4);
-    struct value *args[] = {value_global(a, "numpy", "ndarray"),
-                            value_list(a, VALUE_TUPLE, 1, &zero), value_bytes(a, "b", 1)};
-    struct value *state[] = {value_int(a, 1), value_list(a, VALUE_TUPLE, 1, &count),
-                             numpy_uint32(a), value_bool(a, false),
-                             value_bytes(a, bytes, sizeof bytes)};
-    return made_by(a, value_global(a, "numpy.core.multiarray", "_reconstruct"),
-                   value_list(a, VALUE_TUPLE, 3, args), value_list(a, VALUE_TUPLE, 5, state));
-}
-
+/* numpy has its words in an array, whose class no pickle can name for all releases: one before 2
+ * has another module, and torch.load() refuses the name that is not its own. set_state() takes
+ * numbers too. */
 static struct value *numpy_state(struct arena *a, uint64_t seed)
 {
     uint32_t words[WORDS];
+    struct value *items[WORDS];
     seed_by_number(words, (uint32_t)seed);
-    struct value *parts[] = {value_text(a, "MT19937"), numpy_words(a, words), value_int(a, WORDS),
-                             value_int(a, 0), value_float(a, 0)};
+    for (unsigned i = 0; i < WORDS; i++)
+        items[i] = value_int(a, words[i]);
+    struct value *parts[] = {value_text(a, "MT19937"), value_list(a, VALUE_LIST, WORDS, items),
+                             value_int(a, WORDS), value_int(a, 0), value_float(a, 0)};
     return value_list(a, VALUE_TUPLE, 5, parts);
 }
 

@@ -3,7 +3,7 @@
  *
  * Of each pair of pipeline and tensor parallel ranks a list of one dict:
  *   random_rng_state    Python's random: (3, (624 words, position), None)
- *   np_rng_state        numpy's legacy generator: ("MT19937", uint32 [624], position, 0, 0.0)
+ *   np_rng_state        numpy's legacy generator: ("MT19937", [624 words], position, 0, 0.0)
  *   torch_rng_state     torch's CPU generator, 5056 bytes: at::CPUGeneratorImplState
  *   cuda_rng_state      the device's generator: seed and offset, 16 bytes; on a host as torch's
  *   rng_tracker_states  the same of data-, model- and expert-parallel-rng
