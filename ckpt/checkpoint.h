@@ -30,7 +30,8 @@ struct optimizer_info {
 struct rng_made {
     bool wanted;
     uint64_t seed;
-    bool on_host; /* the device's generators are those of the CPU: a run without GPUs */
+    bool on_host; /* for Megatron-LM on hosts without GPUs: the device's generators are those of the
+                     CPU, and Adam is PyTorch's */
 };
 
 /* The state of the training. */

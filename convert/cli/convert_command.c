@@ -70,7 +70,7 @@ static const struct arg convert_args[] = {
     {"--allow-unexpected", ARG_LIST, AT(allow_unexpected), "GLOB", NULL, "tensors of the source that may be left out"},
     {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the optimizer state too; default for Megatron's formats, if the source has any"},
     {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
-    {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "how Megatron's formats keep it. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: as args say"},
+    {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "how Megatron's formats keep it. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14), not_distributed (for runs without --use-distributed-optimizer). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: as args say"},
     {"--dist-ckpt-optim-fully-reshardable", ARG_FLAG, AT(fully_reshardable), NULL, NULL, "--optim-format fully_reshardable"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };

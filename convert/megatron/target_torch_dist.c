@@ -22,6 +22,7 @@
 #include "convert/megatron/optim/dist_states.h"
 #include "convert/megatron/optim/rng_states.h"
 #include "convert/megatron/optim/training_target.h"
+#include "convert/states.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -151,6 +152,23 @@ static bool is_flattened(const struct dist_target *x, const struct own_output *o
     return own->state && x->t->options.optim_format == OPTIM_fully_sharded_model_space;
 }
 
+/* Whether the optimizer is written as one that is not distributed has it. */
+static bool is_plain(const struct dist_target *x)
+{
+    return x->t->options.optim_format == OPTIM_not_distributed;
+}
+
+/* Whether an own tensor is the master of a weight that is its own: of F32. */
+static bool is_weight_itself(const struct dist_target *x, const struct megatron_part *p)
+{
+    const char *state;
+    size_t length;
+    if (!p->own->state || strcmp(p->own->state, master_state)) return false;
+    const char *name = name_of_state(p->tensor->name, &state, &length);
+    const struct tensor *weight = catalog_find(&x->t->source->catalog, name);
+    return weight && dtype_bytes(target_dtype(x->t, weight)) >= dtype_bytes(DT_F32);
+}
+
 /* The optimizer of a chain that has a parameter; -1: there is one only, or keys do not say it. */
 static int chained_optimizer(const struct dist_target *x, const struct megatron_part *p)
 {
@@ -166,8 +184,8 @@ static size_t key_of(struct dist_target *x, const struct megatron_part *p,
     struct arena *a = &x->t->plan.arena;
     const char *name = own->name;
     if (own->state)
-        name =
-            dist_state_key(a, own->state, own->name, is_flattened(x, own), chained_optimizer(x, p));
+        name = dist_state_key(a, own->state, own->name, is_flattened(x, own) || is_plain(x),
+                              chained_optimizer(x, p));
     size_t at = out_tensors_add(&x->keys, a, name, own);
     if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
     return at;
@@ -297,6 +315,7 @@ static enum status add_part(void *context, const struct megatron_part *p, struct
 {
     struct dist_target *x = context;
     const struct layout *l = &x->t->layout;
+    if (is_plain(x) && is_weight_itself(x, p)) return OK;
     uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
     size_t file = file_of_rank(x, rank);
     struct param_parts parts = *p->parts;
@@ -564,10 +583,10 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
     const enum optim_format f = t->options.optim_format;
     x->t = t;
     t->own = x;
-    if (f == OPTIM_distributed || f == OPTIM_not_distributed)
+    if (f == OPTIM_distributed)
         return fail(err, ERR_USAGE,
-                    "--optim-format %s: torch_dist has fully_reshardable and "
-                    "fully_sharded_model_space",
+                    "--optim-format %s: torch_dist has fully_reshardable, "
+                    "fully_sharded_model_space and not_distributed",
                     optim_format_names[f]);
     TRY(megatron_begin(t, err));
     arena_init(&scratch);

@@ -20,6 +20,7 @@ it "they are the same behind every format and layout"
 "$ferry" convert -q "$dp_reshardable" first --hf-config "$truth" || is_wrong "convert"
 "$ferry" digest first >want
 for to in "torch_dist --tp 4 --pp 2" "torch_dist --optim-format fully_sharded_model_space --tp 2" \
+    "torch_dist --optim-format not_distributed --tp 2 --pp 2" \
     "torch --optim-format distributed --tp 2 --pp 2 --vpp 2" "torch --optim-format not_distributed --pp 4" \
     "hf --optim"; do
     rm -rf out
@@ -40,7 +41,7 @@ run inspect "$plain"
 exits 0
 prints "optimizer  not distributed"
 "$ferry" digest "$plain" >want.f32
-for to in "torch_dist --tp 2" "torch --tp 2" "torch --optim-format distributed --pp 2" "hf --optim"; do
+for to in "torch_dist --tp 2" "torch_dist --optim-format not_distributed --pp 2" "torch --tp 2" "torch --optim-format distributed --pp 2" "hf --optim"; do
     rm -rf out
     # shellcheck disable=SC2086 # words
     run convert "$plain" out --verify full --true-vocab-size 128 --to $to

@@ -28,10 +28,11 @@ enum status legacy_read_optimizer(struct legacy *x, struct torch_file *t, const 
         x->without = arena_copy_text(&c->arena, t->path);
         return OK;
     }
-    o->present = true;
+    o->present |= x->has_flat;
     o->kind =
         x->has_flat ? "distributed, in distrib_optim.pt" : "not distributed, in the rank files";
     if (!optimizer || optimizer->kind == VALUE_NONE) {
+        o->present = true;
         x->without = arena_copy_text(&c->arena, t->path);
         return OK;
     }
@@ -42,6 +43,7 @@ enum status legacy_read_optimizer(struct legacy *x, struct torch_file *t, const 
         TRY(rank_states_add(&x->states, c, t, optimizer, (size_t)(r - x->ranks), prefix, err));
     for (size_t i = before; i < c->catalog.stored.num_tensors; i++)
         o->size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
+    o->present |= o->size_bytes > 0; /* SGD without momentum has no states */
     return OK;
 }
 

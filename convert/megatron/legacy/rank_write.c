@@ -24,6 +24,7 @@ void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
 
 void rank_write_state(struct rank_write *w, size_t state, struct value *tensor)
 {
+    w->items[w->count - 1].is_trained = true;
     w->items[w->count - 1].states[state] = tensor;
 }
 
@@ -49,13 +50,6 @@ struct making {
     struct value *state, *groups, *masters;
 };
 
-static bool has_states(const struct making *m, const struct rank_written *x)
-{
-    for (size_t i = 0; i < m->t->num_states; i++)
-        if (x->states[i]) return true;
-    return false;
-}
-
 /* Whether Megatron's rule puts the parameter in the group: by what its groups differ in. */
 static bool is_member(const struct making *m, const struct value *group,
                       const struct rank_written *x)
@@ -63,7 +57,7 @@ static bool is_member(const struct making *m, const struct value *group,
     const struct group_rule own = group_rule_of(group),
                             rule = group_rule_for(x->name, x->num_dims, m->decays_qk_norms);
     bool decay = false, rate = false;
-    if ((m->experts_split && param_of_expert(x->param.spec)) != m->experts || !has_states(m, x))
+    if ((m->experts_split && param_of_expert(x->param.spec)) != m->experts || !x->is_trained)
         return false;
     for (uint32_t i = 0; i < m->groups->count; i++) {
         const struct group_rule other = group_rule_of(m->groups->items[i]);

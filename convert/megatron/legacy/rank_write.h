@@ -15,6 +15,7 @@ struct rank_write {
         unsigned num_dims;
         uint64_t chunk;
         bool is_tied_head;     /* the last of its chunk */
+        bool is_trained;       /* it has states: a group has it */
         size_t told;           /* its number as it was told */
         struct value **states; /* [t->num_states]; NULL: none */
     } * items;
@@ -25,7 +26,7 @@ struct rank_write {
  * head. Its states follow, with rank_write_state(). */
 void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
                        const struct megatron_part *p, uint64_t chunk, bool is_tied_head);
-/* state: its index in t->states. */
+/* state: its index in t->states. tensor: NULL for a master that is the weight itself. */
 void rank_write_state(struct rank_write *w, size_t state, struct value *tensor);
 
 /* A chain by 0, 1, ..., as the common state of torch_dist has it, as a list; another value as it

@@ -204,9 +204,9 @@ static enum status add_to_file(struct legacy_target *x, struct rank_file *f,
                                const struct legacy_part *l, struct error *err)
 {
     struct state_dict *model = &f->chunks[l->chunk];
-    struct value *tensor;
-    if (is_weight_itself(f, l->part->own->state)) return OK;
-    TRY(add_tensor(x, f, l->part, &tensor, err));
+    struct value *tensor = NULL;
+    const bool in_file = !is_weight_itself(f, l->part->own->state);
+    if (in_file) TRY(add_tensor(x, f, l->part, &tensor, err));
     if (!l->part->own->state) {
         if (l->is_tied_head) model->tied_head = model->num_names;
         state_dict_add(&x->t->plan.arena, model, l->name, tensor);

@@ -22,10 +22,10 @@ bool dist_key_is_flat(const char *key)
     return fnmatch("*optimizer.distributed.*", key, 0) == 0;
 }
 
-const char *dist_state_key(struct arena *a, const char *state, const char *key, bool flattened,
+const char *dist_state_key(struct arena *a, const char *state, const char *key, bool low_precision,
                            int chained)
 {
-    if (flattened && strcmp(state, master_state) == 0) state = low_precision_master;
+    if (low_precision && strcmp(state, master_state) == 0) state = low_precision_master;
     const char *chain = chained < 0 ? "" : arena_printf(a, "chained_%d.", chained);
     return arena_printf(a, "%s%s%s.%s", chain, prefix, state, key);
 }

@@ -7,7 +7,8 @@
  * the last axis has its n elements row-major
  *
  * STATE is exp_avg, exp_avg_sq and the like; the master weight is `param`, or `fp32_param` in the
- * formats of optimizers that are not distributed and of the flattened one.
+ * formats of optimizers that are not distributed and of the flattened one. The former have none of
+ * a weight in F32, which is its own.
  *
  * Sources: megatron/core/optimizer/distrib_optimizer.py, optimizer.py; at core_v0.14.0
  * dist_checkpointing/strategies/resharding.py. */
@@ -24,10 +25,10 @@ bool dist_key_is_flat(const char *key);
  * shape. ERR_CORRUPT, naming the key, if a flattened one does not fit its parameter, or has more
  * fragments than a file that is written so could have: one chunk for each at least. */
 MUST_CHECK enum status dist_states_add(struct checkpoint *c, struct error *err);
-/* The key of a state: "optimizer.state.exp_avg.KEY". flattened: of fully_sharded_model_space.
+/* The key of a state: "optimizer.state.exp_avg.KEY". low_precision: a master is `fp32_param`.
  * chained: the number of its optimizer in a chain, which is in front of the key; -1: it is not. In
  * arena a. */
-const char *dist_state_key(struct arena *a, const char *state, const char *key, bool flattened,
+const char *dist_state_key(struct arena *a, const char *state, const char *key, bool low_precision,
                            int chained);
 
 #endif

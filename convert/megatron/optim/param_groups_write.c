@@ -222,7 +222,9 @@ static struct value *new_group(const struct group_writer *w, const struct param_
         add_adam_settings(dict, g, is_torch_adam(w), a);
     } else {
         value_dict_add(a, dict, "momentum", value_float(a, g->momentum));
+        value_dict_add(a, dict, "dampening", value_float(a, 0));
         add_number(dict, "weight_decay", g->weight_decay, a);
+        value_dict_add(a, dict, "nesterov", value_bool(a, false));
     }
     return dict;
 }

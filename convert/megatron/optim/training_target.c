@@ -132,7 +132,7 @@ static void note_passed_over(struct target *t)
     if (*names)
         notes_add(&t->notes, a,
                   "%s: the states are written for a distributed optimizer, and Megatron's reads "
-                  "Adam's only; --to torch --optim-format not_distributed is for all",
+                  "Adam's only; --optim-format not_distributed is for all",
                   names);
 }
 
@@ -161,11 +161,13 @@ void training_target_begin(struct target *t)
 
 /* ---- values ---- */
 
+/* As Megatron's groups show it. Without such: hosts without GPUs have neither Transformer Engine's
+ * nor Apex's. */
 static bool is_torch_adam(const struct training_state *s)
 {
     for (size_t i = 0; i < s->run.num_groups && s->own_groups; i++)
         if (s->own_groups[i]) return value_get(s->own_groups[i], "foreach") != NULL;
-    return false;
+    return s->rng.wanted && s->rng.on_host;
 }
 
 /* Experts may have biases: then a group of them has these. */
