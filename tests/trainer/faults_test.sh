@@ -359,12 +359,3 @@ EOF
 starts --json --load nowhere
 exits 4
 prints '"error": "--load nowhere: there is no such folder"'
-
-it "args of a checkpoint say how it was trained"
-starts
-run inspect out --args
-for line in "lr                                        0.005" "min_lr                                    0.0005" \
-    "seq_length                                32" "global_batch_size                         8" \
-    "train_iters                               20" "seed                                      1234"; do
-    prints "  $line"
-done

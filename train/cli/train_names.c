@@ -161,7 +161,7 @@ const struct arg train_other_args[] = {
         "--log-validation-ppl-to-tensorboard --log-world-size-to-tensorboard "
         "--logits-load-ignore-errors --manual-gc --megatron-fsdp-enable-fine-grained-param-gather "
         "--megatron-fsdp-max-pool-double-buffer --mla-down-proj-fusion --moe-enable-deepep "
-        "--moe-extended-tp --moe-grouped-gemm --moe-hybridep-pad-uneven-dispatch-inputs "
+        "--moe-extended-tp --moe-hybridep-pad-uneven-dispatch-inputs "
         "--moe-ncclep-zero-copy --moe-pad-expert-input-to-capacity "
         "--moe-pad-experts-for-cuda-graph-inference --moe-paged-stash --moe-per-layer-logging "
         "--moe-permute-fusion --moe-permute-fusion-into-hybridep --moe-router-fusion "
@@ -337,7 +337,7 @@ const struct arg train_other_args[] = {
         "--swin-backbone-type --symmetric-ar-type --tensorboard-queue-size "
         "--tiktoken-num-special-tokens --tiktoken-pattern --timing-log-level --timing-log-option "
         "--tokenizer-metadata --tokenizer-model --tp-comm-bootstrap-backend --tp-comm-overlap-cfg "
-        "--train-sync-interval --transformer-impl --v-head-dim --vision-backbone-type "
+        "--train-sync-interval --v-head-dim --vision-backbone-type "
         "--vision-pretraining-type --vocab-file --wandb-entity --wandb-exp-name --wandb-project "
         "--wandb-save-dir --wgrad-deferral-limit --yarn-beta-fast --yarn-beta-slow "
         "--yarn-original-max-position-embeddings"),

@@ -73,6 +73,7 @@ static const struct arg expert_args[] = {
     WORDS("--moe-router-load-balancing-type", moe_router_load_balancing_types, "NAME...", "aux_loss or none; default aux_loss"),
     WORDS("--moe-aux-loss-coeff", moe_aux_loss_coeffs, "X...", "coefficient of the load balancing loss; default 0"),
     REAL("--moe-z-loss-coeff", moe_z_loss_coeff, "coefficient of the z-loss of the router; default: none"),
+    FLAG("--moe-grouped-gemm", moe_grouped_gemm, "name experts as Transformer Engine's grouped ones in what is saved; default: as --load does"),
     CHOICE("--moe-router-dtype", moe_router_dtype, "fp32|fp64", "dtype of routing; default: that of the activations"),
 };
 
@@ -177,6 +178,7 @@ static const struct arg checkpoint_args[] = {
     UINT("--save-retain-interval", save_retain_interval, "keep only checkpoints of steps that N divides, and the newest"),
     TEXT("--save-hf", save_hf, "DIR", "also write Hugging Face folders DIR/iter_N"),
     CHOICE("--ckpt-format", ckpt_format, "torch_dist|torch", "default torch_dist"),
+    CHOICE("--transformer-impl", transformer_impl, "transformer_engine|local", "parameter naming of what is saved (TE spec or local spec); default: that of --load, else transformer_engine"),
     UINT_OR_0("--ckpt-step", ckpt_step, "iteration of --load; default: the newest"),
     FLAG("--finetune", finetune, "weights only, from step 0"),
     FLAG("--no-load-optim", no_load_optim, "do not load the optimizer"),
@@ -217,7 +219,7 @@ static const struct arg run_args_of_train[] = {
     UINT("--num-distributed-optimizer-instances", num_distributed_optimizer_instances, "groups of ranks that each have a whole optimizer; default 1"),
     WORDS("--cp-comm-type", cp_comm_type, "NAME...", "p2p or all_gather: how context parallel ranks exchange keys and values; default p2p"),
     CHOICE("--device", device, "cpu|cuda", "default: cuda if there is a GPU"),
-    CHOICE("--distributed-backend", distributed_backend, "nccl|gloo", "gloo: --device cpu, unless that is given"),
+    CHOICE("--distributed-backend", distributed_backend, "nccl|gloo", "gloo: --device cpu, unless that is given, and checkpoints for Megatron-LM on CPUs; default nccl"),
     UINT("--threads", threads, "CPU threads; default: number of CPUs"),
     FLAG("--dry-run", dry_run, "print model, memory, steps, and what is read and written, and stop"),
 };

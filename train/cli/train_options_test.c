@@ -288,11 +288,12 @@ static void every_name_of_megatron_is_known(void **state)
 static void options_without_effect_are_named_once(void **state)
 {
     (void)state;
-    struct line *x = good_line(GOOD "--hidden-dropout 0 --attention-dropout 0 --transformer-impl "
-                                    "local --no-rope-fusion --num-workers 4 --transformer_impl=te "
-                                    "--transformer-impl x --profile-ranks 0 1 --num-workers=2");
-    assert_string_equal(x->notes.data, "without effect here: --transformer-impl, --no-rope-fusion, "
-                                       "--num-workers, --transformer_impl, --profile-ranks\n");
+    struct line *x = good_line(GOOD "--hidden-dropout 0 --attention-dropout 0 --attention-backend "
+                                    "local --no-rope-fusion --num-workers 4 --attention_backend=x "
+                                    "--attention-backend y --profile-ranks 0 1 --num-workers=2");
+    assert_string_equal(x->notes.data,
+                        "without effect here: --attention-backend, --no-rope-fusion, "
+                        "--num-workers, --attention_backend, --profile-ranks\n");
     line_free(x);
 }
 

@@ -34,8 +34,10 @@ struct train_state {
                           from the model, by name ("lr": 0.01); NULL: none */
     struct layout_options layout; /* that is written; all 0: one rank */
     uint64_t seed;                /* --seed: states of random number generators are made from it */
-    bool on_host;                 /* the run has no GPU */
+    bool on_host;                 /* written for Megatron-LM on hosts without GPUs */
     bool local_spec;              /* --transformer-impl local: names, and args */
+    bool grouped_gemm;            /* --moe-grouped-gemm: the same, without local_spec */
+    bool distributed_optimizer;   /* states are written as that of Megatron-LM reads them */
 };
 
 /* ---- which checkpoint ---- */
@@ -68,8 +70,9 @@ struct checkpoint_load_options {
 };
 
 struct checkpoint_loaded {
-    struct training training;    /* what the checkpoint says; in arena `a` of the call */
-    bool has_optimizer;          /* states of it were loaded */
+    struct training training; /* what the checkpoint says; in arena `a` of the call */
+    bool has_optimizer;       /* states of it were loaded */
+    bool has_schedule; /* training has one that counts: it is not left out with the optimizer */
     uint64_t made[NUM_HELD];     /* parameters (one a logical tensor) whose state was made */
     const char *first[NUM_HELD]; /* the first of them */
     const char *note;            /* what was made and why, a line for the user; NULL: nothing was */

@@ -222,6 +222,7 @@ enum status checkpoint_load(const struct train_state *s, const struct checkpoint
     free(l.targets);
     if (st) return st;
     out->has_optimizer = l.has_states;
+    out->has_schedule = !o->no_optimizer && training_has(&c->training.run, TRAINING_SCHEDULE);
     out->note = note_made(&l);
     take_training(&l);
     return OK;

@@ -153,6 +153,17 @@ static uint64_t divisible_by(const struct train_state *s)
     return held == rows || held % tp ? 1 : held / tp;
 }
 
+/* As Megatron-LM writes the optimizer of the same run, so that its line reads it. Its flat buffers
+ * have no F64. */
+static enum optim_format optim_format_of(const struct train_state *s,
+                                         const struct checkpoint_target *to)
+{
+    if (!(to->format->has & FORMAT_ARGS)) return OPTIM_DEFAULT;
+    if (!s->distributed_optimizer) return OPTIM_not_distributed;
+    if (to->format->has & FORMAT_COMMON_OBJECT) return OPTIM_fully_reshardable;
+    return s->dtype[HELD_WEIGHT] == DT_F64 ? OPTIM_not_distributed : OPTIM_distributed;
+}
+
 static const uint64_t MAX_SHARD_BYTES = 5000000000;
 
 static struct target_options options_of(const struct train_state *s,
@@ -167,11 +178,11 @@ static struct target_options options_of(const struct train_state *s,
         .has_iteration = true,
         .iteration = s->training->iteration,
         .transformer_engine = !s->local_spec,
-        .grouped_gemm =
-            !s->local_spec && args_have_grouped_gemm(value_get(s->origin->training.common, "args")),
+        .grouped_gemm = s->grouped_gemm,
         .max_shard_bytes = MAX_SHARD_BYTES,
         .durable = to->fsync,
         .optimizer = !to->no_optimizer,
+        .optim_format = optim_format_of(s, to),
         .args = s->args,
     };
 }

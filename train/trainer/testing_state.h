@@ -117,6 +117,7 @@ static inline enum status test_state_open(struct test_state *x, const struct tes
     x->s.parameters = &x->parameters;
     x->s.config = &x->config;
     x->s.origin = &x->c;
+    x->s.distributed_optimizer = true;
     x->s.local_spec = x->c.format != &format_hf && !x->c.transformer_engine_names;
     TRY(checkpoint_load(&x->s, &x->c, &o, &x->loaded, &x->arena, e));
     x->s.training = &x->loaded.training;

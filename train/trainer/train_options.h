@@ -136,7 +136,11 @@ struct train_options {
     const char *load, *save, *save_hf;
     uint64_t save_interval, save_retain_interval;
     const char *ckpt_format; /* torch_dist, torch */
-    uint64_t ckpt_step;      /* UINT64_MAX: the newest */
+    /* Names of parameters in what is saved: transformer_engine, local; NULL: those of the
+     * checkpoint that the run began with, else transformer_engine. */
+    const char *transformer_impl;
+    bool moe_grouped_gemm; /* experts are named so, with transformer_engine */
+    uint64_t ckpt_step;    /* UINT64_MAX: the newest */
     bool finetune, no_load_optim, no_load_rng, no_save_optim, no_save_rng, async_save;
     bool use_checkpoint_args; /* the checkpoint describes the model, not the line */
     uint64_t keep_last;       /* 0: all */

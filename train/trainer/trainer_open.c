@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/text.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
+#include "convert/megatron/megatron_args.h"
 #include "train/model/unused.h"
 #include "train/trainer/initial_weights.h"
 #include "train/trainer/trainer_internal.h"
@@ -268,9 +270,15 @@ enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool d
                               .config = &t->model.config,
                               .origin = t->origin,
                               .seed = t->o->seed,
-                              .on_host = !t->on_gpu};
-    s->local_spec = t->origin->format && t->origin->format != &format_hf &&
-                    !t->origin->transformer_engine_names;
+                              .on_host = text_equal(t->o->distributed_backend, "gloo"),
+                              .distributed_optimizer = t->o->use_distributed_optimizer};
+    const char *spec = t->o->transformer_impl;
+    s->local_spec = spec ? strcmp(spec, "local") == 0
+                         : t->origin->format && t->origin->format != &format_hf &&
+                               !t->origin->transformer_engine_names;
+    s->grouped_gemm =
+        !s->local_spec && (t->o->moe_grouped_gemm ||
+                           args_have_grouped_gemm(value_get(t->origin->training.common, "args")));
     TRY(host_regions(t, s, err));
     for (unsigned k = 0; k < NUM_HELD && download && !t->model.device->is_host; k++)
         if (s->data[k])
@@ -392,7 +400,7 @@ static enum status resume(struct trainer *t, const struct checkpoint_loaded *loa
     t->skipped_samples = s->skipped_train_samples;
     t->consumed_valid = s->consumed_valid_samples;
     t->flops_so_far = isnan(s->floating_point_operations) ? 0 : s->floating_point_operations;
-    if (!loaded->has_optimizer) {
+    if (!loaded->has_optimizer && !loaded->has_schedule) {
         if (t->iteration) trainer_say(t, "the schedule of the learning rate begins anew");
         return OK;
     }
