@@ -13,8 +13,8 @@
 enum { MAX_PAIRS = 1 << 22, MAX_CHAINED = 1000 };
 
 // clang-format off
-#define OF_TRAINING(name, ...) {FIELD_ROW(struct training, name), {__VA_ARGS__}}
-#define OF_GROUP(name, ...) {FIELD_ROW(struct param_group, name), {__VA_ARGS__}}
+#define OF_TRAINING(name, ...) {FIELD_ROW(struct training, name), {__VA_ARGS__}, false}
+#define OF_GROUP(name, ...) {FIELD_ROW(struct param_group, name), {__VA_ARGS__}, false}
 
 const struct spelt_field group_keys[] = {
     OF_GROUP(is_expert_parallel, "is_expert_parallel"),
@@ -60,7 +60,7 @@ static const struct spelt_field common_keys[] = {
 static const struct spelt_field scaler_keys[] = {
     OF_TRAINING(loss_scale, "scale"),
     OF_TRAINING(growth_tracker, "growth_tracker"),
-    OF_TRAINING(hysteresis_tracker, "hysteresis_tracker"),
+    {FIELD_ROW(struct training, hysteresis_tracker), {"hysteresis_tracker"}, true},
 };
 // clang-format on
 const size_t num_group_keys = COUNT(group_keys);
@@ -180,7 +180,9 @@ static enum status read_field(struct training_reader *r, const struct spelt_fiel
     const char *key = spelt_key(f, dict);
     const struct value *v = value_get(dict, key ? key : f->keys[0]);
     struct scalar s = {.kind = f->field.kind, .number = 0};
+    int64_t below;
     if (is_absent(v)) return OK;
+    if (f->falls_below_0 && value_as_int(v, &below) && below < 0) return OK;
     if (!as_scalar(r, v, &s)) return bad_value(r, where, key, v, expected[s.kind], err);
     field_set(&f->field, of, s);
     return OK;

@@ -10,6 +10,7 @@ enum { MAX_SPELLINGS = 3 };
 struct spelt_field {
     struct field field;
     const char *keys[MAX_SPELLINGS];
+    bool falls_below_0; /* a count that Megatron lowers further, which is as good as 0 */
 };
 
 /* Of param_groups; betas is a pair of fields and stands apart. By the first NUM_IDENTIFYING of them

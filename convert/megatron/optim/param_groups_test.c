@@ -227,6 +227,18 @@ static void the_common_state_is_read(void **state)
     assert_ptr_equal(reader.own_schedule, value_get(common, "opt_param_scheduler"));
 }
 
+/* DynamicGradScaler.update() takes 1 off with every overflow until the scale grows. */
+static void a_hysteresis_below_0_is_0(void **state)
+{
+    (void)state;
+    struct value *common =
+        python("{'optimizer': {'optimizer': {'param_groups': [" MATRICES "]}, 'grad_scaler':"
+               "{'scale': T, 'growth_tracker': 0, 'hysteresis_tracker': -7}}}");
+    assert_ok(training_reader_common(&reader, common, &err));
+    assert_true(training.loss_scale == 7);
+    assert_int_equal(training.hysteresis_tracker, 0);
+}
+
 static void old_spellings_of_the_schedule_are_read(void **state)
 {
     (void)state;
@@ -753,6 +765,7 @@ int main(void)
         TEST(members_follow_from_megatrons_rule),
         TEST(args_change_the_rule),
         TEST(the_common_state_is_read),
+        TEST(a_hysteresis_below_0_is_0),
         TEST(old_spellings_of_the_schedule_are_read),
         TEST(nothing_is_read_of_nothing),
         TEST(what_is_no_training_state_is_refused_by_name),
