@@ -25,10 +25,19 @@ struct optimizer_info {
     const char *unread; /* why some of it is not in the catalog; NULL: all of it is */
 };
 
-/* A run without such generators has its states of random number generators made from its seed,
- * where a format keeps them. */
+/* The states of random number generators that a pipeline and tensor parallel rank had, as the list
+ * of a file (convert/megatron/optim/rng_states.h) in which bytes stand for tensors of U8. */
+struct rng_kept {
+    uint64_t pp_rank, tp_rank;
+    const struct value *states;
+};
+
+/* A run without such generators writes the states that its ranks had, and has others made from its
+ * seed, where a format keeps them. */
 struct rng_made {
     bool wanted;
+    const struct rng_kept *kept; /* [num_kept] */
+    size_t num_kept;
     uint64_t seed;
     bool on_host; /* for Megatron-LM on hosts without GPUs: the device's generators are those of the
                      CPU, and Adam is PyTorch's */

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <fnmatch.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,4 +218,12 @@ const char *memory_name_of(struct arena *a, const struct param *p, uint64_t loca
     else if (!te && p->spec->local)
         rest = strstr(p->spec->local, "{l}.") + strlen("{l}.");
     return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)local_layer, rest);
+}
+
+const char *megatron_rank_folder(struct arena *a, const struct layout *l, uint64_t tp, uint64_t pp,
+                                 uint64_t ep)
+{
+    const char *stage = l->pp > 1 ? arena_printf(a, "_%03" PRIu64, pp) : "";
+    const char *experts = l->ep > 1 ? arena_printf(a, "_%03" PRIu64, ep) : "";
+    return arena_printf(a, "mp_rank_%02" PRIu64 "%s%s", tp, stage, experts);
 }

@@ -18,6 +18,7 @@
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_NAMES_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_NAMES_H
 
+#include "ckpt/layout.h"
 #include "convert/map/params.h"
 
 /* ---- torch_dist ---- */
@@ -86,5 +87,8 @@ const char *memory_name_logical(struct arena *a, const struct param_table *t,
  * names of TE's grouped linear layers. */
 const char *memory_name_of(struct arena *a, const struct param *p, uint64_t local_layer,
                            uint64_t local_expert, bool te, bool grouped);
+/* The folder of a rank's files in the legacy format: mp_rank_TT[_PPP][_EEE]. */
+const char *megatron_rank_folder(struct arena *a, const struct layout *l, uint64_t tp, uint64_t pp,
+                                 uint64_t ep);
 
 #endif

@@ -1,6 +1,6 @@
 #!/bin/sh
 # checkpoints_test.sh FERRY - what a run saves, as Megatron-LM with the same line would: names of parameters, the
-# form of the optimizer, args.
+# form of the optimizer, args, states of random numbers.
 tests_folder=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=train_lib.sh
 . "$tests_folder/trainer/train_lib.sh"
@@ -97,3 +97,43 @@ for line in "lr                                        0.005" "min_lr           
     "use_distributed_optimizer                 True"; do
     prints "  $line"
 done
+
+# One iteration behind a checkpoint of Megatron-LM, into a folder of its own: goes_from FOLDER CHECKPOINT OPTION...
+goes_from() {
+    folder=$1 checkpoint=$2
+    shift 2
+    rm -rf "$folder"
+    trains_as fp32-plain-optimizer --load "$checkpoint" --save "$folder" --ckpt-format torch --exit-interval 1 "$@"
+    exits 0
+}
+
+# same_random A B: the rank files are the same, and with them the states of random numbers.
+same_random() {
+    cmp -s "$1/iter_0000011/mp_rank_00/model_optim_rng.pt" "$2/iter_0000011/mp_rank_00/model_optim_rng.pt"
+}
+
+plain=$tests_folder/golden/megatron-training/fp32-plain-optimizer
+it "states of random numbers go on, but for --no-load-rng and another layout, which begin anew"
+goes_from own "$plain"
+grep -q "random number" "$stderr" && is_wrong "$(cat "$stderr")"
+goes_from own-again "$plain"
+same_random own own-again || is_wrong "two runs differ"
+goes_from anew "$plain" --no-load-rng
+same_random own anew && is_wrong "--no-load-rng changes nothing"
+run convert -q "$plain" tp2 --true-vocab-size 128 --tp 2 # which drops them
+goes_from of-tp2 tp2
+same_random anew of-tp2 || is_wrong "nothing had states, and they are not made from the seed"
+train --load "$tests_folder/golden/megatron/llama-HEAD-torch-optimizer-tp2pp2/checkpoint" --true-vocab-size 43 --mock-data \
+    --bf16 --seq-length 16 --micro-batch-size 2 --train-iters 20 --lr 1e-2 --save of-tp2pp2 --exit-interval 1 \
+    --override-opt_param-scheduler
+exits 0
+says "states of random number generators are made from --seed: the checkpoint is of TP2 PP2 DP1"
+
+it "--no-save-rng writes none, and args say so"
+goes_from none "$plain" --no-save-rng
+run inspect none --args
+prints "  no_save_rng                               True"
+grep -q "states of random number generators" "$stdout" && is_wrong "there are states"
+run inspect own --args
+prints "  no_save_rng                               False"
+prints "states of random number generators"

@@ -33,11 +33,16 @@ struct train_state {
     const cJSON *args; /* attributes of Megatron's args beside the origin's and those that follow
                           from the model, by name ("lr": 0.01); NULL: none */
     struct layout_options layout; /* that is written; all 0: one rank */
-    uint64_t seed;                /* --seed: states of random number generators are made from it */
-    bool on_host;                 /* written for Megatron-LM on hosts without GPUs */
-    bool local_spec;              /* --transformer-impl local: names, and args */
-    bool grouped_gemm;            /* --moe-grouped-gemm: the same, without local_spec */
-    bool distributed_optimizer;   /* states are written as that of Megatron-LM reads them */
+    /* States of random number generators: of ranks that had some these go on, others are made
+     * from the seed. no_rng: none are written. */
+    const struct rng_kept *rng; /* [num_rng] */
+    size_t num_rng;
+    uint64_t seed;
+    bool no_rng;
+    bool on_host;               /* written for Megatron-LM on hosts without GPUs */
+    bool local_spec;            /* --transformer-impl local: names, and args */
+    bool grouped_gemm;          /* --moe-grouped-gemm: the same, without local_spec */
+    bool distributed_optimizer; /* states are written as that of Megatron-LM reads them */
 };
 
 /* ---- which checkpoint ---- */

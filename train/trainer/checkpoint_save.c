@@ -131,7 +131,11 @@ static enum status hold(struct checkpoint *c, const struct train_state *s, bool 
         .common = common_of(from, &c->arena),
         .optimizer = {.present = optimizer, .kind = "of the run"},
         .run = training_copy(s->training, &c->arena),
-        .rng = {.wanted = true, .seed = s->seed, .on_host = s->on_host},
+        .rng = {.wanted = !s->no_rng,
+                .kept = s->rng,
+                .num_kept = s->num_rng,
+                .seed = s->seed,
+                .on_host = s->on_host},
     };
     keep_own_groups(c, &from->training);
     TRY(params_again(from->params, &c->config, &c->arena, &c->params, err));

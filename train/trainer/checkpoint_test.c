@@ -4,6 +4,7 @@
 
 #include "common/count.h"
 #include "common/text.h"
+#include "convert/megatron/optim/rng_read.h"
 #include "convert/testing_convert.h"
 #include "train/trainer/testing_state.h"
 #include "validate/validate_commands.h"
@@ -111,6 +112,104 @@ static void what_was_loaded_is_saved(void **state)
         for (size_t k = 0; k < COUNT(formats); k++)
             save_and_load(&x, &goldens[i].load, formats[k]);
         test_state_close(&x);
+    }
+}
+
+/* ---- random numbers ---- */
+
+/* The states of all ranks as a text. */
+static const char *rng_text(const struct checkpoint *c)
+{
+    struct strbuf text = {0};
+    struct rng_kept *kept;
+    size_t count;
+    const char *why;
+    assert_ok(rng_states_read(c, &kept, &count, &why, &scratch, &err));
+    assert_null(why);
+    assert_int_equal(count, c->layout.tp * c->layout.pp);
+    for (size_t i = 0; i < count; i++) {
+        strbuf_printf(&text, "%u %u:", (unsigned)kept[i].pp_rank, (unsigned)kept[i].tp_rank);
+        value_print(&text, kept[i].states, 1 << 20);
+    }
+    const char *copy = arena_copy_text(&scratch, text.data);
+    strbuf_release(&text);
+    return copy;
+}
+
+/* The state of numpy's generator in that text. */
+static const char *numpy_in(const char *text)
+{
+    const char *begin = strstr(text, "'np_rng_state'"), *end = strstr(text, "'torch_rng_state'");
+    assert_true(begin && end > begin);
+    return arena_text(&scratch, begin, (size_t)(end - begin));
+}
+
+/* What a run that goes on from x saves, as a text. */
+static const char *rng_saved(struct test_state *x, const struct format *format)
+{
+    static struct test_state y;
+    const char *dir = in_scratch(format->name);
+    const struct test_loading again = {.path = dir, .elem = x->parameters.elem};
+    assert_ok(save(x, dir, format, NULL));
+    assert_ok(test_state_open(&y, &again, &err));
+    const char *text = rng_text(&y.c);
+    test_state_close(&y);
+    assert_ok(path_remove(dir, &err));
+    return text;
+}
+
+static void states_of_random_numbers_go_on(void **state)
+{
+    static const struct {
+        const char *path;
+        enum elem_type elem;
+        uint64_t tp, pp;
+    } cases[] = {{PLAIN, ELEM_F32, 1, 1},
+                 {MEGATRON "llama-HEAD-torch-optimizer-tp2pp2/checkpoint", ELEM_BF16, 2, 2}};
+    const struct format *const formats[] = {&format_torch_dist, &format_torch};
+    static struct test_state x;
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct test_loading how = {.path = cases[i].path, .elem = cases[i].elem};
+        struct rng_kept *kept;
+        const char *why;
+        assert_ok(test_state_open(&x, &how, &err));
+        const char *had = rng_text(&x.c);
+        x.s.layout = (struct layout_options){.tp = cases[i].tp, .pp = cases[i].pp};
+        const char *made = rng_saved(&x, &format_torch_dist); /* from the seed */
+        assert_string_not_equal(made, had);
+        if (i == 0) assert_string_equal(numpy_in(made), numpy_in(had)); /* which drew none */
+        assert_ok(rng_states_read(&x.c, &kept, &x.s.num_rng, &why, &scratch, &err));
+        x.s.rng = kept;
+        for (size_t k = 0; k < COUNT(formats); k++)
+            assert_string_equal(rng_saved(&x, formats[k]), had);
+        test_state_close(&x);
+    }
+}
+
+/* A checkpoint without is made by --no-save-rng. */
+static void states_that_are_not_there_are_not_kept(void **state)
+{
+    static struct test_state x, y;
+    const struct test_loading how = {.path = PLAIN, .elem = ELEM_F32};
+    const struct format *const formats[] = {&format_torch_dist, &format_torch};
+    (void)state;
+    for (size_t i = 0; i < COUNT(formats); i++) {
+        const struct test_loading again = {.path = in_scratch("without"), .elem = ELEM_F32};
+        struct rng_kept *kept;
+        size_t count;
+        const char *why;
+        assert_ok(test_state_open(&x, &how, &err));
+        x.s.no_rng = true;
+        assert_ok(save(&x, again.path, formats[i], NULL));
+        assert_ok(test_state_open(&y, &again, &err));
+        assert_false(y.c.training.run.has_rng);
+        assert_ok(rng_states_read(&y.c, &kept, &count, &why, &scratch, &err));
+        assert_int_equal(count, 0);
+        assert_string_equal(why, "not every rank has them");
+        test_state_close(&y);
+        test_state_close(&x);
+        assert_ok(path_remove(again.path, &err));
     }
 }
 
@@ -586,6 +685,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_begin, scratch_end)
     const struct CMUnitTest tests[] = {
         TEST(what_was_loaded_is_saved),
+        TEST(states_of_random_numbers_go_on),
+        TEST(states_that_are_not_there_are_not_kept),
         TEST(verify_finds_it_the_same),
         TEST(a_later_state_is_saved_as_the_run_has_it),
         TEST(a_run_from_scratch_is_saved),

@@ -37,6 +37,8 @@ struct trainer {
     struct model model;
     struct step step;
     bool has_device, on_gpu;
+    struct rng_kept *rng; /* [num_rng] states of random numbers that go on as they are */
+    size_t num_rng;
 
     /* ---- data: trainer_data.c ---- */
     struct data *data;

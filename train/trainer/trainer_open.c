@@ -7,11 +7,13 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/text.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "convert/megatron/megatron_args.h"
+#include "convert/megatron/optim/rng_read.h"
 #include "train/model/unused.h"
 #include "train/trainer/initial_weights.h"
 #include "train/trainer/trainer_internal.h"
@@ -160,9 +162,6 @@ static enum status check_supported(const struct trainer *t, struct error *err)
     if (o->save_retain_interval)
         trainer_say(t,
                     "without effect here: --save-retain-interval (--keep-last N keeps the last N)");
-    if (o->no_load_rng || o->no_save_rng)
-        trainer_say(t, "without effect here: --no-load-rng, --no-save-rng: random numbers follow "
-                       "from --seed");
     return OK;
 }
 
@@ -269,7 +268,10 @@ enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool d
                               .padded_rows = t->vocab_rows,
                               .config = &t->model.config,
                               .origin = t->origin,
+                              .rng = t->rng,
+                              .num_rng = t->num_rng,
                               .seed = t->o->seed,
+                              .no_rng = t->o->no_save_rng,
                               .on_host = text_equal(t->o->distributed_backend, "gloo"),
                               .distributed_optimizer = t->o->use_distributed_optimizer};
     const char *spec = t->o->transformer_impl;
@@ -322,6 +324,35 @@ static enum status fill(struct trainer *t, const struct train_state *s,
     return checkpoint_load(s, t->origin, &options, loaded, &t->arena, err);
 }
 
+/* Why the states of random number generators begin anew; NULL: they go on, if there are any. */
+static const char *why_new_rng(struct trainer *t)
+{
+    const struct layout *from = &t->origin->layout;
+    const struct layout_options *to = &t->o->layout;
+    const struct value *args = value_get(t->origin->training.common, "args");
+    int64_t dp = 1;
+    (void)value_as_int(value_get(args, "data_parallel_size"), &dp);
+    const uint64_t had[] = {from->tp, from->pp, (uint64_t)dp}, has[] = {to->tp, to->pp, to->dp};
+    for (size_t i = 0; i < COUNT(had); i++)
+        if (had[i] != (has[i] ? has[i] : 1))
+            return arena_printf(&t->arena,
+                                "the checkpoint is of TP%" PRIu64 " PP%" PRIu64 " DP%" PRIu64,
+                                had[0], had[1], had[2]);
+    return NULL;
+}
+
+/* This program draws none of these numbers: they are kept for Megatron-LM. */
+static enum status keep_rng(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    const bool starts = is_start(t) && (o->finetune || o->no_load_rng);
+    if (!t->origin->training.run.has_rng || starts || o->no_save_rng) return OK;
+    const char *why = why_new_rng(t);
+    if (!why) TRY(rng_states_read(t->origin, &t->rng, &t->num_rng, &why, &t->arena, err));
+    if (why) trainer_say(t, "states of random number generators are made from --seed: %s", why);
+    return OK;
+}
+
 enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded, struct error *err)
 {
     struct train_state s;
@@ -334,6 +365,7 @@ enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded, st
     else
         st = trainer_state_end(t, &s, true, err);
     if (st) return st;
+    TRY(keep_rng(t, err));
     if (loaded->note && !(is_start(t) && (t->o->finetune || t->o->no_load_optim)))
         trainer_say(t, "%s", loaded->note);
     return step_begin(&t->step, t->origin != &t->scratch, err);

@@ -113,6 +113,7 @@ static cJSON *args_of(const struct trainer *t)
     json_add_number(args, "weight_decay", o->weight_decay);
     json_add_number(args, "clip_grad", o->clip_grad);
     json_add_text(args, "optimizer", o->optimizer);
+    cJSON_AddBoolToObject(args, "no_save_rng", o->no_save_rng);
     cJSON_AddBoolToObject(args, "bf16", o->bf16);
     cJSON_AddBoolToObject(args, "fp16", o->fp16);
     return args;

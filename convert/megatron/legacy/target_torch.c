@@ -90,13 +90,9 @@ static void add_rank_file(struct legacy_target *x, uint64_t tp, uint64_t pp, uin
     struct arena *a = &x->t->plan.arena;
     const struct layout *l = &x->t->layout;
     const uint64_t one = 1;
-    struct strbuf name = {0};
-    strbuf_printf(&name, "mp_rank_%02" PRIu64, tp);
-    if (l->pp > 1) strbuf_printf(&name, "_%03" PRIu64, pp);
-    if (l->ep > 1) strbuf_printf(&name, "_%03" PRIu64, ep);
     struct rank_file *f = arena_alloc(a, sizeof *f);
-    *f = (struct rank_file){.tp = tp, .pp = pp, .ep = ep, .folder = arena_copy_text(a, name.data)};
-    strbuf_release(&name);
+    *f = (struct rank_file){
+        .tp = tp, .pp = pp, .ep = ep, .folder = megatron_rank_folder(a, l, tp, pp, ep)};
     archive_begin(&f->archive, &x->t->plan, arena_printf(a, "%s/model_optim_rng.pt", f->folder));
     for (size_t i = 0; i < x->data.count; i++)
         (void)archive_bytes(&f->archive, DT_F32, 1, &one, x->data.data[i]);

@@ -106,11 +106,31 @@ static struct value *device_state(const struct making *m, uint64_t seed)
     return m->tensor(m->context, bytes, BYTES);
 }
 
+/* A copy of what is kept, with tensors again. */
+static struct value *again(const struct making *m, const struct value *v)
+{
+    if (v->kind == VALUE_BYTES) return m->tensor(m->context, v->text, v->count);
+    struct value *out = arena_copy(m->arena, v, sizeof *v);
+    if (v->kind == VALUE_DICT) {
+        out = value_dict(m->arena);
+        for (uint32_t i = 0; i < v->count; i++)
+            value_dict_put(m->arena, out, again(m, v->items[2 * i]), again(m, v->items[2 * i + 1]));
+    } else if (v->kind == VALUE_LIST || v->kind == VALUE_TUPLE) {
+        out = value_list(m->arena, v->kind, v->count, v->items);
+        for (uint32_t i = 0; i < v->count; i++)
+            out->items[i] = again(m, v->items[i]);
+    }
+    return out;
+}
+
 struct value *rng_states_value(const struct rng_made *made, const struct rng_place *at,
                                rng_tensor *tensor, void *context, struct arena *a)
 {
     const struct making m = {made, tensor, context, a};
     const uint64_t seed = made->seed + 100 * at->pp_rank;
+    for (size_t i = 0; i < made->num_kept; i++)
+        if (made->kept[i].pp_rank == at->pp_rank && made->kept[i].tp_rank == at->tp_rank)
+            return again(&m, made->kept[i].states);
     struct value *d = value_dict(a), *tracked = value_dict(a);
     value_dict_add(a, d, "random_rng_state", python_state(a, seed));
     value_dict_add(a, d, "np_rng_state", numpy_state(a, seed));

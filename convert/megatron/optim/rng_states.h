@@ -1,5 +1,5 @@
-/* rng_states.h - the states of random number generators as Megatron-LM has them right after it was
- * seeded, for a checkpoint of a program that has no such generators.
+/* rng_states.h - the states of random number generators for a checkpoint of a program that has
+ * none: those that it kept, or as Megatron-LM has them right after it was seeded.
  *
  * Of each pair of pipeline and tensor parallel ranks a list of one dict:
  *   random_rng_state    Python's random: (3, (624 words, position), None)
@@ -25,7 +25,7 @@ struct rng_place {
 /* Makes a tensor of U8 [count] with these bytes, which stay as long as the arena. */
 typedef struct value *rng_tensor(void *context, const void *bytes, uint64_t count);
 
-/* The list of one dict; in arena a. */
+/* The list: what made has kept for the rank, or one dict; in arena a. */
 struct value *rng_states_value(const struct rng_made *made, const struct rng_place *at,
                                rng_tensor *tensor, void *context, struct arena *a);
 

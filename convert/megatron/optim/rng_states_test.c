@@ -27,7 +27,7 @@ static struct value *keep(void *context, const void *bytes, uint64_t count)
 
 static const struct value *states(uint64_t seed, bool on_host, struct rng_place at)
 {
-    const struct rng_made how = {true, seed, on_host};
+    const struct rng_made how = {.wanted = true, .seed = seed, .on_host = on_host};
     num_made = 0;
     const struct value *list = rng_states_value(&how, &at, keep, NULL, &scratch);
     assert_int_equal(list->kind, VALUE_LIST);
