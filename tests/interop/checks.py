@@ -2,6 +2,8 @@
 options for a layout."""
 
 import argparse
+import concurrent.futures
+import os
 import shlex
 import subprocess
 import traceback
@@ -13,6 +15,7 @@ layout_parser = argparse.ArgumentParser()
 layout_parser.add_argument("--tp", type=int, default=1)
 layout_parser.add_argument("--pp", type=int, default=1)
 layout_parser.add_argument("--vpp", type=int, default=1)
+layout_parser.add_argument("--dp", type=int, default=1)
 layout_parser.add_argument("--ep", type=int, default=1)
 layout_parser.add_argument("--etp", type=int)
 layout_parser.add_argument("--decoder-first-pipeline-num-layers", dest="first", type=int)
@@ -48,9 +51,19 @@ class Report:
             for more in wrong[1:20]:
                 print("        " + more)
 
+    def check_side_by_side(self, checks):
+        """Each of checks is a case, what is done, and a function of the case. Two of them at a time may be given
+        the same TCP port, so what failed is run again, alone."""
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            tries = [pool.submit(self.attempt, case.name, what, f, case) for case, what, f in checks]
+        for (case, what, function), done in zip(checks, tries, strict=True):
+            if done.result():
+                print(f"again   {case.name}: {what}: {' '.join(done.result()[-3:])[-300:]}")
+                self.check(case.name, what, function, case)
 
-def run_program(*command):
-    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, timeout=600)
+
+def run_program(*command, cwd=None):
+    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, timeout=600, cwd=cwd)
     text = (done.stdout + done.stderr).strip()
     require(
         done.returncode == 0,

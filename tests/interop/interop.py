@@ -2,11 +2,9 @@
 Megatron-Core: what it writes is read by them, and what they write is read by it.
 
 Each line is PASS, FAIL or skipped, the case, and what was done. The last line has the sums. The cases of
-optimizer states are in optimizer.py."""
+optimizer states are in optimizer.py, those of training runs in training.py."""
 
 import argparse
-import concurrent.futures
-import os
 import shlex
 import shutil
 import subprocess
@@ -21,6 +19,7 @@ import models
 import optimizer
 import safetensors.torch
 import torch
+import training
 from checks import Report, layout_parser, run_program
 from megatron_files import require, require_equal
 
@@ -246,6 +245,11 @@ def peer_checks(interop, cases, bridge_cases):
         yield case, "ferry exports what Megatron-Bridge imports", interop.imported_by_bridge
 
 
+def skip(report, checks, why):
+    for case, what, _ in checks:
+        report.line("skipped", case.name, what, why)
+
+
 def run(args, work, report):
     chosen = [
         [c for c in map(Case, table.strip().splitlines()) if args.only in c.name]
@@ -265,18 +269,16 @@ def run(args, work, report):
             interop.written_by_megatron,
             case,
         )
-    checks = list(peer_checks(interop, *chosen))
+    for case, what, function in training.tensorboard_checks(args, work / "training"):
+        report.check(case.name, what, function, case)
+    checks, of_training = list(peer_checks(interop, *chosen)), list(training.checks(args, work / "training"))
     if not args.peers:
-        for case, what, _ in checks:
-            report.line("skipped", case.name, what, "the peers' programs are not there (--peers)")
+        skip(report, checks + of_training, "the peers' programs are not there (--peers)")
         return
-    # Two jobs at a time may be given the same TCP port, so what failed is run again, alone.
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        tries = [pool.submit(report.attempt, case.name, what, f, case) for case, what, f in checks]
-    for (case, what, function), done in zip(checks, tries, strict=True):
-        if done.result():
-            print(f"again   {case.name}: {what}: {' '.join(done.result()[-3:])[-300:]}")
-            report.check(case.name, what, function, case)
+    if not args.megatron_lm:
+        skip(report, of_training, "no checkout of Megatron-LM is given (--megatron-lm)")
+        of_training = []
+    report.check_side_by_side(checks + of_training)
 
 
 def main():

@@ -108,7 +108,6 @@ llama bfloat16 plain --tp 2                            | torch | swap_parameters
 """
 
 parser = copy.deepcopy(layout_parser)
-parser.add_argument("--dp", type=int, default=1)
 for name in ("first", "last", "divisor"):  # ferry's are longer
     parser.add_argument("--" + name, type=int, default=parser.get_default(name))
 parser.add_argument("--bucket-size", type=int)
