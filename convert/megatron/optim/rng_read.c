@@ -9,15 +9,18 @@
 #include "convert/megatron/optim/param_groups_internal.h"
 #include "formats/torch.h"
 
-/* A state of each generator is some kilobytes. */
-enum { MAX_STATE_BYTES = 1 << 16, MAX_VALUES = 1 << 16, MAX_DEPTH = 8 };
+/* A state of each generator is some kilobytes, and all states of a rank are less than 100 KB: with
+ * --data-parallel-random-init a rank has those of each data parallel rank. */
+enum { MAX_STATE_BYTES = 1 << 16, MAX_RANK_BYTES = 1 << 22, MAX_DEPTH = 8 };
+/* A tensor has a name and a place in `stored` too. */
+enum { TENSOR_BYTES = 1 << 10 };
 
 struct reading {
     struct arena *arena;
     struct torch_file file;
     struct stored stored;
-    unsigned num_values;
-    const char *why; /* they cannot be kept */
+    uint64_t bytes_left; /* of MAX_RANK_BYTES */
+    const char *why;     /* they cannot be kept */
 };
 
 /* ---- values ---- */
@@ -29,16 +32,36 @@ static struct value *cannot_keep(struct reading *r, const struct value *v)
     return NULL;
 }
 
+/* Takes bytes of the rank's memory, before they are allocated: a file of some kilobytes may refer
+ * to one value many times, and each reference becomes a copy. Sets r->why if too few are left. */
+static bool take_bytes(struct reading *r, uint64_t bytes)
+{
+    if (bytes > r->bytes_left) {
+        r->why =
+            arena_printf(r->arena, "those of a rank take more than %d MiB", MAX_RANK_BYTES >> 20);
+        return false;
+    }
+    r->bytes_left -= bytes;
+    return true;
+}
+
+/* Takes bytes for an array of so many items: it is copied, and grows by doubling. */
+static bool take_items(struct reading *r, uint64_t count)
+{
+    return take_bytes(r, 4 * (count + 2) * sizeof(struct value *));
+}
+
 static enum status read_bytes(struct reading *r, const struct value *tensor, struct value **out,
                               struct error *err)
 {
     const struct value_tensor *t = tensor->tensor;
-    const char *name = arena_printf(r->arena, "%zu", r->stored.num_tensors);
     if (t->dtype != DT_U8 || t->num_dims != 1 || t->shape[0] > MAX_STATE_BYTES ||
         (t->shape[0] > 1 && t->stride[0] != 1)) {
         *out = cannot_keep(r, tensor);
         return OK;
     }
+    if (!take_bytes(r, TENSOR_BYTES + t->shape[0])) return OK;
+    const char *name = arena_printf(r->arena, "%zu", r->stored.num_tensors);
     TRY(torch_add_tensor(&r->file, &r->stored, name, tensor, err));
     const struct stored_piece *p = stored_find(&r->stored, name)->pieces;
     char *bytes = arena_alloc(r->arena, t->shape[0] + 1);
@@ -74,6 +97,8 @@ static struct value *keep_array(struct reading *r, const struct value *v)
 {
     const struct value *bytes = words_of_array(v);
     if (!bytes || bytes->count > MAX_STATE_BYTES) return cannot_keep(r, v);
+    const uint64_t count = bytes->count / 4;
+    if (!take_items(r, count) || !take_bytes(r, count * sizeof *v)) return NULL;
     struct value *list = value_list(r->arena, VALUE_LIST, 0, NULL);
     for (uint32_t i = 0; i < bytes->count; i += 4) {
         int64_t word = 0;
@@ -93,6 +118,7 @@ static enum status keep_items(struct reading *r, const struct value *v, unsigned
 {
     const bool is_dict = v->kind == VALUE_DICT;
     const size_t count = is_dict ? 2 * (size_t)v->count : v->count;
+    if (!take_items(r, count)) return OK;
     struct value **items = arena_array(r->arena, count + 1, sizeof *items);
     for (size_t i = 0; i < count && !r->why; i++)
         TRY(keep(r, v->items[i], depth + 1, &items[i], err));
@@ -108,10 +134,11 @@ static enum status keep(struct reading *r, const struct value *v, unsigned depth
                         struct value **out, struct error *err)
 {
     *out = NULL;
-    if (depth > MAX_DEPTH || ++r->num_values > MAX_VALUES) {
-        r->why = "they have too many values";
+    if (depth > MAX_DEPTH) {
+        r->why = "their values lie too deep in one another";
         return OK;
     }
+    if (!take_bytes(r, sizeof *v + (v->kind == VALUE_TEXT ? v->count : 0))) return OK;
     switch (v->kind) {
     case VALUE_NONE:
     case VALUE_BOOL:
@@ -203,7 +230,7 @@ enum status rng_states_read(const struct checkpoint *c, struct rng_kept **out, s
     *out = arena_array(a, l->pp * l->tp, sizeof **out);
     for (uint64_t pp = 0; pp < l->pp && !*why; pp++)
         for (uint64_t tp = 0; tp < l->tp && !*why; tp++) {
-            struct reading r = {.arena = a};
+            struct reading r = {.arena = a, .bytes_left = MAX_RANK_BYTES};
             struct rng_kept *kept = &(*out)[pp * l->tp + tp];
             *kept = (struct rng_kept){.pp_rank = pp, .tp_rank = tp};
             TRY(read_rank(&r, c, kept, err));
