@@ -122,6 +122,20 @@ uint64_t data_num_samples(const struct data *d, enum data_split split)
     return d->num_samples[split];
 }
 
+void data_describe_file(struct strbuf *out, const char *path, uint64_t documents, uint64_t tokens)
+{
+    strbuf_printf(out, "  %s: %" PRIu64 " document%s, %" PRIu64 " tokens\n", path, documents,
+                  documents == 1 ? "" : "s", tokens);
+}
+
+void data_describe(const struct data *d, struct strbuf *out)
+{
+    d->kind->describe(d, out);
+    for (unsigned k = 0; k < NUM_SPLITS; k++)
+        if (d->num_samples[k] && d->num_samples[k] != UINT64_MAX)
+            strbuf_printf(out, "  %s: %" PRIu64 " samples\n", split_names[k], d->num_samples[k]);
+}
+
 static struct data_rows row_of(const struct data_rows *r, uint64_t i, uint64_t length)
 {
     const uint64_t at = i * length;

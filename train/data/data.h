@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "common/status.h"
+#include "common/strbuf.h"
 #include "train/data/gpt_dataset.h"
 #include "train/data/split.h"
 
@@ -53,6 +54,9 @@ struct data_options {
 
     const char *cache_path; /* folder of indices (index_cache.h); NULL: none */
     bool cache_read_only;
+    /* Opens and checks the files, and counts what they hold. No index of a dataset is made or
+     * stored, so data_read() must not be called. */
+    bool only_counts;
     /* JSON that stands for the tokenizer in the description of indices; NULL: Megatron-LM's
      * NullTokenizer of null_vocab_size tokens. */
     const char *tokenizer;
@@ -85,6 +89,9 @@ void data_close(struct data *d); /* NULL allowed */
 /* Samples of a split: at least those that were asked for, UINT64_MAX for mock data. A blend by the
  * lengths of its datasets may have fewer than asked for. */
 uint64_t data_num_samples(const struct data *d, enum data_split split);
+
+/* Appends "  NAME: ..." lines: what is read, and how many samples each split has of it. */
+void data_describe(const struct data *d, struct strbuf *out);
 
 /* Fills rows with samples [first, first + count). ERR_USAGE if the split has fewer, ERR_CORRUPT for
  * files that changed or tokens beyond vocab_size. */

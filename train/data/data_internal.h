@@ -13,6 +13,8 @@ struct data_kind {
     /* One sample; row has the pointers of its row. */
     enum status (*read)(const struct data *d, enum data_split split, uint64_t sample,
                         struct data_rows *row, struct error *err);
+    /* What is read, in lines of data_describe(). */
+    void (*describe)(const struct data *d, struct strbuf *out);
 };
 
 struct data {
@@ -24,6 +26,9 @@ struct data {
 };
 
 extern const struct data_kind data_kind_gpt, data_kind_packed, data_kind_mock;
+
+/* "  PATH: 3 documents, 120 tokens", a line of data_describe(). */
+void data_describe_file(struct strbuf *out, const char *path, uint64_t documents, uint64_t tokens);
 
 /* Says something through the note of the options. */
 void data_note(const struct data *d, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -169,8 +169,10 @@ static void split_without_data_is_refused_by_name(void **state)
     assert_ok(data_open(&data, &o, &err)); /* a share of 0: nothing is evaluated */
     data_close(data);
     o.split = "99,1,0";
-    assert_fails(data_open(&data, &o, &err), ERR_UNSUPPORTED,
-                 "d: sequences [5, 5) for valid: there are none");
+    assert_fails(
+        data_open(&data, &o, &err), ERR_UNSUPPORTED,
+        "d: --split leaves no document for valid: there are 5 in all; --split 1,0,0 trains "
+        "on all of them");
     o.split = "0,1,0";
     assert_fails(data_open(&data, &o, &err), ERR_USAGE,
                  "--split 0,1,0 leaves nothing for training");

@@ -93,6 +93,7 @@ static enum status add_dataset(struct data *d, enum data_split split, const char
     TRY(set_request(d, split, path, num_samples, &q, err));
     struct gpt_dataset *x = &s->datasets[s->num_datasets++];
     TRY(gpt_dataset_prepare(x, &q, err));
+    if (d->options.only_counts) return OK;
     cJSON *description = describe(d, x);
     enum status st = index_cache_gpt(&g->cache, x, description, err);
     cJSON_Delete(description);
@@ -246,7 +247,7 @@ static enum status open_gpt(struct data *d, struct error *err)
     const struct data_options *o = &d->options;
     g->has_shares = o->paths.count > 0;
     g->cache = (struct index_cache){.folder = o->cache_path,
-                                    .read_only = o->cache_read_only,
+                                    .read_only = o->cache_read_only || o->only_counts,
                                     .note = o->note,
                                     .context = o->context};
     if (g->has_shares) TRY(split_parse(&g->shares, o->split, err));
@@ -328,4 +329,12 @@ static enum status read_gpt(const struct data *d, enum data_split split, uint64_
     return st;
 }
 
-const struct data_kind data_kind_gpt = {.open = open_gpt, .close = close_gpt, .read = read_gpt};
+static void describe_files(const struct data *d, struct strbuf *out)
+{
+    const struct gpt_data *g = d->state;
+    for (size_t i = 0; i < g->num_files; i++)
+        data_describe_file(out, g->paths[i], g->files[i]->num_documents, g->files[i]->num_tokens);
+}
+
+const struct data_kind data_kind_gpt = {
+    .open = open_gpt, .close = close_gpt, .read = read_gpt, .describe = describe_files};

@@ -21,6 +21,18 @@ static enum status fail_split(const struct gpt_dataset *d, enum status code, con
                 q->past, split_names[q->split], what);
 }
 
+static enum status fail_empty(const struct gpt_request *q, struct error *err)
+{
+    const uint64_t all = q->file->num_sequences;
+    if (!all)
+        return fail(err, ERR_UNSUPPORTED, "%s: there is no document for %s", q->path,
+                    split_names[q->split]);
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: --split leaves no document for %s: there %s %" PRIu64
+                " in all; --split 1,0,0 trains on all of them",
+                q->path, split_names[q->split], all == 1 ? "is" : "are", all);
+}
+
 /* ---- how many ---- */
 
 static enum status read_lengths(struct gpt_dataset *d, struct error *err)
@@ -77,7 +89,7 @@ static enum status count_all(struct gpt_dataset *d, struct error *err)
 {
     const struct gpt_request *q = &d->request;
     uint64_t before;
-    if (q->past == q->first) return fail_split(d, ERR_UNSUPPORTED, "there are none", err);
+    if (q->past == q->first) return fail_empty(q, err);
     if (d->tokens_per_epoch < 2)
         return fail_split(d, ERR_UNSUPPORTED, "fewer than two tokens", err);
     TRY(count_epochs(d, err));

@@ -60,4 +60,11 @@ static enum status read_mock(const struct data *d, enum data_split split, uint64
     return OK;
 }
 
-const struct data_kind data_kind_mock = {.open = open_mock, .read = read_mock};
+static void describe_mock(const struct data *d, struct strbuf *out)
+{
+    (void)d;
+    strbuf_printf(out, "  mock tokens\n");
+}
+
+const struct data_kind data_kind_mock = {
+    .open = open_mock, .read = read_mock, .describe = describe_mock};

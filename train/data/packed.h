@@ -31,6 +31,8 @@ struct packed_source {
     uint64_t *starts; /* [num_documents + 1] in ids */
 };
 
+/* Whether path is JSON lines, or a dataset with a file of masks beside it. */
+bool packed_source_matches(const char *path);
 /* ERR_CORRUPT if the masks are of another shape than the tokens. packed_source_close() afterwards,
  * after a failure too. */
 MUST_CHECK enum status packed_source_open(struct packed_source *s, const char *path,

@@ -157,5 +157,18 @@ static enum status read_packed(const struct data *d, enum data_split split, uint
     return st;
 }
 
+static void describe_sources(const struct data *d, struct strbuf *out)
+{
+    const struct packed_data *p = d->state;
+    for (unsigned k = 0; k < NUM_SPLITS; k++) {
+        const struct packed_source *s = &p->sources[k];
+        uint64_t tokens = 0;
+        if (!p->is_open[k]) continue;
+        for (uint64_t i = 0; i < s->num_documents; i++)
+            tokens += s->lengths[i];
+        data_describe_file(out, s->path, s->num_documents, tokens);
+    }
+}
+
 const struct data_kind data_kind_packed = {
-    .open = open_packed, .close = close_packed, .read = read_packed};
+    .open = open_packed, .close = close_packed, .read = read_packed, .describe = describe_sources};

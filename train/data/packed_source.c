@@ -71,19 +71,44 @@ static char *prefix_of(const char *path)
     return prefix;
 }
 
-static enum status open_mask(struct packed_source *s, struct error *err)
+static bool has_file(const char *prefix, const char *ending)
 {
     struct strbuf path = {0};
-    char *prefix = prefix_of(s->path);
-    strbuf_printf(&path, "%s.mask.idx", prefix);
-    free(prefix);
-    enum status st = OK;
-    if (path_exists(path.data)) {
-        st = indexed_dataset_open(&s->mask, path.data, err);
-        s->has_mask = st == OK;
-        if (!st) st = check_mask(s, err);
-    }
+    strbuf_printf(&path, "%s%s", prefix, ending);
+    const bool is_there = path_exists(path.data);
     strbuf_release(&path);
+    return is_there;
+}
+
+/* PREFIX.mask of a dataset, on the heap; NULL: neither of its files is there. One without the other
+ * is opened, too, and then refused: no mask is left out silently. */
+static char *find_mask(const char *path)
+{
+    struct strbuf mask = {0};
+    char *prefix = prefix_of(path);
+    strbuf_printf(&mask, "%s.mask", prefix);
+    free(prefix);
+    if (has_file(mask.data, ".idx") || has_file(mask.data, ".bin")) return mask.data;
+    strbuf_release(&mask);
+    return NULL;
+}
+
+bool packed_source_matches(const char *path)
+{
+    if (text_ends_with(path, ".jsonl")) return true;
+    char *mask = find_mask(path);
+    free(mask);
+    return mask != NULL;
+}
+
+static enum status open_mask(struct packed_source *s, struct error *err)
+{
+    char *path = find_mask(s->path);
+    if (!path) return OK;
+    enum status st = indexed_dataset_open(&s->mask, path, err);
+    s->has_mask = st == OK;
+    if (!st) st = check_mask(s, err);
+    free(path);
     return st;
 }
 

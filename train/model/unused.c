@@ -11,8 +11,8 @@ static void mark_taken(const struct parameters *p, const struct checkpoint *c, b
             taken[p->items[i].parts[k].tensor - c->catalog.tensors] = true;
 }
 
-static enum status check_taken(const struct checkpoint *c, const bool *taken, struct arena *a,
-                               struct error *err)
+static enum status check_taken(const struct checkpoint *c, const bool *taken, const char *what,
+                               struct arena *a, struct error *err)
 {
     const char **left = arena_array(a, c->catalog.num_tensors + 1, sizeof *left);
     size_t count = 0;
@@ -20,14 +20,14 @@ static enum status check_taken(const struct checkpoint *c, const bool *taken, st
         if (!taken[i] && is_parameter(&c->catalog.tensors[i]))
             left[count++] = c->catalog.tensors[i].name;
     if (!count) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: %s", c->path,
-                count_names_text(a, "that no op of the engine takes", left, count));
+    return fail(err, ERR_UNSUPPORTED, "%s: %s", c->path, count_names_text(a, what, left, count));
 }
 
 /* One rank of one has the whole model, and of a batch of one token the program is the same. */
-static enum status mark_all(const struct checkpoint *c, bool *taken, struct error *err)
+static enum status mark_all(const struct checkpoint *c, const struct model_config *config,
+                            bool *taken, struct error *err)
 {
-    const struct model_options one_rank = {.elem = ELEM_F32};
+    const struct model_options one_rank = {.elem = ELEM_F32, .config = config};
     const struct batch one_token = {.num_sequences = 1, .length = 1};
     const struct pass_options logits = {.logits = true, .trace_layer = -1};
     struct model m;
@@ -40,14 +40,27 @@ static enum status mark_all(const struct checkpoint *c, bool *taken, struct erro
     return st;
 }
 
-enum status unused_check(const struct checkpoint *c, struct error *err)
+/* config NULL: the checkpoint's own. what: what is wrong with tensors that are left. */
+static enum status check(const struct checkpoint *c, const struct model_config *config,
+                         const char *what, struct error *err)
 {
     struct arena scratch;
     TRY(gaps_check(&c->gaps, c->path, err));
     arena_init(&scratch);
     bool *taken = arena_array(&scratch, c->catalog.num_tensors + 1, sizeof *taken);
-    enum status st = mark_all(c, taken, err);
-    if (!st) st = check_taken(c, taken, &scratch, err);
+    enum status st = mark_all(c, config, taken, err);
+    if (!st) st = check_taken(c, taken, what, &scratch, err);
     arena_release(&scratch);
     return st;
+}
+
+enum status unused_check(const struct checkpoint *c, struct error *err)
+{
+    return check(c, NULL, "that no op of the engine takes", err);
+}
+
+enum status unused_check_line(const struct checkpoint *c, const struct model_config *config,
+                              struct error *err)
+{
+    return check(c, config, "that the model of the command line does not have", err);
 }

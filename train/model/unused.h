@@ -11,4 +11,9 @@
  * model, or if no op reads a parameter; also if no program can be built. */
 MUST_CHECK enum status unused_check(const struct checkpoint *c, struct error *err);
 
+/* The same for a model that the command line describes, and that is to be filled from c: also
+ * ERR_UNSUPPORTED if it has fewer layers, heads or biases than c. */
+MUST_CHECK enum status unused_check_line(const struct checkpoint *c,
+                                         const struct model_config *config, struct error *err);
+
 #endif
