@@ -39,8 +39,7 @@ struct rng_made {
     const struct rng_kept *kept; /* [num_kept] */
     size_t num_kept;
     uint64_t seed;
-    bool on_host; /* for Megatron-LM on hosts without GPUs: the device's generators are those of the
-                     CPU, and Adam is PyTorch's */
+    bool device_is_host; /* the device's generators are those of the CPU */
 };
 
 /* The state of the training. */
@@ -51,6 +50,8 @@ struct training_state {
     struct optimizer_info optimizer;
     struct training run; /* step, groups, schedule: what the files say */
     struct rng_made rng; /* of a run that is saved */
+    bool on_host; /* a run that is saved is written for Megatron-LM on hosts without GPUs, where
+                     Adam is PyTorch's */
     /* Megatron's own dicts of these (convert/megatron/optim/param_groups.h), in arena; NULL: none
      */
     const struct value **own_groups; /* [run.num_groups] */

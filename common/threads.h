@@ -18,6 +18,9 @@ MUST_CHECK enum status threads_run(unsigned num_threads, size_t num_tasks,
                                    void *context, struct error *err);
 
 unsigned threads_available(void); /* CPUs that this process may use */
+/* The most that --threads may ask of a command that computes: OpenMP ends the process, or crashes,
+ * where it cannot start a thread. */
+enum { MAX_THREADS = 1024 };
 
 /* Makes SIGINT, SIGTERM and SIGHUP set a flag that long work checks; the second SIGINT ends the
  * process at once, with a line on stderr (exit code 130). Signals that are ignored when the process

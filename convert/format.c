@@ -69,7 +69,7 @@ static const char *const megatron_paths[] = {
     "train_state.pt",
     "integrity.json",
     "ferry.json",
-    "ferry-hf/config.json",
+    MEGATRON_HF_FOLDER "/config.json",
     "tokenizer/*",
     "modelopt_run_config.yaml",
     "modelopt_state/.metadata",
@@ -87,7 +87,7 @@ static const struct format_contents megatron_contents = {
     .num_paths = COUNT(megatron_paths),
     .signs = {megatron_weights, NULL},
     .lacks = ".metadata or mp_rank_* folder",
-    .companion_folders = "ferry-hf hf",
+    .companion_folders = MEGATRON_HF_FOLDER " hf",
 };
 
 const struct format format_torch_dist = {

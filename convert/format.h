@@ -67,6 +67,10 @@ struct format {
         last_entry; /* written last: the file without which a folder is no checkpoint; NULL: none */
 };
 
+/* The folder in an iteration of Megatron's that has Hugging Face's config.json and its companions.
+ */
+#define MEGATRON_HF_FOLDER "ferry-hf"
+
 #define FORMAT_ROW(name) extern const struct format format_##name;
 #define FORMAT_WORD(word, name)
 FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)

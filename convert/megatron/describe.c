@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "common/text.h"
 #include "common/yaml.h"
+#include "convert/format.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
@@ -204,7 +205,7 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
 {
     struct checkpoint *c = m->c;
     const char *folder = m->o->hf_config;
-    const char *own = path_join(&c->arena, c->folder, "ferry-hf");
+    const char *own = path_join(&c->arena, c->folder, MEGATRON_HF_FOLDER);
     const struct model_map *map;
     if (!folder && path_exists(path_join(&c->arena, own, "config.json"))) folder = own;
     if (folder) return apply_hf_config(m, e, folder, err);

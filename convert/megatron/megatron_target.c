@@ -542,7 +542,7 @@ enum status megatron_small_files(struct target *t, const char *folder, struct er
     strbuf_release(&bytes);
     TRY(st);
     TRY(write_run_config(t, path_join(a, folder, "run_config.yaml"), err));
-    return write_hf_folder(t, path_join(a, folder, "ferry-hf"), err);
+    return write_hf_folder(t, path_join(a, folder, MEGATRON_HF_FOLDER), err);
 }
 
 /* Weights without training are a "release": then Megatron-LM, in any version, asks for nothing

@@ -162,12 +162,20 @@ echo '{"ids": [1, 2], "loss_mask": [0, 1]}' >ids.jsonl
 answers 0 data ids.jsonl tokens
 answers 7 data ids.jsonl tokens
 
+it "train answers, planned and done"
+set -- train --load "$hf/llama2" --mock-data --seq-length 8 --micro-batch-size 2 --train-iters 2 --lr 1e-3 --threads 1 \
+    --device cpu
+answers 0 "$@"
+answers 0 "$@" --dry-run --async-save --bf16 --save trained --save-hf trained-folders --save-interval 2
+answers 0 "$@" --dry-run
+answers 2 "$@" --tp 2
+
 it "help with --json is help"
 run convert --json --help
 exits 0
 prints "usage: ferry convert"
 
-for command in convert verify digest inspect print models synth forward generate perplexity bench data; do
+for command in convert verify digest inspect print models synth forward generate perplexity bench data train; do
     it "JSON.md names what $command prints, and nothing else"
     python3 "$root/tests/cli/json_check.py" page "$root/JSON.md" "$command" "answers/$command" >checked 2>&1 ||
         is_wrong "$(cat checked)"

@@ -71,6 +71,24 @@ says "unknown option --hf-model: ferry import and ferry export take these option
 run forward m --data-parallel-size 0 # an option of its own
 says '--data-parallel-size: "0" is not a whole number'
 
+it "more threads than a process should start are refused by commands that compute"
+for command in "generate m --prompt-ids 1 --max-new-tokens 1" "bench m" "train --load m --mock-data --seq-length 8 \
+    --micro-batch-size 1 --train-iters 1 --lr 1e-3"; do
+    # shellcheck disable=SC2086 # words
+    run $command --threads 100000
+    exits 2
+    says "--threads 100000 is not from 1 to 1024"
+    prints_nothing
+done
+
+it "train names the option that it has for those of other tools"
+run train --save-dir x
+exits 2
+says "--save-dir: it is --save"
+run train --load-dir=x
+exits 2
+says "--load-dir: it is --load"
+
 it "commands have the names that other tools have taught"
 run import m imported --tp 2
 exits 0

@@ -109,7 +109,7 @@ goes_from() {
 
 # same_random A B: the rank files are the same, and with them the states of random numbers.
 same_random() {
-    cmp -s "$1/iter_0000011/mp_rank_00/model_optim_rng.pt" "$2/iter_0000011/mp_rank_00/model_optim_rng.pt"
+    cmp -s "$1"/iter_*/mp_rank_00/model_optim_rng.pt "$2"/iter_*/mp_rank_00/model_optim_rng.pt
 }
 
 plain=$tests_folder/golden/megatron-training/fp32-plain-optimizer
@@ -129,6 +129,23 @@ train --load "$tests_folder/golden/megatron/llama-HEAD-torch-optimizer-tp2pp2/ch
 exits 0
 says "states of random number generators are made from --seed: the checkpoint is of TP2 PP2 DP1"
 
+it "so do those of a GPU where the checkpoint has a host's, and the reverse"
+anew="states of random number generators are made from --seed: the checkpoint's are not those of"
+on_gpu="--distributed-backend nccl --device cpu"
+# shellcheck disable=SC2086 # words
+{
+    goes_from gpu "$plain" $on_gpu
+    says "$anew a GPU (--distributed-backend nccl)"
+    goes_from gpu-anew "$plain" $on_gpu --no-load-rng
+    same_random gpu gpu-anew || is_wrong "a host's states are those of a GPU"
+    goes_from gpu-again gpu $on_gpu
+    grep -q "random number" "$stderr" && is_wrong "$(cat "$stderr")"
+}
+goes_from host gpu
+says "$anew a host without GPUs (--distributed-backend gloo)"
+goes_from host-anew gpu --no-load-rng
+same_random host host-anew || is_wrong "states of a GPU are a host's"
+
 it "--no-save-rng writes none, and args say so"
 goes_from none "$plain" --no-save-rng
 run inspect none --args
@@ -137,3 +154,20 @@ grep -q "states of random number generators" "$stdout" && is_wrong "there are st
 run inspect own --args
 prints "  no_save_rng                               False"
 prints "states of random number generators"
+
+# The keys that PyTorch's Adam has and others lack, and how often they are in the files: adam_in FOLDER
+adam_in() {
+    cat "$1"/iter_*/common.pt "$1"/iter_*/mp_rank_00/model_optim_rng.pt 2>/dev/null |
+        LC_ALL=C grep -aoE 'foreach|differentiable|step' | sort | uniq -c
+}
+
+it "--no-save-rng leaves the optimizer as it is: PyTorch's Adam with gloo"
+for format in torch_dist torch; do
+    begins fp32-plain-optimizer llama --ckpt-format $format
+    with=$(adam_in out)
+    begins fp32-plain-optimizer llama --ckpt-format $format --no-save-rng
+    [ "$(adam_in out)" = "$with" ] || is_wrong "$with with states, $(adam_in out) without"
+    case $with in *foreach*) ;; *) is_wrong "it is not PyTorch's Adam: $with" ;; esac
+    begins fp32-plain-optimizer llama --ckpt-format $format --distributed-backend nccl --device cpu
+    case $(adam_in out) in *foreach*) is_wrong "it is PyTorch's Adam without gloo" ;; esac
+done

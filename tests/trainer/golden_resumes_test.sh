@@ -22,6 +22,20 @@ continues() { # NAME CHECKPOINT LOSS GRAD_NORM
 it "a checkpoint of the plain optimizer is continued"
 continues fp32-plain-optimizer "$tests_folder/golden/megatron-training/fp32-plain-optimizer" 1e-5 1e-5
 
+# Megatron-LM takes a group of parameters as the checkpoint has it, but for its learning rate and weight decay.
+it "betas and epsilon are those of the checkpoint, and another line is told so"
+enter other-betas
+trains_as fp32-plain-optimizer --load "$tests_folder/golden/megatron-training/fp32-plain-optimizer" --log-jsonl log.jsonl \
+    --save out --adam-beta1 0.8 --adam-beta2 0.999 --adam-eps 1e-6
+exits 0
+says "note: --adam-beta1 is 0.9, as in the checkpoint whose optimizer goes on, not 0.8"
+says "note: --adam-beta2 is 0.95, as in the checkpoint whose optimizer goes on, not 0.999"
+says "note: --adam-eps is 1e-08, as in the checkpoint whose optimizer goes on, not 1e-06"
+matches steps "$runs/fp32-plain-optimizer/steps.jsonl" log.jsonl 1e-5 1e-5 11
+run inspect out --json
+prints '"beta2": 0.95'
+! grep -qF '"beta2": 0.999' "$stdout" || is_wrong "the beta2 of the line is saved"
+
 for run_name in fp32 fp32-tp2-pp2 bf16-dp2; do
     it "the checkpoint of $run_name is continued on one rank"
     limits="1e-5 1e-5"

@@ -39,7 +39,7 @@ repeats() { # NAME
 }
 
 for run_name in fp32 bf16 gpt2 moe fp32-batch-schedule fp32-blend fp32-per-token-loss-eod \
-    fp32-plain-optimizer; do
+    fp32-plain-optimizer fp32-position-ids fp32-sgd fp32-wsd-samples; do
     it "one rank: $run_name"
     repeats $run_name
 done
@@ -65,6 +65,7 @@ enter fp16-overflow
 trains_as fp16-overflow --load "$models/llama" --log-jsonl log.jsonl
 exits 0
 matches scales "$runs/fp16-overflow/steps.jsonl" log.jsonl 5e-2 13 5 2
+matches words "$runs/fp16-overflow/log.txt" "$stdout" 13
 
 # transformers with torch's AdamW made these ten steps in f64. More families: train/trainer/step_test.c.
 it "a stream of random tokens, beside transformers"

@@ -205,6 +205,39 @@ for size in 4 16; do
     matches steps "$runs/fp32/steps.jsonl" log.jsonl 1e-5 1e-5
 done
 
+it "a run that goes on saves on, though --keep-last removes the checkpoint that it went on from"
+for kind in torch_dist torch "torch_dist --async-save"; do
+    enter kept-on
+    rm -rf log.jsonl out hf
+    # shellcheck disable=SC2086 # words
+    goes --save-interval 5 --save-hf hf --keep-last 1 --exit-interval 5 --ckpt-format $kind
+    exits 0
+    # shellcheck disable=SC2086 # words
+    goes --save-interval 5 --save-hf hf --keep-last 1 --ckpt-format $kind
+    exits 0
+    ! grep -F 'not saved' "$stderr" || is_wrong "$ran: it is not saved"
+    [ "$(ls hf)" = iter_0000020 ] || is_wrong "hf has $(ls hf)"
+    is_there out/iter_0000020 hf/iter_0000020/config.json
+    is_not_there out/iter_0000015
+    same_checkpoints out ../straight/out
+    same_checkpoints hf/iter_0000020 out --no-optim
+done
+
+it "a run that was killed before --save-hf had its iteration writes that first"
+enter behind
+rm -rf log.jsonl out hf
+goes --exit-interval 10
+exits 0
+goes --save-hf hf --exit-interval 15
+exits 0
+is_there hf/iter_0000010 hf/iter_0000015
+same_checkpoints hf/iter_0000015 out --no-optim
+rm -r hf
+goes --train-iters 15 --save-hf hf --override-opt-param-scheduler
+exits 0
+says "nothing is left to train: the run is at iteration 15 of 15"
+is_there hf/iter_0000015
+
 it "--save-hf writes each interval as a Hugging Face folder, --keep-last keeps the newest"
 enter kept
 goes --save-interval 5 --save-hf hf

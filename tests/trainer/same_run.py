@@ -137,6 +137,15 @@ def lines(want, got, error):
             wrong.append("the line\n%s\nwanted\n%s" % (g, w))
 
 
+def words(want, got, count):
+    """The first lines, but for their numbers."""
+    want, got = ([NUMBER.split(without_times(x)) for x in open(p).read().split("\n")[:int(count)]]
+                 for p in (want, got))
+    for w, g in zip(want, got):
+        if w != g:
+            wrong.append("the line\n%s\nwanted\n%s" % ("_".join(g), "_".join(w)))
+
+
 def bits(a, b, first=1):
     want, got = [[{k: v for k, v in o.items() if k not in TIMES} for o in objects(p)] for p in (a, b)]
     want = [w for w in want if w["iteration"] >= int(first)]
@@ -146,6 +155,7 @@ def bits(a, b, first=1):
 
 
 if __name__ == "__main__":
-    {"steps": steps, "peer": peer, "lines": lines, "scales": scales, "bits": bits}[sys.argv[1]](*sys.argv[2:])
+    {"steps": steps, "peer": peer, "lines": lines, "scales": scales,
+     "words": words, "bits": bits}[sys.argv[1]](*sys.argv[2:])
     print("\n".join(wrong[:5]), end="")
     sys.exit(1 if wrong else 0)

@@ -1,9 +1,11 @@
 #include "train/cli/engine_flags.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "common/count.h"
 #include "common/ranks.h"
+#include "common/threads.h"
 #include "convert/open.h"
 
 // clang-format off
@@ -16,7 +18,7 @@ const struct arg engine_args[] = {
     {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|fp16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32. fp16: on CPUs only"},
     {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "compute device; default cpu. Ranks of one host share its GPUs"},
     {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "how ranks on GPUs communicate: through the host (staged; GPUs may be shared) or with NCCL (one GPU per rank); default auto"},
-    {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "CPU threads of all ranks on this host together; default: number of CPUs"},
+    {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "CPU threads of all ranks on this host together, up to 1024; default: number of CPUs"},
     {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print the memory that each rank needs and whether it fits, and stop; -v: in detail"},
 };
 // clang-format on
@@ -34,7 +36,7 @@ static enum collectives_way collectives_of(const struct engine_flags *e)
     return strcmp(e->collectives, "nccl") == 0 ? COLLECTIVES_DEVICE : COLLECTIVES_STAGED;
 }
 
-/* Keeps the product of all sizes below the largest number of ranks. */
+/* Keeps the product of all sizes, and the threads, below what can be started. */
 static enum status check_sizes(const struct compute_flags *f, struct error *err)
 {
     const struct layout_options *l = &f->engine.layout;
@@ -45,6 +47,9 @@ static enum status check_sizes(const struct compute_flags *f, struct error *err)
         if (sizes[i] > MAX_RANKS_OF_A_JOB || ranks > MAX_RANKS_OF_A_JOB)
             return fail(err, ERR_USAGE, "a layout of more than %d ranks", MAX_RANKS_OF_A_JOB);
     }
+    if (f->engine.threads > MAX_THREADS)
+        return fail(err, ERR_USAGE, "--threads %" PRIu64 " is not from 1 to %d", f->engine.threads,
+                    MAX_THREADS);
     return OK;
 }
 
@@ -54,20 +59,20 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
     const struct engine_flags *e = &f->engine;
     struct executor_options run = executor_options_of(&(struct run_flags){0}, &f->output);
     TRY(check_sizes(f, err));
-    *out = (struct engine_model){
-        .path = path,
-        .source = source_options_of(&f->source),
-        .model_map = f->source.model_map,
-        .options = {.layout = e->layout,
-                    .sequence_parallel = e->sequence_parallel,
-                    .cp_kind =
-                        e->cp_kind && strcmp(e->cp_kind, "p2p") == 0 ? CP_RING : CP_ALL_GATHER,
-                    .elem = elem_of(e->dtype),
-                    .collectives = collectives_of(e)},
-        .on_gpu = e->device && strcmp(e->device, "cuda") == 0,
-        .threads = e->threads > UINT16_MAX ? UINT16_MAX : (unsigned)e->threads,
-        .progress = run.progress,
-        .quiet = f->output.quiet};
+    *out = (struct engine_model){.path = path,
+                                 .source = source_options_of(&f->source),
+                                 .model_map = f->source.model_map,
+                                 .options = {.layout = e->layout,
+                                             .sequence_parallel = e->sequence_parallel,
+                                             .cp_kind = e->cp_kind && strcmp(e->cp_kind, "p2p") == 0
+                                                            ? CP_RING
+                                                            : CP_ALL_GATHER,
+                                             .elem = elem_of(e->dtype),
+                                             .collectives = collectives_of(e)},
+                                 .on_gpu = e->device && strcmp(e->device, "cuda") == 0,
+                                 .threads = (unsigned)e->threads,
+                                 .progress = run.progress,
+                                 .quiet = f->output.quiet};
     return OK;
 }
 

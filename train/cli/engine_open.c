@@ -53,9 +53,10 @@ static void spin_briefly(void)
     if (!getenv("OMP_WAIT_POLICY")) (void)setenv("GOMP_SPINCOUNT", "20000", false);
 }
 
-/* OpenBLAS reads the variable when it is loaded. It knows CPUs by their model numbers, and computes
- * on one that is newer than itself with the instructions of 2004: it is told the kernels for those
- * that are there. AMD's are known by their instructions already. */
+/* OpenBLAS reads the variable when it is loaded. It knows Intel's CPUs by their model numbers, and
+ * computes on one that is newer than itself with the instructions of 2004: it is told the kernels
+ * for those that are there. Of AMD's it goes by their instructions, as far as AVX2. Kernels
+ * with AVX-512 have Intel's names only, so they are named for CPUs of any vendor that have it. */
 static void name_instructions(void)
 {
 #ifdef __x86_64__

@@ -64,6 +64,18 @@ static inline struct line *good_line(const char *text)
     return x;
 }
 
+/* A line that is complete: nothing is wrong with it but that it is for several ranks. */
+static inline struct line *complete_line(const char *text)
+{
+    struct line *x = line_of(text);
+    if (!x->st) return x;
+    if (strchr(x->err.text, '\n') || !strstr(x->err.text, ": training runs on one rank so far"))
+        print_error("%s\n%s\n", text, x->err.text);
+    assert_null(strchr(x->err.text, '\n'));
+    assert_non_null(strstr(x->err.text, ": training runs on one rank so far"));
+    return x;
+}
+
 /* A line that lacks nothing. */
 #define GOOD "--load m --mock-data --seq-length 16 --micro-batch-size 2 --train-iters 10 --lr 1e-3 "
 /* The same without --load. */
@@ -79,6 +91,16 @@ static inline void refused(const char *text, const char *message)
         print_error("%s\nis: %s\nnot: %s\n", text, x->st ? x->err.text : "accepted", message);
     assert_int_equal(x->st, ERR_USAGE);
     assert_string_equal(x->err.text, message);
+    line_free(x);
+}
+
+/* The message has `part`, beside others. */
+static inline void refused_beside(const char *text, const char *part)
+{
+    struct line *x = line_of(text);
+    if (!strstr(x->err.text, part)) print_error("%s\nis: %s\n", text, x->err.text);
+    assert_int_equal(x->st, ERR_USAGE);
+    assert_non_null(strstr(x->err.text, part));
     line_free(x);
 }
 

@@ -9,6 +9,7 @@
 #include "common/checked.h"
 #include "common/count.h"
 #include "common/text.h"
+#include "common/threads.h"
 #include "train/cli/train_finish.h"
 
 /* ---- precision ---- */
@@ -22,7 +23,9 @@ static void check_precision(struct train_finish *x)
     else if ((o->bf16 || o->fp16) && strcmp(o->dtype, flag) != 0)
         train_problem(x, "--%s, but --dtype %s", flag, o->dtype);
     if (o->loss_scale <= 0) train_problem(x, "--loss-scale %g is not above 0", o->loss_scale);
-    if (o->min_loss_scale <= 0 || o->initial_loss_scale < o->min_loss_scale)
+    if (o->min_loss_scale <= 0)
+        train_problem(x, "--min-loss-scale %g is not above 0", o->min_loss_scale);
+    else if (o->initial_loss_scale < o->min_loss_scale)
         train_problem(x, "--initial-loss-scale %g is below --min-loss-scale %g",
                       o->initial_loss_scale, o->min_loss_scale);
 }
@@ -59,18 +62,36 @@ static void check_divides(struct train_finish *x, const char *name, uint64_t siz
                       name, size, micro_name, micro, dp, dp == 1 ? "" : "s");
 }
 
-/* Of a schedule the last size, which every run reaches: the trainer checks those before it where
- * the run begins, which a checkpoint says. */
+/* The last size of the schedule that the run reaches. Those before it may be behind a checkpoint
+ * that it goes on from: the trainer checks them. */
+static const struct batch_size_step *last_reached(const struct train_options *o)
+{
+    const struct batch_size_step *const steps = o->batch_size_steps;
+    const uint64_t samples = o->train_samples ? o->train_samples : UINT64_MAX;
+    uint64_t iterations = o->train_iters ? o->train_iters : UINT64_MAX, consumed = 0;
+    size_t reached = 0;
+    for (size_t i = 1; i < o->num_batch_size_steps; i++) {
+        const uint64_t size = steps[i - 1].global_batch_size, from = steps[i].from_sample,
+                       n = from > consumed ? ceil_div_u64(from - consumed, size) : 0;
+        uint64_t taken;
+        if (n >= iterations || !mul_u64(n, size, &taken) || !add_u64(consumed, taken, &consumed) ||
+            consumed >= samples)
+            break;
+        iterations -= n;
+        reached = i;
+    }
+    return &steps[reached];
+}
+
 static void check_batches(struct train_finish *x)
 {
     const struct train_options *o = x->o;
-    const size_t steps = o->num_batch_size_steps;
     if (!o->micro_batch_size) train_problem(x, "--micro-batch-size is missing");
     if (o->step_batch_size_schedule && o->is_global_batch_size_given)
         train_problem(x, "--step-batch-size-schedule and --global-batch-size: one of them");
-    if (steps)
+    if (o->num_batch_size_steps)
         check_divides(x, "--step-batch-size-schedule: a size of",
-                      o->batch_size_steps[steps - 1].global_batch_size, "--micro-batch-size",
+                      last_reached(o)->global_batch_size, "--micro-batch-size",
                       o->micro_batch_size);
     else
         check_divides(x, "--global-batch-size", o->global_batch_size, "--micro-batch-size",
@@ -87,10 +108,9 @@ static void check_lr(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     if (isnan(o->lr)) train_problem(x, "--lr is missing");
-    if (o->lr < 0 || o->min_lr < 0 || o->lr_warmup_init < 0)
-        train_problem(x, "a learning rate below 0");
-    if (o->min_lr > o->lr) train_problem(x, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
-    if (o->lr_warmup_init > o->lr)
+    if (o->lr >= 0 && o->min_lr > o->lr)
+        train_problem(x, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
+    if (o->lr >= 0 && o->lr_warmup_init > o->lr)
         train_problem(x, "--lr-warmup-init %g is above --lr %g", o->lr_warmup_init, o->lr);
     if (o->override_opt_param_scheduler && o->use_checkpoint_opt_param_scheduler)
         train_problem(x, "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler: "
@@ -130,9 +150,11 @@ static void check_wsd(struct train_finish *x)
 static void check_weight_decay(struct train_finish *x)
 {
     const struct train_options *o = x->o;
-    if (o->weight_decay < 0 || o->start_weight_decay < 0)
-        train_problem(x, "a weight decay below 0");
-    if (o->end_weight_decay < o->start_weight_decay)
+    const bool is_constant = strcmp(o->weight_decay_incr_style, "constant") == 0;
+    if (o->weight_decay < 0) train_problem(x, "--weight-decay %g is below 0", o->weight_decay);
+    if (!is_constant && o->start_weight_decay < 0)
+        train_problem(x, "--start-weight-decay %g is below 0", o->start_weight_decay);
+    if (!is_constant && o->end_weight_decay < o->start_weight_decay)
         train_problem(x, "--end-weight-decay %g is below --start-weight-decay %g",
                       o->end_weight_decay, o->start_weight_decay);
 }
@@ -150,12 +172,14 @@ static void check_ranges(struct train_finish *x)
                    {"--sgd-momentum", o->sgd_momentum},
                    {"--hidden-dropout", o->hidden_dropout},
                    {"--attention-dropout", o->attention_dropout}},
-      from_0[] = {{"--adam-eps", o->adam_eps},
+      from_0[] = {{"--lr", o->lr},
+                  {"--min-lr", o->min_lr},
+                  {"--lr-warmup-init", o->lr_warmup_init},
+                  {"--adam-eps", o->adam_eps},
                   {"--clip-grad", o->clip_grad},
                   {"--init-method-std", o->init_method_std},
                   {"--moe-aux-loss-coeff", o->moe_aux_loss_coeff},
-                  {"--exit-duration-in-mins", o->exit_duration_in_mins},
-                  {"--mid-level-dataset-surplus", o->mid_level_dataset_surplus}};
+                  {"--exit-duration-in-mins", o->exit_duration_in_mins}};
     for (size_t i = 0; i < COUNT(below_1); i++)
         if (!(below_1[i].value >= 0 && below_1[i].value < 1))
             train_problem(x, "%s %g is not from 0 to below 1", below_1[i].name, below_1[i].value);
@@ -164,6 +188,28 @@ static void check_ranges(struct train_finish *x)
             train_problem(x, "%s %g is below 0", from_0[i].name, from_0[i].value);
     if (strcmp(o->optimizer, "adam") != 0 && strcmp(o->optimizer, "sgd") != 0)
         train_problem(x, "--optimizer %s: it can be adam (AdamW) or sgd", o->optimizer);
+    if (o->threads > MAX_THREADS)
+        train_problem(x, "--threads %" PRIu64 " is not from 1 to %d", o->threads, MAX_THREADS);
+}
+
+/* ---- values of Megatron-LM that a run cannot have here ---- */
+
+static bool differs(double x, double y)
+{
+    return !isnan(x) && fabs(x - y) > 0;
+}
+
+static void check_supported(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (differs(o->moe_z_loss_coeff, 0))
+        train_problem(x, "--moe-z-loss-coeff %g: no z-loss is computed: leave it out or give 0",
+                      o->moe_z_loss_coeff);
+    if (text_equal(o->moe_router_dtype, "fp64") && strcmp(o->dtype, "f64") != 0)
+        train_problem(x, "--moe-router-dtype fp64: routers compute in fp32");
+    if (differs(o->mid_level_dataset_surplus, 0.005))
+        train_problem(x, "--mid-level-dataset-surplus %g: it is 0.005",
+                      o->mid_level_dataset_surplus);
 }
 
 /* ---- recompute ---- */
@@ -334,6 +380,33 @@ static void check_model(struct train_finish *x)
 
 /* ---- layout ---- */
 
+static void check_ranks(struct train_finish *x)
+{
+    const struct layout_options *l = &x->o->layout;
+    const struct {
+        const char *name;
+        uint64_t value, one_rank;
+    } sizes[] = {{"--tensor-model-parallel-size", l->tp, 1},
+                 {"--pipeline-model-parallel-size", l->pp, 1},
+                 {"--expert-model-parallel-size", l->ep, 1},
+                 {"--expert-tensor-parallel-size", l->etp, 1},
+                 {"--context-parallel-size", l->cp, 1},
+                 {"--data-parallel-size", l->dp, 1},
+                 {"--num-virtual-stages-per-pipeline-rank", l->virtual_stages, 1},
+                 {"--num-layers-per-virtual-pipeline-stage", l->layers_per_virtual_stage, 0}};
+    struct strbuf given = {0};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i].value > sizes[i].one_rank)
+            strbuf_printf(&given, "%s%s %" PRIu64, given.length ? ", " : "", sizes[i].name,
+                          sizes[i].value);
+    if (given.length)
+        train_problem(x,
+                      "%s: training runs on one rank so far: leave it out (a checkpoint of any "
+                      "layout can be loaded)",
+                      given.data);
+    strbuf_release(&given);
+}
+
 static void check_layout(struct train_finish *x)
 {
     const struct train_options *o = x->o;
@@ -363,10 +436,6 @@ static void check_checkpoints(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     if (o->ckpt_step != UINT64_MAX && !o->load) train_problem(x, "--ckpt-step without --load");
-    if (o->save_retain_interval &&
-        (!o->save_interval || o->save_retain_interval % o->save_interval))
-        train_problem(x, "--save-retain-interval %" PRIu64 " is no multiple of --save-interval",
-                      o->save_retain_interval);
     if (o->save && !o->save_interval)
         train_note(x, "no --save-interval: saved at the end of the run only");
 }
@@ -374,9 +443,10 @@ static void check_checkpoints(struct train_finish *x)
 void train_check(struct train_finish *x)
 {
     static void (*const checks[])(struct train_finish *) = {
-        check_model,     check_positions, check_data,   check_length,       check_batches,
-        check_lr,        check_warmup,    check_wsd,    check_weight_decay, check_ranges,
-        check_precision, check_recompute, check_layout, check_checkpoints,
+        check_model,        check_positions,   check_data,      check_length,
+        check_batches,      check_lr,          check_warmup,    check_wsd,
+        check_weight_decay, check_ranges,      check_precision, check_recompute,
+        check_layout,       check_checkpoints, check_ranks,     check_supported,
     };
     for (size_t i = 0; i < COUNT(checks); i++)
         checks[i](x);

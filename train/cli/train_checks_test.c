@@ -33,11 +33,18 @@ static void more_than_a_message_holds_is_counted(void **state)
     strbuf_add_text(&text, GOOD "--recompute-granularity selective --recompute-modules");
     for (int i = 0; i < 30; i++)
         strbuf_printf(&text, " module_%d", i);
+    strbuf_add_text(&text, " --rampup-batch-size 1 1 8");
     struct line *x = line_of(text.data);
     assert_int_equal(x->st, ERR_USAGE);
     assert_non_null(strstr(x->err.text, "module_0: it can be"));
+    size_t above = 0;
+    for (const char *at = x->notes.data; (at = strchr(at, '\n')); at++)
+        above++;
+    assert_int_equal(above, strtoul(strstr(x->err.text, "\n  and ") + 7, NULL, 10));
+    assert_null(strstr(x->err.text, "module_29: it can be"));
+    assert_non_null(strstr(x->notes.data, "\n--recompute-modules module_29: it can be"));
     assert_non_null(strstr(x->err.text, "\n  and "));
-    assert_string_equal(x->err.text + strlen(x->err.text) - strlen(" more"), " more");
+    assert_string_equal(x->err.text + strlen(x->err.text) - strlen(" more, above"), " more, above");
     line_free(x);
     strbuf_release(&text);
 }
@@ -59,6 +66,12 @@ static void schedules_that_contradict_themselves(void **state)
     refused(GOOD "--weight-decay-incr-style linear --start-weight-decay 0",
             "--weight-decay-incr-style linear: --start-weight-decay and --end-weight-decay are "
             "missing");
+    refused(GOOD "--lr -1", "--lr -1 is below 0");
+    refused(GOOD "--min-lr -1", "--min-lr -1 is below 0");
+    refused(GOOD "--lr-warmup-init -1", "--lr-warmup-init -1 is below 0");
+    refused(GOOD "--weight-decay -1", "--weight-decay -1 is below 0");
+    refused(GOOD "--weight-decay-incr-style linear --start-weight-decay -1 --end-weight-decay 0",
+            "--start-weight-decay -1 is below 0");
     refused(GOOD "--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler",
             "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler: one of them");
 }
@@ -89,6 +102,21 @@ static void batch_sizes_that_are_no_schedule(void **state)
         "--step-batch-size-schedule: a size of 5 is no multiple of --micro-batch-size 2 times 1 "
         "data parallel rank");
     line_free(good_line(GOOD "--step-batch-size-schedule 0:1,64:4")); /* a run may begin behind 1 */
+    /* Ten steps of 2 samples end before sample 20, which is token 320, whatever comes from there.
+     */
+    line_free(good_line(GOOD "--step-batch-size-schedule 0:2,320:5"));
+    refused(
+        GOOD "--step-batch-size-schedule 0:2,288:5,320:6",
+        "--step-batch-size-schedule: a size of 5 is no multiple of --micro-batch-size 2 times 1 "
+        "data parallel rank");
+#define SAMPLES                                                                                    \
+    "--load m --mock-data --seq-length 16 --micro-batch-size 2 --lr 1e-3 --train-samples "
+    line_free(good_line(SAMPLES "20 --step-batch-size-schedule 0:2,320:5"));
+    refused(
+        SAMPLES "21 --step-batch-size-schedule 0:2,320:5",
+        "--step-batch-size-schedule: a size of 5 is no multiple of --micro-batch-size 2 times 1 "
+        "data parallel rank");
+#undef SAMPLES
 }
 
 static void recompute_data_and_model_that_contradict_themselves(void **state)
@@ -120,6 +148,9 @@ static void recompute_data_and_model_that_contradict_themselves(void **state)
             "more than 32 bits");
     refused(MODEL "--window-size 8", "--window-size: \"8\" is not two numbers such as 128,0");
     refused(GOOD "--dtype f32 --bf16", "--bf16, but --dtype f32");
+    refused(GOOD "--fp16 --min-loss-scale 0", "--min-loss-scale 0 is not above 0");
+    refused(GOOD "--fp16 --min-loss-scale 2 --initial-loss-scale 1",
+            "--initial-loss-scale 1 is below --min-loss-scale 2");
     refused(GOOD "--ckpt-format zarr", "--ckpt-format: \"zarr\" is not one of torch_dist|torch");
 }
 
@@ -180,16 +211,16 @@ static void activations_of_a_line(void **state)
 static void sizes_that_follow_from_others(void **state)
 {
     (void)state;
-    struct line *x = good_line(MODEL "--hidden-size 96 --swiglu --tp 2 --vocab-size 257 "
-                                     "--make-vocab-size-divisible-by 8 --num-query-groups 2");
+    struct line *x = complete_line(MODEL "--hidden-size 96 --swiglu --tp 2 --vocab-size 257 "
+                                         "--make-vocab-size-divisible-by 8 --num-query-groups 2");
     assert_int_equal(x->o.model.ffn_hidden_size, 256); /* 96 * 8 / 3 */
     assert_int_equal(x->o.model.padded_vocab_size, 272);
     assert_int_equal(x->o.model.num_query_groups, 4); /* no --group-query-attention */
     line_free(x);
-    x = good_line(MODEL "--padded-vocab-size 130 --tp 2 --num-experts 4 --moe-layer-freq "
-                        "([0]+[1]*3)*1 --window-size (5,0) --window-attn-skip-freq 2 "
-                        "--use-rope-scaling --use-rotary-position-embeddings "
-                        "--no-position-embedding");
+    x = complete_line(MODEL "--padded-vocab-size 130 --tp 2 --num-experts 4 --moe-layer-freq "
+                            "([0]+[1]*3)*1 --window-size (5,0) --window-attn-skip-freq 2 "
+                            "--use-rope-scaling --use-rotary-position-embeddings "
+                            "--no-position-embedding");
     assert_int_equal(x->o.model.padded_vocab_size, 130);
     assert_int_equal(x->o.model.moe_ffn_hidden_size, 128);
     assert_false(model_layer_is_moe(&x->o.model, 0));
@@ -274,18 +305,50 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
 {
     (void)state;
     struct line *x =
-        good_line(MODEL "--tp 2 --pipeline-model-parallel-size 2 --dp 2 --cp 2 --vpp 2 "
-                        "--global-batch-size 8 --use-distributed-optimizer");
+        complete_line(MODEL "--tp 2 --pipeline-model-parallel-size 2 --dp 2 --cp 2 --vpp 2 "
+                            "--global-batch-size 8 --use-distributed-optimizer");
     assert_true(x->o.layout.tp == 2 && x->o.layout.pp == 2 && x->o.layout.dp == 2);
     assert_true(x->o.layout.cp == 2 && x->o.layout.virtual_stages == 2);
+    assert_string_equal(x->err.text,
+                        "--tensor-model-parallel-size 2, --pipeline-model-parallel-size 2, "
+                        "--context-parallel-size 2, --data-parallel-size 2, "
+                        "--num-virtual-stages-per-pipeline-rank 2: training runs on one rank so "
+                        "far: leave it out (a checkpoint of any layout can be loaded)");
     assert_int_equal(x->o.model.padded_vocab_size, 256);
     line_free(x);
-    refused(MODEL "--dp 3 --global-batch-size 8",
-            "--global-batch-size 8 is no multiple of --micro-batch-size 2 times 3 data parallel "
-            "ranks");
-    refused(MODEL "--ep 2", "--ep 2 without --num-experts");
-    refused(MODEL "--num-experts 3 --ep 2", "--num-experts 3 is no multiple of --ep 2");
-    refused(GOOD "--cp 3", "--seq-length 16 is no multiple of 2 times --cp");
+    refused_beside(MODEL "--dp 3 --global-batch-size 8",
+                   "\n  --global-batch-size 8 is no multiple of --micro-batch-size 2 times 3 data "
+                   "parallel ranks\n");
+    refused_beside(MODEL "--ep 2", "\n  --ep 2 without --num-experts\n");
+    refused_beside(MODEL "--num-experts 3 --ep 2",
+                   "\n  --num-experts 3 is no multiple of --ep 2\n");
+    refused_beside(GOOD "--cp 3", "\n  --seq-length 16 is no multiple of 2 times --cp\n");
+    static const char *const one_rank[] = {"--tp 1 --pp 1 --dp 1", "--ep 1 --etp 1 --cp 1",
+                                           "--vpp 1 --sp"};
+    for (size_t i = 0; i < COUNT(one_rank); i++) {
+        struct strbuf text = {0};
+        strbuf_printf(&text, GOOD "%s", one_rank[i]);
+        line_free(good_line(text.data));
+        strbuf_release(&text);
+    }
+    static const char *const several[][2] = {
+        {"--tp", "--tensor-model-parallel-size"},
+        {"--pp", "--pipeline-model-parallel-size"},
+        {"--ep", "--expert-model-parallel-size"},
+        {"--etp", "--expert-tensor-parallel-size"},
+        {"--cp", "--context-parallel-size"},
+        {"--dp", "--data-parallel-size"},
+        {"--vpp", "--num-virtual-stages-per-pipeline-rank"},
+        {"--num-layers-per-virtual-pipeline-stage", "--num-layers-per-virtual-pipeline-stage"}};
+    for (size_t i = 0; i < COUNT(several); i++) {
+        char line[300], message[200];
+        snprintf(line, sizeof line, GOOD "%s 2", several[i][0]);
+        snprintf(message, sizeof message,
+                 "%s 2: training runs on one rank so far: leave it out (a checkpoint of any layout "
+                 "can be loaded)",
+                 several[i][1]);
+        refused(line, message);
+    }
     refused(GOOD "--cp-comm-type a2a", "--cp-comm-type a2a: it can be p2p or all_gather");
     refused(GOOD "--use-megatron-fsdp",
             "--use-megatron-fsdp: fully sharded data parallelism is not implemented: "
@@ -300,13 +363,53 @@ static void without_num_layers_the_folder_is_the_model(void **state)
     near(x->o.hidden_dropout, 0);
     near(x->o.attention_dropout, 0.2);
     assert_string_equal(x->notes.data,
-                        "the model is that of the folder: --hidden-dropout is 0, unless given\n"
-                        "--rotary-base --swiglu describe a model only together with --num-layers: "
-                        "the model of the folder is trained\n");
+                        "without effect here, since the folder describes the model (no "
+                        "--num-layers): --rotary-base, --swiglu\n");
     line_free(x);
-    x = good_line(MODEL "--load m --use-checkpoint-args");
+    x = good_line(GOOD "--hidden-dropout 0 --attention-dropout 0 --normalization LayerNorm "
+                       "--vocab-size 100");
+    assert_string_equal(x->notes.data,
+                        "without effect here, since the folder describes the model (no "
+                        "--num-layers): --normalization, --vocab-size\n");
+    line_free(x);
+    x = good_line(GOOD "--hidden-dropout 0 --attention-dropout 0 --vocab-size 100 "
+                       "--tokenizer-type NullTokenizer");
+    assert_null(x->notes.data);
+    line_free(x);
+    x = good_line(MODEL "--load m --use-checkpoint-args --hidden-dropout 0 --attention-dropout 0");
     assert_false(x->o.has_model);
+    assert_non_null(strstr(x->notes.data, "(--use-checkpoint-args): --num-layers, --hidden-size"));
     line_free(x);
+}
+
+static void a_config_file_stands_for_its_folder(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {{"hf/config.json", "hf"},
+                                           {"config.json", "."},
+                                           {"/config.json", "/"},
+                                           {"hf", "hf"},
+                                           {"org/name", "org/name"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char line[300];
+        snprintf(line, sizeof line, GOOD "--hf-config %s", cases[i][0]);
+        struct line *x = good_line(line);
+        assert_string_equal(x->o.hf_config, cases[i][1]);
+        line_free(x);
+    }
+}
+
+static void values_that_nothing_computes_with(void **state)
+{
+    (void)state;
+    refused(GOOD "--moe-z-loss-coeff 1e-3",
+            "--moe-z-loss-coeff 0.001: no z-loss is computed: leave it out or give 0");
+    line_free(good_line(GOOD "--moe-z-loss-coeff 0"));
+    refused(GOOD "--moe-router-dtype fp64", "--moe-router-dtype fp64: routers compute in fp32");
+    line_free(good_line(GOOD "--moe-router-dtype fp64 --dtype f64"));
+    refused(GOOD "--mid-level-dataset-surplus 0.1", "--mid-level-dataset-surplus 0.1: it is 0.005");
+    refused(GOOD "--threads 1025", "--threads 1025 is not from 1 to 1024");
+    line_free(good_line(GOOD "--threads 1024"));
 }
 
 static void lists_of_layers(void **state)
@@ -356,6 +459,8 @@ int main(void)
         cmocka_unit_test(what_is_assumed_is_noted),
         cmocka_unit_test(layouts_are_checked_as_far_as_the_line_goes),
         cmocka_unit_test(without_num_layers_the_folder_is_the_model),
+        cmocka_unit_test(a_config_file_stands_for_its_folder),
+        cmocka_unit_test(values_that_nothing_computes_with),
         cmocka_unit_test(lists_of_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

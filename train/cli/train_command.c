@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "common/json.h"
 #include "common/result.h"
 #include "train/cli/engine_commands.h"
@@ -19,21 +20,61 @@ static struct train_request request_of(const struct train_options *o)
                                              .true_vocab_size = o->true_vocab_size,
                                              .allow_config = &o->allow_config},
                                   .model_map = o->model_map,
-                                  .threads =
-                                      o->threads > UINT16_MAX ? UINT16_MAX : (unsigned)o->threads,
+                                  .threads = (unsigned)o->threads,
                                   .progress = o->quiet ? PROGRESS_NONE : PROGRESS_AUTO};
 }
 
-static void take_summary(void *context, const struct train_summary *s)
+/* "first moments" is first_moments. */
+static void add_part(cJSON *o, const struct train_memory *m)
 {
-    (void)context;
-    if (!result_is_wanted()) return;
-    cJSON *o = cJSON_CreateObject();
+    char name[40];
+    snprintf(name, sizeof name, "%s", m->name);
+    for (char *blank; (blank = strchr(name, ' '));)
+        *blank = '_';
+    json_add_u64(o, name, m->bytes);
+}
+
+static void add_plan(cJSON *o, const struct train_options *options, const struct train_plan *p)
+{
+    const char *const folders[] = {options->save, options->save_hf};
+    cJSON_AddTrueToObject(o, "dry_run");
+    json_add_text(o, "dtype", options->dtype);
+    json_add_text(o, "device", p->on_gpu ? "cuda" : "cpu");
+    json_add_u64(o, "parameters", p->parameters);
+    json_add_u64(o, "iterations", p->iterations);
+    json_add_u64(o, "global_batch_size", p->global_batch_size);
+    json_add_u64(o, "micro_batch_size", options->micro_batch_size);
+    json_add_u64(o, "length", options->seq_length);
+    json_add_text(o, "reads", p->reads);
+    cJSON *writes = cJSON_AddArrayToObject(o, "writes");
+    for (size_t i = 0; i < COUNT(folders); i++)
+        if (folders[i]) cJSON_AddItemToArray(writes, cJSON_CreateString(folders[i]));
+    cJSON *rank = cJSON_CreateObject();
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "memory_bytes"), rank);
+    json_add_u64(rank, "rank", 0);
+    for (unsigned i = 0; i < p->num_memory; i++)
+        add_part(rank, &p->memory[i]);
+    json_add_u64(rank, "peak_device", p->device);
+    json_add_u64(rank, "peak_host_beside_device", p->host);
+}
+
+static void add_end(cJSON *o, const struct train_summary *s)
+{
     json_add_u64(o, "iteration", s->iteration);
     json_add_u64(o, "consumed_samples", s->consumed_samples);
     json_add_u64(o, "skipped_iterations", s->skipped_iterations);
     json_add_number(o, "loss", s->loss);
     json_add_text(o, "saved", s->saved);
+}
+
+static void take_summary(void *context, const struct train_summary *s)
+{
+    if (!result_is_wanted()) return;
+    cJSON *o = cJSON_CreateObject();
+    if (s->plan)
+        add_plan(o, context, s->plan);
+    else
+        add_end(o, s);
     result_set(o);
 }
 
@@ -42,7 +83,7 @@ static enum status train(void *context, const struct engine *engine, bool is_ran
 {
     const struct train_request q = request_of(context);
     (void)is_rank_0;
-    return engine->train(&q, take_summary, NULL, err);
+    return engine->train(&q, take_summary, context, err);
 }
 
 static enum status run(void *options, const char *const *positional, size_t num_positional,
@@ -52,7 +93,7 @@ static enum status run(void *options, const char *const *positional, size_t num_
     struct strbuf notes = {0};
     (void)positional, (void)num_positional;
     enum status st = train_options_finish(o, &notes, err);
-    if (!st && !o->quiet && notes.length) (void)fputs(notes.data, stderr);
+    if (notes.length) (void)fputs(notes.data, stderr);
     strbuf_release(&notes);
     if (!st) st = engine_run(train, o, err);
     train_options_release(o);

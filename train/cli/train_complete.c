@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/file.h"
 #include "common/text.h"
 #include "train/cli/train_finish.h"
 
@@ -17,21 +18,22 @@ static void default_uint(uint64_t *n, uint64_t not_given, uint64_t other)
     if (*n == not_given) *n = other;
 }
 
+/* The file config.json stands for its folder, where the tokenizer is. */
+static const char *hf_folder_of(struct arena *a, const char *path)
+{
+    return path && strcmp(path_base(a, path), "config.json") == 0 ? path_parent(a, path) : path;
+}
+
 static void complete_model(struct train_finish *x)
 {
     struct train_options *o = x->o;
+    o->hf_config = hf_folder_of(&o->arena, o->hf_config);
     o->has_model = o->line.num_layers && !o->use_checkpoint_args;
     o->is_hidden_dropout_given = !isnan(o->hidden_dropout);
     o->is_attention_dropout_given = !isnan(o->attention_dropout);
     const double dropout = o->has_model ? 0.1 : 0;
     if (!o->is_hidden_dropout_given) o->hidden_dropout = dropout;
     if (!o->is_attention_dropout_given) o->attention_dropout = dropout;
-    if (!o->has_model && !(o->is_hidden_dropout_given && o->is_attention_dropout_given))
-        train_note(x, "the model is that of the folder: %s 0, unless given",
-                   o->is_hidden_dropout_given ? "--attention-dropout is"
-                   : o->is_attention_dropout_given
-                       ? "--hidden-dropout is"
-                       : "--hidden-dropout and --attention-dropout are");
 }
 
 static void complete_precision(struct train_finish *x)

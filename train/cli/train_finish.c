@@ -13,7 +13,7 @@
 
 /* ---- problems and notes ---- */
 
-/* Room for "and 12 more" stays in struct error. */
+/* Room for "and 12 more, above" stays in struct error. */
 enum { MAX_PROBLEM_BYTES = sizeof((struct error *)NULL)->text - 64 };
 
 static char *text_of(const char *fmt, va_list args)
@@ -36,6 +36,8 @@ void train_problem(struct train_finish *x, const char *fmt, ...)
     if (x->problems.length + strlen(text) < MAX_PROBLEM_BYTES) {
         strbuf_printf(&x->problems, "\n  %s", text);
         x->num_shown++;
+    } else {
+        strbuf_printf(&x->rest, "%s\n", text);
     }
     free(text);
 }
@@ -107,9 +109,8 @@ static void note_model_options(struct train_finish *x)
     struct strbuf names = {0};
     train_add_model_options(&names, x->o);
     if (names.length)
-        train_note(x,
-                   "%sdescribe a model only together with --num-layers: the model of the folder is "
-                   "trained",
+        train_note(x, "without effect here, since the folder describes the model (%s): %s",
+                   x->o->use_checkpoint_args ? "--use-checkpoint-args" : "no --num-layers",
                    names.data);
     strbuf_release(&names);
 }
@@ -129,7 +130,7 @@ MUST_CHECK static enum status report(const struct train_finish *x, struct error 
     if (x->num_problems == 1 && x->num_shown == 1) return fail(err, ERR_USAGE, "%s", first);
     const size_t more = x->num_problems - x->num_shown;
     char rest[40] = "";
-    if (more) snprintf(rest, sizeof rest, "\n  and %zu more", more);
+    if (more) snprintf(rest, sizeof rest, "\n  and %zu more, above", more);
     return fail(err, ERR_USAGE, "the options do not fit together:%s%s",
                 x->problems.data ? x->problems.data : "", rest);
 }
@@ -152,6 +153,9 @@ enum status train_options_finish(struct train_options *o, struct strbuf *notes, 
         note_model_options(&x);
     note_no_effect(&x);
     enum status st = x.num_problems ? report(&x, err) : OK;
+    if (st) strbuf_clear(notes);
+    if (x.rest.length) strbuf_add_text(notes, x.rest.data);
     strbuf_release(&x.problems);
+    strbuf_release(&x.rest);
     return st;
 }

@@ -10,7 +10,8 @@
 struct train_finish {
     struct train_options *o;
     struct strbuf *notes;   /* a line each */
-    struct strbuf problems; /* a line each; more than a message holds are counted */
+    struct strbuf problems; /* a line each */
+    struct strbuf rest;     /* those for which the message has no room, a line each */
     size_t num_problems, num_shown;
 };
 
@@ -24,8 +25,7 @@ void train_complete(struct train_finish *x);
 void train_complete_batch_schedule(struct train_finish *x);
 /* Sets o->model. */
 void train_make_model(struct train_finish *x);
-/* Appends the options that describe a model and differ from their defaults, each with a blank
- * behind it. */
+/* Appends the options that describe a model and differ from their defaults, separated by commas. */
 void train_add_model_options(struct strbuf *out, const struct train_options *o);
 /* Contradictions. */
 void train_check(struct train_finish *x);

@@ -8,7 +8,8 @@
 #include "common/count.h"
 
 // clang-format off
-/* Names, what the value is called, the reason. */
+/* Names, what the value is called, the reason. The last of them are names of older versions and of
+ * other tools. */
 #define REFUSED(X) \
     X("--multi-latent-attention", NULL, "multi-latent attention is not implemented") \
     X("--experimental-attention-variant --linear-attention-freq", "VALUE", "linear and sparse attention are not implemented") \
@@ -73,7 +74,10 @@
     X("--batch-size", "VALUE", "it is --micro-batch-size") \
     X("--warmup", "VALUE", "it is --lr-warmup-fraction") \
     X("--model-parallel-size", "VALUE", "it is --tensor-model-parallel-size") \
-    X("--checkpoint-activations", NULL, "it is --recompute-activations")
+    X("--checkpoint-activations", NULL, "it is --recompute-activations") \
+    X("--load-dir --source --src --input --input-dir", "VALUE", "it is --load") \
+    X("--save-dir --dest --output --output-dir", "VALUE", "it is --save") \
+    X("--hf-save-dir", "VALUE", "it is --save-hf")
 
 /* Names, what the value is called, the value that it can have, why no other. */
 #define LIMITED(X) \
@@ -331,8 +335,8 @@ const struct arg train_other_args[] = {
         "--rl-rollout-bank-max-bytes --rl-sequence-packing-algo "
         "--rl-sequence-packing-max-sequences-per-bin --rl-submission-granularity "
         "--rotary-scaling-factor --save-activations-interval --save-dgrads-interval "
-        "--save-params-interval --save-tokens-per-expert-interval --save-wgrads-interval "
-        "--sft-tokenizer-prompt-format --sharp-enabled-group --short-seq-prob "
+        "--save-params-interval --save-retain-interval --save-tokens-per-expert-interval "
+        "--save-wgrads-interval --sft-tokenizer-prompt-format --sharp-enabled-group --short-seq-prob "
         "--straggler-ctrlr-port --straggler-minmax-count --suggested-communication-unit-size "
         "--swin-backbone-type --symmetric-ar-type --tensorboard-queue-size "
         "--tiktoken-num-special-tokens --tiktoken-pattern --timing-log-level --timing-log-option "

@@ -74,7 +74,7 @@ static const struct arg expert_args[] = {
     WORDS("--moe-aux-loss-coeff", moe_aux_loss_coeffs, "X...", "coefficient of the load balancing loss; default 0"),
     REAL("--moe-z-loss-coeff", moe_z_loss_coeff, "coefficient of the z-loss of the router; default: none"),
     FLAG("--moe-grouped-gemm", moe_grouped_gemm, "name experts as Transformer Engine's grouped ones in what is saved; default: as --load does"),
-    CHOICE("--moe-router-dtype", moe_router_dtype, "fp32|fp64", "dtype of routing; default: that of the activations"),
+    CHOICE("--moe-router-dtype", moe_router_dtype, "fp32|fp64", "dtype of routing: float32, whatever is said; float64 in runs of --dtype f64"),
 };
 
 static const struct arg vocabulary_args[] = {
@@ -175,8 +175,7 @@ static const struct arg checkpoint_args[] = {
     TEXT("--load", load, "PATH", "checkpoint or model that training starts from, or goes on from"),
     TEXT("--save", save, "DIR", "where checkpoints are written; if it has one of this model, training goes on from it"),
     UINT("--save-interval --persistent-save-interval", save_interval, "save every N steps"),
-    UINT("--save-retain-interval", save_retain_interval, "keep only checkpoints of steps that N divides, and the newest"),
-    TEXT("--save-hf", save_hf, "DIR", "also write Hugging Face folders DIR/iter_N"),
+    TEXT("--save-hf", save_hf, "DIR", "also write Hugging Face folders DIR/iter_N, with the optimizer unless --no-save-optim"),
     CHOICE("--ckpt-format", ckpt_format, "torch_dist|torch", "default torch_dist"),
     CHOICE("--transformer-impl", transformer_impl, "transformer_engine|local", "parameter naming of what is saved (TE spec or local spec); default: that of --load, else transformer_engine"),
     UINT_OR_0("--ckpt-step", ckpt_step, "iteration of --load; default: the newest"),
@@ -187,7 +186,7 @@ static const struct arg checkpoint_args[] = {
     FLAG("--no-save-rng", no_save_rng, "do not save the states of random number generators"),
     FLAG("--use-checkpoint-args", use_checkpoint_args, "the checkpoint describes the model, even with --num-layers"),
     FLAG("--async-save", async_save, "copy to memory and write while training goes on"),
-    UINT("--keep-last", keep_last, "keep the newest N checkpoints of --save; default: all"),
+    UINT("--keep-last", keep_last, "keep the newest N checkpoints of --save; default: all, --save-retain-interval has no effect"),
     FLAG("--overwrite", overwrite, "replace iterations of another run in --save"),
 };
 
@@ -220,7 +219,7 @@ static const struct arg run_args_of_train[] = {
     WORDS("--cp-comm-type", cp_comm_type, "NAME...", "p2p or all_gather: how context parallel ranks exchange keys and values; default p2p"),
     CHOICE("--device", device, "cpu|cuda", "default: cuda if there is a GPU"),
     CHOICE("--distributed-backend", distributed_backend, "nccl|gloo", "gloo: --device cpu, unless that is given, and checkpoints for Megatron-LM on CPUs; default nccl"),
-    UINT("--threads", threads, "CPU threads; default: number of CPUs"),
+    UINT("--threads", threads, "CPU threads, up to 1024; default: number of CPUs"),
     FLAG("--dry-run", dry_run, "print model, memory, steps, and what is read and written, and stop"),
 };
 
@@ -306,11 +305,13 @@ void train_options_defaults(void *options)
     arena_init(&o->arena);
 }
 
-/* Whether the field of `line` that the option sets has another value than by default. */
+/* Whether the option was given: its field is not the default one. A text that is given lies
+ * elsewhere, even if it is the same; a number that is the default cannot be told from it. */
 static bool is_given(const struct arg *a, const struct train_options *o)
 {
-    const size_t at = a->offset - AT(line);
-    const void *field = (const char *)&o->line + at, *other = (const char *)&default_line + at;
+    struct train_options defaults = default_options;
+    defaults.line = default_line;
+    const void *field = (const char *)o + a->offset, *other = (const char *)&defaults + a->offset;
     switch (a->kind) {
     case ARG_FLAG:
     case ARG_FLAG_OFF:
@@ -322,8 +323,15 @@ static bool is_given(const struct arg *a, const struct train_options *o)
         return *(const double *)field < *(const double *)other ||
                *(const double *)field > *(const double *)other;
     default:
-        return !text_equal(*(const char *const *)field, *(const char *const *)other);
+        return *(const char *const *)field != *(const char *const *)other;
     }
+}
+
+/* NullTokenizer takes its end of document from --vocab-size, whatever describes the model. */
+static bool describes_model(const struct arg *a, const struct train_options *o)
+{
+    if (a->offset == AT(vocab_size)) return !text_equal(o->tokenizer_type, "NullTokenizer");
+    return a->offset >= AT(line) && a->offset < AT(line) + sizeof o->line;
 }
 
 void train_add_model_options(struct strbuf *out, const struct train_options *o)
@@ -331,10 +339,9 @@ void train_add_model_options(struct strbuf *out, const struct train_options *o)
     for (size_t g = 0; g < NUM_TRAIN_GROUPS; g++)
         for (size_t i = 0; i < train_groups[g].num_args; i++) {
             const struct arg *a = &train_groups[g].args[i];
-            const bool is_of_line = train_groups[g].offset == 0 && a->offset >= AT(line) &&
-                                    a->offset < AT(line) + sizeof o->line;
-            if (is_of_line && is_given(a, o))
-                strbuf_printf(out, "%.*s ", (int)strcspn(a->names, " "), a->names);
+            if (train_groups[g].offset == 0 && describes_model(a, o) && is_given(a, o))
+                strbuf_printf(out, "%s%.*s", out->length ? ", " : "", (int)strcspn(a->names, " "),
+                              a->names);
         }
 }
 

@@ -18,8 +18,8 @@ void train_options_defaults(void *options);
 /* Completes o after parsing: what follows from other options, `model`, and all that a line can
  * contradict itself in. Appends to *notes a line each about what is accepted without effect, and
  * what is assumed. ERR_USAGE: one message that lists all contradictions and all that is refused,
- * each on its line. Nothing is read from disk. train_options_release afterwards, after a failure
- * too. */
+ * each on its line; *notes then has only those for which struct error has no room, to be printed
+ * before it. Nothing is read from disk. train_options_release afterwards, after a failure too. */
 MUST_CHECK enum status train_options_finish(struct train_options *o, struct strbuf *notes,
                                             struct error *err);
 /* Frees o->arena; the lists are the parser's (args_release). */

@@ -28,7 +28,7 @@ static char *golden_command(const char *name)
 static struct line *golden(const char *name)
 {
     char *text = golden_command(name);
-    struct line *x = good_line(text);
+    struct line *x = complete_line(text);
     free(text);
     return x;
 }
@@ -42,13 +42,13 @@ static void every_golden_command_is_taken(void **state)
     assert_non_null(f);
     for (; getline(&row, &capacity, f) > 0; n++) {
         row[strcspn(row, "\n")] = '\0';
-        struct line *x = good_line(strchr(strchr(row, '\t'), ' ') + 1);
+        struct line *x = complete_line(strchr(strchr(row, '\t'), ' ') + 1);
         assert_true(x->o.has_model);
         assert_int_equal(x->o.model.num_layers, 4);
         assert_string_equal(x->o.device, "cpu");
         line_free(x);
     }
-    assert_int_equal(n, 20);
+    assert_int_equal(n, 23);
     free(row);
     fclose(f);
 }
@@ -290,10 +290,12 @@ static void options_without_effect_are_named_once(void **state)
     (void)state;
     struct line *x = good_line(GOOD "--hidden-dropout 0 --attention-dropout 0 --attention-backend "
                                     "local --no-rope-fusion --num-workers 4 --attention_backend=x "
-                                    "--attention-backend y --profile-ranks 0 1 --num-workers=2");
+                                    "--attention-backend y --profile-ranks 0 1 --num-workers=2 "
+                                    "--save-retain-interval 7 --save-retain-interval 8");
     assert_string_equal(x->notes.data,
                         "without effect here: --attention-backend, --no-rope-fusion, "
-                        "--num-workers, --attention_backend, --profile-ranks\n");
+                        "--num-workers, --attention_backend, --profile-ranks, "
+                        "--save-retain-interval\n");
     line_free(x);
 }
 
@@ -334,6 +336,8 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
             "--mtp-num-layers 2: multi-token prediction is not implemented");
     refused(GOOD "--vision_pretraining", "--vision_pretraining: vision models are not implemented");
     refused(GOOD "--batch-size 4", "--batch-size: it is --micro-batch-size");
+    refused(GOOD "--save-dir x", "--save-dir: it is --save");
+    refused(GOOD "--load_dir=x", "--load_dir: it is --load");
     refused(GOOD "--optimizer muon", "--optimizer muon: it can be adam (AdamW) or sgd");
     refused(GOOD "--moe-router-score-function sigmoid",
             "--moe-router-score-function sigmoid: routers score by softmax");

@@ -62,11 +62,13 @@ uint64_t batch_size_last(const struct batch_size *b)
 }
 
 enum status batch_size_check(const struct batch_size *b, uint64_t consumed_samples,
-                             uint64_t micro_batch_size, uint64_t dp_size, struct error *err)
+                             uint64_t end_samples, uint64_t micro_batch_size, uint64_t dp_size,
+                             struct error *err)
 {
     const uint64_t unit = samples_at_once(micro_batch_size, dp_size);
     const struct batch_size_step *const first = step_at(b, consumed_samples);
     for (const struct batch_size_step *step = first; step < b->steps + b->num_steps; step++) {
+        if (step > first && step->from_sample >= end_samples) break;
         if (!unit || step->global_batch_size % unit)
             return refuse_indivisible(step->global_batch_size, micro_batch_size, dp_size, err);
         if (step > first && step->global_batch_size < step[-1].global_batch_size)

@@ -28,12 +28,12 @@ uint64_t batch_size_at(const struct batch_size *b, uint64_t consumed_samples);
 /* The last batch size of the schedule: Megatron's global_batch_size. */
 uint64_t batch_size_last(const struct batch_size *b);
 
-/* Whether a run that begins at consumed_samples can keep to it: ERR_USAGE if micro_batch_size *
- * dp_size does not divide a batch size that is still to come, or one is smaller than that before it
- * (Megatron-LM stops there). */
+/* Whether a run that begins at consumed_samples and ends at end_samples can keep to it: ERR_USAGE
+ * if micro_batch_size * dp_size does not divide a batch size that is still to come, or one is
+ * smaller than that before it (Megatron-LM stops there). */
 MUST_CHECK enum status batch_size_check(const struct batch_size *b, uint64_t consumed_samples,
-                                        uint64_t micro_batch_size, uint64_t dp_size,
-                                        struct error *err);
+                                        uint64_t end_samples, uint64_t micro_batch_size,
+                                        uint64_t dp_size, struct error *err);
 
 /* The micro-batches of that iteration on each data parallel rank, of sizes that batch_size_check
  * accepts. Where the number grows, Megatron-LM saves a checkpoint in front of the iteration. */

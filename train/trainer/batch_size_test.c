@@ -89,17 +89,28 @@ static void only_sizes_to_come_must_fit_the_layout(void **state)
 {
     (void)state;
     struct batch_size b = SCHEDULE({0, 2}, {64, 8}, {128, 16});
-    assert_fails(batch_size_check(&b, 0, 2, 4, &err), ERR_USAGE, "global batch size 2 is no");
-    assert_fails(batch_size_check(&b, 63, 2, 4, &err), ERR_USAGE, "global batch size 2 is no");
-    assert_ok(batch_size_check(&b, 64, 2, 4, &err));
-    assert_fails(batch_size_check(&b, 64, 2, 8, &err), ERR_USAGE, "global batch size 8 is no");
-    assert_ok(batch_size_check(&b, 128, 2, 8, &err));
+    assert_fails(batch_size_check(&b, 0, UINT64_MAX, 2, 4, &err), ERR_USAGE,
+                 "global batch size 2 is no");
+    assert_fails(batch_size_check(&b, 63, UINT64_MAX, 2, 4, &err), ERR_USAGE,
+                 "global batch size 2 is no");
+    assert_ok(batch_size_check(&b, 64, UINT64_MAX, 2, 4, &err));
+    assert_fails(batch_size_check(&b, 64, UINT64_MAX, 2, 8, &err), ERR_USAGE,
+                 "global batch size 8 is no");
+    assert_ok(batch_size_check(&b, 128, UINT64_MAX, 2, 8, &err));
+    assert_ok(batch_size_check(&b, 0, 64, 2, 1, &err));
+    assert_ok(batch_size_check(&b, 64, 128, 4, 2, &err));
+    assert_fails(batch_size_check(&b, 64, 129, 16, 1, &err), ERR_USAGE,
+                 "global batch size 8 is no");
+    b = SCHEDULE({0, 4}, {64, 6});
+    assert_ok(batch_size_check(&b, 0, 64, 4, 1, &err));
+    assert_fails(batch_size_check(&b, 0, 65, 4, 1, &err), ERR_USAGE, "global batch size 6 is no");
+    b = SCHEDULE({0, 2}, {64, 8}, {128, 16});
     assert_int_equal(batch_size_micro_batches(&b, 127, 2, 4), 1);
     assert_int_equal(batch_size_micro_batches(&b, 128, 2, 4), 2);
     b = SCHEDULE({0, 8}, {64, 4});
-    assert_fails(batch_size_check(&b, 0, 2, 2, &err), ERR_USAGE,
+    assert_fails(batch_size_check(&b, 0, UINT64_MAX, 2, 2, &err), ERR_USAGE,
                  "falls from 8 to 4 at sample 64; Megatron-LM lets it grow only");
-    assert_ok(batch_size_check(&b, 64, 2, 2, &err));
+    assert_ok(batch_size_check(&b, 64, UINT64_MAX, 2, 2, &err));
 }
 
 int main(void)

@@ -29,6 +29,7 @@ struct train_state {
     const struct checkpoint *origin;
 
     /* To save: */
+    const char *hf_folder;           /* of config.json with companions; NULL: the origin's */
     const struct training *training; /* complete; iteration is the one that is written */
     const cJSON *args; /* attributes of Megatron's args beside the origin's and those that follow
                           from the model, by name ("lr": 0.01); NULL: none */
@@ -116,8 +117,20 @@ struct checkpoint_target {
 MUST_CHECK enum status checkpoint_save(const struct train_state *s,
                                        const struct checkpoint_target *to, struct error *err);
 
-/* Checks, without writing, that iteration can be saved: ERR_EXISTS as above. */
+/* The iterations that a run will save: behind `after` those that `interval` divides (0: none), and
+ * the last one. */
+struct checkpoint_saves {
+    uint64_t after, interval, last;
+};
+/* Checks, without writing, that they can be saved: ERR_EXISTS as above, ERR_IO if the folder cannot
+ * be written to. */
 MUST_CHECK enum status checkpoint_check_target(const struct checkpoint_target *to,
-                                               uint64_t iteration, struct error *err);
+                                               const struct checkpoint_saves *saves,
+                                               struct error *err);
+/* Whether that iteration is there. */
+bool checkpoint_has(const struct checkpoint_target *to, uint64_t iteration);
+/* Where config.json and its companions are in a saved iteration, if it has them; in arena a. */
+const char *checkpoint_hf_folder(const struct checkpoint_target *to, uint64_t iteration,
+                                 struct arena *a);
 
 #endif

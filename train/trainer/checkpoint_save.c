@@ -1,8 +1,10 @@
 /* checkpoint_save.c - the state of a run as a checkpoint in memory, and the plan that writes it. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/executor.h"
 #include "ckpt/publish.h"
@@ -124,7 +126,7 @@ static enum status hold(struct checkpoint *c, const struct train_state *s, bool 
     c->config_origin = from->config_origin;
     c->unknown = from->unknown;
     c->family = from->family;
-    c->hf_folder = from->hf_folder;
+    c->hf_folder = s->hf_folder ? s->hf_folder : from->hf_folder;
     c->transformer_engine_names = !s->local_spec;
     c->training = (struct training_state){
         .iteration = (int64_t)s->training->iteration,
@@ -135,7 +137,8 @@ static enum status hold(struct checkpoint *c, const struct train_state *s, bool 
                 .kept = s->rng,
                 .num_kept = s->num_rng,
                 .seed = s->seed,
-                .on_host = s->on_host},
+                .device_is_host = s->on_host},
+        .on_host = s->on_host,
     };
     keep_own_groups(c, &from->training);
     TRY(params_again(from->params, &c->config, &c->arena, &c->params, err));
@@ -193,6 +196,27 @@ static struct target_options options_of(const struct train_state *s,
 
 /* ---- the destination ---- */
 
+static const char *folder_of(uint64_t iteration, struct arena *a)
+{
+    return arena_printf(a, "iter_%07" PRIu64, iteration);
+}
+
+bool checkpoint_has(const struct checkpoint_target *to, uint64_t iteration)
+{
+    struct arena a;
+    arena_init(&a);
+    const bool has = path_is_folder(path_join(&a, to->dir, folder_of(iteration, &a)));
+    arena_release(&a);
+    return has;
+}
+
+const char *checkpoint_hf_folder(const struct checkpoint_target *to, uint64_t iteration,
+                                 struct arena *a)
+{
+    const char *folder = path_join(a, to->dir, folder_of(iteration, a));
+    return to->format == &format_hf ? folder : path_join(a, folder, MEGATRON_HF_FOLDER);
+}
+
 static enum status may_replace(void *target, const char *folder, struct publish_replaced *out,
                                struct error *err)
 {
@@ -212,7 +236,7 @@ static enum status check_destination(struct publishing *p, struct arena *a, stru
                                      struct error *err)
 {
     static const char *const any[] = {"*", NULL};
-    const char *name = arena_printf(a, "iter_%07" PRIu64, iteration);
+    const char *name = folder_of(iteration, a);
     const bool has_root = to->format->has & FORMAT_ITERATIONS;
     struct publish_options how = {.may_replace = may_replace,
                                   .is_made = is_ours,
@@ -224,18 +248,6 @@ static enum status check_destination(struct publishing *p, struct arena *a, stru
     how.root_signs = any;
     return publish_check(p, a, has_root ? to->dir : path_join(a, to->dir, name),
                          has_root ? name : NULL, "", &how, err);
-}
-
-enum status checkpoint_check_target(const struct checkpoint_target *to, uint64_t iteration,
-                                    struct error *err)
-{
-    struct arena a;
-    struct publishing p;
-    struct target t = {.format = to->format};
-    arena_init(&a);
-    enum status st = check_destination(&p, &a, &t, to, iteration, err);
-    arena_release(&a);
-    return st;
 }
 
 static enum status check_space(const struct target *t, const struct publishing *p,
@@ -312,18 +324,61 @@ static enum status list_iterations(const char *dir, uint64_t newest, struct aren
         if (sscanf(list.names[i], "iter_%" SCNu64 "%n", &n, &end) != 1 || list.names[i][end] ||
             n > newest || !path_is_folder(path_join(a, dir, list.names[i])))
             continue;
-        if (strcmp(list.names[i], arena_printf(a, "iter_%07" PRIu64, n)) == 0)
-            (*out)[(*count)++] = n;
+        if (strcmp(list.names[i], folder_of(n, a)) == 0) (*out)[(*count)++] = n;
     }
     if (*count) qsort(*out, *count, sizeof **out, by_number);
     return OK;
+}
+
+/* Whether files can be made in the folder, or in the first of its parents that exists. */
+static enum status check_writable(const struct checkpoint_target *to, struct arena *a,
+                                  struct error *err)
+{
+    const char *folder = to->dir;
+    while (!path_exists(folder) && strcmp(folder, ".") && strcmp(folder, "/"))
+        folder = path_parent(a, folder);
+    if (!path_is_folder(folder))
+        errno = ENOTDIR;
+    else if (access(folder, W_OK | X_OK) == 0)
+        return OK;
+    return fail(err, ERR_IO, "%s: checkpoints cannot be written to %s: %s", to->dir, folder,
+                strerror(errno));
+}
+
+static enum status check_target(const struct checkpoint_target *to,
+                                const struct checkpoint_saves *saves, struct arena *a,
+                                struct error *err)
+{
+    struct publishing p;
+    struct target t = {.format = to->format};
+    uint64_t *there;
+    size_t count;
+    if (saves->last <= saves->after) return OK;
+    TRY(check_writable(to, a, err));
+    TRY(check_destination(&p, a, &t, to, saves->last, err));
+    if (!saves->interval || !path_is_folder(to->dir)) return OK;
+    TRY(list_iterations(to->dir, saves->last, a, &there, &count, err));
+    while (count--)
+        if (there[count] > saves->after && there[count] % saves->interval == 0)
+            TRY(check_destination(&p, a, &t, to, there[count], err));
+    return OK;
+}
+
+enum status checkpoint_check_target(const struct checkpoint_target *to,
+                                    const struct checkpoint_saves *saves, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    enum status st = check_target(to, saves, &a, err);
+    arena_release(&a);
+    return st;
 }
 
 /* A folder gets another name first, so that none is there in part; one that a killed run has not
  * finished removing goes too. */
 static enum status remove_iteration(const char *dir, uint64_t n, struct arena *a, struct error *err)
 {
-    const char *folder = path_join(a, dir, arena_printf(a, "iter_%07" PRIu64, n));
+    const char *folder = path_join(a, dir, folder_of(n, a));
     const char *removed =
         path_join(a, dir, arena_printf(a, ".iter_%07" PRIu64 ".ferry-removed", n));
     TRY(path_remove(removed, err));

@@ -601,6 +601,11 @@ static const char *tracker(const char *dir)
     return out;
 }
 
+static enum status check(const struct checkpoint_target *to, uint64_t last)
+{
+    return checkpoint_check_target(to, &(struct checkpoint_saves){.last = last}, &err);
+}
+
 static void an_iteration_that_is_there_stays(void **state)
 {
     static struct test_state x;
@@ -611,18 +616,25 @@ static void an_iteration_that_is_there_stays(void **state)
         const char *dir = in_scratch(formats[i]->name);
         const struct checkpoint_target to = {.dir = dir, .format = formats[i]},
                                        over = {.dir = dir, .format = formats[i], .overwrite = true};
-        assert_ok(checkpoint_check_target(&to, 10, &err));
+        assert_ok(check(&to, 10));
         assert_false(path_exists(dir));
         assert_ok(save(&x, dir, formats[i], NULL));
-        assert_fails(checkpoint_check_target(&to, 10, &err), ERR_EXISTS,
+        assert_fails(check(&to, 10), ERR_EXISTS,
                      "iter_0000010: exists and is not empty; --overwrite replaces it");
         assert_fails(save(&x, dir, formats[i], NULL), ERR_EXISTS, "--overwrite replaces it");
-        assert_ok(checkpoint_check_target(&to, 11, &err));
-        assert_ok(checkpoint_check_target(&over, 10, &err));
+        assert_ok(check(&to, 11));
+        assert_fails(checkpoint_check_target(
+                         &to, &(struct checkpoint_saves){.interval = 5, .last = 12}, &err),
+                     ERR_EXISTS, "iter_0000010");
+        assert_ok(checkpoint_check_target(
+            &to, &(struct checkpoint_saves){.after = 10, .interval = 5, .last = 12}, &err));
+        assert_ok(checkpoint_check_target(
+            &to, &(struct checkpoint_saves){.interval = 4, .last = 12}, &err));
+        assert_ok(check(&over, 10));
         assert_ok(save(&x, dir, formats[i], &over));
         write_scratch(arena_printf(&scratch, "%s/iter_0000010/notes.txt", formats[i]->name),
                       "mine");
-        assert_fails(checkpoint_check_target(&over, 10, &err), ERR_EXISTS, "notes.txt");
+        assert_fails(check(&over, 10), ERR_EXISTS, "notes.txt");
     }
     test_state_close(&x);
 }

@@ -204,6 +204,11 @@ static const char *const region_names[NUM_VALUE_CLASSES] = {
     [VALUE_SCRATCH] = "activations",
 };
 
+const char *step_region_name(enum value_class class)
+{
+    return region_names[class];
+}
+
 void step_print_memory(const struct step *s, struct strbuf *out)
 {
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)

@@ -115,6 +115,8 @@ void step_release(struct step *s);
 MUST_CHECK enum status step_allocate(struct step *s, struct error *err);
 /* Bytes that it allocates. */
 uint64_t step_bytes(const struct step *s);
+/* What the memory of values of this class is called: "first moments". */
+const char *step_region_name(enum value_class class);
 /* The parts of its memory, as text. */
 void step_print_memory(const struct step *s, struct strbuf *out);
 

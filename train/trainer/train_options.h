@@ -134,7 +134,7 @@ struct train_options {
 
     /* ---- checkpoints ---- */
     const char *load, *save, *save_hf;
-    uint64_t save_interval, save_retain_interval;
+    uint64_t save_interval;
     const char *ckpt_format; /* torch_dist, torch */
     /* Names of parameters in what is saved: transformer_engine, local; NULL: those of the
      * checkpoint that the run began with, else transformer_engine. */

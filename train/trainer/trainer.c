@@ -65,10 +65,10 @@ static enum status make_step(struct trainer *t, struct error *err)
                      .balance_coefficient = balances ? o->moe_aux_loss_coeff : 0},
         .recompute = recompute_of(o),
         .optimizer = strcmp(o->optimizer, "sgd") == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAM,
-        .beta1 = o->adam_beta1,
-        .beta2 = o->adam_beta2,
-        .epsilon = o->adam_eps,
-        .momentum = o->sgd_momentum,
+        .beta1 = t->constants.beta1,
+        .beta2 = t->constants.beta2,
+        .epsilon = t->constants.eps,
+        .momentum = t->constants.momentum,
         .gradients_are_elem = o->fp16 && !o->accumulate_allreduce_grads_in_fp32,
         .params_norm = o->log_params_norm,
         .vocab_rows = t->vocab_rows};
@@ -108,7 +108,18 @@ static void print_plan(const struct trainer *t, FILE *to)
     strbuf_release(&text);
 }
 
-/* The plan is on stdout already where the run is dry. */
+/* With --json the text goes to stderr, and the plan to the result. */
+static void show_plan(struct trainer *t)
+{
+    print_plan(t, t->o->json ? stderr : stdout);
+    t->plan = (struct train_plan){.parameters = t->step.num_params,
+                                  .iterations = t->train_iters,
+                                  .global_batch_size = batch_size_last(&t->batch),
+                                  .reads = t->origin == &t->scratch ? NULL : t->origin->path};
+    trainer_plan_memory(t, &t->plan);
+}
+
+/* The plan is shown already where the run is dry. */
 static enum status check_memory(const struct trainer *t, struct error *err)
 {
     enum status st = trainer_check_memory(t, err);
@@ -123,11 +134,13 @@ static enum status run(struct trainer *t, struct error *err)
     struct checkpoint_loaded loaded;
     TRY(trainer_set_up(t, NULL, err));
     TRY(trainer_open_model(t, err));
-    TRY(trainer_check_targets(t, err));
+    TRY(trainer_open_destinations(t, err));
+    TRY(trainer_find_constants(t, err));
     TRY(make_step(t, err));
-    if (t->o->dry_run) print_plan(t, stdout);
+    TRY(trainer_check_line(t, err));
+    if (t->o->dry_run) show_plan(t);
     TRY(check_memory(t, err));
-    if (t->o->dry_run) return OK;
+    if (t->o->dry_run) return trainer_plan_data(t, err);
     trainer_find_peak(t);
     TRY(step_allocate(&t->step, err));
     TRY(trainer_open_saves(t, err));
@@ -163,12 +176,14 @@ enum status trainer_run(const struct train_request *q,
 #endif
     arena_init(&t.arena);
     enum status st = run(&t, err);
-    const struct train_summary summary = {.iteration = t.iteration,
+    const bool is_planned = t.plan.num_memory > 0;
+    const struct train_summary summary = {.plan = is_planned ? &t.plan : NULL,
+                                          .iteration = t.iteration,
                                           .consumed_samples = t.consumed,
                                           .skipped_iterations = t.skipped_iterations,
                                           .loss = t.last_loss,
                                           .saved = t.saved};
-    if (!st || st == ERR_INTERRUPTED) ended(context, &summary);
+    if (!st || st == ERR_INTERRUPTED || is_planned) ended(context, &summary);
     close_all(&t, st);
     arena_release(&t.arena);
     return st;

@@ -17,8 +17,22 @@ struct train_request {
     enum progress_style progress;
 };
 
+/* What a dry run has planned, for --json. Sizes in bytes. */
+struct train_plan {
+    uint64_t parameters, iterations, global_batch_size;
+    bool on_gpu;
+    const char *reads; /* the checkpoint; NULL: nothing, from scratch */
+    struct train_memory {
+        const char *name; /* "first moments" */
+        uint64_t bytes;
+    } memory[16]; /* [num_memory] */
+    unsigned num_memory;
+    uint64_t device, host; /* at once; host: beside the device, 0 where that is the CPU */
+};
+
 /* How a run ended, for --json. */
 struct train_summary {
+    const struct train_plan *plan; /* of a dry run, where it is made; else NULL */
     uint64_t iteration, consumed_samples, skipped_iterations;
     double loss;       /* of the last good iteration; NaN: there was none */
     const char *saved; /* the last checkpoint's folder; NULL: none was written. The caller's until

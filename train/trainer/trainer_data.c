@@ -1,12 +1,14 @@
 /* trainer_data.c - a run's data as micro-batches, and evaluations. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
+#include "common/count.h"
 #include "common/memory.h"
 #include "common/text.h"
 #include "convert/hf/end_tokens.h"
+#include "train/data/packed.h"
 #include "train/trainer/trainer_internal.h"
 
 enum { READ_AHEAD = 4 };
@@ -16,21 +18,71 @@ static struct data_paths paths_of(const struct arg_list *l)
     return (struct data_paths){l->items, l->count};
 }
 
+/* ---- ends of documents ---- */
+
+static enum status take_eod(const struct trainer *t, const char *option, uint64_t id, int64_t *eod,
+                            struct error *err)
+{
+    const uint64_t vocab_size = t->model.config.vocab_size;
+    *eod = (int64_t)id;
+    if (id < vocab_size) return OK;
+    return fail(err, ERR_USAGE, "%s %" PRIu64 ": the model has %" PRIu64 " tokens", option, id,
+                vocab_size);
+}
+
+/* A vocabulary that is not known has no last id. */
+static enum status take_null_eod(const struct trainer *t, int64_t *eod, struct error *err)
+{
+    const struct train_options *o = t->o;
+    const uint64_t size = o->vocab_size ? o->vocab_size : t->origin->config.vocab_size;
+    if (o->null_tokenizer_eod_id != UINT64_MAX)
+        return take_eod(t, "--null-tokenizer-eod-id", o->null_tokenizer_eod_id, eod, err);
+    if (size) *eod = (int64_t)size - 1;
+    return OK;
+}
+
+/* An end of text that is no token of the model ends no document. */
+static enum status take_folder_eod(const struct trainer *t, int64_t *eod, struct error *err)
+{
+    struct end_tokens ends;
+    TRY(end_tokens_read(t->origin->hf_folder, &ends, err));
+    if (ends.count && (uint64_t)ends.ids[0] < t->model.config.vocab_size) *eod = ends.ids[0];
+    return OK;
+}
+
 /* --eod-id, else NullTokenizer's, else the end of text of the folder. -1: none. */
 static enum status find_eod(const struct trainer *t, int64_t *eod, struct error *err)
 {
-    struct end_tokens ends = {0};
+    const struct train_options *o = t->o;
     *eod = -1;
-    if (t->o->eod_id != UINT64_MAX)
-        *eod = (int64_t)t->o->eod_id;
-    else if (t->o->tokenizer_type && strcmp(t->o->tokenizer_type, "NullTokenizer") == 0)
-        *eod = (int64_t)(t->o->null_tokenizer_eod_id != UINT64_MAX ? t->o->null_tokenizer_eod_id
-                                                                   : t->o->vocab_size - 1);
-    if (*eod >= 0 || !t->origin->hf_folder) return OK;
-    TRY(end_tokens_read(t->origin->hf_folder, &ends, err));
-    if (ends.count) *eod = ends.ids[0];
+    if (o->eod_id != UINT64_MAX) return take_eod(t, "--eod-id", o->eod_id, eod, err);
+    if (text_equal(o->tokenizer_type, "NullTokenizer")) return take_null_eod(t, eod, err);
+    return take_folder_eod(t, eod, err);
+}
+
+/* Options that need ends of documents must have them. Packed documents have their own. */
+static enum status check_eod(const struct trainer *t, const struct data_options *d,
+                             struct error *err)
+{
+    const struct {
+        const char *name;
+        bool is_given;
+    } options[] = {{"--reset-position-ids", d->reset_position_ids},
+                   {"--reset-attention-mask", d->reset_attention_mask},
+                   {"--eod-mask-loss", d->eod_mask_loss}};
+    for (size_t i = 0; i < COUNT(options); i++) {
+        if (!options[i].is_given || d->packed) continue;
+        if (d->eod_id < 0)
+            return fail(err, ERR_USAGE, "%s: no end-of-document id is known; give --eod-id",
+                        options[i].name);
+        if (d->mock)
+            trainer_say(t, "%s: without effect on mock data, which are no documents",
+                        options[i].name);
+    }
     return OK;
 }
+
+/* ---- what is read ---- */
 
 static bool evaluates(const struct train_options *o)
 {
@@ -53,19 +105,19 @@ static void note(void *context, const char *text)
     trainer_say(context, "%s", text);
 }
 
-/* A JSONL file, or a dataset with loss masks that `ferry data` has written. */
+/* A JSONL file, or a dataset with loss masks that `ferry data` has written. Among other paths too:
+ * then it is refused, and no mask is left out. */
 bool trainer_data_is_packed(const struct train_options *o)
 {
-    const char *path = o->data_path.count == 1 ? o->data_path.items[0] : "";
-    struct arena a;
-    if (text_ends_with(path, ".jsonl")) return true;
-    arena_init(&a);
-    const bool masked = *path && path_exists(arena_printf(&a, "%s.mask.idx", path));
-    arena_release(&a);
-    return masked;
+    const struct arg_list *const lists[] = {&o->data_path, &o->train_data_path, &o->valid_data_path,
+                                            &o->test_data_path};
+    for (size_t i = 0; i < COUNT(lists); i++)
+        for (size_t k = 0; k < lists[i]->count; k++)
+            if (packed_source_matches(lists[i]->items[k])) return true;
+    return false;
 }
 
-enum status trainer_open_data(struct trainer *t, struct error *err)
+static enum status set_options(struct trainer *t, struct data_options *out, struct error *err)
 {
     const struct train_options *o = t->o;
     struct data_options d = {
@@ -90,12 +142,40 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
     if (d.mock || !d.paths.count) d.split = NULL;
     if (d.mock) d.vocab_size = t->model.config.vocab_size;
     TRY(find_eod(t, &d.eod_id, err));
+    TRY(check_eod(t, &d, err));
     if (evaluates(o) && o->eval_global_batch_size % o->micro_batch_size)
         return fail(err, ERR_USAGE,
                     "--micro-batch-size %" PRIu64 " does not divide the %" PRIu64
                     " sequences of an evaluation's batch",
                     o->micro_batch_size, o->eval_global_batch_size);
     count_samples(t, d.samples);
+    *out = d;
+    return OK;
+}
+
+enum status trainer_plan_data(struct trainer *t, struct error *err)
+{
+    struct data_options d;
+    struct strbuf text = {0};
+    TRY(set_options(t, &d, err));
+    d.only_counts = true;
+    TRY(data_open(&t->data, &d, err));
+    strbuf_printf(&text, "data:\n");
+    data_describe(t->data, &text);
+    (void)fputs(text.data, t->o->json ? stderr : stdout); /* as the rest of the plan */
+    strbuf_release(&text);
+    return OK;
+}
+
+enum status trainer_open_data(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    struct data_options d;
+    TRY(set_options(t, &d, err));
+    /* As in Megatron-LM: positions that begin anew are those of learned embeddings; rotary ones
+     * count from the start of the sample (gpt_model.py:_preprocess). Packed documents are Ferry's
+     * own. */
+    t->has_own_positions = d.packed || model_learned_positions(&t->model.config);
     TRY(data_open(&t->data, &d, err));
     const uint64_t tokens = o->micro_batch_size * o->seq_length;
     t->weights = must_calloc(tokens, sizeof *t->weights);
@@ -128,7 +208,7 @@ enum status trainer_next(struct trainer *t, struct prefetch *from, struct sample
                         .length = length,
                         .ids = rows->tokens,
                         .targets = rows->labels,
-                        .positions = rows->positions,
+                        .positions = t->has_own_positions ? rows->positions : NULL,
                         .starts = rows->starts,
                         .any_starts = t->step.options.shape.any_starts,
                         .weights = t->weights,

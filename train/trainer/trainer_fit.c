@@ -31,6 +31,25 @@ void trainer_print_memory(const struct trainer *t, struct strbuf *out)
                       t->model.device->is_host ? ", for --async-save" : " of the host");
 }
 
+static void add_memory(struct train_plan *p, const char *name, uint64_t bytes)
+{
+    if (bytes) p->memory[p->num_memory++] = (struct train_memory){name, bytes};
+}
+
+void trainer_plan_memory(const struct trainer *t, struct train_plan *p)
+{
+    _Static_assert(NUM_VALUE_CLASSES + 2 <= COUNT(p->memory), "trainer.h");
+    const uint64_t copies = copies_bytes(t), own = step_bytes(&t->step) + BUFFER_BYTES;
+    const bool is_host = t->model.device->is_host;
+    for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
+        add_memory(p, step_region_name((enum value_class)k), t->step.region_bytes[k]);
+    add_memory(p, "buffers", BUFFER_BYTES);
+    add_memory(p, "copy of states", copies);
+    p->on_gpu = !is_host;
+    p->device = own + (is_host ? copies : 0);
+    p->host = is_host ? 0 : copies;
+}
+
 /* ---- what would fit ---- */
 
 static double gb(uint64_t bytes)

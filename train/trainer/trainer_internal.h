@@ -22,6 +22,19 @@ struct loss_total {
     double tokens; /* that count */
 };
 
+/* Where checkpoints are written. */
+struct destination {
+    struct checkpoint_target target;
+    const char *option; /* that names it */
+    uint64_t saved;     /* the newest iteration of this run that is there; 0: none */
+};
+
+/* What the optimizer computes with: of the options, or of the checkpoint whose optimizer goes on.
+ */
+struct optimizer_constants {
+    double beta1, beta2, eps, momentum;
+};
+
 struct trainer {
     const struct train_request *q;
     const struct train_options *o;
@@ -33,9 +46,11 @@ struct trainer {
     struct checkpoint scratch;       /* of a run from scratch: a model without tensors */
     const struct checkpoint *origin; /* &opened.checkpoint, or &scratch */
     uint64_t vocab_rows;             /* rows that count in the softmax; 0: those of the config */
+    struct optimizer_constants constants;
     struct comm comm;
     struct model model;
     struct step step;
+    struct train_plan plan; /* of a dry run; no memory: it is not made yet */
     bool has_device, on_gpu;
     struct rng_kept *rng; /* [num_rng] states of random numbers that go on as they are */
     size_t num_rng;
@@ -44,8 +59,9 @@ struct trainer {
     struct data *data;
     struct prefetch *prefetch;
     struct sampler sampler;
-    double *weights;   /* [micro_batch_size, seq_length] of the micro-batch under way */
-    uint64_t *samples; /* [micro_batch_size] */
+    bool has_own_positions; /* the data say them; else they count from the start of a sample */
+    double *weights;        /* [micro_batch_size, seq_length] of the micro-batch under way */
+    uint64_t *samples;      /* [micro_batch_size] */
 
     /* ---- where the run is ---- */
     struct lr_schedule schedule;
@@ -68,8 +84,11 @@ struct trainer {
     struct flops flops;
     double last_loss;
 
-    const char *saved; /* the last checkpoint */
-    uint64_t saved_iteration;
+    /* ---- checkpoints: trainer_save.c ---- */
+    struct destination destinations[2]; /* [num_destinations]: --save, --save-hf */
+    unsigned num_destinations;
+    const char *saved;      /* the folder that was written last; NULL: none was */
+    bool said_skipped;      /* that steps without a loss scale are skipped */
     bool said_exhausted;    /* that gradients overflow at the smallest loss scale */
     struct saving *saving;  /* one that is written in the background; trainer_save.c's */
     void *copies[NUM_HELD]; /* of the regions, on the host; NULL without --async-save */
@@ -79,6 +98,9 @@ struct trainer {
 
 /* Finds and opens what --save, --load or --hf-config name, and the model of it. */
 MUST_CHECK enum status trainer_open_model(struct trainer *t, struct error *err);
+/* ERR_UNSUPPORTED if the folder has tensors that the model of the line does not have. Once the step
+ * is made, which names those that the folder lacks. */
+MUST_CHECK enum status trainer_check_line(const struct trainer *t, struct error *err);
 /* Schedules, counters, loss scale, batch size: of the options (loaded: NULL), then of what was
  * loaded. */
 MUST_CHECK enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *loaded,
@@ -86,6 +108,10 @@ MUST_CHECK enum status trainer_set_up(struct trainer *t, const struct checkpoint
 /* Weights and states into the step's memory. */
 MUST_CHECK enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded,
                                     struct error *err);
+/* Sets t->constants. Of a checkpoint whose optimizer goes on they are its own, as in Megatron-LM;
+ * it is said if the line has others. ERR_UNSUPPORTED if its groups of parameters differ in them,
+ * ERR_CORRUPT if one is out of range. */
+MUST_CHECK enum status trainer_find_constants(struct trainer *t, struct error *err);
 
 /* 0: the run has no such region. */
 uint64_t trainer_region_bytes(const struct trainer *t, enum held_kind kind);
@@ -98,32 +124,42 @@ MUST_CHECK enum status trainer_state_end(struct trainer *t, struct train_state *
 
 /* ---- trainer_fit.c ---- */
 
-/* The parts of the memory that the run takes. */
+/* The parts of the memory that the run takes; as text, and for --json. */
 void trainer_print_memory(const struct trainer *t, struct strbuf *out);
+void trainer_plan_memory(const struct trainer *t, struct train_plan *p);
 /* ERR_MEMORY if the run takes more than is free on its device and its host; the message has what
  * would fit: a smaller micro-batch, or activations computed again. Nothing is allocated yet. */
 MUST_CHECK enum status trainer_check_memory(const struct trainer *t, struct error *err);
 
 /* ---- trainer_save.c ---- */
 
-MUST_CHECK enum status trainer_check_targets(struct trainer *t, struct error *err);
+/* Sets the destinations, and checks that the run can write its iterations there. Once the model is
+ * open. */
+MUST_CHECK enum status trainer_open_destinations(struct trainer *t, struct error *err);
+/* Whether each destination has the iteration where the run is. */
+bool trainer_is_saved(const struct trainer *t);
 /* Whether checkpoints are written while training goes on. */
 bool trainer_saves_behind(const struct trainer *t);
 /* Memory for the copies of --async-save, as long as the run: it is there when the first save comes,
  * and no save waits for its pages. */
 MUST_CHECK enum status trainer_open_saves(struct trainer *t, struct error *err);
 void trainer_close_saves(struct trainer *t);
-/* With --async-save it returns when the state is copied, unless it `waits`, since no step is left
- * to compute meanwhile. A failure is then returned by the next call, or by trainer_finish_save(),
- * which waits until all is written. */
+/* Writes the iteration to each destination that does not have it yet. With --async-save it returns
+ * when the state is copied, unless it `waits`, since no step is left to compute meanwhile. A
+ * failure is then returned by the next call, or by trainer_finish_save(), which waits until all is
+ * written.
+ */
 MUST_CHECK enum status trainer_save(struct trainer *t, bool waits, struct error *err);
 MUST_CHECK enum status trainer_finish_save(struct trainer *t, struct error *err);
 
 /* ---- trainer_data.c ---- */
 
+/* Opens the data for a dry run: the same refusals, but no index is made and nothing is written.
+ * Prints what is read, the last part of the plan; with --json on stderr. */
+MUST_CHECK enum status trainer_plan_data(struct trainer *t, struct error *err);
 MUST_CHECK enum status trainer_open_data(struct trainer *t, struct error *err);
 void trainer_close_data(struct trainer *t);
-/* Whether --data-path is documents for fine-tuning, packed into samples. */
+/* Whether the data are documents for fine-tuning, packed into samples. */
 bool trainer_data_is_packed(const struct train_options *o);
 /* The next micro-batch of a sampler's stream; its arrays stay until the next call. *tokens: how
  * many count. */
@@ -151,7 +187,9 @@ MUST_CHECK enum status trainer_log_step(struct trainer *t, const struct step_rec
 void trainer_show_progress(const struct trainer *t, const struct step_record *r);
 MUST_CHECK enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
                                               struct error *err);
-/* A line on stderr for the user. */
+/* A line on stderr for the user, unless --quiet. */
 void trainer_say(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The same of what went wrong although the run goes on, with --quiet too. */
+void trainer_warn(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 #endif

@@ -56,11 +56,26 @@ static enum status run_iteration(struct trainer *t, struct iteration *i, struct 
 
 /* ---- what is not a number ---- */
 
+/* Without a loss scale that adapts, a step that is skipped is no part of the plan: the first one is
+ * explained. */
+static void tell_skipped(struct trainer *t)
+{
+    struct error why;
+    if (t->said_skipped) return;
+    t->said_skipped = true;
+    const bool found = step_find_nan(&t->step, &why) != OK;
+    trainer_warn("iteration %" PRIu64 " and others like it are skipped: %s", t->iteration + 1,
+                 found ? why.text : "the loss or a gradient is not finite");
+}
+
 static enum status check_numbers(struct trainer *t, const struct step_result *r, struct error *err)
 {
-    const bool loss = isfinite(r->loss), dynamic = t->scale.dynamic;
-    if ((loss && !r->skipped) || (dynamic && !t->o->check_for_nan_in_loss_and_grad)) return OK;
-    if (!t->o->check_for_nan_in_loss_and_grad) return OK;
+    const bool loss = isfinite(r->loss);
+    if (loss && !r->skipped) return OK;
+    if (!t->o->check_for_nan_in_loss_and_grad) {
+        if (!t->scale.dynamic) tell_skipped(t);
+        return OK;
+    }
     if (step_find_nan(&t->step, err)) return fail_in(err, "iteration %" PRIu64, t->iteration + 1);
     return fail(err, ERR_NUMERIC, "iteration %" PRIu64 ": %s", t->iteration + 1,
                 loss ? "a gradient is not finite" : "the loss is not finite");
@@ -108,7 +123,8 @@ static struct step_record record_of(const struct trainer *t, const struct iterat
     return s;
 }
 
-/* As Megatron-LM: samples are consumed by skipped iterations too, the schedule stands still. */
+/* As Megatron-LM: samples are consumed by skipped iterations too, the schedule stands still. What
+ * it calls skipped samples are others, of iterations that were not run at all. */
 static void advance(struct trainer *t, const struct iteration *i, struct step_record *s)
 {
     t->iteration++;
@@ -116,7 +132,6 @@ static void advance(struct trainer *t, const struct iteration *i, struct step_re
     t->flops_so_far += s->flops;
     loss_scale_update(&t->scale, s->skipped);
     if (s->skipped) {
-        t->skipped_samples += i->batch_size;
         t->skipped_iterations++;
     } else {
         t->updates++;
@@ -162,17 +177,17 @@ static bool is_multiple(uint64_t iteration, uint64_t interval)
 }
 
 /* A full disk ends no run: the checkpoint before stays. */
-static enum status or_say(struct trainer *t, enum status st, const struct error *err)
+static enum status or_warn(enum status st, const struct error *err)
 {
     if (st != ERR_IO) return st;
-    trainer_say(t, "%s", err->text);
+    trainer_warn("%s", err->text);
     return OK;
 }
 
-static enum status save_or_say(struct trainer *t, struct error *err)
+static enum status save_or_warn(struct trainer *t, struct error *err)
 {
-    TRY(or_say(t, trainer_finish_save(t, err), err));
-    return or_say(t, trainer_save(t, t->iteration == t->train_iters, err), err);
+    TRY(or_warn(trainer_finish_save(t, err), err));
+    return or_warn(trainer_save(t, t->iteration == t->train_iters, err), err);
 }
 
 /* *ends: the run ends here, by one of --exit-*. */
@@ -181,7 +196,7 @@ static enum status after_iteration(struct trainer *t, bool *ends, struct error *
     const struct train_options *o = t->o;
     if (is_multiple(t->iteration, o->eval_interval) && t->iteration >= o->start_eval_at_iter)
         TRY(evaluate(t, SPLIT_VALID, "", err));
-    if (is_multiple(t->iteration, o->save_interval)) TRY(save_or_say(t, err));
+    if (is_multiple(t->iteration, o->save_interval)) TRY(save_or_warn(t, err));
     const double minutes = (seconds_now() - t->begun) / 60;
     *ends = is_multiple(t->iteration, o->exit_interval) ||
             (o->exit_duration_in_mins > 0 && minutes > o->exit_duration_in_mins);
@@ -194,8 +209,8 @@ static enum status after_iteration(struct trainer *t, bool *ends, struct error *
 /* The last iteration, unless it is saved; once more, if that has failed. */
 static enum status save_at_end(struct trainer *t, struct error *err)
 {
-    TRY(or_say(t, trainer_finish_save(t, err), err));
-    if (t->saved_iteration == t->iteration || t->iteration == t->start_iteration) return OK;
+    TRY(or_warn(trainer_finish_save(t, err), err));
+    if (t->iteration == t->start_iteration && !t->resumes) return OK;
     return trainer_save(t, true, err);
 }
 
@@ -213,19 +228,36 @@ static enum status finish(struct trainer *t, bool ends, bool *stopped, struct er
     return saved;
 }
 
+/* A run that was killed may have written --save alone, or --save-hf is new. */
+static enum status save_where_it_is_not(struct trainer *t, struct error *err)
+{
+    return t->resumes ? or_warn(trainer_save(t, true, err), err) : OK;
+}
+
+/* Another failure has ended the run: the save that is under way is finished all the same. */
+static void finish_save_or_warn(struct trainer *t)
+{
+    struct error why;
+    if (trainer_finish_save(t, &why)) trainer_warn("%s", why.text);
+}
+
 enum status trainer_loop(struct trainer *t, struct error *err)
 {
     bool ends = false, stopped = false;
     t->started = seconds_now();
+    if (t->iteration >= t->train_iters)
+        trainer_say(t, "nothing is left to train: the run is at iteration %" PRIu64 " of %" PRIu64,
+                    t->iteration, t->train_iters);
     interrupt_hold(true);
-    enum status st = OK;
+    enum status st = save_where_it_is_not(t, err);
     while (!st && !ends && t->iteration < t->train_iters && !interrupt_pending()) {
         st = iterate(t, err);
         if (!st) st = after_iteration(t, &ends, err);
     }
     if (!st) st = finish(t, ends, &stopped, err);
+    finish_save_or_warn(t);
     interrupt_hold(false);
     if (st || !stopped) return st;
     return fail(err, ERR_INTERRUPTED, "a signal ended the run after iteration %" PRIu64 "%s",
-                t->iteration, t->o->save || t->o->save_hf ? ", which is saved" : "");
+                t->iteration, t->num_destinations && trainer_is_saved(t) ? ", which is saved" : "");
 }

@@ -12,20 +12,35 @@
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
+#include "convert/megatron/config_difference.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/megatron/optim/rng_read.h"
+#include "convert/megatron/optim/rng_states.h"
 #include "train/model/unused.h"
 #include "train/trainer/initial_weights.h"
 #include "train/trainer/trainer_internal.h"
+
+static void print_line(const char *kind, const char *fmt, va_list args)
+{
+    (void)fprintf(stderr, "%s: ", kind);
+    (void)vfprintf(stderr, fmt, args);
+    (void)fputc('\n', stderr);
+}
 
 void trainer_say(const struct trainer *t, const char *fmt, ...)
 {
     va_list args;
     if (t->o->quiet) return;
     va_start(args, fmt);
-    (void)fputs("note: ", stderr);
-    (void)vfprintf(stderr, fmt, args);
-    (void)fputc('\n', stderr);
+    print_line("note", fmt, args);
+    va_end(args);
+}
+
+void trainer_warn(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    print_line("warning", fmt, args);
     va_end(args);
 }
 
@@ -43,6 +58,34 @@ static bool is_start(const struct trainer *t)
     return !t->resumes || loads_from_save(t->o);
 }
 
+/* Whether the optimizer of the checkpoint is left out. */
+static bool starts_anew(const struct trainer *t)
+{
+    return is_start(t) && (t->o->finetune || t->o->no_load_optim);
+}
+
+/* A Hugging Face folder is one iteration, or none. */
+static enum status check_step(const struct train_options *o, const struct checkpoint_found *f,
+                              struct error *err)
+{
+    if (o->ckpt_step == UINT64_MAX || f->iteration == (int64_t)o->ckpt_step) return OK;
+    return fail(err, ERR_USAGE, "--load %s: --ckpt-step %" PRIu64 ": this is %s", o->load,
+                o->ckpt_step,
+                f->iteration < 0 ? "a model without iterations" : "one iteration itself");
+}
+
+/* Iterations are not written into a model, nor into an iteration. */
+static enum status check_save(struct trainer *t, const struct checkpoint_found *f,
+                              struct error *err)
+{
+    const char *save = t->o->save;
+    if (!f->found || !path_is_folder(save) ||
+        !text_equal(path_real(&t->arena, f->path), path_real(&t->arena, save)))
+        return OK;
+    return fail(err, ERR_EXISTS, "--save %s: this is %s itself, no folder of checkpoints", save,
+                f->iteration < 0 ? "a model" : "an iteration");
+}
+
 /* A run goes on from its own checkpoint; --load is only the start. */
 static enum status find(struct trainer *t, struct checkpoint_found *f, struct error *err)
 {
@@ -50,13 +93,15 @@ static enum status find(struct trainer *t, struct checkpoint_found *f, struct er
     const bool same = loads_from_save(o), has_step = o->ckpt_step != UINT64_MAX;
     *f = (struct checkpoint_found){0};
     if (o->save) TRY(checkpoint_find(f, o->save, false, 0, &t->arena, err));
+    TRY(check_save(t, f, err));
     t->resumes = f->found && f->iteration >= 0 && !(same && o->finetune);
     if (t->resumes && !same)
         trainer_say(t, "the run goes on from %s, iteration %" PRId64, f->path, f->iteration);
     if (t->resumes && !(same && has_step)) return OK;
     f->found = false;
     if (!o->load) return OK;
-    return checkpoint_find_to_load(f, o->load, has_step, o->ckpt_step, &t->arena, err);
+    TRY(checkpoint_find_to_load(f, o->load, has_step, o->ckpt_step, &t->arena, err));
+    return check_step(o, f, err);
 }
 
 static enum status open_found(struct trainer *t, const struct checkpoint_found *f,
@@ -73,19 +118,28 @@ static enum status open_found(struct trainer *t, const struct checkpoint_found *
 
 /* ---- a model without a checkpoint ---- */
 
-static enum status scratch_of_hf(struct trainer *t, const char *folder, struct error *err)
+/* The model that a config.json describes; c has no tensors. */
+static enum status read_hf_config(const struct trainer *t, const struct model_maps *maps,
+                                  struct checkpoint *c, const struct model_map **map,
+                                  struct error *err)
+{
+    cJSON *tree;
+    TRY(hf_config_read(t->o->hf_config, &tree, err));
+    enum status st = source_choose_map(&t->q->source, maps, tree, map, err);
+    if (!st) st = model_config_from_hf(*map, tree, &c->arena, &c->config, err);
+    cJSON_Delete(tree);
+    if (st) return fail_in(err, "%s", t->o->hf_config);
+    c->config_origin = CONFIG_OF_JSON;
+    return OK;
+}
+
+static enum status scratch_of_hf(struct trainer *t, struct error *err)
 {
     struct checkpoint *c = &t->scratch;
     const struct model_map *map;
-    cJSON *tree;
-    TRY(hf_config_read(folder, &tree, err));
-    enum status st = source_choose_map(&t->q->source, &t->opened.maps, tree, &map, err);
-    if (!st) st = model_config_from_hf(map, tree, &c->arena, &c->config, err);
-    cJSON_Delete(tree);
-    if (st) return fail_in(err, "%s", folder);
+    TRY(read_hf_config(t, &t->opened.maps, c, &map, err));
     c->family = model_map_family(map);
-    c->hf_folder = folder;
-    c->config_origin = CONFIG_OF_JSON;
+    c->hf_folder = t->o->hf_config;
     params_use(c, &t->opened.maps, map);
     return OK;
 }
@@ -111,8 +165,112 @@ static enum status make_scratch(struct trainer *t, struct error *err)
     checkpoint_init(&t->opened.checkpoint, "");
     checkpoint_init(&t->scratch, "");
     t->origin = &t->scratch;
-    if (t->o->hf_config) return scratch_of_hf(t, t->o->hf_config, err);
+    if (t->o->hf_config) return scratch_of_hf(t, err);
     return scratch_of_line(t, err);
+}
+
+/* ---- a run that goes on, and the model that its line names ---- */
+
+static bool has_learned_positions(const struct model_config *c)
+{
+    return text_equal(c->position_embedding_type, "learned_absolute");
+}
+
+/* The first field in which two models compute different things, or have other shapes. */
+static bool find_difference(const struct checkpoint *a, const struct checkpoint *b,
+                            struct arena *arena, struct config_difference *out)
+{
+    const struct checkpoint x = {.config = a->config, .config_origin = a->config_origin},
+                            y = {.config = b->config, .config_origin = b->config_origin};
+    struct config_difference *all;
+    *out = (struct config_difference){.field = NULL};
+    if (config_differences(&x, &y, arena, &all) && all[0].effect == EFFECT_COMPUTES) {
+        *out = all[0];
+        return true;
+    }
+    if (x.config.vocab_size && y.config.vocab_size && x.config.vocab_size != y.config.vocab_size)
+        out->field = "vocab_size";
+    else if (has_learned_positions(&x.config) && x.config.max_position_embeddings &&
+             y.config.max_position_embeddings &&
+             x.config.max_position_embeddings != y.config.max_position_embeddings)
+        out->field = "max_position_embeddings";
+    if (!out->field) return false;
+    out->values[0] = model_config_text(&x.config, out->field, arena);
+    out->values[1] = model_config_text(&y.config, out->field, arena);
+    return true;
+}
+
+/* start: the words of the line that name the model. */
+static enum status check_same(struct trainer *t, const struct checkpoint *own,
+                              const struct checkpoint *named, const char *start, struct error *err)
+{
+    struct config_difference d;
+    if (!find_difference(own, named, &t->arena, &d)) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "--save %s holds a run of another model than %s: %s is %s in --save, %s in %s",
+                t->o->save, start, d.field, d.values[0], d.values[1], start);
+}
+
+/* A --load that was removed since the run began is none; only its headers are read. */
+static enum status check_load(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    struct source_options source = t->q->source;
+    struct checkpoint_found f;
+    struct opened start;
+    const bool has_step = o->ckpt_step != UINT64_MAX;
+    if (!source.hf_config) source.hf_config = o->hf_config;
+    enum status st = checkpoint_find(&f, o->load, has_step, o->ckpt_step, &t->arena, err);
+    if (st == ERR_IO || (!st && !f.found)) {
+        trainer_say(t, "--load %s holds no model any more: the run goes on from --save %s alone",
+                    o->load, o->save);
+        return OK;
+    }
+    if (st) return st;
+    st = opened_open(&start, f.path, &source, t->q->model_map, false, true, err);
+    if (!st)
+        st = check_same(t, t->origin, &start.checkpoint,
+                        arena_printf(&t->arena, "--load %s", o->load), err);
+    opened_close(&start);
+    return st;
+}
+
+/* The checkpoint is opened by its own config here: --hf-config would be used in its place. */
+static enum status check_hf_config(struct trainer *t, const char *path, struct error *err)
+{
+    struct error without;
+    struct opened own;
+    struct checkpoint named;
+    const struct model_map *map;
+    enum status st = opened_open(&own, path, &t->q->source, t->q->model_map, false, true, &without);
+    if (st) { /* it needs --hf-config, or open_found() says what is wrong */
+        opened_close(&own);
+        return OK;
+    }
+    checkpoint_init(&named, "");
+    st = read_hf_config(t, &own.maps, &named, &map, err);
+    if (!st)
+        st = check_same(t, &own.checkpoint, &named,
+                        arena_printf(&t->arena, "--hf-config %s", t->o->hf_config), err);
+    checkpoint_release(&named);
+    opened_close(&own);
+    return st;
+}
+
+static enum status check_line(struct trainer *t, struct error *err)
+{
+    const struct checkpoint line = {.config = t->o->model, .config_origin = CONFIG_OF_ARGS};
+    return check_same(t, t->origin, &line, "the command line", err);
+}
+
+/* Opens the checkpoint of the run itself. The model of the line must be the same. */
+static enum status open_own(struct trainer *t, const struct checkpoint_found *f, struct error *err)
+{
+    const struct train_options *o = t->o;
+    if (o->hf_config) TRY(check_hf_config(t, f->path, err));
+    TRY(open_found(t, f, err));
+    if (o->load && !loads_from_save(o)) TRY(check_load(t, err));
+    return o->has_model ? check_line(t, err) : OK;
 }
 
 /* ---- the model ---- */
@@ -142,38 +300,37 @@ static struct model_options model_options_of(struct trainer *t, struct model_con
         .layout = t->o->layout, .config = config, .elem = elem_of(t->o->dtype)};
 }
 
-static bool differs(double x, double y)
-{
-    return !isnan(x) && fabs(x - y) > 0;
-}
-
-static enum status check_supported(const struct trainer *t, struct error *err)
+/* Where the true vocabulary of a Megatron checkpoint is not known, all its rows may be of it. */
+static enum status check_vocabulary(const struct trainer *t, const struct model_config *config,
+                                    struct error *err)
 {
     const struct train_options *o = t->o;
-    if (differs(o->moe_z_loss_coeff, 0))
-        return fail(err, ERR_UNSUPPORTED, "--moe-z-loss-coeff %g: no z-loss is computed",
-                    o->moe_z_loss_coeff);
-    if (o->moe_router_dtype && strcmp(o->moe_router_dtype, "fp64") == 0 &&
-        strcmp(o->dtype, "f64") != 0)
-        return fail(err, ERR_UNSUPPORTED, "--moe-router-dtype fp64: routers compute in fp32");
-    if (differs(o->mid_level_dataset_surplus, 0.005))
-        return fail(err, ERR_UNSUPPORTED, "--mid-level-dataset-surplus %g: it is 0.005",
-                    o->mid_level_dataset_surplus);
-    if (o->save_retain_interval)
-        trainer_say(t,
-                    "without effect here: --save-retain-interval (--keep-last N keeps the last N)");
+    const uint64_t known = t->origin->config.vocab_size, rows = config->vocab_size;
+    if (o->vocab_size && (known ? o->vocab_size != known : o->vocab_size > rows))
+        return fail(err, ERR_UNSUPPORTED,
+                    "--vocab-size %" PRIu64 ": the vocabulary of %s has %" PRIu64 " tokens",
+                    o->vocab_size, t->origin->path, known ? known : rows);
+    if (t->vocab_rows && t->vocab_rows < rows)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--padded-vocab-size %" PRIu64 ": the vocabulary of %s has %" PRIu64 " tokens",
+                    t->vocab_rows, t->origin->path, rows);
     return OK;
 }
 
-static enum status check_layout(const struct trainer *t, struct error *err)
+enum status trainer_check_line(const struct trainer *t, struct error *err)
 {
-    const struct layout_options *l = &t->o->layout;
-    const uint64_t sizes[] = {l->tp, l->pp, l->ep, l->etp, l->cp, l->dp};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i] > 1)
-            return fail(err, ERR_UNSUPPORTED,
-                        "a layout of several ranks: training runs on one rank so far");
-    return OK;
+    if (!t->o->has_model || t->origin == &t->scratch) return OK;
+    return unused_check_line(t->origin, &t->model.config, err);
+}
+
+static void tell_dropout(const struct trainer *t)
+{
+    const struct train_options *o = t->o;
+    if (o->has_model || (o->is_hidden_dropout_given && o->is_attention_dropout_given)) return;
+    trainer_say(t, "the model is that of the folder: %s 0, unless given",
+                o->is_hidden_dropout_given      ? "--attention-dropout is"
+                : o->is_attention_dropout_given ? "--hidden-dropout is"
+                                                : "--hidden-dropout and --attention-dropout are");
 }
 
 /* Whether --device, or --distributed-backend, says that the CPU computes. */
@@ -206,18 +363,26 @@ static enum status open_device(struct trainer *t, const struct device **device, 
     return OK;
 }
 
+static enum status open_start(struct trainer *t, const struct checkpoint_found *f,
+                              struct error *err)
+{
+    if (!f->found) return make_scratch(t, err);
+    return t->resumes ? open_own(t, f, err) : open_found(t, f, err);
+}
+
 enum status trainer_open_model(struct trainer *t, struct error *err)
 {
     struct checkpoint_found f;
-    TRY(check_layout(t, err));
-    TRY(check_supported(t, err));
     TRY(find(t, &f, err));
-    TRY(f.found ? open_found(t, &f, err) : make_scratch(t, err));
+    TRY(open_start(t, &f, err));
     struct model_config *config = arena_array(&t->arena, 1, sizeof *config);
     struct model_options options = model_options_of(t, config);
+    if (f.found) TRY(check_vocabulary(t, config, err));
     TRY(comm_local_open(&t->comm, 1, err));
     TRY(open_device(t, &options.device, err));
-    return model_open(&t->model, f.found ? t->origin : NULL, &options, &t->comm, err);
+    TRY(model_open(&t->model, f.found ? t->origin : NULL, &options, &t->comm, err));
+    tell_dropout(t);
+    return OK;
 }
 
 /* ---- weights and states ---- */
@@ -320,7 +485,7 @@ static enum status fill(struct trainer *t, const struct train_state *s,
     if (t->origin == &t->scratch) return OK;
     const struct checkpoint_load_options options = {
         .load = {.threads = t->q->threads, .progress = t->q->progress},
-        .no_optimizer = is_start(t) && (o->no_load_optim || o->finetune)};
+        .no_optimizer = starts_anew(t)};
     return checkpoint_load(s, t->origin, &options, loaded, &t->arena, err);
 }
 
@@ -341,15 +506,29 @@ static const char *why_new_rng(struct trainer *t)
     return NULL;
 }
 
+/* Why states that were read are not kept; NULL: they are. */
+static const char *why_other_rng(const struct trainer *t, bool on_host)
+{
+    for (size_t i = 0; i < t->num_rng; i++)
+        if (!rng_states_fit(&t->rng[i], on_host))
+            return on_host ? "the checkpoint's are not those of a host without GPUs "
+                             "(--distributed-backend gloo)"
+                           : "the checkpoint's are not those of a GPU (--distributed-backend nccl)";
+    return NULL;
+}
+
 /* This program draws none of these numbers: they are kept for Megatron-LM. */
-static enum status keep_rng(struct trainer *t, struct error *err)
+static enum status keep_rng(struct trainer *t, bool on_host, struct error *err)
 {
     const struct train_options *o = t->o;
     const bool starts = is_start(t) && (o->finetune || o->no_load_rng);
     if (!t->origin->training.run.has_rng || starts || o->no_save_rng) return OK;
     const char *why = why_new_rng(t);
     if (!why) TRY(rng_states_read(t->origin, &t->rng, &t->num_rng, &why, &t->arena, err));
-    if (why) trainer_say(t, "states of random number generators are made from --seed: %s", why);
+    if (!why) why = why_other_rng(t, on_host);
+    if (!why) return OK;
+    t->num_rng = 0;
+    trainer_say(t, "states of random number generators are made from --seed: %s", why);
     return OK;
 }
 
@@ -365,10 +544,52 @@ enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded, st
     else
         st = trainer_state_end(t, &s, true, err);
     if (st) return st;
-    TRY(keep_rng(t, err));
-    if (loaded->note && !(is_start(t) && (t->o->finetune || t->o->no_load_optim)))
-        trainer_say(t, "%s", loaded->note);
+    TRY(keep_rng(t, s.on_host, err));
+    if (loaded->note && !starts_anew(t)) trainer_say(t, "%s", loaded->note);
     return step_begin(&t->step, t->origin != &t->scratch, err);
+}
+
+/* ---- constants of the optimizer ---- */
+
+/* One of them: that of the groups, from 0 to below `limit`, or of the line. */
+static enum status find_constant(const struct trainer *t, const char *option, size_t at,
+                                 double limit, double *value, struct error *err)
+{
+    const struct training *run = &t->origin->training.run;
+    double own = NAN;
+    for (size_t i = 0; i < run->num_groups; i++) {
+        const double x = *(const double *)((const char *)&run->groups[i] + at);
+        if (isnan(x)) continue;
+        if (!isnan(own) && own != x)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: groups of parameters have different values of %s, %g and %g",
+                        t->origin->path, option, own, x);
+        own = x;
+    }
+    if (isnan(own) || own == *value) return OK;
+    if (!(own >= 0 && own < limit))
+        return fail(err, ERR_CORRUPT, "%s: a group of parameters has %g as %s", t->origin->path,
+                    own, option);
+    trainer_say(t, "%s is %g, as in the checkpoint whose optimizer goes on, not %g", option, own,
+                *value);
+    *value = own;
+    return OK;
+}
+
+enum status trainer_find_constants(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    struct optimizer_constants *c = &t->constants;
+    *c = (struct optimizer_constants){o->adam_beta1, o->adam_beta2, o->adam_eps, o->sgd_momentum};
+    if (t->origin == &t->scratch || !t->origin->training.optimizer.present || starts_anew(t))
+        return OK;
+    if (strcmp(o->optimizer, "sgd") == 0)
+        return find_constant(t, "--sgd-momentum", offsetof(struct param_group, momentum), INFINITY,
+                             &c->momentum, err);
+    TRY(find_constant(t, "--adam-beta1", offsetof(struct param_group, beta1), 1, &c->beta1, err));
+    TRY(find_constant(t, "--adam-beta2", offsetof(struct param_group, beta2), 1, &c->beta2, err));
+    return find_constant(t, "--adam-eps", offsetof(struct param_group, eps), INFINITY, &c->eps,
+                         err);
 }
 
 /* ---- schedules and counters ---- */
@@ -445,6 +666,13 @@ static enum status resume(struct trainer *t, const struct checkpoint_loaded *loa
                             err);
 }
 
+/* The samples that the run has consumed when it is over. */
+static uint64_t end_samples(const struct trainer *t)
+{
+    return t->o->train_samples ? t->o->train_samples
+                               : batch_size_samples(&t->batch, t->train_iters);
+}
+
 enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *loaded,
                            struct error *err)
 {
@@ -457,5 +685,5 @@ enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *lo
     if (goes_on) TRY(resume(t, loaded, err));
     t->start_iteration = t->iteration;
     t->sampler = (struct sampler){t->consumed, t->o->micro_batch_size, 0, 1};
-    return batch_size_check(&t->batch, t->consumed, t->o->micro_batch_size, 1, err);
+    return batch_size_check(&t->batch, t->consumed, end_samples(t), t->o->micro_batch_size, 1, err);
 }

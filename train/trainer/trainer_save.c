@@ -8,48 +8,52 @@
 #include "common/checked.h"
 #include "common/json.h"
 #include "common/memory.h"
+#include "common/text.h"
 #include "convert/format.h"
 #include "train/trainer/trainer_internal.h"
 
-/* The formats of a save; count: 0 to 2. */
-static unsigned targets_of(const struct trainer *t, struct checkpoint_target targets[2])
+/* ---- destinations ---- */
+
+static void add_destination(struct trainer *t, const char *option, const char *dir,
+                            const struct format *format)
 {
     const struct train_options *o = t->o;
-    struct checkpoint_target common = {.overwrite = o->overwrite,
-                                       .no_optimizer = o->no_save_optim,
-                                       .keep_last = o->keep_last,
-                                       .threads = t->q->threads,
-                                       .fsync = true,
-                                       .quiet = true,
-                                       .maps = &t->opened.maps};
-    unsigned n = 0;
-    if (o->save) {
-        targets[n] = common;
-        targets[n].dir = o->save;
-        targets[n++].format = o->ckpt_format && strcmp(o->ckpt_format, "torch") == 0
-                                  ? &format_torch
-                                  : &format_torch_dist;
-    }
-    if (o->save_hf) {
-        targets[n] = common;
-        targets[n].dir = o->save_hf;
-        targets[n++].format = &format_hf;
-    }
-    return n;
+    if (!dir) return;
+    /* A run that was killed may have left an iteration behind the tracker. */
+    t->destinations[t->num_destinations++] =
+        (struct destination){.option = option,
+                             .target = {.dir = dir,
+                                        .format = format,
+                                        .overwrite = o->overwrite || t->resumes,
+                                        .no_optimizer = o->no_save_optim,
+                                        .keep_last = o->keep_last,
+                                        .threads = t->q->threads,
+                                        .fsync = true,
+                                        .quiet = true,
+                                        .maps = &t->opened.maps}};
 }
 
-/* The first iteration that will be saved, if it is there and is not this run's own. */
-enum status trainer_check_targets(struct trainer *t, struct error *err)
+enum status trainer_open_destinations(struct trainer *t, struct error *err)
 {
-    struct checkpoint_target targets[2];
-    const unsigned n = targets_of(t, targets);
-    const uint64_t interval = t->o->save_interval;
-    for (unsigned i = 0; i < n && !t->resumes; i++) {
-        TRY(checkpoint_check_target(&targets[i], t->train_iters, err));
-        for (uint64_t at = interval; interval && at < t->train_iters; at += interval)
-            TRY(checkpoint_check_target(&targets[i], at, err));
+    const struct train_options *o = t->o;
+    add_destination(t, "--save", o->save,
+                    text_equal(o->ckpt_format, "torch") ? &format_torch : &format_torch_dist);
+    add_destination(t, "--save-hf", o->save_hf, &format_hf);
+    const uint64_t at = t->resumes ? (uint64_t)t->origin->training.iteration : 0;
+    const struct checkpoint_saves saves = {at, o->save_interval, t->train_iters};
+    for (unsigned i = 0; i < t->num_destinations; i++) {
+        struct destination *d = &t->destinations[i];
+        TRY(checkpoint_check_target(&d->target, &saves, err));
+        if (at && checkpoint_has(&d->target, at)) d->saved = at;
     }
     return OK;
+}
+
+bool trainer_is_saved(const struct trainer *t)
+{
+    for (unsigned i = 0; i < t->num_destinations; i++)
+        if (t->destinations[i].saved != t->iteration) return false;
+    return true;
 }
 
 /* ---- the state ---- */
@@ -69,11 +73,11 @@ static void add_group(const struct trainer *t, struct training *s, struct arena 
     g->wd_mult = decays ? 1 : 0;
     g->weight_decay = decays ? t->schedule.weight_decay : 0;
     if (adam) {
-        g->beta1 = o->adam_beta1;
-        g->beta2 = o->adam_beta2;
-        g->eps = o->adam_eps;
+        g->beta1 = t->constants.beta1;
+        g->beta2 = t->constants.beta2;
+        g->eps = t->constants.eps;
     } else {
-        g->momentum = o->sgd_momentum;
+        g->momentum = t->constants.momentum;
     }
 }
 
@@ -173,18 +177,35 @@ struct saving {
     struct train_state state;
     struct training training;
     cJSON *args;
-    struct checkpoint_target targets[2];
-    unsigned num_targets;
+    /* As the run's; of each what came of it. */
+    struct destination destinations[2];
+    unsigned num_destinations;
+    enum status st[2];
+    struct error err[2];
     pthread_t thread;
-    enum status st;
-    struct error err;
 };
+
+/* config.json and its companions come from the newest checkpoint of the run, for --keep-last may
+ * remove the one that it began with. */
+static void use_newest(struct saving *s, const struct destination *d)
+{
+    if (!s->state.origin->hf_folder || !d->saved) return;
+    s->state.hf_folder = checkpoint_hf_folder(&d->target, d->saved, &s->arena);
+}
 
 static void *write_all(void *context)
 {
     struct saving *s = context;
-    for (unsigned i = 0; i < s->num_targets && !s->st; i++)
-        s->st = checkpoint_save(&s->state, &s->targets[i], &s->err);
+    for (unsigned i = 0; i < s->num_destinations; i++)
+        use_newest(s, &s->destinations[i]);
+    for (unsigned i = 0; i < s->num_destinations; i++) {
+        struct destination *d = &s->destinations[i];
+        if (d->saved == s->training.iteration) continue;
+        s->st[i] = checkpoint_save(&s->state, &d->target, &s->err[i]);
+        if (s->st[i]) continue;
+        d->saved = s->training.iteration;
+        use_newest(s, d);
+    }
     return NULL;
 }
 
@@ -205,10 +226,8 @@ static enum status begin(struct trainer *t, struct saving *s, struct error *err)
     s->args = args_of(t);
     s->state.training = &s->training;
     s->state.args = s->args;
-    s->num_targets = targets_of(t, s->targets);
-    /* A run that was killed may have left an iteration behind the tracker. */
-    for (unsigned i = 0; i < s->num_targets; i++)
-        s->targets[i].overwrite = s->targets[i].overwrite || t->resumes;
+    s->num_destinations = t->num_destinations;
+    memcpy(s->destinations, t->destinations, sizeof s->destinations);
     return OK;
 }
 
@@ -221,18 +240,28 @@ static void end(struct trainer *t, struct saving *s)
     free(s);
 }
 
-/* What came of it. */
+/* What came of it: the first failure, if there is one; another one is said. */
 static enum status conclude(struct trainer *t, struct saving *s, struct error *err)
 {
-    const enum status st = s->st;
-    const uint64_t iteration = s->training.iteration;
-    if (!st) {
-        t->saved = arena_copy_text(&t->arena, s->targets[s->num_targets - 1].dir);
-        t->saved_iteration = iteration;
+    enum status first = OK;
+    for (unsigned i = 0; i < s->num_destinations; i++) {
+        struct error *why = &s->err[i];
+        if (t->destinations[i].saved != s->destinations[i].saved)
+            t->saved = s->destinations[i].target.dir;
+        t->destinations[i].saved = s->destinations[i].saved;
+        if (!s->st[i]) continue;
+        (void)!fail_in(why, "iteration %" PRIu64 " is not saved%s", s->training.iteration,
+                       s->num_destinations > 1
+                           ? arena_printf(&s->arena, " by %s", s->destinations[i].option)
+                           : "");
+        if (first)
+            trainer_warn("%s", why->text);
+        else
+            *err = *why;
+        if (!first) first = s->st[i];
     }
-    if (st) *err = s->err;
     end(t, s);
-    return st ? fail_in(err, "iteration %" PRIu64 " is not saved", iteration) : OK;
+    return first;
 }
 
 enum status trainer_finish_save(struct trainer *t, struct error *err)
@@ -246,8 +275,8 @@ enum status trainer_finish_save(struct trainer *t, struct error *err)
 
 enum status trainer_save(struct trainer *t, bool waits, struct error *err)
 {
-    if (!t->o->save && !t->o->save_hf) return OK;
     TRY(trainer_finish_save(t, err));
+    if (trainer_is_saved(t)) return OK;
     struct saving *s = must_calloc(1, sizeof *s);
     enum status st = begin(t, s, err);
     if (st) {

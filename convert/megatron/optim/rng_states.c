@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+/* Bytes of torch's states. */
+enum { CPU_BYTES = 5056, GPU_BYTES = 16 };
+
 /* ---- the generator that Python, numpy and torch share: MT19937 ---- */
 
 enum { WORDS = 624 };
@@ -82,28 +85,27 @@ struct making {
  * words in 64 bits each, and no normal number that is kept. */
 static struct value *torch_state(const struct making *m, uint64_t seed)
 {
-    enum { BYTES = 5056, SEED = 0, LEFT = 8, SEEDED = 12, STATE = 24 };
-    unsigned char *bytes = arena_alloc(m->arena, BYTES);
+    enum { SEED = 0, LEFT = 8, SEEDED = 12, STATE = 24 };
+    unsigned char *bytes = arena_alloc(m->arena, CPU_BYTES);
     uint32_t words[WORDS];
-    memset(bytes, 0, BYTES);
+    memset(bytes, 0, CPU_BYTES);
     seed_by_number(words, (uint32_t)seed);
     put_bytes(bytes + SEED, seed, 8);
     put_bytes(bytes + LEFT, 1, 4);
     put_bytes(bytes + SEEDED, 1, 4);
     for (unsigned i = 0; i < WORDS; i++)
         put_bytes(bytes + STATE + 8 * (size_t)i, words[i], 8);
-    return m->tensor(m->context, bytes, BYTES);
+    return m->tensor(m->context, bytes, CPU_BYTES);
 }
 
 /* at::CUDAGeneratorImpl: seed, and Philox's offset. */
 static struct value *device_state(const struct making *m, uint64_t seed)
 {
-    enum { BYTES = 16 };
-    if (m->made->on_host) return torch_state(m, seed);
-    unsigned char *bytes = arena_alloc(m->arena, BYTES);
-    memset(bytes, 0, BYTES);
+    if (m->made->device_is_host) return torch_state(m, seed);
+    unsigned char *bytes = arena_alloc(m->arena, GPU_BYTES);
+    memset(bytes, 0, GPU_BYTES);
     put_bytes(bytes, seed, 8);
-    return m->tensor(m->context, bytes, BYTES);
+    return m->tensor(m->context, bytes, GPU_BYTES);
 }
 
 /* A copy of what is kept, with tensors again. */
@@ -121,6 +123,31 @@ static struct value *again(const struct making *m, const struct value *v)
             out->items[i] = again(m, v->items[i]);
     }
     return out;
+}
+
+/* ---- kept states ---- */
+
+static bool is_state(const struct value *v, bool device_is_host)
+{
+    return v && v->kind == VALUE_BYTES && v->count == (device_is_host ? CPU_BYTES : GPU_BYTES);
+}
+
+static bool are_states(const struct value *dict, bool device_is_host)
+{
+    for (uint32_t i = 0; dict && dict->kind == VALUE_DICT && i < dict->count; i++)
+        if (!is_state(dict->items[2 * (size_t)i + 1], device_is_host)) return false;
+    return true;
+}
+
+bool rng_states_fit(const struct rng_kept *kept, bool device_is_host)
+{
+    for (uint32_t i = 0; i < kept->states->count; i++) {
+        const struct value *d = kept->states->items[i];
+        if (!is_state(value_get(d, "cuda_rng_state"), device_is_host) ||
+            !are_states(value_get(d, "rng_tracker_states"), device_is_host))
+            return false;
+    }
+    return true;
 }
 
 struct value *rng_states_value(const struct rng_made *made, const struct rng_place *at,

@@ -29,4 +29,8 @@ typedef struct value *rng_tensor(void *context, const void *bytes, uint64_t coun
 struct value *rng_states_value(const struct rng_made *made, const struct rng_place *at,
                                rng_tensor *tensor, void *context, struct arena *a);
 
+/* Whether the device's generators are those of the CPU (device_is_host), or of a GPU, in all states
+ * that were kept of a rank: neither takes the other's. */
+bool rng_states_fit(const struct rng_kept *kept, bool device_is_host);
+
 #endif

@@ -27,7 +27,7 @@ static struct value *keep(void *context, const void *bytes, uint64_t count)
 
 static const struct value *states(uint64_t seed, bool on_host, struct rng_place at)
 {
-    const struct rng_made how = {.wanted = true, .seed = seed, .on_host = on_host};
+    const struct rng_made how = {.wanted = true, .seed = seed, .device_is_host = on_host};
     num_made = 0;
     const struct value *list = rng_states_value(&how, &at, keep, NULL, &scratch);
     assert_int_equal(list->kind, VALUE_LIST);
@@ -133,6 +133,40 @@ static void ranks_have_seeds_of_their_own(void **state)
     }
 }
 
+/* A list of a dict with states of so many bytes. */
+static struct rng_kept kept_of(size_t device_bytes, size_t tracked_bytes)
+{
+    static const char bytes[5056];
+    struct value *d = value_dict(&scratch), *tracked = value_dict(&scratch);
+    value_dict_add(&scratch, tracked, "model-parallel-rng",
+                   value_bytes(&scratch, bytes, tracked_bytes));
+    value_dict_add(&scratch, d, "cuda_rng_state", value_bytes(&scratch, bytes, device_bytes));
+    value_dict_add(&scratch, d, "rng_tracker_states", tracked);
+    return (struct rng_kept){.states = value_list(&scratch, VALUE_LIST, 1, &d)};
+}
+
+static void kept_states_fit_one_kind_of_device(void **state)
+{
+    static const struct {
+        size_t device_bytes, tracked_bytes;
+        bool fits_host, fits_gpu;
+    } cases[] = {{5056, 5056, true, false},
+                 {16, 16, false, true},
+                 {5056, 16, false, false},
+                 {16, 5056, false, false},
+                 {0, 0, false, false}};
+    struct value *empty = value_dict(&scratch);
+    const struct rng_kept none = {.states = value_list(&scratch, VALUE_LIST, 1, &empty)};
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct rng_kept kept = kept_of(cases[i].device_bytes, cases[i].tracked_bytes);
+        assert_int_equal(rng_states_fit(&kept, true), cases[i].fits_host);
+        assert_int_equal(rng_states_fit(&kept, false), cases[i].fits_gpu);
+    }
+    assert_false(rng_states_fit(&none, true));
+    assert_false(rng_states_fit(&none, false));
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -153,6 +187,7 @@ int main(void)
         cmocka_unit_test(python_s_are_as_python_has_them),
         cmocka_unit_test(numpy_s_and_torch_s_are_as_they_have_them),
         cmocka_unit_test(ranks_have_seeds_of_their_own),
+        cmocka_unit_test(kept_states_fit_one_kind_of_device),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

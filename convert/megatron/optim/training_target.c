@@ -167,7 +167,7 @@ static bool is_torch_adam(const struct training_state *s)
 {
     for (size_t i = 0; i < s->run.num_groups && s->own_groups; i++)
         if (s->own_groups[i]) return value_get(s->own_groups[i], "foreach") != NULL;
-    return s->rng.wanted && s->rng.on_host;
+    return s->on_host;
 }
 
 /* Experts may have biases: then a group of them has these. */
