@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh FERRY TEST... - runs unit tests (cmocka programs) and shell tests (X.sh FERRY) side by
 # side, in this order. Both speak TAP. Says how far it is while they run: on a terminal in one line, else
-# every 15 seconds. Then prints what failed and what was skipped, and a line of sums. FERRY_EMULATOR is a command
+# every 15 seconds. Then prints what failed, what was skipped, which took longest, and a line of sums. FERRY_EMULATOR is a command
 # in front of unit tests.
 set -u
 ferry=$1
@@ -41,12 +41,13 @@ report $# &
 reporter=$!
 # shellcheck disable=SC2016 # for the inner shell
 printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$jobs" -I '{}' sh -c '
-    said=$work/$(echo "$1" | tr / _)
+    said=$work/$(echo "$1" | tr / _) start=$(date +%s)
     case $1 in
     *.sh) timeout 600 sh "$1" "$ferry" ;;
     *) timeout 600 $FERRY_EMULATOR "$1" ;;
     esac >"$said" 2>&1 </dev/null
-    echo $? >"$said.code"' - '{}'
+    echo $? >"$said.code"
+    echo "$(($(date +%s) - start)) s $1" >"$said.seconds"' - '{}'
 kill "$reporter"
 reporter=
 [ ! -t 1 ] || printf '\r\033[K'
@@ -69,5 +70,6 @@ for test; do
         -e "s,^not ok [0-9]* # SKIP \(.*\),skipped: \1 (in $test)," -e '/^skipped/p' "$said"
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skips))
 done
+echo "longest: $(cat "$work"/*.seconds | sort -rn | head -n 12 | paste -s -d , | sed 's/,/, /g')"
 echo "test: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -5,10 +5,14 @@ tests_folder=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=train_lib.sh
 . "$tests_folder/trainer/train_lib.sh"
 
-# Relative errors of loss and gradient norm, and what a final weight may differ by.
+# Relative errors of loss and gradient norm, and what a final weight may differ by. Megatron-LM ran on a CPU: a GPU
+# adds in another order, and in bf16 the difference grows.
 limits_of() {
     case $1 in
-    bf16*) loss=1e-3 norm=1e-2 weight=0.01 ;;
+    bf16*)
+        loss=1e-3 norm=1e-2 weight=0.01
+        [ "${FERRY_TEST_DEVICE:-cpu}" = cpu ] || norm=3e-2
+        ;;
     fp16*) loss=5e-2 norm=1e-2 weight=0.02 ;;
     *) loss=1e-5 norm=1e-5 weight=1e-5 ;;
     esac

@@ -38,7 +38,8 @@ enter() {
     for file in u16 i32; do ln -sf "$data/$file.bin" "$data/$file.idx" .; done
 }
 
-# One thread, for several that wait for one another are slow beside other tests: train OPTION... With $fault, which
+# One thread, for several that wait for one another are slow beside other tests, on the device that FERRY_TEST_DEVICE
+# names, where it is set: train OPTION... With $fault, which
 # is FERRY_FAULT of faults/inject.c, or $counts, the file of FERRY_FAULT_COUNT, only ferry sees them.
 inject=$(dirname "$ferry")/inject.so fault='' counts=''
 train() {
@@ -46,7 +47,7 @@ train() {
         run_program env "LD_PRELOAD=$inject" ${fault:+"FERRY_FAULT=$fault"} \
             ${counts:+"FERRY_FAULT_COUNT=$counts"} "$ferry" train --threads 1 "$@"
     else
-        run train --threads 1 "$@"
+        run train --threads 1 ${FERRY_TEST_DEVICE:+--device "$FERRY_TEST_DEVICE"} "$@"
     fi
     ran="train, in $(basename "$PWD")"
 }

@@ -1,0 +1,181 @@
+"""train_bench.py FERRY LIBRARIES [--rehearsal] [--sections SECTION...] - steps of training on a GPU, by ferry and by
+PyTorch, in bf16 with float32 master weights, AdamW and clipping. A line is a model, a program, the median of
+milliseconds a step, tokens a second, TFLOP/s of the model (6 x weights + attention), and GiB of GPU memory at most.
+
+PyTorch has transformers' model: weights of float32 under autocast, FlashAttention, fused AdamW; eager, and compiled by
+torch.compile. Both read the same weights and the same tokens, and the losses of the first steps must agree: within
+1 %. LIBRARIES is the LD_LIBRARY_PATH of ferry alone. --rehearsal: small models, on the CPU."""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+WARM_UP, STEPS = 4, 14
+RATE, BETAS, EPS, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
+MODELS = {
+    # options of ferry synth, micro-batch size, tokens
+    "gpt2-124M": ("--model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 --vocab-size 50257 "
+                  "--max-position-embeddings 1024", 16, 1024),
+    "llama3.2-1B": ("--model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 --ffn-hidden-size 8192 "
+                    "--vocab-size 128256 --max-position-embeddings 4096 --tied", 2, 4096),
+}
+SMALL = {
+    "gpt2-124M": ("--model gpt2 --layers 2 --hidden 64 --heads 2 --ffn-hidden-size 128 --vocab-size 500 "
+                  "--max-position-embeddings 64", 2, 64),
+    "llama3.2-1B": ("--model llama --layers 2 --hidden 64 --heads 4 --kv-heads 2 --ffn-hidden-size 128 --vocab-size 500 "
+                    "--max-position-embeddings 64 --tied", 2, 32),
+}
+
+
+def tokens_of(vocab_size, count):
+    """The stream of --mock-data, one sample after another."""
+    word, ids = 1, []
+    for _ in range(count):
+        word = (6364136223846793005 * word + 1442695040888963407) % 2**64
+        ids.append((word >> 33) % vocab_size)
+    return ids
+
+
+def flops_of_step(config, batch, seq):
+    """Products of the forward pass and twice as many of the backward pass; causal attention is half a square."""
+    get = lambda *names: next(config[n] for n in names if n in config)
+    layers, hidden = get("num_hidden_layers", "n_layer"), get("hidden_size", "n_embd")
+    heads = get("num_attention_heads", "n_head")
+    kv = config.get("num_key_value_heads", heads)
+    if "n_layer" in config:
+        ffn = 2 * (config.get("n_inner") or 4 * hidden)
+    else:
+        ffn = 3 * config["intermediate_size"]
+    weights = layers * hidden * (2 * hidden + 2 * hidden * kv // heads + ffn) + hidden * config["vocab_size"]
+    return 3 * batch * seq * (2 * weights + layers * 2 * seq * hidden)
+
+
+def report(args, model, program, times, peak, flops, tokens):
+    median = statistics.median(times[WARM_UP:])
+    memory = f"{peak / 2**30:.1f}" if peak else "-"
+    print(f"{model} {program} {median * 1e3:.2f} {tokens / median:.0f} {flops / median / 1e12:.1f} {memory}", flush=True)
+
+
+def memory_in_use():
+    query = "nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"
+    try:
+        return int(subprocess.run(query, capture_output=True, text=True).stdout.split()[0]) * 2**20
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def train_by_ferry(args, folder, batch, seq, work, *options):
+    log, said = os.path.join(work, "log.jsonl"), os.path.join(work, "said")
+    if os.path.exists(log):
+        os.remove(log)
+    line = (f"train --load {folder} --mock-data --seq-length {seq} --micro-batch-size {batch} --global-batch-size {batch} "
+            f"--train-iters {args.steps} --lr {RATE} --lr-decay-style constant --weight-decay {DECAY} --clip-grad {CLIP} "
+            f"--adam-beta2 {BETAS[1]} --bf16 --log-interval 1 --log-jsonl {log} --device {args.device}")
+    environment = {**os.environ, "LD_LIBRARY_PATH": args.libraries}
+    before, peak = memory_in_use(), 0
+    with open(said, "w") as out:
+        process = subprocess.Popen([args.ferry, *line.split(), *options], stdout=out, stderr=out, env=environment)
+        while process.poll() is None:
+            peak = max(peak, memory_in_use() - before)
+            time.sleep(0.2)
+    if process.returncode:
+        with open(said) as f:
+            raise RuntimeError(f"ferry train: exit code {process.returncode}\n" + "".join(f.readlines()[-15:]))
+    with open(log) as lines:
+        steps = [json.loads(x) for x in lines]
+    return [s["elapsed_ms"] / 1e3 for s in steps], [s["loss"] for s in steps], peak
+
+
+def train_by_torch(args, folder, batch, seq, compiled):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = args.device
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").to(device)
+    model.eval()  # no dropout, as ferry's from a folder
+    parameters = list(model.parameters())
+    groups = [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": DECAY},
+              {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, fused=True)
+    vocabulary = model.config.vocab_size
+    stream = torch.tensor(tokens_of(vocabulary, args.steps * batch * (seq + 1))).view(args.steps, batch, seq + 1).to(device)
+
+    def loss_of(ids):
+        with torch.autocast(device, torch.bfloat16):
+            logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+
+    run = torch.compile(loss_of) if compiled else loss_of
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    times, losses = [], []
+    for ids in stream:
+        wait()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = run(ids)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+        optimizer.step()
+        losses.append(loss.item())
+        wait()
+        times.append(time.perf_counter() - start)
+    return times, losses, torch.cuda.max_memory_allocated() if device == "cuda" else 0
+
+
+def has_torch():
+    from importlib.util import find_spec
+
+    return all(find_spec(name) for name in ("torch", "transformers"))
+
+
+def measure(args, name, work):
+    options, batch, seq = (SMALL if args.rehearsal else MODELS)[name]
+    folder = os.path.join(work, name)
+    environment = {**os.environ, "LD_LIBRARY_PATH": args.libraries}
+    subprocess.run([args.ferry, "synth", "-q", "--no-fsync", "--dtype", "bf16", *options.split(), folder], check=True,
+                   env=environment)
+    with open(os.path.join(folder, "config.json")) as f:
+        flops = flops_of_step(json.load(f), batch, seq)
+    times, losses, peak = train_by_ferry(args, folder, batch, seq, work)
+    report(args, name, "ferry", times, peak, flops, batch * seq)
+    if has_torch():
+        for compiled in (False,) if args.rehearsal else (False, True):
+            theirs = "PyTorch-compiled" if compiled else "PyTorch-eager"
+            times, expected, peak = train_by_torch(args, folder, batch, seq, compiled)
+            report(args, name, theirs, times, peak, flops, batch * seq)
+            print(f"# {name}, losses: ferry {losses[0]:.4f} ... {losses[-1]:.4f}, {theirs} {expected[0]:.4f} ... {expected[-1]:.4f}")
+            if any(abs(a - b) > 0.01 * b for a, b in zip(losses[:3], expected[:3])):
+                raise RuntimeError(f"the losses differ: {losses[:3]} and {expected[:3]}")
+    else:
+        print(f"# {name}: no PyTorch and transformers")
+    shutil.rmtree(folder)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("ferry")
+    p.add_argument("libraries")
+    p.add_argument("--rehearsal", action="store_true")
+    p.add_argument("--models", nargs="+", default=list(MODELS))
+    args = p.parse_args()
+    args.device, args.steps = ("cpu", 6) if args.rehearsal else ("cuda", STEPS)
+    print("# a step of training in bf16: model, program, ms, tokens/s, TFLOP/s, GiB of GPU memory")
+    failed = False
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=shared) as work:
+        for name in args.models:
+            try:
+                measure(args, name, work)
+            except Exception as error:  # the next model may do
+                failed = True
+                print(f"# {name}: failed: {type(error).__name__}: {error}", flush=True)
+    return failed
+
+
+sys.exit(main())
