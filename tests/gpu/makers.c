@@ -243,7 +243,7 @@ static void make_uniform_inputs(struct trial *t)
     t->params.attention.window = random_between(0, 3) ? 0 : (uint32_t)random_between(1, 2 * length);
     t->params.attention.causal = coin();
     t->params.attention.uniform_sequences = (uint32_t)sequences;
-    t->depth = (double)length;
+    t->depth = (double)(length + s.head_dim); /* of the values, and of scores */
     MAKE(t->in[0], ELEM, sequences * length, columns_of(s));
     MAKE(t->in[1], ELEM, sequences * length, columns_of(s));
     MAKE(t->in[2], INT, sequences, 6);
@@ -276,7 +276,7 @@ static void make_range_inputs(struct trial *t)
     t->params.attention.softcap = random_between(0, 3) ? 0 : 3;
     t->params.attention.window = coin() ? 0 : (uint32_t)random_between(1, num_keys);
     t->params.attention.causal = random_between(0, 3) != 0;
-    t->depth = (double)num_keys;
+    t->depth = (double)(num_keys + s.head_dim);
     MAKE(t->in[0], ELEM, num_queries, columns_of(s));
     MAKE(t->in[1], ELEM, num_keys, (uint64_t)s.groups * t->params.attention.kv_stride);
     MAKE(t->in[2], INT, MOST, 6);

@@ -210,7 +210,7 @@ void make_attention_backward(struct trial *t)
     const struct head_shape s = t->params.attention.heads;
     const uint64_t num_queries = t->in[0].shape[0], heads = (uint64_t)s.groups * s.queries;
     const bool one_array = t->params.attention.uniform_sequences && coin();
-    t->depth += (double)(num_queries * s.queries + s.head_dim); /* of dk, and of scores */
+    t->depth += (double)(num_queries * s.queries); /* of dk */
     make_attention_dropout(t, &t->in[3]);
     MAKE(t->in[4], ELEM, num_queries, heads * s.head_dim);
     MAKE(t->in[5], REAL, num_queries, heads);

@@ -56,7 +56,7 @@ told() { # NAME RESULT SECONDS
 # has one of kernels for compute capability 9.0 where the GPU has that.
 verdict() { # NAME CODE SECONDS LIMIT
     case $1 in
-    memcheck* | racecheck* | ncu)
+    memcheck* | racecheck* | ncu*)
         refusal=$(grep -m 1 -o -E "$REFUSALS" "$files/$1") && echo "skipped: $refusal" && return
         grep -o 'No kernels were profiled' "$files/$1" | sed 's/^/FAILED: /' | grep . && return
         ;;

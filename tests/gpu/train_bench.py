@@ -1,12 +1,16 @@
-"""train_bench.py FERRY LIBRARIES [--rehearsal] [--sections SECTION...] - steps of training on a GPU, by ferry and by
+"""train_bench.py FERRY LIBRARIES [--models MODEL...] [--kernels] [--rehearsal] - steps of training on a GPU, by ferry and by
 PyTorch, in bf16 with float32 master weights, AdamW and clipping. A line is a model, a program, the median of
 milliseconds a step, tokens a second, TFLOP/s of the model (6 x weights + attention), and GiB of GPU memory at most.
 
 PyTorch has transformers' model: weights of float32 under autocast, FlashAttention, fused AdamW; eager, and compiled by
 torch.compile. Both read the same weights and the same tokens, and the losses of the first steps must agree: within
-1 %. LIBRARIES is the LD_LIBRARY_PATH of ferry alone. --rehearsal: small models, on the CPU."""
+1 %. ferry-tuned is ferry with FERRY_CUDA_TUNE=1. LIBRARIES is the LD_LIBRARY_PATH of ferry alone. --rehearsal: small
+models, on the CPU.
+
+--kernels: in place of that, what the second step spends in each kernel, by ncu: launches, milliseconds, share, name."""
 
 import argparse
+import csv
 import json
 import os
 import shutil
@@ -56,7 +60,7 @@ def flops_of_step(config, batch, seq):
     return 3 * batch * seq * (2 * weights + layers * 2 * seq * hidden)
 
 
-def report(args, model, program, times, peak, flops, tokens):
+def report(model, program, times, peak, flops, tokens):
     median = statistics.median(times[WARM_UP:])
     memory = f"{peak / 2**30:.1f}" if peak else "-"
     print(f"{model} {program} {median * 1e3:.2f} {tokens / median:.0f} {flops / median / 1e12:.1f} {memory}", flush=True)
@@ -70,17 +74,25 @@ def memory_in_use():
         return 0
 
 
-def train_by_ferry(args, folder, batch, seq, work, *options):
+def ferry_command(args, folder, batch, seq, steps, log):
+    line = (f"train --load {folder} --mock-data --seq-length {seq} --micro-batch-size {batch} --global-batch-size {batch} "
+            f"--train-iters {steps} --lr {RATE} --lr-decay-style constant --weight-decay {DECAY} --clip-grad {CLIP} "
+            f"--adam-beta2 {BETAS[1]} --bf16 --log-interval 1 --log-jsonl {log} --device {args.device}")
+    return [args.ferry, *line.split()]
+
+
+def environment_of(args, **more):
+    return {**os.environ, "LD_LIBRARY_PATH": args.libraries, **more}
+
+
+def train_by_ferry(args, folder, batch, seq, work, **variables):
     log, said = os.path.join(work, "log.jsonl"), os.path.join(work, "said")
     if os.path.exists(log):
         os.remove(log)
-    line = (f"train --load {folder} --mock-data --seq-length {seq} --micro-batch-size {batch} --global-batch-size {batch} "
-            f"--train-iters {args.steps} --lr {RATE} --lr-decay-style constant --weight-decay {DECAY} --clip-grad {CLIP} "
-            f"--adam-beta2 {BETAS[1]} --bf16 --log-interval 1 --log-jsonl {log} --device {args.device}")
-    environment = {**os.environ, "LD_LIBRARY_PATH": args.libraries}
     before, peak = memory_in_use(), 0
     with open(said, "w") as out:
-        process = subprocess.Popen([args.ferry, *line.split(), *options], stdout=out, stderr=out, env=environment)
+        command = ferry_command(args, folder, batch, seq, args.steps, log)
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment_of(args, **variables))
         while process.poll() is None:
             peak = max(peak, memory_in_use() - before)
             time.sleep(0.2)
@@ -128,6 +140,31 @@ def train_by_torch(args, folder, batch, seq, compiled):
     return times, losses, torch.cuda.max_memory_allocated() if device == "cuda" else 0
 
 
+def kernels_by_ferry(args, folder, batch, seq, work):
+    """The launches of the second step: from after the optimizer's first to its second."""
+    out = os.path.join(work, "kernels.csv")
+    ncu = f"ncu --clock-control none --target-processes all --metrics gpu__time_duration.sum --csv --log-file {out}".split()
+    command = ferry_command(args, folder, batch, seq, 2, os.path.join(work, "log.jsonl"))
+    done = subprocess.run([*ncu, *command], capture_output=True, text=True, env=environment_of(args))
+    if done.returncode:
+        raise RuntimeError(f"ncu: exit code {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
+    with open(out) as f:
+        rows = list(csv.DictReader(line for line in f if line.startswith('"')))
+    scale = {"ns": 1e-6, "us": 1e-3, "usecond": 1e-3, "nsecond": 1e-6, "ms": 1, "msecond": 1, "s": 1e3, "second": 1e3}
+    launches = [(r["Kernel Name"], float(r["Metric Value"].replace(",", "")) * scale[r["Metric Unit"]]) for r in rows]
+    updates = [i for i, (name, _) in enumerate(launches) if "adam" in name]
+    ends = [i for i, after in zip(updates, updates[1:] + [10**9]) if after - i > 20]
+    step = launches[ends[0] + 1 : ends[1] + 1]
+    kernels = {}
+    for name, ms in step:
+        count, total = kernels.get(name, (0, 0))
+        kernels[name] = count + 1, total + ms
+    whole = sum(ms for _, ms in step)
+    print(f"# {os.path.basename(folder)}, {batch} x {seq}: {len(step)} launches, {whole:.2f} ms")
+    for name, (count, ms) in sorted(kernels.items(), key=lambda k: -k[1][1])[:25]:
+        print(f"{count:5d} {ms:8.3f} {100 * ms / whole:5.1f} %  {name[:110]}", flush=True)
+
+
 def has_torch():
     from importlib.util import find_spec
 
@@ -137,19 +174,25 @@ def has_torch():
 def measure(args, name, work):
     options, batch, seq = (SMALL if args.rehearsal else MODELS)[name]
     folder = os.path.join(work, name)
-    environment = {**os.environ, "LD_LIBRARY_PATH": args.libraries}
-    subprocess.run([args.ferry, "synth", "-q", "--no-fsync", "--dtype", "bf16", *options.split(), folder], check=True,
-                   env=environment)
+    synth = [args.ferry, "synth", "-q", "--no-fsync", "--dtype", "bf16", *options.split(), folder]
+    subprocess.run(synth, check=True, env=environment_of(args))
     with open(os.path.join(folder, "config.json")) as f:
         flops = flops_of_step(json.load(f), batch, seq)
-    times, losses, peak = train_by_ferry(args, folder, batch, seq, work)
-    report(args, name, "ferry", times, peak, flops, batch * seq)
+    if args.kernels:
+        kernels_by_ferry(args, folder, batch, seq, work)
+        shutil.rmtree(folder)
+        return
+    tuned = {"FERRY_CUDA_TUNE": "1", "FERRY_CUDA_CACHE": os.path.join(work, "tuned")}
+    for program, variables in ("ferry", {}), ("ferry-tuned", tuned):
+        times, losses, peak = train_by_ferry(args, folder, batch, seq, work, **variables)
+        report(name, program, times, peak, flops, batch * seq)
     if has_torch():
         for compiled in (False,) if args.rehearsal else (False, True):
             theirs = "PyTorch-compiled" if compiled else "PyTorch-eager"
             times, expected, peak = train_by_torch(args, folder, batch, seq, compiled)
-            report(args, name, theirs, times, peak, flops, batch * seq)
-            print(f"# {name}, losses: ferry {losses[0]:.4f} ... {losses[-1]:.4f}, {theirs} {expected[0]:.4f} ... {expected[-1]:.4f}")
+            report(name, theirs, times, peak, flops, batch * seq)
+            ends = [f"{x[0]:.4f} ... {x[-1]:.4f}" for x in (losses, expected)]
+            print(f"# {name}, losses: ferry {ends[0]}, {theirs} {ends[1]}", flush=True)
             if any(abs(a - b) > 0.01 * b for a, b in zip(losses[:3], expected[:3])):
                 raise RuntimeError(f"the losses differ: {losses[:3]} and {expected[:3]}")
     else:
@@ -162,10 +205,12 @@ def main():
     p.add_argument("ferry")
     p.add_argument("libraries")
     p.add_argument("--rehearsal", action="store_true")
+    p.add_argument("--kernels", action="store_true")
     p.add_argument("--models", nargs="+", default=list(MODELS))
     args = p.parse_args()
     args.device, args.steps = ("cpu", 6) if args.rehearsal else ("cuda", STEPS)
-    print("# a step of training in bf16: model, program, ms, tokens/s, TFLOP/s, GiB of GPU memory")
+    if not args.kernels:
+        print("# a step of training in bf16: model, program, ms, tokens/s, TFLOP/s, GiB of GPU memory")
     failed = False
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=shared) as work:
