@@ -186,6 +186,8 @@ unset EMULATED_MEMORY
 EMULATED_GPUS=8
 check "collectives of one rank" "$build/tests/gpu/collectives_check"
 check "models and layouts, by NCCL" engine_test forward_test
+check "training, on four ranks with a GPU each" trains_alike llama3.2 1e-5 --tp 2 --dp 2 --sequence-parallel
+check "training, of experts on two ranks with a GPU each" trains_alike mixtral 1e-5 --ep 2 --moe-aux-loss-coeff 0.01
 check "a step of decoding is one graph" graphs_are 1
 check "in fp16, too" graphs_are 1 --dtype fp16
 check "by NCCL it still is" graphs_are 1 --tp 2

@@ -35,4 +35,6 @@ check_training() {
     check "training, in fp16 with gradients in f32" trains_alike qwen3 3e-3 --fp16 --loss-scale 1024 \
         --accumulate-allreduce-grads-in-fp32
     check "training, in fp16 that overflows" overflows_alike
+    check "training, on four ranks" trains_alike llama3.2 1e-5 --tp 2 --dp 2 --sequence-parallel
+    check "training, of experts on two ranks" trains_alike mixtral 1e-5 --ep 2 --moe-aux-loss-coeff 0.01
 }

@@ -268,29 +268,15 @@ says "  --global-batch-size 7 is no multiple of --micro-batch-size 2 times 1 dat
 says "  --min-lr 1 is above --lr 0.005"
 says "  bfloat16 and float16 both"
 
-it "a layout of several ranks is refused"
-for option in --tp --pp --dp --ep --cp; do
+it "pipeline stages and context parallelism are refused"
+for option in --pp --cp; do
     starts $option 2 --micro-batch-size 1 --seq-length 32
-    refused 2 "-parallel-size 2: training runs on one rank so far: leave it out"
+    refused 2 "-parallel-size 2: no run has pipeline stages or context parallelism so far: leave it out"
 done
-starts --tp 2 --bf16 --fp16
+starts --pp 2 --bf16 --fp16
 refused 2 "the options do not fit together:"
-says "  --tensor-model-parallel-size 2: training runs on one rank so far"
+says "  --pipeline-model-parallel-size 2: no run has pipeline stages or context parallelism so far"
 says "  bfloat16 and float16 both"
-
-it "ranks of mpirun are refused"
-if command -v mpirun >/dev/null && [ -e "$(dirname "$ferry")/libferry_mpi.so" ]; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-    rm -rf out log.jsonl
-    # shellcheck disable=SC2046 # words
-    LD_LIBRARY_PATH="$(dirname "$ferry")" ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" \
-        run_program timeout 60 mpirun -np 2 "$ferry" train $(line_of fp32) --load "$llama" --save out
-    exits 3
-    says "a launcher started 2 ranks: training runs on one rank so far"
-    is_not_there out
-else
-    skip "no mpirun, or no libferry_mpi.so"
-fi
 
 it "a checkpoint without optimizer is continued, and it is said"
 starts --no-save-optim --exit-interval 5

@@ -63,6 +63,35 @@ trains_as fp32-tp2-padded-vocab --load "$models/llama" --make-vocab-size-divisib
 exits 0
 matches steps "$runs/fp32-tp2-padded-vocab/steps.jsonl" log.jsonl 1e-5 1e-5
 
+# On as many ranks as Megatron-LM had; how many of them are data parallel is for --dp to say.
+repeats_on_ranks() { # NAME DP OPTION...
+    limits_of "$1"
+    name=$1 dp=$2
+    shift 2
+    [ "$name" != bf16-dp2 ] || norm=2e-2
+    enter "$name-ranks"
+    # shellcheck disable=SC2046 # words
+    train $(sed -n "s/^$name	pretrain_gpt.py //p" "$runs/commands.txt") --load "$(model_of "$name")" --dp "$dp" \
+        --log-jsonl log.jsonl "$@"
+    exits 0
+    [ "$code" -eq 0 ] || return
+    case $name in
+    fp16*) matches scales "$runs/$name/steps.jsonl" log.jsonl 5e-2 13 5 2 && return ;;
+    esac
+    matches steps "$runs/$name/steps.jsonl" log.jsonl $loss $norm
+    matches lines "$runs/$name/log.txt" "$stdout" $norm
+    [ ! -e "$runs/$name/final" ] || same_final "$name"
+}
+
+for run_name in fp32-dp2 fp32-eod-mask-dp2 fp32-tp2-dp2 bf16-dp2 fp16-overflow-tp2-dp2 moe-ep2; do
+    it "on its own ranks: $run_name"
+    repeats_on_ranks $run_name 2
+done
+it "on its own ranks: fp32-tp2-sp"
+repeats_on_ranks fp32-tp2-sp 1
+it "on its own ranks: fp32-tp2-padded-vocab"
+repeats_on_ranks fp32-tp2-padded-vocab 1 --padding-rows-value 0.25
+
 # Which iterations overflow is a matter of rounding.
 it "one rank: fp16-overflow"
 enter fp16-overflow

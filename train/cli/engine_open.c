@@ -112,19 +112,24 @@ static void digest_words(char text[SHA256_TEXT])
     sha256_finish(s, text);
 }
 
+enum status engine_agree_on_words(const struct engine *e, struct error *err)
+{
+    char words[SHA256_TEXT];
+    digest_words(words);
+    return e->agree(words, sizeof words, "command line or folder", err);
+}
+
 enum status engine_is_alone(bool *works, struct error *err)
 {
     const struct engine *e;
     struct ranks ranks;
-    char words[SHA256_TEXT];
     unsigned rank;
     *works = true;
     TRY(ranks_from_environment(&ranks, err));
     if (ranks.size == 1 || !ranks.share_output) return OK;
-    digest_words(words);
     TRY(engine_open(&e, err));
     enum status st = e->join(&rank, err);
-    if (!st) st = e->agree(words, sizeof words, "command line or folder", err);
+    if (!st) st = engine_agree_on_words(e, err);
     *works = rank == 0;
     if (rank) result_silence();
     return e->leave(st, err);

@@ -310,42 +310,38 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
     assert_true(x->o.layout.tp == 2 && x->o.layout.pp == 2 && x->o.layout.dp == 2);
     assert_true(x->o.layout.cp == 2 && x->o.layout.virtual_stages == 2);
     assert_string_equal(x->err.text,
-                        "--tensor-model-parallel-size 2, --pipeline-model-parallel-size 2, "
-                        "--context-parallel-size 2, --data-parallel-size 2, "
-                        "--num-virtual-stages-per-pipeline-rank 2: training runs on one rank so "
-                        "far: leave it out (a checkpoint of any layout can be loaded)");
+                        "--pipeline-model-parallel-size 2, --context-parallel-size 2, "
+                        "--num-virtual-stages-per-pipeline-rank 2: no run has pipeline stages or "
+                        "context parallelism so far: leave it out (a checkpoint of any layout can "
+                        "be loaded)");
     assert_int_equal(x->o.model.padded_vocab_size, 256);
     line_free(x);
-    refused_beside(MODEL "--dp 3 --global-batch-size 8",
-                   "\n  --global-batch-size 8 is no multiple of --micro-batch-size 2 times 3 data "
-                   "parallel ranks\n");
-    refused_beside(MODEL "--ep 2", "\n  --ep 2 without --num-experts\n");
-    refused_beside(MODEL "--num-experts 3 --ep 2",
-                   "\n  --num-experts 3 is no multiple of --ep 2\n");
+    refused(
+        MODEL "--dp 3 --global-batch-size 8",
+        "--global-batch-size 8 is no multiple of --micro-batch-size 2 times 3 data parallel ranks");
+    refused(MODEL "--ep 2", "--ep 2 without --num-experts");
+    refused(MODEL "--num-experts 3 --ep 2", "--num-experts 3 is no multiple of --ep 2");
     refused_beside(GOOD "--cp 3", "\n  --seq-length 16 is no multiple of 2 times --cp\n");
-    static const char *const one_rank[] = {"--tp 1 --pp 1 --dp 1", "--ep 1 --etp 1 --cp 1",
-                                           "--vpp 1 --sp"};
-    for (size_t i = 0; i < COUNT(one_rank); i++) {
+    static const char *const trained[] = {
+        "--tp 1 --pp 1 --dp 1", "--ep 1 --etp 1 --cp 1", "--vpp 1 --sp",
+        "--tp 2 --sp --dp 3 --global-batch-size 6", "--ep 2 --etp 2 --global-batch-size 8"};
+    for (size_t i = 0; i < COUNT(trained); i++) {
         struct strbuf text = {0};
-        strbuf_printf(&text, GOOD "%s", one_rank[i]);
+        strbuf_printf(&text, GOOD "%s", trained[i]);
         line_free(good_line(text.data));
         strbuf_release(&text);
     }
     static const char *const several[][2] = {
-        {"--tp", "--tensor-model-parallel-size"},
         {"--pp", "--pipeline-model-parallel-size"},
-        {"--ep", "--expert-model-parallel-size"},
-        {"--etp", "--expert-tensor-parallel-size"},
         {"--cp", "--context-parallel-size"},
-        {"--dp", "--data-parallel-size"},
         {"--vpp", "--num-virtual-stages-per-pipeline-rank"},
         {"--num-layers-per-virtual-pipeline-stage", "--num-layers-per-virtual-pipeline-stage"}};
     for (size_t i = 0; i < COUNT(several); i++) {
         char line[300], message[200];
         snprintf(line, sizeof line, GOOD "%s 2", several[i][0]);
         snprintf(message, sizeof message,
-                 "%s 2: training runs on one rank so far: leave it out (a checkpoint of any layout "
-                 "can be loaded)",
+                 "%s 2: no run has pipeline stages or context parallelism so far: leave it out (a "
+                 "checkpoint of any layout can be loaded)",
                  several[i][1]);
         refused(line, message);
     }

@@ -7,6 +7,7 @@
 
 #include "common/count.h"
 #include "common/json.h"
+#include "common/ranks.h"
 #include "common/result.h"
 #include "train/cli/engine_commands.h"
 #include "train/cli/train_options.h"
@@ -83,7 +84,16 @@ static enum status train(void *context, const struct engine *engine, bool is_ran
 {
     const struct train_request q = request_of(context);
     (void)is_rank_0;
+    TRY(engine_agree_on_words(engine, err));
     return engine->train(&q, take_summary, context, err);
+}
+
+/* Ranks of a launcher say the same. */
+static bool is_first_rank(void)
+{
+    struct ranks ranks;
+    struct error ignored;
+    return ranks_from_environment(&ranks, &ignored) || !ranks.rank || !ranks.share_output;
 }
 
 static enum status run(void *options, const char *const *positional, size_t num_positional,
@@ -93,7 +103,7 @@ static enum status run(void *options, const char *const *positional, size_t num_
     struct strbuf notes = {0};
     (void)positional, (void)num_positional;
     enum status st = train_options_finish(o, &notes, err);
-    if (notes.length) (void)fputs(notes.data, stderr);
+    if (notes.length && is_first_rank()) (void)fputs(notes.data, stderr);
     strbuf_release(&notes);
     if (!st) st = engine_run(train, o, err);
     train_options_release(o);

@@ -1,10 +1,13 @@
 /* train_complete.c - what follows from other options, as Megatron-LM's validate_args has it. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/file.h"
+#include "common/ranks.h"
 #include "common/text.h"
 #include "train/cli/train_finish.h"
 
@@ -54,9 +57,58 @@ static void complete_recompute(struct train_options *o)
         default_to(&o->recompute_granularity, "selective");
 }
 
+static uint64_t at_least_one(uint64_t n)
+{
+    return n ? n : 1;
+}
+
+/* The fewest data parallel ranks with which the ranks of experts come out even. */
+static uint64_t least_dp(const struct layout_options *l, uint64_t tp_cp)
+{
+    const uint64_t etp = l->etp ? l->etp : at_least_one(l->tp), experts = etp * at_least_one(l->ep);
+    uint64_t dp = 1;
+    while (tp_cp * dp % experts)
+        dp++;
+    return dp;
+}
+
+/* dp is what a launcher's ranks leave for it, as in Megatron-LM; alone, --dp or the fewest. */
+static void complete_ranks(struct train_finish *x)
+{
+    struct layout_options *l = &x->o->layout;
+    const uint64_t tp = at_least_one(l->tp), cp = at_least_one(l->cp), pp = at_least_one(l->pp);
+    struct ranks ranks;
+    struct error why;
+    const uint64_t sizes[] = {tp, cp, pp, l->ep, l->etp, l->dp};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i] > MAX_RANKS_OF_A_JOB) {
+            train_problem(x, "a size of the layout is %" PRIu64 ": up to %d can be", sizes[i],
+                          MAX_RANKS_OF_A_JOB);
+            return;
+        }
+    if (tp * cp * pp > MAX_RANKS_OF_A_JOB) {
+        train_problem(x, "the layout has more than %d ranks", MAX_RANKS_OF_A_JOB);
+        return;
+    }
+    if (ranks_from_environment(&ranks, &why)) {
+        train_problem(x, "%s", why.text);
+        return;
+    }
+    if (ranks.size == 1) {
+        if (!l->dp) l->dp = least_dp(l, tp * cp);
+        return;
+    }
+    if (!l->dp) l->dp = ranks.size / (tp * cp * pp);
+    if (tp * cp * pp * l->dp != ranks.size)
+        train_problem(x,
+                      "a launcher started %u ranks, and the layout has TP %" PRIu64
+                      " times CP %" PRIu64 " times PP %" PRIu64 " times DP %" PRIu64,
+                      ranks.size, tp, cp, pp, l->dp);
+}
+
 static void complete_training(struct train_options *o)
 {
-    const uint64_t dp = o->layout.dp ? o->layout.dp : 1;
+    const uint64_t dp = at_least_one(o->layout.dp);
     uint64_t least;
     o->is_global_batch_size_given = o->global_batch_size > 0;
     if (!o->global_batch_size && mul_u64(o->micro_batch_size, dp, &least))
@@ -149,6 +201,7 @@ void train_complete(struct train_finish *x)
     complete_model(x);
     complete_precision(x);
     complete_recompute(x->o);
+    complete_ranks(x);
     complete_training(x->o);
     train_complete_batch_schedule(x);
     complete_data(x);

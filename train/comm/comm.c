@@ -79,6 +79,41 @@ enum status comm_barrier(struct comm_group *g, struct error *err)
     return g->comm->backend->all_gather(g, NULL, NULL, 0, err);
 }
 
+enum status comm_agree(struct comm_group *g, enum status own, struct error *err)
+{
+    struct error mine = {.code = OK}, *all = must_calloc(g->size, sizeof *all);
+    unsigned i = 0;
+    if (own) mine = *err;
+    mine.code = own;
+    enum status st = g->comm->backend->all_gather(g, &mine, all, sizeof mine, err);
+    while (!st && i < g->size && !all[i].code)
+        i++;
+    if (!st && i < g->size) {
+        *err = all[i];
+        st = i == g->index ? err->code : fail_in(err, "rank %u", g->ranks[i]);
+    }
+    free(all);
+    return st;
+}
+
+enum status comm_any(struct comm_group *g, bool *any, struct error *err)
+{
+    int32_t said = *any;
+    TRY(g->comm->backend->all_reduce(g, &said, 1, COMM_INT32, COMM_MAX, err));
+    *any = said > 0;
+    return OK;
+}
+
+enum status comm_end(struct comm *c, enum status st, struct error *err)
+{
+    struct error own = *err;
+    const bool is_rank_0 = c->rank == 0;
+    const enum status of_all = comm_close(c, st, err);
+    if (!st || st == ERR_RANK || !is_rank_0) return of_all;
+    *err = own;
+    return st;
+}
+
 /* ---- the library with MPI in it ---- */
 
 static void *open_in_folder(const char *path_beside, const char *below)

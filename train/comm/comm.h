@@ -11,6 +11,7 @@
 #ifndef FERRY_TRAIN_COMM_COMM_H
 #define FERRY_TRAIN_COMM_COMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -111,5 +112,17 @@ enum { COMM_DEATH_TEXT = 128 };
 void comm_print_death(char text[COMM_DEATH_TEXT], unsigned rank, int wait_status);
 
 MUST_CHECK enum status comm_barrier(struct comm_group *g, struct error *err);
+
+/* Of members that all make this call, each with the status of its own work: the first failure, in
+ * their order, on all of them, or OK. The text of another member's begins with "rank N: ". For
+ * failures that the job survives; comm_fail() is for those that end it. */
+MUST_CHECK enum status comm_agree(struct comm_group *g, enum status own, struct error *err);
+
+/* Whether any member says so. */
+MUST_CHECK enum status comm_any(struct comm_group *g, bool *any, struct error *err);
+
+/* The status of a rank whose work is over, at the end of its job: comm_close(), but a message of
+ * rank 0 stays as it is, also where the failure has ended the others. */
+enum status comm_end(struct comm *c, enum status st, struct error *err);
 
 #endif

@@ -58,22 +58,11 @@ static enum status join(unsigned *rank, struct error *err)
     return check_job(&ranks, err);
 }
 
-/* A message of rank 0 is printed unchanged; that of another rank with its number. */
-static enum status end_ranks(struct comm *c, enum status st, struct error *err)
-{
-    struct error own = *err;
-    bool is_rank_0 = c->rank == 0;
-    enum status of_all = comm_close(c, st, err);
-    if (!st || st == ERR_RANK || !is_rank_0) return of_all;
-    *err = own;
-    return st;
-}
-
 static enum status leave(enum status st, struct error *err)
 {
     if (!joined) return st;
     joined = false;
-    return end_ranks(&job, st, err);
+    return comm_end(&job, st, err);
 }
 
 /* *other: the first rank that has not what rank 0 has; the number of ranks where all have it. */
@@ -220,7 +209,7 @@ static enum status run_rank(struct worker *w, rank_work *work, const void *reque
     if (st) comm_fail(&w->comm, err); /* before anything that waits for the others; again is once */
     model_close(&w->model);
     if (opened) options.device->close();
-    return joined ? st : end_ranks(&w->comm, st, err);
+    return joined ? st : comm_end(&w->comm, st, err);
 }
 
 /* A rank of mpirun may have another folder, other files, other words. */
@@ -289,16 +278,12 @@ static enum status bench(const struct bench_request *q, struct error *err)
     return on_ranks(&q->model, bench_rank, q, fingerprint, err);
 }
 
-/* One rank alone so far. */
 static enum status train_here(const struct train_request *q,
                               void (*ended)(void *context, const struct train_summary *s),
                               void *context, struct error *err)
 {
-    if (joined)
-        return fail(err, ERR_UNSUPPORTED,
-                    "a launcher started %u ranks: training runs on one rank so far", job.size);
     end_threads();
-    return trainer_run(q, ended, context, err);
+    return trainer_run(q, joined ? &job : NULL, ended, context, err);
 }
 
 extern const struct engine ferry_engine;

@@ -135,6 +135,10 @@ MUST_CHECK enum status engine_run(engine_work *work, void *context, struct error
  * others return when all have made this call, and must end. */
 MUST_CHECK enum status engine_is_alone(bool *works, struct error *err);
 
+/* ERR_USAGE if a rank of a job was started with another command line, or in another folder, than
+ * rank 0. */
+MUST_CHECK enum status engine_agree_on_words(const struct engine *e, struct error *err);
+
 /* The name of that table in the library, and of the version that both must have. */
 #define ENGINE_SYMBOL "ferry_engine"
 #define ENGINE_VERSION_SYMBOL "ferry_engine_version"

@@ -8,6 +8,20 @@
 #include "common/memory.h"
 #include "train/engine/memory_plan.h"
 
+unsigned parameter_copies(const struct parameter *x)
+{
+    const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
+    const unsigned data = is_expert ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP;
+    return data | (unsigned)is_whole << (is_expert ? GROUP_ETP : GROUP_TP);
+}
+
+bool parameter_counts(const struct parameter *x, const struct groups *g)
+{
+    for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
+        if (parameter_copies(x) & 1u << k && g->of[k].index > 0) return false;
+    return true;
+}
+
 void parameters_init(struct parameters *p, enum elem_type elem)
 {
     *p = (struct parameters){.elem = elem};

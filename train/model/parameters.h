@@ -13,6 +13,7 @@
 #include "ckpt/param.h"
 #include "kernels/device.h"
 #include "kernels/op_table.h"
+#include "train/engine/groups.h"
 
 /* The part of a tensor that a rank has. */
 struct cut {
@@ -51,6 +52,11 @@ struct parameters {
     size_t num_bound; /* the first so many items are bound */
     uint64_t bytes;   /* of the region; of each parameter a multiple of MEMORY_ALIGNMENT */
 };
+
+/* Bits 1 << enum group_kind of the groups whose members all have the same elements of a parameter;
+ * and whether a rank at this place counts of those that have the same: the first of each group. */
+unsigned parameter_copies(const struct parameter *x);
+bool parameter_counts(const struct parameter *x, const struct groups *g);
 
 void parameters_init(struct parameters *p, enum elem_type elem);
 void parameters_release(struct parameters *p);

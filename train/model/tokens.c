@@ -22,7 +22,8 @@ static bool documents_are_sequences(const struct batch *b)
 struct token_shape tokens_shape(const struct batch *b, const struct group_sizes *s,
                                 uint64_t multiple)
 {
-    struct token_shape t = {.sequences = ceil_div_u64(b->num_sequences, s->dp),
+    const unsigned dp = b->is_dealt ? 1 : s->dp;
+    struct token_shape t = {.sequences = ceil_div_u64(b->num_sequences, dp),
                             .num_chunks = s->cp > 1 ? 2 * s->cp : 1};
     t.chunk = ceil_div_u64(b->length, t.num_chunks);
     uint64_t runs = t.sequences * (s->cp > 1 ? 2 : 1), parts = runs;
@@ -31,7 +32,7 @@ struct token_shape tokens_shape(const struct batch *b, const struct group_sizes 
     for (uint64_t i = 0; b->starts && !b->any_starts && i < b->num_sequences * b->length; i++)
         parts += b->starts[i]; /* each cuts at most one run in two */
     t.num_spans = parts * t.num_chunks + 1;
-    if (s->cp == 1 && b->num_sequences % s->dp == 0 && t.rows == t.sequences * t.chunk &&
+    if (s->cp == 1 && b->num_sequences % dp == 0 && t.rows == t.sequences * t.chunk &&
         documents_are_sequences(b))
         t.uniform_sequences = (uint32_t)t.sequences;
     return t;
@@ -46,7 +47,8 @@ static uint64_t num_runs(const struct token_shape *shape)
 static struct run run_of(const struct batch *b, const struct token_shape *shape,
                          const struct group_place *at, uint64_t i)
 {
-    uint64_t per = shape->num_chunks > 1 ? 2 : 1, sequence = at->dp * shape->sequences + i / per;
+    const uint64_t per = shape->num_chunks > 1 ? 2 : 1,
+                   first = b->is_dealt ? 0 : at->dp * shape->sequences, sequence = first + i / per;
     uint64_t chunk = i % per ? shape->num_chunks - 1 - at->cp : at->cp;
     return (struct run){.sequence = min_u64(sequence, b->num_sequences - 1),
                         .position = shape->num_chunks > 1 ? chunk * shape->chunk : 0,

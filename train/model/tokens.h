@@ -1,6 +1,7 @@
 /* tokens.h - the tokens of a rank, and which of them attend to which.
  *
- * A batch is sequences of one length. Sequences are dealt to data-parallel ranks in runs; each
+ * A batch is sequences of one length. Sequences are dealt to data-parallel ranks in runs, unless
+ * they are already; each
  * sequence is cut into 2 CP chunks, of which context-parallel rank r has chunks r and 2 CP - 1 - r,
  * so that all have the same number of pairs under a causal mask. Sizes that do not divide are
  * filled up: sequences by copies of the last one, positions and rows by tokens whose results are
@@ -18,6 +19,7 @@
 
 struct batch {
     uint64_t num_sequences, length;
+    bool is_dealt;          /* these are one data parallel rank's: others have other batches */
     const int32_t *ids;     /* [num_sequences, length] */
     const char *path;       /* of the file of the ids, for messages; NULL: none */
     const int32_t *targets; /* the same, negative where there is none; NULL: none at all */

@@ -17,9 +17,15 @@
 /* What a region holds. exp_avg is SGD's momentum too. */
 enum held_kind { HELD_WEIGHT, HELD_MASTER, HELD_EXP_AVG, HELD_EXP_AVG_SQ, NUM_HELD };
 
-struct train_state {
+/* What a rank of several has. */
+struct held_rank {
     const struct parameters *parameters;
-    void *data[NUM_HELD];       /* NULL: the run has no such region */
+    const struct groups *groups; /* the rank's place in them counts */
+};
+
+struct train_state {
+    const struct parameters *parameters; /* of this rank */
+    void *data[NUM_HELD];                /* NULL: the run has no such region */
     enum dtype dtype[NUM_HELD]; /* of the elements; that of weights is parameters->elem's */
     uint64_t padded_rows; /* rows of the vocabulary that all ranks hold, with padding; 0: no more
                              than the config's */
@@ -34,6 +40,10 @@ struct train_state {
     const cJSON *args; /* attributes of Megatron's args beside the origin's and those that follow
                           from the model, by name ("lr": 0.01); NULL: none */
     struct layout_options layout; /* that is written; all 0: one rank */
+    /* Several ranks write a checkpoint together: what each has, and the group of all. NULL: this
+     * one has all. */
+    const struct held_rank *ranks; /* [world->size] */
+    struct comm_group *world;
     /* States of random number generators: of ranks that had some these go on, others are made
      * from the seed. no_rng: none are written. */
     const struct rng_kept *rng; /* [num_rng] */
@@ -113,7 +123,8 @@ struct checkpoint_target {
  * another thread writes: it and what it points to must not change until the call returns. Older
  * iterations are removed only when the new one is complete; a message says so if that fails.
  * ERR_EXISTS if the iteration is there and overwrite is not set; ERR_IO, naming the file, if the
- * disk is full: what was written is removed, and what was there before is as it was. */
+ * disk is full: what was written is removed, and what was there before is as it was. Several ranks
+ * call it together, and all get the same status. */
 MUST_CHECK enum status checkpoint_save(const struct train_state *s,
                                        const struct checkpoint_target *to, struct error *err);
 

@@ -1,6 +1,7 @@
 /* checkpoint_save.c - the state of a run as a checkpoint in memory, and the plan that writes it. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "ckpt/publish.h"
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/memory.h"
 #include "common/numbers.h"
 #include "common/text.h"
 #include "convert/cli/contents.h"
@@ -25,33 +27,45 @@ struct holding {
     const struct train_state *s;
     struct checkpoint *c; /* that is made */
     bool sgd;
+    /* The rank whose pieces are added, and whether it is this one. Of several ranks only one holds
+     * what is the same on some of them: groups is its place; NULL: there is one rank. */
+    unsigned rank;
+    bool is_own;
+    const struct groups *groups;
 };
 
-/* The part of a tensor, or of its padding, that this rank holds. */
+/* The part of a tensor, or of its padding, that a rank holds. */
 struct holding_part {
     struct checkpoint *c;
     struct tensor *tensor;
     enum dtype dtype;
-    const void *memory;
+    const void *memory; /* NULL: of another rank */
+    unsigned rank;
 };
 
 static enum status add_piece(void *context, const struct pair *part, struct error *err)
 {
     const struct holding_part *h = context;
-    const struct piece piece = {
-        .origin = ORIGIN_MEMORY, .dtype = h->dtype, .memory = h->memory, .pair = *part};
+    const struct piece piece = {.origin = ORIGIN_MEMORY,
+                                .dtype = h->dtype,
+                                .memory = h->memory,
+                                .holder = h->rank,
+                                .pair = *part};
     (void)err;
     tensor_add_piece(&h->c->arena, h->tensor, &piece);
     return OK;
 }
 
-/* Adds elements [first, first + count) of the padded tensor under a name. from: the region. */
+/* Adds what the rank has of a tensor, or of its padding, under a name. from: the region. */
 static enum status add_tensor(const struct holding *h, const struct held_tensor *t,
                               const char *name, enum held_kind from, bool padding,
                               struct error *err)
 {
     const struct param_spec *spec = t->of->spec;
-    struct holding_part part = {h->c, NULL, h->s->dtype[from], held_at(h->s, from, t->first)};
+    struct holding_part part = {.c = h->c,
+                                .dtype = h->s->dtype[from],
+                                .memory = h->is_own ? held_at(h->s, from, t->first) : NULL,
+                                .rank = h->rank};
     uint64_t shape[MAX_AXES];
     memcpy(shape, spec->shape, spec->num_dims * sizeof *shape);
     if (padding) shape[0] = h->s->padded_rows - spec->shape[0];
@@ -81,6 +95,7 @@ static bool writes_itself_as_master(const struct train_state *s)
 static enum status hold_tensor(void *context, const struct held_tensor *t, struct error *err)
 {
     const struct holding *h = context;
+    if (h->groups && !parameter_counts(t->of, h->groups)) return OK;
     TRY(add_state(h, t, NULL, HELD_WEIGHT, err));
     if (!h->c->training.optimizer.present || !held_is_trained(t)) return OK;
     for (int k = HELD_MASTER; k < NUM_HELD; k++)
@@ -113,12 +128,27 @@ static void keep_own_groups(struct checkpoint *c, const struct training_state *f
     c->training.own_schedule = from->own_schedule;
 }
 
+static enum status hold_tensors(struct holding *h, struct error *err)
+{
+    const struct train_state *s = h->s;
+    h->is_own = true;
+    if (!s->ranks) return held_each(s, hold_tensor, h, err);
+    for (h->rank = 0; h->rank < s->world->size; h->rank++) {
+        struct train_state of = *s;
+        of.parameters = s->ranks[h->rank].parameters;
+        h->is_own = h->rank == s->world->index;
+        h->groups = s->ranks[h->rank].groups;
+        TRY(held_each(&of, hold_tensor, h, err));
+    }
+    return OK;
+}
+
 static enum status hold(struct checkpoint *c, const struct train_state *s, bool optimizer,
                         struct error *err)
 {
     static const struct format in_memory = {.name = "memory", .title = "memory"};
     const struct checkpoint *from = s->origin;
-    struct holding h = {s, c, held_is_sgd(s->training)};
+    struct holding h = {.s = s, .c = c, .sgd = held_is_sgd(s->training)};
     checkpoint_init(c, "the run");
     c->folder = "";
     c->format = &in_memory;
@@ -142,7 +172,7 @@ static enum status hold(struct checkpoint *c, const struct train_state *s, bool 
     };
     keep_own_groups(c, &from->training);
     TRY(params_again(from->params, &c->config, &c->arena, &c->params, err));
-    TRY(held_each(s, hold_tensor, &h, err));
+    TRY(hold_tensors(&h, err));
     return catalog_check(&c->catalog, err);
 }
 
@@ -276,29 +306,117 @@ static enum status root_files(struct target *t, struct root_file **files, size_t
     return OK;
 }
 
-static enum status write_files(struct target *t, struct publishing *p,
-                               const struct checkpoint_target *to, struct error *err)
+/* All but the weights. */
+static enum status finish_files(struct target *t, struct publishing *p, struct error *err)
 {
-    const struct executor_options o = {
-        .threads = to->threads, .fsync = to->fsync, .progress = PROGRESS_NONE};
-    struct executor_result result;
     struct root_file *files = NULL;
     size_t num_files;
-    TRY(executor_run(&t->plan, p->folder, &o, &result, err));
     TRY(t->format->target->write_small_files(t, p->folder, err));
     TRY(root_files(t, &files, &num_files, err));
     return publish_commit(p, files, num_files, err);
 }
 
+static enum status begin_publishing(struct publishing *p, struct target *t,
+                                    const struct checkpoint_target *to, struct error *err)
+{
+    TRY(check_destination(p, &t->plan.arena, t, to, t->options.iteration, err));
+    TRY(check_space(t, p, to, err));
+    return publish_begin(p, to->fsync, err);
+}
+
+static struct executor_options executor_options_of(const struct checkpoint_target *to)
+{
+    return (struct executor_options){
+        .threads = to->threads, .fsync = to->fsync, .progress = PROGRESS_NONE};
+}
+
 static enum status write_and_publish(struct target *t, const struct checkpoint_target *to,
                                      struct error *err)
 {
+    const struct executor_options o = executor_options_of(to);
+    struct executor_result result;
     struct publishing p;
-    TRY(check_destination(&p, &t->plan.arena, t, to, t->options.iteration, err));
-    TRY(check_space(t, &p, to, err));
-    TRY(publish_begin(&p, to->fsync, err));
-    enum status st = write_files(t, &p, to, err);
+    TRY(begin_publishing(&p, t, to, err));
+    enum status st = executor_run(&t->plan, p.folder, &o, &result, err);
+    if (!st) st = finish_files(t, &p, err);
     if (st) publish_abandon(&p);
+    return st;
+}
+
+/* ---- writing, by several ranks ---- */
+
+/* Where rank 0 has begun to publish. */
+struct staged {
+    char folder[PATH_MAX], staging[PATH_MAX];
+};
+
+static enum status share_paths(struct comm_group *world, const struct publishing *p,
+                               struct staged *out, struct error *err)
+{
+    struct staged own = {"", ""}, *all = must_calloc(world->size, sizeof *all);
+    if (world->index == 0) {
+        (void)snprintf(own.folder, sizeof own.folder, "%s", p->folder);
+        (void)snprintf(own.staging, sizeof own.staging, "%s", p->staging);
+    }
+    enum status st = world->comm->backend->all_gather(world, &own, all, sizeof own, err);
+    if (!st) *out = all[0];
+    free(all);
+    return st;
+}
+
+/* A journal of each rank tells rank 0 which elements of shared files are written. */
+struct together {
+    struct target *t;
+    const struct checkpoint_target *to;
+    struct comm_group *world;
+    struct publishing p; /* of rank 0 */
+    struct staged at;
+    struct executor_options o;
+    struct executor_result result;
+    const char **journals; /* [world->size] */
+};
+
+static enum status write_own(struct together *x, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const unsigned size = x->world->size;
+    x->journals = arena_array(a, size, sizeof *x->journals);
+    for (unsigned r = 0; r < size; r++)
+        x->journals[r] = path_join(a, x->at.staging, arena_printf(a, "%s-%u", publish_journal, r));
+    x->o = executor_options_of(x->to);
+    x->o.rank = x->world->index;
+    x->o.num_ranks = size;
+    x->o.work = "train";
+    x->o.journal_path = x->journals[x->world->index];
+    x->o.journal_bytes = UINT64_MAX;
+    plan_split(&x->t->plan, size);
+    return executor_run(&x->t->plan, x->at.folder, &x->o, &x->result, err);
+}
+
+static enum status finish_together(struct together *x, struct error *err)
+{
+    if (x->world->index) return OK;
+    TRY(executor_join(&x->t->plan, x->p.folder, &x->o, x->journals, &x->result, err));
+    return finish_files(x->t, &x->p, err);
+}
+
+/* Each step's failure is that of all ranks. */
+static enum status write_together(struct together *x, struct error *err)
+{
+    TRY(share_paths(x->world, &x->p, &x->at, err));
+    TRY(comm_agree(x->world, write_own(x, err), err));
+    return comm_agree(x->world, finish_together(x, err), err);
+}
+
+static enum status write_by_ranks(struct target *t, const struct train_state *s,
+                                  const struct checkpoint_target *to, struct error *err)
+{
+    struct together x = {.t = t, .to = to, .world = s->world};
+    const bool is_first = s->world->index == 0;
+    enum status own = is_first ? begin_publishing(&x.p, t, to, err) : OK;
+    enum status st = comm_agree(s->world, own, err);
+    if (!st) st = write_together(&x, err);
+    if (st && is_first && !own) publish_abandon(&x.p);
     return st;
 }
 
@@ -427,9 +545,12 @@ enum status checkpoint_save(const struct train_state *s, const struct checkpoint
         planned = true;
         st = target_plan(&t, &o, &held, to->maps, err);
     }
-    if (!st && !to->quiet) notes_print(&t.notes);
-    if (!st) st = write_and_publish(&t, to, err);
+    if (!st && !to->quiet && (!s->ranks || s->world->index == 0)) notes_print(&t.notes);
+    if (s->ranks) st = comm_agree(s->world, st, err);
+    if (!st) st = s->ranks ? write_by_ranks(&t, s, to, err) : write_and_publish(&t, to, err);
     if (planned) target_release(&t);
     checkpoint_release(&held);
-    return st ? st : remove_older(to, s->training->iteration, err);
+    if (st) return st;
+    if (!s->ranks || s->world->index == 0) st = remove_older(to, s->training->iteration, err);
+    return s->ranks ? comm_agree(s->world, st, err) : st;
 }

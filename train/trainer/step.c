@@ -155,10 +155,12 @@ static enum status check_ranks(const struct step *s, struct error *err)
     if (sizes->pp > 1)
         return fail(err, ERR_UNSUPPORTED, "%u pipeline stages: training has no schedule",
                     sizes->pp);
-    if (groups_world_size(sizes) > 1 && s->options.training.balance_coefficient > 0)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%u ranks: the load-balancing loss of experts is of the tokens of one rank",
-                    groups_world_size(sizes));
+    if (sizes->tp * sizes->cp > 1 && s->options.training.balance_coefficient > 0)
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "TP%u CP%u: the load-balancing loss of experts counts the tokens of one rank, not "
+            "yet those of all tensor and context parallel ones",
+            sizes->tp, sizes->cp);
     return OK;
 }
 
@@ -414,6 +416,7 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     *out = (struct step_result){0};
     TRY(step_wait_loss(s, &out->loss, err));
     TRY(download_reals(&s->slots[0].runs[0], s->micro[0].train.balance_sum, &out->balance, 1, err));
+    if (s->micro[0].train.balance_sum != NO_VALUE) TRY(sum_over_data(s, &out->balance, err));
     TRY(download_reals(&s->update_run, s->scalars, scalars, NUM_SCALARS, err));
     TRY(download_reals(&s->update_run, s->params_sums, params, 1, err));
     out->grad_norm = scalars[SCALAR_NORM];

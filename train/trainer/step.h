@@ -55,7 +55,8 @@ struct step_control {
 
 struct step_result {
     double loss;        /* the sum over all micro-batches of weights times losses */
-    double balance;     /* of the load-balancing losses of all micro-batches and layers */
+    double balance;     /* of the load-balancing losses of all micro-batches, layers and
+                         * data parallel ranks */
     double grad_norm;   /* of all gradients times factor, before clipping */
     double params_norm; /* after the update; 0 where it is not wanted */
     uint64_t num_zeros; /* elements of gradients that are 0 */

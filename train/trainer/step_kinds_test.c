@@ -269,7 +269,7 @@ static void layouts_without_steps_are_refused(void **state)
         {"gpt2", {.pp = 2}, "2 pipeline stages: training has no schedule"},
         {"llama3.1", {.tp = 4}, "tensor parallel size 4 is more than num_query_groups, 2"},
         {"llama3.1", {.cp = 2}, "layers.2.cache: cache_write has no gradient"},
-        {"mixtral", {.dp = 2}, "2 ranks: the load-balancing loss of experts"},
+        {"mixtral", {.tp = 2}, "TP2 CP1: the load-balancing loss of experts counts"},
     };
     const struct source_options own_source = {0};
     struct step_options o = options_of(0);

@@ -16,14 +16,6 @@ static bool decays(const struct parameter *x)
     return !group_members_find("vectors")->has(x->tensors[0], x->spec->num_dims);
 }
 
-/* The groups whose members all have the same elements of a parameter. */
-static unsigned copies_of(const struct parameter *x)
-{
-    const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
-    const unsigned data = is_expert ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP;
-    return data | (unsigned)is_whole << (is_expert ? GROUP_ETP : GROUP_TP);
-}
-
 unsigned step_place_of(const struct parameter *x)
 {
     const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
@@ -47,7 +39,7 @@ static struct param_range *range_of(struct step *s, const struct parameter *x)
     const struct param_range r = {.first = s->numel,
                                   .decays = decays(x),
                                   .sums = real_groups(s, x->sums),
-                                  .copies = real_groups(s, copies_of(x))};
+                                  .copies = real_groups(s, parameter_copies(x))};
     struct param_range *last = s->num_ranges ? &s->ranges[s->num_ranges - 1] : NULL;
     if (last && last->decays == r.decays && last->sums == r.sums && last->copies == r.copies)
         return last;

@@ -57,6 +57,7 @@ static enum status make_step(struct trainer *t, struct error *err)
                           strcmp(o->moe_router_load_balancing_type, "aux_loss") == 0;
     struct step_options s = {
         .shape = {.num_sequences = o->micro_batch_size,
+                  .is_dealt = true,
                   .length = o->seq_length,
                   .any_starts = has_boundaries(o)},
         .training = {.hidden_dropout = o->hidden_dropout,
@@ -86,8 +87,10 @@ static enum status make_step(struct trainer *t, struct error *err)
 
 static void print_plan(const struct trainer *t, FILE *to)
 {
+    struct arena a;
     struct strbuf text = {0};
     const struct train_options *o = t->o;
+    arena_init(&a);
     strbuf_printf(&text,
                   "model: %" PRIu64 " layers, hidden size %" PRIu64 ", vocabulary %" PRIu64
                   "; %.1f M parameters, %s\n",
@@ -102,17 +105,24 @@ static void print_plan(const struct trainer *t, FILE *to)
     strbuf_printf(&text, "writes: %s%s%s\n", o->save ? o->save : "",
                   o->save && o->save_hf ? ", " : "",
                   o->save_hf ? o->save_hf : (o->save ? "" : "nothing"));
-    strbuf_printf(&text, "memory:\n");
+    const uint64_t ranks = trainer_num_ranks(t);
+    if (ranks > 1)
+        strbuf_printf(&text, "layout: %s, %" PRIu64 " ranks; DP%" PRIu64 "\nmemory of each rank:\n",
+                      layout_text(&t->model.layout, &a), ranks, trainer_dp(t));
+    else
+        strbuf_printf(&text, "memory:\n");
     trainer_print_memory(t, &text);
     (void)fputs(text.data, to);
     strbuf_release(&text);
+    arena_release(&a);
 }
 
 /* With --json the text goes to stderr, and the plan to the result. */
 static void show_plan(struct trainer *t)
 {
-    print_plan(t, t->o->json ? stderr : stdout);
+    if (!t->comm.rank) print_plan(t, t->o->json ? stderr : stdout);
     t->plan = (struct train_plan){.parameters = t->step.num_params,
+                                  .ranks = trainer_num_ranks(t),
                                   .iterations = t->train_iters,
                                   .global_batch_size = batch_size_last(&t->batch),
                                   .reads = t->origin == &t->scratch ? NULL : t->origin->path};
@@ -123,17 +133,27 @@ static void show_plan(struct trainer *t)
 static enum status check_memory(const struct trainer *t, struct error *err)
 {
     enum status st = trainer_check_memory(t, err);
-    if (st == ERR_MEMORY && !t->o->dry_run && !t->o->quiet) print_plan(t, stderr);
+    if (st == ERR_MEMORY && !t->o->dry_run && !t->o->quiet && !t->comm.rank) print_plan(t, stderr);
     return st;
 }
 
 /* ---- the whole ---- */
+
+static void share_cpus(const struct trainer *t)
+{
+#ifdef _OPENMP
+    omp_set_num_threads((int)trainer_threads(t));
+#else
+    (void)t;
+#endif
+}
 
 static enum status run(struct trainer *t, struct error *err)
 {
     struct checkpoint_loaded loaded;
     TRY(trainer_set_up(t, NULL, err));
     TRY(trainer_open_model(t, err));
+    share_cpus(t);
     TRY(trainer_open_destinations(t, err));
     TRY(trainer_find_constants(t, err));
     TRY(make_step(t, err));
@@ -142,6 +162,7 @@ static enum status run(struct trainer *t, struct error *err)
     TRY(check_memory(t, err));
     if (t->o->dry_run) return trainer_plan_data(t, err);
     trainer_find_peak(t);
+    TRY(trainer_imagine_ranks(t, err));
     TRY(step_allocate(&t->step, err));
     TRY(trainer_open_saves(t, err));
     TRY(trainer_open_data(t, err));
@@ -151,31 +172,31 @@ static enum status run(struct trainer *t, struct error *err)
     return trainer_loop(t, err);
 }
 
-static void close_all(struct trainer *t, enum status st)
+static void close_all(struct trainer *t)
 {
     struct error ignored;
     (void)!trainer_finish_save(t, &ignored);
     trainer_close_logs(t);
     trainer_close_data(t);
     trainer_close_saves(t);
+    trainer_release_ranks(t);
     step_release(&t->step);
     model_close(&t->model);
     if (t->has_device && t->model.device) t->model.device->close();
-    if (t->comm.backend) (void)!comm_close(&t->comm, st, &ignored);
     if (t->origin == &t->scratch) checkpoint_release(&t->scratch);
     if (t->is_open) opened_close(&t->opened);
 }
 
-enum status trainer_run(const struct train_request *q,
+enum status trainer_run(const struct train_request *q, const struct comm *job,
                         void (*ended)(void *context, const struct train_summary *s), void *context,
                         struct error *err)
 {
-    struct trainer t = {.q = q, .o = q->options, .last_loss = NAN, .begun = seconds_now()};
-#ifdef _OPENMP
-    omp_set_num_threads((int)(q->threads ? q->threads : threads_available()));
-#endif
+    struct trainer t = {
+        .q = q, .o = q->options, .job = job, .last_loss = NAN, .begun = seconds_now()};
+    if (job) t.comm = *job;
     arena_init(&t.arena);
     enum status st = run(&t, err);
+    if (st && t.comm.backend) comm_fail(&t.comm, err); /* before anything waits for the others */
     const bool is_planned = t.plan.num_memory > 0;
     const struct train_summary summary = {.plan = is_planned ? &t.plan : NULL,
                                           .iteration = t.iteration,
@@ -183,8 +204,9 @@ enum status trainer_run(const struct train_request *q,
                                           .skipped_iterations = t.skipped_iterations,
                                           .loss = t.last_loss,
                                           .saved = t.saved};
+    close_all(&t);
+    if (t.comm.backend && !job) st = comm_end(&t.comm, st, err); /* other ranks end here */
     if (!st || st == ERR_INTERRUPTED || is_planned) ended(context, &summary);
-    close_all(&t, st);
     arena_release(&t.arena);
     return st;
 }

@@ -1,12 +1,14 @@
 /* trainer.h - a training run: it loads, makes steps, evaluates, logs and saves.
  *
- * The rules are Megatron-LM's (megatron/training/training.py). A run of several ranks is not made
- * yet: trainer_run() is one rank alone. */
+ * The rules are Megatron-LM's (megatron/training/training.py). Of several ranks (TP, SP, DP, EP,
+ * ETP) each has its part of the model and of each global batch; rank 0 alone prints and logs, and
+ * all of them write a checkpoint. */
 #ifndef FERRY_TRAIN_TRAINER_TRAINER_H
 #define FERRY_TRAIN_TRAINER_TRAINER_H
 
 #include "common/progress.h"
 #include "convert/source.h"
+#include "train/comm/comm.h"
 #include "train/trainer/train_options.h"
 
 struct train_request {
@@ -19,7 +21,8 @@ struct train_request {
 
 /* What a dry run has planned, for --json. Sizes in bytes. */
 struct train_plan {
-    uint64_t parameters, iterations, global_batch_size;
+    uint64_t parameters; /* of one rank */
+    uint64_t iterations, global_batch_size, ranks;
     bool on_gpu;
     const char *reads; /* the checkpoint; NULL: nothing, from scratch */
     struct train_memory {
@@ -30,7 +33,7 @@ struct train_plan {
     uint64_t device, host; /* at once; host: beside the device, 0 where that is the CPU */
 };
 
-/* How a run ended, for --json. */
+/* How a run ended, for --json; on rank 0. */
 struct train_summary {
     const struct train_plan *plan; /* of a dry run, where it is made; else NULL */
     uint64_t iteration, consumed_samples, skipped_iterations;
@@ -39,9 +42,11 @@ struct train_summary {
                         * trainer_run() returns */
 };
 
-/* ERR_USAGE, ERR_UNSUPPORTED, ERR_IO (no model at --load), ERR_EXISTS, ERR_MEMORY, ERR_NUMERIC (a
- * loss or gradient was not finite), ERR_INTERRUPTED after a signal, when all was saved. */
-MUST_CHECK enum status trainer_run(const struct train_request *q,
+/* job: the ranks that a launcher started; NULL: the run forks those of its layout, and no OpenMP
+ * thread may be alive. ERR_USAGE, ERR_UNSUPPORTED, ERR_IO (no model at --load), ERR_EXISTS,
+ * ERR_MEMORY, ERR_RANK (another one was lost or failed), ERR_NUMERIC (a loss or gradient was not
+ * finite), ERR_INTERRUPTED after a signal, when all was saved. */
+MUST_CHECK enum status trainer_run(const struct train_request *q, const struct comm *job,
                                    void (*ended)(void *context, const struct train_summary *s),
                                    void *context, struct error *err);
 

@@ -143,11 +143,12 @@ static enum status set_options(struct trainer *t, struct data_options *out, stru
     if (d.mock) d.vocab_size = t->model.config.vocab_size;
     TRY(find_eod(t, &d.eod_id, err));
     TRY(check_eod(t, &d, err));
-    if (evaluates(o) && o->eval_global_batch_size % o->micro_batch_size)
+    if (evaluates(o) && o->eval_global_batch_size % (o->micro_batch_size * trainer_dp(t)))
         return fail(err, ERR_USAGE,
-                    "--micro-batch-size %" PRIu64 " does not divide the %" PRIu64
+                    "--micro-batch-size %" PRIu64 " times %" PRIu64
+                    " data parallel ranks does not divide the %" PRIu64
                     " sequences of an evaluation's batch",
-                    o->micro_batch_size, o->eval_global_batch_size);
+                    o->micro_batch_size, trainer_dp(t), o->eval_global_batch_size);
     count_samples(t, d.samples);
     *out = d;
     return OK;
@@ -162,9 +163,19 @@ enum status trainer_plan_data(struct trainer *t, struct error *err)
     TRY(data_open(&t->data, &d, err));
     strbuf_printf(&text, "data:\n");
     data_describe(t->data, &text);
-    (void)fputs(text.data, t->o->json ? stderr : stdout); /* as the rest of the plan */
+    if (!t->comm.rank)
+        (void)fputs(text.data, t->o->json ? stderr : stdout); /* as the rest of the plan */
     strbuf_release(&text);
     return OK;
+}
+
+/* Rank 0 makes the indices that the others find. */
+static enum status open_in_turn(struct trainer *t, const struct data_options *d, struct error *err)
+{
+    struct comm_group *world = &t->model.groups.of[GROUP_WORLD];
+    if (t->comm.rank == 0) TRY(data_open(&t->data, d, err));
+    if (world->size > 1) TRY(comm_barrier(world, err));
+    return t->comm.rank ? data_open(&t->data, d, err) : OK;
 }
 
 enum status trainer_open_data(struct trainer *t, struct error *err)
@@ -176,7 +187,7 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
      * count from the start of the sample (gpt_model.py:_preprocess). Packed documents are Ferry's
      * own. */
     t->has_own_positions = d.packed || model_learned_positions(&t->model.config);
-    TRY(data_open(&t->data, &d, err));
+    TRY(open_in_turn(t, &d, err));
     const uint64_t tokens = o->micro_batch_size * o->seq_length;
     t->weights = must_calloc(tokens, sizeof *t->weights);
     t->samples = must_calloc(o->micro_batch_size, sizeof *t->samples);
@@ -205,6 +216,7 @@ enum status trainer_next(struct trainer *t, struct prefetch *from, struct sample
         *tokens += t->weights[i];
     }
     *b = (struct batch){.num_sequences = s->micro_batch_size,
+                        .is_dealt = true,
                         .length = length,
                         .ids = rows->tokens,
                         .targets = rows->labels,
@@ -222,7 +234,7 @@ enum status trainer_next(struct trainer *t, struct prefetch *from, struct sample
 static enum status add_losses(struct trainer *t, struct prefetch *p, struct sampler *s,
                               struct loss_total *total, struct error *err)
 {
-    const uint64_t count = t->o->eval_iters * t->o->eval_global_batch_size / s->micro_batch_size;
+    const uint64_t count = t->o->eval_iters * t->o->eval_global_batch_size / sampler_stride(s);
     for (uint64_t i = 0; i < count; i++) {
         struct micro_batch m = {.loss_scale = 0, .first = true, .evaluates = true};
         double tokens, loss;
@@ -238,7 +250,8 @@ static enum status add_losses(struct trainer *t, struct prefetch *p, struct samp
 enum status trainer_evaluate(struct trainer *t, enum data_split split, double *loss, bool *there,
                              struct error *err)
 {
-    struct sampler s = {split == SPLIT_VALID ? t->consumed_valid : 0, t->o->micro_batch_size, 0, 1};
+    struct sampler s = {split == SPLIT_VALID ? t->consumed_valid : 0, t->o->micro_batch_size,
+                        t->model.groups.place.dp, trainer_dp(t)};
     struct loss_total total = {0};
     struct prefetch *p;
     const uint64_t samples = t->o->eval_iters * t->o->eval_global_batch_size;
@@ -248,6 +261,7 @@ enum status trainer_evaluate(struct trainer *t, enum data_split split, double *l
     enum status st = add_losses(t, p, &s, &total, err);
     prefetch_close(p);
     if (split == SPLIT_VALID) t->consumed_valid = s.consumed;
+    if (!st) st = trainer_sum(t, &total.tokens, err);
     *loss = total.tokens > 0 ? total.sum / total.tokens : 0;
     return st;
 }

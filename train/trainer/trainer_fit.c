@@ -151,14 +151,20 @@ static void advise(const struct trainer *t, uint64_t extra, uint64_t there, stru
                       gb(least));
 }
 
+/* Ranks of this host. A dry run of several is of one host, as far as it knows. */
+static unsigned sharers_of(const struct trainer *t)
+{
+    return t->comm.backend ? t->comm.host_size : (unsigned)trainer_num_ranks(t);
+}
+
 enum status trainer_check_memory(const struct trainer *t, struct error *err)
 {
     const struct device *device = t->model.device;
-    const uint64_t copies = copies_bytes(t), host = host_memory_available(),
+    const uint64_t copies = copies_bytes(t), host = host_memory_available() / sharers_of(t),
                    extra = BUFFER_BYTES + (device->is_host ? copies : 0),
                    needed = step_bytes(&t->step) + extra;
     uint64_t there = UINT64_MAX;
-    TRY(device->free_memory(1, &there, err));
+    TRY(device->free_memory(sharers_of(t), &there, err));
     if (needed > there) {
         struct strbuf advice = {0};
         advise(t, extra, there, &advice);

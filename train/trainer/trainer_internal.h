@@ -1,6 +1,6 @@
 /* trainer_internal.h - the parts of a run: trainer.c (its life), trainer_open.c (which model and
- * state), trainer_fit.c (memory), trainer_data.c (micro-batches), trainer_loop.c (iterations),
- * trainer_save.c, trainer_log.c. */
+ * state), trainer_ranks.c (what several ranks do together), trainer_fit.c (memory), trainer_data.c
+ * (micro-batches), trainer_loop.c (iterations), trainer_save.c, trainer_log.c. */
 #ifndef FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
 #define FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
 
@@ -47,7 +47,8 @@ struct trainer {
     const struct checkpoint *origin; /* &opened.checkpoint, or &scratch */
     uint64_t vocab_rows;             /* rows that count in the softmax; 0: those of the config */
     struct optimizer_constants constants;
-    struct comm comm;
+    const struct comm *job; /* of a launcher; NULL: the run has its own ranks */
+    struct comm comm;       /* no backend: it is not open, as in a dry run of several ranks */
     struct model model;
     struct step step;
     struct train_plan plan; /* of a dry run; no memory: it is not made yet */
@@ -87,11 +88,13 @@ struct trainer {
     /* ---- checkpoints: trainer_save.c ---- */
     struct destination destinations[2]; /* [num_destinations]: --save, --save-hf */
     unsigned num_destinations;
-    const char *saved;      /* the folder that was written last; NULL: none was */
-    bool said_skipped;      /* that steps without a loss scale are skipped */
-    bool said_exhausted;    /* that gradients overflow at the smallest loss scale */
-    struct saving *saving;  /* one that is written in the background; trainer_save.c's */
-    void *copies[NUM_HELD]; /* of the regions, on the host; NULL without --async-save */
+    const char *saved;       /* the folder that was written last; NULL: none was */
+    bool said_skipped;       /* that steps without a loss scale are skipped */
+    bool said_exhausted;     /* that gradients overflow at the smallest loss scale */
+    struct saving *saving;   /* one that is written in the background; trainer_save.c's */
+    void *copies[NUM_HELD];  /* of the regions, on the host; NULL without --async-save */
+    struct model *imagined;  /* [num_ranks] of several: each as it would be on that rank */
+    struct held_rank *ranks; /* [num_ranks] their parameters */
 };
 
 /* ---- trainer_open.c ---- */
@@ -121,6 +124,26 @@ MUST_CHECK enum status trainer_state_begin(struct trainer *t, struct train_state
                                            struct error *err);
 MUST_CHECK enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upload,
                                          struct error *err);
+
+/* ---- trainer_ranks.c ---- */
+
+/* Forks the ranks of the layout, or takes those of the launcher. */
+MUST_CHECK enum status trainer_open_ranks(struct trainer *t, struct error *err);
+uint64_t trainer_num_ranks(const struct trainer *t);
+/* Data parallel ranks. */
+static inline uint64_t trainer_dp(const struct trainer *t)
+{
+    return t->o->layout.dp ? t->o->layout.dp : 1;
+}
+/* Of this rank; the rest of what the threads of a host's ranks have. */
+unsigned trainer_threads(const struct trainer *t);
+/* Sums over the data parallel ranks. */
+MUST_CHECK enum status trainer_sum(struct trainer *t, double *x, struct error *err);
+/* Whether any rank says so. */
+MUST_CHECK enum status trainer_any(struct trainer *t, bool *any, struct error *err);
+/* The parameters of every rank, as a checkpoint needs them: t->ranks. Once the step is made. */
+MUST_CHECK enum status trainer_imagine_ranks(struct trainer *t, struct error *err);
+void trainer_release_ranks(struct trainer *t);
 
 /* ---- trainer_fit.c ---- */
 
@@ -187,9 +210,9 @@ MUST_CHECK enum status trainer_log_step(struct trainer *t, const struct step_rec
 void trainer_show_progress(const struct trainer *t, const struct step_record *r);
 MUST_CHECK enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
                                               struct error *err);
-/* A line on stderr for the user, unless --quiet. */
+/* A line on stderr for the user, of rank 0, unless --quiet. */
 void trainer_say(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The same of what went wrong although the run goes on, with --quiet too. */
-void trainer_warn(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void trainer_warn(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #endif

@@ -70,13 +70,15 @@ enum status trainer_open_logs(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
     const struct events_options events = {.interval = o->tensorboard_log_interval};
+    const uint64_t ranks = trainer_num_ranks(t);
+    if (t->comm.rank) return OK;
     t->lines = (struct log_line){.train_iters = t->train_iters,
                                  .log_interval = o->log_interval,
-                                 .world_size = 1,
+                                 .world_size = ranks,
                                  .log_throughput = o->log_throughput};
     if (o->log_jsonl) {
         t->has_jsonl = true;
-        TRY(log_jsonl_open(&t->jsonl, o->log_jsonl, t->iteration, 1, t->peak, err));
+        TRY(log_jsonl_open(&t->jsonl, o->log_jsonl, t->iteration, ranks, t->peak, err));
     }
     if (!o->tensorboard_dir) return OK;
     t->has_events = true;
@@ -111,6 +113,7 @@ enum status trainer_log_step(struct trainer *t, const struct step_record *r, str
     struct strbuf text = {0};
     struct error why;
     const struct timespec when = now();
+    if (t->comm.rank) return OK;
     const bool due = log_line_add(&t->lines, r, when, &text);
     if (t->has_jsonl && log_jsonl_add(&t->jsonl, r, &why)) drop_jsonl(t, &why);
     if (t->has_events) {
@@ -136,6 +139,7 @@ enum status trainer_log_evaluation(struct trainer *t, const char *where, double 
 {
     const struct named_loss named = {"lm loss", loss};
     struct strbuf text = {0};
+    if (t->comm.rank) return OK;
     log_line_add_evaluation(t->iteration, where, &named, 1, &text);
     if (t->has_events) {
         events_add_evaluation(&t->events, t->iteration, t->consumed, &named, 1, now());

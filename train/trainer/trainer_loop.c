@@ -12,15 +12,15 @@
 /* What the micro-batches of an iteration share. */
 struct iteration {
     uint64_t batch_size, micro_batches;
-    double tokens; /* that count, so far */
+    double tokens; /* that count, so far; of all ranks once all are queued */
 };
 
-/* Without --calculate-per-token-loss each micro-batch has the mean of its losses, divided by their
- * number (Megatron-LM: schedules.py, forward_step). */
+/* Without --calculate-per-token-loss each micro-batch of each data parallel rank has the mean of
+ * its losses, divided by their number (Megatron-LM: schedules.py, forward_step). */
 static enum status queue_micro_batch(struct trainer *t, struct iteration *i, bool first,
                                      struct error *err)
 {
-    const double scale = (double)t->scale.scale, count = (double)i->micro_batches;
+    const double scale = (double)t->scale.scale, count = (double)(i->micro_batches * trainer_dp(t));
     struct micro_batch m = {.first = first};
     double tokens;
     TRY(trainer_next(t, t->prefetch, &t->sampler, &m.batch, &tokens, err));
@@ -49,6 +49,7 @@ static enum status run_iteration(struct trainer *t, struct iteration *i, struct 
 {
     for (uint64_t m = 0; m < i->micro_batches; m++)
         TRY(queue_micro_batch(t, i, m == 0, err));
+    TRY(trainer_sum(t, &i->tokens, err));
     const struct step_control c = control_of(t, i);
     TRY(step_update(&t->step, &c, err));
     return step_wait(&t->step, r, err);
@@ -63,8 +64,9 @@ static void tell_skipped(struct trainer *t)
     struct error why;
     if (t->said_skipped) return;
     t->said_skipped = true;
-    const bool found = step_find_nan(&t->step, &why) != OK;
-    trainer_warn("iteration %" PRIu64 " and others like it are skipped: %s", t->iteration + 1,
+    /* Several ranks would wait for the one that has stopped at it. */
+    const bool found = t->comm.size == 1 && step_find_nan(&t->step, &why) != OK;
+    trainer_warn(t, "iteration %" PRIu64 " and others like it are skipped: %s", t->iteration + 1,
                  found ? why.text : "the loss or a gradient is not finite");
 }
 
@@ -116,7 +118,7 @@ static struct step_record record_of(const struct trainer *t, const struct iterat
         uint64_t layers = 0;
         for (uint64_t l = 0; l < t->model.config.num_layers; l++)
             layers += model_layer_is_moe(&t->model.config, l);
-        const double count = (double)(i->micro_batches * (layers ? layers : 1));
+        const double count = (double)(i->micro_batches * trainer_dp(t) * (layers ? layers : 1));
         s.router_losses[s.num_router_losses++] =
             (struct named_loss){"load_balancing_loss", r->balance / count};
     }
@@ -148,14 +150,15 @@ static enum status iterate(struct trainer *t, struct error *err)
 {
     struct iteration i = {.batch_size = batch_size_at(&t->batch, t->consumed)};
     struct step_result r;
-    i.micro_batches = batch_size_micro_batches(&t->batch, t->consumed, t->o->micro_batch_size, 1);
+    i.micro_batches =
+        batch_size_micro_batches(&t->batch, t->consumed, t->o->micro_batch_size, trainer_dp(t));
     const double begun = seconds_now();
     TRY(run_iteration(t, &i, &r, err));
     TRY(check_numbers(t, &r, err));
     struct step_record s = record_of(t, &i, &r, seconds_now() - begun);
     advance(t, &i, &s);
     TRY(trainer_log_step(t, &s, err));
-    if (t->o->progress && !t->o->quiet) trainer_show_progress(t, &s);
+    if (t->o->progress && !t->o->quiet && !t->comm.rank) trainer_show_progress(t, &s);
     tell_exhausted(t);
     return OK;
 }
@@ -177,17 +180,17 @@ static bool is_multiple(uint64_t iteration, uint64_t interval)
 }
 
 /* A full disk ends no run: the checkpoint before stays. */
-static enum status or_warn(enum status st, const struct error *err)
+static enum status or_warn(const struct trainer *t, enum status st, const struct error *err)
 {
     if (st != ERR_IO) return st;
-    trainer_warn("%s", err->text);
+    trainer_warn(t, "%s", err->text);
     return OK;
 }
 
 static enum status save_or_warn(struct trainer *t, struct error *err)
 {
-    TRY(or_warn(trainer_finish_save(t, err), err));
-    return or_warn(trainer_save(t, t->iteration == t->train_iters, err), err);
+    TRY(or_warn(t, trainer_finish_save(t, err), err));
+    return or_warn(t, trainer_save(t, t->iteration == t->train_iters, err), err);
 }
 
 /* *ends: the run ends here, by one of --exit-*. */
@@ -197,9 +200,10 @@ static enum status after_iteration(struct trainer *t, bool *ends, struct error *
     if (is_multiple(t->iteration, o->eval_interval) && t->iteration >= o->start_eval_at_iter)
         TRY(evaluate(t, SPLIT_VALID, "", err));
     if (is_multiple(t->iteration, o->save_interval)) TRY(save_or_warn(t, err));
-    const double minutes = (seconds_now() - t->begun) / 60;
-    *ends = is_multiple(t->iteration, o->exit_interval) ||
-            (o->exit_duration_in_mins > 0 && minutes > o->exit_duration_in_mins);
+    bool is_late =
+        o->exit_duration_in_mins > 0 && (seconds_now() - t->begun) / 60 > o->exit_duration_in_mins;
+    if (o->exit_duration_in_mins > 0) TRY(trainer_any(t, &is_late, err));
+    *ends = is_multiple(t->iteration, o->exit_interval) || is_late;
     if (*ends)
         trainer_say(t, "the run ends at iteration %" PRIu64 ", as --exit-%s says", t->iteration,
                     is_multiple(t->iteration, o->exit_interval) ? "interval" : "duration-in-mins");
@@ -209,9 +213,16 @@ static enum status after_iteration(struct trainer *t, bool *ends, struct error *
 /* The last iteration, unless it is saved; once more, if that has failed. */
 static enum status save_at_end(struct trainer *t, struct error *err)
 {
-    TRY(or_warn(trainer_finish_save(t, err), err));
+    TRY(or_warn(t, trainer_finish_save(t, err), err));
     if (t->iteration == t->start_iteration && !t->resumes) return OK;
     return trainer_save(t, true, err);
+}
+
+/* Whether a signal has come, to any rank: all end after the same iteration. */
+static enum status is_stopped(struct trainer *t, bool *stopped, struct error *err)
+{
+    *stopped = interrupt_pending();
+    return trainer_any(t, stopped, err);
 }
 
 /* The last losses are printed even if the weights could not be saved. */
@@ -219,7 +230,7 @@ static enum status finish(struct trainer *t, bool ends, bool *stopped, struct er
 {
     struct error why;
     const enum status saved = save_at_end(t, &why);
-    *stopped = interrupt_pending();
+    TRY(is_stopped(t, stopped, err));
     if (!*stopped && !ends) {
         TRY(evaluate(t, SPLIT_VALID, " on validation set", err));
         TRY(evaluate(t, SPLIT_TEST, " on test set", err));
@@ -231,14 +242,14 @@ static enum status finish(struct trainer *t, bool ends, bool *stopped, struct er
 /* A run that was killed may have written --save alone, or --save-hf is new. */
 static enum status save_where_it_is_not(struct trainer *t, struct error *err)
 {
-    return t->resumes ? or_warn(trainer_save(t, true, err), err) : OK;
+    return t->resumes ? or_warn(t, trainer_save(t, true, err), err) : OK;
 }
 
 /* Another failure has ended the run: the save that is under way is finished all the same. */
 static void finish_save_or_warn(struct trainer *t)
 {
     struct error why;
-    if (trainer_finish_save(t, &why)) trainer_warn("%s", why.text);
+    if (trainer_finish_save(t, &why)) trainer_warn(t, "%s", why.text);
 }
 
 enum status trainer_loop(struct trainer *t, struct error *err)
@@ -250,9 +261,11 @@ enum status trainer_loop(struct trainer *t, struct error *err)
                     t->iteration, t->train_iters);
     interrupt_hold(true);
     enum status st = save_where_it_is_not(t, err);
-    while (!st && !ends && t->iteration < t->train_iters && !interrupt_pending()) {
+    if (!st) st = is_stopped(t, &stopped, err);
+    while (!st && !ends && t->iteration < t->train_iters && !stopped) {
         st = iterate(t, err);
         if (!st) st = after_iteration(t, &ends, err);
+        if (!st) st = is_stopped(t, &stopped, err);
     }
     if (!st) st = finish(t, ends, &stopped, err);
     finish_save_or_warn(t);

@@ -30,15 +30,16 @@ static void print_line(const char *kind, const char *fmt, va_list args)
 void trainer_say(const struct trainer *t, const char *fmt, ...)
 {
     va_list args;
-    if (t->o->quiet) return;
+    if (t->o->quiet || t->comm.rank) return;
     va_start(args, fmt);
     print_line("note", fmt, args);
     va_end(args);
 }
 
-void trainer_warn(const char *fmt, ...)
+void trainer_warn(const struct trainer *t, const char *fmt, ...)
 {
     va_list args;
+    if (t->comm.rank) return;
     va_start(args, fmt);
     print_line("warning", fmt, args);
     va_end(args);
@@ -109,7 +110,8 @@ static enum status open_found(struct trainer *t, const struct checkpoint_found *
 {
     struct source_options source = t->q->source;
     if (!source.hf_config) source.hf_config = t->o->hf_config;
-    TRY(opened_open(&t->opened, f->path, &source, t->q->model_map, false, t->o->quiet, err));
+    TRY(opened_open(&t->opened, f->path, &source, t->q->model_map, false,
+                    t->o->quiet || t->comm.rank, err));
     t->is_open = true;
     t->origin = &t->opened.checkpoint;
     TRY(source_check_computes(t->origin, err));
@@ -296,8 +298,10 @@ static struct model_options model_options_of(struct trainer *t, struct model_con
     *config = t->o->has_model ? t->o->model : t->origin->config;
     config->vocab_size = t->origin->config.vocab_size;
     count_vocabulary(t, config);
-    return (struct model_options){
-        .layout = t->o->layout, .config = config, .elem = elem_of(t->o->dtype)};
+    return (struct model_options){.layout = t->o->layout,
+                                  .sequence_parallel = t->o->sequence_parallel,
+                                  .config = config,
+                                  .elem = elem_of(t->o->dtype)};
 }
 
 /* Where the true vocabulary of a Megatron checkpoint is not known, all its rows may be of it. */
@@ -340,11 +344,11 @@ static bool wants_cpu(const struct train_options *o)
     return o->distributed_backend && strcmp(o->distributed_backend, "gloo") == 0;
 }
 
-/* The first GPU of this host. */
+/* Ranks of one host have its GPUs in turn. */
 static enum status open_gpu(struct trainer *t, const struct device **device, struct error *err)
 {
     TRY(cuda_device_load(device, err));
-    TRY((*device)->open(0, err));
+    TRY((*device)->open(t->comm.host_rank, err));
     t->on_gpu = true;
     return OK;
 }
@@ -357,7 +361,7 @@ static enum status open_device(struct trainer *t, const struct device **device, 
     if (st && t->o->device && !wants_cpu(t->o)) return st;
     if (st) {
         *device = &cpu_device;
-        TRY((*device)->open(0, err));
+        TRY((*device)->open(t->comm.host_rank, err));
     }
     t->has_device = true;
     return OK;
@@ -378,9 +382,13 @@ enum status trainer_open_model(struct trainer *t, struct error *err)
     struct model_config *config = arena_array(&t->arena, 1, sizeof *config);
     struct model_options options = model_options_of(t, config);
     if (f.found) TRY(check_vocabulary(t, config, err));
-    TRY(comm_local_open(&t->comm, 1, err));
+    TRY(trainer_open_ranks(t, err));
     TRY(open_device(t, &options.device, err));
-    TRY(model_open(&t->model, f.found ? t->origin : NULL, &options, &t->comm, err));
+    const struct checkpoint *c = f.found ? t->origin : NULL;
+    if (t->comm.backend)
+        TRY(model_open(&t->model, c, &options, &t->comm, err));
+    else
+        TRY(model_imagine(&t->model, c, &options, 0, err));
     tell_dropout(t);
     return OK;
 }
@@ -439,6 +447,11 @@ enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool d
                               .no_rng = t->o->no_save_rng,
                               .on_host = text_equal(t->o->distributed_backend, "gloo"),
                               .distributed_optimizer = t->o->use_distributed_optimizer};
+    if (t->ranks) {
+        s->layout = t->model.layout.options;
+        s->ranks = t->ranks;
+        s->world = &t->model.groups.of[GROUP_WORLD];
+    }
     const char *spec = t->o->transformer_impl;
     s->local_spec = spec ? strcmp(spec, "local") == 0
                          : t->origin->format && t->origin->format != &format_hf &&
@@ -484,7 +497,8 @@ static enum status fill(struct trainer *t, const struct train_state *s,
                                  s->data[HELD_WEIGHT], err));
     if (t->origin == &t->scratch) return OK;
     const struct checkpoint_load_options options = {
-        .load = {.threads = t->q->threads, .progress = t->q->progress},
+        .load = {.threads = trainer_threads(t),
+                 .progress = t->comm.rank ? PROGRESS_NONE : t->q->progress},
         .no_optimizer = starts_anew(t)};
     return checkpoint_load(s, t->origin, &options, loaded, &t->arena, err);
 }
@@ -635,8 +649,8 @@ static enum status start_batches(struct trainer *t, struct error *err)
     if (o->num_batch_size_steps)
         batch_size_schedule(&t->batch, o->batch_size_steps, o->num_batch_size_steps);
     else
-        TRY(batch_size_constant(&t->batch, o->global_batch_size, o->micro_batch_size, 1, &t->arena,
-                                err));
+        TRY(batch_size_constant(&t->batch, o->global_batch_size, o->micro_batch_size, trainer_dp(t),
+                                &t->arena, err));
     t->train_iters = o->train_iters;
     if (o->train_samples)
         TRY(batch_size_iterations(&t->batch, o->train_samples, &t->train_iters, err));
@@ -684,6 +698,8 @@ enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *lo
     const bool goes_on = t->origin != &t->scratch && !(t->o->finetune && is_start(t));
     if (goes_on) TRY(resume(t, loaded, err));
     t->start_iteration = t->iteration;
-    t->sampler = (struct sampler){t->consumed, t->o->micro_batch_size, 0, 1};
-    return batch_size_check(&t->batch, t->consumed, end_samples(t), t->o->micro_batch_size, 1, err);
+    t->sampler = (struct sampler){t->consumed, t->o->micro_batch_size, t->model.groups.place.dp,
+                                  trainer_dp(t)};
+    return batch_size_check(&t->batch, t->consumed, end_samples(t), t->o->micro_batch_size,
+                            trainer_dp(t), err);
 }

@@ -27,7 +27,7 @@ static void add_destination(struct trainer *t, const char *option, const char *d
                                         .overwrite = o->overwrite || t->resumes,
                                         .no_optimizer = o->no_save_optim,
                                         .keep_last = o->keep_last,
-                                        .threads = t->q->threads,
+                                        .threads = trainer_threads(t),
                                         .fsync = true,
                                         .quiet = true,
                                         .maps = &t->opened.maps}};
@@ -39,6 +39,8 @@ enum status trainer_open_destinations(struct trainer *t, struct error *err)
     add_destination(t, "--save", o->save,
                     text_equal(o->ckpt_format, "torch") ? &format_torch : &format_torch_dist);
     add_destination(t, "--save-hf", o->save_hf, &format_hf);
+    if (o->async_save && t->num_destinations && trainer_num_ranks(t) > 1)
+        trainer_say(t, "--async-save: training waits for the saves of several ranks");
     const uint64_t at = t->resumes ? (uint64_t)t->origin->training.iteration : 0;
     const struct checkpoint_saves saves = {at, o->save_interval, t->train_iters};
     for (unsigned i = 0; i < t->num_destinations; i++) {
@@ -127,7 +129,7 @@ static cJSON *args_of(const struct trainer *t)
 
 bool trainer_saves_behind(const struct trainer *t)
 {
-    return t->o->async_save && (t->o->save || t->o->save_hf);
+    return t->o->async_save && (t->o->save || t->o->save_hf) && trainer_num_ranks(t) == 1;
 }
 
 enum { COPY_BLOCK = 1 << 20 };
@@ -255,7 +257,7 @@ static enum status conclude(struct trainer *t, struct saving *s, struct error *e
                            ? arena_printf(&s->arena, " by %s", s->destinations[i].option)
                            : "");
         if (first)
-            trainer_warn("%s", why->text);
+            trainer_warn(t, "%s", why->text);
         else
             *err = *why;
         if (!first) first = s->st[i];

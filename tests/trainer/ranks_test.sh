@@ -1,0 +1,202 @@
+#!/bin/sh
+# ranks_test.sh FERRY - training runs of several ranks: the numbers and the weights of one rank, in f64; checkpoints
+# that go on at another layout; ranks that are stopped or lost; mpirun.
+tests_folder=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=train_lib.sh
+. "$tests_folder/trainer/train_lib.sh"
+hf=$tests_folder/golden/hf
+build=$(dirname "$ferry")
+
+refused() { # EXIT_CODE MESSAGE
+    exits "$1"
+    says "$2"
+    prints_nothing
+}
+
+# begins MODEL OPTION...: of 8 samples a step
+begins() {
+    model=$1
+    shift
+    train --load "$hf/$model" --mock-data --seq-length 16 --micro-batch-size 1 --global-batch-size 8 --train-iters 6 \
+        --lr 1e-3 --lr-decay-style constant --weight-decay 0.1 --dtype f64 --log-interval 1 --log-params-norm \
+        --eval-iters 2 --eval-interval 3 "$@"
+}
+
+# alone MODEL OPTION...: what one rank computes, in the folder one
+alone() {
+    rm -rf one.jsonl one one-hf
+    begins "$@" --save one --save-hf one-hf --log-jsonl one.jsonl
+    exits 0
+    grep validation "$stdout" >one.validation
+}
+
+# is_one_rank MODEL OPTION...: a run of several ranks gives the same
+is_one_rank() {
+    rm -rf some.jsonl some some-hf
+    begins "$@" --save some --save-hf some-hf --log-jsonl some.jsonl
+    exits 0
+    [ "$code" -eq 0 ] || return
+    matches steps one.jsonl some.jsonl 1e-10 1e-10
+    grep validation "$stdout" | cmp -s - one.validation || is_wrong "$ran: another validation loss"
+    same_checkpoints one some --atol 1e-10
+    same_checkpoints one-hf/iter_0000006 some-hf/iter_0000006 --atol 1e-10
+    nothing_partial_in .
+}
+
+it "dense models at layouts of tensor, sequence and data parallelism"
+for name in gpt2 llama3.2 qwen3; do
+    alone $name
+    for layout in "--dp 2" "--tp 2" "--tp 2 --sequence-parallel" "--tp 2 --dp 2" \
+        "--tp 2 --sequence-parallel --dp 4 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"; do
+        # shellcheck disable=SC2086 # words
+        is_one_rank $name $layout
+    done
+done
+alone llama3.2 --use-distributed-optimizer
+is_one_rank llama3.2 --use-distributed-optimizer --tp 2 --dp 2
+
+it "experts at layouts of expert, tensor and data parallelism"
+alone mixtral
+for layout in "--ep 2" "--dp 4 --ep 4" "--tp 2 --ep 2 --dp 2" "--tp 2 --ep 2 --etp 1" \
+    "--tp 2 --sequence-parallel --dp 2 --ep 2 --etp 2 --recompute-granularity selective --recompute-modules moe"; do
+    # shellcheck disable=SC2086 # words
+    is_one_rank mixtral $layout
+done
+alone qwen3-moe --moe-aux-loss-coeff 0.01
+is_one_rank qwen3-moe --moe-aux-loss-coeff 0.01 --dp 2 --ep 2
+
+it "per-token losses count the tokens of all ranks"
+alone llama3.2 --calculate-per-token-loss
+is_one_rank llama3.2 --calculate-per-token-loss --dp 2 --tp 2
+
+it "a run goes on at another layout, and on one rank"
+alone llama3.2
+for format in torch_dist torch; do
+    rm -rf saved log.jsonl
+    begins llama3.2 --tp 2 --dp 2 --exit-interval 2 --save saved --ckpt-format $format --log-jsonl log.jsonl
+    exits 0
+    begins llama3.2 --dp 4 --exit-interval 2 --save saved --ckpt-format $format --log-jsonl log.jsonl
+    exits 0
+    says "the run goes on from saved/iter_0000002"
+    says "the checkpoint is of TP2 PP1 DP2"
+    begins llama3.2 --save saved --ckpt-format $format --log-jsonl log.jsonl
+    exits 0
+    matches steps one.jsonl log.jsonl 1e-10 1e-10
+    same_checkpoints one saved --atol 1e-10
+done
+
+it "the same layout goes on bit for bit, with the states of its random numbers"
+rm -rf straight saved straight.jsonl log.jsonl
+begins llama3.2 --tp 2 --dp 2 --save straight --log-jsonl straight.jsonl
+exits 0
+begins llama3.2 --tp 2 --dp 2 --exit-interval 3 --save saved --log-jsonl log.jsonl
+begins llama3.2 --tp 2 --dp 2 --save saved --log-jsonl log.jsonl
+exits 0
+grep -q "states of random number generators" "$stderr" && is_wrong "states of random numbers began anew"
+matches bits straight.jsonl log.jsonl
+same_checkpoints straight saved
+
+it "a dry run starts no ranks, and says what each takes"
+begins llama3.2 --tp 2 --dp 64 --global-batch-size 64 --dry-run
+exits 0
+grep -q "^layout: TP2, 128 ranks; DP64" "$stdout" || is_wrong "no layout: $(cat "$stdout")"
+grep -q "^memory of each rank:" "$stdout" || is_wrong "no memory: $(cat "$stdout")"
+
+# starts_long NAME OPTION...: until it has printed three iterations; its process is $run
+starts_long() {
+    name=$1
+    shift
+    rm -rf "$name"
+    "$ferry" train --threads 1 --load "$hf/llama3.2" --mock-data --seq-length 16 --micro-batch-size 1 \
+        --global-batch-size 8 --train-iters 1000000 --lr 1e-3 --lr-decay-style constant --dtype f64 --log-interval 1 \
+        --tp 2 --dp 2 --save "$name" "$@" >"$stdout" 2>"$stderr" </dev/null &
+    run=$! ran="train --save $name"
+    tries=0
+    until [ "$(grep -c iteration "$stdout")" -ge 3 ] || [ $tries -eq 600 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+}
+
+ended() {
+    wait $run
+    code=$?
+}
+
+it "a signal to rank 0 ends all after the same iteration, which is saved"
+starts_long stopped
+kill -TERM $run
+ended
+exits 130
+says "which is saved"
+last=$(cat stopped/latest_checkpointed_iteration.txt)
+tail -n 1 "$stdout" | grep -q "iteration *$last/" || is_wrong "saved $last, and printed $(tail -n 1 "$stdout")"
+nothing_partial_in .
+
+it "a rank that is killed ends all of them, and the last checkpoint is whole"
+starts_long killed --save-interval 1
+kill -KILL "$(pgrep -P $run | tail -n 1)"
+ended
+exits 9
+says "has died: signal 9"
+run inspect killed
+exits 0
+[ -z "$(pgrep -f "save killed")" ] || is_wrong "ranks are left"
+
+it "a full disk while ranks save is said once, and the run goes on"
+if can_inject; then
+    rm -rf full
+    fault=pwrite:ENOSPC:1
+    begins llama3.2 --tp 2 --save-interval 2 --save full
+    fault=''
+    says "warning: iteration 2 is not saved"
+    [ "$(grep -c "iteration 2 is not saved" "$stderr")" -eq 1 ] || is_wrong "said by several ranks: $(cat "$stderr")"
+    same_checkpoints one full --no-optim --atol 1e-10
+    nothing_partial_in .
+else
+    skip "no inject.so"
+fi
+
+it "layouts that do not divide are refused"
+begins llama3.2 --tp 3
+refused 3 "num_attention_heads 4 is not divisible by tensor parallel size 3"
+begins llama3.2 --dp 3
+refused 2 "is no multiple of --micro-batch-size 1 times 3 data parallel ranks"
+begins llama3.2 --dp 128 --global-batch-size 128 --eval-iters 0
+refused 2 "128 ranks on one machine: 1 to 64 can be"
+begins llama3.2 --tp 70000
+refused 2 "a size of the layout is 70000: up to 65536 can be"
+begins mixtral --dp 2 --ep 8
+refused 3 "num_experts 4 is not divisible by expert parallel size 8"
+begins llama3.2 --pp 2
+refused 2 "no run has pipeline stages"
+begins mixtral --tp 2 --moe-aux-loss-coeff 0.01
+refused 3 "the load-balancing loss of experts counts the tokens of one rank"
+
+if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    export LD_LIBRARY_PATH="$build" ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+    real=$ferry
+    # As many ranks as $ranks of mpirun: they take the place of ferry.
+    printf '#!/bin/sh\nexec timeout 120 mpirun -np "$ranks" "%s" "$@"\n' "$real" >mpi-ferry
+    chmod +x mpi-ferry
+    it "ranks of mpirun are data parallel, as far as the layout leaves them"
+    alone llama3.2
+    ferry=$PWD/mpi-ferry ranks=4
+    export ranks
+    rm -rf some some.jsonl
+    begins llama3.2 --tp 2 --save some --log-jsonl some.jsonl
+    exits 0
+    [ "$(grep -c "note: the model is that of the folder" "$stderr")" -eq 1 ] || is_wrong "each rank says it"
+    ferry=$real
+    matches steps one.jsonl some.jsonl 1e-10 1e-10
+    same_checkpoints one some --atol 1e-10
+    it "another number of ranks of mpirun than the layout's is refused"
+    ferry=$PWD/mpi-ferry ranks=3
+    begins llama3.2 --tp 2
+    refused 2 "a launcher started 3 ranks, and the layout has TP 2"
+    ferry=$real
+else
+    it "ranks of mpirun are data parallel, as far as the layout leaves them"
+    skip "no mpirun, or no libferry_mpi.so"
+fi
