@@ -41,6 +41,7 @@ static void add_plan(cJSON *o, const struct train_options *options, const struct
     cJSON_AddTrueToObject(o, "dry_run");
     json_add_text(o, "dtype", options->dtype);
     json_add_text(o, "device", p->on_gpu ? "cuda" : "cpu");
+    json_add_u64(o, "ranks", p->ranks);
     json_add_u64(o, "parameters", p->parameters);
     json_add_u64(o, "iterations", p->iterations);
     json_add_u64(o, "global_batch_size", p->global_batch_size);
