@@ -72,8 +72,9 @@ tests: tests-built $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS)
 test-all: all $(BUILD)/train/loop/forward_test ## the engine at every layout that fits eight ranks (minutes)
 	FERRY_TEST_ALL=1 $(BUILD)/train/loop/forward_test
 
+# Nothing of it needs a GPU's code.
 asan: ## the same under address and undefined-behaviour sanitizers
-	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)"
+	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)" NVCC=
 
 $(BUILD)/%_fuzz: $(BUILD)/%_fuzz.o $(BUILD)/libferry.a
 	$(call say,linking the fuzzers)$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)

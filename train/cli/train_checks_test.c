@@ -347,8 +347,7 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
     }
     refused(GOOD "--cp-comm-type a2a", "--cp-comm-type a2a: it can be p2p or all_gather");
     refused(GOOD "--use-megatron-fsdp",
-            "--use-megatron-fsdp: fully sharded data parallelism is not implemented: "
-            "--use-distributed-optimizer shards the optimizer");
+            "--use-megatron-fsdp: fully sharded data parallelism is not implemented");
 }
 
 static void without_num_layers_the_folder_is_the_model(void **state)

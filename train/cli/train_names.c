@@ -65,7 +65,7 @@
     X("--non-persistent-save-interval --non-persistent-ckpt-type", "VALUE", "there is one kind of checkpoint: see --save-interval and --keep-last") \
     X("--override-ckpt-iteration", "VALUE", "--ckpt-step chooses an iteration, --finetune begins at 0") \
     X("--ckpt-convert-format --ckpt-convert-save", "VALUE", "`ferry convert` converts checkpoints") \
-    X("--use-megatron-fsdp --use-torch-fsdp2", NULL, "fully sharded data parallelism is not implemented: --use-distributed-optimizer shards the optimizer") \
+    X("--use-megatron-fsdp --use-torch-fsdp2", NULL, "fully sharded data parallelism is not implemented") \
     X("--hybrid-context-parallel", NULL, "context parallel ranks share all samples") \
     X("--hierarchical-context-parallel-sizes", "VALUE...", "context parallelism has one level") \
     X("--tensor-parallel-num-weight-shards --expert-tensor-parallel-num-weight-shards", "VALUE", "weights are sharded by tensor parallelism alone") \

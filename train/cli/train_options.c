@@ -214,7 +214,7 @@ static const struct arg run_args_of_train[] = {
     UINT("--context-parallel-size --cp", layout.cp, "context parallel ranks"),
     UINT("--data-parallel-size --dp", layout.dp, "data parallel ranks"),
     FLAG("--sequence-parallel --sp", sequence_parallel, "split norms and residuals by tokens over the tensor parallel ranks"),
-    FLAG("--use-distributed-optimizer", use_distributed_optimizer, "each data parallel rank updates a part of the parameters"),
+    FLAG("--use-distributed-optimizer", use_distributed_optimizer, "checkpoints have the optimizer as Megatron-LM's distributed one; its states are on every data parallel rank"),
     UINT("--num-distributed-optimizer-instances", num_distributed_optimizer_instances, "groups of ranks that each have a whole optimizer; default 1"),
     WORDS("--cp-comm-type", cp_comm_type, "NAME...", "p2p or all_gather: how context parallel ranks exchange keys and values; default p2p"),
     CHOICE("--device", device, "cpu|cuda", "default: cuda if there is a GPU"),
