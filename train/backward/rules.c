@@ -159,13 +159,20 @@ static void positions_rule(struct walk *w, const struct call *c)
 
 /* ---- experts ---- */
 
-/* The counts of the experts that a route chose. */
-static value_id counts_of(const struct walk *w, value_id experts)
+/* Output `out` of the first call of this op that reads a value; NO_VALUE: there is none. */
+static value_id made_of(const struct walk *w, unsigned op, value_id in, unsigned out)
 {
     for (size_t k = 0; k < w->num_calls; k++)
-        if (w->calls[k].op == OP_SORT_BY_EXPERT && w->calls[k].in[0] == experts)
-            return w->calls[k].out[1];
+        if (w->calls[k].op == op && w->calls[k].in[0] == in) return w->calls[k].out[out];
     return NO_VALUE;
+}
+
+/* The counts of the experts that a route chose, of all tensor parallel ranks. */
+static value_id counts_of(const struct walk *w, value_id experts)
+{
+    const value_id own = made_of(w, OP_SORT_BY_EXPERT, experts, 1),
+                   all = made_of(w, OP_ALL_REDUCE, own, 0);
+    return all == NO_VALUE ? own : all;
 }
 
 static void route_rule(struct walk *w, const struct call *c)

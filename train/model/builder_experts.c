@@ -30,7 +30,8 @@ struct routed {
     value_id tokens; /* a row for each slot, sorted by expert */
 };
 
-/* The load-balancing loss without its coefficient, added to that of other layers. */
+/* The load-balancing loss without its coefficient, added to that of other layers: this rank's
+ * tokens with the counts of all tensor parallel ones. */
 static void add_balance_loss(struct builder *x, value_id logits, value_id counts, double balance)
 {
     value_id sum = builder_sum(x, "balance_loss");
@@ -47,8 +48,9 @@ static struct routed route(struct builder *x, value_id in)
     value_id chosen;
     uint64_t n = builder_rows_of(x, in), k = x->c->moe_router_topk, experts = x->c->num_experts;
     const struct training_shape *t = x->shape->train;
+    const double all = (double)(n * x->tp); /* tokens of the micro-batch: each rank has a part */
     const double balance =
-        t ? t->balance_coefficient * (double)experts / ((double)k * (double)n * (double)n) : 0;
+        t ? t->balance_coefficient * (double)experts / ((double)k * all * all) : 0;
     value_id w = builder_parameter(x, "mlp.router.weight");
     value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
     builder_trace(x, logits, x->tp > 1, false, "router");
@@ -61,7 +63,10 @@ static struct routed route(struct builder *x, value_id in)
                           .balance = balance});
     emit(x, OP_SORT_BY_EXPERT, "sort", IN(chosen), OUT(&r.rows, &r.counts),
          .sizes = {{'E', experts}});
-    if (balance > 0) add_balance_loss(x, logits, r.counts, balance);
+    if (balance > 0)
+        add_balance_loss(x, logits,
+                         builder_collective(x, OP_ALL_REDUCE, GROUP_TP, r.counts, "sum_counts"),
+                         balance);
     r.tokens = emit(x, OP_PERMUTE, "permute", IN(in, r.rows), .sizes = {{'R', n * k}});
     return r;
 }

@@ -155,12 +155,12 @@ static enum status check_ranks(const struct step *s, struct error *err)
     if (sizes->pp > 1)
         return fail(err, ERR_UNSUPPORTED, "%u pipeline stages: training has no schedule",
                     sizes->pp);
-    if (sizes->tp * sizes->cp > 1 && s->options.training.balance_coefficient > 0)
-        return fail(
-            err, ERR_UNSUPPORTED,
-            "TP%u CP%u: the load-balancing loss of experts counts the tokens of one rank, not "
-            "yet those of all tensor and context parallel ones",
-            sizes->tp, sizes->cp);
+    const struct batch *b = &s->options.shape;
+    if (s->options.training.balance_coefficient > 0 && b->num_sequences * b->length % sizes->tp)
+        return fail(err, ERR_UNSUPPORTED,
+                    "TP%u: the load-balancing loss of experts would count what fills up a "
+                    "micro-batch of %" PRIu64 " tokens",
+                    sizes->tp, b->num_sequences * b->length);
     return OK;
 }
 
@@ -393,14 +393,17 @@ static enum status download_reals(const struct run *r, value_id id, double *to, 
 }
 
 /* Of ranks with other tokens. */
+static enum status sum_over(const struct step *s, enum group_kind kind, double *x,
+                            struct error *err)
+{
+    struct comm_group *g = &s->model->groups.of[kind];
+    return g->size > 1 ? g->comm->backend->all_reduce(g, x, 1, COMM_F64, COMM_SUM, err) : OK;
+}
+
 static enum status sum_over_data(const struct step *s, double *x, struct error *err)
 {
-    static const enum group_kind kinds[] = {GROUP_DP, GROUP_CP};
-    for (unsigned i = 0; i < 2; i++) {
-        struct comm_group *g = &s->model->groups.of[kinds[i]];
-        if (g->size > 1) TRY(g->comm->backend->all_reduce(g, x, 1, COMM_F64, COMM_SUM, err));
-    }
-    return OK;
+    TRY(sum_over(s, GROUP_DP, x, err));
+    return sum_over(s, GROUP_CP, x, err);
 }
 
 enum status step_wait_loss(struct step *s, double *loss, struct error *err)
@@ -416,7 +419,10 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     *out = (struct step_result){0};
     TRY(step_wait_loss(s, &out->loss, err));
     TRY(download_reals(&s->slots[0].runs[0], s->micro[0].train.balance_sum, &out->balance, 1, err));
-    if (s->micro[0].train.balance_sum != NO_VALUE) TRY(sum_over_data(s, &out->balance, err));
+    if (s->micro[0].train.balance_sum != NO_VALUE) {
+        TRY(sum_over_data(s, &out->balance, err));
+        TRY(sum_over(s, GROUP_TP, &out->balance, err));
+    }
     TRY(download_reals(&s->update_run, s->scalars, scalars, NUM_SCALARS, err));
     TRY(download_reals(&s->update_run, s->params_sums, params, 1, err));
     out->grad_norm = scalars[SCALAR_NORM];
