@@ -47,7 +47,7 @@ inside() {
             value=$(printenv $name) && set -- "$@" "$name=$value"
         done
         shift 2
-        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@" \
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root FERRY_TEST_FEWEST=1 "$@" \
             chroot "$root" sh -c "cd /root/ferry && $command"' - "$root" "$1" </dev/null
 }
 

@@ -1,10 +1,11 @@
 #!/bin/sh
+# interop.sh --install - makes the virtual environment of what follows.
 # interop.sh FERRY [OPTION of interop/interop.py]... - checks ferry against transformers and
 # Megatron-Core, in a virtual environment outside the tree (FERRY_VENV; some 2.5 GB), which is made
 # at the first run and when the pinned versions change. FERRY_PEERS names a folder of further programs
 # that load and save with the real GPTModel; by default ../shared/peers, where it is there.
 set -eu
-ferry=$(realpath "$1")
+ferry=$1
 shift
 here=$(realpath "$(dirname "$0")")
 venv=${FERRY_VENV:-$HOME/.cache/ferry-interop}
@@ -29,5 +30,7 @@ if [ "$(cat "$venv/ferry-pins" 2>/dev/null)" != "$pins" ]; then
         exit 1
     fi
 fi
+[ "$ferry" != --install ] || exit 0
+ferry=$(realpath "$ferry")
 [ ! -d "$peers" ] || set -- "$@" --peers "$peers"
 exec "$venv/bin/python" -W ignore "$here/interop/interop.py" "$ferry" "$@"

@@ -141,6 +141,9 @@ aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## runs that un
 interop: all $(ENGINE_PROGRAMS) ## transformers and Megatron-Core read what we write, and we read what they write
 	@sh tests/interop.sh $(BUILD)/ferry
 
+interop-deps: ## the virtual environment of `make interop`
+	@sh tests/interop.sh --install
+
 bench: all ## wall time and memory beside cp and the peers (bench-quick: smaller models)
 	@sh tests/bench/bench.sh $(BUILD)/ferry
 

@@ -44,7 +44,7 @@ is_one_rank() {
 }
 
 it "dense models at layouts of tensor, sequence and data parallelism"
-for name in gpt2 llama3.2 qwen3; do
+for name in $(some llama3.2 gpt2 qwen3); do
     alone $name
     for layout in "--dp 2" "--tp 2" "--tp 2 --sequence-parallel" "--tp 2 --dp 2" \
         "--tp 2 --sequence-parallel --dp 4 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"; do

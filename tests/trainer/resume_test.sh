@@ -53,8 +53,8 @@ interrupted_at() {
     wait
 }
 
-for kind in "f32 torch_dist" "f32 torch" "bf16 torch_dist" "bf16 torch" "fp16 torch_dist" \
-    "f32 torch_dist --async-save"; do
+for kind in $(some f32:torch_dist f32:torch bf16:torch_dist bf16:torch fp16:torch_dist f32:torch_dist:--async-save); do
+    kind=$(echo "$kind" | tr : ' ')
     it "killed and continued, it is the same run: $kind"
     options="--ckpt-format ${kind#* }"
     [ "${kind%% *}" = f32 ] || options="$options --${kind%% *} --initial-loss-scale 65536"
