@@ -5,6 +5,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -44,6 +45,19 @@ static inline int test_on_gpu(void)
 static inline int test_few(void)
 {
     return test_on_gpu() && !getenv("FERRY_TEST_ALL");
+}
+
+/* FERRY_TEST_FEWEST: on a real GPU, which each rank of a run opens anew in up to a second; under
+ * sanitizers and on other machines, where all have run elsewhere. */
+static inline bool test_fewest(void)
+{
+    return getenv("FERRY_TEST_FEWEST") != NULL;
+}
+
+/* Whether case i of many is tried: then every third. */
+static inline bool test_takes(size_t i)
+{
+    return !test_fewest() || i % 3 == 0;
 }
 
 /* An emulator of another CPU does not heed such a limit, and says so. */

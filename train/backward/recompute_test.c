@@ -125,6 +125,7 @@ static void recomputed_steps_have_the_same_bits(void **state)
     static const char *const models[] = {"llama3.1", "gpt2", "mixtral", "qwen3-moe"};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++) {
+        if (!test_takes(i)) continue;
         train_each_way(models[i], ELEM_F32);
         train_each_way(models[i], ELEM_BF16);
     }

@@ -89,13 +89,6 @@ static void close_golden(struct golden *g)
 
 /* ---- runs ---- */
 
-/* FERRY_TEST_FEWEST, as tests/gpu/run sets it: each rank of a run opens the GPU anew, which takes
- * up to a second, so this test is to open it some 50 times and not 195. */
-static bool fewest(void)
-{
-    return getenv("FERRY_TEST_FEWEST") != NULL;
-}
-
 static enum status one_batch(void *context, uint64_t number, struct batch *b, bool *more,
                              struct error *e)
 {
@@ -188,7 +181,7 @@ static unsigned compare_golden(struct golden *g, const struct outputs *out, cons
 static void logits_and_hidden_states_are_those_of_transformers(void **state)
 {
     (void)state;
-    for (unsigned k = 0; k < (fewest() ? 1 : 2) * NUM_MODELS; k++) {
+    for (unsigned k = 0; k < (test_fewest() ? 1 : 2) * NUM_MODELS; k++) {
         const char *model = models[k % NUM_MODELS];
         struct model_options o = {.elem = k < NUM_MODELS ? ELEM_F32 : ELEM_F64};
         struct outputs out = {0};
@@ -284,7 +277,7 @@ static bool is_run(const char *model, const struct case_of_layout *c)
 {
     static size_t number;
     if (!fits(model, c)) return false;
-    return !test_few() || fewest() || number++ % 7 == 0;
+    return !test_few() || test_fewest() || number++ % 7 == 0;
 }
 
 static const char *layout_name(const struct case_of_layout *c)
@@ -436,11 +429,11 @@ enum { NUM_FEWEST = COUNT(fewest_chosen) };
 static void layouts_compute_what_one_rank_computes(void **state)
 {
     (void)state;
-    const unsigned least = fewest() ? NUM_FEWEST : test_few() ? 21 : 181;
+    const unsigned least = test_fewest() ? NUM_FEWEST : test_few() ? 21 : 181;
     unsigned count = 0;
     for (unsigned k = 0; k < NUM_MODELS; k++)
-        count += run_layouts(models[k], fewest() ? fewest_chosen : chosen,
-                             fewest() ? NUM_FEWEST : NUM_CHOSEN, ELEM_F64, 1e-12);
+        count += run_layouts(models[k], test_fewest() ? fewest_chosen : chosen,
+                             test_fewest() ? NUM_FEWEST : NUM_CHOSEN, ELEM_F64, 1e-12);
     print_message("%u layouts\n", count);
     assert_true(count >= least);
 }
@@ -516,7 +509,7 @@ static void ranks_can_be_started_after_threads_were(void **state)
 {
     (void)state;
     struct golden g;
-    if (fewest()) skip();
+    if (test_fewest()) skip();
     open_golden(&g, "gpt2");
     for (unsigned i = 0; i < 4; i++) {
         struct outputs out = {0};

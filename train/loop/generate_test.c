@@ -11,12 +11,6 @@ static struct error err;
 
 enum { SEQUENCES = 2, PROMPT = 7, NEW = 9, WHOLE = PROMPT + NEW };
 
-/* As in forward_test.c: each rank of a run opens the GPU anew, 11 times in place of 41. */
-static bool fewest(void)
-{
-    return getenv("FERRY_TEST_FEWEST") != NULL;
-}
-
 static struct engine_model model_of(const char *path, const struct model_options *o)
 {
     return (struct engine_model){.path = path,
@@ -132,7 +126,7 @@ static void the_likeliest_tokens_are_those_of_forward_passes(void **state)
     for (unsigned i = 0; i < COUNT(paths); i++) {
         struct model_options o = {.elem = ELEM_F64};
         struct texts t;
-        if (fewest() && i % 4 != 0) continue; /* GPT-2, and one with experts */
+        if (test_fewest() && i % 4 != 0) continue; /* GPT-2, and one with experts */
         generate(&t, paths[i], &o, &greedy, -1);
         assert_int_equal(t.steps, NEW);
         check_against_forward(&t, paths[i]);
@@ -150,11 +144,11 @@ static void every_layout_gives_the_same_tokens(void **state)
         {.temperature = 0, .top_p = 1},
         {.temperature = 0.8, .top_p = 0.9, .top_k = 20, .seed = 7},
     };
-    for (unsigned k = fewest() ? 1 : 0; k < 2; k++) {
+    for (unsigned k = test_fewest() ? 1 : 0; k < 2; k++) {
         struct texts alone, t;
         struct model_options o = {.elem = ELEM_F64};
         generate(&alone, "tests/golden/hf/qwen3-moe", &o, &kinds[k], -1);
-        for (unsigned i = fewest() ? NUM_LAYOUTS - 2 : 0; i < NUM_LAYOUTS; i++) {
+        for (unsigned i = test_fewest() ? NUM_LAYOUTS - 2 : 0; i < NUM_LAYOUTS; i++) {
             o.layout = layouts[i];
             o.sequence_parallel = layouts[i].tp == 2 && i % 2;
             generate(&t, "tests/golden/hf/qwen3-moe", &o, &kinds[k], -1);
@@ -169,7 +163,7 @@ static void another_seed_gives_other_tokens(void **state)
     struct sampling s = {.temperature = 1, .top_p = 1, .seed = 1};
     struct model_options o = {.elem = ELEM_F32};
     struct texts a, b, again;
-    if (fewest()) skip();
+    if (test_fewest()) skip();
     generate(&a, "tests/golden/hf/gpt2", &o, &s, -1);
     generate(&again, "tests/golden/hf/gpt2", &o, &s, -1);
     s.seed = 2;
@@ -183,7 +177,7 @@ static void a_sequence_ends_with_its_end_token(void **state)
     (void)state;
     struct model_options o = {.elem = ELEM_F64};
     struct texts all, ended;
-    if (fewest()) skip();
+    if (test_fewest()) skip();
     generate(&all, "tests/golden/hf/gpt2", &o, &greedy, -1);
     int32_t end = all.tokens[0][2];
     generate(&ended, "tests/golden/hf/gpt2", &o, &greedy, end);
