@@ -158,11 +158,10 @@ static void deal_layers(struct megatron_facts *out, const struct args_facts *f)
 static struct megatron_facts facts_of(const struct args_facts *f, char dtype[40])
 {
     const struct layout *l = f->layout;
-    const uint64_t least = layout_stage_ranks(l) / l->tp, given = l->options.dp,
-                   dp = given > least ? given : least, vocab = f->config->vocab_size;
+    const uint64_t ranks = layout_stage_ranks(l), vocab = f->config->vocab_size;
     struct megatron_facts out = {.layout = l->options,
                                  .transformer_pp = l->pp,
-                                 .world_size = l->tp * dp * l->pp,
+                                 .world_size = ranks * l->pp,
                                  .padded_vocab_size = f->padded_vocab,
                                  .make_vocab_size_divisible_by = f->divisible_by,
                                  .vocab_size = vocab ? vocab : f->padded_vocab,
@@ -176,7 +175,7 @@ static struct megatron_facts facts_of(const struct args_facts *f, char dtype[40]
                                  .fp16 = f->dtype == DT_F16};
     snprintf(dtype, 40, "torch.%s", dtype_infos[f->dtype].torch);
     out.layout.cp = 1;
-    out.layout.dp = dp;
+    out.layout.dp = ranks / l->tp;
     deal_layers(&out, f);
     return out;
 }

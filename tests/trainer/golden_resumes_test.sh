@@ -39,7 +39,7 @@ prints '"beta2": 0.95'
 for run_name in $(some fp32-tp2-pp2 fp32 bf16-dp2); do
     it "the checkpoint of $run_name is continued on one rank"
     limits="1e-5 1e-5"
-    [ $run_name != bf16-dp2 ] || limits="1e-3 1e-2"
+    [ "$run_name" != bf16-dp2 ] || limits="1e-3 1e-2"
     if [ -e "$more/$run_name/checkpoint" ]; then
         # shellcheck disable=SC2086 # words
         continues $run_name "$more/$run_name/checkpoint" $limits

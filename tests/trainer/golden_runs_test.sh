@@ -45,7 +45,7 @@ repeats() { # NAME
 for run_name in $(some fp32 bf16 gpt2 moe fp32-batch-schedule fp32-blend fp32-per-token-loss-eod \
     fp32-plain-optimizer fp32-position-ids fp32-sgd fp32-wsd-samples); do
     it "one rank: $run_name"
-    repeats $run_name
+    repeats "$run_name"
 done
 
 # What Megatron-LM computed on several ranks is the same on one. Not fp32-tp2-padded-vocab: how many
@@ -53,7 +53,7 @@ done
 for run_name in $(some fp32-dp2 fp32-eod-mask-dp2 fp32-pp2-vpp2 fp32-tp2-dp2 fp32-tp2-pp2 fp32-tp2-sp bf16-dp2 \
     moe-ep2 qwen2-tied-pp2); do
     it "its layout replaced by one rank: $run_name"
-    repeats $run_name
+    repeats "$run_name"
 done
 
 # Two ranks make 256 rows of 128, which begin as 0.25.
@@ -85,7 +85,7 @@ repeats_on_ranks() { # NAME DP OPTION...
 
 for run_name in $(some fp32-tp2-dp2 fp32-dp2 fp32-eod-mask-dp2 moe-ep2 bf16-dp2 fp16-overflow-tp2-dp2); do
     it "on its own ranks: $run_name"
-    repeats_on_ranks $run_name 2
+    repeats_on_ranks "$run_name" 2
 done
 it "on its own ranks: fp32-tp2-sp"
 repeats_on_ranks fp32-tp2-sp 1

@@ -45,11 +45,11 @@ is_one_rank() {
 
 it "dense models at layouts of tensor, sequence and data parallelism"
 for name in $(some llama3.2 gpt2 qwen3); do
-    alone $name
+    alone "$name"
     for layout in "--dp 2" "--tp 2" "--tp 2 --sequence-parallel" "--tp 2 --dp 2" \
         "--tp 2 --sequence-parallel --dp 4 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"; do
         # shellcheck disable=SC2086 # words
-        is_one_rank $name $layout
+        is_one_rank "$name" $layout
     done
 done
 alone llama3.2 --use-distributed-optimizer
@@ -182,6 +182,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     export LD_LIBRARY_PATH="$build" ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
     real=$ferry
     # As many ranks as $ranks of mpirun: they take the place of ferry.
+    # shellcheck disable=SC2016 # for that script
     printf '#!/bin/sh\nexec timeout 120 mpirun -np "$ranks" "%s" "$@"\n' "$real" >mpi-ferry
     chmod +x mpi-ferry
     it "ranks of mpirun are data parallel, as far as the layout leaves them"

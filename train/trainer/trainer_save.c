@@ -105,6 +105,8 @@ static cJSON *args_of(const struct trainer *t)
 {
     const struct train_options *o = t->o;
     cJSON *args = cJSON_CreateObject();
+    json_add_u64(args, "data_parallel_size", trainer_dp(t));
+    json_add_u64(args, "world_size", trainer_num_ranks(t));
     json_add_u64(args, "seq_length", o->seq_length);
     json_add_u64(args, "micro_batch_size", o->micro_batch_size);
     json_add_u64(args, "global_batch_size", o->global_batch_size);
