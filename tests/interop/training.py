@@ -2,7 +2,8 @@
 half-way, and ferry what pretrain() saved. What is left of the run must be as in the whole run of the program that
 saved it: learning rate, weight decay, loss scale and skipped steps exactly, losses and norms within LIMITS.
 
-It takes a checkout of Megatron-LM, whose ranks run on the CPU (megatron_lm_train.py). Ferry runs on one rank."""
+It takes a checkout of Megatron-LM, whose ranks run on the CPU (megatron_lm_train.py). Ferry runs on as many ranks, or,
+since it has no pipeline stages, on one."""
 
 import json
 import shlex
@@ -19,6 +20,8 @@ CASES = """
 fp32                  torch_dist  --tp 1
 fp32                  torch_dist  --tp 2 --pp 2
 fp32                  torch_dist  --dp 2
+fp32                  torch_dist  --tp 2 --dp 2
+fp32                  torch       --tp 2 --dp 2
 fp32                  torch       --tp 1
 fp32-plain-optimizer  torch       --tp 1
 bf16                  torch_dist  --tp 1
@@ -94,7 +97,9 @@ class Training:
         return folder
 
     def run_ferry(self, case, folder, log, load, **changes):
-        line = case.command_line(layout_parser.parse_args([]), load=load, log_jsonl=log, **changes)
+        layout = case.layout if case.layout.pp == 1 else layout_parser.parse_args([])
+        changes["data_parallel_size"] = layout.dp
+        line = case.command_line(layout, load=load, log_jsonl=log, **changes)
         run_program(self.ferry, "train", "--threads", 1, *line, cwd=folder)
 
     def run_megatron_lm(self, case, folder, log, *first, **changes):
@@ -120,11 +125,7 @@ class Training:
         folder = self.enter(case, "ours")
         self.run_ferry(case, folder, "whole.jsonl", case.model, save=None)
         self.run_ferry(case, folder, "half.jsonl", case.model, exit_interval=case.save_interval())
-        if case.layout.ep > 1:  # Megatron-LM has another number of optimizers there, and takes no others
-            options = ("--ep", case.layout.ep)
-            run_program(self.ferry, "convert", folder / "checkpoint", folder / "converted", *options)
-        saved = "converted" if case.layout.ep > 1 else "checkpoint"
-        self.run_megatron_lm(case, folder, "rest.jsonl", load=saved)
+        self.run_megatron_lm(case, folder, "rest.jsonl", load="checkpoint")
         return self.compare(case, folder)
 
     def continued_by_ferry(self, case):

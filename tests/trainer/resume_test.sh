@@ -108,6 +108,30 @@ else
     skip "no inject.so"
 fi
 
+it "what a save that was killed has left goes with the next one, of whatever iteration"
+if can_inject; then
+    enter left
+    for option in "--save-interval 5" "--save-interval 5 --save-hf out-hf"; do
+        rm -rf out out-hf log.jsonl
+        # shellcheck disable=SC2086 # words
+        goes $option --exit-interval 5
+        exits 0
+        fault=pwrite:KILL:3
+        # shellcheck disable=SC2086 # words
+        goes $option
+        exits 137
+        fault=''
+        [ -e out/.iter_0000010.ferry-partial ] || is_wrong "nothing is left of the save that was killed: $(ls -a out)"
+        # shellcheck disable=SC2086 # words
+        goes $option --save-interval 7 --exit-interval 7
+        exits 0
+        nothing_partial_in .
+    done
+    cd .. && rm -r left
+else
+    skip "no inject.so"
+fi
+
 it "SIGTERM ends the step, saves and exits with 130; continued, it is the same run"
 straight straight
 enter stopped

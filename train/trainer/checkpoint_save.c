@@ -253,6 +253,9 @@ static enum status may_replace(void *target, const char *folder, struct publish_
     return contents_may_replace(target, folder, out, err);
 }
 
+/* The name of the work in locks. */
+static const char lock_work[] = "train";
+
 /* Anything that an interrupted save has left is of no use: the run writes it anew. */
 static bool is_ours(void *context, const char *unit_folder)
 {
@@ -271,7 +274,7 @@ static enum status check_destination(struct publishing *p, struct arena *a, stru
     struct publish_options how = {.may_replace = may_replace,
                                   .is_made = is_ours,
                                   .context = t,
-                                  .work = "train",
+                                  .work = lock_work,
                                   .overwrite = to->overwrite,
                                   .restart = true};
     format_tell_publishing(to->format, &how);
@@ -386,7 +389,7 @@ static enum status write_own(struct together *x, struct error *err)
     x->o = executor_options_of(x->to);
     x->o.rank = x->world->index;
     x->o.num_ranks = size;
-    x->o.work = "train";
+    x->o.work = lock_work;
     x->o.journal_path = x->journals[x->world->index];
     x->o.journal_bytes = UINT64_MAX;
     plan_split(&x->t->plan, size);
@@ -515,21 +518,39 @@ static enum status remove_removed(const char *dir, struct arena *a, struct error
     return OK;
 }
 
+/* Staging folders of runs that were killed while they saved another iteration than this one. */
+static enum status remove_left(const char *dir, struct arena *a, struct error *err)
+{
+    struct name_list list;
+    TRY(folder_list(dir, a, &list, err));
+    for (size_t i = 0; i < list.count; i++) {
+        struct lock_watch w = {.found = false};
+        const char *left = path_join(a, dir, list.names[i]);
+        if (!text_starts_with(list.names[i], ".iter_") ||
+            !text_ends_with(list.names[i], ".ferry-partial"))
+            continue;
+        const enum lock_life life = lock_look(&w, path_join(a, left, publish_lock));
+        if (life == LOCK_FREE && w.found && strcmp(w.record.work, lock_work) == 0)
+            TRY(path_remove(left, err));
+    }
+    return OK;
+}
+
 static enum status remove_older(const struct checkpoint_target *to, uint64_t newest,
                                 struct error *err)
 {
     struct arena a;
     uint64_t *numbers;
-    size_t count;
-    if (!to->keep_last) return OK;
+    size_t count = 0;
     arena_init(&a);
-    enum status st = remove_removed(to->dir, &a, err);
-    if (!st) st = list_iterations(to->dir, newest, &a, &numbers, &count, err);
+    enum status st = remove_left(to->dir, &a, err);
+    if (!st && to->keep_last) st = remove_removed(to->dir, &a, err);
+    if (!st && to->keep_last) st = list_iterations(to->dir, newest, &a, &numbers, &count, err);
     for (size_t i = to->keep_last; !st && i < count; i++)
         st = remove_iteration(to->dir, numbers[i], &a, err);
     arena_release(&a);
     if (!st) return OK;
-    return fail_in(err, "%s: iteration %" PRIu64 " is saved, but an older one cannot be removed",
+    return fail_in(err, "%s: iteration %" PRIu64 " is saved, but what is older cannot be removed",
                    to->dir, newest);
 }
 
