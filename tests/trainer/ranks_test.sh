@@ -44,7 +44,7 @@ is_one_rank() {
 }
 
 it "dense models at layouts of tensor, sequence and data parallelism"
-for name in $(some llama3.2 gpt2 qwen3); do
+for name in $(some gpt2 llama3.2 qwen3); do
     alone "$name"
     for layout in "--dp 2" "--tp 2" "--tp 2 --sequence-parallel" "--tp 2 --dp 2" \
         "--tp 2 --sequence-parallel --dp 4 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"; do
@@ -99,6 +99,15 @@ exits 0
 grep -q "states of random number generators" "$stderr" && is_wrong "states of random numbers began anew"
 matches bits straight.jsonl log.jsonl
 same_checkpoints straight saved
+
+it "--keep-last, --no-save-optim and --async-save"
+rm -rf kept
+begins llama3.2 --dp 2 --save kept --save-interval 1 --keep-last 2 --no-save-optim --async-save
+exits 0
+says "--async-save: training waits for the saves of several ranks"
+[ "$(cd kept && echo iter_*)" = "iter_0000005 iter_0000006" ] || is_wrong "kept: $(ls kept)"
+run inspect kept --json
+! grep -q exp_avg "$stdout" || is_wrong "there is an optimizer"
 
 it "a dry run starts no ranks, and says what each takes"
 begins llama3.2 --tp 2 --dp 64 --global-batch-size 64 --dry-run
@@ -160,6 +169,20 @@ if can_inject; then
 else
     skip "no inject.so"
 fi
+
+it "a vocabulary that TP does not divide is saved without rows of padding, which would count"
+"$ferry" synth -q --model llama --vocab-size 269 odd || is_wrong "no model"
+own=$hf hf=.
+alone odd
+rm -rf saved log.jsonl
+begins odd --tp 2 --exit-interval 3 --save saved --log-jsonl log.jsonl
+exits 0
+says "checkpoints are of TP1: TP2 does not divide the 269 rows of the vocabulary"
+begins odd --tp 2 --dp 2 --save saved --log-jsonl log.jsonl
+exits 0
+matches steps one.jsonl log.jsonl 1e-10 1e-10
+same_checkpoints one saved --atol 1e-10
+hf=$own
 
 it "layouts that do not divide are refused"
 begins llama3.2 --tp 3

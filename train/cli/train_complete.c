@@ -66,10 +66,13 @@ static uint64_t at_least_one(uint64_t n)
 static uint64_t least_dp(const struct layout_options *l, uint64_t tp_cp)
 {
     const uint64_t etp = l->etp ? l->etp : at_least_one(l->tp), experts = etp * at_least_one(l->ep);
-    uint64_t dp = 1;
-    while (tp_cp * dp % experts)
-        dp++;
-    return dp;
+    uint64_t a = experts, b = tp_cp; /* to their greatest common divisor */
+    while (b) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return experts / a;
 }
 
 /* dp is what a launcher's ranks leave for it, as in Megatron-LM; alone, --dp or the fewest. */
@@ -94,12 +97,10 @@ static void complete_ranks(struct train_finish *x)
         train_problem(x, "%s", why.text);
         return;
     }
-    if (ranks.size == 1) {
-        if (!l->dp) l->dp = least_dp(l, tp * cp);
-        return;
-    }
-    if (!l->dp) l->dp = ranks.size / (tp * cp * pp);
-    if (tp * cp * pp * l->dp != ranks.size)
+    if (!l->dp) l->dp = ranks.size > 1 ? ranks.size / (tp * cp * pp) : least_dp(l, tp * cp);
+    if (l->dp > MAX_RANKS_OF_A_JOB / (tp * cp * pp))
+        train_problem(x, "the layout has more than %d ranks", MAX_RANKS_OF_A_JOB);
+    else if (ranks.size > 1 && tp * cp * pp * l->dp != ranks.size)
         train_problem(x,
                       "a launcher started %u ranks, and the layout has TP %" PRIu64
                       " times CP %" PRIu64 " times PP %" PRIu64 " times DP %" PRIu64,

@@ -212,14 +212,14 @@ static const struct arg source_args_of_train[] = {
 
 static const struct arg run_args_of_train[] = {
     UINT("--context-parallel-size --cp", layout.cp, "context parallel ranks"),
-    UINT("--data-parallel-size --dp", layout.dp, "data parallel ranks"),
+    UINT("--data-parallel-size --dp", layout.dp, "data parallel ranks; default: what a launcher's ranks leave, alone the fewest that --ep takes"),
     FLAG("--sequence-parallel --sp", sequence_parallel, "split norms and residuals by tokens over the tensor parallel ranks"),
     FLAG("--use-distributed-optimizer", use_distributed_optimizer, "checkpoints have the optimizer as Megatron-LM's distributed one; its states are on every data parallel rank"),
     UINT("--num-distributed-optimizer-instances", num_distributed_optimizer_instances, "groups of ranks that each have a whole optimizer; default 1"),
     WORDS("--cp-comm-type", cp_comm_type, "NAME...", "p2p or all_gather: how context parallel ranks exchange keys and values; default p2p"),
     CHOICE("--device", device, "cpu|cuda", "default: cuda if there is a GPU"),
     CHOICE("--distributed-backend", distributed_backend, "nccl|gloo", "gloo: --device cpu, unless that is given, and checkpoints for Megatron-LM on CPUs; default nccl"),
-    UINT("--threads", threads, "CPU threads, up to 1024; default: number of CPUs"),
+    UINT("--threads", threads, "CPU threads of all ranks on this host together, up to 1024; default: number of CPUs"),
     FLAG("--dry-run", dry_run, "print model, memory, steps, and what is read and written, and stop"),
 };
 

@@ -19,7 +19,10 @@
 
 enum comm_type { COMM_F32, COMM_F64, COMM_BF16, COMM_F16, COMM_INT32 };
 enum comm_reduction { COMM_SUM, COMM_MAX }; /* sums of int32 wrap; a maximum with a NaN is NaN */
-enum { COMM_SENT_AHEAD = 8 << 20 };
+enum {
+    COMM_SENT_AHEAD = 8 << 20,
+    COMM_LOCAL_RANKS = 64, /* the most ranks of `local` */
+};
 
 struct comm; /* of one process in one job */
 
@@ -84,10 +87,10 @@ struct comm {
 };
 
 /* `local`: this process becomes rank 0 and forks ranks 1..size-1, which return from this call, too.
- * Call it before any thread is started. size: 1 (nothing is forked) to 64. A rank other than 0 ends
- * its process in comm_close(), with its status as exit code. Ranks communicate through shared
- * memory and end when rank 0's process does. Ranks that still compute a second after rank 0 has
- * called comm_close() with a failure are killed. */
+ * Call it before any thread is started. size: 1 (nothing is forked) to COMM_LOCAL_RANKS. A rank
+ * other than 0 ends its process in comm_close(), with its status as exit code. Ranks communicate
+ * through shared memory and end when rank 0's process does. Ranks that still compute a second after
+ * rank 0 has called comm_close() with a failure are killed. */
 MUST_CHECK enum status comm_local_open(struct comm *c, unsigned size, struct error *err);
 
 /* `mpi`: the ranks that mpirun or srun started. ERR_UNSUPPORTED if this build has no MPI. */

@@ -220,8 +220,29 @@ static enum status try_ring(struct one_call *o, struct error *err)
     return check(o, "ring", bytes, err);
 }
 
+/* Some members fail, or none: all get the failure of the first of them. */
+static enum status try_agree(struct one_call *o, struct error *err)
+{
+    struct comm_group *g = o->g;
+    const unsigned first = (unsigned)(o->salt % (g->size + 1)); /* g->size: none fails */
+    const bool fails = g->index >= first && (g->index - first) % 2 == 0;
+    struct error why = {.text = ""}, want = {.text = ""};
+    bool any = fails;
+    const enum status own = fails ? fail(&why, ERR_IO, "member %u", g->index) : OK;
+    const enum status got = comm_agree(g, own, &why);
+    if (first < g->size && g->index != first)
+        (void)!fail(&want, ERR_IO, "rank %u: member %u", g->ranks[first], first);
+    else if (first < g->size)
+        (void)!fail(&want, ERR_IO, "member %u", first);
+    if (got != want.code || strcmp(got ? why.text : "", want.text))
+        return fail(err, ERR_OURS, "agreed on '%s', wanted '%s'", why.text, want.text);
+    TRY(comm_any(g, &any, err));
+    if (any == (first < g->size)) return OK;
+    return fail(err, ERR_OURS, "any of %u members: %d", g->size, any);
+}
+
 static enum status (*const tries[])(struct one_call *, struct error *) = {
-    try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all, try_ring};
+    try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all, try_ring, try_agree};
 
 enum { MAX_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = COUNT(tries) };
 static const size_t counts[] = {0, 1, 7, 100, 5000, MAX_ELEMENTS}; /* at most; the last about */

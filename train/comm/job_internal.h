@@ -23,7 +23,7 @@
  * they are written: another core reads data in memory, or in a shared cache, several times faster
  * than data in the writer's cache. */
 enum {
-    MAX_RANKS = 64,
+    MAX_RANKS = COMM_LOCAL_RANKS,
     HALF_BYTES = 1 << 20,  /* that a rank shows the others at once */
     PIECE_BYTES = 1 << 20, /* of a message from one rank to another */
     PIECES = 8,            /* of a message, at most, that are sent and not yet received */

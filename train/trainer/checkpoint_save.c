@@ -379,6 +379,15 @@ struct together {
     const char **journals; /* [world->size] */
 };
 
+static enum status check_shared(const struct together *x, struct error *err)
+{
+    if (path_is_folder(x->at.staging)) return OK;
+    return fail(err, ERR_IO,
+                "%s: rank 0 has made it, and it is not here: ranks save on a file system "
+                "that all hosts share",
+                x->at.staging);
+}
+
 static enum status write_own(struct together *x, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
@@ -407,6 +416,7 @@ static enum status finish_together(struct together *x, struct error *err)
 static enum status write_together(struct together *x, struct error *err)
 {
     TRY(share_paths(x->world, &x->p, &x->at, err));
+    TRY(comm_agree(x->world, check_shared(x, err), err));
     TRY(comm_agree(x->world, write_own(x, err), err));
     return comm_agree(x->world, finish_together(x, err), err);
 }

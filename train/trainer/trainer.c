@@ -93,9 +93,10 @@ static void print_plan(const struct trainer *t, FILE *to)
     arena_init(&a);
     strbuf_printf(&text,
                   "model: %" PRIu64 " layers, hidden size %" PRIu64 ", vocabulary %" PRIu64
-                  "; %.1f M parameters, %s\n",
+                  "; %.1f M parameters%s, %s\n",
                   t->model.config.num_layers, t->model.config.hidden_size,
-                  t->model.config.vocab_size, (double)t->step.num_params / 1e6, o->dtype);
+                  t->model.config.vocab_size, (double)t->step.num_params / 1e6,
+                  trainer_num_ranks(t) > 1 ? " on a rank" : "", o->dtype);
     strbuf_printf(&text,
                   "steps: %" PRIu64 " iterations of %" PRIu64 " sequences of %" PRIu64
                   " tokens, %" PRIu64 " at a time\n",
@@ -121,18 +122,23 @@ static void print_plan(const struct trainer *t, FILE *to)
 static void show_plan(struct trainer *t)
 {
     if (!t->comm.rank) print_plan(t, t->o->json ? stderr : stdout);
-    t->plan = (struct train_plan){.parameters = t->step.num_params,
-                                  .ranks = trainer_num_ranks(t),
-                                  .iterations = t->train_iters,
-                                  .global_batch_size = batch_size_last(&t->batch),
-                                  .reads = t->origin == &t->scratch ? NULL : t->origin->path};
+    t->plan = (struct train_plan){
+        .parameters = t->step.num_params,
+        .ranks = trainer_num_ranks(t),
+        .iterations = t->train_iters,
+        .global_batch_size = batch_size_last(&t->batch),
+        .reads = t->origin == &t->scratch ? NULL : arena_copy_text(&t->arena, t->origin->path)};
     trainer_plan_memory(t, &t->plan);
 }
 
 /* The plan is shown already where the run is dry. */
-static enum status check_memory(const struct trainer *t, struct error *err)
+static enum status check_memory(struct trainer *t, struct error *err)
 {
+    struct comm_group *world = &t->model.groups.of[GROUP_WORLD];
+    const bool several = t->comm.size > 1;
+    if (several) TRY(comm_barrier(world, err)); /* each has opened its device, which takes some */
     enum status st = trainer_check_memory(t, err);
+    if (several) st = comm_agree(world, st, err); /* before any takes its own */
     if (st == ERR_MEMORY && !t->o->dry_run && !t->o->quiet && !t->comm.rank) print_plan(t, stderr);
     return st;
 }
@@ -168,6 +174,7 @@ static enum status run(struct trainer *t, struct error *err)
     TRY(trainer_open_data(t, err));
     TRY(trainer_load(t, &loaded, err));
     TRY(trainer_set_up(t, &loaded, err));
+    TRY(trainer_agree_on_start(t, err));
     TRY(trainer_open_logs(t, err));
     return trainer_loop(t, err);
 }
@@ -206,6 +213,7 @@ enum status trainer_run(const struct train_request *q, const struct comm *job,
                                           .saved = t.saved};
     close_all(&t);
     if (t.comm.backend && !job) st = comm_end(&t.comm, st, err); /* other ranks end here */
+    interrupt_hold(false);
     if (!st || st == ERR_INTERRUPTED || is_planned) ended(context, &summary);
     arena_release(&t.arena);
     return st;

@@ -151,7 +151,7 @@ static void advise(const struct trainer *t, uint64_t extra, uint64_t there, stru
                       gb(least));
 }
 
-/* Ranks of this host. A dry run of several is of one host, as far as it knows. */
+/* Ranks of this host. A dry run takes those of a layout that one machine could have for its own. */
 static unsigned sharers_of(const struct trainer *t)
 {
     return t->comm.backend ? t->comm.host_size : (unsigned)trainer_num_ranks(t);
@@ -164,12 +164,14 @@ enum status trainer_check_memory(const struct trainer *t, struct error *err)
                    extra = BUFFER_BYTES + (device->is_host ? copies : 0),
                    needed = step_bytes(&t->step) + extra;
     uint64_t there = UINT64_MAX;
+    if (sharers_of(t) > COMM_LOCAL_RANKS) return OK;
     TRY(device->free_memory(sharers_of(t), &there, err));
     if (needed > there) {
         struct strbuf advice = {0};
         advise(t, extra, there, &advice);
-        (void)!fail(err, ERR_MEMORY, "the run needs %.2f GB of memory, and %.2f GB are free; %s",
-                    gb(needed), gb(there), advice.data);
+        (void)!fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, and %.2f GB are free%s; %s",
+                    trainer_num_ranks(t) > 1 ? "each rank" : "the run", gb(needed), gb(there),
+                    trainer_num_ranks(t) > 1 ? " for it" : "", advice.data);
         strbuf_release(&advice);
         return ERR_MEMORY;
     }

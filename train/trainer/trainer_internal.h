@@ -135,12 +135,18 @@ static inline uint64_t trainer_dp(const struct trainer *t)
 {
     return t->o->layout.dp ? t->o->layout.dp : 1;
 }
-/* Of this rank; the rest of what the threads of a host's ranks have. */
+/* Of this rank: its part of those of its host. */
 unsigned trainer_threads(const struct trainer *t);
 /* Sums over the data parallel ranks. */
 MUST_CHECK enum status trainer_sum(struct trainer *t, double *x, struct error *err);
-/* Whether any rank says so. */
+/* Whether checkpoints have the layout of the run. Not where TP does not divide the vocabulary: rows
+ * of padding would be stored, and what is stored counts in the softmax. */
+bool trainer_saves_layout(const struct trainer *t);
+/* Whether any rank says so; the first before the model is open. */
+MUST_CHECK enum status trainer_any_rank(struct trainer *t, bool *any, struct error *err);
 MUST_CHECK enum status trainer_any(struct trainer *t, bool *any, struct error *err);
+/* ERR_USAGE if a rank found another checkpoint than rank 0, as one that sees other files does. */
+MUST_CHECK enum status trainer_agree_on_start(struct trainer *t, struct error *err);
 /* The parameters of every rank, as a checkpoint needs them: t->ranks. Once the step is made. */
 MUST_CHECK enum status trainer_imagine_ranks(struct trainer *t, struct error *err);
 void trainer_release_ranks(struct trainer *t);

@@ -26,6 +26,8 @@ static enum status queue_micro_batch(struct trainer *t, struct iteration *i, boo
     TRY(trainer_next(t, t->prefetch, &t->sampler, &m.batch, &tokens, err));
     const bool per_token = t->o->calculate_per_token_loss;
     m.loss_scale = per_token ? scale : scale / (tokens > 1 ? tokens : 1) / count;
+    /* Of tensor parallel ranks Megatron-LM multiplies by the tokens of one (router.py), so that
+     * this loss would depend on the layout; here by those of the micro-batch. */
     m.balance_scale =
         per_token ? scale * (double)(m.batch.num_sequences * m.batch.length) : scale / count;
     i->tokens += tokens;
@@ -269,7 +271,6 @@ enum status trainer_loop(struct trainer *t, struct error *err)
     }
     if (!st) st = finish(t, ends, &stopped, err);
     finish_save_or_warn(t);
-    interrupt_hold(false);
     if (st || !stopped) return st;
     return fail(err, ERR_INTERRUPTED, "a signal ended the run after iteration %" PRIu64 "%s",
                 t->iteration, t->num_destinations && trainer_is_saved(t) ? ", which is saved" : "");

@@ -337,6 +337,16 @@ static void tell_dropout(const struct trainer *t)
                                                 : "--hidden-dropout and --attention-dropout are");
 }
 
+static void tell_vocabulary(const struct trainer *t)
+{
+    if (trainer_saves_layout(t) || !(t->o->save || t->o->save_hf)) return;
+    trainer_say(t,
+                "checkpoints are of TP1: TP%u does not divide the %" PRIu64
+                " rows of the vocabulary, and rows of padding would count once they are stored",
+                t->model.groups.sizes.tp,
+                t->vocab_rows ? t->vocab_rows : t->model.config.vocab_size);
+}
+
 /* Whether --device, or --distributed-backend, says that the CPU computes. */
 static bool wants_cpu(const struct train_options *o)
 {
@@ -353,13 +363,32 @@ static enum status open_gpu(struct trainer *t, const struct device **device, str
     return OK;
 }
 
+/* Without --device the run is on CPUs where a rank has no GPU. */
+static enum status choose_gpu(struct trainer *t, const struct device **device, bool *chosen,
+                              struct error *err)
+{
+    struct error why;
+    enum status st = open_gpu(t, device, &why);
+    bool lacks = st != OK;
+    *chosen = false;
+    if (st && t->o->device) {
+        *err = why;
+        return st;
+    }
+    if (t->comm.size > 1) TRY(trainer_any_rank(t, &lacks, err));
+    *chosen = !lacks;
+    if (lacks && !st) {
+        (*device)->close();
+        t->on_gpu = false;
+    }
+    return OK;
+}
+
 static enum status open_device(struct trainer *t, const struct device **device, struct error *err)
 {
-    struct error none;
-    enum status st = ERR_DEVICE;
-    if (!wants_cpu(t->o)) st = open_gpu(t, device, t->o->device ? err : &none);
-    if (st && t->o->device && !wants_cpu(t->o)) return st;
-    if (st) {
+    bool on_gpu = false;
+    if (!wants_cpu(t->o)) TRY(choose_gpu(t, device, &on_gpu, err));
+    if (!on_gpu) {
         *device = &cpu_device;
         TRY((*device)->open(t->comm.host_rank, err));
     }
@@ -390,6 +419,7 @@ enum status trainer_open_model(struct trainer *t, struct error *err)
     else
         TRY(model_imagine(&t->model, c, &options, 0, err));
     tell_dropout(t);
+    tell_vocabulary(t);
     return OK;
 }
 
@@ -449,6 +479,7 @@ enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool d
                               .distributed_optimizer = t->o->use_distributed_optimizer};
     if (t->ranks) {
         s->layout = t->model.layout.options;
+        if (!trainer_saves_layout(t)) s->layout.tp = s->layout.etp = 1;
         s->ranks = t->ranks;
         s->world = &t->model.groups.of[GROUP_WORLD];
     }

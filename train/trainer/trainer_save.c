@@ -105,8 +105,9 @@ static cJSON *args_of(const struct trainer *t)
 {
     const struct train_options *o = t->o;
     cJSON *args = cJSON_CreateObject();
+    const uint64_t tp = trainer_saves_layout(t) ? t->model.groups.sizes.tp : 1;
     json_add_u64(args, "data_parallel_size", trainer_dp(t));
-    json_add_u64(args, "world_size", trainer_num_ranks(t));
+    json_add_u64(args, "world_size", tp * trainer_dp(t));
     json_add_u64(args, "seq_length", o->seq_length);
     json_add_u64(args, "micro_batch_size", o->micro_batch_size);
     json_add_u64(args, "global_batch_size", o->global_batch_size);
@@ -283,6 +284,7 @@ enum status trainer_save(struct trainer *t, bool waits, struct error *err)
     if (trainer_is_saved(t)) return OK;
     struct saving *s = must_calloc(1, sizeof *s);
     enum status st = begin(t, s, err);
+    if (t->ranks) st = comm_agree(&t->model.groups.of[GROUP_WORLD], st, err);
     if (st) {
         end(t, s);
         return st;
