@@ -21,8 +21,9 @@ for tool in ncu compute-sanitizer; do
 done
 line Python "$(python3 -c 'import sys
 from importlib import metadata
-print(sys.version.split()[0], sys.executable)
+print(sys.version.split()[0])
 for name in sorted({str(d.metadata["Name"]) for d in metadata.distributions()}):
     if name.split("-")[0] in ("torch", "triton", "transformers", "safetensors", "numpy", "nvidia"):
         print("         ", name, metadata.version(name))' 2>&1)"
-LD_LIBRARY_PATH=$libraries ldd "$build/libferry_cuda.so" "$build/ferry" 2>&1 | grep -E ':$|cublas|not found'
+LD_LIBRARY_PATH=$libraries ldd "$build/libferry_cuda.so" "$build/ferry" 2>&1 | grep -E ':$|cublas|not found' |
+    sed -e "s,$build/,," -e 's,=> .*/site-packages/,=> site-packages/,' -e 's, (0x[0-9a-f]*),,'
