@@ -104,6 +104,14 @@ enum status comm_any(struct comm_group *g, bool *any, struct error *err)
     return OK;
 }
 
+unsigned comm_threads(const struct comm *c, unsigned asked)
+{
+    const unsigned threads = asked ? asked : threads_available(),
+                   sharers = asked ? c->host_size : c->cpu_sharers;
+    if (!sharers) return threads;
+    return threads > sharers ? threads / sharers : 1;
+}
+
 enum status comm_end(struct comm *c, enum status st, struct error *err)
 {
     struct error own = *err;

@@ -121,6 +121,10 @@ MUST_CHECK enum status comm_barrier(struct comm_group *g, struct error *err);
  * failures that the job survives; comm_fail() is for those that end it. */
 MUST_CHECK enum status comm_agree(struct comm_group *g, enum status own, struct error *err);
 
+/* CPU threads of a rank: `asked` are of all ranks on its host together, 0: as many as there are
+ * CPUs. c may be zero: the ranks are not open yet. */
+unsigned comm_threads(const struct comm *c, unsigned asked);
+
 /* Whether any member says so. */
 MUST_CHECK enum status comm_any(struct comm_group *g, bool *any, struct error *err);
 

@@ -5,16 +5,13 @@
 #include <stdlib.h>
 
 #include "common/memory.h"
-#include "common/threads.h"
 #include "train/loop/engine_internal.h"
 #include "train/model/fit.h"
 #include "train/model/rope.h"
 
 unsigned worker_threads(const struct worker *w)
 {
-    const unsigned threads = w->q->threads ? w->q->threads : threads_available(),
-                   sharers = w->q->threads ? w->comm.host_size : w->comm.cpu_sharers;
-    return threads > sharers ? threads / sharers : 1;
+    return comm_threads(&w->comm, w->q->threads);
 }
 
 enum { MAX_WORK = 4 };

@@ -133,7 +133,7 @@ static uint64_t row_in_batch(const struct collecting *x, const struct part *part
                              const struct token_origin *origins, uint64_t row)
 {
     const struct batch *b = &x->pass->batch;
-    uint64_t sequence = at->dp * shape->sequences + row;
+    const uint64_t sequence = tokens_first_sequence(b, at, shape) + row;
     if (part->last) return sequence < b->num_sequences ? sequence : UINT64_MAX;
     if (part->slice) row += at->tp * part->rows;
     const struct token_origin *o = &origins[row];

@@ -142,7 +142,7 @@ struct stretch {
 
 static struct stretch stretch_of(const struct input_data *x, const struct batch *b, uint64_t s)
 {
-    const uint64_t first = b->is_dealt ? 0 : x->groups->place.dp * x->tokens.shape.sequences;
+    const uint64_t first = tokens_first_sequence(b, &x->groups->place, &x->tokens.shape);
     const uint64_t at = min_u64(first + s, b->num_sequences - 1); /* filled up with the last */
     return (struct stretch){b->lengths ? b->lengths[at] : b->length, b->past ? b->past[at] : 0};
 }

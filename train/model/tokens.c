@@ -38,6 +38,12 @@ struct token_shape tokens_shape(const struct batch *b, const struct group_sizes 
     return t;
 }
 
+uint64_t tokens_first_sequence(const struct batch *b, const struct group_place *at,
+                               const struct token_shape *shape)
+{
+    return b->is_dealt ? 0 : at->dp * shape->sequences;
+}
+
 static uint64_t num_runs(const struct token_shape *shape)
 {
     return shape->sequences * (shape->num_chunks > 1 ? 2 : 1);
@@ -48,7 +54,7 @@ static struct run run_of(const struct batch *b, const struct token_shape *shape,
                          const struct group_place *at, uint64_t i)
 {
     const uint64_t per = shape->num_chunks > 1 ? 2 : 1,
-                   first = b->is_dealt ? 0 : at->dp * shape->sequences, sequence = first + i / per;
+                   sequence = tokens_first_sequence(b, at, shape) + i / per;
     uint64_t chunk = i % per ? shape->num_chunks - 1 - at->cp : at->cp;
     return (struct run){.sequence = min_u64(sequence, b->num_sequences - 1),
                         .position = shape->num_chunks > 1 ? chunk * shape->chunk : 0,

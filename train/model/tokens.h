@@ -1,11 +1,10 @@
 /* tokens.h - the tokens of a rank, and which of them attend to which.
  *
  * A batch is sequences of one length. Sequences are dealt to data-parallel ranks in runs, unless
- * they are already; each
- * sequence is cut into 2 CP chunks, of which context-parallel rank r has chunks r and 2 CP - 1 - r,
- * so that all have the same number of pairs under a causal mask. Sizes that do not divide are
- * filled up: sequences by copies of the last one, positions and rows by tokens whose results are
- * dropped.
+ * they are already; each sequence is cut into 2 CP chunks, of which context-parallel rank r has
+ * chunks r and 2 CP - 1 - r, so that all have the same number of pairs under a causal mask. Sizes
+ * that do not divide are filled up: sequences by copies of the last one, positions and rows by
+ * tokens whose results are dropped.
  *
  * A rank's tokens are *rows*: sequence by sequence, in each the first chunk, then the second. */
 #ifndef FERRY_TRAIN_MODEL_TOKENS_H
@@ -54,6 +53,10 @@ struct token_shape {
 
 struct token_shape tokens_shape(const struct batch *b, const struct group_sizes *s,
                                 uint64_t multiple);
+
+/* The first sequence of the batch that the rank at `at` has. */
+uint64_t tokens_first_sequence(const struct batch *b, const struct group_place *at,
+                               const struct token_shape *shape);
 
 /* The place of a row in the batch; sequence is UINT64_MAX for filler. */
 struct token_origin {

@@ -213,7 +213,7 @@ enum status trainer_run(const struct train_request *q, const struct comm *job,
                                           .saved = t.saved};
     close_all(&t);
     if (t.comm.backend && !job) st = comm_end(&t.comm, st, err); /* other ranks end here */
-    interrupt_hold(false);
+    if (!job) interrupt_hold(false); /* else until the job is left: the run is over */
     if (!st || st == ERR_INTERRUPTED || is_planned) ended(context, &summary);
     arena_release(&t.arena);
     return st;

@@ -151,7 +151,7 @@ static void advise(const struct trainer *t, uint64_t extra, uint64_t there, stru
                       gb(least));
 }
 
-/* Ranks of this host. A dry run takes those of a layout that one machine could have for its own. */
+/* Ranks of this host; of a dry run, which opens none, all. */
 static unsigned sharers_of(const struct trainer *t)
 {
     return t->comm.backend ? t->comm.host_size : (unsigned)trainer_num_ranks(t);
@@ -164,7 +164,10 @@ enum status trainer_check_memory(const struct trainer *t, struct error *err)
                    extra = BUFFER_BYTES + (device->is_host ? copies : 0),
                    needed = step_bytes(&t->step) + extra;
     uint64_t there = UINT64_MAX;
-    if (sharers_of(t) > COMM_LOCAL_RANKS) return OK;
+    if (sharers_of(t) > COMM_LOCAL_RANKS) {
+        trainer_say(t, "memory is planned and not compared: one machine has not so many ranks");
+        return OK;
+    }
     TRY(device->free_memory(sharers_of(t), &there, err));
     if (needed > there) {
         struct strbuf advice = {0};

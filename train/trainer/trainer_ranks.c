@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "common/memory.h"
-#include "common/threads.h"
 #include "train/trainer/trainer_internal.h"
 
 /* Those of the layout, before a model is open. */
@@ -28,10 +27,7 @@ enum status trainer_open_ranks(struct trainer *t, struct error *err)
 
 unsigned trainer_threads(const struct trainer *t)
 {
-    const unsigned threads = t->q->threads ? t->q->threads : threads_available();
-    if (!t->comm.backend) return threads;
-    const unsigned sharers = t->q->threads ? t->comm.host_size : t->comm.cpu_sharers;
-    return threads > sharers ? threads / sharers : 1;
+    return comm_threads(&t->comm, t->q->threads);
 }
 
 enum status trainer_sum(struct trainer *t, double *x, struct error *err)
@@ -95,8 +91,8 @@ enum status trainer_agree_on_start(struct trainer *t, struct error *err)
         i++;
     if (!st && i < g->size)
         st = fail(err, ERR_USAGE,
-                  "rank %u found iteration %" PRIu64 ", and rank 0 iteration %" PRIu64
-                  ": they do not see the same files",
+                  "rank %u found another checkpoint than rank 0, of iteration %" PRIu64
+                  " and %" PRIu64 ": they do not see the same files",
                   i, all[i].iteration, all[0].iteration);
     free(all);
     return st;
