@@ -28,7 +28,7 @@ FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert
           convert/megatron/optim convert/megatron/legacy convert/cli convert/cli/inspect \
           validate validate/compare validate/hints validate/forward validate/report train/cli
 # of libferry_engine.so, which the program loads when it computes
-ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/backward train/data train/model train/loop train/trainer
+ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/schedule train/backward train/data train/model train/loop train/trainer
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \
        -Wmissing-prototypes -Wwrite-strings
 # CFLAGS and LDFLAGS are the user's

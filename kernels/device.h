@@ -79,6 +79,13 @@ struct device_number {
     enum operand_type type;
     enum elem_type elem; /* of the program */
 };
+/* A message to another member, or from it. */
+struct device_message {
+    bool sends;
+    unsigned peer;
+    void *data;
+    uint64_t bytes;
+};
 struct device_collectives {
     const char *name; /* "nccl" */
     /* ERR_UNSUPPORTED, with the reason, if the library is not there. */
@@ -98,13 +105,9 @@ struct device_collectives {
                                   struct device_number number, struct error *err);
     enum status (*all_to_all)(void *group, unsigned size, const void *in, const size_t *in_bytes,
                               void *out, const size_t *out_bytes, struct error *err);
-    enum status (*send)(void *group, unsigned to, const void *data, uint64_t bytes,
-                        struct error *err);
-    enum status (*receive)(void *group, unsigned from, void *data, uint64_t bytes,
-                           struct error *err);
-    /* Sends and receives at once. */
-    enum status (*exchange)(void *group, unsigned to, const void *in, unsigned from, void *out,
-                            uint64_t bytes, struct error *err);
+    /* At once: no message waits for another. */
+    enum status (*exchange)(void *group, const struct device_message *messages, unsigned count,
+                            struct error *err);
     /* Whether the queue is empty; ERR_DEVICE if a member has died. Does not wait. */
     enum status (*done)(bool *done, struct error *err);
 };

@@ -266,12 +266,6 @@
     /* y: x of the member before, while ours goes to the one behind */ \
     X(OP_SHIFT, shift, none, "x:any[..] -> y:any[..]", \
       NULL, NULL, 0, 0, NONE, NONE) \
-    /* to a member of the group */ \
-    X(OP_SEND, send, none, "x:any[..] ->", \
-      NULL, NULL, 0, 0, NONE, NONE) \
-    /* from a member of the group */ \
-    X(OP_RECEIVE, receive, none, "-> y[R,h]", \
-      NULL, NULL, 0, 0, NONE, NONE) \
     /* y is x, which is the same for all members, each of which goes on by itself from here: so \
      * each has a part of the gradient of y. No communication, and no copy */ \
     X(OP_REPLICATE, replicate, none, "x:any[..] -> y:any[..]", \

@@ -210,18 +210,22 @@ static enum status all_to_all(void *group, unsigned size, const void *in, const 
     return group_end(st, err);
 }
 
-static enum status exchange(void *group, unsigned to, const void *in, unsigned from, void *out,
-                            uint64_t bytes, struct error *err)
+static enum status exchange(void *group, const struct device_message *messages, unsigned count,
+                            struct error *err)
 {
+    enum status st = OK;
     TRY(group_start(err));
-    enum status st = send(group, to, in, bytes, err);
-    if (!st) st = receive(group, from, out, bytes, err);
+    for (unsigned i = 0; i < count && !st; i++) {
+        const struct device_message *m = &messages[i];
+        st = m->sends ? send(group, m->peer, m->data, m->bytes, err)
+                      : receive(group, m->peer, m->data, m->bytes, err);
+    }
     return group_end(st, err);
 }
 
 static const struct device_collectives nccl_collectives = {
     "nccl",         available,  new_id, open,    close,    all_reduce, all_gather,
-    reduce_scatter, all_to_all, send,   receive, exchange, done};
+    reduce_scatter, all_to_all, exchange, done};
 
 const struct device_collectives *const cuda_collectives = &nccl_collectives;
 

@@ -268,14 +268,12 @@ says "  --global-batch-size 7 is no multiple of --micro-batch-size 2 times 1 dat
 says "  --min-lr 1 is above --lr 0.005"
 says "  bfloat16 and float16 both"
 
-it "pipeline stages and context parallelism are refused"
-for option in --pp --cp; do
-    starts $option 2 --micro-batch-size 1 --seq-length 32
-    refused 2 "-parallel-size 2: no run has pipeline stages or context parallelism so far: leave it out"
-done
-starts --pp 2 --bf16 --fp16
+it "context parallelism is refused"
+starts --cp 2 --micro-batch-size 1 --seq-length 32
+refused 2 "--context-parallel-size 2: no run has context parallelism so far: leave it out"
+starts --cp 2 --bf16 --fp16
 refused 2 "the options do not fit together:"
-says "  --pipeline-model-parallel-size 2: no run has pipeline stages or context parallelism so far"
+says "  --context-parallel-size 2: no run has context parallelism so far"
 says "  bfloat16 and float16 both"
 
 it "a checkpoint without optimizer is continued, and it is said"

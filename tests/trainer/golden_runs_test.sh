@@ -87,8 +87,10 @@ for run_name in $(some fp32-tp2-dp2 fp32-dp2 fp32-eod-mask-dp2 moe-ep2 bf16-dp2 
     it "on its own ranks: $run_name"
     repeats_on_ranks "$run_name" 2
 done
-it "on its own ranks: fp32-tp2-sp"
-repeats_on_ranks fp32-tp2-sp 1
+for run_name in $(some fp32-pp2-vpp2 fp32-tp2-pp2 qwen2-tied-pp2 fp32-tp2-sp); do
+    it "on its own ranks: $run_name"
+    repeats_on_ranks "$run_name" 1
+done
 it "on its own ranks: fp32-tp2-padded-vocab"
 repeats_on_ranks fp32-tp2-padded-vocab 1 --padding-rows-value 0.25
 

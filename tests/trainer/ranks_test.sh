@@ -54,10 +54,33 @@ for name in $(some gpt2 llama3.2 qwen3); do
 done
 alone llama3.2 --use-distributed-optimizer
 is_one_rank llama3.2 --use-distributed-optimizer --tp 2 --dp 2
+is_one_rank llama3.2 --use-distributed-optimizer --pp 3 --dp 2
+
+it "pipeline stages: in turn, interleaved, one by one, uneven"
+alone qwen3
+for layout in "--pp 2 --decoder-first-pipeline-num-layers 1" "--pp 3 --dp 2" \
+    "--pp 2 --tp 2 --sequence-parallel --pipeline-model-parallel-layout Et|ttL" \
+    "--pp 2 --pipeline-model-parallel-layout E|t|tt|L --recompute-granularity selective" \
+    "--pp 2 --pipeline-model-parallel-layout E|t|tt|L --pipeline-schedule one-by-one"; do
+    # shellcheck disable=SC2086 # words
+    is_one_rank qwen3 $layout
+done
+
+it "the order of parts changes no bit"
+rm -rf in-turn one-by-one in-turn.jsonl one-by-one.jsonl
+for schedule in in-turn one-by-one; do
+    [ $schedule = in-turn ] && more_options="" || more_options="--pipeline-schedule one-by-one"
+    # shellcheck disable=SC2086 # words
+    begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --save $schedule --log-jsonl $schedule.jsonl \
+        $more_options
+    exits 0
+done
+matches bits in-turn.jsonl one-by-one.jsonl
+same_checkpoints in-turn one-by-one
 
 it "experts at layouts of expert, tensor and data parallelism"
 alone mixtral
-for layout in "--ep 2" "--dp 4 --ep 4" "--tp 2 --ep 2 --dp 2" "--tp 2 --ep 2 --etp 1" \
+for layout in "--ep 2" "--pp 2 --dp 2 --ep 2" "--dp 4 --ep 4" "--tp 2 --ep 2 --dp 2" "--tp 2 --ep 2 --etp 1" \
     "--tp 2 --sequence-parallel --dp 2 --ep 2 --etp 2 --recompute-granularity selective --recompute-modules moe"; do
     # shellcheck disable=SC2086 # words
     is_one_rank mixtral $layout
@@ -79,7 +102,7 @@ for format in torch_dist torch; do
     rm -rf saved log.jsonl
     begins llama3.2 --tp 2 --dp 2 --exit-interval 2 --save saved --ckpt-format $format --log-jsonl log.jsonl
     exits 0
-    begins llama3.2 --dp 4 --exit-interval 2 --save saved --ckpt-format $format --log-jsonl log.jsonl
+    begins llama3.2 --pp 3 --exit-interval 2 --save saved --ckpt-format $format --log-jsonl log.jsonl
     exits 0
     says "the run goes on from saved/iter_0000002"
     says "the checkpoint is of TP2 PP1 DP2"
@@ -196,7 +219,13 @@ refused 2 "a size of the layout is 70000: up to 65536 can be"
 begins mixtral --dp 2 --ep 8
 refused 3 "num_experts 4 is not divisible by expert parallel size 8"
 begins llama3.2 --pp 2
-refused 2 "no run has pipeline stages"
+refused 3 "the number 3 of layers is not a multiple of pipeline size 2"
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "Et|tt|L"
+refused 3 "the pipeline layout has 3 stages, pipeline size is 2"
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --global-batch-size 3
+refused 2 "schedule interleaved: 3 micro-batches in groups of 2 leave 1, fewer than the 2 pipeline stages"
+begins llama3.2 --cp 2
+refused 2 "no run has context parallelism"
 begins mixtral --tp 2 --moe-aux-loss-coeff 0.01 --seq-length 15
 refused 3 "TP2: the load-balancing loss of experts would count what fills up a micro-batch of 15 tokens"
 

@@ -223,7 +223,9 @@ static void walk_back(struct walk *w, size_t first, size_t end)
 /* The calls of each chunk, and behind them their gradients. */
 static void walk_head(struct walk *w)
 {
-    const size_t head = w->b->head, chunk = (w->num_calls - head) / w->b->head_chunks;
+    const size_t head = w->b->head;
+    if (!w->b->head_chunks) return;
+    const size_t chunk = (w->num_calls - head) / w->b->head_chunks;
     w->p->num_calls = head;
     for (size_t first = head; first < w->num_calls; first += chunk) {
         for (size_t k = first; k < first + chunk; k++)
@@ -240,8 +242,17 @@ static void check_parameters(struct walk *w)
             w->st = fail(w->err, ERR_OURS, "%s: no call makes its gradient", w->p->values[i].name);
 }
 
+/* What is sent to the stage before lives until the next run. */
+static value_id take_in_gradient(struct walk *w)
+{
+    const value_id id = walk_so_far(w, w->b->stage.in);
+    if (id != NO_VALUE && w->p->values[id].class == VALUE_SCRATCH)
+        w->p->values[id].class = VALUE_OUTPUT;
+    return id;
+}
+
 enum status backward_make(struct program *p, const struct backward *b, size_t *forward_calls,
-                          struct error *err)
+                          value_id *in_gradient, struct error *err)
 {
     struct arena scratch;
     arena_init(&scratch);
@@ -257,8 +268,10 @@ enum status backward_make(struct program *p, const struct backward *b, size_t *f
     memset(w.gradients, 0xff, p->num_values * sizeof *w.gradients); /* NO_VALUE */
     *forward_calls = b->head;
     find_apart(&w);
+    walk_give(&w, b->stage.out, b->stage.out_gradient);
     walk_head(&w);
     walk_back(&w, 0, b->head);
+    *in_gradient = take_in_gradient(&w);
     check_parameters(&w);
     arena_release(&scratch);
     return w.st ? w.st : program_check(p, err);

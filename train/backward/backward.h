@@ -9,7 +9,8 @@
  * of the forward calls simply lives longer; recompute.h makes it anew instead.
  *
  * The walk begins at the weighted sums of losses (OP_WEIGHTED_SUM): the gradient of a loss is its
- * weight times loss_scale. That is known beforehand. So the calls of the head, which make logits
+ * weight times loss_scale, which is known beforehand. In a pipeline stage without the head it begins
+ * at the gradient that the next stage sends. So the calls of the head, which make logits
  * and losses, move behind all other forward calls, and each chunk of them is followed by its
  * gradients: the logits of one chunk are in memory at a time. */
 #ifndef FERRY_TRAIN_BACKWARD_BACKWARD_H
@@ -24,8 +25,12 @@ struct lookup {
 };
 
 struct backward {
+    struct stage_values {
+        value_id in, out;     /* of a pipeline stage: its input, and what the next one has of it */
+        value_id out_gradient; /* an input; all NO_VALUE: at that end of the model is no stage */
+    } stage;
     size_t head;              /* calls [head, num_calls) are those of the head: .. */
-    unsigned head_chunks;     /* .. so many times (at least 1) the same calls, on other rows each */
+    unsigned head_chunks;     /* .. so many times the same calls, on other rows each; 0: no head */
     value_id loss_scale;      /* REAL [1] */
     value_id balance_scale;   /* REAL [1], of the load-balancing loss of experts; NO_VALUE: none */
     struct lookup lookups[2]; /* those without ids are unused */
@@ -35,9 +40,11 @@ struct backward {
 };
 
 /* Adds the calls. *forward_calls: where they begin, with those of the head; all before them is
- * forward. ERR_UNSUPPORTED names an op without a rule; ERR_OURS if a parameter on the way has no
+ * forward. *in_gradient: the gradient of stage.in, an output; NO_VALUE: it has no such input.
+ * ERR_UNSUPPORTED names an op without a rule; ERR_OURS if a parameter on the way has no
  * gradient. */
 MUST_CHECK enum status backward_make(struct program *p, const struct backward *b,
-                                     size_t *forward_calls, struct error *err);
+                                     size_t *forward_calls, value_id *in_gradient,
+                                     struct error *err);
 
 #endif

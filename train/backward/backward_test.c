@@ -327,8 +327,8 @@ static struct batch variant_batch(struct test_tokens *t, const struct test_sessi
 /* The loss that gradients are of; gradients are made anew on the way. */
 static double total_loss(struct test_session *s)
 {
-    const struct training_values *t = &s->step.micro[0].train;
-    const struct run *r = &s->step.slots[0].runs[MICRO_FIRST];
+    const struct training_values *t = &s->step.chunks[0].micro[0].train;
+    const struct run *r = &s->step.last_run;
     assert_ok(run_queue(r, 0, r->program->num_calls, &err));
     return test_sum(&s->step, t->loss_sum) +
            s->step.options.training.balance_coefficient * test_sum(&s->step, t->balance_sum);
@@ -470,6 +470,7 @@ static enum status make_backward(struct program *p, const struct groups *groups,
     static const uint64_t tokens[] = {2}, pairs[] = {2, 4}, gates[] = {2, 1}, rows[] = {8, 4};
     const union op_params vocab = {.vocab = {.valid = 8}};
     size_t forward_calls;
+    value_id in_gradient;
     program_init(p, ELEM_F32, groups);
     value_id x = program_add_value(p, VALUE_INPUT, OPERAND_ELEM, 2, pairs, "x"),
              gate = program_add_value(p, VALUE_INPUT, OPERAND_ELEM, 2, gates, "gate"),
@@ -480,7 +481,11 @@ static enum status make_backward(struct program *p, const struct groups *groups,
     if (has_unused) (void)program_add_value(p, VALUE_PARAMETER, OPERAND_ELEM, 2, rows, "unused");
     if (scaled) x = emit(p, OP_SIGMOID_SCALE, (struct emission){IN(x, gate)});
     const struct backward b = {
-        .head = p->num_calls, .head_chunks = 1, .loss_scale = scale, .balance_scale = NO_VALUE};
+        .stage = {NO_VALUE, NO_VALUE, NO_VALUE},
+                               .head = p->num_calls,
+                               .head_chunks = 1,
+                               .loss_scale = scale,
+                               .balance_scale = NO_VALUE};
     value_id logits = emit(p, OP_MATMUL,
                            (struct emission){IN(x, w), .type = OPERAND_REAL,
                                              .params.matmul = {.transpose_b = true, .alpha = 1}});
@@ -489,7 +494,7 @@ static enum status make_backward(struct program *p, const struct groups *groups,
         emit(p, OP_VOCAB_SUM, (struct emission){IN(logits, max, targets), .params = vocab});
     value_id loss = emit(p, OP_TOKEN_LOSS, (struct emission){IN(sums, targets)});
     (void)emit(p, OP_WEIGHTED_SUM, (struct emission){IN(loss, weights)});
-    return backward_make(p, &b, &forward_calls, &err);
+    return backward_make(p, &b, &forward_calls, &in_gradient, &err);
 }
 
 static void what_has_no_gradient_is_refused(void **state)

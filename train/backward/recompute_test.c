@@ -185,7 +185,7 @@ static uint64_t activations_of(const struct layout_case *l, const struct policy 
     struct test_session s;
     imagine(&s, l, p);
     const uint64_t bytes = s.step.region_bytes[VALUE_SCRATCH];
-    *calls = s.step.micro[0].program.num_calls;
+    *calls = s.step.chunks[0].micro[0].program.num_calls;
     forget(&s);
     return bytes;
 }
@@ -211,14 +211,14 @@ static void count_copies(const struct layout_case *l, unsigned *once, unsigned *
 {
     struct test_session s;
     imagine(&s, l, &policies[0]);
-    const struct program *p = &s.step.micro[MICRO_FIRST].program;
+    const struct program *p = &s.step.chunks[0].micro[MICRO_FIRST].program;
     for (size_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
         if (!(op_row(c->op)->flags & OP_IS_COPY) || c->layer < 0) continue;
         *again += strstr(c->label, ".again") != NULL;
-        if (k >= s.step.forward_calls || p->values[c->out[0]].type == OPERAND_INT) continue;
+        if (k >= s.step.chunks[0].forward_calls || p->values[c->out[0]].type == OPERAND_INT) continue;
         *once += 1;
-        if (p->values[c->out[0]].last >= s.step.forward_calls)
+        if (p->values[c->out[0]].last >= s.step.chunks[0].forward_calls)
             fail_msg("%s %s: %s is kept", l->model, l->name, p->values[c->out[0]].name);
     }
     forget(&s);

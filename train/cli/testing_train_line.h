@@ -64,16 +64,15 @@ static inline struct line *good_line(const char *text)
     return x;
 }
 
-/* A line that is complete: nothing is wrong with it but that it has pipeline stages or context
- * parallelism. */
+/* A line that is complete: nothing is wrong with it but that it has context parallelism. */
 static inline struct line *complete_line(const char *text)
 {
     struct line *x = line_of(text);
     if (!x->st) return x;
-    if (strchr(x->err.text, '\n') || !strstr(x->err.text, ": no run has pipeline stages or "))
+    if (strchr(x->err.text, '\n') || !strstr(x->err.text, ": no run has context parallelism "))
         print_error("%s\n%s\n", text, x->err.text);
     assert_null(strchr(x->err.text, '\n'));
-    assert_non_null(strstr(x->err.text, ": no run has pipeline stages or "));
+    assert_non_null(strstr(x->err.text, ": no run has context parallelism "));
     return x;
 }
 

@@ -383,25 +383,32 @@ static void check_model(struct train_finish *x)
 static void check_ranks(struct train_finish *x)
 {
     const struct layout_options *l = &x->o->layout;
-    const struct {
-        const char *name;
-        uint64_t value, one_rank;
-    } sizes[] = {{"--pipeline-model-parallel-size", l->pp, 1},
-                 {"--context-parallel-size", l->cp, 1},
-                 {"--num-virtual-stages-per-pipeline-rank", l->virtual_stages, 1},
-                 {"--num-layers-per-virtual-pipeline-stage", l->layers_per_virtual_stage, 0}};
-    struct strbuf given = {0};
-    for (size_t i = 0; i < COUNT(sizes); i++)
-        if (sizes[i].value > sizes[i].one_rank)
-            strbuf_printf(&given, "%s%s %" PRIu64, given.length ? ", " : "", sizes[i].name,
-                          sizes[i].value);
-    if (given.length)
-        train_problem(
-            x,
-            "%s: no run has pipeline stages or context parallelism so far: leave it out (a "
-            "checkpoint of any layout can be loaded)",
-            given.data);
-    strbuf_release(&given);
+    if (l->cp > 1)
+        train_problem(x,
+                      "--context-parallel-size %" PRIu64
+                      ": no run has context parallelism so far: leave it out (a checkpoint of any "
+                      "layout can be loaded)",
+                      l->cp);
+}
+
+/* Megatron-Core's rules of pipelines (schedules.py). */
+static void check_pipeline(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    const struct layout_options *l = &o->layout;
+    const bool is_interleaved = l->virtual_stages > 1 || l->layers_per_virtual_stage > 0;
+    if (l->pp <= 1 && is_interleaved)
+        train_problem(x, "%s without --pipeline-model-parallel-size above 1",
+                      l->virtual_stages > 1 ? "--num-virtual-stages-per-pipeline-rank"
+                                            : "--num-layers-per-virtual-pipeline-stage");
+    if (o->microbatch_group_size && o->microbatch_group_size < l->pp)
+        train_problem(x,
+                      "--microbatch-group-size-per-virtual-pipeline-stage %" PRIu64
+                      " is below --pipeline-model-parallel-size %" PRIu64,
+                      o->microbatch_group_size, l->pp);
+    if (l->pp > 1 && o->step_batch_size_schedule && is_interleaved)
+        train_problem(x, "--step-batch-size-schedule with several chunks on a pipeline rank: give "
+                         "a constant --global-batch-size");
 }
 
 static void check_layout(struct train_finish *x)
@@ -443,7 +450,8 @@ void train_check(struct train_finish *x)
         check_model,        check_positions,   check_data,      check_length,
         check_batches,      check_lr,          check_warmup,    check_wsd,
         check_weight_decay, check_ranges,      check_precision, check_recompute,
-        check_layout,       check_checkpoints, check_ranks,     check_supported,
+        check_layout,       check_pipeline,    check_ranks,     check_checkpoints,
+        check_supported,
     };
     for (size_t i = 0; i < COUNT(checks); i++)
         checks[i](x);

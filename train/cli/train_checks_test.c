@@ -310,10 +310,8 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
     assert_true(x->o.layout.tp == 2 && x->o.layout.pp == 2 && x->o.layout.dp == 2);
     assert_true(x->o.layout.cp == 2 && x->o.layout.virtual_stages == 2);
     assert_string_equal(x->err.text,
-                        "--pipeline-model-parallel-size 2, --context-parallel-size 2, "
-                        "--num-virtual-stages-per-pipeline-rank 2: no run has pipeline stages or "
-                        "context parallelism so far: leave it out (a checkpoint of any layout can "
-                        "be loaded)");
+                        "--context-parallel-size 2: no run has context parallelism so far: leave "
+                        "it out (a checkpoint of any layout can be loaded)");
     assert_int_equal(x->o.model.padded_vocab_size, 256);
     line_free(x);
     refused(
@@ -323,7 +321,7 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
     refused(MODEL "--num-experts 3 --ep 2", "--num-experts 3 is no multiple of --ep 2");
     refused_beside(GOOD "--cp 3", "\n  --seq-length 16 is no multiple of 2 times --cp\n");
     static const char *const trained[] = {
-        "--tp 1 --pp 1 --dp 1", "--ep 1 --etp 1 --cp 1", "--vpp 1 --sp",
+        "--tp 1 --pp 1 --dp 1", "--ep 1 --etp 1 --cp 1", "--vpp 1 --sp", "--pp 2 --vpp 2",
         "--tp 2 --sp --dp 3 --global-batch-size 6", "--ep 2 --etp 2 --global-batch-size 8"};
     for (size_t i = 0; i < COUNT(trained); i++) {
         struct strbuf text = {0};
@@ -331,20 +329,16 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
         line_free(good_line(text.data));
         strbuf_release(&text);
     }
-    static const char *const several[][2] = {
-        {"--pp", "--pipeline-model-parallel-size"},
-        {"--cp", "--context-parallel-size"},
-        {"--vpp", "--num-virtual-stages-per-pipeline-rank"},
-        {"--num-layers-per-virtual-pipeline-stage", "--num-layers-per-virtual-pipeline-stage"}};
-    for (size_t i = 0; i < COUNT(several); i++) {
-        char line[300], message[200];
-        snprintf(line, sizeof line, GOOD "%s 2", several[i][0]);
-        snprintf(message, sizeof message,
-                 "%s 2: no run has pipeline stages or context parallelism so far: leave it out (a "
-                 "checkpoint of any layout can be loaded)",
-                 several[i][1]);
-        refused(line, message);
-    }
+    refused(GOOD "--cp 2", "--context-parallel-size 2: no run has context parallelism so far: leave "
+                           "it out (a checkpoint of any layout can be loaded)");
+    refused(GOOD "--vpp 2", "--num-virtual-stages-per-pipeline-rank without "
+                            "--pipeline-model-parallel-size above 1");
+    refused(GOOD "--num-layers-per-virtual-pipeline-stage 2",
+            "--num-layers-per-virtual-pipeline-stage without --pipeline-model-parallel-size above "
+            "1");
+    refused(GOOD "--pp 4 --vpp 2 --microbatch-group-size-per-virtual-pipeline-stage 2",
+            "--microbatch-group-size-per-virtual-pipeline-stage 2 is below "
+            "--pipeline-model-parallel-size 4");
     refused(GOOD "--cp-comm-type a2a", "--cp-comm-type a2a: it can be p2p or all_gather");
     refused(GOOD "--use-megatron-fsdp",
             "--use-megatron-fsdp: fully sharded data parallelism is not implemented");

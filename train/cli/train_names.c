@@ -298,7 +298,7 @@ const struct arg train_other_args[] = {
         "--megatron-fsdp-main-params-dtype --megatron-fsdp-version --memory-snapshot-path "
         "--merge-file --mhc-init-gating-factor --mhc-num-residual-streams "
         "--mhc-recompute-layer-num --mhc-sinkhorn-iterations "
-        "--microbatch-group-size-per-virtual-pipeline-stage --min-offloaded-tensor-size "
+        "--min-offloaded-tensor-size "
         "--mlp-chunks-for-prefill --mlp-chunks-for-training --moe-deepep-num-sms "
         "--moe-flex-dispatcher-backend --moe-flex-dispatcher-num-sms "
         "--moe-hybridep-num-blocks-permute --moe-hybridep-num-blocks-unpermute "

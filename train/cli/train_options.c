@@ -213,6 +213,8 @@ static const struct arg source_args_of_train[] = {
 static const struct arg run_args_of_train[] = {
     UINT("--context-parallel-size --cp", layout.cp, "context parallel ranks"),
     UINT("--data-parallel-size --dp", layout.dp, "data parallel ranks; default: what a launcher's ranks leave, alone the fewest that --ep takes"),
+    UINT("--microbatch-group-size-per-virtual-pipeline-stage", microbatch_group_size, "micro-batches that go through one chunk of a rank before the next chunk has its turn; default: as many as pipeline stages"),
+    CHOICE("--pipeline-schedule", pipeline_schedule, "1f1b|one-by-one", "order of the parts of micro-batches: forward and backward in turn (interleaved, with several chunks on a rank), or each through all stages and back before the next, to compare with; default 1f1b"),
     FLAG("--sequence-parallel --sp", sequence_parallel, "split norms and residuals by tokens over the tensor parallel ranks"),
     FLAG("--use-distributed-optimizer", use_distributed_optimizer, "checkpoints have the optimizer as Megatron-LM's distributed one; its states are on every data parallel rank"),
     UINT("--num-distributed-optimizer-instances", num_distributed_optimizer_instances, "groups of ranks that each have a whole optimizer; default 1"),

@@ -73,6 +73,20 @@ void comm_print_death(char text[COMM_DEATH_TEXT], unsigned rank, int wait_status
                        WEXITSTATUS(wait_status));
 }
 
+enum status comm_send(struct comm_group *g, unsigned to, const void *data, size_t bytes,
+                      struct error *err)
+{
+    const struct comm_message m = {true, to, (void *)(uintptr_t)data, bytes};
+    return g->comm->backend->exchange(g, &m, 1, err);
+}
+
+enum status comm_receive(struct comm_group *g, unsigned from, void *data, size_t bytes,
+                         struct error *err)
+{
+    const struct comm_message m = {false, from, data, bytes};
+    return g->comm->backend->exchange(g, &m, 1, err);
+}
+
 /* all_gather returns only after all members have called it, even for 0 bytes. */
 enum status comm_barrier(struct comm_group *g, struct error *err)
 {

@@ -39,6 +39,14 @@ struct comm_memory {
     uint64_t all, own;
 };
 
+/* A message between two members of a group. */
+struct comm_message {
+    bool sends;    /* to the peer; else it comes from it */
+    unsigned peer; /* its index in the group */
+    void *data;    /* [bytes] what is sent is not changed */
+    size_t bytes;
+};
+
 struct comm_backend {
     const char *name;
     struct comm_memory (*memory)(const struct comm *c);
@@ -58,13 +66,14 @@ struct comm_backend {
      * out_bytes are the bytes expected from each: ERR_RANK if one sends another number. */
     enum status (*all_to_all)(struct comm_group *g, const void *in, const size_t *in_bytes,
                               void *out, const size_t *out_bytes, struct error *err);
-    /* Between two members, in order. send may wait until the message is received. It does not wait
-     * if earlier messages were received and this one has at most COMM_SENT_AHEAD bytes, so all
-     * ranks of a ring can send that much to the next and then receive. */
-    enum status (*send)(struct comm_group *g, unsigned to, const void *data, size_t bytes,
-                        struct error *err);
-    enum status (*receive)(struct comm_group *g, unsigned from, void *data, size_t bytes,
-                           struct error *err);
+    /* Messages that go on at the same time: none waits for another, so members may send to one
+     * another at once, whatever the size. From one member to another they arrive in the order in
+     * which they are sent. It returns when all have come and all that is sent may be changed again:
+     * that may wait until it is received, unless earlier messages were received and this one has at
+     * most COMM_SENT_AHEAD bytes. ERR_RANK if a message has another size than its receiver expects.
+     */
+    enum status (*exchange)(struct comm_group *g, const struct comm_message *messages,
+                            unsigned count, struct error *err);
     /* The failure that any call would return now (a rank failed, died or was interrupted), or OK.
      * For a rank that is blocked outside of a collective. */
     enum status (*check)(struct comm *c, struct error *err);
@@ -113,6 +122,12 @@ enum status comm_close(struct comm *c, enum status st, struct error *err);
  * is what waitpid() gives. */
 enum { COMM_DEATH_TEXT = 128 };
 void comm_print_death(char text[COMM_DEATH_TEXT], unsigned rank, int wait_status);
+
+/* One message alone: backend->exchange(). */
+MUST_CHECK enum status comm_send(struct comm_group *g, unsigned to, const void *data, size_t bytes,
+                                 struct error *err);
+MUST_CHECK enum status comm_receive(struct comm_group *g, unsigned from, void *data, size_t bytes,
+                                    struct error *err);
 
 MUST_CHECK enum status comm_barrier(struct comm_group *g, struct error *err);
 

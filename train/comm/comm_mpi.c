@@ -467,58 +467,106 @@ static enum status send_ahead(struct mpi *m, unsigned rank, const void *data, si
         err);
 }
 
-static enum status send(struct comm_group *g, unsigned to, const void *data, size_t bytes,
-                        struct error *err)
+/* A message under way. */
+struct moving {
+    const struct comm_message *m;
+    unsigned rank; /* the peer */
+    MPI_Request request;
+    size_t at, under_way; /* bytes that have gone or come; that the request moves */
+    bool done;
+};
+
+static enum status begin_send(struct mpi *m, struct moving *x, struct error *err)
 {
-    struct mpi *m = mpi_of(g);
-    HOLD_LOCK(m);
-    unsigned rank = g->ranks[to];
-    TRY(check(m, err));
-    TRY(finish_sent(m, rank, err));
-    if (bytes <= COMM_SENT_AHEAD) return send_ahead(m, rank, data, bytes, err);
-    for (size_t at = 0, n; at < bytes; at += n) {
-        MPI_Request r;
-        n = at_most(bytes - at, MESSAGE_BYTES);
-        TRY(finish(
-            m, MPI_Isend(past(data, at), (int)n, MPI_BYTE, (int)rank, TAG_MESSAGE, m->world, &r),
-            &r, err));
+    const size_t n = at_most(x->m->bytes - x->at, MESSAGE_BYTES);
+    struct sent *before = &m->sent[x->rank];
+    int done = 1;
+    TRY(check_mpi(MPI_Test(&before->request, &done, MPI_STATUS_IGNORE), err));
+    if (!done) return OK;
+    if (x->m->bytes <= COMM_SENT_AHEAD) {
+        TRY(finish_sent(m, x->rank, err));
+        x->done = true;
+        return send_ahead(m, x->rank, x->m->data, x->m->bytes, err);
     }
-    return OK;
+    x->under_way = n;
+    return check_mpi(MPI_Isend(past(x->m->data, x->at), (int)n, MPI_BYTE, (int)x->rank, TAG_MESSAGE,
+                               m->world, &x->request),
+                     err);
 }
 
-static enum status find_message(struct mpi *m, unsigned from, MPI_Message *message, size_t *bytes,
-                                struct error *err)
+static enum status begin_receive(struct mpi *m, struct moving *x, struct error *err)
 {
-    int there = 0, n;
+    const size_t n = at_most(x->m->bytes - x->at, MESSAGE_BYTES);
+    int there = 0, sent;
+    MPI_Message message;
     MPI_Status status;
-    for (unsigned looks = 1; !there; looks++) {
-        int code = MPI_Improbe((int)from, TAG_MESSAGE, m->world, &there, message, &status);
-        TRY(check_mpi(code, err));
-        if (!there) TRY(wait_a_little(m, looks, err));
+    struct error why;
+    TRY(check_mpi(
+        MPI_Improbe((int)x->rank, TAG_MESSAGE, m->world, &there, &message, &status), err));
+    if (!there) return OK;
+    TRY(check_mpi(MPI_Get_count(&status, MPI_BYTE, &sent), err));
+    if (comm_expect(x->rank, (uint64_t)sent, m->rank, n, &why)) return disagree(m, &why, err);
+    x->under_way = n;
+    return check_mpi(
+        MPI_Imrecv(past(x->m->data, x->at), (int)n, MPI_BYTE, &message, &x->request), err);
+}
+
+/* A message of no bytes is one, too. *moved: something has begun or ended. */
+static enum status move_message(struct mpi *m, struct moving *x, bool *moved, struct error *err)
+{
+    int done = 0;
+    if (x->request == MPI_REQUEST_NULL) {
+        TRY(x->m->sends ? begin_send(m, x, err) : begin_receive(m, x, err));
+        *moved |= x->done || x->request != MPI_REQUEST_NULL;
+        return OK;
     }
-    TRY(check_mpi(MPI_Get_count(&status, MPI_BYTE, &n), err));
-    *bytes = (size_t)n;
+    TRY(check_mpi(MPI_Test(&x->request, &done, MPI_STATUS_IGNORE), err));
+    if (!done) return OK;
+    x->at += x->under_way;
+    x->done = x->at == x->m->bytes;
+    *moved = true;
     return OK;
 }
 
-static enum status receive(struct comm_group *g, unsigned from, void *data, size_t bytes,
-                           struct error *err)
+/* Of several messages of one rank, in one direction, the later ones wait. */
+static bool is_next(const struct moving *all, unsigned i)
+{
+    for (unsigned k = 0; k < i; k++)
+        if (!all[k].done && all[k].rank == all[i].rank && all[k].m->sends == all[i].m->sends)
+            return false;
+    return !all[i].done;
+}
+
+static enum status move_all(struct mpi *m, struct moving *all, unsigned count, struct error *err)
+{
+    unsigned left = count;
+    for (unsigned looks = 1; left; looks++) {
+        bool moved = false;
+        left = 0;
+        for (unsigned i = 0; i < count; i++) {
+            if (is_next(all, i)) TRY(move_message(m, &all[i], &moved, err));
+            left += !all[i].done;
+        }
+        if (left && !moved) TRY(wait_a_little(m, looks, err));
+    }
+    return OK;
+}
+
+static enum status exchange(struct comm_group *g, const struct comm_message *messages,
+                            unsigned count, struct error *err)
 {
     struct mpi *m = mpi_of(g);
     HOLD_LOCK(m);
-    TRY(check(m, err));
-    size_t at = 0, n, sent;
-    do { /* no bytes are a message, too */
-        MPI_Message message;
-        MPI_Request r;
-        struct error why;
-        n = at_most(bytes - at, MESSAGE_BYTES);
-        TRY(find_message(m, g->ranks[from], &message, &sent, err));
-        if (comm_expect(g->ranks[from], sent, m->rank, n, &why)) return disagree(m, &why, err);
-        TRY(finish(m, MPI_Imrecv(past(data, at), (int)n, MPI_BYTE, &message, &r), &r, err));
-        at += n;
-    } while (at < bytes);
-    return OK;
+    if (!count) return OK;
+    struct moving *all = must_calloc(count, sizeof *all);
+    for (unsigned i = 0; i < count; i++)
+        all[i] = (struct moving){.m = &messages[i],
+                                 .rank = g->ranks[messages[i].peer],
+                                 .request = MPI_REQUEST_NULL};
+    enum status st = check(m, err);
+    if (!st) st = move_all(m, all, count, err);
+    free(all);
+    return st;
 }
 
 /* ---- the job ---- */
@@ -669,8 +717,7 @@ static const struct comm_backend mpi = {
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_to_all = all_to_all,
-    .send = send,
-    .receive = receive,
+    .exchange = exchange,
     .check = check_job,
     .fail = tell_failure,
     .close = close_job,

@@ -206,7 +206,6 @@ static enum status try_all_to_all(struct one_call *o, struct error *err)
  */
 static enum status try_ring(struct one_call *o, struct error *err)
 {
-    const struct comm_backend *b = o->g->comm->backend;
     unsigned n = o->g->size, next = (o->g->index + 1) % n, before = (o->g->index + n - 1) % n;
     size_t bytes = o->count * type_bytes[o->type];
     bool may_wait = bytes > COMM_SENT_AHEAD;
@@ -214,10 +213,37 @@ static enum status try_ring(struct one_call *o, struct error *err)
     fill(o->in, o->type, o->count, o->g->comm->rank, o->salt);
     fill(o->want, o->type, o->count, o->g->ranks[before], o->salt);
     bool receives_first = may_wait && o->g->index == 0;
-    if (receives_first) TRY(b->receive(o->g, before, o->out, bytes, err));
-    TRY(b->send(o->g, next, o->in, bytes, err));
-    if (!receives_first) TRY(b->receive(o->g, before, o->out, bytes, err));
+    if (receives_first) TRY(comm_receive(o->g, before, o->out, bytes, err));
+    TRY(comm_send(o->g, next, o->in, bytes, err));
+    if (!receives_first) TRY(comm_receive(o->g, before, o->out, bytes, err));
     return check(o, "ring", bytes, err);
+}
+
+/* To both neighbours and from them, at once: of any size. */
+static enum status try_exchange(struct one_call *o, struct error *err)
+{
+    const unsigned n = o->g->size, next = (o->g->index + 1) % n, before = (o->g->index + n - 1) % n;
+    const size_t bytes = o->count * type_bytes[o->type];
+    char *more = malloc(bytes + 1);
+    const struct comm_message messages[] = {{true, next, o->in, bytes},
+                                            {true, before, o->in, bytes},
+                                            {false, before, o->out, bytes},
+                                            {false, next, more, bytes}};
+    if (n < 3) {
+        free(more);
+        return OK; /* both are one: which message is which? */
+    }
+    fill(o->in, o->type, o->count, o->g->comm->rank, o->salt);
+    fill(o->want, o->type, o->count, o->g->ranks[before], o->salt);
+    enum status st = o->g->comm->backend->exchange(o->g, messages, 4, err);
+    if (!st) st = check(o, "exchange", bytes, err);
+    if (!st) {
+        memcpy(o->out, more, bytes);
+        fill(o->want, o->type, o->count, o->g->ranks[next], o->salt);
+        st = check(o, "exchange", bytes, err);
+    }
+    free(more);
+    return st;
 }
 
 /* Some members fail, or none: all get the failure of the first of them. */
@@ -242,7 +268,7 @@ static enum status try_agree(struct one_call *o, struct error *err)
 }
 
 static enum status (*const tries[])(struct one_call *, struct error *) = {
-    try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all, try_ring, try_agree};
+    try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all, try_ring, try_exchange, try_agree};
 
 enum { MAX_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = COUNT(tries) };
 static const size_t counts[] = {0, 1, 7, 100, 5000, MAX_ELEMENTS}; /* at most; the last about */
@@ -316,9 +342,9 @@ static enum status many_messages(struct comm *c, struct error *err)
     enum status st = OK;
     for (uint32_t i = 0; i < 3000 && !st; i++) {
         uint32_t got = i;
-        if (c->rank) st = c->backend->send(&g, 0, &i, sizeof i, err);
+        if (c->rank) st = comm_send(&g, 0, &i, sizeof i, err);
         for (unsigned from = 1; from < c->size && c->rank == 0 && !st && got == i; from++)
-            st = c->backend->receive(&g, from, &got, sizeof got, err);
+            st = comm_receive(&g, from, &got, sizeof got, err);
         if (!st && got != i) st = fail(err, ERR_OURS, "message %u is number %u", i, got);
     }
     comm_group_close(&g);
@@ -502,12 +528,12 @@ static enum status exchange_5_for_6(struct comm_group *g, struct error *err)
 static enum status receive_4_of_next(struct comm_group *g, struct error *err)
 {
     int32_t x;
-    return g->comm->backend->receive(g, (g->index + 1) % g->size, &x, 4, err);
+    return comm_receive(g, (g->index + 1) % g->size, &x, 4, err);
 }
 
 static enum status send_5_to_next(struct comm_group *g, struct error *err)
 {
-    TRY(g->comm->backend->send(g, (g->index + 1) % g->size, "five", 5, err));
+    TRY(comm_send(g, (g->index + 1) % g->size, "five", 5, err));
     return comm_barrier(g, err);
 }
 

@@ -2,8 +2,8 @@
  * how they learn that one has failed.
  *
  * 1. All that is shared is one mapping made before the fork, at the same address in all.
- * 2. A gate is a count that one rank raises and one rank waits for.
- * 3. A waiting rank waits for one gate of one other rank, and records both in the mapping. Ranks
+ * 2. A gate is a count that others raise and one rank waits for.
+ * 3. A waiting rank waits for one gate and one other rank, and records both in the mapping. Ranks
  *    that wait for one another in a ring are a deadlock, and each of them finds it.
  * 4. A waiting rank checks every tenth of a second for a failure, a death, a deadlock and SIGINT.
  * 5. A thread of each rank, the watch, checks as often while the rank works: it ends long work
@@ -35,7 +35,7 @@ struct gate {
 
 /* Messages from one rank to another. */
 struct channel {
-    struct gate written, read; /* pieces */
+    _Atomic uint32_t written, read; /* pieces, so far */
     uint64_t message_bytes[PIECES];
     _Alignas(4096) char pieces[PIECES][PIECE_BYTES];
 };
@@ -51,6 +51,7 @@ struct job_rank {
     struct comm_call now;    /* its present call, for messages about deadlocks */
     struct comm_call call;   /* its collective call, which the others compare with theirs */
     uint64_t out[MAX_RANKS]; /* of all_to_all: the bytes for each member */
+    struct gate moved;       /* a piece of a message to or from it, by the other rank */
     _Atomic bool has_ended;  /* after comm_close without a failure */
     struct {
         _Atomic uint32_t number; /* odd while it waits; another for every wait */

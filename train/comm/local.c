@@ -10,11 +10,14 @@
  * 4. At its end, a call raises the gates and does not wait; a rank's next call begins by waiting
  * for the gates of all ranks.
  * 5. Messages from one rank to another go through a channel of their own for each pair and
- *    direction, which holds PIECES pieces. */
+ *    direction, which holds PIECES pieces. Who moves a piece raises a gate of the other rank, which
+ *    waits for a piece of any of its messages. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/memory.h"
 #include "train/comm/job_internal.h"
 
 enum { SMALL_BYTES = 4096 }; /* up to which every member adds up everything */
@@ -261,59 +264,130 @@ static enum status all_to_all(struct comm_group *g, const void *in, const size_t
 
 /* ---- messages ---- */
 
-static enum status begin_message(const struct comm_group *g, enum comm_op op, unsigned peer,
-                                 size_t bytes, struct error *err)
+/* A message under way. */
+struct moving {
+    const struct comm_message *m;
+    struct channel *channel;
+    unsigned rank; /* the peer */
+    size_t at;     /* bytes that have gone or come */
+    bool done;
+};
+
+static void begin_message(const struct comm_group *g, const struct comm_message *m,
+                          struct moving *out)
 {
     struct local *l = local_of(g);
-    struct comm_call call = {.op = op, .peer = g->ranks[peer], .bytes = bytes};
-    l->job->ranks[l->rank].now = call;
-    return job_check(l, err);
+    const unsigned peer = g->ranks[m->peer], from = m->sends ? l->rank : peer,
+                   to = m->sends ? peer : l->rank;
+    *out = (struct moving){.m = m, .channel = &l->channels[from * l->size + to], .rank = peer};
 }
 
-static struct channel *channel_between(const struct comm_group *g, unsigned from, unsigned to)
+/* A piece has moved, for which its rank may wait. */
+static void tell_peer(const struct comm_group *g, const struct moving *x)
+{
+    gate_raise(&local_of(g)->job->ranks[x->rank].moved);
+}
+
+/* A message of no bytes has one piece, too. */
+static void end_piece(const struct comm_group *g, struct moving *x, size_t bytes)
+{
+    x->at += bytes;
+    x->done = x->at == x->m->bytes;
+    tell_peer(g, x);
+}
+
+static bool send_piece(const struct comm_group *g, struct moving *x)
+{
+    struct channel *ch = x->channel;
+    const uint32_t piece = atomic_load(&ch->written);
+    const size_t n = at_most(x->m->bytes - x->at, PIECE_BYTES);
+    if (piece - atomic_load(&ch->read) == PIECES) return false;
+    ch->message_bytes[piece % PIECES] = x->m->bytes;
+    copy(ch->pieces[piece % PIECES], past(x->m->data, x->at), n);
+    atomic_store(&ch->written, piece + 1);
+    end_piece(g, x, n);
+    return true;
+}
+
+static enum status receive_piece(const struct comm_group *g, struct moving *x, bool *moved,
+                                 struct error *err)
 {
     struct local *l = local_of(g);
-    return &l->channels[g->ranks[from] * l->size + g->ranks[to]];
-}
-
-static enum status send(struct comm_group *g, unsigned to, const void *data, size_t bytes,
-                        struct error *err)
-{
-    struct channel *ch = channel_between(g, g->index, to);
-    TRY(begin_message(g, COMM_SEND, to, bytes, err));
-    size_t at = 0, n;
-    do { /* no bytes are a message, too */
-        uint32_t piece = ch->written.count;
-        n = at_most(bytes - at, PIECE_BYTES);
-        TRY(gate_wait(local_of(g), &ch->read, piece - PIECES + 1, g->ranks[to], err));
-        ch->message_bytes[piece % PIECES] = bytes;
-        copy(ch->pieces[piece % PIECES], past(data, at), n);
-        gate_raise(&ch->written);
-        at += n;
-    } while (at < bytes);
+    struct channel *ch = x->channel;
+    struct error why;
+    const uint32_t piece = atomic_load(&ch->read);
+    const size_t n = at_most(x->m->bytes - x->at, PIECE_BYTES);
+    *moved = atomic_load(&ch->written) != piece;
+    if (!*moved) return OK;
+    const uint64_t sent = ch->message_bytes[piece % PIECES];
+    if (comm_expect(x->rank, sent, l->rank, x->m->bytes, &why))
+        return job_fail(l, err, ERR_RANK, "%s", why.text);
+    copy(past(x->m->data, x->at), ch->pieces[piece % PIECES], n);
+    atomic_store(&ch->read, piece + 1);
+    end_piece(g, x, n);
     return OK;
 }
 
-static enum status receive(struct comm_group *g, unsigned from, void *data, size_t bytes,
-                           struct error *err)
+/* All pieces that can move now. Of several messages to one rank the later ones wait. *first: of
+ * those that are not done; NULL: all are. */
+static enum status move_pieces(const struct comm_group *g, struct moving *all, unsigned count,
+                               struct moving **first, bool *any, struct error *err)
+{
+    *first = NULL;
+    *any = false;
+    for (unsigned i = 0; i < count; i++) {
+        struct moving *x = &all[i];
+        bool moved = true;
+        for (unsigned k = 0; k < i && moved; k++)
+            moved = all[k].done || all[k].channel != x->channel;
+        while (moved && !x->done) {
+            if (x->m->sends)
+                moved = send_piece(g, x);
+            else
+                TRY(receive_piece(g, x, &moved, err));
+            *any |= moved;
+        }
+        if (!x->done && !*first) *first = x;
+    }
+    return OK;
+}
+
+static void note_call(const struct comm_group *g, const struct moving *x)
 {
     struct local *l = local_of(g);
-    struct channel *ch = channel_between(g, from, g->index);
-    TRY(begin_message(g, COMM_RECEIVE, from, bytes, err));
-    size_t at = 0, n;
-    do {
-        struct error why;
-        uint32_t piece = ch->read.count;
-        n = at_most(bytes - at, PIECE_BYTES);
-        TRY(gate_wait(l, &ch->written, piece + 1, g->ranks[from], err));
-        uint64_t sent = ch->message_bytes[piece % PIECES];
-        if (comm_expect(g->ranks[from], sent, l->rank, bytes, &why))
-            return job_fail(l, err, ERR_RANK, "%s", why.text);
-        copy(past(data, at), ch->pieces[piece % PIECES], n);
-        gate_raise(&ch->read);
-        at += n;
-    } while (at < bytes);
-    return OK;
+    l->job->ranks[l->rank].now = (struct comm_call){
+        .op = x->m->sends ? COMM_SEND : COMM_RECEIVE, .peer = x->rank, .bytes = x->m->bytes};
+}
+
+static enum status move_all(const struct comm_group *g, struct moving *all, unsigned count,
+                            struct error *err)
+{
+    struct local *l = local_of(g);
+    struct gate *bell = &l->job->ranks[l->rank].moved;
+    for (;;) {
+        const uint32_t seen = atomic_load(&bell->count);
+        struct moving *first;
+        bool any;
+        TRY(move_pieces(g, all, count, &first, &any, err));
+        if (!first) return OK;
+        note_call(g, first);
+        if (!any) TRY(gate_wait(l, bell, seen + 1, first->rank, err));
+    }
+}
+
+static enum status exchange(struct comm_group *g, const struct comm_message *messages,
+                            unsigned count, struct error *err)
+{
+    struct moving few[4], *all = few;
+    if (!count) return OK;
+    if (count > sizeof few / sizeof *few) all = must_calloc(count, sizeof *all);
+    for (unsigned i = 0; i < count; i++)
+        begin_message(g, &messages[i], &all[i]);
+    note_call(g, &all[0]);
+    enum status st = job_check(local_of(g), err);
+    if (!st) st = move_all(g, all, count, err);
+    if (all != few) free(all);
+    return st;
 }
 
 /* ---- the job ---- */
@@ -388,8 +462,7 @@ static const struct comm_backend local = {
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_to_all = all_to_all,
-    .send = send,
-    .receive = receive,
+    .exchange = exchange,
     .check = check_job,
     .fail = tell_failure,
     .close = close_job,

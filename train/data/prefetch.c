@@ -16,7 +16,7 @@ struct slot {
 };
 
 /* Slots [taken, filled) of the ring are read and wait for the consumer, counted from 0 for ever;
- * slot `filled` is being read. The consumer holds slot taken - 1 until it asks for the next. */
+ * slot `filled` is being read. The consumer holds the `kept` slots before `taken`. */
 struct prefetch {
     const struct data *data;
     enum data_split split;
@@ -24,7 +24,7 @@ struct prefetch {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    unsigned num_slots; /* depth + 1: one is the consumer's */
+    unsigned num_slots, kept; /* depth + kept: so many are the consumer's */
     struct slot *slots;
 
     /* under the lock */
@@ -44,8 +44,8 @@ static struct slot *slot_of(struct prefetch *p, uint64_t number)
 
 static bool has_work(const struct prefetch *p)
 {
-    const uint64_t kept = p->taken ? p->taken - 1 : 0; /* the consumer's slot */
-    return p->runs && p->filled - kept < p->num_slots;
+    const uint64_t first = p->taken > p->kept ? p->taken - p->kept : 0; /* the consumer's slots */
+    return p->runs && p->filled - first < p->num_slots;
 }
 
 static enum status make_room(struct slot *s, uint64_t count, uint64_t seq_length)
@@ -99,13 +99,15 @@ static void *thread_main(void *context)
 /* ---- the consumer ---- */
 
 enum status prefetch_open(struct prefetch **out, const struct data *data, enum data_split split,
-                          uint64_t seq_length, unsigned depth, struct error *err)
+                          uint64_t seq_length, unsigned depth, unsigned kept,
+                          struct error *err)
 {
     struct prefetch *p = must_calloc(1, sizeof *p);
     *p = (struct prefetch){.data = data,
                            .split = split,
                            .seq_length = seq_length,
-                           .num_slots = (depth ? depth : 1) + 1,
+                           .num_slots = (depth ? depth : 1) + (kept ? kept : 1),
+                           .kept = kept ? kept : 1,
                            .lock = PTHREAD_MUTEX_INITIALIZER,
                            .changed = PTHREAD_COND_INITIALIZER};
     p->slots = must_calloc(p->num_slots, sizeof *p->slots);

@@ -16,13 +16,14 @@
 struct prefetch;
 
 /* Reads ahead up to `depth` micro-batches (at least 1) of a split, of seq_length as in the data's
- * options. data must stay open. The first read starts with the first prefetch_next(). */
+ * options; the last `kept` ones (at least 1) that were taken stay. data must stay open. The first
+ * read starts with the first prefetch_next(). */
 MUST_CHECK enum status prefetch_open(struct prefetch **out, const struct data *data,
                                      enum data_split split, uint64_t seq_length, unsigned depth,
-                                     struct error *err);
+                                     unsigned kept, struct error *err);
 
-/* The micro-batch of *s, which is advanced: rows of micro_batch_size samples, valid until the next
- * call. A failure to read it is returned by this call, not before; *s then stays as it is, and the
+/* The micro-batch of *s, which is advanced: rows of micro_batch_size samples, valid for the next
+ * `kept` - 1 calls. A failure to read it is returned by this call, not before; *s then stays as it is, and the
  * next call tries again. */
 MUST_CHECK enum status prefetch_next(struct prefetch *p, struct sampler *s,
                                      const struct data_rows **rows, struct error *err);

@@ -73,7 +73,7 @@ static void micro_batches_come_in_order(void **state)
     for (unsigned depth = 0; depth < 5; depth++) {
         struct sampler s = {10, 2, 1, 3};
         struct prefetch *p;
-        assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, depth, &err));
+        assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, depth, 1, &err));
         for (int i = 0; i < 100; i++)
             check_next(p, &s);
         assert_int_equal(s.consumed, 10 + 100 * 6);
@@ -90,7 +90,7 @@ static void changes_are_followed(void **state)
     struct prefetch *p;
     (void)state;
     open_mock();
-    assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, 3, &err));
+    assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, 3, 1, &err));
     for (int i = 0; i < 3000; i++) {
         if (test_below(&seed, 4) == 0) s.micro_batch_size = 1 + test_below(&seed, 5);
         if (test_below(&seed, 10) == 0) s.dp_size = 1 + test_below(&seed, 4);
@@ -109,7 +109,7 @@ static void unused_thread_ends(void **state)
     (void)state;
     open_mock();
     for (int i = 0; i < 50; i++) {
-        assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, 2, &err));
+        assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, 2, 1, &err));
         if (i % 2) check_next(p, &s);
         prefetch_close(p);
     }
@@ -147,7 +147,7 @@ static void failure_comes_with_its_micro_batch(void **state)
     struct prefetch *p;
     (void)state;
     open_small();
-    assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, 8, &err));
+    assert_ok(prefetch_open(&p, data, SPLIT_TRAIN, LENGTH, 8, 1, &err));
     for (int i = 0; i < 4; i++)
         check_next(p, &s);
     for (int i = 0; i < 3; i++)

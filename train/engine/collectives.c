@@ -114,35 +114,12 @@ static enum status host_all_to_all(const struct collective_call *m, struct error
     return st;
 }
 
-static enum status send_to(const struct collective_call *m, unsigned peer, struct error *err)
-{
-    return backend_of(m)->send(m->group, peer, m->in[0].data, bytes_of(m, &m->in[0]), err);
-}
-
-static enum status receive_from(const struct collective_call *m, unsigned peer, struct error *err)
-{
-    return backend_of(m)->receive(m->group, peer, m->out[0].data, bytes_of(m, &m->out[0]), err);
-}
-
-static enum status host_send(const struct collective_call *m, struct error *err)
-{
-    return send_to(m, m->call->collective.peer, err);
-}
-
-static enum status host_receive(const struct collective_call *m, struct error *err)
-{
-    return receive_from(m, m->call->collective.peer, err);
-}
-
-/* Even members send first and odd ones receive first, so that no ring waits for itself. */
 static enum status host_shift(const struct collective_call *m, struct error *err)
 {
-    if (m->group->index % 2) {
-        TRY(receive_from(m, previous_member(m), err));
-        return send_to(m, next_member(m), err);
-    }
-    TRY(send_to(m, next_member(m), err));
-    return receive_from(m, previous_member(m), err);
+    const struct comm_message messages[] = {
+        {true, next_member(m), m->in[0].data, bytes_of(m, &m->in[0])},
+        {false, previous_member(m), m->out[0].data, bytes_of(m, &m->out[0])}};
+    return backend_of(m)->exchange(m->group, messages, 2, err);
 }
 
 /* ---- by the device ---- */
@@ -213,22 +190,12 @@ static enum status device_all_to_all(const struct collective_call *m, struct err
     return st;
 }
 
-static enum status device_send(const struct collective_call *m, struct error *err)
-{
-    return library_of(m)->send(m->link, m->call->collective.peer, m->in[0].data,
-                               bytes_of(m, &m->in[0]), err);
-}
-
-static enum status device_receive(const struct collective_call *m, struct error *err)
-{
-    return library_of(m)->receive(m->link, m->call->collective.peer, m->out[0].data,
-                                  bytes_of(m, &m->out[0]), err);
-}
-
 static enum status device_shift(const struct collective_call *m, struct error *err)
 {
-    return library_of(m)->exchange(m->link, next_member(m), m->in[0].data, previous_member(m),
-                                   m->out[0].data, bytes_of(m, &m->in[0]), err);
+    const struct device_message messages[] = {
+        {true, next_member(m), m->in[0].data, bytes_of(m, &m->in[0])},
+        {false, previous_member(m), m->out[0].data, bytes_of(m, &m->out[0])}};
+    return library_of(m)->exchange(m->link, messages, 2, err);
 }
 
 /* ---- both ---- */
@@ -287,14 +254,9 @@ static uint64_t staged_bytes(const struct program *p, const struct call *c)
     return bytes;
 }
 
-enum status collectives_reserve(struct collectives *c, const struct program *p, struct error *err)
+enum status collectives_reserve_bytes(struct collectives *c, uint64_t most, struct error *err)
 {
-    uint64_t most = 0;
-    if (c->device->is_host || c->linked) return OK;
-    for (size_t i = 0; i < p->num_calls; i++)
-        if (p->calls[i].op >= NUM_OPS && !is_local(&p->calls[i]))
-            most = max_u64(most, staged_bytes(p, &p->calls[i]));
-    if (most <= c->staging_bytes) return OK;
+    if (c->device->is_host || c->linked || most <= c->staging_bytes) return OK;
     free(c->staging);
     c->staging_bytes = most;
     c->staging = malloc(most);
@@ -302,6 +264,15 @@ enum status collectives_reserve(struct collectives *c, const struct program *p, 
     c->staging_bytes = 0;
     return fail(err, ERR_MEMORY, "no %.2f GB of memory for communication buffers",
                 (double)most / 1e9);
+}
+
+enum status collectives_reserve(struct collectives *c, const struct program *p, struct error *err)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < p->num_calls; i++)
+        if (p->calls[i].op >= NUM_OPS && !is_local(&p->calls[i]))
+            most = max_u64(most, staged_bytes(p, &p->calls[i]));
+    return collectives_reserve_bytes(c, most, err);
 }
 
 /* Gives an operand a place in the staging memory, from *at on. */
@@ -345,6 +316,56 @@ enum status collectives_run(struct collectives *c, const struct program *p, cons
     if (is_local(call) || c->device->is_host) return functions[op].on_host(&m, err);
     if (c->linked) return functions[op].by_device(&m, err);
     return run_staged(&m, functions[op].on_host, err);
+}
+
+/* ---- messages ---- */
+
+/* Those that are sent come into the staging memory, one behind the other with those that come. */
+static enum status exchange_staged(struct collectives *c, struct comm_group *g,
+                                   const struct comm_message *messages, unsigned count,
+                                   struct error *err)
+{
+    struct comm_message *staged = must_calloc(count, sizeof *staged);
+    enum status st = OK;
+    size_t at = 0;
+    for (unsigned i = 0; i < count && !st; at += messages[i].bytes, i++) {
+        staged[i] = messages[i];
+        staged[i].data = (char *)c->staging + at;
+        if (at + messages[i].bytes > c->staging_bytes)
+            st = fail(err, ERR_OURS, "no room for messages of %zu bytes", at + messages[i].bytes);
+        else if (messages[i].sends)
+            st = c->device->download(staged[i].data, messages[i].data, messages[i].bytes, err);
+    }
+    if (!st) st = g->comm->backend->exchange(g, staged, count, err);
+    for (unsigned i = 0; i < count && !st; i++)
+        if (!messages[i].sends)
+            st = c->device->upload(messages[i].data, staged[i].data, messages[i].bytes, err);
+    free(staged);
+    return st;
+}
+
+static enum status exchange_linked(struct collectives *c, void *link,
+                                   const struct comm_message *messages, unsigned count,
+                                   struct error *err)
+{
+    struct device_message *all = must_calloc(count, sizeof *all);
+    for (unsigned i = 0; i < count; i++)
+        all[i] = (struct device_message){messages[i].sends, messages[i].peer, messages[i].data,
+                                         messages[i].bytes};
+    enum status st = c->device->collectives->exchange(link, all, count, err);
+    free(all);
+    return st;
+}
+
+enum status collectives_exchange(struct collectives *c, enum group_kind kind,
+                                 const struct comm_message *messages, unsigned count,
+                                 struct error *err)
+{
+    struct comm_group *g = &c->groups->of[kind];
+    if (!count) return OK;
+    if (c->device->is_host) return g->comm->backend->exchange(g, messages, count, err);
+    if (c->linked) return exchange_linked(c, c->links[kind], messages, count, err);
+    return exchange_staged(c, g, messages, count, err);
 }
 
 bool collectives_wait_for_host(const struct collectives *c, const struct call *call)

@@ -1,4 +1,5 @@
-/* collectives.h - the collective calls of a program, in one of three ways.
+/* collectives.h - the collective calls of a program, and messages between programs, in one of three
+ * ways.
  *
  *   host     values are in the host's memory, and the backend of comm/comm.h moves them
  *   staged   values are on a device; they go through a buffer of the host and the same backend.
@@ -35,6 +36,16 @@ collectives_name(const struct collectives *c); /* "none", "local", "mpi", "stage
 /* Allocates the buffer for the program's staged collectives. */
 MUST_CHECK enum status collectives_reserve(struct collectives *c, const struct program *p,
                                            struct error *err);
+
+/* For messages of so many bytes together. */
+MUST_CHECK enum status collectives_reserve_bytes(struct collectives *c, uint64_t bytes,
+                                                 struct error *err);
+
+/* Messages of a group that go on at the same time (comm.h), with data on the device; behind what is
+ * queued. */
+MUST_CHECK enum status collectives_exchange(struct collectives *c, enum group_kind kind,
+                                            const struct comm_message *messages, unsigned count,
+                                            struct error *err);
 
 /* in[2], out[2]: operands of a call whose op is one of COLLECTIVES. */
 MUST_CHECK enum status collectives_run(struct collectives *c, const struct program *p,

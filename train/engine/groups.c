@@ -29,11 +29,19 @@ struct group_place groups_place(const struct group_sizes *s, unsigned rank)
                                 .edp = within / (s->etp * s->ep)};
 }
 
-/* Whether two places are in one group: alike but for what varies in it. */
-static bool together(enum group_kind kind, const struct group_place *a, const struct group_place *b)
+static bool is_end(const struct group_sizes *s, const struct group_place *a)
 {
+    return a->pp == 0 || a->pp + 1 == s->pp;
+}
+
+/* Whether two places are in one group: alike but for what varies in it. */
+static bool together(const struct group_sizes *s, enum group_kind kind, const struct group_place *a,
+                     const struct group_place *b)
+{
+    const bool ends = is_end(s, a) && is_end(s, b);
     bool dense = (kind == GROUP_TP || a->tp == b->tp) && (kind == GROUP_CP || a->cp == b->cp) &&
-                 (kind == GROUP_DP || a->dp == b->dp) && (kind == GROUP_PP || a->pp == b->pp);
+                 (kind == GROUP_DP || a->dp == b->dp) &&
+                 (kind == GROUP_PP || a->pp == b->pp || (kind == GROUP_EMBEDDING && ends));
     bool expert = (kind == GROUP_ETP || a->etp == b->etp) && (kind == GROUP_EP || a->ep == b->ep) &&
                   (kind == GROUP_EDP || a->edp == b->edp) && a->pp == b->pp;
     if (kind == GROUP_WORLD) return true;
@@ -47,7 +55,7 @@ unsigned groups_members(const struct group_sizes *s, enum group_kind kind, unsig
     unsigned count = 0;
     for (unsigned r = 0; r < groups_world_size(s); r++) {
         struct group_place at = groups_place(s, r);
-        if (!together(kind, &own, &at)) continue;
+        if (!together(s, kind, &own, &at)) continue;
         if (r == rank) *index = count;
         ranks[count++] = r;
     }

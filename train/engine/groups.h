@@ -19,6 +19,8 @@ enum group_kind {
     GROUP_CP,
     GROUP_DP,
     GROUP_PP,
+    GROUP_EMBEDDING, /* the first and the last pipeline stage, which both have a tied embedding; of
+                        other stages each rank alone */
     GROUP_ETP,
     GROUP_EP,
     GROUP_EDP,

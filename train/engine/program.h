@@ -1,5 +1,6 @@
 /* program.h - a straight-line list of ops over values: what one pipeline chunk of a model computes
- * on one rank, with all shapes known.
+ * on one rank, with all shapes known. What stages send to one another goes between programs
+ * (collectives_exchange): it is an input here, or an output.
  *
  * The builder (builder.h) makes it, the memory plan (memory_plan.h) gives each value its place, and
  * run.h runs it, without allocating memory.
@@ -73,7 +74,6 @@ struct program_value {
 struct collective {
     enum group_kind group;
     enum comm_reduction reduction;
-    unsigned peer; /* of send and receive: a member of the group */
     /* Of all_gather: all members compute the same with the result, so each has its whole gradient;
      * else each has a part of it. */
     bool alike;

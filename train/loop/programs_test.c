@@ -146,8 +146,8 @@ static void list_call(struct strbuf *out, const struct program *p, const struct 
 {
     strbuf_printf(out, "%s %s %d", op_name(c), c->label, c->layer);
     if (c->op >= NUM_OPS)
-        strbuf_printf(out, " group=%s max=%d peer=%u", group_name(c->collective.group),
-                      c->collective.reduction == COMM_MAX, c->collective.peer);
+        strbuf_printf(out, " group=%s max=%d", group_name(c->collective.group),
+                      c->collective.reduction == COMM_MAX);
     for (size_t i = 0; i < COUNT(params); i++)
         if (params[i].op == c->op)
             list_param(out, params[i].name, (const char *)&c->params + params[i].at,

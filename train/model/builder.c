@@ -27,20 +27,25 @@ static void mlp_block(struct builder *x)
 
 /* ---- stages ---- */
 
-static void receive(struct builder *x)
+/* With sequence parallelism each rank of a tensor parallel group has other rows. */
+static value_id of_stage(struct builder *x, enum input_id id)
 {
-    unsigned pp = x->b->groups->sizes.pp;
-    x->stream =
-        emit(x, OP_RECEIVE, "receive",
-             .collective = {.group = GROUP_PP, .peer = (x->b->groups->place.pp + pp - 1) % pp},
-             .sizes = {{'R', x->slice}, {'h', x->c->hidden_size}});
+    const value_id y = builder_input(x, id, 0);
+    x->p->values[y].is_apart = x->shape->sequence_parallel && x->tp > 1;
+    return y;
 }
 
+static void receive(struct builder *x)
+{
+    x->stream = x->out->ends.in = of_stage(x, INPUT_STREAM);
+}
+
+/* What is an input already, of a stage without layers, is sent on as it is. */
 static void send(struct builder *x)
 {
-    unsigned pp = x->b->groups->sizes.pp;
-    emit(x, OP_SEND, "send", IN(builder_settled(x)),
-         .collective = {.group = GROUP_PP, .peer = (x->b->groups->place.pp + 1) % pp});
+    const value_id y = x->out->ends.out = builder_settled(x);
+    if (x->p->values[y].class == VALUE_SCRATCH) x->p->values[y].class = VALUE_OUTPUT;
+    if (x->shape->train) x->out->ends.out_gradient = of_stage(x, INPUT_STREAM_GRADIENT);
 }
 
 static void stage(struct builder *x, const struct stage *s, bool first, bool last)
@@ -178,7 +183,7 @@ static void add_backward_inputs(struct builder *x)
     if (t->positions != NO_VALUE)
         t->position_order =
             builder_input(x, sliced ? INPUT_SLICE_POSITION_ORDER : INPUT_POSITION_ORDER, 0);
-    t->loss_scale = builder_input(x, INPUT_LOSS_SCALE, 0);
+    if (t->loss_sum != NO_VALUE) t->loss_scale = builder_input(x, INPUT_LOSS_SCALE, 0);
     if (t->balance_sum != NO_VALUE) t->balance_scale = builder_input(x, INPUT_BALANCE_SCALE, 0);
 }
 
@@ -188,13 +193,17 @@ enum status builder_make(struct built *out, const struct build *b, uint64_t firs
     struct builder x;
     memset(out, 0, sizeof *out);
     memset(&out->train, 0xff, sizeof out->train); /* NO_VALUE */
+    memset(&out->ends, 0xff, sizeof out->ends);
     program_init(&out->program, b->elem, b->groups);
     set_up(&x, out, b, err);
+    x.first_stage = first;
     TRY(check_features(&x));
     TRY(check_sizes(&x));
     for (uint64_t i = 0; i < count; i++)
         stage(&x, &b->layout->stages[first + i], i == 0, i + 1 == count);
     if (x.shape->train) add_backward_inputs(&x);
+    if (out->train.loss_sum == NO_VALUE) /* no head */
+        out->train.head = out->program.num_calls, out->train.head_chunks = 0;
     if (x.st) return x.st;
     return program_check(&out->program, err);
 }

@@ -73,9 +73,17 @@ struct training_values {
     unsigned head_chunks;
 };
 
+/* What a stage has from the ones beside it and gives to them: the residual stream, and the gradients
+ * of it. NO_VALUE: it is the first stage, or the last. */
+struct stage_ends {
+    value_id in, out;                   /* an input; an output (an input too where it has no layer) */
+    value_id in_gradient, out_gradient; /* an output, an input; of training programs */
+};
+
 /* The program of one stage, and its outputs. */
 struct built {
     struct program program;
+    struct stage_ends ends;
     struct output *outputs;
     size_t num_outputs, outputs_capacity;
     struct training_values train; /* where the shape has it */
@@ -94,8 +102,8 @@ struct build {
     uint64_t vocab_rows;
 };
 
-/* Makes the program of stages [first, first + count) of the layout, which receives from the stage
- * before and sends to the stage behind. ERR_UNSUPPORTED if a size does not divide another as it
+/* Makes the program of stages [first, first + count) of the layout; what it has from the stage
+ * before, and gives to the one behind, are its ends. ERR_UNSUPPORTED if a size does not divide another as it
  * must, or no op computes a feature of the model. Call built_release() afterwards, also after a
  * failure. */
 MUST_CHECK enum status builder_make(struct built *out, const struct build *b, uint64_t first,

@@ -1,5 +1,6 @@
 /* builder_calls.c - what all parts of the builder use: values, parameters, collectives, the calls
  * that several blocks make, and the residual stream. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "train/model/builder_internal.h"
@@ -52,11 +53,21 @@ value_id builder_input(struct builder *x, enum input_id id, unsigned step)
 
 /* ---- parameters ---- */
 
-/* The groups over which gradients of a parameter are summed in any case: ranks with other tokens.
+/* Of pipeline stages the first has it as the table of the embedding, the last as that of the head.
  */
-static unsigned sums_of(const struct param_spec *s)
+static bool is_of_two_stages(const struct builder *x, const char *name)
 {
-    return s->group == PARAM_ETP ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP;
+    return x->b->groups->sizes.pp > 1 && !x->c->untie_embeddings_and_output_weights &&
+           strcmp(name, "embedding.word_embeddings.weight") == 0;
+}
+
+/* The groups over which gradients of a parameter are summed in any case: ranks with other tokens,
+ * and stages that use it otherwise. */
+static unsigned sums_of(const struct builder *x, const struct parameter *q)
+{
+    const unsigned data =
+        q->spec->group == PARAM_ETP ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP;
+    return data | (unsigned)is_of_two_stages(x, q->name) << GROUP_EMBEDDING;
 }
 
 value_id builder_held(struct builder *x, enum value_class class, uint32_t number)
@@ -70,7 +81,7 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
     x->p->values[id].offset = q->offset;
     x->p->values[id].is_apart =
         q->spec && q->spec->group == PARAM_TP && q->spec->split >= 0 && x->tp > 1;
-    x->p->values[id].sums = q->spec ? sums_of(q->spec) : 0;
+    x->p->values[id].sums = q->spec ? sums_of(x, q) : 0;
     return id;
 }
 
@@ -222,8 +233,10 @@ value_id builder_dropped(struct builder *x, value_id in, value_id *bias, enum dr
     return y;
 }
 
-value_id builder_sum(struct builder *x, const char *name)
+value_id builder_sum(struct builder *x, const char *what)
 {
+    const char *name =
+        x->first_stage ? arena_printf(&x->p->arena, "%s.%" PRIu64, what, x->first_stage) : what;
     return builder_held(
         x, VALUE_STATE,
         parameters_add_state(x->b->parameters, name, OPERAND_REAL, 1, (uint64_t[]){1}));

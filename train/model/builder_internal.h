@@ -22,6 +22,7 @@ struct builder {
     struct head_shape heads; /* of this rank */
     uint64_t rows, slice;    /* tokens of this rank; of its TP part of these */
     int layer;
+    uint64_t first_stage; /* of the program */
     /* The residual stream; the block's output and bias that the next norm will add to it. */
     value_id stream, branch, branch_bias;
     bool balance_begun; /* a layer of this program has written its load-balancing loss */
@@ -114,7 +115,7 @@ struct dropout builder_dropout(const struct builder *x, enum dropout_place place
                                double probability);
 /* x + bias with dropout; x if there is none and no bias. */
 value_id builder_dropped(struct builder *x, value_id in, value_id *bias, enum dropout_place place);
-/* A state [1] of REAL, to which a training step adds. */
+/* A state [1] of REAL, to which a training step adds; each program of a rank has its own. */
 value_id builder_sum(struct builder *x, const char *name);
 
 /* Adds the branch to the stream, and returns the stream normed by the weight (and bias). */

@@ -91,7 +91,7 @@ static enum status send_output(const struct collecting *x, const struct run *r,
 {
     struct elements e;
     enum status st = own_elements(x, r, o, bytes, &e, err);
-    if (!st) st = x->world->comm->backend->send(x->world, 0, e.data, bytes, err);
+    if (!st) st = comm_send(x->world, 0, e.data, bytes, err);
     free(e.heap);
     return st;
 }
@@ -99,13 +99,12 @@ static enum status send_output(const struct collecting *x, const struct run *r,
 static enum status send_outputs(const struct collecting *x, const struct built *b,
                                 const struct run *r, struct error *err)
 {
-    const struct comm_backend *comm = x->world->comm->backend;
     const struct group_place *at = &x->pass->model->groups.place;
     uint64_t count = b->num_outputs;
-    TRY(comm->send(x->world, 0, &count, sizeof count, err));
+    TRY(comm_send(x->world, 0, &count, sizeof count, err));
     for (size_t i = 0; i < b->num_outputs; i++) {
         struct part part = part_of(b, &b->outputs[i]);
-        TRY(comm->send(x->world, 0, &part, sizeof part, err));
+        TRY(comm_send(x->world, 0, &part, sizeof part, err));
         if (contributes(&part, at))
             TRY(send_output(x, r, &b->outputs[i], part_bytes(x, &part), err));
     }
@@ -232,16 +231,15 @@ static enum status take_part(const struct collecting *x, struct whole *w, const 
 static enum status receive_part(const struct collecting *x, struct whole *w, unsigned r,
                                 struct error *err)
 {
-    const struct comm_backend *comm = x->world->comm->backend;
     const struct group_place at = groups_place(&x->pass->model->groups.sizes, r);
     struct part part;
     struct elements e;
-    TRY(comm->receive(x->world, r, &part, sizeof part, err));
+    TRY(comm_receive(x->world, r, &part, sizeof part, err));
     if (!w->c.name) begin_whole(x, w, &part);
     if (!contributes(&part, &at)) return OK;
     uint64_t bytes = part_bytes(x, &part);
     enum status st = on_heap(&e, bytes, part.name, err);
-    if (!st) st = comm->receive(x->world, r, e.heap, bytes, err);
+    if (!st) st = comm_receive(x->world, r, e.heap, bytes, err);
     if (!st) st = take_part(x, w, &part, &at, e.data, err);
     free(e.heap);
     return st;
@@ -296,7 +294,7 @@ static enum status take_stage(const struct collecting *x, unsigned pp_rank, cons
     uint64_t count = own->built ? own->built->num_outputs : 0;
     enum status st = OK;
     for (unsigned r = first; r < first + per_stage && !st; r++)
-        if (r) st = x->world->comm->backend->receive(x->world, r, &count, sizeof count, err);
+        if (r) st = comm_receive(x->world, r, &count, sizeof count, err);
     for (size_t i = 0; i < count && !st; i++)
         st = take_output(x, first, first + per_stage, own, i, err);
     return st;

@@ -43,6 +43,8 @@ static const int32_t *numbers_of(const struct input_data *x, const struct progra
     case INPUT_LOSS_WEIGHTS:
     case INPUT_LOSS_SCALE:
     case INPUT_BALANCE_SCALE:
+    case INPUT_STREAM:
+    case INPUT_STREAM_GRADIENT:
     case NUM_INPUTS:
         break;
     }
@@ -111,6 +113,11 @@ bool input_is_of_slice(enum input_id id)
     return rows[id].dims[0] == SIZE_SLICE;
 }
 
+bool input_is_of_stage(const struct program_value *v)
+{
+    return v->source == INPUT_STREAM || v->source == INPUT_STREAM_GRADIENT;
+}
+
 unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2])
 {
     const struct forward_shape *s = &b->shape;
@@ -126,6 +133,8 @@ unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2])
         [SIZE_ROPE] = rope_dim(b->config),
         [SIZE_ONE] = 1,
         [SIZE_TWO] = 2,
+        [SIZE_STREAM] = s->sequence_parallel ? tokens / b->groups->sizes.tp : tokens,
+        [SIZE_HIDDEN] = b->config->hidden_size,
     };
     unsigned n = 0;
     for (; n < 2 && rows[id].dims[n] != SIZE_NONE; n++)

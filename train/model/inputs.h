@@ -33,7 +33,10 @@
     X(INPUT_SLICE_POSITION_ORDER, "position_order.slice", OPERAND_INT, SIZE_SLICE, SIZE_NONE)  \
     /* a number of each token of the run, low word first, for dropout */                       \
     X(INPUT_TOKENS,          "tokens",          OPERAND_INT,  SIZE_ROWS, SIZE_TWO)             \
-    X(INPUT_SLICE_TOKENS,    "tokens.slice",    OPERAND_INT,  SIZE_SLICE, SIZE_TWO)
+    X(INPUT_SLICE_TOKENS,    "tokens.slice",    OPERAND_INT,  SIZE_SLICE, SIZE_TWO)            \
+    /* of a pipeline stage, from the one before it and the one behind: no numbers of a batch */ \
+    X(INPUT_STREAM,          "stream",          OPERAND_ELEM, SIZE_STREAM, SIZE_HIDDEN)        \
+    X(INPUT_STREAM_GRADIENT, "gradient of stream", OPERAND_ELEM, SIZE_STREAM, SIZE_HIDDEN)
 // clang-format on
 
 enum input_id {
@@ -54,7 +57,9 @@ enum input_size {
     SIZE_POSITIONS, /* rows of the table of rotary positions */
     SIZE_ROPE,      /* its columns */
     SIZE_ONE,
-    SIZE_TWO
+    SIZE_TWO,
+    SIZE_STREAM, /* rows of the residual stream, and its columns */
+    SIZE_HIDDEN
 };
 
 struct input_row {
@@ -87,6 +92,8 @@ MUST_CHECK enum status input_fill(const struct input_data *x, const struct progr
                                   void *to, struct error *err);
 /* Whether an input has the same numbers for all batches. */
 bool input_is_constant(const struct program_value *v, const struct model_config *c);
+/* Whether another pipeline stage sends it, and no batch has it. */
+bool input_is_of_stage(const struct program_value *v);
 /* Whether it is about the tensor parallel rank's part of the rows. */
 bool input_is_of_slice(enum input_id id);
 

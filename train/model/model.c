@@ -219,10 +219,19 @@ void pass_release(struct pass *p)
     arena_release(&p->arena);
 }
 
+static enum status reserve(const struct pass *p, const struct built *b, struct error *err)
+{
+    struct collectives *c = &p->model->collectives;
+    const value_id message = b->ends.in != NO_VALUE ? b->ends.in : b->ends.out;
+    TRY(collectives_reserve(c, &b->program, err));
+    if (message == NO_VALUE) return OK;
+    return collectives_reserve_bytes(c, b->program.values[message].bytes, err);
+}
+
 static enum status allocate_shared(struct pass *p, struct error *err)
 {
     for (size_t i = 0; i < p->num_chunks; i++)
-        TRY(collectives_reserve(&p->model->collectives, &p->chunks[i].program, err));
+        TRY(reserve(p, &p->chunks[i], err));
     return p->model->device->allocate(&p->runs[0].regions[VALUE_SCRATCH], scratch_bytes(p),
                                       "activations", err);
 }
@@ -266,7 +275,8 @@ static enum status set_inputs(const struct pass *p, const struct input_data *x, 
     const struct program *program = &p->chunks[chunk].program;
     for (size_t k = 0; k < program->num_values; k++) {
         const struct program_value *v = &program->values[k];
-        if (v->class != VALUE_INPUT || (p->has_tables && input_is_constant(v, x->config))) continue;
+        if (v->class != VALUE_INPUT || input_is_of_stage(v)) continue;
+        if (p->has_tables && input_is_constant(v, x->config)) continue;
         TRY(upload_input(x, &p->runs[chunk], (value_id)k, err));
     }
     return OK;
@@ -326,11 +336,32 @@ enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err
     return OK;
 }
 
+/* The residual stream from the stage before, or to the one behind; at an end of the model nothing.
+ */
+static enum status move_stream(const struct pass *p, size_t chunk, value_id id, bool sends,
+                               struct error *err)
+{
+    struct model *m = p->model;
+    const struct comm_group *g = &m->groups.of[GROUP_PP];
+    const unsigned peer = (g->index + (sends ? 1 : g->size - 1)) % g->size;
+    if (id == NO_VALUE) return OK;
+    const struct comm_message message = {sends, peer, run_data(&p->runs[chunk], id),
+                                         p->chunks[chunk].program.values[id].bytes};
+    return collectives_exchange(&m->collectives, GROUP_PP, &message, 1, err);
+}
+
+enum status pass_run_chunk(struct pass *p, size_t i, struct error *err)
+{
+    TRY(move_stream(p, i, p->chunks[i].ends.in, false, err));
+    TRY(run_program(&p->runs[i], err));
+    return move_stream(p, i, p->chunks[i].ends.out, true, err);
+}
+
 static enum status run_chunks(struct pass *p, bool check_numbers, struct error *err)
 {
     for (size_t i = 0; i < p->num_chunks; i++) {
         p->runs[i].check_numbers = check_numbers;
-        TRY(run_program(&p->runs[i], err));
+        TRY(pass_run_chunk(p, i, err));
     }
     return OK;
 }

@@ -97,6 +97,9 @@ MUST_CHECK enum status pass_allocate(struct pass *p, struct error *err);
 /* Sets the tokens of the next run. */
 MUST_CHECK enum status pass_set(struct pass *p, const struct batch *b, struct error *err);
 
+/* Chunk i alone, with what it has from the stage before and gives to the one behind. */
+MUST_CHECK enum status pass_run_chunk(struct pass *p, size_t i, struct error *err);
+
 /* ERR_NUMERIC, on all ranks, if an output has NaN or infinities: the message names the op that made
  * them first, its layer and its rank. */
 MUST_CHECK enum status pass_run(struct pass *p, struct error *err);

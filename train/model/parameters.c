@@ -11,8 +11,9 @@
 unsigned parameter_copies(const struct parameter *x)
 {
     const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
-    const unsigned data = is_expert ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP;
-    return data | (unsigned)is_whole << (is_expert ? GROUP_ETP : GROUP_TP);
+    const unsigned data = is_expert ? 1u << GROUP_EDP : 1u << GROUP_DP | 1u << GROUP_CP,
+                   stages = x->sums & 1u << GROUP_EMBEDDING;
+    return data | stages | (unsigned)is_whole << (is_expert ? GROUP_ETP : GROUP_TP);
 }
 
 bool parameter_counts(const struct parameter *x, const struct groups *g)

@@ -130,10 +130,9 @@ static enum status own_parts(const struct model *m, struct weight_parts *out, st
 static enum status send_parts(struct comm_group *world, const struct weight_parts *own,
                               struct error *err)
 {
-    const struct comm_backend *comm = world->comm->backend;
     const uint64_t count = own->count;
-    TRY(comm->send(world, 0, &count, sizeof count, err));
-    return comm->send(world, 0, own->items, own->count * sizeof *own->items, err);
+    TRY(comm_send(world, 0, &count, sizeof count, err));
+    return comm_send(world, 0, own->items, own->count * sizeof *own->items, err);
 }
 
 /* ---- on rank 0 ---- */
@@ -141,12 +140,11 @@ static enum status send_parts(struct comm_group *world, const struct weight_part
 static enum status receive_parts(struct comm_group *world, struct weight_parts *all,
                                  struct error *err)
 {
-    const struct comm_backend *comm = world->comm->backend;
     for (unsigned r = 1; r < world->size; r++) {
         uint64_t count;
-        TRY(comm->receive(world, r, &count, sizeof count, err));
+        TRY(comm_receive(world, r, &count, sizeof count, err));
         all->items = must_realloc(all->items, (all->count + count + 1) * sizeof *all->items);
-        TRY(comm->receive(world, r, all->items + all->count, count * sizeof *all->items, err));
+        TRY(comm_receive(world, r, all->items + all->count, count * sizeof *all->items, err));
         all->count += count;
     }
     return OK;

@@ -1,14 +1,13 @@
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/checked.h"
-#include "common/memory.h"
 #include "train/backward/backward.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/bind.h"
-#include "train/model/inputs.h"
 #include "train/trainer/step_internal.h"
 
 bool step_has_masters(const struct step *s)
@@ -49,23 +48,33 @@ static uint64_t head_rows(const struct step *s, const struct build *b)
     return ceil_div_u64(ceil_div_u64(rows, ceil_div_u64(rows, most)), UNIT) * UNIT;
 }
 
-/* number: of MICRO_PROGRAMS. */
-static enum status build_forward(struct built *out, const struct step *s, unsigned number,
-                                 struct error *err)
+/* number: of MICRO_PROGRAMS. Without a pipeline all stages are one chunk. */
+static enum status build_forward(struct built *out, const struct step *s, unsigned chunk,
+                                 unsigned number, struct error *err)
 {
+    const struct model *m = s->model;
+    const uint64_t pp = m->layout.pp;
     struct training_shape training = s->options.training;
     training.accumulates = number % MICRO_EVALUATES == MICRO_LATER;
     if (number >= MICRO_EVALUATES) training.hidden_dropout = training.attention_dropout = 0;
     const struct build b = build_of(s, &training);
     if (!training.head_rows) training.head_rows = head_rows(s, &b);
-    return builder_make(out, &b, 0, s->model->layout.pp * s->model->layout.vpp, err);
+    if (pp == 1) return builder_make(out, &b, 0, m->layout.vpp, err);
+    return builder_make(out, &b, chunk * pp + m->groups.place.pp, 1, err);
 }
 
-static enum status add_backward(struct step *s, struct built *b, bool accumulates,
-                                struct error *err)
+/* Whether another micro-batch, or another chunk, may run between the two parts of one. */
+static bool has_two_parts(const struct step *s, const struct step_chunk *c)
+{
+    return c->num_slots > 1 || s->num_chunks > 1;
+}
+
+static enum status add_backward(struct step *s, struct step_chunk *c, struct built *b,
+                                bool accumulates, struct error *err)
 {
     const struct training_values *t = &b->train;
     const struct backward backward = {
+        .stage = {b->ends.in, b->ends.out, b->ends.out_gradient},
         .head = t->head,
         .head_chunks = t->head_chunks,
         .loss_scale = t->loss_scale,
@@ -73,9 +82,9 @@ static enum status add_backward(struct step *s, struct built *b, bool accumulate
         .lookups = {{t->ids, t->id_order}, {t->positions, t->position_order}},
         .accumulates = accumulates,
         .gradient_type = s->options.gradients_are_elem ? OPERAND_ELEM : OPERAND_REAL};
-    TRY(backward_make(&b->program, &backward, &s->forward_calls, err));
-    if (s->num_slots > 1) b->program.second_part = s->forward_calls;
-    return recompute(&b->program, &s->options.recompute, s->forward_calls, err);
+    TRY(backward_make(&b->program, &backward, &c->forward_calls, &b->ends.in_gradient, err));
+    if (has_two_parts(s, c)) b->program.second_part = c->forward_calls;
+    return recompute(&b->program, &s->options.recompute, c->forward_calls, err);
 }
 
 /* Over which groups gradients are summed. */
@@ -86,47 +95,75 @@ static void note_sums(struct parameters *p, const struct program *probe)
             p->items[probe->values[i].source].sums = probe->values[i].sums;
 }
 
-/* A first program is made to learn which parameters there are; then they get their places. */
+/* First programs are made to learn which parameters there are; then they get their places. */
+static enum status probe_parameters(struct step *s, unsigned chunk, struct error *err)
+{
+    struct built probe = {0};
+    enum status st = build_forward(&probe, s, chunk, MICRO_FIRST, err);
+    if (!st) st = add_backward(s, &s->chunks[chunk], &probe, false, err);
+    if (!st) note_sums(&s->model->parameters, &probe.program);
+    built_release(&probe);
+    return st;
+}
+
 static enum status arrange_parameters(struct step *s, struct error *err)
 {
-    struct parameters *p = &s->model->parameters;
-    struct built probe = {0};
-    enum status st = build_forward(&probe, s, MICRO_FIRST, err);
-    if (!st) st = add_backward(s, &probe, false, err);
-    if (!st) note_sums(p, &probe.program);
-    built_release(&probe);
-    if (st) return st;
-    parameters_arrange(p, step_place_of);
+    for (unsigned c = 0; c < s->num_chunks; c++)
+        TRY(probe_parameters(s, c, err));
+    parameters_arrange(&s->model->parameters, step_place_of);
     step_find_ranges(s);
+    return OK;
+}
+
+static enum status make_chunk(struct step *s, unsigned chunk, struct error *err)
+{
+    struct step_chunk *c = &s->chunks[chunk];
+    for (unsigned i = 0; i < MICRO_PROGRAMS; i++) {
+        TRY(build_forward(&c->micro[i], s, chunk, i, err));
+        if (i < MICRO_EVALUATES) TRY(add_backward(s, c, &c->micro[i], i == MICRO_LATER, err));
+        memory_plan_make(&c->micro[i].program, s->model->kernels);
+    }
     return OK;
 }
 
 static enum status make_micro_batches(struct step *s, struct error *err)
 {
+    TRY(step_plan_slots(s, err));
     TRY(arrange_parameters(s, err));
-    for (unsigned i = 0; i < MICRO_PROGRAMS; i++) {
-        TRY(build_forward(&s->micro[i], s, i, err));
-        if (i < MICRO_EVALUATES) TRY(add_backward(s, &s->micro[i], i == MICRO_LATER, err));
-        memory_plan_make(&s->micro[i].program, s->model->kernels);
-    }
+    for (unsigned c = 0; c < s->num_chunks; c++)
+        TRY(make_chunk(s, c, err));
     return s->model->checkpoint ? parameters_bind(&s->model->parameters, s->model->checkpoint, err)
                                 : OK;
 }
 
 /* ---- the whole ---- */
 
-/* Whether each slot has values of this class for itself. */
-static bool is_in_slots(unsigned class)
-{
-    return class == VALUE_INPUT || class == VALUE_SAVED;
-}
-
-/* Of a region: what slots have in common, or one of them. */
-static uint64_t slot_bytes(const struct step *s, unsigned class)
+uint64_t step_slot_bytes(const struct step_chunk *c, unsigned class)
 {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
-        bytes = max_u64(bytes, s->micro[i].program.bytes[class]);
+        bytes = max_u64(bytes, c->micro[i].program.bytes[class]);
+    return bytes;
+}
+
+/* Of a class that slots have for themselves: those of one chunk behind those of another. */
+static uint64_t measure_slots(struct step *s, unsigned class)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < s->num_chunks; i++) {
+        struct step_chunk *c = &s->chunks[i];
+        c->first[class] = bytes;
+        bytes += step_slot_bytes(c, class) *
+                 (class == VALUE_INPUT ? c->num_inputs : c->num_slots);
+    }
+    return bytes;
+}
+
+static uint64_t measure_shared(const struct step *s, unsigned class)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < s->num_chunks; i++)
+        bytes = max_u64(bytes, step_slot_bytes(&s->chunks[i], class));
     return bytes;
 }
 
@@ -142,19 +179,16 @@ static void measure_regions(struct step *s)
     bytes[VALUE_MOMENT_1] = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0 ? reals : 0;
     bytes[VALUE_MOMENT_2] = o->optimizer == OPTIMIZER_ADAM ? reals : 0;
     for (unsigned k = VALUE_INPUT; k < NUM_VALUE_CLASSES; k++)
-        bytes[k] = slot_bytes(s, k) * (is_in_slots(k) ? s->num_slots : 1);
+        bytes[k] = step_is_in_slots(k) ? measure_slots(s, k) : measure_shared(s, k);
     bytes[VALUE_INPUT] += s->update.bytes[VALUE_INPUT];
     bytes[VALUE_OUTPUT] += s->update.bytes[VALUE_OUTPUT];
     bytes[VALUE_SCRATCH] = max_u64(bytes[VALUE_SCRATCH], s->update.bytes[VALUE_SCRATCH]);
 }
 
-/* Ways to split a model that no step of training is made of yet. */
+/* What a micro-batch of tensor parallel ranks cannot have. */
 static enum status check_ranks(const struct step *s, struct error *err)
 {
     const struct group_sizes *sizes = &s->model->groups.sizes;
-    if (sizes->pp > 1)
-        return fail(err, ERR_UNSUPPORTED, "%u pipeline stages: training has no schedule",
-                    sizes->pp);
     const struct batch *b = &s->options.shape;
     if (s->options.training.balance_coefficient > 0 && b->num_sequences * b->length % sizes->tp)
         return fail(err, ERR_UNSUPPORTED,
@@ -167,9 +201,10 @@ static enum status check_ranks(const struct step *s, struct error *err)
 enum status step_make(struct step *s, struct model *m, const struct step_options *o,
                       struct error *err)
 {
-    *s = (struct step){.model = m, .options = *o, .num_slots = o->num_slots ? o->num_slots : 1};
+    *s = (struct step){.model = m, .options = *o};
     arena_init(&s->arena);
-    s->slots = arena_array(&s->arena, s->num_slots, sizeof *s->slots);
+    s->num_chunks = m->layout.pp > 1 ? (unsigned)m->layout.vpp : 1;
+    s->chunks = arena_array(&s->arena, s->num_chunks, sizeof *s->chunks);
     program_init(&s->update, m->options.elem, &m->groups);
     TRY(check_ranks(s, err));
     TRY(make_micro_batches(s, err));
@@ -183,8 +218,11 @@ void step_release(struct step *s)
     if (!s->model) return;
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
         if (s->regions[k] && k != VALUE_STATE) s->model->device->release(s->regions[k]);
-    for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
-        built_release(&s->micro[i]);
+    for (unsigned c = 0; c < s->num_chunks; c++)
+        for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
+            built_release(&s->chunks[c].micro[i]);
+    schedule_release(&s->schedule);
+    free(s->messages);
     program_release(&s->update);
     arena_release(&s->arena);
 }
@@ -220,7 +258,7 @@ void step_print_memory(const struct step *s, struct strbuf *out)
     strbuf_printf(out, "  %-15s %12.2f MB\n", "together", (double)step_bytes(s) / 1e6);
 }
 
-static struct run run_of(const struct step *s, const struct program *p)
+struct run step_run_of(const struct step *s, const struct program *p)
 {
     struct run r = {.program = p,
                     .collectives = &s->model->collectives,
@@ -230,26 +268,15 @@ static struct run run_of(const struct step *s, const struct program *p)
     return r;
 }
 
-static void set_slot(struct step *s, unsigned slot)
-{
-    for (unsigned i = 0; i < MICRO_PROGRAMS; i++) {
-        struct run *r = &s->slots[slot].runs[i];
-        *r = run_of(s, &s->micro[i].program);
-        for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
-            if (is_in_slots(k) && r->regions[k])
-                r->regions[k] = (char *)s->regions[k] + slot * slot_bytes(s, k);
-    }
-}
-
 /* The update's inputs and outputs lie behind those of micro-batches. */
 static void set_update(struct step *s)
 {
-    s->update_run = run_of(s, &s->update);
+    s->update_run = step_run_of(s, &s->update);
     for (unsigned k = VALUE_INPUT; k <= VALUE_OUTPUT; k++)
         s->update_run.regions[k] = (char *)s->regions[k] + s->region_bytes[k] - s->update.bytes[k];
 }
 
-static enum status upload(const struct run *r, value_id id, const void *data, struct error *err)
+enum status step_upload(const struct run *r, value_id id, const void *data, struct error *err)
 {
     return r->device->upload(run_data(r, id), data, r->program->values[id].bytes, err);
 }
@@ -259,25 +286,24 @@ static enum status upload_reals(struct step *s, value_id id, const double *from,
                                 struct error *err)
 {
     float narrow[NUM_CONTROLS];
-    if (s->model->options.elem == ELEM_F64) return upload(&s->update_run, id, from, err);
+    if (s->model->options.elem == ELEM_F64) return step_upload(&s->update_run, id, from, err);
     for (unsigned i = 0; i < count; i++)
         narrow[i] = (float)from[i];
-    return upload(&s->update_run, id, narrow, err);
+    return step_upload(&s->update_run, id, narrow, err);
 }
 
 enum status step_allocate(struct step *s, struct error *err)
 {
     double sums[NUM_SUMS];
     const struct device *device = s->model->device;
-    for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
-        TRY(collectives_reserve(&s->model->collectives, &s->micro[i].program, err));
+    for (unsigned c = 0; c < s->num_chunks; c++)
+        for (unsigned i = 0; i < MICRO_PROGRAMS; i++)
+            TRY(collectives_reserve(&s->model->collectives, &s->chunks[c].micro[i].program, err));
     TRY(collectives_reserve(&s->model->collectives, &s->update, err));
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
         if (s->region_bytes[k])
             TRY(device->allocate(&s->regions[k], s->region_bytes[k], region_names[k], err));
     s->regions[VALUE_STATE] = s->regions[VALUE_PARAMETER];
-    for (unsigned i = 0; i < s->num_slots; i++)
-        set_slot(s, i);
     set_update(s);
     step_first_sums(s, sums);
     return upload_reals(s, s->first_sums, sums, NUM_SUMS, err);
@@ -292,73 +318,6 @@ enum status step_begin(struct step *s, bool loaded, struct error *err)
         {s->regions[VALUE_MASTER], OPERAND_REAL, 1, {s->numel}}};
     const union op_params none = {0};
     return s->model->kernels[OP_CAST].run(&none, in, out, NULL, err);
-}
-
-/* ---- micro-batches ---- */
-
-static enum status set_inputs(const struct run *r, const struct input_data *x, bool has_tables,
-                              struct error *err)
-{
-    const struct program *p = r->program;
-    for (size_t k = 0; k < p->num_values; k++) {
-        const struct program_value *v = &p->values[k];
-        if (v->class != VALUE_INPUT || (has_tables && input_is_constant(v, x->config))) continue;
-        void *numbers = must_malloc(v->bytes + 1);
-        enum status st = input_fill(x, v, numbers, err);
-        if (!st) st = upload(r, (value_id)k, numbers, err);
-        free(numbers);
-        if (st) return st;
-    }
-    return OK;
-}
-
-/* The first of the runs whose inputs lie in the same places: those of evaluations have others. */
-static const struct run *first_of_kind(const struct step_slot *slot, const struct micro_batch *b)
-{
-    return &slot->runs[b->evaluates ? MICRO_EVALUATES : 0];
-}
-
-/* Inputs of a micro-batch, into its slot. */
-static enum status fill_slot(struct step *s, struct step_slot *slot, const struct micro_batch *b,
-                             struct error *err)
-{
-    struct model *m = s->model;
-    const struct run *first = first_of_kind(slot, b);
-    struct input_data x = {.config = &m->config,
-                           .wide = m->options.elem == ELEM_F64,
-                           .loss_scale = b->loss_scale,
-                           .balance_scale = b->balance_scale};
-    struct arena scratch;
-    slot->run = first + (b->first ? MICRO_FIRST : MICRO_LATER);
-    arena_init(&scratch);
-    input_data_make(&x, &scratch, &b->batch, &m->groups, 0, false);
-    enum status st = set_inputs(slot->run, &x, slot->tables == first, err);
-    slot->tables = st ? NULL : first;
-    arena_release(&scratch);
-    return st;
-}
-
-enum status step_forward(struct step *s, unsigned slot, const struct micro_batch *b,
-                         struct error *err)
-{
-    struct step_slot *x = &s->slots[slot];
-    TRY(fill_slot(s, x, b, err));
-    s->last_slot = x;
-    return run_queue(x->run, 0, b->evaluates ? x->run->program->num_calls : s->forward_calls, err);
-}
-
-enum status step_backward(struct step *s, unsigned slot, struct error *err)
-{
-    const struct run *r = s->slots[slot].run;
-    return run_queue(r, s->forward_calls, r->program->num_calls, err);
-}
-
-enum status step_find_nan(struct step *s, struct error *err)
-{
-    if (!s->last_slot) return OK;
-    struct run r = *s->last_slot->run;
-    r.check_numbers = true;
-    return run_queue(&r, 0, r.program->num_calls, err);
 }
 
 /* ---- updates ---- */
@@ -392,7 +351,6 @@ static enum status download_reals(const struct run *r, value_id id, double *to, 
     return OK;
 }
 
-/* Of ranks with other tokens. */
 static enum status sum_over(const struct step *s, enum group_kind kind, double *x,
                             struct error *err)
 {
@@ -400,17 +358,38 @@ static enum status sum_over(const struct step *s, enum group_kind kind, double *
     return g->size > 1 ? g->comm->backend->all_reduce(g, x, 1, COMM_F64, COMM_SUM, err) : OK;
 }
 
-static enum status sum_over_data(const struct step *s, double *x, struct error *err)
+/* A sum that each chunk has for itself, over the chunks of this rank. */
+static enum status download_sums(const struct step *s, size_t sum, double *out, struct error *err)
+{
+    *out = 0;
+    for (unsigned c = 0; c < s->num_chunks; c++) {
+        const struct built *b = &s->chunks[c].micro[MICRO_FIRST];
+        const struct run r = step_run_of(s, &b->program);
+        double x = 0;
+        TRY(download_reals(&r, *(const value_id *)((const char *)&b->train + sum), &x, 1, err));
+        *out += x;
+    }
+    return OK;
+}
+
+/* Over ranks with other tokens, and other stages. */
+static enum status sum_over_ranks(const struct step *s, double *x, struct error *err)
 {
     TRY(sum_over(s, GROUP_DP, x, err));
-    return sum_over(s, GROUP_CP, x, err);
+    TRY(sum_over(s, GROUP_CP, x, err));
+    return sum_over(s, GROUP_PP, x, err);
 }
 
 enum status step_wait_loss(struct step *s, double *loss, struct error *err)
 {
     TRY(run_wait(&s->update_run, err));
-    TRY(download_reals(&s->slots[0].runs[0], s->micro[0].train.loss_sum, loss, 1, err));
-    return sum_over_data(s, loss, err);
+    TRY(download_sums(s, offsetof(struct training_values, loss_sum), loss, err));
+    return sum_over_ranks(s, loss, err);
+}
+
+bool step_balances(const struct step *s)
+{
+    return s->options.training.balance_coefficient > 0 && s->model->config.num_experts;
 }
 
 enum status step_wait(struct step *s, struct step_result *out, struct error *err)
@@ -418,9 +397,9 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     double scalars[NUM_SCALARS], params[1] = {0};
     *out = (struct step_result){0};
     TRY(step_wait_loss(s, &out->loss, err));
-    TRY(download_reals(&s->slots[0].runs[0], s->micro[0].train.balance_sum, &out->balance, 1, err));
-    if (s->micro[0].train.balance_sum != NO_VALUE) {
-        TRY(sum_over_data(s, &out->balance, err));
+    if (step_balances(s)) {
+        TRY(download_sums(s, offsetof(struct training_values, balance_sum), &out->balance, err));
+        TRY(sum_over_ranks(s, &out->balance, err));
         TRY(sum_over(s, GROUP_TP, &out->balance, err));
     }
     TRY(download_reals(&s->update_run, s->scalars, scalars, NUM_SCALARS, err));

@@ -4,20 +4,20 @@
  *   step_allocate    memory; then parameters are loaded into it (step_region, checkpoint.h)
  *   step_begin       masters that are not loaded become the weights
  *   for each step:
- *     step_forward       for each micro-batch: queues its forward part
- *     step_backward      and, some time later, its backward part
+ *     step_run           queues all micro-batches, in the order of the schedule
  *     step_update        queues clipping and the optimizer
  *     step_wait          waits for all, and returns their numbers
  *
- * A micro-batch lies in a *slot* from its forward to its backward part, so there are as many slots
- * as a schedule has micro-batches under way. Programs share one memory: of the first micro-batch,
- * which writes the gradients, of the later ones, which add to them, of evaluations and of the
- * update. Gradients, masters and moments are regions in which parameter i begins at the same
+ * A rank has one *chunk* of the model, or several with an interleaved schedule (schedule.h). A
+ * micro-batch lies in a *slot* of each chunk from its forward to its backward part, so there are as
+ * many slots as the schedule has micro-batches under way. Programs share one memory: of the first
+ * micro-batch, which writes the gradients, of the later ones, which add to them, of evaluations and
+ * of the update. Gradients, masters and moments are regions in which parameter i begins at the same
  * element as in the region of parameters; those that an update treats alike follow one another. So
  * on one rank the norm of all gradients is one call, and the optimizer is two: with weight decay
  * and without.
  *
- * Several ranks (TP, SP, DP, EP, ETP) make one step: gradients are summed over the groups that
+ * Several ranks (TP, SP, PP, DP, EP, ETP) make one step: gradients are summed over the groups that
  * backward says (backward.h), each element counts once in the norm, and losses are those of all
  * tokens.
  *
@@ -28,6 +28,7 @@
 #include "common/strbuf.h"
 #include "train/backward/recompute.h"
 #include "train/model/model.h"
+#include "train/schedule/schedule.h"
 
 enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_SGD };
 
@@ -35,7 +36,12 @@ struct step_options {
     struct batch shape; /* of every micro-batch; of `starts` only any_starts counts */
     /* accumulates is not read; head_rows 0: as many as take STEP_LOGIT_BYTES */
     struct training_shape training;
-    unsigned num_slots; /* 0: 1. Of one slot, what is saved gives way to backward's own values */
+    enum schedule_kind schedule; /* 1f1b is interleaved where a rank has several chunks */
+    uint64_t micro_batches;      /* of a step, at most; 0: 1 */
+    uint64_t eval_micro_batches; /* of an evaluation; 0: 1 */
+    unsigned group;         /* of micro-batches, in an interleaved schedule; 0: its own */
+    unsigned num_slots;     /* 0: as many as the schedule takes. Of one slot of one chunk, what is
+                             * saved gives way to backward's own values */
     struct recompute_options recompute;
     enum optimizer_kind optimizer;
     double beta1, beta2, epsilon; /* of Adam */
@@ -70,10 +76,19 @@ enum { STEP_LOGIT_BYTES = 1 << 30 };
  * without dropout, for evaluations. */
 enum { MICRO_FIRST, MICRO_LATER, MICRO_EVALUATES, MICRO_PROGRAMS = 4 };
 
+/* Of the inputs of a micro-batch: they may have come before the forward part begins. */
 struct step_slot {
-    struct run runs[MICRO_PROGRAMS];
-    const struct run *run;    /* of the micro-batch that is in it; NULL: there was none */
-    const struct run *tables; /* constant inputs are filled for the runs of its kind; NULL: none */
+    bool has_tables[MICRO_PROGRAMS]; /* constant inputs are filled for the programs of this kind: .. */
+};
+
+/* A part of the model that a rank computes. */
+struct step_chunk {
+    struct built micro[MICRO_PROGRAMS];
+    size_t forward_calls; /* of the first two: backward begins there */
+    unsigned num_slots;   /* of saved values */
+    unsigned num_inputs;  /* slots of inputs; at least as many */
+    struct step_slot *slots; /* [num_inputs] */
+    uint64_t first[NUM_VALUE_CLASSES]; /* where its slots of inputs and saved values begin */
 };
 
 /* Parameters that an update treats alike, one behind the other. */
@@ -85,19 +100,19 @@ struct param_range {
      * whose members have the same elements. */
     unsigned sums, copies;
 };
-enum { STEP_MAX_RANGES = 16 };
+enum { STEP_MAX_RANGES = 32 };
 
 struct step {
     struct model *model;
     struct step_options options;
     struct arena arena;
-    struct built micro[MICRO_PROGRAMS];
-    size_t forward_calls; /* of the first two: backward begins there */
+    struct step_chunk *chunks; /* [num_chunks] */
+    unsigned num_chunks;
+    struct schedule schedule; /* of the last step or evaluation */
+    struct comm_message *messages; /* [as many as it has at once] */
     struct program update;
-    struct step_slot *slots; /* [num_slots] */
-    unsigned num_slots;
     struct run update_run;
-    const struct step_slot *last_slot; /* of the last micro-batch; NULL: there was none */
+    struct run last_run; /* of the last micro-batch; no program: there was none */
     uint64_t numel;      /* elements of a region of gradients, with gaps between parameters */
     uint64_t num_params; /* without them */
     struct param_range ranges[STEP_MAX_RANGES]; /* of all parameters, in their order */
@@ -107,8 +122,8 @@ struct step {
     uint64_t region_bytes[NUM_VALUE_CLASSES];
 };
 
-/* m: opened, without passes. ERR_UNSUPPORTED where it has pipeline stages, or an op without a
- * gradient, which context parallelism has, too. */
+/* m: opened, without passes. ERR_UNSUPPORTED where it has an op without a gradient, as context
+ * parallelism has; ERR_USAGE where the schedule cannot have its numbers. */
 MUST_CHECK enum status step_make(struct step *s, struct model *m, const struct step_options *o,
                                  struct error *err);
 void step_release(struct step *s);
@@ -133,12 +148,26 @@ struct micro_batch {
     bool first;           /* of this step */
     bool evaluates;       /* forward only, without dropout: no gradient changes */
 };
-/* slot: below num_slots, without a micro-batch that waits for its backward part. */
-MUST_CHECK enum status step_forward(struct step *s, unsigned slot, const struct micro_batch *b,
-                                    struct error *err);
-MUST_CHECK enum status step_backward(struct step *s, unsigned slot, struct error *err);
+/* Sets *b to micro-batch `number`; `first` and `evaluates` are not read. Its arrays stay until the
+ * next call. Numbers come in their order, from 0 on; with several chunks one of the last
+ * step_window() numbers may come again. */
+typedef enum status step_next(void *context, uint64_t number, struct micro_batch *b,
+                              struct error *err);
+uint64_t step_window(const struct step *s, uint64_t micro_batches, bool evaluates);
+/* All micro-batches of a step, or of an evaluation: forward only, without dropout, no gradient
+ * changes. */
+MUST_CHECK enum status step_run(struct step *s, uint64_t micro_batches, bool evaluates,
+                                step_next *next, void *context, struct error *err);
+/* Its parts, of one chunk: number % num_slots is the slot, where no other micro-batch waits for its
+ * backward part. */
+MUST_CHECK enum status step_forward(struct step *s, unsigned chunk, uint64_t number,
+                                    const struct micro_batch *b, struct error *err);
+MUST_CHECK enum status step_backward(struct step *s, unsigned chunk, uint64_t number, bool first,
+                                     struct error *err);
 MUST_CHECK enum status step_update(struct step *s, const struct step_control *c, struct error *err);
 MUST_CHECK enum status step_wait(struct step *s, struct step_result *out, struct error *err);
+/* Whether there is a load-balancing loss. */
+bool step_balances(const struct step *s);
 /* The loss alone, after micro-batches that evaluate. */
 MUST_CHECK enum status step_wait_loss(struct step *s, double *loss, struct error *err);
 

@@ -1,5 +1,5 @@
-/* step_internal.h - what the two files of a step share: step.c (programs of micro-batches, memory,
- * runs), step_update.c (which parameters are alike, and the program of the update). */
+/* step_internal.h - what the files of a step share: step.c (programs of micro-batches, memory, results),
+ * step_run.c (slots, and the order of parts), step_update.c (which parameters are alike, and the program of the update). */
 #ifndef FERRY_TRAIN_TRAINER_STEP_INTERNAL_H
 #define FERRY_TRAIN_TRAINER_STEP_INTERNAL_H
 
@@ -20,6 +20,24 @@ static inline size_t step_real_bytes(const struct step *s)
 {
     return operand_bytes_of(OPERAND_REAL, s->model->options.elem);
 }
+
+/* ---- step_run.c ---- */
+
+/* How many slots each chunk has, by the schedule. */
+MUST_CHECK enum status step_plan_slots(struct step *s, struct error *err);
+/* Whether each slot has values of this class for itself. */
+bool step_is_in_slots(unsigned class);
+
+/* ---- step.c ---- */
+
+/* Of one slot, or of what all slots have in common. */
+uint64_t step_slot_bytes(const struct step_chunk *c, unsigned class);
+/* With the regions of the step. */
+struct run step_run_of(const struct step *s, const struct program *p);
+MUST_CHECK enum status step_upload(const struct run *r, value_id id, const void *data,
+                                   struct error *err);
+
+/* ---- step_update.c ---- */
 
 /* The order of parameters in their region: those that an update treats alike follow one another. */
 unsigned step_place_of(const struct parameter *x);

@@ -103,12 +103,12 @@ enum { MICRO_BATCHES = 5 };
 /* The schedule of a stage with `under_way` micro-batches between forward and backward part. */
 static void run_schedule(struct test_session *s, unsigned under_way)
 {
-    const unsigned slots = s->step.num_slots;
     for (unsigned i = 0; i < MICRO_BATCHES + under_way; i++) {
         struct test_tokens t;
         const struct micro_batch b = make_micro_batch(&t, s, i, i == 0, false);
-        if (i >= under_way) assert_ok(step_backward(&s->step, (i - under_way) % slots, &err));
-        if (i < MICRO_BATCHES) assert_ok(step_forward(&s->step, i % slots, &b, &err));
+        if (i >= under_way)
+            assert_ok(step_backward(&s->step, 0, i - under_way, i == under_way, &err));
+        if (i < MICRO_BATCHES) assert_ok(step_forward(&s->step, 0, i, &b, &err));
     }
 }
 
@@ -221,7 +221,7 @@ static void logits_are_limited_in_memory(void **state)
     options.config = &config;
     assert_ok(model_imagine(&m, NULL, &options, 0, &err));
     assert_ok(step_make(&s, &m, &o, &err));
-    assert_int_equal(s.micro[0].train.head_chunks, 2);
+    assert_int_equal(s.chunks[0].micro[0].train.head_chunks, 2);
     assert_true(s.region_bytes[VALUE_SCRATCH] >= (uint64_t)STEP_LOGIT_BYTES * 9 / 10);
     assert_true(s.region_bytes[VALUE_SCRATCH] < (uint64_t)STEP_LOGIT_BYTES * 11 / 10);
     step_release(&s);
@@ -266,7 +266,6 @@ static void layouts_without_steps_are_refused(void **state)
         struct layout_options layout;
         const char *message;
     } cases[] = {
-        {"gpt2", {.pp = 2}, "2 pipeline stages: training has no schedule"},
         {"llama3.1", {.tp = 4}, "tensor parallel size 4 is more than num_query_groups, 2"},
         {"llama3.1", {.cp = 2}, "layers.2.cache: cache_write has no gradient"},
     };

@@ -11,7 +11,7 @@
 #include "common/count.h"
 #include "train/trainer/testing_step.h"
 
-enum { SEQUENCES = 6, LENGTH = 11, STEPS = 3, MICRO_BATCHES = 2, MAX_TENSORS = 256 };
+enum { SEQUENCES = 6, LENGTH = 11, STEPS = 3, MICRO_BATCHES = 4, MAX_TENSORS = 256 };
 
 static const double tolerance = 1e-10;
 
@@ -30,22 +30,31 @@ struct reference {
     size_t count;
 };
 
+struct stream {
+    struct test_session *s;
+    struct test_tokens tokens;
+    uint64_t first; /* micro-batch of the step */
+};
+
+static enum status next_batch(void *context, uint64_t number, struct micro_batch *b,
+                              struct error *ignored)
+{
+    struct stream *x = context;
+    const double weight = 1.0 / (SEQUENCES * LENGTH * MICRO_BATCHES);
+    (void)ignored;
+    *b = (struct micro_batch){.batch = test_tokens_make(&x->tokens, x->s, SEQUENCES,
+                                                        (x->first + number) * SEQUENCES, weight),
+                              .loss_scale = 1};
+    return OK;
+}
+
 static enum status run_steps(struct test_session *s, struct step_result results[STEPS])
 {
     for (unsigned step = 0; step < STEPS; step++) {
         const struct step_control c = {
             .lr = 1e-2, .weight_decay = 0.1, .update = step + 1, .factor = 1, .clip = 0.5};
-        for (unsigned k = 0; k < MICRO_BATCHES; k++) {
-            struct test_tokens t;
-            const uint64_t first = (step * MICRO_BATCHES + k) * SEQUENCES;
-            const double weight = 1.0 / (SEQUENCES * LENGTH * MICRO_BATCHES);
-            const struct micro_batch b = {.batch =
-                                              test_tokens_make(&t, s, SEQUENCES, first, weight),
-                                          .loss_scale = 1,
-                                          .first = k == 0};
-            TRY(step_forward(&s->step, 0, &b, &err));
-            TRY(step_backward(&s->step, 0, &err));
-        }
+        struct stream x = {.s = s, .first = step * MICRO_BATCHES};
+        TRY(step_run(&s->step, MICRO_BATCHES, false, next_batch, &x, &err));
         TRY(step_update(&s->step, &c, &err));
         TRY(step_wait(&s->step, &results[step], &err));
     }
@@ -193,6 +202,12 @@ static const struct layout_case dense[] = {
     {.name = "tp2 dp2", .layout = {.tp = 2, .dp = 2}},
     {.name = "tp2 sp dp2", .layout = {.tp = 2, .dp = 2}, .sequence_parallel = true},
     {.name = "tp2 sp dp4", .layout = {.tp = 2, .dp = 4}, .sequence_parallel = true},
+    {.name = "pp2", .layout = {.pp = 2, .first_layers = 1}},
+    {.name = "pp2 dp2", .layout = {.pp = 2, .dp = 2, .first_layers = 1}},
+    {.name = "tp2 pp2", .layout = {.tp = 2, .pp = 2, .first_layers = 1}},
+    {.name = "tp2 sp pp2 dp2",
+     .layout = {.tp = 2, .pp = 2, .dp = 2, .first_layers = 1},
+     .sequence_parallel = true},
 };
 
 static const struct layout_case of_four_groups[] = {
@@ -215,6 +230,10 @@ static const struct layout_case of_experts[] = {
      .layout = {.tp = 2, .ep = 4, .etp = 1, .dp = 4},
      .sequence_parallel = true},
     {.name = "etp2 dp2", .layout = {.etp = 2, .dp = 2}},
+    {.name = "pp2 ep2 dp2", .layout = {.pp = 2, .ep = 2, .dp = 2}},
+    {.name = "tp2 sp pp2 ep2 etp1",
+     .layout = {.tp = 2, .pp = 2, .ep = 2, .etp = 1},
+     .sequence_parallel = true},
 };
 
 static void compare_layouts(const char *model, const struct layout_case *cases, size_t count)
@@ -225,6 +244,8 @@ static void compare_layouts(const char *model, const struct layout_case *cases, 
         {.granularity = RECOMPUTE_SELECTIVE, .modules = RECOMPUTE_NORMS | RECOMPUTE_MLP},
     };
     struct step_options o = test_step_options(SEQUENCES, LENGTH);
+    o.schedule = SCHEDULE_1F1B;
+    o.micro_batches = MICRO_BATCHES;
     static struct reference r;
     o.training.hidden_dropout = o.training.attention_dropout = 0.1;
     make_reference(&r, model, &o);

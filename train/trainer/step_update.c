@@ -19,9 +19,9 @@ static bool decays(const struct parameter *x)
 unsigned step_place_of(const struct parameter *x)
 {
     const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
-    const bool is_part = x->sums & 1u << GROUP_TP;
-    return (decays(x) ? 0u : 8u) + (is_expert ? 4u : 0u) + (is_whole ? 2u : 0u) +
-           (is_part ? 1u : 0u);
+    const bool is_part = x->sums & 1u << GROUP_TP, is_tied = x->sums & 1u << GROUP_EMBEDDING;
+    return (decays(x) ? 0u : 16u) + (is_expert ? 8u : 0u) + (is_whole ? 4u : 0u) +
+           (is_part ? 2u : 0u) + (is_tied ? 1u : 0u);
 }
 
 /* Bits of groups that have several members. */
@@ -146,7 +146,8 @@ static enum status emit(struct step *s, unsigned op, const char *label, struct e
 /* ---- sums over ranks ---- */
 
 /* Ranks with other tokens first, as in Megatron-Core (finalize_model_grads.py). */
-static const enum group_kind sum_order[] = {GROUP_DP, GROUP_CP, GROUP_EDP, GROUP_TP};
+static const enum group_kind sum_order[] = {GROUP_DP, GROUP_CP, GROUP_EDP, GROUP_TP,
+                                            GROUP_EMBEDDING};
 
 static enum status sum_gradients(struct step *s, struct error *err)
 {

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "ckpt/testing_view.h"
+#include "common/checked.h"
 #include "convert/open.h"
 #include "kernels/cpu/random.h"
 #include "tests/testing.h"
@@ -77,6 +79,22 @@ static inline uint64_t test_first(const struct step *s, const struct parameter *
     return x->offset / operand_bytes_of(OPERAND_ELEM, s->model->options.elem);
 }
 
+/* Tensor k of a parameter: the same at every layout. Rows of padding stay 0. */
+static inline void test_fill_tensor(const struct step *s, const struct parameter *x, uint64_t k)
+{
+    const char *name = x->tensors[k];
+    const bool is_norm = strstr(name, "norm") && !strstr(name, "bias");
+    const uint64_t seed = random_stream(1, name),
+                   first = test_first(s, x) + k * (x->numel / x->num_tensors);
+    uint64_t a, b, numel;
+    assert_true(shape_numel(x->spec->shape, x->spec->num_dims, &numel));
+    for (unsigned i = 0; i < x->cut->count; i++)
+        for (uint64_t e = 0; e < pair_count(&x->cut->pairs[i]); e++) {
+            pair_element(&x->cut->pairs[i], e, &a, &b);
+            if (a < numel) test_set_weight(s, first + b, is_norm + 0.6 * (random_uniform(seed, a) - 0.5));
+        }
+}
+
 /* Weights of norms about 1, all others about 0. */
 static inline void test_fill_weights(const struct step *s)
 {
@@ -84,11 +102,8 @@ static inline void test_fill_weights(const struct step *s)
     for (size_t i = 0; i < p->count; i++) {
         const struct parameter *x = &p->items[i];
         if (!x->tensors) continue;
-        const bool is_norm = strstr(x->name, "norm") && !strstr(x->name, "bias");
-        const uint64_t seed = random_stream(1, x->name);
-        for (uint64_t e = 0; e < x->numel; e++)
-            test_set_weight(s, test_first(s, x) + e,
-                            is_norm + 0.6 * (random_uniform(seed, e) - 0.5));
+        for (uint64_t k = 0; k < x->num_tensors; k++)
+            test_fill_tensor(s, x, k);
     }
 }
 
@@ -190,14 +205,15 @@ static inline struct batch test_tokens_make(struct test_tokens *t, const struct 
 /* All of a micro-batch, in slot 0. */
 static inline void test_micro_batch(struct step *s, const struct micro_batch *b)
 {
-    assert_ok(step_forward(s, 0, b, &err));
-    if (!b->evaluates) assert_ok(step_backward(s, 0, &err));
+    assert_ok(step_forward(s, 0, 0, b, &err));
+    if (!b->evaluates) assert_ok(step_backward(s, 0, 0, b->first, &err));
 }
 
 /* A sum that micro-batches add to. */
 static inline double test_sum(const struct step *s, value_id id)
 {
-    const void *at = id == NO_VALUE ? NULL : run_data(&s->slots[0].runs[0], id);
+    const struct run *r = &s->last_run;
+    const void *at = id == NO_VALUE ? NULL : run_data(r, id);
     if (!at) return 0;
     return s->model->options.elem == ELEM_F64 ? *(const double *)at : (double)*(const float *)at;
 }

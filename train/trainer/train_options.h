@@ -154,6 +154,8 @@ struct train_options {
 
     /* ---- parallel ---- */
     struct layout_options layout; /* 0: 1 */
+    uint64_t microbatch_group_size; /* of an interleaved schedule; 0: as many as pipeline stages */
+    const char *pipeline_schedule;  /* 1f1b, one-by-one; NULL: 1f1b */
     bool sequence_parallel, use_distributed_optimizer;
     struct arg_list cp_comm_type;
     uint64_t num_distributed_optimizer_instances;

@@ -65,6 +65,12 @@ static enum status make_step(struct trainer *t, struct error *err)
                      .dropout_seed = o->seed,
                      .balance_coefficient = balances ? o->moe_aux_loss_coeff : 0},
         .recompute = recompute_of(o),
+        .schedule = text_equal(o->pipeline_schedule, schedule_name(SCHEDULE_ONE_BY_ONE))
+                        ? SCHEDULE_ONE_BY_ONE
+                        : SCHEDULE_1F1B,
+        .micro_batches = batch_size_last(&t->batch) / (o->micro_batch_size * trainer_dp(t)),
+        .eval_micro_batches = o->eval_global_batch_size / (o->micro_batch_size * trainer_dp(t)),
+        .group = (unsigned)o->microbatch_group_size,
         .optimizer = strcmp(o->optimizer, "sgd") == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAM,
         .beta1 = t->constants.beta1,
         .beta2 = t->constants.beta2,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/count.h"
 #include "common/memory.h"
 #include "common/text.h"
@@ -178,6 +179,22 @@ static enum status open_in_turn(struct trainer *t, const struct data_options *d,
     return t->comm.rank ? data_open(&t->data, d, err) : OK;
 }
 
+/* As many as a chunk of the model may ask for again. */
+static void open_kept(struct trainer *t)
+{
+    const struct train_options *o = t->o;
+    const struct step_options *so = &t->step.options;
+    const uint64_t window = max_u64(
+        step_window(&t->step, so->micro_batches, false),
+        evaluates(o) ? step_window(&t->step, so->eval_micro_batches, true) : 1);
+    t->num_kept = (unsigned)window;
+    t->kept = must_calloc(window, sizeof *t->kept);
+    for (unsigned i = 0; i < t->num_kept; i++) {
+        t->kept[i].weights = must_calloc(o->micro_batch_size * o->seq_length, sizeof(double));
+        t->kept[i].samples = must_calloc(o->micro_batch_size, sizeof(uint64_t));
+    }
+}
+
 enum status trainer_open_data(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
@@ -188,61 +205,87 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
      * own. */
     t->has_own_positions = d.packed || model_learned_positions(&t->model.config);
     TRY(open_in_turn(t, &d, err));
-    const uint64_t tokens = o->micro_batch_size * o->seq_length;
-    t->weights = must_calloc(tokens, sizeof *t->weights);
-    t->samples = must_calloc(o->micro_batch_size, sizeof *t->samples);
-    return prefetch_open(&t->prefetch, t->data, SPLIT_TRAIN, o->seq_length, READ_AHEAD, err);
+    open_kept(t);
+    return prefetch_open(&t->prefetch, t->data, SPLIT_TRAIN, o->seq_length, READ_AHEAD, t->num_kept,
+                         err);
 }
 
 void trainer_close_data(struct trainer *t)
 {
     prefetch_close(t->prefetch);
     data_close(t->data);
-    free(t->weights);
-    free(t->samples);
+    for (unsigned i = 0; i < t->num_kept; i++) {
+        free(t->kept[i].weights);
+        free(t->kept[i].samples);
+    }
+    free(t->kept);
 }
 
-enum status trainer_next(struct trainer *t, struct prefetch *from, struct sampler *s,
-                         struct batch *b, double *tokens, struct error *err)
+static enum status take_batch(struct trainer *t, struct batches *from, struct kept_batch *k,
+                              struct error *err)
 {
+    struct sampler *s = from->sampler;
     const struct data_rows *rows;
     const uint64_t first = sampler_first(s), length = t->o->seq_length;
-    TRY(prefetch_next(from, s, &rows, err));
-    *tokens = 0;
+    TRY(prefetch_next(from->from, s, &rows, err));
+    k->tokens = 0;
     for (uint64_t i = 0; i < s->micro_batch_size; i++)
-        t->samples[i] = first + i;
+        k->samples[i] = first + i;
     for (uint64_t i = 0; i < s->micro_batch_size * length; i++) {
-        t->weights[i] = (double)rows->loss_mask[i];
-        *tokens += t->weights[i];
+        k->weights[i] = (double)rows->loss_mask[i];
+        k->tokens += k->weights[i];
     }
-    *b = (struct batch){.num_sequences = s->micro_batch_size,
-                        .is_dealt = true,
-                        .length = length,
-                        .ids = rows->tokens,
-                        .targets = rows->labels,
-                        .positions = t->has_own_positions ? rows->positions : NULL,
-                        .starts = rows->starts,
-                        .any_starts = t->step.options.shape.any_starts,
-                        .weights = t->weights,
-                        .samples = t->samples};
+    k->batch = (struct batch){.num_sequences = s->micro_batch_size,
+                              .is_dealt = true,
+                              .length = length,
+                              .ids = rows->tokens,
+                              .targets = rows->labels,
+                              .positions = t->has_own_positions ? rows->positions : NULL,
+                              .starts = rows->starts,
+                              .any_starts = t->step.options.shape.any_starts,
+                              .weights = k->weights,
+                              .samples = k->samples};
+    from->taken++;
+    from->tokens += k->tokens;
     return OK;
 }
 
+enum status trainer_batch(struct trainer *t, struct batches *b, uint64_t number,
+                          const struct kept_batch **out, struct error *err)
+{
+    struct kept_batch *k = &t->kept[number % t->num_kept];
+    *out = k;
+    return number < b->taken ? OK : take_batch(t, b, k, err);
+}
+
 /* ---- evaluations ---- */
+
+struct evaluation {
+    struct trainer *t;
+    struct batches batches;
+};
+
+static enum status next_batch(void *context, uint64_t number, struct micro_batch *b,
+                              struct error *err)
+{
+    struct evaluation *x = context;
+    const struct kept_batch *k;
+    TRY(trainer_batch(x->t, &x->batches, number, &k, err));
+    *b = (struct micro_batch){.batch = k->batch};
+    return OK;
+}
 
 /* The losses of one evaluation's micro-batches. */
 static enum status add_losses(struct trainer *t, struct prefetch *p, struct sampler *s,
                               struct loss_total *total, struct error *err)
 {
-    const uint64_t count = t->o->eval_iters * t->o->eval_global_batch_size / sampler_stride(s);
-    for (uint64_t i = 0; i < count; i++) {
-        struct micro_batch m = {.loss_scale = 0, .first = true, .evaluates = true};
-        double tokens, loss;
-        TRY(trainer_next(t, p, s, &m.batch, &tokens, err));
-        TRY(step_forward(&t->step, 0, &m, err));
+    for (uint64_t i = 0; i < t->o->eval_iters; i++) {
+        struct evaluation x = {t, {.from = p, .sampler = s}};
+        double loss;
+        TRY(step_run(&t->step, t->step.options.eval_micro_batches, true, next_batch, &x, err));
         TRY(step_wait_loss(&t->step, &loss, err));
         total->sum += loss;
-        total->tokens += tokens;
+        total->tokens += x.batches.tokens;
     }
     return OK;
 }
@@ -257,7 +300,7 @@ enum status trainer_evaluate(struct trainer *t, enum data_split split, double *l
     const uint64_t samples = t->o->eval_iters * t->o->eval_global_batch_size;
     *there = evaluates(t->o) && data_num_samples(t->data, split) >= s.consumed + samples;
     if (!*there) return OK;
-    TRY(prefetch_open(&p, t->data, split, t->o->seq_length, READ_AHEAD, err));
+    TRY(prefetch_open(&p, t->data, split, t->o->seq_length, READ_AHEAD, t->num_kept, err));
     enum status st = add_losses(t, p, &s, &total, err);
     prefetch_close(p);
     if (split == SPLIT_VALID) t->consumed_valid = s.consumed;

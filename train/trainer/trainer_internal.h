@@ -35,6 +35,22 @@ struct optimizer_constants {
     double beta1, beta2, eps, momentum;
 };
 
+/* A micro-batch of the data. */
+struct kept_batch {
+    struct batch batch;
+    double tokens;     /* that count */
+    double *weights;   /* [micro_batch_size, seq_length] */
+    uint64_t *samples; /* [micro_batch_size] */
+};
+
+/* The micro-batches of a step, or of an evaluation, out of a stream of samples. */
+struct batches {
+    struct prefetch *from;
+    struct sampler *sampler;
+    uint64_t taken; /* micro-batches so far */
+    double tokens;  /* that count, of these */
+};
+
 struct trainer {
     const struct train_request *q;
     const struct train_options *o;
@@ -60,9 +76,9 @@ struct trainer {
     struct data *data;
     struct prefetch *prefetch;
     struct sampler sampler;
-    bool has_own_positions; /* the data say them; else they count from the start of a sample */
-    double *weights;        /* [micro_batch_size, seq_length] of the micro-batch under way */
-    uint64_t *samples;      /* [micro_batch_size] */
+    bool has_own_positions;  /* the data say them; else they count from the start of a sample */
+    struct kept_batch *kept; /* [num_kept] the last micro-batches: by their numbers modulo num_kept */
+    unsigned num_kept;
 
     /* ---- where the run is ---- */
     struct lr_schedule schedule;
@@ -190,10 +206,9 @@ MUST_CHECK enum status trainer_open_data(struct trainer *t, struct error *err);
 void trainer_close_data(struct trainer *t);
 /* Whether the data are documents for fine-tuning, packed into samples. */
 bool trainer_data_is_packed(const struct train_options *o);
-/* The next micro-batch of a sampler's stream; its arrays stay until the next call. *tokens: how
- * many count. */
-MUST_CHECK enum status trainer_next(struct trainer *t, struct prefetch *from, struct sampler *s,
-                                    struct batch *b, double *tokens, struct error *err);
+/* Micro-batch `number`: the next one, or one of the last num_kept - 1 again. */
+MUST_CHECK enum status trainer_batch(struct trainer *t, struct batches *b, uint64_t number,
+                                     const struct kept_batch **out, struct error *err);
 /* The mean loss over a split; nothing is done where there are no data for it. */
 MUST_CHECK enum status trainer_evaluate(struct trainer *t, enum data_split split, double *loss,
                                         bool *there, struct error *err);

@@ -11,28 +11,30 @@
 
 /* What the micro-batches of an iteration share. */
 struct iteration {
+    struct trainer *t;
     uint64_t batch_size, micro_batches;
-    double tokens; /* that count, so far; of all ranks once all are queued */
+    struct batches batches;
+    double tokens; /* that count, of all ranks */
 };
 
 /* Without --calculate-per-token-loss each micro-batch of each data parallel rank has the mean of
  * its losses, divided by their number (Megatron-LM: schedules.py, forward_step). */
-static enum status queue_micro_batch(struct trainer *t, struct iteration *i, bool first,
-                                     struct error *err)
+static enum status next_batch(void *context, uint64_t number, struct micro_batch *m,
+                              struct error *err)
 {
+    struct iteration *i = context;
+    struct trainer *t = i->t;
     const double scale = (double)t->scale.scale, count = (double)(i->micro_batches * trainer_dp(t));
-    struct micro_batch m = {.first = first};
-    double tokens;
-    TRY(trainer_next(t, t->prefetch, &t->sampler, &m.batch, &tokens, err));
     const bool per_token = t->o->calculate_per_token_loss;
-    m.loss_scale = per_token ? scale : scale / (tokens > 1 ? tokens : 1) / count;
+    const struct kept_batch *k;
+    TRY(trainer_batch(t, &i->batches, number, &k, err));
+    *m = (struct micro_batch){.batch = k->batch};
+    m->loss_scale = per_token ? scale : scale / (k->tokens > 1 ? k->tokens : 1) / count;
     /* Of tensor parallel ranks Megatron-LM multiplies by the tokens of one (router.py), so that
      * this loss would depend on the layout; here by those of the micro-batch. */
-    m.balance_scale =
-        per_token ? scale * (double)(m.batch.num_sequences * m.batch.length) : scale / count;
-    i->tokens += tokens;
-    TRY(step_forward(&t->step, 0, &m, err));
-    return step_backward(&t->step, 0, err);
+    m->balance_scale =
+        per_token ? scale * (double)(k->batch.num_sequences * k->batch.length) : scale / count;
+    return OK;
 }
 
 static struct step_control control_of(const struct trainer *t, const struct iteration *i)
@@ -49,8 +51,8 @@ static struct step_control control_of(const struct trainer *t, const struct iter
 static enum status run_iteration(struct trainer *t, struct iteration *i, struct step_result *r,
                                  struct error *err)
 {
-    for (uint64_t m = 0; m < i->micro_batches; m++)
-        TRY(queue_micro_batch(t, i, m == 0, err));
+    TRY(step_run(&t->step, i->micro_batches, false, next_batch, i, err));
+    i->tokens = i->batches.tokens;
     TRY(trainer_sum(t, &i->tokens, err));
     const struct step_control c = control_of(t, i);
     TRY(step_update(&t->step, &c, err));
@@ -116,7 +118,7 @@ static struct step_record record_of(const struct trainer *t, const struct iterat
                             .num_zeros = (double)r->num_zeros,
                             .seconds = seconds,
                             .flops = flops};
-    if (t->step.micro[0].train.balance_sum != NO_VALUE) {
+    if (step_balances(&t->step)) {
         uint64_t layers = 0;
         for (uint64_t l = 0; l < t->model.config.num_layers; l++)
             layers += model_layer_is_moe(&t->model.config, l);
@@ -150,7 +152,9 @@ static void advance(struct trainer *t, const struct iteration *i, struct step_re
 
 static enum status iterate(struct trainer *t, struct error *err)
 {
-    struct iteration i = {.batch_size = batch_size_at(&t->batch, t->consumed)};
+    struct iteration i = {.t = t,
+                          .batch_size = batch_size_at(&t->batch, t->consumed),
+                          .batches = {.from = t->prefetch, .sampler = &t->sampler}};
     struct step_result r;
     i.micro_batches =
         batch_size_micro_batches(&t->batch, t->consumed, t->o->micro_batch_size, trainer_dp(t));

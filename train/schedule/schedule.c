@@ -1,0 +1,446 @@
+#include "train/schedule/schedule.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "common/memory.h"
+
+/* ---- kinds: the actions of each rank ---- */
+
+static void add(struct schedule_rank *r, bool is_backward, unsigned chunk, uint64_t micro_batch)
+{
+    r->actions[r->count++] = (struct schedule_action){
+        .is_backward = is_backward, .chunk = chunk, .micro_batch = micro_batch};
+}
+
+static void list_one_by_one(const struct schedule_shape *p, unsigned rank, struct schedule_rank *r)
+{
+    (void)rank;
+    for (uint64_t m = 0; m < p->micro_batches; m++) {
+        for (unsigned c = 0; c < p->chunks; c++)
+            add(r, false, c, m);
+        for (unsigned c = p->chunks; c-- > 0 && !p->forward_only;)
+            add(r, true, c, m);
+    }
+}
+
+/* Virtual micro-batch k of a rank: a chunk for a micro-batch. Groups of micro-batches go through all
+ * chunks in turn; 1F1B has one chunk (megatron/core/pipeline_parallel/schedules.py,
+ * get_schedule_table). */
+static void find_virtual(const struct schedule_shape *p, uint64_t k, bool is_backward,
+                         unsigned *chunk, uint64_t *micro_batch)
+{
+    const uint64_t whole = (uint64_t)p->group * p->chunks, first = k / whole * p->group,
+                   size = min_u64(p->group, p->micro_batches - first), within = k % whole;
+    *chunk = (unsigned)(within / size);
+    *micro_batch = first + within % size;
+    if (is_backward) *chunk = p->chunks - 1 - *chunk;
+}
+
+static void add_virtual(const struct schedule_shape *p, struct schedule_rank *r, bool is_backward,
+                        uint64_t k)
+{
+    unsigned chunk;
+    uint64_t micro_batch;
+    find_virtual(p, k, is_backward, &chunk, &micro_batch);
+    add(r, is_backward, chunk, micro_batch);
+}
+
+/* Forward parts before the first backward part (get_pp_rank_microbatches there). */
+static uint64_t warm_up(const struct schedule_shape *p, unsigned rank)
+{
+    const uint64_t behind = p->ranks - 1 - rank, all = p->micro_batches * p->chunks;
+    if (p->forward_only) return all;
+    return min_u64(all, p->chunks == 1 ? behind : 2 * behind + (p->chunks - 1) * (uint64_t)p->group);
+}
+
+static void list_in_turn(const struct schedule_shape *p, unsigned rank, struct schedule_rank *r)
+{
+    const uint64_t all = p->micro_batches * p->chunks, ahead = warm_up(p, rank);
+    for (uint64_t k = 0; k < ahead; k++)
+        add_virtual(p, r, false, k);
+    for (uint64_t k = ahead; k < all; k++) {
+        add_virtual(p, r, false, k);
+        add_virtual(p, r, true, k - ahead);
+    }
+    for (uint64_t k = all - ahead; k < all && !p->forward_only; k++)
+        add_virtual(p, r, true, k);
+}
+
+static enum status check_one_chunk(const struct schedule_shape *p, struct error *err)
+{
+    if (p->chunks == 1) return OK;
+    return fail(err, ERR_USAGE, "schedule 1f1b: %u chunks on a rank, and it can have 1", p->chunks);
+}
+
+/* As Megatron-Core has it: a last group that is smaller than the pipeline would stand still. */
+static enum status check_groups(const struct schedule_shape *p, struct error *err)
+{
+    const uint64_t rest = p->micro_batches % p->group;
+    if (p->group < p->ranks)
+        return fail(err, ERR_USAGE,
+                    "schedule interleaved: groups of %u micro-batches, fewer than the %u pipeline "
+                    "stages",
+                    p->group, p->ranks);
+    if (rest == 0 || rest >= p->ranks) return OK;
+    return fail(err, ERR_USAGE,
+                "schedule interleaved: %" PRIu64 " micro-batches in groups of %u leave %" PRIu64
+                ", fewer than the %u pipeline stages",
+                p->micro_batches, p->group, rest, p->ranks);
+}
+
+static enum status accept(const struct schedule_shape *p, struct error *err)
+{
+    (void)p, (void)err;
+    return OK;
+}
+
+static const struct kind {
+    const char *name;
+    enum status (*check)(const struct schedule_shape *p, struct error *err);
+    void (*list)(const struct schedule_shape *p, unsigned rank, struct schedule_rank *r);
+} kinds[NUM_SCHEDULES] = {
+    [SCHEDULE_ONE_BY_ONE] = {"one-by-one", accept, list_one_by_one},
+    [SCHEDULE_1F1B] = {"1f1b", check_one_chunk, list_in_turn},
+    [SCHEDULE_INTERLEAVED] = {"interleaved", check_groups, list_in_turn},
+};
+
+const char *schedule_name(enum schedule_kind kind)
+{
+    return kind < NUM_SCHEDULES ? kinds[kind].name : NULL;
+}
+
+/* ---- the simulation ---- */
+
+struct simulated {
+    int64_t free;     /* its last action has ended, and what that made is sent */
+    size_t next;      /* action */
+    bool is_sending;  /* what its last action made is to be sent */
+    int64_t *arrived; /* [2][chunks][micro_batches] when inputs, and gradients of outputs, have come */
+};
+
+struct simulation {
+    struct schedule *s;
+    struct simulated *ranks;
+};
+
+static int64_t *arrival(const struct simulation *x, unsigned rank, bool is_gradient, unsigned chunk,
+                       uint64_t micro_batch)
+{
+    const struct schedule_shape *p = &x->s->shape;
+    return &x->ranks[rank]
+                .arrived[((is_gradient ? p->chunks : 0) + chunk) * p->micro_batches + micro_batch];
+}
+
+static bool is_first_stage(unsigned rank, unsigned chunk)
+{
+    return rank == 0 && chunk == 0;
+}
+
+static bool is_last_stage(const struct schedule_shape *p, unsigned rank, unsigned chunk)
+{
+    return rank + 1 == p->ranks && chunk + 1 == p->chunks;
+}
+
+/* Where what an action makes goes; false: nowhere. */
+static bool goes_to(const struct schedule_shape *p, unsigned rank, const struct schedule_action *a,
+                    unsigned *to, unsigned *chunk)
+{
+    *chunk = a->chunk;
+    if (a->is_backward) {
+        if (is_first_stage(rank, a->chunk)) return false;
+        *to = rank ? rank - 1 : p->ranks - 1;
+        *chunk -= rank == 0;
+        return true;
+    }
+    if (is_last_stage(p, rank, a->chunk)) return false;
+    *to = rank + 1 < p->ranks ? rank + 1 : 0;
+    *chunk += rank + 1 == p->ranks;
+    return true;
+}
+
+/* When the next action of a rank can begin; negative: what it needs has not come. */
+static int64_t can_begin(const struct simulation *x, unsigned rank)
+{
+    const struct simulated *r = &x->ranks[rank];
+    const struct schedule_rank *list = &x->s->ranks[rank];
+    if (r->is_sending || r->next == list->count) return -1;
+    const struct schedule_action *a = &list->actions[r->next];
+    const bool needs_none = a->is_backward ? is_last_stage(&x->s->shape, rank, a->chunk)
+                                           : is_first_stage(rank, a->chunk);
+    const int64_t came = needs_none ? 0 : *arrival(x, rank, a->is_backward, a->chunk, a->micro_batch);
+    return came < 0 ? -1 : came > r->free ? came : r->free;
+}
+
+/* When what a rank has made can go: both are between two actions then. */
+static int64_t can_send(const struct simulation *x, unsigned rank)
+{
+    const struct simulated *r = &x->ranks[rank];
+    unsigned to, chunk;
+    if (!r->is_sending) return -1;
+    (void)goes_to(&x->s->shape, rank, &x->s->ranks[rank].actions[r->next - 1], &to, &chunk);
+    return x->ranks[to].free > r->free ? x->ranks[to].free : r->free;
+}
+
+static void add_message(struct schedule_rank *r, const struct schedule_message *m)
+{
+    if (r->num_messages == r->capacity) {
+        r->capacity = 2 * r->capacity + 64;
+        r->messages = must_realloc(r->messages, r->capacity * sizeof *r->messages);
+    }
+    r->messages[r->num_messages++] = *m;
+}
+
+static void send(struct simulation *x, unsigned rank, int64_t now)
+{
+    struct simulated *r = &x->ranks[rank];
+    const struct schedule_action *a = &x->s->ranks[rank].actions[r->next - 1];
+    unsigned to, chunk;
+    (void)goes_to(&x->s->shape, rank, a, &to, &chunk);
+    add_message(&x->s->ranks[rank],
+                &(struct schedule_message){true, a->is_backward, to, a->chunk, a->micro_batch});
+    add_message(&x->s->ranks[to],
+                &(struct schedule_message){false, a->is_backward, rank, chunk, a->micro_batch});
+    *arrival(x, to, a->is_backward, chunk, a->micro_batch) = now;
+    r->is_sending = false;
+    r->free = now;
+}
+
+static void act(struct simulation *x, unsigned rank, int64_t now)
+{
+    struct simulated *r = &x->ranks[rank];
+    struct schedule_rank *list = &x->s->ranks[rank];
+    struct schedule_action *a = &list->actions[r->next++];
+    unsigned to, chunk;
+    a->messages_before = list->num_messages;
+    a->begin = now;
+    r->free = a->end = now + (a->is_backward ? 2 : 1);
+    r->is_sending = goes_to(&x->s->shape, rank, a, &to, &chunk);
+    if (a->end > x->s->end) x->s->end = a->end;
+}
+
+/* The earliest event, messages first; false: none is possible. */
+static bool step(struct simulation *x)
+{
+    int64_t best = -1;
+    unsigned rank = 0;
+    bool sends = false;
+    for (unsigned r = 0; r < x->s->shape.ranks; r++) {
+        const int64_t sent = can_send(x, r), begun = can_begin(x, r);
+        if (sent >= 0 && (best < 0 || sent < best || (sent == best && !sends)))
+            best = sent, rank = r, sends = true;
+        if (begun >= 0 && (best < 0 || begun < best)) best = begun, rank = r, sends = false;
+    }
+    if (best < 0) return false;
+    if (sends)
+        send(x, rank, best);
+    else
+        act(x, rank, best);
+    return true;
+}
+
+static enum status simulate(struct schedule *s, struct error *err)
+{
+    const struct schedule_shape *p = &s->shape;
+    const size_t inputs = 2 * (size_t)p->chunks * p->micro_batches;
+    struct simulation x = {s, must_calloc(p->ranks, sizeof *x.ranks)};
+    enum status st = OK;
+    for (unsigned r = 0; r < p->ranks; r++) {
+        x.ranks[r].arrived = must_malloc((inputs + 1) * sizeof(int64_t));
+        for (size_t i = 0; i < inputs; i++)
+            x.ranks[r].arrived[i] = -1;
+    }
+    while (step(&x))
+        continue;
+    for (unsigned r = 0; r < p->ranks; r++) {
+        s->ranks[r].actions[s->ranks[r].count].messages_before = s->ranks[r].num_messages;
+        if (x.ranks[r].next < s->ranks[r].count && !st)
+            st = fail(err, ERR_OURS, "schedule %s: rank %u waits for ever at action %zu",
+                      kinds[p->kind].name, r, x.ranks[r].next);
+        free(x.ranks[r].arrived);
+    }
+    free(x.ranks);
+    return st;
+}
+
+/* ---- the whole ---- */
+
+enum status schedule_make(struct schedule *s, const struct schedule_shape *shape, struct error *err)
+{
+    *s = (struct schedule){.shape = *shape};
+    if (!s->shape.group) s->shape.group = shape->ranks;
+    const struct kind *kind = &kinds[shape->kind];
+    TRY(kind->check(&s->shape, err));
+    s->ranks = must_calloc(shape->ranks, sizeof *s->ranks);
+    for (unsigned r = 0; r < shape->ranks; r++) {
+        const size_t most = 2 * (size_t)shape->chunks * shape->micro_batches + 1;
+        s->ranks[r].actions = must_calloc(most, sizeof *s->ranks[r].actions);
+        kind->list(&s->shape, r, &s->ranks[r]);
+    }
+    return simulate(s, err);
+}
+
+void schedule_release(struct schedule *s)
+{
+    for (unsigned r = 0; s->ranks && r < s->shape.ranks; r++) {
+        free(s->ranks[r].actions);
+        free(s->ranks[r].messages);
+    }
+    free(s->ranks);
+    *s = (struct schedule){.ranks = NULL};
+}
+
+/* ---- what it takes ---- */
+
+/* The inputs of a chunk that come in front of action k. */
+static uint64_t inputs_before(const struct schedule_rank *r, size_t k, unsigned chunk)
+{
+    uint64_t count = 0;
+    for (size_t i = schedule_first_message(r, k); i < r->actions[k].messages_before; i++) {
+        const struct schedule_message *m = &r->messages[i];
+        count += !m->sends && !m->is_gradient && m->chunk == chunk;
+    }
+    return count;
+}
+
+struct schedule_depth schedule_depth(const struct schedule *s, unsigned rank, unsigned chunk)
+{
+    const struct schedule_rank *r = &s->ranks[rank];
+    struct schedule_depth most = {0, 0};
+    uint64_t came = 0, begun = 0, ended = 0;
+    for (size_t k = 0; k < r->count; k++) {
+        const struct schedule_action *a = &r->actions[k];
+        came += inputs_before(r, k, chunk);
+        begun += a->chunk == chunk && !a->is_backward;
+        most.computed = max_u64(most.computed, begun - ended);
+        most.with_inputs = max_u64(most.with_inputs, max_u64(came, begun) - ended);
+        ended += a->chunk == chunk && (a->is_backward || s->shape.forward_only);
+    }
+    return most;
+}
+
+/* Behind a few groups of micro-batches a schedule repeats itself, up to its last group. */
+enum status schedule_depth_of(const struct schedule_shape *shape, unsigned rank, unsigned chunk,
+                              struct schedule_depth *out, struct error *err)
+{
+    struct schedule s;
+    struct schedule_shape few = *shape;
+    const uint64_t group = shape->group ? shape->group : shape->ranks, enough = 4 * group;
+    if (few.micro_batches > enough + group)
+        few.micro_batches = enough + few.micro_batches % group;
+    const enum status st = schedule_make(&s, &few, err);
+    if (!st) *out = schedule_depth(&s, rank, chunk);
+    schedule_release(&s);
+    return st;
+}
+
+uint64_t schedule_window(const struct schedule *s, unsigned rank)
+{
+    const struct schedule_rank *r = &s->ranks[rank];
+    uint64_t begun = 0, ended = 0, most = 0;
+    for (size_t k = 0; k < r->count; k++) {
+        const struct schedule_action *a = &r->actions[k];
+        if (a->is_backward) continue;
+        begun = max_u64(begun, a->micro_batch + 1);
+        most = max_u64(most, begun - ended);
+        if (a->chunk + 1 == s->shape.chunks) ended = a->micro_batch + 1;
+    }
+    return most;
+}
+
+double schedule_bubble(const struct schedule *s)
+{
+    const double busy =
+        (double)(s->shape.micro_batches * s->shape.chunks * (s->shape.forward_only ? 1 : 3));
+    return s->end > 0 ? 1 - busy / (double)s->end : 0;
+}
+
+/* ---- for people ---- */
+
+static unsigned digits_of(uint64_t n)
+{
+    unsigned digits = 1;
+    for (; n > 9; n /= 10)
+        digits++;
+    return digits;
+}
+
+/* "12b": micro-batch 12 in the second chunk of the rank. */
+static void name_action(const struct schedule *s, const struct schedule_action *a, char text[32])
+{
+    const int n = snprintf(text, 32, "%" PRIu64, a->micro_batch);
+    if (s->shape.chunks > 1) snprintf(text + n, 32 - (size_t)n, "%c", 'a' + (int)a->chunk % 26);
+}
+
+enum { RANK_COLUMNS = 10 };
+
+static void print_rank(const struct schedule *s, unsigned rank, unsigned cell, unsigned columns,
+                       struct strbuf *out)
+{
+    const struct schedule_rank *r = &s->ranks[rank];
+    unsigned at = 0;
+    strbuf_printf(out, "  stage %-2u ", rank);
+    for (size_t k = 0; k < r->count; k++) {
+        const struct schedule_action *a = &r->actions[k];
+        const unsigned begin = (unsigned)a->begin * cell,
+                       width = (a->is_backward ? 2 : 1) * cell;
+        char name[32];
+        if (begin + width + RANK_COLUMNS + 3 > columns) {
+            strbuf_printf(out, "%*s..", (int)(begin - at), "");
+            break;
+        }
+        name_action(s, a, name);
+        strbuf_printf(out, "%*s", (int)(begin - at), "");
+        if (a->is_backward)
+            strbuf_printf(out, " [%*s]", (int)width - 3, name);
+        else
+            strbuf_printf(out, "%*s", (int)width, name);
+        at = begin + width;
+    }
+    strbuf_printf(out, "\n");
+}
+
+void schedule_print(const struct schedule *s, unsigned columns, struct strbuf *out)
+{
+    const unsigned cell = digits_of(s->shape.micro_batches - 1) + 1 + (s->shape.chunks > 1);
+    for (unsigned r = 0; r < s->shape.ranks; r++)
+        print_rank(s, r, cell, columns, out);
+}
+
+enum { UNIT = 24, ROW = 28, LEFT = 70, TOP = 10 }; /* of the drawing, in pixels */
+
+static void draw_action(const struct schedule *s, unsigned rank, const struct schedule_action *a,
+                        struct strbuf *out)
+{
+    const int64_t x = LEFT + a->begin * UNIT, width = (a->end - a->begin) * UNIT;
+    const unsigned y = TOP + rank * ROW,
+                   light = 70 - 30 * (a->chunk % s->shape.chunks) / s->shape.chunks;
+    char name[32];
+    name_action(s, a, name);
+    strbuf_printf(out,
+                  "<rect x=\"%" PRId64 "\" y=\"%u\" width=\"%" PRId64 "\" height=\"%d\" fill=\"hsl(%d,60%%,%u%%)\" "
+                  "stroke=\"white\"/><text x=\"%" PRId64 "\" y=\"%u\">%s</text>\n",
+                  x, y, width, ROW - 4, a->is_backward ? 120 : 215, light, x + width / 2,
+                  y + ROW / 2 + 2, name);
+}
+
+void schedule_draw(const struct schedule *s, struct strbuf *out)
+{
+    const int64_t width = LEFT + s->end * UNIT + TOP;
+    const unsigned height = 2 * TOP + s->shape.ranks * ROW;
+    strbuf_printf(out,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%" PRId64 "\" height=\"%u\" "
+                  "font-family=\"sans-serif\" font-size=\"10\" text-anchor=\"middle\">\n"
+                  "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+                  width, height);
+    for (unsigned r = 0; r < s->shape.ranks; r++) {
+        strbuf_printf(out, "<text x=\"%d\" y=\"%u\">stage %u</text>\n", LEFT / 2,
+                      TOP + r * ROW + ROW / 2 + 2, r);
+        for (size_t k = 0; k < s->ranks[r].count; k++)
+            draw_action(s, r, &s->ranks[r].actions[k], out);
+    }
+    strbuf_printf(out, "</svg>\n");
+}
