@@ -26,7 +26,7 @@ CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-
 
 FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert/megatron \
           convert/megatron/optim convert/megatron/legacy convert/cli convert/cli/inspect \
-          validate validate/compare validate/hints validate/forward validate/report train/cli
+          validate validate/compare validate/hints validate/forward validate/report validate/trained train/cli
 # of libferry_engine.so, which the program loads when it computes
 ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/schedule train/backward train/data train/model train/loop train/trainer
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \

@@ -13,24 +13,31 @@
 #include "common/colour.h"
 #include "common/count.h"
 #include "common/file.h"
+#include "common/ranks.h"
 #include "common/result.h"
 #include "common/version.h"
 #include "convert/cli/options.h"
 #include "train/cli/engine_flags.h"
 #include "validate/hints/hints.h"
 #include "validate/report/report_html.h"
+#include "validate/trained/trained.h"
 #include "validate/validate_commands.h"
 
 enum { USUAL_BATCH = 2 };
+#define USUAL_LR 1e-4
+/* Results of every step are kept. */
+#define MAX_TRAIN_STEPS 1000000
 #define NOT_GIVEN UINT64_MAX
 
 struct verify_flags {
     struct compute_flags compute;   /* its source and output options are the comparison's too */
     struct forward_options forward; /* options of tokens; its model is set from `compute` */
     struct run_flags run;
-    bool runs;         /* --forward */
-    uint64_t max_ulp;  /* UINT64_MAX: not given */
-    double atol, rtol; /* NaN: not given */
+    bool runs;            /* --forward */
+    uint64_t train_steps; /* 0: not given */
+    double lr;            /* NaN: not given */
+    uint64_t max_ulp;     /* UINT64_MAX: not given */
+    double atol, rtol;    /* NaN: not given */
     struct arg_list only, ignore, ignore_config;
     bool no_optim;
     const char *report;
@@ -51,14 +58,22 @@ static const struct arg verify_args[] = {
 static const struct arg forward_args[] = {
     {"--forward", ARG_FLAG, AT(runs), NULL, NULL, "also run both on the same tokens and compare the results; B may be a file of results"},
     {"--input-ids", ARG_TEXT, AT(forward.input_ids), "FILE", NULL, "safetensors file with input_ids [sequences, length]; default: those of B's results, else random ones"},
-    {"--batch --micro-batch-size", ARG_UINT, AT(forward.num_sequences), "N", NULL, "sequences of random tokens; default 2"},
+};
+static const struct arg tokens_args[] = {
+    {"--batch --micro-batch-size", ARG_UINT, AT(forward.num_sequences), "N", NULL, "sequences of random tokens, or of mock data a step; default 2"},
     {"--seq --seq-length", ARG_UINT, AT(forward.length), "N", NULL, "tokens of each; default 64, or as many as the model has positions for"},
+};
+static const struct arg trained_args[] = {
+    {"--train-steps", ARG_UINT, AT(train_steps), "N", NULL, "in place of the files, compare what N steps of training make of both: loss and norm of the gradient of each step, and all weights behind the last"},
+    {"--lr", ARG_FLOAT, AT(lr), "X", NULL, "learning rate of --train-steps, constant; default 1e-4"},
 };
 static const struct arg_group verify_groups[] = {
     {"Comparison", verify_args, COUNT(verify_args), 0},
     {"Forward consistency", forward_args, COUNT(forward_args), 0},
+    {"Training alike", trained_args, COUNT(trained_args), 0},
+    {"Tokens of --forward and --train-steps", tokens_args, COUNT(tokens_args), 0},
     {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(compute.engine.layout)},
-    {"Engine of --forward", engine_args, NUM_PARALLEL_ARGS, AT(compute.engine)},
+    {"Engine of --forward; of --train-steps --dtype and --device", engine_args, NUM_PARALLEL_ARGS, AT(compute.engine)},
     {"Sources", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
     {"Work", run_args, NUM_READ_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},
@@ -72,7 +87,7 @@ static void set_defaults(void *options)
     f->forward.num_sequences = NOT_GIVEN;
     f->run.max_memory = DEFAULT_MAX_MEMORY;
     f->max_ulp = UINT64_MAX;
-    f->atol = f->rtol = NAN;
+    f->atol = f->rtol = f->lr = NAN;
 }
 
 /* ---- what is asked for ---- */
@@ -319,6 +334,52 @@ static enum status compare_and_tell(const struct verify_flags *f, const struct s
     return st;
 }
 
+/* ---- training both ---- */
+
+static enum status trained_options_of(const struct verify_flags *f, struct trained_options *out,
+                                      struct error *err)
+{
+    const struct forward_options *tokens = &f->forward;
+    const struct executor_options run = executor_options_of(&f->run, &f->compute.output);
+    *out = (struct trained_options){
+        .steps = f->train_steps,
+        .num_sequences = tokens->num_sequences == NOT_GIVEN ? USUAL_BATCH : tokens->num_sequences,
+        .length = tokens->length,
+        .lr = isnan(f->lr) ? USUAL_LR : f->lr,
+        .dtype = f->compute.engine.dtype,
+        .device = f->compute.engine.device,
+        .threads = f->run.threads,
+        .source = source_options_of(&f->compute.source),
+        .model_map = f->compute.source.model_map,
+        .no_optim = f->no_optim,
+        .progress = run.progress};
+    return tolerance_of(f, &out->tolerance, err);
+}
+
+static void print_trained(const struct trained *t, const struct output_flags *o)
+{
+    struct strbuf text = {0};
+    if (result_is_wanted()) result_set(trained_json(t));
+    if (!o->json && !o->quiet) trained_text(&text, t, colour_is_wanted(stdout), o->verbose);
+    if (text.length) fputs(text.data, stdout);
+    strbuf_release(&text);
+}
+
+static enum status train_and_tell(const struct verify_flags *f, const struct subjects *s,
+                                  struct error *err)
+{
+    struct trained_options o;
+    struct trained t;
+    TRY(trained_options_of(f, &o, err));
+    enum status st = trained_run(&t, s->paths, s->sides, &o, err);
+    if (!st) print_trained(&t, &f->compute.output);
+    const bool passes = !st && outcome_passes(trained_outcome(&t));
+    trained_release(&t);
+    if (st || passes) return st;
+    err->text[0] = '\0'; /* the verdict was printed */
+    return DIFFERENT;
+}
+
 static enum status compare_checkpoints(const struct verify_flags *f, const char *const *paths,
                                        double start, struct error *err)
 {
@@ -330,10 +391,38 @@ static enum status compare_checkpoints(const struct verify_flags *f, const char 
     sides_init(sides);
     enum status st = model_maps_load(&maps, f->compute.source.model_map, err);
     if (!st) st = sides_open(sides, paths, &open, &maps, err);
-    if (!st) st = compare_and_tell(f, &(struct subjects){paths, sides, NULL}, start, err);
+    const struct subjects s = {paths, sides, NULL};
+    if (!st) st = f->train_steps ? train_and_tell(f, &s, err) : compare_and_tell(f, &s, start, err);
     sides_release(sides);
     model_maps_release(&maps);
     return st;
+}
+
+/* Refuses options that do not apply to --train-steps, the first of them by its name. */
+static enum status check_flags_of_training(const struct verify_flags *f, struct error *err)
+{
+    const struct engine_flags *e = &f->compute.engine;
+    const struct {
+        const char *name;
+        bool is_given;
+    } options[] = {{"--forward", f->runs},
+                   {"--input-ids", f->forward.input_ids != NULL},
+                   {"--report", f->report != NULL},
+                   {"--max-ulp", f->max_ulp != UINT64_MAX},
+                   {"--only", f->only.count > 0},
+                   {"--ignore", f->ignore.count > 0},
+                   {"--ignore-config", f->ignore_config.count > 0},
+                   {"a layout", layout_is_given(&e->layout) || e->sequence_parallel || e->cp_kind},
+                   {"--collectives", e->collectives != NULL}};
+    struct ranks ranks;
+    for (size_t i = 0; i < COUNT(options); i++)
+        if (options[i].is_given)
+            return fail(err, ERR_USAGE, "--train-steps: %s does not apply to it", options[i].name);
+    if (f->train_steps > MAX_TRAIN_STEPS)
+        return fail(err, ERR_USAGE, "--train-steps: up to %d", MAX_TRAIN_STEPS);
+    TRY(ranks_from_environment(&ranks, err));
+    if (ranks.size == 1) return OK;
+    return fail(err, ERR_USAGE, "--train-steps runs on one rank: start it without a launcher");
 }
 
 static enum status check_flags(const struct verify_flags *f, struct error *err)
@@ -341,6 +430,8 @@ static enum status check_flags(const struct verify_flags *f, struct error *err)
     const struct forward_options *o = &f->forward;
     bool made_up = o->length || o->num_sequences != NOT_GIVEN;
     bool given = o->input_ids || made_up || layout_is_given(&f->compute.engine.layout);
+    if (f->train_steps) return check_flags_of_training(f, err);
+    if (!isnan(f->lr)) return fail(err, ERR_USAGE, "--lr needs --train-steps");
     if (given && !f->runs)
         return fail(err, ERR_USAGE, "options of tokens and layouts need --forward");
     if (o->input_ids && made_up)
@@ -440,11 +531,24 @@ const struct command command_verify = {
         "may differ more, as they do in that second run. If the results differ, the first layer "
         "and op that do are named. B may also be a safetensors file of results: input_ids, logits, "
         "hidden.N, final_norm, loss.\n\n"
+        "With --train-steps N both are trained instead, one after the other, on one rank and in "
+        "memory: N steps of AdamW on the same mock data, by the trainer of ferry train. Compared "
+        "are the loss and the norm of the gradient of each step, and all weights after the last "
+        "step (the masters, with --dtype bf16). Checkpoints with the same tensors train "
+        "to the same bits, whatever their format and layout; --atol and --rtol are for others, "
+        "such as another dtype. The optimizer goes on in both if both have its states, else both "
+        "begin with new ones, as with --no-optim; iteration, schedule and position in the data "
+        "never count, nor does padding of the vocabulary. Exit code 0: all is identical or within "
+        "the tolerance; 1: something differs, and the first step and the first tensor that do are "
+        "named; 3: models of different shape; 6: a run does not fit the memory (one run "
+        "of ferry train, and a copy of A's weights); 10: a loss or gradient is not finite. fp16 "
+        "has a loss scale of 1024.\n\n"
         "  ferry verify Llama-3.2-1B ckpt\n"
         "  ferry verify a.safetensors b.safetensors --max-ulp 1 --ignore '*norm*' --report "
         "differences.html\n"
         "  ferry verify Llama-3.2-1B ckpt --forward --tp 2\n"
-        "  ferry verify Llama-3.2-1B logits.safetensors --forward",
+        "  ferry verify Llama-3.2-1B logits.safetensors --forward\n"
+        "  ferry verify Llama-3.2-1B ckpt --train-steps 3",
     .groups = verify_groups,
     .num_groups = COUNT(verify_groups),
     .options_bytes = sizeof(struct verify_flags),

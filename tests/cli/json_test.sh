@@ -97,6 +97,12 @@ poke x/model.safetensors 20000 '\000\074'
 answers 0 verify "$hf/llama2" "$hf/llama2/logits.safetensors" --forward --threads 1
 answers 1 verify "$hf/llama2" x --forward --threads 1
 
+it "verify --train-steps answers"
+"$ferry" convert -q "$hf/llama2" llama2 --tp 2 || is_wrong "convert"
+answers 0 verify "$hf/llama2" llama2 --train-steps 2 --threads 1
+answers 1 verify "$hf/llama2" x --train-steps 2 --threads 1
+answers 2 verify "$hf/llama2" x --train-steps 0
+
 it "digest answers"
 answers 0 digest out
 cp "$stdout" list

@@ -182,7 +182,9 @@ static enum status run(struct trainer *t, struct error *err)
     TRY(trainer_set_up(t, &loaded, err));
     TRY(trainer_agree_on_start(t, err));
     TRY(trainer_open_logs(t, err));
-    return trainer_loop(t, err);
+    if (t->q->watch) TRY(trainer_show_weights(t, false, err));
+    TRY(trainer_loop(t, err));
+    return t->q->watch ? trainer_show_weights(t, true, err) : OK;
 }
 
 static void close_all(struct trainer *t)

@@ -9,7 +9,30 @@
 #include "common/progress.h"
 #include "convert/source.h"
 #include "train/comm/comm.h"
+#include "train/trainer/step_record.h"
 #include "train/trainer/train_options.h"
+
+/* A logical tensor of a run of one rank: the master weight where there is one. Without padding. */
+struct watched_weight {
+    const char *name;
+    enum dtype dtype; /* F32, or F64 in runs of --dtype f64 */
+    uint64_t numel;
+    const void *elements; /* [numel] on the host, for the call */
+};
+
+/* For a caller that compares runs (`ferry verify --train-steps`). A run that is watched has one
+ * rank and prints nothing. It begins at iteration 0 and with sample 0, whatever the checkpoint
+ * says; of its training only the optimizer goes on, unless --no-load-optim. Rows of padding of the
+ * vocabulary are no part of the model. The schedule is that of the options. */
+struct train_watch {
+    bool keeps_weights; /* the caller copies all weights once: they are part of the memory */
+    /* Each iteration, when it is over. */
+    enum status (*step)(void *context, const struct step_record *r, struct error *err);
+    /* Each weight, before the first iteration (trained: false) and after the last. */
+    enum status (*weight)(void *context, const struct watched_weight *w, bool trained,
+                          struct error *err);
+    void *context;
+};
 
 struct train_request {
     const struct train_options *options; /* complete: train_options_finish() */
@@ -17,6 +40,7 @@ struct train_request {
     const char *model_map;               /* a file of the user; NULL: none */
     unsigned threads;                    /* 0: as many as there are CPUs */
     enum progress_style progress;
+    const struct train_watch *watch; /* NULL: none */
 };
 
 /* What a dry run has planned, for --json. Sizes in bytes. */

@@ -11,11 +11,19 @@
 /* For the data, and for reading and writing checkpoints, whatever the model. */
 #define BUFFER_BYTES ((uint64_t)16 << 20)
 
+/* What the caller that watches a run copies of it. */
+static uint64_t watched_bytes(const struct trainer *t)
+{
+    const struct train_watch *watch = t->q->watch;
+    if (!watch || !watch->keeps_weights) return 0;
+    return trainer_region_bytes(t, step_has_masters(&t->step) ? HELD_MASTER : HELD_WEIGHT);
+}
+
 /* What a run holds beside the memory of its steps, on the host. */
 static uint64_t copies_bytes(const struct trainer *t)
 {
-    uint64_t bytes = 0;
-    if (t->model.device->is_host && !trainer_saves_behind(t)) return 0;
+    uint64_t bytes = watched_bytes(t);
+    if (t->model.device->is_host && !trainer_saves_behind(t)) return bytes;
     for (int k = 0; k < NUM_HELD; k++)
         bytes += trainer_region_bytes(t, (enum held_kind)k);
     return bytes;
@@ -142,7 +150,9 @@ static void advise(const struct trainer *t, uint64_t extra, uint64_t there, stru
 {
     const uint64_t own = step_bytes(&t->step) + BUFFER_BYTES;
     uint64_t least;
-    if (own <= there)
+    if (t->q->watch)
+        strbuf_printf(out, "fewer or shorter sequences need less");
+    else if (own <= there)
         strbuf_printf(out, "without --async-save it fits (%.2f GB)", gb(own));
     else if (!find_fitting(t, extra, there, out, &least))
         strbuf_printf(out,

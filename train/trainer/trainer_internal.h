@@ -141,6 +141,9 @@ MUST_CHECK enum status trainer_state_begin(struct trainer *t, struct train_state
 MUST_CHECK enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upload,
                                          struct error *err);
 
+/* Gives each weight to the caller that watches the run. */
+MUST_CHECK enum status trainer_show_weights(struct trainer *t, bool trained, struct error *err);
+
 /* ---- trainer_ranks.c ---- */
 
 /* Forks the ranks of the layout, or takes those of the launcher. */

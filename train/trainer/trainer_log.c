@@ -113,6 +113,7 @@ enum status trainer_log_step(struct trainer *t, const struct step_record *r, str
     struct strbuf text = {0};
     struct error why;
     const struct timespec when = now();
+    if (t->q->watch) return t->q->watch->step(t->q->watch->context, r, err);
     if (t->comm.rank) return OK;
     const bool due = log_line_add(&t->lines, r, when, &text);
     if (t->has_jsonl && log_jsonl_add(&t->jsonl, r, &why)) drop_jsonl(t, &why);

@@ -285,6 +285,7 @@ static void count_vocabulary(struct trainer *t, struct model_config *c)
     const struct tensor *padding =
         catalog_find(&t->origin->catalog, arena_printf(&t->arena, "%s.padding", name));
     if (words) c->vocab_size = words->shape[0];
+    if (t->q->watch) return;
     if (padding) t->vocab_rows = c->vocab_size + padding->shape[0];
     if (padding || !t->o->has_model) return;
     const uint64_t tp = t->o->layout.tp ? t->o->layout.tp : 1;
@@ -594,6 +595,39 @@ enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded, st
     return step_begin(&t->step, t->origin != &t->scratch, err);
 }
 
+/* ---- weights for a caller that watches ---- */
+
+/* Of one rank, whose part of a tensor is the tensor. */
+static enum status show_parameter(const struct trainer *t, const struct parameter *x,
+                                  const struct train_state *s, bool trained, struct error *err)
+{
+    const struct train_watch *watch = t->q->watch;
+    const unsigned k = s->data[HELD_MASTER] ? HELD_MASTER : HELD_WEIGHT;
+    const uint64_t bytes = dtype_bytes(s->dtype[k]), numel = x->numel / x->num_tensors,
+                   first = x->offset / dtype_bytes(s->dtype[HELD_WEIGHT]);
+    for (uint64_t i = 0; i < x->num_tensors; i++) {
+        const struct watched_weight w = {.name = x->tensors[i],
+                                         .dtype = s->dtype[k],
+                                         .numel = numel,
+                                         .elements = (const char *)s->data[k] +
+                                                     (first + i * numel) * bytes};
+        TRY(watch->weight(watch->context, &w, trained, err));
+    }
+    return OK;
+}
+
+enum status trainer_show_weights(struct trainer *t, bool trained, struct error *err)
+{
+    struct train_state s;
+    struct error ignored;
+    enum status st = trainer_state_begin(t, &s, true, err);
+    for (size_t i = 0; !st && i < t->model.parameters.count; i++)
+        if (t->model.parameters.items[i].tensors)
+            st = show_parameter(t, &t->model.parameters.items[i], &s, trained, err);
+    (void)!trainer_state_end(t, &s, false, &ignored);
+    return st;
+}
+
 /* ---- constants of the optimizer ---- */
 
 /* One of them: that of the groups, from 0 to below `limit`, or of the line. */
@@ -727,7 +761,10 @@ enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *lo
         return start_scale(t, err);
     }
     const bool goes_on = t->origin != &t->scratch && !(t->o->finetune && is_start(t));
-    if (goes_on) TRY(resume(t, loaded, err));
+    if (t->q->watch)
+        t->updates = loaded->has_optimizer ? loaded->training.step : 0;
+    else if (goes_on)
+        TRY(resume(t, loaded, err));
     t->start_iteration = t->iteration;
     t->sampler = (struct sampler){t->consumed, t->o->micro_batch_size, t->model.groups.place.dp,
                                   trainer_dp(t)};

@@ -44,9 +44,8 @@ static bool has_no_iterations(const char *path)
     return format && !(format->has & FORMAT_ITERATIONS);
 }
 
-/* The options of one side: a Hugging Face folder has no iterations, and most have a config.json. */
-static struct source_options options_for(const char *path, const struct source_options *o,
-                                         uint64_t vocab_size)
+struct source_options side_source_options(const char *path, const struct source_options *o,
+                                          uint64_t vocab_size)
 {
     struct source_options out = *o;
     const struct format *format = format_of_path(path, NULL);
@@ -59,7 +58,7 @@ static struct source_options options_for(const char *path, const struct source_o
 static enum status open_side(struct side *s, const char *path, const struct source_options *o,
                              uint64_t vocab_size, const struct model_maps *maps, struct error *err)
 {
-    struct source_options own = options_for(path, o, vocab_size);
+    struct source_options own = side_source_options(path, o, vocab_size);
     checkpoint_release(&s->checkpoint);
     enum status st = inspect_open(&s->checkpoint, path, &own, maps, &s->reading, err);
     s->stored_only = s->reading != AS_MODEL;

@@ -43,6 +43,10 @@ MUST_CHECK enum status sides_open(struct side sides[2], const char *const paths[
                                   const struct sides_options *o, const struct model_maps *maps,
                                   struct error *err);
 void sides_init(struct side sides[2]);
+/* The options that one side is opened with: a Hugging Face folder has no iterations, and most have
+ * a config.json. vocab_size: that of the other side; 0: the side's own. */
+struct source_options side_source_options(const char *path, const struct source_options *o,
+                                          uint64_t vocab_size);
 void sides_release(struct side sides[2]);
 
 /* The config.json beside a side's weights; NULL if there is none. The caller frees it. */
