@@ -200,6 +200,38 @@ trains --load hf --data-path one.jsonl --split 1,0,0 --train-iters 2 --dry-run
 exits 0
 prints "  one.jsonl: 1 document, 21 tokens"
 
+it "every recipe has a plan, and says whether it fits a given memory"
+for recipe in "$tests_folder"/../recipes/*.yaml; do
+    train --config "$recipe" --mock-data --dry-run --memory-per-rank 141
+    exits 0
+    prints "model: "
+    prints "fits: --memory-per-rank"
+    train --config "$recipe" --mock-data --dry-run --memory-per-rank 1
+    exits 6
+    says " GB of memory, and 1.00 GB are there"
+done
+
+it "a dry run of several ranks that do not fit this machine is no failure, and it is said"
+train --config "$tests_folder/../recipes/qwen3-30b-a3b.yaml" --mock-data --dry-run --micro-batch-size 128 --global-batch-size 512
+exits 0
+prints "layout: TP2 EP8 ETP1, 8 ranks; DP4"
+prints "  mock tokens"
+prints "fits: not this machine: each rank needs "
+train --config "$tests_folder/../recipes/qwen3-30b-a3b.yaml" --mock-data --dry-run --micro-batch-size 128 --global-batch-size 512 --json
+exits 0
+grep -q '"fits": false' "$stdout" || is_wrong "fits: $(cat "$stdout")"
+train --config "$tests_folder/../recipes/llama3.1-8b.yaml" --mock-data --dry-run --dp 64 --json
+exits 0
+grep -q '"fits": null' "$stdout" || is_wrong "fits: $(cat "$stdout")"
+mocks --load hf --train-iters 2 --dry-run
+prints "fits: this machine"
+mocks --load hf --train-iters 2 --memory-per-rank 1
+refused 2 "--memory-per-rank needs --dry-run"
+for size in 0 -1 1e300; do
+    mocks --load hf --train-iters 2 --dry-run --memory-per-rank $size
+    refused 2 "--memory-per-rank"
+done
+
 it "a split without documents is refused by the option that makes it so"
 trains --load hf --data-path one --train-iters 2 --save out
 refused 3 "one: --split leaves no document for valid: there is 1 in all; --split 1,0,0 trains on all of them"

@@ -199,6 +199,16 @@ static bool differs(double x, double y)
     return !isnan(x) && fabs(x - y) > 0;
 }
 
+/* Up to 1e9 GB, so that its bytes fit 64 bits. */
+static void check_memory(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (isnan(o->memory_per_rank)) return;
+    if (!o->dry_run) train_problem(x, "--memory-per-rank needs --dry-run");
+    if (!(o->memory_per_rank > 0 && o->memory_per_rank <= 1e9))
+        train_problem(x, "--memory-per-rank %g is not above 0 and up to 1e9", o->memory_per_rank);
+}
+
 static void check_supported(struct train_finish *x)
 {
     const struct train_options *o = x->o;
@@ -451,7 +461,7 @@ void train_check(struct train_finish *x)
         check_batches,      check_lr,          check_warmup,    check_wsd,
         check_weight_decay, check_ranges,      check_precision, check_recompute,
         check_layout,       check_pipeline,    check_ranks,     check_checkpoints,
-        check_supported,
+        check_supported,    check_memory,
     };
     for (size_t i = 0; i < COUNT(checks); i++)
         checks[i](x);

@@ -40,6 +40,10 @@ static void add_plan(cJSON *o, const struct train_options *options, const struct
     const char *const folders[] = {options->save, options->save_hf};
     cJSON_AddTrueToObject(o, "dry_run");
     json_add_text(o, "dtype", options->dtype);
+    if (p->fit == FIT_UNKNOWN)
+        cJSON_AddNullToObject(o, "fits");
+    else
+        cJSON_AddBoolToObject(o, "fits", p->fit == FITS);
     json_add_text(o, "device", p->on_gpu ? "cuda" : "cpu");
     json_add_u64(o, "ranks", p->ranks);
     json_add_u64(o, "parameters", p->parameters);

@@ -426,6 +426,24 @@ static void our_recipes_fit(void **state)
     assert_false(x->o.model.untie_embeddings_and_output_weights);
     assert_string_equal(x->o.dtype, "bf16");
     line_free(x);
+    x = good_line("--config recipes/llama3.1-8b.yaml --load m --data-path d");
+    assert_int_equal(x->o.model.num_layers, 32);
+    assert_int_equal(x->o.model.num_query_groups, 8);
+    assert_string_equal(x->o.model.rope_type, "llama3");
+    assert_true(x->o.model.rope_factor > 7 && x->o.model.rope_factor < 9);
+    assert_true(x->o.model.untie_embeddings_and_output_weights);
+    assert_int_equal(x->o.layout.tp, 2);
+    assert_int_equal(x->o.layout.dp, 4);
+    line_free(x);
+    x = good_line("--config recipes/qwen3-30b-a3b.yaml --load m --data-path d");
+    assert_int_equal(x->o.model.num_experts, 128);
+    assert_int_equal(x->o.model.moe_router_topk, 8);
+    assert_int_equal(x->o.model.moe_ffn_hidden_size, 768);
+    assert_int_equal(x->o.model.kv_channels, 128);
+    assert_true(x->o.model.qk_layernorm);
+    assert_int_equal(x->o.model.padded_vocab_size, 151936);
+    assert_int_equal(x->o.layout.ep, 8);
+    line_free(x);
 }
 
 int main(void)

@@ -169,6 +169,7 @@ struct train_options {
     const char *device; /* cpu, cuda; NULL: by distributed_backend, and what is there */
     const char *distributed_backend; /* gloo: the CPU, if device is not given; nccl */
     uint64_t threads;
+    double memory_per_rank;         /* of a dry run, in GB; NaN: what is free here */
     bool dry_run, quiet, json;      /* json: lines of training go to stderr */
     const char *model_map, *family; /* how folders are opened: convert/source_kind.h */
     uint64_t true_vocab_size;

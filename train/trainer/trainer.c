@@ -137,7 +137,32 @@ static void show_plan(struct trainer *t)
     trainer_plan_memory(t, &t->plan);
 }
 
-/* The plan is shown already where the run is dry. */
+/* A dry run that opened no ranks may be of other machines than this one. */
+static bool is_of_others(const struct trainer *t)
+{
+    return !t->comm.backend && isnan(t->o->memory_per_rank);
+}
+
+/* Ends the plan with whether it fits. */
+static enum status tell_fit(struct trainer *t, enum status fit, const struct error *why,
+                            struct error *err)
+{
+    FILE *to = t->o->json ? stderr : stdout;
+    t->plan.fit = fit ? FITS_NOT : trainer_compares_memory(t) ? FITS : FIT_UNKNOWN;
+    if (fit && !is_of_others(t)) {
+        *err = *why;
+        return fit;
+    }
+    if (t->comm.rank || t->plan.fit == FIT_UNKNOWN) return OK;
+    if (fit)
+        (void)fprintf(to, "fits: not this machine: %s\n", why->text);
+    else
+        (void)fprintf(to, "fits: %s\n",
+                      isnan(t->o->memory_per_rank) ? "this machine" : "--memory-per-rank");
+    return OK;
+}
+
+/* Of a dry run the plan is shown already. */
 static enum status check_memory(struct trainer *t, struct error *err)
 {
     struct comm_group *world = &t->model.groups.of[GROUP_WORLD];
@@ -146,6 +171,17 @@ static enum status check_memory(struct trainer *t, struct error *err)
     enum status st = trainer_check_memory(t, err);
     if (several) st = comm_agree(world, st, err); /* before any takes its own */
     if (st == ERR_MEMORY && !t->o->dry_run && !t->o->quiet && !t->comm.rank) print_plan(t, stderr);
+    return st;
+}
+
+static enum status plan(struct trainer *t, struct error *err)
+{
+    struct error why;
+    show_plan(t);
+    TRY(trainer_plan_data(t, err));
+    const enum status st = check_memory(t, &why);
+    if (!st || st == ERR_MEMORY) return tell_fit(t, st, &why, err);
+    *err = why;
     return st;
 }
 
@@ -170,9 +206,8 @@ static enum status run(struct trainer *t, struct error *err)
     TRY(trainer_find_constants(t, err));
     TRY(make_step(t, err));
     TRY(trainer_check_line(t, err));
-    if (t->o->dry_run) show_plan(t);
+    if (t->o->dry_run) return plan(t, err);
     TRY(check_memory(t, err));
-    if (t->o->dry_run) return trainer_plan_data(t, err);
     trainer_find_peak(t);
     TRY(trainer_imagine_ranks(t, err));
     TRY(step_allocate(&t->step, err));

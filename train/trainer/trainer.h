@@ -54,6 +54,7 @@ struct train_plan {
         uint64_t bytes;
     } memory[16]; /* [num_memory] */
     unsigned num_memory;
+    enum train_fit { FIT_UNKNOWN, FITS, FITS_NOT } fit; /* FIT_UNKNOWN: it was not compared */
     uint64_t device, host; /* at once; host: beside the device, 0 where that is the CPU */
 };
 

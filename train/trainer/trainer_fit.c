@@ -1,6 +1,7 @@
 /* trainer_fit.c - whether a run fits the memory, and which one would: all is planned before
  * anything is allocated. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "common/checked.h"
@@ -167,6 +168,23 @@ static unsigned sharers_of(const struct trainer *t)
     return t->comm.backend ? t->comm.host_size : (unsigned)trainer_num_ranks(t);
 }
 
+static bool is_memory_given(const struct trainer *t)
+{
+    return !isnan(t->o->memory_per_rank);
+}
+
+bool trainer_compares_memory(const struct trainer *t)
+{
+    return is_memory_given(t) || sharers_of(t) <= COMM_LOCAL_RANKS;
+}
+
+static enum status memory_of_rank(const struct trainer *t, uint64_t *bytes, struct error *err)
+{
+    if (!is_memory_given(t)) return t->model.device->free_memory(sharers_of(t), bytes, err);
+    *bytes = (uint64_t)(t->o->memory_per_rank * 1e9);
+    return OK;
+}
+
 enum status trainer_check_memory(const struct trainer *t, struct error *err)
 {
     const struct device *device = t->model.device;
@@ -174,21 +192,22 @@ enum status trainer_check_memory(const struct trainer *t, struct error *err)
                    extra = BUFFER_BYTES + (device->is_host ? copies : 0),
                    needed = step_bytes(&t->step) + extra;
     uint64_t there = UINT64_MAX;
-    if (sharers_of(t) > COMM_LOCAL_RANKS) {
+    if (!trainer_compares_memory(t)) {
         trainer_say(t, "memory is planned and not compared: one machine has not so many ranks");
         return OK;
     }
-    TRY(device->free_memory(sharers_of(t), &there, err));
+    TRY(memory_of_rank(t, &there, err));
     if (needed > there) {
         struct strbuf advice = {0};
         advise(t, extra, there, &advice);
-        (void)!fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, and %.2f GB are free%s; %s",
+        (void)!fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, and %.2f GB are %s%s; %s",
                     trainer_num_ranks(t) > 1 ? "each rank" : "the run", gb(needed), gb(there),
+                    is_memory_given(t) ? "there" : "free",
                     trainer_num_ranks(t) > 1 ? " for it" : "", advice.data);
         strbuf_release(&advice);
         return ERR_MEMORY;
     }
-    if (device->is_host || copies <= host) return OK;
+    if (device->is_host || copies <= host || is_memory_given(t)) return OK;
     return fail(
         err, ERR_MEMORY,
         "a copy of the run's state needs %.2f GB of the host's memory, and %.2f GB are free",

@@ -175,7 +175,10 @@ void trainer_release_ranks(struct trainer *t);
 /* The parts of the memory that the run takes; as text, and for --json. */
 void trainer_print_memory(const struct trainer *t, struct strbuf *out);
 void trainer_plan_memory(const struct trainer *t, struct train_plan *p);
-/* ERR_MEMORY if the run takes more than is free on its device and its host; the message has what
+/* Whether there is a memory to compare with. */
+bool trainer_compares_memory(const struct trainer *t);
+/* ERR_MEMORY if the run takes more than is free on its device and its host, or more than
+ * --memory-per-rank; the message has what
  * would fit: a smaller micro-batch, or activations computed again. Nothing is allocated yet. */
 MUST_CHECK enum status trainer_check_memory(const struct trainer *t, struct error *err);
 
