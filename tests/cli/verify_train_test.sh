@@ -121,6 +121,16 @@ compare wide m --train-steps 1
 exits 3
 says "models of different shape: tensor decoder.layers.0.mlp.linear_fc1.weight is "
 
+it "padding is none of the model once --true-vocab-size says what is padding"
+megatron=$golden/../megatron/llama-HEAD-torch-tp2pp2vpp2/checkpoint
+"$ferry" convert -q "$megatron" padded --tp 2 --make-vocab-size-divisible-by 64 || is_wrong "convert"
+compare "$megatron" padded --train-steps 2
+exits 3
+says "tensor embedding.word_embeddings.weight is [48, 16] in A"
+says "; --true-vocab-size N says what of it is padding"
+compare "$megatron" padded --train-steps 2 --true-vocab-size 41
+exits 0
+
 it "weights that are not numbers end it with exit code 10, and the side is named"
 changed nan model.layers.1.mlp.down_proj.weight 7 c07f
 compare m nan --train-steps 2

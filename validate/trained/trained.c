@@ -261,6 +261,16 @@ static bool has_shape_of(const struct tensor *a, const struct tensor *b)
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
 }
 
+/* Rows of padding count as those of a vocabulary whose size nobody says. */
+static const char *padding_hint(const struct trained *t, const char *name)
+{
+    const bool has_rows = strcmp(name, "embedding.word_embeddings.weight") == 0 ||
+                          strcmp(name, "output_layer.weight") == 0;
+    const bool is_known =
+        t->sides[0].checkpoint.config.vocab_size || t->sides[1].checkpoint.config.vocab_size;
+    return has_rows && !is_known ? "; --true-vocab-size N says what of it is padding" : "";
+}
+
 /* Whether each weight of one side is one of the other, of the same shape. */
 static enum status check_weights(struct trained *t, unsigned side, struct error *err)
 {
@@ -276,10 +286,10 @@ static enum status check_weights(struct trained *t, unsigned side, struct error 
                         side_letter(side), c->path, x->name, side_letter(1 - side), other->path);
         if (!has_shape_of(x, y))
             return fail(err, ERR_UNSUPPORTED,
-                        "models of different shape: tensor %s is %s in %c (%s), %s in %c (%s)",
+                        "models of different shape: tensor %s is %s in %c (%s), %s in %c (%s)%s",
                         x->name, shape_text(&t->arena, x->num_dims, x->shape), side_letter(side),
                         c->path, shape_text(&t->arena, y->num_dims, y->shape),
-                        side_letter(1 - side), other->path);
+                        side_letter(1 - side), other->path, padding_hint(t, x->name));
     }
     return OK;
 }
