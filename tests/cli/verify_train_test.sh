@@ -39,6 +39,19 @@ prints "  training  2 x 64 mock tokens a step, f32, lr 0.0001, AdamW with new st
 [ "$(grep -c ' identical$' "$stdout")" -eq 3 ] || is_wrong "no three steps: $(cat "$stdout")"
 says_nothing
 
+it "these are the steps that ferry train makes"
+"$ferry" train -q --threads 1 --load m --mock-data --seq-length 64 --micro-batch-size 2 --train-iters 3 --lr 1e-2 \
+    --lr-decay-style constant --log-jsonl steps.jsonl >log 2>&1 || is_wrong "$(cat log)"
+compare m megatron --train-steps 3 --lr 1e-2 --json
+python3 - "$stdout" steps.jsonl <<'PYTHON' >same 2>&1 || is_wrong "other steps: $(tail -n 1 same)"
+import json, sys
+mine = json.load(open(sys.argv[1]))["training"]["steps"]
+train = [json.loads(line) for line in open(sys.argv[2])]
+a = [(s["loss_b"], s["grad_norm_b"]) for s in mine]
+b = [(s["loss"], s["grad_norm"]) for s in train]
+assert a == b and len(set(a)) == 3, (a, b)
+PYTHON
+
 it "so do golden models, with padding of the vocabulary on one side"
 for model in gpt2 llama3.1 qwen2.5 qwen3-moe; do
     "$ferry" convert -q "$golden/$model" "$model" --tp 2 || is_wrong "convert $model"
