@@ -16,10 +16,10 @@ unsigned parameter_copies(const struct parameter *x)
     return data | stages | (unsigned)is_whole << (is_expert ? GROUP_ETP : GROUP_TP);
 }
 
-bool parameter_counts(const struct parameter *x, const struct groups *g)
+bool parameter_counts(const struct parameter *x, const struct groups *g, unsigned apart)
 {
     for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
-        if (parameter_copies(x) & 1u << k && g->of[k].index > 0) return false;
+        if (parameter_copies(x) & ~apart & 1u << k && g->of[k].index > 0) return false;
     return true;
 }
 
@@ -122,7 +122,8 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, enum opera
     return (uint32_t)(p->count - 1);
 }
 
-void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x))
+void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x),
+                        uint64_t unit)
 {
     struct parameter *before = p->items;
     const size_t count = p->count;
@@ -134,7 +135,8 @@ void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct para
     p->names = (struct map){0};
     for (size_t i = 0; i < count; i++)
         if (before[i].tensors) last = rank(&before[i]) > last ? rank(&before[i]) : last;
-    for (unsigned r = 0; r <= last + 1; r++)
+    for (unsigned r = 0; r <= last + 1; r++) {
+        p->bytes = ceil_div_u64(p->bytes, unit) * unit;
         for (size_t i = 0; i < count; i++) {
             if ((before[i].tensors ? rank(&before[i]) : last + 1) != r) continue;
             struct parameter *x = &p->items[p->count++];
@@ -142,6 +144,7 @@ void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct para
             take_room(p, x);
             (void)map_add(&p->names, x->name, p->count - 1, NULL);
         }
+    }
 }
 
 /* The load targets of parameters [first, end), in memory that begins with the first of them (NULL:

@@ -54,9 +54,10 @@ struct parameters {
 };
 
 /* Bits 1 << enum group_kind of the groups whose members all have the same elements of a parameter;
- * and whether a rank at this place counts of those that have the same: the first of each group. */
+ * and whether a rank at this place counts of those that have the same: the first of each group.
+ * apart: groups whose members have different elements nevertheless. */
 unsigned parameter_copies(const struct parameter *x);
-bool parameter_counts(const struct parameter *x, const struct groups *g);
+bool parameter_counts(const struct parameter *x, const struct groups *g, unsigned apart);
 
 void parameters_init(struct parameters *p, enum elem_type elem);
 void parameters_release(struct parameters *p);
@@ -81,8 +82,9 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, enum opera
 /* Numbers and places all parameters anew: those of rank 0 first, then those of rank 1 .., in each
  * rank as they were added, and states behind them. Programs made before are void. Parameter i
  * begins at element offset / (bytes of ELEM) of its region, and at the same element of regions of
- * other types. */
-void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x));
+ * other types. Those of each rank begin at a multiple of `unit` bytes, as what is behind them. */
+void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x),
+                        uint64_t unit);
 
 /* Loads all parameters into `region` [bytes] of the device, which is zeroed; states stay zero. If
  * the device is not the host, parameters go through a buffer, as many at a time as fit it. */

@@ -95,7 +95,7 @@ static bool writes_itself_as_master(const struct train_state *s)
 static enum status hold_tensor(void *context, const struct held_tensor *t, struct error *err)
 {
     const struct holding *h = context;
-    if (h->groups && !parameter_counts(t->of, h->groups)) return OK;
+    if (h->groups && !parameter_counts(t->of, h->groups, 0)) return OK;
     TRY(add_state(h, t, NULL, HELD_WEIGHT, err));
     if (!h->c->training.optimizer.present || !held_is_trained(t)) return OK;
     for (int k = HELD_MASTER; k < NUM_HELD; k++)

@@ -110,7 +110,7 @@ static enum status arrange_parameters(struct step *s, struct error *err)
 {
     for (unsigned c = 0; c < s->num_chunks; c++)
         TRY(probe_parameters(s, c, err));
-    parameters_arrange(&s->model->parameters, step_place_of);
+    parameters_arrange(&s->model->parameters, step_place_of, step_range_unit(s));
     step_find_ranges(s);
     return OK;
 }
@@ -172,12 +172,13 @@ static void measure_regions(struct step *s)
 {
     const struct step_options *o = &s->options;
     uint64_t *bytes = s->region_bytes;
-    const uint64_t reals = s->numel * step_real_bytes(s);
+    const uint64_t states = s->shard.numel * step_real_bytes(s);
     bytes[VALUE_PARAMETER] = s->model->parameters.bytes;
-    bytes[VALUE_GRADIENT] = o->gradients_are_elem ? s->numel * step_elem_bytes(s) : reals;
-    bytes[VALUE_MASTER] = step_has_masters(s) ? reals : 0;
-    bytes[VALUE_MOMENT_1] = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0 ? reals : 0;
-    bytes[VALUE_MOMENT_2] = o->optimizer == OPTIMIZER_ADAM ? reals : 0;
+    bytes[VALUE_GRADIENT] =
+        s->numel * (o->gradients_are_elem ? step_elem_bytes(s) : step_real_bytes(s));
+    bytes[VALUE_MASTER] = step_has_masters(s) ? states : 0;
+    bytes[VALUE_MOMENT_1] = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0 ? states : 0;
+    bytes[VALUE_MOMENT_2] = o->optimizer == OPTIMIZER_ADAM ? states : 0;
     for (unsigned k = VALUE_INPUT; k < NUM_VALUE_CLASSES; k++)
         bytes[k] = step_is_in_slots(k) ? measure_slots(s, k) : measure_shared(s, k);
     bytes[VALUE_INPUT] += s->update.bytes[VALUE_INPUT];
@@ -309,15 +310,28 @@ enum status step_allocate(struct step *s, struct error *err)
     return upload_reals(s, s->first_sums, sums, NUM_SUMS, err);
 }
 
+/* Weights from element `from` on become the masters from element `to` on. */
+static enum status make_masters(struct step *s, uint64_t from, uint64_t to, uint64_t count,
+                                struct error *err)
+{
+    char *weights = s->regions[VALUE_PARAMETER], *masters = s->regions[VALUE_MASTER];
+    const struct operand in[MAX_INPUTS] = {
+        {weights + from * step_elem_bytes(s), OPERAND_ELEM, 1, {count}}};
+    const struct operand out[MAX_OUTPUTS] = {
+        {masters + to * step_real_bytes(s), OPERAND_REAL, 1, {count}}};
+    const union op_params none = {0};
+    return s->model->kernels[OP_CAST].run(&none, in, out, NULL, err);
+}
+
 enum status step_begin(struct step *s, bool loaded, struct error *err)
 {
     if (loaded || !step_has_masters(s)) return OK;
-    const struct operand in[MAX_INPUTS] = {
-        {s->regions[VALUE_PARAMETER], OPERAND_ELEM, 1, {s->numel}}};
-    const struct operand out[MAX_OUTPUTS] = {
-        {s->regions[VALUE_MASTER], OPERAND_REAL, 1, {s->numel}}};
-    const union op_params none = {0};
-    return s->model->kernels[OP_CAST].run(&none, in, out, NULL, err);
+    if (!s->shard.is_sharded) return make_masters(s, 0, 0, s->numel, err);
+    for (size_t i = 0; i < s->shard.num_buckets; i++) {
+        const struct shard_bucket *b = &s->shard.buckets[i];
+        TRY(make_masters(s, b->own, b->at, b->own_end - b->own, err));
+    }
+    return OK;
 }
 
 /* ---- updates ---- */

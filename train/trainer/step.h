@@ -13,13 +13,14 @@
  * many slots as the schedule has micro-batches under way. Programs share one memory: of the first
  * micro-batch, which writes the gradients, of the later ones, which add to them, of evaluations and
  * of the update. Gradients, masters and moments are regions in which parameter i begins at the same
- * element as in the region of parameters; those that an update treats alike follow one another. So
+ * element as in the region of parameters, unless they are sharded; those that an update treats
+ * alike follow one another. So
  * on one rank the norm of all gradients is one call, and the optimizer is two: with weight decay
  * and without.
  *
  * Several ranks (TP, SP, PP, DP, EP, ETP) make one step: gradients are summed over the groups that
  * backward says (backward.h), each element counts once in the norm, and losses are those of all
- * tokens.
+ * tokens. Masters and moments may be sharded over data parallel ranks (shard.h).
  *
  * What changes from step to step is an input of the update. All ranks make the same calls. */
 #ifndef FERRY_TRAIN_TRAINER_STEP_H
@@ -29,6 +30,7 @@
 #include "train/backward/recompute.h"
 #include "train/model/model.h"
 #include "train/schedule/schedule.h"
+#include "train/trainer/shard.h"
 
 enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_SGD };
 
@@ -48,7 +50,9 @@ struct step_options {
     double momentum;              /* of SGD */
     bool gradients_are_elem;      /* not REAL: where parameters are rounded */
     bool params_norm;             /* wanted after each update */
-    uint64_t vocab_rows; /* rows of the vocabulary that count, with padding; 0: the config's */
+    bool shards_states;           /* masters and moments, over data parallel ranks (shard.h) */
+    uint64_t bucket_numel; /* elements that a collective over these moves; 0: shard.h's default */
+    uint64_t vocab_rows;   /* rows of the vocabulary that count, with padding; 0: the config's */
 };
 
 /* What an update multiplies with. */
@@ -91,15 +95,6 @@ struct step_chunk {
     uint64_t first[NUM_VALUE_CLASSES]; /* where its slots of inputs and saved values begin */
 };
 
-/* Parameters that an update treats alike, one behind the other. */
-struct param_range {
-    uint64_t first, end; /* elements of a region, with gaps */
-    uint64_t num_params; /* without gaps */
-    bool decays;
-    /* Bits 1 << enum group_kind of groups of several ranks: over which gradients are summed, and
-     * whose members have the same elements. */
-    unsigned sums, copies;
-};
 enum { STEP_MAX_RANGES = 32 };
 
 struct step {
@@ -117,6 +112,7 @@ struct step {
     uint64_t num_params; /* without them */
     struct param_range ranges[STEP_MAX_RANGES]; /* of all parameters, in their order */
     unsigned num_ranges;
+    struct shard shard;                                 /* of these ranges */
     value_id control, first_sums, scalars, params_sums; /* of the update */
     void *regions[NUM_VALUE_CLASSES];
     uint64_t region_bytes[NUM_VALUE_CLASSES];

@@ -41,7 +41,9 @@ MUST_CHECK enum status step_upload(const struct run *r, value_id id, const void 
 
 /* The order of parameters in their region: those that an update treats alike follow one another. */
 unsigned step_place_of(const struct parameter *x);
-/* Sets s->ranges and the numbers of elements, when parameters have their places. */
+/* Bytes: ranges begin and end at multiples of it. */
+uint64_t step_range_unit(const struct step *s);
+/* Sets s->ranges, s->shard and the numbers of elements, when parameters have their places. */
 void step_find_ranges(struct step *s);
 
 /* What the sums of an update begin with: gaps between parameters are zeros that do not count. */

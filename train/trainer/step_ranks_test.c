@@ -1,5 +1,5 @@
 /* Steps of several ranks beside those of one, in f64: losses, norms, and every weight afterwards.
- */
+ * And those of ranks that shard their states beside those of ranks that do not, bit for bit. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -169,18 +169,95 @@ static enum status compare_weights(const struct reference *r, const struct test_
     return OK;
 }
 
+/* ---- sharded states ---- */
+
+/* What a rank that has all states computed. */
+struct unsharded {
+    struct step_result results[STEPS];
+    void *weights; /* the whole region, on the heap */
+    uint64_t bytes, state_bytes;
+};
+
+/* A class of values that the step has. */
+static enum value_class state_of(const struct test_session *s)
+{
+    return step_has_masters(&s->step) ? VALUE_MASTER : VALUE_MOMENT_2;
+}
+
+static void keep_unsharded(struct unsharded *u, const struct test_session *s)
+{
+    u->bytes = s->step.region_bytes[VALUE_PARAMETER];
+    u->state_bytes = s->step.region_bytes[state_of(s)];
+    u->weights = malloc(u->bytes);
+    memcpy(u->weights, s->step.regions[VALUE_PARAMETER], u->bytes);
+}
+
+/* Where experts have as many data parallel ranks as other parameters, a state is as large on each.
+ */
+static enum status compare_state_bytes(const struct unsharded *u, const struct test_session *s)
+{
+    const struct groups *g = &s->model.groups;
+    const uint64_t dp = g->of[GROUP_DP].size, edp = g->of[GROUP_EDP].size;
+    const uint64_t want = u->state_bytes / dp, got = s->step.region_bytes[state_of(s)];
+    const bool is_even = dp == edp || !s->model.config.num_experts;
+    if (is_even ? got == want : got < u->state_bytes) return OK;
+    return fail(&err, DIFFERENT, "a state of %lu bytes, DP%lu EDP%lu, all together %lu",
+                (unsigned long)got, (unsigned long)dp, (unsigned long)edp,
+                (unsigned long)u->state_bytes);
+}
+
+static enum status compare_bits(const struct unsharded *u, const struct test_session *s,
+                                const struct step_result *results)
+{
+    TRY(compare_state_bytes(u, s));
+    for (unsigned i = 0; i < STEPS; i++) {
+        const struct step_result *a = &results[i], *b = &u->results[i];
+        if (a->loss != b->loss || a->grad_norm != b->grad_norm ||
+            a->params_norm != b->params_norm || a->num_zeros != b->num_zeros)
+            return fail(&err, DIFFERENT,
+                        "step %u, sharded: loss %.17g, norm %.17g, of parameters %.17g; not "
+                        "sharded: %.17g, %.17g, %.17g",
+                        i + 1, a->loss, a->grad_norm, a->params_norm, b->loss, b->grad_norm,
+                        b->params_norm);
+    }
+    if (memcmp(u->weights, s->step.regions[VALUE_PARAMETER], u->bytes) == 0) return OK;
+    return fail(&err, DIFFERENT, "sharded: other weights");
+}
+
+/* The same steps again, with sharded states. */
+static enum status train_sharded(struct test_session *s, const struct step_options *o,
+                                 struct unsharded *u)
+{
+    struct step_options sharded = *o;
+    struct step_result results[STEPS];
+    const struct groups *g = &s->model.groups;
+    if (g->of[GROUP_DP].size == 1 && g->of[GROUP_EDP].size == 1) return OK;
+    keep_unsharded(u, s);
+    sharded.shards_states = true;
+    step_release(&s->step);
+    enum status st = test_step_start(s, &sharded, true);
+    if (!st) st = run_steps(s, results);
+    if (!st) st = compare_bits(u, s, results);
+    free(u->weights);
+    return st;
+}
+
+/* ---- both ---- */
+
+/* r: NULL where numbers are rounded. */
 static enum status train_ranks(const struct reference *r, const char *model,
                                const struct step_options *o, const struct model_options *options)
 {
     const struct group_sizes sizes = model_group_sizes(options);
-    struct step_result results[STEPS];
+    struct unsharded u;
     struct test_session s;
     test_session_read(&s, model);
     assert_ok(comm_local_open(&s.comm, groups_world_size(&sizes), &err));
     enum status st = test_session_start(&s, options, o, true);
-    if (!st) st = run_steps(&s, results);
-    if (!st) st = compare_results(&s, results, r->results);
-    if (!st) st = compare_weights(r, &s);
+    if (!st) st = run_steps(&s, u.results);
+    if (!st && r) st = compare_results(&s, u.results, r->results);
+    if (!st && r) st = compare_weights(r, &s);
+    if (!st) st = train_sharded(&s, o, &u);
     return test_session_end(&s, st);
 }
 
@@ -255,6 +332,7 @@ static void compare_layouts(const char *model, const struct layout_case *cases, 
                                               .sequence_parallel = cases[i].sequence_parallel};
         o.recompute = policies[i % COUNT(policies)];
         o.training.head_rows = i % 2 ? 10 : 0;
+        o.bucket_numel = i % 2 ? 0 : 3000; /* the smallest that go on behind a parameter */
         const enum status st = train_ranks(&r, model, &o, &options);
         if (st) fail_msg("%s, %s: %s", model, cases[i].name, err.text);
     }
@@ -279,6 +357,33 @@ static void experts_train_alike_at_any_layout(void **state)
         compare_layouts(models[i], of_experts, COUNT(of_experts));
 }
 
+/* Masters are sharded, too; plain SGD has none of the moments. */
+static void rounded_parameters_train_alike_with_sharded_states(void **state)
+{
+    static const struct {
+        const char *model;
+        enum elem_type elem;
+        bool gradients_are_elem;
+        enum optimizer_kind optimizer;
+        struct layout_options layout;
+    } cases[] = {
+        {"llama3.1", ELEM_BF16, false, OPTIMIZER_ADAM, {.dp = 2}},
+        {"llama3.1", ELEM_F16, true, OPTIMIZER_ADAM, {.tp = 2, .dp = 2}},
+        {"gpt2", ELEM_BF16, false, OPTIMIZER_SGD, {.dp = 3}},
+        {"mixtral", ELEM_BF16, false, OPTIMIZER_ADAM, {.tp = 2, .ep = 2, .etp = 1, .dp = 3}},
+    };
+    struct step_options o = test_step_options(SEQUENCES, LENGTH);
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct model_options options = {.elem = cases[i].elem, .layout = cases[i].layout};
+        o.gradients_are_elem = cases[i].gradients_are_elem;
+        o.optimizer = cases[i].optimizer;
+        o.bucket_numel = i % 2 ? 0 : 3000;
+        if (train_ranks(NULL, cases[i].model, &o, &options))
+            fail_msg("%s, case %zu: %s", cases[i].model, i, err.text);
+    }
+}
+
 int main(void)
 {
 #ifdef _OPENMP
@@ -287,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_models_train_alike_at_any_layout),
         cmocka_unit_test(experts_train_alike_at_any_layout),
+        cmocka_unit_test(rounded_parameters_train_alike_with_sharded_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* step_update.c - the update of a step: gradients are summed over ranks, then their norm is made,
- * then the optimizer runs. Each of these is a call for each range of parameters that it treats
- * alike. */
+ * then the optimizer runs. Each of these is a call for as many parameters that it treats alike as
+ * lie one behind the other. Where states are sharded (shard.h), a rank sums gradients of its own
+ * parts, updates these, and gets the other parameters from the ranks that have updated them. */
 #include <string.h>
 
 #include "ckpt/training.h"
@@ -33,16 +34,22 @@ static unsigned real_groups(const struct step *s, unsigned groups)
     return real;
 }
 
+uint64_t step_range_unit(const struct step *s)
+{
+    return shard_unit(&s->model->groups) * MEMORY_ALIGNMENT;
+}
+
 /* The range of a parameter: the last one, if that is of its kind. */
 static struct param_range *range_of(struct step *s, const struct parameter *x)
 {
-    const struct param_range r = {.first = s->numel,
+    const struct param_range r = {.first = x->offset / step_elem_bytes(s),
                                   .decays = decays(x),
                                   .sums = real_groups(s, x->sums),
                                   .copies = real_groups(s, parameter_copies(x))};
     struct param_range *last = s->num_ranges ? &s->ranges[s->num_ranges - 1] : NULL;
     if (last && last->decays == r.decays && last->sums == r.sums && last->copies == r.copies)
         return last;
+    if (last) last->end = r.first;
     s->ranges[s->num_ranges] = r;
     return &s->ranges[s->num_ranges++];
 }
@@ -51,24 +58,37 @@ void step_find_ranges(struct step *s)
 {
     const struct parameters *p = &s->model->parameters;
     const size_t elem = step_elem_bytes(s);
+    const uint64_t unit = step_range_unit(s) / elem;
+    const struct shard_options o = {.shards = s->options.shards_states,
+                                    .bucket_numel = s->options.bucket_numel,
+                                    .alignment = MEMORY_ALIGNMENT / elem};
     s->numel = s->num_params = s->num_ranges = 0;
     for (size_t i = 0; i < p->count; i++) {
         const struct parameter *x = &p->items[i];
         if (!x->tensors) continue;
         struct param_range *r = range_of(s, x);
-        const uint64_t blocks = ceil_div_u64(x->numel * elem, MEMORY_ALIGNMENT);
-        r->end = s->numel = x->offset / elem + blocks * MEMORY_ALIGNMENT / elem;
+        r->end = s->numel = ceil_div_u64(x->offset / elem + x->numel, unit) * unit;
         r->num_params += x->numel;
         s->num_params += x->numel;
     }
+    shard_make(&s->shard, s->ranges, s->num_ranges, &s->model->groups, &o, &s->arena);
 }
 
-/* Of elements that several ranks have the first of these counts. */
+/* Of elements that several ranks have the first of these counts. Of a bucket each data parallel
+ * rank counts its own part. */
 static bool counts_here(const struct step *s, const struct param_range *r)
 {
+    const unsigned copies = r->copies & ~(1u << shard_group(r));
     for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
-        if (r->copies & 1u << k && s->model->groups.of[k].index > 0) return false;
+        if (copies & 1u << k && s->model->groups.of[k].index > 0) return false;
     return true;
+}
+
+/* Of the sums of all ranks, it does not matter which one begins with the gaps of a range. */
+static bool counts_gaps(const struct step *s, const struct param_range *r)
+{
+    const unsigned group = shard_group(r);
+    return counts_here(s, r) && (group == NUM_GROUP_KINDS || !s->model->groups.of[group].index);
 }
 
 void step_first_sums(const struct step *s, double sums[NUM_SUMS])
@@ -76,28 +96,43 @@ void step_first_sums(const struct step *s, double sums[NUM_SUMS])
     memset(sums, 0, NUM_SUMS * sizeof *sums);
     for (unsigned i = 0; i < s->num_ranges; i++) {
         const struct param_range *r = &s->ranges[i];
-        if (counts_here(s, r)) sums[SUM_ZEROS] -= (double)(r->end - r->first - r->num_params);
+        if (counts_gaps(s, r)) sums[SUM_ZEROS] -= (double)(r->end - r->first - r->num_params);
     }
 }
 
-/* ---- ranges as values ---- */
+/* ---- elements as values ---- */
 
-/* The longest range from `first` on in which all do alike; *next: the one behind it. */
-static struct param_range joined(const struct step *s, unsigned first, unsigned *next,
-                                 bool (*alike)(const struct step *s, const struct param_range *a,
-                                               const struct param_range *b))
+/* Elements [first, first + count) of regions, which begin at `at` in those of masters and moments.
+ */
+struct span {
+    uint64_t first, count, at;
+    const struct param_range *range;
+};
+
+static struct span whole_of(const struct shard_bucket *b)
 {
-    struct param_range r = s->ranges[first];
-    for (*next = first + 1; *next < s->num_ranges && alike(s, &r, &s->ranges[*next]); ++*next)
-        r.end = s->ranges[*next].end;
-    return r;
+    return (struct span){b->first, b->end - b->first, b->first, b->range};
 }
 
-static bool sum_alike(const struct step *s, const struct param_range *a,
-                      const struct param_range *b)
+static struct span own_of(const struct shard_bucket *b)
 {
-    (void)s;
-    return a->sums == b->sums;
+    return (struct span){b->own, b->own_end - b->own, b->at, b->range};
+}
+
+/* The longest span from a bucket on, of whole buckets or of a rank's own parts, in which all do
+ * alike; *next: the bucket behind it. */
+static struct span joined(const struct step *s, size_t bucket, size_t *next,
+                          struct span (*of)(const struct shard_bucket *b),
+                          bool (*alike)(const struct step *s, const struct param_range *a,
+                                        const struct param_range *b))
+{
+    struct span x = of(&s->shard.buckets[bucket]);
+    for (*next = bucket + 1; *next < s->shard.num_buckets; ++*next) {
+        const struct span y = of(&s->shard.buckets[*next]);
+        if (y.first != x.first + x.count || !alike(s, x.range, y.range)) break;
+        x.count += y.count;
+    }
+    return x;
 }
 
 static bool count_alike(const struct step *s, const struct param_range *a,
@@ -113,17 +148,18 @@ static bool decay_alike(const struct step *s, const struct param_range *a,
     return a->decays == b->decays;
 }
 
-/* The elements of a range in a region. */
-static value_id part_of(struct step *s, enum value_class class, const struct param_range *r)
+/* The elements of a span in a region. */
+static value_id part_of(struct step *s, enum value_class class, const struct span *x)
 {
     const bool is_elem =
         class == VALUE_PARAMETER || (class == VALUE_GRADIENT && s->options.gradients_are_elem);
-    const uint64_t count = r->end - r->first;
+    const bool is_state = class != VALUE_PARAMETER && class != VALUE_GRADIENT;
     static const char *const names[] = {"parameters", "gradients", "masters", "moments", "squares"};
     value_id id = program_add_value(&s->update, class, is_elem ? OPERAND_ELEM : OPERAND_REAL, 1,
-                                    &count, names[class]);
+                                    &x->count, names[class]);
     s->update.values[id].source = UINT32_MAX;
-    s->update.values[id].offset = r->first * (is_elem ? step_elem_bytes(s) : step_real_bytes(s));
+    s->update.values[id].offset =
+        (is_state ? x->at : x->first) * (is_elem ? step_elem_bytes(s) : step_real_bytes(s));
     return id;
 }
 
@@ -149,18 +185,27 @@ static enum status emit(struct step *s, unsigned op, const char *label, struct e
 static const enum group_kind sum_order[] = {GROUP_DP, GROUP_CP, GROUP_EDP, GROUP_TP,
                                             GROUP_EMBEDDING};
 
+/* Of a sharded bucket a rank gets the sums of its own part alone, and goes on with these. */
+static enum status sum_bucket(struct step *s, const struct shard_bucket *b, struct error *err)
+{
+    const struct span whole = whole_of(b), own = own_of(b);
+    value_id x = part_of(s, VALUE_GRADIENT, &whole);
+    for (unsigned k = 0; k < sizeof sum_order / sizeof *sum_order; k++) {
+        const enum group_kind group = sum_order[k];
+        if (!(b->range->sums & 1u << group)) continue;
+        const bool scatters = s->shard.is_sharded && group == shard_group(b->range);
+        const value_id to = scatters ? part_of(s, VALUE_GRADIENT, &own) : x;
+        TRY(emit(s, scatters ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, "gradients",
+                 (struct emission){IN(x), .collective.group = group, .into = {&to}}, err));
+        x = to;
+    }
+    return OK;
+}
+
 static enum status sum_gradients(struct step *s, struct error *err)
 {
-    for (unsigned i = 0, next; i < s->num_ranges; i = next) {
-        const struct param_range r = joined(s, i, &next, sum_alike);
-        for (unsigned k = 0; k < sizeof sum_order / sizeof *sum_order; k++) {
-            if (!(r.sums & 1u << sum_order[k])) continue;
-            const value_id part = part_of(s, VALUE_GRADIENT, &r);
-            TRY(emit(s, OP_ALL_REDUCE, "gradients",
-                     (struct emission){IN(part), .collective.group = sum_order[k], .into = {&part}},
-                     err));
-        }
-    }
+    for (size_t i = 0; i < s->shard.num_buckets; i++)
+        TRY(sum_bucket(s, &s->shard.buckets[i], err));
     return OK;
 }
 
@@ -169,11 +214,11 @@ static enum status sum_squares(struct step *s, enum value_class class, const cha
                                value_id *sums, struct error *err)
 {
     *sums = s->first_sums;
-    for (unsigned i = 0, next; i < s->num_ranges; i = next) {
-        const struct param_range r = joined(s, i, &next, count_alike);
-        if (!counts_here(s, &r)) continue;
+    for (size_t i = 0, next; i < s->shard.num_buckets; i = next) {
+        const struct span x = joined(s, i, &next, own_of, count_alike);
+        if (!counts_here(s, x.range)) continue;
         TRY(emit(s, OP_SQUARE_SUM, label,
-                 (struct emission){IN(part_of(s, class, &r), *sums), .out = {sums}}, err));
+                 (struct emission){IN(part_of(s, class, &x), *sums), .out = {sums}}, err));
     }
     if (s->model->groups.of[GROUP_WORLD].size == 1) return OK;
     return emit(s, OP_ALL_REDUCE, label,
@@ -182,26 +227,26 @@ static enum status sum_squares(struct step *s, enum value_class class, const cha
 
 /* ---- the optimizer ---- */
 
-static enum status add_optimizer(struct step *s, const struct param_range *r, struct error *err)
+static enum status add_optimizer(struct step *s, const struct span *x, struct error *err)
 {
     const struct step_options *o = &s->options;
-    const value_id gradient = part_of(s, VALUE_GRADIENT, r),
-                   weight = part_of(s, VALUE_PARAMETER, r),
-                   master = step_has_masters(s) ? part_of(s, VALUE_MASTER, r) : NO_VALUE;
+    const value_id gradient = part_of(s, VALUE_GRADIENT, x),
+                   weight = part_of(s, VALUE_PARAMETER, x),
+                   master = step_has_masters(s) ? part_of(s, VALUE_MASTER, x) : NO_VALUE;
     const bool has_momentum = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0;
-    const value_id moment = has_momentum ? part_of(s, VALUE_MOMENT_1, r) : NO_VALUE;
+    const value_id moment = has_momentum ? part_of(s, VALUE_MOMENT_1, x) : NO_VALUE;
     const union op_params p = {.optimizer = {.beta1 = o->beta1,
                                              .beta2 = o->beta2,
                                              .epsilon = o->epsilon,
                                              .momentum = o->momentum,
                                              .lr_mult = 1,
-                                             .wd_mult = r->decays ? 1 : 0}};
+                                             .wd_mult = x->range->decays ? 1 : 0}};
     if (o->optimizer == OPTIMIZER_SGD)
         return emit(s, OP_SGD, "optimizer",
                     (struct emission){IN(gradient, s->scalars, weight, moment, master),
                                       .into = {&weight, &moment, &master}, .params = p},
                     err);
-    const value_id squares = part_of(s, VALUE_MOMENT_2, r);
+    const value_id squares = part_of(s, VALUE_MOMENT_2, x);
     return emit(s, OP_ADAM, "optimizer",
                 (struct emission){IN(gradient, s->scalars, weight, moment, squares, master),
                                   .into = {&weight, &moment, &squares, &master}, .params = p},
@@ -210,9 +255,28 @@ static enum status add_optimizer(struct step *s, const struct param_range *r, st
 
 static enum status add_optimizers(struct step *s, struct error *err)
 {
-    for (unsigned i = 0, next; i < s->num_ranges; i = next) {
-        const struct param_range r = joined(s, i, &next, decay_alike);
-        TRY(add_optimizer(s, &r, err));
+    for (size_t i = 0, next; i < s->shard.num_buckets; i = next) {
+        const struct span x =
+            joined(s, i, &next, s->shard.is_sharded ? own_of : whole_of, decay_alike);
+        TRY(add_optimizer(s, &x, err));
+    }
+    return OK;
+}
+
+/* Of sharded buckets each rank has the new parameters of its own part. */
+static enum status gather_parameters(struct step *s, struct error *err)
+{
+    for (size_t i = 0; s->shard.is_sharded && i < s->shard.num_buckets; i++) {
+        const struct shard_bucket *b = &s->shard.buckets[i];
+        const struct span whole = whole_of(b), own = own_of(b);
+        const unsigned group = shard_group(b->range);
+        if (group == NUM_GROUP_KINDS) continue;
+        const value_id from = part_of(s, VALUE_PARAMETER, &own),
+                       to = part_of(s, VALUE_PARAMETER, &whole);
+        TRY(emit(
+            s, OP_ALL_GATHER, "parameters",
+            (struct emission){IN(from), .collective.group = (enum group_kind)group, .into = {&to}},
+            err));
     }
     return OK;
 }
@@ -242,6 +306,7 @@ enum status step_make_update(struct step *s, struct error *err)
              (struct emission){IN(sums, s->control), .out = {&s->scalars}}, err));
     s->update.values[s->scalars].class = VALUE_OUTPUT;
     TRY(add_optimizers(s, err));
+    TRY(gather_parameters(s, err));
     TRY(add_params_norm(s, err));
     TRY(program_check(&s->update, err));
     memory_plan_make(&s->update, s->model->kernels);

@@ -109,13 +109,11 @@ static inline void test_fill_weights(const struct step *s)
 
 /* ---- sessions ---- */
 
-/* The model in memory. has_weights: the folder's own. */
-static inline enum status test_session_start(struct test_session *s,
-                                             const struct model_options *options,
-                                             const struct step_options *o, bool has_weights)
+/* A step of the model that is open. has_weights: the folder's own. */
+static inline enum status test_step_start(struct test_session *s, const struct step_options *o,
+                                          bool has_weights)
 {
     const struct load_options load = {.threads = 1, .progress = PROGRESS_NONE};
-    TRY(model_open(&s->model, has_weights ? &s->opened.checkpoint : NULL, options, &s->comm, &err));
     TRY(step_make(&s->step, &s->model, o, &err));
     TRY(step_allocate(&s->step, &err));
     if (has_weights)
@@ -124,6 +122,15 @@ static inline enum status test_session_start(struct test_session *s,
     else
         test_fill_weights(&s->step);
     return step_begin(&s->step, false, &err);
+}
+
+/* The model in memory. */
+static inline enum status test_session_start(struct test_session *s,
+                                             const struct model_options *options,
+                                             const struct step_options *o, bool has_weights)
+{
+    TRY(model_open(&s->model, has_weights ? &s->opened.checkpoint : NULL, options, &s->comm, &err));
+    return test_step_start(s, o, has_weights);
 }
 
 /* Opens the folder, on one rank. */
