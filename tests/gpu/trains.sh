@@ -36,5 +36,7 @@ check_training() {
         --accumulate-allreduce-grads-in-fp32
     check "training, in fp16 that overflows" overflows_alike
     check "training, on four ranks" trains_alike llama3.2 1e-5 --tp 2 --dp 2 --sequence-parallel
+    check "training, on four ranks that shard states" trains_alike llama3.2 1e-5 --tp 2 --dp 2 \
+        --use-distributed-optimizer --ddp-bucket-size 3000
     check "training, of experts on two ranks" trains_alike mixtral 1e-5 --ep 2 --moe-aux-loss-coeff 0.01
 }

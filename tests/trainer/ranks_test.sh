@@ -123,6 +123,70 @@ grep -q "states of random number generators" "$stderr" && is_wrong "states of ra
 matches bits straight.jsonl log.jsonl
 same_checkpoints straight saved
 
+# is_same_sharded MODEL OPTION...: with sharded states a run gives the same bits; a checkpoint of either goes on as
+# either. Buckets are small, so that there are several.
+is_same_sharded() {
+    model=$1
+    shift
+    rm -rf whole shard mixed whole.jsonl shard.jsonl mixed.jsonl
+    begins "$model" --ddp-bucket-size 3000 "$@" --save whole --log-jsonl whole.jsonl
+    exits 0
+    begins "$model" --ddp-bucket-size 3000 "$@" --save shard --log-jsonl shard.jsonl --use-distributed-optimizer
+    exits 0
+    begins "$model" --ddp-bucket-size 3000 "$@" --save mixed --log-jsonl mixed.jsonl --exit-interval 2
+    begins "$model" --ddp-bucket-size 3000 "$@" --save mixed --log-jsonl mixed.jsonl --exit-interval 2 \
+        --use-distributed-optimizer
+    begins "$model" --ddp-bucket-size 3000 "$@" --save mixed --log-jsonl mixed.jsonl
+    exits 0
+    for other in shard mixed; do
+        matches bits whole.jsonl $other.jsonl
+        same_checkpoints whole $other
+    done
+    nothing_partial_in .
+}
+
+it "states that are sharded over data parallel ranks give the same bits, and go on with or without them"
+is_same_sharded llama3.2 --bf16 --dp 2
+is_same_sharded llama3.2 --bf16 --tp 2 --dp 2 --ckpt-format torch
+is_same_sharded qwen3 --fp16 --loss-scale 1024 --tp 2 --sequence-parallel --dp 4
+is_same_sharded mixtral --bf16 --tp 2 --ep 2 --etp 1 --dp 2
+is_same_sharded gpt2 --optimizer sgd --bf16 --dp 3 --global-batch-size 9
+
+it "sharded states go on at another number of data parallel ranks, and on one"
+alone llama3.2
+for format in torch_dist torch; do
+    rm -rf saved log.jsonl
+    begins llama3.2 --tp 2 --dp 2 --use-distributed-optimizer --ddp-bucket-size 3000 --exit-interval 2 --save saved \
+        --ckpt-format $format --log-jsonl log.jsonl
+    exits 0
+    begins llama3.2 --dp 4 --use-distributed-optimizer --ddp-bucket-size 1000 --exit-interval 2 --save saved \
+        --ckpt-format $format --log-jsonl log.jsonl
+    exits 0
+    begins llama3.2 --save saved --ckpt-format $format --log-jsonl log.jsonl
+    exits 0
+    matches steps one.jsonl log.jsonl 1e-10 1e-10
+    same_checkpoints one saved --atol 1e-10
+done
+
+# megabytes_of PART: of the memory that a dry run has printed
+megabytes_of() {
+    sed -n "s/^  $1 *\([0-9.]*\) MB$/\1/p" "$stdout"
+}
+
+it "sharded states take their part of the memory"
+rm -rf saved
+begins llama3.2 --bf16 --dp 4 --dry-run
+whole=$(megabytes_of masters)
+begins llama3.2 --bf16 --dp 4 --use-distributed-optimizer --dry-run
+for part in masters "first moments" "second moments"; do
+    [ "$(megabytes_of "$part")" = "$(echo "$whole" | awk '{printf "%.2f", $1 / 4}')" ] ||
+        is_wrong "$part: $(megabytes_of "$part") MB of $whole"
+done
+begins llama3.2 --bf16 --use-distributed-optimizer --dry-run
+[ "$(megabytes_of masters)" = "$whole" ] || is_wrong "one rank: $(megabytes_of masters) MB of $whole"
+begins llama3.2 --bf16 --dp 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --dry-run
+says "--num-distributed-optimizer-instances 2: states are sharded over all data parallel ranks"
+
 it "--keep-last, --no-save-optim and --async-save"
 rm -rf kept
 begins llama3.2 --dp 2 --save kept --save-interval 1 --keep-last 2 --no-save-optim --async-save

@@ -193,11 +193,12 @@ static void complete_layout(struct train_finish *x)
         o->sequence_parallel = false;
         train_note(x, "--sequence-parallel needs --tp of more than 1: it is off");
     }
-    if (o->use_distributed_optimizer && o->layout.dp > 1)
-        train_note(x,
-                   "--use-distributed-optimizer: checkpoints are written so; every data parallel "
-                   "rank has all states");
     default_uint(&o->num_distributed_optimizer_instances, 0, 1);
+    if (o->use_distributed_optimizer && o->num_distributed_optimizer_instances > 1)
+        train_note(x,
+                   "--num-distributed-optimizer-instances %" PRIu64
+                   ": states are sharded over all data parallel ranks",
+                   o->num_distributed_optimizer_instances);
     if (!o->device && text_equal(o->distributed_backend, "gloo")) o->device = "cpu";
 }
 

@@ -235,7 +235,7 @@ const struct arg train_other_args[] = {
         "--ckpt-pg-tensors-cache-path --classes-fraction --config-logger-dir "
         "--cpu-offloading-num-layers --cross-entropy-fusion-impl --cuda-graph-impl "
         "--cuda-graph-warmup-steps --data-parallel-sharding-strategy --data-per-class-fraction "
-        "--ddp-bucket-size --ddp-num-buckets --delta-offload-bytes-across-pp-ranks "
+        "--ddp-num-buckets --delta-offload-bytes-across-pp-ranks "
         "--dino-bottleneck-size --dino-freeze-last-layer --dino-head-hidden-size "
         "--dino-local-crops-number --dino-local-img-size --dino-teacher-temp "
         "--dino-warmup-teacher-temp --dino-warmup-teacher-temp-epochs --dist-ckpt-format "

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/file.h"
 #include "common/text.h"
 #include "convert/megatron/find_iteration.h"
@@ -40,6 +41,68 @@ enum status held_each(const struct train_state *s, held_visit *visit, void *cont
             TRY(visit(context, &t, err));
         }
     return OK;
+}
+
+enum status held_each_run(const struct train_state *s, const struct held_tensor *t,
+                          enum held_kind kind, held_run_visit *visit, void *context,
+                          struct error *err)
+{
+    const struct held_run whole = {0, t->own_numel, t->first};
+    if (!s->shard || kind == HELD_WEIGHT) return visit(context, &whole, err);
+    for (size_t i = 0; i < s->shard->num_buckets; i++) {
+        const struct shard_bucket *b = &s->shard->buckets[i];
+        const uint64_t first = max_u64(b->own, t->first),
+                       end = min_u64(b->own_end, t->first + t->own_numel);
+        const struct held_run run = {first - t->first, end - first, b->at + (first - b->own)};
+        if (first < end) TRY(visit(context, &run, err));
+    }
+    return OK;
+}
+
+struct clipping {
+    const struct held_tensor *t;
+    uint64_t first, count; /* of the padded tensor */
+    const struct held_run *run;
+    held_part_visit *visit;
+    void *context;
+};
+
+static enum status visit_part(void *context, const struct pair *p, struct error *err)
+{
+    const struct clipping *c = context;
+    const struct held_part part = {*p, c->run->at};
+    return c->visit(c->context, &part, err);
+}
+
+/* own: (element of the run, of the padded tensor) */
+static enum status clip_own(void *context, const struct pair *own, struct error *err)
+{
+    struct clipping *c = context;
+    struct pair p = *own;
+    TRY(pair_turn(&p, c->t->name, err));
+    return pair_clip(&p, c->first, c->count, c->t->name, visit_part, c, err);
+}
+
+/* A run is a window of the rank's own elements: so its border is clipped first. */
+static enum status clip_run(void *context, const struct held_run *r, struct error *err)
+{
+    struct clipping *c = context;
+    c->run = r;
+    for (unsigned k = 0; k < c->t->of->cut->count; k++) {
+        struct pair p = c->t->of->cut->pairs[k];
+        TRY(pair_turn(&p, c->t->name, err));
+        TRY(pair_clip(&p, r->first, r->count, c->t->name, clip_own, c, err));
+    }
+    return OK;
+}
+
+enum status held_each_part(const struct train_state *s, const struct held_tensor *t,
+                           enum held_kind kind, uint64_t first, uint64_t count,
+                           held_part_visit *visit, void *context, struct error *err)
+{
+    struct clipping c = {
+        .t = t, .first = first, .count = count, .visit = visit, .context = context};
+    return held_each_run(s, t, kind, clip_run, &c, err);
 }
 
 bool held_is_trained(const struct held_tensor *t)

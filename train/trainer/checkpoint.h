@@ -1,8 +1,9 @@
 /* checkpoint.h - the state of a training run, from a checkpoint into arrays and back.
  *
  * Weights, masters and moments of all parameters lie in flat *regions* of one order: in each,
- * parameter i begins at the same element, parameters->items[i].offset / bytes of a weight. What is
- * between parameters is not read. All arrays are the caller's, and on the host.
+ * parameter i begins at the same element, parameters->items[i].offset / bytes of a weight, unless
+ * the region is sharded (shard.h). What is between parameters is not read. All arrays are the
+ * caller's, and on the host.
  *
  * Reading takes any checkpoint that source_open() opens, of any layout and format; writing is a
  * plan of convert/target.h whose tensors lie in memory. A checkpoint appears complete or not at all
@@ -13,6 +14,7 @@
 #include "convert/format.h"
 #include "convert/source.h"
 #include "train/model/parameters.h"
+#include "train/trainer/shard.h"
 
 /* What a region holds. exp_avg is SGD's momentum too. */
 enum held_kind { HELD_WEIGHT, HELD_MASTER, HELD_EXP_AVG, HELD_EXP_AVG_SQ, NUM_HELD };
@@ -21,12 +23,14 @@ enum held_kind { HELD_WEIGHT, HELD_MASTER, HELD_EXP_AVG, HELD_EXP_AVG_SQ, NUM_HE
 struct held_rank {
     const struct parameters *parameters;
     const struct groups *groups; /* the rank's place in them counts */
+    const struct shard *shard;   /* as in struct train_state */
 };
 
 struct train_state {
     const struct parameters *parameters; /* of this rank */
     void *data[NUM_HELD];                /* NULL: the run has no such region */
     enum dtype dtype[NUM_HELD]; /* of the elements; that of weights is parameters->elem's */
+    const struct shard *shard;  /* masters and moments are sharded so; NULL: they are whole */
     uint64_t padded_rows; /* rows of the vocabulary that all ranks hold, with padding; 0: no more
                              than the config's */
     const struct model_config *config;

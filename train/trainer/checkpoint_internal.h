@@ -20,6 +20,31 @@ typedef enum status held_visit(void *context, const struct held_tensor *t, struc
 MUST_CHECK enum status held_each(const struct train_state *s, held_visit *visit, void *context,
                                  struct error *err);
 
+/* Elements that follow one another in a tensor of a rank, and in its region. */
+struct held_run {
+    uint64_t first, count; /* of those that the rank has of the tensor */
+    uint64_t at;           /* element of the region */
+};
+typedef enum status held_run_visit(void *context, const struct held_run *r, struct error *err);
+
+/* Calls visit for each run that the region holds: one, unless it is sharded. */
+MUST_CHECK enum status held_each_run(const struct train_state *s, const struct held_tensor *t,
+                                     enum held_kind kind, held_run_visit *visit, void *context,
+                                     struct error *err);
+
+/* Elements of the padded tensor, and of a region from element `at` on. */
+struct held_part {
+    struct pair pair;
+    uint64_t at;
+};
+typedef enum status held_part_visit(void *context, const struct held_part *p, struct error *err);
+
+/* Calls visit for what the region holds of elements [first, first + count) of the padded tensor,
+ * which are counted from first. */
+MUST_CHECK enum status held_each_part(const struct train_state *s, const struct held_tensor *t,
+                                      enum held_kind kind, uint64_t first, uint64_t count,
+                                      held_part_visit *visit, void *context, struct error *err);
+
 /* The address of element `at` of a region. */
 void *held_at(const struct train_state *s, enum held_kind kind, uint64_t at);
 

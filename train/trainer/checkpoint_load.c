@@ -27,11 +27,10 @@ struct loading {
 struct adding {
     struct loading *l;
     const struct tensor *tensor;
-    enum dtype dtype;
-    void *memory;
+    enum held_kind kind;
 };
 
-static enum status add_target(void *context, const struct pair *part, struct error *err)
+static enum status add_target(void *context, const struct held_part *part, struct error *err)
 {
     const struct adding *x = context;
     struct loading *l = x->l;
@@ -40,7 +39,8 @@ static enum status add_target(void *context, const struct pair *part, struct err
         l->capacity = 2 * l->capacity + 64;
         l->targets = must_realloc(l->targets, l->capacity * sizeof *l->targets);
     }
-    l->targets[l->num_targets++] = (struct load_target){x->tensor, *part, x->dtype, x->memory};
+    l->targets[l->num_targets++] = (struct load_target){x->tensor, part->pair, l->s->dtype[x->kind],
+                                                        held_at(l->s, x->kind, part->at)};
     return OK;
 }
 
@@ -50,11 +50,8 @@ static enum status add_targets(struct loading *l, const struct held_tensor *t,
                                const struct tensor *from, enum held_kind kind, uint64_t first,
                                uint64_t count, struct error *err)
 {
-    struct adding x = {l, from, l->s->dtype[kind], held_at(l->s, kind, t->first)};
-    for (unsigned k = 0; k < t->of->cut->count; k++)
-        TRY(pair_clip(&t->of->cut->pairs[k], first, min_u64(count, from->numel), from->name,
-                      add_target, &x, err));
-    return OK;
+    struct adding x = {l, from, kind};
+    return held_each_part(l->s, t, kind, first, min_u64(count, from->numel), add_target, &x, err);
 }
 
 static const struct tensor *find(struct loading *l, const struct held_tensor *t, const char *state,
@@ -134,20 +131,32 @@ static enum status run(struct loading *l, struct error *err)
 
 /* ---- what is made ---- */
 
+struct making {
+    const struct train_state *s;
+    const struct held_tensor *t;
+};
+
+static enum status make_run(void *context, const struct held_run *r, struct error *err)
+{
+    const struct making *m = context;
+    const struct train_state *s = m->s;
+    (void)err;
+    if (s->data[HELD_MASTER])
+        (void)cast_elements(held_at(s, HELD_MASTER, r->at), s->dtype[HELD_MASTER],
+                            held_at(s, HELD_WEIGHT, m->t->first + r->first), s->dtype[HELD_WEIGHT],
+                            r->count);
+    for (int k = HELD_EXP_AVG; k < NUM_HELD; k++)
+        if (s->data[k])
+            memset(held_at(s, (enum held_kind)k, r->at), 0, r->count * dtype_bytes(s->dtype[k]));
+    return OK;
+}
+
 /* Before states are loaded: those that are not there stay so. */
 static enum status make_states(void *context, const struct held_tensor *t, struct error *err)
 {
     const struct loading *l = context;
-    const struct train_state *s = l->s;
-    (void)err;
-    if (s->data[HELD_MASTER])
-        (void)cast_elements(held_at(s, HELD_MASTER, t->first), s->dtype[HELD_MASTER],
-                            held_at(s, HELD_WEIGHT, t->first), s->dtype[HELD_WEIGHT], t->own_numel);
-    for (int k = HELD_EXP_AVG; k < NUM_HELD; k++)
-        if (s->data[k])
-            memset(held_at(s, (enum held_kind)k, t->first), 0,
-                   t->own_numel * dtype_bytes(s->dtype[k]));
-    return OK;
+    struct making m = {l->s, t};
+    return held_each_run(l->s, t, HELD_MASTER, make_run, &m, err);
 }
 
 static const char *why_made(const struct loading *l)

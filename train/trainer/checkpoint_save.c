@@ -24,35 +24,34 @@
 /* ---- tensors in memory ---- */
 
 struct holding {
-    const struct train_state *s;
-    struct checkpoint *c; /* that is made */
+    const struct train_state *s; /* of the rank whose pieces are added */
+    struct checkpoint *c;        /* that is made */
     bool sgd;
-    /* The rank whose pieces are added, and whether it is this one. Of several ranks only one holds
-     * what is the same on some of them: groups is its place; NULL: there is one rank. */
+    /* That rank, and whether it is this one. Of several ranks only one holds what is the same on
+     * some of them: groups is its place; NULL: there is one rank. */
     unsigned rank;
     bool is_own;
     const struct groups *groups;
 };
 
-/* The part of a tensor, or of its padding, that a rank holds. */
-struct holding_part {
-    struct checkpoint *c;
+/* A tensor, or its padding, of which parts are added. */
+struct adding {
+    const struct holding *h;
+    enum held_kind from;
     struct tensor *tensor;
-    enum dtype dtype;
-    const void *memory; /* NULL: of another rank */
-    unsigned rank;
 };
 
-static enum status add_piece(void *context, const struct pair *part, struct error *err)
+static enum status add_piece(void *context, const struct held_part *part, struct error *err)
 {
-    const struct holding_part *h = context;
+    const struct adding *x = context;
+    const struct holding *h = x->h;
     const struct piece piece = {.origin = ORIGIN_MEMORY,
-                                .dtype = h->dtype,
-                                .memory = h->memory,
+                                .dtype = h->s->dtype[x->from],
+                                .memory = h->is_own ? held_at(h->s, x->from, part->at) : NULL,
                                 .holder = h->rank,
-                                .pair = *part};
+                                .pair = part->pair};
     (void)err;
-    tensor_add_piece(&h->c->arena, h->tensor, &piece);
+    tensor_add_piece(&h->c->arena, x->tensor, &piece);
     return OK;
 }
 
@@ -62,18 +61,14 @@ static enum status add_tensor(const struct holding *h, const struct held_tensor 
                               struct error *err)
 {
     const struct param_spec *spec = t->of->spec;
-    struct holding_part part = {.c = h->c,
-                                .dtype = h->s->dtype[from],
-                                .memory = h->is_own ? held_at(h->s, from, t->first) : NULL,
-                                .rank = h->rank};
+    struct adding x = {.h = h, .from = from};
     uint64_t shape[MAX_AXES];
     memcpy(shape, spec->shape, spec->num_dims * sizeof *shape);
     if (padding) shape[0] = h->s->padded_rows - spec->shape[0];
-    TRY(catalog_add(&h->c->catalog, name, part.dtype, spec->num_dims, shape, &part.tensor, err));
-    for (unsigned k = 0; k < t->of->cut->count; k++)
-        TRY(pair_clip(&t->of->cut->pairs[k], padding ? t->numel : 0,
-                      padding ? t->padding_numel : t->numel, name, add_piece, &part, err));
-    return OK;
+    TRY(catalog_add(&h->c->catalog, name, h->s->dtype[from], spec->num_dims, shape, &x.tensor,
+                    err));
+    return held_each_part(h->s, t, from, padding ? t->numel : 0,
+                          padding ? t->padding_numel : t->numel, add_piece, &x, err);
 }
 
 static enum status add_state(const struct holding *h, const struct held_tensor *t,
@@ -92,16 +87,26 @@ static bool writes_itself_as_master(const struct train_state *s)
     return !s->data[HELD_MASTER] && !s->data[HELD_EXP_AVG];
 }
 
+/* Whether the rank holds what it has of a tensor. Of sharded states each data parallel rank has
+ * its own elements. */
+static bool holds(const struct holding *h, const struct held_tensor *t, enum held_kind kind)
+{
+    const bool is_shard = h->s->shard && kind != HELD_WEIGHT;
+    return !h->groups ||
+           parameter_counts(t->of, h->groups, is_shard ? 1u << GROUP_DP | 1u << GROUP_EDP : 0);
+}
+
 static enum status hold_tensor(void *context, const struct held_tensor *t, struct error *err)
 {
     const struct holding *h = context;
-    if (h->groups && !parameter_counts(t->of, h->groups, 0)) return OK;
-    TRY(add_state(h, t, NULL, HELD_WEIGHT, err));
+    const bool has_weight = holds(h, t, HELD_WEIGHT);
+    if (has_weight) TRY(add_state(h, t, NULL, HELD_WEIGHT, err));
     if (!h->c->training.optimizer.present || !held_is_trained(t)) return OK;
     for (int k = HELD_MASTER; k < NUM_HELD; k++)
-        if (h->s->data[k])
+        if (h->s->data[k] && holds(h, t, (enum held_kind)k))
             TRY(add_state(h, t, held_state((enum held_kind)k, h->sgd), (enum held_kind)k, err));
-    return writes_itself_as_master(h->s) ? add_state(h, t, master_state, HELD_WEIGHT, err) : OK;
+    if (!has_weight || !writes_itself_as_master(h->s)) return OK;
+    return add_state(h, t, master_state, HELD_WEIGHT, err);
 }
 
 /* ---- the run as a checkpoint ---- */
@@ -130,14 +135,15 @@ static void keep_own_groups(struct checkpoint *c, const struct training_state *f
 
 static enum status hold_tensors(struct holding *h, struct error *err)
 {
-    const struct train_state *s = h->s;
+    struct train_state of = *h->s;
     h->is_own = true;
-    if (!s->ranks) return held_each(s, hold_tensor, h, err);
-    for (h->rank = 0; h->rank < s->world->size; h->rank++) {
-        struct train_state of = *s;
-        of.parameters = s->ranks[h->rank].parameters;
-        h->is_own = h->rank == s->world->index;
-        h->groups = s->ranks[h->rank].groups;
+    if (!of.ranks) return held_each(h->s, hold_tensor, h, err);
+    h->s = &of;
+    for (h->rank = 0; h->rank < of.world->size; h->rank++) {
+        of.parameters = of.ranks[h->rank].parameters;
+        of.shard = of.ranks[h->rank].shard;
+        h->is_own = h->rank == of.world->index;
+        h->groups = of.ranks[h->rank].groups;
         TRY(held_each(&of, hold_tensor, h, err));
     }
     return OK;

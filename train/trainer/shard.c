@@ -75,7 +75,7 @@ static void add_buckets(struct shard *s, const struct param_range *r, const stru
 void shard_make(struct shard *out, const struct param_range *ranges, unsigned num_ranges,
                 const struct groups *g, const struct shard_options *o, struct arena *a)
 {
-    *out = (struct shard){.ranges = ranges, .num_ranges = num_ranges};
+    *out = (struct shard){.options = *o, .ranges = ranges, .num_ranges = num_ranges};
     for (unsigned i = 0; i < num_ranges; i++)
         out->is_sharded |= o->shards && sharing_of(&ranges[i], g).size > 1;
     out->buckets = arena_array(a, count_buckets(out, g, o) + 1, sizeof *out->buckets);

@@ -32,19 +32,20 @@ struct shard_bucket {
     uint64_t at; /* where that begins in regions of masters and moments; `own` if not sharded */
 };
 
+struct shard_options {
+    bool shards;           /* where a group has several members */
+    uint64_t bucket_numel; /* 0: Megatron-LM's default, max(40M, 1M times the group's members) */
+    uint64_t alignment;    /* elements: parts begin and end at multiples of it */
+};
+
 struct shard {
+    struct shard_options options;
     const struct param_range *ranges; /* [num_ranges] the caller's */
     unsigned num_ranges;
     struct shard_bucket *buckets; /* [num_buckets] in the order of elements */
     size_t num_buckets;
     bool is_sharded; /* masters and moments are */
     uint64_t numel;  /* elements of a region of masters or moments */
-};
-
-struct shard_options {
-    bool shards;           /* where a group has several members */
-    uint64_t bucket_numel; /* 0: Megatron-LM's default, max(40M, 1M times the group's members) */
-    uint64_t alignment;    /* elements: parts begin and end at multiples of it */
 };
 
 /* The group of several ranks whose members share the update of a range; NUM_GROUP_KINDS: none. */

@@ -158,7 +158,7 @@ struct train_options {
     const char *pipeline_schedule;  /* 1f1b, one-by-one; NULL: 1f1b */
     bool sequence_parallel, use_distributed_optimizer;
     struct arg_list cp_comm_type;
-    uint64_t num_distributed_optimizer_instances;
+    uint64_t num_distributed_optimizer_instances, ddp_bucket_size;
 
     /* ---- experts ---- */
     const char *moe_router_load_balancing_type;  /* aux_loss, none */

@@ -78,6 +78,8 @@ static enum status make_step(struct trainer *t, struct error *err)
         .momentum = t->constants.momentum,
         .gradients_are_elem = o->fp16 && !o->accumulate_allreduce_grads_in_fp32,
         .params_norm = o->log_params_norm,
+        .shards_states = o->use_distributed_optimizer,
+        .bucket_numel = o->ddp_bucket_size,
         .vocab_rows = t->vocab_rows};
     const uint64_t learned = model_learned_positions(&t->model.config);
     if (learned && o->seq_length > learned)

@@ -110,7 +110,7 @@ struct trainer {
     struct saving *saving;   /* one that is written in the background; trainer_save.c's */
     void *copies[NUM_HELD];  /* of the regions, on the host; NULL without --async-save */
     struct model *imagined;  /* [num_ranks] of several: each as it would be on that rank */
-    struct held_rank *ranks; /* [num_ranks] their parameters */
+    struct held_rank *ranks; /* [num_ranks] what they have */
 };
 
 /* ---- trainer_open.c ---- */

@@ -478,6 +478,7 @@ enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool d
                               .no_rng = t->o->no_save_rng,
                               .on_host = text_equal(t->o->distributed_backend, "gloo"),
                               .distributed_optimizer = t->o->use_distributed_optimizer};
+    if (t->step.shard.is_sharded) s->shard = &t->step.shard;
     if (t->ranks) {
         s->layout = t->model.layout.options;
         if (!trainer_saves_layout(t)) s->layout.tp = s->layout.etp = 1;

@@ -100,18 +100,53 @@ enum status trainer_agree_on_start(struct trainer *t, struct error *err)
 
 /* ---- the parameters of all ranks ---- */
 
+static bool has_same_parameters(const struct groups *a, const struct groups *b)
+{
+    const struct group_place *x = &a->place, *y = &b->place;
+    return x->tp == y->tp && x->pp == y->pp && x->etp == y->etp && x->ep == y->ep;
+}
+
 /* Which parameters a rank has follows from its programs. */
+static enum status imagine_parameters(struct trainer *t, struct model *m, struct held_rank *out,
+                                      struct error *err)
+{
+    struct step s = {.model = NULL};
+    struct shard *shard = arena_array(&t->arena, 1, sizeof *shard);
+    enum status st = step_make(&s, m, &t->step.options, err);
+    if (!st && s.shard.is_sharded) {
+        const struct param_range *ranges =
+            arena_copy(&t->arena, s.ranges, s.num_ranges * sizeof *ranges);
+        shard_make(shard, ranges, s.num_ranges, &m->groups, &s.shard.options, &t->arena);
+        out->shard = shard;
+    }
+    step_release(&s);
+    out->parameters = &m->parameters;
+    return st;
+}
+
+/* A rank that has the same parameters as another, and another part of them. */
+static void take_parameters(struct trainer *t, const struct held_rank *from, struct held_rank *out)
+{
+    struct shard *shard = arena_array(&t->arena, 1, sizeof *shard);
+    out->parameters = from->parameters;
+    if (!from->shard) return;
+    shard_make(shard, from->shard->ranges, from->shard->num_ranges, out->groups,
+               &from->shard->options, &t->arena);
+    out->shard = shard;
+}
+
 static enum status imagine(struct trainer *t, unsigned rank, struct error *err)
 {
     struct model *m = &t->imagined[rank];
-    struct step s = {.model = NULL};
-    enum status st = model_imagine(m, t->model.checkpoint, &t->model.options, rank, err);
-    t->ranks[rank] = (struct held_rank){&m->parameters, &m->groups};
-    /* Of copies the first rank holds them (parameter_counts): then this one holds nothing. */
-    const bool holds = !m->groups.of[GROUP_DP].index || !m->groups.of[GROUP_EDP].index;
-    if (!st && holds) st = step_make(&s, m, &t->step.options, err);
-    step_release(&s);
-    return st;
+    struct held_rank *own = &t->ranks[rank];
+    unsigned like = 0;
+    own->groups = &m->groups;
+    TRY(model_imagine(m, t->model.checkpoint, &t->model.options, rank, err));
+    while (like < rank && !has_same_parameters(t->ranks[like].groups, own->groups))
+        like++;
+    if (like == rank) return imagine_parameters(t, m, own, err);
+    take_parameters(t, &t->ranks[like], own);
+    return OK;
 }
 
 enum status trainer_imagine_ranks(struct trainer *t, struct error *err)
@@ -127,7 +162,7 @@ enum status trainer_imagine_ranks(struct trainer *t, struct error *err)
 void trainer_release_ranks(struct trainer *t)
 {
     for (unsigned r = 0; t->imagined && r < t->comm.size; r++)
-        if (t->ranks[r].parameters) model_close(&t->imagined[r]);
+        if (t->ranks[r].groups) model_close(&t->imagined[r]);
     free(t->imagined);
     free(t->ranks);
 }
