@@ -146,11 +146,11 @@ is_same_sharded() {
 }
 
 it "states that are sharded over data parallel ranks give the same bits, and go on with or without them"
-is_same_sharded llama3.2 --bf16 --dp 2
-is_same_sharded llama3.2 --bf16 --tp 2 --dp 2 --ckpt-format torch
-is_same_sharded qwen3 --fp16 --loss-scale 1024 --tp 2 --sequence-parallel --dp 4
-is_same_sharded mixtral --bf16 --tp 2 --ep 2 --etp 1 --dp 2
-is_same_sharded gpt2 --optimizer sgd --bf16 --dp 3 --global-batch-size 9
+is_same_sharded llama3.2 --dtype bf16 --dp 2
+is_same_sharded llama3.2 --dtype bf16 --tp 2 --dp 2 --ckpt-format torch
+is_same_sharded qwen3 --dtype fp16 --loss-scale 1024 --tp 2 --sequence-parallel --dp 4
+is_same_sharded mixtral --dtype bf16 --tp 2 --ep 2 --etp 1 --dp 2
+is_same_sharded gpt2 --optimizer sgd --dtype bf16 --dp 3 --global-batch-size 9
 
 it "sharded states go on at another number of data parallel ranks, and on one"
 alone llama3.2
@@ -175,16 +175,16 @@ megabytes_of() {
 
 it "sharded states take their part of the memory"
 rm -rf saved
-begins llama3.2 --bf16 --dp 4 --dry-run
+begins llama3.2 --dtype bf16 --dp 4 --dry-run
 whole=$(megabytes_of masters)
-begins llama3.2 --bf16 --dp 4 --use-distributed-optimizer --dry-run
+begins llama3.2 --dtype bf16 --dp 4 --use-distributed-optimizer --dry-run
 for part in masters "first moments" "second moments"; do
     [ "$(megabytes_of "$part")" = "$(echo "$whole" | awk '{printf "%.2f", $1 / 4}')" ] ||
         is_wrong "$part: $(megabytes_of "$part") MB of $whole"
 done
-begins llama3.2 --bf16 --use-distributed-optimizer --dry-run
+begins llama3.2 --dtype bf16 --use-distributed-optimizer --dry-run
 [ "$(megabytes_of masters)" = "$whole" ] || is_wrong "one rank: $(megabytes_of masters) MB of $whole"
-begins llama3.2 --bf16 --dp 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --dry-run
+begins llama3.2 --dtype bf16 --dp 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --dry-run
 says "--num-distributed-optimizer-instances 2: states are sharded over all data parallel ranks"
 
 it "--keep-last, --no-save-optim and --async-save"
