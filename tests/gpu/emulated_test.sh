@@ -182,6 +182,15 @@ check "what two ranks of one GPU need is more than it has" fails 6 "with the 1 i
 EMULATED_GPUS=2
 export EMULATED_GPUS
 check "with a GPU each it is not" "$ferry" bench "$golden" --device cuda --tp 2 --seq 8
+EMULATED_MEMORY=150000000 EMULATED_GPUS=4
+plans_large() {
+    "$ferry" train --num-layers 2 --hidden-size 512 --num-attention-heads 8 --vocab-size 4096 --mock-data --seq-length 16 \
+        --max-position-embeddings 16 --micro-batch-size 1 --global-batch-size 4 --train-iters 1 --lr 1e-3 --bf16 --dp 4 \
+        --device cuda --dry-run "$@"
+}
+check "states that do not fit each rank may do so in parts" fails 6 "; --use-distributed-optimizer fits (0.13 GB)" \
+    plans_large
+check "which then fit" plans_large --use-distributed-optimizer
 unset EMULATED_MEMORY
 EMULATED_GPUS=8
 check "collectives of one rank" "$build/tests/gpu/collectives_check"

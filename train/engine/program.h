@@ -23,8 +23,8 @@
 #include "train/engine/groups.h"
 
 /* Held classes have their places from the model (train/model/parameters.h). A parameter, its
- * gradient, its master and its moments begin at the same element of their regions; so one value may
- * stand for many parameters at once. */
+ * gradient, its master and its moments begin at the same element of their regions, unless masters
+ * and moments are sharded over ranks; so one value may stand for many parameters at once. */
 enum value_class {
     VALUE_PARAMETER, /* of the model; `source` is its number in parameters.h */
     VALUE_GRADIENT,  /* of a parameter, summed over micro-batches */

@@ -146,6 +146,18 @@ static bool find_fitting(const struct trainer *t, uint64_t extra, uint64_t there
     return false;
 }
 
+/* The same step, with states that are sharded over data parallel ranks. */
+static bool fits_sharded(const struct trainer *t, uint64_t extra, uint64_t there, uint64_t *bytes)
+{
+    struct step_options o = t->step.options;
+    struct error ignored;
+    if (o.shards_states || trainer_num_ranks(t) == 1) return false;
+    o.shards_states = true;
+    if (measure(t, &o, bytes, &ignored)) return false;
+    *bytes += extra;
+    return *bytes <= there;
+}
+
 /* extra: bytes that no option but --async-save changes. */
 static void advise(const struct trainer *t, uint64_t extra, uint64_t there, struct strbuf *out)
 {
@@ -155,6 +167,8 @@ static void advise(const struct trainer *t, uint64_t extra, uint64_t there, stru
         strbuf_printf(out, "fewer or shorter sequences need less");
     else if (own <= there)
         strbuf_printf(out, "without --async-save it fits (%.2f GB)", gb(own));
+    else if (fits_sharded(t, extra, there, &least))
+        strbuf_printf(out, "--use-distributed-optimizer fits (%.2f GB)", gb(least));
     else if (!find_fitting(t, extra, there, out, &least))
         strbuf_printf(out,
                       "no smaller --micro-batch-size and no --recompute-granularity fits (at least "
