@@ -152,6 +152,23 @@ is_same_sharded qwen3 --dtype fp16 --loss-scale 1024 --tp 2 --sequence-parallel 
 is_same_sharded mixtral --dtype bf16 --tp 2 --ep 2 --etp 1 --dp 2
 is_same_sharded gpt2 --optimizer sgd --dtype bf16 --dp 3 --global-batch-size 9
 
+# begins_small OPTION...: from scratch, with six rows of padding that are trained
+begins_small() {
+    train --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 \
+        --vocab-size 250 --mock-data --micro-batch-size 1 --global-batch-size 4 --train-iters 6 --lr 1e-2 --bf16 \
+        --lr-decay-style constant --hidden-dropout 0 --attention-dropout 0 --eval-iters 0 --log-interval 1 --tp 2 --dp 2 \
+        --ddp-bucket-size 2000 "$@"
+    exits 0
+}
+
+it "so do those of a run from scratch, with rows of padding"
+rm -rf whole shard whole.jsonl shard.jsonl
+begins_small --save whole --log-jsonl whole.jsonl
+begins_small --save shard --log-jsonl shard.jsonl --use-distributed-optimizer --exit-interval 3
+begins_small --save shard --log-jsonl shard.jsonl --use-distributed-optimizer
+matches bits whole.jsonl shard.jsonl
+same_checkpoints whole shard
+
 it "sharded states go on at another number of data parallel ranks, and on one"
 alone llama3.2
 for format in torch_dist torch; do
