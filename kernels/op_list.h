@@ -178,17 +178,30 @@
     X(OP_ACTIVATION_BACKWARD, activation_backward, activation, \
       "x[T,w] dy[T,n] counts:int[E]? -> dx[T,w]=x", \
       activation_sizes, NULL, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
-    /* experts: those that route chose. Where counts (rows of each expert) are there, scale \
-     * times the gradient of balance_loss is added */ \
+    /* experts: those that route chose. Where counts are there, scale times the gradient of \
+     * balance_loss is added; where z is not 0, scale times that of z_loss */ \
     X(OP_ROUTE_BACKWARD, route_backward, route, \
-      "logits:real[T,E] experts:int[T,k] dweights:real[T,k] counts:int[E]? scale:real[1]? -> dlogits[T,E]", \
+      "logits:real[T,E] experts:int[T,k] dweights:real[T,k] counts:int[S,E]? scale:real[1]? -> dlogits[T,E]", \
       route_sizes, NULL, 0, 4, WORKSPACE, PLAIN) \
-    /* loss = balance * sum over e of counts[e] * (sum over t of softmax(logits[t])[e]): \
-     * Megatron-Core's aux_loss (moe_utils.py: switch_load_balancing_loss_func) without its \
-     * coefficient, where balance is E / (k T^2) */ \
+    /* counts[s][e]: how many tokens of sequence s have expert e; token t is of sequence \
+     * (first_token + t) / sequence_length, or of the only one where that length is 0 */ \
+    X(OP_COUNT_EXPERTS, count_experts, route, \
+      "experts:int[T,k] counts_sum:int[S,E]? -> counts:int[S,E]=counts_sum", \
+      NULL, NULL, 0, 0, PLAIN, PLAIN) \
+    /* loss = balance * sum over t and e of counts[s][e] * p[t][e], s being the sequence of t as \
+     * in count_experts. p[t]: softmax(logits[t]); where routers score by sigmoid, these scores \
+     * divided by their sum (+ 1e-20). Megatron-Core's aux_loss (moe_utils.py: \
+     * switch_load_balancing_loss_func) without its coefficient, where balance is E / (k T^2) and \
+     * T the tokens that are counted; its seq_aux_loss, where balance is E / (k T^2 S) and T the \
+     * tokens of a sequence */ \
     X(OP_BALANCE_LOSS, balance_loss, route, \
-      "logits:real[T,E] counts:int[E] loss_sum:real[1]? -> loss:real[1]=loss_sum", \
+      "logits:real[T,E] counts:int[S,E] loss_sum:real[1]? -> loss:real[1]=loss_sum", \
       NULL, NULL, 0, 4, WORKSPACE, WORKSPACE) \
+    /* loss = z * sum over t of logsumexp(logits[t])^2: Megatron-Core's z_loss_func (moe_utils.py) \
+     * without its coefficient, where z is 1 / T */ \
+    X(OP_Z_LOSS, z_loss, route, \
+      "logits:real[T,E] loss_sum:real[1]? -> loss:real[1]=loss_sum", \
+      NULL, NULL, 0, 8, WORKSPACE, WORKSPACE) \
     /* of unpermute. y: its input, for dweights */ \
     X(OP_UNPERMUTE_BACKWARD, unpermute_backward, none, \
       "dx[T,h] rows:int[T,k] weights:real[T,k]? y[R,h]? -> dy[R,h] dweights:real[T,k]?", \
@@ -355,6 +368,8 @@ union op_params {
         bool sigmoid, after_choice, normalize;
         double scaling;
         double balance; /* of balance_loss, times its coefficient */
+        double z;       /* of z_loss, times its coefficient; 0: there is none */
+        uint64_t first_token, sequence_length; /* of count_experts and balance_loss */
     } route;
     struct {
         uint64_t senders_per_block, rows_per_block;

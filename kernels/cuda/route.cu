@@ -9,6 +9,7 @@ template <typename R> struct route_args {
     unsigned num_experts, topk, num_groups, topk_groups;
     bool sigmoid, after_choice, normalize;
     R scaling;
+    size_t first_token, sequence_length; /* of counts of sequences */
 };
 
 /* One token's. What is chosen, or may not be, is out. */
@@ -180,6 +181,8 @@ static struct route_args<R> route_args_of(const union op_params *p, const struct
     a.after_choice = p->route.after_choice;
     a.normalize = p->route.normalize;
     a.scaling = (R)p->route.scaling;
+    a.first_token = p->route.first_token;
+    a.sequence_length = p->route.sequence_length;
     return a;
 }
 
@@ -207,13 +210,13 @@ template <typename E> struct route_backward_args {
     struct route_args<real_of<E>> route; /* parameters, logits and sizes */
     const int32_t *experts, *counts;     /* counts and scale may be NULL */
     const real_of<E> *dweights, *scale;
-    real_of<E> balance;
+    real_of<E> balance, z;
     E *dlogits;
 };
 
 /* One warp's, in shared memory. */
 template <typename R> struct route_slopes {
-    R *scores;  /* [num_experts] as route makes them; then softmax of the logits */
+    R *scores;  /* [num_experts] as route makes them; then those of balance */
     R *dlogits; /* [num_experts] */
     R *chosen;  /* [topk] weights before they are normalized */
     R *dchosen; /* [topk] */
@@ -294,21 +297,65 @@ __device__ inline void unroute_token(const struct route_args<R> &a, const route_
     if (softens) softmax_backward(s.scores, s.dlogits, a.num_experts);
 }
 
-/* The gradient of the loss of balance: softmax(logits)[e] (counts[e] - their mean). */
+/* Of S sequences: that of a token. */
+template <typename R> __device__ inline size_t sequence_of(const struct route_args<R> &a, size_t t)
+{
+    return a.sequence_length ? (a.first_token + t) / a.sequence_length : 0;
+}
+
+/* A warp's largest logit. */
+template <typename R> __device__ inline R largest(const R *logits, unsigned n)
+{
+    R top = -R(INFINITY);
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        top = above()(logits[e], top);
+    return warp_reduce(top, above());
+}
+
+/* What the loss of balance takes for the probability of an expert, but for the divisor. */
+template <typename R> __device__ inline R balance_score(bool sigmoid, R logit, R top)
+{
+    return sigmoid ? 1 / (1 + exp(-logit)) : exp(logit - top);
+}
+
+/* The gradient of the loss of balance: score[e] (counts[e] - their mean), of sigmoid that times 1 -
+ * sigmoid. */
 template <typename R>
 __device__ inline void add_balance(const route_slopes<R> &s, const R *logits, const int32_t *counts,
-                                   unsigned n, R factor)
+                                   unsigned n, bool sigmoid, R factor)
 {
-    R mean = 0;
-    for (unsigned e = lane_id(); e < n; e += WARP)
-        s.scores[e] = logits[e];
-    __syncwarp();
-    softmax(s.scores, n);
-    for (unsigned e = lane_id(); e < n; e += WARP)
+    const R top = largest(logits, n);
+    R sum = 0, mean = 0;
+    for (unsigned e = lane_id(); e < n; e += WARP) {
+        s.scores[e] = balance_score(sigmoid, logits[e], top);
+        sum += s.scores[e];
         mean += s.scores[e] * R(counts[e]);
-    mean = warp_reduce(mean, add_up());
+    }
+    sum = warp_reduce(sum, add_up()) + (sigmoid ? R(1e-20) : 0);
+    mean = warp_reduce(mean, add_up()) / sum;
     for (unsigned e = lane_id(); e < n; e += WARP)
-        s.dlogits[e] += factor * s.scores[e] * (R(counts[e]) - mean);
+        s.dlogits[e] +=
+            factor * s.scores[e] / sum * (sigmoid ? 1 - s.scores[e] : 1) * (R(counts[e]) - mean);
+    __syncwarp();
+}
+
+/* A warp's. */
+template <typename R> __device__ inline R log_sum_exp(const R *logits, unsigned n)
+{
+    const R top = largest(logits, n);
+    R sum = 0;
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        sum += exp(logits[e] - top);
+    return top + log(warp_reduce(sum, add_up()));
+}
+
+/* The gradient of logsumexp(logits)^2. */
+template <typename R>
+__device__ inline void add_z(const route_slopes<R> &s, const R *logits, unsigned n, R factor)
+{
+    const R z = log_sum_exp(logits, n);
+    for (unsigned e = lane_id(); e < n; e += WARP)
+        s.dlogits[e] += factor * 2 * z * exp(logits[e] - z);
     __syncwarp();
 }
 
@@ -328,8 +375,11 @@ template <typename E> __global__ void route_backward_tokens(const route_backward
     s.chosen = s.dlogits + a.num_experts;
     s.dchosen = s.chosen + a.topk;
     unroute_token(a, s, logits, b.experts + t * a.topk, b.dweights + t * a.topk);
+    const real scale = b.scale ? b.scale[0] : 1;
     if (b.counts)
-        add_balance(s, logits, b.counts, a.num_experts, b.balance * (b.scale ? b.scale[0] : 1));
+        add_balance(s, logits, b.counts + sequence_of(a, t) * a.num_experts, a.num_experts,
+                    a.sigmoid, b.balance * scale);
+    if (b.z > 0) add_z(s, logits, a.num_experts, b.z * scale);
     for (unsigned e = lane_id(); e < a.num_experts; e += WARP)
         b.dlogits[t * a.num_experts + e] = from_real<E>(s.dlogits[e]);
 }
@@ -345,6 +395,7 @@ template <typename E> enum status op_route_backward(OP_ARGUMENTS)
     b.counts = data_of<int32_t>(in[3]);
     b.scale = data_of<real>(in[4]);
     b.balance = (real)p->route.balance;
+    b.z = (real)p->route.z;
     b.dlogits = data_of<E>(out[0]);
     const size_t bytes = route_slopes_bytes<real>(b.route.num_experts, b.route.topk);
     const unsigned warps = bytes * 8 <= PLAIN_SHARED_BYTES ? 8 : 1;
@@ -355,74 +406,150 @@ template <typename E> enum status op_route_backward(OP_ARGUMENTS)
                   dim3(blocks_for(b.route.num_tokens, warps)), warps * WARP, warps * bytes, b);
 }
 
-/* ---- the loss of balance ---- */
+/* ---- how many tokens experts have ---- */
 
-enum { BALANCE_WARPS = 8, BALANCE_TOKENS = 64 }; /* of a block */
-
-template <typename R> struct balance_args {
-    const R *logits;
-    const int32_t *counts;
-    double *parts; /* a block each */
-    size_t num_tokens;
-    unsigned num_experts;
+struct counting {
+    const int32_t *experts, *counts_sum; /* [T, topk]; NULL: 0 */
+    int32_t *counts;                     /* [sequences, experts] */
+    size_t num_tokens, first_token, sequence_length;
+    unsigned topk, num_experts;
 };
 
-/* The sum over experts of counts[e] * softmax(logits)[e]: a warp's. */
-template <typename R> __device__ inline R expected_count(const balance_args<R> &a, const R *logits)
+/* A block a sequence and expert. */
+__global__ void count_tokens(const struct counting a)
 {
-    R top = -R(INFINITY), sum = 0, counted = 0;
-    for (unsigned e = lane_id(); e < a.num_experts; e += WARP)
-        top = above()(logits[e], top);
-    top = warp_reduce(top, above());
-    for (unsigned e = lane_id(); e < a.num_experts; e += WARP) {
-        const R x = exp(logits[e] - top);
-        sum += x;
-        counted += x * R(a.counts[e]);
+    const size_t sequence = blockIdx.x / a.num_experts;
+    const int32_t expert = (int32_t)(blockIdx.x % a.num_experts);
+    size_t begin = 0, end = a.num_tokens;
+    if (a.sequence_length) {
+        const size_t first = sequence * a.sequence_length, last = first + a.sequence_length;
+        begin = min(a.num_tokens, first > a.first_token ? first - a.first_token : 0);
+        end = min(a.num_tokens, last > a.first_token ? last - a.first_token : 0);
     }
-    return warp_reduce(counted, add_up()) / warp_reduce(sum, add_up());
+    int count = 0;
+    for (size_t i = begin * a.topk + threadIdx.x; i < end * a.topk; i += blockDim.x)
+        count += a.experts[i] == expert;
+    count = block_sum(count);
+    if (threadIdx.x == 0)
+        a.counts[blockIdx.x] = (a.counts_sum ? a.counts_sum[blockIdx.x] : 0) + count;
 }
 
-template <typename R> __global__ void balance_parts(const balance_args<R> a)
+template <typename E> enum status op_count_experts(OP_ARGUMENTS)
 {
-    const size_t begin = (size_t)blockIdx.x * BALANCE_TOKENS;
-    const size_t end = min(a.num_tokens, begin + BALANCE_TOKENS);
+    (void)workspace;
+    struct counting a = {};
+    a.experts = data_of<int32_t>(in[0]);
+    a.counts_sum = data_of<int32_t>(in[1]);
+    a.counts = data_of<int32_t>(out[0]);
+    a.num_tokens = in[0].shape[0];
+    a.topk = (unsigned)in[0].shape[1];
+    a.num_experts = (unsigned)out[0].shape[1];
+    a.first_token = p->route.first_token;
+    a.sequence_length = p->route.sequence_length;
+    return launch("count_experts", err, count_tokens,
+                  dim3((unsigned)out[0].shape[0] * a.num_experts), 256, 0, a);
+}
+
+/* ---- the losses of routers ---- */
+
+enum { LOSS_WARPS = 8, LOSS_TOKENS = 64 }; /* of a block */
+
+template <typename R> struct loss_args {
+    struct route_args<R> route; /* parameters, logits and sizes */
+    const int32_t *counts;      /* NULL: the z-loss */
+    double *parts;              /* a block each */
+};
+
+/* The sum over experts of counts[e] * score[e]: a warp's. */
+template <typename R>
+__device__ inline R expected_count(const R *logits, const int32_t *counts, unsigned n, bool sigmoid)
+{
+    const R top = largest(logits, n);
+    R sum = 0, counted = 0;
+    for (unsigned e = lane_id(); e < n; e += WARP) {
+        const R x = balance_score(sigmoid, logits[e], top);
+        sum += x;
+        counted += x * R(counts[e]);
+    }
+    sum = warp_reduce(sum, add_up()) + (sigmoid ? R(1e-20) : 0);
+    return warp_reduce(counted, add_up()) / sum;
+}
+
+template <typename R> __device__ inline R token_loss(const loss_args<R> &l, size_t t)
+{
+    const struct route_args<R> &a = l.route;
+    const R *logits = a.logits + t * a.num_experts;
+    if (l.counts)
+        return expected_count(logits, l.counts + sequence_of(a, t) * a.num_experts, a.num_experts,
+                              a.sigmoid);
+    const R z = log_sum_exp(logits, a.num_experts);
+    return z * z;
+}
+
+template <typename R> __global__ void loss_parts(const loss_args<R> l)
+{
+    const size_t begin = (size_t)blockIdx.x * LOSS_TOKENS;
+    const size_t end = min(l.route.num_tokens, begin + LOSS_TOKENS);
     double sum = 0;
-    for (size_t t = begin + warp_id(); t < end; t += BALANCE_WARPS)
-        sum += (double)expected_count(a, a.logits + t * a.num_experts);
+    for (size_t t = begin + warp_id(); t < end; t += LOSS_WARPS)
+        sum += (double)token_loss(l, t);
     sum = block_sum(lane_id() == 0 ? sum : 0);
-    if (threadIdx.x == 0) a.parts[blockIdx.x] = sum;
+    if (threadIdx.x == 0) l.parts[blockIdx.x] = sum;
 }
 
 template <typename R>
-__global__ void add_balance_parts(const double *parts, unsigned num_parts, double balance,
-                                  const R *loss_sum, R *loss)
+__global__ void add_loss_parts(const double *parts, unsigned num_parts, double factor,
+                               const R *loss_sum, R *loss)
 {
     double sum = 0;
     for (unsigned i = threadIdx.x; i < num_parts; i += blockDim.x)
         sum += parts[i];
     sum = block_sum(sum);
-    if (threadIdx.x == 0) loss[0] = R((loss_sum ? (double)loss_sum[0] : 0) + balance * sum);
+    if (threadIdx.x == 0) loss[0] = R((loss_sum ? (double)loss_sum[0] : 0) + factor * sum);
+}
+
+/* loss = loss_sum + factor * the sum over tokens; a kernel's name. */
+template <typename R>
+static enum status sum_losses(const char *name, const loss_args<R> &l, double factor,
+                              const struct operand &loss_sum, const struct operand &loss,
+                              struct error *err)
+{
+    const unsigned parts = blocks_for(l.route.num_tokens, LOSS_TOKENS);
+    TRY(launch(name, err, loss_parts<R>, dim3(parts), LOSS_WARPS * WARP, 0, l));
+    return launch(name, err, add_loss_parts<R>, dim3(1), threads_for(parts, 256), 0, l.parts, parts,
+                  factor, data_of<R>(loss_sum), data_of<R>(loss));
 }
 
 template <typename E> enum status op_balance_loss(OP_ARGUMENTS)
 {
     typedef real_of<E> real;
-    const balance_args<real> a = {data_of<real>(in[0]), data_of<int32_t>(in[1]),
-                                  static_cast<double *>(workspace), in[0].shape[0],
-                                  (unsigned)in[0].shape[1]};
-    const unsigned parts = blocks_for(a.num_tokens, BALANCE_TOKENS);
-    TRY(launch("balance_loss", err, balance_parts<real>, dim3(parts), BALANCE_WARPS * WARP, 0, a));
-    return launch("balance_loss", err, add_balance_parts<real>, dim3(1), threads_for(parts, 256), 0,
-                  a.parts, parts, p->route.balance, data_of<real>(in[2]), data_of<real>(out[0]));
+    const loss_args<real> l = {route_args_of<real>(p, in), data_of<int32_t>(in[1]),
+                               static_cast<double *>(workspace)};
+    return sum_losses("balance_loss", l, p->route.balance, in[2], out[0], err);
+}
+
+template <typename E> enum status op_z_loss(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    const loss_args<real> l = {route_args_of<real>(p, in), NULL, static_cast<double *>(workspace)};
+    return sum_losses("z_loss", l, p->route.z, in[1], out[0], err);
 }
 
 template <typename E> size_t op_balance_loss_workspace(WORKSPACE_ARGUMENTS)
 {
     (void)p, (void)out;
-    return blocks_for(in[0].shape[0], BALANCE_TOKENS) * sizeof(double);
+    return blocks_for(in[0].shape[0], LOSS_TOKENS) * sizeof(double);
+}
+
+template <typename E> size_t op_z_loss_workspace(WORKSPACE_ARGUMENTS)
+{
+    return op_balance_loss_workspace<E>(p, in, out);
 }
 
 FOR_ALL_TYPES(op_route)
 FOR_ALL_TYPES(op_route_backward)
+FOR_ALL_TYPES(op_count_experts)
 FOR_ALL_TYPES(op_balance_loss)
+FOR_ALL_TYPES(op_z_loss)
 WORKSPACE_FOR_ALL_TYPES(op_balance_loss_workspace)
+WORKSPACE_FOR_ALL_TYPES(op_z_loss_workspace)

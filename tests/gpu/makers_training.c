@@ -250,10 +250,21 @@ static void set_experts(struct operand *o, uint64_t num_experts)
     }
 }
 
+/* Sequences that tokens are of, the first of which may have begun before; returns how many. */
+static uint64_t make_sequences(struct trial *t, uint64_t num_tokens)
+{
+    if (coin()) return 1;
+    const uint64_t length = random_between(1, num_tokens);
+    t->params.route.sequence_length = length;
+    t->params.route.first_token = random_between(0, 2 * length);
+    return (t->params.route.first_token + num_tokens - 1) / length + 1;
+}
+
 void make_route_backward(struct trial *t)
 {
     const uint64_t num_tokens = tokens(), experts = make_route_params(t);
     t->params.route.balance = 0.01 * random_double();
+    t->params.route.z = coin() ? 0 : 0.01 * random_double();
     /* A single weight that is normalized is 1: its gradient is what rounding leaves of 0. */
     t->params.route.normalize &= t->params.route.topk > 1;
     MAKE(t->in[0], REAL, num_tokens, experts);
@@ -261,7 +272,7 @@ void make_route_backward(struct trial *t)
     set_experts(&t->in[1], experts);
     MAKE(t->in[2], REAL, num_tokens, t->params.route.topk);
     if (coin()) {
-        MAKE(t->in[3], INT, experts);
+        MAKE(t->in[3], INT, make_sequences(t, num_tokens), experts);
         ((int32_t *)t->in[3].data)[0] = 20; /* not the same as all others, which is balance */
     }
     if (coin()) MAKE(t->in[4], REAL, 1);
@@ -273,9 +284,28 @@ void make_balance_loss(struct trial *t)
     const uint64_t num_tokens = summed_rows(), experts = make_route_params(t);
     t->params.route.balance = random_double();
     MAKE(t->in[0], REAL, num_tokens, experts);
-    MAKE(t->in[1], INT, experts);
+    MAKE(t->in[1], INT, make_sequences(t, num_tokens), experts);
     make_sum(t, &t->out[0], &t->in[2], 1);
     t->depth = (double)num_tokens;
+}
+
+void make_z_loss(struct trial *t)
+{
+    const uint64_t num_tokens = summed_rows(), experts = make_route_params(t);
+    t->params.route.z = random_double();
+    MAKE(t->in[0], REAL, num_tokens, experts);
+    make_sum(t, &t->out[0], &t->in[1], 1);
+    t->depth = (double)num_tokens;
+}
+
+void make_count_experts(struct trial *t)
+{
+    const uint64_t num_tokens = tokens(), experts = make_route_params(t),
+                   sequences = make_sequences(t, num_tokens);
+    MAKE(t->in[0], INT, num_tokens, t->params.route.topk);
+    set_experts(&t->in[0], experts);
+    MAKE(t->out[0], INT, sequences, experts);
+    if (coin()) make_like(t, &t->in[1], &t->out[0]);
 }
 
 void make_unpermute_backward(struct trial *t)

@@ -92,6 +92,16 @@ for layout in "--dp 2 --ep 2" "--tp 2 --sequence-parallel --ep 2 --etp 1" "--tp 
     is_one_rank qwen3-moe --moe-aux-loss-coeff 0.01 $layout
 done
 
+it "losses of routers at these layouts"
+routers="--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.01 --moe-z-loss-coeff 0.001"
+# shellcheck disable=SC2086 # words
+alone mixtral $routers
+for layout in "--dp 2 --ep 2" "--tp 2" "--tp 2 --sequence-parallel --dp 2 --ep 2" "--dp 2 --calculate-per-token-loss"; do
+    # shellcheck disable=SC2086 # words
+    is_one_rank mixtral $routers $layout
+done
+grep -q 'lm loss: [^|]*| seq_load_balancing_loss: [1-9][^|]*| z_loss: [1-9][^|]*| loss scale' "$stdout" || is_wrong "losses in the log"
+
 it "per-token losses count the tokens of all ranks"
 alone llama3.2 --calculate-per-token-loss
 is_one_rank llama3.2 --calculate-per-token-loss --dp 2 --tp 2
@@ -308,7 +318,9 @@ refused 2 "schedule interleaved: 3 micro-batches in groups of 2 leave 1, fewer t
 begins llama3.2 --cp 2
 refused 2 "no run has context parallelism"
 begins mixtral --tp 2 --moe-aux-loss-coeff 0.01 --seq-length 15
-refused 3 "TP2: the load-balancing loss of experts would count what fills up a micro-batch of 15 tokens"
+refused 3 "TP2: the losses of routers would count what fills up a micro-batch of 15 tokens"
+begins mixtral --tp 2 --moe-z-loss-coeff 0.01 --seq-length 15
+refused 3 "TP2: the losses of routers would count what fills up a micro-batch of 15 tokens"
 
 if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1

@@ -14,6 +14,7 @@ import json
 import re
 import sys
 
+ROUTER_LOSSES = ("load_balancing_loss", "seq_load_balancing_loss", "z_loss")
 EXACT = ("iteration", "consumed_samples", "lr", "weight_decay", "logged_lr", "loss_scale", "skipped")
 TIMES = ("elapsed_ms", "tokens_per_s", "tflops", "mfu", "peak_tflops")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E[+-]\d+)?")
@@ -47,7 +48,7 @@ def steps(want, log, loss, norm, first=1, last=10**9):
         for name in EXACT:
             if w[name] != g[name]:
                 wrong.append("iteration %d: %s %s, wanted %s" % (w["iteration"], name, g[name], w[name]))
-        both = {"load_balancing_loss": float(loss)} if "load_balancing_loss" in w and "load_balancing_loss" in g else {}
+        both = {name: float(loss) for name in ROUTER_LOSSES if name in w and name in g}
         for name, limit in {**limits, **both}.items():
             if not is_near(w.get(name), g[name], limit):
                 wrong.append("iteration %d: %s %s, wanted %s" % (w["iteration"], name, g[name], w[name]))

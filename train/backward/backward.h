@@ -32,7 +32,7 @@ struct backward {
     size_t head;              /* calls [head, num_calls) are those of the head: .. */
     unsigned head_chunks;     /* .. so many times the same calls, on other rows each; 0: no head */
     value_id loss_scale;      /* REAL [1] */
-    value_id balance_scale;   /* REAL [1], of the load-balancing loss of experts; NO_VALUE: none */
+    value_id router_scale;    /* REAL [1], of the losses of routers; NO_VALUE: there are none */
     struct lookup lookups[2]; /* those without ids are unused */
     bool accumulates; /* gradients are added to what their region holds; else the first call that
                        * makes the gradient of a parameter writes it */

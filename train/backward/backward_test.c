@@ -229,7 +229,8 @@ enum { SEQUENCES = 3, LENGTH = 12, ELEMENTS = 2 }; /* elements: of each paramete
 struct variant {
     const char *name, *model;
     test_change *change;
-    double hidden_dropout, attention_dropout, balance_coefficient;
+    double hidden_dropout, attention_dropout, balance_coefficient, z_coefficient;
+    uint64_t balance_length;
     bool documents; /* that begin anywhere */
     bool positions; /* that begin anew where no document does */
 };
@@ -287,12 +288,23 @@ static const struct variant variants[] = {
      .model = "mixtral",
      .change = as_it_is,
      .balance_coefficient = 0.7},
+    {.name = "experts balanced in each sequence",
+     .model = "mixtral",
+     .change = chosen_after_softmax,
+     .balance_coefficient = 0.7,
+     .balance_length = LENGTH},
+    {.name = "small logits of routers",
+     .model = "mixtral",
+     .change = as_it_is,
+     .z_coefficient = 0.05},
     {.name = "all at once",
      .model = "qwen3-moe",
      .change = as_it_is,
      .hidden_dropout = 0.1,
      .attention_dropout = 0.1,
      .balance_coefficient = 0.3,
+     .z_coefficient = 0.02,
+     .balance_length = LENGTH,
      .documents = true},
     {.name = "dropout of hidden states",
      .model = "gpt2",
@@ -328,10 +340,12 @@ static struct batch variant_batch(struct test_tokens *t, const struct test_sessi
 static double total_loss(struct test_session *s)
 {
     const struct training_values *t = &s->step.chunks[0].micro[0].train;
+    const struct training_shape *x = &s->step.options.training;
     const struct run *r = &s->step.last_run;
     assert_ok(run_queue(r, 0, r->program->num_calls, &err));
     return test_sum(&s->step, t->loss_sum) +
-           s->step.options.training.balance_coefficient * test_sum(&s->step, t->balance_sum);
+           x->balance_coefficient * test_sum(&s->step, t->balance_sum) +
+           x->z_coefficient * test_sum(&s->step, t->z_sum);
 }
 
 /* The derivative by weight i, from four losses about it. */
@@ -372,11 +386,13 @@ static void check_variant(const struct variant *v)
     o.training = (struct training_shape){.hidden_dropout = v->hidden_dropout,
                                          .attention_dropout = v->attention_dropout,
                                          .dropout_seed = 11,
-                                         .balance_coefficient = v->balance_coefficient};
+                                         .balance_coefficient = v->balance_coefficient,
+                                         .z_coefficient = v->z_coefficient,
+                                         .balance_length = v->balance_length};
     o.shape.any_starts = v->documents;
     test_session_open(&s, v->model, ELEM_F64, &o, v->change);
     const struct micro_batch b = {
-        .batch = variant_batch(&t, &s, v), .loss_scale = 1, .balance_scale = 1, .first = true};
+        .batch = variant_batch(&t, &s, v), .loss_scale = 1, .router_scale = 1, .first = true};
     test_micro_batch(&s.step, &b);
     double *gradients = malloc(s.step.numel * sizeof *gradients);
     memcpy(gradients, s.step.regions[VALUE_GRADIENT], s.step.numel * sizeof *gradients);
@@ -403,12 +419,13 @@ static double *gradients_of(enum elem_type elem, bool are_elem, double scale, ui
     struct test_session s;
     struct test_tokens t;
     o.training.balance_coefficient = 0.3;
+    o.training.z_coefficient = 0.1;
     o.gradients_are_elem = are_elem;
     test_session_open(&s, "mixtral", elem, &o, NULL);
     for (uint64_t k = 0; k < 2; k++) {
         const struct micro_batch b = {.batch = test_tokens_make(&t, &s, SEQUENCES, k, 0.5),
                                       .loss_scale = scale,
-                                      .balance_scale = scale,
+                                      .router_scale = scale,
                                       .first = k == 0};
         test_micro_batch(&s.step, &b);
     }
@@ -482,10 +499,10 @@ static enum status make_backward(struct program *p, const struct groups *groups,
     if (scaled) x = emit(p, OP_SIGMOID_SCALE, (struct emission){IN(x, gate)});
     const struct backward b = {
         .stage = {NO_VALUE, NO_VALUE, NO_VALUE},
-                               .head = p->num_calls,
-                               .head_chunks = 1,
-                               .loss_scale = scale,
-                               .balance_scale = NO_VALUE};
+        .head = p->num_calls,
+        .head_chunks = 1,
+        .loss_scale = scale,
+        .router_scale = NO_VALUE};
     value_id logits = emit(p, OP_MATMUL,
                            (struct emission){IN(x, w), .type = OPERAND_REAL,
                                              .params.matmul = {.transpose_b = true, .alpha = 1}});

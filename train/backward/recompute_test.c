@@ -66,7 +66,7 @@ static void run_step(struct test_session *s, unsigned step, struct step_result *
         const double weight = 1.0 / (SEQUENCES * LENGTH * MICRO_BATCHES);
         const struct micro_batch b = {.batch = test_tokens_make(&t, s, SEQUENCES, first, weight),
                                       .loss_scale = 1,
-                                      .balance_scale = 1.0 / MICRO_BATCHES,
+                                      .router_scale = 1.0 / MICRO_BATCHES,
                                       .first = k == 0};
         test_micro_batch(&s->step, &b);
     }
@@ -84,7 +84,9 @@ static struct outcome train(const char *model, enum elem_type elem, const struct
     o.training = (struct training_shape){.hidden_dropout = 0.1,
                                          .attention_dropout = 0.1,
                                          .dropout_seed = 3,
-                                         .balance_coefficient = 0.01};
+                                         .balance_coefficient = 0.01,
+                                         .z_coefficient = 0.01,
+                                         .balance_length = LENGTH};
     test_session_open(&s, model, elem, &o, NULL);
     for (unsigned i = 0; i < STEPS; i++)
         run_step(&s, i, &out.results[i]);
@@ -98,7 +100,8 @@ static void compare(const struct outcome *kept, const struct outcome *again, con
 {
     for (unsigned i = 0; i < STEPS; i++) {
         const struct step_result *a = &kept->results[i], *b = &again->results[i];
-        if (a->loss != b->loss || a->balance != b->balance || a->grad_norm != b->grad_norm)
+        if (a->loss != b->loss || a->balance != b->balance || a->z_loss != b->z_loss ||
+            a->grad_norm != b->grad_norm)
             fail_msg("%s, %s recomputed: step %u differs", model, policy, i + 1);
     }
     for (unsigned k = 0; k <= VALUE_MOMENT_2; k++) {

@@ -159,30 +159,24 @@ static void positions_rule(struct walk *w, const struct call *c)
 
 /* ---- experts ---- */
 
-/* Output `out` of the first call of this op that reads a value; NO_VALUE: there is none. */
-static value_id made_of(const struct walk *w, unsigned op, value_id in, unsigned out)
+/* What the loss of balance of these logits counts: tokens of each expert, on all tensor parallel
+ * ranks. */
+static value_id counts_of(const struct walk *w, value_id logits)
 {
     for (size_t k = 0; k < w->num_calls; k++)
-        if (w->calls[k].op == op && w->calls[k].in[0] == in) return w->calls[k].out[out];
+        if (w->calls[k].op == OP_BALANCE_LOSS && w->calls[k].in[0] == logits)
+            return w->calls[k].in[1];
     return NO_VALUE;
-}
-
-/* The counts of the experts that a route chose, of all tensor parallel ranks. */
-static value_id counts_of(const struct walk *w, value_id experts)
-{
-    const value_id own = made_of(w, OP_SORT_BY_EXPERT, experts, 1),
-                   all = made_of(w, OP_ALL_REDUCE, own, 0);
-    return all == NO_VALUE ? own : all;
 }
 
 static void route_rule(struct walk *w, const struct call *c)
 {
     const bool balances = c->params.route.balance > 0;
-    const value_id counts = balances ? counts_of(w, c->out[1]) : NO_VALUE;
     walk_replace(w, c->in[0],
                  CALL(w, OP_ROUTE_BACKWARD, "dlogits",
-                      IN(c->in[0], c->out[1], walk_output(w, c, 0), counts,
-                         balances ? w->b->balance_scale : NO_VALUE),
+                      IN(c->in[0], c->out[1], walk_output(w, c, 0),
+                         balances ? counts_of(w, c->in[0]) : NO_VALUE,
+                         balances || c->params.route.z > 0 ? w->b->router_scale : NO_VALUE),
                       .params = c->params));
 }
 

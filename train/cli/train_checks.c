@@ -179,6 +179,7 @@ static void check_ranges(struct train_finish *x)
                   {"--clip-grad", o->clip_grad},
                   {"--init-method-std", o->init_method_std},
                   {"--moe-aux-loss-coeff", o->moe_aux_loss_coeff},
+                  {"--moe-z-loss-coeff", o->moe_z_loss_coeff},
                   {"--exit-duration-in-mins", o->exit_duration_in_mins}};
     for (size_t i = 0; i < COUNT(below_1); i++)
         if (!(below_1[i].value >= 0 && below_1[i].value < 1))
@@ -212,9 +213,6 @@ static void check_memory(struct train_finish *x)
 static void check_supported(struct train_finish *x)
 {
     const struct train_options *o = x->o;
-    if (differs(o->moe_z_loss_coeff, 0))
-        train_problem(x, "--moe-z-loss-coeff %g: no z-loss is computed: leave it out or give 0",
-                      o->moe_z_loss_coeff);
     if (text_equal(o->moe_router_dtype, "fp64") && strcmp(o->dtype, "f64") != 0)
         train_problem(x, "--moe-router-dtype fp64: routers compute in fp32");
     if (differs(o->mid_level_dataset_surplus, 0.005))

@@ -69,6 +69,7 @@ static void schedules_that_contradict_themselves(void **state)
     refused(GOOD "--lr -1", "--lr -1 is below 0");
     refused(GOOD "--min-lr -1", "--min-lr -1 is below 0");
     refused(GOOD "--lr-warmup-init -1", "--lr-warmup-init -1 is below 0");
+    refused(GOOD "--moe-z-loss-coeff -1", "--moe-z-loss-coeff -1 is below 0");
     refused(GOOD "--weight-decay -1", "--weight-decay -1 is below 0");
     refused(GOOD "--weight-decay-incr-style linear --start-weight-decay -1 --end-weight-decay 0",
             "--start-weight-decay -1 is below 0");
@@ -391,9 +392,6 @@ static void a_config_file_stands_for_its_folder(void **state)
 static void values_that_nothing_computes_with(void **state)
 {
     (void)state;
-    refused(GOOD "--moe-z-loss-coeff 1e-3",
-            "--moe-z-loss-coeff 0.001: no z-loss is computed: leave it out or give 0");
-    line_free(good_line(GOOD "--moe-z-loss-coeff 0"));
     refused(GOOD "--moe-router-dtype fp64", "--moe-router-dtype fp64: routers compute in fp32");
     line_free(good_line(GOOD "--moe-router-dtype fp64 --dtype f64"));
     refused(GOOD "--mid-level-dataset-surplus 0.1", "--mid-level-dataset-surplus 0.1: it is 0.005");

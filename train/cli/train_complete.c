@@ -175,11 +175,16 @@ static void complete_experts(struct train_finish *x)
     const struct arg_list *coeffs = &o->moe_aux_loss_coeffs;
     char *end = NULL;
     o->moe_router_load_balancing_type = kinds->count ? kinds->items[0] : "aux_loss";
-    if (kinds->count > 1 || (strcmp(o->moe_router_load_balancing_type, "aux_loss") &&
-                             strcmp(o->moe_router_load_balancing_type, "none")))
-        train_problem(x, "--moe-router-load-balancing-type %s%s: it can be aux_loss or none",
-                      o->moe_router_load_balancing_type, kinds->count > 1 ? " ..." : "");
-    if (coeffs->count > 1) train_problem(x, "--moe-aux-loss-coeff: one coefficient, of aux_loss");
+    const char *kind = o->moe_router_load_balancing_type;
+    const bool is_known = strcmp(kind, "aux_loss") == 0 || strcmp(kind, "seq_aux_loss") == 0 ||
+                          strcmp(kind, "none") == 0;
+    if (kinds->count > 1 || !is_known)
+        train_problem(x,
+                      "--moe-router-load-balancing-type %s%s: it can be one of aux_loss, "
+                      "seq_aux_loss and none",
+                      kind, kinds->count > 1 ? " ..." : "");
+    if (coeffs->count > 1)
+        train_problem(x, "--moe-aux-loss-coeff: one coefficient, of the one balancing type");
     if (!coeffs->count) return;
     o->moe_aux_loss_coeff = strtod(coeffs->items[0], &end);
     if (end == coeffs->items[0] || *end || !isfinite(o->moe_aux_loss_coeff))

@@ -70,7 +70,7 @@ static const struct arg expert_args[] = {
     UINT("--moe-ffn-hidden-size", line.moe_ffn_hidden_size, "hidden size of an expert; default: --ffn-hidden-size"),
     UINT("--moe-router-topk", line.moe_router_topk, "experts of a token; default 2"),
     FLAG("--moe-router-pre-softmax", line.moe_router_pre_softmax, "softmax over all experts, before the choice"),
-    WORDS("--moe-router-load-balancing-type", moe_router_load_balancing_types, "NAME...", "aux_loss or none; default aux_loss"),
+    WORDS("--moe-router-load-balancing-type", moe_router_load_balancing_types, "NAME...", "experts are balanced within a micro-batch (aux_loss), each sequence (seq_aux_loss) or not at all (none); default aux_loss"),
     WORDS("--moe-aux-loss-coeff", moe_aux_loss_coeffs, "X...", "coefficient of the load balancing loss; default 0"),
     REAL("--moe-z-loss-coeff", moe_z_loss_coeff, "coefficient of the z-loss of the router; default: none"),
     FLAG("--moe-grouped-gemm", moe_grouped_gemm, "name experts as Transformer Engine's grouped ones in what is saved; default: as --load does"),

@@ -343,8 +343,15 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
             "--moe-router-score-function sigmoid: routers score by softmax");
     refused(GOOD "--position-embedding-type yarn",
             "--position-embedding-type: \"yarn\" is not one of learned_absolute|rope|none");
-    refused(GOOD "--moe-router-load-balancing-type sinkhorn",
-            "--moe-router-load-balancing-type sinkhorn: it can be aux_loss or none");
+    refused(
+        GOOD "--moe-router-load-balancing-type sinkhorn",
+        "--moe-router-load-balancing-type sinkhorn: it can be one of aux_loss, seq_aux_loss and "
+        "none");
+    refused(GOOD "--moe-router-load-balancing-type seq_aux_loss global_aux_loss",
+            "--moe-router-load-balancing-type seq_aux_loss ...: it can be one of aux_loss, "
+            "seq_aux_loss and none");
+    refused(GOOD "--moe-aux-loss-coeff 1e-2 1e-3",
+            "--moe-aux-loss-coeff: one coefficient, of the one balancing type");
 }
 
 /* ---- recipes ---- */

@@ -184,7 +184,8 @@ static void add_backward_inputs(struct builder *x)
         t->position_order =
             builder_input(x, sliced ? INPUT_SLICE_POSITION_ORDER : INPUT_POSITION_ORDER, 0);
     if (t->loss_sum != NO_VALUE) t->loss_scale = builder_input(x, INPUT_LOSS_SCALE, 0);
-    if (t->balance_sum != NO_VALUE) t->balance_scale = builder_input(x, INPUT_BALANCE_SCALE, 0);
+    if (t->balance_sum != NO_VALUE || t->z_sum != NO_VALUE)
+        t->router_scale = builder_input(x, INPUT_ROUTER_SCALE, 0);
 }
 
 enum status builder_make(struct built *out, const struct build *b, uint64_t first, uint64_t count,

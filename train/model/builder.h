@@ -42,9 +42,12 @@ struct training_shape {
                        */
     double hidden_dropout, attention_dropout; /* probabilities; 0: none */
     uint64_t dropout_seed;
-    /* Of the load-balancing loss of experts, by which gradients see it; 0: none (Megatron-Core's
-     * moe_aux_loss_coeff). */
-    double balance_coefficient;
+    /* Of the losses of routers, by which gradients see them; 0: none (Megatron-Core's
+     * moe_aux_loss_coeff and moe_z_loss_coeff). */
+    double balance_coefficient, z_coefficient;
+    /* Experts are balanced within each sequence of so many tokens (seq_aux_loss); 0: within the
+     * micro-batch (aux_loss). */
+    uint64_t balance_length;
     uint64_t head_rows; /* logits are made of so many tokens at once; 0: of all */
 };
 
@@ -64,8 +67,8 @@ struct output {
 
 /* What backward and the optimizer need to know of a program; NO_VALUE: there is none. */
 struct training_values {
-    value_id loss_sum, balance_sum;     /* states [1]: sums over tokens, and over layers */
-    value_id loss_scale, balance_scale; /* inputs [1]: of the gradients of both losses */
+    value_id loss_sum, balance_sum, z_sum; /* states [1]: sums over tokens, and over layers */
+    value_id loss_scale, router_scale;     /* inputs [1]: of the gradients of these losses */
     value_id ids, id_order, positions, position_order; /* inputs [T] */
     /* Calls [head, num_calls) make logits and losses: head_chunks times the same calls, of some
      * rows each. */

@@ -30,16 +30,53 @@ struct routed {
     value_id tokens; /* a row for each slot, sorted by expert */
 };
 
-/* The load-balancing loss without its coefficient, added to that of other layers: this rank's
- * tokens with the counts of all tensor parallel ones. */
-static void add_balance_loss(struct builder *x, value_id logits, value_id counts, double balance)
+/* Factors of the losses of the router: means over all tokens of the micro-batch, of which each
+ * tensor parallel rank has a part, one behind the other. */
+static void add_loss_params(const struct builder *x, uint64_t rows, union op_params *p)
 {
-    value_id sum = builder_sum(x, "balance_loss");
-    const bool adds = x->balance_begun || x->shape->train->accumulates;
-    x->balance_begun = true;
-    x->out->train.balance_sum = emit(
-        x, OP_BALANCE_LOSS, "balance_loss", IN(logits, counts, adds ? sum : NO_VALUE),
-        .params.route.balance = balance / x->shape->train->balance_coefficient, .into = {&sum});
+    const struct training_shape *t = x->shape->train;
+    const double all = (double)(rows * x->tp), experts = (double)x->c->num_experts;
+    if (!t) return;
+    p->route.sequence_length = t->balance_length;
+    p->route.first_token = rows * x->b->groups->place.tp;
+    const double counted = t->balance_length ? (double)t->balance_length : all;
+    p->route.balance = t->balance_coefficient * experts / (p->route.topk * all * counted);
+    p->route.z = t->z_coefficient / all;
+}
+
+/* How many tokens each expert has, of each sequence or of all, on all tensor parallel ranks. */
+static value_id count_experts(struct builder *x, value_id experts, const union op_params *p)
+{
+    const uint64_t all = builder_rows_of(x, experts) * x->tp, length = p->route.sequence_length;
+    value_id counts =
+        emit(x, OP_COUNT_EXPERTS, "count_experts", IN(experts, NO_VALUE), .params = *p,
+             .sizes = {{'S', length ? ceil_div_u64(all, length) : 1}, {'E', x->c->num_experts}});
+    return builder_collective(x, OP_ALL_REDUCE, GROUP_TP, counts, "sum_counts");
+}
+
+/* The losses of this rank's tokens without their coefficients, added to those of other layers. */
+static void add_losses(struct builder *x, value_id logits, value_id experts,
+                       const union op_params *with)
+{
+    const struct training_shape *t = x->shape->train;
+    struct training_values *out = &x->out->train;
+    union op_params p = *with;
+    if (!t) return;
+    const bool adds = x->routers_begun || t->accumulates;
+    x->routers_begun = true;
+    if (t->balance_coefficient > 0) {
+        value_id sum = builder_sum(x, "balance_loss");
+        p.route.balance /= t->balance_coefficient;
+        out->balance_sum = emit(x, OP_BALANCE_LOSS, "balance_loss",
+                                IN(logits, count_experts(x, experts, &p), adds ? sum : NO_VALUE),
+                                .params = p, .into = {&sum});
+    }
+    if (t->z_coefficient > 0) {
+        value_id sum = builder_sum(x, "z_loss");
+        p.route.z /= t->z_coefficient;
+        out->z_sum = emit(x, OP_Z_LOSS, "z_loss", IN(logits, adds ? sum : NO_VALUE), .params = p,
+                          .into = {&sum});
+    }
 }
 
 static struct routed route(struct builder *x, value_id in)
@@ -47,26 +84,19 @@ static struct routed route(struct builder *x, value_id in)
     struct routed r;
     value_id chosen;
     uint64_t n = builder_rows_of(x, in), k = x->c->moe_router_topk, experts = x->c->num_experts;
-    const struct training_shape *t = x->shape->train;
-    const double all = (double)(n * x->tp); /* tokens of the micro-batch: each rank has a part */
-    const double balance =
-        t ? t->balance_coefficient * (double)experts / ((double)k * all * all) : 0;
+    union op_params p = {.route = {.topk = (uint32_t)k,
+                                   .num_groups = 1,
+                                   .topk_groups = 1,
+                                   .after_choice = !x->c->moe_router_pre_softmax,
+                                   .scaling = 1}};
+    add_loss_params(x, n, &p);
     value_id w = builder_parameter(x, "mlp.router.weight");
     value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
     builder_trace(x, logits, x->tp > 1, false, "router");
-    emit(x, OP_ROUTE, "route", IN(logits), OUT(&r.weights, &chosen),
-         .params.route = {.topk = (uint32_t)k,
-                          .num_groups = 1,
-                          .topk_groups = 1,
-                          .after_choice = !x->c->moe_router_pre_softmax,
-                          .scaling = 1,
-                          .balance = balance});
+    emit(x, OP_ROUTE, "route", IN(logits), OUT(&r.weights, &chosen), .params = p);
     emit(x, OP_SORT_BY_EXPERT, "sort", IN(chosen), OUT(&r.rows, &r.counts),
          .sizes = {{'E', experts}});
-    if (balance > 0)
-        add_balance_loss(x, logits,
-                         builder_collective(x, OP_ALL_REDUCE, GROUP_TP, r.counts, "sum_counts"),
-                         balance);
+    add_losses(x, logits, chosen, &p);
     r.tokens = emit(x, OP_PERMUTE, "permute", IN(in, r.rows), .sizes = {{'R', n * k}});
     return r;
 }

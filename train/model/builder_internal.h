@@ -25,7 +25,7 @@ struct builder {
     uint64_t first_stage; /* of the program */
     /* The residual stream; the block's output and bias that the next norm will add to it. */
     value_id stream, branch, branch_bias;
-    bool balance_begun; /* a layer of this program has written its load-balancing loss */
+    bool routers_begun; /* a layer of this program has written the losses of its router */
     enum status st;
     struct error *err;
 };

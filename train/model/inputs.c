@@ -42,7 +42,7 @@ static const int32_t *numbers_of(const struct input_data *x, const struct progra
     case INPUT_ROW_NUMBERS:
     case INPUT_LOSS_WEIGHTS:
     case INPUT_LOSS_SCALE:
-    case INPUT_BALANCE_SCALE:
+    case INPUT_ROUTER_SCALE:
     case INPUT_STREAM:
     case INPUT_STREAM_GRADIENT:
     case NUM_INPUTS:
@@ -81,7 +81,7 @@ enum status input_fill(const struct input_data *x, const struct program_value *v
                        struct error *err)
 {
     if (v->source == INPUT_LOSS_SCALE) return copy_reals(x, &x->loss_scale, 1, to);
-    if (v->source == INPUT_BALANCE_SCALE) return copy_reals(x, &x->balance_scale, 1, to);
+    if (v->source == INPUT_ROUTER_SCALE) return copy_reals(x, &x->router_scale, 1, to);
     if (v->source == INPUT_LOSS_WEIGHTS) return copy_reals(x, x->tokens.weights, v->shape[0], to);
     if (v->source == INPUT_ROPE)
         return rope_table(x->config, x->positions, v->shape[0], x->wide, to, err);

@@ -26,7 +26,7 @@
     /* of training: what each token's loss counts; what gradients are multiplied by */         \
     X(INPUT_LOSS_WEIGHTS,    "loss_weights",    OPERAND_REAL, SIZE_ROWS, SIZE_NONE)            \
     X(INPUT_LOSS_SCALE,      "loss_scale",      OPERAND_REAL, SIZE_ONE, SIZE_NONE)             \
-    X(INPUT_BALANCE_SCALE,   "balance_scale",   OPERAND_REAL, SIZE_ONE, SIZE_NONE)             \
+    X(INPUT_ROUTER_SCALE,    "router_scale",    OPERAND_REAL, SIZE_ONE, SIZE_NONE)             \
     /* rows sorted by id, and by position */                                                   \
     X(INPUT_ID_ORDER,        "id_order",        OPERAND_INT,  SIZE_ROWS, SIZE_NONE)            \
     X(INPUT_POSITION_ORDER,  "position_order",  OPERAND_INT,  SIZE_ROWS, SIZE_NONE)            \
@@ -81,7 +81,7 @@ struct input_data {
     uint64_t positions;              /* of the longest sequence, with those in the cache */
     uint64_t room;                   /* positions that a sequence's cache has room for; 0: none */
     int32_t *cache_rows, *last_rows; /* [rows], [sequences]; NULL: not wanted */
-    double loss_scale, balance_scale;
+    double loss_scale, router_scale;
 };
 /* In arena a. with_cache: cache_rows and last_rows, too. */
 void input_data_make(struct input_data *x, struct arena *a, const struct batch *b,

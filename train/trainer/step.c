@@ -78,7 +78,7 @@ static enum status add_backward(struct step *s, struct step_chunk *c, struct bui
         .head = t->head,
         .head_chunks = t->head_chunks,
         .loss_scale = t->loss_scale,
-        .balance_scale = t->balance_scale,
+        .router_scale = t->router_scale,
         .lookups = {{t->ids, t->id_order}, {t->positions, t->position_order}},
         .accumulates = accumulates,
         .gradient_type = s->options.gradients_are_elem ? OPERAND_ELEM : OPERAND_REAL};
@@ -191,10 +191,12 @@ static enum status check_ranks(const struct step *s, struct error *err)
 {
     const struct group_sizes *sizes = &s->model->groups.sizes;
     const struct batch *b = &s->options.shape;
-    if (s->options.training.balance_coefficient > 0 && b->num_sequences * b->length % sizes->tp)
+    const struct training_shape *t = &s->options.training;
+    if ((t->balance_coefficient > 0 || t->z_coefficient > 0) &&
+        b->num_sequences * b->length % sizes->tp)
         return fail(err, ERR_UNSUPPORTED,
-                    "TP%u: the load-balancing loss of experts would count what fills up a "
-                    "micro-batch of %" PRIu64 " tokens",
+                    "TP%u: the losses of routers would count what fills up a micro-batch of "
+                    "%" PRIu64 " tokens",
                     sizes->tp, b->num_sequences * b->length);
     return OK;
 }
@@ -401,9 +403,13 @@ enum status step_wait_loss(struct step *s, double *loss, struct error *err)
     return sum_over_ranks(s, loss, err);
 }
 
-bool step_balances(const struct step *s)
+/* sum: its place in training_values. Each rank has that of its tokens and its layers. */
+static enum status wait_router_loss(const struct step *s, size_t sum, double *loss,
+                                    struct error *err)
 {
-    return s->options.training.balance_coefficient > 0 && s->model->config.num_experts;
+    TRY(download_sums(s, sum, loss, err));
+    TRY(sum_over_ranks(s, loss, err));
+    return sum_over(s, GROUP_TP, loss, err);
 }
 
 enum status step_wait(struct step *s, struct step_result *out, struct error *err)
@@ -411,10 +417,11 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     double scalars[NUM_SCALARS], params[1] = {0};
     *out = (struct step_result){0};
     TRY(step_wait_loss(s, &out->loss, err));
-    if (step_balances(s)) {
-        TRY(download_sums(s, offsetof(struct training_values, balance_sum), &out->balance, err));
-        TRY(sum_over_ranks(s, &out->balance, err));
-        TRY(sum_over(s, GROUP_TP, &out->balance, err));
+    if (s->model->config.num_experts) { /* on all ranks, whether their stages have experts or not */
+        const size_t balance = offsetof(struct training_values, balance_sum),
+                     z = offsetof(struct training_values, z_sum);
+        TRY(wait_router_loss(s, balance, &out->balance, err));
+        TRY(wait_router_loss(s, z, &out->z_loss, err));
     }
     TRY(download_reals(&s->update_run, s->scalars, scalars, NUM_SCALARS, err));
     TRY(download_reals(&s->update_run, s->params_sums, params, 1, err));

@@ -64,9 +64,10 @@ struct step_control {
 };
 
 struct step_result {
-    double loss;        /* the sum over all micro-batches of weights times losses */
-    double balance;     /* of the load-balancing losses of all micro-batches, layers and
-                         * data parallel ranks */
+    double loss; /* the sum over all micro-batches of weights times losses */
+    /* Of the losses of routers without their coefficients, the sums over all micro-batches, layers
+     * and data parallel ranks; 0: there is none. */
+    double balance, z_loss;
     double grad_norm;   /* of all gradients times factor, before clipping */
     double params_norm; /* after the update; 0 where it is not wanted */
     uint64_t num_zeros; /* elements of gradients that are 0 */
@@ -140,9 +141,9 @@ MUST_CHECK enum status step_begin(struct step *s, bool loaded, struct error *err
 struct micro_batch {
     struct batch batch; /* ids, targets, weights of the losses, and what options.shape says of it */
     double loss_scale;  /* gradients of the losses are multiplied by it */
-    double balance_scale; /* and those of the load-balancing loss, with its coefficient, by this */
-    bool first;           /* of this step */
-    bool evaluates;       /* forward only, without dropout: no gradient changes */
+    double router_scale; /* and those of the losses of routers, with their coefficients, by this */
+    bool first;          /* of this step */
+    bool evaluates;      /* forward only, without dropout: no gradient changes */
 };
 /* Sets *b to micro-batch `number`; `first` and `evaluates` are not read. Its arrays stay until the
  * next call. Numbers come in their order, from 0 on; with several chunks one of the last
@@ -162,8 +163,6 @@ MUST_CHECK enum status step_backward(struct step *s, unsigned chunk, uint64_t nu
                                      struct error *err);
 MUST_CHECK enum status step_update(struct step *s, const struct step_control *c, struct error *err);
 MUST_CHECK enum status step_wait(struct step *s, struct step_result *out, struct error *err);
-/* Whether there is a load-balancing loss. */
-bool step_balances(const struct step *s);
 /* The loss alone, after micro-batches that evaluate. */
 MUST_CHECK enum status step_wait_loss(struct step *s, double *loss, struct error *err);
 

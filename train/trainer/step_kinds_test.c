@@ -22,7 +22,7 @@ static struct micro_batch make_micro_batch(struct test_tokens *t, const struct t
     return (struct micro_batch){
         .batch = test_tokens_make(t, s, SEQUENCES, number * SEQUENCES, 1.0 / LENGTH),
         .loss_scale = 1,
-        .balance_scale = 1,
+        .router_scale = 1,
         .first = first,
         .evaluates = evaluates};
 }
@@ -130,7 +130,8 @@ static void compare_schedules(const char *model, const struct step_options *o, u
                    a.step.region_bytes[VALUE_GRADIENT]))
             fail_msg("%s in %u slots: gradients differ", model, slots);
         const struct step_result x = update(&a, i), y = update(&b, i);
-        assert_true(x.loss == y.loss && x.balance == y.balance && x.grad_norm == y.grad_norm);
+        assert_true(x.loss == y.loss && x.balance == y.balance && x.z_loss == y.z_loss &&
+                    x.grad_norm == y.grad_norm);
     }
     test_session_close(&a);
     test_session_close(&b);
@@ -142,7 +143,7 @@ static void micro_batches_may_wait_for_their_backward_part(void **state)
     (void)state;
     for (size_t k = 0; k < 2; k++) {
         struct step_options o = options_of(0.2);
-        o.training.balance_coefficient = 0.1;
+        o.training.balance_coefficient = o.training.z_coefficient = 0.1;
         o.training.head_rows = 7;
         compare_schedules(models[k], &o, 2);
         o.recompute = (struct recompute_options){.granularity = RECOMPUTE_FULL, .num_layers = 1};

@@ -44,7 +44,8 @@ static enum status next_batch(void *context, uint64_t number, struct micro_batch
     (void)ignored;
     *b = (struct micro_batch){.batch = test_tokens_make(&x->tokens, x->s, SEQUENCES,
                                                         (x->first + number) * SEQUENCES, weight),
-                              .loss_scale = 1};
+                              .loss_scale = 1,
+                              .router_scale = 1.0 / (MICRO_BATCHES * x->s->model.groups.sizes.dp)};
     return OK;
 }
 
@@ -124,12 +125,24 @@ static bool same_zeros(uint64_t got, uint64_t want)
     return got + 8 >= want && got <= want + 8;
 }
 
+/* The losses of routers are means of each data parallel rank's tokens, or sequences. */
+static bool same_router_losses(const struct test_session *s, const struct step_result *got,
+                               const struct step_result *want)
+{
+    const double ranks = s->model.groups.sizes.dp;
+    return near(got->balance, want->balance * ranks) && near(got->z_loss, want->z_loss * ranks);
+}
+
 static enum status compare_results(const struct test_session *s, const struct step_result *got,
                                    const struct step_result *want)
 {
     const struct model_config *c = &s->opened.checkpoint.config;
     const uint64_t more = padding_of(c, s->model.groups.sizes.tp) - padding_of(c, 1);
-    for (unsigned i = 0; i < STEPS; i++)
+    for (unsigned i = 0; i < STEPS; i++) {
+        if (!same_router_losses(s, &got[i], &want[i]))
+            return fail(&err, DIFFERENT,
+                        "step %u: losses of routers %.15g and %.15g; of one rank: %.15g, %.15g",
+                        i + 1, got[i].balance, got[i].z_loss, want[i].balance, want[i].z_loss);
         if (!near(got[i].loss, want[i].loss) || !near(got[i].grad_norm, want[i].grad_norm) ||
             !near(got[i].params_norm, want[i].params_norm) || got[i].skipped ||
             !same_zeros(got[i].num_zeros, want[i].num_zeros + more))
@@ -139,6 +152,7 @@ static enum status compare_results(const struct test_session *s, const struct st
                         i + 1, got[i].loss, got[i].grad_norm, got[i].params_norm,
                         (unsigned long)got[i].num_zeros, want[i].loss, want[i].grad_norm,
                         want[i].params_norm, (unsigned long)want[i].num_zeros);
+    }
     return OK;
 }
 
@@ -313,7 +327,22 @@ static const struct layout_case of_experts[] = {
      .sequence_parallel = true},
 };
 
-static void compare_layouts(const char *model, const struct layout_case *cases, size_t count)
+/* Each rank has whole sequences, and nothing is filled up: what the losses of routers are means of
+ * is the same at all of them. */
+static const struct layout_case of_routers[] = {
+    {.name = "ep2", .layout = {.ep = 2, .dp = 2}},
+    {.name = "dp3", .layout = {.dp = 3}},
+    {.name = "tp2 etp2", .layout = {.tp = 2, .etp = 2}},
+    {.name = "tp2 sp etp2", .layout = {.tp = 2, .etp = 2}, .sequence_parallel = true},
+    {.name = "tp2 ep2 etp1", .layout = {.tp = 2, .ep = 2, .etp = 1}},
+    {.name = "tp2 sp ep2 etp1", .layout = {.tp = 2, .ep = 2, .etp = 1}, .sequence_parallel = true},
+};
+
+static const struct training_shape no_router_losses = {.balance_coefficient = 0};
+
+/* routers: of the losses of routers alone. */
+static void compare_layouts(const char *model, const struct layout_case *cases, size_t count,
+                            const struct training_shape *routers)
 {
     static const struct recompute_options policies[] = {
         {.granularity = RECOMPUTE_NONE},
@@ -324,6 +353,7 @@ static void compare_layouts(const char *model, const struct layout_case *cases, 
     o.schedule = SCHEDULE_1F1B;
     o.micro_batches = MICRO_BATCHES;
     static struct reference r;
+    o.training = *routers;
     o.training.hidden_dropout = o.training.attention_dropout = 0.1;
     make_reference(&r, model, &o);
     for (size_t i = 0; i < count; i++) {
@@ -344,9 +374,9 @@ static void dense_models_train_alike_at_any_layout(void **state)
     static const char *const models[] = {"gpt2", "llama3.1", "qwen2.5", "qwen3", "mistral"};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++)
-        compare_layouts(models[i], dense, COUNT(dense));
-    compare_layouts("gpt2", of_four_groups, COUNT(of_four_groups));
-    compare_layouts("llama2", of_four_groups, COUNT(of_four_groups));
+        compare_layouts(models[i], dense, COUNT(dense), &no_router_losses);
+    compare_layouts("gpt2", of_four_groups, COUNT(of_four_groups), &no_router_losses);
+    compare_layouts("llama2", of_four_groups, COUNT(of_four_groups), &no_router_losses);
 }
 
 static void experts_train_alike_at_any_layout(void **state)
@@ -354,7 +384,16 @@ static void experts_train_alike_at_any_layout(void **state)
     static const char *const models[] = {"mixtral", "qwen3-moe"};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++)
-        compare_layouts(models[i], of_experts, COUNT(of_experts));
+        compare_layouts(models[i], of_experts, COUNT(of_experts), &no_router_losses);
+}
+
+static void losses_of_routers_are_alike_at_any_layout(void **state)
+{
+    static const struct training_shape routers = {
+        .balance_coefficient = 0.3, .balance_length = LENGTH, .z_coefficient = 0.1};
+    (void)state;
+    compare_layouts("mixtral", of_routers, COUNT(of_routers), &routers);
+    compare_layouts("qwen3-moe", of_routers, COUNT(of_routers), &routers);
 }
 
 /* Masters are sharded, too; plain SGD has none of the moments. */
@@ -393,6 +432,7 @@ int main(void)
         cmocka_unit_test(dense_models_train_alike_at_any_layout),
         cmocka_unit_test(experts_train_alike_at_any_layout),
         cmocka_unit_test(rounded_parameters_train_alike_with_sharded_states),
+        cmocka_unit_test(losses_of_routers_are_alike_at_any_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static enum status fill_slot(struct step *s, const struct run *r, struct step_sl
     struct input_data x = {.config = &m->config,
                            .wide = m->options.elem == ELEM_F64,
                            .loss_scale = b->loss_scale,
-                           .balance_scale = b->balance_scale};
+                           .router_scale = b->router_scale};
     struct arena scratch;
     arena_init(&scratch);
     input_data_make(&x, &scratch, &b->batch, &m->groups, 0, false);

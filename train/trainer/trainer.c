@@ -50,20 +50,30 @@ static bool has_boundaries(const struct train_options *o)
     return o->reset_attention_mask || trainer_data_is_packed(o);
 }
 
+static struct training_shape training_of(const struct trainer *t)
+{
+    const struct train_options *o = t->o;
+    struct training_shape s = {.hidden_dropout = o->hidden_dropout,
+                               .attention_dropout = o->attention_dropout,
+                               .dropout_seed = o->seed};
+    if (!t->model.config.num_experts) return s;
+    if (!text_equal(o->moe_router_load_balancing_type, "none"))
+        s.balance_coefficient = o->moe_aux_loss_coeff;
+    if (text_equal(o->moe_router_load_balancing_type, "seq_aux_loss"))
+        s.balance_length = o->seq_length;
+    if (o->moe_z_loss_coeff > 0) s.z_coefficient = o->moe_z_loss_coeff;
+    return s;
+}
+
 static enum status make_step(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
-    const bool balances = t->model.config.num_experts && o->moe_router_load_balancing_type &&
-                          strcmp(o->moe_router_load_balancing_type, "aux_loss") == 0;
     struct step_options s = {
         .shape = {.num_sequences = o->micro_batch_size,
                   .is_dealt = true,
                   .length = o->seq_length,
                   .any_starts = has_boundaries(o)},
-        .training = {.hidden_dropout = o->hidden_dropout,
-                     .attention_dropout = o->attention_dropout,
-                     .dropout_seed = o->seed,
-                     .balance_coefficient = balances ? o->moe_aux_loss_coeff : 0},
+        .training = training_of(t),
         .recompute = recompute_of(o),
         .schedule = text_equal(o->pipeline_schedule, schedule_name(SCHEDULE_ONE_BY_ONE))
                         ? SCHEDULE_ONE_BY_ONE

@@ -30,9 +30,10 @@ static enum status next_batch(void *context, uint64_t number, struct micro_batch
     TRY(trainer_batch(t, &i->batches, number, &k, err));
     *m = (struct micro_batch){.batch = k->batch};
     m->loss_scale = per_token ? scale : scale / (k->tokens > 1 ? k->tokens : 1) / count;
-    /* Of tensor parallel ranks Megatron-LM multiplies by the tokens of one (router.py), so that
-     * this loss would depend on the layout; here by those of the micro-batch. */
-    m->balance_scale =
+    /* The losses of routers are means over the micro-batch (router.py). Older Megatron-LM
+     * multiplies by the tokens of one tensor parallel rank, so that they would depend on the
+     * layout. */
+    m->router_scale =
         per_token ? scale * (double)(k->batch.num_sequences * k->batch.length) : scale / count;
     return OK;
 }
@@ -99,6 +100,23 @@ static void tell_exhausted(struct trainer *t)
 
 /* ---- counters and logs ---- */
 
+/* Means over micro-batches and layers, in Megatron-LM's order (training.py, training_log). */
+static void add_router_losses(const struct trainer *t, const struct iteration *i,
+                              const struct step_result *r, struct step_record *s)
+{
+    const struct training_shape *x = &t->step.options.training;
+    uint64_t layers = 0;
+    for (uint64_t l = 0; l < t->model.config.num_layers; l++)
+        layers += model_layer_is_moe(&t->model.config, l);
+    const double count = (double)(i->micro_batches * trainer_dp(t) * layers);
+    if (layers && x->balance_coefficient > 0)
+        s->router_losses[s->num_router_losses++] = (struct named_loss){
+            x->balance_length ? "seq_load_balancing_loss" : "load_balancing_loss",
+            r->balance / count};
+    if (layers && x->z_coefficient > 0)
+        s->router_losses[s->num_router_losses++] = (struct named_loss){"z_loss", r->z_loss / count};
+}
+
 static struct step_record record_of(const struct trainer *t, const struct iteration *i,
                                     const struct step_result *r, double seconds)
 {
@@ -118,14 +136,7 @@ static struct step_record record_of(const struct trainer *t, const struct iterat
                             .num_zeros = (double)r->num_zeros,
                             .seconds = seconds,
                             .flops = flops};
-    if (step_balances(&t->step)) {
-        uint64_t layers = 0;
-        for (uint64_t l = 0; l < t->model.config.num_layers; l++)
-            layers += model_layer_is_moe(&t->model.config, l);
-        const double count = (double)(i->micro_batches * trainer_dp(t) * (layers ? layers : 1));
-        s.router_losses[s.num_router_losses++] =
-            (struct named_loss){"load_balancing_loss", r->balance / count};
-    }
+    add_router_losses(t, i, r, &s);
     return s;
 }
 

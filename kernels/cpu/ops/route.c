@@ -1,5 +1,5 @@
-/* route.c - OP_ROUTE: the experts of each token, and their weights; its backward, and the loss that
- * keeps experts equally busy. */
+/* route.c - OP_ROUTE: the experts of each token, and their weights; its backward, and the losses
+ * that keep experts equally busy and logits small. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"
@@ -227,17 +227,60 @@ static void unroute_token(const struct slope *s, const union op_params *p, const
         softmax_backward(s->scores, s->d_logits, num_experts);
 }
 
-/* d_logits += scale * balance * softmax(logits)[e] (counts[e] - what these are on average) */
-static void add_balance(const struct slope *s, const real *logits, const int32_t *counts,
-                        size_t num_experts, real scale)
+/* ---- the losses of routers ---- */
+
+/* Of S sequences. */
+static size_t sequence_of(const union op_params *p, size_t token)
+{
+    return p->route.sequence_length ? (p->route.first_token + token) / p->route.sequence_length : 0;
+}
+
+/* What the loss of balance takes for the probabilities of experts. */
+static void balance_scores(real *scores, const union op_params *p, const real *logits,
+                           size_t num_experts)
+{
+    union op_params before = *p;
+    real sum = (real)1e-20;
+    before.route.after_choice = false;
+    score(scores, &before, logits, num_experts);
+    if (!p->route.sigmoid) return;
+    for (size_t e = 0; e < num_experts; e++)
+        sum += scores[e];
+    for (size_t e = 0; e < num_experts; e++)
+        scores[e] /= sum;
+}
+
+/* d_logits += factor * the gradient of the sum of counts[e] * balance_scores[e]: of softmax
+ * scores[e] (counts[e] - their mean), of sigmoid that times 1 - sigmoid. */
+static void add_balance(const struct slope *s, const union op_params *p, const real *logits,
+                        const int32_t *counts, size_t num_experts, real factor)
 {
     real mean = 0;
-    memcpy(s->scores, logits, num_experts * sizeof *logits);
-    softmax(s->scores, num_experts);
+    balance_scores(s->scores, p, logits, num_experts);
     for (size_t e = 0; e < num_experts; e++)
         mean += s->scores[e] * (real)counts[e];
+    for (size_t e = 0; e < num_experts; e++) {
+        const real slope = p->route.sigmoid ? 1 - real_sigmoid(logits[e]) : 1;
+        s->d_logits[e] += factor * s->scores[e] * slope * ((real)counts[e] - mean);
+    }
+}
+
+static real log_sum_exp(const real *logits, size_t num_experts)
+{
+    real top = -INFINITY, sum = 0;
     for (size_t e = 0; e < num_experts; e++)
-        s->d_logits[e] += scale * s->scores[e] * ((real)counts[e] - mean);
+        top = is_above(logits[e], top) ? logits[e] : top;
+    for (size_t e = 0; e < num_experts; e++)
+        sum += real_exp(logits[e] - top);
+    return top + real_log(sum);
+}
+
+/* d_logits += factor * the gradient of logsumexp(logits)^2 */
+static void add_z(const struct slope *s, const real *logits, size_t num_experts, real factor)
+{
+    const real z = log_sum_exp(logits, num_experts);
+    for (size_t e = 0; e < num_experts; e++)
+        s->d_logits[e] += factor * 2 * z * real_exp(logits[e] - z);
 }
 
 enum status NAME(route_backward)(const union op_params *p, const struct operand *in,
@@ -246,16 +289,19 @@ enum status NAME(route_backward)(const union op_params *p, const struct operand 
     (void)err;
     const real *logits = in[0].data, *d_weights = in[2].data, *scale = in[4].data;
     const int32_t *experts = in[1].data, *counts = in[3].data;
-    const real balance = (real)p->route.balance * (scale ? *scale : 1);
+    const real times = scale ? *scale : 1, balance = (real)p->route.balance * times,
+               z = (real)p->route.z * times;
     elem *d_logits = out[0].data;
     const size_t num_tokens = in[0].shape[0], num_experts = in[0].shape[1], topk = p->route.topk;
 #pragma omp parallel for num_threads(workers()) if (num_tokens * num_experts >= WORTH_THREADS)
     for (size_t t = 0; t < num_tokens; t++) {
         const struct slope s =
             slope_at((real *)workspace + worker() * slope_reals(num_experts), num_experts);
-        unroute_token(&s, p, logits + t * num_experts, experts + t * topk, d_weights + t * topk,
-                      num_experts);
-        if (counts) add_balance(&s, logits + t * num_experts, counts, num_experts, balance);
+        const real *own = logits + t * num_experts;
+        unroute_token(&s, p, own, experts + t * topk, d_weights + t * topk, num_experts);
+        if (counts)
+            add_balance(&s, p, own, counts + sequence_of(p, t) * num_experts, num_experts, balance);
+        if (p->route.z > 0) add_z(&s, own, num_experts, z);
         for (size_t e = 0; e < num_experts; e++)
             d_logits[t * num_experts + e] = store(s.d_logits[e]);
     }
@@ -269,20 +315,46 @@ size_t NAME(route_backward_workspace)(const union op_params *p, const struct ope
     return most_workers() * slope_reals(in[0].shape[1]) * sizeof(real);
 }
 
-/* ---- the loss of balance ---- */
-
-/* The sum over e of counts[e] * softmax(logits)[e] */
-static real expected_count(const real *logits, const int32_t *counts, size_t num_experts)
+void NAME(count_experts)(const union op_params *p, const struct operand *in,
+                         const struct operand *out)
 {
-    real top = -INFINITY, sum = 0, counted = 0;
-    for (size_t e = 0; e < num_experts; e++)
-        top = is_above(logits[e], top) ? logits[e] : top;
-    for (size_t e = 0; e < num_experts; e++) {
-        const real x = real_exp(logits[e] - top);
-        sum += x;
-        counted += x * (real)counts[e];
+    const int32_t *experts = in[0].data, *sum = in[1].data;
+    int32_t *counts = out[0].data;
+    const size_t num_tokens = in[0].shape[0], topk = in[0].shape[1], num_experts = out[0].shape[1],
+                 bytes = out[0].shape[0] * num_experts * sizeof *counts;
+    if (!sum)
+        memset(counts, 0, bytes);
+    else if (sum != counts)
+        memcpy(counts, sum, bytes);
+    for (size_t i = 0; i < num_tokens * topk; i++) {
+        const size_t sequence = sequence_of(p, i / topk);
+        assert(experts[i] >= 0 && (size_t)experts[i] < num_experts);
+        assert(sequence < out[0].shape[0]);
+        counts[sequence * num_experts + (size_t)experts[i]]++;
     }
-    return counted / sum;
+}
+
+/* Of one token; scores: room for num_experts. counts: those of its sequence. */
+typedef real token_loss_function(const union op_params *p, const real *logits,
+                                 const int32_t *counts, size_t num_experts, real *scores);
+
+/* The sum over e of counts[e] * balance_scores[e] */
+static real expected_count(const union op_params *p, const real *logits, const int32_t *counts,
+                           size_t num_experts, real *scores)
+{
+    real counted = 0;
+    balance_scores(scores, p, logits, num_experts);
+    for (size_t e = 0; e < num_experts; e++)
+        counted += scores[e] * (real)counts[e];
+    return counted;
+}
+
+static real squared_z(const union op_params *p, const real *logits, const int32_t *counts,
+                      size_t num_experts, real *scores)
+{
+    (void)p, (void)counts, (void)scores;
+    const real z = log_sum_exp(logits, num_experts);
+    return z * z;
 }
 
 static size_t num_sums(const struct operand *logits)
@@ -290,22 +362,40 @@ static size_t num_sums(const struct operand *logits)
     return (logits->shape[0] + SUM_TOKENS - 1) / SUM_TOKENS;
 }
 
+/* Each sum, and behind them each worker's scores. */
+static size_t losses_workspace(const struct operand *logits)
+{
+    return (num_sums(logits) + most_workers() * slope_reals(logits->shape[1])) * sizeof(real);
+}
+
+/* Of all tokens. */
+static real sum_losses(token_loss_function *loss, const union op_params *p,
+                       const struct operand *logits, const int32_t *counts, real *workspace)
+{
+    const size_t num_tokens = logits->shape[0], num_experts = logits->shape[1],
+                 n = num_sums(logits);
+    const real *x = logits->data;
+    real *sums = workspace, all = 0;
+#pragma omp parallel for num_threads(workers()) if (num_tokens * num_experts >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++) {
+        real *scores = workspace + n + worker() * slope_reals(num_experts);
+        sums[i] = 0;
+        for (size_t t = i * SUM_TOKENS; t < min_size((i + 1) * SUM_TOKENS, num_tokens); t++)
+            sums[i] +=
+                loss(p, x + t * num_experts,
+                     counts ? counts + sequence_of(p, t) * num_experts : NULL, num_experts, scores);
+    }
+    for (size_t i = 0; i < n; i++)
+        all += sums[i];
+    return all;
+}
+
 enum status NAME(balance_loss)(const union op_params *p, const struct operand *in,
                                const struct operand *out, void *workspace, struct error *err)
 {
     (void)err;
-    const real *logits = in[0].data, *loss_sum = in[2].data;
-    const int32_t *counts = in[1].data;
-    const size_t num_tokens = in[0].shape[0], num_experts = in[0].shape[1], n = num_sums(in);
-    real *sums = workspace, all = 0;
-#pragma omp parallel for if (num_tokens * num_experts >= WORTH_THREADS)
-    for (size_t i = 0; i < n; i++) {
-        sums[i] = 0;
-        for (size_t t = i * SUM_TOKENS; t < min_size((i + 1) * SUM_TOKENS, num_tokens); t++)
-            sums[i] += expected_count(logits + t * num_experts, counts, num_experts);
-    }
-    for (size_t i = 0; i < n; i++)
-        all += sums[i];
+    const real *loss_sum = in[2].data;
+    const real all = sum_losses(expected_count, p, &in[0], in[1].data, workspace);
     *(real *)out[0].data = (loss_sum ? *loss_sum : 0) + (real)p->route.balance * all;
     return OK;
 }
@@ -314,5 +404,22 @@ size_t NAME(balance_loss_workspace)(const union op_params *p, const struct opera
                                     const struct operand *out)
 {
     (void)p, (void)out;
-    return num_sums(in) * sizeof(real);
+    return losses_workspace(in);
+}
+
+enum status NAME(z_loss)(const union op_params *p, const struct operand *in,
+                         const struct operand *out, void *workspace, struct error *err)
+{
+    (void)err;
+    const real *loss_sum = in[1].data;
+    const real all = sum_losses(squared_z, p, &in[0], NULL, workspace);
+    *(real *)out[0].data = (loss_sum ? *loss_sum : 0) + (real)p->route.z * all;
+    return OK;
+}
+
+size_t NAME(z_loss_workspace)(const union op_params *p, const struct operand *in,
+                              const struct operand *out)
+{
+    (void)p, (void)out;
+    return losses_workspace(in);
 }

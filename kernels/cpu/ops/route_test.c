@@ -132,6 +132,22 @@ struct backward {
     struct operand in[5], out[1], weights;
 };
 
+/* Tokens of sequences, of which the first may have begun before: how many there are. */
+static size_t random_sequences(struct op_test *t, union op_params *p, size_t num_tokens)
+{
+    if (test_coin(t)) return 1;
+    p->route.sequence_length = test_between(t, 1, num_tokens);
+    p->route.first_token = test_between(t, 0, 2 * p->route.sequence_length);
+    return (size_t)((p->route.first_token + num_tokens - 1) / p->route.sequence_length) + 1;
+}
+
+/* Where the counts of a token's sequence begin. */
+static size_t counts_of(const union op_params *p, size_t token, size_t num_experts)
+{
+    if (!p->route.sequence_length) return 0;
+    return (size_t)((p->route.first_token + token) / p->route.sequence_length) * num_experts;
+}
+
 /* Logits of a token are so far from one another that a small change of one does not change the
  * choice. */
 static struct backward backward_of(struct op_test *t, size_t n, size_t num_experts)
@@ -139,6 +155,7 @@ static struct backward backward_of(struct op_test *t, size_t n, size_t num_exper
     struct backward b = {.p = random_params(t, num_experts)};
     b.p.route.num_groups = b.p.route.topk_groups = 1;
     b.p.route.balance = 0.75;
+    b.p.route.z = test_coin(t) ? 0.5 : 0;
     b.in[0] = REALS(n, num_experts);
     for (size_t i = 0; i < n * num_experts; i++) {
         const size_t step = (i + i / num_experts * 7) % num_experts;
@@ -148,11 +165,11 @@ static struct backward backward_of(struct op_test *t, size_t n, size_t num_exper
     b.in[1] = INTS(n, b.p.route.topk), b.in[2] = REALS(n, b.p.route.topk);
     b.out[0] = ELEMS(n, num_experts), b.weights = REALS(n, b.p.route.topk);
     if (test_coin(t)) {
-        b.in[3] = INTS(num_experts);
-        for (size_t e = 0; e < num_experts; e++)
+        b.in[3] = INTS(random_sequences(t, &b.p, n), num_experts);
+        for (size_t e = 0; e < test_count(b.in + 3); e++)
             test_set(t, b.in + 3, e, (double)test_below(&t->seed, 9));
-        if (test_coin(t)) b.in[4] = REALS(1);
     }
+    if (test_coin(t)) b.in[4] = REALS(1);
     const struct operand in[] = {b.in[0], ABSENT}, out[] = {b.weights, b.in[1]};
     test_op(t, OP_ROUTE, &b.p, in, out);
     return b;
@@ -169,6 +186,7 @@ static double slope_of_score(const union op_params *p, const double *softmax, do
 
 struct token {
     double all[MAX_EXPERTS];  /* softmax over all experts */
+    double z;                 /* logsumexp */
     double some[MAX_EXPERTS]; /* and over those that weights are from */
     double v[MAX_EXPERTS];    /* of the chosen ones, before they are normalized */
     double divisor;           /* of v; 1 where they are not normalized */
@@ -189,6 +207,9 @@ static struct token token_of(const struct op_test *t, const struct backward *b, 
     double sum = 0;
     for (size_t e = 0; e < num_experts; e++)
         x.all[e] = test_get(t, b->in, i * num_experts + e);
+    for (size_t e = 0; e < num_experts; e++)
+        x.z += exp(x.all[e]);
+    x.z = log(x.z);
     softmax(x.all, num_experts);
     for (size_t j = 0; j < topk; j++) {
         x.experts[j] = (size_t)test_get(t, b->in + 1, i * topk + j);
@@ -206,13 +227,43 @@ static struct token token_of(const struct op_test *t, const struct backward *b, 
     return x;
 }
 
+/* What the losses of balance take for probabilities. */
+static void probabilities(const struct op_test *t, const union op_params *p,
+                          const struct operand *logits, size_t token, double *x)
+{
+    const size_t num_experts = logits->shape[1];
+    double sum = 0;
+    for (size_t e = 0; e < num_experts; e++)
+        x[e] = test_get(t, logits, token * num_experts + e);
+    if (!p->route.sigmoid) {
+        softmax(x, num_experts);
+        return;
+    }
+    for (size_t e = 0; e < num_experts; e++)
+        sum += x[e] = 1 / (1 + exp(-x[e]));
+    for (size_t e = 0; e < num_experts; e++)
+        x[e] /= sum;
+}
+
+/* What the probability of expert `of` grows by with the logit of expert e. */
+static double slope_of_probability(const struct op_test *t, const struct backward *b, size_t token,
+                                   const double *x, size_t of, size_t e)
+{
+    const double logit = test_get(t, b->in, token * b->in[0].shape[1] + e);
+    const double slope = b->p.route.sigmoid ? 1 - 1 / (1 + exp(-logit)) : 1;
+    return slope * x[e] * ((of == e ? 1 : 0) - x[of]);
+}
+
 static void check_token(struct op_test *t, const struct backward *b, size_t i)
 {
     const size_t num_experts = b->in[0].shape[1], topk = b->p.route.topk;
     const struct token x = token_of(t, b, i);
     const double scale = b->in[4].data ? test_get(t, b->in + 4, 0) : 1;
+    const size_t counts = counts_of(&b->p, i, num_experts);
+    double balanced[MAX_EXPERTS];
+    probabilities(t, &b->p, b->in, i, balanced);
     for (size_t e = 0; e < num_experts; e++) {
-        double sum = 0, size = 0;
+        double sum = b->p.route.z * scale * 2 * x.z * x.all[e], size = fabs(sum);
         for (size_t n = 0; n < topk * topk; n++) {
             const double dw = test_get(t, b->in + 2, i * topk + n / topk), v = x.v[n % topk];
             sum += dw * slope_of_weight(&b->p, &x, n / topk, n % topk) *
@@ -220,8 +271,9 @@ static void check_token(struct op_test *t, const struct backward *b, size_t i)
             size += fabs(dw) * b->p.route.scaling / x.divisor * v;
         }
         for (size_t other = 0; b->in[3].data && other < num_experts; other++) {
-            const double part = b->p.route.balance * scale * test_get(t, b->in + 3, other) *
-                                x.all[e] * ((other == e ? 1 : 0) - x.all[other]);
+            const double part = b->p.route.balance * scale *
+                                test_get(t, b->in + 3, counts + other) *
+                                slope_of_probability(t, b, i, balanced, other, e);
             sum += part;
             size += fabs(part);
         }
@@ -230,16 +282,17 @@ static void check_token(struct op_test *t, const struct backward *b, size_t i)
 }
 
 struct losses {
-    struct forward route, balance;
+    struct forward route, balance, z;
 };
 
-static double both_losses(struct op_test *t, void *context)
+static double all_losses(struct op_test *t, void *context)
 {
     struct losses *l = context;
-    return forward_loss(t, &l->route) + (l->balance.in[1].data ? forward_loss(t, &l->balance) : 0);
+    return forward_loss(t, &l->route) + forward_loss(t, &l->z) +
+           (l->balance.in[1].data ? forward_loss(t, &l->balance) : 0);
 }
 
-OP_TEST(gradients_of_weights_and_balance, 30)
+OP_TEST(gradients_of_weights_and_losses, 60)
 {
     const size_t n = test_between(t, 1, 12);
     const struct backward b = backward_of(t, n, 4 * test_between(t, 1, 16));
@@ -247,33 +300,83 @@ OP_TEST(gradients_of_weights_and_balance, 30)
     for (size_t i = 0; i < n; i++)
         check_token(t, &b, i);
     struct losses l = {.route = {.op = OP_ROUTE, .params = &b.p, .in = {b.in[0]}},
-                       .balance = {.op = OP_BALANCE_LOSS, .params = &b.p, .in = {b.in[0]}}};
+                       .balance = {.op = OP_BALANCE_LOSS, .params = &b.p, .in = {b.in[0]}},
+                       .z = {.op = OP_Z_LOSS, .params = &b.p, .in = {b.in[0]}}};
     l.route.out[0] = b.weights, l.route.out[1] = test_copy(t, b.in + 1), l.route.dout[0] = b.in[2];
     l.balance.in[1] = b.in[3], l.balance.out[0] = REALS(1), l.balance.dout[0] = REALS(1);
     test_set(t, l.balance.dout, 0, b.in[4].data ? test_get(t, b.in + 4, 0) : 1);
-    test_gradient(t, both_losses, &l, b.in, b.out);
+    l.z.out[0] = REALS(1), l.z.dout[0] = l.balance.dout[0];
+    test_gradient(t, all_losses, &l, b.in, b.out);
 }
 
-OP_TEST(balance_is_lost_over_all_tokens, 10)
+OP_TEST(balance_is_lost_over_all_tokens, 20)
 {
     const size_t n = test_between(t, 1, 700), num_experts = test_between(t, 1, 40);
-    const union op_params p = {.route = {.balance = 0.01}};
+    union op_params p = {.route = {.balance = 0.01, .sigmoid = test_coin(t)}};
     struct operand loss = REALS(1), before;
-    const struct operand in[] = {REALS(n, num_experts), INTS(num_experts),
+    const struct operand in[] = {REALS(n, num_experts),
+                                 INTS(random_sequences(t, &p, n), num_experts),
                                  test_sum(t, &loss, &before)};
     double want = 0;
-    for (size_t e = 0; e < num_experts; e++)
+    for (size_t e = 0; e < test_count(in + 1); e++)
         test_set(t, in + 1, e, (double)test_below(&t->seed, 50));
     for (size_t i = 0; i < n; i++) {
         double x[MAX_EXPERTS];
+        probabilities(t, &p, in, i, x);
         for (size_t e = 0; e < num_experts; e++)
-            x[e] = test_get(t, in, i * num_experts + e);
-        softmax(x, num_experts);
-        for (size_t e = 0; e < num_experts; e++)
-            want += p.route.balance * x[e] * test_get(t, in + 1, e);
+            want += p.route.balance * x[e] * test_get(t, in + 1, counts_of(&p, i, num_experts) + e);
     }
     test_op(t, OP_BALANCE_LOSS, &p, in, &loss);
     test_near(t, &loss, 0, want + test_get(t, &before, 0), want);
+}
+
+OP_TEST(z_is_lost_over_all_tokens, 10)
+{
+    const size_t n = test_between(t, 1, 700), num_experts = test_between(t, 1, 40);
+    const union op_params p = {.route = {.z = 0.01}};
+    struct operand loss = REALS(1), before;
+    const struct operand in[] = {REALS(n, num_experts), test_sum(t, &loss, &before)};
+    double want = 0;
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (size_t e = 0; e < num_experts; e++)
+            sum += exp(test_get(t, in, i * num_experts + e));
+        want += p.route.z * log(sum) * log(sum);
+    }
+    test_op(t, OP_Z_LOSS, &p, in, &loss);
+    test_near(t, &loss, 0, want + test_get(t, &before, 0), want);
+}
+
+/* Large logits overflow no exponential. */
+OP_TEST(z_of_large_logits, 1)
+{
+    const union op_params p = {.route = {.z = 1}};
+    const struct operand in[] = {REALS(1, 2), ABSENT}, loss = REALS(1);
+    test_set(t, in, 0, 1000);
+    test_set(t, in, 1, -1000);
+    test_op(t, OP_Z_LOSS, &p, in, &loss);
+    test_near(t, &loss, 0, 1e6, 0);
+}
+
+OP_TEST(tokens_of_experts_are_counted_by_sequence, 20)
+{
+    const size_t n = test_between(t, 1, 60), num_experts = test_between(t, 3, 40);
+    union op_params p = {.route = {.topk = (uint32_t)test_between(t, 1, 3)}};
+    const struct operand experts = INTS(n, p.route.topk);
+    struct operand counts = INTS(random_sequences(t, &p, n), num_experts), want;
+    for (size_t i = 0; i < n * p.route.topk; i++)
+        test_set(t, &experts, i, (double)test_below(&t->seed, num_experts));
+    for (size_t i = 0; i < test_count(&counts); i++)
+        test_set(t, &counts, i, (double)test_below(&t->seed, 50));
+    const struct operand in[] = {experts, test_sum(t, &counts, &want)};
+    for (size_t i = 0; i < n * p.route.topk; i++) {
+        const size_t at =
+            counts_of(&p, i / p.route.topk, num_experts) + (size_t)test_get(t, &experts, i);
+        test_set(t, &want, at, test_get(t, &want, at) + 1);
+    }
+    test_op(t, OP_COUNT_EXPERTS, &p, in, &counts);
+    for (size_t i = 0; i < test_count(&counts); i++)
+        assert_true(test_get(t, &counts, i) == test_get(t, &want, i));
 }
 
 int main(void)
@@ -282,8 +385,11 @@ int main(void)
         cmocka_unit_test(tokens_go_to_their_best_experts),
         cmocka_unit_test(of_equals_the_lower_number_comes_first),
         cmocka_unit_test(nan_is_chosen_and_seen),
-        cmocka_unit_test(gradients_of_weights_and_balance),
+        cmocka_unit_test(gradients_of_weights_and_losses),
         cmocka_unit_test(balance_is_lost_over_all_tokens),
+        cmocka_unit_test(z_is_lost_over_all_tokens),
+        cmocka_unit_test(z_of_large_logits),
+        cmocka_unit_test(tokens_of_experts_are_counted_by_sequence),
     };
     return cmocka_run_group_tests_name("route", tests, NULL, NULL);
 }
