@@ -42,7 +42,7 @@ repeats() { # NAME
     [ ! -e "$runs/$1/final" ] || same_final "$1"
 }
 
-for run_name in $(some fp32 bf16 gpt2 moe fp32-batch-schedule fp32-blend fp32-per-token-loss-eod \
+for run_name in $(some fp32 bf16 gpt2 moe moe-seq-z fp32-batch-schedule fp32-blend fp32-per-token-loss-eod \
     fp32-plain-optimizer fp32-position-ids fp32-sgd fp32-wsd-samples); do
     it "one rank: $run_name"
     repeats "$run_name"

@@ -100,7 +100,7 @@ for layout in "--dp 2 --ep 2" "--tp 2" "--tp 2 --sequence-parallel --dp 2 --ep 2
     # shellcheck disable=SC2086 # words
     is_one_rank mixtral $routers $layout
 done
-grep -q 'lm loss: [^|]*| seq_load_balancing_loss: [1-9][^|]*| z_loss: [1-9][^|]*| loss scale' "$stdout" || is_wrong "losses in the log"
+grep -q 'lm loss: [^|]*| load_balancing_loss: 0.000000E+00 | seq_load_balancing_loss: [1-9][^|]*| z_loss: [1-9][^|]*| loss scale' "$stdout" || is_wrong "losses in the log"
 
 it "per-token losses count the tokens of all ranks"
 alone llama3.2 --calculate-per-token-loss

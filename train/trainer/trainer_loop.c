@@ -100,6 +100,11 @@ static void tell_exhausted(struct trainer *t)
 
 /* ---- counters and logs ---- */
 
+static void add_router_loss(struct step_record *s, const char *name, double value)
+{
+    s->router_losses[s->num_router_losses++] = (struct named_loss){name, value};
+}
+
 /* Means over micro-batches and layers, in Megatron-LM's order (training.py, training_log). */
 static void add_router_losses(const struct trainer *t, const struct iteration *i,
                               const struct step_result *r, struct step_record *s)
@@ -109,12 +114,14 @@ static void add_router_losses(const struct trainer *t, const struct iteration *i
     for (uint64_t l = 0; l < t->model.config.num_layers; l++)
         layers += model_layer_is_moe(&t->model.config, l);
     const double count = (double)(i->micro_batches * trainer_dp(t) * layers);
-    if (layers && x->balance_coefficient > 0)
-        s->router_losses[s->num_router_losses++] = (struct named_loss){
-            x->balance_length ? "seq_load_balancing_loss" : "load_balancing_loss",
-            r->balance / count};
-    if (layers && x->z_coefficient > 0)
-        s->router_losses[s->num_router_losses++] = (struct named_loss){"z_loss", r->z_loss / count};
+    if (!layers) return;
+    /* That of micro-batches is there, as 0, beside that of sequences: "seq_aux_loss" has "aux_loss"
+     * in it. */
+    if (x->balance_coefficient > 0)
+        add_router_loss(s, "load_balancing_loss", x->balance_length ? 0 : r->balance / count);
+    if (x->balance_coefficient > 0 && x->balance_length)
+        add_router_loss(s, "seq_load_balancing_loss", r->balance / count);
+    if (x->z_coefficient > 0) add_router_loss(s, "z_loss", r->z_loss / count);
 }
 
 static struct step_record record_of(const struct trainer *t, const struct iteration *i,
