@@ -51,7 +51,7 @@ done
 # What Megatron-LM computed on several ranks is the same on one. Not fp32-tp2-padded-vocab: how many
 # rows of padding there are depends on the ranks.
 for run_name in $(some fp32-dp2 fp32-eod-mask-dp2 fp32-pp2-vpp2 fp32-tp2-dp2 fp32-tp2-pp2 fp32-tp2-sp bf16-dp2 \
-    moe-ep2 qwen2-tied-pp2); do
+    moe-ep2 moe-seq-z-tp2-ep2 qwen2-tied-pp2); do
     it "its layout replaced by one rank: $run_name"
     repeats "$run_name"
 done
@@ -87,7 +87,7 @@ for run_name in $(some fp32-tp2-dp2 fp32-dp2 fp32-eod-mask-dp2 moe-ep2 bf16-dp2 
     it "on its own ranks: $run_name"
     repeats_on_ranks "$run_name" 2
 done
-for run_name in $(some fp32-pp2-vpp2 fp32-tp2-pp2 qwen2-tied-pp2 fp32-tp2-sp); do
+for run_name in $(some fp32-pp2-vpp2 fp32-tp2-pp2 qwen2-tied-pp2 fp32-tp2-sp moe-seq-z-tp2-ep2); do
     it "on its own ranks: $run_name"
     repeats_on_ranks "$run_name" 1
 done

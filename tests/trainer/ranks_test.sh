@@ -80,6 +80,7 @@ same_checkpoints in-turn one-by-one
 
 it "experts at layouts of expert, tensor and data parallelism"
 alone mixtral
+grep -q '| load_balancing_loss: 0.000000E+00 | loss scale' "$stdout" || is_wrong "the loss without a coefficient"
 for layout in "--ep 2" "--pp 2 --dp 2 --ep 2" "--dp 4 --ep 4" "--tp 2 --ep 2 --dp 2" "--tp 2 --ep 2 --etp 1" \
     "--tp 2 --sequence-parallel --dp 2 --ep 2 --etp 2 --recompute-granularity selective --recompute-modules moe"; do
     # shellcheck disable=SC2086 # words

@@ -48,7 +48,7 @@ static void every_golden_command_is_taken(void **state)
         assert_string_equal(x->o.device, "cpu");
         line_free(x);
     }
-    assert_int_equal(n, 24);
+    assert_int_equal(n, 25);
     free(row);
     fclose(f);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/text.h"
 #include "common/threads.h"
 #include "train/trainer/trainer_internal.h"
 
@@ -109,19 +110,19 @@ static void add_router_loss(struct step_record *s, const char *name, double valu
 static void add_router_losses(const struct trainer *t, const struct iteration *i,
                               const struct step_result *r, struct step_record *s)
 {
-    const struct training_shape *x = &t->step.options.training;
+    const char *kind = t->o->moe_router_load_balancing_type;
     uint64_t layers = 0;
     for (uint64_t l = 0; l < t->model.config.num_layers; l++)
         layers += model_layer_is_moe(&t->model.config, l);
     const double count = (double)(i->micro_batches * trainer_dp(t) * layers);
+    const bool by_sequence = text_equal(kind, "seq_aux_loss");
     if (!layers) return;
-    /* That of micro-batches is there, as 0, beside that of sequences: "seq_aux_loss" has "aux_loss"
-     * in it. */
-    if (x->balance_coefficient > 0)
-        add_router_loss(s, "load_balancing_loss", x->balance_length ? 0 : r->balance / count);
-    if (x->balance_coefficient > 0 && x->balance_length)
-        add_router_loss(s, "seq_load_balancing_loss", r->balance / count);
-    if (x->z_coefficient > 0) add_router_loss(s, "z_loss", r->z_loss / count);
+    /* Losses without a coefficient are 0. That of micro-batches is there beside that of sequences,
+     * whose name, seq_aux_loss, has aux_loss in it. */
+    if (kind && strstr(kind, "aux_loss"))
+        add_router_loss(s, "load_balancing_loss", by_sequence ? 0 : r->balance / count);
+    if (by_sequence) add_router_loss(s, "seq_load_balancing_loss", r->balance / count);
+    if (t->o->moe_z_loss_coeff > 0) add_router_loss(s, "z_loss", r->z_loss / count);
 }
 
 static struct step_record record_of(const struct trainer *t, const struct iteration *i,
