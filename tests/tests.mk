@@ -69,8 +69,9 @@ tests-built: all $(UNIT_TESTS) $(ENGINE_PROGRAMS)
 tests: tests-built $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS)
 	@sh tests/run.sh $(BUILD)/ferry $(SHELL_TESTS) $(UNIT_TESTS) # those that take longest first
 
-test-all: all $(BUILD)/train/loop/forward_test ## the engine at every layout that fits eight ranks (minutes)
+test-all: all $(BUILD)/train/loop/forward_test $(BUILD)/train/trainer/layouts_test ## the engine, forward and training, at every layout that fits eight ranks (half an hour)
 	FERRY_TEST_ALL=1 $(BUILD)/train/loop/forward_test
+	FERRY_TEST_ALL=1 $(BUILD)/train/trainer/layouts_test
 
 # Nothing of it needs a GPU's code.
 asan: ## the same under address and undefined-behaviour sanitizers

@@ -66,6 +66,17 @@ for layout in "--pp 2 --decoder-first-pipeline-num-layers 1" "--pp 3 --dp 2" \
     is_one_rank qwen3 $layout
 done
 
+# The norm of gradients adds up other parts on each rank; without it nothing does.
+it "stages change no bit of an update that is not clipped"
+for layout in "" "--pp 3" "--pp 2 --pipeline-model-parallel-layout E|t|tt|L" "--pp 2 --decoder-first-pipeline-num-layers 1"; do
+    rm -rf some
+    # shellcheck disable=SC2086 # words
+    begins llama3.1 --dtype f32 --clip-grad 0 --save some $layout
+    exits 0
+    [ -n "$layout" ] || mv some unclipped
+    [ -z "$layout" ] || same_checkpoints unclipped some
+done
+
 it "the order of parts changes no bit"
 rm -rf in-turn one-by-one in-turn.jsonl one-by-one.jsonl
 for schedule in in-turn one-by-one; do

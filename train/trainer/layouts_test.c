@@ -192,15 +192,16 @@ static enum status compare_results(const struct step_result *got, const struct s
 struct layout_case {
     struct model_options options;
     struct recompute_options recompute;
+    bool shards;
 };
 
 static void describe(const struct layout_case *c, char text[128])
 {
     const struct layout_options *l = &c->options.layout;
-    snprintf(text, 128, "tp%lu%s pp%lu vpp%lu dp%lu ep%lu etp%lu recompute %d",
+    snprintf(text, 128, "tp%lu%s pp%lu vpp%lu dp%lu%s ep%lu etp%lu recompute %d",
              (unsigned long)l->tp, c->options.sequence_parallel ? " sp" : "", (unsigned long)l->pp,
-             (unsigned long)l->virtual_stages, (unsigned long)l->dp, (unsigned long)l->ep,
-             (unsigned long)l->etp, (int)c->recompute.granularity);
+             (unsigned long)l->virtual_stages, (unsigned long)l->dp, c->shards ? " sharded" : "",
+             (unsigned long)l->ep, (unsigned long)l->etp, (int)c->recompute.granularity);
 }
 
 static const struct recompute_options policies[] = {
@@ -222,7 +223,7 @@ static size_t list_layouts(bool has_experts, struct layout_case *list)
 {
     static const unsigned sizes[] = {1, 2, 4};
     size_t count = 0;
-    for (unsigned i = 0; i < 3 * 3 * 3 * 2 * 2 * 2 * 2 * 3; i++) {
+    for (unsigned i = 0; i < 3 * 3 * 3 * 2 * 2 * 2 * 2 * 2 * 3; i++) {
         unsigned n = i;
         const unsigned tp = sizes[n % 3], pp = sizes[n / 3 % 3], dp = sizes[n / 9 % 3];
         n /= 27;
@@ -233,10 +234,14 @@ static size_t list_layouts(bool has_experts, struct layout_case *list)
                                          .virtual_stages = 1 + n / 2 % 2,
                                          .ep = 1 + n / 4 % 2,
                                          .etp = n / 8 % 2 ? 1 : tp};
-        if ((n / 8 % 2 && tp == 1) || !is_possible(&l, sp, has_experts)) continue;
+        const bool shards = n / 16 % 2;
+        if ((n / 8 % 2 && tp == 1) || (shards && dp == 1) || !is_possible(&l, sp, has_experts))
+            continue;
         if (list)
-            list[count] = (struct layout_case){{.elem = ELEM_F64, .layout = l, .sequence_parallel = sp},
-                                               policies[n / 16 % 3]};
+            list[count] =
+                (struct layout_case){{.elem = ELEM_F64, .layout = l, .sequence_parallel = sp},
+                                     policies[n / 32 % 3],
+                                     shards};
         count++;
     }
     return count;
@@ -279,6 +284,8 @@ static void train_layout(struct reference *r, const char *model, const struct si
     const struct group_sizes sizes = model_group_sizes(&options);
     char name[128];
     o.recompute = c->recompute;
+    o.shards_states = c->shards;
+    o.bucket_numel = 5000; /* several, of parts of parameters */
     describe(c, name);
     test_session_read(&s, model);
     eight_layers(&s.config);
