@@ -224,8 +224,8 @@ static enum status exchange(void *group, const struct device_message *messages, 
 }
 
 static const struct device_collectives nccl_collectives = {
-    "nccl",         available,  new_id, open,    close,    all_reduce, all_gather,
-    reduce_scatter, all_to_all, exchange, done};
+    "nccl",     available,      new_id,     open,     close, all_reduce,
+    all_gather, reduce_scatter, all_to_all, exchange, done};
 
 const struct device_collectives *const cuda_collectives = &nccl_collectives;
 

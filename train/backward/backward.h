@@ -9,10 +9,10 @@
  * of the forward calls simply lives longer; recompute.h makes it anew instead.
  *
  * The walk begins at the weighted sums of losses (OP_WEIGHTED_SUM): the gradient of a loss is its
- * weight times loss_scale, which is known beforehand. In a pipeline stage without the head it begins
- * at the gradient that the next stage sends. So the calls of the head, which make logits
- * and losses, move behind all other forward calls, and each chunk of them is followed by its
- * gradients: the logits of one chunk are in memory at a time. */
+ * weight times loss_scale, which is known beforehand. In a pipeline stage without the head it
+ * begins at the gradient that the next stage sends. So the calls of the head, which make logits and
+ * losses, move behind all other forward calls, and each chunk of them is followed by its gradients:
+ * the logits of one chunk are in memory at a time. */
 #ifndef FERRY_TRAIN_BACKWARD_BACKWARD_H
 #define FERRY_TRAIN_BACKWARD_BACKWARD_H
 
@@ -26,7 +26,7 @@ struct lookup {
 
 struct backward {
     struct stage_values {
-        value_id in, out;     /* of a pipeline stage: its input, and what the next one has of it */
+        value_id in, out;      /* of a pipeline stage: its input, and what the next one has of it */
         value_id out_gradient; /* an input; all NO_VALUE: at that end of the model is no stage */
     } stage;
     size_t head;              /* calls [head, num_calls) are those of the head: .. */

@@ -502,12 +502,11 @@ static enum status make_backward(struct program *p, const struct groups *groups,
              scale = program_add_value(p, VALUE_INPUT, OPERAND_REAL, 1, (uint64_t[]){1}, "scale");
     if (has_unused) (void)program_add_value(p, VALUE_PARAMETER, OPERAND_ELEM, 2, rows, "unused");
     if (scaled) x = emit(p, OP_SIGMOID_SCALE, (struct emission){IN(x, gate)});
-    const struct backward b = {
-        .stage = {NO_VALUE, NO_VALUE, NO_VALUE},
-        .head = p->num_calls,
-        .head_chunks = 1,
-        .loss_scale = scale,
-        .router_scale = NO_VALUE};
+    const struct backward b = {.stage = {NO_VALUE, NO_VALUE, NO_VALUE},
+                               .head = p->num_calls,
+                               .head_chunks = 1,
+                               .loss_scale = scale,
+                               .router_scale = NO_VALUE};
     value_id logits = emit(p, OP_MATMUL,
                            (struct emission){IN(x, w), .type = OPERAND_REAL,
                                              .params.matmul = {.transpose_b = true, .alpha = 1}});

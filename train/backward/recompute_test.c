@@ -219,7 +219,8 @@ static void count_copies(const struct layout_case *l, unsigned *once, unsigned *
         const struct call *c = &p->calls[k];
         if (!(op_row(c->op)->flags & OP_IS_COPY) || c->layer < 0) continue;
         *again += strstr(c->label, ".again") != NULL;
-        if (k >= s.step.chunks[0].forward_calls || p->values[c->out[0]].type == OPERAND_INT) continue;
+        if (k >= s.step.chunks[0].forward_calls || p->values[c->out[0]].type == OPERAND_INT)
+            continue;
         *once += 1;
         if (p->values[c->out[0]].last >= s.step.chunks[0].forward_calls)
             fail_msg("%s %s: %s is kept", l->model, l->name, p->values[c->out[0]].name);

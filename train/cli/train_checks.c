@@ -455,11 +455,10 @@ static void check_checkpoints(struct train_finish *x)
 void train_check(struct train_finish *x)
 {
     static void (*const checks[])(struct train_finish *) = {
-        check_model,        check_positions,   check_data,      check_length,
-        check_batches,      check_lr,          check_warmup,    check_wsd,
-        check_weight_decay, check_ranges,      check_precision, check_recompute,
-        check_layout,       check_pipeline,    check_ranks,     check_checkpoints,
-        check_supported,    check_memory,
+        check_model,       check_positions, check_data,   check_length,       check_batches,
+        check_lr,          check_warmup,    check_wsd,    check_weight_decay, check_ranges,
+        check_precision,   check_recompute, check_layout, check_pipeline,     check_ranks,
+        check_checkpoints, check_supported, check_memory,
     };
     for (size_t i = 0; i < COUNT(checks); i++)
         checks[i](x);

@@ -321,17 +321,21 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
     refused(MODEL "--ep 2", "--ep 2 without --num-experts");
     refused(MODEL "--num-experts 3 --ep 2", "--num-experts 3 is no multiple of --ep 2");
     refused_beside(GOOD "--cp 3", "\n  --seq-length 16 is no multiple of 2 times --cp\n");
-    static const char *const trained[] = {
-        "--tp 1 --pp 1 --dp 1", "--ep 1 --etp 1 --cp 1", "--vpp 1 --sp", "--pp 2 --vpp 2",
-        "--tp 2 --sp --dp 3 --global-batch-size 6", "--ep 2 --etp 2 --global-batch-size 8"};
+    static const char *const trained[] = {"--tp 1 --pp 1 --dp 1",
+                                          "--ep 1 --etp 1 --cp 1",
+                                          "--vpp 1 --sp",
+                                          "--pp 2 --vpp 2",
+                                          "--tp 2 --sp --dp 3 --global-batch-size 6",
+                                          "--ep 2 --etp 2 --global-batch-size 8"};
     for (size_t i = 0; i < COUNT(trained); i++) {
         struct strbuf text = {0};
         strbuf_printf(&text, GOOD "%s", trained[i]);
         line_free(good_line(text.data));
         strbuf_release(&text);
     }
-    refused(GOOD "--cp 2", "--context-parallel-size 2: no run has context parallelism so far: leave "
-                           "it out (a checkpoint of any layout can be loaded)");
+    refused(GOOD "--cp 2",
+            "--context-parallel-size 2: no run has context parallelism so far: leave "
+            "it out (a checkpoint of any layout can be loaded)");
     refused(GOOD "--vpp 2", "--num-virtual-stages-per-pipeline-rank without "
                             "--pipeline-model-parallel-size above 1");
     refused(GOOD "--num-layers-per-virtual-pipeline-stage 2",

@@ -501,14 +501,14 @@ static enum status begin_receive(struct mpi *m, struct moving *x, struct error *
     MPI_Message message;
     MPI_Status status;
     struct error why;
-    TRY(check_mpi(
-        MPI_Improbe((int)x->rank, TAG_MESSAGE, m->world, &there, &message, &status), err));
+    TRY(check_mpi(MPI_Improbe((int)x->rank, TAG_MESSAGE, m->world, &there, &message, &status),
+                  err));
     if (!there) return OK;
     TRY(check_mpi(MPI_Get_count(&status, MPI_BYTE, &sent), err));
     if (comm_expect(x->rank, (uint64_t)sent, m->rank, n, &why)) return disagree(m, &why, err);
     x->under_way = n;
-    return check_mpi(
-        MPI_Imrecv(past(x->m->data, x->at), (int)n, MPI_BYTE, &message, &x->request), err);
+    return check_mpi(MPI_Imrecv(past(x->m->data, x->at), (int)n, MPI_BYTE, &message, &x->request),
+                     err);
 }
 
 /* A message of no bytes is one, too. *moved: something has begun or ended. */
@@ -560,9 +560,8 @@ static enum status exchange(struct comm_group *g, const struct comm_message *mes
     if (!count) return OK;
     struct moving *all = must_calloc(count, sizeof *all);
     for (unsigned i = 0; i < count; i++)
-        all[i] = (struct moving){.m = &messages[i],
-                                 .rank = g->ranks[messages[i].peer],
-                                 .request = MPI_REQUEST_NULL};
+        all[i] = (struct moving){
+            .m = &messages[i], .rank = g->ranks[messages[i].peer], .request = MPI_REQUEST_NULL};
     enum status st = check(m, err);
     if (!st) st = move_all(m, all, count, err);
     free(all);

@@ -268,7 +268,8 @@ static enum status try_agree(struct one_call *o, struct error *err)
 }
 
 static enum status (*const tries[])(struct one_call *, struct error *) = {
-    try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all, try_ring, try_exchange, try_agree};
+    try_all_reduce, try_reduce_scatter, try_all_gather, try_all_to_all,
+    try_ring,       try_exchange,       try_agree};
 
 enum { MAX_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = COUNT(tries) };
 static const size_t counts[] = {0, 1, 7, 100, 5000, MAX_ELEMENTS}; /* at most; the last about */

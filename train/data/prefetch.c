@@ -99,8 +99,7 @@ static void *thread_main(void *context)
 /* ---- the consumer ---- */
 
 enum status prefetch_open(struct prefetch **out, const struct data *data, enum data_split split,
-                          uint64_t seq_length, unsigned depth, unsigned kept,
-                          struct error *err)
+                          uint64_t seq_length, unsigned depth, unsigned kept, struct error *err)
 {
     struct prefetch *p = must_calloc(1, sizeof *p);
     *p = (struct prefetch){.data = data,

@@ -23,8 +23,8 @@ MUST_CHECK enum status prefetch_open(struct prefetch **out, const struct data *d
                                      unsigned kept, struct error *err);
 
 /* The micro-batch of *s, which is advanced: rows of micro_batch_size samples, valid for the next
- * `kept` - 1 calls. A failure to read it is returned by this call, not before; *s then stays as it is, and the
- * next call tries again. */
+ * `kept` - 1 calls. A failure to read it is returned by this call, not before; *s then stays as it
+ * is, and the next call tries again. */
 MUST_CHECK enum status prefetch_next(struct prefetch *p, struct sampler *s,
                                      const struct data_rows **rows, struct error *err);
 

@@ -76,10 +76,10 @@ struct training_values {
     unsigned head_chunks;
 };
 
-/* What a stage has from the ones beside it and gives to them: the residual stream, and the gradients
- * of it. NO_VALUE: it is the first stage, or the last. */
+/* What a stage has from the ones beside it and gives to them: the residual stream, and the
+ * gradients of it. NO_VALUE: it is the first stage, or the last. */
 struct stage_ends {
-    value_id in, out;                   /* an input; an output (an input too where it has no layer) */
+    value_id in, out; /* an input; an output (an input too where it has no layer) */
     value_id in_gradient, out_gradient; /* an output, an input; of training programs */
 };
 
@@ -106,9 +106,9 @@ struct build {
 };
 
 /* Makes the program of stages [first, first + count) of the layout; what it has from the stage
- * before, and gives to the one behind, are its ends. ERR_UNSUPPORTED if a size does not divide another as it
- * must, or no op computes a feature of the model. Call built_release() afterwards, also after a
- * failure. */
+ * before, and gives to the one behind, are its ends. ERR_UNSUPPORTED if a size does not divide
+ * another as it must, or no op computes a feature of the model. Call built_release() afterwards,
+ * also after a failure. */
 MUST_CHECK enum status builder_make(struct built *out, const struct build *b, uint64_t first,
                                     uint64_t count, struct error *err);
 void built_release(struct built *b);

@@ -27,8 +27,8 @@ static void list_one_by_one(const struct schedule_shape *p, unsigned rank, struc
     }
 }
 
-/* Virtual micro-batch k of a rank: a chunk for a micro-batch. Groups of micro-batches go through all
- * chunks in turn; 1F1B has one chunk (megatron/core/pipeline_parallel/schedules.py,
+/* Virtual micro-batch k of a rank: a chunk for a micro-batch. Groups of micro-batches go through
+ * all chunks in turn; 1F1B has one chunk (megatron/core/pipeline_parallel/schedules.py,
  * get_schedule_table). */
 static void find_virtual(const struct schedule_shape *p, uint64_t k, bool is_backward,
                          unsigned *chunk, uint64_t *micro_batch)
@@ -54,7 +54,8 @@ static uint64_t warm_up(const struct schedule_shape *p, unsigned rank)
 {
     const uint64_t behind = p->ranks - 1 - rank, all = p->micro_batches * p->chunks;
     if (p->forward_only) return all;
-    return min_u64(all, p->chunks == 1 ? behind : 2 * behind + (p->chunks - 1) * (uint64_t)p->group);
+    return min_u64(all,
+                   p->chunks == 1 ? behind : 2 * behind + (p->chunks - 1) * (uint64_t)p->group);
 }
 
 static void list_in_turn(const struct schedule_shape *p, unsigned rank, struct schedule_rank *r)
@@ -116,10 +117,11 @@ const char *schedule_name(enum schedule_kind kind)
 /* ---- the simulation ---- */
 
 struct simulated {
-    int64_t free;     /* its last action has ended, and what that made is sent */
-    size_t next;      /* action */
-    bool is_sending;  /* what its last action made is to be sent */
-    int64_t *arrived; /* [2][chunks][micro_batches] when inputs, and gradients of outputs, have come */
+    int64_t free;    /* its last action has ended, and what that made is sent */
+    size_t next;     /* action */
+    bool is_sending; /* what its last action made is to be sent */
+    int64_t
+        *arrived; /* [2][chunks][micro_batches] when inputs, and gradients of outputs, have come */
 };
 
 struct simulation {
@@ -128,7 +130,7 @@ struct simulation {
 };
 
 static int64_t *arrival(const struct simulation *x, unsigned rank, bool is_gradient, unsigned chunk,
-                       uint64_t micro_batch)
+                        uint64_t micro_batch)
 {
     const struct schedule_shape *p = &x->s->shape;
     return &x->ranks[rank]
@@ -171,7 +173,8 @@ static int64_t can_begin(const struct simulation *x, unsigned rank)
     const struct schedule_action *a = &list->actions[r->next];
     const bool needs_none = a->is_backward ? is_last_stage(&x->s->shape, rank, a->chunk)
                                            : is_first_stage(rank, a->chunk);
-    const int64_t came = needs_none ? 0 : *arrival(x, rank, a->is_backward, a->chunk, a->micro_batch);
+    const int64_t came =
+        needs_none ? 0 : *arrival(x, rank, a->is_backward, a->chunk, a->micro_batch);
     return came < 0 ? -1 : came > r->free ? came : r->free;
 }
 
@@ -329,8 +332,7 @@ enum status schedule_depth_of(const struct schedule_shape *shape, unsigned rank,
     struct schedule s;
     struct schedule_shape few = *shape;
     const uint64_t group = shape->group ? shape->group : shape->ranks, enough = 4 * group;
-    if (few.micro_batches > enough + group)
-        few.micro_batches = enough + few.micro_batches % group;
+    if (few.micro_batches > enough + group) few.micro_batches = enough + few.micro_batches % group;
     const enum status st = schedule_make(&s, &few, err);
     if (!st) *out = schedule_depth(&s, rank, chunk);
     schedule_release(&s);
@@ -385,8 +387,7 @@ static void print_rank(const struct schedule *s, unsigned rank, unsigned cell, u
     strbuf_printf(out, "  stage %-2u ", rank);
     for (size_t k = 0; k < r->count; k++) {
         const struct schedule_action *a = &r->actions[k];
-        const unsigned begin = (unsigned)a->begin * cell,
-                       width = (a->is_backward ? 2 : 1) * cell;
+        const unsigned begin = (unsigned)a->begin * cell, width = (a->is_backward ? 2 : 1) * cell;
         char name[32];
         if (begin + width + RANK_COLUMNS + 3 > columns) {
             strbuf_printf(out, "%*s..", (int)(begin - at), "");
@@ -421,7 +422,8 @@ static void draw_action(const struct schedule *s, unsigned rank, const struct sc
     char name[32];
     name_action(s, a, name);
     strbuf_printf(out,
-                  "<rect x=\"%" PRId64 "\" y=\"%u\" width=\"%" PRId64 "\" height=\"%d\" fill=\"hsl(%d,60%%,%u%%)\" "
+                  "<rect x=\"%" PRId64 "\" y=\"%u\" width=\"%" PRId64
+                  "\" height=\"%d\" fill=\"hsl(%d,60%%,%u%%)\" "
                   "stroke=\"white\"/><text x=\"%" PRId64 "\" y=\"%u\">%s</text>\n",
                   x, y, width, ROW - 4, a->is_backward ? 120 : 215, light, x + width / 2,
                   y + ROW / 2 + 2, name);

@@ -1,5 +1,5 @@
-/* schedule.h - in which order the stages of a pipeline compute the micro-batches of a step, and when
- * they send to one another.
+/* schedule.h - in which order the stages of a pipeline compute the micro-batches of a step, and
+ * when they send to one another.
  *
  * A model of P * V stages lies on P pipeline ranks: rank r has the V chunks r, P + r, 2 P + r ..
  * (Megatron-Core's virtual pipeline). A kind of schedule is a row of a table: it lists the actions
@@ -21,8 +21,8 @@
 #include "common/strbuf.h"
 
 enum schedule_kind {
-    SCHEDULE_ONE_BY_ONE,  /* a micro-batch goes through all stages and back before the next begins */
-    SCHEDULE_1F1B,        /* one chunk a rank: forward and backward parts in turn, behind a warm-up */
+    SCHEDULE_ONE_BY_ONE, /* a micro-batch goes through all stages and back before the next begins */
+    SCHEDULE_1F1B, /* one chunk a rank: forward and backward parts in turn, behind a warm-up */
     SCHEDULE_INTERLEAVED, /* the same of several chunks a rank */
     NUM_SCHEDULES
 };
@@ -51,12 +51,14 @@ struct schedule_action {
     unsigned chunk;
     uint64_t micro_batch;
     size_t messages_before; /* so many of the rank's are done before it */
-    int64_t begin, end; /* simulated: a forward part takes 1, a backward part 2, a message nothing */
+    int64_t begin,
+        end; /* simulated: a forward part takes 1, a backward part 2, a message nothing */
 };
 
 /* What one rank does. */
 struct schedule_rank {
-    struct schedule_action *actions; /* [count + 1]; the last one is none: it ends the list of messages */
+    struct schedule_action
+        *actions; /* [count + 1]; the last one is none: it ends the list of messages */
     size_t count;
     struct schedule_message *messages; /* [num_messages] */
     size_t num_messages, capacity;

@@ -58,8 +58,8 @@ static void orders_are_those_of_megatron(void **state)
     }
 }
 
-/* (P - 1) / (V M + P - 1), and of micro-batches one by one (P - 1) / P. Ranks that wait for both ends
- * of a message take a little longer than that where many chunks are interleaved. */
+/* (P - 1) / (V M + P - 1), and of micro-batches one by one (P - 1) / P. Ranks that wait for both
+ * ends of a message take a little longer than that where many chunks are interleaved. */
 static void bubbles_are_those_of_the_formulas(void **state)
 {
     (void)state;
@@ -136,8 +136,8 @@ static void walk(const struct schedule *s)
                         const struct schedule_message *o = &peer->messages[k];
                         if (o->sends != m->sends && o->peer == r &&
                             o->is_gradient == m->is_gradient && o->micro_batch == m->micro_batch &&
-                            !done[m->peer][k] && bit_of(s, o) / s->shape.chunks ==
-                                                     bit_of(s, m) / s->shape.chunks) {
+                            !done[m->peer][k] &&
+                            bit_of(s, o) / s->shape.chunks == bit_of(s, m) / s->shape.chunks) {
                             done[m->peer][k] = true;
                             break;
                         }
@@ -193,7 +193,8 @@ static void check_slots(const struct schedule *s)
             const struct schedule_depth d = schedule_depth(s, r, c);
             assert_true(d.computed >= 1 && d.with_inputs >= d.computed);
             if (s->shape.kind == SCHEDULE_1F1B && !s->shape.forward_only) {
-                const uint64_t most = p - r < s->shape.micro_batches ? p - r : s->shape.micro_batches;
+                const uint64_t most =
+                    p - r < s->shape.micro_batches ? p - r : s->shape.micro_batches;
                 assert_int_equal(d.computed, most);
             }
         }
@@ -231,7 +232,8 @@ static void check_all(enum schedule_kind kind, unsigned p, unsigned v, unsigned 
             check_rank(&s, r);
         check_slots(&s);
         if (m > 5 * p) check_depths(&s);
-        for (unsigned r = 0; r < p && kind != SCHEDULE_INTERLEAVED; r++) { /* never less with more */
+        for (unsigned r = 0; r < p && kind != SCHEDULE_INTERLEAVED;
+             r++) { /* never less with more */
             const struct schedule_depth d = schedule_depth(&s, r, 0);
             assert_true(d.with_inputs >= deepest[r]);
             deepest[r] = d.with_inputs;

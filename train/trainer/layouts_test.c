@@ -1,5 +1,5 @@
-/* Every layout of up to eight ranks trains as one rank does: in f64, each step and all weights after
- * 20 steps, dense and with experts. A part of them; FERRY_TEST_ALL=1: all. */
+/* Every layout of up to eight ranks trains as one rank does: in f64, each step and all weights
+ * after 20 steps, dense and with experts. A part of them; FERRY_TEST_ALL=1: all. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -182,8 +182,9 @@ static enum status compare_results(const struct step_result *got, const struct s
     for (unsigned i = 0; i < steps; i++)
         if (!near(got[i].loss, want[i].loss) || !near(got[i].grad_norm, want[i].grad_norm) ||
             !near(got[i].params_norm, want[i].params_norm) || got[i].skipped)
-            return fail(&err, DIFFERENT, "step %u: loss %.15g, norm %.15g; of one rank %.15g, %.15g",
-                        i + 1, got[i].loss, got[i].grad_norm, want[i].loss, want[i].grad_norm);
+            return fail(&err, DIFFERENT,
+                        "step %u: loss %.15g, norm %.15g; of one rank %.15g, %.15g", i + 1,
+                        got[i].loss, got[i].grad_norm, want[i].loss, want[i].grad_norm);
     return OK;
 }
 
@@ -305,7 +306,7 @@ static void train_layouts(const char *model, bool has_experts)
     const size_t count = list_layouts(has_experts, NULL);
     struct layout_case *list = must_calloc(count, sizeof *list);
     struct reference *r = make_reference(model, &size);
-    const size_t most = getenv("FERRY_TEST_ALL") ? count : test_fewest() ? CHOSEN / 5 : CHOSEN;
+    const size_t most = getenv("FERRY_TEST_ALL") ? count : test_fewest() ? CHOSEN / 10 : CHOSEN;
     (void)list_layouts(has_experts, list);
     assert_true(count > CHOSEN && count % 101);
     for (size_t i = 0; i < most; i++)

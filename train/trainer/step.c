@@ -153,8 +153,7 @@ static uint64_t measure_slots(struct step *s, unsigned class)
     for (unsigned i = 0; i < s->num_chunks; i++) {
         struct step_chunk *c = &s->chunks[i];
         c->first[class] = bytes;
-        bytes += step_slot_bytes(c, class) *
-                 (class == VALUE_INPUT ? c->num_inputs : c->num_slots);
+        bytes += step_slot_bytes(c, class) * (class == VALUE_INPUT ? c->num_inputs : c->num_slots);
     }
     return bytes;
 }

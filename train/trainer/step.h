@@ -41,9 +41,9 @@ struct step_options {
     enum schedule_kind schedule; /* 1f1b is interleaved where a rank has several chunks */
     uint64_t micro_batches;      /* of a step, at most; 0: 1 */
     uint64_t eval_micro_batches; /* of an evaluation; 0: 1 */
-    unsigned group;         /* of micro-batches, in an interleaved schedule; 0: its own */
-    unsigned num_slots;     /* 0: as many as the schedule takes. Of one slot of one chunk, what is
-                             * saved gives way to backward's own values */
+    unsigned group;              /* of micro-batches, in an interleaved schedule; 0: its own */
+    unsigned num_slots; /* 0: as many as the schedule takes. Of one slot of one chunk, what is
+                         * saved gives way to backward's own values */
     struct recompute_options recompute;
     enum optimizer_kind optimizer;
     double beta1, beta2, epsilon; /* of Adam */
@@ -83,16 +83,17 @@ enum { MICRO_FIRST, MICRO_LATER, MICRO_EVALUATES, MICRO_PROGRAMS = 4 };
 
 /* Of the inputs of a micro-batch: they may have come before the forward part begins. */
 struct step_slot {
-    bool has_tables[MICRO_PROGRAMS]; /* constant inputs are filled for the programs of this kind: .. */
+    bool has_tables[MICRO_PROGRAMS]; /* constant inputs are filled for the programs of this kind: ..
+                                      */
 };
 
 /* A part of the model that a rank computes. */
 struct step_chunk {
     struct built micro[MICRO_PROGRAMS];
-    size_t forward_calls; /* of the first two: backward begins there */
-    unsigned num_slots;   /* of saved values */
-    unsigned num_inputs;  /* slots of inputs; at least as many */
-    struct step_slot *slots; /* [num_inputs] */
+    size_t forward_calls;              /* of the first two: backward begins there */
+    unsigned num_slots;                /* of saved values */
+    unsigned num_inputs;               /* slots of inputs; at least as many */
+    struct step_slot *slots;           /* [num_inputs] */
     uint64_t first[NUM_VALUE_CLASSES]; /* where its slots of inputs and saved values begin */
 };
 
@@ -104,7 +105,7 @@ struct step {
     struct arena arena;
     struct step_chunk *chunks; /* [num_chunks] */
     unsigned num_chunks;
-    struct schedule schedule; /* of the last step or evaluation */
+    struct schedule schedule;      /* of the last step or evaluation */
     struct comm_message *messages; /* [as many as it has at once] */
     struct program update;
     struct run update_run;

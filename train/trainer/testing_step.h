@@ -91,7 +91,8 @@ static inline void test_fill_tensor(const struct step *s, const struct parameter
     for (unsigned i = 0; i < x->cut->count; i++)
         for (uint64_t e = 0; e < pair_count(&x->cut->pairs[i]); e++) {
             pair_element(&x->cut->pairs[i], e, &a, &b);
-            if (a < numel) test_set_weight(s, first + b, is_norm + 0.6 * (random_uniform(seed, a) - 0.5));
+            if (a < numel)
+                test_set_weight(s, first + b, is_norm + 0.6 * (random_uniform(seed, a) - 0.5));
         }
 }
 

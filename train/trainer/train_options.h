@@ -153,7 +153,7 @@ struct train_options {
     uint64_t tensorboard_log_interval; /* 1 */
 
     /* ---- parallel ---- */
-    struct layout_options layout; /* 0: 1 */
+    struct layout_options layout;   /* 0: 1 */
     uint64_t microbatch_group_size; /* of an interleaved schedule; 0: as many as pipeline stages */
     const char *pipeline_schedule;  /* 1f1b, one-by-one; NULL: 1f1b */
     bool sequence_parallel, use_distributed_optimizer;

@@ -184,9 +184,9 @@ static void open_kept(struct trainer *t)
 {
     const struct train_options *o = t->o;
     const struct step_options *so = &t->step.options;
-    const uint64_t window = max_u64(
-        step_window(&t->step, so->micro_batches, false),
-        evaluates(o) ? step_window(&t->step, so->eval_micro_batches, true) : 1);
+    const uint64_t window =
+        max_u64(step_window(&t->step, so->micro_batches, false),
+                evaluates(o) ? step_window(&t->step, so->eval_micro_batches, true) : 1);
     t->num_kept = (unsigned)window;
     t->kept = must_calloc(window, sizeof *t->kept);
     for (unsigned i = 0; i < t->num_kept; i++) {

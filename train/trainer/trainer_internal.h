@@ -76,8 +76,9 @@ struct trainer {
     struct data *data;
     struct prefetch *prefetch;
     struct sampler sampler;
-    bool has_own_positions;  /* the data say them; else they count from the start of a sample */
-    struct kept_batch *kept; /* [num_kept] the last micro-batches: by their numbers modulo num_kept */
+    bool has_own_positions; /* the data say them; else they count from the start of a sample */
+    struct kept_batch
+        *kept; /* [num_kept] the last micro-batches: by their numbers modulo num_kept */
     unsigned num_kept;
 
     /* ---- where the run is ---- */
