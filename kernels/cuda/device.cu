@@ -7,13 +7,19 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/device.h"
 
-enum { STAGES = 2 };
+enum { STAGES = 2, SLOTS = 32 };
 #define STAGE_BYTES ((uint64_t)16 << 20)
+#define SLOT_BYTES ((uint64_t)512 << 10)
 
 /* Pinned memory: what goes through it takes half the time of what the driver copies by itself, and
  * the host fills one stage while the other one is under way. */
 static void *stages[STAGES];
 static cudaEvent_t stage_read[STAGES];
+/* The same for small uploads, such as the inputs of a micro-batch: a queue of slots, so that the host
+ * fills those of the next ones while all that is queued before them still waits to be computed. */
+static char *slots;
+static cudaEvent_t slot_read[SLOTS];
+static unsigned next_slot;
 static char description[320];
 
 #define CUDA_TRY(call, what) TRY(cuda_status(what, call, err))
@@ -34,7 +40,11 @@ static enum status make_stages(struct error *err)
         CUDA_TRY(cudaHostAlloc(&stages[i], STAGE_BYTES, cudaHostAllocDefault), "pinned memory");
         CUDA_TRY(cudaEventCreateWithFlags(&stage_read[i], cudaEventDisableTiming), "an event");
     }
-    void *flag;
+    void *flag, *ring;
+    CUDA_TRY(cudaHostAlloc(&ring, SLOTS * SLOT_BYTES, cudaHostAllocDefault), "pinned memory");
+    slots = static_cast<char *>(ring);
+    for (int i = 0; i < SLOTS; i++)
+        CUDA_TRY(cudaEventCreateWithFlags(&slot_read[i], cudaEventDisableTiming), "an event");
     CUDA_TRY(cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped), "pinned memory");
     cuda_bad_sequence = static_cast<int *>(flag);
     *cuda_bad_sequence = -1;
@@ -70,6 +80,10 @@ static void device_close(void)
         (void)cudaEventDestroy(stage_read[i]);
         stages[i] = NULL;
     }
+    (void)cudaFreeHost(slots);
+    for (int i = 0; i < SLOTS; i++)
+        (void)cudaEventDestroy(slot_read[i]);
+    slots = NULL;
     (void)cudaFreeHost(cuda_bad_sequence);
     (void)cudaStreamDestroy(cuda_stream);
     cuda_bad_sequence = NULL;
@@ -145,8 +159,20 @@ static enum status device_synchronize(struct error *err)
     return check_numbers(err);
 }
 
+/* Waits only where more than SLOTS uploads are queued. */
+static enum status upload_small(void *to, const void *from, uint64_t bytes, struct error *err)
+{
+    const unsigned slot = next_slot++ % SLOTS;
+    char *stage = slots + slot * SLOT_BYTES;
+    CUDA_TRY(cudaEventSynchronize(slot_read[slot]), "upload");
+    memcpy(stage, from, bytes);
+    CUDA_TRY(cudaMemcpyAsync(to, stage, bytes, cudaMemcpyHostToDevice, cuda_stream), "upload");
+    return cuda_status("upload", cudaEventRecord(slot_read[slot], cuda_stream), err);
+}
+
 static enum status device_upload(void *to, const void *from, uint64_t bytes, struct error *err)
 {
+    if (bytes <= SLOT_BYTES) return upload_small(to, from, bytes, err);
     for (uint64_t done = 0, n, i = 0; done < bytes; done += n, i++) {
         const unsigned stage = i % STAGES;
         n = stage_part(done, bytes);
