@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/memory.h"
 #include "train/backward/backward.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/bind.h"
@@ -225,6 +226,7 @@ void step_release(struct step *s)
             built_release(&s->chunks[c].micro[i]);
     schedule_release(&s->schedule);
     free(s->messages);
+    free(s->numbers);
     program_release(&s->update);
     arena_release(&s->arena);
 }
@@ -294,6 +296,18 @@ static enum status upload_reals(struct step *s, value_id id, const double *from,
     return step_upload(&s->update_run, id, narrow, err);
 }
 
+static uint64_t largest_input(const struct step *s)
+{
+    uint64_t most = 0;
+    for (unsigned c = 0; c < s->num_chunks; c++)
+        for (unsigned i = 0; i < MICRO_PROGRAMS; i++) {
+            const struct program *p = &s->chunks[c].micro[i].program;
+            for (size_t k = 0; k < p->num_values; k++)
+                if (p->values[k].class == VALUE_INPUT) most = max_u64(most, p->values[k].bytes);
+        }
+    return most;
+}
+
 enum status step_allocate(struct step *s, struct error *err)
 {
     double sums[NUM_SUMS];
@@ -306,6 +320,7 @@ enum status step_allocate(struct step *s, struct error *err)
         if (s->region_bytes[k])
             TRY(device->allocate(&s->regions[k], s->region_bytes[k], region_names[k], err));
     s->regions[VALUE_STATE] = s->regions[VALUE_PARAMETER];
+    s->numbers = must_malloc(largest_input(s) + 1);
     set_update(s);
     step_first_sums(s, sums);
     return upload_reals(s, s->first_sums, sums, NUM_SUMS, err);

@@ -107,6 +107,7 @@ struct step {
     unsigned num_chunks;
     struct schedule schedule;      /* of the last step or evaluation */
     struct comm_message *messages; /* [as many as it has at once] */
+    void *numbers;                 /* of one input, on the way to the device */
     struct program update;
     struct run update_run;
     struct run last_run; /* of the last micro-batch; no program: there was none */

@@ -76,19 +76,16 @@ static struct run run_of(const struct step *s, unsigned chunk, uint64_t number, 
     return r;
 }
 
-static enum status set_inputs(const struct run *r, const struct input_data *x, bool has_tables,
-                              struct error *err)
+static enum status set_inputs(const struct step *s, const struct run *r, const struct input_data *x,
+                              bool has_tables, struct error *err)
 {
     const struct program *p = r->program;
     for (size_t k = 0; k < p->num_values; k++) {
         const struct program_value *v = &p->values[k];
         if (v->class != VALUE_INPUT || input_is_of_stage(v)) continue;
         if (has_tables && input_is_constant(v, x->config)) continue;
-        void *numbers = must_malloc(v->bytes + 1);
-        enum status st = input_fill(x, v, numbers, err);
-        if (!st) st = step_upload(r, (value_id)k, numbers, err);
-        free(numbers);
-        if (st) return st;
+        TRY(input_fill(x, v, s->numbers, err));
+        TRY(step_upload(r, (value_id)k, s->numbers, err));
     }
     return OK;
 }
@@ -106,7 +103,7 @@ static enum status fill_slot(struct step *s, const struct run *r, struct step_sl
     struct arena scratch;
     arena_init(&scratch);
     input_data_make(&x, &scratch, &b->batch, &m->groups, 0, false);
-    const enum status st = set_inputs(r, &x, slot->has_tables[kind], err);
+    const enum status st = set_inputs(s, r, &x, slot->has_tables[kind], err);
     memset(slot, 0, sizeof *slot);
     slot->has_tables[kind] = !st;
     arena_release(&scratch);
