@@ -15,8 +15,9 @@ enum { STAGES = 2, SLOTS = 32 };
  * the host fills one stage while the other one is under way. */
 static void *stages[STAGES];
 static cudaEvent_t stage_read[STAGES];
-/* The same for small uploads, such as the inputs of a micro-batch: a queue of slots, so that the host
- * fills those of the next ones while all that is queued before them still waits to be computed. */
+/* The same for small uploads, such as the inputs of a micro-batch: a queue of slots, so that the
+ * host fills those of the next ones while all that is queued before them still waits to be
+ * computed. */
 static char *slots;
 static cudaEvent_t slot_read[SLOTS];
 static unsigned next_slot;
