@@ -413,7 +413,9 @@ static enum status check_flags_of_training(const struct verify_flags *f, struct 
                    {"--ignore", f->ignore.count > 0},
                    {"--ignore-config", f->ignore_config.count > 0},
                    {"a layout", layout_is_given(&e->layout) || e->sequence_parallel || e->cp_kind},
-                   {"--collectives", e->collectives != NULL}};
+                   {"--collectives", e->collectives != NULL},
+                   {"--max-memory", f->run.max_memory != DEFAULT_MAX_MEMORY},
+                   {"--direct-io", f->run.direct_io}};
     struct ranks ranks;
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].is_given)

@@ -110,7 +110,7 @@ cp -r run-hf moments
 change moments/optimizer.safetensors exp_avg_sq.model.norm.weight 1 803f # 1.0, in F32
 compare run moments --train-steps 3
 exits 1
-prints "  loaded    all tensors are the same before step 1"
+prints "  loaded    all weights are the same before step 1"
 prints "  step      the first that differs is step 2"
 
 it "another rope_theta is a difference of what is computed, and is told"

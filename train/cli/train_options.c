@@ -217,7 +217,7 @@ static const struct arg run_args_of_train[] = {
     CHOICE("--pipeline-schedule", pipeline_schedule, "1f1b|one-by-one", "order of the parts of micro-batches: forward and backward in turn (interleaved, with several chunks on a rank), or each through all stages and back before the next, to compare with; default 1f1b"),
     FLAG("--sequence-parallel --sp", sequence_parallel, "split norms and residuals by tokens over the tensor parallel ranks"),
     FLAG("--use-distributed-optimizer", use_distributed_optimizer, "shard masters and moments over the data parallel ranks (ZeRO-1), and write the optimizer as Megatron-LM's distributed one"),
-    UINT("--num-distributed-optimizer-instances", num_distributed_optimizer_instances, "groups of ranks that each have a whole optimizer; default 1"),
+    UINT("--num-distributed-optimizer-instances", num_distributed_optimizer_instances, "accepted; states are sharded over all data parallel ranks, with the same numbers; default 1"),
     UINT("--ddp-bucket-size", ddp_bucket_size, "parameters whose gradients data parallel ranks sum at once; default 40M, or 1M times the ranks if that is more"),
     WORDS("--cp-comm-type", cp_comm_type, "NAME...", "p2p or all_gather: how context parallel ranks exchange keys and values; default p2p"),
     CHOICE("--device", device, "cpu|cuda", "default: cuda if there is a GPU"),

@@ -34,14 +34,15 @@ static struct sharing sharing_of(const struct param_range *r, const struct group
     return (struct sharing){g->of[kind].size, g->of[kind].index};
 }
 
-/* Elements of all buckets of a range but the last. */
+/* Elements of all buckets of a range but the last. Each bucket is some calls of every update. */
 static uint64_t bucket_numel(const struct param_range *r, const struct sharing *x,
                              const struct groups *g, const struct shard_options *o)
 {
-    static const uint64_t M = 1000000;
-    const uint64_t unit = shard_unit(g) * o->alignment,
-                   wanted = o->bucket_numel ? o->bucket_numel : max_u64(40 * M, x->size * M);
-    return x->size == 1 ? r->end - r->first : ceil_div_u64(wanted, unit) * unit;
+    static const uint64_t M = 1000000, MOST_BUCKETS = 4096;
+    const uint64_t numel = r->end - r->first, unit = shard_unit(g) * o->alignment,
+                   asked = o->bucket_numel ? o->bucket_numel : max_u64(40 * M, x->size * M),
+                   wanted = max_u64(asked, ceil_div_u64(numel, MOST_BUCKETS));
+    return x->size == 1 ? numel : ceil_div_u64(wanted, unit) * unit;
 }
 
 static size_t count_buckets(const struct shard *s, const struct groups *g,

@@ -105,9 +105,11 @@ static cJSON *args_of(const struct trainer *t)
 {
     const struct train_options *o = t->o;
     cJSON *args = cJSON_CreateObject();
-    const uint64_t tp = trainer_saves_layout(t) ? t->model.groups.sizes.tp : 1;
+    const struct group_sizes *sizes = &t->model.groups.sizes;
+    const uint64_t tp = trainer_saves_layout(t) ? sizes->tp : 1,
+                   pp = trainer_saves_layout(t) ? sizes->pp : 1;
     json_add_u64(args, "data_parallel_size", trainer_dp(t));
-    json_add_u64(args, "world_size", tp * trainer_dp(t));
+    json_add_u64(args, "world_size", tp * pp * trainer_dp(t));
     json_add_u64(args, "seq_length", o->seq_length);
     json_add_u64(args, "micro_batch_size", o->micro_batch_size);
     json_add_u64(args, "global_batch_size", o->global_batch_size);

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/numbers.h"
+#include "common/text.h"
 #include "train/cli/train_options.h"
 #include "validate/compare/optimizer.h"
 
@@ -306,13 +307,28 @@ static uint64_t usual_length(const struct side sides[2])
 
 /* ---- the whole ---- */
 
+static bool has_state(const struct checkpoint *c, const char *prefix)
+{
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        if (text_starts_with(c->catalog.tensors[i].name, prefix)) return true;
+    return false;
+}
+
+/* Those of AdamW, which makes the steps: another optimizer's states begin anew, on both sides. */
+static bool has_moments(const struct checkpoint *c)
+{
+    return has_state(c, "optimizer.exp_avg.") && has_state(c, "optimizer.exp_avg_sq.");
+}
+
 static enum status prepare(struct trained *t, struct error *err)
 {
     TRY(check_sizes(t->sides, err));
     for (unsigned i = 0; i < 2; i++)
         TRY(check_weights(t, i, err));
-    t->goes_on = !t->options.no_optim && optimizer_has_tensors(&t->sides[0].checkpoint) &&
-                 optimizer_has_tensors(&t->sides[1].checkpoint);
+    for (unsigned i = 0; i < 2 && !t->options.no_optim; i++)
+        TRY(optimizer_check_read(&t->sides[i].checkpoint, err));
+    t->goes_on = !t->options.no_optim && has_moments(&t->sides[0].checkpoint) &&
+                 has_moments(&t->sides[1].checkpoint);
     t->configs = configs_compare(t->sides, NULL, &t->arena);
     if (!t->options.length) t->options.length = usual_length(t->sides);
     return OK;

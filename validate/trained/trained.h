@@ -83,7 +83,7 @@ size_t trained_steps_differ(const struct trained *t);
 size_t trained_weights_differ(const struct trained *t);
 
 /* Text: the verdict, the two sides, a line for each step, and the tensors that differ. verbose: all
- * steps and all tensors. */
+ * steps and all tensors that differ. */
 void trained_text(struct strbuf *out, const struct trained *t, bool coloured, bool verbose);
 cJSON *trained_json(const struct trained *t);
 

@@ -82,7 +82,7 @@ static void the_first_step_and_tensor_that_differ_are_named(void **state)
     example_init(&x);
     second_step_differs(&x);
     text_has(&x.t, "DIFFERENT: training: 1 of 2 steps, 1 of 2 tensors after them");
-    text_has(&x.t, "  loaded    all tensors are the same before step 1\n");
+    text_has(&x.t, "  loaded    all weights are the same before step 1\n");
     text_has(&x.t, "  step      the first that differs is step 2\n");
     text_has(&x.t, "  tensor    the first that differs after step 2 is first\n");
     x.weights[1].differs_as_loaded = true;

@@ -88,7 +88,7 @@ static void first_differences_text(struct strbuf *out, const struct trained *t)
         add_name(out, t->loaded->name);
         strbuf_add_char(out, '\n');
     } else if (trained_outcome(t) != IDENTICAL) {
-        strbuf_add_text(out, "  loaded    all tensors are the same before step 1\n");
+        strbuf_add_text(out, "  loaded    all weights are the same before step 1\n");
     }
     if (t->step)
         strbuf_printf(out, "  step      the first that differs is step %td\n",
