@@ -168,6 +168,14 @@ MUST_CHECK enum status step_wait(struct step *s, struct step_result *out, struct
 /* The loss alone, after micro-batches that evaluate. */
 MUST_CHECK enum status step_wait_loss(struct step *s, double *loss, struct error *err);
 
+/* The schedule of a whole step, on all pipeline ranks. Call schedule_release() afterwards. */
+MUST_CHECK enum status step_schedule(const struct step *s, struct schedule *out, struct error *err);
+/* Bytes that this rank sends to others of a group in a step of this schedule, if groups of n ranks
+ * talk by rings: 2 (n - 1) / n of what an all-reduce sums, (n - 1) / n of what an all-gather makes,
+ * a reduce-scatter takes, or an all-to-all sends to experts that have equal parts. Of GROUP_PP also
+ * what stages send to one another. Sums of single numbers after a step (step_wait) do not count. */
+uint64_t step_traffic(const struct step *s, const struct schedule *plan, enum group_kind kind);
+
 /* Runs the last micro-batch again, checking the result of each call: ERR_NUMERIC names the first
  * that has NaN or infinity. Gradients are void afterwards. */
 MUST_CHECK enum status step_find_nan(struct step *s, struct error *err);

@@ -1,6 +1,6 @@
 /* step_internal.h - what the files of a step share: step.c (programs of micro-batches, memory,
  * results), step_run.c (slots, and the order of parts), step_update.c (which parameters are alike,
- * and the program of the update). */
+ * and the program of the update), step_traffic.c (what it sends). */
 #ifndef FERRY_TRAIN_TRAINER_STEP_INTERNAL_H
 #define FERRY_TRAIN_TRAINER_STEP_INTERNAL_H
 

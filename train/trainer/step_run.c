@@ -31,6 +31,12 @@ static struct schedule_shape shape_of(const struct step *s, uint64_t micro_batch
                                    .forward_only = evaluates};
 }
 
+enum status step_schedule(const struct step *s, struct schedule *out, struct error *err)
+{
+    const struct schedule_shape shape = shape_of(s, max_u64(s->options.micro_batches, 1), false);
+    return schedule_make(out, &shape, err);
+}
+
 /* Slots for the micro-batches that a schedule has under way. */
 static enum status plan_slots(struct step *s, uint64_t micro_batches, bool evaluates,
                               struct error *err)
