@@ -174,7 +174,8 @@ set -- train --load "$hf/llama2" --mock-data --seq-length 8 --micro-batch-size 2
 answers 0 "$@"
 answers 0 "$@" --dry-run --async-save --bf16 --save trained --save-hf trained-folders --save-interval 2
 answers 0 "$@" --dry-run
-answers 2 "$@" --pp 2
+answers 0 "$@" --dry-run --pp 2 --dp 2
+answers 2 "$@" --cp 2
 
 it "help with --json is help"
 run convert --json --help

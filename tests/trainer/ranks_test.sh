@@ -240,6 +240,85 @@ begins llama3.2 --tp 2 --dp 64 --global-batch-size 64 --dry-run
 exits 0
 grep -q "^layout: TP2, 128 ranks; DP64" "$stdout" || is_wrong "no layout: $(cat "$stdout")"
 grep -q "^memory of each rank:" "$stdout" || is_wrong "no memory: $(cat "$stdout")"
+prints "  TP             2 ranks, such as 0 1 "
+prints "  DP            64 ranks, such as 0 2 4 .. 126 "
+prints "schedule: 1 micro-batch"
+begins llama3.2 --dry-run
+prints "schedule: 8 micro-batches, one after another"
+! grep -q "^groups" "$stdout" || is_wrong "groups of one rank: $(cat "$stdout")"
+
+# plan EXPRESSION: holds for j, what the dry run has printed as JSON
+plan() {
+    python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); assert eval(sys.argv[2]), j' "$stdout" "$1" ||
+        is_wrong "$1"
+}
+
+it "a dry run says what each pipeline stage takes, and compares the one that takes most"
+begins qwen3 --pp 4 --tp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --json
+exits 0
+plan '[s["layers"] for s in j["stages"]] == [[], [0], [1, 2], []]'
+plan '[s["embedding"] for s in j["stages"]] == [True, False, False, False]'
+plan '[s["loss"] for s in j["stages"]] == [False, False, False, True]'
+plan '[(s["first_rank"], s["ranks"]) for s in j["stages"]] == [(0, 2), (2, 2), (4, 2), (6, 2)]'
+plan 'j["stages"][2]["parameters"] == 2 * j["stages"][1]["parameters"]'
+plan 'j["stages"][0]["parameters"] == j["parameters"] == 272 // 2 * 48'
+plan 'j["stages"][0]["peak_device"] == j["memory_bytes"][0]["peak_device"]'
+plan 'all(s["peak_device"] == sum(s[k] for k in ("weights", "gradients", "states", "saved", "rest")) for s in j["stages"])'
+plan '[g["name"] for g in j["groups"]] == ["TP", "PP", "embedding"]'
+plan '[g["ranks"] for g in j["groups"]] == [[0, 1], [0, 2, 4, 6], [0, 6]]'
+stream=$((16 * 48 * 8)) # bytes of a micro-batch between stages
+plan "[s['sent']['PP'] for s in j['stages']] == [8 * $stream, 16 * $stream, 16 * $stream, 8 * $stream]"
+plan '[s["sent"]["embedding"] > 0 for s in j["stages"]] == [True, False, False, True]'
+plan 'j["schedule"]["name"] == "1f1b" and j["schedule"]["micro_batches"] == 8'
+plan 'abs(j["schedule"]["bubble"] - 3 / 11) < 1e-12'
+most=$(python3 -c 'import json, sys; print("%.9f" % (max(s["peak_device"] for s in json.load(open(sys.argv[1]))["stages"]) / 1e9))' "$stdout")
+first=$(python3 -c 'import json, sys; print("%.9f" % (json.load(open(sys.argv[1]))["stages"][0]["peak_device"] / 1e9))' "$stdout")
+[ "$most" != "$first" ] || is_wrong "stage 0 takes most"
+begins qwen3 --pp 4 --tp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --memory-per-rank "$first"
+exits 6
+says "each rank of pipeline stage 2 needs"
+begins qwen3 --pp 4 --tp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --memory-per-rank "${most}1"
+exits 0
+grep -Eq "^ +0  0-1 +E " "$stdout" || is_wrong "no stage 0: $(cat "$stdout")"
+grep -Eq "^ +2  4-5 +1-2 " "$stdout" || is_wrong "no stage 2: $(cat "$stdout")"
+grep -Eq "^ +3  6-7 +L " "$stdout" || is_wrong "no stage 3: $(cat "$stdout")"
+prints "  embedding      2 ranks, such as 0 6 "
+prints "schedule: 1f1b, 8 micro-batches, bubble 27.3%"
+cat >expected <<'TEXT'
+  stage 0   0 1 2 3             [0] 4 [1] 5 [2] 6 [3] 7 [4]   [5]   [6]   [7]
+  stage 1     0 1 2         [0] 3 [1] 4 [2] 5 [3] 6 [4] 7 [5]   [6]   [7]
+  stage 2       0 1     [0] 2 [1] 3 [2] 4 [3] 5 [4] 6 [5] 7 [6]   [7]
+  stage 3         0 [0] 1 [1] 2 [2] 3 [3] 4 [4] 5 [5] 6 [6] 7 [7]
+TEXT
+grep "^  stage [0-9] " "$stdout" | diff expected - || is_wrong "another timeline"
+
+it "a dry run draws the timeline of an interleaved schedule"
+rm -f drawn.svg
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --global-batch-size 4 --dry-run --timeline drawn.svg
+exits 0
+prints "schedule: interleaved, 4 micro-batches, bubble 11.1%"
+cat >expected <<'TEXT'
+  stage 0   0a 1a 0b 1b 2a    [ 0b]    3a [ 1b] 2b [ 0a] 3b [ 1a] [ 2b]    [ 3b] [ 2a] [ 3a]
+  stage 1      0a 1a 0b [ 0b] 1b [ 1b] 2a [ 0a] 3a [ 1a] 2b [ 2b] 3b [ 3b] [ 2a] [ 3a]
+TEXT
+grep "^  stage [0-9] " "$stdout" | diff expected - || is_wrong "another timeline"
+python3 -c 'import xml.dom.minidom, sys
+d = xml.dom.minidom.parse(sys.argv[1])
+assert len(d.getElementsByTagName("rect")) == 1 + 2 * 2 * 2 * 4, d.toxml()' drawn.svg || is_wrong "drawn.svg"
+nothing_partial_in .
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --timeline drawn.svg
+exits 7
+says "--timeline: drawn.svg: exists already"
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --timeline nowhere/drawn.svg
+exits 4
+says "--timeline: nowhere/drawn.svg: there is no folder nowhere"
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --timeline other.svg
+refused 2 "--timeline needs --dry-run"
+begins qwen3 --dp 2 --dry-run --timeline other.svg
+refused 2 "--timeline without --pipeline-model-parallel-size above 1"
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --timeline ""
+refused 2 "--timeline is an empty name"
+[ ! -e other.svg ] || is_wrong "other.svg is there"
 
 # starts_long NAME OPTION...: until it has printed three iterations; its process is $run
 starts_long() {

@@ -210,6 +210,16 @@ static void check_memory(struct train_finish *x)
         train_problem(x, "--memory-per-rank %g is not above 0 and up to 1e9", o->memory_per_rank);
 }
 
+static void check_timeline(struct train_finish *x)
+{
+    const struct train_options *o = x->o;
+    if (!o->timeline) return;
+    if (!*o->timeline) train_problem(x, "--timeline is an empty name");
+    if (!o->dry_run) train_problem(x, "--timeline needs --dry-run");
+    if (o->layout.pp <= 1)
+        train_problem(x, "--timeline without --pipeline-model-parallel-size above 1");
+}
+
 static void check_supported(struct train_finish *x)
 {
     const struct train_options *o = x->o;
@@ -458,7 +468,7 @@ void train_check(struct train_finish *x)
         check_model,       check_positions, check_data,   check_length,       check_batches,
         check_lr,          check_warmup,    check_wsd,    check_weight_decay, check_ranges,
         check_precision,   check_recompute, check_layout, check_pipeline,     check_ranks,
-        check_checkpoints, check_supported, check_memory,
+        check_checkpoints, check_supported, check_memory, check_timeline,
     };
     for (size_t i = 0; i < COUNT(checks); i++)
         checks[i](x);

@@ -35,6 +35,54 @@ static void add_part(cJSON *o, const struct train_memory *m)
     json_add_u64(o, name, m->bytes);
 }
 
+static cJSON *stage_json(const struct train_plan *p, const struct train_stage *s)
+{
+    cJSON *o = cJSON_CreateObject();
+    json_add_u64(o, "first_rank", s->first_rank);
+    json_add_u64(o, "ranks", s->num_ranks);
+    cJSON *layers = cJSON_AddArrayToObject(o, "layers");
+    for (size_t i = 0; i < s->num_layers; i++)
+        cJSON_AddItemToArray(layers, json_new_u64(s->layers[i]));
+    cJSON_AddBoolToObject(o, "embedding", s->embedding);
+    cJSON_AddBoolToObject(o, "loss", s->loss);
+    json_add_u64(o, "parameters", s->parameters);
+    json_add_u64(o, "weights", s->weights);
+    json_add_u64(o, "gradients", s->gradients);
+    json_add_u64(o, "states", s->states);
+    json_add_u64(o, "saved", s->saved);
+    json_add_u64(o, "rest", s->rest);
+    json_add_u64(o, "peak_device", s->device);
+    json_add_u64(o, "peak_host_beside_device", s->host);
+    cJSON *sent = cJSON_AddObjectToObject(o, "sent");
+    for (unsigned i = 0; i < p->num_groups; i++)
+        json_add_u64(sent, p->groups[i].name, s->sent[i]);
+    return o;
+}
+
+static cJSON *group_json(const struct train_group *g)
+{
+    cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "name", g->name);
+    cJSON *ranks = cJSON_AddArrayToObject(o, "ranks");
+    for (unsigned i = 0; i < g->num_ranks; i++)
+        cJSON_AddItemToArray(ranks, json_new_u64(g->ranks[i]));
+    return o;
+}
+
+static void add_ranks(cJSON *o, const struct train_plan *p)
+{
+    cJSON *stages = cJSON_AddArrayToObject(o, "stages");
+    for (unsigned i = 0; i < p->num_stages; i++)
+        cJSON_AddItemToArray(stages, stage_json(p, &p->stages[i]));
+    cJSON *groups = cJSON_AddArrayToObject(o, "groups");
+    for (unsigned i = 0; i < p->num_groups; i++)
+        cJSON_AddItemToArray(groups, group_json(&p->groups[i]));
+    cJSON *schedule = cJSON_AddObjectToObject(o, "schedule");
+    json_add_text(schedule, "name", p->schedule);
+    json_add_u64(schedule, "micro_batches", p->micro_batches);
+    json_add_number(schedule, "bubble", p->bubble);
+}
+
 static void add_plan(cJSON *o, const struct train_options *options, const struct train_plan *p)
 {
     const char *const folders[] = {options->save, options->save_hf};
@@ -62,6 +110,7 @@ static void add_plan(cJSON *o, const struct train_options *options, const struct
         add_part(rank, &p->memory[i]);
     json_add_u64(rank, "peak_device", p->device);
     json_add_u64(rank, "peak_host_beside_device", p->host);
+    add_ranks(o, p);
 }
 
 static void add_end(cJSON *o, const struct train_summary *s)

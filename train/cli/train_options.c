@@ -223,8 +223,9 @@ static const struct arg run_args_of_train[] = {
     CHOICE("--device", device, "cpu|cuda", "default: cuda if there is a GPU"),
     CHOICE("--distributed-backend", distributed_backend, "nccl|gloo", "gloo: --device cpu, unless that is given, and checkpoints for Megatron-LM on CPUs; default nccl"),
     UINT("--threads", threads, "CPU threads of all ranks on this host together, up to 1024; default: number of CPUs"),
-    FLAG("--dry-run", dry_run, "print model, memory, steps, and what is read and written, and stop; of several ranks that do not fit this machine it is said, and is no failure"),
+    FLAG("--dry-run", dry_run, "print model, steps, what is read and written, the memory of each rank, what it sends to others and the schedule of pipeline stages, and stop; of several ranks that do not fit this machine it is said, and is no failure"),
     {"--memory-per-rank", ARG_FLOAT, AT(memory_per_rank), "GB", NULL, "with --dry-run: exit code 6 if a rank takes more, whatever is free here"},
+    TEXT("--timeline", timeline, "FILE", "with --dry-run: draw what pipeline stages compute and when, as an SVG file; must not exist"),
 };
 
 #define GROUP(title, args) {title, args, COUNT(args), 0}

@@ -170,6 +170,7 @@ struct train_options {
     const char *distributed_backend; /* gloo: the CPU, if device is not given; nccl */
     uint64_t threads;
     double memory_per_rank;         /* of a dry run, in GB; NaN: what is free here */
+    const char *timeline;           /* of a dry run: an SVG drawing of its schedule */
     bool dry_run, quiet, json;      /* json: lines of training go to stderr */
     const char *model_map, *family; /* how folders are opened: convert/source_kind.h */
     uint64_t true_vocab_size;

@@ -103,52 +103,6 @@ static enum status make_step(struct trainer *t, struct error *err)
 
 /* ---- the plan ---- */
 
-static void print_plan(const struct trainer *t, FILE *to)
-{
-    struct arena a;
-    struct strbuf text = {0};
-    const struct train_options *o = t->o;
-    arena_init(&a);
-    strbuf_printf(&text,
-                  "model: %" PRIu64 " layers, hidden size %" PRIu64 ", vocabulary %" PRIu64
-                  "; %.1f M parameters%s, %s\n",
-                  t->model.config.num_layers, t->model.config.hidden_size,
-                  t->model.config.vocab_size, (double)t->step.num_params / 1e6,
-                  trainer_num_ranks(t) > 1 ? " on a rank" : "", o->dtype);
-    strbuf_printf(&text,
-                  "steps: %" PRIu64 " iterations of %" PRIu64 " sequences of %" PRIu64
-                  " tokens, %" PRIu64 " at a time\n",
-                  t->train_iters, batch_size_last(&t->batch), o->seq_length, o->micro_batch_size);
-    strbuf_printf(&text, "reads: %s%s\n", t->origin == &t->scratch ? "nothing, from scratch" : "",
-                  t->origin == &t->scratch ? "" : t->origin->path);
-    strbuf_printf(&text, "writes: %s%s%s\n", o->save ? o->save : "",
-                  o->save && o->save_hf ? ", " : "",
-                  o->save_hf ? o->save_hf : (o->save ? "" : "nothing"));
-    const uint64_t ranks = trainer_num_ranks(t);
-    if (ranks > 1)
-        strbuf_printf(&text, "layout: %s, %" PRIu64 " ranks; DP%" PRIu64 "\nmemory of each rank:\n",
-                      layout_text(&t->model.layout, &a), ranks, trainer_dp(t));
-    else
-        strbuf_printf(&text, "memory:\n");
-    trainer_print_memory(t, &text);
-    (void)fputs(text.data, to);
-    strbuf_release(&text);
-    arena_release(&a);
-}
-
-/* With --json the text goes to stderr, and the plan to the result. */
-static void show_plan(struct trainer *t)
-{
-    if (!t->comm.rank) print_plan(t, t->o->json ? stderr : stdout);
-    t->plan = (struct train_plan){
-        .parameters = t->step.num_params,
-        .ranks = trainer_num_ranks(t),
-        .iterations = t->train_iters,
-        .global_batch_size = batch_size_last(&t->batch),
-        .reads = t->origin == &t->scratch ? NULL : arena_copy_text(&t->arena, t->origin->path)};
-    trainer_plan_memory(t, &t->plan);
-}
-
 /* A dry run that opened no ranks may be of other machines than this one. */
 static bool is_of_others(const struct trainer *t)
 {
@@ -182,14 +136,15 @@ static enum status check_memory(struct trainer *t, struct error *err)
     if (several) TRY(comm_barrier(world, err)); /* each has opened its device, which takes some */
     enum status st = trainer_check_memory(t, err);
     if (several) st = comm_agree(world, st, err); /* before any takes its own */
-    if (st == ERR_MEMORY && !t->o->dry_run && !t->o->quiet && !t->comm.rank) print_plan(t, stderr);
+    if (st == ERR_MEMORY && !t->o->dry_run && !t->o->quiet && !t->comm.rank)
+        trainer_print_plan(t, stderr);
     return st;
 }
 
 static enum status plan(struct trainer *t, struct error *err)
 {
     struct error why;
-    show_plan(t);
+    TRY(trainer_show_plan(t, err));
     TRY(trainer_plan_data(t, err));
     const enum status st = check_memory(t, &why);
     if (!st || st == ERR_MEMORY) return tell_fit(t, st, &why, err);

@@ -43,9 +43,29 @@ struct train_request {
     const struct train_watch *watch; /* NULL: none */
 };
 
+/* What the ranks of one pipeline stage have, which are alike. Sizes in bytes, of one rank. */
+struct train_stage {
+    unsigned first_rank, num_ranks; /* one behind the other */
+    const uint64_t *layers;         /* [num_layers] their numbers */
+    size_t num_layers;
+    bool embedding, loss;                             /* it has the embedding; the head */
+    uint64_t parameters;                              /* elements */
+    uint64_t weights, gradients, states, saved, rest; /* parts of `device` */
+    uint64_t device, host;                            /* as in the plan */
+    uint64_t copies;                                  /* of states, in one of these */
+    const uint64_t *sent; /* [num_groups] to others of each group, in a step */
+};
+
+/* A kind of groups of several ranks. */
+struct train_group {
+    const char *name;      /* "TP" */
+    const unsigned *ranks; /* [num_ranks] the members of that of rank 0 */
+    unsigned num_ranks;
+};
+
 /* What a dry run has planned, for --json. Sizes in bytes. */
 struct train_plan {
-    uint64_t parameters; /* of one rank */
+    uint64_t parameters; /* of rank 0, as `memory`, `device` and `host` */
     uint64_t iterations, global_batch_size, ranks;
     bool on_gpu;
     const char *reads; /* the checkpoint; NULL: nothing, from scratch */
@@ -55,7 +75,14 @@ struct train_plan {
     } memory[16]; /* [num_memory] */
     unsigned num_memory;
     enum train_fit { FIT_UNKNOWN, FITS, FITS_NOT } fit; /* FIT_UNKNOWN: it was not compared */
-    uint64_t device, host; /* at once; host: beside the device, 0 where that is the CPU */
+    uint64_t device, host;      /* at once; host: beside the device, 0 where that is the CPU */
+    struct train_stage *stages; /* [num_stages] pipeline ranks, at least one */
+    unsigned num_stages;
+    struct train_group *groups; /* [num_groups] */
+    unsigned num_groups;
+    const char *schedule; /* its name */
+    uint64_t micro_batches;
+    double bubble; /* the share of the time that ranks wait for others: 0 to 1 */
 };
 
 /* How a run ended, for --json; on rank 0. */

@@ -13,26 +13,34 @@
 #define BUFFER_BYTES ((uint64_t)16 << 20)
 
 /* What the caller that watches a run copies of it. */
-static uint64_t watched_bytes(const struct trainer *t)
+static uint64_t watched_bytes(const struct trainer *t, const struct step *s)
 {
     const struct train_watch *watch = t->q->watch;
     if (!watch || !watch->keeps_weights) return 0;
-    return trainer_region_bytes(t, step_has_masters(&t->step) ? HELD_MASTER : HELD_WEIGHT);
+    return trainer_region_bytes(s, step_has_masters(s) ? HELD_MASTER : HELD_WEIGHT);
 }
 
 /* What a run holds beside the memory of its steps, on the host. */
-static uint64_t copies_bytes(const struct trainer *t)
+static uint64_t copies_bytes(const struct trainer *t, const struct step *s)
 {
-    uint64_t bytes = watched_bytes(t);
+    uint64_t bytes = watched_bytes(t, s);
     if (t->model.device->is_host && !trainer_saves_behind(t)) return bytes;
     for (int k = 0; k < NUM_HELD; k++)
-        bytes += trainer_region_bytes(t, (enum held_kind)k);
+        bytes += trainer_region_bytes(s, (enum held_kind)k);
     return bytes;
+}
+
+struct rank_memory trainer_memory_of(const struct trainer *t, const struct step *s)
+{
+    const bool is_host = t->model.device->is_host;
+    const uint64_t copies = copies_bytes(t, s), own = step_bytes(s) + BUFFER_BYTES;
+    return (struct rank_memory){
+        .device = own + (is_host ? copies : 0), .host = is_host ? 0 : copies, .copies = copies};
 }
 
 void trainer_print_memory(const struct trainer *t, struct strbuf *out)
 {
-    const uint64_t copies = copies_bytes(t);
+    const uint64_t copies = copies_bytes(t, &t->step);
     step_print_memory(&t->step, out);
     strbuf_printf(out, "  %-15s %12.2f MB\n", "buffers", (double)BUFFER_BYTES / 1e6);
     if (copies)
@@ -48,15 +56,14 @@ static void add_memory(struct train_plan *p, const char *name, uint64_t bytes)
 void trainer_plan_memory(const struct trainer *t, struct train_plan *p)
 {
     _Static_assert(NUM_VALUE_CLASSES + 2 <= COUNT(p->memory), "trainer.h");
-    const uint64_t copies = copies_bytes(t), own = step_bytes(&t->step) + BUFFER_BYTES;
-    const bool is_host = t->model.device->is_host;
+    const struct rank_memory m = trainer_memory_of(t, &t->step);
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
         add_memory(p, step_region_name((enum value_class)k), t->step.region_bytes[k]);
     add_memory(p, "buffers", BUFFER_BYTES);
-    add_memory(p, "copy of states", copies);
-    p->on_gpu = !is_host;
-    p->device = own + (is_host ? copies : 0);
-    p->host = is_host ? 0 : copies;
+    add_memory(p, "copy of states", m.copies);
+    p->on_gpu = !t->model.device->is_host;
+    p->device = m.device;
+    p->host = m.host;
 }
 
 /* ---- what would fit ---- */
@@ -66,18 +73,19 @@ static double gb(uint64_t bytes)
     return (double)bytes / 1e9;
 }
 
-/* Makes the programs of such a step. */
+/* The most that a rank of any pipeline stage takes on its device, with such a step. */
 static enum status measure(const struct trainer *t, const struct step_options *o, uint64_t *bytes,
                            struct error *err)
 {
-    struct model m;
-    struct step s = {.model = NULL};
-    enum status st = model_imagine(&m, t->model.checkpoint, &t->model.options, 0, err);
-    if (!st) st = step_make(&s, &m, o, err);
-    if (!st) *bytes = step_bytes(&s);
-    step_release(&s);
-    model_close(&m);
-    return st;
+    *bytes = 0;
+    for (unsigned stage = 0; stage < t->model.groups.sizes.pp; stage++) {
+        struct imagined_rank x;
+        const enum status st = trainer_imagine(t, stage * trainer_stage_ranks(t), o, &x, err);
+        if (!st) *bytes = max_u64(*bytes, trainer_memory_of(t, &x.step).device);
+        trainer_forget(&x);
+        if (st) return st;
+    }
+    return OK;
 }
 
 /* Policies that keep less than the one before; the first is the run's own. */
@@ -120,15 +128,15 @@ static void print_candidate(const struct trainer *t, uint64_t size, const struct
 }
 
 /* Micro-batches of fewer sequences first, since they compute nothing twice; each policy with all
- * sizes that divide the given one. *least: what the smallest takes. */
-static bool find_fitting(const struct trainer *t, uint64_t extra, uint64_t there,
-                         struct strbuf *out, uint64_t *least)
+ * sizes that divide the given one. *least: what the smallest takes, and before what the run does.
+ */
+static bool find_fitting(const struct trainer *t, uint64_t there, struct strbuf *out,
+                         uint64_t *least)
 {
     struct policy policies[MAX_POLICIES];
     struct step_options o = t->step.options;
     const uint64_t given = t->o->micro_batch_size;
     const unsigned n = list_policies(&o.recompute, policies);
-    *least = step_bytes(&t->step) + extra;
     for (unsigned i = 0; i < n; i++)
         for (uint64_t parts = 1; parts <= given && parts <= MAX_PARTS; parts++) {
             const uint64_t size = given / parts;
@@ -136,8 +144,8 @@ static bool find_fitting(const struct trainer *t, uint64_t extra, uint64_t there
             uint64_t bytes;
             o.recompute = policies[i].recompute;
             o.shape.num_sequences = size;
+            o.micro_batches = t->step.options.micro_batches * parts;
             if (given % parts || measure(t, &o, &bytes, &ignored)) continue;
-            bytes += extra;
             *least = min_u64(*least, bytes);
             if (bytes > there) continue;
             print_candidate(t, size, &policies[i], bytes, out);
@@ -147,29 +155,58 @@ static bool find_fitting(const struct trainer *t, uint64_t extra, uint64_t there
 }
 
 /* The same step, with states that are sharded over data parallel ranks. */
-static bool fits_sharded(const struct trainer *t, uint64_t extra, uint64_t there, uint64_t *bytes)
+static bool fits_sharded(const struct trainer *t, uint64_t there, uint64_t *bytes)
 {
     struct step_options o = t->step.options;
     struct error ignored;
     if (o.shards_states || trainer_num_ranks(t) == 1) return false;
     o.shards_states = true;
-    if (measure(t, &o, bytes, &ignored)) return false;
-    *bytes += extra;
-    return *bytes <= there;
+    return !measure(t, &o, bytes, &ignored) && *bytes <= there;
 }
 
-/* extra: bytes that no option but --async-save changes. */
-static void advise(const struct trainer *t, uint64_t extra, uint64_t there, struct strbuf *out)
+/* What is compared with the memory that is there. */
+struct need {
+    uint64_t device, host;
+    uint64_t lean;  /* of the device, without --async-save */
+    unsigned stage; /* pipeline rank, of which `device` is */
+};
+
+static void add_need(struct need *n, const struct trainer *t, const struct rank_memory *m,
+                     unsigned stage)
 {
-    const uint64_t own = step_bytes(&t->step) + BUFFER_BYTES;
-    uint64_t least;
+    if (m->device > n->device) {
+        n->device = m->device;
+        n->stage = stage;
+    }
+    n->host = max_u64(n->host, m->host);
+    n->lean = max_u64(n->lean, m->device - (t->model.device->is_host ? m->copies : 0));
+}
+
+/* Of this rank; of a dry run that opened none, of all stages. */
+static struct need need_of(const struct trainer *t)
+{
+    struct need n = {0};
+    const struct rank_memory own = trainer_memory_of(t, &t->step);
+    add_need(&n, t, &own, t->model.groups.place.pp);
+    for (unsigned i = 0; !t->comm.backend && i < t->plan.num_stages; i++) {
+        const struct train_stage *s = &t->plan.stages[i];
+        const struct rank_memory m = {s->device, s->host, s->copies};
+        add_need(&n, t, &m, i);
+    }
+    return n;
+}
+
+static void advise(const struct trainer *t, const struct need *need, uint64_t there,
+                   struct strbuf *out)
+{
+    uint64_t bytes, least = need->device;
     if (t->q->watch)
         strbuf_printf(out, "fewer or shorter sequences need less");
-    else if (own <= there)
-        strbuf_printf(out, "without --async-save it fits (%.2f GB)", gb(own));
-    else if (fits_sharded(t, extra, there, &least))
-        strbuf_printf(out, "--use-distributed-optimizer fits (%.2f GB)", gb(least));
-    else if (!find_fitting(t, extra, there, out, &least))
+    else if (need->lean <= there)
+        strbuf_printf(out, "without --async-save it fits (%.2f GB)", gb(need->lean));
+    else if (fits_sharded(t, there, &bytes))
+        strbuf_printf(out, "--use-distributed-optimizer fits (%.2f GB)", gb(bytes));
+    else if (!find_fitting(t, there, out, &least))
         strbuf_printf(out,
                       "no smaller --micro-batch-size and no --recompute-granularity fits (at least "
                       "%.2f GB)",
@@ -199,31 +236,39 @@ static enum status memory_of_rank(const struct trainer *t, uint64_t *bytes, stru
     return OK;
 }
 
+static enum status refuse(const struct trainer *t, const struct need *need, uint64_t there,
+                          struct error *err)
+{
+    const bool is_one = trainer_num_ranks(t) == 1;
+    struct strbuf advice = {0};
+    char who[64] = "the run";
+    if (t->model.groups.sizes.pp > 1)
+        (void)snprintf(who, sizeof who, "each rank of pipeline stage %u", need->stage);
+    else if (!is_one)
+        (void)snprintf(who, sizeof who, "each rank");
+    advise(t, need, there, &advice);
+    const enum status st =
+        fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, and %.2f GB are %s%s; %s", who,
+             gb(need->device), gb(there), is_memory_given(t) ? "there" : "free",
+             is_one ? "" : " for it", advice.data);
+    strbuf_release(&advice);
+    return st;
+}
+
 enum status trainer_check_memory(const struct trainer *t, struct error *err)
 {
-    const struct device *device = t->model.device;
-    const uint64_t copies = copies_bytes(t), host = host_memory_available() / sharers_of(t),
-                   extra = BUFFER_BYTES + (device->is_host ? copies : 0),
-                   needed = step_bytes(&t->step) + extra;
+    const uint64_t host = host_memory_available() / sharers_of(t);
     uint64_t there = UINT64_MAX;
     if (!trainer_compares_memory(t)) {
         trainer_say(t, "memory is planned and not compared: one machine has not so many ranks");
         return OK;
     }
+    const struct need need = need_of(t);
     TRY(memory_of_rank(t, &there, err));
-    if (needed > there) {
-        struct strbuf advice = {0};
-        advise(t, extra, there, &advice);
-        (void)!fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, and %.2f GB are %s%s; %s",
-                    trainer_num_ranks(t) > 1 ? "each rank" : "the run", gb(needed), gb(there),
-                    is_memory_given(t) ? "there" : "free",
-                    trainer_num_ranks(t) > 1 ? " for it" : "", advice.data);
-        strbuf_release(&advice);
-        return ERR_MEMORY;
-    }
-    if (device->is_host || copies <= host || is_memory_given(t)) return OK;
+    if (need.device > there) return refuse(t, &need, there, err);
+    if (need.host <= host || is_memory_given(t)) return OK;
     return fail(
         err, ERR_MEMORY,
         "a copy of the run's state needs %.2f GB of the host's memory, and %.2f GB are free",
-        gb(copies), gb(host));
+        gb(need.host), gb(host));
 }

@@ -1,8 +1,11 @@
 /* trainer_internal.h - the parts of a run: trainer.c (its life), trainer_open.c (which model and
- * state), trainer_ranks.c (what several ranks do together), trainer_fit.c (memory), trainer_data.c
- * (micro-batches), trainer_loop.c (iterations), trainer_save.c, trainer_log.c. */
+ * state), trainer_ranks.c (what several ranks do together), trainer_fit.c (memory), trainer_plan.c
+ * (the plan of a dry run), trainer_data.c (micro-batches), trainer_loop.c (iterations),
+ * trainer_save.c, trainer_log.c. */
 #ifndef FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
 #define FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
+
+#include <stdio.h>
 
 #include "convert/open.h"
 #include "train/data/prefetch.h"
@@ -133,8 +136,8 @@ MUST_CHECK enum status trainer_load(struct trainer *t, struct checkpoint_loaded 
  * ERR_CORRUPT if one is out of range. */
 MUST_CHECK enum status trainer_find_constants(struct trainer *t, struct error *err);
 
-/* 0: the run has no such region. */
-uint64_t trainer_region_bytes(const struct trainer *t, enum held_kind kind);
+/* 0: the step has no such region. */
+uint64_t trainer_region_bytes(const struct step *s, enum held_kind kind);
 /* The run's regions as arrays on the host; of a GPU they are copies, which `end` copies back and
  * frees. */
 MUST_CHECK enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool download,
@@ -155,6 +158,8 @@ static inline uint64_t trainer_dp(const struct trainer *t)
 {
     return t->o->layout.dp ? t->o->layout.dp : 1;
 }
+/* Of one pipeline stage: they are alike. */
+unsigned trainer_stage_ranks(const struct trainer *t);
 /* Of this rank: its part of those of its host. */
 unsigned trainer_threads(const struct trainer *t);
 /* Sums over the data parallel ranks. */
@@ -171,17 +176,42 @@ MUST_CHECK enum status trainer_agree_on_start(struct trainer *t, struct error *e
 MUST_CHECK enum status trainer_imagine_ranks(struct trainer *t, struct error *err);
 void trainer_release_ranks(struct trainer *t);
 
+/* A rank of the layout with the programs of its step, to be measured and never run. */
+struct imagined_rank {
+    struct model model;
+    struct step step;
+};
+/* Call trainer_forget() afterwards, also after a failure. */
+MUST_CHECK enum status trainer_imagine(const struct trainer *t, unsigned rank,
+                                       const struct step_options *o, struct imagined_rank *out,
+                                       struct error *err);
+void trainer_forget(struct imagined_rank *x);
+
 /* ---- trainer_fit.c ---- */
 
-/* The parts of the memory that the run takes; as text, and for --json. */
+/* What a rank with this step takes. */
+struct rank_memory {
+    uint64_t device, host; /* host: beside the device, 0 where that is the CPU */
+    uint64_t copies;       /* of states, which are part of one of them */
+};
+struct rank_memory trainer_memory_of(const struct trainer *t, const struct step *s);
+/* The parts of the memory that this rank takes; as text, and for --json. */
 void trainer_print_memory(const struct trainer *t, struct strbuf *out);
 void trainer_plan_memory(const struct trainer *t, struct train_plan *p);
 /* Whether there is a memory to compare with. */
 bool trainer_compares_memory(const struct trainer *t);
-/* ERR_MEMORY if the run takes more than is free on its device and its host, or more than
- * --memory-per-rank; the message has what
- * would fit: a smaller micro-batch, or activations computed again. Nothing is allocated yet. */
+/* ERR_MEMORY if this rank (of a dry run that opened none: the one that takes most) takes more than
+ * is free on its device and its host, or more than --memory-per-rank; the message has what would
+ * fit every rank: a smaller micro-batch, or activations computed again. Nothing is allocated yet.
+ */
 MUST_CHECK enum status trainer_check_memory(const struct trainer *t, struct error *err);
+
+/* ---- trainer_plan.c ---- */
+
+/* Sets t->plan and prints it, with --json on stderr; writes the drawing of --timeline. */
+MUST_CHECK enum status trainer_show_plan(struct trainer *t, struct error *err);
+/* Prints the plan of a run that cannot begin. */
+void trainer_print_plan(struct trainer *t, FILE *to);
 
 /* ---- trainer_save.c ---- */
 

@@ -439,9 +439,9 @@ static const enum value_class classes[NUM_HELD] = {
     [HELD_EXP_AVG_SQ] = VALUE_MOMENT_2,
 };
 
-uint64_t trainer_region_bytes(const struct trainer *t, enum held_kind kind)
+uint64_t trainer_region_bytes(const struct step *s, enum held_kind kind)
 {
-    return t->step.region_bytes[classes[kind]];
+    return s->region_bytes[classes[kind]];
 }
 
 /* Where region k lies on the host: that of the CPU itself, or room for a copy of the device's. */

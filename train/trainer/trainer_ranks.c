@@ -18,6 +18,11 @@ uint64_t trainer_num_ranks(const struct trainer *t)
     return t->comm.backend ? t->comm.size : world_size(t);
 }
 
+unsigned trainer_stage_ranks(const struct trainer *t)
+{
+    return (unsigned)trainer_num_ranks(t) / t->model.groups.sizes.pp;
+}
+
 enum status trainer_open_ranks(struct trainer *t, struct error *err)
 {
     const unsigned size = world_size(t);
@@ -96,6 +101,22 @@ enum status trainer_agree_on_start(struct trainer *t, struct error *err)
                   i, all[i].iteration, all[0].iteration);
     free(all);
     return st;
+}
+
+/* ---- ranks that are imagined ---- */
+
+enum status trainer_imagine(const struct trainer *t, unsigned rank, const struct step_options *o,
+                            struct imagined_rank *out, struct error *err)
+{
+    out->step = (struct step){.model = NULL};
+    TRY(model_imagine(&out->model, t->model.checkpoint, &t->model.options, rank, err));
+    return step_make(&out->step, &out->model, o, err);
+}
+
+void trainer_forget(struct imagined_rank *x)
+{
+    step_release(&x->step);
+    model_close(&x->model);
 }
 
 /* ---- the parameters of all ranks ---- */

@@ -151,7 +151,7 @@ enum status trainer_open_saves(struct trainer *t, struct error *err)
 {
     if (!trainer_saves_behind(t)) return OK;
     for (int k = 0; k < NUM_HELD; k++) {
-        const uint64_t bytes = trainer_region_bytes(t, (enum held_kind)k);
+        const uint64_t bytes = trainer_region_bytes(&t->step, (enum held_kind)k);
         if (!bytes) continue;
         TRY(cpu_device.allocate(&t->copies[k], bytes, "the copy of --async-save", err));
         memset(t->copies[k], 0, bytes);
@@ -170,7 +170,7 @@ static void copy_regions(const struct trainer *t, struct train_state *s)
 {
     for (int k = 0; k < NUM_HELD; k++) {
         if (!s->data[k] || s->data[k] == t->copies[k]) continue;
-        copy(t->copies[k], s->data[k], trainer_region_bytes(t, (enum held_kind)k));
+        copy(t->copies[k], s->data[k], trainer_region_bytes(&t->step, (enum held_kind)k));
         s->data[k] = t->copies[k];
     }
 }
