@@ -383,14 +383,15 @@ static void print_rank(const struct schedule *s, unsigned rank, unsigned cell, u
                        struct strbuf *out)
 {
     const struct schedule_rank *r = &s->ranks[rank];
+    const unsigned most = columns - RANK_COLUMNS - 3; /* of what stands behind "stage" */
     unsigned at = 0;
     strbuf_printf(out, "  stage %-2u ", rank);
     for (size_t k = 0; k < r->count; k++) {
         const struct schedule_action *a = &r->actions[k];
         const unsigned begin = (unsigned)a->begin * cell, width = (a->is_backward ? 2 : 1) * cell;
         char name[32];
-        if (begin + width + RANK_COLUMNS + 3 > columns) {
-            strbuf_printf(out, "%*s..", (int)(begin - at), "");
+        if (begin + width > most) {
+            strbuf_printf(out, "%*s..", (int)(min_u64(begin, most) - at), "");
             break;
         }
         name_action(s, a, name);

@@ -300,6 +300,23 @@ static void a_timeline_shows_all_actions(void **state)
     schedule_release(&s);
 }
 
+static void a_timeline_is_cut_at_its_width(void **state)
+{
+    struct schedule s;
+    struct strbuf text = {0};
+    unsigned cut = 0;
+    (void)state;
+    make(&s, SCHEDULE_1F1B, 18, 1, 40);
+    schedule_print(&s, 100, &text);
+    for (char *line = text.data, *end; (end = strchr(line, '\n')); line = end + 1) {
+        assert_true(end - line <= 100);
+        cut += end[-1] == '.';
+    }
+    assert_int_equal(cut, 18);
+    strbuf_release(&text);
+    schedule_release(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +325,7 @@ int main(void)
         cmocka_unit_test(no_rank_waits_in_a_ring),
         cmocka_unit_test(what_a_kind_cannot_have_is_refused),
         cmocka_unit_test(a_timeline_shows_all_actions),
+        cmocka_unit_test(a_timeline_is_cut_at_its_width),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
