@@ -284,6 +284,11 @@ grep -Eq "^ +2  4-5 +1-2 " "$stdout" || is_wrong "no stage 2: $(cat "$stdout")"
 grep -Eq "^ +3  6-7 +L " "$stdout" || is_wrong "no stage 3: $(cat "$stdout")"
 prints "  embedding      2 ranks, such as 0 6 "
 prints "schedule: 1f1b, 8 micro-batches, bubble 27.3%"
+# What is advised fits all stages: the memory is just enough for stage 2, with one sample at a time.
+begins qwen3 --pp 4 --tp 2 --pipeline-model-parallel-layout "E|t|tt|L" --micro-batch-size 4 --dry-run --memory-per-rank "${most}1"
+exits 6
+says "; --micro-batch-size 1 fits ("
+begins qwen3 --pp 4 --tp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run
 cat >expected <<'TEXT'
   stage 0   0 1 2 3             [0] 4 [1] 5 [2] 6 [3] 7 [4]   [5]   [6]   [7]
   stage 1     0 1 2         [0] 3 [1] 4 [2] 5 [3] 6 [4] 7 [5]   [6]   [7]

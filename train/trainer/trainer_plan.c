@@ -210,8 +210,8 @@ static void print_stages(const struct train_plan *p, struct strbuf *out)
         if (s->host) strbuf_printf(out, "  %11s", bytes_text(s->host));
         strbuf_printf(out, "\n");
     }
-    strbuf_printf(out, "  (states: masters and moments; saved: activations that backward reads; E: "
-                       "embedding, L: head and loss)\n");
+    strbuf_printf(out, "  (states: masters and moments; saved: activations kept while other "
+                       "micro-batches are computed; E: embedding; L: head and loss)\n");
     arena_release(&a);
 }
 
