@@ -211,10 +211,24 @@ for recipe in "$tests_folder"/../recipes/*.yaml; do
     says " GB of memory, and 1.00 GB are there"
 done
 
+it "a recipe has a plan with pipeline stages, each with its memory"
+train --config "$tests_folder/../recipes/llama3.1-8b.yaml" --mock-data --dry-run --tp 2 --pp 2 --timeline drawn.svg
+exits 0
+prints "layout: TP2 PP2, 16 ranks; DP4"
+grep -Eq "^ +0  0-7 +E 0-15 +2007.6 M " "$stdout" || is_wrong "no stage 0: $(cat "$stdout")"
+grep -Eq "^ +1  8-15 +16-31 L +2007.6 M " "$stdout" || is_wrong "no stage 1: $(cat "$stdout")"
+prints "  PP             2 ranks, such as 0 8                       1.07 GB" # 32 times 4096 x 4096 of bf16
+prints "schedule: 1f1b, 32 micro-batches, bubble 3.0%"
+python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' drawn.svg || is_wrong "drawn.svg"
+
 it "a dry run of several ranks that do not fit this machine is no failure, and it is said"
 train --config "$tests_folder/../recipes/qwen3-30b-a3b.yaml" --mock-data --dry-run --micro-batch-size 128 --global-batch-size 512
 exits 0
 prints "layout: TP2 EP8 ETP1, 8 ranks; DP4"
+prints "  TP             2 ranks, such as 0 1 "
+prints "  DP             4 ranks, such as 0 2 4 6 "
+prints "  EP             8 ranks, such as 0 1 2 3 4 5 6 7 "
+prints "schedule: 1 micro-batch"
 prints "  mock tokens"
 prints "fits: not this machine: each rank needs "
 train --config "$tests_folder/../recipes/qwen3-30b-a3b.yaml" --mock-data --dry-run --micro-batch-size 128 --global-batch-size 512 --json

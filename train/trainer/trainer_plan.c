@@ -210,8 +210,8 @@ static void print_stages(const struct train_plan *p, struct strbuf *out)
         if (s->host) strbuf_printf(out, "  %11s", bytes_text(s->host));
         strbuf_printf(out, "\n");
     }
-    strbuf_printf(out, "  (states: masters and moments; saved: activations kept while other "
-                       "micro-batches are computed; E: embedding; L: head and loss)\n");
+    strbuf_printf(out, "  (E: embedding; L: head and loss; states: masters and moments; "
+                       "saved: of micro-batches under way)\n");
     arena_release(&a);
 }
 
