@@ -8,7 +8,6 @@
 
 #include "common/count.h"
 #include "common/file.h"
-#include "common/memory.h"
 #include "common/new_file.h"
 #include "common/numbers.h"
 #include "train/trainer/trainer_internal.h"
